@@ -1,0 +1,84 @@
+//! The packets a port hands to a worker at once.
+
+use crate::{Offload, Segment};
+use arrayvec::ArrayVec;
+
+/// Packets in a burst at most.
+pub const BURST: usize = 64;
+
+/// Segments in a burst at most; a port ends a burst early rather than exceed it.
+const SEGMENTS: usize = 2048;
+
+/// One received packet: a run of the burst's segments.
+#[derive(Clone, Copy, Debug)]
+pub struct RxPacket {
+    first: u16,
+    count: u16,
+    /// Length of the frame in bytes, from the Ethernet header, without any vnet header.
+    pub len: u32,
+    /// Checksum and segmentation state, as the sender claims it.
+    pub offload: Offload,
+}
+
+/// Up to [`BURST`] packets and the segments they lie in. The memory belongs to the port until the packets
+/// are released to it.
+#[derive(Debug, Default)]
+pub struct Burst {
+    packets: ArrayVec<RxPacket, BURST>,
+    segments: Vec<Segment>,
+}
+
+impl Burst {
+    /// An empty burst; allocates what it will ever need.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { packets: ArrayVec::new(), segments: Vec::with_capacity(SEGMENTS) }
+    }
+
+    /// Appends a packet lying in `segments`; false (and nothing done) where the burst has no room for it.
+    pub fn push(&mut self, segments: &[Segment], len: u32, offload: Offload) -> bool {
+        if self.packets.is_full() || self.segments.len() + segments.len() > SEGMENTS {
+            return false;
+        }
+        let first = self.segments.len() as u16;
+        self.segments.extend_from_slice(segments);
+        self.packets.push(RxPacket { first, count: segments.len() as u16, len, offload });
+        true
+    }
+
+    /// The packets, oldest first.
+    #[must_use]
+    pub fn packets(&self) -> &[RxPacket] {
+        &self.packets
+    }
+
+    /// Where the bytes of `packet` lie.
+    #[must_use]
+    pub fn segments(&self, packet: &RxPacket) -> &[Segment] {
+        &self.segments[usize::from(packet.first)..usize::from(packet.first) + usize::from(packet.count)]
+    }
+
+    /// Number of packets.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.packets.len()
+    }
+
+    /// Whether there is no packet.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.packets.is_empty()
+    }
+
+    /// Whether another packet of `segments` segments would not fit.
+    #[must_use]
+    pub fn is_full(&self, segments: usize) -> bool {
+        self.packets.is_full() || self.segments.len() + segments > SEGMENTS
+    }
+
+    /// Forgets all packets. The port calls it when it has taken them back.
+    pub fn clear(&mut self) {
+        self.packets.clear();
+        self.segments.clear();
+    }
+}

@@ -1,0 +1,18 @@
+//! Memory that packets lie in: guest RAM, AF_XDP frames, our own buffers.
+//!
+//! Owns: checked [`Segment`]s of such memory, raw copies between them, the [`Burst`] in which a port hands
+//! packets to a worker, the [`Offload`] metadata that travels beside a packet, guest memory [`Regions`] with
+//! their dirty log, and the SIGBUS guard. It is the one crate in which bytes another party may be writing are
+//! touched, so it never forms a `&[u8]` over them.
+//!
+//! Must not know: rings, packet formats, tables.
+
+mod burst;
+mod offload;
+mod port;
+mod segment;
+
+pub use burst::{BURST, Burst, RxPacket};
+pub use offload::{Csum, Gso, Offload};
+pub use port::{Accepts, NoRoom, Opened, Port, PortStatus, Room, RxQueue, TxQueue};
+pub use segment::{Segment, copy, gather, scatter};

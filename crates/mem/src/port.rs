@@ -1,0 +1,111 @@
+//! What an executor moves packets through. Implemented by `virtio` and `wire`; the executor sees only these.
+
+use crate::{Burst, Offload, Segment};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+/// The receiving half of one queue pair: packets that the guest sent, or that came in by the wire.
+/// Owned by one worker.
+pub trait RxQueue: Send {
+    /// Takes packets into the empty `burst`, at most [`crate::BURST`] and about `byte_budget` bytes (always
+    /// one packet where there is one); returns how many. What is malformed is returned to the other side at
+    /// once and counted in [`PortStatus`]. The memory stays valid until [`RxQueue::release`].
+    fn poll(&mut self, burst: &mut Burst, byte_budget: usize) -> usize;
+
+    /// Gives the burst's packets back to the other side, in the order they came, and clears it. Must follow
+    /// every `poll` that returned packets.
+    fn release(&mut self, burst: &mut Burst);
+
+    /// A descriptor that polls readable when, after [`RxQueue::arm`], there are packets. It stays the same for
+    /// the life of the queue, whatever the other side does.
+    fn event_fd(&self) -> BorrowedFd<'_>;
+
+    /// Asks for events, before sleeping. True where packets are waiting already (then don't sleep).
+    fn arm(&mut self) -> bool;
+
+    /// Asks for no more events and drains those pending, after waking.
+    fn disarm(&mut self);
+}
+
+/// What the other side can take unfinished.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Accepts {
+    /// Partial checksums ([`crate::Csum::Partial`]).
+    pub csum: bool,
+    /// Large TCP segments over IPv4.
+    pub tso4: bool,
+    /// Large TCP segments over IPv6.
+    pub tso6: bool,
+    /// Large TCP segments with CWR.
+    pub ecn: bool,
+}
+
+/// Why there is no room for a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoRoom {
+    /// No free buffers now.
+    #[error("no free buffers")]
+    Full,
+    /// Longer than the largest buffer the other side posts.
+    #[error("packet longer than the receiver's buffers")]
+    TooLong,
+    /// Not connected, not started, or disabled after a fault.
+    #[error("not connected")]
+    Down,
+}
+
+/// Room for packets in a queue leased by the caller of [`TxQueue::burst`].
+pub trait Room {
+    /// Reserves room for one frame of `len` bytes, in order, and writes its metadata. The caller then fills the
+    /// segments returned (their lengths sum up to `len`) before the next call. `offload` holds only what
+    /// [`TxQueue::accepts`] allows.
+    ///
+    /// # Errors
+    /// [`NoRoom`]; nothing was reserved.
+    fn reserve(&mut self, len: usize, offload: &Offload) -> Result<&[Segment], NoRoom>;
+}
+
+/// The sending half of one queue pair. Shared by all workers; each burst leases it.
+pub trait TxQueue: Send + Sync {
+    /// What the other side takes unfinished, as negotiated now.
+    fn accepts(&self) -> Accepts;
+
+    /// Leases the queue (one compare-and-swap, bounded spin), runs `fill`, publishes all that was reserved and
+    /// notifies the other side if it asked. False, with `fill` not run, where another worker held it too long.
+    fn burst(&self, fill: &mut dyn FnMut(&mut dyn Room)) -> bool;
+}
+
+/// State of a port, for people.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PortStatus {
+    /// Whether packets can flow.
+    pub up: bool,
+    /// Negotiated features or driver mode, in words.
+    pub features: Vec<String>,
+    /// Queue pairs in use by the other side.
+    pub queues: u16,
+    /// Why the port was disabled, where a fault of the other side did it.
+    pub fault: Option<String>,
+    /// Descriptors, chains or frames refused as malformed.
+    pub malformed: u64,
+    /// The other side's MTU as agreed, if any.
+    pub mtu: Option<u16>,
+    /// Link-layer address of the device, where it has one of its own (wires, taps).
+    pub mac: Option<[u8; 6]>,
+}
+
+/// A guest's or a wire's device. Dropping it closes it.
+pub trait Port: Send + Sync {
+    /// Its state now.
+    fn status(&self) -> PortStatus;
+}
+
+/// An opened port: the device and its queues.
+pub struct Opened {
+    /// The device.
+    pub port: Arc<dyn Port>,
+    /// Receiving queues, each to be given to one worker.
+    pub rx: Vec<Box<dyn RxQueue>>,
+    /// Sending queues, shared by all workers.
+    pub tx: Vec<Arc<dyn TxQueue>>,
+}

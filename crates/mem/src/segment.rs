@@ -1,0 +1,121 @@
+//! A checked piece of packet memory, and the only ways to move bytes in and out of it.
+
+use std::ptr;
+
+/// `len` bytes at `ptr` that were checked to be mapped for as long as the current burst lasts.
+///
+/// Another party (a guest, the kernel) may write the bytes at any time, so they are only ever copied, never
+/// borrowed. Making one is `unsafe`; using one is not.
+#[derive(Clone, Copy, Debug)]
+pub struct Segment {
+    ptr: *mut u8,
+    len: u32,
+}
+
+// SAFETY: a segment is an address; the promise of `new` holds for every thread.
+unsafe impl Send for Segment {}
+// SAFETY: as above.
+unsafe impl Sync for Segment {}
+
+impl Segment {
+    /// A segment over `len` bytes at `ptr`.
+    ///
+    /// # Safety
+    /// The bytes must stay mapped readable and writable until the burst in which the segment is used has ended.
+    #[must_use]
+    pub const unsafe fn new(ptr: *mut u8, len: u32) -> Self {
+        Self { ptr, len }
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Whether it holds no byte.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Address of the first byte (for prefetch and for system calls that take addresses).
+    #[must_use]
+    pub const fn as_ptr(&self) -> *mut u8 {
+        self.ptr
+    }
+
+    /// The part of this segment from `offset`, at most `len` bytes; empty where `offset` is past the end.
+    #[must_use]
+    pub fn slice(&self, offset: usize, len: usize) -> Self {
+        let offset = offset.min(self.len());
+        let len = len.min(self.len() - offset);
+        // SAFETY: offset is inside the segment or one past its end.
+        Self { ptr: unsafe { self.ptr.add(offset) }, len: len as u32 }
+    }
+}
+
+/// Copies bytes from `offset` of the packet in `src` into `out`; returns how many there were.
+pub fn gather(src: &[Segment], mut offset: usize, out: &mut [u8]) -> usize {
+    let mut done = 0;
+    for s in src {
+        if done == out.len() {
+            break;
+        }
+        if offset >= s.len() {
+            offset -= s.len();
+            continue;
+        }
+        let part = s.slice(offset, out.len() - done);
+        offset = 0;
+        // SAFETY: `part` is mapped (Segment::new); `out` has room for part.len() bytes past `done`; a local
+        // buffer does not overlap packet memory.
+        unsafe { ptr::copy_nonoverlapping(part.ptr, out.as_mut_ptr().add(done), part.len()) };
+        done += part.len();
+    }
+    done
+}
+
+/// Copies `bytes` to `offset` of the packet memory `dst`; returns how many had room.
+pub fn scatter(bytes: &[u8], dst: &[Segment], mut offset: usize) -> usize {
+    let mut done = 0;
+    for d in dst {
+        if done == bytes.len() {
+            break;
+        }
+        if offset >= d.len() {
+            offset -= d.len();
+            continue;
+        }
+        let part = d.slice(offset, bytes.len() - done);
+        offset = 0;
+        // SAFETY: as in `gather`, the other way round.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr().add(done), part.ptr, part.len()) };
+        done += part.len();
+    }
+    done
+}
+
+/// Copies `len` bytes from `src_offset` of `src` to `dst_offset` of `dst`, segment by segment; returns how
+/// many were copied (fewer only where either side ends). Overlapping memory (a guest may post one buffer
+/// twice) is copied byte-correct or not, but never outside the segments.
+pub fn copy(src: &[Segment], mut src_offset: usize, dst: &[Segment], mut dst_offset: usize, len: usize) -> usize {
+    let (mut si, mut di, mut done) = (0, 0, 0);
+    while done < len && si < src.len() && di < dst.len() {
+        if src_offset >= src[si].len() {
+            src_offset -= src[si].len();
+            si += 1;
+            continue;
+        }
+        if dst_offset >= dst[di].len() {
+            dst_offset -= dst[di].len();
+            di += 1;
+            continue;
+        }
+        let n = (src[si].len() - src_offset).min(dst[di].len() - dst_offset).min(len - done);
+        // SAFETY: both ranges lie inside mapped segments; `ptr::copy` allows them to overlap.
+        unsafe { ptr::copy(src[si].ptr.add(src_offset), dst[di].ptr.add(dst_offset), n) };
+        (src_offset, dst_offset, done) = (src_offset + n, dst_offset + n, done + n);
+    }
+    done
+}

@@ -1,0 +1,45 @@
+//! Why a packet can't be parsed.
+
+/// What is wrong with a packet. Each has a drop reason and a counter of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
+pub enum ParseError {
+    /// Ends before the Ethernet header does, or inside a tag.
+    #[error("frame ends inside the Ethernet header")]
+    EthernetTruncated,
+    /// More than two VLAN tags.
+    #[error("more than two VLAN tags")]
+    TooManyTags,
+    /// ARP body too short or not IPv4 over Ethernet, or an unknown operation.
+    #[error("malformed ARP")]
+    ArpMalformed,
+    /// Shorter than the IP header.
+    #[error("packet ends inside the IP header")]
+    IpTruncated,
+    /// Version field does not fit the EtherType, or IHL below 5.
+    #[error("bad IP version or header length")]
+    IpHeader,
+    /// Total length below the header's or above the frame's.
+    #[error("IP length does not fit the frame")]
+    IpLength,
+    /// IPv4 header checksum wrong.
+    #[error("wrong IPv4 header checksum")]
+    IpChecksum,
+    /// Source address no host may send from (multicast, broadcast, loopback).
+    #[error("invalid source address")]
+    IpSource,
+    /// IPv6 extension headers that are malformed, out of place, or too many.
+    #[error("malformed IPv6 extension headers")]
+    Ipv6Extension,
+    /// A fragment whose offset and length overflow 65535, or a first fragment without the whole L4 header.
+    #[error("malformed fragment")]
+    Fragment,
+    /// L4 header ends past the packet, or its length field is impossible.
+    #[error("malformed L4 header")]
+    L4Malformed,
+    /// Headers reach past what the caller had at hand, though the packet is longer.
+    #[error("headers longer than the snapshot")]
+    HeaderTooLong,
+    /// UDP, GRE, MPLS or VXLAN encapsulation malformed (flags, bottom of stack, length).
+    #[error("malformed tunnel header")]
+    TunnelMalformed,
+}

@@ -1,0 +1,54 @@
+//! Link-layer addresses.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A 48-bit IEEE 802 MAC address.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Mac(pub [u8; 6]);
+
+impl Mac {
+    /// ff:ff:ff:ff:ff:ff
+    pub const BROADCAST: Self = Self([0xff; 6]);
+
+    /// Whether it addresses a group (multicast or broadcast).
+    #[must_use]
+    pub const fn is_group(self) -> bool {
+        self.0[0] & 1 != 0
+    }
+
+    /// Whether it is 00:00:00:00:00:00.
+    #[must_use]
+    pub fn is_zero(self) -> bool {
+        self.0 == [0; 6]
+    }
+}
+
+impl fmt::Display for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+/// The text is not six colon-separated hexadecimal bytes.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is not a MAC address (six hexadecimal bytes, as in 02:00:00:00:00:01)")]
+pub struct BadMac(String);
+
+impl FromStr for Mac {
+    type Err = BadMac;
+
+    fn from_str(s: &str) -> Result<Self, BadMac> {
+        let mut out = [0; 6];
+        let mut parts = s.split(':');
+        for byte in &mut out {
+            let part = parts.next().filter(|p| p.len() == 2).ok_or_else(|| BadMac(s.into()))?;
+            *byte = u8::from_str_radix(part, 16).map_err(|_| BadMac(s.into()))?;
+        }
+        if parts.next().is_some() {
+            return Err(BadMac(s.into()));
+        }
+        Ok(Self(out))
+    }
+}
