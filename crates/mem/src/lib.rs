@@ -11,6 +11,7 @@ mod burst;
 mod offload;
 mod port;
 mod segment;
+pub mod vnet;
 
 pub use burst::{BURST, Burst, RxPacket};
 pub use offload::{Csum, Gso, Offload};

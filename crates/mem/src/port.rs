@@ -88,6 +88,10 @@ pub struct PortStatus {
     pub fault: Option<String>,
     /// Descriptors, chains or frames refused as malformed.
     pub malformed: u64,
+    /// Frames the kernel dropped before we received them: its buffers were full (wires, taps).
+    pub lost: u64,
+    /// Frames the kernel did not take from us: its queue was full or the device down (wires, taps).
+    pub refused: u64,
     /// The other side's MTU as agreed, if any.
     pub mtu: Option<u16>,
     /// Link-layer address of the device, where it has one of its own (wires, taps).

@@ -1,0 +1,228 @@
+//! `struct virtio_net_hdr` (VIRTIO 1.2, 5.1.6) to and from [`Offload`]: what guests, taps and packet sockets
+//! put before each frame.
+//!
+//! All fields are little-endian, as VIRTIO 1 has them and as the kernel has them on the hosts we run on.
+
+use crate::{Accepts, Csum, Gso, Offload};
+
+/// Bytes of the header with `num_buffers`: guests with VIRTIO 1, taps.
+pub const VNET_HEADER: usize = 12;
+
+/// Bytes of the header without `num_buffers`: packet sockets.
+pub const VNET_HEADER_SHORT: usize = 10;
+
+const NEEDS_CSUM: u8 = 1;
+const DATA_VALID: u8 = 2;
+
+const GSO_NONE: u8 = 0;
+const GSO_TCPV4: u8 = 1;
+const GSO_TCPV6: u8 = 4;
+const GSO_ECN: u8 = 0x80;
+
+/// Whether the sender is believed when it says that a checksum was verified.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DataValid {
+    /// The kernel: it did verify it.
+    Trust,
+    /// A guest's driver: VIRTIO forbids it to say so (5.1.6.2.1).
+    Ignore,
+}
+
+/// Why a header is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadVnetHeader {
+    /// The checksum field lies outside the frame.
+    #[error("checksum field outside the frame")]
+    CsumOutside,
+    /// A partial checksum, which the sender may not send.
+    #[error("partial checksum not negotiated")]
+    CsumRefused,
+    /// A segmentation type that is unknown or that the sender may not send.
+    #[error("segmentation type unknown or not negotiated")]
+    GsoRefused,
+    /// A large segment without a segment size.
+    #[error("large segment with segment size 0")]
+    GsoSize,
+    /// A large segment whose checksum is not partial, so that segments could not get theirs.
+    #[error("large segment without partial checksum")]
+    GsoWithoutCsum,
+}
+
+/// Reads the header of a frame of `frame_len` bytes whose sender may leave unfinished what `allowed` has.
+///
+/// `header` is a private copy: its bytes were read once. Flags not known are ignored (VIRTIO 1.2, 5.1.6.2.2).
+/// `hdr_len` is taken as a hint, `csum_start` is only known to lie inside the frame: who uses them compares
+/// them with the headers found.
+///
+/// # Errors
+/// [`BadVnetHeader`].
+pub fn parse(
+    header: &[u8; VNET_HEADER_SHORT],
+    frame_len: usize,
+    allowed: Accepts,
+    data_valid: DataValid,
+) -> Result<Offload, BadVnetHeader> {
+    let &[flags, gso_type, ..] = header;
+    let field = |at: usize| u16::from_le_bytes([header[at], header[at + 1]]);
+    let csum = if flags & NEEDS_CSUM != 0 {
+        if !allowed.csum {
+            return Err(BadVnetHeader::CsumRefused);
+        }
+        let (start, offset) = (field(6), field(8));
+        if usize::from(start) + usize::from(offset) + 2 > frame_len {
+            return Err(BadVnetHeader::CsumOutside);
+        }
+        Csum::Partial { start, offset }
+    } else if flags & DATA_VALID != 0 && data_valid == DataValid::Trust {
+        Csum::Valid
+    } else {
+        Csum::Unknown
+    };
+    let ecn = gso_type & GSO_ECN != 0;
+    let v6 = match gso_type & !GSO_ECN {
+        GSO_NONE if !ecn => return Ok(Offload { csum, gso: None }),
+        GSO_TCPV4 if allowed.tso4 => false,
+        GSO_TCPV6 if allowed.tso6 => true,
+        _ => return Err(BadVnetHeader::GsoRefused),
+    };
+    if ecn && !allowed.ecn {
+        return Err(BadVnetHeader::GsoRefused);
+    }
+    let (hdr_len, size) = (field(2), field(4));
+    if size == 0 {
+        return Err(BadVnetHeader::GsoSize);
+    }
+    if !matches!(csum, Csum::Partial { .. }) {
+        return Err(BadVnetHeader::GsoWithoutCsum);
+    }
+    Ok(Offload { csum, gso: Some(Gso { v6, size, hdr_len, ecn }) })
+}
+
+/// The header for a frame with `offload`; `num_buffers` (the last two bytes) is left zero for the caller.
+#[must_use]
+pub fn build(offload: &Offload) -> [u8; VNET_HEADER] {
+    let mut header = [0; VNET_HEADER];
+    let mut set = |at: usize, value: u16| header[at..at + 2].copy_from_slice(&value.to_le_bytes());
+    let flags = match offload.csum {
+        Csum::Unknown => 0,
+        Csum::Valid => DATA_VALID,
+        Csum::Partial { start, offset } => {
+            set(6, start);
+            set(8, offset);
+            NEEDS_CSUM
+        }
+    };
+    let gso_type = match offload.gso {
+        None => GSO_NONE,
+        Some(gso) => {
+            set(2, gso.hdr_len);
+            set(4, gso.size);
+            (if gso.v6 { GSO_TCPV6 } else { GSO_TCPV4 }) | (if gso.ecn { GSO_ECN } else { 0 })
+        }
+    };
+    header[0] = flags;
+    header[1] = gso_type;
+    header
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: Accepts = Accepts { csum: true, tso4: true, tso6: true, ecn: true };
+    const PARTIAL: Csum = Csum::Partial { start: 34, offset: 16 };
+
+    fn short(header: [u8; VNET_HEADER]) -> [u8; VNET_HEADER_SHORT] {
+        let mut short = [0; VNET_HEADER_SHORT];
+        short.copy_from_slice(&header[..VNET_HEADER_SHORT]);
+        short
+    }
+
+    fn parse_trusted(
+        offload: &Offload,
+        frame_len: usize,
+        allowed: Accepts,
+    ) -> Result<Offload, BadVnetHeader> {
+        parse(&short(build(offload)), frame_len, allowed, DataValid::Trust)
+    }
+
+    fn tso(v6: bool, ecn: bool) -> Offload {
+        Offload { csum: PARTIAL, gso: Some(Gso { v6, size: 1448, hdr_len: 66, ecn }) }
+    }
+
+    #[test]
+    fn layout_is_that_of_virtio() {
+        let header = build(&tso(true, true));
+        assert_eq!(header, [1, 0x84, 66, 0, 0xa8, 0x05, 34, 0, 16, 0, 0, 0]);
+    }
+
+    #[test]
+    fn every_offload_comes_back_as_it_went() {
+        for offload in [
+            Offload::default(),
+            Offload { csum: Csum::Valid, gso: None },
+            Offload { csum: PARTIAL, gso: None },
+            tso(false, false),
+            tso(false, true),
+            tso(true, false),
+            tso(true, true),
+        ] {
+            assert_eq!(parse_trusted(&offload, 3000, ALL), Ok(offload));
+        }
+    }
+
+    #[test]
+    fn checksum_field_must_lie_in_the_frame() {
+        let offload = Offload { csum: PARTIAL, gso: None };
+        assert_eq!(parse_trusted(&offload, 52, ALL), Ok(offload));
+        assert_eq!(parse_trusted(&offload, 51, ALL), Err(BadVnetHeader::CsumOutside));
+        let far = Offload { csum: Csum::Partial { start: u16::MAX, offset: u16::MAX }, gso: None };
+        assert_eq!(parse_trusted(&far, 65_550, ALL), Err(BadVnetHeader::CsumOutside));
+    }
+
+    #[test]
+    fn what_was_not_negotiated_is_refused() {
+        let csum = Offload { csum: PARTIAL, gso: None };
+        assert_eq!(parse_trusted(&csum, 100, Accepts::default()), Err(BadVnetHeader::CsumRefused));
+        for (offload, allowed) in [
+            (tso(false, false), Accepts { tso4: false, ..ALL }),
+            (tso(true, false), Accepts { tso6: false, ..ALL }),
+            (tso(false, true), Accepts { ecn: false, ..ALL }),
+        ] {
+            assert_eq!(parse_trusted(&offload, 3000, allowed), Err(BadVnetHeader::GsoRefused));
+        }
+    }
+
+    #[test]
+    fn segmentation_must_be_known_and_whole() {
+        let good = short(build(&tso(false, false)));
+        for unknown in [2, 3, 5, 0x80, 0x83, 0xff] {
+            let mut header = good;
+            header[1] = unknown;
+            assert_eq!(
+                parse(&header, 3000, ALL, DataValid::Trust),
+                Err(BadVnetHeader::GsoRefused),
+                "{unknown}"
+            );
+        }
+        let mut header = good;
+        header[4..6].fill(0);
+        assert_eq!(parse(&header, 3000, ALL, DataValid::Trust), Err(BadVnetHeader::GsoSize));
+        let mut header = good;
+        header[0] = 0;
+        assert_eq!(parse(&header, 3000, ALL, DataValid::Trust), Err(BadVnetHeader::GsoWithoutCsum));
+    }
+
+    #[test]
+    fn guests_are_not_believed_that_a_checksum_is_right() {
+        let header = short(build(&Offload { csum: Csum::Valid, gso: None }));
+        assert_eq!(parse(&header, 60, ALL, DataValid::Ignore), Ok(Offload::default()));
+    }
+
+    #[test]
+    fn unknown_flags_are_ignored() {
+        let mut header = [0; VNET_HEADER_SHORT];
+        header[0] = 0xfc;
+        assert_eq!(parse(&header, 60, ALL, DataValid::Trust), Ok(Offload::default()));
+    }
+}
