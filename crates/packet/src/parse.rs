@@ -1,0 +1,75 @@
+//! Parsing: one pass over the headers, in place.
+//!
+//! `bytes` is what the caller has at hand, as a rule a snapshot of the frame's head; `len` is the length of the whole
+//! frame. A header that ends past `len` is malformed, and the error says which; one that ends past `bytes` but not
+//! past `len` is [`ParseError::HeaderTooLong`]: the caller may come again with more. After success every header, with its
+//! options, lies in `bytes`.
+
+mod arp;
+mod ipv4;
+mod ipv6;
+mod l4;
+mod nd;
+mod quoted;
+mod window;
+
+pub(crate) use window::{Window, be16, be32};
+
+use crate::{Ethernet, Headers, Mac, ParseError, proto};
+use arrayvec::ArrayVec;
+
+impl Headers {
+    /// Parses a frame whose Ethernet header starts at `at`.
+    ///
+    /// # Errors
+    /// What is malformed, or [`ParseError::HeaderTooLong`] if `bytes` holds too little of the `len` bytes.
+    pub fn ethernet(bytes: &[u8], at: usize, len: usize) -> Result<Self, ParseError> {
+        let window = Window::new(bytes, len);
+        let head: &[u8; 14] = window.read(at, ParseError::EthernetTruncated)?;
+        let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, ..] = *head;
+        let mut eth = Ethernet {
+            dst: Mac([d0, d1, d2, d3, d4, d5]),
+            src: Mac([s0, s1, s2, s3, s4, s5]),
+            ethertype: be16(head, 12),
+            tags: ArrayVec::new(),
+        };
+        let mut l3_at = at + proto::ETHERNET_LEN;
+        while eth.ethertype == proto::ETHERTYPE_VLAN || eth.ethertype == proto::ETHERTYPE_QINQ {
+            let tag: &[u8; 4] = window.read(l3_at, ParseError::EthernetTruncated)?;
+            eth.tags.try_push(be16(tag, 0)).map_err(|_| ParseError::TooManyTags)?;
+            eth.ethertype = be16(tag, 2);
+            l3_at += proto::VLAN_LEN;
+        }
+        let ethertype = eth.ethertype;
+        let mut headers = Self { at: offset(at)?, eth: Some(eth), l3_at: offset(l3_at)?, ..Self::default() };
+        match ethertype {
+            proto::ETHERTYPE_IPV4 => ipv4::parse(window, l3_at, &mut headers)?,
+            proto::ETHERTYPE_IPV6 => ipv6::parse(window, l3_at, &mut headers)?,
+            proto::ETHERTYPE_ARP => arp::parse(window, l3_at, &mut headers)?,
+            _ => {}
+        }
+        Ok(headers)
+    }
+
+    /// Parses an IPv4 or IPv6 packet that starts at `at`, without an Ethernet header (it came out of an MPLS tunnel).
+    ///
+    /// # Errors
+    /// As for [`Headers::ethernet`].
+    pub fn network(bytes: &[u8], at: usize, len: usize) -> Result<Self, ParseError> {
+        let window = Window::new(bytes, len);
+        let [version] = window.read::<1>(at, ParseError::IpTruncated)?;
+        let mut headers = Self { at: offset(at)?, l3_at: offset(at)?, ..Self::default() };
+        match version >> 4 {
+            4 => ipv4::parse(window, at, &mut headers)?,
+            6 => ipv6::parse(window, at, &mut headers)?,
+            _ => return Err(ParseError::IpHeader),
+        }
+        Ok(headers)
+    }
+}
+
+/// Headers hold offsets in 16 bits: no snapshot is that long.
+#[inline(always)]
+fn offset(at: usize) -> Result<u16, ParseError> {
+    u16::try_from(at).map_err(|_| ParseError::HeaderTooLong)
+}

@@ -1,0 +1,155 @@
+//! Tunnels that end here: MPLS over UDP (RFC 7510), MPLS over GRE (RFC 4023), VXLAN (RFC 7348).
+
+use crate::parse::{Window, be16, be32};
+use crate::{Fragment, Headers, L4, ParseError, checksum, proto};
+use arrayvec::ArrayVec;
+
+/// How a packet was encapsulated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum TunnelKind {
+    /// MPLS over UDP, port 6635.
+    MplsUdp,
+    /// MPLS over GRE.
+    MplsGre,
+    /// VXLAN, port 4789.
+    Vxlan,
+}
+
+/// An encapsulation header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tunnel {
+    /// Which encapsulation.
+    pub kind: TunnelKind,
+    /// The VXLAN network identifier, or the top label once explicit nulls above another label are popped.
+    pub id: u32,
+    /// The label stack from `id` on, top first; empty for VXLAN.
+    pub labels: ArrayVec<u32, 4>,
+    /// Whether `id` is the bottom of the label stack; true for VXLAN. The payload is known by it alone only then.
+    pub bottom: bool,
+    /// TTL of the outermost label; that of the outer IP header for VXLAN.
+    pub mpls_ttl: u8,
+    /// Traffic class of the outermost label (RFC 5462); 0 for VXLAN.
+    pub mpls_tc: u8,
+    /// Traffic class of the outer IP header: DSCP and ECN.
+    pub outer_tos: u8,
+    /// Offset of the inner packet, bytes: an Ethernet header for VXLAN, as a rule an IP header for MPLS.
+    pub inner_at: usize,
+    /// Offset just past the inner packet, bytes: the `len` to parse it with.
+    pub inner_end: usize,
+}
+
+/// The encapsulation in the packet `outer` that was parsed from `bytes` and `len`, or nothing if it carries none.
+///
+/// Fragments are not looked into: a tunnel packet must be reassembled first. A GRE checksum is verified; it covers the
+/// payload, so the whole packet must be at hand if there is one.
+///
+/// # Errors
+/// [`ParseError::TunnelMalformed`], or [`ParseError::HeaderTooLong`] if `bytes` holds too little.
+pub fn tunnel(bytes: &[u8], outer: &Headers, len: usize) -> Result<Option<Tunnel>, ParseError> {
+    let Some(ip) = outer.ip().filter(|ip| ip.fragment == Fragment::Whole) else { return Ok(None) };
+    let at = usize::from(outer.l4_at);
+    let packet = Window::new(bytes, len).until(usize::from(ip.at) + ip.len as usize);
+    let mut tunnel = Tunnel {
+        kind: TunnelKind::Vxlan,
+        id: 0,
+        labels: ArrayVec::new(),
+        bottom: true,
+        mpls_ttl: ip.ttl,
+        mpls_tc: 0,
+        outer_tos: ip.tos,
+        inner_at: 0,
+        inner_end: packet.end(),
+    };
+    match outer.l4 {
+        L4::Udp { dst: proto::PORT_VXLAN, .. } => {
+            let packet = datagram(packet, at)?;
+            vxlan(packet, at + proto::UDP_LEN, &mut tunnel)?;
+        }
+        L4::Udp { dst: proto::PORT_MPLS, .. } => {
+            let packet = datagram(packet, at)?;
+            mpls(packet, at + proto::UDP_LEN, TunnelKind::MplsUdp, &mut tunnel)?;
+        }
+        L4::Other if ip.protocol == proto::GRE => {
+            let Some(payload) = gre(packet, at)? else { return Ok(None) };
+            mpls(packet, payload, TunnelKind::MplsGre, &mut tunnel)?;
+        }
+        _ => return Ok(None),
+    }
+    Ok(Some(tunnel))
+}
+
+/// The UDP datagram at `at`, which may end before its IP packet does.
+fn datagram(packet: Window<'_>, at: usize) -> Result<Window<'_>, ParseError> {
+    let head: &[u8; proto::UDP_LEN] = packet.read(at, ParseError::TunnelMalformed)?;
+    Ok(packet.until(at + usize::from(be16(head, 4))))
+}
+
+fn vxlan(packet: Window<'_>, at: usize, tunnel: &mut Tunnel) -> Result<(), ParseError> {
+    const VNI_VALID: u8 = 0x08;
+    let head: &[u8; proto::VXLAN_LEN] = packet.read(at, ParseError::TunnelMalformed)?;
+    if head[0] & VNI_VALID == 0 {
+        return Err(ParseError::TunnelMalformed);
+    }
+    tunnel.id = be32(head, 4) >> 8;
+    tunnel.inner_at = at + proto::VXLAN_LEN;
+    tunnel.inner_end = packet.end();
+    Ok(())
+}
+
+fn mpls(packet: Window<'_>, at: usize, kind: TunnelKind, tunnel: &mut Tunnel) -> Result<(), ParseError> {
+    const BOTTOM: u32 = 0x100;
+    let mut at = at;
+    let top: &[u8; proto::MPLS_LEN] = packet.read(at, ParseError::TunnelMalformed)?;
+    tunnel.kind = kind;
+    tunnel.mpls_ttl = top[3];
+    tunnel.mpls_tc = top[2] >> 1 & 7;
+    let mut popped = 0;
+    loop {
+        let entry = be32(packet.read::<4>(at, ParseError::TunnelMalformed)?, 0);
+        let (label, bottom) = (entry >> 12, entry & BOTTOM != 0);
+        at += proto::MPLS_LEN;
+        let null = matches!(label, proto::MPLS_EXPLICIT_NULL_V4 | proto::MPLS_EXPLICIT_NULL_V6);
+        if null && !bottom && tunnel.labels.is_empty() && popped < tunnel.labels.capacity() {
+            // Says nothing but that another label follows (RFC 4182).
+            popped += 1;
+        } else {
+            tunnel.labels.try_push(label).map_err(|_| ParseError::TunnelMalformed)?;
+        }
+        if bottom {
+            break;
+        }
+    }
+    tunnel.id = tunnel.labels[0];
+    tunnel.bottom = tunnel.labels.len() == 1;
+    tunnel.inner_at = at;
+    tunnel.inner_end = packet.end();
+    Ok(())
+}
+
+/// Where the payload of the GRE header at `at` starts, or nothing if it isn't MPLS.
+fn gre(packet: Window<'_>, at: usize) -> Result<Option<usize>, ParseError> {
+    /// Checksum and reserved field present (RFC 2784).
+    const CHECKSUM: u16 = 0x8000;
+    /// Key and sequence number present (RFC 2890).
+    const KEY: u16 = 0x2000;
+    const SEQUENCE: u16 = 0x1000;
+    /// Routing, strict route and recursion bits of RFC 1701, and the version: a receiver of RFC 2784 discards them.
+    const REFUSED: u16 = 0x4000 | 0x0c00 | 0x0007;
+
+    let head: &[u8; proto::GRE_LEN] = packet.read(at, ParseError::TunnelMalformed)?;
+    let flags = be16(head, 0);
+    if be16(head, 2) != proto::ETHERTYPE_MPLS {
+        return Ok(None);
+    }
+    if flags & REFUSED != 0 {
+        return Err(ParseError::TunnelMalformed);
+    }
+    if flags & CHECKSUM != 0 {
+        let all = packet.slice(at, packet.end() - at, ParseError::TunnelMalformed)?;
+        if checksum::sum(all).fold() != 0xffff {
+            return Err(ParseError::TunnelMalformed);
+        }
+    }
+    let optional = (flags & (CHECKSUM | KEY | SEQUENCE)).count_ones() as usize * 4;
+    Ok(Some(at + proto::GRE_LEN + optional))
+}
