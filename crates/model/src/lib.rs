@@ -1,1 +1,45 @@
-//! placeholder
+//! The forwarding model: Viaduct's tables and [`decide`], the one place where "what happens to this packet" is
+//! defined.
+//!
+//! Owns: the types of every table, the [`Lookup`] trait through which they are read, `decide()` (written to be
+//! read), the naive [`Tables`] that tests hold every faster table against, the reference [`rewrite`] of a packet
+//! by a [`Decision`], the conformance vectors (`vectors/`), and the [`Executor`] trait by which the control plane
+//! drives whatever forwards packets.
+//!
+//! Must not know: I/O, threads, guest memory, how an executor makes it fast.
+#![deny(unsafe_code)]
+
+mod change;
+mod decision;
+mod drop;
+mod executor;
+mod flow;
+mod ids;
+mod lookup;
+mod network;
+mod nexthop;
+mod rule;
+mod view;
+mod vif;
+
+pub use change::Change;
+pub use decision::{
+    Decision, Effects, Encap, EthernetRewrite, Flood, Forward, IcmpError, Learn, Nat, NeighbourFound, Reply,
+    ReplyKind, Verdict,
+};
+pub use drop::DropReason;
+pub use executor::{
+    ApplyError, CaptureFilter, Captured, Counters, DroppedPacket, Executor, Explanation, FlowInfo,
+    LearnedMac, NeighbourInfo, StageCycles, Step, VifCounters, WorkerCounters,
+};
+pub use flow::{Connection, Endpoint, FlowChange, FlowKey, FlowState, FragmentKey, Seconds};
+pub use ids::{MeterId, NexthopId, RuleId, VifId, Vrf};
+pub use lookup::{Lookup, RuleMatch, RuleQuery};
+pub use network::{
+    BridgeEntry, BridgeTarget, FloatingAddress, GATEWAY_MAC, Host, NeighbourScope, Network, RouteEntry,
+    WireAttachment,
+};
+pub use nexthop::{Nexthop, Tunnel, TunnelKind};
+pub use rule::{Action, Meter, MeterConfig, Modifier, PortRange, Rule, RuleAction};
+pub use view::PacketView;
+pub use vif::{Vif, VifKind, WireAttributes};

@@ -1,0 +1,67 @@
+//! Changes to the tables: what the control plane tells an executor.
+
+use crate::{
+    BridgeTarget, FloatingAddress, Host, MeterConfig, MeterId, Network, Nexthop, NexthopId, Rule, RuleId,
+    Vif, VifId, Vrf,
+};
+use ipnet::IpNet;
+use packet::Mac;
+use std::net::IpAddr;
+
+/// One change. A batch is applied as a whole: no packet sees half of it.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs)] // each variant's fields are the key and the value of its table
+pub enum Change {
+    SetHost(Host),
+    PutVif(Vif),
+    DelVif(VifId),
+    PutNetwork(Network),
+    DelNetwork(Vrf),
+    PutNexthop(NexthopId, Nexthop),
+    DelNexthop(NexthopId),
+    PutRoute {
+        vrf: Vrf,
+        prefix: IpNet,
+        nexthop: NexthopId,
+    },
+    DelRoute {
+        vrf: Vrf,
+        prefix: IpNet,
+    },
+    /// A static bridge entry.
+    PutMac {
+        vrf: Vrf,
+        mac: Mac,
+        target: BridgeTarget,
+    },
+    DelMac {
+        vrf: Vrf,
+        mac: Mac,
+    },
+    PutMpls {
+        label: u32,
+        nexthop: NexthopId,
+    },
+    DelMpls {
+        label: u32,
+    },
+    PutVxlan {
+        vni: u32,
+        vrf: Vrf,
+    },
+    DelVxlan {
+        vni: u32,
+    },
+    PutFloating(FloatingAddress),
+    DelFloating {
+        outside_vrf: Vrf,
+        outside: IpAddr,
+    },
+    PutMeter(MeterId, MeterConfig),
+    DelMeter(MeterId),
+    PutRule(Rule),
+    DelRule {
+        vrf: Vrf,
+        id: RuleId,
+    },
+}

@@ -1,0 +1,215 @@
+//! What `decide` says about a packet: a verdict, and what else happens because of it.
+
+use crate::{
+    DropReason, FlowChange, FragmentKey, MeterId, NeighbourScope, NexthopId, RuleId, TunnelKind, VifId, Vrf,
+};
+use arrayvec::ArrayVec;
+use packet::Mac;
+use std::net::IpAddr;
+
+/// The whole answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decision {
+    /// Where the packet goes.
+    pub verdict: Verdict,
+    /// What else happens, whatever the verdict.
+    pub effects: Effects,
+}
+
+/// Where the packet goes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Verdict {
+    /// To one port.
+    Forward(Forward),
+    /// To every member of a network's bridge but the one it came from.
+    Flood(Flood),
+    /// Nowhere: Viaduct answers it.
+    Reply(Reply),
+    /// Nowhere yet: it waits for this neighbour, for which a solicitation goes out; then it is decided again.
+    Hold {
+        /// Where the neighbour is sought.
+        scope: NeighbourScope,
+        /// Its address.
+        addr: IpAddr,
+    },
+    /// Nowhere.
+    Drop(DropReason),
+}
+
+/// One destination and how the packet is rewritten for it, applied in the order of the fields:
+/// strip, ECN, TTL, NAT, Ethernet, VLAN, encapsulation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Forward {
+    /// Interface it leaves by.
+    pub port: VifId,
+    /// Bytes taken off the front of the frame: tunnel headers, and the Ethernet header where a new one is written.
+    pub strip: u16,
+    /// New ECN field of the (inner) IP header (RFC 6040 decapsulation).
+    pub ecn: Option<u8>,
+    /// Decrements of TTL or hop limit: 0 bridged, 1 routed.
+    pub ttl_decrement: u8,
+    /// Address translation of the (inner) IP packet.
+    pub nat: Nat,
+    /// New Ethernet header in front of what is left.
+    pub ethernet: Option<EthernetRewrite>,
+    /// 802.1Q tag pushed behind the addresses (a network attached to a wire by VLAN).
+    pub push_vlan: Option<u16>,
+    /// 802.1Q tag popped (the same, inwards). Where the frame is kept from its Ethernet header.
+    pub pop_vlan: bool,
+    /// Tunnel it goes through.
+    pub encap: Option<Encap>,
+}
+
+/// Address translation, one to one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Nat {
+    /// New source address.
+    pub src: Option<IpAddr>,
+    /// New destination address.
+    pub dst: Option<IpAddr>,
+}
+
+/// A new Ethernet header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EthernetRewrite {
+    /// Destination.
+    pub dst: Mac,
+    /// Source.
+    pub src: Mac,
+    /// EtherType.
+    pub ethertype: u16,
+}
+
+/// Tunnel headers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Encap {
+    /// Encapsulation.
+    pub kind: TunnelKind,
+    /// MPLS label or VXLAN network identifier.
+    pub id: u32,
+    /// Outer source.
+    pub src: IpAddr,
+    /// Outer destination.
+    pub dst: IpAddr,
+    /// Outer Ethernet source: the wire's MAC.
+    pub src_mac: Mac,
+    /// Outer Ethernet destination: the underlay next hop's MAC.
+    pub dst_mac: Mac,
+    /// Flow entropy: UDP source port 49152 + (entropy & 0x3fff) (RFC 7510, RFC 7348); IPv6 flow label.
+    pub entropy: u32,
+    /// Outer traffic class: DSCP copied from the inner header, ECN by RFC 6040.
+    pub tos: u8,
+}
+
+/// Delivery to all members of a bridge: guests, the attached wire, flood tunnels. What came from a tunnel or from
+/// the attached wire goes to no tunnel (split horizon). Members the frame can't be sent to are left out and counted.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Flood {
+    /// The network.
+    pub vrf: Vrf,
+    /// Each delivery, rewritten for its port.
+    pub to: Vec<Forward>,
+}
+
+/// An answer by Viaduct itself.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reply {
+    /// What it says.
+    pub kind: ReplyKind,
+    /// How it is sent. The answer is built from its L3 header on (ARP body, IP header); this puts the Ethernet
+    /// header or the tunnel in front of it. `strip` is 0.
+    pub forward: Forward,
+    /// Where the packet was refused rather than served: the reason that is counted.
+    pub dropped: Option<DropReason>,
+}
+
+/// Kinds of answers.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ReplyKind {
+    /// ARP reply: `addr` is at `mac`.
+    Arp {
+        /// The answer.
+        mac: Mac,
+    },
+    /// Neighbour advertisement: the target is at `mac`.
+    NeighbourAdvertisement {
+        /// The answer.
+        mac: Mac,
+        /// Whether the router flag is set.
+        router: bool,
+    },
+    /// ICMP or ICMPv6 echo reply.
+    Echo,
+    /// ICMP or ICMPv6 error about the packet.
+    IcmpError {
+        /// Source address of the error.
+        src: IpAddr,
+        /// Which.
+        error: IcmpError,
+    },
+    /// TCP RST (RFC 9293, 3.10.7).
+    TcpReset,
+}
+
+/// ICMP errors (RFC 792, RFC 1812, RFC 4443).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IcmpError {
+    /// Time exceeded in transit.
+    TimeExceeded,
+    /// Fragmentation needed, or packet too big, with the MTU that fits, bytes.
+    TooBig {
+        /// That MTU.
+        mtu: u16,
+    },
+    /// No route.
+    NoRoute,
+    /// Administratively prohibited.
+    Prohibited,
+    /// Port unreachable (UDP to a gateway).
+    PortUnreachable,
+}
+
+/// What else happens.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Effects {
+    /// A source MAC to learn.
+    pub learn: Option<Learn>,
+    /// A neighbour that made itself known.
+    pub neighbour: Option<NeighbourFound>,
+    /// Connection table.
+    pub flow: Option<FlowChange>,
+    /// Ports for later fragments.
+    pub fragment: Option<(FragmentKey, (u16, u16))>,
+    /// Policers, asked in this order, each dropping what does not conform (`policed`): the guest's rate first.
+    pub meters: ArrayVec<MeterId, 4>,
+    /// Guests that get a copy of the frame as it came in.
+    pub mirror_in: ArrayVec<VifId, 4>,
+    /// Guests that get a copy of the frame as it is delivered.
+    pub mirror_out: ArrayVec<VifId, 4>,
+    /// The rule that decided, for its counter.
+    pub rule: Option<RuleId>,
+    /// The nexthop used, for its counter.
+    pub nexthop: Option<NexthopId>,
+}
+
+/// A source MAC seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Learn {
+    /// The network.
+    pub vrf: Vrf,
+    /// The MAC.
+    pub mac: Mac,
+    /// Where it is.
+    pub at: crate::BridgeTarget,
+}
+
+/// A neighbour seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NeighbourFound {
+    /// Where.
+    pub scope: NeighbourScope,
+    /// Its address.
+    pub addr: IpAddr,
+    /// Its MAC.
+    pub mac: Mac,
+}

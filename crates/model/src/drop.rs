@@ -1,0 +1,115 @@
+//! Why a packet is dropped. Every drop has one of these and a counter; there is no silent drop.
+
+use packet::ParseError;
+
+macro_rules! reasons {
+    ($($variant:ident = $name:literal, $help:literal;)*) => {
+        /// Reason of a drop.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(u8)]
+        pub enum DropReason {
+            $(#[doc = $help] $variant,)*
+        }
+
+        impl DropReason {
+            /// All reasons, in the order of their discriminants.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+
+            /// The name operators see.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+
+            /// What it means, in a sentence.
+            #[must_use]
+            pub const fn help(self) -> &'static str {
+                match self { $(Self::$variant => $help,)* }
+            }
+        }
+    };
+}
+
+reasons! {
+    EthernetTruncated = "ethernet_truncated", "The frame ends inside its Ethernet header.";
+    TooManyTags = "too_many_tags", "The frame has more than two VLAN tags.";
+    ArpMalformed = "arp_malformed", "ARP that is not IPv4 over Ethernet, or too short.";
+    IpTruncated = "ip_truncated", "The packet ends inside its IP header.";
+    IpHeader = "ip_header", "IP version or header length is wrong.";
+    IpLength = "ip_length", "The IP length does not fit the frame.";
+    IpChecksum = "ip_checksum", "The IPv4 header checksum is wrong.";
+    IpSource = "ip_source", "The source address is multicast, broadcast or loopback.";
+    Ipv6Extension = "ipv6_extension", "IPv6 extension headers are malformed or too many.";
+    FragmentMalformed = "fragment_malformed", "A fragment overflows, or a first one lacks its L4 header.";
+    L4Malformed = "l4_malformed", "The TCP, UDP, SCTP or ICMP header does not fit the packet.";
+    HeaderTooLong = "header_too_long", "The headers are longer than Viaduct looks at.";
+    TunnelMalformed = "tunnel_malformed", "The UDP, GRE, MPLS or VXLAN encapsulation is malformed.";
+    OffloadMalformed = "offload_malformed", "The sender's checksum or segmentation request does not fit the packet.";
+    MacSpoofed = "mac_spoofed", "A guest used a source MAC that is not its own, or a group address.";
+    AddressSpoofed = "address_spoofed", "A guest used a source address that is neither its own nor allowed.";
+    NeighbourSpoofed = "neighbour_spoofed", "A guest claimed another's address by ARP or ND.";
+    RdmaOwned = "rdma_owned", "UDP 4791 of this guest belongs to its verbs device.";
+    ReservedMulticast = "reserved_multicast", "Link-local Ethernet group (01:80:c2:00:00:0x), which bridges do not forward.";
+    SamePort = "same_port", "The destination lies behind the port the frame came from.";
+    NoMember = "no_member", "Flooded in a network that has nobody else.";
+    VlanUnexpected = "vlan_unexpected", "A VLAN tag where none is handled (to a gateway, or unknown on the wire).";
+    NoNetwork = "no_network", "The interface is in no network, or the network is gone.";
+    NoRoute = "no_route", "No route to the destination.";
+    DiscardRoute = "discard_route", "The route says drop.";
+    NotRoutable = "not_routable", "Link-local or multicast destination, sent to be routed.";
+    RouteLoop = "route_loop", "Networks route to each other in a circle.";
+    NexthopInvalid = "nexthop_invalid", "The nexthop or its interface is gone.";
+    NoUnderlay = "no_underlay", "No wire, tunnel source or gateway reaches the tunnel's remote.";
+    TtlExpired = "ttl_expired", "TTL or hop limit ran out.";
+    Mtu = "mtu", "Too big for the next link, and not to be fragmented.";
+    GatewayNoService = "gateway_no_service", "Sent to a gateway address, which serves only ping.";
+    NotForUs = "not_for_us", "On the wire, and neither to this host nor of an attached network.";
+    OuterFragment = "outer_fragment", "A tunnel packet came in fragments.";
+    UnknownLabel = "unknown_label", "No table entry for the MPLS label.";
+    LabelStack = "label_stack", "More MPLS labels than the one expected.";
+    UnknownVni = "unknown_vni", "No network has this VXLAN network identifier.";
+    Ecn = "ecn", "Congestion marked outside a packet that does not do ECN (RFC 6040).";
+    TunnelPayload = "tunnel_payload", "The MPLS payload is not IP, or the table entry not for it.";
+    HoldFull = "hold_full", "Too many packets wait for a neighbour.";
+    NoNeighbour = "no_neighbour", "The next hop did not answer ARP or ND.";
+    RuleDrop = "rule_drop", "A rule says drop.";
+    RuleReject = "rule_reject", "A rule says reject.";
+    DefaultDrop = "default_drop", "No rule matches, and the network's default is not allow.";
+    Policed = "policed", "Over the rate of a police rule.";
+    RateLimited = "rate_limited", "Over the guest's own rate.";
+    NatUnsupported = "nat_unsupported", "RoCEv2 covers addresses by its ICRC, so that NAT would break it.";
+    FlowQuota = "flow_quota", "The guest has its share of flows, or opens them too fast.";
+    FlowTableFull = "flow_table_full", "The flow table is full of established flows.";
+    ReplyLimited = "reply_limited", "An answer or ICMP error was over its rate limit.";
+    TxFull = "tx_full", "The receiver has no free buffers.";
+    TxTooLong = "tx_too_long", "The receiver's buffers are too small.";
+    TxDown = "tx_down", "The receiver is not connected.";
+    TxBusy = "tx_busy", "The receiver's queue was held by another worker too long.";
+    SegmentFailed = "segment_failed", "A large packet could not be segmented for its receiver.";
+}
+
+impl From<ParseError> for DropReason {
+    fn from(e: ParseError) -> Self {
+        match e {
+            ParseError::EthernetTruncated => Self::EthernetTruncated,
+            ParseError::TooManyTags => Self::TooManyTags,
+            ParseError::ArpMalformed => Self::ArpMalformed,
+            ParseError::IpTruncated => Self::IpTruncated,
+            ParseError::IpHeader => Self::IpHeader,
+            ParseError::IpLength => Self::IpLength,
+            ParseError::IpChecksum => Self::IpChecksum,
+            ParseError::IpSource => Self::IpSource,
+            ParseError::Ipv6Extension => Self::Ipv6Extension,
+            ParseError::Fragment => Self::FragmentMalformed,
+            ParseError::L4Malformed => Self::L4Malformed,
+            ParseError::HeaderTooLong => Self::HeaderTooLong,
+            ParseError::TunnelMalformed => Self::TunnelMalformed,
+        }
+    }
+}
+
+impl std::fmt::Display for DropReason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}

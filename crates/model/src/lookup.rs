@@ -1,0 +1,69 @@
+//! How `decide` reads the tables, so that it runs alike on the naive ones, the fast ones and traced ones.
+
+use crate::{
+    Action, BridgeEntry, Connection, FlowKey, FragmentKey, Host, Modifier, NeighbourScope, Network, Nexthop,
+    NexthopId, RouteEntry, RuleId, Vif, VifId, Vrf,
+};
+use arrayvec::ArrayVec;
+use packet::Mac;
+use std::net::IpAddr;
+
+/// What rules are asked about: inside addresses, and the destination port where the packet has one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RuleQuery {
+    /// Source.
+    pub src: IpAddr,
+    /// Destination.
+    pub dst: IpAddr,
+    /// IP protocol.
+    pub protocol: u8,
+    /// Destination port of TCP, UDP and SCTP.
+    pub dst_port: Option<u16>,
+}
+
+/// What the rules of one network say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleMatch {
+    /// The terminal action.
+    pub action: Action,
+    /// The rule it comes from; `None`: the network's default.
+    pub rule: Option<RuleId>,
+    /// Modifiers of matching rules before the terminal one, by priority; past the capacity they are ignored.
+    pub modifiers: ArrayVec<(RuleId, Modifier), 4>,
+}
+
+/// Read access to all tables.
+pub trait Lookup {
+    /// The host.
+    fn host(&self) -> &Host;
+    /// An interface.
+    fn vif(&self, id: VifId) -> Option<&Vif>;
+    /// The wires, in the order of their ids.
+    fn wires(&self) -> &[VifId];
+    /// A network.
+    fn network(&self, vrf: Vrf) -> Option<&Network>;
+    /// The guest that has this address in this network.
+    fn guest_by_address(&self, vrf: Vrf, addr: IpAddr) -> Option<VifId>;
+    /// Where frames to this MAC go.
+    fn bridge(&self, vrf: Vrf, mac: Mac) -> Option<BridgeEntry>;
+    /// The longest prefix that matches.
+    fn route(&self, vrf: Vrf, addr: IpAddr) -> Option<RouteEntry>;
+    /// A nexthop.
+    fn nexthop(&self, id: NexthopId) -> Option<&Nexthop>;
+    /// What an MPLS label stands for.
+    fn mpls(&self, label: u32) -> Option<NexthopId>;
+    /// The network of a VXLAN network identifier.
+    fn vxlan(&self, vni: u32) -> Option<Vrf>;
+    /// A resolved neighbour's MAC.
+    fn neighbour(&self, scope: NeighbourScope, addr: IpAddr) -> Option<Mac>;
+    /// The floating address of an inside one, as seen in `outside`.
+    fn floating_of(&self, inside_vrf: Vrf, inside: IpAddr, outside_vrf: Vrf) -> Option<IpAddr>;
+    /// The inside address of a floating one.
+    fn inside_of(&self, outside_vrf: Vrf, outside: IpAddr) -> Option<(Vrf, IpAddr)>;
+    /// What the rules of a network say (its default where none matches).
+    fn rules(&self, vrf: Vrf, query: &RuleQuery) -> RuleMatch;
+    /// The connection this key is a direction of; the flag says whether it is the reply direction.
+    fn connection(&self, key: &FlowKey) -> Option<(Connection, bool)>;
+    /// The ports of the datagram a later fragment belongs to.
+    fn fragment(&self, key: &FragmentKey) -> Option<(u16, u16)>;
+}

@@ -1,0 +1,105 @@
+//! Tenant networks and what hangs off them: bridge and route entries, floating addresses, neighbours; the host.
+
+use crate::{Action, NexthopId, VifId, Vrf};
+use ipnet::IpNet;
+use packet::Mac;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// MAC of every gateway (the VRRP range's first, as Tungsten Fabric uses): never learned, never flooded.
+pub const GATEWAY_MAC: Mac = Mac([0x00, 0x00, 0x5e, 0x00, 0x01, 0x00]);
+
+/// A tenant network: one VRF with its bridge and route tables.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Network {
+    /// Its key.
+    pub vrf: Vrf,
+    /// Its name in the configuration.
+    pub name: Arc<str>,
+    /// Gateway addresses with their subnets, answered by [`GATEWAY_MAC`].
+    pub gateways: Vec<IpNet>,
+    /// VXLAN id of frames that arrive for this network.
+    pub vni: Option<u32>,
+    /// Whether source MACs are learned.
+    pub learning: bool,
+    /// Largest IP packet, bytes.
+    pub mtu: u16,
+    /// What happens to traffic no rule matches. Also decides non-IP frames other than ARP, and fragments that
+    /// come before their head: those pass where this is `Allow`.
+    pub default_action: Action,
+    /// The guests of the network, in the order of their ids: where floods go.
+    pub members: Vec<VifId>,
+    /// Tunnels that floods also go to.
+    pub flood: Vec<NexthopId>,
+    /// The wire the network is attached to, if any: a member of its bridge.
+    pub wire: Option<WireAttachment>,
+}
+
+/// A network's attachment to a wire (a provider network).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WireAttachment {
+    /// The wire.
+    pub vif: VifId,
+    /// VLAN id, or untagged.
+    pub vlan: Option<u16>,
+}
+
+/// Where frames to a MAC go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BridgeEntry {
+    /// A static entry's target is configured, a learned one's was seen.
+    pub target: BridgeTarget,
+    /// Configured: never moved nor aged by learning.
+    pub is_static: bool,
+}
+
+/// Target of a bridge entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum BridgeTarget {
+    /// A guest, or the wire the network is attached to.
+    Vif(VifId),
+    /// A configured tunnel nexthop.
+    Nexthop(NexthopId),
+    /// Learned from a VXLAN tunnel: the remote's address; the VNI is the network's.
+    Vtep(IpAddr),
+}
+
+/// A route's result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RouteEntry {
+    /// Where packets go.
+    pub nexthop: NexthopId,
+    /// The prefix that matched, bits.
+    pub prefix_len: u8,
+}
+
+/// One-to-one NAT between an inside address and a floating one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FloatingAddress {
+    /// Network of the inside address.
+    pub inside_vrf: Vrf,
+    /// The guest's address.
+    pub inside: IpAddr,
+    /// Network in which the floating address is reachable.
+    pub outside_vrf: Vrf,
+    /// The floating address.
+    pub outside: IpAddr,
+}
+
+/// Where a neighbour lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum NeighbourScope {
+    /// Underlay, on a wire.
+    Wire(VifId),
+    /// A tenant network.
+    Network(Vrf),
+}
+
+/// What belongs to the host as a whole.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Host {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Outer source addresses of tunnels, at most one per family.
+    pub tunnel_source: Vec<IpAddr>,
+}

@@ -1,0 +1,119 @@
+//! Security rules and policers.
+
+use crate::{MeterId, RuleId, VifId, Vrf};
+use ipnet::IpNet;
+
+/// How a packet's way through the rules ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// It passes, and so do the replies of its flow.
+    #[default]
+    Allow,
+    /// It is dropped.
+    Drop,
+    /// It is dropped and its sender told: TCP RST, or ICMP administratively prohibited.
+    Reject,
+}
+
+/// What a rule does to a packet that then goes on to the next rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Modifier {
+    /// A copy goes to this guest.
+    Mirror(VifId),
+    /// Dropped where over this rate.
+    Police(MeterId),
+}
+
+/// Inclusive range of ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PortRange {
+    /// First.
+    pub first: u16,
+    /// Last, at least `first`.
+    pub last: u16,
+}
+
+impl PortRange {
+    /// Every port.
+    pub const ANY: Self = Self { first: 0, last: u16::MAX };
+
+    /// Whether `port` is inside.
+    #[must_use]
+    pub const fn contains(self, port: u16) -> bool {
+        self.first <= port && port <= self.last
+    }
+}
+
+/// A prioritised wildcard match. Matches when every given field does; addresses are inside ones (before source
+/// NAT, after destination NAT).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// Its key.
+    pub id: RuleId,
+    /// Network whose traffic it sees.
+    pub vrf: Vrf,
+    /// Lower first; equal priorities in the order of their ids.
+    pub priority: u32,
+    /// Source prefixes; empty: any. One rule for a guest lists that guest's addresses.
+    pub from: Vec<IpNet>,
+    /// Destination prefixes; empty: any.
+    pub to: Vec<IpNet>,
+    /// IP protocol number; `None`: any.
+    pub protocol: Option<u8>,
+    /// Destination ports; a rule with ports matches no packet without (other protocols, fragments unknown).
+    pub ports: Option<PortRange>,
+    /// What it does.
+    pub action: RuleAction,
+}
+
+/// What a rule does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RuleAction {
+    /// Ends the walk.
+    End(Action),
+    /// Goes on.
+    Modify(Modifier),
+}
+
+/// A token bucket's configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MeterConfig {
+    /// Rate, bits per second, of frames from the Ethernet header on.
+    pub bits_per_second: u64,
+    /// Depth, bytes.
+    pub burst_bytes: u64,
+}
+
+/// A token bucket: a function of ticks and lengths alone (RFC 2697's committed bucket).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Meter {
+    config: MeterConfig,
+    /// Tokens in the bucket, in bits scaled by nanoseconds per second.
+    tokens: u128,
+    last_ns: u64,
+}
+
+const NS: u128 = 1_000_000_000;
+
+impl Meter {
+    /// A full bucket.
+    #[must_use]
+    pub const fn new(config: MeterConfig) -> Self {
+        Self { config, tokens: config.burst_bytes as u128 * 8 * NS, last_ns: 0 }
+    }
+
+    /// Whether a frame of `len` bytes at `now_ns` conforms; takes its tokens if so. Time that runs backwards
+    /// adds nothing.
+    pub fn conforms(&mut self, now_ns: u64, len: usize) -> bool {
+        let full = u128::from(self.config.burst_bytes) * 8 * NS;
+        let elapsed = u128::from(now_ns.saturating_sub(self.last_ns));
+        self.last_ns = self.last_ns.max(now_ns);
+        self.tokens = (self.tokens + elapsed * u128::from(self.config.bits_per_second)).min(full);
+        let cost = len as u128 * 8 * NS;
+        let conforms = cost <= self.tokens;
+        if conforms {
+            self.tokens -= cost;
+        }
+        conforms
+    }
+}

@@ -1,0 +1,63 @@
+//! Interfaces.
+
+use crate::{MeterId, VifId, Vrf};
+use ipnet::IpNet;
+use packet::Mac;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// What an interface is connected to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VifKind {
+    /// A guest over vhost-user.
+    Vhost,
+    /// A guest over a TAP device.
+    Tap,
+    /// A guest with verbs only.
+    Rdma,
+    /// A way out of the host.
+    Wire,
+}
+
+/// An interface of the host: a guest's or a wire.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Vif {
+    /// Its key.
+    pub id: VifId,
+    /// Its name in the configuration.
+    pub name: Arc<str>,
+    /// What it is connected to.
+    pub kind: VifKind,
+    /// A guest's network. `None` for a wire; networks attached to one are in [`WireAttributes::networks`].
+    pub vrf: Option<Vrf>,
+    /// A guest's MAC: the only source it may use, and a static bridge entry. `None`: any, learned.
+    /// A wire's own MAC: the source of what Viaduct sends there, and the only unicast it takes.
+    pub mac: Option<Mac>,
+    /// A guest's own addresses. With none configured its source addresses are not checked.
+    pub addresses: Vec<IpAddr>,
+    /// More source prefixes a forwarding guest may use.
+    pub allowed: Vec<IpNet>,
+    /// Largest IP packet it takes, bytes.
+    pub mtu: u16,
+    /// Whether rules run and flows are tracked for its traffic.
+    pub policy: bool,
+    /// Policer of what the guest sends.
+    pub meter: Option<MeterId>,
+    /// The guest that gets a copy of both directions.
+    pub mirror: Option<VifId>,
+    /// Whether the guest has a verbs device and so owns UDP 4791 of its addresses.
+    pub rdma: bool,
+    /// Set for wires.
+    pub wire: Option<WireAttributes>,
+}
+
+/// What only wires have.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct WireAttributes {
+    /// Underlay addresses with their subnets; Viaduct answers ARP, ND and pings for them.
+    pub addresses: Vec<IpNet>,
+    /// Next hops for remotes off the subnets, at most one per family.
+    pub gateways: Vec<IpAddr>,
+    /// Tenant networks attached here: VLAN id (`None`: untagged) and network.
+    pub networks: Vec<(Option<u16>, Vrf)>,
+}
