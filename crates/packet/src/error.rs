@@ -44,3 +44,17 @@ pub enum ParseError {
     #[error("malformed tunnel header")]
     TunnelMalformed,
 }
+
+/// Why a packet can't be written or edited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
+pub enum WriteError {
+    /// The buffer ends before what was to be written.
+    #[error("buffer too short")]
+    TooShort,
+    /// The packet has no such header, or one of another address family.
+    #[error("packet without the header to write")]
+    Mismatch,
+    /// No host may answer such a packet in this way.
+    #[error("packet that must not be answered")]
+    Unanswerable,
+}

@@ -5,15 +5,25 @@
 //! goes is decided elsewhere.
 #![deny(unsafe_code)]
 
+pub mod build;
 pub mod checksum;
+mod crc32c;
+pub mod ecn;
+pub mod edit;
+mod entropy;
 mod error;
 mod headers;
 mod mac;
+pub mod neighbour;
 mod parse;
 pub mod proto;
+pub mod reply;
 mod tunnel;
 
-pub use error::ParseError;
+pub use ecn::{EcnDrop, ecn_decap, ecn_encap};
+pub use entropy::{FIRST_PORT, entropy, entropy_l2, entropy_port};
+pub use error::{ParseError, WriteError};
 pub use headers::{Arp, Ethernet, Fragment, Headers, Ip, L3, L4, Nd};
 pub use mac::{BadMac, Mac};
+pub use reply::IcmpError;
 pub use tunnel::{Tunnel, TunnelKind, tunnel};

@@ -1,0 +1,248 @@
+//! Edits of single fields in place. Checksums stay as right (or as wrong) as they were: they are updated
+//! incrementally (RFC 1624), never recomputed. The parsed headers are kept in step with the bytes.
+
+use crate::checksum::Delta;
+use crate::{Fragment, Headers, Ip, L3, L4, Mac, WriteError, proto};
+use std::net::IpAddr;
+
+/// Sets the addresses of the Ethernet header.
+///
+/// # Errors
+/// [`WriteError::Mismatch`] if there is none.
+pub fn set_macs(bytes: &mut [u8], headers: &mut Headers, dst: Mac, src: Mac) -> Result<(), WriteError> {
+    let eth = headers.eth.as_mut().ok_or(WriteError::Mismatch)?;
+    let header: &mut [u8; 12] = field(bytes, usize::from(headers.at))?;
+    header[..6].copy_from_slice(&dst.0);
+    header[6..].copy_from_slice(&src.0);
+    (eth.dst, eth.src) = (dst, src);
+    Ok(())
+}
+
+/// Takes one off TTL or hop limit. It stays 0 if it is 0: the caller drops packets that arrive with 0 or 1.
+///
+/// # Errors
+/// [`WriteError::Mismatch`] if it isn't an IP packet.
+pub fn decrement_ttl(bytes: &mut [u8], headers: &mut Headers) -> Result<(), WriteError> {
+    let ip = ip_mut(headers)?;
+    let at = usize::from(ip.at);
+    let ttl = ip.ttl.saturating_sub(1);
+    if ip.src.is_ipv4() {
+        let header: &mut [u8; proto::IPV4_LEN] = field(bytes, at)?;
+        set_ipv4_word(header, 8, [ttl, header[9]]);
+    } else {
+        let header: &mut [u8; proto::IPV6_LEN] = field(bytes, at)?;
+        header[7] = ttl;
+    }
+    ip.ttl = ttl;
+    Ok(())
+}
+
+/// Sets the traffic class: DSCP and ECN.
+///
+/// # Errors
+/// [`WriteError::Mismatch`] if it isn't an IP packet.
+pub fn set_tos(bytes: &mut [u8], headers: &mut Headers, tos: u8) -> Result<(), WriteError> {
+    let ip = ip_mut(headers)?;
+    let at = usize::from(ip.at);
+    if ip.src.is_ipv4() {
+        let header: &mut [u8; proto::IPV4_LEN] = field(bytes, at)?;
+        set_ipv4_word(header, 0, [header[0], tos]);
+    } else {
+        let header: &mut [u8; proto::IPV6_LEN] = field(bytes, at)?;
+        header[0] = 6 << 4 | tos >> 4;
+        header[1] = tos << 4 | header[1] & 0xf;
+    }
+    ip.tos = tos;
+    Ok(())
+}
+
+/// Sets the source address, and updates the checksums that cover it.
+///
+/// With `partial` the L4 checksum field holds the pseudo-header's sum, to be completed further on (NEEDS_CSUM).
+///
+/// # Errors
+/// [`WriteError::Mismatch`] if it isn't a packet of the address's family.
+pub fn set_source(
+    bytes: &mut [u8],
+    headers: &mut Headers,
+    addr: IpAddr,
+    partial: bool,
+) -> Result<(), WriteError> {
+    set_address(bytes, headers, Side::Source, addr, partial).map(|_| ())
+}
+
+/// Sets the destination address; as [`set_source`].
+///
+/// # Errors
+/// As for [`set_source`].
+pub fn set_destination(
+    bytes: &mut [u8],
+    headers: &mut Headers,
+    addr: IpAddr,
+    partial: bool,
+) -> Result<(), WriteError> {
+    set_address(bytes, headers, Side::Destination, addr, partial).map(|_| ())
+}
+
+/// Sets the source address of the packet `quoted` in the ICMP error `headers` ([`Headers::quoted`]), and updates the
+/// quoted checksums as far as they are quoted, and the error's own.
+///
+/// With `partial` the error's own checksum is still to be completed, and is left alone.
+///
+/// # Errors
+/// As for [`set_source`].
+pub fn set_quoted_source(
+    bytes: &mut [u8],
+    headers: &Headers,
+    quoted: &mut Headers,
+    addr: IpAddr,
+    partial: bool,
+) -> Result<(), WriteError> {
+    set_quoted_address(bytes, headers, quoted, Side::Source, addr, partial)
+}
+
+/// Sets the destination address of a quoted packet; as [`set_quoted_source`].
+///
+/// # Errors
+/// As for [`set_source`].
+pub fn set_quoted_destination(
+    bytes: &mut [u8],
+    headers: &Headers,
+    quoted: &mut Headers,
+    addr: IpAddr,
+    partial: bool,
+) -> Result<(), WriteError> {
+    set_quoted_address(bytes, headers, quoted, Side::Destination, addr, partial)
+}
+
+#[derive(Clone, Copy)]
+enum Side {
+    Source,
+    Destination,
+}
+
+fn set_quoted_address(
+    bytes: &mut [u8],
+    headers: &Headers,
+    quoted: &mut Headers,
+    side: Side,
+    addr: IpAddr,
+    partial: bool,
+) -> Result<(), WriteError> {
+    let (Some(ip), L4::Icmp { .. }) = (headers.ip(), headers.l4) else {
+        return Err(WriteError::Mismatch);
+    };
+    // What lies past the error's end is padding, not a checksum field of the quoted packet.
+    let end = bytes.len().min(usize::from(ip.at) + ip.len as usize);
+    let bytes = &mut bytes[..end];
+    let delta = set_address(bytes, quoted, side, addr, false)?;
+    if partial {
+        return Ok(());
+    }
+    let checksum: &mut [u8; 2] = field(bytes, usize::from(headers.l4_at) + 2)?;
+    *checksum = delta.apply(u16::from_be_bytes(*checksum)).to_be_bytes();
+    Ok(())
+}
+
+/// Sets an address, the header checksum and the L4 checksum; returns what that does to a checksum over all of them.
+fn set_address(
+    bytes: &mut [u8],
+    headers: &mut Headers,
+    side: Side,
+    addr: IpAddr,
+    partial: bool,
+) -> Result<Delta, WriteError> {
+    let l4 = l4_checksum(headers);
+    let ip = ip_mut(headers)?;
+    let at = usize::from(ip.at);
+    let old = match side {
+        Side::Source => &mut ip.src,
+        Side::Destination => &mut ip.dst,
+    };
+    let mut address = Delta::default();
+    let mut all;
+    match (*old, addr) {
+        (IpAddr::V4(old), IpAddr::V4(new)) => {
+            let header: &mut [u8; proto::IPV4_LEN] = field(bytes, at)?;
+            let place = if matches!(side, Side::Source) { 12 } else { 16 };
+            header[place..place + 4].copy_from_slice(&new.octets());
+            address.replace_u32(old.to_bits(), new.to_bits());
+            let before = u16::from_be_bytes([header[10], header[11]]);
+            let after = address.apply(before);
+            header[10..12].copy_from_slice(&after.to_be_bytes());
+            all = address;
+            all.replace_u16(before, after);
+        }
+        (IpAddr::V6(old), IpAddr::V6(new)) => {
+            let header: &mut [u8; proto::IPV6_LEN] = field(bytes, at)?;
+            let place = if matches!(side, Side::Source) { 8 } else { 24 };
+            header[place..place + 16].copy_from_slice(&new.octets());
+            address.replace_bytes16(old.octets(), new.octets());
+            all = address;
+        }
+        _ => return Err(WriteError::Mismatch),
+    }
+    *old = addr;
+    // A quoted packet may end before its checksum.
+    if let Some((at, udp)) = l4
+        && let Ok(checksum) = field::<2>(bytes, at)
+    {
+        let before = u16::from_be_bytes(*checksum);
+        let after = updated(before, address, udp, partial);
+        *checksum = after.to_be_bytes();
+        all.replace_u16(before, after);
+    }
+    Ok(all)
+}
+
+/// The L4 checksum after its pseudo-header changed.
+fn updated(before: u16, address: Delta, udp: bool, partial: bool) -> u16 {
+    if partial {
+        return address.apply_partial(before);
+    }
+    if udp && before == 0 {
+        return 0;
+    }
+    match address.apply(before) {
+        0 if udp => 0xffff,
+        after => after,
+    }
+}
+
+/// Where the checksum is that covers the pseudo-header, and whether it is UDP's.
+fn l4_checksum(headers: &Headers) -> Option<(usize, bool)> {
+    let ip = headers.ip()?;
+    if matches!(ip.fragment, Fragment::Later { .. }) {
+        return None;
+    }
+    let at = usize::from(headers.l4_at);
+    match headers.l4 {
+        L4::Tcp { .. } => Some((at + 16, false)),
+        L4::Udp { .. } => Some((at + 6, true)),
+        L4::Icmp { .. } if ip.src.is_ipv6() => Some((at + 2, false)),
+        _ => None,
+    }
+}
+
+/// Sets the 16 bits at `at` of an IPv4 header.
+#[inline(always)]
+fn set_ipv4_word(header: &mut [u8; proto::IPV4_LEN], at: usize, word: [u8; 2]) {
+    let mut delta = Delta::default();
+    delta.replace_u16(u16::from_be_bytes([header[at], header[at + 1]]), u16::from_be_bytes(word));
+    header[at..at + 2].copy_from_slice(&word);
+    let checksum = delta.apply(u16::from_be_bytes([header[10], header[11]]));
+    header[10..12].copy_from_slice(&checksum.to_be_bytes());
+}
+
+#[inline(always)]
+fn ip_mut(headers: &mut Headers) -> Result<&mut Ip, WriteError> {
+    match &mut headers.l3 {
+        L3::Ip(ip) => Ok(ip),
+        _ => Err(WriteError::Mismatch),
+    }
+}
+
+#[inline(always)]
+fn field<const N: usize>(bytes: &mut [u8], at: usize) -> Result<&mut [u8; N], WriteError> {
+    bytes.get_mut(at..).and_then(|rest| rest.first_chunk_mut()).ok_or(WriteError::TooShort)
+}

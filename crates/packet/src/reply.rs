@@ -1,0 +1,251 @@
+//! Answers to a packet: ICMP echo replies and errors, TCP resets.
+//!
+//! Each takes the packet as it was parsed and writes a whole frame back to its sender, with the same VLAN tags; without
+//! an Ethernet header where the packet had none.
+
+use crate::build::{self, Ipv4, Ipv6};
+use crate::parse::be32;
+use crate::{Fragment, Headers, Ip, L4, Mac, WriteError, checksum, ecn, proto};
+use std::net::IpAddr;
+
+const TTL: u8 = 64;
+/// Network control (DSCP CS6): the precedence of ICMP errors (RFC 1812, 4.3.2.5).
+const TOS_ERROR: u8 = 0xc0;
+/// Length of an ICMP error's whole packet, bytes (RFC 1812, 4.3.2.3; RFC 4443, 2.4 c).
+const MAX_ERROR_V4: usize = 576;
+const MAX_ERROR_V6: usize = 1280;
+
+/// What an ICMP error says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IcmpError {
+    /// TTL or hop limit ran out.
+    TimeExceeded,
+    /// Longer than the next link takes: fragmentation needed (IPv4) or packet too big (IPv6).
+    TooBig {
+        /// MTU of that link, bytes.
+        mtu: u16,
+    },
+    /// No route to the network.
+    NoRoute,
+    /// The host doesn't answer ARP or ND.
+    HostUnreachable,
+    /// Nothing listens at that port.
+    PortUnreachable,
+    /// Forbidden by a rule.
+    AdminProhibited,
+}
+
+impl IcmpError {
+    /// Type, code and the header's last four bytes.
+    const fn header(self, v6: bool) -> (u8, u8, u32) {
+        const UNREACHABLE: u8 = proto::ICMP_UNREACHABLE;
+        const UNREACHABLE_V6: u8 = proto::ICMPV6_UNREACHABLE;
+        match (self, v6) {
+            (Self::TimeExceeded, false) => (proto::ICMP_TIME_EXCEEDED, 0, 0),
+            (Self::TooBig { mtu }, false) => (UNREACHABLE, 4, mtu as u32),
+            (Self::NoRoute, false) => (UNREACHABLE, 0, 0),
+            (Self::HostUnreachable, false) => (UNREACHABLE, 1, 0),
+            (Self::PortUnreachable, false) => (UNREACHABLE, 3, 0),
+            (Self::AdminProhibited, false) => (UNREACHABLE, 13, 0),
+            (Self::TimeExceeded, true) => (proto::ICMPV6_TIME_EXCEEDED, 0, 0),
+            (Self::TooBig { mtu }, true) => (proto::ICMPV6_TOO_BIG, 0, mtu as u32),
+            (Self::NoRoute, true) => (UNREACHABLE_V6, 0, 0),
+            (Self::AdminProhibited, true) => (UNREACHABLE_V6, 1, 0),
+            (Self::HostUnreachable, true) => (UNREACHABLE_V6, 3, 0),
+            (Self::PortUnreachable, true) => (UNREACHABLE_V6, 4, 0),
+        }
+    }
+}
+
+/// Writes an ICMP error about the packet parsed from `request`, from the router at `mac` and `from`.
+///
+/// It quotes as much of the packet as is at hand and as an error may hold: 576 bytes in all for IPv4, 1280 for IPv6.
+///
+/// # Errors
+/// [`WriteError::TooShort`]; [`WriteError::Mismatch`] if `from` is of another family or the packet isn't IP;
+/// [`WriteError::Unanswerable`] if no error may be sent about it (RFC 1812, 4.3.2.7; RFC 4443, 2.4 e).
+pub fn icmp_error(
+    out: &mut [u8],
+    request: &[u8],
+    headers: &Headers,
+    error: IcmpError,
+    mac: Mac,
+    from: IpAddr,
+) -> Result<usize, WriteError> {
+    let ip = headers.ip().ok_or(WriteError::Mismatch)?;
+    if !may_report(headers, ip, error) {
+        return Err(WriteError::Unanswerable);
+    }
+    let v6 = ip.src.is_ipv6();
+    let (max, ip_len) = if v6 { (MAX_ERROR_V6, proto::IPV6_LEN) } else { (MAX_ERROR_V4, proto::IPV4_LEN) };
+    let quotable = request.get(usize::from(ip.at)..).ok_or(WriteError::TooShort)?;
+    let len = quotable.len().min(ip.len as usize).min(max - ip_len - proto::ICMP_LEN);
+
+    let ip_at = ethernet(out, request, headers, mac)?;
+    let at = ip_at + ip_len;
+    let message = out.get_mut(at..at + proto::ICMP_LEN + len).ok_or(WriteError::TooShort)?;
+    let (kind, code, rest) = error.header(v6);
+    message[..4].copy_from_slice(&[kind, code, 0, 0]);
+    message[4..8].copy_from_slice(&rest.to_be_bytes());
+    message[8..].copy_from_slice(&quotable[..len]);
+    let protocol = if v6 { proto::ICMPV6 } else { proto::ICMP };
+    let checksum = checksum::l4(from, ip.src, protocol, message);
+    message[2..4].copy_from_slice(&checksum.to_be_bytes());
+    network(&mut out[ip_at..], from, ip.src, protocol, TOS_ERROR, proto::ICMP_LEN + len)?;
+    Ok(at + proto::ICMP_LEN + len)
+}
+
+/// Whether an ICMP error may be sent about a packet: it has one known sender, isn't an error itself, and isn't a later
+/// fragment. A group learns of packets too big for it only with IPv6.
+fn may_report(headers: &Headers, ip: &Ip, error: IcmpError) -> bool {
+    let v6 = ip.src.is_ipv6();
+    let is_error = match headers.l4 {
+        L4::Icmp { kind, .. } if v6 => kind < 128 || kind == proto::ND_REDIRECT,
+        L4::Icmp { kind, .. } => !is_icmp_query(kind),
+        _ => false,
+    };
+    let to_group = is_group(ip.dst) || headers.eth.as_ref().is_some_and(|eth| eth.dst.is_group());
+    let group_allowed = v6 && matches!(error, IcmpError::TooBig { .. });
+    !is_error
+        && (!to_group || group_allowed)
+        && !ip.src.is_unspecified()
+        && !is_group(ip.src)
+        && !matches!(ip.fragment, Fragment::Later { .. })
+}
+
+/// Queries and their replies: echo, router discovery, timestamp, information, address mask (RFC 792, 950, 1256).
+const fn is_icmp_query(kind: u8) -> bool {
+    matches!(kind, proto::ICMP_ECHO_REPLY | proto::ICMP_ECHO_REQUEST | 9 | 10 | 13..=18)
+}
+
+/// Writes the answer to the ICMP echo request parsed from `request`, all of which must be at hand.
+///
+/// The checksum is carried over, so that a request with a wrong one gets an answer with a wrong one.
+///
+/// # Errors
+/// [`WriteError::TooShort`] if `out` or what is at hand of the request is; [`WriteError::Mismatch`] if it is no echo
+/// request or a fragment; [`WriteError::Unanswerable`] if it was sent to a group or from nowhere.
+pub fn echo_reply(out: &mut [u8], request: &[u8], headers: &Headers, mac: Mac) -> Result<usize, WriteError> {
+    let ip = headers.ip().ok_or(WriteError::Mismatch)?;
+    let (asked, answer) = match headers.l4 {
+        L4::Icmp { kind: proto::ICMP_ECHO_REQUEST, .. } if ip.src.is_ipv4() => {
+            (proto::ICMP_ECHO_REQUEST, proto::ICMP_ECHO_REPLY)
+        }
+        L4::Icmp { kind: proto::ICMPV6_ECHO_REQUEST, .. } if ip.src.is_ipv6() => {
+            (proto::ICMPV6_ECHO_REQUEST, proto::ICMPV6_ECHO_REPLY)
+        }
+        _ => return Err(WriteError::Mismatch),
+    };
+    if ip.fragment != Fragment::Whole {
+        return Err(WriteError::Mismatch);
+    }
+    if is_group(ip.dst) || is_group(ip.src) || ip.src.is_unspecified() {
+        return Err(WriteError::Unanswerable);
+    }
+    let end = usize::from(ip.at) + ip.len as usize;
+    let echo = request.get(usize::from(headers.l4_at)..end).ok_or(WriteError::TooShort)?;
+
+    let ip_at = ethernet(out, request, headers, mac)?;
+    let tos = ip.tos & !ecn::ECN_MASK;
+    let at = ip_at + network(&mut out[ip_at..], ip.dst, ip.src, ip.protocol, tos, echo.len())?;
+    let message = out.get_mut(at..at + echo.len()).ok_or(WriteError::TooShort)?;
+    message.copy_from_slice(echo);
+    let [_, code, a, b, ..] = *message else { return Err(WriteError::TooShort) };
+    let checksum = checksum::update_u16(
+        u16::from_be_bytes([a, b]),
+        u16::from_be_bytes([asked, code]),
+        u16::from_be_bytes([answer, code]),
+    );
+    message[0] = answer;
+    message[2..4].copy_from_slice(&checksum.to_be_bytes());
+    Ok(at + echo.len())
+}
+
+/// Writes the reset that the host at the packet's destination would answer the TCP segment parsed from `request` with
+/// if nothing listened there (RFC 9293, 3.10.7.1).
+///
+/// # Errors
+/// [`WriteError::TooShort`]; [`WriteError::Mismatch`] if it isn't TCP; [`WriteError::Unanswerable`] if it is a reset, a
+/// fragment, or was sent to a group or from nowhere.
+pub fn tcp_reset(out: &mut [u8], request: &[u8], headers: &Headers, mac: Mac) -> Result<usize, WriteError> {
+    let (Some(ip), L4::Tcp { src, dst, flags, header_len }) = (headers.ip(), headers.l4) else {
+        return Err(WriteError::Mismatch);
+    };
+    let unicast = !is_group(ip.dst) && !is_group(ip.src) && !ip.src.is_unspecified();
+    if flags & proto::TCP_RST != 0 || ip.fragment != Fragment::Whole || !unicast {
+        return Err(WriteError::Unanswerable);
+    }
+    let segment: &[u8; proto::TCP_LEN] = request
+        .get(usize::from(headers.l4_at)..)
+        .and_then(|rest| rest.first_chunk())
+        .ok_or(WriteError::TooShort)?;
+    let (seq, ack, answer) = if flags & proto::TCP_ACK != 0 {
+        (be32(segment, 8), 0, proto::TCP_RST)
+    } else {
+        let data = ip.len.wrapping_sub(u32::from(ip.header_len) + u32::from(header_len));
+        let controls = (flags & (proto::TCP_SYN | proto::TCP_FIN)).count_ones();
+        let next = be32(segment, 4).wrapping_add(data).wrapping_add(controls);
+        (0, next, proto::TCP_RST | proto::TCP_ACK)
+    };
+    let mut reset = [0; proto::TCP_LEN];
+    reset[..2].copy_from_slice(&dst.to_be_bytes());
+    reset[2..4].copy_from_slice(&src.to_be_bytes());
+    reset[4..8].copy_from_slice(&seq.to_be_bytes());
+    reset[8..12].copy_from_slice(&ack.to_be_bytes());
+    reset[12..14].copy_from_slice(&[5 << 4, answer]);
+    let checksum = checksum::l4(ip.dst, ip.src, proto::TCP, &reset);
+    reset[16..18].copy_from_slice(&checksum.to_be_bytes());
+
+    let ip_at = ethernet(out, request, headers, mac)?;
+    let at = ip_at + network(&mut out[ip_at..], ip.dst, ip.src, proto::TCP, 0, reset.len())?;
+    Ok(at + build::put(&mut out[at..], reset)?)
+}
+
+/// Writes the Ethernet header of an answer from `mac`: the request's with its tags, back to its sender.
+pub(crate) fn ethernet(
+    out: &mut [u8],
+    request: &[u8],
+    headers: &Headers,
+    mac: Mac,
+) -> Result<usize, WriteError> {
+    let Some(eth) = &headers.eth else { return Ok(0) };
+    let header = request
+        .get(usize::from(headers.at)..usize::from(headers.l3_at))
+        .filter(|header| header.len() >= proto::ETHERNET_LEN)
+        .ok_or(WriteError::TooShort)?;
+    let out = out.get_mut(..header.len()).ok_or(WriteError::TooShort)?;
+    out.copy_from_slice(header);
+    out[..6].copy_from_slice(&eth.src.0);
+    out[6..12].copy_from_slice(&mac.0);
+    Ok(header.len())
+}
+
+/// Writes the IP header of an answer with `len` bytes of payload.
+fn network(
+    out: &mut [u8],
+    src: IpAddr,
+    dst: IpAddr,
+    protocol: u8,
+    tos: u8,
+    len: usize,
+) -> Result<usize, WriteError> {
+    let len16 = |len| u16::try_from(len).map_err(|_| WriteError::TooShort);
+    match (src, dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            let len = len16(proto::IPV4_LEN + len)?;
+            let ip = Ipv4 { src, dst, protocol, ttl: TTL, tos, id: 0, dont_fragment: true, len };
+            build::ipv4(out, &ip)
+        }
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            let (next_header, hop_limit, traffic_class) = (protocol, TTL, tos);
+            let (flow_label, payload_len) = (0, len16(len)?);
+            let ip = Ipv6 { src, dst, next_header, hop_limit, traffic_class, flow_label, payload_len };
+            build::ipv6(out, &ip)
+        }
+        _ => Err(WriteError::Mismatch),
+    }
+}
+
+fn is_group(addr: IpAddr) -> bool {
+    addr.is_multicast() || matches!(addr, IpAddr::V4(v4) if v4.is_broadcast())
+}
