@@ -8,12 +8,17 @@
 //! Must not know: rings, packet formats, tables.
 
 mod burst;
+mod fault;
+mod guard;
 mod offload;
 mod port;
+mod regions;
 mod segment;
 pub mod vnet;
 
 pub use burst::{BURST, Burst, RxPacket};
+pub use fault::FaultWord;
 pub use offload::{Csum, Gso, Offload};
 pub use port::{Accepts, NoRoom, Opened, Port, PortStatus, Room, RxQueue, TxQueue};
-pub use segment::{Segment, copy, gather, scatter};
+pub use regions::{MAX_REGIONS, Region, RegionError, RegionSpec, Regions, Resolver, Unmapped};
+pub use segment::{Segment, copy, gather, prefetch, scatter};

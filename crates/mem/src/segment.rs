@@ -55,6 +55,19 @@ impl Segment {
     }
 }
 
+/// Asks the CPU to bring the cache line at `ptr` near, for reading. Any address will do.
+#[inline]
+pub fn prefetch(ptr: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a prefetch never faults, and SSE is part of x86_64.
+    unsafe {
+        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(ptr.cast());
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = ptr;
+}
+
 /// Copies bytes from `offset` of the packet in `src` into `out`; returns how many there were.
 pub fn gather(src: &[Segment], mut offset: usize, out: &mut [u8]) -> usize {
     let mut done = 0;
@@ -99,7 +112,13 @@ pub fn scatter(bytes: &[u8], dst: &[Segment], mut offset: usize) -> usize {
 /// Copies `len` bytes from `src_offset` of `src` to `dst_offset` of `dst`, segment by segment; returns how
 /// many were copied (fewer only where either side ends). Overlapping memory (a guest may post one buffer
 /// twice) is copied byte-correct or not, but never outside the segments.
-pub fn copy(src: &[Segment], mut src_offset: usize, dst: &[Segment], mut dst_offset: usize, len: usize) -> usize {
+pub fn copy(
+    src: &[Segment],
+    mut src_offset: usize,
+    dst: &[Segment],
+    mut dst_offset: usize,
+    len: usize,
+) -> usize {
     let (mut si, mut di, mut done) = (0, 0, 0);
     while done < len && si < src.len() && di < dst.len() {
         if src_offset >= src[si].len() {

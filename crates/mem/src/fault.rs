@@ -1,0 +1,38 @@
+//! The word that says why a guest was disabled.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Why a guest is disabled: zero while it is not, else a code of the owner's choosing or [`FaultWord::BUS`].
+/// The first fault stays until it is cleared.
+#[derive(Debug, Default)]
+pub struct FaultWord(AtomicU32);
+
+impl FaultWord {
+    /// The guest's memory went away under us: a file was truncated, or no page could be had.
+    pub const BUS: u32 = 1;
+
+    /// A word without a fault.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    /// The fault, if any.
+    #[must_use]
+    pub fn get(&self) -> Option<u32> {
+        match self.0.load(Ordering::Relaxed) {
+            0 => None,
+            code => Some(code),
+        }
+    }
+
+    /// Notes a fault, and says whether it is the first. Safe to call in a signal handler.
+    pub fn raise(&self, code: u32) -> bool {
+        self.0.compare_exchange(0, code, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    /// Forgets the fault: the guest starts afresh.
+    pub fn clear(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,212 @@
+//! SIGBUS guard: a guest that takes its memory away disables itself and nobody else.
+//!
+//! Whoever made a memory file can truncate it while we have it mapped, and a huge page may be missing when it
+//! is first touched; either way the access ends in SIGBUS. The handler puts zero pages over the mapping, so
+//! that the access completes, and raises the guest's [`FaultWord`]; its owner stops using the memory at the
+//! end of the burst. A SIGBUS anywhere else goes to the handler that was installed before.
+
+use crate::FaultWord;
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// Mappings per block of the registry.
+const SLOTS: usize = 128;
+
+/// One guarded mapping. The handler reads it at any time, so it is written like a sequence lock: `version` is
+/// odd while the rest changes.
+struct Slot {
+    version: AtomicUsize,
+    start: AtomicUsize,
+    len: AtomicUsize,
+    fault: AtomicPtr<FaultWord>,
+}
+
+/// The registry grows by blocks that are never freed, so that the handler can walk it without a lock.
+struct Block {
+    slots: [Slot; SLOTS],
+    next: AtomicPtr<Block>,
+}
+
+impl Block {
+    const fn new() -> Self {
+        Self { slots: [const { Slot::new() }; SLOTS], next: AtomicPtr::new(ptr::null_mut()) }
+    }
+}
+
+static REGISTRY: Block = Block::new();
+/// Held by those who change the registry; the handler does without.
+static CHANGING: Mutex<()> = Mutex::new(());
+static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
+
+/// Walks the registry's slots.
+fn slots() -> impl Iterator<Item = &'static Slot> {
+    let mut block = Some(&REGISTRY);
+    std::iter::from_fn(move || {
+        let this = block?;
+        // SAFETY: `next` is null or a leaked block, fully built before it was published.
+        block = unsafe { this.next.load(Ordering::Acquire).as_ref() };
+        Some(this)
+    })
+    .flat_map(|b| b.slots.iter())
+}
+
+impl Slot {
+    const fn new() -> Self {
+        Self {
+            version: AtomicUsize::new(0),
+            start: AtomicUsize::new(0),
+            len: AtomicUsize::new(0),
+            fault: AtomicPtr::new(ptr::null_mut()),
+        }
+    }
+
+    fn write(&self, start: usize, len: usize, fault: *mut FaultWord) {
+        let version = self.version.load(Ordering::Relaxed);
+        self.version.store(version.wrapping_add(1), Ordering::Relaxed);
+        fence(Ordering::Release);
+        self.start.store(start, Ordering::Relaxed);
+        self.len.store(len, Ordering::Relaxed);
+        self.fault.store(fault, Ordering::Relaxed);
+        self.version.store(version.wrapping_add(2), Ordering::Release);
+    }
+
+    /// The mapping, if it holds `addr`.
+    fn read(&self, addr: usize) -> Option<(usize, usize, *mut FaultWord)> {
+        let version = self.version.load(Ordering::Acquire);
+        let (start, len) = (self.start.load(Ordering::Relaxed), self.len.load(Ordering::Relaxed));
+        let fault = self.fault.load(Ordering::Relaxed);
+        fence(Ordering::Acquire);
+        let stable = version.is_multiple_of(2) && self.version.load(Ordering::Relaxed) == version;
+        (stable && addr.wrapping_sub(start) < len).then_some((start, len, fault))
+    }
+}
+
+/// Keeps a mapping guarded until dropped, which must be before it is unmapped.
+#[derive(Debug)]
+pub(crate) struct Guarded {
+    start: usize,
+    /// What the handler raises; the registry holds its address.
+    _fault: Arc<FaultWord>,
+}
+
+impl Guarded {
+    /// Guards `len` bytes mapped at `start`: the whole of one `mmap`, so that it can be mapped over.
+    pub(crate) fn new(start: *mut u8, len: usize, fault: &Arc<FaultWord>) -> std::io::Result<Self> {
+        install()?;
+        let _changing = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
+        let vacant = slots().find(|s| s.len.load(Ordering::Relaxed) == 0).unwrap_or_else(grow);
+        vacant.write(start.addr(), len, Arc::as_ptr(fault).cast_mut());
+        Ok(Self { start: start.addr(), _fault: fault.clone() })
+    }
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        let _changing = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(slot) = slots()
+            .find(|s| s.len.load(Ordering::Relaxed) != 0 && s.start.load(Ordering::Relaxed) == self.start)
+        {
+            slot.write(0, 0, ptr::null_mut());
+        }
+    }
+}
+
+/// Appends a block; the caller holds `CHANGING`.
+fn grow() -> &'static Slot {
+    let block: &'static mut Block = Box::leak(Box::new(Block::new()));
+    let mut last = &REGISTRY;
+    // SAFETY: as in `slots`.
+    while let Some(next) = unsafe { last.next.load(Ordering::Acquire).as_ref() } {
+        last = next;
+    }
+    last.next.store(block, Ordering::Release);
+    &block.slots[0]
+}
+
+/// Installs the handler, once for the process.
+fn install() -> std::io::Result<()> {
+    static DONE: Mutex<bool> = Mutex::new(false);
+    let mut done = DONE.lock().unwrap_or_else(PoisonError::into_inner);
+    if *done {
+        return Ok(());
+    }
+    let mut old = MaybeUninit::uninit();
+    // SAFETY: asks for the present action; `old` has room for it.
+    if unsafe { libc::sigaction(libc::SIGBUS, ptr::null(), old.as_mut_ptr()) } != 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: sigaction succeeded and filled it. It is noted before the handler can run.
+    PREVIOUS.get_or_init(|| unsafe { old.assume_init() });
+    // SAFETY: all-zero is a valid sigaction (no flags, empty mask).
+    let mut new: libc::sigaction = unsafe { std::mem::zeroed() };
+    new.sa_sigaction = on_sigbus as *const () as usize;
+    new.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+    // SAFETY: `new` is a complete action whose handler is async-signal-safe.
+    if unsafe { libc::sigaction(libc::SIGBUS, &raw const new, ptr::null_mut()) } != 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    *done = true;
+    Ok(())
+}
+
+/// The handler: atomics, one system call, no allocation, errno kept.
+extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the kernel passes a valid siginfo (SA_SIGINFO).
+    let (code, addr) = unsafe { ((*info).si_code, (*info).si_addr().addr()) };
+    // A code above zero: a fault, not somebody's kill(2).
+    if code > 0
+        && let Some((start, len, fault)) = slots().find_map(|s| s.read(addr))
+    {
+        // SAFETY: errno is this thread's.
+        let errno = unsafe { *libc::__errno_location() };
+        // SAFETY: replaces a mapping of ours as a whole by zero pages; the thread that faulted is using it, so
+        // it has not been unmapped, and every other user only ever copies bytes.
+        let zeros = unsafe {
+            libc::mmap(
+                ptr::with_exposed_provenance_mut(start),
+                len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        // SAFETY: as above; and `Guarded` keeps the word as long as its slot.
+        unsafe {
+            *libc::__errno_location() = errno;
+            (*fault).raise(FaultWord::BUS);
+        }
+        if zeros != libc::MAP_FAILED {
+            return;
+        }
+    }
+    chain(signal, info, context);
+}
+
+/// Does what would have been done had we not been there.
+fn chain(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    let Some(previous) = PREVIOUS.get() else { return };
+    match previous.sa_sigaction {
+        libc::SIG_DFL | libc::SIG_IGN => {
+            // The access is repeated on return and then has its default effect; the kernel ignores no fault.
+            // SAFETY: all-zero is the default action.
+            unsafe {
+                let default: libc::sigaction = std::mem::zeroed();
+                libc::sigaction(signal, &raw const default, ptr::null_mut());
+            }
+        }
+        handler if previous.sa_flags & libc::SA_SIGINFO != 0 => {
+            // SAFETY: the kernel was told to call this address with these arguments.
+            let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) =
+                unsafe { std::mem::transmute(handler) };
+            handler(signal, info, context);
+        }
+        handler => {
+            // SAFETY: as above, for a handler without SA_SIGINFO.
+            let handler: extern "C" fn(libc::c_int) = unsafe { std::mem::transmute(handler) };
+            handler(signal);
+        }
+    }
+}

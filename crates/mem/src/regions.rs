@@ -1,0 +1,301 @@
+//! Guest memory: which guest-physical addresses lie where in our address space.
+
+use crate::guard::Guarded;
+use crate::{FaultWord, Segment};
+use rustix::fs::{FileType, SealFlags, fcntl_get_seals, fstat, fstatfs};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use std::os::fd::AsFd;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+/// Memory slots a guest may have, as QEMU's KVM offers.
+pub const MAX_REGIONS: usize = 509;
+
+/// `f_type` of the file systems whose files are memory (linux/magic.h); a memfd is on one of them.
+const TMPFS_MAGIC: i64 = 0x0102_1994;
+const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
+
+/// Why guest memory was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum RegionError {
+    /// A disk file could block a worker for a disk's latency, a device could do anything.
+    #[error("memory is neither a memfd nor a file on tmpfs or hugetlbfs")]
+    NotMemory,
+    /// Its end is before the region's: every access there would fault.
+    #[error("memory file of {size} bytes is shorter than the region's end at {end}")]
+    TooShort {
+        /// Size of the file in bytes.
+        size: u64,
+        /// File offset of the region's end.
+        end: u64,
+    },
+    /// An empty region, or one whose end is past 2^64.
+    #[error("empty region, or one past the end of the address space")]
+    Range,
+    /// Shares guest-physical or VMM addresses with another region.
+    #[error("region at guest address {0:#x} overlaps another")]
+    Overlap(u64),
+    /// More than [`MAX_REGIONS`].
+    #[error("more than {MAX_REGIONS} memory regions")]
+    TooMany,
+    /// A system call failed.
+    #[error("mapping guest memory: {0}")]
+    Os(#[from] std::io::Error),
+}
+
+impl From<rustix::io::Errno> for RegionError {
+    fn from(e: rustix::io::Errno) -> Self {
+        Self::Os(e.into())
+    }
+}
+
+/// One `mmap` of a guest's memory file.
+#[derive(Debug)]
+struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+    guarded: Option<Guarded>,
+}
+
+// SAFETY: an address range; what is in it is only copied, from any thread.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        self.guarded = None;
+        // SAFETY: exactly what `Region::map` mapped; whoever held segments of it is done (Segment::new).
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+/// Where a region lies: in the guest, in the VMM, in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegionSpec {
+    /// First guest-physical address.
+    pub gpa: u64,
+    /// Length in bytes.
+    pub len: u64,
+    /// First address in the VMM's address space (vhost-user names rings by these).
+    pub user: u64,
+    /// Where it starts in the file, in bytes.
+    pub offset: u64,
+}
+
+/// Addresses of a region: guest-physical, and ours.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    gpa: u64,
+    len: u64,
+    host: *mut u8,
+}
+
+// SAFETY: addresses; see `Mapping`.
+unsafe impl Send for Place {}
+// SAFETY: as above.
+unsafe impl Sync for Place {}
+
+impl Place {
+    /// The bytes from `gpa` that lie here, at most `len`.
+    #[inline]
+    fn part(&self, gpa: u64, len: u32) -> Option<Segment> {
+        let offset = gpa.wrapping_sub(self.gpa);
+        let room = self.len.checked_sub(offset).filter(|room| *room > 0)?;
+        // SAFETY: inside the region, which stays mapped while it is used (`Region::map`, `from_raw`); that its
+        // users keep it for the burst is the promise of `Resolver::new`.
+        Some(unsafe { Segment::new(self.host.add(offset as usize), room.min(u64::from(len)) as u32) })
+    }
+}
+
+/// A run of guest memory mapped here.
+#[derive(Clone, Debug)]
+pub struct Region {
+    place: Place,
+    user: u64,
+    shrinkable: bool,
+    /// None: memory that the caller of `from_raw` keeps.
+    _mapping: Option<Arc<Mapping>>,
+}
+
+impl Region {
+    /// Maps `spec` of `file`, shared and guarded: should the file be truncated, `fault` is raised.
+    ///
+    /// # Errors
+    /// [`RegionError`]: not a memory file, too short, or it can't be mapped.
+    pub fn map(spec: &RegionSpec, file: impl AsFd, fault: &Arc<FaultWord>) -> Result<Self, RegionError> {
+        let end = spec.offset.checked_add(spec.len).ok_or(RegionError::Range)?;
+        let stat = fstat(&file)?;
+        let fs = fstatfs(&file)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile
+            || ![TMPFS_MAGIC, HUGETLBFS_MAGIC].contains(&fs.f_type)
+        {
+            return Err(RegionError::NotMemory);
+        }
+        let size = u64::try_from(stat.st_size).unwrap_or(0);
+        if size < end {
+            return Err(RegionError::TooShort { size, end });
+        }
+        // A mapping starts and ends at page bounds; the file system's block is its page, huge or not.
+        let page = u64::try_from(fs.f_bsize).unwrap_or(0).max(4096);
+        let start = spec.offset - spec.offset % page;
+        let len = usize::try_from((end - start).checked_next_multiple_of(page).ok_or(RegionError::Range)?)
+            .map_err(|_| RegionError::Range)?;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let base = unsafe {
+            rustix::mm::mmap(
+                ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::NORESERVE,
+                &file,
+                start,
+            )
+        }?;
+        let base = NonNull::new(base.cast::<u8>()).ok_or(RegionError::Range)?;
+        // The handler maps over this address.
+        base.as_ptr().expose_provenance();
+        let mut mapping = Mapping { base, len, guarded: None };
+        mapping.guarded = Some(Guarded::new(base.as_ptr(), len, fault)?);
+        // Guest RAM has no place in our core dumps.
+        // SAFETY: advice about our own mapping that does not change its contents.
+        let _ = unsafe { rustix::mm::madvise(base.as_ptr().cast(), len, Advice::LinuxDontDump) };
+        let sealed = fcntl_get_seals(&file).is_ok_and(|s| s.contains(SealFlags::SHRINK));
+        // SAFETY: the mapping holds `spec.len` bytes from there, for as long as the region.
+        let region = unsafe { Self::from_raw(spec, base.as_ptr().add((spec.offset - start) as usize)) }?;
+        Ok(Self { shrinkable: !sealed, _mapping: Some(Arc::new(mapping)), ..region })
+    }
+
+    /// A region over memory that is mapped already; `spec.offset` is ignored.
+    ///
+    /// # Errors
+    /// [`RegionError::Range`].
+    ///
+    /// # Safety
+    /// The `spec.len` bytes at `host` must stay mapped readable and writable as long as the region, its clones
+    /// and segments of it are used.
+    pub unsafe fn from_raw(spec: &RegionSpec, host: *mut u8) -> Result<Self, RegionError> {
+        let &RegionSpec { gpa, len, user, .. } = spec;
+        if len == 0 || gpa.checked_add(len).is_none() || user.checked_add(len).is_none() {
+            return Err(RegionError::Range);
+        }
+        Ok(Self { place: Place { gpa, len, host }, user, shrinkable: false, _mapping: None })
+    }
+
+    /// Whether the guest's side may still truncate the memory (a memfd not sealed against it, or no memfd).
+    #[must_use]
+    pub fn shrinkable(&self) -> bool {
+        self.shrinkable
+    }
+}
+
+/// A guest's memory: regions in order of guest-physical address.
+#[derive(Clone, Debug, Default)]
+pub struct Regions(Vec<Region>);
+
+impl Regions {
+    /// Adds a region.
+    ///
+    /// # Errors
+    /// [`RegionError::Overlap`] or [`RegionError::TooMany`].
+    pub fn insert(&mut self, region: Region) -> Result<(), RegionError> {
+        let apart = |a: u64, a_len: u64, b: u64, b_len: u64| a + a_len <= b || b + b_len <= a;
+        if !self.0.iter().all(|r| {
+            let (len, other) = (r.place.len, region.place.len);
+            apart(r.place.gpa, len, region.place.gpa, other) && apart(r.user, len, region.user, other)
+        }) {
+            return Err(RegionError::Overlap(region.place.gpa));
+        }
+        if self.0.len() == MAX_REGIONS {
+            return Err(RegionError::TooMany);
+        }
+        let at = self.0.partition_point(|r| r.place.gpa < region.place.gpa);
+        self.0.insert(at, region);
+        Ok(())
+    }
+
+    /// Removes the region with these bounds; false where there is none.
+    pub fn remove(&mut self, spec: &RegionSpec) -> bool {
+        let before = self.0.len();
+        self.0.retain(|r| (r.place.gpa, r.place.len, r.user) != (spec.gpa, spec.len, spec.user));
+        self.0.len() != before
+    }
+
+    /// Number of regions.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is no memory.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Our address of `len` bytes at address `user` of the VMM, where they lie in one region.
+    #[must_use]
+    pub fn user(&self, user: u64, len: u64) -> Option<*mut u8> {
+        let region = self.0.iter().find(|r| user.wrapping_sub(r.user) < r.place.len)?;
+        let offset = user - region.user;
+        // SAFETY: `offset` is inside the region.
+        (len <= region.place.len - offset).then(|| unsafe { region.place.host.add(offset as usize) })
+    }
+
+    fn find(&self, gpa: u64) -> Option<&Region> {
+        let after = self.0.partition_point(|r| r.place.gpa <= gpa);
+        self.0[..after].last().filter(|r| gpa - r.place.gpa < r.place.len)
+    }
+}
+
+/// A guest-physical range is not, or not wholly, memory of the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("address outside guest memory")]
+pub struct Unmapped;
+
+/// One ring's look-up in its guest's memory: the region of the last hit first.
+#[derive(Debug)]
+pub struct Resolver {
+    regions: Arc<Regions>,
+    last: Place,
+}
+
+impl Resolver {
+    /// A look-up in `regions`; none where there is no memory.
+    ///
+    /// # Safety
+    /// Segments resolved must not be used after the resolver is dropped.
+    #[must_use]
+    pub unsafe fn new(regions: Arc<Regions>) -> Option<Self> {
+        let last = regions.0.first()?.place;
+        Some(Self { regions, last })
+    }
+
+    /// Appends the `len` bytes at guest-physical `gpa` to `out`: one segment, or more where regions meet.
+    ///
+    /// # Errors
+    /// [`Unmapped`]; `out` may hold a part.
+    #[inline]
+    pub fn resolve(&mut self, gpa: u64, len: u32, out: &mut Vec<Segment>) -> Result<(), Unmapped> {
+        match self.last.part(gpa, len) {
+            Some(whole) if whole.len() == len as usize => {
+                out.push(whole);
+                Ok(())
+            }
+            _ => self.resolve_slowly(gpa, len, out),
+        }
+    }
+
+    #[cold]
+    fn resolve_slowly(&mut self, mut gpa: u64, mut len: u32, out: &mut Vec<Segment>) -> Result<(), Unmapped> {
+        while len > 0 {
+            let place = self.regions.find(gpa).ok_or(Unmapped)?.place;
+            let part = place.part(gpa, len).ok_or(Unmapped)?;
+            self.last = place;
+            out.push(part);
+            gpa += part.len() as u64;
+            len -= part.len() as u32;
+        }
+        Ok(())
+    }
+}
