@@ -1,1 +1,24 @@
-//! Placeholder until its first module lands.
+//! Ways out of the host: packet sockets ([`open_packet`]), AF_XDP ([`open_xdp`]) and taps ([`open_tap`]),
+//! which are also how a container is plugged in.
+//!
+//! Owns: the sockets, their rings and buffers, the XDP program that leaves the host's own traffic to the
+//! kernel, and the watch that opens a device again when it comes back. Each way gives a [`mem::Opened`]: one
+//! receiving queue per worker and sending queues that all workers share.
+//!
+//! Must not know: packet formats (the XDP program, which is data, excepted), tables, workers.
+
+mod buffers;
+mod device;
+mod error;
+mod events;
+mod lease;
+mod namespace;
+mod packet;
+mod state;
+mod sys;
+mod tap;
+mod watch;
+
+pub use error::Error;
+pub use packet::{PacketPort, open_packet};
+pub use tap::{TapPort, open_tap};

@@ -1,0 +1,160 @@
+//! A network device by name, in the namespace in which the handle was made.
+
+use crate::sys;
+use std::ffi::{CStr, c_char};
+use std::io;
+use std::mem::zeroed;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// State of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Link {
+    /// Interface index; another one after the device went and came back.
+    pub index: i32,
+    /// Link-layer address.
+    pub mac: [u8; 6],
+    /// MTU in bytes.
+    pub mtu: u32,
+    /// Up, with carrier.
+    pub up: bool,
+}
+
+/// A device's name, and a socket of its namespace to ask through. The device need not exist.
+pub(crate) struct Device {
+    name: String,
+    control: OwnedFd,
+}
+
+impl Device {
+    /// The device `name` of this thread's network namespace.
+    pub(crate) fn new(name: &str) -> io::Result<Self> {
+        request(name)?;
+        Ok(Self { name: name.to_owned(), control: sys::socket(libc::AF_INET, libc::SOCK_DGRAM, 0)? })
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its state now; `ENODEV` where there is no such device.
+    pub(crate) fn link(&self) -> io::Result<Link> {
+        // SAFETY: the kernel fills the union's member that belongs to the request.
+        let index = unsafe { self.ioctl(libc::SIOCGIFINDEX)?.ifr_ifru.ifru_ifindex };
+        // SAFETY: as above.
+        let flags = unsafe { self.ioctl(libc::SIOCGIFFLAGS)?.ifr_ifru.ifru_flags };
+        // SAFETY: as above.
+        let mtu = unsafe { self.ioctl(libc::SIOCGIFMTU)?.ifr_ifru.ifru_mtu };
+        // SAFETY: as above.
+        let hardware = unsafe { self.ioctl(libc::SIOCGIFHWADDR)?.ifr_ifru.ifru_hwaddr };
+        let running = (libc::IFF_UP | libc::IFF_RUNNING) as i16;
+        Ok(Link { index, mac: mac_of(&hardware), mtu: mtu.unsigned_abs(), up: flags & running == running })
+    }
+
+    /// Sets MTU and, if one is given, link-layer address, then sets the device up.
+    pub(crate) fn configure(&self, mtu: u16, mac: Option<[u8; 6]>) -> io::Result<()> {
+        self.ioctl_with(libc::SIOCSIFMTU, |request| request.ifr_ifru.ifru_mtu = mtu.into())?;
+        if let Some(mac) = mac {
+            self.ioctl_with(libc::SIOCSIFHWADDR, |request| request.ifr_ifru.ifru_hwaddr = address_of(mac))?;
+        }
+        // SAFETY: the kernel fills the union's member that belongs to the request.
+        let flags = unsafe { self.ioctl(libc::SIOCGIFFLAGS)?.ifr_ifru.ifru_flags };
+        self.ioctl_with(libc::SIOCSIFFLAGS, |request| {
+            request.ifr_ifru.ifru_flags = flags | libc::IFF_UP as i16
+        })?;
+        Ok(())
+    }
+
+    fn ioctl(&self, number: libc::c_ulong) -> io::Result<libc::ifreq> {
+        self.ioctl_with(number, |_| {})
+    }
+
+    fn ioctl_with(
+        &self,
+        number: libc::c_ulong,
+        fill: impl FnOnce(&mut libc::ifreq),
+    ) -> io::Result<libc::ifreq> {
+        let mut request = request(&self.name)?;
+        fill(&mut request);
+        // SAFETY: all requests made here take an ifreq without pointers.
+        unsafe { sys::ioctl(self.control.as_fd(), number as libc::Ioctl, &mut request)? };
+        Ok(request)
+    }
+}
+
+/// An interface request for the device `name`.
+pub(crate) fn request(name: &str) -> io::Result<libc::ifreq> {
+    // SAFETY: zeros are a valid ifreq.
+    let mut request: libc::ifreq = unsafe { zeroed() };
+    if name.is_empty() || name.len() >= request.ifr_name.len() || name.bytes().any(|b| b == 0 || b == b'/') {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not the name of a network device"));
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as c_char;
+    }
+    Ok(request)
+}
+
+/// An Ethernet address as interface requests have it.
+fn address_of(mac: [u8; 6]) -> libc::sockaddr {
+    let mut address = libc::sockaddr { sa_family: libc::ARPHRD_ETHER, sa_data: [0; 14] };
+    for (to, from) in address.sa_data.iter_mut().zip(mac) {
+        *to = from as c_char;
+    }
+    address
+}
+
+/// The first six bytes of a link-layer address.
+fn mac_of(address: &libc::sockaddr) -> [u8; 6] {
+    let mut mac = [0; 6];
+    for (to, from) in mac.iter_mut().zip(address.sa_data) {
+        *to = from as u8;
+    }
+    mac
+}
+
+/// The name in an interface request.
+pub(crate) fn name_of(request: &libc::ifreq) -> String {
+    // SAFETY: the kernel ends names with a zero inside the array; `request` starts as zeros otherwise.
+    unsafe { CStr::from_ptr(request.ifr_name.as_ptr()) }.to_string_lossy().into_owned()
+}
+
+/// Frames that the kernel dropped because the device `name` of this thread's network namespace did not take
+/// them.
+pub(crate) fn dropped_by_transmit(name: &str) -> io::Result<u64> {
+    let table = std::fs::read_to_string("/proc/thread-self/net/dev")?;
+    Ok(dropped_in(&table, name).unwrap_or(0))
+}
+
+/// The fourth of the eight transmit counters of `name`, which follow eight of receive.
+fn dropped_in(table: &str, name: &str) -> Option<u64> {
+    let counters = table.lines().find_map(|line| line.trim_start().strip_prefix(name)?.strip_prefix(':'))?;
+    counters.split_ascii_whitespace().nth(8 + 3)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drops_are_found_by_whole_name() {
+        let table = "Inter-|   Receive  |  Transmit\n face |bytes\n  tap10: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n   tap1:1 2 3 4 5 6 7 8 9 10 11 99 13 14 15 16\n";
+        assert_eq!(dropped_in(table, "tap1"), Some(99));
+        assert_eq!(dropped_in(table, "tap"), None);
+    }
+
+    #[test]
+    fn names_are_names() {
+        for bad in ["", "a/b", "a\0b", "a234567890123456"] {
+            assert!(Device::new(bad).is_err(), "{bad}");
+        }
+        assert_eq!(name_of(&request("a23456789012345").unwrap()), "a23456789012345");
+    }
+
+    #[test]
+    fn loopback_is_there() {
+        let link = Device::new("lo").unwrap().link().unwrap();
+        assert_eq!((link.index, link.mac), (1, [0; 6]));
+        let missing = Device::new("no-such-device").unwrap().link().unwrap_err();
+        assert_eq!(missing.raw_os_error(), Some(libc::ENODEV));
+    }
+}

@@ -1,0 +1,79 @@
+//! A value that one thread at a time takes, without ever sleeping.
+
+use std::cell::UnsafeCell;
+use std::hint::spin_loop;
+use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+
+/// Looks at a lease held by another before giving up; more than a burst of system calls takes would only
+/// burn what the packets could use.
+const SPINS: u32 = 4096;
+
+/// A value leased by one compare-and-swap, with a bounded spin.
+pub(crate) struct Lease<T> {
+    held: AtomicBool,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: `held` lets one thread at a time reach the value, so the value need only be Send.
+unsafe impl<T: Send> Sync for Lease<T> {}
+
+/// Ends the lease, also when the holder panics.
+struct Held<'a>(&'a AtomicBool);
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Release);
+    }
+}
+
+impl<T> Lease<T> {
+    pub(crate) const fn new(value: T) -> Self {
+        Self { held: AtomicBool::new(false), value: UnsafeCell::new(value) }
+    }
+
+    /// Runs `f` on the value; None where another thread held it for too long.
+    pub(crate) fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R> {
+        let mut spins = 0;
+        while self.held.load(Relaxed)
+            || self.held.compare_exchange_weak(false, true, Acquire, Relaxed).is_err()
+        {
+            spins += 1;
+            if spins > SPINS {
+                return None;
+            }
+            spin_loop();
+        }
+        let _held = Held(&self.held);
+        // SAFETY: the exchange above gave this thread the value until `_held` drops.
+        Some(f(unsafe { &mut *self.value.get() }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn one_at_a_time() {
+        let lease = Arc::new(Lease::new(0u64));
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                let lease = lease.clone();
+                std::thread::spawn(move || (0..10_000).filter(|_| lease.with(|n| *n += 1).is_some()).count())
+            })
+            .collect();
+        let taken: usize = threads.into_iter().map(|t| t.join().unwrap()).sum();
+        assert_eq!(lease.with(|n| *n), Some(taken as u64));
+    }
+
+    #[test]
+    fn refused_while_held_and_free_after_a_panic() {
+        let lease = Lease::new(());
+        assert_eq!(lease.with(|()| lease.with(|()| ())), Some(None));
+        let panicked =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| lease.with(|()| panic!("on purpose"))));
+        assert!(panicked.is_err());
+        assert_eq!(lease.with(|()| ()), Some(()));
+    }
+}

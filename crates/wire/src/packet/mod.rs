@@ -1,0 +1,127 @@
+//! Packet sockets: any network device, one or two copies by the kernel, offloads passed on unfinished.
+
+mod rx;
+mod socket;
+mod tx;
+
+use crate::device::{Device, Link};
+use crate::error::{Context, Error};
+use crate::events::Events;
+use crate::lease::Lease;
+use crate::state::{Current, State};
+use crate::watch::Watch;
+use mem::{Opened, Port, PortStatus, RxQueue, TxQueue};
+use rx::PacketRx;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use tx::{PacketTx, Sender};
+
+/// A packet socket port.
+#[derive(Clone, Debug)]
+pub struct PacketPort {
+    /// Name of a network device in the calling thread's network namespace.
+    pub device: String,
+    /// Queue pairs; received frames are spread over them by flow. At least 1.
+    pub queues: u16,
+}
+
+/// One queue pair: its socket of now, and what its worker sleeps on.
+struct Queue {
+    socket: Current<Arc<OwnedFd>>,
+    events: Events,
+}
+
+struct Packet {
+    device: Arc<Device>,
+    state: Arc<State>,
+    queues: Arc<[Queue]>,
+    _watch: Watch,
+}
+
+/// Opens packet sockets on a device: they get every frame that arrives there, promiscuously and beside the
+/// kernel's own stack, and none that leaves.
+///
+/// The device may go down, vanish and come back under its name: the port is down in between.
+///
+/// # Errors
+/// [`Error::System`]: no such device, no permission (CAP_NET_RAW; CAP_NET_ADMIN for large buffers).
+pub fn open_packet(port: &PacketPort) -> Result<Opened, Error> {
+    let name = port.device.as_str();
+    let device = Arc::new(Device::new(name).context(name, "use this device name")?);
+    let link = device.link().context(name, "find the device")?;
+    let sockets = socket::open(link.index, port.queues.max(1)).context(name, "open a packet socket")?;
+    let state = Arc::new(State::default());
+    state.set_up(link.up);
+    let queues: Arc<[Queue]> = sockets
+        .into_iter()
+        .map(|socket| {
+            let events = Events::new()?;
+            events.watch(socket.as_fd())?;
+            Ok(Queue { socket: Current::new(Arc::new(socket)), events })
+        })
+        .collect::<io::Result<_>>()
+        .context(name, "watch a packet socket")?;
+
+    let (mut rx, mut tx) = (Vec::<Box<dyn RxQueue>>::new(), Vec::<Arc<dyn TxQueue>>::new());
+    for i in 0..queues.len() {
+        rx.push(Box::new(PacketRx::new(queues.clone(), i, state.clone()).context(name, "map memory")?));
+        let sender = Sender::new(&queues[i].socket, state.clone()).context(name, "map memory")?;
+        tx.push(Arc::new(PacketTx { queues: queues.clone(), index: i, sender: Lease::new(sender) }));
+    }
+    let changed = follow(name.to_owned(), link.index, queues.clone(), state.clone());
+    let watch = Watch::start(device.clone(), changed).context(name, "watch the device")?;
+    Ok(Opened { port: Arc::new(Packet { device, state, queues, _watch: watch }), rx, tx })
+}
+
+/// Keeps the port's state that of the device, and opens new sockets when the device came back: a packet
+/// socket stays bound to the interface index that is gone.
+fn follow(
+    name: String,
+    mut index: i32,
+    queues: Arc<[Queue]>,
+    state: Arc<State>,
+) -> impl FnMut(Option<Link>) + Send + 'static {
+    move |link| {
+        if let Some(link) = link.filter(|link| link.index != index) {
+            match socket::open(link.index, queues.len() as u16).and_then(|sockets| replace(&queues, sockets))
+            {
+                Ok(()) => {
+                    tracing::info!(device = name, "device is back");
+                    index = link.index;
+                }
+                Err(error) => tracing::warn!(device = name, %error, "cannot open the device that came back"),
+            }
+        }
+        state.set_up(link.is_some_and(|link| link.up && link.index == index));
+    }
+}
+
+fn replace(queues: &[Queue], sockets: Vec<OwnedFd>) -> io::Result<()> {
+    for (queue, socket) in queues.iter().zip(sockets) {
+        queue.events.forget(queue.socket.get().as_fd());
+        queue.events.watch(socket.as_fd())?;
+        queue.socket.replace(Arc::new(socket));
+    }
+    Ok(())
+}
+
+impl Port for Packet {
+    fn status(&self) -> PortStatus {
+        for queue in self.queues.iter() {
+            self.state.lost.add(socket::take_drops(queue.socket.get().as_fd()));
+        }
+        let link = self.device.link();
+        PortStatus {
+            up: self.state.up(),
+            features: vec!["af-packet".into(), "csum".into(), "tso4".into(), "tso6".into()],
+            queues: self.queues.len() as u16,
+            fault: link.as_ref().err().map(|error| format!("device {}: {error}", self.device.name())),
+            malformed: self.state.malformed.get(),
+            lost: self.state.lost.get(),
+            refused: self.state.refused.get(),
+            mtu: link.as_ref().ok().map(|link| link.mtu.min(u16::MAX.into()) as u16),
+            mac: link.ok().map(|link| link.mac),
+        }
+    }
+}

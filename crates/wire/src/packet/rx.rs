@@ -1,0 +1,216 @@
+//! Receiving from a packet socket: one recvmmsg a burst, into slots that are the burst's until released.
+
+use super::Queue;
+use crate::buffers::{MAX_FRAME, Memory};
+use crate::state::{Follower, State};
+use mem::vnet::{self, DataValid, VNET_HEADER_SHORT};
+use mem::{Accepts, BURST, Burst, Csum, Offload, RxQueue, Segment, gather, scatter};
+use std::io;
+use std::mem::{size_of, zeroed};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+/// Bytes before a frame in its slot: the vnet header, and room to put a VLAN tag back.
+const HEADROOM: usize = 16;
+
+/// Bytes from slot to slot: an odd number of cache lines, so that the frames' heads, which are what gets read,
+/// don't all fall into the same cache set.
+const STRIDE: usize = (HEADROOM + MAX_FRAME).next_multiple_of(128) + 64;
+
+/// Bytes of an Ethernet header, and of the addresses in it.
+const ETHERNET: usize = 14;
+const ADDRESSES: usize = 12;
+const TAG: usize = 4;
+
+/// Everything a sender can leave unfinished, as the kernel does between devices that allow it.
+pub(super) const ACCEPTS: Accepts = Accepts { csum: true, tso4: true, tso6: true, ecn: true };
+
+/// Receives a control message: what the kernel knows about the frame.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Control {
+    header: libc::cmsghdr,
+    about: libc::tpacket_auxdata,
+}
+
+/// The arguments of recvmmsg, kept.
+struct Messages {
+    headers: [libc::mmsghdr; BURST],
+    vectors: [libc::iovec; BURST],
+    controls: [Control; BURST],
+}
+
+// SAFETY: the pointers inside are set anew before each call, and followed by the kernel during it only.
+unsafe impl Send for Messages {}
+
+/// The receiving half.
+pub(super) struct PacketRx {
+    queues: Arc<[Queue]>,
+    index: usize,
+    socket: Follower<Arc<OwnedFd>>,
+    state: Arc<State>,
+    memory: Memory,
+    messages: Box<Messages>,
+    /// Bytes of the last burst's packets on average: how many to ask for within a budget.
+    mean: usize,
+}
+
+impl PacketRx {
+    pub(super) fn new(queues: Arc<[Queue]>, index: usize, state: Arc<State>) -> io::Result<Self> {
+        let socket = Follower::new(&queues[index].socket);
+        // SAFETY: zeros are valid for these C structures.
+        let messages = Box::new(unsafe { zeroed() });
+        Ok(Self { queues, index, socket, state, memory: Memory::new(BURST * STRIDE)?, messages, mean: 1500 })
+    }
+
+    /// Receives up to `count` frames into the first slots; returns how many.
+    fn receive(&mut self, count: usize) -> usize {
+        let Messages { headers, vectors, controls } = &mut *self.messages;
+        for (i, ((header, vector), control)) in
+            headers.iter_mut().zip(vectors).zip(controls).take(count).enumerate()
+        {
+            let slot = self.memory.segment(slot(i), VNET_HEADER_SHORT + MAX_FRAME);
+            *vector = libc::iovec { iov_base: slot.as_ptr().cast(), iov_len: slot.len() };
+            header.msg_hdr.msg_iov = vector;
+            header.msg_hdr.msg_iovlen = 1;
+            header.msg_hdr.msg_control = std::ptr::from_mut(control).cast();
+            header.msg_hdr.msg_controllen = size_of::<Control>();
+        }
+        // SAFETY: `count` headers were set up above; they point to slots and controls that live in self.
+        let received = unsafe {
+            libc::recvmmsg(
+                self.socket.value.as_raw_fd(),
+                headers.as_mut_ptr(),
+                count as libc::c_uint,
+                libc::MSG_DONTWAIT,
+                std::ptr::null_mut(),
+            )
+        };
+        match usize::try_from(received) {
+            Ok(received) => received,
+            Err(_) => {
+                // EINVAL: segmentation that a vnet header can't express, and the frame is gone. The rest is
+                // no packet (EAGAIN), or the device's going down, which the watch tells.
+                if io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL) {
+                    self.state.malformed.add(1);
+                }
+                0
+            }
+        }
+    }
+
+    /// The frame of message `i`, whole, with its tag; None where it is malformed.
+    fn frame(&self, i: usize) -> Option<(Segment, Offload)> {
+        let message = &self.messages.headers[i];
+        let len = (message.msg_len as usize).checked_sub(VNET_HEADER_SHORT).filter(|len| *len >= ETHERNET)?;
+        if message.msg_hdr.msg_flags & libc::MSG_TRUNC != 0 {
+            return None;
+        }
+        let mut header = [0; VNET_HEADER_SHORT];
+        gather(&[self.memory.segment(slot(i), VNET_HEADER_SHORT)], 0, &mut header);
+        let offload = vnet::parse(&header, len, ACCEPTS, DataValid::Trust).ok()?;
+        let start = slot(i) + VNET_HEADER_SHORT;
+        let Some(tag) = self.messages.tag(i) else { return Some((self.memory.segment(start, len), offload)) };
+        let offload = behind_tag(offload)?;
+        let frame = self.memory.segment(start - TAG, len + TAG);
+        let mut head = [0; ADDRESSES + TAG];
+        gather(&[frame], TAG, &mut head[..ADDRESSES]);
+        head[ADDRESSES..].copy_from_slice(&tag);
+        scatter(&head, &[frame], 0);
+        Some((frame, offload))
+    }
+}
+
+impl Messages {
+    /// The VLAN tag that the kernel took out of frame `i`.
+    fn tag(&self, i: usize) -> Option<[u8; TAG]> {
+        let Control { header, about } = &self.controls[i];
+        let came = self.headers[i].msg_hdr.msg_controllen >= size_of::<libc::cmsghdr>();
+        if !came
+            || (header.cmsg_level, header.cmsg_type) != (libc::SOL_PACKET, libc::PACKET_AUXDATA)
+            || about.tp_status & libc::TP_STATUS_VLAN_VALID == 0
+        {
+            return None;
+        }
+        let [t0, t1] = about.tp_vlan_tpid.to_be_bytes();
+        let [c0, c1] = about.tp_vlan_tci.to_be_bytes();
+        Some([t0, t1, c0, c1])
+    }
+}
+
+/// Where the vnet header of message `i` lies: right before its frame.
+const fn slot(i: usize) -> usize {
+    i * STRIDE + HEADROOM - VNET_HEADER_SHORT
+}
+
+/// The offload of a frame that a tag is put back into; None where it is too long for that.
+fn behind_tag(mut offload: Offload) -> Option<Offload> {
+    if let Csum::Partial { start, .. } = &mut offload.csum {
+        *start = start.checked_add(TAG as u16)?;
+    }
+    if let Some(gso) = &mut offload.gso {
+        gso.hdr_len = gso.hdr_len.saturating_add(TAG as u16);
+    }
+    Some(offload)
+}
+
+impl RxQueue for PacketRx {
+    fn poll(&mut self, burst: &mut Burst, byte_budget: usize) -> usize {
+        self.socket.follow(&self.queues[self.index].socket);
+        let received = self.receive((byte_budget / self.mean).clamp(1, BURST));
+        let mut bytes = 0;
+        for i in 0..received {
+            match self.frame(i) {
+                Some((frame, offload)) => {
+                    bytes += frame.len();
+                    // There is room: as many packets as messages, of one segment each.
+                    burst.push(&[frame], frame.len() as u32, offload);
+                }
+                None => self.state.malformed.add(1),
+            }
+        }
+        if !burst.is_empty() {
+            self.mean = (bytes / burst.len()).max(1);
+        }
+        burst.len()
+    }
+
+    fn release(&mut self, burst: &mut Burst) {
+        burst.clear();
+    }
+
+    fn event_fd(&self) -> BorrowedFd<'_> {
+        self.queues[self.index].events.as_fd()
+    }
+
+    fn arm(&mut self) -> bool {
+        // The socket polls readable for as long as it has frames.
+        false
+    }
+
+    fn disarm(&mut self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mem::Gso;
+
+    #[test]
+    fn a_tag_moves_what_lies_behind_it() {
+        let offload = Offload {
+            csum: Csum::Partial { start: 34, offset: 16 },
+            gso: Some(Gso { v6: false, size: 1448, hdr_len: 66, ecn: false }),
+        };
+        let moved = behind_tag(offload).unwrap();
+        assert_eq!(moved.csum, Csum::Partial { start: 38, offset: 16 });
+        assert_eq!(moved.gso.unwrap().hdr_len, 70);
+        assert_eq!(behind_tag(Offload { csum: Csum::Partial { start: 65_533, offset: 0 }, gso: None }), None);
+    }
+
+    #[test]
+    fn slots_fall_into_different_cache_sets() {
+        assert_eq!(STRIDE / 64 % 2, 1);
+        assert!(slot(1) >= slot(0) + VNET_HEADER_SHORT + MAX_FRAME + TAG);
+    }
+}

@@ -1,0 +1,84 @@
+//! What the queues of a port share: whether it is up, what was lost, and the socket to use now.
+
+use std::sync::atomic::{
+    AtomicBool, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
+use std::sync::{Mutex, PoisonError};
+
+/// Whether a port is up, and its counters.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    up: AtomicBool,
+    pub malformed: Counter,
+    pub lost: Counter,
+    pub refused: Counter,
+}
+
+impl State {
+    pub(crate) fn up(&self) -> bool {
+        self.up.load(Relaxed)
+    }
+
+    pub(crate) fn set_up(&self, up: bool) {
+        self.up.store(up, Relaxed);
+    }
+}
+
+/// Counts events that are rare.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(crate) fn add(&self, n: usize) {
+        self.0.fetch_add(n as u64, Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// What a queue works with, replaced when the device comes back.
+#[derive(Debug)]
+pub(crate) struct Current<T> {
+    generation: AtomicU32,
+    value: Mutex<T>,
+}
+
+impl<T: Clone> Current<T> {
+    pub(crate) const fn new(value: T) -> Self {
+        Self { generation: AtomicU32::new(0), value: Mutex::new(value) }
+    }
+
+    /// Puts another in its place.
+    pub(crate) fn replace(&self, value: T) {
+        *self.value.lock().unwrap_or_else(PoisonError::into_inner) = value;
+        self.generation.fetch_add(1, Release);
+    }
+
+    pub(crate) fn get(&self) -> T {
+        self.value.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// A queue's own copy of a [`Current`], which it looks at without a lock while nothing changes.
+#[derive(Debug)]
+pub(crate) struct Follower<T> {
+    seen: u32,
+    pub value: T,
+}
+
+impl<T: Clone> Follower<T> {
+    pub(crate) fn new(current: &Current<T>) -> Self {
+        Self { seen: current.generation.load(Acquire), value: current.get() }
+    }
+
+    /// Takes over a replacement, if there is one.
+    pub(crate) fn follow(&mut self, current: &Current<T>) {
+        let generation = current.generation.load(Acquire);
+        if generation != self.seen {
+            self.seen = generation;
+            self.value = current.get();
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Socket options, addresses and ioctls with C structures: the calls that need `unsafe`, made safe.
+
+use std::io;
+use std::mem::{size_of, zeroed};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::from_ref;
+
+/// C structures for which all bit patterns, zeros too, are values.
+///
+/// # Safety
+/// The type has no pointer that safe code follows, no reference, and no invalid bit pattern.
+pub(crate) unsafe trait Plain: Copy {}
+
+// SAFETY: an integer.
+unsafe impl Plain for libc::c_int {}
+// SAFETY: integers only.
+unsafe impl Plain for libc::packet_mreq {}
+// SAFETY: integers only.
+unsafe impl Plain for libc::sockaddr_ll {}
+// SAFETY: integers only.
+unsafe impl Plain for libc::sockaddr_nl {}
+// SAFETY: integers only.
+unsafe impl Plain for libc::tpacket_stats {}
+// SAFETY: an integer and a pointer that only the kernel follows.
+unsafe impl Plain for libc::sock_fprog {}
+
+/// The result of a system call that answers -1 on failure.
+pub(crate) fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// A non-blocking socket, closed on exec.
+pub(crate) fn socket(domain: libc::c_int, kind: libc::c_int, protocol: libc::c_int) -> io::Result<OwnedFd> {
+    // SAFETY: no pointer is passed; the descriptor returned is ours alone.
+    unsafe {
+        let fd = check(libc::socket(domain, kind | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC, protocol))?;
+        Ok(OwnedFd::from_raw_fd(fd))
+    }
+}
+
+/// Sets a socket option.
+pub(crate) fn set<T: Plain>(
+    fd: BorrowedFd<'_>,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: &T,
+) -> io::Result<()> {
+    // SAFETY: the kernel reads size_of::<T>() bytes of `value`.
+    let result = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            level,
+            name,
+            from_ref(value).cast(),
+            size_of::<T>() as libc::socklen_t,
+        )
+    };
+    check(result).map(drop)
+}
+
+/// Reads a socket option; where the kernel writes fewer bytes than `T` has, the rest is zero.
+pub(crate) fn get<T: Plain>(fd: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int) -> io::Result<T> {
+    let mut len = size_of::<T>() as libc::socklen_t;
+    // SAFETY: zeros are a value of any Plain type, and so is what the kernel writes: at most `len` bytes.
+    unsafe {
+        let mut value: T = zeroed();
+        check(libc::getsockopt(fd.as_raw_fd(), level, name, (&raw mut value).cast(), &raw mut len))?;
+        Ok(value)
+    }
+}
+
+/// Binds a socket to an address.
+pub(crate) fn bind<T: Plain>(fd: BorrowedFd<'_>, address: &T) -> io::Result<()> {
+    // SAFETY: the kernel reads size_of::<T>() bytes of `address`.
+    let result =
+        unsafe { libc::bind(fd.as_raw_fd(), from_ref(address).cast(), size_of::<T>() as libc::socklen_t) };
+    check(result).map(drop)
+}
+
+/// An ioctl with a structure that the kernel reads and may write.
+///
+/// # Safety
+/// `request` takes a `T`, and pointers in it are valid for what the request does with them.
+pub(crate) unsafe fn ioctl<T>(
+    fd: BorrowedFd<'_>,
+    request: libc::Ioctl,
+    value: &mut T,
+) -> io::Result<libc::c_int> {
+    // SAFETY: by the caller's promise.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), request, std::ptr::from_mut(value)) })
+}

@@ -1,0 +1,59 @@
+//! The requests that /dev/net/tun takes.
+
+use crate::device::{name_of, request};
+use crate::sys;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// Bytes of the vnet header: with num_buffers, as vhost has it.
+const HEADER: libc::c_int = mem::vnet::VNET_HEADER as libc::c_int;
+
+/// Gets a descriptor of the device's network namespace (linux/if_tun.h, since 5.2).
+const TUNGETDEVNETNS: libc::Ioctl = libc::_IO(b'T' as u32, 227);
+
+/// A descriptor that is not attached to a device yet.
+pub(super) fn open() -> io::Result<OwnedFd> {
+    let flags = libc::O_RDWR | libc::O_NONBLOCK | libc::O_CLOEXEC;
+    // SAFETY: the path ends with a zero; the descriptor returned is ours alone.
+    unsafe {
+        let fd = sys::check(libc::open(c"/dev/net/tun".as_ptr(), flags))?;
+        Ok(OwnedFd::from_raw_fd(fd))
+    }
+}
+
+/// Attaches a queue to the device `name`, which the `first` one creates.
+pub(super) fn attach(tap: BorrowedFd<'_>, name: &str, first: bool) -> io::Result<()> {
+    let mut request = request(name)?;
+    let kind = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | libc::IFF_MULTI_QUEUE;
+    let exclusive = if first { libc::IFF_TUN_EXCL } else { 0 };
+    request.ifr_ifru.ifru_flags = (kind | exclusive) as i16;
+    let mut header = HEADER;
+    let mut little_endian: libc::c_int = 1;
+    // SAFETY: the first takes an ifreq without pointers, the others an integer.
+    unsafe {
+        sys::ioctl(tap, libc::TUNSETIFF, &mut request)?;
+        sys::ioctl(tap, libc::TUNSETVNETHDRSZ, &mut header)?;
+        sys::ioctl(tap, libc::TUNSETVNETLE, &mut little_endian)?;
+    }
+    let offloads = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
+    // SAFETY: takes its flags by value.
+    sys::check(unsafe { libc::ioctl(tap.as_raw_fd(), libc::TUNSETOFFLOAD, libc::c_ulong::from(offloads)) })?;
+    Ok(())
+}
+
+/// The name of the device now; `EBADFD` where it is gone.
+pub(super) fn name(tap: BorrowedFd<'_>) -> io::Result<String> {
+    let mut request = request("unknown")?;
+    // SAFETY: takes an ifreq, which it fills.
+    unsafe { sys::ioctl(tap, libc::TUNGETIFF, &mut request)? };
+    Ok(name_of(&request))
+}
+
+/// The network namespace the device is in now.
+pub(super) fn namespace(tap: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    // SAFETY: takes no argument; the descriptor returned is ours alone.
+    unsafe {
+        let fd = sys::check(libc::ioctl(tap.as_raw_fd(), TUNGETDEVNETNS))?;
+        Ok(OwnedFd::from_raw_fd(fd))
+    }
+}

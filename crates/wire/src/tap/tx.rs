@@ -1,0 +1,82 @@
+//! Sending to a tap: one write a frame, so one frame of memory.
+
+use super::{ACCEPTS, Shared};
+use crate::buffers::{MAX_FRAME, Memory};
+use crate::lease::Lease;
+use mem::vnet::{self, VNET_HEADER};
+use mem::{Accepts, NoRoom, Offload, Room, Segment, TxQueue, scatter};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+/// The sending half.
+pub(super) struct TapTx {
+    pub sender: Lease<Sender>,
+}
+
+impl TxQueue for TapTx {
+    fn accepts(&self) -> Accepts {
+        ACCEPTS
+    }
+
+    fn burst(&self, fill: &mut dyn FnMut(&mut dyn Room)) -> bool {
+        let run = |sender: &mut Sender| {
+            fill(sender);
+            sender.flush();
+        };
+        self.sender.with(run).is_some()
+    }
+}
+
+/// The frame being filled.
+pub(super) struct Sender {
+    shared: Arc<Shared>,
+    index: usize,
+    memory: Memory,
+    /// Bytes of header and frame to be written; 0: none.
+    pending: usize,
+    frame: [Segment; 1],
+}
+
+impl Sender {
+    pub(super) fn new(shared: Arc<Shared>, index: usize) -> io::Result<Self> {
+        let memory = Memory::new(VNET_HEADER + MAX_FRAME)?;
+        let frame = [memory.segment(0, 0)];
+        Ok(Self { shared, index, memory, pending: 0, frame })
+    }
+
+    /// Writes the frame that was reserved last; counts it where the kernel refuses it.
+    fn flush(&mut self) {
+        if self.pending == 0 {
+            return;
+        }
+        let message = self.memory.segment(0, self.pending);
+        self.pending = 0;
+        let tap = self.shared.queues[self.index].tap.as_raw_fd();
+        // SAFETY: the message is mapped and nobody else's; its length is passed along.
+        let written = unsafe { libc::write(tap, message.as_ptr().cast(), message.len()) };
+        if written < 0 {
+            self.shared.state.refused.add(1);
+            if io::Error::last_os_error().raw_os_error() == Some(libc::EBADFD) {
+                self.shared.detached(self.index);
+            }
+        }
+    }
+}
+
+impl Room for Sender {
+    fn reserve(&mut self, len: usize, offload: &Offload) -> Result<&[Segment], NoRoom> {
+        self.flush();
+        if !self.shared.state.up() {
+            return Err(NoRoom::Down);
+        }
+        if len > MAX_FRAME {
+            return Err(NoRoom::TooLong);
+        }
+        self.pending = VNET_HEADER + len;
+        let message = self.memory.segment(0, self.pending);
+        scatter(&vnet::build(offload), &[message], 0);
+        self.frame = [message.slice(VNET_HEADER, len)];
+        Ok(&self.frame)
+    }
+}
