@@ -1,10 +1,8 @@
 //! What `decide` says about a packet: a verdict, and what else happens because of it.
 
-use crate::{
-    DropReason, FlowChange, FragmentKey, MeterId, NeighbourScope, NexthopId, RuleId, TunnelKind, VifId, Vrf,
-};
+use crate::{DropReason, FlowChange, FragmentKey, MeterId, NeighbourScope, NexthopId, RuleId, VifId, Vrf};
 use arrayvec::ArrayVec;
-use packet::Mac;
+use packet::{IcmpError, Mac, TunnelKind};
 use std::net::IpAddr;
 
 /// The whole answer.
@@ -32,6 +30,8 @@ pub enum Verdict {
         /// Its address.
         addr: IpAddr,
     },
+    /// Nowhere: it was for Viaduct, and its effects are all there is to it (an answer to ARP or ND).
+    Consumed,
     /// Nowhere.
     Drop(DropReason),
 }
@@ -117,7 +117,7 @@ pub struct Reply {
     /// What it says.
     pub kind: ReplyKind,
     /// How it is sent. The answer is built from its L3 header on (ARP body, IP header); this puts the Ethernet
-    /// header or the tunnel in front of it. `strip` is 0.
+    /// header or the tunnel in front of it. `strip` is where the L3 header of what it answers lies in the frame.
     pub forward: Forward,
     /// Where the packet was refused rather than served: the reason that is counted.
     pub dropped: Option<DropReason>,
@@ -151,25 +151,11 @@ pub enum ReplyKind {
     TcpReset,
 }
 
-/// ICMP errors (RFC 792, RFC 1812, RFC 4443).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum IcmpError {
-    /// Time exceeded in transit.
-    TimeExceeded,
-    /// Fragmentation needed, or packet too big, with the MTU that fits, bytes.
-    TooBig {
-        /// That MTU.
-        mtu: u16,
-    },
-    /// No route.
-    NoRoute,
-    /// Administratively prohibited.
-    Prohibited,
-    /// Port unreachable (UDP to a gateway).
-    PortUnreachable,
-}
-
 /// What else happens.
+///
+/// Meters come first: a packet that is over a rate is dropped, and nothing else happens. What a dropped packet leaves
+/// behind are its source MAC, its counters and the copies of what came in; never a connection. A held packet's meters,
+/// copies and connection wait until it is decided again.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Effects {
     /// A source MAC to learn.
@@ -180,14 +166,17 @@ pub struct Effects {
     pub flow: Option<FlowChange>,
     /// Ports for later fragments.
     pub fragment: Option<(FragmentKey, (u16, u16))>,
-    /// Policers, asked in this order, each dropping what does not conform (`policed`): the guest's rate first.
-    pub meters: ArrayVec<MeterId, 4>,
+    /// Policers, asked in this order, each dropping what does not conform for its reason (`rate_limited`, `policed`):
+    /// the guest's rate first. Past the capacity, police rules are ignored.
+    pub meters: ArrayVec<(MeterId, DropReason), 4>,
     /// Guests that get a copy of the frame as it came in.
     pub mirror_in: ArrayVec<VifId, 4>,
     /// Guests that get a copy of the frame as it is delivered.
     pub mirror_out: ArrayVec<VifId, 4>,
-    /// The rule that decided, for its counter.
-    pub rule: Option<RuleId>,
+    /// A neighbour to solicit though the packet does not wait for it: a flood left one of its tunnels out.
+    pub solicit: Option<(NeighbourScope, IpAddr)>,
+    /// The rules that applied, for their counters: of both networks, those that go on before the one that decided.
+    pub rules: ArrayVec<RuleId, 10>,
     /// The nexthop used, for its counter.
     pub nexthop: Option<NexthopId>,
 }

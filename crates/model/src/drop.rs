@@ -50,7 +50,7 @@ reasons! {
     NeighbourSpoofed = "neighbour_spoofed", "A guest claimed another's address by ARP or ND.";
     RdmaOwned = "rdma_owned", "UDP 4791 of this guest belongs to its verbs device.";
     ReservedMulticast = "reserved_multicast", "Link-local Ethernet group (01:80:c2:00:00:0x), which bridges do not forward.";
-    SamePort = "same_port", "The destination lies behind the port the frame came from.";
+    SamePort = "same_port", "The destination lies where the frame came from: behind the same port, or among the tunnels (split horizon).";
     NoMember = "no_member", "Flooded in a network that has nobody else.";
     VlanUnexpected = "vlan_unexpected", "A VLAN tag where none is handled (to a gateway, or unknown on the wire).";
     NoNetwork = "no_network", "The interface is in no network, or the network is gone.";

@@ -34,10 +34,10 @@ impl FlowKey {
     #[must_use]
     pub fn reverse(&self) -> Self {
         let roce = self.protocol == packet::proto::UDP
-            && self.dst.port == packet::proto::ROCE_PORT
+            && self.dst.port == packet::proto::PORT_ROCE
             && self.src.port == 0;
         let (src, dst) = if roce {
-            (Endpoint { port: 0, ..self.dst }, Endpoint { port: packet::proto::ROCE_PORT, ..self.src })
+            (Endpoint { port: 0, ..self.dst }, Endpoint { port: packet::proto::PORT_ROCE, ..self.src })
         } else {
             (self.dst, self.src)
         };
@@ -48,9 +48,10 @@ impl FlowKey {
 /// Where a connection stands (after RFC 9293 for TCP).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FlowState {
-    /// TCP SYN seen, or the first packet of another protocol: no reply yet. First to be evicted.
+    /// TCP before the end of its handshake (or picked up in mid-stream and not answered yet), or another protocol
+    /// without a reply yet. First to be evicted.
     New,
-    /// Packets seen in both directions (TCP: handshake complete, or picked up in mid-stream).
+    /// Packets seen in both directions (TCP: acknowledged in both).
     Established,
     /// TCP FIN seen from one side.
     Closing,
@@ -82,8 +83,17 @@ pub struct Connection {
     pub original: FlowKey,
     /// Where it stands.
     pub state: FlowState,
-    /// Whether the original direction (bit 0) and the reply direction (bit 1) have sent a FIN.
-    pub fins: u8,
+    /// What was seen so far: a set of [`Connection::FIN`], [`Connection::REPLY_FIN`] and [`Connection::REPLIED`].
+    pub seen: u8,
+}
+
+impl Connection {
+    /// A FIN in the original direction.
+    pub const FIN: u8 = 1;
+    /// A FIN in the reply direction.
+    pub const REPLY_FIN: u8 = 2;
+    /// A packet in the reply direction.
+    pub const REPLIED: u8 = 4;
 }
 
 /// What a packet does to the connection table.

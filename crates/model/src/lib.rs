@@ -24,8 +24,8 @@ mod vif;
 
 pub use change::Change;
 pub use decision::{
-    Decision, Effects, Encap, EthernetRewrite, Flood, Forward, IcmpError, Learn, Nat, NeighbourFound, Reply,
-    ReplyKind, Verdict,
+    Decision, Effects, Encap, EthernetRewrite, Flood, Forward, Learn, Nat, NeighbourFound, Reply, ReplyKind,
+    Verdict,
 };
 pub use drop::DropReason;
 pub use executor::{
@@ -39,7 +39,8 @@ pub use network::{
     BridgeEntry, BridgeTarget, FloatingAddress, GATEWAY_MAC, Host, NeighbourScope, Network, RouteEntry,
     WireAttachment,
 };
-pub use nexthop::{Nexthop, Tunnel, TunnelKind};
+pub use nexthop::{Nexthop, Tunnel};
+pub use packet::{IcmpError, TunnelKind};
 pub use rule::{Action, Meter, MeterConfig, Modifier, PortRange, Rule, RuleAction};
 pub use view::PacketView;
 pub use vif::{Vif, VifKind, WireAttributes};

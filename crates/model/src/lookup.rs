@@ -2,7 +2,7 @@
 
 use crate::{
     Action, BridgeEntry, Connection, FlowKey, FragmentKey, Host, Modifier, NeighbourScope, Network, Nexthop,
-    NexthopId, RouteEntry, RuleId, Vif, VifId, Vrf,
+    NexthopId, RouteEntry, RuleId, Seconds, Vif, VifId, Vrf,
 };
 use arrayvec::ArrayVec;
 use packet::Mac;
@@ -44,7 +44,8 @@ pub trait Lookup {
     fn network(&self, vrf: Vrf) -> Option<&Network>;
     /// The guest that has this address in this network.
     fn guest_by_address(&self, vrf: Vrf, addr: IpAddr) -> Option<VifId>;
-    /// Where frames to this MAC go.
+    /// Where frames to this MAC go: as configured ([`crate::Change::PutMac`]), else to the guest that has it, else
+    /// as learned.
     fn bridge(&self, vrf: Vrf, mac: Mac) -> Option<BridgeEntry>;
     /// The longest prefix that matches.
     fn route(&self, vrf: Vrf, addr: IpAddr) -> Option<RouteEntry>;
@@ -62,8 +63,9 @@ pub trait Lookup {
     fn inside_of(&self, outside_vrf: Vrf, outside: IpAddr) -> Option<(Vrf, IpAddr)>;
     /// What the rules of a network say (its default where none matches).
     fn rules(&self, vrf: Vrf, query: &RuleQuery) -> RuleMatch;
-    /// The connection this key is a direction of; the flag says whether it is the reply direction.
-    fn connection(&self, key: &FlowKey) -> Option<(Connection, bool)>;
-    /// The ports of the datagram a later fragment belongs to.
-    fn fragment(&self, key: &FragmentKey) -> Option<(u16, u16)>;
+    /// The connection this key is a direction of, unless it timed out before `now`; the flag says whether it is the
+    /// reply direction.
+    fn connection(&self, key: &FlowKey, now: Seconds) -> Option<(Connection, bool)>;
+    /// The ports of the datagram a later fragment belongs to, unless its first fragment is too old.
+    fn fragment(&self, key: &FragmentKey, now: Seconds) -> Option<(u16, u16)>;
 }

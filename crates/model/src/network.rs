@@ -27,7 +27,8 @@ pub struct Network {
     /// What happens to traffic no rule matches. Also decides non-IP frames other than ARP, and fragments that
     /// come before their head: those pass where this is `Allow`.
     pub default_action: Action,
-    /// The guests of the network, in the order of their ids: where floods go.
+    /// The guests of the network, in the order of their ids: where floods go. Given with the network, as is all here;
+    /// what is not there (yet) is passed over.
     pub members: Vec<VifId>,
     /// Tunnels that floods also go to.
     pub flood: Vec<NexthopId>,

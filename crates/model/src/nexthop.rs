@@ -1,7 +1,7 @@
 //! Nexthops.
 
 use crate::{NexthopId, VifId, Vrf};
-use packet::Mac;
+use packet::{Mac, TunnelKind};
 use std::net::IpAddr;
 
 /// What is done with a packet that a table sent here. Names follow Tungsten Fabric's vRouter.
@@ -45,15 +45,4 @@ pub struct Tunnel {
     pub id: u32,
     /// Inner destination MAC of packets routed into VXLAN; `None`: [`crate::GATEWAY_MAC`].
     pub mac: Option<Mac>,
-}
-
-/// Encapsulations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum TunnelKind {
-    /// MPLS over UDP, port 6635 (RFC 7510). The payload is an IP packet.
-    MplsOverUdp,
-    /// MPLS over GRE (RFC 4023). The payload is an IP packet.
-    MplsOverGre,
-    /// VXLAN, UDP port 4789 (RFC 7348). The payload is an Ethernet frame.
-    Vxlan,
 }

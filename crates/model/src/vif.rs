@@ -30,7 +30,7 @@ pub struct Vif {
     pub kind: VifKind,
     /// A guest's network. `None` for a wire; networks attached to one are in [`WireAttributes::networks`].
     pub vrf: Option<Vrf>,
-    /// A guest's MAC: the only source it may use, and a static bridge entry. `None`: any, learned.
+    /// A guest's MAC: the only source it may use, and by itself a static bridge entry. `None`: any, learned.
     /// A wire's own MAC: the source of what Viaduct sends there, and the only unicast it takes.
     pub mac: Option<Mac>,
     /// A guest's own addresses. With none configured its source addresses are not checked.
