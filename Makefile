@@ -1,0 +1,58 @@
+# What one does with this repository. Every target installs what it lacks (scripts/setup) and needs nothing by hand but
+# a Rust tool chain.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+PYTHON := /usr/bin/python3
+
+# make demo QEMU=no leaves the virtual machines out.
+QEMU ?= yes
+# make fuzz TIME=600 gives every target ten minutes.
+TIME ?= 30
+# make test PYTEST="-k vxlan": arguments for the end-to-end tests.
+PYTEST ?=
+
+.PHONY: help demo test test-rust test-e2e fmt fmt-check lint dependencies fuzz build install clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## the release binaries
+	cargo build --release --locked --bin viaductd --bin viaduct
+
+demo: ## two hosts, containers and VMs on this machine: build, run, show, clean up (QEMU=no: containers only)
+	@scripts/setup demo $(if $(filter no,$(QEMU)),--no-vm)
+	@$(MAKE) --no-print-directory build
+	@scripts/as-root $(PYTHON) demo/demo.py $(if $(filter no,$(QEMU)),--no-vm)
+
+test: ## every test, the fast ones first; stops at the first stage that fails
+	@scripts/run-tests
+
+test-rust: ## unit, property and differential tests, then loom and miri
+	@scripts/run-tests rust
+
+test-e2e: ## end to end, with real guests and peers (PYTEST="-k vxlan" selects)
+	@scripts/run-tests e2e $(PYTEST)
+
+fmt: ## format the code
+	cargo fmt --all
+
+fmt-check:
+	cargo fmt --all --check
+
+lint: ## clippy, warnings denied
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+
+dependencies: ## licences, sources and versions of all crates
+	@scripts/check-dependencies
+
+fuzz: ## every fuzz target, coverage-guided, for TIME seconds each (default 30)
+	@scripts/fuzz $(TIME)
+
+install: build ## into DESTDIR/usr/local, with man pages, completions and the systemd unit
+	@dist/install
+
+clean: ## remove what was built, downloads included
+	cargo clean
+	rm -rf .cache

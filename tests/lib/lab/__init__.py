@@ -1,0 +1,21 @@
+"""Hosts, guests and networks on one machine, for the end-to-end tests and the demo.
+
+A host is a network namespace with a `viaductd` in it; hosts are joined by veth pairs and a Linux bridge. Guests are
+containers (namespaces with a tap device), virtual machines (QEMU) and DPDK programs (testpmd over virtio-user).
+"""
+
+from .capture import Capture, expert, fields, packets, tshark
+from .config import Config, toml
+from .guest import Container, Server
+from .host import Host, binary
+from .lab import Lab
+from .netns import Namespace, cable
+from .shell import Background, Failed, eventually, run
+from .stream import Stream
+from .testpmd import Testpmd
+from .vm import Vm
+
+__all__ = [
+    *("Background", "Capture", "Config", "Container", "Failed", "Host", "Lab", "Namespace", "Server", "Stream"),
+    *("Testpmd", "Vm", "binary", "cable", "eventually", "expert", "fields", "packets", "run", "toml", "tshark"),
+]

@@ -1,0 +1,60 @@
+"""Packets on a cable, as tcpdump saw them and as tshark reads them."""
+
+import json
+from pathlib import Path
+
+from .netns import Namespace
+from .shell import Failed, eventually, run
+
+
+class Capture:
+    """Captures on one device while the `with` block runs; the packets are there afterwards."""
+
+    def __init__(self, namespace: Namespace, device, file: Path, expression=""):
+        self.namespace = namespace
+        self.device = device
+        self.file = file
+        self.expression = expression
+
+    def __enter__(self):
+        words = ["tcpdump", "-i", self.device, "-U", "-Z", "root", "-w", self.file, *self.expression.split()]
+        self.tcpdump = self.namespace.background(words, f"tcpdump-{self.file.stem}")
+        self.tcpdump.wait_for("listening on")
+        return self
+
+    def __exit__(self, *_):
+        # tcpdump reads what the kernel holds for it before it ends.
+        if self.tcpdump.stop() != 0:
+            raise Failed(self.tcpdump.describe())
+
+    def wait_for(self, display_filter, count=1):
+        """Waits until so many packets of that kind were captured."""
+        eventually(lambda: len(self.fields(display_filter, "frame.number")) >= count, f"{count} x {display_filter}")
+
+    def fields(self, display_filter, *names):
+        return fields(self.file, display_filter, *names)
+
+    def expert(self):
+        return expert(self.file)
+
+
+def tshark(file, *words):
+    return run(["tshark", "-n", "-r", file, *words], timeout=120).stdout
+
+
+def fields(file, display_filter, *names):
+    """The named fields of the packets that match, one list for each packet; every occurrence of a field, joined by commas."""
+    words = [word for name in names for word in ("-e", name)]
+    output = tshark(file, "-Y", display_filter, "-T", "fields", *words)
+    return [line.split("\t") for line in output.splitlines()]
+
+
+def expert(file):
+    """What tshark complains about: malformed packets and expert notes of severity warning or error."""
+    severe = "_ws.malformed || _ws.expert.severity >= 6291456"
+    return fields(file, severe, "frame.number", "_ws.col.Protocol", "_ws.expert.message")
+
+
+def packets(file, display_filter=""):
+    """The packets as tshark's JSON."""
+    return [packet["_source"]["layers"] for packet in json.loads(tshark(file, "-Y", display_filter, "-T", "json"))]

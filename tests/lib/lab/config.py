@@ -1,0 +1,62 @@
+"""Builds a host.toml."""
+
+import json
+
+
+def toml(value):
+    """A value as TOML, tables inline."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return str(value)
+    if isinstance(value, str):
+        return json.dumps(value)
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(toml(item) for item in value) + "]"
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {toml(item)}" for key, item in value.items()) + " }"
+    raise TypeError(f"no TOML for {value!r}")
+
+
+class Config:
+    """The tables of one host.toml, in the order in which they were added."""
+
+    def __init__(self, name, **host):
+        self.name = name
+        self.host = {"name": name, **host}
+        self.tables = []
+
+    def add(self, table, **keys):
+        """Adds one `[[table]]`; a key with the value None is left out."""
+        self.tables.append((table, {key: value for key, value in keys.items() if value is not None}))
+        return self
+
+    def rule(self, network, priority, action, *, source=None, to=None, protocol=None, ports=None):
+        """Adds a `[[rule]]` (`from` is a word that Python keeps for itself)."""
+        keys = {"network": network, "priority": priority, "from": source, "to": to}
+        return self.add("rule", **keys, protocol=protocol, ports=ports, action=action)
+
+    def copy(self):
+        other = Config(self.name, **{key: value for key, value in self.host.items() if key != "name"})
+        other.tables = [(table, dict(keys)) for table, keys in self.tables]
+        return other
+
+    def without(self, table, **keys):
+        """A copy that lacks the entries of `table` which have all the given keys."""
+        other = self.copy()
+        other.tables = [
+            (name, entry)
+            for name, entry in other.tables
+            if name != table or any(entry.get(key) != value for key, value in keys.items())
+        ]
+        return other
+
+    def entry(self, table, name):
+        """The keys of the entry with that name, to be changed in place."""
+        return next(entry for kind, entry in self.tables if kind == table and entry["name"] == name)
+
+    def text(self):
+        blocks = [("[host]", self.host)] + [(f"[[{table}]]", keys) for table, keys in self.tables]
+        return "\n".join(
+            "\n".join([title, *(f"{key} = {toml(value)}" for key, value in keys.items()), ""]) for title, keys in blocks
+        )

@@ -1,0 +1,95 @@
+"""What every kind of guest can do, and containers: namespaces with a tap device of viaductd in them."""
+
+import re
+
+from .netns import Namespace
+from .shell import Failed
+
+
+class Guest:
+    """Something with a shell that is attached to a network. Subclasses have `run(words)` and `name`."""
+
+    def ping(self, address, count=3, *, size=56, options=(), timeout=2, interval=0.1):
+        """Sends echo requests; returns (received, output)."""
+        done = self.run(
+            ["ping", "-n", "-c", count, "-i", interval, "-W", timeout, "-s", size, *options, address],
+            check=False,
+            timeout=count * (timeout + interval) + 20,
+        )
+        found = re.search(r"(\d+) received", done.stdout)
+        if not found:
+            raise Failed(f"{self.name}: ping {address}: {done.stdout}{done.stderr}")
+        return int(found[1]), done.stdout
+
+    def reaches(self, address, attempts=5, **options):
+        """Whether an echo to the address comes back; the first ones may wait for neighbours."""
+        return any(self.ping(address, 1, timeout=1, **options)[0] for _ in range(attempts))
+
+    def expect_ping(self, address, count=3, **options):
+        """Fails unless every echo after the first answered one comes back; returns the output."""
+        if not self.reaches(address, options=options.get("options", ())):
+            raise Failed(f"{self.name} does not reach {address}")
+        received, output = self.ping(address, count, **options)
+        if received != count:
+            raise Failed(f"{self.name}: {received} of {count} echoes from {address}\n{output}")
+        return output
+
+    def expect_no_ping(self, address, count=3):
+        received, output = self.ping(address, count, timeout=1)
+        if received:
+            raise Failed(f"{self.name} reaches {address}, which it must not\n{output}")
+        return output
+
+
+class Container(Guest):
+    """A namespace into which the tap device of a guest of kind "tap" was moved."""
+
+    def __init__(self, namespace: Namespace, host, guest):
+        self.namespace = namespace
+        self.name = guest
+        self.host = host
+        entry = host.config.entry("guest", guest)
+        self.device = entry["device"]
+        self.addresses = entry.get("addresses", [])
+        self.mac = entry.get("mac")
+        self.network = host.config.entry("network", entry["network"])
+
+    def attach(self):
+        """Takes the tap out of the host's namespace and gives it the guest's addresses and routes."""
+        namespace = self.namespace
+        self.host.namespace.ip("link set", self.device, "netns", namespace.name)
+        if self.mac:
+            namespace.ip("link set", self.device, "address", self.mac)
+        namespace.ip("link set", self.device, "up")
+        for words in address_words(self.device, self.addresses, self.network):
+            namespace.ip(*words)
+        return self
+
+    def run(self, command, **options):
+        return self.namespace.run(command, **options)
+
+    def background(self, command, label=None):
+        return self.namespace.background(command, label or f"{self.name}-{command[0]}")
+
+    def flush_neighbours(self):
+        self.namespace.ip("neigh flush dev", self.device)
+
+
+class Server(Container):
+    """A plain Linux machine: a namespace that viaductd knows nothing of."""
+
+    def __init__(self, namespace: Namespace):
+        self.namespace = namespace
+        self.name = namespace.name
+
+
+def address_words(device, addresses, network):
+    """The `ip` commands that give a guest its addresses and the network's gateways as default routes."""
+    gateways = network.get("gateways", [])
+    for address in addresses:
+        six = ":" in address
+        gateway = next((gateway for gateway in gateways if (":" in gateway) == six), None)
+        length = gateway.split("/")[1] if gateway else ("128" if six else "32")
+        yield ("addr add", f"{address}/{length}", "dev", device, "nodad" if six else "")
+        if gateway:
+            yield ("-6 route" if six else "route", "replace default via", gateway.split("/")[0], "dev", device)

@@ -1,0 +1,111 @@
+"""A host: a namespace with a `viaductd` in it."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+from .shell import Background, Failed, eventually, run
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+
+
+def binary(name):
+    """The built program; VIADUCT_BIN names another directory than the release build's."""
+    default = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")) / "release"
+    path = Path(os.environ.get("VIADUCT_BIN", default)) / name
+    if not path.exists():
+        raise Failed(f"{path} is missing: run cargo build --release")
+    return path
+
+
+class Host:
+    """One viaductd with its own namespace, run-dir and state-dir."""
+
+    def __init__(self, namespace, directory: Path, config):
+        self.namespace = namespace
+        self.config = config
+        self.directory = directory
+        self.run_dir = directory / "run"
+        self.file = directory / "host.toml"
+        self.starts = 0
+        self.daemon = None
+        directory.mkdir(parents=True, exist_ok=True)
+        self.run_dir.mkdir(exist_ok=True)
+
+    @property
+    def name(self):
+        return self.config.name
+
+    def write(self, config=None):
+        """Writes the configuration to its file."""
+        self.config = config or self.config
+        self.file.write_text(self.config.text())
+        return self.file
+
+    def start(self, timeout=30.0):
+        """Starts the daemon and waits for its line `ready`."""
+        self.write()
+        self.starts += 1
+        log = self.directory / f"viaductd-{self.starts}.log"
+        command = [binary("viaductd"), "--config", self.file, "--run-dir", self.run_dir]
+        command += ["--state-dir", self.directory / "state", "--log", os.environ.get("VIADUCT_LOG", "info")]
+        # Both streams go to one file: `ready` is then found, and seen in its place among the messages.
+        self.daemon = Background(self.namespace.words(command), log, env={**os.environ, "RUST_BACKTRACE": "1"})
+        ready = lambda: "ready" in self.daemon.text().splitlines() or not self.daemon.running()
+        try:
+            eventually(ready, "the line 'ready'", timeout)
+        except Failed as failed:
+            raise Failed(f"{failed}\n{self.daemon.describe()}") from None
+        if not self.daemon.running():
+            raise Failed(f"viaductd ended with {self.daemon.process.returncode}\n{self.daemon.describe()}")
+        return self
+
+    def stop(self):
+        """Ends the daemon as a user would, and fails unless it ends in order."""
+        if self.daemon is None or self.daemon.process.returncode is not None:
+            return
+        if not self.daemon.running():
+            raise Failed(f"viaductd died with {self.daemon.process.returncode}\n{self.daemon.describe(60)}")
+        status = self.daemon.stop()
+        if status != 0:
+            raise Failed(f"exit status {status} on SIGTERM\n{self.daemon.describe(60)}")
+        if "panicked at" in self.daemon.text():
+            raise Failed(f"a panic\n{self.daemon.describe(60)}")
+
+    def kill(self):
+        """Ends the daemon as a crash would."""
+        self.daemon.stop(signal.SIGKILL)
+
+    def call(self, *words, check=True, stdin=None, timeout=60):
+        """Runs `viaduct` against this daemon and returns the CompletedProcess."""
+        command = [binary("viaduct"), "--run-dir", self.run_dir, *words]
+        try:
+            return run(self.namespace.words(command), check=check, stdin=stdin, timeout=timeout)
+        except Failed as failed:
+            raise Failed(f"host {self.name}: {failed}") from None
+
+    def viaduct(self, *words, **options):
+        """What `viaduct --json WORDS` prints, parsed."""
+        output = self.call("--json", *words, **options).stdout
+        try:
+            return json.loads(output)
+        except json.JSONDecodeError as error:
+            raise Failed(f"viaduct --json {' '.join(map(str, words))}: {error}\n{output[:400]}") from None
+
+    def apply(self, config):
+        """Makes the running host be what `config` says."""
+        return self.call("apply", self.write(config))
+
+    def background(self, *words, label="viaduct"):
+        """A `viaduct` command that goes on by itself (capture, top)."""
+        command = [binary("viaduct"), "--run-dir", self.run_dir, *words]
+        return Background(self.namespace.words(command), self.directory / f"{label}.log")
+
+    def drops(self):
+        """Packets dropped so far, by reason; only reasons that occurred."""
+        return {row["reason"]: row["packets"] for row in self.viaduct("dropstats")["reasons"] if row["packets"]}
+
+    def socket(self, guest):
+        """The vhost-user socket of a guest, where viaductd or the VMM listens."""
+        return self.run_dir / self.config.entry("guest", guest).get("socket", f"{guest}.sock")

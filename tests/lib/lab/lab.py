@@ -1,0 +1,89 @@
+"""The lab: everything a test or the demo sets up, and its removal."""
+
+import os
+import shutil
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+from .capture import Capture
+from .guest import Container, Server
+from .host import Host
+from .netns import Namespace, cable
+from .testpmd import Testpmd
+from .vm import Vm
+
+_labs = 0
+
+
+class Lab:
+    """Owns namespaces, hosts and guests; leaving the `with` block takes them down, the last one first.
+
+    All names carry the process id and a number, so that several labs live side by side.
+    """
+
+    def __init__(self):
+        global _labs
+        _labs += 1
+        self.prefix = f"vd{os.getpid()}-{_labs}-"
+        self.directory = Path(tempfile.mkdtemp(prefix="viaduct-"))
+        self.cleanup = ExitStack()
+        self.cleanup.callback(shutil.rmtree, self.directory, ignore_errors=True)
+        self.namespaces = {}
+        self.hosts = {}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.cleanup.close()
+
+    def namespace(self, name):
+        """The namespace of that name, made when it is first asked for."""
+        if name not in self.namespaces:
+            self.namespaces[name] = Namespace(self.prefix + name, self.directory)
+            self.cleanup.callback(self.namespaces[name].delete)
+        return self.namespaces[name]
+
+    def plug(self, name, device="up0", mtu=9000, fabric="fabric"):
+        """Gives a namespace a port of the underlay: a Linux bridge in a namespace of its own."""
+        namespace, switch = self.namespace(name), self.namespace(fabric)
+        if switch.run(["ip", "link", "show", "br0"], check=False).returncode != 0:
+            switch.ip("link add br0 type bridge")
+            switch.ip("link set br0 mtu", mtu, "up")
+        cable(namespace, device, switch, f"{name}-{device}", mtu)
+        switch.ip("link set", f"{name}-{device}", "master br0")
+        return namespace
+
+    def host(self, config, start=True):
+        """A viaductd with this configuration, in the namespace named like the host."""
+        host = Host(self.namespace(config.name), self.directory / config.name, config)
+        self.hosts[config.name] = host
+        self.cleanup.callback(host.stop)
+        return host.start() if start else host
+
+    def container(self, host, guest):
+        return Container(self.namespace(guest), host, guest).attach()
+
+    def server(self, name, *addresses, device="up0"):
+        """A plain Linux machine on the underlay."""
+        server = Server(self.plug(name, device))
+        for address in addresses:
+            server.namespace.ip("addr add", address, "dev", device, "nodad" if ":" in address else "")
+        return server
+
+    def vm(self, host, guest, **options):
+        """A virtual machine that boots while the caller goes on."""
+        vm = Vm(self.directory / f"vm-{guest}", host, guest, **options).start()
+        self.cleanup.callback(vm.stop)
+        return vm
+
+    def testpmd(self, host, guest, **options):
+        testpmd = Testpmd(self.directory / f"testpmd-{guest}", host, guest, **options)
+        self.cleanup.callback(testpmd.stop)
+        return testpmd.start()
+
+    def capture(self, name, device="up0", expression=""):
+        """Captures on a device of the namespace while the `with` block runs."""
+        number = len(list(self.directory.glob("*.pcap")))
+        return Capture(self.namespace(name), device, self.directory / f"{name}-{device}-{number}.pcap", expression)

@@ -1,0 +1,51 @@
+"""Guests with a user-space driver: DPDK's testpmd over virtio-user."""
+
+import re
+import signal
+import subprocess
+from pathlib import Path
+
+from .shell import Background, Failed
+
+
+class Testpmd:
+    """A guest of kind "vhost" that runs testpmd.
+
+    `mode` is testpmd's forwarding mode: `icmpecho` answers ARP and pings, `5tswap` sends every packet back where
+    it came from. `ring` takes virtio-user's own options, such as `packed_vq=1,mrg_rxbuf=0`.
+    """
+
+    __test__ = False  # not a test class, whatever pytest makes of the name
+
+    def __init__(self, directory: Path, host, guest, *, mode="icmpecho", ring="", core=0):
+        entry = host.config.entry("guest", guest)
+        queues = entry.get("queues", 1)
+        device = f"net_virtio_user0,path={host.socket(guest)},mac={entry['mac']},queues={queues}"
+        if entry.get("role") == "client":
+            device += ",server=1"
+        if ring:
+            device += "," + ring
+        directory.mkdir(parents=True, exist_ok=True)
+        self.name = guest
+        self.words = [
+            *("dpdk-testpmd", "--lcores", f"0@{core},1@{core}", "--no-huge", "-m", "256", "--no-pci", "--no-telemetry"),
+            *("--no-shconf", "--file-prefix", f"{host.namespace.name}-{guest}", "--vdev", device, "--"),
+            *("--forward-mode", mode, "--rxq", str(queues), "--txq", str(queues), "--total-num-mbufs", "8192"),
+            *("--stats-period", "1"),
+        ]
+        self.log = directory / "testpmd.log"
+        self.process = None
+
+    def start(self):
+        self.process = Background(self.words, self.log)
+        self.process.wait_for("NIC statistics")
+        return self
+
+    def received(self):
+        """Packets received so far, as of its last statistics."""
+        counts = re.findall(r"RX-packets: (\d+)", self.process.text())
+        return int(counts[-1]) if counts else 0
+
+    def stop(self):
+        if self.process and self.process.stop(signal.SIGTERM) is None:
+            raise Failed(f"testpmd did not end: {self.process.describe()}")

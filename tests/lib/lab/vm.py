@@ -1,0 +1,164 @@
+"""Virtual machines: QEMU with a vhost-user network device, and a shell over the serial line."""
+
+import functools
+import os
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from .guest import Guest, address_words
+from .host import REPOSITORY
+from .shell import Background, Failed, run
+
+IMAGES = REPOSITORY / ".cache" / "vm"
+READY = "guest ready"
+
+
+def build_images():
+    """Builds kernel and initramfs unless they are there."""
+    run([REPOSITORY / "tests/vm/build", IMAGES], timeout=600)
+
+
+def qemu_words(name, accelerator, memory=192):
+    """The part of the QEMU command line that every guest has."""
+    return (
+        ["qemu-system-x86_64", "-name", name, "-accel", accelerator]
+        + ["-cpu", "host" if accelerator == "kvm" else "max", "-m", str(memory), "-M", "q35"]
+        + ["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]
+        + ["-kernel", str(IMAGES / "vmlinux"), "-initrd", str(IMAGES / "initramfs.cpio")]
+        + ["-append", f"console=ttyS0 quiet panic=-1 mitigations=off vm.name={name}"]
+    )
+
+
+@functools.cache
+def accelerator():
+    """"kvm" if a guest really starts with it, else QEMU's translator. /dev/kvm alone promises little: in a nested
+    machine it may be there and not work. The answer is kept until the machine boots again."""
+    software = "tcg,thread=multi"
+    if not os.access("/dev/kvm", os.R_OK | os.W_OK):
+        return software
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    kept = IMAGES / f"accelerator-{boot}"
+    if not kept.exists():
+        with tempfile.TemporaryDirectory() as scratch:
+            log = Path(scratch) / "probe.log"
+            probe = Background([*qemu_words("probe", "kvm"), "-serial", "stdio"], log)
+            try:
+                probe.wait_for(READY, timeout=8)
+                kept.write_text("kvm")
+            except Failed:
+                kept.write_text(software)
+            finally:
+                probe.stop()
+    return kept.read_text()
+
+
+def available():
+    """Why there can be no virtual machines here, or None."""
+    return None if shutil.which("qemu-system-x86_64") else "qemu-system-x86_64 is missing"
+
+
+class Vm(Guest):
+    """A Linux guest of kind "vhost"."""
+
+    def __init__(self, directory: Path, host, guest, *, options="", memory=192):
+        self.name = guest
+        self.host = host
+        self.directory = directory
+        self.entry = host.config.entry("guest", guest)
+        self.network = host.config.entry("network", self.entry["network"])
+        self.options = options
+        self.memory = memory
+        self.console = None
+        directory.mkdir(parents=True, exist_ok=True)
+
+    def start(self):
+        """Starts QEMU; the guest boots while the caller goes on. `boot` waits for it."""
+        queues = self.entry.get("queues", 1)
+        accel = accelerator()
+        # The VMM's role is the other one than viaductd's.
+        role = "server=on,wait=off" if self.entry.get("role") == "client" else "reconnect=1"
+        device = f"virtio-net-pci,netdev=net0,mac={self.entry['mac']},romfile="
+        if queues > 1:
+            device += ",mq=on"
+        if accel == "kvm":
+            device += f",vectors={2 * queues + 2}"
+        else:
+            device += ",vectors=0"  # QEMU 7.2 crashes with MSI-X, vhost-user and no KVM
+        if self.options:
+            device += "," + self.options
+        words = qemu_words(self.name, accel, self.memory) + [
+            *("-object", f"memory-backend-memfd,id=memory,size={self.memory}M,share=on"),
+            *("-machine", "memory-backend=memory"),
+            *("-chardev", f"socket,id=vhost,path={self.host.socket(self.name)},{role}"),
+            *("-netdev", f"vhost-user,id=net0,chardev=vhost,queues={queues}"),
+            *("-device", device),
+            *("-chardev", f"socket,id=serial,path={self.directory}/serial,server=on,wait=off,logfile={self.directory}/serial.log"),
+            *("-serial", "chardev:serial"),
+        ]
+        self.qemu = Background(words, self.directory / "qemu.log", stdout=subprocess.DEVNULL)
+        return self
+
+    def boot(self, timeout=90.0):
+        """Waits until the guest is up and gives it its addresses."""
+        log = self.directory / "serial.log"
+        deadline = time.monotonic() + timeout
+        while not (log.exists() and READY in log.read_text(errors="replace")):
+            if not self.qemu.running() or time.monotonic() > deadline:
+                console = log.read_text(errors="replace")[-2000:] if log.exists() else ""
+                raise Failed(f"guest {self.name} does not start: {self.qemu.describe()}\n{console}")
+            time.sleep(0.1)
+        self.run(["ip", "link", "set", "eth0", "up"])
+        for words in address_words("eth0", self.entry.get("addresses", []), self.network):
+            self.run(" ".join(["ip", *words]).split())
+        return self
+
+    def run(self, command, *, check=True, timeout=60):
+        """Runs a command (list of words) in the guest; its output and errors come as one."""
+        program, *words = (str(word) for word in command)
+        # By its path, because busybox's shell takes its own `ip` and `ping` before those of the PATH.
+        return self.shell(shlex.join([f"/bin/{program}", *words]), check=check, timeout=timeout)
+
+    def shell(self, line, *, check=True, timeout=60):
+        """Runs a line of shell in the guest. One at a time: there is one serial line."""
+        self.console = self.console or self._connect()
+        tag = f"{time.monotonic_ns():x}"
+        self.console.sendall(f"\necho begin-{tag}; {{ {line}\n}} 2>&1; echo end-{tag}=$?.\n".encode())
+        # The shell echoes nothing, so that the marks occur only in what echo wrote.
+        ended = re.compile(rf"begin-{tag}\r?\n(.*)end-{tag}=(\d+)\.".encode(), re.S)
+        seen, deadline = b"", time.monotonic() + timeout
+        while not (match := ended.search(seen)):
+            if time.monotonic() > deadline or not self.qemu.running():
+                raise Failed(f"guest {self.name}: no end within {timeout} s: {line}\n{seen.decode(errors='replace')}")
+            try:
+                seen += self.console.recv(65536)
+            except TimeoutError:
+                continue
+        output = match[1].decode(errors="replace").replace("\r", "")
+        done = subprocess.CompletedProcess(line, int(match[2]), output, "")
+        if check and done.returncode != 0:
+            raise Failed(f"guest {self.name}: exit status {done.returncode}: {line}\n{output}")
+        return done
+
+    def features(self):
+        """The virtio feature bits that device and driver agreed on."""
+        bits = self.shell("cat /sys/bus/virtio/devices/virtio*/features").stdout.split()
+        network = max(bits, key=lambda row: row.count("1"))
+        return {number for number, bit in enumerate(network) if bit == "1"}
+
+    def stop(self):
+        if self.console:
+            self.console.close()
+            self.console = None
+        self.qemu.stop()
+
+    def _connect(self):
+        console = socket.socket(socket.AF_UNIX)
+        console.connect(str(self.directory / "serial"))
+        console.settimeout(0.5)
+        return console
