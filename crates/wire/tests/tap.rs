@@ -1,0 +1,145 @@
+//! Taps, in the namespace they were made in and moved to another.
+
+mod common;
+
+use common::{
+    Bridge, Net, came, eventually, experimental, frame, isolate, receive, run, send, tcp_echo, veth,
+};
+use mem::{NoRoom, Offload, Opened};
+use std::sync::atomic::Ordering::Relaxed;
+use wire::{Error, PacketPort, TapPort, open_packet, open_tap};
+
+const MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x11];
+
+fn config(device: &str, queues: u16) -> TapPort {
+    TapPort { device: device.into(), queues, mtu: 1450, mac: Some(MAC) }
+}
+
+fn open(device: &str, queues: u16) -> Opened {
+    open_tap(&config(device, queues)).unwrap()
+}
+
+/// Moves a tap to a namespace of its own, as a container's `eth0`.
+fn plug(tap: &str, address: &str) -> Net {
+    let net = Net::new();
+    run(&format!("ip link set {tap} netns {} name eth0", net.name()));
+    net.exec(&format!("ip addr add {address} dev eth0"));
+    net.exec("ip link set eth0 up");
+    net
+}
+
+#[test]
+fn two_containers_talk_over_moved_taps() {
+    isolate();
+    for queues in [1, 2] {
+        let (a, b) = (open("ta", queues), open("tb", queues));
+        let (here, there) = (plug("ta", "10.0.0.1/24"), plug("tb", "10.0.0.2/24"));
+        there.exec("ip link set eth0 address 02:00:00:00:00:22");
+        let bridge = Bridge::new(a, b);
+        here.exec("ping -c 1 -W 10 10.0.0.2");
+        tcp_echo(&here, &there, "10.0.0.2", 8 << 20);
+        assert!(bridge.seen.large.load(Relaxed) > 0, "no large segment came");
+    }
+}
+
+#[test]
+fn a_container_talks_to_a_wire() {
+    isolate();
+    let tap = open("ta", 1);
+    let container = plug("ta", "10.0.0.1/24");
+    let outside = veth("wa", &["10.0.0.2/24"]);
+    let wire = open_packet(&PacketPort { device: "wa".into(), queues: 1 }).unwrap();
+    let _bridge = Bridge::new(tap, wire);
+    tcp_echo(&container, &outside, "10.0.0.2", 4 << 20);
+    tcp_echo(&outside, &container, "10.0.0.1", 4 << 20);
+}
+
+#[test]
+fn frames_pass_unchanged_and_tags_stay() {
+    isolate();
+    let mut tap = open("ta", 1);
+    let mut kernel = open_packet(&PacketPort { device: "ta".into(), queues: 1 }).unwrap();
+    let mut tagged = frame(b"tagged");
+    tagged.splice(12..12, [0x81, 0x00, 0xe0, 0x07]);
+    for sent in [frame(b"plain"), tagged] {
+        send(&*tap.tx[0], &sent, Offload::default()).unwrap();
+        assert_eq!(receive(&mut *kernel.rx[0], experimental).0, sent);
+        send(&*kernel.tx[0], &sent, Offload::default()).unwrap();
+        assert_eq!(receive(&mut *tap.rx[0], experimental).0, sent);
+    }
+}
+
+#[test]
+fn status_follows_the_device_to_another_namespace() {
+    isolate();
+    let tap = open("ta", 2);
+    let status = tap.port.status();
+    assert_eq!((status.up, status.mtu, status.mac, status.queues), (true, Some(1450), Some(MAC), 2));
+    let net = Net::new();
+    run(&format!("ip link set ta netns {} name other", net.name()));
+    let status = tap.port.status();
+    assert_eq!((status.up, status.fault), (false, None), "a moved device is down until set up");
+    net.exec("ip link set other mtu 1300 up");
+    let status = tap.port.status();
+    assert_eq!((status.up, status.mtu, status.mac), (true, Some(1300), Some(MAC)));
+}
+
+#[test]
+fn what_the_kernel_refuses_or_drops_is_counted() {
+    isolate();
+    let tap = open("ta", 1);
+    let kernel = open_packet(&PacketPort { device: "ta".into(), queues: 1 }).unwrap();
+    eventually("the device's queue overflows", || {
+        for _ in 0..100 {
+            let _ = send(&*kernel.tx[0], &frame(b"more"), Offload::default());
+        }
+        tap.port.status().lost > 0
+    });
+    run("ip link set ta down");
+    send(&*tap.tx[0], &frame(b"refused"), Offload::default()).unwrap();
+    assert_eq!(tap.port.status().refused, 1);
+}
+
+#[test]
+fn a_deleted_tap_comes_back() {
+    isolate();
+    let mut tap = open("ta", 2);
+    drop(plug("ta", "10.0.0.1/24"));
+    let mut burst = mem::Burst::new();
+    let mut kernel = None;
+    eventually("the tap is here again", || {
+        tap.rx.iter_mut().for_each(|rx| _ = rx.poll(&mut burst, 1 << 20));
+        tap.rx.iter_mut().for_each(|rx| rx.release(&mut burst));
+        kernel = open_packet(&PacketPort { device: "ta".into(), queues: 1 }).ok();
+        kernel.is_some() && tap.port.status().up
+    });
+    let kernel = kernel.unwrap();
+    send(&*tap.tx[1], &frame(b"hello"), Offload::default()).unwrap();
+    send(&*kernel.tx[0], &frame(b"hello"), Offload::default()).unwrap();
+    eventually("the frame comes", || came(&mut tap.rx));
+}
+
+#[test]
+fn a_tap_goes_with_its_port() {
+    isolate();
+    drop(open("ta", 2));
+    // A command that another test is just starting may hold the descriptors a moment longer.
+    eventually("the tap is gone", || {
+        let gone = open_packet(&PacketPort { device: "ta".into(), queues: 1 });
+        matches!(gone.err(), Some(Error::System { .. }))
+    });
+}
+
+#[test]
+fn a_device_that_exists_is_not_taken_over() {
+    isolate();
+    run("ip tuntap add ta mode tap multi_queue vnet_hdr");
+    assert!(open_tap(&config("ta", 1)).is_err());
+}
+
+#[test]
+fn too_long_a_frame_finds_no_room() {
+    isolate();
+    let tap = open("ta", 1);
+    assert_eq!(send(&*tap.tx[0], &vec![0; 1 << 17], Offload::default()), Err(NoRoom::TooLong));
+}
