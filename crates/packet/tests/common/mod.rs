@@ -1,6 +1,8 @@
 //! Packets to test with.
 #![allow(dead_code, reason = "every test binary uses some of it")]
 
+pub mod exercise;
+
 use packet::build::{self, Ipv4, Ipv6};
 use packet::{Mac, checksum, proto};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
