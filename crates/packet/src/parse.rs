@@ -15,7 +15,7 @@ mod window;
 
 pub(crate) use window::{Window, be16, be32};
 
-use crate::{Ethernet, Headers, Mac, ParseError, proto};
+use crate::{Ethernet, Headers, L3, L4, Mac, Nd, ParseError, proto};
 use arrayvec::ArrayVec;
 
 impl Headers {
@@ -26,29 +26,32 @@ impl Headers {
     pub fn ethernet(bytes: &[u8], at: usize, len: usize) -> Result<Self, ParseError> {
         let window = Window::new(bytes, len);
         let head: &[u8; 14] = window.read(at, ParseError::EthernetTruncated)?;
-        let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, ..] = *head;
-        let mut eth = Ethernet {
-            dst: Mac([d0, d1, d2, d3, d4, d5]),
-            src: Mac([s0, s1, s2, s3, s4, s5]),
-            ethertype: be16(head, 12),
-            tags: ArrayVec::new(),
-        };
+        let mut tags = ArrayVec::new();
+        let mut ethertype = be16(head, 12);
         let mut l3_at = at + proto::ETHERNET_LEN;
-        while eth.ethertype == proto::ETHERTYPE_VLAN || eth.ethertype == proto::ETHERTYPE_QINQ {
+        while ethertype == proto::ETHERTYPE_VLAN || ethertype == proto::ETHERTYPE_QINQ {
             let tag: &[u8; 4] = window.read(l3_at, ParseError::EthernetTruncated)?;
-            eth.tags.try_push(be16(tag, 0)).map_err(|_| ParseError::TooManyTags)?;
-            eth.ethertype = be16(tag, 2);
+            tags.try_push(be16(tag, 0)).map_err(|_| ParseError::TooManyTags)?;
+            ethertype = be16(tag, 2);
             l3_at += proto::VLAN_LEN;
         }
-        let ethertype = eth.ethertype;
-        let mut headers = Self { at: offset(at)?, eth: Some(eth), l3_at: offset(l3_at)?, ..Self::default() };
-        match ethertype {
-            proto::ETHERTYPE_IPV4 => ipv4::parse(window, l3_at, &mut headers)?,
-            proto::ETHERTYPE_IPV6 => ipv6::parse(window, l3_at, &mut headers)?,
-            proto::ETHERTYPE_ARP => arp::parse(window, l3_at, &mut headers)?,
-            _ => {}
-        }
-        Ok(headers)
+        let Parsed { l3, upper } = match ethertype {
+            proto::ETHERTYPE_IPV4 => ipv4::parse(window, l3_at)?,
+            proto::ETHERTYPE_IPV6 => ipv6::parse(window, l3_at)?,
+            proto::ETHERTYPE_ARP => arp::parse(window, l3_at)?,
+            _ => Parsed::default(),
+        };
+        let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, ..] = *head;
+        let (dst, src) = (Mac([d0, d1, d2, d3, d4, d5]), Mac([s0, s1, s2, s3, s4, s5]));
+        Ok(Self {
+            at: offset(at)?,
+            eth: Some(Ethernet { dst, src, ethertype, tags }),
+            l3_at: offset(l3_at)?,
+            l3,
+            l4: upper.l4,
+            l4_at: upper.at,
+            nd: upper.nd,
+        })
     }
 
     /// Parses an IPv4 or IPv6 packet that starts at `at`, without an Ethernet header (it came out of an MPLS tunnel).
@@ -58,14 +61,31 @@ impl Headers {
     pub fn network(bytes: &[u8], at: usize, len: usize) -> Result<Self, ParseError> {
         let window = Window::new(bytes, len);
         let [version] = window.read::<1>(at, ParseError::IpTruncated)?;
-        let mut headers = Self { at: offset(at)?, l3_at: offset(at)?, ..Self::default() };
-        match version >> 4 {
-            4 => ipv4::parse(window, at, &mut headers)?,
-            6 => ipv6::parse(window, at, &mut headers)?,
+        let Parsed { l3, upper } = match version >> 4 {
+            4 => ipv4::parse(window, at)?,
+            6 => ipv6::parse(window, at)?,
             _ => return Err(ParseError::IpHeader),
-        }
-        Ok(headers)
+        };
+        let at = offset(at)?;
+        Ok(Self { at, eth: None, l3_at: at, l3, l4: upper.l4, l4_at: upper.at, nd: upper.nd })
     }
+}
+
+/// What follows the Ethernet header. Small values returned by inlined functions stay in registers until [`Headers`] is
+/// written, once.
+#[derive(Default)]
+struct Parsed {
+    l3: L3,
+    upper: Upper,
+}
+
+/// What follows the IP header.
+#[derive(Clone, Copy, Default)]
+struct Upper {
+    /// Offset of the L4 header, or 0.
+    at: u16,
+    l4: L4,
+    nd: Option<Nd>,
 }
 
 /// Headers hold offsets in 16 bits: no snapshot is that long.

@@ -1,4 +1,5 @@
 //! In-place edits: afterwards the packet is what it would be, had it been built that way.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
 

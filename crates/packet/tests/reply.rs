@@ -1,4 +1,5 @@
 //! Answers, byte for byte, and to whom none is given.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! Decapsulation headers: what is read, what is refused.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
 

@@ -1,13 +1,13 @@
 //! ARP for IPv4 over Ethernet (RFC 826).
 
-use super::{Window, be16};
-use crate::{Arp, Headers, L3, Mac, ParseError, proto};
+use super::{Parsed, Window, be16};
+use crate::{Arp, L3, Mac, ParseError, proto};
 use std::net::Ipv4Addr;
 
 /// Hardware type Ethernet, protocol type IPv4, their address lengths.
 const IPV4_OVER_ETHERNET: [u8; 6] = [0, 1, 8, 0, 6, 4];
 
-pub(super) fn parse(window: Window<'_>, at: usize, headers: &mut Headers) -> Result<(), ParseError> {
+pub(super) fn parse(window: Window<'_>, at: usize) -> Result<Parsed, ParseError> {
     let body: &[u8; proto::ARP_LEN] = window.read(at, ParseError::ArpMalformed)?;
     let request = match be16(body, 6) {
         1 => true,
@@ -17,14 +17,14 @@ pub(super) fn parse(window: Window<'_>, at: usize, headers: &mut Headers) -> Res
     if body[..6] != IPV4_OVER_ETHERNET {
         return Err(ParseError::ArpMalformed);
     }
-    headers.l3 = L3::Arp(Arp {
+    let arp = Arp {
         request,
         sender_mac: mac(body, 8),
         sender: ipv4(body, 14),
         target_mac: mac(body, 18),
         target: ipv4(body, 24),
-    });
-    Ok(())
+    };
+    Ok(Parsed { l3: L3::Arp(arp), ..Parsed::default() })
 }
 
 const fn mac(body: &[u8; proto::ARP_LEN], at: usize) -> Mac {

@@ -1,23 +1,28 @@
 //! IPv4 (RFC 791).
 
-use super::{Window, be16, be32, l4, offset};
-use crate::{Fragment, Headers, Ip, L3, ParseError, checksum, proto};
+use super::{Parsed, Window, be16, be32, l4, offset};
+use crate::{Fragment, Ip, L3, ParseError, checksum, proto};
 use std::net::{IpAddr, Ipv4Addr};
 
 const DONT_FRAGMENT: u16 = 0x4000;
 const MORE_FRAGMENTS: u16 = 0x2000;
 const OFFSET_MASK: u16 = 0x1fff;
 
-#[inline]
-pub(super) fn parse(window: Window<'_>, at: usize, headers: &mut Headers) -> Result<(), ParseError> {
+#[inline(always)]
+pub(super) fn parse(window: Window<'_>, at: usize) -> Result<Parsed, ParseError> {
     let head: &[u8; proto::IPV4_LEN] = window.read(at, ParseError::IpTruncated)?;
     let ip = header(head, at)?;
     let header_len = usize::from(ip.header_len);
     if (ip.len as usize) < header_len || at + ip.len as usize > window.end() {
         return Err(ParseError::IpLength);
     }
-    let whole = window.slice(at, header_len, ParseError::IpTruncated)?;
-    if checksum::sum(whole).fold() != 0xffff {
+    let right = if header_len == proto::IPV4_LEN {
+        checksum::sum_ipv4_header(head) == 0xffff
+    } else {
+        let whole = window.slice(at, header_len, ParseError::IpTruncated)?;
+        checksum::sum(whole).fold() == 0xffff
+    };
+    if !right {
         return Err(ParseError::IpChecksum);
     }
     let src = be32(head, 12);
@@ -26,8 +31,7 @@ pub(super) fn parse(window: Window<'_>, at: usize, headers: &mut Headers) -> Res
     }
     check_fragment(head, &ip)?;
     let packet = window.until(at + ip.len as usize);
-    headers.l3 = L3::Ip(ip);
-    l4::parse(packet, at + header_len, &ip, headers)
+    Ok(Parsed { l3: L3::Ip(ip), upper: l4::parse(packet, at + header_len, &ip)? })
 }
 
 /// The fields of the fixed header, checked only as far as they can be without the rest of the packet.

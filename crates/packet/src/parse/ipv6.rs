@@ -1,40 +1,39 @@
 //! IPv6 and its extension headers (RFC 8200).
 
-use super::{Window, be16, be32, l4, offset};
-use crate::{Fragment, Headers, Ip, L3, ParseError, proto};
+use super::{Parsed, Window, be16, be32, l4, offset};
+use crate::{Fragment, Ip, L3, ParseError, proto};
 use std::net::{IpAddr, Ipv6Addr};
 
 /// More than this many extension headers are refused: every kind occurs at most once but for destination options.
 const MAX_EXTENSIONS: usize = 8;
 
-#[inline]
-pub(super) fn parse(window: Window<'_>, at: usize, headers: &mut Headers) -> Result<(), ParseError> {
+#[inline(always)]
+pub(super) fn parse(window: Window<'_>, at: usize) -> Result<Parsed, ParseError> {
     let head: &[u8; proto::IPV6_LEN] = window.read(at, ParseError::IpTruncated)?;
     let mut ip = header(head, at)?;
     if at + ip.len as usize > window.end() {
         return Err(ParseError::IpLength);
     }
-    if head[8] == 0xff || head[8..24] == Ipv6Addr::LOCALHOST.octets() {
+    if head[8] == 0xff || be128(head, 8) == Ipv6Addr::LOCALHOST.to_bits() {
         return Err(ParseError::IpSource);
     }
     let packet = window.until(at + ip.len as usize);
-    let mut l4_at = at + proto::IPV6_LEN;
-    let mut fragment_header = false;
-    if is_extension(ip.protocol) {
-        // A payload length of 0 stands for a jumbogram (RFC 2675), which no port carries.
-        if be16(head, 4) == 0 {
-            return Err(ParseError::IpLength);
-        }
-        (l4_at, fragment_header) = extensions(packet, l4_at, &mut ip)?;
-        ip.header_len = offset(l4_at - at)?;
+    if !is_extension(ip.protocol) {
+        let upper = l4::parse(packet, at + proto::IPV6_LEN, &ip)?;
+        return Ok(Parsed { l3: L3::Ip(ip), upper });
     }
-    headers.l3 = L3::Ip(ip);
-    l4::parse(packet, l4_at, &ip, headers)?;
-    if fragment_header {
+    // A payload length of 0 stands for a jumbogram (RFC 2675), which no port carries.
+    if be16(head, 4) == 0 {
+        return Err(ParseError::IpLength);
+    }
+    let chain = extensions(packet, at + proto::IPV6_LEN, ip.protocol)?;
+    chain.apply(&mut ip)?;
+    let mut upper = l4::parse(packet, chain.end, &ip)?;
+    if chain.fragment_header {
         // Neighbour discovery must not be fragmented, nor carry a fragment header (RFC 6980).
-        headers.nd = None;
+        upper.nd = None;
     }
-    Ok(())
+    Ok(Parsed { l3: L3::Ip(ip), upper })
 }
 
 /// The fields of the fixed header; `protocol` is its next header.
@@ -48,8 +47,8 @@ pub(super) fn header(head: &[u8; proto::IPV6_LEN], at: usize) -> Result<Ip, Pars
         at: offset(at)?,
         header_len: proto::IPV6_LEN as u16,
         len: proto::IPV6_LEN as u32 + u32::from(be16(head, 4)),
-        src: IpAddr::V6(address(head, 8)),
-        dst: IpAddr::V6(address(head, 24)),
+        src: IpAddr::V6(Ipv6Addr::from_bits(be128(head, 8))),
+        dst: IpAddr::V6(Ipv6Addr::from_bits(be128(head, 24))),
         protocol: head[6],
         ttl: head[7],
         tos: (word >> 20) as u8,
@@ -59,10 +58,10 @@ pub(super) fn header(head: &[u8; proto::IPV6_LEN], at: usize) -> Result<Ip, Pars
 }
 
 #[inline(always)]
-fn address(head: &[u8; proto::IPV6_LEN], at: usize) -> Ipv6Addr {
-    let mut octets = [0; 16];
-    octets.copy_from_slice(&head[at..at + 16]);
-    Ipv6Addr::from(octets)
+fn be128(head: &[u8; proto::IPV6_LEN], at: usize) -> u128 {
+    let high = u64::from(be32(head, at)) << 32 | u64::from(be32(head, at + 4));
+    let low = u64::from(be32(head, at + 8)) << 32 | u64::from(be32(head, at + 12));
+    u128::from(high) << 64 | u128::from(low)
 }
 
 #[inline(always)]
@@ -73,42 +72,64 @@ pub(super) const fn is_extension(next: u8) -> bool {
     )
 }
 
-/// Walks the extension headers from `at`: sets protocol and fragment of `ip`, and returns where the L4 header (or the data
-/// of a later fragment) starts and whether there was a fragment header.
-pub(super) fn extensions(window: Window<'_>, at: usize, ip: &mut Ip) -> Result<(usize, bool), ParseError> {
-    let mut at = at;
-    let mut fragment_header = false;
-    for index in 0..MAX_EXTENSIONS {
-        if !is_extension(ip.protocol) {
-            return Ok((at, fragment_header));
-        }
-        // A first fragment must hold the whole chain (RFC 7112).
-        let short = match ip.fragment {
-            Fragment::First { .. } => ParseError::Fragment,
-            _ => ParseError::Ipv6Extension,
-        };
-        let head: &[u8; 8] = window.read(at, short)?;
-        let len = match ip.protocol {
-            proto::HOP_BY_HOP if index > 0 => return Err(ParseError::Ipv6Extension),
-            proto::FRAGMENT if fragment_header => return Err(ParseError::Ipv6Extension),
-            // Type 0 source routes are deprecated (RFC 5095).
-            proto::ROUTING if head[2] == 0 && head[3] != 0 => return Err(ParseError::Ipv6Extension),
-            proto::FRAGMENT => 8,
-            proto::AH => (usize::from(head[1]) + 2) * 4,
-            _ => (usize::from(head[1]) + 1) * 8,
-        };
-        window.slice(at, len, short)?;
-        if ip.protocol == proto::FRAGMENT {
-            fragment_header = true;
-            ip.fragment = fragment(window, at, head)?;
-        }
-        ip.protocol = head[0];
-        at += len;
-        if matches!(ip.fragment, Fragment::Later { .. }) {
-            return Ok((at, fragment_header));
-        }
+/// A chain of extension headers.
+pub(super) struct Chain {
+    /// Where the L4 header, or the data of a later fragment, starts.
+    pub(super) end: usize,
+    protocol: u8,
+    fragment: Fragment,
+    fragment_header: bool,
+}
+
+impl Chain {
+    /// Completes the header's fields by what the chain says.
+    pub(super) fn apply(&self, ip: &mut Ip) -> Result<(), ParseError> {
+        ip.header_len = offset(self.end - usize::from(ip.at))?;
+        ip.protocol = self.protocol;
+        ip.fragment = self.fragment;
+        Ok(())
     }
-    if is_extension(ip.protocol) { Err(ParseError::Ipv6Extension) } else { Ok((at, fragment_header)) }
+}
+
+/// Walks the extension headers from `at`, of which the first is `next`.
+#[inline(never)]
+pub(super) fn extensions(window: Window<'_>, at: usize, next: u8) -> Result<Chain, ParseError> {
+    let mut chain = Chain { end: at, protocol: next, fragment: Fragment::Whole, fragment_header: false };
+    for index in 0..MAX_EXTENSIONS {
+        if !is_extension(chain.protocol) || matches!(chain.fragment, Fragment::Later { .. }) {
+            return Ok(chain);
+        }
+        extension(window, &mut chain, index == 0)?;
+    }
+    let ended = !is_extension(chain.protocol) || matches!(chain.fragment, Fragment::Later { .. });
+    if ended { Ok(chain) } else { Err(ParseError::Ipv6Extension) }
+}
+
+/// Steps over the extension header at the end of `chain`.
+fn extension(window: Window<'_>, chain: &mut Chain, first: bool) -> Result<(), ParseError> {
+    // A first fragment must hold the whole chain (RFC 7112).
+    let short = match chain.fragment {
+        Fragment::First { .. } => ParseError::Fragment,
+        _ => ParseError::Ipv6Extension,
+    };
+    let head: &[u8; 8] = window.read(chain.end, short)?;
+    let len = match chain.protocol {
+        proto::HOP_BY_HOP if !first => return Err(ParseError::Ipv6Extension),
+        proto::FRAGMENT if chain.fragment_header => return Err(ParseError::Ipv6Extension),
+        // Type 0 source routes are deprecated (RFC 5095).
+        proto::ROUTING if head[2] == 0 && head[3] != 0 => return Err(ParseError::Ipv6Extension),
+        proto::FRAGMENT => 8,
+        proto::AH => (usize::from(head[1]) + 2) * 4,
+        _ => (usize::from(head[1]) + 1) * 8,
+    };
+    window.slice(chain.end, len, short)?;
+    if chain.protocol == proto::FRAGMENT {
+        chain.fragment_header = true;
+        chain.fragment = fragment(window, chain.end, head)?;
+    }
+    chain.protocol = head[0];
+    chain.end += len;
+    Ok(())
 }
 
 fn fragment(window: Window<'_>, at: usize, head: &[u8; 8]) -> Result<Fragment, ParseError> {

@@ -1,7 +1,7 @@
 //! TCP, UDP, SCTP, ICMP and ICMPv6.
 
-use super::{Window, be16, nd, offset};
-use crate::{Fragment, Headers, Ip, L4, ParseError, proto};
+use super::{Upper, Window, be16, nd, offset};
+use crate::{Fragment, Ip, L4, ParseError, proto};
 
 /// Checks a fragment's place in its datagram, in bytes.
 ///
@@ -16,14 +16,14 @@ pub(super) fn check_fragment(protocol: u8, offset: u32, data: u32, more: bool) -
 
 /// Parses the L4 header at `at` of the packet `ip`, which ends where `window` does.
 #[inline(always)]
-pub(super) fn parse(window: Window<'_>, at: usize, ip: &Ip, headers: &mut Headers) -> Result<(), ParseError> {
+pub(super) fn parse(window: Window<'_>, at: usize, ip: &Ip) -> Result<Upper, ParseError> {
     let short = match ip.fragment {
         Fragment::Whole => ParseError::L4Malformed,
         Fragment::First { .. } => ParseError::Fragment,
-        Fragment::Later { .. } => return Ok(()),
+        Fragment::Later { .. } => return Ok(Upper::default()),
     };
-    headers.l4_at = offset(at)?;
-    headers.l4 = match ip.protocol {
+    let mut nd = None;
+    let l4 = match ip.protocol {
         proto::TCP => tcp(window, at, short)?,
         proto::UDP => udp(window, at, ip, short)?,
         proto::SCTP => {
@@ -34,13 +34,13 @@ pub(super) fn parse(window: Window<'_>, at: usize, ip: &Ip, headers: &mut Header
         proto::ICMPV6 if ip.src.is_ipv6() => {
             let l4 = icmp(window.read(at, short)?, true);
             if ip.fragment == Fragment::Whole {
-                headers.nd = nd::parse(window, at, ip)?;
+                nd = nd::parse(window, at, ip)?;
             }
             l4
         }
         _ => L4::Other,
     };
-    Ok(())
+    Ok(Upper { at: offset(at)?, l4, nd })
 }
 
 #[inline(always)]

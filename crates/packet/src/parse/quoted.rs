@@ -28,8 +28,9 @@ impl Headers {
             let mut ip = ipv6::header(window.read(at, ParseError::IpTruncated)?, at)?;
             let mut l4_at = at + proto::IPV6_LEN;
             if ipv6::is_extension(ip.protocol) {
-                (l4_at, _) = ipv6::extensions(window, l4_at, &mut ip)?;
-                ip.header_len = offset(l4_at - at)?;
+                let chain = ipv6::extensions(window, l4_at, ip.protocol)?;
+                chain.apply(&mut ip)?;
+                l4_at = chain.end;
             }
             (ip, l4_at)
         };

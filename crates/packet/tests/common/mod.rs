@@ -1,5 +1,6 @@
 //! Packets to test with.
 #![allow(dead_code, reason = "every test binary uses some of it")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 pub mod exercise;
 
@@ -86,7 +87,7 @@ pub fn udp(src: IpAddr, dst: IpAddr, sport: u16, dport: u16, payload: &[u8]) -> 
 /// A TCP segment from port 1000 to 80 with its checksum.
 pub fn tcp(src: IpAddr, dst: IpAddr, flags: u8, options: &[u8], payload: &[u8]) -> Vec<u8> {
     let mut segment = hex("03e8 0050 00000001 00000002 5000 ffff 0000 0000");
-    segment[12] = ((20 + options.len()) / 4 << 4) as u8;
+    segment[12] = (((20 + options.len()) / 4) << 4) as u8;
     segment[13] = flags;
     segment.extend(options);
     segment.extend(payload);
