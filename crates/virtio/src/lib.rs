@@ -1,1 +1,21 @@
-//! Placeholder until its first module lands.
+//! Guests' network devices over virtio: the vhost-user back end (VIRTIO 1.2; QEMU's vhost-user specification).
+//!
+//! Owns: virtqueues, split and packed, the device's side ([`open`] gives them as `mem`'s queues); the vhost-user
+//! protocol on a socket per guest, as server or client, with a control thread each; the checks that keep a
+//! hostile driver or a dying VMM from hurting anybody but its own guest.
+//!
+//! Must not know: what is in a frame beyond its length, tables, other ports.
+
+mod backend;
+mod control;
+mod features;
+mod lease;
+mod mtu;
+mod port;
+mod queue;
+mod ring;
+mod rx;
+mod socket;
+mod tx;
+
+pub use port::{Error, GuestPort, MAX_QUEUES, Role, open};

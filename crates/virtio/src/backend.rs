@@ -1,0 +1,459 @@
+//! The vhost-user back end of one connection: from the VMM's messages to running rings.
+//!
+//! It lives on the port's control thread and is dropped with the connection. Whatever changes a ring or the
+//! guest's memory closes the leases of the rings concerned first, so no worker is ever using what changes.
+
+use crate::features::Features;
+use crate::queue::{Running, Shared};
+use crate::ring::{Addresses, Layout, LayoutError, Memory, Packed, Ring, Split, Virtqueue, dispatch};
+use mem::{FaultWord, MAX_REGIONS, Region, RegionError, RegionSpec, Regions};
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tracing::{debug, warn};
+use vhost::VhostUserMemoryRegionBase;
+use vhost::vhost_user::message::*;
+use vhost::vhost_user::{Error as VhostError, GpuBackend, Result, VhostUserBackendReqHandlerMut};
+
+/// Smallest MTU an IPv4 link may have (RFC 791).
+const MIN_MTU: u64 = 68;
+
+/// Why a request of the VMM was refused.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Refused {
+    /// Features that were not offered.
+    #[error("VMM acknowledged features {0:#x}, which were not offered")]
+    Features(u64),
+    /// Guest memory can't be used.
+    #[error("guest memory refused: {0}")]
+    Memory(#[from] RegionError),
+    /// A region to be removed isn't there.
+    #[error("no memory region at guest address {0:#x}")]
+    NoRegion(u64),
+    /// A ring can't be used.
+    #[error("ring {index}: {source}")]
+    Ring { index: usize, source: LayoutError },
+    /// A descriptor that is not an eventfd might block a worker.
+    #[error("ring {0}: the notification descriptor is not an eventfd")]
+    NotEventfd(usize),
+    /// No MTU.
+    #[error("VMM announced an MTU of {0}")]
+    Mtu(u64),
+    /// A request that was not negotiated.
+    #[error("request is not supported")]
+    Unsupported,
+}
+
+impl From<Refused> for VhostError {
+    fn from(e: Refused) -> Self {
+        Self::ReqHandlerError(std::io::Error::other(e))
+    }
+}
+
+/// One ring as the VMM describes it.
+#[derive(Default)]
+struct Vring {
+    size: u32,
+    at: Option<Addresses>,
+    base: u32,
+    /// Outer: whether SET_VRING_KICK came, which starts the ring. Inner: without one, the ring is polled.
+    kick: Option<Option<OwnedFd>>,
+    call: Option<Arc<OwnedFd>>,
+    err: Option<Arc<OwnedFd>>,
+    enabled: bool,
+    running: bool,
+}
+
+/// The state of one connection.
+pub(crate) struct Backend {
+    name: String,
+    shared: Arc<Shared>,
+    offered: Features,
+    max_mtu: u16,
+    features: Features,
+    protocol: VhostUserProtocolFeatures,
+    regions: Arc<Regions>,
+    rings: Vec<Vring>,
+}
+
+impl Backend {
+    /// A connection just made.
+    pub(crate) fn new(name: String, shared: Arc<Shared>, offered: Features, max_mtu: u16) -> Self {
+        shared.fault.clear();
+        let rings = shared.queues.iter().map(|_| Vring::default()).collect();
+        let protocol = VhostUserProtocolFeatures::empty();
+        let features = Features::default();
+        Self { name, shared, offered, max_mtu, features, protocol, regions: Arc::default(), rings }
+    }
+
+    /// Whether replies to requests without one were negotiated.
+    pub(crate) fn acknowledges(&self) -> bool {
+        self.protocol.contains(VhostUserProtocolFeatures::REPLY_ACK)
+    }
+
+    /// NET_SET_MTU. The VMM's word counts; that it is more than the network carries is worth a warning.
+    pub(crate) fn set_mtu(&mut self, mtu: u64) -> std::result::Result<(), Refused> {
+        let valid = u16::try_from(mtu).ok().filter(|_| mtu >= MIN_MTU).ok_or(Refused::Mtu(mtu))?;
+        if valid > self.max_mtu {
+            warn!(
+                guest = self.name,
+                mtu,
+                max = self.max_mtu,
+                "VMM announces an MTU larger than the network's"
+            );
+        }
+        self.shared.mtu.store(valid, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn ring(&mut self, index: u32) -> Result<&mut Vring> {
+        self.rings.get_mut(index as usize).ok_or(VhostError::InvalidParam)
+    }
+
+    /// Starts the ring where all that it needs is there.
+    fn start(&mut self, index: usize) -> std::result::Result<(), Refused> {
+        let first = self.rings.iter().all(|r| !r.running);
+        let (ring, features) = (&mut self.rings[index], self.features);
+        let (Some(at), Some(kick)) = (&ring.at, &ring.kick) else { return Ok(()) };
+        if ring.running || ring.size == 0 {
+            return Ok(());
+        }
+        let (packed, event_idx) = (features.has(Features::RING_PACKED), features.has(Features::EVENT_IDX));
+        // SAFETY: the memory goes into `Running`, which drops it with the ring after the last burst.
+        let memory = unsafe { Memory::new(self.regions.clone(), features.has(Features::INDIRECT_DESC)) };
+        let Some(memory) = memory else { return Ok(()) };
+        let layout = Layout::resolve(&self.regions, at, ring.size, packed, event_idx)
+            .map_err(|source| Refused::Ring { index, source })?;
+        // SAFETY: the layout was checked for this form of ring, in regions that `memory` keeps mapped.
+        let form = unsafe {
+            if packed {
+                Ring::Packed(Packed::new(layout, event_idx, features.has(Features::IN_ORDER), ring.base))
+            } else {
+                Ring::Split(Split::new(layout, event_idx, ring.base))
+            }
+        };
+        // All stopped and now started again: a driver that was reset. Memory that went away is still away.
+        if first && self.shared.fault.get() != Some(FaultWord::BUS) {
+            self.shared.fault.clear();
+        }
+        let queue = &self.shared.queues[index];
+        if let Some(kick) = kick
+            && let Err(e) = queue.watch(kick.as_fd())
+        {
+            warn!(guest = self.name, ring = index, "watching the kick descriptor: {e}");
+        }
+        let mut running = Running::new(form, memory, features);
+        (running.enabled, running.kicked) = (ring.enabled, kick.is_some());
+        (running.call, running.err) = (ring.call.clone(), ring.err.clone());
+        *queue.close().running() = Some(running);
+        ring.running = true;
+        debug!(guest = self.name, ring = index, packed, size = ring.size, "ring started");
+        self.count_pairs();
+        Ok(())
+    }
+
+    /// Stops the ring; its position is in `base` then.
+    fn stop(&mut self, index: usize) {
+        let (ring, queue) = (&mut self.rings[index], &self.shared.queues[index]);
+        if let Some(mut running) = queue.close().running().take() {
+            // Everything taken has been published: a burst ends before its lease is given back.
+            ring.base = dispatch!(&mut running.ring, r => r.base());
+        }
+        if let Some(Some(kick)) = &ring.kick {
+            queue.unwatch(kick.as_fd());
+        }
+        ring.running = false;
+        self.count_pairs();
+    }
+
+    fn stop_all(&mut self) {
+        (0..self.rings.len()).for_each(|i| self.stop(i));
+    }
+
+    /// Makes a change while no ring runs, then resumes those that ran.
+    fn paused<E>(&mut self, change: impl FnOnce(&mut Self) -> std::result::Result<(), E>) -> Result<()>
+    where
+        Refused: From<E>,
+    {
+        let ran: Vec<usize> = (0..self.rings.len()).filter(|i| self.rings[*i].running).collect();
+        ran.iter().for_each(|i| self.stop(*i));
+        change(self).map_err(Refused::from)?;
+        for index in ran {
+            self.start(index)?;
+        }
+        Ok(())
+    }
+
+    fn count_pairs(&self) {
+        let up = |r: &Vring| r.running && r.enabled;
+        let pairs = self.rings.chunks_exact(2).filter(|pair| pair.iter().all(up)).count();
+        self.shared.pairs.store(pairs as u16, Ordering::Relaxed);
+    }
+
+    /// Applies a change of a vring's descriptors or of being enabled to the ring, if it runs.
+    fn refresh(&mut self, index: usize) {
+        let ring = &self.rings[index];
+        if let Some(running) = self.shared.queues[index].close().running() {
+            running.enabled = ring.enabled;
+            (running.call, running.err) = (ring.call.clone(), ring.err.clone());
+        }
+        self.count_pairs();
+    }
+
+    fn map(&self, region: &VhostUserMemoryRegion, file: &File) -> std::result::Result<Region, Refused> {
+        let spec = spec(region);
+        let region = Region::map(&spec, file, &self.shared.fault)?;
+        if region.shrinkable() {
+            debug!(guest = self.name, gpa = spec.gpa, "memory is not sealed against shrinking");
+        }
+        Ok(region)
+    }
+}
+
+impl Drop for Backend {
+    fn drop(&mut self) {
+        self.stop_all();
+        self.shared.features.store(0, Ordering::Relaxed);
+        self.shared.mtu.store(0, Ordering::Relaxed);
+    }
+}
+
+fn spec(region: &VhostUserMemoryRegion) -> RegionSpec {
+    RegionSpec {
+        gpa: region.guest_phys_addr,
+        len: region.memory_size,
+        user: region.user_addr,
+        offset: region.mmap_offset,
+    }
+}
+
+/// A notification descriptor of the VMM's, made non-blocking. Only eventfds: a write to anything else could
+/// block or raise a signal.
+fn eventfd(index: usize, file: File) -> std::result::Result<OwnedFd, Refused> {
+    let link = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    if !link.is_ok_and(|l| l.as_os_str() == "anon_inode:[eventfd]") {
+        return Err(Refused::NotEventfd(index));
+    }
+    let flags = rustix::fs::fcntl_getfl(&file).unwrap_or(rustix::fs::OFlags::RDWR);
+    rustix::fs::fcntl_setfl(&file, flags | rustix::fs::OFlags::NONBLOCK)
+        .map_err(|_| Refused::NotEventfd(index))?;
+    Ok(file.into())
+}
+
+impl VhostUserBackendReqHandlerMut for Backend {
+    fn set_owner(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn reset_owner(&mut self) -> Result<()> {
+        // Deprecated; the specification recommends to disable all rings.
+        self.reset_device()
+    }
+
+    fn reset_device(&mut self) -> Result<()> {
+        self.stop_all();
+        for ring in &mut self.rings {
+            *ring = Vring { call: ring.call.take(), err: ring.err.take(), ..Vring::default() };
+        }
+        Ok(())
+    }
+
+    fn get_features(&mut self) -> Result<u64> {
+        Ok(self.offered.0)
+    }
+
+    fn set_features(&mut self, features: u64) -> Result<()> {
+        if !self.offered.has(Features(features)) {
+            return Err(Refused::Features(features & !self.offered.0).into());
+        }
+        let features = Features(features);
+        self.paused(|this| {
+            this.features = features;
+            // Without protocol features there is no SET_VRING_ENABLE, and rings start enabled.
+            if !features.has(Features::PROTOCOL_FEATURES) {
+                this.rings.iter_mut().for_each(|r| r.enabled = true);
+            }
+            this.shared.features.store(features.0, Ordering::Relaxed);
+            Ok::<_, Refused>(())
+        })
+    }
+
+    fn set_mem_table(
+        &mut self,
+        table: &[VhostUserMemoryRegion],
+        files: Vec<File>,
+        _: Option<bool>,
+    ) -> Result<Option<Vec<VhostUserMemoryRegionBase>>> {
+        self.paused(|this| {
+            // Memory that went away goes with the old table.
+            this.regions = Arc::default();
+            if this.shared.fault.get() == Some(FaultWord::BUS) {
+                this.shared.fault.clear();
+            }
+            let mut regions = Regions::default();
+            for (region, file) in table.iter().zip(&files) {
+                regions.insert(this.map(region, file)?)?;
+            }
+            this.regions = Arc::new(regions);
+            Ok::<_, Refused>(())
+        })?;
+        Ok(None)
+    }
+
+    fn set_vring_num(&mut self, index: u32, num: u32) -> Result<()> {
+        self.ring(index)?.size = num;
+        Ok(())
+    }
+
+    fn set_vring_addr(
+        &mut self,
+        index: u32,
+        _: VhostUserVringAddrFlags,
+        desc: u64,
+        device: u64,
+        driver: u64,
+        _: u64,
+    ) -> Result<()> {
+        let ring = self.ring(index)?;
+        let (at, index) = (Some(Addresses { desc, driver, device }), index as usize);
+        if ring.at == at && ring.running {
+            return Ok(());
+        }
+        ring.at = at;
+        if ring.running {
+            self.stop(index);
+        }
+        Ok(self.start(index)?)
+    }
+
+    fn set_vring_base(&mut self, index: u32, base: u32) -> Result<()> {
+        self.ring(index)?.base = base;
+        Ok(())
+    }
+
+    fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
+        self.ring(index)?;
+        self.stop(index as usize);
+        let ring = self.ring(index)?;
+        ring.kick = None;
+        Ok(VhostUserVringState::new(index, ring.base))
+    }
+
+    fn set_vring_kick(&mut self, index: u8, fd: Option<File>) -> Result<()> {
+        let (at, index) = (self.ring(index.into())?.running, usize::from(index));
+        if at {
+            self.stop(index);
+        }
+        self.rings[index].kick = None;
+        self.rings[index].kick = Some(fd.map(|f| eventfd(index, f)).transpose()?);
+        Ok(self.start(index)?)
+    }
+
+    fn set_vring_call(&mut self, index: u8, fd: Option<File>) -> Result<()> {
+        self.ring(index.into())?.call = fd.map(|f| eventfd(index.into(), f)).transpose()?.map(Arc::new);
+        self.refresh(index.into());
+        // What was used while there was nobody to tell is told now; a needless interrupt does no harm.
+        if let Some(call) = &self.rings[usize::from(index)].call {
+            crate::queue::signal(call.as_fd());
+        }
+        Ok(())
+    }
+
+    fn set_vring_err(&mut self, index: u8, fd: Option<File>) -> Result<()> {
+        self.ring(index.into())?.err = fd.map(|f| eventfd(index.into(), f)).transpose()?.map(Arc::new);
+        self.refresh(index.into());
+        Ok(())
+    }
+
+    fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
+        use VhostUserProtocolFeatures as P;
+        Ok(P::MQ | P::REPLY_ACK | P::MTU | P::CONFIGURE_MEM_SLOTS | P::RESET_DEVICE)
+    }
+
+    fn set_protocol_features(&mut self, features: u64) -> Result<()> {
+        self.protocol = VhostUserProtocolFeatures::from_bits_truncate(features);
+        Ok(())
+    }
+
+    fn get_queue_num(&mut self) -> Result<u64> {
+        // Queue pairs, for a network device.
+        Ok(self.rings.len() as u64 / 2)
+    }
+
+    fn set_vring_enable(&mut self, index: u32, enable: bool) -> Result<()> {
+        self.ring(index)?.enabled = enable;
+        self.refresh(index as usize);
+        Ok(())
+    }
+
+    fn get_max_mem_slots(&mut self) -> Result<u64> {
+        Ok(MAX_REGIONS as u64)
+    }
+
+    fn add_mem_region(
+        &mut self,
+        region: &VhostUserSingleMemoryRegion,
+        file: File,
+        _: Option<bool>,
+    ) -> Result<Option<VhostUserMemoryRegionBase>> {
+        let region = self.map(region, &file)?;
+        self.paused(|this| Arc::make_mut(&mut this.regions).insert(region))?;
+        Ok(None)
+    }
+
+    fn remove_mem_region(&mut self, region: &VhostUserSingleMemoryRegion) -> Result<()> {
+        let spec = spec(region);
+        self.paused(|this| match Arc::make_mut(&mut this.regions).remove(&spec) {
+            true => Ok(()),
+            false => Err(Refused::NoRegion(spec.gpa)),
+        })
+    }
+
+    // Requests of other devices, or of protocol features that are not offered.
+
+    fn get_config(&mut self, _: u32, _: u32, _: VhostUserConfigFlags) -> Result<Vec<u8>> {
+        Err(Refused::Unsupported.into())
+    }
+
+    fn set_config(&mut self, _: u32, _: &[u8], _: VhostUserConfigFlags) -> Result<()> {
+        Err(Refused::Unsupported.into())
+    }
+
+    fn set_gpu_socket(&mut self, _: GpuBackend) -> Result<()> {
+        Err(Refused::Unsupported.into())
+    }
+
+    fn get_shared_object(&mut self, _: VhostUserSharedMsg) -> Result<File> {
+        Err(Refused::Unsupported.into())
+    }
+
+    fn get_inflight_fd(&mut self, _: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
+        Err(Refused::Unsupported.into())
+    }
+
+    fn set_inflight_fd(&mut self, _: &VhostUserInflight, _: File) -> Result<()> {
+        Err(Refused::Unsupported.into())
+    }
+
+    fn set_device_state_fd(
+        &mut self,
+        _: VhostTransferStateDirection,
+        _: VhostTransferStatePhase,
+        _: File,
+    ) -> Result<Option<File>> {
+        Err(Refused::Unsupported.into())
+    }
+
+    fn check_device_state(&mut self) -> Result<()> {
+        Err(Refused::Unsupported.into())
+    }
+
+    fn get_shmem_config(&mut self) -> Result<VhostUserShMemConfig> {
+        Err(Refused::Unsupported.into())
+    }
+
+    fn set_log_base(&mut self, _: &VhostUserLog, _: File) -> Result<()> {
+        Err(Refused::Unsupported.into())
+    }
+}

@@ -1,0 +1,144 @@
+//! The control thread of a port: waits for VMMs and serves them, one after the other.
+
+use crate::GuestPort;
+use crate::backend::Backend;
+use crate::features::Features;
+use crate::queue::{Shared, signal};
+use crate::socket::{Listener, connect};
+use crate::{Role, mtu};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::io;
+use std::net::Shutdown;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tracing::{debug, info, warn};
+use vhost::vhost_user::{BackendReqHandler, Error as VhostError};
+
+/// Pause between two attempts to connect, at first and at most.
+const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+
+/// What the control thread and the port that owns it share.
+pub(crate) struct Control {
+    pub(crate) config: GuestPort,
+    pub(crate) shared: Arc<Shared>,
+    /// Signalled to have the thread look up: it is to end.
+    pub(crate) wake: OwnedFd,
+    pub(crate) closing: AtomicBool,
+    /// The present connection, so that closing can end a wait for the rest of a message.
+    pub(crate) stream: Mutex<Option<UnixStream>>,
+    /// The last request refused, in words.
+    pub(crate) refused: Mutex<Option<String>>,
+}
+
+impl Control {
+    /// Runs until closed. `listener` is there in server role.
+    pub(crate) fn run(&self, listener: Option<&Listener>) {
+        let mut pause = RETRY.0;
+        while !self.closing.load(Ordering::Acquire) {
+            let stream = match listener {
+                Some(listener) => self.accept(listener),
+                None => connect(&self.config.socket).ok(),
+            };
+            match stream {
+                Some(stream) => {
+                    info!(guest = self.config.name, "VMM connected");
+                    self.serve(stream);
+                    info!(guest = self.config.name, "VMM disconnected");
+                    pause = RETRY.0;
+                }
+                None if self.config.role == Role::Client => {
+                    self.wait(None, Some(pause));
+                    pause = (pause * 2).min(RETRY.1);
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// Asks the thread to end.
+    pub(crate) fn close(&self) {
+        self.closing.store(true, Ordering::Release);
+        signal(self.wake.as_fd());
+        if let Some(stream) = &*lock(&self.stream) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    fn accept(&self, listener: &Listener) -> Option<UnixStream> {
+        self.wait(Some(listener.as_fd()), None).then(|| {
+            listener.accept().unwrap_or_else(|e| {
+                warn!(guest = self.config.name, "accepting a VMM: {e}");
+                // Out of descriptors, most likely: let others close some.
+                self.wait(None, Some(RETRY.1));
+                None
+            })
+        })?
+    }
+
+    /// Waits for `fd`, the timeout or being closed; whether `fd` is what came.
+    fn wait(&self, fd: Option<BorrowedFd<'_>>, timeout: Option<Duration>) -> bool {
+        let timeout = timeout.and_then(|t| Timespec::try_from(t).ok());
+        let mut fds = [PollFd::new(&self.wake, PollFlags::IN), PollFd::new(&self.wake, PollFlags::IN)];
+        if let Some(fd) = fd {
+            fds[1] = PollFd::from_borrowed_fd(fd, PollFlags::IN);
+        }
+        let count = 1 + usize::from(fd.is_some());
+        let _ = poll(&mut fds[..count], timeout.as_ref());
+        fd.is_some() && fds[0].revents().is_empty() && !fds[1].revents().is_empty()
+    }
+
+    /// Serves one connection to its end.
+    fn serve(&self, stream: UnixStream) {
+        *lock(&self.refused) = None;
+        let served = (|| {
+            let closing = stream.try_clone()?;
+            *lock(&self.stream) = Some(closing);
+            self.handle_requests(stream)
+        })();
+        *lock(&self.stream) = None;
+        if let Err(e) = served {
+            warn!(guest = self.config.name, "connection to the VMM: {e}");
+            *lock(&self.refused) = Some(e.to_string());
+        }
+    }
+
+    fn handle_requests(&self, mut stream: UnixStream) -> io::Result<()> {
+        let config = &self.config;
+        let offered = Features::offered(config.offload);
+        let backend = Backend::new(config.name.clone(), self.shared.clone(), offered, config.mtu);
+        let backend = Arc::new(Mutex::new(backend));
+        let mut handler = BackendReqHandler::from_stream(stream.try_clone()?, backend.clone());
+        loop {
+            if !self.wait(Some(stream.as_fd()), None) {
+                if self.closing.load(Ordering::Acquire) {
+                    return Ok(());
+                }
+                continue;
+            }
+            if mtu::handle(&mut stream, &mut lock(&backend))? {
+                continue;
+            }
+            match handler.handle_request() {
+                Ok(()) => {}
+                Err(VhostError::Disconnected | VhostError::SocketBroken(_)) => return Ok(()),
+                // The VMM was told if it asked; what it goes on to do is up to it.
+                Err(VhostError::ReqHandlerError(e)) => {
+                    warn!(guest = config.name, "{e}");
+                    *lock(&self.refused) = Some(e.to_string());
+                }
+                Err(e) => {
+                    debug!(guest = config.name, "{e}");
+                    return Err(io::Error::other(e));
+                }
+            }
+        }
+    }
+}
+
+/// Locks what is only ever replaced whole, so that a panic elsewhere leaves nothing half done.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,163 @@
+//! Opening a guest's port, and its state.
+
+use crate::control::{Control, lock};
+use crate::features::Features;
+use crate::queue::{Queue, Shared};
+use crate::ring::Fault;
+use crate::rx::GuestRx;
+use crate::socket::Listener;
+use crate::tx::GuestTx;
+use mem::{FaultWord, Opened, Port, PortStatus, RxQueue, TxQueue};
+use rustix::event::{EventfdFlags, eventfd};
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+/// Queue pairs of a port at most: vhost-user names rings in a byte (SET_VRING_KICK).
+pub const MAX_QUEUES: u16 = 128;
+
+/// Who listens on a port's socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// We do.
+    Server,
+    /// The VMM does; we connect, again and again.
+    Client,
+}
+
+/// A guest's port to be opened.
+#[derive(Clone, Debug)]
+pub struct GuestPort {
+    /// Name of the guest, for logs and the thread.
+    pub name: String,
+    /// Path of the unix socket.
+    pub socket: PathBuf,
+    /// Who listens on it.
+    pub role: Role,
+    /// Queue pairs offered, 1 to [`MAX_QUEUES`].
+    pub queues: u16,
+    /// Largest MTU of the guest's network, in bytes.
+    pub mtu: u16,
+    /// Owner (user, group) of the socket file in server role; our own if none.
+    pub owner: Option<(u32, u32)>,
+    /// Mode of the socket file in server role.
+    pub mode: u32,
+    /// Whether to offer checksum and segmentation offload.
+    pub offload: bool,
+}
+
+/// Why a port can't be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No queue, or more than [`MAX_QUEUES`].
+    #[error("{0} queues: must be 1 to {MAX_QUEUES}")]
+    Queues(u16),
+    /// Something that isn't a socket is at the path.
+    #[error("{} exists and is not a socket", .0.display())]
+    NotSocket(PathBuf),
+    /// Another process listens on the socket.
+    #[error("{} is in use by another process", .0.display())]
+    InUse(PathBuf),
+    /// The socket can't be made.
+    #[error("socket {}: {source}", path.display())]
+    Socket {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Descriptors or the thread can't be had.
+    #[error(transparent)]
+    Os(#[from] io::Error),
+}
+
+impl From<rustix::io::Errno> for Error {
+    fn from(e: rustix::io::Errno) -> Self {
+        Self::Os(e.into())
+    }
+}
+
+/// Opens a guest's port. It needs no VMM to be there: the port is down until one comes, and whenever it goes.
+///
+/// # Errors
+/// [`Error`].
+pub fn open(port: &GuestPort) -> Result<Opened, Error> {
+    if !(1..=MAX_QUEUES).contains(&port.queues) {
+        return Err(Error::Queues(port.queues));
+    }
+    let listener = match port.role {
+        Role::Server => Some(Listener::new(port)?),
+        Role::Client => None,
+    };
+    let queues = (0..2 * port.queues).map(|_| Queue::new()).collect::<io::Result<_>>()?;
+    let shared = Arc::new(Shared {
+        queues,
+        fault: Arc::new(FaultWord::new()),
+        features: AtomicU64::new(0),
+        mtu: AtomicU16::new(0),
+        pairs: AtomicU16::new(0),
+    });
+    let control = Arc::new(Control {
+        config: port.clone(),
+        shared: shared.clone(),
+        wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        closing: AtomicBool::new(false),
+        stream: Mutex::new(None),
+        refused: Mutex::new(None),
+    });
+    let run = control.clone();
+    let thread = std::thread::Builder::new()
+        .name(format!("vhost-{}", port.name))
+        .spawn(move || run.run(listener.as_ref()))?;
+    // Ring 2i is the driver's receive ring, 2i + 1 its transmit ring (VIRTIO 1.2, 5.1.2).
+    let pairs = 0..usize::from(port.queues);
+    Ok(Opened {
+        rx: pairs
+            .clone()
+            .map(|i| Box::new(GuestRx::new(shared.clone(), 2 * i + 1)) as Box<dyn RxQueue>)
+            .collect(),
+        tx: pairs.map(|i| Arc::new(GuestTx::new(shared.clone(), 2 * i)) as Arc<dyn TxQueue>).collect(),
+        port: Arc::new(Device { control, thread: Some(thread) }),
+    })
+}
+
+/// The port as its owner sees it.
+struct Device {
+    control: Arc<Control>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Port for Device {
+    fn status(&self) -> PortStatus {
+        let shared = &self.control.shared;
+        let queues = shared.pairs.load(Ordering::Relaxed);
+        let fault = shared.fault.get().map(fault_words).or_else(|| lock(&self.control.refused).clone());
+        PortStatus {
+            up: queues > 0 && shared.healthy(),
+            features: Features(shared.features.load(Ordering::Relaxed)).words(),
+            queues,
+            fault,
+            malformed: shared.queues.iter().map(Queue::malformed).sum(),
+            mtu: Some(shared.mtu.load(Ordering::Relaxed)).filter(|mtu| *mtu != 0),
+            ..PortStatus::default()
+        }
+    }
+}
+
+fn fault_words(code: u32) -> String {
+    match Fault::from_code(code) {
+        Some(fault) => fault.to_string(),
+        None => "guest memory went away (the VMM truncated it, or the host ran out of huge pages)".to_owned(),
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        self.control.close();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! A queue of a port: its ring, who has the lease of it, and its events.
+
+use crate::features::Features;
+use crate::lease::{Lease, Taken};
+use crate::ring::{Fault, MAX_CHAIN, Memory, Ring, dispatch};
+use mem::{FaultWord, Segment};
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use std::cell::UnsafeCell;
+use std::ops::{Deref, DerefMut};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+
+/// Segments that a burst from a driver, or a packet to it, may take.
+pub(crate) const SEGMENTS: usize = 2048;
+
+/// A running ring and what goes with it.
+pub(crate) struct Running {
+    pub(crate) ring: Ring,
+    pub(crate) memory: Memory,
+    /// Segments of the chains being looked at. Never grows beyond [`SEGMENTS`] and one chain.
+    pub(crate) segments: Vec<Segment>,
+    pub(crate) features: Features,
+    /// Whether the VMM enabled the queue (SET_VRING_ENABLE).
+    pub(crate) enabled: bool,
+    /// Whether the driver can notify us at all.
+    pub(crate) kicked: bool,
+    pub(crate) call: Option<Arc<OwnedFd>>,
+    pub(crate) err: Option<Arc<OwnedFd>>,
+}
+
+impl Running {
+    /// A ring just resolved.
+    pub(crate) fn new(ring: Ring, memory: Memory, features: Features) -> Self {
+        let segments = Vec::with_capacity(SEGMENTS + MAX_CHAIN);
+        Self { ring, memory, segments, features, enabled: false, kicked: false, call: None, err: None }
+    }
+
+    /// Whether another chain's segments have room.
+    pub(crate) fn has_room(segments: &[Segment]) -> bool {
+        segments.len() + MAX_CHAIN <= SEGMENTS
+    }
+
+    /// Interrupts the driver.
+    pub(crate) fn notify(&self) {
+        if let Some(fd) = &self.call {
+            signal(fd.as_fd());
+        }
+    }
+}
+
+/// Adds one to an eventfd. It can only fail where its count is at the maximum, and then it is signalled.
+pub(crate) fn signal(fd: BorrowedFd<'_>) {
+    let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
+}
+
+/// One queue: a ring that comes and goes, in a place that stays.
+pub(crate) struct Queue {
+    lease: Lease,
+    /// Only for the holder of the lease.
+    running: UnsafeCell<Option<Running>>,
+    /// Chains refused. Written by the holder of the lease, read by anybody.
+    malformed: AtomicU64,
+    /// Whether the worker wants events: kept here for rings that start while it sleeps.
+    pub(crate) armed: AtomicBool,
+    /// Readable when there may be packets: collects the present kick descriptor and `wake`, edge-triggered, so
+    /// that nothing of the VMM's is ever read.
+    epoll: OwnedFd,
+    /// Written by the control thread when the ring came, so that the worker looks.
+    wake: OwnedFd,
+}
+
+// SAFETY: `running` is reached only through `Held` and `Closed`, which exclude each other by the lease. What is
+// in it may move between threads: addresses, descriptors and plain data.
+unsafe impl Sync for Queue {}
+// SAFETY: as above.
+unsafe impl Send for Queue {}
+
+impl Queue {
+    pub(crate) fn new() -> std::io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let queue = Self {
+            lease: Lease::new(),
+            running: UnsafeCell::new(None),
+            malformed: AtomicU64::new(0),
+            armed: AtomicBool::new(true),
+            epoll,
+            wake,
+        };
+        queue.watch(queue.wake.as_fd())?;
+        Ok(queue)
+    }
+
+    /// Lets `fd` make [`Queue::event_fd`] readable, until it is closed or unwatched.
+    pub(crate) fn watch(&self, fd: BorrowedFd<'_>) -> std::io::Result<()> {
+        let data = epoll::EventData::new_u64(0);
+        Ok(epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN | epoll::EventFlags::ET)?)
+    }
+
+    pub(crate) fn unwatch(&self, fd: BorrowedFd<'_>) {
+        let _ = epoll::delete(&self.epoll, fd);
+    }
+
+    pub(crate) fn event_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    /// Takes what made [`Queue::event_fd`] readable.
+    pub(crate) fn drain_events(&self) {
+        let mut events = [const { std::mem::MaybeUninit::uninit() }; 4];
+        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let _ = epoll::wait(&self.epoll, &mut events, Some(&now));
+    }
+
+    pub(crate) fn malformed(&self) -> u64 {
+        self.malformed.load(Ordering::Relaxed)
+    }
+
+    /// One attempt to lease the ring.
+    #[inline]
+    pub(crate) fn try_lease(&self) -> Result<Held<'_>, Taken> {
+        self.held(self.lease.try_take())
+    }
+
+    /// Attempts to lease the ring, for a bounded time.
+    #[inline]
+    pub(crate) fn lease(&self) -> Result<Held<'_>, Taken> {
+        self.held(self.lease.take())
+    }
+
+    fn held(&self, taken: Taken) -> Result<Held<'_>, Taken> {
+        match taken {
+            // SAFETY: the lease is ours. It is open only while a ring runs (`Closed::drop`).
+            Taken::Yes => Ok(unsafe { self.resume() }),
+            other => Err(other),
+        }
+    }
+
+    /// The lease that a [`Held`] forgotten before had.
+    ///
+    /// # Safety
+    /// The caller must hold the lease, and no other [`Held`] for it.
+    pub(crate) unsafe fn resume(&self) -> Held<'_> {
+        Held { queue: self }
+    }
+
+    /// Stops the ring's use; see [`Closed`].
+    pub(crate) fn close(&self) -> Closed<'_> {
+        self.lease.close();
+        Closed { queue: self }
+    }
+}
+
+/// The lease of a running ring.
+pub(crate) struct Held<'a> {
+    queue: &'a Queue,
+}
+
+impl Held<'_> {
+    /// Counts chains refused.
+    pub(crate) fn count_malformed(&self, chains: u64) {
+        if chains > 0 {
+            let before = self.queue.malformed.load(Ordering::Relaxed);
+            self.queue.malformed.store(before + chains, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Deref for Held<'_> {
+    type Target = Running;
+
+    fn deref(&self) -> &Running {
+        // SAFETY: the lease is ours; only a control thread that closed it changes whether a ring runs.
+        unsafe { (*self.queue.running.get()).as_ref().unwrap_unchecked() }
+    }
+}
+
+impl DerefMut for Held<'_> {
+    fn deref_mut(&mut self) -> &mut Running {
+        // SAFETY: as above.
+        unsafe { (*self.queue.running.get()).as_mut().unwrap_unchecked() }
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.queue.lease.give();
+    }
+}
+
+/// A queue closed by the control thread: nobody uses its ring or its guest's memory. Dropping it lets workers
+/// in again where a ring runs. Only one control thread may close a queue.
+pub(crate) struct Closed<'a> {
+    queue: &'a Queue,
+}
+
+impl Closed<'_> {
+    /// The ring's place.
+    pub(crate) fn running(&mut self) -> &mut Option<Running> {
+        // SAFETY: closed and given back: no worker is in, and none gets in.
+        unsafe { &mut *self.queue.running.get() }
+    }
+}
+
+impl Drop for Closed<'_> {
+    fn drop(&mut self) {
+        let queue = self.queue;
+        let armed = queue.armed.load(Ordering::Relaxed);
+        let Some(running) = self.running() else { return };
+        dispatch!(&mut running.ring, r => crate::ring::Virtqueue::want_kicks(r, armed));
+        queue.lease.open();
+        // A worker that armed while we had the lease, or that sleeps since before the ring came, must look.
+        signal(queue.wake.as_fd());
+    }
+}
+
+/// What the queues of a port, its control thread and its status share.
+pub(crate) struct Shared {
+    /// Rings by vhost index: even to the guest, odd from it.
+    pub(crate) queues: Vec<Queue>,
+    /// Why the guest is disabled.
+    pub(crate) fault: Arc<FaultWord>,
+    /// Features negotiated.
+    pub(crate) features: AtomicU64,
+    /// MTU that the VMM announced; zero if none.
+    pub(crate) mtu: AtomicU16,
+    /// Queue pairs running and enabled.
+    pub(crate) pairs: AtomicU16,
+}
+
+impl Shared {
+    /// Disables the guest, from a worker.
+    #[cold]
+    pub(crate) fn fail(&self, running: &Running, fault: Fault) {
+        self.fault.raise(fault as u32);
+        if let Some(err) = &running.err {
+            signal(err.as_fd());
+        }
+    }
+
+    /// Whether the guest may be served.
+    #[inline]
+    pub(crate) fn healthy(&self) -> bool {
+        self.fault.get().is_none()
+    }
+}

@@ -1,0 +1,174 @@
+//! Descriptors to segments: the part that both forms of ring share.
+
+use mem::{Regions, Resolver, Segment, gather};
+use std::sync::Arc;
+
+/// Descriptors, and segments, of one chain at most. Drivers use some twenty.
+pub(crate) const MAX_CHAIN: usize = 256;
+
+const NEXT: u16 = 1;
+const WRITE: u16 = 2;
+const INDIRECT: u16 = 4;
+
+/// Bytes of a descriptor, in a ring or a table.
+const DESC_LEN: usize = 16;
+
+/// Who may touch the buffers of a ring: one direction each in a network device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// The device reads them: packets from the driver.
+    Read,
+    /// The device writes them: room for packets to the driver.
+    Write,
+}
+
+/// A chain the device can't use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Malformed;
+
+/// A descriptor, read once. In packed rings the last two fields change places and `next` is the buffer id.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Desc {
+    pub(crate) addr: u64,
+    pub(crate) len: u32,
+    pub(crate) flags: u16,
+    pub(crate) next: u16,
+}
+
+impl Desc {
+    /// From its two words, as a split ring lays them out.
+    pub(crate) fn split(addr: u64, rest: u64) -> Self {
+        Self { addr, len: rest as u32, flags: (rest >> 32) as u16, next: (rest >> 48) as u16 }
+    }
+
+    /// From its two words, as a packed ring lays them out.
+    pub(crate) fn packed(addr: u64, rest: u64) -> Self {
+        Self { addr, len: rest as u32, flags: (rest >> 48) as u16, next: (rest >> 32) as u16 }
+    }
+
+    /// Whether another descriptor of the chain follows.
+    pub(crate) fn has_next(&self) -> bool {
+        self.flags & NEXT != 0
+    }
+}
+
+/// How descriptors in a table are linked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Links {
+    /// By `next`, from the first (split).
+    Chained,
+    /// One after the other (packed).
+    Sequence,
+}
+
+/// A ring's view of its guest's memory.
+pub(crate) struct Memory {
+    resolver: Resolver,
+    /// Whether INDIRECT_DESC was negotiated.
+    indirect: bool,
+    /// An indirect table is copied here whole, then read.
+    table: Box<[u8; MAX_CHAIN * DESC_LEN]>,
+    table_parts: Vec<Segment>,
+}
+
+impl Memory {
+    /// A view of `regions`; none where they are empty.
+    ///
+    /// # Safety
+    /// Segments made by it must not be used after it is dropped.
+    pub(crate) unsafe fn new(regions: Arc<Regions>, indirect: bool) -> Option<Self> {
+        // SAFETY: the caller's promise.
+        let resolver = unsafe { Resolver::new(regions) }?;
+        let table = Box::new([0; MAX_CHAIN * DESC_LEN]);
+        Some(Self { resolver, indirect, table, table_parts: Vec::with_capacity(MAX_CHAIN) })
+    }
+
+    /// Appends what `desc` describes to the chain whose segments start at `out[first]`.
+    #[inline]
+    pub(crate) fn append(
+        &mut self,
+        desc: &Desc,
+        links: Links,
+        access: Access,
+        first: usize,
+        out: &mut Vec<Segment>,
+    ) -> Result<(), Malformed> {
+        if desc.flags & INDIRECT == 0 {
+            return self.buffer(desc, access, first, out);
+        }
+        if !self.indirect || desc.flags & NEXT != 0 {
+            return Err(Malformed);
+        }
+        self.table(desc, links, access, first, out)
+    }
+
+    #[inline]
+    fn buffer(
+        &mut self,
+        desc: &Desc,
+        access: Access,
+        first: usize,
+        out: &mut Vec<Segment>,
+    ) -> Result<(), Malformed> {
+        let writable = desc.flags & WRITE != 0;
+        if writable != (access == Access::Write) || desc.len == 0 || out.len() - first >= MAX_CHAIN {
+            return Err(Malformed);
+        }
+        self.resolver.resolve(desc.addr, desc.len, out).map_err(|_| Malformed)
+    }
+
+    /// Copies an indirect table (2.7.5.3, 2.8.7), then appends its buffers. Tables don't nest.
+    fn table(
+        &mut self,
+        desc: &Desc,
+        links: Links,
+        access: Access,
+        first: usize,
+        out: &mut Vec<Segment>,
+    ) -> Result<(), Malformed> {
+        let len = desc.len as usize;
+        if len == 0 || !len.is_multiple_of(DESC_LEN) || len > self.table.len() {
+            return Err(Malformed);
+        }
+        self.table_parts.clear();
+        self.resolver.resolve(desc.addr, desc.len, &mut self.table_parts).map_err(|_| Malformed)?;
+        gather(&self.table_parts, 0, &mut self.table[..len]);
+        let count = len / DESC_LEN;
+        let mut index = 0;
+        // Counting the steps bounds a table that links in a circle.
+        for _ in 0..count {
+            let mut entry = self.entry(index, links);
+            if entry.flags & INDIRECT != 0 {
+                return Err(Malformed);
+            }
+            // DPDK's driver marks the header in a packed table writable in its transmit ring too (22.11,
+            // vring_desc_init_indirect_packed). To read it does no harm.
+            if links == Links::Sequence && access == Access::Read {
+                entry.flags &= !WRITE;
+            }
+            self.buffer(&entry, access, first, out)?;
+            index = match links {
+                Links::Chained if !entry.has_next() => return Ok(()),
+                Links::Chained => usize::from(entry.next),
+                Links::Sequence => index + 1,
+            };
+            if links == Links::Chained && index >= count {
+                return Err(Malformed);
+            }
+        }
+        if links == Links::Chained { Err(Malformed) } else { Ok(()) }
+    }
+
+    fn entry(&self, index: usize, links: Links) -> Desc {
+        let word = |at: usize| {
+            let mut bytes = [0; 8];
+            bytes.copy_from_slice(&self.table[at..at + 8]);
+            u64::from_le_bytes(bytes)
+        };
+        let (addr, rest) = (word(index * DESC_LEN), word(index * DESC_LEN + 8));
+        match links {
+            Links::Chained => Desc::split(addr, rest),
+            Links::Sequence => Desc::packed(addr, rest),
+        }
+    }
+}

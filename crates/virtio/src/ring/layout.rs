@@ -1,0 +1,69 @@
+//! Where a ring lies: addresses from the VMM to checked pointers.
+
+use mem::Regions;
+
+/// The three areas of a ring, as addresses in the VMM (SET_VRING_ADDR).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Addresses {
+    /// Descriptor table, or packed descriptor ring.
+    pub(crate) desc: u64,
+    /// Driver area: the available ring, or the driver's event suppression.
+    pub(crate) driver: u64,
+    /// Device area: the used ring, or the device's event suppression.
+    pub(crate) device: u64,
+}
+
+/// Why a ring can't be started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum LayoutError {
+    /// Split rings are a power of two up to 32768 (2.7), packed ones any number up to 32768 (2.8.10.1).
+    #[error("ring size {0} is not allowed")]
+    Size(u32),
+    /// An area is not wholly in one region of guest memory.
+    #[error("ring at {0:#x} is outside guest memory")]
+    Outside(u64),
+    /// An area is not aligned as section 2.7 or 2.8.10.1 wants.
+    #[error("ring at {0:#x} is misaligned")]
+    Misaligned(u64),
+}
+
+/// A ring's areas, mapped, aligned and long enough.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Layout {
+    pub(super) size: u16,
+    pub(super) desc: *mut u8,
+    pub(super) driver: *mut u8,
+    pub(super) device: *mut u8,
+}
+
+// SAFETY: addresses; those who use them hold the ring's lease.
+unsafe impl Send for Layout {}
+
+impl Layout {
+    /// Checks `size` and finds the areas of a ring in `regions`.
+    pub(crate) fn resolve(
+        regions: &Regions,
+        at: &Addresses,
+        size: u32,
+        packed: bool,
+        event_idx: bool,
+    ) -> Result<Self, LayoutError> {
+        let valid = (1..=32768).contains(&size) && (packed || size.is_power_of_two());
+        if !valid {
+            return Err(LayoutError::Size(size));
+        }
+        let find = |addr: u64, len: u64, align: u64| {
+            let ptr = regions.user(addr, len).ok_or(LayoutError::Outside(addr))?;
+            let aligned = (ptr.addr() as u64).is_multiple_of(align);
+            if aligned { Ok(ptr) } else { Err(LayoutError::Misaligned(addr)) }
+        };
+        let n = u64::from(size);
+        let event = if event_idx { 2 } else { 0 };
+        let (driver, device) = if packed {
+            (find(at.driver, 4, 4)?, find(at.device, 4, 4)?)
+        } else {
+            (find(at.driver, 4 + 2 * n + event, 2)?, find(at.device, 4 + 8 * n + event, 4)?)
+        };
+        Ok(Self { size: size as u16, desc: find(at.desc, 16 * n, 16)?, driver, device })
+    }
+}

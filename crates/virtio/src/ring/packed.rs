@@ -1,0 +1,258 @@
+//! Packed virtqueues (VIRTIO 1.2, 2.8).
+
+use super::chain::{Desc, Links};
+use super::{Access, Chain, Fault, Layout, Memory, Virtqueue, passes};
+use mem::Segment;
+use std::ptr;
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering, fence};
+
+const DESC_AVAIL: u16 = 1 << 7;
+const DESC_USED: u16 = 1 << 15;
+const DESC_WRITE: u16 = 2;
+
+const EVENT_ENABLE: u16 = 0;
+const EVENT_DISABLE: u16 = 1;
+const EVENT_DESC: u16 = 2;
+
+/// A place in the ring, with the wrap counter that goes with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Position {
+    index: u16,
+    wrap: bool,
+}
+
+impl Position {
+    fn advance(self, slots: u16, size: u16) -> Self {
+        let index = u32::from(self.index) + u32::from(slots);
+        match index.checked_sub(size.into()) {
+            Some(index) => Self { index: index as u16, wrap: !self.wrap },
+            None => Self { index: index as u16, ..self },
+        }
+    }
+
+    fn back(self, slots: u16, size: u16) -> Self {
+        match self.index.checked_sub(slots) {
+            Some(index) => Self { index, ..self },
+            None => Self {
+                index: (u32::from(self.index) + u32::from(size) - u32::from(slots)) as u16,
+                wrap: !self.wrap,
+            },
+        }
+    }
+
+    /// As event suppression and GET_VRING_BASE encode it: the counter in bit 15.
+    fn encoded(self) -> u16 {
+        self.index | u16::from(self.wrap) << 15
+    }
+}
+
+/// A completed chain, not yet published.
+#[derive(Clone, Copy, Debug)]
+struct Done {
+    id: u16,
+    slots: u16,
+    written: u32,
+}
+
+/// The device's side of a packed ring.
+pub(crate) struct Packed {
+    at: Layout,
+    event_idx: bool,
+    /// Whether one used descriptor may stand for a batch (IN_ORDER negotiated, 2.8.8).
+    in_order: bool,
+    /// Next descriptor to take.
+    next: Position,
+    /// Next place for a used descriptor.
+    used: Position,
+    /// Slots taken and not published.
+    in_flight: u16,
+    shadow: Vec<Done>,
+}
+
+impl Packed {
+    /// The ring at `at`, resumed at the position that `base` encodes. Its upper half (the used position) is not
+    /// looked at: a ring is stopped with everything returned, so that both are the same, and some VMMs leave it
+    /// zero.
+    ///
+    /// # Safety
+    /// `at` must be a packed ring's layout and stay mapped as long as the ring lives.
+    pub(crate) unsafe fn new(at: Layout, event_idx: bool, in_order: bool, base: u32) -> Self {
+        let index = base as u16 & 0x7fff;
+        // An index outside (a hostile or confused VMM) starts at the beginning.
+        let next = Position { index: if index < at.size { index } else { 0 }, wrap: base & 0x8000 != 0 };
+        let shadow = Vec::with_capacity(usize::from(at.size));
+        Self { at, event_idx, in_order, next, used: next, in_flight: 0, shadow }
+    }
+
+    /// Length, id and flags of a descriptor, in one word.
+    fn rest(&self, index: u16) -> &AtomicU64 {
+        debug_assert!(index < self.at.size);
+        // SAFETY: the index is below the ring's size; descriptors are aligned to 16.
+        unsafe { AtomicU64::from_ptr(self.at.desc.add(16 * usize::from(index) + 8).cast()) }
+    }
+
+    /// The flags alone, for the driver to see after the rest.
+    fn flags(&self, index: u16) -> &AtomicU16 {
+        debug_assert!(index < self.at.size);
+        // SAFETY: as above.
+        unsafe { AtomicU16::from_ptr(self.at.desc.add(16 * usize::from(index) + 14).cast()) }
+    }
+
+    fn desc(&self, index: u16) -> Desc {
+        let rest = self.rest(index).load(Ordering::Acquire);
+        // SAFETY: as in `rest`.
+        let addr =
+            unsafe { ptr::read_volatile(self.at.desc.cast::<[u64; 2]>().add(index.into()).cast::<u64>()) };
+        Desc::packed(addr, rest)
+    }
+
+    /// Whether `flags` at a place with wrap counter `wrap` mean available (2.8.1).
+    fn is_available(flags: u16, wrap: bool) -> bool {
+        (flags & DESC_AVAIL != 0) == wrap && (flags & DESC_USED != 0) != wrap
+    }
+
+    /// Event suppression structures (2.8.10): position, then flags.
+    fn event(area: *mut u8) -> (*mut u16, *mut u16) {
+        let area = area.cast::<u16>();
+        (area, area.wrapping_add(1))
+    }
+
+    fn notify_wanted(&self, old: Position) -> bool {
+        let (off_wrap, flags) = Self::event(self.at.driver);
+        // SAFETY: the area holds both and is aligned (Layout::resolve).
+        let (off_wrap, flags) = unsafe { (AtomicU16::from_ptr(off_wrap), AtomicU16::from_ptr(flags)) };
+        match flags.load(Ordering::Acquire) & 3 {
+            EVENT_DISABLE => false,
+            EVENT_DESC if self.event_idx => {
+                let off_wrap = off_wrap.load(Ordering::Relaxed);
+                let (size, mut event, mut from) = (self.at.size, off_wrap & 0x7fff, old.index);
+                // Both in the terms of the lap that the used position is on.
+                if old.wrap != self.used.wrap {
+                    from = from.wrapping_sub(size);
+                }
+                if (off_wrap & 0x8000 != 0) != self.used.wrap {
+                    event = event.wrapping_sub(size);
+                }
+                passes(event, self.used.index, from)
+            }
+            _ => true,
+        }
+    }
+
+    /// Writes the used descriptor of `done` at `place`, all but the flags, which are returned.
+    fn write_used(&self, place: Position, done: &Done) -> u16 {
+        let cell = self.at.desc.cast::<[u64; 2]>();
+        // SAFETY: `place` is in the ring; length and id are the six bytes before the flags.
+        unsafe {
+            let len = cell.add(place.index.into()).cast::<u32>().add(2);
+            ptr::write_volatile(len, done.written);
+            ptr::write_volatile(len.add(1).cast::<u16>(), done.id);
+        }
+        let lap = if place.wrap { DESC_AVAIL | DESC_USED } else { 0 };
+        lap | if done.written > 0 { DESC_WRITE } else { 0 }
+    }
+}
+
+impl Virtqueue for Packed {
+    fn look(&mut self) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    #[inline]
+    fn take(
+        &mut self,
+        access: Access,
+        memory: &mut Memory,
+        out: &mut Vec<Segment>,
+    ) -> Result<Option<Chain>, Fault> {
+        let mut desc = self.desc(self.next.index);
+        if !Self::is_available(desc.flags, self.next.wrap) {
+            return Ok(None);
+        }
+        let (first, room) = (out.len(), self.at.size - self.in_flight);
+        let (mut at, mut slots, mut ok) = (self.next, 0, true);
+        loop {
+            // Slots in flight are not the driver's to reuse: a chain that reaches into them has no end.
+            if slots == room {
+                return Err(Fault::EndlessChain);
+            }
+            slots += 1;
+            at = at.advance(1, self.at.size);
+            ok = ok && memory.append(&desc, Links::Sequence, access, first, out).is_ok();
+            if !desc.has_next() {
+                break;
+            }
+            desc = self.desc(at.index);
+        }
+        if !ok {
+            out.truncate(first);
+        }
+        self.next = at;
+        self.in_flight += slots;
+        Ok(Some(Chain { id: desc.next, slots, ok }))
+    }
+
+    fn rewind(&mut self, chains: &[Chain]) {
+        let slots = chains.iter().map(|c| c.slots).sum();
+        self.next = self.next.back(slots, self.at.size);
+        self.in_flight -= slots;
+    }
+
+    #[inline]
+    fn complete(&mut self, chain: Chain, written: u32) {
+        let done = Done { id: chain.id, slots: chain.slots, written };
+        match self.shadow.last_mut() {
+            // The last of a batch stands for all; where lengths matter each has its own.
+            Some(last) if self.in_order && last.written == 0 && written == 0 => {
+                *last = Done { slots: last.slots + done.slots, ..done };
+            }
+            _ => self.shadow.push(done),
+        }
+    }
+
+    fn publish(&mut self) -> bool {
+        let Some(head) = self.shadow.first().copied() else { return false };
+        let old = self.used;
+        let head_flags = self.write_used(old, &head);
+        let mut place = old.advance(head.slots, self.at.size);
+        for done in &self.shadow[1..] {
+            let flags = self.write_used(place, done);
+            // The driver does not look here before the head's flags have changed.
+            self.flags(place.index).store(flags, Ordering::Release);
+            place = place.advance(done.slots, self.at.size);
+        }
+        self.flags(old.index).store(head_flags, Ordering::Release);
+        self.in_flight -= self.shadow.iter().map(|d| d.slots).sum::<u16>();
+        self.shadow.clear();
+        self.used = place;
+        fence(Ordering::SeqCst);
+        self.notify_wanted(old)
+    }
+
+    fn want_kicks(&mut self, want: bool) {
+        let (off_wrap, flags) = Self::event(self.at.device);
+        // SAFETY: as in `notify_wanted`.
+        let (off_wrap, flags) = unsafe { (AtomicU16::from_ptr(off_wrap), AtomicU16::from_ptr(flags)) };
+        let value = match (want, self.event_idx) {
+            (false, _) => EVENT_DISABLE,
+            (true, false) => EVENT_ENABLE,
+            (true, true) => {
+                off_wrap.store(self.next.encoded(), Ordering::Relaxed);
+                EVENT_DESC
+            }
+        };
+        flags.store(value, Ordering::Release);
+        if want {
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    fn pending(&self) -> bool {
+        let flags = self.flags(self.next.index).load(Ordering::Relaxed);
+        Self::is_available(flags, self.next.wrap)
+    }
+
+    fn base(&self) -> u32 {
+        u32::from(self.next.encoded()) | u32::from(self.used.encoded()) << 16
+    }
+}

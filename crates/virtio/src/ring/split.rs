@@ -1,0 +1,206 @@
+//! Split virtqueues (VIRTIO 1.2, 2.7).
+
+use super::chain::{Desc, Links};
+use super::{Access, Chain, Fault, Layout, MAX_CHAIN, Memory, Virtqueue, passes};
+use arrayvec::ArrayVec;
+use mem::{Segment, prefetch};
+use std::ptr;
+use std::sync::atomic::{AtomicU16, Ordering, fence};
+
+/// Heads read from the available ring at once.
+const AHEAD: usize = 64;
+
+const AVAIL_NO_INTERRUPT: u16 = 1;
+const USED_NO_NOTIFY: u16 = 1;
+
+/// The device's side of a split ring.
+pub(crate) struct Split {
+    at: Layout,
+    event_idx: bool,
+    /// `avail.idx` as of the last look.
+    avail: u16,
+    /// Next entry of the available ring to take.
+    next: u16,
+    /// Used index as the driver sees it.
+    used: u16,
+    /// Heads of the entries from `next` on, newest first.
+    heads: ArrayVec<u16, AHEAD>,
+    /// Completed and not yet published: (id, written), as the used ring lays them out.
+    shadow: Vec<[u32; 2]>,
+}
+
+impl Split {
+    /// The ring at `at`, resumed at available index `base`.
+    ///
+    /// A device that died left chains taken and not completed between the used index and `base`. As chains are
+    /// completed in order, they are exactly those, and are taken again.
+    ///
+    /// # Safety
+    /// `at` must be a split ring's layout with room for event indexes where `event_idx`, and stay mapped as
+    /// long as the ring lives.
+    pub(crate) unsafe fn new(at: Layout, event_idx: bool, base: u32) -> Self {
+        let shadow = Vec::with_capacity(usize::from(at.size));
+        let mut ring =
+            Self { at, event_idx, avail: 0, next: base as u16, used: 0, heads: ArrayVec::new(), shadow };
+        let used = ring.device(2).load(Ordering::Relaxed);
+        if ring.next.wrapping_sub(used) <= at.size {
+            ring.next = used;
+        }
+        (ring.used, ring.avail) = (ring.next, ring.next);
+        ring
+    }
+
+    /// The 16 bits at byte `offset` of the driver area: flags, index, entries, used_event.
+    fn driver(&self, offset: usize) -> &AtomicU16 {
+        // SAFETY: offsets come from this file and lie in the area (Layout::resolve), which is aligned; both
+        // sides access it atomically.
+        unsafe { AtomicU16::from_ptr(self.at.driver.add(offset).cast()) }
+    }
+
+    /// The same of the device area: flags, index, avail_event.
+    fn device(&self, offset: usize) -> &AtomicU16 {
+        // SAFETY: as above.
+        unsafe { AtomicU16::from_ptr(self.at.device.add(offset).cast()) }
+    }
+
+    fn slot(&self, index: u16) -> usize {
+        usize::from(index & (self.at.size - 1))
+    }
+
+    fn desc(&self, index: u16) -> Desc {
+        debug_assert!(index < self.at.size);
+        // SAFETY: the index was checked against the ring's size; the table is aligned to 16.
+        let [addr, rest] = unsafe { ptr::read_volatile(self.at.desc.cast::<[u64; 2]>().add(index.into())) };
+        Desc::split(addr, rest)
+    }
+
+    /// Reads heads from `next` on, and prefetches their descriptors.
+    fn read_heads(&mut self) -> Result<(), Fault> {
+        let count = self.avail.wrapping_sub(self.next).min(AHEAD as u16);
+        for i in (0..count).rev() {
+            let entry = self.slot(self.next.wrapping_add(i));
+            let head = self.driver(4 + 2 * entry).load(Ordering::Relaxed);
+            if head >= self.at.size {
+                return Err(Fault::HeadOutside);
+            }
+            prefetch(self.at.desc.wrapping_add(16 * usize::from(head)));
+            self.heads.push(head);
+        }
+        Ok(())
+    }
+
+    /// Appends the segments of the chain at `head`.
+    fn walk(
+        &self,
+        head: u16,
+        access: Access,
+        memory: &mut Memory,
+        out: &mut Vec<Segment>,
+    ) -> Result<(), super::chain::Malformed> {
+        let first = out.len();
+        let mut index = head;
+        // Counting the steps bounds a chain that runs in a circle.
+        for _ in 0..MAX_CHAIN.min(self.at.size.into()) {
+            let desc = self.desc(index);
+            memory.append(&desc, Links::Chained, access, first, out)?;
+            if !desc.has_next() {
+                return Ok(());
+            }
+            if desc.next >= self.at.size {
+                break;
+            }
+            index = desc.next;
+        }
+        Err(super::chain::Malformed)
+    }
+}
+
+impl Virtqueue for Split {
+    fn look(&mut self) -> Result<(), Fault> {
+        self.avail = self.driver(2).load(Ordering::Acquire);
+        if self.avail.wrapping_sub(self.used) > self.at.size {
+            return Err(Fault::IndexJump);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn take(
+        &mut self,
+        access: Access,
+        memory: &mut Memory,
+        out: &mut Vec<Segment>,
+    ) -> Result<Option<Chain>, Fault> {
+        if self.heads.is_empty() {
+            self.read_heads()?;
+        }
+        let Some(head) = self.heads.pop() else { return Ok(None) };
+        self.next = self.next.wrapping_add(1);
+        let first = out.len();
+        let ok = self.walk(head, access, memory, out).is_ok();
+        if !ok {
+            out.truncate(first);
+        }
+        Ok(Some(Chain { id: head, slots: 1, ok }))
+    }
+
+    fn rewind(&mut self, chains: &[Chain]) {
+        self.next = self.next.wrapping_sub(chains.len() as u16);
+        self.heads.clear();
+    }
+
+    #[inline]
+    fn complete(&mut self, chain: Chain, written: u32) {
+        self.shadow.push([u32::from(chain.id), written]);
+    }
+
+    fn publish(&mut self) -> bool {
+        let count = self.shadow.len();
+        if count == 0 {
+            return false;
+        }
+        let first = self.slot(self.used);
+        let until_end = count.min(usize::from(self.at.size) - first);
+        // SAFETY: at most `size` entries are completed between two calls, and each piece ends inside the ring;
+        // the ring is aligned to 4.
+        unsafe {
+            let ring = self.at.device.add(4).cast::<[u32; 2]>();
+            ptr::copy_nonoverlapping(self.shadow.as_ptr(), ring.add(first), until_end);
+            ptr::copy_nonoverlapping(self.shadow.as_ptr().add(until_end), ring, count - until_end);
+        }
+        self.shadow.clear();
+        let old = self.used;
+        self.used = old.wrapping_add(count as u16);
+        self.device(2).store(self.used, Ordering::Release);
+        // The driver sets its event and then looks at the index; we set the index and then look at its event.
+        fence(Ordering::SeqCst);
+        if self.event_idx {
+            let event = self.driver(4 + 2 * usize::from(self.at.size)).load(Ordering::Relaxed);
+            passes(event, self.used, old)
+        } else {
+            self.driver(0).load(Ordering::Relaxed) & AVAIL_NO_INTERRUPT == 0
+        }
+    }
+
+    fn want_kicks(&mut self, want: bool) {
+        if self.event_idx {
+            // An event that is not moved along asks for nothing (until the index has gone all the way round).
+            if want {
+                self.device(4 + 8 * usize::from(self.at.size)).store(self.next, Ordering::Relaxed);
+            }
+        } else {
+            self.device(0).store(if want { 0 } else { USED_NO_NOTIFY }, Ordering::Relaxed);
+        }
+        if want {
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    fn pending(&self) -> bool {
+        self.driver(2).load(Ordering::Relaxed) != self.next
+    }
+
+    fn base(&self) -> u32 {
+        u32::from(self.next)
+    }
+}

@@ -1,0 +1,187 @@
+//! Packets from a guest: [`mem::RxQueue`] over a driver's transmit ring.
+
+use crate::features::Features;
+use crate::queue::{Held, Running, Shared};
+use crate::ring::{Access, Chain, Fault, Memory, Virtqueue, dispatch};
+use arrayvec::ArrayVec;
+use mem::vnet::{self, DataValid};
+use mem::{BURST, Burst, Offload, RxQueue, Segment, gather, prefetch};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Shortest frame: an Ethernet header.
+const MIN_FRAME: usize = 14;
+/// Longest frame: a TCP segment of 64 KiB under its headers.
+const MAX_FRAME: usize = 65536 + 128;
+
+/// The queue at `index` of a port.
+pub(crate) struct GuestRx {
+    shared: Arc<Shared>,
+    index: usize,
+    /// Chains of the burst that is out, oldest first. Where there are any, the lease is ours.
+    taken: ArrayVec<Chain, BURST>,
+}
+
+impl GuestRx {
+    pub(crate) fn new(shared: Arc<Shared>, index: usize) -> Self {
+        Self { shared, index, taken: ArrayVec::new() }
+    }
+
+    /// Returns all chains taken to the driver.
+    fn give_back(running: &mut Running, taken: &mut ArrayVec<Chain, BURST>) {
+        let notify = dispatch!(&mut running.ring, ring => {
+            for chain in taken.drain(..) {
+                ring.complete(chain, 0);
+            }
+            ring.publish()
+        });
+        if notify {
+            running.notify();
+        }
+    }
+}
+
+impl RxQueue for GuestRx {
+    fn poll(&mut self, burst: &mut Burst, byte_budget: usize) -> usize {
+        debug_assert!(self.taken.is_empty() && burst.is_empty(), "a burst is still out");
+        if !self.taken.is_empty() || !self.shared.healthy() {
+            return 0;
+        }
+        let Ok(mut held) = self.shared.queues[self.index].try_lease() else { return 0 };
+        let Running { ring, memory, segments, features, .. } = &mut *held;
+        let taken = &mut self.taken;
+        let collected =
+            dispatch!(ring, r => collect(r, memory, segments, *features, byte_budget, taken, burst));
+        let malformed = match collected {
+            Ok(malformed) => malformed,
+            Err(fault) => {
+                self.shared.fail(&held, fault);
+                taken.clear();
+                burst.clear();
+                return 0;
+            }
+        };
+        held.count_malformed(malformed);
+        if !held.enabled {
+            // A disabled queue's packets are processed and discarded (vhost-user, "Ring states").
+            burst.clear();
+        }
+        if burst.is_empty() {
+            if !taken.is_empty() {
+                Self::give_back(&mut held, taken);
+            }
+            return 0;
+        }
+        std::mem::forget(held);
+        burst.len()
+    }
+
+    fn release(&mut self, burst: &mut Burst) {
+        burst.clear();
+        if self.taken.is_empty() {
+            return;
+        }
+        // SAFETY: `poll` took the lease and forgot it, as chains are out.
+        let mut held: Held<'_> = unsafe { self.shared.queues[self.index].resume() };
+        Self::give_back(&mut held, &mut self.taken);
+    }
+
+    fn event_fd(&self) -> BorrowedFd<'_> {
+        self.shared.queues[self.index].event_fd()
+    }
+
+    fn arm(&mut self) -> bool {
+        let queue = &self.shared.queues[self.index];
+        // Before the attempt: where the control thread has the lease, it reads this and wakes us after.
+        queue.armed.store(true, Ordering::SeqCst);
+        if !self.shared.healthy() {
+            return false;
+        }
+        let Ok(mut held) = queue.lease() else { return false };
+        let pending = dispatch!(&mut held.ring, ring => {
+            ring.want_kicks(true);
+            ring.pending()
+        });
+        pending || !held.kicked
+    }
+
+    fn disarm(&mut self) {
+        let queue = &self.shared.queues[self.index];
+        queue.armed.store(false, Ordering::SeqCst);
+        queue.drain_events();
+        if let Ok(mut held) = queue.lease() {
+            dispatch!(&mut held.ring, ring => ring.want_kicks(false));
+        }
+    }
+}
+
+impl Drop for GuestRx {
+    fn drop(&mut self) {
+        self.release(&mut Burst::default());
+    }
+}
+
+/// Takes chains and makes packets of them; returns how many were refused.
+fn collect<R: Virtqueue>(
+    ring: &mut R,
+    memory: &mut Memory,
+    segments: &mut Vec<Segment>,
+    features: Features,
+    byte_budget: usize,
+    taken: &mut ArrayVec<Chain, BURST>,
+    burst: &mut Burst,
+) -> Result<u64, Fault> {
+    segments.clear();
+    ring.look()?;
+    // First pass: descriptors to segments, and the headers on their way to the cache.
+    let mut ends: ArrayVec<(usize, usize), BURST> = ArrayVec::new();
+    let mut bytes = 0;
+    while !taken.is_full() && bytes < byte_budget.max(1) && Running::has_room(segments) {
+        let first = segments.len();
+        let Some(chain) = ring.take(Access::Read, memory, segments)? else { break };
+        if let Some(head) = segments.get(first) {
+            prefetch(head.as_ptr());
+        }
+        let len: usize = segments[first..].iter().map(Segment::len).sum();
+        bytes += len;
+        taken.push(chain);
+        ends.push((segments.len(), len));
+    }
+    // Second pass: headers.
+    let (mut first, mut malformed) = (0, 0);
+    for (chain, &(end, len)) in taken.iter().zip(&ends) {
+        let frame = if chain.ok { frame(&mut segments[first..end], len, features) } else { None };
+        let pushed = frame.is_some_and(|(segments, len, offload)| burst.push(segments, len, offload));
+        malformed += u64::from(!pushed);
+        first = end;
+    }
+    Ok(malformed)
+}
+
+/// The frame in a chain of `len` bytes, behind its header; None where the header lies or the length can't be.
+fn frame(chain: &mut [Segment], len: usize, features: Features) -> Option<(&[Segment], u32, Offload)> {
+    let header_len = features.header_len();
+    let frame_len = len.checked_sub(header_len).filter(|len| (MIN_FRAME..=MAX_FRAME).contains(len))? as u32;
+    // Without num_buffers, which means nothing here (5.1.6.2.1).
+    let mut header = [0; vnet::VNET_HEADER_SHORT];
+    gather(chain, 0, &mut header);
+    let offload =
+        vnet::parse(&header, frame_len as usize, features.finished_for_driver(), DataValid::Ignore).ok()?;
+    Some((skip(chain, header_len), frame_len, offload))
+}
+
+/// `segments` without their first `bytes`.
+pub(crate) fn skip(segments: &mut [Segment], mut bytes: usize) -> &mut [Segment] {
+    let mut first = 0;
+    while bytes > 0 && first < segments.len() {
+        let len = segments[first].len();
+        if bytes < len {
+            segments[first] = segments[first].slice(bytes, len - bytes);
+            break;
+        }
+        bytes -= len;
+        first += 1;
+    }
+    &mut segments[first..]
+}

@@ -1,0 +1,166 @@
+//! Packets to a guest: [`mem::TxQueue`] over a driver's receive ring.
+
+use crate::features::Features;
+use crate::lease::Taken;
+use crate::queue::{Running, Shared};
+use crate::ring::{Access, Chain, Fault, Memory, Virtqueue, dispatch};
+use crate::rx::skip;
+use arrayvec::ArrayVec;
+use mem::{Accepts, NoRoom, Offload, Room, Segment, TxQueue, prefetch, scatter, vnet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The queue at `index` of a port.
+pub(crate) struct GuestTx {
+    shared: Arc<Shared>,
+    index: usize,
+}
+
+impl GuestTx {
+    pub(crate) fn new(shared: Arc<Shared>, index: usize) -> Self {
+        Self { shared, index }
+    }
+}
+
+impl TxQueue for GuestTx {
+    fn accepts(&self) -> Accepts {
+        Features(self.shared.features.load(Ordering::Relaxed)).left_to_driver()
+    }
+
+    fn burst(&self, fill: &mut dyn FnMut(&mut dyn Room)) -> bool {
+        let lease = match self.shared.healthy() {
+            true => self.shared.queues[self.index].lease(),
+            false => Err(Taken::Closed),
+        };
+        let mut held = match lease {
+            Ok(held) if held.enabled => held,
+            Err(Taken::Busy) => return false,
+            _ => {
+                fill(&mut Down);
+                return true;
+            }
+        };
+        let Running { ring, memory, segments, features, .. } = &mut *held;
+        let (notify, malformed, fault) = dispatch!(ring, ring => {
+            let mut room = GuestRoom::new(ring, memory, segments, *features);
+            fill(&mut room);
+            let GuestRoom { malformed, fault, .. } = room;
+            (ring.publish(), malformed, fault)
+        });
+        if notify {
+            held.notify();
+        }
+        held.count_malformed(malformed);
+        if let Some(fault) = fault {
+            self.shared.fail(&held, fault);
+        }
+        true
+    }
+}
+
+/// Room in a queue that isn't there.
+struct Down;
+
+impl Room for Down {
+    fn reserve(&mut self, _: usize, _: &Offload) -> Result<&[Segment], NoRoom> {
+        Err(NoRoom::Down)
+    }
+}
+
+/// Room in a driver's receive ring.
+struct GuestRoom<'a, R> {
+    ring: &'a mut R,
+    memory: &'a mut Memory,
+    segments: &'a mut Vec<Segment>,
+    features: Features,
+    malformed: u64,
+    fault: Option<Fault>,
+}
+
+impl<'a, R: Virtqueue> GuestRoom<'a, R> {
+    fn new(
+        ring: &'a mut R,
+        memory: &'a mut Memory,
+        segments: &'a mut Vec<Segment>,
+        features: Features,
+    ) -> Self {
+        let fault = ring.look().err();
+        Self { ring, memory, segments, features, malformed: 0, fault }
+    }
+
+    /// Takes chains for `need` bytes into `segments` and completes them; how many they are.
+    fn take(&mut self, need: usize) -> Result<u16, NoRoom> {
+        // Chains of the packet, on the stack and bounded like the segments: each has at least one.
+        let mut chains: ArrayVec<Chain, MAX_BUFFERS> = ArrayVec::new();
+        let mut lens: ArrayVec<u32, MAX_BUFFERS> = ArrayVec::new();
+        let most = if self.features.has(Features::MRG_RXBUF) { MAX_BUFFERS } else { 1 };
+        let mut room = 0;
+        self.segments.clear();
+        while room < need {
+            if chains.len() == most || !Running::has_room(self.segments) {
+                self.ring.rewind(&chains);
+                return Err(NoRoom::TooLong);
+            }
+            let first = self.segments.len();
+            let chain = match self.ring.take(Access::Write, self.memory, self.segments) {
+                Ok(Some(chain)) => chain,
+                Ok(None) => {
+                    self.ring.rewind(&chains);
+                    return Err(NoRoom::Full);
+                }
+                Err(fault) => {
+                    self.fault = Some(fault);
+                    return Err(NoRoom::Down);
+                }
+            };
+            chains.push(chain);
+            if !chain.ok {
+                // It goes back empty, in order, and with it what was taken for the packet before.
+                self.malformed += 1;
+                chains.drain(..).for_each(|c| self.ring.complete(c, 0));
+                lens.clear();
+                self.segments.clear();
+                room = 0;
+                continue;
+            }
+            prefetch(self.segments[first].as_ptr());
+            let len: usize = self.segments[first..].iter().map(Segment::len).sum();
+            lens.push(len.min(need - room) as u32);
+            room += len;
+        }
+        for (chain, len) in chains.iter().zip(&lens) {
+            self.ring.complete(*chain, *len);
+        }
+        Ok(chains.len() as u16)
+    }
+}
+
+/// Buffers that one packet may take: a full-sized segment in buffers of 512 bytes.
+const MAX_BUFFERS: usize = 130;
+
+impl<R: Virtqueue> Room for GuestRoom<'_, R> {
+    fn reserve(&mut self, len: usize, offload: &Offload) -> Result<&[Segment], NoRoom> {
+        if self.fault.is_some() {
+            return Err(NoRoom::Down);
+        }
+        let header_len = self.features.header_len();
+        let buffers = self.take(header_len + len)?;
+        let mut header = vnet::build(offload);
+        header[10..].copy_from_slice(&buffers.to_le_bytes());
+        scatter(&header[..header_len], self.segments, 0);
+        Ok(trim(skip(self.segments, header_len), len))
+    }
+}
+
+/// The first `len` bytes of `segments`.
+fn trim(segments: &mut [Segment], len: usize) -> &[Segment] {
+    let mut left = len;
+    for (i, segment) in segments.iter_mut().enumerate() {
+        if segment.len() >= left {
+            *segment = segment.slice(0, left);
+            return &segments[..=i];
+        }
+        left -= segment.len();
+    }
+    segments
+}
