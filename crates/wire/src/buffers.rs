@@ -1,15 +1,16 @@
-//! Memory of our own for frames, for sockets that copy.
+//! Memory for frames, our own or shared with the kernel.
 
 use mem::Segment;
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use std::io;
-use std::ptr;
+use std::os::fd::BorrowedFd;
+use std::ptr::{self, NonNull};
 
 /// Bytes of the longest frame a socket gives or takes: an IPv6 packet of 40 + 65535 bytes behind an Ethernet
 /// header and two tags.
 pub(crate) const MAX_FRAME: usize = 14 + 8 + 40 + 65535;
 
-/// Anonymous memory, of which the kernel provides the pages that get written to.
+/// A mapping, of which the kernel provides the pages that get written to.
 pub(crate) struct Memory {
     base: *mut u8,
     len: usize,
@@ -27,6 +28,25 @@ impl Memory {
         let base =
             unsafe { mmap_anonymous(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags)? };
         Ok(Self { base: base.cast(), len })
+    }
+
+    /// Maps `len` bytes from `offset` of a socket's rings.
+    pub(crate) fn shared(socket: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<Self> {
+        let flags = MapFlags::SHARED | MapFlags::POPULATE;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let base =
+            unsafe { mmap(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags, socket, offset)? };
+        Ok(Self { base: base.cast(), len })
+    }
+
+    /// The address of `count` values at `offset`. Valid as long as the memory is.
+    ///
+    /// # Panics
+    /// Where they lie outside or are not aligned.
+    pub(crate) fn at<T>(&self, offset: usize, count: usize) -> NonNull<T> {
+        let pointer = self.segment(offset, count * size_of::<T>()).as_ptr().cast::<T>();
+        assert!(pointer.is_aligned(), "not aligned");
+        NonNull::new(pointer).expect("a mapping is not at address 0")
     }
 
     /// The bytes `offset..offset + len`. Valid as long as the memory is.

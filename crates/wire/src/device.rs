@@ -36,6 +36,24 @@ impl Device {
         &self.name
     }
 
+    /// The device with that interface index, in the same namespace.
+    pub(crate) fn by_index(&self, index: i32) -> io::Result<Self> {
+        let request = self.ioctl_with(libc::SIOCGIFNAME, |request| request.ifr_ifru.ifru_ifindex = index)?;
+        Ok(Self { name: name_of(&request), control: self.control.try_clone()? })
+    }
+
+    /// Asks the driver; `words` starts with ethtool's command.
+    ///
+    /// # Safety
+    /// The command answers no more than `words` has room for.
+    pub(crate) unsafe fn ethtool(&self, words: &mut [u32]) -> io::Result<()> {
+        let mut request = request(&self.name)?;
+        request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
+        // SAFETY: takes an ifreq; what that points to has room, as the caller promises.
+        unsafe { sys::ioctl(self.control.as_fd(), libc::SIOCETHTOOL as libc::Ioctl, &mut request)? };
+        Ok(())
+    }
+
     /// Its state now; `ENODEV` where there is no such device.
     pub(crate) fn link(&self) -> io::Result<Link> {
         // SAFETY: the kernel fills the union's member that belongs to the request.

@@ -10,15 +10,19 @@
 mod buffers;
 mod device;
 mod error;
+mod ethtool;
 mod events;
 mod lease;
 mod namespace;
+mod netlink;
 mod packet;
 mod state;
 mod sys;
 mod tap;
 mod watch;
+mod xdp;
 
 pub use error::Error;
 pub use packet::{PacketPort, open_packet};
 pub use tap::{TapPort, open_tap};
+pub use xdp::{XdpPort, open_xdp};

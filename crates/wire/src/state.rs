@@ -82,3 +82,57 @@ impl<T: Clone> Follower<T> {
         }
     }
 }
+
+/// Hands one value to a queue, which looks without a lock while there is none.
+#[derive(Debug)]
+pub(crate) struct Mailbox<T> {
+    full: AtomicBool,
+    value: Mutex<Option<T>>,
+}
+
+impl<T> Default for Mailbox<T> {
+    fn default() -> Self {
+        Self { full: AtomicBool::new(false), value: Mutex::new(None) }
+    }
+}
+
+impl<T> Mailbox<T> {
+    /// Puts a value in, in the place of one not taken.
+    pub(crate) fn put(&self, value: T) {
+        *self.value.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
+        self.full.store(true, Release);
+    }
+
+    /// Takes the value that is in, if there is one.
+    pub(crate) fn take(&self) -> Option<T> {
+        if !self.full.load(Relaxed) || !self.full.swap(false, Acquire) {
+            return None;
+        }
+        self.value.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_follower_sees_the_latest() {
+        let current = Current::new(1);
+        let mut follower = Follower::new(&current);
+        current.replace(2);
+        current.replace(3);
+        assert_eq!(follower.value, 1);
+        follower.follow(&current);
+        assert_eq!((follower.value, current.get()), (3, 3));
+    }
+
+    #[test]
+    fn a_mailbox_gives_the_latest_once() {
+        let mailbox = Mailbox::default();
+        assert_eq!(mailbox.take(), None);
+        mailbox.put(1);
+        mailbox.put(2);
+        assert_eq!((mailbox.take(), mailbox.take()), (Some(2), None));
+    }
+}

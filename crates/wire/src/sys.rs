@@ -21,6 +21,16 @@ unsafe impl Plain for libc::sockaddr_ll {}
 unsafe impl Plain for libc::sockaddr_nl {}
 // SAFETY: integers only.
 unsafe impl Plain for libc::tpacket_stats {}
+// SAFETY: integers only.
+unsafe impl Plain for libc::sockaddr_xdp {}
+// SAFETY: integers only.
+unsafe impl Plain for libc::xdp_mmap_offsets {}
+// SAFETY: integers only.
+unsafe impl Plain for libc::xdp_options {}
+// SAFETY: integers only.
+unsafe impl Plain for libc::xdp_statistics {}
+// SAFETY: integers, one of them an address that only the kernel follows.
+unsafe impl Plain for libc::xdp_umem_reg {}
 // SAFETY: an integer and a pointer that only the kernel follows.
 unsafe impl Plain for libc::sock_fprog {}
 

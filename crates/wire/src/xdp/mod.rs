@@ -1,0 +1,267 @@
+//! AF_XDP: frames straight from and to the driver, in memory shared with it where the driver can.
+
+mod bpf;
+mod program;
+mod ring;
+mod rx;
+mod socket;
+mod tx;
+
+use crate::device::{Device, Link};
+use crate::error::{Context, Error};
+use crate::ethtool::{self, Channels};
+use crate::events::Events;
+use crate::lease::Lease;
+use crate::netlink;
+use crate::state::{Mailbox, State};
+use crate::watch::Watch;
+use bpf::{LoadError, Mode};
+use mem::{Opened, Port, PortStatus, RxQueue, TxQueue};
+use program::{Filter, Ours};
+use rx::XdpRx;
+use socket::{FITS, RxRings, TxRings, Xsk};
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tx::{Sender, XdpTx};
+
+/// An AF_XDP port. It has as many queue pairs as the device.
+#[derive(Clone, Debug)]
+pub struct XdpPort {
+    /// Name of a network device in the calling thread's network namespace.
+    pub device: String,
+    /// The addresses that are ours: packets to them, sent to the device's link-layer address, and ARP and
+    /// neighbour discovery for them. Everything else stays with the kernel.
+    pub addresses: Vec<IpAddr>,
+    /// Take everything that arrives, whatever its destination or VLAN: the device is ours alone.
+    pub all: bool,
+}
+
+/// Bytes of Ethernet header and two VLAN tags, which come on top of the MTU.
+const HEADERS: u32 = 14 + 8;
+
+/// One queue of the device.
+struct Queue {
+    /// The socket of now.
+    xsk: Mutex<Arc<Xsk>>,
+    events: Events,
+    /// Rings for the receiving and the sending half to change over to.
+    rx: Mailbox<RxRings>,
+    tx: Mailbox<TxRings>,
+}
+
+impl Queue {
+    fn xsk(&self) -> MutexGuard<'_, Arc<Xsk>> {
+        self.xsk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The program on the device.
+struct Attachment {
+    map: OwnedFd,
+    link: bpf::Link,
+}
+
+struct Xdp {
+    device: Arc<Device>,
+    state: Arc<State>,
+    queues: Arc<[Queue]>,
+    mode: Mode,
+    _watch: Watch,
+}
+
+/// Opens AF_XDP sockets on all queues of a device, and attaches the program that tells ours from the host's
+/// frames. Both go with the port, and with the process. The program runs in the driver where that can, and
+/// frames are not copied where it can do that too.
+///
+/// The device may go down, vanish and come back under its name: the port is down in between.
+///
+/// # Errors
+/// [`Error`]: no such device, no permission (CAP_NET_ADMIN, CAP_BPF, CAP_NET_RAW), another XDP program on the
+/// device, its MTU too large, a veth whose peer leaves checksums unfinished.
+pub fn open_xdp(port: &XdpPort) -> Result<Opened, Error> {
+    let name = port.device.as_str();
+    let device = Arc::new(Device::new(name).context(name, "use this device name")?);
+    let link = device.link().context(name, "find the device")?;
+    check_peer(&device)?;
+    let channels = ethtool::channels(&device).context(name, "count the device's queues")?;
+    let opening = Opening { port: port.clone(), several: link.mtu + HEADERS > FITS as u32, channels };
+    let (attachment, rings) = opening.open(&link)?;
+
+    let state = Arc::new(State::default());
+    state.set_up(link.up);
+    let mode = attachment.link.mode;
+    let mut queues = Vec::new();
+    let (mut receivers, mut senders) = (Vec::new(), Vec::new());
+    for (rx, tx) in rings {
+        let events = Events::new().context(name, "watch a socket")?;
+        events.watch(rx.xsk.socket.as_fd()).context(name, "watch a socket")?;
+        let xsk = Mutex::new(rx.xsk.clone());
+        queues.push(Queue { xsk, events, rx: Mailbox::default(), tx: Mailbox::default() });
+        receivers.push(rx);
+        senders.push(tx);
+    }
+    let queues: Arc<[Queue]> = queues.into();
+    let rx = receivers.into_iter().enumerate().map(|(index, rings)| {
+        Box::new(XdpRx::new(queues.clone(), index, state.clone(), rings)) as Box<dyn RxQueue>
+    });
+    // Where the device has fewer queues to send by, the other sockets only receive.
+    let tx = senders.into_iter().take(channels.tx as usize).enumerate().map(|(index, rings)| {
+        let sender = Lease::new(Sender::new(state.clone(), rings, opening.several));
+        Arc::new(XdpTx { queues: queues.clone(), index, sender }) as Arc<dyn TxQueue>
+    });
+    let (rx, tx) = (rx.collect(), tx.collect());
+    let changed = follow(opening, link, attachment, queues.clone(), state.clone());
+    let watch = Watch::start(device.clone(), changed).context(name, "watch the device")?;
+    Ok(Opened { port: Arc::new(Xdp { device, state, queues, mode, _watch: watch }), rx, tx })
+}
+
+/// AF_XDP hands over bytes only: a checksum that a veth's peer left for the device to complete stays wrong.
+fn check_peer(device: &Device) -> Result<(), Error> {
+    if !ethtool::is_veth(device) {
+        return Ok(());
+    }
+    let peer = netlink::linked(device).context(device.name(), "find the other end of the pair")?;
+    match peer.filter(|peer| ethtool::finishes_checksums(peer).unwrap_or(false)) {
+        Some(peer) => {
+            Err(Error::PeerChecksums { device: device.name().to_owned(), peer: peer.name().to_owned() })
+        }
+        None => {
+            tracing::warn!(
+                device = device.name(),
+                "AF_XDP on a veth: its peer must not leave checksums and VLAN tags to the device: \
+                 run `ethtool -K PEER tx off txvlan off` there"
+            );
+            Ok(())
+        }
+    }
+}
+
+/// How the port is opened, first and again.
+struct Opening {
+    port: XdpPort,
+    /// Whether packets may take several frames.
+    several: bool,
+    channels: Channels,
+}
+
+impl Opening {
+    fn open(&self, link: &Link) -> Result<(Attachment, Vec<(RxRings, TxRings)>), Error> {
+        let name = self.port.device.as_str();
+        let queues = self.channels.rx.max(self.channels.tx);
+        let map = bpf::create_xskmap(queues).map_err(|error| self.lacking(error, "create the XSKMAP"))?;
+        let program = self.load(&map, link)?;
+        let attached =
+            bpf::Link::attach(program.as_fd(), link.index).context(name, "attach the XDP program")?;
+        let mut rings = Vec::new();
+        for queue in 0..queues {
+            let pair = socket::open(link.index, queue, self.several);
+            let pair = pair.map_err(|error| self.refused(error, link))?;
+            bpf::set_socket(map.as_fd(), queue, pair.0.xsk.socket.as_fd())
+                .context(name, "fill the XSKMAP")?;
+            rings.push(pair);
+        }
+        Ok((Attachment { map, link: attached }, rings))
+    }
+
+    fn load(&self, map: &OwnedFd, link: &Link) -> Result<OwnedFd, Error> {
+        let XdpPort { device, addresses, all } = &self.port;
+        let filter = Filter { mac: link.mac, addresses: addresses.clone(), all: *all };
+        let code = program::assemble(&filter, Ours::Redirect { map: map.as_raw_fd() });
+        bpf::load_program(&code, self.several).map_err(|error| match error {
+            LoadError::System(error) => self.refused(error, link),
+            LoadError::Refused(log) => Error::Program { device: device.clone(), log },
+        })
+    }
+
+    /// Puts a program for the device's address of now in the place of the one attached.
+    fn reload(&self, attachment: &Attachment, link: &Link) -> Result<(), Error> {
+        let program = self.load(&attachment.map, link)?;
+        attachment.link.replace(program.as_fd()).context(&self.port.device, "replace the XDP program")
+    }
+
+    /// What an older kernel means by refusing: several frames to a packet.
+    fn refused(&self, error: io::Error, link: &Link) -> Error {
+        if self.several && error.raw_os_error() == Some(libc::EINVAL) {
+            let limit = FITS as u32 - HEADERS;
+            return Error::Mtu { device: self.port.device.clone(), mtu: link.mtu, limit };
+        }
+        self.lacking(error, "open an AF_XDP socket")
+    }
+
+    fn lacking(&self, source: io::Error, what: &'static str) -> Error {
+        let device = self.port.device.clone();
+        match source.raw_os_error() {
+            Some(libc::ENOSYS) => Error::Kernel { device, option: "bpf(2): CONFIG_BPF_SYSCALL" },
+            Some(libc::EAFNOSUPPORT) => Error::Kernel { device, option: "AF_XDP: CONFIG_XDP_SOCKETS" },
+            _ => Error::System { device, what, source },
+        }
+    }
+}
+
+/// Keeps port and program what the device is, and opens all again when the device came back.
+fn follow(
+    opening: Opening,
+    mut known: Link,
+    attachment: Attachment,
+    queues: Arc<[Queue]>,
+    state: Arc<State>,
+) -> impl FnMut(Option<Link>) + Send + 'static {
+    let mut attachment = Some(attachment);
+    move |link| {
+        let Some(link) = link else { return state.set_up(false) };
+        let result = if link.index != known.index {
+            // What was attached is gone with the device.
+            attachment = None;
+            opening.open(&link).and_then(|(attached, rings)| {
+                attachment = Some(attached);
+                replace(&queues, rings, &state).context(&opening.port.device, "watch a socket")
+            })
+        } else if let Some(attachment) = attachment.as_ref().filter(|_| link.mac != known.mac) {
+            opening.reload(attachment, &link)
+        } else {
+            Ok(())
+        };
+        match result {
+            Ok(()) => known = link,
+            Err(error) => {
+                tracing::warn!(device = opening.port.device, %error, "cannot follow the device's change");
+            }
+        }
+        state.set_up(link.up && link.index == known.index);
+    }
+}
+
+/// Hands new rings to the queues.
+fn replace(queues: &[Queue], rings: Vec<(RxRings, TxRings)>, state: &State) -> io::Result<()> {
+    for (queue, (rx, tx)) in queues.iter().zip(rings) {
+        let mut xsk = queue.xsk();
+        state.lost.add(xsk.drops() as usize);
+        queue.events.forget(xsk.socket.as_fd());
+        queue.events.watch(rx.xsk.socket.as_fd())?;
+        *xsk = rx.xsk.clone();
+        queue.rx.put(rx);
+        queue.tx.put(tx);
+    }
+    Ok(())
+}
+
+impl Port for Xdp {
+    fn status(&self) -> PortStatus {
+        let link = self.device.link();
+        let zero_copy = self.queues.iter().all(|queue| queue.xsk().zero_copy());
+        let mode = if self.mode == Mode::Native { "native" } else { "generic" };
+        PortStatus {
+            up: self.state.up(),
+            features: vec!["af-xdp".into(), mode.into(), if zero_copy { "zero-copy" } else { "copy" }.into()],
+            queues: self.queues.len() as u16,
+            fault: link.as_ref().err().map(|error| format!("device {}: {error}", self.device.name())),
+            malformed: self.state.malformed.get(),
+            lost: self.state.lost.get() + self.queues.iter().map(|queue| queue.xsk().drops()).sum::<u64>(),
+            refused: self.state.refused.get(),
+            mtu: link.as_ref().ok().map(|link| link.mtu.min(u16::MAX.into()) as u16),
+            mac: link.ok().map(|link| link.mac),
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Opening AF_XDP sockets: frame memory, the four rings, binding to a device's queue.
+
+use super::ring::{Consumer, Producer};
+use crate::buffers::Memory;
+use crate::sys::{self, get, set};
+use std::io;
+use std::mem::zeroed;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+/// Bytes of a frame of the memory shared with the kernel: a page, which every driver takes.
+pub(crate) const CHUNK: usize = 4096;
+
+/// Bytes at the start of a received frame that the kernel keeps to itself (XDP_PACKET_HEADROOM).
+const KEPT: usize = 256;
+
+/// Bytes of a packet that fit one frame when received.
+pub(crate) const FITS: usize = CHUNK - KEPT;
+
+/// Frames to receive into, as many as entries in the fill and receive rings.
+const RX_FRAMES: u32 = 2048;
+
+/// Frames to send from, as many as entries in the transmit and completion rings.
+const TX_FRAMES: u32 = 1024;
+
+/// Bytes of socket buffer that hold what all frames to send are charged with where the kernel copies them.
+const BUFFER: libc::c_int = TX_FRAMES as libc::c_int * 4 * CHUNK as libc::c_int;
+
+/// A socket and the memory its rings refer to. The socket is closed before the memory is unmapped.
+pub(crate) struct Xsk {
+    pub socket: OwnedFd,
+    pub frames: Memory,
+}
+
+/// What receiving takes.
+pub(crate) struct RxRings {
+    pub xsk: Arc<Xsk>,
+    pub fill: Producer<u64>,
+    pub rx: Consumer<libc::xdp_desc>,
+}
+
+/// What sending takes.
+pub(crate) struct TxRings {
+    pub xsk: Arc<Xsk>,
+    pub completion: Consumer<u64>,
+    pub tx: Producer<libc::xdp_desc>,
+    /// Offsets of the frames that are not on their way; never more than it was made for.
+    pub free: Vec<u64>,
+}
+
+/// Opens a socket on queue `queue` of the interface `index`, all frames to receive into with the kernel;
+/// `several`: packets may take several frames (since 6.6).
+pub(crate) fn open(index: i32, queue: u32, several: bool) -> io::Result<(RxRings, TxRings)> {
+    let socket = sys::socket(libc::AF_XDP, libc::SOCK_RAW, 0)?;
+    let frames = Memory::new((RX_FRAMES + TX_FRAMES) as usize * CHUNK)?;
+    let fd = socket.as_fd();
+    let area = frames.segment(0, (RX_FRAMES + TX_FRAMES) as usize * CHUNK);
+    // SAFETY: zeros are a valid xdp_umem_reg.
+    let mut memory: libc::xdp_umem_reg = unsafe { zeroed() };
+    memory.addr = area.as_ptr() as u64;
+    memory.len = area.len() as u64;
+    memory.chunk_size = CHUNK as u32;
+    set(fd, libc::SOL_XDP, libc::XDP_UMEM_REG, &memory)?;
+    for (ring, size) in [
+        (libc::XDP_UMEM_FILL_RING, RX_FRAMES),
+        (libc::XDP_UMEM_COMPLETION_RING, TX_FRAMES),
+        (libc::XDP_RX_RING, RX_FRAMES),
+        (libc::XDP_TX_RING, TX_FRAMES),
+    ] {
+        set(fd, libc::SOL_XDP, ring, &(size as libc::c_int))?;
+    }
+    set(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &BUFFER)
+        .or_else(|_| set(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &BUFFER))?;
+
+    let offsets: libc::xdp_mmap_offsets = get(fd, libc::SOL_XDP, libc::XDP_MMAP_OFFSETS)?;
+    let mut fill = Producer::map(fd, libc::XDP_UMEM_PGOFF_FILL_RING, &offsets.fr, RX_FRAMES)?;
+    let completion = Consumer::map(fd, libc::XDP_UMEM_PGOFF_COMPLETION_RING, &offsets.cr, TX_FRAMES)?;
+    let rx = Consumer::map(fd, libc::XDP_PGOFF_RX_RING as u64, &offsets.rx, RX_FRAMES)?;
+    let tx = Producer::map(fd, libc::XDP_PGOFF_TX_RING as u64, &offsets.tx, TX_FRAMES)?;
+    for frame in 0..RX_FRAMES {
+        fill.push(u64::from(frame) * CHUNK as u64);
+    }
+    fill.publish();
+    bind(&socket, index, queue, several)?;
+
+    let free = (RX_FRAMES..RX_FRAMES + TX_FRAMES).map(|frame| u64::from(frame) * CHUNK as u64).collect();
+    let xsk = Arc::new(Xsk { socket, frames });
+    Ok((RxRings { xsk: xsk.clone(), fill, rx }, TxRings { xsk, completion, tx, free }))
+}
+
+/// Binds without copies where the driver can, else with.
+fn bind(socket: &OwnedFd, index: i32, queue: u32, several: bool) -> io::Result<()> {
+    // SAFETY: zeros are a valid sockaddr_xdp.
+    let mut address: libc::sockaddr_xdp = unsafe { zeroed() };
+    address.sxdp_family = libc::AF_XDP as u16;
+    address.sxdp_flags = libc::XDP_USE_NEED_WAKEUP | if several { libc::XDP_USE_SG } else { 0 };
+    address.sxdp_ifindex = index as u32;
+    address.sxdp_queue_id = queue;
+    sys::bind(socket.as_fd(), &address)
+}
+
+impl Xsk {
+    /// Frames dropped on the way to us since the socket was opened.
+    pub(crate) fn drops(&self) -> u64 {
+        get::<libc::xdp_statistics>(self.socket.as_fd(), libc::SOL_XDP, libc::XDP_STATISTICS)
+            .map_or(0, |statistics| statistics.rx_dropped + statistics.rx_ring_full)
+    }
+
+    /// Whether the driver works on our frames without copies.
+    pub(crate) fn zero_copy(&self) -> bool {
+        get::<libc::xdp_options>(self.socket.as_fd(), libc::SOL_XDP, libc::XDP_OPTIONS)
+            .is_ok_and(|options| options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0)
+    }
+}

@@ -1,0 +1,114 @@
+//! Sending by AF_XDP: frames are filled in place, then put into the transmit ring.
+
+use super::Queue;
+use super::rx::PARTS;
+use super::socket::{CHUNK, TxRings};
+use crate::lease::Lease;
+use crate::state::State;
+use arrayvec::ArrayVec;
+use mem::{Accepts, NoRoom, Offload, Room, Segment, TxQueue};
+use rustix::io::Errno;
+use rustix::net::{SendFlags, send};
+use std::sync::Arc;
+
+/// Calls to the kernel after a burst at most; where it copies, it takes 32 packets a call.
+const KICKS: usize = 8;
+
+/// The sending half.
+pub(super) struct XdpTx {
+    pub queues: Arc<[Queue]>,
+    pub index: usize,
+    pub sender: Lease<Sender>,
+}
+
+impl TxQueue for XdpTx {
+    fn accepts(&self) -> Accepts {
+        Accepts::default()
+    }
+
+    fn burst(&self, fill: &mut dyn FnMut(&mut dyn Room)) -> bool {
+        let run = |sender: &mut Sender| {
+            if let Some(rings) = self.queues[self.index].tx.take() {
+                sender.rings = rings;
+            }
+            sender.reclaim();
+            fill(sender);
+            sender.send();
+        };
+        self.sender.with(run).is_some()
+    }
+}
+
+/// The rings, and the packet reserved last.
+pub(super) struct Sender {
+    state: Arc<State>,
+    rings: TxRings,
+    /// Bytes of the longest packet.
+    longest: usize,
+    parts: ArrayVec<Segment, PARTS>,
+}
+
+impl Sender {
+    /// A sender of packets in one frame each, or in `several`.
+    pub(super) fn new(state: Arc<State>, rings: TxRings, several: bool) -> Self {
+        // One frame less than the kernel's limit: it may need one for itself.
+        let longest = if several { CHUNK * (PARTS - 1) } else { CHUNK };
+        Self { state, rings, longest, parts: ArrayVec::new() }
+    }
+
+    /// Takes back the frames of packets that were sent.
+    fn reclaim(&mut self) {
+        let TxRings { completion, free, .. } = &mut self.rings;
+        let done = completion.available();
+        if done > 0 {
+            free.extend((0..done).map(|i| completion.peek(i) & !(CHUNK as u64 - 1)));
+            completion.advance(done);
+        }
+    }
+
+    /// Publishes what was reserved and tells the kernel where it has to be told.
+    fn send(&mut self) {
+        let Self { state, rings: TxRings { xsk, tx, .. }, .. } = self;
+        tx.publish();
+        for _ in 0..KICKS {
+            if tx.is_drained() || !tx.needs_wakeup() {
+                return;
+            }
+            match send(&xsk.socket, &[], SendFlags::DONTWAIT) {
+                // EAGAIN: there is more than one call takes.
+                Ok(_) | Err(Errno::AGAIN) => {}
+                // The device's queue dropped one.
+                Err(Errno::BUSY) => state.refused.add(1),
+                // Down, or gone: what is in the ring goes with the next burst, or not at all.
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+impl Room for Sender {
+    fn reserve(&mut self, len: usize, _offload: &Offload) -> Result<&[Segment], NoRoom> {
+        if !self.state.up() {
+            return Err(NoRoom::Down);
+        }
+        if len > self.longest {
+            return Err(NoRoom::TooLong);
+        }
+        let TxRings { xsk, tx, free, .. } = &mut self.rings;
+        if free.len() < len.div_ceil(CHUNK) {
+            return Err(NoRoom::Full);
+        }
+        self.parts.clear();
+        let mut left = len;
+        while left > 0 {
+            let Some(frame) = free.pop() else { break };
+            let part = left.min(CHUNK);
+            left -= part;
+            let options = if left > 0 { libc::XDP_PKT_CONTD } else { 0 };
+            // There is room: the ring has as many entries as there are frames.
+            tx.push(libc::xdp_desc { addr: frame, len: part as u32, options });
+            self.parts.push(xsk.frames.segment(frame as usize, part));
+        }
+        Ok(&self.parts)
+    }
+}

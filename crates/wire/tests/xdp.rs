@@ -1,0 +1,246 @@
+//! AF_XDP on veth pairs, with the kernel's own TCP at the far ends and the host's at the near one.
+
+mod common;
+
+use common::{
+    Bridge, Net, came, eventually, experimental, frame, isolate, output, pair, receive, run, send, tcp_echo,
+    veth,
+};
+use mem::{NoRoom, Offload, Opened};
+use std::net::IpAddr;
+use std::os::fd::AsRawFd;
+use wire::{Error, PacketPort, XdpPort, open_packet, open_xdp};
+
+fn config(device: &str, addresses: &[&str], all: bool) -> XdpPort {
+    let addresses = addresses.iter().map(|a| a.parse::<IpAddr>().unwrap()).collect();
+    XdpPort { device: device.into(), addresses, all }
+}
+
+/// A port that gets everything.
+fn open(device: &str) -> Opened {
+    open_xdp(&config(device, &[], true)).unwrap()
+}
+
+/// A packet socket at the far end of the pair.
+fn open_at(net: &Net) -> Opened {
+    net.inside(|| open_packet(&PacketPort { device: "eth0".into(), queues: 1 }).unwrap()).join().unwrap()
+}
+
+/// A veth pair whose far end completes its checksums.
+fn veth_for_xdp(device: &str, addresses: &[&str]) -> Net {
+    let net = veth(device, addresses);
+    net.exec("ethtool -K eth0 tx off txvlan off");
+    net
+}
+
+#[test]
+fn tcp_passes_between_two_devices() {
+    isolate();
+    let a = veth_for_xdp("wa", &["10.0.0.1/24", "fd00::1/64"]);
+    let b = veth_for_xdp("wb", &["10.0.0.2/24", "fd00::2/64"]);
+    let _bridge = Bridge::new(open("wa"), open("wb"));
+    tcp_echo(&a, &b, "10.0.0.2", 4 << 20);
+    tcp_echo(&a, &b, "fd00::2", 4 << 20);
+}
+
+#[test]
+fn the_host_keeps_its_own_traffic() {
+    isolate();
+    let net = veth_for_xdp("wa", &["10.0.0.2/24", "fd00::2/64"]);
+    run("sysctl -qw net.ipv6.conf.wa.disable_ipv6=0 net.ipv6.conf.wa.accept_dad=0");
+    run("ip addr add 10.0.0.1/24 dev wa");
+    run("ip addr add fd00::1/64 dev wa nodad");
+    let mut port = open_xdp(&config("wa", &["10.0.0.9", "fd00::9"], false)).unwrap();
+    // To the host's addresses: answered by the kernel, both through neighbour discovery and ping.
+    net.exec("ping -c 1 -W 10 10.0.0.1");
+    net.exec("ping -c 1 -W 10 fd00::1");
+    let mut burst = mem::Burst::new();
+    assert_eq!(port.rx[0].poll(&mut burst, 1 << 20), 0, "the host's traffic came to us");
+    // To ours: nobody answers, but the question comes to us.
+    let asks = |target: &'static str| {
+        net.inside(move || _ = std::process::Command::new("ping").args(["-c1", "-W1", target]).output())
+    };
+    let pings = [asks("10.0.0.9"), asks("fd00::9")];
+    receive(&mut *port.rx[0], |frame| frame[12..14] == [0x08, 0x06] && frame[38..42] == [10, 0, 0, 9]);
+    receive(&mut *port.rx[0], |frame| frame[12..14] == [0x86, 0xdd] && frame[54] == 135 && frame[77] == 9);
+    pings.into_iter().for_each(|ping| ping.join().unwrap());
+}
+
+#[test]
+fn frames_arrive_as_they_were_sent() {
+    isolate();
+    let net = veth_for_xdp("wa", &[]);
+    let (mut here, mut there) = (open("wa"), open_at(&net));
+    let mut tagged = frame(b"tagged");
+    tagged.splice(12..12, [0x81, 0x00, 0xe0, 0x07]);
+    for sent in [frame(b"short"), frame(&[0xa5; 1500]), tagged] {
+        send(&*there.tx[0], &sent, Offload::default()).unwrap();
+        assert_eq!(receive(&mut *here.rx[0], experimental).0, sent);
+        send(&*here.tx[0], &sent, Offload::default()).unwrap();
+        assert_eq!(receive(&mut *there.rx[0], experimental).0, sent);
+    }
+}
+
+#[test]
+fn every_frame_of_memory_comes_back() {
+    isolate();
+    let net = veth_for_xdp("wa", &[]);
+    let (mut here, mut there) = (open("wa"), open_at(&net));
+    // More than there are frames, either way.
+    for i in 0..5000u32 {
+        let sent = frame(&i.to_be_bytes());
+        send(&*there.tx[0], &sent, Offload::default()).unwrap();
+        assert_eq!(receive(&mut *here.rx[0], experimental).0, sent);
+        send(&*here.tx[0], &sent, Offload::default()).unwrap();
+        assert_eq!(receive(&mut *there.rx[0], experimental).0, sent);
+    }
+}
+
+#[test]
+fn a_burst_goes_out_whole() {
+    isolate();
+    let net = veth_for_xdp("wa", &[]);
+    let (here, mut there) = (open("wa"), open_at(&net));
+    here.tx[0].burst(&mut |room| {
+        for i in 0..200 {
+            let sent = frame(&[i; 1400]);
+            mem::scatter(&sent, room.reserve(sent.len(), &Offload::default()).unwrap(), 0);
+        }
+    });
+    for i in 0..200 {
+        assert_eq!(receive(&mut *there.rx[0], experimental).0[14..], [i; 1400]);
+    }
+}
+
+#[test]
+fn jumbo_frames_take_several_buffers() {
+    isolate();
+    let net = veth_for_xdp("wa", &[]);
+    run("ip link set wa mtu 9000");
+    net.exec("ip link set eth0 mtu 9000");
+    let (mut here, mut there) = (open("wa"), open_at(&net));
+    for len in [60, 3840, 3841, 4096, 4097, 9014] {
+        let sent = frame(&(0..len - 14).map(|i| i as u8).collect::<Vec<_>>());
+        send(&*there.tx[0], &sent, Offload::default()).unwrap();
+        assert_eq!(receive(&mut *here.rx[0], experimental).0, sent);
+        send(&*here.tx[0], &sent, Offload::default()).unwrap();
+        assert_eq!(receive(&mut *there.rx[0], experimental).0, sent);
+    }
+}
+
+#[test]
+fn all_queues_of_the_device_are_served() {
+    isolate();
+    let net = Net::new();
+    run(&format!("ip link add wa numrxqueues 2 numtxqueues 2 type veth peer name eth0 netns {}", net.name()));
+    net.exec("ip link set eth0 up");
+    run("ip link set wa up");
+    let mut here = open("wa");
+    assert_eq!((here.rx.len(), here.tx.len(), here.port.status().queues), (2, 2, 2));
+    let mut there = open_at(&net);
+    for tx in &here.tx {
+        eventually("a frame gets out", || {
+            let _ = send(&**tx, &frame(b"hello"), Offload::default());
+            came(&mut there.rx)
+        });
+    }
+    eventually("a frame gets in", || {
+        let _ = send(&*there.tx[0], &frame(b"hello"), Offload::default());
+        came(&mut here.rx)
+    });
+}
+
+#[test]
+fn status_is_that_of_the_device() {
+    isolate();
+    let _net = veth_for_xdp("wa", &[]);
+    run("ip link set wa address 02:00:00:00:00:77 mtu 1400");
+    let status = open("wa").port.status();
+    assert_eq!(status.mac, Some([2, 0, 0, 0, 0, 0x77]));
+    assert_eq!((status.up, status.mtu, status.fault), (true, Some(1400), None));
+    assert_eq!(status.features, ["af-xdp", "native", "copy"]);
+}
+
+#[test]
+fn the_program_goes_with_the_port() {
+    isolate();
+    let _net = veth_for_xdp("wa", &[]);
+    let port = open("wa");
+    assert!(output("ip link show wa").contains("xdp"));
+    assert!(open_xdp(&config("wa", &[], true)).is_err(), "only one can have it");
+    drop(port);
+    // A command that another test is just starting may hold the descriptors a moment longer.
+    eventually("the program is gone", || !output("ip link show wa").contains("xdp"));
+}
+
+#[test]
+fn a_peer_that_leaves_checksums_unfinished_is_refused() {
+    isolate();
+    run("ip link add wa type veth peer name wb");
+    run("ip link set wa up");
+    run("ip link set wb up");
+    let error = open_xdp(&config("wa", &[], true)).err().unwrap();
+    assert!(matches!(&error, Error::PeerChecksums { peer, .. } if peer == "wb"), "{error}");
+    assert!(error.to_string().contains("ethtool -K wb tx off"));
+    run("ethtool -K wb tx off");
+    open("wa");
+}
+
+#[test]
+fn the_program_follows_the_devices_address() {
+    isolate();
+    let net = veth_for_xdp("wa", &["10.0.0.2/24"]);
+    let mut here = open_xdp(&config("wa", &["10.0.0.9"], false)).unwrap();
+    run("ip link set wa address 02:00:00:00:00:77");
+    net.exec("ip neigh add 10.0.0.9 lladdr 02:00:00:00:00:77 dev eth0");
+    let mut burst = mem::Burst::new();
+    eventually("a packet to the new address comes", || {
+        net.inside(|| {
+            let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+            socket.send_to(b"hello", "10.0.0.9:9").unwrap();
+        })
+        .join()
+        .unwrap();
+        let came = here.rx[0].poll(&mut burst, 1 << 20) > 0;
+        here.rx[0].release(&mut burst);
+        came
+    });
+}
+
+#[test]
+fn a_device_may_go_down_and_up_and_vanish_and_return() {
+    isolate();
+    let net = veth_for_xdp("wa", &[]);
+    let mut here = open("wa");
+    let sleeps_on = here.rx[0].event_fd().as_raw_fd();
+    exchange(&mut here, &net);
+
+    run("ip link set wa down");
+    eventually("the queue is down", || {
+        send(&*here.tx[0], &frame(b"lost"), Offload::default()) == Err(NoRoom::Down)
+    });
+    run("ip link set wa up");
+    exchange(&mut here, &net);
+
+    run("ip link del wa");
+    eventually("the queue is down", || {
+        send(&*here.tx[0], &frame(b"lost"), Offload::default()) == Err(NoRoom::Down)
+    });
+    assert!(here.port.status().fault.is_some());
+    pair("wa", &net);
+    exchange(&mut here, &net);
+    assert_eq!(here.rx[0].event_fd().as_raw_fd(), sleeps_on);
+}
+
+/// Sends frames each way until they come: the kernel drops some while carriers come up.
+fn exchange(here: &mut Opened, net: &Net) {
+    let mut there = open_at(net);
+    eventually("a frame gets out", || {
+        let _ = send(&*here.tx[0], &frame(b"hello"), Offload::default());
+        came(&mut there.rx)
+    });
+    eventually("a frame gets in", || {
+        let _ = send(&*there.tx[0], &frame(b"hello"), Offload::default());
+        came(&mut here.rx)
+    });
+}
