@@ -1,7 +1,12 @@
 //! The Internet checksum (RFC 1071) and its incremental update (RFC 1624).
 
-use crate::crc32c::Crc32c;
-use crate::{Fragment, Headers, Ip, L4, proto};
+mod delta;
+mod verify;
+
+pub use delta::{Delta, update_bytes16, update_u16, update_u32};
+pub use verify::{L4Check, verify_l4};
+
+use crate::proto;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// A one's complement sum in the making. Takes pieces of any length in sequence, odd ones too.
@@ -55,9 +60,10 @@ impl Sum {
 
     #[inline(always)]
     fn join(&mut self, words: u64, len: usize) {
-        // Bytes that start at an odd place are swapped within their words, and so is their sum (RFC 1071, 2 B).
+        // Bytes that start at an odd place are swapped within their words, and so is their sum (RFC 1071, 2
+        // B).
         let words = if self.odd { u64::from(fold(words).swap_bytes()) } else { words };
-        // Room for 2^16 more such sums before the upper bits overflow.
+        // Two 32-bit sums: the upper half never overflows, however many are joined.
         self.words = u64::from(fold32(self.words)) + u64::from(fold32(words));
         self.odd ^= len % 2 == 1;
     }
@@ -124,10 +130,10 @@ fn copy_words(dst: &mut [u8], src: &[u8]) -> u64 {
     let mut lanes = [0_u64; ROUND / 4];
     for (to, from) in dst_rounds.iter_mut().zip(rounds) {
         *to = *from;
-        add_round(&mut lanes, to);
+        add_round(&mut lanes, from);
     }
     dst_rest.copy_from_slice(rest);
-    total(&lanes) + add_rest(dst_rest)
+    total(&lanes) + add_rest(rest)
 }
 
 #[inline(always)]
@@ -191,80 +197,8 @@ pub fn pseudo_header_v6(src: Ipv6Addr, dst: Ipv6Addr, protocol: u8, len: u32) ->
     pseudo_header(src.into(), dst.into(), protocol, len)
 }
 
-/// What replacing some fields does to a checksum over them (RFC 1624, equation 3).
-///
-/// Fields must lie at even places of the summed data.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Delta(Sum);
-
-impl Delta {
-    /// Takes note that a 16-bit field was `old` and is `new`.
-    #[inline]
-    pub fn replace_u16(&mut self, old: u16, new: u16) {
-        self.0.add_u16(!old);
-        self.0.add_u16(new);
-    }
-
-    /// Takes note that a 32-bit field was `old` and is `new`.
-    #[inline]
-    pub fn replace_u32(&mut self, old: u32, new: u32) {
-        self.0.add_u32(!old);
-        self.0.add_u32(new);
-    }
-
-    /// Takes note that a 16-byte field was `old` and is `new`.
-    #[inline]
-    pub fn replace_bytes16(&mut self, old: [u8; 16], new: [u8; 16]) {
-        self.0.add(&(!u128::from_ne_bytes(old)).to_ne_bytes());
-        self.0.add(&new);
-    }
-
-    /// The checksum that replaces `checksum`.
-    #[inline]
-    #[must_use]
-    pub fn apply(self, checksum: u16) -> u16 {
-        !self.apply_partial(!checksum)
-    }
-
-    /// The sum that replaces `sum`: the content of a checksum field that is still to be completed, which holds the
-    /// pseudo-header's sum, not complemented.
-    #[inline]
-    #[must_use]
-    pub fn apply_partial(self, sum: u16) -> u16 {
-        let mut total = self.0;
-        total.add_u16(sum);
-        total.fold()
-    }
-}
-
-/// The checksum after a 16-bit field changed from `old` to `new`.
-#[inline]
-#[must_use]
-pub fn update_u16(checksum: u16, old: u16, new: u16) -> u16 {
-    let mut delta = Delta::default();
-    delta.replace_u16(old, new);
-    delta.apply(checksum)
-}
-
-/// The checksum after a 32-bit field changed from `old` to `new`.
-#[inline]
-#[must_use]
-pub fn update_u32(checksum: u16, old: u32, new: u32) -> u16 {
-    let mut delta = Delta::default();
-    delta.replace_u32(old, new);
-    delta.apply(checksum)
-}
-
-/// The checksum after a 16-byte field changed from `old` to `new`.
-#[inline]
-#[must_use]
-pub fn update_bytes16(checksum: u16, old: [u8; 16], new: [u8; 16]) -> u16 {
-    let mut delta = Delta::default();
-    delta.replace_bytes16(old, new);
-    delta.apply(checksum)
-}
-
-/// The checksum of an L4 `segment` whose checksum field is zero. A UDP checksum of 0 is sent as 0xffff (RFC 768).
+/// The checksum of an L4 `segment` whose checksum field is zero. A UDP checksum of 0 is sent as 0xffff (RFC
+/// 768).
 #[must_use]
 pub fn l4(src: IpAddr, dst: IpAddr, protocol: u8, segment: &[u8]) -> u16 {
     let mut sum = match protocol {
@@ -276,61 +210,4 @@ pub fn l4(src: IpAddr, dst: IpAddr, protocol: u8, segment: &[u8]) -> u16 {
         0 if protocol == proto::UDP => 0xffff,
         checksum => checksum,
     }
-}
-
-/// Why an L4 checksum can't be vouched for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum L4Check {
-    /// It is right.
-    Right,
-    /// It is wrong.
-    Wrong,
-    /// There is none: UDP's is 0, the protocol has none that is known here, or it is a fragment.
-    Absent,
-    /// Not all of the packet is at hand.
-    TooShort,
-}
-
-/// Checks the L4 checksum of the packet that `headers` were parsed from; SCTP's is a CRC-32C (RFC 9260, appendix A).
-#[must_use]
-pub fn verify_l4(bytes: &[u8], headers: &Headers) -> L4Check {
-    let Some(ip) = headers.ip() else { return L4Check::Absent };
-    if headers.l4 == L4::Other || ip.fragment != Fragment::Whole {
-        return L4Check::Absent;
-    }
-    let end = usize::from(ip.at) + ip.len as usize;
-    let Some(mut segment) = bytes.get(usize::from(headers.l4_at)..end) else { return L4Check::TooShort };
-    let right = match headers.l4 {
-        L4::Sctp { .. } => sctp_right(segment),
-        L4::Udp { .. } => {
-            let [.., l0, l1, c0, c1] = *segment.first_chunk::<8>().unwrap_or(&[0; 8]);
-            if [c0, c1] == [0, 0] {
-                return L4Check::Absent;
-            }
-            segment = segment.get(..usize::from(u16::from_be_bytes([l0, l1]))).unwrap_or(segment);
-            internet_right(ip, segment)
-        }
-        _ => internet_right(ip, segment),
-    };
-    if right { L4Check::Right } else { L4Check::Wrong }
-}
-
-fn internet_right(ip: &Ip, segment: &[u8]) -> bool {
-    let mut sum = match ip.protocol {
-        proto::ICMP => Sum::default(),
-        _ => pseudo_header(ip.src, ip.dst, ip.protocol, segment.len() as u32),
-    };
-    sum.add(segment);
-    sum.fold() == 0xffff
-}
-
-fn sctp_right(segment: &[u8]) -> bool {
-    let Some((head, chunks)) = segment.split_first_chunk::<{ proto::SCTP_LEN }>() else { return false };
-    let [ports @ .., c0, c1, c2, c3] = *head;
-    let ports: [u8; 8] = ports;
-    let mut crc = Crc32c::default();
-    crc.add(&ports);
-    crc.add(&[0; 4]);
-    crc.add(chunks);
-    crc.finish() == u32::from_le_bytes([c0, c1, c2, c3])
 }

@@ -1,4 +1,5 @@
-//! CRC-32C (Castagnoli), as SCTP, iSCSI and SSE 4.2 compute it: reflected, initial value and final complement all ones.
+//! CRC-32C (Castagnoli), as SCTP, iSCSI and SSE 4.2 compute it: reflected, initial value and final complement
+//! all ones.
 
 /// Reflected generator polynomial.
 const POLYNOMIAL: u32 = 0x82f6_3b78;

@@ -13,7 +13,8 @@ pub const ECT_0: u8 = 2;
 /// Congestion experienced.
 pub const CE: u8 = 3;
 
-/// Congestion was marked on the outer header of a packet whose transport wouldn't see it: the packet must be dropped.
+/// Congestion was marked on the outer header of a packet whose transport wouldn't see it: the packet must be
+/// dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("congestion experienced by a packet that is not ECN-capable")]
 pub struct EcnDrop;
@@ -24,7 +25,8 @@ pub const fn ecn_encap(inner_tos: u8) -> u8 {
     inner_tos & ECN_MASK
 }
 
-/// The traffic class of the inner packet after decapsulation (RFC 6040, 4.2): its DSCP and the combined ECN field.
+/// The traffic class of the inner packet after decapsulation (RFC 6040, 4.2): its DSCP and the combined ECN
+/// field.
 ///
 /// # Errors
 /// [`EcnDrop`] for an outer CE on an inner Not-ECT.

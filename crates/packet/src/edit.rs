@@ -58,7 +58,8 @@ pub fn set_tos(bytes: &mut [u8], headers: &mut Headers, tos: u8) -> Result<(), W
 
 /// Sets the source address, and updates the checksums that cover it.
 ///
-/// With `partial` the L4 checksum field holds the pseudo-header's sum, to be completed further on (NEEDS_CSUM).
+/// With `partial` the L4 checksum field holds the pseudo-header's sum, to be completed further on
+/// (NEEDS_CSUM).
 ///
 /// # Errors
 /// [`WriteError::Mismatch`] if it isn't a packet of the address's family.
@@ -84,8 +85,8 @@ pub fn set_destination(
     set_address(bytes, headers, Side::Destination, addr, partial).map(|_| ())
 }
 
-/// Sets the source address of the packet `quoted` in the ICMP error `headers` ([`Headers::quoted`]), and updates the
-/// quoted checksums as far as they are quoted, and the error's own.
+/// Sets the source address of the packet `quoted` in the ICMP error `headers` ([`Headers::quoted`]), and
+/// updates the quoted checksums as far as they are quoted, and the error's own.
 ///
 /// With `partial` the error's own checksum is still to be completed, and is left alone.
 ///
@@ -144,7 +145,8 @@ fn set_quoted_address(
     Ok(())
 }
 
-/// Sets an address, the header checksum and the L4 checksum; returns what that does to a checksum over all of them.
+/// Sets an address, the header checksum and the L4 checksum; returns what that does to a checksum over all of
+/// them.
 fn set_address(
     bytes: &mut [u8],
     headers: &mut Headers,

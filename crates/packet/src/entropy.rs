@@ -1,8 +1,9 @@
 //! The entropy hash: what spreads flows over equal-cost paths and over source ports of tunnels.
 //!
-//! It is specified to the bit, so that every executor sends a flow the same way: CRC-32C (polynomial 0x1edc6f41,
-//! reflected, initial value and final complement all ones) over a fixed layout. It is linear and unkeyed: whoever
-//! chooses the fields chooses the hash, so it must not index a table that a guest could then overload.
+//! It is specified to the bit, so that every executor sends a flow the same way: CRC-32C (polynomial
+//! 0x1edc6f41, reflected, initial value and final complement all ones) over a fixed layout. It is linear and
+//! unkeyed: whoever chooses the fields chooses the hash, so it must not index a table that a guest could then
+//! overload.
 
 use crate::Mac;
 use crate::crc32c::crc32c;
@@ -23,8 +24,8 @@ pub const FIRST_PORT: u16 = 49152;
 /// | 33 | 2 | source port |
 /// | 35 | 2 | destination port |
 ///
-/// Ports are 0 where the protocol has none. All fragments of a datagram go one way only if the caller passes 0 for the
-/// first one too.
+/// Ports are 0 where the protocol has none. All fragments of a datagram go one way only if the caller passes
+/// 0 for the first one too.
 #[must_use]
 pub fn entropy(src: IpAddr, dst: IpAddr, protocol: u8, sport: u16, dport: u16) -> u32 {
     let mut layout = [0; 37];
@@ -36,7 +37,8 @@ pub fn entropy(src: IpAddr, dst: IpAddr, protocol: u8, sport: u16, dport: u16) -
     crc32c(&layout)
 }
 
-/// The entropy hash of a frame that isn't IP: CRC-32C over source (6 bytes), destination (6), EtherType (2, big-endian).
+/// The entropy hash of a frame that isn't IP: CRC-32C over source (6 bytes), destination (6), EtherType (2,
+/// big-endian).
 #[must_use]
 pub fn entropy_l2(src: Mac, dst: Mac, ethertype: u16) -> u32 {
     let mut layout = [0; 14];

@@ -30,8 +30,8 @@ pub enum ParseError {
     /// IPv6 extension headers that are malformed, out of place, or too many.
     #[error("malformed IPv6 extension headers")]
     Ipv6Extension,
-    /// A fragment that ends past 65535, isn't the last and no multiple of 8 long, or could overwrite the first one's
-    /// TCP header (RFC 3128); or a first fragment without the whole L4 header.
+    /// A fragment that ends past 65535, isn't the last and no multiple of 8 long, or could overwrite the
+    /// first one's TCP header (RFC 3128); or a first fragment without the whole L4 header.
     #[error("malformed fragment")]
     Fragment,
     /// L4 header ends past the packet, or its length field is impossible.

@@ -27,7 +27,8 @@ pub enum Fragment {
 pub struct Ip {
     /// Offset of the IP header in the frame, bytes.
     pub at: u16,
-    /// Length of header and options or extension headers up to the L4 header (or to the fragment's data), bytes.
+    /// Length of header and options or extension headers up to the L4 header (or to the fragment's data),
+    /// bytes.
     pub header_len: u16,
     /// Length of the whole IP packet, bytes (trailing Ethernet padding not counted).
     pub len: u32,
@@ -153,7 +154,7 @@ pub struct Headers {
     pub l3: L3,
     /// The L4 header.
     pub l4: L4,
-    /// Offset of the L4 header; 0 where there is none.
+    /// Offset of what follows the IP header, as a rule the L4 header; 0 in a later fragment and without IP.
     pub l4_at: u16,
     /// ND body, where the packet is ICMPv6 type 135 or 136 with hop limit 255 and well formed.
     pub nd: Option<Nd>,

@@ -1,8 +1,9 @@
-//! Wire formats: parse and build Ethernet, 802.1Q, ARP, IPv4, IPv6, ICMP, ND, TCP, UDP, SCTP, GRE, MPLS, VXLAN.
+//! Wire formats: parse and build Ethernet, 802.1Q, ARP, IPv4, IPv6, ICMP, ND, TCP, UDP, SCTP, GRE, MPLS,
+//! VXLAN.
 //!
-//! Owns the layout of headers, their checksums, and every rule that follows from a packet alone. It works in place on
-//! byte slices and allocates nothing. It must not know tables, ports or guests: whether a packet may pass and where it
-//! goes is decided elsewhere.
+//! Owns the layout of headers, their checksums, and every rule that follows from a packet alone. It works in
+//! place on byte slices and allocates nothing. It must not know tables, ports or guests: whether a packet may
+//! pass and where it goes is decided elsewhere.
 #![deny(unsafe_code)]
 
 pub mod build;

@@ -13,7 +13,8 @@ const OVERRIDE: u8 = 0x20;
 /// ICMPv6 header, target address and one link-layer address option.
 const BODY_LEN: usize = 32;
 
-/// Writes an untagged frame that asks who has `target`. With `sender` equal to `target` it announces it (RFC 5227, 3).
+/// Writes an untagged frame that asks who has `target`. With `sender` equal to `target` it announces it (RFC
+/// 5227, 3).
 ///
 /// # Errors
 /// [`WriteError::TooShort`].
@@ -62,8 +63,8 @@ pub fn neighbour_solicitation(
     Ok(at + message(&mut out[at..], sender, dst, Message::Solicitation, target, mac)?)
 }
 
-/// Writes the answer to the solicitation parsed from `request`: its target is at `mac`, and forwards packets if `router`.
-/// Tags are kept.
+/// Writes the answer to the solicitation parsed from `request`: its target is at `mac`, and forwards packets
+/// if `router`. Tags are kept.
 ///
 /// A probe from `::` (duplicate address detection) is answered to all nodes (RFC 4861, 7.2.4).
 ///

@@ -1,9 +1,9 @@
 //! Parsing: one pass over the headers, in place.
 //!
-//! `bytes` is what the caller has at hand, as a rule a snapshot of the frame's head; `len` is the length of the whole
-//! frame. A header that ends past `len` is malformed, and the error says which; one that ends past `bytes` but not
-//! past `len` is [`ParseError::HeaderTooLong`]: the caller may come again with more. After success every header, with its
-//! options, lies in `bytes`.
+//! `bytes` is what the caller has at hand, as a rule a snapshot of the frame's head; `len` is the length of
+//! the whole frame. A header that ends past `len` is malformed, and the error says which; one that ends past
+//! `bytes` but not past `len` is [`ParseError::HeaderTooLong`]: the caller may come again with more. After
+//! success every header, with its options, lies in `bytes`.
 
 mod arp;
 mod ipv4;
@@ -54,7 +54,8 @@ impl Headers {
         })
     }
 
-    /// Parses an IPv4 or IPv6 packet that starts at `at`, without an Ethernet header (it came out of an MPLS tunnel).
+    /// Parses an IPv4 or IPv6 packet that starts at `at`, without an Ethernet header (it came out of an MPLS
+    /// tunnel).
     ///
     /// # Errors
     /// As for [`Headers::ethernet`].
@@ -71,8 +72,8 @@ impl Headers {
     }
 }
 
-/// What follows the Ethernet header. Small values returned by inlined functions stay in registers until [`Headers`] is
-/// written, once.
+/// What follows the Ethernet header. Small values returned by inlined functions stay in registers until
+/// [`Headers`] is written, once.
 #[derive(Default)]
 struct Parsed {
     l3: L3,

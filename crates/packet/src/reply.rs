@@ -1,7 +1,7 @@
 //! Answers to a packet: ICMP echo replies and errors, TCP resets.
 //!
-//! Each takes the packet as it was parsed and writes a whole frame back to its sender, with the same VLAN tags; without
-//! an Ethernet header where the packet had none.
+//! Each takes the packet as it was parsed and writes a whole frame back to its sender, with the same VLAN
+//! tags; without an Ethernet header where the packet had none.
 
 use crate::build::{self, Ipv4, Ipv6};
 use crate::parse::be32;
@@ -59,7 +59,8 @@ impl IcmpError {
 
 /// Writes an ICMP error about the packet parsed from `request`, from the router at `mac` and `from`.
 ///
-/// It quotes as much of the packet as is at hand and as an error may hold: 576 bytes in all for IPv4, 1280 for IPv6.
+/// It quotes as much of the packet as is at hand and as an error may hold: 576 bytes in all for IPv4, 1280
+/// for IPv6.
 ///
 /// # Errors
 /// [`WriteError::TooShort`]; [`WriteError::Mismatch`] if `from` is of another family or the packet isn't IP;
@@ -95,8 +96,8 @@ pub fn icmp_error(
     Ok(at + proto::ICMP_LEN + len)
 }
 
-/// Whether an ICMP error may be sent about a packet: it has one known sender, isn't an error itself, and isn't a later
-/// fragment. A group learns of packets too big for it only with IPv6.
+/// Whether an ICMP error may be sent about a packet: it has one known sender, isn't an error itself, and
+/// isn't a later fragment. A group learns of packets too big for it only with IPv6.
 fn may_report(headers: &Headers, ip: &Ip, error: IcmpError) -> bool {
     let v6 = ip.src.is_ipv6();
     let is_error = match headers.l4 {
@@ -113,7 +114,8 @@ fn may_report(headers: &Headers, ip: &Ip, error: IcmpError) -> bool {
         && !matches!(ip.fragment, Fragment::Later { .. })
 }
 
-/// Queries and their replies: echo, router discovery, timestamp, information, address mask (RFC 792, 950, 1256).
+/// Queries and their replies: echo, router discovery, timestamp, information, address mask (RFC 792, 950,
+/// 1256).
 const fn is_icmp_query(kind: u8) -> bool {
     matches!(kind, proto::ICMP_ECHO_REPLY | proto::ICMP_ECHO_REQUEST | 9 | 10 | 13..=18)
 }
@@ -123,8 +125,8 @@ const fn is_icmp_query(kind: u8) -> bool {
 /// The checksum is carried over, so that a request with a wrong one gets an answer with a wrong one.
 ///
 /// # Errors
-/// [`WriteError::TooShort`] if `out` or what is at hand of the request is; [`WriteError::Mismatch`] if it is no echo
-/// request or a fragment; [`WriteError::Unanswerable`] if it was sent to a group or from nowhere.
+/// [`WriteError::TooShort`] if `out` or what is at hand of the request is; [`WriteError::Mismatch`] if it is
+/// no echo request or a fragment; [`WriteError::Unanswerable`] if it was sent to a group or from nowhere.
 pub fn echo_reply(out: &mut [u8], request: &[u8], headers: &Headers, mac: Mac) -> Result<usize, WriteError> {
     let ip = headers.ip().ok_or(WriteError::Mismatch)?;
     let (asked, answer) = match headers.l4 {
@@ -161,12 +163,12 @@ pub fn echo_reply(out: &mut [u8], request: &[u8], headers: &Headers, mac: Mac) -
     Ok(at + echo.len())
 }
 
-/// Writes the reset that the host at the packet's destination would answer the TCP segment parsed from `request` with
-/// if nothing listened there (RFC 9293, 3.10.7.1).
+/// Writes the reset that the host at the packet's destination would answer the TCP segment parsed from
+/// `request` with if nothing listened there (RFC 9293, 3.10.7.1).
 ///
 /// # Errors
-/// [`WriteError::TooShort`]; [`WriteError::Mismatch`] if it isn't TCP; [`WriteError::Unanswerable`] if it is a reset, a
-/// fragment, or was sent to a group or from nowhere.
+/// [`WriteError::TooShort`]; [`WriteError::Mismatch`] if it isn't TCP; [`WriteError::Unanswerable`] if it is
+/// a reset, a fragment, or was sent to a group or from nowhere.
 pub fn tcp_reset(out: &mut [u8], request: &[u8], headers: &Headers, mac: Mac) -> Result<usize, WriteError> {
     let (Some(ip), L4::Tcp { src, dst, flags, header_len }) = (headers.ip(), headers.l4) else {
         return Err(WriteError::Mismatch);

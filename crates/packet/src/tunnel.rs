@@ -24,7 +24,8 @@ pub struct Tunnel {
     pub id: u32,
     /// The label stack from `id` on, top first; empty for VXLAN.
     pub labels: ArrayVec<u32, 4>,
-    /// Whether `id` is the bottom of the label stack; true for VXLAN. The payload is known by it alone only then.
+    /// Whether `id` is the bottom of the label stack; true for VXLAN. The payload is known by it alone only
+    /// then.
     pub bottom: bool,
     /// TTL of the outermost label; that of the outer IP header for VXLAN.
     pub mpls_ttl: u8,
@@ -38,10 +39,11 @@ pub struct Tunnel {
     pub inner_end: usize,
 }
 
-/// The encapsulation in the packet `outer` that was parsed from `bytes` and `len`, or nothing if it carries none.
+/// The encapsulation in the packet `outer` that was parsed from `bytes` and `len`, or nothing if it carries
+/// none.
 ///
-/// Fragments are not looked into: a tunnel packet must be reassembled first. A GRE checksum is verified; it covers the
-/// payload, so the whole packet must be at hand if there is one.
+/// Fragments are not looked into: a tunnel packet must be reassembled first. A GRE checksum is verified; it
+/// covers the payload, so the whole packet must be at hand if there is one.
 ///
 /// # Errors
 /// [`ParseError::TunnelMalformed`], or [`ParseError::HeaderTooLong`] if `bytes` holds too little.
@@ -133,7 +135,8 @@ fn gre(packet: Window<'_>, at: usize) -> Result<Option<usize>, ParseError> {
     /// Key and sequence number present (RFC 2890).
     const KEY: u16 = 0x2000;
     const SEQUENCE: u16 = 0x1000;
-    /// Routing, strict route and recursion bits of RFC 1701, and the version: a receiver of RFC 2784 discards them.
+    /// Routing, strict route and recursion bits of RFC 1701, and the version: a receiver of RFC 2784 discards
+    /// them.
     const REFUSED: u16 = 0x4000 | 0x0c00 | 0x0007;
 
     let head: &[u8; proto::GRE_LEN] = packet.read(at, ParseError::TunnelMalformed)?;

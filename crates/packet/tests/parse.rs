@@ -274,9 +274,10 @@ fn quoted_packets() {
 /// A frame that ends early has a reason of its own; a snapshot that does, never another than `HeaderTooLong`.
 #[test]
 fn truncation_at_every_byte() {
+    let step = if cfg!(miri) { 13 } else { 1 };
     for bytes in samples() {
         let whole = parse(&bytes).unwrap();
-        for cut in 0..bytes.len() {
+        for cut in (0..bytes.len()).step_by(step) {
             match Headers::ethernet(&bytes[..cut], 0, bytes.len()) {
                 Ok(headers) => assert_eq!(headers, whole, "{cut} of {bytes:02x?}"),
                 Err(error) => assert_eq!(error, ParseError::HeaderTooLong, "{cut} of {bytes:02x?}"),

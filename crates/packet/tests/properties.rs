@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use std::net::IpAddr;
 
 fn config() -> ProptestConfig {
-    let cases = if cfg!(miri) { 8 } else { 2048 };
+    let cases = if cfg!(miri) { 4 } else { 2048 };
     ProptestConfig { cases, failure_persistence: None, ..Default::default() }
 }
 

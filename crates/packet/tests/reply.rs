@@ -18,7 +18,7 @@ fn parse(bytes: &[u8]) -> Headers {
 /// The answer a writer gives, which must fail cleanly in every shorter buffer.
 fn answer(write: impl Fn(&mut [u8]) -> Result<usize, WriteError>) -> Vec<u8> {
     let bytes = written(&write);
-    for len in 0..bytes.len() {
+    for len in (0..bytes.len()).step_by(if cfg!(miri) { 13 } else { 1 }) {
         assert_eq!(write(&mut vec![0; len]), Err(WriteError::TooShort), "{len}");
     }
     assert_eq!(write(&mut vec![0; bytes.len()]), Ok(bytes.len()));

@@ -4,7 +4,8 @@ use super::{Parsed, Window, be16, be32, l4, offset};
 use crate::{Fragment, Ip, L3, ParseError, proto};
 use std::net::{IpAddr, Ipv6Addr};
 
-/// More than this many extension headers are refused: every kind occurs at most once but for destination options.
+/// More than this many extension headers are refused: every kind occurs at most once but for destination
+/// options.
 const MAX_EXTENSIONS: usize = 8;
 
 #[inline(always)]

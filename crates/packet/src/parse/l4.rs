@@ -5,8 +5,8 @@ use crate::{Fragment, Ip, L4, ParseError, proto};
 
 /// Checks a fragment's place in its datagram, in bytes.
 ///
-/// All but the last hold a multiple of 8 bytes, none ends past 65535, and none overwrites the flags of the TCP header
-/// that the first one brought (RFC 3128).
+/// All but the last hold a multiple of 8 bytes, none ends past 65535, and none overwrites the flags of the
+/// TCP header that the first one brought (RFC 3128).
 pub(super) fn check_fragment(protocol: u8, offset: u32, data: u32, more: bool) -> Result<(), ParseError> {
     let overflows = offset + data > 0xffff;
     let ragged = more && (!data.is_multiple_of(8) || data == 0);

@@ -6,9 +6,9 @@ use crate::{Fragment, Headers, Ip, L3, L4, ParseError, proto};
 impl Headers {
     /// The headers of the packet that this ICMP error quotes, or nothing if it isn't an error.
     ///
-    /// `bytes` and `len` are those this packet was parsed from. The quoted packet is the start of one that its quoter
-    /// refused: its lengths may exceed what is quoted, its IPv4 checksum isn't verified, and of a TCP header only the
-    /// ports are read (flags and header length are 0).
+    /// `bytes` and `len` are those this packet was parsed from. The quoted packet is the start of one that
+    /// its quoter refused: its lengths may exceed what is quoted, its IPv4 checksum isn't verified, and
+    /// of a TCP header only the ports are read (flags and header length are 0).
     ///
     /// # Errors
     /// What is malformed in the quoted headers; [`ParseError::HeaderTooLong`] as for [`Headers::ethernet`].

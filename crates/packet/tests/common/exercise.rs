@@ -6,7 +6,8 @@ use std::net::IpAddr;
 
 const MAC: Mac = Mac([0, 0, 0x5e, 0, 1, 0]);
 
-/// Parses all of `bytes`, which start at `at` of a packet that ends at `len`, and does with it what can be done.
+/// Parses all of `bytes`, which start at `at` of a packet that ends at `len`, and does with it what can be
+/// done.
 pub fn exercise(bytes: &[u8], at: usize, len: usize) {
     for parsed in [Headers::ethernet(bytes, at, len), Headers::network(bytes, at, len)] {
         let Ok(headers) = parsed else { continue };

@@ -1,0 +1,76 @@
+//! Incremental update (RFC 1624).
+
+use super::Sum;
+
+/// What replacing some fields does to a checksum over them (RFC 1624, equation 3).
+///
+/// Fields must lie at even places of the summed data.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Delta(Sum);
+
+impl Delta {
+    /// Takes note that a 16-bit field was `old` and is `new`.
+    #[inline]
+    pub fn replace_u16(&mut self, old: u16, new: u16) {
+        self.0.add_u16(!old);
+        self.0.add_u16(new);
+    }
+
+    /// Takes note that a 32-bit field was `old` and is `new`.
+    #[inline]
+    pub fn replace_u32(&mut self, old: u32, new: u32) {
+        self.0.add_u32(!old);
+        self.0.add_u32(new);
+    }
+
+    /// Takes note that a 16-byte field was `old` and is `new`.
+    #[inline]
+    pub fn replace_bytes16(&mut self, old: [u8; 16], new: [u8; 16]) {
+        self.0.add(&(!u128::from_ne_bytes(old)).to_ne_bytes());
+        self.0.add(&new);
+    }
+
+    /// The checksum that replaces `checksum`.
+    #[inline]
+    #[must_use]
+    pub fn apply(self, checksum: u16) -> u16 {
+        !self.apply_partial(!checksum)
+    }
+
+    /// The sum that replaces `sum`: the content of a checksum field that is still to be completed, which
+    /// holds the pseudo-header's sum, not complemented.
+    #[inline]
+    #[must_use]
+    pub fn apply_partial(self, sum: u16) -> u16 {
+        let mut total = self.0;
+        total.add_u16(sum);
+        total.fold()
+    }
+}
+
+/// The checksum after a 16-bit field changed from `old` to `new`.
+#[inline]
+#[must_use]
+pub fn update_u16(checksum: u16, old: u16, new: u16) -> u16 {
+    let mut delta = Delta::default();
+    delta.replace_u16(old, new);
+    delta.apply(checksum)
+}
+
+/// The checksum after a 32-bit field changed from `old` to `new`.
+#[inline]
+#[must_use]
+pub fn update_u32(checksum: u16, old: u32, new: u32) -> u16 {
+    let mut delta = Delta::default();
+    delta.replace_u32(old, new);
+    delta.apply(checksum)
+}
+
+/// The checksum after a 16-byte field changed from `old` to `new`.
+#[inline]
+#[must_use]
+pub fn update_bytes16(checksum: u16, old: [u8; 16], new: [u8; 16]) -> u16 {
+    let mut delta = Delta::default();
+    delta.replace_bytes16(old, new);
+    delta.apply(checksum)
+}
