@@ -10,12 +10,13 @@ from .guest import Container, Server
 from .host import Host, binary
 from .lab import Lab
 from .netns import Namespace, cable
+from .rawport import RawPort
 from .shell import Background, Failed, eventually, run
 from .stream import Stream
 from .testpmd import Testpmd
 from .vm import Vm
 
 __all__ = [
-    *("Background", "Capture", "Config", "Container", "Failed", "Host", "Lab", "Namespace", "Server", "Stream"),
+    *("Background", "Capture", "Config", "Container", "Failed", "Host", "Lab", "Namespace", "RawPort", "Server", "Stream"),
     *("Testpmd", "Vm", "binary", "cable", "eventually", "expert", "fields", "packets", "run", "toml", "tshark"),
 ]

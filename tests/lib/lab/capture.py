@@ -50,8 +50,9 @@ def fields(file, display_filter, *names):
 
 
 def expert(file):
-    """What tshark complains about: malformed packets and expert notes of severity warning or error."""
-    severe = "_ws.malformed || _ws.expert.severity >= 6291456"
+    """What tshark complains about: malformed packets, and expert notes of severity warning or error except on TCP, where
+    a retransmission or a reset is nobody's mistake."""
+    severe = "_ws.malformed || (_ws.expert.severity >= 6291456 && !tcp)"
     return fields(file, severe, "frame.number", "_ws.col.Protocol", "_ws.expert.message")
 
 

@@ -1,6 +1,7 @@
-"""Builds a host.toml."""
+"""Builds a host.toml, or takes one and changes it."""
 
 import json
+import tomllib
 
 
 def toml(value):
@@ -25,6 +26,16 @@ class Config:
         self.name = name
         self.host = {"name": name, **host}
         self.tables = []
+
+    @classmethod
+    def read(cls, file):
+        """The tables of a file."""
+        tables = tomllib.loads(file.read_text())
+        config = cls(**tables.pop("host"))
+        for table, entries in tables.items():
+            for keys in entries:
+                config.add(table, **keys)
+        return config
 
     def add(self, table, **keys):
         """Adds one `[[table]]`; a key with the value None is left out."""

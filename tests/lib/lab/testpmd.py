@@ -2,7 +2,6 @@
 
 import re
 import signal
-import subprocess
 from pathlib import Path
 
 from .shell import Background, Failed

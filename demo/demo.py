@@ -1,0 +1,240 @@
+#!/usr/bin/python3
+"""Viaduct on one machine: two hosts, four guests, and the ways between them.
+
+      web (container)  db (VM)           app (VM)  ops (container)
+       blue 10.1.1.1   blue 10.1.1.2      blue 10.1.1.11   red 10.2.2.1
+              |          |                     |             |
+           [ host a: viaductd ]             [ host b: viaductd ]         [ host c: plain Linux ]
+              |      192.0.2.1                  192.0.2.2                 192.0.2.3    |
+              |          +------------- underlay ---+------------------------+         |
+              +------------------------- outside, 203.0.113.0/24 ----------------------+
+
+Hosts and containers are network namespaces, the machines real (QEMU). The configurations are a.toml and b.toml.
+Run it by `make demo`; `make demo QEMU=no` has containers in the place of the machines.
+"""
+
+import argparse
+import signal
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "tests/lib"))
+
+from lab import Config, Failed, Lab, eventually, vm  # noqa: E402
+from lab.traffic import round_trip, tcp_rate  # noqa: E402
+
+WEB, DB, APP, OPS = "10.1.1.1", "10.1.1.2", "10.1.1.11", "10.2.2.1"
+LINUX, LINUX_MAC, FLOATING, OUTSIDE = "10.1.1.99", "02:00:00:00:01:63", "203.0.113.7", "203.0.113.1"
+
+
+class Demo:
+    def __init__(self, lab, machines):
+        self.lab = lab
+        self.machines = machines
+        self.started = time.monotonic()
+        self.at = "the start"
+        self.guests = {}
+        self.table = []
+
+    @contextmanager
+    def step(self, title):
+        """One step of the demo; a failure inside is told with its title."""
+        self.at = title
+        print(f"\n[{time.monotonic() - self.started:5.1f} s] {title}", flush=True)
+        yield
+
+    def say(self, text):
+        for line in text.rstrip().splitlines():
+            print(f"          {line}", flush=True)
+
+    # Setting up
+
+    def set_up(self):
+        with self.step("two hosts with a viaductd each, and a plain Linux host with a VXLAN device"):
+            self.lab.plug("a"), self.lab.plug("b")
+            self.lab.plug("a", "ext0", mtu=1500, fabric="outside")
+            self.linux = self.plain_linux()
+            self.a, self.b = (self.lab.host(self.config(name)) for name in ("a", "b"))
+            self.say("a: ready\nb: ready\nc: vxlan id 5001, no Viaduct")
+        with self.step("four guests"):
+            places = {"web": self.a, "db": self.a, "app": self.b, "ops": self.b}
+            machines = {
+                name: self.lab.vm(host, name) for name, host in places.items() if self.kind(host, name) == "vhost"
+            }
+            for name, host in places.items():
+                if name not in machines:
+                    self.guests[name] = self.lab.container(host, name)
+                    self.say(f"{name}: container on host {host.name}")
+            for name, machine in machines.items():
+                begun = time.monotonic()
+                self.guests[name] = machine.boot()
+                self.say(f"{name}: virtual machine on host {places[name].name} ({vm.accelerator().split(',')[0]}), "
+                         f"up after {time.monotonic() - begun:.1f} s more")
+
+    def config(self, name):
+        """The host's configuration; without virtual machines, containers stand in for them."""
+        config = Config.read(HERE / f"{name}.toml")
+        for table, keys in config.tables:
+            if table == "guest" and keys["kind"] == "vhost" and not self.machines:
+                del keys["socket"]
+                keys.update(kind="tap", device=keys["name"])
+        return config
+
+    @staticmethod
+    def kind(host, guest):
+        return host.config.entry("guest", guest)["kind"]
+
+    def plain_linux(self):
+        linux = self.lab.server("c", "192.0.2.3/24")
+        ip = linux.namespace.ip
+        ip("link add vx0 address", LINUX_MAC, "type vxlan id 5001 dstport 4789 local 192.0.2.3 dev up0")
+        ip("link set vx0 mtu 1450 up")
+        ip("addr add", f"{LINUX}/24 dev vx0")
+        for remote in ("192.0.2.1", "192.0.2.2"):
+            linux.run(["bridge", "fdb", "append", "00:00:00:00:00:00", "dev", "vx0", "dst", remote])
+        self.lab.plug("c", "ext0", mtu=1500, fabric="outside")
+        ip("addr add", f"{OUTSIDE}/24 dev ext0")
+        return linux
+
+    # What is shown
+
+    def inside_a_host(self):
+        with self.step("inside a host: web -> db"):
+            self.ping("web", "db", DB, "same host")
+            self.ping("web", "db", "fd00:1::2")
+
+    def across_by_mpls(self):
+        with self.step("across hosts, MPLS over UDP: web -> app, db -> app"):
+            with self.lab.capture("fabric", "b-up0", "udp port 6635") as seen:
+                self.ping("web", "app", APP, "MPLS over UDP")
+                self.ping("db", "app", APP)
+            labels = {label for (label,) in seen.fields("icmp.type == 8", "mpls.label")}
+            self.say(f"on the cable: MPLS label {', '.join(sorted(labels))} in UDP, as host b's guest app says")
+            if labels != {"111"}:
+                raise Failed(f"labels {labels} instead of 111")
+
+    def across_by_vxlan(self):
+        with self.step("across hosts, VXLAN: web -> app by IPv6, web and app -> the plain Linux host"):
+            with self.lab.capture("fabric", "b-up0", "udp port 4789") as seen:
+                self.ping("web", "app", "fd00:1::b", "VXLAN")
+                self.ping("web", "plain Linux", LINUX, "VXLAN to Linux")
+                self.ping("app", "plain Linux", LINUX)
+                self.ping_from(self.linux, "plain Linux", "app", APP)
+            if not seen.fields("vxlan.vni == 5001 && icmpv6.type == 128", "frame.number"):
+                raise Failed("no VXLAN packets on the cable")
+
+    def between_networks(self):
+        with self.step("a route between networks: web (blue, host a) -> ops (red, host b)"):
+            self.ping("web", "ops", OPS, "routed, MPLS over UDP")
+
+    def rule(self):
+        with self.step("a rule that drops: no ping from web to db"):
+            strict = self.a.config.copy().rule(
+                "blue", 100, "drop", source={"guest": "web"}, to={"guest": "db"}, protocol="icmp"
+            )
+            free = self.a.config
+            self.a.apply(strict)
+            self.guests["web"].expect_no_ping(DB, 2)
+            drops = self.a.drops().get("rule_drop", 0)
+            self.say(f"0 of 2 echoes; viaduct dropstats: rule_drop {drops}")
+            if drops < 2:
+                raise Failed(f"dropstats counts {drops} packets as rule_drop")
+            self.a.apply(free)
+            self.ping("web", "db", DB, note="after `viaduct apply` without the rule: ")
+
+    def floating_address(self):
+        with self.step(f"a floating address: web is {FLOATING} outside"):
+            self.ping_from(self.linux, "outside", "web", FLOATING)
+            with self.lab.capture("c", "ext0", "icmp") as seen:
+                self.ping("web", "outside", OUTSIDE, "floating address")
+            sources = {source for (source,) in seen.fields("icmp.type == 8", "ip.src")}
+            self.say(f"seen outside from {', '.join(sources)}")
+            if sources != {FLOATING}:
+                raise Failed(f"web is seen as {sources}")
+
+    def throughput(self):
+        with self.step("iperf3, two seconds each"):
+            for client, server, address in (("web", "db", DB), ("web", "app", APP), ("web", "ops", OPS), ("db", "app", APP)):
+                rate = tcp_rate(self.guests[client], self.guests[server], address)
+                self.say(f"{client} -> {server}: {rate:,.0f} Mbit/s")
+                self.table = [row[:4] + [rate] if row[:2] == [client, server] else row for row in self.table]
+
+    def explain(self):
+        with self.step("viaduct explain: what happens to a packet from web to app, without sending it"):
+            self.say(self.a.call("explain", "--in", "web", f"{WEB} > {APP} / tcp 40000 > 80").stdout)
+
+    def summary(self):
+        with self.step("all of it"):
+            self.say(f"{'from':<12}{'to':<14}{'path':<24}{'round trip':>12}{'iperf3':>16}")
+            for source, target, path, latency, rate in self.table:
+                rate = f"{rate:,.0f} Mbit/s" if rate else ""
+                self.say(f"{source:<12}{target:<14}{path:<24}{latency:>9.3f} ms{rate:>16}")
+            if self.machines and vm.accelerator() != "kvm":
+                self.say("\nThe virtual machines run without KVM, which is slow: their rates say nothing about Viaduct.")
+
+    def ping(self, source, target, address, path=None, note=""):
+        self.ping_from(self.guests[source], source, target, address, path, note)
+
+    def ping_from(self, guest, source, target, address, path=None, note=""):
+        """Echoes; with `path` they become a row of the table."""
+        latency = round_trip(guest.expect_ping(address, 10, interval=0.02))
+        self.say(f"{note}{source} -> {target} ({address}): 10 of 10 echoes, {latency:.3f} ms")
+        if path:
+            self.table.append([source, target, path, latency, None])
+
+    def run(self):
+        self.set_up()
+        self.inside_a_host()
+        self.across_by_mpls()
+        self.across_by_vxlan()
+        self.between_networks()
+        self.rule()
+        self.floating_address()
+        self.throughput()
+        self.explain()
+        self.summary()
+
+    def report(self, failure):
+        """Which step failed, why, and what the daemons have to say."""
+        print(f"\nFAILED at: {self.at}\n{failure}", file=sys.stderr)
+        for name, host in self.lab.hosts.items():
+            if host.daemon is None:
+                continue
+            print(f"\nhost {name}, end of viaductd's log:\n{host.daemon.describe(15)}", file=sys.stderr)
+            if host.daemon.running():
+                drops = host.call("dropstats", "--log", "5", check=False)
+                print(f"\nhost {name}, dropped:\n{drops.stdout}{drops.stderr}", file=sys.stderr)
+
+
+def main():
+    parser = argparse.ArgumentParser(description="The demo; see the top of this file.")
+    parser.add_argument("--no-vm", action="store_true", help="containers in the place of virtual machines")
+    machines = not parser.parse_args().no_vm
+    # Ended by a signal, it cleans up like by ^C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.default_int_handler)
+    if machines:
+        vm.build_images()
+    with Lab() as lab:
+        demo = Demo(lab, machines)
+        try:
+            demo.run()
+        except Failed as failure:
+            demo.report(failure)
+            return 1
+        except KeyboardInterrupt:
+            print(f"\nstopped at: {demo.at}; cleaning up", file=sys.stderr)
+            return 130
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                signal.signal(number, signal.SIG_IGN)
+            demo.at = "cleaning up"
+    print(f"\nAll of it worked, in {time.monotonic() - demo.started:.0f} s; everything is removed again.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,52 @@
+"""Frames sent and seen on a device by hand: a peer that does what no kernel would."""
+
+import socket
+import time
+
+from .netns import Namespace
+from .shell import Failed
+
+ETH_P_ALL = 3
+SOL_PACKET, PACKET_IGNORE_OUTGOING = 263, 23
+
+
+class RawPort:
+    """A packet socket on one device of a namespace."""
+
+    def __init__(self, namespace: Namespace, device):
+        self.device = device
+        self.socket = namespace.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
+        self.socket.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
+        self.socket.bind((device, ETH_P_ALL))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.socket.close()
+
+    def send(self, *frames):
+        """Sends frames: bytes, or scapy packets."""
+        for frame in frames:
+            self.socket.send(bytes(frame))
+
+    def collect(self, wanted, seconds):
+        """The frames that arrive within that time and for which `wanted(bytes)` is true."""
+        return list(self._frames(wanted, seconds))
+
+    def expect(self, wanted, what, seconds=5.0):
+        """The first such frame; fails if none comes."""
+        for frame in self._frames(wanted, seconds):
+            return frame
+        raise Failed(f"no {what} on {self.device} within {seconds:g} s")
+
+    def _frames(self, wanted, seconds):
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            self.socket.settimeout(left)
+            try:
+                frame = self.socket.recv(65536)
+            except TimeoutError:
+                return
+            if wanted(frame):
+                yield frame

@@ -1,0 +1,139 @@
+"""The hosts, networks and guests that most tests use.
+
+Two hosts `a` and `b` on one underlay; network blue (10.1.1.0/24, fd00:1::/64) spans both, red (10.2.2.0/24) is the
+other tenant. Guest a1 is the first one on host a, and so on:
+
+    host  underlay                   blue              red
+    a     192.0.2.1, 2001:db8::1     a1 10.1.1.1       a3 10.2.2.1
+                                     a2 10.1.1.2
+    b     192.0.2.2, 2001:db8::2     b1 10.1.1.11      b3 10.2.2.11
+                                     b2 10.1.1.12
+"""
+
+from dataclasses import dataclass
+
+from .config import Config
+
+UNDERLAY = {"a": "192.0.2.1", "b": "192.0.2.2", "c": "192.0.2.3"}
+UNDERLAY6 = {"a": "2001:db8::1", "b": "2001:db8::2", "c": "2001:db8::3"}
+GATEWAY_MAC = "00:00:5e:00:01:00"
+NETWORKS = {
+    "blue": {"vrf": 1, "gateways": ["10.1.1.254/24", "fd00:1::ffff/64"], "vni": 5001},
+    "red": {"vrf": 2, "gateways": ["10.2.2.254/24", "fd00:2::ffff/64"], "vni": 5002},
+}
+
+
+@dataclass(frozen=True)
+class Seat:
+    """Where a guest sits, and what it is called there."""
+
+    name: str
+    host: str
+    network: str
+    number: int
+
+    @property
+    def address(self):
+        return f"10.{1 if self.network == 'blue' else 2}.{1 if self.network == 'blue' else 2}.{self.number}"
+
+    @property
+    def address6(self):
+        return f"fd00:{1 if self.network == 'blue' else 2}::{self.number:x}"
+
+    @property
+    def mac(self):
+        return f"02:00:00:00:{1 if self.network == 'blue' else 2:02x}:{self.number:02x}"
+
+    @property
+    def label(self):
+        return 100 * (1 if self.network == "blue" else 2) + self.number
+
+
+SEATS = {
+    seat.name: seat
+    for seat in (
+        Seat("a1", "a", "blue", 1),
+        Seat("a2", "a", "blue", 2),
+        Seat("a3", "a", "red", 1),
+        Seat("b1", "b", "blue", 11),
+        Seat("b2", "b", "blue", 12),
+        Seat("b3", "b", "red", 11),
+    )
+}
+
+
+def tap(seat):
+    """The keys that make a guest a container."""
+    return {"kind": "tap", "device": f"tap{seat}"}
+
+
+def vhost(seat, **keys):
+    """The keys that make a guest a virtual machine."""
+    return {"kind": "vhost", "socket": f"{seat}.sock", **keys}
+
+
+def host_config(name, guests, *, wire=True, mtu=9000, family=4, **host):
+    """A host with its wire, both networks as far as guests need them, and the guests.
+
+    `guests`: seat name -> keys of the guest (see `tap`, `vhost`).
+    """
+    if wire:
+        host.setdefault("tunnel_source", (UNDERLAY if family == 4 else UNDERLAY6)[name])
+    config = Config(name, **host)
+    if wire:
+        addresses = [f"{UNDERLAY[name]}/24", f"{UNDERLAY6[name]}/64"]
+        config.add("wire", name="up0", driver="af-packet", device="up0", addresses=addresses, mtu=mtu)
+    for network in ("blue", "red"):
+        if any(SEATS[guest].network == network for guest in guests):
+            config.add("network", name=network, **NETWORKS[network])
+    for guest, keys in guests.items():
+        seat = SEATS[guest]
+        common = {"mac": seat.mac, "addresses": [seat.address, seat.address6], "label": seat.label}
+        config.add("guest", **{"name": guest, "network": seat.network, **common, **keys})
+    return config
+
+
+def tunnel_routes(config, kind, *remotes, family=4):
+    """Routes to remote guests over a tunnel that carries IP packets."""
+    underlay = UNDERLAY if family == 4 else UNDERLAY6
+    for seat in (SEATS[name] for name in remotes):
+        hop = {"tunnel": kind, "remote": underlay[seat.host], "label": seat.label}
+        config.add("route", network=seat.network, prefix=f"{seat.address}/32", to=[hop])
+        config.add("route", network=seat.network, prefix=f"{seat.address6}/128", to=[hop])
+    return config
+
+
+def bridge_entries(config, *remotes, family=4):
+    """Static MACs of remote guests, and flooding to their hosts, over VXLAN, which carries Ethernet."""
+    underlay = UNDERLAY if family == 4 else UNDERLAY6
+    places = {}
+    for seat in (SEATS[name] for name in remotes):
+        hop = {"tunnel": "vxlan", "remote": underlay[seat.host], "vni": NETWORKS[seat.network]["vni"]}
+        config.add("mac", network=seat.network, mac=seat.mac, to=hop)
+        places.setdefault(seat.network, {})[seat.host] = hop
+    for network, hops in places.items():
+        config.add("flood", network=network, to=list(hops.values()))
+    return config
+
+
+def one_host(lab, *guests, **host):
+    """Host a with containers as guests; returns (host, containers)."""
+    config = host_config("a", {guest: tap(guest) for guest in guests}, wire=False, **host)
+    started = lab.host(config)
+    return started, [lab.container(started, guest) for guest in guests]
+
+
+def two_hosts(lab, connect, guests=("a1", "b1"), *, family=4, mtu=9000):
+    """Hosts a and b with containers, each host's config extended by `connect(config, *remote guests)`.
+
+    Returns (hosts by name, containers by guest name).
+    """
+    hosts, containers = {}, {}
+    for name in ("a", "b"):
+        lab.plug(name, mtu=mtu)
+        local = [guest for guest in guests if SEATS[guest].host == name]
+        config = host_config(name, {guest: tap(guest) for guest in local}, family=family, mtu=mtu)
+        connect(config, *[guest for guest in guests if guest not in local])
+        hosts[name] = lab.host(config)
+        containers.update({guest: lab.container(hosts[name], guest) for guest in local})
+    return hosts, containers

@@ -1,0 +1,119 @@
+"""TCP and UDP between guests, small and exact: whether a connection works, and how fast a stream is."""
+
+import json
+import re
+import socket
+import threading
+
+from .shell import Failed
+
+
+class EchoServer:
+    """Answers on a TCP and a UDP port of a namespace with what it gets, while the `with` block runs."""
+
+    def __init__(self, guest, port, family=socket.AF_INET):
+        self.tcp = guest.namespace.socket(family, socket.SOCK_STREAM)
+        self.tcp.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.udp = guest.namespace.socket(family, socket.SOCK_DGRAM)
+        for one in (self.tcp, self.udp):
+            one.bind(("", port))
+            one.settimeout(0.2)
+        self.tcp.listen()
+        self.ending = threading.Event()
+
+    def __enter__(self):
+        self.threads = [threading.Thread(target=work, daemon=True) for work in (self._accept, self._datagrams)]
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.ending.set()
+        for thread in self.threads:
+            thread.join()
+        self.tcp.close()
+        self.udp.close()
+
+    def _accept(self):
+        while not self.ending.is_set():
+            try:
+                connection, _ = self.tcp.accept()
+            except TimeoutError:
+                continue
+            threading.Thread(target=self._echo, args=(connection,), daemon=True).start()
+
+    def _echo(self, connection):
+        with connection:
+            connection.settimeout(0.2)
+            while not self.ending.is_set():
+                try:
+                    data = connection.recv(65536)
+                    if not data:
+                        return
+                    connection.sendall(data)
+                except TimeoutError:
+                    continue
+                except OSError:
+                    return
+
+    def _datagrams(self):
+        while not self.ending.is_set():
+            try:
+                data, sender = self.udp.recvfrom(65536)
+                self.udp.sendto(data, sender)
+            except OSError:
+                continue
+
+
+def connect(guest, address, port, timeout=1.5):
+    """A TCP connection from a guest, or None if it isn't made in time. Raises ConnectionRefusedError if refused."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    connection = guest.namespace.socket(family, socket.SOCK_STREAM)
+    connection.settimeout(timeout)
+    try:
+        connection.connect((address, port))
+        return connection
+    except TimeoutError:
+        connection.close()
+        return None
+    except OSError:
+        connection.close()
+        raise
+
+
+def answers(connection, text=b"hello"):
+    """Whether what is sent on a connection comes back."""
+    try:
+        connection.sendall(text)
+        return connection.recv(65536) == text
+    except TimeoutError:
+        return False
+
+
+def datagram(guest, address, port, text=b"hello", timeout=1.5):
+    """Whether a UDP datagram is answered."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with guest.namespace.socket(family, socket.SOCK_DGRAM) as sender:
+        sender.settimeout(timeout)
+        sender.sendto(text, (address, port))
+        try:
+            return sender.recvfrom(65536)[0] == text
+        except OSError:
+            return False
+
+
+def tcp_rate(client, server, address, *, seconds=2, options=()):
+    """The rate of one TCP connection in Mbit/s, by iperf3."""
+    server.run(["iperf3", "-s", "-1", "-D", "-B", address, "--idle-timeout", "20"], check=False)
+    words = ["iperf3", "-c", address, "-t", seconds, "-J", "--connect-timeout", "5000", *options]
+    report = client.run(words, check=False, timeout=seconds + 30).stdout
+    try:
+        parsed = json.loads(report[report.index("{"):])
+        return parsed["end"]["sum_received"]["bits_per_second"] / 1e6
+    except (KeyError, ValueError):
+        raise Failed(f"iperf3 to {address}: {report[-500:]}") from None
+
+
+def round_trip(output):
+    """The average round-trip time in milliseconds of a ping's output."""
+    return float(re.search(r"= [\d.]+/([\d.]+)/", output)[1])

@@ -1,0 +1,129 @@
+"""The command line: every list as JSON with stable keys, and exit codes that scripts rely on."""
+
+import json
+
+import pytest
+
+from lab import binary
+from lab.shell import run
+from lab.topology import SEATS, bridge_entries, host_config, tap, tunnel_routes
+
+A1, A2, B1 = SEATS["a1"], SEATS["a2"], SEATS["b1"]
+
+# What scripts read: a key may be added, none may go.
+LISTS = {
+    "vif": {"name", "kind", "network", "mtu"},
+    "guest": {"name", "kind", "network", "mac", "addresses", "state"},
+    "wire": {"name", "driver", "device", "addresses", "mtu"},
+    "network": {"name", "vrf", "gateways", "vni"},
+    "nh": {"id", "kind"},
+    "rt --network blue": {"prefix", "nexthop", "owner"},
+    "bridge --network blue": {"mac", "nexthop"},
+    "mpls": {"label", "nexthop"},
+    "vxlan": {"vni", "network"},
+    "rule": {"network", "priority", "action", "packets"},
+    "flow": {"source", "destination", "protocol", "packets"},
+}
+
+
+@pytest.fixture(scope="module")
+def host(shared_lab):
+    lab = shared_lab
+    lab.plug("a")
+    config = host_config("a", {"a1": tap("a1"), "a2": tap("a2")})
+    bridge_entries(tunnel_routes(config, "mpls-over-udp", "b1"), "b2")
+    config.rule("blue", 10, "allow", protocol="icmp")
+    host = lab.host(config)
+    a1, _ = lab.container(host, "a1"), lab.container(host, "a2")
+    a1.expect_ping(A2.address)
+    return host
+
+
+@pytest.mark.parametrize("command", LISTS)
+def test_lists(host, command):
+    rows = host.viaduct(*command.split())
+    assert isinstance(rows, list) and rows, command
+    for row in rows:
+        assert LISTS[command] <= set(row), f"{command}: {sorted(LISTS[command] - set(row))} missing in {row}"
+
+
+@pytest.mark.parametrize("command", LISTS)
+def test_lists_for_people(host, command):
+    table = host.call(*command.split()).stdout
+    rows = host.viaduct(*command.split())
+    assert len(table.splitlines()) >= len(rows), table
+
+
+def test_status_and_statistics(host):
+    assert host.viaduct("status")["name"] == "a"
+    assert "a1" in host.call("status").stdout
+    stats = host.viaduct("stats")
+    assert stats["workers"] and stats["workers"][0]["packets"] > 0
+    assert isinstance(host.viaduct("dropstats")["reasons"], list)
+    assert host.viaduct("flow", "rate") is not None
+
+
+def test_show_one(host):
+    assert host.viaduct("guest", "show", "a1")["mac"] == A1.mac
+    assert host.viaduct("rt", "show", f"{B1.address}/32", "--network", "blue")["prefix"] == f"{B1.address}/32"
+    assert host.viaduct("wire", "show", "up0")["device"] == "up0"
+
+
+def test_add_and_delete(host):
+    host.call("rt", "add", "10.50.0.0/16", "--network", "blue", "--to", "drop")
+    assert "10.50.0.0/16" in {row["prefix"] for row in host.viaduct("rt", "--network", "blue")}
+    host.call("rt", "del", "10.50.0.0/16", "--network", "blue")
+    assert "10.50.0.0/16" not in {row["prefix"] for row in host.viaduct("rt", "--network", "blue")}
+
+
+def test_flows_match_and_flush(host, shared_lab):
+    matched = host.viaduct("flow", "--match", f"{A1.address} & icmp")
+    assert matched and all(A1.address in (row["source"], row["destination"]) for row in map(endpoints, matched))
+    assert host.viaduct("flow", "--match", "203.0.113.99 & tcp & port 80") == []
+    host.call("flow", "flush")
+    assert host.viaduct("flow") == []
+
+
+def endpoints(row):
+    return {key: str(row[key]).rsplit(":", 1)[0].strip("[]") for key in ("source", "destination")}
+
+
+def test_exit_codes(host, lab):
+    assert host.call("status").returncode == 0
+    refused = host.call("guest", "show", "nobody", check=False)
+    assert refused.returncode == 1 and "nobody" in refused.stderr
+    assert host.call("gest", check=False).returncode == 2
+    assert host.call("rt", "add", "10.50.0.0/16", check=False).returncode == 2
+    nobody = run([binary("viaduct"), "--run-dir", lab.directory, "status"], check=False)
+    assert nobody.returncode == 3 and str(lab.directory) in nobody.stderr
+
+
+def test_refusal_as_json_is_still_an_exit_code(host):
+    refused = host.call("--json", "guest", "show", "nobody", check=False)
+    assert refused.returncode == 1
+
+
+def test_check_needs_no_daemon(host, lab):
+    done = run([binary("viaduct"), "--run-dir", lab.directory, "check", host.file], check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(host, shell):
+    assert "dropstats" in run([binary("viaduct"), "completion", shell]).stdout
+
+
+def test_help_names_every_command():
+    text = run([binary("viaduct"), "--help"]).stdout
+    for command in ("apply", "diff", "check", "status", "top", "explain", "capture", *(name.split()[0] for name in LISTS)):
+        assert command in text
+
+
+def test_closed_output_is_no_error(host):
+    pipe = run(["sh", "-c", f"{binary('viaduct')} --run-dir {host.run_dir} rt --network blue | head -1"])
+    assert "panicked" not in pipe.stderr and "rror" not in pipe.stderr
+
+
+def test_json_is_one_document(host):
+    for command in ("status", "stats", "dropstats"):
+        json.loads(host.call("--json", command).stdout)

@@ -1,0 +1,99 @@
+"""Floating addresses: a guest of a private network is known outside by another address."""
+
+import socket
+
+import pytest
+
+from lab import Server
+from lab.topology import SEATS, host_config, tap
+from lab.traffic import EchoServer, answers, connect, datagram
+
+A1 = SEATS["a1"]
+OUTSIDE, ROUTER = "203.0.113.7", "203.0.113.1"
+
+
+@pytest.fixture
+def floating(lab):
+    """Host a with guest a1 (floating address) and a2 (none); network public lies on a wire with a plain Linux machine."""
+    lab.plug("a", "ext0", mtu=1500, fabric="outside")
+    config = host_config("a", {"a1": tap("a1"), "a2": tap("a2")}, wire=False)
+    config.add("wire", name="ext0", driver="af-packet", device="ext0")
+    config.add("network", name="public", vrf=3, gateways=["203.0.113.254/24"], wire="ext0")
+    config.add("route", network="blue", prefix="0.0.0.0/0", to={"network": "public"})
+    config.add("route", network="public", prefix="198.51.100.0/24", to={"via": ROUTER})
+    config.add("nat", network="blue", inside=A1.address, outside=OUTSIDE, outside_network="public")
+    host = lab.host(config)
+    server = lab.plug("c", "ext0", mtu=1500, fabric="outside")
+    server.ip("addr add", f"{ROUTER}/24", "dev ext0")
+    server.ip("addr add 198.51.100.1/24 dev lo")
+    return host, lab.container(host, "a1"), lab.container(host, "a2"), Server(server)
+
+
+def test_outside_reaches_the_guest_by_its_floating_address(floating):
+    _, a1, _, server = floating
+    server.expect_ping(OUTSIDE)
+    with EchoServer(a1, 80):
+        assert answers(connect(server, OUTSIDE, 80))
+        assert datagram(server, OUTSIDE, 80)
+
+
+def test_guest_is_seen_outside_by_its_floating_address(floating, lab):
+    _, a1, _, server = floating
+    with lab.capture("c", "ext0", "not arp") as seen, EchoServer(server, 80):
+        a1.expect_ping(ROUTER)
+        assert answers(connect(a1, ROUTER, 80))
+        assert datagram(a1, ROUTER, 80)
+        a1.expect_ping("198.51.100.1")  # behind a router of the outside network
+    inside = seen.fields(f"ip.addr == {A1.address}", "frame.number")
+    assert inside == [], "an inside address got out"
+    assert seen.fields(f"ip.src == {OUTSIDE} && tcp", "frame.number")
+    wrong = seen.fields("ip.checksum.status == 0 || udp.checksum.status == 0 || icmp.checksum.status == 0", "frame.number")
+    assert wrong == []
+
+
+def test_guest_reaches_its_own_network_as_itself(floating):
+    _, a1, a2, _ = floating
+    a1.expect_ping(SEATS["a2"].address)
+    with EchoServer(a2, 80) as _:
+        assert datagram(a1, SEATS["a2"].address, 80)
+
+
+def test_icmp_errors_are_translated_within(floating, lab):
+    """The server refuses a datagram: the guest's socket must hear of it, so the quoted packet was translated back."""
+    _, a1, _, server = floating
+    a1.expect_ping(ROUTER)
+    with a1.namespace.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        sender.settimeout(5)
+        sender.connect((ROUTER, 4242))
+        sender.send(b"x")
+        with pytest.raises(ConnectionRefusedError):
+            sender.recv(10)
+    with server.namespace.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        sender.settimeout(5)
+        sender.connect((OUTSIDE, 4242))
+        sender.send(b"x")
+        with pytest.raises(ConnectionRefusedError):
+            sender.recv(10)
+
+
+def test_rules_see_the_inside_address(floating):
+    host, a1, _, server = floating
+    server.expect_ping(OUTSIDE)
+    host.apply(host.config.copy().rule("blue", 10, "drop", to={"cidr": f"{A1.address}/32"}, protocol="udp"))
+    with EchoServer(a1, 80):
+        assert not datagram(server, OUTSIDE, 80)
+        assert answers(connect(server, OUTSIDE, 80))
+
+
+def test_floating_address_goes_when_its_entry_goes(floating):
+    host, a1, _, server = floating
+    server.expect_ping(OUTSIDE)
+    host.apply(host.config.without("nat", outside=OUTSIDE))
+    server.run(["ip", "neigh", "flush", "dev", "ext0"])
+    assert server.ping(OUTSIDE, 2, timeout=1)[0] == 0
+
+
+def test_arp_for_the_floating_address_is_answered_with_the_gateway_mac(floating):
+    _, _, _, server = floating
+    server.expect_ping(OUTSIDE)
+    assert "00:00:5e:00:01:00" in server.run(["ip", "neigh", "show", OUTSIDE]).stdout

@@ -1,0 +1,117 @@
+"""Seeing what happens: explain, capture, dropped packets, metrics."""
+
+import re
+import urllib.request
+
+import pytest
+from scapy.layers.inet import ICMP, IP, TCP, UDP
+from scapy.layers.l2 import Ether
+from scapy.utils import wrpcap
+
+from lab import RawPort, eventually, expert, fields
+from lab.topology import GATEWAY_MAC, SEATS, host_config, tap, tunnel_routes
+from lab.traffic import datagram
+
+A1, A2, B1 = SEATS["a1"], SEATS["a2"], SEATS["b1"]
+
+
+@pytest.fixture
+def host(lab):
+    lab.plug("a")
+    config = host_config("a", {"a1": tap("a1"), "a2": tap("a2")}, metrics="127.0.0.1:9101")
+    tunnel_routes(config, "mpls-over-udp", "b1")
+    config.rule("blue", 10, "drop", protocol="udp", ports="53")
+    host = lab.host(config)
+    host.a1, host.a2 = lab.container(host, "a1"), lab.container(host, "a2")
+    lab.namespace("fabric").ip("addr add 192.0.2.2/24 dev br0")
+    return host
+
+
+# packet, delivered to a2?, word of the explanation
+QUESTIONS = {
+    "bridged": (Ether(src=A1.mac, dst=A2.mac) / IP(src=A1.address, dst=A2.address) / TCP(dport=80), True, "a2"),
+    "rule": (Ether(src=A1.mac, dst=A2.mac) / IP(src=A1.address, dst=A2.address) / UDP(sport=9, dport=53), False, "rule_drop"),
+    "spoofed": (Ether(src=A1.mac, dst=A2.mac) / IP(src="10.1.1.77", dst=A2.address) / ICMP(), False, "address_spoofed"),
+    "no route": (Ether(src=A1.mac, dst=GATEWAY_MAC) / IP(src=A1.address, dst="172.16.9.9") / ICMP(), False, "no_route"),
+    "tunnel": (Ether(src=A1.mac, dst=GATEWAY_MAC) / IP(src=A1.address, dst=B1.address) / ICMP(), False, str(B1.label)),
+}
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_explain_says_what_then_happens(host, question):
+    packet, delivered, word = QUESTIONS[question]
+    frame = bytes(packet)
+    told = host.call("explain", "--in", "a1", frame.hex()).stdout
+    assert word in told, told
+    assert host.viaduct("explain", "--in", "a1", frame.hex())
+    assert host.viaduct("flow") == [], "explain must leave no trace"
+    drops = host.drops()
+    with RawPort(host.a1.namespace, host.a1.device) as sender, RawPort(host.a2.namespace, host.a2.device) as receiver:
+        sender.send(frame)
+        arrived = receiver.collect(lambda seen: seen[:34] == frame[:34], 0.5)
+    assert bool(arrived) == delivered
+    reasons = {reason for reason, count in host.drops().items() if count > drops.get(reason, 0)}
+    if word in ("rule_drop", "address_spoofed", "no_route"):
+        assert reasons == {word}
+
+
+def test_explain_takes_text_and_pcap(host, lab):
+    told = host.call("explain", "--in", "a1", f"{A1.address} > {A2.address} / udp 1 > 53").stdout
+    assert "rule_drop" in told, told
+    file = lab.directory / "question.pcap"
+    wrpcap(str(file), [QUESTIONS["no route"][0]])
+    assert "no_route" in host.call("explain", "--in", "a1", file).stdout
+
+
+def test_dropped_packets_are_kept_with_reason_and_head(host):
+    assert not datagram(host.a1, A2.address, 53, b"look at me", timeout=0.3)
+    kept = eventually(lambda: host.viaduct("dropstats", "--log", "5").get("log"), "a dropped packet")
+    assert kept[-1]["reason"] == "rule_drop", kept
+    assert "rule_drop" in host.call("dropstats", "--log", "5").stdout
+
+
+def test_capture_opens_in_tshark_with_names_and_reasons(host, lab):
+    file = lab.directory / "seen.pcapng"
+    capture = host.background("capture", "-w", file, label="capture")
+    eventually(lambda: file.exists() and file.stat().st_size > 0, "the capture's file")
+    host.a1.expect_ping(A2.address)
+    host.a1.ping(B1.address, 1, timeout=0.5)
+    datagram(host.a1, A2.address, 53, timeout=0.3)
+    eventually(lambda: "rule_drop" in str(fields(file, "udp.dstport == 53", "frame.comment")), "the reason as a comment")
+    eventually(lambda: fields(file, "mpls", "frame.number"), "an encapsulated packet")
+    assert capture.stop(2) == 0, capture.describe()
+    names = {row[0] for row in fields(file, "icmp", "frame.interface_name")}
+    assert {"a1", "a2", "up0"} <= names, names
+    assert expert(file) == []
+
+
+def test_capture_of_one_guest(host, lab):
+    file = lab.directory / "one.pcapng"
+    capture = host.background("capture", "--guest", "a2", "-w", file, label="capture")
+    eventually(lambda: file.exists() and file.stat().st_size > 0, "the capture's file")
+    host.a1.expect_ping("10.1.1.254")
+    host.a1.expect_ping(A2.address)
+    eventually(lambda: fields(file, "icmp.type == 0", "frame.number"), "the echo of a2")
+    capture.stop(2)
+    assert fields(file, "ip.addr == 10.1.1.254", "frame.number") == []
+
+
+def test_metrics(host):
+    host.a1.expect_ping(A2.address)
+    datagram(host.a1, A2.address, 53, timeout=0.3)
+
+    def scrape():
+        with host.namespace.entered():
+            with urllib.request.urlopen("http://127.0.0.1:9101/metrics", timeout=5) as answer:
+                assert answer.headers["Content-Type"].startswith(("text/plain", "application/openmetrics-text"))
+                return answer.read().decode()
+
+    text = eventually(lambda: (seen := scrape()) and "rule_drop" in seen and seen, "rule_drop in the metrics")
+    rows = [line for line in text.splitlines() if line and not line.startswith("#")]
+    assert all(re.fullmatch(r'[a-z_:][a-z0-9_:]*(\{[^}]*\})? [-+.0-9eE]+|.* (NaN|\+Inf)', row) for row in rows), rows
+    dropped = next(row for row in rows if 'rule_drop' in row)
+    assert float(dropped.rsplit(" ", 1)[1]) >= 1
+    assert any('a1' in row for row in rows)
+    for line in text.splitlines():
+        if line.startswith("# TYPE"):
+            assert line.split()[3] in ("counter", "gauge", "histogram", "summary", "info", "unknown")

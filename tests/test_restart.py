@@ -1,0 +1,97 @@
+"""viaductd dies and comes back: with what was applied last, to guests that notice nothing but a gap."""
+
+import re
+
+import pytest
+
+from lab import Stream, binary, eventually, run
+from lab.topology import SEATS, host_config, one_host, tap, vhost
+
+A1, A2 = SEATS["a1"], SEATS["a2"]
+
+
+def sequence_numbers(vm):
+    """The answered echoes of the ping that runs in a guest."""
+    return [int(number) for number in re.findall(r"icmp_seq=(\d+) ttl", vm.shell("cat /tmp/ping").stdout)]
+
+
+@pytest.mark.parametrize("how", ["kill", "stop"])
+def test_virtual_machines_live_on(lab, how):
+    """One VM whose QEMU connects, one whose QEMU listens."""
+    host = lab.host(host_config("a", {"a1": vhost("a1"), "a2": vhost("a2", role="client")}, wire=False))
+    one, two = lab.vm(host, "a1"), lab.vm(host, "a2")
+    one.boot(), two.boot()
+    one.expect_ping(A2.address)
+    one.shell(f"/bin/ping -n -i 0.1 {A2.address} > /tmp/ping 2>&1 &")
+    eventually(lambda: len(sequence_numbers(one)) > 10, "ten echoes before the restart")
+    getattr(host, how)()
+    host.start()
+    last = sequence_numbers(one)[-1]
+    eventually(lambda: len([number for number in sequence_numbers(one) if number > last]) > 10, "ten echoes after it", 30)
+    one.shell("kill -INT $(pidof ping)", check=False)
+    numbers = sequence_numbers(one)
+    jumps = [(before, after) for before, after in zip(numbers, numbers[1:]) if after != before + 1]
+    assert len(jumps) <= 1, f"lost outside of the one gap: {jumps}"
+    assert len(numbers) == len(set(numbers))
+    two.expect_ping(A1.address)
+
+
+def test_user_space_driver_reconnects(lab):
+    host = lab.host(host_config("a", {"a1": tap("a1"), "a2": vhost("a2", role="client")}, wire=False))
+    a1 = lab.container(host, "a1")
+    lab.testpmd(host, "a2")
+    a1.expect_ping(A2.address)
+    host.kill()
+    host.start()
+    a1 = a1.attach()
+    a1.expect_ping(A2.address, 20)
+
+
+def test_last_applied_state_comes_back_even_if_the_file_says_otherwise(lab):
+    config = host_config("a", {"a1": tap("a1"), "a2": tap("a2")}, wire=False)
+    host = lab.host(config)
+    a1, a2 = lab.container(host, "a1"), lab.container(host, "a2")
+    host.apply(config.copy().rule("blue", 10, "drop", protocol="icmp"))
+    a1.expect_no_ping(A2.address, 1)
+    host.config = config  # `start` writes it: the store wins, the file only seeds an empty one
+    host.kill()
+    host.start()
+    a1.attach(), a2.attach()
+    a1.expect_no_ping(A2.address, 2)
+    host.apply(config)
+    a1.expect_ping(A2.address)
+
+
+def test_what_the_api_added_comes_back_and_survives_apply(lab):
+    config = host_config("a", {"a1": tap("a1")}, wire=False)
+    host = lab.host(config)
+    host.call("rt", "add", "10.99.0.0/16", "--network", "blue", "--to", "drop")
+    prefixes = lambda: {row["prefix"] for row in host.viaduct("rt", "--network", "blue")}
+    assert "10.99.0.0/16" in prefixes()
+    host.apply(config.copy().add("route", network="blue", prefix="10.98.0.0/16", to="drop"))
+    assert {"10.98.0.0/16", "10.99.0.0/16"} <= prefixes()
+    host.kill()
+    host.start()
+    assert {"10.98.0.0/16", "10.99.0.0/16"} <= prefixes()
+    host.call("rt", "del", "10.99.0.0/16", "--network", "blue")
+    assert "10.99.0.0/16" not in prefixes()
+
+
+def test_restart_of_a_host_is_invisible_to_the_guests_of_another(lab):
+    host, (a1, a2) = one_host(lab, "a1", "a2")
+    other = lab.host(host_config("b", {"b1": tap("b1")}, wire=False))
+    a1.expect_ping(A2.address)
+    with Stream(a1.namespace, a2.namespace, A2.address) as stream:
+        stream.wait(500)
+        other.kill()
+        other.start()
+        stream.wait(500)
+    assert stream.result().lost == 0
+
+
+def test_a_second_daemon_with_the_same_run_dir_is_refused(lab):
+    host = lab.host(host_config("a", {"a1": tap("a1")}, wire=False))
+    words = [binary("viaductd"), "--config", host.file, "--run-dir", host.run_dir, "--state-dir", host.directory / "other"]
+    refused = run(host.namespace.words(words), check=False, timeout=20)
+    assert refused.returncode in (1, 2) and str(host.run_dir) in refused.stderr, refused.stderr
+    host.viaduct("status")

@@ -1,0 +1,97 @@
+"""Linux guests in QEMU: both roles of the socket, both kinds of ring, several queues."""
+
+import pytest
+
+from lab import eventually
+from lab.topology import SEATS, bridge_entries, host_config, tap, tunnel_routes, vhost
+from lab.traffic import tcp_rate
+
+A1, A2, B1 = SEATS["a1"], SEATS["a2"], SEATS["b1"]
+PACKED, EVENT_IDX, CSUM, TSO4, MERGEABLE, MQ = 34, 29, 0, 11, 15, 22
+
+
+def overlay(config, *remotes):
+    """IPv4 by routes over MPLS, IPv6 by the bridge over VXLAN: both at once between the same guests."""
+    bridge_entries(tunnel_routes(config, "mpls-over-udp", *remotes), *remotes)
+    for remote in remotes:
+        config = config.without("route", prefix=f"{SEATS[remote].address6}/128")
+    return config
+
+
+@pytest.fixture(scope="module")
+def guests(shared_lab):
+    """On host a: a VM whose QEMU connects, with a packed ring; one whose QEMU listens, with two queues; a container.
+    On host b: a VM behind MPLS over UDP (IPv4) and VXLAN (IPv6)."""
+    lab = shared_lab
+    lab.plug("a"), lab.plug("b")
+    config = host_config("a", {"a1": vhost("a1"), "a2": vhost("a2", role="client", queues=2)})
+    config.add("guest", name="c7", network="blue", mac="02:00:00:00:01:07", addresses=["10.1.1.7", "fd00:1::7"], **tap("c7"))
+    a = lab.host(overlay(config, "b1"))
+    b = lab.host(overlay(host_config("b", {"b1": vhost("b1")}), "a1", "a2"))
+    vms = {
+        "a1": lab.vm(a, "a1", options="packed=on"),
+        "a2": lab.vm(a, "a2"),
+        "b1": lab.vm(b, "b1"),
+    }
+    for vm in vms.values():
+        vm.boot()
+    return {**vms, "container": lab.container(a, "c7")}
+
+
+def test_features_that_linux_takes(guests):
+    for name, expected in (("a1", {PACKED}), ("a2", {MQ}), ("b1", set())):
+        missing = expected | {CSUM, TSO4, EVENT_IDX, MERGEABLE}
+        missing -= guests[name].features()
+        assert not missing, f"{name}: {missing}"
+    assert PACKED not in guests["b1"].features()
+
+
+@pytest.mark.parametrize("name", ["a1", "a2", "b1"])
+def test_gateway(guests, name):
+    guests[name].expect_ping("10.1.1.254")
+    guests[name].expect_ping("fd00:1::ffff")
+
+
+def test_inside_a_host(guests):
+    for address in (A2.address, A2.address6, "10.1.1.7"):
+        guests["a1"].expect_ping(address)
+    guests["container"].expect_ping(A1.address)
+    guests["a1"].expect_ping(A2.address, 5, size=1400)
+
+
+def test_across_hosts(guests, shared_lab):
+    with shared_lab.capture("fabric", "a-up0", "ip") as seen:
+        guests["a1"].expect_ping(B1.address)
+        guests["a2"].expect_ping(B1.address6)
+        guests["b1"].expect_ping(A1.address)
+    assert seen.fields("mpls && icmp", "frame.number")
+    assert seen.fields("vxlan && icmpv6.type == 128", "frame.number")
+    assert seen.expert() == []
+
+
+@pytest.mark.parametrize("client, server", [("a1", "a2"), ("a2", "a1"), ("a1", "b1"), ("container", "a1"), ("a2", "container")])
+def test_tcp(guests, client, server):
+    address = {"a1": A1.address, "a2": A2.address, "b1": B1.address, "container": "10.1.1.7"}[server]
+    assert tcp_rate(guests[client], guests[server], address, options=("-P", 2)) > 1
+
+
+def test_both_queues_carry_traffic(guests):
+    vm = guests["a2"]
+    vm.run(["ethtool", "-L", "eth0", "combined", "2"])
+    assert "Combined:\t2" in vm.run(["ethtool", "-l", "eth0"]).stdout.split("Current")[1].replace("Combined:       ", "Combined:\t")
+    tcp_rate(guests["container"], vm, A2.address, options=("-P", 8))
+    counts = vm.shell("ethtool -S eth0 | grep -E 'rx._packets|rx_queue_._packets'").stdout
+    numbers = [int(line.split(":")[1]) for line in counts.splitlines()]
+    assert len(numbers) == 2 and all(numbers), counts
+
+
+def test_link_goes_when_the_guest_reboots(guests, shared_lab):
+    """The driver resets the device and starts again with fresh rings."""
+    vm = guests["b1"]
+    vm.shell("ip link set eth0 down; echo virtio* ; d=$(basename $(readlink /sys/class/net/eth0/device)); "
+             "echo $d > /sys/bus/virtio/drivers/virtio_net/unbind; echo $d > /sys/bus/virtio/drivers/virtio_net/bind")
+    eventually(lambda: vm.shell("ls /sys/class/net/eth0", check=False).returncode == 0, "eth0")
+    vm.run(["ip", "link", "set", "eth0", "up"])
+    vm.run(["ip", "addr", "add", f"{B1.address}/24", "dev", "eth0"])
+    vm.expect_ping("10.1.1.254")
+    guests["a1"].expect_ping(B1.address)
