@@ -23,7 +23,6 @@ class Namespace:
         for where in ("all", "default"):
             self.sysctl(f"net.ipv6.conf.{where}.accept_dad", 0)
             self.sysctl(f"net.ipv6.conf.{where}.router_solicitations", 0)
-        self.sysctl("net.ipv4.ping_group_range", "0 2147483647")
 
     def words(self, command):
         """The command as it has to be called from outside."""
