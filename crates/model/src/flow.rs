@@ -1,6 +1,7 @@
 //! Connections: the state behind stateful rules.
 
 use crate::{RuleId, VifId, Vrf};
+use packet::{L4, proto};
 use std::net::IpAddr;
 
 /// Coarse time: whole seconds since the executor started.
@@ -33,11 +34,9 @@ impl FlowKey {
     /// The other direction. RoCEv2's is to port 4791 again.
     #[must_use]
     pub fn reverse(&self) -> Self {
-        let roce = self.protocol == packet::proto::UDP
-            && self.dst.port == packet::proto::PORT_ROCE
-            && self.src.port == 0;
+        let roce = self.protocol == proto::UDP && self.dst.port == proto::PORT_ROCE && self.src.port == 0;
         let (src, dst) = if roce {
-            (Endpoint { port: 0, ..self.dst }, Endpoint { port: packet::proto::PORT_ROCE, ..self.src })
+            (Endpoint { port: 0, ..self.dst }, Endpoint { port: proto::PORT_ROCE, ..self.src })
         } else {
             (self.dst, self.src)
         };
@@ -64,12 +63,12 @@ impl FlowState {
     #[must_use]
     pub const fn timeout(self, protocol: u8) -> Seconds {
         match (protocol, self) {
-            (packet::proto::TCP, Self::New) => 30,
-            (packet::proto::TCP, Self::Established) => 7440, // RFC 5382, REQ-5
-            (packet::proto::TCP, Self::Closing) => 120,
-            (packet::proto::TCP, Self::Closed) => 10,
-            (packet::proto::UDP, Self::Established) => 300, // RFC 4787, REQ-5
-            (packet::proto::ICMP | packet::proto::ICMPV6, _) => 60, // RFC 5508, REQ-2
+            (proto::TCP, Self::New) => 30,
+            (proto::TCP, Self::Established) => 7440, // RFC 5382, REQ-5
+            (proto::TCP, Self::Closing) => 120,
+            (proto::TCP, Self::Closed) => 10,
+            (proto::UDP, Self::Established) => 300, // RFC 4787, REQ-5
+            (proto::ICMP | proto::ICMPV6, _) => 60, // RFC 5508, REQ-2
             (_, Self::New) => 30,
             _ => 600,
         }
@@ -94,6 +93,57 @@ impl Connection {
     pub const REPLY_FIN: u8 = 2;
     /// A packet in the reply direction.
     pub const REPLIED: u8 = 4;
+
+    /// The connection that a first packet makes, if it makes one: resets and ICMP errors do not, nor does what goes
+    /// to a group, which nobody answers.
+    #[must_use]
+    pub fn first(original: FlowKey, l4: &L4) -> Option<Self> {
+        let v6 = original.src.addr.is_ipv6();
+        let makes = match *l4 {
+            L4::Tcp { flags, .. } => flags & proto::TCP_RST == 0,
+            L4::Icmp { kind, .. } if v6 => kind >= 128,
+            L4::Icmp { kind, .. } => !matches!(kind, 3..=5 | 11 | 12),
+            _ => true,
+        };
+        let dst = original.dst.addr;
+        let group = dst.is_multicast() || matches!(dst, IpAddr::V4(v4) if v4.is_broadcast());
+        let new = Self { original, state: FlowState::New, seen: 0 };
+        (makes && !group).then(|| new.after(false, original.protocol, l4))
+    }
+
+    /// The connection after a packet of it.
+    ///
+    /// TCP's states are coarse (sequence numbers are not followed): established once the original direction acknowledges
+    /// something of the other, or the other acknowledges without a SYN.
+    #[must_use]
+    pub fn after(mut self, reply: bool, protocol: u8, l4: &L4) -> Self {
+        if reply {
+            self.seen |= Self::REPLIED;
+        }
+        let replied = self.seen & Self::REPLIED != 0;
+        self.state = match *l4 {
+            L4::Tcp { flags, .. } => self.after_tcp(reply, replied, flags),
+            // A later fragment, whose flags are not known.
+            _ if protocol == proto::TCP => self.state,
+            _ if replied => FlowState::Established,
+            _ => self.state,
+        };
+        self
+    }
+
+    fn after_tcp(&mut self, reply: bool, replied: bool, flags: u8) -> FlowState {
+        if flags & proto::TCP_FIN != 0 {
+            self.seen |= if reply { Self::REPLY_FIN } else { Self::FIN };
+        }
+        let acknowledges = flags & (proto::TCP_ACK | proto::TCP_SYN) == proto::TCP_ACK;
+        match (self.state, self.seen & (Self::FIN | Self::REPLY_FIN)) {
+            _ if flags & proto::TCP_RST != 0 => FlowState::Closed,
+            (FlowState::Closed, _) | (_, 3) => FlowState::Closed,
+            (_, 1 | 2) => FlowState::Closing,
+            (FlowState::New, _) if replied && acknowledges => FlowState::Established,
+            (state, _) => state,
+        }
+    }
 }
 
 /// What a packet does to the connection table.

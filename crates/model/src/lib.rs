@@ -10,6 +10,7 @@
 #![deny(unsafe_code)]
 
 mod change;
+mod decide;
 mod decision;
 mod drop;
 mod executor;
@@ -19,10 +20,12 @@ mod lookup;
 mod network;
 mod nexthop;
 mod rule;
+mod tables;
 mod view;
 mod vif;
 
 pub use change::Change;
+pub use decide::{decide, entropy_of};
 pub use decision::{
     Decision, Effects, Encap, EthernetRewrite, Flood, Forward, Learn, Nat, NeighbourFound, Reply, ReplyKind,
     Verdict,
@@ -42,5 +45,6 @@ pub use network::{
 pub use nexthop::{Nexthop, Tunnel};
 pub use packet::{IcmpError, TunnelKind};
 pub use rule::{Action, Meter, MeterConfig, Modifier, PortRange, Rule, RuleAction};
+pub use tables::Tables;
 pub use view::PacketView;
 pub use vif::{Vif, VifKind, WireAttributes};

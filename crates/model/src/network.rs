@@ -36,6 +36,21 @@ pub struct Network {
     pub wire: Option<WireAttachment>,
 }
 
+impl Network {
+    /// Whether an address is a gateway's.
+    #[must_use]
+    pub fn is_gateway(&self, addr: IpAddr) -> bool {
+        self.gateways.iter().any(|gateway| gateway.addr() == addr)
+    }
+
+    /// The gateway address of the other's family, that of the subnet the other is in if there is one.
+    #[must_use]
+    pub fn gateway_for(&self, other: IpAddr) -> Option<IpAddr> {
+        let family = || self.gateways.iter().filter(|gateway| gateway.addr().is_ipv4() == other.is_ipv4());
+        family().find(|gateway| gateway.contains(&other)).or_else(|| family().next()).map(IpNet::addr)
+    }
+}
+
 /// A network's attachment to a wire (a provider network).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WireAttachment {

@@ -1,6 +1,7 @@
 //! Nexthops.
 
-use crate::{NexthopId, VifId, Vrf};
+use crate::{GATEWAY_MAC, NexthopId, VifId, Vrf};
+use arrayvec::ArrayVec;
 use packet::{Mac, TunnelKind};
 use std::net::IpAddr;
 
@@ -45,4 +46,72 @@ pub struct Tunnel {
     pub id: u32,
     /// Inner destination MAC of packets routed into VXLAN; `None`: [`crate::GATEWAY_MAC`].
     pub mac: Option<Mac>,
+}
+
+impl Tunnel {
+    /// Inner destination MAC of routed packets; `None` where they go without an Ethernet header.
+    #[must_use]
+    pub fn inner_mac(&self) -> Option<Mac> {
+        (self.kind == TunnelKind::Vxlan).then(|| self.mac.unwrap_or(GATEWAY_MAC))
+    }
+}
+
+impl Nexthop {
+    /// What it is, in 32 bits that do not depend on this host's numbering: FNV-1a over a tag and the fields, numbers
+    /// big-endian, IPv4 addresses as IPv4-mapped ones.
+    ///
+    /// | nexthop | bytes |
+    /// |---|---|
+    /// | discard, receive | 0; 1 |
+    /// | encap | 2, MAC (6) |
+    /// | tunnel | 3, kind (1: MPLS over UDP 0, over GRE 1, VXLAN 2), remote (16), id (4) |
+    /// | VRF translate | 4, VRF (2) |
+    /// | resolve | 5, via (16; `::` for none) |
+    /// | ECMP | 6 |
+    #[must_use]
+    pub fn fingerprint(&self) -> u32 {
+        let mut bytes = ArrayVec::<u8, 24>::new();
+        let mut put = |field: &[u8]| bytes.extend(field.iter().copied());
+        match self {
+            Self::Discard => put(&[0]),
+            Self::Receive => put(&[1]),
+            Self::Encap { mac, .. } => {
+                put(&[2]);
+                put(&mac.0);
+            }
+            Self::Tunnel(tunnel) => {
+                put(&[3, tunnel.kind as u8]);
+                put(&mapped(tunnel.remote));
+                put(&tunnel.id.to_be_bytes());
+            }
+            Self::VrfTranslate { vrf } => {
+                put(&[4]);
+                put(&vrf.0.to_be_bytes());
+            }
+            Self::Resolve { via } => {
+                put(&[5]);
+                put(&via.map_or([0; 16], mapped));
+            }
+            Self::Ecmp(_) => put(&[6]),
+        }
+        bytes.iter().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
+    }
+
+    /// Its weight for a flow in rendezvous hashing: its fingerprint and the flow's entropy hash, exclusive-ored and
+    /// mixed by the finaliser of MurmurHash3 (32 bits). The mixing must not be linear, or of three members one would
+    /// get half of all flows.
+    #[must_use]
+    pub fn weight(&self, entropy: u32) -> u32 {
+        let mut x = self.fingerprint() ^ entropy;
+        x = (x ^ x >> 16).wrapping_mul(0x85eb_ca6b);
+        x = (x ^ x >> 13).wrapping_mul(0xc2b2_ae35);
+        x ^ x >> 16
+    }
+}
+
+fn mapped(addr: IpAddr) -> [u8; 16] {
+    match addr {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    }
 }

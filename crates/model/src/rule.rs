@@ -1,6 +1,6 @@
 //! Security rules and policers.
 
-use crate::{MeterId, RuleId, VifId, Vrf};
+use crate::{MeterId, RuleId, RuleQuery, VifId, Vrf};
 use ipnet::IpNet;
 
 /// How a packet's way through the rules ends.
@@ -64,6 +64,19 @@ pub struct Rule {
     pub ports: Option<PortRange>,
     /// What it does.
     pub action: RuleAction,
+}
+
+impl Rule {
+    /// Whether it matches.
+    #[must_use]
+    pub fn matches(&self, query: &RuleQuery) -> bool {
+        let any_or =
+            |prefixes: &[IpNet], addr| prefixes.is_empty() || prefixes.iter().any(|p| p.contains(addr));
+        any_or(&self.from, &query.src)
+            && any_or(&self.to, &query.dst)
+            && self.protocol.is_none_or(|protocol| protocol == query.protocol)
+            && self.ports.is_none_or(|ports| query.dst_port.is_some_and(|port| ports.contains(port)))
+    }
 }
 
 /// What a rule does.

@@ -1,0 +1,195 @@
+//! `decide`: what happens to a packet. Start here; each step is a file.
+//!
+//! ```text
+//! guest ── spoof ──┐                      ┌── neighbour: ARP and ND, answered or bridged
+//!                  ├── switch ── MAC? ────┼── bridge ──────────┬── policy ── egress ── Forward, Flood
+//! wire ── decap ───┤                      └── route ── nexthop ┘
+//!                  └── label ───────────────────────────┘
+//! ```
+//!
+//! A step that ends a packet's way returns a [`Stop`]; [`reply`] turns it into a drop, a hold, or the answer that
+//! its sender gets.
+
+mod bridge;
+mod egress;
+mod ingress;
+mod neighbour;
+mod nexthop;
+mod policy;
+mod reply;
+mod route;
+mod spoof;
+mod underlay;
+mod wire;
+
+use crate::{
+    Decision, DropReason, Effects, Lookup, NeighbourScope, Network, PacketView, Seconds, Verdict, Vif, VifId,
+};
+use packet::{Fragment, Headers, IcmpError, L4, ParseError, entropy, entropy_l2, proto};
+use std::net::IpAddr;
+
+/// What happens to a packet that came in by `ingress`, by these tables. A pure function: what is to change is in the
+/// effects.
+#[must_use]
+pub fn decide<T: Lookup>(tables: &T, packet: &PacketView<'_>, ingress: VifId, now: Seconds) -> Decision {
+    let mut walk = Walk { tables, packet, ingress, now, effects: Effects::default() };
+    let verdict = match walk.enter() {
+        Ok(verdict) => verdict,
+        Err(Stop::Hold { scope, addr }) => Verdict::Hold { scope, addr },
+        Err(Stop::Drop(reason) | Stop::Refuse(_, reason) | Stop::Reset(reason)) => Verdict::Drop(reason),
+    };
+    let effects = walk.effects.of(&verdict, ingress);
+    Decision { verdict, effects }
+}
+
+/// One packet's way through the tables.
+struct Walk<'a, T> {
+    tables: &'a T,
+    packet: &'a PacketView<'a>,
+    ingress: VifId,
+    now: Seconds,
+    effects: Effects,
+}
+
+/// What most steps return: where the packet goes, or why it goes no further.
+type Outcome = Result<Verdict, Stop>;
+
+/// Why a packet goes no further.
+#[derive(Clone, Copy, Debug)]
+enum Stop {
+    /// Dropped.
+    Drop(DropReason),
+    /// Dropped, and its sender told by ICMP where that is possible.
+    Refuse(IcmpError, DropReason),
+    /// Dropped, and its sender told by a TCP reset.
+    Reset(DropReason),
+    /// Waits for a neighbour.
+    Hold { scope: NeighbourScope, addr: IpAddr },
+}
+
+impl From<DropReason> for Stop {
+    fn from(reason: DropReason) -> Self {
+        Self::Drop(reason)
+    }
+}
+
+impl From<ParseError> for Stop {
+    fn from(error: ParseError) -> Self {
+        Self::Drop(error.into())
+    }
+}
+
+/// A tenant's packet, freed of the tunnel it came in.
+struct Frame<'a> {
+    headers: Headers,
+    /// Offset just past it, bytes.
+    end: usize,
+    origin: Origin<'a>,
+    /// The network it is in.
+    network: &'a Network,
+    /// Traffic class with which it goes on.
+    tos: u8,
+}
+
+/// Where a tenant's packet came from.
+#[derive(Clone, Copy)]
+enum Origin<'a> {
+    /// A guest of this host.
+    Guest(&'a Vif),
+    /// A wire the network is attached to. The outermost tag, if `tagged`, is the attachment's and not the tenant's.
+    Attached { wire: &'a Vif, vlan: Option<u16>, tagged: bool },
+    /// Another host, by this VNI or label.
+    Tunnel { remote: IpAddr, id: u32 },
+}
+
+impl Origin<'_> {
+    /// The port behind which the sender lies.
+    fn port(&self) -> Option<VifId> {
+        match self {
+            Self::Guest(vif) | Self::Attached { wire: vif, .. } => Some(vif.id),
+            Self::Tunnel { .. } => None,
+        }
+    }
+
+    fn is_guest(&self) -> bool {
+        matches!(self, Self::Guest(_))
+    }
+
+    /// Whether rules run for the sender's sake; the way it is, only guests have them.
+    fn policy(&self) -> bool {
+        matches!(self, Self::Guest(vif) if vif.policy)
+    }
+}
+
+impl Frame<'_> {
+    /// The tenant's own VLAN tags.
+    fn tags(&self) -> &[u16] {
+        let tags = self.headers.eth.as_ref().map_or(&[][..], |eth| &eth.tags);
+        match self.origin {
+            Origin::Attached { tagged: true, .. } => tags.get(1..).unwrap_or_default(),
+            _ => tags,
+        }
+    }
+
+    fn entropy(&self) -> u32 {
+        entropy_of(&self.headers)
+    }
+
+    /// The new ECN field, where decapsulation changes it (RFC 6040).
+    fn new_ecn(&self) -> Option<u8> {
+        let ip = self.headers.ip()?;
+        (self.tos != ip.tos).then_some(self.tos & packet::ecn::ECN_MASK)
+    }
+}
+
+/// The entropy hash of a tenant's packet: of addresses and ports, but of addresses alone where not all packets of the
+/// flow have the same ports (fragments; RoCEv2, whose flows are address pairs), and of the MACs where it isn't IP.
+#[must_use]
+pub fn entropy_of(headers: &Headers) -> u32 {
+    let Some(ip) = headers.ip() else {
+        let eth = headers.eth.as_ref();
+        return eth.map_or(0, |eth| entropy_l2(eth.src, eth.dst, eth.ethertype));
+    };
+    let (sport, dport) = match headers.l4 {
+        _ if ip.fragment != Fragment::Whole => (0, 0),
+        L4::Udp { dst: proto::PORT_ROCE, .. } => (0, proto::PORT_ROCE),
+        _ => headers.ports(),
+    };
+    entropy(ip.src, ip.dst, ip.protocol, sport, dport)
+}
+
+impl<'a, T: Lookup> Walk<'a, T> {
+    /// Takes a tenant's packet on, and answers its sender where its way ends.
+    fn tenant(&mut self, frame: &Frame<'a>) -> Verdict {
+        self.switch(frame).unwrap_or_else(|stop| self.stopped(frame, stop))
+    }
+}
+
+impl Effects {
+    /// What is left of the effects under a verdict.
+    fn of(mut self, verdict: &Verdict, ingress: VifId) -> Self {
+        let forwarded = matches!(verdict, Verdict::Forward(_) | Verdict::Flood(_));
+        if !forwarded {
+            (self.flow, self.fragment) = (None, None);
+            self.mirror_out.clear();
+        }
+        if matches!(verdict, Verdict::Hold { .. }) {
+            self.meters.clear();
+            self.mirror_in.clear();
+            self.rules.clear();
+            self.nexthop = None;
+        }
+        // Nobody gets a copy of what he sends or receives himself.
+        let port = if let Verdict::Forward(forward) = verdict { Some(forward.port) } else { None };
+        self.mirror_in.retain(|copy| *copy != ingress && Some(*copy) != port);
+        self.mirror_out.retain(|copy| *copy != ingress && Some(*copy) != port);
+        self
+    }
+}
+
+/// Appends unless it is there already or there is no room.
+fn push_new<V: PartialEq, const N: usize>(list: &mut arrayvec::ArrayVec<V, N>, value: V) {
+    if !list.contains(&value) {
+        let _ = list.try_push(value);
+    }
+}

@@ -1,0 +1,145 @@
+//! Bridging within a network (IEEE 802.1Q), and the turn-off to routing.
+
+use super::egress::Exit;
+use super::neighbour::Message;
+use super::{Frame, Outcome, Stop, Walk};
+use crate::{BridgeTarget, DropReason, Flood, Forward, GATEWAY_MAC, Lookup, Network, Tunnel, Verdict};
+use packet::{Ethernet, Mac, TunnelKind};
+use std::net::IpAddr;
+
+/// The link-local group block that bridges keep to themselves: 01:80:c2:00:00:00 to 0f (IEEE 802.1Q, 8.6.3).
+const fn is_reserved(mac: Mac) -> bool {
+    matches!(mac.0, [0x01, 0x80, 0xc2, 0, 0, 0x00..=0x0f])
+}
+
+impl<'a, T: Lookup> Walk<'a, T> {
+    /// Takes a frame to the gateway, if that is whom it is for, else across the bridge.
+    pub(super) fn switch(&mut self, frame: &Frame<'a>) -> Outcome {
+        let eth = frame.headers.eth.as_ref().ok_or(DropReason::EthernetTruncated)?;
+        if is_reserved(eth.dst) {
+            return Err(DropReason::ReservedMulticast.into());
+        }
+        let tagged = !frame.tags().is_empty();
+        if !tagged
+            && let Some(message) = Message::of(&frame.headers)
+            && let Some(outcome) = self.neighbour(frame, eth, &message)
+        {
+            return outcome;
+        }
+        if eth.dst != GATEWAY_MAC {
+            return self.bridge(frame, eth);
+        }
+        if tagged {
+            return Err(DropReason::VlanUnexpected.into());
+        }
+        self.route(frame)
+    }
+
+    fn bridge(&mut self, frame: &Frame<'a>, eth: &Ethernet) -> Outcome {
+        let network = frame.network;
+        let dst = frame.headers.ip().map(|ip| ip.dst);
+        let entry = if eth.dst.is_group() { None } else { self.tables.bridge(network.vrf, eth.dst) };
+        let Some(entry) = entry else {
+            return self.flood(frame, network, &frame.bridged(), dst);
+        };
+        let exit = self.behind(network, entry.target)?;
+        let back = match &exit {
+            Exit::Guest(vif) | Exit::Attached { wire: vif, .. } => frame.origin.port() == Some(vif.id),
+            Exit::Tunnel(_) => !frame.origin.is_guest(),
+        };
+        if back {
+            return Err(DropReason::SamePort.into());
+        }
+        self.admit(frame, exit.guest(), network.vrf, dst)?;
+        self.leave(frame, frame.bridged(), network, exit).map(Verdict::Forward)
+    }
+
+    /// What lies behind a bridge entry.
+    pub(super) fn behind(&mut self, network: &'a Network, target: BridgeTarget) -> Result<Exit<'a>, Stop> {
+        match target {
+            BridgeTarget::Vif(id) => self.port(network, id),
+            BridgeTarget::Nexthop(id) => {
+                self.effects.nexthop = Some(id);
+                match self.tables.nexthop(id) {
+                    Some(crate::Nexthop::Tunnel(tunnel)) if tunnel.kind == TunnelKind::Vxlan => {
+                        Ok(Exit::Tunnel(*tunnel))
+                    }
+                    _ => Err(DropReason::NexthopInvalid.into()),
+                }
+            }
+            BridgeTarget::Vtep(remote) => {
+                let id = network.vni.ok_or(DropReason::NexthopInvalid)?;
+                Ok(Exit::Tunnel(Tunnel { kind: TunnelKind::Vxlan, remote, id, mac: None }))
+            }
+        }
+    }
+
+    /// The port of a network that this interface is: a guest, or the wire it is attached to.
+    fn port(&self, network: &Network, id: crate::VifId) -> Result<Exit<'a>, Stop> {
+        let vif = self.tables.vif(id).ok_or(DropReason::NexthopInvalid)?;
+        match network.wire {
+            Some(attached) if attached.vif == id => Ok(Exit::Attached { wire: vif, vlan: attached.vlan }),
+            _ if vif.vrf == Some(network.vrf) => Ok(Exit::Guest(vif)),
+            _ => Err(DropReason::NexthopInvalid.into()),
+        }
+    }
+
+    /// Delivers to every member of a network's bridge but the one it came from. Members it can't be sent to are left
+    /// out; if there is no other, their reason is that of the drop. `dst` is its destination, if it is an IP packet.
+    pub(super) fn flood(
+        &mut self,
+        frame: &Frame<'a>,
+        network: &'a Network,
+        base: &Forward,
+        dst: Option<IpAddr>,
+    ) -> Outcome {
+        // Rules see addresses, not members: one answer holds for all members that have rules.
+        let mut rules = frame.origin.policy().then(|| self.judge(frame, network.vrf, dst));
+        if let Some(Err(stop)) = rules {
+            return Err(stop);
+        }
+        let mut to = Vec::new();
+        let (mut missing, mut refused) = (None, None);
+        for exit in self.members(frame, network) {
+            let judged = match exit.guest() {
+                Some(vif) if vif.policy => *rules.get_or_insert_with(|| self.judge(frame, network.vrf, dst)),
+                _ => Ok(()),
+            };
+            match judged.and_then(|()| self.leave(frame, base.clone(), network, exit)) {
+                Ok(forward) => to.push(forward),
+                Err(Stop::Hold { scope, addr }) => missing = missing.or(Some((scope, addr))),
+                Err(stop) => refused = refused.or(Some(stop)),
+            }
+        }
+        match (to.is_empty(), missing, refused) {
+            (true, Some((scope, addr)), _) => return Err(Stop::Hold { scope, addr }),
+            (true, None, stop) => return Err(stop.unwrap_or(DropReason::NoMember.into())),
+            (false, missing, _) => self.effects.solicit = missing,
+        }
+        Ok(Verdict::Flood(Flood { vrf: network.vrf, to }))
+    }
+
+    /// The members of a network's bridge that a frame may go to: guests, the attached wire, and, only for what comes
+    /// from a guest, tunnels (split horizon).
+    fn members(
+        &self,
+        frame: &Frame<'a>,
+        network: &'a Network,
+    ) -> impl Iterator<Item = Exit<'a>> + use<'a, T> {
+        let tables = self.tables;
+        let from = frame.origin.port();
+        let tunnels: &[_] = if frame.origin.is_guest() { &network.flood } else { &[] };
+        let guests = network.members.iter().filter_map(move |id| tables.vif(*id)).map(Exit::Guest);
+        let wire = network.wire.and_then(|attached| {
+            Some(Exit::Attached { wire: tables.vif(attached.vif)?, vlan: attached.vlan })
+        });
+        let tunnels = tunnels.iter().filter_map(move |id| match tables.nexthop(*id) {
+            Some(crate::Nexthop::Tunnel(tunnel)) if tunnel.kind == TunnelKind::Vxlan => {
+                Some(Exit::Tunnel(*tunnel))
+            }
+            _ => None,
+        });
+        let ports = guests.chain(wire).filter(move |exit| exit.port() != from);
+        ports.chain(tunnels)
+    }
+}

@@ -1,0 +1,186 @@
+//! The way out: MTU, rewrite, and what is put around the packet.
+
+use super::{Frame, Origin, Stop, Walk, push_new};
+use crate::{
+    DropReason, Encap, EthernetRewrite, Forward, GATEWAY_MAC, Lookup, Nat, Network, Tunnel, Vif, VifId,
+};
+use packet::{Fragment, IcmpError, L4, Mac, TunnelKind, ecn_encap, proto};
+use std::net::IpAddr;
+
+/// Where a packet leaves.
+#[derive(Clone, Copy)]
+pub(super) enum Exit<'a> {
+    /// To a guest.
+    Guest(&'a Vif),
+    /// Out of the wire its network is attached to.
+    Attached { wire: &'a Vif, vlan: Option<u16> },
+    /// To another host.
+    Tunnel(Tunnel),
+}
+
+impl<'a> Exit<'a> {
+    /// The guest, if it is one.
+    pub fn guest(&self) -> Option<&'a Vif> {
+        if let Self::Guest(vif) = self { Some(vif) } else { None }
+    }
+
+    /// The port, if it is known by now.
+    pub fn port(&self) -> Option<VifId> {
+        match self {
+            Self::Guest(vif) | Self::Attached { wire: vif, .. } => Some(vif.id),
+            Self::Tunnel(_) => None,
+        }
+    }
+}
+
+impl Frame<'_> {
+    /// Its frame goes on as it is.
+    pub(super) fn bridged(&self) -> Forward {
+        Forward {
+            port: VifId(0),
+            strip: self.headers.at,
+            ecn: self.new_ecn(),
+            ttl_decrement: 0,
+            nat: Nat::default(),
+            ethernet: None,
+            push_vlan: None,
+            pop_vlan: matches!(self.origin, Origin::Attached { tagged: true, .. }),
+            encap: None,
+        }
+    }
+
+    /// Its packet goes on, routed, in a new frame to this MAC, or in none.
+    pub(super) fn routed(&self, nat: Nat, dst: Option<Mac>) -> Forward {
+        Forward {
+            strip: self.headers.l3_at,
+            ttl_decrement: 1,
+            nat,
+            ethernet: dst.map(|dst| self.ethernet(dst, GATEWAY_MAC)),
+            pop_vlan: false,
+            ..self.bridged()
+        }
+    }
+
+    /// An Ethernet header for its packet.
+    pub(super) fn ethernet(&self, dst: Mac, src: Mac) -> EthernetRewrite {
+        let ethertype = match (&self.headers.eth, self.headers.ip()) {
+            (_, Some(ip)) if ip.src.is_ipv4() => proto::ETHERTYPE_IPV4,
+            (_, Some(_)) => proto::ETHERTYPE_IPV6,
+            (eth, None) => eth.as_ref().map_or(0, |eth| eth.ethertype),
+        };
+        EthernetRewrite { dst, src, ethertype }
+    }
+
+    /// What counts against an MTU, bytes: the IP packet, of a large send one segment of it.
+    fn mtu_len(&self, gso_size: Option<u16>) -> usize {
+        let Some(ip) = self.headers.ip() else {
+            return self.end.saturating_sub(usize::from(self.headers.l3_at));
+        };
+        let len = ip.len as usize;
+        match (self.headers.l4, gso_size) {
+            (L4::Tcp { header_len, .. }, Some(size)) if ip.fragment == Fragment::Whole => {
+                len.min(usize::from(ip.header_len) + usize::from(header_len) + usize::from(size))
+            }
+            _ => len,
+        }
+    }
+}
+
+/// What a tunnel puts in front of a packet within the outer MTU, without an inner Ethernet header, bytes.
+const fn overhead(kind: TunnelKind, remote: IpAddr) -> usize {
+    let ip = if remote.is_ipv4() { proto::IPV4_LEN } else { proto::IPV6_LEN };
+    ip + match kind {
+        TunnelKind::MplsUdp => proto::UDP_LEN + proto::MPLS_LEN,
+        TunnelKind::MplsGre => proto::GRE_LEN + proto::MPLS_LEN,
+        TunnelKind::Vxlan => proto::UDP_LEN + proto::VXLAN_LEN,
+    }
+}
+
+impl<'a, T: Lookup> Walk<'a, T> {
+    /// Completes a rewrite for the way it leaves by. `network` is the one it leaves from.
+    pub(super) fn leave(
+        &mut self,
+        frame: &Frame<'a>,
+        base: Forward,
+        network: &Network,
+        exit: Exit<'a>,
+    ) -> Result<Forward, Stop> {
+        match exit {
+            Exit::Guest(vif) => {
+                self.fit(frame, &base, usize::from(vif.mtu.min(network.mtu)))?;
+                if let Some(mirror) = vif.mirror {
+                    push_new(&mut self.effects.mirror_out, mirror);
+                }
+                Ok(Forward { port: vif.id, ..base })
+            }
+            Exit::Attached { wire, vlan } => {
+                self.fit(frame, &base, usize::from(wire.mtu.min(network.mtu)))?;
+                self.onto(frame, base, wire, vlan)
+            }
+            Exit::Tunnel(tunnel) => {
+                let path = self.path(tunnel.remote)?;
+                let inner = match (&base.ethernet, tunnel.kind) {
+                    (_, TunnelKind::MplsUdp | TunnelKind::MplsGre) => 0,
+                    (Some(_), TunnelKind::Vxlan) => proto::ETHERNET_LEN,
+                    (None, TunnelKind::Vxlan) => proto::ETHERNET_LEN + proto::VLAN_LEN * frame.tags().len(),
+                };
+                let room = usize::from(path.wire.mtu)
+                    .saturating_sub(overhead(tunnel.kind, tunnel.remote) + inner)
+                    .min(usize::from(network.mtu));
+                self.fit(frame, &base, room)?;
+                self.through(frame, base, &tunnel, frame.tos)
+            }
+        }
+    }
+
+    /// Out of the wire a network is attached to.
+    pub(super) fn onto(
+        &self,
+        frame: &Frame<'_>,
+        base: Forward,
+        wire: &Vif,
+        vlan: Option<u16>,
+    ) -> Result<Forward, Stop> {
+        let tags = if base.ethernet.is_some() { 0 } else { frame.tags().len() };
+        if vlan.is_some() && tags > 1 {
+            return Err(DropReason::TooManyTags.into());
+        }
+        Ok(Forward { port: wire.id, push_vlan: vlan, ..base })
+    }
+
+    /// Through a tunnel. `tos` is the inner traffic class, which the outer one copies (RFC 2983, 3.1; ECN by RFC 6040).
+    pub(super) fn through(
+        &self,
+        frame: &Frame<'_>,
+        base: Forward,
+        tunnel: &Tunnel,
+        tos: u8,
+    ) -> Result<Forward, Stop> {
+        let path = self.path(tunnel.remote)?;
+        let encap = Encap {
+            kind: tunnel.kind,
+            id: tunnel.id,
+            src: path.src,
+            dst: tunnel.remote,
+            src_mac: path.src_mac,
+            dst_mac: self.neighbour_mac(path.scope(), path.hop)?,
+            entropy: frame.entropy(),
+            tos: tos & !packet::ecn::ECN_MASK | ecn_encap(tos),
+        };
+        Ok(Forward { port: path.wire.id, encap: Some(encap), ..base })
+    }
+
+    /// Refuses what is too big for a link. The router tells its senders always, and stands in for the link towards
+    /// those it only bridges for, if they asked not to be fragmented (RFC 1191; RFC 8201).
+    fn fit(&self, frame: &Frame<'_>, base: &Forward, mtu: usize) -> Result<(), Stop> {
+        if frame.mtu_len(self.packet.gso_size) <= mtu {
+            return Ok(());
+        }
+        let told = frame.headers.ip().is_some_and(|ip| ip.dont_fragment) || base.ttl_decrement > 0;
+        let mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
+        Err(match told {
+            true => Stop::Refuse(IcmpError::TooBig { mtu }, DropReason::Mtu),
+            false => DropReason::Mtu.into(),
+        })
+    }
+}

@@ -1,0 +1,49 @@
+//! What comes from a guest: checked against spoofing, metered, mirrored, learned, then switched.
+
+use super::{Frame, Origin, Outcome, Walk, push_new, spoof};
+use crate::{BridgeTarget, DropReason, GATEWAY_MAC, Learn, Lookup, Network, Vif, VifKind};
+use packet::Mac;
+
+impl<'a, T: Lookup> Walk<'a, T> {
+    /// Where every packet's way begins.
+    pub(super) fn enter(&mut self) -> Outcome {
+        let vif = self.tables.vif(self.ingress).ok_or(DropReason::NoNetwork)?;
+        match vif.kind {
+            VifKind::Wire => self.wire(vif),
+            VifKind::Vhost | VifKind::Tap | VifKind::Rdma => self.guest(vif),
+        }
+    }
+
+    fn guest(&mut self, vif: &'a Vif) -> Outcome {
+        let network = vif.vrf.and_then(|vrf| self.tables.network(vrf)).ok_or(DropReason::NoNetwork)?;
+        let headers = &self.packet.headers;
+        let eth = headers.eth.as_ref().ok_or(DropReason::EthernetTruncated)?;
+        spoof::check(self.tables, vif, network, headers)?;
+        if let Some(meter) = vif.meter {
+            let _ = self.effects.meters.try_push((meter, DropReason::RateLimited));
+        }
+        if let Some(mirror) = vif.mirror {
+            push_new(&mut self.effects.mirror_in, mirror);
+        }
+        if vif.mac.is_none() {
+            self.learn(network, eth.src, BridgeTarget::Vif(vif.id));
+        }
+        let tos = headers.ip().map_or(0, |ip| ip.tos);
+        let frame = Frame {
+            headers: headers.clone(),
+            end: self.packet.len as usize,
+            origin: Origin::Guest(vif),
+            network,
+            tos,
+        };
+        Ok(self.tenant(&frame))
+    }
+
+    /// Learns where a MAC is, unless that is configured. The gateway's is everywhere, so never learned.
+    pub(super) fn learn(&mut self, network: &Network, mac: Mac, at: BridgeTarget) {
+        let learnable = network.learning && !mac.is_group() && !mac.is_zero() && mac != GATEWAY_MAC;
+        if learnable && !self.tables.bridge(network.vrf, mac).is_some_and(|entry| entry.is_static) {
+            self.effects.learn = Some(Learn { vrf: network.vrf, mac, at });
+        }
+    }
+}

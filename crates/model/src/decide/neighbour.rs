@@ -1,0 +1,154 @@
+//! ARP (RFC 826) and neighbour discovery (RFC 4861) of tenants: answered where the answer is known, else bridged.
+//!
+//! Known are gateways and floating addresses (the gateway's MAC), guests of this host (theirs), and what a host route
+//! leads out of the subnet (the gateway's MAC again: proxy ARP, RFC 1027).
+
+use super::{Frame, Origin, Outcome, Stop, Walk};
+use crate::{
+    DropReason, GATEWAY_MAC, Lookup, NeighbourFound, NeighbourScope, Network, Nexthop, Reply, ReplyKind,
+    Verdict,
+};
+use packet::{Ethernet, Headers, L3, Mac};
+use std::net::IpAddr;
+
+/// ARP or ND, in one form.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Message {
+    /// A request or solicitation; else a reply or advertisement.
+    pub asks: bool,
+    /// Whose MAC it tells: the asker's or the answerer's address.
+    pub sender: IpAddr,
+    /// That MAC.
+    pub mac: Option<Mac>,
+    /// The address asked for.
+    pub target: IpAddr,
+}
+
+impl Message {
+    /// The ARP or ND message that a packet is.
+    pub fn of(headers: &Headers) -> Option<Self> {
+        match (&headers.l3, &headers.nd) {
+            (L3::Arp(arp), _) => Some(Self {
+                asks: arp.request,
+                sender: arp.sender.into(),
+                mac: Some(arp.sender_mac),
+                target: arp.target.into(),
+            }),
+            (L3::Ip(ip), Some(nd)) if nd.solicitation => {
+                Some(Self { asks: true, sender: ip.src, mac: nd.link_addr, target: nd.target.into() })
+            }
+            (L3::Ip(ip), Some(nd)) => {
+                Some(Self { asks: false, sender: nd.target.into(), mac: nd.link_addr, target: ip.dst })
+            }
+            _ => None,
+        }
+    }
+
+    /// The answer to this question.
+    pub fn answer(&self, mac: Mac, router: bool) -> ReplyKind {
+        match self.target {
+            IpAddr::V4(_) => ReplyKind::Arp { mac },
+            IpAddr::V6(_) => ReplyKind::NeighbourAdvertisement { mac, router },
+        }
+    }
+}
+
+impl<'a, T: Lookup> Walk<'a, T> {
+    /// Deals with an ARP or ND message; `None`: it is bridged like any other frame.
+    pub(super) fn neighbour(
+        &mut self,
+        frame: &Frame<'a>,
+        eth: &Ethernet,
+        message: &Message,
+    ) -> Option<Outcome> {
+        let to_gateway = eth.dst == GATEWAY_MAC;
+        let scope = NeighbourScope::Network(frame.network.vrf);
+        if message.asks && frame.network.is_gateway(message.target) {
+            self.found(frame.network, scope, message);
+            return Some(self.answer(frame, message, GATEWAY_MAC, true));
+        }
+        if !message.asks && to_gateway {
+            self.found(frame.network, scope, message);
+            return Some(Ok(Verdict::Consumed));
+        }
+        if self.tables.neighbour(scope, message.sender).is_some() {
+            self.found(frame.network, scope, message);
+        }
+        if !message.asks {
+            return None;
+        }
+        match self.known(frame, message) {
+            Some(mac) => Some(self.answer(frame, message, mac, false)),
+            None => to_gateway.then_some(Err(DropReason::GatewayNoService.into())),
+        }
+    }
+
+    /// The MAC to answer with, where the one who has the address shall not or need not be asked.
+    fn known(&self, frame: &Frame<'a>, message: &Message) -> Option<Mac> {
+        let (vrf, target) = (frame.network.vrf, message.target);
+        if message.sender == target {
+            return None;
+        }
+        if let Some(guest) = self.tables.guest_by_address(vrf, target) {
+            // A guest that asks for its own address probes whether another has it.
+            let other = frame.origin.port() != Some(guest);
+            return other.then(|| self.tables.vif(guest)?.mac).flatten();
+        }
+        let floating = self.tables.inside_of(vrf, target).is_some();
+        (floating || self.leads_away(frame, target)).then_some(GATEWAY_MAC)
+    }
+
+    /// Whether a guest reaches an address of its subnet by routing: its route is longer than the subnet's. What comes
+    /// from elsewhere is not answered so, or every host would.
+    fn leads_away(&self, frame: &Frame<'a>, target: IpAddr) -> bool {
+        let subnets = frame.network.gateways.iter().filter(|subnet| subnet.contains(&target));
+        let (Origin::Guest(_), Some(subnet)) = (frame.origin, subnets.map(|s| s.prefix_len()).max()) else {
+            return false;
+        };
+        let route = self.tables.route(frame.network.vrf, target);
+        route.filter(|route| route.prefix_len > subnet).is_some_and(|route| {
+            self.tables
+                .nexthop(route.nexthop)
+                .is_some_and(|nexthop| !matches!(nexthop, Nexthop::Resolve { .. }))
+        })
+    }
+
+    fn answer(&mut self, frame: &Frame<'a>, message: &Message, mac: Mac, router: bool) -> Outcome {
+        let mut forward = self.back(frame, mac, 0)?;
+        if let Some(ethernet) = &mut forward.ethernet
+            && message.sender.is_unspecified()
+            && message.sender.is_ipv6()
+        {
+            ethernet.dst = ALL_NODES;
+        }
+        Ok(Verdict::Reply(Reply { kind: message.answer(mac, router), forward, dropped: None }))
+    }
+
+    /// Notes a neighbour in a network, unless it claims what is not its own.
+    fn found(&mut self, network: &Network, scope: NeighbourScope, message: &Message) {
+        if !network.is_gateway(message.sender) {
+            self.note(scope, message);
+        }
+    }
+
+    /// Notes a neighbour.
+    pub(super) fn note(&mut self, scope: NeighbourScope, message: &Message) {
+        let unicast = !message.sender.is_unspecified() && !message.sender.is_multicast();
+        if let Some(mac) = message.mac
+            && unicast
+            && !mac.is_group()
+            && !mac.is_zero()
+            && mac != GATEWAY_MAC
+        {
+            self.effects.neighbour = Some(NeighbourFound { scope, addr: message.sender, mac });
+        }
+    }
+
+    /// The MAC of a neighbour; without it the packet waits.
+    pub(super) fn neighbour_mac(&self, scope: NeighbourScope, addr: IpAddr) -> Result<Mac, Stop> {
+        self.tables.neighbour(scope, addr).ok_or(Stop::Hold { scope, addr })
+    }
+}
+
+/// The MAC of ff02::1, to which probes for duplicate addresses are answered (RFC 4861, 7.2.4).
+pub(super) const ALL_NODES: Mac = Mac([0x33, 0x33, 0, 0, 0, 1]);

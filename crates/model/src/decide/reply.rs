@@ -1,0 +1,70 @@
+//! Answers to a packet's sender.
+
+use super::{Frame, Origin, Stop, Walk};
+use crate::{DropReason, Forward, GATEWAY_MAC, Lookup, Nat, Reply, ReplyKind, Tunnel, Verdict};
+use packet::{IcmpError, Mac, TunnelKind, reply};
+
+impl<'a, T: Lookup> Walk<'a, T> {
+    /// The verdict on a packet that goes no further.
+    pub(super) fn stopped(&mut self, frame: &Frame<'a>, stop: Stop) -> Verdict {
+        let (answer, reason) = match stop {
+            Stop::Hold { scope, addr } => return Verdict::Hold { scope, addr },
+            Stop::Drop(reason) => (None, reason),
+            Stop::Refuse(error, reason) => (self.error(frame, error), reason),
+            Stop::Reset(reason) => (self.reset(frame), reason),
+        };
+        match answer {
+            Some((kind, forward)) => Verdict::Reply(Reply { kind, forward, dropped: Some(reason) }),
+            None => Verdict::Drop(reason),
+        }
+    }
+
+    /// An ICMP error from the network's gateway, if it has one of the family and the packet may be answered so.
+    fn error(&mut self, frame: &Frame<'a>, error: IcmpError) -> Option<(ReplyKind, Forward)> {
+        let ip = frame.headers.ip()?;
+        let src = frame.network.gateway_for(ip.src)?;
+        if !reply::may_report(&frame.headers, error) {
+            return None;
+        }
+        let forward = self.back(frame, GATEWAY_MAC, reply::TOS_ERROR).ok()?;
+        Some((ReplyKind::IcmpError { src, error }, forward))
+    }
+
+    /// A TCP reset, as from the host the packet was for.
+    fn reset(&mut self, frame: &Frame<'a>) -> Option<(ReplyKind, Forward)> {
+        if !reply::may_reset(&frame.headers) {
+            return None;
+        }
+        let host = frame.headers.eth.as_ref().map(|eth| eth.dst).filter(|mac| !mac.is_group());
+        let forward = self.back(frame, host.unwrap_or(GATEWAY_MAC), 0).ok()?;
+        Some((ReplyKind::TcpReset, forward))
+    }
+
+    /// The way back to the sender, for an answer from `mac` with the traffic class `tos`.
+    pub(super) fn back(&mut self, frame: &Frame<'a>, mac: Mac, tos: u8) -> Result<Forward, Stop> {
+        let Some(eth) = &frame.headers.eth else { return self.route_back(frame, tos) };
+        let mut base = Forward {
+            ecn: None,
+            ttl_decrement: 0,
+            ethernet: Some(frame.ethernet(eth.src, mac)),
+            ..frame.routed(Nat::default(), None)
+        };
+        base.push_vlan = match frame.tags() {
+            [] => None,
+            [tag] => Some(tag & VLAN_ID),
+            _ => return Err(DropReason::TooManyTags.into()),
+        };
+        match frame.origin {
+            Origin::Guest(vif) => Ok(Forward { port: vif.id, ..base }),
+            Origin::Attached { wire, vlan: None, .. } => Ok(Forward { port: wire.id, ..base }),
+            Origin::Attached { .. } if base.push_vlan.is_some() => Err(DropReason::TooManyTags.into()),
+            Origin::Attached { wire, vlan, .. } => self.onto(frame, base, wire, vlan),
+            Origin::Tunnel { remote, id } => {
+                self.through(frame, base, &Tunnel { kind: TunnelKind::Vxlan, remote, id, mac: None }, tos)
+            }
+        }
+    }
+}
+
+/// The VLAN identifier in tag control information.
+pub(super) const VLAN_ID: u16 = 0xfff;

@@ -1,0 +1,192 @@
+//! Routing between subnets, networks and hosts.
+
+use super::egress::Exit;
+use super::{Frame, Outcome, Stop, Walk};
+use crate::{
+    DropReason, Forward, Lookup, Nat, NeighbourScope, Network, Nexthop, Reply, ReplyKind, Verdict, Vrf,
+};
+use packet::{Fragment, IcmpError, Ip, L4, Mac, proto};
+use std::net::IpAddr;
+
+/// Changes of network (by route or by a floating address) on one packet's way at most.
+const MAX_TRANSLATIONS: usize = 4;
+
+/// Where routing led.
+pub(super) enum Found<'a> {
+    /// To a gateway address of Viaduct's own.
+    Local,
+    /// To a nexthop, from the last network on the way.
+    Nexthop { network: &'a Network, dst: IpAddr, nat: Nat, nexthop: &'a Nexthop },
+}
+
+impl<'a, T: Lookup> Walk<'a, T> {
+    /// Routes a packet from the network it is in.
+    pub(super) fn route(&mut self, frame: &Frame<'a>) -> Outcome {
+        let ip = frame.headers.ip().ok_or(DropReason::GatewayNoService)?;
+        match self.find(frame, ip.src, ip.dst)? {
+            Found::Local => self.serve(frame, ip),
+            Found::Nexthop { network, dst, nat, nexthop } => {
+                if nat != Nat::default() && is_roce(&frame.headers.l4) {
+                    return Err(DropReason::NatUnsupported.into());
+                }
+                self.send(frame, network, dst, nat, nexthop)
+            }
+        }
+    }
+
+    /// Follows the routes, from network to network, with the addresses' translation on the way: into a floating
+    /// address's network the destination's, out of its guest's network the source's.
+    pub(super) fn find(&mut self, frame: &Frame<'a>, src: IpAddr, dst: IpAddr) -> Result<Found<'a>, Stop> {
+        let (mut network, mut dst, mut nat) = (frame.network, dst, Nat::default());
+        for _ in 0..=MAX_TRANSLATIONS {
+            if network.is_gateway(dst) {
+                return Ok(Found::Local);
+            }
+            if let Some((vrf, inside)) = self.tables.inside_of(network.vrf, dst) {
+                (dst, nat.dst) = (inside, Some(inside));
+                network = self.network(vrf)?;
+                continue;
+            }
+            if !is_routable(dst) {
+                return Err(DropReason::NotRoutable.into());
+            }
+            let route = self.tables.route(network.vrf, dst);
+            let route = route.ok_or(Stop::Refuse(IcmpError::NoRoute, DropReason::NoRoute))?;
+            let (id, nexthop) = self.pick(route.nexthop, frame.entropy())?;
+            self.effects.nexthop = Some(id);
+            match nexthop {
+                Nexthop::VrfTranslate { vrf } => {
+                    nat.src = self.tables.floating_of(frame.network.vrf, src, *vrf).or(nat.src);
+                    network = self.network(*vrf)?;
+                }
+                Nexthop::Receive => return Ok(Found::Local),
+                Nexthop::Discard => return Err(DropReason::DiscardRoute.into()),
+                nexthop => return Ok(Found::Nexthop { network, dst, nat, nexthop }),
+            }
+        }
+        Err(DropReason::RouteLoop.into())
+    }
+
+    fn network(&self, vrf: Vrf) -> Result<&'a Network, DropReason> {
+        self.tables.network(vrf).ok_or(DropReason::NoNetwork)
+    }
+
+    /// Sends a packet to where routing led.
+    fn send(
+        &mut self,
+        frame: &Frame<'a>,
+        network: &'a Network,
+        dst: IpAddr,
+        nat: Nat,
+        nexthop: &'a Nexthop,
+    ) -> Outcome {
+        let (exit, mac) = match self.exit(network, dst, nexthop)? {
+            (Some(exit), mac) => (exit, mac),
+            (None, mac) => {
+                // The neighbour is known, its port is not.
+                self.live(frame)?;
+                return self.flood(frame, network, &frame.routed(nat, mac), Some(dst));
+            }
+        };
+        let network = exit.guest().and_then(|vif| self.tables.network(vif.vrf?)).unwrap_or(network);
+        self.admit(frame, exit.guest(), network.vrf, Some(dst))?;
+        self.live(frame)?;
+        self.leave(frame, frame.routed(nat, mac), network, exit).map(Verdict::Forward)
+    }
+
+    /// Where a nexthop's packets leave and the MAC they are sent to, if in a frame; no exit: behind an unknown port.
+    pub(super) fn exit(
+        &mut self,
+        network: &'a Network,
+        dst: IpAddr,
+        nexthop: &Nexthop,
+    ) -> Result<(Option<Exit<'a>>, Option<Mac>), Stop> {
+        match nexthop {
+            Nexthop::Encap { vif, mac } => {
+                let vif = self.tables.vif(*vif).filter(|vif| vif.vrf.is_some());
+                Ok((Some(Exit::Guest(vif.ok_or(DropReason::NexthopInvalid)?)), Some(*mac)))
+            }
+            Nexthop::Tunnel(tunnel) => Ok((Some(Exit::Tunnel(*tunnel)), tunnel.inner_mac())),
+            Nexthop::Resolve { via } => {
+                let hop = via.unwrap_or(dst);
+                if is_subnet_broadcast(network, hop) {
+                    return Err(DropReason::NotRoutable.into());
+                }
+                let mac = self.neighbour_mac(NeighbourScope::Network(network.vrf), hop)?;
+                let entry = self.tables.bridge(network.vrf, mac);
+                let id = self.effects.nexthop;
+                let exit = entry.map(|entry| self.behind(network, entry.target)).transpose()?;
+                self.effects.nexthop = id;
+                Ok((exit, Some(mac)))
+            }
+            _ => Err(DropReason::NexthopInvalid.into()),
+        }
+    }
+
+    /// TTL: a packet that is forwarded has at least two left (RFC 1812, 5.3.1; RFC 8200, 3).
+    pub(super) fn live(&self, frame: &Frame<'_>) -> Result<(), Stop> {
+        match frame.headers.ip() {
+            Some(ip) if ip.ttl <= 1 => Err(Stop::Refuse(IcmpError::TimeExceeded, DropReason::TtlExpired)),
+            _ => Ok(()),
+        }
+    }
+
+    /// What a gateway address serves: ping.
+    fn serve(&mut self, frame: &Frame<'a>, ip: &Ip) -> Outcome {
+        let echo = if ip.src.is_ipv4() { proto::ICMP_ECHO_REQUEST } else { proto::ICMPV6_ECHO_REQUEST };
+        match frame.headers.l4 {
+            _ if ip.fragment != Fragment::Whole => Err(DropReason::GatewayNoService.into()),
+            L4::Icmp { kind, .. } if kind == echo && !ip.src.is_unspecified() => {
+                let forward = self.back(frame, crate::GATEWAY_MAC, ip.tos)?;
+                Ok(Verdict::Reply(Reply { kind: ReplyKind::Echo, forward, dropped: None }))
+            }
+            L4::Udp { .. } => Err(Stop::Refuse(IcmpError::PortUnreachable, DropReason::GatewayNoService)),
+            _ => Err(DropReason::GatewayNoService.into()),
+        }
+    }
+
+    /// Routes an answer to `frame` back to its sender: where there is no frame to turn round.
+    pub(super) fn route_back(&mut self, frame: &Frame<'a>, tos: u8) -> Result<Forward, Stop> {
+        let ip = frame.headers.ip().ok_or(DropReason::NoRoute)?;
+        let used = self.effects.nexthop;
+        let found = self.find(frame, ip.dst, ip.src);
+        self.effects.nexthop = used;
+        let Found::Nexthop { network, dst, nexthop, .. } = found? else {
+            return Err(DropReason::NoRoute.into());
+        };
+        let (exit, mac) = self.exit(network, dst, nexthop)?;
+        let base = Forward { ttl_decrement: 0, ecn: None, ..frame.routed(Nat::default(), mac) };
+        match exit.ok_or(DropReason::NoRoute)? {
+            Exit::Guest(vif) => Ok(Forward { port: vif.id, ..base }),
+            Exit::Attached { wire, vlan } => self.onto(frame, base, wire, vlan),
+            Exit::Tunnel(tunnel) => self.through(frame, base, &tunnel, tos),
+        }
+    }
+}
+
+fn is_roce(l4: &L4) -> bool {
+    matches!(l4, L4::Udp { dst: proto::PORT_ROCE, .. })
+}
+
+/// Whether routers forward to it: unicast and not of the link (RFC 1812, 4.2.2.11; RFC 3927, 2.7; RFC 4291, 2.5.6).
+fn is_routable(dst: IpAddr) -> bool {
+    match dst {
+        IpAddr::V4(v4) => {
+            !(v4.is_multicast()
+                || v4.is_broadcast()
+                || v4.is_unspecified()
+                || v4.is_loopback()
+                || v4.is_link_local())
+        }
+        IpAddr::V6(v6) => {
+            !(v6.is_multicast() || v6.is_unspecified() || v6.is_loopback() || v6.is_unicast_link_local())
+        }
+    }
+}
+
+/// Whether it is the broadcast address of one of the network's subnets: those are not forwarded to (RFC 2644).
+fn is_subnet_broadcast(network: &Network, dst: IpAddr) -> bool {
+    network.gateways.iter().any(|subnet| {
+        matches!(subnet, ipnet::IpNet::V4(v4) if v4.prefix_len() < 31 && IpAddr::V4(v4.broadcast()) == dst)
+    })
+}

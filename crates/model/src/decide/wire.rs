@@ -1,0 +1,197 @@
+//! What comes from a wire: the underlay's own traffic, tunnels, and networks attached to the wire.
+
+use super::neighbour::Message;
+use super::reply::VLAN_ID;
+use super::{Frame, Origin, Outcome, Stop, Walk, entropy_of};
+use crate::{
+    BridgeTarget, DropReason, EthernetRewrite, Forward, Lookup, Nat, NeighbourScope, Network, Nexthop, Reply,
+    ReplyKind, Verdict, Vif, WireAttributes,
+};
+use packet::{Ethernet, Fragment, Headers, Ip, L4, Mac, Tunnel, TunnelKind, ecn_decap, proto};
+use std::net::IpAddr;
+
+impl<'a, T: Lookup> Walk<'a, T> {
+    pub(super) fn wire(&mut self, vif: &'a Vif) -> Outcome {
+        let wire = vif.wire.as_ref().ok_or(DropReason::NotForUs)?;
+        let eth = self.packet.headers.eth.as_ref().ok_or(DropReason::EthernetTruncated)?;
+        let attached = |vlan| wire.networks.iter().find(|(id, _)| *id == vlan).map(|(_, vrf)| *vrf);
+        let (vlan, vrf) = match eth.tags.first().map(|tag| tag & VLAN_ID) {
+            // A tag without an identifier bears a priority alone (IEEE 802.1Q, 6.9).
+            None | Some(0) => {
+                if let Some(outcome) = self.underlay_frame(vif, wire, eth) {
+                    return outcome;
+                }
+                (None, attached(None).ok_or(DropReason::NotForUs)?)
+            }
+            Some(vlan) => (Some(vlan), attached(Some(vlan)).ok_or(DropReason::VlanUnexpected)?),
+        };
+        let network = self.tables.network(vrf).ok_or(DropReason::NoNetwork)?;
+        self.learn(network, eth.src, BridgeTarget::Vif(vif.id));
+        let headers = self.packet.headers.clone();
+        let tos = headers.ip().map_or(0, |ip| ip.tos);
+        let origin = Origin::Attached { wire: vif, vlan, tagged: !eth.tags.is_empty() };
+        let frame = Frame { headers, end: self.packet.len as usize, origin, network, tos };
+        Ok(self.tenant(&frame))
+    }
+
+    /// Deals with a frame of the underlay; `None` if it isn't one.
+    fn underlay_frame(&mut self, vif: &'a Vif, wire: &WireAttributes, eth: &Ethernet) -> Option<Outcome> {
+        let to_us = vif.mac == Some(eth.dst);
+        if let Some(message) = Message::of(&self.packet.headers) {
+            return self.underlay_neighbour(vif, wire, eth, &message);
+        }
+        if !to_us {
+            return None;
+        }
+        Some(match self.packet.headers.ip() {
+            Some(ip) if self.is_ours(ip.dst) => self.host(vif, eth, ip),
+            _ => Err(DropReason::NotForUs.into()),
+        })
+    }
+
+    /// ARP and ND of the underlay: answered for the wire's addresses. Neighbours are noted if they are on its subnets.
+    fn underlay_neighbour(
+        &mut self,
+        vif: &Vif,
+        wire: &WireAttributes,
+        eth: &Ethernet,
+        message: &Message,
+    ) -> Option<Outcome> {
+        let mac = vif.mac?;
+        let scope = NeighbourScope::Wire(vif.id);
+        let on_link = wire.addresses.iter().any(|subnet| subnet.contains(&message.sender))
+            || wire.gateways.contains(&message.sender);
+        let own = |addr: IpAddr| wire.addresses.iter().any(|subnet| subnet.addr() == addr);
+        let to_us = eth.dst == mac;
+        let asked = message.asks && own(message.target) && (to_us || eth.dst.is_group());
+        let answered = !message.asks && to_us;
+        let known = self.tables.neighbour(scope, message.sender).is_some();
+        if on_link && !own(message.sender) && (asked || answered || known) {
+            self.note(scope, message);
+        }
+        if asked {
+            let mut forward = turned(vif, self.packet.headers.l3_at, eth, mac);
+            if message.sender.is_unspecified()
+                && let Some(ethernet) = &mut forward.ethernet
+                && message.sender.is_ipv6()
+            {
+                ethernet.dst = super::neighbour::ALL_NODES;
+            }
+            return Some(Ok(Verdict::Reply(Reply {
+                kind: message.answer(mac, false),
+                forward,
+                dropped: None,
+            })));
+        }
+        if answered {
+            return Some(Ok(Verdict::Consumed));
+        }
+        to_us.then_some(Err(DropReason::NotForUs.into()))
+    }
+
+    /// An IP packet to one of this host's underlay addresses: a tunnel's, or a ping.
+    fn host(&mut self, vif: &'a Vif, eth: &Ethernet, ip: &Ip) -> Outcome {
+        let headers = &self.packet.headers;
+        let tunnels = matches!(ip.protocol, proto::UDP | proto::GRE);
+        if tunnels && ip.fragment != Fragment::Whole {
+            return Err(DropReason::OuterFragment.into());
+        }
+        match packet::tunnel(self.packet.bytes, headers, self.packet.len as usize)? {
+            Some(tunnel) if tunnel.kind == TunnelKind::Vxlan => return self.vxlan(&tunnel, ip.src),
+            Some(tunnel) => return self.mpls(&tunnel, ip.src),
+            None => {}
+        }
+        let echo = if ip.src.is_ipv4() { proto::ICMP_ECHO_REQUEST } else { proto::ICMPV6_ECHO_REQUEST };
+        match headers.l4 {
+            L4::Icmp { kind, .. } if kind == echo && ip.fragment == Fragment::Whole => {
+                let forward = turned(vif, headers.l3_at, eth, eth.dst);
+                Ok(Verdict::Reply(Reply { kind: ReplyKind::Echo, forward, dropped: None }))
+            }
+            _ => Err(DropReason::NotForUs.into()),
+        }
+    }
+
+    fn vxlan(&mut self, tunnel: &Tunnel, remote: IpAddr) -> Outcome {
+        let vrf = self.tables.vxlan(tunnel.id).ok_or(DropReason::UnknownVni)?;
+        let network = self.tables.network(vrf).ok_or(DropReason::NoNetwork)?;
+        let headers = Headers::ethernet(self.packet.bytes, tunnel.inner_at, tunnel.inner_end)?;
+        let frame = self.decapsulated(tunnel, remote, headers, network)?;
+        if let Some(eth) = &frame.headers.eth {
+            self.learn(network, eth.src, BridgeTarget::Vtep(remote));
+        }
+        Ok(self.tenant(&frame))
+    }
+
+    /// A label stands for a guest, or for a network to route in (RFC 3031; RFC 4364).
+    fn mpls(&mut self, tunnel: &Tunnel, remote: IpAddr) -> Outcome {
+        if !tunnel.bottom {
+            return Err(DropReason::LabelStack.into());
+        }
+        let id = self.tables.mpls(tunnel.id).ok_or(DropReason::UnknownLabel)?;
+        if tunnel.mpls_ttl == 0 {
+            return Err(DropReason::TtlExpired.into());
+        }
+        if !matches!(self.packet.bytes.get(tunnel.inner_at).map(|byte| byte >> 4), Some(4 | 6)) {
+            return Err(DropReason::TunnelPayload.into());
+        }
+        let headers = Headers::network(self.packet.bytes, tunnel.inner_at, tunnel.inner_end)?;
+        let (id, nexthop) = self.pick(id, entropy_of(&headers))?;
+        self.effects.nexthop = Some(id);
+        match nexthop {
+            Nexthop::Encap { vif, mac } => {
+                let vif = self.tables.vif(*vif).ok_or(DropReason::NexthopInvalid)?;
+                let network =
+                    vif.vrf.and_then(|vrf| self.tables.network(vrf)).ok_or(DropReason::NoNetwork)?;
+                let frame = self.decapsulated(tunnel, remote, headers, network)?;
+                Ok(self.labelled(&frame, vif, *mac).unwrap_or_else(|stop| self.stopped(&frame, stop)))
+            }
+            Nexthop::VrfTranslate { vrf } => {
+                let network = self.tables.network(*vrf).ok_or(DropReason::NoNetwork)?;
+                let frame = self.decapsulated(tunnel, remote, headers, network)?;
+                Ok(self.route(&frame).unwrap_or_else(|stop| self.stopped(&frame, stop)))
+            }
+            Nexthop::Discard => Err(DropReason::DiscardRoute.into()),
+            _ => Err(DropReason::TunnelPayload.into()),
+        }
+    }
+
+    /// Delivers what came with a guest's label.
+    fn labelled(&mut self, frame: &Frame<'a>, vif: &'a Vif, mac: Mac) -> Outcome {
+        let dst = frame.headers.ip().map(|ip| ip.dst);
+        self.admit(frame, Some(vif), frame.network.vrf, dst)?;
+        self.live(frame)?;
+        let base = frame.routed(Nat::default(), Some(mac));
+        self.leave(frame, base, frame.network, super::egress::Exit::Guest(vif)).map(Verdict::Forward)
+    }
+
+    /// The packet in a tunnel, with the congestion that the tunnel met (RFC 6040; its DSCP is its own, RFC 2983).
+    fn decapsulated(
+        &self,
+        tunnel: &Tunnel,
+        remote: IpAddr,
+        headers: Headers,
+        network: &'a Network,
+    ) -> Result<Frame<'a>, Stop> {
+        let tos = match headers.ip() {
+            Some(ip) => ecn_decap(ip.tos, tunnel.outer_tos).map_err(|_| DropReason::Ecn)?,
+            None => 0,
+        };
+        let origin = Origin::Tunnel { remote, id: tunnel.id };
+        Ok(Frame { headers, end: tunnel.inner_end, origin, network, tos })
+    }
+}
+
+/// The way back out of a wire, for an answer from `mac`.
+fn turned(vif: &Vif, l3_at: u16, eth: &Ethernet, mac: Mac) -> Forward {
+    Forward {
+        port: vif.id,
+        strip: l3_at,
+        ecn: None,
+        ttl_decrement: 0,
+        nat: Nat::default(),
+        ethernet: Some(EthernetRewrite { dst: eth.src, src: mac, ethertype: eth.ethertype }),
+        push_vlan: None,
+        pop_vlan: false,
+        encap: None,
+    }
+}

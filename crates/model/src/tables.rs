@@ -1,0 +1,174 @@
+//! The naive tables: maps, scanned where need be. Every faster form is tested against them.
+
+mod apply;
+mod dynamic;
+
+use crate::{
+    Action, BridgeEntry, BridgeTarget, Connection, FlowKey, FragmentKey, Host, Lookup, MeterConfig, MeterId,
+    NeighbourScope, Network, Nexthop, NexthopId, RouteEntry, Rule, RuleAction, RuleId, RuleMatch, RuleQuery,
+    Seconds, Vif, VifId, Vrf,
+};
+use ipnet::IpNet;
+use packet::Mac;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+/// Everything `decide` reads: what is configured, and what was learned from packets.
+#[derive(Clone, Debug, Default)]
+pub struct Tables {
+    host: Host,
+    vifs: BTreeMap<VifId, Vif>,
+    wires: Vec<VifId>,
+    networks: BTreeMap<Vrf, Network>,
+    nexthops: BTreeMap<NexthopId, Nexthop>,
+    routes: BTreeMap<(Vrf, IpNet), NexthopId>,
+    macs: BTreeMap<(Vrf, Mac), BridgeTarget>,
+    mpls: BTreeMap<u32, NexthopId>,
+    vxlan: BTreeMap<u32, Vrf>,
+    /// Outside (network, address) to inside.
+    floating: BTreeMap<(Vrf, IpAddr), (Vrf, IpAddr)>,
+    meter_configs: BTreeMap<MeterId, MeterConfig>,
+    /// In the order in which they are tried.
+    rules: BTreeMap<(Vrf, u32, RuleId), Rule>,
+    dynamic: dynamic::Dynamic,
+}
+
+impl Tables {
+    /// Empty tables.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The interfaces, in the order of their ids.
+    pub fn vifs(&self) -> impl Iterator<Item = &Vif> {
+        self.vifs.values()
+    }
+
+    /// The networks, in the order of their VRFs.
+    pub fn networks(&self) -> impl Iterator<Item = &Network> {
+        self.networks.values()
+    }
+
+    /// The routes, by network and prefix.
+    pub fn routes(&self) -> impl Iterator<Item = (Vrf, IpNet, NexthopId)> {
+        self.routes.iter().map(|(&(vrf, prefix), &nexthop)| (vrf, prefix, nexthop))
+    }
+
+    /// The labels and what they stand for.
+    pub fn labels(&self) -> impl Iterator<Item = (u32, NexthopId)> {
+        self.mpls.iter().map(|(&label, &nexthop)| (label, nexthop))
+    }
+
+    /// The VXLAN network identifiers and their networks.
+    pub fn vnis(&self) -> impl Iterator<Item = (u32, Vrf)> {
+        self.vxlan.iter().map(|(&vni, &vrf)| (vni, vrf))
+    }
+
+    /// The floating addresses.
+    pub fn floating(&self) -> impl Iterator<Item = crate::FloatingAddress> {
+        self.floating.iter().map(|(&(outside_vrf, outside), &(inside_vrf, inside))| crate::FloatingAddress {
+            inside_vrf,
+            inside,
+            outside_vrf,
+            outside,
+        })
+    }
+}
+
+impl Lookup for Tables {
+    fn host(&self) -> &Host {
+        &self.host
+    }
+
+    fn vif(&self, id: VifId) -> Option<&Vif> {
+        self.vifs.get(&id)
+    }
+
+    fn wires(&self) -> &[VifId] {
+        &self.wires
+    }
+
+    fn network(&self, vrf: Vrf) -> Option<&Network> {
+        self.networks.get(&vrf)
+    }
+
+    fn guest_by_address(&self, vrf: Vrf, addr: IpAddr) -> Option<VifId> {
+        self.vifs.values().find(|v| v.vrf == Some(vrf) && v.addresses.contains(&addr)).map(|v| v.id)
+    }
+
+    fn bridge(&self, vrf: Vrf, mac: Mac) -> Option<BridgeEntry> {
+        let fixed = |target| BridgeEntry { target, is_static: true };
+        let guest = || self.vifs.values().find(|v| v.vrf == Some(vrf) && v.mac == Some(mac));
+        let learned = || self.dynamic.learned(vrf, mac);
+        let configured = self.macs.get(&(vrf, mac)).copied();
+        configured
+            .or_else(|| guest().map(|v| BridgeTarget::Vif(v.id)))
+            .map(fixed)
+            .or_else(|| learned().map(|target| BridgeEntry { target, is_static: false }))
+    }
+
+    fn route(&self, vrf: Vrf, addr: IpAddr) -> Option<RouteEntry> {
+        self.routes
+            .iter()
+            .filter(|((v, prefix), _)| *v == vrf && prefix.contains(&addr))
+            .max_by_key(|((_, prefix), _)| prefix.prefix_len())
+            .map(|((_, prefix), &nexthop)| RouteEntry { nexthop, prefix_len: prefix.prefix_len() })
+    }
+
+    fn nexthop(&self, id: NexthopId) -> Option<&Nexthop> {
+        self.nexthops.get(&id)
+    }
+
+    fn mpls(&self, label: u32) -> Option<NexthopId> {
+        self.mpls.get(&label).copied()
+    }
+
+    fn vxlan(&self, vni: u32) -> Option<Vrf> {
+        self.vxlan.get(&vni).copied()
+    }
+
+    fn neighbour(&self, scope: NeighbourScope, addr: IpAddr) -> Option<Mac> {
+        self.dynamic.neighbour(scope, addr)
+    }
+
+    fn floating_of(&self, inside_vrf: Vrf, inside: IpAddr, outside_vrf: Vrf) -> Option<IpAddr> {
+        self.floating
+            .iter()
+            .find(|((vrf, _), target)| *vrf == outside_vrf && **target == (inside_vrf, inside))
+            .map(|((_, addr), _)| *addr)
+    }
+
+    fn inside_of(&self, outside_vrf: Vrf, outside: IpAddr) -> Option<(Vrf, IpAddr)> {
+        self.floating.get(&(outside_vrf, outside)).copied()
+    }
+
+    fn rules(&self, vrf: Vrf, query: &RuleQuery) -> RuleMatch {
+        let default = self.networks.get(&vrf).map_or(Action::Drop, |n| n.default_action);
+        let mut matched = RuleMatch { action: default, rule: None, modifiers: Default::default() };
+        let first = (vrf, 0, RuleId(0));
+        for (_, rule) in self.rules.range(first..).take_while(|((v, ..), _)| *v == vrf) {
+            if !rule.matches(query) {
+                continue;
+            }
+            match rule.action {
+                RuleAction::Modify(modifier) => {
+                    let _ = matched.modifiers.try_push((rule.id, modifier));
+                }
+                RuleAction::End(action) => {
+                    (matched.action, matched.rule) = (action, Some(rule.id));
+                    break;
+                }
+            }
+        }
+        matched
+    }
+
+    fn connection(&self, key: &FlowKey, now: Seconds) -> Option<(Connection, bool)> {
+        self.dynamic.connection(key, now)
+    }
+
+    fn fragment(&self, key: &FragmentKey, now: Seconds) -> Option<(u16, u16)> {
+        self.dynamic.fragment(key, now)
+    }
+}

@@ -1,0 +1,160 @@
+//! What the tables learn from packets: MACs, neighbours, connections, fragments, and the meters' levels.
+
+use super::Tables;
+use crate::{
+    BridgeTarget, Connection, DropReason, Effects, FlowChange, FlowKey, FlowState, FragmentKey, Meter,
+    MeterId, NeighbourScope, Network, RuleId, Seconds, Vif, VifId, Vrf,
+};
+use packet::Mac;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+/// Seconds after which a learned MAC that was not seen again is forgotten (IEEE 802.1Q, 8.8.3).
+pub const MAC_AGE: Seconds = 300;
+/// Connections, neighbours, learned MACs and fragments kept at most, of each.
+const CAPACITY: usize = 65_536;
+
+/// A remembered connection.
+#[derive(Clone, Copy, Debug)]
+struct Remembered {
+    connection: Connection,
+    rule: Option<RuleId>,
+    seen: Seconds,
+}
+
+/// The learned state.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Dynamic {
+    macs: BTreeMap<(Vrf, Mac), (BridgeTarget, Seconds)>,
+    neighbours: BTreeMap<(NeighbourScope, IpAddr), Mac>,
+    /// By the original direction.
+    connections: BTreeMap<FlowKey, Remembered>,
+    fragments: BTreeMap<FragmentKey, ((u16, u16), Seconds)>,
+    pub(super) meters: BTreeMap<MeterId, Meter>,
+}
+
+impl Dynamic {
+    pub(super) fn learned(&self, vrf: Vrf, mac: Mac) -> Option<BridgeTarget> {
+        self.macs.get(&(vrf, mac)).map(|(target, _)| *target)
+    }
+
+    pub(super) fn neighbour(&self, scope: NeighbourScope, addr: IpAddr) -> Option<Mac> {
+        self.neighbours.get(&(scope, addr)).copied()
+    }
+
+    pub(super) fn connection(&self, key: &FlowKey, now: Seconds) -> Option<(Connection, bool)> {
+        let alive =
+            |key: &FlowKey| self.connections.get(key).filter(|c| !c.expired(now)).map(|c| c.connection);
+        alive(key).map(|c| (c, false)).or_else(|| alive(&key.reverse()).map(|c| (c, true)))
+    }
+
+    pub(super) fn fragment(&self, key: &FragmentKey, now: Seconds) -> Option<(u16, u16)> {
+        let fresh = |seen: Seconds| now.saturating_sub(seen) < FragmentKey::TIMEOUT;
+        self.fragments.get(key).filter(|(_, seen)| fresh(*seen)).map(|(ports, _)| *ports)
+    }
+
+    /// Forgets what belongs to interfaces and networks that are gone.
+    pub(super) fn retain(&mut self, vifs: &BTreeMap<VifId, Vif>, networks: &BTreeMap<Vrf, Network>) {
+        self.macs.retain(|(vrf, _), (target, _)| {
+            networks.contains_key(vrf) && !matches!(target, BridgeTarget::Vif(id) if !vifs.contains_key(id))
+        });
+        self.neighbours.retain(|(scope, _), _| match scope {
+            NeighbourScope::Wire(id) => vifs.contains_key(id),
+            NeighbourScope::Network(vrf) => networks.contains_key(vrf),
+        });
+        self.connections
+            .retain(|key, _| networks.contains_key(&key.src.vrf) && networks.contains_key(&key.dst.vrf));
+        self.fragments.retain(|key, _| networks.contains_key(&key.vrf));
+    }
+}
+
+impl Remembered {
+    fn expired(&self, now: Seconds) -> bool {
+        let timeout = self.connection.state.timeout(self.connection.original.protocol);
+        now.saturating_sub(self.seen) >= timeout
+    }
+}
+
+impl Tables {
+    /// Carries out the effects of a decision about a frame of `len` bytes, as far as they are the tables'; counters and
+    /// copies are the caller's.
+    ///
+    /// # Errors
+    /// The reason why the packet is dropped after all: it is over a rate, or its connection found no room.
+    pub fn commit(&mut self, effects: &Effects, len: usize, now_ns: u64) -> Result<(), DropReason> {
+        let now = (now_ns / 1_000_000_000) as Seconds;
+        for (id, reason) in &effects.meters {
+            if let Some(meter) = self.dynamic.meters.get_mut(id)
+                && !meter.conforms(now_ns, len)
+            {
+                return Err(*reason);
+            }
+        }
+        let dynamic = &mut self.dynamic;
+        if let Some(learn) = effects.learn {
+            insert(&mut dynamic.macs, (learn.vrf, learn.mac), (learn.at, now));
+        }
+        if let Some(found) = effects.neighbour {
+            insert(&mut dynamic.neighbours, (found.scope, found.addr), found.mac);
+        }
+        if let Some((key, ports)) = effects.fragment {
+            insert(&mut dynamic.fragments, key, (ports, now));
+        }
+        effects.flow.map_or(Ok(()), |change| dynamic.follow(change, now))
+    }
+
+    /// Forgets what is too old at `now`.
+    pub fn expire(&mut self, now: Seconds) {
+        let dynamic = &mut self.dynamic;
+        dynamic.macs.retain(|_, (_, seen)| now.saturating_sub(*seen) < MAC_AGE);
+        dynamic.connections.retain(|_, c| !c.expired(now));
+        dynamic.fragments.retain(|_, (_, seen)| now.saturating_sub(*seen) < FragmentKey::TIMEOUT);
+    }
+
+    /// The connections, with the rules that allowed them.
+    pub fn connections(&self) -> impl Iterator<Item = (Connection, Option<RuleId>)> {
+        self.dynamic.connections.values().map(|c| (c.connection, c.rule))
+    }
+}
+
+impl Dynamic {
+    fn follow(&mut self, change: FlowChange, now: Seconds) -> Result<(), DropReason> {
+        let (connection, rule) = match change {
+            FlowChange::Create { connection, rule } => {
+                self.make_room(now)?;
+                // A new connection may run against a closed one.
+                self.connections.remove(&connection.original.reverse());
+                (connection, rule)
+            }
+            FlowChange::Update { connection, .. } => {
+                let Some(known) = self.connections.get(&connection.original) else { return Ok(()) };
+                (connection, known.rule)
+            }
+        };
+        self.connections.insert(connection.original, Remembered { connection, rule, seen: now });
+        Ok(())
+    }
+
+    /// When the table is full the oldest connection that is not established gives way.
+    fn make_room(&mut self, now: Seconds) -> Result<(), DropReason> {
+        if self.connections.len() < CAPACITY {
+            return Ok(());
+        }
+        self.connections.retain(|_, c| !c.expired(now));
+        if self.connections.len() < CAPACITY {
+            return Ok(());
+        }
+        let mut evictable =
+            self.connections.iter().filter(|(_, c)| c.connection.state != FlowState::Established);
+        let oldest = evictable.by_ref().min_by_key(|(_, c)| c.seen).map(|(key, _)| *key);
+        self.connections.remove(&oldest.ok_or(DropReason::FlowTableFull)?);
+        Ok(())
+    }
+}
+
+/// Inserts or replaces; a new entry only where there is room.
+fn insert<K: Ord, V>(table: &mut BTreeMap<K, V>, key: K, value: V) {
+    if table.len() < CAPACITY || table.contains_key(&key) {
+        table.insert(key, value);
+    }
+}
