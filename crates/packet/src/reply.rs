@@ -5,12 +5,12 @@
 
 use crate::build::{self, Ipv4, Ipv6};
 use crate::parse::be32;
-use crate::{Fragment, Headers, Ip, L4, Mac, WriteError, checksum, ecn, proto};
+use crate::{Fragment, Headers, L4, Mac, WriteError, checksum, ecn, proto};
 use std::net::IpAddr;
 
 const TTL: u8 = 64;
 /// Network control (DSCP CS6): the precedence of ICMP errors (RFC 1812, 4.3.2.5).
-const TOS_ERROR: u8 = 0xc0;
+pub const TOS_ERROR: u8 = 0xc0;
 /// Length of an ICMP error's whole packet, bytes (RFC 1812, 4.3.2.3; RFC 4443, 2.4 c).
 const MAX_ERROR_V4: usize = 576;
 const MAX_ERROR_V6: usize = 1280;
@@ -74,7 +74,7 @@ pub fn icmp_error(
     from: IpAddr,
 ) -> Result<usize, WriteError> {
     let ip = headers.ip().ok_or(WriteError::Mismatch)?;
-    if !may_report(headers, ip, error) {
+    if !may_report(headers, error) {
         return Err(WriteError::Unanswerable);
     }
     let v6 = ip.src.is_ipv6();
@@ -98,7 +98,9 @@ pub fn icmp_error(
 
 /// Whether an ICMP error may be sent about a packet: it has one known sender, isn't an error itself, and
 /// isn't a later fragment. A group learns of packets too big for it only with IPv6.
-fn may_report(headers: &Headers, ip: &Ip, error: IcmpError) -> bool {
+#[must_use]
+pub fn may_report(headers: &Headers, error: IcmpError) -> bool {
+    let Some(ip) = headers.ip() else { return false };
     let v6 = ip.src.is_ipv6();
     let is_error = match headers.l4 {
         L4::Icmp { kind, .. } if v6 => kind < 128 || kind == proto::ND_REDIRECT,
@@ -173,8 +175,7 @@ pub fn tcp_reset(out: &mut [u8], request: &[u8], headers: &Headers, mac: Mac) ->
     let (Some(ip), L4::Tcp { src, dst, flags, header_len }) = (headers.ip(), headers.l4) else {
         return Err(WriteError::Mismatch);
     };
-    let unicast = !is_group(ip.dst) && !is_group(ip.src) && !ip.src.is_unspecified();
-    if flags & proto::TCP_RST != 0 || ip.fragment != Fragment::Whole || !unicast {
+    if !may_reset(headers) {
         return Err(WriteError::Unanswerable);
     }
     let segment: &[u8; proto::TCP_LEN] = request
@@ -201,6 +202,14 @@ pub fn tcp_reset(out: &mut [u8], request: &[u8], headers: &Headers, mac: Mac) ->
     let ip_at = ethernet(out, request, headers, mac)?;
     let at = ip_at + network(&mut out[ip_at..], ip.dst, ip.src, proto::TCP, 0, reset.len())?;
     Ok(at + build::put(&mut out[at..], reset)?)
+}
+
+/// Whether a packet may be answered by a TCP reset: a whole TCP segment between two hosts that is none itself.
+#[must_use]
+pub fn may_reset(headers: &Headers) -> bool {
+    let (Some(ip), L4::Tcp { flags, .. }) = (headers.ip(), headers.l4) else { return false };
+    let unicast = !is_group(ip.dst) && !is_group(ip.src) && !ip.src.is_unspecified();
+    flags & proto::TCP_RST == 0 && ip.fragment == Fragment::Whole && unicast
 }
 
 /// Writes the Ethernet header of an answer from `mac`: the request's with its tags, back to its sender.
