@@ -1,0 +1,55 @@
+//! What must hold between objects.
+
+mod refers;
+mod unique;
+
+use crate::{Guest, Host, Item, Network, Object, Problem, Wire};
+use std::collections::HashMap;
+
+/// Checks everything that holds between the objects of a host; what is wrong with one alone was found when it was
+/// read. Empty: nothing is wrong.
+#[must_use]
+pub fn check(host: &Host, objects: &[Item]) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    unique::check(objects, &mut problems);
+    refers::check(&Index::new(host, objects), objects, &mut problems);
+    problems
+}
+
+/// Objects by name.
+struct Index<'a> {
+    host: &'a Host,
+    wires: HashMap<&'a str, &'a Wire>,
+    networks: HashMap<&'a str, &'a Network>,
+    guests: HashMap<&'a str, &'a Guest>,
+    nexthops: Vec<&'a str>,
+    objects: &'a [Item],
+}
+
+impl<'a> Index<'a> {
+    fn new(host: &'a Host, objects: &'a [Item]) -> Self {
+        let mut index = Self {
+            host,
+            wires: HashMap::new(),
+            networks: HashMap::new(),
+            guests: HashMap::new(),
+            nexthops: Vec::new(),
+            objects,
+        };
+        for item in objects {
+            match &item.object {
+                Object::Wire(wire) => drop(index.wires.insert(&wire.name, wire)),
+                Object::Network(network) => drop(index.networks.insert(&network.name, network)),
+                Object::Guest(guest) => drop(index.guests.insert(&guest.name, guest)),
+                Object::Nexthop(nexthop) => index.nexthops.push(&nexthop.name),
+                _ => {}
+            }
+        }
+        index
+    }
+}
+
+/// Records a problem of an item at one of its keys.
+fn problem(problems: &mut Vec<Problem>, item: &Item, key: &str, message: String) {
+    problems.push(Problem::new(item.place.line(key), item.object.key().to_string(), message));
+}

@@ -1,0 +1,288 @@
+//! What objects refer to: it must exist and be of use there.
+
+use super::{Index, problem};
+use crate::{
+    Endpoint, Guest, Item, MacEntry, Nat, Network, Object, Problem, Route, Rule, RuleAction, Target, Tunnel,
+};
+use packet::Mac;
+
+/// The MAC of all gateways.
+const GATEWAY_MAC: Mac = Mac([0x00, 0x00, 0x5e, 0x00, 0x01, 0x00]);
+
+pub(super) fn check(index: &Index<'_>, objects: &[Item], problems: &mut Vec<Problem>) {
+    for item in objects {
+        let mut checker = Checker { index, item, problems };
+        match &item.object {
+            Object::Wire(_) => {}
+            Object::Network(network) => checker.network_object(network),
+            Object::Guest(guest) => checker.guest_object(guest),
+            Object::Nexthop(nexthop) => nexthop.to.iter().for_each(|to| checker.target(None, to)),
+            Object::Route(route) => checker.route(route),
+            Object::Mac(entry) => checker.mac(entry),
+            Object::Flood(flood) => {
+                checker.network("network", &flood.network);
+                flood.to.iter().for_each(|to| checker.target(Some(&flood.network), to));
+            }
+            Object::Nat(nat) => checker.nat(nat),
+            Object::Rule(rule) => checker.rule(rule),
+            Object::Default(default) => drop(checker.network("network", &default.network)),
+            Object::Mpls(mpls) => checker.target(None, &mpls.to),
+            Object::Vxlan(vxlan) => drop(checker.network("network", &vxlan.network)),
+        }
+    }
+}
+
+struct Checker<'a, 'b> {
+    index: &'a Index<'a>,
+    item: &'a Item,
+    problems: &'b mut Vec<Problem>,
+}
+
+impl<'a> Checker<'a, '_> {
+    fn problem(&mut self, key: &str, message: String) {
+        problem(self.problems, self.item, key, message);
+    }
+
+    /// The network `name`, or a problem.
+    fn network(&mut self, key: &str, name: &str) -> Option<&'a Network> {
+        let found = self.index.networks.get(name).copied();
+        if found.is_none() {
+            self.problem(
+                key,
+                format!("there is no network \"{name}\"{}", did_you_mean(name, self.index.networks.keys())),
+            );
+        }
+        found
+    }
+
+    /// The guest `name`, or a problem.
+    fn guest(&mut self, key: &str, name: &str) -> Option<&'a Guest> {
+        let found = self.index.guests.get(name).copied();
+        if found.is_none() {
+            self.problem(
+                key,
+                format!("there is no guest \"{name}\"{}", did_you_mean(name, self.index.guests.keys())),
+            );
+        }
+        found
+    }
+
+    fn network_object(&mut self, network: &Network) {
+        let Some(name) = &network.wire else { return };
+        match self.index.wires.get(name.as_str()) {
+            None => {
+                let hint = did_you_mean(name, self.index.wires.keys());
+                self.problem("wire", format!("there is no wire \"{name}\"{hint}"));
+            }
+            Some(wire) => {
+                if let Some(mtu) = network.mtu.filter(|mtu| *mtu > wire.mtu) {
+                    let message = format!("mtu {mtu} is above that of wire \"{name}\", {}", wire.mtu);
+                    self.problem("mtu", message);
+                }
+            }
+        }
+    }
+
+    fn guest_object(&mut self, guest: &Guest) {
+        self.network("network", &guest.network);
+        if guest.mac == Some(GATEWAY_MAC) {
+            self.problem("mac", format!("{GATEWAY_MAC} is the gateways' MAC; give the guest another"));
+        }
+        if let Some(mirror) = &guest.mirror {
+            if *mirror == guest.name {
+                self.problem("mirror", "a guest can't mirror itself; name another guest".to_owned());
+            } else {
+                self.guest("mirror", mirror);
+            }
+        }
+    }
+
+    fn target(&mut self, network: Option<&str>, target: &Target) {
+        match target {
+            Target::Drop => {}
+            Target::Guest(name) => {
+                let guest = self.guest("to", name);
+                if let (Some(guest), Some(network)) =
+                    (guest, network.filter(|n| guest.is_some_and(|g| g.network != *n)))
+                {
+                    let message = format!(
+                        "guest \"{name}\" is of network \"{}\", not of \"{network}\"; to cross networks use {{ network = \"{}\" }}",
+                        guest.network, guest.network
+                    );
+                    self.problem("to", message);
+                }
+                if guest.is_some_and(|guest| guest.mac.is_none()) {
+                    self.problem("to", format!("guest \"{name}\" needs a `mac` for that"));
+                }
+            }
+            Target::Network(name) => {
+                if self.network("to", name).is_some() && network == Some(name.as_str()) {
+                    self.problem("to", "a route can't lead to its own network".to_owned());
+                }
+            }
+            Target::Nexthop(name) => {
+                if !self.index.nexthops.contains(&name.as_str()) {
+                    let hint = did_you_mean(name, self.index.nexthops.iter());
+                    self.problem("to", format!("there is no nexthop \"{name}\"{hint}"));
+                }
+            }
+            Target::Via(addr) => self.via(network, *addr),
+            Target::Tunnel(tunnel) => self.tunnel(tunnel),
+        }
+    }
+
+    fn via(&mut self, network: Option<&str>, addr: std::net::IpAddr) {
+        let Some(network) = network else {
+            self.problem("to", "{ via = ... } belongs to one network; use it in a route".to_owned());
+            return;
+        };
+        let Some(network) = self.index.networks.get(network) else { return };
+        if network.wire.is_none() {
+            let message = format!(
+                "{{ via = ... }} needs network \"{}\" attached to a wire (`wire`); a guest that routes is {{ guest = ... }}",
+                network.name
+            );
+            self.problem("to", message);
+        }
+        if !network.gateways.iter().any(|net| net.contains(&addr)) {
+            let message = format!(
+                "router {addr} is in none of the subnets of network \"{}\" (`gateways`)",
+                network.name
+            );
+            self.problem("to", message);
+        }
+    }
+
+    fn tunnel(&mut self, tunnel: &Tunnel) {
+        let remote = tunnel.remote;
+        let family = if remote.is_ipv4() { "IPv4" } else { "IPv6" };
+        let host = self.index.host;
+        let Some(source) = host.tunnel_source.iter().find(|a| a.is_ipv4() == remote.is_ipv4()) else {
+            let message = format!(
+                "a tunnel to {remote} needs an {family} `tunnel_source` in [host], an address of a wire"
+            );
+            self.problem("to", message);
+            return;
+        };
+        let local =
+            |addr| self.index.wires.values().any(|w| w.addresses.iter().any(|net| net.addr() == addr));
+        if !local(*source) {
+            self.problem(
+                "to",
+                format!("`tunnel_source` {source} is no wire's address; add it to a [[wire]]"),
+            );
+        }
+        if local(remote) {
+            self.problem("to", format!("{remote} is this host; a tunnel leads to another"));
+        }
+    }
+
+    fn route(&mut self, route: &Route) {
+        self.network("network", &route.network);
+        for to in &route.to {
+            self.target(Some(&route.network), to);
+            if let Target::Via(addr) = to
+                && addr.is_ipv4() != route.prefix.addr().is_ipv4()
+            {
+                self.problem("to", format!("{} and router {addr} are of different families", route.prefix));
+            }
+        }
+        let host = route.prefix.prefix_len() == route.prefix.max_prefix_len();
+        if !host {
+            return;
+        }
+        let own = |item: &&Item| match &item.object {
+            Object::Guest(guest) => {
+                guest.network == route.network && guest.addresses.contains(&route.prefix.addr())
+            }
+            Object::Network(network) => {
+                network.name == route.network
+                    && network.gateways.iter().any(|g| g.addr() == route.prefix.addr())
+            }
+            _ => false,
+        };
+        if let Some(owner) = self.index.objects.iter().find(own) {
+            let message = format!(
+                "{} is an address of {}, which has its route by itself",
+                route.prefix,
+                owner.object.key()
+            );
+            self.problem("prefix", message);
+        }
+    }
+
+    fn mac(&mut self, entry: &MacEntry) {
+        self.network("network", &entry.network);
+        if entry.mac == GATEWAY_MAC {
+            self.problem("mac", format!("{GATEWAY_MAC} is the gateways' MAC"));
+        }
+        match &entry.to {
+            Target::Guest(name) => {
+                let guest = self.guest("to", name);
+                if guest.is_some_and(|guest| guest.network != entry.network) {
+                    self.problem("to", format!("guest \"{name}\" is not of network \"{}\"", entry.network));
+                }
+            }
+            other => self.target(Some(&entry.network), other),
+        }
+    }
+
+    fn nat(&mut self, nat: &Nat) {
+        let inside = self.network("network", &nat.network);
+        if inside.is_some_and(|network| network.gateways.iter().any(|g| g.addr() == nat.inside)) {
+            self.problem("inside", format!("{} is a gateway; floating addresses are for guests", nat.inside));
+        }
+        let Some(outside) = self.network("outside_network", &nat.outside_network) else { return };
+        let routed = self.index.objects.iter().any(|item| match &item.object {
+            Object::Route(route) => {
+                route.network == nat.outside_network
+                    && route.prefix.prefix_len() > 0
+                    && route.prefix.contains(&nat.outside)
+            }
+            _ => false,
+        });
+        if !routed && !outside.gateways.iter().any(|net| net.contains(&nat.outside)) {
+            let message = format!(
+                "{} is in no prefix of network \"{}\"; give that network a gateway in its subnet, or a [[route]] that covers it (to = \"drop\" will do)",
+                nat.outside, nat.outside_network
+            );
+            self.problem("outside", message);
+        }
+    }
+
+    fn rule(&mut self, rule: &Rule) {
+        self.network("network", &rule.network);
+        self.endpoint(rule, "from", &rule.from);
+        self.endpoint(rule, "to", &rule.to);
+        if let RuleAction::Mirror(name) = &rule.action {
+            self.guest("action", name);
+        }
+    }
+
+    fn endpoint(&mut self, rule: &Rule, key: &str, endpoint: &Endpoint) {
+        let Some(name) = &endpoint.guest else { return };
+        let Some(guest) = self.guest(key, name) else { return };
+        if guest.addresses.is_empty() {
+            let message =
+                format!("guest \"{name}\" has no addresses to match; give it some, or use {{ cidr = ... }}");
+            self.problem(key, message);
+        }
+        // A guest of another network is fine: both networks' rules see traffic between them.
+        let wrong = |v4: bool| {
+            rule.protocol.is_some_and(|p| p.0 == if v4 { packet::proto::ICMPV6 } else { packet::proto::ICMP })
+        };
+        if !guest.addresses.is_empty() && guest.addresses.iter().all(|a| wrong(a.is_ipv4())) {
+            self.problem("protocol", format!("guest \"{name}\" has no address of that protocol's family"));
+        }
+    }
+}
+
+/// A suggestion where another name is near.
+fn did_you_mean<'n>(name: &str, known: impl Iterator<Item = &'n &'n str>) -> String {
+    known
+        .map(|other| (strsim::jaro_winkler(name, other), *other))
+        .max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(a.1)))
+        .filter(|(score, _)| *score > 0.75)
+        .map(|(_, other)| format!("; did you mean \"{other}\"?"))
+        .unwrap_or_default()
+}

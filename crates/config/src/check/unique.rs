@@ -1,0 +1,81 @@
+//! What no two objects may share.
+
+use super::problem;
+use crate::{Driver, Item, Object, Problem};
+use std::collections::HashMap;
+
+/// What is claimed: in words, and the key it is claimed by.
+type Claim = (String, &'static str);
+
+/// Whether every claim is made once.
+pub(super) fn check(objects: &[Item], problems: &mut Vec<Problem>) {
+    let mut claimed: HashMap<String, &Item> = HashMap::with_capacity(objects.len() * 2);
+    for item in objects {
+        for (what, key) in claims(&item.object) {
+            let Some(first) = claimed.get(&what) else {
+                claimed.insert(what, item);
+                continue;
+            };
+            let line = first.place.line(key).map(|line| format!(" (line {line})")).unwrap_or_default();
+            let message = format!("{what} is already taken by {}{line}", first.object.key());
+            problem(problems, item, key, message);
+        }
+    }
+}
+
+fn claims(object: &Object) -> Vec<Claim> {
+    let mut claims = Vec::new();
+    let mut claim = |what: String, key| claims.push((what, key));
+    match object {
+        Object::Wire(wire) => {
+            claim(format!("interface name \"{}\"", wire.name), "name");
+            claim(device(wire.driver == Driver::Vhost, &wire.device), "device");
+            wire.addresses
+                .iter()
+                .for_each(|net| claim(format!("underlay address {}", net.addr()), "addresses"));
+        }
+        Object::Network(network) => {
+            claim(format!("network name \"{}\"", network.name), "name");
+            claim(format!("vrf {}", network.vrf), "vrf");
+            network.vni.iter().for_each(|vni| claim(format!("vni {vni}"), "vni"));
+            let name = &network.name;
+            for net in &network.gateways {
+                claim(format!("address {} of network \"{name}\"", net.addr()), "gateways");
+            }
+            if let Some(wire) = &network.wire {
+                let vlan = network.vlan.map_or("untagged traffic".to_owned(), |vlan| format!("vlan {vlan}"));
+                claim(format!("{vlan} of wire \"{wire}\""), "wire");
+            }
+        }
+        Object::Guest(guest) => {
+            let network = &guest.network;
+            claim(format!("interface name \"{}\"", guest.name), "name");
+            guest.socket.iter().for_each(|socket| claim(device(true, socket), "socket"));
+            guest.device.iter().for_each(|name| claim(device(false, name), "device"));
+            guest.mac.iter().for_each(|mac| claim(format!("{mac} of network \"{network}\""), "mac"));
+            guest.label.iter().for_each(|label| claim(format!("label {label}"), "label"));
+            for addr in &guest.addresses {
+                claim(format!("address {addr} of network \"{network}\""), "addresses");
+            }
+        }
+        Object::Nexthop(nexthop) => claim(format!("nexthop name \"{}\"", nexthop.name), "name"),
+        Object::Route(route) => {
+            claim(format!("route {} of network \"{}\"", route.prefix, route.network), "prefix");
+        }
+        Object::Mac(entry) => claim(format!("{} of network \"{}\"", entry.mac, entry.network), "mac"),
+        Object::Flood(flood) => claim(format!("flood of network \"{}\"", flood.network), "network"),
+        Object::Nat(nat) => {
+            claim(format!("address {} of network \"{}\"", nat.outside, nat.outside_network), "outside");
+            claim(format!("floating address of {} in network \"{}\"", nat.inside, nat.network), "inside");
+        }
+        Object::Rule(rule) => claim(format!("rule \"{rule}\" of network \"{}\"", rule.network), "priority"),
+        Object::Default(default) => claim(format!("default of network \"{}\"", default.network), "network"),
+        Object::Mpls(mpls) => claim(format!("label {}", mpls.label), "label"),
+        Object::Vxlan(vxlan) => claim(format!("vni {}", vxlan.vni), "vni"),
+    }
+    claims
+}
+
+fn device(socket: bool, name: &str) -> String {
+    if socket { format!("socket \"{name}\"") } else { format!("device \"{name}\"") }
+}

@@ -1,0 +1,66 @@
+//! `[host]`: what belongs to the daemon as a whole.
+
+use crate::reader::Reader;
+use crate::value::{Value, text};
+use std::net::{IpAddr, SocketAddr};
+use toml::de::DeValue;
+
+/// `[host]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Host {
+    /// The host's name.
+    pub name: String,
+    /// Cores that workers are pinned to, one worker each. Empty: one worker, not pinned.
+    pub workers: Vec<u16>,
+    /// What forwards packets.
+    pub executor: Executor,
+    /// Outer source addresses of tunnels, at most one per family.
+    pub tunnel_source: Vec<IpAddr>,
+    /// Where Prometheus may scrape; `None`: nowhere.
+    pub metrics: Option<SocketAddr>,
+}
+
+/// What forwards packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Executor {
+    /// CPU cores.
+    #[default]
+    Cpu,
+}
+
+impl Value for Executor {
+    fn read(value: &DeValue<'_>) -> Result<Self, String> {
+        match text(value)? {
+            "cpu" => Ok(Self::Cpu),
+            "card-sim" => Err("this build has no card-sim; use \"cpu\"".to_owned()),
+            card if card.starts_with("card:") => {
+                Err(format!("this build drives no cards, so not {card}; use \"cpu\""))
+            }
+            other => Err(format!("\"{other}\" is no executor; use \"cpu\"")),
+        }
+    }
+}
+
+impl Host {
+    pub(crate) fn read(mut r: Reader<'_>) -> Self {
+        let host = Self {
+            name: r.require("name").unwrap_or_default(),
+            workers: r.list("workers"),
+            executor: r.get("executor").unwrap_or_default(),
+            tunnel_source: r.one_or_many("tunnel_source"),
+            metrics: r.get("metrics"),
+        };
+        for (i, core) in host.workers.iter().enumerate() {
+            if host.workers[..i].contains(core) {
+                r.problem(Some("workers"), format!("core {core} is listed twice in `workers`"));
+            }
+        }
+        if host.tunnel_source.iter().filter(|a| a.is_ipv4()).count() > 1
+            || host.tunnel_source.iter().filter(|a| a.is_ipv6()).count() > 1
+        {
+            r.problem(Some("tunnel_source"), "`tunnel_source` takes one address per family");
+        }
+        r.finish();
+        host
+    }
+}

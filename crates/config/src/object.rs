@@ -1,0 +1,215 @@
+//! The objects a host is made of, besides `[host]`.
+
+mod guest;
+mod network;
+mod route;
+mod rule;
+mod target;
+mod wire;
+
+pub use guest::{Guest, GuestKind, Rate, Role};
+pub use network::{Default, Flood, MacEntry, Mpls, Nat, Network, Vxlan};
+pub use route::{Nexthop, Route};
+pub use rule::{DefaultAction, Endpoint, Ports, Protocol, Rule, RuleAction};
+pub use target::{Target, Tunnel, TunnelKind};
+pub use wire::{Driver, Wire};
+
+use crate::reader::Reader;
+use crate::value::names;
+use std::fmt;
+
+/// An object as it was read.
+#[derive(Clone, Debug)]
+pub struct Item {
+    /// The object.
+    pub object: Object,
+    /// Where it is written.
+    pub place: Place,
+}
+
+impl From<Object> for Item {
+    fn from(object: Object) -> Self {
+        Self { object, place: Place::default() }
+    }
+}
+
+/// Where an object is written.
+#[derive(Clone, Debug, std::default::Default)]
+pub struct Place {
+    pub(crate) line: Option<usize>,
+    pub(crate) keys: Vec<(String, usize)>,
+}
+
+impl Place {
+    /// The line of a key, or of the object where the key is absent.
+    #[must_use]
+    pub fn line(&self, key: &str) -> Option<usize> {
+        self.keys.iter().find(|(name, _)| name == key).map(|(_, line)| *line).or(self.line)
+    }
+}
+
+/// What identifies an object. Displayed as messages call it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    /// Its kind.
+    pub kind: Kind,
+    /// The network it belongs to, for what is named within one.
+    pub network: Option<String>,
+    /// Its name: a name, prefix, MAC, address, label, VNI, or a rule's text; empty for what a network has one of.
+    pub name: String,
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.kind.name())?;
+        if !self.name.is_empty() {
+            write!(f, " \"{}\"", self.name)?;
+        }
+        match &self.network {
+            Some(network) => write!(f, " of network \"{network}\""),
+            None => Ok(()),
+        }
+    }
+}
+
+macro_rules! objects {
+    ($($variant:ident($type:ty) = $name:literal,)*) => {
+        /// Kinds of objects.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[allow(missing_docs)] // as their types
+        pub enum Kind {
+            $($variant,)*
+        }
+
+        names!(Kind { $($variant = $name),* });
+
+        impl Kind {
+            /// All kinds; what others refer to comes first.
+            pub const ALL: [Self; [$($name),*].len()] = [$(Self::$variant),*];
+        }
+
+        /// An object of any kind.
+        #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+        #[serde(untagged)]
+        #[allow(missing_docs)] // as their types
+        pub enum Object {
+            $($variant($type),)*
+        }
+
+        impl Object {
+            /// Its kind.
+            #[must_use]
+            pub const fn kind(&self) -> Kind {
+                match self { $(Self::$variant(_) => Kind::$variant,)* }
+            }
+
+            /// Its key.
+            #[must_use]
+            pub fn key(&self) -> Key {
+                let (network, name) = match self { $(Self::$variant(object) => object.key(),)* };
+                Key { kind: self.kind(), network, name }
+            }
+
+            pub(crate) fn read(kind: Kind, reader: Reader<'_>) -> Option<Item> {
+                let (object, place) = match kind {
+                    $(Kind::$variant => {
+                        let (object, place) = <$type>::read(reader);
+                        (object.map(Self::$variant), place)
+                    })*
+                };
+                Some(Item { object: object?, place })
+            }
+        }
+
+        $(impl From<$type> for Object {
+            fn from(object: $type) -> Self {
+                Self::$variant(object)
+            }
+        })*
+    };
+}
+
+objects! {
+    Wire(Wire) = "wire",
+    Network(Network) = "network",
+    Guest(Guest) = "guest",
+    Nexthop(Nexthop) = "nexthop",
+    Route(Route) = "route",
+    Mac(MacEntry) = "mac",
+    Flood(Flood) = "flood",
+    Nat(Nat) = "nat",
+    Rule(Rule) = "rule",
+    Default(Default) = "default",
+    Mpls(Mpls) = "mpls",
+    Vxlan(Vxlan) = "vxlan",
+}
+
+impl Object {
+    /// The object as `[[kind]]` in TOML, defaults written out.
+    ///
+    /// # Panics
+    /// Never: every object is a table of plain values.
+    #[must_use]
+    #[allow(clippy::expect_used)]
+    pub fn to_toml(&self) -> String {
+        let body = toml::Table::try_from(self).expect("objects are tables");
+        let list = toml::Value::Array(vec![toml::Value::Table(body)]);
+        let document = toml::Table::from_iter([(self.kind().name().to_owned(), list)]);
+        toml::to_string(&document).expect("tables are TOML")
+    }
+}
+
+/// Names are used in file names, metrics and commands, so they are kept plain.
+fn check_name(r: &Reader<'_>, name: &str) {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    if name.is_empty() || name.len() > 63 || name.starts_with(['.', '-']) || !name.chars().all(plain) {
+        r.problem(
+            Some("name"),
+            format!("\"{name}\" can't be a name; use 1 to 63 letters, digits, '.', '_' or '-', not starting with '.' or '-'"),
+        );
+    }
+}
+
+/// Reads the name of an object and calls it by that in messages.
+fn read_name(r: &mut Reader<'_>, kind: Kind) -> Option<String> {
+    let name: String = r.require("name")?;
+    check_name(r, &name);
+    r.call(format!("{kind} \"{name}\""));
+    Some(name)
+}
+
+/// Reads the network an object belongs to and calls the object by its name in it.
+fn read_network(r: &mut Reader<'_>, kind: Kind, name: Option<&dyn fmt::Display>) -> Option<String> {
+    let network: String = r.require("network")?;
+    let name = name.map(ToString::to_string).unwrap_or_default();
+    r.call(Key { kind, network: Some(network.clone()), name }.to_string());
+    Some(network)
+}
+
+/// Checks an MTU.
+fn check_mtu(r: &Reader<'_>, mtu: u16) {
+    if !(576..=9216).contains(&mtu) {
+        r.problem(Some("mtu"), format!("mtu {mtu} is out of range; use 576 to 9216"));
+    }
+}
+
+/// Checks an MPLS label (below 16: reserved, RFC 7274).
+fn check_label(r: &Reader<'_>, label: u32) {
+    if !(16..1 << 20).contains(&label) {
+        r.problem(Some("label"), format!("label {label} is out of range; use 16 to 1048575"));
+    }
+}
+
+/// Checks a VXLAN network identifier.
+fn check_vni(r: &Reader<'_>, vni: u32) {
+    if !(1..1 << 24).contains(&vni) {
+        r.problem(Some("vni"), format!("vni {vni} is out of range; use 1 to 16777215"));
+    }
+}
+
+/// Checks a guest's MAC.
+fn check_mac(r: &Reader<'_>, mac: packet::Mac) {
+    if mac.is_group() || mac.is_zero() {
+        r.problem(Some("mac"), format!("{mac} can't be one host's MAC; use one like 02:00:00:00:00:01"));
+    }
+}

@@ -1,0 +1,246 @@
+//! `[[guest]]`: a virtual machine's or container's interface.
+
+use super::{Kind, Place, check_label, check_mac, check_mtu, read_name};
+use crate::reader::Reader;
+use crate::value::{Prefix, Value, describe, display_some, names};
+use ipnet::IpNet;
+use packet::Mac;
+use serde::Serialize;
+use std::net::IpAddr;
+use toml::de::DeValue;
+
+/// How a guest is plugged in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GuestKind {
+    /// vhost-user.
+    Vhost,
+    /// A TAP device that Viaduct creates.
+    Tap,
+    /// Verbs only.
+    Rdma,
+}
+
+names!(GuestKind { Vhost = "vhost", Tap = "tap", Rdma = "rdma" });
+
+/// Who listens on a vhost-user socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Role {
+    /// Viaduct.
+    #[default]
+    Server,
+    /// The VMM.
+    Client,
+}
+
+names!(Role { Server = "server", Client = "client" });
+
+/// A policer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Rate {
+    /// Megabits per second.
+    pub mbps: u32,
+    /// Burst, kilobytes. `None`: 10 ms at that rate, at least 128.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub burst_kb: Option<u32>,
+}
+
+impl Value for Rate {
+    const TABLE: Option<fn(Reader<'_>) -> Option<Self>> = Some(|mut r| {
+        let mbps = r.require("mbps");
+        let burst_kb = r.get("burst_kb");
+        if mbps == Some(0) {
+            r.problem(Some("mbps"), "a rate of 0 lets nothing pass; remove the guest, or use a rule");
+        }
+        if burst_kb.is_some_and(|kb: u32| kb < 64) {
+            r.problem(Some("burst_kb"), "a burst below 64 kB stops large sends for good; use 64 or more");
+        }
+        r.finish();
+        Some(Self { mbps: mbps?, burst_kb })
+    });
+
+    fn read(value: &DeValue<'_>) -> Result<Self, String> {
+        Err(format!("expected {{ mbps = N, burst_kb = N }}, found {}", describe(value)))
+    }
+}
+
+/// A guest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Guest {
+    /// Its name.
+    pub name: String,
+    /// Its network.
+    pub network: String,
+    /// How it is plugged in.
+    pub kind: GuestKind,
+    /// vhost: the socket, relative to the run-dir.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub socket: Option<String>,
+    /// tap: the device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
+    /// vhost: who listens.
+    pub role: Role,
+    /// Queue pairs.
+    pub queues: u16,
+    /// Its MAC, the only source it may use. `None`: any, learned.
+    #[serde(serialize_with = "display_some", skip_serializing_if = "Option::is_none")]
+    pub mac: Option<Mac>,
+    /// Its addresses.
+    pub addresses: Vec<IpAddr>,
+    /// MPLS label of packets that arrive for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub label: Option<u32>,
+    /// Policer of what it sends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Rate>,
+    /// The guest that gets a copy of both directions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mirror: Option<String>,
+    /// Whether rules run and flows are tracked.
+    pub policy: bool,
+    /// More source prefixes than its addresses.
+    pub allowed: Vec<IpNet>,
+    /// vhost: who owns the socket, `user` or `user:group`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    /// vhost: mode of the socket, octal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub socket_mode: Option<String>,
+    /// Largest IP packet, bytes. `None`: its network's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<u16>,
+}
+
+/// Limits of a guest's verbs device.
+struct RdmaLimits;
+
+impl Value for RdmaLimits {
+    const TABLE: Option<fn(Reader<'_>) -> Option<Self>> = Some(|mut r| {
+        for key in ["qps", "mrs", "registered_mb"] {
+            r.get::<u32>(key);
+        }
+        r.finish();
+        Some(Self)
+    });
+
+    fn read(value: &DeValue<'_>) -> Result<Self, String> {
+        Err(format!("expected {{ qps = N, mrs = N, registered_mb = N }}, found {}", describe(value)))
+    }
+}
+
+/// Queue pairs of a guest at most.
+const MAX_QUEUES: u16 = 64;
+
+impl Guest {
+    pub(super) fn key(&self) -> (Option<String>, String) {
+        (None, self.name.clone())
+    }
+
+    pub(super) fn read(mut r: Reader<'_>) -> (Option<Self>, Place) {
+        let name = read_name(&mut r, Kind::Guest);
+        let network = r.require("network");
+        let kind = r.require("kind");
+        let mut guest = Self {
+            name: name.clone().unwrap_or_default(),
+            network: network.clone().unwrap_or_default(),
+            kind: kind.unwrap_or(GuestKind::Vhost),
+            socket: r.get("socket"),
+            device: r.get("device"),
+            role: r.get("role").unwrap_or_default(),
+            queues: r.get("queues").unwrap_or(1),
+            mac: r.get("mac"),
+            addresses: r.list("addresses"),
+            label: r.get("label"),
+            rate: r.get("rate"),
+            mirror: r.get("mirror"),
+            policy: r.get("policy").unwrap_or(true),
+            allowed: r.list::<Prefix>("allowed").into_iter().map(|p| p.0).collect(),
+            owner: r.get("owner"),
+            socket_mode: r.get("socket_mode"),
+            mtu: r.get("mtu"),
+        };
+        if kind == Some(GuestKind::Vhost) && guest.socket.is_none() {
+            guest.socket = name.as_ref().map(|name| format!("{name}.sock"));
+        }
+        guest.read_rdma(&mut r);
+        if let Some(kind) = kind {
+            guest.check_kind(&r, kind);
+        }
+        guest.check(&r);
+        let read = || {
+            name.and(network).and(kind)?;
+            Some(guest)
+        };
+        (read(), r.finish())
+    }
+
+    /// The keys of verbs devices are known, so that files which use them say what is missing here.
+    fn read_rdma(&self, r: &mut Reader<'_>) {
+        let used = [
+            ("rdma", r.get::<String>("rdma").is_some()),
+            ("rdma_owner", r.get::<String>("rdma_owner").is_some()),
+            ("rdma_trust", r.get::<String>("rdma_trust").is_some()),
+            ("rdma_limits", r.get::<RdmaLimits>("rdma_limits").is_some()),
+        ];
+        for (key, _) in used.iter().filter(|(_, used)| *used) {
+            r.problem(Some(key), format!("`{key}`: this build has no verbs device; remove the key"));
+        }
+    }
+
+    fn check_kind(&self, r: &Reader<'_>, kind: GuestKind) {
+        let vhost_only = [("owner", self.owner.is_some()), ("socket_mode", self.socket_mode.is_some())];
+        match kind {
+            GuestKind::Vhost => {
+                if self.device.is_some() {
+                    r.problem(Some("device"), "`device` is for kind = \"tap\"; a vhost guest has a `socket`");
+                }
+            }
+            GuestKind::Tap => {
+                if self.device.is_none() {
+                    r.problem(None, "`device` is missing: the name of the TAP device to create");
+                }
+                if self.socket.is_some() {
+                    r.problem(Some("socket"), "`socket` is for kind = \"vhost\"; a tap guest has a `device`");
+                }
+                for (key, _) in vhost_only.iter().filter(|(_, used)| *used) {
+                    r.problem(Some(key), format!("`{key}` is for kind = \"vhost\""));
+                }
+            }
+            GuestKind::Rdma => r.problem(
+                Some("kind"),
+                "kind \"rdma\": this build has no verbs device; use \"vhost\" or \"tap\"",
+            ),
+        }
+    }
+
+    fn check(&self, r: &Reader<'_>) {
+        if let Some(mac) = self.mac {
+            check_mac(r, mac);
+        } else if !self.addresses.is_empty() || self.label.is_some() {
+            r.problem(None, "`mac` is missing; a guest with addresses or a label needs one");
+        }
+        if let Some(label) = self.label {
+            check_label(r, label);
+        }
+        if let Some(mtu) = self.mtu {
+            check_mtu(r, mtu);
+        }
+        if !(1..=MAX_QUEUES).contains(&self.queues) {
+            r.problem(Some("queues"), format!("{} queue pairs; use 1 to {MAX_QUEUES}", self.queues));
+        }
+        if self.device.as_ref().is_some_and(|d| d.is_empty() || d.len() > 15 || d.contains(['/', ' '])) {
+            r.problem(Some("device"), "`device` takes the name of a network device, 1 to 15 characters");
+        }
+        if self.socket.as_deref() == Some("") {
+            r.problem(Some("socket"), "`socket` is empty");
+        }
+        let is_mode = |mode: &String| u32::from_str_radix(mode, 8).is_ok_and(|mode| mode <= 0o777);
+        if self.socket_mode.as_ref().is_some_and(|mode| !is_mode(mode)) {
+            r.problem(Some("socket_mode"), "`socket_mode` is octal, as in \"0660\"");
+        }
+        let empty_part = |owner: &String| owner.split(':').count() > 2 || owner.split(':').any(str::is_empty);
+        if self.owner.as_ref().is_some_and(empty_part) {
+            r.problem(Some("owner"), "`owner` is \"user\" or \"user:group\"");
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! `[[network]]` and what hangs off it: static MACs, floods, floating addresses, default action, labels and VNIs.
+
+use super::{DefaultAction, Kind, Place, Target, check_label, check_mac, check_mtu, check_vni};
+use super::{read_name, read_network};
+use crate::reader::Reader;
+use crate::value::display;
+use ipnet::IpNet;
+use packet::Mac;
+use serde::Serialize;
+use std::net::IpAddr;
+
+/// A tenant network: one VRF with its bridge and route tables.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Network {
+    /// Its name.
+    pub name: String,
+    /// Number of its VRF.
+    pub vrf: u16,
+    /// Gateway addresses with their subnets, answered by Viaduct.
+    pub gateways: Vec<IpNet>,
+    /// VXLAN network identifier of frames that arrive for this network.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vni: Option<u32>,
+    /// Whether MACs are learned.
+    pub learning: bool,
+    /// The wire it is attached to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wire: Option<String>,
+    /// The VLAN on that wire; `None`: untagged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vlan: Option<u16>,
+    /// Largest IP packet, bytes. `None`: what fits the underlay with a tunnel's headers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<u16>,
+}
+
+impl Network {
+    pub(super) fn key(&self) -> (Option<String>, String) {
+        (None, self.name.clone())
+    }
+
+    pub(super) fn read(mut r: Reader<'_>) -> (Option<Self>, Place) {
+        let name = read_name(&mut r, Kind::Network);
+        let vrf = r.require("vrf");
+        let gateways = r.list("gateways");
+        let vni = r.get("vni");
+        let learning = r.get("learning").unwrap_or(true);
+        let wire: Option<String> = r.get("wire");
+        let vlan = r.get("vlan");
+        let mtu = r.get("mtu");
+        if vrf == Some(0) {
+            r.problem(Some("vrf"), "vrf 0 is reserved; use 1 to 65535");
+        }
+        if let Some(vni) = vni {
+            check_vni(&r, vni);
+        }
+        if let Some(mtu) = mtu {
+            check_mtu(&r, mtu);
+        }
+        if let Some(vlan) = vlan {
+            if !(1..=4094).contains(&vlan) {
+                r.problem(Some("vlan"), format!("vlan {vlan} is out of range; use 1 to 4094"));
+            }
+            if wire.is_none() {
+                r.problem(Some("vlan"), "`vlan` needs the `wire` it is on");
+            }
+        }
+        let read = || Some(Self { name: name?, vrf: vrf?, gateways, vni, learning, wire, vlan, mtu });
+        (read(), r.finish())
+    }
+}
+
+/// A static bridge entry.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct MacEntry {
+    /// Its network.
+    pub network: String,
+    /// The MAC.
+    #[serde(serialize_with = "display")]
+    pub mac: Mac,
+    /// Where frames to it go: a VXLAN tunnel or a guest.
+    pub to: Target,
+}
+
+impl MacEntry {
+    pub(super) fn key(&self) -> (Option<String>, String) {
+        (Some(self.network.clone()), self.mac.to_string())
+    }
+
+    pub(super) fn read(mut r: Reader<'_>) -> (Option<Self>, Place) {
+        let mac: Option<Mac> = r.require("mac");
+        let network = read_network(&mut r, Kind::Mac, mac.as_ref().map(|m| m as _));
+        if let Some(mac) = mac {
+            check_mac(&r, mac);
+        }
+        let to: Option<Target> = r.require("to");
+        if to.as_ref().is_some_and(|to| to.guest().is_none() && !to.is_vxlan()) {
+            r.problem(Some("to"), "a MAC lies behind { tunnel = \"vxlan\", ... } or { guest = ... }");
+        }
+        let read = || Some(Self { network: network?, mac: mac?, to: to? });
+        (read(), r.finish())
+    }
+}
+
+/// Where broadcast, multicast and unknown unicast of a network also go.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Flood {
+    /// The network.
+    pub network: String,
+    /// VXLAN tunnels.
+    pub to: Vec<Target>,
+}
+
+impl Flood {
+    pub(super) fn key(&self) -> (Option<String>, String) {
+        (Some(self.network.clone()), String::new())
+    }
+
+    pub(super) fn read(mut r: Reader<'_>) -> (Option<Self>, Place) {
+        let network = read_network(&mut r, Kind::Flood, None);
+        let to: Vec<Target> = r.one_or_many("to");
+        if to.iter().any(|to| !to.is_vxlan()) {
+            r.problem(Some("to"), "floods go to { tunnel = \"vxlan\", remote = ..., vni = ... } only");
+        }
+        let read = || Some(Self { network: network?, to });
+        (read(), r.finish())
+    }
+}
+
+/// A floating address: one to one, both directions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Nat {
+    /// Network of the inside address.
+    pub network: String,
+    /// The guest's address.
+    pub inside: IpAddr,
+    /// The floating address.
+    pub outside: IpAddr,
+    /// Network in which the floating address is reachable.
+    pub outside_network: String,
+}
+
+impl Nat {
+    pub(super) fn key(&self) -> (Option<String>, String) {
+        (Some(self.network.clone()), self.inside.to_string())
+    }
+
+    pub(super) fn read(mut r: Reader<'_>) -> (Option<Self>, Place) {
+        let inside: Option<IpAddr> = r.require("inside");
+        let network = read_network(&mut r, Kind::Nat, inside.as_ref().map(|a| a as _));
+        let outside: Option<IpAddr> = r.require("outside");
+        let outside_network = r.require("outside_network");
+        if let (Some(inside), Some(outside)) = (inside, outside)
+            && inside.is_ipv4() != outside.is_ipv4()
+        {
+            r.problem(Some("outside"), format!("{inside} and {outside} are of different families"));
+        }
+        if network.is_some() && network == outside_network {
+            r.problem(Some("outside_network"), "`outside_network` must be another network");
+        }
+        let read = || {
+            Some(Self {
+                network: network?,
+                inside: inside?,
+                outside: outside?,
+                outside_network: outside_network?,
+            })
+        };
+        (read(), r.finish())
+    }
+}
+
+/// What happens to a network's traffic that no rule matches.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Default {
+    /// The network.
+    pub network: String,
+    /// The action.
+    pub action: DefaultAction,
+}
+
+impl Default {
+    pub(super) fn key(&self) -> (Option<String>, String) {
+        (Some(self.network.clone()), String::new())
+    }
+
+    pub(super) fn read(mut r: Reader<'_>) -> (Option<Self>, Place) {
+        let network = read_network(&mut r, Kind::Default, None);
+        let action = r.require("action");
+        let read = || Some(Self { network: network?, action: action? });
+        (read(), r.finish())
+    }
+}
+
+/// What an MPLS label stands for, besides guests' own labels.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Mpls {
+    /// The label.
+    pub label: u32,
+    /// A guest, or a network in which the packet is routed.
+    pub to: Target,
+}
+
+impl Mpls {
+    pub(super) fn key(&self) -> (Option<String>, String) {
+        (None, self.label.to_string())
+    }
+
+    pub(super) fn read(mut r: Reader<'_>) -> (Option<Self>, Place) {
+        let label = r.require("label");
+        if let Some(label) = label {
+            r.call(format!("mpls \"{label}\""));
+            check_label(&r, label);
+        }
+        let to: Option<Target> = r.require("to");
+        if to.as_ref().is_some_and(|to| to.guest().is_none() && to.network().is_none()) {
+            r.problem(Some("to"), "a label stands for { guest = ... } or { network = ... }");
+        }
+        let read = || Some(Self { label: label?, to: to? });
+        (read(), r.finish())
+    }
+}
+
+/// The network of a VXLAN network identifier, besides networks' own ones.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Vxlan {
+    /// The identifier.
+    pub vni: u32,
+    /// The network.
+    pub network: String,
+}
+
+impl Vxlan {
+    pub(super) fn key(&self) -> (Option<String>, String) {
+        (None, self.vni.to_string())
+    }
+
+    pub(super) fn read(mut r: Reader<'_>) -> (Option<Self>, Place) {
+        let vni = r.require("vni");
+        if let Some(vni) = vni {
+            r.call(format!("vxlan \"{vni}\""));
+            check_vni(&r, vni);
+        }
+        let network = r.require("network");
+        let read = || Some(Self { vni: vni?, network: network? });
+        (read(), r.finish())
+    }
+}

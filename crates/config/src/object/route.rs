@@ -1,0 +1,86 @@
+//! `[[route]]` and `[[nexthop]]`.
+
+use super::{Kind, Place, Target, read_name, read_network};
+use crate::reader::Reader;
+use crate::value::Prefix;
+use ipnet::IpNet;
+use serde::Serialize;
+
+/// A remote or special prefix of a network.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Route {
+    /// The network.
+    pub network: String,
+    /// The prefix.
+    pub prefix: IpNet,
+    /// Where its packets go; several: one of them by flow.
+    pub to: Vec<Target>,
+}
+
+impl Route {
+    pub(super) fn key(&self) -> (Option<String>, String) {
+        (Some(self.network.clone()), self.prefix.to_string())
+    }
+
+    pub(super) fn read(mut r: Reader<'_>) -> (Option<Self>, Place) {
+        let prefix = r.require::<Prefix>("prefix").map(|p| p.0);
+        let network = read_network(&mut r, Kind::Route, prefix.as_ref().map(|p| p as _));
+        let to = read_targets(&mut r);
+        let read = || Some(Self { network: network?, prefix: prefix?, to });
+        (read(), r.finish())
+    }
+}
+
+/// Targets with a name, shared by routes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Nexthop {
+    /// The name.
+    pub name: String,
+    /// Tunnels or guests; several: one of them by flow.
+    pub to: Vec<Target>,
+}
+
+impl Nexthop {
+    pub(super) fn key(&self) -> (Option<String>, String) {
+        (None, self.name.clone())
+    }
+
+    pub(super) fn read(mut r: Reader<'_>) -> (Option<Self>, Place) {
+        let name = read_name(&mut r, Kind::Nexthop);
+        let to = read_targets(&mut r);
+        if to.iter().any(|to| matches!(to, Target::Nexthop(_))) {
+            r.problem(Some("to"), "a nexthop can't refer to another; list its targets here");
+        }
+        let read = || Some(Self { name: name?, to });
+        (read(), r.finish())
+    }
+}
+
+/// Members of an ECMP group at most.
+const MAX_ECMP: usize = 64;
+
+fn read_targets(r: &mut Reader<'_>) -> Vec<Target> {
+    let before = r.problems();
+    let to: Vec<Target> = r.one_or_many("to");
+    if to.is_empty() && r.problems() == before {
+        r.problem(None, "`to` is missing: where the packets go");
+    }
+    if to.len() > MAX_ECMP {
+        r.problem(Some("to"), format!("{} targets; at most {MAX_ECMP} can share the flows", to.len()));
+    }
+    let alone = |to: &&Target| matches!(to, Target::Drop | Target::Network(_) | Target::Nexthop(_));
+    if to.len() > 1
+        && let Some(target) = to.iter().find(alone)
+    {
+        let name = match target {
+            Target::Drop => "\"drop\"",
+            Target::Network(_) => "{ network = ... }",
+            _ => "{ nexthop = ... }",
+        };
+        r.problem(Some("to"), format!("{name} stands alone; only tunnels, guests and routers share flows"));
+    }
+    if to.iter().enumerate().any(|(i, target)| to[..i].contains(target)) {
+        r.problem(Some("to"), "the same target is listed twice");
+    }
+    to
+}

@@ -1,0 +1,281 @@
+//! `[[rule]]`: security rules, and the values they share with `[[default]]`.
+
+use super::{Kind, Place, read_network};
+use crate::reader::Reader;
+use crate::value::{Prefix, Value, describe, display, display_some, names, text};
+use ipnet::IpNet;
+use packet::proto;
+use serde::Serialize;
+use std::fmt;
+use std::str::FromStr;
+use toml::de::DeValue;
+
+/// What a network does with traffic that no rule matches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DefaultAction {
+    /// It passes.
+    Allow,
+    /// It is dropped.
+    Drop,
+    /// It is dropped and its sender told.
+    Reject,
+}
+
+names!(DefaultAction { Allow = "allow", Drop = "drop", Reject = "reject" });
+
+/// What a rule does.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum RuleAction {
+    /// Ends the walk: allow, drop or reject.
+    End(DefaultAction),
+    /// A copy goes to this guest; the walk goes on.
+    Mirror(String),
+    /// Dropped where over this rate in megabits per second; the walk goes on.
+    Police(u32),
+}
+
+impl fmt::Display for RuleAction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::End(action) => action.fmt(f),
+            Self::Mirror(guest) => write!(f, "mirror:{guest}"),
+            Self::Police(mbps) => write!(f, "police:{mbps}"),
+        }
+    }
+}
+
+impl FromStr for RuleAction {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        match s.split_once(':') {
+            Some(("mirror", guest)) if !guest.is_empty() => Ok(Self::Mirror(guest.to_owned())),
+            Some(("police", mbps)) => mbps
+                .parse()
+                .ok()
+                .filter(|mbps| *mbps > 0)
+                .map(Self::Police)
+                .ok_or_else(|| format!("\"{s}\": the rate is in Mbit/s, as in \"police:100\"")),
+            _ => s.parse().map(Self::End).map_err(|_| {
+                format!("\"{s}\" is no action; use allow, drop, reject, mirror:GUEST or police:MBPS")
+            }),
+        }
+    }
+}
+
+impl Value for RuleAction {
+    fn read(value: &DeValue<'_>) -> Result<Self, String> {
+        text(value)?.parse()
+    }
+}
+
+/// Source or destination of a rule.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Endpoint {
+    /// Within this prefix.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cidr: Option<IpNet>,
+    /// One of this guest's addresses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub guest: Option<String>,
+}
+
+impl Endpoint {
+    /// Whether it matches every address.
+    #[must_use]
+    pub fn is_any(&self) -> bool {
+        self.cidr.is_none() && self.guest.is_none()
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.cidr, &self.guest) {
+            (Some(net), _) => net.fmt(f),
+            (None, Some(guest)) => f.write_str(guest),
+            (None, None) => f.write_str("any"),
+        }
+    }
+}
+
+impl Value for Endpoint {
+    const TABLE: Option<fn(Reader<'_>) -> Option<Self>> = Some(|mut r| {
+        let cidr = r.get::<Prefix>("cidr").map(|p| p.0);
+        let guest = r.get("guest");
+        if cidr.is_some() && guest.is_some() {
+            r.problem(None, "`cidr` or `guest`, not both");
+        }
+        r.finish();
+        Some(Self { cidr, guest })
+    });
+
+    fn read(value: &DeValue<'_>) -> Result<Self, String> {
+        match text(value) {
+            Ok("any") => Ok(Self::default()),
+            _ => Err(format!(
+                "{} is no endpoint; use {{ cidr = \"...\" }}, {{ guest = \"...\" }} or \"any\"",
+                describe(value)
+            )),
+        }
+    }
+}
+
+/// An IP protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Protocol(pub u8);
+
+const PROTOCOLS: [(u8, &str); 5] = [
+    (proto::TCP, "tcp"),
+    (proto::UDP, "udp"),
+    (proto::ICMP, "icmp"),
+    (proto::ICMPV6, "icmp6"),
+    (proto::SCTP, "sctp"),
+];
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match PROTOCOLS.iter().find(|(number, _)| *number == self.0) {
+            Some((_, name)) => f.write_str(name),
+            None => self.0.fmt(f),
+        }
+    }
+}
+
+impl FromStr for Protocol {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        let named = PROTOCOLS.iter().find(|(_, name)| *name == s).map(|(number, _)| *number);
+        named.or_else(|| s.parse().ok()).map(Self).ok_or_else(|| {
+            format!("\"{s}\" is no protocol; use tcp, udp, sctp, icmp, icmp6, 0 to 255 or any")
+        })
+    }
+}
+
+/// A protocol, or any.
+struct MaybeProtocol(Option<Protocol>);
+
+impl Value for MaybeProtocol {
+    fn read(value: &DeValue<'_>) -> Result<Self, String> {
+        match value {
+            DeValue::Integer(number) => number.as_str().parse().map(|p| Self(Some(p))),
+            other => match text(other)? {
+                "any" => Ok(Self(None)),
+                name => name.parse().map(|p| Self(Some(p))),
+            },
+        }
+    }
+}
+
+/// An inclusive range of ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ports {
+    /// First.
+    pub first: u16,
+    /// Last, at least `first`.
+    pub last: u16,
+}
+
+impl fmt::Display for Ports {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.first == self.last { self.first.fmt(f) } else { write!(f, "{}-{}", self.first, self.last) }
+    }
+}
+
+impl FromStr for Ports {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        let (first, last) = s.split_once('-').unwrap_or((s, s));
+        let port = |s: &str| s.trim().parse::<u16>().ok();
+        match (port(first), port(last)) {
+            (Some(first), Some(last)) if first <= last => Ok(Self { first, last }),
+            (Some(first), Some(last)) => Err(format!("ports {first}-{last}: the first is the greater")),
+            _ => Err(format!("\"{s}\" is no range of ports; use \"80\" or \"80-443\"")),
+        }
+    }
+}
+
+impl Value for Ports {
+    fn read(value: &DeValue<'_>) -> Result<Self, String> {
+        match value {
+            DeValue::Integer(number) => number.as_str().parse(),
+            other => text(other)?.parse(),
+        }
+    }
+}
+
+/// A security rule.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Rule {
+    /// The network whose traffic it sees.
+    pub network: String,
+    /// Lower first.
+    pub priority: u32,
+    /// Source.
+    #[serde(skip_serializing_if = "Endpoint::is_any")]
+    pub from: Endpoint,
+    /// Destination.
+    #[serde(skip_serializing_if = "Endpoint::is_any")]
+    pub to: Endpoint,
+    /// Protocol; `None`: any.
+    #[serde(serialize_with = "display_some", skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<Protocol>,
+    /// Destination ports; `None`: any.
+    #[serde(serialize_with = "display_some", skip_serializing_if = "Option::is_none")]
+    pub ports: Option<Ports>,
+    /// What it does.
+    #[serde(serialize_with = "display")]
+    pub action: RuleAction,
+}
+
+/// As in `100 allow tcp from 10.1.1.0/24 to vm1 ports 80-443`.
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.priority, self.action)?;
+        if let Some(protocol) = self.protocol {
+            write!(f, " {protocol}")?;
+        }
+        write!(f, " from {} to {}", self.from, self.to)?;
+        match self.ports {
+            Some(ports) => write!(f, " ports {ports}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Rule {
+    pub(super) fn key(&self) -> (Option<String>, String) {
+        (Some(self.network.clone()), self.to_string())
+    }
+
+    pub(super) fn read(mut r: Reader<'_>) -> (Option<Self>, Place) {
+        let priority: Option<u32> = r.require("priority");
+        let network = read_network(&mut r, Kind::Rule, priority.as_ref().map(|p| p as _));
+        let from: Endpoint = r.get("from").unwrap_or_default();
+        let to: Endpoint = r.get("to").unwrap_or_default();
+        let protocol = r.get::<MaybeProtocol>("protocol").and_then(|p| p.0);
+        let ports = r.get("ports");
+        let action = r.require("action");
+        let has_ports = |p: Protocol| [proto::TCP, proto::UDP, proto::SCTP].contains(&p.0);
+        if ports.is_some() && protocol.is_some_and(|p| !has_ports(p)) {
+            r.problem(Some("ports"), "`ports` needs protocol tcp, udp or sctp");
+        }
+        let v4 = [&from, &to].map(|e| e.cidr.map(|net| net.addr().is_ipv4()));
+        if let [Some(a), Some(b)] = v4
+            && a != b
+        {
+            r.problem(Some("to"), "`from` and `to` are of different families");
+        }
+        let wrong = |p: Protocol, v4: bool| p.0 == if v4 { proto::ICMPV6 } else { proto::ICMP };
+        if let Some(protocol) = protocol
+            && v4.into_iter().flatten().any(|v4| wrong(protocol, v4))
+        {
+            r.problem(Some("protocol"), format!("{protocol} does not go with addresses of that family"));
+        }
+        let read = || {
+            Some(Self { network: network?, priority: priority?, from, to, protocol, ports, action: action? })
+        };
+        (read(), r.finish())
+    }
+}

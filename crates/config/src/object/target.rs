@@ -1,0 +1,189 @@
+//! Where packets go: the `to` of routes, MACs, floods, labels and nexthops.
+
+use crate::reader::Reader;
+use crate::value::{Value, display_some, names, text};
+use packet::Mac;
+use serde::Serialize;
+use std::net::IpAddr;
+use toml::de::DeValue;
+
+/// Encapsulations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TunnelKind {
+    /// MPLS over UDP (RFC 7510), port 6635.
+    MplsOverUdp,
+    /// MPLS over GRE (RFC 4023).
+    MplsOverGre,
+    /// VXLAN (RFC 7348), port 4789.
+    Vxlan,
+}
+
+names!(TunnelKind { MplsOverUdp = "mpls-over-udp", MplsOverGre = "mpls-over-gre", Vxlan = "vxlan" });
+
+/// A tunnel to another host.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Tunnel {
+    /// Encapsulation.
+    pub kind: TunnelKind,
+    /// The other host.
+    pub remote: IpAddr,
+    /// MPLS label, or VXLAN network identifier.
+    pub id: u32,
+    /// Inner destination MAC of packets routed into VXLAN; `None`: the gateways' MAC.
+    pub mac: Option<Mac>,
+}
+
+/// Where packets go.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Target {
+    /// Nowhere.
+    Drop,
+    /// A guest of the same network.
+    Guest(String),
+    /// Another network, where the look-up starts again.
+    Network(String),
+    /// A `[[nexthop]]`.
+    Nexthop(String),
+    /// A router of the same network, which is attached to a wire.
+    Via(IpAddr),
+    /// Another host.
+    Tunnel(Tunnel),
+}
+
+/// All keys of the table form.
+#[derive(Default, Serialize)]
+struct Form<'a> {
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    drop: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    guest: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    network: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    nexthop: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    via: Option<IpAddr>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tunnel: Option<TunnelKind>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remote: Option<IpAddr>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    label: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    vni: Option<u32>,
+    #[serde(serialize_with = "display_some", skip_serializing_if = "Option::is_none")]
+    mac: Option<Mac>,
+}
+
+impl Serialize for Target {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut form = Form::default();
+        match self {
+            Self::Drop => form.drop = true,
+            Self::Guest(name) => form.guest = Some(name),
+            Self::Network(name) => form.network = Some(name),
+            Self::Nexthop(name) => form.nexthop = Some(name),
+            Self::Via(addr) => form.via = Some(*addr),
+            Self::Tunnel(tunnel) => {
+                form.tunnel = Some(tunnel.kind);
+                form.remote = Some(tunnel.remote);
+                form.mac = tunnel.mac;
+                match tunnel.kind {
+                    TunnelKind::Vxlan => form.vni = Some(tunnel.id),
+                    TunnelKind::MplsOverUdp | TunnelKind::MplsOverGre => form.label = Some(tunnel.id),
+                }
+            }
+        }
+        form.serialize(serializer)
+    }
+}
+
+const FORMS: &str = "\"drop\", { guest = \"...\" }, { network = \"...\" }, { nexthop = \"...\" }, { via = \"...\" } \
+     or { tunnel = \"...\", remote = \"...\", label or vni = N }";
+
+impl Value for Target {
+    const TABLE: Option<fn(Reader<'_>) -> Option<Self>> = Some(|mut r| {
+        let target = read_table(&mut r);
+        r.finish();
+        target
+    });
+
+    fn read(value: &DeValue<'_>) -> Result<Self, String> {
+        match text(value) {
+            Ok("drop") => Ok(Self::Drop),
+            _ => Err(format!("{} is no target; use {FORMS}", crate::value::describe(value))),
+        }
+    }
+}
+
+fn read_table(r: &mut Reader<'_>) -> Option<Target> {
+    let mut targets: Vec<Target> = Vec::new();
+    targets.extend(r.get("guest").map(Target::Guest));
+    targets.extend(r.get("network").map(Target::Network));
+    targets.extend(r.get("nexthop").map(Target::Nexthop));
+    targets.extend(r.get("via").map(Target::Via));
+    targets.extend(r.get("drop").filter(|drop| *drop).map(|_| Target::Drop));
+    let kind: Option<TunnelKind> = r.get("tunnel");
+    let (label, vni, mac) = (r.get("label"), r.get("vni"), r.get("mac"));
+    let tunnel_key = |r: &mut Reader<'_>| r.get::<IpAddr>("remote");
+    match kind {
+        Some(kind) => {
+            let remote = r.require("remote");
+            let id = read_id(r, kind, label, vni);
+            if mac.is_some() && kind != TunnelKind::Vxlan {
+                r.problem(Some("mac"), format!("`mac` is for vxlan; {kind} carries no MAC"));
+            }
+            targets.push(Target::Tunnel(Tunnel { kind, remote: remote?, id: id?, mac }));
+        }
+        None if tunnel_key(r).is_some() || label.is_some() || vni.is_some() || mac.is_some() => {
+            r.problem(None, "`tunnel` is missing: mpls-over-udp, mpls-over-gre or vxlan");
+            return None;
+        }
+        None => {}
+    }
+    if targets.len() > 1 {
+        r.problem(None, format!("more than one target in one table; use {FORMS}, and a list for several"));
+    } else if targets.is_empty() {
+        r.problem(None, format!("no target; use {FORMS}"));
+    }
+    targets.pop()
+}
+
+fn read_id(r: &Reader<'_>, kind: TunnelKind, label: Option<u32>, vni: Option<u32>) -> Option<u32> {
+    let (id, wanted, other, other_key) = match kind {
+        TunnelKind::Vxlan => (vni, "vni", label, "label"),
+        TunnelKind::MplsOverUdp | TunnelKind::MplsOverGre => (label, "label", vni, "vni"),
+    };
+    if other.is_some() {
+        r.problem(Some(other_key), format!("{kind} has no `{other_key}`; it needs `{wanted}`"));
+    }
+    let Some(id) = id else {
+        r.problem(None, format!("`{wanted}` is missing; {kind} needs it"));
+        return None;
+    };
+    match kind {
+        TunnelKind::Vxlan => super::check_vni(r, id),
+        TunnelKind::MplsOverUdp | TunnelKind::MplsOverGre => super::check_label(r, id),
+    }
+    Some(id)
+}
+
+impl Target {
+    /// The guest, if it is one.
+    #[must_use]
+    pub fn guest(&self) -> Option<&str> {
+        if let Self::Guest(name) = self { Some(name) } else { None }
+    }
+
+    /// The network, if it is one.
+    #[must_use]
+    pub fn network(&self) -> Option<&str> {
+        if let Self::Network(name) = self { Some(name) } else { None }
+    }
+
+    /// Whether it is a VXLAN tunnel.
+    #[must_use]
+    pub fn is_vxlan(&self) -> bool {
+        matches!(self, Self::Tunnel(tunnel) if tunnel.kind == TunnelKind::Vxlan)
+    }
+}

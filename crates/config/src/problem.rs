@@ -1,0 +1,64 @@
+//! What is wrong with a configuration.
+
+use std::fmt;
+
+/// One problem.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Line in the file, from 1; `None` for what is not in a file.
+    pub line: Option<usize>,
+    /// The object, as in `guest "vm1"`.
+    pub at: String,
+    /// What is wrong, and what would be right.
+    pub message: String,
+}
+
+impl Problem {
+    pub(crate) fn new(line: Option<usize>, at: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { line, at: at.into(), message: message.into() }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(line) = self.line {
+            write!(f, "line {line}: ")?;
+        }
+        if !self.at.is_empty() {
+            write!(f, "{}: ", self.at)?;
+        }
+        f.write_str(&self.message)
+    }
+}
+
+/// All problems of a configuration, in the order of their lines. Never empty.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct Problems(Vec<Problem>);
+
+impl Problems {
+    pub(crate) fn new(mut problems: Vec<Problem>) -> Self {
+        problems.sort_by_key(|p| p.line);
+        Self(problems)
+    }
+
+    /// Each of them.
+    pub fn iter(&self) -> std::slice::Iter<'_, Problem> {
+        self.0.iter()
+    }
+}
+
+impl From<Vec<Problem>> for Problems {
+    fn from(problems: Vec<Problem>) -> Self {
+        Self::new(problems)
+    }
+}
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, problem) in self.0.iter().enumerate() {
+            let end = if i + 1 < self.0.len() { "\n" } else { "" };
+            write!(f, "{problem}{end}")?;
+        }
+        Ok(())
+    }
+}

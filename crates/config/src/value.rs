@@ -1,0 +1,194 @@
+//! Reading of single values.
+
+use crate::reader::Reader;
+use ipnet::IpNet;
+use packet::Mac;
+use std::fmt::Display;
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+use toml::de::DeValue;
+
+/// Reads a value from the table it is written as.
+pub(crate) type FromTable<T> = fn(Reader<'_>) -> Option<T>;
+
+/// What can be the value of a key.
+pub(crate) trait Value: Sized {
+    /// How it is read where it is a table.
+    const TABLE: Option<FromTable<Self>> = None;
+
+    /// Reads anything but a table; the error says what was expected.
+    fn read(value: &DeValue<'_>) -> Result<Self, String>;
+}
+
+/// The text of a string.
+pub(crate) fn text<'a>(value: &'a DeValue<'_>) -> Result<&'a str, String> {
+    value.as_str().ok_or_else(|| format!("expected a string in quotes, found {}", describe(value)))
+}
+
+/// A value as messages call it.
+pub(crate) fn describe(value: &DeValue<'_>) -> String {
+    match value {
+        DeValue::String(s) => format!("\"{s}\""),
+        DeValue::Integer(i) => i.as_str().to_owned(),
+        DeValue::Float(f) => f.as_str().to_owned(),
+        DeValue::Boolean(b) => b.to_string(),
+        DeValue::Datetime(d) => d.to_string(),
+        DeValue::Array(_) => "an array".to_owned(),
+        DeValue::Table(_) => "a table".to_owned(),
+    }
+}
+
+fn from_text<T: FromStr>(value: &DeValue<'_>, expected: &str) -> Result<T, String> {
+    let text = text(value)?;
+    text.parse().map_err(|_| format!("\"{text}\" is not {expected}"))
+}
+
+impl Value for String {
+    fn read(value: &DeValue<'_>) -> Result<Self, String> {
+        text(value).map(str::to_owned)
+    }
+}
+
+impl Value for bool {
+    fn read(value: &DeValue<'_>) -> Result<Self, String> {
+        value.as_bool().ok_or_else(|| format!("expected true or false, found {}", describe(value)))
+    }
+}
+
+fn integer<T: TryFrom<i128> + Display>(value: &DeValue<'_>, max: T) -> Result<T, String> {
+    let number = value.as_integer().ok_or_else(|| format!("expected a number, found {}", describe(value)))?;
+    i128::from_str_radix(number.as_str(), number.radix())
+        .ok()
+        .and_then(|n| T::try_from(n).ok())
+        .ok_or_else(|| format!("{} is out of range; use 0 to {max}", describe(value)))
+}
+
+impl Value for u16 {
+    fn read(value: &DeValue<'_>) -> Result<Self, String> {
+        integer(value, Self::MAX)
+    }
+}
+
+impl Value for u32 {
+    fn read(value: &DeValue<'_>) -> Result<Self, String> {
+        integer(value, Self::MAX)
+    }
+}
+
+impl Value for Mac {
+    fn read(value: &DeValue<'_>) -> Result<Self, String> {
+        text(value)?.parse().map_err(|e: packet::BadMac| e.to_string())
+    }
+}
+
+impl Value for IpAddr {
+    fn read(value: &DeValue<'_>) -> Result<Self, String> {
+        let text = text(value)?;
+        let addr: Self = text.parse().map_err(|_| {
+            let hint = if text.contains('/') { " (without prefix length)" } else { "" };
+            format!("\"{text}\" is not an IP address{hint}")
+        })?;
+        if addr.is_unspecified() || addr.is_multicast() || addr.is_loopback() {
+            return Err(format!("{addr} can't be a host's address"));
+        }
+        Ok(addr)
+    }
+}
+
+impl Value for SocketAddr {
+    fn read(value: &DeValue<'_>) -> Result<Self, String> {
+        from_text(value, "an address with port, as in \"127.0.0.1:9101\" or \"[::1]:9101\"")
+    }
+}
+
+/// An address with the length of its subnet's prefix: host bits may be set.
+impl Value for IpNet {
+    fn read(value: &DeValue<'_>) -> Result<Self, String> {
+        let text = text(value)?;
+        text.parse().map_err(|_| match text.parse::<IpAddr>() {
+            Ok(addr) => format!(
+                "\"{text}\" lacks its prefix length, as in \"{addr}/{}\"",
+                if addr.is_ipv4() { 24 } else { 64 }
+            ),
+            Err(_) => format!("\"{text}\" is not an address with prefix length, as in \"10.1.1.254/24\""),
+        })
+    }
+}
+
+/// A prefix: no host bits.
+pub(crate) struct Prefix(pub(crate) IpNet);
+
+impl Value for Prefix {
+    fn read(value: &DeValue<'_>) -> Result<Self, String> {
+        let text = text(value)?;
+        let net: IpNet = text.parse().map_err(|_| match text.parse::<IpAddr>() {
+            Ok(addr) => {
+                format!("\"{text}\" lacks its prefix length; one host is \"{}\"", IpNet::from(addr))
+            }
+            Err(_) => format!("\"{text}\" is not a prefix, as in \"10.1.1.0/24\""),
+        })?;
+        if net != net.trunc() {
+            return Err(format!("{net} has bits set past its prefix; did you mean \"{}\"?", net.trunc()));
+        }
+        Ok(Self(net))
+    }
+}
+
+/// Implements [`Value`], `Display` and `Serialize` for an enum by the names of its variants.
+macro_rules! names {
+    ($type:ident { $($variant:ident = $name:literal),* $(,)? }) => {
+        impl $type {
+            /// Its name in the configuration.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+        }
+
+        impl std::str::FromStr for $type {
+            type Err = String;
+
+            fn from_str(s: &str) -> Result<Self, String> {
+                match s {
+                    $($name => Ok(Self::$variant),)*
+                    _ => Err(format!("\"{s}\" is none of {}", [$($name),*].join(", "))),
+                }
+            }
+        }
+
+        impl $crate::value::Value for $type {
+            fn read(value: &toml::de::DeValue<'_>) -> Result<Self, String> {
+                $crate::value::text(value)?.parse()
+            }
+        }
+
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.name())
+            }
+        }
+
+        impl serde::Serialize for $type {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(self.name())
+            }
+        }
+    };
+}
+pub(crate) use names;
+
+/// Serialises by `Display`.
+pub(crate) fn display<T: Display, S: serde::Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(value)
+}
+
+/// Serialises an optional value by `Display`; skip `None` by `skip_serializing_if`.
+pub(crate) fn display_some<T: Display, S: serde::Serializer>(
+    value: &Option<T>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    match value {
+        Some(value) => serializer.collect_str(value),
+        None => serializer.serialize_none(),
+    }
+}

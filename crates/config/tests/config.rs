@@ -1,0 +1,182 @@
+//! What a file may say, and what is said about one that may not.
+
+use config::{Kind, parse, parse_objects};
+
+const VALID: &str = include_str!("valid.toml");
+
+#[test]
+fn every_kind_of_object_reads() {
+    let document = parse(VALID).unwrap_or_else(|e| panic!("{e}"));
+    for kind in Kind::ALL {
+        assert!(document.objects.iter().any(|i| i.object.kind() == kind), "no {kind} in valid.toml");
+    }
+    assert_eq!(document.host.workers, [1]);
+}
+
+#[test]
+fn objects_written_out_read_back() {
+    for item in parse(VALID).unwrap().objects {
+        let text = item.object.to_toml();
+        let back = parse_objects(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        assert_eq!(back, [item.object]);
+    }
+}
+
+#[test]
+fn lines_are_those_of_the_keys() {
+    let document = parse(VALID).unwrap();
+    let line_of = |text: &str| VALID.lines().position(|l| l == text).map(|i| i + 1);
+    let guest = document.objects.iter().find(|i| i.object.key().name == "vm1").unwrap();
+    assert_eq!(guest.place.line("label"), line_of("label = 100"));
+}
+
+/// The valid file with one text replaced, and what is said about it.
+fn complaint(from: &str, to: &str) -> String {
+    let text = VALID.replacen(from, to, 1);
+    assert_ne!(text, VALID, "{from} is not in valid.toml");
+    parse(&text).expect_err(to).to_string()
+}
+
+#[test]
+fn each_mistake_is_named() {
+    let line = |text: &str| VALID.lines().position(|l| l.starts_with(text)).unwrap() + 1;
+    let cases: &[(&str, &str, &str)] = &[
+        (
+            "learning = true",
+            "lerning = true",
+            "network \"blue\": unknown key `lerning`; did you mean `learning`?",
+        ),
+        (
+            "executor = \"cpu\"",
+            "executor = \"card-sim\"",
+            "[host]: executor: this build has no card-sim; use \"cpu\"",
+        ),
+        ("driver = \"af-packet\"", "driver = \"dpdk\"", "driver \"dpdk\" is not built in"),
+        (
+            "driver = \"af-packet\"",
+            "driver = \"dpkd\"",
+            "\"dpkd\" is none of af-packet, af-xdp, tap, vhost, dpdk",
+        ),
+        (
+            "gateway = \"192.0.2.254\"",
+            "gateway = \"192.0.3.254\"",
+            "gateway 192.0.3.254 is in none of the wire's subnets",
+        ),
+        ("mtu = 9000", "mtu = 90000", "90000 is out of range; use 0 to 65535"),
+        ("vrf = 2", "vrf = 1", "network \"public\": vrf 1 is already taken by network \"blue\" (line 18)"),
+        ("vlan = 7", "vlan = 4095", "vlan 4095 is out of range; use 1 to 4094"),
+        ("wire = \"up0\"\n", "", "`vlan` needs the `wire` it is on"),
+        ("wire = \"up0\"", "wire = \"up1\"", "there is no wire \"up1\"; did you mean \"up0\"?"),
+        (
+            "network = \"blue\"\nkind = \"vhost\"",
+            "network = \"bleu\"\nkind = \"vhost\"",
+            "guest \"vm1\": there is no network \"bleu\"; did you mean \"blue\"?",
+        ),
+        ("label = 100\nrate", "label = 15\nrate", "label 15 is out of range; use 16 to 1048575"),
+        (
+            "vni = 5001\nlearning",
+            "vni = 16777216\nlearning",
+            "vni 16777216 is out of range; use 1 to 16777215",
+        ),
+        ("mac = \"02:00:00:00:00:01\"", "mac = \"03:00:00:00:00:01\"", "can't be one host's MAC"),
+        ("mac = \"02:00:00:00:00:01\"", "mac = \"00:00:5e:00:01:00\"", "the gateways' MAC"),
+        (
+            "mac = \"02:00:00:00:00:01\"\n",
+            "",
+            "`mac` is missing; a guest with addresses or a label needs one",
+        ),
+        (
+            "\"10.1.1.1\", \"fd00",
+            "\"10.1.1.254\", \"fd00",
+            "address 10.1.1.254 of network \"blue\" is already taken by network \"blue\"",
+        ),
+        ("mirror = \"mon0\"", "mirror = \"vm1\"", "a guest can't mirror itself"),
+        ("mirror = \"mon0\"", "mirror = \"mon1\"", "there is no guest \"mon1\"; did you mean \"mon0\"?"),
+        ("allowed = [\"10.7.0.0/16\"]", "allowed = [\"10.7.0.1/16\"]", "did you mean \"10.7.0.0/16\"?"),
+        ("socket_mode = \"0660\"", "rdma = \"vm1\"", "`rdma`: this build has no verbs device"),
+        ("kind = \"vhost\"", "kind = \"rdma\"", "this build has no verbs device"),
+        ("device = \"tapmon0\"\n", "", "guest \"mon0\": `device` is missing"),
+        ("prefix = \"10.1.1.3/32\"", "prefix = \"10.1.1.3\"", "one host is \"10.1.1.3/32\""),
+        ("prefix = \"10.1.1.3/32\"", "prefix = \"10.1.1.1/32\"", "is an address of guest \"vm1\""),
+        ("to = \"drop\"", "to = \"dorp\"", "is no target"),
+        ("to = \"drop\"", "to = [\"drop\", { guest = \"vm1\" }]", "\"drop\" stands alone"),
+        ("to = \"drop\"", "to = { network = \"blue\" }", "can't lead to its own network"),
+        (
+            "remote = \"192.0.2.2\", label = 100",
+            "remote = \"fd00::2\", label = 100",
+            "needs an IPv6 `tunnel_source`",
+        ),
+        (
+            "remote = \"192.0.2.2\", label = 100",
+            "remote = \"192.0.2.2\", vni = 100",
+            "mpls-over-udp has no `vni`; it needs `label`",
+        ),
+        (
+            "remote = \"192.0.2.2\", label = 100",
+            "remote = \"192.0.2.1\", label = 100",
+            "192.0.2.1 is this host",
+        ),
+        ("tunnel_source = \"192.0.2.1\"", "tunnel_source = \"192.0.2.9\"", "is no wire's address"),
+        (
+            "tunnel_source = \"192.0.2.1\"",
+            "tunnel_source = [\"192.0.2.1\", \"192.0.2.3\"]",
+            "one address per family",
+        ),
+        (
+            "via = \"203.0.113.254\"",
+            "via = \"203.0.114.254\"",
+            "router 203.0.114.254 is in none of the subnets",
+        ),
+        ("outside = \"203.0.113.7\"", "outside = \"203.0.114.7\"", "is in no prefix of network \"public\""),
+        ("outside = \"203.0.113.7\"", "outside = \"2001:db8::7\"", "of different families"),
+        ("protocol = \"tcp\"", "protocol = \"icmp\"", "`ports` needs protocol tcp, udp or sctp"),
+        ("ports = \"80-443\"", "ports = \"443-80\"", "the first is the greater"),
+        (
+            "to = { guest = \"vm1\" }\nprotocol",
+            "to = { guest = \"mon0\" }\nprotocol",
+            "guest \"mon0\" has no addresses to match",
+        ),
+        ("action = \"police:100\"", "action = \"police:fast\"", "the rate is in Mbit/s"),
+        ("action = \"reject\"", "action = \"deny\"", "\"deny\" is none of allow, drop, reject"),
+        ("metrics = \"127.0.0.1:9101\"", "metrics = \"9101\"", "is not an address with port"),
+        ("name = \"vm1\"", "name = \"../vm1\"", "can't be a name"),
+        ("[[flood]]", "[[floods]]", "unknown key `floods`; did you mean `flood`?"),
+        ("[host]", "[hots]", "[host]: missing"),
+    ];
+    for (from, to, expected) in cases {
+        let said = complaint(from, to);
+        assert!(said.contains(expected), "{to}\nsaid:     {said}\nexpected: {expected}");
+    }
+    let said = complaint("label = 100\nrate", "label = 15\nrate");
+    assert!(said.contains(&format!("line {}: guest \"vm1\": label 15", line("label = 100"))), "{said}");
+}
+
+#[test]
+fn all_mistakes_are_found_at_once() {
+    let text = VALID.replacen("vrf = 2", "vrf = 1", 1).replacen("queues = 2", "queues = 0", 1).replacen(
+        "action = \"reject\"",
+        "action = \"deny\"",
+        1,
+    );
+    let problems = parse(&text).unwrap_err();
+    assert_eq!(problems.iter().count(), 3, "{problems}");
+    let lines: Vec<_> = problems.iter().map(|p| p.line).collect();
+    assert!(lines.is_sorted());
+}
+
+#[test]
+fn syntax_errors_have_lines() {
+    let said = parse("[host]\nname = \"a\"\n\n[[guest]\n").unwrap_err().to_string();
+    assert!(said.starts_with("line 4: "), "{said}");
+}
+
+#[test]
+fn any_text_is_read_without_panic() {
+    bolero::check!().with_type::<(String, u16, u16)>().for_each(|(noise, at, drop)| {
+        let _ = parse(noise);
+        // Near-valid files get further than noise: cut a piece out of the valid one and put the noise there.
+        let start = VALID.floor_char_boundary(usize::from(*at) % VALID.len());
+        let end = VALID.floor_char_boundary((start + usize::from(*drop) % 64).min(VALID.len()));
+        let _ = parse(&format!("{}{noise}{}", &VALID[..start], &VALID[end..]));
+    });
+}
