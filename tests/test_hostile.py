@@ -97,6 +97,8 @@ def test_memory_file_that_shrinks_disables_that_guest_alone(host):
             connection.sendall(struct.pack("<IIIIIQQQQ", 9, 1, 40, ring, 0, base, base + 0x2000, base + 0x1000, 0))
             socket.send_fds(connection, [struct.pack("<IIIQ", 13, 1, 8, ring)], [call])
             socket.send_fds(connection, [struct.pack("<IIIQ", 12, 1, 8, ring)], [kick])
+        connection.sendall(struct.pack("<III", 1, 1, 0))
+        connection.recv(20)  # so that all of the above was done
         os.ftruncate(descriptor, 0)
         os.eventfd_write(kick, 1)
         # Broadcasts go to every guest of the network: the daemon has to touch the rings.

@@ -1,6 +1,7 @@
-"""Packets on a cable, as tcpdump saw them and as tshark reads them."""
+"""Packets on a cable, as dumpcap saw them and as tshark reads them."""
 
 import json
+import signal
 from pathlib import Path
 
 from .netns import Namespace
@@ -17,15 +18,16 @@ class Capture:
         self.expression = expression
 
     def __enter__(self):
-        words = ["tcpdump", "-i", self.device, "-U", "-Z", "root", "-w", self.file, *self.expression.split()]
-        self.tcpdump = self.namespace.background(words, f"tcpdump-{self.file.stem}")
-        self.tcpdump.wait_for("listening on")
+        # dumpcap and not tcpdump, which wants to become another user and can't in a user namespace.
+        words = ["dumpcap", "-q", "-P", "-i", self.device, "-w", self.file, "-f", self.expression]
+        self.dumpcap = self.namespace.background(words, f"dumpcap-{self.file.stem}")
+        self.dumpcap.wait_for("File: ")
         return self
 
     def __exit__(self, *_):
-        # tcpdump reads what the kernel holds for it before it ends.
-        if self.tcpdump.stop() != 0:
-            raise Failed(self.tcpdump.describe())
+        # It reads what the kernel holds for it before it ends.
+        if self.dumpcap.stop(signal.SIGINT) != 0:
+            raise Failed(self.dumpcap.describe())
 
     def wait_for(self, display_filter, count=1):
         """Waits until so many packets of that kind were captured."""
@@ -39,7 +41,11 @@ class Capture:
 
 
 def tshark(file, *words):
-    return run(["tshark", "-n", "-r", file, *words], timeout=120).stdout
+    """What `tshark WORDS` prints of a file, which may still be growing."""
+    done = run(["tshark", "-n", "-r", file, *words], check=False, timeout=120)
+    if done.returncode != 0 and "cut short" not in done.stderr:
+        raise Failed(f"tshark {' '.join(map(str, words))}: {done.stderr}")
+    return done.stdout
 
 
 def fields(file, display_filter, *names):
