@@ -1,1 +1,45 @@
-//! Placeholder until its first module lands.
+//! The tables an executor reads: fast, live, and consistent.
+//!
+//! Owns: the persistent form of [`model`]'s tables (FIB, rule classifier, bridge and the rest) and their hand-over to
+//! readers by quiescent states ([`Shared`], [`Reader`], [`Snapshot`]); the generation cells by which memoised
+//! decisions learn that they are out of date ([`Deps`]); what packets teach (MACs, neighbours); and the connection
+//! table ([`Flows`]). `model`'s `decide` reads all of it through a [`View`].
+//!
+//! Must not know: packets, ports, workers, where changes come from.
+//!
+//! A worker's loop, in short:
+//! ```
+//! # use tables::{FlowLimits, Shared};
+//! let shared = Shared::new(FlowLimits { connections: 1024, ..FlowLimits::default() });
+//! let mut reader = shared.reader();
+//! let now = 0; // seconds since the start
+//! {
+//!     let snapshot = reader.pin(); // once a burst
+//!     let view = snapshot.view(shared.flows(), now);
+//!     // decide(&view, ...), or a memoised decision for which shared.still_valid(&deps, stamp)
+//! }
+//! reader.offline(); // before sleeping
+//! ```
+#![deny(unsafe_code)]
+
+mod cells;
+mod classifier;
+mod config;
+mod draft;
+mod flow;
+mod learned;
+#[allow(unsafe_code)] // Hands out references to what another thread will free; see there.
+mod rcu;
+mod resolver;
+mod shared;
+mod snapshot;
+mod sync;
+mod trie;
+
+pub use cells::Deps;
+pub use flow::{FlowLimits, FlowRef, Flows, Fragments};
+pub use learned::{MAC_AGE, MACS_PER_PORT, NEIGHBOURS_PER_SCOPE};
+pub use rcu::{Pinned, Reader};
+pub use resolver::{FAILED_FOR, MAX_SOLICITATIONS, STALE, Waiting};
+pub use shared::{Applied, PinnedSnapshot, Shared};
+pub use snapshot::{Snapshot, View};

@@ -1,0 +1,227 @@
+//! Generation cells: how a memoised decision learns that something it depends on has changed.
+//!
+//! A cell stands for a table entry, or for all entries that hash to it, and holds the epoch of its last change. A
+//! decision records the cells of everything it looked up, hit or miss ([`Deps`]), and is stamped with the epoch of
+//! the snapshot it was made from. It holds as long as none of its cells has changed since.
+use crate::sync::{AtomicU64, Ordering};
+use ipnet::IpNet;
+use model::{NeighbourScope, NexthopId, VifId, Vrf};
+use packet::Mac;
+use std::net::IpAddr;
+
+/// Kinds of cells, each with its share of the array: first cell and number of cells, a power of two. The first ones
+/// are single.
+macro_rules! kinds {
+    ($($name:ident: $first:expr, $count:expr;)*) => {$(
+        const $name: (u16, u16) = ($first, $count);
+        const _: () = assert!(u16::is_power_of_two($count) && $first < COUNT && $count <= COUNT - $first);
+    )*};
+}
+
+const COUNT: u16 = 16384;
+kinds! {
+    NETWORK: 512, 512;
+    RULES: 1024, 512;
+    SHORT: 1536, 512;
+    ROUTE: 2048, 4096;
+    BRIDGE: 6144, 2048;
+    NEXTHOP: 8192, 2048;
+    VIF: 10240, 1024;
+    ADDRESS: 11264, 1024;
+    NEIGHBOUR: 12288, 1024;
+    FLOATING: 13312, 512;
+    INSIDE: 13824, 512;
+    MPLS: 14336, 1024;
+    VXLAN: 15360, 1024;
+}
+
+/// Length of the prefix bits a route cell is picked by. Shorter prefixes share one cell per VRF.
+const ROUTE_BITS_V4: u8 = 16;
+const ROUTE_BITS_V6: u8 = 48;
+
+/// Index of a cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cell(u16);
+
+/// A mixing step good enough to spread keys over cells; collisions only cost a needless second look.
+fn mix(a: u64, b: u64) -> u64 {
+    let product = u128::from(a ^ 0x9e37_79b9_7f4a_7c15) * u128::from(b ^ 0xd1b5_4a32_d192_ed03);
+    (product >> 64) as u64 ^ product as u64
+}
+
+fn mix_addr(vrf: u64, addr: IpAddr) -> u64 {
+    let bits = match addr {
+        IpAddr::V4(a) => u128::from(a.to_bits()),
+        IpAddr::V6(a) => a.to_bits(),
+    };
+    mix(mix(vrf, (bits >> 64) as u64), bits as u64)
+}
+
+impl Cell {
+    fn of((first, count): (u16, u16), hash: u64) -> Self {
+        Self(first + (hash as u16 & (count - 1)))
+    }
+
+    pub const fn host() -> Self {
+        Self(0)
+    }
+
+    pub const fn wires() -> Self {
+        Self(1)
+    }
+
+    pub fn vif(id: VifId) -> Self {
+        Self::of(VIF, id.0.into())
+    }
+
+    pub fn network(vrf: Vrf) -> Self {
+        Self::of(NETWORK, vrf.0.into())
+    }
+
+    pub fn rules(vrf: Vrf) -> Self {
+        Self::of(RULES, vrf.0.into())
+    }
+
+    pub fn nexthop(id: NexthopId) -> Self {
+        Self::of(NEXTHOP, id.0.into())
+    }
+
+    pub fn mpls(label: u32) -> Self {
+        Self::of(MPLS, label.into())
+    }
+
+    pub fn vxlan(vni: u32) -> Self {
+        Self::of(VXLAN, vni.into())
+    }
+
+    pub fn address(vrf: Vrf, addr: IpAddr) -> Self {
+        Self::of(ADDRESS, mix_addr(vrf.0.into(), addr))
+    }
+
+    pub fn bridge(vrf: Vrf, mac: Mac) -> Self {
+        let [a, b, c, d, e, f] = mac.0;
+        Self::of(BRIDGE, mix(u64::from_be_bytes([0, 0, a, b, c, d, e, f]), vrf.0.into()))
+    }
+
+    pub fn neighbour(scope: NeighbourScope, addr: IpAddr) -> Self {
+        let scope = match scope {
+            NeighbourScope::Wire(v) => u64::from(v.0) << 1,
+            NeighbourScope::Network(v) => u64::from(v.0) << 1 | 1,
+        };
+        Self::of(NEIGHBOUR, mix_addr(scope, addr))
+    }
+
+    pub fn floating(inside_vrf: Vrf, inside: IpAddr) -> Self {
+        Self::of(FLOATING, mix_addr(inside_vrf.0.into(), inside))
+    }
+
+    pub fn inside(outside_vrf: Vrf, outside: IpAddr) -> Self {
+        Self::of(INSIDE, mix_addr(outside_vrf.0.into(), outside))
+    }
+
+    /// The cells a route look-up depends on: that of the address' first bits, and that of short prefixes.
+    pub fn routes(vrf: Vrf, addr: IpAddr) -> [Self; 2] {
+        let bits = match addr {
+            IpAddr::V4(a) => u64::from(a.to_bits()) >> (32 - ROUTE_BITS_V4),
+            IpAddr::V6(a) => (a.to_bits() >> (128 - ROUTE_BITS_V6)) as u64 | 1 << 63,
+        };
+        [Self::of(ROUTE, mix(bits, vrf.0.into())), Self::of(SHORT, vrf.0.into())]
+    }
+
+    /// The cell a change of a route bumps.
+    pub fn prefix(vrf: Vrf, prefix: &IpNet) -> Self {
+        let long = match prefix {
+            IpNet::V4(p) => p.prefix_len() >= ROUTE_BITS_V4,
+            IpNet::V6(p) => p.prefix_len() >= ROUTE_BITS_V6,
+        };
+        let [route, short] = Self::routes(vrf, prefix.network());
+        if long { route } else { short }
+    }
+}
+
+/// Cells that a batch of changes touches.
+pub(crate) struct Touched(Box<[u64]>);
+
+impl Touched {
+    pub fn none() -> Self {
+        Self(vec![0; usize::from(COUNT) / 64].into())
+    }
+
+    pub fn add(&mut self, cell: Cell) {
+        self.0[usize::from(cell.0 / 64)] |= 1 << (cell.0 % 64);
+    }
+}
+
+/// The array: 128 KiB.
+pub(crate) struct Cells(Box<[AtomicU64]>);
+
+impl Cells {
+    pub fn new() -> Self {
+        Self((0..COUNT).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    /// Marks cells as changed at `epoch`: before the snapshot of that epoch is published, which orders it.
+    pub fn bump(&self, touched: &Touched, epoch: u64) {
+        for (word, &bits) in touched.0.iter().enumerate() {
+            let mut left = bits;
+            while left != 0 {
+                self.0[word * 64 + left.trailing_zeros() as usize].store(epoch, Ordering::Release);
+                left &= left - 1;
+            }
+        }
+    }
+
+    pub fn bump_one(&self, cell: Cell, epoch: u64) {
+        self.0[usize::from(cell.0)].store(epoch, Ordering::Release);
+    }
+
+    /// Whether none of `deps` has changed since `epoch`.
+    #[inline]
+    pub fn unchanged(&self, deps: &Deps, epoch: u64) -> bool {
+        deps.cells().is_some_and(|cells| {
+            cells.iter().all(|&cell| self.0[usize::from(cell)].load(Ordering::Acquire) <= epoch)
+        })
+    }
+}
+
+/// The cells a decision depends on: a cache line. More than fit make the decision one not to memoise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deps {
+    cells: [u16; Self::CAPACITY],
+    len: u16,
+}
+
+impl Deps {
+    const CAPACITY: usize = 31;
+    const OVERFLOW: u16 = u16::MAX;
+
+    /// Depends on nothing yet.
+    #[must_use]
+    pub const fn none() -> Self {
+        Self { cells: [0; Self::CAPACITY], len: 0 }
+    }
+
+    /// Whether a decision with these may be memoised.
+    #[must_use]
+    pub const fn cacheable(&self) -> bool {
+        self.len != Self::OVERFLOW
+    }
+
+    fn cells(&self) -> Option<&[u16]> {
+        self.cells.get(..usize::from(self.len))
+    }
+
+    pub(crate) fn add(&mut self, Cell(cell): Cell) {
+        let Some(cells) = self.cells() else { return };
+        if cells.contains(&cell) {
+            return;
+        }
+        match self.cells.get_mut(usize::from(self.len)) {
+            Some(free) => {
+                *free = cell;
+                self.len += 1;
+            }
+            None => self.len = Self::OVERFLOW,
+        }
+    }
+}

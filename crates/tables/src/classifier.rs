@@ -1,0 +1,210 @@
+//! The rule classifier: which of up to 32 K prioritised wildcard rules match a packet, without walking them.
+//!
+//! Aggregated bit vectors (Baboescu, Varghese 2001), made persistent. Rules lie in *chunks* of up to 512 slots;
+//! chunks are ordered by priority, slots within one are not. Each field (source, destination, port, protocol) maps a
+//! value to the rules that accept it: a trie from prefixes to sets of slots, where the rules accepting a value are
+//! the union along its path. A set says which chunks it has members in; so a look-up intersects first these summaries
+//! and then, chunk by chunk in the order of priority, one cache line per set, and ends with the first chunk in which a
+//! terminal rule matched.
+//!
+//! Sets hold what a rule says and nothing implied, so memory grows with the rules' own prefixes: at most 64 bytes and
+//! a trie's share for each (a range of ports is at most 30 prefixes). A change of a rule touches the chunk and the
+//! sets of its own prefixes; a chunk that runs full is split, neighbours that run empty are merged (a B-tree's leaves).
+//! Rules of one kind (say, those of one guest) lie best at neighbouring priorities.
+
+mod chunk;
+mod field;
+mod lines;
+
+use chunk::Chunk;
+use field::Fields;
+use imbl::OrdMap;
+use lines::{CHUNK, CHUNKS, Line, Slot};
+use model::{Action, Modifier, Rule, RuleId, RuleQuery};
+use std::sync::Arc;
+
+/// Rules a classifier is sure to have room for.
+pub(crate) const MAX_RULES: usize = 32 * 1024;
+
+/// Neighbouring chunks with no more rules than this together become one. With every two neighbours above it,
+/// [`MAX_RULES`] need at most 171 chunks.
+const MERGE: usize = 384;
+const _: () = assert!(2 * (MAX_RULES / MERGE + 1) <= CHUNKS);
+
+/// The classifier of one network. A clone is cheap and shares all that is not changed.
+#[derive(Clone, Default)]
+pub(crate) struct Classifier {
+    chunks: Arc<Vec<Option<Arc<Chunk>>>>,
+    /// The chunks in use by ascending priority: each one's index and the key from which on rules belong to it.
+    order: Arc<Vec<(u64, u8)>>,
+    places: OrdMap<RuleId, Slot>,
+    fields: Fields,
+}
+
+/// Order of rules: by priority, then by id.
+fn key(rule: &Rule) -> u64 {
+    u64::from(rule.priority) << 32 | u64::from(rule.id.0)
+}
+
+impl Classifier {
+    /// Rules it holds.
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// A rule by its id.
+    pub fn get(&self, id: RuleId) -> Option<&Arc<Rule>> {
+        let slot = self.places.get(&id)?;
+        self.chunk(slot.chunk)?.rule(slot.bit)
+    }
+
+    /// All rules, in the order of priority within 512.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Rule>> {
+        self.order.iter().filter_map(|&(_, chunk)| self.chunk(chunk)).flat_map(|c| c.rules())
+    }
+
+    /// Calls `modifier` for the rules that go on and come before the terminal one, by priority, until it returns
+    /// false; returns the terminal action and its rule.
+    pub fn classify(
+        &self,
+        query: &RuleQuery,
+        mut modifier: impl FnMut(RuleId, Modifier) -> bool,
+    ) -> Option<(RuleId, Action)> {
+        let fields = self.fields.accepting(query);
+        let mut present = fields[0].present();
+        for field in &fields[1..] {
+            present.iter_mut().zip(field.present()).for_each(|(to, from)| *to &= from);
+        }
+        let mut wants_modifiers = true;
+        for &(_, index) in self.order.iter() {
+            if present[usize::from(index / 64)] >> (index % 64) & 1 == 0 {
+                continue;
+            }
+            let Some(chunk) = self.chunk(index) else { continue };
+            let mut hits = *chunk.used();
+            for field in &fields {
+                let line = field.line(index);
+                hits.iter_mut().zip(line).for_each(|(to, from)| *to &= from);
+                if hits == Line::default() {
+                    break;
+                }
+            }
+            let terminal = chunk.first_terminal(&hits);
+            if wants_modifiers {
+                wants_modifiers = chunk.modifiers(&hits, terminal.map(|(key, ..)| key), &mut modifier);
+            }
+            if let Some((_, id, action)) = terminal {
+                return Some((id, action));
+            }
+        }
+        None
+    }
+
+    /// Adds a rule, in place of the one with its id.
+    pub fn insert(&mut self, rule: Arc<Rule>) {
+        self.remove(rule.id);
+        let mut at = self.position(key(&rule));
+        if self.chunk_at(at).is_some_and(|c| c.len() == CHUNK) {
+            self.split(at, key(&rule));
+            at = self.position(key(&rule));
+        }
+        self.place(at, rule);
+    }
+
+    /// Removes a rule.
+    pub fn remove(&mut self, id: RuleId) -> Option<Arc<Rule>> {
+        let slot = *self.places.get(&id)?;
+        let rule = self.displace(slot)?;
+        self.merge(slot.chunk);
+        Some(rule)
+    }
+
+    fn chunk(&self, index: u8) -> Option<&Chunk> {
+        self.chunks.get(usize::from(index))?.as_deref()
+    }
+
+    fn chunk_at(&self, at: usize) -> Option<&Chunk> {
+        self.chunk(self.order.get(at)?.1)
+    }
+
+    /// Where in the order the chunk for `key` stands.
+    fn position(&self, key: u64) -> usize {
+        self.order.partition_point(|&(from, _)| from <= key).saturating_sub(1)
+    }
+
+    fn place(&mut self, at: usize, rule: Arc<Rule>) {
+        if self.order.is_empty() {
+            self.open(0, 0);
+        }
+        let index = self.order[at].1;
+        let chunks = Arc::make_mut(&mut self.chunks);
+        let chunk = Arc::make_mut(chunks[usize::from(index)].get_or_insert_default());
+        let slot = Slot { chunk: index, bit: chunk.insert(key(&rule), &rule) };
+        self.fields.add(&rule, slot);
+        self.places.insert(rule.id, slot);
+    }
+
+    fn displace(&mut self, slot: Slot) -> Option<Arc<Rule>> {
+        let chunk = Arc::make_mut(&mut self.chunks)[usize::from(slot.chunk)].as_mut()?;
+        let rule = Arc::make_mut(chunk).remove(slot.bit)?;
+        self.fields.remove(&rule, slot);
+        self.places.remove(&rule.id);
+        Some(rule)
+    }
+
+    /// A new chunk for keys from `from` on, at this position of the order.
+    fn open(&mut self, at: usize, from: u64) {
+        let chunks = Arc::make_mut(&mut self.chunks);
+        let free = chunks.iter().position(Option::is_none).unwrap_or_else(|| {
+            chunks.push(None);
+            chunks.len() - 1
+        });
+        chunks[free] = Some(Arc::default());
+        debug_assert!(free < CHUNKS);
+        Arc::make_mut(&mut self.order).insert(at, (from, free as u8));
+    }
+
+    /// Makes room for `key` in a full chunk: half of its rules go to a new one behind it. Rules that are added in
+    /// their order fill chunks instead of leaving halves behind.
+    fn split(&mut self, at: usize, key: u64) {
+        let keys = self.chunk_at(at).map(Chunk::sorted).unwrap_or_default();
+        let in_order = at + 1 == self.order.len() && keys.last().is_some_and(|&(last, _)| last < key);
+        let keep = if in_order { keys.len() } else { keys.len() / 2 };
+        let (from, index) = (keys.get(keep).map_or(key, |&(from, _)| from), self.order[at].1);
+        self.open(at + 1, from);
+        for &(_, bit) in &keys[keep..] {
+            if let Some(rule) = self.displace(Slot { chunk: index, bit }) {
+                self.place(at + 1, rule);
+            }
+        }
+        if !in_order {
+            let upper = self.order[at + 1].1;
+            self.merge(upper);
+            self.merge(index);
+        }
+    }
+
+    /// Merges the chunk with a neighbour, or drops it, where it has become small.
+    fn merge(&mut self, index: u8) {
+        let len = |this: &Self, at: usize| this.chunk_at(at).map(Chunk::len);
+        let Some(at) = self.order.iter().position(|&(_, i)| i == index) else { return };
+        let mine = len(self, at).unwrap_or(0);
+        let fits = |other: Option<usize>| other.is_some_and(|n| n + mine <= MERGE);
+        // `into` keeps the lower bound, so it is always the earlier of the two.
+        let (into, out) = if at > 0 && fits(len(self, at - 1)) {
+            (at - 1, at)
+        } else if fits(len(self, at + 1)) {
+            (at, at + 1)
+        } else {
+            return;
+        };
+        let gone = self.order[out].1;
+        for (_, bit) in self.chunk(gone).map(Chunk::sorted).unwrap_or_default() {
+            if let Some(rule) = self.displace(Slot { chunk: gone, bit }) {
+                self.place(into, rule);
+            }
+        }
+        Arc::make_mut(&mut self.order).remove(out);
+        Arc::make_mut(&mut self.chunks)[usize::from(gone)] = None;
+    }
+}

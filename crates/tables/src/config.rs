@@ -1,0 +1,177 @@
+//! The configured tables: what [`Change`]s make, as one persistent value.
+
+use crate::classifier::{Classifier, MAX_RULES};
+use crate::trie::Trie;
+use imbl::{OrdMap, OrdSet};
+use ipnet::IpNet;
+use model::{
+    ApplyError, BridgeTarget, Host, MeterConfig, MeterId, Network, Nexthop, NexthopId, RouteEntry, Vif,
+    VifId, Vrf,
+};
+use packet::Mac;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// What hangs off one network.
+#[derive(Clone, Default)]
+pub(crate) struct VrfTables {
+    /// Absent within a batch at most.
+    pub network: Option<Arc<Network>>,
+    pub v4: Trie<u32, NexthopId>,
+    pub v6: Trie<u128, NexthopId>,
+    pub rules: Classifier,
+}
+
+impl VrfTables {
+    pub fn is_unused(&self) -> bool {
+        self.v4.is_empty() && self.v6.is_empty() && self.rules.len() == 0
+    }
+}
+
+/// All of it. A clone is cheap and shares what is not changed; keys are ordered, so that no guest can choose
+/// them to collide.
+#[derive(Clone, Default)]
+pub(crate) struct Config {
+    pub host: Arc<Host>,
+    /// By id.
+    vifs: Arc<Vec<Option<Arc<Vif>>>>,
+    wires: Arc<Vec<VifId>>,
+    pub vrfs: OrdMap<Vrf, Arc<VrfTables>>,
+    /// Guests by address, and by MAC. The lowest id counts.
+    pub guest_addresses: OrdSet<(Vrf, IpAddr, VifId)>,
+    pub guest_macs: OrdSet<(Vrf, Mac, VifId)>,
+    pub nexthops: OrdMap<NexthopId, Nexthop>,
+    pub macs: OrdMap<(Vrf, Mac), BridgeTarget>,
+    pub mpls: OrdMap<u32, NexthopId>,
+    pub vxlan: OrdMap<u32, Vrf>,
+    /// Outside to inside, and inside to outside.
+    pub floating: OrdMap<(Vrf, IpAddr), (Vrf, IpAddr)>,
+    pub floating_of: OrdSet<(Vrf, IpAddr, Vrf, IpAddr)>,
+    pub meters: OrdMap<MeterId, MeterConfig>,
+    /// How many table entries refer to each object (those of a network's own tables don't count).
+    pub references: OrdMap<Object, u32>,
+    /// Rules of all networks.
+    pub rule_count: usize,
+}
+
+/// What table entries refer to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Object {
+    Vif(VifId),
+    Network(Vrf),
+    Nexthop(NexthopId),
+    Meter(MeterId),
+}
+
+/// The least address in the order of [`IpAddr`].
+const FIRST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED);
+
+impl Config {
+    pub fn vif(&self, id: VifId) -> Option<&Vif> {
+        self.vifs.get(usize::from(id.0))?.as_deref()
+    }
+
+    pub fn vifs(&self) -> impl Iterator<Item = &Vif> {
+        self.vifs.iter().flatten().map(|v| &**v)
+    }
+
+    pub fn wires(&self) -> &[VifId] {
+        &self.wires
+    }
+
+    pub fn network(&self, vrf: Vrf) -> Option<&Network> {
+        self.vrfs.get(&vrf)?.network.as_deref()
+    }
+
+    pub fn guest_by_address(&self, vrf: Vrf, addr: IpAddr) -> Option<VifId> {
+        let found = self.guest_addresses.get_next(&(vrf, addr, VifId(0)))?;
+        ((found.0, found.1) == (vrf, addr)).then_some(found.2)
+    }
+
+    /// The static bridge entry: a configured one, else the guest that has the MAC.
+    pub fn bridge(&self, vrf: Vrf, mac: Mac) -> Option<BridgeTarget> {
+        if let Some(target) = self.macs.get(&(vrf, mac)) {
+            return Some(*target);
+        }
+        let found = self.guest_macs.get_next(&(vrf, mac, VifId(0)))?;
+        ((found.0, found.1) == (vrf, mac)).then_some(BridgeTarget::Vif(found.2))
+    }
+
+    pub fn route(&self, vrf: Vrf, addr: IpAddr) -> Option<RouteEntry> {
+        let tables = self.vrfs.get(&vrf)?;
+        let (prefix_len, &nexthop) = match addr {
+            IpAddr::V4(a) => tables.v4.longest(a.to_bits())?,
+            IpAddr::V6(a) => tables.v6.longest(a.to_bits())?,
+        };
+        Some(RouteEntry { nexthop, prefix_len })
+    }
+
+    pub fn floating_of(&self, inside_vrf: Vrf, inside: IpAddr, outside_vrf: Vrf) -> Option<IpAddr> {
+        let key = (inside_vrf, inside, outside_vrf);
+        let found = self.floating_of.get_next(&(inside_vrf, inside, outside_vrf, FIRST))?;
+        ((found.0, found.1, found.2) == key).then_some(found.3)
+    }
+
+    /// Whether an object is there.
+    pub fn has(&self, object: Object) -> bool {
+        match object {
+            Object::Vif(id) => self.vif(id).is_some(),
+            Object::Network(vrf) => self.network(vrf).is_some(),
+            Object::Nexthop(id) => self.nexthops.contains_key(&id),
+            Object::Meter(id) => self.meters.contains_key(&id),
+        }
+    }
+
+    /// Whether something refers to it.
+    pub fn needs(&self, object: Object) -> bool {
+        let own = |vrf: &Vrf| self.vrfs.get(vrf).is_some_and(|tables| !tables.is_unused());
+        self.references.contains_key(&object) || matches!(object, Object::Network(vrf) if own(&vrf))
+    }
+
+    /// Puts or, with `None`, removes an interface; returns the previous one.
+    pub fn replace_vif(&mut self, id: VifId, vif: Option<Arc<Vif>>) -> Option<Arc<Vif>> {
+        let vifs = Arc::make_mut(&mut self.vifs);
+        if vifs.len() <= usize::from(id.0) {
+            vifs.resize(usize::from(id.0) + 1, None);
+        }
+        std::mem::replace(&mut vifs[usize::from(id.0)], vif)
+    }
+
+    pub fn collect_wires(&mut self) {
+        let wires = self.vifs().filter(|v| v.kind == model::VifKind::Wire).map(|v| v.id).collect();
+        self.wires = Arc::new(wires);
+    }
+
+    /// The tables of a network, to change; made where there are none.
+    pub fn tables_mut(&mut self, vrf: Vrf) -> &mut VrfTables {
+        Arc::make_mut(self.vrfs.entry(vrf).or_default())
+    }
+
+    /// Puts a route; returns the previous nexthop of its prefix.
+    pub fn put_route(&mut self, vrf: Vrf, prefix: &IpNet, nexthop: NexthopId) -> Option<NexthopId> {
+        let tables = self.tables_mut(vrf);
+        match prefix {
+            IpNet::V4(p) => tables.v4.insert(p.network().to_bits(), p.prefix_len(), nexthop),
+            IpNet::V6(p) => tables.v6.insert(p.network().to_bits(), p.prefix_len(), nexthop),
+        }
+    }
+
+    /// Removes a route; returns its nexthop.
+    pub fn del_route(&mut self, vrf: Vrf, prefix: &IpNet) -> Option<NexthopId> {
+        self.vrfs.get(&vrf)?;
+        let tables = self.tables_mut(vrf);
+        match prefix {
+            IpNet::V4(p) => tables.v4.remove(p.network().to_bits(), p.prefix_len()),
+            IpNet::V6(p) => tables.v6.remove(p.network().to_bits(), p.prefix_len()),
+        }
+    }
+
+    /// Counts a rule more.
+    pub fn count_rule(&mut self) -> Result<(), ApplyError> {
+        if self.rule_count == MAX_RULES {
+            return Err(ApplyError::Limit { what: "rules", limit: MAX_RULES });
+        }
+        self.rule_count += 1;
+        Ok(())
+    }
+}

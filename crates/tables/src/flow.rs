@@ -1,0 +1,433 @@
+//! The connection table: bounded, shared by all workers, read without locks.
+//!
+//! A connection is one entry of 128 bytes and one slot of an index of 16 bytes a connection, so 144 bytes at full
+//! load, both directions; memory is taken from the kernel only as entries are used. The index is by a symmetric
+//! keyed hash: both directions find the same entry. A look-up probes two buckets of eight slots, a cache line each,
+//! and no more. Inserting and removing lock one of up to 64 shards; state, time and counters are atomics.
+//!
+//! When a shard is full, a new connection takes the place of an expired one, else of the one longest without a
+//! reply, else of one that is closing, out of a bounded number of candidates. Established connections never give way.
+
+mod entry;
+mod fragments;
+mod hash;
+mod quota;
+mod zeroed;
+
+use entry::{Entry, New, Read, WORDS, pack};
+pub use fragments::Fragments;
+use hash::FlowHash;
+use model::{Connection, DropReason, FlowChange, FlowInfo, FlowKey, FlowState, Seconds, VifId};
+use quota::Quotas;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use zeroed::Zeroed;
+
+/// Slots of a bucket.
+const WAYS: usize = 8;
+/// Entries that are looked at for one to evict, besides those of the two buckets.
+const CANDIDATES: usize = 64;
+/// Entries a shard has at least, so that small tables have fewer shards.
+const MIN_SHARD: usize = 1024;
+const MAX_SHARDS: usize = 64;
+/// No entry.
+const NONE: u32 = u32::MAX;
+
+/// Bounds of the connection table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowLimits {
+    /// Connections; rounded up to a power of two, at most 2^30.
+    pub connections: usize,
+    /// Of these, at most charged to one guest.
+    pub per_guest: usize,
+    /// New connections of one guest in a second.
+    pub new_per_second: u32,
+}
+
+impl Default for FlowLimits {
+    fn default() -> Self {
+        Self { connections: 1 << 20, per_guest: 1 << 19, new_per_second: 200_000 }
+    }
+}
+
+/// A connection found before: what a flow cache keeps. It outlives the connection harmlessly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FlowRef {
+    index: u32,
+    seq: u32,
+}
+
+/// What a shard's lock guards besides the shard's index and entries.
+struct Shard {
+    /// Entries before this one (counted from the shard's first) have been used.
+    used: u32,
+    /// The first free one of them.
+    free: u32,
+    /// Where the search for an entry to evict goes on.
+    hand: u32,
+}
+
+/// The table.
+pub struct Flows {
+    hash: FlowHash,
+    shards: Box<[Mutex<Shard>]>,
+    /// By shard: entries that have been used, for sweeps.
+    used: Box<[AtomicU32]>,
+    /// Entries of a shard, a power of two.
+    per_shard: usize,
+    /// Entries: those of the first shard, of the second, and so on.
+    entries: Zeroed<WORDS>,
+    /// Buckets, twice as many slots as entries. A slot: tag (high half) and entry + 1, or 0.
+    index: Zeroed<WAYS>,
+    quotas: Quotas,
+    fragments: Fragments,
+    live: AtomicU64,
+    created: AtomicU64,
+    /// Where [`Flows::expire`] goes on.
+    sweep: AtomicU64,
+}
+
+impl Flows {
+    /// An empty table.
+    #[must_use]
+    pub fn new(limits: FlowLimits) -> Self {
+        let capacity = limits.connections.clamp(WAYS, 1 << 30).next_power_of_two();
+        let shards = (capacity / MIN_SHARD).clamp(1, MAX_SHARDS);
+        let shard = || Mutex::new(Shard { used: 0, free: NONE, hand: 0 });
+        Self {
+            hash: FlowHash::random(),
+            shards: (0..shards).map(|_| shard()).collect(),
+            used: (0..shards).map(|_| AtomicU32::new(0)).collect(),
+            per_shard: capacity / shards,
+            entries: Zeroed::new(capacity),
+            index: Zeroed::new(capacity * 2 / WAYS),
+            quotas: Quotas::new(limits.per_guest as u64, limits.new_per_second),
+            fragments: Fragments::new(),
+            live: AtomicU64::new(0),
+            created: AtomicU64::new(0),
+            sweep: AtomicU64::new(0),
+        }
+    }
+
+    /// Connections remembered.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.live.load(Ordering::Relaxed) as usize
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Connections made since the start.
+    #[must_use]
+    pub fn created(&self) -> u64 {
+        self.created.load(Ordering::Relaxed)
+    }
+
+    /// Connections charged to a guest.
+    #[must_use]
+    pub fn held_by(&self, guest: VifId) -> usize {
+        self.quotas.held(guest) as usize
+    }
+
+    /// The fragment table.
+    #[must_use]
+    pub const fn fragments(&self) -> &Fragments {
+        &self.fragments
+    }
+
+    fn entry(&self, index: u32) -> Entry<'_> {
+        Entry(&self.entries.records()[index as usize])
+    }
+
+    fn shard_of(&self, hash: u64) -> usize {
+        (hash >> 58) as usize & (self.shards.len() - 1)
+    }
+
+    /// The two buckets of a hash.
+    fn buckets(&self, hash: u64) -> [&[AtomicU64; WAYS]; 2] {
+        let per_shard = self.per_shard * 2 / WAYS;
+        let first = self.shard_of(hash) * per_shard;
+        let bucket = |bits: u64| &self.index.records()[first + (bits as usize & (per_shard - 1))];
+        [bucket(hash >> 32), bucket(hash >> 12)]
+    }
+
+    /// What a slot of this entry says, for its hash.
+    fn slot(hash: u64, index: u32) -> u64 {
+        hash << 32 | (u64::from(index) + 1)
+    }
+
+    /// Entries in the slots of these buckets whose tag is that of `hash`.
+    fn tagged(buckets: [&[AtomicU64; WAYS]; 2], hash: u64) -> impl Iterator<Item = u32> {
+        let slots = buckets.into_iter().flatten().map(|slot| slot.load(Ordering::Acquire));
+        slots
+            .filter(move |&slot| slot as u32 != 0 && (slot >> 32) as u32 == hash as u32)
+            .map(|slot| slot as u32 - 1)
+    }
+
+    fn hash(&self, key: &FlowKey) -> u64 {
+        self.hash.symmetric(&pack(key), &pack(&key.reverse()))
+    }
+
+    fn find(&self, hash: u64, key: &FlowKey) -> Option<(Read, bool, u32)> {
+        let reverse = key.reverse();
+        Self::tagged(self.buckets(hash), hash).find_map(|index| {
+            let read = self.entry(index).read()?;
+            let original = read.connection.original;
+            if original == *key {
+                Some((read, false, index))
+            } else if original == reverse {
+                Some((read, true, index))
+            } else {
+                None
+            }
+        })
+    }
+
+    /// The connection this key is a direction of, unless it timed out before `now`; whether it is the reply
+    /// direction; and what finds it again. Without locks.
+    #[must_use]
+    pub fn get(&self, key: &FlowKey, now: Seconds) -> Option<(Connection, bool, FlowRef)> {
+        let (read, reply, index) = self.find(self.hash(key), key)?;
+        (!read.expired(now)).then_some((read.connection, reply, FlowRef { index, seq: read.seq }))
+    }
+
+    /// The connection found before, unless it is gone.
+    #[must_use]
+    pub fn connection(&self, flow: FlowRef) -> Option<Connection> {
+        self.entry(flow.index).read().filter(|read| read.seq == flow.seq).map(|read| read.connection)
+    }
+
+    /// Whether it is still remembered.
+    #[must_use]
+    pub fn alive(&self, flow: FlowRef) -> bool {
+        self.entry(flow.index).is(flow.seq)
+    }
+
+    /// Counts packets of a connection and notes the time. Returns false, and counts nothing, where it is gone.
+    pub fn touch(&self, flow: FlowRef, reply: bool, packets: u64, bytes: u64, now: Seconds) -> bool {
+        let alive = self.alive(flow);
+        if alive {
+            self.entry(flow.index).count(reply, packets, bytes, now);
+        }
+        alive
+    }
+
+    /// Carries out a decision's change. `guest`: who is charged for a new connection, `None` for what comes in by a
+    /// wire. Returns where the connection is; `None` where the one to update is gone.
+    ///
+    /// # Errors
+    /// `FlowQuota`, `FlowTableFull`: the packet is dropped.
+    pub fn apply(
+        &self,
+        change: &FlowChange,
+        guest: Option<VifId>,
+        now: Seconds,
+    ) -> Result<Option<FlowRef>, DropReason> {
+        match change {
+            FlowChange::Create { connection, rule } => {
+                let hash = self.hash(&connection.original);
+                let new = New { connection: *connection, rule: *rule, charged: guest, hash, now };
+                self.create(&new).map(Some)
+            }
+            FlowChange::Update { connection, .. } => Ok(self.update(connection, now)),
+        }
+    }
+
+    fn update(&self, connection: &Connection, now: Seconds) -> Option<FlowRef> {
+        let (read, _, index) = self.find(self.hash(&connection.original), &connection.original)?;
+        let flow = FlowRef { index, seq: read.seq };
+        self.entry(index).update(connection, read.seq, now).then_some(flow)
+    }
+
+    fn create(&self, new: &New) -> Result<FlowRef, DropReason> {
+        let at = self.shard_of(new.hash);
+        let mut shard = lock(&self.shards[at]);
+        if let Some((read, reply, index)) = self.find(new.hash, &new.connection.original) {
+            // Two workers may see a connection's first packets at once: the second finds it made.
+            let twin = !reply
+                && read.connection.state == new.connection.state
+                && self.entry(index).created() == new.now
+                && !read.expired(new.now);
+            if twin {
+                return Ok(FlowRef { index, seq: read.seq });
+            }
+            self.remove(&mut shard, index);
+        }
+        if new.charged.is_some_and(|guest| !self.quotas.take(guest, new.now)) {
+            return Err(DropReason::FlowQuota);
+        }
+        let flow = self.fill(&mut shard, at, new);
+        if flow.is_err() {
+            new.charged.into_iter().for_each(|guest| self.quotas.give_back(guest));
+        }
+        flow
+    }
+
+    fn fill(&self, shard: &mut Shard, at: usize, new: &New) -> Result<FlowRef, DropReason> {
+        let buckets = self.buckets(new.hash);
+        if free_slot(buckets).is_none() {
+            self.evict(shard, buckets.into_iter().flatten().filter_map(entry_of), new.now)?;
+        }
+        let first = (at * self.per_shard) as u32;
+        if shard.free == NONE && shard.used as usize == self.per_shard {
+            let hand = shard.hand;
+            shard.hand = (hand + CANDIDATES as u32) % shard.used;
+            let around = (0..CANDIDATES as u32).map(|i| first + (hand + i) % self.per_shard as u32);
+            let own = buckets.into_iter().flatten().filter_map(entry_of);
+            self.evict(shard, own.chain(around), new.now)?;
+        }
+        let index = if shard.free == NONE {
+            shard.used += 1;
+            self.used[at].store(shard.used, Ordering::Release);
+            first + shard.used - 1
+        } else {
+            let index = shard.free;
+            shard.free = self.entry(index).next_free();
+            index
+        };
+        let seq = self.entry(index).fill(new);
+        if let Some(slot) = free_slot(buckets) {
+            slot.store(Self::slot(new.hash, index), Ordering::Release);
+        }
+        self.live.fetch_add(1, Ordering::Relaxed);
+        self.created.fetch_add(1, Ordering::Relaxed);
+        Ok(FlowRef { index, seq })
+    }
+
+    /// Removes the least valuable of these entries.
+    fn evict(
+        &self,
+        shard: &mut Shard,
+        candidates: impl Iterator<Item = u32>,
+        now: Seconds,
+    ) -> Result<(), DropReason> {
+        let value = |index| {
+            let read = self.entry(index).read()?;
+            let rank = match read.connection.state {
+                _ if read.expired(now) => 0,
+                FlowState::New => 1,
+                FlowState::Closing | FlowState::Closed => 2,
+                FlowState::Established => return None,
+            };
+            Some((rank, read.last, index))
+        };
+        let (.., victim) = candidates.filter_map(value).min().ok_or(DropReason::FlowTableFull)?;
+        self.remove(shard, victim);
+        Ok(())
+    }
+
+    /// Removes a live entry of the locked shard.
+    fn remove(&self, shard: &mut Shard, index: u32) {
+        let entry = self.entry(index);
+        let slot = Self::slot(entry.hash(), index);
+        let mut slots = self.buckets(entry.hash()).into_iter().flatten();
+        if let Some(mine) = slots.find(|s| s.load(Ordering::Relaxed) == slot) {
+            mine.store(0, Ordering::Release);
+        }
+        entry.charged().into_iter().for_each(|guest| self.quotas.give_back(guest));
+        entry.clear(shard.free);
+        shard.free = index;
+        self.live.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Entries that have been used, shard by shard.
+    fn indexes(&self) -> impl Iterator<Item = u32> {
+        self.used.iter().enumerate().flat_map(|(shard, used)| {
+            let first = (shard * self.per_shard) as u32;
+            first..first + used.load(Ordering::Acquire)
+        })
+    }
+
+    /// Removes the entry if it still is the one that was read, and `which` holds.
+    fn remove_if_still(&self, index: u32, seq: u32, which: impl FnOnce(&Read) -> bool) -> bool {
+        let mut shard = lock(&self.shards[index as usize / self.per_shard]);
+        let remove = self.entry(index).read().is_some_and(|read| read.seq == seq && which(&read));
+        if remove {
+            self.remove(&mut shard, index);
+        }
+        remove
+    }
+
+    /// Housekeeping: forgets expired connections among the next `entries`, going on where the last call ended.
+    /// Returns how many. An eighth of the table a second keeps up with every timeout.
+    pub fn expire(&self, now: Seconds, entries: usize) -> usize {
+        let capacity = (self.per_shard * self.shards.len()) as u64;
+        let mut at = self.sweep.load(Ordering::Relaxed) % capacity;
+        let (mut left, mut skipped, mut removed) = (entries, 0, 0);
+        while left > 0 && skipped <= self.shards.len() {
+            let shard = at as usize / self.per_shard;
+            if at as usize % self.per_shard >= self.used[shard].load(Ordering::Acquire) as usize {
+                at = (((shard + 1) % self.shards.len()) * self.per_shard) as u64;
+                skipped += 1;
+                continue;
+            }
+            let index = at as u32;
+            if let Some(read) = self.entry(index).read()
+                && read.expired(now)
+                && self.remove_if_still(index, read.seq, |read| read.expired(now))
+            {
+                removed += 1;
+            }
+            at = (at + 1) % capacity;
+            left -= 1;
+        }
+        self.sweep.store(at, Ordering::Relaxed);
+        removed
+    }
+
+    /// Calls `each` for the connections until it returns false. Others may come and go meanwhile.
+    pub fn for_each(&self, now: Seconds, each: &mut dyn FnMut(FlowInfo) -> bool) {
+        for index in self.indexes() {
+            if let Some(info) = self.entry(index).info(now)
+                && !each(info)
+            {
+                return;
+            }
+        }
+    }
+
+    /// Forgets the connections for which `which` is true; returns how many.
+    pub fn flush(&self, now: Seconds, which: &mut dyn FnMut(&FlowInfo) -> bool) -> usize {
+        let mut removed = 0;
+        for index in self.indexes() {
+            let Some(read) = self.entry(index).read() else { continue };
+            if self.entry(index).info(now).is_some_and(|info| which(&info)) {
+                removed += usize::from(self.remove_if_still(index, read.seq, |_| true));
+            }
+        }
+        removed
+    }
+
+    /// Forgets the connections whose original direction `which` is true for.
+    pub(crate) fn remove_if(&self, which: impl Fn(&FlowKey) -> bool) {
+        for index in self.indexes() {
+            if let Some(read) = self.entry(index).read()
+                && which(&read.connection.original)
+            {
+                self.remove_if_still(index, read.seq, |_| true);
+            }
+        }
+    }
+}
+
+/// The entry a slot refers to.
+fn entry_of(slot: &AtomicU64) -> Option<u32> {
+    (slot.load(Ordering::Relaxed) as u32).checked_sub(1)
+}
+
+/// A free slot in the emptier of two buckets.
+fn free_slot(buckets: [&[AtomicU64; WAYS]; 2]) -> Option<&AtomicU64> {
+    let free = |bucket: &[AtomicU64; WAYS]| bucket.iter().filter(|s| s.load(Ordering::Relaxed) == 0).count();
+    let [a, b] = buckets;
+    let emptier = if free(a) >= free(b) { a } else { b };
+    emptier.iter().find(|slot| slot.load(Ordering::Relaxed) == 0)
+}
+
+/// No state guarded here is left half-changed by a panic, so poison is ignored.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

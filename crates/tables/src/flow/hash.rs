@@ -1,0 +1,30 @@
+//! The keyed hash of connections.
+
+use super::entry::KeyWords;
+use std::hash::{BuildHasher, RandomState};
+
+/// A non-linear hash with a random key: whoever sends packets can't compute keys that collide, and learning that
+/// some do says nothing about others (unlike a CRC, or Toeplitz). Each word is folded in by a 64 x 64 -> 128 bit
+/// multiplication, as wyhash and its kin do.
+pub(super) struct FlowHash([u64; 4]);
+
+const fn fold(a: u64, b: u64) -> u64 {
+    let product = a as u128 * b as u128;
+    (product >> 64) as u64 ^ product as u64
+}
+
+impl FlowHash {
+    /// A hash with a key of its own.
+    pub fn random() -> Self {
+        let random = RandomState::new();
+        Self([1, 2, 3, 4].map(|n| random.hash_one(n) | 1))
+    }
+
+    /// The same for both directions, given as they are packed.
+    pub fn symmetric(&self, forward: &KeyWords, reverse: &KeyWords) -> u64 {
+        let Self([k0, k1, k2, k3]) = *self;
+        let [a, b, c, d, e, f] = *forward.min(reverse);
+        let low = fold(fold(a ^ k0, b ^ k1) ^ c, d ^ k2);
+        fold(fold(low ^ e, k3 ^ k0) ^ f, low ^ k1 ^ k3) ^ low
+    }
+}

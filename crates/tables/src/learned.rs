@@ -1,0 +1,171 @@
+//! What the tables learn from packets, but for connections: where MACs are, and neighbours' MACs.
+
+use crate::cells::Cell;
+use crate::config::{Config, Object};
+use imbl::OrdMap;
+use model::{BridgeTarget, Learn, NeighbourFound, NeighbourScope, Seconds, VifId, Vrf};
+use packet::Mac;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// MACs learned at most behind one interface of a network, or behind all tunnels of a network.
+pub const MACS_PER_PORT: u32 = 4096;
+/// Seconds after which a learned MAC that was not seen again is forgotten (IEEE 802.1Q, 8.8.3).
+pub const MAC_AGE: Seconds = 300;
+/// Neighbours kept at most on one wire, or in one network.
+pub const NEIGHBOURS_PER_SCOPE: u32 = 4096;
+
+/// What is known under a key, and since when. Shared between snapshots, so that `seen` is written in place.
+pub(crate) struct Known<T> {
+    pub value: T,
+    /// When it was made or changed; it changes once a second at most.
+    since: Seconds,
+    seen: AtomicU32,
+}
+
+impl<T: Copy + PartialEq> Known<T> {
+    fn new(value: T, now: Seconds) -> Arc<Self> {
+        Arc::new(Self { value, since: now, seen: AtomicU32::new(now) })
+    }
+
+    pub fn idle(&self, now: Seconds) -> Seconds {
+        now.saturating_sub(self.seen.load(Ordering::Relaxed))
+    }
+
+    /// Whether nothing but the time is new; that is noted, at most once a second.
+    fn confirm(&self, value: T, now: Seconds) -> bool {
+        let same = self.value == value;
+        if same && self.seen.load(Ordering::Relaxed) != now {
+            self.seen.store(now, Ordering::Relaxed);
+        }
+        same
+    }
+}
+
+/// What a bound on learning applies to: an interface in a network, or all tunnels of the network.
+type Port = (Vrf, Option<VifId>);
+
+fn port(vrf: Vrf, target: BridgeTarget) -> Port {
+    match target {
+        BridgeTarget::Vif(vif) => (vrf, Some(vif)),
+        BridgeTarget::Nexthop(_) | BridgeTarget::Vtep(_) => (vrf, None),
+    }
+}
+
+/// All of it. A clone is cheap.
+#[derive(Clone, Default)]
+pub(crate) struct Learned {
+    pub macs: OrdMap<(Vrf, Mac), Arc<Known<BridgeTarget>>>,
+    macs_of: OrdMap<Port, u32>,
+    pub neighbours: OrdMap<(NeighbourScope, IpAddr), Arc<Known<Mac>>>,
+    neighbours_of: OrdMap<NeighbourScope, u32>,
+}
+
+/// Counts one more under a key, unless there are `most`.
+fn count<K: Ord + Clone>(counts: &mut OrdMap<K, u32>, key: K, most: u32) -> bool {
+    let count = counts.entry(key).or_default();
+    let room = *count < most;
+    *count += u32::from(room);
+    room
+}
+
+fn discount<K: Ord + Clone>(counts: &mut OrdMap<K, u32>, key: &K) {
+    if let Some(count) = counts.get_mut(key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(key);
+        }
+    }
+}
+
+impl Learned {
+    /// Whether this is known already, so that there is nothing to write.
+    pub fn confirms_mac(&self, learn: &Learn, now: Seconds) -> bool {
+        self.macs.get(&(learn.vrf, learn.mac)).is_some_and(|known| known.confirm(learn.at, now))
+    }
+
+    /// The same for a neighbour; returns for how long it had not been seen.
+    pub fn confirms_neighbour(&self, found: &NeighbourFound, now: Seconds) -> Option<Seconds> {
+        let known = self.neighbours.get(&(found.scope, found.addr))?;
+        let idle = known.idle(now);
+        known.confirm(found.mac, now).then_some(idle)
+    }
+
+    /// Learns a MAC or moves it. Returns whether anything changed: not where the port has its share, the entry moved
+    /// within this second, or is configured.
+    pub fn learn(&mut self, config: &Config, learn: &Learn, now: Seconds) -> bool {
+        let key = (learn.vrf, learn.mac);
+        let place = match learn.at {
+            BridgeTarget::Vif(vif) => config.has(Object::Vif(vif)),
+            BridgeTarget::Nexthop(nexthop) => config.has(Object::Nexthop(nexthop)),
+            BridgeTarget::Vtep(_) => true,
+        };
+        if !place || !config.has(Object::Network(learn.vrf)) || config.bridge(learn.vrf, learn.mac).is_some()
+        {
+            return false;
+        }
+        let old = self.macs.get(&key).map(|known| (known.value, known.since));
+        if old.is_some_and(|(target, since)| target == learn.at || since == now) {
+            return false;
+        }
+        if !count(&mut self.macs_of, port(learn.vrf, learn.at), MACS_PER_PORT) {
+            return false;
+        }
+        if let Some((target, _)) = old {
+            discount(&mut self.macs_of, &port(learn.vrf, target));
+        }
+        self.macs.insert(key, Known::new(learn.at, now));
+        true
+    }
+
+    /// Enters a neighbour or its new MAC. Returns whether anything changed.
+    pub fn found(&mut self, config: &Config, found: &NeighbourFound, now: Seconds) -> bool {
+        let key = (found.scope, found.addr);
+        if !config.has(object_of(found.scope)) {
+            return false;
+        }
+        match self.neighbours.get(&key) {
+            Some(known) if known.value == found.mac || known.since == now => return false,
+            Some(_) => {}
+            None if count(&mut self.neighbours_of, found.scope, NEIGHBOURS_PER_SCOPE) => {}
+            None => return false,
+        }
+        self.neighbours.insert(key, Known::new(found.mac, now));
+        true
+    }
+
+    pub fn forget_mac(&mut self, key: &(Vrf, Mac)) -> Option<Cell> {
+        let known = self.macs.remove(key)?;
+        discount(&mut self.macs_of, &port(key.0, known.value));
+        Some(Cell::bridge(key.0, key.1))
+    }
+
+    pub fn forget_neighbour(&mut self, key: &(NeighbourScope, IpAddr)) -> Option<Cell> {
+        self.neighbours.remove(key)?;
+        discount(&mut self.neighbours_of, &key.0);
+        Some(Cell::neighbour(key.0, key.1))
+    }
+
+    /// Forgets what belongs to interfaces and networks that are gone; calls `touched` for its cells.
+    pub fn retain(&mut self, config: &Config, mut touched: impl FnMut(Cell)) {
+        let gone = |vrf: Vrf, target: BridgeTarget| {
+            !config.has(Object::Network(vrf))
+                || matches!(target, BridgeTarget::Vif(vif) if !config.has(Object::Vif(vif)))
+        };
+        let macs: Vec<_> =
+            self.macs.iter().filter(|(key, known)| gone(key.0, known.value)).map(|(key, _)| *key).collect();
+        macs.iter().filter_map(|key| self.forget_mac(key)).for_each(&mut touched);
+        let neighbours: Vec<_> =
+            self.neighbours.keys().filter(|(scope, _)| !config.has(object_of(*scope))).copied().collect();
+        neighbours.iter().filter_map(|key| self.forget_neighbour(key)).for_each(touched);
+    }
+}
+
+/// What a neighbour's scope hangs on.
+pub(crate) const fn object_of(scope: NeighbourScope) -> Object {
+    match scope {
+        NeighbourScope::Wire(vif) => Object::Vif(vif),
+        NeighbourScope::Network(vrf) => Object::Network(vrf),
+    }
+}

@@ -1,0 +1,268 @@
+//! Read-copy-update by quiescent states: one current version of a value, read without locks, replaced whole.
+//!
+//! A [`Reader`] announces, each time it pins, the epoch of the version it pins; by that it says that it uses no
+//! older one. A version that was replaced is freed by a writer, never by a reader, once every reader that is
+//! online has announced a later epoch. A reader that sleeps goes offline first, so that it holds nobody up.
+//!
+//! The ordering argument, in one place:
+//! - A reader's announcement is a release store and the writer's look at it an acquire load, so all reads of older
+//!   versions happen before their memory is freed.
+//! - Between loading the current pointer and announcing its epoch, the announcement is still that of the same or an
+//!   older version, so a writer frees neither.
+//! - Coming online is store, fence, load; replacing is store, fence, load, the other way round (Dekker): either
+//!   the writer sees the reader online and frees nothing, or the reader sees the new version.
+use crate::sync::{Arc, AtomicPtr, AtomicU64, Mutex, MutexGuard, Ordering, TryLockError, fence, pause};
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::time::{Duration, Instant};
+
+/// Announced by a reader that reads nothing.
+const OFFLINE: u64 = u64::MAX;
+/// Announced by a reader about to pin for the first time: it may get any version.
+const ANY: u64 = 0;
+
+/// A version with its epoch; epochs count from 1 without gaps.
+struct Version<T> {
+    epoch: u64,
+    value: T,
+}
+
+/// What a reader announces, on a cache line of its own.
+#[repr(align(64))]
+struct Slot {
+    seen: AtomicU64,
+}
+
+struct Inner<T> {
+    current: AtomicPtr<Version<T>>,
+    /// Replaced versions, oldest first, with the epoch that replaced each. Also the writers' lock.
+    retired: Mutex<VecDeque<(u64, Box<Version<T>>)>>,
+    readers: Mutex<Vec<Arc<Slot>>>,
+}
+
+/// The writers' side. Clones share the value.
+pub struct Rcu<T>(Arc<Inner<T>>);
+
+// SAFETY: `Inner` owns `T`s through a raw pointer and boxes; moving it to another thread moves them.
+unsafe impl<T: Send + Sync> Send for Inner<T> {}
+// SAFETY: shared use hands out `&T` on many threads and drops `T`s on whichever thread writes.
+unsafe impl<T: Send + Sync> Sync for Inner<T> {}
+
+impl<T> Rcu<T> {
+    /// The first version, at epoch 1.
+    pub fn new(value: T) -> Self {
+        let first = Box::into_raw(Box::new(Version { epoch: 1, value }));
+        Self(Arc::new(Inner {
+            current: AtomicPtr::new(first),
+            retired: Mutex::new(VecDeque::new()),
+            readers: Mutex::new(Vec::new()),
+        }))
+    }
+
+    /// A reader, offline.
+    pub fn reader(&self) -> Reader<T> {
+        let slot = Arc::new(Slot { seen: AtomicU64::new(OFFLINE) });
+        lock(&self.0.readers).push(Arc::clone(&slot));
+        Reader { inner: Arc::clone(&self.0), slot, seen: OFFLINE, not_sync: PhantomData }
+    }
+
+    /// The right to replace the value. Hold it shortly.
+    pub fn write(&self) -> Writer<'_, T> {
+        Writer { inner: &self.0, retired: lock(&self.0.retired) }
+    }
+
+    /// The same where nobody else has it.
+    pub fn try_write(&self) -> Option<Writer<'_, T>> {
+        let retired = match self.0.retired.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(e)) => e.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        Some(Writer { inner: &self.0, retired })
+    }
+
+    /// Whether no online reader uses a version older than `epoch` any more.
+    pub fn settled(&self, epoch: u64) -> bool {
+        self.0.oldest() >= epoch
+    }
+
+    /// Waits until [`Self::settled`], at most for `patience`: spinning first, since a burst takes microseconds,
+    /// then in naps. Returns whether it is. Must not be called by a thread that has a version pinned.
+    pub fn wait(&self, epoch: u64, patience: Duration) -> bool {
+        const SPINS: u32 = 256;
+        const NAP: Duration = Duration::from_micros(50);
+        for _ in 0..SPINS {
+            if self.settled(epoch) {
+                return true;
+            }
+            pause();
+        }
+        let deadline = Instant::now() + patience;
+        while !self.settled(epoch) {
+            if Instant::now() >= deadline {
+                return false;
+            }
+            std::thread::sleep(NAP);
+        }
+        true
+    }
+}
+
+impl<T> Clone for Rcu<T> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<T> Inner<T> {
+    /// The oldest epoch an online reader may still use; [`OFFLINE`] where none is online.
+    fn oldest(&self) -> u64 {
+        fence(Ordering::SeqCst);
+        lock(&self.readers).iter().map(|slot| slot.seen.load(Ordering::Acquire)).min().unwrap_or(OFFLINE)
+    }
+}
+
+impl<T> Drop for Inner<T> {
+    fn drop(&mut self) {
+        // SAFETY: the pointer came from `Box::into_raw`; readers and writers hold a reference to `Inner`, so
+        // that there are none left.
+        drop(unsafe { Box::from_raw(self.current.load(Ordering::Acquire)) });
+    }
+}
+
+/// Exclusive right to replace the value.
+pub struct Writer<'a, T> {
+    inner: &'a Inner<T>,
+    retired: MutexGuard<'a, VecDeque<(u64, Box<Version<T>>)>>,
+}
+
+impl<T> Writer<'_, T> {
+    /// The current value. It stays current as long as this lives.
+    pub fn current(&self) -> &T {
+        &self.version().value
+    }
+
+    /// The epoch of the next version.
+    pub fn next_epoch(&self) -> u64 {
+        self.version().epoch + 1
+    }
+
+    fn version(&self) -> &Version<T> {
+        // SAFETY: only a writer replaces and frees versions, we hold the writers' lock for the lifetime of the
+        // reference, and `publish` consumes `self`.
+        unsafe { &*self.inner.current.load(Ordering::Acquire) }
+    }
+
+    /// Makes `value` the current version and returns its epoch, at once. What it replaces waits for its grace period.
+    pub fn publish(mut self, value: T) -> u64 {
+        let epoch = self.next_epoch();
+        let new = Box::into_raw(Box::new(Version { epoch, value }));
+        let old = self.inner.current.swap(new, Ordering::AcqRel);
+        // SAFETY: `old` came from `Box::into_raw`, and by the swap nobody else makes a box of it. Readers may
+        // still look at it through the pointer: the box isn't touched before they have ceased.
+        self.retired.push_back((epoch, unsafe { Box::from_raw(old) }));
+        epoch
+    }
+
+    /// Frees the versions whose grace period is over, after giving up the lock. Returns how many still wait.
+    pub fn reclaim(mut self) -> usize {
+        let oldest = self.inner.oldest();
+        let over = self.retired.iter().take_while(|&&(replaced_by, _)| replaced_by <= oldest).count();
+        let freed: Vec<_> = self.retired.drain(..over).collect();
+        let waiting = self.retired.len();
+        drop(self);
+        drop(freed);
+        waiting
+    }
+
+    /// Versions that wait for their grace period.
+    pub fn waiting(&self) -> usize {
+        self.retired.len()
+    }
+}
+
+/// One thread's right to read. It starts offline.
+pub struct Reader<T> {
+    inner: Arc<Inner<T>>,
+    slot: Arc<Slot>,
+    /// What the slot says, without reading it.
+    seen: u64,
+    /// One thread at a time announces.
+    not_sync: PhantomData<Cell<()>>,
+}
+
+impl<T> Reader<T> {
+    /// Pins the current version, and by that says that no earlier one is used: a quiescent state. One acquire
+    /// load, and one store where the version is another than last time. Call it (or [`Self::offline`]) at least
+    /// once a burst: writers wait for it.
+    #[inline]
+    pub fn pin(&mut self) -> Pinned<'_, T> {
+        if self.seen == OFFLINE {
+            self.online();
+        }
+        let current = self.inner.current.load(Ordering::Acquire);
+        // SAFETY: our slot announces the epoch of this version or an older one (`ANY` is older than all), and
+        // does so until the store below, which announces exactly this one; while it does, no writer frees this
+        // version. The reference borrows `self`, and every change of the slot needs `&mut self`.
+        let version = unsafe { &*current };
+        if version.epoch != self.seen {
+            self.slot.seen.store(version.epoch, Ordering::Release);
+            self.seen = version.epoch;
+        }
+        Pinned { version }
+    }
+
+    /// Says that nothing is read until the next [`Self::pin`] or [`Self::online`]. Before sleeping.
+    pub fn offline(&mut self) {
+        self.slot.seen.store(OFFLINE, Ordering::Release);
+        self.seen = OFFLINE;
+    }
+
+    /// The opposite. [`Self::pin`] does it where it is needed; doing it early keeps the fence off the first burst.
+    pub fn online(&mut self) {
+        if self.seen == OFFLINE {
+            self.slot.seen.store(ANY, Ordering::Relaxed);
+            self.seen = ANY;
+            fence(Ordering::SeqCst);
+        }
+    }
+}
+
+impl<T> Drop for Reader<T> {
+    fn drop(&mut self) {
+        self.offline();
+        lock(&self.inner.readers).retain(|slot| !Arc::ptr_eq(slot, &self.slot));
+    }
+}
+
+/// A version in use. Keep it for a burst, no longer.
+pub struct Pinned<'a, T> {
+    version: &'a Version<T>,
+}
+
+impl<'a, T> Pinned<'a, T> {
+    /// Its epoch.
+    pub fn epoch(&self) -> u64 {
+        self.version.epoch
+    }
+
+    /// The value, for as long as the pin's reader is not used again.
+    pub fn get(&self) -> &'a T {
+        &self.version.value
+    }
+}
+
+impl<T> Deref for Pinned<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.version.value
+    }
+}
+
+/// No state guarded here is left half-changed by a panic, so poison is ignored.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}

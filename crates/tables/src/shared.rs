@@ -1,0 +1,233 @@
+//! The tables as threads share them: one writer at a time, readers without locks.
+
+use crate::cells::{Cell, Cells, Deps};
+use crate::draft::Draft;
+use crate::flow::{FlowLimits, Flows};
+use crate::learned::{Learned, MAC_AGE};
+use crate::rcu::{Pinned, Rcu, Reader, Writer};
+use crate::resolver::{Resolver, STALE, Waiting};
+use crate::snapshot::Snapshot;
+use model::{ApplyError, Change, Learn, LearnedMac, NeighbourFound, NeighbourInfo, NeighbourScope, Seconds};
+use std::net::IpAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How long [`Shared::apply`] waits for readers.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Versions left to the housekeeping to free before a thread that learns something lends a hand.
+const BACKLOG: usize = 64;
+
+/// All tables, to be shared in an [`std::sync::Arc`].
+pub struct Shared {
+    rcu: Rcu<Snapshot>,
+    /// Held over the whole of an `apply`, so that preparing a large batch keeps nobody from learning.
+    applying: Mutex<()>,
+    cells: Cells,
+    resolver: Mutex<Resolver>,
+    flows: Flows,
+}
+
+/// What [`Shared::apply`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Applied {
+    /// The epoch of the first snapshot with the changes.
+    pub epoch: u64,
+    /// Whether every reader has come past its older snapshots. If not, some thread has been in one burst for a
+    /// second: what it does next will follow the changes; what it is doing may not.
+    pub settled: bool,
+}
+
+impl Shared {
+    /// Empty tables.
+    #[must_use]
+    pub fn new(limits: FlowLimits) -> Self {
+        Self {
+            rcu: Rcu::new(Snapshot::empty()),
+            applying: Mutex::default(),
+            cells: Cells::new(),
+            resolver: Mutex::default(),
+            flows: Flows::new(limits),
+        }
+    }
+
+    /// A reader for one thread, offline.
+    #[must_use]
+    pub fn reader(&self) -> Reader<Snapshot> {
+        self.rcu.reader()
+    }
+
+    /// The current snapshot, for threads that are no packet workers.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        self.rcu.write().current().clone()
+    }
+
+    /// The connections.
+    #[must_use]
+    pub const fn flows(&self) -> &Flows {
+        &self.flows
+    }
+
+    /// Whether a decision that depends on `deps` and was made (or last found to hold) at epoch `stamp` still holds.
+    /// If so, it may be stamped with the epoch of the caller's pinned snapshot where that is higher.
+    #[must_use]
+    #[inline]
+    pub fn still_valid(&self, deps: &Deps, stamp: u64) -> bool {
+        self.cells.unchanged(deps, stamp)
+    }
+
+    /// Applies a batch as a whole: one snapshot has all of it, those before it nothing. Returns once no online
+    /// reader uses an older one (or after a second, see [`Applied`]), so that nothing is forwarded any more by what
+    /// was removed. Not to be called by a thread that has a snapshot pinned.
+    ///
+    /// # Errors
+    /// [`ApplyError`]; nothing was applied.
+    pub fn apply(&self, changes: &[Change]) -> Result<Applied, ApplyError> {
+        let applying = lock(&self.applying);
+        let base = self.rcu.write().current().config.as_ref().clone();
+        let Draft { config, mut touched, removed, .. } = Draft::new(base).apply(changes)?;
+        let writer = self.rcu.write();
+        let mut learned = writer.current().learned.clone();
+        if removed {
+            learned.retain(&config, |cell| touched.add(cell));
+        }
+        let epoch = writer.next_epoch();
+        self.cells.bump(&touched, epoch);
+        writer.publish(Snapshot { epoch, config: config.into(), learned });
+        drop(applying);
+        let settled = self.rcu.wait(epoch, PATIENCE);
+        if removed {
+            self.forget_flows();
+        }
+        self.rcu.write().reclaim();
+        Ok(Applied { epoch, settled })
+    }
+
+    /// Forgets the connections of networks that are gone.
+    fn forget_flows(&self) {
+        let now = self.snapshot();
+        let gone = |vrf| now.network(vrf).is_none();
+        self.flows.remove_if(|key| gone(key.src.vrf) || gone(key.dst.vrf));
+    }
+
+    /// Publishes a snapshot with other learned state. `change` returns whether it changed any, having called its
+    /// argument for each cell.
+    fn relearn(
+        &self,
+        writer: Writer<'_, Snapshot>,
+        change: impl FnOnce(&Snapshot, &mut Learned) -> Vec<Cell>,
+    ) {
+        let current = writer.current();
+        let mut learned = current.learned.clone();
+        let touched = change(current, &mut learned);
+        if touched.is_empty() {
+            return;
+        }
+        let epoch = writer.next_epoch();
+        touched.into_iter().for_each(|cell| self.cells.bump_one(cell, epoch));
+        let next = Snapshot { epoch, config: current.config.clone(), learned };
+        let backlog = writer.waiting();
+        writer.publish(next);
+        if backlog >= BACKLOG
+            && let Some(writer) = self.rcu.try_write()
+        {
+            writer.reclaim();
+        }
+    }
+
+    /// A worker saw a source MAC. Costs a look-up where `snapshot` knows it; else a new snapshot is published,
+    /// without waiting for anybody. Where another thread is writing, the next packet may teach it again.
+    pub fn learn(&self, snapshot: &Snapshot, learn: &Learn, now: Seconds) {
+        if snapshot.learned.confirms_mac(learn, now) {
+            return;
+        }
+        let Some(writer) = self.rcu.try_write() else { return };
+        self.relearn(writer, |current, learned| {
+            let changed = learned.learn(&current.config, learn, now);
+            changed.then(|| Cell::bridge(learn.vrf, learn.mac)).into_iter().collect()
+        });
+    }
+
+    /// A worker saw a neighbour's MAC. As [`Self::learn`], but it waits its turn: packets wait for this.
+    pub fn neighbour(&self, snapshot: &Snapshot, found: &NeighbourFound, now: Seconds) {
+        let confirmed = snapshot.learned.confirms_neighbour(found, now);
+        if confirmed.is_some_and(|idle| idle < STALE) {
+            return; // Nobody is asking for it.
+        }
+        if confirmed.is_none() {
+            self.relearn(self.rcu.write(), |current, learned| {
+                let changed = learned.found(&current.config, found, now);
+                changed.then(|| Cell::neighbour(found.scope, found.addr)).into_iter().collect()
+            });
+        }
+        lock(&self.resolver).found(&(found.scope, found.addr));
+    }
+
+    /// A packet waits for a neighbour ([`model::Verdict::Hold`]): whether it may, and whether a solicitation goes out
+    /// at once. Later ones come from [`Self::pending_solicitations`].
+    pub fn wait_for(&self, scope: NeighbourScope, addr: IpAddr, now: Seconds) -> Waiting {
+        lock(&self.resolver).wait((scope, addr), now)
+    }
+
+    /// Housekeeping, about once a second: whom to solicit now. Neighbours that were asked and did not answer within a
+    /// second, thrice at most, and known ones that have not been heard of for a minute; those are forgotten when they
+    /// do not answer either.
+    pub fn pending_solicitations(&self, now: Seconds) -> Vec<(NeighbourScope, IpAddr)> {
+        let snapshot = self.snapshot();
+        let known = snapshot.learned.neighbours.iter();
+        let stale: Vec<_> = known.filter(|(_, n)| n.idle(now) >= STALE).map(|(key, _)| *key).collect();
+        let (solicit, forget) = lock(&self.resolver).advance(&stale, now);
+        if !forget.is_empty() {
+            self.relearn(self.rcu.write(), |_, learned| {
+                forget.iter().filter_map(|key| learned.forget_neighbour(key)).collect()
+            });
+        }
+        solicit
+    }
+
+    /// Housekeeping, about once a second: forgets MACs that have not been seen for 300 s and frees old snapshots.
+    pub fn age(&self, now: Seconds) {
+        let snapshot = self.snapshot();
+        let macs = snapshot.learned.macs.iter();
+        let old: Vec<_> = macs.filter(|(_, known)| known.idle(now) >= MAC_AGE).map(|(key, _)| *key).collect();
+        drop(snapshot);
+        if !old.is_empty() {
+            self.relearn(self.rcu.write(), |_, learned| {
+                let still_old = |learned: &Learned, key| {
+                    learned.macs.get(key).is_some_and(|known| known.idle(now) >= MAC_AGE)
+                };
+                old.iter()
+                    .filter_map(|key| still_old(learned, key).then(|| learned.forget_mac(key)).flatten())
+                    .collect()
+            });
+        }
+        self.rcu.write().reclaim();
+    }
+
+    /// The learned MACs.
+    #[must_use]
+    pub fn learned(&self, now: Seconds) -> Vec<LearnedMac> {
+        let snapshot = self.snapshot();
+        let macs = snapshot.learned.macs.iter();
+        macs.map(|(&(vrf, mac), known)| LearnedMac { vrf, mac, target: known.value, idle: known.idle(now) })
+            .collect()
+    }
+
+    /// The neighbours, those being asked for included; packets held for them are the executor's.
+    #[must_use]
+    pub fn neighbours(&self) -> Vec<NeighbourInfo> {
+        let known = self.snapshot().learned.neighbours;
+        let info = |(scope, addr), mac| NeighbourInfo { scope, addr, mac, held: 0 };
+        let resolver = lock(&self.resolver);
+        let asked = resolver.asked().filter(|key| !known.contains_key(*key)).map(|key| info(*key, None));
+        known.iter().map(|(key, n)| info(*key, Some(n.value))).chain(asked).collect()
+    }
+}
+
+/// No state guarded here is left half-changed by a panic, so poison is ignored.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A snapshot in use by a reader.
+pub type PinnedSnapshot<'a> = Pinned<'a, Snapshot>;

@@ -1,0 +1,209 @@
+//! One version of all tables but connections, and how `decide` reads it.
+
+use crate::cells::{Cell, Deps};
+use crate::config::Config;
+use crate::flow::Flows;
+use crate::learned::Learned;
+use model::{
+    BridgeEntry, Connection, FlowKey, FragmentKey, Host, Lookup, MeterConfig, MeterId, NeighbourScope,
+    Network, Nexthop, NexthopId, RouteEntry, Rule, RuleMatch, RuleQuery, Seconds, Vif, VifId, Vrf,
+};
+use packet::Mac;
+use std::cell::RefCell;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// One version of the tables. A clone is cheap.
+#[derive(Clone)]
+pub struct Snapshot {
+    pub(crate) epoch: u64,
+    pub(crate) config: Arc<Config>,
+    pub(crate) learned: Learned,
+}
+
+impl Snapshot {
+    pub(crate) fn empty() -> Self {
+        Self { epoch: 1, config: Arc::default(), learned: Learned::default() }
+    }
+
+    /// Its number: what memoised decisions made from it are stamped with.
+    #[must_use]
+    pub const fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// An interface.
+    #[must_use]
+    pub fn vif(&self, id: VifId) -> Option<&Vif> {
+        self.config.vif(id)
+    }
+
+    /// The interfaces, in the order of their ids.
+    pub fn vifs(&self) -> impl Iterator<Item = &Vif> {
+        self.config.vifs()
+    }
+
+    /// A network.
+    #[must_use]
+    pub fn network(&self, vrf: Vrf) -> Option<&Network> {
+        self.config.network(vrf)
+    }
+
+    /// The networks, in the order of their VRFs.
+    pub fn networks(&self) -> impl Iterator<Item = &Network> {
+        self.config.vrfs.values().filter_map(|tables| tables.network.as_deref())
+    }
+
+    /// A policer's configuration.
+    #[must_use]
+    pub fn meter(&self, id: MeterId) -> Option<MeterConfig> {
+        self.config.meters.get(&id).copied()
+    }
+
+    /// The policers.
+    pub fn meters(&self) -> impl Iterator<Item = (MeterId, MeterConfig)> {
+        self.config.meters.iter().map(|(id, config)| (*id, *config))
+    }
+
+    /// Routes of a network, both families.
+    #[must_use]
+    pub fn route_count(&self, vrf: Vrf) -> usize {
+        self.config.vrfs.get(&vrf).map_or(0, |tables| tables.v4.len() + tables.v6.len())
+    }
+
+    /// The rules of a network.
+    pub fn rules(&self, vrf: Vrf) -> impl Iterator<Item = &Rule> {
+        self.config.vrfs.get(&vrf).into_iter().flat_map(|tables| tables.rules.iter()).map(|rule| &**rule)
+    }
+
+    /// What `decide` reads at `now`, with these connections.
+    #[must_use]
+    pub fn view<'a>(&'a self, flows: &'a Flows, now: Seconds) -> View<'a> {
+        View { snapshot: self, flows, now, deps: RefCell::new(Deps::none()) }
+    }
+}
+
+/// A snapshot and the connections as `decide` reads them; notes down what a decision depends on.
+pub struct View<'a> {
+    snapshot: &'a Snapshot,
+    flows: &'a Flows,
+    now: Seconds,
+    deps: RefCell<Deps>,
+}
+
+impl<'a> View<'a> {
+    /// What was looked up so far, hits and misses, but for connections and fragments.
+    #[must_use]
+    pub fn deps(&self) -> Deps {
+        *self.deps.borrow()
+    }
+
+    /// The snapshot.
+    #[must_use]
+    pub const fn snapshot(&self) -> &'a Snapshot {
+        self.snapshot
+    }
+
+    /// The time it was made for.
+    #[must_use]
+    pub const fn now(&self) -> Seconds {
+        self.now
+    }
+
+    fn depend(&self, cell: Cell) {
+        self.deps.borrow_mut().add(cell);
+    }
+}
+
+impl Lookup for View<'_> {
+    fn host(&self) -> &Host {
+        self.depend(Cell::host());
+        &self.snapshot.config.host
+    }
+
+    fn vif(&self, id: VifId) -> Option<&Vif> {
+        self.depend(Cell::vif(id));
+        self.snapshot.config.vif(id)
+    }
+
+    fn wires(&self) -> &[VifId] {
+        self.depend(Cell::wires());
+        self.snapshot.config.wires()
+    }
+
+    fn network(&self, vrf: Vrf) -> Option<&Network> {
+        self.depend(Cell::network(vrf));
+        self.snapshot.config.network(vrf)
+    }
+
+    fn guest_by_address(&self, vrf: Vrf, addr: IpAddr) -> Option<VifId> {
+        self.depend(Cell::address(vrf, addr));
+        self.snapshot.config.guest_by_address(vrf, addr)
+    }
+
+    fn bridge(&self, vrf: Vrf, mac: Mac) -> Option<BridgeEntry> {
+        self.depend(Cell::bridge(vrf, mac));
+        let configured = self.snapshot.config.bridge(vrf, mac);
+        configured.map(|target| BridgeEntry { target, is_static: true }).or_else(|| {
+            let known = self.snapshot.learned.macs.get(&(vrf, mac))?;
+            Some(BridgeEntry { target: known.value, is_static: false })
+        })
+    }
+
+    fn route(&self, vrf: Vrf, addr: IpAddr) -> Option<RouteEntry> {
+        Cell::routes(vrf, addr).into_iter().for_each(|cell| self.depend(cell));
+        self.snapshot.config.route(vrf, addr)
+    }
+
+    fn nexthop(&self, id: NexthopId) -> Option<&Nexthop> {
+        self.depend(Cell::nexthop(id));
+        self.snapshot.config.nexthops.get(&id)
+    }
+
+    fn mpls(&self, label: u32) -> Option<NexthopId> {
+        self.depend(Cell::mpls(label));
+        self.snapshot.config.mpls.get(&label).copied()
+    }
+
+    fn vxlan(&self, vni: u32) -> Option<Vrf> {
+        self.depend(Cell::vxlan(vni));
+        self.snapshot.config.vxlan.get(&vni).copied()
+    }
+
+    fn neighbour(&self, scope: NeighbourScope, addr: IpAddr) -> Option<Mac> {
+        self.depend(Cell::neighbour(scope, addr));
+        self.snapshot.learned.neighbours.get(&(scope, addr)).map(|known| known.value)
+    }
+
+    fn floating_of(&self, inside_vrf: Vrf, inside: IpAddr, outside_vrf: Vrf) -> Option<IpAddr> {
+        self.depend(Cell::floating(inside_vrf, inside));
+        self.snapshot.config.floating_of(inside_vrf, inside, outside_vrf)
+    }
+
+    fn inside_of(&self, outside_vrf: Vrf, outside: IpAddr) -> Option<(Vrf, IpAddr)> {
+        self.depend(Cell::inside(outside_vrf, outside));
+        self.snapshot.config.floating.get(&(outside_vrf, outside)).copied()
+    }
+
+    fn rules(&self, vrf: Vrf, query: &RuleQuery) -> RuleMatch {
+        self.depend(Cell::rules(vrf));
+        let tables = self.snapshot.config.vrfs.get(&vrf);
+        let default = tables.and_then(|t| t.network.as_ref()).map(|n| n.default_action).unwrap_or_default();
+        let mut out = RuleMatch { action: default, rule: None, modifiers: Default::default() };
+        let modifiers = &mut out.modifiers;
+        let found = tables.and_then(|t| t.rules.classify(query, |id, m| modifiers.try_push((id, m)).is_ok()));
+        if let Some((id, action)) = found {
+            (out.action, out.rule) = (action, Some(id));
+        }
+        out
+    }
+
+    fn connection(&self, key: &FlowKey, now: Seconds) -> Option<(Connection, bool)> {
+        let (connection, reply, _) = self.flows.get(key, now)?;
+        Some((connection, reply))
+    }
+
+    fn fragment(&self, key: &FragmentKey, now: Seconds) -> Option<(u16, u16)> {
+        self.flows.fragments().get(key, now)
+    }
+}
