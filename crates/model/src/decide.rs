@@ -23,7 +23,8 @@ mod underlay;
 mod wire;
 
 use crate::{
-    Decision, DropReason, Effects, Lookup, NeighbourScope, Network, PacketView, Seconds, Verdict, Vif, VifId,
+    Decision, DropReason, Effects, Forward, Lookup, NeighbourScope, Network, PacketView, Seconds, Verdict,
+    Vif, VifId,
 };
 use packet::{Fragment, Headers, IcmpError, L4, ParseError, entropy, entropy_l2, proto};
 use std::net::IpAddr;
@@ -40,6 +41,21 @@ pub fn decide<T: Lookup>(tables: &T, packet: &PacketView<'_>, ingress: VifId, no
     };
     let effects = walk.effects.of(&verdict, ingress);
     Decision { verdict, effects }
+}
+
+/// The deliveries of a frame that the gateway sends to all members of a network.
+pub(crate) fn flood_from_gateway<T: Lookup>(
+    tables: &T,
+    network: &Network,
+    packet: &PacketView<'_>,
+) -> Vec<Forward> {
+    let (headers, end) = (packet.headers.clone(), packet.len as usize);
+    let frame = Frame { headers, end, origin: Origin::Gateway, network, tos: 0 };
+    let mut walk = Walk { tables, packet, ingress: VifId(0), now: 0, effects: Effects::default() };
+    match walk.flood(&frame, network, &frame.bridged(), None) {
+        Ok(Verdict::Flood(flood)) => flood.to,
+        _ => Vec::new(),
+    }
 }
 
 /// One packet's way through the tables.
@@ -100,6 +116,8 @@ enum Origin<'a> {
     Attached { wire: &'a Vif, vlan: Option<u16>, tagged: bool },
     /// Another host, by this VNI or label.
     Tunnel { remote: IpAddr, id: u32 },
+    /// The network's gateway.
+    Gateway,
 }
 
 impl Origin<'_> {
@@ -107,8 +125,14 @@ impl Origin<'_> {
     fn port(&self) -> Option<VifId> {
         match self {
             Self::Guest(vif) | Self::Attached { wire: vif, .. } => Some(vif.id),
-            Self::Tunnel { .. } => None,
+            Self::Tunnel { .. } | Self::Gateway => None,
         }
+    }
+
+    /// Whether it may go to tunnels of the network's bridge: what came from one or from the attached wire may not
+    /// (split horizon).
+    fn may_tunnel(&self) -> bool {
+        matches!(self, Self::Guest(_) | Self::Gateway)
     }
 
     fn is_guest(&self) -> bool {

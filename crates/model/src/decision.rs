@@ -43,6 +43,7 @@ pub struct Forward {
     /// Interface it leaves by.
     pub port: VifId,
     /// Bytes taken off the front of the frame: tunnel headers, and the Ethernet header where a new one is written.
+    /// What lies behind the packet as padding goes too ([`crate::rewrite::kept`]).
     pub strip: u16,
     /// New ECN field of the (inner) IP header (RFC 6040 decapsulation).
     pub ecn: Option<u8>,
@@ -58,6 +59,24 @@ pub struct Forward {
     pub pop_vlan: bool,
     /// Tunnel it goes through.
     pub encap: Option<Encap>,
+}
+
+impl Forward {
+    /// Out of this port as it is.
+    #[must_use]
+    pub const fn unchanged(port: VifId) -> Self {
+        Self {
+            port,
+            strip: 0,
+            ecn: None,
+            ttl_decrement: 0,
+            nat: Nat { src: None, dst: None },
+            ethernet: None,
+            push_vlan: None,
+            pop_vlan: false,
+            encap: None,
+        }
+    }
 }
 
 /// Address translation, one to one.

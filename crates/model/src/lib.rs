@@ -19,7 +19,9 @@ mod ids;
 mod lookup;
 mod network;
 mod nexthop;
+pub mod rewrite;
 mod rule;
+mod solicit;
 mod tables;
 mod view;
 mod vif;
@@ -45,6 +47,7 @@ pub use network::{
 pub use nexthop::{Nexthop, Tunnel};
 pub use packet::{IcmpError, TunnelKind};
 pub use rule::{Action, Meter, MeterConfig, Modifier, PortRange, Rule, RuleAction};
+pub use solicit::{Solicitation, solicit};
 pub use tables::Tables;
 pub use view::PacketView;
 pub use vif::{Vif, VifKind, WireAttributes};

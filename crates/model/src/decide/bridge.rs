@@ -45,7 +45,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         let exit = self.behind(network, entry.target)?;
         let back = match &exit {
             Exit::Guest(vif) | Exit::Attached { wire: vif, .. } => frame.origin.port() == Some(vif.id),
-            Exit::Tunnel(_) => !frame.origin.is_guest(),
+            Exit::Tunnel(_) => !frame.origin.may_tunnel(),
         };
         if back {
             return Err(DropReason::SamePort.into());
@@ -119,8 +119,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         Ok(Verdict::Flood(Flood { vrf: network.vrf, to }))
     }
 
-    /// The members of a network's bridge that a frame may go to: guests, the attached wire, and, only for what comes
-    /// from a guest, tunnels (split horizon).
+    /// The members of a network's bridge that a frame may go to: guests, the attached wire, tunnels.
     fn members(
         &self,
         frame: &Frame<'a>,
@@ -128,7 +127,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
     ) -> impl Iterator<Item = Exit<'a>> + use<'a, T> {
         let tables = self.tables;
         let from = frame.origin.port();
-        let tunnels: &[_] = if frame.origin.is_guest() { &network.flood } else { &[] };
+        let tunnels: &[_] = if frame.origin.may_tunnel() { &network.flood } else { &[] };
         let guests = network.members.iter().filter_map(move |id| tables.vif(*id)).map(Exit::Guest);
         let wire = network.wire.and_then(|attached| {
             Some(Exit::Attached { wire: tables.vif(attached.vif)?, vlan: attached.vlan })

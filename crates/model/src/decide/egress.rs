@@ -37,15 +37,10 @@ impl Frame<'_> {
     /// Its frame goes on as it is.
     pub(super) fn bridged(&self) -> Forward {
         Forward {
-            port: VifId(0),
             strip: self.headers.at,
             ecn: self.new_ecn(),
-            ttl_decrement: 0,
-            nat: Nat::default(),
-            ethernet: None,
-            push_vlan: None,
             pop_vlan: matches!(self.origin, Origin::Attached { tagged: true, .. }),
-            encap: None,
+            ..Forward::unchanged(VifId(0))
         }
     }
 

@@ -59,6 +59,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
             Origin::Attached { wire, vlan: None, .. } => Ok(Forward { port: wire.id, ..base }),
             Origin::Attached { .. } if base.push_vlan.is_some() => Err(DropReason::TooManyTags.into()),
             Origin::Attached { wire, vlan, .. } => self.onto(frame, base, wire, vlan),
+            Origin::Gateway => Err(DropReason::NotForUs.into()),
             Origin::Tunnel { remote, id } => {
                 self.through(frame, base, &Tunnel { kind: TunnelKind::Vxlan, remote, id, mac: None }, tos)
             }

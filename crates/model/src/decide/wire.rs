@@ -183,15 +183,6 @@ impl<'a, T: Lookup> Walk<'a, T> {
 
 /// The way back out of a wire, for an answer from `mac`.
 fn turned(vif: &Vif, l3_at: u16, eth: &Ethernet, mac: Mac) -> Forward {
-    Forward {
-        port: vif.id,
-        strip: l3_at,
-        ecn: None,
-        ttl_decrement: 0,
-        nat: Nat::default(),
-        ethernet: Some(EthernetRewrite { dst: eth.src, src: mac, ethertype: eth.ethertype }),
-        push_vlan: None,
-        pop_vlan: false,
-        encap: None,
-    }
+    let ethernet = EthernetRewrite { dst: eth.src, src: mac, ethertype: eth.ethertype };
+    Forward { strip: l3_at, ethernet: Some(ethernet), ..Forward::unchanged(vif.id) }
 }

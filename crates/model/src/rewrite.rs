@@ -1,0 +1,132 @@
+//! The reference rewrite: what leaves, byte for byte, by a [`Decision`]. It copies whole packets; executors that
+//! rewrite in place are tested against it.
+
+mod encap;
+mod reply;
+
+pub use encap::{encap_len, write_encap};
+pub use reply::build_reply;
+
+use crate::{Decision, Forward, Nat, PacketView, Verdict, VifId};
+use packet::{Headers, TunnelKind, build, edit, proto};
+use std::ops::Range;
+
+/// Everything that leaves because of a packet, all of which is in `packet.bytes`: copies of what came in, deliveries,
+/// an answer, and copies of the first delivery as it is before it is encapsulated. The packet has no unfinished
+/// checksum.
+#[must_use]
+pub fn emit(decision: &Decision, packet: &PacketView<'_>) -> Vec<(VifId, Vec<u8>)> {
+    let mut out = Vec::new();
+    for port in &decision.effects.mirror_in {
+        out.push((*port, packet.bytes.to_vec()));
+    }
+    let deliveries = match &decision.verdict {
+        Verdict::Forward(forward) => std::slice::from_ref(forward),
+        Verdict::Flood(flood) => &flood.to,
+        Verdict::Reply(reply) => {
+            let mut frame = vec![0; packet.bytes.len() + MAX_ANSWER];
+            if let Ok(len) = build_reply(reply, packet, &mut frame) {
+                frame.truncate(len);
+                out.push((reply.forward.port, frame));
+            }
+            &[]
+        }
+        Verdict::Hold { .. } | Verdict::Consumed | Verdict::Drop(_) => &[],
+    };
+    out.extend(deliveries.iter().filter_map(|forward| Some((forward.port, rewrite(forward, packet)?))));
+    let delivered = deliveries.first().map(|first| Forward { encap: None, ..first.clone() });
+    if let Some(frame) = delivered.and_then(|forward| rewrite(&forward, packet)) {
+        out.extend(decision.effects.mirror_out.iter().map(|port| (*port, frame.clone())));
+    }
+    out
+}
+
+/// What an answer may be longer than the packet it answers: an ICMP error's headers, and a tunnel's.
+const MAX_ANSWER: usize = 256;
+
+/// The bytes of a packet that are kept: from `strip` on, without the padding of links that it leaves. Where its Ethernet
+/// header goes, the IP packet is kept; where a tunnel goes, what it carried.
+#[must_use]
+pub fn kept(forward: &Forward, packet: &PacketView<'_>) -> Range<usize> {
+    let start = usize::from(forward.strip);
+    let all = packet.len as usize;
+    let end = match (start, is_network(forward)) {
+        (0, _) => all,
+        (_, true) => Headers::network(packet.bytes, start, all)
+            .map_or(all, |headers| headers.ip().map_or(all, |ip| start + ip.len as usize)),
+        (_, false) => {
+            packet::tunnel(packet.bytes, &packet.headers, all).ok().flatten().map_or(all, |t| t.inner_end)
+        }
+    };
+    start..end.max(start)
+}
+
+/// Whether what is kept begins with the IP header, not an Ethernet header.
+fn is_network(forward: &Forward) -> bool {
+    let mpls = |kind| matches!(kind, TunnelKind::MplsUdp | TunnelKind::MplsGre);
+    forward.ethernet.is_some() || forward.encap.is_some_and(|encap| mpls(encap.kind))
+}
+
+/// One delivery. `None` if the decision is not about this packet.
+#[must_use]
+pub fn rewrite(forward: &Forward, packet: &PacketView<'_>) -> Option<Vec<u8>> {
+    let mut body = packet.bytes.get(kept(forward, packet))?.to_vec();
+    let parse = if is_network(forward) { Headers::network } else { Headers::ethernet };
+    let mut headers = parse(&body, 0, body.len()).ok()?;
+    if let (Some(ecn), Some(ip)) = (forward.ecn, headers.ip()) {
+        let tos = ip.tos & !packet::ecn::ECN_MASK | ecn;
+        edit::set_tos(&mut body, &mut headers, tos).ok()?;
+    }
+    for _ in 0..forward.ttl_decrement {
+        edit::decrement_ttl(&mut body, &mut headers).ok()?;
+    }
+    translate(&mut body, &mut headers, &forward.nat)?;
+    let mut frame = Vec::with_capacity(body.len() + MAX_ANSWER);
+    if let Some(ethernet) = &forward.ethernet {
+        frame.resize(proto::ETHERNET_LEN, 0);
+        build::ethernet(&mut frame, ethernet.dst, ethernet.src, ethernet.ethertype).ok()?;
+    }
+    frame.append(&mut body);
+    if forward.pop_vlan {
+        frame.drain(TAG_AT..TAG_AT + proto::VLAN_LEN);
+    }
+    if let Some(vlan) = forward.push_vlan {
+        frame.splice(TAG_AT..TAG_AT, tag(vlan));
+    }
+    let Some(encap) = &forward.encap else { return Some(frame) };
+    let len = frame.len();
+    frame.splice(0..0, std::iter::repeat_n(0, encap_len(encap)));
+    write_encap(&mut frame, encap, len).ok()?;
+    Some(frame)
+}
+
+/// Offset of the outermost tag in a frame: behind the addresses.
+const TAG_AT: usize = 12;
+
+fn tag(vlan: u16) -> [u8; proto::VLAN_LEN] {
+    let ([a, b], [c, d]) = (proto::ETHERTYPE_VLAN.to_be_bytes(), vlan.to_be_bytes());
+    [a, b, c, d]
+}
+
+/// Translates addresses, also in the packet that an ICMP error quotes, which went the other way (RFC 5508, 4.2).
+fn translate(body: &mut [u8], headers: &mut Headers, nat: &Nat) -> Option<()> {
+    let Some(ip) = headers.ip().copied() else { return Some(()) };
+    let quoted = headers.quoted(body, body.len()).ok().flatten();
+    if let Some(mut quoted) = quoted
+        && let Some(refused) = quoted.ip().copied()
+    {
+        if let Some(dst) = nat.dst.filter(|_| refused.src == ip.dst) {
+            edit::set_quoted_source(body, headers, &mut quoted, dst, false).ok()?;
+        }
+        if let Some(src) = nat.src.filter(|_| refused.dst == ip.src) {
+            edit::set_quoted_destination(body, headers, &mut quoted, src, false).ok()?;
+        }
+    }
+    if let Some(src) = nat.src {
+        edit::set_source(body, headers, src, false).ok()?;
+    }
+    if let Some(dst) = nat.dst {
+        edit::set_destination(body, headers, dst, false).ok()?;
+    }
+    Some(())
+}

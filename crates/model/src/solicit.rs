@@ -1,0 +1,56 @@
+//! Questions for a neighbour that packets wait for.
+
+use crate::{Forward, GATEWAY_MAC, Lookup, NeighbourScope, PacketView, decide};
+use arrayvec::ArrayVec;
+use packet::{Mac, WriteError, neighbour};
+use std::net::IpAddr;
+
+/// Length of the longest: Ethernet, IPv6, and the solicitation with its option.
+const MAX_LEN: usize = 86;
+
+/// An ARP request or neighbour solicitation, and where it is sent.
+#[derive(Clone, Debug)]
+pub struct Solicitation {
+    /// The frame.
+    pub frame: ArrayVec<u8, MAX_LEN>,
+    /// Each delivery of it.
+    pub to: Vec<Forward>,
+}
+
+/// The question for a neighbour: out of its wire, or from the gateway to all members of its network. `None` where nobody
+/// can ask (no address of that family) or be asked.
+#[must_use]
+pub fn solicit<T: Lookup>(tables: &T, scope: NeighbourScope, target: IpAddr) -> Option<Solicitation> {
+    match scope {
+        NeighbourScope::Wire(id) => {
+            let vif = tables.vif(id)?;
+            let subnets = || {
+                let addresses = &vif.wire.as_ref().map_or(&[][..], |wire| &wire.addresses);
+                addresses.iter().filter(|subnet| subnet.addr().is_ipv4() == target.is_ipv4())
+            };
+            let sender = subnets().find(|subnet| subnet.contains(&target)).or_else(|| subnets().next())?;
+            let frame = question(vif.mac?, sender.addr(), target)?;
+            Some(Solicitation { frame, to: vec![Forward::unchanged(id)] })
+        }
+        NeighbourScope::Network(vrf) => {
+            let network = tables.network(vrf)?;
+            let frame = question(GATEWAY_MAC, network.gateway_for(target)?, target)?;
+            let view = PacketView::parse(&frame, frame.len() as u32, None).ok()?;
+            let to = decide::flood_from_gateway(tables, network, &view);
+            (!to.is_empty()).then_some(Solicitation { frame, to })
+        }
+    }
+}
+
+fn question(mac: Mac, sender: IpAddr, target: IpAddr) -> Option<ArrayVec<u8, MAX_LEN>> {
+    let mut frame = ArrayVec::from([0; MAX_LEN]);
+    let len = match (sender, target) {
+        (IpAddr::V4(sender), IpAddr::V4(target)) => neighbour::arp_request(&mut frame, mac, sender, target),
+        (IpAddr::V6(sender), IpAddr::V6(target)) => {
+            neighbour::neighbour_solicitation(&mut frame, mac, sender, target)
+        }
+        _ => Err(WriteError::Mismatch),
+    };
+    frame.truncate(len.ok()?);
+    Some(frame)
+}
