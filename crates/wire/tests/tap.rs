@@ -1,5 +1,7 @@
 //! Taps, in the namespace they were made in and moved to another.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+
 mod common;
 
 use common::{

@@ -1,5 +1,7 @@
 //! AF_XDP on veth pairs, with the kernel's own TCP at the far ends and the host's at the near one.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+
 mod common;
 
 use common::{
@@ -243,4 +245,26 @@ fn exchange(here: &mut Opened, net: &Net) {
         let _ = send(&*there.tx[0], &frame(b"hello"), Offload::default());
         came(&mut here.rx)
     });
+}
+
+#[test]
+fn a_device_that_is_ours_alone_takes_frames_for_all_addresses() {
+    isolate();
+    let _net = veth_for_xdp("wa", &[]);
+    let promiscuity = || output("ip -d link show wa").contains("promiscuity 1");
+    let port = open_xdp(&config("wa", &["10.0.0.9"], false)).unwrap();
+    assert!(!promiscuity());
+    drop(port);
+    let _port = eventually_open("wa");
+    assert!(promiscuity());
+}
+
+/// Opens a port once the last one is gone.
+fn eventually_open(device: &str) -> Opened {
+    let mut opened = None;
+    eventually("the last port is gone", || {
+        opened = open_xdp(&config(device, &[], true)).ok();
+        opened.is_some()
+    });
+    opened.unwrap()
 }

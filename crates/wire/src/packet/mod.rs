@@ -1,7 +1,7 @@
 //! Packet sockets: any network device, one or two copies by the kernel, offloads passed on unfinished.
 
 mod rx;
-mod socket;
+pub(crate) mod socket;
 mod tx;
 
 use crate::device::{Device, Link};
@@ -84,7 +84,8 @@ fn follow(
 ) -> impl FnMut(Option<Link>) + Send + 'static {
     move |link| {
         if let Some(link) = link.filter(|link| link.index != index) {
-            match socket::open(link.index, queues.len() as u16).and_then(|sockets| replace(&queues, sockets))
+            match socket::open(link.index, queues.len() as u16)
+                .and_then(|sockets| replace(&queues, sockets, &state))
             {
                 Ok(()) => {
                     tracing::info!(device = name, "device is back");
@@ -97,9 +98,12 @@ fn follow(
     }
 }
 
-fn replace(queues: &[Queue], sockets: Vec<OwnedFd>) -> io::Result<()> {
+/// Hands new sockets to the queues.
+fn replace(queues: &[Queue], sockets: Vec<OwnedFd>, state: &State) -> io::Result<()> {
     for (queue, socket) in queues.iter().zip(sockets) {
-        queue.events.forget(queue.socket.get().as_fd());
+        let gone = queue.socket.get();
+        state.lost.add(socket::take_drops(gone.as_fd()));
+        queue.events.forget(gone.as_fd());
         queue.events.watch(socket.as_fd())?;
         queue.socket.replace(Arc::new(socket));
     }

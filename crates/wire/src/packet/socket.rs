@@ -46,13 +46,7 @@ fn open_one(index: i32, shared: bool) -> io::Result<OwnedFd> {
     {
         set(fd, libc::SOL_SOCKET, forced, &BUFFER).or_else(|_| set(fd, libc::SOL_SOCKET, polite, &BUFFER))?;
     }
-    let promiscuous = libc::packet_mreq {
-        mr_ifindex: index,
-        mr_type: libc::PACKET_MR_PROMISC as u16,
-        mr_alen: 0,
-        mr_address: [0; 8],
-    };
-    set(fd, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &promiscuous)?;
+    receive_all(fd, index)?;
     // SAFETY: zeros are a valid sockaddr_ll.
     let mut address: libc::sockaddr_ll = unsafe { zeroed() };
     address.sll_family = libc::AF_PACKET as u16;
@@ -60,6 +54,24 @@ fn open_one(index: i32, shared: bool) -> io::Result<OwnedFd> {
     address.sll_ifindex = index;
     sys::bind(fd, &address)?;
     Ok(socket)
+}
+
+/// A packet socket that receives nothing, but has the device take in frames for all addresses.
+pub(crate) fn open_promiscuous(index: i32) -> io::Result<OwnedFd> {
+    let socket = sys::socket(libc::AF_PACKET, libc::SOCK_RAW, 0)?;
+    receive_all(socket.as_fd(), index)?;
+    Ok(socket)
+}
+
+/// Has the device take in frames for all addresses while the socket is open.
+fn receive_all(socket: BorrowedFd<'_>, index: i32) -> io::Result<()> {
+    let promiscuous = libc::packet_mreq {
+        mr_ifindex: index,
+        mr_type: libc::PACKET_MR_PROMISC as u16,
+        mr_alen: 0,
+        mr_address: [0; 8],
+    };
+    set(socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &promiscuous)
 }
 
 /// Makes the socket one of those among which frames are spread: a new set, or that of `first`.

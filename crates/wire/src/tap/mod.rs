@@ -104,12 +104,17 @@ impl Shared {
         })
     }
 
-    /// Creates the device with all queues, in this thread's network namespace.
+    /// Creates the device with all queues, in this thread's network namespace, where it is not there.
     fn attach(&self) -> io::Result<()> {
-        for (i, queue) in self.queues.iter().enumerate() {
-            attach::attach(queue.tap.as_fd(), &self.config.device, i == 0)?;
+        let missing = |queue: &&Queue| attach::name(queue.tap.as_fd()).is_err();
+        let mut new = self.queues.iter().all(|queue| missing(&queue));
+        for queue in self.queues.iter().filter(missing) {
+            attach::attach(queue.tap.as_fd(), &self.config.device, new)?;
+            if new {
+                self.device.configure(self.config.mtu, self.config.mac)?;
+            }
+            new = false;
         }
-        self.device.configure(self.config.mtu, self.config.mac)?;
         for queue in &self.queues {
             queue.events.forget(queue.tap.as_fd());
             queue.events.watch(queue.tap.as_fd())?;
@@ -141,8 +146,7 @@ impl Shared {
                 return;
             }
             let _ = rustix::io::read(&self.gone, &mut [0; 8]);
-            if attach::name(self.queues[0].tap.as_fd()).is_ok() {
-                missing = false;
+            if self.state.up() {
                 continue;
             }
             match self.attach() {

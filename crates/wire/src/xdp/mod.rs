@@ -13,6 +13,7 @@ use crate::ethtool::{self, Channels};
 use crate::events::Events;
 use crate::lease::Lease;
 use crate::netlink;
+use crate::packet::socket::open_promiscuous;
 use crate::state::{Mailbox, State};
 use crate::watch::Watch;
 use bpf::{LoadError, Mode};
@@ -57,10 +58,12 @@ impl Queue {
     }
 }
 
-/// The program on the device.
+/// What the device has of us, beside sockets.
 struct Attachment {
     map: OwnedFd,
     link: bpf::Link,
+    /// Where everything is ours, frames for all addresses are.
+    _promiscuous: Option<OwnedFd>,
 }
 
 struct Xdp {
@@ -162,7 +165,9 @@ impl Opening {
                 .context(name, "fill the XSKMAP")?;
             rings.push(pair);
         }
-        Ok((Attachment { map, link: attached }, rings))
+        let promiscuous = self.port.all.then(|| open_promiscuous(link.index)).transpose();
+        let _promiscuous = promiscuous.context(name, "receive frames for all addresses")?;
+        Ok((Attachment { map, link: attached, _promiscuous }, rings))
     }
 
     fn load(&self, map: &OwnedFd, link: &Link) -> Result<OwnedFd, Error> {
