@@ -14,6 +14,7 @@ mod decide;
 mod decision;
 mod drop;
 mod executor;
+mod explain;
 mod flow;
 mod ids;
 mod lookup;
@@ -37,6 +38,7 @@ pub use executor::{
     ApplyError, CaptureFilter, Captured, Counters, DroppedPacket, Executor, Explanation, FlowInfo,
     LearnedMac, NeighbourInfo, StageCycles, Step, VifCounters, WorkerCounters,
 };
+pub use explain::{Traced, explain};
 pub use flow::{Connection, Endpoint, FlowChange, FlowKey, FlowState, FragmentKey, Seconds};
 pub use ids::{MeterId, NexthopId, RuleId, VifId, Vrf};
 pub use lookup::{Lookup, RuleMatch, RuleQuery};
