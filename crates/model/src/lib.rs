@@ -24,6 +24,7 @@ pub mod rewrite;
 mod rule;
 mod solicit;
 mod tables;
+pub mod text;
 mod view;
 mod vif;
 

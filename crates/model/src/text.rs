@@ -1,0 +1,47 @@
+//! Packets as text, for conformance vectors and for people:
+//!
+//! ```text
+//! eth 02:00:00:00:00:01 > 02:00:00:00:00:02 / ip4 10.1.1.1 > 10.1.1.2 ttl 64 / udp 1000 > 53 / payload 20
+//! ```
+//!
+//! Layers are separated by ` / `; lengths, checksums and the next layer's number follow from the layers. Words in
+//! brackets may be left out.
+//!
+//! | layer | |
+//! |---|---|
+//! | `eth SRC > DST [vlan ID]... [type N]` | Ethernet, with tags |
+//! | `arp request SENDER at MAC for TARGET` | ARP, also `arp reply SENDER at MAC to TARGET at MAC` |
+//! | `ip4 SRC > DST [ttl N] [tos N] [id N] [df] [frag OFFSET] [more] [proto N] [len N] [badsum]` | |
+//! | `ip6 SRC > DST [ttl N] [tos N] [flow N] [id N] [frag OFFSET] [more] [proto N] [len N]` | `id`: with a fragment header |
+//! | `udp SRC > DST [len N] [nosum]` | |
+//! | `tcp SRC > DST [FLAGS] [seq N] [ack N] [win N]` | flags: letters of `FSRPAUEC` |
+//! | `sctp SRC > DST` | |
+//! | `icmp echo ID SEQ`, `icmp reply ID SEQ`, `icmp TYPE CODE [REST]` | `icmp6` likewise |
+//! | `ns TARGET [at MAC]`, `na TARGET [at MAC] [FLAGS]` | flags: letters of `rso` |
+//! | `gre`, `mpls LABEL [ttl N] [tc N] [more]`, `vxlan VNI` | tunnels |
+//! | `payload N` | bytes 0, 1, 2... |
+//! | `hex BYTES` | |
+//! | `pad N`, `cut N` | at the end: zeros behind the frame; its first bytes alone |
+
+mod encode;
+mod show;
+
+pub use show::show;
+
+/// What is wrong with a packet's text.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("in '{layer}': {what}")]
+pub struct TextError {
+    /// The layer.
+    pub layer: String,
+    /// What is wrong.
+    pub what: String,
+}
+
+/// The frame that a text describes.
+///
+/// # Errors
+/// [`TextError`].
+pub fn parse(text: &str) -> Result<Vec<u8>, TextError> {
+    encode::frame(text)
+}

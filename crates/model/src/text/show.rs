@@ -1,0 +1,267 @@
+//! Bytes to text.
+
+use super::encode::{ND_FLAGS, TCP_FLAGS};
+use packet::{Mac, proto};
+use std::fmt::Write;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+/// The text that describes a frame: it always parses to that frame again.
+#[must_use]
+pub fn show(frame: &[u8]) -> String {
+    let mut layers = Vec::new();
+    ethernet(frame, &mut layers);
+    let text = layers.join(" / ");
+    if super::parse(&text).is_ok_and(|bytes| bytes == frame) {
+        return text;
+    }
+    // Padding, or what the layers can't tell.
+    for pad in 1..64.min(frame.len()) {
+        if frame[frame.len() - pad] != 0 {
+            break;
+        }
+        let text = format!("{text} / pad {pad}");
+        if super::parse(&text).is_ok_and(|bytes| bytes == frame) {
+            return text;
+        }
+    }
+    hex(frame)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::from("hex "), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+fn raw(bytes: &[u8], layers: &mut Vec<String>) {
+    if bytes.is_empty() {
+        return;
+    }
+    let pattern = bytes.iter().enumerate().all(|(at, byte)| *byte == at as u8);
+    layers.push(if pattern { format!("payload {}", bytes.len()) } else { hex(bytes) });
+}
+
+fn be16(bytes: &[u8], at: usize) -> u16 {
+    bytes.get(at..at + 2).map_or(0, |b| u16::from_be_bytes([b[0], b[1]]))
+}
+
+fn be32(bytes: &[u8], at: usize) -> u32 {
+    u32::from(be16(bytes, at)) << 16 | u32::from(be16(bytes, at + 2))
+}
+
+fn mac(bytes: &[u8], at: usize) -> Mac {
+    Mac(bytes.get(at..at + 6).and_then(|b| b.try_into().ok()).unwrap_or_default())
+}
+
+fn v4(bytes: &[u8], at: usize) -> Ipv4Addr {
+    Ipv4Addr::from_bits(be32(bytes, at))
+}
+
+fn v6(bytes: &[u8], at: usize) -> Ipv6Addr {
+    let octets: [u8; 16] = bytes.get(at..at + 16).and_then(|b| b.try_into().ok()).unwrap_or_default();
+    octets.into()
+}
+
+/// Appends ` name value` unless the value is the default.
+fn option(text: &mut String, name: &str, value: u32, default: u32) {
+    if value != default {
+        let _ = write!(text, " {name} {value}");
+    }
+}
+
+fn ethernet(bytes: &[u8], layers: &mut Vec<String>) {
+    if bytes.len() < proto::ETHERNET_LEN {
+        return raw(bytes, layers);
+    }
+    let mut text = format!("eth {} > {}", mac(bytes, 6), mac(bytes, 0));
+    let mut at = 12;
+    while be16(bytes, at) == proto::ETHERTYPE_VLAN && bytes.len() >= at + 6 {
+        let _ = write!(text, " vlan {}", be16(bytes, at + 2));
+        at += proto::VLAN_LEN;
+    }
+    let (ethertype, inside) = (be16(bytes, at), &bytes[at + 2..]);
+    let known = [proto::ETHERTYPE_IPV4, proto::ETHERTYPE_IPV6, proto::ETHERTYPE_ARP, 0x88b5];
+    if !known.contains(&ethertype) {
+        let _ = write!(text, " type {ethertype:#06x}");
+    }
+    layers.push(text);
+    match ethertype {
+        proto::ETHERTYPE_IPV4 | proto::ETHERTYPE_IPV6 => network(inside, layers),
+        proto::ETHERTYPE_ARP if inside.len() >= proto::ARP_LEN => arp(inside, layers),
+        _ => raw(inside, layers),
+    }
+}
+
+fn arp(bytes: &[u8], layers: &mut Vec<String>) {
+    let (sender, sender_mac, target) = (v4(bytes, 14), mac(bytes, 8), v4(bytes, 24));
+    let mut text = if be16(bytes, 6) == 1 {
+        format!("arp request {sender} at {sender_mac} for {target}")
+    } else {
+        format!("arp reply {sender} at {sender_mac} to {target}")
+    };
+    if !mac(bytes, 18).is_zero() {
+        let _ = write!(text, " at {}", mac(bytes, 18));
+    }
+    layers.push(text);
+}
+
+fn network(bytes: &[u8], layers: &mut Vec<String>) {
+    match bytes.first().map(|byte| byte >> 4) {
+        Some(4) if bytes.len() >= proto::IPV4_LEN => ip4(bytes, layers),
+        Some(6) if bytes.len() >= proto::IPV6_LEN => ip6(bytes, layers),
+        _ => raw(bytes, layers),
+    }
+}
+
+fn ip4(bytes: &[u8], layers: &mut Vec<String>) {
+    let mut text = format!("ip4 {} > {}", v4(bytes, 12), v4(bytes, 16));
+    option(&mut text, "ttl", bytes[8].into(), 64);
+    option(&mut text, "tos", bytes[1].into(), 0);
+    option(&mut text, "id", be16(bytes, 4).into(), 0);
+    let fragment = be16(bytes, 6);
+    if fragment & 0x4000 != 0 {
+        text.push_str(" df");
+    }
+    let offset = u32::from(fragment & 0x1fff) * 8;
+    option(&mut text, "frag", offset, 0);
+    if fragment & 0x2000 != 0 {
+        text.push_str(" more");
+    }
+    let len = usize::from(be16(bytes, 2)).clamp(proto::IPV4_LEN, bytes.len());
+    transport(bytes[9], offset == 0, &bytes[proto::IPV4_LEN..len], text, layers);
+}
+
+fn ip6(bytes: &[u8], layers: &mut Vec<String>) {
+    let mut text = format!("ip6 {} > {}", v6(bytes, 8), v6(bytes, 24));
+    option(&mut text, "ttl", bytes[7].into(), 64);
+    option(&mut text, "tos", be32(bytes, 0) >> 20 & 0xff, 0);
+    option(&mut text, "flow", be32(bytes, 0) & 0xf_ffff, 0);
+    let len = (usize::from(be16(bytes, 4)) + proto::IPV6_LEN).min(bytes.len());
+    let inside = &bytes[proto::IPV6_LEN..len];
+    if bytes[6] == proto::FRAGMENT && inside.len() >= 8 {
+        let _ = write!(text, " id {}", be32(inside, 4));
+        let offset = u32::from(be16(inside, 2) & !7);
+        option(&mut text, "frag", offset, 0);
+        if inside[3] & 1 != 0 {
+            text.push_str(" more");
+        }
+        return transport(inside[0], offset == 0, &inside[8..], text, layers);
+    }
+    transport(bytes[6], true, inside, text, layers);
+}
+
+/// Completes the IP layer's text with the protocol, and goes on inside.
+fn transport(protocol: u8, first: bool, inside: &[u8], mut text: String, layers: &mut Vec<String>) {
+    let min = match protocol {
+        proto::UDP | proto::ICMP | proto::ICMPV6 => proto::UDP_LEN,
+        proto::TCP => proto::TCP_LEN,
+        proto::SCTP => proto::SCTP_LEN,
+        proto::GRE => proto::GRE_LEN,
+        _ => usize::MAX,
+    };
+    if !first || inside.len() < min {
+        option(&mut text, "proto", protocol.into(), 253);
+        layers.push(text);
+        return raw(inside, layers);
+    }
+    layers.push(text);
+    match protocol {
+        proto::UDP => udp(inside, layers),
+        proto::TCP => tcp(inside, layers),
+        proto::SCTP => {
+            layers.push(format!("sctp {} > {}", be16(inside, 0), be16(inside, 2)));
+            raw(&inside[proto::SCTP_LEN..], layers);
+        }
+        proto::GRE => {
+            layers.push("gre".into());
+            mpls(&inside[proto::GRE_LEN..], layers);
+        }
+        _ => icmp(inside, protocol == proto::ICMPV6, layers),
+    }
+}
+
+fn udp(bytes: &[u8], layers: &mut Vec<String>) {
+    let (dst, len) = (be16(bytes, 2), be16(bytes, 4));
+    let mut text = format!("udp {} > {dst}", be16(bytes, 0));
+    option(&mut text, "len", len.into(), bytes.len() as u32);
+    if be16(bytes, 6) == 0 {
+        text.push_str(" nosum");
+    }
+    layers.push(text);
+    let inside = &bytes[proto::UDP_LEN..];
+    match dst {
+        proto::PORT_MPLS => mpls(inside, layers),
+        proto::PORT_VXLAN if inside.len() >= proto::VXLAN_LEN => {
+            layers.push(format!("vxlan {}", be32(inside, 4) >> 8));
+            ethernet(&inside[proto::VXLAN_LEN..], layers);
+        }
+        _ => raw(inside, layers),
+    }
+}
+
+fn mpls(bytes: &[u8], layers: &mut Vec<String>) {
+    if bytes.len() < proto::MPLS_LEN {
+        return raw(bytes, layers);
+    }
+    let entry = be32(bytes, 0);
+    let mut text = format!("mpls {}", entry >> 12);
+    option(&mut text, "ttl", entry & 0xff, 64);
+    option(&mut text, "tc", entry >> 9 & 7, 0);
+    let bottom = entry & 0x100 != 0;
+    if !bottom {
+        text.push_str(" more");
+    }
+    layers.push(text);
+    if bottom { network(&bytes[4..], layers) } else { mpls(&bytes[4..], layers) }
+}
+
+fn tcp(bytes: &[u8], layers: &mut Vec<String>) {
+    let mut text = format!("tcp {} > {}", be16(bytes, 0), be16(bytes, 2));
+    let flags: String =
+        TCP_FLAGS.chars().enumerate().filter(|(bit, _)| bytes[13] >> bit & 1 != 0).map(|(_, c)| c).collect();
+    if !flags.is_empty() {
+        let _ = write!(text, " {flags}");
+    }
+    option(&mut text, "seq", be32(bytes, 4), 0);
+    option(&mut text, "ack", be32(bytes, 8), 0);
+    option(&mut text, "win", be16(bytes, 14).into(), 0);
+    layers.push(text);
+    raw(&bytes[proto::TCP_LEN..], layers);
+}
+
+fn icmp(bytes: &[u8], is_v6: bool, layers: &mut Vec<String>) {
+    let name = if is_v6 { "icmp6" } else { "icmp" };
+    let (kind, code, rest) = (bytes[0], bytes[1], be32(bytes, 4));
+    let inside = &bytes[proto::ICMP_LEN..];
+    let echo = |word| format!("{name} {word} {} {}", rest >> 16, rest & 0xffff);
+    match (is_v6, kind) {
+        (true, proto::ND_SOLICITATION | proto::ND_ADVERTISEMENT) if inside.len() >= 16 => {
+            return nd(kind == proto::ND_SOLICITATION, bytes, layers);
+        }
+        (false, 8) | (true, 128) => layers.push(echo("echo")),
+        (false, 0) | (true, 129) => layers.push(echo("reply")),
+        _ => {
+            let mut text = format!("{name} {kind} {code}");
+            if rest != 0 {
+                let _ = write!(text, " {rest}");
+            }
+            layers.push(text);
+            return network(inside, layers);
+        }
+    }
+    raw(inside, layers);
+}
+
+fn nd(solicitation: bool, bytes: &[u8], layers: &mut Vec<String>) {
+    let mut text = format!("{} {}", if solicitation { "ns" } else { "na" }, v6(bytes, 8));
+    if bytes.len() > 24 {
+        let _ = write!(text, " at {}", mac(bytes, 26));
+    }
+    let flags: String =
+        ND_FLAGS.iter().filter(|(_, bit)| bytes[4] & bit != 0).map(|(letter, _)| letter).collect();
+    if !flags.is_empty() {
+        let _ = write!(text, " {flags}");
+    }
+    layers.push(text);
+}
