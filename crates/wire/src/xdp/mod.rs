@@ -28,6 +28,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tx::{Sender, XdpTx};
 
 /// An AF_XDP port. It has as many queue pairs as the device.
+///
+/// Packets longer than a frame (an MTU above 3818 bytes) take kernel 6.6, and an MTU that is set before the
+/// port is opened.
 #[derive(Clone, Debug)]
 pub struct XdpPort {
     /// Name of a network device in the calling thread's network namespace.
@@ -126,15 +129,16 @@ fn check_peer(device: &Device) -> Result<(), Error> {
         return Ok(());
     }
     let peer = netlink::linked(device).context(device.name(), "find the other end of the pair")?;
-    match peer.filter(|peer| ethtool::finishes_checksums(peer).unwrap_or(false)) {
-        Some(peer) => {
+    match peer {
+        Some(peer) if ethtool::finishes_checksums(&peer).unwrap_or(false) => {
             Err(Error::PeerChecksums { device: device.name().to_owned(), peer: peer.name().to_owned() })
         }
+        Some(_) => Ok(()),
         None => {
             tracing::warn!(
                 device = device.name(),
-                "AF_XDP on a veth: its peer must not leave checksums and VLAN tags to the device: \
-                 run `ethtool -K PEER tx off txvlan off` there"
+                "AF_XDP on a veth whose peer is in another namespace: it must not leave checksums and VLAN tags \
+                 to the device: run `ethtool -K PEER tx off txvlan off` there"
             );
             Ok(())
         }

@@ -66,6 +66,8 @@ impl RxQueue for XdpRx {
     fn poll(&mut self, burst: &mut Burst, byte_budget: usize) -> usize {
         if let Some(rings) = self.queues[self.index].rx.take() {
             self.rings = rings;
+            // Frames of memory that went with the old ones.
+            self.held.clear();
         }
         let available = self.rings.rx.available();
         let (mut taken, mut bytes) = (0, 0);
