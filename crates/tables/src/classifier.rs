@@ -208,3 +208,6 @@ impl Classifier {
         Arc::make_mut(&mut self.chunks)[usize::from(gone)] = None;
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -26,7 +26,10 @@ use zeroed::Zeroed;
 /// Slots of a bucket.
 const WAYS: usize = 8;
 /// Entries that are looked at for one to evict, besides those of the two buckets.
-const CANDIDATES: usize = 64;
+const CANDIDATES: u32 = 64;
+/// They lie this far apart (modulo the shard, so that each comes up in turn): neighbours were often made together and
+/// are alike.
+const STRIDE: u32 = 0x9e37_79b1;
 /// Entries a shard has at least, so that small tables have fewer shards.
 const MIN_SHARD: usize = 1024;
 const MAX_SHARDS: usize = 64;
@@ -207,6 +210,11 @@ impl Flows {
         self.entry(flow.index).is(flow.seq)
     }
 
+    /// Notes what a packet did to a connection found before ([`Connection::after`]). Returns false where it is gone.
+    pub fn update(&self, flow: FlowRef, connection: &Connection, now: Seconds) -> bool {
+        self.entry(flow.index).update(connection, flow.seq, now)
+    }
+
     /// Counts packets of a connection and notes the time. Returns false, and counts nothing, where it is gone.
     pub fn touch(&self, flow: FlowRef, reply: bool, packets: u64, bytes: u64, now: Seconds) -> bool {
         let alive = self.alive(flow);
@@ -233,14 +241,13 @@ impl Flows {
                 let new = New { connection: *connection, rule: *rule, charged: guest, hash, now };
                 self.create(&new).map(Some)
             }
-            FlowChange::Update { connection, .. } => Ok(self.update(connection, now)),
+            FlowChange::Update { connection, .. } => {
+                let key = &connection.original;
+                let found = self.find(self.hash(key), key);
+                let flow = found.map(|(read, _, index)| FlowRef { index, seq: read.seq });
+                Ok(flow.filter(|flow| self.update(*flow, connection, now)))
+            }
         }
-    }
-
-    fn update(&self, connection: &Connection, now: Seconds) -> Option<FlowRef> {
-        let (read, _, index) = self.find(self.hash(&connection.original), &connection.original)?;
-        let flow = FlowRef { index, seq: read.seq };
-        self.entry(index).update(connection, read.seq, now).then_some(flow)
     }
 
     fn create(&self, new: &New) -> Result<FlowRef, DropReason> {
@@ -275,10 +282,11 @@ impl Flows {
         let first = (at * self.per_shard) as u32;
         if shard.free == NONE && shard.used as usize == self.per_shard {
             let hand = shard.hand;
-            shard.hand = (hand + CANDIDATES as u32) % shard.used;
-            let around = (0..CANDIDATES as u32).map(|i| first + (hand + i) % self.per_shard as u32);
+            shard.hand = hand.wrapping_add(CANDIDATES);
+            let mask = self.per_shard as u32 - 1;
+            let spread = (0..CANDIDATES).map(|i| first + (hand.wrapping_add(i).wrapping_mul(STRIDE) & mask));
             let own = buckets.into_iter().flatten().filter_map(entry_of);
-            self.evict(shard, own.chain(around), new.now)?;
+            self.evict(shard, own.chain(spread), new.now)?;
         }
         let index = if shard.free == NONE {
             shard.used += 1;
@@ -431,3 +439,6 @@ fn free_slot(buckets: [&[AtomicU64; WAYS]; 2]) -> Option<&AtomicU64> {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

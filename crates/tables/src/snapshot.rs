@@ -5,8 +5,9 @@ use crate::config::Config;
 use crate::flow::Flows;
 use crate::learned::Learned;
 use model::{
-    BridgeEntry, Connection, FlowKey, FragmentKey, Host, Lookup, MeterConfig, MeterId, NeighbourScope,
-    Network, Nexthop, NexthopId, RouteEntry, Rule, RuleMatch, RuleQuery, Seconds, Vif, VifId, Vrf,
+    Action, BridgeEntry, Connection, FlowKey, FragmentKey, Host, Lookup, MeterConfig, MeterId,
+    NeighbourScope, Network, Nexthop, NexthopId, RouteEntry, Rule, RuleMatch, RuleQuery, Seconds, Vif, VifId,
+    Vrf,
 };
 use packet::Mac;
 use std::cell::RefCell;
@@ -188,7 +189,8 @@ impl Lookup for View<'_> {
     fn rules(&self, vrf: Vrf, query: &RuleQuery) -> RuleMatch {
         self.depend(Cell::rules(vrf));
         let tables = self.snapshot.config.vrfs.get(&vrf);
-        let default = tables.and_then(|t| t.network.as_ref()).map(|n| n.default_action).unwrap_or_default();
+        let network = tables.and_then(|t| t.network.as_ref());
+        let default = network.map_or(Action::Drop, |n| n.default_action);
         let mut out = RuleMatch { action: default, rule: None, modifiers: Default::default() };
         let modifiers = &mut out.modifiers;
         let found = tables.and_then(|t| t.rules.classify(query, |id, m| modifiers.try_push((id, m)).is_ok()));

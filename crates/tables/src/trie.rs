@@ -306,3 +306,6 @@ impl<K: Bits, V: Clone> Trie<K, V> {
         value
     }
 }
+
+#[cfg(test)]
+mod tests;

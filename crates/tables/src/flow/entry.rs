@@ -94,14 +94,21 @@ pub(super) struct New {
     pub now: Seconds,
 }
 
-fn pack_state(connection: &Connection, seq: u64) -> u64 {
-    let state = match connection.state {
+const fn rank(state: FlowState) -> u8 {
+    match state {
         FlowState::New => 0,
         FlowState::Established => 1,
         FlowState::Closing => 2,
         FlowState::Closed => 3,
-    };
-    seq << 32 | u64::from(connection.seen) << 8 | state
+    }
+}
+
+const fn later(a: FlowState, b: FlowState) -> FlowState {
+    if rank(a) >= rank(b) { a } else { b }
+}
+
+fn pack_state(state: FlowState, seen: u8, seq: u64) -> u64 {
+    seq << 32 | u64::from(seen) << 8 | u64::from(rank(state))
 }
 
 fn unpack_state(word: u64) -> (FlowState, u8) {
@@ -156,7 +163,7 @@ impl Entry<'_> {
         self.set(CHARGE, has_rule | new.charged.map_or(0, |vif| u64::from(vif.0) + 1));
         self.set(HASH, new.hash);
         let seq = seq & !WRITING;
-        self.set(STATE, pack_state(&new.connection, seq));
+        self.set(STATE, pack_state(new.connection.state, new.connection.seen, seq));
         self.set(LAST, new.now.into());
         (0..4).for_each(|i| self.set(COUNTERS + i, 0));
         self.0[SEQ].store(seq, Ordering::Release);
@@ -187,28 +194,26 @@ impl Entry<'_> {
     }
 
     /// Brings what is remembered together with what a packet did. Two workers may do so at once, one for each
-    /// direction, neither knowing of the other's packet: what was seen adds up, and states only advance, but for a
-    /// closed connection that begins anew.
+    /// direction, neither knowing of the other's packet: what was seen adds up, and states only advance. Returns
+    /// whether it is still the connection `seq` says.
     pub fn update(self, to: &Connection, seq: u32, now: Seconds) -> bool {
+        const BOTH: u8 = Connection::FIN | Connection::REPLY_FIN;
         let merge = |word: u64| {
             let (state, seen) = unpack_state(word);
-            let merged = if (state, to.state) == (FlowState::Closed, FlowState::New) {
-                *to
-            } else {
-                let both = Connection::FIN | Connection::REPLY_FIN;
-                let seen = seen | to.seen;
-                let state = match later(state, to.state) {
-                    FlowState::Closing if seen & both == both => FlowState::Closed,
-                    state => state,
-                };
-                Connection { state, seen, ..*to }
+            let seen = seen | to.seen;
+            let state = match later(state, to.state) {
+                FlowState::Closing if seen & BOTH == BOTH => FlowState::Closed,
+                state => state,
             };
-            let new = pack_state(&merged, seq.into());
+            let new = pack_state(state, seen, seq.into());
             ((word >> 32) as u32 == seq && new != word).then_some(new)
         };
         let _ = self.0[STATE].fetch_update(Ordering::Relaxed, Ordering::Relaxed, merge);
-        self.touch_at(now);
-        self.is(seq)
+        let still = self.is(seq);
+        if still {
+            self.touch_at(now);
+        }
+        still
     }
 
     fn touch_at(self, now: Seconds) {
@@ -241,14 +246,4 @@ impl Entry<'_> {
         };
         self.is(read.seq).then_some(info)
     }
-}
-
-fn later(a: FlowState, b: FlowState) -> FlowState {
-    let rank = |state| match state {
-        FlowState::New => 0,
-        FlowState::Established => 1,
-        FlowState::Closing => 2,
-        FlowState::Closed => 3,
-    };
-    if rank(a) >= rank(b) { a } else { b }
 }

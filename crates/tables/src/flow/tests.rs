@@ -1,0 +1,266 @@
+//! Bounds, eviction, quotas, and threads.
+
+use super::*;
+use model::{Endpoint, FragmentKey, RuleId, Vrf};
+use packet::proto::{TCP, UDP};
+use proptest::prelude::*;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+fn end(addr: u32, port: u16) -> Endpoint {
+    Endpoint { vrf: Vrf(1), addr: Ipv4Addr::from_bits(addr).into(), port }
+}
+
+fn key(n: u32) -> FlowKey {
+    FlowKey { src: end(0x0a00_0000 + (n >> 8), n as u16), dst: end(0x0a00_0001, 80), protocol: TCP }
+}
+
+fn create(key: FlowKey, state: FlowState) -> FlowChange {
+    FlowChange::Create { connection: Connection { original: key, state, seen: 0 }, rule: Some(RuleId(9)) }
+}
+
+fn table(connections: usize) -> Flows {
+    Flows::new(FlowLimits { connections, per_guest: connections, new_per_second: u32::MAX })
+}
+
+fn fill(flows: &Flows, keys: impl Iterator<Item = u32>, state: FlowState, now: Seconds) -> usize {
+    keys.filter(|n| flows.apply(&create(key(*n), state), None, now).is_ok()).count()
+}
+
+#[test]
+fn both_directions_find_one_connection() {
+    let flows = table(64);
+    let flow = flows.apply(&create(key(1), FlowState::New), None, 5).unwrap().unwrap();
+    let made = Connection { original: key(1), state: FlowState::New, seen: 0 };
+    assert_eq!(flows.get(&key(1), 5), Some((made, false, flow)));
+    assert_eq!(flows.get(&key(1).reverse(), 5), Some((made, true, flow)));
+    assert_eq!(flows.get(&key(2), 5), None);
+    assert!(flows.touch(flow, false, 2, 120, 6) && flows.touch(flow, true, 1, 1500, 9));
+    let mut infos = Vec::new();
+    flows.for_each(10, &mut |info| {
+        infos.push(info);
+        true
+    });
+    let [info] = &infos[..] else { panic!("one connection") };
+    assert_eq!((info.key, info.rule, info.age, info.idle), (key(1), Some(RuleId(9)), 5, 1));
+    assert_eq!((info.forward.packets, info.forward.bytes), (2, 120));
+    assert_eq!((info.reply.packets, info.reply.bytes), (1, 1500));
+}
+
+#[test]
+fn roce_is_tracked_by_address_pair() {
+    let flows = table(64);
+    let forward = FlowKey { src: end(1, 0), dst: end(2, 4791), protocol: UDP };
+    let reply = FlowKey { src: end(2, 0), dst: end(1, 4791), protocol: UDP };
+    let flow = flows.apply(&create(forward, FlowState::New), None, 0).unwrap().unwrap();
+    assert_eq!(flows.get(&reply, 0).map(|(_, reply, flow)| (reply, flow)), Some((true, flow)));
+}
+
+#[test]
+fn updates_of_both_directions_add_up() {
+    let flows = table(64);
+    let flow = flows.apply(&create(key(1), FlowState::Established), None, 0).unwrap().unwrap();
+    let seen_by = |seen| Connection { original: key(1), state: FlowState::Closing, seen };
+    // Each worker saw the FIN of its own direction only.
+    assert!(flows.update(flow, &seen_by(Connection::FIN), 1));
+    assert!(flows.update(flow, &seen_by(Connection::REPLY_FIN), 1));
+    assert_eq!(flows.connection(flow).map(|c| c.state), Some(FlowState::Closed));
+    let late = Connection { original: key(1), state: FlowState::Established, seen: Connection::REPLIED };
+    assert!(flows.update(flow, &late, 2));
+    assert_eq!(flows.connection(flow).map(|c| (c.state, c.seen)), Some((FlowState::Closed, 7)));
+}
+
+#[test]
+fn a_new_connection_replaces_a_closed_one() {
+    let flows = table(64);
+    let old = flows.apply(&create(key(1), FlowState::Closed), None, 0).unwrap().unwrap();
+    let new = flows.apply(&create(key(1).reverse(), FlowState::New), None, 0).unwrap().unwrap();
+    assert!(!flows.alive(old) && flows.alive(new));
+    assert!(!flows.touch(old, false, 1, 1, 1) && flows.connection(old).is_none());
+    let gone = Connection { original: key(1), state: FlowState::Closed, seen: 0 };
+    assert!(!flows.update(old, &gone, 1));
+    assert_eq!(flows.get(&key(1), 0).map(|(_, reply, _)| reply), Some(true));
+    assert_eq!(flows.len(), 1);
+    let twin = flows.apply(&create(key(1).reverse(), FlowState::New), None, 0).unwrap();
+    assert_eq!(twin, Some(new), "the other worker's first packet finds it made");
+}
+
+#[test]
+fn the_table_fills_to_its_capacity() {
+    let flows = table(4096);
+    let filled = fill(&flows, 0..40_000, FlowState::Established, 0);
+    assert_eq!(filled, flows.len());
+    assert_eq!(filled, 4096, "every shard is filled");
+    let refused = flows.apply(&create(key(1 << 20), FlowState::New), None, 0);
+    assert_eq!(refused, Err(DropReason::FlowTableFull));
+}
+
+#[test]
+fn a_flood_of_syns_takes_no_established_connection() {
+    let flows = table(4096);
+    let established = 2000;
+    assert_eq!(fill(&flows, 0..established, FlowState::Established, 10), established as usize);
+    let flood = 100_000;
+    assert_eq!(
+        fill(&flows, 1 << 20..(1 << 20) + flood, FlowState::New, 11),
+        flood as usize,
+        "each finds room"
+    );
+    assert!((0..established).all(|n| flows.get(&key(n), 12).is_some()));
+    assert!(flows.len() <= 4096);
+    assert_eq!(flows.created(), u64::from(established + flood));
+}
+
+#[test]
+fn expired_ones_give_way_first_then_unanswered_ones_then_closing_ones() {
+    // One bucket range: all candidates are looked at.
+    let flows = table(8);
+    let capacity = 8;
+    for (n, (state, now)) in (0..).zip([
+        (FlowState::Established, 100),
+        (FlowState::Closing, 80),
+        (FlowState::New, 90),
+        (FlowState::New, 95),
+        (FlowState::New, 10),
+        (FlowState::Established, 100),
+        (FlowState::Established, 100),
+        (FlowState::Established, 100),
+    ]) {
+        flows.apply(&create(key(n), state), None, now).unwrap();
+    }
+    assert_eq!(flows.len(), capacity);
+    for victim in [4, 2, 3, 1] {
+        flows.apply(&create(key(100 + victim), FlowState::Established), None, 100).unwrap();
+        let gone: Vec<_> = (0..8).filter(|n| flows.get(&key(*n), 0).is_none()).collect();
+        assert!(gone.contains(&victim), "{victim} before others: {gone:?}");
+        assert_eq!(flows.len(), capacity);
+    }
+    let refused = flows.apply(&create(key(999), FlowState::New), None, 100);
+    assert_eq!(refused, Err(DropReason::FlowTableFull));
+}
+
+#[test]
+fn guests_have_quotas() {
+    let flows = Flows::new(FlowLimits { connections: 1024, per_guest: 10, new_per_second: 6 });
+    let open = |n, now| flows.apply(&create(key(n), FlowState::New), Some(VifId(3)), now).map(|_| ());
+    assert!((0..6).all(|n| open(n, 0).is_ok()));
+    assert_eq!(open(6, 0), Err(DropReason::FlowQuota), "too fast");
+    assert!((6..10).all(|n| open(n, 1).is_ok()));
+    assert_eq!(open(10, 1), Err(DropReason::FlowQuota), "has its share");
+    assert_eq!(flows.held_by(VifId(3)), 10);
+    assert!(flows.apply(&create(key(50), FlowState::New), Some(VifId(4)), 1).is_ok(), "another guest's");
+    assert!(flows.apply(&create(key(51), FlowState::New), None, 1).is_ok(), "from a wire");
+    assert_eq!(flows.flush(1, &mut |info| info.key == key(0)), 1);
+    assert_eq!(open(10, 1), Ok(()));
+    assert_eq!(flows.flush(1, &mut |_| true), 12);
+    assert_eq!((flows.held_by(VifId(3)), flows.len()), (0, 0));
+}
+
+#[test]
+fn sweeps_forget_what_expired() {
+    let flows = table(4096);
+    fill(&flows, 0..100, FlowState::New, 0);
+    fill(&flows, 100..200, FlowState::Established, 0);
+    assert_eq!(flows.expire(29, usize::MAX), 0);
+    assert!(flows.get(&key(5), 30).is_none(), "expired, swept or not");
+    let swept: usize = (0..8).map(|_| flows.expire(30, 512)).sum();
+    assert_eq!((swept, flows.len()), (100, 100));
+    assert!((100..200).all(|n| flows.get(&key(n), 30).is_some()));
+}
+
+#[test]
+fn fragments_are_bounded_and_shared_fairly() {
+    let flows = table(64);
+    let fragments = flows.fragments();
+    let fragment = |ingress, id| FragmentKey {
+        ingress: VifId(ingress),
+        vrf: Vrf(1),
+        src: IpAddr::V4(Ipv4Addr::LOCALHOST),
+        dst: IpAddr::V4(Ipv4Addr::LOCALHOST),
+        protocol: UDP,
+        id,
+    };
+    fragments.insert(fragment(1, 1), (7, 8), 0);
+    (0..100_000).for_each(|id| fragments.insert(fragment(2, id), (1, 1), 1));
+    assert_eq!(fragments.get(&fragment(1, 1), 29), Some((7, 8)), "a flood takes its own share only");
+    assert_eq!(fragments.get(&fragment(1, 1), 30), None);
+    assert_eq!(fragments.get(&fragment(2, 99_999), 1), Some((1, 1)));
+    fragments.insert(fragment(1, 1), (9, 9), 31);
+    assert_eq!(fragments.get(&fragment(1, 1), 31), Some((9, 9)));
+}
+
+#[test]
+fn threads_create_count_and_flush_at_once() {
+    let rounds = if cfg!(miri) { 50 } else { 20_000 };
+    let flows = &table(1024);
+    std::thread::scope(|scope| {
+        for thread in 0..4u32 {
+            scope.spawn(move || {
+                for round in 0..rounds {
+                    // Few keys, used in both directions by all threads.
+                    let n = (round * 7 + thread) % 64;
+                    let at = if thread % 2 == 0 { key(n) } else { key(n).reverse() };
+                    let now = round / 100;
+                    let flow = match flows.get(&at, now) {
+                        Some((connection, reply, flow)) => {
+                            assert!(
+                                connection.original == at && !reply
+                                    || connection.original == at.reverse() && reply
+                            );
+                            flow
+                        }
+                        None => {
+                            flows.apply(&create(at, FlowState::New), Some(VifId(1)), now).unwrap().unwrap()
+                        }
+                    };
+                    flows.touch(flow, false, 1, 60, now);
+                    if round % 97 == 0 {
+                        flows.flush(now, &mut |info| info.key.src.port as u32 % 4 == thread);
+                    }
+                    if round % 31 == 0 {
+                        flows.expire(now, 100);
+                    }
+                }
+            });
+        }
+    });
+    let mut listed = 0;
+    flows.for_each(0, &mut |_| {
+        listed += 1;
+        true
+    });
+    assert_eq!(
+        (listed, flows.held_by(VifId(1))),
+        (flows.len(), flows.len()),
+        "nothing is lost or counted twice"
+    );
+    assert!(flows.len() <= 64);
+    assert_eq!(flows.flush(0, &mut |_| true), listed);
+    assert_eq!((flows.len(), flows.held_by(VifId(1))), (0, 0));
+}
+
+fn any_end() -> impl Strategy<Value = Endpoint> {
+    let v4 = any::<u32>().prop_map(|a| IpAddr::V4(Ipv4Addr::from_bits(a)));
+    let v6 = any::<u128>().prop_map(|a| IpAddr::V6(Ipv6Addr::from_bits(a)));
+    (any::<u16>(), prop_oneof![v4, v6], any::<u16>()).prop_map(|(vrf, addr, port)| Endpoint {
+        vrf: Vrf(vrf),
+        addr,
+        port,
+    })
+}
+
+proptest! {
+    #[test]
+    fn every_key_is_told_back_as_it_was(src in any_end(), dst in any_end(), protocol: u8, rule: Option<u32>) {
+        let flows = table(64);
+        let key = FlowKey { src, dst, protocol };
+        let connection = Connection { original: key, state: FlowState::Closing, seen: 5 };
+        let change = FlowChange::Create { connection, rule: rule.map(RuleId) };
+        flows.apply(&change, Some(VifId(u16::MAX)), 1).unwrap();
+        prop_assert_eq!(flows.get(&key, 1).map(|(c, reply, _)| (c, reply)), Some((connection, false)));
+        flows.for_each(1, &mut |info| {
+            assert_eq!((info.key, info.state, info.rule), (key, connection.state, rule.map(RuleId)));
+            true
+        });
+        prop_assert_eq!(flows.held_by(VifId(u16::MAX)), 1);
+    }
+}
