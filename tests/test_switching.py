@@ -92,7 +92,7 @@ def test_forwarding_guest_may_send_for_its_prefixes(lab):
 
 
 def test_unlearned_mac_is_learned_and_shown(lab):
-    config = host_config("a", {"a1": {**tap("a1"), "mac": None, "addresses": None}, "a2": tap("a2")}, wire=False)
+    config = host_config("a", {"a1": {**tap("a1"), "mac": None, "addresses": None, "label": None}, "a2": tap("a2")}, wire=False)
     host = lab.host(config)
     a1, a2 = lab.container(host, "a1"), lab.container(host, "a2")
     a1.namespace.ip("addr add 10.1.1.50/24 dev", a1.device)
