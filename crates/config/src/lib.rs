@@ -39,13 +39,18 @@ pub struct Document {
 /// # Errors
 /// All of its problems.
 pub fn parse(text: &str) -> Result<Document, Problems> {
-    let (host, objects, mut problems) = read(text);
-    if host.is_none() {
-        problems.push(Problem::new(None, "[host]", "missing; it names the host: [host] name = \"a\""));
-    }
-    let host = host.unwrap_or_default();
-    problems.extend(check(&host, &objects));
-    if problems.is_empty() { Ok(Document { host, objects }) } else { Err(Problems::new(problems)) }
+    let (document, mut problems) = read_document(text);
+    problems.extend(check(&document.host, &document.objects));
+    if problems.is_empty() { Ok(document) } else { Err(Problems::new(problems)) }
+}
+
+/// Reads a whole file, without [`check`]ing what holds between its objects: it may refer to ones that are not in it.
+///
+/// # Errors
+/// All problems of its objects by themselves.
+pub fn read(text: &str) -> Result<Document, Problems> {
+    let (document, problems) = read_document(text);
+    if problems.is_empty() { Ok(document) } else { Err(Problems::new(problems)) }
 }
 
 /// Reads objects alone, as they are sent to the API or kept in the store; what holds between objects is not checked.
@@ -53,7 +58,7 @@ pub fn parse(text: &str) -> Result<Document, Problems> {
 /// # Errors
 /// All problems of the text.
 pub fn parse_objects(text: &str) -> Result<Vec<Object>, Problems> {
-    let (host, objects, mut problems) = read(text);
+    let (host, objects, mut problems) = read_text(text);
     if host.is_some() {
         problems.push(Problem::new(None, "[host]", "belongs to the host's file; change it there"));
     }
@@ -64,7 +69,15 @@ pub fn parse_objects(text: &str) -> Result<Vec<Object>, Problems> {
     }
 }
 
-fn read(text: &str) -> (Option<Host>, Vec<Item>, Vec<Problem>) {
+fn read_document(text: &str) -> (Document, Vec<Problem>) {
+    let (host, objects, mut problems) = read_text(text);
+    if host.is_none() {
+        problems.push(Problem::new(None, "[host]", "missing; it names the host: [host] name = \"a\""));
+    }
+    (Document { host: host.unwrap_or_default(), objects }, problems)
+}
+
+fn read_text(text: &str) -> (Option<Host>, Vec<Item>, Vec<Problem>) {
     let (source, root) = Source::parse(text);
     let mut reader = Reader::root(&source, root.get_ref());
     let host = reader.table("host").map(Host::read);

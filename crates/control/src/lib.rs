@@ -1,1 +1,27 @@
-//! Placeholder until its first module lands.
+//! The control plane: what a daemon is asked for becomes what its executor forwards by.
+//!
+//! Owns: the objects of a host with their owners, their storage, their compilation to the tables of `model`, the
+//! gRPC server, metrics. It drives the executor through [`model::Executor`] and has ports opened through [`Ports`].
+//!
+//! Must not know: which executor it is, and how ports are opened.
+#![deny(unsafe_code)]
+
+mod compile;
+mod convert;
+mod core;
+mod lock;
+mod matching;
+mod metrics;
+mod owner;
+mod packet_text;
+mod plan;
+mod ports;
+mod server;
+mod service;
+mod store;
+
+pub use core::{Core, Error};
+pub use owner::Owner;
+pub use ports::{Device, PortSpec, Ports};
+pub use server::{RunDir, ServeError, serve};
+pub use store::{Store, StoreError};

@@ -400,7 +400,7 @@ pub struct TableRequest {
     #[prost(string, optional, tag = "2")]
     pub network: ::core::option::Option<::prost::alloc::string::String>,
 }
-/// Entries of the table asked for.
+/// Entries of the table asked for. Bytes are counted from the Ethernet header on, everywhere.
 #[allow(clippy::all)]
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]
@@ -422,17 +422,6 @@ pub struct TableReply {
     pub rules: ::prost::alloc::vec::Vec<RuleEntry>,
     #[prost(message, repeated, tag = "8")]
     pub neighbours: ::prost::alloc::vec::Vec<NeighbourEntry>,
-}
-#[allow(clippy::all)]
-#[derive(serde::Serialize, serde::Deserialize)]
-#[serde(default)]
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Counters {
-    #[prost(uint64, tag = "1")]
-    pub packets: u64,
-    /// From the Ethernet header on.
-    #[prost(uint64, tag = "2")]
-    pub bytes: u64,
 }
 #[allow(clippy::all)]
 #[derive(serde::Serialize, serde::Deserialize)]
@@ -471,22 +460,26 @@ pub struct VifEntry {
     #[prost(string, optional, tag = "13")]
     pub fault: ::core::option::Option<::prost::alloc::string::String>,
     /// From the interface, and to it.
-    #[prost(message, optional, tag = "14")]
-    pub received: ::core::option::Option<Counters>,
-    #[prost(message, optional, tag = "15")]
-    pub sent: ::core::option::Option<Counters>,
-    /// Dropped: packets that came from it, and packets that did not fit to it.
+    #[prost(uint64, tag = "14")]
+    pub rx_packets: u64,
+    #[prost(uint64, tag = "15")]
+    pub rx_bytes: u64,
     #[prost(uint64, tag = "16")]
-    pub receive_drops: u64,
+    pub tx_packets: u64,
     #[prost(uint64, tag = "17")]
-    pub send_drops: u64,
-    /// Refused as malformed by the port.
+    pub tx_bytes: u64,
+    /// Dropped: packets that came from it, and packets for which it had no room or connection.
     #[prost(uint64, tag = "18")]
+    pub rx_drops: u64,
+    #[prost(uint64, tag = "19")]
+    pub tx_drops: u64,
+    /// Refused as malformed by the port.
+    #[prost(uint64, tag = "20")]
     pub malformed: u64,
     /// Lost in the kernel before we received them, and not taken by the kernel.
-    #[prost(uint64, tag = "19")]
+    #[prost(uint64, tag = "21")]
     pub lost: u64,
-    #[prost(uint64, tag = "20")]
+    #[prost(uint64, tag = "22")]
     pub refused: u64,
 }
 #[allow(clippy::all)]
@@ -502,8 +495,10 @@ pub struct NexthopEntry {
     /// What it does, in words.
     #[prost(string, tag = "3")]
     pub text: ::prost::alloc::string::String,
-    #[prost(message, optional, tag = "4")]
-    pub used: ::core::option::Option<Counters>,
+    #[prost(uint64, tag = "4")]
+    pub packets: u64,
+    #[prost(uint64, tag = "5")]
+    pub bytes: u64,
 }
 #[allow(clippy::all)]
 #[derive(serde::Serialize, serde::Deserialize)]
@@ -519,6 +514,12 @@ pub struct RouteEntry {
     /// The nexthop in words.
     #[prost(string, tag = "4")]
     pub text: ::prost::alloc::string::String,
+    /// Owner of the object it follows from: file, api, bgp or ovs.
+    #[prost(string, tag = "5")]
+    pub owner: ::prost::alloc::string::String,
+    /// That object, as in: guest "vm1".
+    #[prost(string, tag = "6")]
+    pub origin: ::prost::alloc::string::String,
 }
 #[allow(clippy::all)]
 #[derive(serde::Serialize, serde::Deserialize)]
@@ -529,9 +530,9 @@ pub struct BridgeEntry {
     pub network: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
     pub mac: ::prost::alloc::string::String,
-    /// Where frames to it go.
+    /// Where frames to it go, in words.
     #[prost(string, tag = "3")]
-    pub to: ::prost::alloc::string::String,
+    pub nexthop: ::prost::alloc::string::String,
     #[prost(bool, tag = "4")]
     pub r#static: bool,
     /// Seconds since it was last seen, if learned.
@@ -571,10 +572,26 @@ pub struct RuleEntry {
     pub id: u32,
     #[prost(string, tag = "2")]
     pub owner: ::prost::alloc::string::String,
-    #[prost(message, optional, tag = "3")]
-    pub rule: ::core::option::Option<Rule>,
-    #[prost(message, optional, tag = "4")]
-    pub matched: ::core::option::Option<Counters>,
+    #[prost(string, tag = "3")]
+    pub network: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "4")]
+    pub priority: u32,
+    /// As in: 10.1.1.0/24, vm1 or any.
+    #[prost(string, tag = "5")]
+    pub from: ::prost::alloc::string::String,
+    #[prost(string, tag = "6")]
+    pub to: ::prost::alloc::string::String,
+    #[prost(string, tag = "7")]
+    pub protocol: ::prost::alloc::string::String,
+    #[prost(string, tag = "8")]
+    pub ports: ::prost::alloc::string::String,
+    #[prost(string, tag = "9")]
+    pub action: ::prost::alloc::string::String,
+    /// What it decided.
+    #[prost(uint64, tag = "10")]
+    pub packets: u64,
+    #[prost(uint64, tag = "11")]
+    pub bytes: u64,
 }
 #[allow(clippy::all)]
 #[derive(serde::Serialize, serde::Deserialize)]
@@ -604,7 +621,7 @@ pub struct StatusRequest {}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct StatusReply {
     #[prost(string, tag = "1")]
-    pub host: ::prost::alloc::string::String,
+    pub name: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
     pub version: ::prost::alloc::string::String,
     /// Seconds since the daemon started.
@@ -622,21 +639,17 @@ pub struct StatusReply {
     pub flows: u64,
     #[prost(uint64, tag = "9")]
     pub flows_created: u64,
-    #[prost(message, optional, tag = "10")]
-    pub received: ::core::option::Option<Counters>,
-    #[prost(message, optional, tag = "11")]
-    pub sent: ::core::option::Option<Counters>,
-    #[prost(uint64, tag = "12")]
+    #[prost(uint64, tag = "10")]
     pub drops: u64,
-    #[prost(message, repeated, tag = "13")]
+    #[prost(message, repeated, tag = "11")]
     pub vifs: ::prost::alloc::vec::Vec<VifEntry>,
-    /// The reasons that dropped packets, most first.
-    #[prost(message, repeated, tag = "14")]
-    pub top_drops: ::prost::alloc::vec::Vec<DropCount>,
-    #[prost(message, repeated, tag = "15")]
+    /// Reasons that dropped packets, most first.
+    #[prost(message, repeated, tag = "12")]
+    pub reasons: ::prost::alloc::vec::Vec<DropCount>,
+    #[prost(message, repeated, tag = "13")]
     pub workers: ::prost::alloc::vec::Vec<WorkerStats>,
     /// Process id of the daemon.
-    #[prost(uint32, tag = "16")]
+    #[prost(uint32, tag = "14")]
     pub pid: u32,
 }
 #[allow(clippy::all)]
@@ -666,30 +679,38 @@ pub struct WorkerStats {
     /// The CPU it is pinned to.
     #[prost(uint32, optional, tag = "2")]
     pub cpu: ::core::option::Option<u32>,
-    #[prost(message, optional, tag = "3")]
-    pub received: ::core::option::Option<Counters>,
-    #[prost(message, optional, tag = "4")]
-    pub sent: ::core::option::Option<Counters>,
-    #[prost(message, repeated, tag = "5")]
-    pub drops: ::prost::alloc::vec::Vec<DropCount>,
-    /// Flow cache.
+    /// Taken from ports.
+    #[prost(uint64, tag = "3")]
+    pub packets: u64,
+    #[prost(uint64, tag = "4")]
+    pub bytes: u64,
+    /// Delivered to ports; a flooded packet counts once per delivery.
+    #[prost(uint64, tag = "5")]
+    pub sent_packets: u64,
     #[prost(uint64, tag = "6")]
-    pub hits: u64,
+    pub sent_bytes: u64,
     #[prost(uint64, tag = "7")]
+    pub drops: u64,
+    #[prost(message, repeated, tag = "8")]
+    pub reasons: ::prost::alloc::vec::Vec<DropCount>,
+    /// Flow cache.
+    #[prost(uint64, tag = "9")]
+    pub hits: u64,
+    #[prost(uint64, tag = "10")]
     pub misses: u64,
     /// Answers sent by Viaduct itself.
-    #[prost(uint64, tag = "8")]
+    #[prost(uint64, tag = "11")]
     pub replies: u64,
-    #[prost(uint64, tag = "9")]
+    #[prost(uint64, tag = "12")]
     pub sleeps: u64,
     /// TSC ticks, in total.
-    #[prost(message, optional, tag = "10")]
+    #[prost(message, optional, tag = "13")]
     pub cycles: ::core::option::Option<StageCycles>,
     /// TSC ticks per received packet.
-    #[prost(message, optional, tag = "11")]
+    #[prost(message, optional, tag = "14")]
     pub cycles_per_packet: ::core::option::Option<CyclesPerPacket>,
     /// Bursts of 1, 2-3, 4-7, 8-15, 16-31, 32-63 and 64 packets.
-    #[prost(uint64, repeated, tag = "12")]
+    #[prost(uint64, repeated, tag = "15")]
     pub bursts: ::prost::alloc::vec::Vec<u64>,
 }
 #[allow(clippy::all)]
@@ -755,7 +776,7 @@ pub struct DropStatsRequest {
 pub struct DropStatsReply {
     /// Every reason that ever dropped a packet, most first.
     #[prost(message, repeated, tag = "1")]
-    pub drops: ::prost::alloc::vec::Vec<DropCount>,
+    pub reasons: ::prost::alloc::vec::Vec<DropCount>,
     /// Newest last.
     #[prost(message, repeated, tag = "2")]
     pub log: ::prost::alloc::vec::Vec<DroppedPacket>,
@@ -818,15 +839,19 @@ pub struct Flow {
     /// The rule that allowed it.
     #[prost(uint32, optional, tag = "9")]
     pub rule: ::core::option::Option<u32>,
-    /// Original direction, and replies.
-    #[prost(message, optional, tag = "10")]
-    pub forward: ::core::option::Option<Counters>,
-    #[prost(message, optional, tag = "11")]
-    pub reply: ::core::option::Option<Counters>,
+    /// Original direction.
+    #[prost(uint64, tag = "10")]
+    pub packets: u64,
+    #[prost(uint64, tag = "11")]
+    pub bytes: u64,
+    #[prost(uint64, tag = "12")]
+    pub reply_packets: u64,
+    #[prost(uint64, tag = "13")]
+    pub reply_bytes: u64,
     /// Seconds since it began, and since its last packet.
-    #[prost(uint32, tag = "12")]
+    #[prost(uint32, tag = "14")]
     pub age: u32,
-    #[prost(uint32, tag = "13")]
+    #[prost(uint32, tag = "15")]
     pub idle: u32,
 }
 #[allow(clippy::all)]
@@ -865,7 +890,7 @@ pub mod explain_request {
         /// A frame, from its Ethernet header on.
         #[prost(bytes, tag = "2")]
         Frame(::prost::alloc::vec::Vec<u8>),
-        /// In words, as in: 10.1.1.1 > 10.1.1.2 tcp 80 syn. What is left out is filled in.
+        /// In words, as in: 10.1.1.1 > 10.1.1.2 / tcp 40000 > 80 syn. What is left out is filled in.
         #[prost(string, tag = "3")]
         Text(::prost::alloc::string::String),
     }

@@ -1,0 +1,433 @@
+//! Compilation: from objects, as people write them, to tables, as packets are forwarded by.
+
+mod diff;
+mod ids;
+
+pub(crate) use diff::Desired;
+use ids::Pool;
+
+use crate::owner::Owned;
+use config::{DefaultAction, Guest, GuestKind, Object, Rate, RuleAction, Target, Wire};
+use ipnet::IpNet;
+use model::{
+    Action, BridgeTarget, FloatingAddress, MeterConfig, MeterId, Modifier, Network, Nexthop, NexthopId,
+    PortRange, Rule, RuleId, Tunnel, TunnelKind, Vif, VifId, VifKind, Vrf, WireAttachment, WireAttributes,
+};
+use packet::Mac;
+use std::collections::{BTreeMap, HashMap};
+
+/// Numbers given to names and contents; they stay from one compilation to the next.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ids {
+    vifs: Pool<String>,
+    nexthops: Pool<Nexthop>,
+    rules: Pool<(String, String)>,
+    meters: Pool<(&'static str, String)>,
+}
+
+impl Ids {
+    pub(crate) fn vif(&self, name: &str) -> Option<VifId> {
+        self.vifs.get(&name.to_owned()).map(vif_id)
+    }
+
+    pub(crate) fn rule(&self, network: &str, text: &str) -> Option<RuleId> {
+        self.rules.get(&(network.to_owned(), text.to_owned())).map(RuleId)
+    }
+}
+
+/// Interfaces are numbered in 16 bits. Their number is bounded by `config`'s objects long before.
+fn vif_id(id: u32) -> VifId {
+    VifId(u16::try_from(id).unwrap_or(u16::MAX))
+}
+
+/// Bytes that VXLAN, the longest encapsulation, adds to an IP packet over IPv4 and IPv6 (RFC 7348).
+const OVERHEAD: [u16; 2] = [50, 70];
+
+/// Largest IP packet of networks that don't say: what fits the smallest wire with a tunnel's headers around it.
+fn default_mtu(host: &config::Host, wires: &HashMap<&str, &Wire>) -> u16 {
+    let underlay = wires.values().map(|wire| wire.mtu).min().unwrap_or(1500);
+    let v6 = host.tunnel_source.iter().any(std::net::IpAddr::is_ipv6);
+    let overhead = if host.tunnel_source.is_empty() { 0 } else { OVERHEAD[usize::from(v6)] };
+    underlay - overhead
+}
+
+/// The largest IP packet of each guest, by name.
+pub(crate) fn guest_mtus(host: &config::Host, objects: &[&Object]) -> HashMap<String, u16> {
+    let index = Index::new(objects);
+    let default = default_mtu(host, &index.wires);
+    let mtu = |guest: &Guest| guest.mtu.unwrap_or_else(|| index.network_mtu(&guest.network, default));
+    index.guests.values().map(|guest| (guest.name.clone(), mtu(guest))).collect()
+}
+
+/// Objects by name. They were checked: what is referred to is there.
+struct Index<'a> {
+    wires: HashMap<&'a str, &'a Wire>,
+    networks: HashMap<&'a str, &'a config::Network>,
+    guests: HashMap<&'a str, &'a Guest>,
+    nexthops: HashMap<&'a str, &'a config::Nexthop>,
+}
+
+impl<'a> Index<'a> {
+    fn new(objects: &[&'a Object]) -> Self {
+        let mut index = Self {
+            wires: HashMap::new(),
+            networks: HashMap::new(),
+            guests: HashMap::new(),
+            nexthops: HashMap::new(),
+        };
+        for &object in objects {
+            match object {
+                Object::Wire(wire) => drop(index.wires.insert(&wire.name, wire)),
+                Object::Network(network) => drop(index.networks.insert(&network.name, network)),
+                Object::Guest(guest) => drop(index.guests.insert(&guest.name, guest)),
+                Object::Nexthop(nexthop) => drop(index.nexthops.insert(&nexthop.name, nexthop)),
+                _ => {}
+            }
+        }
+        index
+    }
+
+    /// A network that is attached to a wire and says nothing takes what the wire takes.
+    fn network_mtu(&self, name: &str, default: u16) -> u16 {
+        let Some(network) = self.networks.get(name) else { return default };
+        let wire = || network.wire.as_deref().and_then(|wire| self.wires.get(wire)).map(|wire| wire.mtu);
+        network.mtu.or_else(wire).unwrap_or(default)
+    }
+}
+
+/// The tables that objects, checked before, stand for. `macs` are the link-layer addresses of wires' devices.
+pub(crate) fn compile(
+    host: &config::Host,
+    objects: &[&Owned],
+    macs: &HashMap<String, Mac>,
+    ids: &mut Ids,
+) -> Desired {
+    let plain: Vec<&Object> = objects.iter().map(|owned| &owned.object).collect();
+    let index = Index::new(&plain);
+    let default_mtu = default_mtu(host, &index.wires);
+    let mut compiler = Compiler { index, ids, default_mtu, macs, out: Desired::default() };
+    compiler.out.host =
+        model::Host { name: host.name.as_str().into(), tunnel_source: host.tunnel_source.clone() };
+    compiler.number_vifs(&plain);
+    plain.iter().for_each(|object| compiler.object(object));
+    plain.iter().for_each(|object| compiler.fill_network(object));
+    let out = compiler.out;
+    ids.vifs.sweep();
+    ids.nexthops.sweep();
+    ids.rules.sweep();
+    ids.meters.sweep();
+    out
+}
+
+struct Compiler<'a> {
+    index: Index<'a>,
+    ids: &'a mut Ids,
+    default_mtu: u16,
+    macs: &'a HashMap<String, Mac>,
+    out: Desired,
+}
+
+impl Compiler<'_> {
+    fn vif_id(&mut self, name: &str) -> VifId {
+        vif_id(self.ids.vifs.id(name.to_owned()))
+    }
+
+    fn vrf(&self, network: &str) -> Vrf {
+        Vrf(self.index.networks.get(network).map_or(0, |network| network.vrf))
+    }
+
+    /// Interfaces get their numbers in their own order, whatever refers to them first.
+    fn number_vifs(&mut self, objects: &[&Object]) {
+        for object in objects {
+            if let Object::Wire(Wire { name, .. }) | Object::Guest(Guest { name, .. }) = object {
+                self.vif_id(name);
+            }
+        }
+    }
+
+    fn object(&mut self, object: &Object) {
+        match object {
+            Object::Wire(wire) => self.wire(wire),
+            Object::Network(network) => self.network(network),
+            Object::Guest(guest) => self.guest(guest),
+            // Taken up by the routes that name it.
+            Object::Nexthop(nexthop) => drop(self.group(&nexthop.to)),
+            Object::Route(route) => {
+                let nexthop = self.group(&route.to);
+                self.out.routes.insert((self.vrf(&route.network), route.prefix), nexthop);
+            }
+            Object::Mac(entry) => {
+                let target = match &entry.to {
+                    Target::Guest(name) => BridgeTarget::Vif(self.vif_id(name)),
+                    other => BridgeTarget::Nexthop(self.target(other)),
+                };
+                self.out.macs.insert((self.vrf(&entry.network), entry.mac), target);
+            }
+            Object::Nat(nat) => {
+                let outside_vrf = self.vrf(&nat.outside_network);
+                let inside_vrf = self.vrf(&nat.network);
+                let floating =
+                    FloatingAddress { inside_vrf, inside: nat.inside, outside_vrf, outside: nat.outside };
+                self.out.floating.insert((outside_vrf, nat.outside), floating);
+            }
+            Object::Rule(rule) => self.rule(rule),
+            Object::Mpls(mpls) => {
+                let nexthop = self.target(&mpls.to);
+                self.out.mpls.insert(mpls.label, nexthop);
+            }
+            Object::Vxlan(vxlan) => drop(self.out.vxlan.insert(vxlan.vni, self.vrf(&vxlan.network))),
+            Object::Flood(_) | Object::Default(_) => {}
+        }
+    }
+
+    /// What belongs to a network's own entry but is written elsewhere.
+    fn fill_network(&mut self, object: &Object) {
+        match object {
+            Object::Guest(guest) => {
+                let vif = self.vif_id(&guest.name);
+                if let Some(network) = self.out.networks.get_mut(&self.vrf(&guest.network)) {
+                    network.members.push(vif);
+                    network.members.sort_unstable();
+                }
+            }
+            Object::Flood(flood) => {
+                let to = flood.to.iter().map(|target| self.target(target)).collect();
+                if let Some(network) = self.out.networks.get_mut(&self.vrf(&flood.network)) {
+                    network.flood = to;
+                }
+            }
+            Object::Default(default) => {
+                if let Some(network) = self.out.networks.get_mut(&self.vrf(&default.network)) {
+                    network.default_action = action(default.action);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn wire(&mut self, wire: &Wire) {
+        let mut networks: Vec<_> = self
+            .index
+            .networks
+            .values()
+            .filter(|network| network.wire.as_ref() == Some(&wire.name))
+            .map(|network| (network.vlan, Vrf(network.vrf)))
+            .collect();
+        networks.sort_unstable();
+        let id = self.vif_id(&wire.name);
+        let vif = Vif {
+            id,
+            name: wire.name.as_str().into(),
+            kind: VifKind::Wire,
+            vrf: None,
+            mac: Some(self.macs.get(&wire.name).copied().unwrap_or_else(|| made_up_mac(&wire.name))),
+            addresses: Vec::new(),
+            allowed: Vec::new(),
+            mtu: wire.mtu,
+            policy: false,
+            meter: None,
+            mirror: None,
+            rdma: false,
+            wire: Some(WireAttributes {
+                addresses: wire.addresses.clone(),
+                gateways: wire.gateway.clone(),
+                networks,
+            }),
+        };
+        self.out.vifs.insert(id, vif);
+    }
+
+    fn network(&mut self, network: &config::Network) {
+        let vrf = Vrf(network.vrf);
+        if let Some(vni) = network.vni {
+            self.out.vxlan.insert(vni, vrf);
+        }
+        for gateway in &network.gateways {
+            let receive = self.nexthop(Nexthop::Receive);
+            self.out.routes.insert((vrf, IpNet::from(gateway.addr())), receive);
+            // A route of the same prefix is more deliberate than the subnet that follows from the gateway.
+            let on_link = self.nexthop(Nexthop::Resolve { via: None });
+            self.out.routes.entry((vrf, gateway.trunc())).or_insert(on_link);
+        }
+        let wire =
+            network.wire.as_ref().map(|wire| WireAttachment { vif: self.vif_id(wire), vlan: network.vlan });
+        let compiled = Network {
+            vrf,
+            name: network.name.as_str().into(),
+            gateways: network.gateways.clone(),
+            vni: network.vni,
+            learning: network.learning,
+            mtu: self.index.network_mtu(&network.name, self.default_mtu),
+            default_action: Action::Allow,
+            members: Vec::new(),
+            flood: Vec::new(),
+            wire,
+        };
+        self.out.networks.insert(vrf, compiled);
+    }
+
+    fn guest(&mut self, guest: &Guest) {
+        let id = self.vif_id(&guest.name);
+        let vrf = self.vrf(&guest.network);
+        if let Some(mac) = guest.mac {
+            self.out.macs.insert((vrf, mac), BridgeTarget::Vif(id));
+            let encap = self.nexthop(Nexthop::Encap { vif: id, mac });
+            for addr in &guest.addresses {
+                self.out.routes.insert((vrf, IpNet::from(*addr)), encap);
+            }
+            if let Some(label) = guest.label {
+                self.out.mpls.insert(label, encap);
+            }
+        }
+        let vif = Vif {
+            id,
+            name: guest.name.as_str().into(),
+            kind: match guest.kind {
+                GuestKind::Vhost => VifKind::Vhost,
+                GuestKind::Tap => VifKind::Tap,
+                GuestKind::Rdma => VifKind::Rdma,
+            },
+            vrf: Some(vrf),
+            mac: guest.mac,
+            addresses: guest.addresses.clone(),
+            allowed: guest.allowed.clone(),
+            mtu: guest.mtu.unwrap_or_else(|| self.index.network_mtu(&guest.network, self.default_mtu)),
+            policy: guest.policy,
+            meter: guest.rate.map(|rate| self.meter("guest", guest.name.clone(), rate)),
+            mirror: guest.mirror.as_ref().map(|name| self.vif_id(name)),
+            rdma: false,
+            wire: None,
+        };
+        self.out.vifs.insert(id, vif);
+    }
+
+    fn rule(&mut self, rule: &config::Rule) {
+        let key = (rule.network.clone(), rule.to_string());
+        let action = match &rule.action {
+            RuleAction::End(end) => model::RuleAction::End(action(*end)),
+            RuleAction::Mirror(name) => model::RuleAction::Modify(Modifier::Mirror(self.vif_id(name))),
+            RuleAction::Police(mbps) => {
+                let rate = Rate { mbps: *mbps, burst_kb: None };
+                let meter = self.meter("rule", format!("{} {}", key.0, key.1), rate);
+                model::RuleAction::Modify(Modifier::Police(meter))
+            }
+        };
+        let id = RuleId(self.ids.rules.id(key));
+        let compiled = Rule {
+            id,
+            vrf: self.vrf(&rule.network),
+            priority: rule.priority,
+            from: self.prefixes(&rule.from),
+            to: self.prefixes(&rule.to),
+            protocol: rule.protocol.map(|protocol| protocol.0),
+            ports: rule.ports.map(|ports| PortRange { first: ports.first, last: ports.last }),
+            action,
+        };
+        self.out.rules.insert(id, compiled);
+    }
+
+    fn prefixes(&self, endpoint: &config::Endpoint) -> Vec<IpNet> {
+        let guest = endpoint.guest.as_deref().and_then(|name| self.index.guests.get(name));
+        let addresses = guest.iter().flat_map(|guest| &guest.addresses).map(|addr| IpNet::from(*addr));
+        endpoint.cidr.into_iter().chain(addresses).collect()
+    }
+
+    fn meter(&mut self, of: &'static str, name: String, rate: Rate) -> MeterId {
+        let id = MeterId(self.ids.meters.id((of, name)));
+        let bits_per_second = u64::from(rate.mbps) * 1_000_000;
+        // 10 ms, but always room for two of the largest sends.
+        let default = (bits_per_second / 8 / 100).max(128 * 1024);
+        let burst_bytes = rate.burst_kb.map_or(default, |kb| u64::from(kb) * 1024);
+        self.out.meters.insert(id, MeterConfig { bits_per_second, burst_bytes });
+        id
+    }
+
+    fn nexthop(&mut self, nexthop: Nexthop) -> NexthopId {
+        let id = NexthopId(self.ids.nexthops.id(nexthop.clone()));
+        self.out.nexthops.insert(id, nexthop);
+        id
+    }
+
+    /// One target by itself, several as a group.
+    fn group(&mut self, targets: &[Target]) -> NexthopId {
+        if let [Target::Nexthop(name)] = targets
+            && let Some(&named) = self.index.nexthops.get(name.as_str())
+        {
+            return self.group(&named.to);
+        }
+        match targets {
+            [] => self.nexthop(Nexthop::Discard),
+            [one] => self.target(one),
+            several => {
+                let mut members: Vec<_> = several.iter().map(|target| self.target(target)).collect();
+                members.sort_unstable();
+                self.nexthop(Nexthop::Ecmp(members))
+            }
+        }
+    }
+
+    fn target(&mut self, target: &Target) -> NexthopId {
+        let nexthop = match target {
+            // A nexthop stands alone, so `group` has resolved it.
+            Target::Drop | Target::Nexthop(_) => Nexthop::Discard,
+            Target::Guest(name) => Nexthop::Encap {
+                vif: self.vif_id(name),
+                mac: self.index.guests.get(name.as_str()).and_then(|guest| guest.mac).unwrap_or_default(),
+            },
+            Target::Network(name) => Nexthop::VrfTranslate { vrf: self.vrf(name) },
+            Target::Via(addr) => Nexthop::Resolve { via: Some(*addr) },
+            Target::Tunnel(tunnel) => Nexthop::Tunnel(Tunnel {
+                kind: match tunnel.kind {
+                    config::TunnelKind::MplsOverUdp => TunnelKind::MplsUdp,
+                    config::TunnelKind::MplsOverGre => TunnelKind::MplsGre,
+                    config::TunnelKind::Vxlan => TunnelKind::Vxlan,
+                },
+                remote: tunnel.remote,
+                id: tunnel.id,
+                mac: tunnel.mac,
+            }),
+        };
+        self.nexthop(nexthop)
+    }
+}
+
+fn action(action: DefaultAction) -> Action {
+    match action {
+        DefaultAction::Allow => Action::Allow,
+        DefaultAction::Drop => Action::Drop,
+        DefaultAction::Reject => Action::Reject,
+    }
+}
+
+/// A locally administered MAC for a wire whose device has none, the same at every start (FNV-1a of its name).
+fn made_up_mac(name: &str) -> Mac {
+    let hash = name.bytes().fold(0x811c_9dc5_u32, |hash, b| (hash ^ u32::from(b)).wrapping_mul(0x0100_0193));
+    let [a, b, c, d] = hash.to_be_bytes();
+    Mac([0x02, 0x56, a, b, c, d])
+}
+
+/// The key, in words, of the object that a route follows from.
+pub(crate) fn route_origins<'a>(objects: &[&'a Owned]) -> BTreeMap<(String, IpNet), &'a Owned> {
+    let mut origins = BTreeMap::new();
+    for owned in objects {
+        match &owned.object {
+            Object::Network(network) => {
+                for gateway in &network.gateways {
+                    origins.insert((network.name.clone(), IpNet::from(gateway.addr())), *owned);
+                    origins.entry((network.name.clone(), gateway.trunc())).or_insert(*owned);
+                }
+            }
+            Object::Guest(guest) => {
+                for addr in &guest.addresses {
+                    origins.insert((guest.network.clone(), IpNet::from(*addr)), *owned);
+                }
+            }
+            Object::Route(route) => drop(origins.insert((route.network.clone(), route.prefix), *owned)),
+            _ => {}
+        }
+    }
+    origins
+}
+
+#[cfg(test)]
+mod tests;

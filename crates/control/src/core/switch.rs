@@ -1,0 +1,130 @@
+//! Opening and closing of ports around a change.
+
+use super::Error;
+use crate::ports::{PortSpec, Ports};
+use mem::{Opened, Port};
+use model::VifId;
+use packet::Mac;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// An open port.
+pub(super) struct Open {
+    pub(super) spec: PortSpec,
+    pub(super) port: Arc<dyn Port>,
+}
+
+impl Open {
+    pub(super) fn mac(&self) -> Option<Mac> {
+        self.port.status().mac.map(Mac)
+    }
+}
+
+type VifOf<'a> = &'a dyn Fn(&str) -> Option<VifId>;
+
+/// Ports on their way from one set to another: the new ones are open but not attached, the old ones that stay or go
+/// still are, and those that change are closed.
+pub(super) struct Switch<'a> {
+    ports: &'a dyn Ports,
+    open: &'a mut BTreeMap<String, Open>,
+    wanted: BTreeMap<String, PortSpec>,
+    fresh: Vec<(String, Opened)>,
+    /// Those closed because they change, to be opened again should the change fail.
+    closed: Vec<(PortSpec, Option<VifId>)>,
+    gone: Vec<(String, Option<VifId>)>,
+}
+
+impl<'a> Switch<'a> {
+    /// Opens what is wanted and isn't there. If one can't be opened all is as before.
+    pub(super) fn open(
+        ports: &'a dyn Ports,
+        open: &'a mut BTreeMap<String, Open>,
+        wanted: BTreeMap<String, PortSpec>,
+        vif: VifOf<'_>,
+    ) -> Result<Self, Error> {
+        let gone = open.keys().filter(|name| !wanted.contains_key(*name));
+        let gone = gone.map(|name| (name.clone(), vif(name))).collect();
+        let mut switch = Self { ports, open, wanted, fresh: Vec::new(), closed: Vec::new(), gone };
+        match switch.open_wanted(vif) {
+            Ok(()) => Ok(switch),
+            Err(e) => {
+                switch.undo();
+                Err(e)
+            }
+        }
+    }
+
+    fn open_wanted(&mut self, vif: VifOf<'_>) -> Result<(), Error> {
+        for (name, spec) in self.wanted.clone() {
+            match self.open.get(&name) {
+                Some(there) if there.spec == spec => continue,
+                Some(_) => self.close(&name, vif(&name)),
+                None => {}
+            }
+            let opened =
+                self.ports.open(&spec).map_err(|e| Error::Port { name: name.clone(), reason: chain(&*e) })?;
+            self.open.insert(name.clone(), Open { spec, port: opened.port.clone() });
+            self.fresh.push((name, opened));
+        }
+        Ok(())
+    }
+
+    fn close(&mut self, name: &str, vif: Option<VifId>) {
+        if let Some(vif) = vif {
+            self.ports.detach(vif);
+        }
+        if let Some(open) = self.open.remove(name) {
+            self.closed.push((open.spec, vif));
+        }
+    }
+
+    /// The ports as they will be, and those that will go.
+    pub(super) fn ports(&self) -> &BTreeMap<String, Open> {
+        self.open
+    }
+
+    /// Back to how it was. A port that can't be opened again stays closed, which is logged.
+    pub(super) fn undo(mut self) {
+        for (name, opened) in self.fresh.drain(..) {
+            self.open.remove(&name);
+            drop(opened);
+        }
+        for (spec, vif) in self.closed.drain(..) {
+            match self.ports.open(&spec) {
+                Ok(opened) => {
+                    self.open.insert(spec.name.clone(), Open { spec, port: opened.port.clone() });
+                    if let Some(vif) = vif {
+                        self.ports.attach(vif, opened);
+                    }
+                }
+                Err(e) => tracing::error!(interface = spec.name, "can't be opened again: {}", chain(&*e)),
+            }
+        }
+    }
+
+    /// Gives the new ports to the executor and closes those that are gone. `vif` is the new numbering.
+    pub(super) fn finish(self, vif: VifOf<'_>) {
+        for (name, opened) in self.fresh {
+            if let Some(vif) = vif(&name) {
+                self.ports.attach(vif, opened);
+            }
+        }
+        for (name, old) in self.gone {
+            if let Some(old) = old {
+                self.ports.detach(old);
+            }
+            self.open.remove(&name);
+        }
+    }
+}
+
+/// An error with its causes.
+fn chain(e: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = e.to_string();
+    let mut source = e.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,99 @@
+//! What is in force, for those who only read.
+
+use super::State;
+use crate::compile::{Desired, Ids};
+use crate::owner::Objects;
+use config::Host;
+use mem::{Port, PortStatus};
+use model::{Executor, Network, VifId, Vrf};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// A state of the host. It is not changed by what happens after.
+pub(crate) struct View {
+    pub(crate) host: Host,
+    pub(crate) objects: Arc<Objects>,
+    pub(crate) tables: Arc<Desired>,
+    pub(crate) ids: Arc<Ids>,
+    pub(crate) executor: Arc<dyn Executor>,
+    pub(crate) started: Instant,
+    ports: BTreeMap<String, Arc<dyn Port>>,
+}
+
+impl View {
+    pub(super) fn new(state: &State, executor: Arc<dyn Executor>, started: Instant) -> Self {
+        Self {
+            host: state.host.clone(),
+            objects: state.objects.clone(),
+            tables: state.desired.clone(),
+            ids: state.ids.clone(),
+            executor,
+            started,
+            ports: state.open.iter().map(|(name, open)| (name.clone(), open.port.clone())).collect(),
+        }
+    }
+
+    /// State of an interface's port.
+    pub(crate) fn port(&self, name: &str) -> PortStatus {
+        self.ports.get(name).map(|port| port.status()).unwrap_or_default()
+    }
+
+    /// Name of an interface.
+    pub(crate) fn vif_name(&self, id: VifId) -> String {
+        self.tables.vifs.get(&id).map_or_else(|| format!("vif {id}"), |vif| vif.name.to_string())
+    }
+
+    /// Name of a network.
+    pub(crate) fn network_name(&self, vrf: Vrf) -> String {
+        self.tables
+            .networks
+            .get(&vrf)
+            .map_or_else(|| format!("vrf {vrf}"), |network| network.name.to_string())
+    }
+
+    /// The network of that name.
+    pub(crate) fn network(&self, name: &str) -> Option<&Network> {
+        self.tables.networks.values().find(|network| &*network.name == name)
+    }
+
+    /// A text in which interfaces and networks are numbers, with their names: `vif 3` becomes `vm1`.
+    pub(crate) fn named(&self, text: &str) -> String {
+        let vif = |n: u16| self.tables.vifs.get(&VifId(n)).map(|vif| vif.name.to_string());
+        let network = |n: u16| self.tables.networks.get(&Vrf(n)).map(|n| format!("network {}", n.name));
+        substitute(&substitute(text, "vif ", vif), "network ", network)
+    }
+}
+
+/// Replaces each `word` with the number behind it by what `name` calls that number.
+fn substitute(text: &str, word: &str, name: impl Fn(u16) -> Option<String>) -> String {
+    let mut parts = text.split(word);
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let digits = part.bytes().take_while(u8::is_ascii_digit).count();
+        match part[..digits].parse().ok().and_then(&name) {
+            Some(found) => {
+                out.push_str(&found);
+                out.push_str(&part[digits..]);
+            }
+            None => {
+                out.push_str(word);
+                out.push_str(part);
+            }
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::substitute;
+
+    #[test]
+    fn numbers_become_names() {
+        let name = |n| (n == 3).then(|| "vm1".to_owned());
+        assert_eq!(substitute("to vif 3, then vif 4", "vif ", name), "to vm1, then vif 4");
+        assert_eq!(substitute("vif 33", "vif ", name), "vif 33");
+        assert_eq!(substitute("vif 3", "vif ", name), "vm1");
+    }
+}

@@ -1,0 +1,145 @@
+//! Metrics in Prometheus' text format (version 0.0.4), served over HTTP.
+
+use crate::core::{Core, View};
+use crate::service::{reasons, vif_entries};
+use std::fmt::{Display, Write};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use tokio::net::TcpListener;
+
+/// Serves `/metrics` until the task is dropped.
+pub(crate) async fn serve(core: Arc<Core>, listener: TcpListener) -> std::io::Result<()> {
+    let text = move || {
+        let core = core.clone();
+        async move {
+            let text = tokio::task::spawn_blocking(move || render(&core.view())).await.unwrap_or_default();
+            ([("content-type", "text/plain; version=0.0.4; charset=utf-8")], text)
+        }
+    };
+    axum::serve(listener, axum::Router::new().route("/metrics", axum::routing::get(text))).await
+}
+
+/// Opens the address that metrics are served on.
+pub(crate) async fn listen(addr: SocketAddr) -> std::io::Result<TcpListener> {
+    TcpListener::bind(addr).await
+}
+
+/// Families of metrics being written.
+#[derive(Default)]
+struct Text(String);
+
+impl Text {
+    /// A family with one value per label set. Labels come ready, as in `vif="vm1"`.
+    fn family<V: Display>(
+        &mut self,
+        name: &str,
+        kind: &str,
+        help: &str,
+        values: impl IntoIterator<Item = (String, V)>,
+    ) {
+        let _ = writeln!(self.0, "# HELP viaduct_{name} {help}\n# TYPE viaduct_{name} {kind}");
+        for (labels, value) in values {
+            let labels = if labels.is_empty() { labels } else { format!("{{{labels}}}") };
+            let _ = writeln!(self.0, "viaduct_{name}{labels} {value}");
+        }
+    }
+}
+
+fn render(view: &View) -> String {
+    let mut text = Text::default();
+    host(view, &mut text);
+    vifs(view, &mut text);
+    workers(view, &mut text);
+    tables(view, &mut text);
+    text.0
+}
+
+fn host(view: &View, text: &mut Text) {
+    let info = format!("host=\"{}\",version=\"{}\"", view.host.name, env!("CARGO_PKG_VERSION"));
+    text.family("info", "gauge", "The daemon.", [(info, 1)]);
+    let uptime = view.started.elapsed().as_secs();
+    text.family("uptime_seconds", "gauge", "Seconds since the daemon started.", [(String::new(), uptime)]);
+}
+
+fn vifs(view: &View, text: &mut Text) {
+    let vifs = vif_entries(view, None);
+    let mut each = |name: &str, kind: &str, help: &str, value: &dyn Fn(&api::v1::VifEntry) -> u64| {
+        let labels = |vif: &api::v1::VifEntry| {
+            format!("vif=\"{}\",kind=\"{}\",network=\"{}\"", vif.name, vif.kind, vif.network())
+        };
+        text.family(name, kind, help, vifs.iter().map(|vif| (labels(vif), value(vif))));
+    };
+    each("vif_up", "gauge", "Whether packets can flow.", &|vif| vif.up.into());
+    each("vif_receive_packets_total", "counter", "Packets from the interface.", &|vif| vif.rx_packets);
+    each("vif_receive_bytes_total", "counter", "Bytes from the interface.", &|vif| vif.rx_bytes);
+    each("vif_receive_drops_total", "counter", "Packets from the interface that were dropped.", &|vif| {
+        vif.rx_drops
+    });
+    each("vif_send_packets_total", "counter", "Packets to the interface.", &|vif| vif.tx_packets);
+    each("vif_send_bytes_total", "counter", "Bytes to the interface.", &|vif| vif.tx_bytes);
+    each("vif_send_drops_total", "counter", "Packets the interface had no room for.", &|vif| vif.tx_drops);
+    each("vif_malformed_total", "counter", "Buffers refused as malformed.", &|vif| vif.malformed);
+    each("vif_lost_total", "counter", "Packets the kernel lost before they were received.", &|vif| vif.lost);
+    each("vif_refused_total", "counter", "Packets the kernel did not take.", &|vif| vif.refused);
+}
+
+fn workers(view: &View, text: &mut Text) {
+    let workers = view.executor.workers();
+    let drops = reasons(&workers).into_iter().map(|r| (format!("reason=\"{}\"", r.reason), r.packets));
+    text.family("drops_total", "counter", "Packets dropped, by reason.", drops);
+    let mut each = |name: &str, help: &str, value: &dyn Fn(&model::WorkerCounters) -> u64| {
+        let values = workers.iter().map(|w| (format!("worker=\"{}\"", w.worker), value(w)));
+        text.family(name, "counter", help, values);
+    };
+    each("worker_receive_packets_total", "Packets taken from ports.", &|w| w.received.packets);
+    each("worker_send_packets_total", "Packets delivered to ports.", &|w| w.sent.packets);
+    each("worker_flow_hits_total", "Flow cache hits.", &|w| w.hits);
+    each("worker_flow_misses_total", "Flow cache misses.", &|w| w.misses);
+    each("worker_replies_total", "Answers sent by Viaduct itself.", &|w| w.replies);
+    each("worker_sleeps_total", "Times the worker slept.", &|w| w.sleeps);
+    let stages: [(&str, fn(&model::StageCycles) -> u64); 6] = [
+        ("receive", |c| c.receive),
+        ("lookup", |c| c.lookup),
+        ("slow_path", |c| c.slow_path),
+        ("deliver", |c| c.deliver),
+        ("busy", |c| c.busy),
+        ("idle", |c| c.idle),
+    ];
+    let cycles = workers.iter().flat_map(|w| {
+        stages.map(|(stage, of)| (format!("worker=\"{}\",stage=\"{stage}\"", w.worker), of(&w.cycles)))
+    });
+    text.family("worker_cycles_total", "counter", "TSC ticks by stage.", cycles);
+}
+
+fn tables(view: &View, text: &mut Text) {
+    let mut flows = 0_u64;
+    view.executor.flows(&mut |_| {
+        flows += 1;
+        true
+    });
+    text.family("flows", "gauge", "Connections.", [(String::new(), flows)]);
+    let created = view.executor.flows_created();
+    text.family("flows_created_total", "counter", "Connections made.", [(String::new(), created)]);
+    let tables = &view.tables;
+    let sizes = [
+        ("vif", tables.vifs.len()),
+        ("network", tables.networks.len()),
+        ("nexthop", tables.nexthops.len()),
+        ("route", tables.routes.len()),
+        ("mac", tables.macs.len()),
+        ("learned_mac", view.executor.learned().len()),
+        ("neighbour", view.executor.neighbours().len()),
+        ("mpls", tables.mpls.len()),
+        ("vxlan", tables.vxlan.len()),
+        ("floating", tables.floating.len()),
+        ("rule", tables.rules.len()),
+    ];
+    let sizes = sizes.map(|(table, size)| (format!("table=\"{table}\""), size));
+    text.family("table_entries", "gauge", "Entries of a table.", sizes);
+    let used = |id: &model::NexthopId| view.executor.nexthop_counters(*id).packets;
+    let nexthops = tables.nexthops.keys().map(|id| (format!("nexthop=\"{id}\""), used(id)));
+    text.family("nexthop_packets_total", "counter", "Packets sent by a nexthop.", nexthops);
+    let matched = |id: &model::RuleId| view.executor.rule_counters(*id).packets;
+    let rules = tables.rules.keys().map(|id| (format!("rule=\"{id}\""), matched(id)));
+    text.family("rule_packets_total", "counter", "Packets a rule decided.", rules);
+}

@@ -1,0 +1,90 @@
+//! Who asked for an object.
+
+use config::{Key, Object};
+use std::collections::BTreeMap;
+
+/// Who asked for an object; only they may change it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Owner {
+    /// `viaduct apply`.
+    File,
+    /// An API client.
+    Api,
+    /// The BGP speaker.
+    Bgp,
+    /// OVS.
+    Ovs,
+}
+
+impl Owner {
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::File => "file",
+            Self::Api => "api",
+            Self::Bgp => "bgp",
+            Self::Ovs => "ovs",
+        }
+    }
+
+    /// The owner of that name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::File, Self::Api, Self::Bgp, Self::Ovs].into_iter().find(|owner| owner.name() == name)
+    }
+}
+
+/// An object and who asked for it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Owned {
+    pub(crate) owner: Owner,
+    /// Its place among the objects of its kind, in the order in which they were asked for.
+    pub(crate) seq: u64,
+    pub(crate) object: Object,
+}
+
+/// All objects of the host.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Objects {
+    by_key: BTreeMap<Key, Owned>,
+    next_seq: u64,
+}
+
+impl Objects {
+    pub(crate) fn get(&self, key: &Key) -> Option<&Owned> {
+        self.by_key.get(key)
+    }
+
+    /// Puts an object behind all others; one of the same key is replaced and keeps its place.
+    pub(crate) fn put(&mut self, owner: Owner, object: Object) {
+        let key = object.key();
+        let seq = match self.by_key.get(&key) {
+            Some(old) => old.seq,
+            None => self.next_seq,
+        };
+        self.restore(seq, owner, object);
+    }
+
+    /// Puts an object at its place, as it was stored.
+    pub(crate) fn restore(&mut self, seq: u64, owner: Owner, object: Object) {
+        self.next_seq = self.next_seq.max(seq + 1);
+        self.by_key.insert(object.key(), Owned { owner, seq, object });
+    }
+
+    pub(crate) fn remove(&mut self, key: &Key) -> Option<Owned> {
+        self.by_key.remove(key)
+    }
+
+    /// By kind, and in the order in which they were asked for.
+    pub(crate) fn in_order(&self) -> Vec<&Owned> {
+        let mut all: Vec<_> = self.by_key.values().collect();
+        all.sort_by_key(|owned| (owned.object.kind(), owned.seq));
+        all
+    }
+
+    /// By key.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Key, &Owned)> {
+        self.by_key.iter()
+    }
+}

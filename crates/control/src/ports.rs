@@ -1,0 +1,127 @@
+//! The ports of the host: what is to be opened, and who opens it.
+
+use config::{Driver, Guest, GuestKind, Host, Object, Role, Wire};
+use model::VifId;
+use packet::Mac;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+/// Opens ports, and gives them to the executor.
+pub trait Ports: Send + Sync {
+    /// Opens a port.
+    ///
+    /// # Errors
+    /// Why it can't be opened, and what would help.
+    fn open(&self, spec: &PortSpec) -> Result<mem::Opened, Box<dyn std::error::Error + Send + Sync>>;
+    /// Gives the executor the port of an interface.
+    fn attach(&self, vif: VifId, port: mem::Opened);
+    /// Takes it away again; when this returns the executor has let go of it.
+    fn detach(&self, vif: VifId);
+}
+
+/// A port to be open. Where it changes the port is closed and opened again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortSpec {
+    /// Name of the interface.
+    pub name: String,
+    /// What it is connected to.
+    pub device: Device,
+    /// Queue pairs.
+    pub queues: u16,
+    /// Largest IP packet, bytes.
+    pub mtu: u16,
+}
+
+/// What a port is connected to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Device {
+    /// A vhost-user socket.
+    Vhost {
+        /// Its path.
+        socket: PathBuf,
+        /// Who listens.
+        role: Role,
+        /// `user` or `user:group` that shall own it.
+        owner: Option<String>,
+        /// Its mode.
+        mode: u32,
+    },
+    /// A TAP device that is created.
+    Tap {
+        /// Its name.
+        device: String,
+        /// Link-layer address of the kernel's end.
+        mac: Option<Mac>,
+    },
+    /// A packet socket.
+    AfPacket {
+        /// The network device.
+        device: String,
+    },
+    /// An AF_XDP socket.
+    AfXdp {
+        /// The network device.
+        device: String,
+        /// Addresses whose traffic is ours; the rest is left to the kernel.
+        addresses: Vec<IpAddr>,
+        /// Whether all traffic is ours: networks are attached.
+        all: bool,
+    },
+}
+
+/// Mode of a vhost-user socket unless told otherwise.
+const SOCKET_MODE: u32 = 0o660;
+
+/// The ports that objects ask for, by name. `mtu_of` tells a guest's MTU.
+pub(crate) fn wanted(
+    host: &Host,
+    run_dir: &Path,
+    objects: &[&Object],
+    mtu_of: &dyn Fn(&Guest) -> u16,
+) -> BTreeMap<String, PortSpec> {
+    let workers = u16::try_from(host.workers.len().max(1)).unwrap_or(u16::MAX);
+    let specs = objects.iter().filter_map(|object| match object {
+        Object::Guest(guest) => Some(of_guest(guest, run_dir, mtu_of(guest))),
+        Object::Wire(wire) => Some(of_wire(wire, run_dir, workers, objects)),
+        _ => None,
+    });
+    specs.map(|spec| (spec.name.clone(), spec)).collect()
+}
+
+fn of_guest(guest: &Guest, run_dir: &Path, mtu: u16) -> PortSpec {
+    let text = |field: &Option<String>| field.clone().unwrap_or_default();
+    let device = match guest.kind {
+        GuestKind::Tap => Device::Tap { device: text(&guest.device), mac: guest.mac },
+        // Verbs-only guests are refused when they are read.
+        GuestKind::Vhost | GuestKind::Rdma => Device::Vhost {
+            socket: run_dir.join(text(&guest.socket)),
+            role: guest.role,
+            owner: guest.owner.clone(),
+            mode: guest
+                .socket_mode
+                .as_ref()
+                .map_or(SOCKET_MODE, |mode| u32::from_str_radix(mode, 8).unwrap_or(SOCKET_MODE)),
+        },
+    };
+    PortSpec { name: guest.name.clone(), device, queues: guest.queues, mtu }
+}
+
+fn of_wire(wire: &Wire, run_dir: &Path, queues: u16, objects: &[&Object]) -> PortSpec {
+    let attached =
+        |object: &&Object| matches!(object, Object::Network(n) if n.wire.as_ref() == Some(&wire.name));
+    let device = wire.device.clone();
+    let device = match wire.driver {
+        Driver::AfPacket | Driver::Dpdk => Device::AfPacket { device },
+        Driver::AfXdp => Device::AfXdp {
+            device,
+            addresses: wire.addresses.iter().map(|net| net.addr()).collect(),
+            all: objects.iter().any(attached),
+        },
+        Driver::Tap => Device::Tap { device, mac: None },
+        Driver::Vhost => {
+            Device::Vhost { socket: run_dir.join(device), role: Role::Server, owner: None, mode: SOCKET_MODE }
+        }
+    };
+    PortSpec { name: wire.name.clone(), device, queues, mtu: wire.mtu }
+}

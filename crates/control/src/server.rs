@@ -1,0 +1,125 @@
+//! The daemon's sockets: the API on RUN_DIR/viaduct.sock, metrics over HTTP.
+
+use crate::core::Core;
+use crate::lock::Lock;
+use crate::metrics;
+use crate::service::Service;
+use api::v1::viaduct_server::ViaductServer;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, UnixListener};
+use tokio_stream::wrappers::UnixListenerStream;
+
+/// How often what changed by itself is looked for.
+const REFRESH: Duration = Duration::from_secs(1);
+
+/// Largest request: a file with some hundred thousand routes.
+const MAX_REQUEST: usize = 64 << 20;
+
+/// Why the daemon can't serve.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// Another daemon does.
+    #[error("another viaductd runs in {}; give this one its own --run-dir", .0.display())]
+    Running(PathBuf),
+    /// A socket or file can't be had.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried, on what.
+        what: String,
+        /// Why not.
+        source: std::io::Error,
+    },
+}
+
+fn at<T>(what: impl Into<String>, result: std::io::Result<T>) -> Result<T, ServeError> {
+    result.map_err(|source| ServeError::Io { what: what.into(), source })
+}
+
+/// The run-dir, taken by this daemon alone.
+pub struct RunDir {
+    path: PathBuf,
+    _lock: Lock,
+}
+
+impl RunDir {
+    /// Makes the directory and takes it.
+    ///
+    /// # Errors
+    /// [`ServeError::Running`], or that it can't be made.
+    pub fn take(path: &Path) -> Result<Self, ServeError> {
+        at(format!("run-dir {}", path.display()), std::fs::create_dir_all(path))?;
+        match at(format!("lock in {}", path.display()), Lock::take(path))? {
+            Some(lock) => Ok(Self { path: path.to_owned(), _lock: lock }),
+            None => Err(ServeError::Running(path.to_owned())),
+        }
+    }
+
+    /// Listens on the control socket. One that a dead daemon left is replaced; nobody can connect before its mode
+    /// is set.
+    fn listen(&self) -> Result<UnixListener, ServeError> {
+        let socket = api::socket(&self.path);
+        let fresh = self.path.join("viaduct.new");
+        let what = |path: &Path| format!("control socket {}", path.display());
+        let _ = std::fs::remove_file(&fresh);
+        let listener = at(what(&fresh), UnixListener::bind(&fresh))?;
+        at(what(&fresh), std::fs::set_permissions(&fresh, std::fs::Permissions::from_mode(0o660)))?;
+        at(what(&socket), std::fs::rename(&fresh, &socket))?;
+        Ok(listener)
+    }
+}
+
+/// Serves the API, and metrics where an address is given, until `stop`. Calls `ready` once both listen.
+///
+/// # Errors
+/// [`ServeError`].
+pub async fn serve(
+    core: Arc<Core>,
+    run_dir: &RunDir,
+    metrics: Option<SocketAddr>,
+    ready: impl FnOnce(),
+    stop: impl Future<Output = ()>,
+) -> Result<(), ServeError> {
+    let listener = run_dir.listen()?;
+    let scrapes = match metrics {
+        Some(addr) => Some(at(format!("metrics on {addr}"), metrics::listen(addr).await)?),
+        None => None,
+    };
+    let service = ViaductServer::new(Service { core: core.clone() }).max_decoding_message_size(MAX_REQUEST);
+    let api = tonic::transport::Server::builder()
+        .add_service(service)
+        .serve_with_incoming(UnixListenerStream::new(listener));
+    ready();
+    tokio::select! {
+        result = api => at("control socket", result.map_err(std::io::Error::other))?,
+        result = scrape(core.clone(), scrapes) => at("metrics", result)?,
+        () = refresh(&core) => {}
+        () = stop => {}
+    }
+    let _ = std::fs::remove_file(api::socket(&run_dir.path));
+    Ok(())
+}
+
+async fn scrape(core: Arc<Core>, listener: Option<TcpListener>) -> std::io::Result<()> {
+    match listener {
+        Some(listener) => metrics::serve(core, listener).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn refresh(core: &Arc<Core>) {
+    let mut ticks = tokio::time::interval(REFRESH);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+    loop {
+        ticks.tick().await;
+        let core = core.clone();
+        match tokio::task::spawn_blocking(move || core.refresh()).await {
+            Ok(Err(e)) => tracing::warn!("can't follow a wire's new address: {e}"),
+            Ok(Ok(())) | Err(_) => {}
+        }
+    }
+}

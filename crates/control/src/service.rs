@@ -1,0 +1,154 @@
+//! The gRPC service: reads from [`View`]s, changes through [`Core`].
+
+mod flows;
+mod packets;
+mod state;
+mod tables;
+
+use crate::convert;
+use crate::core::{Core, Error, View};
+use crate::owner::Owner;
+use crate::plan::ObjectChange;
+use api::v1;
+use api::v1::viaduct_server::Viaduct;
+use std::pin::Pin;
+use std::sync::Arc;
+use tokio_stream::Stream;
+use tonic::{Request, Response, Status};
+
+pub(crate) use state::reasons;
+pub(crate) use tables::vif_entries;
+
+pub(crate) struct Service {
+    pub(crate) core: Arc<Core>,
+}
+
+type Reply<T> = Result<Response<T>, Status>;
+type Streamed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+impl From<Error> for Status {
+    fn from(e: Error) -> Self {
+        let text = e.to_string();
+        match e {
+            Error::Invalid(_) => Self::invalid_argument(text),
+            Error::NotFound(_) => Self::not_found(text),
+            Error::Conflict(_) | Error::Port { .. } | Error::Executor(_) => Self::failed_precondition(text),
+            Error::Store(_) => Self::internal(text),
+        }
+    }
+}
+
+impl Service {
+    fn view(&self) -> View {
+        self.core.view()
+    }
+
+    /// Runs what may open devices or wait for the disk or workers off the server's own threads.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Core) -> Result<T, Status> + Send + 'static,
+    ) -> Result<T, Status> {
+        let core = self.core.clone();
+        let joined = tokio::task::spawn_blocking(move || work(&core)).await;
+        joined.unwrap_or_else(|e| Err(Status::internal(e.to_string())))
+    }
+}
+
+fn changes(list: Vec<ObjectChange>) -> v1::Changes {
+    let change =
+        |c: ObjectChange| v1::Change { what: c.what.to_owned(), object: c.object, details: c.details };
+    v1::Changes { changes: list.into_iter().map(change).collect() }
+}
+
+#[tonic::async_trait]
+impl Viaduct for Service {
+    async fn apply(&self, request: Request<v1::ApplyRequest>) -> Reply<v1::Changes> {
+        let v1::ApplyRequest { toml, dry_run } = request.into_inner();
+        let done = self.blocking(move |core| Ok(core.apply(&toml, dry_run)?)).await?;
+        if !dry_run && !done.is_empty() {
+            tracing::info!(changes = done.len(), "applied a file");
+        }
+        Ok(Response::new(changes(done)))
+    }
+
+    async fn add(&self, request: Request<v1::AddRequest>) -> Reply<v1::Changes> {
+        let objects: Result<Vec<_>, String> =
+            request.into_inner().objects.iter().map(convert::object).collect();
+        let objects = objects.map_err(Status::invalid_argument)?;
+        let done = self.blocking(move |core| Ok(core.add(Owner::Api, objects)?)).await?;
+        Ok(Response::new(changes(done)))
+    }
+
+    async fn remove(&self, request: Request<v1::RemoveRequest>) -> Reply<v1::Changes> {
+        let view = self.view();
+        let keys: Result<Vec<_>, String> = request
+            .into_inner()
+            .keys
+            .into_iter()
+            .map(|key| convert::key(&tables::rule_by_id(&view, key)))
+            .collect();
+        let keys = keys.map_err(Status::invalid_argument)?;
+        let done = self.blocking(move |core| Ok(core.remove(Owner::Api, &keys)?)).await?;
+        Ok(Response::new(changes(done)))
+    }
+
+    async fn objects(&self, request: Request<v1::ObjectsRequest>) -> Reply<v1::ObjectsReply> {
+        let request = request.into_inner();
+        let kind = convert::kind(request.kind());
+        let view = self.view();
+        let objects = view.objects.in_order().into_iter().filter(|owned| {
+            let key = owned.object.key();
+            kind.is_none_or(|kind| kind == key.kind)
+                && request.network.as_ref().is_none_or(|n| key.network.as_ref().is_none_or(|of| of == n))
+        });
+        let objects = objects.map(|owned| v1::OwnedObject {
+            owner: owned.owner.name().to_owned(),
+            object: Some(convert::message(&owned.object)),
+        });
+        Ok(Response::new(v1::ObjectsReply { objects: objects.collect() }))
+    }
+
+    async fn table(&self, request: Request<v1::TableRequest>) -> Reply<v1::TableReply> {
+        tables::reply(&self.view(), &request.into_inner()).map(Response::new)
+    }
+
+    async fn status(&self, _: Request<v1::StatusRequest>) -> Reply<v1::StatusReply> {
+        self.blocking(|core| Ok(state::status(&core.view()))).await.map(Response::new)
+    }
+
+    async fn stats(&self, request: Request<v1::StatsRequest>) -> Reply<v1::StatsReply> {
+        state::stats(&self.view(), request.into_inner().worker).map(Response::new)
+    }
+
+    async fn drop_stats(&self, request: Request<v1::DropStatsRequest>) -> Reply<v1::DropStatsReply> {
+        Ok(Response::new(state::drops(&self.view(), request.into_inner().log)))
+    }
+
+    type FlowsStream = Streamed<v1::Flow>;
+
+    async fn flows(&self, request: Request<v1::FlowsRequest>) -> Reply<Self::FlowsStream> {
+        let text = request.into_inner().r#match;
+        let found = self.blocking(move |core| flows::list(&core.view(), &text)).await?;
+        let view = self.view();
+        let messages = found.into_iter().map(move |flow| Ok(flows::message(&view, &flow)));
+        Ok(Response::new(Box::pin(tokio_stream::iter(messages))))
+    }
+
+    async fn flush_flows(&self, request: Request<v1::FlushFlowsRequest>) -> Reply<v1::FlushFlowsReply> {
+        let text = request.into_inner().r#match;
+        let flushed = self.blocking(move |core| flows::flush(&core.view(), &text)).await?;
+        Ok(Response::new(v1::FlushFlowsReply { flushed }))
+    }
+
+    async fn explain(&self, request: Request<v1::ExplainRequest>) -> Reply<v1::Explanation> {
+        let request = request.into_inner();
+        self.blocking(move |core| packets::explain(&core.view(), request)).await.map(Response::new)
+    }
+
+    type CaptureStream = Streamed<v1::CapturedPacket>;
+
+    async fn capture(&self, request: Request<v1::CaptureRequest>) -> Reply<Self::CaptureStream> {
+        let packets = packets::capture(self.core.clone(), request.into_inner())?;
+        Ok(Response::new(Box::pin(packets)))
+    }
+}

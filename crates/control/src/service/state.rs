@@ -1,0 +1,121 @@
+//! Status and statistics.
+
+use super::tables::vif_entries;
+use crate::core::View;
+use api::v1;
+use model::{DropReason, WorkerCounters};
+use tonic::Status;
+
+pub(super) fn status(view: &View) -> v1::StatusReply {
+    let workers = view.executor.workers();
+    let reasons = reasons(&workers);
+    let mut flows = 0;
+    view.executor.flows(&mut |_| {
+        flows += 1;
+        true
+    });
+    v1::StatusReply {
+        name: view.host.name.clone(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        uptime: view.started.elapsed().as_secs(),
+        executor: "cpu".to_owned(),
+        networks: count(view.tables.networks.len()),
+        routes: count(view.tables.routes.len()),
+        rules: count(view.tables.rules.len()),
+        flows,
+        flows_created: view.executor.flows_created(),
+        drops: reasons.iter().map(|reason| reason.packets).sum(),
+        vifs: vif_entries(view, None),
+        reasons,
+        workers: workers.iter().map(worker).collect(),
+        pid: std::process::id(),
+    }
+}
+
+fn count(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}
+
+pub(super) fn stats(view: &View, only: Option<u32>) -> Result<v1::StatsReply, Status> {
+    let workers = view.executor.workers();
+    let wanted = |w: &&WorkerCounters| only.is_none_or(|only| w.worker == only as usize);
+    let found: Vec<_> = workers.iter().filter(wanted).map(worker).collect();
+    match only {
+        Some(worker) if found.is_empty() => Err(Status::not_found(format!(
+            "there is no worker {worker}; there are {}, from 0",
+            workers.len()
+        ))),
+        _ => Ok(v1::StatsReply { workers: found }),
+    }
+}
+
+fn worker(w: &WorkerCounters) -> v1::WorkerStats {
+    let per_packet = |cycles: u64| match w.received.packets {
+        0 => 0.0,
+        packets => cycles as f64 / packets as f64,
+    };
+    let cycles = &w.cycles;
+    v1::WorkerStats {
+        worker: count(w.worker),
+        cpu: w.cpu.map(count),
+        packets: w.received.packets,
+        bytes: w.received.bytes,
+        sent_packets: w.sent.packets,
+        sent_bytes: w.sent.bytes,
+        drops: w.drops.iter().sum(),
+        reasons: reasons(std::slice::from_ref(w)),
+        hits: w.hits,
+        misses: w.misses,
+        replies: w.replies,
+        sleeps: w.sleeps,
+        cycles: Some(v1::StageCycles {
+            receive: cycles.receive,
+            lookup: cycles.lookup,
+            slow_path: cycles.slow_path,
+            deliver: cycles.deliver,
+            busy: cycles.busy,
+            idle: cycles.idle,
+        }),
+        cycles_per_packet: Some(v1::CyclesPerPacket {
+            receive: per_packet(cycles.receive),
+            lookup: per_packet(cycles.lookup),
+            slow_path: per_packet(cycles.slow_path),
+            deliver: per_packet(cycles.deliver),
+            busy: per_packet(cycles.busy),
+        }),
+        bursts: w.bursts.to_vec(),
+    }
+}
+
+/// The reasons that dropped packets, most first.
+pub(crate) fn reasons(workers: &[WorkerCounters]) -> Vec<v1::DropCount> {
+    let total = |i: usize| workers.iter().filter_map(|w| w.drops.get(i)).sum::<u64>();
+    let mut counts: Vec<_> = DropReason::ALL
+        .iter()
+        .enumerate()
+        .map(|(i, reason)| v1::DropCount {
+            reason: reason.name().to_owned(),
+            help: reason.help().to_owned(),
+            packets: total(i),
+        })
+        .filter(|count| count.packets > 0)
+        .collect();
+    counts.sort_by_key(|count| std::cmp::Reverse(count.packets));
+    counts
+}
+
+pub(super) fn drops(view: &View, log: u32) -> v1::DropStatsReply {
+    let dropped = if log == 0 { Vec::new() } else { view.executor.dropped(log as usize) };
+    let entry = |packet: model::DroppedPacket| v1::DroppedPacket {
+        time_ns: packet.time_ns,
+        interface: view.vif_name(packet.ingress),
+        reason: packet.reason.name().to_owned(),
+        length: packet.len,
+        text: model::text::show(&packet.head),
+        head: packet.head,
+    };
+    v1::DropStatsReply {
+        reasons: reasons(&view.executor.workers()),
+        log: dropped.into_iter().map(entry).collect(),
+    }
+}

@@ -1,0 +1,238 @@
+//! Tables, entry by entry.
+
+use crate::compile::route_origins;
+use crate::core::View;
+use crate::owner::Owned;
+use api::v1::{self, TableName};
+use config::Object;
+use model::{BridgeTarget, NeighbourScope, Nexthop, NexthopId, Vif, VifKind, Vrf};
+use tonic::Status;
+
+pub(super) fn reply(view: &View, request: &v1::TableRequest) -> Result<v1::TableReply, Status> {
+    let only = match &request.network {
+        None => None,
+        Some(name) => match view.network(name) {
+            Some(network) => Some(network.vrf),
+            None => return Err(Status::not_found(format!("there is no network \"{name}\""))),
+        },
+    };
+    let mut reply = v1::TableReply::default();
+    match request.table() {
+        TableName::Unspecified => return Err(Status::invalid_argument("which table?")),
+        TableName::Vif => reply.vifs = vif_entries(view, only),
+        TableName::Nexthop => reply.nexthops = nexthops(view),
+        TableName::Route => reply.routes = routes(view, only),
+        TableName::Bridge => reply.bridge = bridge(view, only),
+        TableName::Mpls => reply.mpls = mpls(view),
+        TableName::Vxlan => reply.vxlan = vxlan(view, only),
+        TableName::Rule => reply.rules = rules(view, only),
+        TableName::Neighbour => reply.neighbours = neighbours(view, only),
+    }
+    Ok(reply)
+}
+
+fn is_of(only: Option<Vrf>, vrf: Vrf) -> bool {
+    only.is_none_or(|only| only == vrf)
+}
+
+pub(crate) fn vif_entries(view: &View, only: Option<Vrf>) -> Vec<v1::VifEntry> {
+    let wanted = |vif: &&Vif| only.is_none() || vif.vrf == only;
+    view.tables.vifs.values().filter(wanted).map(|vif| vif_entry(view, vif)).collect()
+}
+
+fn vif_entry(view: &View, vif: &Vif) -> v1::VifEntry {
+    let port = view.port(&vif.name);
+    let counters = view.executor.vif_counters(vif.id);
+    let own = vif.addresses.iter().map(ToString::to_string);
+    let underlay = vif.wire.iter().flat_map(|wire| &wire.addresses).map(ToString::to_string);
+    v1::VifEntry {
+        id: vif.id.0.into(),
+        name: vif.name.to_string(),
+        kind: match vif.kind {
+            VifKind::Vhost => "vhost",
+            VifKind::Tap => "tap",
+            VifKind::Rdma => "rdma",
+            VifKind::Wire => "wire",
+        }
+        .to_owned(),
+        network: vif.vrf.map(|vrf| view.network_name(vrf)),
+        vrf: vif.vrf.map(|vrf| vrf.0.into()),
+        mac: vif.mac.map(|mac| mac.to_string()),
+        addresses: own.chain(underlay).collect(),
+        mtu: vif.mtu.into(),
+        policy: vif.policy,
+        up: port.up,
+        features: port.features,
+        queues: port.queues.into(),
+        fault: port.fault,
+        rx_packets: counters.received.packets,
+        rx_bytes: counters.received.bytes,
+        tx_packets: counters.sent.packets,
+        tx_bytes: counters.sent.bytes,
+        rx_drops: counters.receive_drops,
+        tx_drops: counters.send_drops,
+        malformed: port.malformed,
+        lost: port.lost,
+        refused: port.refused,
+    }
+}
+
+/// A nexthop in words, with names.
+fn nexthop_text(view: &View, id: NexthopId) -> String {
+    match view.tables.nexthops.get(&id) {
+        Some(Nexthop::Ecmp(members)) => {
+            let members: Vec<String> = members.iter().map(|member| nexthop_text(view, *member)).collect();
+            format!("one of: {}", members.join("; "))
+        }
+        Some(nexthop) => view.named(&nexthop.to_string()),
+        None => format!("nexthop {id}"),
+    }
+}
+
+fn nexthops(view: &View) -> Vec<v1::NexthopEntry> {
+    let entry = |(&id, nexthop): (&NexthopId, &Nexthop)| {
+        let used = view.executor.nexthop_counters(id);
+        v1::NexthopEntry {
+            id: id.0,
+            kind: match nexthop {
+                Nexthop::Discard => "discard",
+                Nexthop::Receive => "receive",
+                Nexthop::Encap { .. } => "encap",
+                Nexthop::Tunnel(_) => "tunnel",
+                Nexthop::VrfTranslate { .. } => "vrf-translate",
+                Nexthop::Resolve { .. } => "resolve",
+                Nexthop::Ecmp(_) => "ecmp",
+            }
+            .to_owned(),
+            text: nexthop_text(view, id),
+            packets: used.packets,
+            bytes: used.bytes,
+        }
+    };
+    view.tables.nexthops.iter().map(entry).collect()
+}
+
+fn routes(view: &View, only: Option<Vrf>) -> Vec<v1::RouteEntry> {
+    let objects = view.objects.in_order();
+    let origins = route_origins(&objects);
+    let wanted = view.tables.routes.iter().filter(|((vrf, _), _)| is_of(only, *vrf));
+    let entries = wanted.map(|(&(vrf, prefix), &nexthop)| {
+        let network = view.network_name(vrf);
+        let origin = origins.get(&(network.clone(), prefix));
+        v1::RouteEntry {
+            prefix: prefix.to_string(),
+            nexthop: nexthop.0,
+            text: nexthop_text(view, nexthop),
+            owner: origin.map(|owned| owned.owner.name().to_owned()).unwrap_or_default(),
+            origin: origin.map(|owned| owned.object.key().to_string()).unwrap_or_default(),
+            network,
+        }
+    });
+    entries.collect()
+}
+
+fn bridge(view: &View, only: Option<Vrf>) -> Vec<v1::BridgeEntry> {
+    let target = |target: &BridgeTarget| match target {
+        BridgeTarget::Vif(vif) => view.vif_name(*vif),
+        BridgeTarget::Nexthop(nexthop) => nexthop_text(view, *nexthop),
+        BridgeTarget::Vtep(remote) => format!("vxlan to {remote}"),
+    };
+    let fixed = view.tables.macs.iter().filter(|((vrf, _), _)| is_of(only, *vrf));
+    let fixed = fixed.map(|((vrf, mac), to)| v1::BridgeEntry {
+        network: view.network_name(*vrf),
+        mac: mac.to_string(),
+        nexthop: target(to),
+        r#static: true,
+        idle: None,
+    });
+    let learned = view.executor.learned();
+    let learned = learned.iter().filter(|entry| is_of(only, entry.vrf)).map(|entry| v1::BridgeEntry {
+        network: view.network_name(entry.vrf),
+        mac: entry.mac.to_string(),
+        nexthop: target(&entry.target),
+        r#static: false,
+        idle: Some(entry.idle),
+    });
+    fixed.chain(learned).collect()
+}
+
+fn mpls(view: &View) -> Vec<v1::MplsEntry> {
+    let entry = |(&label, &nexthop): (&u32, &NexthopId)| v1::MplsEntry {
+        label,
+        nexthop: nexthop.0,
+        text: nexthop_text(view, nexthop),
+    };
+    view.tables.mpls.iter().map(entry).collect()
+}
+
+fn vxlan(view: &View, only: Option<Vrf>) -> Vec<v1::VxlanEntry> {
+    let wanted = view.tables.vxlan.iter().filter(|(_, vrf)| is_of(only, **vrf));
+    let entry = |(&vni, &vrf): (&u32, &Vrf)| v1::VxlanEntry {
+        vni,
+        vrf: vrf.0.into(),
+        network: view.network_name(vrf),
+    };
+    wanted.map(entry).collect()
+}
+
+fn rules(view: &View, only: Option<Vrf>) -> Vec<v1::RuleEntry> {
+    let mut entries: Vec<_> =
+        view.objects.in_order().into_iter().filter_map(|o| rule(view, only, o)).collect();
+    entries.sort_by(|a, b| (&a.network, a.priority, a.id).cmp(&(&b.network, b.priority, b.id)));
+    entries
+}
+
+fn rule(view: &View, only: Option<Vrf>, owned: &Owned) -> Option<v1::RuleEntry> {
+    let Object::Rule(rule) = &owned.object else { return None };
+    let id = view.ids.rule(&rule.network, &rule.to_string())?;
+    let compiled = view.tables.rules.get(&id).filter(|compiled| is_of(only, compiled.vrf))?;
+    let matched = view.executor.rule_counters(compiled.id);
+    Some(v1::RuleEntry {
+        id: id.0,
+        owner: owned.owner.name().to_owned(),
+        network: rule.network.clone(),
+        priority: rule.priority,
+        from: rule.from.to_string(),
+        to: rule.to.to_string(),
+        protocol: rule.protocol.map_or("any".to_owned(), |p| p.to_string()),
+        ports: rule.ports.map_or("any".to_owned(), |p| p.to_string()),
+        action: rule.action.to_string(),
+        packets: matched.packets,
+        bytes: matched.bytes,
+    })
+}
+
+/// A rule's key, where the request names it by its number.
+pub(super) fn rule_by_id(view: &View, mut key: v1::Key) -> v1::Key {
+    if key.kind() != v1::Kind::Rule {
+        return key;
+    }
+    let Ok(id) = key.name.parse::<u32>() else { return key };
+    for owned in view.objects.in_order() {
+        if let Object::Rule(rule) = &owned.object
+            && view.ids.rule(&rule.network, &rule.to_string()).is_some_and(|of| of.0 == id)
+        {
+            key.network = Some(rule.network.clone());
+            key.name = rule.to_string();
+        }
+    }
+    key
+}
+
+fn neighbours(view: &View, only: Option<Vrf>) -> Vec<v1::NeighbourEntry> {
+    let all = view.executor.neighbours();
+    let wanted = all.iter().filter(|n| match n.scope {
+        NeighbourScope::Network(vrf) => is_of(only, vrf),
+        NeighbourScope::Wire(_) => only.is_none(),
+    });
+    let entry = |n: &model::NeighbourInfo| v1::NeighbourEntry {
+        scope: match n.scope {
+            NeighbourScope::Wire(vif) => view.vif_name(vif),
+            NeighbourScope::Network(vrf) => view.network_name(vrf),
+        },
+        address: n.addr.to_string(),
+        mac: n.mac.map(|mac| mac.to_string()),
+        held: u32::try_from(n.held).unwrap_or(u32::MAX),
+    };
+    wanted.map(entry).collect()
+}
