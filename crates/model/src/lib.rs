@@ -25,6 +25,8 @@ mod rule;
 mod solicit;
 mod tables;
 pub mod text;
+#[cfg(feature = "vectors")]
+pub mod vectors;
 mod view;
 mod vif;
 

@@ -1,0 +1,450 @@
+//! Tables as lines of text.
+
+use super::Step;
+use crate::{
+    Action, BridgeTarget, Change, Effects, FloatingAddress, GATEWAY_MAC, Host, Learn, MeterConfig, MeterId,
+    Modifier, NeighbourFound, NeighbourScope, Network, Nexthop, NexthopId, PortRange, Rule, RuleAction,
+    RuleId, Tunnel, Vif, VifId, VifKind, Vrf, WireAttachment, WireAttributes,
+};
+use ipnet::IpNet;
+use packet::{Mac, TunnelKind};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+/// Tables in the making, and their names. As the control plane does it, a network comes with routes to its gateways,
+/// subnets and guests.
+///
+/// ```text
+/// host ADDR...
+/// wire NAME [mac M] [address PREFIX]... [gateway ADDR]... [mtu N]
+/// network NAME vrf N [gateway PREFIX]... [vni N] [learning] [mtu N] [default ACTION] [wire NAME] [vlan N]
+/// guest NAME in NETWORK [kind tap|rdma] [mac M] [address ADDR]... [allowed PREFIX]... [mtu N] [policy] [rdma]
+///       [mirror NAME] [rate BITS/S BYTES]
+/// route NETWORK PREFIX > TARGET [, TARGET]...
+/// mac NETWORK MAC > TARGET
+/// flood NETWORK > TARGET
+/// label N > TARGET
+/// nat NETWORK ADDR = NETWORK ADDR          (inside, outside)
+/// rule NETWORK PRIORITY [from PREFIX] [to PREFIX] [protocol N] [ports FIRST LAST] ACTION | mirror NAME | police BITS/S BYTES
+/// delete rule NETWORK ID
+/// neighbour NAME ADDR at MAC               (of a wire or network, learned)
+/// learned NETWORK MAC at NAME | ADDR
+/// ```
+///
+/// A target is `drop`, `receive`, `guest NAME [mac M]`, `network NAME`, `resolve [ADDR]`, or a tunnel: `mpls-over-udp`,
+/// `mpls-over-gre` or `vxlan`, then `REMOTE ID [mac M]`. Rules are numbered from 1 on.
+#[derive(Clone, Debug, Default)]
+pub struct Setup {
+    vif_names: Vec<String>,
+    network_names: Vec<(String, Vrf)>,
+    vifs: BTreeMap<VifId, Vif>,
+    networks: BTreeMap<Vrf, Network>,
+    nexthops: Vec<Nexthop>,
+    meters: u32,
+    rules: u32,
+    /// What is not kept in the fields above.
+    changes: Vec<Change>,
+    learned: Vec<Effects>,
+    changed: bool,
+}
+
+type Words<'t> = std::iter::Peekable<std::str::SplitWhitespace<'t>>;
+
+fn value<V: FromStr>(words: &mut Words<'_>) -> Result<V, String> {
+    let word = words.next().ok_or("ends too early")?;
+    word.parse().map_err(|_| format!("'{word}' is not understood"))
+}
+
+fn must(words: &mut Words<'_>, expected: &str) -> Result<(), String> {
+    if words.next() == Some(expected) { Ok(()) } else { Err(format!("'{expected}' expected")) }
+}
+
+impl Setup {
+    /// Takes in a line.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn line(&mut self, line: &str) -> Result<(), String> {
+        let mut words = line.split_whitespace().peekable();
+        match words.next().unwrap_or_default() {
+            "host" => self.host(&mut words)?,
+            "wire" => self.wire(&mut words)?,
+            "network" => self.network(&mut words)?,
+            "guest" => self.guest(&mut words)?,
+            "route" => self.route(&mut words)?,
+            "mac" => self.mac(&mut words)?,
+            "flood" => self.flood(&mut words)?,
+            "label" => self.label(&mut words)?,
+            "nat" => self.nat(&mut words)?,
+            "rule" => self.rule(&mut words)?,
+            "delete" => self.delete(&mut words)?,
+            "neighbour" => self.neighbour(&mut words)?,
+            "learned" => self.learned(&mut words)?,
+            other => return Err(format!("'{other}' is no table")),
+        }
+        self.changed = true;
+        match words.next() {
+            Some(word) => Err(format!("'{word}' is not understood")),
+            None => Ok(()),
+        }
+    }
+
+    /// The steps that bring the tables to where they are now, if they changed.
+    pub(super) fn take_steps(&mut self) -> Vec<Step> {
+        if !std::mem::take(&mut self.changed) {
+            return Vec::new();
+        }
+        let mut changes = Vec::new();
+        let mut networks = self.networks.clone();
+        for vif in self.vifs.values() {
+            if let Some(network) = vif.vrf.and_then(|vrf| networks.get_mut(&vrf)) {
+                network.members.push(vif.id);
+            }
+        }
+        for network in networks.values() {
+            changes.extend(self.implied(network));
+        }
+        changes.append(&mut self.changes);
+        changes.extend(networks.into_values().map(Change::PutNetwork));
+        changes.extend(self.vifs.values().cloned().map(Change::PutVif));
+        let nexthops = self.nexthops.iter().cloned().zip(1..);
+        changes.extend(nexthops.map(|(nexthop, id)| Change::PutNexthop(NexthopId(id), nexthop)));
+        let learned = std::mem::take(&mut self.learned).into_iter().map(|effects| Step::Learn(Box::new(effects)));
+        std::iter::once(Step::Apply(changes)).chain(learned).collect()
+    }
+
+    /// What the control plane derives from a network: routes to gateways, subnets and guests; its VNI.
+    fn implied(&mut self, network: &Network) -> Vec<Change> {
+        let vrf = network.vrf;
+        let mut routes = Vec::new();
+        for gateway in &network.gateways {
+            routes.push((*gateway, Nexthop::Resolve { via: None }));
+            routes.push((gateway.addr().into(), Nexthop::Receive));
+        }
+        for vif in self.vifs.values().filter(|vif| vif.vrf == Some(vrf)) {
+            if let Some(mac) = vif.mac {
+                let encap = Nexthop::Encap { vif: vif.id, mac };
+                routes.extend(vif.addresses.iter().map(|addr| (IpNet::from(*addr), encap.clone())));
+            }
+        }
+        let mut changes = Vec::new();
+        for (prefix, nexthop) in routes {
+            changes.push(Change::PutRoute { vrf, prefix, nexthop: self.nexthop_id(nexthop) });
+        }
+        changes.extend(network.vni.map(|vni| Change::PutVxlan { vni, vrf }));
+        changes
+    }
+
+    /// The id of an interface, known yet or not.
+    pub fn vif_id(&mut self, name: &str) -> VifId {
+        let known = self.vif_names.iter().position(|known| known == name);
+        let index = known.unwrap_or_else(|| {
+            self.vif_names.push(name.into());
+            self.vif_names.len() - 1
+        });
+        VifId(index as u16 + 1)
+    }
+
+    /// The name of an interface.
+    #[must_use]
+    pub fn vif_name(&self, id: VifId) -> &str {
+        usize::from(id.0)
+            .checked_sub(1)
+            .and_then(|index| self.vif_names.get(index))
+            .map_or("?", String::as_str)
+    }
+
+    /// The name of a network.
+    #[must_use]
+    pub fn network_name(&self, vrf: Vrf) -> &str {
+        self.network_names.iter().find(|(_, known)| *known == vrf).map_or("?", |(name, _)| name)
+    }
+
+    pub(super) fn target_words(&self, target: &BridgeTarget) -> String {
+        match target {
+            BridgeTarget::Vif(id) => self.vif_name(*id).into(),
+            BridgeTarget::Vtep(remote) => remote.to_string(),
+            BridgeTarget::Nexthop(id) => format!("nexthop {id}"),
+        }
+    }
+
+    fn vrf(&self, words: &mut Words<'_>) -> Result<Vrf, String> {
+        let name: String = value(words)?;
+        let known = self.network_names.iter().find(|(known, _)| *known == name);
+        known.map(|(_, vrf)| *vrf).ok_or_else(|| format!("no network '{name}'"))
+    }
+
+    fn vif(&mut self, words: &mut Words<'_>) -> Result<VifId, String> {
+        Ok(self.vif_id(words.next().ok_or("name expected")?))
+    }
+
+    fn nexthop_id(&mut self, nexthop: Nexthop) -> NexthopId {
+        let known = self.nexthops.iter().position(|known| *known == nexthop);
+        let index = known.unwrap_or_else(|| {
+            self.nexthops.push(nexthop);
+            self.nexthops.len() - 1
+        });
+        NexthopId(index as u32 + 1)
+    }
+
+    fn host(&mut self, words: &mut Words<'_>) -> Result<(), String> {
+        let tunnel_source =
+            words.map(str::parse).collect::<Result<_, _>>().map_err(|_| "addresses expected")?;
+        self.changes.push(Change::SetHost(Host { name: "a".into(), tunnel_source }));
+        Ok(())
+    }
+
+    fn wire(&mut self, words: &mut Words<'_>) -> Result<(), String> {
+        let name: String = value(words)?;
+        let id = self.vif_id(&name);
+        let mut attributes = WireAttributes::default();
+        let mut vif = blank(id, &name, VifKind::Wire);
+        while let Some(word) = words.next() {
+            match word {
+                "mac" => vif.mac = Some(value(words)?),
+                "mtu" => vif.mtu = value(words)?,
+                "address" => attributes.addresses.push(value(words)?),
+                "gateway" => attributes.gateways.push(value(words)?),
+                other => return Err(format!("'{other}' is not understood")),
+            }
+        }
+        vif.wire = Some(attributes);
+        self.vifs.insert(id, vif);
+        Ok(())
+    }
+
+    fn network(&mut self, words: &mut Words<'_>) -> Result<(), String> {
+        let name: String = value(words)?;
+        must(words, "vrf")?;
+        let vrf = Vrf(value(words)?);
+        self.network_names.retain(|(known, _)| *known != name);
+        self.network_names.push((name.clone(), vrf));
+        let mut network = Network {
+            vrf,
+            name: name.into(),
+            gateways: Vec::new(),
+            vni: None,
+            learning: false,
+            mtu: 9000,
+            default_action: Action::Allow,
+            members: Vec::new(),
+            flood: Vec::new(),
+            wire: None,
+        };
+        let (mut wire, mut vlan) = (None, None);
+        while let Some(word) = words.next() {
+            match word {
+                "gateway" => network.gateways.push(value(words)?),
+                "vni" => network.vni = Some(value(words)?),
+                "learning" => network.learning = true,
+                "mtu" => network.mtu = value(words)?,
+                "default" => network.default_action = action(words.next().unwrap_or_default())?,
+                "wire" => wire = Some(self.vif(words)?),
+                "vlan" => vlan = Some(value(words)?),
+                other => return Err(format!("'{other}' is not understood")),
+            }
+        }
+        network.wire = wire.map(|vif| WireAttachment { vif, vlan });
+        if let Some(attributes) = wire.and_then(|id| self.vifs.get_mut(&id)?.wire.as_mut()) {
+            attributes.networks.retain(|(_, attached)| *attached != vrf);
+            attributes.networks.push((vlan, vrf));
+        }
+        self.networks.insert(vrf, network);
+        Ok(())
+    }
+
+    fn guest(&mut self, words: &mut Words<'_>) -> Result<(), String> {
+        let name: String = value(words)?;
+        must(words, "in")?;
+        let mut vif = blank(self.vif_id(&name), &name, VifKind::Vhost);
+        vif.vrf = Some(self.vrf(words)?);
+        while let Some(word) = words.next() {
+            match word {
+                "kind" => vif.kind = if words.next() == Some("tap") { VifKind::Tap } else { VifKind::Rdma },
+                "mac" => vif.mac = Some(value(words)?),
+                "address" => vif.addresses.push(value(words)?),
+                "allowed" => vif.allowed.push(value(words)?),
+                "mtu" => vif.mtu = value(words)?,
+                "policy" => vif.policy = true,
+                "rdma" => vif.rdma = true,
+                "mirror" => vif.mirror = Some(self.vif(words)?),
+                "rate" => vif.meter = Some(self.meter(words)?),
+                other => return Err(format!("'{other}' is not understood")),
+            }
+        }
+        self.vifs.insert(vif.id, vif);
+        Ok(())
+    }
+
+    fn meter(&mut self, words: &mut Words<'_>) -> Result<MeterId, String> {
+        let config = MeterConfig { bits_per_second: value(words)?, burst_bytes: value(words)? };
+        self.meters += 1;
+        self.changes.push(Change::PutMeter(MeterId(self.meters), config));
+        Ok(MeterId(self.meters))
+    }
+
+    fn target(&mut self, words: &mut Words<'_>) -> Result<Nexthop, String> {
+        let kind = match words.next().unwrap_or_default() {
+            "drop" => return Ok(Nexthop::Discard),
+            "receive" => return Ok(Nexthop::Receive),
+            "network" => return Ok(Nexthop::VrfTranslate { vrf: self.vrf(words)? }),
+            "resolve" => {
+                let via = words.next_if(|word| word.parse::<IpAddr>().is_ok());
+                return Ok(Nexthop::Resolve { via: via.and_then(|word| word.parse().ok()) });
+            }
+            "guest" => {
+                let vif = self.vif(words)?;
+                let own = self.vifs.get(&vif).and_then(|vif| vif.mac).unwrap_or(GATEWAY_MAC);
+                return Ok(Nexthop::Encap { vif, mac: optional_mac(words)?.unwrap_or(own) });
+            }
+            "mpls-over-udp" => TunnelKind::MplsUdp,
+            "mpls-over-gre" => TunnelKind::MplsGre,
+            "vxlan" => TunnelKind::Vxlan,
+            other => return Err(format!("'{other}' is no target")),
+        };
+        let (remote, id) = (value(words)?, value(words)?);
+        Ok(Nexthop::Tunnel(Tunnel { kind, remote, id, mac: optional_mac(words)? }))
+    }
+
+    /// One target, or several: equal-cost paths.
+    fn targets(&mut self, words: &mut Words<'_>) -> Result<NexthopId, String> {
+        must(words, ">")?;
+        let mut members = Vec::new();
+        loop {
+            let nexthop = self.target(words)?;
+            members.push(self.nexthop_id(nexthop));
+            if words.next_if_eq(&",").is_none() {
+                break;
+            }
+        }
+        Ok(if members.len() == 1 { members[0] } else { self.nexthop_id(Nexthop::Ecmp(members)) })
+    }
+
+    fn route(&mut self, words: &mut Words<'_>) -> Result<(), String> {
+        let (vrf, prefix) = (self.vrf(words)?, value(words)?);
+        let nexthop = self.targets(words)?;
+        self.changes.push(Change::PutRoute { vrf, prefix, nexthop });
+        Ok(())
+    }
+
+    fn mac(&mut self, words: &mut Words<'_>) -> Result<(), String> {
+        let (vrf, mac) = (self.vrf(words)?, value(words)?);
+        let target = BridgeTarget::Nexthop(self.targets(words)?);
+        self.changes.push(Change::PutMac { vrf, mac, target });
+        Ok(())
+    }
+
+    fn flood(&mut self, words: &mut Words<'_>) -> Result<(), String> {
+        let vrf = self.vrf(words)?;
+        let nexthop = self.targets(words)?;
+        self.networks.get_mut(&vrf).ok_or("network first")?.flood.push(nexthop);
+        Ok(())
+    }
+
+    fn label(&mut self, words: &mut Words<'_>) -> Result<(), String> {
+        let label = value(words)?;
+        let nexthop = self.targets(words)?;
+        self.changes.push(Change::PutMpls { label, nexthop });
+        Ok(())
+    }
+
+    fn nat(&mut self, words: &mut Words<'_>) -> Result<(), String> {
+        let (inside_vrf, inside) = (self.vrf(words)?, value(words)?);
+        must(words, "=")?;
+        let (outside_vrf, outside) = (self.vrf(words)?, value(words)?);
+        let floating = FloatingAddress { inside_vrf, inside, outside_vrf, outside };
+        self.changes.push(Change::PutFloating(floating));
+        Ok(())
+    }
+
+    fn rule(&mut self, words: &mut Words<'_>) -> Result<(), String> {
+        let (vrf, priority) = (self.vrf(words)?, value(words)?);
+        self.rules += 1;
+        let mut rule = Rule {
+            id: RuleId(self.rules),
+            vrf,
+            priority,
+            from: Vec::new(),
+            to: Vec::new(),
+            protocol: None,
+            ports: None,
+            action: RuleAction::End(Action::Allow),
+        };
+        loop {
+            match words.next().ok_or("action expected")? {
+                "from" => rule.from.push(value(words)?),
+                "to" => rule.to.push(value(words)?),
+                "protocol" => rule.protocol = Some(value(words)?),
+                "ports" => rule.ports = Some(PortRange { first: value(words)?, last: value(words)? }),
+                "mirror" => break rule.action = RuleAction::Modify(Modifier::Mirror(self.vif(words)?)),
+                "police" => break rule.action = RuleAction::Modify(Modifier::Police(self.meter(words)?)),
+                word => break rule.action = RuleAction::End(action(word)?),
+            }
+        }
+        self.changes.push(Change::PutRule(rule));
+        Ok(())
+    }
+
+    fn delete(&mut self, words: &mut Words<'_>) -> Result<(), String> {
+        must(words, "rule")?;
+        let (vrf, id) = (self.vrf(words)?, RuleId(value(words)?));
+        self.changes.push(Change::DelRule { vrf, id });
+        Ok(())
+    }
+
+    fn neighbour(&mut self, words: &mut Words<'_>) -> Result<(), String> {
+        let name: String = value(words)?;
+        let network = self.network_names.iter().find(|(known, _)| *known == name).map(|(_, vrf)| *vrf);
+        let scope = network.map_or_else(|| NeighbourScope::Wire(self.vif_id(&name)), NeighbourScope::Network);
+        let addr = value(words)?;
+        must(words, "at")?;
+        let neighbour = Some(NeighbourFound { scope, addr, mac: value(words)? });
+        self.learned.push(Effects { neighbour, ..Effects::default() });
+        Ok(())
+    }
+
+    fn learned(&mut self, words: &mut Words<'_>) -> Result<(), String> {
+        let (vrf, mac) = (self.vrf(words)?, value(words)?);
+        must(words, "at")?;
+        let word = words.next().unwrap_or_default();
+        let at = match word.parse() {
+            Ok(remote) => BridgeTarget::Vtep(remote),
+            Err(_) => BridgeTarget::Vif(self.vif_id(word)),
+        };
+        self.learned.push(Effects { learn: Some(Learn { vrf, mac, at }), ..Effects::default() });
+        Ok(())
+    }
+}
+
+fn optional_mac(words: &mut Words<'_>) -> Result<Option<Mac>, String> {
+    if words.next_if_eq(&"mac").is_some() { value(words).map(Some) } else { Ok(None) }
+}
+
+fn action(word: &str) -> Result<Action, String> {
+    match word {
+        "allow" => Ok(Action::Allow),
+        "drop" => Ok(Action::Drop),
+        "reject" => Ok(Action::Reject),
+        other => Err(format!("'{other}' is no action")),
+    }
+}
+
+/// An interface with nothing set.
+fn blank(id: VifId, name: &str, kind: VifKind) -> Vif {
+    Vif {
+        id,
+        name: name.into(),
+        kind,
+        vrf: None,
+        mac: None,
+        addresses: Vec::new(),
+        allowed: Vec::new(),
+        mtu: 9000,
+        policy: false,
+        meter: None,
+        mirror: None,
+        rdma: false,
+        wire: None,
+    }
+}

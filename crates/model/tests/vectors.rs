@@ -1,0 +1,167 @@
+//! Runs the conformance vectors (`vectors/*.txt`) on the naive tables and the reference rewrite.
+//!
+//! With `BLESS=1` in the environment expectations are rewritten to what was observed; read the difference.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use model::vectors::{Case, Expected, Packet, Step, load};
+use model::{DropReason, PacketView, Tables, Traced, decide};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+fn files() -> Vec<(PathBuf, String)> {
+    let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("vectors");
+    let mut paths: Vec<_> = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    paths.into_iter().map(|path| (path.clone(), std::fs::read_to_string(path).unwrap())).collect()
+}
+
+/// What the model makes of each packet of a case; calls `look` with every table that was asked, and whether it knew.
+fn run(case: &Case, mut look: impl FnMut(&'static str, bool)) -> Vec<(Packet, Vec<Expected>)> {
+    let mut tables = Tables::new();
+    let mut now = 1;
+    let mut results = Vec::new();
+    for step in &case.steps {
+        match step {
+            Step::Apply(changes) => {
+                tables.apply(changes).unwrap_or_else(|error| panic!("{}: {error}", case.name));
+            }
+            Step::Learn(effects) => tables.commit(effects, 0, 0).unwrap(),
+            Step::Wait(seconds) => {
+                now += seconds;
+                tables.expire(now);
+            }
+            Step::Packet(packet) => {
+                let observed = receive(case, packet, &mut tables, now, &mut look);
+                results.push((packet.clone(), observed));
+            }
+        }
+    }
+    results
+}
+
+fn receive(
+    case: &Case,
+    packet: &Packet,
+    tables: &mut Tables,
+    now: u32,
+    look: &mut impl FnMut(&'static str, bool),
+) -> Vec<Expected> {
+    let len = packet.frame.len();
+    let view = match PacketView::parse(&packet.frame, len as u32, packet.gso_size) {
+        Ok(view) => view,
+        Err(error) => return vec![Expected::Drop(error.into())],
+    };
+    let traced = Traced::new(tables);
+    let decision = decide(&traced, &view, packet.ingress, now);
+    traced.into_steps().iter().for_each(|step| look(step.table, step.result.is_some()));
+    match tables.commit(&decision.effects, len, u64::from(now) * 1_000_000_000) {
+        Ok(()) => case.observed(&decision, &view),
+        Err(reason) => vec![Expected::Drop(reason)],
+    }
+}
+
+#[test]
+fn the_model_agrees_with_the_vectors() {
+    let bless = std::env::var_os("BLESS").is_some();
+    let mut failures = Vec::new();
+    for (path, text) in files() {
+        let cases = load(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let mut blessed = BTreeMap::new();
+        for case in &cases {
+            for (packet, observed) in run(case, |_, _| {}) {
+                let words: Vec<_> = observed.iter().map(|one| case.words(one)).collect();
+                if observed != packet.expected {
+                    let expected: Vec<_> = packet.expected.iter().map(|one| case.words(one)).collect();
+                    let place = format!("{}:{}", path.display(), packet.line);
+                    let (expected, words) = (expected.join("\n  "), words.join("\n  "));
+                    failures
+                        .push(format!("{place} {}\nexpected\n  {expected}\nobserved\n  {words}", case.name));
+                }
+                blessed.insert(packet.line, words);
+            }
+        }
+        if bless {
+            std::fs::write(path, rewritten(&text, &blessed)).unwrap();
+        }
+    }
+    assert!(bless || failures.is_empty(), "{}", failures.join("\n\n"));
+}
+
+/// The file with other expectations behind its packets, which are known by their lines.
+fn rewritten(text: &str, observed: &BTreeMap<usize, Vec<String>>) -> String {
+    let mut out = String::new();
+    let expects = |line: &str| {
+        ["out ", "drop ", "hold ", "consumed", "effect "].iter().any(|word| line.trim().starts_with(word))
+    };
+    for (number, line) in (1..).zip(text.lines()) {
+        if expects(line) {
+            continue;
+        }
+        out.push_str(line);
+        out.push('\n');
+        for words in observed.get(&number).into_iter().flatten() {
+            out.push_str(&format!("  {words}\n"));
+        }
+    }
+    out
+}
+
+/// Drops that an executor makes and `decide` does not: queues, quotas, ports, the sender's offload requests.
+const EXECUTORS: [DropReason; 11] = [
+    DropReason::HeaderTooLong,
+    DropReason::OffloadMalformed,
+    DropReason::HoldFull,
+    DropReason::NoNeighbour,
+    DropReason::FlowQuota,
+    DropReason::FlowTableFull,
+    DropReason::ReplyLimited,
+    DropReason::TxFull,
+    DropReason::TxTooLong,
+    DropReason::TxDown,
+    DropReason::TxBusy,
+];
+
+#[test]
+fn every_reason_to_drop_and_every_table_is_covered() {
+    let (mut reasons, mut looks, mut count) = (BTreeSet::new(), BTreeSet::new(), 0);
+    for (_, text) in files() {
+        for case in load(&text).unwrap() {
+            count += 1;
+            for (packet, _) in run(&case, |table, hit| {
+                looks.insert((table, hit));
+            }) {
+                reasons.extend(packet.expected.iter().filter_map(|one| match one {
+                    Expected::Drop(reason) => Some(*reason),
+                    _ => None,
+                }));
+            }
+        }
+    }
+    let uncovered: Vec<_> = DropReason::ALL
+        .iter()
+        .filter(|reason| !EXECUTORS.contains(reason) && **reason != DropReason::SegmentFailed)
+        .filter(|reason| !reasons.contains(reason))
+        .collect();
+    assert!(uncovered.is_empty(), "no vector drops for {uncovered:?}");
+    for table in [
+        "vif",
+        "network",
+        "guest",
+        "bridge",
+        "route",
+        "nexthop",
+        "mpls",
+        "vxlan",
+        "neighbour",
+        "nat",
+        "rule",
+        "flow",
+        "fragment",
+    ] {
+        for hit in [true, false] {
+            assert!(looks.contains(&(table, hit)), "no vector looks {table} up with result {hit}");
+        }
+    }
+    assert!(count >= 150, "{count} vectors");
+}
