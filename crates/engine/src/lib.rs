@@ -1,1 +1,44 @@
-//! Placeholder until its first module lands.
+//! The CPU executor: workers that move packets from port to port by [`model::decide`].
+//!
+//! Owns: the workers and their queues, bursts and their scratch, the flow cache that memoises decisions, rewriting in
+//! place, segmentation and checksums in software, packets held for neighbours, counters, the drop log and captures.
+//!
+//! Must not know: what kinds of ports there are (it sees the traits of `mem`), how the tables are configured or kept
+//! (it reads them through `tables`), what the control plane speaks.
+//!
+//! A burst's way: [`worker`] polls it, [`core`] leads it through snapshot ([`lanes`]), fast parse ([`key`]), flow
+//! cache ([`cache`]) or `decide` ([`slow`]), rewrite ([`rewrite`], by a [`template`]) and delivery ([`ports`],
+//! [`frame`], [`segment`]). What has more than one destination goes through [`conclude`].
+#![deny(unsafe_code)]
+
+mod cache;
+mod capture;
+mod clock;
+mod conclude;
+mod core;
+mod counters;
+mod cycles;
+mod engine;
+mod frame;
+mod hold;
+mod housekeeping;
+mod key;
+mod lanes;
+mod linear;
+mod mailbox;
+mod memo;
+mod meters;
+mod ports;
+mod replies;
+mod rewrite;
+mod segment;
+mod slow;
+mod template;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used)]
+mod tests;
+mod worker;
+
+pub use engine::{AttachError, Engine, EngineConfig};

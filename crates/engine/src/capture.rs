@@ -1,0 +1,185 @@
+//! What people see of packets: the drop log and live captures.
+
+use model::{CaptureFilter, Captured, DropReason, DroppedPacket, VifId};
+use packet::{Headers, TunnelKind};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{SyncSender, TrySendError};
+use std::sync::{Mutex, PoisonError};
+
+/// Dropped packets a worker remembers.
+const LOG: usize = 1024;
+/// Bytes of each.
+pub(crate) const LOG_HEAD: usize = 128;
+/// Drops logged per burst at most; the rest is only counted.
+const LOG_PER_BURST: usize = 8;
+
+#[derive(Clone, Copy, Debug)]
+struct Dropped {
+    time_ns: u64,
+    ingress: VifId,
+    reason: DropReason,
+    len: u32,
+    head_len: u8,
+    head: [u8; LOG_HEAD],
+}
+
+/// A worker's last dropped packets.
+#[derive(Debug)]
+pub(crate) struct DropLog(Mutex<VecDeque<Dropped>>);
+
+impl DropLog {
+    /// An empty log; allocates what it will ever need.
+    pub fn new() -> Self {
+        Self(Mutex::new(VecDeque::with_capacity(LOG)))
+    }
+
+    /// Notes a drop, unless somebody is reading the log right now.
+    pub fn note(&self, time_ns: u64, ingress: VifId, reason: DropReason, len: usize, bytes: &[u8]) {
+        let Ok(mut log) = self.0.try_lock() else { return };
+        if log.len() == LOG {
+            log.pop_front();
+        }
+        let mut head = [0; LOG_HEAD];
+        let head_len = bytes.len().min(LOG_HEAD);
+        head[..head_len].copy_from_slice(&bytes[..head_len]);
+        log.push_back(Dropped { time_ns, ingress, reason, len: len as u32, head_len: head_len as u8, head });
+    }
+
+    /// What it holds, oldest first.
+    pub fn read(&self) -> Vec<DroppedPacket> {
+        let log = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        log.iter()
+            .map(|d| DroppedPacket {
+                time_ns: d.time_ns,
+                ingress: d.ingress,
+                reason: d.reason,
+                len: d.len,
+                head: d.head[..usize::from(d.head_len)].to_vec(),
+            })
+            .collect()
+    }
+}
+
+/// How many more drops of this burst are logged.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LogBudget(usize);
+
+impl LogBudget {
+    /// Of a new burst.
+    pub const fn new() -> Self {
+        Self(LOG_PER_BURST)
+    }
+
+    /// Whether one more may be.
+    pub fn take(&mut self) -> bool {
+        let more = self.0 > 0;
+        self.0 -= usize::from(more);
+        more
+    }
+}
+
+/// One live capture.
+#[derive(Debug)]
+pub(crate) struct Tap {
+    filter: CaptureFilter,
+    to: SyncSender<Captured>,
+    lost: AtomicU64,
+    gone: AtomicBool,
+}
+
+/// A packet at an interface, shown to taps.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen<'a> {
+    /// Nanoseconds since the Unix epoch.
+    pub time_ns: u64,
+    /// Interface.
+    pub vif: VifId,
+    /// Leaves by it; else came in.
+    pub outbound: bool,
+    /// Dropped, and why.
+    pub dropped: Option<DropReason>,
+    /// Whole length.
+    pub len: usize,
+    /// Its first bytes.
+    pub bytes: &'a [u8],
+}
+
+impl Tap {
+    /// A capture of what passes `filter`.
+    pub fn new(filter: CaptureFilter, to: SyncSender<Captured>) -> Self {
+        Self { filter, to, lost: AtomicU64::new(0), gone: AtomicBool::new(false) }
+    }
+
+    /// Whether nobody listens any more.
+    pub fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+
+    /// Packets that did not fit.
+    pub fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of each packet that are of use.
+    pub fn snap_len(&self) -> usize {
+        self.filter.snap_len as usize
+    }
+
+    /// Takes the packet, if it passes the filter.
+    pub fn show(&self, seen: &Seen<'_>) {
+        if self.is_gone() || !self.passes(seen) {
+            return;
+        }
+        let captured = Captured {
+            time_ns: seen.time_ns,
+            vif: seen.vif,
+            outbound: seen.outbound,
+            dropped: seen.dropped,
+            len: seen.len as u32,
+            bytes: seen.bytes[..seen.bytes.len().min(self.snap_len())].to_vec(),
+        };
+        match self.to.try_send(captured) {
+            Ok(()) => {}
+            Err(TrySendError::Full(_)) => {
+                self.lost.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(TrySendError::Disconnected(_)) => self.gone.store(true, Ordering::Relaxed),
+        }
+    }
+
+    fn passes(&self, seen: &Seen<'_>) -> bool {
+        let filter = &self.filter;
+        if filter.vif.is_some_and(|vif| vif != seen.vif) || (filter.dropped_only && seen.dropped.is_none()) {
+            return false;
+        }
+        if filter.host.is_none() && filter.protocol.is_none() && filter.port.is_none() {
+            return true;
+        }
+        let Ok(outer) = Headers::ethernet(seen.bytes, 0, seen.len) else { return false };
+        self.matches(&outer) || inner(seen, &outer).is_some_and(|inner| self.matches(&inner))
+    }
+
+    fn matches(&self, headers: &Headers) -> bool {
+        let filter = &self.filter;
+        let arp = match headers.l3 {
+            packet::L3::Arp(arp) => Some((arp.sender.into(), arp.target.into())),
+            _ => None,
+        };
+        let Some((src, dst)) = headers.ip().map(|ip| (ip.src, ip.dst)).or(arp) else { return false };
+        let ports = headers.ports();
+        filter.host.is_none_or(|host| host == src || host == dst)
+            && filter.protocol.is_none_or(|protocol| headers.ip().is_some_and(|ip| ip.protocol == protocol))
+            && filter.port.is_none_or(|port| port == ports.0 || port == ports.1)
+    }
+}
+
+/// The headers inside a tunnel, if the packet is one.
+fn inner(seen: &Seen<'_>, outer: &Headers) -> Option<Headers> {
+    let tunnel = packet::tunnel(seen.bytes, outer, seen.len).ok()??;
+    if tunnel.kind == TunnelKind::Vxlan {
+        Headers::ethernet(seen.bytes, tunnel.inner_at, tunnel.inner_end).ok()
+    } else {
+        Headers::network(seen.bytes, tunnel.inner_at, tunnel.inner_end).ok()
+    }
+}

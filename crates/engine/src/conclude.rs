@@ -1,0 +1,258 @@
+//! Decisions with more than one destination, or none yet: floods, mirrors, answers, packets that wait.
+
+use crate::core::{Core, Dropped, note, show};
+use crate::frame::{Frame, Rest, Unfinished};
+use crate::hold::{Held, PATIENCE_NS};
+use crate::key::Layout;
+use crate::lanes::check_offload;
+use crate::linear::{MAX_FRAME, MAX_HEAD};
+use crate::memo::Tables;
+use crate::rewrite::{HEADROOM, edit_any, kept, reframe};
+use crate::slow::Case;
+use crate::template::Template;
+use model::{DropReason, Forward, Lookup, NeighbourScope, PacketView, Reply, Verdict, VifId};
+use packet::Headers;
+use std::net::IpAddr;
+use tables::Waiting;
+
+/// A packet in a buffer of ours, to be sent to one port or more.
+struct Whole<'a> {
+    bytes: &'a [u8],
+    /// Headers of the packet that goes on, and where it ends.
+    headers: Headers,
+    end: usize,
+    layout: Layout,
+    unfinished: Unfinished,
+}
+
+impl Core {
+    /// Does what was decided about a packet that lies in `original`.
+    pub fn conclude(&mut self, tables: Tables<'_>, original: &[u8], case: &Case) {
+        if let Err(reason) = self.conclude_or_drop(tables, original, case) {
+            self.drop_whole(original, case.ingress, reason);
+        }
+    }
+
+    fn conclude_or_drop(
+        &mut self,
+        tables: Tables<'_>,
+        original: &[u8],
+        case: &Case,
+    ) -> Result<(), DropReason> {
+        let decision = &case.decision;
+        for forward in deliveries(&decision.verdict) {
+            Whole::new(case, original, forward)?;
+        }
+        self.effects(tables, case, original.len())?;
+        for &mirror in &decision.effects.mirror_in {
+            self.send(case, original, &Forward::unchanged(mirror));
+        }
+        if let Some((scope, addr)) = decision.effects.solicit
+            && tables.shared.wait_for(scope, addr, self.now.seconds) == Waiting::Solicit
+        {
+            self.solicit(tables, scope, addr);
+        }
+        match &decision.verdict {
+            Verdict::Forward(_) | Verdict::Flood(_) => self.send_all(case, original),
+            Verdict::Reply(reply) => self.reply(original, reply, case),
+            Verdict::Hold { scope, addr } => return self.hold_back(tables, original, case, *scope, *addr),
+            Verdict::Consumed => {}
+            Verdict::Drop(reason) => return Err(*reason),
+        }
+        Ok(())
+    }
+
+    /// Delivers to all destinations, and what the first gets, before it is encapsulated, to those who mirror it.
+    fn send_all(&mut self, case: &Case, original: &[u8]) {
+        let deliveries = deliveries(&case.decision.verdict);
+        for forward in deliveries {
+            self.send(case, original, forward);
+        }
+        if let Some(first) = deliveries.first() {
+            for &mirror in &case.decision.effects.mirror_out {
+                self.send(case, original, &Forward { port: mirror, encap: None, ..first.clone() });
+            }
+        }
+    }
+
+    /// Sends one rewritten copy.
+    fn send(&mut self, case: &Case, original: &[u8], forward: &Forward) {
+        match Whole::new(case, original, forward) {
+            Ok(whole) => self.send_whole(&whole, forward),
+            Err(reason) => self.lost(forward.port, reason, original.len(), original),
+        }
+    }
+
+    fn send_whole(&mut self, whole: &Whole<'_>, forward: &Forward) {
+        let template = Template::new(forward);
+        let in_head = whole.end.min(MAX_HEAD);
+        let mut head = std::mem::take(&mut self.linear.head);
+        head.resize(HEADROOM + in_head, 0);
+        head[HEADROOM..].copy_from_slice(&whole.bytes[..in_head]);
+        self.send_from(whole, &template, forward, &mut head);
+        self.linear.head = head;
+    }
+
+    fn send_from(&mut self, whole: &Whole<'_>, template: &Template, forward: &Forward, head: &mut [u8]) {
+        let partial = whole.unfinished.partial;
+        let entropy = forward.encap.as_ref().map_or(0, |encap| encap.entropy);
+        let edited = edit_any(&mut head[HEADROOM..], &whole.headers, whole.end, template, partial).ok();
+        let start = edited
+            .and_then(|()| whole.end.checked_sub(usize::from(template.strip)))
+            .and_then(|len| reframe(head, len, template, entropy));
+        let Some(start) = start else {
+            return self.lost(template.port, DropReason::HeaderTooLong, whole.bytes.len(), whole.bytes);
+        };
+        let rest_at = head.len() - HEADROOM;
+        let mut frame = Frame {
+            head: &mut head[start..],
+            rest: Rest::Bytes(whole.bytes),
+            rest_at,
+            rest_len: whole.end - rest_at,
+            unfinished: whole.unfinished,
+            at: whole.layout.shifted(HEADROOM as isize - start as isize),
+            tunnel: template.tunnel,
+        };
+        self.deliver_one(template.port, &mut frame);
+    }
+
+    /// Sends a frame of our own.
+    fn send_own(&mut self, frame: &[u8], forward: &Forward) {
+        let (headers, layout, unfinished) = Default::default();
+        let whole = Whole { bytes: frame, headers, end: frame.len(), layout, unfinished };
+        self.send_whole(&whole, forward);
+    }
+
+    /// Delivers a single frame at once.
+    fn deliver_one(&mut self, port: VifId, frame: &mut Frame<'_>) {
+        if !self.taps.is_empty() {
+            let bytes = self.linear.gather(frame);
+            show(&self.taps, self.now, port, true, None, frame.len(), bytes);
+        }
+        let chunk = &mut self.chunk;
+        let delivery =
+            self.ports.deliver(port, &[0], &mut |_, room, accepts| frame.write(room, accepts, chunk));
+        self.cells.sent.add(delivery.sent.packets, delivery.sent.bytes);
+        if let Some(cells) = self.cells.vif(port) {
+            cells.sent.add(delivery.sent.packets, delivery.sent.bytes);
+        }
+        if let Some((_, reason)) = delivery.drops.first() {
+            self.lost(port, *reason, frame.len(), frame.head);
+        }
+    }
+
+    /// Counts a packet that a port did not take.
+    fn lost(&mut self, port: VifId, reason: DropReason, len: usize, bytes: &[u8]) {
+        if let Some(cells) = self.cells.vif(port) {
+            cells.send_drops.add(1);
+        }
+        let dropped = Dropped { vif: port, outbound: true, reason, len, bytes };
+        note(&self.cells, &self.log, &mut self.log_budget, &self.taps, self.now, dropped);
+    }
+
+    /// Answers a packet, unless its sender gets too many answers.
+    fn reply(&mut self, original: &[u8], reply: &Reply, case: &Case) {
+        let allowed = self.replies.allow(case.ingress, &reply.kind, self.now.seconds);
+        match (reply.dropped, allowed) {
+            (Some(reason), _) => self.drop_whole(original, case.ingress, reason),
+            (None, false) => self.drop_whole(original, case.ingress, DropReason::ReplyLimited),
+            (None, true) => {}
+        }
+        if !allowed {
+            return;
+        }
+        let packet = PacketView {
+            bytes: original,
+            len: original.len() as u32,
+            gso_size: None,
+            headers: case.headers.clone(),
+        };
+        let mut answer = std::mem::take(&mut self.linear.reply);
+        answer.resize(MAX_FRAME, 0);
+        if let Ok(len) = model::rewrite::build_reply(reply, &packet, &mut answer) {
+            self.cells.replies.add(1);
+            self.send_own(&answer[..len], &Forward::unchanged(reply.forward.port));
+        }
+        self.linear.reply = answer;
+    }
+
+    /// Holds a packet until its neighbour is known.
+    fn hold_back(
+        &mut self,
+        tables: Tables<'_>,
+        original: &[u8],
+        case: &Case,
+        scope: NeighbourScope,
+        addr: IpAddr,
+    ) -> Result<(), DropReason> {
+        let waiting = tables.shared.wait_for(scope, addr, self.now.seconds);
+        if waiting == Waiting::Failed {
+            return Err(DropReason::NoNeighbour);
+        }
+        if !self.hold.push((scope, addr), case.ingress, case.offload, self.now.ns, original) {
+            return Err(DropReason::HoldFull);
+        }
+        self.cells.hold((scope, addr));
+        if waiting == Waiting::Solicit {
+            self.solicit(tables, scope, addr);
+        }
+        Ok(())
+    }
+
+    /// Decides the held packets again: those whose neighbour is known by now go on, those who waited long enough are
+    /// dropped. Returns whether any did either.
+    pub fn retry_held(&mut self, tables: Tables<'_>) -> bool {
+        let before = self.hold.len();
+        for _ in 0..before {
+            let Some(held) = self.hold.pop() else { break };
+            self.retry(tables, held);
+        }
+        self.hold.len() < before
+    }
+
+    fn retry(&mut self, tables: Tables<'_>, held: Held) {
+        let (scope, addr) = held.neighbour;
+        if tables.view(self.now.seconds).neighbour(scope, addr).is_some() {
+            self.cells.release(held.neighbour);
+            self.whole(tables, &held.frame, held.ingress, held.offload);
+            self.hold.recycle(held);
+        } else if self.now.ns.saturating_sub(held.since_ns) > PATIENCE_NS {
+            self.cells.release(held.neighbour);
+            self.drop_whole(&held.frame, held.ingress, DropReason::NoNeighbour);
+            self.hold.recycle(held);
+        } else {
+            self.hold.put_back(held);
+        }
+    }
+
+    /// Asks for a neighbour's MAC.
+    pub fn solicit(&mut self, tables: Tables<'_>, scope: NeighbourScope, addr: IpAddr) {
+        if let Some(asked) = model::solicit(&tables.view(self.now.seconds), scope, addr) {
+            for forward in &asked.to {
+                self.send_own(&asked.frame, forward);
+            }
+        }
+    }
+}
+
+/// Where a packet is delivered.
+fn deliveries(verdict: &Verdict) -> &[Forward] {
+    match verdict {
+        Verdict::Forward(forward) => std::slice::from_ref(forward),
+        Verdict::Flood(flood) => &flood.to,
+        Verdict::Reply(_) | Verdict::Hold { .. } | Verdict::Consumed | Verdict::Drop(_) => &[],
+    }
+}
+
+impl<'a> Whole<'a> {
+    /// The packet as it goes on by `forward`.
+    fn new(case: &Case, bytes: &'a [u8], forward: &Forward) -> Result<Self, DropReason> {
+        let keeps_ip = Template::new(forward).keeps_ip;
+        let (headers, end) = kept(bytes, &case.headers, bytes.len(), forward.strip, keeps_ip)
+            .ok_or(DropReason::TunnelMalformed)?;
+        let layout = Layout::of(&headers, forward.strip > case.headers.l3_at);
+        let unfinished =
+            check_offload(&case.offload, layout.as_ref()).map_err(|_| DropReason::OffloadMalformed)?;
+        Ok(Self { bytes, headers, end, layout: layout.unwrap_or_default(), unfinished })
+    }
+}

@@ -1,0 +1,239 @@
+//! A worker's counters: written by it alone with plain adds, read by anybody.
+
+use model::{Counters, DropReason, NeighbourScope, NexthopId, RuleId, StageCycles, VifCounters, VifId, WorkerCounters};
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Interfaces at most: their counters and queues are found by index.
+pub(crate) const MAX_VIFS: usize = 4096;
+
+/// Sizes of bursts told apart.
+pub(crate) const BURST_CLASSES: usize = 7;
+
+/// A number with one writer. An add is a load and a store, not an atomic read-modify-write.
+#[derive(Debug, Default)]
+pub(crate) struct Count(AtomicU64);
+
+impl Count {
+    /// Adds; by the one writer.
+    #[inline(always)]
+    pub fn add(&self, n: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+
+    /// The value.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Packets and bytes.
+#[derive(Debug, Default)]
+pub(crate) struct Pair {
+    packets: Count,
+    bytes: Count,
+}
+
+impl Pair {
+    /// Adds; by the one writer.
+    #[inline(always)]
+    pub fn add(&self, packets: u64, bytes: u64) {
+        self.packets.add(packets);
+        self.bytes.add(bytes);
+    }
+
+    fn get(&self) -> Counters {
+        Counters { packets: self.packets.get(), bytes: self.bytes.get() }
+    }
+}
+
+/// One interface's.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub(crate) struct VifCells {
+    /// From it.
+    pub received: Pair,
+    /// To it.
+    pub sent: Pair,
+    /// From it, dropped.
+    pub receive_drops: Count,
+    /// To it, dropped for want of room or connection.
+    pub send_drops: Count,
+}
+
+/// Cycles by stage.
+#[derive(Debug, Default)]
+#[allow(missing_docs)] // as in `StageCycles`
+pub(crate) struct CycleCells {
+    pub receive: Count,
+    pub lookup: Count,
+    pub slow_path: Count,
+    pub deliver: Count,
+    pub busy: Count,
+    pub idle: Count,
+}
+
+/// All counters of one worker.
+#[derive(Debug)]
+#[repr(align(128))]
+#[allow(missing_docs)] // as in `WorkerCounters`
+pub(crate) struct WorkerCells {
+    pub received: Pair,
+    pub sent: Pair,
+    pub hits: Count,
+    pub misses: Count,
+    pub replies: Count,
+    pub sleeps: Count,
+    pub cycles: CycleCells,
+    pub bursts: [Count; BURST_CLASSES],
+    drops: Vec<Count>,
+    vifs: Vec<VifCells>,
+    rules: Mutex<HashMap<RuleId, Counters>>,
+    nexthops: Mutex<HashMap<NexthopId, Counters>>,
+    held: Mutex<HashMap<(NeighbourScope, IpAddr), usize>>,
+}
+
+impl WorkerCells {
+    /// All zero.
+    pub fn new() -> Self {
+        Self {
+            received: Pair::default(),
+            sent: Pair::default(),
+            hits: Count::default(),
+            misses: Count::default(),
+            replies: Count::default(),
+            sleeps: Count::default(),
+            cycles: CycleCells::default(),
+            bursts: Default::default(),
+            drops: DropReason::ALL.iter().map(|_| Count::default()).collect(),
+            vifs: (0..MAX_VIFS).map(|_| VifCells::default()).collect(),
+            rules: Mutex::default(),
+            nexthops: Mutex::default(),
+            held: Mutex::default(),
+        }
+    }
+
+    /// Counts a drop.
+    pub fn drop(&self, reason: DropReason) {
+        self.drops[reason as usize].add(1);
+    }
+
+    /// Counts a burst of `n` packets.
+    #[inline(always)]
+    pub fn burst(&self, n: usize) {
+        self.bursts[(n.max(1).ilog2() as usize).min(BURST_CLASSES - 1)].add(1);
+    }
+
+    /// An interface's.
+    #[inline(always)]
+    pub fn vif(&self, vif: VifId) -> Option<&VifCells> {
+        self.vifs.get(usize::from(vif.0))
+    }
+
+    /// Counts packets of rules and of a nexthop. Once per 64 packets of a flow, or per slow one.
+    pub fn tables(&self, rules: &[RuleId], nexthop: Option<NexthopId>, packets: u64, bytes: u64) {
+        if !rules.is_empty() {
+            let mut counted = lock(&self.rules);
+            for rule in rules {
+                count(&mut counted, *rule, packets, bytes);
+            }
+        }
+        if let Some(nexthop) = nexthop {
+            count(&mut lock(&self.nexthops), nexthop, packets, bytes);
+        }
+    }
+
+    /// Notes that one more packet waits for a neighbour.
+    pub fn hold(&self, neighbour: (NeighbourScope, IpAddr)) {
+        *lock(&self.held).entry(neighbour).or_default() += 1;
+    }
+
+    /// Notes that one packet less waits.
+    pub fn release(&self, neighbour: (NeighbourScope, IpAddr)) {
+        let mut held = lock(&self.held);
+        if let Some(count) = held.get_mut(&neighbour) {
+            *count -= 1;
+            if *count == 0 {
+                held.remove(&neighbour);
+            }
+        }
+    }
+
+    /// Packets that wait for a neighbour.
+    pub fn held(&self, neighbour: (NeighbourScope, IpAddr)) -> usize {
+        lock(&self.held).get(&neighbour).copied().unwrap_or(0)
+    }
+
+    /// Forgets a rule that is gone.
+    pub fn forget_rule(&self, rule: RuleId) {
+        lock(&self.rules).remove(&rule);
+    }
+
+    /// Forgets a nexthop that is gone.
+    pub fn forget_nexthop(&self, nexthop: NexthopId) {
+        lock(&self.nexthops).remove(&nexthop);
+    }
+
+    /// A rule's.
+    pub fn rule_counters(&self, rule: RuleId) -> Counters {
+        lock(&self.rules).get(&rule).copied().unwrap_or_default()
+    }
+
+    /// A nexthop's.
+    pub fn nexthop_counters(&self, nexthop: NexthopId) -> Counters {
+        lock(&self.nexthops).get(&nexthop).copied().unwrap_or_default()
+    }
+
+    /// An interface's.
+    pub fn vif_counters(&self, vif: VifId) -> VifCounters {
+        self.vif(vif).map_or_else(VifCounters::default, |cells| VifCounters {
+            received: cells.received.get(),
+            sent: cells.sent.get(),
+            receive_drops: cells.receive_drops.get(),
+            send_drops: cells.send_drops.get(),
+        })
+    }
+
+    /// All of the worker's own.
+    pub fn snapshot(&self, worker: usize, cpu: Option<usize>) -> WorkerCounters {
+        let cycles = &self.cycles;
+        WorkerCounters {
+            worker,
+            cpu,
+            received: self.received.get(),
+            sent: self.sent.get(),
+            drops: self.drops.iter().map(Count::get).collect(),
+            hits: self.hits.get(),
+            misses: self.misses.get(),
+            replies: self.replies.get(),
+            sleeps: self.sleeps.get(),
+            cycles: StageCycles {
+                receive: cycles.receive.get(),
+                lookup: cycles.lookup.get(),
+                slow_path: cycles.slow_path.get(),
+                deliver: cycles.deliver.get(),
+                busy: cycles.busy.get(),
+                idle: cycles.idle.get(),
+            },
+            bursts: std::array::from_fn(|i| self.bursts[i].get()),
+        }
+    }
+}
+
+/// Sum of two.
+pub(crate) fn sum(a: Counters, b: Counters) -> Counters {
+    Counters { packets: a.packets + b.packets, bytes: a.bytes + b.bytes }
+}
+
+fn count<K: Hash + Eq>(counted: &mut HashMap<K, Counters>, key: K, packets: u64, bytes: u64) {
+    let entry = counted.entry(key).or_default();
+    *entry = sum(*entry, Counters { packets, bytes });
+}
+
+/// Counters are never left half-changed, so poison is ignored.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,333 @@
+//! The engine as the control plane sees it.
+
+use crate::capture::{DropLog, Tap};
+use crate::clock::Clock;
+use crate::counters::{MAX_VIFS, WorkerCells, sum};
+use crate::housekeeping::Housekeeper;
+use crate::mailbox::{Mailbox, Message, Receipts};
+use crate::meters::Meters;
+use crate::worker::{Parts, Worker};
+use mem::{Opened, Port, PortStatus};
+use model::{
+    ApplyError, CaptureFilter, Captured, Change, Counters, Decision, DroppedPacket, Effects, Executor, Explanation, FlowInfo,
+    LearnedMac, NeighbourInfo, NexthopId, PacketView, RuleId, Verdict, VifCounters, VifId, WorkerCounters,
+};
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use tables::{FlowLimits, Shared};
+
+/// What an engine is started with.
+#[derive(Clone, Debug)]
+pub struct EngineConfig {
+    /// Workers, each with the CPU it is pinned to, if any.
+    pub workers: Vec<Option<usize>>,
+    /// Limits of the connection table.
+    pub flows: FlowLimits,
+    /// Entries of each worker's flow cache. Memory is taken as they fill.
+    pub cache_entries: usize,
+    /// ICMP errors and TCP resets a worker sends at most per second about the packets of one interface.
+    pub errors_per_second: u32,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        Self {
+            workers: vec![None],
+            flows: FlowLimits::default(),
+            cache_entries: 1 << 20,
+            errors_per_second: 100,
+        }
+    }
+}
+
+/// Why a port can't be attached.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AttachError {
+    /// There is one already.
+    #[error("interface {0} has a port already")]
+    Attached(VifId),
+    /// Its number is too high.
+    #[error("interface {0}: at most {MAX_VIFS} are possible")]
+    TooMany(VifId),
+}
+
+/// What others hold of a worker.
+pub(crate) struct Handle {
+    pub cpu: Option<usize>,
+    pub mailbox: Arc<Mailbox>,
+    pub cells: Arc<WorkerCells>,
+    pub log: Arc<DropLog>,
+}
+
+/// What changes by the control plane's calls.
+#[derive(Default)]
+struct Control {
+    ports: BTreeMap<VifId, Arc<dyn Port>>,
+    meters: Meters,
+    /// Worker that gets the next receiving queue.
+    next_worker: usize,
+}
+
+/// What the engine and its housekeeper share.
+pub(crate) struct Common {
+    pub shared: Arc<Shared>,
+    pub clock: Clock,
+    pub workers: Vec<Handle>,
+    pub taps: Mutex<Vec<Arc<Tap>>>,
+}
+
+/// The CPU executor.
+pub struct Engine {
+    common: Arc<Common>,
+    control: Mutex<Control>,
+    threads: Vec<JoinHandle<()>>,
+    _housekeeper: Housekeeper,
+}
+
+impl Engine {
+    /// Starts the workers, without ports and with empty tables.
+    ///
+    /// # Errors
+    /// The system has no more threads or descriptors.
+    pub fn new(config: &EngineConfig) -> io::Result<Arc<Self>> {
+        let shared = Arc::new(Shared::new(config.flows));
+        let clock = Clock::start();
+        let (mut workers, mut threads) = (Vec::new(), Vec::new());
+        for (number, &cpu) in config.workers.iter().enumerate() {
+            let handle = Handle {
+                cpu,
+                mailbox: Arc::new(Mailbox::new()?),
+                cells: Arc::new(WorkerCells::new()),
+                log: Arc::new(DropLog::new()),
+            };
+            let worker = Worker::new(Parts {
+                number,
+                cpu,
+                shared: shared.clone(),
+                mailbox: handle.mailbox.clone(),
+                cells: handle.cells.clone(),
+                log: handle.log.clone(),
+                clock,
+                cache_entries: config.cache_entries,
+                errors_per_second: config.errors_per_second,
+            })?;
+            let name = format!("worker-{number}");
+            threads.push(std::thread::Builder::new().name(name).spawn(move || worker.run())?);
+            workers.push(handle);
+        }
+        let common = Arc::new(Common { shared, clock, workers, taps: Mutex::default() });
+        let housekeeper = Housekeeper::start(common.clone(), config.flows)?;
+        Ok(Arc::new(Self { common, control: Mutex::default(), threads, _housekeeper: housekeeper }))
+    }
+
+    /// Moves packets through this port from now on. Its receiving queues are spread over the workers.
+    ///
+    /// # Errors
+    /// [`AttachError`].
+    pub fn attach(&self, vif: VifId, opened: Opened) -> Result<(), AttachError> {
+        if usize::from(vif.0) >= MAX_VIFS {
+            return Err(AttachError::TooMany(vif));
+        }
+        let mut control = self.control();
+        if control.ports.contains_key(&vif) {
+            return Err(AttachError::Attached(vif));
+        }
+        let queues: Arc<[_]> = opened.tx.into();
+        self.tell_all(|| Message::Send { vif, queues: queues.clone() });
+        for queue in opened.rx {
+            let worker = &self.common.workers[control.next_worker % self.common.workers.len()];
+            control.next_worker += 1;
+            worker.mailbox.post(Message::Receive { vif, queue });
+        }
+        control.ports.insert(vif, opened.port);
+        Ok(())
+    }
+
+    /// Drops the port of an interface. When it returns, no worker touches it any more, and it is closed, unless
+    /// somebody else holds it. False where there is none.
+    pub fn detach(&self, vif: VifId) -> bool {
+        let mut control = self.control();
+        let Some(port) = control.ports.remove(&vif) else { return false };
+        self.tell_all(|| Message::Detach(vif));
+        drop(port);
+        true
+    }
+
+    /// State of the port of an interface.
+    #[must_use]
+    pub fn status(&self, vif: VifId) -> Option<PortStatus> {
+        self.control().ports.get(&vif).map(|port| port.status())
+    }
+
+    /// Tells all workers, and waits until they have obeyed.
+    fn tell_all(&self, message: impl Fn() -> Message) {
+        let receipts = Receipts::new();
+        for worker in &self.common.workers {
+            worker.mailbox.post_with(message(), receipts.receipt());
+        }
+        receipts.wait();
+    }
+
+    fn police_by(&self, control: &mut Control, meters: Meters) {
+        let shared = Arc::new(meters.clone());
+        self.tell_all(|| Message::Meters(shared.clone()));
+        control.meters = meters;
+    }
+
+    fn control(&self) -> MutexGuard<'_, Control> {
+        lock(&self.control)
+    }
+}
+
+impl Executor for Engine {
+    fn apply(&self, changes: &[Change]) -> Result<(), ApplyError> {
+        for change in changes {
+            if let Change::PutVif(vif) = change
+                && usize::from(vif.id.0) >= MAX_VIFS
+            {
+                return Err(ApplyError::Limit { what: "interfaces", limit: MAX_VIFS });
+            }
+        }
+        // A meter is there before a packet is sent to it, and goes after the last.
+        let mut control = self.control();
+        let before = control.meters.clone();
+        let (mut with, mut put, mut deleted) = (before.clone(), false, false);
+        for change in changes {
+            match change {
+                Change::PutMeter(id, config) => (put, _) = (true, with.put(*id, *config)),
+                Change::DelMeter(_) => deleted = true,
+                _ => {}
+            }
+        }
+        if put {
+            self.police_by(&mut control, with.clone());
+        }
+        let applied = self.common.shared.apply(changes);
+        if applied.is_err() && put {
+            self.police_by(&mut control, before.clone());
+        }
+        if !applied?.settled {
+            tracing::warn!("a worker has been in one burst for a second; it follows the change after that");
+        }
+        if deleted {
+            let mut after = before;
+            for change in changes {
+                match change {
+                    Change::PutMeter(id, config) => after.put(*id, *config),
+                    Change::DelMeter(id) => after.remove(*id),
+                    _ => {}
+                }
+            }
+            self.police_by(&mut control, after);
+        }
+        for worker in &self.common.workers {
+            for change in changes {
+                match change {
+                    Change::DelRule { id, .. } => worker.cells.forget_rule(*id),
+                    Change::DelNexthop(id) => worker.cells.forget_nexthop(*id),
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn workers(&self) -> Vec<WorkerCounters> {
+        let workers = self.common.workers.iter().enumerate();
+        workers.map(|(number, worker)| worker.cells.snapshot(number, worker.cpu)).collect()
+    }
+
+    fn vif_counters(&self, vif: VifId) -> VifCounters {
+        let workers = self.common.workers.iter();
+        workers.map(|worker| worker.cells.vif_counters(vif)).fold(VifCounters::default(), |a, b| VifCounters {
+            received: sum(a.received, b.received),
+            sent: sum(a.sent, b.sent),
+            receive_drops: a.receive_drops + b.receive_drops,
+            send_drops: a.send_drops + b.send_drops,
+        })
+    }
+
+    fn rule_counters(&self, rule: RuleId) -> Counters {
+        let workers = self.common.workers.iter();
+        workers.map(|worker| worker.cells.rule_counters(rule)).fold(Counters::default(), sum)
+    }
+
+    fn nexthop_counters(&self, nexthop: NexthopId) -> Counters {
+        let workers = self.common.workers.iter();
+        workers.map(|worker| worker.cells.nexthop_counters(nexthop)).fold(Counters::default(), sum)
+    }
+
+    fn flows(&self, each: &mut dyn FnMut(FlowInfo) -> bool) {
+        self.common.shared.flows().for_each(self.common.clock.now().seconds, each);
+    }
+
+    fn flush_flows(&self, which: &mut dyn FnMut(&FlowInfo) -> bool) -> usize {
+        let flushed = self.common.shared.flows().flush(self.common.clock.now().seconds, which);
+        self.tell_all(|| Message::Forget);
+        flushed
+    }
+
+    fn flows_created(&self) -> u64 {
+        self.common.shared.flows().created()
+    }
+
+    fn learned(&self) -> Vec<LearnedMac> {
+        self.common.shared.learned(self.common.clock.now().seconds)
+    }
+
+    fn neighbours(&self) -> Vec<NeighbourInfo> {
+        let mut neighbours = self.common.shared.neighbours();
+        for neighbour in &mut neighbours {
+            let key = (neighbour.scope, neighbour.addr);
+            neighbour.held = self.common.workers.iter().map(|worker| worker.cells.held(key)).sum();
+        }
+        neighbours
+    }
+
+    fn explain(&self, ingress: VifId, frame: &[u8]) -> Explanation {
+        let snapshot = self.common.shared.snapshot();
+        let now = self.common.clock.now().seconds;
+        match PacketView::parse(frame, frame.len() as u32, None) {
+            Ok(packet) => {
+                model::explain(&snapshot.view(self.common.shared.flows(), now), &packet, ingress, now)
+            }
+            Err(error) => Explanation {
+                steps: Vec::new(),
+                decision: Decision { verdict: Verdict::Drop(error.into()), effects: Effects::default() },
+            },
+        }
+    }
+
+    fn dropped(&self, n: usize) -> Vec<DroppedPacket> {
+        let mut all: Vec<_> = self.common.workers.iter().flat_map(|worker| worker.log.read()).collect();
+        all.sort_by_key(|dropped| dropped.time_ns);
+        all.split_off(all.len().saturating_sub(n))
+    }
+
+    fn capture(&self, filter: CaptureFilter, to: SyncSender<Captured>) {
+        let mut taps = lock(&self.common.taps);
+        taps.push(Arc::new(Tap::new(filter, to)));
+        let now = taps.clone();
+        self.tell_all(|| Message::Taps(now.clone()));
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        for worker in &self.common.workers {
+            worker.mailbox.post(Message::Stop);
+        }
+        for thread in self.threads.drain(..) {
+            // A worker that panicked has said so already.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Nothing guarded here is left half-changed by a panic, so poison is ignored.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

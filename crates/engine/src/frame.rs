@@ -1,0 +1,268 @@
+//! A packet ready to be delivered: its rewritten head, and where the rest of it lies.
+
+use crate::key::Layout;
+use crate::rewrite::outer_v6_addresses;
+use crate::segment;
+use crate::template::OuterHeaders;
+use mem::{Accepts, Csum, NoRoom, Offload, Room, Segment};
+use packet::checksum::{Sum, pseudo_header};
+use packet::proto;
+use std::net::IpAddr;
+
+/// Bytes summed at a time, so that they are still in the first-level cache when they are stored.
+pub(crate) const CHUNK: usize = 2048;
+
+/// Buffer for a chunk of payload.
+pub(crate) type Chunk = [u8; CHUNK];
+
+/// Where the bytes of a packet past its head lie.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Rest<'a> {
+    /// In the sender's memory.
+    Segments(&'a [Segment]),
+    /// In a buffer of ours.
+    Bytes(&'a [u8]),
+}
+
+impl Rest<'_> {
+    /// Copies from `at` of the packet into `out`; returns how many bytes there were.
+    pub fn gather(&self, at: usize, out: &mut [u8]) -> usize {
+        match self {
+            Self::Segments(segments) => mem::gather(segments, at, out),
+            Self::Bytes(bytes) => {
+                let bytes = bytes.get(at..).unwrap_or(&[]);
+                let len = bytes.len().min(out.len());
+                out[..len].copy_from_slice(&bytes[..len]);
+                len
+            }
+        }
+    }
+
+    /// Copies `len` bytes from `at` of the packet to `to` of `dst`.
+    #[inline]
+    fn copy(&self, at: usize, dst: &[Segment], to: usize, len: usize) {
+        match self {
+            Self::Segments(segments) => {
+                mem::copy(segments, at, dst, to, len);
+            }
+            Self::Bytes(bytes) => {
+                mem::scatter(bytes.get(at..at + len).unwrap_or(&[]), dst, to);
+            }
+        }
+    }
+
+    /// As [`Rest::copy`]; what is stored is added to `sum`.
+    pub fn copy_summing(
+        &self,
+        mut at: usize,
+        dst: &[Segment],
+        mut to: usize,
+        len: usize,
+        sum: &mut Sum,
+        chunk: &mut Chunk,
+    ) {
+        let end = at + len;
+        while at < end {
+            let part = (end - at).min(CHUNK);
+            let part = &mut chunk[..part];
+            let had = self.gather(at, part);
+            part[had..].fill(0);
+            sum.add(part);
+            mem::scatter(part, dst, to);
+            at += part.len();
+            to += part.len();
+        }
+    }
+}
+
+/// What the engine knows of a frame's L4 checksum and segmentation; offsets are from the frame's first byte.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Unfinished {
+    /// The checksum is partial.
+    pub partial: bool,
+    /// The checksum is known to be right.
+    pub valid: bool,
+    /// TCP payload bytes per segment, and whether CWR is for the first only; where it is a large send.
+    pub gso: Option<(u16, bool)>,
+}
+
+/// A packet ready to be delivered.
+#[derive(Debug)]
+pub(crate) struct Frame<'a> {
+    /// Its first bytes, all headers among them, rewritten.
+    pub head: &'a mut [u8],
+    /// Where the packet lay.
+    pub rest: Rest<'a>,
+    /// Offset in it of the first byte that is not in `head`.
+    pub rest_at: usize,
+    /// Bytes of it from there on.
+    pub rest_len: usize,
+    /// What is left to do.
+    pub unfinished: Unfinished,
+    /// Where the (inner) headers lie in `head`; of use where something is unfinished.
+    pub at: Layout,
+    /// Outer headers at its start.
+    pub tunnel: Option<OuterHeaders>,
+}
+
+/// What was delivered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Delivered {
+    /// Frames.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// Why a frame was not delivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// The receiver has no room.
+    NoRoom(NoRoom),
+    /// It can't be segmented.
+    Segment,
+}
+
+impl From<NoRoom> for Refused {
+    fn from(no_room: NoRoom) -> Self {
+        Self::NoRoom(no_room)
+    }
+}
+
+impl Frame<'_> {
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.head.len() + self.rest_len
+    }
+
+    /// Copies its first bytes, as they are to be delivered, into `out`; returns how many.
+    pub fn gather(&self, out: &mut [u8]) -> usize {
+        let head = self.head.len().min(out.len());
+        out[..head].copy_from_slice(&self.head[..head]);
+        let rest = self.rest_len.min(out.len() - head);
+        head + self.rest.gather(self.rest_at, &mut out[head..head + rest])
+    }
+
+    /// Writes it into `room`, finishing what the receiver does not accept unfinished.
+    #[inline]
+    pub fn write(
+        &mut self,
+        room: &mut dyn Room,
+        accepts: Accepts,
+        chunk: &mut Chunk,
+    ) -> Result<Delivered, Refused> {
+        let unfinished = self.unfinished;
+        let offload = if let Some((size, ecn)) = unfinished.gso {
+            let taken = if self.at.v6 { accepts.tso6 } else { accepts.tso4 };
+            if self.tunnel.is_some() || !taken || !accepts.csum || (ecn && !accepts.ecn) {
+                return segment::write(self, size, room, chunk);
+            }
+            let gso = mem::Gso { v6: self.at.v6, size, hdr_len: self.at.l4_end, ecn };
+            Offload { csum: self.partial(), gso: Some(gso) }
+        } else if unfinished.partial {
+            if self.tunnel.is_some() || !accepts.csum {
+                return self.write_completing(room, chunk);
+            }
+            Offload { csum: self.partial(), gso: None }
+        } else {
+            if matches!(self.tunnel, Some(OuterHeaders { v6: true, udp: true })) {
+                return self.write_completing(room, chunk);
+            }
+            let valid = unfinished.valid && accepts.csum && self.tunnel.is_none();
+            Offload { csum: if valid { Csum::Valid } else { Csum::Unknown }, gso: None }
+        };
+        let dst = room.reserve(self.len(), &offload)?;
+        mem::scatter(self.head, dst, 0);
+        if self.rest_len > 0 {
+            self.rest.copy(self.rest_at, dst, self.head.len(), self.rest_len);
+        }
+        Ok(Delivered { packets: 1, bytes: self.len() as u64 })
+    }
+
+    /// Offset of the checksum field in the L4 header.
+    pub fn csum_offset(&self) -> u16 {
+        if self.at.protocol == proto::TCP { 16 } else { 6 }
+    }
+
+    fn partial(&self) -> Csum {
+        Csum::Partial { start: self.at.l4, offset: self.csum_offset() }
+    }
+
+    /// Writes it with its checksums complete.
+    fn write_completing(&mut self, room: &mut dyn Room, chunk: &mut Chunk) -> Result<Delivered, Refused> {
+        let len = self.len();
+        let dst = room.reserve(len, &Offload::default())?;
+        let at = usize::from(self.at.l4);
+        let head_len = self.head.len();
+        // The Ethernet padding after a short packet is stored, but not summed.
+        let end = if self.unfinished.partial {
+            usize::from(self.at.l3) + usize::from(self.at.ip_len)
+        } else {
+            len
+        };
+        let summed = end.saturating_sub(head_len).min(self.rest_len);
+        let mut payload = Sum::default();
+        let mut padding = Sum::default();
+        self.rest.copy_summing(self.rest_at, dst, head_len, summed, &mut payload, chunk);
+        let (padding_at, padding_len) = (head_len + summed, self.rest_len - summed);
+        self.rest.copy_summing(self.rest_at + summed, dst, padding_at, padding_len, &mut padding, chunk);
+        if self.unfinished.partial {
+            let mut sum = packet::checksum::sum(&self.head[at..head_len.min(end)]);
+            append(&mut sum, payload, head_len.min(end) - at);
+            let field = at + usize::from(self.csum_offset());
+            let checksum = match sum.finish() {
+                0 if self.at.protocol == proto::UDP => 0xffff,
+                checksum => checksum,
+            };
+            self.head[field..field + 2].copy_from_slice(&checksum.to_be_bytes());
+        }
+        if let Some(outer @ OuterHeaders { v6: true, udp: true }) = self.tunnel {
+            let mut rest = payload;
+            append(&mut rest, padding, summed);
+            complete_outer(self.head, outer, rest, len);
+        }
+        mem::scatter(self.head, dst, 0);
+        Ok(Delivered { packets: 1, bytes: len as u64 })
+    }
+}
+
+/// Sets the outer UDP checksum over IPv6 (RFC 8200, 8.1) of the frame of `len` bytes that starts with `head`; `rest`
+/// is the sum of the bytes after `head`.
+pub(crate) fn complete_outer(head: &mut [u8], outer: OuterHeaders, rest: Sum, len: usize) {
+    let udp = outer.l4();
+    let (Some((src, dst)), true) = (outer_v6_addresses(head), head.len() >= udp + proto::UDP_LEN) else {
+        return;
+    };
+    let mut sum = pseudo_header(src, dst, proto::UDP, (len - udp) as u32);
+    sum.add(&head[udp..]);
+    append(&mut sum, rest, head.len() - udp);
+    let checksum = match sum.finish() {
+        0 => 0xffff,
+        checksum => checksum,
+    };
+    head[udp + 6..udp + 8].copy_from_slice(&checksum.to_be_bytes());
+}
+
+/// Adds `tail`, the sum of bytes that follow an even or odd number `len` of summed bytes.
+pub(crate) fn append(sum: &mut Sum, tail: Sum, len: usize) {
+    let words = tail.fold();
+    let mut aligned = Sum::default();
+    aligned.add_u16(sum.fold());
+    aligned.add_u16(if len % 2 == 1 { words.swap_bytes() } else { words });
+    *sum = aligned;
+}
+
+
+/// The addresses of the (inner) IP header of `frame`.
+pub(crate) fn addresses(frame: &[u8], at: &Layout) -> Option<(IpAddr, IpAddr)> {
+    let ip = frame.get(usize::from(at.l3)..)?;
+    if at.v6 {
+        let (pairs, _) = ip.get(8..40)?.as_chunks::<16>();
+        let &[src, dst] = pairs else { return None };
+        Some((src.into(), dst.into()))
+    } else {
+        let (pairs, _) = ip.get(12..20)?.as_chunks::<4>();
+        let &[src, dst] = pairs else { return None };
+        Some((src.into(), dst.into()))
+    }
+}

@@ -1,0 +1,360 @@
+//! The fast parse: recognises the packets whose decision may be cached, and makes their cache key.
+//!
+//! It accepts only what `packet`'s parser accepts, and of that only what is common: IPv4 without options or IPv6
+//! without extension headers, whole, with TCP, UDP, SCTP or ICMP echo, plain or in one tunnel from a wire. All
+//! else takes the slow path, as does whatever `decide` looks at per packet: expiring TTLs and the TCP flags that
+//! move a connection.
+
+use crate::template::Template;
+use model::VifId;
+use packet::{TunnelKind, proto};
+use std::net::Ipv6Addr;
+
+/// TTLs and hop limits up to this always take the slow path: a packet is routed at most twice.
+const LOW_TTL: u8 = 2;
+
+/// What a flow's packets share below their addresses: where they came in and all of their L2 and tunnel headers.
+/// Interned into a number, so that a flow's key fits a cache line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Context {
+    /// Interface.
+    pub ingress: VifId,
+    /// Addresses of the innermost Ethernet header; zero without one.
+    pub macs: [u8; 12],
+    /// Tag control information of the outermost header with the tag's presence in bit 16.
+    pub tag: u32,
+    /// The tunnel it came in, if any.
+    pub tunnel: Option<TunnelContext>,
+}
+
+/// The tunnel part of a [`Context`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct TunnelContext {
+    /// Encapsulation.
+    pub kind: TunnelKind,
+    /// Label or VXLAN network identifier.
+    pub id: u32,
+    /// Addresses of the outer Ethernet header.
+    pub macs: [u8; 12],
+    /// Outer addresses; IPv4 as mapped.
+    pub src: Ipv6Addr,
+    /// Outer destination.
+    pub dst: Ipv6Addr,
+}
+
+/// What distinguishes flows of one context.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Key(pub [u64; 6]);
+
+impl Key {
+    /// The key within the context interned as `context`.
+    #[inline(always)]
+    pub fn within(mut self, context: u32) -> Self {
+        self.0[0] |= u64::from(context);
+        self
+    }
+}
+
+/// A packet the fast parse took.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Fast {
+    /// Key, its context still missing.
+    pub key: Key,
+    /// Where the parts of the (inner) packet are.
+    pub at: Layout,
+    /// IP packet length; of one segment, where it is a large send. What counts against MTUs.
+    pub mtu_len: u16,
+    /// TTL or hop limit.
+    pub ttl: u8,
+    /// Where what the tunnel carried ends in the frame; 0 without one.
+    pub tunnel_end: u32,
+}
+
+impl Fast {
+    /// Where what is kept of the frame of `len` bytes ends: padding of links goes with their headers.
+    #[inline(always)]
+    pub fn end(&self, len: usize, template: &Template) -> usize {
+        if template.strip == 0 {
+            len
+        } else if template.keeps_ip {
+            usize::from(self.at.l3) + usize::from(self.at.ip_len)
+        } else {
+            self.tunnel_end as usize
+        }
+    }
+}
+
+/// Where the headers of the innermost packet lie, in bytes from the frame's first, and which they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Layout {
+    /// Offset of the IP header.
+    pub l3: u16,
+    /// Offset of the L4 header.
+    pub l4: u16,
+    /// Offset just past the L4 header.
+    pub l4_end: u16,
+    /// Length of the IP packet.
+    pub ip_len: u16,
+    /// IP protocol.
+    pub protocol: u8,
+    /// Over IPv6.
+    pub v6: bool,
+    /// Was taken out of a tunnel.
+    pub tunnelled: bool,
+}
+
+/// A GRE header without options before an MPLS label stack (RFC 4023).
+const GRE_MPLS: [u8; proto::GRE_LEN] = [0, 0, 0x88, 0x47];
+
+const FLAG_V6: u64 = 1 << 48;
+const FLAG_ICMP_REPLY: u64 = 1 << 49;
+const OUTER_ECN_SHIFT: u32 = 50;
+const MPLS_TC_SHIFT: u32 = 52;
+
+/// Parses the frame of `len` bytes that starts with `head`. `wire`: tunnels may end here. Fills in `context`
+/// where it returns a packet.
+#[inline]
+pub(crate) fn parse(head: &[u8], len: usize, wire: bool, context: &mut Context) -> Option<Fast> {
+    let (l3, v6) = ethernet(head, 0, context)?;
+    let outer = network(head, l3, len, v6)?;
+    match tunnel_kind(&outer) {
+        Some(kind) if wire => tunnel(head, &outer, kind, context),
+        _ => Some(outer),
+    }
+}
+
+/// The offset of the IP header and whether it is version 6.
+#[inline(always)]
+fn ethernet(head: &[u8], at: usize, context: &mut Context) -> Option<(usize, bool)> {
+    let eth: &[u8; 14] = head.get(at..)?.first_chunk()?;
+    context.macs.copy_from_slice(&eth[..12]);
+    let mut l3 = at + proto::ETHERNET_LEN;
+    let mut ethertype = be16(eth, 12);
+    context.tag = 0;
+    if ethertype == proto::ETHERTYPE_VLAN {
+        let tag: &[u8; 4] = head.get(l3..)?.first_chunk()?;
+        context.tag = 1 << 16 | u32::from(be16(tag, 0));
+        ethertype = be16(tag, 2);
+        l3 += proto::VLAN_LEN;
+    }
+    match ethertype {
+        proto::ETHERTYPE_IPV4 => Some((l3, false)),
+        proto::ETHERTYPE_IPV6 => Some((l3, true)),
+        _ => None,
+    }
+}
+
+/// The IP packet at `at`, in a frame or payload that ends at `end`.
+#[inline(always)]
+fn network(head: &[u8], at: usize, end: usize, v6: bool) -> Option<Fast> {
+    let mut fast = if v6 { ipv6(head, at)? } else { ipv4(head, at)? };
+    let ip_end = at + usize::from(fast.at.ip_len);
+    if ip_end > end || fast.ttl <= LOW_TTL {
+        return None;
+    }
+    transport(head, ip_end, &mut fast)?;
+    Some(fast)
+}
+
+#[inline(always)]
+fn ipv4(head: &[u8], at: usize) -> Option<Fast> {
+    let ip: &[u8; proto::IPV4_LEN] = head.get(at..)?.first_chunk()?;
+    let fragment = be16(ip, 6) & 0x3fff != 0;
+    let src = be32(ip, 12);
+    let forbidden = src >> 28 == 0xe || src >> 24 == 127 || src == u32::MAX;
+    if ip[0] != 0x45 || fragment || forbidden || !header_sum_is_right(ip) {
+        return None;
+    }
+    let ip_len = be16(ip, 2);
+    let addresses = u64::from(src) | u64::from(be32(ip, 16)) << 32;
+    let key = Key([u64::from(ip[9]) << 32 | u64::from(ip[1]) << 40, addresses, 0, 0, 0, 0]);
+    let l4 = (at + proto::IPV4_LEN) as u16;
+    let layout =
+        Layout { l3: at as u16, l4, l4_end: l4, ip_len, protocol: ip[9], v6: false, tunnelled: false };
+    Some(Fast { key, at: layout, mtu_len: ip_len, ttl: ip[8], tunnel_end: 0 })
+}
+
+#[inline(always)]
+fn header_sum_is_right(ip: &[u8; proto::IPV4_LEN]) -> bool {
+    let (words, _) = ip.as_chunks::<4>();
+    let sum: u64 = words.iter().map(|w| u64::from(u32::from_ne_bytes(*w))).sum();
+    let sum = (sum & 0xffff_ffff) + (sum >> 32);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    sum == 0xffff
+}
+
+#[inline(always)]
+fn ipv6(head: &[u8], at: usize) -> Option<Fast> {
+    let ip: &[u8; proto::IPV6_LEN] = head.get(at..)?.first_chunk()?;
+    let word = be32(ip, 0);
+    let src = [be64(ip, 8), be64(ip, 16)];
+    let ip_len = u16::try_from(proto::IPV6_LEN + usize::from(be16(ip, 4))).ok()?;
+    if word >> 28 != 6 || ip[8] == 0xff || src == [0, 1] {
+        return None;
+    }
+    let fields = FLAG_V6 | u64::from(ip[6]) << 32 | u64::from((word >> 20) as u8) << 40;
+    let key = Key([fields, src[0], src[1], be64(ip, 24), be64(ip, 32), 0]);
+    let l4 = (at + proto::IPV6_LEN) as u16;
+    let layout =
+        Layout { l3: at as u16, l4, l4_end: l4, ip_len, protocol: ip[6], v6: true, tunnelled: false };
+    Some(Fast { key, at: layout, mtu_len: ip_len, ttl: ip[7], tunnel_end: 0 })
+}
+
+/// The L4 header of the packet that ends at `end`: ports into the key.
+#[inline(always)]
+fn transport(head: &[u8], end: usize, fast: &mut Fast) -> Option<()> {
+    let at = usize::from(fast.at.l4);
+    let l4 = head.get(at..end.min(head.len()))?;
+    let ports = |l4: &[u8; 8]| u64::from(be32(l4, 0));
+    let (ports, header_len) = match fast.at.protocol {
+        proto::TCP => {
+            let tcp: &[u8; proto::TCP_LEN] = l4.first_chunk()?;
+            let header_len = usize::from(tcp[12] >> 4) * 4;
+            let moves = tcp[13] & (proto::TCP_SYN | proto::TCP_FIN | proto::TCP_RST) != 0;
+            if header_len < proto::TCP_LEN || header_len > l4.len() || moves {
+                return None;
+            }
+            (ports(l4.first_chunk()?), header_len)
+        }
+        proto::UDP => {
+            let udp: &[u8; proto::UDP_LEN] = l4.first_chunk()?;
+            let len = usize::from(be16(udp, 4));
+            if len < proto::UDP_LEN || len > end - at {
+                return None;
+            }
+            (ports(udp), proto::UDP_LEN)
+        }
+        proto::SCTP => {
+            let sctp: &[u8; proto::SCTP_LEN] = l4.first_chunk()?;
+            (ports(sctp.first_chunk()?), proto::SCTP_LEN)
+        }
+        proto::GRE => {
+            if *l4.first_chunk()? != GRE_MPLS {
+                return None;
+            }
+            (0, proto::GRE_LEN)
+        }
+        proto::ICMP if !fast.at.v6 => {
+            let icmp = l4.first_chunk()?;
+            (echo(icmp, proto::ICMP_ECHO_REQUEST, proto::ICMP_ECHO_REPLY, fast)?, proto::ICMP_LEN)
+        }
+        proto::ICMPV6 if fast.at.v6 => {
+            let icmp = l4.first_chunk()?;
+            (echo(icmp, proto::ICMPV6_ECHO_REQUEST, proto::ICMPV6_ECHO_REPLY, fast)?, proto::ICMP_LEN)
+        }
+        _ => return None,
+    };
+    fast.key.0[5] = ports;
+    fast.at.l4_end = (at + header_len) as u16;
+    Some(())
+}
+
+/// The identifier of an echo message.
+#[inline(always)]
+fn echo(icmp: &[u8; 8], request: u8, reply: u8, fast: &mut Fast) -> Option<u64> {
+    if icmp[0] == reply {
+        fast.key.0[0] |= FLAG_ICMP_REPLY;
+    } else if icmp[0] != request {
+        return None;
+    }
+    Some(u64::from(be16(icmp, 4)) | u64::from(icmp[1]) << 32)
+}
+
+#[inline(always)]
+fn tunnel_kind(outer: &Fast) -> Option<TunnelKind> {
+    match (outer.at.protocol, outer.key.0[5] as u16) {
+        (proto::UDP, proto::PORT_VXLAN) => Some(TunnelKind::Vxlan),
+        (proto::UDP, proto::PORT_MPLS) => Some(TunnelKind::MplsUdp),
+        (proto::GRE, _) => Some(TunnelKind::MplsGre),
+        _ => None,
+    }
+}
+
+/// The packet inside `outer`.
+#[inline]
+fn tunnel(head: &[u8], outer: &Fast, kind: TunnelKind, context: &mut Context) -> Option<Fast> {
+    let at = usize::from(outer.at.l4_end);
+    let end = match kind {
+        TunnelKind::MplsGre => usize::from(outer.at.l3) + usize::from(outer.at.ip_len),
+        _ => {
+            let udp: &[u8; 8] = head.get(usize::from(outer.at.l4)..)?.first_chunk()?;
+            usize::from(outer.at.l4) + usize::from(be16(udp, 4))
+        }
+    };
+    if context.tag != 0 || at + 8 > end {
+        return None;
+    }
+    let (src, dst) = outer_addresses(outer);
+    let macs = context.macs;
+    let shim: &[u8; 8] = head.get(at..)?.first_chunk()?;
+    let (id, traffic_class, mut inner) = if kind == TunnelKind::Vxlan {
+        vxlan(head, at, shim, end, context)?
+    } else {
+        context.macs = [0; 12];
+        mpls(head, at, shim, end)?
+    };
+    context.tunnel = Some(TunnelContext { kind, id, macs, src, dst });
+    let outer_ecn = outer.key.0[0] >> 40 & 3;
+    inner.key.0[0] |= outer_ecn << OUTER_ECN_SHIFT | traffic_class << MPLS_TC_SHIFT;
+    inner.at.tunnelled = true;
+    inner.tunnel_end = end as u32;
+    Some(inner)
+}
+
+#[inline(always)]
+fn vxlan(
+    head: &[u8],
+    at: usize,
+    shim: &[u8; 8],
+    end: usize,
+    context: &mut Context,
+) -> Option<(u32, u64, Fast)> {
+    const VNI_VALID: u8 = 0x08;
+    let (l3, v6) = ethernet(head, at + proto::VXLAN_LEN, context)?;
+    if shim[0] & VNI_VALID == 0 || context.tag != 0 {
+        return None;
+    }
+    Some((be32(shim, 4) >> 8, 0, network(head, l3, end, v6)?))
+}
+
+#[inline(always)]
+fn mpls(head: &[u8], at: usize, shim: &[u8; 8], end: usize) -> Option<(u32, u64, Fast)> {
+    const BOTTOM: u32 = 0x100;
+    let entry = be32(shim, 0);
+    let v6 = match shim[4] >> 4 {
+        4 => false,
+        6 => true,
+        _ => return None,
+    };
+    if entry & BOTTOM == 0 || entry as u8 <= LOW_TTL {
+        return None;
+    }
+    Some((entry >> 12, u64::from(entry >> 9 & 7), network(head, at + proto::MPLS_LEN, end, v6)?))
+}
+
+fn outer_addresses(outer: &Fast) -> (Ipv6Addr, Ipv6Addr) {
+    let [_, a, b, c, d, _] = outer.key.0;
+    if outer.at.v6 {
+        let join = |high: u64, low: u64| Ipv6Addr::from_bits(u128::from(high) << 64 | u128::from(low));
+        (join(a, b), join(c, d))
+    } else {
+        let mapped = |bits: u64| std::net::Ipv4Addr::from_bits(bits as u32).to_ipv6_mapped();
+        (mapped(a), mapped(a >> 32))
+    }
+}
+
+#[inline(always)]
+const fn be16<const N: usize>(bytes: &[u8; N], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+}
+
+#[inline(always)]
+const fn be32<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
+    u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+#[inline(always)]
+const fn be64<const N: usize>(bytes: &[u8; N], at: usize) -> u64 {
+    (be32(bytes, at) as u64) << 32 | be32(bytes, at + 4) as u64
+}

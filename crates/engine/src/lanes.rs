@@ -1,0 +1,183 @@
+//! Scratch of a burst: what the passes over its packets hand each other, lane by lane.
+
+use crate::frame::{Frame, Rest, Unfinished};
+use crate::key::{Fast, Layout};
+use crate::rewrite::HEADROOM;
+use crate::template::OuterHeaders;
+use mem::{BURST, Burst, Csum, Offload, RxPacket};
+use packet::{Fragment, Headers, L4, proto};
+
+/// Bytes of each packet copied out before anything is looked at.
+pub(crate) const SNAPSHOT: usize = 192;
+
+/// A packet's head with room for new headers before it.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
+pub(crate) struct Head(pub [u8; HEADROOM + SNAPSHOT]);
+
+/// A packet as it is to be delivered.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Out {
+    /// Where the frame starts in its [`Head`].
+    pub start: u16,
+    /// Where its part in the head ends.
+    pub end: u16,
+    /// Bytes of it that lie in the sender's memory past the snapshot.
+    pub rest_len: u32,
+    /// What is left to do.
+    pub unfinished: Unfinished,
+    /// Where the headers are in the new frame.
+    pub at: Layout,
+    /// Outer headers.
+    pub tunnel: Option<OuterHeaders>,
+}
+
+/// The scratch.
+pub(crate) struct Lanes {
+    /// Heads.
+    pub heads: Box<[Head; BURST]>,
+    /// Bytes of each head that are the packet's.
+    pub head_len: [u16; BURST],
+    /// What the fast parse found, where it took the packet.
+    pub fast: Box<[Option<Fast>; BURST]>,
+    /// Context of the key; 0 where it isn't known.
+    pub context: [u32; BURST],
+    /// Hash of the key.
+    pub hash: [u64; BURST],
+    /// What is to be delivered.
+    pub out: Box<[Out; BURST]>,
+}
+
+impl Lanes {
+    /// Empty lanes.
+    pub fn new() -> Self {
+        Self {
+            heads: Box::new([Head([0; HEADROOM + SNAPSHOT]); BURST]),
+            head_len: [0; BURST],
+            fast: Box::new([None; BURST]),
+            context: [0; BURST],
+            hash: [0; BURST],
+            out: Box::new([Out::default(); BURST]),
+        }
+    }
+
+    /// Copies out the head of every packet.
+    #[inline]
+    pub fn snapshot(&mut self, burst: &Burst) {
+        const AHEAD: usize = 4;
+        let packets = burst.packets();
+        for (lane, packet) in packets.iter().enumerate() {
+            if let Some(later) = packets.get(lane + AHEAD)
+                && let Some(first) = burst.segments(later).first()
+            {
+                mem::prefetch(first.as_ptr());
+            }
+            let len = SNAPSHOT.min(packet.len as usize);
+            let head = &mut self.heads[lane].0[HEADROOM..HEADROOM + len];
+            self.head_len[lane] = mem::gather(burst.segments(packet), 0, head) as u16;
+        }
+    }
+
+    /// The snapshot of a packet, as long as it wasn't rewritten.
+    #[inline(always)]
+    pub fn head(&self, lane: usize) -> &[u8] {
+        &self.heads[lane].0[HEADROOM..HEADROOM + usize::from(self.head_len[lane])]
+    }
+
+    /// The frame to deliver.
+    #[inline(always)]
+    pub fn frame<'a>(&'a mut self, lane: usize, burst: &'a Burst) -> Frame<'a> {
+        let out = &self.out[lane];
+        let packet = &burst.packets()[lane];
+        Frame {
+            head: &mut self.heads[lane].0[usize::from(out.start)..usize::from(out.end)],
+            rest: Rest::Segments(burst.segments(packet)),
+            rest_at: usize::from(self.head_len[lane]),
+            rest_len: out.rest_len as usize,
+            unfinished: out.unfinished,
+            at: out.at,
+            tunnel: out.tunnel,
+        }
+    }
+}
+
+impl Layout {
+    /// Where the headers are that were parsed into `headers`; `None` where it isn't an IP packet whose L4 header is
+    /// known.
+    pub fn of(headers: &Headers, tunnelled: bool) -> Option<Self> {
+        let ip = headers.ip()?;
+        let header_len = match headers.l4 {
+            L4::Tcp { header_len, .. } => u16::from(header_len),
+            L4::Udp { .. } => proto::UDP_LEN as u16,
+            _ => 0,
+        };
+        Some(Self {
+            l3: ip.at,
+            l4: headers.l4_at,
+            l4_end: headers.l4_at + header_len,
+            ip_len: ip.len.try_into().ok()?,
+            protocol: match (headers.l4, ip.fragment) {
+                (L4::Tcp { .. }, Fragment::Whole) => proto::TCP,
+                (L4::Udp { .. }, Fragment::Whole) => proto::UDP,
+                // Nothing unfinished is possible; which protocol it is doesn't matter.
+                _ => proto::NO_NEXT_HEADER,
+            },
+            v6: ip.src.is_ipv6(),
+            tunnelled,
+        })
+    }
+
+    /// The same headers in a frame that starts `by` bytes before.
+    #[inline(always)]
+    pub fn shifted(self, by: isize) -> Self {
+        let shift = |at: u16| (at as isize + by) as u16;
+        Self { l3: shift(self.l3), l4: shift(self.l4), l4_end: shift(self.l4_end), ..self }
+    }
+}
+
+/// The request does not fit the packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BadOffload;
+
+/// Compares what a sender left unfinished with the headers found (VIRTIO 1.2, 5.1.6.2).
+#[inline]
+pub(crate) fn check_offload(offload: &Offload, at: Option<&Layout>) -> Result<Unfinished, BadOffload> {
+    let mut unfinished = Unfinished::default();
+    match offload.csum {
+        Csum::Unknown => {}
+        // What was checked is the outer packet, where there is a tunnel.
+        Csum::Valid => unfinished.valid = at.is_some_and(|at| !at.tunnelled),
+        Csum::Partial { start, offset } => {
+            let at = at.ok_or(BadOffload)?;
+            let outer = at.tunnelled && start < at.l3;
+            let field = match at.protocol {
+                proto::TCP => 16,
+                proto::UDP => 6,
+                _ if outer => offset,
+                _ => return Err(BadOffload),
+            };
+            if !outer && (start != at.l4 || offset != field) {
+                return Err(BadOffload);
+            }
+            unfinished.partial = !outer;
+        }
+    }
+    if let Some(gso) = offload.gso {
+        let at = at.ok_or(BadOffload)?;
+        let fits = at.protocol == proto::TCP && at.v6 == gso.v6 && gso.size > 0 && unfinished.partial;
+        if !fits {
+            return Err(BadOffload);
+        }
+        unfinished.gso = Some((gso.size, gso.ecn));
+    }
+    Ok(unfinished)
+}
+
+/// The packet's length as an MTU sees it, of one segment where it is a large send.
+#[inline(always)]
+pub(crate) fn mtu_len(fast: &Fast, packet: &RxPacket) -> u16 {
+    match packet.offload.gso {
+        None => fast.mtu_len,
+        Some(gso) => (fast.at.l4_end - fast.at.l3).saturating_add(gso.size).min(fast.mtu_len),
+    }
+}

@@ -1,0 +1,65 @@
+//! Buffers for packets that are needed whole, or more than once: flooded, mirrored, held, answered, captured.
+
+use crate::frame::Frame;
+use crate::rewrite::HEADROOM;
+use mem::Segment;
+
+/// Longest frame: an IP packet of 65535 bytes with its Ethernet header and tags, or tunnelled.
+pub(crate) const MAX_FRAME: usize = 66_000;
+
+/// Bytes of a linear packet that are rewritten for each destination; its headers must lie there.
+pub(crate) const MAX_HEAD: usize = 1024;
+
+/// The buffers.
+#[derive(Debug)]
+pub(crate) struct Linear {
+    /// The packet as it came in. Taken out while it is worked on.
+    pub original: Vec<u8>,
+    /// A copy of its head, with room before it. Taken out while it is worked on.
+    pub head: Vec<u8>,
+    /// An answer.
+    pub reply: Vec<u8>,
+    shown: Vec<u8>,
+}
+
+impl Linear {
+    /// Allocates what it will ever need.
+    pub fn new() -> Self {
+        Self {
+            original: Vec::with_capacity(MAX_FRAME),
+            head: Vec::with_capacity(HEADROOM + MAX_HEAD),
+            reply: Vec::with_capacity(MAX_FRAME),
+            shown: Vec::with_capacity(MAX_FRAME),
+        }
+    }
+
+    /// Takes out the original, loaded with a packet: `head` as it was copied out before, the rest from `segments`.
+    pub fn take(&mut self, segments: &[Segment], head: &[u8], len: usize) -> Vec<u8> {
+        let mut original = std::mem::take(&mut self.original);
+        fill(&mut original, segments, head, len);
+        original
+    }
+
+    /// A packet for captures.
+    pub fn load(&mut self, segments: &[Segment], head: &[u8], len: usize) -> &[u8] {
+        fill(&mut self.shown, segments, head, len);
+        &self.shown
+    }
+
+    /// A frame to be delivered, for captures.
+    pub fn gather(&mut self, frame: &Frame<'_>) -> &[u8] {
+        self.shown.resize(frame.len().min(MAX_FRAME), 0);
+        let len = frame.gather(&mut self.shown);
+        &self.shown[..len]
+    }
+}
+
+fn fill(out: &mut Vec<u8>, segments: &[Segment], head: &[u8], len: usize) {
+    let len = len.min(MAX_FRAME);
+    let head = &head[..head.len().min(len)];
+    out.clear();
+    out.extend_from_slice(head);
+    out.resize(len, 0);
+    let got = mem::gather(segments, head.len(), &mut out[head.len()..]);
+    out.truncate(head.len() + got);
+}

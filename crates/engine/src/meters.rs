@@ -1,0 +1,48 @@
+//! Policers: token buckets shared by the workers.
+
+use model::{Meter, MeterConfig, MeterId};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Attempts to lease a bucket before the thread is put to wait.
+const SPINS: usize = 1000;
+
+/// A bucket. Workers lease it for some nanoseconds.
+#[derive(Debug)]
+pub(crate) struct SharedMeter(Mutex<Meter>);
+
+impl SharedMeter {
+    /// Whether a frame of `len` bytes conforms; takes its tokens if so.
+    pub fn conforms(&self, now_ns: u64, len: usize) -> bool {
+        for _ in 0..SPINS {
+            if let Ok(mut meter) = self.0.try_lock() {
+                return meter.conforms(now_ns, len);
+            }
+            std::hint::spin_loop();
+        }
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).conforms(now_ns, len)
+    }
+}
+
+/// The meters at one time, by id. Replaced as a whole; the buckets live on.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Meters(BTreeMap<MeterId, (MeterConfig, Arc<SharedMeter>)>);
+
+impl Meters {
+    /// Puts a meter; a bucket whose configuration stays the same is kept as full as it is.
+    pub fn put(&mut self, id: MeterId, config: MeterConfig) {
+        if self.0.get(&id).is_none_or(|(old, _)| *old != config) {
+            self.0.insert(id, (config, Arc::new(SharedMeter(Mutex::new(Meter::new(config))))));
+        }
+    }
+
+    /// Removes a meter.
+    pub fn remove(&mut self, id: MeterId) {
+        self.0.remove(&id);
+    }
+
+    /// Whether a frame conforms; one that is not there limits nothing.
+    pub fn conforms(&self, id: MeterId, now_ns: u64, len: usize) -> bool {
+        self.0.get(&id).is_none_or(|(_, meter)| meter.conforms(now_ns, len))
+    }
+}

@@ -1,0 +1,205 @@
+//! Rewriting the head of a packet in its scratch, in the order [`model::Forward`] defines.
+
+use crate::key::Layout;
+use crate::template::{OuterHeaders, Template};
+use packet::checksum::{self, Delta};
+use packet::{Headers, WriteError, edit, proto};
+use std::net::IpAddr;
+
+/// Room for new headers before a packet's head. Two cache lines, so that heads are aligned.
+pub(crate) const HEADROOM: usize = 128;
+
+/// Edits the IP header of a packet that the fast parse took. `frame` starts where the frame did.
+#[inline]
+pub(crate) fn edit_fast(frame: &mut [u8], at: &Layout, template: &Template, partial: bool) -> Option<()> {
+    let ip = frame.get_mut(usize::from(at.l3)..)?;
+    if at.v6 { edit_ipv6(ip, template) } else { edit_ipv4(ip, template) }?;
+    if template.nat.src.is_some() || template.nat.dst.is_some() {
+        translate(frame, at, template, partial)?;
+    }
+    Some(())
+}
+
+#[inline(always)]
+fn edit_ipv4(ip: &mut [u8], template: &Template) -> Option<()> {
+    let ip: &mut [u8; proto::IPV4_LEN] = ip.first_chunk_mut()?;
+    let mut delta = Delta::default();
+    if let Some(ecn) = template.ecn {
+        let tos = ip[1] & !packet::ecn::ECN_MASK | ecn;
+        delta.replace_u16(u16::from_be_bytes([ip[0], ip[1]]), u16::from_be_bytes([ip[0], tos]));
+        ip[1] = tos;
+    } else if template.ttl_decrement == 0 {
+        return Some(());
+    }
+    let ttl = ip[8].checked_sub(template.ttl_decrement)?;
+    delta.replace_u16(u16::from_be_bytes([ip[8], ip[9]]), u16::from_be_bytes([ttl, ip[9]]));
+    ip[8] = ttl;
+    let checksum = delta.apply(u16::from_be_bytes([ip[10], ip[11]]));
+    ip[10..12].copy_from_slice(&checksum.to_be_bytes());
+    Some(())
+}
+
+#[inline(always)]
+fn edit_ipv6(ip: &mut [u8], template: &Template) -> Option<()> {
+    let ip: &mut [u8; proto::IPV6_LEN] = ip.first_chunk_mut()?;
+    if let Some(ecn) = template.ecn {
+        ip[1] = ip[1] & !(packet::ecn::ECN_MASK << 4) | ecn << 4;
+    }
+    ip[7] = ip[7].checked_sub(template.ttl_decrement)?;
+    Some(())
+}
+
+/// Floating addresses: rare enough to go by the general editor.
+fn translate(frame: &mut [u8], at: &Layout, template: &Template, partial: bool) -> Option<()> {
+    let l3 = usize::from(at.l3);
+    let mut headers = Headers::network(frame, l3, l3 + usize::from(at.ip_len)).ok()?;
+    set_addresses(frame, &mut headers, template, partial).ok()
+}
+
+fn set_addresses(
+    frame: &mut [u8],
+    headers: &mut Headers,
+    template: &Template,
+    partial: bool,
+) -> Result<(), WriteError> {
+    if let Some(src) = template.nat.src {
+        edit::set_source(frame, headers, src, partial)?;
+    }
+    if let Some(dst) = template.nat.dst {
+        edit::set_destination(frame, headers, dst, partial)?;
+    }
+    Ok(())
+}
+
+/// Edits the IP header of any packet. `headers` are those of the packet that goes on: the inner one, where a tunnel
+/// is stripped; `end` is where that packet ends in the frame.
+///
+/// # Errors
+/// [`WriteError`], where headers and template do not fit each other.
+pub(crate) fn edit_any(
+    frame: &mut [u8],
+    headers: &Headers,
+    end: usize,
+    template: &Template,
+    partial: bool,
+) -> Result<(), WriteError> {
+    if !template.edits_ip() {
+        return Ok(());
+    }
+    let mut edited = headers.clone();
+    let tos = edited.ip().ok_or(WriteError::Mismatch)?.tos;
+    if let Some(ecn) = template.ecn {
+        edit::set_tos(frame, &mut edited, tos & !packet::ecn::ECN_MASK | ecn)?;
+    }
+    for _ in 0..template.ttl_decrement {
+        edit::decrement_ttl(frame, &mut edited)?;
+    }
+    let (src, dst) = (template.nat.src, template.nat.dst);
+    if src.is_none() && dst.is_none() {
+        return Ok(());
+    }
+    // What an ICMP error quotes travelled the other way (RFC 5508, 4.2).
+    let quoted = headers.quoted(frame, end).ok().flatten();
+    if let (Some(mut quoted), Some(ip)) = (quoted, headers.ip())
+        && let Some(refused) = quoted.ip().copied()
+    {
+        if let Some(dst) = dst.filter(|_| refused.src == ip.dst) {
+            edit::set_quoted_source(frame, &edited, &mut quoted, dst, partial)?;
+        }
+        if let Some(src) = src.filter(|_| refused.dst == ip.src) {
+            edit::set_quoted_destination(frame, &edited, &mut quoted, src, partial)?;
+        }
+    }
+    set_addresses(frame, &mut edited, template, partial)
+}
+
+/// The headers of the packet that goes on after what `template` strips of the frame is gone, and where it ends: without
+/// the padding of links whose headers go.
+pub(crate) fn kept(
+    frame: &[u8],
+    headers: &Headers,
+    len: usize,
+    strip: u16,
+    keeps_ip: bool,
+) -> Option<(Headers, usize)> {
+    if strip == 0 {
+        return Some((headers.clone(), len));
+    }
+    if !keeps_ip {
+        let tunnel = packet::tunnel(frame, headers, len).ok()??;
+        let inner = Headers::ethernet(frame, tunnel.inner_at, tunnel.inner_end).ok()?;
+        return Some((inner, tunnel.inner_end));
+    }
+    let inner = if strip == headers.l3_at {
+        headers.clone()
+    } else {
+        Headers::network(frame, usize::from(strip), len).ok()?
+    };
+    let end = inner.ip().map_or(len, |ip| usize::from(ip.at) + ip.len as usize);
+    Some((inner, end))
+}
+
+/// Puts the new headers of `template` in front. `buffer` holds [`HEADROOM`] bytes and then the frame; `len` is the
+/// length of what is left of the frame after stripping. Returns where in `buffer` the new frame starts.
+#[inline]
+pub(crate) fn reframe(buffer: &mut [u8], len: usize, template: &Template, entropy: u32) -> Option<usize> {
+    let mut start = HEADROOM + usize::from(template.strip);
+    let mut len = len;
+    if template.pop_vlan {
+        buffer.get(start..start + 16)?;
+        buffer.copy_within(start..start + 12, start + proto::VLAN_LEN);
+        start += proto::VLAN_LEN;
+        len -= proto::VLAN_LEN;
+    }
+    if let Some(vlan) = template.push_vlan {
+        buffer.get(start..start + 12)?;
+        buffer.copy_within(start..start + 12, start - proto::VLAN_LEN);
+        start -= proto::VLAN_LEN;
+        len += proto::VLAN_LEN;
+        buffer[start + 12..start + 14].copy_from_slice(&proto::ETHERTYPE_VLAN.to_be_bytes());
+        buffer[start + 14..start + 16].copy_from_slice(&vlan.to_be_bytes());
+    }
+    let prefix = template.prefix();
+    let new_start = start.checked_sub(prefix.len())?;
+    buffer.get_mut(new_start..start)?.copy_from_slice(prefix);
+    if let Some(outer) = template.tunnel {
+        finish_outer(&mut buffer[new_start..], outer, len + prefix.len(), entropy)?;
+    }
+    Some(new_start)
+}
+
+/// Sets what depends on length and flow in the outer headers at the start of `frame`, a frame of `len` bytes. The
+/// checksum of UDP over IPv6 is left zero: it covers the payload.
+#[inline(always)]
+pub(crate) fn finish_outer(frame: &mut [u8], outer: OuterHeaders, len: usize, entropy: u32) -> Option<()> {
+    let l4 = outer.l4();
+    let ip = frame.get_mut(OuterHeaders::IP..l4)?;
+    if outer.v6 {
+        let payload = u16::try_from(len - l4).ok()?;
+        ip[4..6].copy_from_slice(&payload.to_be_bytes());
+        let label = entropy & 0xf_ffff;
+        ip[1] = ip[1] & 0xf0 | (label >> 16) as u8;
+        ip[2..4].copy_from_slice(&(label as u16).to_be_bytes());
+    } else {
+        let total = u16::try_from(len - OuterHeaders::IP).ok()?;
+        let (before, checksum) =
+            (u16::from_be_bytes([ip[2], ip[3]]), u16::from_be_bytes([ip[10], ip[11]]));
+        ip[2..4].copy_from_slice(&total.to_be_bytes());
+        ip[10..12].copy_from_slice(&checksum::update_u16(checksum, before, total).to_be_bytes());
+    }
+    if outer.udp {
+        let udp = frame.get_mut(l4..l4 + proto::UDP_LEN)?;
+        udp[..2].copy_from_slice(&packet::entropy_port(entropy).to_be_bytes());
+        udp[4..6].copy_from_slice(&u16::try_from(len - l4).ok()?.to_be_bytes());
+    }
+    Some(())
+}
+
+/// The addresses of the outer IPv6 header at the start of `frame`.
+pub(crate) fn outer_v6_addresses(frame: &[u8]) -> Option<(IpAddr, IpAddr)> {
+    let ip: &[u8; proto::IPV6_LEN] = frame.get(OuterHeaders::IP..)?.first_chunk()?;
+    let (_, addresses) = ip.split_at(8);
+    let (pairs, _) = addresses.as_chunks::<16>();
+    let &[src, dst] = pairs else { return None };
+    Some((IpAddr::from(src), IpAddr::from(dst)))
+}

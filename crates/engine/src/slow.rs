@@ -1,0 +1,231 @@
+//! The slow path: `decide`, what it says is done, and what it says is memoised where it lasts.
+
+use crate::cache::{Hot, short_epoch};
+use crate::core::{Core, Dropped, Ingress, note, place};
+use crate::key::{self, Context, Layout};
+use crate::lanes::{check_offload, mtu_len};
+use crate::memo::{Memo, Tables, is_lasting};
+use crate::rewrite::{HEADROOM, edit_any, kept};
+use crate::template::Template;
+use mem::{Burst, Offload, RxPacket};
+use model::{Decision, DropReason, Forward, Learn, PacketView, Verdict, VifId, VifKind};
+use packet::Headers;
+use tables::{Deps, FlowRef};
+
+/// A packet with the decision about it.
+pub(crate) struct Case {
+    pub ingress: VifId,
+    pub offload: Offload,
+    pub headers: Headers,
+    pub decision: Decision,
+    pub deps: Deps,
+}
+
+/// Decides the frame of `len` bytes that starts with `bytes`.
+///
+/// # Errors
+/// What is malformed; [`DropReason::HeaderTooLong`] also where `bytes` holds too little.
+pub(crate) fn decide(
+    tables: Tables<'_>,
+    now: model::Seconds,
+    bytes: &[u8],
+    len: usize,
+    ingress: VifId,
+    offload: Offload,
+) -> Result<Case, DropReason> {
+    let packet = PacketView::parse(bytes, len as u32, offload.gso.map(|gso| gso.size))?;
+    let view = tables.view(now);
+    let decision = model::decide(&view, &packet, ingress, now);
+    let too_long = DropReason::HeaderTooLong;
+    if decision.verdict == Verdict::Drop(too_long) && bytes.len() < len {
+        return Err(too_long);
+    }
+    Ok(Case { ingress, offload, headers: packet.headers, decision, deps: view.deps() })
+}
+
+impl Core {
+    /// Decides a packet of a burst and does what is decided.
+    #[cold]
+    pub fn slow(&mut self, tables: Tables<'_>, burst: &Burst, lane: usize, from: &mut Ingress) {
+        let packet = burst.packets()[lane];
+        let (head, len) = (self.lanes.head(lane), packet.len as usize);
+        let case = match decide(tables, self.now.seconds, head, len, from.vif, packet.offload) {
+            Ok(case) => case,
+            Err(DropReason::HeaderTooLong) if head.len() < len => {
+                return self.slow_whole(tables, burst, lane, from.vif);
+            }
+            Err(reason) => return self.drop(lane, &packet, from.vif, reason),
+        };
+        let effects = &case.decision.effects;
+        let alone =
+            effects.mirror_in.is_empty() && effects.mirror_out.is_empty() && effects.solicit.is_none();
+        match &case.decision.verdict {
+            Verdict::Forward(forward) if alone => {
+                if let Err(reason) = self.forward_lane(tables, lane, &packet, from, &case, forward) {
+                    self.drop(lane, &packet, from.vif, reason);
+                }
+            }
+            Verdict::Drop(reason) if alone => {
+                let reason = self.effects(tables, &case, len).err().unwrap_or(*reason);
+                self.drop(lane, &packet, from.vif, reason);
+            }
+            _ => {
+                self.flush(burst);
+                let original =
+                    self.linear.take(burst.segments(&packet), self.lanes.head(lane), packet.len as usize);
+                self.conclude(tables, &original, &case);
+                self.linear.original = original;
+            }
+        }
+    }
+
+    /// The same for a packet whose headers are longer than the snapshot.
+    fn slow_whole(&mut self, tables: Tables<'_>, burst: &Burst, lane: usize, ingress: VifId) {
+        self.flush(burst);
+        let packet = burst.packets()[lane];
+        let original = self.linear.take(burst.segments(&packet), self.lanes.head(lane), packet.len as usize);
+        self.whole(tables, &original, ingress, packet.offload);
+        self.linear.original = original;
+    }
+
+    /// Decides a packet that lies in a buffer of ours, and does what is decided.
+    pub fn whole(&mut self, tables: Tables<'_>, original: &[u8], ingress: VifId, offload: Offload) {
+        match decide(tables, self.now.seconds, original, original.len(), ingress, offload) {
+            Ok(case) => self.conclude(tables, original, &case),
+            Err(reason) => self.drop_whole(original, ingress, reason),
+        }
+    }
+
+    /// Rewrites a lane as decided, puts it in line, and memoises the decision.
+    fn forward_lane(
+        &mut self,
+        tables: Tables<'_>,
+        lane: usize,
+        packet: &RxPacket,
+        from: &mut Ingress,
+        case: &Case,
+        forward: &Forward,
+    ) -> Result<(), DropReason> {
+        let len = packet.len as usize;
+        let template = Template::new(forward);
+        let (inner, end) =
+            kept(self.lanes.head(lane), &case.headers, len, forward.strip, template.keeps_ip)
+                .ok_or(DropReason::TunnelMalformed)?;
+        let tunnelled = forward.strip > case.headers.l3_at;
+        let layout = Layout::of(&inner, tunnelled);
+        let unfinished = check_offload(&packet.offload, layout.as_ref())
+            .map_err(|_| DropReason::OffloadMalformed)?;
+        let flow = self.effects(tables, case, len)?;
+        self.memoise(tables, lane, packet, from, case, &template, flow, tunnelled);
+
+        let head = &mut self.lanes.heads[lane].0;
+        let head_len = usize::from(self.lanes.head_len[lane]);
+        let frame = &mut head[HEADROOM..HEADROOM + head_len];
+        edit_any(frame, &inner, end, &template, unfinished.partial).map_err(|_| DropReason::HeaderTooLong)?;
+        let entropy = forward.encap.as_ref().map_or(0, |encap| encap.entropy);
+        let layout = layout.unwrap_or_default();
+        let out = place(head, head_len, end, &template, entropy, &layout, unfinished)
+            .ok_or(DropReason::TxTooLong)?;
+        self.lanes.out[lane] = out;
+        self.enqueue(template.port, lane, packet, from.vif);
+        Ok(())
+    }
+
+    /// What a decision does beside sending the packet somewhere. Returns its connection, and whether it is a reply.
+    pub fn effects(
+        &mut self,
+        tables: Tables<'_>,
+        case: &Case,
+        len: usize,
+    ) -> Result<Option<(FlowRef, bool)>, DropReason> {
+        let effects = &case.decision.effects;
+        let over = effects.meters.iter().find(|(meter, _)| !self.meters.conforms(*meter, self.now.ns, len));
+        if let Some((_, reason)) = over {
+            return Err(*reason);
+        }
+        let now = self.now.seconds;
+        if let Some(learn) = &effects.learn {
+            tables.shared.learn(tables.snapshot, learn, now);
+        }
+        if let Some(found) = &effects.neighbour {
+            tables.shared.neighbour(tables.snapshot, found, now);
+        }
+        if let Some((key, ports)) = effects.fragment {
+            tables.shared.flows().fragments().insert(key, ports, now);
+        }
+        self.cells.tables(&effects.rules, effects.nexthop, 1, len as u64);
+        let Some(change) = &effects.flow else { return Ok(None) };
+        let wire = tables.snapshot.vif(case.ingress).is_some_and(|vif| vif.kind == VifKind::Wire);
+        let guest = (!wire).then_some(case.ingress);
+        let flow = tables.shared.flows().apply(change, guest, now)?;
+        let reply = matches!(change, model::FlowChange::Update { reply: true, .. });
+        Ok(flow.map(|flow| {
+            tables.shared.flows().touch(flow, reply, 1, len as u64, now);
+            (flow, reply)
+        }))
+    }
+
+    /// Enters a decision into the cache, if it is one for the packets that follow too.
+    #[allow(clippy::too_many_arguments)] // all of it is the entry
+    fn memoise(
+        &mut self,
+        tables: Tables<'_>,
+        lane: usize,
+        packet: &RxPacket,
+        from: &mut Ingress,
+        case: &Case,
+        template: &Template,
+        flow: Option<(FlowRef, bool)>,
+        tunnelled: bool,
+    ) {
+        let Some(fast) = self.lanes.fast[lane] else { return };
+        let effects = &case.decision.effects;
+        let connected = flow.is_some() == effects.flow.is_some();
+        let lasting = connected && is_lasting(&case.decision) && case.deps.cacheable();
+        if !lasting || tunnelled != fast.at.tunnelled {
+            return;
+        }
+        let mut context = Context { ingress: from.vif, ..Context::default() };
+        if key::parse(self.lanes.head(lane), packet.len as usize, from.wire, &mut context).is_none() {
+            return;
+        }
+        let Some(key) = self.key_of(&fast, &context, tables) else { return };
+        let Some(template) = self.templates.take(template) else { return };
+        let hot = Hot {
+            epoch: short_epoch(self.epoch),
+            template,
+            max_len: mtu_len(&fast, packet),
+            second: self.now.seconds as u16,
+            metered: !effects.meters.is_empty(),
+            ..Hot::default()
+        };
+        let learn: Option<Learn> = effects.learn;
+        let memo = Memo {
+            deps: case.deps,
+            stamp: self.epoch,
+            flow,
+            learn,
+            meters: effects.meters.clone(),
+            rules: effects.rules.clone(),
+            nexthop: effects.nexthop,
+        };
+        let entropy = match &case.decision.verdict {
+            Verdict::Forward(Forward { encap: Some(encap), .. }) => encap.entropy,
+            _ => 0,
+        };
+        let hash = self.cache.hash(&key);
+        if let Some(removed) = self.cache.insert(hash, &key, hot, entropy, memo) {
+            self.retire(tables, removed);
+        }
+    }
+
+    /// Drops a packet that lies in a buffer of ours.
+    pub fn drop_whole(&mut self, original: &[u8], ingress: VifId, reason: DropReason) {
+        let dropped =
+            Dropped { vif: ingress, outbound: false, reason, len: original.len(), bytes: original };
+        if let Some(cells) = self.cells.vif(ingress) {
+            cells.receive_drops.add(1);
+        }
+        note(&self.cells, &self.log, &mut self.log_budget, &self.taps, self.now, dropped);
+    }
+}

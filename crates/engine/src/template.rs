@@ -1,0 +1,224 @@
+//! How a flow's packets are rewritten, compiled: a [`Forward`] with its new headers prebuilt.
+//!
+//! Templates hold nothing of a single flow but floating addresses, so flows to one next hop share one.
+
+use model::{Encap, Forward, Nat, VifId};
+use packet::{TunnelKind, build, proto};
+use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
+use std::net::IpAddr;
+
+/// Longest headers put in front of a packet: Ethernet, IPv6, UDP, VXLAN, Ethernet with a tag.
+pub(crate) const MAX_PREFIX: usize = 14 + 40 + 8 + 8 + 14 + 4;
+
+const TTL: u8 = 64;
+
+/// A compiled [`Forward`].
+#[derive(Clone, Debug)]
+pub(crate) struct Template {
+    /// Interface it leaves by.
+    pub port: VifId,
+    /// Bytes taken off the front.
+    pub strip: u16,
+    /// New ECN field of the IP header.
+    pub ecn: Option<u8>,
+    /// Decrements of TTL or hop limit.
+    pub ttl_decrement: u8,
+    /// Address translation.
+    pub nat: Nat,
+    /// Tag to push into a kept Ethernet header.
+    pub push_vlan: Option<u16>,
+    /// Tag to take out of a kept Ethernet header.
+    pub pop_vlan: bool,
+    /// Whether what is kept begins with the IP header, not an Ethernet header.
+    pub keeps_ip: bool,
+    /// Tunnel it goes through.
+    pub tunnel: Option<OuterHeaders>,
+    prefix: [u8; MAX_PREFIX],
+    prefix_len: u8,
+}
+
+/// Which outer headers a prefix has, all lengths in them still zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct OuterHeaders {
+    /// Over IPv6.
+    pub v6: bool,
+    /// With UDP; else GRE.
+    pub udp: bool,
+}
+
+impl OuterHeaders {
+    /// Offset of the outer IP header from the outer Ethernet header's first byte.
+    pub const IP: usize = proto::ETHERNET_LEN;
+
+    /// Offset of what follows the outer IP header.
+    pub const fn l4(self) -> usize {
+        Self::IP + if self.v6 { proto::IPV6_LEN } else { proto::IPV4_LEN }
+    }
+}
+
+impl Template {
+    /// Compiles what `decide` said.
+    pub fn new(forward: &Forward) -> Self {
+        let mpls = |encap: &Encap| encap.kind != TunnelKind::Vxlan;
+        let mut template = Self {
+            port: forward.port,
+            strip: forward.strip,
+            ecn: forward.ecn,
+            ttl_decrement: forward.ttl_decrement,
+            nat: forward.nat,
+            push_vlan: forward.push_vlan,
+            pop_vlan: forward.pop_vlan,
+            keeps_ip: forward.ethernet.is_some() || forward.encap.as_ref().is_some_and(mpls),
+            tunnel: None,
+            prefix: [0; MAX_PREFIX],
+            prefix_len: 0,
+        };
+        if let Some(encap) = &forward.encap {
+            template.put_encap(encap);
+        }
+        if let Some(eth) = &forward.ethernet {
+            let outer = template.tunnel.is_none().then(|| template.push_vlan.take()).flatten();
+            let first = if outer.is_some() { proto::ETHERTYPE_VLAN } else { eth.ethertype };
+            template.put(|out| build::ethernet(out, eth.dst, eth.src, first));
+            if let Some(vlan) = outer {
+                template.put(|out| build::vlan(out, vlan, eth.ethertype));
+            }
+        }
+        template
+    }
+
+    /// The headers to put in front; lengths and what depends on them are still to be set.
+    pub fn prefix(&self) -> &[u8] {
+        &self.prefix[..usize::from(self.prefix_len)]
+    }
+
+    /// Whether the IP header is edited.
+    pub const fn edits_ip(&self) -> bool {
+        self.ecn.is_some() || self.ttl_decrement > 0 || self.nat.src.is_some() || self.nat.dst.is_some()
+    }
+
+    fn put(&mut self, header: impl FnOnce(&mut [u8]) -> Result<usize, packet::WriteError>) {
+        // A prefix has room for every combination of headers.
+        self.prefix_len += header(&mut self.prefix[usize::from(self.prefix_len)..]).unwrap_or(0) as u8;
+    }
+
+    fn put_encap(&mut self, encap: &Encap) {
+        let udp = encap.kind != TunnelKind::MplsGre;
+        let protocol = if udp { proto::UDP } else { proto::GRE };
+        let tos = encap.tos;
+        match (encap.src, encap.dst) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => {
+                self.put(|out| build::ethernet(out, encap.dst_mac, encap.src_mac, proto::ETHERTYPE_IPV4));
+                let (id, dont_fragment, len) = (0, true, 0);
+                let ip = build::Ipv4 { src, dst, protocol, ttl: TTL, tos, id, dont_fragment, len };
+                self.put(|out| build::ipv4(out, &ip));
+                self.tunnel = Some(OuterHeaders { v6: false, udp });
+            }
+            (src, dst) => {
+                let v6 = |addr| match addr {
+                    IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+                    IpAddr::V6(v6) => v6,
+                };
+                self.put(|out| build::ethernet(out, encap.dst_mac, encap.src_mac, proto::ETHERTYPE_IPV6));
+                let ip = build::Ipv6 {
+                    src: v6(src),
+                    dst: v6(dst),
+                    next_header: protocol,
+                    hop_limit: TTL,
+                    traffic_class: tos,
+                    flow_label: 0,
+                    payload_len: 0,
+                };
+                self.put(|out| build::ipv6(out, &ip));
+                self.tunnel = Some(OuterHeaders { v6: true, udp });
+            }
+        }
+        match encap.kind {
+            TunnelKind::MplsUdp => {
+                self.put(|out| build::udp(out, 0, proto::PORT_MPLS, 0, 0));
+                self.put(|out| build::mpls(out, encap.id, 0, true, TTL));
+            }
+            TunnelKind::MplsGre => {
+                self.put(|out| build::gre(out, proto::ETHERTYPE_MPLS));
+                self.put(|out| build::mpls(out, encap.id, 0, true, TTL));
+            }
+            TunnelKind::Vxlan => {
+                self.put(|out| build::udp(out, 0, proto::PORT_VXLAN, 0, 0));
+                self.put(|out| build::vxlan(out, encap.id));
+            }
+        }
+    }
+
+    /// All that tells templates apart.
+    fn identity(&self) -> impl Hash + PartialEq + '_ {
+        let nat = (self.nat.src, self.nat.dst);
+        let fields = (self.port, self.strip, self.ecn, self.ttl_decrement, self.push_vlan, self.pop_vlan);
+        (fields, nat, self.keeps_ip, self.tunnel, self.prefix())
+    }
+}
+
+impl PartialEq for Template {
+    fn eq(&self, other: &Self) -> bool {
+        self.identity() == other.identity()
+    }
+}
+
+impl Eq for Template {}
+
+impl Hash for Template {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.identity().hash(state);
+    }
+}
+
+/// A worker's templates, numbered and counted by use.
+#[derive(Debug, Default)]
+pub(crate) struct Templates {
+    all: Vec<Template>,
+    users: Vec<u32>,
+    free: Vec<u16>,
+    numbers: HashMap<Template, u16>,
+}
+
+impl Templates {
+    /// Takes a use of `template`; `None` where there are too many.
+    pub fn take(&mut self, template: &Template) -> Option<u16> {
+        if let Some(&number) = self.numbers.get(template) {
+            self.users[usize::from(number)] += 1;
+            return Some(number);
+        }
+        let number = match self.free.pop() {
+            Some(number) => number,
+            None => u16::try_from(self.all.len()).ok()?,
+        };
+        match self.all.get_mut(usize::from(number)) {
+            Some(place) => {
+                *place = template.clone();
+                self.users[usize::from(number)] = 1;
+            }
+            None => {
+                self.all.push(template.clone());
+                self.users.push(1);
+            }
+        }
+        self.numbers.insert(template.clone(), number);
+        Some(number)
+    }
+
+    /// Gives a use back.
+    pub fn give_back(&mut self, number: u16) {
+        let users = &mut self.users[usize::from(number)];
+        *users -= 1;
+        if *users == 0 {
+            self.numbers.remove(&self.all[usize::from(number)]);
+            self.free.push(number);
+        }
+    }
+
+    /// A template in use.
+    #[inline(always)]
+    pub fn get(&self, number: u16) -> &Template {
+        &self.all[usize::from(number)]
+    }
+}

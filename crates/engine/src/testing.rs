@@ -1,0 +1,223 @@
+//! A port in memory, for tests and benchmarks.
+#![allow(unsafe_code)] // makes segments of its own buffers
+
+use mem::{
+    Accepts, Burst, NoRoom, Offload, Opened, Port, PortStatus, Room, RxQueue, Segment, TxQueue,
+};
+use rustix::event::{EventfdFlags, eventfd};
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// A frame with what is left unfinished of it.
+pub type Packet = (Vec<u8>, Offload);
+
+/// The other side of a [`TestPort`]: sends and receives.
+#[derive(Debug)]
+pub struct Wire {
+    to_engine: Mutex<VecDeque<Packet>>,
+    from_engine: Mutex<Vec<Packet>>,
+    arrived: Condvar,
+    event: OwnedFd,
+    accepts: Mutex<Accepts>,
+    /// Buffers free for the engine; `usize::MAX`: without bound.
+    room: AtomicUsize,
+    down: AtomicBool,
+    /// Longest piece of a packet, bytes.
+    piece: usize,
+}
+
+/// A queue pair of a port in memory.
+#[derive(Clone, Debug)]
+pub struct TestPort(Arc<Wire>);
+
+impl TestPort {
+    /// A port whose packets lie in pieces of at most `piece` bytes.
+    ///
+    /// # Panics
+    /// Without event descriptors.
+    #[must_use]
+    #[allow(clippy::expect_used)]
+    pub fn new(accepts: Accepts, piece: usize) -> Self {
+        let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).expect("an eventfd");
+        Self(Arc::new(Wire {
+            to_engine: Mutex::default(),
+            from_engine: Mutex::default(),
+            arrived: Condvar::new(),
+            event,
+            accepts: Mutex::new(accepts),
+            room: AtomicUsize::new(usize::MAX),
+            down: AtomicBool::new(false),
+            piece,
+        }))
+    }
+
+    /// What is attached to an engine.
+    #[must_use]
+    pub fn open(&self) -> Opened {
+        Self::open_all(std::slice::from_ref(self))
+    }
+
+    /// One port with several queue pairs.
+    #[must_use]
+    pub fn open_all(queues: &[Self]) -> Opened {
+        Opened {
+            port: Arc::new(queues[0].clone()),
+            rx: queues.iter().map(|queue| Box::new(queue.receiver()) as Box<dyn RxQueue>).collect(),
+            tx: queues.iter().map(|queue| queue.sender()).collect(),
+        }
+    }
+
+    /// The engine's receiving half.
+    #[must_use]
+    pub fn receiver(&self) -> TestRx {
+        TestRx { wire: self.0.clone(), lent: Vec::new() }
+    }
+
+    /// The engine's sending half.
+    #[must_use]
+    pub fn sender(&self) -> Arc<dyn TxQueue> {
+        Arc::new(TestTx { wire: self.0.clone(), leased: Mutex::new(()) })
+    }
+
+    /// Sends packets to the engine.
+    pub fn send(&self, packets: impl IntoIterator<Item = Packet>) {
+        lock(&self.0.to_engine).extend(packets);
+        let _ = rustix::io::write(&self.0.event, &1_u64.to_ne_bytes());
+    }
+
+    /// Takes what the engine sent.
+    #[must_use]
+    pub fn take(&self) -> Vec<Packet> {
+        std::mem::take(&mut *lock(&self.0.from_engine))
+    }
+
+    /// Waits until the engine has sent `n` packets, or for `patience`; takes them.
+    #[must_use]
+    pub fn wait(&self, n: usize, patience: Duration) -> Vec<Packet> {
+        let guard = lock(&self.0.from_engine);
+        let short = |packets: &mut Vec<Packet>| packets.len() < n;
+        let waited = self.0.arrived.wait_timeout_while(guard, patience, short);
+        let (mut guard, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *guard)
+    }
+
+    /// Sets how many more packets it takes.
+    pub fn set_room(&self, room: usize) {
+        self.0.room.store(room, Ordering::Relaxed);
+    }
+
+    /// Disconnects it, or connects it again.
+    pub fn set_down(&self, down: bool) {
+        self.0.down.store(down, Ordering::Relaxed);
+    }
+
+    /// Sets what it takes unfinished.
+    pub fn set_accepts(&self, accepts: Accepts) {
+        *lock(&self.0.accepts) = accepts;
+    }
+}
+
+impl Port for TestPort {
+    fn status(&self) -> PortStatus {
+        PortStatus { up: !self.0.down.load(Ordering::Relaxed), queues: 1, ..PortStatus::default() }
+    }
+}
+
+/// The engine's receiving half of a [`TestPort`].
+pub struct TestRx {
+    wire: Arc<Wire>,
+    lent: Vec<Vec<u8>>,
+}
+
+impl RxQueue for TestRx {
+    fn poll(&mut self, burst: &mut Burst, byte_budget: usize) -> usize {
+        let mut waiting = lock(&self.wire.to_engine);
+        let mut bytes = 0;
+        while bytes < byte_budget && self.lent.len() < mem::BURST {
+            let Some((mut frame, offload)) = waiting.pop_front() else { break };
+            let segments = pieces(&mut frame, self.wire.piece);
+            bytes += frame.len();
+            if !burst.push(&segments, frame.len() as u32, offload) {
+                waiting.push_front((frame, offload));
+                break;
+            }
+            self.lent.push(frame);
+        }
+        self.lent.len()
+    }
+
+    fn release(&mut self, burst: &mut Burst) {
+        burst.clear();
+        self.lent.clear();
+    }
+
+    fn event_fd(&self) -> BorrowedFd<'_> {
+        self.wire.event.as_fd()
+    }
+
+    fn arm(&mut self) -> bool {
+        !lock(&self.wire.to_engine).is_empty()
+    }
+
+    fn disarm(&mut self) {
+        let _ = rustix::io::read(&self.wire.event, &mut [0; 8]);
+    }
+}
+
+struct TestTx {
+    wire: Arc<Wire>,
+    leased: Mutex<()>,
+}
+
+impl TxQueue for TestTx {
+    fn accepts(&self) -> Accepts {
+        *lock(&self.wire.accepts)
+    }
+
+    fn burst(&self, fill: &mut dyn FnMut(&mut dyn Room)) -> bool {
+        let Ok(_lease) = self.leased.try_lock() else { return false };
+        let mut room = TestRoom { wire: &self.wire, frames: Vec::new(), segments: Vec::new() };
+        fill(&mut room);
+        lock(&self.wire.from_engine).append(&mut room.frames);
+        self.wire.arrived.notify_all();
+        true
+    }
+}
+
+struct TestRoom<'a> {
+    wire: &'a Wire,
+    frames: Vec<Packet>,
+    segments: Vec<Segment>,
+}
+
+impl Room for TestRoom<'_> {
+    fn reserve(&mut self, len: usize, offload: &Offload) -> Result<&[Segment], NoRoom> {
+        if self.wire.down.load(Ordering::Relaxed) {
+            return Err(NoRoom::Down);
+        }
+        let room = self.wire.room.load(Ordering::Relaxed);
+        match room {
+            0 => return Err(NoRoom::Full),
+            usize::MAX => {}
+            room => self.wire.room.store(room - 1, Ordering::Relaxed),
+        }
+        let mut frame = vec![0xee; len];
+        self.segments = pieces(&mut frame, self.wire.piece);
+        self.frames.push((frame, *offload));
+        Ok(&self.segments)
+    }
+}
+
+/// The pieces of a frame. Its bytes must not move or go while they are in use.
+fn pieces(frame: &mut [u8], piece: usize) -> Vec<Segment> {
+    let piece = piece.max(frame.len().div_ceil(64)).max(1);
+    // SAFETY: each lies in the frame, a heap buffer kept until the burst has ended.
+    frame.chunks_mut(piece).map(|part| unsafe { Segment::new(part.as_mut_ptr(), part.len() as u32) }).collect()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

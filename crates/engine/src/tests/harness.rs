@@ -1,0 +1,125 @@
+//! One worker's packet path over live tables, driven packet by packet.
+
+use super::world::{VIFS, WIRE};
+use crate::capture::DropLog;
+use crate::clock::Now;
+use crate::core::{Core, Ingress};
+use crate::counters::WorkerCells;
+use crate::key::Context;
+use crate::memo::Tables;
+use crate::testing::{Packet, TestPort, TestRx};
+use mem::{Accepts, Burst, RxQueue};
+use model::{Change, Decision, DropReason, Lookup, NeighbourFound, PacketView, VifId, VifKind};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tables::{FlowLimits, Reader, Shared, Snapshot};
+
+pub struct Host {
+    pub shared: Arc<Shared>,
+    pub core: Core,
+    pub ports: BTreeMap<VifId, TestPort>,
+    reader: Reader<Snapshot>,
+    receivers: BTreeMap<VifId, (TestRx, Ingress)>,
+    burst: Burst,
+}
+
+/// What came out, by port.
+pub type Output = BTreeMap<VifId, Vec<Packet>>;
+
+impl Host {
+    /// A host with these tables; packets lie in pieces of at most `piece` bytes.
+    pub fn new(changes: &[Change], neighbours: &[NeighbourFound], accepts: Accepts, piece: usize) -> Self {
+        let limits = FlowLimits { new_per_second: u32::MAX, ..FlowLimits::default() };
+        let shared = Arc::new(Shared::new(limits));
+        let cells = Arc::new(WorkerCells::new());
+        let log = Arc::new(DropLog::new());
+        let now = Now { ns: 100_000_000_000, seconds: 100, unix_ns: 0 };
+        let mut core = Core::new(0, cells, log, now, (1 << 14, u32::MAX));
+        let (mut ports, mut receivers) = (BTreeMap::new(), BTreeMap::new());
+        for vif in VIFS {
+            let port = TestPort::new(accepts, piece);
+            core.ports.attach(vif, [port.sender()].into());
+            let from = Ingress { vif, wire: false, last: (Context::default(), 0) };
+            receivers.insert(vif, (port.receiver(), from));
+            ports.insert(vif, port);
+        }
+        shared.apply(changes).unwrap();
+        for neighbour in neighbours {
+            shared.neighbour(&shared.snapshot(), neighbour, 90);
+        }
+        let reader = shared.reader();
+        Self { shared, core, ports, reader, receivers, burst: Burst::new() }
+    }
+
+    /// Lets time pass.
+    pub fn advance(&mut self, seconds: u32) {
+        self.core.now.seconds += seconds;
+        self.core.now.ns += u64::from(seconds) * 1_000_000_000;
+    }
+
+    /// What `decide` says of a packet right now.
+    pub fn decide(&self, vif: VifId, packet: &PacketView<'_>) -> Decision {
+        let snapshot = self.shared.snapshot();
+        let now = self.core.now.seconds;
+        model::decide(&snapshot.view(self.shared.flows(), now), packet, vif, now)
+    }
+
+    /// Asks the tables.
+    pub fn with_view<R>(&self, ask: impl FnOnce(&tables::View<'_>) -> R) -> R {
+        let snapshot = self.shared.snapshot();
+        ask(&snapshot.view(self.shared.flows(), self.core.now.seconds))
+    }
+
+    /// Sends packets into `vif`; returns what comes out.
+    pub fn run(&mut self, vif: VifId, packets: impl IntoIterator<Item = Packet>) -> Output {
+        self.ports[&vif].send(packets);
+        let (rx, from) = self.receivers.get_mut(&vif).unwrap();
+        while rx.poll(&mut self.burst, usize::MAX) > 0 {
+            let pinned = self.reader.pin();
+            let tables = Tables { shared: &self.shared, snapshot: pinned.get() };
+            from.wire = tables.snapshot.vif(vif).is_some_and(|v| v.kind == VifKind::Wire);
+            self.core.burst(tables, &self.burst, from);
+            rx.release(&mut self.burst);
+        }
+        self.reader.offline();
+        self.output()
+    }
+
+    /// Looks at the held packets.
+    pub fn retry_held(&mut self) -> Output {
+        let pinned = self.reader.pin();
+        let tables = Tables { shared: &self.shared, snapshot: pinned.get() };
+        self.core.retry_held(tables);
+        self.output()
+    }
+
+    fn output(&self) -> Output {
+        let taken = self.ports.iter().map(|(vif, port)| (*vif, port.take()));
+        taken.filter(|(_, packets)| !packets.is_empty()).collect()
+    }
+
+    /// Drops so far, by reason.
+    pub fn drops(&self) -> BTreeMap<DropReason, u64> {
+        let counters = self.core.cells.snapshot(0, None);
+        let all = DropReason::ALL.iter().zip(counters.drops);
+        all.filter(|(_, n)| *n > 0).map(|(reason, n)| (*reason, n)).collect()
+    }
+
+    /// Cache hits so far.
+    pub fn hits(&self) -> u64 {
+        self.core.cells.hits.get()
+    }
+
+    /// Whether a neighbour on the underlay is known.
+    pub fn knows(&self, addr: &str) -> bool {
+        let scope = model::NeighbourScope::Wire(WIRE);
+        self.with_view(|view| view.neighbour(scope, addr.parse().unwrap()).is_some())
+    }
+}
+
+/// The only frame that came out, and where.
+pub fn only(output: &Output) -> (VifId, &Packet) {
+    let all: Vec<_> = output.iter().flat_map(|(vif, packets)| packets.iter().map(|p| (*vif, p))).collect();
+    assert_eq!(all.len(), 1, "one frame expected: {all:?}");
+    all[0]
+}

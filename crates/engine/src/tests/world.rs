@@ -1,0 +1,401 @@
+//! A host with some of everything, and packets that might be seen on it.
+
+use ipnet::IpNet;
+use model::{
+    Action, BridgeTarget, Change, FloatingAddress, Host, MeterConfig, MeterId, Modifier, NeighbourFound,
+    NeighbourScope, Network, Nexthop, NexthopId, PortRange, Rule, RuleAction, RuleId, Tunnel, Vif, VifId,
+    VifKind, Vrf, WireAttachment, WireAttributes,
+};
+use packet::{Mac, TunnelKind};
+use std::net::IpAddr;
+
+pub const WIRE: VifId = VifId(10);
+pub const PROVIDER: VifId = VifId(11);
+pub const MIRROR: VifId = VifId(5);
+/// All interfaces.
+pub const VIFS: [VifId; 8] =
+    [VifId(1), VifId(2), VifId(3), VifId(4), MIRROR, VifId(6), WIRE, PROVIDER];
+
+/// Random numbers that are the same in each run (splitmix64).
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+
+    pub fn pick<'a, T: ?Sized>(&mut self, of: &[&'a T]) -> &'a T {
+        of[self.below(of.len())]
+    }
+
+    pub fn one_in(&mut self, n: usize) -> bool {
+        self.below(n) == 0
+    }
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn net(text: &str) -> IpNet {
+    text.parse().unwrap()
+}
+
+pub fn mac(text: &str) -> Mac {
+    text.parse().unwrap()
+}
+
+fn guest(id: u16, vrf: u16, addresses: &[&str]) -> Vif {
+    Vif {
+        id: VifId(id),
+        name: format!("vm{id}").into(),
+        kind: VifKind::Vhost,
+        vrf: Some(Vrf(vrf)),
+        mac: Some(Mac([2, 0, 0, 0, 0, id as u8])),
+        addresses: addresses.iter().map(|a| ip(a)).collect(),
+        allowed: Vec::new(),
+        mtu: 1500,
+        policy: true,
+        meter: None,
+        mirror: None,
+        rdma: false,
+        wire: None,
+    }
+}
+
+fn wire(id: VifId, mac: &str, wire: WireAttributes) -> Vif {
+    Vif {
+        id,
+        name: format!("up{id}").into(),
+        kind: VifKind::Wire,
+        vrf: None,
+        mac: Some(self::mac(mac)),
+        addresses: Vec::new(),
+        allowed: Vec::new(),
+        mtu: 1600,
+        policy: false,
+        meter: None,
+        mirror: None,
+        rdma: false,
+        wire: Some(wire),
+    }
+}
+
+fn network(vrf: u16, gateways: &[&str], vni: u32, members: &[u16]) -> Network {
+    Network {
+        vrf: Vrf(vrf),
+        name: format!("net{vrf}").into(),
+        gateways: gateways.iter().map(|g| net(g)).collect(),
+        vni: Some(vni),
+        learning: true,
+        mtu: 1500,
+        default_action: Action::Allow,
+        members: members.iter().map(|m| VifId(*m)).collect(),
+        flood: Vec::new(),
+        wire: None,
+    }
+}
+
+fn tunnel(kind: TunnelKind, remote: &str, id: u32) -> Nexthop {
+    Nexthop::Tunnel(Tunnel { kind, remote: ip(remote), id, mac: None })
+}
+
+pub fn route(vrf: u16, prefix: &str, nexthop: u32) -> Change {
+    Change::PutRoute { vrf: Vrf(vrf), prefix: net(prefix), nexthop: NexthopId(nexthop) }
+}
+
+pub fn rule(id: u32, vrf: u16, priority: u32, ports: (u16, u16), action: RuleAction) -> Change {
+    Change::PutRule(Rule {
+        id: RuleId(id),
+        vrf: Vrf(vrf),
+        priority,
+        from: Vec::new(),
+        to: Vec::new(),
+        protocol: Some(packet::proto::UDP),
+        ports: Some(PortRange { first: ports.0, last: ports.1 }),
+        action,
+    })
+}
+
+/// The tables.
+pub fn tables() -> Vec<Change> {
+    let mut changes = vec![Change::SetHost(Host {
+        name: "a".into(),
+        tunnel_source: vec![ip("192.0.2.1"), ip("2001:db8::1")],
+    })];
+    changes.push(Change::PutMeter(
+        MeterId(1),
+        MeterConfig { bits_per_second: 1_000_000_000_000, burst_bytes: 1_000_000_000 },
+    ));
+    changes.extend(interfaces());
+    changes.extend(nexthops());
+    changes.extend(entries());
+    changes
+}
+
+fn interfaces() -> Vec<Change> {
+    let mut learned = guest(3, 1, &[]);
+    (learned.mac, learned.policy) = (None, false);
+    let mut small = guest(6, 1, &["10.1.1.6", "fd00:1::6"]);
+    (small.mtu, small.mirror, small.meter) = (1000, Some(MIRROR), Some(MeterId(1)));
+    let underlay = WireAttributes {
+        addresses: vec![net("192.0.2.1/24"), net("2001:db8::1/64")],
+        gateways: vec![ip("192.0.2.254")],
+        networks: Vec::new(),
+    };
+    let provider = WireAttributes { networks: vec![(Some(7), Vrf(3))], ..WireAttributes::default() };
+    let mut outside = network(3, &["203.0.113.254/24"], 5003, &[]);
+    outside.wire = Some(WireAttachment { vif: PROVIDER, vlan: Some(7) });
+    let mut blue = network(1, &["10.1.1.254/24", "fd00:1::ffff/64"], 5001, &[1, 2, 3, 5, 6]);
+    blue.flood = vec![NexthopId(24)];
+    vec![
+        Change::PutVif(guest(1, 1, &["10.1.1.1", "fd00:1::1"])),
+        Change::PutVif(guest(2, 1, &["10.1.1.2", "fd00:1::2"])),
+        Change::PutVif(learned),
+        Change::PutVif(guest(4, 2, &["10.2.2.4", "fd00:2::4"])),
+        Change::PutVif(guest(MIRROR.0, 1, &["10.1.1.5"])),
+        Change::PutVif(small),
+        Change::PutVif(wire(WIRE, "02:aa:00:00:00:01", underlay)),
+        Change::PutVif(wire(PROVIDER, "02:aa:00:00:00:02", provider)),
+        Change::PutNetwork(blue),
+        Change::PutNetwork(network(2, &["10.2.2.254/24", "fd00:2::ffff/64"], 5002, &[4])),
+        Change::PutNetwork(outside),
+    ]
+}
+
+fn nexthops() -> Vec<Change> {
+    let encap = |id: u16| Nexthop::Encap { vif: VifId(id), mac: Mac([2, 0, 0, 0, 0, id as u8]) };
+    let all = [
+        (1, encap(1)),
+        (2, encap(2)),
+        (4, encap(4)),
+        (6, encap(6)),
+        (9, Nexthop::Receive),
+        (20, tunnel(TunnelKind::MplsUdp, "192.0.2.2", 100)),
+        (21, tunnel(TunnelKind::MplsGre, "192.0.2.2", 101)),
+        (22, tunnel(TunnelKind::Vxlan, "192.0.2.3", 5001)),
+        (23, tunnel(TunnelKind::MplsUdp, "2001:db8::2", 102)),
+        (24, tunnel(TunnelKind::Vxlan, "2001:db8::2", 5001)),
+        (25, tunnel(TunnelKind::MplsUdp, "192.0.2.99", 103)), // does not answer
+        (30, Nexthop::Ecmp(vec![NexthopId(20), NexthopId(21), NexthopId(23)])),
+        (31, Nexthop::VrfTranslate { vrf: Vrf(2) }),
+        (32, Nexthop::VrfTranslate { vrf: Vrf(1) }),
+        (33, Nexthop::VrfTranslate { vrf: Vrf(3) }),
+        (34, Nexthop::Resolve { via: None }),
+        (35, Nexthop::Discard),
+    ];
+    all.into_iter().map(|(id, nexthop)| Change::PutNexthop(NexthopId(id), nexthop)).collect()
+}
+
+fn entries() -> Vec<Change> {
+    let mut changes = vec![
+        route(1, "10.1.1.1/32", 1),
+        route(1, "10.1.1.2/32", 2),
+        route(1, "10.1.1.6/32", 6),
+        route(1, "fd00:1::1/128", 1),
+        route(1, "fd00:1::2/128", 2),
+        route(2, "10.2.2.4/32", 4),
+        route(2, "fd00:2::4/128", 4),
+        route(1, "10.2.2.0/24", 31),
+        route(1, "fd00:2::/64", 31),
+        route(2, "10.1.1.0/24", 32),
+        route(2, "fd00:1::/64", 32),
+        route(1, "10.9.0.0/24", 20),
+        route(1, "10.9.1.0/24", 21),
+        route(1, "10.9.2.0/24", 22),
+        route(1, "10.9.3.0/24", 23),
+        route(1, "10.9.4.0/24", 30),
+        route(1, "10.9.5.0/24", 25),
+        route(1, "10.9.6.0/24", 35),
+        route(1, "fd00:9::/64", 30),
+        route(1, "fd00:9:1::/64", 24),
+        route(1, "203.0.113.0/24", 33),
+        route(3, "203.0.113.0/24", 34),
+        Change::PutFloating(FloatingAddress {
+            inside_vrf: Vrf(1),
+            inside: ip("10.1.1.1"),
+            outside_vrf: Vrf(3),
+            outside: ip("203.0.113.7"),
+        }),
+        route(3, "203.0.113.7/32", 32),
+        Change::PutVxlan { vni: 5001, vrf: Vrf(1) },
+        Change::PutVxlan { vni: 5002, vrf: Vrf(2) },
+        Change::PutMac {
+            vrf: Vrf(1),
+            mac: mac("02:00:00:00:00:33"),
+            target: BridgeTarget::Nexthop(NexthopId(22)),
+        },
+        rule(1, 1, 10, (666, 666), RuleAction::End(Action::Drop)),
+        rule(2, 1, 20, (667, 667), RuleAction::End(Action::Reject)),
+        rule(3, 1, 30, (700, 720), RuleAction::Modify(Modifier::Mirror(MIRROR))),
+        rule(4, 1, 40, (710, 730), RuleAction::Modify(Modifier::Police(MeterId(1)))),
+        rule(5, 2, 10, (80, 90), RuleAction::End(Action::Allow)),
+    ];
+    for (label, nexthop) in [(16, 1), (17, 2), (18, 4), (19, 6)] {
+        changes.push(Change::PutMpls { label, nexthop: NexthopId(nexthop) });
+    }
+    changes
+}
+
+/// Neighbours that are known.
+pub fn neighbours() -> Vec<NeighbourFound> {
+    let on_wire = |addr: &str, last| NeighbourFound {
+        scope: NeighbourScope::Wire(WIRE),
+        addr: ip(addr),
+        mac: Mac([2, 0xbb, 0, 0, 0, last]),
+    };
+    vec![
+        on_wire("192.0.2.2", 2),
+        on_wire("192.0.2.3", 3),
+        on_wire("192.0.2.254", 254),
+        on_wire("2001:db8::2", 2),
+        NeighbourFound {
+            scope: NeighbourScope::Network(Vrf(3)),
+            addr: ip("203.0.113.50"),
+            mac: mac("02:cc:00:00:00:50"),
+        },
+    ]
+}
+
+/// A change that alters some decisions.
+pub fn some_change(random: &mut Random) -> Vec<Change> {
+    let v = random.below(8);
+    vec![match v {
+        0 => route(1, "10.9.0.0/24", [20, 21, 23, 30, 35][random.below(5)]),
+        1 => route(1, "10.9.4.0/24", [20, 22, 23, 30][random.below(4)]),
+        2 => rule(1, 1, 10, (660 + random.below(10) as u16, 670), RuleAction::End(Action::Drop)),
+        3 => rule(6, 1, 5, (1000, 1000 + random.below(6) as u16), RuleAction::End(Action::Reject)),
+        4 => Change::PutNexthop(
+            NexthopId(20),
+            tunnel(TunnelKind::MplsUdp, ["192.0.2.2", "192.0.2.3"][random.below(2)], 100 + random.below(3) as u32),
+        ),
+        5 => {
+            let mut vm = guest(2, 1, &["10.1.1.2", "fd00:1::2"]);
+            (vm.mtu, vm.policy) = ([1500, 600][random.below(2)], random.one_in(2));
+            Change::PutVif(vm)
+        }
+        6 => Change::PutMpls { label: 16, nexthop: NexthopId([1, 2, 4][random.below(3)]) },
+        _ => route(1, "fd00:9::/64", [30, 23, 24, 20][random.below(4)]),
+    }]
+}
+
+/// A packet as text, and where it comes in.
+pub fn some_packet(random: &mut Random) -> (VifId, String) {
+    let vif = match random.below(10) {
+        0..=5 => VifId([1, 1, 2, 3, 4, 6][random.below(6)]),
+        6..=8 => WIRE,
+        _ => PROVIDER,
+    };
+    let text = match vif {
+        WIRE => from_wire(random),
+        PROVIDER => from_provider(random),
+        VifId(id) => from_guest(random, id),
+    };
+    (vif, text)
+}
+
+fn from_guest(r: &mut Random, id: u16) -> String {
+    let vrf = if id == 4 { 2 } else { 1 };
+    let dst_mac = r.pick(&[
+        "00:00:5e:00:01:00",
+        "00:00:5e:00:01:00",
+        "02:00:00:00:00:01",
+        "02:00:00:00:00:02",
+        "02:00:00:00:00:06",
+        "02:00:00:00:00:33",
+        "02:00:00:00:00:77",
+        "ff:ff:ff:ff:ff:ff",
+    ]);
+    let src_mac = if r.one_in(40) { "02:00:00:00:00:99".into() } else { format!("02:00:00:00:00:0{id}") };
+    let tag = if r.one_in(30) { " vlan 9" } else { "" };
+    let eth = format!("eth {src_mac} > {dst_mac}{tag}");
+    if r.one_in(25) {
+        let target = r.pick(&["10.1.1.254", "10.1.1.2", "10.1.1.77", "10.9.0.1"]);
+        return format!("{eth} / arp request 10.{vrf}.{vrf}.{id} at {src_mac} for {target}");
+    }
+    let v6 = r.one_in(3);
+    let src = if v6 { format!("fd00:{vrf}::{id}") } else { format!("10.{vrf}.{vrf}.{id}") };
+    let dst = if v6 {
+        r.pick(&["fd00:1::1", "fd00:1::2", "fd00:2::4", "fd00:9::7", "fd00:9:1::7", "fd00:1::ffff", "fd00:77::1"])
+    } else {
+        r.pick(&[
+            "10.1.1.1", "10.1.1.2", "10.1.1.6", "10.2.2.4", "10.9.0.7", "10.9.1.7", "10.9.2.7", "10.9.3.7",
+            "10.9.4.7", "10.9.4.8", "10.9.5.7", "10.9.6.7", "10.1.1.254", "203.0.113.50", "203.0.113.60", "8.8.8.8",
+        ])
+    };
+    format!("{eth} / {}", inner(r, &src, dst, v6))
+}
+
+fn inner(r: &mut Random, src: &str, dst: &str, v6: bool) -> String {
+    let ttl = r.pick(&["64", "64", "64", "64", "64", "2", "1", "255"]);
+    let tos = r.pick(&["", "", "", " tos 2", " tos 3", " tos 184"]);
+    let df = if !v6 && r.one_in(2) { " df" } else { "" };
+    let fragment = if r.one_in(40) { [" more", " frag 1480"][r.below(2)] } else { "" };
+    let id = if fragment.is_empty() { "" } else { " id 9" };
+    let ip = if v6 { "ip6" } else { "ip4" };
+    let len = [0, 1, 16, 100, 200, 700, 1300, 1452, 1600][r.below(9)];
+    let len = if fragment.contains("more") { 1480 } else { len };
+    let payload = if len == 0 { String::new() } else { format!(" / payload {len}") };
+    let sport = 1000 + r.below(4);
+    let dport = [53, 666, 667, 705, 715, 725, 1001, 1003, 4791, 4789][r.below(10)];
+    let l4 = match r.below(12) {
+        0..=4 => format!("udp {sport} > {dport}"),
+        5..=8 => {
+            let flags = ["A", "A", "PA", "S", "SA", "FA", "R"][r.below(7)];
+            format!("tcp {sport} > {dport} {flags}")
+        }
+        9 => format!("sctp {sport} > {dport}"),
+        10 if v6 => format!("icmp6 echo {sport} 1"),
+        10 => format!("icmp echo {sport} 1"),
+        _ if v6 => format!("icmp6 reply {sport} 1"),
+        _ => format!("icmp reply {sport} 1"),
+    };
+    format!("{ip} {src} > {dst} ttl {ttl}{tos}{id}{df}{fragment} / {l4}{payload}")
+}
+
+fn from_wire(r: &mut Random) -> String {
+    let eth = "eth 02:bb:00:00:00:02 > 02:aa:00:00:00:01";
+    let v6_outside = r.one_in(3);
+    let tos = r.pick(&["", "", "", " tos 1", " tos 3"]);
+    let outer = if v6_outside {
+        format!("ip6 2001:db8::2 > 2001:db8::1{tos}")
+    } else {
+        format!("ip4 {} > 192.0.2.1{tos}", r.pick(&["192.0.2.2", "192.0.2.3"]))
+    };
+    let v6 = r.one_in(3);
+    let src = if v6 { "fd00:9::7" } else { r.pick(&["10.9.0.7", "10.9.4.7", "10.9.1.7"]) };
+    let dst = if v6 {
+        r.pick(&["fd00:1::1", "fd00:1::2", "fd00:2::4"])
+    } else {
+        r.pick(&["10.1.1.1", "10.1.1.2", "10.1.1.6", "10.2.2.4"])
+    };
+    let label = [16, 16, 17, 18, 19, 99][r.below(6)];
+    let sport = 50_000 + r.below(3);
+    let pad = if r.one_in(4) { " / pad 6" } else { "" };
+    match r.below(8) {
+        0..=2 => format!("{eth} / {outer} / udp {sport} > 6635 nosum / mpls {label} / {}{pad}", inner(r, src, dst, v6)),
+        3..=4 => format!("{eth} / {outer} / gre / mpls {label} / {}{pad}", inner(r, src, dst, v6)),
+        5..=6 => {
+            let vni = [5001, 5001, 5002, 77][r.below(4)];
+            let to = r.pick(&["02:00:00:00:00:01", "02:00:00:00:00:02", "00:00:5e:00:01:00", "ff:ff:ff:ff:ff:ff"]);
+            let from = r.pick(&["02:dd:00:00:00:01", "02:dd:00:00:00:02"]);
+            let frame = format!("eth {from} > {to} / {}", inner(r, src, dst, v6));
+            format!("{eth} / {outer} / udp {sport} > 4789 nosum / vxlan {vni} / {frame}{pad}")
+        }
+        _ => format!("{eth} / ip4 192.0.2.2 > 192.0.2.1 / icmp echo 7 1 / payload 56"),
+    }
+}
+
+fn from_provider(r: &mut Random) -> String {
+    let vlan = r.pick(&["vlan 7", "vlan 7", "vlan 7", "vlan 8"]);
+    let to = r.pick(&["00:00:5e:00:01:00", "00:00:5e:00:01:00", "ff:ff:ff:ff:ff:ff"]);
+    let src = r.pick(&["203.0.113.50", "198.51.100.9"]);
+    format!("eth 02:cc:00:00:00:50 > {to} {vlan} / {}", inner(r, src, "203.0.113.7", false))
+}

@@ -1,0 +1,278 @@
+//! A worker: one thread that polls the queues it owns, and sleeps when there is nothing in them.
+
+use crate::capture::DropLog;
+use crate::clock::Clock;
+use crate::core::{Core, Ingress};
+use crate::counters::WorkerCells;
+use crate::cycles;
+use crate::key::Context;
+use crate::mailbox::{Mailbox, Message};
+use crate::memo::{Tables, tidy};
+use mem::{Burst, RxQueue};
+use model::{VifId, VifKind};
+use rustix::event::{Timespec, epoll};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tables::{Reader, Shared, Snapshot};
+
+/// Bytes taken from a queue at a time: no guest holds a worker up longer than it takes to copy these.
+const BYTES_PER_BURST: usize = 128 << 10;
+/// How long a worker polls in vain before it sleeps. Waking costs a guest some microseconds and us a system call.
+const SPIN: Duration = Duration::from_micros(60);
+/// Rounds in vain between looks at the clock.
+const ROUNDS_PER_LOOK: u32 = 16;
+/// Cache lines visited per round while there is work.
+const LINES_PER_ROUND: usize = 16;
+/// How often held packets are looked at when nothing changes, nanoseconds.
+const HELD_EVERY_NS: u64 = 20_000_000;
+
+/// A queue and the burst that is taken from it.
+struct Receiver {
+    queue: Box<dyn RxQueue>,
+    burst: Burst,
+    from: Ingress,
+    /// Epoch at which `from.wire` was looked up.
+    epoch: u64,
+}
+
+/// What a worker is made of that others hold too.
+pub(crate) struct Parts {
+    pub number: usize,
+    pub cpu: Option<usize>,
+    pub shared: Arc<Shared>,
+    pub mailbox: Arc<Mailbox>,
+    pub cells: Arc<WorkerCells>,
+    pub log: Arc<DropLog>,
+    pub clock: Clock,
+    pub cache_entries: usize,
+    pub errors_per_second: u32,
+}
+
+/// The worker.
+pub(crate) struct Worker {
+    cpu: Option<usize>,
+    shared: Arc<Shared>,
+    mailbox: Arc<Mailbox>,
+    clock: Clock,
+    epoll: OwnedFd,
+    reader: Reader<Snapshot>,
+    receivers: Vec<Receiver>,
+    core: Core,
+    /// Packets were forwarded that are not all counted yet.
+    unsettled: bool,
+    /// When held packets are looked at next, and the epoch at which they were last.
+    held: (u64, u64),
+}
+
+impl Worker {
+    /// A worker without queues.
+    ///
+    /// # Errors
+    /// Of epoll.
+    pub fn new(parts: Parts) -> rustix::io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let data = epoll::EventData::new_u64(0);
+        epoll::add(&epoll, parts.mailbox.event(), data, epoll::EventFlags::IN)?;
+        let limits = (parts.cache_entries, parts.errors_per_second);
+        let core = Core::new(parts.number, parts.cells, parts.log, parts.clock.now(), limits);
+        Ok(Self {
+            cpu: parts.cpu,
+            reader: parts.shared.reader(),
+            shared: parts.shared,
+            mailbox: parts.mailbox,
+            clock: parts.clock,
+            epoll,
+            receivers: Vec::new(),
+            core,
+            unsettled: false,
+            held: (0, 0),
+        })
+    }
+
+    /// Works until told to stop.
+    pub fn run(mut self) {
+        self.pin_to_cpu();
+        let (mut idle_rounds, mut idle_since) = (0, None);
+        loop {
+            if let Some((message, _receipt)) = self.mailbox.next() {
+                if !self.obey(message) {
+                    return;
+                }
+                continue;
+            }
+            let start = cycles::now();
+            if self.round() {
+                self.core.cells.cycles.busy.add(cycles::now() - start);
+                (idle_rounds, idle_since) = (0, None);
+                continue;
+            }
+            self.core.cells.cycles.idle.add(cycles::now() - start);
+            idle_rounds += 1;
+            if idle_rounds % ROUNDS_PER_LOOK == 0 {
+                let since: Instant = *idle_since.get_or_insert_with(Instant::now);
+                if since.elapsed() >= SPIN {
+                    self.sleep();
+                    (idle_rounds, idle_since) = (0, None);
+                }
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    fn pin_to_cpu(&self) {
+        let Some(cpu) = self.cpu else { return };
+        let mut set = rustix::thread::CpuSet::new();
+        set.set(cpu);
+        if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
+            tracing::warn!(cpu, %error, "worker can't be pinned to its CPU");
+        }
+    }
+
+    /// Polls every queue once, beginning with the one after that of last time. Returns whether there was a packet.
+    pub fn round(&mut self) -> bool {
+        let mut busy = false;
+        for receiver in &mut self.receivers {
+            if receiver.queue.poll(&mut receiver.burst, BYTES_PER_BURST) == 0 {
+                continue;
+            }
+            busy = true;
+            self.core.now = self.clock.now();
+            let pinned = self.reader.pin();
+            let tables = Tables { shared: &self.shared, snapshot: pinned.get() };
+            receiver.look_up_kind(tables.snapshot);
+            self.core.burst(tables, &receiver.burst, &mut receiver.from);
+            receiver.queue.release(&mut receiver.burst);
+        }
+        if busy {
+            self.unsettled = true;
+            self.in_passing(LINES_PER_ROUND);
+        } else {
+            self.reader.pin();
+        }
+        busy |= self.look_at_held();
+        busy
+    }
+
+    /// Counts what some entries have not counted yet.
+    fn in_passing(&mut self, lines: usize) {
+        let pinned = self.reader.pin();
+        tidy(&mut self.core, Tables { shared: &self.shared, snapshot: pinned.get() }, lines);
+    }
+
+    /// Decides held packets again, when there may be news.
+    fn look_at_held(&mut self) -> bool {
+        if self.core.hold.is_empty() {
+            return false;
+        }
+        self.core.now = self.clock.now();
+        let pinned = self.reader.pin();
+        let (next, epoch) = self.held;
+        if epoch == pinned.epoch() && self.core.now.ns < next {
+            return false;
+        }
+        self.held = (self.core.now.ns + HELD_EVERY_NS, pinned.epoch());
+        let tables = Tables { shared: &self.shared, snapshot: pinned.get() };
+        self.core.follow_epoch(tables);
+        self.core.retry_held(tables)
+    }
+
+    /// Sleeps until there is a packet or a message.
+    fn sleep(&mut self) {
+        for armed in 0..self.receivers.len() {
+            if self.receivers[armed].queue.arm() {
+                return self.disarm(armed + 1);
+            }
+        }
+        if self.mailbox.has_mail() {
+            return self.disarm(self.receivers.len());
+        }
+        self.reader.offline();
+        self.core.cells.sleeps.add(1);
+        let timeout = if !self.core.hold.is_empty() {
+            Some(Timespec { tv_sec: 0, tv_nsec: HELD_EVERY_NS as _ })
+        } else if self.unsettled {
+            Some(Timespec { tv_sec: 1, tv_nsec: 0 })
+        } else {
+            None
+        };
+        let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 8];
+        let woken = epoll::wait(&self.epoll, &mut events[..], timeout.as_ref()).unwrap_or(1);
+        self.reader.online();
+        self.mailbox.drain();
+        self.disarm(self.receivers.len());
+        if woken == 0 && self.core.hold.is_empty() {
+            self.settle_all();
+        }
+    }
+
+    fn disarm(&mut self, receivers: usize) {
+        for receiver in &mut self.receivers[..receivers] {
+            receiver.queue.disarm();
+        }
+    }
+
+    /// Nothing happened for a second: counts all there is to count, so that it may sleep for good.
+    fn settle_all(&mut self) {
+        self.core.now = self.clock.now();
+        self.in_passing(self.core.cache.lines());
+        self.unsettled = false;
+    }
+
+    /// Does what a message says; false if that is to end.
+    fn obey(&mut self, message: Message) -> bool {
+        match message {
+            Message::Receive { vif, queue } => self.receive(vif, queue),
+            Message::Send { vif, queues } => self.core.ports.attach(vif, queues),
+            Message::Detach(vif) => self.detach(vif),
+            Message::Meters(meters) => self.core.meters = meters,
+            Message::Taps(taps) => self.core.taps = taps,
+            Message::Solicit { scope, addr } => {
+                self.core.now = self.clock.now();
+                let pinned = self.reader.pin();
+                let tables = Tables { shared: &self.shared, snapshot: pinned.get() };
+                self.core.solicit(tables, scope, addr);
+            }
+            Message::Forget => {
+                let pinned = self.reader.pin();
+                self.core.clear(Tables { shared: &self.shared, snapshot: pinned.get() });
+            }
+            Message::Stop => return false,
+        }
+        true
+    }
+
+    fn receive(&mut self, vif: VifId, mut queue: Box<dyn RxQueue>) {
+        let data = epoll::EventData::new_u64(u64::from(vif.0) + 1);
+        if let Err(error) = epoll::add(&self.epoll, queue.event_fd(), data, epoll::EventFlags::IN) {
+            tracing::error!(%vif, %error, "a queue can't be waited for; it is not polled");
+            return;
+        }
+        queue.disarm();
+        let from = Ingress { vif, wire: false, last: (Context::default(), 0) };
+        self.receivers.push(Receiver { queue, burst: Burst::new(), from, epoch: 0 });
+    }
+
+    fn detach(&mut self, vif: VifId) {
+        let epoll = self.epoll.as_fd();
+        self.receivers.retain(|receiver| {
+            let keep = receiver.from.vif != vif;
+            if !keep {
+                // It was added; and with the queue its descriptor goes anyway.
+                let _ = epoll::delete(epoll, receiver.queue.event_fd());
+            }
+            keep
+        });
+        self.core.ports.detach(vif);
+    }
+}
+
+impl Receiver {
+    /// Whether tunnels end here; asked again when the tables change.
+    fn look_up_kind(&mut self, snapshot: &Snapshot) {
+        if self.epoch != snapshot.epoch() {
+            self.epoch = snapshot.epoch();
+            self.from.wire = snapshot.vif(self.from.vif).is_some_and(|vif| vif.kind == VifKind::Wire);
+        }
+    }
+}
