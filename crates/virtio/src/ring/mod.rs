@@ -8,8 +8,12 @@
 
 mod chain;
 mod layout;
+#[cfg(test)]
+pub(crate) mod mock;
 mod packed;
 mod split;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use chain::{Access, MAX_CHAIN, Memory};
 pub(crate) use layout::{Addresses, Layout, LayoutError};
