@@ -16,6 +16,8 @@ mod drop;
 mod executor;
 mod explain;
 mod flow;
+#[cfg(feature = "generate")]
+pub mod generate;
 mod ids;
 mod lookup;
 mod network;

@@ -331,7 +331,7 @@ fn tunnel(name: &str, words: &mut Words<'_>, inner: &[&str]) -> Bytes {
 }
 
 fn hex(words: &mut Words<'_>) -> Bytes {
-    let digits = words.word()?;
+    let digits = words.left.pop().unwrap_or_default();
     let byte = |at: usize| digits.get(at..at + 2).and_then(|pair| u8::from_str_radix(pair, 16).ok());
     let bytes: Option<Vec<u8>> = (0..digits.len()).step_by(2).map(byte).collect();
     bytes.ok_or_else(|| words.error("pairs of hexadecimal digits expected"))

@@ -110,7 +110,8 @@ impl Setup {
         changes.extend(self.vifs.values().cloned().map(Change::PutVif));
         let nexthops = self.nexthops.iter().cloned().zip(1..);
         changes.extend(nexthops.map(|(nexthop, id)| Change::PutNexthop(NexthopId(id), nexthop)));
-        let learned = std::mem::take(&mut self.learned).into_iter().map(|effects| Step::Learn(Box::new(effects)));
+        let learned =
+            std::mem::take(&mut self.learned).into_iter().map(|effects| Step::Learn(Box::new(effects)));
         std::iter::once(Step::Apply(changes)).chain(learned).collect()
     }
 

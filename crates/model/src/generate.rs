@@ -1,0 +1,45 @@
+//! Random tables, and packets that meet them: for property and differential tests of every executor.
+//!
+//! Everything follows from a seed, so that a failure can be told by one number.
+
+mod packets;
+mod tables;
+
+pub use packets::{Packet, packet, warm_up};
+pub use tables::tables;
+
+/// A pseudo-random generator (SplitMix64): small, and the same everywhere.
+#[derive(Clone, Debug)]
+pub struct Rng(u64);
+
+impl Rng {
+    /// A generator with this seed.
+    #[must_use]
+    pub const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// The next 64 bits.
+    pub const fn next_u64(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ x >> 31
+    }
+
+    /// A number below `end`; 0 if that is 0.
+    pub const fn below(&mut self, end: usize) -> usize {
+        if end == 0 { 0 } else { (self.next_u64() % end as u64) as usize }
+    }
+
+    /// True `n` times of a hundred.
+    pub const fn percent(&mut self, n: usize) -> bool {
+        self.below(100) < n
+    }
+
+    /// One of some values, of which there is at least one.
+    pub fn one<V: Clone>(&mut self, values: &[V]) -> V {
+        values[self.below(values.len())].clone()
+    }
+}

@@ -1,0 +1,279 @@
+//! Random packets, most of them what the guests and remotes of some tables could send.
+
+use super::Rng;
+use super::tables::{floating, host4, host6, mac, remote};
+use crate::{GATEWAY_MAC, Lookup, Tables, Vif, VifId, VifKind, text};
+use packet::Mac;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// A packet that comes in.
+#[derive(Clone, Debug)]
+pub struct Packet {
+    /// Where.
+    pub ingress: VifId,
+    /// The frame.
+    pub frame: Vec<u8>,
+    /// TCP payload bytes per segment, of a large send.
+    pub gso_size: Option<u16>,
+}
+
+/// The frames by which the underlay and the tenants make themselves known before: without them most tunnels wait for
+/// neighbours.
+#[must_use]
+pub fn warm_up(rng: &mut Rng, tables: &Tables) -> Vec<Packet> {
+    let mut all = Vec::new();
+    for vif in tables.vifs() {
+        let Some(wire) = &vif.wire else { continue };
+        let Some(own) = vif.mac else { continue };
+        for host in [2, 3, 4, 254] {
+            let subnets = wire.addresses.iter().filter(|_| rng.percent(85));
+            all.extend(subnets.map(|subnet| {
+                let sender = match subnet.addr() {
+                    IpAddr::V4(v4) => IpAddr::V4(Ipv4Addr::from_bits(v4.to_bits() - 1 + host)),
+                    IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() - 1 + u128::from(host))),
+                };
+                let text = announcement(mac(0x200 + host as u16), own, sender, subnet.addr());
+                made(vif.id, &text)
+            }));
+        }
+    }
+    for vif in tables.vifs().filter(|vif| vif.vrf.is_some()) {
+        let own = vif.mac.unwrap_or_else(|| mac(vif.id.0));
+        let addresses = vif.addresses.iter().filter(|_| rng.percent(50));
+        all.extend(addresses.map(|addr| made(vif.id, &announcement(own, GATEWAY_MAC, *addr, *addr))));
+    }
+    all
+}
+
+/// An ARP reply or advertisement.
+fn announcement(own: Mac, to: Mac, sender: IpAddr, target: IpAddr) -> String {
+    match sender {
+        IpAddr::V4(_) => format!("eth {own} > {to} / arp reply {sender} at {own} to {target} at {to}"),
+        IpAddr::V6(_) => {
+            format!("eth {own} > {to} / ip6 {sender} > {target} ttl 255 / na {sender} at {own} s")
+        }
+    }
+}
+
+/// What is written here always parses, but for addresses of two families: those give an empty frame, which is one that
+/// nobody should trip over either.
+fn made(ingress: VifId, text: &str) -> Packet {
+    Packet { ingress, frame: text::parse(text).unwrap_or_default(), gso_size: None }
+}
+
+/// A packet for these tables.
+#[must_use]
+pub fn packet(rng: &mut Rng, tables: &Tables) -> Packet {
+    let vifs: Vec<&Vif> = tables.vifs().collect();
+    let vif = rng.one(&vifs);
+    let text =
+        if vif.kind == VifKind::Wire { from_wire(rng, tables, vif) } else { from_guest(rng, tables, vif) };
+    let mut packet = made(vif.id, &text);
+    if text.contains("/ tcp") && rng.percent(10) {
+        packet.gso_size = Some(rng.one(&[536, 1448, 8000]));
+    }
+    spoil(rng, &mut packet.frame);
+    packet
+}
+
+/// Flips, cuts or appends some bytes of some frames.
+fn spoil(rng: &mut Rng, frame: &mut Vec<u8>) {
+    match rng.below(30) {
+        0 if !frame.is_empty() => {
+            for _ in 0..=rng.below(3) {
+                let at = rng.below(frame.len());
+                frame[at] ^= 1 << rng.below(8);
+            }
+        }
+        1 => frame.truncate(rng.below(frame.len() + 1)),
+        2 => frame.extend(std::iter::repeat_n(0, rng.below(20))),
+        _ => {}
+    }
+}
+
+fn from_guest(rng: &mut Rng, tables: &Tables, vif: &Vif) -> String {
+    let own = match vif.mac {
+        Some(mac) if !rng.percent(3) => mac,
+        _ => mac(vif.id.0),
+    };
+    let vrf = vif.vrf.map_or(1, |vrf| vrf.0);
+    let dst = destination(rng, tables, vrf);
+    let addresses: Vec<_> = vif.addresses.iter().filter(|addr| addr.is_ipv4() == dst.is_ipv4()).collect();
+    let src = match addresses.as_slice() {
+        [own] if !rng.percent(4) => **own,
+        _ => any_host(rng, vrf, dst.is_ipv4()),
+    };
+    frame(rng, tables, own, vrf, src, dst)
+}
+
+/// A tenant's frame.
+fn frame(rng: &mut Rng, tables: &Tables, own: Mac, vrf: u16, src: IpAddr, dst: IpAddr) -> String {
+    let to = destination_mac(rng, tables, dst);
+    let tags = match rng.below(25) {
+        0 => " vlan 7".into(),
+        1 => format!(" vlan {vrf}"),
+        2 => " vlan 7 vlan 9".into(),
+        _ => String::new(),
+    };
+    match rng.below(14) {
+        0 => format!("eth {own} > {to}{tags} / payload 46"),
+        1 => question(rng, own, src, dst, &tags),
+        2 => announcement(own, rng.one(&[GATEWAY_MAC, to]), src, dst),
+        _ => format!("eth {own} > {to}{tags} / {}", ip(rng, src, dst)),
+    }
+}
+
+fn question(rng: &mut Rng, own: Mac, src: IpAddr, dst: IpAddr, tags: &str) -> String {
+    let to = rng.one(&[Mac::BROADCAST, GATEWAY_MAC]);
+    match dst {
+        IpAddr::V4(_) => {
+            let src = if rng.percent(15) { Ipv4Addr::UNSPECIFIED.into() } else { src };
+            format!("eth {own} > {to}{tags} / arp request {src} at {own} for {dst}")
+        }
+        IpAddr::V6(v6) => {
+            let group = packet::neighbour::solicited_node(v6);
+            let to = packet::neighbour::multicast_mac(group);
+            if rng.percent(20) {
+                return format!("eth {own} > {to}{tags} / ip6 :: > {group} ttl 255 / ns {dst}");
+            }
+            format!("eth {own} > {to}{tags} / ip6 {src} > {group} ttl 255 / ns {dst} at {own}")
+        }
+    }
+}
+
+/// Somebody a guest of a network could mean.
+fn destination(rng: &mut Rng, tables: &Tables, vrf: u16) -> IpAddr {
+    let guests: Vec<IpAddr> = tables.vifs().flat_map(|vif| vif.addresses.iter().copied()).collect();
+    let gateways: Vec<IpAddr> =
+        tables.networks().flat_map(|network| network.gateways.iter().map(|gateway| gateway.addr())).collect();
+    match rng.below(12) {
+        0 if !gateways.is_empty() => rng.one(&gateways),
+        1 => floating(1 + rng.below(4) as u8),
+        2 => Ipv4Addr::new(198, 51, 100, 1).into(),
+        3 => rng.one(&[
+            Ipv4Addr::BROADCAST.into(),
+            IpAddr::from([224, 0, 0, 5]),
+            host4(vrf, 1, 255),
+            IpAddr::from([169, 254, 1, 1]),
+            IpAddr::from([0xff02, 0, 0, 0, 0, 0, 0, 1]),
+            IpAddr::from([0xfe80, 0, 0, 0, 0, 0, 0, 5]),
+        ]),
+        4 | 5 => {
+            let v4 = rng.percent(60);
+            any_host(rng, vrf, v4)
+        }
+        _ if !guests.is_empty() => rng.one(&guests),
+        _ => any_host(rng, vrf, true),
+    }
+}
+
+fn any_host(rng: &mut Rng, vrf: u16, v4: bool) -> IpAddr {
+    let vrf = if rng.percent(80) { vrf } else { 1 + rng.below(3) as u16 };
+    let host = rng.below(20) as u16;
+    if v4 { host4(vrf, rng.one(&[1, 2, 7]), host as u8) } else { host6(vrf, host) }
+}
+
+fn destination_mac(rng: &mut Rng, tables: &Tables, dst: IpAddr) -> Mac {
+    let owner = tables.vifs().find(|vif| vif.addresses.contains(&dst)).and_then(|vif| vif.mac);
+    match rng.below(10) {
+        0..=4 => GATEWAY_MAC,
+        5 => mac(rng.below(30) as u16),
+        6 => rng.one(&[Mac::BROADCAST, Mac([1, 0, 0x5e, 0, 0, 5]), Mac([1, 0x80, 0xc2, 0, 0, 0])]),
+        _ => owner.unwrap_or(GATEWAY_MAC),
+    }
+}
+
+fn ip(rng: &mut Rng, src: IpAddr, dst: IpAddr) -> String {
+    let name = if dst.is_ipv4() { "ip4" } else { "ip6" };
+    let ttl = rng.one(&[64, 64, 64, 64, 255, 2, 1, 0]);
+    let tos = rng.one(&[0, 0, 0, 0xb8, 1, 2, 3]);
+    let fragment = match (rng.below(20), dst.is_ipv4()) {
+        (0, _) => format!(" id {} more", rng.below(4)),
+        (1, true) => format!(" id {} frag 64 proto 17", rng.below(4)),
+        (1, false) => format!(" id {} frag 64 proto 6", rng.below(4)),
+        (2..=6, true) => " df".into(),
+        _ => String::new(),
+    };
+    let inside = if fragment.contains("frag") { "payload 32".into() } else { transport(rng, dst.is_ipv4()) };
+    format!("{name} {src} > {dst} ttl {ttl} tos {tos}{fragment} / {inside}")
+}
+
+fn transport(rng: &mut Rng, v4: bool) -> String {
+    let (sport, dport) = (1000 + rng.below(4), rng.below(60));
+    let len = rng.one(&[0, 8, 64, 64, 600, 1480, 2000]);
+    let icmp = if v4 { "icmp" } else { "icmp6" };
+    match rng.below(16) {
+        0 => format!("{icmp} echo {sport} 1 / payload {len}"),
+        1 => format!("{icmp} reply {sport} 1 / payload {len}"),
+        2 if v4 => {
+            let (src, dst) = (any_host(rng, 1, true), any_host(rng, 1, true));
+            format!("icmp 3 1 / ip4 {src} > {dst} / udp {dport} > {sport} / payload 8")
+        }
+        3 => format!("sctp {sport} > {dport} / payload {len}"),
+        4 => format!("udp {sport} > 4791 / payload 64"),
+        5 => format!("udp {sport} > {dport} nosum / payload {len}"),
+        6 => "payload 64".into(),
+        7..=10 => {
+            let flags = rng.one(&["S", "SA", "A", "A", "PA", "FA", "RA", "R"]);
+            // Both directions, so that connections get replies.
+            let (sport, dport) = if rng.percent(50) { (sport, dport) } else { (dport, sport) };
+            format!("tcp {sport} > {dport} {flags} seq 7 / payload {len}")
+        }
+        _ if rng.percent(40) => format!("udp {dport} > {sport} / payload {len}"),
+        _ => format!("udp {sport} > {dport} / payload {len}"),
+    }
+}
+
+fn from_wire(rng: &mut Rng, tables: &Tables, vif: &Vif) -> String {
+    let own = vif.mac.unwrap_or_default();
+    let peer = mac(0x200 + 2 + rng.below(3) as u16);
+    let vrf = 1 + rng.below(3) as u16;
+    let sources = &tables.host().tunnel_source;
+    let addresses = vif.wire.iter().flat_map(|wire| wire.addresses.iter().map(|subnet| subnet.addr()));
+    let ours: Vec<IpAddr> = sources.iter().copied().chain(addresses).collect();
+    let us = rng.one(&ours);
+    let from = loop {
+        let remote = remote(rng);
+        if remote.is_ipv4() == us.is_ipv4() {
+            break remote;
+        }
+    };
+    let name = if us.is_ipv4() { "ip4" } else { "ip6" };
+    let tos = rng.one(&[0, 0, 0, 0xb8, 1, 2, 3]);
+    let underlay = format!("eth {peer} > {own} / {name} {from} > {us} tos {tos}");
+    let (src, dst) = (destination(rng, tables, vrf), destination(rng, tables, vrf));
+    let inner_mac = mac(0x300 + rng.below(4) as u16);
+    match rng.below(16) {
+        0 => {
+            let icmp = if us.is_ipv4() { "icmp" } else { "icmp6" };
+            format!("{underlay} / {icmp} echo 1 1 / payload 56")
+        }
+        1 => question(rng, peer, from, us, ""),
+        2 => announcement(peer, own, from, us),
+        3 => format!("{underlay} / {}", transport(rng, us.is_ipv4())),
+        4..=7 => {
+            // A network attached to the wire.
+            let vlan = if rng.percent(50) { format!(" vlan {vrf}") } else { String::new() };
+            let to = destination_mac(rng, tables, dst);
+            let src = if src.is_ipv4() == dst.is_ipv4() { src } else { dst };
+            if rng.percent(20) {
+                return question(rng, inner_mac, src, dst, &vlan);
+            }
+            format!("eth {inner_mac} > {to}{vlan} / {}", ip(rng, src, dst))
+        }
+        8..=11 => {
+            let label = 100 + rng.below(9);
+            let ttl = rng.one(&[64, 64, 64, 1, 0]);
+            let more = if rng.percent(3) { " more / mpls 7" } else { "" };
+            let src = any_host(rng, vrf, dst.is_ipv4());
+            let inner = ip(rng, src, dst);
+            let outer = if rng.percent(70) { "udp 50000 > 6635" } else { "gre" };
+            format!("{underlay} / {outer} / mpls {label} ttl {ttl}{more} / {inner}")
+        }
+        _ => {
+            let src = any_host(rng, vrf, dst.is_ipv4());
+            let inner = frame(rng, tables, inner_mac, vrf, src, dst);
+            format!("{underlay} / udp 50000 > 4789 / vxlan {} / {inner}", 5000 + vrf)
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! Random tables. Small universes of addresses, so that packets meet them.
+
+use super::Rng;
+use crate::{
+    Action, BridgeTarget, Change, FloatingAddress, Host, MeterConfig, MeterId, Modifier, Network, Nexthop,
+    NexthopId, PortRange, Rule, RuleAction, RuleId, Tunnel, Vif, VifId, VifKind, Vrf, WireAttachment,
+    WireAttributes,
+};
+use ipnet::IpNet;
+use packet::{Mac, TunnelKind};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Wires have the ids 1 and 2.
+pub(super) const WIRES: u16 = 2;
+/// The first guest's id.
+const FIRST_GUEST: u16 = 10;
+const METERS: u32 = 3;
+
+/// A host of a network; also an address nobody has.
+pub(super) fn host4(vrf: u16, subnet: u8, host: u8) -> IpAddr {
+    Ipv4Addr::new(10, vrf as u8, subnet, host).into()
+}
+
+pub(super) fn host6(vrf: u16, host: u16) -> IpAddr {
+    Ipv6Addr::new(0xfd00, vrf, 0, 0, 0, 0, 0, host).into()
+}
+
+pub(super) fn mac(number: u16) -> Mac {
+    let [a, b] = number.to_be_bytes();
+    Mac([2, 0, 0, 0, a, b])
+}
+
+pub(super) fn floating(host: u8) -> IpAddr {
+    Ipv4Addr::new(203, 0, 113, host).into()
+}
+
+/// Another tunnel endpoint: on the subnet of wire 1 or 2, or behind its router.
+pub(super) fn remote(rng: &mut Rng) -> IpAddr {
+    let host = 2 + rng.below(3) as u16;
+    match rng.below(5) {
+        0 => Ipv4Addr::new(198, 51, 100, host as u8).into(),
+        1 => Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, host).into(),
+        wire => Ipv4Addr::new(192, 0, 1 + (wire % 2) as u8, host as u8).into(),
+    }
+}
+
+/// Tables as a control plane would set them: nothing refers to what is not there.
+#[must_use]
+pub fn tables(rng: &mut Rng) -> Vec<Change> {
+    let vrfs: Vec<u16> = (1..=1 + rng.below(3) as u16).collect();
+    let guests: Vec<Vif> = (0..2 + rng.below(6) as u16).map(|n| guest(rng, FIRST_GUEST + n, &vrfs)).collect();
+    let mut networks: Vec<Network> = vrfs.iter().map(|vrf| network(rng, *vrf, &guests)).collect();
+    let mut wires: Vec<Vif> = (1..=WIRES).map(|id| wire(rng, id)).collect();
+    attach(rng, &mut networks, &mut wires);
+    let nexthops = nexthops(rng, &vrfs, &guests);
+    for network in &mut networks {
+        for (id, nexthop) in &nexthops {
+            if matches!(nexthop, Nexthop::Tunnel(t) if t.kind == TunnelKind::Vxlan) && rng.percent(30) {
+                network.flood.push(*id);
+            }
+        }
+    }
+    let ids: Vec<NexthopId> = nexthops.iter().map(|(id, _)| *id).collect();
+    let mut changes = vec![Change::SetHost(tunnel_sources(rng))];
+    changes.extend((0..METERS).map(|id| Change::PutMeter(MeterId(id), meter(rng))));
+    changes.extend(networks.iter().filter_map(|n| Some(Change::PutVxlan { vni: n.vni?, vrf: n.vrf })));
+    changes.extend(implied_routes(&networks, &guests, &nexthops));
+    for vrf in &vrfs {
+        changes.extend((0..rng.below(8)).map(|_| Change::PutRoute {
+            vrf: Vrf(*vrf),
+            prefix: prefix(rng, &vrfs),
+            nexthop: rng.one(&ids),
+        }));
+        changes.extend((0..rng.below(4)).map(|_| Change::PutMac {
+            vrf: Vrf(*vrf),
+            mac: mac(rng.below(30) as u16),
+            target: target(rng, &guests, &ids),
+        }));
+    }
+    changes.extend((0..8).map(|n| Change::PutMpls { label: 100 + n, nexthop: rng.one(&ids) }));
+    changes.extend((0..rng.below(4)).map(|n| Change::PutFloating(floating_address(rng, n as u8, &vrfs))));
+    changes.extend((0..rng.below(20)).map(|n| Change::PutRule(rule(rng, n as u32, &vrfs, &guests))));
+    changes.extend(networks.into_iter().map(Change::PutNetwork));
+    changes.extend(wires.into_iter().chain(guests).map(Change::PutVif));
+    changes.extend(nexthops.into_iter().map(|(id, nexthop)| Change::PutNexthop(id, nexthop)));
+    changes
+}
+
+fn tunnel_sources(rng: &mut Rng) -> Host {
+    let v4 = IpAddr::from(Ipv4Addr::new(192, 0, 2, 1));
+    let v6 = IpAddr::from(Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, 1));
+    let tunnel_source = [v4, v6].into_iter().filter(|_| rng.percent(60)).collect();
+    Host { name: "host".into(), tunnel_source }
+}
+
+fn meter(rng: &mut Rng) -> MeterConfig {
+    MeterConfig { bits_per_second: 8 << rng.below(30), burst_bytes: 100 << rng.below(16) }
+}
+
+fn blank(id: u16, kind: VifKind) -> Vif {
+    Vif {
+        id: VifId(id),
+        name: format!("vif{id}").into(),
+        kind,
+        vrf: None,
+        mac: None,
+        addresses: Vec::new(),
+        allowed: Vec::new(),
+        mtu: 1500,
+        policy: false,
+        meter: None,
+        mirror: None,
+        rdma: false,
+        wire: None,
+    }
+}
+
+fn wire(rng: &mut Rng, id: u16) -> Vif {
+    let v4 = Ipv4Addr::new(192, 0, id as u8, 1);
+    let v6 = Ipv6Addr::new(0x2001, 0xdb8, id, 0, 0, 0, 0, 1);
+    let mut attributes = WireAttributes::default();
+    attributes.addresses.extend(IpNet::new(v4.into(), 24));
+    if rng.percent(70) {
+        attributes.addresses.extend(IpNet::new(v6.into(), 64));
+    }
+    if rng.percent(70) {
+        attributes.gateways.push(Ipv4Addr::new(192, 0, id as u8, 254).into());
+    }
+    Vif {
+        mac: Some(mac(0x100 + id)),
+        mtu: rng.one(&[9000, 1500, 600]),
+        wire: Some(attributes),
+        ..blank(id, VifKind::Wire)
+    }
+}
+
+fn guest(rng: &mut Rng, id: u16, vrfs: &[u16]) -> Vif {
+    let kind = rng.one(&[VifKind::Vhost, VifKind::Vhost, VifKind::Tap, VifKind::Rdma]);
+    let vrf = rng.one(vrfs);
+    let mut vif = Vif { vrf: Some(Vrf(vrf)), mtu: rng.one(&[1500, 9000, 700]), ..blank(id, kind) };
+    if rng.percent(80) {
+        vif.mac = Some(mac(id));
+    }
+    if rng.percent(80) {
+        vif.addresses = vec![host4(vrf, 1 + (id % 2) as u8, id as u8), host6(vrf, id)];
+    }
+    if rng.percent(20) {
+        vif.allowed.extend(IpNet::new(host4(vrf, 7, 0), 24));
+    }
+    vif.policy = rng.percent(60);
+    vif.rdma = rng.percent(20);
+    vif.meter = rng.percent(15).then(|| MeterId(rng.below(METERS as usize) as u32));
+    vif.mirror = rng.percent(20).then_some(VifId(FIRST_GUEST));
+    vif
+}
+
+fn network(rng: &mut Rng, vrf: u16, guests: &[Vif]) -> Network {
+    let gateways = [(host4(vrf, 1, 254), 24), (host4(vrf, 2, 254), 24), (host6(vrf, 0xffff), 64)];
+    let gateways = gateways.into_iter().filter(|_| rng.percent(75));
+    let gateways = gateways.filter_map(|(addr, len)| IpNet::new(addr, len).ok()).collect();
+    let members = guests.iter().filter(|vif| vif.vrf == Some(Vrf(vrf))).map(|vif| vif.id).collect();
+    Network {
+        vrf: Vrf(vrf),
+        name: format!("net{vrf}").into(),
+        gateways,
+        vni: rng.percent(70).then_some(5000 + u32::from(vrf)),
+        learning: rng.percent(70),
+        mtu: rng.one(&[9000, 1500, 1450, 650]),
+        default_action: action(rng),
+        members,
+        flood: Vec::new(),
+        wire: None,
+    }
+}
+
+fn action(rng: &mut Rng) -> Action {
+    rng.one(&[Action::Allow, Action::Allow, Action::Drop, Action::Reject])
+}
+
+/// Attaches some networks to wires, at most one to each wire and VLAN.
+fn attach(rng: &mut Rng, networks: &mut [Network], wires: &mut [Vif]) {
+    for network in networks {
+        let wire = &mut wires[rng.below(usize::from(WIRES))];
+        let Some(attributes) = wire.wire.as_mut().filter(|_| rng.percent(40)) else { continue };
+        let vlan = rng.percent(50).then_some(network.vrf.0);
+        if attributes.networks.iter().all(|(taken, _)| *taken != vlan) {
+            attributes.networks.push((vlan, network.vrf));
+            network.wire = Some(WireAttachment { vif: wire.id, vlan });
+        }
+    }
+}
+
+fn nexthops(rng: &mut Rng, vrfs: &[u16], guests: &[Vif]) -> Vec<(NexthopId, Nexthop)> {
+    let mut all = vec![Nexthop::Discard, Nexthop::Receive, Nexthop::Resolve { via: None }];
+    all.push(Nexthop::Resolve { via: Some(host4(rng.one(vrfs), 1, rng.below(20) as u8)) });
+    all.extend(vrfs.iter().map(|vrf| Nexthop::VrfTranslate { vrf: Vrf(*vrf) }));
+    all.extend(guests.iter().map(|vif| Nexthop::Encap { vif: vif.id, mac: mac(vif.id.0) }));
+    for _ in 0..4 + rng.below(4) {
+        let kind = rng.one(&[TunnelKind::MplsUdp, TunnelKind::MplsGre, TunnelKind::Vxlan, TunnelKind::Vxlan]);
+        let mac = rng.percent(30).then(|| mac(0x77));
+        all.push(Nexthop::Tunnel(Tunnel { kind, remote: remote(rng), id: 100 + rng.below(8) as u32, mac }));
+    }
+    let single = all.len();
+    for _ in 0..1 + rng.below(3) {
+        let members = (0..1 + rng.below(4)).map(|_| NexthopId(rng.below(single) as u32)).collect();
+        all.push(Nexthop::Ecmp(members));
+    }
+    (0..).map(NexthopId).zip(all).collect()
+}
+
+/// Routes to gateways, subnets and guests.
+fn implied_routes(networks: &[Network], guests: &[Vif], nexthops: &[(NexthopId, Nexthop)]) -> Vec<Change> {
+    let id_of = |wanted: &dyn Fn(&Nexthop) -> bool| {
+        nexthops.iter().find(|(_, nexthop)| wanted(nexthop)).map(|(id, _)| *id)
+    };
+    let mut routes = Vec::new();
+    for network in networks {
+        for gateway in &network.gateways {
+            let resolve = id_of(&|nexthop| *nexthop == Nexthop::Resolve { via: None });
+            let receive = id_of(&|nexthop| *nexthop == Nexthop::Receive);
+            routes.push((network.vrf, gateway.trunc(), resolve));
+            routes.push((network.vrf, gateway.addr().into(), receive));
+        }
+    }
+    for (vif, vrf) in guests.iter().filter_map(|vif| Some((vif, vif.vrf?))) {
+        let encap = id_of(&|nexthop| matches!(nexthop, Nexthop::Encap { vif: to, .. } if *to == vif.id));
+        routes.extend(vif.addresses.iter().map(|addr| (vrf, IpNet::from(*addr), encap)));
+    }
+    let put =
+        |(vrf, prefix, nexthop): (_, _, Option<_>)| Some(Change::PutRoute { vrf, prefix, nexthop: nexthop? });
+    routes.into_iter().filter_map(put).collect()
+}
+
+pub(super) fn prefix(rng: &mut Rng, vrfs: &[u16]) -> IpNet {
+    let vrf = rng.one(vrfs);
+    let (addr, len) = match rng.below(7) {
+        0 => (IpAddr::from(Ipv4Addr::UNSPECIFIED), 0),
+        1 => (Ipv6Addr::UNSPECIFIED.into(), 0),
+        2 => (host4(vrf, 0, 0), 16),
+        3 => (host4(vrf, 1 + rng.below(7) as u8, 0), 24),
+        4 => (host4(vrf, 1 + rng.below(2) as u8, rng.below(20) as u8), 32),
+        5 => (host6(vrf, rng.below(20) as u16), 128),
+        _ => (host6(vrf, 0), 64),
+    };
+    IpNet::new(addr, len).map_or_else(|_| addr.into(), |prefix| prefix.trunc())
+}
+
+fn target(rng: &mut Rng, guests: &[Vif], ids: &[NexthopId]) -> BridgeTarget {
+    match rng.below(3) {
+        0 => BridgeTarget::Vif(rng.one(guests).id),
+        1 => BridgeTarget::Vtep(remote(rng)),
+        _ => BridgeTarget::Nexthop(rng.one(ids)),
+    }
+}
+
+fn floating_address(rng: &mut Rng, number: u8, vrfs: &[u16]) -> FloatingAddress {
+    let inside = rng.one(vrfs);
+    let guest = FIRST_GUEST + rng.below(8) as u16;
+    FloatingAddress {
+        inside_vrf: Vrf(inside),
+        inside: host4(inside, 1 + (guest % 2) as u8, guest as u8),
+        outside_vrf: Vrf(rng.one(vrfs)),
+        outside: floating(number + 1),
+    }
+}
+
+fn rule(rng: &mut Rng, id: u32, vrfs: &[u16], guests: &[Vif]) -> Rule {
+    let mut prefixes = |n: usize| (0..rng.below(n)).map(|_| prefix(rng, vrfs)).collect::<Vec<_>>();
+    let (from, to) = (prefixes(3), prefixes(3));
+    let protocol = rng.one(&[None, Some(1), Some(6), Some(17), Some(58)]);
+    let first = rng.below(60) as u16;
+    let ports = matches!(protocol, Some(6 | 17)) && rng.percent(50);
+    Rule {
+        id: RuleId(id),
+        vrf: Vrf(rng.one(vrfs)),
+        priority: rng.below(5) as u32,
+        from,
+        to,
+        protocol,
+        ports: ports.then(|| PortRange { first, last: first + rng.below(40) as u16 }),
+        action: match rng.below(8) {
+            0 => RuleAction::Modify(Modifier::Mirror(rng.one(guests).id)),
+            1 => RuleAction::Modify(Modifier::Police(MeterId(rng.below(METERS as usize) as u32))),
+            _ => RuleAction::End(action(rng)),
+        },
+    }
+}

@@ -1,0 +1,189 @@
+//! Properties of the model over random tables and packets.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use model::generate::{self, Packet, Rng};
+use model::{DropReason, PacketView, Tables, Verdict, decide, explain, rewrite, text};
+use packet::{Headers, L4, checksum, proto};
+use std::collections::BTreeSet;
+
+const WORLDS: u64 = 120;
+const PACKETS: usize = 200;
+
+/// Tables that have met their neighbours.
+fn world(rng: &mut Rng) -> Tables {
+    let mut tables = Tables::new();
+    tables.apply(&generate::tables(rng)).unwrap();
+    for packet in generate::warm_up(rng, &tables) {
+        step(&mut tables, &packet, 0);
+    }
+    tables
+}
+
+fn step(tables: &mut Tables, packet: &Packet, now: u32) -> Option<Verdict> {
+    let view = PacketView::parse(&packet.frame, packet.frame.len() as u32, packet.gso_size).ok()?;
+    let decision = decide(tables, &view, packet.ingress, now);
+    let _ = tables.commit(&decision.effects, packet.frame.len(), u64::from(now) * 1_000_000_000);
+    Some(decision.verdict)
+}
+
+/// Calls `check` with many packets and the tables they meet.
+fn for_many(mut check: impl FnMut(&mut Tables, &Packet, u32)) {
+    for seed in 0..WORLDS {
+        let mut rng = Rng::new(seed);
+        let mut tables = world(&mut rng);
+        for n in 0..PACKETS {
+            let packet = generate::packet(&mut rng, &tables);
+            check(&mut tables, &packet, n as u32 / 4);
+        }
+    }
+}
+
+#[test]
+fn whatever_is_emitted_parses_again() {
+    let mut emitted = 0_usize;
+    for_many(|tables, packet, now| {
+        let Ok(view) = PacketView::parse(&packet.frame, packet.frame.len() as u32, packet.gso_size) else {
+            return;
+        };
+        let decision = decide(tables, &view, packet.ingress, now);
+        let _ = tables.commit(&decision.effects, packet.frame.len(), u64::from(now) * 1_000_000_000);
+        let expected = match &decision.verdict {
+            Verdict::Forward(_) | Verdict::Reply(_) => 1,
+            Verdict::Flood(flood) => flood.to.len(),
+            _ => 0,
+        };
+        let copies = decision.effects.mirror_in.len() + decision.effects.mirror_out.len();
+        let out = rewrite::emit(&decision, &view);
+        assert_eq!(out.len(), expected + copies, "{decision} of {}", text::show(&packet.frame));
+        for (_, frame) in &out {
+            let headers = Headers::ethernet(frame, 0, frame.len());
+            let headers =
+                headers.unwrap_or_else(|error| panic!("{error}: {decision}: {}", text::show(frame)));
+            let inner = packet::tunnel(frame, &headers, frame.len()).unwrap();
+            match inner {
+                Some(tunnel) if tunnel.kind == packet::TunnelKind::Vxlan => {
+                    Headers::ethernet(frame, tunnel.inner_at, tunnel.inner_end).unwrap();
+                }
+                Some(tunnel) => drop(Headers::network(frame, tunnel.inner_at, tunnel.inner_end).unwrap()),
+                None => {}
+            }
+            emitted += 1;
+        }
+    });
+    assert!(emitted > 10_000, "{emitted}");
+}
+
+#[test]
+fn rewriting_keeps_checksums_right() {
+    let mut checked = 0_usize;
+    for_many(|tables, packet, now| {
+        if !checksums_valid_inside(&packet.frame) {
+            return;
+        }
+        let Ok(view) = PacketView::parse(&packet.frame, packet.frame.len() as u32, packet.gso_size) else {
+            return;
+        };
+        let decision = decide(tables, &view, packet.ingress, now);
+        for (_, frame) in rewrite::emit(&decision, &view) {
+            assert!(checksums_valid_inside(&frame), "{decision} of {}", text::show(&packet.frame));
+            checked += 1;
+        }
+    });
+    assert!(checked > 10_000, "{checked}");
+}
+
+/// Whether a frame, and what a tunnel in it carries, has right checksums.
+fn checksums_valid_inside(frame: &[u8]) -> bool {
+    let Ok(headers) = Headers::ethernet(frame, 0, frame.len()) else { return false };
+    let inner = match packet::tunnel(frame, &headers, frame.len()) {
+        Ok(Some(tunnel)) if tunnel.kind == packet::TunnelKind::Vxlan => {
+            Headers::ethernet(frame, tunnel.inner_at, tunnel.inner_end)
+        }
+        Ok(Some(tunnel)) => Headers::network(frame, tunnel.inner_at, tunnel.inner_end),
+        Ok(None) => return sum_is_right(frame, &headers),
+        Err(error) => Err(error),
+    };
+    sum_is_right(frame, &headers) && inner.is_ok_and(|inner| sum_is_right(frame, &inner))
+}
+
+fn sum_is_right(frame: &[u8], headers: &Headers) -> bool {
+    let Some(ip) = headers.ip().filter(|ip| ip.fragment == packet::Fragment::Whole) else { return true };
+    let segment = &frame[usize::from(headers.l4_at)..usize::from(ip.at) + ip.len as usize];
+    let segment = match headers.l4 {
+        L4::Udp { .. } if segment[6..8] == [0, 0] => return ip.src.is_ipv4(),
+        L4::Udp { .. } => &segment[..usize::from(u16::from_be_bytes([segment[4], segment[5]]))],
+        L4::Tcp { .. } | L4::Icmp { .. } => segment,
+        _ => return true,
+    };
+    let mut sum = match ip.protocol {
+        proto::ICMP => checksum::Sum::default(),
+        _ => checksum::pseudo_header(ip.src, ip.dst, ip.protocol, segment.len() as u32),
+    };
+    sum.add(segment);
+    sum.fold() == 0xffff
+}
+
+#[test]
+fn a_decision_is_the_same_each_time_and_when_explained() {
+    for_many(|tables, packet, now| {
+        let Ok(view) = PacketView::parse(&packet.frame, packet.frame.len() as u32, packet.gso_size) else {
+            return;
+        };
+        let decision = decide(tables, &view, packet.ingress, now);
+        assert_eq!(decision, decide(tables, &view, packet.ingress, now));
+        let explained = explain(tables, &view, packet.ingress, now);
+        assert_eq!(decision, explained.decision);
+        assert!(!explained.steps.is_empty());
+        step(tables, packet, now);
+    });
+}
+
+#[test]
+fn nothing_goes_back_to_where_it_came_from_by_bridging() {
+    for_many(|tables, packet, now| {
+        let verdict = step(tables, packet, now);
+        let from_wire = packet.ingress.0 <= 2;
+        let bridged = |forward: &&model::Forward| forward.ttl_decrement == 0 && forward.encap.is_none();
+        let same = match &verdict {
+            Some(Verdict::Forward(forward)) => {
+                [forward].into_iter().filter(bridged).any(|f| f.port == packet.ingress)
+            }
+            Some(Verdict::Flood(flood)) => flood.to.iter().filter(bridged).any(|f| f.port == packet.ingress),
+            _ => false,
+        };
+        // Out of a tunnel and into a network attached to the same wire is no way back.
+        assert!(!same || from_wire, "{}", text::show(&packet.frame));
+    });
+}
+
+#[test]
+fn random_packets_meet_most_of_the_model() {
+    let mut seen = BTreeSet::new();
+    for_many(|tables, packet, now| {
+        let verdict = step(tables, packet, now);
+        seen.insert(match verdict {
+            None => "unparsed".to_owned(),
+            Some(Verdict::Drop(reason)) => reason.to_string(),
+            Some(Verdict::Forward(f)) if f.encap.is_some() => "encapsulated".into(),
+            Some(Verdict::Forward(f)) if f.nat != model::Nat::default() => "translated".into(),
+            Some(Verdict::Forward(_)) => "forwarded".into(),
+            Some(Verdict::Flood(_)) => "flooded".into(),
+            Some(Verdict::Reply(r)) => {
+                r.dropped.map_or("answered".into(), |reason| format!("refused {reason}"))
+            }
+            Some(Verdict::Hold { .. }) => "held".into(),
+            Some(Verdict::Consumed) => "consumed".into(),
+        });
+    });
+    for kind in ["encapsulated", "translated", "forwarded", "flooded", "answered", "held", "consumed"] {
+        assert!(seen.contains(kind), "never {kind}: {seen:?}");
+    }
+    let dropped = DropReason::ALL.iter().filter(|reason| seen.contains(reason.name())).count();
+    assert!(dropped >= 20, "{dropped}: {seen:?}");
+}
+
+#[test]
+fn text_describes_every_frame() {
+    for_many(|_, packet, _| assert_eq!(text::parse(&text::show(&packet.frame)).unwrap(), packet.frame));
+}
