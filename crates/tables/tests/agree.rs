@@ -53,7 +53,7 @@ fn prefix() -> impl Strategy<Value = IpNet> {
     let lens = vec![0, 7, 8, 15, 16, 17, 24, 31, 32, 47, 48, 49, 64, 128];
     (addr(), select(lens)).prop_map(|(addr, len)| {
         let most = if addr.is_ipv4() { 32 } else { 128 };
-        IpNet::new(addr, u8::min(len, most)).unwrap()
+        IpNet::new(addr, u8::min(len, most)).expect("not too long")
     })
 }
 
@@ -288,7 +288,7 @@ struct Both {
 impl Both {
     /// Carries out what the naive tables are to learn.
     fn commit(&mut self, effects: Effects) {
-        self.naive.commit(&effects, 64, u64::from(self.now) * 1_000_000_000).unwrap();
+        self.naive.commit(&effects, 64, u64::from(self.now) * 1_000_000_000).expect("there is room");
     }
 
     fn happen(&mut self, event: &Event) {
@@ -360,7 +360,7 @@ impl Both {
                 FlowChange::Create { connection, rule: None }
             }
         };
-        self.shared.flows().apply(&flow, None, self.now).unwrap();
+        self.shared.flows().apply(&flow, None, self.now).expect("there is room");
         self.commit(Effects { flow: Some(flow), ..Effects::default() });
         for key in [*key, key.reverse()] {
             let view = snapshot.view(self.shared.flows(), self.now);

@@ -1,0 +1,195 @@
+//! What packets teach: learned MACs and neighbours, their bounds and their timers.
+
+use model::{
+    Action, BridgeTarget, Change, Learn, Lookup, NeighbourFound, NeighbourScope, Network, Seconds, Vif,
+    VifId, VifKind, Vrf,
+};
+use packet::Mac;
+use std::net::{IpAddr, Ipv4Addr};
+use tables::{FlowLimits, MACS_PER_PORT, NEIGHBOURS_PER_SCOPE, Shared, Waiting};
+
+const BLUE: Vrf = Vrf(1);
+const SCOPE: NeighbourScope = NeighbourScope::Network(BLUE);
+
+fn network(learning: bool) -> Change {
+    Change::PutNetwork(Network {
+        vrf: BLUE,
+        name: "blue".into(),
+        gateways: vec![],
+        vni: None,
+        learning,
+        mtu: 1450,
+        default_action: Action::Allow,
+        members: vec![],
+        flood: vec![],
+        wire: None,
+    })
+}
+
+fn guest(id: u16, mac: Option<Mac>) -> Change {
+    Change::PutVif(Vif {
+        id: VifId(id),
+        name: "guest".into(),
+        kind: VifKind::Tap,
+        vrf: Some(BLUE),
+        mac,
+        addresses: vec![],
+        allowed: vec![],
+        mtu: 1450,
+        policy: true,
+        meter: None,
+        mirror: None,
+        rdma: false,
+        wire: None,
+    })
+}
+
+fn shared() -> Shared {
+    let shared = Shared::new(FlowLimits { connections: 64, ..FlowLimits::default() });
+    shared.apply(&[network(true), guest(1, None), guest(2, None)]).expect("valid");
+    shared
+}
+
+fn mac(n: u32) -> Mac {
+    let [a, b, c, d] = n.to_be_bytes();
+    Mac([2, 0, a, b, c, d])
+}
+
+fn addr(n: u32) -> IpAddr {
+    Ipv4Addr::from_bits(0x0a00_0000 | n).into()
+}
+
+fn learn(shared: &Shared, n: u32, vif: u16, now: Seconds) {
+    let learn = Learn { vrf: BLUE, mac: mac(n), at: BridgeTarget::Vif(VifId(vif)) };
+    shared.learn(&shared.snapshot(), &learn, now);
+}
+
+fn found(shared: &Shared, n: u32, at: u32, now: Seconds) {
+    shared.neighbour(&shared.snapshot(), &NeighbourFound { scope: SCOPE, addr: addr(n), mac: mac(at) }, now);
+}
+
+fn place(shared: &Shared, n: u32) -> Option<BridgeTarget> {
+    shared.snapshot().view(shared.flows(), 0).bridge(BLUE, mac(n)).map(|entry| entry.target)
+}
+
+fn neighbour(shared: &Shared, n: u32) -> Option<Mac> {
+    shared.snapshot().view(shared.flows(), 0).neighbour(SCOPE, addr(n))
+}
+
+#[test]
+fn macs_are_learned_moved_and_forgotten() {
+    let shared = shared();
+    learn(&shared, 1, 1, 10);
+    assert_eq!(place(&shared, 1), Some(BridgeTarget::Vif(VifId(1))));
+    let epoch = shared.snapshot().epoch();
+    learn(&shared, 1, 1, 200);
+    assert_eq!(shared.snapshot().epoch(), epoch, "seeing it again publishes nothing");
+    learn(&shared, 1, 2, 201);
+    assert_eq!(place(&shared, 1), Some(BridgeTarget::Vif(VifId(2))));
+    learn(&shared, 1, 1, 201);
+    assert_eq!(place(&shared, 1), Some(BridgeTarget::Vif(VifId(2))), "one move a second");
+    shared.age(500);
+    assert_eq!(place(&shared, 1), Some(BridgeTarget::Vif(VifId(2))));
+    assert_eq!(shared.learned(500)[0].idle, 299);
+    shared.age(501);
+    assert_eq!(place(&shared, 1), None);
+}
+
+#[test]
+fn a_flood_of_macs_takes_only_its_port_s_share() {
+    let shared = shared();
+    learn(&shared, u32::MAX, 2, 1);
+    (0..MACS_PER_PORT + 100).for_each(|n| learn(&shared, n, 1, 1));
+    assert_eq!(shared.learned(1).len() as u32, MACS_PER_PORT + 1);
+    learn(&shared, u32::MAX - 1, 2, 1);
+    assert!(place(&shared, u32::MAX - 1).is_some());
+    learn(&shared, u32::MAX, 1, 2);
+    assert_eq!(place(&shared, u32::MAX), Some(BridgeTarget::Vif(VifId(2))), "nor does it take others' over");
+    // Forgetting makes room.
+    shared.age(400);
+    learn(&shared, 7, 1, 401);
+    assert_eq!(shared.learned(401).len(), 1);
+}
+
+#[test]
+fn configured_macs_are_never_moved() {
+    let shared = shared();
+    shared.apply(&[guest(3, Some(mac(9)))]).expect("valid");
+    learn(&shared, 9, 1, 1);
+    assert_eq!(place(&shared, 9), Some(BridgeTarget::Vif(VifId(3))));
+    assert!(shared.learned(1).is_empty());
+}
+
+#[test]
+fn what_was_learned_goes_with_its_port_and_network() {
+    let shared = shared();
+    learn(&shared, 1, 1, 1);
+    learn(&shared, 2, 2, 1);
+    found(&shared, 1, 1, 1);
+    shared.apply(&[Change::DelVif(VifId(1))]).expect("valid");
+    assert_eq!((place(&shared, 1), place(&shared, 2)), (None, Some(BridgeTarget::Vif(VifId(2)))));
+    learn(&shared, 1, 1, 2);
+    assert_eq!(place(&shared, 1), None, "a late packet of the removed port teaches nothing");
+    shared.apply(&[Change::DelVif(VifId(2)), Change::DelNetwork(BLUE)]).expect("valid");
+    assert!(shared.learned(2).is_empty() && shared.neighbours().is_empty());
+    found(&shared, 1, 1, 3);
+    assert!(shared.neighbours().is_empty());
+}
+
+#[test]
+fn memoised_decisions_notice_what_is_learned() {
+    let shared = shared();
+    let snapshot = shared.snapshot();
+    let view = snapshot.view(shared.flows(), 0);
+    assert_eq!(view.bridge(BLUE, mac(1)), None);
+    let (deps, stamp) = (view.deps(), snapshot.epoch());
+    learn(&shared, 2, 1, 1);
+    assert!(shared.still_valid(&deps, stamp), "another MAC");
+    learn(&shared, 1, 1, 1);
+    assert!(!shared.still_valid(&deps, stamp), "a miss that is a hit now");
+    assert!(shared.still_valid(&deps, shared.snapshot().epoch()));
+}
+
+#[test]
+fn an_unknown_neighbour_is_asked_for_thrice_then_left_alone() {
+    let shared = shared();
+    let wait = |now| shared.wait_for(SCOPE, addr(1), now);
+    assert_eq!((wait(10), wait(10)), (Waiting::Solicit, Waiting::Hold));
+    assert!(shared.pending_solicitations(10).is_empty(), "it has been asked this second");
+    assert_eq!(shared.pending_solicitations(11), [(SCOPE, addr(1))]);
+    assert_eq!(shared.neighbours().len(), 1);
+    assert_eq!(shared.pending_solicitations(12), [(SCOPE, addr(1))]);
+    assert_eq!(wait(12), Waiting::Hold);
+    assert!(shared.pending_solicitations(13).is_empty());
+    assert_eq!((wait(13), wait(15)), (Waiting::Failed, Waiting::Failed));
+    assert_eq!(wait(16), Waiting::Solicit, "after a pause it is tried again");
+    found(&shared, 1, 5, 16);
+    assert_eq!(neighbour(&shared, 1), Some(mac(5)));
+    assert!(shared.pending_solicitations(17).is_empty());
+}
+
+#[test]
+fn known_neighbours_are_asked_again_and_forgotten_if_silent() {
+    let shared = shared();
+    found(&shared, 1, 1, 10);
+    found(&shared, 2, 2, 10);
+    assert!(shared.pending_solicitations(69).is_empty());
+    assert_eq!(shared.pending_solicitations(70), [(SCOPE, addr(1)), (SCOPE, addr(2))]);
+    found(&shared, 2, 2, 70);
+    assert_eq!(shared.pending_solicitations(71), [(SCOPE, addr(1))]);
+    assert_eq!(shared.pending_solicitations(72), [(SCOPE, addr(1))]);
+    assert_eq!(neighbour(&shared, 1), Some(mac(1)), "used until it counts as gone");
+    assert!(shared.pending_solicitations(73).is_empty());
+    assert_eq!((neighbour(&shared, 1), neighbour(&shared, 2)), (None, Some(mac(2))));
+    assert_eq!(shared.wait_for(SCOPE, addr(1), 73), Waiting::Failed);
+}
+
+#[test]
+fn neighbours_are_bounded() {
+    let shared = shared();
+    (0..NEIGHBOURS_PER_SCOPE + 10).for_each(|n| found(&shared, n, n, 1));
+    assert_eq!(shared.neighbours().len() as u32, NEIGHBOURS_PER_SCOPE);
+    let mut asked = (0..10_000).map(|n| shared.wait_for(SCOPE, addr(1 << 20 | n), 1));
+    let refused = asked.by_ref().position(|waiting| waiting == Waiting::Failed);
+    assert!(refused.is_some_and(|n| n >= 1000), "a scan is bounded: {refused:?}");
+}
