@@ -1,6 +1,7 @@
 //! What is wrong with a configuration.
 
 use std::fmt;
+use std::path::Path;
 
 /// One problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +45,20 @@ impl Problems {
     /// Each of them.
     pub fn iter(&self) -> std::slice::Iter<'_, Problem> {
         self.0.iter()
+    }
+
+    /// All of them as `FILE:LINE: ...`, a line each, as compilers write them.
+    #[must_use]
+    pub fn in_file(&self, file: &Path) -> String {
+        let file = file.display();
+        let lines = self.0.iter().map(|problem| {
+            let unplaced = Problem { line: None, ..problem.clone() };
+            match problem.line {
+                Some(line) => format!("{file}:{line}: {unplaced}"),
+                None => format!("{file}: {unplaced}"),
+            }
+        });
+        lines.collect::<Vec<_>>().join("\n")
     }
 }
 

@@ -7,7 +7,7 @@ use config::Host;
 use mem::{Port, PortStatus};
 use model::{Executor, Network, VifId, Vrf};
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 /// A state of the host. It is not changed by what happens after.
@@ -18,7 +18,8 @@ pub(crate) struct View {
     pub(crate) ids: Arc<Ids>,
     pub(crate) executor: Arc<dyn Executor>,
     pub(crate) started: Instant,
-    ports: BTreeMap<String, Arc<dyn Port>>,
+    /// Not held: a view that somebody keeps must not keep a device open.
+    ports: BTreeMap<String, Weak<dyn Port>>,
 }
 
 impl View {
@@ -30,13 +31,13 @@ impl View {
             ids: state.ids.clone(),
             executor,
             started,
-            ports: state.open.iter().map(|(name, open)| (name.clone(), open.port.clone())).collect(),
+            ports: state.open.iter().map(|(name, open)| (name.clone(), Arc::downgrade(&open.port))).collect(),
         }
     }
 
     /// State of an interface's port.
     pub(crate) fn port(&self, name: &str) -> PortStatus {
-        self.ports.get(name).map(|port| port.status()).unwrap_or_default()
+        self.ports.get(name).and_then(Weak::upgrade).map(|port| port.status()).unwrap_or_default()
     }
 
     /// Name of an interface.

@@ -1,0 +1,56 @@
+//! Opens ports of every kind and gives them to the engine.
+
+use crate::users;
+use control::{Device, PortSpec, Ports};
+use engine::Engine;
+use mem::Opened;
+use model::VifId;
+use std::error::Error;
+use std::sync::Arc;
+
+/// The engine's ports.
+pub struct EnginePorts {
+    engine: Arc<Engine>,
+}
+
+impl EnginePorts {
+    /// Ports for this engine.
+    pub fn new(engine: Arc<Engine>) -> Self {
+        Self { engine }
+    }
+}
+
+impl Ports for EnginePorts {
+    fn open(&self, spec: &PortSpec) -> Result<Opened, Box<dyn Error + Send + Sync>> {
+        let PortSpec { queues, mtu, .. } = *spec;
+        let opened = match spec.device.clone() {
+            Device::Vhost { socket, role, owner, mode } => {
+                let role = match role {
+                    config::Role::Server => virtio::Role::Server,
+                    config::Role::Client => virtio::Role::Client,
+                };
+                let owner = owner.map(|owner| users::lookup(&owner)).transpose()?;
+                let name = spec.name.clone();
+                virtio::open(&virtio::GuestPort { name, socket, role, queues, mtu, owner, mode, offload: true })?
+            }
+            Device::Tap { device, mac } => {
+                wire::open_tap(&wire::TapPort { device, queues, mtu, mac: mac.map(|mac| mac.0) })?
+            }
+            Device::AfPacket { device } => wire::open_packet(&wire::PacketPort { device, queues })?,
+            Device::AfXdp { device, addresses, all } => {
+                wire::open_xdp(&wire::XdpPort { device, addresses, all })?
+            }
+        };
+        Ok(opened)
+    }
+
+    fn attach(&self, vif: VifId, port: Opened) {
+        if let Err(e) = self.engine.attach(vif, port) {
+            tracing::error!("{e}");
+        }
+    }
+
+    fn detach(&self, vif: VifId) {
+        self.engine.detach(vif);
+    }
+}

@@ -1,0 +1,37 @@
+//! Users and groups by name.
+
+use nix::unistd::{Group, User};
+
+/// User and group id of `user` or `user:group`, by name or number; without a group it is the user's own.
+///
+/// # Errors
+/// Whom there is not.
+pub fn lookup(owner: &str) -> Result<(u32, u32), String> {
+    let (user, group) = match owner.split_once(':') {
+        Some((user, group)) => (user, Some(group)),
+        None => (owner, None),
+    };
+    let account = User::from_name(user).map_err(|e| format!("owner: user \"{user}\": {e}"))?;
+    let uid = account.as_ref().map(|account| account.uid.as_raw()).or_else(|| user.parse().ok());
+    let uid = uid.ok_or_else(|| format!("owner: there is no user \"{user}\""))?;
+    let Some(group) = group else {
+        return Ok((uid, account.map_or(uid, |account| account.gid.as_raw())));
+    };
+    let found = Group::from_name(group).map_err(|e| format!("owner: group \"{group}\": {e}"))?;
+    let gid = found.map(|group| group.gid.as_raw()).or_else(|| group.parse().ok());
+    Ok((uid, gid.ok_or_else(|| format!("owner: there is no group \"{group}\""))?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::lookup;
+
+    #[test]
+    fn users_by_name_and_number() {
+        assert_eq!(lookup("root"), Ok((0, 0)));
+        assert_eq!(lookup("1000:7"), Ok((1000, 7)));
+        assert_eq!(lookup("root:root"), Ok((0, 0)));
+        assert!(lookup("no-such-user").unwrap_err().contains("no-such-user"));
+        assert!(lookup("root:no-such-group").unwrap_err().contains("no-such-group"));
+    }
+}
