@@ -303,6 +303,7 @@ pub fn some_packet(random: &mut Random) -> (VifId, String) {
 
 fn from_guest(r: &mut Random, id: u16) -> String {
     let vrf = if id == 4 { 2 } else { 1 };
+    let flood = r.one_in(4);
     let dst_mac = r.pick(&[
         "00:00:5e:00:01:00",
         "00:00:5e:00:01:00",
@@ -310,8 +311,10 @@ fn from_guest(r: &mut Random, id: u16) -> String {
         "02:00:00:00:00:02",
         "02:00:00:00:00:06",
         "02:00:00:00:00:33",
-        "02:00:00:00:00:77",
-        "ff:ff:ff:ff:ff:ff",
+        "00:00:5e:00:01:00",
+        "02:00:00:00:00:33",
+        if flood { "02:00:00:00:00:77" } else { "00:00:5e:00:01:00" },
+        if flood { "ff:ff:ff:ff:ff:ff" } else { "02:00:00:00:00:02" },
     ]);
     let src_mac = if r.one_in(40) { "02:00:00:00:00:99".into() } else { format!("02:00:00:00:00:0{id}") };
     let tag = if r.one_in(30) { " vlan 9" } else { "" };
@@ -334,7 +337,7 @@ fn from_guest(r: &mut Random, id: u16) -> String {
 }
 
 fn inner(r: &mut Random, src: &str, dst: &str, v6: bool) -> String {
-    let ttl = r.pick(&["64", "64", "64", "64", "64", "2", "1", "255"]);
+    let ttl = r.pick(&["64", "64", "64", "64", "64", "64", "64", "64", "64", "64", "2", "1", "3", "255"]);
     let tos = r.pick(&["", "", "", " tos 2", " tos 3", " tos 184"]);
     let df = if !v6 && r.one_in(2) { " df" } else { "" };
     let fragment = if r.one_in(40) { [" more", " frag 1480"][r.below(2)] } else { "" };
@@ -348,7 +351,7 @@ fn inner(r: &mut Random, src: &str, dst: &str, v6: bool) -> String {
     let l4 = match r.below(12) {
         0..=4 => format!("udp {sport} > {dport}"),
         5..=8 => {
-            let flags = ["A", "A", "PA", "S", "SA", "FA", "R"][r.below(7)];
+            let flags = ["A", "A", "A", "A", "PA", "S", "SA", "FA", "R"][r.below(9)];
             format!("tcp {sport} > {dport} {flags}")
         }
         9 => format!("sctp {sport} > {dport}"),
@@ -384,7 +387,7 @@ fn from_wire(r: &mut Random) -> String {
         3..=4 => format!("{eth} / {outer} / gre / mpls {label} / {}{pad}", inner(r, src, dst, v6)),
         5..=6 => {
             let vni = [5001, 5001, 5002, 77][r.below(4)];
-            let to = r.pick(&["02:00:00:00:00:01", "02:00:00:00:00:02", "00:00:5e:00:01:00", "ff:ff:ff:ff:ff:ff"]);
+            let to = r.pick(&["02:00:00:00:00:01", "02:00:00:00:00:02", "00:00:5e:00:01:00", "00:00:5e:00:01:00", "ff:ff:ff:ff:ff:ff"]);
             let from = r.pick(&["02:dd:00:00:00:01", "02:dd:00:00:00:02"]);
             let frame = format!("eth {from} > {to} / {}", inner(r, src, dst, v6));
             format!("{eth} / {outer} / udp {sport} > 4789 nosum / vxlan {vni} / {frame}{pad}")
@@ -395,7 +398,7 @@ fn from_wire(r: &mut Random) -> String {
 
 fn from_provider(r: &mut Random) -> String {
     let vlan = r.pick(&["vlan 7", "vlan 7", "vlan 7", "vlan 8"]);
-    let to = r.pick(&["00:00:5e:00:01:00", "00:00:5e:00:01:00", "ff:ff:ff:ff:ff:ff"]);
+    let to = r.pick(&["00:00:5e:00:01:00", "00:00:5e:00:01:00", "00:00:5e:00:01:00", "ff:ff:ff:ff:ff:ff"]);
     let src = r.pick(&["203.0.113.50", "198.51.100.9"]);
     format!("eth 02:cc:00:00:00:50 > {to} {vlan} / {}", inner(r, src, "203.0.113.7", false))
 }
