@@ -100,17 +100,22 @@ fn encode(layers: &[&str], around: Around) -> Bytes {
     let name = words.word()?;
     let out = match name {
         "eth" => ethernet(&mut words, inner)?,
-        "arp" => arp(&mut words)?,
+        "arp" => followed_by(arp(&mut words)?, inner, around)?,
         "ip4" => ip4(&mut words, inner)?,
         "ip6" => ip6(&mut words, inner)?,
         "udp" | "tcp" | "sctp" | "icmp" | "icmp6" | "ns" | "na" => l4(name, &mut words, inner, around)?,
         "gre" | "mpls" | "vxlan" => tunnel(name, &mut words, inner)?,
-        "payload" => (0..words.number()?).map(|i| i as u8).collect(),
-        "hex" => hex(&mut words)?,
+        "payload" => followed_by((0..words.number()?).map(|i| i as u8).collect(), inner, around)?,
+        "hex" => followed_by(hex(&mut words)?, inner, around)?,
         _ => return Err(words.error("no such layer")),
     };
     words.end()?;
     Ok(out)
+}
+
+fn followed_by(mut bytes: Vec<u8>, inner: &[&str], around: Around) -> Bytes {
+    bytes.append(&mut encode(inner, around)?);
+    Ok(bytes)
 }
 
 /// Writes a header with a builder of crate `packet` and appends what is inside.
