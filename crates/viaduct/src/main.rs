@@ -1,2 +1,35 @@
-//! Placeholder.
-fn main() {}
+//! The Viaduct command line: asks the daemon over its API, and shows what it says.
+//!
+//! It builds on `api` and `config` alone; nothing of the daemon is linked into it.
+#![deny(unsafe_code)]
+
+mod args;
+mod client;
+mod commands;
+mod output;
+mod pcap;
+mod pcapng;
+mod target;
+
+use args::Options;
+use clap::Parser;
+use client::Failure;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let result = match runtime {
+        Ok(runtime) => runtime.block_on(commands::run(options)),
+        Err(e) => Err(Failure::Refused(format!("no runtime: {e}"))),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever read our output has seen enough.
+        Err(Failure::Closed) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("viaduct: {failure}");
+            ExitCode::from(failure.status())
+        }
+    }
+}

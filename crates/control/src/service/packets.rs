@@ -36,10 +36,14 @@ pub(super) fn explain(view: &View, request: v1::ExplainRequest) -> Result<v1::Ex
         None => return Err(Status::invalid_argument("no packet to explain")),
     };
     let explanation = view.executor.explain(ingress, &frame);
-    let step = |step: model::Step| v1::Step {
-        table: step.table.to_owned(),
-        key: view.named(&step.key),
-        result: step.result.map(|result| view.named(&result)),
+    let step = |step: model::Step| {
+        // These tables' keys are numbers; the others' are words.
+        let key = match step.table {
+            "vif" | "network" => view.named(&format!("{} {}", step.table, step.key)),
+            _ => view.named(&step.key),
+        };
+        let result = step.result.map(|result| view.named(&result));
+        v1::Step { table: step.table.to_owned(), key, result }
     };
     let decision = explanation.decision;
     let verdict = match &decision.verdict {

@@ -1,0 +1,368 @@
+//! The command line's grammar.
+
+use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
+use std::path::PathBuf;
+
+/// Asks and tells the Viaduct daemon of this host.
+///
+/// Exit status: 0 done, 1 refused (the message says why, and what would do), 2 wrong usage, 3 no daemon.
+#[derive(Parser)]
+#[command(version, about, arg_required_else_help = true)]
+pub struct Options {
+    /// Where the daemon runs
+    #[arg(long, value_name = "DIR", global = true, default_value = api::RUN_DIR, env = "VIADUCT_RUN_DIR")]
+    pub run_dir: PathBuf,
+    /// Print JSON, for scripts: keys stay, new ones may come
+    #[arg(long, global = true)]
+    pub json: bool,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Make the host be what FILE says: all of it, or nothing
+    Apply { file: PathBuf },
+    /// Show what `apply FILE` would change
+    Diff { file: PathBuf },
+    /// Say what is wrong with FILE; needs no daemon
+    Check { file: PathBuf },
+    /// The host at a glance
+    Status,
+    /// The same, live (q quits)
+    Top,
+    /// Interfaces: guests and wires, with state and counters
+    #[command(after_help = GUEST_EXAMPLES)]
+    Vif(Noun<GuestArgs>),
+    /// Guests: virtual machines' and containers' interfaces
+    #[command(after_help = GUEST_EXAMPLES)]
+    Guest(Noun<GuestArgs>),
+    /// Wires: ways out of the host
+    #[command(
+        after_help = "Example: viaduct wire add up0 --driver af-packet --device eth1 --address 192.0.2.1/24"
+    )]
+    Wire(Noun<WireArgs>),
+    /// Networks of tenants
+    #[command(after_help = "Example: viaduct network add blue --vrf 1 --gateway 10.1.1.254/24 --vni 5001")]
+    Network(Noun<NetworkArgs>),
+    /// Nexthops; those added have a name and may be shared by routes
+    #[command(
+        after_help = "Example: viaduct nh add spine --to mpls-over-udp:192.0.2.2:100 --to mpls-over-udp:192.0.2.3:100"
+    )]
+    Nh(Noun<NexthopArgs>),
+    /// Routes of networks
+    #[command(after_help = RT_EXAMPLES)]
+    Rt(NetworkNoun<RouteArgs>),
+    /// MAC tables of networks, static and learned
+    #[command(
+        after_help = "Example: viaduct bridge add --network blue 02:00:00:00:00:03 --to vxlan:192.0.2.2:5001"
+    )]
+    Bridge(NetworkNoun<BridgeArgs>),
+    /// MPLS labels of packets that arrive
+    #[command(after_help = "Example: viaduct mpls add 200 --to network:blue")]
+    Mpls(Noun<MplsArgs>),
+    /// VXLAN network identifiers of packets that arrive
+    #[command(after_help = "Example: viaduct vxlan add 5003 --network blue")]
+    Vxlan(Noun<VxlanArgs>),
+    /// Security rules; their KEY is the id in the list
+    #[command(after_help = RULE_EXAMPLES)]
+    Rule(RuleNoun),
+    /// Connections
+    Flow(FlowArgs),
+    /// Packets, drops and cycles of workers
+    Stats {
+        /// Only this worker
+        #[arg(long)]
+        worker: Option<u32>,
+    },
+    /// Drops by reason
+    Dropstats {
+        /// Also the last N dropped packets
+        #[arg(long, value_name = "N", default_value_t = 0)]
+        log: u32,
+    },
+    /// What would happen to a packet: every table touched, and the decision
+    #[command(after_help = EXPLAIN_EXAMPLES)]
+    Explain {
+        /// The interface it would come in by
+        #[arg(long = "in", value_name = "VIF")]
+        interface: String,
+        /// Text, hexadecimal digits, or a pcap or pcapng file
+        #[arg(required = true)]
+        packet: Vec<String>,
+    },
+    /// Packets as they come, go and are dropped
+    #[command(after_help = CAPTURE_EXAMPLES)]
+    Capture {
+        /// Only at this guest or wire
+        #[arg(long, value_name = "VIF")]
+        guest: Option<String>,
+        /// Only these, as in "10.1.1.1 & tcp & port 80"; also "dropped"
+        #[arg(long, value_name = "MATCH", default_value = "")]
+        filter: String,
+        /// Write pcapng; - is standard output
+        #[arg(short, long = "write", value_name = "FILE")]
+        write: Option<PathBuf>,
+        /// Bytes kept of each packet; 0 is all
+        #[arg(short, long, value_name = "BYTES", default_value_t = 0)]
+        snap_length: u32,
+        /// End after N packets
+        #[arg(short, long, value_name = "N")]
+        count: Option<u64>,
+    },
+    /// Print a shell's completion script
+    Completion { shell: Shell },
+    /// Write manual pages into DIR
+    #[command(hide = true)]
+    Man { dir: PathBuf },
+}
+
+const GUEST_EXAMPLES: &str = "Example: viaduct guest add vm1 --network blue --kind vhost --mac 02:00:00:00:00:01 --address 10.1.1.1 --label 100";
+
+const RT_EXAMPLES: &str = "\
+Examples:
+  viaduct rt --network blue
+  viaduct rt add --network blue 10.9.0.0/16 --to mpls-over-udp:192.0.2.2:100
+  viaduct rt add --network blue 10.9.0.0/16 --to vxlan:[2001:db8::2]:5001 --to vxlan:[2001:db8::3]:5001
+  viaduct rt del --network blue 10.9.0.0/16";
+
+const RULE_EXAMPLES: &str = "\
+Examples:
+  viaduct rule add --network blue --priority 100 --from 10.1.1.0/24 --to vm1 --protocol tcp --ports 80-443 --action allow
+  viaduct rule del 7";
+
+const EXPLAIN_EXAMPLES: &str = "\
+Examples:
+  viaduct explain --in vm1 '10.1.1.1 > 10.1.1.3'
+  viaduct explain --in vm1 '10.1.1.1 > 10.1.1.3 / tcp 40000 > 80 syn'
+  viaduct explain --in vm1 'eth 02:00:00:00:00:01 > ff:ff:ff:ff:ff:ff / arp request 10.1.1.1 at 02:00:00:00:00:01 for 10.1.1.2'
+  viaduct explain --in vm1 question.pcap";
+
+const CAPTURE_EXAMPLES: &str = "\
+Examples:
+  viaduct capture --guest vm1 --filter 'udp & port 53'
+  viaduct capture -w - | wireshark -k -i -";
+
+/// What can be done with a kind of thing.
+#[derive(Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct Noun<A: Args> {
+    #[command(subcommand)]
+    pub action: Option<Action<A>>,
+}
+
+#[derive(Subcommand)]
+pub enum Action<A: Args> {
+    /// List all (the default)
+    List,
+    /// Show one, with all that is known
+    Show { key: String },
+    /// Add one
+    Add(A),
+    /// Remove one that was added here
+    Del { key: String },
+}
+
+/// The same for what is part of a network.
+#[derive(Args)]
+pub struct NetworkNoun<A: Args> {
+    /// The network
+    #[arg(long, global = true)]
+    pub network: Option<String>,
+    #[command(subcommand)]
+    pub action: Option<Action<A>>,
+}
+
+#[derive(Args)]
+pub struct RuleNoun {
+    /// The network
+    #[arg(long, global = true)]
+    pub network: Option<String>,
+    #[command(subcommand)]
+    pub action: Option<Action<RuleArgs>>,
+}
+
+#[derive(Args)]
+pub struct GuestArgs {
+    pub name: String,
+    #[arg(long)]
+    pub network: String,
+    /// vhost or tap
+    #[arg(long, default_value = "vhost")]
+    pub kind: String,
+    /// vhost: the socket, relative to the run-dir [default: NAME.sock]
+    #[arg(long)]
+    pub socket: Option<String>,
+    /// tap: the device to create
+    #[arg(long)]
+    pub device: Option<String>,
+    /// vhost: server (the VMM connects) or client
+    #[arg(long)]
+    pub role: Option<String>,
+    /// Queue pairs
+    #[arg(long)]
+    pub queues: Option<u32>,
+    #[arg(long)]
+    pub mac: Option<String>,
+    /// One of its addresses; may be repeated
+    #[arg(long = "address", value_name = "ADDRESS")]
+    pub addresses: Vec<String>,
+    /// MPLS label of packets for it
+    #[arg(long)]
+    pub label: Option<u32>,
+    /// Policer of what it sends, Mbit/s
+    #[arg(long, value_name = "MBPS")]
+    pub rate: Option<u32>,
+    /// The policer's burst, kilobytes
+    #[arg(long, value_name = "KB", requires = "rate")]
+    pub burst: Option<u32>,
+    /// The guest that gets a copy of its packets
+    #[arg(long, value_name = "GUEST")]
+    pub mirror: Option<String>,
+    /// Neither run rules nor track flows
+    #[arg(long)]
+    pub no_policy: bool,
+    /// A source prefix it may use besides; may be repeated
+    #[arg(long, value_name = "PREFIX")]
+    pub allowed: Vec<String>,
+    /// vhost: owner of the socket, user or user:group
+    #[arg(long)]
+    pub owner: Option<String>,
+    /// vhost: mode of the socket, octal
+    #[arg(long, value_name = "MODE")]
+    pub socket_mode: Option<String>,
+    #[arg(long)]
+    pub mtu: Option<u32>,
+}
+
+#[derive(Args)]
+pub struct WireArgs {
+    pub name: String,
+    /// af-packet, af-xdp, tap or vhost
+    #[arg(long)]
+    pub driver: String,
+    /// Network device, or socket (vhost)
+    #[arg(long)]
+    pub device: String,
+    /// An underlay address with prefix length; may be repeated
+    #[arg(long = "address", value_name = "ADDRESS/LEN")]
+    pub addresses: Vec<String>,
+    /// Next hop for remotes off the subnets; one per family
+    #[arg(long)]
+    pub gateway: Vec<String>,
+    #[arg(long)]
+    pub mtu: Option<u32>,
+}
+
+#[derive(Args)]
+pub struct NetworkArgs {
+    pub name: String,
+    #[arg(long)]
+    pub vrf: u32,
+    /// A gateway address with prefix length; may be repeated
+    #[arg(long = "gateway", value_name = "ADDRESS/LEN")]
+    pub gateways: Vec<String>,
+    #[arg(long)]
+    pub vni: Option<u32>,
+    /// Don't learn MACs
+    #[arg(long)]
+    pub no_learning: bool,
+    /// The wire it is attached to
+    #[arg(long)]
+    pub wire: Option<String>,
+    /// The VLAN on that wire
+    #[arg(long, requires = "wire")]
+    pub vlan: Option<u32>,
+    #[arg(long)]
+    pub mtu: Option<u32>,
+}
+
+#[derive(Args)]
+pub struct NexthopArgs {
+    pub name: String,
+    #[arg(long, required = true, value_name = "TARGET", help = TO)]
+    pub to: Vec<String>,
+}
+
+#[derive(Args)]
+pub struct RouteArgs {
+    pub prefix: String,
+    #[arg(long, required = true, value_name = "TARGET", help = TO)]
+    pub to: Vec<String>,
+}
+
+#[derive(Args)]
+pub struct BridgeArgs {
+    pub mac: String,
+    #[arg(long, value_name = "TARGET", help = TO)]
+    pub to: String,
+}
+
+#[derive(Args)]
+pub struct MplsArgs {
+    pub label: u32,
+    #[arg(long, value_name = "TARGET", help = TO)]
+    pub to: String,
+}
+
+const TO: &str = "drop, guest:NAME, network:NAME, nexthop:NAME, via:ADDRESS, mpls-over-udp:REMOTE:LABEL, \
+    mpls-over-gre:REMOTE:LABEL or vxlan:REMOTE:VNI[@MAC]; where it may be repeated, flows are spread";
+
+#[derive(Args)]
+pub struct VxlanArgs {
+    pub vni: u32,
+    #[arg(long)]
+    pub network: String,
+}
+
+#[derive(Args)]
+pub struct RuleArgs {
+    /// Lower is tried first
+    #[arg(long)]
+    pub priority: u32,
+    /// Source: a prefix or a guest [default: any]
+    #[arg(long)]
+    pub from: Option<String>,
+    /// Destination: a prefix or a guest [default: any]
+    #[arg(long)]
+    pub to: Option<String>,
+    /// tcp, udp, sctp, icmp, icmp6 or a number [default: any]
+    #[arg(long)]
+    pub protocol: Option<String>,
+    /// Destination ports, as in 80 or 80-443 [default: any]
+    #[arg(long)]
+    pub ports: Option<String>,
+    /// allow, drop, reject, mirror:GUEST or police:MBPS
+    #[arg(long)]
+    pub action: String,
+}
+
+#[derive(Args)]
+pub struct FlowArgs {
+    /// Only these, as in "10.1.1.1 & tcp & port 80"
+    #[arg(long = "match", value_name = "MATCH", default_value = "", global = true)]
+    pub matching: String,
+    #[command(subcommand)]
+    pub action: Option<FlowAction>,
+}
+
+#[derive(Subcommand)]
+pub enum FlowAction {
+    /// List them (the default)
+    List,
+    /// Forget them
+    Flush,
+    /// New flows and packets per second, measured for a second
+    Rate,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_grammar_is_sound() {
+        super::Options::command().debug_assert();
+    }
+}

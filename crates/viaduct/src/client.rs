@@ -1,0 +1,81 @@
+//! Connecting to the daemon, and what can go wrong.
+
+use api::v1::viaduct_client::ViaductClient;
+use hyper_util::rt::TokioIo;
+use std::path::Path;
+use tokio::net::UnixStream;
+use tonic::transport::{Channel, Endpoint};
+
+/// The daemon's API.
+pub type Client = ViaductClient<Channel>;
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The daemon, or a check made here, says no.
+    #[error("{0}")]
+    Refused(String),
+    /// The command line makes no sense.
+    #[error("{0}")]
+    Usage(String),
+    /// There is no daemon.
+    #[error("{0}")]
+    NoDaemon(String),
+    /// Our output is read no more.
+    #[error("output closed")]
+    Closed,
+}
+
+impl Failure {
+    /// The exit status.
+    pub const fn status(&self) -> u8 {
+        match self {
+            Self::Closed => 0,
+            Self::Refused(_) => 1,
+            Self::Usage(_) => 2,
+            Self::NoDaemon(_) => 3,
+        }
+    }
+}
+
+impl From<tonic::Status> for Failure {
+    fn from(status: tonic::Status) -> Self {
+        match status.code() {
+            tonic::Code::Unavailable => Self::NoDaemon(format!("the daemon went away: {}", status.message())),
+            _ => Self::Refused(status.message().to_owned()),
+        }
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(e: std::io::Error) -> Self {
+        match e.kind() {
+            std::io::ErrorKind::BrokenPipe => Self::Closed,
+            _ => Self::Refused(e.to_string()),
+        }
+    }
+}
+
+/// Largest answer: tables may hold a million entries.
+const MAX_REPLY: usize = 1 << 30;
+
+/// Connects to the daemon that runs in `run_dir`.
+pub async fn connect(run_dir: &Path) -> Result<Client, Failure> {
+    let socket = api::socket(run_dir);
+    let stream = UnixStream::connect(&socket).await.map_err(|e| {
+        let hint = match e.kind() {
+            std::io::ErrorKind::PermissionDenied => "you may not use it; try with sudo",
+            _ => "is viaductd running, with this --run-dir?",
+        };
+        Failure::NoDaemon(format!("no daemon at {}: {e}; {hint}", socket.display()))
+    })?;
+    // The address is only a name here: the connection is there already.
+    let mut stream = Some(TokioIo::new(stream));
+    let connector = tower::service_fn(move |_| {
+        let stream = stream.take().ok_or_else(|| std::io::Error::other("the connection is gone"));
+        async move { stream }
+    });
+    let channel = Endpoint::from_static("http://viaduct").connect_with_connector(connector).await;
+    let channel = channel.map_err(|e| Failure::NoDaemon(format!("{}: {e}", socket.display())))?;
+    Ok(ViaductClient::new(channel).max_decoding_message_size(MAX_REPLY).max_encoding_message_size(MAX_REPLY))
+}

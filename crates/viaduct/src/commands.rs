@@ -1,0 +1,70 @@
+//! What each command does.
+
+mod apply;
+mod capture;
+mod explain;
+mod flow;
+mod nouns;
+mod statistics;
+mod top;
+
+use crate::args::{Command, Options};
+use crate::client::{Client, Failure, connect};
+use clap::CommandFactory;
+use serde::Serialize;
+use serde_json::Value;
+
+/// What every command needs.
+pub struct Context {
+    client: Client,
+    json: bool,
+}
+
+/// Runs the command.
+pub async fn run(options: Options) -> Result<(), Failure> {
+    // These need no daemon.
+    match &options.command {
+        Command::Check { file } => return apply::check(file, options.json),
+        Command::Completion { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(*shell, &mut Options::command(), "viaduct", &mut script);
+            return crate::output::print(&String::from_utf8_lossy(&script));
+        }
+        Command::Man { dir } => {
+            std::fs::create_dir_all(dir)?;
+            return Ok(clap_mangen::generate_to(Options::command(), dir)?);
+        }
+        _ => {}
+    }
+    let mut on = Context { client: connect(&options.run_dir).await?, json: options.json };
+    match options.command {
+        Command::Apply { file } => apply::apply(&mut on, &file, false).await,
+        Command::Diff { file } => apply::apply(&mut on, &file, true).await,
+        Command::Status => statistics::status(&mut on).await,
+        Command::Top => top::top(&mut on).await,
+        Command::Vif(noun) => nouns::vif(&mut on, noun.action).await,
+        Command::Guest(noun) => nouns::guest(&mut on, noun.action).await,
+        Command::Wire(noun) => nouns::wire(&mut on, noun.action).await,
+        Command::Network(noun) => nouns::network(&mut on, noun.action).await,
+        Command::Nh(noun) => nouns::nh(&mut on, noun.action).await,
+        Command::Rt(noun) => nouns::rt(&mut on, noun.network, noun.action).await,
+        Command::Bridge(noun) => nouns::bridge(&mut on, noun.network, noun.action).await,
+        Command::Mpls(noun) => nouns::mpls(&mut on, noun.action).await,
+        Command::Vxlan(noun) => nouns::vxlan(&mut on, noun.action).await,
+        Command::Rule(noun) => nouns::rule(&mut on, noun.network, noun.action).await,
+        Command::Flow(args) => flow::flow(&mut on, args).await,
+        Command::Stats { worker } => statistics::stats(&mut on, worker).await,
+        Command::Dropstats { log } => statistics::dropstats(&mut on, log).await,
+        Command::Explain { interface, packet } => explain::explain(&mut on, interface, packet).await,
+        Command::Capture { guest, filter, write, snap_length, count } => {
+            let request = api::v1::CaptureRequest { interface: guest, filter, snap_length };
+            capture::capture(&mut on, request, write, count).await
+        }
+        Command::Check { .. } | Command::Completion { .. } | Command::Man { .. } => Ok(()),
+    }
+}
+
+/// A message as JSON; messages always can be.
+fn value<T: Serialize>(message: &T) -> Value {
+    serde_json::to_value(message).unwrap_or_default()
+}

@@ -1,0 +1,61 @@
+//! apply, diff, check.
+
+use super::{Context, value};
+use crate::client::Failure;
+use crate::output::{green, print, print_json, red};
+use api::v1;
+use std::path::Path;
+
+fn read(file: &Path) -> Result<String, Failure> {
+    std::fs::read_to_string(file).map_err(|e| Failure::Refused(format!("{}: {e}", file.display())))
+}
+
+/// Checks a file without a daemon.
+pub fn check(file: &Path, json: bool) -> Result<(), Failure> {
+    match config::parse(&read(file)?) {
+        Ok(_) if json => print("[]\n"),
+        Ok(_) => print(&format!("{} is good\n", file.display())),
+        Err(problems) => {
+            Err(Failure::Refused(format!("nothing works by this file\n{}", problems.in_file(file))))
+        }
+    }
+}
+
+/// Applies a file, or with `dry_run` shows what would change.
+pub async fn apply(on: &mut Context, file: &Path, dry_run: bool) -> Result<(), Failure> {
+    let toml = read(file)?;
+    let request = v1::ApplyRequest { toml, dry_run };
+    let changes = on.client.apply(request).await.map_err(|status| {
+        let text = status.message().to_owned();
+        match Failure::from(status) {
+            Failure::Refused(_) => {
+                Failure::Refused(format!("{}: nothing was changed\n{text}", file.display()))
+            }
+            other => other,
+        }
+    })?;
+    show(&changes.into_inner(), on.json, if dry_run { "would change" } else { "changed" })
+}
+
+/// Prints what changed.
+pub fn show(changes: &v1::Changes, json: bool, done: &str) -> Result<(), Failure> {
+    if json {
+        return print_json(&value(&changes.changes));
+    }
+    let mut out = String::new();
+    for change in &changes.changes {
+        let line = match change.what.as_str() {
+            "add" => green(format!("+ {}", change.object)),
+            "remove" => red(format!("- {}", change.object)),
+            _ => format!("~ {}", change.object),
+        };
+        out += &line;
+        out.push('\n');
+        change.details.iter().for_each(|detail| out += &format!("    {detail}\n"));
+    }
+    let count = match changes.changes.len() {
+        1 => "1 object".to_owned(),
+        n => format!("{n} objects"),
+    };
+    print(&format!("{out}{count} {done}\n"))
+}

@@ -1,0 +1,109 @@
+//! capture.
+
+use super::{Context, value};
+use crate::client::Failure;
+use crate::output::print;
+use crate::pcapng::{Packet, Writer};
+use api::v1::{CaptureRequest, CapturedPacket};
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_stream::StreamExt;
+
+/// How long written packets may stay in our buffer.
+const FLUSH: Duration = Duration::from_millis(100);
+
+pub async fn capture(
+    on: &mut Context,
+    request: CaptureRequest,
+    write: Option<PathBuf>,
+    count: Option<u64>,
+) -> Result<(), Failure> {
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let mut packets = on.client.capture(request).await?.into_inner();
+    // The daemon captures from here on: who waits for the file to appear misses nothing.
+    let mut sink = match &write {
+        Some(path) => Sink::File(Writer::new(open(path)?)?),
+        None if on.json => Sink::Json,
+        None => Sink::Text,
+    };
+    sink.flush()?;
+    let mut ticks = tokio::time::interval(FLUSH);
+    let mut taken = 0;
+    while count.is_none_or(|count| taken < count) {
+        tokio::select! {
+            packet = packets.next() => match packet {
+                Some(packet) => {
+                    sink.take(&packet?)?;
+                    taken += 1;
+                }
+                None => break,
+            },
+            _ = ticks.tick() => sink.flush()?,
+            _ = interrupt.recv() => break,
+            _ = terminate.recv() => break,
+        }
+    }
+    sink.flush()
+}
+
+fn open(path: &Path) -> Result<BufWriter<Box<dyn Write>>, Failure> {
+    if path == Path::new("-") {
+        return Ok(BufWriter::new(Box::new(std::io::stdout())));
+    }
+    let file = File::create(path).map_err(|e| Failure::Refused(format!("{}: {e}", path.display())))?;
+    Ok(BufWriter::new(Box::new(file)))
+}
+
+/// Where captured packets go.
+enum Sink {
+    File(Writer<BufWriter<Box<dyn Write>>>),
+    /// A JSON object to a line.
+    Json,
+    Text,
+}
+
+impl Sink {
+    fn take(&mut self, packet: &CapturedPacket) -> Result<(), Failure> {
+        match self {
+            Self::File(writer) => Ok(writer.write(&Packet {
+                interface: &packet.interface,
+                time_ns: packet.time_ns,
+                outbound: packet.outbound,
+                comment: packet.dropped.as_deref(),
+                length: packet.length,
+                data: &packet.data,
+            })?),
+            Self::Json => print(&format!("{}\n", value(packet))),
+            Self::Text => {
+                let direction = if packet.outbound { ">" } else { "<" };
+                let dropped = packet.dropped.as_ref().map(|r| format!(" dropped {r}:")).unwrap_or_default();
+                let time = time_of_day(packet.time_ns);
+                print(&format!("{time} {direction} {}{dropped} {}\n", packet.interface, packet.text))
+            }
+        }
+    }
+
+    fn flush(&mut self) -> Result<(), Failure> {
+        match self {
+            Self::File(writer) => Ok(writer.flush()?),
+            Self::Json | Self::Text => Ok(()),
+        }
+    }
+}
+
+/// A time as UTC hours, minutes, seconds and microseconds.
+pub fn time_of_day(time_ns: u64) -> String {
+    let (seconds, micros) = (time_ns / 1_000_000_000, time_ns / 1000 % 1_000_000);
+    format!("{:02}:{:02}:{:02}.{micros:06}", seconds / 3600 % 24, seconds / 60 % 60, seconds % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn times_are_utc() {
+        assert_eq!(super::time_of_day(1_700_000_000_123_456_789), "22:13:20.123456");
+    }
+}

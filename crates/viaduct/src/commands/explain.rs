@@ -1,0 +1,54 @@
+//! explain.
+
+use super::{Context, value};
+use crate::client::Failure;
+use crate::output::{bold, print, print_json};
+use crate::pcap;
+use api::v1::explain_request::Packet;
+use api::v1::{self, Explanation};
+use std::fmt::Write;
+
+pub async fn explain(on: &mut Context, interface: String, words: Vec<String>) -> Result<(), Failure> {
+    let mut explanations = Vec::new();
+    for packet in packets(&words)? {
+        let request = v1::ExplainRequest { interface: interface.clone(), packet: Some(packet) };
+        explanations.push(on.client.explain(request).await?.into_inner());
+    }
+    match (&explanations[..], on.json) {
+        ([one], true) => print_json(&value(one)),
+        (several, true) => print_json(&value(&several)),
+        (all, false) => print(&all.iter().map(text).collect::<Vec<_>>().join("\n")),
+    }
+}
+
+/// A file's packets, a frame in hexadecimal digits, or what the daemon shall make of a text.
+fn packets(words: &[String]) -> Result<Vec<Packet>, Failure> {
+    let text = words.join(" ");
+    if let Ok(file) = std::fs::read(&text) {
+        let frames = pcap::frames(&file).filter(|frames| !frames.is_empty());
+        let frames = frames.ok_or_else(|| {
+            Failure::Refused(format!("{text}: no packets in it; it must be pcap or pcapng"))
+        })?;
+        return Ok(frames.into_iter().map(Packet::Frame).collect());
+    }
+    match api::hex::decode(&text) {
+        Some(frame) if !frame.is_empty() => Ok(vec![Packet::Frame(frame)]),
+        _ => Ok(vec![Packet::Text(text)]),
+    }
+}
+
+fn text(explanation: &Explanation) -> String {
+    let mut out = bold(explanation.packet.clone()) + "\n";
+    let width = |of: fn(&v1::Step) -> &str| {
+        explanation.steps.iter().map(|step| of(step).chars().count()).max().unwrap_or(0)
+    };
+    let (table, key) = (width(|step| &step.table), width(|step| &step.key).min(60));
+    for step in &explanation.steps {
+        let result = step.result.as_deref().unwrap_or("miss");
+        let _ = writeln!(out, "  {:<table$}  {:<key$}  {result}", step.table, step.key);
+    }
+    for line in &explanation.decision {
+        let _ = writeln!(out, "=> {line}");
+    }
+    out
+}

@@ -1,0 +1,86 @@
+//! flow: list, flush, rate.
+
+use super::{Context, value};
+use crate::args::{FlowAction, FlowArgs};
+use crate::client::Failure;
+use crate::output::{Column, print, print_json, print_rows, scaled};
+use api::v1;
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+use tokio_stream::StreamExt;
+
+pub async fn flow(on: &mut Context, args: FlowArgs) -> Result<(), Failure> {
+    match args.action {
+        None | Some(FlowAction::List) => list(on, args.matching).await,
+        Some(FlowAction::Flush) => flush(on, args.matching).await,
+        Some(FlowAction::Rate) => rate(on).await,
+    }
+}
+
+async fn list(on: &mut Context, matching: String) -> Result<(), Failure> {
+    let mut flows = on.client.flows(v1::FlowsRequest { r#match: matching }).await?.into_inner();
+    let mut rows: Vec<Value> = Vec::new();
+    while let Some(flow) = flows.next().await {
+        let flow = flow?;
+        let mut row = value(&flow);
+        if !on.json {
+            row["from"] = end(&flow.network, &flow.source, flow.source_port).into();
+            row["to"] = end(&flow.destination_network, &flow.destination, flow.destination_port).into();
+        }
+        rows.push(row);
+    }
+    let columns: &[Column] = &[
+        ("PROTOCOL", "protocol"),
+        ("FROM", "from"),
+        ("TO", "to"),
+        ("STATE", "state"),
+        ("RULE", "rule"),
+        ("PACKETS", "packets"),
+        ("BYTES", "bytes"),
+        ("REPLIES", "reply_packets"),
+        ("AGE", "age"),
+        ("IDLE", "idle"),
+    ];
+    print_rows(rows, columns, on.json)
+}
+
+fn end(network: &str, address: &str, port: u32) -> String {
+    if address.contains(':') {
+        format!("{network} [{address}]:{port}")
+    } else {
+        format!("{network} {address}:{port}")
+    }
+}
+
+async fn flush(on: &mut Context, matching: String) -> Result<(), Failure> {
+    let done = on.client.flush_flows(v1::FlushFlowsRequest { r#match: matching }).await?.into_inner();
+    if on.json { print_json(&value(&done)) } else { print(&format!("{} flows forgotten\n", done.flushed)) }
+}
+
+async fn rate(on: &mut Context) -> Result<(), Failure> {
+    let (start, before) = (Instant::now(), on.client.status(v1::StatusRequest {}).await?.into_inner());
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let after = on.client.status(v1::StatusRequest {}).await?.into_inner();
+    let seconds = start.elapsed().as_secs_f64();
+    let per_second =
+        |of: &dyn Fn(&v1::StatusReply) -> u64| of(&after).saturating_sub(of(&before)) as f64 / seconds;
+    let packets = |status: &v1::StatusReply| status.workers.iter().map(|w| w.packets).sum();
+    let misses = |status: &v1::StatusReply| status.workers.iter().map(|w| w.misses).sum();
+    let (new, packets, misses) =
+        (per_second(&|s| s.flows_created), per_second(&packets), per_second(&misses));
+    if on.json {
+        return print_json(&json!({
+            "flows": after.flows,
+            "new_flows_per_second": new,
+            "packets_per_second": packets,
+            "misses_per_second": misses,
+        }));
+    }
+    print(&format!(
+        "{} flows, {} new/s, {} packets/s, {} cache misses/s\n",
+        after.flows,
+        scaled(new),
+        scaled(packets),
+        scaled(misses)
+    ))
+}

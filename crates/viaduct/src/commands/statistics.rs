@@ -1,0 +1,150 @@
+//! status, stats, dropstats.
+
+use super::{Context, value};
+use crate::client::Failure;
+use crate::output::{Column, bold, print, print_json, red, table};
+use api::v1;
+use serde_json::Value;
+use std::fmt::Write;
+
+pub async fn status(on: &mut Context) -> Result<(), Failure> {
+    let status = on.client.status(v1::StatusRequest {}).await?.into_inner();
+    if on.json { print_json(&value(&status)) } else { print(&status_text(&status)) }
+}
+
+/// The host on one screen.
+pub fn status_text(status: &v1::StatusReply) -> String {
+    let mut out = bold(headline(status)) + "\n\n";
+    out += &interfaces(&status.vifs);
+    for vif in status.vifs.iter().filter(|vif| vif.fault.is_some()) {
+        out += &red(format!("{}: disabled: {}\n", vif.name, vif.fault()));
+    }
+    if !status.reasons.is_empty() {
+        out += "\n";
+        out += &reasons(&status.reasons);
+    }
+    out
+}
+
+/// The first line of status and top.
+pub fn headline(status: &v1::StatusReply) -> String {
+    format!(
+        "{}: viaductd {} (pid {}), up {}, {} worker{}, {} networks, {} routes, {} rules, {} flows",
+        status.name,
+        status.version,
+        status.pid,
+        duration(status.uptime),
+        status.workers.len(),
+        if status.workers.len() == 1 { "" } else { "s" },
+        status.networks,
+        status.routes,
+        status.rules,
+        status.flows
+    )
+}
+
+fn duration(seconds: u64) -> String {
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{minutes} min"),
+        3600..86_400 => format!("{hours} h {minutes} min"),
+        _ => format!("{days} d {hours} h"),
+    }
+}
+
+fn interfaces(vifs: &[v1::VifEntry]) -> String {
+    let row = |vif: &v1::VifEntry| {
+        let mut row = value(vif);
+        row["state"] = if vif.fault.is_some() {
+            "fault"
+        } else if vif.up {
+            "up"
+        } else {
+            "down"
+        }
+        .into();
+        row
+    };
+    let columns: &[Column] = &[
+        ("NAME", "name"),
+        ("KIND", "kind"),
+        ("STATE", "state"),
+        ("NETWORK", "network"),
+        ("ADDRESSES", "addresses"),
+        ("RX", "rx_packets"),
+        ("TX", "tx_packets"),
+        ("RX-DROP", "rx_drops"),
+        ("TX-DROP", "tx_drops"),
+        ("FEATURES", "features"),
+    ];
+    table(&vifs.iter().map(row).collect::<Vec<_>>(), columns)
+}
+
+fn reasons(reasons: &[v1::DropCount]) -> String {
+    let rows: Vec<Value> = reasons.iter().map(value).collect();
+    table(&rows, &[("DROPPED", "packets"), ("REASON", "reason"), ("MEANING", "help")])
+}
+
+pub async fn stats(on: &mut Context, worker: Option<u32>) -> Result<(), Failure> {
+    let stats = on.client.stats(v1::StatsRequest { worker }).await?.into_inner();
+    if on.json {
+        return print_json(&value(&stats));
+    }
+    let mut out = String::new();
+    for worker in &stats.workers {
+        out += &worker_text(worker);
+    }
+    print(&out)
+}
+
+fn worker_text(worker: &v1::WorkerStats) -> String {
+    let cpu = worker.cpu.map(|cpu| format!(" on CPU {cpu}")).unwrap_or_default();
+    let mut out = bold(format!("worker {}{cpu}", worker.worker)) + "\n";
+    let mut line = |name: &str, text: String| {
+        let _ = writeln!(out, "  {name:<12} {text}");
+    };
+    line("received", format!("{} packets, {} bytes", worker.packets, worker.bytes));
+    line("sent", format!("{} packets, {} bytes", worker.sent_packets, worker.sent_bytes));
+    let lookups = (worker.hits + worker.misses).max(1);
+    let share = worker.hits as f64 * 100.0 / lookups as f64;
+    line("flow cache", format!("{} hits, {} misses ({share:.1} % hits)", worker.hits, worker.misses));
+    line("replies", worker.replies.to_string());
+    line("sleeps", worker.sleeps.to_string());
+    if let Some(c) = &worker.cycles_per_packet {
+        let text = format!(
+            "{:.0} (receive {:.0}, lookup {:.0}, slow path {:.0}, deliver {:.0})",
+            c.busy, c.receive, c.lookup, c.slow_path, c.deliver
+        );
+        line("cycles/packet", text);
+    }
+    let sizes = ["1", "2-3", "4-7", "8-15", "16-31", "32-63", "64"];
+    let bursts = sizes.iter().zip(&worker.bursts).map(|(size, count)| format!("{size}: {count}"));
+    line("bursts", bursts.collect::<Vec<_>>().join(", "));
+    line("dropped", worker.drops.to_string());
+    for reason in &worker.reasons {
+        line("", format!("{} {}", reason.packets, reason.reason));
+    }
+    out
+}
+
+pub async fn dropstats(on: &mut Context, log: u32) -> Result<(), Failure> {
+    let stats = on.client.drop_stats(v1::DropStatsRequest { log }).await?.into_inner();
+    if on.json {
+        return print_json(&value(&stats));
+    }
+    let mut out =
+        if stats.reasons.is_empty() { "nothing was dropped\n".to_owned() } else { reasons(&stats.reasons) };
+    if !stats.log.is_empty() {
+        out.push('\n');
+    }
+    for packet in &stats.log {
+        let time = super::capture::time_of_day(packet.time_ns);
+        let _ = writeln!(
+            out,
+            "{time} {} {} {} bytes: {}",
+            packet.interface, packet.reason, packet.length, packet.text
+        );
+    }
+    print(&out)
+}
