@@ -56,7 +56,7 @@ reasons! {
     NoNetwork = "no_network", "The interface is in no network, or the network is gone.";
     NoRoute = "no_route", "No route to the destination.";
     DiscardRoute = "discard_route", "The route says drop.";
-    NotRoutable = "not_routable", "Link-local or multicast destination, sent to be routed.";
+    NotRoutable = "not_routable", "Sent to be routed, though an address is link-local, multicast or unspecified.";
     RouteLoop = "route_loop", "Networks route to each other in a circle.";
     NexthopInvalid = "nexthop_invalid", "The nexthop or its interface is gone.";
     NoUnderlay = "no_underlay", "No wire, tunnel source or gateway reaches the tunnel's remote.";

@@ -40,7 +40,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         let (Some(ip), Some(dst)) = (frame.headers.ip(), dst) else {
             return self.default_alone(&[frame.network.vrf, vrf]);
         };
-        let src_vrf = self.source_network(frame, ip.src);
+        let src = self.source(frame, ip.src);
         let fragment = FragmentKey {
             ingress: self.ingress,
             vrf: frame.network.vrf,
@@ -57,9 +57,9 @@ impl<'a, T: Lookup> Walk<'a, T> {
             _ => Some(frame.headers.ports()),
         };
         let Some(ports) = ports else {
-            return self.default_alone(&[src_vrf, vrf]);
+            return self.default_alone(&[src.0, vrf]);
         };
-        let key = FlowKey::new((src_vrf, ip.src), (vrf, dst), ip.protocol, ports);
+        let key = FlowKey::new(src, (vrf, dst), ip.protocol, ports);
         if self.is_related(frame, ip, &key) {
             return Ok(());
         }
@@ -67,7 +67,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         let (original, reply) = known.map_or((key, false), |(c, reply)| (c.original, reply));
         let rule =
             self.rules(&original, &frame.origin).map_err(|refusal| refusal.stop(ip, &frame.headers))?;
-        if matches!(ip.fragment, Fragment::First { .. }) {
+        if matches!(ip.fragment, Fragment::First { .. }) && has_ports(ip.protocol) {
             self.effects.fragment = Some((fragment, ports));
         }
         self.effects.flow = match known {
@@ -125,12 +125,12 @@ impl<'a, T: Lookup> Walk<'a, T> {
         if networks.iter().all(allows) { Ok(()) } else { Err(DropReason::DefaultDrop.into()) }
     }
 
-    /// The network a packet's source is in: the one it came from; but a packet out of a tunnel may come from another
-    /// network, that to which the route back to its source leads.
-    fn source_network(&self, frame: &Frame<'_>, src: IpAddr) -> Vrf {
+    /// A packet's inside source: its address in the network it came from. But a packet out of a tunnel may come from
+    /// another network, that to which the route back to its source leads, and from there have a floating address.
+    fn source(&self, frame: &Frame<'_>, src: IpAddr) -> (Vrf, IpAddr) {
         let mut vrf = frame.network.vrf;
         if !matches!(frame.origin, Origin::Tunnel { .. }) {
-            return vrf;
+            return (vrf, src);
         }
         for _ in 0..MAX_TRANSLATIONS {
             let route = self.tables.route(vrf, src);
@@ -139,7 +139,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
                 _ => break,
             }
         }
-        vrf
+        self.tables.inside_of(vrf, src).unwrap_or((vrf, src))
     }
 
     /// Whether it is an ICMP error about a packet of a known connection: that passes with it (RFC 5508, 4).

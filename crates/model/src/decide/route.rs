@@ -26,6 +26,9 @@ impl<'a, T: Lookup> Walk<'a, T> {
         match self.find(frame, ip.src, ip.dst)? {
             Found::Local => self.serve(frame, ip),
             Found::Nexthop { network, dst, nat, nexthop } => {
+                if !is_routable(ip.src) {
+                    return Err(DropReason::NotRoutable.into());
+                }
                 if nat != Nat::default() && is_roce(&frame.headers.l4) {
                     return Err(DropReason::NatUnsupported.into());
                 }
@@ -168,9 +171,10 @@ fn is_roce(l4: &L4) -> bool {
     matches!(l4, L4::Udp { dst: proto::PORT_ROCE, .. })
 }
 
-/// Whether routers forward to it: unicast and not of the link (RFC 1812, 4.2.2.11; RFC 3927, 2.7; RFC 4291, 2.5.6).
-fn is_routable(dst: IpAddr) -> bool {
-    match dst {
+/// Whether routers forward to it and from it: one host's, and not of the link (RFC 1812, 4.2.2.11; RFC 3927, 2.7;
+/// RFC 4291, 2.5.2 and 2.5.6).
+fn is_routable(addr: IpAddr) -> bool {
+    match addr {
         IpAddr::V4(v4) => {
             !(v4.is_multicast()
                 || v4.is_broadcast()

@@ -24,8 +24,11 @@ impl Path<'_> {
 }
 
 impl<'a, T: Lookup> Walk<'a, T> {
-    /// The way to a remote: the wire on whose subnet it is (the longest), else the first with a gateway of its family.
+    /// The way to a remote, which is not this host: the wire on whose subnet it is (the longest), else the first with a gateway of its family.
     pub(super) fn path(&self, remote: IpAddr) -> Result<Path<'a>, DropReason> {
+        if self.is_ours(remote) {
+            return Err(DropReason::NoUnderlay);
+        }
         let (wire, attributes, hop) =
             self.on_link(remote).or_else(|| self.by_gateway(remote)).ok_or(DropReason::NoUnderlay)?;
         let family = |addr: &IpAddr| addr.is_ipv4() == remote.is_ipv4();
