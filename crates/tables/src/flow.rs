@@ -27,6 +27,8 @@ use zeroed::Zeroed;
 const WAYS: usize = 8;
 /// Entries that are looked at for one to evict, besides those of the two buckets.
 const CANDIDATES: u32 = 64;
+/// Entries after which the best found so far will do.
+const ENOUGH: usize = 24;
 /// They lie this far apart (modulo the shard, so that each comes up in turn): neighbours were often made together and
 /// are alike.
 const STRIDE: u32 = 0x9e37_79b1;
@@ -323,7 +325,14 @@ impl Flows {
             };
             Some((rank, read.last, index))
         };
-        let (.., victim) = candidates.filter_map(value).min().ok_or(DropReason::FlowTableFull)?;
+        let mut best = None;
+        for (looked_at, candidate) in candidates.enumerate() {
+            if looked_at >= ENOUGH && best.is_some() {
+                break;
+            }
+            best = best.into_iter().chain(value(candidate)).min();
+        }
+        let (.., victim) = best.ok_or(DropReason::FlowTableFull)?;
         self.remove(shard, victim);
         Ok(())
     }

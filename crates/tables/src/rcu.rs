@@ -35,17 +35,32 @@ struct Slot {
     seen: AtomicU64,
 }
 
+/// A replaced version. Readers may still use it, so it is no box (which nobody else may look into) until it is dropped.
+struct Retired<T> {
+    replaced_by: u64,
+    version: *mut Version<T>,
+}
+
+impl<T> Drop for Retired<T> {
+    fn drop(&mut self) {
+        // SAFETY: the pointer came from `Box::into_raw`, and only this has it since it was replaced, but for readers.
+        // It is dropped by `Writer::reclaim`, when those have announced a later version, or with `Inner`, when
+        // there are none.
+        drop(unsafe { Box::from_raw(self.version) });
+    }
+}
+
 struct Inner<T> {
     current: AtomicPtr<Version<T>>,
-    /// Replaced versions, oldest first, with the epoch that replaced each. Also the writers' lock.
-    retired: Mutex<VecDeque<(u64, Box<Version<T>>)>>,
+    /// Replaced versions, oldest first. Also the writers' lock.
+    retired: Mutex<VecDeque<Retired<T>>>,
     readers: Mutex<Vec<Arc<Slot>>>,
 }
 
 /// The writers' side. Clones share the value.
 pub struct Rcu<T>(Arc<Inner<T>>);
 
-// SAFETY: `Inner` owns `T`s through a raw pointer and boxes; moving it to another thread moves them.
+// SAFETY: `Inner` owns `T`s through raw pointers; moving it to another thread moves them.
 unsafe impl<T: Send + Sync> Send for Inner<T> {}
 // SAFETY: shared use hands out `&T` on many threads and drops `T`s on whichever thread writes.
 unsafe impl<T: Send + Sync> Sync for Inner<T> {}
@@ -135,7 +150,7 @@ impl<T> Drop for Inner<T> {
 /// Exclusive right to replace the value.
 pub struct Writer<'a, T> {
     inner: &'a Inner<T>,
-    retired: MutexGuard<'a, VecDeque<(u64, Box<Version<T>>)>>,
+    retired: MutexGuard<'a, VecDeque<Retired<T>>>,
 }
 
 impl<T> Writer<'_, T> {
@@ -160,16 +175,14 @@ impl<T> Writer<'_, T> {
         let epoch = self.next_epoch();
         let new = Box::into_raw(Box::new(Version { epoch, value }));
         let old = self.inner.current.swap(new, Ordering::AcqRel);
-        // SAFETY: `old` came from `Box::into_raw`, and by the swap nobody else makes a box of it. Readers may
-        // still look at it through the pointer: the box isn't touched before they have ceased.
-        self.retired.push_back((epoch, unsafe { Box::from_raw(old) }));
+        self.retired.push_back(Retired { replaced_by: epoch, version: old });
         epoch
     }
 
     /// Frees the versions whose grace period is over, after giving up the lock. Returns how many still wait.
     pub fn reclaim(mut self) -> usize {
         let oldest = self.inner.oldest();
-        let over = self.retired.iter().take_while(|&&(replaced_by, _)| replaced_by <= oldest).count();
+        let over = self.retired.iter().take_while(|old| old.replaced_by <= oldest).count();
         let freed: Vec<_> = self.retired.drain(..over).collect();
         let waiting = self.retired.len();
         drop(self);

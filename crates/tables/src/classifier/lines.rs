@@ -22,20 +22,22 @@ pub(super) struct Slot {
 #[derive(Clone, Default)]
 pub(super) struct Lines {
     present: Presence,
+    /// Lines before those of each word of `present`.
+    before: [u8; CHUNKS / 64],
     lines: Vec<Line>,
 }
 
 impl Lines {
     fn rank(&self, chunk: u8) -> Result<usize, usize> {
         let (word, bit) = (usize::from(chunk / 64), chunk % 64);
-        let below = (self.present[word] & ((1 << bit) - 1)).count_ones()
-            + self.present[..word].iter().map(|w| w.count_ones()).sum::<u32>();
+        let below = u32::from(self.before[word]) + (self.present[word] & ((1 << bit) - 1)).count_ones();
         if self.present[word] >> bit & 1 == 1 { Ok(below as usize) } else { Err(below as usize) }
     }
 
     pub fn add(&mut self, slot: Slot) {
         let rank = self.rank(slot.chunk).unwrap_or_else(|rank| {
             self.present[usize::from(slot.chunk / 64)] |= 1 << (slot.chunk % 64);
+            self.count();
             self.lines.reserve_exact(1);
             self.lines.insert(rank, Line::default());
             rank
@@ -49,7 +51,15 @@ impl Lines {
         line[usize::from(slot.bit / 64)] &= !(1 << (slot.bit % 64));
         if *line == Line::default() {
             self.present[usize::from(slot.chunk / 64)] &= !(1 << (slot.chunk % 64));
+            self.count();
             self.lines.remove(rank);
+        }
+    }
+
+    fn count(&mut self) {
+        for word in 1..self.present.len() {
+            // Fewer than 256: the last word is not counted.
+            self.before[word] = self.before[word - 1] + self.present[word - 1].count_ones() as u8;
         }
     }
 

@@ -190,7 +190,7 @@ fn fragments_are_bounded_and_shared_fairly() {
 
 #[test]
 fn threads_create_count_and_flush_at_once() {
-    let rounds = if cfg!(miri) { 50 } else { 20_000 };
+    let rounds = if cfg!(miri) { 10 } else { 20_000 };
     let flows = &table(1024);
     std::thread::scope(|scope| {
         for thread in 0..4u32 {
