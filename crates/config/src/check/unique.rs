@@ -17,8 +17,11 @@ pub(super) fn check(objects: &[Item], problems: &mut Vec<Problem>) {
                 continue;
             };
             let line = first.place.line(key).map(|line| format!(" (line {line})")).unwrap_or_default();
-            let message = format!("{what} is already taken by {}{line}", first.object.key());
-            problem(problems, item, key, message);
+            if first.object.key() == item.object.key() {
+                problem(problems, item, key, format!("is there already{line}"));
+                break;
+            }
+            problem(problems, item, key, format!("{what} is already taken by {}{line}", first.object.key()));
         }
     }
 }

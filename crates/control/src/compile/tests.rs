@@ -1,1 +1,179 @@
+//! Compilation: what objects become, and that changes lead where a start from nothing does.
 
+use super::*;
+use crate::owner::{Objects, Owner};
+use model::{Change, Tables};
+use proptest::prelude::*;
+
+const HOST: &str = r#"
+[host]
+name = "a"
+tunnel_source = "192.0.2.1"
+"#;
+
+const BASE: &str = r#"
+[[wire]]
+name = "up0"
+driver = "af-packet"
+device = "va"
+addresses = ["192.0.2.1/24"]
+mtu = 9000
+[[network]]
+name = "blue"
+vrf = 1
+gateways = ["10.1.1.254/24"]
+vni = 5001
+[[network]]
+name = "red"
+vrf = 2
+gateways = ["10.2.2.254/24"]
+wire = "up0"
+vlan = 7
+"#;
+
+fn guest(n: u8) -> String {
+    format!(
+        "[[guest]]\nname = \"vm{n}\"\nnetwork = \"blue\"\nkind = \"tap\"\ndevice = \"t{n}\"\n\
+         mac = \"02:00:00:00:00:{n:02x}\"\naddresses = [\"10.1.1.{n}\"]\nlabel = {}\n",
+        100 + u32::from(n)
+    )
+}
+
+fn objects(text: &str) -> (config::Host, Objects) {
+    let document = config::parse(text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    let mut objects = Objects::default();
+    document.objects.into_iter().for_each(|item| objects.put(Owner::File, item.object));
+    (document.host, objects)
+}
+
+fn compiled(text: &str, ids: &mut Ids) -> Desired {
+    let (host, objects) = objects(text);
+    compile(&host, &objects.in_order(), &HashMap::new(), ids)
+}
+
+#[test]
+fn everything_a_file_may_say_compiles_to_tables_that_hold_together() {
+    let text = include_str!("../../../config/tests/valid.toml");
+    let desired = compiled(text, &mut Ids::default());
+    let mut tables = Tables::new();
+    tables.apply(&Desired::default().changes_to(&desired)).unwrap();
+    tables.apply(&desired.changes_to(&Desired::default())).unwrap();
+}
+
+#[test]
+fn routes_labels_and_macs_follow_from_guests_and_gateways() {
+    let desired = compiled(&format!("{HOST}{BASE}{}", guest(1)), &mut Ids::default());
+    let nexthop = |prefix: &str| {
+        let id = desired.routes[&(Vrf(1), prefix.parse::<IpNet>().unwrap())];
+        desired.nexthops[&id].clone()
+    };
+    let mac = "02:00:00:00:00:01".parse().unwrap();
+    let vm1 = Nexthop::Encap { vif: VifId(1), mac };
+    assert_eq!(nexthop("10.1.1.1/32"), vm1);
+    assert_eq!(nexthop("10.1.1.254/32"), Nexthop::Receive);
+    assert_eq!(nexthop("10.1.1.0/24"), Nexthop::Resolve { via: None });
+    assert_eq!(desired.nexthops[&desired.mpls[&101]], vm1);
+    assert_eq!(desired.vxlan[&5001], Vrf(1));
+    assert_eq!(desired.macs[&(Vrf(1), mac)], BridgeTarget::Vif(VifId(1)));
+    assert_eq!(desired.networks[&Vrf(1)].members, [VifId(1)]);
+    let wire = desired.vifs[&VifId(0)].wire.clone().unwrap();
+    assert_eq!(wire.networks, [(Some(7), Vrf(2))]);
+}
+
+#[test]
+fn mtu_leaves_room_for_a_tunnel() {
+    let mtu = |text: &str| {
+        let desired = compiled(text, &mut Ids::default());
+        let networks = desired.networks;
+        (networks[&Vrf(1)].mtu, networks[&Vrf(2)].mtu)
+    };
+    assert_eq!(mtu(&format!("{HOST}{BASE}")), (8950, 9000), "the second lies on the wire itself");
+    let v6 = HOST.replace("\"192.0.2.1\"", "[\"192.0.2.1\", \"2001:db8::1\"]");
+    assert_eq!(mtu(&format!("{v6}{BASE}")).0, 8930);
+    assert_eq!(mtu(&format!("[host]\nname = \"a\"\n{BASE}")).0, 9000, "no tunnels, no headers");
+    let own = BASE.replace("vni = 5001", "vni = 5001\nmtu = 1400");
+    assert_eq!(mtu(&format!("{HOST}{own}")).0, 1400);
+}
+
+#[test]
+fn an_own_route_beats_the_one_that_follows_from_a_gateway() {
+    let route = "[[route]]\nnetwork = \"blue\"\nprefix = \"10.1.1.0/24\"\nto = \"drop\"\n";
+    let desired = compiled(&format!("{HOST}{BASE}{route}"), &mut Ids::default());
+    let id = desired.routes[&(Vrf(1), "10.1.1.0/24".parse().unwrap())];
+    assert_eq!(desired.nexthops[&id], Nexthop::Discard);
+}
+
+#[test]
+fn the_same_again_is_no_change() {
+    let text = include_str!("../../../config/tests/valid.toml");
+    let mut ids = Ids::default();
+    let first = compiled(text, &mut ids);
+    assert_eq!(first.changes_to(&compiled(text, &mut ids)), []);
+}
+
+#[test]
+fn numbers_stay_when_others_go() {
+    let mut ids = Ids::default();
+    let before = compiled(&format!("{HOST}{BASE}{}{}", guest(1), guest(2)), &mut ids);
+    let after = compiled(&format!("{HOST}{BASE}{}", guest(2)), &mut ids);
+    let changes = before.changes_to(&after);
+    assert!(changes.contains(&Change::DelVif(VifId(1))), "{changes:?}");
+    assert!(!changes.iter().any(|c| matches!(c, Change::PutVif(_))), "{changes:?}");
+}
+
+/// A file with some of many parts.
+fn file() -> impl Strategy<Value = String> {
+    let guests = proptest::collection::btree_set(1..5_u8, 0..4);
+    let routes = proptest::collection::btree_map(0..6_u8, 0..6_usize, 0..5);
+    let rules = proptest::collection::btree_set((0..3_u32, 0..4_usize), 0..4);
+    (guests, routes, rules, any::<bool>(), 0..3_usize).prop_map(|(guests, routes, rules, nat, default)| {
+        let mut text = format!("{HOST}{BASE}");
+        guests.iter().for_each(|n| text += &guest(*n));
+        let targets = [
+            "\"drop\"".to_owned(),
+            "{ network = \"red\" }".to_owned(),
+            "{ tunnel = \"mpls-over-udp\", remote = \"192.0.2.2\", label = 100 }".to_owned(),
+            "[{ tunnel = \"mpls-over-gre\", remote = \"192.0.2.2\", label = 100 }, \
+              { tunnel = \"mpls-over-gre\", remote = \"192.0.2.3\", label = 100 }]"
+                .to_owned(),
+            guests.first().map_or("\"drop\"".to_owned(), |n| format!("{{ guest = \"vm{n}\" }}")),
+            "{ tunnel = \"vxlan\", remote = \"192.0.2.2\", vni = 5001 }".to_owned(),
+        ];
+        for (n, to) in routes {
+            let to = &targets[to];
+            text += &format!("[[route]]\nnetwork = \"blue\"\nprefix = \"10.{}.0.0/16\"\nto = {to}\n", 10 + n);
+        }
+        let to = guests.first().map_or("\"any\"".to_owned(), |n| format!("{{ guest = \"vm{n}\" }}"));
+        let mirror = guests.last().map_or("reject".to_owned(), |n| format!("mirror:vm{n}"));
+        for (priority, action) in rules {
+            let action = ["allow", "drop", "police:10", &mirror][action];
+            text += &format!(
+                "[[rule]]\nnetwork = \"blue\"\npriority = {priority}\nto = {to}\naction = \"{action}\"\n"
+            );
+        }
+        if nat {
+            text += "[[nat]]\nnetwork = \"blue\"\ninside = \"10.1.1.1\"\noutside = \"10.2.2.9\"\noutside_network = \"red\"\n";
+        }
+        let default_action = ["", "drop", "reject"][default];
+        if default > 0 {
+            text += &format!("[[default]]\nnetwork = \"blue\"\naction = \"{default_action}\"\n");
+        }
+        text
+    })
+}
+
+proptest! {
+    /// Going from one file to the next leaves the tables as if they had been filled from nothing.
+    #[test]
+    fn changes_lead_to_what_a_start_from_nothing_gives(files in proptest::collection::vec(file(), 1..4)) {
+        let (mut ids, mut current, mut tables) = (Ids::default(), Desired::default(), Tables::new());
+        for text in files {
+            let next = compiled(&text, &mut ids);
+            tables.apply(&current.changes_to(&next)).unwrap();
+            current = next;
+            let mut fresh = Tables::new();
+            fresh.apply(&Desired::default().changes_to(&current)).unwrap();
+            prop_assert_eq!(format!("{tables:?}"), format!("{fresh:?}"));
+        }
+    }
+}
