@@ -1,0 +1,156 @@
+//! An executor that is nothing but tables, and ports that are nothing but a log.
+
+use crate::ports::{Device, PortSpec, Ports};
+use mem::{Opened, Port, PortStatus};
+use model::{
+    ApplyError, CaptureFilter, Captured, Change, Counters, DroppedPacket, Executor, Explanation, FlowInfo,
+    LearnedMac, NeighbourInfo, NexthopId, PacketView, RuleId, Tables, VifCounters, VifId, WorkerCounters,
+};
+use std::collections::HashMap;
+use std::error::Error;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex};
+
+#[derive(Default)]
+pub struct FakeExecutor {
+    tables: Mutex<Tables>,
+    refuse: AtomicBool,
+    applied: AtomicUsize,
+}
+
+impl FakeExecutor {
+    pub fn tables(&self) -> Tables {
+        self.tables.lock().unwrap().clone()
+    }
+
+    pub fn refuse(&self, refuse: bool) {
+        self.refuse.store(refuse, Ordering::Relaxed);
+    }
+
+    /// Batches applied.
+    pub fn applied(&self) -> usize {
+        self.applied.load(Ordering::Relaxed)
+    }
+}
+
+impl Executor for FakeExecutor {
+    fn apply(&self, changes: &[Change]) -> Result<(), ApplyError> {
+        if self.refuse.load(Ordering::Relaxed) {
+            return Err(ApplyError::Limit { what: "interfaces", limit: 1 });
+        }
+        self.applied.fetch_add(1, Ordering::Relaxed);
+        self.tables.lock().unwrap().apply(changes)
+    }
+
+    fn workers(&self) -> Vec<WorkerCounters> {
+        Vec::new()
+    }
+
+    fn vif_counters(&self, _: VifId) -> VifCounters {
+        VifCounters::default()
+    }
+
+    fn rule_counters(&self, _: RuleId) -> Counters {
+        Counters::default()
+    }
+
+    fn nexthop_counters(&self, _: NexthopId) -> Counters {
+        Counters::default()
+    }
+
+    fn flows(&self, _: &mut dyn FnMut(FlowInfo) -> bool) {}
+
+    fn flush_flows(&self, _: &mut dyn FnMut(&FlowInfo) -> bool) -> usize {
+        0
+    }
+
+    fn flows_created(&self) -> u64 {
+        0
+    }
+
+    fn learned(&self) -> Vec<LearnedMac> {
+        Vec::new()
+    }
+
+    fn neighbours(&self) -> Vec<NeighbourInfo> {
+        Vec::new()
+    }
+
+    fn explain(&self, ingress: VifId, frame: &[u8]) -> Explanation {
+        let view = PacketView::parse(frame, frame.len() as u32, None).unwrap();
+        model::explain(&self.tables(), &view, ingress, 0)
+    }
+
+    fn dropped(&self, _: usize) -> Vec<DroppedPacket> {
+        Vec::new()
+    }
+
+    fn capture(&self, _: CaptureFilter, _: SyncSender<Captured>) {}
+}
+
+/// What happened to ports, and the link-layer address that devices have.
+#[derive(Clone, Default)]
+pub struct Log {
+    lines: Arc<Mutex<Vec<String>>>,
+    mac: Arc<Mutex<Option<[u8; 6]>>>,
+}
+
+impl Log {
+    pub fn take(&self) -> Vec<String> {
+        self.lines.lock().unwrap().clone()
+    }
+
+    pub fn set_mac(&self, mac: [u8; 6]) {
+        *self.mac.lock().unwrap() = Some(mac);
+    }
+
+    fn note(&self, line: String) {
+        self.lines.lock().unwrap().push(line);
+    }
+}
+
+pub struct FakePorts {
+    log: Log,
+    names: Mutex<HashMap<VifId, String>>,
+    last: Mutex<Vec<(usize, String)>>,
+}
+
+impl FakePorts {
+    pub fn new(log: Log) -> Self {
+        log.set_mac([2, 0, 0, 0, 9, 1]);
+        Self { log, names: Mutex::default(), last: Mutex::default() }
+    }
+}
+
+struct FakePort(Log);
+
+impl Port for FakePort {
+    fn status(&self) -> PortStatus {
+        PortStatus { up: true, mac: *self.0.mac.lock().unwrap(), ..PortStatus::default() }
+    }
+}
+
+impl Ports for FakePorts {
+    fn open(&self, spec: &PortSpec) -> Result<Opened, Box<dyn Error + Send + Sync>> {
+        if matches!(&spec.device, Device::Tap { device, .. } if device == "refused") {
+            return Err("no such luck".into());
+        }
+        self.log.note(format!("open {}", spec.name));
+        let port: Arc<dyn Port> = Arc::new(FakePort(self.log.clone()));
+        self.last.lock().unwrap().push((Arc::as_ptr(&port).cast::<()>() as usize, spec.name.clone()));
+        Ok(Opened { port, rx: Vec::new(), tx: Vec::new() })
+    }
+
+    fn attach(&self, vif: VifId, port: Opened) {
+        let at = Arc::as_ptr(&port.port).cast::<()>() as usize;
+        let name = self.last.lock().unwrap().iter().rev().find(|(p, _)| *p == at).unwrap().1.clone();
+        self.log.note(format!("attach {name}"));
+        self.names.lock().unwrap().insert(vif, name);
+    }
+
+    fn detach(&self, vif: VifId) {
+        let name = self.names.lock().unwrap().remove(&vif).unwrap();
+        self.log.note(format!("detach {name}"));
+    }
+}
