@@ -1,0 +1,185 @@
+//! The naive tables and what hangs off them: batches, meters, choice among paths, solicitations, explanations.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use model::vectors::{Setup, Step, load};
+use model::{
+    ApplyError, Change, Lookup, Meter, MeterConfig, NeighbourScope, Nexthop, NexthopId, PacketView, Tables,
+    Tunnel, TunnelKind, VifId, Vrf, explain, solicit, text,
+};
+use packet::Mac;
+use std::net::IpAddr;
+
+const TABLES: &str = "
+wire up0 mac 02:aa:00:00:00:01 address 192.0.2.1/24 address 2001:db8::1/64 mtu 9000
+network blue vrf 1 gateway 10.1.1.254/24 gateway fd00:1::ffff/64 vni 5001 learning wire up0 vlan 7
+guest vm1 in blue mac 02:00:00:00:00:01 address 10.1.1.1 policy
+guest vm2 in blue mac 02:00:00:00:00:02 address 10.1.1.2
+case setup
+in vm1 eth 02:00:00:00:00:01 > 02:00:00:00:00:02 / payload 46
+";
+
+fn tables() -> (Tables, Setup) {
+    let case = load(TABLES).unwrap().remove(0);
+    let mut tables = Tables::new();
+    for step in &case.steps {
+        if let Step::Apply(changes) = step {
+            tables.apply(changes).unwrap();
+        }
+    }
+    (tables, case.setup)
+}
+
+#[test]
+fn a_batch_is_applied_as_a_whole_or_not_at_all() {
+    let (mut tables, _) = tables();
+    let prefix = "10.9.0.0/16".parse().unwrap();
+    let nexthop = NexthopId(900);
+    let good = Change::PutNexthop(nexthop, Nexthop::Discard);
+    let bad = Change::PutRoute { vrf: Vrf(1), prefix, nexthop: NexthopId(901) };
+    assert_eq!(tables.apply(&[good.clone(), bad]), Err(ApplyError::Missing("nexthop 901".into())));
+    assert!(tables.nexthop(nexthop).is_none());
+    // What is referred to may come later in the batch.
+    tables.apply(&[Change::PutRoute { vrf: Vrf(1), prefix, nexthop }, good]).unwrap();
+    let route = tables.route(Vrf(1), IpAddr::from([10, 9, 1, 1])).unwrap();
+    assert_eq!((route.nexthop, route.prefix_len), (nexthop, 16));
+}
+
+#[test]
+fn nothing_that_is_in_use_is_deleted_and_nothing_twice() {
+    let (mut tables, mut setup) = tables();
+    assert!(matches!(tables.apply(&[Change::DelNetwork(Vrf(1))]), Err(ApplyError::Missing(_))));
+    let vm2 = setup.vif_id("vm2");
+    assert!(matches!(tables.apply(&[Change::DelVif(vm2)]), Err(ApplyError::Missing(_))), "its routes remain");
+    assert_eq!(tables.apply(&[Change::DelMpls { label: 7 }]), Err(ApplyError::Missing("label 7".into())));
+}
+
+#[test]
+fn host_bits_of_a_prefix_do_not_count() {
+    let (mut tables, _) = tables();
+    let put = Change::PutRoute {
+        vrf: Vrf(1),
+        prefix: "10.9.1.1/16".parse().unwrap(),
+        nexthop: tables.routes().next().unwrap().2,
+    };
+    tables.apply(&[put]).unwrap();
+    assert_eq!(tables.route(Vrf(1), IpAddr::from([10, 9, 200, 1])).unwrap().prefix_len, 16);
+    tables.apply(&[Change::DelRoute { vrf: Vrf(1), prefix: "10.9.0.0/16".parse().unwrap() }]).unwrap();
+    assert!(tables.route(Vrf(1), IpAddr::from([10, 9, 200, 1])).is_none());
+}
+
+#[test]
+fn a_meter_passes_its_burst_and_then_its_rate() {
+    // A byte a millisecond, a hundred at once.
+    let mut meter = Meter::new(MeterConfig { bits_per_second: 8_000, burst_bytes: 100 });
+    assert!(meter.conforms(0, 100));
+    assert!(!meter.conforms(0, 1));
+    assert!(!meter.conforms(49_999_999, 50));
+    assert!(meter.conforms(50_000_000, 50));
+    assert!(!meter.conforms(50_000_000, 1));
+    assert!(meter.conforms(10_000_000_000, 100), "no more than the burst is saved");
+    assert!(!meter.conforms(10_000_000_000, 1));
+    assert!(!meter.conforms(0, 1), "time that runs backwards adds nothing");
+    assert!(!meter.conforms(10_000_000_000, 1));
+}
+
+fn tunnels(n: u8) -> Vec<Nexthop> {
+    let tunnel = |host| Tunnel {
+        kind: TunnelKind::MplsUdp,
+        remote: IpAddr::from([192, 0, 2, host]),
+        id: 100,
+        mac: None,
+    };
+    (1..=n).map(|host| Nexthop::Tunnel(tunnel(host))).collect()
+}
+
+fn best(members: &[Nexthop], flow: u32) -> &Nexthop {
+    members.iter().max_by_key(|member| member.weight(flow)).unwrap()
+}
+
+#[test]
+fn paths_share_flows_evenly_and_keep_them() {
+    let flows = |n: u16| packet::entropy(IpAddr::from([10, 1, 1, 1]), IpAddr::from([10, 1, 1, 2]), 17, n, 53);
+    for n in [2, 3, 5] {
+        let members = tunnels(n);
+        let mut counts = vec![0_u32; usize::from(n)];
+        for flow in (0..10_000).map(flows) {
+            let chosen = best(&members, flow);
+            counts[members.iter().position(|member| member == chosen).unwrap()] += 1;
+            // Without the last member only its own flows move.
+            if *chosen != members[members.len() - 1] {
+                assert_eq!(chosen, best(&members[..members.len() - 1], flow));
+            }
+        }
+        let fair = 10_000 / u32::from(n);
+        assert!(counts.iter().all(|count| count.abs_diff(fair) < fair / 5), "{counts:?}");
+    }
+}
+
+#[test]
+fn equal_nexthops_weigh_the_same_whatever_their_numbers() {
+    let encap = |vif| Nexthop::Encap { vif: VifId(vif), mac: Mac([2, 0, 0, 0, 0, 1]) };
+    assert_eq!(encap(1).weight(77), encap(2).weight(77));
+    // FNV-1a of 0x00.
+    assert_eq!(Nexthop::Discard.fingerprint(), 0x050c_5d1f);
+}
+
+#[test]
+fn the_underlay_is_asked_from_the_wire() {
+    let (tables, mut setup) = tables();
+    let up0 = setup.vif_id("up0");
+    let asked = solicit(&tables, NeighbourScope::Wire(up0), IpAddr::from([192, 0, 2, 9])).unwrap();
+    assert_eq!(
+        text::show(&asked.frame),
+        "eth 02:aa:00:00:00:01 > ff:ff:ff:ff:ff:ff / arp request 192.0.2.1 at 02:aa:00:00:00:01 for 192.0.2.9"
+    );
+    assert_eq!(asked.to.iter().map(|forward| forward.port).collect::<Vec<_>>(), [up0]);
+}
+
+#[test]
+fn a_network_is_asked_from_its_gateway_and_by_its_attachment() {
+    let (tables, mut setup) = tables();
+    let asked = solicit(&tables, NeighbourScope::Network(Vrf(1)), "fd00:1::77".parse().unwrap()).unwrap();
+    assert_eq!(
+        text::show(&asked.frame),
+        "eth 00:00:5e:00:01:00 > 33:33:ff:00:00:77 / ip6 fd00:1::ffff > ff02::1:ff00:77 ttl 255 \
+         / ns fd00:1::77 at 00:00:5e:00:01:00"
+    );
+    let to: Vec<_> = asked.to.iter().map(|forward| (forward.port, forward.push_vlan)).collect();
+    let ports = ["vm1", "vm2", "up0"].map(|name| setup.vif_id(name));
+    assert_eq!(to, [(ports[0], None), (ports[1], None), (ports[2], Some(7))]);
+    let other_family = solicit(&tables, NeighbourScope::Network(Vrf(9)), "fd00:1::77".parse().unwrap());
+    assert!(other_family.is_none());
+}
+
+#[test]
+fn an_explanation_names_what_was_looked_up() {
+    let (tables, mut setup) = tables();
+    let frame = text::parse(
+        "eth 02:00:00:00:00:01 > 00:00:5e:00:01:00 / ip4 10.1.1.1 > 10.1.1.2 / udp 1000 > 53 / payload 4",
+    )
+    .unwrap();
+    let view = PacketView::parse(&frame, frame.len() as u32, None).unwrap();
+    let explained = explain(&tables, &view, setup.vif_id("vm1"), 0);
+    let lines: Vec<_> = explained
+        .steps
+        .iter()
+        .map(|step| format!("{} {}: {}", step.table, step.key, step.result.as_deref().unwrap_or("no")))
+        .collect();
+    for line in [
+        "route blue 10.1.1.2: 10.1.1.2/32 to nexthop 4",
+        "nexthop 4: encap 02:00:00:00:00:02 to vm2",
+        "flow blue 10.1.1.1 port 1000 > blue 10.1.1.2 port 53 protocol 17: no",
+        "rule blue 10.1.1.1 > 10.1.1.2 protocol 17 port 53: no",
+        "rule blue default: allow",
+    ] {
+        assert!(lines.iter().any(|known| known == line), "{line} is not in {lines:#?}");
+    }
+    let vm2 = setup.vif_id("vm2");
+    assert_eq!(
+        explained.decision.to_string(),
+        format!(
+            "forward to vif {vm2}, ttl -1, ethernet 00:00:5e:00:01:00 > 02:00:00:00:00:02; new flow, new"
+        )
+    );
+}
