@@ -194,6 +194,8 @@ fn flow_key() -> impl Strategy<Value = FlowKey> {
 #[derive(Clone, Debug)]
 enum Event {
     Apply(Vec<Change>),
+    /// Takes out what some earlier change put in.
+    Undo(prop::sample::Index),
     Learn(Learn),
     Neighbour(NeighbourFound),
     /// A packet of a connection, and the state it brings it to where it is known already.
@@ -208,6 +210,7 @@ fn event() -> impl Strategy<Value = Event> {
     let fragment = (vif(), vrf(), addr(), addr(), any::<u16>());
     prop_oneof![
         6 => prop::collection::vec(change(), 1..4).prop_map(Event::Apply),
+        4 => any::<prop::sample::Index>().prop_map(Event::Undo),
         2 => (vrf(), mac(), target()).prop_map(|(vrf, mac, at)| Event::Learn(Learn { vrf, mac, at })),
         2 => (scope, addr(), mac())
             .prop_map(|(scope, addr, mac)| Event::Neighbour(NeighbourFound { scope, addr, mac })),
@@ -283,6 +286,25 @@ struct Both {
     shared: Shared,
     naive: Tables,
     now: Seconds,
+    /// Changes that took.
+    applied: Vec<Change>,
+}
+
+/// The change that takes out what a change put in.
+fn undo(change: &Change) -> Option<Change> {
+    Some(match change {
+        Change::PutVif(vif) => Change::DelVif(vif.id),
+        Change::PutNetwork(network) => Change::DelNetwork(network.vrf),
+        Change::PutNexthop(id, _) => Change::DelNexthop(*id),
+        Change::PutRoute { vrf, prefix, .. } => Change::DelRoute { vrf: *vrf, prefix: *prefix },
+        Change::PutMac { vrf, mac, .. } => Change::DelMac { vrf: *vrf, mac: *mac },
+        Change::PutMpls { label, .. } => Change::DelMpls { label: *label },
+        Change::PutVxlan { vni, .. } => Change::DelVxlan { vni: *vni },
+        Change::PutFloating(f) => Change::DelFloating { outside_vrf: f.outside_vrf, outside: f.outside },
+        Change::PutMeter(id, _) => Change::DelMeter(*id),
+        Change::PutRule(rule) => Change::DelRule { vrf: rule.vrf, id: rule.id },
+        _ => return None,
+    })
 }
 
 impl Both {
@@ -291,13 +313,22 @@ impl Both {
         self.naive.commit(&effects, 64, u64::from(self.now) * 1_000_000_000).expect("there is room");
     }
 
+    fn apply(&mut self, changes: &[Change]) {
+        let (fast, naive) = (self.shared.apply(changes), self.naive.apply(changes));
+        assert_eq!(fast.is_ok(), naive.is_ok(), "{changes:?} {naive:?}");
+        if naive.is_ok() {
+            self.applied.extend_from_slice(changes);
+        }
+    }
+
     fn happen(&mut self, event: &Event) {
         self.now += 1;
         let now = self.now;
         match event {
-            Event::Apply(changes) => {
-                let (fast, naive) = (self.shared.apply(changes), self.naive.apply(changes));
-                assert_eq!(fast.map(|_| ()).is_ok(), naive.is_ok(), "{changes:?} {naive:?}");
+            Event::Apply(changes) => self.apply(changes),
+            Event::Undo(which) => {
+                let change = undo(which.get(&self.applied));
+                self.apply(change.as_slice());
             }
             Event::Learn(learn) => {
                 let there = match learn.at {
@@ -371,11 +402,11 @@ impl Both {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(150))]
+    #![proptest_config(ProptestConfig::with_cases(300))]
     #[test]
-    fn fast_and_naive_tables_agree(events in prop::collection::vec(event(), 1..30)) {
+    fn fast_and_naive_tables_agree(events in prop::collection::vec(event(), 1..40)) {
         let limits = FlowLimits { connections: 4096, ..FlowLimits::default() };
-        let mut both = Both { shared: Shared::new(limits), naive: Tables::new(), now: 0 };
+        let mut both = Both { shared: Shared::new(limits), naive: Tables::new(), now: 0, applied: vec![] };
         both.happen(&Event::Apply(foundation()));
         let questions = questions();
         for event in &events {
