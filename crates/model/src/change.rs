@@ -8,7 +8,8 @@ use ipnet::IpNet;
 use packet::Mac;
 use std::net::IpAddr;
 
-/// One change. A batch is applied as a whole: no packet sees half of it.
+/// One change. A batch is applied as a whole: no packet sees half of it. What a change refers to must be there once the
+/// batch is applied, and what it deletes before.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs)] // each variant's fields are the key and the value of its table
 pub enum Change {
@@ -19,6 +20,7 @@ pub enum Change {
     DelNetwork(Vrf),
     PutNexthop(NexthopId, Nexthop),
     DelNexthop(NexthopId),
+    /// Host bits of the prefix do not count, here and for `DelRoute`.
     PutRoute {
         vrf: Vrf,
         prefix: IpNet,

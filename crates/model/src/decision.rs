@@ -121,7 +121,7 @@ pub struct Encap {
 }
 
 /// Delivery to all members of a bridge: guests, the attached wire, flood tunnels. What came from a tunnel or from
-/// the attached wire goes to no tunnel (split horizon). Members the frame can't be sent to are left out and counted.
+/// the attached wire goes to no tunnel (split horizon). Members the frame can't be sent to are left out.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Flood {
     /// The network.

@@ -1,10 +1,13 @@
-//! The forwarding model: Viaduct's tables and [`decide`], the one place where "what happens to this packet" is
+//! The forwarding model: Viaduct's tables and [`decide()`], the one place where "what happens to this packet" is
 //! defined.
 //!
 //! Owns: the types of every table, the [`Lookup`] trait through which they are read, `decide()` (written to be
-//! read), the naive [`Tables`] that tests hold every faster table against, the reference [`rewrite`] of a packet
-//! by a [`Decision`], the conformance vectors (`vectors/`), and the [`Executor`] trait by which the control plane
-//! drives whatever forwards packets.
+//! read: start in `decide.rs`), [`explain()`], the naive [`Tables`] that tests hold every faster table against, the
+//! reference [`rewrite`] of a packet by a [`Decision`], and the [`Executor`] trait by which the control plane drives
+//! whatever forwards packets.
+//!
+//! For tests of executors: conformance vectors (`vectors/`, feature `vectors`), written in the language of [`text`], and
+//! random tables and packets (feature `generate`).
 //!
 //! Must not know: I/O, threads, guest memory, how an executor makes it fast.
 #![deny(unsafe_code)]

@@ -87,6 +87,10 @@ pub fn rewrite(forward: &Forward, packet: &PacketView<'_>) -> Option<Vec<u8>> {
         build::ethernet(&mut frame, ethernet.dst, ethernet.src, ethernet.ethertype).ok()?;
     }
     frame.append(&mut body);
+    let tags = forward.pop_vlan || forward.push_vlan.is_some();
+    if tags && frame.len() < TAG_AT + proto::VLAN_LEN {
+        return None;
+    }
     if forward.pop_vlan {
         frame.drain(TAG_AT..TAG_AT + proto::VLAN_LEN);
     }

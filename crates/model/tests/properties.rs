@@ -3,9 +3,15 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use model::generate::{self, Packet, Rng};
-use model::{DropReason, PacketView, Tables, Verdict, decide, explain, rewrite, text};
-use packet::{Headers, L4, checksum, proto};
+use model::{
+    BridgeEntry, Connection, DropReason, FlowKey, FragmentKey, Host, Lookup, NeighbourScope, Network,
+    Nexthop, NexthopId, PacketView, RouteEntry, RuleMatch, RuleQuery, Seconds, Tables, Verdict, Vif, VifId,
+    Vrf, decide, explain, rewrite, text,
+};
+use packet::{Headers, L4, Mac, checksum, proto};
+use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 const WORLDS: u64 = 120;
 const PACKETS: usize = 200;
@@ -186,4 +192,81 @@ fn random_packets_meet_most_of_the_model() {
 #[test]
 fn text_describes_every_frame() {
     for_many(|_, packet, _| assert_eq!(text::parse(&text::show(&packet.frame)).unwrap(), packet.frame));
+}
+
+/// Tables in which any look-up may fail, as tables in the midst of a change might.
+struct Holes<'a> {
+    tables: &'a Tables,
+    rng: RefCell<Rng>,
+}
+
+impl Holes<'_> {
+    fn maybe<R>(&self, result: Option<R>) -> Option<R> {
+        result.filter(|_| !self.rng.borrow_mut().percent(10))
+    }
+}
+
+impl Lookup for Holes<'_> {
+    fn host(&self) -> &Host {
+        self.tables.host()
+    }
+    fn vif(&self, id: VifId) -> Option<&Vif> {
+        self.maybe(self.tables.vif(id))
+    }
+    fn wires(&self) -> &[VifId] {
+        self.tables.wires()
+    }
+    fn network(&self, vrf: Vrf) -> Option<&Network> {
+        self.maybe(self.tables.network(vrf))
+    }
+    fn guest_by_address(&self, vrf: Vrf, addr: IpAddr) -> Option<VifId> {
+        self.maybe(self.tables.guest_by_address(vrf, addr))
+    }
+    fn bridge(&self, vrf: Vrf, mac: Mac) -> Option<BridgeEntry> {
+        self.maybe(self.tables.bridge(vrf, mac))
+    }
+    fn route(&self, vrf: Vrf, addr: IpAddr) -> Option<RouteEntry> {
+        self.maybe(self.tables.route(vrf, addr))
+    }
+    fn nexthop(&self, id: NexthopId) -> Option<&Nexthop> {
+        self.maybe(self.tables.nexthop(id))
+    }
+    fn mpls(&self, label: u32) -> Option<NexthopId> {
+        self.maybe(self.tables.mpls(label))
+    }
+    fn vxlan(&self, vni: u32) -> Option<Vrf> {
+        self.maybe(self.tables.vxlan(vni))
+    }
+    fn neighbour(&self, scope: NeighbourScope, addr: IpAddr) -> Option<Mac> {
+        self.maybe(self.tables.neighbour(scope, addr))
+    }
+    fn floating_of(&self, inside_vrf: Vrf, inside: IpAddr, outside_vrf: Vrf) -> Option<IpAddr> {
+        self.maybe(self.tables.floating_of(inside_vrf, inside, outside_vrf))
+    }
+    fn inside_of(&self, outside_vrf: Vrf, outside: IpAddr) -> Option<(Vrf, IpAddr)> {
+        self.maybe(self.tables.inside_of(outside_vrf, outside))
+    }
+    fn rules(&self, vrf: Vrf, query: &RuleQuery) -> RuleMatch {
+        self.tables.rules(vrf, query)
+    }
+    fn connection(&self, key: &FlowKey, now: Seconds) -> Option<(Connection, bool)> {
+        self.maybe(self.tables.connection(key, now))
+    }
+    fn fragment(&self, key: &FragmentKey, now: Seconds) -> Option<(u16, u16)> {
+        self.maybe(self.tables.fragment(key, now))
+    }
+}
+
+#[test]
+fn tables_that_contradict_themselves_do_no_harm() {
+    let rng = RefCell::new(Rng::new(1));
+    for_many(|tables, packet, now| {
+        let Ok(view) = PacketView::parse(&packet.frame, packet.frame.len() as u32, packet.gso_size) else {
+            return;
+        };
+        let holes = Holes { tables, rng: RefCell::new(rng.borrow().clone()) };
+        let decision = decide(&holes, &view, packet.ingress, now);
+        rng.replace(holes.rng.into_inner());
+        drop(rewrite::emit(&decision, &view));
+    });
 }

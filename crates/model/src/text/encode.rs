@@ -43,6 +43,12 @@ impl<'t> Words<'t> {
         parsed.map_err(|_| self.error(format!("'{word}' is not a number")))
     }
 
+    /// A number of bytes; no more than an IP packet has.
+    fn count(&mut self) -> Result<usize, TextError> {
+        let count = self.number()?;
+        u16::try_from(count).map(usize::from).map_err(|_| self.error(format!("{count} bytes are too many")))
+    }
+
     fn must(&mut self, expected: &str) -> Result<(), TextError> {
         if self.word()? == expected { Ok(()) } else { Err(self.error(format!("'{expected}' expected"))) }
     }
@@ -87,7 +93,7 @@ pub(super) fn frame(text: &str) -> Bytes {
     for end in ends.into_iter().rev() {
         let mut words = Words::new(end);
         let pad = words.word()? == "pad";
-        let count = words.number()? as usize;
+        let count = words.count()?;
         words.end()?;
         if pad { frame.resize(frame.len() + count, 0) } else { frame.truncate(count) }
     }
@@ -105,7 +111,7 @@ fn encode(layers: &[&str], around: Around) -> Bytes {
         "ip6" => ip6(&mut words, inner)?,
         "udp" | "tcp" | "sctp" | "icmp" | "icmp6" | "ns" | "na" => l4(name, &mut words, inner, around)?,
         "gre" | "mpls" | "vxlan" => tunnel(name, &mut words, inner)?,
-        "payload" => followed_by((0..words.number()?).map(|i| i as u8).collect(), inner, around)?,
+        "payload" => followed_by((0..words.count()?).map(|i| i as u8).collect(), inner, around)?,
         "hex" => followed_by(hex(&mut words)?, inner, around)?,
         _ => return Err(words.error("no such layer")),
     };
