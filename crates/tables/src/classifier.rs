@@ -80,15 +80,17 @@ impl Classifier {
             if present[usize::from(index / 64)] >> (index % 64) & 1 == 0 {
                 continue;
             }
-            let Some(chunk) = self.chunk(index) else { continue };
-            let mut hits = *chunk.used();
-            for field in &fields {
-                let line = field.line(index);
-                hits.iter_mut().zip(line).for_each(|(to, from)| *to &= from);
+            let mut hits = fields[0].line(index);
+            for field in &fields[1..] {
                 if hits == Line::default() {
                     break;
                 }
+                hits.iter_mut().zip(field.line(index)).for_each(|(to, from)| *to &= from);
             }
+            if hits == Line::default() {
+                continue;
+            }
+            let Some(chunk) = self.chunk(index) else { continue };
             let terminal = chunk.first_terminal(&hits);
             if wants_modifiers {
                 wants_modifiers = chunk.modifiers(&hits, terminal.map(|(key, ..)| key), &mut modifier);

@@ -40,10 +40,6 @@ impl Chunk {
         self.used.iter().map(|w| w.count_ones() as usize).sum()
     }
 
-    pub const fn used(&self) -> &Line {
-        &self.used
-    }
-
     pub fn rule(&self, bit: u16) -> Option<&Arc<Rule>> {
         self.rules.get(usize::from(bit))?.as_ref()
     }

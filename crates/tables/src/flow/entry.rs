@@ -50,7 +50,8 @@ pub(super) const WORDS: usize = 16;
 const SEQ: usize = 0;
 /// The key, packed.
 const KEY: usize = 1;
-/// Rule (low half) and second of creation.
+/// Rule (low half) and second of creation. Of a free entry, the next free one: not in a word that a worker may still
+/// write which found the entry in use just before.
 const ORIGIN: usize = 7;
 /// Who is charged for it (low half: vif + 1, or 0), and whether there is a rule.
 const CHARGE: usize = 8;
@@ -58,7 +59,7 @@ const CHARGE: usize = 8;
 const HASH: usize = 9;
 /// State, what was seen, and the sequence number they belong to (high half).
 const STATE: usize = 10;
-/// Second of the last packet; of a free entry, the next free one.
+/// Second of the last packet.
 const LAST: usize = 11;
 /// Packets and bytes, original direction and replies.
 const COUNTERS: usize = 12;
@@ -172,13 +173,14 @@ impl Entry<'_> {
 
     /// Makes it a free one. Under the shard's lock.
     pub fn clear(self, next_free: u32) {
-        self.0[SEQ].store(self.get(SEQ) & !LIVE, Ordering::Release);
-        self.set(LAST, next_free.into());
+        self.0[SEQ].store(self.get(SEQ) & !LIVE, Ordering::Relaxed);
+        fence(Ordering::Release); // Whoever reads what follows finds it no longer in use.
+        self.set(ORIGIN, next_free.into());
     }
 
     /// The free entry after this one.
     pub fn next_free(self) -> u32 {
-        self.get(LAST) as u32
+        self.get(ORIGIN) as u32
     }
 
     pub fn hash(self) -> u64 {
@@ -244,6 +246,7 @@ impl Entry<'_> {
             age: now.saturating_sub(self.created()),
             idle: now.saturating_sub(read.last),
         };
+        fence(Ordering::Acquire);
         self.is(read.seq).then_some(info)
     }
 }
