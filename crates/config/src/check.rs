@@ -10,9 +10,14 @@ use std::collections::HashMap;
 /// read. Empty: nothing is wrong.
 #[must_use]
 pub fn check(host: &Host, objects: &[Item]) -> Vec<Problem> {
+    check_beside(&[], host, objects)
+}
+
+/// The same, beside objects of these names that could not be read: that they are missing is no problem of others.
+pub(crate) fn check_beside(unread: &[String], host: &Host, objects: &[Item]) -> Vec<Problem> {
     let mut problems = Vec::new();
     unique::check(objects, &mut problems);
-    refers::check(&Index::new(host, objects), objects, &mut problems);
+    refers::check(&Index::new(host, objects, unread), objects, &mut problems);
     problems
 }
 
@@ -24,10 +29,11 @@ struct Index<'a> {
     guests: HashMap<&'a str, &'a Guest>,
     nexthops: Vec<&'a str>,
     objects: &'a [Item],
+    unread: &'a [String],
 }
 
 impl<'a> Index<'a> {
-    fn new(host: &'a Host, objects: &'a [Item]) -> Self {
+    fn new(host: &'a Host, objects: &'a [Item], unread: &'a [String]) -> Self {
         let mut index = Self {
             host,
             wires: HashMap::new(),
@@ -35,6 +41,7 @@ impl<'a> Index<'a> {
             guests: HashMap::new(),
             nexthops: Vec::new(),
             objects,
+            unread,
         };
         for item in objects {
             match &item.object {

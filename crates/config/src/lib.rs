@@ -39,8 +39,11 @@ pub struct Document {
 /// # Errors
 /// All of its problems.
 pub fn parse(text: &str) -> Result<Document, Problems> {
-    let (document, mut problems) = read_document(text);
-    problems.extend(check(&document.host, &document.objects));
+    let mut parts = Parts::read(text);
+    parts.require_host();
+    let document = Document { host: parts.host.unwrap_or_default(), objects: parts.objects };
+    let mut problems = parts.problems;
+    problems.extend(check::check_beside(&parts.unread, &document.host, &document.objects));
     if problems.is_empty() { Ok(document) } else { Err(Problems::new(problems)) }
 }
 
@@ -49,8 +52,12 @@ pub fn parse(text: &str) -> Result<Document, Problems> {
 /// # Errors
 /// All problems of its objects by themselves.
 pub fn read(text: &str) -> Result<Document, Problems> {
-    let (document, problems) = read_document(text);
-    if problems.is_empty() { Ok(document) } else { Err(Problems::new(problems)) }
+    let mut parts = Parts::read(text);
+    parts.require_host();
+    if !parts.problems.is_empty() {
+        return Err(Problems::new(parts.problems));
+    }
+    Ok(Document { host: parts.host.unwrap_or_default(), objects: parts.objects })
 }
 
 /// Reads objects alone, as they are sent to the API or kept in the store; what holds between objects is not checked.
@@ -58,35 +65,48 @@ pub fn read(text: &str) -> Result<Document, Problems> {
 /// # Errors
 /// All problems of the text.
 pub fn parse_objects(text: &str) -> Result<Vec<Object>, Problems> {
-    let (host, objects, mut problems) = read_text(text);
-    if host.is_some() {
-        problems.push(Problem::new(None, "[host]", "belongs to the host's file; change it there"));
+    let mut parts = Parts::read(text);
+    if parts.host.is_some() {
+        parts.problems.push(Problem::new(None, "[host]", "belongs to the host's file; change it there"));
     }
-    if problems.is_empty() {
-        Ok(objects.into_iter().map(|item| item.object).collect())
-    } else {
-        Err(Problems::new(problems))
+    if !parts.problems.is_empty() {
+        return Err(Problems::new(parts.problems));
     }
+    Ok(parts.objects.into_iter().map(|item| item.object).collect())
 }
 
-fn read_document(text: &str) -> (Document, Vec<Problem>) {
-    let (host, objects, mut problems) = read_text(text);
-    if host.is_none() {
-        problems.push(Problem::new(None, "[host]", "missing; it names the host: [host] name = \"a\""));
-    }
-    (Document { host: host.unwrap_or_default(), objects }, problems)
+/// What could be read of a text.
+struct Parts {
+    host: Option<Host>,
+    objects: Vec<Item>,
+    /// Names of objects that could not be read.
+    unread: Vec<String>,
+    problems: Vec<Problem>,
 }
 
-fn read_text(text: &str) -> (Option<Host>, Vec<Item>, Vec<Problem>) {
-    let (source, root) = Source::parse(text);
-    let mut reader = Reader::root(&source, root.get_ref());
-    let host = reader.table("host").map(Host::read);
-    let mut objects = Vec::new();
-    for kind in Kind::ALL {
-        for table in reader.tables(kind.name()) {
-            objects.extend(Object::read(kind, table));
+impl Parts {
+    fn read(text: &str) -> Self {
+        let (source, root) = Source::parse(text);
+        let mut reader = Reader::root(&source, root.get_ref());
+        let host = reader.table("host").map(Host::read);
+        let (mut objects, mut unread) = (Vec::new(), Vec::new());
+        for kind in Kind::ALL {
+            for table in reader.tables(kind.name()) {
+                let name = table.name().map(str::to_owned);
+                match Object::read(kind, table) {
+                    Some(item) => objects.push(item),
+                    None => unread.extend(name),
+                }
+            }
+        }
+        reader.finish();
+        Self { host, objects, unread, problems: source.into_problems() }
+    }
+
+    fn require_host(&mut self) {
+        if self.host.is_none() {
+            let message = "missing; it names the host: [host] name = \"a\"";
+            self.problems.push(Problem::new(None, "[host]", message));
         }
     }
-    reader.finish();
-    (host, objects, source.into_problems())
 }

@@ -8,9 +8,6 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// A key's likeness to a known one above which that one is suggested (Jaro-Winkler).
-const SIMILAR: f64 = 0.75;
-
 /// The text, and what is wrong with it.
 pub(crate) struct Source<'a> {
     text: &'a str,
@@ -59,6 +56,11 @@ pub(crate) struct Reader<'a> {
 impl<'a> Reader<'a> {
     pub(crate) fn root(source: &'a Source<'a>, table: &'a DeTable<'a>) -> Self {
         Self { source, table, line: None, at: String::new(), asked: Vec::new() }
+    }
+
+    /// The table's `name`, whether or not the rest of it can be read.
+    pub(crate) fn name(&self) -> Option<&'a str> {
+        self.table.get("name").and_then(|value| value.get_ref().as_str())
     }
 
     /// Gives the table a name for messages.
@@ -180,18 +182,25 @@ impl<'a> Reader<'a> {
             if self.asked.contains(&name) {
                 continue;
             }
-            let near = self
-                .asked
-                .iter()
-                .map(|known| (strsim::jaro_winkler(known, name), known))
-                .max_by(|a, b| a.0.total_cmp(&b.0))
-                .filter(|(score, _)| *score > SIMILAR);
-            let message = match near {
-                Some((_, known)) => format!("unknown key `{name}`; did you mean `{known}`?"),
-                None => format!("unknown key `{name}`; known keys: {}", self.asked.join(", ")),
+            let message = match nearest(name, self.asked.iter().copied(), 0.0) {
+                Some(known) => format!("unknown key `{name}`; did you mean `{known}`?"),
+                None => format!("unknown key `{name}`"),
             };
             self.source.problem(Some(line), &self.at, message);
         }
         place
     }
+}
+
+/// The known name that a wrong one is most like, if their likeness (0 to 1) is above `least`.
+pub(crate) fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>, least: f64) -> Option<&'n str> {
+    // Swapped letters count as one mistake; where that decides nothing, a common beginning does.
+    let likeness = |other: &str| {
+        (strsim::normalized_damerau_levenshtein(name, other), strsim::jaro_winkler(name, other))
+    };
+    known
+        .map(|other| (likeness(other), other))
+        .max_by(|(a, _), (b, _)| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)))
+        .filter(|((distance, _), _)| *distance >= least)
+        .map(|(_, other)| other)
 }

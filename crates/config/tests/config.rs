@@ -165,6 +165,13 @@ fn all_mistakes_are_found_at_once() {
 }
 
 #[test]
+fn what_follows_from_a_mistake_is_not_told() {
+    let problems = parse(&VALID.replacen("vrf = 1", "vfr = 1", 1)).unwrap_err().to_string();
+    assert!(problems.contains("unknown key `vfr`; did you mean `vrf`?"), "{problems}");
+    assert!(!problems.contains("there is no network"), "{problems}");
+}
+
+#[test]
 fn syntax_errors_have_lines() {
     let said = parse("[host]\nname = \"a\"\n\n[[guest]\n").unwrap_err().to_string();
     assert!(said.starts_with("line 4: "), "{said}");

@@ -289,4 +289,4 @@ fn check_host(running: &Host, wanted: &Host) -> Result<(), Error> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

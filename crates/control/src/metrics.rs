@@ -97,16 +97,16 @@ fn workers(view: &View, text: &mut Text) {
     each("worker_flow_misses_total", "Flow cache misses.", &|w| w.misses);
     each("worker_replies_total", "Answers sent by Viaduct itself.", &|w| w.replies);
     each("worker_sleeps_total", "Times the worker slept.", &|w| w.sleeps);
-    let stages: [(&str, fn(&model::StageCycles) -> u64); 6] = [
-        ("receive", |c| c.receive),
-        ("lookup", |c| c.lookup),
-        ("slow_path", |c| c.slow_path),
-        ("deliver", |c| c.deliver),
-        ("busy", |c| c.busy),
-        ("idle", |c| c.idle),
-    ];
     let cycles = workers.iter().flat_map(|w| {
-        stages.map(|(stage, of)| (format!("worker=\"{}\",stage=\"{stage}\"", w.worker), of(&w.cycles)))
+        let stages = [
+            ("receive", w.cycles.receive),
+            ("lookup", w.cycles.lookup),
+            ("slow_path", w.cycles.slow_path),
+            ("deliver", w.cycles.deliver),
+            ("busy", w.cycles.busy),
+            ("idle", w.cycles.idle),
+        ];
+        stages.map(|(stage, ticks)| (format!("worker=\"{}\",stage=\"{stage}\"", w.worker), ticks))
     });
     text.family("worker_cycles_total", "counter", "TSC ticks by stage.", cycles);
 }

@@ -56,14 +56,15 @@ pub fn table(rows: &[Value], columns: &[Column]) -> String {
         let widest = cells.iter().map(|row| row[i].chars().count()).max().unwrap_or(0);
         widest.max(columns[i].0.len())
     };
-    let right = |i: usize| rows.iter().any(|row| row[columns[i].1].is_number());
+    let is_number = |i: usize| rows.iter().any(|row| row[columns[i].1].is_number());
+    let right: Vec<bool> = (0..columns.len()).map(is_number).collect();
     let widths: Vec<usize> = (0..columns.len()).map(width).collect();
     let line = |row: &dyn Fn(usize) -> String| {
         let mut line = String::new();
         for (i, &width) in widths.iter().enumerate() {
             let text = row(i);
             let _ =
-                if right(i) { write!(line, "{text:>width$}  ") } else { write!(line, "{text:<width$}  ") };
+                if right[i] { write!(line, "{text:>width$}  ") } else { write!(line, "{text:<width$}  ") };
         }
         line.trim_end().to_owned() + "\n"
     };

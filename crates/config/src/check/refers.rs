@@ -43,14 +43,18 @@ impl<'a> Checker<'a, '_> {
         problem(self.problems, self.item, key, message);
     }
 
+    /// Says that something is not there, unless it is and could not be read.
+    fn missing(&mut self, key: &str, kind: &str, name: &str, hint: String) {
+        if !self.index.unread.iter().any(|unread| unread == name) {
+            self.problem(key, format!("there is no {kind} \"{name}\"{hint}"));
+        }
+    }
+
     /// The network `name`, or a problem.
     fn network(&mut self, key: &str, name: &str) -> Option<&'a Network> {
         let found = self.index.networks.get(name).copied();
         if found.is_none() {
-            self.problem(
-                key,
-                format!("there is no network \"{name}\"{}", did_you_mean(name, self.index.networks.keys())),
-            );
+            self.missing(key, "network", name, did_you_mean(name, self.index.networks.keys()));
         }
         found
     }
@@ -59,10 +63,7 @@ impl<'a> Checker<'a, '_> {
     fn guest(&mut self, key: &str, name: &str) -> Option<&'a Guest> {
         let found = self.index.guests.get(name).copied();
         if found.is_none() {
-            self.problem(
-                key,
-                format!("there is no guest \"{name}\"{}", did_you_mean(name, self.index.guests.keys())),
-            );
+            self.missing(key, "guest", name, did_you_mean(name, self.index.guests.keys()));
         }
         found
     }
@@ -72,7 +73,7 @@ impl<'a> Checker<'a, '_> {
         match self.index.wires.get(name.as_str()) {
             None => {
                 let hint = did_you_mean(name, self.index.wires.keys());
-                self.problem("wire", format!("there is no wire \"{name}\"{hint}"));
+                self.missing("wire", "wire", name, hint);
             }
             Some(wire) => {
                 if let Some(mtu) = network.mtu.filter(|mtu| *mtu > wire.mtu) {
@@ -123,7 +124,7 @@ impl<'a> Checker<'a, '_> {
             Target::Nexthop(name) => {
                 if !self.index.nexthops.contains(&name.as_str()) {
                     let hint = did_you_mean(name, self.index.nexthops.iter());
-                    self.problem("to", format!("there is no nexthop \"{name}\"{hint}"));
+                    self.missing("to", "nexthop", name, hint);
                 }
             }
             Target::Via(addr) => self.via(network, *addr),
@@ -279,10 +280,6 @@ impl<'a> Checker<'a, '_> {
 
 /// A suggestion where another name is near.
 fn did_you_mean<'n>(name: &str, known: impl Iterator<Item = &'n &'n str>) -> String {
-    known
-        .map(|other| (strsim::jaro_winkler(name, other), *other))
-        .max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(a.1)))
-        .filter(|(score, _)| *score > 0.75)
-        .map(|(_, other)| format!("; did you mean \"{other}\"?"))
-        .unwrap_or_default()
+    let near = crate::reader::nearest(name, known.copied(), 0.5);
+    near.map(|other| format!("; did you mean \"{other}\"?")).unwrap_or_default()
 }

@@ -1,6 +1,6 @@
 //! Changes as a whole: owners, ports that can't be opened, executors that refuse, restarts.
 
-mod fake;
+pub(crate) mod fake;
 
 use super::*;
 use fake::{FakeExecutor, FakePorts, Log};
@@ -131,7 +131,7 @@ fn apply_replaces_only_what_came_from_files() {
 fn owners_keep_what_is_theirs() {
     let bench = start(&format!("{FILE}{ROUTE}"));
     let key = route()[0].key();
-    let said = bench.core.remove(Owner::Api, &[key.clone()]).unwrap_err().to_string();
+    let said = bench.core.remove(Owner::Api, std::slice::from_ref(&key)).unwrap_err().to_string();
     assert!(said.contains("comes from the host's file"), "{said}");
     bench.core.apply(FILE, false).unwrap();
     bench.core.add(Owner::Api, route()).unwrap();

@@ -38,8 +38,10 @@ pub(super) fn explain(view: &View, request: v1::ExplainRequest) -> Result<v1::Ex
     let explanation = view.executor.explain(ingress, &frame);
     let step = |step: model::Step| {
         // These tables' keys are numbers; the others' are words.
-        let key = match step.table {
-            "vif" | "network" => view.named(&format!("{} {}", step.table, step.key)),
+        let number = step.key.parse::<u16>().ok();
+        let key = match (step.table, number) {
+            ("vif", Some(id)) => view.vif_name(VifId(id)),
+            ("network", Some(vrf)) => view.network_name(model::Vrf(vrf)),
             _ => view.named(&step.key),
         };
         let result = step.result.map(|result| view.named(&result));

@@ -1,0 +1,173 @@
+//! The server as clients meet it.
+
+use super::*;
+use crate::core::tests::fake::{FakeExecutor, FakePorts, Log};
+use crate::store::Store;
+use api::v1::viaduct_client::ViaductClient;
+use api::v1::{self, Kind, TableName};
+use hyper_util::rt::TokioIo;
+use tokio::sync::oneshot;
+use tonic::transport::{Channel, Endpoint};
+
+const FILE: &str = r#"
+[host]
+name = "a"
+[[network]]
+name = "blue"
+vrf = 1
+gateways = ["10.1.1.254/24"]
+[[guest]]
+name = "vm1"
+network = "blue"
+kind = "tap"
+device = "t1"
+mac = "02:00:00:00:00:01"
+addresses = ["10.1.1.1"]
+[[rule]]
+network = "blue"
+priority = 7
+protocol = "udp"
+action = "drop"
+"#;
+
+async fn client(run_dir: &Path) -> ViaductClient<Channel> {
+    let socket = api::socket(run_dir);
+    let connector = tower::service_fn(move |_| {
+        let socket = socket.clone();
+        async move { tokio::net::UnixStream::connect(socket).await.map(TokioIo::new) }
+    });
+    ViaductClient::new(Endpoint::from_static("http://x").connect_with_connector(connector).await.unwrap())
+}
+
+/// Serves `FILE` in a run-dir while `test` runs.
+async fn with_server<F: Future<Output = ()>>(test: impl FnOnce(tempfile::TempDir) -> F) {
+    let (dir, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let run_dir = RunDir::take(dir.path()).unwrap();
+    // As a daemon that was killed leaves it.
+    drop(std::os::unix::net::UnixListener::bind(api::socket(dir.path())).unwrap());
+    let ports = Box::new(FakePorts::new(Log::default()));
+    let core = Core::start(
+        config::parse(FILE).unwrap(),
+        dir.path().to_owned(),
+        Store::open(state.path()).unwrap(),
+        Arc::new(FakeExecutor::default()),
+        ports,
+    );
+    let core = Arc::new(core.unwrap_or_else(|e| panic!("{e}")));
+    let ((ready, is_ready), (stop, stopped)) = (oneshot::channel(), oneshot::channel::<()>());
+    let any_port = Some("127.0.0.1:0".parse().unwrap());
+    let server = tokio::spawn(async move {
+        let told = || ready.send(()).unwrap();
+        let stopped = async { stopped.await.unwrap_or_default() };
+        serve(core, &run_dir, any_port, told, stopped).await
+    });
+    is_ready.await.unwrap();
+    let socket = api::socket(dir.path());
+    test(dir).await;
+    stop.send(()).unwrap();
+    server.await.unwrap().unwrap();
+    assert!(!socket.exists(), "a daemon that ends in order takes its socket away");
+}
+
+#[tokio::test]
+async fn one_daemon_to_a_run_dir() {
+    with_server(|dir| async move {
+        let refused = RunDir::take(dir.path()).err().unwrap().to_string();
+        assert!(refused.contains(&dir.path().display().to_string()), "{refused}");
+        let mode = std::fs::metadata(api::socket(dir.path())).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o660);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn objects_come_and_go() {
+    with_server(|dir| async move {
+        let mut client = client(dir.path()).await;
+        let target = v1::Target { drop: Some(true), ..v1::Target::default() };
+        let route = v1::Route { network: "blue".into(), prefix: "10.9.0.0/16".into(), to: vec![target] };
+        let object = v1::Object { object: Some(v1::object::Object::Route(route.clone())) };
+        let add = v1::AddRequest { objects: vec![object] };
+        assert_eq!(client.add(add.clone()).await.unwrap().into_inner().changes.len(), 1);
+        assert_eq!(client.add(add).await.unwrap().into_inner().changes.len(), 0);
+
+        let request = v1::ObjectsRequest { kind: Kind::Route.into(), network: None };
+        let objects = client.objects(request).await.unwrap().into_inner().objects;
+        assert_eq!((objects.len(), objects[0].owner.as_str()), (1, "api"));
+
+        let request = v1::TableRequest { table: TableName::Route.into(), network: Some("blue".into()) };
+        let routes = client.table(request).await.unwrap().into_inner().routes;
+        let entry = routes.iter().find(|entry| entry.prefix == "10.9.0.0/16").unwrap();
+        assert_eq!((entry.text.as_str(), entry.owner.as_str()), ("discard", "api"));
+
+        let key = |name: &str| v1::Key {
+            kind: Kind::Route.into(),
+            network: Some("blue".into()),
+            name: name.into(),
+        };
+        let remove = |key| v1::RemoveRequest { keys: vec![key] };
+        let missing = client.remove(remove(key("10.8.0.0/16"))).await.unwrap_err();
+        assert_eq!(missing.code(), tonic::Code::NotFound);
+        assert_eq!(client.remove(remove(key("10.9.0.0/16"))).await.unwrap().into_inner().changes.len(), 1);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_file_of_nonsense_is_refused_with_reasons() {
+    with_server(|dir| async move {
+        let mut client = client(dir.path()).await;
+        let toml = FILE.replace("vrf = 1", "vfr = 1");
+        let refused = client.apply(v1::ApplyRequest { toml, dry_run: false }).await.unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::InvalidArgument);
+        assert!(refused.message().contains("did you mean `vrf`?"), "{refused}");
+        let same = client.apply(v1::ApplyRequest { toml: FILE.into(), dry_run: true }).await.unwrap();
+        assert_eq!(same.into_inner().changes, []);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn rules_are_named_by_their_ids() {
+    with_server(|dir| async move {
+        let mut client = client(dir.path()).await;
+        let request = v1::TableRequest { table: TableName::Rule.into(), network: None };
+        let rules = client.table(request).await.unwrap().into_inner().rules;
+        assert_eq!((rules[0].priority, rules[0].action.as_str()), (7, "drop"));
+        let key =
+            v1::Key { kind: Kind::Rule.into(), network: Some("blue".into()), name: rules[0].id.to_string() };
+        let refused = client.remove(v1::RemoveRequest { keys: vec![key] }).await.unwrap_err();
+        assert!(refused.message().contains("7 drop udp"), "found by its id, but the file's: {refused}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn packets_in_words_are_explained() {
+    with_server(|dir| async move {
+        let mut client = client(dir.path()).await;
+        let mut explain = async |text: &str| {
+            let packet = Some(v1::explain_request::Packet::Text(text.to_owned()));
+            client.explain(v1::ExplainRequest { interface: "vm1".into(), packet }).await
+        };
+        let pinged = explain("10.1.1.1 > 10.1.1.254").await.unwrap().into_inner();
+        assert_eq!(pinged.verdict, "reply", "{pinged:?}");
+        assert!(
+            pinged.packet.starts_with("eth 02:00:00:00:00:01 > 00:00:5e:00:01:00 / ip4 "),
+            "{}",
+            pinged.packet
+        );
+        let spoofed = explain("10.1.1.9 > 10.1.1.254 / tcp 1 > 80 syn").await.unwrap().into_inner();
+        assert_eq!(spoofed.decision[0], "drop address_spoofed");
+        assert!(spoofed.steps.iter().any(|step| step.table == "vif" && step.key == "vm1"));
+        assert_eq!(explain("nonsense").await.unwrap_err().code(), tonic::Code::InvalidArgument);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_taken_metrics_address_is_told() {
+    let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let said = at("metrics", metrics::listen(taken.local_addr().unwrap()).await).unwrap_err().to_string();
+    assert!(said.contains("in use"), "{said}");
+}
