@@ -39,7 +39,7 @@ pub fn decide<T: Lookup>(tables: &T, packet: &PacketView<'_>, ingress: VifId, no
         Err(Stop::Hold { scope, addr }) => Verdict::Hold { scope, addr },
         Err(Stop::Drop(reason) | Stop::Refuse(_, reason) | Stop::Reset(reason)) => Verdict::Drop(reason),
     };
-    let effects = walk.effects.of(&verdict, ingress);
+    let effects = walk.effects.under(&verdict, ingress);
     Decision { verdict, effects }
 }
 
@@ -191,7 +191,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
 
 impl Effects {
     /// What is left of the effects under a verdict.
-    fn of(mut self, verdict: &Verdict, ingress: VifId) -> Self {
+    fn under(mut self, verdict: &Verdict, ingress: VifId) -> Self {
         let forwarded = matches!(verdict, Verdict::Forward(_) | Verdict::Flood(_));
         if !forwarded {
             (self.flow, self.fragment) = (None, None);

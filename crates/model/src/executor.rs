@@ -187,7 +187,8 @@ pub struct Captured {
 /// One table look-up of an explained packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// The table (`vif`, `bridge`, `route`, `nexthop`, `mpls`, `vxlan`, `flow`, `rule`, `nat`, `neighbour`...).
+    /// The table: `bridge`, `flow`, `fragment`, `guest`, `mpls`, `nat`, `neighbour`, `network`, `nexthop`, `route`,
+    /// `rule`, `vif` or `vxlan`.
     pub table: &'static str,
     /// The key, in words.
     pub key: String,

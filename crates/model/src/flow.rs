@@ -31,6 +31,18 @@ pub struct FlowKey {
 }
 
 impl FlowKey {
+    /// The key of a packet between two inside addresses, with its ports. Of RoCEv2 the source port does not count.
+    #[must_use]
+    pub fn new(src: (Vrf, IpAddr), dst: (Vrf, IpAddr), protocol: u8, ports: (u16, u16)) -> Self {
+        let roce = protocol == proto::UDP && ports.1 == proto::PORT_ROCE;
+        let sport = if roce { 0 } else { ports.0 };
+        Self {
+            src: Endpoint { vrf: src.0, addr: src.1, port: sport },
+            dst: Endpoint { vrf: dst.0, addr: dst.1, port: ports.1 },
+            protocol,
+        }
+    }
+
     /// The other direction. RoCEv2's is to port 4791 again.
     #[must_use]
     pub fn reverse(&self) -> Self {

@@ -4,16 +4,14 @@
 //! destination translation. A connection is known by the same addresses. Packets of both its directions are held
 //! against the rules as if they went the way of its first one, so that a change of rules cuts both.
 
+use super::route::MAX_TRANSLATIONS;
 use super::{Frame, Origin, Stop, Walk, push_new};
 use crate::{
-    Action, Connection, DropReason, Endpoint, FlowChange, FlowKey, FlowState, FragmentKey, Lookup, Modifier,
-    Nexthop, RuleMatch, RuleQuery, Vif, Vrf,
+    Action, Connection, DropReason, FlowChange, FlowKey, FlowState, FragmentKey, Lookup, Modifier, Nexthop,
+    RuleMatch, RuleQuery, Vif, Vrf,
 };
 use packet::{Fragment, Headers, IcmpError, Ip, L3, L4, proto};
 use std::net::IpAddr;
-
-/// Networks followed back at most, as in routing.
-const MAX_TRANSLATIONS: usize = 4;
 
 impl<'a, T: Lookup> Walk<'a, T> {
     /// Asks the rules, if the sender or the guest it goes to has any, whether a packet may go to `dst` in `vrf`.
@@ -41,17 +39,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
             return self.default_alone(&[frame.network.vrf, vrf]);
         };
         let src = self.source(frame, ip.src);
-        let fragment = FragmentKey {
-            ingress: self.ingress,
-            vrf: frame.network.vrf,
-            src: ip.src,
-            dst: ip.dst,
-            protocol: ip.protocol,
-            id: match ip.fragment {
-                Fragment::First { id } | Fragment::Later { id } => id,
-                Fragment::Whole => 0,
-            },
-        };
+        let fragment = self.fragment_key(frame, ip);
         let ports = match ip.fragment {
             Fragment::Later { .. } if has_ports(ip.protocol) => self.tables.fragment(&fragment, self.now),
             _ => Some(frame.headers.ports()),
@@ -79,6 +67,16 @@ impl<'a, T: Lookup> Walk<'a, T> {
                 .map(|connection| FlowChange::Create { connection, rule }),
         };
         Ok(())
+    }
+
+    /// What the fragments of a packet's datagram share.
+    fn fragment_key(&self, frame: &Frame<'_>, ip: &Ip) -> FragmentKey {
+        let id = match ip.fragment {
+            Fragment::First { id } | Fragment::Later { id } => id,
+            Fragment::Whole => 0,
+        };
+        let (ingress, vrf) = (self.ingress, frame.network.vrf);
+        FragmentKey { ingress, vrf, src: ip.src, dst: ip.dst, protocol: ip.protocol, id }
     }
 
     /// Asks the rules of both networks; returns the rule that allows.
@@ -174,20 +172,6 @@ impl Refusal {
             }
             Action::Reject => Stop::Refuse(IcmpError::AdminProhibited, reason),
             _ => reason.into(),
-        }
-    }
-}
-
-impl FlowKey {
-    /// The key of a packet between two inside addresses, with its ports. Of RoCEv2 the source port does not count.
-    #[must_use]
-    pub fn new(src: (Vrf, IpAddr), dst: (Vrf, IpAddr), protocol: u8, ports: (u16, u16)) -> Self {
-        let roce = protocol == proto::UDP && ports.1 == proto::PORT_ROCE;
-        let sport = if roce { 0 } else { ports.0 };
-        Self {
-            src: Endpoint { vrf: src.0, addr: src.1, port: sport },
-            dst: Endpoint { vrf: dst.0, addr: dst.1, port: ports.1 },
-            protocol,
         }
     }
 }

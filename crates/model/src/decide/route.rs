@@ -9,7 +9,7 @@ use packet::{Fragment, IcmpError, Ip, L4, Mac, proto};
 use std::net::IpAddr;
 
 /// Changes of network (by route or by a floating address) on one packet's way at most.
-const MAX_TRANSLATIONS: usize = 4;
+pub(super) const MAX_TRANSLATIONS: usize = 4;
 
 /// Where routing led.
 pub(super) enum Found<'a> {
