@@ -171,18 +171,16 @@ impl Backend {
         (0..self.rings.len()).for_each(|i| self.stop(i));
     }
 
-    /// Makes a change while no ring runs, then resumes those that ran.
+    /// Makes a change while no ring runs, then resumes those that ran, also where the change was refused.
     fn paused<E>(&mut self, change: impl FnOnce(&mut Self) -> std::result::Result<(), E>) -> Result<()>
     where
         Refused: From<E>,
     {
         let ran: Vec<usize> = (0..self.rings.len()).filter(|i| self.rings[*i].running).collect();
         ran.iter().for_each(|i| self.stop(*i));
-        change(self).map_err(Refused::from)?;
-        for index in ran {
-            self.start(index)?;
-        }
-        Ok(())
+        let changed = change(self).map_err(Refused::from);
+        let resumed = ran.into_iter().try_for_each(|i| self.start(i));
+        Ok(changed.and(resumed)?)
     }
 
     fn count_pairs(&self) {

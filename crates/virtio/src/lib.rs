@@ -16,6 +16,9 @@ mod queue;
 mod ring;
 mod rx;
 mod socket;
+#[cfg(test)]
+#[cfg(not(miri))] // System calls all over.
+mod tests;
 mod tx;
 
 pub use port::{Error, GuestPort, MAX_QUEUES, Role, open};
