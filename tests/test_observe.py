@@ -20,7 +20,7 @@ def host(lab):
     lab.plug("a")
     config = host_config("a", {"a1": tap("a1"), "a2": tap("a2")}, metrics="127.0.0.1:9101")
     tunnel_routes(config, "mpls-over-udp", "b1")
-    config.rule("blue", 10, "drop", protocol="udp", ports="53")
+    config.rule("blue", 10, "drop", protocol="udp", ports="7653")
     host = lab.host(config)
     host.a1, host.a2 = lab.container(host, "a1"), lab.container(host, "a2")
     lab.namespace("fabric").ip("addr add 192.0.2.2/24 dev br0")
@@ -30,7 +30,7 @@ def host(lab):
 # packet, delivered to a2?, word of the explanation
 QUESTIONS = {
     "bridged": (Ether(src=A1.mac, dst=A2.mac) / IP(src=A1.address, dst=A2.address) / TCP(dport=80), True, "a2"),
-    "rule": (Ether(src=A1.mac, dst=A2.mac) / IP(src=A1.address, dst=A2.address) / UDP(sport=9, dport=53), False, "rule_drop"),
+    "rule": (Ether(src=A1.mac, dst=A2.mac) / IP(src=A1.address, dst=A2.address) / UDP(sport=9, dport=7653), False, "rule_drop"),
     "spoofed": (Ether(src=A1.mac, dst=A2.mac) / IP(src="10.1.1.77", dst=A2.address) / ICMP(), False, "address_spoofed"),
     "no route": (Ether(src=A1.mac, dst=GATEWAY_MAC) / IP(src=A1.address, dst="172.16.9.9") / ICMP(), False, "no_route"),
     "tunnel": (Ether(src=A1.mac, dst=GATEWAY_MAC) / IP(src=A1.address, dst=B1.address) / ICMP(), False, str(B1.label)),
@@ -56,7 +56,7 @@ def test_explain_says_what_then_happens(host, question):
 
 
 def test_explain_takes_text_and_pcap(host, lab):
-    told = host.call("explain", "--in", "a1", f"{A1.address} > {A2.address} / udp 1 > 53").stdout
+    told = host.call("explain", "--in", "a1", f"{A1.address} > {A2.address} / udp 1 > 7653").stdout
     assert "rule_drop" in told, told
     file = lab.directory / "question.pcap"
     wrpcap(str(file), [QUESTIONS["no route"][0]])
@@ -64,9 +64,9 @@ def test_explain_takes_text_and_pcap(host, lab):
 
 
 def test_dropped_packets_are_kept_with_reason_and_head(host):
-    assert not datagram(host.a1, A2.address, 53, b"look at me", timeout=0.3)
-    kept = eventually(lambda: host.viaduct("dropstats", "--log", "5").get("log"), "a dropped packet")
-    assert kept[-1]["reason"] == "rule_drop", kept
+    assert not datagram(host.a1, A2.address, 7653, b"look at me", timeout=0.3)
+    kept = host.viaduct("dropstats", "--log", "5")["log"]
+    assert [packet["interface"] for packet in kept if packet["reason"] == "rule_drop"] == ["a1"], kept
     assert "rule_drop" in host.call("dropstats", "--log", "5").stdout
 
 
@@ -76,8 +76,8 @@ def test_capture_opens_in_tshark_with_names_and_reasons(host, lab):
     eventually(lambda: file.exists() and file.stat().st_size > 0, "the capture's file")
     host.a1.expect_ping(A2.address)
     host.a1.ping(B1.address, 1, timeout=0.5)
-    datagram(host.a1, A2.address, 53, timeout=0.3)
-    eventually(lambda: "rule_drop" in str(fields(file, "udp.dstport == 53", "frame.comment")), "the reason as a comment")
+    datagram(host.a1, A2.address, 7653, timeout=0.3)
+    eventually(lambda: "rule_drop" in str(fields(file, "udp.dstport == 7653", "frame.comment")), "the reason as a comment")
     eventually(lambda: fields(file, "mpls", "frame.number"), "an encapsulated packet")
     assert capture.stop(2) == 0, capture.describe()
     names = {row[0] for row in fields(file, "icmp", "frame.interface_name")}
@@ -98,7 +98,7 @@ def test_capture_of_one_guest(host, lab):
 
 def test_metrics(host):
     host.a1.expect_ping(A2.address)
-    datagram(host.a1, A2.address, 53, timeout=0.3)
+    datagram(host.a1, A2.address, 7653, timeout=0.3)
 
     def scrape():
         with host.namespace.entered():

@@ -50,6 +50,10 @@ class Lab:
         namespace, switch = self.namespace(name), self.namespace(fabric)
         if switch.run(["ip", "link", "show", "br0"], check=False).returncode != 0:
             switch.ip("link add br0 type bridge")
+            # No word of its own: neither IPv6 nor multicast housekeeping.
+            switch.sysctl("net.ipv6.conf.all.disable_ipv6", 1)
+            switch.sysctl("net.ipv6.conf.default.disable_ipv6", 1)
+            switch.ip("link set br0 type bridge mcast_snooping 0")
             switch.ip("link set br0 mtu", mtu, "up")
         cable(namespace, device, switch, f"{name}-{device}", mtu)
         switch.ip("link set", f"{name}-{device}", "master br0")
@@ -57,7 +61,9 @@ class Lab:
 
     def host(self, config, start=True):
         """A viaductd with this configuration, in the namespace named like the host."""
-        host = Host(self.namespace(config.name), self.directory / config.name, config)
+        namespace = self.namespace(config.name)
+        namespace.sysctl("net.ipv6.conf.all.disable_ipv6", 1)  # the kernel has nothing to say on Viaduct's wires
+        host = Host(namespace, self.directory / config.name, config)
         self.hosts[config.name] = host
         self.cleanup.callback(host.stop)
         return host.start() if start else host
