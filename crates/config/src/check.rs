@@ -5,6 +5,7 @@ mod unique;
 
 use crate::{Guest, Host, Item, Network, Object, Problem, Wire};
 use std::collections::HashMap;
+use std::net::IpAddr;
 
 /// Checks everything that holds between the objects of a host; what is wrong with one alone was found when it was
 /// read. Empty: nothing is wrong.
@@ -23,7 +24,7 @@ pub(crate) fn check_beside(unread: &[String], host: &Host, objects: &[Item]) -> 
 
 /// Objects by name.
 struct Index<'a> {
-    host: &'a Host,
+    tunnel_sources: Vec<IpAddr>,
     wires: HashMap<&'a str, &'a Wire>,
     networks: HashMap<&'a str, &'a Network>,
     guests: HashMap<&'a str, &'a Guest>,
@@ -35,7 +36,10 @@ struct Index<'a> {
 impl<'a> Index<'a> {
     fn new(host: &'a Host, objects: &'a [Item], unread: &'a [String]) -> Self {
         let mut index = Self {
-            host,
+            tunnel_sources: host.tunnel_sources(objects.iter().filter_map(|item| match &item.object {
+                Object::Wire(wire) => Some(wire),
+                _ => None,
+            })),
             wires: HashMap::new(),
             networks: HashMap::new(),
             guests: HashMap::new(),

@@ -1,5 +1,6 @@
 //! `[host]`: what belongs to the daemon as a whole.
 
+use crate::object::Wire;
 use crate::reader::Reader;
 use crate::value::{Value, text};
 use std::net::{IpAddr, SocketAddr};
@@ -14,7 +15,7 @@ pub struct Host {
     pub workers: Vec<u16>,
     /// What forwards packets.
     pub executor: Executor,
-    /// Outer source addresses of tunnels, at most one per family.
+    /// Outer source addresses of tunnels, at most one per family. Empty: see [`Host::tunnel_sources`].
     pub tunnel_source: Vec<IpAddr>,
     /// Where Prometheus may scrape; `None`: nowhere.
     pub metrics: Option<SocketAddr>,
@@ -42,6 +43,16 @@ impl Value for Executor {
 }
 
 impl Host {
+    /// Where tunnels start: what is configured, or else the first address of each family that a wire has.
+    pub fn tunnel_sources<'a>(&self, wires: impl Iterator<Item = &'a Wire>) -> Vec<IpAddr> {
+        if !self.tunnel_source.is_empty() {
+            return self.tunnel_source.clone();
+        }
+        let addresses: Vec<IpAddr> = wires.flat_map(|wire| &wire.addresses).map(|net| net.addr()).collect();
+        let first = |v4| addresses.iter().copied().find(|addr| addr.is_ipv4() == v4);
+        first(true).into_iter().chain(first(false)).collect()
+    }
+
     pub(crate) fn read(mut r: Reader<'_>) -> Self {
         let host = Self {
             name: r.require("name").unwrap_or_default(),

@@ -15,6 +15,7 @@ use model::{
 };
 use packet::Mac;
 use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
 
 /// Numbers given to names and contents; they stay from one compilation to the next.
 #[derive(Clone, Debug, Default)]
@@ -44,24 +45,24 @@ fn vif_id(id: u32) -> VifId {
 const OVERHEAD: [u16; 2] = [50, 70];
 
 /// Largest IP packet of networks that don't say: what fits the smallest wire with a tunnel's headers around it.
-fn default_mtu(host: &config::Host, wires: &HashMap<&str, &Wire>) -> u16 {
-    let underlay = wires.values().map(|wire| wire.mtu).min().unwrap_or(1500);
-    let v6 = host.tunnel_source.iter().any(std::net::IpAddr::is_ipv6);
-    let overhead = if host.tunnel_source.is_empty() { 0 } else { OVERHEAD[usize::from(v6)] };
+fn default_mtu(tunnel_sources: &[IpAddr], wires: &[&Wire]) -> u16 {
+    let underlay = wires.iter().map(|wire| wire.mtu).min().unwrap_or(1500);
+    let v6 = tunnel_sources.iter().any(IpAddr::is_ipv6);
+    let overhead = if tunnel_sources.is_empty() { 0 } else { OVERHEAD[usize::from(v6)] };
     underlay - overhead
 }
 
 /// The largest IP packet of each guest, by name.
 pub(crate) fn guest_mtus(host: &config::Host, objects: &[&Object]) -> HashMap<String, u16> {
     let index = Index::new(objects);
-    let default = default_mtu(host, &index.wires);
+    let default = default_mtu(&host.tunnel_sources(index.wires.iter().copied()), &index.wires);
     let mtu = |guest: &Guest| guest.mtu.unwrap_or_else(|| index.network_mtu(&guest.network, default));
     index.guests.values().map(|guest| (guest.name.clone(), mtu(guest))).collect()
 }
 
 /// Objects by name. They were checked: what is referred to is there.
 struct Index<'a> {
-    wires: HashMap<&'a str, &'a Wire>,
+    wires: Vec<&'a Wire>,
     networks: HashMap<&'a str, &'a config::Network>,
     guests: HashMap<&'a str, &'a Guest>,
     nexthops: HashMap<&'a str, &'a config::Nexthop>,
@@ -70,14 +71,14 @@ struct Index<'a> {
 impl<'a> Index<'a> {
     fn new(objects: &[&'a Object]) -> Self {
         let mut index = Self {
-            wires: HashMap::new(),
+            wires: Vec::new(),
             networks: HashMap::new(),
             guests: HashMap::new(),
             nexthops: HashMap::new(),
         };
         for &object in objects {
             match object {
-                Object::Wire(wire) => drop(index.wires.insert(&wire.name, wire)),
+                Object::Wire(wire) => index.wires.push(wire),
                 Object::Network(network) => drop(index.networks.insert(&network.name, network)),
                 Object::Guest(guest) => drop(index.guests.insert(&guest.name, guest)),
                 Object::Nexthop(nexthop) => drop(index.nexthops.insert(&nexthop.name, nexthop)),
@@ -90,7 +91,8 @@ impl<'a> Index<'a> {
     /// A network that is attached to a wire and says nothing takes what the wire takes.
     fn network_mtu(&self, name: &str, default: u16) -> u16 {
         let Some(network) = self.networks.get(name) else { return default };
-        let wire = || network.wire.as_deref().and_then(|wire| self.wires.get(wire)).map(|wire| wire.mtu);
+        let attached = |wire: &&&Wire| network.wire.as_ref() == Some(&wire.name);
+        let wire = || self.wires.iter().find(attached).map(|wire| wire.mtu);
         network.mtu.or_else(wire).unwrap_or(default)
     }
 }
@@ -104,10 +106,10 @@ pub(crate) fn compile(
 ) -> Desired {
     let plain: Vec<&Object> = objects.iter().map(|owned| &owned.object).collect();
     let index = Index::new(&plain);
-    let default_mtu = default_mtu(host, &index.wires);
+    let tunnel_source = host.tunnel_sources(index.wires.iter().copied());
+    let default_mtu = default_mtu(&tunnel_source, &index.wires);
     let mut compiler = Compiler { index, ids, default_mtu, macs, out: Desired::default() };
-    compiler.out.host =
-        model::Host { name: host.name.as_str().into(), tunnel_source: host.tunnel_source.clone() };
+    compiler.out.host = model::Host { name: host.name.as_str().into(), tunnel_source };
     compiler.number_vifs(&plain);
     plain.iter().for_each(|object| compiler.object(object));
     plain.iter().for_each(|object| compiler.fill_network(object));

@@ -54,7 +54,10 @@ pub struct Core {
     store: Store,
     run_dir: PathBuf,
     started: Instant,
+    /// Locked for as long as a change takes.
     state: Mutex<State>,
+    /// What was in force after the last change. Readers never wait for one in progress.
+    view: Mutex<Arc<View>>,
 }
 
 /// What is in force.
@@ -91,8 +94,9 @@ impl Core {
             desired: Arc::default(),
             open: BTreeMap::new(),
         };
-        let core =
-            Self { executor, ports, store, run_dir, started: Instant::now(), state: Mutex::new(empty) };
+        let started = Instant::now();
+        let view = Mutex::new(Arc::new(View::new(&empty, executor.clone(), started)));
+        let core = Self { executor, ports, store, run_dir, started, state: Mutex::new(empty), view };
         check(&file.host, &objects, &[])?;
         core.switch(&mut core.lock(), file.host, objects)?;
         Ok(core)
@@ -103,8 +107,8 @@ impl Core {
     }
 
     /// What is in force, for reading.
-    pub(crate) fn view(&self) -> View {
-        View::new(&self.lock(), self.executor.clone(), self.started)
+    pub(crate) fn view(&self) -> Arc<View> {
+        self.view.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Replaces the file's objects by those of another file; with `dry_run` only says what would change.
@@ -234,6 +238,8 @@ impl Core {
         switch.finish(&|name| ids.vif(name));
         state.host = host;
         (state.objects, state.ids, state.desired) = (Arc::new(next), Arc::new(ids), Arc::new(desired));
+        let view = Arc::new(View::new(state, self.executor.clone(), self.started));
+        *self.view.lock().unwrap_or_else(PoisonError::into_inner) = view;
         Ok(described)
     }
 }

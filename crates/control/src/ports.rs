@@ -20,7 +20,7 @@ pub trait Ports: Send + Sync {
     fn detach(&self, vif: VifId);
 }
 
-/// A port to be open. Where it changes the port is closed and opened again.
+/// A port to be open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortSpec {
     /// Name of the interface.
@@ -31,6 +31,15 @@ pub struct PortSpec {
     pub queues: u16,
     /// Largest IP packet, bytes.
     pub mtu: u16,
+}
+
+impl PortSpec {
+    /// Whether a port opened by the other specification serves this one too; else it is closed and opened again. The
+    /// MTU alone is no reason: closing a TAP takes it away from its container. It is enforced by the tables at once,
+    /// and told to the device when that is next opened.
+    pub(crate) fn is_same_port(&self, other: &Self) -> bool {
+        self.device == other.device && self.queues == other.queues
+    }
 }
 
 /// What a port is connected to.

@@ -39,7 +39,7 @@ impl From<Error> for Status {
 }
 
 impl Service {
-    fn view(&self) -> View {
+    fn view(&self) -> Arc<View> {
         self.core.view()
     }
 

@@ -90,7 +90,10 @@ fn mtu_leaves_room_for_a_tunnel() {
     assert_eq!(mtu(&format!("{HOST}{BASE}")), (8950, 9000), "the second lies on the wire itself");
     let v6 = HOST.replace("\"192.0.2.1\"", "[\"192.0.2.1\", \"2001:db8::1\"]");
     assert_eq!(mtu(&format!("{v6}{BASE}")).0, 8930);
-    assert_eq!(mtu(&format!("[host]\nname = \"a\"\n{BASE}")).0, 9000, "no tunnels, no headers");
+    let unsaid = "[host]\nname = \"a\"\n";
+    assert_eq!(mtu(&format!("{unsaid}{BASE}")).0, 8950, "tunnels start at the wire");
+    let no_underlay = BASE.replace("addresses = [\"192.0.2.1/24\"]\n", "");
+    assert_eq!(mtu(&format!("{unsaid}{no_underlay}")).0, 9000, "no tunnels, no headers");
     let own = BASE.replace("vni = 5001", "vni = 5001\nmtu = 1400");
     assert_eq!(mtu(&format!("{HOST}{own}")).0, 1400);
 }

@@ -29,6 +29,8 @@ pub(super) struct Switch<'a> {
     open: &'a mut BTreeMap<String, Open>,
     wanted: BTreeMap<String, PortSpec>,
     fresh: Vec<(String, Opened)>,
+    /// The specifications of those that stay.
+    kept: Vec<PortSpec>,
     /// Those closed because they change, to be opened again should the change fail.
     closed: Vec<(PortSpec, Option<VifId>)>,
     gone: Vec<(String, Option<VifId>)>,
@@ -44,7 +46,8 @@ impl<'a> Switch<'a> {
     ) -> Result<Self, Error> {
         let gone = open.keys().filter(|name| !wanted.contains_key(*name));
         let gone = gone.map(|name| (name.clone(), vif(name))).collect();
-        let mut switch = Self { ports, open, wanted, fresh: Vec::new(), closed: Vec::new(), gone };
+        let mut switch =
+            Self { ports, open, wanted, fresh: Vec::new(), kept: Vec::new(), closed: Vec::new(), gone };
         match switch.open_wanted(vif) {
             Ok(()) => Ok(switch),
             Err(e) => {
@@ -57,7 +60,10 @@ impl<'a> Switch<'a> {
     fn open_wanted(&mut self, vif: VifOf<'_>) -> Result<(), Error> {
         for (name, spec) in self.wanted.clone() {
             match self.open.get(&name) {
-                Some(there) if there.spec == spec => continue,
+                Some(there) if there.spec.is_same_port(&spec) => {
+                    self.kept.push(spec);
+                    continue;
+                }
                 Some(_) => self.close(&name, vif(&name)),
                 None => {}
             }
@@ -107,6 +113,11 @@ impl<'a> Switch<'a> {
         for (name, opened) in self.fresh {
             if let Some(vif) = vif(&name) {
                 self.ports.attach(vif, opened);
+            }
+        }
+        for spec in self.kept {
+            if let Some(open) = self.open.get_mut(&spec.name) {
+                open.spec = spec;
             }
         }
         for (name, old) in self.gone {

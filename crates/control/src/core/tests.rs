@@ -90,6 +90,15 @@ fn changes_tell_which_keys() {
 }
 
 #[test]
+fn another_mtu_does_not_close_a_port() {
+    let bench = start(FILE);
+    bench.core.apply(&FILE.replace("vrf = 1", "vrf = 1\nmtu = 1400"), false).unwrap();
+    assert_eq!(bench.log.take(), ["open vm1", "attach vm1"]);
+    let id = bench.core.view().ids.vif("vm1").unwrap();
+    assert_eq!(bench.executor.tables().vif(id).unwrap().mtu, 1400);
+}
+
+#[test]
 fn a_port_that_cannot_be_opened_undoes_all() {
     let bench = start(FILE);
     let bad = format!("{}{}", FILE.replace("t1", "t9"), VM2.replace("t2", "refused"));
