@@ -29,6 +29,8 @@ struct Index<'a> {
     networks: HashMap<&'a str, &'a Network>,
     guests: HashMap<&'a str, &'a Guest>,
     nexthops: Vec<&'a str>,
+    /// Addresses of guests and gateways, by network.
+    own: HashMap<(&'a str, IpAddr), &'a Item>,
     objects: &'a [Item],
     unread: &'a [String],
 }
@@ -44,14 +46,23 @@ impl<'a> Index<'a> {
             networks: HashMap::new(),
             guests: HashMap::new(),
             nexthops: Vec::new(),
+            own: HashMap::new(),
             objects,
             unread,
         };
         for item in objects {
             match &item.object {
                 Object::Wire(wire) => drop(index.wires.insert(&wire.name, wire)),
-                Object::Network(network) => drop(index.networks.insert(&network.name, network)),
-                Object::Guest(guest) => drop(index.guests.insert(&guest.name, guest)),
+                Object::Network(network) => {
+                    index.networks.insert(&network.name, network);
+                    let gateways = network.gateways.iter();
+                    index.own.extend(gateways.map(|net| ((network.name.as_str(), net.addr()), item)));
+                }
+                Object::Guest(guest) => {
+                    index.guests.insert(&guest.name, guest);
+                    let addresses = guest.addresses.iter();
+                    index.own.extend(addresses.map(|addr| ((guest.network.as_str(), *addr), item)));
+                }
                 Object::Nexthop(nexthop) => index.nexthops.push(&nexthop.name),
                 _ => {}
             }

@@ -100,8 +100,11 @@ fn run(options: &Options, file: config::Document) -> anyhow::Result<()> {
         control::serve(Arc::new(core), &run_dir, host.metrics, ready, stop).await?;
         anyhow::Ok(())
     });
+    // Ports and workers are held by requests still running, if any; the process ends soon enough for them.
     runtime.shutdown_timeout(std::time::Duration::from_secs(1));
-    tracing::info!("stopped");
+    if served.is_ok() {
+        tracing::info!("stopped");
+    }
     served
 }
 

@@ -31,7 +31,16 @@ impl Ports for EnginePorts {
                 };
                 let owner = owner.map(|owner| users::lookup(&owner)).transpose()?;
                 let name = spec.name.clone();
-                virtio::open(&virtio::GuestPort { name, socket, role, queues, mtu, owner, mode, offload: true })?
+                virtio::open(&virtio::GuestPort {
+                    name,
+                    socket,
+                    role,
+                    queues,
+                    mtu,
+                    owner,
+                    mode,
+                    offload: true,
+                })?
             }
             Device::Tap { device, mac } => {
                 wire::open_tap(&wire::TapPort { device, queues, mtu, mac: mac.map(|mac| mac.0) })?

@@ -187,26 +187,12 @@ impl<'a> Checker<'a, '_> {
                 self.problem("to", format!("{} and router {addr} are of different families", route.prefix));
             }
         }
-        let host = route.prefix.prefix_len() == route.prefix.max_prefix_len();
-        if !host {
+        if route.prefix.prefix_len() < route.prefix.max_prefix_len() {
             return;
         }
-        let own = |item: &&Item| match &item.object {
-            Object::Guest(guest) => {
-                guest.network == route.network && guest.addresses.contains(&route.prefix.addr())
-            }
-            Object::Network(network) => {
-                network.name == route.network
-                    && network.gateways.iter().any(|g| g.addr() == route.prefix.addr())
-            }
-            _ => false,
-        };
-        if let Some(owner) = self.index.objects.iter().find(own) {
-            let message = format!(
-                "{} is an address of {}, which has its route by itself",
-                route.prefix,
-                owner.object.key()
-            );
+        if let Some(owner) = self.index.own.get(&(route.network.as_str(), route.prefix.addr())) {
+            let owner = owner.object.key();
+            let message = format!("{} is an address of {owner}, which has its route by itself", route.prefix);
             self.problem("prefix", message);
         }
     }

@@ -16,7 +16,7 @@ pub fn check(file: &Path, json: bool) -> Result<(), Failure> {
         Ok(_) if json => print("[]\n"),
         Ok(_) => print(&format!("{} is good\n", file.display())),
         Err(problems) => {
-            Err(Failure::Refused(format!("nothing works by this file\n{}", problems.in_file(file))))
+            Err(Failure::Refused(format!("{} is wrong\n{}", file.display(), problems.in_file(file))))
         }
     }
 }
