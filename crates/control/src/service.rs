@@ -28,13 +28,30 @@ type Streamed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 impl From<Error> for Status {
     fn from(e: Error) -> Self {
-        let text = e.to_string();
+        let text = shortened(&e.to_string());
         match e {
             Error::Invalid(_) => Self::invalid_argument(text),
             Error::NotFound(_) => Self::not_found(text),
             Error::Conflict(_) | Error::Port { .. } | Error::Executor(_) => Self::failed_precondition(text),
             Error::Store(_) => Self::internal(text),
         }
+    }
+}
+
+/// Longest message of a refusal, bytes: it travels in a header, whose length HTTP/2 bounds.
+const MAX_MESSAGE: usize = 4096;
+
+/// The lines of a message that fit, and how many did not.
+fn shortened(text: &str) -> String {
+    let mut length = 0;
+    let fits = |line: &&str| {
+        length += line.len() + 1;
+        length <= MAX_MESSAGE
+    };
+    let lines: Vec<&str> = text.lines().take_while(fits).collect();
+    match text.lines().count() - lines.len() {
+        0 => text.to_owned(),
+        more => format!("{}\n... and {more} more; `viaduct check FILE` lists all", lines.join("\n")),
     }
 }
 

@@ -128,6 +128,19 @@ async fn a_file_of_nonsense_is_refused_with_reasons() {
 }
 
 #[tokio::test]
+async fn a_thousand_mistakes_still_make_an_answer() {
+    with_server(|dir| async move {
+        let mut client = client(dir.path()).await;
+        let route = "[[route]]\nnetwork = \"nowhere\"\nprefix = \"10.9.0.0/16\"\nto = \"drop\"\n";
+        let toml = format!("{FILE}{}", route.repeat(1000));
+        let refused = client.apply(v1::ApplyRequest { toml, dry_run: false }).await.unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::InvalidArgument);
+        assert!(refused.message().contains("nowhere") && refused.message().contains(" more; "), "{refused}");
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn rules_are_named_by_their_ids() {
     with_server(|dir| async move {
         let mut client = client(dir.path()).await;
