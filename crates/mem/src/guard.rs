@@ -210,3 +210,94 @@ fn chain(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_
         }
     }
 }
+
+#[cfg(test)]
+#[cfg(not(miri))]
+mod tests {
+    use super::*;
+    use crate::{Region, RegionSpec, Regions, Resolver, gather, scatter};
+    use rustix::fs::{MemfdFlags, memfd_create};
+    use std::fs::File;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+
+    const LEN: u64 = 0x4000;
+
+    struct Guest {
+        file: File,
+        fault: Arc<FaultWord>,
+        memory: Resolver,
+    }
+
+    impl Guest {
+        fn new() -> Self {
+            let file = File::from(memfd_create("test", MemfdFlags::CLOEXEC).unwrap());
+            file.set_len(LEN).unwrap();
+            let fault = Arc::new(FaultWord::new());
+            let spec = RegionSpec { gpa: 0, len: LEN, user: 0, offset: 0 };
+            let mut regions = Regions::default();
+            regions.insert(Region::map(&spec, &file, &fault).unwrap()).unwrap();
+            // SAFETY: the segments below go before it.
+            let memory = unsafe { Resolver::new(Arc::new(regions)) }.unwrap();
+            Self { file, fault, memory }
+        }
+
+        /// Writes a byte to each page, and reads it back.
+        fn touch(&mut self) -> Vec<u8> {
+            let mut segments = Vec::new();
+            self.memory.resolve(0, LEN as u32, &mut segments).unwrap();
+            let mut bytes = vec![0; LEN as usize];
+            gather(&segments, 0, &mut bytes);
+            for page in 0..4 {
+                scatter(&[1], &segments, page * 0x1000);
+            }
+            gather(&segments, 0, &mut bytes);
+            bytes.into_iter().step_by(0x1000).collect()
+        }
+    }
+
+    #[test]
+    fn memory_that_goes_away_raises_the_fault_of_its_guest_alone() {
+        // More than one block of the registry holds.
+        let mut guests: Vec<Guest> = (0..SLOTS + 10).map(|_| Guest::new()).collect();
+        for i in [3, SLOTS + 5] {
+            assert_eq!(guests[i].touch(), [1; 4]);
+            guests[i].file.set_len(0x1000).unwrap();
+            assert_eq!(guests[i].fault.get(), None);
+            assert_eq!(guests[i].touch(), [1; 4], "zero pages take what is written");
+            assert_eq!(guests[i].fault.get(), Some(FaultWord::BUS));
+        }
+        let faults = guests.iter().filter(|g| g.fault.get().is_some()).count();
+        assert_eq!(faults, 2);
+        // Slots are used again.
+        guests.truncate(1);
+        let mut again = Guest::new();
+        again.file.set_len(0).unwrap();
+        again.touch();
+        assert_eq!(again.fault.get(), Some(FaultWord::BUS));
+        assert_eq!(guests[0].fault.get(), None);
+    }
+
+    #[test]
+    fn a_fault_elsewhere_still_ends_the_process() {
+        const CHILD: &str = "MEM_TEST_BUS_ERROR";
+        if std::env::var_os(CHILD).is_some() {
+            let _guarded = Guest::new();
+            let file = File::from(memfd_create("test", MemfdFlags::CLOEXEC).unwrap());
+            // SAFETY: a new mapping of an empty file, made to be faulted on.
+            unsafe {
+                let read = rustix::mm::ProtFlags::READ;
+                let shared = rustix::mm::MapFlags::SHARED;
+                let at = rustix::mm::mmap(ptr::null_mut(), 0x1000, read, shared, &file, 0).unwrap();
+                at.cast::<u8>().read_volatile();
+            }
+            unreachable!("read what isn't there");
+        }
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "guard::tests::a_fault_elsewhere_still_ends_the_process"])
+            .env(CHILD, "1")
+            .output()
+            .unwrap();
+        assert_eq!(child.status.signal(), Some(libc::SIGBUS), "{child:?}");
+    }
+}

@@ -299,3 +299,157 @@ impl Resolver {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GPA: u64 = 0x8000_0000;
+
+    /// Regions over `bytes`: (guest address, offset, length) each.
+    fn regions(bytes: &mut [u8], list: &[(u64, usize, usize)]) -> Regions {
+        let (host, mut regions) = (bytes.as_mut_ptr(), Regions::default());
+        for &(gpa, offset, len) in list {
+            assert!(offset + len <= bytes.len());
+            let spec =
+                RegionSpec { gpa, len: len as u64, user: gpa & 0xffff_ffff | 0x1000_0000_0000, offset: 0 };
+            // SAFETY: inside `bytes`, which outlive the test's use.
+            regions.insert(unsafe { Region::from_raw(&spec, host.add(offset)) }.unwrap()).unwrap();
+        }
+        regions
+    }
+
+    fn resolve(regions: &Regions, gpa: u64, len: u32) -> Result<Vec<Segment>, Unmapped> {
+        // SAFETY: the segments are used before the memory goes.
+        let mut resolver = unsafe { Resolver::new(Arc::new(regions.clone())) }.unwrap();
+        let mut out = Vec::new();
+        resolver.resolve(gpa, len, &mut out).map(|()| out)
+    }
+
+    #[test]
+    fn a_buffer_lies_where_its_regions_lie() {
+        let mut bytes: Vec<u8> = (0..200).collect();
+        // The second comes first in our memory, and there is a gap before the third.
+        let list = [(GPA, 100, 50), (GPA + 50, 0, 50), (GPA + 200, 150, 50)];
+        let regions = regions(&mut bytes, &list);
+        for (gpa, len) in [(0, 50), (10, 5), (50, 50), (49, 2), (0, 100), (200, 50)] {
+            let segments = resolve(&regions, GPA + gpa, len).unwrap();
+            let mut out = vec![0; len as usize];
+            assert_eq!(crate::gather(&segments, 0, &mut out), out.len());
+            let at = |gpa: u64| if gpa < 50 { gpa + 100 } else { gpa - 50 };
+            let expected: Vec<u8> = (gpa..gpa + u64::from(len)).map(|g| at(g) as u8).collect();
+            assert_eq!(out, expected, "{len} bytes at {gpa}");
+        }
+    }
+
+    #[test]
+    fn nothing_outside_is_found() {
+        let mut bytes = [0; 100];
+        let regions = regions(&mut bytes, &[(GPA, 0, 50), (u64::MAX - 50, 50, 50)]);
+        for (gpa, len) in [
+            (GPA - 1, 1),
+            (GPA + 50, 1),
+            (GPA + 49, 2),
+            (GPA, u32::MAX),
+            (u64::MAX - 1, 2),
+            (u64::MAX, 2),
+            (0, 1),
+        ] {
+            assert_eq!(resolve(&regions, gpa, len).err(), Some(Unmapped), "{len} bytes at {gpa:#x}");
+        }
+        assert!(resolve(&regions, u64::MAX - 2, 1).is_ok());
+    }
+
+    #[test]
+    fn rings_are_found_by_the_addresses_of_the_vmm() {
+        let mut bytes = [0; 100];
+        let host = bytes.as_mut_ptr();
+        let regions = regions(&mut bytes, &[(GPA, 0, 50), (GPA + 50, 50, 50)]);
+        let user = GPA | 0x1000_0000_0000;
+        assert_eq!(regions.user(user + 10, 40).map(|p| p.addr()), Some(host.addr() + 10));
+        assert_eq!(regions.user(user + 10, 41), None, "not across regions");
+        assert_eq!(regions.user(user - 1, 1), None);
+        assert_eq!(regions.user(user + 100, 0), None);
+        assert_eq!(regions.user(user, u64::MAX), None);
+    }
+
+    #[test]
+    fn regions_do_not_overlap_and_are_bounded() {
+        let mut bytes = [0; 8];
+        let host = bytes.as_mut_ptr();
+        let region = |gpa, len, user| {
+            // SAFETY: never accessed.
+            unsafe { Region::from_raw(&RegionSpec { gpa, len, user, offset: 0 }, host) }
+        };
+        let mut regions = Regions::default();
+        regions.insert(region(100, 50, 1000).unwrap()).unwrap();
+        for (gpa, len, user) in [(149, 1, 0), (51, 50, 0), (0, 1000, 5000), (0, 1, 1049)] {
+            let refused = regions.insert(region(gpa, len, user).unwrap());
+            assert!(matches!(refused, Err(RegionError::Overlap(_))), "{gpa} {len} {user}");
+        }
+        for (gpa, len, user) in [(0, 0, 0), (u64::MAX, 1, 0), (0, 1, u64::MAX)] {
+            assert!(matches!(region(gpa, len, user), Err(RegionError::Range)));
+        }
+        for i in 1..MAX_REGIONS as u64 {
+            regions.insert(region(1000 * i, 8, 10_000 * i).unwrap()).unwrap();
+        }
+        let one_more = regions.insert(region(10, 8, 10).unwrap());
+        assert!(matches!(one_more, Err(RegionError::TooMany)));
+        let spec = RegionSpec { gpa: 100, len: 50, user: 1000, offset: 0 };
+        assert!(!regions.remove(&RegionSpec { len: 49, ..spec }));
+        assert!(regions.remove(&spec) && !regions.remove(&spec));
+    }
+
+    #[cfg(not(miri))]
+    mod mapped {
+        use super::*;
+        use rustix::fs::{MemfdFlags, fcntl_add_seals, memfd_create};
+        use std::fs::File;
+        use std::os::unix::fs::FileExt;
+
+        fn memfd(len: u64) -> File {
+            let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+            let file = File::from(memfd_create("test", flags).unwrap());
+            file.set_len(len).unwrap();
+            file
+        }
+
+        fn map(file: &File, offset: u64, len: u64) -> Result<Region, RegionError> {
+            Region::map(&RegionSpec { gpa: GPA, len, user: 0, offset }, file, &Arc::default())
+        }
+
+        #[test]
+        fn memory_is_mapped_at_any_offset() {
+            let file = memfd(0x5000);
+            file.write_all_at(b"here", 0x1234).unwrap();
+            let mut regions = Regions::default();
+            regions.insert(map(&file, 0x1200, 0x3e00).unwrap()).unwrap();
+            let segments = resolve(&regions, GPA + 0x34, 4).unwrap();
+            let mut out = [0; 4];
+            crate::gather(&segments, 0, &mut out);
+            assert_eq!(&out, b"here");
+            crate::scatter(b"back", &segments, 0);
+            file.read_exact_at(&mut out, 0x1234).unwrap();
+            assert_eq!(&out, b"back");
+        }
+
+        #[test]
+        fn only_memory_is_mapped() {
+            let file = memfd(0x2000);
+            assert!(matches!(map(&file, 0x1000, 0x1001), Err(RegionError::TooShort { .. })));
+            assert!(matches!(map(&file, u64::MAX, 2), Err(RegionError::Range)));
+            let device = File::options().read(true).write(true).open("/dev/zero").unwrap();
+            assert!(matches!(map(&device, 0, 0x1000), Err(RegionError::NotMemory)));
+            let program = File::open("/proc/self/exe").unwrap();
+            assert!(matches!(map(&program, 0, 0x1000), Err(RegionError::NotMemory | RegionError::Os(_))));
+        }
+
+        #[test]
+        fn sealed_memory_can_not_shrink() {
+            let file = memfd(0x1000);
+            assert!(map(&file, 0, 0x1000).unwrap().shrinkable());
+            fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
+            assert!(!map(&file, 0, 0x1000).unwrap().shrinkable());
+        }
+    }
+}

@@ -5,7 +5,7 @@ use crate::backend::Backend;
 use crate::features::Features;
 use crate::queue::{Shared, signal};
 use crate::socket::{Listener, connect};
-use crate::{Role, mtu};
+use crate::{Role, messages};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
 use std::net::Shutdown;
@@ -118,7 +118,7 @@ impl Control {
                 }
                 continue;
             }
-            if mtu::handle(&mut stream, &mut lock(&backend))? {
+            if messages::handle(&mut stream, &mut lock(&backend))? {
                 continue;
             }
             match handler.handle_request() {

@@ -10,7 +10,7 @@ mod backend;
 mod control;
 mod features;
 mod lease;
-mod mtu;
+mod messages;
 mod port;
 mod queue;
 mod ring;

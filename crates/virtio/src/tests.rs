@@ -517,32 +517,54 @@ fn a_corrupted_ring_disables_its_guest_until_it_starts_again() {
     works(&mut port, &mut vmm);
 }
 
+/// A message with a 64-bit value.
+fn message(code: u32, flags: u32, value: u64) -> [u8; 20] {
+    let mut bytes = [0; 20];
+    bytes[..12].copy_from_slice([code, flags, 8].map(u32::to_le_bytes).as_flattened());
+    bytes[12..].copy_from_slice(&value.to_le_bytes());
+    bytes
+}
+
+/// Connects and acknowledges REPLY_ACK; then sends messages, for the status that each is answered with.
+fn asking(config: &GuestPort) -> impl FnMut(u32, u64) -> u8 + use<> {
+    let mut stream = UnixStream::connect(&config.socket).unwrap();
+    let protocol = VhostUserProtocolFeatures::REPLY_ACK | VhostUserProtocolFeatures::MTU;
+    stream.write_all(&message(16, 1, protocol.bits())).unwrap();
+    move |code, value| {
+        stream.write_all(&message(code, 1 | 8, value)).unwrap();
+        let mut reply = [0; 20];
+        stream.read_exact(&mut reply).unwrap();
+        assert_eq!(reply[..12], message(code, 1 | 4, 0)[..12]);
+        reply[12]
+    }
+}
+
 #[test]
 fn the_mtu_of_the_vmm_is_shown() {
     let dir = Dir::new("mtu");
     let config = dir.port(Role::Server, 1);
     let port = open(&config).unwrap();
-    let mut stream = UnixStream::connect(&config.socket).unwrap();
-    let request = |code: u32, flags: u32, value: u64| {
-        [&code.to_le_bytes()[..], &flags.to_le_bytes(), &8u32.to_le_bytes(), &value.to_le_bytes()].concat()
-    };
-    // Protocol features with REPLY_ACK, then NET_SET_MTU with a reply asked for.
-    let protocol = VhostUserProtocolFeatures::REPLY_ACK | VhostUserProtocolFeatures::MTU;
-    stream.write_all(&request(16, 1, protocol.bits())).unwrap();
-    let mut ask = |mtu| {
-        stream.write_all(&request(20, 1 | 8, mtu)).unwrap();
-        let mut reply = [0; 20];
-        stream.read_exact(&mut reply).unwrap();
-        assert_eq!(reply[..12], request(20, 1 | 4, 0)[..12]);
-        reply[12]
-    };
-    assert_eq!(ask(1400), 0);
+    let mut ask = asking(&config);
+    let mut set_mtu = |mtu| ask(20, mtu);
+    assert_eq!(set_mtu(1400), 0);
     assert_eq!(port.port.status().mtu, Some(1400));
-    assert_eq!(ask(9000), 0, "more than the network has is only warned of");
+    assert_eq!(set_mtu(9000), 0, "more than the network has is only warned of");
     assert_eq!(port.port.status().mtu, Some(9000));
-    assert_eq!(ask(67), 1);
-    assert_eq!(ask(65536), 1);
+    assert_eq!(set_mtu(67), 1);
+    assert_eq!(set_mtu(65536), 1);
     assert_eq!(port.port.status().mtu, Some(9000));
+}
+
+#[test]
+fn rings_may_be_enabled_before_anything_is_known_of_them() {
+    let dir = Dir::new("enable");
+    let config = dir.port(Role::Server, 1);
+    let _port = open(&config).unwrap();
+    let mut ask = asking(&config);
+    assert_eq!(ask(18, 1 << 32), 0);
+    assert_eq!(ask(18, 1 << 32 | 1), 0);
+    assert_eq!(ask(18, 1 << 32 | 2), 1, "no such ring");
+    assert_eq!(ask(18, 0), 0);
 }
 
 #[test]

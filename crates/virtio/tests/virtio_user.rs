@@ -3,6 +3,8 @@
 //! testpmd forwards between its two ports, and a thread here between the two at the other end, so that every
 //! packet put in by `--tx-first` goes round for ever. Both count.
 
+#![allow(clippy::unwrap_used)] // Tests.
+
 use mem::{Burst, NoRoom, Opened, copy};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::process::{Pid, Signal, kill_process};

@@ -1,11 +1,14 @@
-//! NET_SET_MTU, the one message we take that crate `vhost` has no handler for. It is recognised before that
-//! crate reads it.
+//! Messages that crate `vhost` does not handle as we need it; they are recognised before that crate reads them.
+//!
+//! NET_SET_MTU it does not know. SET_VRING_ENABLE it refuses before SET_FEATURES, but VMMs that reconnect (QEMU,
+//! DPDK) enable rings first.
 
 use crate::backend::Backend;
 use rustix::net::{RecvFlags, recv};
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use tracing::warn;
+use vhost::vhost_user::VhostUserBackendReqHandlerMut;
 use vhost::vhost_user::message::FrontendReq;
 
 const HEADER_LEN: usize = 12;
@@ -13,24 +16,31 @@ const FLAG_VERSION: u32 = 1;
 const FLAG_REPLY: u32 = 4;
 const FLAG_NEED_REPLY: u32 = 8;
 
-/// Handles the next message of `stream` if it is NET_SET_MTU; whether it was.
+/// Handles the next message of `stream` if it is one of those; whether it was.
 pub(crate) fn handle(stream: &mut UnixStream, backend: &mut Backend) -> io::Result<bool> {
     let mut header = [0; HEADER_LEN];
     // A peek without room for descriptors leaves those of other messages where they are.
     let (peeked, _) = recv(&*stream, &mut header[..], RecvFlags::PEEK)?;
     let word = |i: usize| u32::from_le_bytes([header[i], header[i + 1], header[i + 2], header[i + 3]]);
-    if peeked < HEADER_LEN || word(0) != FrontendReq::NET_SET_MTU as u32 {
+    let (request, flags, size) = (word(0), word(4), word(8));
+    let mtu = request == FrontendReq::NET_SET_MTU as u32;
+    if peeked < HEADER_LEN || !(mtu || request == FrontendReq::SET_VRING_ENABLE as u32) {
         return Ok(false);
     }
-    let (flags, size) = (word(4), word(8));
     if size != 8 {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "NET_SET_MTU without a 64-bit value"));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "a message without its 64-bit value"));
     }
     let mut message = [0; HEADER_LEN + 8];
     stream.read_exact(&mut message)?;
-    let mut mtu = [0; 8];
-    mtu.copy_from_slice(&message[HEADER_LEN..]);
-    let done = backend.set_mtu(u64::from_le_bytes(mtu));
+    let mut value = [0; 8];
+    value.copy_from_slice(&message[HEADER_LEN..]);
+    let value = u64::from_le_bytes(value);
+    let done = if mtu {
+        backend.set_mtu(value).map_err(|e| e.to_string())
+    } else {
+        // Ring index and whether it is enabled, 32 bits each.
+        backend.set_vring_enable(value as u32, value >> 32 == 1).map_err(|e| e.to_string())
+    };
     if let Err(e) = &done {
         warn!("{e}");
     }
