@@ -148,7 +148,10 @@ pub(crate) fn check_offload(offload: &Offload, at: Option<&Layout>) -> Result<Un
         // What was checked is the outer packet, where there is a tunnel.
         Csum::Valid => unfinished.valid = at.is_some_and(|at| !at.tunnelled),
         Csum::Partial { start, offset } => {
-            let at = at.ok_or(BadOffload)?;
+            // A frame without IP has nothing to complete: out of a tunnel, it was the outer header's checksum.
+            let Some(at) = at else {
+                return if offload.gso.is_some() { Err(BadOffload) } else { Ok(unfinished) };
+            };
             let outer = at.tunnelled && start < at.l3;
             let field = match at.protocol {
                 proto::TCP => 16,
