@@ -5,7 +5,7 @@ import re
 import socket
 import threading
 
-from .shell import Failed
+from .shell import Failed, eventually
 
 
 class EchoServer:
@@ -106,10 +106,12 @@ def tcp_rate(client, server, address, *, seconds=2, options=()):
     """The rate of one TCP connection in Mbit/s, by iperf3; with options ("-n", "4M") for so many bytes."""
     server.run(["iperf3", "-s", "-1", "-D", "-B", address, "--idle-timeout", "20"], check=False)
     words = ["iperf3", "-c", address, "-J", "--connect-timeout", "5000", *(options if "-n" in options else ("-t", seconds, *options))]
-    report = client.run(words, check=False, timeout=seconds + 30).stdout
+    # A server in the background may need a moment before it listens.
+    refused = "unable to connect to server: Connection refused"
+    attempt = lambda: client.run(words, check=False, timeout=seconds + 30).stdout
+    report = eventually(lambda: (output := attempt()) and refused not in output and output, "an iperf3 server", 20)
     try:
-        parsed = json.loads(report[report.index("{"):])
-        return parsed["end"]["sum_received"]["bits_per_second"] / 1e6
+        return json.loads(report[report.index("{"):])["end"]["sum_received"]["bits_per_second"] / 1e6
     except (KeyError, ValueError):
         raise Failed(f"iperf3 to {address}: {report[-500:]}") from None
 
