@@ -54,7 +54,8 @@ impl Hot {
 
     #[inline(always)]
     fn pack(self) -> [u64; 2] {
-        let first = u64::from(self.epoch) | u64::from(self.rest) << EPOCH_BITS | u64::from(self.template) << 48;
+        let first =
+            u64::from(self.epoch) | u64::from(self.rest) << EPOCH_BITS | u64::from(self.template) << 48;
         let second = u64::from(self.max_len)
             | u64::from(self.second) << 16
             | u64::from(self.packets) << 32
@@ -233,14 +234,7 @@ impl<R> Cache<R> {
     }
 
     /// Inserts an entry; a full set gives up the entry longest unused, which is returned, as is one of the same key.
-    pub fn insert(
-        &mut self,
-        hash: u64,
-        key: &Key,
-        hot: Hot,
-        entropy: u32,
-        rest: R,
-    ) -> Option<Removed<R>> {
+    pub fn insert(&mut self, hash: u64, key: &Key, hot: Hot, entropy: u32, rest: R) -> Option<Removed<R>> {
         let now = hot.second;
         let victim = self.find(hash, key).map_or_else(|| self.victim(hash, now), |Slot(line)| line as usize);
         let removed = self.remove(Slot(victim as u32));

@@ -52,6 +52,8 @@ pub(crate) struct Core {
     pub now: Now,
     /// Epoch of the tables at the last burst.
     pub epoch: u64,
+    /// Whether this burst made an entry.
+    pub memoised_any: bool,
 }
 
 impl Core {
@@ -79,6 +81,7 @@ impl Core {
             chunk: Box::new([0; CHUNK]),
             now,
             epoch: 0,
+            memoised_any: false,
         }
     }
 
@@ -145,8 +148,11 @@ impl Core {
     #[inline]
     fn lookups(&mut self, tables: Tables<'_>, burst: &Burst, from: &mut Ingress) -> u64 {
         let (mut hits, mut slow) = (0, 0);
+        self.memoised_any = false;
         for (lane, packet) in burst.packets().iter().enumerate() {
-            if self.lookup(tables, packet, lane, from.vif) {
+            let hit = self.lookup(tables, packet, lane, from.vif)
+                || (self.memoised_any && self.lookup_again(tables, packet, lane, from));
+            if hit {
                 hits += 1;
             } else {
                 let start = cycles::now();
@@ -172,6 +178,17 @@ impl Core {
         self.hit(tables, packet, lane, ingress, &fast, slot)
     }
 
+    /// The same after an earlier packet of the burst made an entry: it may have been this one's.
+    fn lookup_again(&mut self, tables: Tables<'_>, packet: &RxPacket, lane: usize, from: &Ingress) -> bool {
+        let mut context = Context { ingress: from.vif, ..Context::default() };
+        let head = self.lanes.head(lane);
+        let Some(fast) = key::parse(head, packet.len as usize, from.wire, &mut context) else { return false };
+        let Some(number) = self.cache.context(&context) else { return false };
+        self.lanes.context[lane] = number;
+        self.lanes.hash[lane] = self.cache.hash(&fast.key.within(number));
+        self.lookup(tables, packet, lane, from.vif)
+    }
+
     #[inline(always)]
     fn hit(
         &mut self,
@@ -185,7 +202,8 @@ impl Core {
         let mut hot = self.cache.hot(slot);
         let second = self.now.seconds as u16;
         let stale = hot.epoch != short_epoch(self.epoch);
-        if (stale || hot.second != second || hot.packets >= Hot::FULL) && !self.renew(tables, slot, &mut hot) {
+        if (stale || hot.second != second || hot.packets >= Hot::FULL) && !self.renew(tables, slot, &mut hot)
+        {
             return false;
         }
         if mtu_len(fast, packet) > hot.max_len {
@@ -321,13 +339,14 @@ impl Core {
                 let out = self.lanes.out[lane];
                 let bytes = &self.lanes.heads[lane].0[usize::from(out.start)..usize::from(out.end)];
                 let len = bytes.len() + out.rest_len as usize;
-                note(&self.cells, &self.log, &mut self.log_budget, &self.taps, self.now, Dropped {
-                    vif: port,
-                    outbound: true,
-                    reason,
-                    len,
-                    bytes,
-                });
+                note(
+                    &self.cells,
+                    &self.log,
+                    &mut self.log_budget,
+                    &self.taps,
+                    self.now,
+                    Dropped { vif: port, outbound: true, reason, len, bytes },
+                );
             }
         }
     }

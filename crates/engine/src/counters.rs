@@ -1,6 +1,8 @@
 //! A worker's counters: written by it alone with plain adds, read by anybody.
 
-use model::{Counters, DropReason, NeighbourScope, NexthopId, RuleId, StageCycles, VifCounters, VifId, WorkerCounters};
+use model::{
+    Counters, DropReason, NeighbourScope, NexthopId, RuleId, StageCycles, VifCounters, VifId, WorkerCounters,
+};
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::IpAddr;

@@ -9,8 +9,9 @@ use crate::meters::Meters;
 use crate::worker::{Parts, Worker};
 use mem::{Opened, Port, PortStatus};
 use model::{
-    ApplyError, CaptureFilter, Captured, Change, Counters, Decision, DroppedPacket, Effects, Executor, Explanation, FlowInfo,
-    LearnedMac, NeighbourInfo, NexthopId, PacketView, RuleId, Verdict, VifCounters, VifId, WorkerCounters,
+    ApplyError, CaptureFilter, Captured, Change, Counters, Decision, DroppedPacket, Effects, Executor,
+    Explanation, FlowInfo, LearnedMac, NeighbourInfo, NexthopId, PacketView, RuleId, Verdict, VifCounters,
+    VifId, WorkerCounters,
 };
 use std::collections::BTreeMap;
 use std::io;
@@ -162,6 +163,12 @@ impl Engine {
         self.control().ports.get(&vif).map(|port| port.status())
     }
 
+    /// The live tables.
+    #[cfg(test)]
+    pub(crate) fn tables(&self) -> &Shared {
+        &self.common.shared
+    }
+
     /// Tells all workers, and waits until they have obeyed.
     fn tell_all(&self, message: impl Fn() -> Message) {
         let receipts = Receipts::new();
@@ -242,11 +249,13 @@ impl Executor for Engine {
 
     fn vif_counters(&self, vif: VifId) -> VifCounters {
         let workers = self.common.workers.iter();
-        workers.map(|worker| worker.cells.vif_counters(vif)).fold(VifCounters::default(), |a, b| VifCounters {
-            received: sum(a.received, b.received),
-            sent: sum(a.sent, b.sent),
-            receive_drops: a.receive_drops + b.receive_drops,
-            send_drops: a.send_drops + b.send_drops,
+        workers.map(|worker| worker.cells.vif_counters(vif)).fold(VifCounters::default(), |a, b| {
+            VifCounters {
+                received: sum(a.received, b.received),
+                sent: sum(a.sent, b.sent),
+                receive_drops: a.receive_drops + b.receive_drops,
+                send_drops: a.send_drops + b.send_drops,
+            }
         })
     }
 

@@ -195,11 +195,8 @@ impl Frame<'_> {
         let at = usize::from(self.at.l4);
         let head_len = self.head.len();
         // The Ethernet padding after a short packet is stored, but not summed.
-        let end = if self.unfinished.partial {
-            usize::from(self.at.l3) + usize::from(self.at.ip_len)
-        } else {
-            len
-        };
+        let end =
+            if self.unfinished.partial { usize::from(self.at.l3) + usize::from(self.at.ip_len) } else { len };
         let summed = end.saturating_sub(head_len).min(self.rest_len);
         let mut payload = Sum::default();
         let mut padding = Sum::default();
@@ -251,7 +248,6 @@ pub(crate) fn append(sum: &mut Sum, tail: Sum, len: usize) {
     aligned.add_u16(if len % 2 == 1 { words.swap_bytes() } else { words });
     *sum = aligned;
 }
-
 
 /// The addresses of the (inner) IP header of `frame`.
 pub(crate) fn addresses(frame: &[u8], at: &Layout) -> Option<(IpAddr, IpAddr)> {

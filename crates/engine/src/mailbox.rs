@@ -16,15 +16,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// What a worker is told.
 pub(crate) enum Message {
     /// Own this receiving queue of an interface, its `index`th.
-    Receive {
-        vif: VifId,
-        queue: Box<dyn RxQueue>,
-    },
+    Receive { vif: VifId, queue: Box<dyn RxQueue> },
     /// Send to an interface by these queues, beginning with the one of the worker's number.
-    Send {
-        vif: VifId,
-        queues: Arc<[Arc<dyn TxQueue>]>,
-    },
+    Send { vif: VifId, queues: Arc<[Arc<dyn TxQueue>]> },
     /// Drop all queues of an interface.
     Detach(VifId),
     /// Police by these meters.

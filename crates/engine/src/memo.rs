@@ -4,7 +4,9 @@ use crate::cache::{Hot, Slot};
 use crate::core::Core;
 use crate::counters::WorkerCells;
 use arrayvec::ArrayVec;
-use model::{Decision, DropReason, FlowChange, FlowState, Learn, MeterId, NexthopId, RuleId, Seconds, Verdict};
+use model::{
+    Decision, DropReason, FlowChange, FlowState, Learn, MeterId, NexthopId, RuleId, Seconds, Verdict,
+};
 use packet::proto;
 use tables::{Deps, FlowRef, Shared, Snapshot, View};
 

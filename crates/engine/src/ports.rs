@@ -31,6 +31,9 @@ pub(crate) struct Ports {
 /// Lanes, in their order.
 pub(crate) type Order = ArrayVec<u8, BURST>;
 
+/// Writes the frame of this number, for a receiver that accepts this.
+pub(crate) type Write<'a> = dyn FnMut(u8, &mut dyn Room, Accepts) -> Result<Delivered, Refused> + 'a;
+
 /// What became of a delivery.
 #[derive(Debug, Default)]
 pub(crate) struct Delivery {
@@ -98,12 +101,7 @@ impl Ports {
 
     /// Delivers `frames` to `vif`, each by `write`, by the first queue that can be had.
     #[inline]
-    pub fn deliver(
-        &self,
-        vif: VifId,
-        frames: &[u8],
-        write: &mut dyn FnMut(u8, &mut dyn Room, Accepts) -> Result<Delivered, Refused>,
-    ) -> Delivery {
+    pub fn deliver(&self, vif: VifId, frames: &[u8], write: &mut Write<'_>) -> Delivery {
         let mut delivery = Delivery::default();
         let Some(Some(sender)) = self.senders.get(usize::from(vif.0)) else {
             delivery.drops.extend(frames.iter().map(|&frame| (frame, DropReason::TxDown)));

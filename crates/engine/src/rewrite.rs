@@ -182,8 +182,7 @@ pub(crate) fn finish_outer(frame: &mut [u8], outer: OuterHeaders, len: usize, en
         ip[2..4].copy_from_slice(&(label as u16).to_be_bytes());
     } else {
         let total = u16::try_from(len - OuterHeaders::IP).ok()?;
-        let (before, checksum) =
-            (u16::from_be_bytes([ip[2], ip[3]]), u16::from_be_bytes([ip[10], ip[11]]));
+        let (before, checksum) = (u16::from_be_bytes([ip[2], ip[3]]), u16::from_be_bytes([ip[10], ip[11]]));
         ip[2..4].copy_from_slice(&total.to_be_bytes());
         ip[10..12].copy_from_slice(&checksum::update_u16(checksum, before, total).to_be_bytes());
     }

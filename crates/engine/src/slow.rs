@@ -108,13 +108,12 @@ impl Core {
     ) -> Result<(), DropReason> {
         let len = packet.len as usize;
         let template = Template::new(forward);
-        let (inner, end) =
-            kept(self.lanes.head(lane), &case.headers, len, forward.strip, template.keeps_ip)
-                .ok_or(DropReason::TunnelMalformed)?;
+        let (inner, end) = kept(self.lanes.head(lane), &case.headers, len, forward.strip, template.keeps_ip)
+            .ok_or(DropReason::TunnelMalformed)?;
         let tunnelled = forward.strip > case.headers.l3_at;
         let layout = Layout::of(&inner, tunnelled);
-        let unfinished = check_offload(&packet.offload, layout.as_ref())
-            .map_err(|_| DropReason::OffloadMalformed)?;
+        let unfinished =
+            check_offload(&packet.offload, layout.as_ref()).map_err(|_| DropReason::OffloadMalformed)?;
         let flow = self.effects(tables, case, len)?;
         self.memoise(tables, lane, packet, from, case, &template, flow, tunnelled);
 
@@ -213,6 +212,7 @@ impl Core {
             Verdict::Forward(Forward { encap: Some(encap), .. }) => encap.entropy,
             _ => 0,
         };
+        self.memoised_any = true;
         let hash = self.cache.hash(&key);
         if let Some(removed) = self.cache.insert(hash, &key, hot, entropy, memo) {
             self.retire(tables, removed);
@@ -221,8 +221,7 @@ impl Core {
 
     /// Drops a packet that lies in a buffer of ours.
     pub fn drop_whole(&mut self, original: &[u8], ingress: VifId, reason: DropReason) {
-        let dropped =
-            Dropped { vif: ingress, outbound: false, reason, len: original.len(), bytes: original };
+        let dropped = Dropped { vif: ingress, outbound: false, reason, len: original.len(), bytes: original };
         if let Some(cells) = self.cells.vif(ingress) {
             cells.receive_drops.add(1);
         }

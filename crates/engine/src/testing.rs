@@ -1,9 +1,7 @@
 //! A port in memory, for tests and benchmarks.
 #![allow(unsafe_code)] // makes segments of its own buffers
 
-use mem::{
-    Accepts, Burst, NoRoom, Offload, Opened, Port, PortStatus, Room, RxQueue, Segment, TxQueue,
-};
+use mem::{Accepts, Burst, NoRoom, Offload, Opened, Port, PortStatus, Room, RxQueue, Segment, TxQueue};
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -114,6 +112,12 @@ impl TestPort {
         self.0.down.store(down, Ordering::Relaxed);
     }
 
+    /// Whether no engine holds any part of it.
+    #[must_use]
+    pub fn is_alone(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
+    }
+
     /// Sets what it takes unfinished.
     pub fn set_accepts(&self, accepts: Accepts) {
         *lock(&self.0.accepts) = accepts;
@@ -215,7 +219,10 @@ impl Room for TestRoom<'_> {
 fn pieces(frame: &mut [u8], piece: usize) -> Vec<Segment> {
     let piece = piece.max(frame.len().div_ceil(64)).max(1);
     // SAFETY: each lies in the frame, a heap buffer kept until the burst has ended.
-    frame.chunks_mut(piece).map(|part| unsafe { Segment::new(part.as_mut_ptr(), part.len() as u32) }).collect()
+    frame
+        .chunks_mut(piece)
+        .map(|part| unsafe { Segment::new(part.as_mut_ptr(), part.len() as u32) })
+        .collect()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

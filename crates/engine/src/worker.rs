@@ -196,7 +196,8 @@ impl Worker {
         } else {
             None
         };
-        let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 8];
+        let mut events =
+            [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 8];
         let woken = epoll::wait(&self.epoll, &mut events[..], timeout.as_ref()).unwrap_or(1);
         self.reader.online();
         self.mailbox.drain();

@@ -1,6 +1,5 @@
 //! One worker's packet path over live tables, driven packet by packet.
 
-use super::world::{VIFS, WIRE};
 use crate::capture::DropLog;
 use crate::clock::Now;
 use crate::core::{Core, Ingress};
@@ -9,7 +8,7 @@ use crate::key::Context;
 use crate::memo::Tables;
 use crate::testing::{Packet, TestPort, TestRx};
 use mem::{Accepts, Burst, RxQueue};
-use model::{Change, Decision, DropReason, Lookup, NeighbourFound, PacketView, VifId, VifKind};
+use model::{Change, Decision, DropReason, NeighbourFound, PacketView, VifId, VifKind};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tables::{FlowLimits, Reader, Shared, Snapshot};
@@ -22,6 +21,9 @@ pub struct Host {
     receivers: BTreeMap<VifId, (TestRx, Ingress)>,
     burst: Burst,
 }
+
+/// Interfaces in these tests are numbered below this.
+const MAX_VIF: u16 = 64;
 
 /// What came out, by port.
 pub type Output = BTreeMap<VifId, Vec<Packet>>;
@@ -36,7 +38,7 @@ impl Host {
         let now = Now { ns: 100_000_000_000, seconds: 100, unix_ns: 0 };
         let mut core = Core::new(0, cells, log, now, (1 << 14, u32::MAX));
         let (mut ports, mut receivers) = (BTreeMap::new(), BTreeMap::new());
-        for vif in VIFS {
+        for vif in (0..MAX_VIF).map(VifId) {
             let port = TestPort::new(accepts, piece);
             core.ports.attach(vif, [port.sender()].into());
             let from = Ingress { vif, wire: false, last: (Context::default(), 0) };
@@ -62,12 +64,6 @@ impl Host {
         let snapshot = self.shared.snapshot();
         let now = self.core.now.seconds;
         model::decide(&snapshot.view(self.shared.flows(), now), packet, vif, now)
-    }
-
-    /// Asks the tables.
-    pub fn with_view<R>(&self, ask: impl FnOnce(&tables::View<'_>) -> R) -> R {
-        let snapshot = self.shared.snapshot();
-        ask(&snapshot.view(self.shared.flows(), self.core.now.seconds))
     }
 
     /// Sends packets into `vif`; returns what comes out.
@@ -108,12 +104,6 @@ impl Host {
     /// Cache hits so far.
     pub fn hits(&self) -> u64 {
         self.core.cells.hits.get()
-    }
-
-    /// Whether a neighbour on the underlay is known.
-    pub fn knows(&self, addr: &str) -> bool {
-        let scope = model::NeighbourScope::Wire(WIRE);
-        self.with_view(|view| view.neighbour(scope, addr.parse().unwrap()).is_some())
     }
 }
 

@@ -2,4 +2,7 @@
 
 mod differential;
 mod harness;
+mod offloads;
+mod paths;
+mod threads;
 mod world;

@@ -1,6 +1,7 @@
 //! A host with some of everything, and packets that might be seen on it.
 
 use ipnet::IpNet;
+use model::generate::Rng;
 use model::{
     Action, BridgeTarget, Change, FloatingAddress, Host, MeterConfig, MeterId, Modifier, NeighbourFound,
     NeighbourScope, Network, Nexthop, NexthopId, PortRange, Rule, RuleAction, RuleId, Tunnel, Vif, VifId,
@@ -12,34 +13,6 @@ use std::net::IpAddr;
 pub const WIRE: VifId = VifId(10);
 pub const PROVIDER: VifId = VifId(11);
 pub const MIRROR: VifId = VifId(5);
-/// All interfaces.
-pub const VIFS: [VifId; 8] =
-    [VifId(1), VifId(2), VifId(3), VifId(4), MIRROR, VifId(6), WIRE, PROVIDER];
-
-/// Random numbers that are the same in each run (splitmix64).
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-
-    pub fn pick<'a, T: ?Sized>(&mut self, of: &[&'a T]) -> &'a T {
-        of[self.below(of.len())]
-    }
-
-    pub fn one_in(&mut self, n: usize) -> bool {
-        self.below(n) == 0
-    }
-}
-
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
@@ -265,7 +238,7 @@ pub fn neighbours() -> Vec<NeighbourFound> {
 }
 
 /// A change that alters some decisions.
-pub fn some_change(random: &mut Random) -> Vec<Change> {
+pub fn some_change(random: &mut Rng) -> Vec<Change> {
     let v = random.below(8);
     vec![match v {
         0 => route(1, "10.9.0.0/24", [20, 21, 23, 30, 35][random.below(5)]),
@@ -274,11 +247,15 @@ pub fn some_change(random: &mut Random) -> Vec<Change> {
         3 => rule(6, 1, 5, (1000, 1000 + random.below(6) as u16), RuleAction::End(Action::Reject)),
         4 => Change::PutNexthop(
             NexthopId(20),
-            tunnel(TunnelKind::MplsUdp, ["192.0.2.2", "192.0.2.3"][random.below(2)], 100 + random.below(3) as u32),
+            tunnel(
+                TunnelKind::MplsUdp,
+                ["192.0.2.2", "192.0.2.3"][random.below(2)],
+                100 + random.below(3) as u32,
+            ),
         ),
         5 => {
             let mut vm = guest(2, 1, &["10.1.1.2", "fd00:1::2"]);
-            (vm.mtu, vm.policy) = ([1500, 600][random.below(2)], random.one_in(2));
+            (vm.mtu, vm.policy) = ([1500, 600][random.below(2)], random.percent(50));
             Change::PutVif(vm)
         }
         6 => Change::PutMpls { label: 16, nexthop: NexthopId([1, 2, 4][random.below(3)]) },
@@ -287,7 +264,7 @@ pub fn some_change(random: &mut Random) -> Vec<Change> {
 }
 
 /// A packet as text, and where it comes in.
-pub fn some_packet(random: &mut Random) -> (VifId, String) {
+pub fn some_packet(random: &mut Rng) -> (VifId, String) {
     let vif = match random.below(10) {
         0..=5 => VifId([1, 1, 2, 3, 4, 6][random.below(6)]),
         6..=8 => WIRE,
@@ -301,10 +278,10 @@ pub fn some_packet(random: &mut Random) -> (VifId, String) {
     (vif, text)
 }
 
-fn from_guest(r: &mut Random, id: u16) -> String {
+fn from_guest(r: &mut Rng, id: u16) -> String {
     let vrf = if id == 4 { 2 } else { 1 };
-    let flood = r.one_in(4);
-    let dst_mac = r.pick(&[
+    let flood = r.percent(25);
+    let dst_mac = r.one(&[
         "00:00:5e:00:01:00",
         "00:00:5e:00:01:00",
         "02:00:00:00:00:01",
@@ -316,31 +293,53 @@ fn from_guest(r: &mut Random, id: u16) -> String {
         if flood { "02:00:00:00:00:77" } else { "00:00:5e:00:01:00" },
         if flood { "ff:ff:ff:ff:ff:ff" } else { "02:00:00:00:00:02" },
     ]);
-    let src_mac = if r.one_in(40) { "02:00:00:00:00:99".into() } else { format!("02:00:00:00:00:0{id}") };
-    let tag = if r.one_in(30) { " vlan 9" } else { "" };
+    let src_mac = if r.percent(3) { "02:00:00:00:00:99".into() } else { format!("02:00:00:00:00:0{id}") };
+    let tag = if r.percent(3) { " vlan 9" } else { "" };
     let eth = format!("eth {src_mac} > {dst_mac}{tag}");
-    if r.one_in(25) {
-        let target = r.pick(&["10.1.1.254", "10.1.1.2", "10.1.1.77", "10.9.0.1"]);
+    if r.percent(4) {
+        let target = r.one(&["10.1.1.254", "10.1.1.2", "10.1.1.77", "10.9.0.1"]);
         return format!("{eth} / arp request 10.{vrf}.{vrf}.{id} at {src_mac} for {target}");
     }
-    let v6 = r.one_in(3);
+    let v6 = r.percent(33);
     let src = if v6 { format!("fd00:{vrf}::{id}") } else { format!("10.{vrf}.{vrf}.{id}") };
     let dst = if v6 {
-        r.pick(&["fd00:1::1", "fd00:1::2", "fd00:2::4", "fd00:9::7", "fd00:9:1::7", "fd00:1::ffff", "fd00:77::1"])
+        r.one(&[
+            "fd00:1::1",
+            "fd00:1::2",
+            "fd00:2::4",
+            "fd00:9::7",
+            "fd00:9:1::7",
+            "fd00:1::ffff",
+            "fd00:77::1",
+        ])
     } else {
-        r.pick(&[
-            "10.1.1.1", "10.1.1.2", "10.1.1.6", "10.2.2.4", "10.9.0.7", "10.9.1.7", "10.9.2.7", "10.9.3.7",
-            "10.9.4.7", "10.9.4.8", "10.9.5.7", "10.9.6.7", "10.1.1.254", "203.0.113.50", "203.0.113.60", "8.8.8.8",
+        r.one(&[
+            "10.1.1.1",
+            "10.1.1.2",
+            "10.1.1.6",
+            "10.2.2.4",
+            "10.9.0.7",
+            "10.9.1.7",
+            "10.9.2.7",
+            "10.9.3.7",
+            "10.9.4.7",
+            "10.9.4.8",
+            "10.9.5.7",
+            "10.9.6.7",
+            "10.1.1.254",
+            "203.0.113.50",
+            "203.0.113.60",
+            "8.8.8.8",
         ])
     };
     format!("{eth} / {}", inner(r, &src, dst, v6))
 }
 
-fn inner(r: &mut Random, src: &str, dst: &str, v6: bool) -> String {
-    let ttl = r.pick(&["64", "64", "64", "64", "64", "64", "64", "64", "64", "64", "2", "1", "3", "255"]);
-    let tos = r.pick(&["", "", "", " tos 2", " tos 3", " tos 184"]);
-    let df = if !v6 && r.one_in(2) { " df" } else { "" };
-    let fragment = if r.one_in(40) { [" more", " frag 1480"][r.below(2)] } else { "" };
+fn inner(r: &mut Rng, src: &str, dst: &str, v6: bool) -> String {
+    let ttl = r.one(&["64", "64", "64", "64", "64", "64", "64", "64", "64", "64", "2", "1", "3", "255"]);
+    let tos = r.one(&["", "", "", " tos 2", " tos 3", " tos 184"]);
+    let df = if !v6 && r.percent(50) { " df" } else { "" };
+    let fragment = if r.percent(3) { [" more", " frag 1480"][r.below(2)] } else { "" };
     let id = if fragment.is_empty() { "" } else { " id 9" };
     let ip = if v6 { "ip6" } else { "ip4" };
     let len = [0, 1, 16, 100, 200, 700, 1300, 1452, 1600][r.below(9)];
@@ -363,32 +362,41 @@ fn inner(r: &mut Random, src: &str, dst: &str, v6: bool) -> String {
     format!("{ip} {src} > {dst} ttl {ttl}{tos}{id}{df}{fragment} / {l4}{payload}")
 }
 
-fn from_wire(r: &mut Random) -> String {
+fn from_wire(r: &mut Rng) -> String {
     let eth = "eth 02:bb:00:00:00:02 > 02:aa:00:00:00:01";
-    let v6_outside = r.one_in(3);
-    let tos = r.pick(&["", "", "", " tos 1", " tos 3"]);
+    let v6_outside = r.percent(33);
+    let tos = r.one(&["", "", "", " tos 1", " tos 3"]);
     let outer = if v6_outside {
         format!("ip6 2001:db8::2 > 2001:db8::1{tos}")
     } else {
-        format!("ip4 {} > 192.0.2.1{tos}", r.pick(&["192.0.2.2", "192.0.2.3"]))
+        format!("ip4 {} > 192.0.2.1{tos}", r.one(&["192.0.2.2", "192.0.2.3"]))
     };
-    let v6 = r.one_in(3);
-    let src = if v6 { "fd00:9::7" } else { r.pick(&["10.9.0.7", "10.9.4.7", "10.9.1.7"]) };
+    let v6 = r.percent(33);
+    let src = if v6 { "fd00:9::7" } else { r.one(&["10.9.0.7", "10.9.4.7", "10.9.1.7"]) };
     let dst = if v6 {
-        r.pick(&["fd00:1::1", "fd00:1::2", "fd00:2::4"])
+        r.one(&["fd00:1::1", "fd00:1::2", "fd00:2::4"])
     } else {
-        r.pick(&["10.1.1.1", "10.1.1.2", "10.1.1.6", "10.2.2.4"])
+        r.one(&["10.1.1.1", "10.1.1.2", "10.1.1.6", "10.2.2.4"])
     };
     let label = [16, 16, 17, 18, 19, 99][r.below(6)];
     let sport = 50_000 + r.below(3);
-    let pad = if r.one_in(4) { " / pad 6" } else { "" };
+    let pad = if r.percent(25) { " / pad 6" } else { "" };
     match r.below(8) {
-        0..=2 => format!("{eth} / {outer} / udp {sport} > 6635 nosum / mpls {label} / {}{pad}", inner(r, src, dst, v6)),
+        0..=2 => format!(
+            "{eth} / {outer} / udp {sport} > 6635 nosum / mpls {label} / {}{pad}",
+            inner(r, src, dst, v6)
+        ),
         3..=4 => format!("{eth} / {outer} / gre / mpls {label} / {}{pad}", inner(r, src, dst, v6)),
         5..=6 => {
             let vni = [5001, 5001, 5002, 77][r.below(4)];
-            let to = r.pick(&["02:00:00:00:00:01", "02:00:00:00:00:02", "00:00:5e:00:01:00", "00:00:5e:00:01:00", "ff:ff:ff:ff:ff:ff"]);
-            let from = r.pick(&["02:dd:00:00:00:01", "02:dd:00:00:00:02"]);
+            let to = r.one(&[
+                "02:00:00:00:00:01",
+                "02:00:00:00:00:02",
+                "00:00:5e:00:01:00",
+                "00:00:5e:00:01:00",
+                "ff:ff:ff:ff:ff:ff",
+            ]);
+            let from = r.one(&["02:dd:00:00:00:01", "02:dd:00:00:00:02"]);
             let frame = format!("eth {from} > {to} / {}", inner(r, src, dst, v6));
             format!("{eth} / {outer} / udp {sport} > 4789 nosum / vxlan {vni} / {frame}{pad}")
         }
@@ -396,9 +404,9 @@ fn from_wire(r: &mut Random) -> String {
     }
 }
 
-fn from_provider(r: &mut Random) -> String {
-    let vlan = r.pick(&["vlan 7", "vlan 7", "vlan 7", "vlan 8"]);
-    let to = r.pick(&["00:00:5e:00:01:00", "00:00:5e:00:01:00", "00:00:5e:00:01:00", "ff:ff:ff:ff:ff:ff"]);
-    let src = r.pick(&["203.0.113.50", "198.51.100.9"]);
+fn from_provider(r: &mut Rng) -> String {
+    let vlan = r.one(&["vlan 7", "vlan 7", "vlan 7", "vlan 8"]);
+    let to = r.one(&["00:00:5e:00:01:00", "00:00:5e:00:01:00", "00:00:5e:00:01:00", "ff:ff:ff:ff:ff:ff"]);
+    let src = r.one(&["203.0.113.50", "198.51.100.9"]);
     format!("eth 02:cc:00:00:00:50 > {to} {vlan} / {}", inner(r, src, "203.0.113.7", false))
 }

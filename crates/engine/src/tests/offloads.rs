@@ -1,0 +1,211 @@
+//! Unfinished checksums and large sends: passed on where the receiver takes them, finished where not.
+
+use super::harness::{Host, only};
+use super::world::{WIRE, neighbours, tables};
+use mem::{Accepts, Csum, Gso, Offload};
+use model::generate::Rng;
+use model::{DropReason, VifId};
+use packet::checksum::{L4Check, verify_l4};
+use packet::{Headers, TunnelKind, checksum, proto};
+
+const ALL: Accepts = Accepts { csum: true, tso4: true, tso6: true, ecn: true };
+
+fn host(accepts: Accepts) -> Host {
+    Host::new(&tables(), &neighbours(), accepts, 333)
+}
+
+/// A frame whose L4 checksum field holds the pseudo-header's sum, and the offload that says so.
+fn unfinished(text: &str, gso: Option<u16>) -> (Vec<u8>, Offload) {
+    let mut frame = model::text::parse(text).unwrap();
+    let headers = Headers::ethernet(&frame, 0, frame.len()).unwrap();
+    let ip = *headers.ip().unwrap();
+    let offset = if ip.protocol == proto::TCP { 16 } else { 6 };
+    let len = u32::from(ip.at) + ip.len - u32::from(headers.l4_at);
+    let pseudo = checksum::pseudo_header(ip.src, ip.dst, ip.protocol, len).fold();
+    let field = usize::from(headers.l4_at + offset);
+    frame[field..field + 2].copy_from_slice(&pseudo.to_be_bytes());
+    let v6 = ip.src.is_ipv6();
+    let gso = gso.map(|size| Gso { v6, size, hdr_len: 0, ecn: text.contains('C') });
+    (frame, Offload { csum: Csum::Partial { start: headers.l4_at, offset }, gso })
+}
+
+/// The packet in a frame, whichever tunnel it is in, from its IP header on; checks all checksums on the way.
+fn tenant(frame: &[u8]) -> Vec<u8> {
+    let outer = Headers::ethernet(frame, 0, frame.len()).unwrap();
+    let (at, headers) = match packet::tunnel(frame, &outer, frame.len()).unwrap() {
+        None => (usize::from(outer.l3_at), outer),
+        Some(tunnel) => {
+            if outer.ip().unwrap().src.is_ipv6() && tunnel.kind != TunnelKind::MplsGre {
+                assert_eq!(verify_l4(frame, &outer), L4Check::Right, "outer checksum");
+            }
+            let parse = if tunnel.kind == TunnelKind::Vxlan { Headers::ethernet } else { Headers::network };
+            let inner = parse(frame, tunnel.inner_at, tunnel.inner_end).unwrap();
+            (usize::from(inner.l3_at), inner)
+        }
+    };
+    assert_eq!(verify_l4(frame, &headers), L4Check::Right, "checksum");
+    frame[at..at + headers.ip().unwrap().len as usize].to_vec()
+}
+
+const GATEWAY: &str = "eth 02:00:00:00:00:01 > 00:00:5e:00:01:00";
+
+#[test]
+fn partial_checksum_is_passed_on_where_accepted() {
+    let mut host = host(ALL);
+    let text = format!("{GATEWAY} / ip4 10.1.1.1 > 10.1.1.2 / udp 1000 > 53 / payload 300");
+    for _ in 0..2 {
+        let (frame, offload) = unfinished(&text, None);
+        let output = host.run(VifId(1), [(frame.clone(), offload)]);
+        let (port, (delivered, passed)) = only(&output);
+        assert_eq!((port, *passed), (VifId(2), offload));
+        assert_eq!(delivered[24..26].len() + delivered.len(), frame.len() + 2);
+        assert_eq!(delivered[40..42], frame[40..42]);
+    }
+    assert_eq!(host.hits(), 1);
+}
+
+#[test]
+fn partial_checksum_is_completed_for_those_who_do_not_accept_it_and_in_tunnels() {
+    for accepts in [ALL, Accepts::default()] {
+        let mut host = host(accepts);
+        let destinations = ["10.1.1.2", "10.9.0.7", "10.9.1.7", "10.9.2.7", "10.9.3.7", "203.0.113.50"];
+        for (dst, payload) in destinations.iter().flat_map(|dst| [1, 17, 300, 1201].map(|len| (dst, len))) {
+            for l4 in ["udp 1000 > 53", "tcp 1000 > 80 A"] {
+                let text = format!("{GATEWAY} / ip4 10.1.1.1 > {dst} / {l4} / payload {payload}");
+                for _ in 0..3 {
+                    let output = host.run(VifId(1), [unfinished(&text, None)]);
+                    let (port, (frame, offload)) = only(&output);
+                    if accepts == ALL && *dst == "10.1.1.2" {
+                        continue;
+                    }
+                    if matches!(offload.csum, Csum::Partial { .. }) {
+                        assert_eq!((port, *dst), (super::world::PROVIDER, "203.0.113.50"));
+                        continue;
+                    }
+                    let packet = tenant(frame);
+                    assert!(packet.ends_with(&[(payload - 1) as u8]), "{text}");
+                }
+            }
+        }
+        assert!(host.hits() > 10);
+    }
+}
+
+#[test]
+fn a_large_send_is_passed_on_where_accepted() {
+    let mut host = host(ALL);
+    let text = format!("{GATEWAY} / ip4 10.1.1.1 > 10.1.1.2 / tcp 1000 > 80 A / payload 20000");
+    for _ in 0..2 {
+        let output = host.run(VifId(1), [unfinished(&text, Some(1400))]);
+        let (_, (frame, offload)) = only(&output);
+        assert_eq!(frame.len(), 14 + 20 + 20 + 20_000);
+        assert_eq!(offload.gso, Some(Gso { v6: false, size: 1400, hdr_len: 54, ecn: false }));
+        assert_eq!(offload.csum, Csum::Partial { start: 34, offset: 16 });
+    }
+}
+
+/// Segments, put together again, are what was sent; each fits, and each is right by itself.
+#[test]
+fn segments_are_the_large_send() {
+    let mut rng = Rng::new(3);
+    for accepts in [Accepts::default(), ALL] {
+        let mut host = host(accepts);
+        for case in 0..400 {
+            let v6 = rng.percent(40);
+            let (src, dst) = if v6 {
+                ("fd00:1::1", rng.one(&["fd00:1::2", "fd00:9::7", "fd00:9:1::7"]))
+            } else {
+                ("10.1.1.1", rng.one(&["10.1.1.2", "10.9.0.7", "10.9.1.7", "10.9.2.7", "10.9.3.7"]))
+            };
+            let ip = if v6 { "ip6" } else { "ip4" };
+            let id = if v6 { String::new() } else { format!(" id {}", rng.below(65_536)) };
+            let flags = rng.one(&["A", "PA", "FPA", "CA"]);
+            let payload = 1 + rng.below(60_000);
+            let size = rng.one(&[100, 536, 1399, 1400]);
+            let seq = rng.next_u64() as u32;
+            let sport = 1000 + rng.below(3);
+            let text = format!(
+                "{GATEWAY} / {ip} {src} > {dst}{id} / tcp {sport} > 80 {flags} seq {seq} / payload {payload}"
+            );
+            let (frame, offload) = unfinished(&text, Some(size));
+            let output = host.run(VifId(1), [(frame.clone(), offload)]);
+            let (port, packets) = output.first_key_value().unwrap_or_else(|| panic!("{text}: nothing"));
+            if *port != WIRE && accepts == ALL {
+                continue;
+            }
+            check_segments(&frame, packets, size, &format!("case {case}: {text}"));
+        }
+        assert!(host.drops().is_empty(), "{:?}", host.drops());
+        assert!(host.hits() > 100);
+    }
+}
+
+fn check_segments(whole: &[u8], packets: &[(Vec<u8>, Offload)], size: u16, case: &str) {
+    let headers = Headers::ethernet(whole, 0, whole.len()).unwrap();
+    let tcp_at = usize::from(headers.l4_at);
+    let payload = &whole[tcp_at + 20..];
+    let be32 = |bytes: &[u8], at: usize| u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap());
+    let (mut put_together, count) = (Vec::new(), packets.len());
+    for (index, (frame, offload)) in packets.iter().enumerate() {
+        assert_eq!(*offload, Offload::default(), "{case}");
+        let packet = tenant(frame);
+        let v6 = packet[0] >> 4 == 6;
+        let tcp = &packet[if v6 { 40 } else { 20 }..];
+        assert!(tcp.len() - 20 <= usize::from(size), "{case}");
+        assert_eq!(be32(tcp, 4), be32(whole, tcp_at + 4).wrapping_add(put_together.len() as u32), "{case}");
+        let mut flags = whole[tcp_at + 13];
+        if index > 0 {
+            flags &= !proto::TCP_CWR;
+        }
+        if index + 1 < count {
+            flags &= !(proto::TCP_FIN | proto::TCP_PSH);
+        }
+        assert_eq!(tcp[13], flags, "{case}, segment {index}");
+        if !v6 {
+            let id = u16::from_be_bytes([whole[18], whole[19]]).wrapping_add(index as u16);
+            assert_eq!(u16::from_be_bytes([packet[4], packet[5]]), id, "{case}");
+        }
+        put_together.extend_from_slice(&tcp[20..]);
+    }
+    assert_eq!(count, payload.len().div_ceil(usize::from(size)).max(1), "{case}");
+    assert!(put_together == payload, "{case}: payload differs");
+}
+
+#[test]
+fn requests_that_do_not_fit_the_packet_are_dropped() {
+    let text = format!("{GATEWAY} / ip4 10.1.1.1 > 10.1.1.2 / tcp 1000 > 80 A / payload 2000");
+    let (frame, good) = unfinished(&text, Some(500));
+    let gso = good.gso.unwrap();
+    let bad = [
+        Offload { csum: Csum::Partial { start: 34, offset: 6 }, ..good },
+        Offload { csum: Csum::Partial { start: 30, offset: 16 }, ..good },
+        Offload { csum: Csum::Unknown, ..good },
+        Offload { gso: Some(Gso { v6: true, ..gso }), ..good },
+        Offload { gso: Some(Gso { size: 0, ..gso }), ..good },
+    ];
+    let mut host = host(Accepts::default());
+    // First by the slow path, then by the cache.
+    for round in 1..=2 {
+        for offload in bad {
+            assert!(host.run(VifId(1), [(frame.clone(), offload)]).is_empty(), "{offload:?}");
+        }
+        assert_eq!(host.drops(), [(DropReason::OffloadMalformed, 5 * round)].into());
+        assert_eq!(host.run(VifId(1), [(frame.clone(), good)])[&VifId(2)].len(), 4);
+    }
+    let tiny = Offload { gso: Some(Gso { size: 1, ..gso }), ..good };
+    host.run(VifId(1), [(frame, tiny)]);
+    assert_eq!(host.drops()[&DropReason::SegmentFailed], 1);
+}
+
+#[test]
+fn what_the_kernel_verified_is_passed_on_as_verified() {
+    let frame =
+        model::text::parse(&format!("{GATEWAY} / ip4 10.1.1.1 > 10.1.1.2 / udp 1 > 2 / payload 9")).unwrap();
+    for (accepts, csum) in [(ALL, Csum::Valid), (Accepts::default(), Csum::Unknown)] {
+        let mut host = host(accepts);
+        for _ in 0..2 {
+            let output = host.run(VifId(1), [(frame.clone(), Offload { csum: Csum::Valid, gso: None })]);
+            assert_eq!(only(&output).1.1.csum, csum);
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Held packets, policers, full receivers, counters, the drop log, captures.
+
+use super::harness::{Host, only};
+use super::world::{MIRROR, WIRE, neighbours, rule, tables};
+use crate::capture::Tap;
+use mem::{Accepts, Offload};
+use model::{
+    Action, CaptureFilter, Change, DropReason, MeterConfig, MeterId, Modifier, NeighbourFound,
+    NeighbourScope, RuleAction, RuleId, VifId,
+};
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+
+const GATEWAY: &str = "eth 02:00:00:00:00:01 > 00:00:5e:00:01:00";
+
+fn host() -> Host {
+    Host::new(&tables(), &neighbours(), Accepts::default(), 700)
+}
+
+fn packet(text: &str) -> (Vec<u8>, Offload) {
+    (model::text::parse(text).unwrap(), Offload::default())
+}
+
+fn to(dst: &str, n: usize) -> (Vec<u8>, Offload) {
+    packet(&format!("{GATEWAY} / ip4 10.1.1.1 > {dst} / udp 1000 > 53 / payload {n}"))
+}
+
+#[test]
+fn packets_wait_for_a_neighbour_in_their_order() {
+    let mut host = host();
+    let output = host.run(VifId(1), (1..=20).map(|n| to("10.9.5.7", n)));
+    let (port, (request, _)) = only(&output);
+    assert_eq!(port, WIRE);
+    assert_eq!(request[12..14], [8, 6], "an ARP request");
+    assert_eq!(host.core.hold.len(), 16);
+    assert_eq!(host.drops(), [(DropReason::HoldFull, 4)].into());
+    let scope = NeighbourScope::Wire(WIRE);
+    let addr = "192.0.2.99".parse().unwrap();
+    assert_eq!(host.core.cells.held((scope, addr)), 16);
+
+    let found = NeighbourFound { scope, addr, mac: "02:bb:00:00:00:63".parse().unwrap() };
+    host.shared.neighbour(&host.shared.snapshot(), &found, host.core.now.seconds);
+    let output = host.retry_held();
+    let lengths: Vec<_> = output[&WIRE].iter().map(|(frame, _)| frame.len()).collect();
+    let overhead = 14 + 20 + 8 + 4 + 20 + 8;
+    assert_eq!(lengths, (1..=16).map(|n| overhead + n).collect::<Vec<_>>());
+    assert!(host.core.hold.is_empty());
+    assert_eq!(host.core.cells.held((scope, addr)), 0);
+}
+
+#[test]
+fn packets_for_a_neighbour_that_does_not_answer_are_dropped() {
+    let mut host = host();
+    host.run(VifId(1), [to("10.9.5.7", 1)]);
+    host.advance(1);
+    assert!(host.retry_held().is_empty());
+    assert_eq!(host.core.hold.len(), 1);
+    host.advance(3);
+    host.retry_held();
+    assert_eq!(host.drops(), [(DropReason::NoNeighbour, 1)].into());
+}
+
+#[test]
+fn policers_take_what_is_over_their_rate_cached_or_not() {
+    let mut host = host();
+    let mut meters = crate::meters::Meters::default();
+    meters.put(MeterId(1), MeterConfig { bits_per_second: 8_000, burst_bytes: 1_000 });
+    host.core.meters = Arc::new(meters);
+    let changes = [rule(4, 1, 40, (53, 53), RuleAction::Modify(Modifier::Police(MeterId(1))))];
+    host.shared.apply(&changes).unwrap();
+    // 142 bytes each: seven fit the bucket, then seven a second.
+    let output = host.run(VifId(1), (0..10).map(|_| to("10.1.1.2", 100)));
+    assert_eq!(output[&VifId(2)].len(), 7);
+    host.advance(1);
+    let output = host.run(VifId(1), (0..10).map(|_| to("10.1.1.2", 100)));
+    assert_eq!(output[&VifId(2)].len(), 7);
+    assert_eq!(host.drops(), [(DropReason::Policed, 6)].into());
+    assert!(host.hits() > 10);
+}
+
+#[test]
+fn a_receiver_without_room_costs_only_what_does_not_fit() {
+    let mut host = host();
+    host.ports[&VifId(2)].set_room(3);
+    let both = (0..5).flat_map(|n| [to("10.1.1.2", n), to("10.9.0.7", n)]);
+    let output = host.run(VifId(1), both);
+    assert_eq!((output[&VifId(2)].len(), output[&WIRE].len()), (3, 5));
+    host.ports[&VifId(2)].set_down(true);
+    host.run(VifId(1), [to("10.1.1.2", 1)]);
+    assert_eq!(host.drops(), [(DropReason::TxFull, 2), (DropReason::TxDown, 1)].into());
+    let counters = host.core.cells.vif_counters(VifId(2));
+    assert_eq!((counters.sent.packets, counters.send_drops), (3, 3));
+    let log = host.core.log.read();
+    assert_eq!(log.last().unwrap().reason, DropReason::TxDown);
+}
+
+#[test]
+fn every_packet_is_counted_for_its_rule_and_connection() {
+    let mut host = host();
+    let changes = [rule(9, 1, 1, (53, 53), RuleAction::End(Action::Allow))];
+    host.shared.apply(&changes).unwrap();
+    for _ in 0..20 {
+        host.run(VifId(1), (0..10).map(|_| to("10.1.1.2", 10)));
+    }
+    host.advance(1);
+    host.run(VifId(1), [to("10.1.1.2", 10)]);
+    let counted = host.core.cells.rule_counters(RuleId(9)).packets;
+    assert!((200..=201).contains(&counted), "{counted}");
+    let mut flows = Vec::new();
+    host.shared.flows().for_each(host.core.now.seconds, &mut |flow| {
+        flows.push(flow);
+        true
+    });
+    assert_eq!(flows.len(), 1);
+    assert_eq!(flows[0].forward.bytes, 52 * flows[0].forward.packets);
+    assert!((200..=201).contains(&flows[0].forward.packets));
+}
+
+#[test]
+fn captures_show_both_sides_and_drops() {
+    let mut host = host();
+    let (to_tap, captured) = sync_channel(16);
+    let filter = CaptureFilter { snap_len: 64, ..CaptureFilter::default() };
+    host.core.taps = vec![Arc::new(Tap::new(filter, to_tap))];
+    host.run(VifId(1), [to("10.9.0.7", 300), to("10.9.6.7", 300)]);
+    let seen: Vec<_> =
+        captured.try_iter().map(|c| (c.vif, c.outbound, c.dropped, c.len, c.bytes.len())).collect();
+    assert_eq!(
+        seen,
+        [
+            (VifId(1), false, None, 342, 64),
+            (VifId(1), false, None, 342, 64),
+            (VifId(1), false, Some(DropReason::DiscardRoute), 342, 64),
+            (WIRE, true, None, 342 + 32, 64),
+        ]
+    );
+}
+
+#[test]
+fn mirrors_get_both_directions() {
+    let mut host = host();
+    let from =
+        packet("eth 02:00:00:00:00:06 > 02:00:00:00:00:02 / ip4 10.1.1.6 > 10.1.1.2 / udp 1 > 2 / payload 9");
+    let output = host.run(VifId(6), [from.clone()]);
+    assert_eq!(output[&MIRROR][0].0, from.0);
+    assert_eq!(output[&VifId(2)][0].0, from.0);
+    let output = host.run(VifId(1), [to("10.1.1.6", 9)]);
+    assert_eq!(output[&MIRROR], output[&VifId(6)]);
+}
+
+#[test]
+fn a_change_is_felt_by_the_next_packet() {
+    let mut host = host();
+    host.run(VifId(1), [to("10.1.1.2", 1), to("10.1.1.2", 1)]);
+    host.shared.apply(&[rule(1, 1, 10, (53, 53), RuleAction::End(Action::Drop))]).unwrap();
+    assert!(host.run(VifId(1), [to("10.1.1.2", 1)]).is_empty());
+    host.shared.apply(&[Change::DelRule { vrf: model::Vrf(1), id: RuleId(1) }]).unwrap();
+    assert_eq!(host.run(VifId(1), [to("10.1.1.2", 1)])[&VifId(2)].len(), 1);
+}
