@@ -163,6 +163,13 @@ impl Engine {
         self.control().ports.get(&vif).map(|port| port.status())
     }
 
+    /// Enters a neighbour, as if a packet had told of it.
+    #[cfg(feature = "testing")]
+    pub fn learn_neighbour(&self, found: &model::NeighbourFound) {
+        let now = self.common.clock.now().seconds;
+        self.common.shared.neighbour(&self.common.shared.snapshot(), found, now);
+    }
+
     /// The live tables.
     #[cfg(test)]
     pub(crate) fn tables(&self) -> &Shared {
