@@ -7,7 +7,7 @@
 //! (it reads them through `tables`), what the control plane speaks.
 //!
 //! A burst's way: [`worker`] polls it, [`core`] leads it through snapshot ([`lanes`]), fast parse ([`key`]), flow
-//! cache ([`cache`]) or `decide` ([`slow`]), rewrite ([`rewrite`], by a [`template`]) and delivery ([`ports`],
+//! cache ([`cache`]) or `decide` ([`slow`]), rewrite ([`rewrite`], by a [`template`]) and delivery ([`deliver`],
 //! [`frame`], [`segment`]). What has more than one destination goes through [`conclude`].
 #![deny(unsafe_code)]
 
@@ -18,17 +18,19 @@ mod conclude;
 mod core;
 mod counters;
 mod cycles;
+mod deliver;
 mod engine;
 mod frame;
 mod hold;
 mod housekeeping;
+mod huge;
 mod key;
 mod lanes;
 mod linear;
 mod mailbox;
 mod memo;
 mod meters;
-mod ports;
+
 mod replies;
 mod rewrite;
 mod segment;

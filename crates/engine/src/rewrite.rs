@@ -160,6 +160,9 @@ pub(crate) fn reframe(buffer: &mut [u8], len: usize, template: &Template, entrop
         buffer[start + 14..start + 16].copy_from_slice(&vlan.to_be_bytes());
     }
     let prefix = template.prefix();
+    if prefix.is_empty() {
+        return Some(start);
+    }
     let new_start = start.checked_sub(prefix.len())?;
     buffer.get_mut(new_start..start)?.copy_from_slice(prefix);
     if let Some(outer) = template.tunnel {
