@@ -222,7 +222,12 @@ impl Compiler<'_> {
             name: wire.name.as_str().into(),
             kind: VifKind::Wire,
             vrf: None,
-            mac: Some(self.macs.get(&wire.name).copied().unwrap_or_else(|| made_up_mac(&wire.name))),
+            mac: Some(
+                self.macs
+                    .get(&wire.name)
+                    .copied()
+                    .unwrap_or_else(|| made_up_mac(&self.out.host.name, &wire.name)),
+            ),
             addresses: Vec::new(),
             allowed: Vec::new(),
             mtu: wire.mtu,
@@ -401,9 +406,13 @@ fn action(action: DefaultAction) -> Action {
     }
 }
 
-/// A locally administered MAC for a wire whose device has none, the same at every start (FNV-1a of its name).
-fn made_up_mac(name: &str) -> Mac {
-    let hash = name.bytes().fold(0x811c_9dc5_u32, |hash, b| (hash ^ u32::from(b)).wrapping_mul(0x0100_0193));
+/// A locally administered MAC for a wire whose device has none, the same at every start (FNV-1a of the names).
+fn made_up_mac(host: &str, wire: &str) -> Mac {
+    let hash = host
+        .bytes()
+        .chain([0])
+        .chain(wire.bytes())
+        .fold(0x811c_9dc5_u32, |hash, b| (hash ^ u32::from(b)).wrapping_mul(0x0100_0193));
     let [a, b, c, d] = hash.to_be_bytes();
     Mac([0x02, 0x56, a, b, c, d])
 }

@@ -107,6 +107,17 @@ fn an_own_route_beats_the_one_that_follows_from_a_gateway() {
 }
 
 #[test]
+fn wires_without_a_mac_of_their_own_get_one_that_differs_by_host() {
+    let mac = |host: &str| {
+        let text = format!("{}{BASE}", HOST.replace("\"a\"", &format!("\"{host}\"")));
+        compiled(&text, &mut Ids::default()).vifs[&VifId(0)].mac.unwrap()
+    };
+    assert_eq!(mac("a"), mac("a"));
+    assert_ne!(mac("a"), mac("b"));
+    assert!(!mac("a").is_group());
+}
+
+#[test]
 fn the_same_again_is_no_change() {
     let text = include_str!("../../../config/tests/valid.toml");
     let mut ids = Ids::default();

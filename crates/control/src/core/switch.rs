@@ -1,7 +1,7 @@
 //! Opening and closing of ports around a change.
 
 use super::Error;
-use crate::ports::{PortSpec, Ports};
+use crate::ports::{Device, PortSpec, Ports};
 use mem::{Opened, Port};
 use model::VifId;
 use packet::Mac;
@@ -15,8 +15,12 @@ pub(super) struct Open {
 }
 
 impl Open {
+    /// The link-layer address that we share with the network device. That of a TAP is its other end's.
     pub(super) fn mac(&self) -> Option<Mac> {
-        self.port.status().mac.map(Mac)
+        match self.spec.device {
+            Device::AfPacket { .. } | Device::AfXdp { .. } => self.port.status().mac.map(Mac),
+            Device::Tap { .. } | Device::Vhost { .. } => None,
+        }
     }
 }
 
