@@ -310,7 +310,7 @@ impl Core {
     /// Counts what an entry that was given up had not counted yet.
     pub fn retire(&mut self, tables: Tables<'_>, removed: Removed<Memo>) {
         let Removed { mut hot, rest } = removed;
-        rest.settle(tables, &self.cells, &mut hot, self.now.seconds);
+        rest.settle_late(tables, &self.cells, &mut hot, self.now.seconds);
         self.templates.give_back(hot.template);
     }
 

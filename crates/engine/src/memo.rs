@@ -57,6 +57,22 @@ impl Memo {
     }
 }
 
+impl Memo {
+    /// Passes on what an entry counted since it was last settled, as of then: being looked after is no sign of life.
+    pub fn settle_late(&self, tables: Tables<'_>, cells: &WorkerCells, hot: &mut Hot, now: Seconds) {
+        let idle = (now as u16).wrapping_sub(hot.second);
+        let seen = now.saturating_sub(idle.into());
+        let (packets, bytes) = (u64::from(hot.packets), u64::from(hot.bytes));
+        (hot.packets, hot.bytes) = (0, 0);
+        if packets > 0 {
+            cells.tables(&self.rules, self.nexthop, packets, bytes);
+            if let Some((flow, reply)) = self.flow {
+                tables.shared.flows().touch(flow, reply, packets, bytes, seen);
+            }
+        }
+    }
+}
+
 /// Whether packets of the same flow, without the TCP flags that take the slow path anyway, would be decided alike as
 /// long as nothing it depended on changes.
 pub(crate) fn is_lasting(decision: &Decision) -> bool {
@@ -97,10 +113,8 @@ fn tidy_entry(core: &mut Core, tables: Tables<'_>, slot: Slot, second: u16) {
             core.retire(tables, removed);
         }
     } else if hot.packets > 0 && hot.second != second {
-        // Counted as of the second of its packets: being visited is no sign of life.
-        let seen = core.now.seconds - Seconds::from(second.wrapping_sub(hot.second));
         if let Some(memo) = core.cache.rest(slot) {
-            memo.settle(tables, &core.cells, &mut hot, seen);
+            memo.settle_late(tables, &core.cells, &mut hot, core.now.seconds);
         }
         core.cache.set_hot(slot, hot);
     }

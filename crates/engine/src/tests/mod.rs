@@ -5,4 +5,5 @@ mod harness;
 mod offloads;
 mod paths;
 mod threads;
+mod vectors;
 mod world;

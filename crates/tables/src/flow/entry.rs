@@ -219,7 +219,8 @@ impl Entry<'_> {
     }
 
     fn touch_at(self, now: Seconds) {
-        if self.get(LAST) != u64::from(now) {
+        // Counts may come late, for packets of seconds ago: they must not make it look idle.
+        if self.get(LAST) < u64::from(now) {
             self.set(LAST, now.into());
         }
     }
