@@ -9,7 +9,7 @@ use model::{Decision, DropReason, FlowChange, PacketView, Verdict, VifId};
 use std::collections::BTreeMap;
 
 /// Packets drawn from the test world, each sent some three times.
-const CASES: usize = if cfg!(debug_assertions) { 20_000 } else { 60_000 };
+const CASES: usize = if cfg!(debug_assertions) { 25_000 } else { 60_000 };
 /// Generated tables, and packets for each, each sent twice on average.
 const WORLDS: u64 = if cfg!(debug_assertions) { 60 } else { 300 };
 const PACKETS: usize = 300;
