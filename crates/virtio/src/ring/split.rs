@@ -33,7 +33,8 @@ impl Split {
     /// The ring at `at`, resumed at available index `base`.
     ///
     /// A device that died left chains taken and not completed between the used index and `base`. As chains are
-    /// completed in order, they are exactly those, and are taken again.
+    /// completed in order, they are exactly those, and are taken again. A VMM that does not know the position gives 0
+    /// (DPDK's virtio-user, on reconnection): there the used index says it alone.
     ///
     /// # Safety
     /// `at` must be a split ring's layout with room for event indexes where `event_idx`, and stay mapped as
@@ -43,7 +44,7 @@ impl Split {
         let mut ring =
             Self { at, event_idx, avail: 0, next: base as u16, used: 0, heads: ArrayVec::new(), shadow };
         let used = ring.device(2).load(Ordering::Relaxed);
-        if ring.next.wrapping_sub(used) <= at.size {
+        if ring.next.wrapping_sub(used) <= at.size || base == 0 {
             ring.next = used;
         }
         (ring.used, ring.avail) = (ring.next, ring.next);
