@@ -290,6 +290,10 @@ impl Executor for Engine {
         self.common.shared.flows().created()
     }
 
+    fn flow_count(&self) -> usize {
+        self.common.shared.flows().len()
+    }
+
     fn learned(&self) -> Vec<LearnedMac> {
         self.common.shared.learned(self.common.clock.now().seconds)
     }

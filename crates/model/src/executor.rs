@@ -228,6 +228,8 @@ pub trait Executor: Send + Sync {
     fn flush_flows(&self, which: &mut dyn FnMut(&FlowInfo) -> bool) -> usize;
     /// Connections made since start.
     fn flows_created(&self) -> u64;
+    /// Connections remembered now, idle ones that have not been swept yet included.
+    fn flow_count(&self) -> usize;
     /// Learned MACs.
     fn learned(&self) -> Vec<LearnedMac>;
     /// Neighbours.

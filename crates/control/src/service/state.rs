@@ -9,11 +9,6 @@ use tonic::Status;
 pub(super) fn status(view: &View) -> v1::StatusReply {
     let workers = view.executor.workers();
     let reasons = reasons(&workers);
-    let mut flows = 0;
-    view.executor.flows(&mut |_| {
-        flows += 1;
-        true
-    });
     v1::StatusReply {
         name: view.host.name.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -22,7 +17,7 @@ pub(super) fn status(view: &View) -> v1::StatusReply {
         networks: count(view.tables.networks.len()),
         routes: count(view.tables.routes.len()),
         rules: count(view.tables.rules.len()),
-        flows,
+        flows: view.executor.flow_count() as u64,
         flows_created: view.executor.flows_created(),
         drops: reasons.iter().map(|reason| reason.packets).sum(),
         vifs: vif_entries(view, None),

@@ -69,6 +69,10 @@ impl Executor for FakeExecutor {
         0
     }
 
+    fn flow_count(&self) -> usize {
+        0
+    }
+
     fn learned(&self) -> Vec<LearnedMac> {
         Vec::new()
     }
