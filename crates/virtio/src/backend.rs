@@ -28,9 +28,6 @@ pub(crate) enum Refused {
     /// Guest memory can't be used.
     #[error("guest memory refused: {0}")]
     Memory(#[from] RegionError),
-    /// A region to be removed isn't there.
-    #[error("no memory region at guest address {0:#x}")]
-    NoRegion(u64),
     /// A ring can't be used.
     #[error("ring {index}: {source}")]
     Ring { index: usize, source: LayoutError },
@@ -395,16 +392,23 @@ impl VhostUserBackendReqHandlerMut for Backend {
         file: File,
         _: Option<bool>,
     ) -> Result<Option<VhostUserMemoryRegionBase>> {
+        let spec = spec(region);
         let region = self.map(region, &file)?;
-        self.paused(|this| Arc::make_mut(&mut this.regions).insert(region))?;
+        self.paused(|this| {
+            let regions = Arc::make_mut(&mut this.regions);
+            // QEMU before 8.2 tells each region once for every queue pair: the same again takes its own place.
+            regions.remove(&spec);
+            regions.insert(region)
+        })?;
         Ok(None)
     }
 
     fn remove_mem_region(&mut self, region: &VhostUserSingleMemoryRegion) -> Result<()> {
         let spec = spec(region);
-        self.paused(|this| match Arc::make_mut(&mut this.regions).remove(&spec) {
-            true => Ok(()),
-            false => Err(Refused::NoRegion(spec.gpa)),
+        self.paused(|this| {
+            // One that is not there was removed for another queue pair.
+            Arc::make_mut(&mut this.regions).remove(&spec);
+            Ok::<_, Refused>(())
         })
     }
 
