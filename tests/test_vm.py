@@ -1,5 +1,7 @@
 """Linux guests in QEMU: both roles of the socket, both kinds of ring, several queues."""
 
+import re
+
 import pytest
 
 from lab import eventually
@@ -75,14 +77,14 @@ def test_tcp(guests, client, server):
     assert tcp_rate(guests[client], guests[server], address, options=("-P", 2)) > 1
 
 
-def test_both_queues_carry_traffic(guests):
+def test_guest_sends_by_both_queues(guests):
     vm = guests["a2"]
     vm.run(["ethtool", "-L", "eth0", "combined", "2"])
-    assert "Combined:\t2" in vm.run(["ethtool", "-l", "eth0"]).stdout.split("Current")[1].replace("Combined:       ", "Combined:\t")
     tcp_rate(guests["container"], vm, A2.address, options=("-P", 8))
-    counts = vm.shell("ethtool -S eth0 | grep -E 'rx._packets|rx_queue_._packets'").stdout
-    numbers = [int(line.split(":")[1]) for line in counts.splitlines()]
-    assert len(numbers) == 2 and all(numbers), counts
+    counts = vm.run(["ethtool", "-S", "eth0"]).stdout
+    # What comes from the guest: which queue the guest is given packets in is for each worker to choose.
+    sent = [int(count) for count in re.findall(r"tx_?(?:queue_)?\d+_packets: (\d+)", counts)]
+    assert len(sent) == 2 and all(sent), counts
 
 
 def test_link_goes_when_the_guest_reboots(guests, shared_lab):
