@@ -6,7 +6,10 @@ mod generate;
 #[test]
 fn generated_code_is_up_to_date() {
     let protoc = std::process::Command::new("protoc").arg("--version").output();
-    assert!(protoc.is_ok(), "no protoc: apt install protobuf-compiler (building needs none, this check does)");
+    assert!(
+        protoc.is_ok(),
+        "no protoc: apt install protobuf-compiler (building needs none, this check does)"
+    );
     let out = tempfile::tempdir().unwrap();
     generate::generate(out.path()).unwrap();
     let fresh = std::fs::read_to_string(out.path().join("viaduct.v1.rs")).unwrap();
