@@ -1,0 +1,22 @@
+"""Devices under test."""
+
+from .base import Counters, Device
+from .bridge import LinuxBridge
+from .ovs import MODES, OvsDpdk
+from .testpmd import Testpmd
+from .viaduct import Viaduct
+
+NAMES = ["viaduct", "testpmd", "bridge", *(f"ovs-{mode}" for mode in MODES)]
+
+__all__ = ["NAMES", "Counters", "Device", "make"]
+
+
+def make(name, viaduct_bin):
+    """The device of this name."""
+    if name == "viaduct":
+        return Viaduct(name, viaduct_bin)
+    if name == "testpmd":
+        return Testpmd(name)
+    if name == "bridge":
+        return LinuxBridge(name)
+    return OvsDpdk(name, name.removeprefix("ovs-"))

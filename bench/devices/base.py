@@ -1,0 +1,102 @@
+"""What all devices under test have in common."""
+
+import shutil
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass
+class Counters:
+    """What a device has counted since it started. Cycles are ticks of the TSC."""
+
+    packets: int = 0
+    busy: int = 0
+    idle: int = 0
+    # Where the device tells: cycles by stage, bursts by size, anything else.
+    stages: dict = field(default_factory=dict)
+    bursts: list = field(default_factory=list)
+    details: dict = field(default_factory=dict)
+
+    def since(self, before):
+        """What came after another reading."""
+        return Counters(
+            self.packets - before.packets,
+            self.busy - before.busy,
+            self.idle - before.idle,
+            {name: cycles - before.stages[name] for name, cycles in self.stages.items()},
+            [now - then for now, then in zip(self.bursts, before.bursts)],
+            {name: value - before.details.get(name, 0) for name, value in self.details.items()},
+        )
+
+
+@dataclass(frozen=True)
+class VhostPort:
+    """A vhost-user socket on which the device listens."""
+
+    socket: Path
+
+    def vdev(self, number, queue_size, ring):
+        """Argument of the generator's --vdev."""
+        extra = f",{ring}" if ring else ""
+        return f"net_virtio_user{number},path={self.socket},queues=1,queue_size={queue_size}{extra}"
+
+
+class Device:
+    """A device under test: its polling thread is on `machine.DEVICE_CPU`."""
+
+    # In tables.
+    title = ""
+    # What is shown of its configuration in the report.
+    conditions = ""
+
+    def __init__(self, name):
+        self.name = name
+        self.directory = None
+        self.children = []
+        self.ports = []
+
+    def start(self, scenario):
+        """Brings the device up for a scenario."""
+        self.directory = Path(tempfile.mkdtemp(prefix=f"viaduct-bench-{self.name}-"))
+        try:
+            self._start(scenario)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self):
+        """Ends what `start` began, as far as it came."""
+        for child in reversed(self.children):
+            child.stop()
+        self.children = []
+        self._cleanup()
+        if self.directory:
+            shutil.rmtree(self.directory, ignore_errors=True)
+            self.directory = None
+
+    def pause(self):
+        """Leaves the CPU to others."""
+        for child in self.children:
+            child.pause()
+
+    def resume(self):
+        for child in self.children:
+            child.resume()
+
+    @property
+    def pids(self):
+        return [child.pid for child in self.children]
+
+    def counters(self):
+        """`Counters` of the polling thread, or None where the device has none."""
+        return None
+
+    def forget_flows(self):
+        """Forgets what it learned from earlier traffic, where that matters to the next case."""
+
+    def _start(self, scenario):
+        raise NotImplementedError
+
+    def _cleanup(self):
+        """What is not a child process."""

@@ -1,0 +1,171 @@
+"""Open vSwitch with DPDK."""
+
+import re
+from dataclasses import dataclass
+
+from .. import machine
+from ..process import Child, run
+from ..scenario import FIRST_PORT, REMOTE, UNDERLAY, VNI, WIRE_MAC
+from .base import Counters, Device, VhostPort
+
+DAEMON = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk"
+SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
+PHYSICAL_MAC = "02:aa:00:00:00:01"
+TUNNEL_PORT = 1000
+
+# Counters of pmd-stats-show, and what they are called in the report.
+DETAILS = {
+    "emc hits": "exact-match cache hits",
+    "smc hits": "signature-match cache hits",
+    "megaflow hits": "megaflow hits",
+    "miss with success upcall": "upcalls",
+    "miss with failed upcall": "failed upcalls",
+}
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A way to configure it."""
+
+    title: str
+    conditions: str
+    flows: callable
+
+
+def _normal(scenario):
+    return ["actions=NORMAL"]
+
+
+def _port_rules(scenario):
+    if scenario.tunnel:
+        return [f"in_port=1,actions=output:{TUNNEL_PORT}", f"in_port={TUNNEL_PORT},actions=output:1"]
+    pairs = [(number, number ^ 1) for number in range(scenario.guests)]
+    return [f"in_port={here + 1},actions=output:{there + 1}" for here, there in pairs]
+
+
+def _conntrack(scenario):
+    established = "table=1,udp,ct_state=+trk+est,actions=NORMAL"
+    new = f"table=1,udp,tp_dst={FIRST_PORT},ct_state=+trk+new,actions=ct(commit,zone=1),NORMAL"
+    other = ["table=0,priority=10,arp,actions=NORMAL", "table=0,priority=0,actions=drop", "table=1,priority=0,actions=drop"]
+    return ["table=0,priority=20,udp,actions=ct(table=1,zone=1)", established, new, *other]
+
+
+def _per_flow(scenario):
+    multipath = "multipath(symmetric_l3l4+udp,50,modulo_n,1,0,NXM_NX_REG0[0..15])"
+    return ["priority=0,actions=NORMAL", f"priority=10,udp,actions={multipath},NORMAL"]
+
+
+MODES = {
+    "normal": Mode("OVS NORMAL", "MAC learning (action NORMAL)", _normal),
+    "port": Mode("OVS port rule", "a rule from port to port", _port_rules),
+    "conntrack": Mode("OVS conntrack", "connections tracked, new ones allowed to UDP port 5001", _conntrack),
+    "per-flow": Mode("OVS megaflow per flow", "multipath over the 5-tuple, then NORMAL: a megaflow for every flow", _per_flow),
+    "vxlan": Mode("OVS VXLAN", "rules from guest to tunnel port and back, wire as vhost-user port", _port_rules),
+}
+
+
+class OvsDpdk(Device):
+    """A private instance: own database, own network namespace, one PMD thread."""
+
+    def __init__(self, name, mode):
+        super().__init__(name)
+        self.mode = MODES[mode]
+        self.title = self.mode.title
+        self.conditions = f"{self.mode.conditions}; one PMD thread, exact-match cache on for every flow, 1024 descriptors"
+
+    def _start(self, scenario):
+        directory = self.directory
+        self.environment = {"OVS_RUNDIR": str(directory), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+        run("ovsdb-tool", "create", directory / "conf.db", SCHEMA)
+        database = Child(
+            *("ovsdb-server", directory / "conf.db", f"--remote=punix:{directory}/db.sock", f"--unixctl={directory}/db.ctl"),
+            *("--no-chdir", f"--pidfile={directory}/db.pid"),
+            log=directory / "db.log",
+        )
+        self.children = [database]
+        database.wait_until((directory / "db.sock").exists, "database")
+        self._vsctl("--no-wait", "init")
+        self._vsctl("--no-wait", "set", "Open_vSwitch", ".", *self._settings(scenario))
+        # Every instance makes a device called ovs-netdev: it gets a network namespace of its own.
+        daemon = Child(
+            *("unshare", "--net", "env", f"OVS_RUNDIR={directory}", DAEMON, f"unix:{directory}/db.sock", f"--unixctl={directory}/vs.ctl"),
+            *("--no-chdir", f"--pidfile={directory}/vs.pid"),
+            log=directory / "vs.log",
+        )
+        self.children.append(daemon)
+        self.daemon = daemon
+        daemon.wait_until((directory / "vs.ctl").exists, "control socket")
+        self._vsctl("add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=netdev")
+        self._add_ports(scenario)
+        self._appctl("upcall/set-flow-limit", 3000000)
+        self._set_flows(scenario)
+        daemon.make_real_time("pmd")
+
+    def _settings(self, scenario):
+        dpdk = f"--no-pci --in-memory --single-file-segments --file-prefix=viaduct-{self.name}"
+        return [
+            "other_config:dpdk-init=true",
+            "other_config:dpdk-socket-mem=512",
+            f"other_config:pmd-cpu-mask={1 << machine.DEVICE_CPU:#x}",
+            f"other_config:dpdk-lcore-mask={1 << machine.GENERATOR_CPU:#x}",
+            f'other_config:dpdk-extra="{dpdk}"',
+            "other_config:n-handler-threads=1",
+            "other_config:n-revalidator-threads=1",
+            "other_config:emc-insert-inv-prob=1",
+            "other_config:flow-limit=3000000",
+            "other_config:max-idle=600000",
+            *(["other_config:userspace-tso-enable=true"] if scenario.segmentation else []),
+        ]
+
+    def _add_ports(self, scenario):
+        bridges = ["br0"] * scenario.guests + ["br-wire"] * bool(scenario.tunnel)
+        if scenario.tunnel:
+            wire = ["datapath_type=netdev", f"other_config:hwaddr={PHYSICAL_MAC}"]
+            self._vsctl("add-br", "br-wire", "--", "set", "bridge", "br-wire", *wire)
+        for number, bridge in enumerate(bridges):
+            port = f"vhost{number}"
+            options = ["type=dpdkvhostuser", "options:n_rxq_desc=1024", "options:n_txq_desc=1024"]
+            options += [f"ofport_request={number + 1}"] if bridge == "br0" else []
+            options += [f"mtu_request={scenario.mtu}"] if scenario.mtu != 1500 else []
+            self._vsctl("add-port", bridge, port, "--", "set", "Interface", port, *options)
+        self.ports = [VhostPort(self.directory / f"vhost{number}") for number in range(len(bridges))]
+        if scenario.tunnel:
+            self._add_tunnel()
+
+    def _add_tunnel(self):
+        options = [f"options:remote_ip={REMOTE}", f"options:local_ip={UNDERLAY}", f"options:key={VNI}"]
+        options.append(f"ofport_request={TUNNEL_PORT}")
+        self._vsctl("add-port", "br0", "tunnel", "--", "set", "Interface", "tunnel", "type=vxlan", *options)
+        inside = ["nsenter", "-t", self.daemon.pid, "--net", "ip"]
+        run(*inside, "addr", "add", f"{UNDERLAY}/24", "dev", "br-wire")
+        run(*inside, "link", "set", "br-wire", "up")
+        self.daemon.wait_until(lambda: UNDERLAY in self._appctl("ovs/route/show"), "route")
+        self._appctl("tnl/neigh/set", "br-wire", REMOTE, WIRE_MAC)
+
+    def _set_flows(self, scenario):
+        management = f"unix:{self.directory}/br0.mgmt"
+        run("ovs-ofctl", "del-flows", management, env=self.environment)
+        for flow in self.mode.flows(scenario):
+            run("ovs-ofctl", "add-flow", management, flow, env=self.environment)
+
+    def _vsctl(self, *words):
+        return run("ovs-vsctl", f"--db=unix:{self.directory}/db.sock", "--timeout=30", *words, env=self.environment)
+
+    def _appctl(self, *words):
+        return run("ovs-appctl", "-t", self.directory / "vs.ctl", *words, env=self.environment)
+
+    def counters(self):
+        text = self._appctl("dpif-netdev/pmd-stats-show")
+        thread = re.search(rf"pmd thread numa_id \d+ core_id {machine.DEVICE_CPU}:(.*?)(?=\n\w|\Z)", text, re.S)[1]
+
+        def value(name):
+            found = re.search(rf"^\s*{re.escape(name)}: (\d+)", thread, re.M)
+            return int(found[1]) if found else 0
+
+        details = {title: value(name) for name, title in DETAILS.items()}
+        details["megaflows"] = int(re.search(r"\(current (\d+)\)", self._appctl("upcall/show"))[1])
+        return Counters(value("packets received"), value("processing cycles"), value("idle cycles"), details=details)
+
+    def forget_flows(self):
+        self._appctl("revalidator/purge")
+        self._appctl("dpctl/flush-conntrack")

@@ -1,0 +1,84 @@
+"""Runs the DPDK generator (bench/generator)."""
+
+import json
+import subprocess
+from dataclasses import dataclass, field
+
+from . import machine
+from .process import Child, Failed
+from .scenario import guest_mac
+
+
+def option(**keys):
+    """Keys and values as the generator reads them; underscores are hyphens."""
+    return ",".join(f"{key.replace('_', '-')}={int(value) if isinstance(value, bool) else value}" for key, value in keys.items())
+
+
+@dataclass
+class Traffic:
+    """What the generator does. Each dictionary holds keys that `generator/options.c` lists."""
+
+    streams: list = field(default_factory=list)
+    forwards: list = field(default_factory=list)
+    probe: dict = None
+    neighbours: list = field(default_factory=list)
+    # Arguments of the guests' virtio-user device: the kind of ring.
+    ring: str = ""
+    queue_size: int = 1024
+    segmentation: bool = False
+
+    def arguments(self):
+        """As command line."""
+        words = ["--queue-size", self.queue_size]
+        words += ["--segmentation"] if self.segmentation else []
+        for name, values in (("stream", self.streams), ("forward", self.forwards), ("neighbour", self.neighbours)):
+            for value in values:
+                words += [f"--{name}", option(**value)]
+        return words + (["--probe", option(**self.probe)] if self.probe else [])
+
+
+class Generator:
+    """The generator at the ports of a device."""
+
+    def __init__(self, program, ports, guests, traffic, log):
+        self.traffic = traffic
+        words = ["-l", machine.GENERATOR_CPU, "--no-pci", "--in-memory", "--single-file-segments", "--log-level=*:4"]
+        words += ["-m", 1024 if traffic.segmentation else 512, "--file-prefix=viaduct-bench"]
+        for number, port in enumerate(ports):
+            words += ["--vdev", port.vdev(number, traffic.queue_size, traffic.ring)]
+        words += ["--", *traffic.arguments()]
+        for number in range(guests):
+            words += ["--announce", option(port=number, mac=guest_mac(number))]
+        self.child = Child(program, *words, log=log, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        try:
+            self._read("ready")
+        except Failed:
+            self.stop()
+            raise
+
+    @property
+    def pid(self):
+        return self.child.pid
+
+    def _read(self, event):
+        for line in self.child.process.stdout:
+            if line.startswith('{"event"'):
+                message = json.loads(line)
+                if message["event"] == event:
+                    return message
+        self.child.process.wait()
+        self.child.require_alive()
+        raise Failed("the generator said nothing")
+
+    def command(self, line):
+        """Says something to the generator."""
+        self.child.process.stdin.write(line + "\n")
+        self.child.process.stdin.flush()
+
+    def run(self, seconds, *, share=False):
+        """Makes traffic and returns the generator's counters. `share`: leaves the core to the device's threads there."""
+        self.command(f"{'share' if share else 'run'} {seconds}")
+        return self._read("done")
+
+    def stop(self):
+        self.child.stop()

@@ -1,0 +1,113 @@
+"""The machine: huge pages, what else runs on it, and what it is."""
+
+import os
+import platform
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+
+GENERATOR_CPU = 0
+DEVICE_CPU = 1
+HUGE_PAGES = Path("/proc/sys/vm/nr_hugepages")
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Unfit(Exception):
+    """The machine lacks something that cannot be had here."""
+
+
+@contextmanager
+def huge_pages(megabytes):
+    """Keeps that many megabytes of 2 MB pages, and gives them back."""
+    before = int(HUGE_PAGES.read_text())
+    wanted = max(before, megabytes // 2)
+    try:
+        HUGE_PAGES.write_text(str(wanted))
+        if int(HUGE_PAGES.read_text()) < wanted:
+            raise Unfit(f"needs {megabytes} MB of huge pages; the kernel has no such room left")
+        yield
+    finally:
+        HUGE_PAGES.write_text(str(before))
+
+
+def check():
+    """Raises `Unfit` where nothing can be measured."""
+    if os.geteuid() != 0:
+        raise Unfit("needs root: huge pages, real-time priorities, network devices")
+    if os.cpu_count() < 2:
+        raise Unfit("needs two CPUs: one for the generator, one for the device under test")
+    if not HUGE_PAGES.exists():
+        raise Unfit("needs a kernel with huge pages")
+
+
+def cpu_seconds(pid):
+    """Processor time that a process has used; 0 where it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+class Noise:
+    """What others used of the machine while something was measured.
+
+    `others` is their processor time as a share of one CPU; `steal` is what the hypervisor took.
+    """
+
+    def __init__(self, own_pids):
+        self.pids = [os.getpid(), *own_pids]
+
+    def __enter__(self):
+        self.start = self._read()
+        return self
+
+    def __exit__(self, *_):
+        wall, busy, steal, own = (now - then for now, then in zip(self._read(), self.start))
+        self.others = max(0.0, round((busy - own) / wall, 3))
+        self.steal = round(steal / wall, 3)
+
+    def _read(self):
+        first = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+        user, nice, system, _idle, _iowait, irq, softirq, steal = (int(field) / TICKS for field in first[:8])
+        own = sum(cpu_seconds(pid) for pid in self.pids)
+        return _monotonic(), user + nice + system + irq + softirq, steal, own
+
+    @property
+    def contaminated(self):
+        """Whether what was measured says little."""
+        return self.others > 0.2 or self.steal > 0.05
+
+
+def _monotonic():
+    return float(Path("/proc/uptime").read_text().split()[0])
+
+
+def _first_line(*command):
+    try:
+        done = subprocess.run(command, text=True, capture_output=True, check=False)
+    except OSError:
+        return "not installed"
+    return (done.stdout or done.stderr).strip().split("\n")[0]
+
+
+def describe(viaduct_bin):
+    """Machine and versions, for the report."""
+    cpus = Path("/proc/cpuinfo").read_text()
+    model = next((line.split(":", 1)[1].strip() for line in cpus.splitlines() if line.startswith("model name")), "unknown")
+    memory = int(Path("/proc/meminfo").read_text().split()[1]) // 2**20
+    system = dict(line.split("=", 1) for line in Path("/etc/os-release").read_text().splitlines() if "=" in line)
+    virtual = "hypervisor" in cpus
+    return {
+        "cpu": model,
+        "cpus": os.cpu_count(),
+        "virtual machine": virtual,
+        "memory": f"{memory} GB",
+        "kernel": platform.release(),
+        "system": system.get("PRETTY_NAME", "unknown").strip('"'),
+        "viaduct": _first_line(viaduct_bin / "viaductd", "--version"),
+        "commit": _first_line("git", "rev-parse", "--short", "HEAD"),
+        "dpdk": _first_line("pkg-config", "--modversion", "libdpdk"),
+        "open vswitch": _first_line("ovs-vswitchd", "--version"),
+        "compiler": _first_line("rustc", "--version"),
+    }

@@ -1,0 +1,66 @@
+"""What is measured, one file each. A file defines points and registers them with `@point`."""
+
+import importlib
+import pkgutil
+from dataclasses import dataclass, field
+
+from ..generator import Traffic
+from ..scenario import Scenario
+
+POINTS = {}
+
+
+@dataclass
+class Case:
+    """One row of a point: what is sent through which devices."""
+
+    # What distinguishes it within its point, as in {"size": 64, "flows": 1}.
+    key: dict
+    devices: list
+    scenario: Scenario = Scenario()
+    traffic: Traffic = field(default_factory=Traffic)
+    # Before anything counts: tables are learned, caches warm up. Real-time priority is off then.
+    warm_up: float = 0.4
+    seconds: float = 1.0
+    # Drive it by the ring replayer instead of the DPDK generator: number of distinct flows, None: no.
+    replay: int = None
+    # The device's threads on the generator's core matter: the generator leaves them their share.
+    share: bool = False
+    rounds: int = None
+
+    @property
+    def text(self):
+        return " ".join(f"{name}={value}" for name, value in self.key.items())
+
+
+class Point:
+    """Something that is measured: cases, and how they are shown."""
+
+    name = ""
+    title = ""
+    # A sentence or two for the report: what it says, what to beware of.
+    about = ""
+    # The metric of its plot and table, and the key it is plotted over.
+    metric = "mpps"
+    over = "size"
+
+    def cases(self, quick):
+        """Its cases; `quick`: a few of them that take seconds."""
+        raise NotImplementedError
+
+    def measure(self, session):
+        """One sample: metrics by name. `session` is a `runner.Session`."""
+        return session.measure_traffic()
+
+
+def point(cls):
+    """Registers a point."""
+    POINTS[cls.name] = cls()
+    return cls
+
+
+def load():
+    """All points in the order of their files' `ORDER`."""
+    modules = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
+    rank = {module.__name__: getattr(module, "ORDER", 99) for module in modules}
+    return sorted(POINTS.values(), key=lambda each: rank[type(each).__module__])

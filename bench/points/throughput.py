@@ -1,0 +1,55 @@
+"""Guest to guest without rules, by frame size and by number of flows."""
+
+from ..generator import Traffic
+from ..scenario import Scenario
+from . import Case, Point, point
+
+ORDER = 1
+PEERS = ["viaduct", "ovs-normal", "ovs-port", "testpmd"]
+SIZES = [64, 128, 256, 512, 1024, 1518]
+
+
+def one_way(size=64, flows=1, **keys):
+    """Guest 0 to guest 1."""
+    return Traffic(streams=[{"tx": 0, "rx": 1, "size": size, "flows": flows, **keys}])
+
+
+@point
+class Sizes(Point):
+    name = "throughput"
+    title = "Guest to guest, by frame size"
+    about = "One direction, one flow, no rules. The bridge's figure holds its AF_PACKET ends."
+
+    def cases(self, quick):
+        sizes = [64, 1518] if quick else SIZES
+        for size in sizes:
+            peers = PEERS[:1] + PEERS[2:] if quick else PEERS + ["bridge"] * (size in (64, 512, 1518))
+            yield Case({"size": size}, peers, traffic=one_way(size))
+        if not quick:
+            yield Case({"size": 9000}, PEERS, Scenario(mtu=9000), one_way(9000))
+
+
+@point
+class Flows(Point):
+    name = "flows"
+    title = "Guest to guest at 64 bytes, by number of flows"
+    about = "Flows differ in source port and address and come one after the other. No rules."
+    metric = "cycles"
+    over = "flows"
+
+    def cases(self, quick):
+        for flows in [10_000] if quick else [1, 1_000, 10_000, 100_000, 1_000_000]:
+            yield Case({"flows": flows}, ["viaduct", "ovs-normal"] if quick else PEERS, traffic=one_way(flows=flows))
+
+
+@point
+class EqualLoad(Point):
+    name = "equal-load"
+    title = "Cycles per packet at an equal load of 1 million packets a second"
+    about = "Not at saturation, where bursts are full: each device is offered the same."
+    metric = "cycles"
+    over = "flows"
+
+    def cases(self, quick):
+        for flows in [] if quick else [1, 10_000]:
+            yield Case({"flows": flows}, PEERS, traffic=one_way(flows=flows, rate=1e6))

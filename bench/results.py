@@ -1,0 +1,86 @@
+"""Samples, and what is computed from them."""
+
+import json
+from datetime import UTC, datetime
+from statistics import median
+
+METRICS = {
+    "mpps": "Mpps",
+    "gbps": "Gbit/s",
+    "cycles": "cycles/packet",
+    "p50": "round trip p50, us",
+    "p99": "round trip p99, us",
+    "p999": "round trip p99.9, us",
+    "max": "round trip max, us",
+    "one_way_p50": "one way p50, us",
+}
+
+
+def value(sample, metric):
+    """A metric of a sample; None where it has none."""
+    if metric in ("p50", "p99", "p999", "max"):
+        return sample.get("round_trip", {}).get(metric)
+    if metric == "one_way_p50":
+        return sample.get("one_way", {}).get("p50")
+    return sample.get(metric)
+
+
+class Results:
+    """All samples of a run."""
+
+    def __init__(self, points, samples, machine):
+        self.points = points
+        self.samples = samples
+        self.machine = machine
+        self.time = datetime.now(UTC)
+
+    def of(self, point, case=None, device=None):
+        """Samples of a point, of those cases whose key has these values, of a device."""
+        wanted = (case or {}).items()
+        return [
+            sample
+            for sample in self.samples
+            if sample["point"] == point and device in (None, sample["device"]) and wanted <= sample["case"].items()
+        ]
+
+    def cases(self, point):
+        """Keys of its cases, in the order in which they were measured first."""
+        keys = []
+        for sample in self.of(point):
+            if sample["case"] not in keys:
+                keys.append(sample["case"])
+        return keys
+
+    def devices(self, point):
+        """Devices it was measured on, in that order."""
+        return list(dict.fromkeys(sample["device"] for sample in self.of(point)))
+
+    def values(self, point, case, device, metric):
+        """One value a round."""
+        found = (value(sample, metric) for sample in self.of(point, case, device) if sample["case"] == case)
+        return [each for each in found if each is not None]
+
+    def summary(self, point, case, device, metric):
+        """(median, least, greatest), or None."""
+        found = self.values(point, case, device, metric)
+        return (median(found), min(found), max(found)) if found else None
+
+    def generator_bound(self, point, case, device):
+        """Whether the generator was the limit in most rounds."""
+        bound = [bool(sample.get("generator_bound")) for sample in self.of(point, case, device)]
+        return bool(bound) and sum(bound) * 2 > len(bound)
+
+    def as_json(self, goals):
+        """The whole report as a JSON object."""
+        return {
+            "time": self.time.isoformat(timespec="seconds"),
+            "machine": self.machine,
+            "points": [{"name": point.name, "title": point.title, "metric": point.metric} for point in self.points],
+            "goals": goals,
+            "samples": self.samples,
+        }
+
+    def write(self, directory, goals):
+        """Writes report.json."""
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "report.json").write_text(json.dumps(self.as_json(goals), indent=1) + "\n")

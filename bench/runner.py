@@ -1,0 +1,166 @@
+"""Takes the samples: rounds, and within a round one device after the other."""
+
+import time
+from contextlib import ExitStack
+from itertools import groupby
+
+from . import devices, machine
+from .generator import Generator
+
+REPEATS = 3  # of a sample during which others used the machine
+DISAGREEMENT = 0.05  # between the device's and the generator's count
+
+
+class Session:
+    """One sample: a running device, and a case to measure on it."""
+
+    def __init__(self, device, case, programs, noise_floor=None):
+        self.device = device
+        self.case = case
+        self.programs = programs
+
+    def generator(self, traffic=None):
+        """A generator at the device's ports."""
+        guests = min(self.case.scenario.guests, len(self.device.ports))
+        log = self.device.directory / "generator.log"
+        return Generator(self.programs / "generator", self.device.ports, guests, traffic or self.case.traffic, log)
+
+    def measure_traffic(self):
+        """The usual sample: warm up, read counters at rest, run, read counters at rest."""
+        generator = self.generator()
+        try:
+            generator.run(self.case.warm_up, share=True)
+            generator.run(0.1)
+            before = self.device.counters()
+            with machine.Noise([generator.pid, *self.device.pids]) as noise:
+                done = generator.run(self.case.seconds, share=self.case.share)
+            after = self.device.counters()
+        finally:
+            generator.stop()
+        metrics = traffic_metrics(done, self.case) | device_metrics(done, before, after)
+        return metrics | {"others": noise.others, "steal": noise.steal}
+
+
+def traffic_metrics(done, case):
+    """What the generator saw."""
+    seconds = done["seconds"]
+    receivers = {stream["rx"] for stream in done["streams"] if stream["rx"] >= 0}
+    packets = sum(done["ports"][port]["packets"] for port in receivers)
+    drained = sum(done["ports"][port]["drained"] for port in receivers)
+    octets = sum(done["ports"][port]["bytes"] for port in receivers)
+    sent = sum(stream["sent"] for stream in done["streams"])
+    metrics = {
+        "mpps": packets / seconds / 1e6,
+        "gbps": (octets + 4 * packets) * 8 / seconds / 1e9,
+        "sent": sent,
+        "lost": max(0, sent - packets - drained),
+        "generator_busy": done["busy"],
+    }
+    if "probe" in done:
+        metrics |= {"probe_timeouts": done["probe"]["timeouts"], "round_trip": done["probe"]["round_trip"]}
+    latencies = [port["latency"] for port in done["ports"] if port.get("latency", {}).get("count")]
+    if latencies:
+        metrics["one_way"] = latencies[0]
+    return metrics
+
+
+def device_metrics(done, before, after):
+    """What the device counted in the same time, and whether it agrees."""
+    if not after:
+        return {"generator_bound": done["busy"] > 0.9}
+    delta = after.since(before)
+    offered = sum(stream["sent"] for stream in done["streams"]) + sum(hop["forwarded"] for hop in done["forwards"])
+    if "probe" in done:
+        offered += 2 * done["probe"]["round_trip"]["count"]
+    packets = max(delta.packets, 1)
+    total = delta.busy + delta.idle
+    idle = delta.idle / total if delta.idle else None
+    return {
+        "received": delta.packets,
+        "cycles": delta.busy / packets if delta.busy else None,
+        "stages": {name: cycles / packets for name, cycles in delta.stages.items()},
+        "bursts": delta.bursts,
+        "details": {name: count for name, count in delta.details.items() if count},
+        "idle": idle,
+        "counts_agree": abs(delta.packets - offered) <= DISAGREEMENT * max(offered, 1),
+        "generator_bound": done["busy"] > 0.9 if idle is None else idle > 0.1,
+    }
+
+
+class Runner:
+    """Runs points and collects their samples."""
+
+    def __init__(self, *, rounds, quick, viaduct_bin, programs, progress, only_devices=None):
+        self.rounds = rounds
+        self.quick = quick
+        self.viaduct_bin = viaduct_bin
+        self.programs = programs
+        self.progress = progress
+        self.only_devices = only_devices
+        self.samples = []
+
+    def plan(self, points):
+        """Cases of all points, in groups that share devices: [(point, scenario, cases)]."""
+        groups = []
+        for point in points:
+            cases = [self._trimmed(case) for case in point.cases(self.quick)]
+            cases = [case for case in cases if case.devices]
+            groups += [(point, scenario, list(some)) for scenario, some in groupby(cases, lambda case: case.scenario)]
+        return groups
+
+    def _trimmed(self, case):
+        if self.only_devices:
+            case.devices = [name for name in case.devices if name in self.only_devices]
+        if self.quick:
+            case.seconds, case.warm_up = min(case.seconds, 0.3), min(case.warm_up, 0.2)
+        return case
+
+    def run(self, points):
+        """Measures all of them; the samples are in `samples`."""
+        groups = self.plan(points)
+        self.progress.expect(sum(len(case.devices) * self._rounds(case) for *_, cases in groups for case in cases))
+        for point, scenario, cases in groups:
+            self._run_group(point, scenario, cases)
+
+    def _rounds(self, case):
+        return min(case.rounds or self.rounds, self.rounds)
+
+    def _run_group(self, point, scenario, cases):
+        names = list(dict.fromkeys(name for case in cases for name in case.devices))
+        with ExitStack() as stack:
+            running = {}
+            for name in names:
+                self.progress.say(f"{point.name}: starting {name}")
+                device = devices.make(name, self.viaduct_bin)
+                device.start(scenario)
+                stack.callback(device.stop)
+                device.pause()
+                running[name] = device
+            for number in range(max(map(self._rounds, cases))):
+                for case in cases:
+                    if number < self._rounds(case):
+                        self._run_round(point, case, number, running)
+
+    def _run_round(self, point, case, number, running):
+        for name in case.devices:
+            self.progress.sample(point, case, number, name)
+            device = running[name]
+            device.resume()
+            try:
+                metrics = self._sample(point, case, device)
+            finally:
+                device.pause()
+            sample = {"point": point.name, "case": case.key, "device": name, "round": number, "time": time.time(), **metrics}
+            self.samples.append(sample)
+            self.progress.done(point, sample)
+
+    def _sample(self, point, case, device):
+        """A sample, taken anew while others disturb it."""
+        for attempt in range(REPEATS):
+            device.forget_flows()
+            metrics = point.measure(Session(device, case, self.programs))
+            metrics["attempts"] = attempt + 1
+            metrics["contaminated"] = metrics.get("others", 0) > 0.2 or metrics.get("steal", 0) > 0.05
+            if not metrics["contaminated"]:
+                break
+        return metrics
