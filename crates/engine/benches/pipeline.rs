@@ -1,7 +1,7 @@
 //! Cycles per packet of the packet path without rings: packets come from memory and go to memory.
 //!
-//! `cargo bench -p engine`. Nanoseconds are the worker's time on a CPU, which holds on a busy machine too; the stages are
-//! shares of TSC ticks.
+//! `cargo bench -p engine --bench pipeline -- [PART OF A NAME]`. Nanoseconds are the worker's time on a CPU, which holds on a
+//! busy machine too; the stages are TSC cycles a packet: `lookup` is all from the parse to the rewritten header.
 
 use engine::{Engine, EngineConfig};
 use ipnet::IpNet;
@@ -194,15 +194,14 @@ fn measure(name: &str, frames: Vec<Vec<u8>>) {
     std::thread::sleep(Duration::from_secs(1));
     let (after, after_ns) = (engine.workers().remove(0), on_cpu_ns());
     let packets = (after.received.packets - before.received.packets) as f64;
-    let of = |stage: fn(&StageCycles) -> u64| (stage(&after.cycles) - stage(&before.cycles)) as f64;
-    let share = |stage| 100.0 * of(stage) / of(|c| c.busy);
+    let of = |stage: fn(&StageCycles) -> u64| (stage(&after.cycles) - stage(&before.cycles)) as f64 / packets;
     println!(
-        "{name:28} {:6.1} ns/packet: receive {:2.0} %, lookup {:2.0} %, slow {:2.0} %, deliver {:2.0} %; sent {:.3}, hits {:.3}; {:.0} new flows/s",
+        "{name:28} {:6.1} ns a packet; cycles: receive {:3.0}, lookup {:3.0}, slow {:3.0}, deliver {:3.0}; sent {:.3}, hits {:.3}; {:.0} new flows/s",
         (after_ns - before_ns) as f64 / packets,
-        share(|c| c.receive),
-        share(|c| c.lookup),
-        share(|c| c.slow_path),
-        share(|c| c.deliver),
+        of(|c| c.receive),
+        of(|c| c.lookup),
+        of(|c| c.slow_path),
+        of(|c| c.deliver),
         (after.sent.packets - before.sent.packets) as f64 / packets,
         (after.hits - before.hits) as f64 / packets,
         flows as f64 / (first_ns as f64 / 1e9),
@@ -221,12 +220,19 @@ fn on_cpu_ns() -> u64 {
 }
 
 fn main() {
+    let only = std::env::args().skip(1).find(|arg| !arg.starts_with('-')).unwrap_or_default();
     let guest = "02:00:00:00:00:02";
     let gateway = "00:00:5e:00:01:00";
-    measure("guest to guest, 64 B, 64", frames(guest, 64, 64));
-    measure("guest to guest, 64 B, 10 k", frames(guest, 10_000, 64));
-    measure("guest to guest, 64 B, 500 k", frames(guest, 500_000, 64));
-    measure("guest to guest, 1514 B, 1 k", frames(guest, 1_000, 1514));
-    measure("MPLS over UDP, 64 B, 64", frames(gateway, 64, 64));
-    measure("MPLS over UDP, 64 B, 10 k", frames(gateway, 10_000, 64));
+    for (name, to, flows, len) in [
+        ("guest to guest, 64 B, 64", guest, 64, 64),
+        ("guest to guest, 64 B, 10 k", guest, 10_000, 64),
+        ("guest to guest, 64 B, 500 k", guest, 500_000, 64),
+        ("guest to guest, 1514 B, 1 k", guest, 1_000, 1514),
+        ("MPLS over UDP, 64 B, 64", gateway, 64, 64),
+        ("MPLS over UDP, 64 B, 10 k", gateway, 10_000, 64),
+    ] {
+        if name.contains(&only) {
+            measure(name, frames(to, flows, len));
+        }
+    }
 }

@@ -17,8 +17,19 @@ pub(crate) struct Now {
     pub ns: u64,
     /// Seconds since the engine started.
     pub seconds: Seconds,
+    /// Ticks of 2^32 nanoseconds since the engine started, round a byte.
+    pub tick: u8,
     /// Nanoseconds since the Unix epoch.
     pub unix_ns: u64,
+}
+
+impl Now {
+    /// The moment `ns` nanoseconds after the start.
+    #[inline]
+    pub const fn at(ns: u64, start_unix_ns: u64) -> Self {
+        let seconds = (ns / 1_000_000_000) as Seconds;
+        Self { ns, seconds, tick: (ns >> 32) as u8, unix_ns: start_unix_ns + ns }
+    }
 }
 
 impl Clock {
@@ -31,7 +42,6 @@ impl Clock {
     /// Now.
     #[inline]
     pub fn now(&self) -> Now {
-        let ns = self.start.elapsed().as_nanos() as u64;
-        Now { ns, seconds: (ns / 1_000_000_000) as Seconds, unix_ns: self.start_unix_ns + ns }
+        Now::at(self.start.elapsed().as_nanos() as u64, self.start_unix_ns)
     }
 }

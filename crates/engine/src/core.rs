@@ -1,6 +1,7 @@
 //! The packet path: one burst from its snapshot to its delivery.
 
-use crate::cache::{Cache, Hot, Removed, Slot, short_epoch};
+use crate::actions::Actions;
+use crate::cache::{Cache, Entry, Slot};
 use crate::capture::{DropLog, LogBudget, Seen, Tap};
 use crate::clock::Now;
 use crate::counters::WorkerCells;
@@ -8,30 +9,29 @@ use crate::cycles;
 use crate::deliver::Ports;
 use crate::frame::{CHUNK, Chunk, Unfinished};
 use crate::hold::Hold;
-use crate::key::{self, Context, Fast, Key, Layout};
+use crate::contexts::Context;
+use crate::key::{self, Fast, Key, Layout};
 use crate::lanes::{Lanes, Out, check_offload, mtu_len};
 use crate::linear::Linear;
-use crate::memo::{Memo, Tables};
+use crate::memo::{QUIET, Tables, settle};
 use crate::meters::Meters;
 use crate::replies::ReplyLimits;
-use crate::rewrite::{HEADROOM, edit_fast, reframe};
-use crate::template::{Template, Templates};
+use crate::rewrite::{HEADROOM, reframe};
+use crate::template::Template;
 use mem::{Burst, RxPacket};
 use model::{DropReason, VifId};
 use std::sync::Arc;
 
-/// The shortest timeout of a connection, seconds ([`model::FlowState::timeout`]).
-const MIN_TIMEOUT: u16 = 10;
+/// Nanoseconds after which all entries are idle ones, and the bytes that say since when go round.
+const ALL_IDLE_NS: u64 = 300_000_000_000;
 
 /// Where a burst came from.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Ingress {
     /// Interface.
     pub vif: VifId,
     /// Whether tunnels may end there.
     pub wire: bool,
-    /// The last context seen, and its number: most bursts have one.
-    pub last: (Context, u32),
 }
 
 /// All a worker has, but its queues and its right to read the tables.
@@ -42,8 +42,8 @@ pub(crate) struct Core {
     pub taps: Vec<Arc<Tap>>,
     pub meters: Arc<Meters>,
     pub ports: Ports,
-    pub cache: Cache<Memo>,
-    pub templates: Templates,
+    pub cache: Cache,
+    pub actions: Actions,
     pub lanes: Lanes,
     pub linear: Linear,
     pub hold: Hold,
@@ -52,6 +52,8 @@ pub(crate) struct Core {
     pub now: Now,
     /// Epoch of the tables at the last burst.
     pub epoch: u64,
+    /// When that was, nanoseconds.
+    pub last_ns: u64,
     /// Whether this burst made an entry.
     pub memoised_any: bool,
 }
@@ -73,7 +75,7 @@ impl Core {
             meters: Arc::default(),
             ports: Ports::new(number),
             cache: Cache::new(cache_entries),
-            templates: Templates::default(),
+            actions: Actions::default(),
             lanes: Lanes::new(),
             linear: Linear::new(),
             hold: Hold::default(),
@@ -81,19 +83,20 @@ impl Core {
             chunk: Box::new([0; CHUNK]),
             now,
             epoch: 0,
+            last_ns: now.ns,
             memoised_any: false,
         }
     }
 
     /// Forwards a burst.
-    pub fn burst(&mut self, tables: Tables<'_>, burst: &Burst, from: &mut Ingress) {
+    pub fn burst(&mut self, tables: Tables<'_>, burst: &Burst, from: Ingress) {
         let start = cycles::now();
         self.log_budget = LogBudget::new();
-        self.follow_epoch(tables);
-        self.lanes.snapshot(burst);
-        self.count_received(burst, from.vif);
+        self.follow(tables);
+        let bytes = self.lanes.snapshot(burst);
+        self.count_received(burst, from.vif, bytes);
         let snapped = cycles::now();
-        self.keys(burst, from);
+        if from.wire { self.keys::<true>(burst, from.vif) } else { self.keys::<false>(burst, from.vif) };
         let slow = self.lookups(tables, burst, from);
         let looked_up = cycles::now();
         self.flush(burst);
@@ -106,9 +109,8 @@ impl Core {
         cycles.deliver.add(end - looked_up);
     }
 
-    fn count_received(&mut self, burst: &Burst, vif: VifId) {
+    fn count_received(&mut self, burst: &Burst, vif: VifId, bytes: u64) {
         let packets = burst.packets();
-        let bytes = packets.iter().map(|p| u64::from(p.len)).sum();
         self.cells.received.add(packets.len() as u64, bytes);
         self.cells.burst(packets.len());
         if let Some(cells) = self.cells.vif(vif) {
@@ -123,30 +125,26 @@ impl Core {
     }
 
     /// Fast parse, context and hash of every packet; brings its entry near.
-    #[inline]
-    fn keys(&mut self, burst: &Burst, from: &mut Ingress) {
+    #[inline(always)]
+    fn keys<const WIRE: bool>(&mut self, burst: &Burst, vif: VifId) {
+        self.lanes.fast.clear();
         for (lane, packet) in burst.packets().iter().enumerate() {
-            let mut context = Context { ingress: from.vif, ..Context::default() };
-            let fast = key::parse(self.lanes.head(lane), packet.len as usize, from.wire, &mut context);
-            let mut number = 0;
-            if let Some(fast) = &fast {
-                if context != from.last.0 || from.last.1 == 0 {
-                    from.last = (context, self.cache.context(&context).unwrap_or(0));
-                }
-                number = from.last.1;
-                let hash = self.cache.hash(&fast.key.within(number));
+            let mut context = Context::of(vif);
+            let (head, fast) = self.lanes.parts(lane);
+            if key::parse(head, packet.len as usize, WIRE, &mut context, fast).is_some() {
+                fast.key.set_context(self.cache.contexts.number(&context));
+                let hash = self.cache.hash(&fast.key);
                 self.cache.prefetch(hash);
                 self.lanes.hash[lane] = hash;
+                self.lanes.fast.mark(lane);
             }
-            self.lanes.fast[lane] = fast;
-            self.lanes.context[lane] = number;
         }
     }
 
     /// Decides every packet, by the cache or the slow path, and puts it in line for its port. Returns the cycles
     /// the slow path took.
     #[inline]
-    fn lookups(&mut self, tables: Tables<'_>, burst: &Burst, from: &mut Ingress) -> u64 {
+    fn lookups(&mut self, tables: Tables<'_>, burst: &Burst, from: Ingress) -> u64 {
         let (mut hits, mut slow) = (0, 0);
         self.memoised_any = false;
         for (lane, packet) in burst.packets().iter().enumerate() {
@@ -168,25 +166,32 @@ impl Core {
     /// Forwards a packet by its entry; false where there is none that holds.
     #[inline(always)]
     fn lookup(&mut self, tables: Tables<'_>, packet: &RxPacket, lane: usize, ingress: VifId) -> bool {
-        let Some(fast) = self.lanes.fast[lane] else { return false };
-        let context = self.lanes.context[lane];
-        if context == 0 {
-            return false;
-        }
-        let key = fast.key.within(context);
-        let Some(slot) = self.cache.find(self.lanes.hash[lane], &key) else { return false };
-        self.hit(tables, packet, lane, ingress, &fast, slot)
+        let Some(fast) = self.lanes.fast.get(lane) else { return false };
+        // Context 0 is in no entry's key.
+        let Some(slot) = self.cache.find(self.lanes.hash[lane], &fast.key) else { return false };
+        self.hit(tables, packet, lane, ingress, slot)
     }
 
     /// The same after an earlier packet of the burst made an entry: it may have been this one's.
-    fn lookup_again(&mut self, tables: Tables<'_>, packet: &RxPacket, lane: usize, from: &Ingress) -> bool {
-        let mut context = Context { ingress: from.vif, ..Context::default() };
-        let head = self.lanes.head(lane);
-        let Some(fast) = key::parse(head, packet.len as usize, from.wire, &mut context) else { return false };
-        let Some(number) = self.cache.context(&context) else { return false };
-        self.lanes.context[lane] = number;
-        self.lanes.hash[lane] = self.cache.hash(&fast.key.within(number));
+    #[cold]
+    fn lookup_again(&mut self, tables: Tables<'_>, packet: &RxPacket, lane: usize, from: Ingress) -> bool {
+        let Some(fast) = self.lanes.fast.get(lane) else { return false };
+        if fast.key.context() == 0 {
+            let Some(context) = self.context(lane, packet, from) else { return false };
+            let number = self.cache.contexts.number(&context);
+            let (_, fast) = self.lanes.parts(lane);
+            fast.key.set_context(number);
+            self.lanes.hash[lane] = self.cache.hash(&fast.key);
+        }
         self.lookup(tables, packet, lane, from.vif)
+    }
+
+    /// The context of a packet that the fast parse took.
+    #[cold]
+    pub fn context(&self, lane: usize, packet: &RxPacket, from: Ingress) -> Option<Context> {
+        let mut context = Context::of(from.vif);
+        let (head, len) = (self.lanes.head(lane), packet.len as usize);
+        key::parse(head, len, from.wire, &mut context, &mut Fast::default()).map(|()| context)
     }
 
     #[inline(always)]
@@ -196,50 +201,37 @@ impl Core {
         packet: &RxPacket,
         lane: usize,
         ingress: VifId,
-        fast: &Fast,
         slot: Slot,
     ) -> bool {
-        let mut hot = self.cache.hot(slot);
-        let second = self.now.seconds as u16;
-        let stale = hot.epoch != short_epoch(self.epoch);
-        if (stale || hot.second != second || hot.packets >= Hot::FULL) && !self.renew(tables, slot, &mut hot)
-        {
-            return false;
+        let mut entry = self.cache.found(slot);
+        let current = entry.is_current(self.now.tick) & self.actions.get(entry.action()).holds(self.epoch);
+        if !current {
+            if !self.renew(tables, slot) {
+                return false;
+            }
+            entry = self.cache.found(slot);
         }
-        if mtu_len(fast, packet) > hot.max_len {
+        let fast = self.lanes.fast.at(lane);
+        if mtu_len(fast, packet) > entry.max_len() {
             return false;
         }
         let Ok(unfinished) = check_offload(&packet.offload, Some(&fast.at)) else {
             self.drop(lane, packet, ingress, DropReason::OffloadMalformed);
             return true;
         };
-        if hot.metered && !self.conforms(slot, lane, packet, ingress) {
+        let action = self.actions.get(entry.action());
+        if action.metered
+            && let Some(reason) = self.meters.over(action, self.now.ns, packet.len as usize)
+        {
+            self.drop(lane, packet, ingress, reason);
             return true;
         }
-        hot.packets += 1;
-        hot.bytes += packet.len;
-        self.cache.set_hot(slot, hot);
+        entry.count(packet.len);
 
-        let template = self.templates.get(hot.template);
-        let entropy = if template.tunnel.is_some() { self.cache.entropy(hot) } else { 0 };
-        let frame_len = packet.len as usize;
-        let end = fast.end(frame_len, template);
-        let head = &mut self.lanes.heads[lane].0;
-        let head_len = usize::from(self.lanes.head_len[lane]);
-        let edited = !template.edits_ip()
-            || edit_fast(&mut head[HEADROOM..HEADROOM + head_len], &fast.at, template, unfinished.partial)
-                .is_some();
-        if !edited {
-            self.drop(lane, packet, ingress, DropReason::L4Malformed);
-            return true;
-        }
-        match place(head, head_len, end, template, entropy, &fast.at, unfinished) {
-            Some(out) => {
-                self.lanes.out[lane] = out;
-                let port = template.port;
-                self.enqueue(port, lane, packet, ingress);
-            }
-            None => self.drop(lane, packet, ingress, DropReason::TxTooLong),
+        let template = &action.template;
+        match self.lanes.rewrite(lane, packet.len as usize, template, entry.entropy(), unfinished) {
+            Ok(()) => self.enqueue(template.port, lane, packet, ingress),
+            Err(reason) => self.drop(lane, packet, ingress, reason),
         }
         true
     }
@@ -255,63 +247,22 @@ impl Core {
         }
     }
 
-    /// Whether the meters of an entry let a packet pass; it is dropped if not.
-    #[cold]
-    fn conforms(&mut self, slot: Slot, lane: usize, packet: &RxPacket, ingress: VifId) -> bool {
-        let over = self.cache.rest(slot).and_then(|memo| {
-            memo.meters
-                .iter()
-                .find(|(meter, _)| !self.meters.conforms(*meter, self.now.ns, packet.len as usize))
-                .map(|(_, reason)| *reason)
-        });
-        if let Some(reason) = over {
-            self.drop(lane, packet, ingress, reason);
-        }
-        over.is_none()
-    }
-
     /// Brings an entry up to date with the tables, its connection and the clock; false where it does not hold (any
     /// more), and is gone.
     #[cold]
-    fn renew(&mut self, tables: Tables<'_>, slot: Slot, hot: &mut Hot) -> bool {
-        let (stamp, second) = (short_epoch(self.epoch), self.now.seconds as u16);
-        let due = hot.second != second || hot.packets >= Hot::FULL;
-        let holds = match self.cache.rest(slot) {
-            // No connection times out sooner; after longer, whether it did is for `decide` to find out.
-            _ if second.wrapping_sub(hot.second) >= MIN_TIMEOUT => false,
-            Some(memo) => {
-                (hot.epoch == stamp || tables.shared.still_valid(&memo.deps, memo.stamp))
-                    && (!due || memo.settle(tables, &self.cells, hot, self.now.seconds))
-            }
-            None => false,
-        };
+    fn renew(&mut self, tables: Tables<'_>, slot: Slot) -> bool {
+        let mut entry = self.cache.get(slot);
+        let idle = self.now.tick.wrapping_sub(entry.tick);
+        let due = idle > 0 || entry.packets >= Entry::FULL;
+        let holds = idle < QUIET
+            && self.actions.revalidate(entry.action, tables, self.epoch)
+            && (!due || settle(&mut entry, &mut self.actions, tables, self.now.seconds));
+        entry.tick = self.now.tick;
+        self.cache.set(slot, &entry);
         if !holds {
             self.forget(tables, slot);
-            return false;
         }
-        if hot.epoch != stamp
-            && let Some(memo) = self.cache.rest_mut(slot)
-        {
-            memo.stamp = self.epoch;
-            hot.epoch = stamp;
-        }
-        hot.second = second;
-        self.cache.set_hot(slot, *hot);
-        true
-    }
-
-    /// Removes an entry that does not hold.
-    fn forget(&mut self, tables: Tables<'_>, slot: Slot) {
-        if let Some(removed) = self.cache.remove(slot) {
-            self.retire(tables, removed);
-        }
-    }
-
-    /// Counts what an entry that was given up had not counted yet.
-    pub fn retire(&mut self, tables: Tables<'_>, removed: Removed<Memo>) {
-        let Removed { mut hot, rest } = removed;
-        rest.settle_late(tables, &self.cells, &mut hot, self.now.seconds);
-        self.templates.give_back(hot.template);
+        holds
     }
 
     /// Delivers every lane in line.
@@ -362,35 +313,39 @@ impl Core {
         note(&self.cells, &self.log, &mut self.log_budget, &self.taps, self.now, dropped);
     }
 
-    /// Empties the cache when it can't tell epochs or contexts apart any more.
-    pub fn follow_epoch(&mut self, tables: Tables<'_>) {
-        let epoch = tables.snapshot.epoch();
-        if epoch >> 24 != self.epoch >> 24 {
+    /// Notes at which epoch of the tables a burst is looked at. Empties the cache when its entries are too old to tell
+    /// how old they are.
+    pub fn follow(&mut self, tables: Tables<'_>) {
+        self.epoch = tables.snapshot.epoch();
+        if self.now.ns.saturating_sub(self.last_ns) > ALL_IDLE_NS {
             self.clear(tables);
         }
-        self.epoch = epoch;
+        self.last_ns = self.now.ns;
     }
 
     /// Empties the cache.
     pub fn clear(&mut self, tables: Tables<'_>) {
         for slot in self.cache.walk(self.cache.lines()) {
-            if let Some(removed) = self.cache.remove(slot) {
-                self.retire(tables, removed);
-            }
+            self.forget(tables, slot);
         }
-        self.cache.forget_contexts();
+        self.cache.contexts.clear();
     }
 
-    /// The key of a packet within its context, made known if need be.
-    pub fn key_of(&mut self, fast: &Fast, context: &Context, tables: Tables<'_>) -> Option<Key> {
-        let number = match self.cache.intern(context) {
-            Some(number) => number,
-            None => {
-                self.clear(tables);
-                self.cache.intern(context)?
-            }
-        };
-        Some(fast.key.within(number))
+    /// The key of a packet that the fast parse took, its context made known if need be.
+    pub fn key_of(&mut self, lane: usize, packet: &RxPacket, from: Ingress, tables: Tables<'_>) -> Option<Key> {
+        let mut key = self.lanes.fast.get(lane)?.key;
+        if key.context() == 0 {
+            let context = self.context(lane, packet, from)?;
+            let number = match self.cache.contexts.intern(&context) {
+                Some(number) => number,
+                None => {
+                    self.clear(tables);
+                    self.cache.contexts.intern(&context)?
+                }
+            };
+            key.set_context(number);
+        }
+        Some(key)
     }
 }
 

@@ -38,20 +38,7 @@ impl Rest<'_> {
         }
     }
 
-    /// Copies `len` bytes from `at` of the packet to `to` of `dst`.
-    #[inline]
-    fn copy(&self, at: usize, dst: &[Segment], to: usize, len: usize) {
-        match self {
-            Self::Segments(segments) => {
-                mem::copy(segments, at, dst, to, len);
-            }
-            Self::Bytes(bytes) => {
-                mem::scatter(bytes.get(at..at + len).unwrap_or(&[]), dst, to);
-            }
-        }
-    }
-
-    /// As [`Rest::copy`]; what is stored is added to `sum`.
+    /// Copies `len` bytes from `at` of the packet to `to` of `dst`; what is stored is added to `sum`.
     pub fn copy_summing(
         &self,
         mut at: usize,
@@ -171,10 +158,14 @@ impl Frame<'_> {
             let valid = unfinished.valid && accepts.csum && self.tunnel.is_none();
             Offload { csum: if valid { Csum::Valid } else { Csum::Unknown }, gso: None }
         };
-        let dst = room.reserve(self.len(), &offload)?;
-        mem::scatter(self.head, dst, 0);
-        if self.rest_len > 0 {
-            self.rest.copy(self.rest_at, dst, self.head.len(), self.rest_len);
+        match self.rest {
+            Rest::Segments(rest) => room.put(self.head, rest, self.rest_at, self.rest_len, &offload)?,
+            Rest::Bytes(bytes) => {
+                let dst = room.reserve(self.len(), &offload)?;
+                mem::scatter(self.head, dst, 0);
+                let rest = bytes.get(self.rest_at..self.rest_at + self.rest_len).unwrap_or(&[]);
+                mem::scatter(rest, dst, self.head.len());
+            }
         }
         Ok(Delivered { packets: 1, bytes: self.len() as u64 })
     }

@@ -1,22 +1,62 @@
-//! Huge pages for tables that are accessed at random: with small ones, most accesses would miss the TLB first.
-#![allow(unsafe_code)]
+//! A large table of cache lines in huge pages: with small ones, most accesses at random would miss the TLB first.
+#![allow(unsafe_code)] // No allocator hands out aligned memory that is zero without being touched.
 
-use rustix::mm::{Advice, madvise};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use std::ops::{Deref, DerefMut};
 
-/// Size of a huge page, bytes.
-const HUGE: usize = 2 << 20;
+/// A cache line.
+pub(crate) type Line = [u64; 8];
 
-/// Asks for huge pages under those parts of `words` that fill some. What is in it stays; where there are none to be had,
-/// nothing happens.
-pub(crate) fn advise(words: &mut [u64]) {
-    let start = words.as_mut_ptr().cast::<u8>();
-    let skipped = start.align_offset(HUGE);
-    let len = size_of_val(words).saturating_sub(skipped) / HUGE * HUGE;
-    if len > 0 {
-        // SAFETY: the range lies in `words`, and the advice does not change what its memory holds.
-        let advised = unsafe { madvise(start.add(skipped).cast(), len, Advice::LinuxHugepage) };
-        if let Err(error) = advised {
+/// Lines, zero at first. Memory is taken from the kernel as they are written, in huge pages where there are some.
+#[derive(Debug)]
+pub(crate) struct Table {
+    lines: *mut Line,
+    len: usize,
+}
+
+// SAFETY: the table owns its memory; nothing in it depends on the thread.
+unsafe impl Send for Table {}
+
+impl Table {
+    /// A table of `len` lines.
+    ///
+    /// # Panics
+    /// Where there is no address space for it, as `Vec` does.
+    pub fn new(len: usize) -> Self {
+        let bytes = len * size_of::<Line>();
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+        // SAFETY: a new mapping, at an address that the kernel chooses.
+        let mapped = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, protection, flags) };
+        let Ok(start) = mapped else { panic!("no memory for {bytes} bytes of flow cache") };
+        // SAFETY: advice about the mapping just made that does not change its contents.
+        if let Err(error) = unsafe { madvise(start, bytes, Advice::LinuxHugepage) } {
             tracing::debug!(%error, "no huge pages for the flow cache");
         }
+        Self { lines: start.cast(), len }
+    }
+}
+
+impl Deref for Table {
+    type Target = [Line];
+
+    #[inline(always)]
+    fn deref(&self) -> &[Line] {
+        // SAFETY: the mapping holds that many lines, is aligned to pages, and zeroes are lines.
+        unsafe { std::slice::from_raw_parts(self.lines, self.len) }
+    }
+}
+
+impl DerefMut for Table {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut [Line] {
+        // SAFETY: as above; the table is borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.lines, self.len) }
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        // SAFETY: the mapping made in `new`; nobody can refer to it any more.
+        let _ = unsafe { munmap(self.lines.cast(), self.len * size_of::<Line>()) };
     }
 }

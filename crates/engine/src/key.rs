@@ -5,60 +5,37 @@
 //! else takes the slow path, as does whatever `decide` looks at per packet: expiring TTLs and the TCP flags that
 //! move a connection.
 
+use crate::contexts::{self, Context};
 use crate::template::Template;
-use model::VifId;
 use packet::{TunnelKind, proto};
 use std::net::Ipv6Addr;
 
 /// TTLs and hop limits up to this always take the slow path: a packet is routed at most twice.
 const LOW_TTL: u8 = 2;
 
-/// What a flow's packets share below their addresses: where they came in and all of their L2 and tunnel headers.
-/// Interned into a number, so that a flow's key fits a cache line.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Context {
-    /// Interface.
-    pub ingress: VifId,
-    /// Addresses of the innermost Ethernet header; zero without one.
-    pub macs: [u8; 12],
-    /// Tag control information of the outermost header with the tag's presence in bit 16.
-    pub tag: u32,
-    /// The tunnel it came in, if any.
-    pub tunnel: Option<TunnelContext>,
-}
-
-/// The tunnel part of a [`Context`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct TunnelContext {
-    /// Encapsulation.
-    pub kind: TunnelKind,
-    /// Label or VXLAN network identifier.
-    pub id: u32,
-    /// Addresses of the outer Ethernet header.
-    pub macs: [u8; 12],
-    /// Outer addresses; IPv4 as mapped.
-    pub src: Ipv6Addr,
-    /// Outer destination.
-    pub dst: Ipv6Addr,
-}
-
-/// What distinguishes flows of one context.
+/// What distinguishes flows of one context: protocol, traffic class and flags (upper half of the first word), addresses,
+/// and ports (lower half of the last, whose upper half is the cache's).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Key(pub [u64; 6]);
 
 impl Key {
-    /// The key within the context interned as `context`.
+    /// Makes it the key within the context known as `context`.
     #[inline(always)]
-    pub fn within(mut self, context: u32) -> Self {
-        self.0[0] |= u64::from(context);
-        self
+    pub fn set_context(&mut self, context: u32) {
+        self.0[0] = self.0[0] & !0xffff_ffff | u64::from(context);
+    }
+
+    /// The context it is within; 0 where that isn't known.
+    #[inline(always)]
+    pub const fn context(&self) -> u32 {
+        self.0[0] as u32
     }
 }
 
 /// A packet the fast parse took.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Fast {
-    /// Key, its context still missing.
+    /// Key.
     pub key: Key,
     /// Where the parts of the (inner) packet are.
     pub at: Layout,
@@ -110,54 +87,61 @@ const FLAG_V6: u64 = 1 << 48;
 const FLAG_ICMP_REPLY: u64 = 1 << 49;
 const OUTER_ECN_SHIFT: u32 = 50;
 const MPLS_TC_SHIFT: u32 = 52;
+const ICMP_CODE_SHIFT: u32 = 56;
 
-/// Parses the frame of `len` bytes that starts with `head`. `wire`: tunnels may end here. Fills in `context`
-/// where it returns a packet.
-#[inline]
-pub(crate) fn parse(head: &[u8], len: usize, wire: bool, context: &mut Context) -> Option<Fast> {
+/// Parses the frame of `len` bytes that starts with `head` into `fast`, all but the context in its key, which goes into
+/// `context`. `wire`: tunnels may end here. `None` where it is not for the fast path.
+#[inline(always)]
+pub(crate) fn parse(
+    head: &[u8],
+    len: usize,
+    wire: bool,
+    context: &mut Context,
+    fast: &mut Fast,
+) -> Option<()> {
     let (l3, v6) = ethernet(head, 0, context)?;
-    let outer = network(head, l3, len, v6)?;
-    match tunnel_kind(&outer) {
-        Some(kind) if wire => tunnel(head, &outer, kind, context),
-        _ => Some(outer),
+    network(head, l3, len, v6, fast)?;
+    if wire && let Some(kind) = tunnel_kind(fast) {
+        return tunnel(head, kind, context, fast);
     }
+    Some(())
 }
 
 /// The offset of the IP header and whether it is version 6.
 #[inline(always)]
 fn ethernet(head: &[u8], at: usize, context: &mut Context) -> Option<(usize, bool)> {
     let eth: &[u8; 14] = head.get(at..)?.first_chunk()?;
-    context.macs.copy_from_slice(&eth[..12]);
-    let mut l3 = at + proto::ETHERNET_LEN;
-    let mut ethertype = be16(eth, 12);
-    context.tag = 0;
-    if ethertype == proto::ETHERTYPE_VLAN {
-        let tag: &[u8; 4] = head.get(l3..)?.first_chunk()?;
-        context.tag = 1 << 16 | u32::from(be16(tag, 0));
-        ethertype = be16(tag, 2);
-        l3 += proto::VLAN_LEN;
-    }
-    match ethertype {
+    context.set_macs(contexts::macs(eth));
+    let l3 = at + proto::ETHERNET_LEN;
+    match be16(eth, 12) {
         proto::ETHERTYPE_IPV4 => Some((l3, false)),
         proto::ETHERTYPE_IPV6 => Some((l3, true)),
+        proto::ETHERTYPE_VLAN => {
+            let tag: &[u8; 4] = head.get(l3..)?.first_chunk()?;
+            context.set_tag(be16(tag, 0));
+            match be16(tag, 2) {
+                proto::ETHERTYPE_IPV4 => Some((l3 + proto::VLAN_LEN, false)),
+                proto::ETHERTYPE_IPV6 => Some((l3 + proto::VLAN_LEN, true)),
+                _ => None,
+            }
+        }
         _ => None,
     }
 }
 
 /// The IP packet at `at`, in a frame or payload that ends at `end`.
 #[inline(always)]
-fn network(head: &[u8], at: usize, end: usize, v6: bool) -> Option<Fast> {
-    let mut fast = if v6 { ipv6(head, at)? } else { ipv4(head, at)? };
+fn network(head: &[u8], at: usize, end: usize, v6: bool, fast: &mut Fast) -> Option<()> {
+    if v6 { ipv6(head, at, fast)? } else { ipv4(head, at, fast)? };
     let ip_end = at + usize::from(fast.at.ip_len);
     if ip_end > end || fast.ttl <= LOW_TTL {
         return None;
     }
-    transport(head, ip_end, &mut fast)?;
-    Some(fast)
+    transport(head, ip_end, fast)
 }
 
 #[inline(always)]
-fn ipv4(head: &[u8], at: usize) -> Option<Fast> {
+fn ipv4(head: &[u8], at: usize, fast: &mut Fast) -> Option<()> {
     let ip: &[u8; proto::IPV4_LEN] = head.get(at..)?.first_chunk()?;
     let fragment = be16(ip, 6) & 0x3fff != 0;
     let src = be32(ip, 12);
@@ -167,11 +151,12 @@ fn ipv4(head: &[u8], at: usize) -> Option<Fast> {
     }
     let ip_len = be16(ip, 2);
     let addresses = u64::from(src) | u64::from(be32(ip, 16)) << 32;
-    let key = Key([u64::from(ip[9]) << 32 | u64::from(ip[1]) << 40, addresses, 0, 0, 0, 0]);
     let l4 = (at + proto::IPV4_LEN) as u16;
-    let layout =
+    fast.key = Key([u64::from(ip[9]) << 32 | u64::from(ip[1]) << 40, addresses, 0, 0, 0, 0]);
+    fast.at =
         Layout { l3: at as u16, l4, l4_end: l4, ip_len, protocol: ip[9], v6: false, tunnelled: false };
-    Some(Fast { key, at: layout, mtu_len: ip_len, ttl: ip[8], tunnel_end: 0 })
+    (fast.mtu_len, fast.ttl, fast.tunnel_end) = (ip_len, ip[8], 0);
+    Some(())
 }
 
 #[inline(always)]
@@ -185,7 +170,7 @@ fn header_sum_is_right(ip: &[u8; proto::IPV4_LEN]) -> bool {
 }
 
 #[inline(always)]
-fn ipv6(head: &[u8], at: usize) -> Option<Fast> {
+fn ipv6(head: &[u8], at: usize, fast: &mut Fast) -> Option<()> {
     let ip: &[u8; proto::IPV6_LEN] = head.get(at..)?.first_chunk()?;
     let word = be32(ip, 0);
     let src = [be64(ip, 8), be64(ip, 16)];
@@ -194,11 +179,11 @@ fn ipv6(head: &[u8], at: usize) -> Option<Fast> {
         return None;
     }
     let fields = FLAG_V6 | u64::from(ip[6]) << 32 | u64::from((word >> 20) as u8) << 40;
-    let key = Key([fields, src[0], src[1], be64(ip, 24), be64(ip, 32), 0]);
     let l4 = (at + proto::IPV6_LEN) as u16;
-    let layout =
-        Layout { l3: at as u16, l4, l4_end: l4, ip_len, protocol: ip[6], v6: true, tunnelled: false };
-    Some(Fast { key, at: layout, mtu_len: ip_len, ttl: ip[7], tunnel_end: 0 })
+    fast.key = Key([fields, src[0], src[1], be64(ip, 24), be64(ip, 32), 0]);
+    fast.at = Layout { l3: at as u16, l4, l4_end: l4, ip_len, protocol: ip[6], v6: true, tunnelled: false };
+    (fast.mtu_len, fast.ttl, fast.tunnel_end) = (ip_len, ip[7], 0);
+    Some(())
 }
 
 /// The L4 header of the packet that ends at `end`: ports into the key.
@@ -206,8 +191,16 @@ fn ipv6(head: &[u8], at: usize) -> Option<Fast> {
 fn transport(head: &[u8], end: usize, fast: &mut Fast) -> Option<()> {
     let at = usize::from(fast.at.l4);
     let l4 = head.get(at..end.min(head.len()))?;
-    let ports = |l4: &[u8; 8]| u64::from(be32(l4, 0));
-    let (ports, header_len) = match fast.at.protocol {
+    let start: &[u8; 8] = l4.first_chunk()?;
+    let mut ports = be32(start, 0);
+    let header_len = match fast.at.protocol {
+        proto::UDP => {
+            let len = usize::from(be16(start, 4));
+            if len < proto::UDP_LEN || len > end - at {
+                return None;
+            }
+            proto::UDP_LEN
+        }
         proto::TCP => {
             let tcp: &[u8; proto::TCP_LEN] = l4.first_chunk()?;
             let header_len = usize::from(tcp[12] >> 4) * 4;
@@ -215,50 +208,41 @@ fn transport(head: &[u8], end: usize, fast: &mut Fast) -> Option<()> {
             if header_len < proto::TCP_LEN || header_len > l4.len() || moves {
                 return None;
             }
-            (ports(l4.first_chunk()?), header_len)
+            header_len
         }
-        proto::UDP => {
-            let udp: &[u8; proto::UDP_LEN] = l4.first_chunk()?;
-            let len = usize::from(be16(udp, 4));
-            if len < proto::UDP_LEN || len > end - at {
-                return None;
-            }
-            (ports(udp), proto::UDP_LEN)
-        }
-        proto::SCTP => {
-            let sctp: &[u8; proto::SCTP_LEN] = l4.first_chunk()?;
-            (ports(sctp.first_chunk()?), proto::SCTP_LEN)
-        }
+        proto::SCTP => l4.first_chunk::<{ proto::SCTP_LEN }>().map(|_| proto::SCTP_LEN)?,
         proto::GRE => {
             if *l4.first_chunk()? != GRE_MPLS {
                 return None;
             }
-            (0, proto::GRE_LEN)
+            ports = 0;
+            proto::GRE_LEN
         }
         proto::ICMP if !fast.at.v6 => {
-            let icmp = l4.first_chunk()?;
-            (echo(icmp, proto::ICMP_ECHO_REQUEST, proto::ICMP_ECHO_REPLY, fast)?, proto::ICMP_LEN)
+            ports = echo(start, proto::ICMP_ECHO_REQUEST, proto::ICMP_ECHO_REPLY, fast)?;
+            proto::ICMP_LEN
         }
         proto::ICMPV6 if fast.at.v6 => {
-            let icmp = l4.first_chunk()?;
-            (echo(icmp, proto::ICMPV6_ECHO_REQUEST, proto::ICMPV6_ECHO_REPLY, fast)?, proto::ICMP_LEN)
+            ports = echo(start, proto::ICMPV6_ECHO_REQUEST, proto::ICMPV6_ECHO_REPLY, fast)?;
+            proto::ICMP_LEN
         }
         _ => return None,
     };
-    fast.key.0[5] = ports;
+    fast.key.0[5] = u64::from(ports);
     fast.at.l4_end = (at + header_len) as u16;
     Some(())
 }
 
-/// The identifier of an echo message.
+/// The identifier of an echo message; its code goes into the key too.
 #[inline(always)]
-fn echo(icmp: &[u8; 8], request: u8, reply: u8, fast: &mut Fast) -> Option<u64> {
+fn echo(icmp: &[u8; 8], request: u8, reply: u8, fast: &mut Fast) -> Option<u32> {
     if icmp[0] == reply {
         fast.key.0[0] |= FLAG_ICMP_REPLY;
     } else if icmp[0] != request {
         return None;
     }
-    Some(u64::from(be16(icmp, 4)) | u64::from(icmp[1]) << 32)
+    fast.key.0[0] |= u64::from(icmp[1]) << ICMP_CODE_SHIFT;
+    Some(be16(icmp, 4).into())
 }
 
 #[inline(always)]
@@ -271,35 +255,34 @@ fn tunnel_kind(outer: &Fast) -> Option<TunnelKind> {
     }
 }
 
-/// The packet inside `outer`.
+/// The packet inside the one in `fast`, which it replaces.
 #[inline]
-fn tunnel(head: &[u8], outer: &Fast, kind: TunnelKind, context: &mut Context) -> Option<Fast> {
-    let at = usize::from(outer.at.l4_end);
+fn tunnel(head: &[u8], kind: TunnelKind, context: &mut Context, fast: &mut Fast) -> Option<()> {
+    let at = usize::from(fast.at.l4_end);
     let end = match kind {
-        TunnelKind::MplsGre => usize::from(outer.at.l3) + usize::from(outer.at.ip_len),
+        TunnelKind::MplsGre => usize::from(fast.at.l3) + usize::from(fast.at.ip_len),
         _ => {
-            let udp: &[u8; 8] = head.get(usize::from(outer.at.l4)..)?.first_chunk()?;
-            usize::from(outer.at.l4) + usize::from(be16(udp, 4))
+            let udp: &[u8; 8] = head.get(usize::from(fast.at.l4)..)?.first_chunk()?;
+            usize::from(fast.at.l4) + usize::from(be16(udp, 4))
         }
     };
-    if context.tag != 0 || at + 8 > end {
+    if context.is_tagged() || at + 8 > end {
         return None;
     }
-    let (src, dst) = outer_addresses(outer);
-    let macs = context.macs;
+    let (src, dst) = outer_addresses(fast);
+    context.enter(kind, src, dst);
+    let outer_ecn = fast.key.0[0] >> 40 & 3;
     let shim: &[u8; 8] = head.get(at..)?.first_chunk()?;
-    let (id, traffic_class, mut inner) = if kind == TunnelKind::Vxlan {
-        vxlan(head, at, shim, end, context)?
+    let (id, traffic_class) = if kind == TunnelKind::Vxlan {
+        (vxlan(head, at, shim, end, context, fast)?, 0)
     } else {
-        context.macs = [0; 12];
-        mpls(head, at, shim, end)?
+        mpls(head, at, shim, end, fast)?
     };
-    context.tunnel = Some(TunnelContext { kind, id, macs, src, dst });
-    let outer_ecn = outer.key.0[0] >> 40 & 3;
-    inner.key.0[0] |= outer_ecn << OUTER_ECN_SHIFT | traffic_class << MPLS_TC_SHIFT;
-    inner.at.tunnelled = true;
-    inner.tunnel_end = end as u32;
-    Some(inner)
+    context.set_id(id);
+    fast.key.0[0] |= outer_ecn << OUTER_ECN_SHIFT | traffic_class << MPLS_TC_SHIFT;
+    fast.at.tunnelled = true;
+    fast.tunnel_end = end as u32;
+    Some(())
 }
 
 #[inline(always)]
@@ -309,17 +292,19 @@ fn vxlan(
     shim: &[u8; 8],
     end: usize,
     context: &mut Context,
-) -> Option<(u32, u64, Fast)> {
+    fast: &mut Fast,
+) -> Option<u32> {
     const VNI_VALID: u8 = 0x08;
     let (l3, v6) = ethernet(head, at + proto::VXLAN_LEN, context)?;
-    if shim[0] & VNI_VALID == 0 || context.tag != 0 {
+    if shim[0] & VNI_VALID == 0 || context.is_tagged() {
         return None;
     }
-    Some((be32(shim, 4) >> 8, 0, network(head, l3, end, v6)?))
+    network(head, l3, end, v6, fast)?;
+    Some(be32(shim, 4) >> 8)
 }
 
 #[inline(always)]
-fn mpls(head: &[u8], at: usize, shim: &[u8; 8], end: usize) -> Option<(u32, u64, Fast)> {
+fn mpls(head: &[u8], at: usize, shim: &[u8; 8], end: usize, fast: &mut Fast) -> Option<(u32, u64)> {
     const BOTTOM: u32 = 0x100;
     let entry = be32(shim, 0);
     let v6 = match shim[4] >> 4 {
@@ -330,9 +315,11 @@ fn mpls(head: &[u8], at: usize, shim: &[u8; 8], end: usize) -> Option<(u32, u64,
     if entry & BOTTOM == 0 || entry as u8 <= LOW_TTL {
         return None;
     }
-    Some((entry >> 12, u64::from(entry >> 9 & 7), network(head, at + proto::MPLS_LEN, end, v6)?))
+    network(head, at + proto::MPLS_LEN, end, v6, fast)?;
+    Some((entry >> 12, u64::from(entry >> 9 & 7)))
 }
 
+#[inline(always)]
 fn outer_addresses(outer: &Fast) -> (Ipv6Addr, Ipv6Addr) {
     let [_, a, b, c, d, _] = outer.key.0;
     if outer.at.v6 {

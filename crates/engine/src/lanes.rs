@@ -1,10 +1,12 @@
 //! Scratch of a burst: what the passes over its packets hand each other, lane by lane.
 
 use crate::frame::{Frame, Rest, Unfinished};
+use crate::core::place;
 use crate::key::{Fast, Layout};
-use crate::rewrite::HEADROOM;
-use crate::template::OuterHeaders;
+use crate::rewrite::{HEADROOM, edit_fast};
+use crate::template::{OuterHeaders, Template};
 use mem::{BURST, Burst, Csum, Offload, RxPacket};
+use model::DropReason;
 use packet::{Fragment, Headers, L4, proto};
 
 /// Bytes of each packet copied out before anything is looked at.
@@ -32,16 +34,49 @@ pub(crate) struct Out {
     pub tunnel: Option<OuterHeaders>,
 }
 
+/// What the fast parse found.
+pub(crate) struct Parsed {
+    lanes: Box<[Fast; BURST]>,
+    /// Which lanes it took.
+    taken: u64,
+}
+
+const _: () = assert!(BURST <= u64::BITS as usize);
+
+impl Parsed {
+    /// Says that it took none.
+    #[inline(always)]
+    pub const fn clear(&mut self) {
+        self.taken = 0;
+    }
+
+    /// Says that it took this lane.
+    #[inline(always)]
+    pub const fn mark(&mut self, lane: usize) {
+        self.taken |= 1 << lane;
+    }
+
+    /// A lane, if it was taken.
+    #[inline(always)]
+    pub fn get(&self, lane: usize) -> Option<&Fast> {
+        (self.taken >> lane & 1 != 0).then(|| &self.lanes[lane])
+    }
+
+    /// A lane that was taken.
+    #[inline(always)]
+    pub fn at(&self, lane: usize) -> &Fast {
+        &self.lanes[lane]
+    }
+}
+
 /// The scratch.
 pub(crate) struct Lanes {
     /// Heads.
     pub heads: Box<[Head; BURST]>,
     /// Bytes of each head that are the packet's.
     pub head_len: [u16; BURST],
-    /// What the fast parse found, where it took the packet.
-    pub fast: Box<[Option<Fast>; BURST]>,
-    /// Context of the key; 0 where it isn't known.
-    pub context: [u32; BURST],
+    /// What the fast parse found.
+    pub fast: Parsed,
     /// Hash of the key.
     pub hash: [u64; BURST],
     /// What is to be delivered.
@@ -54,28 +89,71 @@ impl Lanes {
         Self {
             heads: Box::new([Head([0; HEADROOM + SNAPSHOT]); BURST]),
             head_len: [0; BURST],
-            fast: Box::new([None; BURST]),
-            context: [0; BURST],
+            fast: Parsed { lanes: Box::new([Fast::default(); BURST]), taken: 0 },
             hash: [0; BURST],
             out: Box::new([Out::default(); BURST]),
         }
     }
 
-    /// Copies out the head of every packet.
+    /// Copies out the head of every packet. Returns the bytes of all packets.
     #[inline]
-    pub fn snapshot(&mut self, burst: &Burst) {
+    pub fn snapshot(&mut self, burst: &Burst) -> u64 {
         const AHEAD: usize = 4;
         let packets = burst.packets();
+        let mut bytes = 0;
         for (lane, packet) in packets.iter().enumerate() {
             if let Some(later) = packets.get(lane + AHEAD)
                 && let Some(first) = burst.segments(later).first()
             {
                 mem::prefetch(first.as_ptr());
             }
+            bytes += u64::from(packet.len);
             let len = SNAPSHOT.min(packet.len as usize);
             let head = &mut self.heads[lane].0[HEADROOM..HEADROOM + len];
             self.head_len[lane] = mem::gather(burst.segments(packet), 0, head) as u16;
         }
+        bytes
+    }
+
+    /// The snapshot of a packet, and where what the fast parse finds in it goes.
+    #[inline(always)]
+    pub fn parts(&mut self, lane: usize) -> (&[u8], &mut Fast) {
+        let head = &self.heads[lane].0[HEADROOM..HEADROOM + usize::from(self.head_len[lane])];
+        (head, &mut self.fast.lanes[lane])
+    }
+
+    /// Rewrites a packet of `len` bytes that the fast parse took.
+    #[inline(always)]
+    pub fn rewrite(
+        &mut self,
+        lane: usize,
+        len: usize,
+        template: &Template,
+        entropy: u32,
+        unfinished: Unfinished,
+    ) -> Result<(), DropReason> {
+        let fast = &self.fast.lanes[lane];
+        let head = &mut self.heads[lane].0;
+        let head_len = usize::from(self.head_len[lane]);
+        if template.changes_nothing() {
+            self.out[lane] = Out {
+                start: HEADROOM as u16,
+                end: (HEADROOM + head_len) as u16,
+                rest_len: (len - head_len) as u32,
+                unfinished,
+                at: fast.at,
+                tunnel: None,
+            };
+            return Ok(());
+        }
+        if template.edits_ip() {
+            edit_fast(&mut head[HEADROOM..HEADROOM + head_len], &fast.at, template, unfinished.partial)
+                .ok_or(DropReason::L4Malformed)?;
+        }
+        let end = fast.end(len, template);
+        self.out[lane] = place(head, head_len, end, template, entropy, &fast.at, unfinished)
+            .ok_or(DropReason::TxTooLong)?;
+        Ok(())
     }
 
     /// The snapshot of a packet, as long as it wasn't rewritten.

@@ -11,10 +11,12 @@
 //! `frame`, `segment`). What has more than one destination goes through `conclude`.
 #![deny(unsafe_code)]
 
+mod actions;
 mod cache;
 mod capture;
 mod clock;
 mod conclude;
+mod contexts;
 mod core;
 mod counters;
 mod cycles;

@@ -1,17 +1,18 @@
-//! The part of a flow cache entry that is not needed for every packet.
+//! Which decisions are memoised, and how what their entries count reaches connections and tables.
 
-use crate::cache::{Hot, Slot};
+use crate::actions::{Actions, Policy};
+use crate::cache::{Entry, Slot};
 use crate::core::Core;
-use crate::counters::WorkerCells;
-use arrayvec::ArrayVec;
-use model::{
-    Decision, DropReason, FlowChange, FlowState, Learn, MeterId, NexthopId, RuleId, Seconds, Verdict,
-};
+use model::{Decision, FlowChange, FlowState, Seconds, Verdict};
 use packet::proto;
-use tables::{Deps, FlowRef, Shared, Snapshot, View};
+use tables::{Shared, Snapshot, View};
 
-/// Seconds without a packet after which an entry is forgotten.
-const IDLE: u16 = 120;
+/// Ticks without a packet after which an entry is decided anew: a tick is less than half the shortest timeout of
+/// a connection ([`model::FlowState::timeout`]), so that none is used that may have timed out.
+pub(crate) const QUIET: u8 = 2;
+
+/// Ticks without a packet after which an entry is forgotten, two minutes.
+const IDLE: u8 = 28;
 
 /// The tables as a burst sees them.
 #[derive(Clone, Copy)]
@@ -27,50 +28,13 @@ impl<'a> Tables<'a> {
     }
 }
 
-/// What a memoised decision depended on, and what it does beside forwarding.
-#[derive(Debug)]
-pub(crate) struct Memo {
-    pub deps: Deps,
-    /// Epoch at which it was last known to hold.
-    pub stamp: u64,
-    /// Its connection, and whether its packets are replies.
-    pub flow: Option<(FlowRef, bool)>,
-    pub learn: Option<Learn>,
-    pub meters: ArrayVec<(MeterId, DropReason), 4>,
-    pub rules: ArrayVec<RuleId, 10>,
-    pub nexthop: Option<NexthopId>,
-}
-
-impl Memo {
-    /// Passes on what an entry counted, to the connection and the tables' counters, and says that its source was seen.
-    /// False where the connection is gone.
-    pub fn settle(&self, tables: Tables<'_>, cells: &WorkerCells, hot: &mut Hot, now: Seconds) -> bool {
-        let (packets, bytes) = (u64::from(hot.packets), u64::from(hot.bytes));
-        (hot.packets, hot.bytes) = (0, 0);
-        if packets > 0 {
-            cells.tables(&self.rules, self.nexthop, packets, bytes);
-        }
-        if let Some(learn) = &self.learn {
-            tables.shared.learn(tables.snapshot, learn, now);
-        }
-        self.flow.is_none_or(|(flow, reply)| tables.shared.flows().touch(flow, reply, packets, bytes, now))
-    }
-}
-
-impl Memo {
-    /// Passes on what an entry counted since it was last settled, as of then: being looked after is no sign of life.
-    pub fn settle_late(&self, tables: Tables<'_>, cells: &WorkerCells, hot: &mut Hot, now: Seconds) {
-        let idle = (now as u16).wrapping_sub(hot.second);
-        let seen = now.saturating_sub(idle.into());
-        let (packets, bytes) = (u64::from(hot.packets), u64::from(hot.bytes));
-        (hot.packets, hot.bytes) = (0, 0);
-        if packets > 0 {
-            cells.tables(&self.rules, self.nexthop, packets, bytes);
-            if let Some((flow, reply)) = self.flow {
-                tables.shared.flows().touch(flow, reply, packets, bytes, seen);
-            }
-        }
-    }
+/// Passes on what an entry counted, to its connection and its action. False where the connection is gone.
+#[inline]
+pub(crate) fn settle(entry: &mut Entry, actions: &mut Actions, tables: Tables<'_>, now: Seconds) -> bool {
+    let (packets, bytes) = (u64::from(entry.packets), u64::from(entry.bytes));
+    (entry.packets, entry.bytes) = (0, 0);
+    actions.get_mut(entry.action).count(packets, bytes);
+    entry.flow.is_none_or(|(flow, reply)| tables.shared.flows().touch(flow, reply, packets, bytes, now))
 }
 
 /// Whether packets of the same flow, without the TCP flags that take the slow path anyway, would be decided alike as
@@ -94,28 +58,50 @@ pub(crate) fn is_lasting(decision: &Decision) -> bool {
     single && settled
 }
 
-/// Visits the next `lines` lines of the cache: counts what entries have not counted in the last second, and forgets those
-/// long idle.
-pub(crate) fn tidy(core: &mut Core, tables: Tables<'_>, lines: usize) {
-    let second = core.now.seconds as u16;
-    for slot in core.cache.walk(lines) {
-        tidy_entry(core, tables, slot, second);
+impl Core {
+    /// Visits the next `lines` lines of the cache: passes on what entries have counted, and forgets those long idle.
+    pub fn tidy(&mut self, tables: Tables<'_>, lines: usize) {
+        if self.cache.is_empty() {
+            return;
+        }
+        for slot in self.cache.walk(lines) {
+            if self.cache.is_used(slot) {
+                self.tidy_entry(tables, slot);
+            }
+        }
     }
-}
 
-fn tidy_entry(core: &mut Core, tables: Tables<'_>, slot: Slot, second: u16) {
-    if !core.cache.is_used(slot) {
-        return;
+    fn tidy_entry(&mut self, tables: Tables<'_>, slot: Slot) {
+        let mut entry = self.cache.get(slot);
+        if self.now.tick.wrapping_sub(entry.tick) >= IDLE {
+            self.forget(tables, slot);
+        } else if entry.packets > 0 {
+            settle(&mut entry, &mut self.actions, tables, self.now.seconds);
+            self.cache.set(slot, &entry);
+        }
     }
-    let mut hot = core.cache.hot(slot);
-    if second.wrapping_sub(hot.second) > IDLE {
-        if let Some(removed) = core.cache.remove(slot) {
-            core.retire(tables, removed);
+
+    /// Removes an entry that does not hold.
+    pub fn forget(&mut self, tables: Tables<'_>, slot: Slot) {
+        if let Some(removed) = self.cache.remove(slot) {
+            self.retire(tables, removed);
         }
-    } else if hot.packets > 0 && hot.second != second {
-        if let Some(memo) = core.cache.rest(slot) {
-            memo.settle_late(tables, &core.cells, &mut hot, core.now.seconds);
+    }
+
+    /// Counts what an entry that was given up had not counted yet.
+    pub fn retire(&mut self, tables: Tables<'_>, mut removed: Entry) {
+        if removed.packets > 0 {
+            settle(&mut removed, &mut self.actions, tables, self.now.seconds);
         }
-        core.cache.set_hot(slot, hot);
+        self.actions.give_back(removed.action, &self.cells);
+    }
+
+    /// Enters a decision of the present epoch into the cache.
+    pub fn memoise(&mut self, tables: Tables<'_>, key: &crate::key::Key, policy: Policy, entry: Entry) {
+        let Some(action) = self.actions.take(policy, tables, self.epoch) else { return };
+        let hash = self.cache.hash(key);
+        if let Some(removed) = self.cache.insert(hash, key, &Entry { action, ..entry }) {
+            self.retire(tables, removed);
+        }
     }
 }

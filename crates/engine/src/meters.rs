@@ -1,6 +1,7 @@
 //! Policers: token buckets shared by the workers.
 
-use model::{Meter, MeterConfig, MeterId};
+use crate::actions::Action;
+use model::{DropReason, Meter, MeterConfig, MeterId};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -39,6 +40,13 @@ impl Meters {
     /// Removes a meter.
     pub fn remove(&mut self, id: MeterId) {
         self.0.remove(&id);
+    }
+
+    /// Why a frame is dropped that is over the rate of one of an action's meters; those before it lose its tokens.
+    #[cold]
+    pub fn over(&self, action: &Action, now_ns: u64, len: usize) -> Option<DropReason> {
+        let meters = &action.policy()?.meters;
+        meters.iter().find(|(meter, _)| !self.conforms(*meter, now_ns, len)).map(|(_, reason)| *reason)
     }
 
     /// Whether a frame conforms; one that is not there limits nothing.

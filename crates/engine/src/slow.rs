@@ -1,14 +1,15 @@
 //! The slow path: `decide`, what it says is done, and what it says is memoised where it lasts.
 
-use crate::cache::{Hot, short_epoch};
+use crate::actions::Policy;
+use crate::cache::Entry;
 use crate::core::{Core, Dropped, Ingress, note, place};
-use crate::key::{self, Context, Layout};
+use crate::key::Layout;
 use crate::lanes::{check_offload, mtu_len};
-use crate::memo::{Memo, Tables, is_lasting};
+use crate::memo::{Tables, is_lasting};
 use crate::rewrite::{HEADROOM, edit_any, kept};
 use crate::template::Template;
 use mem::{Burst, Offload, RxPacket};
-use model::{Decision, DropReason, Forward, Learn, PacketView, Verdict, VifId, VifKind};
+use model::{Decision, DropReason, Forward, PacketView, Verdict, VifId, VifKind};
 use packet::Headers;
 use tables::{Deps, FlowRef};
 
@@ -46,7 +47,7 @@ pub(crate) fn decide(
 impl Core {
     /// Decides a packet of a burst and does what is decided.
     #[cold]
-    pub fn slow(&mut self, tables: Tables<'_>, burst: &Burst, lane: usize, from: &mut Ingress) {
+    pub fn slow(&mut self, tables: Tables<'_>, burst: &Burst, lane: usize, from: Ingress) {
         let packet = burst.packets()[lane];
         let (head, len) = (self.lanes.head(lane), packet.len as usize);
         let case = match decide(tables, self.now.seconds, head, len, from.vif, packet.offload) {
@@ -102,7 +103,7 @@ impl Core {
         tables: Tables<'_>,
         lane: usize,
         packet: &RxPacket,
-        from: &mut Ingress,
+        from: Ingress,
         case: &Case,
         forward: &Forward,
     ) -> Result<(), DropReason> {
@@ -115,7 +116,7 @@ impl Core {
         let unfinished =
             check_offload(&packet.offload, layout.as_ref()).map_err(|_| DropReason::OffloadMalformed)?;
         let flow = self.effects(tables, case, len)?;
-        self.memoise(tables, lane, packet, from, case, &template, flow, tunnelled);
+        self.remember(tables, lane, packet, from, case, &template, flow, tunnelled);
 
         let head = &mut self.lanes.heads[lane].0;
         let head_len = usize::from(self.lanes.head_len[lane]);
@@ -164,59 +165,43 @@ impl Core {
         }))
     }
 
-    /// Enters a decision into the cache, if it is one for the packets that follow too.
+    /// Memoises a decision, if it is one for the packets that follow too.
     #[allow(clippy::too_many_arguments)] // all of it is the entry
-    fn memoise(
+    fn remember(
         &mut self,
         tables: Tables<'_>,
         lane: usize,
         packet: &RxPacket,
-        from: &mut Ingress,
+        from: Ingress,
         case: &Case,
         template: &Template,
         flow: Option<(FlowRef, bool)>,
         tunnelled: bool,
     ) {
-        let Some(fast) = self.lanes.fast[lane] else { return };
+        let Some(&fast) = self.lanes.fast.get(lane) else { return };
         let effects = &case.decision.effects;
         let connected = flow.is_some() == effects.flow.is_some();
         let lasting = connected && is_lasting(&case.decision) && case.deps.cacheable();
         if !lasting || tunnelled != fast.at.tunnelled {
             return;
         }
-        let mut context = Context { ingress: from.vif, ..Context::default() };
-        if key::parse(self.lanes.head(lane), packet.len as usize, from.wire, &mut context).is_none() {
-            return;
-        }
-        let Some(key) = self.key_of(&fast, &context, tables) else { return };
-        let Some(template) = self.templates.take(template) else { return };
-        let hot = Hot {
-            epoch: short_epoch(self.epoch),
-            template,
-            max_len: mtu_len(&fast, packet),
-            second: self.now.seconds as u16,
-            metered: !effects.meters.is_empty(),
-            ..Hot::default()
-        };
-        let learn: Option<Learn> = effects.learn;
-        let memo = Memo {
+        let Some(key) = self.key_of(lane, packet, from, tables) else { return };
+        let policy = Policy {
+            template: template.clone(),
             deps: case.deps,
-            stamp: self.epoch,
-            flow,
-            learn,
+            learn: effects.learn,
             meters: effects.meters.clone(),
             rules: effects.rules.clone(),
             nexthop: effects.nexthop,
         };
         let entropy = match &case.decision.verdict {
-            Verdict::Forward(Forward { encap: Some(encap), .. }) => encap.entropy,
+            Verdict::Forward(Forward { encap: Some(encap), .. }) => encap.entropy & Entry::ENTROPY,
             _ => 0,
         };
+        let (max_len, tick) = (mtu_len(&fast, packet), self.now.tick);
+        let entry = Entry { max_len, tick, entropy, flow, ..Entry::default() };
         self.memoised_any = true;
-        let hash = self.cache.hash(&key);
-        if let Some(removed) = self.cache.insert(hash, &key, hot, entropy, memo) {
-            self.retire(tables, removed);
-        }
+        self.memoise(tables, &key, policy, entry);
     }
 
     /// Drops a packet that lies in a buffer of ours.

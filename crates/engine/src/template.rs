@@ -4,7 +4,6 @@
 
 use model::{Encap, Forward, Nat, VifId};
 use packet::{TunnelKind, build, proto};
-use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 
@@ -34,6 +33,7 @@ pub(crate) struct Template {
     pub keeps_ip: bool,
     /// Tunnel it goes through.
     pub tunnel: Option<OuterHeaders>,
+    unchanged: bool,
     prefix: [u8; MAX_PREFIX],
     prefix_len: u8,
 }
@@ -71,6 +71,7 @@ impl Template {
             pop_vlan: forward.pop_vlan,
             keeps_ip: forward.ethernet.is_some() || forward.encap.as_ref().is_some_and(mpls),
             tunnel: None,
+            unchanged: *forward == Forward::unchanged(forward.port),
             prefix: [0; MAX_PREFIX],
             prefix_len: 0,
         };
@@ -86,6 +87,11 @@ impl Template {
             }
         }
         template
+    }
+
+    /// Whether packets go on as they came.
+    pub const fn changes_nothing(&self) -> bool {
+        self.unchanged
     }
 
     /// The headers to put in front; lengths and what depends on them are still to be set.
@@ -169,56 +175,5 @@ impl Eq for Template {}
 impl Hash for Template {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.identity().hash(state);
-    }
-}
-
-/// A worker's templates, numbered and counted by use.
-#[derive(Debug, Default)]
-pub(crate) struct Templates {
-    all: Vec<Template>,
-    users: Vec<u32>,
-    free: Vec<u16>,
-    numbers: HashMap<Template, u16>,
-}
-
-impl Templates {
-    /// Takes a use of `template`; `None` where there are too many.
-    pub fn take(&mut self, template: &Template) -> Option<u16> {
-        if let Some(&number) = self.numbers.get(template) {
-            self.users[usize::from(number)] += 1;
-            return Some(number);
-        }
-        let number = match self.free.pop() {
-            Some(number) => number,
-            None => u16::try_from(self.all.len()).ok()?,
-        };
-        match self.all.get_mut(usize::from(number)) {
-            Some(place) => {
-                *place = template.clone();
-                self.users[usize::from(number)] = 1;
-            }
-            None => {
-                self.all.push(template.clone());
-                self.users.push(1);
-            }
-        }
-        self.numbers.insert(template.clone(), number);
-        Some(number)
-    }
-
-    /// Gives a use back.
-    pub fn give_back(&mut self, number: u16) {
-        let users = &mut self.users[usize::from(number)];
-        *users -= 1;
-        if *users == 0 {
-            self.numbers.remove(&self.all[usize::from(number)]);
-            self.free.push(number);
-        }
-    }
-
-    /// A template in use.
-    #[inline(always)]
-    pub fn get(&self, number: u16) -> &Template {
-        &self.all[usize::from(number)]
     }
 }

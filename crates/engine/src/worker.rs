@@ -5,11 +5,10 @@ use crate::clock::Clock;
 use crate::core::{Core, Ingress};
 use crate::counters::WorkerCells;
 use crate::cycles;
-use crate::key::Context;
 use crate::mailbox::{Mailbox, Message};
-use crate::memo::{Tables, tidy};
+use crate::memo::Tables;
 use mem::{Burst, RxQueue};
-use model::{VifId, VifKind};
+use model::{Seconds, VifId, VifKind};
 use rustix::event::{Timespec, epoll};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -22,8 +21,10 @@ const BYTES_PER_BURST: usize = 128 << 10;
 const SPIN: Duration = Duration::from_micros(60);
 /// Rounds in vain between looks at the clock.
 const ROUNDS_PER_LOOK: u32 = 16;
-/// Cache lines visited per round while there is work.
-const LINES_PER_ROUND: usize = 16;
+/// Nanoseconds in which all lines of the cache are visited while there is work, as a power of two: two seconds.
+const WALK_NS_BITS: u32 = 31;
+/// Lines visited in a round at most.
+const LINES_PER_ROUND: usize = 256;
 /// How often held packets are looked at when nothing changes, nanoseconds.
 const HELD_EVERY_NS: u64 = 20_000_000;
 
@@ -63,6 +64,8 @@ pub(crate) struct Worker {
     unsettled: bool,
     /// When held packets are looked at next, and the epoch at which they were last.
     held: (u64, u64),
+    /// When the cache was last looked after, in nanoseconds, and the actions, in seconds.
+    tidied: (u64, Seconds),
 }
 
 impl Worker {
@@ -87,6 +90,7 @@ impl Worker {
             core,
             unsettled: false,
             held: (0, 0),
+            tidied: (0, 0),
         })
     }
 
@@ -141,12 +145,12 @@ impl Worker {
             let pinned = self.reader.pin();
             let tables = Tables { shared: &self.shared, snapshot: pinned.get() };
             receiver.look_up_kind(tables.snapshot);
-            self.core.burst(tables, &receiver.burst, &mut receiver.from);
+            self.core.burst(tables, &receiver.burst, receiver.from);
             receiver.queue.release(&mut receiver.burst);
         }
         if busy {
             self.unsettled = true;
-            self.in_passing(LINES_PER_ROUND);
+            self.in_passing();
         } else {
             self.reader.pin();
         }
@@ -154,10 +158,20 @@ impl Worker {
         busy
     }
 
-    /// Counts what some entries have not counted yet.
-    fn in_passing(&mut self, lines: usize) {
-        let pinned = self.reader.pin();
-        tidy(&mut self.core, Tables { shared: &self.shared, snapshot: pinned.get() }, lines);
+    /// Looks after so much of the cache that all of it is visited in two seconds, and once a second after the actions.
+    fn in_passing(&mut self) {
+        let elapsed = self.core.now.ns.saturating_sub(self.tidied.0);
+        let lines = ((elapsed * self.core.cache.lines() as u64) >> WALK_NS_BITS) as usize;
+        if lines > 0 {
+            self.tidied.0 = self.core.now.ns;
+            let pinned = self.reader.pin();
+            let tables = Tables { shared: &self.shared, snapshot: pinned.get() };
+            self.core.tidy(tables, lines.min(LINES_PER_ROUND));
+            if self.tidied.1 != self.core.now.seconds {
+                self.tidied.1 = self.core.now.seconds;
+                self.core.actions.settle(tables, &self.core.cells, self.core.now.seconds);
+            }
+        }
     }
 
     /// Decides held packets again, when there may be news.
@@ -173,7 +187,7 @@ impl Worker {
         }
         self.held = (self.core.now.ns + HELD_EVERY_NS, pinned.epoch());
         let tables = Tables { shared: &self.shared, snapshot: pinned.get() };
-        self.core.follow_epoch(tables);
+        self.core.follow(tables);
         self.core.retry_held(tables)
     }
 
@@ -216,7 +230,10 @@ impl Worker {
     /// Nothing happened for a second: counts all there is to count, so that it may sleep for good.
     fn settle_all(&mut self) {
         self.core.now = self.clock.now();
-        self.in_passing(self.core.cache.lines());
+        let pinned = self.reader.pin();
+        let tables = Tables { shared: &self.shared, snapshot: pinned.get() };
+        self.core.tidy(tables, self.core.cache.lines());
+        self.core.actions.settle(tables, &self.core.cells, self.core.now.seconds);
         self.unsettled = false;
     }
 
@@ -250,7 +267,7 @@ impl Worker {
             return;
         }
         queue.disarm();
-        let from = Ingress { vif, wire: false, last: (Context::default(), 0) };
+        let from = Ingress { vif, wire: false };
         self.receivers.push(Receiver { queue, burst: Burst::new(), from, epoch: 0 });
     }
 

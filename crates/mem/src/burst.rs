@@ -36,12 +36,16 @@ impl Burst {
     }
 
     /// Appends a packet lying in `segments`; false (and nothing done) where the burst has no room for it.
+    #[inline]
     pub fn push(&mut self, segments: &[Segment], len: u32, offload: Offload) -> bool {
         if self.packets.is_full() || self.segments.len() + segments.len() > SEGMENTS {
             return false;
         }
         let first = self.segments.len() as u16;
-        self.segments.extend_from_slice(segments);
+        match segments {
+            &[only] => self.segments.push(only),
+            _ => self.segments.extend_from_slice(segments),
+        }
         self.packets.push(RxPacket { first, count: segments.len() as u16, len, offload });
         true
     }

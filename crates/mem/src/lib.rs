@@ -21,4 +21,4 @@ pub use fault::FaultWord;
 pub use offload::{Csum, Gso, Offload};
 pub use port::{Accepts, NoRoom, Opened, Port, PortStatus, Room, RxQueue, TxQueue};
 pub use regions::{MAX_REGIONS, Region, RegionError, RegionSpec, Regions, Resolver, Unmapped};
-pub use segment::{Segment, copy, gather, prefetch, scatter};
+pub use segment::{Segment, copy, gather, prefetch, prefetch_write, scatter};

@@ -1,6 +1,6 @@
 //! What an executor moves packets through. Implemented by `virtio` and `wire`; the executor sees only these.
 
-use crate::{Burst, Offload, Segment};
+use crate::{Burst, Offload, Segment, copy, scatter};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -63,6 +63,27 @@ pub trait Room {
     /// # Errors
     /// [`NoRoom`]; nothing was reserved.
     fn reserve(&mut self, len: usize, offload: &Offload) -> Result<&[Segment], NoRoom>;
+
+    /// Reserves room for a frame and stores it: `head`, and after that the `rest_len` bytes from `rest_at` of the
+    /// packet that lies in `rest`.
+    ///
+    /// # Errors
+    /// [`NoRoom`]; nothing was reserved.
+    fn put(
+        &mut self,
+        head: &[u8],
+        rest: &[Segment],
+        rest_at: usize,
+        rest_len: usize,
+        offload: &Offload,
+    ) -> Result<(), NoRoom> {
+        let dst = self.reserve(head.len() + rest_len, offload)?;
+        scatter(head, dst, 0);
+        if rest_len > 0 {
+            copy(rest, rest_at, dst, head.len(), rest_len);
+        }
+        Ok(())
+    }
 }
 
 /// The sending half of one queue pair. Shared by all workers; each burst leases it.

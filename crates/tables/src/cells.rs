@@ -185,7 +185,7 @@ impl Cells {
 }
 
 /// The cells a decision depends on: a cache line. More than fit make the decision one not to memoise.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Deps {
     cells: [u16; Self::CAPACITY],
     len: u16,

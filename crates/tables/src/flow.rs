@@ -62,6 +62,22 @@ pub struct FlowRef {
     seq: u32,
 }
 
+impl FlowRef {
+    /// As a number, which is never all ones.
+    #[inline]
+    #[must_use]
+    pub const fn to_bits(self) -> u64 {
+        (self.index as u64) << 32 | self.seq as u64
+    }
+
+    /// From such a number.
+    #[inline]
+    #[must_use]
+    pub const fn from_bits(bits: u64) -> Self {
+        Self { index: (bits >> 32) as u32, seq: bits as u32 }
+    }
+}
+
 /// What a shard's lock guards besides the shard's index and entries.
 struct Shard {
     /// Entries before this one (counted from the shard's first) have been used.

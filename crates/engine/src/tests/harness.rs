@@ -4,7 +4,6 @@ use crate::capture::DropLog;
 use crate::clock::Now;
 use crate::core::{Core, Ingress};
 use crate::counters::WorkerCells;
-use crate::key::Context;
 use crate::memo::Tables;
 use crate::testing::{Packet, TestPort, TestRx};
 use mem::{Accepts, Burst, RxQueue};
@@ -35,13 +34,13 @@ impl Host {
         let shared = Arc::new(Shared::new(limits));
         let cells = Arc::new(WorkerCells::new());
         let log = Arc::new(DropLog::new());
-        let now = Now { ns: 100_000_000_000, seconds: 100, unix_ns: 0 };
+        let now = Now::at(100_000_000_000, 0);
         let mut core = Core::new(0, cells, log, now, (1 << 14, u32::MAX));
         let (mut ports, mut receivers) = (BTreeMap::new(), BTreeMap::new());
         for vif in (0..MAX_VIF).map(VifId) {
             let port = TestPort::new(accepts, piece);
             core.ports.attach(vif, [port.sender()].into());
-            let from = Ingress { vif, wire: false, last: (Context::default(), 0) };
+            let from = Ingress { vif, wire: false };
             receivers.insert(vif, (port.receiver(), from));
             ports.insert(vif, port);
         }
@@ -55,8 +54,7 @@ impl Host {
 
     /// Lets time pass.
     pub fn advance(&mut self, seconds: u32) {
-        self.core.now.seconds += seconds;
-        self.core.now.ns += u64::from(seconds) * 1_000_000_000;
+        self.core.now = Now::at(self.core.now.ns + u64::from(seconds) * 1_000_000_000, 0);
     }
 
     /// What `decide` says of a packet right now.
@@ -74,11 +72,19 @@ impl Host {
             let pinned = self.reader.pin();
             let tables = Tables { shared: &self.shared, snapshot: pinned.get() };
             from.wire = tables.snapshot.vif(vif).is_some_and(|v| v.kind == VifKind::Wire);
-            self.core.burst(tables, &self.burst, from);
+            self.core.burst(tables, &self.burst, *from);
             rx.release(&mut self.burst);
         }
         self.reader.offline();
         self.output()
+    }
+
+    /// Counts all there is to count.
+    pub fn settle(&mut self) {
+        let pinned = self.reader.pin();
+        let tables = Tables { shared: &self.shared, snapshot: pinned.get() };
+        self.core.tidy(tables, self.core.cache.lines());
+        self.core.actions.settle(tables, &self.core.cells, self.core.now.seconds);
     }
 
     /// Looks at the held packets.

@@ -1,0 +1,208 @@
+//! What decisions say, shared by the flows they are the same for: how packets are rewritten, what of the tables the
+//! decision depended on, and what counts along.
+//!
+//! A flow's cache entry has the number of its action. Whether the tables still say so is known per action, so a change of
+//! the tables costs one look at each action's generation cells, however many flows there are. An action that does not
+//! hold any more never does again: the next packet of each of its flows is decided anew, and finds or makes another.
+
+use crate::cache::Entry;
+use crate::counters::WorkerCells;
+use crate::memo::Tables;
+use crate::template::Template;
+use arrayvec::ArrayVec;
+use model::{DropReason, Learn, MeterId, NexthopId, RuleId, Seconds};
+use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+use tables::Deps;
+
+/// All that tells actions apart.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Policy {
+    /// How packets are rewritten.
+    pub template: Template,
+    /// What of the tables the decision depended on.
+    pub deps: Deps,
+    /// What is learnt from packets.
+    pub learn: Option<Learn>,
+    /// Policers, and the reason to drop what is over their rate.
+    pub meters: ArrayVec<(MeterId, DropReason), 4>,
+    /// Rules that matched.
+    pub rules: ArrayVec<RuleId, 10>,
+    /// Nexthop of the route.
+    pub nexthop: Option<NexthopId>,
+}
+
+impl Hash for Policy {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        // Enough to tell nearly all apart.
+        self.deps.hash(state);
+        self.template.hash(state);
+        self.rules.hash(state);
+    }
+}
+
+/// An action.
+#[derive(Debug)]
+pub(crate) struct Action {
+    /// Epoch at which it was last known to hold; [`GONE`] once it does not.
+    stamp: u64,
+    /// How packets are rewritten: first of all, what each packet needs.
+    pub template: Template,
+    /// Whether packets are policed.
+    pub metered: bool,
+    /// Entries with its number.
+    users: u32,
+    /// Packets and bytes not yet counted for its rules and nexthop.
+    pending: (u64, u64),
+    /// The rest; `None` where the number is free.
+    policy: Option<Arc<Policy>>,
+}
+
+/// No epoch.
+const GONE: u64 = u64::MAX;
+
+impl Action {
+    /// Whether it is known to hold at `epoch`.
+    #[inline(always)]
+    pub const fn holds(&self, epoch: u64) -> bool {
+        self.stamp == epoch
+    }
+
+    /// Counts packets for its rules and nexthop.
+    #[inline(always)]
+    pub const fn count(&mut self, packets: u64, bytes: u64) {
+        self.pending.0 += packets;
+        self.pending.1 += bytes;
+    }
+
+    /// Its policy.
+    pub fn policy(&self) -> Option<&Policy> {
+        self.policy.as_deref()
+    }
+
+    fn flush(&mut self, cells: &WorkerCells) {
+        let (packets, bytes) = std::mem::take(&mut self.pending);
+        if packets > 0
+            && let Some(policy) = &self.policy
+        {
+            cells.tables(&policy.rules, policy.nexthop, packets, bytes);
+        }
+    }
+}
+
+/// A worker's actions, by number.
+#[derive(Debug, Default)]
+pub(crate) struct Actions {
+    all: Vec<Action>,
+    free: Vec<u32>,
+    numbers: HashMap<Arc<Policy>, u32>,
+    /// The number last asked for.
+    recent: u32,
+}
+
+impl Actions {
+    /// The number of the action of `policy`, decided at `epoch`, with one more user. `None` where there are too many.
+    pub fn take(&mut self, policy: Policy, tables: Tables<'_>, epoch: u64) -> Option<u32> {
+        if let Some(number) = self.find(&policy)
+            && self.revalidate(number, tables, epoch)
+        {
+            self.all[number as usize].users += 1;
+            return Some(number);
+        }
+        let metered = !policy.meters.is_empty();
+        let policy = Arc::new(policy);
+        let action = Action {
+            stamp: epoch,
+            template: policy.template.clone(),
+            metered,
+            users: 1,
+            pending: (0, 0),
+            policy: Some(Arc::clone(&policy)),
+        };
+        let number = match self.free.pop() {
+            Some(number) => {
+                self.all[number as usize] = action;
+                number
+            }
+            None if self.all.len() < Entry::ACTIONS => {
+                self.all.push(action);
+                self.all.len() as u32 - 1
+            }
+            None => return None,
+        };
+        self.numbers.insert(policy, number);
+        self.recent = number;
+        Some(number)
+    }
+
+    /// The number of a policy; most often that of the one before.
+    fn find(&mut self, policy: &Policy) -> Option<u32> {
+        let recent = self.all.get(self.recent as usize).filter(|action| action.stamp != GONE);
+        if recent.is_none_or(|action| action.policy() != Some(policy)) {
+            self.recent = *self.numbers.get(policy)?;
+        }
+        Some(self.recent)
+    }
+
+    /// An action in use.
+    #[inline(always)]
+    pub fn get(&self, number: u32) -> &Action {
+        &self.all[number as usize]
+    }
+
+    /// The same, to count.
+    #[inline(always)]
+    pub fn get_mut(&mut self, number: u32) -> &mut Action {
+        &mut self.all[number as usize]
+    }
+
+    /// Whether an action still holds, at the epoch of these tables.
+    pub fn revalidate(&mut self, number: u32, tables: Tables<'_>, epoch: u64) -> bool {
+        let action = &mut self.all[number as usize];
+        if action.stamp == epoch {
+            return true;
+        }
+        let Some(policy) = &action.policy else { return false };
+        if action.stamp != GONE && tables.shared.still_valid(&policy.deps, action.stamp) {
+            action.stamp = epoch;
+            return true;
+        }
+        if action.stamp != GONE {
+            action.stamp = GONE;
+            self.numbers.remove(policy);
+        }
+        false
+    }
+
+    /// Gives a use back.
+    pub fn give_back(&mut self, number: u32, cells: &WorkerCells) {
+        let action = &mut self.all[number as usize];
+        action.users -= 1;
+        if action.users > 0 {
+            return;
+        }
+        action.flush(cells);
+        if let Some(policy) = action.policy.take()
+            && action.stamp != GONE
+        {
+            self.numbers.remove(&policy);
+        }
+        action.stamp = GONE;
+        self.free.push(number);
+    }
+
+    /// Passes on what was counted, and that what they learn from was seen. Once a second.
+    pub fn settle(&mut self, tables: Tables<'_>, cells: &WorkerCells, now: Seconds) {
+        for action in &mut self.all {
+            let counted = action.pending.0 > 0;
+            if counted
+                && action.stamp != GONE
+                && let Some(Policy { learn: Some(learn), .. }) = action.policy.as_deref()
+            {
+                tables.shared.learn(tables.snapshot, learn, now);
+            }
+            action.flush(cells);
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Contexts of flows, known by number: so that a flow's key, whatever headers its packets have, fits a cache line.
+
+use crate::cache::fold;
+use model::VifId;
+use packet::TunnelKind;
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher};
+use std::net::Ipv6Addr;
+
+/// Contexts known at once.
+const MOST: usize = 1 << 16;
+/// Contexts found without asking the map: what the packets of the last bursts had.
+const RECENT: usize = 64;
+
+/// What a flow's packets share below their addresses: where they came in and all of their L2 and tunnel headers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Context {
+    /// Interface, the outermost header's tag (with its presence in bit 16) and the kind of tunnel.
+    origin: u64,
+    /// Addresses of the innermost Ethernet header, zero without one; above them a label or VXLAN network identifier.
+    macs: [u64; 2],
+    /// Addresses of the outer Ethernet header, and of the outer IP header; IPv4 as mapped. Of a tunnel only.
+    outer: [u64; 6],
+}
+
+/// Nobody's context.
+const NOBODY: (Context, u32) = (Context { origin: u64::MAX, macs: [0; 2], outer: [0; 6] }, 0);
+
+/// The kind of a context without a tunnel.
+const PLAIN: u64 = 0;
+const KIND_AT: u32 = 48;
+
+/// Addresses of an Ethernet header, as two words.
+#[inline(always)]
+pub(crate) const fn macs(ethernet: &[u8; 14]) -> [u64; 2] {
+    let [a, b, c, d, e, f, g, h, i, j, k, l, ..] = *ethernet;
+    [u64::from_le_bytes([a, b, c, d, e, f, g, h]), u64::from_le_bytes([i, j, k, l, 0, 0, 0, 0])]
+}
+
+impl Context {
+    /// Of a packet that came from `ingress`.
+    #[inline(always)]
+    pub const fn of(ingress: VifId) -> Self {
+        Self { origin: ingress.0 as u64, macs: [0; 2], outer: [0; 6] }
+    }
+
+    /// Sets the addresses of the Ethernet header.
+    #[inline(always)]
+    pub const fn set_macs(&mut self, macs: [u64; 2]) {
+        self.macs = macs;
+    }
+
+    /// Sets the tag control information of an outer tag.
+    #[inline(always)]
+    pub const fn set_tag(&mut self, tag: u16) {
+        self.origin |= (1 << 16 | tag as u64) << 16;
+    }
+
+    /// Whether there is a tag.
+    #[inline(always)]
+    pub const fn is_tagged(&self) -> bool {
+        self.origin >> 32 & 1 != 0
+    }
+
+    /// Makes the Ethernet header that of a tunnel: to be called before the inner one's addresses are set.
+    #[inline(always)]
+    pub const fn enter(&mut self, kind: TunnelKind, src: Ipv6Addr, dst: Ipv6Addr) {
+        let kind = match kind {
+            TunnelKind::MplsUdp => 1,
+            TunnelKind::MplsGre => 2,
+            TunnelKind::Vxlan => 3,
+        };
+        let (src, dst) = (src.to_bits(), dst.to_bits());
+        let [a, b] = self.macs;
+        self.origin |= kind << KIND_AT;
+        self.outer = [a, b, (src >> 64) as u64, src as u64, (dst >> 64) as u64, dst as u64];
+        self.macs = [0; 2];
+    }
+
+    /// Sets the label or VXLAN network identifier of the tunnel: after the inner addresses.
+    #[inline(always)]
+    pub const fn set_id(&mut self, id: u32) {
+        self.macs[1] |= (id as u64) << 32;
+    }
+
+    #[inline(always)]
+    fn is(&self, other: &Self) -> bool {
+        let plain = (self.origin ^ other.origin)
+            | (self.macs[0] ^ other.macs[0])
+            | (self.macs[1] ^ other.macs[1]);
+        plain == 0 && (self.origin >> KIND_AT == PLAIN || self.outer == other.outer)
+    }
+
+    /// Its place among the recent ones.
+    #[inline(always)]
+    const fn place(&self) -> usize {
+        let mixed = (self.macs[0] >> 40) ^ (self.macs[0] << 8) ^ (self.macs[1] >> 24) ^ self.macs[1] ^ self.origin;
+        (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize
+    }
+}
+
+impl std::hash::Hash for Context {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let Self { origin, macs, outer } = self;
+        [*origin].iter().chain(macs).chain(outer).for_each(|word| state.write_u64(*word));
+    }
+}
+
+/// The contexts.
+#[derive(Debug)]
+pub(crate) struct Contexts {
+    recent: Box<[(Context, u32); RECENT]>,
+    numbers: HashMap<Context, u32, Keyed>,
+    next: u32,
+}
+
+impl Contexts {
+    /// None yet; `secrets` keep others from making them collide.
+    pub fn new(secrets: [u64; 2]) -> Self {
+        Self {
+            recent: Box::new([NOBODY; RECENT]),
+            numbers: HashMap::with_hasher(Keyed(secrets)),
+            next: 0,
+        }
+    }
+
+    /// The number a context is known by; 0 where it isn't.
+    #[inline(always)]
+    pub fn number(&mut self, context: &Context) -> u32 {
+        let (recent, number) = &self.recent[context.place()];
+        if context.is(recent) { *number } else { self.look_up(context) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn look_up(&mut self, context: &Context) -> u32 {
+        let number = self.numbers.get(context).copied().unwrap_or(0);
+        if number != 0 {
+            self.recent[context.place()] = (*context, number);
+        }
+        number
+    }
+
+    /// The number of a context, made known if it wasn't. `None` where there are too many: empty the cache.
+    pub fn intern(&mut self, context: &Context) -> Option<u32> {
+        match self.number(context) {
+            0 if self.numbers.len() >= MOST => None,
+            0 => {
+                self.next = self.next.checked_add(1)?;
+                self.numbers.insert(*context, self.next);
+                Some(self.next)
+            }
+            number => Some(number),
+        }
+    }
+
+    /// Forgets all; no entry may be left.
+    pub fn clear(&mut self) {
+        self.recent.fill(NOBODY);
+        self.numbers.clear();
+    }
+}
+
+/// Builds the hashers of the map: quick, and keyed.
+#[derive(Clone, Copy, Debug)]
+struct Keyed([u64; 2]);
+
+impl BuildHasher for Keyed {
+    type Hasher = KeyedHasher;
+
+    fn build_hasher(&self) -> KeyedHasher {
+        let Self([state, secret]) = *self;
+        KeyedHasher { state, secret }
+    }
+}
+
+struct KeyedHasher {
+    state: u64,
+    secret: u64,
+}
+
+impl Hasher for KeyedHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        // Contexts are hashed by words; this is for completeness.
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    fn write_u64(&mut self, n: u64) {
+        self.state = fold(self.state ^ n, self.secret).wrapping_add(n);
+    }
+
+    fn finish(&self) -> u64 {
+        fold(self.state, self.secret)
+    }
+}
