@@ -13,7 +13,11 @@ TIME ?= 30
 # make test PYTEST="-k vxlan": arguments for the end-to-end tests.
 PYTEST ?=
 
-.PHONY: help demo test test-rust test-e2e fmt fmt-check lint dependencies fuzz build install clean
+# make bench BENCH="--only throughput --rounds 3": arguments for the benchmark.
+BENCH ?=
+
+.PHONY: help demo test test-rust test-e2e bench bench-quick bench-programs fmt fmt-check lint dependencies fuzz build \
+	install clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +38,19 @@ test-rust: ## unit, property and differential tests, then loom and miri
 
 test-e2e: ## end to end, with real guests and peers (PYTEST="-k vxlan" selects)
 	@scripts/run-tests e2e $(PYTEST)
+
+bench-programs:
+	@scripts/setup bench
+	@$(MAKE) --no-print-directory build
+	cargo build --release --locked --bin replay
+	@$(MAKE) --no-print-directory -C bench/generator BUILD=$(CURDIR)/target/bench
+	@cp target/release/replay target/bench/
+
+bench: bench-programs ## Viaduct and its peers, measured side by side; report in bench/report (BENCH="--help" tells more)
+	@$(PYTHON) -m bench $(BENCH)
+
+bench-quick: bench-programs ## the same in minutes: says that everything can be measured, not how fast it is
+	@$(PYTHON) -m bench --quick $(BENCH)
 
 fmt: ## format the code
 	cargo fmt --all

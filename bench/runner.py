@@ -14,7 +14,7 @@ DISAGREEMENT = 0.05  # between the device's and the generator's count
 class Session:
     """One sample: a running device, and a case to measure on it."""
 
-    def __init__(self, device, case, programs, noise_floor=None):
+    def __init__(self, device, case, programs):
         self.device = device
         self.case = case
         self.programs = programs
@@ -23,7 +23,7 @@ class Session:
         """A generator at the device's ports."""
         guests = min(self.case.scenario.guests, len(self.device.ports))
         log = self.device.directory / "generator.log"
-        return Generator(self.programs / "generator", self.device.ports, guests, traffic or self.case.traffic, log)
+        return Generator(self.programs / "generator", self.device.ports, guests, traffic or self.case.traffic_for(self.device), log)
 
     def measure_traffic(self):
         """The usual sample: warm up, read counters at rest, run, read counters at rest."""

@@ -92,6 +92,11 @@ class Device:
         """`Counters` of the polling thread, or None where the device has none."""
         return None
 
+    @property
+    def wire_mac(self):
+        """MAC address of its end of the wire."""
+        raise NotImplementedError
+
     def forget_flows(self):
         """Forgets what it learned from earlier traffic, where that matters to the next case."""
 

@@ -154,6 +154,10 @@ class OvsDpdk(Device):
     def _appctl(self, *words):
         return run("ovs-appctl", "-t", self.directory / "vs.ctl", *words, env=self.environment)
 
+    @property
+    def wire_mac(self):
+        return PHYSICAL_MAC
+
     def counters(self):
         text = self._appctl("dpif-netdev/pmd-stats-show")
         thread = re.search(rf"pmd thread numa_id \d+ core_id {machine.DEVICE_CPU}:(.*?)(?=\n\w|\Z)", text, re.S)[1]

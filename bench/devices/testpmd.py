@@ -28,7 +28,7 @@ class Testpmd(Device):
         else:
             words += ["--total-num-mbufs=65536"]
         self.log = self.directory / "log"
-        daemon = Child("dpdk-testpmd", *words, "--auto-start", log=self.log, stdin=subprocess.PIPE)
+        daemon = Child("stdbuf", "-oL", "dpdk-testpmd", *words, "--auto-start", log=self.log, stdin=subprocess.PIPE)
         self.children = [daemon]
         daemon.wait_until(lambda: "testpmd> " in self.log.read_text(), "prompt")
         daemon.make_real_time("rte-worker", "dpdk-worker")
@@ -54,5 +54,5 @@ class Testpmd(Device):
         found = self._ask("show fwd stats all", totals)
         if not found:
             return None
-        cycles = re.search(r"busy cycles=(\d+)|total cycles=(\d+)", found[2])
-        return Counters(int(found[1]), int(cycles[1] or cycles[2]) if cycles else 0)
+        cycles = re.search(r"total cycles=(\d+)", found[2])
+        return Counters(int(found[1]), int(cycles[1]) if cycles else 0)

@@ -74,6 +74,13 @@ class Viaduct(Device):
         """What the command line says, as JSON."""
         return json.loads(run(self.binaries / "viaduct", "--run-dir", self.directory / "run", *words, "--json"))
 
+    @property
+    def wire_mac(self):
+        return next(vif["mac"] for vif in self.ask("status")["vifs"] if vif["kind"] == "wire")
+
+    def forget_flows(self):
+        self.ask("flow", "flush")
+
     def counters(self):
         worker = self.ask("stats")["workers"][0]
         cycles = worker["cycles"]

@@ -2,7 +2,8 @@
 
 import importlib
 import pkgutil
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from ..generator import Traffic
 from ..scenario import Scenario
@@ -18,7 +19,8 @@ class Case:
     key: dict
     devices: list
     scenario: Scenario = Scenario()
-    traffic: Traffic = field(default_factory=Traffic)
+    # Traffic, or a function that makes it for a device.
+    traffic: Traffic | Callable = None
     # Before anything counts: tables are learned, caches warm up. Real-time priority is off then.
     warm_up: float = 0.4
     seconds: float = 1.0
@@ -27,6 +29,10 @@ class Case:
     # The device's threads on the generator's core matter: the generator leaves them their share.
     share: bool = False
     rounds: int = None
+
+    def traffic_for(self, device):
+        """What the generator is to do at this device."""
+        return self.traffic(device) if callable(self.traffic) else self.traffic
 
     @property
     def text(self):
