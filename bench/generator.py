@@ -40,8 +40,7 @@ class Traffic:
 class Generator:
     """The generator at the ports of a device."""
 
-    def __init__(self, program, ports, guests, traffic, log):
-        self.traffic = traffic
+    def __init__(self, programs, ports, guests, traffic, log):
         words = ["-l", machine.GENERATOR_CPU, "--no-pci", "--in-memory", "--single-file-segments", "--log-level=*:4"]
         words += ["-m", 1024 if traffic.segmentation else 512, "--file-prefix=viaduct-bench"]
         for number, port in enumerate(ports):
@@ -49,7 +48,10 @@ class Generator:
         words += ["--", *traffic.arguments()]
         for number in range(guests):
             words += ["--announce", option(port=number, mac=guest_mac(number))]
-        self.child = Child(program, *words, log=log, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._start(programs / "generator", *words, log=log)
+
+    def _start(self, *command, log):
+        self.child = Child(*command, log=log, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         try:
             self._read("ready")
         except Failed:
@@ -82,3 +84,21 @@ class Generator:
 
     def stop(self):
         self.child.stop()
+
+
+@dataclass
+class Replay:
+    """Traffic by the ring replayer: from guest 0 to guest 1, as many flows as the sender has descriptors at most."""
+
+    size: int = 64
+    flows: int = 1
+    ring: int = 1024
+
+
+class Replayer(Generator):
+    """Runs the ring replayer (bench/replay) instead of the DPDK generator."""
+
+    def __init__(self, programs, ports, traffic, log):
+        words = ["--sender", ports[0].socket, "--receiver", ports[1].socket]
+        words += ["--flows", traffic.flows, "--ring", traffic.ring, "--size", traffic.size]
+        self._start(programs / "replay", *words, log=log)

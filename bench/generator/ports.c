@@ -33,7 +33,6 @@ static void port_start(struct generator *g, uint16_t port, struct rte_mempool *p
 	struct rte_eth_conf conf = {0};
 	if (g->segmentation) {
 		conf.rxmode.offloads = RTE_ETH_RX_OFFLOAD_TCP_LRO | RTE_ETH_RX_OFFLOAD_TCP_CKSUM | RTE_ETH_RX_OFFLOAD_SCATTER;
-		conf.rxmode.max_lro_pkt_size = UINT16_MAX;
 		conf.txmode.offloads = RTE_ETH_TX_OFFLOAD_TCP_TSO | RTE_ETH_TX_OFFLOAD_TCP_CKSUM | RTE_ETH_TX_OFFLOAD_MULTI_SEGS;
 	}
 	int status = rte_eth_dev_configure(port, 1, 1, &conf);

@@ -5,7 +5,7 @@ import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..generator import Traffic
+from ..generator import Replay, Traffic
 from ..scenario import Scenario
 
 POINTS = {}
@@ -20,12 +20,12 @@ class Case:
     devices: list
     scenario: Scenario = Scenario()
     # Traffic, or a function that makes it for a device.
-    traffic: Traffic | Callable = None
+    traffic: Traffic | Replay | Callable = None
+    # It sends as fast as it can, so that the device should be the limit.
+    saturates: bool = True
     # Before anything counts: tables are learned, caches warm up. Real-time priority is off then.
     warm_up: float = 0.4
     seconds: float = 1.0
-    # Drive it by the ring replayer instead of the DPDK generator: number of distinct flows, None: no.
-    replay: int = None
     # The device's threads on the generator's core matter: the generator leaves them their share.
     share: bool = False
     rounds: int = None

@@ -1,0 +1,73 @@
+//! Two guests for benchmarks that cost next to nothing: one sends, the other receives, and all either does is turn the
+//! indexes of its ring.
+//!
+//! A driver touches each packet, even if it does nothing with it, and at 64 bytes that takes as long as a switch does.
+//! Here every descriptor of the sender points to a packet for good, and every one of the receiver to a buffer. The
+//! device thus sees as many flows as the sender has descriptors, at most 32768, and its limit is in sight before ours.
+//!
+//! It obeys the commands of the DPDK generator beside it, and prints what that prints (`bench/generator/generator.h`):
+//! `run SECONDS`, and `share SECONDS` for the same without real-time priority.
+
+mod frames;
+mod guest;
+mod memory;
+mod ring;
+mod run;
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+use guest::{Guest, Role};
+use std::io::{BufRead, Write};
+use std::path::PathBuf;
+
+/// Turns the indexes of a sending and a receiving guest's ring.
+#[derive(Parser)]
+struct Arguments {
+    /// Socket of the guest that sends.
+    #[arg(long)]
+    sender: PathBuf,
+    /// Socket of the guest that receives.
+    #[arg(long)]
+    receiver: PathBuf,
+    /// Distinct flows, at most the sender's descriptors.
+    #[arg(long, default_value_t = 1)]
+    flows: u32,
+    /// Descriptors of the sender, a power of two.
+    #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u16).range(64..=32768))]
+    ring: u16,
+    /// Frame size in bytes, FCS included.
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(64..=1518))]
+    size: u16,
+}
+
+/// Descriptors of rings that are no larger than need be.
+const RECEIVE_RING: u16 = 1024;
+
+fn main() -> Result<()> {
+    let args = Arguments::parse();
+    if !args.ring.is_power_of_two() || args.flows > u32::from(args.ring) {
+        bail!("--ring is a power of two, and --flows at most that");
+    }
+    let sender =
+        Guest::connect(&args.sender, Role::Sender { ring: args.ring, flows: args.flows, size: args.size })
+            .context("sender")?;
+    let receiver =
+        Guest::connect(&args.receiver, Role::Receiver { ring: RECEIVE_RING }).context("receiver")?;
+    let mut pair = run::Pair::new(sender, receiver, args.size);
+
+    let mut output = std::io::stdout();
+    writeln!(output, r#"{{"event": "ready"}}"#)?;
+    output.flush()?;
+    for line in std::io::stdin().lock().lines() {
+        let line = line?;
+        let (real_time, seconds) = match line.split_once(' ') {
+            Some(("run", seconds)) => (true, seconds),
+            Some(("share", seconds)) => (false, seconds),
+            _ => bail!("unknown command: {line}"),
+        };
+        let done = pair.run(seconds.parse().context("SECONDS")?, real_time)?;
+        writeln!(output, "{done}")?;
+        output.flush()?;
+    }
+    Ok(())
+}

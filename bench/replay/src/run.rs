@@ -1,0 +1,164 @@
+//! A run: indexes are turned for a while, and what the device used is counted.
+
+use crate::guest::Guest;
+use crate::ring::Indexes;
+use anyhow::{Result, ensure};
+use std::time::{Duration, Instant};
+
+/// Offered or taken at once, as drivers do. Indexes that change by every packet would cost the device a cache miss each.
+const BATCH: u16 = 32;
+/// The device has drained when it did nothing for this long.
+const QUIET: Duration = Duration::from_millis(2);
+
+/// A guest that sends and one that receives.
+pub struct Pair {
+    sender: Guest,
+    receiver: Guest,
+    size: u16,
+}
+
+/// Counts of both rings.
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    sent: u64,
+    received: u64,
+}
+
+impl Pair {
+    /// Frames have this size, FCS included.
+    pub fn new(sender: Guest, receiver: Guest, size: u16) -> Self {
+        Self { sender, receiver, size }
+    }
+
+    /// Makes traffic for that many seconds; returns the counts as a line of JSON.
+    pub fn run(&mut self, seconds: f64, real_time: bool) -> Result<String> {
+        set_priority(real_time)?;
+        let done = self.turn(Duration::from_secs_f64(seconds));
+        set_priority(false)?;
+        let (counts, after, elapsed, busy) = done?;
+        let in_order = |guest: &Guest, ring: &crate::ring::Ring| -> Result<bool> {
+            ring.is_in_order(&guest.memory, ring.indexes(&guest.memory)?.used())
+        };
+        ensure!(in_order(&self.sender, &self.sender.transmit)?, "the device gives packets back out of order");
+        ensure!(in_order(&self.receiver, &self.receiver.receive)?, "the device fills buffers out of order");
+
+        let bytes = counts.received * u64::from(self.size - 4);
+        Ok(format!(
+            concat!(
+                r#"{{"event": "done", "seconds": {:.6}, "busy": {:.4}, "forwards": [], "#,
+                r#""streams": [{{"tx": 0, "rx": 1, "sent": {}, "refused": 0}}], "#,
+                r#""ports": [{{"packets": 0, "bytes": 0, "unexpected": 0, "drained": 0}}, "#,
+                r#"{{"packets": {}, "bytes": {}, "unexpected": 0, "drained": {}}}]}}"#
+            ),
+            elapsed.as_secs_f64(),
+            busy,
+            after.sent,
+            counts.received,
+            bytes,
+            after.received - counts.received,
+        ))
+    }
+
+    /// Counts at the end of the time and after the device drained, the time, and the share of turns that did something.
+    fn turn(&self, time: Duration) -> Result<(Counts, Counts, Duration, f64)> {
+        self.announce()?;
+        let mut sender =
+            Turner::new(self.sender.transmit.indexes(&self.sender.memory)?, self.sender.transmit.size);
+        let mut receiver =
+            Turner::new(self.receiver.receive.indexes(&self.receiver.memory)?, self.receiver.receive.size);
+        let (mut turns, mut busy) = (0u64, 0u64);
+        if receiver.offer_all() {
+            self.receiver.kick_receive()?;
+        }
+        if sender.offer_all() {
+            self.sender.kick_transmit()?;
+        }
+
+        let start = Instant::now();
+        while turns % 64 != 0 || start.elapsed() < time {
+            let received = receiver.turn(|| self.receiver.kick_receive())?;
+            let sent = sender.turn(|| self.sender.kick_transmit())?;
+            turns += 1;
+            busy += u64::from(received | sent);
+            std::hint::spin_loop();
+        }
+        let elapsed = start.elapsed();
+        let counts = Counts { sent: sender.total(), received: receiver.total() };
+
+        let mut last = (Instant::now(), counts.sent, counts.received);
+        while last.0.elapsed() < QUIET {
+            receiver.turn(|| self.receiver.kick_receive())?;
+            if (sender.total(), receiver.total()) != (last.1, last.2) {
+                last = (Instant::now(), sender.total(), receiver.total());
+            }
+        }
+        let after = Counts { sent: last.1, received: last.2 };
+        Ok((counts, after, elapsed, busy as f64 / turns as f64))
+    }
+
+    /// Makes the receiver's address known, for devices that learn.
+    fn announce(&self) -> Result<()> {
+        let indexes = self.receiver.transmit.indexes(&self.receiver.memory)?;
+        let next = indexes.available().wrapping_add(1);
+        if indexes.offer(next) {
+            self.receiver.kick_transmit()?;
+        }
+        let start = Instant::now();
+        while indexes.used() != next {
+            ensure!(start.elapsed() < Duration::from_secs(2), "the device takes nothing from the receiver");
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+}
+
+/// Offers anew what the device has used.
+struct Turner<'a> {
+    indexes: Indexes<'a>,
+    size: u16,
+    start: u16,
+    wraps: u64,
+    last: u16,
+}
+
+impl<'a> Turner<'a> {
+    fn new(indexes: Indexes<'a>, size: u16) -> Self {
+        let start = indexes.used();
+        Self { indexes, size, start, wraps: 0, last: start }
+    }
+
+    /// Offers the whole ring. Returns whether the device wants to be told.
+    fn offer_all(&self) -> bool {
+        self.indexes.offer(self.start.wrapping_add(self.size))
+    }
+
+    /// Whether it offered something.
+    fn turn(&mut self, kick: impl Fn() -> Result<()>) -> Result<bool> {
+        let used = self.indexes.used();
+        let new = used.wrapping_sub(self.last);
+        if new < BATCH {
+            return Ok(false);
+        }
+        self.wraps += u64::from(new);
+        self.last = used;
+        if self.indexes.offer(used.wrapping_add(self.size)) {
+            kick()?;
+        }
+        Ok(true)
+    }
+
+    /// Used since the start.
+    fn total(&self) -> u64 {
+        self.wraps + u64::from(self.indexes.used().wrapping_sub(self.last))
+    }
+}
+
+/// Real-time priority keeps other processes off the core while there is traffic.
+fn set_priority(real_time: bool) -> Result<()> {
+    let parameters = libc::sched_param { sched_priority: if real_time { 10 } else { 0 } };
+    let policy = if real_time { libc::SCHED_FIFO } else { libc::SCHED_OTHER };
+    // SAFETY: `parameters` lives through the call, and 0 is this thread.
+    let status = unsafe { libc::sched_setscheduler(0, policy, &parameters) };
+    ensure!(status == 0, "sched_setscheduler: {}", std::io::Error::last_os_error());
+    Ok(())
+}
