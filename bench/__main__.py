@@ -6,7 +6,7 @@ import signal
 import sys
 from pathlib import Path
 
-from . import devices, goals, machine, points, tables
+from . import devices, goals, machine, points, report, tables
 from .process import Failed
 from .progress import Progress
 from .results import Results
@@ -54,7 +54,7 @@ def main():
         return 130
     results = Results(chosen, runner.samples, machine.describe(args.viaduct_bin))
     judged = goals.judge(results)
-    results.write(args.output, judged)
+    report.write(results, judged, args.output)
     if args.json:
         print((args.output / "report.json").read_text())
     else:

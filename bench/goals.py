@@ -19,8 +19,6 @@ class Goal:
     # The better one of these in each round; none: the figure itself counts, in `unit`.
     peers: tuple = ()
     unit: str = " x"
-    # Points of the peers, where they are measured in another case.
-    peer_case: dict = None
 
     @property
     def lower_is_better(self):
@@ -30,7 +28,7 @@ class Goal:
         """The goal with what was measured."""
         own = by_round(results, self.point, self.case, "viaduct", self.metric)
         best = min if self.lower_is_better else max
-        peers = [by_round(results, self.point, self.peer_case or self.case, peer, self.metric) for peer in self.peers]
+        peers = [by_round(results, self.point, self.case, peer, self.metric) for peer in self.peers]
         ratios = []
         for number, figure in own.items():
             others = [peer[number] for peer in peers if peer.get(number)]
@@ -54,10 +52,39 @@ def by_round(results, point, case, device, metric):
 
 
 OVS = ("ovs-normal", "ovs-port")
+BACK_TO_BACK = {"size": 64, "rate": "back to back"}
+FLOWS = {1: "1 flow", 10_000: "10 k flows", 100_000: "100 k flows", 1_000_000: "1 M flows"}
+
+
+def _cycles(title, point, case, least, aim, peers):
+    return Goal(f"{title}: cycles", point, case, "cycles", least, aim, peers)
+
+
+def _wire(direction, title, least, aim):
+    for tunnel, name in {"mpls-over-udp": "MPLS over UDP", "vxlan": "VXLAN"}.items():
+        case = {"tunnel": tunnel, "direction": direction, "size": 64, "flows": 1}
+        yield _cycles(f"{title}, {name}, 64 B, against OVS VXLAN", "wire", case, least, aim, ("ovs-vxlan",))
+
+
 GOALS = [
-    Goal("64 B, 1 flow, no rules: cycles against OVS", "flows", {"flows": 1}, "cycles", 0.7, 0.5, OVS),
-    Goal("64 B, 10 k flows, no rules: cycles against OVS", "flows", {"flows": 10_000}, "cycles", 0.7, 0.5, OVS),
-    Goal("1518 B: Mpps against testpmd io", "throughput", {"size": 1518}, "mpps", 1.4, 1.8, ("testpmd",)),
+    *(_cycles(f"No rules, 64 B, {FLOWS[n]}, against OVS", "flows", {"flows": n}, 0.7, 0.5, OVS) for n in (1, 10_000)),
+    *(
+        Goal(f"No rules, 64 B, {FLOWS[n]}, replayer, against testpmd: Mpps", "replay", case, "mpps", 1.0, 1.3, ("testpmd",))
+        for n, case in ((n, {"size": 64, "flows": n}) for n in (1, 10_000))
+    ),
+    *(
+        _cycles(f"Stateful rules, 64 B, {FLOWS[n]}, against OVS conntrack", "stateful", {"flows": n}, 0.35, 0.2, ("ovs-conntrack",))
+        for n in FLOWS
+    ),
+    _cycles("Flows one by one, 10 k, against OVS", "one-by-one", {"flows": 10_000}, 0.2, 0.12, ("ovs-per-flow",)),
+    _cycles("Flows one by one, 100 k, against OVS", "one-by-one", {"flows": 100_000}, 0.15, 0.1, ("ovs-per-flow",)),
+    Goal("1518 B, against testpmd and OVS: Mpps", "throughput", {"size": 1518}, "mpps", 1.4, 1.8, ("testpmd", *OVS)),
+    *_wire("out", "Guest to wire", 0.5, 0.3),
+    *_wire("in", "Wire to guest", 0.4, 0.25),
+    Goal("New flows, stateful rules: million a second", "new-flows", {}, "mpps", 0.5, 1.0, unit=" M/s"),
+    Goal("Round trip idle, 64 B, against testpmd: p50", "ping-pong", BACK_TO_BACK, "p50", 1.0, 0.8, ("testpmd",)),
+    Goal("Round trip under load, 64 B, against OVS: p99", "ping-pong-loaded", {"size": 64}, "p99", 0.5, 0.3, OVS),
+    Goal("TCP frames of 64 KB, against OVS: Gbit/s", "segmentation", {}, "gbps", 1.5, 1.5, ("ovs-normal",)),
 ]
 
 

@@ -40,10 +40,15 @@ class Child:
     def pid(self):
         return self.process.pid
 
+    def output(self):
+        """What it has said, in short: the first lines tell of an error, or the last do."""
+        text = self.log.read_text().strip()
+        return text if len(text) < 1500 else f"{text[:700]}\n...\n{text[-700:]}"
+
     def require_alive(self):
         """Raises `Failed` with the end of its log where it has ended."""
         if self.process.poll() is not None:
-            raise Failed(f"{self.name} ended with status {self.process.returncode}: {self.log.read_text()[-800:]}")
+            raise Failed(f"{self.name} ended with status {self.process.returncode}: {self.output()}")
 
     def wait_until(self, condition, what, seconds=30):
         """Waits for something that it brings about."""
@@ -51,7 +56,7 @@ class Child:
         while not condition():
             self.require_alive()
             if time.monotonic() > deadline:
-                raise Failed(f"{self.name}: no {what} after {seconds} s: {self.log.read_text()[-800:]}")
+                raise Failed(f"{self.name}: no {what} after {seconds} s: {self.output()}")
             time.sleep(0.02)
 
     def pause(self):

@@ -1,6 +1,5 @@
 """Samples, and what is computed from them."""
 
-import json
 from datetime import UTC, datetime
 from statistics import median
 
@@ -79,8 +78,3 @@ class Results:
             "goals": goals,
             "samples": self.samples,
         }
-
-    def write(self, directory, goals):
-        """Writes report.json."""
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / "report.json").write_text(json.dumps(self.as_json(goals), indent=1) + "\n")

@@ -32,13 +32,14 @@ class Counters:
 
 @dataclass(frozen=True)
 class VhostPort:
-    """A vhost-user socket on which the device listens."""
+    """A vhost-user socket on which the device listens, or else the guest."""
 
     socket: Path
+    guest_listens: bool = False
 
     def vdev(self, number, queue_size, ring):
         """Argument of the generator's --vdev."""
-        extra = f",{ring}" if ring else ""
+        extra = (f",{ring}" if ring else "") + (",server=1" if self.guest_listens else "")
         return f"net_virtio_user{number},path={self.socket},queues=1,queue_size={queue_size}{extra}"
 
 

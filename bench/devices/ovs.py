@@ -124,11 +124,15 @@ class OvsDpdk(Device):
             self._vsctl("add-br", "br-wire", "--", "set", "bridge", "br-wire", *wire)
         for number, bridge in enumerate(bridges):
             port = f"vhost{number}"
-            options = ["type=dpdkvhostuser", "options:n_rxq_desc=1024", "options:n_txq_desc=1024"]
+            options = ["type=dpdkvhostuser"]
+            if scenario.segmentation:  # which OVS offers only where the guest listens
+                options = ["type=dpdkvhostuserclient", f"options:vhost-server-path={self.directory / port}"]
+            options += ["options:n_rxq_desc=1024", "options:n_txq_desc=1024"]
             options += [f"ofport_request={number + 1}"] if bridge == "br0" else []
             options += [f"mtu_request={scenario.mtu}"] if scenario.mtu != 1500 else []
             self._vsctl("add-port", bridge, port, "--", "set", "Interface", port, *options)
-        self.ports = [VhostPort(self.directory / f"vhost{number}") for number in range(len(bridges))]
+        sockets = [self.directory / f"vhost{number}" for number in range(len(bridges))]
+        self.ports = [VhostPort(socket, guest_listens=scenario.segmentation) for socket in sockets]
         if scenario.tunnel:
             self._add_tunnel()
 

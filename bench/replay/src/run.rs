@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 const BATCH: u16 = 32;
 /// The device has drained when it did nothing for this long.
 const QUIET: Duration = Duration::from_millis(2);
+/// A device has taken up its ports after this long.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A guest that sends and one that receives.
 pub struct Pair {
@@ -105,8 +107,8 @@ impl Pair {
         }
         let start = Instant::now();
         while indexes.used() != next {
-            ensure!(start.elapsed() < Duration::from_secs(2), "the device takes nothing from the receiver");
-            std::thread::yield_now();
+            ensure!(start.elapsed() < PATIENCE, "the device takes nothing from the receiver");
+            std::thread::sleep(Duration::from_millis(1)); // devices may have to take up the port on this core
         }
         Ok(())
     }

@@ -1,0 +1,93 @@
+"""Plots of points, as SVG."""
+
+import io
+import re
+
+import matplotlib
+
+matplotlib.use("svg")
+from matplotlib import pyplot  # noqa: E402  # the back end comes first
+
+from .results import METRICS  # noqa: E402
+
+COLOURS = {"viaduct": "#0b6e4f", "testpmd": "#888888", "bridge": "#c98b2b"}
+OTHERS = ["#2f5d9b", "#9b2f5d", "#7a5195"]
+
+
+def colour(device, devices):
+    """The same for a device everywhere, as far as they go."""
+    others = [name for name in devices if name not in COLOURS]
+    return COLOURS.get(device) or OTHERS[others.index(device) % len(OTHERS)]
+
+
+def _svg(figure):
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", bbox_inches="tight", metadata={"Date": None})
+    pyplot.close(figure)
+    text = buffer.getvalue()
+    return re.sub(r"^.*?(?=<svg)", "", text, flags=re.S)
+
+
+def _label(case, keys):
+    return "\n".join(str(case[key]) if key == keys[-1] else f"{key} {case[key]}" for key in keys)
+
+
+def bars(results, point, titles):
+    """A group of bars for each case, with the spread of the rounds; dotted: the generator was the limit."""
+    cases, devices = results.cases(point.name), results.devices(point.name)
+    keys = [key for key in cases[0] if len({str(case[key]) for case in cases}) > 1] or list(cases[0])
+    figure, axes = pyplot.subplots(figsize=(max(5, 0.55 * len(cases) * len(devices)), 3.2))
+    width = 0.8 / len(devices)
+    for index, device in enumerate(devices):
+        for place, case in enumerate(cases):
+            summary = results.summary(point.name, case, device, point.metric)
+            if not summary:
+                continue
+            middle, least, greatest = summary
+            axes.bar(
+                place + (index - (len(devices) - 1) / 2) * width,
+                middle,
+                width * 0.92,
+                color=colour(device, devices),
+                yerr=[[middle - least], [greatest - middle]],
+                error_kw={"elinewidth": 0.8, "capsize": 2},
+                hatch=".." if results.generator_bound(point.name, case, device) else None,
+                edgecolor="white",
+            )
+        axes.bar(0, 0, color=colour(device, devices), label=titles[device])
+    axes.set_xticks(range(len(cases)), [_label(case, keys) for case in cases], fontsize=8)
+    axes.set_xlabel(", ".join(keys))
+    axes.set_ylabel(METRICS[point.metric])
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(fontsize=8, frameon=False)
+    return _svg(figure)
+
+
+def cumulative(results, point, titles):
+    """How many round trips took longer: one curve a device, of the first case; None without round trips."""
+    cases = results.cases(point.name)
+    curves = {}
+    for device in results.devices(point.name):
+        counts = {}
+        for sample in results.of(point.name, cases[0], device):
+            for microseconds, count in sample.get("round_trip", {}).get("buckets", []):
+                counts[microseconds] = counts.get(microseconds, 0) + count
+        if counts:
+            curves[device] = sorted(counts.items())
+    if not curves:
+        return None
+    figure, axes = pyplot.subplots(figsize=(6, 3.2))
+    for device, curve in curves.items():
+        total = left = sum(count for _, count in curve)
+        above = []
+        for _, count in curve:
+            above.append(left / total)
+            left -= count
+        axes.plot([x for x, _ in curve], above, label=titles[device], color=colour(device, list(curves)))
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("round trip, us")
+    axes.set_ylabel("share that took at least as long")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(fontsize=8, frameon=False)
+    return _svg(figure)
