@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 from . import devices, goals, machine, points, report, tables
-from .process import Failed
 from .progress import Progress
 from .results import Results
 from .runner import Runner
@@ -41,17 +40,18 @@ def main():
         progress=Progress(),
         only_devices=args.device,
     )
+    status = 0
     try:
         machine.check()
         os.sched_setaffinity(0, {machine.GENERATOR_CPU})
         with machine.huge_pages(4096):
             runner.run(chosen)
-    except (machine.Unfit, Failed) as error:
+    except machine.Unfit as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("bench: interrupted", file=sys.stderr)
-        return 130
+        print("\nbench: interrupted; the report has what was measured until then", file=sys.stderr)
+        status = 130
     results = Results(chosen, runner.samples, machine.describe(args.viaduct_bin))
     judged = goals.judge(results)
     report.write(results, judged, args.output)
@@ -60,7 +60,9 @@ def main():
     else:
         tables.show(results, judged)
         print(f"\nReport: {args.output / 'index.html'}")
-    return 0
+    for failure in runner.failures:
+        print(f"bench: not measured: {failure}", file=sys.stderr)
+    return status or int(bool(runner.failures))
 
 
 sys.exit(main())

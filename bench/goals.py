@@ -89,6 +89,5 @@ GOALS = [
 
 
 def judge(results):
-    """All goals whose points were measured."""
-    measured = {point.name for point in results.points}
-    return [goal.judge(results) for goal in GOALS if goal.point in measured]
+    """All goals whose cases were measured."""
+    return [goal.judge(results) for goal in GOALS if results.of(goal.point, goal.case, "viaduct")]

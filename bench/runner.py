@@ -6,6 +6,7 @@ from itertools import groupby
 
 from . import devices, machine
 from .generator import Generator, Replay, Replayer
+from .process import Failed
 
 REPEATS = 3  # of a sample during which others used the machine
 DISAGREEMENT = 0.05  # between the device's and the generator's count
@@ -34,15 +35,18 @@ class Session:
             generator.run(self.case.warm_up, share=True)
             generator.run(0.1)
             before = self.device.counters()
+            # A device within the kernel has no process whose time could be told from that of others.
             with machine.Noise([generator.pid, *self.device.pids]) as noise:
                 done = generator.run(self.case.seconds, share=self.case.share)
             after = self.device.counters()
         finally:
             generator.stop()
         metrics = traffic_metrics(done) | device_metrics(done, before, after)
+        if not metrics.get("mpps") and not metrics.get("round_trip", {}).get("count"):
+            raise Failed("nothing got through")
         if not self.case.saturates:
             metrics["generator_bound"] = False
-        return metrics | {"others": noise.others, "steal": noise.steal, "contaminated": noise.contaminated}
+        return metrics | {"others": noise.others, "steal": noise.steal, "contaminated": noise.contaminated and bool(self.device.pids)}
 
 
 def traffic_metrics(done):
@@ -53,13 +57,14 @@ def traffic_metrics(done):
     drained = sum(done["ports"][port]["drained"] for port in receivers)
     octets = sum(done["ports"][port]["bytes"] for port in receivers)
     sent = sum(stream["sent"] for stream in done["streams"])
-    metrics = {
-        "mpps": packets / seconds / 1e6,
-        "gbps": (octets + 4 * packets) * 8 / seconds / 1e9,
-        "sent": sent,
-        "lost": max(0, sent - packets - drained),
-        "generator_busy": done["busy"],
-    }
+    metrics = {"generator_busy": done["busy"]}
+    if receivers:
+        metrics |= {
+            "mpps": packets / seconds / 1e6,
+            "gbps": (octets + 4 * packets) * 8 / seconds / 1e9,
+            "sent": sent,
+            "lost": max(0, sent - packets - drained),
+        }
     if "probe" in done:
         metrics |= {"probe_timeouts": done["probe"]["timeouts"], "round_trip": done["probe"]["round_trip"]}
     latencies = [port["latency"] for port in done["ports"] if port.get("latency", {}).get("count")]
@@ -102,6 +107,7 @@ class Runner:
         self.progress = progress
         self.only_devices = only_devices
         self.samples = []
+        self.failures = []
 
     def plan(self, points):
         """Cases of all points, in groups that share devices: [(point, scenario, cases)]."""
@@ -124,7 +130,11 @@ class Runner:
         groups = self.plan(points)
         self.progress.expect(sum(len(case.devices) * self._rounds(case) for *_, cases in groups for case in cases))
         for point, scenario, cases in groups:
-            self._run_group(point, scenario, cases)
+            try:
+                self._run_group(point, scenario, cases)
+            except Failed as failure:
+                self.failures.append(f"{point.name}: {failure}")
+                self.progress.say(f"FAILED: {failure}")
 
     def _rounds(self, case):
         return min(case.rounds or self.rounds, self.rounds)
@@ -136,8 +146,8 @@ class Runner:
             for name in names:
                 self.progress.say(f"{point.name}: starting {name}")
                 device = devices.make(name, self.viaduct_bin)
-                device.start(scenario)
                 stack.callback(device.stop)
+                device.start(scenario)
                 device.pause()
                 running[name] = device
             for number in range(max(map(self._rounds, cases))):

@@ -60,11 +60,7 @@ class Device:
     def start(self, scenario):
         """Brings the device up for a scenario."""
         self.directory = Path(tempfile.mkdtemp(prefix=f"viaduct-bench-{self.name}-"))
-        try:
-            self._start(scenario)
-        except BaseException:
-            self.stop()
-            raise
+        self._start(scenario)
 
     def stop(self):
         """Ends what `start` began, as far as it came."""

@@ -23,8 +23,8 @@ class Chain(Point):
     over = "guests"
 
     def cases(self, quick):
-        for size in [] if quick else [64, 1518]:
-            for length in range(1, LONGEST + 1):
+        for size in [64] if quick else [64, 1518]:
+            for length in [1] if quick else range(1, LONGEST + 1):
                 devices = ["viaduct", "ovs-normal", "ovs-port"] + ["bridge"] * (length in (1, 4, 7))
                 yield Case({"size": size, "guests": length}, devices, Scenario(guests=2 * LONGEST + 2), chain(length, size=size))
 
