@@ -106,7 +106,7 @@ def describe(viaduct_bin):
         "kernel": platform.release(),
         "system": system.get("PRETTY_NAME", "unknown").strip('"'),
         "viaduct": _first_line(viaduct_bin / "viaductd", "--version"),
-        "commit": _first_line("git", "rev-parse", "--short", "HEAD"),
+        "commit": _first_line("git", "describe", "--always", "--dirty"),
         "dpdk": _first_line("pkg-config", "--modversion", "libdpdk"),
         "open vswitch": _first_line("ovs-vswitchd", "--version"),
         "compiler": _first_line("rustc", "--version"),

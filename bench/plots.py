@@ -6,6 +6,7 @@ import re
 import matplotlib
 
 matplotlib.use("svg")
+matplotlib.rcParams["svg.fonttype"] = "none"
 from matplotlib import pyplot  # noqa: E402  # the back end comes first
 
 from .results import METRICS  # noqa: E402

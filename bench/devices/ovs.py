@@ -1,6 +1,7 @@
 """Open vSwitch with DPDK."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from .. import machine
@@ -29,7 +30,9 @@ class Mode:
 
     title: str
     conditions: str
-    flows: callable
+    flows: Callable
+    # Signature-match cache instead of the exact-match one, which is too small for many flows.
+    signatures: bool = False
 
 
 def _normal(scenario):
@@ -57,9 +60,11 @@ def _per_flow(scenario):
 
 MODES = {
     "normal": Mode("OVS NORMAL", "MAC learning (action NORMAL)", _normal),
+    "normal-smc": Mode("OVS NORMAL, SMC", "MAC learning (action NORMAL)", _normal, signatures=True),
     "port": Mode("OVS port rule", "a rule from port to port", _port_rules),
     "conntrack": Mode("OVS conntrack", "connections tracked, new ones allowed to UDP port 5001", _conntrack),
     "per-flow": Mode("OVS megaflow per flow", "multipath over the 5-tuple, then NORMAL: a megaflow for every flow", _per_flow),
+    "per-flow-smc": Mode("OVS megaflow per flow, SMC", "the same", _per_flow, signatures=True),
     "vxlan": Mode("OVS VXLAN", "rules from guest to tunnel port and back, wire as vhost-user port", _port_rules),
 }
 
@@ -71,7 +76,8 @@ class OvsDpdk(Device):
         super().__init__(name)
         self.mode = MODES[mode]
         self.title = self.mode.title
-        self.conditions = f"{self.mode.conditions}; one PMD thread, exact-match cache on for every flow, 1024 descriptors"
+        cache = "signature-match cache only" if self.mode.signatures else "exact-match cache on for every flow"
+        self.conditions = f"{self.mode.conditions}; one PMD thread, {cache}, 1024 descriptors"
 
     def _start(self, scenario):
         directory = self.directory
@@ -111,7 +117,8 @@ class OvsDpdk(Device):
             f'other_config:dpdk-extra="{dpdk}"',
             "other_config:n-handler-threads=1",
             "other_config:n-revalidator-threads=1",
-            "other_config:emc-insert-inv-prob=1",
+            f"other_config:emc-insert-inv-prob={int(not self.mode.signatures)}",
+            f"other_config:smc-enable={str(self.mode.signatures).lower()}",
             "other_config:flow-limit=3000000",
             "other_config:max-idle=600000",
             *(["other_config:userspace-tso-enable=true"] if scenario.segmentation else []),

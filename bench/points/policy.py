@@ -44,7 +44,7 @@ class OneByOne(Point):
             many = flows == 1_000_000
             yield Case(
                 {"flows": flows},
-                ["viaduct", "ovs-per-flow"],
+                ["viaduct", "ovs-per-flow"] + ["ovs-per-flow-smc"] * (flows == 100_000),
                 Scenario(policy="per flow"),
                 one_way(flows=flows),
                 warm_up=15 if many else 0.5 + flows / 20_000,

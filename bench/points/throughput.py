@@ -39,7 +39,8 @@ class Flows(Point):
 
     def cases(self, quick):
         for flows in [10_000] if quick else [1, 1_000, 10_000, 100_000, 1_000_000]:
-            yield Case({"flows": flows}, ["viaduct", "ovs-normal"] if quick else PEERS, traffic=one_way(flows=flows))
+            peers = ["viaduct", "ovs-normal"] if quick else PEERS + ["ovs-normal-smc"] * (flows >= 100_000)
+            yield Case({"flows": flows}, peers, traffic=one_way(flows=flows))
 
 
 @point
