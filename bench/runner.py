@@ -8,6 +8,7 @@ from . import devices, machine
 from .generator import Generator, Replay, Replayer
 from .process import Failed
 
+PATIENCE = 50  # short runs until something gets through
 REPEATS = 3  # of a sample during which others used the machine
 DISAGREEMENT = 0.05  # between the device's and the generator's count
 
@@ -32,6 +33,7 @@ class Session:
         """The usual sample: warm up, read counters at rest, run, read counters at rest."""
         generator = self.generator()
         try:
+            self._wait_for_traffic(generator)
             generator.run(self.case.warm_up, share=True)
             generator.run(0.1)
             before = self.device.counters()
@@ -42,11 +44,18 @@ class Session:
         finally:
             generator.stop()
         metrics = traffic_metrics(done) | device_metrics(done, before, after)
-        if not metrics.get("mpps") and not metrics.get("round_trip", {}).get("count"):
-            raise Failed("nothing got through")
         if not self.case.saturates:
             metrics["generator_bound"] = False
         return metrics | {"others": noise.others, "steal": noise.steal, "contaminated": noise.contaminated and bool(self.device.pids)}
+
+
+    def _wait_for_traffic(self, generator):
+        """Until something gets through: a device may take a while to take up ports that came up."""
+        for _ in range(PATIENCE):
+            metrics = traffic_metrics(generator.run(0.1, share=True))
+            if metrics.get("mpps") or metrics.get("round_trip", {}).get("count"):
+                return
+        raise Failed(f"{self.device.name}, {self.case.text}: nothing gets through")
 
 
 def traffic_metrics(done):
