@@ -1,9 +1,12 @@
 //! The flow cache of one worker: decisions memoised by flow.
 //!
 //! An entry is one cache line: its key, the number of the action that its packets share with those of other flows, its
-//! connection, and what it has not counted there yet. Nothing here is shared between workers, so nothing is atomic. The
-//! table has a fixed size, is touched as it fills, and is set-associative: a look-up probes [`WAYS`] lines at
-//! most, whatever keys a guest chooses; the hash is keyed and not linear, so that it can't choose those of one set.
+//! connection, and what it has not counted there yet. Nothing here is shared between workers, so nothing is atomic.
+//!
+//! The table is set-associative: a look-up probes [`WAYS`] lines at most, whatever keys a guest chooses; the hash is keyed
+//! and not linear, so that it can't choose those of one set. It is a quarter full at most until it has its full size,
+//! and grows by linear hashing, one set at a time: few flows lie close together, and no growth takes longer than an
+//! insertion.
 
 use crate::contexts::Contexts;
 use crate::huge::{Line, Table};
@@ -15,6 +18,10 @@ use tables::FlowRef;
 
 /// Lines of a set.
 const WAYS: usize = 8;
+/// Sets of an empty table.
+const FIRST_SETS: usize = 512;
+/// Entries to a set, on average, above which the table grows.
+const DENSITY: usize = WAYS / 4;
 
 /// An entry's place, good until the next insertion or removal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,8 +142,11 @@ const _: () = assert!(Entry::FULL < 1 << PACKETS_BITS && (Entry::FULL as u64 * (
 /// The flow cache.
 #[derive(Debug)]
 pub(crate) struct Cache {
+    /// Lines of all sets there may be.
     lines: Table,
-    /// Number of sets less one.
+    /// Sets in use: from a power of two to less than twice that, or the most there may be.
+    sets: usize,
+    /// The least power of two above `sets`, less one.
     mask: usize,
     secrets: [u64; 7],
     used: usize,
@@ -148,7 +158,8 @@ pub(crate) struct Cache {
 impl Cache {
     /// A cache of at least `capacity` entries.
     pub fn new(capacity: usize) -> Self {
-        let sets = capacity.div_ceil(WAYS).next_power_of_two().clamp(1, 1 << 28);
+        let most = capacity.div_ceil(WAYS).next_power_of_two().clamp(1, 1 << 28);
+        let sets = most.min(FIRST_SETS);
         let random = RandomState::new();
         let secrets = std::array::from_fn(|i| {
             let mut hasher = random.build_hasher();
@@ -156,8 +167,9 @@ impl Cache {
             hasher.finish()
         });
         Self {
-            lines: Table::new(sets * WAYS),
-            mask: sets - 1,
+            lines: Table::new(most * WAYS),
+            sets,
+            mask: 2 * sets - 1,
             secrets,
             used: 0,
             cursor: 0,
@@ -178,9 +190,16 @@ impl Cache {
         fold(c ^ b.rotate_left(21), key[4] ^ s[6])
     }
 
+    /// The set of a hash: sets not yet split have the flows of the one to come too.
+    #[inline(always)]
+    fn set_of(&self, hash: u64) -> usize {
+        let set = hash as usize & self.mask;
+        if set < self.sets { set } else { set & (self.mask >> 1) }
+    }
+
     #[inline(always)]
     fn line_of(&self, hash: u64, way: usize) -> usize {
-        (hash as usize & self.mask) * WAYS + (way ^ (hash >> 61) as usize)
+        self.set_of(hash) * WAYS + (way ^ (hash >> 61) as usize)
     }
 
     /// Brings near the line where the key with this hash most likely lies.
@@ -235,7 +254,27 @@ impl Cache {
         line[..6].copy_from_slice(&key.0);
         entry.pack_into(line);
         self.used += 1;
+        if self.used > self.sets * DENSITY && self.lines() < self.lines.len() {
+            self.split();
+        }
         removed
+    }
+
+    /// Adds a set, and moves there what belongs there of the set that had it so far.
+    fn split(&mut self) {
+        let (old, new) = (self.sets - (self.mask + 1) / 2, self.sets);
+        self.sets += 1;
+        for way in 0..WAYS {
+            let from = old * WAYS + way;
+            let [a, b, c, d, e, f, ..] = self.lines[from];
+            let key = Key([a, b, c, d, e, u64::from(f as u32)]);
+            if a != 0 && self.set_of(self.hash(&key)) == new {
+                self.lines[new * WAYS + way] = std::mem::take(&mut self.lines[from]);
+            }
+        }
+        if self.sets > self.mask {
+            self.mask = 2 * self.sets - 1;
+        }
     }
 
     /// The line of the set to use: a free one, or that of the entry longest unused.
@@ -286,9 +325,9 @@ impl Cache {
         self.used == 0
     }
 
-    /// Lines in all.
+    /// Lines in use.
     pub const fn lines(&self) -> usize {
-        (self.mask + 1) * WAYS
+        self.sets * WAYS
     }
 }
 
@@ -297,4 +336,50 @@ impl Cache {
 pub(crate) const fn fold(a: u64, b: u64) -> u64 {
     let product = a as u128 * b as u128;
     product as u64 ^ (product >> 64) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(i: u64) -> Key {
+        Key([1, i, 0, 0, 0, i & 0xffff_ffff])
+    }
+
+    #[test]
+    fn entries_are_found_while_the_table_grows() {
+        let mut cache = Cache::new(1 << 16);
+        let mut lost = 0;
+        for i in 0..20_000 {
+            let entry = Entry { action: i as u32, tick: 3, max_len: 1500, ..Entry::default() };
+            lost += usize::from(cache.insert(cache.hash(&key(i)), &key(i), &entry).is_some());
+        }
+        assert!(cache.lines() > 4 * 15_000, "{} lines", cache.lines());
+        let found = (0..20_000).filter(|&i| {
+            let slot = cache.find(cache.hash(&key(i)), &key(i));
+            slot.is_some_and(|slot| cache.get(slot).action == i as u32)
+        });
+        assert_eq!(found.count(), 20_000 - lost);
+        assert!(lost < 200, "{lost} lost");
+        assert_eq!(cache.walk(cache.lines()).filter(|slot| cache.is_used(*slot)).count(), 20_000 - lost);
+    }
+
+    #[test]
+    fn entries_say_what_they_were_told() {
+        let mut cache = Cache::new(1 << 10);
+        let (hash, key) = (cache.hash(&key(7)), key(7));
+        let flow = Some((FlowRef::from_bits(0x1234_5678_9abc_def0), true));
+        let said = Entry { action: 0xf_ffff, tick: 255, max_len: 65_535, entropy: 0xf_ffff, flow, packets: 0, bytes: 0 };
+        cache.insert(hash, &key, &said);
+        let slot = cache.find(hash, &key).unwrap();
+        assert_eq!(cache.get(slot), said);
+        for packets in 1..=Entry::FULL {
+            assert!(cache.found(slot).is_current(255));
+            cache.found(slot).count(66_000);
+            assert_eq!(cache.get(slot), Entry { packets, bytes: packets * 66_000, ..said });
+        }
+        assert!(!cache.found(slot).is_current(255) && !cache.found(slot).is_current(254));
+        assert_eq!(cache.remove(slot).map(|entry| entry.packets), Some(Entry::FULL));
+        assert!(cache.find(hash, &key).is_none() && cache.is_empty());
+    }
 }

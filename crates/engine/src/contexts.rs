@@ -84,11 +84,11 @@ impl Context {
     }
 
     #[inline(always)]
-    fn is(&self, other: &Self) -> bool {
+    fn is<const WIRE: bool>(&self, other: &Self) -> bool {
         let plain = (self.origin ^ other.origin)
             | (self.macs[0] ^ other.macs[0])
             | (self.macs[1] ^ other.macs[1]);
-        plain == 0 && (self.origin >> KIND_AT == PLAIN || self.outer == other.outer)
+        plain == 0 && (!WIRE || self.origin >> KIND_AT == PLAIN || self.outer == other.outer)
     }
 
     /// Its place among the recent ones.
@@ -124,11 +124,11 @@ impl Contexts {
         }
     }
 
-    /// The number a context is known by; 0 where it isn't.
+    /// The number a context is known by; 0 where it isn't. `WIRE`: whether it may have a tunnel.
     #[inline(always)]
-    pub fn number(&mut self, context: &Context) -> u32 {
+    pub fn number<const WIRE: bool>(&mut self, context: &Context) -> u32 {
         let (recent, number) = &self.recent[context.place()];
-        if context.is(recent) { *number } else { self.look_up(context) }
+        if context.is::<WIRE>(recent) { *number } else { self.look_up(context) }
     }
 
     #[cold]
@@ -143,7 +143,7 @@ impl Contexts {
 
     /// The number of a context, made known if it wasn't. `None` where there are too many: empty the cache.
     pub fn intern(&mut self, context: &Context) -> Option<u32> {
-        match self.number(context) {
+        match self.number::<true>(context) {
             0 if self.numbers.len() >= MOST => None,
             0 => {
                 self.next = self.next.checked_add(1)?;

@@ -132,7 +132,7 @@ impl Core {
             let mut context = Context::of(vif);
             let (head, fast) = self.lanes.parts(lane);
             if key::parse(head, packet.len as usize, WIRE, &mut context, fast).is_some() {
-                fast.key.set_context(self.cache.contexts.number(&context));
+                fast.key.set_context(self.cache.contexts.number::<WIRE>(&context));
                 let hash = self.cache.hash(&fast.key);
                 self.cache.prefetch(hash);
                 self.lanes.hash[lane] = hash;
@@ -178,7 +178,7 @@ impl Core {
         let Some(fast) = self.lanes.fast.get(lane) else { return false };
         if fast.key.context() == 0 {
             let Some(context) = self.context(lane, packet, from) else { return false };
-            let number = self.cache.contexts.number(&context);
+            let number = self.cache.contexts.number::<true>(&context);
             let (_, fast) = self.lanes.parts(lane);
             fast.key.set_context(number);
             self.lanes.hash[lane] = self.cache.hash(&fast.key);
@@ -278,7 +278,7 @@ impl Core {
             }
             let chunk = &mut self.chunk;
             let delivery = self.ports.deliver(port, &order, &mut |lane, room, accepts| {
-                lanes.frame(usize::from(lane), burst).write(room, accepts, chunk)
+                lanes.write(usize::from(lane), burst, room, accepts, chunk)
             });
             self.cells.sent.add(delivery.sent.packets, delivery.sent.bytes);
             if let Some(cells) = self.cells.vif(port) {

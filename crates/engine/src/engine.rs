@@ -38,7 +38,7 @@ impl Default for EngineConfig {
         Self {
             workers: vec![None],
             flows: FlowLimits::default(),
-            cache_entries: 1 << 20,
+            cache_entries: 1 << 21,
             errors_per_second: 100,
         }
     }

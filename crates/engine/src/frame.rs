@@ -73,6 +73,14 @@ pub(crate) struct Unfinished {
     pub gso: Option<(u16, bool)>,
 }
 
+impl Unfinished {
+    /// Whether there is nothing to be done or said, whoever gets it.
+    #[inline(always)]
+    pub const fn is_nothing(&self) -> bool {
+        !self.partial && !self.valid && self.gso.is_none()
+    }
+}
+
 /// A packet ready to be delivered.
 #[derive(Debug)]
 pub(crate) struct Frame<'a> {

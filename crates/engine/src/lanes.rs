@@ -1,11 +1,11 @@
 //! Scratch of a burst: what the passes over its packets hand each other, lane by lane.
 
-use crate::frame::{Frame, Rest, Unfinished};
+use crate::frame::{Chunk, Delivered, Frame, Refused, Rest, Unfinished};
 use crate::core::place;
 use crate::key::{Fast, Layout};
 use crate::rewrite::{HEADROOM, edit_fast};
 use crate::template::{OuterHeaders, Template};
-use mem::{BURST, Burst, Csum, Offload, RxPacket};
+use mem::{Accepts, BURST, Burst, Csum, Offload, Room, RxPacket};
 use model::DropReason;
 use packet::{Fragment, Headers, L4, proto};
 
@@ -162,8 +162,29 @@ impl Lanes {
         &self.heads[lane].0[HEADROOM..HEADROOM + usize::from(self.head_len[lane])]
     }
 
-    /// The frame to deliver.
+    /// Writes the frame to deliver into `room`.
     #[inline(always)]
+    pub fn write(
+        &mut self,
+        lane: usize,
+        burst: &Burst,
+        room: &mut dyn Room,
+        accepts: Accepts,
+        chunk: &mut Chunk,
+    ) -> Result<Delivered, Refused> {
+        let out = &self.out[lane];
+        let summed = matches!(out.tunnel, Some(OuterHeaders { v6: true, udp: true }));
+        if !out.unfinished.is_nothing() || summed {
+            return self.frame(lane, burst).write(room, accepts, chunk);
+        }
+        let head = &self.heads[lane].0[usize::from(out.start)..usize::from(out.end)];
+        let segments = burst.segments(&burst.packets()[lane]);
+        let rest_len = out.rest_len as usize;
+        room.put(head, segments, self.head_len[lane].into(), rest_len, &Offload::default())?;
+        Ok(Delivered { packets: 1, bytes: (head.len() + rest_len) as u64 })
+    }
+
+    /// The frame to deliver.
     pub fn frame<'a>(&'a mut self, lane: usize, burst: &'a Burst) -> Frame<'a> {
         let out = &self.out[lane];
         let packet = &burst.packets()[lane];

@@ -98,7 +98,7 @@ unsafe impl Sync for Place {}
 
 impl Place {
     /// The bytes from `gpa` that lie here, at most `len`.
-    #[inline]
+    #[inline(always)]
     fn part(&self, gpa: u64, len: u32) -> Option<Segment> {
         let offset = gpa.wrapping_sub(self.gpa);
         let room = self.len.checked_sub(offset).filter(|room| *room > 0)?;
@@ -271,18 +271,25 @@ impl Resolver {
         Some(Self { regions, last })
     }
 
+    /// The `len` bytes at guest-physical `gpa`, where they lie in the region of the last hit.
+    #[inline(always)]
+    #[must_use]
+    pub fn hit(&self, gpa: u64, len: u32) -> Option<Segment> {
+        self.last.part(gpa, len).filter(|part| part.len() == len as usize)
+    }
+
     /// Appends the `len` bytes at guest-physical `gpa` to `out`: one segment, or more where regions meet.
     ///
     /// # Errors
     /// [`Unmapped`]; `out` may hold a part.
     #[inline]
     pub fn resolve(&mut self, gpa: u64, len: u32, out: &mut Vec<Segment>) -> Result<(), Unmapped> {
-        match self.last.part(gpa, len) {
-            Some(whole) if whole.len() == len as usize => {
+        match self.hit(gpa, len) {
+            Some(whole) => {
                 out.push(whole);
                 Ok(())
             }
-            _ => self.resolve_slowly(gpa, len, out),
+            None => self.resolve_slowly(gpa, len, out),
         }
     }
 

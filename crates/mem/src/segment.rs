@@ -45,6 +45,19 @@ impl Segment {
         self.ptr
     }
 
+    /// Stores `bytes` at `offset`; false, and nothing is stored, where they do not fit.
+    #[must_use]
+    #[inline(always)]
+    pub fn store(&self, offset: usize, bytes: &[u8]) -> bool {
+        let fits = offset <= self.len() && bytes.len() <= self.len() - offset;
+        if fits {
+            // SAFETY: the range is inside the segment, which is mapped (`Segment::new`); what is borrowed does not
+            // overlap packet memory.
+            unsafe { copy_bytes(bytes.as_ptr(), self.ptr.add(offset), bytes.len()) };
+        }
+        fits
+    }
+
     /// The part of this segment from `offset`, at most `len` bytes; empty where `offset` is past the end.
     #[must_use]
     #[inline(always)]

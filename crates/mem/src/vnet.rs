@@ -56,7 +56,22 @@ pub enum BadVnetHeader {
 ///
 /// # Errors
 /// [`BadVnetHeader`].
+#[inline]
 pub fn parse(
+    header: &[u8; VNET_HEADER_SHORT],
+    frame_len: usize,
+    allowed: Accepts,
+    data_valid: DataValid,
+) -> Result<Offload, BadVnetHeader> {
+    let &[flags, gso_type, ..] = header;
+    if flags == 0 && gso_type == GSO_NONE {
+        return Ok(Offload::default());
+    }
+    parse_unfinished(header, frame_len, allowed, data_valid)
+}
+
+/// The same, where there is something to know.
+fn parse_unfinished(
     header: &[u8; VNET_HEADER_SHORT],
     frame_len: usize,
     allowed: Accepts,
@@ -100,7 +115,12 @@ pub fn parse(
 
 /// The header for a frame with `offload`; `num_buffers` (the last two bytes) is left zero for the caller.
 #[must_use]
+#[inline]
 pub fn build(offload: &Offload) -> [u8; VNET_HEADER] {
+    if *offload == Offload::default() { [0; VNET_HEADER] } else { build_unfinished(offload) }
+}
+
+fn build_unfinished(offload: &Offload) -> [u8; VNET_HEADER] {
     let mut header = [0; VNET_HEADER];
     let mut set = |at: usize, value: u16| header[at..at + 2].copy_from_slice(&value.to_le_bytes());
     let flags = match offload.csum {

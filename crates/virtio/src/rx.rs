@@ -138,12 +138,21 @@ fn collect<R: Virtqueue>(
     let mut ends: ArrayVec<(usize, usize), BURST> = ArrayVec::new();
     let mut bytes = 0;
     while !taken.is_full() && bytes < byte_budget.max(1) && Running::has_room(segments) {
-        let first = segments.len();
-        let Some(chain) = ring.take(Access::Read, memory, segments)? else { break };
-        if let Some(head) = segments.get(first) {
-            prefetch(head.as_ptr());
-        }
-        let len: usize = segments[first..].iter().map(Segment::len).sum();
+        let (chain, len) = match ring.take_single(Access::Read, memory) {
+            Some((chain, buffer)) => {
+                prefetch(buffer.as_ptr());
+                segments.push(buffer);
+                (chain, buffer.len())
+            }
+            None => {
+                let first = segments.len();
+                let Some(chain) = ring.take(Access::Read, memory, segments)? else { break };
+                if let Some(head) = segments.get(first) {
+                    prefetch(head.as_ptr());
+                }
+                (chain, segments[first..].iter().map(Segment::len).sum())
+            }
+        };
         bytes += len;
         taken.push(chain);
         ends.push((segments.len(), len));
@@ -160,6 +169,7 @@ fn collect<R: Virtqueue>(
 }
 
 /// The frame in a chain of `len` bytes, behind its header; None where the header lies or the length can't be.
+#[inline(always)]
 fn frame(chain: &mut [Segment], len: usize, features: Features) -> Option<(&[Segment], u32, Offload)> {
     let header_len = features.header_len();
     let frame_len = len.checked_sub(header_len).filter(|len| (MIN_FRAME..=MAX_FRAME).contains(len))? as u32;
@@ -172,7 +182,19 @@ fn frame(chain: &mut [Segment], len: usize, features: Features) -> Option<(&[Seg
 }
 
 /// `segments` without their first `bytes`.
-pub(crate) fn skip(segments: &mut [Segment], mut bytes: usize) -> &mut [Segment] {
+#[inline(always)]
+pub(crate) fn skip(segments: &mut [Segment], bytes: usize) -> &mut [Segment] {
+    match segments.first_mut() {
+        Some(first) if bytes < first.len() => {
+            *first = first.slice(bytes, first.len() - bytes);
+            segments
+        }
+        _ => skip_many(segments, bytes),
+    }
+}
+
+#[cold]
+fn skip_many(segments: &mut [Segment], mut bytes: usize) -> &mut [Segment] {
     let mut first = 0;
     while bytes > 0 && first < segments.len() {
         let len = segments[first].len();

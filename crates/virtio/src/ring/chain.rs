@@ -1,6 +1,6 @@
 //! Descriptors to segments: the part that both forms of ring share.
 
-use mem::{Regions, Resolver, Segment, gather};
+use mem::{Regions, Resolver, Segment, gather, prefetch_write};
 use std::sync::Arc;
 
 /// Descriptors, and segments, of one chain at most. Drivers use some twenty.
@@ -12,6 +12,9 @@ const INDIRECT: u16 = 4;
 
 /// Bytes of a descriptor, in a ring or a table.
 const DESC_LEN: usize = 16;
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
 
 /// Who may touch the buffers of a ring: one direction each in a network device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +84,23 @@ impl Memory {
         let resolver = unsafe { Resolver::new(regions) }?;
         let table = Box::new([0; MAX_CHAIN * DESC_LEN]);
         Some(Self { resolver, indirect, table, table_parts: Vec::with_capacity(MAX_CHAIN) })
+    }
+
+    /// The buffer that `desc` describes, where it is the only one of its chain and lies in the region of the last hit.
+    #[inline(always)]
+    pub(crate) fn single(&self, desc: &Desc, access: Access) -> Option<Segment> {
+        let expected = if access == Access::Write { WRITE } else { 0 };
+        let plain = desc.flags & (NEXT | WRITE | INDIRECT) == expected && desc.len > 0;
+        if plain { self.resolver.hit(desc.addr, desc.len) } else { None }
+    }
+
+    /// Brings the start of a buffer near, for writing, if it is one.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, desc: &Desc) {
+        if let Some(buffer) = self.resolver.hit(desc.addr, desc.len) {
+            prefetch_write(buffer.as_ptr());
+            prefetch_write(buffer.as_ptr().wrapping_add(LINE));
+        }
     }
 
     /// Appends what `desc` describes to the chain whose segments start at `out[first]`.

@@ -72,6 +72,13 @@ pub(crate) trait Virtqueue {
         out: &mut Vec<Segment>,
     ) -> Result<Option<Chain>, Fault>;
 
+    /// Takes the next chain where it is one buffer in the region of the last hit, as most are. Where it isn't, or where
+    /// nothing is available, nothing is taken: [`Virtqueue::take`] knows more.
+    fn take_single(&mut self, access: Access, memory: &Memory) -> Option<(Chain, Segment)>;
+
+    /// Brings a buffer near that will be taken soon, for writing.
+    fn prefetch(&self, memory: &Memory);
+
     /// Puts back the chains last taken, none of them completed.
     fn rewind(&mut self, chains: &[Chain]);
 

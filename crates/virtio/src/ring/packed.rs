@@ -10,6 +10,9 @@ const DESC_AVAIL: u16 = 1 << 7;
 const DESC_USED: u16 = 1 << 15;
 const DESC_WRITE: u16 = 2;
 
+/// Buffers between the one taken and the one brought near.
+const PREFETCH: u16 = 4;
+
 const EVENT_ENABLE: u16 = 0;
 const EVENT_DISABLE: u16 = 1;
 const EVENT_DESC: u16 = 2;
@@ -190,6 +193,23 @@ impl Virtqueue for Packed {
         self.next = at;
         self.in_flight += slots;
         Ok(Some(Chain { id: desc.next, slots, ok }))
+    }
+
+    #[inline(always)]
+    fn take_single(&mut self, access: Access, memory: &Memory) -> Option<(Chain, Segment)> {
+        let desc = self.desc(self.next.index);
+        if !Self::is_available(desc.flags, self.next.wrap) || self.in_flight == self.at.size {
+            return None;
+        }
+        let buffer = memory.single(&desc, access)?;
+        self.next = self.next.advance(1, self.at.size);
+        self.in_flight += 1;
+        Some((Chain { id: desc.next, slots: 1, ok: true }, buffer))
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, memory: &Memory) {
+        memory.prefetch(&self.desc(self.next.advance(PREFETCH, self.at.size).index));
     }
 
     fn rewind(&mut self, chains: &[Chain]) {

@@ -10,6 +10,9 @@ use std::sync::atomic::{AtomicU16, Ordering, fence};
 /// Heads read from the available ring at once.
 const AHEAD: usize = 64;
 
+/// Buffers between the one taken and the one brought near.
+const PREFETCH: usize = 4;
+
 const AVAIL_NO_INTERRUPT: u16 = 1;
 const USED_NO_NOTIFY: u16 = 1;
 
@@ -76,12 +79,14 @@ impl Split {
     }
 
     /// Reads heads from `next` on, and prefetches their descriptors.
+    #[inline(never)]
     fn read_heads(&mut self) -> Result<(), Fault> {
         let count = self.avail.wrapping_sub(self.next).min(AHEAD as u16);
         for i in (0..count).rev() {
             let entry = self.slot(self.next.wrapping_add(i));
             let head = self.driver(4 + 2 * entry).load(Ordering::Relaxed);
             if head >= self.at.size {
+                self.heads.clear();
                 return Err(Fault::HeadOutside);
             }
             prefetch(self.at.desc.wrapping_add(16 * usize::from(head)));
@@ -143,6 +148,25 @@ impl Virtqueue for Split {
             out.truncate(first);
         }
         Ok(Some(Chain { id: head, slots: 1, ok }))
+    }
+
+    #[inline(always)]
+    fn take_single(&mut self, access: Access, memory: &Memory) -> Option<(Chain, Segment)> {
+        if self.heads.is_empty() {
+            self.read_heads().ok()?;
+        }
+        let head = *self.heads.last()?;
+        let buffer = memory.single(&self.desc(head), access)?;
+        self.heads.pop();
+        self.next = self.next.wrapping_add(1);
+        Some((Chain { id: head, slots: 1, ok: true }, buffer))
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, memory: &Memory) {
+        if let Some(&[head, ..]) = self.heads.last_chunk::<PREFETCH>() {
+            memory.prefetch(&self.desc(head));
+        }
     }
 
     fn rewind(&mut self, chains: &[Chain]) {
