@@ -91,8 +91,9 @@ def device_metrics(done, before, after):
     if "probe" in done:
         offered += 2 * done["probe"]["round_trip"]["count"]
     packets = max(delta.packets, 1)
-    total = delta.busy + delta.idle
-    idle = delta.idle / total if delta.idle else None
+    # Not from its own idle cycles, some of which were before and after the traffic.
+    busy = delta.busy / (done["seconds"] * done["hz"])
+    idle = max(0, 1 - busy) if delta.busy else None
     return {
         "received": delta.packets,
         "cycles": delta.busy / packets if delta.busy else None,
@@ -100,7 +101,7 @@ def device_metrics(done, before, after):
         "bursts": delta.bursts,
         "details": {name: count for name, count in delta.details.items() if count},
         "idle": idle,
-        "counts_agree": abs(delta.packets - offered) <= DISAGREEMENT * max(offered, 1),
+        "counts_agree": abs(delta.packets - offered) <= DISAGREEMENT * max(offered, 1) and busy <= 1 + DISAGREEMENT,
         "generator_bound": done["busy"] > 0.9 if idle is None else idle > 0.1,
     }
 

@@ -89,4 +89,4 @@ class Viaduct(Device):
         stages = {name: cycles[name] for name in ("receive", "lookup", "slow_path", "deliver")}
         details = {name: worker[name] for name in ("hits", "misses", "drops", "sleeps")}
         details |= {f"drop {reason['reason']}": reason["packets"] for reason in worker["reasons"]}
-        return Counters(worker["packets"], cycles["busy"], cycles["idle"], stages, worker["bursts"], details)
+        return Counters(worker["packets"], cycles["busy"], stages, worker["bursts"], details)
