@@ -10,7 +10,7 @@ use std::net::IpAddr;
 pub(crate) const HEADROOM: usize = 128;
 
 /// Edits the IP header of a packet that the fast parse took. `frame` starts where the frame did.
-#[inline]
+#[inline(always)]
 pub(crate) fn edit_fast(frame: &mut [u8], at: &Layout, template: &Template, partial: bool) -> Option<()> {
     let ip = frame.get_mut(usize::from(at.l3)..)?;
     if at.v6 { edit_ipv6(ip, template) } else { edit_ipv4(ip, template) }?;
@@ -50,6 +50,7 @@ fn edit_ipv6(ip: &mut [u8], template: &Template) -> Option<()> {
 }
 
 /// Floating addresses: rare enough to go by the general editor.
+#[inline(never)]
 fn translate(frame: &mut [u8], at: &Layout, template: &Template, partial: bool) -> Option<()> {
     let l3 = usize::from(at.l3);
     let mut headers = Headers::network(frame, l3, l3 + usize::from(at.ip_len)).ok()?;
@@ -141,7 +142,7 @@ pub(crate) fn kept(
 
 /// Puts the new headers of `template` in front. `buffer` holds [`HEADROOM`] bytes and then the frame; `len` is the
 /// length of what is left of the frame after stripping. Returns where in `buffer` the new frame starts.
-#[inline]
+#[inline(always)]
 pub(crate) fn reframe(buffer: &mut [u8], len: usize, template: &Template, entropy: u32) -> Option<usize> {
     let mut start = HEADROOM + usize::from(template.strip);
     let mut len = len;
@@ -163,34 +164,48 @@ pub(crate) fn reframe(buffer: &mut [u8], len: usize, template: &Template, entrop
     if prefix.is_empty() {
         return Some(start);
     }
-    let new_start = start.checked_sub(prefix.len())?;
-    buffer.get_mut(new_start..start)?.copy_from_slice(prefix);
+    let new_start = template.put_prefix(buffer, start)?;
     if let Some(outer) = template.tunnel {
-        finish_outer(&mut buffer[new_start..], outer, len + prefix.len(), entropy)?;
+        let sums = ipv4_sums(prefix);
+        finish_outer(&mut buffer[new_start..start], outer, sums, len + prefix.len(), entropy)?;
     }
     Some(new_start)
 }
 
-/// Sets what depends on length and flow in the outer headers at the start of `frame`, a frame of `len` bytes. The
-/// checksum of UDP over IPv6 is left zero: it covers the payload.
+/// Total length and checksum in the outer IPv4 header of `headers`.
 #[inline(always)]
-pub(crate) fn finish_outer(frame: &mut [u8], outer: OuterHeaders, len: usize, entropy: u32) -> Option<()> {
+pub(crate) fn ipv4_sums(headers: &[u8]) -> Option<(u16, u16)> {
+    let ip: &[u8; proto::IPV4_LEN] = headers.get(OuterHeaders::IP..)?.first_chunk()?;
+    Some((u16::from_be_bytes([ip[2], ip[3]]), u16::from_be_bytes([ip[10], ip[11]])))
+}
+
+/// Sets what depends on length and flow in the outer headers at the start of `frame`, a frame of `len` bytes. `sums` are
+/// those in it before ([`ipv4_sums`]). The checksum of UDP over IPv6 is left zero: it covers the payload.
+#[inline(always)]
+pub(crate) fn finish_outer(
+    frame: &mut [u8],
+    outer: OuterHeaders,
+    sums: Option<(u16, u16)>,
+    len: usize,
+    entropy: u32,
+) -> Option<()> {
     let l4 = outer.l4();
-    let ip = frame.get_mut(OuterHeaders::IP..l4)?;
     if outer.v6 {
+        let ip: &mut [u8; proto::IPV6_LEN] = frame.get_mut(OuterHeaders::IP..)?.first_chunk_mut()?;
         let payload = u16::try_from(len - l4).ok()?;
         ip[4..6].copy_from_slice(&payload.to_be_bytes());
         let label = entropy & 0xf_ffff;
         ip[1] = ip[1] & 0xf0 | (label >> 16) as u8;
         ip[2..4].copy_from_slice(&(label as u16).to_be_bytes());
     } else {
+        let ip: &mut [u8; proto::IPV4_LEN] = frame.get_mut(OuterHeaders::IP..)?.first_chunk_mut()?;
         let total = u16::try_from(len - OuterHeaders::IP).ok()?;
-        let (before, checksum) = (u16::from_be_bytes([ip[2], ip[3]]), u16::from_be_bytes([ip[10], ip[11]]));
+        let (before, checksum) = sums?;
         ip[2..4].copy_from_slice(&total.to_be_bytes());
         ip[10..12].copy_from_slice(&checksum::update_u16(checksum, before, total).to_be_bytes());
     }
     if outer.udp {
-        let udp = frame.get_mut(l4..l4 + proto::UDP_LEN)?;
+        let udp: &mut [u8; proto::UDP_LEN] = frame.get_mut(l4..)?.first_chunk_mut()?;
         udp[..2].copy_from_slice(&packet::entropy_port(entropy).to_be_bytes());
         udp[4..6].copy_from_slice(&u16::try_from(len - l4).ok()?.to_be_bytes());
     }

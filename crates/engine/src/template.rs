@@ -7,8 +7,11 @@ use packet::{TunnelKind, build, proto};
 use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 
-/// Longest headers put in front of a packet: Ethernet, IPv6, UDP, VXLAN, Ethernet with a tag.
-pub(crate) const MAX_PREFIX: usize = 14 + 40 + 8 + 8 + 14 + 4;
+/// Room for the longest headers put in front of a packet (Ethernet, IPv6, UDP, VXLAN, Ethernet with a tag), a multiple
+/// of what is copied at a time.
+const MAX_PREFIX: usize = 96;
+/// Room that most headers need, those of VXLAN over IPv4 among them.
+const SHORT_PREFIX: usize = 64;
 
 const TTL: u8 = 64;
 
@@ -34,6 +37,7 @@ pub(crate) struct Template {
     /// Tunnel it goes through.
     pub tunnel: Option<OuterHeaders>,
     unchanged: bool,
+    /// The new headers, at its end.
     prefix: [u8; MAX_PREFIX],
     prefix_len: u8,
 }
@@ -86,7 +90,23 @@ impl Template {
                 template.put(|out| build::vlan(out, vlan, eth.ethertype));
             }
         }
+        let len = usize::from(template.prefix_len);
+        template.prefix.copy_within(..len, MAX_PREFIX - len);
         template
+    }
+
+    /// Copies the new headers to where they end at `end` of `buffer`, by moves of fixed size: what lies before them is
+    /// overwritten. Returns where they start.
+    #[inline(always)]
+    pub fn put_prefix(&self, buffer: &mut [u8], end: usize) -> Option<usize> {
+        let len = usize::from(self.prefix_len);
+        if len <= SHORT_PREFIX {
+            let short: &[u8; SHORT_PREFIX] = self.prefix.last_chunk()?;
+            buffer.get_mut(..end)?.last_chunk_mut().map(|to| *to = *short)?;
+        } else {
+            buffer.get_mut(..end)?.last_chunk_mut().map(|to| *to = self.prefix)?;
+        }
+        Some(end - len)
     }
 
     /// Whether packets go on as they came.
@@ -96,7 +116,7 @@ impl Template {
 
     /// The headers to put in front; lengths and what depends on them are still to be set.
     pub fn prefix(&self) -> &[u8] {
-        &self.prefix[..usize::from(self.prefix_len)]
+        &self.prefix[MAX_PREFIX - usize::from(self.prefix_len)..]
     }
 
     /// Whether the IP header is edited.
