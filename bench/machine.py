@@ -18,9 +18,10 @@ class Unfit(Exception):
 
 @contextmanager
 def huge_pages(megabytes):
-    """Keeps that many megabytes of 2 MB pages, and gives them back."""
+    """Has that many megabytes of free 2 MB pages, and gives back what it had to take for it."""
     before = int(HUGE_PAGES.read_text())
-    wanted = max(before, megabytes // 2)
+    free = next(int(line.split()[1]) for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("HugePages_Free"))
+    wanted = before + max(0, megabytes // 2 - free)
     try:
         HUGE_PAGES.write_text(str(wanted))
         if int(HUGE_PAGES.read_text()) < wanted:

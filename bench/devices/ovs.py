@@ -108,10 +108,13 @@ class OvsDpdk(Device):
         daemon.make_real_time("pmd")
 
     def _settings(self, scenario):
+        memory = 512 if scenario.mtu <= 1500 else 1024
         dpdk = f"--no-pci --in-memory --single-file-segments --file-prefix=viaduct-{self.name}"
         return [
             "other_config:dpdk-init=true",
-            "other_config:dpdk-socket-mem=512",
+            # It would take whatever there is, and leave nothing to the next instance.
+            f"other_config:dpdk-socket-mem={memory}",
+            f"other_config:dpdk-socket-limit={memory}",
             f"other_config:pmd-cpu-mask={1 << machine.DEVICE_CPU:#x}",
             f"other_config:dpdk-lcore-mask={1 << machine.GENERATOR_CPU:#x}",
             f'other_config:dpdk-extra="{dpdk}"',
