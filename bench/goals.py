@@ -39,9 +39,11 @@ class Goal:
         judged |= {"least_text": f"{sign} {self.least:g}{self.unit}", "aim_text": f"{sign} {self.aim:g}{self.unit}"}
         if ratios:
             measured = median(ratios)
-            met = measured <= self.least if self.lower_is_better else measured >= self.least
+            refused = results.refused(self.point, self.case, "viaduct")
+            met = not refused and (measured <= self.least if self.lower_is_better else measured >= self.least)
             bound = self.metric in ("mpps", "gbps") and results.generator_bound(self.point, self.case, "viaduct")
-            judged |= {"measured": measured, "spread": (min(ratios), max(ratios)), "met": met, "generator_bound": bound}
+            judged |= {"measured": measured, "spread": (min(ratios), max(ratios)), "met": met}
+            judged |= {"generator_bound": bound, "refused": refused}
         return judged
 
 

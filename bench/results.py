@@ -64,6 +64,10 @@ class Results:
         found = self.values(point, case, device, metric)
         return (median(found), min(found), max(found)) if found else None
 
+    def refused(self, point, case, device):
+        """Whether the device refused more than one packet in a hundred."""
+        return any(sample.get("refused", 0) > 0.01 for sample in self.of(point, case, device))
+
     def generator_bound(self, point, case, device):
         """Whether the generator was the limit in most rounds."""
         bound = [bool(sample.get("generator_bound")) for sample in self.of(point, case, device)]

@@ -100,6 +100,7 @@ def device_metrics(done, before, after):
         "stages": {name: cycles / packets for name, cycles in delta.stages.items()},
         "bursts": delta.bursts,
         "details": {name: count for name, count in delta.details.items() if count},
+        "refused": delta.refused / packets,
         "idle": idle,
         "counts_agree": abs(delta.packets - offered) <= DISAGREEMENT * max(offered, 1) and busy <= 1 + DISAGREEMENT,
         "generator_bound": done["busy"] > 0.9 if idle is None else idle > 0.1,

@@ -10,12 +10,12 @@ def number(found):
 
 
 def cell(results, point, case, device, metric):
-    """Median and spread; `*` where the generator was the limit."""
+    """Median and spread, and marks."""
     summary = results.summary(point, case, device, metric)
     if not summary:
         return "-"
     middle, least, greatest = summary
-    mark = "*" if results.generator_bound(point, case, device) else ""
+    mark = "*" * results.generator_bound(point, case, device) + "!" * results.refused(point, case, device)
     return f"{number(middle)}{mark} ({number(least)}-{number(greatest)})"
 
 
@@ -46,7 +46,7 @@ def show(results, goals):
             if shown and metric in (point.metric, "mpps", "cycles"):
                 print(f"\n{point.title}")
                 print_table(*shown)
-    print("\nMedian of the rounds (least-greatest); * the generator was the limit.")
+    print("\nMedian of the rounds (least-greatest); * the generator was the limit; ! the device refused over 1 % of the packets.")
     if goals:
         print("\nGoals (median of the ratios within rounds)")
         print_table(["goal", "at least", "aim", "measured", "spread", ""], [goal_row(goal) for goal in goals])
@@ -57,5 +57,6 @@ def goal_row(goal):
     if goal["measured"] is None:
         return [goal["title"], goal["least_text"], goal["aim_text"], "-", "", "not measured"]
     note = ["met" if goal["met"] else "not met"] + ["generator-bound"] * goal["generator_bound"]
+    note += ["Viaduct refused packets"] * goal["refused"]
     spread = f"{number(goal['spread'][0])}-{number(goal['spread'][1])}"
     return [goal["title"], goal["least_text"], goal["aim_text"], number(goal["measured"]) + goal["unit"], spread, ", ".join(note)]

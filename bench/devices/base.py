@@ -12,6 +12,8 @@ class Counters:
 
     packets: int = 0
     busy: int = 0
+    # Dropped for other reasons than a receiver's full ring.
+    refused: int = 0
     # Where the device tells: cycles by stage, bursts by size, anything else.
     stages: dict = field(default_factory=dict)
     bursts: list = field(default_factory=list)
@@ -22,6 +24,7 @@ class Counters:
         return Counters(
             self.packets - before.packets,
             self.busy - before.busy,
+            self.refused - before.refused,
             {name: cycles - before.stages[name] for name, cycles in self.stages.items()},
             [now - then for now, then in zip(self.bursts, before.bursts)],
             {name: value - before.details.get(name, 0) for name, value in self.details.items()},

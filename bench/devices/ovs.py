@@ -182,7 +182,8 @@ class OvsDpdk(Device):
 
         details = {title: value(name) for name, title in DETAILS.items()}
         details["megaflows"] = int(re.search(r"\(current (\d+)\)", self._appctl("upcall/show"))[1])
-        return Counters(value("packets received"), value("processing cycles"), details=details)
+        refused = details["failed upcalls"]
+        return Counters(value("packets received"), value("processing cycles"), refused, details=details)
 
     def forget_flows(self):
         self._appctl("revalidator/purge")

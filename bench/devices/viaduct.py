@@ -88,5 +88,7 @@ class Viaduct(Device):
         cycles = worker["cycles"]
         stages = {name: cycles[name] for name in ("receive", "lookup", "slow_path", "deliver")}
         details = {name: worker[name] for name in ("hits", "misses", "drops", "sleeps")}
-        details |= {f"drop {reason['reason']}": reason["packets"] for reason in worker["reasons"]}
-        return Counters(worker["packets"], cycles["busy"], stages, worker["bursts"], details)
+        drops = {reason["reason"]: reason["packets"] for reason in worker["reasons"]}
+        details |= {f"drop {reason}": packets for reason, packets in drops.items()}
+        refused = sum(drops.values()) - drops.get("tx_full", 0)
+        return Counters(worker["packets"], cycles["busy"], refused, stages, worker["bursts"], details)
