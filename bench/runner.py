@@ -55,7 +55,7 @@ class Session:
             metrics = traffic_metrics(generator.run(0.1, share=True))
             if metrics.get("mpps") or metrics.get("round_trip", {}).get("count"):
                 return
-        raise Failed(f"{self.device.name}, {self.case.text}: nothing gets through")
+        raise Failed("nothing gets through")
 
 
 def traffic_metrics(done):
@@ -173,6 +173,8 @@ class Runner:
             device.resume()
             try:
                 metrics = self._sample(point, case, device)
+            except Failed as failure:
+                raise Failed(f"{name}, {case.text}: {failure}\n{device.last_words()}") from failure
             finally:
                 device.pause()
             sample = {"point": point.name, "case": case.key, "device": name, "round": number, "time": time.time(), **metrics}

@@ -82,6 +82,10 @@ class Device:
         for child in self.children:
             child.resume()
 
+    def last_words(self):
+        """The end of its logs."""
+        return "\n".join(line for child in self.children for line in child.log.read_text().splitlines()[-8:])
+
     @property
     def pids(self):
         return [child.pid for child in self.children]

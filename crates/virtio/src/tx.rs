@@ -170,12 +170,13 @@ impl<R: Virtqueue> Room for GuestRoom<'_, R> {
             if len <= buffer.len() {
                 self.ring.prefetch(self.memory);
                 self.ring.complete(chain, len as u32);
-                let mut header = vnet::build(offload);
-                header[vnet::VNET_HEADER_SHORT..].copy_from_slice(&1_u16.to_le_bytes());
-                let stored = match header_len {
-                    vnet::VNET_HEADER => buffer.store(0, &header),
-                    _ => buffer.store(0, &header[..header_len]),
-                } && buffer.store(header_len, head);
+                let [first @ .., a, b, _, _] = vnet::build(offload);
+                let last = if header_len == vnet::VNET_HEADER {
+                    buffer.store(first.len(), &[a, b, 1, 0])
+                } else {
+                    buffer.store(first.len(), &[a, b])
+                };
+                let stored = last && buffer.store(0, &first) && buffer.store(header_len, head);
                 debug_assert!(stored, "the length was compared");
                 if rest_len > 0 {
                     copy(rest, rest_at, &[buffer], header_len + head.len(), rest_len);
