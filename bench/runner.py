@@ -182,10 +182,16 @@ class Runner:
             self.progress.done(point, sample)
 
     def _sample(self, point, case, device):
-        """A sample, taken anew while others disturb it."""
+        """A sample, taken anew while others disturb it or it fails."""
         for attempt in range(REPEATS):
             device.forget_flows()
-            metrics = point.measure(Session(device, case, self.programs))
+            try:
+                metrics = point.measure(Session(device, case, self.programs))
+            except Failed as failure:
+                if attempt + 1 == REPEATS:
+                    raise
+                self.progress.say(f"once more after: {failure}")
+                continue
             metrics["attempts"] = attempt + 1
             if not metrics.get("contaminated"):
                 break
