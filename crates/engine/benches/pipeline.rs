@@ -208,15 +208,19 @@ fn measure(name: &str, frames: Vec<Vec<u8>>) {
     );
 }
 
-/// Time the worker has spent on a CPU.
+/// Time the worker has spent on a CPU, once it has its name.
 fn on_cpu_ns() -> u64 {
-    let tasks = std::fs::read_dir("/proc/self/task").expect("our threads");
-    let worker = tasks
-        .flatten()
-        .map(|task| task.path())
-        .find(|task| std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name.trim() == "worker-0"));
-    let schedstat = worker.and_then(|task| std::fs::read_to_string(task.join("schedstat")).ok());
-    schedstat.and_then(|s| s.split(' ').next()?.parse().ok()).expect("the worker's time")
+    loop {
+        let tasks = std::fs::read_dir("/proc/self/task").expect("our threads");
+        let worker = tasks.flatten().map(|task| task.path()).find(|task| {
+            std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name.trim() == "worker-0")
+        });
+        let schedstat = worker.and_then(|task| std::fs::read_to_string(task.join("schedstat")).ok());
+        if let Some(ns) = schedstat.and_then(|s| s.split(' ').next()?.parse().ok()) {
+            return ns;
+        }
+        std::thread::yield_now();
+    }
 }
 
 fn main() {

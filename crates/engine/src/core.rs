@@ -54,8 +54,8 @@ pub(crate) struct Core {
     pub epoch: u64,
     /// When that was, nanoseconds.
     pub last_ns: u64,
-    /// Whether this burst made an entry.
-    pub memoised_any: bool,
+    /// Which entries this burst made: a bit for each 64th of the hashes.
+    pub memoised: u64,
 }
 
 impl Core {
@@ -84,7 +84,7 @@ impl Core {
             now,
             epoch: 0,
             last_ns: now.ns,
-            memoised_any: false,
+            memoised: 0,
         }
     }
 
@@ -146,14 +146,15 @@ impl Core {
     #[inline]
     fn lookups(&mut self, tables: Tables<'_>, burst: &Burst, from: Ingress) -> u64 {
         let (mut hits, mut slow) = (0, 0);
-        self.memoised_any = false;
+        self.memoised = 0;
         for (lane, packet) in burst.packets().iter().enumerate() {
             let hit = self.lookup(tables, packet, lane, from.vif)
-                || (self.memoised_any && self.lookup_again(tables, packet, lane, from));
+                || (self.memoised != 0 && self.lookup_again(tables, packet, lane, from));
             if hit {
                 hits += 1;
             } else {
                 let start = cycles::now();
+                self.expect_new(tables, lane + 1, from.vif);
                 self.slow(tables, burst, lane, from);
                 slow += cycles::now() - start;
             }
@@ -183,7 +184,18 @@ impl Core {
             fast.key.set_context(number);
             self.lanes.hash[lane] = self.cache.hash(&fast.key);
         }
-        self.lookup(tables, packet, lane, from.vif)
+        let made = self.memoised & hash_bit(self.lanes.hash[lane]) != 0;
+        made && self.lookup(tables, packet, lane, from.vif)
+    }
+
+    /// New flows come in bursts: brings near what deciding the packet of this lane would ask of the connections.
+    fn expect_new(&self, tables: Tables<'_>, lane: usize, ingress: VifId) {
+        if let Some(fast) = self.lanes.fast.get(lane)
+            && let Some(vrf) = tables.snapshot.vif(ingress).and_then(|vif| vif.vrf)
+            && let Some(key) = fast.key.flow(vrf)
+        {
+            tables.shared.flows().prefetch(&key);
+        }
     }
 
     /// The context of a packet that the fast parse took.
@@ -347,6 +359,11 @@ impl Core {
         }
         Some(key)
     }
+}
+
+/// The bit of a hash in [`Core::memoised`].
+pub(crate) const fn hash_bit(hash: u64) -> u64 {
+    1 << (hash >> 58)
 }
 
 /// Puts the new headers in front of a lane's edited head, and says what is to be delivered. `end` is where the packet

@@ -7,8 +7,9 @@
 
 use crate::contexts::{self, Context};
 use crate::template::Template;
+use model::{Endpoint, FlowKey, Vrf};
 use packet::{TunnelKind, proto};
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// TTLs and hop limits up to this always take the slow path: a packet is routed at most twice.
 const LOW_TTL: u8 = 2;
@@ -23,6 +24,24 @@ impl Key {
     #[inline(always)]
     pub fn set_context(&mut self, context: u32) {
         self.0[0] = self.0[0] & !0xffff_ffff | u64::from(context);
+    }
+
+    /// The connection of a packet that stays within `vrf`, without address translation; of TCP and UDP only.
+    pub fn flow(&self, vrf: Vrf) -> Option<FlowKey> {
+        let [about, a, b, c, d, ports] = self.0;
+        let protocol = (about >> 32) as u8;
+        let (src, dst): (IpAddr, IpAddr) = if about & FLAG_V6 == 0 {
+            (Ipv4Addr::from_bits(a as u32).into(), Ipv4Addr::from_bits((a >> 32) as u32).into())
+        } else {
+            let join = |high: u64, low: u64| Ipv6Addr::from_bits(u128::from(high) << 64 | u128::from(low));
+            (join(a, b).into(), join(c, d).into())
+        };
+        let end = |addr, port| Endpoint { vrf, addr, port };
+        matches!(protocol, proto::TCP | proto::UDP).then(|| FlowKey {
+            src: end(src, (ports >> 16) as u16),
+            dst: end(dst, ports as u16),
+            protocol,
+        })
     }
 
     /// The context it is within; 0 where that isn't known.
@@ -326,7 +345,7 @@ fn outer_addresses(outer: &Fast) -> (Ipv6Addr, Ipv6Addr) {
         let join = |high: u64, low: u64| Ipv6Addr::from_bits(u128::from(high) << 64 | u128::from(low));
         (join(a, b), join(c, d))
     } else {
-        let mapped = |bits: u64| std::net::Ipv4Addr::from_bits(bits as u32).to_ipv6_mapped();
+        let mapped = |bits: u64| Ipv4Addr::from_bits(bits as u32).to_ipv6_mapped();
         (mapped(a), mapped(a >> 32))
     }
 }

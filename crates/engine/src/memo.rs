@@ -2,7 +2,8 @@
 
 use crate::actions::{Actions, Policy};
 use crate::cache::{Entry, Slot};
-use crate::core::Core;
+use crate::core::{Core, hash_bit};
+use crate::key::Key;
 use model::{Decision, FlowChange, FlowState, Seconds, Verdict};
 use packet::proto;
 use tables::{Shared, Snapshot, View};
@@ -97,9 +98,10 @@ impl Core {
     }
 
     /// Enters a decision of the present epoch into the cache.
-    pub fn memoise(&mut self, tables: Tables<'_>, key: &crate::key::Key, policy: Policy, entry: Entry) {
+    pub fn memoise(&mut self, tables: Tables<'_>, key: &Key, policy: Policy, entry: Entry) {
         let Some(action) = self.actions.take(policy, tables, self.epoch) else { return };
         let hash = self.cache.hash(key);
+        self.memoised |= hash_bit(hash);
         if let Some(removed) = self.cache.insert(hash, key, &Entry { action, ..entry }) {
             self.retire(tables, removed);
         }

@@ -200,7 +200,6 @@ impl Core {
         };
         let (max_len, tick) = (mtu_len(&fast, packet), self.now.tick);
         let entry = Entry { max_len, tick, entropy, flow, ..Entry::default() };
-        self.memoised_any = true;
         self.memoise(tables, &key, policy, entry);
     }
 

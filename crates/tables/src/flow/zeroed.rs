@@ -1,5 +1,5 @@
 //! Large arrays of atomics that take no memory until they are written.
-#![allow(unsafe_code)] // Standard Rust has no way yet to get zeroed atomics straight from the allocator.
+#![allow(unsafe_code)] // Standard Rust has no way yet to get zeroed atomics straight from the allocator, nor to prefetch.
 
 use std::sync::atomic::AtomicU64;
 
@@ -28,5 +28,19 @@ impl<const N: usize> Zeroed<N> {
     pub fn records(&self) -> &[[AtomicU64; N]] {
         let (records, _) = self.words[self.skip..].as_chunks();
         records
+    }
+
+    /// Brings the start of a record near.
+    pub fn prefetch(&self, record: usize) {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        if let Some(record) = self.records().get(record) {
+            // SAFETY: a prefetch never faults, and SSE is part of x86_64.
+            unsafe {
+                use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+                _mm_prefetch::<_MM_HINT_T0>(record.as_ptr().cast());
+            }
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        let _ = record;
     }
 }
