@@ -56,10 +56,10 @@ impl Parsed {
         self.taken |= 1 << lane;
     }
 
-    /// A lane, if it was taken.
+    /// A lane, if there is such and it was taken.
     #[inline(always)]
     pub fn get(&self, lane: usize) -> Option<&Fast> {
-        (self.taken >> lane & 1 != 0).then(|| &self.lanes[lane])
+        self.lanes.get(lane).filter(|_| self.taken >> lane & 1 != 0)
     }
 
     /// A lane that was taken.
