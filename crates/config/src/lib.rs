@@ -14,7 +14,7 @@ mod problem;
 mod reader;
 mod value;
 
-pub use check::check;
+pub use check::{Index, check, check_routes};
 pub use host::{Executor, Host};
 pub use object::{
     Default, DefaultAction, Driver, Endpoint, Flood, Guest, GuestKind, Item, Key, Kind, MacEntry, Mpls, Nat,

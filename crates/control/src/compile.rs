@@ -7,7 +7,7 @@ pub(crate) use diff::Desired;
 use ids::Pool;
 
 use crate::owner::Owned;
-use config::{DefaultAction, Guest, GuestKind, Object, Rate, RuleAction, Target, Wire};
+use config::{DefaultAction, Guest, GuestKind, Index, Object, Rate, Route, RuleAction, Target, Wire};
 use ipnet::IpNet;
 use model::{
     Action, BridgeTarget, FloatingAddress, MeterConfig, MeterId, Modifier, Network, Nexthop, NexthopId,
@@ -31,6 +31,13 @@ impl Ids {
         self.vifs.get(&name.to_owned()).map(vif_id)
     }
 
+    fn reset(&mut self) {
+        self.vifs.reset();
+        self.nexthops.reset();
+        self.rules.reset();
+        self.meters.reset();
+    }
+
     pub(crate) fn rule(&self, network: &str, text: &str) -> Option<RuleId> {
         self.rules.get(&(network.to_owned(), text.to_owned())).map(RuleId)
     }
@@ -45,105 +52,96 @@ fn vif_id(id: u32) -> VifId {
 const OVERHEAD: [u16; 2] = [50, 70];
 
 /// Largest IP packet of networks that don't say: what fits the smallest wire with a tunnel's headers around it.
-fn default_mtu(tunnel_sources: &[IpAddr], wires: &[&Wire]) -> u16 {
-    let underlay = wires.iter().map(|wire| wire.mtu).min().unwrap_or(1500);
+fn default_mtu(index: &Index) -> u16 {
+    let tunnel_sources = index.tunnel_sources();
+    let underlay = index.wires().iter().map(|wire| wire.mtu).min().unwrap_or(1500);
     let v6 = tunnel_sources.iter().any(IpAddr::is_ipv6);
     let overhead = if tunnel_sources.is_empty() { 0 } else { OVERHEAD[usize::from(v6)] };
     underlay - overhead
 }
 
-/// The largest IP packet of each guest, by name.
-pub(crate) fn guest_mtus(host: &config::Host, objects: &[&Object]) -> HashMap<String, u16> {
-    let index = Index::new(objects);
-    let default = default_mtu(&host.tunnel_sources(index.wires.iter().copied()), &index.wires);
-    let mtu = |guest: &Guest| guest.mtu.unwrap_or_else(|| index.network_mtu(&guest.network, default));
-    index.guests.values().map(|guest| (guest.name.clone(), mtu(guest))).collect()
+/// The largest IP packet of a guest.
+pub(crate) fn guest_mtu(index: &Index, guest: &Guest) -> u16 {
+    let default = || default_mtu(index);
+    guest.mtu.unwrap_or_else(|| network_mtu(index, &guest.network).unwrap_or_else(default))
 }
 
-/// Objects by name. They were checked: what is referred to is there.
-struct Index<'a> {
-    wires: Vec<&'a Wire>,
-    networks: HashMap<&'a str, &'a config::Network>,
-    guests: HashMap<&'a str, &'a Guest>,
-    nexthops: HashMap<&'a str, &'a config::Nexthop>,
+/// A network that is attached to a wire and says nothing takes what the wire takes.
+fn network_mtu(index: &Index, name: &str) -> Option<u16> {
+    let network = index.networks().get(name)?;
+    let wire = || index.wire(network.wire.as_deref()?).map(|wire| wire.mtu);
+    network.mtu.or_else(wire)
 }
 
-impl<'a> Index<'a> {
-    fn new(objects: &[&'a Object]) -> Self {
-        let mut index = Self {
-            wires: Vec::new(),
-            networks: HashMap::new(),
-            guests: HashMap::new(),
-            nexthops: HashMap::new(),
-        };
-        for &object in objects {
-            match object {
-                Object::Wire(wire) => index.wires.push(wire),
-                Object::Network(network) => drop(index.networks.insert(&network.name, network)),
-                Object::Guest(guest) => drop(index.guests.insert(&guest.name, guest)),
-                Object::Nexthop(nexthop) => drop(index.nexthops.insert(&nexthop.name, nexthop)),
-                _ => {}
-            }
-        }
-        index
-    }
-
-    /// A network that is attached to a wire and says nothing takes what the wire takes.
-    fn network_mtu(&self, name: &str, default: u16) -> u16 {
-        let Some(network) = self.networks.get(name) else { return default };
-        let attached = |wire: &&&Wire| network.wire.as_ref() == Some(&wire.name);
-        let wire = || self.wires.iter().find(attached).map(|wire| wire.mtu);
-        network.mtu.or_else(wire).unwrap_or(default)
-    }
-}
-
-/// The tables that objects, checked before, stand for. `macs` are the link-layer addresses of wires' devices.
+/// The tables that objects, checked before and in their order, stand for. `macs` are the link-layer addresses of
+/// wires' devices.
 pub(crate) fn compile(
     host: &config::Host,
+    index: &Index,
     objects: &[&Owned],
     macs: &HashMap<String, Mac>,
     ids: &mut Ids,
 ) -> Desired {
-    let plain: Vec<&Object> = objects.iter().map(|owned| &owned.object).collect();
-    let index = Index::new(&plain);
-    let tunnel_source = host.tunnel_sources(index.wires.iter().copied());
-    let default_mtu = default_mtu(&tunnel_source, &index.wires);
-    let mut compiler = Compiler { index, ids, default_mtu, macs, out: Desired::default() };
-    compiler.out.host = model::Host { name: host.name.as_str().into(), tunnel_source };
-    compiler.number_vifs(&plain);
-    plain.iter().for_each(|object| compiler.object(object));
-    plain.iter().for_each(|object| compiler.fill_network(object));
-    let out = compiler.out;
-    ids.vifs.sweep();
-    ids.nexthops.sweep();
-    ids.rules.sweep();
-    ids.meters.sweep();
-    out
+    ids.reset();
+    let mut compiler = Compiler { index, ids, macs, out: Desired::default(), removing: false };
+    compiler.out.host =
+        model::Host { name: host.name.as_str().into(), tunnel_source: index.tunnel_sources().to_vec() };
+    objects.iter().for_each(|owned| compiler.number_vif(&owned.object));
+    objects.iter().for_each(|owned| compiler.object(&owned.object));
+    objects.iter().for_each(|owned| compiler.fill_network(&owned.object));
+    compiler.finish()
+}
+
+/// What becomes of the tables `of` when routes come and go: what [`compile`] would make of all objects, at the cost
+/// of these. A route may be in both lists: it changes.
+pub(crate) fn recompile<'a>(
+    of: &Desired,
+    index: &Index,
+    removed: impl Iterator<Item = &'a Route>,
+    added: impl Iterator<Item = &'a Route>,
+    ids: &mut Ids,
+) -> Desired {
+    let macs = HashMap::new();
+    let mut compiler = Compiler { index, ids, macs: &macs, out: of.clone(), removing: true };
+    removed.for_each(|route| compiler.remove_route(route));
+    compiler.removing = false;
+    added.for_each(|route| compiler.route(route));
+    compiler.finish()
 }
 
 struct Compiler<'a> {
-    index: Index<'a>,
+    index: &'a Index,
     ids: &'a mut Ids,
-    default_mtu: u16,
     macs: &'a HashMap<String, Mac>,
     out: Desired,
+    /// Whether what is numbered loses a use instead of gaining one.
+    removing: bool,
 }
 
 impl Compiler<'_> {
+    /// Frees the numbers that nothing uses any more.
+    fn finish(mut self) -> Desired {
+        for id in self.ids.nexthops.sweep() {
+            self.out.nexthops.remove(&NexthopId(id));
+        }
+        self.ids.vifs.sweep();
+        self.ids.rules.sweep();
+        self.ids.meters.sweep();
+        self.out
+    }
+
     fn vif_id(&mut self, name: &str) -> VifId {
-        vif_id(self.ids.vifs.id(name.to_owned()))
+        vif_id(number(&mut self.ids.vifs, name.to_owned(), self.removing))
     }
 
     fn vrf(&self, network: &str) -> Vrf {
-        Vrf(self.index.networks.get(network).map_or(0, |network| network.vrf))
+        Vrf(self.index.networks().get(network).map_or(0, |network| network.vrf))
     }
 
     /// Interfaces get their numbers in their own order, whatever refers to them first.
-    fn number_vifs(&mut self, objects: &[&Object]) {
-        for object in objects {
-            if let Object::Wire(Wire { name, .. }) | Object::Guest(Guest { name, .. }) = object {
-                self.vif_id(name);
-            }
+    fn number_vif(&mut self, object: &Object) {
+        if let Object::Wire(Wire { name, .. }) | Object::Guest(Guest { name, .. }) = object {
+            self.vif_id(name);
         }
     }
 
@@ -154,10 +152,7 @@ impl Compiler<'_> {
             Object::Guest(guest) => self.guest(guest),
             // Taken up by the routes that name it.
             Object::Nexthop(nexthop) => drop(self.group(&nexthop.to)),
-            Object::Route(route) => {
-                let nexthop = self.group(&route.to);
-                self.out.routes.insert((self.vrf(&route.network), route.prefix), nexthop);
-            }
+            Object::Route(route) => self.route(route),
             Object::Mac(entry) => {
                 let target = match &entry.to {
                     Target::Guest(name) => BridgeTarget::Vif(self.vif_id(name)),
@@ -179,6 +174,23 @@ impl Compiler<'_> {
             }
             Object::Vxlan(vxlan) => drop(self.out.vxlan.insert(vxlan.vni, self.vrf(&vxlan.network))),
             Object::Flood(_) | Object::Default(_) => {}
+        }
+    }
+
+    fn route(&mut self, route: &Route) {
+        let nexthop = self.group(&route.to);
+        self.out.routes.insert((self.vrf(&route.network), route.prefix), nexthop);
+    }
+
+    /// Takes a route out of the tables. What follows from a gateway comes to light again.
+    fn remove_route(&mut self, route: &Route) {
+        self.group(&route.to);
+        let key = (self.vrf(&route.network), route.prefix);
+        let network = self.index.networks().get(&route.network);
+        let is_subnet = network.is_some_and(|n| n.gateways.iter().any(|net| net.trunc() == route.prefix));
+        match self.ids.nexthops.get(&Nexthop::Resolve { via: None }).filter(|_| is_subnet) {
+            Some(on_link) => drop(self.out.routes.insert(key, NexthopId(on_link))),
+            None => drop(self.out.routes.remove(&key)),
         }
     }
 
@@ -210,7 +222,7 @@ impl Compiler<'_> {
     fn wire(&mut self, wire: &Wire) {
         let mut networks: Vec<_> = self
             .index
-            .networks
+            .networks()
             .values()
             .filter(|network| network.wire.as_ref() == Some(&wire.name))
             .map(|network| (network.vlan, Vrf(network.vrf)))
@@ -264,7 +276,7 @@ impl Compiler<'_> {
             gateways: network.gateways.clone(),
             vni: network.vni,
             learning: network.learning,
-            mtu: self.index.network_mtu(&network.name, self.default_mtu),
+            mtu: network_mtu(self.index, &network.name).unwrap_or_else(|| default_mtu(self.index)),
             default_action: Action::Allow,
             members: Vec::new(),
             flood: Vec::new(),
@@ -298,7 +310,7 @@ impl Compiler<'_> {
             mac: guest.mac,
             addresses: guest.addresses.clone(),
             allowed: guest.allowed.clone(),
-            mtu: guest.mtu.unwrap_or_else(|| self.index.network_mtu(&guest.network, self.default_mtu)),
+            mtu: guest_mtu(self.index, guest),
             policy: guest.policy,
             meter: guest.rate.map(|rate| self.meter("guest", guest.name.clone(), rate)),
             mirror: guest.mirror.as_ref().map(|name| self.vif_id(name)),
@@ -319,7 +331,7 @@ impl Compiler<'_> {
                 model::RuleAction::Modify(Modifier::Police(meter))
             }
         };
-        let id = RuleId(self.ids.rules.id(key));
+        let id = RuleId(self.ids.rules.take(key));
         let compiled = Rule {
             id,
             vrf: self.vrf(&rule.network),
@@ -334,13 +346,13 @@ impl Compiler<'_> {
     }
 
     fn prefixes(&self, endpoint: &config::Endpoint) -> Vec<IpNet> {
-        let guest = endpoint.guest.as_deref().and_then(|name| self.index.guests.get(name));
+        let guest = endpoint.guest.as_deref().and_then(|name| self.index.guests().get(name));
         let addresses = guest.iter().flat_map(|guest| &guest.addresses).map(|addr| IpNet::from(*addr));
         endpoint.cidr.into_iter().chain(addresses).collect()
     }
 
     fn meter(&mut self, of: &'static str, name: String, rate: Rate) -> MeterId {
-        let id = MeterId(self.ids.meters.id((of, name)));
+        let id = MeterId(self.ids.meters.take((of, name)));
         let bits_per_second = u64::from(rate.mbps) * 1_000_000;
         // 10 ms, but always room for two of the largest sends.
         let default = (bits_per_second / 8 / 100).max(128 * 1024);
@@ -350,15 +362,17 @@ impl Compiler<'_> {
     }
 
     fn nexthop(&mut self, nexthop: Nexthop) -> NexthopId {
-        let id = NexthopId(self.ids.nexthops.id(nexthop.clone()));
-        self.out.nexthops.insert(id, nexthop);
+        let id = NexthopId(number(&mut self.ids.nexthops, nexthop.clone(), self.removing));
+        if !self.removing {
+            self.out.nexthops.insert(id, nexthop);
+        }
         id
     }
 
     /// One target by itself, several as a group.
     fn group(&mut self, targets: &[Target]) -> NexthopId {
         if let [Target::Nexthop(name)] = targets
-            && let Some(&named) = self.index.nexthops.get(name.as_str())
+            && let Some(named) = self.index.nexthops().get(name)
         {
             return self.group(&named.to);
         }
@@ -379,7 +393,7 @@ impl Compiler<'_> {
             Target::Drop | Target::Nexthop(_) => Nexthop::Discard,
             Target::Guest(name) => Nexthop::Encap {
                 vif: self.vif_id(name),
-                mac: self.index.guests.get(name.as_str()).and_then(|guest| guest.mac).unwrap_or_default(),
+                mac: self.index.guests().get(name).and_then(|guest| guest.mac).unwrap_or_default(),
             },
             Target::Network(name) => Nexthop::VrfTranslate { vrf: self.vrf(name) },
             Target::Via(addr) => Nexthop::Resolve { via: Some(*addr) },
@@ -395,6 +409,14 @@ impl Compiler<'_> {
             }),
         };
         self.nexthop(nexthop)
+    }
+}
+
+/// The number of a thing that is used once more, or once less.
+fn number<K: Ord + Clone>(pool: &mut Pool<K>, key: K, removing: bool) -> u32 {
+    match removing.then(|| pool.put_back(&key)).flatten() {
+        Some(id) => id,
+        None => pool.take(key),
     }
 }
 

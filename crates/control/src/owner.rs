@@ -1,7 +1,9 @@
 //! Who asked for an object.
 
 use config::{Key, Object};
-use std::collections::BTreeMap;
+use imbl::OrdMap;
+use imbl::ordmap::DiffItem;
+use std::sync::Arc;
 
 /// Who asked for an object; only they may change it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -36,7 +38,7 @@ impl Owner {
 }
 
 /// An object and who asked for it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Owned {
     pub(crate) owner: Owner,
     /// Its place among the objects of its kind, in the order in which they were asked for.
@@ -44,16 +46,25 @@ pub(crate) struct Owned {
     pub(crate) object: Object,
 }
 
-/// All objects of the host.
+/// What differs between two sets of objects.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Changed<'a> {
+    pub(crate) key: &'a Key,
+    /// At least one of them is there.
+    pub(crate) old: Option<&'a Owned>,
+    pub(crate) new: Option<&'a Owned>,
+}
+
+/// All objects of the host. A clone is cheap, and what differs between two is found at the cost of the difference.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Objects {
-    by_key: BTreeMap<Key, Owned>,
+    by_key: OrdMap<Arc<Key>, Arc<Owned>>,
     next_seq: u64,
 }
 
 impl Objects {
     pub(crate) fn get(&self, key: &Key) -> Option<&Owned> {
-        self.by_key.get(key)
+        self.by_key.get(key).map(|owned| &**owned)
     }
 
     /// Puts an object behind all others; one of the same key is replaced and keeps its place.
@@ -69,22 +80,32 @@ impl Objects {
     /// Puts an object at its place, as it was stored.
     pub(crate) fn restore(&mut self, seq: u64, owner: Owner, object: Object) {
         self.next_seq = self.next_seq.max(seq + 1);
-        self.by_key.insert(object.key(), Owned { owner, seq, object });
+        self.by_key.insert(Arc::new(object.key()), Arc::new(Owned { owner, seq, object }));
     }
 
-    pub(crate) fn remove(&mut self, key: &Key) -> Option<Owned> {
+    pub(crate) fn remove(&mut self, key: &Key) -> Option<Arc<Owned>> {
         self.by_key.remove(key)
     }
 
     /// By kind, and in the order in which they were asked for.
     pub(crate) fn in_order(&self) -> Vec<&Owned> {
-        let mut all: Vec<_> = self.by_key.values().collect();
+        let mut all: Vec<_> = self.by_key.values().map(|owned| &**owned).collect();
         all.sort_by_key(|owned| (owned.object.kind(), owned.seq));
         all
     }
 
     /// By key.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Key, &Owned)> {
-        self.by_key.iter()
+        self.by_key.iter().map(|(key, owned)| (&**key, &**owned))
+    }
+
+    /// What differs in `new`, by key.
+    pub(crate) fn changes_to<'a>(&'a self, new: &'a Self) -> Vec<Changed<'a>> {
+        let changed = |item| match item {
+            DiffItem::Add(key, new) => Changed { key, old: None, new: Some(new) },
+            DiffItem::Update { old: (key, old), new: (_, new) } => Changed { key, old: Some(old), new: Some(new) },
+            DiffItem::Remove(key, old) => Changed { key, old: Some(old), new: None },
+        };
+        self.by_key.diff(&new.by_key).map(changed).collect()
     }
 }

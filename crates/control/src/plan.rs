@@ -1,6 +1,6 @@
 //! What changes from one set of objects to another, for people.
 
-use crate::owner::Objects;
+use crate::owner::Changed;
 use config::Object;
 
 /// A change of one object.
@@ -14,21 +14,18 @@ pub(crate) struct ObjectChange {
     pub(crate) details: Vec<String>,
 }
 
-/// The changes from `old` to `new`, by key.
-pub(crate) fn describe(old: &Objects, new: &Objects) -> Vec<ObjectChange> {
-    let mut changes = Vec::new();
-    for (key, was) in old.iter() {
-        let (what, details) = match new.get(key) {
-            None => ("remove", Vec::new()),
-            Some(is) if is.object == was.object && is.owner == was.owner => continue,
-            Some(is) => ("change", details(&was.object, &is.object)),
+/// Changes of objects, for people. A new place among others is none.
+pub(crate) fn describe(changed: &[Changed<'_>]) -> Vec<ObjectChange> {
+    let describe = |changed: &Changed<'_>| {
+        let (what, details) = match (changed.old, changed.new) {
+            (Some(was), Some(is)) if is.object == was.object && is.owner == was.owner => return None,
+            (Some(was), Some(is)) => ("change", details(&was.object, &is.object)),
+            (_, None) => ("remove", Vec::new()),
+            (None, Some(_)) => ("add", Vec::new()),
         };
-        changes.push(ObjectChange { what, object: key.to_string(), details });
-    }
-    for (key, _) in new.iter().filter(|(key, _)| old.get(key).is_none()) {
-        changes.push(ObjectChange { what: "add", object: key.to_string(), details: Vec::new() });
-    }
-    changes
+        Some(ObjectChange { what, object: changed.key.to_string(), details })
+    };
+    changed.iter().filter_map(describe).collect()
 }
 
 fn details(old: &Object, new: &Object) -> Vec<String> {

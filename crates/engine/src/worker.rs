@@ -17,8 +17,10 @@ use tables::{Reader, Shared, Snapshot};
 
 /// Bytes taken from a queue at a time: no guest holds a worker up longer than it takes to copy these.
 const BYTES_PER_BURST: usize = 128 << 10;
-/// How long a worker polls in vain before it sleeps. Waking costs a guest some microseconds and us a system call.
-const SPIN: Duration = Duration::from_micros(60);
+/// How long a worker polls in vain before it sleeps. Waking costs a guest tens of microseconds and us system calls: where
+/// packets come at least every [`LONGEST_SPIN`], it stays awake for the next one.
+const SHORTEST_SPIN: Duration = Duration::from_micros(60);
+const LONGEST_SPIN: Duration = Duration::from_millis(2);
 /// Rounds in vain between looks at the clock.
 const ROUNDS_PER_LOOK: u32 = 16;
 /// Nanoseconds in which all lines of the cache are visited while there is work, as a power of two: two seconds.
@@ -62,6 +64,8 @@ pub(crate) struct Worker {
     core: Core,
     /// Packets were forwarded that are not all counted yet.
     unsettled: bool,
+    /// How long it polls in vain before it sleeps.
+    spin: Duration,
     /// When held packets are looked at next, and the epoch at which they were last.
     held: (u64, u64),
     /// When the cache was last looked after, in nanoseconds, and the actions, in seconds.
@@ -89,6 +93,7 @@ impl Worker {
             receivers: Vec::new(),
             core,
             unsettled: false,
+            spin: SHORTEST_SPIN,
             held: (0, 0),
             tidied: (0, 0),
         })
@@ -98,29 +103,34 @@ impl Worker {
     pub fn run(mut self) {
         self.pin_to_cpu();
         let (mut idle_rounds, mut idle_since) = (0, None);
+        let mut last = cycles::now();
         loop {
             if let Some((message, _receipt)) = self.mailbox.next() {
                 if !self.obey(message) {
                     return;
                 }
+                last = cycles::now();
                 continue;
             }
-            let start = cycles::now();
-            if self.round() {
-                self.core.cells.cycles.busy.add(cycles::now() - start);
+            let busy = self.round();
+            let now = cycles::now();
+            let cycles = &self.core.cells.cycles;
+            if busy { &cycles.busy } else { &cycles.idle }.add(now - last);
+            last = now;
+            if busy {
                 (idle_rounds, idle_since) = (0, None);
                 continue;
             }
-            self.core.cells.cycles.idle.add(cycles::now() - start);
             idle_rounds += 1;
             if idle_rounds % ROUNDS_PER_LOOK == 0 {
                 let since: Instant = *idle_since.get_or_insert_with(Instant::now);
-                if since.elapsed() >= SPIN {
+                if since.elapsed() >= self.spin {
                     self.sleep();
+                    self.spin = spin_after(since.elapsed());
                     (idle_rounds, idle_since) = (0, None);
+                    last = cycles::now();
                 }
             }
-            std::hint::spin_loop();
         }
     }
 
@@ -283,6 +293,11 @@ impl Worker {
         });
         self.core.ports.detach(vif);
     }
+}
+
+/// How long to poll in vain next time, after nothing came for `idle`.
+fn spin_after(idle: Duration) -> Duration {
+    if idle <= LONGEST_SPIN { LONGEST_SPIN } else { SHORTEST_SPIN }
 }
 
 impl Receiver {

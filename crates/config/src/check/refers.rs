@@ -9,9 +9,10 @@ use packet::Mac;
 /// The MAC of all gateways.
 const GATEWAY_MAC: Mac = Mac([0x00, 0x00, 0x5e, 0x00, 0x01, 0x00]);
 
-pub(super) fn check(index: &Index<'_>, objects: &[Item], problems: &mut Vec<Problem>) {
-    for item in objects {
-        let mut checker = Checker { index, item, problems };
+/// Checks `items`; `unread` are the names of objects beside them that could not be read.
+pub(super) fn check(index: &Index, unread: &[String], items: &[Item], problems: &mut Vec<Problem>) {
+    for item in items {
+        let mut checker = Checker { index, unread, items, item, problems };
         match &item.object {
             Object::Wire(_) => {}
             Object::Network(network) => checker.network_object(network),
@@ -33,7 +34,9 @@ pub(super) fn check(index: &Index<'_>, objects: &[Item], problems: &mut Vec<Prob
 }
 
 struct Checker<'a, 'b> {
-    index: &'a Index<'a>,
+    index: &'a Index,
+    unread: &'a [String],
+    items: &'a [Item],
     item: &'a Item,
     problems: &'b mut Vec<Problem>,
 }
@@ -45,34 +48,34 @@ impl<'a> Checker<'a, '_> {
 
     /// Says that something is not there, unless it is and could not be read.
     fn missing(&mut self, key: &str, kind: &str, name: &str, hint: String) {
-        if !self.index.unread.iter().any(|unread| unread == name) {
+        if !self.unread.iter().any(|unread| unread == name) {
             self.problem(key, format!("there is no {kind} \"{name}\"{hint}"));
         }
     }
 
     /// The network `name`, or a problem.
     fn network(&mut self, key: &str, name: &str) -> Option<&'a Network> {
-        let found = self.index.networks.get(name).copied();
+        let found = self.index.networks().get(name);
         if found.is_none() {
-            self.missing(key, "network", name, did_you_mean(name, self.index.networks.keys()));
+            self.missing(key, "network", name, did_you_mean(name, self.index.networks().keys()));
         }
         found
     }
 
     /// The guest `name`, or a problem.
     fn guest(&mut self, key: &str, name: &str) -> Option<&'a Guest> {
-        let found = self.index.guests.get(name).copied();
+        let found = self.index.guests().get(name);
         if found.is_none() {
-            self.missing(key, "guest", name, did_you_mean(name, self.index.guests.keys()));
+            self.missing(key, "guest", name, did_you_mean(name, self.index.guests().keys()));
         }
         found
     }
 
     fn network_object(&mut self, network: &Network) {
         let Some(name) = &network.wire else { return };
-        match self.index.wires.get(name.as_str()) {
+        match self.index.wire(name) {
             None => {
-                let hint = did_you_mean(name, self.index.wires.keys());
+                let hint = did_you_mean(name, self.index.wires().iter().map(|wire| &wire.name));
                 self.missing("wire", "wire", name, hint);
             }
             Some(wire) => {
@@ -122,8 +125,8 @@ impl<'a> Checker<'a, '_> {
                 }
             }
             Target::Nexthop(name) => {
-                if !self.index.nexthops.contains(&name.as_str()) {
-                    let hint = did_you_mean(name, self.index.nexthops.iter());
+                if !self.index.nexthops().contains_key(name) {
+                    let hint = did_you_mean(name, self.index.nexthops().keys());
                     self.missing("to", "nexthop", name, hint);
                 }
             }
@@ -137,7 +140,7 @@ impl<'a> Checker<'a, '_> {
             self.problem("to", "{ via = ... } belongs to one network; use it in a route".to_owned());
             return;
         };
-        let Some(network) = self.index.networks.get(network) else { return };
+        let Some(network) = self.index.networks().get(network) else { return };
         if network.wire.is_none() {
             let message = format!(
                 "{{ via = ... }} needs network \"{}\" attached to a wire (`wire`); a guest that routes is {{ guest = ... }}",
@@ -157,7 +160,7 @@ impl<'a> Checker<'a, '_> {
     fn tunnel(&mut self, tunnel: &Tunnel) {
         let remote = tunnel.remote;
         let family = if remote.is_ipv4() { "IPv4" } else { "IPv6" };
-        let Some(source) = self.index.tunnel_sources.iter().find(|a| a.is_ipv4() == remote.is_ipv4()) else {
+        let Some(source) = self.index.tunnel_sources().iter().find(|a| a.is_ipv4() == remote.is_ipv4()) else {
             let message = format!(
                 "a tunnel to {remote} needs an {family} `tunnel_source` in [host], an address of a wire"
             );
@@ -165,7 +168,7 @@ impl<'a> Checker<'a, '_> {
             return;
         };
         let local =
-            |addr| self.index.wires.values().any(|w| w.addresses.iter().any(|net| net.addr() == addr));
+            |addr| self.index.wires().iter().any(|w| w.addresses.iter().any(|net| net.addr() == addr));
         if !local(*source) {
             self.problem(
                 "to",
@@ -190,8 +193,7 @@ impl<'a> Checker<'a, '_> {
         if route.prefix.prefix_len() < route.prefix.max_prefix_len() {
             return;
         }
-        if let Some(owner) = self.index.own.get(&(route.network.as_str(), route.prefix.addr())) {
-            let owner = owner.object.key();
+        if let Some(owner) = self.index.owner(&route.network, route.prefix.addr()) {
             let message = format!("{} is an address of {owner}, which has its route by itself", route.prefix);
             self.problem("prefix", message);
         }
@@ -219,7 +221,7 @@ impl<'a> Checker<'a, '_> {
             self.problem("inside", format!("{} is a gateway; floating addresses are for guests", nat.inside));
         }
         let Some(outside) = self.network("outside_network", &nat.outside_network) else { return };
-        let routed = self.index.objects.iter().any(|item| match &item.object {
+        let routed = self.items.iter().any(|item| match &item.object {
             Object::Route(route) => {
                 route.network == nat.outside_network
                     && route.prefix.prefix_len() > 0
@@ -264,7 +266,7 @@ impl<'a> Checker<'a, '_> {
 }
 
 /// A suggestion where another name is near.
-fn did_you_mean<'n>(name: &str, known: impl Iterator<Item = &'n &'n str>) -> String {
-    let near = crate::reader::nearest(name, known.copied(), 0.5);
+fn did_you_mean<'n>(name: &str, known: impl Iterator<Item = &'n String>) -> String {
+    let near = crate::reader::nearest(name, known.map(String::as_str), 0.5);
     near.map(|other| format!("; did you mean \"{other}\"?")).unwrap_or_default()
 }

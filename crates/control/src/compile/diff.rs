@@ -1,28 +1,29 @@
 //! What the tables shall hold, and the changes from one such state to another.
 
+use imbl::OrdMap;
+use imbl::ordmap::DiffItem;
 use ipnet::IpNet;
 use model::{
     BridgeTarget, Change, FloatingAddress, Host, MeterConfig, MeterId, Network, Nexthop, NexthopId, Rule,
     RuleId, Vif, VifId, Vrf,
 };
 use packet::Mac;
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// What the tables shall hold.
+/// What the tables shall hold. A clone is cheap, and its changes are found at their own cost.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Desired {
     pub(crate) host: Host,
-    pub(crate) meters: BTreeMap<MeterId, MeterConfig>,
-    pub(crate) vifs: BTreeMap<VifId, Vif>,
-    pub(crate) networks: BTreeMap<Vrf, Network>,
-    pub(crate) nexthops: BTreeMap<NexthopId, Nexthop>,
-    pub(crate) routes: BTreeMap<(Vrf, IpNet), NexthopId>,
-    pub(crate) macs: BTreeMap<(Vrf, Mac), BridgeTarget>,
-    pub(crate) mpls: BTreeMap<u32, NexthopId>,
-    pub(crate) vxlan: BTreeMap<u32, Vrf>,
-    pub(crate) floating: BTreeMap<(Vrf, IpAddr), FloatingAddress>,
-    pub(crate) rules: BTreeMap<RuleId, Rule>,
+    pub(crate) meters: OrdMap<MeterId, MeterConfig>,
+    pub(crate) vifs: OrdMap<VifId, Vif>,
+    pub(crate) networks: OrdMap<Vrf, Network>,
+    pub(crate) nexthops: OrdMap<NexthopId, Nexthop>,
+    pub(crate) routes: OrdMap<(Vrf, IpNet), NexthopId>,
+    pub(crate) macs: OrdMap<(Vrf, Mac), BridgeTarget>,
+    pub(crate) mpls: OrdMap<u32, NexthopId>,
+    pub(crate) vxlan: OrdMap<u32, Vrf>,
+    pub(crate) floating: OrdMap<(Vrf, IpAddr), FloatingAddress>,
+    pub(crate) rules: OrdMap<RuleId, Rule>,
 }
 
 impl Desired {
@@ -83,17 +84,21 @@ impl Desired {
 
     /// Groups come after their members.
     fn nexthop_changes(&self, to: &Self, out: &mut Batch) {
-        for groups in [false, true] {
-            let of = |all: &BTreeMap<NexthopId, Nexthop>| -> BTreeMap<NexthopId, Nexthop> {
-                let wanted = |nexthop: &Nexthop| matches!(nexthop, Nexthop::Ecmp(_)) == groups;
-                all.iter().filter(|(_, n)| wanted(n)).map(|(id, n)| (*id, n.clone())).collect()
-            };
-            out.table(
-                &of(&self.nexthops),
-                &of(&to.nexthops),
-                |k, v| Change::PutNexthop(*k, v.clone()),
-                |k, _| Change::DelNexthop(*k),
-            );
+        let mut changes = [Batch::default(), Batch::default()];
+        for item in self.nexthops.diff(&to.nexthops) {
+            let (DiffItem::Add(_, nexthop) | DiffItem::Update { new: (_, nexthop), .. } | DiffItem::Remove(_, nexthop)) =
+                item;
+            let batch = &mut changes[usize::from(matches!(nexthop, Nexthop::Ecmp(_)))];
+            match item {
+                DiffItem::Add(id, nexthop) | DiffItem::Update { new: (id, nexthop), .. } => {
+                    batch.puts.push(Change::PutNexthop(*id, nexthop.clone()));
+                }
+                DiffItem::Remove(id, _) => batch.dels.push(Change::DelNexthop(*id)),
+            }
+        }
+        for batch in changes {
+            out.puts.extend(batch.puts);
+            out.dels.extend(batch.dels);
         }
     }
 }
@@ -107,15 +112,19 @@ struct Batch {
 impl Batch {
     fn table<K: Ord, V: PartialEq>(
         &mut self,
-        from: &BTreeMap<K, V>,
-        to: &BTreeMap<K, V>,
+        from: &OrdMap<K, V>,
+        to: &OrdMap<K, V>,
         put: impl Fn(&K, &V) -> Change,
         del: impl Fn(&K, &V) -> Change,
     ) {
-        let changed = to.iter().filter(|(key, value)| from.get(key) != Some(value));
-        self.puts.extend(changed.map(|(key, value)| put(key, value)));
-        let gone = from.iter().filter(|(key, _)| !to.contains_key(key));
-        self.dels.extend(gone.map(|(key, value)| del(key, value)));
+        for item in from.diff(to) {
+            match item {
+                DiffItem::Add(key, value) | DiffItem::Update { new: (key, value), .. } => {
+                    self.puts.push(put(key, value));
+                }
+                DiffItem::Remove(key, value) => self.dels.push(del(key, value)),
+            }
+        }
     }
 
     fn finish(mut self) -> Vec<Change> {

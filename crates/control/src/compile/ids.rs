@@ -1,50 +1,82 @@
 //! Numbers for what the tables number: stable while a thing stays, dense, and not given to another in the batch in
 //! which they come free.
 
-use std::collections::{BTreeMap, BTreeSet};
+use imbl::{OrdMap, OrdSet};
 
-/// Numbers of things `K`.
+/// Numbers of things `K`, with how often each is in use. A clone is cheap.
 #[derive(Clone, Debug)]
 pub(crate) struct Pool<K> {
-    ids: BTreeMap<K, u32>,
-    taken: BTreeSet<u32>,
-    touched: BTreeSet<u32>,
-    /// No free number lies below.
-    lowest: u32,
+    entries: OrdMap<K, Entry>,
+    /// Numbers below `next` that nothing has.
+    free: OrdSet<u32>,
+    next: u32,
+    /// Things that came to have no use.
+    unused: Vec<K>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Entry {
+    id: u32,
+    uses: u32,
 }
 
 impl<K> Default for Pool<K> {
     fn default() -> Self {
-        Self { ids: BTreeMap::new(), taken: BTreeSet::new(), touched: BTreeSet::new(), lowest: 0 }
+        Self { entries: OrdMap::new(), free: OrdSet::new(), next: 0, unused: Vec::new() }
     }
 }
 
-impl<K: Ord> Pool<K> {
-    /// The number of a thing.
-    pub(crate) fn id(&mut self, key: K) -> u32 {
-        let (taken, lowest) = (&mut self.taken, &mut self.lowest);
-        let id = *self.ids.entry(key).or_insert_with(|| {
-            while taken.contains(lowest) {
-                *lowest += 1;
-            }
-            taken.insert(*lowest);
-            *lowest
+impl<K: Ord + Clone> Pool<K> {
+    /// The number of a thing, which has one use more.
+    pub(crate) fn take(&mut self, key: K) -> u32 {
+        if let Some(entry) = self.entries.get_mut(&key) {
+            entry.uses += 1;
+            return entry.id;
+        }
+        let id = self.free.remove_min().unwrap_or_else(|| {
+            self.next += 1;
+            self.next - 1
         });
-        self.touched.insert(id);
+        self.entries.insert(key, Entry { id, uses: 1 });
         id
+    }
+
+    /// The number of a thing that was taken, which has one use less.
+    pub(crate) fn put_back(&mut self, key: &K) -> Option<u32> {
+        let entry = self.entries.get_mut(key)?;
+        entry.uses = entry.uses.saturating_sub(1);
+        if entry.uses == 0 {
+            self.unused.push(key.clone());
+        }
+        Some(entry.id)
     }
 
     /// The number of a thing that has one.
     pub(crate) fn get(&self, key: &K) -> Option<u32> {
-        self.ids.get(key).copied()
+        self.entries.get(key).map(|entry| entry.id)
     }
 
-    /// Frees the numbers not asked for since the last call.
-    pub(crate) fn sweep(&mut self) {
-        let touched = std::mem::take(&mut self.touched);
-        self.ids.retain(|_, id| touched.contains(id));
-        self.taken = touched;
-        self.lowest = 0;
+    /// Forgets all uses: everything will be taken anew.
+    pub(crate) fn reset(&mut self) {
+        self.unused = self.entries.keys().cloned().collect();
+        for key in &self.unused {
+            if let Some(entry) = self.entries.get_mut(key) {
+                entry.uses = 0;
+            }
+        }
+    }
+
+    /// Frees the numbers that have no use any more, and returns them.
+    pub(crate) fn sweep(&mut self) -> Vec<u32> {
+        let mut freed = Vec::new();
+        for key in std::mem::take(&mut self.unused) {
+            if let Some(&Entry { id, uses: 0 }) = self.entries.get(&key) {
+                self.entries.remove(&key);
+                self.free.insert(id);
+                freed.push(id);
+            }
+        }
+        freed
     }
 }
 
@@ -55,10 +87,24 @@ mod tests {
     #[test]
     fn numbers_are_stable_dense_and_rest_for_a_batch() {
         let mut pool = Pool::default();
-        assert_eq!([pool.id("a"), pool.id("b"), pool.id("a")], [0, 1, 0]);
-        pool.sweep();
-        assert_eq!([pool.id("b"), pool.id("c")], [1, 2], "a's number rests");
-        pool.sweep();
-        assert_eq!([pool.id("d"), pool.id("b"), pool.id("c")], [0, 1, 2]);
+        assert_eq!([pool.take("a"), pool.take("b"), pool.take("a")], [0, 1, 0]);
+        assert_eq!(pool.sweep(), []);
+        pool.reset();
+        assert_eq!([pool.take("b"), pool.take("c")], [1, 2], "a's number rests");
+        assert_eq!(pool.sweep(), [0]);
+        assert_eq!([pool.take("d"), pool.take("b"), pool.take("c")], [0, 1, 2]);
+    }
+
+    #[test]
+    fn what_is_put_back_as_often_as_taken_is_freed() {
+        let mut pool = Pool::default();
+        assert_eq!([pool.take("a"), pool.take("a"), pool.take("b")], [0, 0, 1]);
+        pool.put_back(&"a");
+        assert_eq!(pool.sweep(), []);
+        pool.put_back(&"a");
+        assert_eq!(pool.take("a"), 0, "used again in time");
+        assert_eq!(pool.sweep(), []);
+        pool.put_back(&"a");
+        assert_eq!((pool.sweep(), pool.get(&"a"), pool.take("c")), (vec![0], None, 0));
     }
 }
