@@ -91,7 +91,7 @@ pub trait TxQueue: Send + Sync {
     /// What the other side takes unfinished, as negotiated now.
     fn accepts(&self) -> Accepts;
 
-    /// Leases the queue (one compare-and-swap, bounded spin), runs `fill`, publishes all that was reserved and
+    /// Leases the queue (one atomic exchange, bounded spin), runs `fill`, publishes all that was reserved and
     /// notifies the other side if it asked. False, with `fill` not run, where another worker held it too long.
     fn burst(&self, fill: &mut dyn FnMut(&mut dyn Room)) -> bool;
 }

@@ -1,17 +1,21 @@
 //! Who may touch a ring now: one worker for a burst, or the control thread.
+//!
+//! A worker takes the lease and then looks whether it is closed; who closes it does so and then looks whether a worker has
+//! it. Both in one total order (Dekker): one of them sees the other. So giving it back is a plain store: a locked
+//! operation there would wait for all that was written to the guest.
 
-use std::sync::atomic::{AtomicU32, Ordering};
-
-const HELD: u32 = 1;
-const CLOSED: u32 = 2;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Tries to get hold of a ring that another worker holds, before giving up.
 const SPINS: u32 = 1000;
 
-/// A lease of one ring. Workers take it by one compare-and-swap; while it is closed none can, and the one who
+/// A lease of one ring. Workers take it by one exchange; while it is closed none can, and the one who
 /// closed it, once [`Lease::close`] returns, has the ring to itself.
 #[derive(Debug)]
-pub(crate) struct Lease(AtomicU32);
+pub(crate) struct Lease {
+    held: AtomicBool,
+    closed: AtomicBool,
+}
 
 /// What an attempt to take a lease came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,17 +31,20 @@ pub(crate) enum Taken {
 impl Lease {
     /// A closed one.
     pub(crate) const fn new() -> Self {
-        Self(AtomicU32::new(CLOSED))
+        Self { held: AtomicBool::new(false), closed: AtomicBool::new(true) }
     }
 
     /// One attempt to take it.
     #[inline]
     pub(crate) fn try_take(&self) -> Taken {
-        match self.0.compare_exchange(0, HELD, Ordering::Acquire, Ordering::Relaxed) {
-            Ok(_) => Taken::Yes,
-            Err(state) if state & CLOSED != 0 => Taken::Closed,
-            Err(_) => Taken::Busy,
+        if self.held.swap(true, Ordering::SeqCst) {
+            return if self.closed.load(Ordering::SeqCst) { Taken::Closed } else { Taken::Busy };
         }
+        if self.closed.load(Ordering::SeqCst) {
+            self.give();
+            return Taken::Closed;
+        }
+        Taken::Yes
     }
 
     /// Attempts to take it for a bounded time.
@@ -55,19 +62,19 @@ impl Lease {
     /// Gives it back.
     #[inline]
     pub(crate) fn give(&self) {
-        self.0.fetch_and(!HELD, Ordering::Release);
+        self.held.store(false, Ordering::Release);
     }
 
     /// Lets no worker take it any more, and waits until the one that has it (a burst at most) gave it back.
     pub(crate) fn close(&self) {
-        self.0.fetch_or(CLOSED, Ordering::Acquire);
-        while self.0.load(Ordering::Acquire) & HELD != 0 {
+        self.closed.store(true, Ordering::SeqCst);
+        while self.held.load(Ordering::SeqCst) {
             std::thread::yield_now();
         }
     }
 
     /// Lets workers take it.
     pub(crate) fn open(&self) {
-        self.0.fetch_and(!CLOSED, Ordering::Release);
+        self.closed.store(false, Ordering::Release);
     }
 }
