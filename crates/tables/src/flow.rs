@@ -51,7 +51,7 @@ pub struct FlowLimits {
 
 impl Default for FlowLimits {
     fn default() -> Self {
-        Self { connections: 1 << 20, per_guest: 1 << 19, new_per_second: 200_000 }
+        Self { connections: 1 << 21, per_guest: 1 << 20, new_per_second: 1_000_000 }
     }
 }
 
