@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
 /// Numbers given to names and contents; they stay from one compilation to the next.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Ids {
     vifs: Pool<String>,
     nexthops: Pool<Nexthop>,

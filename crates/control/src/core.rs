@@ -5,13 +5,13 @@ mod view;
 
 pub(crate) use view::View;
 
-use crate::compile::{self, Desired, Ids, compile};
-use crate::owner::{Objects, Owned, Owner};
+use crate::compile::{self, Desired, Ids, compile, recompile};
+use crate::owner::{Changed, Objects, Owned, Owner};
 use crate::plan::{self, ObjectChange};
 use crate::ports::{self, Ports};
-use crate::store::{Store, StoreError};
-use config::{Host, Item, Key, Object, Problems};
-use model::{ApplyError, Executor};
+use crate::store::{Durability, Store, StoreError};
+use config::{Host, Index, Item, Key, Kind, Object, Problem, Problems, Route};
+use model::{ApplyError, Executor, Vrf};
 use packet::Mac;
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -62,10 +62,11 @@ pub struct Core {
 
 /// What is in force.
 struct State {
-    host: Host,
-    objects: Arc<Objects>,
-    ids: Arc<Ids>,
-    desired: Arc<Desired>,
+    host: Arc<Host>,
+    objects: Objects,
+    index: Index,
+    ids: Ids,
+    desired: Desired,
     open: BTreeMap<String, Open>,
 }
 
@@ -88,17 +89,18 @@ impl Core {
             objects
         });
         let empty = State {
-            host: Host::default(),
-            objects: Arc::new(stored.unwrap_or_default()),
-            ids: Arc::default(),
-            desired: Arc::default(),
+            host: Arc::default(),
+            objects: stored.unwrap_or_default(),
+            index: Index::default(),
+            ids: Ids::default(),
+            desired: Desired::default(),
             open: BTreeMap::new(),
         };
         let started = Instant::now();
         let view = Mutex::new(Arc::new(View::new(&empty, executor.clone(), started)));
         let core = Self { executor, ports, store, run_dir, started, state: Mutex::new(empty), view };
         check(&file.host, &objects, &[])?;
-        core.switch(&mut core.lock(), file.host, objects)?;
+        core.switch(&mut core.lock(), file.host.into(), objects, Durability::Disk)?;
         Ok(core)
     }
 
@@ -140,15 +142,15 @@ impl Core {
         }
         check(&file.host, &next, &places)?;
         if dry_run {
-            return Ok(plan::describe(&state.objects, &next));
+            return Ok(plan::describe(&state.objects.changes_to(&next)));
         }
-        self.switch(&mut state, file.host, next)
+        self.switch(&mut state, file.host.into(), next, Durability::Disk)
     }
 
     /// Adds objects for an owner. What is there already, and the same, is no change.
     pub(crate) fn add(&self, owner: Owner, objects: Vec<Object>) -> Result<Vec<ObjectChange>, Error> {
         let mut state = self.lock();
-        let mut next = Objects::clone(&state.objects);
+        let mut next = state.objects.clone();
         for object in objects {
             let key = object.key();
             match next.get(&key) {
@@ -162,15 +164,13 @@ impl Core {
                 None => next.put(owner, object),
             }
         }
-        check(&state.host, &next, &[])?;
-        let host = state.host.clone();
-        self.switch(&mut state, host, next)
+        self.change(&mut state, next)
     }
 
     /// Removes an owner's objects.
     pub(crate) fn remove(&self, owner: Owner, keys: &[Key]) -> Result<Vec<ObjectChange>, Error> {
         let mut state = self.lock();
-        let mut next = Objects::clone(&state.objects);
+        let mut next = state.objects.clone();
         for key in keys {
             match next.remove(key) {
                 None => return Err(Error::NotFound(format!("there is no {key}"))),
@@ -188,9 +188,7 @@ impl Core {
                 Some(_) => {}
             }
         }
-        check(&state.host, &next, &[])?;
-        let host = state.host.clone();
-        self.switch(&mut state, host, next)
+        self.change(&mut state, next)
     }
 
     /// Takes up what changed by itself: the link-layer address of a wire's device that went and came back.
@@ -202,49 +200,105 @@ impl Core {
         if !state.a_wire_moved() {
             return Ok(());
         }
-        let (host, next) = (state.host.clone(), Objects::clone(&state.objects));
-        self.switch(&mut state, host, next).map(drop)
+        let (host, next) = (state.host.clone(), state.objects.clone());
+        self.switch(&mut state, host, next, Durability::Kernel).map(drop)
     }
 
-    /// Makes `next` be in force.
-    fn switch(&self, state: &mut State, host: Host, next: Objects) -> Result<Vec<ObjectChange>, Error> {
-        let described = plan::describe(&state.objects, &next);
+    /// Makes `next` be in force, for a client of the API. Where only routes come and go, it costs what these cost.
+    fn change(&self, state: &mut State, next: Objects) -> Result<Vec<ObjectChange>, Error> {
+        let changed = state.objects.changes_to(&next);
+        if changed.is_empty() {
+            return Ok(Vec::new());
+        }
+        if !state.only_routes_matter(&changed) {
+            check(&state.host, &next, &[])?;
+            let host = state.host.clone();
+            return self.switch(state, host, next, Durability::Kernel);
+        }
+        none_of(config::check_routes(&state.index, changed.iter().filter_map(|c| Some(&c.new?.object))))?;
+        let mut ids = state.ids.clone();
+        let removed = changed.iter().filter_map(|changed| route(changed.old));
+        let added = changed.iter().filter_map(|changed| route(changed.new));
+        let desired = recompile(&state.desired, &state.index, removed, added, &mut ids);
+        self.commit((&state.desired, &desired), &changed, &next, Durability::Kernel)?;
+        let described = plan::describe(&changed);
+        (state.objects, state.ids, state.desired) = (next, ids, desired);
+        self.publish(self.view().after(state));
+        Ok(described)
+    }
+
+    /// Makes `next` be in force, whatever changes.
+    fn switch(
+        &self,
+        state: &mut State,
+        host: Arc<Host>,
+        next: Objects,
+        durability: Durability,
+    ) -> Result<Vec<ObjectChange>, Error> {
         let ordered = next.in_order();
         let plain: Vec<&Object> = ordered.iter().map(|owned| &owned.object).collect();
-        let mtus = compile::guest_mtus(&host, &plain);
-        let mtu_of = |guest: &config::Guest| mtus.get(&guest.name).copied().unwrap_or(1500);
+        let index = Index::new(&host, plain.iter().copied());
+        let mtu_of = |guest: &config::Guest| compile::guest_mtu(&index, guest);
         let wanted = ports::wanted(&host, &self.run_dir, &plain, &mtu_of);
 
         let old_ids = state.ids.clone();
         let switch = Switch::open(&*self.ports, &mut state.open, wanted, &|name| old_ids.vif(name))?;
         let macs = macs(switch.ports());
-        let mut ids = Ids::clone(&old_ids);
-        let desired = compile(&host, &ordered, &macs, &mut ids);
-        let changes = state.desired.changes_to(&desired);
-        let result = self.store.prepare(&state.objects, &next).map_err(Error::from).and_then(|pending| {
-            if !changes.is_empty() {
-                self.executor.apply(&changes)?;
-            }
-            pending.commit().map_err(|e| {
-                // Back to what is on disk. It was in force a moment ago, so that the executor takes it again.
-                let _ = self.executor.apply(&desired.changes_to(&state.desired));
-                e.into()
-            })
-        });
-        if let Err(e) = result {
+        let mut ids = old_ids.clone();
+        let desired = compile(&host, &index, &ordered, &macs, &mut ids);
+        let changed = state.objects.changes_to(&next);
+        if let Err(e) = self.commit((&state.desired, &desired), &changed, &next, durability) {
             switch.undo();
             return Err(e);
         }
         switch.finish(&|name| ids.vif(name));
-        state.host = host;
-        (state.objects, state.ids, state.desired) = (Arc::new(next), Arc::new(ids), Arc::new(desired));
-        let view = Arc::new(View::new(state, self.executor.clone(), self.started));
-        *self.view.lock().unwrap_or_else(PoisonError::into_inner) = view;
+        let described = plan::describe(&changed);
+        (state.host, state.index) = (host, index);
+        (state.objects, state.ids, state.desired) = (next, ids, desired);
+        self.publish(View::new(state, self.executor.clone(), self.started));
         Ok(described)
+    }
+
+    /// Applies and stores a change, or does neither.
+    fn commit(
+        &self,
+        (from, to): (&Desired, &Desired),
+        changed: &[Changed<'_>],
+        next: &Objects,
+        durability: Durability,
+    ) -> Result<(), Error> {
+        let changes = from.changes_to(to);
+        let pending = self.store.prepare(changed, next, durability)?;
+        if !changes.is_empty() {
+            self.executor.apply(&changes)?;
+        }
+        pending.commit().map_err(|e| {
+            // Back to what is stored. It was in force a moment ago, so that the executor takes it again.
+            let _ = self.executor.apply(&to.changes_to(from));
+            e.into()
+        })
+    }
+
+    fn publish(&self, view: View) {
+        *self.view.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(view);
     }
 }
 
 impl State {
+    /// Whether routes alone change, and nothing else stands or falls with them: a floating address may need one that
+    /// goes.
+    fn only_routes_matter(&self, changed: &[Changed<'_>]) -> bool {
+        let needed = |gone: &Route| {
+            let network = self.index.networks().get(&gone.network);
+            let vrf = Vrf(network.map_or(0, |network| network.vrf));
+            let (first, last) = ((vrf, gone.prefix.network()), (vrf, gone.prefix.broadcast()));
+            self.desired.floating.range(first..=last).next().is_some()
+        };
+        changed
+            .iter()
+            .all(|changed| changed.key.kind == Kind::Route && !route(changed.old).is_some_and(needed))
+    }
+
     /// Whether a wire's device has another link-layer address than the tables.
     fn a_wire_moved(&self) -> bool {
         self.open.iter().any(|(name, open)| {
@@ -252,6 +306,14 @@ impl State {
             let wire = vif.filter(|vif| vif.wire.is_some());
             wire.is_some_and(|wire| open.mac().is_some_and(|mac| wire.mac != Some(mac)))
         })
+    }
+}
+
+/// The route that an object is, if it is one.
+fn route(object: Option<&Owned>) -> Option<&Route> {
+    match &object?.object {
+        Object::Route(route) => Some(route),
+        _ => None,
     }
 }
 
@@ -269,7 +331,11 @@ fn check(host: &Host, objects: &Objects, places: &[&Item]) -> Result<(), Error> 
         .map(|item| (*item).clone())
         .chain(others.map(|owned: &Owned| Item::from(owned.object.clone())))
         .collect();
-    let problems = config::check(host, &items);
+    none_of(config::check(host, &items))
+}
+
+/// That there are no problems, or which.
+fn none_of(problems: Vec<Problem>) -> Result<(), Error> {
     if problems.is_empty() { Ok(()) } else { Err(Problems::from(problems).into()) }
 }
 

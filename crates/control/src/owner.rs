@@ -95,17 +95,20 @@ impl Objects {
     }
 
     /// By key.
+    #[cfg(test)]
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Key, &Owned)> {
         self.by_key.iter().map(|(key, owned)| (&**key, &**owned))
     }
 
     /// What differs in `new`, by key.
     pub(crate) fn changes_to<'a>(&'a self, new: &'a Self) -> Vec<Changed<'a>> {
-        let changed = |item| match item {
-            DiffItem::Add(key, new) => Changed { key, old: None, new: Some(new) },
-            DiffItem::Update { old: (key, old), new: (_, new) } => Changed { key, old: Some(old), new: Some(new) },
-            DiffItem::Remove(key, old) => Changed { key, old: Some(old), new: None },
-        };
-        self.by_key.diff(&new.by_key).map(changed).collect()
+        let differing = self.by_key.diff(&new.by_key).map(|item| match item {
+            DiffItem::Add(key, new) => Changed { key, old: None, new: Some(&**new) },
+            DiffItem::Update { old: (key, old), new: (_, new) } => {
+                Changed { key, old: Some(&**old), new: Some(&**new) }
+            }
+            DiffItem::Remove(key, old) => Changed { key, old: Some(&**old), new: None },
+        });
+        differing.collect()
     }
 }

@@ -17,8 +17,8 @@ use tokio_stream::wrappers::UnixListenerStream;
 /// How often what changed by itself is looked for.
 const REFRESH: Duration = Duration::from_secs(1);
 
-/// Largest request: a file with some hundred thousand routes.
-const MAX_REQUEST: usize = 64 << 20;
+/// Largest request: a million routes.
+const MAX_REQUEST: usize = 256 << 20;
 
 /// Why the daemon can't serve.
 #[derive(Debug, thiserror::Error)]

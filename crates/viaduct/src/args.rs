@@ -125,7 +125,9 @@ Examples:
   viaduct rt --network blue
   viaduct rt add --network blue 10.9.0.0/16 --to mpls-over-udp:192.0.2.2:100
   viaduct rt add --network blue 10.9.0.0/16 --to vxlan:[2001:db8::2]:5001 --to vxlan:[2001:db8::3]:5001
-  viaduct rt del --network blue 10.9.0.0/16";
+  viaduct rt del --network blue 10.9.0.0/16
+  printf '%s\\n' 10.8.0.0/16 10.9.0.0/16 | viaduct rt add --network blue -f - --to nexthop:spine
+  viaduct rt del --network blue -f routes.txt";
 
 const RULE_EXAMPLES: &str = "\
 Examples:
@@ -160,8 +162,18 @@ pub enum Action<A: Args> {
     Show { key: String },
     /// Add one
     Add(A),
-    /// Remove one that was added here
-    Del { key: String },
+    /// Remove those that were added here: all, or none where one can't be
+    Del(Keys),
+}
+
+/// Which ones.
+#[derive(Args)]
+pub struct Keys {
+    #[arg(value_name = "KEY", required_unless_present = "file")]
+    pub keys: Vec<String>,
+    /// Those that the lines of FILE begin with; - is standard input
+    #[arg(short, long, value_name = "FILE", conflicts_with = "keys")]
+    pub file: Option<PathBuf>,
 }
 
 /// The same for what is part of a network.
@@ -287,9 +299,14 @@ pub struct NexthopArgs {
 
 #[derive(Args)]
 pub struct RouteArgs {
-    pub prefix: String,
-    #[arg(long, required = true, value_name = "TARGET", help = TO)]
+    #[arg(required_unless_present = "file")]
+    pub prefix: Option<String>,
+    #[arg(long, required_unless_present = "file", value_name = "TARGET", help = TO)]
     pub to: Vec<String>,
+    /// Add the routes of FILE, all or none; - is standard input. A line is PREFIX [TARGET ...]; without targets,
+    /// those of --to
+    #[arg(short, long, value_name = "FILE", conflicts_with = "prefix")]
+    pub file: Option<PathBuf>,
 }
 
 #[derive(Args)]

@@ -6,6 +6,7 @@
 mod args;
 mod client;
 mod commands;
+mod input;
 mod output;
 mod pcap;
 mod pcapng;

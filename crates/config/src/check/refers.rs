@@ -160,7 +160,8 @@ impl<'a> Checker<'a, '_> {
     fn tunnel(&mut self, tunnel: &Tunnel) {
         let remote = tunnel.remote;
         let family = if remote.is_ipv4() { "IPv4" } else { "IPv6" };
-        let Some(source) = self.index.tunnel_sources().iter().find(|a| a.is_ipv4() == remote.is_ipv4()) else {
+        let Some(source) = self.index.tunnel_sources().iter().find(|a| a.is_ipv4() == remote.is_ipv4())
+        else {
             let message = format!(
                 "a tunnel to {remote} needs an {family} `tunnel_source` in [host], an address of a wire"
             );

@@ -86,8 +86,9 @@ impl Desired {
     fn nexthop_changes(&self, to: &Self, out: &mut Batch) {
         let mut changes = [Batch::default(), Batch::default()];
         for item in self.nexthops.diff(&to.nexthops) {
-            let (DiffItem::Add(_, nexthop) | DiffItem::Update { new: (_, nexthop), .. } | DiffItem::Remove(_, nexthop)) =
-                item;
+            let (DiffItem::Add(_, nexthop)
+            | DiffItem::Update { new: (_, nexthop), .. }
+            | DiffItem::Remove(_, nexthop)) = item;
             let batch = &mut changes[usize::from(matches!(nexthop, Nexthop::Ecmp(_)))];
             match item {
                 DiffItem::Add(id, nexthop) | DiffItem::Update { new: (id, nexthop), .. } => {

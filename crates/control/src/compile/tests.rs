@@ -48,7 +48,9 @@ fn objects(text: &str) -> (config::Host, Objects) {
 
 fn compiled(text: &str, ids: &mut Ids) -> Desired {
     let (host, objects) = objects(text);
-    compile(&host, &objects.in_order(), &HashMap::new(), ids)
+    let ordered = objects.in_order();
+    let index = Index::new(&host, ordered.iter().map(|owned| &owned.object));
+    compile(&host, &index, &ordered, &HashMap::new(), ids)
 }
 
 #[test]

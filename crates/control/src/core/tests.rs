@@ -1,6 +1,7 @@
 //! Changes as a whole: owners, ports that can't be opened, executors that refuse, restarts.
 
 pub(crate) mod fake;
+mod routes;
 
 use super::*;
 use fake::{FakeExecutor, FakePorts, Log};

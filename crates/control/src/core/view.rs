@@ -12,18 +12,33 @@ use std::time::Instant;
 
 /// A state of the host. It is not changed by what happens after.
 pub(crate) struct View {
-    pub(crate) host: Host,
-    pub(crate) objects: Arc<Objects>,
-    pub(crate) tables: Arc<Desired>,
-    pub(crate) ids: Arc<Ids>,
+    pub(crate) host: Arc<Host>,
+    pub(crate) objects: Objects,
+    pub(crate) tables: Desired,
+    pub(crate) ids: Ids,
     pub(crate) executor: Arc<dyn Executor>,
     pub(crate) started: Instant,
     /// Not held: a view that somebody keeps must not keep a device open.
-    ports: BTreeMap<String, Weak<dyn Port>>,
+    ports: Arc<BTreeMap<String, Weak<dyn Port>>>,
 }
 
 impl View {
     pub(super) fn new(state: &State, executor: Arc<dyn Executor>, started: Instant) -> Self {
+        let ports = state.open.iter().map(|(name, open)| (name.clone(), Arc::downgrade(&open.port)));
+        Self::of(state, executor, started, Arc::new(ports.collect()))
+    }
+
+    /// The view after a change of neither host nor ports.
+    pub(super) fn after(&self, state: &State) -> Self {
+        Self::of(state, self.executor.clone(), self.started, self.ports.clone())
+    }
+
+    fn of(
+        state: &State,
+        executor: Arc<dyn Executor>,
+        started: Instant,
+        ports: Arc<BTreeMap<String, Weak<dyn Port>>>,
+    ) -> Self {
         Self {
             host: state.host.clone(),
             objects: state.objects.clone(),
@@ -31,7 +46,7 @@ impl View {
             ids: state.ids.clone(),
             executor,
             started,
-            ports: state.open.iter().map(|(name, open)| (name.clone(), Arc::downgrade(&open.port))).collect(),
+            ports,
         }
     }
 

@@ -13,6 +13,13 @@ fn objects(prefixes: &[&str]) -> Objects {
     objects
 }
 
+impl Store {
+    /// Writes, and waits for it.
+    fn save(&self, old: &Objects, new: &Objects, durability: Durability) {
+        self.prepare(&old.changes_to(new), new, durability).unwrap().commit().unwrap();
+    }
+}
+
 fn contents(objects: &Objects) -> Vec<(String, u64, Owner)> {
     objects.iter().map(|(key, owned)| (key.to_string(), owned.seq, owned.owner)).collect()
 }
@@ -24,20 +31,64 @@ fn what_is_stored_comes_back_and_nothing_else() {
     {
         let store = Store::open(dir.path()).unwrap();
         assert!(store.load().unwrap().is_none(), "nothing was ever stored");
-        store.prepare(&Objects::default(), &one).unwrap().commit().unwrap();
-        drop(store.prepare(&one, &two).unwrap());
+        store.save(&Objects::default(), &one, Durability::Disk);
+        drop(store.prepare(&one.changes_to(&two), &two, Durability::Disk).unwrap());
+        drop(store.prepare(&one.changes_to(&two), &two, Durability::Kernel).unwrap());
         assert_eq!(contents(&store.load().unwrap().unwrap()), contents(&one), "not committed");
-        store.prepare(&one, &two).unwrap().commit().unwrap();
+        store.save(&one, &two, Durability::Disk);
     }
     let store = Store::open(dir.path()).unwrap();
     assert_eq!(contents(&store.load().unwrap().unwrap()), contents(&two));
 }
 
 #[test]
+fn the_journal_counts_up_to_where_it_is_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let [one, two, three] =
+        [&["10.1.0.0/16"][..], &["10.2.0.0/16"], &["10.2.0.0/16", "10.3.0.0/16"]].map(objects);
+    {
+        let store = Store::open(dir.path()).unwrap();
+        store.save(&Objects::default(), &one, Durability::Disk);
+        store.save(&one, &two, Durability::Kernel);
+        store.save(&two, &three, Durability::Kernel);
+    }
+    assert_eq!(contents(&Store::open(dir.path()).unwrap().load().unwrap().unwrap()), contents(&three));
+    let path = dir.path().join("viaduct.journal");
+    let whole = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &whole[..whole.len() - 1]).unwrap();
+    {
+        let store = Store::open(dir.path()).unwrap();
+        assert_eq!(contents(&store.load().unwrap().unwrap()), contents(&two), "the last line is torn");
+        store.save(&two, &three, Durability::Kernel);
+    }
+    assert_eq!(std::fs::read(&path).unwrap(), whole, "it goes on where it was whole");
+}
+
+#[test]
+fn a_journal_that_the_database_has_taken_up_counts_no_more() {
+    let dir = tempfile::tempdir().unwrap();
+    let (one, two) = (objects(&["10.1.0.0/16"]), objects(&["10.2.0.0/16"]));
+    let path = dir.path().join("viaduct.journal");
+    {
+        let store = Store::open(dir.path()).unwrap();
+        store.save(&Objects::default(), &one, Durability::Disk);
+        store.save(&one, &two, Durability::Kernel);
+        let journal = std::fs::read(&path).unwrap();
+        store.save(&two, &one, Durability::Disk);
+        std::fs::write(&path, journal).unwrap(); // as if the power had gone before it was emptied
+    }
+    let store = Store::open(dir.path()).unwrap();
+    assert_eq!(contents(&store.load().unwrap().unwrap()), contents(&one));
+    store.save(&one, &two, Durability::Kernel);
+    drop(store);
+    assert_eq!(contents(&Store::open(dir.path()).unwrap().load().unwrap().unwrap()), contents(&two));
+}
+
+#[test]
 fn an_empty_host_is_not_an_empty_store() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();
-    store.prepare(&Objects::default(), &Objects::default()).unwrap().commit().unwrap();
+    store.save(&Objects::default(), &Objects::default(), Durability::Disk);
     assert!(store.load().unwrap().is_some_and(|objects| objects.iter().next().is_none()));
 }
 
@@ -54,7 +105,7 @@ fn damage_is_told_with_the_way_out() {
     let dir = tempfile::tempdir().unwrap();
     {
         let store = Store::open(dir.path()).unwrap();
-        store.prepare(&Objects::default(), &objects(&["10.1.0.0/16"])).unwrap().commit().unwrap();
+        store.save(&Objects::default(), &objects(&["10.1.0.0/16"]), Durability::Disk);
     }
     let path = dir.path().join("viaduct.redb");
     let good = std::fs::read(&path).unwrap();
@@ -87,7 +138,8 @@ fn writer_that_gets_killed() {
     for n in 0..=u8::MAX {
         let prefixes: Vec<String> = (0..=n).map(|n| format!("10.{n}.0.0/16")).collect();
         let new = objects(&prefixes.iter().map(String::as_str).collect::<Vec<_>>());
-        store.prepare(&old, &new).unwrap().commit().unwrap();
+        let durability = if n % 16 == 0 { Durability::Disk } else { Durability::Kernel };
+        store.save(&old, &new, durability);
         // Past the test harness, which keeps what is printed.
         std::io::Write::write_all(&mut std::io::stderr(), format!("stored {n}\n").as_bytes()).unwrap();
         old = new;

@@ -4,10 +4,11 @@ mod add;
 
 use super::{Context, apply, value};
 use crate::args::{
-    Action, BridgeArgs, GuestArgs, MplsArgs, NetworkArgs, NexthopArgs, RouteArgs, RuleArgs, VxlanArgs,
+    Action, BridgeArgs, GuestArgs, Keys, MplsArgs, NetworkArgs, NexthopArgs, RouteArgs, RuleArgs, VxlanArgs,
     WireArgs,
 };
 use crate::client::Failure;
+use crate::input;
 use crate::output::{Column, print_row, print_rows};
 use api::v1::object::Object;
 use api::v1::{self, Kind, TableName};
@@ -32,7 +33,7 @@ impl Noun<'_> {
         on: &mut Context,
         rows: Vec<Value>,
         action: Option<Action<A>>,
-        object: impl FnOnce(A) -> Result<Object, Failure>,
+        objects: impl FnOnce(A) -> Result<Vec<Object>, Failure>,
     ) -> Result<(), Failure> {
         match action {
             None | Some(Action::List) => print_rows(rows, self.columns, on.json),
@@ -43,13 +44,15 @@ impl Noun<'_> {
                 print_row(found.ok_or_else(missing)?, on.json)
             }
             Some(Action::Add(args)) => {
-                let objects = vec![v1::Object { object: Some(object(args)?) }];
+                let objects = objects(args)?.into_iter().map(|object| v1::Object { object: Some(object) });
+                let objects = objects.collect();
                 let changes = on.client.add(v1::AddRequest { objects }).await?.into_inner();
                 apply::show(&changes, on.json, "changed")
             }
-            Some(Action::Del { key }) => {
-                let key = v1::Key { kind: self.kind.into(), network: self.network, name: key };
-                let changes = on.client.remove(v1::RemoveRequest { keys: vec![key] }).await?.into_inner();
+            Some(Action::Del(keys)) => {
+                let key = |name| v1::Key { kind: self.kind.into(), network: self.network.clone(), name };
+                let keys = input::keys(keys)?.into_iter().map(key).collect();
+                let changes = on.client.remove(v1::RemoveRequest { keys }).await?.into_inner();
                 apply::show(&changes, on.json, "changed")
             }
         }
@@ -130,7 +133,7 @@ pub async fn vif(on: &mut Context, action: Option<Action<GuestArgs>>) -> Result<
     };
     let is_wire = |key: &str| vifs.iter().any(|vif| vif.name == key && vif.kind == "wire");
     let kind = match &action {
-        Some(Action::Del { key }) if is_wire(key) => Kind::Wire,
+        Some(Action::Del(Keys { keys, .. })) if keys.iter().any(|key| is_wire(key)) => Kind::Wire,
         _ => Kind::Guest,
     };
     let columns: &[Column] = &[
@@ -219,10 +222,15 @@ pub async fn nh(on: &mut Context, action: Option<Action<NexthopArgs>>) -> Result
         .await
 }
 
+/// Whether an action shows rows. A route is added beside a million without asking for them.
+fn shows<A: Args>(action: &Option<Action<A>>) -> bool {
+    matches!(action, None | Some(Action::List | Action::Show { .. }))
+}
+
 /// The network that an action on one entry needs.
 fn needed<A: Args>(network: &Option<String>, action: &Option<Action<A>>) -> Result<(), Failure> {
     match (network, action) {
-        (None, Some(Action::Show { .. } | Action::Add(_) | Action::Del { .. })) => {
+        (None, Some(Action::Show { .. } | Action::Add(_) | Action::Del(_))) => {
             Err(Failure::Usage("which network? Add --network NAME".to_owned()))
         }
         _ => Ok(()),
@@ -235,7 +243,10 @@ pub async fn rt(
     action: Option<Action<RouteArgs>>,
 ) -> Result<(), Failure> {
     needed(&network, &action)?;
-    let rows = rows(&table(on, TableName::Route, network.clone()).await?.routes);
+    let rows = match shows(&action) {
+        true => rows(&table(on, TableName::Route, network.clone()).await?.routes),
+        false => Vec::new(),
+    };
     let columns: &[Column] = &[
         ("NETWORK", "network"),
         ("PREFIX", "prefix"),
@@ -305,15 +316,16 @@ pub async fn rule(
     let of = network.clone().unwrap_or_default();
     let guests = objects(on, Kind::Guest).await?;
     // A rule is named by its id, which says in which network it is.
-    let named = |id: &str| rows.iter().find(|row| crate::output::cell(&row["id"]) == id);
-    let network = match &action {
-        Some(Action::Del { key }) => match named(key) {
-            Some(row) => row["network"].as_str().map(str::to_owned),
-            None => {
-                return Err(Failure::Refused(format!("there is no rule {key}; `viaduct rule` lists them")));
+    let action = match action {
+        Some(Action::Del(keys)) => {
+            let keys = input::keys(keys)?;
+            let is_there = |id: &&String| rows.iter().any(|row| crate::output::cell(&row["id"]) == **id);
+            if let Some(id) = keys.iter().find(|id| !is_there(id)) {
+                return Err(Failure::Refused(format!("there is no rule {id}; `viaduct rule` lists them")));
             }
-        },
-        _ => network,
+            Some(Action::Del(Keys { keys, file: None }))
+        }
+        other => other,
     };
     Noun { name: "rule", key: "id", kind: Kind::Rule, network, columns }
         .run(on, rows.clone(), action, |args| add::rule(of, args, &guests))

@@ -4,6 +4,7 @@ use crate::args::{
     BridgeArgs, GuestArgs, MplsArgs, NetworkArgs, NexthopArgs, RouteArgs, RuleArgs, VxlanArgs, WireArgs,
 };
 use crate::client::Failure;
+use crate::input::lines;
 use crate::target;
 use api::v1::{self, Target, object::Object};
 use serde_json::Value;
@@ -16,8 +17,8 @@ fn all_to(texts: &[String]) -> Result<Vec<Target>, Failure> {
     texts.iter().map(|text| to(text)).collect()
 }
 
-pub fn guest(args: GuestArgs) -> Result<Object, Failure> {
-    Ok(Object::Guest(v1::Guest {
+pub fn guest(args: GuestArgs) -> Result<Vec<Object>, Failure> {
+    Ok(vec![Object::Guest(v1::Guest {
         name: args.name,
         network: args.network,
         kind: args.kind,
@@ -35,22 +36,22 @@ pub fn guest(args: GuestArgs) -> Result<Object, Failure> {
         owner: args.owner,
         socket_mode: args.socket_mode,
         mtu: args.mtu,
-    }))
+    })])
 }
 
-pub fn wire(args: WireArgs) -> Result<Object, Failure> {
-    Ok(Object::Wire(v1::Wire {
+pub fn wire(args: WireArgs) -> Result<Vec<Object>, Failure> {
+    Ok(vec![Object::Wire(v1::Wire {
         name: args.name,
         driver: args.driver,
         device: args.device,
         addresses: args.addresses,
         gateway: args.gateway,
         mtu: args.mtu,
-    }))
+    })])
 }
 
-pub fn network(args: NetworkArgs) -> Result<Object, Failure> {
-    Ok(Object::Network(v1::Network {
+pub fn network(args: NetworkArgs) -> Result<Vec<Object>, Failure> {
+    Ok(vec![Object::Network(v1::Network {
         name: args.name,
         vrf: args.vrf,
         gateways: args.gateways,
@@ -59,31 +60,44 @@ pub fn network(args: NetworkArgs) -> Result<Object, Failure> {
         wire: args.wire,
         vlan: args.vlan,
         mtu: args.mtu,
-    }))
+    })])
 }
 
-pub fn nexthop(args: NexthopArgs) -> Result<Object, Failure> {
-    Ok(Object::Nexthop(v1::Nexthop { name: args.name, to: all_to(&args.to)? }))
+pub fn nexthop(args: NexthopArgs) -> Result<Vec<Object>, Failure> {
+    Ok(vec![Object::Nexthop(v1::Nexthop { name: args.name, to: all_to(&args.to)? })])
 }
 
-pub fn route(network: String, args: RouteArgs) -> Result<Object, Failure> {
-    Ok(Object::Route(v1::Route { network, prefix: args.prefix, to: all_to(&args.to)? }))
+pub fn route(network: String, args: RouteArgs) -> Result<Vec<Object>, Failure> {
+    let default = all_to(&args.to)?;
+    let route = |prefix: String, to| Object::Route(v1::Route { network: network.clone(), prefix, to });
+    let Some(file) = &args.file else {
+        return Ok(args.prefix.map(|prefix| route(prefix, default)).into_iter().collect());
+    };
+    let line = |(prefix, to): (String, Vec<String>)| match &to[..] {
+        [] if default.is_empty() => Err(Failure::Refused(format!(
+            "{}: where to with {prefix}? Name its targets behind it, or --to for all",
+            file.display()
+        ))),
+        [] => Ok(route(prefix, default.clone())),
+        own => Ok(route(prefix, all_to(own)?)),
+    };
+    lines(file)?.into_iter().map(line).collect()
 }
 
-pub fn bridge(network: String, args: BridgeArgs) -> Result<Object, Failure> {
-    Ok(Object::Mac(v1::Mac { network, mac: args.mac, to: Some(to(&args.to)?) }))
+pub fn bridge(network: String, args: BridgeArgs) -> Result<Vec<Object>, Failure> {
+    Ok(vec![Object::Mac(v1::Mac { network, mac: args.mac, to: Some(to(&args.to)?) })])
 }
 
-pub fn mpls(args: MplsArgs) -> Result<Object, Failure> {
-    Ok(Object::Mpls(v1::Mpls { label: args.label, to: Some(to(&args.to)?) }))
+pub fn mpls(args: MplsArgs) -> Result<Vec<Object>, Failure> {
+    Ok(vec![Object::Mpls(v1::Mpls { label: args.label, to: Some(to(&args.to)?) })])
 }
 
-pub fn vxlan(args: VxlanArgs) -> Result<Object, Failure> {
-    Ok(Object::Vxlan(v1::Vxlan { vni: args.vni, network: args.network }))
+pub fn vxlan(args: VxlanArgs) -> Result<Vec<Object>, Failure> {
+    Ok(vec![Object::Vxlan(v1::Vxlan { vni: args.vni, network: args.network })])
 }
 
 /// A rule's ends are guests where one has that name, else prefixes.
-pub fn rule(network: String, args: RuleArgs, guests: &[Value]) -> Result<Object, Failure> {
+pub fn rule(network: String, args: RuleArgs, guests: &[Value]) -> Result<Vec<Object>, Failure> {
     let endpoint = |text: Option<String>| {
         let text = text.filter(|text| text != "any")?;
         Some(if guests.iter().any(|guest| guest["name"] == *text) {
@@ -92,7 +106,7 @@ pub fn rule(network: String, args: RuleArgs, guests: &[Value]) -> Result<Object,
             v1::Endpoint { cidr: Some(text), guest: None }
         })
     };
-    Ok(Object::Rule(v1::Rule {
+    Ok(vec![Object::Rule(v1::Rule {
         network,
         priority: args.priority,
         from: endpoint(args.from),
@@ -100,5 +114,5 @@ pub fn rule(network: String, args: RuleArgs, guests: &[Value]) -> Result<Object,
         protocol: args.protocol,
         ports: args.ports,
         action: args.action,
-    }))
+    })])
 }

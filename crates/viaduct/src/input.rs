@@ -1,0 +1,28 @@
+//! Lists that commands read: from a file, or from standard input.
+
+use crate::args::Keys;
+use crate::client::Failure;
+use std::path::Path;
+
+/// The lines of a file (`-`: of standard input): their first word, and those behind it. Empty ones and those that
+/// begin with `#` are left out.
+pub fn lines(file: &Path) -> Result<Vec<(String, Vec<String>)>, Failure> {
+    let text = match file.to_str() {
+        Some("-") => std::io::read_to_string(std::io::stdin()),
+        _ => std::fs::read_to_string(file),
+    };
+    let text = text.map_err(|e| Failure::Refused(format!("{}: {e}", file.display())))?;
+    let split = |line: &str| {
+        let mut words = line.split_whitespace().map(str::to_owned);
+        words.next().filter(|first| !first.starts_with('#')).map(|first| (first, words.collect()))
+    };
+    Ok(text.lines().filter_map(split).collect())
+}
+
+/// The keys that were named, here or in a file.
+pub fn keys(keys: Keys) -> Result<Vec<String>, Failure> {
+    match &keys.file {
+        None => Ok(keys.keys),
+        Some(file) => Ok(lines(file)?.into_iter().map(|(key, _)| key).collect()),
+    }
+}
