@@ -99,7 +99,6 @@ impl Entry {
             | u64::from(self.entropy) << ENTROPY_AT;
         line[7] = self.flow.map_or(NO_FLOW, |(flow, _)| flow.to_bits());
     }
-
 }
 
 /// The entry of a packet, to be used without unpacking it.
@@ -248,7 +247,8 @@ impl Cache {
 
     /// Inserts an entry; a full set gives up the entry longest unused, which is returned, as is one of the same key.
     pub fn insert(&mut self, hash: u64, key: &Key, entry: &Entry) -> Option<Entry> {
-        let victim = self.find(hash, key).map_or_else(|| self.victim(hash, entry.tick), |Slot(at)| at as usize);
+        let victim =
+            self.find(hash, key).map_or_else(|| self.victim(hash, entry.tick), |Slot(at)| at as usize);
         let removed = self.remove(Slot(victim as u32));
         let line = &mut self.lines[victim];
         line[..6].copy_from_slice(&key.0);
@@ -262,7 +262,7 @@ impl Cache {
 
     /// Adds a set, and moves there what belongs there of the set that had it so far.
     fn split(&mut self) {
-        let (old, new) = (self.sets - (self.mask + 1) / 2, self.sets);
+        let (old, new) = (self.sets - (self.mask >> 1) - 1, self.sets);
         self.sets += 1;
         for way in 0..WAYS {
             let from = old * WAYS + way;
@@ -369,7 +369,15 @@ mod tests {
         let mut cache = Cache::new(1 << 10);
         let (hash, key) = (cache.hash(&key(7)), key(7));
         let flow = Some((FlowRef::from_bits(0x1234_5678_9abc_def0), true));
-        let said = Entry { action: 0xf_ffff, tick: 255, max_len: 65_535, entropy: 0xf_ffff, flow, packets: 0, bytes: 0 };
+        let said = Entry {
+            action: 0xf_ffff,
+            tick: 255,
+            max_len: 65_535,
+            entropy: 0xf_ffff,
+            flow,
+            packets: 0,
+            bytes: 0,
+        };
         cache.insert(hash, &key, &said);
         let slot = cache.find(hash, &key).unwrap();
         assert_eq!(cache.get(slot), said);

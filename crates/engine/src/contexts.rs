@@ -85,16 +85,16 @@ impl Context {
 
     #[inline(always)]
     fn is<const WIRE: bool>(&self, other: &Self) -> bool {
-        let plain = (self.origin ^ other.origin)
-            | (self.macs[0] ^ other.macs[0])
-            | (self.macs[1] ^ other.macs[1]);
+        let plain =
+            (self.origin ^ other.origin) | (self.macs[0] ^ other.macs[0]) | (self.macs[1] ^ other.macs[1]);
         plain == 0 && (!WIRE || self.origin >> KIND_AT == PLAIN || self.outer == other.outer)
     }
 
     /// Its place among the recent ones.
     #[inline(always)]
     const fn place(&self) -> usize {
-        let mixed = (self.macs[0] >> 40) ^ (self.macs[0] << 8) ^ (self.macs[1] >> 24) ^ self.macs[1] ^ self.origin;
+        let mixed =
+            (self.macs[0] >> 40) ^ (self.macs[0] << 8) ^ (self.macs[1] >> 24) ^ self.macs[1] ^ self.origin;
         (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize
     }
 }
@@ -117,11 +117,7 @@ pub(crate) struct Contexts {
 impl Contexts {
     /// None yet; `secrets` keep others from making them collide.
     pub fn new(secrets: [u64; 2]) -> Self {
-        Self {
-            recent: Box::new([NOBODY; RECENT]),
-            numbers: HashMap::with_hasher(Keyed(secrets)),
-            next: 0,
-        }
+        Self { recent: Box::new([NOBODY; RECENT]), numbers: HashMap::with_hasher(Keyed(secrets)), next: 0 }
     }
 
     /// The number a context is known by; 0 where it isn't. `WIRE`: whether it may have a tunnel.

@@ -4,12 +4,12 @@ use crate::actions::Actions;
 use crate::cache::{Cache, Entry, Slot};
 use crate::capture::{DropLog, LogBudget, Seen, Tap};
 use crate::clock::Now;
+use crate::contexts::Context;
 use crate::counters::WorkerCells;
 use crate::cycles;
 use crate::deliver::Ports;
 use crate::frame::{CHUNK, Chunk, Unfinished};
 use crate::hold::Hold;
-use crate::contexts::Context;
 use crate::key::{self, Fast, Key, Layout};
 use crate::lanes::{Lanes, Out, check_offload, mtu_len};
 use crate::linear::Linear;
@@ -96,7 +96,11 @@ impl Core {
         let bytes = self.lanes.snapshot(burst);
         self.count_received(burst, from.vif, bytes);
         let snapped = cycles::now();
-        if from.wire { self.keys::<true>(burst, from.vif) } else { self.keys::<false>(burst, from.vif) };
+        if from.wire {
+            self.keys::<true>(burst, from.vif)
+        } else {
+            self.keys::<false>(burst, from.vif)
+        };
         let slow = self.lookups(tables, burst, from);
         let looked_up = cycles::now();
         self.flush(burst);
@@ -344,7 +348,13 @@ impl Core {
     }
 
     /// The key of a packet that the fast parse took, its context made known if need be.
-    pub fn key_of(&mut self, lane: usize, packet: &RxPacket, from: Ingress, tables: Tables<'_>) -> Option<Key> {
+    pub fn key_of(
+        &mut self,
+        lane: usize,
+        packet: &RxPacket,
+        from: Ingress,
+        tables: Tables<'_>,
+    ) -> Option<Key> {
         let mut key = self.lanes.fast.get(lane)?.key;
         if key.context() == 0 {
             let context = self.context(lane, packet, from)?;

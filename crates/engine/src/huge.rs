@@ -24,7 +24,8 @@ impl Table {
     /// Where there is no address space for it, as `Vec` does.
     pub fn new(len: usize) -> Self {
         let bytes = len * size_of::<Line>();
-        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+        let (protection, flags) =
+            (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
         // SAFETY: a new mapping, at an address that the kernel chooses.
         let mapped = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, protection, flags) };
         let Ok(start) = mapped else { panic!("no memory for {bytes} bytes of flow cache") };

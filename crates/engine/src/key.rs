@@ -151,7 +151,11 @@ fn ethernet(head: &[u8], at: usize, context: &mut Context) -> Option<(usize, boo
 /// The IP packet at `at`, in a frame or payload that ends at `end`.
 #[inline(always)]
 fn network(head: &[u8], at: usize, end: usize, v6: bool, fast: &mut Fast) -> Option<()> {
-    if v6 { ipv6(head, at, fast)? } else { ipv4(head, at, fast)? };
+    if v6 {
+        ipv6(head, at, fast)?
+    } else {
+        ipv4(head, at, fast)?
+    };
     let ip_end = at + usize::from(fast.at.ip_len);
     if ip_end > end || fast.ttl <= LOW_TTL {
         return None;
@@ -172,8 +176,7 @@ fn ipv4(head: &[u8], at: usize, fast: &mut Fast) -> Option<()> {
     let addresses = u64::from(src) | u64::from(be32(ip, 16)) << 32;
     let l4 = (at + proto::IPV4_LEN) as u16;
     fast.key = Key([u64::from(ip[9]) << 32 | u64::from(ip[1]) << 40, addresses, 0, 0, 0, 0]);
-    fast.at =
-        Layout { l3: at as u16, l4, l4_end: l4, ip_len, protocol: ip[9], v6: false, tunnelled: false };
+    fast.at = Layout { l3: at as u16, l4, l4_end: l4, ip_len, protocol: ip[9], v6: false, tunnelled: false };
     (fast.mtu_len, fast.ttl, fast.tunnel_end) = (ip_len, ip[8], 0);
     Some(())
 }

@@ -1,7 +1,7 @@
 //! Scratch of a burst: what the passes over its packets hand each other, lane by lane.
 
-use crate::frame::{Chunk, Delivered, Frame, Refused, Rest, Unfinished};
 use crate::core::place;
+use crate::frame::{Chunk, Delivered, Frame, Refused, Rest, Unfinished};
 use crate::key::{Fast, Layout};
 use crate::rewrite::{HEADROOM, edit_fast};
 use crate::template::{OuterHeaders, Template};

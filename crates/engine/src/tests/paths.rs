@@ -118,7 +118,8 @@ fn every_packet_is_counted_for_its_rule_and_connection() {
 #[test]
 fn a_full_burst_of_new_flows_goes_through() {
     let mut host = host();
-    let flow = |i| packet(&format!("{GATEWAY} / ip4 10.1.1.1 > 10.1.1.2 / udp {} > 53 / payload 9", 1000 + i));
+    let flow =
+        |i| packet(&format!("{GATEWAY} / ip4 10.1.1.1 > 10.1.1.2 / udp {} > 53 / payload 9", 1000 + i));
     for _ in 0..2 {
         let output = host.run(VifId(1), (0..mem::BURST).map(flow));
         assert_eq!(output[&VifId(2)].len(), mem::BURST);
