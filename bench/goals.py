@@ -87,6 +87,9 @@ GOALS = [
     Goal("Round trip idle, 64 B, against testpmd: p50", "ping-pong", BACK_TO_BACK, "p50", 1.0, 0.8, ("testpmd",)),
     Goal("Round trip under load, 64 B, against OVS: p99", "ping-pong-loaded", {"size": 64}, "p99", 0.5, 0.3, OVS),
     Goal("TCP frames of 64 KB, against OVS: Gbit/s", "segmentation", {}, "gbps", 1.5, 1.5, ("ovs-normal",)),
+    Goal("Table changes, 10 k a second at 80 % load: sent per delivered", "churn", {"changes": 10_000}, "sent_per_delivered", 1.0, 1.0),
+    Goal("Memory of a flow, 1 M flows", "memory", {"of": "flow", "count": 1_000_000}, "bytes", 128, 96, unit=" B"),
+    Goal("Idle host, 16 guests: share of a core", "idle", {}, "percent", 1.0, 0.1, unit=" %"),
 ]
 
 

@@ -36,6 +36,6 @@ class Progress:
         if "round_trip" in sample and sample["round_trip"]["count"]:
             words.append(f"round trip {sample['round_trip']['p50']:.2f} us, p99 {sample['round_trip']['p99']:.2f}")
         notes = ["generator-bound"] * bool(sample.get("generator_bound"))
-        notes += [f"device refused {100 * sample['refused']:.0f} %"] * (sample.get("refused", 0) > 0.01)
+        notes += [f"device refused {100 * sample.get('refused', 0):.0f} %"] * (sample.get("refused", 0) > 0.01)
         notes += ["counts disagree"] * (sample.get("counts_agree") is False) + ["disturbed"] * bool(sample.get("contaminated"))
         self.say(", ".join(words or ["done"]) + (f" ({', '.join(notes)})" if notes else ""))

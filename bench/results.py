@@ -12,6 +12,12 @@ METRICS = {
     "p999": "round trip p99.9, us",
     "max": "round trip max, us",
     "one_way_p50": "one way p50, us",
+    "latency": "latency, us",
+    "sent_per_delivered": "packets sent per packet delivered",
+    "changes_per_second": "changes/s",
+    "bytes": "bytes",
+    "seconds": "seconds",
+    "percent": "% of a core",
 }
 
 

@@ -1,0 +1,108 @@
+"""NetPIPE and iperf3 between containers: the kernel's TCP over taps."""
+
+import json
+import os
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+from . import Case, Point, point
+
+ORDER = 9
+LAB = Path(__file__).resolve().parents[2] / "tests/lib"
+ADDRESS, PEER = "10.1.1.1", "10.1.1.11"
+
+
+@contextmanager
+def all_cpus():
+    """What is started meanwhile may run on every CPU."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, range(os.cpu_count()))
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+@contextmanager
+def containers(device, hosts):
+    """Two containers that reach each other: (client, server, address of the server)."""
+    sys.path.insert(0, str(LAB))
+    import lab as labs
+    from lab import topology
+
+    if device.name == "viaduct":
+        os.environ["VIADUCT_BIN"] = str(device.binaries)
+    with labs.Lab() as lab:
+        if device.name == "viaduct" and hosts == 1:
+            _, (client, server) = topology.one_host(lab, "a1", "a2")
+            address = topology.SEATS["a2"].address
+        elif device.name == "viaduct":
+            connect = lambda config, *remotes: topology.tunnel_routes(config, "mpls-over-udp", *remotes)  # noqa: E731
+            _, guests = topology.two_hosts(lab, connect)
+            client, server, address = guests["a1"], guests["b1"], PEER
+        else:
+            # Two machines on one bridge.
+            client, server = lab.server("one", f"{ADDRESS}/24"), lab.server("two", f"{PEER}/24")
+            address = PEER
+            for each in (client, server):
+                each.namespace.ip("link set up0 mtu 1500")
+        if not client.reaches(address):
+            raise RuntimeError(f"{device.name}: no echo from {address}")
+        yield client, server, address
+
+
+def netpipe(client, server, address, largest):
+    """(latency of the smallest message in microseconds, best bandwidth in Gbit/s, all of it)."""
+    listening = server.background(["NPtcp"], "netpipe")
+    file = client.namespace.directory / "netpipe.out"
+    try:
+        _wait_for_port(server, 5002)
+        client.run(["NPtcp", "-h", address, "-u", str(largest), "-o", str(file)], timeout=120)
+    finally:
+        listening.stop()
+    rows = [[float(word) for word in line.split()] for line in file.read_text().splitlines()]
+    curve = [{"bytes": int(size), "mbps": mbps, "us": seconds * 1e6} for size, mbps, seconds in rows]
+    return curve[0]["us"], max(row["mbps"] for row in curve) / 1000, curve
+
+
+def iperf3(client, server, address, seconds):
+    """Gbit/s."""
+    listening = server.background(["iperf3", "-s", "-1"], "iperf3")
+    try:
+        _wait_for_port(server, 5201)
+        output = client.run(["iperf3", "-J", "-c", address, "-t", str(seconds)], timeout=seconds + 30).stdout
+    finally:
+        listening.stop()
+    return json.loads(output)["end"]["sum_received"]["bits_per_second"] / 1e9
+
+
+def _wait_for_port(server, port):
+    from lab import eventually
+
+    eventually(lambda: f":{port} " in server.run(["ss", "-ltn"]).stdout, f"port {port}")
+
+
+@point
+class Containers(Point):
+    name = "containers"
+    title = "TCP between two containers (NetPIPE, iperf3)"
+    about = (
+        "Both ends are the kernel's TCP; with Viaduct over taps, on two hosts over MPLS over UDP by AF_PACKET, with the Linux bridge over veth "
+        "pairs, without a tunnel. The latency is NetPIPE's, half a round trip of one byte. All of it shares all CPUs."
+    )
+    metric = "gbps"
+    over = "hosts"
+
+    def cases(self, quick):
+        for tool in [] if quick else ["NetPIPE", "iperf3"]:
+            for hosts, devices in ((1, ["viaduct", "bridge"]), (2, ["viaduct"])):
+                yield Case({"tool": tool, "hosts": hosts}, devices, seconds=5, rounds=3)
+
+    def measure(self, session):
+        case = session.case
+        with all_cpus(), containers(session.device, case.key["hosts"]) as (client, server, address):
+            if case.key["tool"] == "iperf3":
+                return {"gbps": iperf3(client, server, address, case.seconds)}
+            latency, gbps, curve = netpipe(client, server, address, 1 << 20)
+            return {"gbps": gbps, "latency": latency, "curve": curve}
