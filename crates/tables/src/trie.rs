@@ -1,17 +1,24 @@
 //! A persistent trie over bit-string prefixes: the FIB, and the fields of the rule classifier.
 //!
-//! A tree bitmap (Eatherton, Varghese, Dittia 2004) of stride 6 with path compression: a node holds the prefixes
-//! that end in its next six bits as a bitmap in heap order with a packed array of values, and up to 64
-//! children likewise. Cloning a trie is one reference; changing a clone copies the nodes on the way (at most one
-//! per six bits), once per batch, since a node that nobody else holds is changed in place.
+//! Above, a tree bitmap (Eatherton, Varghese, Dittia 2004) of stride 6 with path compression: a node holds the
+//! prefixes that end in its next six bits as a bitmap in heap order with a packed array of values, and up to 64
+//! children likewise. Below, where no more than [`SPLIT`] prefixes are left, a sorted array of them ([`leaf`]). Cloning
+//! a trie is one reference; changing a clone copies the nodes on the way and one leaf, once per batch, since what nobody
+//! else holds is changed in place.
 //!
-//! Memory for a FIB: about 120 bytes per populated node and 4 per prefix, up to 126 of which share a node. A million
-//! IPv4 routes with the Internet's mix of lengths take 34 bytes each, random IPv6 ones of 32 to 48 bits 121 (see
-//! `examples/figures.rs`).
+//! Memory for a FIB is that of its leaves' arrays, mostly: 6 bytes a route in a full IPv4 table, 8 in one of IPv6
+//! (see `examples/figures.rs`).
+mod leaf;
+
+use leaf::{Leaf, ROOM, Tail, insert_at, remove_at};
 use std::sync::Arc;
 
 /// Bits a node resolves.
 const STRIDE: u8 = 6;
+/// A leaf with more prefixes becomes a node.
+const SPLIT: usize = if cfg!(test) { 6 } else { 512 };
+/// A node with no more prefixes, those below it included, becomes a leaf.
+const MERGE: usize = SPLIT / 4;
 
 /// A string of bits, the first one the most significant.
 pub trait Bits: Copy + Eq {
@@ -23,6 +30,10 @@ pub trait Bits: Copy + Eq {
     fn head(self, len: u8) -> Self;
     /// How many bits are common with `other` at the front.
     fn common(self, other: Self) -> u8;
+    /// The bits from `at` on.
+    fn tail(self, at: u8) -> Tail;
+    /// The first `at` bits, followed by a tail of no more bits than are left.
+    fn join(self, at: u8, tail: Tail) -> Self;
 }
 
 macro_rules! bits {
@@ -43,6 +54,16 @@ macro_rules! bits {
             #[inline]
             fn common(self, other: Self) -> u8 {
                 (self ^ other).leading_zeros() as u8
+            }
+
+            #[inline]
+            fn tail(self, at: u8) -> Tail {
+                Tail::from(self.checked_shl(at.into()).unwrap_or(0)) << (Tail::BITS - <$t>::BITS)
+            }
+
+            fn join(self, at: u8, tail: Tail) -> Self {
+                let tail = (tail >> (Tail::BITS - <$t>::BITS)) as $t;
+                self.head(at) | tail.checked_shr(at.into()).unwrap_or(0)
             }
         }
     )*};
@@ -70,13 +91,34 @@ struct Node<K, V> {
     base: K,
     /// Their number, a multiple of [`STRIDE`].
     depth: u8,
+    /// Prefixes here and below.
+    len: usize,
     /// Bit `w`: there is a child for window `w`.
     child_map: u64,
     /// Bit `1 << n | bits`: the `n`-bit prefix `bits` below `base` (1 to 6 bits) has a value.
     value_map: u128,
-    children: Box<[Arc<Self>]>,
+    children: Box<[Child<K, V>]>,
     values: Box<[V]>,
 }
+
+/// What is below a window of a node, or all there is.
+enum Child<K, V> {
+    Node(Arc<Node<K, V>>),
+    /// Its prefixes are counted from the end of the window on.
+    Leaf(Arc<Leaf<V>>),
+}
+
+impl<K, V> Clone for Child<K, V> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Node(node) => Self::Node(node.clone()),
+            Self::Leaf(leaf) => Self::Leaf(leaf.clone()),
+        }
+    }
+}
+
+/// A prefix and its value.
+type Entry<K, V> = (K, u8, V);
 
 /// The depth of the node that holds prefixes of `len` bits (1 or more).
 const fn depth_of(len: u8) -> u8 {
@@ -85,7 +127,8 @@ const fn depth_of(len: u8) -> u8 {
 
 impl<K: Bits, V: Clone> Node<K, V> {
     fn new(base: K, depth: u8) -> Self {
-        Self { base, depth, child_map: 0, value_map: 0, children: Box::new([]), values: Box::new([]) }
+        let (children, values) = (Box::new([]), Box::new([]));
+        Self { base: base.head(depth), depth, len: 0, child_map: 0, value_map: 0, children, values }
     }
 
     #[inline]
@@ -93,9 +136,22 @@ impl<K: Bits, V: Clone> Node<K, V> {
         key.common(self.base) >= self.depth
     }
 
-    fn child(&self, window: usize) -> Option<&Arc<Self>> {
-        let rank = (self.child_map & ((1 << window) - 1)).count_ones() as usize;
-        (self.child_map >> window & 1 == 1).then(|| &self.children[rank])
+    /// Where the bits below its children begin.
+    #[inline]
+    fn end(&self) -> u8 {
+        self.depth + STRIDE
+    }
+
+    /// How many children there are before this window's; whether it has one.
+    #[inline]
+    fn rank(&self, window: usize) -> (usize, bool) {
+        ((self.child_map & ((1 << window) - 1)).count_ones() as usize, self.child_map >> window & 1 == 1)
+    }
+
+    #[inline]
+    fn child(&self, key: K) -> Option<&Child<K, V>> {
+        let (rank, there) = self.rank(key.window(self.depth));
+        there.then(|| &self.children[rank])
     }
 
     fn value_rank(&self, position: u32) -> usize {
@@ -107,20 +163,178 @@ impl<K: Bits, V: Clone> Node<K, V> {
         let n = len - self.depth;
         (1 << n | key.window(self.depth) >> (STRIDE - n)) as u32
     }
+
+    /// Where in the values the prefix is that this node would hold; whether it does.
+    fn place(&self, key: K, len: u8) -> (u32, usize, bool) {
+        let position = self.position(key, len);
+        (position, self.value_rank(position), self.value_map >> position & 1 == 1)
+    }
+
+    /// Sets the value of a prefix that the node covers.
+    fn insert(&mut self, key: K, len: u8, value: V) -> Option<V> {
+        let old = if self.depth == depth_of(len) {
+            match self.place(key, len) {
+                (_, rank, true) => Some(std::mem::replace(&mut self.values[rank], value)),
+                (position, rank, false) => {
+                    self.value_map |= 1 << position;
+                    insert_at(&mut self.values, rank, value);
+                    None
+                }
+            }
+        } else {
+            let window = key.window(self.depth);
+            match self.rank(window) {
+                (rank, true) => self.children[rank].insert(self.depth + STRIDE, key, len, value),
+                (rank, false) => {
+                    let child = Child::build(self.end(), vec![(key, len, value)]);
+                    self.child_map |= 1 << window;
+                    insert_at(&mut self.children, rank, child);
+                    None
+                }
+            }
+        };
+        self.len += usize::from(old.is_none());
+        old
+    }
+
+    /// Removes a prefix that is there.
+    fn remove(&mut self, key: K, len: u8) -> Option<V> {
+        self.len -= 1;
+        if self.depth == depth_of(len) {
+            let (position, rank, _) = self.place(key, len);
+            self.value_map &= !(1 << position);
+            return Some(remove_at(&mut self.values, rank));
+        }
+        let (end, window) = (self.end(), key.window(self.depth));
+        let (rank, _) = self.rank(window);
+        let value = self.children[rank].remove(end, key, len);
+        if self.children[rank].len() == 0 {
+            self.child_map &= !(1 << window);
+            remove_at(&mut self.children, rank);
+        }
+        value
+    }
+
+    /// All prefixes with their values.
+    fn entries(&self, out: &mut Vec<Entry<K, V>>) {
+        let mut positions = self.value_map;
+        for value in &self.values {
+            let position = positions.trailing_zeros();
+            positions &= positions - 1;
+            let n = position.ilog2();
+            let bits = Tail::from(position - (1 << n)) << (Tail::BITS - n);
+            out.push((self.base.join(self.depth, bits), self.depth + n as u8, value.clone()));
+        }
+        let mut windows = self.child_map;
+        for child in &self.children {
+            let window = Tail::from(windows.trailing_zeros()) << (Tail::BITS - u32::from(STRIDE));
+            windows &= windows - 1;
+            child.entries(self.end(), self.base.join(self.depth, window), out);
+        }
+    }
 }
 
-fn insert_at<T>(array: &mut Box<[T]>, at: usize, item: T) {
-    let mut vec = std::mem::take(array).into_vec();
-    vec.reserve_exact(1);
-    vec.insert(at, item);
-    *array = vec.into_boxed_slice();
-}
+impl<K: Bits, V: Clone> Child<K, V> {
+    /// Of prefixes that have their first `at` bits in common, and are longer.
+    fn build(at: u8, entries: Vec<Entry<K, V>>) -> Self {
+        let longest = entries.iter().map(|(_, len, _)| len - at).max().unwrap_or(1);
+        if entries.len() <= SPLIT && longest <= ROOM {
+            let mut leaf = Leaf::new(longest);
+            for (key, len, value) in entries {
+                leaf.insert(key.tail(at), len - at, value);
+            }
+            return Self::Leaf(Arc::new(leaf));
+        }
+        // At the last stride that all share.
+        let (first, ..) = entries[0];
+        let shared = entries.iter().map(|(key, len, _)| key.common(first).min(depth_of(*len))).min();
+        let depth = shared.unwrap_or(at) / STRIDE * STRIDE;
+        let mut node = Node::new(first, depth);
+        let mut below: [Vec<Entry<K, V>>; 1 << STRIDE] = std::array::from_fn(|_| Vec::new());
+        for (key, len, value) in entries {
+            if depth_of(len) == depth {
+                node.insert(key, len, value);
+            } else {
+                below[key.window(depth)].push((key, len, value));
+            }
+        }
+        let mut children = Vec::new();
+        for (window, entries) in below.into_iter().enumerate().filter(|(_, entries)| !entries.is_empty()) {
+            node.len += entries.len();
+            node.child_map |= 1 << window;
+            children.push(Self::build(depth + STRIDE, entries));
+        }
+        node.children = children.into();
+        Self::Node(Arc::new(node))
+    }
 
-fn remove_at<T>(array: &mut Box<[T]>, at: usize) -> T {
-    let mut vec = std::mem::take(array).into_vec();
-    let item = vec.remove(at);
-    *array = vec.into_boxed_slice();
-    item
+    fn len(&self) -> usize {
+        match self {
+            Self::Node(node) => node.len,
+            Self::Leaf(leaf) => leaf.len(),
+        }
+    }
+
+    /// Appends all prefixes, which begin with the first `at` bits of `base`, with their values.
+    fn entries(&self, at: u8, base: K, out: &mut Vec<Entry<K, V>>) {
+        match self {
+            Self::Node(node) => node.entries(out),
+            Self::Leaf(leaf) => {
+                out.extend(leaf.iter().map(|(bits, n, value)| (base.join(at, bits), at + n, value.clone())));
+            }
+        }
+    }
+
+    fn insert(&mut self, at: u8, key: K, len: u8, value: V) -> Option<V> {
+        match self {
+            Self::Leaf(leaf) if len - at <= ROOM => {
+                let leaf = Arc::make_mut(leaf);
+                let old = leaf.insert(key.tail(at), len - at, value);
+                if leaf.len() > SPLIT {
+                    self.rebuild(at, key, None);
+                }
+                old
+            }
+            Self::Leaf(_) => {
+                self.rebuild(at, key, Some((key, len, value)));
+                None
+            }
+            Self::Node(node) => {
+                let shared = node.base.common(key).min(node.depth).min(depth_of(len));
+                if shared < node.depth {
+                    // The node lies off the way, or below the prefix: one above it, at the last stride they share.
+                    let mut fork = Node::new(key, shared / STRIDE * STRIDE);
+                    (fork.len, fork.child_map) = (node.len, 1 << node.base.window(fork.depth));
+                    fork.children = Box::new([Self::Node(node.clone())]);
+                    *node = Arc::new(fork);
+                }
+                Arc::make_mut(node).insert(key, len, value)
+            }
+        }
+    }
+
+    /// Makes leaves and nodes anew, of all that is there and one entry more.
+    fn rebuild(&mut self, at: u8, base: K, more: Option<Entry<K, V>>) {
+        let mut entries = Vec::with_capacity(self.len() + 1);
+        self.entries(at, base, &mut entries);
+        entries.extend(more);
+        *self = Self::build(at, entries);
+    }
+
+    /// Removes a prefix that is there.
+    fn remove(&mut self, at: u8, key: K, len: u8) -> Option<V> {
+        let node = match self {
+            Self::Leaf(leaf) => return Arc::make_mut(leaf).remove(key.tail(at), len - at),
+            Self::Node(node) => Arc::make_mut(node),
+        };
+        let value = node.remove(key, len);
+        if node.len <= MERGE {
+            self.rebuild(at, key, None);
+        } else if let ([Self::Node(only)], []) = (&*node.children, &*node.values) {
+            *self = Self::Node(only.clone());
+        }
+        value
+    }
 }
 
 /// A map from prefixes to values.
@@ -128,39 +342,48 @@ fn remove_at<T>(array: &mut Box<[T]>, at: usize) -> T {
 pub struct Trie<K, V> {
     /// The value of the empty prefix.
     default: Option<V>,
-    root: Option<Arc<Node<K, V>>>,
-    len: usize,
+    root: Option<Child<K, V>>,
 }
 
 impl<K, V> Default for Trie<K, V> {
     fn default() -> Self {
-        Self { default: None, root: None, len: 0 }
+        Self { default: None, root: None }
     }
 }
 
 impl<K: Bits, V: Clone> Trie<K, V> {
     /// Prefixes it holds.
     pub fn len(&self) -> usize {
-        self.len
+        usize::from(self.default.is_some()) + self.root.as_ref().map_or(0, Child::len)
     }
 
     /// Whether it holds none.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.default.is_none() && self.root.is_none()
     }
 
     /// The value of the longest prefix of `key`, and that prefix' length.
     #[inline]
     pub fn longest(&self, key: K) -> Option<(u8, &V)> {
         let mut best: Option<(&Node<K, V>, u32)> = None;
-        let mut next = self.root.as_deref();
-        while let Some(node) = next.filter(|n| n.covers(key)) {
-            let window = key.window(node.depth);
-            let hits = node.value_map & MATCHING[window];
-            if hits != 0 {
-                best = Some((node, hits.ilog2()));
+        let (mut next, mut at) = (self.root.as_ref(), 0);
+        while let Some(child) = next {
+            match child {
+                Child::Node(node) if node.covers(key) => {
+                    let hits = node.value_map & MATCHING[key.window(node.depth)];
+                    if hits != 0 {
+                        best = Some((node, hits.ilog2()));
+                    }
+                    (next, at) = (node.child(key), node.end());
+                }
+                Child::Node(_) => break,
+                Child::Leaf(leaf) => {
+                    if let Some((n, value)) = leaf.longest(key.tail(at)) {
+                        return Some((at + n, value));
+                    }
+                    break;
+                }
             }
-            next = node.child(window).map(|c| &**c);
         }
         match best {
             Some((node, position)) => {
@@ -171,18 +394,23 @@ impl<K: Bits, V: Clone> Trie<K, V> {
         }
     }
 
-    /// Calls `each` for the value of every prefix of `key`, shortest first.
+    /// Calls `each` for the value of every prefix of `key`.
     pub fn matches<'a>(&'a self, key: K, mut each: impl FnMut(&'a V)) {
         self.default.iter().for_each(&mut each);
-        let mut next = self.root.as_deref();
-        while let Some(node) = next.filter(|n| n.covers(key)) {
-            let window = key.window(node.depth);
-            let mut hits = node.value_map & MATCHING[window];
-            while hits != 0 {
-                each(&node.values[node.value_rank(hits.trailing_zeros())]);
-                hits &= hits - 1;
+        let (mut next, mut at) = (self.root.as_ref(), 0);
+        while let Some(child) = next {
+            match child {
+                Child::Node(node) if node.covers(key) => {
+                    let mut hits = node.value_map & MATCHING[key.window(node.depth)];
+                    while hits != 0 {
+                        each(&node.values[node.value_rank(hits.trailing_zeros())]);
+                        hits &= hits - 1;
+                    }
+                    (next, at) = (node.child(key), node.end());
+                }
+                Child::Node(_) => return,
+                Child::Leaf(leaf) => return leaf.matches(key.tail(at), each),
             }
-            next = node.child(window).map(|c| &**c);
         }
     }
 
@@ -191,14 +419,17 @@ impl<K: Bits, V: Clone> Trie<K, V> {
         if len == 0 {
             return self.default.as_ref();
         }
-        let mut next = self.root.as_deref();
-        while let Some(node) = next.filter(|n| n.depth <= depth_of(len) && n.covers(key)) {
-            if node.depth == depth_of(len) {
-                let position = node.position(key, len);
-                return (node.value_map >> position & 1 == 1)
-                    .then(|| &node.values[node.value_rank(position)]);
+        let (mut next, mut at) = (self.root.as_ref(), 0);
+        while let Some(child) = next {
+            match child {
+                Child::Leaf(leaf) => return leaf.get(key.tail(at), len - at),
+                Child::Node(node) if node.depth > depth_of(len) || !node.covers(key) => return None,
+                Child::Node(node) if node.depth == depth_of(len) => {
+                    let (_, rank, there) = node.place(key, len);
+                    return there.then(|| &node.values[rank]);
+                }
+                Child::Node(node) => (next, at) = (node.child(key), node.end()),
             }
-            next = node.child(key.window(node.depth)).map(|c| &**c);
         }
         None
     }
@@ -209,100 +440,49 @@ impl<K: Bits, V: Clone> Trie<K, V> {
         if len == 0 {
             return self.default.as_mut();
         }
-        let mut node = Arc::make_mut(self.root.as_mut()?);
-        while node.depth != depth_of(len) {
-            let rank = (node.child_map & ((1 << key.window(node.depth)) - 1)).count_ones() as usize;
-            node = Arc::make_mut(&mut node.children[rank]);
+        let (mut next, mut at) = (self.root.as_mut()?, 0);
+        loop {
+            match next {
+                Child::Leaf(leaf) => return Arc::make_mut(leaf).get_mut(key.tail(at), len - at),
+                Child::Node(node) => {
+                    let node = Arc::make_mut(node);
+                    if node.depth == depth_of(len) {
+                        let (_, rank, _) = node.place(key, len);
+                        return Some(&mut node.values[rank]);
+                    }
+                    let (rank, _) = node.rank(key.window(node.depth));
+                    at = node.end();
+                    next = &mut node.children[rank];
+                }
+            }
         }
-        let rank = node.value_rank(node.position(key, len));
-        Some(&mut node.values[rank])
     }
 
     /// Sets the value of the first `len` bits of `key`; returns what it was.
     pub fn insert(&mut self, key: K, len: u8, value: V) -> Option<V> {
         debug_assert!(len <= K::LEN);
-        let old = if len == 0 {
-            self.default.replace(value)
-        } else {
-            let root =
-                self.root.get_or_insert_with(|| Arc::new(Node::new(key.head(depth_of(len)), depth_of(len))));
-            Self::insert_below(root, key, len, value)
-        };
-        self.len += usize::from(old.is_none());
-        old
-    }
-
-    fn insert_below(slot: &mut Arc<Node<K, V>>, key: K, len: u8, value: V) -> Option<V> {
-        let target = depth_of(len);
-        let common = slot.base.common(key).min(slot.depth).min(target);
-        if common < slot.depth {
-            // The node lies off the way, or below the target: a node above it, at the last stride they share.
-            let depth = common / STRIDE * STRIDE;
-            let fork = Arc::new(Node::new(key.head(depth), depth));
-            let old = std::mem::replace(slot, fork);
-            let fork = Arc::make_mut(slot);
-            fork.child_map = 1 << old.base.window(depth);
-            fork.children = Box::new([old]);
+        if len == 0 {
+            return self.default.replace(value);
         }
-        let node = Arc::make_mut(slot);
-        if node.depth == target {
-            let position = node.position(key, len);
-            let rank = node.value_rank(position);
-            if node.value_map >> position & 1 == 1 {
-                return Some(std::mem::replace(&mut node.values[rank], value));
+        match &mut self.root {
+            Some(root) => root.insert(0, key.head(len), len, value),
+            None => {
+                self.root = Some(Child::build(0, vec![(key.head(len), len, value)]));
+                None
             }
-            node.value_map |= 1 << position;
-            insert_at(&mut node.values, rank, value);
-            return None;
         }
-        let window = key.window(node.depth);
-        let rank = (node.child_map & ((1 << window) - 1)).count_ones() as usize;
-        if node.child_map >> window & 1 == 0 {
-            node.child_map |= 1 << window;
-            insert_at(&mut node.children, rank, Arc::new(Node::new(key.head(target), target)));
-        }
-        Self::insert_below(&mut node.children[rank], key, len, value)
     }
 
     /// Removes exactly this prefix; returns its value.
     pub fn remove(&mut self, key: K, len: u8) -> Option<V> {
         self.get(key, len)?;
-        let value = if len == 0 {
-            self.default.take()
-        } else {
-            let root = self.root.as_mut()?;
-            let value = Self::remove_below(root, key, len);
-            if root.child_map == 0 && root.value_map == 0 {
-                self.root = None;
-            }
-            value
-        };
-        self.len -= usize::from(value.is_some());
-        value
-    }
-
-    /// The prefix is there. Leaves the node in `slot` empty where it held nothing else.
-    fn remove_below(slot: &mut Arc<Node<K, V>>, key: K, len: u8) -> Option<V> {
-        let node = Arc::make_mut(slot);
-        let value = if node.depth == depth_of(len) {
-            let position = node.position(key, len);
-            let rank = node.value_rank(position);
-            node.value_map &= !(1 << position);
-            Some(remove_at(&mut node.values, rank))
-        } else {
-            let window = key.window(node.depth);
-            let rank = (node.child_map & ((1 << window) - 1)).count_ones() as usize;
-            let value = Self::remove_below(&mut node.children[rank], key, len);
-            let child = &node.children[rank];
-            if child.child_map == 0 && child.value_map == 0 {
-                node.child_map &= !(1 << window);
-                remove_at(&mut node.children, rank);
-            }
-            value
-        };
-        if node.value_map == 0 && node.children.len() == 1 {
-            let only = Arc::clone(&node.children[0]);
-            *slot = only;
+        if len == 0 {
+            return self.default.take();
+        }
+        let root = self.root.as_mut()?;
+        let value = root.remove(0, key, len);
+        if root.len() == 0 {
+            self.root = None;
         }
         value
     }
