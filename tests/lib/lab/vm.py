@@ -130,8 +130,7 @@ class Vm(Guest):
         """Runs a line of shell in the guest. One at a time: there is one serial line."""
         self.console = self.console or self._connect()
         tag = f"{time.monotonic_ns():x}"
-        # One line, because busybox takes the end of a background job for the end of an unfinished command.
-        self.console.sendall(f"\necho begin-{tag}; eval {shlex.quote(line)} 2>&1; echo end-{tag}=$?.\n".encode())
+        self.console.sendall(f"echo begin-{tag}; eval {shlex.quote(line)} </dev/null 2>&1; echo end-{tag}=$?.\n".encode())
         # The shell echoes nothing, so that the marks occur only in what echo wrote.
         ended = re.compile(rf"begin-{tag}\r?\n(.*)end-{tag}=(\d+)\.".encode(), re.S)
         seen, deadline = b"", time.monotonic() + timeout
