@@ -4,7 +4,8 @@
 //! connection, and what it has not counted there yet. Nothing here is shared between workers, so nothing is atomic.
 //!
 //! The table is set-associative: a look-up probes [`WAYS`] lines at most, whatever keys a guest chooses; the hash is keyed
-//! and not linear, so that it can't choose those of one set. It is a quarter full at most until it has its full size,
+//! and not linear, so that it can't choose those of one set. Each hash has its own order of a set's lines, and an entry
+//! lies in the first one that was free, so that a look-up ends at the first free line: mostly the first. The table is a quarter full at most until it has its full size,
 //! and grows by linear hashing, one set at a time: few flows lie close together, and no growth takes longer than an
 //! insertion.
 
@@ -223,6 +224,9 @@ impl Cache {
             if differs == 0 {
                 return Some(Slot(at as u32));
             }
+            if line[0] == 0 {
+                return None;
+            }
         }
         None
     }
@@ -247,13 +251,13 @@ impl Cache {
 
     /// Inserts an entry; a full set gives up the entry longest unused, which is returned, as is one of the same key.
     pub fn insert(&mut self, hash: u64, key: &Key, entry: &Entry) -> Option<Entry> {
-        let victim =
-            self.find(hash, key).map_or_else(|| self.victim(hash, entry.tick), |Slot(at)| at as usize);
-        let removed = self.remove(Slot(victim as u32));
-        let line = &mut self.lines[victim];
+        let slot = self.find(hash, key).unwrap_or_else(|| self.victim(hash, entry.tick));
+        let removed = self.is_used(slot).then(|| self.get(slot));
+        let Slot(at) = slot;
+        let line = &mut self.lines[at as usize];
         line[..6].copy_from_slice(&key.0);
         entry.pack_into(line);
-        self.used += 1;
+        self.used += usize::from(removed.is_none());
         if self.used > self.sets * DENSITY && self.lines() < self.lines.len() {
             self.split();
         }
@@ -262,47 +266,75 @@ impl Cache {
 
     /// Adds a set, and moves there what belongs there of the set that had it so far.
     fn split(&mut self) {
-        let (old, new) = (self.sets - (self.mask >> 1) - 1, self.sets);
+        let old = self.sets - (self.mask >> 1) - 1;
         self.sets += 1;
-        for way in 0..WAYS {
-            let from = old * WAYS + way;
-            let [a, b, c, d, e, f, ..] = self.lines[from];
-            let key = Key([a, b, c, d, e, u64::from(f as u32)]);
-            if a != 0 && self.set_of(self.hash(&key)) == new {
-                self.lines[new * WAYS + way] = std::mem::take(&mut self.lines[from]);
-            }
+        let (first, mut entries) = (old * WAYS, [[0; 8]; WAYS]);
+        entries.swap_with_slice(&mut self.lines[first..first + WAYS]);
+        for line in entries.iter().filter(|line| line[0] != 0) {
+            self.place(line);
         }
         if self.sets > self.mask {
             self.mask = 2 * self.sets - 1;
         }
     }
 
-    /// The line of the set to use: a free one, or that of the entry longest unused.
-    fn victim(&self, hash: u64, now: u8) -> usize {
-        let mut oldest = (0, self.line_of(hash, 0));
+    /// Puts an entry into the first free line there is for its key.
+    fn place(&mut self, line: &Line) {
+        let hash = self.hash_of(line);
+        let free = (0..WAYS).map(|way| self.line_of(hash, way)).find(|&at| self.lines[at][0] == 0);
+        if let Some(at) = free {
+            self.lines[at] = *line;
+        }
+    }
+
+    /// The hash of an entry's key.
+    fn hash_of(&self, line: &Line) -> u64 {
+        let [a, b, c, d, e, f, ..] = *line;
+        self.hash(&Key([a, b, c, d, e, u64::from(f as u32)]))
+    }
+
+    /// The line of the set to use: the first free one, or that of the entry longest unused.
+    fn victim(&self, hash: u64, now: u8) -> Slot {
+        let mut oldest = (0, Slot(self.line_of(hash, 0) as u32));
         for way in 0..WAYS {
-            let at = self.line_of(hash, way);
-            let slot = Slot(at as u32);
+            let slot = Slot(self.line_of(hash, way) as u32);
             if !self.is_used(slot) {
-                return at;
+                return slot;
             }
             let idle = now.wrapping_sub(self.get(slot).tick);
             if idle > oldest.0 {
-                oldest = (idle, at);
+                oldest = (idle, slot);
             }
         }
         oldest.1
     }
 
-    /// Removes an entry, if there is one.
+    /// Removes an entry, if there is one. Another may take its place.
     pub fn remove(&mut self, slot: Slot) -> Option<Entry> {
         if !self.is_used(slot) {
             return None;
         }
         let removed = self.get(slot);
-        self.lines[slot.0 as usize].fill(0);
+        let mut hole = slot.0 as usize;
+        let first = hole - hole % WAYS;
+        self.lines[hole].fill(0);
         self.used -= 1;
+        // Who would be found before the hole no longer: whose order has the hole before its own line.
+        while let Some(later) = (first..first + WAYS).find(|&at| self.lies_past(at, hole)) {
+            self.lines[hole] = std::mem::take(&mut self.lines[later]);
+            hole = later;
+        }
         Some(removed)
+    }
+
+    /// Whether there is an entry in this line whose key would rather be in that of `hole`, one of the same set.
+    fn lies_past(&self, at: usize, hole: usize) -> bool {
+        let line = &self.lines[at];
+        let turn = |at: usize, hash: u64| at % WAYS ^ (hash >> 61) as usize;
+        line[0] != 0 && {
+            let hash = self.hash_of(line);
+            turn(hole, hash) < turn(at, hash)
+        }
     }
 
     /// The next `lines` lines of an endless walk over the table.
@@ -362,6 +394,32 @@ mod tests {
         assert_eq!(found.count(), 20_000 - lost);
         assert!(lost < 200, "{lost} lost");
         assert_eq!(cache.walk(cache.lines()).filter(|slot| cache.is_used(*slot)).count(), 20_000 - lost);
+    }
+
+    #[test]
+    fn entries_are_found_whatever_else_was_removed() {
+        // Four to six entries for each of eight sets, so that they lie in each other's way.
+        let mut cache = Cache::new(8 * WAYS);
+        let mut there = std::collections::BTreeSet::new();
+        let mut random = 1_u64;
+        for _ in 0..20_000 {
+            random = fold(random ^ 0x9e37_79b9_7f4a_7c15, 0xd6e8_feb8_6659_fd93).wrapping_add(1);
+            let i = random % 48;
+            let hash = cache.hash(&key(i));
+            if there.remove(&i) {
+                let slot = cache.find(hash, &key(i)).unwrap();
+                assert_eq!(cache.remove(slot).map(|entry| u64::from(entry.action)), Some(i));
+            } else {
+                there.insert(i);
+                let entry = Entry { action: i as u32, ..Entry::default() };
+                if let Some(evicted) = cache.insert(hash, &key(i), &entry) {
+                    there.remove(&u64::from(evicted.action));
+                }
+            }
+            let found = |i: u64| cache.find(cache.hash(&key(i)), &key(i)).map(|slot| cache.get(slot).action);
+            assert!((0..48).all(|i| found(i) == there.contains(&i).then_some(i as u32)));
+            assert_eq!(cache.is_empty(), there.is_empty());
+        }
     }
 
     #[test]

@@ -342,7 +342,9 @@ impl Core {
     /// Empties the cache.
     pub fn clear(&mut self, tables: Tables<'_>) {
         for slot in self.cache.walk(self.cache.lines()) {
-            self.forget(tables, slot);
+            while self.cache.is_used(slot) {
+                self.forget(tables, slot);
+            }
         }
         self.cache.contexts.clear();
     }

@@ -121,7 +121,7 @@ impl Flows {
             used: (0..shards).map(|_| AtomicU32::new(0)).collect(),
             per_shard: capacity / shards,
             entries: Zeroed::new(capacity),
-            index: Zeroed::new(capacity * 2 / WAYS),
+            index: Zeroed::new(capacity * 2 / WAYS).in_huge_pages(),
             quotas: Quotas::new(limits.per_guest as u64, limits.new_per_second),
             fragments: Fragments::new(),
             live: AtomicU64::new(0),

@@ -1,10 +1,15 @@
 //! Large arrays of atomics that take no memory until they are written.
 #![allow(unsafe_code)] // Standard Rust has no way yet to get zeroed atomics straight from the allocator, nor to prefetch.
 
+#[cfg(not(miri))]
+use rustix::mm::{Advice, madvise};
 use std::sync::atomic::AtomicU64;
 
 /// Words of a cache line.
 const LINE: usize = 8;
+/// Bytes of a page.
+#[cfg(not(miri))]
+const PAGE: usize = 4096;
 
 /// Records of `N` words, zero at first, on cache line boundaries where `N` is a multiple of one. A large array
 /// comes from the kernel as untouched pages, so only records that are written take memory.
@@ -23,6 +28,20 @@ impl<const N: usize> Zeroed<N> {
         const { assert!(align_of::<AtomicU64>() == align_of::<u64>()) };
         let skip = words.as_ptr().align_offset(LINE * size_of::<u64>());
         Self { words, skip: if skip < LINE { skip } else { 0 } }
+    }
+
+    /// The same in huge pages, where there are some: for what is read at random. It takes memory by those then.
+    pub fn in_huge_pages(self) -> Self {
+        #[cfg(not(miri))]
+        {
+            let start = self.words.as_ptr();
+            let skip = start.cast::<u8>().align_offset(PAGE);
+            let len = size_of_val(&*self.words).saturating_sub(skip) / PAGE * PAGE;
+            let pages = start.wrapping_byte_add(skip).cast_mut().cast();
+            // SAFETY: advice that does not change what is in this memory of ours. No matter if it isn't taken.
+            let _ = unsafe { madvise(pages, len, Advice::LinuxHugepage) };
+        }
+        self
     }
 
     pub fn records(&self) -> &[[AtomicU64; N]] {
