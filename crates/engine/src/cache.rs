@@ -71,7 +71,7 @@ impl Entry {
     /// Bits of an entropy hash that entries keep.
     pub const ENTROPY: u32 = (1 << (64 - ENTROPY_AT)) - 1;
     /// Packets after which they are counted elsewhere: so many of the longest frames have their sum in the field.
-    pub const FULL: u32 = 32;
+    pub const FULL: u32 = 63;
 
     #[inline(always)]
     fn unpack(line: &Line) -> Self {

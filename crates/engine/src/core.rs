@@ -11,7 +11,7 @@ use crate::deliver::Ports;
 use crate::frame::{CHUNK, Chunk, Unfinished};
 use crate::hold::Hold;
 use crate::key::{self, Fast, Key, Layout};
-use crate::lanes::{Lanes, Out, check_offload, mtu_len};
+use crate::lanes::{Lanes, Out, Work, check_offload, mtu_len};
 use crate::linear::Linear;
 use crate::memo::{QUIET, Tables, settle};
 use crate::meters::Meters;
@@ -397,9 +397,7 @@ pub(crate) fn place(
         start: start as u16,
         end: (HEADROOM + in_head) as u16,
         rest_len: (end - in_head) as u32,
-        unfinished,
-        at: at.shifted(HEADROOM as isize - start as isize),
-        tunnel: template.tunnel,
+        work: Work::new(unfinished, template.tunnel, at, start),
     })
 }
 

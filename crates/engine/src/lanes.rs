@@ -32,12 +32,35 @@ pub(crate) struct Out {
     pub end: u16,
     /// Bytes of it that lie in the sender's memory past the snapshot.
     pub rest_len: u32,
-    /// What is left to do.
+    /// What is left to do, if anything is.
+    pub work: Option<Work>,
+}
+
+/// What is left to do to a frame when it is known who gets it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Work {
+    /// By its sender.
     pub unfinished: Unfinished,
     /// Where the headers are in the new frame.
     pub at: Layout,
     /// Outer headers.
     pub tunnel: Option<OuterHeaders>,
+}
+
+impl Work {
+    /// What is left to do to the frame that begins at `start` of its [`Head`]; `at` is where the headers were in the
+    /// old one.
+    #[inline(always)]
+    pub fn new(
+        unfinished: Unfinished,
+        tunnel: Option<OuterHeaders>,
+        at: &Layout,
+        start: usize,
+    ) -> Option<Self> {
+        let summed = matches!(tunnel, Some(OuterHeaders { v6: true, udp: true }));
+        let at = || at.shifted(HEADROOM as isize - start as isize);
+        (summed || !unfinished.is_nothing()).then(|| Self { unfinished, at: at(), tunnel })
+    }
 }
 
 /// What the fast parse found.
@@ -152,9 +175,7 @@ impl Lanes {
                 start: HEADROOM as u16,
                 end: (HEADROOM + head_len) as u16,
                 rest_len: (len - head_len) as u32,
-                unfinished,
-                at: fast.at,
-                tunnel: None,
+                work: Work::new(unfinished, None, &fast.at, HEADROOM),
             };
             return Ok(());
         }
@@ -185,8 +206,7 @@ impl Lanes {
         chunk: &mut Chunk,
     ) -> Result<Delivered, Refused> {
         let out = &self.out[lane];
-        let summed = matches!(out.tunnel, Some(OuterHeaders { v6: true, udp: true }));
-        if !out.unfinished.is_nothing() || summed {
+        if out.work.is_some() {
             return self.frame(lane, burst).write(room, accepts, chunk);
         }
         let head = &self.heads[lane].0[usize::from(out.start)..usize::from(out.end)];
@@ -200,14 +220,15 @@ impl Lanes {
     pub fn frame<'a>(&'a mut self, lane: usize, burst: &'a Burst) -> Frame<'a> {
         let out = &self.out[lane];
         let packet = &burst.packets()[lane];
+        let Work { unfinished, at, tunnel } = out.work.unwrap_or_default();
         Frame {
             head: &mut self.heads[lane].0[usize::from(out.start)..usize::from(out.end)],
             rest: Rest::Segments(burst.segments(packet)),
             rest_at: usize::from(self.head_len[lane]),
             rest_len: out.rest_len as usize,
-            unfinished: out.unfinished,
-            at: out.at,
-            tunnel: out.tunnel,
+            unfinished,
+            at,
+            tunnel,
         }
     }
 }
