@@ -91,7 +91,9 @@ pub fn open(port: &GuestPort) -> Result<Opened, Error> {
         Role::Server => Some(Listener::new(port)?),
         Role::Client => None,
     };
-    let queues = (0..2 * port.queues).map(|_| Queue::new()).collect::<io::Result<_>>()?;
+    let from_guest = |index| index % 2 == 1;
+    let queues =
+        (0..2 * port.queues).map(|index| Queue::new(from_guest(index))).collect::<io::Result<_>>()?;
     let shared = Arc::new(Shared {
         queues,
         fault: Arc::new(FaultWord::new()),

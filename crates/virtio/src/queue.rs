@@ -61,7 +61,8 @@ pub(crate) struct Queue {
     running: UnsafeCell<Option<Running>>,
     /// Chains refused. Written by the holder of the lease, read by anybody.
     malformed: AtomicU64,
-    /// Whether the worker wants events: kept here for rings that start while it sleeps.
+    /// Whether the worker wants events: kept here for rings that start while it sleeps. Never so of a ring to the guest,
+    /// whose driver would send one, a system call or a VM exit, each time it adds buffers.
     pub(crate) armed: AtomicBool,
     /// Readable when there may be packets: collects the present kick descriptor and `wake`, edge-triggered, so
     /// that nothing of the VMM's is ever read.
@@ -77,14 +78,15 @@ unsafe impl Sync for Queue {}
 unsafe impl Send for Queue {}
 
 impl Queue {
-    pub(crate) fn new() -> std::io::Result<Self> {
+    /// `armed`: whether events are wanted before a worker says so.
+    pub(crate) fn new(armed: bool) -> std::io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let queue = Self {
             lease: Lease::new(),
             running: UnsafeCell::new(None),
             malformed: AtomicU64::new(0),
-            armed: AtomicBool::new(true),
+            armed: AtomicBool::new(armed),
             epoll,
             wake,
         };

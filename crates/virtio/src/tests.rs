@@ -386,6 +386,18 @@ fn events_come_only_while_armed() {
 }
 
 #[test]
+fn new_buffers_need_no_event() {
+    for form in [&[][..], &[Features::EVENT_IDX], &[Features::RING_PACKED]] {
+        let event_idx = form.contains(&Features::EVENT_IDX);
+        let (_dir, _port, mut vmm) = connected("buffers", with(form), 1);
+        // By its index, the first one is asked for in memory that is all zero.
+        vmm.offer(2, 2000);
+        vmm.offer(3, 2000);
+        assert!(!vmm.drivers[TO_GUEST].kick_wanted(event_idx, 1), "{form:?}");
+    }
+}
+
+#[test]
 fn a_server_outlives_its_vmms() {
     let (dir, mut port, mut vmm) = connected("server", BASE, 1);
     for _ in 0..3 {
