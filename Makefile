@@ -16,11 +16,12 @@ PYTEST ?=
 # make bench BENCH="--only throughput --rounds 3": arguments for the benchmark.
 BENCH ?=
 
-.PHONY: help demo test test-rust test-e2e bench bench-quick bench-programs fmt fmt-check lint dependencies fuzz build \
+.PHONY: help demo test test-rust test-e2e bench bench-quick bench-instructions bench-instructions-update \
+	bench-programs fmt fmt-check lint dependencies fuzz build \
 	install clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## the release binaries
 	cargo build --release --locked --bin viaductd --bin viaduct
@@ -51,6 +52,14 @@ bench: bench-programs ## Viaduct and its peers, measured side by side; report in
 
 bench-quick: bench-programs ## the same in minutes: says that everything can be measured, not how fast it is
 	@$(PYTHON) -m bench --quick $(BENCH)
+
+bench-instructions: ## instructions of each stage of the packet path, held against a baseline
+	@scripts/setup instructions
+	@scripts/check-instructions
+
+bench-instructions-update:
+	@scripts/setup instructions
+	@scripts/check-instructions --update
 
 fmt: ## format the code
 	cargo fmt --all

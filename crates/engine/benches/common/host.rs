@@ -1,0 +1,105 @@
+//! A host with two guests in a network, and a wire with another host behind it; packets between them.
+
+use ipnet::IpNet;
+use model::{
+    Action, Change, Host, NeighbourFound, NeighbourScope, Network, Nexthop, NexthopId, Tunnel, TunnelKind,
+    Vif, VifId, VifKind, Vrf, WireAttributes,
+};
+use packet::Mac;
+use std::net::IpAddr;
+
+/// The wire.
+pub const WIRE: VifId = VifId(10);
+/// MAC of the guest that receives.
+pub const GUEST: &str = "02:00:00:00:00:02";
+/// MAC of the gateway: what goes there is routed, through the tunnel.
+pub const GATEWAY: &str = "00:00:5e:00:01:00";
+
+pub fn addr(text: &str) -> IpAddr {
+    text.parse().expect("an address")
+}
+
+pub fn net(text: &str) -> IpNet {
+    text.parse().expect("a prefix")
+}
+
+/// A guest of the network, whose connections are tracked.
+pub fn guest(id: u16) -> Vif {
+    Vif {
+        id: VifId(id),
+        name: format!("vm{id}").into(),
+        kind: VifKind::Vhost,
+        vrf: Some(Vrf(1)),
+        mac: Some(Mac([2, 0, 0, 0, 0, id as u8])),
+        addresses: Vec::new(),
+        allowed: Vec::new(),
+        mtu: 1500,
+        policy: true,
+        meter: None,
+        mirror: None,
+        rdma: false,
+        wire: None,
+    }
+}
+
+/// The tunnel to the other host.
+pub fn tunnel(kind: TunnelKind) -> Change {
+    let tunnel = Tunnel { kind, remote: addr("192.0.2.2"), id: 100, mac: None };
+    Change::PutNexthop(NexthopId(1), Nexthop::Tunnel(tunnel))
+}
+
+pub fn tables() -> Vec<Change> {
+    let wire = WireAttributes { addresses: vec![net("192.0.2.1/24")], ..WireAttributes::default() };
+    let network = Network {
+        vrf: Vrf(1),
+        name: "blue".into(),
+        gateways: vec![net("10.1.0.1/16")],
+        vni: None,
+        learning: false,
+        mtu: 1500,
+        default_action: Action::Allow,
+        members: vec![VifId(1), VifId(2)],
+        flood: Vec::new(),
+        wire: None,
+    };
+    vec![
+        Change::SetHost(Host { name: "a".into(), tunnel_source: vec![addr("192.0.2.1")] }),
+        Change::PutVif(guest(1)),
+        Change::PutVif(guest(2)),
+        Change::PutVif(Vif {
+            kind: VifKind::Wire,
+            vrf: None,
+            policy: false,
+            mtu: 1600,
+            wire: Some(wire),
+            ..guest(WIRE.0)
+        }),
+        Change::PutNetwork(network),
+        tunnel(TunnelKind::MplsUdp),
+        Change::PutRoute { vrf: Vrf(1), prefix: net("10.9.0.0/16"), nexthop: NexthopId(1) },
+    ]
+}
+
+/// The other host, as ARP would have found it.
+pub fn neighbour() -> NeighbourFound {
+    NeighbourFound {
+        scope: NeighbourScope::Wire(WIRE),
+        addr: addr("192.0.2.2"),
+        mac: Mac([2, 0, 0, 0, 1, 2]),
+    }
+}
+
+/// Frames of `flows` UDP flows that the first guest sends, `len` bytes each.
+pub fn frames(to: &str, flows: usize, len: usize) -> Vec<Vec<u8>> {
+    (0..flows)
+        .map(|flow| {
+            let (host, sport) = (flow / 50_000 + 5, 1000 + flow % 50_000);
+            let text = format!(
+                "eth 02:00:00:00:00:01 > {to} / ip4 10.1.0.{host} > {} / udp {sport} > 53 nosum / payload {}",
+                if to.starts_with("02") { "10.1.0.2" } else { "10.9.0.2" },
+                len - 42
+            );
+            model::text::parse(&text).expect("a packet")
+        })
+        .collect()
+}

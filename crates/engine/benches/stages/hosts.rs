@@ -1,0 +1,91 @@
+//! Workers on hosts: what is configured, and what the packets are.
+
+use super::worker::{Worker, ingress};
+use crate::common::host::{GATEWAY, GUEST, WIRE, frames, guest, neighbour, net, tables, tunnel};
+use model::{
+    Action, Change, Nexthop, NexthopId, PortRange, Rule, RuleAction, RuleId, TunnelKind, Vif, VifId, Vrf,
+};
+use packet::{Mac, proto};
+
+/// What becomes of a packet between guests.
+#[derive(Clone, Copy)]
+pub enum Policy {
+    /// Forwarded without a look at rules.
+    NoRules,
+    /// Forwarded by a rule, its connection tracked.
+    Stateful,
+    /// Dropped by a rule.
+    Denied,
+}
+
+/// Bytes of a packet, as Ethernet counts without FCS: 64 with it.
+const LEN: usize = 60;
+/// Rules of the network that match no packet, before the one that does.
+const OTHER_RULES: u16 = 31;
+/// The label and VXLAN network identifier that the other host sends under.
+const ID: u32 = 16;
+
+/// UDP flows of small packets from guest to guest.
+pub fn between_guests(policy: Policy, flows: usize) -> Worker {
+    let mut changes = tables();
+    match policy {
+        Policy::NoRules => {
+            changes.extend([1, 2].map(|id| Change::PutVif(Vif { policy: false, ..guest(id) })));
+        }
+        Policy::Stateful => changes.extend(rules(Action::Allow)),
+        Policy::Denied => changes.extend(rules(Action::Drop)),
+    }
+    Worker::new(&changes, &neighbour(), ingress(VifId(1), false), frames(GUEST, flows, LEN))
+}
+
+/// UDP flows from a guest into a tunnel.
+pub fn into_tunnel(kind: TunnelKind, flows: usize) -> Worker {
+    let mut changes = tables();
+    changes.push(tunnel(kind));
+    Worker::new(&changes, &neighbour(), ingress(VifId(1), false), frames(GATEWAY, flows, LEN))
+}
+
+/// UDP flows out of a tunnel to a guest.
+pub fn out_of_tunnel(kind: TunnelKind, flows: usize) -> Worker {
+    let to_guest = Nexthop::Encap { vif: VifId(2), mac: Mac([2, 0, 0, 0, 0, 2]) };
+    let mut changes = tables();
+    changes.push(Change::PutNexthop(NexthopId(2), to_guest));
+    changes.push(Change::PutMpls { label: ID, nexthop: NexthopId(2) });
+    changes.push(Change::PutVxlan { vni: ID, vrf: Vrf(1) });
+    let frames = (0..flows).map(|flow| tunnelled(kind, flow)).collect();
+    Worker::new(&changes, &neighbour(), ingress(WIRE, true), frames)
+}
+
+/// A packet of a flow as the other host sends it.
+fn tunnelled(kind: TunnelKind, flow: usize) -> Vec<u8> {
+    let inner = format!("ip4 10.9.0.2 > 10.1.0.2 / udp {} > 53 nosum / payload 18", 1000 + flow);
+    let (port, carried) = match kind {
+        TunnelKind::Vxlan => (4789, format!("vxlan {ID} / eth 02:dd:00:00:00:01 > {GUEST} / {inner}")),
+        _ => (6635, format!("mpls {ID} / {inner}")),
+    };
+    let text = format!(
+        "eth 02:00:00:00:01:02 > 02:00:00:00:00:0a / ip4 192.0.2.2 > 192.0.2.1 / udp {} > {port} nosum / {carried}",
+        50_000 + flow % 16
+    );
+    model::text::parse(&text).expect("a packet")
+}
+
+/// Rules of which the last decides.
+fn rules(action: Action) -> impl Iterator<Item = Change> {
+    let others =
+        (1..=OTHER_RULES).map(|n| rule(u32::from(n), &format!("10.1.{n}.0/24"), 1000 + n, Action::Drop));
+    others.chain([rule(1000, "10.1.0.0/24", 53, action)])
+}
+
+fn rule(id: u32, to: &str, port: u16, action: Action) -> Change {
+    Change::PutRule(Rule {
+        id: RuleId(id),
+        vrf: Vrf(1),
+        priority: id,
+        from: vec![net("10.1.0.0/16")],
+        to: vec![net(to)],
+        protocol: Some(proto::UDP),
+        ports: Some(PortRange { first: port, last: port }),
+        action: RuleAction::End(action),
+    })
+}

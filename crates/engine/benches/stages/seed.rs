@@ -1,0 +1,14 @@
+//! The same hash keys in every run. The tables draw theirs by `RandomState`, and with other keys other flows collide.
+
+/// In place of libc's: the standard library asks it for the keys.
+///
+/// # Safety
+/// As of libc's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn getrandom(buffer: *mut u8, len: usize, _flags: u32) -> isize {
+    for at in 0..len {
+        // SAFETY: the caller's buffer has that many bytes.
+        unsafe { buffer.add(at).write(at as u8 ^ 0x5a) };
+    }
+    len as isize
+}

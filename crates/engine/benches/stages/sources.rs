@@ -1,0 +1,49 @@
+//! The packet path's own sources: its stages are nobody's interface, and are to be measured without becoming one. All of the
+//! engine is here but its threads, and the cycle counter (see `cycles.rs`).
+#![allow(dead_code, unused_imports)] // what only those threads use
+
+#[path = "../../src/actions.rs"]
+pub mod actions;
+#[path = "../../src/cache.rs"]
+pub mod cache;
+#[path = "../../src/capture.rs"]
+pub mod capture;
+#[path = "../../src/clock.rs"]
+pub mod clock;
+#[path = "../../src/conclude.rs"]
+pub mod conclude;
+#[path = "../../src/contexts.rs"]
+pub mod contexts;
+#[path = "../../src/core.rs"]
+pub mod core;
+#[path = "../../src/counters.rs"]
+pub mod counters;
+#[path = "../../src/deliver.rs"]
+pub mod deliver;
+#[path = "../../src/frame.rs"]
+pub mod frame;
+#[path = "../../src/hold.rs"]
+pub mod hold;
+#[path = "../../src/huge.rs"]
+pub mod huge;
+#[path = "../../src/key.rs"]
+pub mod key;
+#[path = "../../src/lanes.rs"]
+pub mod lanes;
+#[path = "../../src/linear.rs"]
+pub mod linear;
+#[path = "../../src/memo.rs"]
+pub mod memo;
+#[path = "../../src/meters.rs"]
+pub mod meters;
+#[path = "../../src/replies.rs"]
+pub mod replies;
+#[path = "../../src/rewrite.rs"]
+pub mod rewrite;
+#[path = "../../src/segment.rs"]
+pub mod segment;
+#[path = "../../src/slow.rs"]
+pub mod slow;
+#[path = "../../src/template.rs"]
+pub mod template;
+pub use super::cycles;

@@ -1,0 +1,76 @@
+//! A worker whose time stands still, driven burst by burst.
+
+use super::cycles::{self, Stage};
+use crate::capture::DropLog;
+use crate::clock::Now;
+use crate::common::ports::{Sink, Source};
+use crate::core::{Core, Ingress};
+use crate::counters::WorkerCells;
+use crate::memo::Tables;
+use mem::{BURST, Burst, RxQueue};
+use model::{Change, NeighbourFound, VifId};
+use std::sync::Arc;
+use tables::{FlowLimits, Reader, Shared, Snapshot};
+
+/// Packets that every benchmark counts.
+pub const PACKETS: usize = 10_240;
+
+const CACHE_ENTRIES: usize = 1 << 21;
+const ERRORS_PER_SECOND: u32 = 100;
+
+/// The worker, what it reads and where it receives.
+pub struct Worker {
+    shared: Arc<Shared>,
+    reader: Reader<Snapshot>,
+    pub core: Core,
+    source: Source,
+    from: Ingress,
+    pub burst: Burst,
+}
+
+impl Worker {
+    /// A worker of a host with these tables, to which `frames` come from an interface.
+    pub fn new(changes: &[Change], neighbour: &NeighbourFound, from: Ingress, frames: Vec<Vec<u8>>) -> Self {
+        let limits = FlowLimits { new_per_second: u32::MAX, per_guest: 1 << 20, connections: 1 << 20 };
+        let shared = Arc::new(Shared::new(limits));
+        shared.apply(changes).expect("the tables");
+        let now = Now::at(100_000_000_000, 0);
+        shared.neighbour(&shared.snapshot(), neighbour, now.seconds);
+        let (cells, log) = (Arc::new(WorkerCells::new()), Arc::new(DropLog::new()));
+        let mut core = Core::new(0, cells, log, now, (CACHE_ENTRIES, ERRORS_PER_SECOND));
+        for change in changes {
+            if let Change::PutVif(vif) = change {
+                core.ports.attach(vif.id, [Arc::new(Sink::leaked()) as _].into());
+            }
+        }
+        let reader = shared.reader();
+        Self { shared, reader, core, source: Source::new(frames), from, burst: Burst::new() }
+    }
+
+    /// Forwards so many packets, of which a stage may be counted.
+    pub fn forward(&mut self, packets: usize, stage: Option<Stage>) {
+        for _ in 0..packets / BURST {
+            self.poll();
+            let pinned = self.reader.pin();
+            let tables = Tables { shared: &self.shared, snapshot: pinned.get() };
+            let (core, burst, from) = (&mut self.core, &self.burst, self.from);
+            cycles::counted(stage, BURST as u64, || core.burst(tables, burst, from));
+        }
+    }
+
+    /// Has the next burst there.
+    pub fn poll(&mut self) {
+        self.source.release(&mut self.burst);
+        self.source.poll(&mut self.burst, usize::MAX);
+    }
+
+    /// Packets sent so far.
+    pub fn sent(&self) -> usize {
+        self.core.cells.snapshot(0, None).sent.packets as usize
+    }
+}
+
+/// Whose packets are received from an interface.
+pub fn ingress(vif: VifId, wire: bool) -> Ingress {
+    Ingress { vif, wire }
+}

@@ -1,0 +1,59 @@
+//! Instructions a packet takes in rings, counted by callgrind: a burst taken from a guest and given back, and one stored
+//! for a guest. As `crates/engine/benches/instructions.rs`, with which it is compared with one baseline.
+
+#![allow(missing_docs)] // of what the macros make
+#![allow(clippy::duplicate_mod)] // the driver, which the crate has for its tests only
+
+mod rings;
+
+// The crate's sources know each other by these names.
+use rings::sources::*;
+
+use gungraun::{
+    Callgrind, EntryPoint, LibraryBenchmarkConfig, library_benchmark, library_benchmark_group, main,
+};
+use rings::Guest;
+use rings::callgrind::counted;
+
+/// Packets that every benchmark counts.
+const PACKETS: usize = 10_240;
+
+/// Makes glibc choose the same copies and comparisons on every CPU, those that need no more than SSE2.
+const SAME_ON_EVERY_CPU: &str =
+    "glibc.cpu.hwcaps=-AVX,-AVX2,-AVX_Fast_Unaligned_Load,-AVX512F,-AVX512VL,-ERMS,-FSRM";
+
+#[library_benchmark]
+#[bench::split(Guest::new(false))]
+#[bench::packed(Guest::new(true))]
+fn take_from_ring(mut guest: Guest) -> Guest {
+    for _ in 0..PACKETS / mem::BURST {
+        guest.send_burst();
+        assert_eq!(counted(|| guest.device.receive()), mem::BURST);
+        guest.reclaim();
+    }
+    guest
+}
+
+#[library_benchmark]
+#[bench::split(Guest::new(false))]
+#[bench::packed(Guest::new(true))]
+fn put_into_ring(mut guest: Guest) -> Guest {
+    for _ in 0..PACKETS / mem::BURST {
+        guest.offer_burst();
+        assert_eq!(counted(|| guest.device.send()), mem::BURST);
+        guest.reclaim();
+    }
+    guest
+}
+
+library_benchmark_group!(
+    name = virtqueues;
+    benchmarks = take_from_ring, put_into_ring
+);
+
+main!(
+    config = LibraryBenchmarkConfig::default()
+        .env("GLIBC_TUNABLES", SAME_ON_EVERY_CPU)
+        .tool(Callgrind::with_args(["--collect-atstart=no", "--cache-sim=no"]).entry_point(EntryPoint::None));
+    library_benchmark_groups = virtqueues
+);

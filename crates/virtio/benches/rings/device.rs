@@ -1,0 +1,83 @@
+//! The device's side: what `backend.rs` sets up once a VMM has told it of rings.
+
+use super::drivers::mock::{Driver, Ram};
+use crate::features::Features;
+use crate::queue::{Queue, Running, Shared};
+use crate::ring::{Layout, Memory, Packed, Ring, Split};
+use crate::rx::GuestRx;
+use crate::tx::GuestTx;
+use mem::{BURST, Burst, FaultWord, Offload, Room, RxQueue, TxQueue};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, AtomicU64};
+
+/// The guest's receiving ring.
+pub const TO_GUEST: usize = 0;
+/// The guest's sending ring.
+pub const FROM_GUEST: usize = 1;
+pub const RINGS: usize = 2;
+
+/// Both queues of a port.
+pub struct Device {
+    rx: GuestRx,
+    tx: GuestTx,
+    burst: Burst,
+    frame: Vec<u8>,
+}
+
+impl Device {
+    /// Over the rings of these drivers, to whose guest it sends frames of `len` bytes.
+    pub fn new(ram: Ram, drivers: &[Driver; RINGS], len: usize) -> Self {
+        let form = if drivers[0].packed { Features::RING_PACKED.0 } else { 0 };
+        let features = Features(Features::VERSION_1.0 | Features::IN_ORDER.0 | form);
+        let queue = |driver| {
+            let queue = Queue::new(false).expect("descriptors");
+            *queue.close().running() = Some(running(ram, driver, features));
+            queue
+        };
+        let shared = Arc::new(Shared {
+            queues: drivers.iter().map(queue).collect(),
+            fault: Arc::new(FaultWord::new()),
+            features: AtomicU64::new(features.0),
+            mtu: AtomicU16::new(0),
+            pairs: AtomicU16::new(1),
+        });
+        let mut rx = GuestRx::new(shared.clone(), FROM_GUEST);
+        rx.disarm();
+        Self { rx, tx: GuestTx::new(shared, TO_GUEST), burst: Burst::new(), frame: vec![0; len] }
+    }
+
+    /// Takes a burst from the guest and gives it back; says of how many packets.
+    pub fn receive(&mut self) -> usize {
+        let packets = self.rx.poll(&mut self.burst, usize::MAX);
+        self.rx.release(&mut self.burst);
+        packets
+    }
+
+    /// Sends a burst to the guest; says how many packets it took.
+    pub fn send(&self) -> usize {
+        let mut stored = 0;
+        let mut store = |room: &mut dyn Room| {
+            let frames = (0..BURST).map(|_| room.put(&self.frame, &[], 0, 0, &Offload::default()));
+            stored = frames.filter(Result::is_ok).count();
+        };
+        self.tx.burst(&mut store);
+        stored
+    }
+}
+
+/// A ring that was started and enabled.
+fn running(ram: Ram, driver: &Driver, features: Features) -> Running {
+    let regions = ram.regions();
+    let layout = Layout::resolve(&regions, &driver.addresses(), driver.size.into(), driver.packed, false);
+    let layout = layout.expect("a ring in memory");
+    let base = driver.first_base();
+    // SAFETY: the layout was checked, and the memory is never freed.
+    let (memory, ring) = unsafe {
+        let ring = match driver.packed {
+            true => Ring::Packed(Packed::new(layout, false, true, base)),
+            false => Ring::Split(Split::new(layout, false, base)),
+        };
+        (Memory::new(regions, false).expect("memory"), ring)
+    };
+    Running { enabled: true, kicked: true, ..Running::new(ring, memory, features) }
+}

@@ -1,0 +1,15 @@
+//! The queues' own sources: a port's queues can be had only with a VMM on a socket, and here there is none.
+#![allow(dead_code, unused_imports)] // what only the port's control thread uses
+
+#[path = "../../src/features.rs"]
+pub mod features;
+#[path = "../../src/lease.rs"]
+pub mod lease;
+#[path = "../../src/queue.rs"]
+pub mod queue;
+#[path = "../../src/ring/mod.rs"]
+pub mod ring;
+#[path = "../../src/rx.rs"]
+pub mod rx;
+#[path = "../../src/tx.rs"]
+pub mod tx;
