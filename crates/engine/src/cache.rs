@@ -330,7 +330,7 @@ impl Cache {
     /// Whether there is an entry in this line whose key would rather be in that of `hole`, one of the same set.
     fn lies_past(&self, at: usize, hole: usize) -> bool {
         let line = &self.lines[at];
-        let turn = |at: usize, hash: u64| at % WAYS ^ (hash >> 61) as usize;
+        let turn = |at: usize, hash: u64| (at % WAYS) ^ (hash >> 61) as usize;
         line[0] != 0 && {
             let hash = self.hash_of(line);
             turn(hole, hash) < turn(at, hash)
