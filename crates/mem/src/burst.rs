@@ -50,6 +50,19 @@ impl Burst {
         true
     }
 
+    /// Appends a packet that lies in one segment, all of it; false (and nothing done) where the burst has no room for it.
+    #[inline(always)]
+    pub fn push_one(&mut self, segment: Segment, offload: Offload) -> bool {
+        let fits = self.segments.len() < SEGMENTS;
+        let packet =
+            RxPacket { first: self.segments.len() as u16, count: 1, len: segment.len() as u32, offload };
+        let pushed = fits && self.packets.try_push(packet).is_ok();
+        if pushed {
+            self.segments.push(segment);
+        }
+        pushed
+    }
+
     /// The packets, oldest first.
     #[must_use]
     pub fn packets(&self) -> &[RxPacket] {

@@ -45,6 +45,15 @@ impl Segment {
         self.ptr
     }
 
+    /// The `N` bytes at `offset`, if there are so many.
+    #[must_use]
+    #[inline(always)]
+    pub fn load<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {
+        let fits = offset <= self.len() && N <= self.len() - offset;
+        // SAFETY: the range is inside the segment, which is mapped (`Segment::new`); bytes have no alignment to keep.
+        fits.then(|| unsafe { self.ptr.add(offset).cast::<[u8; N]>().read_unaligned() })
+    }
+
     /// Stores `bytes` at `offset`; false, and nothing is stored, where they do not fit.
     #[must_use]
     #[inline(always)]

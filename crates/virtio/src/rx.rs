@@ -134,38 +134,54 @@ fn collect<R: Virtqueue>(
 ) -> Result<u64, Fault> {
     segments.clear();
     ring.look()?;
-    // First pass: descriptors to segments, and the headers on their way to the cache.
-    let mut ends: ArrayVec<(usize, usize), BURST> = ArrayVec::new();
+    // First pass: descriptors to segments, and the headers on their way to the cache. First of all the chains of one
+    // buffer, as most are, up to one that is something else.
     let mut bytes = 0;
+    while !taken.is_full() && bytes < byte_budget.max(1) {
+        let Some((chain, buffer)) = ring.take_single(Access::Read, memory) else { break };
+        prefetch(buffer.as_ptr());
+        bytes += buffer.len();
+        segments.push(buffer);
+        taken.push(chain);
+    }
+    let singles = segments.len();
+    let mut ends: ArrayVec<(usize, usize), BURST> = ArrayVec::new();
     while !taken.is_full() && bytes < byte_budget.max(1) && Running::has_room(segments) {
-        let (chain, len) = match ring.take_single(Access::Read, memory) {
-            Some((chain, buffer)) => {
-                prefetch(buffer.as_ptr());
-                segments.push(buffer);
-                (chain, buffer.len())
-            }
-            None => {
-                let first = segments.len();
-                let Some(chain) = ring.take(Access::Read, memory, segments)? else { break };
-                if let Some(head) = segments.get(first) {
-                    prefetch(head.as_ptr());
-                }
-                (chain, segments[first..].iter().map(Segment::len).sum())
-            }
-        };
+        let first = segments.len();
+        let Some(chain) = ring.take(Access::Read, memory, segments)? else { break };
+        if let Some(head) = segments.get(first) {
+            prefetch(head.as_ptr());
+        }
+        let len = segments[first..].iter().map(Segment::len).sum();
         bytes += len;
         taken.push(chain);
         ends.push((segments.len(), len));
     }
     // Second pass: headers.
-    let (mut first, mut malformed) = (0, 0);
-    for (chain, &(end, len)) in taken.iter().zip(&ends) {
+    let mut malformed = 0;
+    for buffer in &segments[..singles] {
+        let frame = single_frame(buffer, features);
+        let pushed = frame.is_some_and(|(segment, offload)| burst.push_one(segment, offload));
+        malformed += u64::from(!pushed);
+    }
+    let mut first = singles;
+    for (chain, &(end, len)) in taken[singles..].iter().zip(&ends) {
         let frame = if chain.ok { frame(&mut segments[first..end], len, features) } else { None };
         let pushed = frame.is_some_and(|(segments, len, offload)| burst.push(segments, len, offload));
         malformed += u64::from(!pushed);
         first = end;
     }
     Ok(malformed)
+}
+
+/// The frame in a chain of one buffer; as [`frame`].
+#[inline(always)]
+fn single_frame(buffer: &Segment, features: Features) -> Option<(Segment, Offload)> {
+    let header_len = features.header_len();
+    let len = buffer.len().checked_sub(header_len).filter(|len| (MIN_FRAME..=MAX_FRAME).contains(len))?;
+    let header = buffer.load(0)?;
+    let offload = vnet::parse(&header, len, features.finished_for_driver(), DataValid::Ignore).ok()?;
+    Some((buffer.slice(header_len, len), offload))
 }
 
 /// The frame in a chain of `len` bytes, behind its header; None where the header lies or the length can't be.
