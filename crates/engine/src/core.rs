@@ -8,10 +8,10 @@ use crate::contexts::Context;
 use crate::counters::WorkerCells;
 use crate::cycles;
 use crate::deliver::Ports;
-use crate::frame::{CHUNK, Chunk, Unfinished};
+use crate::frame::{CHUNK, Chunk};
 use crate::hold::Hold;
-use crate::key::{self, Fast, Key, Layout};
-use crate::lanes::{Lanes, Out, Work, check_offload, mtu_len};
+use crate::key::{self, Fast, Key};
+use crate::lanes::{Lanes, check_offload, mtu_len};
 use crate::linear::Linear;
 use crate::memo::{QUIET, Tables, settle};
 use crate::meters::Meters;
@@ -378,8 +378,8 @@ pub(crate) const fn hash_bit(hash: u64) -> u64 {
     1 << (hash >> 58)
 }
 
-/// Puts the new headers in front of a lane's edited head, and says what is to be delivered. `end` is where the packet
-/// that goes on ends in the frame.
+/// Puts the new headers in front of a lane's edited head. `end` is where the packet that goes on ends in the frame.
+/// Returns where the new frame starts in the head, where its part there ends, and how many bytes follow.
 #[inline(always)]
 pub(crate) fn place(
     head: &mut [u8],
@@ -387,18 +387,11 @@ pub(crate) fn place(
     end: usize,
     template: &Template,
     entropy: u32,
-    at: &Layout,
-    unfinished: Unfinished,
-) -> Option<Out> {
+) -> Option<(usize, usize, usize)> {
     let len = end.checked_sub(usize::from(template.strip))?;
     let in_head = head_len.min(end);
     let start = reframe(&mut head[..HEADROOM + head_len], len, template, entropy)?;
-    Some(Out {
-        start: start as u16,
-        end: (HEADROOM + in_head) as u16,
-        rest_len: (end - in_head) as u32,
-        work: Work::new(unfinished, template.tunnel, at, start),
-    })
+    Some((start, HEADROOM + in_head, end - in_head))
 }
 
 /// A dropped packet, for whom it may concern.

@@ -47,19 +47,25 @@ pub(crate) struct Work {
     pub tunnel: Option<OuterHeaders>,
 }
 
-impl Work {
-    /// What is left to do to the frame that begins at `start` of its [`Head`]; `at` is where the headers were in the
-    /// old one.
+impl Out {
+    /// A frame that goes from `start` of its [`Head`] to `end`, and on in the sender's memory for `rest_len` bytes. `at` is
+    /// where the headers were in the frame as it came.
     #[inline(always)]
-    pub fn new(
+    pub fn set(
+        &mut self,
+        (start, end, rest_len): (usize, usize, usize),
         unfinished: Unfinished,
         tunnel: Option<OuterHeaders>,
         at: &Layout,
-        start: usize,
-    ) -> Option<Self> {
+    ) {
+        (self.start, self.end, self.rest_len) = (start as u16, end as u16, rest_len as u32);
         let summed = matches!(tunnel, Some(OuterHeaders { v6: true, udp: true }));
-        let at = || at.shifted(HEADROOM as isize - start as isize);
-        (summed || !unfinished.is_nothing()).then(|| Self { unfinished, at: at(), tunnel })
+        if summed || !unfinished.is_nothing() {
+            let at = at.shifted(HEADROOM as isize - start as isize);
+            self.work = Some(Work { unfinished, at, tunnel });
+        } else {
+            self.work = None;
+        }
     }
 }
 
@@ -130,7 +136,7 @@ impl Lanes {
         const AHEAD: usize = 4;
         let packets = burst.packets();
         let mut bytes = 0;
-        for (lane, packet) in packets.iter().enumerate() {
+        for (lane, packet) in (0..BURST).zip(packets) {
             if let Some(later) = packets.get(lane + AHEAD)
                 && let Some(first) = burst.segments(later).first()
             {
@@ -171,12 +177,8 @@ impl Lanes {
         let head = &mut self.heads[lane].0;
         let head_len = usize::from(self.head_len[lane]);
         if template.changes_nothing() {
-            self.out[lane] = Out {
-                start: HEADROOM as u16,
-                end: (HEADROOM + head_len) as u16,
-                rest_len: (len - head_len) as u32,
-                work: Work::new(unfinished, None, &fast.at, HEADROOM),
-            };
+            let all = (HEADROOM, HEADROOM + head_len, len - head_len);
+            self.out[lane].set(all, unfinished, None, &fast.at);
             return Ok(());
         }
         if template.edits_ip() {
@@ -184,8 +186,8 @@ impl Lanes {
                 .ok_or(DropReason::L4Malformed)?;
         }
         let end = fast.end(len, template);
-        self.out[lane] = place(head, head_len, end, template, entropy, &fast.at, unfinished)
-            .ok_or(DropReason::TxTooLong)?;
+        let placed = place(head, head_len, end, template, entropy).ok_or(DropReason::TxTooLong)?;
+        self.out[lane].set(placed, unfinished, template.tunnel, &fast.at);
         Ok(())
     }
 

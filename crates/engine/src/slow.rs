@@ -124,9 +124,8 @@ impl Core {
         edit_any(frame, &inner, end, &template, unfinished.partial).map_err(|_| DropReason::HeaderTooLong)?;
         let entropy = forward.encap.as_ref().map_or(0, |encap| encap.entropy);
         let layout = layout.unwrap_or_default();
-        let out = place(head, head_len, end, &template, entropy, &layout, unfinished)
-            .ok_or(DropReason::TxTooLong)?;
-        self.lanes.out[lane] = out;
+        let placed = place(head, head_len, end, &template, entropy).ok_or(DropReason::TxTooLong)?;
+        self.lanes.out[lane].set(placed, unfinished, template.tunnel, &layout);
         self.enqueue(template.port, lane, packet, from.vif);
         Ok(())
     }
