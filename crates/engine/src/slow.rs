@@ -26,6 +26,7 @@ pub(crate) struct Case {
 ///
 /// # Errors
 /// What is malformed; [`DropReason::HeaderTooLong`] also where `bytes` holds too little.
+#[inline(always)] // else what it returns is copied
 pub(crate) fn decide(
     tables: Tables<'_>,
     now: model::Seconds,

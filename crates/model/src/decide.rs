@@ -39,8 +39,8 @@ pub fn decide<T: Lookup>(tables: &T, packet: &PacketView<'_>, ingress: VifId, no
         Err(Stop::Hold { scope, addr }) => Verdict::Hold { scope, addr },
         Err(Stop::Drop(reason) | Stop::Refuse(_, reason) | Stop::Reset(reason)) => Verdict::Drop(reason),
     };
-    let effects = walk.effects.under(&verdict, ingress);
-    Decision { verdict, effects }
+    walk.effects.restrict(&verdict, ingress);
+    Decision { verdict, effects: walk.effects }
 }
 
 /// The deliveries of a frame that the gateway sends to all members of a network.
@@ -190,8 +190,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
 }
 
 impl Effects {
-    /// What is left of the effects under a verdict.
-    fn under(mut self, verdict: &Verdict, ingress: VifId) -> Self {
+    /// Leaves of the effects what a verdict allows.
+    fn restrict(&mut self, verdict: &Verdict, ingress: VifId) {
         let forwarded = matches!(verdict, Verdict::Forward(_) | Verdict::Flood(_));
         if !forwarded {
             (self.flow, self.fragment) = (None, None);
@@ -207,7 +207,6 @@ impl Effects {
         let port = if let Verdict::Forward(forward) = verdict { Some(forward.port) } else { None };
         self.mirror_in.retain(|copy| *copy != ingress && Some(*copy) != port);
         self.mirror_out.retain(|copy| *copy != ingress && Some(*copy) != port);
-        self
     }
 }
 

@@ -17,7 +17,7 @@ mod field;
 mod lines;
 
 use chunk::Chunk;
-use field::Fields;
+use field::{Accepting, Fields};
 use imbl::OrdMap;
 use lines::{CHUNK, CHUNKS, Line, Slot};
 use model::{Action, Modifier, Rule, RuleId, RuleQuery};
@@ -70,7 +70,9 @@ impl Classifier {
         query: &RuleQuery,
         mut modifier: impl FnMut(RuleId, Modifier) -> bool,
     ) -> Option<(RuleId, Action)> {
-        let fields = self.fields.accepting(query);
+        // Filled in place: they are long.
+        let mut fields = [Accepting::NONE; 4];
+        self.fields.accepting(query, &mut fields);
         let mut present = fields[0].present();
         for field in &fields[1..] {
             present.iter_mut().zip(field.present()).for_each(|(to, from)| *to &= from);

@@ -13,12 +13,13 @@ use std::sync::Arc;
 pub(super) struct Accepting<'a>(ArrayVec<&'a Lines, 130>);
 
 impl<'a> Accepting<'a> {
-    fn new(any: &'a Lines) -> Self {
-        let mut sets = ArrayVec::new();
-        if !any.is_empty() {
-            sets.push(any);
+    /// No set yet.
+    pub const NONE: Self = Self(ArrayVec::new_const());
+
+    fn add(&mut self, set: &'a Lines) {
+        if !set.is_empty() {
+            self.0.push(set);
         }
-        Self(sets)
     }
 
     /// Chunks in which some rule accepts the value.
@@ -93,13 +94,13 @@ impl Prefixes {
         }
     }
 
-    fn accepting(&self, addr: IpAddr) -> Accepting<'_> {
-        let mut out = Accepting::new(&self.any);
+    /// Adds the sets of the prefixes that an address is in, and the one of any.
+    fn accepting<'a>(&'a self, addr: IpAddr, out: &mut Accepting<'a>) {
+        out.add(&self.any);
         match addr {
-            IpAddr::V4(a) => self.v4.matches(a.to_bits(), |set| out.0.push(set)),
-            IpAddr::V6(a) => self.v6.matches(a.to_bits(), |set| out.0.push(set)),
+            IpAddr::V4(a) => self.v4.matches(a.to_bits(), |set| out.add(set)),
+            IpAddr::V6(a) => self.v6.matches(a.to_bits(), |set| out.add(set)),
         }
-        out
     }
 }
 
@@ -157,15 +158,17 @@ impl Fields {
         }
     }
 
-    /// For each field, which rules accept its value; the most selective field first.
-    pub fn accepting(&self, query: &RuleQuery) -> [Accepting<'_>; 4] {
-        let mut protocol = Accepting::new(&self.any_protocol);
-        self.protocol.matches(query.protocol.into(), |set| protocol.0.push(set));
-        let mut ports = Accepting::new(&self.any_port);
+    /// Adds, for each field, which rules accept its value; the most selective field first.
+    pub fn accepting<'a>(&'a self, query: &RuleQuery, out: &mut [Accepting<'a>; 4]) {
+        let [dst, src, ports, protocol] = out;
+        self.dst.accepting(query.dst, dst);
+        self.src.accepting(query.src, src);
+        ports.add(&self.any_port);
         if let Some(port) = query.dst_port {
-            self.ports.matches(port, |set| ports.0.push(set));
+            self.ports.matches(port, |set| ports.add(set));
         }
-        [self.dst.accepting(query.dst), self.src.accepting(query.src), ports, protocol]
+        protocol.add(&self.any_protocol);
+        self.protocol.matches(query.protocol.into(), |set| protocol.add(set));
     }
 }
 
