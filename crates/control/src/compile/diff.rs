@@ -28,9 +28,17 @@ pub(crate) struct Desired {
 
 impl Desired {
     /// The changes that lead from `self` to `to`: first what others will refer to, removals in the reverse order
-    /// last, so that nothing dangles at any point.
+    /// last, so that nothing dangles at any point. Before all, the removals of rules, to which nothing refers: so that
+    /// new ones have their room.
     pub(crate) fn changes_to(&self, to: &Self) -> Vec<Change> {
-        let mut out = Batch::default();
+        let mut rules = Batch::default();
+        rules.table(
+            &self.rules,
+            &to.rules,
+            |_, v| Change::PutRule(v.clone()),
+            |&id, old| Change::DelRule { vrf: old.vrf, id },
+        );
+        let mut out = Batch { first: rules.dels, ..Batch::default() };
         if self.host != to.host {
             out.puts.push(Change::SetHost(to.host.clone()));
         }
@@ -73,12 +81,7 @@ impl Desired {
             |_, v| Change::PutFloating(*v),
             |&(outside_vrf, outside), _| Change::DelFloating { outside_vrf, outside },
         );
-        out.table(
-            &self.rules,
-            &to.rules,
-            |_, v| Change::PutRule(v.clone()),
-            |&id, old| Change::DelRule { vrf: old.vrf, id },
-        );
+        out.puts.extend(rules.puts);
         out.finish()
     }
 
@@ -106,6 +109,7 @@ impl Desired {
 
 #[derive(Default)]
 struct Batch {
+    first: Vec<Change>,
     puts: Vec<Change>,
     dels: Vec<Change>,
 }
@@ -129,7 +133,8 @@ impl Batch {
     }
 
     fn finish(mut self) -> Vec<Change> {
-        self.puts.extend(self.dels.into_iter().rev());
-        self.puts
+        self.first.append(&mut self.puts);
+        self.first.extend(self.dels.into_iter().rev());
+        self.first
     }
 }

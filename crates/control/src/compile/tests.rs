@@ -137,6 +137,19 @@ fn numbers_stay_when_others_go() {
     assert!(!changes.iter().any(|c| matches!(c, Change::PutVif(_))), "{changes:?}");
 }
 
+#[test]
+fn rules_go_before_others_come() {
+    let rules = |from: u32| {
+        let rule = |n| format!("[[rule]]\nnetwork = \"blue\"\npriority = {n}\naction = \"drop\"\n");
+        format!("{HOST}{BASE}{}", (from..from + 3).map(rule).collect::<String>())
+    };
+    let mut ids = Ids::default();
+    let (before, after) = (compiled(&rules(1), &mut ids), compiled(&rules(11), &mut ids));
+    let changes = before.changes_to(&after);
+    assert!(changes[..3].iter().all(|change| matches!(change, Change::DelRule { .. })), "{changes:?}");
+    assert_eq!(changes.iter().filter(|change| matches!(change, Change::PutRule(_))).count(), 3);
+}
+
 /// A file with some of many parts.
 fn file() -> impl Strategy<Value = String> {
     let guests = proptest::collection::btree_set(1..5_u8, 0..4);
