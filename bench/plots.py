@@ -2,6 +2,8 @@
 
 import io
 import re
+from itertools import cycle
+from statistics import median
 
 import matplotlib
 
@@ -92,3 +94,28 @@ def cumulative(results, point, titles):
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(fontsize=8, frameon=False)
     return _svg(figure)
+
+
+def by_message(results, point, titles):
+    """Bandwidth by message size, the median of the rounds: a curve for each case and device; None without messages."""
+    figure, axes = pyplot.subplots(figsize=(7, 3.6))
+    devices, shown = results.devices(point.name), False
+    for style, case in zip(cycle(["-", "--", "-.", ":"]), results.cases(point.name)):
+        for device in devices:
+            sizes = {}
+            for sample in results.of(point.name, case, device):
+                for row in sample.get("curve", []):
+                    sizes.setdefault(row["bytes"], []).append(row["mbps"])
+            if sizes:
+                shown = True
+                label = f"{titles[device]}, {', '.join(str(value) for value in case.values())}"
+                middle = [median(sizes[size]) for size in sorted(sizes)]
+                axes.plot(sorted(sizes), middle, style, label=label, color=colour(device, devices), linewidth=1)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("message, bytes")
+    axes.set_ylabel("Mbit/s")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(fontsize=7, frameon=False)
+    svg = _svg(figure)
+    return svg if shown else None

@@ -9,6 +9,7 @@ import jinja2
 from . import devices, plots, tables
 from .results import METRICS
 
+PLOTS = [plots.bars, plots.cumulative, plots.by_message]
 BURSTS = ["1", "2-3", "4-7", "8-15", "16-31", "32-63", "64"]
 
 
@@ -46,7 +47,7 @@ def _point(results, point, titles):
         "title": point.title,
         "name": point.name,
         "about": point.about,
-        "plots": list(filter(None, [plots.bars(results, point, titles), plots.cumulative(results, point, titles)])),
+        "plots": [plot for draw in PLOTS if (plot := draw(results, point, titles))],
         "tables": shown,
         "stages": _stages(results, point),
     }

@@ -1,4 +1,4 @@
-"""NetPIPE and iperf3 between containers: the kernel's TCP over taps."""
+"""NetPIPE, by TCP and by MPI, and iperf3 between containers: the kernel's TCP over taps."""
 
 import json
 import os
@@ -11,6 +11,15 @@ from . import Case, Point, point
 ORDER = 9
 LAB = Path(__file__).resolve().parents[2] / "tests/lib"
 ADDRESS, PEER = "10.1.1.1", "10.1.1.11"
+# Messages of up to a mebibyte, without those a few bytes off that NetPIPE sends beside each size.
+SIZES = ["-u", str(1 << 20), "-p", "0"]
+# What mpirun calls as `agent HOST COMMAND` to start something on the other host: a container with a name of its own.
+AGENT = """#!/bin/sh
+shift
+exec ip netns exec {namespace} unshare --uts sh -c "hostname {namespace}; $*"
+"""
+# Plain TCP, and ranks that leave the CPU to the switch while they wait.
+MPI = {"pml": "ob1", "btl": "tcp,self", "mpi_yield_when_idle": 1}
 
 
 @contextmanager
@@ -52,18 +61,34 @@ def containers(device, hosts):
         yield client, server, address
 
 
-def netpipe(client, server, address, largest):
-    """(latency of the smallest message in microseconds, best bandwidth in Gbit/s, all of it)."""
-    listening = server.background(["NPtcp"], "netpipe")
+def netpipe(client, server, address):
+    """Latency of the smallest message in microseconds, best bandwidth in Gbit/s, both by size."""
+    listening = server.background(["NPtcp", *SIZES], "netpipe")
     file = client.namespace.directory / "netpipe.out"
     try:
         _wait_for_port(server, 5002)
-        client.run(["NPtcp", "-h", address, "-u", str(largest), "-o", str(file)], timeout=120)
+        client.run(["NPtcp", "-h", address, *SIZES, "-o", str(file)], timeout=240)
     finally:
         listening.stop()
+    return _figures(file)
+
+
+def netpipe_mpi(client, server, address):
+    """The same by MPI: Open MPI over TCP."""
+    directory = client.namespace.directory
+    agent, file = directory / "agent", directory / "netpipe-mpi.out"
+    agent.write_text(AGENT.format(namespace=server.namespace.name))
+    agent.chmod(0o755)
+    options = [word for name, value in {**MPI, "plm_rsh_agent": agent}.items() for word in ("--mca", name, str(value))]
+    start = ["mpirun", "--allow-run-as-root", "--bind-to", "none", "--host", f"localhost,{address}", *options]
+    client.run([*start, "NPopenmpi", *SIZES, "-o", str(file)], timeout=240)
+    return _figures(file)
+
+
+def _figures(file):
     rows = [[float(word) for word in line.split()] for line in file.read_text().splitlines()]
     curve = [{"bytes": int(size), "mbps": mbps, "us": seconds * 1e6} for size, mbps, seconds in rows]
-    return curve[0]["us"], max(row["mbps"] for row in curve) / 1000, curve
+    return {"latency": curve[0]["us"], "gbps": max(row["mbps"] for row in curve) / 1000, "curve": curve}
 
 
 def iperf3(client, server, address, seconds):
@@ -74,7 +99,7 @@ def iperf3(client, server, address, seconds):
         output = client.run(["iperf3", "-J", "-c", address, "-t", str(seconds)], timeout=seconds + 30).stdout
     finally:
         listening.stop()
-    return json.loads(output)["end"]["sum_received"]["bits_per_second"] / 1e9
+    return {"gbps": json.loads(output)["end"]["sum_received"]["bits_per_second"] / 1e9}
 
 
 def _wait_for_port(server, port):
@@ -86,7 +111,7 @@ def _wait_for_port(server, port):
 @point
 class Containers(Point):
     name = "containers"
-    title = "TCP between two containers (NetPIPE, iperf3)"
+    title = "TCP between two containers (NetPIPE by TCP and by MPI, iperf3)"
     about = (
         "Both ends are the kernel's TCP; with Viaduct over taps, on two hosts over MPLS over UDP by AF_PACKET, with the Linux bridge over veth "
         "pairs, without a tunnel. The latency is NetPIPE's, half a round trip of one byte. All of it shares all CPUs."
@@ -95,7 +120,7 @@ class Containers(Point):
     over = "hosts"
 
     def cases(self, quick):
-        for tool in [] if quick else ["NetPIPE", "iperf3"]:
+        for tool in [] if quick else ["NetPIPE", "NetPIPE MPI", "iperf3"]:
             for hosts, devices in ((1, ["viaduct", "bridge"]), (2, ["viaduct"])):
                 yield Case({"tool": tool, "hosts": hosts}, devices, seconds=5, rounds=3)
 
@@ -103,6 +128,6 @@ class Containers(Point):
         case = session.case
         with all_cpus(), containers(session.device, case.key["hosts"]) as (client, server, address):
             if case.key["tool"] == "iperf3":
-                return {"gbps": iperf3(client, server, address, case.seconds)}
-            latency, gbps, curve = netpipe(client, server, address, 1 << 20)
-            return {"gbps": gbps, "latency": latency, "curve": curve}
+                return iperf3(client, server, address, case.seconds)
+            measure = netpipe_mpi if case.key["tool"] == "NetPIPE MPI" else netpipe
+            return measure(client, server, address)
