@@ -98,8 +98,7 @@ def cumulative(results, point, titles):
 
 def by_message(results, point, titles):
     """Bandwidth by message size, the median of the rounds: a curve for each case and device; None without messages."""
-    figure, axes = pyplot.subplots(figsize=(7, 3.6))
-    devices, shown = results.devices(point.name), False
+    devices, curves = results.devices(point.name), []
     for style, case in zip(cycle(["-", "--", "-.", ":"]), results.cases(point.name)):
         for device in devices:
             sizes = {}
@@ -107,15 +106,18 @@ def by_message(results, point, titles):
                 for row in sample.get("curve", []):
                     sizes.setdefault(row["bytes"], []).append(row["mbps"])
             if sizes:
-                shown = True
-                label = f"{titles[device]}, {', '.join(str(value) for value in case.values())}"
-                middle = [median(sizes[size]) for size in sorted(sizes)]
-                axes.plot(sorted(sizes), middle, style, label=label, color=colour(device, devices), linewidth=1)
+                curves.append((device, case, style, sorted(sizes.items())))
+    if not curves:
+        return None
+    figure, axes = pyplot.subplots(figsize=(7, 3.6))
+    for device, case, style, sizes in curves:
+        label = f"{titles[device]}, {', '.join(str(value) for value in case.values())}"
+        middle = [median(rates) for _, rates in sizes]
+        axes.plot([size for size, _ in sizes], middle, style, label=label, color=colour(device, devices), linewidth=1)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlabel("message, bytes")
     axes.set_ylabel("Mbit/s")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(fontsize=7, frameon=False)
-    svg = _svg(figure)
-    return svg if shown else None
+    return _svg(figure)
