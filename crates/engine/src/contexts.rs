@@ -30,6 +30,17 @@ const NOBODY: (Context, u32) = (Context { origin: u64::MAX, macs: [0; 2], outer:
 const PLAIN: u64 = 0;
 const KIND_AT: u32 = 48;
 
+const KINDS: [TunnelKind; 3] = [TunnelKind::MplsUdp, TunnelKind::MplsGre, TunnelKind::Vxlan];
+
+/// The number of a kind of tunnel in a context.
+const fn number_of(kind: TunnelKind) -> u64 {
+    match kind {
+        TunnelKind::MplsUdp => 1,
+        TunnelKind::MplsGre => 2,
+        TunnelKind::Vxlan => 3,
+    }
+}
+
 /// Addresses of an Ethernet header, as two words.
 #[inline(always)]
 pub(crate) const fn macs(ethernet: &[u8; 14]) -> [u64; 2] {
@@ -65,16 +76,25 @@ impl Context {
     /// Makes the Ethernet header that of a tunnel: to be called before the inner one's addresses are set.
     #[inline(always)]
     pub const fn enter(&mut self, kind: TunnelKind, src: Ipv6Addr, dst: Ipv6Addr) {
-        let kind = match kind {
-            TunnelKind::MplsUdp => 1,
-            TunnelKind::MplsGre => 2,
-            TunnelKind::Vxlan => 3,
-        };
         let (src, dst) = (src.to_bits(), dst.to_bits());
         let [a, b] = self.macs;
-        self.origin |= kind << KIND_AT;
+        self.origin |= number_of(kind) << KIND_AT;
         self.outer = [a, b, (src >> 64) as u64, src as u64, (dst >> 64) as u64, dst as u64];
         self.macs = [0; 2];
+    }
+
+    /// Enters the tunnel that `other` is in.
+    #[inline(always)]
+    pub const fn enter_as(&mut self, other: &Self) {
+        self.origin |= other.origin >> KIND_AT << KIND_AT;
+        self.outer = other.outer;
+        self.macs = [0; 2];
+    }
+
+    /// The kind of tunnel it is in.
+    #[inline(always)]
+    pub fn tunnel(&self) -> Option<TunnelKind> {
+        KINDS.into_iter().find(|kind| number_of(*kind) == self.origin >> KIND_AT)
     }
 
     /// Sets the label or VXLAN network identifier of the tunnel: after the inner addresses.
@@ -87,7 +107,13 @@ impl Context {
     fn is<const WIRE: bool>(&self, other: &Self) -> bool {
         let plain =
             (self.origin ^ other.origin) | (self.macs[0] ^ other.macs[0]) | (self.macs[1] ^ other.macs[1]);
-        plain == 0 && (!WIRE || self.origin >> KIND_AT == PLAIN || self.outer == other.outer)
+        plain == 0 && (!WIRE || self.origin >> KIND_AT == PLAIN || self.outer_differs(other) == 0)
+    }
+
+    /// Not by `==`, which would call `memcmp`.
+    #[inline(always)]
+    fn outer_differs(&self, other: &Self) -> u64 {
+        (0..self.outer.len()).fold(0, |all, i| all | self.outer[i] ^ other.outer[i])
     }
 
     /// Its place among the recent ones.

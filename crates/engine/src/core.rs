@@ -15,6 +15,7 @@ use crate::lanes::{Lanes, check_offload, mtu_len};
 use crate::linear::Linear;
 use crate::memo::{QUIET, Tables, settle};
 use crate::meters::Meters;
+use crate::outer::Outers;
 use crate::replies::ReplyLimits;
 use crate::rewrite::{HEADROOM, reframe};
 use crate::template::Template;
@@ -42,6 +43,7 @@ pub(crate) struct Core {
     pub taps: Vec<Arc<Tap>>,
     pub meters: Arc<Meters>,
     pub ports: Ports,
+    pub outers: Outers,
     pub cache: Cache,
     pub actions: Actions,
     pub lanes: Lanes,
@@ -74,6 +76,7 @@ impl Core {
             taps: Vec::new(),
             meters: Arc::default(),
             ports: Ports::new(number),
+            outers: Outers::default(),
             cache: Cache::new(cache_entries),
             actions: Actions::default(),
             lanes: Lanes::new(),
@@ -135,7 +138,16 @@ impl Core {
         for (lane, packet) in burst.packets().iter().enumerate() {
             let mut context = Context::of(vif);
             let (head, fast) = self.lanes.parts(lane);
-            if key::parse(head, packet.len as usize, WIRE, &mut context, fast).is_some() {
+            let len = packet.len as usize;
+            let outer = if WIRE { self.outers.enter(head, len, &mut context) } else { None };
+            let parsed = match &outer {
+                Some(outer) => key::inner(head, outer, &mut context, fast),
+                None => key::parse(head, len, WIRE, &mut context, fast),
+            };
+            if parsed.is_some() {
+                if WIRE && outer.is_none() && fast.at.tunnelled {
+                    self.outers.learn(head, &context);
+                }
                 fast.key.set_context(self.cache.contexts.number::<WIRE>(&context));
                 let hash = self.cache.hash(&fast.key);
                 self.cache.prefetch(hash);

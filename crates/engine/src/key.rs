@@ -12,7 +12,7 @@ use packet::{TunnelKind, proto};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// TTLs and hop limits up to this always take the slow path: a packet is routed at most twice.
-const LOW_TTL: u8 = 2;
+pub(crate) const LOW_TTL: u8 = 2;
 
 /// What distinguishes flows of one context: protocol, traffic class and flags (upper half of the first word), addresses,
 /// and ports (lower half of the last, whose upper half is the cache's).
@@ -52,7 +52,7 @@ impl Key {
 }
 
 /// A packet the fast parse took.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fast {
     /// Key.
     pub key: Key,
@@ -97,6 +97,19 @@ pub(crate) struct Layout {
     pub v6: bool,
     /// Was taken out of a tunnel.
     pub tunnelled: bool,
+}
+
+/// The outer headers of a packet in a tunnel.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outer {
+    /// Kind of tunnel.
+    pub kind: TunnelKind,
+    /// Offset of the tunnel's own header in the frame, past UDP's or GRE's.
+    pub at: usize,
+    /// Where what the tunnel carries ends in the frame.
+    pub end: usize,
+    /// ECN field.
+    pub ecn: u8,
 }
 
 /// A GRE header without options before an MPLS label stack (RFC 4023).
@@ -280,7 +293,6 @@ fn tunnel_kind(outer: &Fast) -> Option<TunnelKind> {
 /// The packet inside the one in `fast`, which it replaces.
 #[inline]
 fn tunnel(head: &[u8], kind: TunnelKind, context: &mut Context, fast: &mut Fast) -> Option<()> {
-    let at = usize::from(fast.at.l4_end);
     let end = match kind {
         TunnelKind::MplsGre => usize::from(fast.at.l3) + usize::from(fast.at.ip_len),
         _ => {
@@ -288,12 +300,22 @@ fn tunnel(head: &[u8], kind: TunnelKind, context: &mut Context, fast: &mut Fast)
             usize::from(fast.at.l4) + usize::from(be16(udp, 4))
         }
     };
-    if context.is_tagged() || at + 8 > end {
+    if context.is_tagged() {
         return None;
     }
     let (src, dst) = outer_addresses(fast);
     context.enter(kind, src, dst);
-    let outer_ecn = fast.key.0[0] >> 40 & 3;
+    let ecn = (fast.key.0[0] >> 40) as u8 & packet::ecn::ECN_MASK;
+    inner(head, &Outer { kind, at: fast.at.l4_end.into(), end, ecn }, context, fast)
+}
+
+/// Parses what is inside `outer`, whose tunnel `context` has entered.
+#[inline]
+pub(crate) fn inner(head: &[u8], outer: &Outer, context: &mut Context, fast: &mut Fast) -> Option<()> {
+    let &Outer { kind, at, end, ecn } = outer;
+    if at + 8 > end {
+        return None;
+    }
     let shim: &[u8; 8] = head.get(at..)?.first_chunk()?;
     let (id, traffic_class) = if kind == TunnelKind::Vxlan {
         (vxlan(head, at, shim, end, context, fast)?, 0)
@@ -301,7 +323,7 @@ fn tunnel(head: &[u8], kind: TunnelKind, context: &mut Context, fast: &mut Fast)
         mpls(head, at, shim, end, fast)?
     };
     context.set_id(id);
-    fast.key.0[0] |= outer_ecn << OUTER_ECN_SHIFT | traffic_class << MPLS_TC_SHIFT;
+    fast.key.0[0] |= u64::from(ecn) << OUTER_ECN_SHIFT | traffic_class << MPLS_TC_SHIFT;
     fast.at.tunnelled = true;
     fast.tunnel_end = end as u32;
     Some(())

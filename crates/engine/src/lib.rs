@@ -6,7 +6,7 @@
 //! Must not know: what kinds of ports there are (it sees the traits of `mem`), how the tables are configured or kept
 //! (it reads them through `tables`), what the control plane speaks.
 //!
-//! A burst's way: `worker` polls it, `core` leads it through snapshot (`lanes`), fast parse (`key`), flow
+//! A burst's way: `worker` polls it, `core` leads it through snapshot (`lanes`), fast parse (`key`, `outer`), flow
 //! cache (`cache`) or `decide` (`slow`), rewrite (`rewrite`, by a `template`) and delivery (`deliver`,
 //! `frame`, `segment`). What has more than one destination goes through `conclude`.
 #![deny(unsafe_code)]
@@ -32,7 +32,7 @@ mod linear;
 mod mailbox;
 mod memo;
 mod meters;
-
+mod outer;
 mod replies;
 mod rewrite;
 mod segment;

@@ -36,6 +36,8 @@ pub mod linear;
 pub mod memo;
 #[path = "../../src/meters.rs"]
 pub mod meters;
+#[path = "../../src/outer.rs"]
+pub mod outer;
 #[path = "../../src/replies.rs"]
 pub mod replies;
 #[path = "../../src/rewrite.rs"]
