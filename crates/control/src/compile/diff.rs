@@ -38,7 +38,7 @@ impl Desired {
             |_, v| Change::PutRule(v.clone()),
             |&id, old| Change::DelRule { vrf: old.vrf, id },
         );
-        let mut out = Batch { first: rules.dels, ..Batch::default() };
+        let mut out = Batch::default();
         if self.host != to.host {
             out.puts.push(Change::SetHost(to.host.clone()));
         }
@@ -81,8 +81,7 @@ impl Desired {
             |_, v| Change::PutFloating(*v),
             |&(outside_vrf, outside), _| Change::DelFloating { outside_vrf, outside },
         );
-        out.puts.extend(rules.puts);
-        out.finish()
+        [rules.dels, out.puts, rules.puts, out.dels.into_iter().rev().collect()].concat()
     }
 
     /// Groups come after their members.
@@ -109,7 +108,6 @@ impl Desired {
 
 #[derive(Default)]
 struct Batch {
-    first: Vec<Change>,
     puts: Vec<Change>,
     dels: Vec<Change>,
 }
@@ -130,11 +128,5 @@ impl Batch {
                 DiffItem::Remove(key, value) => self.dels.push(del(key, value)),
             }
         }
-    }
-
-    fn finish(mut self) -> Vec<Change> {
-        self.first.append(&mut self.puts);
-        self.first.extend(self.dels.into_iter().rev());
-        self.first
     }
 }

@@ -9,7 +9,7 @@ use model::Lookup;
 use std::path::Path;
 use tempfile::TempDir;
 
-const FILE: &str = r#"
+pub(crate) const FILE: &str = r#"
 [host]
 name = "a"
 [[network]]

@@ -1,6 +1,7 @@
 //! The server as clients meet it.
 
 use super::*;
+use crate::core::tests::FILE as HOST;
 use crate::core::tests::fake::{FakeExecutor, FakePorts, Log};
 use crate::store::Store;
 use api::v1::viaduct_client::ViaductClient;
@@ -9,20 +10,7 @@ use hyper_util::rt::TokioIo;
 use tokio::sync::oneshot;
 use tonic::transport::{Channel, Endpoint};
 
-const FILE: &str = r#"
-[host]
-name = "a"
-[[network]]
-name = "blue"
-vrf = 1
-gateways = ["10.1.1.254/24"]
-[[guest]]
-name = "vm1"
-network = "blue"
-kind = "tap"
-device = "t1"
-mac = "02:00:00:00:00:01"
-addresses = ["10.1.1.1"]
+const RULE: &str = r#"
 [[rule]]
 network = "blue"
 priority = 7
@@ -39,7 +27,12 @@ async fn client(run_dir: &Path) -> ViaductClient<Channel> {
     ViaductClient::new(Endpoint::from_static("http://x").connect_with_connector(connector).await.unwrap())
 }
 
-/// Serves `FILE` in a run-dir while `test` runs.
+/// The file of the host that is served.
+fn file() -> String {
+    [HOST, RULE].concat()
+}
+
+/// Serves it in a run-dir while `test` runs.
 async fn with_server<F: Future<Output = ()>>(test: impl FnOnce(tempfile::TempDir) -> F) {
     let (dir, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let run_dir = RunDir::take(dir.path()).unwrap();
@@ -47,7 +40,7 @@ async fn with_server<F: Future<Output = ()>>(test: impl FnOnce(tempfile::TempDir
     drop(std::os::unix::net::UnixListener::bind(api::socket(dir.path())).unwrap());
     let ports = Box::new(FakePorts::new(Log::default()));
     let core = Core::start(
-        config::parse(FILE).unwrap(),
+        config::parse(&file()).unwrap(),
         dir.path().to_owned(),
         Store::open(state.path()).unwrap(),
         Arc::new(FakeExecutor::default()),
@@ -117,11 +110,11 @@ async fn objects_come_and_go() {
 async fn a_file_of_nonsense_is_refused_with_reasons() {
     with_server(|dir| async move {
         let mut client = client(dir.path()).await;
-        let toml = FILE.replace("vrf = 1", "vfr = 1");
+        let toml = file().replace("vrf = 1", "vfr = 1");
         let refused = client.apply(v1::ApplyRequest { toml, dry_run: false }).await.unwrap_err();
         assert_eq!(refused.code(), tonic::Code::InvalidArgument);
         assert!(refused.message().contains("did you mean `vrf`?"), "{refused}");
-        let same = client.apply(v1::ApplyRequest { toml: FILE.into(), dry_run: true }).await.unwrap();
+        let same = client.apply(v1::ApplyRequest { toml: file(), dry_run: true }).await.unwrap();
         assert_eq!(same.into_inner().changes, []);
     })
     .await;
@@ -132,7 +125,7 @@ async fn a_thousand_mistakes_still_make_an_answer() {
     with_server(|dir| async move {
         let mut client = client(dir.path()).await;
         let route = "[[route]]\nnetwork = \"nowhere\"\nprefix = \"10.9.0.0/16\"\nto = \"drop\"\n";
-        let toml = format!("{FILE}{}", route.repeat(1000));
+        let toml = file() + &route.repeat(1000);
         let refused = client.apply(v1::ApplyRequest { toml, dry_run: false }).await.unwrap_err();
         assert_eq!(refused.code(), tonic::Code::InvalidArgument);
         assert!(refused.message().contains("nowhere") && refused.message().contains(" more; "), "{refused}");
