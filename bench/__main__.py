@@ -44,6 +44,7 @@ def main():
     try:
         machine.check()
         os.sched_setaffinity(0, {machine.GENERATOR_CPU})
+        machine.allow_open_files()
         with machine.huge_pages(4096):
             runner.run(chosen)
     except machine.Unfit as error:

@@ -8,6 +8,8 @@ from . import machine
 from .process import Child, Failed
 from .scenario import guest_mac
 
+MOST_PORTS = 30  # of one generator: a DPDK process has 32 at most
+
 
 def option(**keys):
     """Keys and values as the generator reads them; underscores are hyphens."""
@@ -26,6 +28,8 @@ class Traffic:
     ring: str = ""
     queue_size: int = 1024
     segmentation: bool = False
+    # Megabytes of huge pages.
+    memory: int = 512
 
     def arguments(self):
         """As command line."""
@@ -41,12 +45,13 @@ class Generator:
     """The generator at the ports of a device."""
 
     def __init__(self, programs, ports, guests, traffic, log):
-        words = ["-l", machine.GENERATOR_CPU, "--no-pci", "--in-memory", "--single-file-segments", "--log-level=*:4"]
-        words += ["-m", 1024 if traffic.segmentation else 512, "--file-prefix=viaduct-bench"]
+        # Telemetry would wait for an answer of a generator that is stopped.
+        words = ["-l", machine.GENERATOR_CPU, "--no-pci", "--in-memory", "--no-telemetry", "--single-file-segments", "--log-level=*:4"]
+        words += ["-m", traffic.memory, "--file-prefix=viaduct-bench"]
         for number, port in enumerate(ports):
             words += ["--vdev", port.vdev(number, traffic.queue_size, traffic.ring)]
         words += ["--", *traffic.arguments()]
-        for number in range(guests):
+        for number in range(min(guests, len(ports))):
             words += ["--announce", option(port=number, mac=guest_mac(number))]
         self._start(programs / "generator", *words, log=log)
 

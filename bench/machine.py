@@ -2,6 +2,7 @@
 
 import os
 import platform
+import resource
 import subprocess
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +30,12 @@ def huge_pages(megabytes):
         yield
     finally:
         HUGE_PAGES.write_text(str(before))
+
+
+def allow_open_files():
+    """As many as the machine allows: a guest takes a switch a dozen."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def check():

@@ -23,7 +23,11 @@ def colour(device, devices):
     return COLOURS.get(device) or OTHERS[others.index(device) % len(OTHERS)]
 
 
-def _svg(figure):
+def _finished(figure, axes, across, up):
+    """The figure as SVG, with names of its axes and its legend."""
+    axes.set(xlabel=across, ylabel=up)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(fontsize=8, frameon=False)
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", bbox_inches="tight", metadata={"Date": None})
     pyplot.close(figure)
@@ -59,11 +63,7 @@ def bars(results, point, titles):
             )
         axes.bar(0, 0, color=colour(device, devices), label=titles[device])
     axes.set_xticks(range(len(cases)), [_label(case, keys) for case in cases], fontsize=8)
-    axes.set_xlabel(", ".join(keys))
-    axes.set_ylabel(METRICS[point.metric])
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(fontsize=8, frameon=False)
-    return _svg(figure)
+    return _finished(figure, axes, ", ".join(keys), METRICS[point.metric])
 
 
 def cumulative(results, point, titles):
@@ -87,13 +87,8 @@ def cumulative(results, point, titles):
             above.append(left / total)
             left -= count
         axes.plot([x for x, _ in curve], above, label=titles[device], color=colour(device, list(curves)))
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlabel("round trip, us")
-    axes.set_ylabel("share that took at least as long")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(fontsize=8, frameon=False)
-    return _svg(figure)
+    axes.set(xscale="log", yscale="log")
+    return _finished(figure, axes, "round trip, us", "share that took at least as long")
 
 
 def by_message(results, point, titles):
@@ -114,10 +109,5 @@ def by_message(results, point, titles):
         label = f"{titles[device]}, {', '.join(str(value) for value in case.values())}"
         middle = [median(rates) for _, rates in sizes]
         axes.plot([size for size, _ in sizes], middle, style, label=label, color=colour(device, devices), linewidth=1)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlabel("message, bytes")
-    axes.set_ylabel("Mbit/s")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(fontsize=7, frameon=False)
-    return _svg(figure)
+    axes.set(xscale="log", yscale="log")
+    return _finished(figure, axes, "message, bytes", "Mbit/s")

@@ -51,13 +51,14 @@ class Child:
             raise Failed(f"{self.name} ended with status {self.process.returncode}: {self.output()}")
 
     def wait_until(self, condition, what, seconds=30):
-        """Waits for something that it brings about."""
+        """Waits for something that it brings about, and returns it."""
         deadline = time.monotonic() + seconds
-        while not condition():
+        while not (found := condition()):
             self.require_alive()
             if time.monotonic() > deadline:
                 raise Failed(f"{self.name}: no {what} after {seconds} s: {self.output()}")
             time.sleep(0.02)
+        return found
 
     def pause(self):
         """Takes it off the CPU until `resume`."""

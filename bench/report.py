@@ -32,6 +32,7 @@ def _html(results, goals):
         goals=[(goal, tables.goal_row(goal)) for goal in goals],
         conditions=[(known[name].title, known[name].conditions) for name in used],
         points=[_point(results, point, titles) for point in results.points if results.of(point.name)],
+        lacking=[point for point in results.points if point.needs],
         samples=len(results.samples),
         disturbed=sum(bool(sample.get("contaminated")) for sample in results.samples),
         disagreeing=sum(sample.get("counts_agree") is False for sample in results.samples),

@@ -22,12 +22,13 @@ class Session:
         self.programs = programs
 
     def generator(self, traffic=None):
-        """A generator at the device's ports."""
+        """A generator at the device's ports, those of the case that are active."""
         traffic = traffic or self.case.traffic_for(self.device)
+        ports = self.device.ports[: self.case.active]
         log = self.device.directory / "generator.log"
         if isinstance(traffic, Replay):
-            return Replayer(self.programs, self.device.ports, traffic, log)
-        return Generator(self.programs, self.device.ports, self.case.scenario.guests, traffic, log)
+            return Replayer(self.programs, ports, traffic, log)
+        return Generator(self.programs, ports, self.case.scenario.guests, traffic, log)
 
     def measure_traffic(self):
         """The usual sample: warm up, read counters at rest, run, read counters at rest."""
@@ -47,7 +48,6 @@ class Session:
         if not self.case.saturates:
             metrics["generator_bound"] = False
         return metrics | {"others": noise.others, "steal": noise.steal, "contaminated": noise.contaminated and bool(self.device.pids)}
-
 
     def _wait_for_traffic(self, generator):
         """Until something gets through: a device may take a while to take up ports that came up."""
@@ -92,7 +92,7 @@ def device_metrics(done, before, after):
         offered += 2 * done["probe"]["round_trip"]["count"]
     packets = max(delta.packets, 1)
     # Not from its own idle cycles, some of which were before and after the traffic.
-    busy = delta.busy / (done["seconds"] * done["hz"])
+    busy = delta.busy / (done["seconds"] * done["hz"] * delta.threads)
     idle = max(0, 1 - busy) if delta.busy else None
     return {
         "received": delta.packets,

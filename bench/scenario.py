@@ -13,7 +13,8 @@ FIRST_PORT = 5001
 
 def guest_mac(number):
     """The MAC address of a guest."""
-    return f"02:00:00:00:00:{number + 1:02x}"
+    high, low = divmod(number + 1, 256)
+    return f"02:00:00:00:{high:02x}:{low:02x}"
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class Scenario:
     mtu: int = 1500
     # Guests send and take TCP frames of up to 64 KB.
     segmentation: bool = False
+    # Polling threads of the device, each with a CPU of its own.
+    workers: int = 1
 
     @property
     def ports(self):

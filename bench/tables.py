@@ -41,6 +41,8 @@ def print_table(header, table):
 def show(results, goals):
     """All points, and the goals."""
     for point in results.points:
+        if point.needs:
+            print(f"\n{point.title}: not measured, needs {point.needs}")
         for metric in METRICS:
             shown = rows(results, point, metric)
             if shown and metric in (point.metric, "mpps", "cycles"):

@@ -11,6 +11,7 @@ class Counters:
     """What a device has counted since it started. Cycles are ticks of the TSC."""
 
     packets: int = 0
+    # Of all its polling threads together.
     busy: int = 0
     # Dropped for other reasons than a receiver's full ring.
     refused: int = 0
@@ -18,6 +19,7 @@ class Counters:
     stages: dict = field(default_factory=dict)
     bursts: list = field(default_factory=list)
     details: dict = field(default_factory=dict)
+    threads: int = 1
 
     def since(self, before):
         """What came after another reading."""
@@ -28,6 +30,7 @@ class Counters:
             {name: cycles - before.stages[name] for name, cycles in self.stages.items()},
             [now - then for now, then in zip(self.bursts, before.bursts)],
             {name: value - before.details.get(name, 0) for name, value in self.details.items()},
+            self.threads,
         )
 
 
@@ -45,7 +48,7 @@ class VhostPort:
 
 
 class Device:
-    """A device under test: its polling thread is on `machine.DEVICE_CPU`."""
+    """A device under test: its polling thread is on `machine.DEVICE_CPU`, further ones on the CPUs after it."""
 
     # In tables.
     title = ""
@@ -57,6 +60,8 @@ class Device:
         self.directory = None
         self.children = []
         self.ports = []
+        # Generators at ports without traffic, off the CPU until the end.
+        self.idle_guests = []
 
     def start(self, scenario):
         """Brings the device up for a scenario."""
@@ -65,9 +70,9 @@ class Device:
 
     def stop(self):
         """Ends what `start` began, as far as it came."""
-        for child in reversed(self.children):
-            child.stop()
-        self.children = []
+        for program in [*self.idle_guests, *reversed(self.children)]:
+            program.stop()
+        self.children, self.idle_guests = [], []
         self._cleanup()
         if self.directory:
             shutil.rmtree(self.directory, ignore_errors=True)
@@ -91,7 +96,7 @@ class Device:
         return [child.pid for child in self.children]
 
     def counters(self):
-        """`Counters` of the polling thread, or None where the device has none."""
+        """`Counters` of the polling threads, or None where the device has none."""
         return None
 
     @property

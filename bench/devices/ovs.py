@@ -1,7 +1,6 @@
 """Open vSwitch with DPDK."""
 
 import re
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -192,5 +191,5 @@ class OvsDpdk(Device):
         self._appctl("dpctl/flush-conntrack")
         if self.mode.flows is _per_flow:
             # Revalidators take the time while they were paused for overload, and lower the limit when a round ends.
-            time.sleep(1)
+            self._appctl("revalidator/wait")
             self._appctl("upcall/set-flow-limit", FLOW_LIMIT)

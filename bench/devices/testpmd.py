@@ -2,7 +2,6 @@
 
 import re
 import subprocess
-import time
 
 from .. import machine
 from ..process import Child
@@ -39,20 +38,16 @@ class Testpmd(Device):
         stdin = self.children[0].process.stdin
         stdin.write(command + "\n")
         stdin.flush()
-        deadline = time.monotonic() + 5
-        while time.monotonic() < deadline:
+
+        def answer():
             with self.log.open() as log:
                 log.seek(start)
-                found = re.search(pattern, log.read(), re.S)
-            if found:
-                return found
-            time.sleep(0.01)
-        return None
+                return re.search(pattern, log.read(), re.S)
+
+        return self.children[0].wait_until(answer, f"answer to {command!r}", 5)
 
     def counters(self):
         totals = r"Accumulated.*?RX-packets:\s*(\d+).*?\+{20,}(.*?)testpmd> "
         found = self._ask("show fwd stats all", totals)
-        if not found:
-            return None
         cycles = re.search(r"total cycles=(\d+)", found[2])
         return Counters(int(found[1]), int(cycles[1]) if cycles else 0)

@@ -1,6 +1,7 @@
 """Viaduct."""
 
 import json
+from collections import Counter
 
 from .. import machine
 from ..process import Child, run
@@ -21,7 +22,8 @@ def _value(value):
 
 def host_toml(scenario):
     """host.toml for a scenario."""
-    parts = [f'[host]\nname = "bench"\nworkers = [{machine.DEVICE_CPU}]\n']
+    workers = list(range(machine.DEVICE_CPU, machine.DEVICE_CPU + scenario.workers))
+    parts = [f'[host]\nname = "bench"\nworkers = {workers}\n']
     network = {"name": "blue", "vrf": 1, "gateways": ["10.1.255.254/16"], "mtu": scenario.mtu}
     if scenario.tunnel:
         del network["mtu"]
@@ -46,11 +48,19 @@ def host_toml(scenario):
     return "\n".join(parts)
 
 
+def total(counts):
+    """The sum of dictionaries, key by key."""
+    found = Counter()
+    for each in counts:
+        found.update(each)
+    return dict(found)
+
+
 class Viaduct(Device):
-    """One worker on one core."""
+    """As many workers as the scenario has, each on one core."""
 
     title = "Viaduct"
-    conditions = "one worker, counters on, anti-spoofing by MAC address on; it sleeps after a while without packets"
+    conditions = "one worker unless said otherwise, counters on, anti-spoofing by MAC address on; it sleeps after a while without packets"
 
     def __init__(self, name, binaries):
         super().__init__(name)
@@ -84,11 +94,13 @@ class Viaduct(Device):
             self.ask("flow", "flush")
 
     def counters(self):
-        worker = self.ask("stats")["workers"][0]
-        cycles = worker["cycles"]
+        workers = self.ask("stats")["workers"]
+        cycles = total(worker["cycles"] for worker in workers)
         stages = {name: cycles[name] for name in ("receive", "lookup", "slow_path", "deliver")}
-        details = {name: worker[name] for name in ("hits", "misses", "drops", "sleeps")}
-        drops = {reason["reason"]: reason["packets"] for reason in worker["reasons"]}
-        details |= {f"drop {reason}": packets for reason, packets in drops.items()}
+        details = total({name: worker[name] for name in ("packets", "hits", "misses", "drops", "sleeps")} for worker in workers)
+        packets = details.pop("packets")
+        drops = total({reason["reason"]: reason["packets"] for reason in worker["reasons"]} for worker in workers)
+        bursts = [sum(column) for column in zip(*(worker["bursts"] for worker in workers))]
+        details |= {f"drop {reason}": count for reason, count in drops.items()}
         refused = sum(drops.values()) - drops.get("tx_full", 0)
-        return Counters(worker["packets"], cycles["busy"], refused, stages, worker["bursts"], details)
+        return Counters(packets, cycles["busy"], refused, stages, bursts, details, len(workers))

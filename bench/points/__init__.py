@@ -21,6 +21,8 @@ class Case:
     scenario: Scenario = Scenario()
     # Traffic, or a function that makes it for a device.
     traffic: Traffic | Replay | Callable = None
+    # So many of the device's ports have traffic, the first ones; None: all.
+    active: int = None
     # It sends as fast as it can, so that the device should be the limit.
     saturates: bool = True
     # Before anything counts: tables are learned, caches warm up. Real-time priority is off then.
@@ -49,6 +51,8 @@ class Point:
     # The metric of its plot and table, and the key it is plotted over.
     metric = "mpps"
     over = "size"
+    # What it needs and this machine lacks; it has no cases then.
+    needs = ""
 
     def cases(self, quick):
         """Its cases; `quick`: a few of them that take seconds."""

@@ -3,6 +3,7 @@
 from ..generator import Traffic
 from ..scenario import Scenario, guest_mac
 from . import Case, Point, point
+from .throughput import between
 
 ORDER = 4
 BACKGROUND = 2e6  # packets a second
@@ -39,12 +40,7 @@ class Loaded(Point):
     metric = "p99"
 
     def cases(self, quick):
-        pairs = [(2, 3), (3, 2), (4, 5), (5, 4)]
-        background = [
-            {"tx": tx, "rx": rx, "flows": 100, "rate": BACKGROUND / 4, "source": guest_mac(tx), "destination": guest_mac(rx)}
-            | {"source_ip": f"10.1.{tx}.1", "destination_ip": f"10.1.{rx}.1"}
-            for tx, rx in pairs
-        ]
+        background = between([(2, 3), (3, 2), (4, 5), (5, 4)], flows=100, rate=BACKGROUND / 4)
         for size in [64] if quick else [64, 1518]:
             traffic = Traffic(streams=background, probe=probe(size))
             yield Case({"size": size}, ["viaduct", "ovs-normal", "ovs-port"], Scenario(guests=6), traffic, seconds=2, saturates=False)

@@ -18,7 +18,7 @@ class Segmentation(Point):
 
     def cases(self, quick):
         stream = {"tx": 0, "rx": 1, "size": LARGE, "tcp": True, "segment": 1448}
-        traffic = Traffic(streams=[stream], segmentation=True, queue_size=256)
+        traffic = Traffic(streams=[stream], segmentation=True, queue_size=256, memory=1024)
         yield Case({"size": LARGE}, ["viaduct", "ovs-normal"], Scenario(segmentation=True), traffic)
 
 

@@ -1,9 +1,8 @@
 """Stateful rules, flows that are decided one by one, and flows that are all new."""
 
-from ..generator import Traffic
 from ..scenario import Scenario
 from . import Case, Point, point
-from .throughput import one_way
+from .throughput import ALL_NEW, one_way
 
 ORDER = 2
 STATEFUL = Scenario(policy="stateful")
@@ -60,5 +59,5 @@ class NewFlows(Point):
     about = "Every packet begins a new connection that must be tracked: millions of packets a second are millions of new flows."
 
     def cases(self, quick):
-        traffic = Traffic(streams=[{"tx": 0, "rx": 1, "size": 64, "flows": 30_000_000}])
-        yield Case({"flows": "all new"}, ["viaduct", "ovs-conntrack"], STATEFUL, traffic, warm_up=0.1, seconds=0.5, share=True)
+        devices, traffic = ["viaduct", "ovs-conntrack"], one_way(flows=ALL_NEW)
+        yield Case({"flows": "all new"}, devices, STATEFUL, traffic, warm_up=0.1, seconds=0.5, share=True)

@@ -1,5 +1,6 @@
 """Cost against the size of tables, and changes of tables under traffic."""
 
+import os
 import random
 import threading
 import time
@@ -7,16 +8,16 @@ from ipaddress import IPv4Address
 
 from .. import machine
 from ..devices.viaduct import host_toml
-from ..generator import Traffic
+from ..generator import MOST_PORTS, Generator, Traffic
 from ..process import run
-from ..scenario import FIRST_PORT, Scenario
 from ..runner import traffic_metrics
+from ..scenario import FIRST_PORT, Scenario
 from . import Case, Point, point
-from .throughput import one_way
+from .policy import STATEFUL
+from .throughput import ALL_NEW, between, one_way
 from .wire import NEIGHBOUR, outward
 
 ORDER = 7
-ALL_NEW = 30_000_000  # flows: every packet begins one
 # Prefix lengths of the Internet's IPv4 table, roughly, in percent.
 LENGTHS = {24: 60, 23: 10, 22: 12, 21: 5, 20: 5, 19: 3, 18: 2, 16: 3}
 # Changes of routes in one request, and requests a second.
@@ -97,8 +98,7 @@ class ByRules(Point):
 
     def cases(self, quick):
         for count in [1_000] if quick else [1, 1_000, 8_000, 32_000]:
-            traffic = one_way(flows=ALL_NEW)
-            yield Case({"rules": count}, ["viaduct"], Scenario(policy="stateful"), traffic, seconds=0.5, rounds=3, share=True)
+            yield Case({"rules": count}, ["viaduct"], STATEFUL, one_way(flows=ALL_NEW), seconds=0.5, rounds=3, share=True)
 
     def measure(self, session):
         device, case = session.device, session.case
@@ -117,13 +117,43 @@ class ByRules(Point):
 class ByGuests(Point):
     name = "guests"
     title = "Guest to guest at 64 bytes, by number of guests attached"
-    about = "The others are attached by the same driver and send nothing."
+    about = "Two have traffic. The others' rings are up, by the same driver in stopped processes, and are polled in vain."
     metric = "cycles"
     over = "guests"
 
     def cases(self, quick):
-        for guests in [] if quick else [2, 8, 16, 30]:
-            yield Case({"guests": guests}, ["viaduct"], Scenario(guests=guests), one_way(flows=1_000), rounds=3)
+        for guests in [] if quick else [2, 16, 64, 256]:
+            yield Case({"guests": guests}, ["viaduct"], Scenario(guests=guests), one_way(flows=1_000), active=2, rounds=3)
+
+    def measure(self, session):
+        self._attach_idle(session)
+        return session.measure_traffic()
+
+    def _attach_idle(self, session):
+        """Attaches those without traffic, where they are not yet."""
+        device, traffic = session.device, Traffic(queue_size=256, memory=64)
+        there = session.case.active + MOST_PORTS * len(device.idle_guests)
+        for first in range(there, len(device.ports), MOST_PORTS):
+            ports = device.ports[first : first + MOST_PORTS]
+            idle = Generator(session.programs, ports, 0, traffic, device.directory / f"idle-{first}.log")
+            idle.child.pause()
+            device.idle_guests.append(idle)
+
+
+@point
+class ByWorkers(Point):
+    name = "workers"
+    title = "Guest to guest at 64 bytes, by number of workers"
+    about = "For each worker two guests that send to each other, 100 flows each way. One core makes the traffic of all."
+    over = "workers"
+    needs = "" if os.cpu_count() > 2 else "three CPUs or more, one of them for the generator"
+
+    def cases(self, quick):
+        counts = [] if self.needs else [1, 2] if quick else [1, 2, 4, 8]
+        for workers in (count for count in counts if count < os.cpu_count()):
+            pairs = [(guest, guest ^ 1) for guest in range(2 * workers)]
+            traffic = Traffic(streams=between(pairs, flows=100))
+            yield Case({"workers": workers}, ["viaduct"], Scenario(guests=2 * workers, workers=workers), traffic)
 
 
 class Churn:
@@ -177,8 +207,8 @@ class UnderChurn(Point):
 
     def cases(self, quick):
         for changes in (0, BATCH * REQUESTS):
-            scenario = Scenario(policy="stateful")
-            yield Case({"changes": changes}, ["viaduct"], scenario, one_way(flows=10_000), seconds=1 if quick else 4, saturates=False)
+            traffic = one_way(flows=10_000)
+            yield Case({"changes": changes}, ["viaduct"], STATEFUL, traffic, seconds=1 if quick else 4, saturates=False)
 
     def measure(self, session):
         device = session.device
