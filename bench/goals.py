@@ -50,7 +50,7 @@ class Goal:
 def by_round(results, point, case, device, metric):
     """{round: value}."""
     found = {sample["round"]: value(sample, metric) for sample in results.of(point, case, device)}
-    return {number: figure for number, figure in found.items() if figure}
+    return {number: figure for number, figure in found.items() if figure is not None}
 
 
 OVS = ("ovs-normal", "ovs-port")
@@ -64,8 +64,9 @@ def _cycles(title, point, case, least, aim, peers):
 
 def _wire(direction, title, least, aim):
     for tunnel, name in {"mpls-over-udp": "MPLS over UDP", "vxlan": "VXLAN"}.items():
-        case = {"tunnel": tunnel, "direction": direction, "size": 64, "flows": 1}
-        yield _cycles(f"{title}, {name}, 64 B, against OVS VXLAN", "wire", case, least, aim, ("ovs-vxlan",))
+        for flows in (1, 10_000):
+            case = {"tunnel": tunnel, "direction": direction, "size": 64, "flows": flows}
+            yield _cycles(f"{title}, {name}, 64 B, {FLOWS[flows]}, against OVS VXLAN", "wire", case, least, aim, ("ovs-vxlan",))
 
 
 GOALS = [

@@ -1,6 +1,7 @@
 """viaductd dies and comes back: with what was applied last, to guests that notice nothing but a gap."""
 
 import re
+import resource
 
 import pytest
 
@@ -95,3 +96,19 @@ def test_a_second_daemon_with_the_same_run_dir_is_refused(lab):
     refused = run(host.namespace.words(words), check=False, timeout=20)
     assert refused.returncode in (1, 2) and str(host.run_dir) in refused.stderr, refused.stderr
     host.viaduct("status")
+
+
+def test_a_host_of_many_guests_starts_with_the_usual_limit_of_open_files(lab):
+    config = host_config("a", {"a1": tap("a1"), "a2": tap("a2")}, wire=False)
+    for number in range(300):
+        high, low = divmod(number, 256)
+        config.add("guest", name=f"many{number}", network="blue", kind="vhost", mac=f"02:00:00:01:{high:02x}:{low:02x}")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
+    try:
+        host = lab.host(config)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    a1, _ = lab.container(host, "a1"), lab.container(host, "a2")
+    a1.expect_ping(A2.address)
+    assert len(host.viaduct("status")["vifs"]) == 302

@@ -6,9 +6,9 @@
 //! Must not know: what kinds of ports there are (it sees the traits of `mem`), how the tables are configured or kept
 //! (it reads them through `tables`), what the control plane speaks.
 //!
-//! A burst's way: `worker` polls it, `core` leads it through snapshot (`lanes`), fast parse (`key`, `outer`), flow
-//! cache (`cache`) or `decide` (`slow`), rewrite (`rewrite`, by a `template`) and delivery (`deliver`,
-//! `frame`, `segment`). What has more than one destination goes through `conclude`.
+//! A burst's way: `worker` polls it when it is its turn (`receivers`), `core` leads it through snapshot (`lanes`), fast
+//! parse (`key`, `outer`), flow cache (`cache`) or `decide` (`slow`), rewrite (`rewrite`, by a `template`) and delivery
+//! (`deliver`, `frame`, `segment`). What has more than one destination goes through `conclude`.
 #![deny(unsafe_code)]
 
 mod actions;
@@ -33,6 +33,7 @@ mod mailbox;
 mod memo;
 mod meters;
 mod outer;
+mod receivers;
 mod replies;
 mod rewrite;
 mod segment;

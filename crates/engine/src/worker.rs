@@ -2,15 +2,16 @@
 
 use crate::capture::DropLog;
 use crate::clock::Clock;
-use crate::core::{Core, Ingress};
+use crate::core::Core;
 use crate::counters::WorkerCells;
 use crate::cycles;
 use crate::mailbox::{Mailbox, Message};
 use crate::memo::Tables;
-use mem::{Burst, RxQueue};
-use model::{Seconds, VifId, VifKind};
+use crate::receivers::{Receiver, Receivers};
+use mem::RxQueue;
+use model::{Seconds, VifId};
 use rustix::event::{Timespec, epoll};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tables::{Reader, Shared, Snapshot};
@@ -29,15 +30,6 @@ const WALK_NS_BITS: u32 = 31;
 const LINES_PER_ROUND: usize = 256;
 /// How often held packets are looked at when nothing changes, nanoseconds.
 const HELD_EVERY_NS: u64 = 20_000_000;
-
-/// A queue and the burst that is taken from it.
-struct Receiver {
-    queue: Box<dyn RxQueue>,
-    burst: Burst,
-    from: Ingress,
-    /// Epoch at which `from.wire` was looked up.
-    epoch: u64,
-}
 
 /// What a worker is made of that others hold too.
 pub(crate) struct Parts {
@@ -60,7 +52,7 @@ pub(crate) struct Worker {
     clock: Clock,
     epoll: OwnedFd,
     reader: Reader<Snapshot>,
-    receivers: Vec<Receiver>,
+    receivers: Receivers,
     core: Core,
     /// Packets were forwarded that are not all counted yet.
     unsettled: bool,
@@ -90,7 +82,7 @@ impl Worker {
             mailbox: parts.mailbox,
             clock: parts.clock,
             epoll,
-            receivers: Vec::new(),
+            receivers: Receivers::default(),
             core,
             unsettled: false,
             spin: SHORTEST_SPIN,
@@ -143,21 +135,21 @@ impl Worker {
         }
     }
 
-    /// Polls every queue once, beginning with the one after that of last time. Returns whether there was a packet.
-    pub fn round(&mut self) -> bool {
-        let mut busy = false;
-        for receiver in &mut self.receivers {
+    /// Polls the queues whose turn it is, and forwards what is there. Returns whether there was a packet.
+    fn round(&mut self) -> bool {
+        let Self { receivers, reader, core, .. } = self;
+        let mut busy = receivers.round(|receiver| {
             if receiver.queue.poll(&mut receiver.burst, BYTES_PER_BURST) == 0 {
-                continue;
+                return false;
             }
-            busy = true;
-            self.core.now = self.clock.now();
-            let pinned = self.reader.pin();
+            core.now = self.clock.now();
+            let pinned = reader.pin();
             let tables = Tables { shared: &self.shared, snapshot: pinned.get() };
             receiver.look_up_kind(tables.snapshot);
-            self.core.burst(tables, &receiver.burst, receiver.from);
+            core.burst(tables, &receiver.burst, receiver.from);
             receiver.queue.release(&mut receiver.burst);
-        }
+            true
+        });
         if busy {
             self.unsettled = true;
             self.in_passing();
@@ -203,13 +195,12 @@ impl Worker {
 
     /// Sleeps until there is a packet or a message.
     fn sleep(&mut self) {
-        for armed in 0..self.receivers.len() {
-            if self.receivers[armed].queue.arm() {
-                return self.disarm(armed + 1);
-            }
+        let busy = self.receivers.iter_mut().position(|receiver| receiver.queue.arm());
+        if let Some(at) = busy {
+            return self.disarm(at + 1);
         }
         if self.mailbox.has_mail() {
-            return self.disarm(self.receivers.len());
+            return self.disarm(usize::MAX);
         }
         self.reader.offline();
         self.core.cells.sleeps.add(1);
@@ -225,16 +216,15 @@ impl Worker {
         let woken = epoll::wait(&self.epoll, &mut events[..], timeout.as_ref()).unwrap_or(1);
         self.reader.online();
         self.mailbox.drain();
-        self.disarm(self.receivers.len());
+        self.disarm(usize::MAX);
         if woken == 0 && self.core.hold.is_empty() {
             self.settle_all();
         }
     }
 
-    fn disarm(&mut self, receivers: usize) {
-        for receiver in &mut self.receivers[..receivers] {
-            receiver.queue.disarm();
-        }
+    /// Undoes `arm` for the first of the queues.
+    fn disarm(&mut self, armed: usize) {
+        self.receivers.iter_mut().take(armed).for_each(|receiver| receiver.queue.disarm());
     }
 
     /// Nothing happened for a second: counts all there is to count, so that it may sleep for good.
@@ -277,20 +267,14 @@ impl Worker {
             return;
         }
         queue.disarm();
-        let from = Ingress { vif, wire: false };
-        self.receivers.push(Receiver { queue, burst: Burst::new(), from, epoch: 0 });
+        self.receivers.push(Receiver::new(vif, queue));
     }
 
     fn detach(&mut self, vif: VifId) {
-        let epoll = self.epoll.as_fd();
-        self.receivers.retain(|receiver| {
-            let keep = receiver.from.vif != vif;
-            if !keep {
-                // It was added; and with the queue its descriptor goes anyway.
-                let _ = epoll::delete(epoll, receiver.queue.event_fd());
-            }
-            keep
-        });
+        for receiver in self.receivers.remove(vif) {
+            // It was added; and with the queue its descriptor goes anyway.
+            let _ = epoll::delete(&self.epoll, receiver.queue.event_fd());
+        }
         self.core.ports.detach(vif);
     }
 }
@@ -298,14 +282,4 @@ impl Worker {
 /// How long to poll in vain next time, after nothing came for `idle`.
 fn spin_after(idle: Duration) -> Duration {
     if idle <= LONGEST_SPIN { LONGEST_SPIN } else { SHORTEST_SPIN }
-}
-
-impl Receiver {
-    /// Whether tunnels end here; asked again when the tables change.
-    fn look_up_kind(&mut self, snapshot: &Snapshot) {
-        if self.epoch != snapshot.epoch() {
-            self.epoch = snapshot.epoch();
-            self.from.wire = snapshot.vif(self.from.vif).is_some_and(|vif| vif.kind == VifKind::Wire);
-        }
-    }
 }

@@ -9,6 +9,7 @@ use anyhow::Context;
 use clap::Parser;
 use control::{Core, RunDir, Store};
 use engine::{Engine, EngineConfig};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use ports::EnginePorts;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -72,7 +73,16 @@ fn read(path: &Path) -> Result<config::Document, String> {
     config::parse(&text).map_err(|problems| problems.in_file(path))
 }
 
+/// A guest takes a dozen descriptors or more: all that may be open without asking anybody. A host of few guests does without.
+fn allow_open_files() {
+    let limits = getrlimit(Resource::RLIMIT_NOFILE);
+    if let Err(error) = limits.and_then(|(_, most)| setrlimit(Resource::RLIMIT_NOFILE, most, most)) {
+        tracing::warn!(%error, "no more files can be opened than usual");
+    }
+}
+
 fn run(options: &Options, file: config::Document) -> anyhow::Result<()> {
+    allow_open_files();
     let run_dir = RunDir::take(&options.run_dir)?;
     let store = Store::open(&options.state_dir)?;
     let host = file.host.clone();

@@ -1,0 +1,176 @@
+//! The queues that a worker receives from, and whose turn it is.
+//!
+//! Polling an empty queue costs as much as half a packet. Those that had packets lately are polled in every round, of the
+//! others only a few, in turn: a host has many guests, and few of them send at a time.
+
+use crate::core::Ingress;
+use mem::{Burst, RxQueue};
+use model::{VifId, VifKind};
+use tables::Snapshot;
+
+/// Rounds in vain after which a queue is quiet.
+const PATIENCE: u32 = 1024;
+/// Quiet queues that are polled in a round.
+const QUIET_PER_ROUND: usize = 16;
+
+/// A queue and the burst that is taken from it.
+pub(crate) struct Receiver {
+    /// Queue.
+    pub queue: Box<dyn RxQueue>,
+    /// Burst.
+    pub burst: Burst,
+    /// Where its packets come from.
+    pub from: Ingress,
+    /// Epoch at which `from.wire` was looked up.
+    epoch: u64,
+    /// Rounds in which it was polled in vain since it had packets.
+    vain: u32,
+}
+
+impl Receiver {
+    /// Of a queue of an interface.
+    pub fn new(vif: VifId, queue: Box<dyn RxQueue>) -> Self {
+        Self { queue, burst: Burst::new(), from: Ingress { vif, wire: false }, epoch: 0, vain: 0 }
+    }
+
+    /// Finds out whether tunnels end here, when the tables changed.
+    #[inline]
+    pub fn look_up_kind(&mut self, snapshot: &Snapshot) {
+        if self.epoch != snapshot.epoch() {
+            self.epoch = snapshot.epoch();
+            self.from.wire = snapshot.vif(self.from.vif).is_some_and(|vif| vif.kind == VifKind::Wire);
+        }
+    }
+}
+
+/// The queues: first those that had packets lately.
+#[derive(Default)]
+pub(crate) struct Receivers {
+    all: Vec<Receiver>,
+    /// How many had.
+    active: usize,
+    /// The quiet one to poll next.
+    next: usize,
+}
+
+impl Receivers {
+    /// Adds one.
+    pub fn push(&mut self, receiver: Receiver) {
+        self.all.push(receiver);
+    }
+
+    /// Takes out those of an interface.
+    pub fn remove(&mut self, vif: VifId) -> Vec<Receiver> {
+        let of = |receiver: &Receiver| receiver.from.vif == vif;
+        self.active -= self.all[..self.active].iter().filter(|receiver| of(receiver)).count();
+        self.all.extract_if(.., |receiver| of(receiver)).collect()
+    }
+
+    /// All of them.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Receiver> {
+        self.all.iter_mut()
+    }
+
+    /// A round: has those served whose turn it is. `serve` says whether there was a packet. Returns whether there was any.
+    pub fn round(&mut self, mut serve: impl FnMut(&mut Receiver) -> bool) -> bool {
+        let mut busy = false;
+        let mut at = 0;
+        while at < self.active {
+            let receiver = &mut self.all[at];
+            if serve(receiver) {
+                (busy, receiver.vain) = (true, 0);
+            } else {
+                receiver.vain += 1;
+            }
+            if receiver.vain == PATIENCE {
+                self.active -= 1;
+                self.all.swap(at, self.active);
+            } else {
+                at += 1;
+            }
+        }
+        for _ in 0..QUIET_PER_ROUND.min(self.all.len() - self.active) {
+            self.next =
+                if self.next + 1 < self.all.len() { (self.next + 1).max(self.active) } else { self.active };
+            let receiver = &mut self.all[self.next];
+            if serve(receiver) {
+                (busy, receiver.vain) = (true, 0);
+                self.all.swap(self.next, self.active);
+                self.active += 1;
+            }
+        }
+        busy
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::TestPort;
+    use mem::Accepts;
+    use std::collections::BTreeMap;
+
+    fn receivers(count: u16) -> Receivers {
+        let mut receivers = Receivers::default();
+        let port = TestPort::new(Accepts::default(), 100);
+        for id in 0..count {
+            receivers.push(Receiver::new(VifId(id), Box::new(port.receiver())));
+        }
+        receivers
+    }
+
+    /// How often each interface was served in these rounds, of which `busy` have packets.
+    fn served(receivers: &mut Receivers, rounds: u32, busy: &[u16]) -> BTreeMap<u16, u32> {
+        let mut times = BTreeMap::new();
+        for _ in 0..rounds {
+            let any = receivers.round(|receiver| {
+                let VifId(id) = receiver.from.vif;
+                *times.entry(id).or_default() += 1;
+                busy.contains(&id)
+            });
+            let expected = busy.iter().any(|id| times.contains_key(id));
+            assert!(expected || !any);
+        }
+        times
+    }
+
+    #[test]
+    fn few_queues_are_all_polled_in_every_round() {
+        let mut few = receivers(QUIET_PER_ROUND as u16);
+        for busy in [&[][..], &[3], &[3, 15], &[]] {
+            let times = served(&mut few, 2 * PATIENCE, busy);
+            assert!((0..16).all(|id| times[&id].abs_diff(2 * PATIENCE) <= 1), "{times:?}");
+        }
+    }
+
+    #[test]
+    fn of_many_queues_the_busy_ones_come_first_and_all_have_a_turn() {
+        let mut many = receivers(256);
+        let times = served(&mut many, 16, &[]);
+        assert!((0..256).all(|id| times[&id] == 1), "each once: {times:?}");
+        served(&mut many, 16, &[7, 200]);
+        let times = served(&mut many, 160, &[7, 200]);
+        assert_eq!((times[&7], times[&200]), (160, 160));
+        assert!((0..256).all(|id| times.get(&id).is_some_and(|times| *times >= 8)), "{times:?}");
+        served(&mut many, PATIENCE, &[7]);
+        let times = served(&mut many, 160, &[7]);
+        assert_eq!(times[&7], 160);
+        assert!(times[&200] <= 11, "{times:?}");
+    }
+
+    #[test]
+    fn queues_come_and_go() {
+        let mut many = receivers(40);
+        served(&mut many, 3, &[1, 2, 39]);
+        assert_eq!(many.remove(VifId(2)).len(), 1);
+        assert_eq!(many.remove(VifId(20)).len(), 1);
+        assert_eq!(many.remove(VifId(20)).len(), 0);
+        let times = served(&mut many, 30, &[1, 39]);
+        assert_eq!((times[&1], times[&39]), (30, 30));
+        assert_eq!(times.len(), 38);
+        (0..40).for_each(|id| drop(many.remove(VifId(id))));
+        assert_eq!(served(&mut many, 5, &[]).len(), 0);
+        many.push(Receiver::new(VifId(7), Box::new(TestPort::new(Accepts::default(), 100).receiver())));
+        assert_eq!(served(&mut many, 5, &[7])[&7], 5);
+    }
+}
