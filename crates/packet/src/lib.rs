@@ -1,5 +1,5 @@
 //! Wire formats: parse and build Ethernet, 802.1Q, ARP, IPv4, IPv6, ICMP, ND, TCP, UDP, SCTP, GRE, MPLS,
-//! VXLAN.
+//! VXLAN, RoCEv2.
 //!
 //! Owns the layout of headers, their checksums, and every rule that follows from a packet alone. It works in
 //! place on byte slices and allocates nothing. It must not know tables, ports or guests: whether a packet may
@@ -19,6 +19,7 @@ pub mod neighbour;
 mod parse;
 pub mod proto;
 pub mod reply;
+pub mod roce;
 mod tunnel;
 
 pub use ecn::{EcnDrop, ecn_decap, ecn_encap};

@@ -13,3 +13,28 @@ fn frames() {
         exercise(&bytes[..bytes.len() / 2], 0, bytes.len());
     });
 }
+
+/// `cargo bolero test roce -p packet`.
+#[test]
+fn roce() {
+    bolero::check!().for_each(|bytes: &[u8]| {
+        let mut out = [0; 4096];
+        if let Ok(datagram) = packet::roce::parse(bytes)
+            && let Ok(len) = packet::roce::write(&datagram, &mut out)
+        {
+            assert_eq!(packet::roce::parse(&out[..len]), Ok(datagram));
+        }
+        let _ = packet::roce::has_right_icrc(bytes);
+    });
+}
+
+/// `cargo bolero test connection_manager -p packet`. What was read is written as it was, but for bits that mean nothing.
+#[test]
+fn connection_manager() {
+    use packet::roce::cm;
+    bolero::check!().for_each(|bytes: &[u8]| {
+        if let Ok(mad) = cm::parse(bytes) {
+            assert_eq!(cm::parse(&cm::write(&mad)), Ok(mad));
+        }
+    });
+}

@@ -1,0 +1,130 @@
+//! Acknowledgements: syndromes and the times of "receiver not ready" (IBTA 9.7.5).
+
+use super::RoceError;
+use std::time::Duration;
+
+/// Acknowledge extended transport header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Aeth {
+    /// What the responder says.
+    pub syndrome: Syndrome,
+    /// Message sequence number: messages finished so far, modulo 2^24.
+    pub msn: u32,
+}
+
+/// What a responder says of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Syndrome {
+    /// Done. The credit count's code (table 46), 31: it counts none.
+    Ack(u8),
+    /// No receive was posted: come again after this time.
+    ReceiverNotReady(RnrTimer),
+    /// Not done.
+    Nak(Nak),
+}
+
+/// Why a request was not done (IBTA 9.7.5.2.8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // the standard's names
+pub enum Nak {
+    PsnSequenceError,
+    InvalidRequest,
+    RemoteAccessError,
+    RemoteOperationalError,
+    InvalidRdRequest,
+}
+
+const NAKS: [Nak; 5] = [
+    Nak::PsnSequenceError,
+    Nak::InvalidRequest,
+    Nak::RemoteAccessError,
+    Nak::RemoteOperationalError,
+    Nak::InvalidRdRequest,
+];
+
+/// The code of a time that a requester waits before it comes again, 0 to 31 (IBTA table 45).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RnrTimer(u8);
+
+/// Their times, in tens of microseconds.
+const TIMES: [u32; 32] = [
+    65_536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048,
+    3072, 4096, 6144, 8192, 12_288, 16_384, 24_576, 32_768, 49_152,
+];
+
+impl RnrTimer {
+    /// The timer with this code; its upper bits are left out.
+    #[must_use]
+    pub const fn new(code: u8) -> Self {
+        Self(code & 31)
+    }
+
+    /// Its code.
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        self.0
+    }
+
+    /// The time to wait.
+    #[must_use]
+    pub const fn duration(self) -> Duration {
+        Duration::from_micros(TIMES[self.0 as usize] as u64 * 10)
+    }
+}
+
+const ACK: u8 = 0x00;
+const RNR: u8 = 0x20;
+const NAK: u8 = 0x60;
+const TYPE: u8 = 0xe0;
+
+impl Syndrome {
+    /// An acknowledgement without credits.
+    pub const NO_CREDITS: Self = Self::Ack(31);
+
+    /// From the wire.
+    ///
+    /// # Errors
+    /// [`RoceError::Syndrome`] where it is reserved.
+    pub fn from_byte(byte: u8) -> Result<Self, RoceError> {
+        let value = byte & !TYPE;
+        match byte & TYPE {
+            ACK => Ok(Self::Ack(value)),
+            RNR => Ok(Self::ReceiverNotReady(RnrTimer(value))),
+            NAK => NAKS.get(usize::from(value)).map(|nak| Self::Nak(*nak)).ok_or(RoceError::Syndrome(byte)),
+            _ => Err(RoceError::Syndrome(byte)),
+        }
+    }
+
+    /// For the wire.
+    #[must_use]
+    pub const fn byte(self) -> u8 {
+        match self {
+            Self::Ack(credits) => ACK | credits & !TYPE,
+            Self::ReceiverNotReady(timer) => RNR | timer.0,
+            Self::Nak(nak) => NAK | nak as u8,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn syndromes_come_back_from_the_wire() {
+        let known = (0..=255).filter(|byte| {
+            let syndrome = Syndrome::from_byte(*byte);
+            assert!(syndrome.is_ok_and(|syndrome| syndrome.byte() == *byte) || syndrome.is_err());
+            syndrome.is_ok()
+        });
+        assert_eq!(known.count(), 32 + 32 + 5);
+    }
+
+    #[test]
+    fn timers_are_those_of_the_table() {
+        assert_eq!(RnrTimer::new(0).duration(), Duration::from_micros(655_360));
+        assert_eq!(RnrTimer::new(1).duration(), Duration::from_micros(10));
+        assert_eq!(RnrTimer::new(14).duration(), Duration::from_micros(1280));
+        assert_eq!(RnrTimer::new(31).duration(), Duration::from_micros(491_520));
+    }
+}

@@ -1,0 +1,80 @@
+//! Packets onto the wire.
+
+use super::headers::CNP_RESERVED;
+use super::{Datagram, ICRC_LEN, Opcode};
+use crate::WriteError;
+
+/// Writes fields front to back.
+struct Out<'a>(&'a mut [u8]);
+
+impl Out<'_> {
+    fn put(&mut self, bytes: &[u8]) -> Result<(), WriteError> {
+        let all = std::mem::take(&mut self.0);
+        let (place, rest) = all.split_at_mut_checked(bytes.len()).ok_or(WriteError::TooShort)?;
+        place.copy_from_slice(bytes);
+        self.0 = rest;
+        Ok(())
+    }
+}
+
+/// A byte and a number of 24 bits behind it.
+const fn beside(byte: u8, number: u32) -> [u8; 4] {
+    (number & 0xff_ffff | (byte as u32) << 24).to_be_bytes()
+}
+
+/// Writes a packet as the payload of a UDP datagram, with padding and room for the ICRC, which covers the headers before
+/// it: [`icrc`](super::icrc). Returns how many bytes it has, the ICRC included.
+///
+/// # Errors
+/// [`WriteError::Mismatch`] where a header is missing that the opcode asks for, or there is one too many, or there is payload
+/// where it has none; [`WriteError::TooShort`] where `out` has too little room.
+pub fn write(packet: &Datagram<'_>, out: &mut [u8]) -> Result<usize, WriteError> {
+    let Datagram { bth, deth, reth, atomic, aeth, original, immediate, invalidate, payload } = packet;
+    if !packet.is_whole() {
+        return Err(WriteError::Mismatch);
+    }
+    let pad = payload.len().wrapping_neg() & 3;
+    let room = out.len();
+    let mut out = Out(out);
+
+    let flags = u8::from(bth.solicited) << 7 | u8::from(bth.migrated) << 6 | (pad as u8) << 4;
+    let congestion = u8::from(bth.forward_congestion) << 7 | u8::from(bth.backward_congestion) << 6;
+    out.put(&[bth.opcode.byte(), flags])?;
+    out.put(&bth.partition.to_be_bytes())?;
+    out.put(&beside(congestion, bth.destination))?;
+    out.put(&beside(u8::from(bth.acknowledge) << 7, bth.psn))?;
+    if let Some(deth) = deth {
+        out.put(&deth.queue_key.to_be_bytes())?;
+        out.put(&beside(0, deth.source))?;
+    }
+    if let Some(reth) = reth {
+        out.put(&reth.address.to_be_bytes())?;
+        out.put(&reth.rkey.to_be_bytes())?;
+        out.put(&reth.len.to_be_bytes())?;
+    }
+    if let Some(atomic) = atomic {
+        out.put(&atomic.address.to_be_bytes())?;
+        out.put(&atomic.rkey.to_be_bytes())?;
+        out.put(&atomic.swap_add.to_be_bytes())?;
+        out.put(&atomic.compare.to_be_bytes())?;
+    }
+    if let Some(aeth) = aeth {
+        out.put(&beside(aeth.syndrome.byte(), aeth.msn))?;
+    }
+    if let Some(original) = original {
+        out.put(&original.to_be_bytes())?;
+    }
+    if let Some(immediate) = immediate {
+        out.put(immediate)?;
+    }
+    if let Some(rkey) = invalidate {
+        out.put(&rkey.to_be_bytes())?;
+    }
+    if bth.opcode == Opcode::CongestionNotification {
+        out.put(&[0; CNP_RESERVED])?;
+    }
+    out.put(payload)?;
+    out.put(&[0; 3][..pad])?;
+    out.put(&[0; ICRC_LEN])?;
+    Ok(room - out.0.len())
+}
