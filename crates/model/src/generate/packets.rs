@@ -210,7 +210,10 @@ fn transport(rng: &mut Rng, v4: bool) -> String {
             format!("icmp 3 1 / ip4 {src} > {dst} / udp {dport} > {sport} / payload 8")
         }
         3 => format!("sctp {sport} > {dport} / payload {len}"),
-        4 => format!("udp {sport} > 4791 / payload 64"),
+        4 if rng.percent(50) => format!("udp {sport} > 4791 / payload 64"),
+        4 => format!(
+            "udp {sport} > 4791 nosum / roce rc write-only > 17 psn {sport} va 0x1000 rkey 0x77 dma 65 / payload 65"
+        ),
         5 => format!("udp {sport} > {dport} nosum / payload {len}"),
         6 => "payload 64".into(),
         7..=10 => {

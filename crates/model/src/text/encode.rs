@@ -2,7 +2,7 @@
 
 use super::TextError;
 use packet::build::{self, Ipv4, Ipv6};
-use packet::{Arp, Mac, WriteError, checksum, proto};
+use packet::{Arp, Mac, WriteError, checksum, proto, roce};
 use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use std::str::FromStr;
 type Bytes = Result<Vec<u8>, TextError>;
 
 /// The words of a layer, front to back.
-struct Words<'t> {
+pub(super) struct Words<'t> {
     layer: &'t str,
     left: Vec<&'t str>,
 }
@@ -20,11 +20,11 @@ impl<'t> Words<'t> {
         Self { layer, left: layer.split_whitespace().rev().collect() }
     }
 
-    fn error(&self, what: impl Display) -> TextError {
+    pub(super) fn error(&self, what: impl Display) -> TextError {
         TextError { layer: self.layer.into(), what: what.to_string() }
     }
 
-    fn word(&mut self) -> Result<&'t str, TextError> {
+    pub(super) fn word(&mut self) -> Result<&'t str, TextError> {
         self.left.pop().ok_or_else(|| self.error("ends too early"))
     }
 
@@ -34,13 +34,24 @@ impl<'t> Words<'t> {
     }
 
     /// A number, decimal or hexadecimal after 0x.
-    fn number(&mut self) -> Result<u32, TextError> {
+    pub(super) fn number(&mut self) -> Result<u32, TextError> {
+        let number = self.long()?;
+        u32::try_from(number).map_err(|_| self.error(format!("{number} is too large")))
+    }
+
+    fn long(&mut self) -> Result<u64, TextError> {
         let word = self.word()?;
         let parsed = match word.strip_prefix("0x") {
-            Some(hex) => u32::from_str_radix(hex, 16),
+            Some(hex) => u64::from_str_radix(hex, 16),
             None => word.parse(),
         };
         parsed.map_err(|_| self.error(format!("'{word}' is not a number")))
+    }
+
+    /// A number behind its name.
+    pub(super) fn named(&mut self, name: &str) -> Result<u64, TextError> {
+        self.must(name)?;
+        self.long()
     }
 
     /// A number of bytes; no more than an IP packet has.
@@ -49,16 +60,16 @@ impl<'t> Words<'t> {
         u16::try_from(count).map(usize::from).map_err(|_| self.error(format!("{count} bytes are too many")))
     }
 
-    fn must(&mut self, expected: &str) -> Result<(), TextError> {
+    pub(super) fn must(&mut self, expected: &str) -> Result<(), TextError> {
         if self.word()? == expected { Ok(()) } else { Err(self.error(format!("'{expected}' expected"))) }
     }
 
     /// Whether the next word is this one; takes it then.
-    fn has(&mut self, expected: &str) -> bool {
+    pub(super) fn has(&mut self, expected: &str) -> bool {
         self.left.pop_if(|word| *word == expected).is_some()
     }
 
-    fn option(&mut self, name: &str) -> Result<Option<u32>, TextError> {
+    pub(super) fn option(&mut self, name: &str) -> Result<Option<u32>, TextError> {
         if self.has(name) { self.number().map(Some) } else { Ok(None) }
     }
 
@@ -111,6 +122,7 @@ fn encode(layers: &[&str], around: Around) -> Bytes {
         "ip6" => ip6(&mut words, inner)?,
         "udp" | "tcp" | "sctp" | "icmp" | "icmp6" | "ns" | "na" => l4(name, &mut words, inner, around)?,
         "gre" | "mpls" | "vxlan" => tunnel(name, &mut words, inner)?,
+        "roce" => super::roce::encode(&mut words, &encode(inner, around)?)?,
         "payload" => followed_by((0..words.count()?).map(|i| i as u8).collect(), inner, around)?,
         "hex" => followed_by(hex(&mut words)?, inner, around)?,
         _ => return Err(words.error("no such layer")),
@@ -208,7 +220,20 @@ fn ip4(words: &mut Words<'_>, inner: &[&str]) -> Bytes {
     out[10..12].copy_from_slice(&[0, 0]);
     let sum = checksum::sum(&out[..proto::IPV4_LEN]).finish() ^ u16::from(words.has("badsum"));
     out[10..12].copy_from_slice(&sum.to_be_bytes());
+    put_icrc(&mut out, inner);
     Ok(out)
+}
+
+/// Puts the ICRC, which covers the IP header, at the end of an IP packet that has one.
+fn put_icrc(packet: &mut [u8], inner: &[&str]) {
+    if !matches!(inner, [udp, within, ..] if name_of(udp) == "udp" && name_of(within) == "roce") {
+        return;
+    }
+    if let Some((covered, place)) = packet.split_last_chunk_mut()
+        && let Some(icrc) = roce::icrc(covered)
+    {
+        *place = icrc;
+    }
 }
 
 fn ip6(words: &mut Words<'_>, inner: &[&str]) -> Bytes {
@@ -230,7 +255,9 @@ fn ip6(words: &mut Words<'_>, inner: &[&str]) -> Bytes {
     }
     let payload_len = words.option("len")?.map_or(inside.len(), |len| len as usize) as u16;
     let ip = Ipv6 { src, dst, next_header, hop_limit, traffic_class, flow_label, payload_len };
-    Ok(with_header(proto::IPV6_LEN, &inside, |out| build::ipv6(out, &ip)))
+    let mut out = with_header(proto::IPV6_LEN, &inside, |out| build::ipv6(out, &ip));
+    put_icrc(&mut out, inner);
+    Ok(out)
 }
 
 fn l4(name: &str, words: &mut Words<'_>, inner: &[&str], around: Around) -> Bytes {

@@ -1,7 +1,7 @@
 //! Bytes to text.
 
 use super::encode::{ND_FLAGS, TCP_FLAGS};
-use packet::{Mac, proto};
+use packet::{Mac, proto, roce};
 use std::fmt::Write;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -129,7 +129,7 @@ fn ip4(bytes: &[u8], layers: &mut Vec<String>) {
         text.push_str(" more");
     }
     let len = usize::from(be16(bytes, 2)).clamp(proto::IPV4_LEN, bytes.len());
-    transport(bytes[9], offset == 0, &bytes[proto::IPV4_LEN..len], text, layers);
+    transport(bytes[9], offset == 0, (&bytes[..len], proto::IPV4_LEN), text, layers);
 }
 
 fn ip6(bytes: &[u8], layers: &mut Vec<String>) {
@@ -138,7 +138,7 @@ fn ip6(bytes: &[u8], layers: &mut Vec<String>) {
     option(&mut text, "tos", be32(bytes, 0) >> 20 & 0xff, 0);
     option(&mut text, "flow", be32(bytes, 0) & 0xf_ffff, 0);
     let len = (usize::from(be16(bytes, 4)) + proto::IPV6_LEN).min(bytes.len());
-    let inside = &bytes[proto::IPV6_LEN..len];
+    let (packet, inside) = (&bytes[..len], &bytes[proto::IPV6_LEN..len]);
     if bytes[6] == proto::FRAGMENT && inside.len() >= 8 {
         let _ = write!(text, " id {}", be32(inside, 4));
         let offset = u32::from(be16(inside, 2) & !7);
@@ -146,13 +146,20 @@ fn ip6(bytes: &[u8], layers: &mut Vec<String>) {
         if inside[3] & 1 != 0 {
             text.push_str(" more");
         }
-        return transport(inside[0], offset == 0, &inside[8..], text, layers);
+        return transport(inside[0], offset == 0, (packet, proto::IPV6_LEN + 8), text, layers);
     }
-    transport(bytes[6], true, inside, text, layers);
+    transport(bytes[6], true, (packet, proto::IPV6_LEN), text, layers);
 }
 
-/// Completes the IP layer's text with the protocol, and goes on inside.
-fn transport(protocol: u8, first: bool, inside: &[u8], mut text: String, layers: &mut Vec<String>) {
+/// Completes the IP layer's text with the protocol, and goes on inside: at an offset of the IP packet.
+fn transport(
+    protocol: u8,
+    first: bool,
+    (packet, at): (&[u8], usize),
+    mut text: String,
+    layers: &mut Vec<String>,
+) {
+    let inside = &packet[at..];
     let min = match protocol {
         proto::UDP | proto::ICMP | proto::ICMPV6 => proto::UDP_LEN,
         proto::TCP => proto::TCP_LEN,
@@ -167,7 +174,7 @@ fn transport(protocol: u8, first: bool, inside: &[u8], mut text: String, layers:
     }
     layers.push(text);
     match protocol {
-        proto::UDP => udp(inside, layers),
+        proto::UDP => udp(packet, at, layers),
         proto::TCP => tcp(inside, layers),
         proto::SCTP => {
             layers.push(format!("sctp {} > {}", be16(inside, 0), be16(inside, 2)));
@@ -181,7 +188,8 @@ fn transport(protocol: u8, first: bool, inside: &[u8], mut text: String, layers:
     }
 }
 
-fn udp(bytes: &[u8], layers: &mut Vec<String>) {
+fn udp(packet: &[u8], at: usize, layers: &mut Vec<String>) {
+    let bytes = &packet[at..];
     let (dst, len) = (be16(bytes, 2), be16(bytes, 4));
     let mut text = format!("udp {} > {dst}", be16(bytes, 0));
     option(&mut text, "len", len.into(), bytes.len() as u32);
@@ -196,6 +204,15 @@ fn udp(bytes: &[u8], layers: &mut Vec<String>) {
             layers.push(format!("vxlan {}", be32(inside, 4) >> 8));
             ethernet(&inside[proto::VXLAN_LEN..], layers);
         }
+        // What has another ICRC can't be told by its headers.
+        proto::PORT_ROCE if roce::has_right_icrc(packet) => match roce::parse(inside) {
+            Ok(datagram) => {
+                let (layer, payload) = super::roce::show(&datagram);
+                layers.push(layer);
+                raw(payload, layers);
+            }
+            Err(_) => raw(inside, layers),
+        },
         _ => raw(inside, layers),
     }
 }

@@ -1,0 +1,68 @@
+//! Packets as text: what people read is what the bytes are.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+use model::text;
+
+/// A frame of known bytes around an IP packet.
+fn framed(packet: &str) -> Vec<u8> {
+    text::parse(&format!("eth 02:00:00:00:00:01 > 02:00:00:00:00:02 type 0x0800 / hex {packet}")).unwrap()
+}
+
+#[test]
+fn roce_packets_are_told_by_their_headers() {
+    let ack = framed(
+        "4502003000004000401126b90a0000010a000002c01212b7001c00001140ffff00000012000000641f00000107cf7e43",
+    );
+    assert_eq!(
+        text::show(&ack),
+        "eth 02:00:00:00:00:01 > 02:00:00:00:00:02 / ip4 10.0.0.1 > 10.0.0.2 tos 2 df / udp 49170 > 4791 nosum / \
+         roce rc ack > 18 psn 100 migrated syndrome 0x1f msn 1"
+    );
+    // Another ICRC: no more than bytes.
+    let mut wrong = ack.clone();
+    *wrong.last_mut().unwrap() ^= 1;
+    let shown = text::show(&wrong);
+    assert!(shown.contains("udp 49170 > 4791 nosum / hex 1140ffff"), "{shown}");
+    assert_eq!(text::parse(&shown), Ok(wrong));
+}
+
+#[test]
+fn every_kind_of_roce_packet_comes_back() {
+    for layer in [
+        "roce cnp > 17 psn 0 becn",
+        "roce rc send-only > 17 psn 16777215 se ack / payload 5",
+        "roce rc send-only-imm > 17 psn 1 imm 0xdeadbeef",
+        "roce rc send-last-inv > 17 psn 1 inv 0x10 / payload 1",
+        "roce rc write-first > 17 psn 1 va 0x7f0000000001 rkey 0xffffffff dma 4096 / payload 1024",
+        "roce rc read-request > 17 psn 1 ack va 0xffffffffffffffff rkey 0x1 dma 0",
+        "roce rc read-middle > 17 psn 1 / payload 256",
+        "roce rc read-only > 17 psn 1 syndrome 0x1f msn 3",
+        "roce rc compare-swap > 17 psn 1 ack va 0x8 rkey 0x1 swap 0x1 compare 0xffffffffffffffff",
+        "roce rc atomic-ack > 17 psn 1 syndrome 0x0 msn 3 original 0x1",
+        "roce uc write-last-imm > 17 psn 1 pkey 32769 imm 0x1 / payload 3",
+        "roce ud send-only > 1 psn 1 from 1 qkey 0x80010000 / payload 256",
+    ] {
+        for ip in ["ip4 10.0.0.1 > 10.0.0.2 id 7 df", "ip6 fd00::1 > fd00::2 tos 4 flow 9"] {
+            let text = format!(
+                "eth 02:00:00:00:00:01 > 02:00:00:00:00:02 / {ip} / udp 49170 > 4791 nosum / {layer}"
+            );
+            assert_eq!(text::parse(&text).map(|frame| text::show(&frame)), Ok(text));
+        }
+    }
+}
+
+#[test]
+fn roce_packets_that_cannot_be_are_refused() {
+    for (layer, what) in [
+        ("roce uc read-request > 17", "there is no 'uc read-request'"),
+        ("roce rc jump > 17", "there is no 'rc jump'"),
+        ("roce rc write-only > 17", "ends too early"),
+        ("roce rc ack > 17 syndrome 0x40 msn 1", "reserved acknowledge syndrome"),
+        ("roce rc ack > 17 syndrome 0x1f msn 1 / payload 4", "no payload can follow it"),
+        ("roce rc send-only > 0x100000000", "too large"),
+    ] {
+        let text = format!("ip4 10.0.0.1 > 10.0.0.2 / udp 1 > 4791 nosum / {layer}");
+        let error = text::parse(&text).unwrap_err().to_string();
+        assert!(error.contains(what), "{layer}: {error}");
+    }
+}
