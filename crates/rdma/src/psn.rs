@@ -1,0 +1,53 @@
+//! Packet sequence numbers: 24 bits that go round (IBTA 9.7.1).
+
+/// A packet sequence number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Psn(u32);
+
+impl Psn {
+    /// From a number, whose upper eight bits are left out.
+    #[must_use]
+    pub const fn new(number: u32) -> Self {
+        Self(number & 0xff_ffff)
+    }
+
+    /// The number.
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        self.0
+    }
+
+    /// The number so many packets later.
+    #[must_use]
+    pub const fn plus(self, packets: u32) -> Self {
+        Self::new(self.0.wrapping_add(packets))
+    }
+
+    /// The number before it.
+    #[must_use]
+    pub const fn before(self) -> Self {
+        Self::new(self.0.wrapping_sub(1))
+    }
+
+    /// How many packets it comes after `other`: negative where it comes before. Half of all numbers do.
+    #[must_use]
+    pub const fn since(self, other: Self) -> i32 {
+        (self.0.wrapping_sub(other.0) << 8) as i32 >> 8
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_go_round() {
+        let last = Psn::new(0xff_ffff);
+        assert_eq!(last.plus(1), Psn::new(0));
+        assert_eq!(Psn::new(0).before(), last);
+        assert_eq!(Psn::new(5).since(last), 6);
+        assert_eq!(last.since(Psn::new(5)), -6);
+        assert_eq!(Psn::new(0x80_0000).since(Psn::new(0)), -0x80_0000);
+        assert_eq!(Psn::new(0x7f_ffff).since(Psn::new(0)), 0x7f_ffff);
+    }
+}

@@ -1,0 +1,199 @@
+//! A queue pair of a connection: its states, and its two halves.
+
+use crate::requester::Requester;
+use crate::responder::Responder;
+use crate::work::{Completion, SendRequest, Status, Verbs};
+use packet::roce::{Bth, Datagram, Opcode, Operation, RnrTimer, Service};
+use std::time::Duration;
+
+/// Longest payload of a packet, with the codes of `ibv_mtu`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(missing_docs)] // they say it
+pub enum Mtu {
+    Bytes256 = 1,
+    Bytes512 = 2,
+    Bytes1024 = 3,
+    Bytes2048 = 4,
+    Bytes4096 = 5,
+}
+
+impl Mtu {
+    /// Bytes.
+    #[must_use]
+    pub const fn bytes(self) -> u16 {
+        128 << self as u16
+    }
+}
+
+/// What `ibv_modify_qp` sets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attributes {
+    /// Whether the connection is reliable: else what is lost is lost, and there are neither READs nor atomics.
+    pub reliable: bool,
+    /// Longest payload of a packet.
+    pub mtu: Mtu,
+    /// Partition key.
+    pub partition: u16,
+    /// Number of the peer's queue pair.
+    pub destination: u32,
+    /// Number of the first packet sent.
+    pub send_psn: u32,
+    /// Number of the first packet that comes.
+    pub receive_psn: u32,
+    /// How long an answer is waited for: 4.096 us times 2 to the power of this; 0: for ever.
+    pub timeout: u8,
+    /// How often a packet is sent again, 0 to 7.
+    pub retries: u8,
+    /// How often a receiver that is not ready is asked again, 0 to 6; 7: for ever.
+    pub rnr_retries: u8,
+    /// What a peer is told to wait that finds no receive.
+    pub rnr_timer: RnrTimer,
+    /// READs and atomics that may be under way.
+    pub reads: u8,
+    /// READs and atomics that the peer may have under way.
+    pub peer_reads: u8,
+}
+
+impl Attributes {
+    const fn service(&self) -> Service {
+        if self.reliable { Service::Rc } else { Service::Uc }
+    }
+
+    /// How long an answer is waited for.
+    pub(crate) fn patience(&self) -> Option<Duration> {
+        let exponent = u32::from(self.timeout & 31);
+        (exponent > 0).then(|| Duration::from_nanos(4096_u64 << exponent))
+    }
+
+    /// Packets of a message: one at least.
+    pub(crate) fn packets(&self, len: u32) -> u32 {
+        len.div_ceil(self.mtu.bytes().into()).max(1)
+    }
+
+    /// The base transport header of a packet.
+    pub(crate) fn bth(&self, operation: Operation, psn: crate::Psn) -> Bth {
+        Bth {
+            opcode: Opcode::Of(self.service(), operation),
+            solicited: false,
+            migrated: true,
+            partition: self.partition,
+            forward_congestion: false,
+            backward_congestion: false,
+            destination: self.destination,
+            acknowledge: false,
+            psn: psn.number(),
+        }
+    }
+}
+
+/// State of a connected queue pair (IBTA 10.3.1). Those before are its owner's, who makes it when both directions can be
+/// told of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Receives.
+    ReadyToReceive,
+    /// Receives and sends.
+    ReadyToSend,
+    /// Does nothing any more; what is posted is flushed.
+    Error,
+}
+
+/// A queue pair of a connection.
+#[derive(Debug)]
+pub struct QueuePair {
+    attributes: Attributes,
+    state: State,
+    requester: Requester,
+    responder: Responder,
+}
+
+impl QueuePair {
+    /// A queue pair that is ready to receive.
+    #[must_use]
+    pub fn new(attributes: Attributes) -> Self {
+        Self {
+            attributes,
+            state: State::ReadyToReceive,
+            requester: Requester::new(&attributes),
+            responder: Responder::new(&attributes),
+        }
+    }
+
+    /// Its state.
+    #[must_use]
+    pub const fn state(&self) -> State {
+        self.state
+    }
+
+    /// Makes it ready to send, with what `ibv_modify_qp` sets on the way there.
+    pub fn ready_to_send(&mut self, attributes: Attributes) {
+        if self.state == State::ReadyToReceive {
+            self.attributes = attributes;
+            self.requester = Requester::new(&attributes);
+            self.state = State::ReadyToSend;
+        }
+    }
+
+    /// Queues a work request. In the error state it is flushed at once.
+    pub fn post_send(&mut self, request: SendRequest, verbs: &mut impl Verbs) {
+        if self.state == State::Error {
+            return verbs.complete(flushed(request.id));
+        }
+        self.requester.post(request, &self.attributes);
+    }
+
+    /// Takes a packet from the peer, at `now`, a time since any fixed one.
+    pub fn receive(&mut self, packet: &Datagram<'_>, now: Duration, verbs: &mut impl Verbs) {
+        let Opcode::Of(service, operation) = packet.bth.opcode else { return };
+        let is_ours = service == self.attributes.service()
+            && packet.bth.partition & 0x7fff == self.attributes.partition & 0x7fff;
+        if self.state == State::Error || !is_ours {
+            return;
+        }
+        if !self.attributes.reliable {
+            return self.responder.receive_unreliable(packet, operation, &self.attributes, verbs);
+        }
+        let healthy = if operation.is_answer() {
+            self.state != State::ReadyToSend
+                || self.requester.receive(packet, operation, &self.attributes, now, verbs)
+        } else {
+            self.responder.receive(packet, operation, &self.attributes, verbs)
+        };
+        if !healthy {
+            self.end(verbs);
+        }
+    }
+
+    /// Sends at most `budget` packets, and looks at the clock. Returns when it wants to be called again at the latest, where
+    /// nothing comes in before; at once, where the budget was too small.
+    pub fn poll(&mut self, now: Duration, budget: usize, verbs: &mut impl Verbs) -> Option<Duration> {
+        let mut budget = budget;
+        // In the error state too: what is the peer's fault it is told.
+        let answered = self.responder.answer(&mut budget, &self.attributes, verbs);
+        let worked = self.state != State::ReadyToSend
+            || self.requester.work(now, &mut budget, &self.attributes, verbs);
+        if !(answered && worked) {
+            self.end(verbs);
+        }
+        if budget == 0 { Some(now) } else { self.requester.deadline() }
+    }
+
+    /// Makes it go to the error state: what is posted is flushed.
+    pub fn fail(&mut self, verbs: &mut impl Verbs) {
+        self.responder.forget();
+        self.end(verbs);
+    }
+
+    fn end(&mut self, verbs: &mut impl Verbs) {
+        if self.state != State::Error {
+            self.state = State::Error;
+            self.requester.flush(verbs);
+            self.responder.flush(verbs);
+        }
+    }
+}
+
+/// The end of a work request that nobody looks at any more.
+pub(crate) const fn flushed(id: u64) -> Completion {
+    Completion { id, status: Status::Flushed, len: 0, received: None }
+}

@@ -1,0 +1,463 @@
+//! The requester: makes packets of work requests, and takes what answers them (IBTA 9.7.2 to 9.7.5).
+//!
+//! Every packet has its number from the moment its request is posted, so that there is one cursor: the number of the packet
+//! to send next. Going back is setting it back. These numbers don't go round: what is posted at once may have more packets
+//! than there are PSNs.
+
+use crate::Psn;
+use crate::queue_pair::{Attributes, flushed};
+use crate::work::{AtomicOperation, Completion, SendOperation, SendRequest, Status, Verbs};
+use packet::roce::{Aeth, Atomic, Datagram, Nak, Operation, Reth, Syndrome};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Number of a packet, from 0 on.
+type Number = u64;
+
+/// Packets that may be under way without an answer.
+const WINDOW: Number = 256;
+/// An answer is wanted every so many packets, and for the last of a message.
+const ASK_EVERY: Number = 32;
+/// Longest payload of a packet.
+const LONGEST: usize = 4096;
+/// `rnr_retries` that stands for no end.
+const FOR_EVER: u8 = 7;
+
+/// A request with the numbers of its packets.
+#[derive(Debug)]
+struct Posted {
+    request: SendRequest,
+    first: Number,
+    last: Number,
+}
+
+impl Posted {
+    /// Whether it is done by its responses, not by an acknowledgement.
+    const fn is_answered(&self) -> bool {
+        matches!(self.request.operation, SendOperation::Read { .. } | SendOperation::Atomic { .. })
+    }
+
+    /// Where in the message the packet with that number begins.
+    const fn offset(&self, number: Number, mtu: u16) -> u32 {
+        (number - self.first) as u32 * mtu as u32
+    }
+}
+
+/// What came of sending a packet.
+#[derive(PartialEq, Eq)]
+enum Sent {
+    Yes,
+    /// Its memory can't be had; what was sent before it comes first.
+    Waits,
+    Failed,
+}
+
+/// The send half of a queue pair.
+#[derive(Debug)]
+pub(crate) struct Requester {
+    /// PSN of packet 0.
+    start: Psn,
+    /// Requests that are not done, in their order.
+    posted: VecDeque<Posted>,
+    /// Number of the packet after the last one posted.
+    end: Number,
+    /// Number of the packet to send next.
+    next: Number,
+    /// Number after the last one ever sent.
+    sent: Number,
+    /// Number of the first packet that has no answer.
+    unanswered: Number,
+    /// It was gone back since the last progress: what tells of the same loss again is nothing new.
+    recovering: bool,
+    /// Retries left.
+    retries: u8,
+    rnr_retries: u8,
+    /// When the first unanswered packet is sent again.
+    timeout: Option<Duration>,
+    /// Until when a receiver that was not ready is left alone.
+    pause: Option<Duration>,
+}
+
+impl Requester {
+    pub fn new(attributes: &Attributes) -> Self {
+        Self {
+            start: Psn::new(attributes.send_psn),
+            posted: VecDeque::new(),
+            end: 0,
+            next: 0,
+            sent: 0,
+            unanswered: 0,
+            recovering: false,
+            retries: attributes.retries,
+            rnr_retries: attributes.rnr_retries,
+            timeout: None,
+            pause: None,
+        }
+    }
+
+    /// Queues a request.
+    pub fn post(&mut self, request: SendRequest, attributes: &Attributes) {
+        let packets = match request.operation {
+            SendOperation::Atomic { .. } => 1,
+            _ => attributes.packets(request.len).into(),
+        };
+        let (first, last) = (self.end, self.end + packets - 1);
+        self.posted.push_back(Posted { request, first, last });
+        self.end += packets;
+    }
+
+    /// The PSN of a packet.
+    const fn psn(&self, number: Number) -> Psn {
+        self.start.plus(number as u32)
+    }
+
+    /// The packet that a PSN means, if it was sent and has no answer yet.
+    fn under_way(&self, psn: Psn) -> Option<Number> {
+        let since = Number::try_from(psn.since(self.psn(self.unanswered))).ok()?;
+        Some(self.unanswered + since).filter(|number| *number < self.sent)
+    }
+
+    /// When it wants to work at the latest.
+    pub fn deadline(&self) -> Option<Duration> {
+        self.pause.or(self.timeout)
+    }
+
+    /// Sends what may be sent; false where the connection failed.
+    pub fn work(
+        &mut self,
+        now: Duration,
+        budget: &mut usize,
+        attributes: &Attributes,
+        verbs: &mut impl Verbs,
+    ) -> bool {
+        if self.pause.is_some_and(|until| now < until) {
+            return true;
+        }
+        self.pause = None;
+        if self.timeout.is_some_and(|at| now >= at) && !self.try_again(verbs) {
+            return false;
+        }
+        while *budget > 0 && self.may_send(attributes) {
+            match self.send_next(attributes, verbs) {
+                Sent::Yes => {
+                    *budget -= 1;
+                    if !attributes.reliable {
+                        self.is_gone(verbs);
+                    }
+                }
+                Sent::Waits => break,
+                Sent::Failed => return false,
+            }
+        }
+        self.watch(now, attributes);
+        true
+    }
+
+    /// What was sent on an unreliable connection is done.
+    fn is_gone(&mut self, verbs: &mut impl Verbs) {
+        self.unanswered = self.next;
+        if self.posted.front().is_some_and(|posted| posted.last < self.next) {
+            self.end_first(Status::Success, verbs);
+        }
+    }
+
+    /// Has the clock watched while there is something without an answer.
+    fn watch(&mut self, now: Duration, attributes: &Attributes) {
+        if self.sent == self.unanswered {
+            self.timeout = None;
+        } else if self.timeout.is_none() {
+            self.timeout = attributes.patience().map(|patience| now + patience);
+        }
+    }
+
+    /// Whether the packet at the cursor may go.
+    fn may_send(&self, attributes: &Attributes) -> bool {
+        if self.next == self.end || self.next - self.unanswered >= WINDOW {
+            return false;
+        }
+        let Some(at) = self.at(self.next) else { return false };
+        let open = self.posted.iter().take(at).filter(|posted| posted.is_answered()).count();
+        let posted = &self.posted[at];
+        let fits = !posted.is_answered() || open < usize::from(attributes.reads.max(1));
+        fits && !(posted.request.fence && open > 0)
+    }
+
+    /// The place of the request that has the packet with this number.
+    fn at(&self, number: Number) -> Option<usize> {
+        let at = self.posted.partition_point(|posted| posted.last < number);
+        self.posted.get(at).filter(|posted| posted.first <= number).map(|_| at)
+    }
+
+    /// Sends the packet at the cursor.
+    fn send_next(&mut self, attributes: &Attributes, verbs: &mut impl Verbs) -> Sent {
+        let Some(at) = self.at(self.next) else { return Sent::Waits };
+        let posted = &self.posted[at];
+        let (request, number, mtu) = (posted.request, self.next, attributes.mtu.bytes());
+        let (psn, offset) = (self.psn(number), posted.offset(number, mtu));
+        let (is_first, is_last) = (number == posted.first, number == posted.last);
+        let left = request.len - offset.min(request.len);
+        let mut payload = [0; LONGEST];
+        let mut packet = Datagram {
+            bth: attributes.bth(Operation::Acknowledge, psn),
+            deth: None,
+            reth: None,
+            atomic: None,
+            aeth: None,
+            original: None,
+            immediate: None,
+            invalidate: None,
+            payload: &[],
+        };
+        let mut after = number + 1;
+        let operation = match request.operation {
+            SendOperation::Send { immediate, invalidate } => {
+                (packet.immediate, packet.invalidate) =
+                    if is_last { (immediate, invalidate) } else { (None, None) };
+                send_operation(is_first, is_last, immediate.is_some(), invalidate.is_some())
+            }
+            SendOperation::Write { address, rkey, immediate } => {
+                packet.immediate = immediate.filter(|_| is_last);
+                packet.reth = is_first.then_some(Reth { address, rkey, len: request.len });
+                write_operation(is_first, is_last, immediate.is_some())
+            }
+            SendOperation::Read { address, rkey } => {
+                let address = address.wrapping_add(offset.into());
+                packet.reth = Some(Reth { address, rkey, len: left });
+                after = posted.last + 1;
+                Operation::ReadRequest
+            }
+            SendOperation::Atomic { address, rkey, operation } => {
+                let (swap_add, compare, operation) = match operation {
+                    AtomicOperation::CompareSwap { compare, swap } => (swap, compare, Operation::CompareSwap),
+                    AtomicOperation::FetchAdd(add) => (add, 0, Operation::FetchAdd),
+                };
+                packet.atomic = Some(Atomic { address, rkey, swap_add, compare });
+                operation
+            }
+        };
+        packet.bth = attributes.bth(operation, psn);
+        if operation.has_payload() {
+            let len = left.min(mtu.into()) as usize;
+            if verbs.gather(&request, offset, &mut payload[..len]).is_err() {
+                if at > 0 {
+                    return Sent::Waits;
+                }
+                self.end_first(Status::LocalProtection, verbs);
+                return Sent::Failed;
+            }
+            packet.payload = &payload[..len];
+        }
+        packet.bth.solicited = request.solicited && is_last && operation.has_payload();
+        let asks = is_last
+            || posted.is_answered()
+            || number.is_multiple_of(ASK_EVERY)
+            || after - self.unanswered >= WINDOW;
+        packet.bth.acknowledge = attributes.reliable && asks;
+        verbs.send(&packet);
+        self.next = after;
+        self.sent = self.sent.max(after);
+        Sent::Yes
+    }
+
+    /// Takes an answer; false where the connection failed.
+    pub fn receive(
+        &mut self,
+        packet: &Datagram<'_>,
+        operation: Operation,
+        attributes: &Attributes,
+        now: Duration,
+        verbs: &mut impl Verbs,
+    ) -> bool {
+        let Some(number) = self.under_way(Psn::new(packet.bth.psn)) else { return true };
+        match (operation, packet.aeth) {
+            (Operation::Acknowledge, Some(Aeth { syndrome, .. })) => {
+                self.acknowledged(number, syndrome, attributes, now, verbs)
+            }
+            (Operation::AtomicAcknowledge, _) => {
+                let original = packet.original.unwrap_or_default().to_ne_bytes();
+                self.answered(number, &original, true, attributes, now, verbs)
+            }
+            (Operation::ReadLast | Operation::ReadOnly, _) => {
+                self.answered(number, packet.payload, true, attributes, now, verbs)
+            }
+            _ => self.answered(number, packet.payload, false, attributes, now, verbs),
+        }
+    }
+
+    /// The responder said something of the packet with this number, and that those before it are done.
+    fn acknowledged(
+        &mut self,
+        number: Number,
+        syndrome: Syndrome,
+        attributes: &Attributes,
+        now: Duration,
+        verbs: &mut impl Verbs,
+    ) -> bool {
+        let through = if matches!(syndrome, Syndrome::Ack(_)) { number + 1 } else { number };
+        if !self.done_before(through, attributes, now, verbs) {
+            return self.response_lost(verbs);
+        }
+        match syndrome {
+            Syndrome::Ack(_) => true,
+            Syndrome::Nak(Nak::PsnSequenceError) => self.try_again(verbs),
+            Syndrome::ReceiverNotReady(timer) => {
+                if self.rnr_retries == 0 {
+                    self.end_first(Status::RnrRetryExceeded, verbs);
+                    return false;
+                }
+                self.rnr_retries -= u8::from(self.rnr_retries != FOR_EVER);
+                self.pause = Some(now + timer.duration());
+                self.go_back();
+                true
+            }
+            Syndrome::Nak(nak) => {
+                let status = match nak {
+                    Nak::RemoteAccessError => Status::RemoteAccess,
+                    Nak::RemoteOperationalError => Status::RemoteOperation,
+                    _ => Status::RemoteInvalidRequest,
+                };
+                self.end_first(status, verbs);
+                false
+            }
+        }
+    }
+
+    /// A response came: a packet of what a READ reads, or the answer to an atomic.
+    fn answered(
+        &mut self,
+        number: Number,
+        bytes: &[u8],
+        is_last: bool,
+        attributes: &Attributes,
+        now: Duration,
+        verbs: &mut impl Verbs,
+    ) -> bool {
+        let Some(first) = self.at(number).map(|at| self.posted[at].first) else { return true };
+        // Sends and writes before it are done; reads are not, if they are still there.
+        if !self.done_before(first, attributes, now, verbs) {
+            return self.response_lost(verbs);
+        }
+        let Some(posted) = self.posted.front().filter(|posted| posted.is_answered()) else { return true };
+        if number != self.unanswered {
+            return self.response_lost(verbs);
+        }
+        let (request, mtu) = (posted.request, attributes.mtu.bytes());
+        let offset = posted.offset(number, mtu);
+        let expected = match request.operation {
+            SendOperation::Atomic { .. } => bytes.len(),
+            _ => (request.len - offset).min(mtu.into()) as usize,
+        };
+        if bytes.len() != expected || is_last != (number == posted.last) {
+            self.end_first(Status::LocalLength, verbs);
+            return false;
+        }
+        if verbs.scatter(&request, offset, bytes).is_err() {
+            self.end_first(Status::LocalProtection, verbs);
+            return false;
+        }
+        self.progress(number + 1, attributes, now);
+        if is_last {
+            self.end_first(Status::Success, verbs);
+        }
+        true
+    }
+
+    /// Completes the requests whose packets all come before `through`; false where one of them still waits for a response.
+    fn done_before(
+        &mut self,
+        through: Number,
+        attributes: &Attributes,
+        now: Duration,
+        verbs: &mut impl Verbs,
+    ) -> bool {
+        while let Some(posted) = self.posted.front() {
+            if through <= posted.first {
+                break;
+            }
+            if posted.is_answered() {
+                return false;
+            }
+            if through <= posted.last {
+                break;
+            }
+            let after = posted.last + 1;
+            self.end_first(Status::Success, verbs);
+            self.progress(after, attributes, now);
+        }
+        if through > self.unanswered {
+            self.progress(through, attributes, now);
+        }
+        true
+    }
+
+    /// The peer is there: everything before `to` has its answer.
+    fn progress(&mut self, to: Number, attributes: &Attributes, now: Duration) {
+        self.unanswered = to;
+        self.next = self.next.max(to);
+        (self.retries, self.rnr_retries) = (attributes.retries, attributes.rnr_retries);
+        (self.recovering, self.timeout) = (false, None);
+        self.watch(now, attributes);
+    }
+
+    fn go_back(&mut self) {
+        (self.next, self.timeout) = (self.unanswered, None);
+    }
+
+    /// An answer came, and one before it did not. Others that were on their way say the same again.
+    fn response_lost(&mut self, verbs: &mut impl Verbs) -> bool {
+        let first_heard = !std::mem::replace(&mut self.recovering, true);
+        !first_heard || self.try_again(verbs)
+    }
+
+    /// Sends everything without an answer again; false where that was done often enough.
+    fn try_again(&mut self, verbs: &mut impl Verbs) -> bool {
+        if self.retries == 0 {
+            self.end_first(Status::RetryExceeded, verbs);
+            return false;
+        }
+        self.retries -= 1;
+        self.go_back();
+        true
+    }
+
+    /// Completes the first request.
+    fn end_first(&mut self, status: Status, verbs: &mut impl Verbs) {
+        let Some(Posted { request, .. }) = self.posted.pop_front() else { return };
+        if request.signaled || status != Status::Success {
+            let len = if matches!(request.operation, SendOperation::Atomic { .. }) { 8 } else { request.len };
+            verbs.complete(Completion { id: request.id, status, len, received: None });
+        }
+    }
+
+    /// Ends all requests.
+    pub fn flush(&mut self, verbs: &mut impl Verbs) {
+        for posted in self.posted.drain(..) {
+            verbs.complete(flushed(posted.request.id));
+        }
+        (self.timeout, self.pause) = (None, None);
+    }
+}
+
+const fn send_operation(first: bool, last: bool, immediate: bool, invalidate: bool) -> Operation {
+    match (first, last) {
+        (true, true) if immediate => Operation::SendOnlyImmediate,
+        (true, true) if invalidate => Operation::SendOnlyInvalidate,
+        (true, true) => Operation::SendOnly,
+        (true, false) => Operation::SendFirst,
+        (false, false) => Operation::SendMiddle,
+        (false, true) if immediate => Operation::SendLastImmediate,
+        (false, true) if invalidate => Operation::SendLastInvalidate,
+        (false, true) => Operation::SendLast,
+    }
+}
+
+const fn write_operation(first: bool, last: bool, immediate: bool) -> Operation {
+    match (first, last) {
+        (true, true) if immediate => Operation::WriteOnlyImmediate,
+        (true, true) => Operation::WriteOnly,
+        (true, false) => Operation::WriteFirst,
+        (false, false) => Operation::WriteMiddle,
+        (false, true) if immediate => Operation::WriteLastImmediate,
+        (false, true) => Operation::WriteLast,
+    }
+}

@@ -1,0 +1,566 @@
+//! The responder: does what the peer's requests ask for, once and in their order, and answers (IBTA 9.7.4 and 9.7.5).
+
+use crate::Psn;
+use crate::queue_pair::{Attributes, flushed};
+use crate::work::{Access, Arrival, AtomicOperation, Completion, Fault, Received, Status, Verbs};
+use packet::roce::{Aeth, Atomic, Datagram, Nak, Operation, Reth, Syndrome};
+use std::collections::VecDeque;
+
+/// Longest payload of a packet.
+const LONGEST: usize = 4096;
+
+/// A message of which not all packets came yet.
+#[derive(Clone, Copy, Debug)]
+struct Arriving {
+    what: What,
+    /// Bytes that came.
+    len: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum What {
+    /// Into the receive with this identifier.
+    Send(u64),
+    /// Into memory.
+    Write(Reth),
+}
+
+/// What is to be sent to the peer, in the order of its requests.
+#[derive(Debug)]
+enum Answer {
+    Acknowledge { syndrome: Syndrome, psn: Psn, msn: u32 },
+    Atomic { original: u64, psn: Psn, msn: u32, again: bool },
+    Read(Reading),
+}
+
+/// What is left to send of what a READ reads.
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    reth: Reth,
+    /// Number of the next packet.
+    psn: Psn,
+    msn: u32,
+    /// A packet was sent.
+    begun: bool,
+    /// It was answered before.
+    again: bool,
+}
+
+/// A READ or atomic that was done, in case its answer gets lost.
+#[derive(Clone, Copy, Debug)]
+struct Done {
+    first: Psn,
+    last: Psn,
+    what: Redo,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Redo {
+    Read(Reth),
+    Atomic { original: u64, msn: u32 },
+}
+
+/// Why a request isn't done.
+enum Refusal {
+    /// No receive is posted.
+    NotReady,
+    /// For good.
+    Nak(Nak),
+}
+
+impl From<Nak> for Refusal {
+    fn from(nak: Nak) -> Self {
+        Self::Nak(nak)
+    }
+}
+
+/// Memory that the peer may not access.
+fn access(_: Fault) -> Nak {
+    Nak::RemoteAccessError
+}
+
+/// The receive half of a queue pair.
+#[derive(Debug)]
+pub(crate) struct Responder {
+    /// Number of the packet that comes next.
+    expected: Psn,
+    /// Messages finished.
+    msn: u32,
+    /// The peer was told that a packet is missing.
+    told: bool,
+    arriving: Option<Arriving>,
+    /// The receive of a message of which packets were lost: for the next one. Of unreliable connections.
+    spare: Option<u64>,
+    answers: VecDeque<Answer>,
+    done: VecDeque<Done>,
+}
+
+impl Responder {
+    pub fn new(attributes: &Attributes) -> Self {
+        Self {
+            expected: Psn::new(attributes.receive_psn),
+            msn: 0,
+            told: false,
+            arriving: None,
+            spare: None,
+            answers: VecDeque::new(),
+            done: VecDeque::new(),
+        }
+    }
+
+    /// Takes a request; false where the connection failed by it.
+    pub fn receive(
+        &mut self,
+        packet: &Datagram<'_>,
+        operation: Operation,
+        attributes: &Attributes,
+        verbs: &mut impl Verbs,
+    ) -> bool {
+        let psn = Psn::new(packet.bth.psn);
+        let ahead = psn.since(self.expected);
+        if ahead > 0 {
+            if !std::mem::replace(&mut self.told, true) {
+                self.acknowledge(Syndrome::Nak(Nak::PsnSequenceError), self.expected);
+            }
+            return true;
+        }
+        if ahead < 0 {
+            self.again(packet, operation, psn, attributes);
+            return true;
+        }
+        self.told = false;
+        match self.execute(packet, operation, psn, attributes, verbs) {
+            Ok(()) => {
+                if packet.bth.acknowledge && !is_answered(operation) {
+                    self.acknowledge(Syndrome::NO_CREDITS, psn);
+                }
+                true
+            }
+            Err(Refusal::NotReady) => {
+                self.acknowledge(Syndrome::ReceiverNotReady(attributes.rnr_timer), psn);
+                // What comes behind it is not missing: it comes again with it.
+                self.told = true;
+                true
+            }
+            Err(Refusal::Nak(nak)) => {
+                self.acknowledge(Syndrome::Nak(nak), psn);
+                false
+            }
+        }
+    }
+
+    /// Takes a request on an unreliable connection: what is not whole, or may not be, is left out (IBTA 9.8.2).
+    pub fn receive_unreliable(
+        &mut self,
+        packet: &Datagram<'_>,
+        operation: Operation,
+        attributes: &Attributes,
+        verbs: &mut impl Verbs,
+    ) {
+        let psn = Psn::new(packet.bth.psn);
+        if psn != self.expected || begins(operation) {
+            self.abandon();
+            self.expected = psn;
+        }
+        if self.execute(packet, operation, psn, attributes, verbs).is_err() {
+            self.abandon();
+        }
+    }
+
+    /// Gives up a message.
+    fn abandon(&mut self) {
+        if let Some(Arriving { what: What::Send(receive), .. }) = self.arriving.take() {
+            self.spare = Some(receive);
+        }
+    }
+
+    /// Does what the expected packet asks for.
+    fn execute(
+        &mut self,
+        packet: &Datagram<'_>,
+        operation: Operation,
+        psn: Psn,
+        attributes: &Attributes,
+        verbs: &mut impl Verbs,
+    ) -> Result<(), Refusal> {
+        use Operation as O;
+        let begins = begins(operation);
+        if begins != self.arriving.is_none() {
+            return Err(Nak::InvalidRequest.into());
+        }
+        match operation {
+            O::ReadRequest => {
+                let reth = packet.reth.ok_or(Nak::InvalidRequest)?;
+                return self.read(reth, psn, attributes, verbs);
+            }
+            O::CompareSwap | O::FetchAdd => {
+                let atomic = packet.atomic.ok_or(Nak::InvalidRequest)?;
+                return self.atomic(atomic, operation, psn, attributes, verbs);
+            }
+            _ => {}
+        }
+        let ends = !matches!(operation, O::SendFirst | O::SendMiddle | O::WriteFirst | O::WriteMiddle);
+        let (len, mtu) = (packet.payload.len(), usize::from(attributes.mtu.bytes()));
+        let right_len = if ends { len <= mtu && (begins || len > 0) } else { len == mtu };
+        if !right_len {
+            return Err(Nak::InvalidRequest.into());
+        }
+        let arriving = match self.arriving {
+            Some(arriving) => arriving,
+            None => self.begin(packet, operation, verbs)?,
+        };
+        self.store(packet, operation, arriving, ends, verbs)
+    }
+
+    /// The first packet of a SEND or WRITE.
+    fn begin(
+        &mut self,
+        packet: &Datagram<'_>,
+        operation: Operation,
+        verbs: &mut impl Verbs,
+    ) -> Result<Arriving, Refusal> {
+        let Some(reth) = packet.reth else {
+            let receive = self.take_receive(verbs)?;
+            return Ok(Arriving { what: What::Send(receive), len: 0 });
+        };
+        let is_only = operation != Operation::WriteFirst;
+        let len = packet.payload.len() as u32;
+        if is_only && reth.len != len || !is_only && reth.len <= len {
+            return Err(Nak::InvalidRequest.into());
+        }
+        if reth.len > 0 {
+            verbs.check(reth.rkey, reth.address, reth.len, Access::Write).map_err(access)?;
+        }
+        Ok(Arriving { what: What::Write(reth), len: 0 })
+    }
+
+    fn take_receive(&mut self, verbs: &mut impl Verbs) -> Result<u64, Refusal> {
+        self.spare.take().or_else(|| verbs.take_receive()).ok_or(Refusal::NotReady)
+    }
+
+    /// Puts a packet of a SEND or WRITE where it belongs, and ends the message with its last.
+    fn store(
+        &mut self,
+        packet: &Datagram<'_>,
+        operation: Operation,
+        arriving: Arriving,
+        ends: bool,
+        verbs: &mut impl Verbs,
+    ) -> Result<(), Refusal> {
+        let Arriving { what, len: before } = arriving;
+        let is_send = matches!(
+            operation,
+            Operation::SendFirst
+                | Operation::SendMiddle
+                | Operation::SendLast
+                | Operation::SendLastImmediate
+                | Operation::SendLastInvalidate
+                | Operation::SendOnly
+                | Operation::SendOnlyImmediate
+                | Operation::SendOnlyInvalidate
+        );
+        let len = before.checked_add(packet.payload.len() as u32).ok_or(Nak::InvalidRequest)?;
+        match what {
+            What::Send(id) if is_send => {
+                if let Err(fault) = verbs.fill(before, packet.payload) {
+                    self.arriving = None;
+                    return Err(refuse_receive(id, fault, verbs).into());
+                }
+                if let Some(rkey) = packet.invalidate
+                    && verbs.invalidate(rkey).is_err()
+                {
+                    self.arriving = None;
+                    verbs.complete(Completion {
+                        id,
+                        status: Status::LocalProtection,
+                        len: 0,
+                        received: None,
+                    });
+                    return Err(Nak::RemoteAccessError.into());
+                }
+                if ends {
+                    self.deliver(id, len, Arrival::Send, packet, verbs);
+                }
+            }
+            What::Write(reth) if !is_send => {
+                let fits = if ends { len == reth.len } else { len < reth.len };
+                if !fits {
+                    return Err(Nak::InvalidRequest.into());
+                }
+                // Before anything is written by its last packet: a receive, where one is needed.
+                let receive = match packet.immediate {
+                    Some(_) => Some(self.take_receive(verbs)?),
+                    None => None,
+                };
+                let address = reth.address.wrapping_add(before.into());
+                if !packet.payload.is_empty() && verbs.write(reth.rkey, address, packet.payload).is_err() {
+                    receive.into_iter().for_each(|id| verbs.complete(flushed(id)));
+                    return Err(Nak::RemoteAccessError.into());
+                }
+                if let Some(id) = receive {
+                    self.deliver(id, len, Arrival::WriteWithImmediate, packet, verbs);
+                }
+            }
+            _ => return Err(Nak::InvalidRequest.into()),
+        }
+        self.expected = self.expected.plus(1);
+        self.arriving = (!ends).then_some(Arriving { what, len });
+        if ends {
+            self.finish_message();
+        }
+        Ok(())
+    }
+
+    fn deliver(&self, id: u64, len: u32, by: Arrival, packet: &Datagram<'_>, verbs: &mut impl Verbs) {
+        let received = Received {
+            by,
+            immediate: packet.immediate,
+            invalidated: packet.invalidate,
+            solicited: packet.bth.solicited,
+        };
+        verbs.complete(Completion { id, status: Status::Success, len, received: Some(received) });
+    }
+
+    fn finish_message(&mut self) {
+        self.msn = self.msn.wrapping_add(1) & 0xff_ffff;
+    }
+
+    fn read(
+        &mut self,
+        reth: Reth,
+        psn: Psn,
+        attributes: &Attributes,
+        verbs: &mut impl Verbs,
+    ) -> Result<(), Refusal> {
+        if !self.has_room(false, attributes) {
+            return Err(Nak::InvalidRequest.into());
+        }
+        if reth.len > 0 {
+            verbs.check(reth.rkey, reth.address, reth.len, Access::Read).map_err(access)?;
+        }
+        let last = psn.plus(attributes.packets(reth.len) - 1);
+        self.finish_message();
+        self.remember(Done { first: psn, last, what: Redo::Read(reth) }, attributes);
+        self.answers.push_back(Answer::Read(Reading {
+            reth,
+            psn,
+            msn: self.msn,
+            begun: false,
+            again: false,
+        }));
+        self.expected = last.plus(1);
+        Ok(())
+    }
+
+    fn atomic(
+        &mut self,
+        atomic: Atomic,
+        operation: Operation,
+        psn: Psn,
+        attributes: &Attributes,
+        verbs: &mut impl Verbs,
+    ) -> Result<(), Refusal> {
+        let Atomic { address, rkey, swap_add, compare } = atomic;
+        if !self.has_room(false, attributes) || !address.is_multiple_of(8) {
+            return Err(Nak::InvalidRequest.into());
+        }
+        let operation = match operation {
+            Operation::CompareSwap => AtomicOperation::CompareSwap { compare, swap: swap_add },
+            _ => AtomicOperation::FetchAdd(swap_add),
+        };
+        verbs.check(rkey, address, 8, Access::Atomic).map_err(access)?;
+        let original = verbs.atomic(rkey, address, operation).map_err(access)?;
+        self.finish_message();
+        let msn = self.msn;
+        self.remember(Done { first: psn, last: psn, what: Redo::Atomic { original, msn } }, attributes);
+        self.answers.push_back(Answer::Atomic { original, psn, msn, again: false });
+        self.expected = psn.plus(1);
+        Ok(())
+    }
+
+    /// Whether another READ or atomic may be under way: that came first now, or again.
+    fn has_room(&self, came_again: bool, attributes: &Attributes) -> bool {
+        let counts = |answer: &&Answer| match answer {
+            Answer::Acknowledge { .. } => false,
+            Answer::Atomic { again, .. } | Answer::Read(Reading { again, .. }) => *again == came_again,
+        };
+        self.answers.iter().filter(counts).count() < usize::from(attributes.peer_reads)
+    }
+
+    fn remember(&mut self, done: Done, attributes: &Attributes) {
+        if self.done.len() >= usize::from(attributes.peer_reads.max(1)) {
+            self.done.pop_front();
+        }
+        self.done.push_back(done);
+    }
+
+    /// A packet that came before: nothing is done again but reading.
+    fn again(&mut self, packet: &Datagram<'_>, operation: Operation, psn: Psn, attributes: &Attributes) {
+        if !is_answered(operation) {
+            // The acknowledgement was lost.
+            return self.acknowledge(Syndrome::NO_CREDITS, self.expected.before());
+        }
+        let was = self.done.iter().find(|done| psn.since(done.first) >= 0 && done.last.since(psn) >= 0);
+        let Some(Done { first, what, .. }) = was.copied() else { return };
+        if !self.has_room(true, attributes) {
+            return;
+        }
+        match (what, packet.reth) {
+            (Redo::Atomic { original, msn }, None) => {
+                self.answers.push_back(Answer::Atomic { original, psn, msn, again: true });
+            }
+            // It may ask for the end of what it asked for.
+            (Redo::Read(old), Some(reth)) => {
+                let skipped = psn.since(first) as u64 * u64::from(attributes.mtu.bytes());
+                let is_part = reth.rkey == old.rkey
+                    && reth.address == old.address.wrapping_add(skipped)
+                    && u64::from(reth.len) + skipped <= u64::from(old.len);
+                if is_part {
+                    self.answers.push_back(Answer::Read(Reading {
+                        reth,
+                        psn,
+                        msn: self.msn,
+                        begun: false,
+                        again: true,
+                    }));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Queues an acknowledgement. It tells of all before it, and so stands for one that waits, or that says the same.
+    fn acknowledge(&mut self, syndrome: Syndrome, psn: Psn) {
+        if let Some(Answer::Acknowledge { syndrome: waiting, psn: of, .. }) = self.answers.back()
+            && (matches!(waiting, Syndrome::Ack(_)) || *of == psn)
+        {
+            self.answers.pop_back();
+        }
+        self.answers.push_back(Answer::Acknowledge { syndrome, psn, msn: self.msn });
+    }
+
+    /// Sends answers; false where memory that is read is gone.
+    pub fn answer(&mut self, budget: &mut usize, attributes: &Attributes, verbs: &mut impl Verbs) -> bool {
+        while *budget > 0
+            && let Some(answer) = self.answers.front_mut()
+        {
+            *budget -= 1;
+            match answer {
+                Answer::Acknowledge { syndrome, psn, msn } => {
+                    let aeth = Aeth { syndrome: *syndrome, msn: *msn };
+                    send(verbs, attributes, (Operation::Acknowledge, *psn), Some(aeth), None, &[]);
+                }
+                Answer::Atomic { original, psn, msn, .. } => {
+                    let aeth = Aeth { syndrome: Syndrome::NO_CREDITS, msn: *msn };
+                    let as_acknowledge = (Operation::AtomicAcknowledge, *psn);
+                    send(verbs, attributes, as_acknowledge, Some(aeth), Some(*original), &[]);
+                }
+                Answer::Read(reading) => {
+                    let psn = reading.psn;
+                    match reading.send(attributes, verbs) {
+                        Ok(true) => {}
+                        Ok(false) => continue,
+                        Err(_) => {
+                            self.answers.clear();
+                            self.acknowledge(Syndrome::Nak(Nak::RemoteAccessError), psn);
+                            return false;
+                        }
+                    }
+                }
+            }
+            self.answers.pop_front();
+        }
+        true
+    }
+
+    /// Forgets what is to be answered.
+    pub fn forget(&mut self) {
+        self.answers.clear();
+    }
+
+    /// Ends all receives.
+    pub fn flush(&mut self, verbs: &mut impl Verbs) {
+        self.abandon();
+        self.spare.take().into_iter().for_each(|id| verbs.complete(flushed(id)));
+        while let Some(id) = verbs.take_receive() {
+            verbs.complete(flushed(id));
+        }
+    }
+}
+
+impl Reading {
+    /// Sends a packet. Returns whether it was the last.
+    fn send(&mut self, attributes: &Attributes, verbs: &mut impl Verbs) -> Result<bool, Fault> {
+        let mut bytes = [0; LONGEST];
+        let len = self.reth.len.min(attributes.mtu.bytes().into());
+        let bytes = &mut bytes[..len as usize];
+        if len > 0 {
+            verbs.read(self.reth.rkey, self.reth.address, bytes)?;
+        }
+        let is_last = len == self.reth.len;
+        let operation = match (self.begun, is_last) {
+            (false, true) => Operation::ReadOnly,
+            (false, false) => Operation::ReadFirst,
+            (true, false) => Operation::ReadMiddle,
+            (true, true) => Operation::ReadLast,
+        };
+        let aeth = Aeth { syndrome: Syndrome::NO_CREDITS, msn: self.msn };
+        send(verbs, attributes, (operation, self.psn), operation.has_aeth().then_some(aeth), None, bytes);
+        self.begun = true;
+        self.psn = self.psn.plus(1);
+        self.reth.address = self.reth.address.wrapping_add(len.into());
+        self.reth.len -= len;
+        Ok(is_last)
+    }
+}
+
+/// Whether a message begins with it.
+const fn begins(operation: Operation) -> bool {
+    use Operation as O;
+    !matches!(
+        operation,
+        O::SendMiddle
+            | O::SendLast
+            | O::SendLastImmediate
+            | O::SendLastInvalidate
+            | O::WriteMiddle
+            | O::WriteLast
+            | O::WriteLastImmediate
+    )
+}
+
+/// Whether a request is answered by more than an acknowledgement.
+const fn is_answered(operation: Operation) -> bool {
+    matches!(operation, Operation::ReadRequest | Operation::CompareSwap | Operation::FetchAdd)
+}
+
+/// Ends a receive that can't take what came.
+fn refuse_receive(id: u64, fault: Fault, verbs: &mut impl Verbs) -> Nak {
+    let (status, nak) = match fault {
+        Fault::Length => (Status::LocalLength, Nak::InvalidRequest),
+        Fault::Protection => (Status::LocalProtection, Nak::RemoteOperationalError),
+    };
+    verbs.complete(Completion { id, status, len: 0, received: None });
+    nak
+}
+
+fn send(
+    verbs: &mut impl Verbs,
+    attributes: &Attributes,
+    (operation, psn): (Operation, Psn),
+    aeth: Option<Aeth>,
+    original: Option<u64>,
+    payload: &[u8],
+) {
+    verbs.send(&Datagram {
+        bth: attributes.bth(operation, psn),
+        deth: None,
+        reth: None,
+        atomic: None,
+        aeth,
+        original,
+        immediate: None,
+        invalidate: None,
+        payload,
+    });
+}

@@ -1,0 +1,175 @@
+//! What a queue pair is asked for, what it says when that is done, and what it needs of its surroundings.
+
+use packet::roce::Datagram;
+
+/// A work request of the send queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendRequest {
+    /// What the application calls it.
+    pub id: u64,
+    /// What is to be done.
+    pub operation: SendOperation,
+    /// Bytes of the message: what its scatter/gather list holds.
+    pub len: u32,
+    /// Whether its success is completed too, not its failure alone.
+    pub signaled: bool,
+    /// The receiver is woken by it.
+    pub solicited: bool,
+    /// It waits for the READs and atomics before it.
+    pub fence: bool,
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // the standard's names
+pub enum SendOperation {
+    Send { immediate: Option<[u8; 4]>, invalidate: Option<u32> },
+    Write { address: u64, rkey: u32, immediate: Option<[u8; 4]> },
+    Read { address: u64, rkey: u32 },
+    Atomic { address: u64, rkey: u32, operation: AtomicOperation },
+}
+
+/// An operation on eight bytes of the responder's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtomicOperation {
+    /// Puts `swap` there if `compare` is.
+    CompareSwap {
+        /// What must be there.
+        compare: u64,
+        /// What comes there.
+        swap: u64,
+    },
+    /// Adds to what is there.
+    FetchAdd(u64),
+}
+
+/// How a work request ended (`ibv_wc_status`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)] // the standard's names
+pub enum Status {
+    Success,
+    LocalLength,
+    LocalProtection,
+    Flushed,
+    RemoteInvalidRequest,
+    RemoteAccess,
+    RemoteOperation,
+    RetryExceeded,
+    RnrRetryExceeded,
+}
+
+/// The end of a work request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// What the application calls it.
+    pub id: u64,
+    /// How it ended.
+    pub status: Status,
+    /// Bytes received or read.
+    pub len: u32,
+    /// What came, for a work request of the receive queue.
+    pub received: Option<Received>,
+}
+
+/// What came into a receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// By SEND, into the receive's memory; else by WRITE with immediate.
+    pub by: Arrival,
+    /// Immediate data, in the order of the wire.
+    pub immediate: Option<[u8; 4]>,
+    /// The remote key that is invalid now.
+    pub invalidated: Option<u32>,
+    /// Whether a completion channel armed for solicited events is to be woken.
+    pub solicited: bool,
+}
+
+/// How it came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // the standard's names
+pub enum Arrival {
+    Send,
+    WriteWithImmediate,
+}
+
+/// What a peer wants to do with a memory region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // the standard's names
+pub enum Access {
+    Write,
+    Read,
+    Atomic,
+}
+
+/// Why memory can't be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// No such region, or not so long, or not for that.
+    #[error("no such memory")]
+    Protection,
+    /// The message is longer than the memory for it.
+    #[error("message too long")]
+    Length,
+}
+
+/// What a queue pair needs of its surroundings: memory, receives, completion queues, a way to its peer.
+///
+/// Offsets are bytes of a message. Every region is checked at every access: it may be gone by the next.
+pub trait Verbs {
+    /// Copies a part of the memory that `request` sends.
+    ///
+    /// # Errors
+    /// Where it isn't the application's.
+    fn gather(&mut self, request: &SendRequest, offset: u32, out: &mut [u8]) -> Result<(), Fault>;
+
+    /// Copies what was read, or was there before an atomic operation, into the memory of `request`.
+    ///
+    /// # Errors
+    /// Where it isn't the application's.
+    fn scatter(&mut self, request: &SendRequest, offset: u32, bytes: &[u8]) -> Result<(), Fault>;
+
+    /// Takes a work request from the receive queue, or the shared one; its identifier.
+    fn take_receive(&mut self) -> Option<u64>;
+
+    /// Copies what was received into the memory of the receive taken last.
+    ///
+    /// # Errors
+    /// Where it isn't the application's, or ends before.
+    fn fill(&mut self, offset: u32, bytes: &[u8]) -> Result<(), Fault>;
+
+    /// Whether the peer may access memory so.
+    ///
+    /// # Errors
+    /// Where it may not.
+    fn check(&mut self, rkey: u32, address: u64, len: u32, access: Access) -> Result<(), Fault>;
+
+    /// Copies what the peer writes.
+    ///
+    /// # Errors
+    /// Where it may not.
+    fn write(&mut self, rkey: u32, address: u64, bytes: &[u8]) -> Result<(), Fault>;
+
+    /// Copies what the peer reads.
+    ///
+    /// # Errors
+    /// Where it may not.
+    fn read(&mut self, rkey: u32, address: u64, out: &mut [u8]) -> Result<(), Fault>;
+
+    /// Does what the peer wants done atomically with eight bytes. Returns what was there.
+    ///
+    /// # Errors
+    /// Where it may not.
+    fn atomic(&mut self, rkey: u32, address: u64, operation: AtomicOperation) -> Result<u64, Fault>;
+
+    /// Makes a remote key invalid.
+    ///
+    /// # Errors
+    /// Where there is no such key of a kind that peers may invalidate.
+    fn invalidate(&mut self, rkey: u32) -> Result<(), Fault>;
+
+    /// Puts the end of a work request into its completion queue.
+    fn complete(&mut self, completion: Completion);
+
+    /// Sends a packet to the peer.
+    fn send(&mut self, packet: &Datagram<'_>);
+}
