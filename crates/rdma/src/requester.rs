@@ -197,17 +197,7 @@ impl Requester {
         let (is_first, is_last) = (number == posted.first, number == posted.last);
         let left = request.len - offset.min(request.len);
         let mut payload = [0; LONGEST];
-        let mut packet = Datagram {
-            bth: attributes.bth(Operation::Acknowledge, psn),
-            deth: None,
-            reth: None,
-            atomic: None,
-            aeth: None,
-            original: None,
-            immediate: None,
-            invalidate: None,
-            payload: &[],
-        };
+        let mut packet = Datagram::new(attributes.bth(Operation::Acknowledge, psn), &[]);
         let mut after = number + 1;
         let operation = match request.operation {
             SendOperation::Send { immediate, invalidate } => {

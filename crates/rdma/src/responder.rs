@@ -552,15 +552,5 @@ fn send(
     original: Option<u64>,
     payload: &[u8],
 ) {
-    verbs.send(&Datagram {
-        bth: attributes.bth(operation, psn),
-        deth: None,
-        reth: None,
-        atomic: None,
-        aeth,
-        original,
-        immediate: None,
-        invalidate: None,
-        payload,
-    });
+    verbs.send(&Datagram { aeth, original, ..Datagram::new(attributes.bth(operation, psn), payload) });
 }

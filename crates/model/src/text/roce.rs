@@ -82,17 +82,7 @@ pub(super) fn encode(words: &mut Words<'_>, payload: &[u8]) -> Result<Vec<u8>, T
     };
     let operation = opcode.operation();
     let has = |header: fn(Operation) -> bool| operation.is_some_and(header);
-    let mut packet = Datagram {
-        bth,
-        deth: None,
-        reth: None,
-        atomic: None,
-        aeth: None,
-        original: None,
-        immediate: None,
-        invalidate: None,
-        payload,
-    };
+    let mut packet = Datagram::new(bth, payload);
     if matches!(opcode, Opcode::Of(Service::Ud, _)) {
         packet.deth =
             Some(Deth { source: words.named("from")? as u32, queue_key: words.named("qkey")? as u32 });

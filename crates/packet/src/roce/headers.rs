@@ -188,7 +188,23 @@ fn payload<'a>(rest: &'a [u8], pad: usize, bth: &Bth) -> Result<&'a [u8], RoceEr
     Ok(&rest[..rest.len() - pad])
 }
 
-impl Datagram<'_> {
+impl<'a> Datagram<'a> {
+    /// A packet without extended headers.
+    #[must_use]
+    pub const fn new(bth: Bth, payload: &'a [u8]) -> Self {
+        Self {
+            bth,
+            deth: None,
+            reth: None,
+            atomic: None,
+            aeth: None,
+            original: None,
+            immediate: None,
+            invalidate: None,
+            payload,
+        }
+    }
+
     /// Whether it has the headers that its opcode asks for, and no others, and no payload where there is none.
     pub(super) fn is_whole(&self) -> bool {
         let operation = self.bth.opcode.operation();
