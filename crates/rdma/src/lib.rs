@@ -1,4 +1,4 @@
-//! The RDMA device: connections over RoCEv2 (IBTA 1.5, chapter 9), without I/O.
+//! The RDMA device: connections and datagrams over RoCEv2 (IBTA 1.5, chapter 9), without I/O.
 //!
 //! Owns: the state of queue pairs, both of its halves: the requester, which makes packets of work requests and takes what
 //! answers them, and the responder, which does what requests of the peer ask for.
@@ -11,12 +11,14 @@
 //! them and completes the request.
 #![deny(unsafe_code)]
 
+mod datagram;
 mod psn;
 mod queue_pair;
 mod requester;
 mod responder;
 mod work;
 
+pub use datagram::{DatagramAttributes, DatagramPair, Destination, LeftOut, NETWORK_HEADER};
 pub use psn::Psn;
 pub use queue_pair::{Attributes, Mtu, QueuePair, State};
 pub use work::{

@@ -317,6 +317,7 @@ impl Responder {
             immediate: packet.immediate,
             invalidated: packet.invalidate,
             solicited: packet.bth.solicited,
+            source: None,
         };
         verbs.complete(Completion { id, status: Status::Success, len, received: Some(received) });
     }

@@ -49,6 +49,7 @@ pub enum AtomicOperation {
 pub enum Status {
     Success,
     LocalLength,
+    LocalOperation,
     LocalProtection,
     Flushed,
     RemoteInvalidRequest,
@@ -82,6 +83,8 @@ pub struct Received {
     pub invalidated: Option<u32>,
     /// Whether a completion channel armed for solicited events is to be woken.
     pub solicited: bool,
+    /// The queue pair that a datagram comes from.
+    pub source: Option<u32>,
 }
 
 /// How it came.
@@ -172,4 +175,7 @@ pub trait Verbs {
 
     /// Sends a packet to the peer.
     fn send(&mut self, packet: &Datagram<'_>);
+
+    /// Sends a packet to where an address handle points.
+    fn send_to(&mut self, address: u32, packet: &Datagram<'_>);
 }

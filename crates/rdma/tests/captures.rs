@@ -86,6 +86,10 @@ impl Verbs for Captured {
     fn send(&mut self, packet: &Datagram<'_>) {
         self.answers.extend(answer(packet));
     }
+
+    fn send_to(&mut self, _: u32, _: &Datagram<'_>) {
+        unreachable!("no datagrams")
+    }
 }
 
 /// Requests of one side to the other's only queue pair, and what was answered, as payloads of UDP, in their order.

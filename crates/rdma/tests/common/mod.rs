@@ -13,6 +13,9 @@ pub const ATOMICS: u32 = 9;
 pub const ADDRESS: u64 = 0x7fff_0000_1000;
 pub const SIZE: usize = 16 << 10;
 
+/// The address handle of the other side.
+pub const PEER: u32 = 3;
+
 const PACKETS_AT_A_TIME: usize = 16;
 
 pub fn attributes(first_psn: u32) -> Attributes {
@@ -68,6 +71,11 @@ pub struct Surroundings {
 }
 
 impl Surroundings {
+    /// The packet that was sent last.
+    pub fn sent(&mut self) -> Option<Vec<u8>> {
+        self.out.pop_back()
+    }
+
     pub fn post_receive(&mut self, id: u64, len: u32) {
         self.receives.push_back((id, len as usize));
     }
@@ -159,6 +167,11 @@ impl Verbs for Surroundings {
         let len = roce::write(packet, &mut bytes).expect("a packet with its headers");
         bytes.truncate(len);
         self.out.push_back(bytes);
+    }
+
+    fn send_to(&mut self, address: u32, packet: &Datagram<'_>) {
+        assert_eq!(address, PEER);
+        self.send(packet);
     }
 }
 

@@ -1,0 +1,189 @@
+//! Queue pairs of unreliable datagrams (IBTA 9.8.3): a message is a packet, and each has a destination of its own.
+
+use crate::queue_pair::{Mtu, flushed};
+use crate::work::{Arrival, Completion, Fault, Received, SendOperation, SendRequest, Status, Verbs};
+use crate::{Psn, State};
+use packet::roce::{Bth, Datagram, Deth, Opcode, Operation, Service};
+
+/// Bytes before each message that is received: the network header it came with, IPv6's, or IPv4's after 20 zeroes.
+pub const NETWORK_HEADER: usize = 40;
+
+/// Longest payload of a packet.
+const LONGEST: usize = 4096;
+/// Set in a queue key: the sender's own is meant (IBTA 10.2.5).
+const OWN_KEY: u32 = 1 << 31;
+
+/// What `ibv_modify_qp` sets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DatagramAttributes {
+    /// Longest message.
+    pub mtu: Mtu,
+    /// Partition key.
+    pub partition: u16,
+    /// Its own number.
+    pub number: u32,
+    /// Key that a packet must have to be received.
+    pub queue_key: u32,
+    /// Number of the first packet sent.
+    pub send_psn: u32,
+}
+
+/// Where a message goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Destination {
+    /// Address handle.
+    pub address: u32,
+    /// Number of the queue pair there.
+    pub queue_pair: u32,
+    /// The key it demands.
+    pub queue_key: u32,
+}
+
+/// Why a datagram is left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LeftOut {
+    /// Not a datagram, or of another partition, or the queue pair is in the error state.
+    #[error("not for this queue pair")]
+    Foreign,
+    /// Another queue key.
+    #[error("wrong queue key")]
+    QueueKey,
+    /// No receive is posted.
+    #[error("no receive is posted")]
+    NotReady,
+    /// Longer than the receive.
+    #[error("longer than the receive")]
+    Length,
+}
+
+/// A queue pair of unreliable datagrams.
+#[derive(Debug)]
+pub struct DatagramPair {
+    attributes: DatagramAttributes,
+    state: State,
+    next: Psn,
+    /// A receive that a message did not fit into: for the next one.
+    spare: Option<u64>,
+}
+
+impl DatagramPair {
+    /// A queue pair that is ready to send.
+    #[must_use]
+    pub const fn new(attributes: DatagramAttributes) -> Self {
+        let next = Psn::new(attributes.send_psn);
+        Self { attributes, state: State::ReadyToSend, next, spare: None }
+    }
+
+    /// Its state.
+    #[must_use]
+    pub const fn state(&self) -> State {
+        self.state
+    }
+
+    /// Sends a message, and completes its request. In the error state it is flushed.
+    pub fn send(&mut self, request: &SendRequest, to: &Destination, verbs: &mut impl Verbs) {
+        if self.state == State::Error {
+            return verbs.complete(flushed(request.id));
+        }
+        let status = match self.emit(request, to, verbs) {
+            Ok(()) => Status::Success,
+            Err(status) => status,
+        };
+        if request.signaled || status != Status::Success {
+            verbs.complete(Completion { id: request.id, status, len: request.len, received: None });
+        }
+        if status != Status::Success {
+            self.fail(verbs);
+        }
+    }
+
+    fn emit(
+        &mut self,
+        request: &SendRequest,
+        to: &Destination,
+        verbs: &mut impl Verbs,
+    ) -> Result<(), Status> {
+        let SendOperation::Send { immediate, invalidate: None } = request.operation else {
+            return Err(Status::LocalOperation);
+        };
+        let mut bytes = [0; LONGEST];
+        let len = usize::try_from(request.len).unwrap_or(usize::MAX);
+        if len > usize::from(self.attributes.mtu.bytes()) {
+            return Err(Status::LocalLength);
+        }
+        let payload = &mut bytes[..len];
+        verbs.gather(request, 0, payload).map_err(|_| Status::LocalProtection)?;
+        let operation = if immediate.is_some() { Operation::SendOnlyImmediate } else { Operation::SendOnly };
+        let bth = Bth {
+            opcode: Opcode::Of(Service::Ud, operation),
+            solicited: request.solicited,
+            migrated: true,
+            partition: self.attributes.partition,
+            forward_congestion: false,
+            backward_congestion: false,
+            destination: to.queue_pair,
+            acknowledge: false,
+            psn: self.next.number(),
+        };
+        let own = to.queue_key & OWN_KEY != 0;
+        let queue_key = if own { self.attributes.queue_key } else { to.queue_key };
+        let deth = Some(Deth { queue_key, source: self.attributes.number });
+        verbs.send_to(to.address, &Datagram { deth, immediate, ..Datagram::new(bth, payload) });
+        self.next = self.next.plus(1);
+        Ok(())
+    }
+
+    /// Takes a packet that came with this network header.
+    ///
+    /// # Errors
+    /// Why it is left out.
+    pub fn receive(
+        &mut self,
+        packet: &Datagram<'_>,
+        network_header: &[u8; NETWORK_HEADER],
+        verbs: &mut impl Verbs,
+    ) -> Result<(), LeftOut> {
+        let same_partition = packet.bth.partition & 0x7fff == self.attributes.partition & 0x7fff;
+        let Some(deth) = packet.deth.filter(|_| same_partition && self.state != State::Error) else {
+            return Err(LeftOut::Foreign);
+        };
+        if deth.queue_key != self.attributes.queue_key {
+            return Err(LeftOut::QueueKey);
+        }
+        let id = self.spare.take().or_else(|| verbs.take_receive()).ok_or(LeftOut::NotReady)?;
+        let filled =
+            verbs.fill(0, network_header).and_then(|()| verbs.fill(NETWORK_HEADER as u32, packet.payload));
+        match filled {
+            Ok(()) => {
+                let received = Received {
+                    by: Arrival::Send,
+                    immediate: packet.immediate,
+                    invalidated: None,
+                    solicited: packet.bth.solicited,
+                    source: Some(deth.source),
+                };
+                let len = (NETWORK_HEADER + packet.payload.len()) as u32;
+                verbs.complete(Completion { id, status: Status::Success, len, received: Some(received) });
+                Ok(())
+            }
+            Err(Fault::Length) => {
+                self.spare = Some(id);
+                Err(LeftOut::Length)
+            }
+            Err(Fault::Protection) => {
+                verbs.complete(Completion { id, status: Status::LocalProtection, len: 0, received: None });
+                self.fail(verbs);
+                Ok(())
+            }
+        }
+    }
+
+    /// Makes it go to the error state: receives are flushed.
+    pub fn fail(&mut self, verbs: &mut impl Verbs) {
+        self.state = State::Error;
+        self.spare.take().into_iter().for_each(|id| verbs.complete(flushed(id)));
+        while let Some(id) = verbs.take_receive() {
+            verbs.complete(flushed(id));
+        }
+    }
+}

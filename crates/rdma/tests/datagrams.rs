@@ -1,0 +1,106 @@
+//! Unreliable datagrams.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use common::{PEER, Surroundings};
+use packet::roce;
+use rdma::{
+    Arrival, Completion, DatagramAttributes, DatagramPair, Destination, LeftOut, Mtu, NETWORK_HEADER,
+    Received, SendOperation, SendRequest, State, Status,
+};
+
+const KEY: u32 = 0x1111_1111;
+const HEADER: [u8; NETWORK_HEADER] = [0x45; NETWORK_HEADER];
+
+fn pair(number: u32) -> DatagramPair {
+    let (mtu, partition, send_psn) = (Mtu::Bytes1024, 0xffff, 0xff_ffff);
+    DatagramPair::new(DatagramAttributes { mtu, partition, number, queue_key: KEY, send_psn })
+}
+
+fn request(id: u64, len: u32) -> SendRequest {
+    let operation = SendOperation::Send { immediate: Some([1, 2, 3, 4]), invalidate: None };
+    SendRequest { id, operation, len, signaled: true, solicited: true, fence: false }
+}
+
+fn to(queue_key: u32) -> Destination {
+    Destination { address: PEER, queue_pair: 22, queue_key }
+}
+
+/// The packet that a message of so many bytes is, sent to a queue pair with this key.
+fn sent(len: u32, queue_key: u32) -> Vec<u8> {
+    let mut verbs = Surroundings::default();
+    verbs.local.insert(1, (0..len).map(|i| i as u8).collect());
+    pair(11).send(&request(1, len), &to(queue_key), &mut verbs);
+    assert_eq!(verbs.completions, [Completion { id: 1, status: Status::Success, len, received: None }]);
+    verbs.sent().unwrap()
+}
+
+fn received(receive: u32, packet: &[u8]) -> (DatagramPair, Surroundings, Result<(), LeftOut>) {
+    let (mut pair, mut verbs) = (pair(22), Surroundings::default());
+    verbs.post_receive(9, receive);
+    let result = pair.receive(&roce::parse(packet).unwrap(), &HEADER, &mut verbs);
+    (pair, verbs, result)
+}
+
+#[test]
+fn a_message_comes_with_its_network_header() {
+    // With the highest bit, the sender's own key is meant, which is the same here.
+    for (len, key) in [(0, KEY), (5, KEY), (1024, 1 << 31 | 7)] {
+        let (_, verbs, result) = received(2000, &sent(len, key));
+        assert_eq!(result, Ok(()));
+        let all = NETWORK_HEADER as u32 + len;
+        let came = Received {
+            by: Arrival::Send,
+            immediate: Some([1, 2, 3, 4]),
+            invalidated: None,
+            solicited: true,
+            source: Some(11),
+        };
+        let done = Completion { id: 9, status: Status::Success, len: all, received: Some(came) };
+        assert_eq!(verbs.completions, [done]);
+        let bytes = &verbs.memory.received[&9];
+        assert_eq!(bytes[..NETWORK_HEADER], HEADER);
+        assert!(bytes[NETWORK_HEADER..].iter().enumerate().all(|(i, byte)| *byte == i as u8));
+    }
+}
+
+#[test]
+fn what_is_not_for_it_is_left_out() {
+    let (pair, verbs, result) = received(2000, &sent(5, KEY + 1));
+    assert_eq!((result, pair.state()), (Err(LeftOut::QueueKey), State::ReadyToSend));
+    assert_eq!(verbs.completions, []);
+    let mut foreign = sent(5, KEY);
+    foreign[2] ^= 1;
+    assert_eq!(received(2000, &foreign).2, Err(LeftOut::Foreign));
+}
+
+#[test]
+fn a_receive_that_is_too_short_serves_the_next_message() {
+    let (mut pair, mut verbs, result) = received(44, &sent(5, KEY));
+    assert_eq!((result, &verbs.completions[..]), (Err(LeftOut::Length), &[][..]));
+    let shorter = sent(4, KEY);
+    let shorter = roce::parse(&shorter).unwrap();
+    assert_eq!(pair.receive(&shorter, &HEADER, &mut verbs), Ok(()));
+    assert_eq!((verbs.completions[0].id, verbs.completions[0].len), (9, 44));
+    assert_eq!(pair.receive(&shorter, &HEADER, &mut verbs), Err(LeftOut::NotReady));
+}
+
+#[test]
+fn what_cannot_be_sent_ends_it() {
+    let read = SendOperation::Read { address: 0, rkey: 0 };
+    for (request, status) in [
+        (request(1, 1025), Status::LocalLength),
+        (request(77, 5), Status::LocalProtection),
+        (SendRequest { operation: read, ..request(1, 5) }, Status::LocalOperation),
+    ] {
+        let (mut pair, mut verbs) = (pair(11), Surroundings::default());
+        verbs.local.insert(1, vec![0; 2000]);
+        verbs.post_receive(9, 100);
+        pair.send(&request, &to(KEY), &mut verbs);
+        pair.send(&request, &to(KEY), &mut verbs);
+        let ended: Vec<_> = verbs.completions.iter().map(|done| (done.id, done.status)).collect();
+        assert_eq!(ended, [(request.id, status), (9, Status::Flushed), (request.id, Status::Flushed)]);
+        assert_eq!((pair.state(), verbs.sent()), (State::Error, None));
+    }
+}
