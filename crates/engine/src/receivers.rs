@@ -152,6 +152,10 @@ mod tests {
         let times = served(&mut many, 160, &[7, 200]);
         assert_eq!((times[&7], times[&200]), (160, 160));
         assert!((0..256).all(|id| times.get(&id).is_some_and(|times| *times >= 8)), "{times:?}");
+        let all: Vec<u16> = (0..256).collect();
+        served(&mut many, 17, &all);
+        let times = served(&mut many, 10, &all);
+        assert!((0..256).all(|id| times[&id] == 10), "{times:?}");
         served(&mut many, PATIENCE, &[7]);
         let times = served(&mut many, 160, &[7]);
         assert_eq!(times[&7], 160);

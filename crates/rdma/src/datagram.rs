@@ -1,15 +1,13 @@
 //! Queue pairs of unreliable datagrams (IBTA 9.8.3): a message is a packet, and each has a destination of its own.
 
 use crate::queue_pair::{Mtu, flushed};
-use crate::work::{Arrival, Completion, Fault, Received, SendOperation, SendRequest, Status, Verbs};
+use crate::work::{Arrival, Completion, Fault, Received, SendOperation, SendRequest, Status, Verbs, With};
 use crate::{Psn, State};
 use packet::roce::{Bth, Datagram, Deth, Opcode, Operation, Service};
 
 /// Bytes before each message that is received: the network header it came with, IPv6's, or IPv4's after 20 zeroes.
 pub const NETWORK_HEADER: usize = 40;
 
-/// Longest payload of a packet.
-const LONGEST: usize = 4096;
 /// Set in a queue key: the sender's own is meant (IBTA 10.2.5).
 const OWN_KEY: u32 = 1 << 31;
 
@@ -103,10 +101,12 @@ impl DatagramPair {
         to: &Destination,
         verbs: &mut impl Verbs,
     ) -> Result<(), Status> {
-        let SendOperation::Send { immediate, invalidate: None } = request.operation else {
-            return Err(Status::LocalOperation);
+        let immediate = match request.operation {
+            SendOperation::Send(With::Nothing) => None,
+            SendOperation::Send(With::Immediate(immediate)) => Some(immediate),
+            _ => return Err(Status::LocalOperation),
         };
-        let mut bytes = [0; LONGEST];
+        let mut bytes = [0; Mtu::LONGEST];
         let len = usize::try_from(request.len).unwrap_or(usize::MAX);
         if len > usize::from(self.attributes.mtu.bytes()) {
             return Err(Status::LocalLength);

@@ -23,4 +23,5 @@ pub use psn::Psn;
 pub use queue_pair::{Attributes, Mtu, QueuePair, State};
 pub use work::{
     Access, Arrival, AtomicOperation, Completion, Fault, Received, SendOperation, SendRequest, Status, Verbs,
+    With,
 };

@@ -18,6 +18,9 @@ pub enum Mtu {
 }
 
 impl Mtu {
+    /// Bytes of the longest.
+    pub(crate) const LONGEST: usize = Self::Bytes4096.bytes() as usize;
+
     /// Bytes.
     #[must_use]
     pub const fn bytes(self) -> u16 {

@@ -5,8 +5,8 @@
 //! than there are PSNs.
 
 use crate::Psn;
-use crate::queue_pair::{Attributes, flushed};
-use crate::work::{AtomicOperation, Completion, SendOperation, SendRequest, Status, Verbs};
+use crate::queue_pair::{Attributes, Mtu, flushed};
+use crate::work::{AtomicOperation, Completion, SendOperation, SendRequest, Status, Verbs, With};
 use packet::roce::{Aeth, Atomic, Datagram, Nak, Operation, Reth, Syndrome};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -18,8 +18,8 @@ type Number = u64;
 const WINDOW: Number = 256;
 /// An answer is wanted every so many packets, and for the last of a message.
 const ASK_EVERY: Number = 32;
-/// Longest payload of a packet.
-const LONGEST: usize = 4096;
+/// Bytes that an atomic operation is about.
+const ATOMIC: u32 = 8;
 /// `rnr_retries` that stands for no end.
 const FOR_EVER: u8 = 7;
 
@@ -44,7 +44,6 @@ impl Posted {
 }
 
 /// What came of sending a packet.
-#[derive(PartialEq, Eq)]
 enum Sent {
     Yes,
     /// Its memory can't be had; what was sent before it comes first.
@@ -196,14 +195,17 @@ impl Requester {
         let (psn, offset) = (self.psn(number), posted.offset(number, mtu));
         let (is_first, is_last) = (number == posted.first, number == posted.last);
         let left = request.len - offset.min(request.len);
-        let mut payload = [0; LONGEST];
+        let mut payload = [0; Mtu::LONGEST];
         let mut packet = Datagram::new(attributes.bth(Operation::Acknowledge, psn), &[]);
         let mut after = number + 1;
         let operation = match request.operation {
-            SendOperation::Send { immediate, invalidate } => {
-                (packet.immediate, packet.invalidate) =
-                    if is_last { (immediate, invalidate) } else { (None, None) };
-                send_operation(is_first, is_last, immediate.is_some(), invalidate.is_some())
+            SendOperation::Send(with) => {
+                match with {
+                    With::Immediate(immediate) if is_last => packet.immediate = Some(immediate),
+                    With::Invalidate(rkey) if is_last => packet.invalidate = Some(rkey),
+                    _ => {}
+                }
+                send_operation(is_first, is_last, with)
             }
             SendOperation::Write { address, rkey, immediate } => {
                 packet.immediate = immediate.filter(|_| is_last);
@@ -263,14 +265,10 @@ impl Requester {
             (Operation::Acknowledge, Some(Aeth { syndrome, .. })) => {
                 self.acknowledged(number, syndrome, attributes, now, verbs)
             }
-            (Operation::AtomicAcknowledge, _) => {
-                let original = packet.original.unwrap_or_default().to_ne_bytes();
-                self.answered(number, &original, true, attributes, now, verbs)
-            }
-            (Operation::ReadLast | Operation::ReadOnly, _) => {
-                self.answered(number, packet.payload, true, attributes, now, verbs)
-            }
-            _ => self.answered(number, packet.payload, false, attributes, now, verbs),
+            _ => match packet.original.map(u64::to_ne_bytes) {
+                Some(original) => self.answered(number, operation, &original, attributes, now, verbs),
+                None => self.answered(number, operation, packet.payload, attributes, now, verbs),
+            },
         }
     }
 
@@ -316,8 +314,8 @@ impl Requester {
     fn answered(
         &mut self,
         number: Number,
+        operation: Operation,
         bytes: &[u8],
-        is_last: bool,
         attributes: &Attributes,
         now: Duration,
         verbs: &mut impl Verbs,
@@ -333,11 +331,16 @@ impl Requester {
         }
         let (request, mtu) = (posted.request, attributes.mtu.bytes());
         let offset = posted.offset(number, mtu);
-        let expected = match request.operation {
-            SendOperation::Atomic { .. } => bytes.len(),
-            _ => (request.len - offset).min(mtu.into()) as usize,
+        let (is_atomic, len) = match request.operation {
+            SendOperation::Atomic { .. } => (true, ATOMIC),
+            _ => (false, request.len),
         };
-        if bytes.len() != expected || is_last != (number == posted.last) {
+        let expected = (len - offset).min(mtu.into()) as usize;
+        let is_last = !matches!(operation, Operation::ReadFirst | Operation::ReadMiddle);
+        let fits = is_atomic == (operation == Operation::AtomicAcknowledge)
+            && is_last == (number == posted.last)
+            && bytes.len() == expected;
+        if !fits {
             self.end_first(Status::LocalLength, verbs);
             return false;
         }
@@ -414,7 +417,8 @@ impl Requester {
     fn end_first(&mut self, status: Status, verbs: &mut impl Verbs) {
         let Some(Posted { request, .. }) = self.posted.pop_front() else { return };
         if request.signaled || status != Status::Success {
-            let len = if matches!(request.operation, SendOperation::Atomic { .. }) { 8 } else { request.len };
+            let len =
+                if matches!(request.operation, SendOperation::Atomic { .. }) { ATOMIC } else { request.len };
             verbs.complete(Completion { id: request.id, status, len, received: None });
         }
     }
@@ -428,16 +432,16 @@ impl Requester {
     }
 }
 
-const fn send_operation(first: bool, last: bool, immediate: bool, invalidate: bool) -> Operation {
-    match (first, last) {
-        (true, true) if immediate => Operation::SendOnlyImmediate,
-        (true, true) if invalidate => Operation::SendOnlyInvalidate,
-        (true, true) => Operation::SendOnly,
-        (true, false) => Operation::SendFirst,
-        (false, false) => Operation::SendMiddle,
-        (false, true) if immediate => Operation::SendLastImmediate,
-        (false, true) if invalidate => Operation::SendLastInvalidate,
-        (false, true) => Operation::SendLast,
+const fn send_operation(first: bool, last: bool, with: With) -> Operation {
+    match (first, last, with) {
+        (true, true, With::Nothing) => Operation::SendOnly,
+        (true, true, With::Immediate(_)) => Operation::SendOnlyImmediate,
+        (true, true, With::Invalidate(_)) => Operation::SendOnlyInvalidate,
+        (true, false, _) => Operation::SendFirst,
+        (false, false, _) => Operation::SendMiddle,
+        (false, true, With::Nothing) => Operation::SendLast,
+        (false, true, With::Immediate(_)) => Operation::SendLastImmediate,
+        (false, true, With::Invalidate(_)) => Operation::SendLastInvalidate,
     }
 }
 

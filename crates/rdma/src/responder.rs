@@ -1,13 +1,13 @@
 //! The responder: does what the peer's requests ask for, once and in their order, and answers (IBTA 9.7.4 and 9.7.5).
 
 use crate::Psn;
-use crate::queue_pair::{Attributes, flushed};
+use crate::queue_pair::{Attributes, Mtu, flushed};
 use crate::work::{Access, Arrival, AtomicOperation, Completion, Fault, Received, Status, Verbs};
 use packet::roce::{Aeth, Atomic, Datagram, Nak, Operation, Reth, Syndrome};
 use std::collections::VecDeque;
 
-/// Longest payload of a packet.
-const LONGEST: usize = 4096;
+/// Longest message (IBTA 9.7.1.1): of a longer one, PSNs would not tell the packets apart.
+const LONGEST_MESSAGE: u32 = 1 << 31;
 
 /// A message of which not all packets came yet.
 #[derive(Clone, Copy, Debug)]
@@ -158,7 +158,7 @@ impl Responder {
         verbs: &mut impl Verbs,
     ) {
         let psn = Psn::new(packet.bth.psn);
-        if psn != self.expected || begins(operation) {
+        if psn != self.expected || !operation.continues() {
             self.abandon();
             self.expected = psn;
         }
@@ -184,7 +184,7 @@ impl Responder {
         verbs: &mut impl Verbs,
     ) -> Result<(), Refusal> {
         use Operation as O;
-        let begins = begins(operation);
+        let begins = !operation.continues();
         if begins != self.arriving.is_none() {
             return Err(Nak::InvalidRequest.into());
         }
@@ -225,7 +225,7 @@ impl Responder {
         };
         let is_only = operation != Operation::WriteFirst;
         let len = packet.payload.len() as u32;
-        if is_only && reth.len != len || !is_only && reth.len <= len {
+        if is_only && reth.len != len || !is_only && reth.len <= len || reth.len > LONGEST_MESSAGE {
             return Err(Nak::InvalidRequest.into());
         }
         if reth.len > 0 {
@@ -248,17 +248,7 @@ impl Responder {
         verbs: &mut impl Verbs,
     ) -> Result<(), Refusal> {
         let Arriving { what, len: before } = arriving;
-        let is_send = matches!(
-            operation,
-            Operation::SendFirst
-                | Operation::SendMiddle
-                | Operation::SendLast
-                | Operation::SendLastImmediate
-                | Operation::SendLastInvalidate
-                | Operation::SendOnly
-                | Operation::SendOnlyImmediate
-                | Operation::SendOnlyInvalidate
-        );
+        let is_send = operation.is_send();
         let len = before.checked_add(packet.payload.len() as u32).ok_or(Nak::InvalidRequest)?;
         match what {
             What::Send(id) if is_send => {
@@ -279,7 +269,7 @@ impl Responder {
                     return Err(Nak::RemoteAccessError.into());
                 }
                 if ends {
-                    self.deliver(id, len, Arrival::Send, packet, verbs);
+                    deliver(id, len, Arrival::Send, packet, verbs);
                 }
             }
             What::Write(reth) if !is_send => {
@@ -298,7 +288,7 @@ impl Responder {
                     return Err(Nak::RemoteAccessError.into());
                 }
                 if let Some(id) = receive {
-                    self.deliver(id, len, Arrival::WriteWithImmediate, packet, verbs);
+                    deliver(id, len, Arrival::WriteWithImmediate, packet, verbs);
                 }
             }
             _ => return Err(Nak::InvalidRequest.into()),
@@ -309,17 +299,6 @@ impl Responder {
             self.finish_message();
         }
         Ok(())
-    }
-
-    fn deliver(&self, id: u64, len: u32, by: Arrival, packet: &Datagram<'_>, verbs: &mut impl Verbs) {
-        let received = Received {
-            by,
-            immediate: packet.immediate,
-            invalidated: packet.invalidate,
-            solicited: packet.bth.solicited,
-            source: None,
-        };
-        verbs.complete(Completion { id, status: Status::Success, len, received: Some(received) });
     }
 
     fn finish_message(&mut self) {
@@ -333,7 +312,7 @@ impl Responder {
         attributes: &Attributes,
         verbs: &mut impl Verbs,
     ) -> Result<(), Refusal> {
-        if !self.has_room(false, attributes) {
+        if !self.has_room(false, attributes) || reth.len > LONGEST_MESSAGE {
             return Err(Nak::InvalidRequest.into());
         }
         if reth.len > 0 {
@@ -492,7 +471,7 @@ impl Responder {
 impl Reading {
     /// Sends a packet. Returns whether it was the last.
     fn send(&mut self, attributes: &Attributes, verbs: &mut impl Verbs) -> Result<bool, Fault> {
-        let mut bytes = [0; LONGEST];
+        let mut bytes = [0; Mtu::LONGEST];
         let len = self.reth.len.min(attributes.mtu.bytes().into());
         let bytes = &mut bytes[..len as usize];
         if len > 0 {
@@ -515,24 +494,21 @@ impl Reading {
     }
 }
 
-/// Whether a message begins with it.
-const fn begins(operation: Operation) -> bool {
-    use Operation as O;
-    !matches!(
-        operation,
-        O::SendMiddle
-            | O::SendLast
-            | O::SendLastImmediate
-            | O::SendLastInvalidate
-            | O::WriteMiddle
-            | O::WriteLast
-            | O::WriteLastImmediate
-    )
-}
-
 /// Whether a request is answered by more than an acknowledgement.
 const fn is_answered(operation: Operation) -> bool {
     matches!(operation, Operation::ReadRequest | Operation::CompareSwap | Operation::FetchAdd)
+}
+
+/// Completes a receive.
+fn deliver(id: u64, len: u32, by: Arrival, packet: &Datagram<'_>, verbs: &mut impl Verbs) {
+    let received = Received {
+        by,
+        immediate: packet.immediate,
+        invalidated: packet.invalidate,
+        solicited: packet.bth.solicited,
+        source: None,
+    };
+    verbs.complete(Completion { id, status: Status::Success, len, received: Some(received) });
 }
 
 /// Ends a receive that can't take what came.

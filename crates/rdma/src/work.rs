@@ -23,10 +23,21 @@ pub struct SendRequest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // the standard's names
 pub enum SendOperation {
-    Send { immediate: Option<[u8; 4]>, invalidate: Option<u32> },
+    Send(With),
     Write { address: u64, rkey: u32, immediate: Option<[u8; 4]> },
     Read { address: u64, rkey: u32 },
     Atomic { address: u64, rkey: u32, operation: AtomicOperation },
+}
+
+/// What goes with a SEND.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum With {
+    /// Nothing.
+    Nothing,
+    /// Immediate data, in the order of the wire.
+    Immediate([u8; 4]),
+    /// A remote key of the receiver that is invalid then.
+    Invalidate(u32),
 }
 
 /// An operation on eight bytes of the responder's memory.

@@ -7,7 +7,7 @@ use common::{PEER, Surroundings};
 use packet::roce;
 use rdma::{
     Arrival, Completion, DatagramAttributes, DatagramPair, Destination, LeftOut, Mtu, NETWORK_HEADER,
-    Received, SendOperation, SendRequest, State, Status,
+    Received, SendOperation, SendRequest, State, Status, With,
 };
 
 const KEY: u32 = 0x1111_1111;
@@ -19,7 +19,7 @@ fn pair(number: u32) -> DatagramPair {
 }
 
 fn request(id: u64, len: u32) -> SendRequest {
-    let operation = SendOperation::Send { immediate: Some([1, 2, 3, 4]), invalidate: None };
+    let operation = SendOperation::Send(With::Immediate([1, 2, 3, 4]));
     SendRequest { id, operation, len, signaled: true, solicited: true, fence: false }
 }
 

@@ -4,16 +4,16 @@
 mod common;
 
 use common::{ADDRESS, ATOMICS, Memory, Pair, READ_ONLY, WRITABLE, attributes};
-use packet::roce::Opcode;
+use packet::roce::{Nak, Opcode, Operation, Service, Syndrome};
 use proptest::prelude::*;
-use rdma::{Arrival, AtomicOperation, SendOperation, SendRequest, State, Status};
+use rdma::{Arrival, AtomicOperation, SendOperation, SendRequest, State, Status, With};
 use std::time::Duration;
 
 fn request(id: u64, operation: SendOperation, len: u32) -> SendRequest {
     SendRequest { id, operation, len, signaled: true, solicited: false, fence: false }
 }
 
-const SEND: SendOperation = SendOperation::Send { immediate: None, invalidate: None };
+const SEND: SendOperation = SendOperation::Send(With::Nothing);
 
 fn write_at(offset: u64) -> SendOperation {
     SendOperation::Write { address: ADDRESS + offset, rkey: WRITABLE, immediate: None }
@@ -53,7 +53,7 @@ fn post(pair: &mut Pair, id: u64, ask: &Ask, expected: &mut Memory) {
         Ask::Send { len, immediate } => {
             pair.b.verbs.post_receive(id, len);
             expected.received.insert(id, bytes(len));
-            (SendOperation::Send { immediate, invalidate: None }, bytes(len))
+            (SendOperation::Send(immediate.map_or(With::Nothing, With::Immediate)), bytes(len))
         }
         Ask::Write { offset, len, immediate } => {
             if immediate.is_some() {
@@ -304,5 +304,43 @@ fn what_is_lost_on_an_unreliable_connection_is_lost() {
         // Receives are used by the messages that came, one after the other.
         let used: Vec<_> = pair.b.verbs.completions.iter().map(|done| done.id).collect();
         assert_eq!(used, (0..came.len() as u64).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn answers_of_another_kind_or_length_end_the_connection() {
+    let atomic =
+        SendOperation::Atomic { address: ADDRESS, rkey: ATOMICS, operation: AtomicOperation::FetchAdd(1) };
+    let read = SendOperation::Read { address: ADDRESS, rkey: READ_ONLY };
+    for (asked, len, answer, payload) in [
+        (atomic, 8, Operation::ReadOnly, 8),
+        (atomic, 8, Operation::ReadOnly, 200),
+        (read, 8, Operation::AtomicAcknowledge, 0),
+        (read, 8, Operation::ReadOnly, 9),
+        (read, 8, Operation::ReadFirst, 8),
+        (read, 300, Operation::ReadOnly, 256),
+    ] {
+        let mut pair = Pair::new(attributes(0), 1);
+        pair.a.verbs.local.insert(1, vec![7; len as usize]);
+        pair.a.post(request(1, asked, len));
+        pair.a.qp.poll(Duration::ZERO, 64, &mut pair.a.verbs);
+        let opcode = Opcode::of(Service::Rc, answer).unwrap();
+        // PSN 0, any acknowledgement.
+        pair.a.receive(&common::forged(opcode, [0, 0, 0, 0x1f], payload), Duration::ZERO);
+        assert_eq!(ended(&pair), [(1, Status::LocalLength)], "{} for {asked:?}", answer.name());
+        assert!(pair.a.verbs.local[&1].iter().all(|byte| *byte == 7), "nothing was written");
+    }
+}
+
+#[test]
+fn a_message_longer_than_psns_reach_is_refused() {
+    for operation in [Operation::ReadRequest, Operation::WriteFirst] {
+        let mut pair = Pair::new(attributes(0), 1);
+        let opcode = Opcode::of(Service::Rc, operation).unwrap();
+        pair.b.receive(&common::forged(opcode, [0, 0, 0, u32::MAX], 256), Duration::ZERO);
+        pair.b.qp.poll(Duration::ZERO, 64, &mut pair.b.verbs);
+        let answer = pair.b.verbs.sent().unwrap();
+        let syndrome = packet::roce::parse(&answer).unwrap().aeth.unwrap().syndrome;
+        assert_eq!(syndrome, Syndrome::Nak(Nak::InvalidRequest));
     }
 }

@@ -114,6 +114,37 @@ impl Operation {
         matches!(self, O::SendLastInvalidate | O::SendOnlyInvalidate)
     }
 
+    /// Whether it is a packet of a SEND.
+    #[must_use]
+    pub const fn is_send(self) -> bool {
+        matches!(
+            self,
+            O::SendFirst
+                | O::SendMiddle
+                | O::SendLast
+                | O::SendLastImmediate
+                | O::SendLastInvalidate
+                | O::SendOnly
+                | O::SendOnlyImmediate
+                | O::SendOnlyInvalidate
+        )
+    }
+
+    /// Whether it goes on with a SEND or WRITE that an earlier packet began.
+    #[must_use]
+    pub const fn continues(self) -> bool {
+        matches!(
+            self,
+            O::SendMiddle
+                | O::SendLast
+                | O::SendLastImmediate
+                | O::SendLastInvalidate
+                | O::WriteMiddle
+                | O::WriteLast
+                | O::WriteLastImmediate
+        )
+    }
+
     /// Whether a responder sends it.
     #[must_use]
     pub const fn is_answer(self) -> bool {
