@@ -1,0 +1,126 @@
+//! Doorbells: how the library tells the device which queues have work, and whether it must be woken.
+
+use crate::Memory;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// What precedes the bits. All of it is the device's.
+#[repr(C, align(64))]
+struct Header {
+    /// Whether the device sleeps and must be woken by its event descriptor.
+    asleep: AtomicU32,
+    /// The CPU on which it was seen last.
+    cpu: AtomicU32,
+}
+
+/// Bits of queues with work, both ends.
+#[derive(Debug)]
+pub struct Doorbells {
+    memory: Memory,
+    words: u32,
+}
+
+/// What came of ringing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rung {
+    /// The device is at work and sees it.
+    Seen,
+    /// It must be woken: written to its event descriptor.
+    Asleep,
+}
+
+impl Doorbells {
+    /// Bytes of the memory of so many doorbells.
+    #[must_use]
+    pub const fn bytes(count: u32) -> usize {
+        size_of::<Header>() + count.div_ceil(64) as usize * size_of::<AtomicU64>()
+    }
+
+    /// Doorbells in memory of [`Self::bytes`] of their number.
+    ///
+    /// # Panics
+    /// Where it is shorter.
+    #[must_use]
+    pub fn new(memory: Memory, count: u32) -> Self {
+        assert!(memory.len() >= Self::bytes(count), "no room for doorbells");
+        Self { memory, words: count.div_ceil(64) }
+    }
+
+    fn header(&self) -> &Header {
+        // SAFETY: at the beginning of memory that `self` keeps mapped; it consists of atomics.
+        unsafe { self.memory.at::<Header>(0).as_ref() }
+    }
+
+    fn word(&self, index: u32) -> &AtomicU64 {
+        let at = size_of::<Header>() + index as usize * size_of::<AtomicU64>();
+        // SAFETY: within the mapping (`at`); it is an atomic.
+        unsafe { self.memory.at::<AtomicU64>(at).as_ref() }
+    }
+
+    /// The library's: says that a queue has work.
+    ///
+    /// # Panics
+    /// Where there is no such doorbell.
+    #[must_use]
+    pub fn ring(&self, doorbell: u32) -> Rung {
+        assert!(doorbell / 64 < self.words, "no such doorbell");
+        self.word(doorbell / 64).fetch_or(1 << (doorbell % 64), Ordering::Release);
+        fence(Ordering::SeqCst);
+        if self.header().asleep.load(Ordering::Relaxed) == 0 { Rung::Seen } else { Rung::Asleep }
+    }
+
+    /// The library's: the CPU on which the device was seen last.
+    #[must_use]
+    pub fn cpu(&self) -> u32 {
+        self.header().cpu.load(Ordering::Relaxed)
+    }
+
+    /// The device's: calls `each` with every doorbell that was rung since the last time. Returns whether there were any.
+    pub fn answer(&self, mut each: impl FnMut(u32)) -> bool {
+        let mut any = false;
+        for index in 0..self.words {
+            let word = self.word(index);
+            if word.load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            any = true;
+            let mut bits = word.swap(0, Ordering::Acquire);
+            while bits != 0 {
+                each(index * 64 + bits.trailing_zeros());
+                bits &= bits - 1;
+            }
+        }
+        any
+    }
+
+    /// The device's: whether it sleeps. Before sleeping it must look at the doorbells once more.
+    pub fn set_asleep(&self, asleep: bool) {
+        self.header().asleep.store(asleep.into(), Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// The device's: where it is.
+    pub fn set_cpu(&self, cpu: u32) {
+        self.header().cpu.store(cpu, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_bell_is_heard_once() {
+        let (memory, _) = Memory::create("test", Doorbells::bytes(130)).unwrap();
+        let bells = Doorbells::new(memory, 130);
+        assert_eq!(bells.ring(0), Rung::Seen);
+        bells.set_asleep(true);
+        for bell in [129, 64, 63, 64] {
+            assert_eq!(bells.ring(bell), Rung::Asleep);
+        }
+        let mut heard = Vec::new();
+        assert!(bells.answer(|bell| heard.push(bell)));
+        assert_eq!(heard, [0, 63, 64, 129]);
+        assert!(!bells.answer(|_| unreachable!()));
+    }
+}

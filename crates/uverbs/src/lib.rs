@@ -1,0 +1,27 @@
+//! What the verbs library in an application and the RDMA device in the daemon share: the interface between them.
+//!
+//! Owns: the control messages on a guest's socket ([`Request`], [`Reply`]), and the layout of the memory that both map: work
+//! queues ([`WorkQueue`], [`WorkSource`]), completion queues ([`CompletionSink`], [`CompletionQueue`]) and the page of doorbells
+//! ([`Doorbells`]). Memory is made by the device and sealed, so that it can't be taken away under it; what the application
+//! writes there is read once, and checked.
+//!
+//! Must not know: the C interface of `libibverbs`, how the device does what it is asked for.
+
+pub mod completion;
+mod doorbell;
+mod memory;
+mod message;
+pub mod qp;
+mod socket;
+pub mod work;
+
+pub use completion::{Arm, Completion, CompletionQueue, CompletionSink, Overrun};
+pub use doorbell::{Doorbells, Rung};
+pub use memory::{Memory, MemoryError};
+pub use message::{
+    AddressVector, AsyncEvent, Capacity, CreateQp, DeviceInfo, PortInfo, QpInfo, Refusal, Reply, Request,
+    VERSION,
+};
+pub use qp::{QpAttributes, QpState, QpType};
+pub use socket::{Connection, SocketError};
+pub use work::{Corrupt, Segment, Shape, WorkQueue, WorkRequest, WorkSource};

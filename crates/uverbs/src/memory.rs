@@ -1,0 +1,94 @@
+//! Memory that both sides map.
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::NonNull;
+
+/// Why memory can't be shared.
+#[derive(Debug, thiserror::Error)]
+pub enum MemoryError {
+    /// The kernel does not give it.
+    #[error("shared memory: {0}")]
+    Kernel(#[from] rustix::io::Errno),
+    /// The file could be made shorter, or is too short already.
+    #[error("shared memory: not sealed, or shorter than agreed")]
+    Unsealed,
+}
+
+/// A mapping of shared memory, zeroed at first.
+#[derive(Debug)]
+pub struct Memory {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: it is memory like any other, used through raw pointers and atomics only.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// Makes memory of `len` bytes that nobody can shrink or grow, and the file to give to the other side.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn create(name: &str, len: usize) -> Result<(Self, OwnedFd), MemoryError> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = rustix::fs::memfd_create(name, flags)?;
+        rustix::fs::ftruncate(&file, len as u64)?;
+        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        Ok((Self::map(&file, len)?, file))
+    }
+
+    /// Maps what the other side made.
+    ///
+    /// # Errors
+    /// Where the other side could take it away again, or the kernel doesn't map it.
+    pub fn open(file: impl AsFd, len: usize) -> Result<Self, MemoryError> {
+        let sealed = rustix::fs::fcntl_get_seals(&file)?.contains(SealFlags::SHRINK);
+        if !sealed || rustix::fs::fstat(&file)?.st_size < len as i64 {
+            return Err(MemoryError::Unsealed);
+        }
+        Self::map(file, len)
+    }
+
+    fn map(file: impl AsFd, len: usize) -> Result<Self, MemoryError> {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
+        let start =
+            unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, file, 0) }?;
+        let start = NonNull::new(start.cast()).ok_or(rustix::io::Errno::NOMEM)?;
+        Ok(Self { start, len })
+    }
+
+    /// Bytes.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// A place in it that holds `T`.
+    ///
+    /// # Panics
+    /// Where `T` does not fit there, or not at that alignment: our own mistake, as layouts are the device's.
+    pub(crate) fn at<T>(&self, offset: usize) -> NonNull<T> {
+        let fits = offset.checked_add(size_of::<T>()).is_some_and(|end| end <= self.len);
+        assert!(fits && offset.is_multiple_of(align_of::<T>()), "outside of the shared memory");
+        // SAFETY: within the mapping, as was just checked.
+        unsafe { self.start.add(offset).cast() }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: it was mapped at that place with that length, and whoever used it borrowed or owned `self`.
+        let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}

@@ -1,0 +1,288 @@
+//! Control messages: what the library asks for on a guest's socket, and what the device answers.
+//!
+//! A message is JSON in one datagram, descriptors go with it. Each request has one reply, in their order. An addition that
+//! older libraries can do without keeps the version.
+
+use crate::qp::{QpAttributes, QpType};
+use crate::work::Shape;
+use serde::{Deserialize, Serialize};
+use std::net::Ipv6Addr;
+
+/// Version of the protocol.
+pub const VERSION: u32 = 1;
+
+/// What the library asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)] // fields have the names of the verbs' parameters
+pub enum Request {
+    /// The first: with a descriptor of the application's own `/proc/self/mem`, open for reading and writing. Answered by
+    /// [`Reply::Device`] with three descriptors: doorbells (shared memory), an event descriptor that wakes the device, and the
+    /// socket on which asynchronous events come.
+    Hello {
+        version: u32,
+    },
+    /// Answered by [`Reply::Port`].
+    QueryPort,
+    /// Answered by [`Reply::Handle`].
+    AllocPd,
+    DeallocPd {
+        pd: u32,
+    },
+    /// Answered by [`Reply::Mr`].
+    RegMr {
+        pd: u32,
+        address: u64,
+        length: u64,
+        iova: u64,
+        access: u32,
+    },
+    /// What is `None` stays. Answered by [`Reply::Mr`].
+    ReregMr {
+        mr: u32,
+        pd: Option<u32>,
+        range: Option<(u64, u64)>,
+        access: Option<u32>,
+    },
+    DeregMr {
+        mr: u32,
+    },
+    /// Answered by [`Reply::Handle`] with one descriptor: the socket on which the handles of completion queues come, four bytes
+    /// each in the machine's order.
+    CreateChannel,
+    DestroyChannel {
+        channel: u32,
+    },
+    /// Answered by [`Reply::Cq`] with its memory.
+    CreateCq {
+        entries: u32,
+        channel: Option<u32>,
+    },
+    /// Answered by [`Reply::Cq`] with its new memory.
+    ResizeCq {
+        cq: u32,
+        entries: u32,
+    },
+    DestroyCq {
+        cq: u32,
+    },
+    /// Answered by [`Reply::Srq`] with its memory.
+    CreateSrq {
+        pd: u32,
+        max_wr: u32,
+        max_sge: u32,
+    },
+    /// Asks for an event once fewer than `limit` receives are left. Answered by [`Reply::Done`].
+    ArmSrq {
+        srq: u32,
+        limit: u32,
+    },
+    /// Answered by [`Reply::SrqLimit`].
+    QuerySrq {
+        srq: u32,
+    },
+    DestroySrq {
+        srq: u32,
+    },
+    /// Answered by [`Reply::Qp`] with its memory.
+    CreateQp(CreateQp),
+    ModifyQp {
+        qpn: u32,
+        mask: u32,
+        attributes: QpAttributes,
+    },
+    /// Answered by [`Reply::QpInfo`].
+    QueryQp {
+        qpn: u32,
+    },
+    DestroyQp {
+        qpn: u32,
+    },
+    /// Answered by [`Reply::Handle`].
+    CreateAh {
+        pd: u32,
+        vector: AddressVector,
+    },
+    DestroyAh {
+        ah: u32,
+    },
+}
+
+/// A queue pair to be made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)] // the names of `ibv_qp_init_attr`
+pub struct CreateQp {
+    pub pd: u32,
+    pub qp_type: QpType,
+    pub send_cq: u32,
+    pub recv_cq: u32,
+    pub srq: Option<u32>,
+    pub capacity: Capacity,
+    pub sq_sig_all: bool,
+}
+
+/// Sizes of a queue pair (`ibv_qp_cap`): what is asked for, or what there is, which may be more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)] // `ibv_qp_cap`'s names
+pub struct Capacity {
+    pub max_send_wr: u32,
+    pub max_recv_wr: u32,
+    pub max_send_sge: u32,
+    pub max_recv_sge: u32,
+    pub max_inline_data: u32,
+}
+
+/// Where packets go (`ibv_ah_attr`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[allow(missing_docs)] // `ibv_ah_attr`'s names
+pub struct AddressVector {
+    pub dgid: Ipv6Addr,
+    pub sgid_index: u32,
+    pub flow_label: u32,
+    pub hop_limit: u8,
+    pub traffic_class: u8,
+    pub sl: u8,
+    pub port_num: u8,
+    /// Without one there is no address over Ethernet: such are refused.
+    pub is_global: bool,
+}
+
+impl Default for AddressVector {
+    fn default() -> Self {
+        Self {
+            dgid: Ipv6Addr::UNSPECIFIED,
+            sgid_index: 0,
+            flow_label: 0,
+            hop_limit: 0,
+            traffic_class: 0,
+            sl: 0,
+            port_num: 0,
+            is_global: false,
+        }
+    }
+}
+
+/// What the device answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)] // fields have the names of the verbs' parameters
+pub enum Reply {
+    Done,
+    Handle(u32),
+    Device(DeviceInfo),
+    Port(PortInfo),
+    Mr {
+        mr: u32,
+        lkey: u32,
+        rkey: u32,
+    },
+    Cq {
+        cq: u32,
+        entries: u32,
+    },
+    Srq {
+        srq: u32,
+        queue: Shape,
+        max_wr: u32,
+        max_sge: u32,
+    },
+    SrqLimit(u32),
+    /// `doorbell` is that of its send queue, and of its receive queue where that asks for it. `memory`: its bytes.
+    Qp {
+        qpn: u32,
+        capacity: Capacity,
+        send: Shape,
+        receive: Option<Shape>,
+        memory: u64,
+        doorbell: u32,
+    },
+    QpInfo(Box<QpInfo>),
+}
+
+/// What is not done, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{message}")]
+pub struct Refusal {
+    /// As the verb's man page has it.
+    pub errno: i32,
+    /// For people.
+    pub message: String,
+}
+
+/// Limits of the device (`ibv_device_attr`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[allow(missing_docs)] // `ibv_device_attr`'s names
+pub struct DeviceInfo {
+    /// Of the guest.
+    pub name: String,
+    /// Of the daemon, for people.
+    pub version: String,
+    pub node_guid: u64,
+    pub max_mr_size: u64,
+    pub max_qp: u32,
+    pub max_qp_wr: u32,
+    pub max_sge: u32,
+    pub max_inline_data: u32,
+    pub max_cq: u32,
+    pub max_cqe: u32,
+    pub max_mr: u32,
+    pub max_pd: u32,
+    pub max_ah: u32,
+    pub max_srq: u32,
+    pub max_srq_wr: u32,
+    pub max_srq_sge: u32,
+    /// READs and atomics under way of a queue pair, in either direction.
+    pub max_rd_atomic: u32,
+    /// Doorbells in the memory that comes with this.
+    pub doorbells: u32,
+}
+
+/// The port (`ibv_port_attr`). It is an Ethernet port.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[allow(missing_docs)] // `ibv_port_attr`'s names
+pub struct PortInfo {
+    pub is_active: bool,
+    /// `ibv_mtu`.
+    pub active_mtu: u32,
+    /// All are for `RoCE` v2.
+    pub gids: Vec<Ipv6Addr>,
+    pub bad_pkeys: u32,
+    pub qkey_violations: u32,
+}
+
+/// A queue pair, as it is now.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[allow(missing_docs)]
+pub struct QpInfo {
+    pub attributes: QpAttributes,
+    pub capacity: Capacity,
+}
+
+/// What comes on the socket of asynchronous events: `ibv_event_type` and the handle of what it is about (the number of a
+/// queue pair, the port's), four bytes each in the machine's order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AsyncEvent {
+    /// `ibv_event_type`.
+    pub kind: u32,
+    /// CQ, SRQ, number of a QP, or port.
+    pub handle: u32,
+}
+
+impl AsyncEvent {
+    /// As it travels.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; 8] {
+        (u64::from(self.kind) | u64::from(self.handle) << 32).to_ne_bytes()
+    }
+
+    /// What travelled.
+    #[must_use]
+    pub fn from_bytes(bytes: [u8; 8]) -> Self {
+        let both = u64::from_ne_bytes(bytes);
+        Self { kind: both as u32, handle: (both >> 32) as u32 }
+    }
+}

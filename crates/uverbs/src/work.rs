@@ -1,0 +1,444 @@
+//! Work queues: rings of slots of one size, written by the library, read by the device.
+//!
+//! A slot holds a [`WorkRequest`], and after it the scatter/gather list, or the bytes of an inline message.
+
+use crate::Memory;
+use serde::{Deserialize, Serialize};
+use std::mem::offset_of;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+
+/// Where a queue lies in its memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shape {
+    /// Bytes before it; a multiple of 64.
+    pub offset: u32,
+    /// Slots, a power of two.
+    pub slots: u32,
+    /// Bytes of a slot, a multiple of 64.
+    pub stride: u32,
+}
+
+impl Shape {
+    /// Room for at least `requests` of at most `segments` segments or `inline` bytes each.
+    #[must_use]
+    pub fn new(offset: u32, requests: u32, segments: u32, inline: u32) -> Self {
+        let list = (segments * size_of::<Segment>() as u32).max(inline);
+        let stride = (size_of::<WorkRequest>() as u32 + list).next_multiple_of(64);
+        Self { offset, slots: requests.max(1).next_power_of_two(), stride }
+    }
+
+    /// Bytes to its end.
+    #[must_use]
+    pub const fn end(&self) -> usize {
+        self.offset as usize + size_of::<Header>() + self.slots as usize * self.stride as usize
+    }
+
+    const fn slot(&self, index: u32) -> usize {
+        let slot = index & (self.slots - 1);
+        self.offset as usize + size_of::<Header>() + slot as usize * self.stride as usize
+    }
+}
+
+/// What precedes the slots. Each side writes to a cache line of its own.
+#[repr(C, align(64))]
+struct Header {
+    /// Slots filled since the beginning: the library's.
+    tail: AtomicU32,
+    _library: [u32; 15],
+    /// Slots done with since the beginning: the device's.
+    head: AtomicU32,
+    /// Whether receives are to be announced by the doorbell: they are flushed at once.
+    wants_doorbell: AtomicU32,
+    _device: [u32; 14],
+}
+
+/// What is asked for. Meaning and numbers of `opcode` are `ibv_wr_opcode`'s, those of `flags` are `ibv_send_flags`'.
+#[repr(C, align(64))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WorkRequest {
+    /// What the application calls it.
+    pub id: u64,
+    /// Address at the peer.
+    pub address: u64,
+    /// What is compared with, or added.
+    pub compare_add: u64,
+    /// What is put there.
+    pub swap: u64,
+    /// Key at the peer.
+    pub rkey: u32,
+    /// Immediate data in the order of the wire, or the key to be made invalid.
+    pub immediate: u32,
+    /// Address handle of a datagram.
+    pub ah: u32,
+    /// Queue pair that a datagram goes to.
+    pub remote_qpn: u32,
+    /// Its queue key.
+    pub remote_qkey: u32,
+    /// `ibv_wr_opcode`.
+    pub opcode: u8,
+    /// `ibv_send_flags`.
+    pub flags: u8,
+    /// Segments in the list. Not of inline messages.
+    pub segments: u16,
+    /// Bytes of an inline message.
+    pub inline_len: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+const _: () = assert!(size_of::<WorkRequest>() == 64 && offset_of!(WorkRequest, reserved) == 60);
+
+/// A part of the application's memory (`ibv_sge`).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Segment {
+    /// Where it begins.
+    pub address: u64,
+    /// Bytes.
+    pub len: u32,
+    /// Key of its memory region.
+    pub lkey: u32,
+}
+
+/// The other side wrote what can't be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the work queue is corrupt")]
+pub struct Corrupt;
+
+/// The library's end of a work queue. Slots are filled one after the other, and seen by the device when published.
+#[derive(Debug)]
+pub struct WorkQueue {
+    memory: Arc<Memory>,
+    header: NonNull<Header>,
+    shape: Shape,
+    /// Requests that may be posted at once: as many as were asked for.
+    limit: u32,
+    published: u32,
+    filled: u32,
+}
+
+// SAFETY: the pointer is into `memory`, which can be used from any thread; the header is used by atomics only.
+unsafe impl Send for WorkQueue {}
+
+impl WorkQueue {
+    /// A queue in this memory, of which at most `limit` slots are used.
+    ///
+    /// # Errors
+    /// Where it does not lie in the memory, or its shape is none.
+    pub fn new(memory: Arc<Memory>, shape: Shape, limit: u32) -> Result<Self, Corrupt> {
+        let header = header(&memory, shape)?;
+        Ok(Self { memory, header, shape, limit: limit.min(shape.slots), published: 0, filled: 0 })
+    }
+
+    fn header(&self) -> &Header {
+        // SAFETY: it was checked to lie in the memory, which `self` keeps mapped; it consists of atomics.
+        unsafe { self.header.as_ref() }
+    }
+
+    /// Whether there is room for one more.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        let used = self.filled.wrapping_sub(self.header().head.load(Ordering::Acquire));
+        used < self.limit
+    }
+
+    /// Fills the next slot, if there is one: with a request and its segments. False where there is no room, or the list is
+    /// longer than a slot.
+    #[must_use]
+    pub fn fill(&mut self, request: &WorkRequest, segments: &[Segment]) -> bool {
+        let parts = [segments.as_ptr().cast::<u8>()];
+        let len = size_of_val(segments);
+        // SAFETY: the pointer is to `len` bytes that may be read.
+        unsafe { self.fill_raw(request, &[(parts[0], len)]) }
+    }
+
+    /// Fills the next slot with a request and the bytes of an inline message.
+    ///
+    /// # Safety
+    /// Each part must be readable: a pointer and a number of bytes.
+    #[must_use]
+    pub unsafe fn fill_inline(&mut self, request: &WorkRequest, parts: &[(*const u8, usize)]) -> bool {
+        // SAFETY: the caller's promise.
+        unsafe { self.fill_raw(request, parts) }
+    }
+
+    /// # Safety
+    /// Each part must be readable.
+    unsafe fn fill_raw(&mut self, request: &WorkRequest, parts: &[(*const u8, usize)]) -> bool {
+        let room = self.shape.stride as usize - size_of::<WorkRequest>();
+        let len = parts.iter().fold(0_usize, |sum, (_, len)| sum.saturating_add(*len));
+        if len > room || !self.has_room() {
+            return false;
+        }
+        let slot = self.shape.slot(self.filled);
+        let place = self.memory.at::<WorkRequest>(slot);
+        // SAFETY: the slot lies in the memory (`at`), and the device does not read it before it is published.
+        unsafe { place.write_volatile(*request) };
+        let mut offset = slot + size_of::<WorkRequest>();
+        for (part, len) in parts {
+            if *len > 0 {
+                let place = self.memory.at::<u8>(offset).as_ptr();
+                // SAFETY: `len` bytes are left in the slot, as was checked; the caller says they can be read.
+                unsafe { std::ptr::copy_nonoverlapping(*part, place, *len) };
+                offset += len;
+            }
+        }
+        self.filled = self.filled.wrapping_add(1);
+        true
+    }
+
+    /// Shows the device what was filled. Returns whether it asked to have the doorbell rung for receives.
+    pub fn publish(&mut self) -> bool {
+        self.published = self.filled;
+        self.header().tail.store(self.filled, Ordering::Release);
+        fence(Ordering::SeqCst);
+        self.header().wants_doorbell.load(Ordering::Relaxed) != 0
+    }
+
+    /// Takes back what was filled and not published.
+    pub fn abort(&mut self) {
+        self.filled = self.published;
+    }
+
+    /// Begins anew, as the device does with a queue pair that is reset.
+    pub fn reset(&mut self) {
+        (self.filled, self.published) = (0, 0);
+    }
+}
+
+/// The device's end of a work queue.
+#[derive(Debug)]
+pub struct WorkSource {
+    memory: Arc<Memory>,
+    header: NonNull<Header>,
+    shape: Shape,
+    head: u32,
+    taken: u32,
+}
+
+// SAFETY: as for `WorkQueue`.
+unsafe impl Send for WorkSource {}
+
+impl WorkSource {
+    /// A queue in this memory.
+    ///
+    /// # Errors
+    /// Where it does not lie in the memory, or its shape is none.
+    pub fn new(memory: Arc<Memory>, shape: Shape) -> Result<Self, Corrupt> {
+        let header = header(&memory, shape)?;
+        Ok(Self { memory, header, shape, head: 0, taken: 0 })
+    }
+
+    fn header(&self) -> &Header {
+        // SAFETY: it was checked to lie in the memory, which `self` keeps mapped; it consists of atomics.
+        unsafe { self.header.as_ref() }
+    }
+
+    /// Requests that were published and not taken.
+    ///
+    /// # Errors
+    /// Where there would be more than slots.
+    pub fn waiting(&self) -> Result<u32, Corrupt> {
+        let tail = self.header().tail.load(Ordering::Acquire);
+        let held = tail.wrapping_sub(self.head);
+        let held_by_us = self.taken.wrapping_sub(self.head);
+        if held > self.shape.slots || held < held_by_us {
+            return Err(Corrupt);
+        }
+        Ok(held - held_by_us)
+    }
+
+    /// Takes the next request, if there is one, with the number of its slot; its segments are appended to `segments`, the
+    /// bytes of an inline message to `inline`.
+    ///
+    /// # Errors
+    /// Where the queue or the request can't be.
+    pub fn take(
+        &mut self,
+        segments: &mut Vec<Segment>,
+        inline: &mut Vec<u8>,
+    ) -> Result<Option<(u32, WorkRequest)>, Corrupt> {
+        if self.waiting()? == 0 {
+            return Ok(None);
+        }
+        let slot = self.shape.slot(self.taken);
+        // SAFETY: the slot lies in the memory; whatever bytes are there are a request, if a wrong one.
+        let request = unsafe { self.memory.at::<WorkRequest>(slot).read_volatile() };
+        let list = slot + size_of::<WorkRequest>();
+        let room = self.shape.stride as usize - size_of::<WorkRequest>();
+        let count = usize::from(request.segments);
+        let inline_len = request.inline_len as usize;
+        if count * size_of::<Segment>() > room || inline_len > room || (count > 0 && inline_len > 0) {
+            return Err(Corrupt);
+        }
+        for at in 0..count {
+            // SAFETY: within the slot, as was checked; any bytes are a segment.
+            segments
+                .push(unsafe { self.memory.at::<Segment>(list + at * size_of::<Segment>()).read_volatile() });
+        }
+        for at in 0..inline_len {
+            // SAFETY: within the slot, as was checked.
+            inline.push(unsafe { self.memory.at::<u8>(list + at).read_volatile() });
+        }
+        let number = self.taken;
+        self.taken = self.taken.wrapping_add(1);
+        Ok(Some((number, request)))
+    }
+
+    /// Lets the library use all slots before the one with this number again.
+    pub fn release_before(&mut self, number: u32) {
+        self.head = number;
+        self.header().head.store(number, Ordering::Release);
+    }
+
+    /// Lets the library use all slots again whose requests were taken.
+    pub fn release_taken(&mut self) {
+        self.release_before(self.taken);
+    }
+
+    /// Whether the doorbell is to be rung for receives too.
+    pub fn want_doorbell(&mut self, wanted: bool) {
+        self.header().wants_doorbell.store(wanted.into(), Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Forgets everything, as the library does.
+    pub fn reset(&mut self) {
+        (self.head, self.taken) = (0, 0);
+        let header = self.header();
+        header.tail.store(0, Ordering::Relaxed);
+        header.head.store(0, Ordering::Release);
+        self.want_doorbell(false);
+    }
+}
+
+fn header(memory: &Memory, shape: Shape) -> Result<NonNull<Header>, Corrupt> {
+    let is_shape = shape.slots.is_power_of_two()
+        && shape.stride.is_multiple_of(64)
+        && shape.stride as usize >= size_of::<WorkRequest>()
+        && shape.offset.is_multiple_of(64);
+    let bytes = u64::from(shape.slots) * u64::from(shape.stride);
+    let end = bytes.checked_add(u64::from(shape.offset) + size_of::<Header>() as u64);
+    if !is_shape || end.is_none_or(|end| end > memory.len() as u64) {
+        return Err(Corrupt);
+    }
+    Ok(memory.at(shape.offset as usize))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    fn ends(requests: u32, segments: u32, inline: u32) -> (WorkQueue, WorkSource, Arc<Memory>) {
+        let shape = Shape::new(64, requests, segments, inline);
+        let (memory, _) = Memory::create("test", shape.end()).unwrap();
+        let memory = Arc::new(memory);
+        let queue = WorkQueue::new(memory.clone(), shape, requests).unwrap();
+        (queue, WorkSource::new(memory.clone(), shape).unwrap(), memory)
+    }
+
+    fn request(id: u64, segments: u16) -> WorkRequest {
+        WorkRequest { id, segments, ..WorkRequest::default() }
+    }
+
+    #[test]
+    fn what_is_posted_is_taken_in_order() {
+        let (mut queue, mut source, _) = ends(3, 2, 0);
+        let list = [Segment { address: 1, len: 2, lkey: 3 }, Segment { address: 4, len: 5, lkey: 6 }];
+        let (mut segments, mut inline) = (Vec::new(), Vec::new());
+        for round in 0..10 {
+            for id in 0..3 {
+                assert!(queue.fill(&request(round * 3 + id, 2), &list));
+            }
+            assert!(!queue.fill(&request(0, 0), &[]), "only three were asked for");
+            assert_eq!(source.waiting(), Ok(0), "not published");
+            queue.publish();
+            for id in 0..3 {
+                segments.clear();
+                let (number, taken) = source.take(&mut segments, &mut inline).unwrap().unwrap();
+                assert_eq!((u64::from(number), taken.id), (round * 3 + id, round * 3 + id));
+                assert_eq!(segments, list);
+            }
+            assert_eq!(source.take(&mut segments, &mut inline), Ok(None));
+            assert!(!queue.has_room());
+            source.release_taken();
+        }
+    }
+
+    #[test]
+    fn inline_bytes_travel_in_the_slot() {
+        let (mut queue, mut source, _) = ends(1, 1, 100);
+        let bytes: Vec<u8> = (0..100).collect();
+        let asked = WorkRequest { inline_len: 100, ..request(1, 0) };
+        let parts = [(bytes.as_ptr(), 60), (bytes[60..].as_ptr(), 40)];
+        // SAFETY: both parts are of `bytes`.
+        assert!(unsafe { queue.fill_inline(&asked, &parts) });
+        queue.publish();
+        let mut inline = Vec::new();
+        assert_eq!(source.take(&mut Vec::new(), &mut inline), Ok(Some((0, asked))));
+        assert_eq!(inline, bytes);
+    }
+
+    #[test]
+    fn what_was_aborted_is_not_seen() {
+        let (mut queue, mut source, _) = ends(2, 1, 0);
+        assert!(queue.fill(&request(1, 0), &[]));
+        queue.abort();
+        assert!(queue.fill(&request(2, 0), &[]));
+        queue.publish();
+        let (_, taken) = source.take(&mut Vec::new(), &mut Vec::new()).unwrap().unwrap();
+        assert_eq!((taken.id, source.waiting()), (2, Ok(0)));
+    }
+
+    #[test]
+    fn shapes_that_leave_the_memory_are_refused() {
+        let (memory, _) = Memory::create("test", 4096).unwrap();
+        let memory = Arc::new(memory);
+        let shape = |offset, slots, stride| Shape { offset, slots, stride };
+        for wrong in [
+            shape(0, 64, 64),
+            shape(0, 3, 64),
+            shape(0, 0, 64),
+            shape(1, 1, 64),
+            shape(0, 1, 0),
+            shape(0, 1 << 31, 1 << 31),
+            shape(u32::MAX - 63, 1, 64),
+        ] {
+            assert_eq!(WorkSource::new(memory.clone(), wrong).err(), Some(Corrupt), "{wrong:?}");
+        }
+        assert!(WorkSource::new(memory, shape(0, 32, 64)).is_ok());
+    }
+
+    /// An application may write anything there.
+    #[test]
+    fn a_hostile_application_is_found_out() {
+        bolero::check!().with_type::<Vec<(u8, u32)>>().for_each(|writes| {
+            let (mut queue, mut source, memory) = ends(4, 2, 0);
+            for (what, value) in writes {
+                match what % 4 {
+                    0 => queue.header().tail.store(*value, Ordering::Relaxed),
+                    1 => {
+                        let at = 64 + size_of::<Header>() + *value as usize % 95 * 4;
+                        // SAFETY: aligned, and within the slots.
+                        unsafe { memory.at::<u32>(at).write_volatile(value.rotate_left(16)) };
+                    }
+                    2 => {
+                        let _ = queue.fill(&request((*value).into(), 0), &[]);
+                        queue.publish();
+                    }
+                    _ => source.release_taken(),
+                }
+                let (mut segments, mut inline) = (Vec::new(), Vec::new());
+                for _ in 0..8 {
+                    if !matches!(source.take(&mut segments, &mut inline), Ok(Some(_))) {
+                        break;
+                    }
+                }
+                assert!(segments.len() <= 8 * 2 && inline.len() <= 8 * 64);
+            }
+        });
+    }
+}
