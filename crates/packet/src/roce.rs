@@ -14,7 +14,7 @@ pub use aeth::{Aeth, Nak, RnrTimer, Syndrome};
 pub use headers::{Atomic, Bth, Datagram, Deth, Reth, parse};
 pub use icrc::{ICRC_LEN, has_right_icrc, icrc};
 pub use opcode::{Opcode, Operation, Service};
-pub use write::write;
+pub use write::{write, write_with};
 
 /// Bytes of a base transport header.
 pub const BTH_LEN: usize = 12;

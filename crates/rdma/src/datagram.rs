@@ -1,7 +1,9 @@
 //! Queue pairs of unreliable datagrams (IBTA 9.8.3): a message is a packet, and each has a destination of its own.
 
 use crate::queue_pair::{Mtu, flushed};
-use crate::work::{Arrival, Completion, Fault, Received, SendOperation, SendRequest, Status, Verbs, With};
+use crate::work::{
+    Arrival, Completion, Fault, Payload, Received, SendOperation, SendRequest, Status, Verbs, With,
+};
 use crate::{Psn, State};
 use packet::roce::{Bth, Datagram, Deth, Opcode, Operation, Service};
 
@@ -106,13 +108,9 @@ impl DatagramPair {
             SendOperation::Send(With::Immediate(immediate)) => Some(immediate),
             _ => return Err(Status::LocalOperation),
         };
-        let mut bytes = [0; Mtu::LONGEST];
-        let len = usize::try_from(request.len).unwrap_or(usize::MAX);
-        if len > usize::from(self.attributes.mtu.bytes()) {
+        if request.len > self.attributes.mtu.bytes().into() {
             return Err(Status::LocalLength);
         }
-        let payload = &mut bytes[..len];
-        verbs.gather(request, 0, payload).map_err(|_| Status::LocalProtection)?;
         let operation = if immediate.is_some() { Operation::SendOnlyImmediate } else { Operation::SendOnly };
         let bth = Bth {
             opcode: Opcode::Of(Service::Ud, operation),
@@ -128,7 +126,9 @@ impl DatagramPair {
         let own = to.queue_key & OWN_KEY != 0;
         let queue_key = if own { self.attributes.queue_key } else { to.queue_key };
         let deth = Some(Deth { queue_key, source: self.attributes.number });
-        verbs.send_to(to.address, &Datagram { deth, immediate, ..Datagram::new(bth, payload) });
+        let packet = Datagram { deth, immediate, ..Datagram::new(bth, &[]) };
+        let payload = Payload::Message { request, offset: 0, len: request.len };
+        verbs.send(Some(to.address), &packet, payload).map_err(|_| Status::LocalProtection)?;
         self.next = self.next.plus(1);
         Ok(())
     }

@@ -22,6 +22,6 @@ pub use datagram::{DatagramAttributes, DatagramPair, Destination, LeftOut, NETWO
 pub use psn::Psn;
 pub use queue_pair::{Attributes, Mtu, QueuePair, State};
 pub use work::{
-    Access, Arrival, AtomicOperation, Completion, Fault, Received, SendOperation, SendRequest, Status, Verbs,
-    With,
+    Access, Arrival, AtomicOperation, Completion, Fault, Payload, Received, SendOperation, SendRequest,
+    Status, Verbs, With,
 };

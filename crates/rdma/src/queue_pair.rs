@@ -15,12 +15,11 @@ pub enum Mtu {
     Bytes1024 = 3,
     Bytes2048 = 4,
     Bytes4096 = 5,
+    /// Between queue pairs of one host: such packets are on no wire.
+    Bytes32768 = 8,
 }
 
 impl Mtu {
-    /// Bytes of the longest.
-    pub(crate) const LONGEST: usize = Self::Bytes4096.bytes() as usize;
-
     /// Bytes.
     #[must_use]
     pub const fn bytes(self) -> u16 {

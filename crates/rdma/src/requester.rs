@@ -5,8 +5,8 @@
 //! than there are PSNs.
 
 use crate::Psn;
-use crate::queue_pair::{Attributes, Mtu, flushed};
-use crate::work::{AtomicOperation, Completion, SendOperation, SendRequest, Status, Verbs, With};
+use crate::queue_pair::{Attributes, flushed};
+use crate::work::{AtomicOperation, Completion, Payload, SendOperation, SendRequest, Status, Verbs, With};
 use packet::roce::{Aeth, Atomic, Datagram, Nak, Operation, Reth, Syndrome};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -68,6 +68,8 @@ pub(crate) struct Requester {
     unanswered: Number,
     /// It was gone back since the last progress: what tells of the same loss again is nothing new.
     recovering: bool,
+    /// READs and atomics before `next` that are not done.
+    open: usize,
     /// Retries left.
     retries: u8,
     rnr_retries: u8,
@@ -87,6 +89,7 @@ impl Requester {
             sent: 0,
             unanswered: 0,
             recovering: false,
+            open: 0,
             retries: attributes.retries,
             rnr_retries: attributes.rnr_retries,
             timeout: None,
@@ -175,10 +178,9 @@ impl Requester {
             return false;
         }
         let Some(at) = self.at(self.next) else { return false };
-        let open = self.posted.iter().take(at).filter(|posted| posted.is_answered()).count();
         let posted = &self.posted[at];
-        let fits = !posted.is_answered() || open < usize::from(attributes.reads.max(1));
-        fits && !(posted.request.fence && open > 0)
+        let fits = !posted.is_answered() || self.open < usize::from(attributes.reads.max(1));
+        fits && !(posted.request.fence && self.open > 0)
     }
 
     /// The place of the request that has the packet with this number.
@@ -195,7 +197,6 @@ impl Requester {
         let (psn, offset) = (self.psn(number), posted.offset(number, mtu));
         let (is_first, is_last) = (number == posted.first, number == posted.last);
         let left = request.len - offset.min(request.len);
-        let mut payload = [0; Mtu::LONGEST];
         let mut packet = Datagram::new(attributes.bth(Operation::Acknowledge, psn), &[]);
         let mut after = number + 1;
         let operation = match request.operation {
@@ -228,24 +229,24 @@ impl Requester {
             }
         };
         packet.bth = attributes.bth(operation, psn);
-        if operation.has_payload() {
-            let len = left.min(mtu.into()) as usize;
-            if verbs.gather(&request, offset, &mut payload[..len]).is_err() {
-                if at > 0 {
-                    return Sent::Waits;
-                }
-                self.end_first(Status::LocalProtection, verbs);
-                return Sent::Failed;
-            }
-            packet.payload = &payload[..len];
-        }
         packet.bth.solicited = request.solicited && is_last && operation.has_payload();
         let asks = is_last
             || posted.is_answered()
             || number.is_multiple_of(ASK_EVERY)
             || after - self.unanswered >= WINDOW;
         packet.bth.acknowledge = attributes.reliable && asks;
-        verbs.send(&packet);
+        let payload = match operation.has_payload() {
+            true => Payload::Message { request: &request, offset, len: left.min(mtu.into()) },
+            false => Payload::None,
+        };
+        if verbs.send(None, &packet, payload).is_err() {
+            if at > 0 {
+                return Sent::Waits;
+            }
+            self.end_first(Status::LocalProtection, verbs);
+            return Sent::Failed;
+        }
+        self.open += usize::from(posted.is_answered());
         self.next = after;
         self.sent = self.sent.max(after);
         Sent::Yes
@@ -393,7 +394,7 @@ impl Requester {
     }
 
     fn go_back(&mut self) {
-        (self.next, self.timeout) = (self.unanswered, None);
+        (self.next, self.open, self.timeout) = (self.unanswered, 0, None);
     }
 
     /// An answer came, and one before it did not. Others that were on their way say the same again.
@@ -415,7 +416,9 @@ impl Requester {
 
     /// Completes the first request.
     fn end_first(&mut self, status: Status, verbs: &mut impl Verbs) {
-        let Some(Posted { request, .. }) = self.posted.pop_front() else { return };
+        let Some(posted) = self.posted.pop_front() else { return };
+        self.open = self.open.saturating_sub(posted.is_answered().into());
+        let request = posted.request;
         if request.signaled || status != Status::Success {
             let len =
                 if matches!(request.operation, SendOperation::Atomic { .. }) { ATOMIC } else { request.len };

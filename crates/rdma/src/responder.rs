@@ -1,8 +1,8 @@
 //! The responder: does what the peer's requests ask for, once and in their order, and answers (IBTA 9.7.4 and 9.7.5).
 
 use crate::Psn;
-use crate::queue_pair::{Attributes, Mtu, flushed};
-use crate::work::{Access, Arrival, AtomicOperation, Completion, Fault, Received, Status, Verbs};
+use crate::queue_pair::{Attributes, flushed};
+use crate::work::{Access, Arrival, AtomicOperation, Completion, Fault, Payload, Received, Status, Verbs};
 use packet::roce::{Aeth, Atomic, Datagram, Nak, Operation, Reth, Syndrome};
 use std::collections::VecDeque;
 
@@ -428,12 +428,12 @@ impl Responder {
             match answer {
                 Answer::Acknowledge { syndrome, psn, msn } => {
                     let aeth = Aeth { syndrome: *syndrome, msn: *msn };
-                    send(verbs, attributes, (Operation::Acknowledge, *psn), Some(aeth), None, &[]);
+                    send(verbs, attributes, (Operation::Acknowledge, *psn), aeth, None);
                 }
                 Answer::Atomic { original, psn, msn, .. } => {
                     let aeth = Aeth { syndrome: Syndrome::NO_CREDITS, msn: *msn };
                     let as_acknowledge = (Operation::AtomicAcknowledge, *psn);
-                    send(verbs, attributes, as_acknowledge, Some(aeth), Some(*original), &[]);
+                    send(verbs, attributes, as_acknowledge, aeth, Some(*original));
                 }
                 Answer::Read(reading) => {
                     let psn = reading.psn;
@@ -469,14 +469,9 @@ impl Responder {
 }
 
 impl Reading {
-    /// Sends a packet. Returns whether it was the last.
+    /// Sends a packet. Returns whether it was the last one.
     fn send(&mut self, attributes: &Attributes, verbs: &mut impl Verbs) -> Result<bool, Fault> {
-        let mut bytes = [0; Mtu::LONGEST];
         let len = self.reth.len.min(attributes.mtu.bytes().into());
-        let bytes = &mut bytes[..len as usize];
-        if len > 0 {
-            verbs.read(self.reth.rkey, self.reth.address, bytes)?;
-        }
         let is_last = len == self.reth.len;
         let operation = match (self.begun, is_last) {
             (false, true) => Operation::ReadOnly,
@@ -485,7 +480,13 @@ impl Reading {
             (true, true) => Operation::ReadLast,
         };
         let aeth = Aeth { syndrome: Syndrome::NO_CREDITS, msn: self.msn };
-        send(verbs, attributes, (operation, self.psn), operation.has_aeth().then_some(aeth), None, bytes);
+        let bth = attributes.bth(operation, self.psn);
+        let aeth = operation.has_aeth().then_some(aeth);
+        let payload = match len {
+            0 => Payload::None,
+            _ => Payload::Region { rkey: self.reth.rkey, address: self.reth.address, len },
+        };
+        verbs.send(None, &Datagram { aeth, ..Datagram::new(bth, &[]) }, payload)?;
         self.begun = true;
         self.psn = self.psn.plus(1);
         self.reth.address = self.reth.address.wrapping_add(len.into());
@@ -525,9 +526,11 @@ fn send(
     verbs: &mut impl Verbs,
     attributes: &Attributes,
     (operation, psn): (Operation, Psn),
-    aeth: Option<Aeth>,
+    aeth: Aeth,
     original: Option<u64>,
-    payload: &[u8],
 ) {
-    verbs.send(&Datagram { aeth, original, ..Datagram::new(attributes.bth(operation, psn), payload) });
+    let packet =
+        Datagram { aeth: Some(aeth), original, ..Datagram::new(attributes.bth(operation, psn), &[]) };
+    // Without payload there is nothing that can't be had.
+    let _ = verbs.send(None, &packet, Payload::None);
 }

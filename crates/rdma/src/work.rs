@@ -115,6 +115,19 @@ pub enum Access {
     Atomic,
 }
 
+/// What a packet carries: it is copied once, to where it leaves from.
+#[derive(Clone, Copy, Debug)]
+pub enum Payload<'a> {
+    /// Nothing.
+    None,
+    /// `len` bytes, `offset` bytes into the memory that a request sends.
+    #[allow(missing_docs)]
+    Message { request: &'a SendRequest, offset: u32, len: u32 },
+    /// Memory that the peer reads, if it may.
+    #[allow(missing_docs)]
+    Region { rkey: u32, address: u64, len: u32 },
+}
+
 /// Why memory can't be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
@@ -130,12 +143,6 @@ pub enum Fault {
 ///
 /// Offsets are bytes of a message. Every region is checked at every access: it may be gone by the next.
 pub trait Verbs {
-    /// Copies a part of the memory that `request` sends.
-    ///
-    /// # Errors
-    /// Where it isn't the application's.
-    fn gather(&mut self, request: &SendRequest, offset: u32, out: &mut [u8]) -> Result<(), Fault>;
-
     /// Copies what was read, or was there before an atomic operation, into the memory of `request`.
     ///
     /// # Errors
@@ -163,12 +170,6 @@ pub trait Verbs {
     /// Where it may not.
     fn write(&mut self, rkey: u32, address: u64, bytes: &[u8]) -> Result<(), Fault>;
 
-    /// Copies what the peer reads.
-    ///
-    /// # Errors
-    /// Where it may not.
-    fn read(&mut self, rkey: u32, address: u64, out: &mut [u8]) -> Result<(), Fault>;
-
     /// Does what the peer wants done atomically with eight bytes. Returns what was there.
     ///
     /// # Errors
@@ -184,9 +185,9 @@ pub trait Verbs {
     /// Puts the end of a work request into its completion queue.
     fn complete(&mut self, completion: Completion);
 
-    /// Sends a packet to the peer.
-    fn send(&mut self, packet: &Datagram<'_>);
-
-    /// Sends a packet to where an address handle points.
-    fn send_to(&mut self, address: u32, packet: &Datagram<'_>);
+    /// Sends a packet with this payload to the peer, or to where an address handle points.
+    ///
+    /// # Errors
+    /// Where the payload can't be had.
+    fn send(&mut self, to: Option<u32>, packet: &Datagram<'_>, payload: Payload<'_>) -> Result<(), Fault>;
 }

@@ -6,7 +6,9 @@ mod captures;
 
 use packet::Headers;
 use packet::roce::{self, Datagram, Nak, Opcode, Operation, RnrTimer, Service, Syndrome};
-use rdma::{Access, AtomicOperation, Attributes, Completion, Fault, Mtu, QueuePair, SendRequest, Verbs};
+use rdma::{
+    Access, AtomicOperation, Attributes, Completion, Fault, Mtu, Payload, QueuePair, SendRequest, Verbs,
+};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::time::Duration;
@@ -41,10 +43,6 @@ impl Captured {
 }
 
 impl Verbs for Captured {
-    fn gather(&mut self, _: &SendRequest, _: u32, _: &mut [u8]) -> Result<(), Fault> {
-        unreachable!("nothing is sent")
-    }
-
     fn scatter(&mut self, _: &SendRequest, _: u32, _: &[u8]) -> Result<(), Fault> {
         unreachable!("nothing is sent")
     }
@@ -66,13 +64,6 @@ impl Verbs for Captured {
         Ok(())
     }
 
-    fn read(&mut self, _: u32, address: u64, out: &mut [u8]) -> Result<(), Fault> {
-        for (at, byte) in (address..).zip(out) {
-            *byte = self.memory[&at];
-        }
-        Ok(())
-    }
-
     fn atomic(&mut self, _: u32, _: u64, _: AtomicOperation) -> Result<u64, Fault> {
         Ok(self.originals.pop_front().unwrap())
     }
@@ -83,12 +74,16 @@ impl Verbs for Captured {
 
     fn complete(&mut self, _: Completion) {}
 
-    fn send(&mut self, packet: &Datagram<'_>) {
-        self.answers.extend(answer(packet));
-    }
-
-    fn send_to(&mut self, _: u32, _: &Datagram<'_>) {
-        unreachable!("no datagrams")
+    fn send(&mut self, _: Option<u32>, packet: &Datagram<'_>, payload: Payload<'_>) -> Result<(), Fault> {
+        let bytes: Vec<u8> = match payload {
+            Payload::None => Vec::new(),
+            Payload::Message { .. } => unreachable!("nothing is sent"),
+            Payload::Region { address, len, .. } => {
+                (address..address + u64::from(len)).map(|at| self.memory[&at]).collect()
+            }
+        };
+        self.answers.extend(answer(&Datagram { payload: &bytes, ..*packet }));
+        Ok(())
     }
 }
 

@@ -206,7 +206,7 @@ impl<'a> Datagram<'a> {
     }
 
     /// Whether it has the headers that its opcode asks for, and no others, and no payload where there is none.
-    pub(super) fn is_whole(&self) -> bool {
+    pub(super) fn is_whole(&self, payload: usize) -> bool {
         let operation = self.bth.opcode.operation();
         let has = |header: fn(Operation) -> bool| operation.is_some_and(header);
         self.deth.is_some() == matches!(self.bth.opcode, Opcode::Of(Service::Ud, _))
@@ -216,6 +216,6 @@ impl<'a> Datagram<'a> {
             && self.original.is_some() == (operation == Some(Operation::AtomicAcknowledge))
             && self.immediate.is_some() == has(Operation::has_immediate)
             && self.invalidate.is_some() == has(Operation::has_invalidate)
-            && (self.payload.is_empty() || has(Operation::has_payload))
+            && (payload == 0 || has(Operation::has_payload))
     }
 }

@@ -29,11 +29,39 @@ const fn beside(byte: u8, number: u32) -> [u8; 4] {
 /// [`WriteError::Mismatch`] where a header is missing that the opcode asks for, or there is one too many, or there is payload
 /// where it has none; [`WriteError::TooShort`] where `out` has too little room.
 pub fn write(packet: &Datagram<'_>, out: &mut [u8]) -> Result<usize, WriteError> {
-    let Datagram { bth, deth, reth, atomic, aeth, original, immediate, invalidate, payload } = packet;
-    if !packet.is_whole() {
+    write_with(packet, packet.payload.len(), out, |place| {
+        place.copy_from_slice(packet.payload);
+        Ok(())
+    })
+}
+
+/// Writes a packet as [`write`] does, but with `len` bytes of payload that `fill` stores.
+///
+/// # Errors
+/// As for [`write`], and what `fill` fails with.
+pub fn write_with<E: From<WriteError>>(
+    packet: &Datagram<'_>,
+    len: usize,
+    out: &mut [u8],
+    fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
+) -> Result<usize, E> {
+    let pad = len.wrapping_neg() & 3;
+    let (at, room) = (write_headers(packet, len, pad, out)?, out.len());
+    let rest = out.get_mut(at..).unwrap_or_default();
+    let (place, rest) = rest.split_at_mut_checked(len).ok_or(WriteError::TooShort)?;
+    fill(place)?;
+    let mut rest = Out(rest);
+    rest.put(&[0; 3][..pad])?;
+    rest.put(&[0; ICRC_LEN])?;
+    Ok(room - rest.0.len())
+}
+
+/// All that comes before the payload. Returns how many bytes.
+fn write_headers(packet: &Datagram<'_>, len: usize, pad: usize, out: &mut [u8]) -> Result<usize, WriteError> {
+    let Datagram { bth, deth, reth, atomic, aeth, original, immediate, invalidate, payload: _ } = packet;
+    if !packet.is_whole(len) {
         return Err(WriteError::Mismatch);
     }
-    let pad = payload.len().wrapping_neg() & 3;
     let room = out.len();
     let mut out = Out(out);
 
@@ -73,8 +101,5 @@ pub fn write(packet: &Datagram<'_>, out: &mut [u8]) -> Result<usize, WriteError>
     if bth.opcode == Opcode::CongestionNotification {
         out.put(&[0; CNP_RESERVED])?;
     }
-    out.put(payload)?;
-    out.put(&[0; 3][..pad])?;
-    out.put(&[0; ICRC_LEN])?;
     Ok(room - out.0.len())
 }

@@ -2,7 +2,9 @@
 #![allow(dead_code)] // not every test needs all of it
 
 use packet::roce::{self, Atomic, Datagram, Deth, Opcode, Operation, Reth, RnrTimer, Service, Syndrome};
-use rdma::{Access, AtomicOperation, Attributes, Completion, Fault, Mtu, QueuePair, SendRequest, Verbs};
+use rdma::{
+    Access, AtomicOperation, Attributes, Completion, Fault, Mtu, Payload, QueuePair, SendRequest, Verbs,
+};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -92,12 +94,6 @@ impl Surroundings {
 }
 
 impl Verbs for Surroundings {
-    fn gather(&mut self, request: &SendRequest, offset: u32, out: &mut [u8]) -> Result<(), Fault> {
-        let buffer = self.local.get(&request.id).ok_or(Fault::Protection)?;
-        out.copy_from_slice(&buffer[offset as usize..][..out.len()]);
-        Ok(())
-    }
-
     fn scatter(&mut self, request: &SendRequest, offset: u32, bytes: &[u8]) -> Result<(), Fault> {
         let buffer = self.local.get_mut(&request.id).ok_or(Fault::Protection)?;
         buffer[offset as usize..][..bytes.len()].copy_from_slice(bytes);
@@ -134,11 +130,6 @@ impl Verbs for Surroundings {
         Ok(())
     }
 
-    fn read(&mut self, rkey: u32, address: u64, out: &mut [u8]) -> Result<(), Fault> {
-        out.copy_from_slice(self.part(rkey, address, out.len(), Access::Read)?);
-        Ok(())
-    }
-
     fn atomic(&mut self, rkey: u32, address: u64, operation: AtomicOperation) -> Result<u64, Fault> {
         self.check(rkey, address, 8, Access::Atomic)?;
         let original = self.memory.counter;
@@ -162,16 +153,24 @@ impl Verbs for Surroundings {
         self.completions.push(completion);
     }
 
-    fn send(&mut self, packet: &Datagram<'_>) {
+    fn send(&mut self, to: Option<u32>, packet: &Datagram<'_>, payload: Payload<'_>) -> Result<(), Fault> {
+        assert!(to.is_none_or(|address| address == PEER));
+        let payload = match payload {
+            Payload::None => Vec::new(),
+            Payload::Message { request, offset, len } => {
+                let buffer = self.local.get(&request.id).ok_or(Fault::Protection)?;
+                buffer[offset as usize..][..len as usize].to_vec()
+            }
+            Payload::Region { rkey, address, len } => {
+                self.part(rkey, address, len as usize, Access::Read)?.to_vec()
+            }
+        };
         let mut bytes = vec![0; 8192];
-        let len = roce::write(packet, &mut bytes).expect("a packet with its headers");
+        let packet = Datagram { payload: &payload, ..*packet };
+        let len = roce::write(&packet, &mut bytes).expect("a packet with its headers");
         bytes.truncate(len);
         self.out.push_back(bytes);
-    }
-
-    fn send_to(&mut self, address: u32, packet: &Datagram<'_>) {
-        assert_eq!(address, PEER);
-        self.send(packet);
+        Ok(())
     }
 }
 
