@@ -80,6 +80,11 @@ impl DatagramPair {
         self.state
     }
 
+    /// Changes the key that packets must have from now on.
+    pub const fn set_queue_key(&mut self, key: u32) {
+        self.attributes.queue_key = key;
+    }
+
     /// Sends a message, and completes its request. In the error state it is flushed.
     pub fn send(&mut self, request: &SendRequest, to: &Destination, verbs: &mut impl Verbs) {
         if self.state == State::Error {
@@ -182,7 +187,7 @@ impl DatagramPair {
     pub fn fail(&mut self, verbs: &mut impl Verbs) {
         self.state = State::Error;
         self.spare.take().into_iter().for_each(|id| verbs.complete(flushed(id)));
-        while let Some(id) = verbs.take_receive() {
+        while let Some(id) = verbs.take_flushed() {
             verbs.complete(flushed(id));
         }
     }

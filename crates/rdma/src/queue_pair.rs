@@ -136,6 +136,17 @@ impl QueuePair {
         }
     }
 
+    /// Whether requests are under way.
+    #[must_use]
+    pub fn is_sending(&self) -> bool {
+        !self.requester.is_idle()
+    }
+
+    /// What a peer is told to wait from now on that finds no receive.
+    pub const fn set_rnr_timer(&mut self, timer: RnrTimer) {
+        self.attributes.rnr_timer = timer;
+    }
+
     /// Queues a work request. In the error state it is flushed at once.
     pub fn post_send(&mut self, request: SendRequest, verbs: &mut impl Verbs) {
         if self.state == State::Error {

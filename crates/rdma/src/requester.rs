@@ -108,6 +108,11 @@ impl Requester {
         self.end += packets;
     }
 
+    /// Whether nothing is left to do.
+    pub fn is_idle(&self) -> bool {
+        self.posted.is_empty()
+    }
+
     /// The PSN of a packet.
     const fn psn(&self, number: Number) -> Psn {
         self.start.plus(number as u32)

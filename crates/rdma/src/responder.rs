@@ -462,7 +462,7 @@ impl Responder {
     pub fn flush(&mut self, verbs: &mut impl Verbs) {
         self.abandon();
         self.spare.take().into_iter().for_each(|id| verbs.complete(flushed(id)));
-        while let Some(id) = verbs.take_receive() {
+        while let Some(id) = verbs.take_flushed() {
             verbs.complete(flushed(id));
         }
     }

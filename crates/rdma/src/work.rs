@@ -152,6 +152,10 @@ pub trait Verbs {
     /// Takes a work request from the receive queue, or the shared one; its identifier.
     fn take_receive(&mut self) -> Option<u64>;
 
+    /// Takes a work request that is to be flushed: from the receive queue, but not from a shared one (IBTA 10.2.9.3); its
+    /// identifier.
+    fn take_flushed(&mut self) -> Option<u64>;
+
     /// Copies what was received into the memory of the receive taken last.
     ///
     /// # Errors

@@ -52,6 +52,10 @@ impl Verbs for Captured {
         Some(0)
     }
 
+    fn take_flushed(&mut self) -> Option<u64> {
+        self.take_receive()
+    }
+
     fn fill(&mut self, _: u32, _: &[u8]) -> Result<(), Fault> {
         self.refused(Nak::RemoteOperationalError, Fault::Length)
     }

@@ -106,6 +106,10 @@ impl Verbs for Surroundings {
         Some(self.current.0)
     }
 
+    fn take_flushed(&mut self) -> Option<u64> {
+        self.take_receive()
+    }
+
     fn fill(&mut self, offset: u32, bytes: &[u8]) -> Result<(), Fault> {
         let (id, room) = self.current;
         let end = offset as usize + bytes.len();

@@ -1,0 +1,253 @@
+//! What the transport of a queue pair needs: memory, receives, completions, a way to the peer.
+
+use crate::events::Event;
+use crate::inbox::Packet;
+use crate::memory::right;
+use crate::objects::Objects;
+use crate::path::{Path, Way};
+use crate::qp::Own;
+use packet::WriteError;
+use packet::roce::{self, Aeth, Datagram, Nak, Syndrome};
+use rdma::{Access, AtomicOperation, Completion, Fault, Payload, SendRequest, Verbs};
+use uverbs::qp::access;
+use uverbs::{QpState, Segment};
+
+/// Bytes of headers before a payload, and behind it, at most.
+const AROUND: usize = 80;
+
+/// A queue pair with everything around it.
+pub(crate) struct Surroundings<'a> {
+    pub own: &'a mut Own,
+    pub objects: &'a mut Objects,
+}
+
+impl Own {
+    /// Whether a packet comes from the peer of the connection, and by the way that leads there.
+    pub fn is_from_peer(&self, packet: &Packet) -> bool {
+        self.path.as_ref().is_some_and(|path| {
+            packet.source == path.destination
+                && packet.destination == path.source
+                && packet.is_local == matches!(path.way, Way::Local(_))
+        })
+    }
+}
+
+/// A part of a scatter/gather list: calls `each` with addresses in the application's memory and lengths.
+fn for_each_part(
+    objects: &Objects,
+    pd: u32,
+    list: &[Segment],
+    (offset, len): (u32, usize),
+    needs: u32,
+    mut each: impl FnMut(u64, usize) -> Result<(), Fault>,
+) -> Result<(), Fault> {
+    let (mut skip, mut left) = (u64::from(offset), len);
+    for segment in list {
+        if left == 0 {
+            break;
+        }
+        let segment_len = u64::from(segment.len);
+        if skip >= segment_len {
+            skip -= segment_len;
+            continue;
+        }
+        let part = ((segment_len - skip) as usize).min(left);
+        let address = segment.address.wrapping_add(skip);
+        each(objects.regions.find(segment.lkey, pd, address, part as u64, needs)?, part)?;
+        (skip, left) = (0, left - part);
+    }
+    if left == 0 { Ok(()) } else { Err(Fault::Length) }
+}
+
+/// Copies bytes to where a scatter/gather list says.
+fn scatter(objects: &Objects, pd: u32, list: &[Segment], offset: u32, bytes: &[u8]) -> Result<(), Fault> {
+    let mut done = 0;
+    for_each_part(objects, pd, list, (offset, bytes.len()), access::LOCAL_WRITE, |address, len| {
+        objects.space.write(address, &bytes[done..done + len])?;
+        done += len;
+        Ok(())
+    })
+}
+
+impl Surroundings<'_> {
+    /// The peer was heard of for the first time, while we can't send yet.
+    pub fn hear(&mut self) {
+        if !std::mem::replace(&mut self.own.established, true) && self.own.state == QpState::ReadyToReceive {
+            self.objects.tell(Event::CommunicationEstablished, self.own.qpn);
+        }
+    }
+
+    /// Copies a part of what a request sends.
+    fn gather(&self, request: &SendRequest, offset: u32, out: &mut [u8]) -> Result<(), Fault> {
+        let work = self.own.work(request.id);
+        let start = offset as usize;
+        if let Some(bytes) = work.inline.get(start..start + out.len()) {
+            out.copy_from_slice(bytes);
+            return Ok(());
+        }
+        let mut done = 0;
+        let part = (offset, out.len());
+        for_each_part(self.objects, self.own.pd, &work.segments, part, 0, |address, len| {
+            self.objects.space.read(address, &mut out[done..done + len])?;
+            done += len;
+            Ok(())
+        })
+    }
+
+    /// Where the memory lies that the peer may use so.
+    fn region(&mut self, rkey: u32, address: u64, len: u64, wanted: Access) -> Result<u64, Fault> {
+        let needs = right(wanted);
+        let found = if self.own.attributes.qp_access_flags & needs == 0 {
+            Err(Fault::Protection)
+        } else {
+            self.objects.regions.find(rkey, self.own.pd, address, len, needs)
+        };
+        if found.is_err() {
+            self.objects.counters.remote_access_errors += 1;
+            self.own.wrong_key();
+        }
+        found
+    }
+
+    fn store(&mut self, packet: &Datagram<'_>, payload: Payload<'_>) -> Result<Vec<u8>, Fault> {
+        let len = match payload {
+            Payload::None => 0,
+            Payload::Message { len, .. } | Payload::Region { len, .. } => len as usize,
+        };
+        let place = match payload {
+            Payload::Region { rkey, address, len } => self.region(rkey, address, len.into(), Access::Read)?,
+            _ => 0,
+        };
+        let mut bytes = vec![0; len + AROUND];
+        let written = roce::write_with(packet, len, &mut bytes, |out| match payload {
+            Payload::None => Ok(()),
+            Payload::Message { request, offset, .. } => {
+                self.gather(request, offset, out).map_err(NotWritten::from)
+            }
+            Payload::Region { .. } => self.objects.space.read(place, out).map_err(NotWritten::from),
+        });
+        match written {
+            Ok(written) => {
+                bytes.truncate(written);
+                Ok(bytes)
+            }
+            Err(NotWritten::Fault(fault)) => Err(fault),
+            // The transport makes packets that are whole, and there is room for all.
+            Err(NotWritten::Malformed) => Err(Fault::Protection),
+        }
+    }
+
+    /// Sends a packet on its way.
+    fn emit(&mut self, path: &Path, qpn: u32, bytes: Vec<u8>, is_connection: bool) {
+        let counters = &mut self.objects.counters;
+        counters.sent_pkts += 1;
+        counters.sent_bytes += bytes.len() as u64;
+        let Way::Local(adapter) = &path.way else {
+            counters.send_err += 1;
+            return;
+        };
+        let packet = Packet {
+            qpn,
+            source: path.source,
+            destination: path.destination,
+            traffic_class: path.traffic_class,
+            is_local: true,
+            bytes,
+        };
+        let known = self.own.peer.clone().filter(|_| is_connection);
+        let Some(inbox) = known.or_else(|| adapter.owner(qpn)) else { return };
+        if !inbox.put(packet) {
+            counters.send_err += 1;
+        }
+        if is_connection && self.own.peer.is_none() {
+            self.own.peer = Some(inbox);
+        }
+    }
+}
+
+/// Why a packet isn't written.
+enum NotWritten {
+    Fault(Fault),
+    Malformed,
+}
+
+impl From<Fault> for NotWritten {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+impl From<WriteError> for NotWritten {
+    fn from(_: WriteError) -> Self {
+        Self::Malformed
+    }
+}
+
+impl Verbs for Surroundings<'_> {
+    fn scatter(&mut self, request: &SendRequest, offset: u32, bytes: &[u8]) -> Result<(), Fault> {
+        scatter(self.objects, self.own.pd, &self.own.work(request.id).segments, offset, bytes)
+    }
+
+    fn take_receive(&mut self) -> Option<u64> {
+        self.own.take_receive(self.objects)
+    }
+
+    fn take_flushed(&mut self) -> Option<u64> {
+        if self.own.takes_shared() { None } else { self.own.take_receive(self.objects) }
+    }
+
+    fn fill(&mut self, offset: u32, bytes: &[u8]) -> Result<(), Fault> {
+        scatter(self.objects, self.own.pd, &self.own.receive.segments, offset, bytes)
+    }
+
+    fn check(&mut self, rkey: u32, address: u64, len: u32, wanted: Access) -> Result<(), Fault> {
+        self.region(rkey, address, len.into(), wanted).map(|_| ())
+    }
+
+    fn write(&mut self, rkey: u32, address: u64, bytes: &[u8]) -> Result<(), Fault> {
+        let place = self.region(rkey, address, bytes.len() as u64, Access::Write)?;
+        self.objects.space.write_tail_last(place, bytes)
+    }
+
+    fn atomic(&mut self, rkey: u32, address: u64, operation: AtomicOperation) -> Result<u64, Fault> {
+        let place = self.region(rkey, address, 8, Access::Atomic)?;
+        let mut bytes = [0; 8];
+        self.objects.space.read(place, &mut bytes)?;
+        let original = u64::from_ne_bytes(bytes);
+        let new = match operation {
+            AtomicOperation::FetchAdd(add) => original.wrapping_add(add),
+            AtomicOperation::CompareSwap { compare, swap } if compare == original => swap,
+            AtomicOperation::CompareSwap { .. } => original,
+        };
+        self.objects.space.write(place, &new.to_ne_bytes())?;
+        Ok(original)
+    }
+
+    fn invalidate(&mut self, rkey: u32) -> Result<(), Fault> {
+        self.objects.regions.invalidate(rkey, self.own.pd)
+    }
+
+    fn complete(&mut self, completion: Completion) {
+        self.own.complete(&completion, self.objects);
+    }
+
+    fn send(&mut self, to: Option<u32>, packet: &Datagram<'_>, payload: Payload<'_>) -> Result<(), Fault> {
+        if let Some(Aeth { syndrome: Syndrome::Nak(nak), .. }) = packet.aeth
+            && nak != Nak::PsnSequenceError
+        {
+            self.own.nak = Some(nak);
+        }
+        let bytes = self.store(packet, payload)?;
+        let path = match to {
+            None => self.own.path.clone(),
+            Some(ah) => match self.objects.ahs.get(&ah) {
+                Some(ah) if ah.pd == self.own.pd => Some(ah.path.clone()),
+                _ => return Err(Fault::Protection),
+            },
+        };
+        if let Some(path) = path {
+            self.emit(&path, packet.bth.destination, bytes, to.is_none());
+        }
+        Ok(())
+    }
+}

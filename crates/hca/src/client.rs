@@ -1,0 +1,398 @@
+//! The thread of an application: does its requests, and everything that copies from and to its memory. Nobody else touches
+//! that: a page of it may take for ever.
+
+use crate::describe::{ClientDescription, CqDescription, MrDescription, QpDescription};
+use crate::events::{Event, Notifier};
+use crate::fabric::{Adapter, Fabric};
+use crate::inbox::{Inbox, Packet, Question};
+use crate::memory::{AddressSpace, NotMemory};
+use crate::objects::Objects;
+use crate::qp::Qp;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::time::{ClockId, clock_gettime};
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+use uverbs::{Connection, DeviceInfo, Doorbells, Memory, Refusal, Reply, Request, SocketError, VERSION};
+
+/// Rounds of work between looks at the control socket.
+const ROUNDS: u32 = 64;
+/// Packets taken before queue pairs have their turn.
+const PACKETS: usize = 256;
+/// How long events wait that the application has no room for.
+const EVENT_PATIENCE: Duration = Duration::from_millis(10);
+/// How long work is looked for before sleeping, where there are CPUs to spare.
+const SPIN: Duration = Duration::from_micros(30);
+/// CPUs from which on there are some to spare.
+const ENOUGH_CPUS: usize = 4;
+
+/// Why an application is refused.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AttachError {
+    #[error("{0}")]
+    Socket(#[from] SocketError),
+    #[error("{0}")]
+    Kernel(#[from] rustix::io::Errno),
+    #[error("{0}")]
+    Memory(#[from] uverbs::MemoryError),
+    #[error("{0}")]
+    NotMemory(#[from] NotMemory),
+    #[error("the first message was not a greeting")]
+    NoGreeting,
+    #[error(
+        "the library speaks version {0} of the protocol, this daemon version {VERSION}; use the library that came with it"
+    )]
+    Version(u32),
+}
+
+impl AttachError {
+    fn refusal(&self) -> Refusal {
+        use rustix::io::Errno;
+        let errno = match self {
+            Self::Version(_) => Errno::PROTONOSUPPORT,
+            Self::NotMemory(_) => Errno::BADF,
+            Self::Kernel(errno) => *errno,
+            _ => Errno::PROTO,
+        };
+        Refusal { errno: errno.raw_os_error(), message: self.to_string() }
+    }
+}
+
+/// What a thread begins with.
+pub(crate) struct Newcomer {
+    pub connection: Connection,
+    pub adapter: Arc<Adapter>,
+    pub fabric: Arc<Fabric>,
+    pub inbox: Arc<Inbox>,
+    pub pid: i32,
+    pub uid: u32,
+}
+
+/// An application.
+pub(crate) struct Client {
+    connection: Connection,
+    pub(crate) objects: Objects,
+    pub(crate) qps: HashMap<u32, Qp>,
+    /// Whose doorbell is whose.
+    pub(crate) bells: Vec<Option<u32>>,
+    doorbells: Doorbells,
+    ready: VecDeque<u32>,
+    timers: BTreeSet<(Duration, u32)>,
+    pid: i32,
+    uid: u32,
+}
+
+impl Newcomer {
+    /// Greets the application and serves it until it is gone.
+    pub fn serve(mut self) {
+        let inbox = self.inbox.clone();
+        match self.greet() {
+            Ok(client) => client.run(),
+            Err(error) => {
+                tracing::info!(pid = self.pid, "verbs: an application is refused: {error}");
+                let _ = self.connection.send(&Err::<Reply, _>(error.refusal()), &[]);
+            }
+        }
+        inbox.close();
+    }
+
+    fn greet(&mut self) -> Result<Client, AttachError> {
+        let (message, descriptors) = self.connection.receive::<Request>()?;
+        let Request::Hello { version } = message else { return Err(AttachError::NoGreeting) };
+        if version != VERSION {
+            return Err(AttachError::Version(version));
+        }
+        let memory = descriptors.into_iter().next().ok_or(NotMemory)?;
+        let space = AddressSpace::new(memory)?;
+        let (asynchronous, theirs) = Notifier::new()?;
+        let info = device_info(&self.adapter);
+        let (memory, file) = Memory::create("doorbells", Doorbells::bytes(info.doorbells))?;
+        let doorbells = Doorbells::new(memory, info.doorbells);
+        let bells = vec![None; info.doorbells as usize];
+        let descriptors = [file.as_fd(), self.inbox.event().as_fd(), theirs.as_fd()];
+        self.connection.send(&Ok::<_, Refusal>(Reply::Device(info)), &descriptors)?;
+        let ours = (self.adapter.clone(), self.fabric.clone());
+        Ok(Client {
+            connection: Connection::new(
+                self.connection.as_fd().try_clone_to_owned().map_err(|_| rustix::io::Errno::MFILE)?,
+            ),
+            objects: Objects::new(ours, self.inbox.clone(), space, asynchronous),
+            qps: HashMap::new(),
+            bells,
+            doorbells,
+            ready: VecDeque::new(),
+            timers: BTreeSet::new(),
+            pid: self.pid,
+            uid: self.uid,
+        })
+    }
+}
+
+/// What the device can do.
+pub(crate) fn device_info(adapter: &Adapter) -> DeviceInfo {
+    let spec = adapter.spec();
+    let qps = spec.limits.qps;
+    DeviceInfo {
+        name: spec.guest.clone(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        node_guid: spec.guid(),
+        max_mr_size: spec.limits.registered,
+        max_qp: qps,
+        max_qp_wr: crate::control::MAX_WORK,
+        max_sge: crate::control::MAX_SEGMENTS,
+        max_inline_data: crate::control::MAX_INLINE,
+        max_cq: qps * 2,
+        max_cqe: crate::control::MAX_COMPLETIONS,
+        max_mr: spec.limits.mrs,
+        max_pd: crate::control::MAX_PDS,
+        max_ah: crate::control::MAX_AHS,
+        max_srq: qps,
+        max_srq_wr: crate::control::MAX_WORK,
+        max_srq_sge: crate::control::MAX_SEGMENTS,
+        max_rd_atomic: crate::control::MAX_READS,
+        doorbells: qps,
+    }
+}
+
+fn monotonic() -> Duration {
+    let now = clock_gettime(ClockId::Monotonic);
+    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec as u32)
+}
+
+/// The monotonic clock.
+pub(crate) fn monotonic_nanoseconds() -> u64 {
+    monotonic().as_nanos() as u64
+}
+
+impl Client {
+    fn run(mut self) {
+        tracing::debug!(pid = self.pid, uid = self.uid, "verbs: an application came");
+        let spare = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() >= ENOUGH_CPUS);
+        let spin = if spare { SPIN } else { Duration::ZERO };
+        let (mut packets, mut questions) = (VecDeque::new(), Vec::new());
+        let (mut rounds, mut busy_at) = (0_u32, monotonic());
+        self.note_cpu();
+        loop {
+            let now = monotonic();
+            let mut busy = self.take_packets(&mut packets, &mut questions, now);
+            if questions.drain(..).any(|question| self.answer(question)) {
+                break;
+            }
+            busy |= self.hear_doorbells();
+            busy |= self.work(now);
+            rounds = rounds.wrapping_add(1);
+            if busy {
+                busy_at = now;
+                if !rounds.is_multiple_of(ROUNDS) {
+                    continue;
+                }
+            } else if now.saturating_sub(busy_at) < spin {
+                std::hint::spin_loop();
+                if !rounds.is_multiple_of(ROUNDS) {
+                    continue;
+                }
+            }
+            let may_sleep = !busy && now.saturating_sub(busy_at) >= spin;
+            if self.wait(may_sleep).is_err() {
+                break;
+            }
+        }
+        self.leave();
+    }
+
+    /// Gives packets to their queue pairs. Returns whether there were any.
+    fn take_packets(
+        &mut self,
+        packets: &mut VecDeque<Packet>,
+        questions: &mut Vec<Question>,
+        now: Duration,
+    ) -> bool {
+        if packets.is_empty() {
+            self.objects.inbox.take(packets, questions);
+        }
+        let count = packets.len().min(PACKETS);
+        for packet in packets.drain(..count) {
+            match self.qps.get_mut(&packet.qpn) {
+                Some(qp) => {
+                    qp.receive(&packet, now, &mut self.objects);
+                    make_ready(qp, &mut self.ready);
+                }
+                None => self.objects.counters.rcvd_pkts_unknown_qp += 1,
+            }
+        }
+        count > 0
+    }
+
+    fn hear_doorbells(&mut self) -> bool {
+        let (qps, ready, bells) = (&mut self.qps, &mut self.ready, &self.bells);
+        self.doorbells.answer(|bell| {
+            let qpn = bells.get(bell as usize).copied().flatten();
+            if let Some(qp) = qpn.and_then(|qpn| qps.get_mut(&qpn)) {
+                make_ready(qp, ready);
+            }
+        })
+    }
+
+    /// Gives the queue pairs their turn that want one. Returns whether there were any.
+    fn work(&mut self, now: Duration) -> bool {
+        while let Some((at, qpn)) = self.timers.first().copied()
+            && at <= now
+        {
+            self.timers.pop_first();
+            if let Some(qp) = self.qps.get_mut(&qpn).filter(|qp| qp.deadline == Some(at)) {
+                qp.deadline = None;
+                make_ready(qp, &mut self.ready);
+            }
+        }
+        let count = self.ready.len();
+        for _ in 0..count {
+            let Some(qpn) = self.ready.pop_front() else { break };
+            let Some(qp) = self.qps.get_mut(&qpn) else { continue };
+            qp.is_ready = false;
+            match qp.work(now, &mut self.objects) {
+                Some(at) if at <= now => make_ready(qp, &mut self.ready),
+                // An earlier timer stays: it is looked at again then.
+                Some(at) if qp.deadline.is_none_or(|earlier| at < earlier) => {
+                    qp.deadline = Some(at);
+                    self.timers.insert((at, qpn));
+                }
+                _ => {}
+            }
+        }
+        count > 0
+    }
+
+    /// Has a queue pair looked at.
+    pub(crate) fn wake(&mut self, qpn: u32) {
+        if let Some(qp) = self.qps.get_mut(&qpn) {
+            make_ready(qp, &mut self.ready);
+        }
+    }
+
+    /// Looks at the control socket, and sleeps before that if there is nothing to do.
+    fn wait(&mut self, may_sleep: bool) -> Result<(), SocketError> {
+        let events_wait = self.objects.flush_events();
+        let mut timeout = Duration::ZERO;
+        let mut asleep = false;
+        if may_sleep {
+            self.doorbells.set_asleep(true);
+            let has_packets = self.objects.inbox.set_asleep(true);
+            let rung = self.hear_doorbells();
+            asleep = !has_packets && !rung;
+            if asleep {
+                timeout = self.patience(events_wait);
+            }
+        }
+        let readable = self.poll(timeout)?;
+        if may_sleep {
+            self.doorbells.set_asleep(false);
+            self.objects.inbox.set_asleep(false);
+            if asleep {
+                self.objects.inbox.drain();
+                self.note_cpu();
+            }
+        }
+        if readable { self.hear_request() } else { Ok(()) }
+    }
+
+    /// How long it may sleep.
+    fn patience(&self, events_wait: bool) -> Duration {
+        let timer = self.timers.first().map(|(at, _)| at.saturating_sub(monotonic()));
+        let events = events_wait.then_some(EVENT_PATIENCE);
+        timer.into_iter().chain(events).min().unwrap_or(Duration::MAX)
+    }
+
+    /// Returns whether there is a request.
+    fn poll(&self, timeout: Duration) -> Result<bool, SocketError> {
+        let wake = self.objects.inbox.event().as_fd();
+        let mut wanted = [
+            PollFd::from_borrowed_fd(self.connection.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(wake, PollFlags::IN),
+        ];
+        let limit = (timeout != Duration::MAX)
+            .then(|| Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() });
+        match poll(&mut wanted, limit.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(!wanted[0].revents().is_empty()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    fn hear_request(&mut self) -> Result<(), SocketError> {
+        let (request, _) = self.connection.receive::<Request>()?;
+        let reply = self.handle(request);
+        match reply {
+            Ok((reply, descriptors)) => {
+                let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+                self.connection.send(&Ok::<_, Refusal>(reply), &descriptors)
+            }
+            Err(refusal) => self.connection.send(&Err::<Reply, _>(refusal), &[]),
+        }
+    }
+
+    fn note_cpu(&self) {
+        self.doorbells.set_cpu(rustix::thread::sched_getcpu() as u32);
+    }
+
+    /// Returns whether it is to end.
+    fn answer(&mut self, question: Question) -> bool {
+        match question {
+            Question::Stop => return true,
+            Question::Review => self.objects.tell(Event::GidChange, crate::control::PORT),
+            Question::Describe(answer) => {
+                let _ = answer.send(self.describe());
+            }
+        }
+        false
+    }
+
+    fn describe(&self) -> ClientDescription {
+        let qp = |qp: &Qp| QpDescription {
+            qpn: qp.own.qpn,
+            kind: qp.own.kind,
+            state: qp.own.state,
+            reason: qp.own.reason,
+            peer: qp.own.path.as_ref().map(|path| path.destination),
+            peer_qpn: qp.own.attributes.dest_qp_num,
+            way: qp.own.path.as_ref().map(|path| path.way.name()),
+            sq_psn: qp.own.attributes.sq_psn,
+            rq_psn: qp.own.attributes.rq_psn,
+        };
+        let objects = &self.objects;
+        ClientDescription {
+            pid: self.pid,
+            uid: self.uid,
+            qps: self.qps.values().map(qp).collect(),
+            mrs: objects
+                .regions
+                .iter()
+                .map(|(key, region)| MrDescription { key, len: region.len, access: region.access })
+                .collect(),
+            cqs: objects
+                .cqs
+                .iter()
+                .map(|(handle, cq)| CqDescription {
+                    cq: *handle,
+                    entries: cq.entries,
+                    waiting: cq.sink.waiting(),
+                    overrun: cq.overrun,
+                })
+                .collect(),
+            registered: objects.regions.registered,
+            counters: objects.counters,
+        }
+    }
+
+    fn leave(self) {
+        for qpn in self.qps.keys() {
+            self.objects.adapter.remove_qp(*qpn);
+        }
+        tracing::debug!(pid = self.pid, "verbs: an application went");
+    }
+}
+
+fn make_ready(qp: &mut Qp, ready: &mut VecDeque<u32>) {
+    if !std::mem::replace(&mut qp.is_ready, true) {
+        ready.push_back(qp.own.qpn);
+    }
+}

@@ -1,0 +1,413 @@
+//! What applications ask for on their control socket.
+
+use crate::client::Client;
+use crate::events::Notifier;
+use crate::memory::Region;
+use crate::modify;
+use crate::objects::{Ah, Cq, Objects, Receive, Srq};
+use crate::path::Path;
+use crate::qp::{Own, Qp, Receives, Transport, Work};
+use rustix::io::Errno;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use uverbs::qp::access;
+use uverbs::{
+    AddressVector, Capacity, CompletionSink, CreateQp, Memory, PortInfo, QpAttributes, QpInfo, QpState,
+    Refusal, Reply, Request, Shape, WorkSource, completion,
+};
+
+/// The one port.
+pub(crate) const PORT: u32 = 1;
+/// Requests in a queue.
+pub(crate) const MAX_WORK: u32 = 16 << 10;
+/// Segments of a request.
+pub(crate) const MAX_SEGMENTS: u32 = 32;
+/// Bytes of an inline message.
+pub(crate) const MAX_INLINE: u32 = 1024;
+/// Completions in a queue.
+pub(crate) const MAX_COMPLETIONS: u32 = 1 << 20;
+/// READs and atomics under way of a queue pair, in either direction.
+pub(crate) const MAX_READS: u32 = 16;
+pub(crate) const MAX_PDS: u32 = 1024;
+pub(crate) const MAX_AHS: u32 = 16 << 10;
+
+type Answer = Result<(Reply, Vec<OwnedFd>), Refusal>;
+
+pub(crate) fn refuse<T>(errno: Errno, message: impl Into<String>) -> Result<T, Refusal> {
+    Err(Refusal { errno: errno.raw_os_error(), message: message.into() })
+}
+
+fn no_memory(error: impl std::fmt::Display) -> Refusal {
+    Refusal { errno: Errno::NOMEM.raw_os_error(), message: error.to_string() }
+}
+
+const fn done() -> Answer {
+    Ok((Reply::Done, Vec::new()))
+}
+
+const fn reply(reply: Reply) -> Answer {
+    Ok((reply, Vec::new()))
+}
+
+/// What there must be.
+fn found<T>(what: Option<T>, name: &str) -> Result<T, Refusal> {
+    what.map_or_else(|| refuse(Errno::INVAL, format!("there is no such {name}")), Ok)
+}
+
+fn within(what: &str, asked: u32, limit: u32) -> Result<(), Refusal> {
+    if asked <= limit { Ok(()) } else { refuse(Errno::INVAL, format!("{what}: {asked}; at most {limit}")) }
+}
+
+impl Client {
+    /// Does what is asked for.
+    pub(crate) fn handle(&mut self, request: Request) -> Answer {
+        match request {
+            Request::Hello { .. } => refuse(Errno::PROTO, "greeted before"),
+            Request::QueryPort => reply(Reply::Port(self.objects.port())),
+            Request::AllocPd => self.objects.alloc_pd(),
+            Request::DeallocPd { pd } => self.dealloc_pd(pd),
+            Request::RegMr { pd, address, length, iova, access } => {
+                self.objects.register(Region { pd, address, len: length, iova, access, is_valid: true })
+            }
+            Request::ReregMr { mr, pd, range, access } => self.objects.reregister(mr, pd, range, access),
+            Request::DeregMr { mr } => {
+                found(self.objects.regions.remove(mr), "memory region")?;
+                done()
+            }
+            Request::CreateChannel => self.objects.create_channel(),
+            Request::DestroyChannel { channel } => self.objects.destroy_channel(channel),
+            Request::CreateCq { entries, channel } => self.objects.create_cq(entries, channel),
+            Request::ResizeCq { cq, entries } => self.objects.resize_cq(cq, entries),
+            Request::DestroyCq { cq } => self.destroy_cq(cq),
+            Request::CreateSrq { pd, max_wr, max_sge } => self.objects.create_srq(pd, max_wr, max_sge),
+            Request::ArmSrq { srq, limit } => {
+                found(self.objects.srqs.get_mut(&srq), "shared receive queue")?.limit = limit;
+                done()
+            }
+            Request::QuerySrq { srq } => {
+                let srq = found(self.objects.srqs.get(&srq), "shared receive queue")?;
+                reply(Reply::SrqLimit(srq.limit))
+            }
+            Request::DestroySrq { srq } => self.destroy_srq(srq),
+            Request::CreateQp(asked) => self.create_qp(&asked),
+            Request::ModifyQp { qpn, mask, attributes } => {
+                let qp = found(self.qps.get_mut(&qpn), "queue pair")?;
+                modify::modify(qp, mask, &attributes, &mut self.objects)?;
+                self.wake(qpn);
+                done()
+            }
+            Request::QueryQp { qpn } => {
+                let own = &found(self.qps.get(&qpn), "queue pair")?.own;
+                let state = own.state as u32;
+                let attributes = QpAttributes { qp_state: state, cur_qp_state: state, ..own.attributes };
+                reply(Reply::QpInfo(Box::new(QpInfo { attributes, capacity: own.capacity })))
+            }
+            Request::DestroyQp { qpn } => self.destroy_qp(qpn),
+            Request::CreateAh { pd, vector } => self.objects.create_ah(pd, &vector),
+            Request::DestroyAh { ah } => {
+                found(self.objects.ahs.remove(&ah), "address handle")?;
+                done()
+            }
+        }
+    }
+
+    fn dealloc_pd(&mut self, pd: u32) -> Answer {
+        let objects = &mut self.objects;
+        objects.check_pd(pd)?;
+        let used = objects.regions.is_used(pd)
+            || objects.srqs.values().any(|srq| srq.pd == pd)
+            || objects.ahs.values().any(|ah| ah.pd == pd)
+            || self.qps.values().any(|qp| qp.own.pd == pd);
+        if used {
+            return refuse(Errno::BUSY, "the protection domain is in use");
+        }
+        objects.pds.retain(|other| *other != pd);
+        done()
+    }
+
+    fn destroy_cq(&mut self, cq: u32) -> Answer {
+        if self.qps.values().any(|qp| qp.own.send_cq == cq || qp.own.recv_cq == cq) {
+            return refuse(Errno::BUSY, "queue pairs use the completion queue");
+        }
+        found(self.objects.cqs.remove(&cq), "completion queue")?;
+        done()
+    }
+
+    fn destroy_srq(&mut self, srq: u32) -> Answer {
+        if self.qps.values().any(|qp| matches!(qp.own.receives, Receives::Shared(used) if used == srq)) {
+            return refuse(Errno::BUSY, "queue pairs use the shared receive queue");
+        }
+        found(self.objects.srqs.remove(&srq), "shared receive queue")?;
+        done()
+    }
+
+    fn destroy_qp(&mut self, qpn: u32) -> Answer {
+        found(self.qps.remove(&qpn), "queue pair")?;
+        self.objects.adapter.remove_qp(qpn);
+        self.bells.iter_mut().filter(|bell| **bell == Some(qpn)).for_each(|bell| *bell = None);
+        done()
+    }
+
+    fn create_qp(&mut self, asked: &CreateQp) -> Answer {
+        let objects = &mut self.objects;
+        objects.check_pd(asked.pd)?;
+        found(objects.cqs.get(&asked.send_cq), "completion queue for sends")?;
+        found(objects.cqs.get(&asked.recv_cq), "completion queue for receives")?;
+        if let Some(srq) = asked.srq {
+            found(objects.srqs.get(&srq), "shared receive queue")?;
+        }
+        let cap = checked_capacity(asked)?;
+        let free = self.bells.iter().position(Option::is_none);
+        let Some((bell, qpn)) = free.and_then(|bell| Some((bell, objects.adapter.add_qp(&objects.inbox)?)))
+        else {
+            return refuse(Errno::NOMEM, "the guest's limit of queue pairs (rdma_limits) is reached");
+        };
+        let made = make_qp(qpn, bell as u32, asked, cap);
+        match made {
+            Ok((qp, reply, file)) => {
+                self.qps.insert(qpn, qp);
+                self.bells[bell] = Some(qpn);
+                Ok((reply, vec![file]))
+            }
+            Err(error) => {
+                objects.adapter.remove_qp(qpn);
+                Err(error)
+            }
+        }
+    }
+}
+
+fn checked_capacity(asked: &CreateQp) -> Result<Capacity, Refusal> {
+    let cap = asked.capacity;
+    within("max_send_wr", cap.max_send_wr, MAX_WORK)?;
+    within("max_recv_wr", cap.max_recv_wr, MAX_WORK)?;
+    within("max_send_sge", cap.max_send_sge, MAX_SEGMENTS)?;
+    within("max_recv_sge", cap.max_recv_sge, MAX_SEGMENTS)?;
+    within("max_inline_data", cap.max_inline_data, MAX_INLINE)?;
+    let receives = asked.srq.is_none();
+    Ok(Capacity {
+        max_recv_wr: if receives { cap.max_recv_wr } else { 0 },
+        max_recv_sge: if receives { cap.max_recv_sge } else { 0 },
+        ..cap
+    })
+}
+
+fn make_qp(
+    qpn: u32,
+    doorbell: u32,
+    asked: &CreateQp,
+    cap: Capacity,
+) -> Result<(Qp, Reply, OwnedFd), Refusal> {
+    let send = Shape::new(0, cap.max_send_wr, cap.max_send_sge, cap.max_inline_data);
+    let receive =
+        asked.srq.is_none().then(|| Shape::new(send.end() as u32, cap.max_recv_wr, cap.max_recv_sge, 0));
+    let bytes = receive.map_or(send.end(), |receive| receive.end());
+    let (memory, file) = Memory::create("queue pair", bytes).map_err(no_memory)?;
+    let memory = Arc::new(memory);
+    let receives = match (receive, asked.srq) {
+        (Some(shape), _) => Receives::Own(WorkSource::new(memory.clone(), shape).map_err(no_memory)?),
+        (None, srq) => Receives::Shared(srq.unwrap_or_default()),
+    };
+    let own = Own {
+        qpn,
+        pd: asked.pd,
+        kind: asked.qp_type,
+        state: QpState::Reset,
+        attributes: QpAttributes::default(),
+        capacity: cap,
+        send_cq: asked.send_cq,
+        recv_cq: asked.recv_cq,
+        sends: WorkSource::new(memory, send).map_err(no_memory)?,
+        receives,
+        works: vec![Work::default(); send.slots as usize],
+        receive: Receive::default(),
+        all_signaled: asked.sq_sig_all,
+        path: None,
+        peer: None,
+        nak: None,
+        wrong_keys: 0,
+        reason: None,
+        broken: None,
+        established: false,
+        tells_drained: false,
+    };
+    let qp = Qp { own, transport: Transport::None, is_ready: false, deadline: None };
+    let reply = Reply::Qp { qpn, capacity: cap, send, receive, memory: bytes as u64, doorbell };
+    Ok((qp, reply, file))
+}
+
+impl Objects {
+    fn port(&self) -> PortInfo {
+        let spec = self.adapter.spec();
+        PortInfo {
+            is_active: true,
+            active_mtu: modify::active_mtu(&spec),
+            gids: spec.gids(),
+            bad_pkeys: 0,
+            qkey_violations: self.counters.qkey_violations as u32,
+        }
+    }
+
+    fn check_pd(&self, pd: u32) -> Result<(), Refusal> {
+        found(self.pds.contains(&pd).then_some(()), "protection domain")
+    }
+
+    fn alloc_pd(&mut self) -> Answer {
+        if self.pds.len() >= MAX_PDS as usize {
+            return refuse(Errno::NOMEM, "too many protection domains");
+        }
+        let pd = self.handle();
+        self.pds.push(pd);
+        reply(Reply::Handle(pd))
+    }
+
+    fn check_region(&self, region: &Region) -> Result<(), Refusal> {
+        self.check_pd(region.pd)?;
+        if region.access & !(access::ALL | access::OPTIONAL) != 0 {
+            return refuse(Errno::OPNOTSUPP, format!("access flags {:#x} are not offered", region.access));
+        }
+        let writes = access::REMOTE_WRITE | access::REMOTE_ATOMIC;
+        if region.access & writes != 0 && region.access & access::LOCAL_WRITE == 0 {
+            return refuse(Errno::INVAL, "remote writing needs local writing too");
+        }
+        let wraps = |start: u64| start.checked_add(region.len.max(1) - 1).is_none();
+        if wraps(region.address) || wraps(region.iova) {
+            return refuse(Errno::INVAL, "the memory region passes the end of the address space");
+        }
+        let last = region.address.wrapping_add(region.len.max(1) - 1);
+        let there = |at| region.len == 0 || self.space.read(at, &mut [0]).is_ok();
+        if !(there(region.address) && there(last)) {
+            return refuse(Errno::FAULT, "there is no memory at the region's address");
+        }
+        Ok(())
+    }
+
+    fn check_room(&self, more: u64) -> Result<(), Refusal> {
+        let limits = self.adapter.spec().limits;
+        let sum = self.regions.registered.saturating_add(more);
+        if self.regions.len() >= limits.mrs as usize {
+            return refuse(Errno::NOMEM, format!("at most {} memory regions (rdma_limits)", limits.mrs));
+        }
+        if sum > limits.registered {
+            return refuse(
+                Errno::NOMEM,
+                format!("at most {} bytes registered (rdma_limits)", limits.registered),
+            );
+        }
+        Ok(())
+    }
+
+    fn register(&mut self, region: Region) -> Answer {
+        self.check_region(&region)?;
+        self.check_room(region.len)?;
+        let key = self.regions.insert(region);
+        reply(Reply::Mr { mr: key, lkey: key, rkey: key })
+    }
+
+    /// Changes a region. It has another key then: who knows the old one may not use the new.
+    fn reregister(
+        &mut self,
+        mr: u32,
+        pd: Option<u32>,
+        range: Option<(u64, u64)>,
+        access: Option<u32>,
+    ) -> Answer {
+        let old = *found(self.regions.get(mr), "memory region")?;
+        let (address, len) = range.unwrap_or((old.address, old.len));
+        let iova = if range.is_some() { address } else { old.iova };
+        let access = access.unwrap_or(old.access);
+        let new = Region { pd: pd.unwrap_or(old.pd), address, len, iova, access, is_valid: true };
+        self.check_region(&new)?;
+        self.regions.remove(mr);
+        if let Err(refusal) = self.check_room(new.len) {
+            self.regions.put_back(mr, old);
+            return Err(refusal);
+        }
+        let key = self.regions.insert(new);
+        reply(Reply::Mr { mr: key, lkey: key, rkey: key })
+    }
+
+    fn create_channel(&mut self) -> Answer {
+        if self.channels.len() >= self.cq_limit() {
+            return refuse(Errno::NOMEM, "too many completion channels");
+        }
+        let (ours, theirs) = Notifier::new().map_err(no_memory)?;
+        let handle = self.handle();
+        self.channels.insert(handle, ours);
+        Ok((Reply::Handle(handle), vec![theirs]))
+    }
+
+    fn destroy_channel(&mut self, channel: u32) -> Answer {
+        if self.cqs.values().any(|cq| cq.channel == Some(channel)) {
+            return refuse(Errno::BUSY, "completion queues use the channel");
+        }
+        found(self.channels.remove(&channel), "completion channel")?;
+        done()
+    }
+
+    fn cq_limit(&self) -> usize {
+        self.adapter.spec().limits.qps as usize * 2
+    }
+
+    /// The device's end of a completion queue, how many completions it has room for, and the file for the other end.
+    fn cq_memory(entries: u32) -> Result<(CompletionSink, u32, OwnedFd), Refusal> {
+        within("entries of a completion queue", entries, MAX_COMPLETIONS)?;
+        if entries == 0 {
+            return refuse(Errno::INVAL, "a completion queue of no entries");
+        }
+        let entries = entries.next_power_of_two();
+        let (memory, file) =
+            Memory::create("completion queue", completion::bytes(entries)).map_err(no_memory)?;
+        Ok((CompletionSink::new(memory, entries), entries, file))
+    }
+
+    fn create_cq(&mut self, entries: u32, channel: Option<u32>) -> Answer {
+        if let Some(channel) = channel {
+            found(self.channels.get(&channel), "completion channel")?;
+        }
+        if self.cqs.len() >= self.cq_limit() {
+            return refuse(Errno::NOMEM, "too many completion queues");
+        }
+        let (sink, entries, file) = Self::cq_memory(entries)?;
+        let cq = self.handle();
+        self.cqs.insert(cq, Cq { sink, entries, channel, overrun: false });
+        Ok((Reply::Cq { cq, entries }, vec![file]))
+    }
+
+    fn resize_cq(&mut self, cq: u32, entries: u32) -> Answer {
+        let old = found(self.cqs.get_mut(&cq), "completion queue")?;
+        let (mut sink, entries, file) = Self::cq_memory(entries)?;
+        if !old.sink.move_to(&mut sink) {
+            return refuse(Errno::INVAL, "more completions wait than the queue would have room for");
+        }
+        (old.sink, old.entries) = (sink, entries);
+        Ok((Reply::Cq { cq, entries }, vec![file]))
+    }
+
+    fn create_srq(&mut self, pd: u32, max_wr: u32, max_sge: u32) -> Answer {
+        self.check_pd(pd)?;
+        within("max_wr", max_wr, MAX_WORK)?;
+        within("max_sge", max_sge, MAX_SEGMENTS)?;
+        if self.srqs.len() >= self.cq_limit() {
+            return refuse(Errno::NOMEM, "too many shared receive queues");
+        }
+        let queue = Shape::new(0, max_wr, max_sge, 0);
+        let (memory, file) = Memory::create("shared receive queue", queue.end()).map_err(no_memory)?;
+        let source = WorkSource::new(Arc::new(memory), queue).map_err(no_memory)?;
+        let srq = self.handle();
+        self.srqs.insert(srq, Srq { pd, source, limit: 0 });
+        Ok((Reply::Srq { srq, queue, max_wr, max_sge }, vec![file]))
+    }
+
+    fn create_ah(&mut self, pd: u32, vector: &AddressVector) -> Answer {
+        self.check_pd(pd)?;
+        if self.ahs.len() >= MAX_AHS as usize {
+            return refuse(Errno::NOMEM, "too many address handles");
+        }
+        let path = Path::find(vector, &self.adapter, &self.fabric)
+            .or_else(|e| refuse(Errno::INVAL, e.to_string()))?;
+        let ah = self.handle();
+        self.ahs.insert(ah, Ah { pd, path });
+        reply(Reply::Handle(ah))
+    }
+}

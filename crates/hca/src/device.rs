@@ -1,0 +1,212 @@
+//! A guest's device: its socket, and the applications behind it.
+
+use crate::client::Newcomer;
+use crate::describe::ClientDescription;
+use crate::fabric::{Adapter, DeviceSpec, Fabric};
+use crate::inbox::{Inbox, Question};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::fs::{Gid, Mode, Uid};
+use rustix::net::sockopt::socket_peercred;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
+};
+use std::net::Ipv6Addr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Duration;
+
+/// Applications at a time; the guest's processes.
+const CLIENTS: usize = 256;
+/// Applications that may wait to be let in.
+const BACKLOG: i32 = 64;
+/// How long an application may take to tell of itself: it may be stuck in its own memory.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// Where and for whom a device's socket is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SocketSpec {
+    /// Its path.
+    pub path: PathBuf,
+    /// User and group it belongs to. `None`: ours.
+    pub owner: Option<(u32, u32)>,
+    /// Its mode.
+    pub mode: u32,
+}
+
+/// Why a device can't be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum DeviceError {
+    /// The socket can't be made.
+    #[error("{}: {error}", path.display())]
+    Socket {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        error: rustix::io::Errno,
+    },
+    /// A thread can't be started.
+    #[error("the device's thread can't be started: {0}")]
+    Thread(std::io::Error),
+}
+
+#[derive(Debug, Default)]
+struct Clients {
+    all: Vec<Arc<Inbox>>,
+    stopped: bool,
+}
+
+#[derive(Debug)]
+struct Shared {
+    adapter: Arc<Adapter>,
+    fabric: Arc<Fabric>,
+    clients: Mutex<Clients>,
+    stop: OwnedFd,
+}
+
+/// A guest's device. Dropping it ends what its applications do.
+#[derive(Debug)]
+pub struct Device {
+    shared: Arc<Shared>,
+    socket: PathBuf,
+}
+
+impl Device {
+    /// Opens the device, and its socket.
+    ///
+    /// # Errors
+    /// Where the socket can't be made.
+    pub fn open(spec: DeviceSpec, socket: &SocketSpec, fabric: &Arc<Fabric>) -> Result<Self, DeviceError> {
+        let failed = |error| DeviceError::Socket { path: socket.path.clone(), error };
+        let listener = listen_at(socket).map_err(failed)?;
+        let stop = eventfd(0, EventfdFlags::CLOEXEC).map_err(failed)?;
+        let adapter = Arc::new(Adapter::new(spec));
+        fabric.place(&adapter);
+        let shared = Arc::new(Shared { adapter, fabric: fabric.clone(), clients: Mutex::default(), stop });
+        let served = shared.clone();
+        std::thread::Builder::new()
+            .name("verbs".into())
+            .spawn(move || served.accept(&listener))
+            .map_err(DeviceError::Thread)?;
+        Ok(Self { shared, socket: socket.path.clone() })
+    }
+
+    /// Makes it be what it is to be now. Applications are told where their addresses changed.
+    pub fn update(&self, spec: DeviceSpec) {
+        let shared = &self.shared;
+        let changed = *shared.adapter.spec() != spec;
+        shared.adapter.set_spec(spec);
+        shared.fabric.place(&shared.adapter);
+        if changed {
+            shared.clients().all.iter().for_each(|client| client.ask(Question::Review));
+        }
+    }
+
+    /// Its GIDs.
+    #[must_use]
+    pub fn gids(&self) -> Vec<Ipv6Addr> {
+        self.shared.adapter.spec().gids()
+    }
+
+    /// What its applications have. Those that do not answer are left out.
+    #[must_use]
+    pub fn describe(&self) -> Vec<ClientDescription> {
+        let (answer, answers) = mpsc::channel();
+        let clients: Vec<_> = self.shared.clients().all.clone();
+        clients.iter().for_each(|client| client.ask(Question::Describe(answer.clone())));
+        drop(answer);
+        let mut described = Vec::new();
+        while described.len() < clients.len()
+            && let Ok(one) = answers.recv_timeout(PATIENCE)
+        {
+            described.push(one);
+        }
+        described.sort_by_key(|client| client.pid);
+        described
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        self.shared.fabric.remove(&self.shared.adapter);
+        let _ = rustix::io::write(&self.shared.stop, &1_u64.to_ne_bytes());
+        let mut clients = self.shared.clients();
+        clients.stopped = true;
+        clients.all.iter().for_each(|client| client.ask(Question::Stop));
+        let _ = std::fs::remove_file(&self.socket);
+    }
+}
+
+fn listen_at(spec: &SocketSpec) -> rustix::io::Result<OwnedFd> {
+    let _ = std::fs::remove_file(&spec.path);
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    bind(&socket, &SocketAddrUnix::new(&spec.path)?)?;
+    give_away(&spec.path, spec)?;
+    listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+/// Owner and mode, before anybody can connect.
+fn give_away(path: &Path, spec: &SocketSpec) -> rustix::io::Result<()> {
+    rustix::fs::chmod(path, Mode::from_raw_mode(spec.mode))?;
+    if let Some((user, group)) = spec.owner {
+        rustix::fs::chown(path, Some(Uid::from_raw(user)), Some(Gid::from_raw(group)))?;
+    }
+    Ok(())
+}
+
+impl Shared {
+    fn clients(&self) -> MutexGuard<'_, Clients> {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn accept(self: &Arc<Self>, listener: &OwnedFd) {
+        loop {
+            let mut wanted = [
+                PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN),
+                PollFd::from_borrowed_fd(self.stop.as_fd(), PollFlags::IN),
+            ];
+            let polled = poll(&mut wanted, None);
+            if !wanted[1].revents().is_empty() || polled.is_err_and(|errno| errno != rustix::io::Errno::INTR)
+            {
+                return;
+            }
+            let Ok(socket) = accept_with(listener, SocketFlags::CLOEXEC) else { continue };
+            if let Err(error) = self.admit(socket) {
+                tracing::warn!("verbs: an application can't be served: {error}");
+            }
+        }
+    }
+
+    /// Starts the thread of an application.
+    fn admit(self: &Arc<Self>, socket: OwnedFd) -> std::io::Result<()> {
+        let peer = socket_peercred(&socket)?;
+        let inbox = Arc::new(Inbox::new()?);
+        {
+            let mut clients = self.clients();
+            if clients.stopped || clients.all.len() >= CLIENTS {
+                return Err(std::io::Error::other(format!("there are {CLIENTS} already")));
+            }
+            clients.all.push(inbox.clone());
+        }
+        let newcomer = Newcomer {
+            connection: uverbs::Connection::new(socket),
+            adapter: self.adapter.clone(),
+            fabric: self.fabric.clone(),
+            inbox: inbox.clone(),
+            pid: peer.pid.as_raw_nonzero().get(),
+            uid: peer.uid.as_raw(),
+        };
+        let shared = self.clone();
+        let serve = move || {
+            newcomer.serve();
+            shared.forget(&inbox);
+        };
+        std::thread::Builder::new().name("verbs-client".into()).spawn(serve)?;
+        Ok(())
+    }
+
+    fn forget(&self, inbox: &Arc<Inbox>) {
+        self.clients().all.retain(|other| !Arc::ptr_eq(other, inbox));
+    }
+}

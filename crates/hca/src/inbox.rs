@@ -1,0 +1,138 @@
+//! What comes to an application's thread from others: packets for its queue pairs, and questions.
+
+use crate::describe::ClientDescription;
+use rustix::event::{EventfdFlags, eventfd};
+use std::collections::VecDeque;
+use std::net::Ipv6Addr;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+
+/// Packets that may wait. Past that they are lost, as on any wire.
+const PACKETS: usize = 16 << 10;
+
+/// A packet on its way to a queue pair.
+#[derive(Debug)]
+pub(crate) struct Packet {
+    /// Number of the queue pair it is for.
+    pub qpn: u32,
+    /// GID that it comes from.
+    pub source: Ipv6Addr,
+    /// GID that it was sent to.
+    pub destination: Ipv6Addr,
+    pub traffic_class: u8,
+    /// It did not leave the host.
+    pub is_local: bool,
+    /// Payload of UDP: base transport header to ICRC, which was checked where there is one.
+    pub bytes: Vec<u8>,
+}
+
+/// What a thread is asked for.
+#[derive(Debug)]
+pub(crate) enum Question {
+    /// To say what it has.
+    Describe(mpsc::Sender<ClientDescription>),
+    /// To look at its paths again: addresses or rules changed.
+    Review,
+    /// To end.
+    Stop,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    packets: VecDeque<Packet>,
+    questions: Vec<Question>,
+    /// Nobody takes anything any more.
+    closed: bool,
+}
+
+/// Where others put what is for a thread.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    waiting: Mutex<Waiting>,
+    any: AtomicBool,
+    asleep: AtomicBool,
+    wake: OwnedFd,
+}
+
+impl Inbox {
+    pub fn new() -> rustix::io::Result<Self> {
+        Ok(Self {
+            waiting: Mutex::default(),
+            any: AtomicBool::new(false),
+            asleep: AtomicBool::new(false),
+            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        })
+    }
+
+    /// Readable where the thread is to wake.
+    pub const fn event(&self) -> &OwnedFd {
+        &self.wake
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// False where the packet is lost.
+    pub fn put(&self, packet: Packet) -> bool {
+        {
+            let mut waiting = self.lock();
+            if waiting.closed || waiting.packets.len() >= PACKETS {
+                return false;
+            }
+            waiting.packets.push_back(packet);
+        }
+        self.announce();
+        true
+    }
+
+    /// The thread ended: what is here, and what comes, is lost.
+    pub fn close(&self) {
+        *self.lock() = Waiting { closed: true, ..Waiting::default() };
+    }
+
+    pub fn ask(&self, question: Question) {
+        {
+            let mut waiting = self.lock();
+            if !waiting.closed {
+                waiting.questions.push(question);
+            }
+        }
+        self.announce();
+    }
+
+    fn announce(&self) {
+        self.any.store(true, Ordering::Release);
+        fence(Ordering::SeqCst);
+        if self.asleep.swap(false, Ordering::Relaxed) {
+            self.wake();
+        }
+    }
+
+    /// Wakes the thread, or keeps it from sleeping the next time.
+    pub fn wake(&self) {
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+
+    /// The thread's: takes everything.
+    pub fn take(&self, packets: &mut VecDeque<Packet>, questions: &mut Vec<Question>) {
+        if self.any.swap(false, Ordering::Acquire) {
+            let mut waiting = self.lock();
+            std::mem::swap(&mut waiting.packets, packets);
+            std::mem::swap(&mut waiting.questions, questions);
+        }
+    }
+
+    /// The thread's: whether it sleeps from now on. Returns whether it may not: there is something.
+    pub fn set_asleep(&self, asleep: bool) -> bool {
+        self.asleep.store(asleep, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        self.any.load(Ordering::Relaxed)
+    }
+
+    /// The thread's: was woken.
+    pub fn drain(&self) {
+        let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+    }
+}

@@ -1,0 +1,194 @@
+//! State transitions of queue pairs.
+
+use crate::control::{MAX_READS, PORT, refuse};
+use crate::fabric::DeviceSpec;
+use crate::objects::Objects;
+use crate::path::{Path, Way};
+use crate::qp::{Own, Qp, Transport};
+use crate::transitions::transition;
+use packet::roce::RnrTimer;
+use rdma::{Attributes, DatagramAttributes, DatagramPair, Mtu, QueuePair};
+use rustix::io::Errno;
+use uverbs::qp::{access, mask};
+use uverbs::{QpAttributes, QpState, QpType, Refusal};
+
+/// The partition every port is in.
+const PARTITION: u16 = 0xffff;
+
+/// Bytes of a packet besides its payload, at most: IPv6, UDP, BTH, RETH, immediate data or AETH, ICRC.
+const HEADERS: u16 = 40 + 8 + 12 + 16 + 4 + 4;
+
+/// The longest payload that a packet of the guest has room for (`ibv_mtu`).
+pub(crate) fn active_mtu(spec: &DeviceSpec) -> u32 {
+    let fits = |code: &u32| 128_u16 << code <= spec.mtu.saturating_sub(HEADERS);
+    (1..=5).rev().find(fits).unwrap_or(1)
+}
+
+/// Changes attributes of a queue pair, and its state: all of that, or nothing.
+pub(crate) fn modify(
+    qp: &mut Qp,
+    set: u32,
+    asked: &QpAttributes,
+    objects: &mut Objects,
+) -> Result<(), Refusal> {
+    let own = &qp.own;
+    let from = own.state;
+    if set & mask::CUR_STATE != 0 && asked.cur_qp_state != from as u32 {
+        return refuse(Errno::INVAL, format!("the queue pair is in state {from:?}, not the one told"));
+    }
+    let to = if set & mask::STATE == 0 { Some(from) } else { QpState::from_number(asked.qp_state) };
+    let way = to.and_then(|to| Some((to, transition(own.kind, from, to)?)));
+    let Some((to, way)) = way else {
+        return refuse(Errno::INVAL, format!("no way from state {from:?} to {}", asked.qp_state));
+    };
+    if !way.takes(set) {
+        let text =
+            format!("attributes {set:#x} on the way from {from:?} to {to:?}; needed are {:#x}", way.required);
+        return refuse(Errno::INVAL, text);
+    }
+    check(set, asked, &objects.adapter.spec())?;
+    let path = if set & mask::AV == 0 {
+        None
+    } else {
+        Some(
+            Path::find(&asked.ah, &objects.adapter, &objects.fabric)
+                .or_else(|e| refuse(Errno::INVAL, e.to_string()))?,
+        )
+    };
+    let is_new = from != to;
+    match to {
+        QpState::Reset => {
+            qp.reset();
+            return Ok(());
+        }
+        QpState::Error => {
+            qp.own.reason = Some("the application asked for it");
+            qp.enter_error(objects);
+            return Ok(());
+        }
+        _ => {}
+    }
+    let own = &mut qp.own;
+    keep(&mut own.attributes, set, asked);
+    own.path = path.or(own.path.take());
+    own.state = to;
+    match to {
+        QpState::ReadyToReceive if is_new => qp.transport = begin(own),
+        QpState::ReadyToSend if from == QpState::ReadyToReceive => ready_to_send(qp),
+        QpState::SendQueueDrained if is_new => own.tells_drained = set & mask::EN_SQD_ASYNC_NOTIFY != 0,
+        _ => {}
+    }
+    if set & mask::MIN_RNR_TIMER != 0
+        && let Transport::Connected(connected) = &mut qp.transport
+    {
+        connected.set_rnr_timer(RnrTimer::new(asked.min_rnr_timer as u8));
+    }
+    if let Transport::Datagram(pair) = &mut qp.transport {
+        pair.set_queue_key(qp.own.attributes.qkey);
+    }
+    Ok(())
+}
+
+/// Whether values are such as there are.
+fn check(set: u32, asked: &QpAttributes, spec: &DeviceSpec) -> Result<(), Refusal> {
+    let limits = [
+        (mask::PKEY_INDEX, "pkey_index", asked.pkey_index, 0, 0),
+        (mask::PORT, "port_num", asked.port_num, PORT, PORT),
+        (mask::PATH_MTU, "path_mtu", asked.path_mtu, 1, active_mtu(spec)),
+        (mask::TIMEOUT, "timeout", asked.timeout, 0, 31),
+        (mask::RETRY_CNT, "retry_cnt", asked.retry_cnt, 0, 7),
+        (mask::RNR_RETRY, "rnr_retry", asked.rnr_retry, 0, 7),
+        (mask::MIN_RNR_TIMER, "min_rnr_timer", asked.min_rnr_timer, 0, 31),
+        (mask::MAX_QP_RD_ATOMIC, "max_rd_atomic", asked.max_rd_atomic, 0, MAX_READS),
+        (mask::MAX_DEST_RD_ATOMIC, "max_dest_rd_atomic", asked.max_dest_rd_atomic, 0, MAX_READS),
+        (mask::DEST_QPN, "dest_qp_num", asked.dest_qp_num, 0, 0xff_ffff),
+        (mask::ACCESS_FLAGS, "qp_access_flags", asked.qp_access_flags, 0, access::ALL),
+    ];
+    for (bit, name, value, least, most) in limits {
+        if set & bit != 0 && !(least..=most).contains(&value) {
+            return refuse(Errno::INVAL, format!("{name}: {value}; {least} to {most}"));
+        }
+    }
+    Ok(())
+}
+
+/// Keeps the attributes that are set.
+fn keep(kept: &mut QpAttributes, set: u32, asked: &QpAttributes) {
+    let mut each = |bit: u32, place: fn(&mut QpAttributes) -> &mut u32, value: u32| {
+        if set & bit != 0 {
+            *place(kept) = value;
+        }
+    };
+    each(mask::ACCESS_FLAGS, |a| &mut a.qp_access_flags, asked.qp_access_flags);
+    each(mask::PKEY_INDEX, |a| &mut a.pkey_index, asked.pkey_index);
+    each(mask::PORT, |a| &mut a.port_num, asked.port_num);
+    each(mask::QKEY, |a| &mut a.qkey, asked.qkey);
+    each(mask::PATH_MTU, |a| &mut a.path_mtu, asked.path_mtu);
+    each(mask::TIMEOUT, |a| &mut a.timeout, asked.timeout);
+    each(mask::RETRY_CNT, |a| &mut a.retry_cnt, asked.retry_cnt);
+    each(mask::RNR_RETRY, |a| &mut a.rnr_retry, asked.rnr_retry);
+    each(mask::RQ_PSN, |a| &mut a.rq_psn, asked.rq_psn & 0xff_ffff);
+    each(mask::SQ_PSN, |a| &mut a.sq_psn, asked.sq_psn & 0xff_ffff);
+    each(mask::MAX_QP_RD_ATOMIC, |a| &mut a.max_rd_atomic, asked.max_rd_atomic);
+    each(mask::MAX_DEST_RD_ATOMIC, |a| &mut a.max_dest_rd_atomic, asked.max_dest_rd_atomic);
+    each(mask::MIN_RNR_TIMER, |a| &mut a.min_rnr_timer, asked.min_rnr_timer);
+    each(mask::DEST_QPN, |a| &mut a.dest_qp_num, asked.dest_qp_num);
+    if set & mask::AV != 0 {
+        kept.ah = asked.ah;
+    }
+}
+
+/// The transport of a queue pair that is ready to receive.
+fn begin(own: &Own) -> Transport {
+    match own.kind {
+        QpType::Ud => Transport::Datagram(DatagramPair::new(datagram_attributes(own))),
+        _ => Transport::Connected(Box::new(QueuePair::new(attributes(own)))),
+    }
+}
+
+fn ready_to_send(qp: &mut Qp) {
+    match &mut qp.transport {
+        Transport::Connected(connected) => connected.ready_to_send(attributes(&qp.own)),
+        Transport::Datagram(pair) => *pair = DatagramPair::new(datagram_attributes(&qp.own)),
+        Transport::None => {}
+    }
+}
+
+fn datagram_attributes(own: &Own) -> DatagramAttributes {
+    DatagramAttributes {
+        mtu: Mtu::Bytes4096,
+        partition: PARTITION,
+        number: own.qpn,
+        queue_key: own.attributes.qkey,
+        send_psn: own.attributes.sq_psn,
+    }
+}
+
+fn attributes(own: &Own) -> Attributes {
+    let set = &own.attributes;
+    let is_local = own.path.as_ref().is_some_and(|path| matches!(path.way, Way::Local(_)));
+    Attributes {
+        reliable: own.kind == QpType::Rc,
+        mtu: if is_local { Mtu::Bytes32768 } else { mtu(set.path_mtu) },
+        partition: PARTITION,
+        destination: set.dest_qp_num,
+        send_psn: set.sq_psn,
+        receive_psn: set.rq_psn,
+        timeout: set.timeout as u8,
+        retries: set.retry_cnt as u8,
+        rnr_retries: set.rnr_retry as u8,
+        rnr_timer: RnrTimer::new(set.min_rnr_timer as u8),
+        reads: set.max_rd_atomic as u8,
+        peer_reads: set.max_dest_rd_atomic as u8,
+    }
+}
+
+const fn mtu(code: u32) -> Mtu {
+    match code {
+        2 => Mtu::Bytes512,
+        3 => Mtu::Bytes1024,
+        4 => Mtu::Bytes2048,
+        5 => Mtu::Bytes4096,
+        _ => Mtu::Bytes256,
+    }
+}

@@ -1,0 +1,184 @@
+//! What an application has besides queue pairs: completion queues and channels, shared receive queues, address handles.
+
+use crate::events::{Event, Notifier};
+use crate::fabric::{Adapter, Fabric};
+use crate::inbox::Inbox;
+use crate::memory::{AddressSpace, Regions};
+use crate::path::Path;
+use std::collections::HashMap;
+use std::sync::Arc;
+use uverbs::{AsyncEvent, Completion, CompletionSink, Corrupt, Segment, WorkRequest, WorkSource};
+
+/// A completion queue.
+#[derive(Debug)]
+pub(crate) struct Cq {
+    pub sink: CompletionSink,
+    pub entries: u32,
+    pub channel: Option<u32>,
+    /// It overran, and takes no more.
+    pub overrun: bool,
+}
+
+/// A shared receive queue.
+#[derive(Debug)]
+pub(crate) struct Srq {
+    pub pd: u32,
+    pub source: WorkSource,
+    /// Fewer receives than this are told of, once.
+    pub limit: u32,
+}
+
+/// An address handle.
+#[derive(Debug)]
+pub(crate) struct Ah {
+    pub pd: u32,
+    pub path: Path,
+}
+
+/// A receive that was taken from its queue.
+#[derive(Debug, Default)]
+pub(crate) struct Receive {
+    pub id: u64,
+    pub segments: Vec<Segment>,
+}
+
+/// What happened, as `rdma statistic` names it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)] // its names
+pub struct Counters {
+    pub sent_pkts: u64,
+    pub rcvd_pkts: u64,
+    pub sent_bytes: u64,
+    pub rcvd_bytes: u64,
+    pub send_err: u64,
+    pub rcvd_pkts_unknown_qp: u64,
+    pub rcvd_pkts_malformed: u64,
+    pub remote_access_errors: u64,
+    pub qkey_violations: u64,
+    pub rnr_nak: u64,
+}
+
+impl std::ops::AddAssign for Counters {
+    fn add_assign(&mut self, other: Self) {
+        self.sent_pkts += other.sent_pkts;
+        self.rcvd_pkts += other.rcvd_pkts;
+        self.sent_bytes += other.sent_bytes;
+        self.rcvd_bytes += other.rcvd_bytes;
+        self.send_err += other.send_err;
+        self.rcvd_pkts_unknown_qp += other.rcvd_pkts_unknown_qp;
+        self.rcvd_pkts_malformed += other.rcvd_pkts_malformed;
+        self.remote_access_errors += other.remote_access_errors;
+        self.qkey_violations += other.qkey_violations;
+        self.rnr_nak += other.rnr_nak;
+    }
+}
+
+/// Everything of an application but its queue pairs.
+#[derive(Debug)]
+pub(crate) struct Objects {
+    pub adapter: Arc<Adapter>,
+    pub fabric: Arc<Fabric>,
+    pub inbox: Arc<Inbox>,
+    pub space: AddressSpace,
+    pub regions: Regions,
+    pub pds: Vec<u32>,
+    pub channels: HashMap<u32, Notifier>,
+    pub cqs: HashMap<u32, Cq>,
+    pub srqs: HashMap<u32, Srq>,
+    pub ahs: HashMap<u32, Ah>,
+    pub asynchronous: Notifier,
+    pub counters: Counters,
+    next_handle: u32,
+}
+
+impl Objects {
+    pub fn new(
+        (adapter, fabric): (Arc<Adapter>, Arc<Fabric>),
+        inbox: Arc<Inbox>,
+        space: AddressSpace,
+        asynchronous: Notifier,
+    ) -> Self {
+        Self {
+            adapter,
+            fabric,
+            inbox,
+            space,
+            regions: Regions::default(),
+            pds: Vec::new(),
+            channels: HashMap::new(),
+            cqs: HashMap::new(),
+            srqs: HashMap::new(),
+            ahs: HashMap::new(),
+            asynchronous,
+            counters: Counters::default(),
+            next_handle: 0,
+        }
+    }
+
+    /// A number for a new object that no other has.
+    pub fn handle(&mut self) -> u32 {
+        self.next_handle = self.next_handle.wrapping_add(1);
+        self.next_handle
+    }
+
+    pub fn tell(&mut self, event: Event, handle: u32) {
+        self.asynchronous.tell(&AsyncEvent { kind: event as u32, handle }.to_bytes());
+    }
+
+    /// Puts a completion into a queue, and wakes who waits for it. False where the queue is full.
+    pub fn complete(&mut self, handle: u32, completion: &Completion, solicited: bool) -> bool {
+        let Some(cq) = self.cqs.get_mut(&handle).filter(|cq| !cq.overrun) else { return false };
+        match cq.sink.push(completion, solicited) {
+            Ok(tells) => {
+                let channel = cq.channel.filter(|_| tells);
+                if let Some(channel) = channel.and_then(|channel| self.channels.get_mut(&channel)) {
+                    channel.tell(&handle.to_ne_bytes());
+                }
+                true
+            }
+            Err(uverbs::Overrun) => {
+                cq.overrun = true;
+                self.tell(Event::CqError, handle);
+                false
+            }
+        }
+    }
+
+    /// Takes a receive from a shared queue.
+    pub fn take_shared(&mut self, handle: u32, into: &mut Receive) -> bool {
+        let Some(srq) = self.srqs.get_mut(&handle) else { return false };
+        let taken = take_receive(&mut srq.source, into);
+        let below = srq.limit > 0 && srq.source.waiting().is_ok_and(|left| left < srq.limit);
+        match taken {
+            Ok(taken) => {
+                if below {
+                    srq.limit = 0;
+                    self.tell(Event::SrqLimitReached, handle);
+                }
+                taken
+            }
+            Err(Corrupt) => {
+                self.srqs.remove(&handle);
+                self.tell(Event::SrqError, handle);
+                false
+            }
+        }
+    }
+
+    /// Sends the events that the application had no room for. Returns whether some still wait.
+    pub fn flush_events(&mut self) -> bool {
+        let waiting = self.channels.values_mut().filter_map(|channel| channel.flush().then_some(())).count();
+        self.asynchronous.flush() || waiting > 0
+    }
+}
+
+/// Takes a receive, whose slot is free then.
+pub(crate) fn take_receive(source: &mut WorkSource, into: &mut Receive) -> Result<bool, Corrupt> {
+    into.segments.clear();
+    let Some((_, WorkRequest { id, .. })) = source.take(&mut into.segments, &mut Vec::new())? else {
+        return Ok(false);
+    };
+    source.release_taken();
+    into.id = id;
+    Ok(true)
+}

@@ -1,0 +1,137 @@
+//! The way of packets to their destination.
+
+use crate::fabric::{Adapter, Fabric};
+use packet::{WriteError, build, proto};
+use std::net::Ipv6Addr;
+use std::sync::Arc;
+use uverbs::AddressVector;
+
+/// From a GID of ours to another.
+#[derive(Clone, Debug)]
+pub(crate) struct Path {
+    pub source: Ipv6Addr,
+    pub destination: Ipv6Addr,
+    pub traffic_class: u8,
+    /// Where it leads.
+    pub way: Way,
+}
+
+/// How packets travel.
+#[derive(Clone, Debug)]
+pub(crate) enum Way {
+    /// From thread to thread: both are guests of this host, in one network.
+    Local(Arc<Adapter>),
+    /// As packets of the guest, through the vRouter.
+    Wire,
+}
+
+impl Way {
+    /// For people.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Local(_) => "copied by the daemon",
+            Self::Wire => "RoCEv2",
+        }
+    }
+}
+
+/// Why there is no such path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NoPath {
+    #[error("an address needs a global route (is_global), as there are no LIDs on Ethernet")]
+    NotGlobal,
+    #[error("there is no GID with index {0}")]
+    NoSource(u32),
+    #[error("the device has one port, 1")]
+    NoPort,
+    #[error("multicast is not offered")]
+    Multicast,
+    #[error("{0} and {1} are of different IP versions")]
+    Mixed(Ipv6Addr, Ipv6Addr),
+}
+
+impl Path {
+    /// The path that an address vector describes.
+    pub fn find(vector: &AddressVector, adapter: &Adapter, fabric: &Fabric) -> Result<Self, NoPath> {
+        let spec = adapter.spec();
+        if !vector.is_global {
+            return Err(NoPath::NotGlobal);
+        }
+        if vector.port_num > 1 {
+            return Err(NoPath::NoPort);
+        }
+        let gids = spec.gids();
+        let source = gids.get(vector.sgid_index as usize).ok_or(NoPath::NoSource(vector.sgid_index))?;
+        let destination = vector.dgid;
+        let is_multicast = |gid: Ipv6Addr| match gid.to_ipv4_mapped() {
+            Some(v4) => v4.is_multicast() || v4.is_broadcast() || v4.is_unspecified(),
+            None => gid.is_multicast() || gid.is_unspecified(),
+        };
+        if is_multicast(destination) {
+            return Err(NoPath::Multicast);
+        }
+        if source.to_ipv4_mapped().is_some() != destination.to_ipv4_mapped().is_some() {
+            return Err(NoPath::Mixed(*source, destination));
+        }
+        let peer = fabric.find(spec.vrf, destination);
+        let way = match peer {
+            Some(peer) if std::ptr::eq(&raw const *peer, adapter) => Way::Local(peer),
+            Some(peer) if !spec.is_watched && !peer.spec().is_watched => Way::Local(peer),
+            _ => Way::Wire,
+        };
+        Ok(Self { source: *source, destination, traffic_class: vector.traffic_class, way })
+    }
+}
+
+/// Hops of what we send, where the application says nothing else.
+const HOPS: u8 = 64;
+
+/// Writes the network header of a packet with so many bytes behind it. Returns its own length.
+pub(crate) fn write_network_header(
+    out: &mut [u8],
+    (source, destination): (Ipv6Addr, Ipv6Addr),
+    traffic_class: u8,
+    len: usize,
+) -> Result<usize, WriteError> {
+    let (Some(src), Some(dst)) = (source.to_ipv4_mapped(), destination.to_ipv4_mapped()) else {
+        return build::ipv6(
+            out,
+            &build::Ipv6 {
+                src: source,
+                dst: destination,
+                next_header: proto::UDP,
+                hop_limit: HOPS,
+                traffic_class,
+                flow_label: 0,
+                payload_len: len as u16,
+            },
+        );
+    };
+    build::ipv4(
+        out,
+        &build::Ipv4 {
+            src,
+            dst,
+            protocol: proto::UDP,
+            ttl: HOPS,
+            tos: traffic_class,
+            id: 0,
+            dont_fragment: true,
+            len: (len + proto::IPV4_LEN) as u16,
+        },
+    )
+}
+
+/// The network header that a datagram is received with (IBTA A17.4.4): IPv6's, or IPv4's behind 20 zeroes.
+pub(crate) fn received_header(
+    addresses: (Ipv6Addr, Ipv6Addr),
+    traffic_class: u8,
+    len: usize,
+) -> [u8; rdma::NETWORK_HEADER] {
+    let mut header = [0; rdma::NETWORK_HEADER];
+    let is_v4 = addresses.0.to_ipv4_mapped().is_some();
+    let at = if is_v4 { rdma::NETWORK_HEADER - proto::IPV4_LEN } else { 0 };
+    // It has the room of either.
+    let _ = write_network_header(&mut header[at..], addresses, traffic_class, len + proto::UDP_LEN);
+    header
+}

@@ -1,0 +1,479 @@
+//! A queue pair: its queues in shared memory, its transport, and what moves requests from one to the other.
+
+use crate::carry::Surroundings;
+use crate::events::Event;
+use crate::inbox::{Inbox, Packet};
+use crate::objects::{Objects, Receive, take_receive};
+use crate::path::{Path, received_header};
+use packet::roce::{self, Datagram, Nak};
+use rdma::{
+    AtomicOperation, DatagramPair, Destination, LeftOut, QueuePair, SendOperation, SendRequest, Status, With,
+};
+use std::sync::Arc;
+use std::time::Duration;
+use uverbs::{
+    Capacity, Completion, Corrupt, QpAttributes, QpState, QpType, Segment, WorkRequest, WorkSource,
+};
+
+/// Packets of one queue pair at a time, before others have their turn.
+const BUDGET: usize = 64;
+/// So many wrong keys of an unreliable peer, and it is heard no more.
+const WRONG_KEYS: u32 = 16;
+/// Set in what we call receives, to tell them from sends.
+const IS_RECEIVE: u64 = 1 << 63;
+/// Longest message (IBTA 9.7.1.1).
+const LONGEST_MESSAGE: u64 = 1 << 31;
+
+/// `ibv_send_flags`.
+mod send_flags {
+    pub const FENCE: u8 = 1 << 0;
+    pub const SIGNALED: u8 = 1 << 1;
+    pub const SOLICITED: u8 = 1 << 2;
+}
+
+/// `ibv_wr_opcode`.
+mod opcode {
+    pub const RDMA_WRITE: u8 = 0;
+    pub const RDMA_WRITE_WITH_IMM: u8 = 1;
+    pub const SEND: u8 = 2;
+    pub const SEND_WITH_IMM: u8 = 3;
+    pub const RDMA_READ: u8 = 4;
+    pub const ATOMIC_CMP_AND_SWP: u8 = 5;
+    pub const ATOMIC_FETCH_AND_ADD: u8 = 6;
+    pub const SEND_WITH_INV: u8 = 9;
+}
+
+/// A request that is under way.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Work {
+    pub id: u64,
+    /// `ibv_wr_opcode`.
+    pub opcode: u8,
+    pub segments: Vec<Segment>,
+    /// The message itself, where it came inline.
+    pub inline: Vec<u8>,
+    pub len: u32,
+}
+
+/// Where receives come from.
+#[derive(Debug)]
+pub(crate) enum Receives {
+    Own(WorkSource),
+    Shared(u32),
+}
+
+/// What carries its messages.
+#[derive(Debug)]
+pub(crate) enum Transport {
+    None,
+    Connected(Box<QueuePair>),
+    Datagram(DatagramPair),
+}
+
+/// A queue pair without its transport.
+#[derive(Debug)]
+pub(crate) struct Own {
+    pub qpn: u32,
+    pub pd: u32,
+    pub kind: QpType,
+    pub state: QpState,
+    pub attributes: QpAttributes,
+    pub capacity: Capacity,
+    pub send_cq: u32,
+    pub recv_cq: u32,
+    pub sends: WorkSource,
+    pub receives: Receives,
+    /// Requests under way, by their slot.
+    pub works: Vec<Work>,
+    /// The receive that was taken last.
+    pub receive: Receive,
+    pub all_signaled: bool,
+    /// Of connections.
+    pub path: Option<Path>,
+    /// The thread that has the peer, where that is on this host.
+    pub peer: Option<Arc<Inbox>>,
+    /// What the peer did wrong.
+    pub nak: Option<Nak>,
+    pub wrong_keys: u32,
+    /// Why it is in the error state, for people.
+    pub reason: Option<&'static str>,
+    /// It can't go on: something of the application's is broken.
+    pub broken: Option<&'static str>,
+    /// The peer was heard of.
+    pub established: bool,
+    /// The application is to be told once nothing is under way.
+    pub tells_drained: bool,
+}
+
+/// A queue pair.
+#[derive(Debug)]
+pub(crate) struct Qp {
+    pub own: Own,
+    pub transport: Transport,
+    /// It waits for its turn.
+    pub is_ready: bool,
+    /// When it wants its turn at the latest.
+    pub deadline: Option<Duration>,
+}
+
+impl Own {
+    const fn slot(&self, number: u64) -> usize {
+        number as usize & (self.works.len() - 1)
+    }
+
+    /// The request that the transport calls so.
+    pub fn work(&self, number: u64) -> &Work {
+        &self.works[self.slot(number)]
+    }
+
+    /// Takes a receive. What the transport calls it.
+    pub fn take_receive(&mut self, objects: &mut Objects) -> Option<u64> {
+        let taken = match &mut self.receives {
+            Receives::Own(source) => take_receive(source, &mut self.receive).unwrap_or_else(|Corrupt| {
+                self.broken = Some("its receive queue was overwritten");
+                false
+            }),
+            Receives::Shared(srq) => objects.take_shared(*srq, &mut self.receive),
+        };
+        taken.then_some(IS_RECEIVE)
+    }
+
+    pub const fn takes_shared(&self) -> bool {
+        matches!(self.receives, Receives::Shared(_))
+    }
+
+    /// Takes the next request of the send queue: the number of its slot, and the request.
+    fn take_send(&mut self) -> Result<Option<(u32, WorkRequest)>, Corrupt> {
+        let (mut segments, mut inline) = (Vec::new(), Vec::new());
+        let Some((number, request)) = self.sends.take(&mut segments, &mut inline)? else { return Ok(None) };
+        let sum: u64 = segments.iter().map(|segment| u64::from(segment.len)).sum();
+        let len = sum.max(inline.len() as u64);
+        if len > LONGEST_MESSAGE {
+            return Err(Corrupt);
+        }
+        let slot = self.slot(number.into());
+        let Work { id, opcode, len: length, .. } = &mut self.works[slot];
+        (*id, *opcode, *length) = (request.id, request.opcode, len as u32);
+        (self.works[slot].segments, self.works[slot].inline) = (segments, inline);
+        Ok(Some((number, request)))
+    }
+
+    /// Puts a completion into the queue it belongs to.
+    pub fn complete(&mut self, done: &rdma::Completion, objects: &mut Objects) {
+        let status = status_number(done.status);
+        let failed = done.status != Status::Success;
+        let mut completion =
+            Completion { qpn: self.qpn, status, byte_len: done.len, ..Completion::default() };
+        completion.timestamp = crate::client::monotonic_nanoseconds();
+        let (cq, solicited) = if done.id & IS_RECEIVE != 0 {
+            completion.id = self.receive.id;
+            completion.opcode = RECEIVED;
+            if let Some(received) = &done.received {
+                describe(received, self.kind, &mut completion);
+            }
+            (self.recv_cq, done.received.is_some_and(|received| received.solicited))
+        } else {
+            let slot = self.slot(done.id);
+            let work = &mut self.works[slot];
+            completion.id = work.id;
+            completion.opcode = completed_opcode(work.opcode);
+            work.inline.clear();
+            self.sends.release_before((done.id as u32).wrapping_add(1));
+            (self.send_cq, false)
+        };
+        if !objects.complete(cq, &completion, solicited || failed) {
+            self.broken = Some("its completion queue overran");
+        }
+    }
+
+    fn flush_send(&mut self, number: u32, objects: &mut Objects) {
+        let flushed = rdma::Completion { id: number.into(), status: Status::Flushed, len: 0, received: None };
+        self.complete(&flushed, objects);
+    }
+
+    /// Counts a key that is not right.
+    pub fn wrong_key(&mut self) {
+        self.wrong_keys += 1;
+        if self.kind == QpType::Uc && self.wrong_keys >= WRONG_KEYS {
+            self.broken = Some("too many wrong keys of its peer");
+        }
+    }
+}
+
+impl Qp {
+    /// Takes a packet that came for it.
+    pub fn receive(&mut self, packet: &Packet, now: Duration, objects: &mut Objects) {
+        let Ok(datagram) = roce::parse(&packet.bytes) else {
+            objects.counters.rcvd_pkts_malformed += 1;
+            return;
+        };
+        objects.counters.rcvd_pkts += 1;
+        objects.counters.rcvd_bytes += packet.bytes.len() as u64;
+        let mut around = Surroundings { own: &mut self.own, objects };
+        match &mut self.transport {
+            Transport::None => {}
+            Transport::Connected(connected) => {
+                if !around.own.is_from_peer(packet) {
+                    return;
+                }
+                around.hear();
+                connected.receive(&datagram, now, &mut around);
+                if connected.state() == rdma::State::Error {
+                    // The peer is told why, and so are we.
+                    connected.poll(now, BUDGET, &mut around);
+                }
+            }
+            Transport::Datagram(pair) => receive_datagram(pair, packet, &datagram, &mut around),
+        }
+        self.settle(objects);
+    }
+
+    /// Does what there is to do. Returns when it wants its turn at the latest.
+    pub fn work(&mut self, now: Duration, objects: &mut Objects) -> Option<Duration> {
+        let deadline = self.try_work(now, objects);
+        self.settle(objects);
+        if self.own.state == QpState::Error {
+            self.flush(objects);
+            return None;
+        }
+        deadline
+    }
+
+    fn try_work(&mut self, now: Duration, objects: &mut Objects) -> Option<Duration> {
+        let mut budget = BUDGET;
+        while self.own.state == QpState::ReadyToSend && budget > 0 {
+            match self.own.take_send() {
+                Ok(None) => break,
+                Ok(Some((number, request))) => self.post(number, &request, objects),
+                Err(Corrupt) => self.own.broken = Some("its send queue was overwritten"),
+            }
+            self.settle(objects);
+            budget -= 1;
+        }
+        let more = budget == 0;
+        let mut deadline = None;
+        if let Transport::Connected(connected) = &mut self.transport {
+            deadline = connected.poll(now, BUDGET, &mut Surroundings { own: &mut self.own, objects });
+            if self.own.tells_drained && !connected.is_sending() {
+                self.own.tells_drained = false;
+                objects.tell(Event::SendQueueDrained, self.own.qpn);
+            }
+        }
+        if more { Some(now) } else { deadline }
+    }
+
+    /// Gives a request to the transport.
+    fn post(&mut self, number: u32, asked: &WorkRequest, objects: &mut Objects) {
+        let own = &mut self.own;
+        let work = own.work(number.into());
+        let request = SendRequest {
+            id: number.into(),
+            operation: match operation(asked, own.kind) {
+                Some(operation) => operation,
+                None => {
+                    let wrong = rdma::Completion {
+                        id: number.into(),
+                        status: Status::LocalOperation,
+                        len: 0,
+                        received: None,
+                    };
+                    own.complete(&wrong, objects);
+                    own.broken = Some("it was asked for an operation that it does not have");
+                    return;
+                }
+            },
+            len: work.len,
+            signaled: own.all_signaled || asked.flags & send_flags::SIGNALED != 0,
+            solicited: asked.flags & send_flags::SOLICITED != 0,
+            fence: asked.flags & send_flags::FENCE != 0,
+        };
+        let mut around = Surroundings { own, objects };
+        match &mut self.transport {
+            Transport::None => {}
+            Transport::Connected(connected) => connected.post_send(request, &mut around),
+            Transport::Datagram(pair) => {
+                let to = Destination {
+                    address: asked.ah,
+                    queue_pair: asked.remote_qpn & 0xff_ffff,
+                    queue_key: asked.remote_qkey,
+                };
+                pair.send(&request, &to, &mut around);
+            }
+        }
+    }
+
+    /// Follows the transport into the error state, and tells the application why.
+    fn settle(&mut self, objects: &mut Objects) {
+        let failed = match &self.transport {
+            Transport::None => false,
+            Transport::Connected(connected) => connected.state() == rdma::State::Error,
+            Transport::Datagram(pair) => pair.state() == rdma::State::Error,
+        };
+        let broken = self.own.broken.take();
+        if self.own.state == QpState::Error || !failed && broken.is_none() {
+            return;
+        }
+        let own = &mut self.own;
+        if let Some(reason) = broken {
+            own.reason = Some(reason);
+            objects.tell(Event::QpFatal, own.qpn);
+        } else if let Some(nak) = own.nak {
+            let (event, reason) = match nak {
+                Nak::RemoteAccessError => (Event::QpAccessError, "its peer used memory that it may not"),
+                _ => (Event::QpRequestError, "its peer asked for what can't be done"),
+            };
+            own.reason = Some(reason);
+            objects.tell(event, own.qpn);
+        }
+        own.reason.get_or_insert("a request of its own failed");
+        self.enter_error(objects);
+    }
+
+    /// Goes to the error state: everything is flushed.
+    pub fn enter_error(&mut self, objects: &mut Objects) {
+        if self.own.state == QpState::Error {
+            return;
+        }
+        self.own.state = QpState::Error;
+        let mut around = Surroundings { own: &mut self.own, objects };
+        match &mut self.transport {
+            Transport::None => {}
+            // One that failed itself still has to tell its peer why.
+            Transport::Connected(connected) if connected.state() == rdma::State::Error => {}
+            Transport::Connected(connected) => connected.fail(&mut around),
+            Transport::Datagram(pair) => pair.fail(&mut around),
+        }
+        if let Receives::Own(source) = &mut self.own.receives {
+            source.want_doorbell(true);
+        }
+        self.flush(objects);
+        if self.own.takes_shared() {
+            objects.tell(Event::LastWqeReached, self.own.qpn);
+        }
+    }
+
+    /// Flushes what was posted since.
+    fn flush(&mut self, objects: &mut Objects) {
+        let own = &mut self.own;
+        while let Ok(Some((number, _))) = own.take_send() {
+            own.flush_send(number, objects);
+        }
+        if own.takes_shared() {
+            return;
+        }
+        while let Some(id) = own.take_receive(objects) {
+            own.complete(&rdma::Completion { id, status: Status::Flushed, len: 0, received: None }, objects);
+        }
+        own.broken = None;
+    }
+
+    /// Forgets everything: back to the beginning.
+    pub fn reset(&mut self) {
+        self.transport = Transport::None;
+        let own = &mut self.own;
+        own.state = QpState::Reset;
+        own.attributes = QpAttributes::default();
+        own.sends.reset();
+        if let Receives::Own(source) = &mut own.receives {
+            source.reset();
+        }
+        (own.path, own.peer, own.nak, own.reason, own.broken) = (None, None, None, None, None);
+        (own.wrong_keys, own.established, own.tells_drained) = (0, false, false);
+        self.deadline = None;
+    }
+}
+
+/// A datagram for a queue pair of datagrams.
+fn receive_datagram(
+    pair: &mut DatagramPair,
+    packet: &Packet,
+    datagram: &Datagram<'_>,
+    around: &mut Surroundings<'_>,
+) {
+    let addresses = (packet.source, packet.destination);
+    let header = received_header(addresses, packet.traffic_class, packet.bytes.len());
+    if pair.receive(datagram, &header, around) == Err(LeftOut::QueueKey) {
+        around.objects.counters.qkey_violations += 1;
+    }
+}
+
+const RECEIVED: u32 = 1 << 7;
+const RECEIVED_RDMA_WITH_IMM: u32 = RECEIVED + 1;
+
+/// `ibv_wc_flags`.
+mod completion_flags {
+    pub const GRH: u16 = 1 << 0;
+    pub const WITH_IMM: u16 = 1 << 1;
+    pub const WITH_INV: u16 = 1 << 3;
+}
+
+fn describe(received: &rdma::Received, kind: QpType, completion: &mut Completion) {
+    if received.by == rdma::Arrival::WriteWithImmediate {
+        completion.opcode = RECEIVED_RDMA_WITH_IMM;
+    }
+    if let Some(immediate) = received.immediate {
+        completion.flags |= completion_flags::WITH_IMM;
+        completion.immediate = u32::from_ne_bytes(immediate);
+    }
+    if let Some(key) = received.invalidated {
+        completion.flags |= completion_flags::WITH_INV;
+        completion.immediate = key;
+    }
+    if kind == QpType::Ud {
+        completion.flags |= completion_flags::GRH;
+    }
+    completion.source_qpn = received.source.unwrap_or(0);
+}
+
+/// `ibv_wc_opcode` of a request of this `ibv_wr_opcode`.
+const fn completed_opcode(asked: u8) -> u32 {
+    match asked {
+        opcode::RDMA_WRITE | opcode::RDMA_WRITE_WITH_IMM => 1,
+        opcode::RDMA_READ => 2,
+        opcode::ATOMIC_CMP_AND_SWP => 3,
+        opcode::ATOMIC_FETCH_AND_ADD => 4,
+        _ => 0,
+    }
+}
+
+/// `ibv_wc_status`.
+const fn status_number(status: Status) -> u8 {
+    match status {
+        Status::Success => 0,
+        Status::LocalLength => 1,
+        Status::LocalOperation => 2,
+        Status::LocalProtection => 4,
+        Status::Flushed => 5,
+        Status::RemoteInvalidRequest => 9,
+        Status::RemoteAccess => 10,
+        Status::RemoteOperation => 11,
+        Status::RetryExceeded => 12,
+        Status::RnrRetryExceeded => 13,
+    }
+}
+
+/// What a request asks for; `None` where queue pairs of this kind do not have it.
+fn operation(asked: &WorkRequest, kind: QpType) -> Option<SendOperation> {
+    let immediate = asked.immediate.to_ne_bytes();
+    let (address, rkey) = (asked.address, asked.rkey);
+    let operation = match asked.opcode {
+        opcode::SEND => SendOperation::Send(With::Nothing),
+        opcode::SEND_WITH_IMM => SendOperation::Send(With::Immediate(immediate)),
+        opcode::SEND_WITH_INV if kind == QpType::Rc => SendOperation::Send(With::Invalidate(asked.immediate)),
+        opcode::RDMA_WRITE if kind != QpType::Ud => SendOperation::Write { address, rkey, immediate: None },
+        opcode::RDMA_WRITE_WITH_IMM if kind != QpType::Ud => {
+            SendOperation::Write { address, rkey, immediate: Some(immediate) }
+        }
+        opcode::RDMA_READ if kind == QpType::Rc => SendOperation::Read { address, rkey },
+        opcode::ATOMIC_CMP_AND_SWP if kind == QpType::Rc => SendOperation::Atomic {
+            address,
+            rkey,
+            operation: AtomicOperation::CompareSwap { compare: asked.compare_add, swap: asked.swap },
+        },
+        opcode::ATOMIC_FETCH_AND_ADD if kind == QpType::Rc => {
+            SendOperation::Atomic { address, rkey, operation: AtomicOperation::FetchAdd(asked.compare_add) }
+        }
+        _ => return None,
+    };
+    Some(operation)
+}

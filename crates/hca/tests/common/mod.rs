@@ -1,0 +1,306 @@
+//! Applications, as the verbs library is one, in this process.
+#![allow(dead_code)] // not every test needs all of it
+
+use hca::{Device, DeviceSpec, Fabric, Limits, SocketSpec};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use std::net::{IpAddr, Ipv6Addr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use uverbs::qp::{access, mask};
+use uverbs::{
+    AddressVector, AsyncEvent, Capacity, Completion, CompletionQueue, Connection, CreateQp, DeviceInfo,
+    Doorbells, Memory, QpAttributes, QpState, QpType, Refusal, Reply, Request, Rung, Segment, Shape, VERSION,
+    WorkQueue, WorkRequest, completion,
+};
+
+/// How long a test waits for what must come.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+pub const SIGNALED: u8 = 2;
+pub const SOLICITED: u8 = 4;
+
+/// Guests of one host, in one network.
+pub struct Host {
+    pub fabric: Arc<Fabric>,
+    pub dir: tempfile::TempDir,
+}
+
+pub fn spec(number: u8, vrf: u32) -> DeviceSpec {
+    DeviceSpec {
+        guest: format!("vm{number}"),
+        vrf,
+        mac: [2, 0, 0, 0, 0, number],
+        addresses: vec![IpAddr::from([10, 1, 1, number]), format!("fd00:1::{number}").parse().unwrap()],
+        mtu: 1500,
+        limits: Limits { qps: 64, mrs: 64, registered: 1 << 30 },
+        is_watched: false,
+    }
+}
+
+pub fn gid(number: u8) -> Ipv6Addr {
+    std::net::Ipv4Addr::new(10, 1, 1, number).to_ipv6_mapped()
+}
+
+impl Host {
+    pub fn new() -> Self {
+        Self { fabric: Arc::default(), dir: tempfile::tempdir().unwrap() }
+    }
+
+    pub fn socket(&self, number: u8) -> PathBuf {
+        self.dir.path().join(format!("vm{number}"))
+    }
+
+    pub fn device(&self, number: u8) -> Device {
+        self.device_in(number, 1)
+    }
+
+    pub fn device_in(&self, number: u8, vrf: u32) -> Device {
+        let socket = SocketSpec { path: self.socket(number), owner: None, mode: 0o600 };
+        Device::open(spec(number, vrf), &socket, &self.fabric).unwrap()
+    }
+}
+
+pub struct App {
+    pub connection: Connection,
+    pub info: DeviceInfo,
+    bells: Doorbells,
+    wake: OwnedFd,
+    events: OwnedFd,
+    pub pd: u32,
+}
+
+pub struct Cq {
+    pub handle: u32,
+    pub queue: CompletionQueue,
+}
+
+pub struct Qp {
+    pub qpn: u32,
+    pub sends: WorkQueue,
+    pub receives: Option<WorkQueue>,
+    bell: u32,
+}
+
+pub struct Srq {
+    pub handle: u32,
+    pub queue: WorkQueue,
+}
+
+pub fn open(path: &Path) -> Connection {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
+    Connection::new(socket)
+}
+
+pub fn own_memory() -> OwnedFd {
+    std::fs::OpenOptions::new().read(true).write(true).open("/proc/self/mem").unwrap().into()
+}
+
+impl App {
+    pub fn attach(path: &Path) -> Self {
+        let mut connection = open(path);
+        connection.send(&Request::Hello { version: VERSION }, &[own_memory().as_fd()]).unwrap();
+        let (reply, descriptors) = connection.receive::<Result<Reply, Refusal>>().unwrap();
+        let Ok(Reply::Device(info)) = reply else { panic!("{reply:?}") };
+        let [bells, wake, events] = <[OwnedFd; 3]>::try_from(descriptors).unwrap();
+        let bells = Memory::open(bells, Doorbells::bytes(info.doorbells)).unwrap();
+        let bells = Doorbells::new(bells, info.doorbells);
+        let mut app = Self { connection, info, bells, wake, events, pd: 0 };
+        app.pd = app.handle(&Request::AllocPd);
+        app
+    }
+
+    pub fn ask(&mut self, request: &Request) -> Result<(Reply, Vec<OwnedFd>), Refusal> {
+        self.connection.send(request, &[]).unwrap();
+        let (reply, descriptors) = self.connection.receive::<Result<Reply, Refusal>>().unwrap();
+        reply.map(|reply| (reply, descriptors))
+    }
+
+    pub fn handle(&mut self, request: &Request) -> u32 {
+        match self.ask(request).unwrap().0 {
+            Reply::Handle(handle) => handle,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn register(&mut self, memory: &[u8], access: u32) -> u32 {
+        let address = memory.as_ptr() as u64;
+        let length = memory.len() as u64;
+        match self.ask(&Request::RegMr { pd: self.pd, address, length, iova: address, access }).unwrap().0 {
+            Reply::Mr { mr, lkey, rkey } => {
+                assert_eq!((mr, lkey), (rkey, rkey));
+                mr
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn cq(&mut self, entries: u32, channel: Option<u32>) -> Cq {
+        let (reply, mut files) = self.ask(&Request::CreateCq { entries, channel }).unwrap();
+        let Reply::Cq { cq, entries } = reply else { panic!("{reply:?}") };
+        let memory = Memory::open(files.remove(0), completion::bytes(entries)).unwrap();
+        Cq { handle: cq, queue: CompletionQueue::new(memory, entries) }
+    }
+
+    pub fn srq(&mut self) -> Srq {
+        let (reply, mut files) =
+            self.ask(&Request::CreateSrq { pd: self.pd, max_wr: 16, max_sge: 2 }).unwrap();
+        let Reply::Srq { srq, queue, max_wr, .. } = reply else { panic!("{reply:?}") };
+        let memory = Arc::new(Memory::open(files.remove(0), queue.end()).unwrap());
+        Srq { handle: srq, queue: WorkQueue::new(memory, queue, max_wr).unwrap() }
+    }
+
+    pub fn qp(&mut self, kind: QpType, cq: &Cq, srq: Option<u32>) -> Qp {
+        let capacity = Capacity {
+            max_send_wr: 64,
+            max_recv_wr: 64,
+            max_send_sge: 4,
+            max_recv_sge: 4,
+            max_inline_data: 64,
+        };
+        let asked = CreateQp {
+            pd: self.pd,
+            qp_type: kind,
+            send_cq: cq.handle,
+            recv_cq: cq.handle,
+            srq,
+            capacity,
+            sq_sig_all: false,
+        };
+        let (reply, mut files) = self.ask(&Request::CreateQp(asked)).unwrap();
+        let Reply::Qp { qpn, send, receive, memory, doorbell, .. } = reply else { panic!("{reply:?}") };
+        let memory = Arc::new(Memory::open(files.remove(0), memory as usize).unwrap());
+        let end = |shape: Shape| WorkQueue::new(memory.clone(), shape, 64).unwrap();
+        Qp { qpn, sends: end(send), receives: receive.map(end), bell: doorbell }
+    }
+
+    pub fn modify(&mut self, qpn: u32, mask: u32, attributes: QpAttributes) -> Result<(), Refusal> {
+        self.ask(&Request::ModifyQp { qpn, mask, attributes }).map(|_| ())
+    }
+
+    /// To the state in which it sends.
+    pub fn connect(&mut self, qp: &Qp, kind: QpType, peer: Ipv6Addr, peer_qpn: u32) {
+        let mut attributes = QpAttributes {
+            qp_state: QpState::Init as u32,
+            port_num: 1,
+            qkey: 0x1234,
+            qp_access_flags: access::ALL,
+            ..QpAttributes::default()
+        };
+        let identity = if kind == QpType::Ud { mask::QKEY } else { mask::ACCESS_FLAGS };
+        self.modify(qp.qpn, mask::STATE | mask::PKEY_INDEX | mask::PORT | identity, attributes).unwrap();
+        attributes.qp_state = QpState::ReadyToReceive as u32;
+        attributes.path_mtu = 3;
+        attributes.dest_qp_num = peer_qpn;
+        attributes.max_dest_rd_atomic = 4;
+        attributes.min_rnr_timer = 1;
+        attributes.ah = vector(peer);
+        let rtr = match kind {
+            QpType::Ud => mask::STATE,
+            QpType::Uc => mask::STATE | mask::AV | mask::PATH_MTU | mask::DEST_QPN | mask::RQ_PSN,
+            QpType::Rc => {
+                let uc = mask::STATE | mask::AV | mask::PATH_MTU | mask::DEST_QPN | mask::RQ_PSN;
+                uc | mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER
+            }
+        };
+        self.modify(qp.qpn, rtr, attributes).unwrap();
+        attributes.qp_state = QpState::ReadyToSend as u32;
+        (attributes.timeout, attributes.retry_cnt, attributes.rnr_retry) = (14, 3, 7);
+        attributes.max_rd_atomic = 4;
+        let reliable = mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY | mask::MAX_QP_RD_ATOMIC;
+        let rts = mask::STATE | mask::SQ_PSN | if kind == QpType::Rc { reliable } else { 0 };
+        self.modify(qp.qpn, rts, attributes).unwrap();
+    }
+
+    fn ring(&self, bell: u32) {
+        if self.bells.ring(bell) == Rung::Asleep {
+            rustix::io::write(&self.wake, &1_u64.to_ne_bytes()).unwrap();
+        }
+    }
+
+    pub fn post_send(&self, qp: &mut Qp, request: WorkRequest, segments: &[Segment]) {
+        let request = WorkRequest { segments: segments.len() as u16, ..request };
+        assert!(qp.sends.fill(&request, segments));
+        qp.sends.publish();
+        self.ring(qp.bell);
+    }
+
+    pub fn post_receive(&self, qp: &mut Qp, id: u64, segments: &[Segment]) {
+        let request = WorkRequest { id, segments: segments.len() as u16, ..WorkRequest::default() };
+        let queue = qp.receives.as_mut().unwrap();
+        assert!(queue.fill(&request, segments));
+        if queue.publish() {
+            self.ring(qp.bell);
+        }
+    }
+
+    /// The next asynchronous event.
+    pub fn event(&self) -> AsyncEvent {
+        let mut bytes = [0; 8];
+        wait_readable(&self.events);
+        assert_eq!(rustix::io::read(&self.events, &mut bytes).unwrap(), 8);
+        AsyncEvent::from_bytes(bytes)
+    }
+}
+
+pub fn wait_readable(descriptor: &OwnedFd) {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let limit = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+    let mut wanted = [PollFd::new(descriptor, PollFlags::IN)];
+    assert_eq!(poll(&mut wanted, Some(&limit)), Ok(1), "nothing came");
+}
+
+pub fn vector(dgid: Ipv6Addr) -> AddressVector {
+    AddressVector { dgid, sgid_index: 1, port_num: 1, is_global: true, ..AddressVector::default() }
+}
+
+/// The next completion.
+pub fn next(cq: &mut Cq) -> Completion {
+    let start = Instant::now();
+    loop {
+        if let Some(completion) = cq.queue.poll() {
+            return completion;
+        }
+        assert!(start.elapsed() < PATIENCE, "no completion came");
+        std::thread::yield_now();
+    }
+}
+
+pub fn segment(memory: &[u8], lkey: u32) -> Segment {
+    Segment { address: memory.as_ptr() as u64, len: memory.len() as u32, lkey }
+}
+
+/// Two connected applications with a buffer each.
+pub struct Two {
+    pub host: Host,
+    pub devices: [Device; 2],
+    pub a: App,
+    pub b: App,
+    pub qa: Qp,
+    pub qb: Qp,
+    pub ca: Cq,
+    pub cb: Cq,
+    pub ma: Box<[u8]>,
+    pub mb: Box<[u8]>,
+    pub ka: u32,
+    pub kb: u32,
+}
+
+pub const SIZE: usize = 1 << 20;
+
+pub fn two(kind: QpType) -> Two {
+    let host = Host::new();
+    let devices = [host.device(1), host.device(2)];
+    let mut a = App::attach(&host.socket(1));
+    let mut b = App::attach(&host.socket(2));
+    let (ca, cb) = (a.cq(128, None), b.cq(128, None));
+    let (qa, qb) = (a.qp(kind, &ca, None), b.qp(kind, &cb, None));
+    a.connect(&qa, kind, gid(2), qb.qpn);
+    b.connect(&qb, kind, gid(1), qa.qpn);
+    let ma: Box<[u8]> = (0..SIZE).map(|i| (i * 7 / 3) as u8).collect();
+    let mb: Box<[u8]> = vec![0; SIZE].into();
+    let (ka, kb) = (a.register(&ma, access::ALL), b.register(&mb, access::ALL));
+    Two { host, devices, a, b, qa, qb, ca, cb, ma, mb, ka, kb }
+}
