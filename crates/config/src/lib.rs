@@ -18,8 +18,8 @@ pub use check::{Index, check, check_routes};
 pub use host::{Executor, Host};
 pub use object::{
     Default, DefaultAction, Driver, Endpoint, Flood, Guest, GuestKind, Item, Key, Kind, MacEntry, Mpls, Nat,
-    Network, Nexthop, Object, Place, Ports, Protocol, Rate, Role, Route, Rule, RuleAction, Target, Tunnel,
-    TunnelKind, Vxlan, Wire,
+    Network, Nexthop, Object, Place, Ports, Protocol, Rate, RdmaLimits, Role, Route, Rule, RuleAction,
+    Target, Tunnel, TunnelKind, Vxlan, Wire,
 };
 pub use problem::{Problem, Problems};
 

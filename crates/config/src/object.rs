@@ -2,6 +2,7 @@
 
 mod guest;
 mod network;
+mod rdma;
 mod route;
 mod rule;
 mod target;
@@ -9,6 +10,7 @@ mod wire;
 
 pub use guest::{Guest, GuestKind, Rate, Role};
 pub use network::{Default, Flood, MacEntry, Mpls, Nat, Network, Vxlan};
+pub use rdma::RdmaLimits;
 pub use route::{Nexthop, Route};
 pub use rule::{DefaultAction, Endpoint, Ports, Protocol, Rule, RuleAction};
 pub use target::{Target, Tunnel, TunnelKind};

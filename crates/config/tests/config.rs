@@ -83,7 +83,7 @@ fn each_mistake_is_named() {
         (
             "mac = \"02:00:00:00:00:01\"\n",
             "",
-            "`mac` is missing; a guest with addresses or a label needs one",
+            "`mac` is missing; a guest with addresses, a label or a verbs device needs one",
         ),
         (
             "\"10.1.1.1\", \"fd00",
@@ -91,10 +91,48 @@ fn each_mistake_is_named() {
             "address 10.1.1.254 of network \"blue\" is already taken by network \"blue\"",
         ),
         ("mirror = \"mon0\"", "mirror = \"vm1\"", "a guest can't mirror itself"),
+        (
+            "mirror = \"mon0\"",
+            "mirror = \"hpc1\"",
+            "guest \"hpc1\" has only a verbs device, which takes no copies",
+        ),
         ("mirror = \"mon0\"", "mirror = \"mon1\"", "there is no guest \"mon1\"; did you mean \"mon0\"?"),
         ("allowed = [\"10.7.0.0/16\"]", "allowed = [\"10.7.0.1/16\"]", "did you mean \"10.7.0.0/16\"?"),
-        ("socket_mode = \"0660\"", "rdma = \"vm1\"", "`rdma`: this build has no verbs device"),
-        ("kind = \"vhost\"", "kind = \"rdma\"", "this build has no verbs device"),
+        (
+            "kind = \"vhost\"",
+            "kind = \"rdma\"",
+            "`socket` is of a port, and a guest of kind \"rdma\" has none",
+        ),
+        (
+            "rdma = \"vm1.0\"",
+            "rdma = \"../vm1\"",
+            "guest \"vm1\": \"../vm1\" can't be a name; use 1 to 64 letters",
+        ),
+        ("rdma = \"vm1.0\"", "rdma = \"\"", "guest \"vm1\": \"\" can't be a name"),
+        ("rdma = \"vm1.0\"", "rdma = \"hpc1\"", "verbs device \"hpc1\" is already taken by guest \"vm1\""),
+        (
+            "rdma = \"vm1.0\"\n",
+            "",
+            "`rdma_owner` is of a verbs device, which the guest lacks; add rdma = \"vm1\"",
+        ),
+        ("rdma = \"vm1.0\"\n", "", "`rdma_trust` is of a verbs device"),
+        ("rdma = \"vm1.0\"\n", "", "`rdma_limits` is of a verbs device"),
+        (
+            "rdma_owner = \"1000:1000\"",
+            "rdma_owner = \"1000:\"",
+            "`rdma_owner` is \"user\" or \"user:group\"",
+        ),
+        ("rdma_trust = \"job7\"", "rdma_trust = \"job 7\"", "\"job 7\" can't be a name"),
+        ("{ qps = 64,", "{ qps = 0,", "guest \"vm1\": rdma_limits: qps 0 is out of range; use 1 to 65536"),
+        ("{ qps = 64,", "{ qp = 64,", "guest \"vm1\": rdma_limits: unknown key `qp`; did you mean `qps`?"),
+        (
+            "{ qps = 64, registered_mb = 8192 }",
+            "64",
+            "expected { qps = N, mrs = N, registered_mb = N }, found 64",
+        ),
+        ("kind = \"rdma\"", "kind = \"rdma\"\nqueues = 4", "guest \"hpc1\": `queues` is of a port"),
+        ("mac = \"02:00:00:00:00:05\"\n", "", "guest \"hpc1\": `mac` is missing"),
+        ("addresses = [\"10.1.1.5\"]\n", "", "guest \"hpc1\": `addresses` is missing; they are the GIDs"),
         ("device = \"tapmon0\"\n", "", "guest \"mon0\": `device` is missing"),
         ("prefix = \"10.1.1.3/32\"", "prefix = \"10.1.1.3\"", "one host is \"10.1.1.3/32\""),
         ("prefix = \"10.1.1.3/32\"", "prefix = \"10.1.1.1/32\"", "is an address of guest \"vm1\""),
@@ -149,6 +187,25 @@ fn each_mistake_is_named() {
     }
     let said = complaint("label = 100\nrate", "label = 15\nrate");
     assert!(said.contains(&format!("line {}: guest \"vm1\": label 15", line("label = 100"))), "{said}");
+}
+
+#[test]
+fn a_verbs_device_has_a_name_and_limits() {
+    let document = parse(VALID).unwrap();
+    let guest = |name: &str| {
+        let found = document.objects.iter().find_map(|item| match &item.object {
+            config::Object::Guest(guest) if guest.name == name => Some(guest.clone()),
+            _ => None,
+        });
+        found.unwrap()
+    };
+    let limits = |qps, registered_mb| Some(config::RdmaLimits { qps, mrs: 4096, registered_mb });
+    assert_eq!((guest("vm1").rdma.as_deref(), guest("vm1").rdma_limits), (Some("vm1.0"), limits(64, 8192)));
+    assert_eq!(
+        (guest("hpc1").rdma.as_deref(), guest("hpc1").rdma_limits),
+        (Some("hpc1"), limits(1024, 4096))
+    );
+    assert_eq!((guest("mon0").rdma, guest("mon0").rdma_limits), (None, None));
 }
 
 #[test]

@@ -200,7 +200,7 @@ pub struct GuestArgs {
     pub name: String,
     #[arg(long)]
     pub network: String,
-    /// vhost or tap
+    /// vhost, tap, or rdma: a verbs device and no port
     #[arg(long, default_value = "vhost")]
     pub kind: String,
     /// vhost: the socket, relative to the run-dir [default: NAME.sock]
@@ -246,6 +246,24 @@ pub struct GuestArgs {
     pub socket_mode: Option<String>,
     #[arg(long)]
     pub mtu: Option<u32>,
+    /// Gives it a verbs device on its addresses, with this socket under RUN_DIR/rdma [kind rdma: NAME]
+    #[arg(long, value_name = "NAME")]
+    pub rdma: Option<String>,
+    /// Who may open the verbs device, user or user:group [default: the daemon's user]
+    #[arg(long, value_name = "OWNER")]
+    pub rdma_owner: Option<String>,
+    /// Devices of one network, user and trust may share memory directly
+    #[arg(long, value_name = "NAME")]
+    pub rdma_trust: Option<String>,
+    /// Queue pairs of the verbs device at most
+    #[arg(long, value_name = "N")]
+    pub rdma_qps: Option<u32>,
+    /// Memory regions of the verbs device at most
+    #[arg(long, value_name = "N")]
+    pub rdma_mrs: Option<u32>,
+    /// Memory registered with the verbs device at most, megabytes
+    #[arg(long, value_name = "MB")]
+    pub rdma_registered: Option<u32>,
 }
 
 #[derive(Args)]

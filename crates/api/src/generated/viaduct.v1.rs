@@ -108,7 +108,7 @@ pub struct Guest {
     pub name: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
     pub network: ::prost::alloc::string::String,
-    /// vhost or tap.
+    /// vhost, tap or rdma (a verbs device and no port).
     #[prost(string, tag = "3")]
     pub kind: ::prost::alloc::string::String,
     #[prost(string, optional, tag = "4")]
@@ -139,6 +139,33 @@ pub struct Guest {
     pub socket_mode: ::core::option::Option<::prost::alloc::string::String>,
     #[prost(uint32, optional, tag = "17")]
     pub mtu: ::core::option::Option<u32>,
+    /// Its verbs device: the name of the socket in RUN_DIR/rdma/. Default where kind is rdma: the guest's.
+    #[prost(string, optional, tag = "18")]
+    pub rdma: ::core::option::Option<::prost::alloc::string::String>,
+    /// Who may open it: user or user:group.
+    #[prost(string, optional, tag = "19")]
+    pub rdma_owner: ::core::option::Option<::prost::alloc::string::String>,
+    /// Devices of one network, user and trust may share memory directly.
+    #[prost(string, optional, tag = "20")]
+    pub rdma_trust: ::core::option::Option<::prost::alloc::string::String>,
+    #[prost(message, optional, tag = "21")]
+    pub rdma_limits: ::core::option::Option<RdmaLimits>,
+}
+/// What the clients of a verbs device may have together.
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RdmaLimits {
+    /// Queue pairs.
+    #[prost(uint32, optional, tag = "1")]
+    pub qps: ::core::option::Option<u32>,
+    /// Memory regions.
+    #[prost(uint32, optional, tag = "2")]
+    pub mrs: ::core::option::Option<u32>,
+    /// Memory registered, megabytes.
+    #[prost(uint32, optional, tag = "3")]
+    pub registered_mb: ::core::option::Option<u32>,
 }
 /// A policer.
 #[allow(clippy::all)]

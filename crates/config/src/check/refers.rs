@@ -2,7 +2,8 @@
 
 use super::{Index, problem};
 use crate::{
-    Endpoint, Guest, Item, MacEntry, Nat, Network, Object, Problem, Route, Rule, RuleAction, Target, Tunnel,
+    Endpoint, Guest, GuestKind, Item, MacEntry, Nat, Network, Object, Problem, Route, Rule, RuleAction,
+    Target, Tunnel,
 };
 use packet::Mac;
 
@@ -96,8 +97,17 @@ impl<'a> Checker<'a, '_> {
             if *mirror == guest.name {
                 self.problem("mirror", "a guest can't mirror itself; name another guest".to_owned());
             } else {
-                self.guest("mirror", mirror);
+                self.mirror("mirror", mirror);
             }
+        }
+    }
+
+    /// The guest that gets copies.
+    fn mirror(&mut self, key: &str, name: &str) {
+        if self.guest(key, name).is_some_and(|guest| guest.kind == GuestKind::Rdma) {
+            let message =
+                format!("guest \"{name}\" has only a verbs device, which takes no copies; name another");
+            self.problem(key, message);
         }
     }
 
@@ -244,7 +254,7 @@ impl<'a> Checker<'a, '_> {
         self.endpoint(rule, "from", &rule.from);
         self.endpoint(rule, "to", &rule.to);
         if let RuleAction::Mirror(name) = &rule.action {
-            self.guest("action", name);
+            self.mirror("action", name);
         }
     }
 

@@ -56,6 +56,7 @@ fn claims(object: &Object) -> Vec<Claim> {
             guest.socket.iter().for_each(|socket| claim(device(true, socket), "socket"));
             guest.device.iter().for_each(|name| claim(device(false, name), "device"));
             guest.mac.iter().for_each(|mac| claim(format!("{mac} of network \"{network}\""), "mac"));
+            guest.rdma.iter().for_each(|name| claim(format!("verbs device \"{name}\""), "rdma"));
             guest.label.iter().for_each(|label| claim(format!("label {label}"), "label"));
             for addr in &guest.addresses {
                 claim(format!("address {addr} of network \"{network}\""), "addresses");

@@ -1,5 +1,6 @@
 //! `[[guest]]`: a virtual machine's or container's interface.
 
+use super::rdma::{self, RdmaLimits};
 use super::{Kind, Place, check_label, check_mac, check_mtu, read_name};
 use crate::reader::Reader;
 use crate::value::{Prefix, Value, describe, display_some, names};
@@ -109,23 +110,18 @@ pub struct Guest {
     /// Largest IP packet, bytes. `None`: its network's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u16>,
-}
-
-/// Limits of a guest's verbs device.
-struct RdmaLimits;
-
-impl Value for RdmaLimits {
-    const TABLE: Option<fn(Reader<'_>) -> Option<Self>> = Some(|mut r| {
-        for key in ["qps", "mrs", "registered_mb"] {
-            r.get::<u32>(key);
-        }
-        r.finish();
-        Some(Self)
-    });
-
-    fn read(value: &DeValue<'_>) -> Result<Self, String> {
-        Err(format!("expected {{ qps = N, mrs = N, registered_mb = N }}, found {}", describe(value)))
-    }
+    /// Its verbs device: the name of the socket in `rdma/` of the run-dir. Always set where `kind` is [`GuestKind::Rdma`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rdma: Option<String>,
+    /// Who may open the verbs device, `user` or `user:group`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rdma_owner: Option<String>,
+    /// Devices of one network, user and trust may share memory directly.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rdma_trust: Option<String>,
+    /// What clients of the verbs device may have together. Set wherever `rdma` is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rdma_limits: Option<RdmaLimits>,
 }
 
 /// Queue pairs of a guest at most.
@@ -158,11 +154,21 @@ impl Guest {
             owner: r.get("owner"),
             socket_mode: r.get("socket_mode"),
             mtu: r.get("mtu"),
+            rdma: r.get("rdma"),
+            rdma_owner: r.get("rdma_owner"),
+            rdma_trust: r.get("rdma_trust"),
+            rdma_limits: r.get("rdma_limits"),
         };
         if kind == Some(GuestKind::Vhost) && guest.socket.is_none() {
             guest.socket = name.as_ref().map(|name| format!("{name}.sock"));
         }
-        guest.read_rdma(&mut r);
+        if kind == Some(GuestKind::Rdma) && guest.rdma.is_none() {
+            guest.rdma.clone_from(&name);
+        }
+        rdma::check(&guest, &r);
+        if guest.rdma.is_some() {
+            guest.rdma_limits.get_or_insert_default();
+        }
         if let Some(kind) = kind {
             guest.check_kind(&r, kind);
         }
@@ -172,19 +178,6 @@ impl Guest {
             Some(guest)
         };
         (read(), r.finish())
-    }
-
-    /// The keys of verbs devices are known, so that files which use them say what is missing here.
-    fn read_rdma(&self, r: &mut Reader<'_>) {
-        let used = [
-            ("rdma", r.get::<String>("rdma").is_some()),
-            ("rdma_owner", r.get::<String>("rdma_owner").is_some()),
-            ("rdma_trust", r.get::<String>("rdma_trust").is_some()),
-            ("rdma_limits", r.get::<RdmaLimits>("rdma_limits").is_some()),
-        ];
-        for (key, _) in used.iter().filter(|(_, used)| *used) {
-            r.problem(Some(key), format!("`{key}`: this build has no verbs device; remove the key"));
-        }
     }
 
     fn check_kind(&self, r: &Reader<'_>, kind: GuestKind) {
@@ -206,18 +199,29 @@ impl Guest {
                     r.problem(Some(key), format!("`{key}` is for kind = \"vhost\""));
                 }
             }
-            GuestKind::Rdma => r.problem(
-                Some("kind"),
-                "kind \"rdma\": this build has no verbs device; use \"vhost\" or \"tap\"",
-            ),
+            GuestKind::Rdma => {
+                // Defaults are written out with every object, so they do no harm.
+                let port_only = [
+                    ("socket", self.socket.is_some()),
+                    ("device", self.device.is_some()),
+                    ("role", self.role != Role::Server),
+                    ("queues", self.queues != 1),
+                    ("owner", self.owner.is_some()),
+                    ("socket_mode", self.socket_mode.is_some()),
+                ];
+                for (key, _) in port_only.iter().filter(|(_, used)| *used) {
+                    let message = format!("`{key}` is of a port, and a guest of kind \"rdma\" has none");
+                    r.problem(Some(key), message);
+                }
+            }
         }
     }
 
     fn check(&self, r: &Reader<'_>) {
         if let Some(mac) = self.mac {
             check_mac(r, mac);
-        } else if !self.addresses.is_empty() || self.label.is_some() {
-            r.problem(None, "`mac` is missing; a guest with addresses or a label needs one");
+        } else if !self.addresses.is_empty() || self.label.is_some() || self.rdma.is_some() {
+            r.problem(None, "`mac` is missing; a guest with addresses, a label or a verbs device needs one");
         }
         if let Some(label) = self.label {
             check_label(r, label);
@@ -238,9 +242,14 @@ impl Guest {
         if self.socket_mode.as_ref().is_some_and(|mode| !is_mode(mode)) {
             r.problem(Some("socket_mode"), "`socket_mode` is octal, as in \"0660\"");
         }
-        let empty_part = |owner: &String| owner.split(':').count() > 2 || owner.split(':').any(str::is_empty);
-        if self.owner.as_ref().is_some_and(empty_part) {
-            r.problem(Some("owner"), "`owner` is \"user\" or \"user:group\"");
-        }
+        check_owner(r, "owner", self.owner.as_deref());
+    }
+}
+
+/// Checks who shall own a socket.
+pub(super) fn check_owner(r: &Reader<'_>, key: &str, owner: Option<&str>) {
+    let wrong = |owner: &str| owner.split(':').count() > 2 || owner.split(':').any(str::is_empty);
+    if owner.is_some_and(wrong) {
+        r.problem(Some(key), format!("`{key}` is \"user\" or \"user:group\""));
     }
 }

@@ -18,6 +18,9 @@ fn all_to(texts: &[String]) -> Result<Vec<Target>, Failure> {
 }
 
 pub fn guest(args: GuestArgs) -> Result<Vec<Object>, Failure> {
+    let rdma_limits =
+        v1::RdmaLimits { qps: args.rdma_qps, mrs: args.rdma_mrs, registered_mb: args.rdma_registered };
+    let rdma_limits = (rdma_limits != v1::RdmaLimits::default()).then_some(rdma_limits);
     Ok(vec![Object::Guest(v1::Guest {
         name: args.name,
         network: args.network,
@@ -36,6 +39,10 @@ pub fn guest(args: GuestArgs) -> Result<Vec<Object>, Failure> {
         owner: args.owner,
         socket_mode: args.socket_mode,
         mtu: args.mtu,
+        rdma: args.rdma,
+        rdma_owner: args.rdma_owner,
+        rdma_trust: args.rdma_trust,
+        rdma_limits,
     })])
 }
 

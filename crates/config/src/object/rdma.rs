@@ -1,0 +1,92 @@
+//! The keys of a guest's verbs device.
+
+use super::Guest;
+use super::guest::check_owner;
+use crate::reader::Reader;
+use crate::value::{Value, describe};
+use serde::Serialize;
+use toml::de::DeValue;
+
+/// What the clients of a verbs device may have together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct RdmaLimits {
+    /// Queue pairs.
+    pub qps: u32,
+    /// Memory regions.
+    pub mrs: u32,
+    /// Memory registered, megabytes of 2^20 bytes.
+    pub registered_mb: u32,
+}
+
+impl std::default::Default for RdmaLimits {
+    fn default() -> Self {
+        Self { qps: 1024, mrs: 4096, registered_mb: 4096 }
+    }
+}
+
+impl RdmaLimits {
+    /// The most that can be asked for.
+    const MOST: Self = Self { qps: 65_536, mrs: 1_048_576, registered_mb: 16_777_216 };
+}
+
+impl Value for RdmaLimits {
+    const TABLE: Option<fn(Reader<'_>) -> Option<Self>> = Some(|mut r| {
+        let (default, most) = (Self::default(), Self::MOST);
+        let mut limit = |key, default, most| {
+            let value = r.get(key).unwrap_or(default);
+            if !(1..=most).contains(&value) {
+                r.problem(Some(key), format!("{key} {value} is out of range; use 1 to {most}"));
+            }
+            value
+        };
+        let limits = Self {
+            qps: limit("qps", default.qps, most.qps),
+            mrs: limit("mrs", default.mrs, most.mrs),
+            registered_mb: limit("registered_mb", default.registered_mb, most.registered_mb),
+        };
+        r.finish();
+        Some(limits)
+    });
+
+    fn read(value: &DeValue<'_>) -> Result<Self, String> {
+        Err(format!("expected {{ qps = N, mrs = N, registered_mb = N }}, found {}", describe(value)))
+    }
+}
+
+/// Characters of a verbs device's name at most.
+const MAX_NAME: usize = 64;
+
+/// Whether a text can be the name of a file among others and of a word in a command.
+fn is_plain(text: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    (1..=MAX_NAME).contains(&text.len()) && text.chars().all(plain) && !text.starts_with(['.', '-'])
+}
+
+/// Checks the keys of a guest's verbs device by themselves and with each other.
+pub(super) fn check(guest: &Guest, r: &Reader<'_>) {
+    for (key, text) in [("rdma", &guest.rdma), ("rdma_trust", &guest.rdma_trust)] {
+        if let Some(text) = text.as_ref().filter(|text| !is_plain(text)) {
+            let message = format!(
+                "\"{text}\" can't be a name; use 1 to {MAX_NAME} letters, digits, '.', '_' or '-', not starting with '.' or '-'"
+            );
+            r.problem(Some(key), message);
+        }
+    }
+    check_owner(r, "rdma_owner", guest.rdma_owner.as_deref());
+    if guest.rdma.is_some() {
+        if guest.addresses.is_empty() {
+            r.problem(None, "`addresses` is missing; they are the GIDs of the guest's verbs device");
+        }
+        return;
+    }
+    let others = [
+        ("rdma_owner", guest.rdma_owner.is_some()),
+        ("rdma_trust", guest.rdma_trust.is_some()),
+        ("rdma_limits", guest.rdma_limits.is_some()),
+    ];
+    for (key, _) in others.iter().filter(|(_, used)| *used) {
+        let message =
+            format!("`{key}` is of a verbs device, which the guest lacks; add rdma = \"{}\"", guest.name);
+        r.problem(Some(key), message);
+    }
+}
