@@ -246,7 +246,7 @@ impl Compiler<'_> {
             policy: false,
             meter: None,
             mirror: None,
-            rdma: false,
+            rdma: None,
             wire: Some(WireAttributes {
                 addresses: wire.addresses.clone(),
                 gateways: wire.gateway.clone(),
@@ -314,7 +314,7 @@ impl Compiler<'_> {
             policy: guest.policy,
             meter: guest.rate.map(|rate| self.meter("guest", guest.name.clone(), rate)),
             mirror: guest.mirror.as_ref().map(|name| self.vif_id(name)),
-            rdma: false,
+            rdma: None,
             wire: None,
         };
         self.out.vifs.insert(id, vif);

@@ -24,7 +24,7 @@ mod wire;
 
 use crate::{
     Decision, DropReason, Effects, Forward, Lookup, NeighbourScope, Network, PacketView, Seconds, Verdict,
-    Vif, VifId,
+    Vif, VifId, VifKind,
 };
 use packet::{Fragment, Headers, IcmpError, L4, ParseError, entropy, entropy_l2, proto};
 use std::net::IpAddr;
@@ -38,6 +38,7 @@ pub fn decide<T: Lookup>(tables: &T, packet: &PacketView<'_>, ingress: VifId, no
         Ok(verdict) => verdict,
         Err(Stop::Hold { scope, addr }) => Verdict::Hold { scope, addr },
         Err(Stop::Drop(reason) | Stop::Refuse(_, reason) | Stop::Reset(reason)) => Verdict::Drop(reason),
+        Err(Stop::Echo) => Verdict::Drop(DropReason::VerbsOnly),
     };
     walk.effects.restrict(&verdict, ingress);
     Decision { verdict, effects: walk.effects }
@@ -79,6 +80,8 @@ enum Stop {
     Refuse(IcmpError, DropReason),
     /// Dropped, and its sender told by a TCP reset.
     Reset(DropReason),
+    /// A ping to a guest that has a verbs device alone: answered for it.
+    Echo,
     /// Waits for a neighbour.
     Hold { scope: NeighbourScope, addr: IpAddr },
 }
@@ -139,6 +142,17 @@ impl Origin<'_> {
         matches!(self, Self::Guest(_))
     }
 
+    /// Whether the sender is behind this interface, or behind the other one of the same guest.
+    fn is_of(&self, vif: &Vif) -> bool {
+        let other = matches!(self, Self::Guest(own) if own.rdma == Some(vif.id));
+        other || self.port() == Some(vif.id)
+    }
+
+    /// Whether it is a verbs device, which has everything routed: it knows no neighbours.
+    fn is_verbs(&self) -> bool {
+        matches!(self, Self::Guest(vif) if vif.kind == VifKind::Rdma)
+    }
+
     /// Whether rules run for the sender's sake; the way it is, only guests have them.
     fn policy(&self) -> bool {
         matches!(self, Self::Guest(vif) if vif.policy)
@@ -155,6 +169,12 @@ impl Frame<'_> {
         }
     }
 
+    /// Whether it is RoCEv2 that a verbs device takes: whole, and not in a VLAN of the tenant's own.
+    fn is_roce(&self) -> bool {
+        let whole = self.headers.ip().is_some_and(|ip| ip.fragment == Fragment::Whole);
+        whole && is_roce(&self.headers.l4) && self.tags().is_empty()
+    }
+
     fn entropy(&self) -> u32 {
         entropy_of(&self.headers)
     }
@@ -164,6 +184,10 @@ impl Frame<'_> {
         let ip = self.headers.ip()?;
         (self.tos != ip.tos).then_some(self.tos & packet::ecn::ECN_MASK)
     }
+}
+
+fn is_roce(l4: &L4) -> bool {
+    matches!(l4, L4::Udp { dst: proto::PORT_ROCE, .. })
 }
 
 /// The entropy hash of a tenant's packet: of addresses and ports, but of addresses alone where not all packets of the

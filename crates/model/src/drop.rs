@@ -49,6 +49,7 @@ reasons! {
     AddressSpoofed = "address_spoofed", "A guest used a source address that is neither its own nor allowed.";
     NeighbourSpoofed = "neighbour_spoofed", "A guest claimed another's address by ARP or ND.";
     RdmaOwned = "rdma_owned", "UDP 4791 of this guest belongs to its verbs device.";
+    VerbsOnly = "verbs_only", "The guest has a verbs device alone, which takes UDP 4791 and answers ping.";
     ReservedMulticast = "reserved_multicast", "Link-local Ethernet group (01:80:c2:00:00:0x), which bridges do not forward.";
     SamePort = "same_port", "The destination lies where the frame came from: behind the same port, or among the tunnels (split horizon).";
     NoMember = "no_member", "Flooded in a network that has nobody else.";

@@ -3,7 +3,7 @@
 use crate::{Forward, GATEWAY_MAC, Lookup, NeighbourScope, PacketView, decide};
 use arrayvec::ArrayVec;
 use packet::{Mac, WriteError, neighbour};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 /// Length of the longest: Ethernet, IPv6, and the solicitation with its option.
 const MAX_LEN: usize = 86;
@@ -17,8 +17,8 @@ pub struct Solicitation {
     pub to: Vec<Forward>,
 }
 
-/// The question for a neighbour: out of its wire, or from the gateway to all members of its network. `None` where nobody
-/// can ask (no address of that family) or be asked.
+/// The question for a neighbour: out of its wire, or from the gateway to all members of its network, in which it needs
+/// no address. `None` where nobody can ask (no address of that family) or be asked.
 #[must_use]
 pub fn solicit<T: Lookup>(tables: &T, scope: NeighbourScope, target: IpAddr) -> Option<Solicitation> {
     match scope {
@@ -34,11 +34,21 @@ pub fn solicit<T: Lookup>(tables: &T, scope: NeighbourScope, target: IpAddr) -> 
         }
         NeighbourScope::Network(vrf) => {
             let network = tables.network(vrf)?;
-            let frame = question(GATEWAY_MAC, network.gateway_for(target)?, target)?;
+            let sender = network.gateway_for(target).unwrap_or_else(|| nobody(target));
+            let frame = question(GATEWAY_MAC, sender, target)?;
             let view = PacketView::parse(&frame, frame.len() as u32, None).ok()?;
             let to = decide::flood_from_gateway(tables, network, &view);
             (!to.is_empty()).then_some(Solicitation { frame, to })
         }
+    }
+}
+
+/// The address of one who has the gateway's MAC and no address: a probe's in ARP (RFC 5227, 2.1.1), whose answer goes to
+/// the MAC alone; in ND, where a probe would be answered to all, the link-local one (RFC 4291, 2.5.6).
+fn nobody(target: IpAddr) -> IpAddr {
+    match target {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => GATEWAY_MAC.link_local().into(),
     }
 }
 

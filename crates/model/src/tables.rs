@@ -45,6 +45,11 @@ impl Tables {
         self.vifs.values()
     }
 
+    /// The guests of a network, each by its first interface.
+    fn guests(&self, vrf: Vrf) -> impl Iterator<Item = &Vif> {
+        self.vifs.values().filter(move |vif| vif.vrf == Some(vrf) && !vif.is_second())
+    }
+
     /// The networks, in the order of their VRFs.
     pub fn networks(&self) -> impl Iterator<Item = &Network> {
         self.networks.values()
@@ -94,12 +99,12 @@ impl Lookup for Tables {
     }
 
     fn guest_by_address(&self, vrf: Vrf, addr: IpAddr) -> Option<VifId> {
-        self.vifs.values().find(|v| v.vrf == Some(vrf) && v.addresses.contains(&addr)).map(|v| v.id)
+        self.guests(vrf).find(|v| v.addresses.contains(&addr)).map(|v| v.id)
     }
 
     fn bridge(&self, vrf: Vrf, mac: Mac) -> Option<BridgeEntry> {
         let fixed = |target| BridgeEntry { target, is_static: true };
-        let guest = || self.vifs.values().find(|v| v.vrf == Some(vrf) && v.mac == Some(mac));
+        let guest = || self.guests(vrf).find(|v| v.mac == Some(mac));
         let learned = || self.dynamic.learned(vrf, mac);
         let configured = self.macs.get(&(vrf, mac)).copied();
         configured

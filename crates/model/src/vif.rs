@@ -45,10 +45,26 @@ pub struct Vif {
     pub meter: Option<MeterId>,
     /// The guest that gets a copy of both directions.
     pub mirror: Option<VifId>,
-    /// Whether the guest has a verbs device and so owns UDP 4791 of its addresses.
-    pub rdma: bool,
+    /// A guest with a verbs device beside its port has two interfaces, of the same network, MAC and addresses, and this
+    /// is the other one: of the port's the device's (of kind [`VifKind::Rdma`]), which owns UDP 4791; of the device's
+    /// the port's, by which alone the MAC and the addresses are found.
+    pub rdma: Option<VifId>,
     /// Set for wires.
     pub wire: Option<WireAttributes>,
+}
+
+impl Vif {
+    /// The interface of the guest's verbs device, if it has one.
+    #[must_use]
+    pub fn verbs(&self) -> Option<VifId> {
+        if self.kind == VifKind::Rdma { Some(self.id) } else { self.rdma }
+    }
+
+    /// Whether it is the second interface of its guest: that is found by its first one.
+    #[must_use]
+    pub fn is_second(&self) -> bool {
+        self.kind == VifKind::Rdma && self.rdma.is_some()
+    }
 }
 
 /// What only wires have.

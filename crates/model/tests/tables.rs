@@ -20,7 +20,11 @@ in vm1 eth 02:00:00:00:00:01 > 02:00:00:00:00:02 / payload 46
 ";
 
 fn tables() -> (Tables, Setup) {
-    let case = load(TABLES).unwrap().remove(0);
+    tables_of(TABLES)
+}
+
+fn tables_of(text: &str) -> (Tables, Setup) {
+    let case = load(text).unwrap().remove(0);
     let mut tables = Tables::new();
     for step in &case.steps {
         if let Step::Apply(changes) = step {
@@ -150,6 +154,25 @@ fn a_network_is_asked_from_its_gateway_and_by_its_attachment() {
     assert_eq!(to, [(ports[0], None), (ports[1], None), (ports[2], Some(7))]);
     let other_family = solicit(&tables, NeighbourScope::Network(Vrf(9)), "fd00:1::77".parse().unwrap());
     assert!(other_family.is_none());
+}
+
+#[test]
+fn a_network_without_gateway_is_asked_from_no_address() {
+    let flat = TABLES.replace(" gateway 10.1.1.254/24 gateway fd00:1::ffff/64", "");
+    let (tables, _) = tables_of(&flat);
+    let asked = |addr: &str| {
+        let asked = solicit(&tables, NeighbourScope::Network(Vrf(1)), addr.parse().unwrap()).unwrap();
+        text::show(&asked.frame)
+    };
+    assert_eq!(
+        asked("10.1.1.9"),
+        "eth 00:00:5e:00:01:00 > ff:ff:ff:ff:ff:ff / arp request 0.0.0.0 at 00:00:5e:00:01:00 for 10.1.1.9"
+    );
+    assert_eq!(
+        asked("fd00:1::9"),
+        "eth 00:00:5e:00:01:00 > 33:33:ff:00:00:09 / ip6 fe80::200:5eff:fe00:100 > ff02::1:ff00:9 ttl 255 \
+         / ns fd00:1::9 at 00:00:5e:00:01:00"
+    );
 }
 
 #[test]

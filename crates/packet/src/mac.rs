@@ -1,6 +1,7 @@
 //! Link-layer addresses.
 
 use std::fmt;
+use std::net::Ipv6Addr;
 use std::str::FromStr;
 
 /// A 48-bit IEEE 802 MAC address.
@@ -21,6 +22,13 @@ impl Mac {
     #[must_use]
     pub fn is_zero(self) -> bool {
         self.0 == [0; 6]
+    }
+
+    /// The IPv6 link-local address made of it (RFC 4291, 2.5.6 and appendix A).
+    #[must_use]
+    pub const fn link_local(self) -> Ipv6Addr {
+        let [a, b, c, d, e, f] = self.0;
+        Ipv6Addr::from_octets([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])
     }
 }
 

@@ -145,7 +145,7 @@ impl Draft {
 
     /// Enters a guest's addresses and MAC, or takes them out.
     fn index_vif(&mut self, vif: &Vif, add: bool) {
-        let Some(vrf) = vif.vrf else { return };
+        let Some(vrf) = vif.vrf.filter(|_| !vif.is_second()) else { return };
         for &addr in &vif.addresses {
             let key = (vrf, addr, vif.id);
             if add {
@@ -341,6 +341,7 @@ fn references_of_vif(vif: &Vif, each: impl FnMut(Object)) {
     (vif.vrf.map(Object::Network).into_iter())
         .chain(vif.meter.map(Object::Meter))
         .chain(vif.mirror.map(Object::Vif))
+        .chain(vif.rdma.map(Object::Vif))
         .chain(attached)
         .for_each(each);
 }

@@ -84,7 +84,7 @@ fn any_vif() -> impl Strategy<Value = Vif> {
             policy,
             meter,
             mirror,
-            rdma: false,
+            rdma: None,
             wire: wire
                 .then(|| WireAttributes { networks: attached.into_iter().collect(), ..Default::default() }),
         })

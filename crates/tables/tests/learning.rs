@@ -39,7 +39,7 @@ fn guest(id: u16, mac: Option<Mac>) -> Change {
         policy: true,
         meter: None,
         mirror: None,
-        rdma: false,
+        rdma: None,
         wire: None,
     })
 }

@@ -37,7 +37,7 @@ pub fn guest(id: u16) -> Vif {
         policy: true,
         meter: None,
         mirror: None,
-        rdma: false,
+        rdma: None,
         wire: None,
     }
 }

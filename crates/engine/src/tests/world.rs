@@ -13,6 +13,8 @@ use std::net::IpAddr;
 pub const WIRE: VifId = VifId(10);
 pub const PROVIDER: VifId = VifId(11);
 pub const MIRROR: VifId = VifId(5);
+/// The verbs device of guest 6.
+const VERBS: VifId = VifId(7);
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
@@ -38,9 +40,17 @@ fn guest(id: u16, vrf: u16, addresses: &[&str]) -> Vif {
         policy: true,
         meter: None,
         mirror: None,
-        rdma: false,
+        rdma: None,
         wire: None,
     }
+}
+
+/// Guest 6, which has a policer, a mirror and a verbs device.
+fn small() -> Vif {
+    let mut vif = guest(6, 1, &["10.1.1.6", "fd00:1::6"]);
+    (vif.mtu, vif.mirror, vif.meter) = (1000, Some(MIRROR), Some(MeterId(1)));
+    vif.rdma = Some(VERBS);
+    vif
 }
 
 fn wire(id: VifId, mac: &str, wire: WireAttributes) -> Vif {
@@ -56,7 +66,7 @@ fn wire(id: VifId, mac: &str, wire: WireAttributes) -> Vif {
         policy: false,
         meter: None,
         mirror: None,
-        rdma: false,
+        rdma: None,
         wire: Some(wire),
     }
 }
@@ -116,8 +126,8 @@ pub fn tables() -> Vec<Change> {
 fn interfaces() -> Vec<Change> {
     let mut learned = guest(3, 1, &[]);
     (learned.mac, learned.policy) = (None, false);
-    let mut small = guest(6, 1, &["10.1.1.6", "fd00:1::6"]);
-    (small.mtu, small.mirror, small.meter) = (1000, Some(MIRROR), Some(MeterId(1)));
+    let verbs = Vif { id: VERBS, kind: VifKind::Rdma, rdma: Some(VifId(6)), ..small() };
+    let verbs_only = Vif { kind: VifKind::Rdma, ..guest(8, 1, &["10.1.1.8", "fd00:1::8"]) };
     let underlay = WireAttributes {
         addresses: vec![net("192.0.2.1/24"), net("2001:db8::1/64")],
         gateways: vec![ip("192.0.2.254")],
@@ -126,7 +136,7 @@ fn interfaces() -> Vec<Change> {
     let provider = WireAttributes { networks: vec![(Some(7), Vrf(3))], ..WireAttributes::default() };
     let mut outside = network(3, &["203.0.113.254/24"], 5003, &[]);
     outside.wire = Some(WireAttachment { vif: PROVIDER, vlan: Some(7) });
-    let mut blue = network(1, &["10.1.1.254/24", "fd00:1::ffff/64"], 5001, &[1, 2, 3, 5, 6]);
+    let mut blue = network(1, &["10.1.1.254/24", "fd00:1::ffff/64"], 5001, &[1, 2, 3, 5, 6, 8]);
     blue.flood = vec![NexthopId(24)];
     vec![
         Change::PutVif(guest(1, 1, &["10.1.1.1", "fd00:1::1"])),
@@ -134,7 +144,9 @@ fn interfaces() -> Vec<Change> {
         Change::PutVif(learned),
         Change::PutVif(guest(4, 2, &["10.2.2.4", "fd00:2::4"])),
         Change::PutVif(guest(MIRROR.0, 1, &["10.1.1.5"])),
-        Change::PutVif(small),
+        Change::PutVif(small()),
+        Change::PutVif(verbs),
+        Change::PutVif(verbs_only),
         Change::PutVif(wire(WIRE, "02:aa:00:00:00:01", underlay)),
         Change::PutVif(wire(PROVIDER, "02:aa:00:00:00:02", provider)),
         Change::PutNetwork(blue),
@@ -150,6 +162,7 @@ fn nexthops() -> Vec<Change> {
         (2, encap(2)),
         (4, encap(4)),
         (6, encap(6)),
+        (8, encap(8)),
         (9, Nexthop::Receive),
         (20, tunnel(TunnelKind::MplsUdp, "192.0.2.2", 100)),
         (21, tunnel(TunnelKind::MplsGre, "192.0.2.2", 101)),
@@ -172,6 +185,7 @@ fn entries() -> Vec<Change> {
         route(1, "10.1.1.1/32", 1),
         route(1, "10.1.1.2/32", 2),
         route(1, "10.1.1.6/32", 6),
+        route(1, "10.1.1.8/32", 8),
         route(1, "fd00:1::1/128", 1),
         route(1, "fd00:1::2/128", 2),
         route(2, "10.2.2.4/32", 4),
@@ -239,7 +253,7 @@ pub fn neighbours() -> Vec<NeighbourFound> {
 
 /// A change that alters some decisions.
 pub fn some_change(random: &mut Rng) -> Vec<Change> {
-    let v = random.below(8);
+    let v = random.below(9);
     vec![match v {
         0 => route(1, "10.9.0.0/24", [20, 21, 23, 30, 35][random.below(5)]),
         1 => route(1, "10.9.4.0/24", [20, 22, 23, 30][random.below(4)]),
@@ -258,7 +272,11 @@ pub fn some_change(random: &mut Rng) -> Vec<Change> {
             (vm.mtu, vm.policy) = ([1500, 600][random.below(2)], random.percent(50));
             Change::PutVif(vm)
         }
-        6 => Change::PutMpls { label: 16, nexthop: NexthopId([1, 2, 4][random.below(3)]) },
+        6 => {
+            let rdma = random.percent(50).then_some(VERBS);
+            Change::PutVif(Vif { rdma, ..small() })
+        }
+        7 => Change::PutMpls { label: 16, nexthop: NexthopId([1, 2, 4][random.below(3)]) },
         _ => route(1, "fd00:9::/64", [30, 23, 24, 20][random.below(4)]),
     }]
 }
@@ -266,13 +284,14 @@ pub fn some_change(random: &mut Rng) -> Vec<Change> {
 /// A packet as text, and where it comes in.
 pub fn some_packet(random: &mut Rng) -> (VifId, String) {
     let vif = match random.below(10) {
-        0..=5 => VifId([1, 1, 2, 3, 4, 6][random.below(6)]),
+        0..=5 => VifId([1, 1, 2, 3, 4, 6, 7, 8][random.below(8)]),
         6..=8 => WIRE,
         _ => PROVIDER,
     };
     let text = match vif {
         WIRE => from_wire(random),
         PROVIDER => from_provider(random),
+        VERBS => from_guest(random, 6),
         VifId(id) => from_guest(random, id),
     };
     (vif, text)
@@ -287,6 +306,7 @@ fn from_guest(r: &mut Rng, id: u16) -> String {
         "02:00:00:00:00:01",
         "02:00:00:00:00:02",
         "02:00:00:00:00:06",
+        "02:00:00:00:00:08",
         "02:00:00:00:00:33",
         "00:00:5e:00:01:00",
         "02:00:00:00:00:33",
@@ -306,6 +326,7 @@ fn from_guest(r: &mut Rng, id: u16) -> String {
         r.one(&[
             "fd00:1::1",
             "fd00:1::2",
+            "fd00:1::6",
             "fd00:2::4",
             "fd00:9::7",
             "fd00:9:1::7",
@@ -317,6 +338,7 @@ fn from_guest(r: &mut Rng, id: u16) -> String {
             "10.1.1.1",
             "10.1.1.2",
             "10.1.1.6",
+            "10.1.1.8",
             "10.2.2.4",
             "10.9.0.7",
             "10.9.1.7",
@@ -346,7 +368,7 @@ fn inner(r: &mut Rng, src: &str, dst: &str, v6: bool) -> String {
     let len = if fragment.contains("more") { 1480 } else { len };
     let payload = if len == 0 { String::new() } else { format!(" / payload {len}") };
     let sport = 1000 + r.below(4);
-    let dport = [53, 666, 667, 705, 715, 725, 1001, 1003, 4791, 4789][r.below(10)];
+    let dport = [53, 666, 667, 705, 715, 725, 1001, 1003, 4791, 4791, 4789][r.below(11)];
     let l4 = match r.below(12) {
         0..=4 => format!("udp {sport} > {dport}"),
         5..=8 => {

@@ -3,7 +3,9 @@
 use super::egress::Exit;
 use super::neighbour::Message;
 use super::{Frame, Outcome, Stop, Walk};
-use crate::{BridgeTarget, DropReason, Flood, Forward, GATEWAY_MAC, Lookup, Network, Tunnel, Verdict};
+use crate::{
+    BridgeTarget, DropReason, Flood, Forward, GATEWAY_MAC, Lookup, Network, Tunnel, Verdict, VifKind,
+};
 use packet::{Ethernet, Mac, TunnelKind};
 use std::net::IpAddr;
 
@@ -44,7 +46,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         };
         let exit = self.behind(network, entry.target)?;
         let back = match &exit {
-            Exit::Guest(vif) | Exit::Attached { wire: vif, .. } => frame.origin.port() == Some(vif.id),
+            Exit::Guest(vif) | Exit::Attached { wire: vif, .. } => frame.origin.is_of(vif),
             Exit::Tunnel(_) => !frame.origin.may_tunnel(),
         };
         if back {
@@ -119,16 +121,18 @@ impl<'a, T: Lookup> Walk<'a, T> {
         Ok(Verdict::Flood(Flood { vrf: network.vrf, to }))
     }
 
-    /// The members of a network's bridge that a frame may go to: guests, the attached wire, tunnels.
+    /// The members of a network's bridge that a frame may go to: guests, the attached wire, tunnels. Of those that have
+    /// a verbs device alone nothing but RoCEv2 is asked.
     fn members(
         &self,
         frame: &Frame<'a>,
         network: &'a Network,
     ) -> impl Iterator<Item = Exit<'a>> + use<'a, T> {
         let tables = self.tables;
-        let from = frame.origin.port();
+        let (origin, roce) = (frame.origin, frame.is_roce());
         let tunnels: &[_] = if frame.origin.may_tunnel() { &network.flood } else { &[] };
-        let guests = network.members.iter().filter_map(move |id| tables.vif(*id)).map(Exit::Guest);
+        let guests = network.members.iter().filter_map(move |id| tables.vif(*id));
+        let guests = guests.filter(move |vif| roce || vif.kind != VifKind::Rdma).map(Exit::Guest);
         let wire = network.wire.and_then(|attached| {
             Some(Exit::Attached { wire: tables.vif(attached.vif)?, vlan: attached.vlan })
         });
@@ -138,7 +142,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
             }
             _ => None,
         });
-        let ports = guests.chain(wire).filter(move |exit| exit.port() != from);
+        let ports = guests.chain(wire).filter(move |exit| !exit.vif().is_some_and(|vif| origin.is_of(vif)));
         ports.chain(tunnels)
     }
 }

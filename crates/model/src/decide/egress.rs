@@ -1,8 +1,10 @@
 //! The way out: MTU, rewrite, and what is put around the packet.
 
+use super::route::is_ping;
 use super::{Frame, Origin, Stop, Walk, push_new};
 use crate::{
     DropReason, Encap, EthernetRewrite, Forward, GATEWAY_MAC, Lookup, Nat, Network, Tunnel, Vif, VifId,
+    VifKind,
 };
 use packet::{Fragment, IcmpError, L4, Mac, TunnelKind, ecn_encap, proto};
 use std::net::IpAddr;
@@ -24,10 +26,10 @@ impl<'a> Exit<'a> {
         if let Self::Guest(vif) = self { Some(vif) } else { None }
     }
 
-    /// The port, if it is known by now.
-    pub fn port(&self) -> Option<VifId> {
+    /// The interface, if it is known by now.
+    pub fn vif(&self) -> Option<&'a Vif> {
         match self {
-            Self::Guest(vif) | Self::Attached { wire: vif, .. } => Some(vif.id),
+            Self::Guest(vif) | Self::Attached { wire: vif, .. } => Some(vif),
             Self::Tunnel(_) => None,
         }
     }
@@ -91,6 +93,20 @@ const fn overhead(kind: TunnelKind, remote: IpAddr) -> usize {
     }
 }
 
+/// By which of its interfaces a guest takes a packet: RoCEv2 to an address of its own, or to a group, by its verbs device.
+/// For a device that stands alone pings are answered.
+fn door(frame: &Frame<'_>, vif: &Vif) -> Result<VifId, Stop> {
+    let ip = frame.headers.ip();
+    let own = ip.is_some_and(|ip| vif.addresses.contains(&ip.dst));
+    let group = ip.is_some_and(|ip| ip.dst.is_multicast());
+    match vif.verbs() {
+        Some(verbs) if frame.is_roce() && (own || group) => Ok(verbs),
+        _ if vif.kind != VifKind::Rdma => Ok(vif.id),
+        _ if own && ip.is_some_and(|ip| is_ping(ip, &frame.headers.l4)) => Err(Stop::Echo),
+        _ => Err(DropReason::VerbsOnly.into()),
+    }
+}
+
 impl<'a, T: Lookup> Walk<'a, T> {
     /// Completes a rewrite for the way it leaves by. `network` is the one it leaves from.
     pub(super) fn leave(
@@ -106,7 +122,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
                 if let Some(mirror) = vif.mirror {
                     push_new(&mut self.effects.mirror_out, mirror);
                 }
-                Ok(Forward { port: vif.id, ..base })
+                Ok(Forward { port: door(frame, vif)?, ..base })
             }
             Exit::Attached { wire, vlan } => {
                 self.fit(frame, &base, usize::from(wire.mtu.min(network.mtu)))?;

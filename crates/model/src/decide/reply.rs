@@ -12,6 +12,14 @@ impl<'a, T: Lookup> Walk<'a, T> {
             Stop::Drop(reason) => (None, reason),
             Stop::Refuse(error, reason) => (self.error(frame, error), reason),
             Stop::Reset(reason) => (self.reset(frame), reason),
+            Stop::Echo => {
+                let ip = frame.headers.ip().ok_or(Stop::Drop(DropReason::VerbsOnly));
+                return match ip.and_then(|ip| self.echo(frame, ip)) {
+                    Ok(verdict) => verdict,
+                    Err(Stop::Hold { scope, addr }) => Verdict::Hold { scope, addr },
+                    Err(_) => Verdict::Drop(DropReason::VerbsOnly),
+                };
+            }
         };
         match answer {
             Some((kind, forward)) => Verdict::Reply(Reply { kind, forward, dropped: Some(reason) }),

@@ -1,7 +1,7 @@
 //! Routing between subnets, networks and hosts.
 
 use super::egress::Exit;
-use super::{Frame, Outcome, Stop, Walk};
+use super::{Frame, Outcome, Stop, Walk, is_roce};
 use crate::{
     DropReason, Forward, Lookup, Nat, NeighbourScope, Network, Nexthop, Reply, ReplyKind, Verdict, Vrf,
 };
@@ -53,8 +53,13 @@ impl<'a, T: Lookup> Walk<'a, T> {
             if !is_routable(dst) {
                 return Err(DropReason::NotRoutable.into());
             }
-            let route = self.tables.route(network.vrf, dst);
-            let route = route.ok_or(Stop::Refuse(IcmpError::NoRoute, DropReason::NoRoute))?;
+            let Some(route) = self.tables.route(network.vrf, dst) else {
+                return if is_on_link(frame, network, dst) {
+                    Ok(Found::Nexthop { network, dst, nat, nexthop: &ON_LINK })
+                } else {
+                    Err(Stop::Refuse(IcmpError::NoRoute, DropReason::NoRoute))
+                };
+            };
             let (id, nexthop) = self.pick(route.nexthop, frame.entropy())?;
             self.effects.nexthop = Some(id);
             match nexthop {
@@ -136,16 +141,19 @@ impl<'a, T: Lookup> Walk<'a, T> {
 
     /// What a gateway address serves: ping.
     fn serve(&mut self, frame: &Frame<'a>, ip: &Ip) -> Outcome {
-        let echo = if ip.src.is_ipv4() { proto::ICMP_ECHO_REQUEST } else { proto::ICMPV6_ECHO_REQUEST };
         match frame.headers.l4 {
             _ if ip.fragment != Fragment::Whole => Err(DropReason::GatewayNoService.into()),
-            L4::Icmp { kind, .. } if kind == echo && !ip.src.is_unspecified() => {
-                let forward = self.back(frame, crate::GATEWAY_MAC, ip.tos)?;
-                Ok(Verdict::Reply(Reply { kind: ReplyKind::Echo, forward, dropped: None }))
-            }
+            _ if is_ping(ip, &frame.headers.l4) => self.echo(frame, ip),
             L4::Udp { .. } => Err(Stop::Refuse(IcmpError::PortUnreachable, DropReason::GatewayNoService)),
             _ => Err(DropReason::GatewayNoService.into()),
         }
+    }
+
+    /// Answers a ping, as the one whose MAC it was sent to.
+    pub(super) fn echo(&mut self, frame: &Frame<'a>, ip: &Ip) -> Outcome {
+        let asked = frame.headers.eth.as_ref().map_or(crate::GATEWAY_MAC, |eth| eth.dst);
+        let forward = self.back(frame, asked, ip.tos)?;
+        Ok(Verdict::Reply(Reply { kind: ReplyKind::Echo, forward, dropped: None }))
     }
 
     /// Routes an answer to `frame` back to its sender: where there is no frame to turn round.
@@ -167,8 +175,13 @@ impl<'a, T: Lookup> Walk<'a, T> {
     }
 }
 
-fn is_roce(l4: &L4) -> bool {
-    matches!(l4, L4::Udp { dst: proto::PORT_ROCE, .. })
+/// Where a verbs device's packets go in a network without gateways.
+static ON_LINK: Nexthop = Nexthop::Resolve { via: None };
+
+/// Whether an address without route is a neighbour's: for a verbs device, which has its packets routed also where
+/// there is only a bridge.
+fn is_on_link(frame: &Frame<'_>, network: &Network, dst: IpAddr) -> bool {
+    frame.origin.is_verbs() && network.vrf == frame.network.vrf && network.gateway_for(dst).is_none()
 }
 
 /// Whether routers forward to it and from it: one host's, and not of the link (RFC 1812, 4.2.2.11; RFC 3927, 2.7;
@@ -186,6 +199,13 @@ fn is_routable(addr: IpAddr) -> bool {
             !(v6.is_multicast() || v6.is_unspecified() || v6.is_loopback() || v6.is_unicast_link_local())
         }
     }
+}
+
+/// Whether it asks for an echo, and can be given one.
+pub(super) fn is_ping(ip: &Ip, l4: &L4) -> bool {
+    let echo = if ip.src.is_ipv4() { proto::ICMP_ECHO_REQUEST } else { proto::ICMPV6_ECHO_REQUEST };
+    let asks = matches!(l4, L4::Icmp { kind, .. } if *kind == echo);
+    asks && ip.fragment == Fragment::Whole && !ip.src.is_unspecified()
 }
 
 /// Whether it is the broadcast address of one of the network's subnets: those are not forwarded to (RFC 2644).

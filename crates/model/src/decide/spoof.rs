@@ -36,7 +36,7 @@ pub(super) fn check<T: Lookup>(
         _ => {}
     }
     let roce = matches!(headers.l4, L4::Udp { dst: proto::PORT_ROCE, .. });
-    if roce && vif.rdma && vif.kind != VifKind::Rdma {
+    if roce && vif.rdma.is_some() && vif.kind != VifKind::Rdma {
         return Err(DropReason::RdmaOwned);
     }
     Ok(())

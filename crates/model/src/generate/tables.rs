@@ -14,6 +14,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub(super) const WIRES: u16 = 2;
 /// The first guest's id.
 const FIRST_GUEST: u16 = 10;
+/// The first id of a verbs device that its guest has beside its port: in the generated tables they come after all others.
+const FIRST_DEVICE: u16 = 30;
 const METERS: u32 = 3;
 
 /// A host of a network; also an address nobody has.
@@ -49,6 +51,8 @@ pub(super) fn remote(rng: &mut Rng) -> IpAddr {
 pub fn tables(rng: &mut Rng) -> Vec<Change> {
     let vrfs: Vec<u16> = (1..=1 + rng.below(3) as u16).collect();
     let guests: Vec<Vif> = (0..2 + rng.below(6) as u16).map(|n| guest(rng, FIRST_GUEST + n, &vrfs)).collect();
+    let mut guests = guests;
+    let devices = verbs_devices(rng, &mut guests);
     let mut networks: Vec<Network> = vrfs.iter().map(|vrf| network(rng, *vrf, &guests)).collect();
     let mut wires: Vec<Vif> = (1..=WIRES).map(|id| wire(rng, id)).collect();
     attach(rng, &mut networks, &mut wires);
@@ -81,7 +85,7 @@ pub fn tables(rng: &mut Rng) -> Vec<Change> {
     changes.extend((0..rng.below(4)).map(|n| Change::PutFloating(floating_address(rng, n as u8, &vrfs))));
     changes.extend((0..rng.below(20)).map(|n| Change::PutRule(rule(rng, n as u32, &vrfs, &guests))));
     changes.extend(networks.into_iter().map(Change::PutNetwork));
-    changes.extend(wires.into_iter().chain(guests).map(Change::PutVif));
+    changes.extend(wires.into_iter().chain(guests).chain(devices).map(Change::PutVif));
     changes.extend(nexthops.into_iter().map(|(id, nexthop)| Change::PutNexthop(id, nexthop)));
     changes
 }
@@ -110,7 +114,7 @@ fn blank(id: u16, kind: VifKind) -> Vif {
         policy: false,
         meter: None,
         mirror: None,
-        rdma: false,
+        rdma: None,
         wire: None,
     }
 }
@@ -148,10 +152,27 @@ fn guest(rng: &mut Rng, id: u16, vrfs: &[u16]) -> Vif {
         vif.allowed.extend(IpNet::new(host4(vrf, 7, 0), 24));
     }
     vif.policy = rng.percent(60);
-    vif.rdma = rng.percent(20);
     vif.meter = rng.percent(15).then(|| MeterId(rng.below(METERS as usize) as u32));
     vif.mirror = rng.percent(20).then_some(VifId(FIRST_GUEST));
     vif
+}
+
+/// Gives some of the guests a verbs device beside their port.
+fn verbs_devices(rng: &mut Rng, guests: &mut [Vif]) -> Vec<Vif> {
+    let mut devices = Vec::new();
+    for (vif, id) in guests.iter_mut().zip(FIRST_DEVICE..) {
+        if vif.kind != VifKind::Rdma && rng.percent(30) {
+            vif.rdma = Some(VifId(id));
+            devices.push(Vif {
+                id: VifId(id),
+                name: format!("{}:rdma", vif.name).into(),
+                kind: VifKind::Rdma,
+                rdma: Some(vif.id),
+                ..vif.clone()
+            });
+        }
+    }
+    devices
 }
 
 fn network(rng: &mut Rng, vrf: u16, guests: &[Vif]) -> Network {

@@ -32,6 +32,8 @@ use std::str::FromStr;
 /// learned NETWORK MAC at NAME | ADDR
 /// ```
 ///
+/// `rdma` gives a guest a verbs device beside its port: the interface `NAME:rdma`.
+///
 /// A target is `drop`, `receive`, `guest NAME [mac M]`, `network NAME`, `resolve [ADDR]`, or a tunnel: `mpls-over-udp`,
 /// `mpls-over-gre` or `vxlan`, then `REMOTE ID [mac M]`. Rules are numbered from 1 on.
 #[derive(Clone, Debug, Default)]
@@ -97,7 +99,7 @@ impl Setup {
         }
         let mut changes = Vec::new();
         let mut networks = self.networks.clone();
-        for vif in self.vifs.values() {
+        for vif in self.vifs.values().filter(|vif| !vif.is_second()) {
             if let Some(network) = vif.vrf.and_then(|vrf| networks.get_mut(&vrf)) {
                 network.members.push(vif.id);
             }
@@ -268,11 +270,15 @@ impl Setup {
                 "allowed" => vif.allowed.push(value(words)?),
                 "mtu" => vif.mtu = value(words)?,
                 "policy" => vif.policy = true,
-                "rdma" => vif.rdma = true,
+                "rdma" => vif.rdma = Some(self.vif_id(&format!("{name}:rdma"))),
                 "mirror" => vif.mirror = Some(self.vif(words)?),
                 "rate" => vif.meter = Some(self.meter(words)?),
                 other => return Err(format!("'{other}' is not understood")),
             }
+        }
+        if let Some(id) = vif.rdma {
+            let name = format!("{name}:rdma").into();
+            self.vifs.insert(id, Vif { id, name, kind: VifKind::Rdma, rdma: Some(vif.id), ..vif.clone() });
         }
         self.vifs.insert(vif.id, vif);
         Ok(())
@@ -445,7 +451,7 @@ fn blank(id: VifId, name: &str, kind: VifKind) -> Vif {
         policy: false,
         meter: None,
         mirror: None,
-        rdma: false,
+        rdma: None,
         wire: None,
     }
 }
