@@ -1,8 +1,8 @@
 //! Memory that packets lie in: guest RAM, AF_XDP frames, our own buffers.
 //!
 //! Owns: checked [`Segment`]s of such memory, raw copies between them, the [`Burst`] in which a port hands
-//! packets to a worker, the [`Offload`] metadata that travels beside a packet, guest memory [`Regions`] with
-//! their dirty log, and the SIGBUS guard. It is the one crate in which bytes another party may be writing are
+//! packets to a worker, the [`Offload`] metadata that travels beside a packet, the [`Lease`] of a shared queue, guest
+//! memory [`Regions`] with their dirty log, and the SIGBUS guard. It is the one crate in which bytes another party may be writing are
 //! touched, so it never forms a `&[u8]` over them.
 //!
 //! Must not know: rings, packet formats, tables.
@@ -10,6 +10,7 @@
 mod burst;
 mod fault;
 mod guard;
+mod lease;
 mod offload;
 mod port;
 mod regions;
@@ -18,6 +19,7 @@ pub mod vnet;
 
 pub use burst::{BURST, Burst, RxPacket};
 pub use fault::FaultWord;
+pub use lease::Lease;
 pub use offload::{Csum, Gso, Offload};
 pub use port::{Accepts, NoRoom, Opened, Port, PortStatus, Room, RxQueue, TxQueue};
 pub use regions::{MAX_REGIONS, Region, RegionError, RegionSpec, Regions, Resolver, Unmapped};

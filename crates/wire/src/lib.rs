@@ -14,7 +14,6 @@ mod device;
 mod error;
 mod ethtool;
 mod events;
-mod lease;
 mod namespace;
 mod netlink;
 mod packet;

@@ -3,10 +3,9 @@
 use super::Queue;
 use super::rx::ACCEPTS;
 use crate::buffers::{MAX_FRAME, Memory};
-use crate::lease::Lease;
 use crate::state::{Current, Follower, State};
 use mem::vnet::{self, VNET_HEADER_SHORT};
-use mem::{Accepts, BURST, NoRoom, Offload, Room, Segment, TxQueue, scatter};
+use mem::{Accepts, BURST, Lease, NoRoom, Offload, Room, Segment, TxQueue, scatter};
 use std::io;
 use std::mem::zeroed;
 use std::os::fd::{AsRawFd, OwnedFd};

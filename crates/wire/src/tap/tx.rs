@@ -2,9 +2,8 @@
 
 use super::{ACCEPTS, Shared};
 use crate::buffers::{MAX_FRAME, Memory};
-use crate::lease::Lease;
 use mem::vnet::{self, VNET_HEADER};
-use mem::{Accepts, NoRoom, Offload, Room, Segment, TxQueue, scatter};
+use mem::{Accepts, Lease, NoRoom, Offload, Room, Segment, TxQueue, scatter};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;

@@ -3,10 +3,9 @@
 use super::Queue;
 use super::rx::PARTS;
 use super::socket::{CHUNK, TxRings};
-use crate::lease::Lease;
 use crate::state::State;
 use arrayvec::ArrayVec;
-use mem::{Accepts, NoRoom, Offload, Room, Segment, TxQueue};
+use mem::{Accepts, Lease, NoRoom, Offload, Room, Segment, TxQueue};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 use std::sync::Arc;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Orderi
 const SPINS: u32 = 4096;
 
 /// A value leased by one compare-and-swap, with a bounded spin.
-pub(crate) struct Lease<T> {
+pub struct Lease<T> {
     held: AtomicBool,
     value: UnsafeCell<T>,
 }
@@ -26,13 +26,21 @@ impl Drop for Held<'_> {
     }
 }
 
+impl<T> std::fmt::Debug for Lease<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lease").field("held", &self.held).finish_non_exhaustive()
+    }
+}
+
 impl<T> Lease<T> {
-    pub(crate) const fn new(value: T) -> Self {
+    /// A value that nobody has.
+    #[must_use]
+    pub const fn new(value: T) -> Self {
         Self { held: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
 
     /// Runs `f` on the value; None where another thread held it for too long.
-    pub(crate) fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R> {
+    pub fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R> {
         let mut spins = 0;
         while self.held.load(Relaxed)
             || self.held.compare_exchange_weak(false, true, Acquire, Relaxed).is_err()
@@ -50,6 +58,7 @@ impl<T> Lease<T> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
     use std::sync::Arc;
