@@ -6,14 +6,21 @@ use crate::memory::right;
 use crate::objects::Objects;
 use crate::path::{Path, Way};
 use crate::qp::Own;
+use crate::wire::{self, source_port};
 use packet::WriteError;
-use packet::roce::{self, Aeth, Datagram, Nak, Syndrome};
+use packet::roce::{self, Aeth, Bth, Datagram, Nak, Opcode, Syndrome};
 use rdma::{Access, AtomicOperation, Completion, Fault, Payload, SendRequest, Verbs};
+use std::time::Duration;
 use uverbs::qp::access;
 use uverbs::{QpState, Segment};
 
 /// Bytes of headers before a payload, and behind it, at most.
 const AROUND: usize = 80;
+
+/// Both bits of ECN (RFC 3168).
+const CONGESTION_EXPERIENCED: u8 = 3;
+/// A peer is told of congestion no more often.
+const BETWEEN_NOTIFICATIONS: Duration = Duration::from_micros(50);
 
 /// A queue pair with everything around it.
 pub(crate) struct Surroundings<'a> {
@@ -25,8 +32,8 @@ impl Own {
     /// Whether a packet comes from the peer of the connection, and by the way that leads there.
     pub fn is_from_peer(&self, packet: &Packet) -> bool {
         self.path.as_ref().is_some_and(|path| {
-            packet.source == path.destination
-                && packet.destination == path.source
+            packet.network.source == path.network.destination
+                && packet.network.destination == path.network.source
                 && packet.is_local == matches!(path.way, Way::Local(_))
         })
     }
@@ -75,6 +82,35 @@ impl Surroundings<'_> {
         if !std::mem::replace(&mut self.own.established, true) && self.own.state == QpState::ReadyToReceive {
             self.objects.tell(Event::CommunicationEstablished, self.own.qpn);
         }
+    }
+
+    /// Tells the peer where its packets met congestion (IBTA annex A17.9).
+    pub fn notify_congestion(&mut self, packet: &Packet, now: Duration) {
+        if let Some(Opcode::CongestionNotification) =
+            packet.bytes.first().and_then(|it| Opcode::from_byte(*it))
+        {
+            self.objects.counters.rp_cnp_handled += 1;
+            return;
+        }
+        let told = self.own.told_congestion.is_some_and(|at| now < at + BETWEEN_NOTIFICATIONS);
+        if packet.network.traffic_class & CONGESTION_EXPERIENCED != CONGESTION_EXPERIENCED || told {
+            return;
+        }
+        self.own.told_congestion = Some(now);
+        let bth = Bth {
+            opcode: Opcode::CongestionNotification,
+            solicited: false,
+            migrated: true,
+            partition: 0xffff,
+            forward_congestion: false,
+            backward_congestion: true,
+            destination: self.own.attributes.dest_qp_num,
+            acknowledge: false,
+            psn: 0,
+        };
+        // Without payload there is nothing that can't be had.
+        let _ = self.send(None, &Datagram::new(bth, &[]), Payload::None);
+        self.objects.counters.np_cnp_sent += 1;
     }
 
     /// Copies a part of what a request sends.
@@ -143,17 +179,12 @@ impl Surroundings<'_> {
         counters.sent_pkts += 1;
         counters.sent_bytes += bytes.len() as u64;
         let Way::Local(adapter) = &path.way else {
-            counters.send_err += 1;
+            let port = source_port(path.network.flow_label, self.own.qpn, qpn);
+            let sent = wire::send(&self.objects.uplink, path, port, &bytes);
+            self.objects.counters.send_err += u64::from(!sent);
             return;
         };
-        let packet = Packet {
-            qpn,
-            source: path.source,
-            destination: path.destination,
-            traffic_class: path.traffic_class,
-            is_local: true,
-            bytes,
-        };
+        let packet = Packet { qpn, network: path.network, is_local: true, bytes };
         let known = self.own.peer.clone().filter(|_| is_connection);
         let Some(inbox) = known.or_else(|| adapter.owner(qpn)) else { return };
         if !inbox.put(packet) {

@@ -8,6 +8,7 @@ use crate::inbox::{Inbox, Packet, Question};
 use crate::memory::{AddressSpace, NotMemory};
 use crate::objects::Objects;
 use crate::qp::Qp;
+use rdmaport::Uplink;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -65,6 +66,7 @@ pub(crate) struct Newcomer {
     pub adapter: Arc<Adapter>,
     pub fabric: Arc<Fabric>,
     pub inbox: Arc<Inbox>,
+    pub uplink: Uplink,
     pub pid: i32,
     pub uid: u32,
 }
@@ -117,7 +119,7 @@ impl Newcomer {
             connection: Connection::new(
                 self.connection.as_fd().try_clone_to_owned().map_err(|_| rustix::io::Errno::MFILE)?,
             ),
-            objects: Objects::new(ours, self.inbox.clone(), space, asynchronous),
+            objects: Objects::new(ours, self.inbox.clone(), self.uplink.clone(), space, asynchronous),
             qps: HashMap::new(),
             bells,
             doorbells,
@@ -352,7 +354,7 @@ impl Client {
             kind: qp.own.kind,
             state: qp.own.state,
             reason: qp.own.reason,
-            peer: qp.own.path.as_ref().map(|path| path.destination),
+            peer: qp.own.path.as_ref().map(|path| path.network.destination),
             peer_qpn: qp.own.attributes.dest_qp_num,
             way: qp.own.path.as_ref().map(|path| path.way.name()),
             sq_psn: qp.own.attributes.sq_psn,

@@ -229,6 +229,7 @@ fn make_qp(
         reason: None,
         broken: None,
         established: false,
+        told_congestion: None,
         tells_drained: false,
     };
     let qp = Qp { own, transport: Transport::None, is_ready: false, deadline: None };

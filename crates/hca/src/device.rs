@@ -4,7 +4,9 @@ use crate::client::Newcomer;
 use crate::describe::ClientDescription;
 use crate::fabric::{Adapter, DeviceSpec, Fabric};
 use crate::inbox::{Inbox, Question};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use crate::wire;
+use rdmaport::{Downlink, Uplink};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{Gid, Mode, Uid};
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
@@ -61,6 +63,7 @@ struct Shared {
     adapter: Arc<Adapter>,
     fabric: Arc<Fabric>,
     clients: Mutex<Clients>,
+    uplink: Uplink,
     stop: OwnedFd,
 }
 
@@ -72,21 +75,27 @@ pub struct Device {
 }
 
 impl Device {
-    /// Opens the device, and its socket.
+    /// Opens the device, and its socket. Its packets travel by the two ends of its port.
     ///
     /// # Errors
     /// Where the socket can't be made.
-    pub fn open(spec: DeviceSpec, socket: &SocketSpec, fabric: &Arc<Fabric>) -> Result<Self, DeviceError> {
+    pub fn open(
+        spec: DeviceSpec,
+        socket: &SocketSpec,
+        fabric: &Arc<Fabric>,
+        (uplink, downlink): (Uplink, Downlink),
+    ) -> Result<Self, DeviceError> {
         let failed = |error| DeviceError::Socket { path: socket.path.clone(), error };
         let listener = listen_at(socket).map_err(failed)?;
         let stop = eventfd(0, EventfdFlags::CLOEXEC).map_err(failed)?;
         let adapter = Arc::new(Adapter::new(spec));
         fabric.place(&adapter);
-        let shared = Arc::new(Shared { adapter, fabric: fabric.clone(), clients: Mutex::default(), stop });
+        let clients = Mutex::default();
+        let shared = Arc::new(Shared { adapter, fabric: fabric.clone(), clients, uplink, stop });
         let served = shared.clone();
         std::thread::Builder::new()
             .name("verbs".into())
-            .spawn(move || served.accept(&listener))
+            .spawn(move || served.run(&listener, downlink))
             .map_err(DeviceError::Thread)?;
         Ok(Self { shared, socket: socket.path.clone() })
     }
@@ -160,21 +169,30 @@ impl Shared {
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn accept(self: &Arc<Self>, listener: &OwnedFd) {
+    /// Lets applications in, and gives packets that come to their threads.
+    fn run(self: &Arc<Self>, listener: &OwnedFd, mut downlink: Downlink) {
         loop {
-            let mut wanted = [
-                PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN),
-                PollFd::from_borrowed_fd(self.stop.as_fd(), PollFlags::IN),
-            ];
-            let polled = poll(&mut wanted, None);
-            if !wanted[1].revents().is_empty() || polled.is_err_and(|errno| errno != rustix::io::Errno::INTR)
-            {
+            while downlink.receive(|frame| wire::deliver(&self.adapter, frame)) {}
+            let waits = downlink.arm();
+            let event = downlink.event_fd();
+            let mut wanted = [listener.as_fd(), self.stop.as_fd(), event]
+                .map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN));
+            let polled = poll(&mut wanted, waits.then(Timespec::default).as_ref());
+            let [comes, stops, _] = wanted.map(|descriptor| !descriptor.revents().is_empty());
+            downlink.disarm();
+            if stops || polled.is_err_and(|errno| errno != rustix::io::Errno::INTR) {
                 return;
             }
-            let Ok(socket) = accept_with(listener, SocketFlags::CLOEXEC) else { continue };
-            if let Err(error) = self.admit(socket) {
-                tracing::warn!("verbs: an application can't be served: {error}");
+            if comes {
+                self.accept(listener);
             }
+        }
+    }
+
+    fn accept(self: &Arc<Self>, listener: &OwnedFd) {
+        let Ok(socket) = accept_with(listener, SocketFlags::CLOEXEC) else { return };
+        if let Err(error) = self.admit(socket) {
+            tracing::warn!("verbs: an application can't be served: {error}");
         }
     }
 
@@ -194,6 +212,7 @@ impl Shared {
             adapter: self.adapter.clone(),
             fabric: self.fabric.clone(),
             inbox: inbox.clone(),
+            uplink: self.uplink.clone(),
             pid: peer.pid.as_raw_nonzero().get(),
             uid: peer.uid.as_raw(),
         };

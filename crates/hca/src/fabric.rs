@@ -2,6 +2,8 @@
 
 use crate::inbox::Inbox;
 use crate::random;
+use crate::wire::WireErrors;
+use packet::Mac;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -47,15 +49,13 @@ impl DeviceSpec {
             IpAddr::V4(v4) => v4.to_ipv6_mapped(),
             IpAddr::V6(v6) => *v6,
         };
-        let first = Ipv6Addr::from((0xfe80_u128 << 112) | u128::from(self.guid()));
-        std::iter::once(first).chain(self.addresses.iter().map(mapped)).collect()
+        std::iter::once(Mac(self.mac).link_local()).chain(self.addresses.iter().map(mapped)).collect()
     }
 
     /// EUI-64 of its MAC.
     #[must_use]
-    pub const fn guid(&self) -> u64 {
-        let [a, b, c, d, e, f] = self.mac;
-        u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f])
+    pub fn guid(&self) -> u64 {
+        u128::from(Mac(self.mac).link_local()) as u64
     }
 }
 
@@ -65,11 +65,12 @@ pub(crate) struct Adapter {
     spec: RwLock<DeviceSpec>,
     /// Who has which queue pair.
     qps: RwLock<HashMap<u32, Arc<Inbox>>>,
+    pub errors: WireErrors,
 }
 
 impl Adapter {
     pub fn new(spec: DeviceSpec) -> Self {
-        Self { spec: RwLock::new(spec), qps: RwLock::default() }
+        Self { spec: RwLock::new(spec), qps: RwLock::default(), errors: WireErrors::default() }
     }
 
     pub fn spec(&self) -> RwLockReadGuard<'_, DeviceSpec> {

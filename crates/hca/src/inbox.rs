@@ -1,9 +1,9 @@
 //! What comes to an application's thread from others: packets for its queue pairs, and questions.
 
 use crate::describe::ClientDescription;
+use crate::path::Network;
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::VecDeque;
-use std::net::Ipv6Addr;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
@@ -16,11 +16,8 @@ const PACKETS: usize = 16 << 10;
 pub(crate) struct Packet {
     /// Number of the queue pair it is for.
     pub qpn: u32,
-    /// GID that it comes from.
-    pub source: Ipv6Addr,
-    /// GID that it was sent to.
-    pub destination: Ipv6Addr,
-    pub traffic_class: u8,
+    /// Its network header.
+    pub network: Network,
     /// It did not leave the host.
     pub is_local: bool,
     /// Payload of UDP: base transport header to ICRC, which was checked where there is one.

@@ -26,6 +26,7 @@ mod path;
 mod qp;
 mod random;
 mod transitions;
+mod wire;
 
 pub use describe::{ClientDescription, CqDescription, MrDescription, QpDescription};
 pub use device::{Device, DeviceError, SocketSpec};

@@ -5,6 +5,7 @@ use crate::fabric::{Adapter, Fabric};
 use crate::inbox::Inbox;
 use crate::memory::{AddressSpace, Regions};
 use crate::path::Path;
+use rdmaport::Uplink;
 use std::collections::HashMap;
 use std::sync::Arc;
 use uverbs::{AsyncEvent, Completion, CompletionSink, Corrupt, Segment, WorkRequest, WorkSource};
@@ -56,6 +57,8 @@ pub struct Counters {
     pub remote_access_errors: u64,
     pub qkey_violations: u64,
     pub rnr_nak: u64,
+    pub np_cnp_sent: u64,
+    pub rp_cnp_handled: u64,
 }
 
 impl std::ops::AddAssign for Counters {
@@ -70,6 +73,8 @@ impl std::ops::AddAssign for Counters {
         self.remote_access_errors += other.remote_access_errors;
         self.qkey_violations += other.qkey_violations;
         self.rnr_nak += other.rnr_nak;
+        self.np_cnp_sent += other.np_cnp_sent;
+        self.rp_cnp_handled += other.rp_cnp_handled;
     }
 }
 
@@ -79,6 +84,7 @@ pub(crate) struct Objects {
     pub adapter: Arc<Adapter>,
     pub fabric: Arc<Fabric>,
     pub inbox: Arc<Inbox>,
+    pub uplink: Uplink,
     pub space: AddressSpace,
     pub regions: Regions,
     pub pds: Vec<u32>,
@@ -95,6 +101,7 @@ impl Objects {
     pub fn new(
         (adapter, fabric): (Arc<Adapter>, Arc<Fabric>),
         inbox: Arc<Inbox>,
+        uplink: Uplink,
         space: AddressSpace,
         asynchronous: Notifier,
     ) -> Self {
@@ -102,6 +109,7 @@ impl Objects {
             adapter,
             fabric,
             inbox,
+            uplink,
             space,
             regions: Regions::default(),
             pds: Vec::new(),

@@ -1,17 +1,37 @@
 //! The way of packets to their destination.
 
 use crate::fabric::{Adapter, Fabric};
+use crate::wire::same_version;
 use packet::{WriteError, build, proto};
 use std::net::Ipv6Addr;
 use std::sync::Arc;
 use uverbs::AddressVector;
 
-/// From a GID of ours to another.
-#[derive(Clone, Debug)]
-pub(crate) struct Path {
+/// Hops of what we send, where the application says nothing else.
+const HOPS: u8 = 64;
+
+/// What is in a network header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Network {
     pub source: Ipv6Addr,
     pub destination: Ipv6Addr,
     pub traffic_class: u8,
+    pub hop_limit: u8,
+    pub flow_label: u32,
+}
+
+impl Network {
+    pub fn is_v4(&self) -> bool {
+        self.source.to_ipv4_mapped().is_some()
+    }
+}
+
+/// From a GID of ours to another.
+#[derive(Clone, Debug)]
+pub(crate) struct Path {
+    pub network: Network,
+    /// Our MAC.
+    pub mac: [u8; 6],
     /// Where it leads.
     pub way: Way,
 }
@@ -70,7 +90,7 @@ impl Path {
         if is_multicast(destination) {
             return Err(NoPath::Multicast);
         }
-        if source.to_ipv4_mapped().is_some() != destination.to_ipv4_mapped().is_some() {
+        if !same_version(*source, destination) {
             return Err(NoPath::Mixed(*source, destination));
         }
         let peer = fabric.find(spec.vrf, destination);
@@ -79,20 +99,24 @@ impl Path {
             Some(peer) if !spec.is_watched && !peer.spec().is_watched => Way::Local(peer),
             _ => Way::Wire,
         };
-        Ok(Self { source: *source, destination, traffic_class: vector.traffic_class, way })
+        let network = Network {
+            source: *source,
+            destination,
+            traffic_class: vector.traffic_class,
+            hop_limit: if vector.hop_limit <= 1 { HOPS } else { vector.hop_limit },
+            flow_label: vector.flow_label & 0xf_ffff,
+        };
+        Ok(Self { network, mac: spec.mac, way })
     }
 }
 
-/// Hops of what we send, where the application says nothing else.
-const HOPS: u8 = 64;
-
-/// Writes the network header of a packet with so many bytes behind it. Returns its own length.
+/// Writes a network header that has so many bytes behind it. Returns its own length.
 pub(crate) fn write_network_header(
     out: &mut [u8],
-    (source, destination): (Ipv6Addr, Ipv6Addr),
-    traffic_class: u8,
+    network: &Network,
     len: usize,
 ) -> Result<usize, WriteError> {
+    let Network { source, destination, traffic_class, hop_limit, flow_label } = *network;
     let (Some(src), Some(dst)) = (source.to_ipv4_mapped(), destination.to_ipv4_mapped()) else {
         return build::ipv6(
             out,
@@ -100,9 +124,9 @@ pub(crate) fn write_network_header(
                 src: source,
                 dst: destination,
                 next_header: proto::UDP,
-                hop_limit: HOPS,
+                hop_limit,
                 traffic_class,
-                flow_label: 0,
+                flow_label,
                 payload_len: len as u16,
             },
         );
@@ -113,7 +137,7 @@ pub(crate) fn write_network_header(
             src,
             dst,
             protocol: proto::UDP,
-            ttl: HOPS,
+            ttl: hop_limit,
             tos: traffic_class,
             id: 0,
             dont_fragment: true,
@@ -123,15 +147,10 @@ pub(crate) fn write_network_header(
 }
 
 /// The network header that a datagram is received with (IBTA A17.4.4): IPv6's, or IPv4's behind 20 zeroes.
-pub(crate) fn received_header(
-    addresses: (Ipv6Addr, Ipv6Addr),
-    traffic_class: u8,
-    len: usize,
-) -> [u8; rdma::NETWORK_HEADER] {
+pub(crate) fn received_header(network: &Network, len: usize) -> [u8; rdma::NETWORK_HEADER] {
     let mut header = [0; rdma::NETWORK_HEADER];
-    let is_v4 = addresses.0.to_ipv4_mapped().is_some();
-    let at = if is_v4 { rdma::NETWORK_HEADER - proto::IPV4_LEN } else { 0 };
+    let at = if network.is_v4() { rdma::NETWORK_HEADER - proto::IPV4_LEN } else { 0 };
     // It has the room of either.
-    let _ = write_network_header(&mut header[at..], addresses, traffic_class, len + proto::UDP_LEN);
+    let _ = write_network_header(&mut header[at..], network, len + proto::UDP_LEN);
     header
 }

@@ -4,7 +4,7 @@ use crate::carry::Surroundings;
 use crate::events::Event;
 use crate::inbox::{Inbox, Packet};
 use crate::objects::{Objects, Receive, take_receive};
-use crate::path::{Path, received_header};
+use crate::path::{Path, Way, received_header};
 use packet::roce::{self, Datagram, Nak};
 use rdma::{
     AtomicOperation, DatagramPair, Destination, LeftOut, QueuePair, SendOperation, SendRequest, Status, With,
@@ -17,6 +17,8 @@ use uverbs::{
 
 /// Packets of one queue pair at a time, before others have their turn.
 const BUDGET: usize = 64;
+/// When a full ring towards the vRouter is looked at again.
+const NO_ROOM: Duration = Duration::from_micros(50);
 /// So many wrong keys of an unreliable peer, and it is heard no more.
 const WRONG_KEYS: u32 = 16;
 /// Set in what we call receives, to tell them from sends.
@@ -101,6 +103,8 @@ pub(crate) struct Own {
     pub broken: Option<&'static str>,
     /// The peer was heard of.
     pub established: bool,
+    /// When the peer was told of congestion.
+    pub told_congestion: Option<Duration>,
     /// The application is to be told once nothing is under way.
     pub tells_drained: bool,
 }
@@ -136,6 +140,11 @@ impl Own {
             Receives::Shared(srq) => objects.take_shared(*srq, &mut self.receive),
         };
         taken.then_some(IS_RECEIVE)
+    }
+
+    /// Whether packets to the peer leave by the vRouter.
+    pub const fn is_remote(&self) -> bool {
+        matches!(self.path, Some(Path { way: Way::Wire, .. }))
     }
 
     pub const fn takes_shared(&self) -> bool {
@@ -217,6 +226,7 @@ impl Qp {
                     return;
                 }
                 around.hear();
+                around.notify_congestion(packet, now);
                 connected.receive(&datagram, now, &mut around);
                 if connected.state() == rdma::State::Error {
                     // The peer is told why, and so are we.
@@ -253,7 +263,12 @@ impl Qp {
         let more = budget == 0;
         let mut deadline = None;
         if let Transport::Connected(connected) = &mut self.transport {
-            deadline = connected.poll(now, BUDGET, &mut Surroundings { own: &mut self.own, objects });
+            let room = if self.own.is_remote() { objects.uplink.room().min(BUDGET) } else { BUDGET };
+            deadline = if room == 0 {
+                Some(now + NO_ROOM)
+            } else {
+                connected.poll(now, room, &mut Surroundings { own: &mut self.own, objects })
+            };
             if self.own.tells_drained && !connected.is_sending() {
                 self.own.tells_drained = false;
                 objects.tell(Event::SendQueueDrained, self.own.qpn);
@@ -379,6 +394,7 @@ impl Qp {
         }
         (own.path, own.peer, own.nak, own.reason, own.broken) = (None, None, None, None, None);
         (own.wrong_keys, own.established, own.tells_drained) = (0, false, false);
+        own.told_congestion = None;
         self.deadline = None;
     }
 }
@@ -390,8 +406,7 @@ fn receive_datagram(
     datagram: &Datagram<'_>,
     around: &mut Surroundings<'_>,
 ) {
-    let addresses = (packet.source, packet.destination);
-    let header = received_header(addresses, packet.traffic_class, packet.bytes.len());
+    let header = received_header(&packet.network, packet.bytes.len());
     if pair.receive(datagram, &header, around) == Err(LeftOut::QueueKey) {
         around.objects.counters.qkey_violations += 1;
     }

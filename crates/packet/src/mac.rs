@@ -26,9 +26,9 @@ impl Mac {
 
     /// The IPv6 link-local address made of it (RFC 4291, 2.5.6 and appendix A).
     #[must_use]
-    pub const fn link_local(self) -> Ipv6Addr {
+    pub fn link_local(self) -> Ipv6Addr {
         let [a, b, c, d, e, f] = self.0;
-        Ipv6Addr::from_octets([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])
+        Ipv6Addr::from([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])
     }
 }
 

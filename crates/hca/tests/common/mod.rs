@@ -2,6 +2,7 @@
 #![allow(dead_code)] // not every test needs all of it
 
 use hca::{Device, DeviceSpec, Fabric, Limits, SocketSpec};
+use mem::Opened;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, OwnedFd};
@@ -57,8 +58,16 @@ impl Host {
     }
 
     pub fn device_in(&self, number: u8, vrf: u32) -> Device {
+        self.device_with_port(number, vrf).0
+    }
+
+    /// A device, and the port by which its packets leave.
+    pub fn device_with_port(&self, number: u8, vrf: u32) -> (Device, Opened) {
         let socket = SocketSpec { path: self.socket(number), owner: None, mode: 0o600 };
-        Device::open(spec(number, vrf), &socket, &self.fabric).unwrap()
+        let port = rdmaport::RdmaPort { mtu: 1500, slots: 256 };
+        let (opened, uplink, downlink) = rdmaport::open(&port).unwrap();
+        let device = Device::open(spec(number, vrf), &socket, &self.fabric, (uplink, downlink)).unwrap();
+        (device, opened)
     }
 }
 
@@ -207,7 +216,7 @@ impl App {
         };
         self.modify(qp.qpn, rtr, attributes).unwrap();
         attributes.qp_state = QpState::ReadyToSend as u32;
-        (attributes.timeout, attributes.retry_cnt, attributes.rnr_retry) = (14, 3, 7);
+        (attributes.timeout, attributes.retry_cnt, attributes.rnr_retry) = (13, 7, 7);
         attributes.max_rd_atomic = 4;
         let reliable = mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY | mask::MAX_QP_RD_ATOMIC;
         let rts = mask::STATE | mask::SQ_PSN | if kind == QpType::Rc { reliable } else { 0 };
@@ -293,8 +302,14 @@ pub const SIZE: usize = 1 << 20;
 pub fn two(kind: QpType) -> Two {
     let host = Host::new();
     let devices = [host.device(1), host.device(2)];
-    let mut a = App::attach(&host.socket(1));
-    let mut b = App::attach(&host.socket(2));
+    let (one, other) = (host.socket(1), host.socket(2));
+    between(kind, host, devices, &one, &other)
+}
+
+/// Connected applications of two devices.
+pub fn between(kind: QpType, host: Host, devices: [Device; 2], one: &Path, other: &Path) -> Two {
+    let mut a = App::attach(one);
+    let mut b = App::attach(other);
     let (ca, cb) = (a.cq(128, None), b.cq(128, None));
     let (qa, qb) = (a.qp(kind, &ca, None), b.qp(kind, &cb, None));
     a.connect(&qa, kind, gid(2), qb.qpn);

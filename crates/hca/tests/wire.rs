@@ -1,0 +1,182 @@
+//! Devices of two hosts, and a wire between them that is not always a good one.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use common::{Host, SIGNALED, Two, between, gid, next, segment, vector};
+use mem::{Burst, Offload, Opened};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use uverbs::{QpType, Request, WorkRequest};
+
+/// Of a thousand frames, how many are spoilt.
+#[derive(Clone, Copy, Default)]
+struct Faults {
+    lost: u64,
+    doubled: u64,
+    reordered: u64,
+    corrupted: u64,
+    congested: u64,
+}
+
+/// Carries frames from port to port until it is dropped.
+struct Wire {
+    stop: Arc<AtomicBool>,
+    carried: Arc<AtomicU64>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+fn frames(port: &mut Opened, burst: &mut Burst) -> Vec<Vec<u8>> {
+    port.rx[0].poll(burst, usize::MAX);
+    let copied = burst
+        .packets()
+        .iter()
+        .map(|packet| {
+            let mut bytes = vec![0; packet.len as usize];
+            mem::gather(burst.segments(packet), 0, &mut bytes);
+            bytes
+        })
+        .collect();
+    port.rx[0].release(burst);
+    copied
+}
+
+/// As a router does whose queue is long (RFC 3168): of IPv4 frames.
+fn mark_congested(frame: &mut [u8]) {
+    frame[15] |= 3;
+    frame[24..26].fill(0);
+    let sum = packet::checksum::sum(&frame[14..34]).finish();
+    frame[24..26].copy_from_slice(&sum.to_be_bytes());
+}
+
+fn carry(mut ports: [Opened; 2], faults: Faults) -> Wire {
+    let (stop, carried) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let (stops, count) = (stop.clone(), carried.clone());
+    let mut seed = 1_u64;
+    let mut chance = move |of_a_thousand: u64| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (seed >> 33) % 1000 < of_a_thousand
+    };
+    let thread = std::thread::spawn(move || {
+        let mut burst = Burst::new();
+        while !stops.load(Ordering::Relaxed) {
+            for from in 0..2 {
+                let mut out: Vec<Vec<u8>> = Vec::new();
+                for mut frame in frames(&mut ports[from], &mut burst) {
+                    count.fetch_add(1, Ordering::Relaxed);
+                    if chance(faults.lost) {
+                        continue;
+                    }
+                    if chance(faults.doubled) {
+                        out.push(frame.clone());
+                    }
+                    if chance(faults.corrupted) {
+                        let at = frame.len() / 2;
+                        frame[at] ^= 4;
+                    }
+                    if chance(faults.congested) {
+                        mark_congested(&mut frame);
+                    }
+                    let at = if chance(faults.reordered) { out.len().saturating_sub(1) } else { out.len() };
+                    out.insert(at, frame);
+                }
+                ports[1 - from].tx[0].burst(&mut |room| {
+                    for frame in &out {
+                        // A full ring loses it.
+                        let _ = room.put(frame, &[], 0, 0, &Offload::default());
+                    }
+                });
+            }
+            std::thread::yield_now();
+        }
+    });
+    Wire { stop, carried, thread: Some(thread) }
+}
+
+fn two_hosts(kind: QpType, faults: Faults) -> (Two, Wire, Host) {
+    let (host, other) = (Host::new(), Host::new());
+    let (a, port_a) = host.device_with_port(1, 1);
+    let (b, port_b) = other.device_with_port(2, 1);
+    let wire = carry([port_a, port_b], faults);
+    let (one, two) = (host.socket(1), other.socket(2));
+    (between(kind, host, [a, b], &one, &two), wire, other)
+}
+
+fn asked(opcode: u8, id: u64) -> WorkRequest {
+    WorkRequest { id, opcode, flags: SIGNALED, ..WorkRequest::default() }
+}
+
+#[test]
+fn hosts_talk_over_a_wire() {
+    let (mut t, wire, _other) = two_hosts(QpType::Rc, Faults::default());
+    t.b.post_receive(&mut t.qb, 1, &[segment(&t.mb, t.kb)]);
+    t.a.post_send(&mut t.qa, asked(2, 1), &[segment(&t.ma[..100_000], t.ka)]);
+    assert_eq!((next(&mut t.ca).status, next(&mut t.cb).byte_len), (0, 100_000));
+    assert!(t.mb[..100_000] == t.ma[..100_000]);
+    // 1024 bytes to a packet, and acknowledgements.
+    assert!(wire.carried.load(Ordering::Relaxed) > 98);
+    let there = t.mb.as_ptr() as u64;
+    let read = WorkRequest { address: there, rkey: t.kb, ..asked(4, 2) };
+    t.a.post_send(&mut t.qa, read, &[segment(&t.ma[200_000..250_000], t.ka)]);
+    assert_eq!(next(&mut t.ca).status, 0);
+    assert!(t.ma[200_000..250_000] == t.mb[..50_000]);
+}
+
+#[test]
+fn data_stays_whole_on_bad_wires() {
+    for faults in [
+        Faults { lost: 1, ..Faults::default() },
+        Faults { lost: 10, doubled: 10, reordered: 10, ..Faults::default() },
+        Faults { lost: 50, doubled: 20, reordered: 20, corrupted: 20, congested: 0 },
+    ] {
+        let (mut t, _wire, _other) = two_hosts(QpType::Rc, faults);
+        for round in 0..20_usize {
+            let (from, len) = (round * 1000, 40_000 + round);
+            let address = t.mb.as_ptr() as u64 + from as u64;
+            let write = WorkRequest { address, rkey: t.kb, ..asked(0, round as u64) };
+            t.a.post_send(&mut t.qa, write, &[segment(&t.ma[from * 2..from * 2 + len], t.ka)]);
+            let done = next(&mut t.ca);
+            assert_eq!((done.id, done.status), (round as u64, 0));
+            assert!(t.mb[from..from + len] == t.ma[from * 2..from * 2 + len], "round {round}");
+        }
+    }
+}
+
+#[test]
+fn datagrams_travel_too() {
+    let (mut t, _wire, _other) = two_hosts(QpType::Ud, Faults::default());
+    let ah = t.a.handle(&Request::CreateAh { pd: t.a.pd, vector: vector(gid(2)) });
+    t.b.post_receive(&mut t.qb, 1, &[segment(&t.mb, t.kb)]);
+    let to = WorkRequest { ah, remote_qpn: t.qb.qpn, remote_qkey: 0x1234, ..asked(2, 1) };
+    t.a.post_send(&mut t.qa, to, &[segment(&t.ma[..500], t.ka)]);
+    assert_eq!((next(&mut t.ca).status, next(&mut t.cb).byte_len), (0, 540));
+    assert!(t.mb[40..540] == t.ma[..500]);
+}
+
+#[test]
+fn a_peer_behind_a_cut_wire_is_given_up() {
+    let (mut t, wire, _other) = two_hosts(QpType::Rc, Faults::default());
+    drop(wire);
+    t.a.post_send(&mut t.qa, asked(2, 1), &[segment(&t.ma[..10], t.ka)]);
+    assert_eq!(next(&mut t.ca).status, 12);
+}
+
+#[test]
+fn congestion_is_told_of() {
+    let faults = Faults { congested: 1000, ..Faults::default() };
+    let (mut t, _wire, _other) = two_hosts(QpType::Rc, faults);
+    t.b.post_receive(&mut t.qb, 1, &[segment(&t.mb, t.kb)]);
+    t.a.post_send(&mut t.qa, asked(2, 1), &[segment(&t.ma[..1000], t.ka)]);
+    assert_eq!((next(&mut t.ca).status, next(&mut t.cb).byte_len), (0, 1000));
+    let counters = |device: usize| t.devices[device].describe()[0].counters;
+    assert!(counters(1).np_cnp_sent > 0);
+    assert!(counters(0).rp_cnp_handled > 0);
+}
