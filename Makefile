@@ -17,7 +17,7 @@ PYTEST ?=
 BENCH ?=
 
 .PHONY: help demo test test-rust test-e2e bench bench-quick bench-instructions bench-instructions-update \
-	bench-programs fmt fmt-check lint dependencies fuzz build \
+	bench-programs fmt fmt-check lint dependencies fuzz build verbs \
 	install clean
 
 help: ## this list
@@ -25,6 +25,10 @@ help: ## this list
 
 build: ## the release binaries
 	cargo build --release --locked --bin viaductd --bin viaduct
+
+verbs: ## libibverbs.so.1 for programs that use RDMA, in target/release/verbs
+	cargo build --release --locked -p verbs
+	@scripts/link-verbs
 
 demo: ## two hosts, containers and VMs on this machine: build, run, show, clean up (QEMU=no: containers only)
 	@scripts/setup demo $(if $(filter no,$(QEMU)),--no-vm)

@@ -202,6 +202,18 @@ impl WorkQueue {
         self.filled = self.published;
     }
 
+    /// For a queue whose device is gone: calls `each` with the requests that it was not done with, in their order, as if it
+    /// had been.
+    pub fn abandon(&mut self, mut each: impl FnMut(&WorkRequest)) {
+        let head = self.header().head.load(Ordering::Acquire);
+        for index in 0..self.published.wrapping_sub(head).min(self.shape.slots) {
+            let slot = self.shape.slot(head.wrapping_add(index));
+            // SAFETY: the slot lies in the memory (`at`); we wrote it.
+            each(&unsafe { self.memory.at::<WorkRequest>(slot).read_volatile() });
+        }
+        self.header().head.store(self.published, Ordering::Release);
+    }
+
     /// Begins anew, as the device does with a queue pair that is reset.
     pub fn reset(&mut self) {
         (self.filled, self.published) = (0, 0);
@@ -391,6 +403,23 @@ mod tests {
         queue.publish();
         let (_, taken) = source.take(&mut Vec::new(), &mut Vec::new()).unwrap().unwrap();
         assert_eq!((taken.id, source.waiting()), (2, Ok(0)));
+    }
+
+    #[test]
+    fn what_a_dead_device_left_is_told_once() {
+        let (mut queue, mut source, _) = ends(4, 1, 0);
+        for id in 0..4 {
+            assert!(queue.fill(&request(id, 0), &[]));
+        }
+        queue.publish();
+        let _ = source.take(&mut Vec::new(), &mut Vec::new()).unwrap();
+        source.release_taken();
+        let _ = source.take(&mut Vec::new(), &mut Vec::new()).unwrap();
+        let mut left = Vec::new();
+        queue.abandon(|request| left.push(request.id));
+        queue.abandon(|request| left.push(request.id));
+        assert_eq!(left, [1, 2, 3]);
+        assert!(queue.fill(&request(4, 0), &[]));
     }
 
     #[test]

@@ -1,0 +1,31 @@
+//! What programs were compiled with: the layout of `libibverbs`' structures, by their C names.
+//!
+//! Each is held against the system's headers by `tests/layout.rs`.
+
+#![allow(non_camel_case_types)]
+#![allow(missing_docs)] // the names are the C interface's
+
+mod address;
+mod completion;
+mod context;
+mod device;
+mod kernel;
+mod memory;
+mod queue_pair;
+mod shared_receive;
+mod work_request;
+
+pub use address::*;
+pub use completion::*;
+pub use context::*;
+pub use device::*;
+pub use kernel::*;
+pub use memory::*;
+pub use queue_pair::*;
+pub use shared_receive::*;
+pub use work_request::*;
+
+use std::ffi::c_void;
+
+/// An operation that is not offered: none. Its arguments don't matter then.
+pub type Absent = Option<unsafe extern "C" fn() -> *mut c_void>;

@@ -1,0 +1,125 @@
+//! Completion channels: where programs sleep until a completion comes.
+
+use crate::abi::*;
+use crate::completion::Cq;
+use crate::context::Context;
+use crate::errno::{Outcome, code, or_minus_one, pointer};
+use crate::link::only;
+use crate::lock::acknowledge;
+use std::ffi::{c_int, c_void};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use uverbs::{Reply, Request};
+
+/// A completion channel.
+#[repr(C)]
+pub struct Channel {
+    c: ibv_comp_channel,
+    handle: u32,
+    socket: OwnedFd,
+}
+
+impl Channel {
+    /// The channel behind a pointer of the C interface.
+    ///
+    /// # Safety
+    /// It must be one of ours, and not destroyed yet.
+    pub unsafe fn of<'a>(channel: *mut ibv_comp_channel) -> &'a Self {
+        // SAFETY: the caller's promise; the C part comes first.
+        unsafe { &*channel.cast() }
+    }
+
+    /// What the device knows it by.
+    pub const fn handle(&self) -> u32 {
+        self.handle
+    }
+}
+
+unsafe fn create(context: *mut ibv_context) -> Outcome<*mut ibv_comp_channel> {
+    // SAFETY: a context of ours.
+    let asked = unsafe { Context::of(context) }.link.ask_for(&Request::CreateChannel)?;
+    let (Reply::Handle(handle), descriptors) = asked else { return Err(libc::EIO) };
+    let socket = only(descriptors)?;
+    let c = ibv_comp_channel { context, fd: socket.as_raw_fd(), refcnt: 0 };
+    Ok(Box::into_raw(Box::new(Channel { c, handle, socket })).cast())
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
+    // SAFETY: a context of ours.
+    pointer(unsafe { create(context) })
+}
+
+unsafe fn destroy(channel: *mut ibv_comp_channel) -> Outcome<()> {
+    // SAFETY: a channel of ours, which the program gives back.
+    unsafe {
+        let context = Context::of((*channel).context);
+        {
+            let _objects = context.objects();
+            if (*channel).refcnt > 0 {
+                return Err(libc::EBUSY);
+            }
+        }
+        context.link.take_away(&Request::DestroyChannel { channel: Channel::of(channel).handle })?;
+        drop(Box::from_raw(channel.cast::<Channel>()));
+    }
+    Ok(())
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
+    // SAFETY: a channel of ours.
+    code(unsafe { destroy(channel) })
+}
+
+/// Waits for the next event.
+///
+/// When the device is gone, each completion queue of the channel has one more, so that it is polled and says what was flushed.
+unsafe fn next(channel: *mut ibv_comp_channel) -> Outcome<*mut ibv_cq> {
+    // SAFETY: a channel of ours.
+    let (ours, context) = unsafe { (Channel::of(channel), Context::of((*channel).context)) };
+    loop {
+        let mut handle = [0; 4];
+        let len = rustix::io::read(&ours.socket, &mut handle).map_err(rustix::io::Errno::raw_os_error)?;
+        let objects = context.objects();
+        let tell = |cq: &Cq| {
+            cq.told.fetch_add(1, Ordering::AcqRel);
+            cq.c()
+        };
+        if len == 0 {
+            context.link.set_dead();
+            // SAFETY: completion queues in the table are alive.
+            let mut waiting = objects.cqs.all().filter(|cq| unsafe { (*cq.c()).channel } == channel);
+            let untold = waiting.find(|cq| !cq.told_of_death.swap(true, Ordering::AcqRel));
+            return untold.map(tell).ok_or(libc::EIO);
+        }
+        // One that was destroyed in the meantime has no events.
+        if let Some(cq) = objects.cqs.get(u32::from_ne_bytes(handle)).filter(|_| len == handle.len()) {
+            return Ok(tell(cq));
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_get_cq_event(
+    channel: *mut ibv_comp_channel,
+    cq: *mut *mut ibv_cq,
+    cq_context: *mut *mut c_void,
+) -> c_int {
+    // SAFETY: a channel of ours, and room for two pointers.
+    or_minus_one(unsafe {
+        next(channel).map(|found| {
+            cq.write(found);
+            cq_context.write((*found).cq_context);
+            0
+        })
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, events: u32) {
+    // SAFETY: a completion queue of ours, which can't go before its events were acknowledged.
+    unsafe {
+        acknowledge(&raw mut (*cq).mutex, &raw mut (*cq).cond, &raw mut (*cq).comp_events_completed, events);
+    }
+}

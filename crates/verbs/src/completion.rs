@@ -1,0 +1,259 @@
+//! Completion queues.
+
+use crate::abi::*;
+use crate::channel::Channel;
+use crate::context::Context;
+use crate::errno::{Outcome, code, pointer, set};
+use crate::link::{map, only};
+use crate::lock::{Lock, wait_for_acknowledgements};
+use crate::queue_pair::Qp;
+use std::cell::UnsafeCell;
+use std::collections::VecDeque;
+use std::ffi::{c_int, c_void};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use uverbs::{Arm, Completion, CompletionQueue, Reply, Request, WorkRequest};
+
+/// Empty polls after which the CPU is offered to the device, if it waits for this one.
+const YIELD: u32 = 64;
+/// Empty polls after which it is asked whether the device is gone: a system call.
+const LOOK: u32 = 4096;
+
+/// A completion queue. All have what the extended interface needs.
+#[repr(C)]
+pub struct Cq {
+    c: UnsafeCell<ibv_cq_ex>,
+    pub(crate) state: Lock<State>,
+    /// Completion events that the program was told.
+    pub(crate) told: AtomicU32,
+    /// Asynchronous events that it was told.
+    pub(crate) told_async: AtomicU32,
+    /// Whether its channel told that the device is gone.
+    pub(crate) told_of_death: AtomicBool,
+}
+
+// SAFETY: the C part is the program's as much as ours, and its events are counted under its mutex; the rest has locks.
+unsafe impl Sync for Cq {}
+// SAFETY: as above.
+unsafe impl Send for Cq {}
+
+pub(crate) struct State {
+    queue: CompletionQueue,
+    /// What the extended interface reads.
+    pub(crate) current: Completion,
+    /// Polls in a row that found nothing.
+    empty: u32,
+    /// What a device that is gone left undone.
+    flushed: VecDeque<Completion>,
+}
+
+impl Cq {
+    /// The completion queue behind a pointer of the C interface.
+    ///
+    /// # Safety
+    /// It must be one of ours, and not destroyed yet.
+    pub unsafe fn of<'a>(cq: *mut ibv_cq) -> &'a Self {
+        // SAFETY: the caller's promise; the C part comes first.
+        unsafe { &*cq.cast() }
+    }
+
+    /// What programs know it by.
+    pub fn c(&self) -> *mut ibv_cq {
+        self.c.get().cast()
+    }
+
+    fn context(&self) -> &Context {
+        // SAFETY: its context, which outlives it.
+        unsafe { Context::of((*self.c()).context) }
+    }
+
+    /// Takes the next completion.
+    pub(crate) fn take(&self, state: &mut State) -> Option<Completion> {
+        let taken = state.queue.poll().or_else(|| state.flushed.pop_front());
+        if taken.is_some() {
+            state.empty = 0;
+        }
+        taken
+    }
+
+    /// After a poll that found nothing.
+    pub(crate) fn idle(&self, state: &mut State) {
+        let link = &self.context().link;
+        state.empty = state.empty.wrapping_add(1);
+        // SAFETY: no arguments.
+        if state.empty.is_multiple_of(YIELD) && link.cpu() == unsafe { libc::sched_getcpu() } as u32 {
+            std::thread::yield_now();
+        }
+        if state.empty.is_multiple_of(LOOK) {
+            link.look();
+        }
+        if link.is_dead() {
+            self.flush(state);
+        }
+    }
+
+    /// Ends what the device, which is gone, was not done with.
+    fn flush(&self, state: &mut State) {
+        for qp in self.context().objects().qps.all() {
+            qp.flush(self, |qp, request, opcode| state.flushed.push_back(flushed(qp, request, opcode)));
+        }
+    }
+}
+
+fn flushed(qp: &Qp, request: &WorkRequest, opcode: u32) -> Completion {
+    let status = IBV_WC_WR_FLUSH_ERR as u8;
+    Completion { id: request.id, status, opcode, qpn: qp.number(), ..Completion::default() }
+}
+
+impl From<Completion> for ibv_wc {
+    fn from(of: Completion) -> Self {
+        Self {
+            wr_id: of.id,
+            status: of.status.into(),
+            opcode: of.opcode,
+            vendor_err: of.vendor_error.into(),
+            byte_len: of.byte_len,
+            imm_data: of.immediate,
+            qp_num: of.qpn,
+            src_qp: of.source_qpn,
+            wc_flags: of.flags.into(),
+            ..Self::default()
+        }
+    }
+}
+
+pub(crate) unsafe fn create(
+    context: *mut ibv_context,
+    cqe: u32,
+    cq_context: *mut c_void,
+    channel: *mut ibv_comp_channel,
+    vector: u32,
+) -> Outcome<*mut ibv_cq> {
+    if cqe == 0 || vector != 0 {
+        return Err(libc::EINVAL);
+    }
+    // SAFETY: a context of ours, and, where there is one, a channel of it.
+    let (ours, handle) =
+        unsafe { (Context::of(context), (!channel.is_null()).then(|| Channel::of(channel).handle())) };
+    let request = Request::CreateCq { entries: cqe, channel: handle };
+    let (Reply::Cq { cq, entries }, descriptors) = ours.link.ask_for(&request)? else {
+        return Err(libc::EIO);
+    };
+    let queue = queue(entries, descriptors)?;
+    let base = ibv_cq {
+        context,
+        channel,
+        cq_context,
+        handle: cq,
+        cqe: c_int::try_from(entries).unwrap_or(c_int::MAX),
+        mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+        cond: libc::PTHREAD_COND_INITIALIZER,
+        comp_events_completed: 0,
+        async_events_completed: 0,
+    };
+    let made = Box::leak(Box::new(Cq {
+        c: UnsafeCell::new(crate::completion_ex::extended(base)),
+        state: Lock::new(State { queue, current: Completion::default(), empty: 0, flushed: VecDeque::new() }),
+        told: AtomicU32::new(0),
+        told_async: AtomicU32::new(0),
+        told_of_death: AtomicBool::new(false),
+    }));
+    let mut objects = ours.objects();
+    if handle.is_some() {
+        // SAFETY: a channel of ours; counted under the lock.
+        unsafe { (*channel).refcnt += 1 };
+    }
+    objects.cqs.insert(cq, NonNull::from(&mut *made));
+    Ok(made.c())
+}
+
+fn queue(entries: u32, descriptors: Vec<std::os::fd::OwnedFd>) -> Outcome<CompletionQueue> {
+    if !entries.is_power_of_two() {
+        return Err(libc::EIO);
+    }
+    let memory = map(&only(descriptors)?, uverbs::completion::bytes(entries))?;
+    Ok(CompletionQueue::new(memory, entries))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_create_cq(
+    context: *mut ibv_context,
+    cqe: c_int,
+    cq_context: *mut c_void,
+    channel: *mut ibv_comp_channel,
+    vector: c_int,
+) -> *mut ibv_cq {
+    let (Ok(cqe), Ok(vector)) = (u32::try_from(cqe), u32::try_from(vector)) else {
+        return pointer(Err(libc::EINVAL));
+    };
+    // SAFETY: a context of ours, and, where there is one, a channel of it.
+    pointer(unsafe { create(context, cqe, cq_context, channel, vector) })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
+    // SAFETY: a completion queue of ours.
+    let (ours, handle) = unsafe { (Cq::of(cq), (*cq).handle) };
+    let Some(entries) = u32::try_from(cqe).ok().filter(|cqe| *cqe > 0) else { return set(libc::EINVAL) };
+    // Nobody takes completions while the device moves them.
+    let mut state = ours.state.lock();
+    let resized = ours.context().link.ask_for(&Request::ResizeCq { cq: handle, entries }).and_then(|reply| {
+        let (Reply::Cq { entries, .. }, descriptors) = reply else { return Err(libc::EIO) };
+        state.queue = queue(entries, descriptors)?;
+        // SAFETY: a completion queue of ours.
+        unsafe { (*cq).cqe = c_int::try_from(entries).unwrap_or(c_int::MAX) };
+        Ok(())
+    });
+    code(resized)
+}
+
+unsafe fn destroy(cq: *mut ibv_cq) -> Outcome<()> {
+    // SAFETY: a completion queue of ours, which the program gives back.
+    unsafe {
+        let ours = Cq::of(cq);
+        let context = ours.context();
+        context.link.take_away(&Request::DestroyCq { cq: (*cq).handle })?;
+        context.objects().cqs.remove((*cq).handle);
+        let (mutex, condition) = (&raw mut (*cq).mutex, &raw mut (*cq).cond);
+        let told = ours.told.load(Ordering::Acquire);
+        wait_for_acknowledgements(mutex, condition, &raw const (*cq).comp_events_completed, told);
+        let told = ours.told_async.load(Ordering::Acquire);
+        wait_for_acknowledgements(mutex, condition, &raw const (*cq).async_events_completed, told);
+        if !(*cq).channel.is_null() {
+            let _objects = context.objects();
+            (*(*cq).channel).refcnt -= 1;
+        }
+        drop(Box::from_raw(cq.cast::<Cq>()));
+    }
+    Ok(())
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
+    // SAFETY: a completion queue of ours.
+    code(unsafe { destroy(cq) })
+}
+
+pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, to: *mut ibv_wc) -> c_int {
+    // SAFETY: a completion queue of ours.
+    let ours = unsafe { Cq::of(cq) };
+    let mut state = ours.state.lock();
+    let mut taken = 0;
+    while taken < room {
+        let Some(completion) = ours.take(&mut state) else { break };
+        // SAFETY: the program says that there is room for so many.
+        unsafe { to.add(taken as usize).write(completion.into()) };
+        taken += 1;
+    }
+    if taken == 0 {
+        ours.idle(&mut state);
+    }
+    taken
+}
+
+pub unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
+    // SAFETY: a completion queue of ours.
+    let state = unsafe { Cq::of(cq) }.state.lock();
+    state.queue.arm(if solicited_only == 0 { Arm::Any } else { Arm::Solicited });
+    0
+}

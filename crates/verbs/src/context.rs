@@ -1,0 +1,126 @@
+//! Open devices.
+
+use crate::abi::*;
+use crate::device::Device;
+use crate::errno::{Outcome, pointer};
+use crate::link::Link;
+use crate::objects::Objects;
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_void};
+use std::mem::offset_of;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A device that is open: what programs see of it, and what is ours.
+#[repr(C)]
+pub struct Context {
+    c: UnsafeCell<verbs_context>,
+    /// To the device.
+    pub link: Link,
+    objects: Mutex<Objects>,
+    /// Whether the program was told that the device is gone.
+    pub told_of_death: AtomicBool,
+}
+
+impl Context {
+    fn new(device: *mut ibv_device, link: Link) -> Self {
+        let context = ibv_context {
+            device,
+            ops: operations(),
+            cmd_fd: link.control(),
+            async_fd: link.events().as_raw_fd(),
+            num_comp_vectors: 1,
+            mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+            // Says that this is a `verbs_context`.
+            abi_compat: usize::MAX as *mut c_void,
+        };
+        let c = UnsafeCell::new(extended(context));
+        Self { c, link, objects: Mutex::default(), told_of_death: AtomicBool::new(false) }
+    }
+
+    /// The context behind a pointer of the C interface.
+    ///
+    /// # Safety
+    /// It must come from [`ibv_open_device`], and not be closed yet.
+    pub unsafe fn of<'a>(context: *mut ibv_context) -> &'a Self {
+        // SAFETY: it lies at that place of a context of ours.
+        unsafe { &*context.byte_sub(offset_of!(verbs_context, context)).cast() }
+    }
+
+    /// What programs know it by.
+    pub fn c(&self) -> *mut ibv_context {
+        let verbs = self.c.get();
+        // SAFETY: a place in it.
+        unsafe { &raw mut (*verbs).context }
+    }
+
+    /// Its objects. What is locked first: a completion queue, then this, then a work queue.
+    pub fn objects(&self) -> MutexGuard<'_, Objects> {
+        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+const fn operations() -> ibv_context_ops {
+    ibv_context_ops {
+        _compat_device: [None; 7],
+        alloc_mw: None,
+        bind_mw: None,
+        dealloc_mw: None,
+        _compat_create_cq: None,
+        poll_cq: Some(crate::completion::poll_cq),
+        req_notify_cq: Some(crate::completion::req_notify_cq),
+        _compat_cq_event: [None; 7],
+        post_srq_recv: Some(crate::shared_receive::post_srq_recv),
+        _compat_create_qp: [None; 4],
+        post_send: Some(crate::post::post_send),
+        post_recv: Some(crate::post::post_recv),
+        _compat_create_ah: [None; 5],
+    }
+}
+
+const fn extended(context: ibv_context) -> verbs_context {
+    verbs_context {
+        query_port: Some(crate::query::query_port),
+        _absent_1: [None; 13],
+        alloc_parent_domain: Some(crate::memory::alloc_parent_domain),
+        dealloc_td: Some(crate::memory::dealloc_td),
+        alloc_td: Some(crate::memory::alloc_td),
+        _absent_2: [None; 7],
+        query_rt_values: Some(crate::query::query_rt_values),
+        create_cq_ex: Some(crate::completion_ex::create_cq_ex),
+        priv_: std::ptr::null_mut(),
+        query_device_ex: Some(crate::query::query_device_ex),
+        _absent_3: [None; 5],
+        create_qp_ex: Some(crate::queue_pair::create_qp_ex),
+        get_srq_num: None,
+        create_srq_ex: Some(crate::shared_receive::create_srq_ex),
+        open_xrcd: None,
+        close_xrcd: None,
+        _placeholder: 0,
+        sz: size_of::<verbs_context>(),
+        context,
+    }
+}
+
+fn open(device: *mut ibv_device) -> Outcome<*mut ibv_context> {
+    // SAFETY: a device of ours.
+    let link = Link::open(unsafe { Device::of(device) }.path())?;
+    let context = Box::leak(Box::new(Context::new(device, link)));
+    Ok(context.c())
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
+    pointer(open(device))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
+    // SAFETY: it was made by `open`, and the program does not use it any more.
+    unsafe {
+        let ours = context.byte_sub(offset_of!(verbs_context, context)).cast::<Context>();
+        drop(Box::from_raw(ours));
+    }
+    0
+}

@@ -1,0 +1,174 @@
+//! Devices: one for each socket of the daemon that we may connect to.
+
+use crate::abi::{IBV_NODE_CA, IBV_TRANSPORT_IB, ibv_device};
+use crate::link::{Link, dial};
+use std::ffi::{CStr, OsStr, c_char, c_int};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// Where the daemon has its sockets.
+const DIRECTORY: &str = "/run/viaduct/rdma";
+/// Other sockets, separated by colons.
+const VARIABLE: &CStr = c"VIADUCT_RDMA";
+
+unsafe extern "C" {
+    fn secure_getenv(name: *const c_char) -> *const c_char;
+}
+
+/// A device. It is never freed: programs keep pointers to it, and there are few.
+#[repr(C)]
+pub struct Device {
+    c: ibv_device,
+    path: PathBuf,
+    index: usize,
+    guid: OnceLock<u64>,
+}
+
+impl Device {
+    fn new(path: PathBuf, index: usize) -> Self {
+        let name = format!("viaduct{index}");
+        let uverbs = format!("uverbs{index}");
+        let c = ibv_device {
+            _ops: [None; 2],
+            node_type: IBV_NODE_CA,
+            transport_type: IBV_TRANSPORT_IB,
+            dev_path: text(&format!("/sys/class/infiniband_verbs/{uverbs}")),
+            ibdev_path: text(&format!("/sys/class/infiniband/{name}")),
+            dev_name: text(&uverbs),
+            name: text(&name),
+        };
+        Self { c, path, index, guid: OnceLock::new() }
+    }
+
+    /// The device behind a pointer of the C interface.
+    ///
+    /// # Safety
+    /// It must come from [`ibv_get_device_list`].
+    pub unsafe fn of<'a>(device: *mut ibv_device) -> &'a Self {
+        // SAFETY: the caller's promise; the C part comes first, and devices are never freed.
+        unsafe { &*device.cast() }
+    }
+
+    /// Its socket.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn guid(&self) -> u64 {
+        // One that can't be reached now may be later.
+        let known = self.guid.get().copied();
+        known
+            .or_else(|| {
+                let asked = Link::open(&self.path).ok()?.info().node_guid;
+                Some(*self.guid.get_or_init(|| asked))
+            })
+            .unwrap_or(0)
+    }
+}
+
+/// Text for a field of the C interface, cut where it is too long.
+pub fn text<const N: usize>(text: &str) -> [c_char; N] {
+    let mut field = [0; N];
+    for (to, from) in field[..N - 1].iter_mut().zip(text.bytes()) {
+        *to = from as c_char;
+    }
+    field
+}
+
+/// The sockets to look at, and whether to try them first.
+fn sockets() -> Vec<PathBuf> {
+    // SAFETY: a C string; what comes is one too, or nothing. A program that runs with more rights than its user's must not
+    // be told by them whom to show its memory to: `secure_getenv`.
+    let asked = unsafe {
+        let value = secure_getenv(VARIABLE.as_ptr());
+        (!value.is_null()).then(|| CStr::from_ptr(value).to_bytes().to_vec())
+    };
+    if let Some(paths) = asked {
+        let paths = paths.split(|byte| *byte == b':').filter(|path| !path.is_empty());
+        return paths.map(|path| PathBuf::from(OsStr::from_bytes(path))).collect();
+    }
+    let entries = std::fs::read_dir(DIRECTORY).into_iter().flatten().flatten();
+    let sockets = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_socket()));
+    let mut paths: Vec<PathBuf> = sockets.map(|entry| entry.path()).collect();
+    paths.retain(|path| dial(path).is_ok());
+    paths.sort();
+    paths
+}
+
+static KNOWN: Mutex<Vec<&'static Device>> = Mutex::new(Vec::new());
+
+/// The same device for the same socket and name, however often it is asked for.
+fn devices() -> Vec<&'static Device> {
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let find = |(index, path): (usize, PathBuf)| {
+        let same = known.iter().find(|device| device.index == index && device.path == path).copied();
+        same.unwrap_or_else(|| {
+            let device: &'static Device = Box::leak(Box::new(Device::new(path, index)));
+            known.push(device);
+            device
+        })
+    };
+    sockets().into_iter().enumerate().map(find).collect()
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
+    let devices = devices();
+    // SAFETY: room for all and an end; the program's counter, if it gave one.
+    unsafe {
+        let list = libc::calloc(devices.len() + 1, size_of::<*mut ibv_device>()).cast::<*mut ibv_device>();
+        if list.is_null() {
+            crate::errno::set(libc::ENOMEM);
+            return list;
+        }
+        for (at, device) in devices.iter().enumerate() {
+            list.add(at).write((&raw const **device).cast_mut().cast());
+        }
+        if !count.is_null() {
+            count.write(c_int::try_from(devices.len()).unwrap_or(c_int::MAX));
+        }
+        list
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
+    // SAFETY: it was made by `calloc`.
+    unsafe { libc::free(list.cast()) };
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
+    // SAFETY: a device of ours.
+    unsafe { (*device).name.as_ptr() }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
+    // SAFETY: a device of ours.
+    c_int::try_from(unsafe { Device::of(device) }.index).unwrap_or(-1)
+}
+
+/// In the order of the wire.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
+    // SAFETY: a device of ours.
+    unsafe { Device::of(device) }.guid().to_be()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_follow_the_index_and_text_is_cut() {
+        let device = Device::new("/x".into(), 3);
+        // SAFETY: terminated, as `text` does.
+        let name = |field: *const c_char| unsafe { CStr::from_ptr(field) }.to_str().unwrap().to_owned();
+        assert_eq!(name(device.c.name.as_ptr()), "viaduct3");
+        assert_eq!(name(device.c.ibdev_path.as_ptr()), "/sys/class/infiniband/viaduct3");
+        assert_eq!(text::<4>("abcdef").map(|c| c as u8), *b"abc\0");
+    }
+}

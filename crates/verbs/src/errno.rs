@@ -1,0 +1,34 @@
+//! How verbs fail: by `errno`'s value, by -1, or by no pointer, and with `errno` set in any case.
+
+use std::ffi::c_int;
+
+/// What was asked for, or the value of `errno`.
+pub type Outcome<T> = Result<T, c_int>;
+
+/// Sets `errno`, and returns it.
+pub fn set(errno: c_int) -> c_int {
+    // SAFETY: the place of this thread's `errno`.
+    unsafe { *libc::__errno_location() = errno };
+    errno
+}
+
+/// Zero, or `errno`.
+pub fn code(outcome: Outcome<()>) -> c_int {
+    outcome.map_or_else(set, |()| 0)
+}
+
+/// What is not negative, or -1.
+pub fn or_minus_one(outcome: Outcome<c_int>) -> c_int {
+    outcome.unwrap_or_else(|errno| {
+        set(errno);
+        -1
+    })
+}
+
+/// An object that now belongs to the program, or no pointer.
+pub fn pointer<T>(outcome: Outcome<*mut T>) -> *mut T {
+    outcome.unwrap_or_else(|errno| {
+        set(errno);
+        std::ptr::null_mut()
+    })
+}

@@ -1,0 +1,111 @@
+//! Asynchronous events.
+
+use crate::abi::*;
+use crate::context::Context;
+use crate::errno::{Outcome, or_minus_one};
+use crate::lock::acknowledge;
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicU32, Ordering};
+use uverbs::AsyncEvent;
+
+/// What an event is about.
+enum About {
+    Cq,
+    Qp,
+    Srq,
+    Port,
+}
+
+const fn about(kind: u32) -> About {
+    match kind {
+        event::CQ_ERR => About::Cq,
+        event::QP_FATAL
+        | event::QP_REQ_ERR
+        | event::QP_ACCESS_ERR
+        | event::COMM_EST
+        | event::SQ_DRAINED
+        | event::PATH_MIG
+        | event::PATH_MIG_ERR
+        | event::QP_LAST_WQE_REACHED => About::Qp,
+        event::SRQ_ERR | event::SRQ_LIMIT_REACHED => About::Srq,
+        _ => About::Port,
+    }
+}
+
+fn tell(told: &AtomicU32) {
+    told.fetch_add(1, Ordering::AcqRel);
+}
+
+/// The object of an event, which is counted as told of it. None, where it was destroyed in the meantime.
+fn element(context: &Context, event: AsyncEvent) -> Option<Element> {
+    let objects = context.objects();
+    Some(match about(event.kind) {
+        About::Cq => {
+            let cq = objects.cqs.get(event.handle)?;
+            tell(&cq.told_async);
+            Element { cq: cq.c() }
+        }
+        About::Qp => {
+            let qp = objects.qps.get(event.handle)?;
+            tell(&qp.told);
+            Element { qp: qp.c() }
+        }
+        About::Srq => {
+            let srq = objects.srqs.get(event.handle)?;
+            tell(&srq.told);
+            Element { srq: srq.c() }
+        }
+        About::Port => Element { port_num: event.handle as c_int },
+    })
+}
+
+fn next(context: &Context) -> Outcome<ibv_async_event> {
+    loop {
+        let mut bytes = [0; 8];
+        let len =
+            rustix::io::read(context.link.events(), &mut bytes).map_err(rustix::io::Errno::raw_os_error)?;
+        if len == 0 {
+            context.link.set_dead();
+            if context.told_of_death.swap(true, Ordering::AcqRel) {
+                return Err(libc::EIO);
+            }
+            return Ok(ibv_async_event { element: Element { port_num: 0 }, event_type: event::DEVICE_FATAL });
+        }
+        let event = AsyncEvent::from_bytes(bytes);
+        if let Some(element) = element(context, event).filter(|_| len == bytes.len()) {
+            return Ok(ibv_async_event { element, event_type: event.kind });
+        }
+    }
+}
+
+/// When the device is gone, that is told once; after that it fails with `EIO`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_get_async_event(context: *mut ibv_context, to: *mut ibv_async_event) -> c_int {
+    // SAFETY: a context of ours, and room for an event.
+    or_minus_one(unsafe { next(Context::of(context)).map(|event| to.write(event)) }.map(|()| 0))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
+    // SAFETY: an event that we told; its object can't go before it was acknowledged.
+    unsafe {
+        match about((*event).event_type) {
+            About::Cq => {
+                let cq = (*event).element.cq;
+                let completed = &raw mut (*cq).async_events_completed;
+                acknowledge(&raw mut (*cq).mutex, &raw mut (*cq).cond, completed, 1);
+            }
+            About::Qp => {
+                let qp = (*event).element.qp;
+                let completed = &raw mut (*qp).events_completed;
+                acknowledge(&raw mut (*qp).mutex, &raw mut (*qp).cond, completed, 1);
+            }
+            About::Srq => {
+                let srq = (*event).element.srq;
+                let completed = &raw mut (*srq).events_completed;
+                acknowledge(&raw mut (*srq).mutex, &raw mut (*srq).cond, completed, 1);
+            }
+            About::Port => {}
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! `libibverbs.so.1`, with Viaduct's RDMA device for its hardware.
+//!
+//! Programs built against `libibverbs` run unmodified with this library in its place: structures, symbols and their versions
+//! are the same. It asks the daemon for what is rare over a guest's socket ([`link`]), and hands work to the device through
+//! shared memory ([`uverbs`]).
+//!
+//! Owns: the C interface. Must not know: how the device does what it is asked for, networks, packets.
+//!
+//! Functions with C names do what their man pages say; where one is not done the way they say, it is told at the function.
+
+#![allow(missing_docs, clippy::missing_safety_doc)] // of exported functions: they have man pages, which say what pointers must be
+
+pub mod abi;
+pub mod address;
+pub mod channel;
+pub mod completion;
+pub mod completion_ex;
+pub mod context;
+pub mod device;
+mod errno;
+pub mod events;
+pub mod gid;
+mod kernel;
+pub mod link;
+mod lock;
+pub mod memory;
+pub mod modify;
+mod names;
+mod objects;
+pub mod post;
+mod private;
+pub mod query;
+pub mod queue_pair;
+mod rate;
+mod refused;
+pub mod shared_receive;
+mod sysfs;
+pub mod work_request;

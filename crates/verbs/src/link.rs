@@ -1,0 +1,178 @@
+//! The connection with the device: control messages, doorbells, and whether it still lives.
+
+use crate::errno::Outcome;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use std::ffi::c_int;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use uverbs::{Connection, DeviceInfo, Doorbells, Memory, Refusal, Reply, Request, Rung, SocketError};
+
+/// A device that we said hello to.
+#[derive(Debug)]
+pub struct Link {
+    control: Mutex<Connection>,
+    doorbells: Doorbells,
+    wake: OwnedFd,
+    events: OwnedFd,
+    info: DeviceInfo,
+    dead: AtomicBool,
+}
+
+/// Opens a connection, and says nothing yet.
+///
+/// # Errors
+/// What the kernel says.
+pub fn dial(path: &Path) -> Outcome<OwnedFd> {
+    let name = SocketAddrUnix::new(path).map_err(rustix::io::Errno::raw_os_error)?;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+        .map_err(rustix::io::Errno::raw_os_error)?;
+    connect(&socket, &name).map_err(rustix::io::Errno::raw_os_error)?;
+    Ok(socket)
+}
+
+impl Link {
+    /// Connects to the device behind this socket.
+    ///
+    /// # Errors
+    /// The device's, where it refuses (it is told on standard error), or the kernel's.
+    pub fn open(path: &Path) -> Outcome<Self> {
+        let mut control = Connection::new(dial(path)?);
+        // The device reads and writes registered memory by it.
+        let memory = rustix::fs::open("/proc/self/mem", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+            .map_err(rustix::io::Errno::raw_os_error)?;
+        let (reply, descriptors) =
+            exchange(&mut control, &Request::Hello { version: uverbs::VERSION }, &[memory.as_fd()])
+                .map_err(|_| libc::EIO)?;
+        let Reply::Device(info) = reply.map_err(|refusal| {
+            eprintln!("libibverbs: {}: {refusal}", path.display());
+            refusal.errno
+        })?
+        else {
+            return Err(libc::EPROTO);
+        };
+        let [doorbells, wake, events] = <[OwnedFd; 3]>::try_from(descriptors).map_err(|_| libc::EPROTO)?;
+        let doorbells = map(&doorbells, Doorbells::bytes(info.doorbells))?;
+        let doorbells = Doorbells::new(doorbells, info.doorbells);
+        let dead = AtomicBool::new(false);
+        Ok(Self { control: Mutex::new(control), doorbells, wake, events, info, dead })
+    }
+
+    /// What the device said of itself.
+    pub const fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    /// Where asynchronous events come.
+    pub fn events(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
+    }
+
+    /// Number of the descriptor on which control messages go.
+    pub fn control(&self) -> c_int {
+        use std::os::fd::AsRawFd;
+        self.lock().as_fd().as_raw_fd()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Connection> {
+        self.control.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks for something that comes without descriptors.
+    ///
+    /// # Errors
+    /// The device's; `EIO` where it is gone.
+    pub fn ask(&self, request: &Request) -> Outcome<Reply> {
+        self.ask_for(request).map(|(reply, _)| reply)
+    }
+
+    /// Asks for something that comes with a descriptor.
+    ///
+    /// # Errors
+    /// As [`Self::ask`].
+    pub fn ask_for(&self, request: &Request) -> Outcome<(Reply, Vec<OwnedFd>)> {
+        if self.is_dead() {
+            return Err(libc::EIO);
+        }
+        match exchange(&mut self.lock(), request, &[]) {
+            Ok((Ok(reply), descriptors)) => Ok((reply, descriptors)),
+            Ok((Err(refusal), _)) => Err(if refusal.errno > 0 { refusal.errno } else { libc::EINVAL }),
+            Err(_) => {
+                self.set_dead();
+                Err(libc::EIO)
+            }
+        }
+    }
+
+    /// Has something taken away. What a dead device had is gone with it.
+    ///
+    /// # Errors
+    /// Where the device refuses.
+    pub fn take_away(&self, request: &Request) -> Outcome<()> {
+        match self.ask(request) {
+            Err(_) if self.is_dead() => Ok(()),
+            other => other.map(|_| ()),
+        }
+    }
+
+    /// Says that a queue has work.
+    pub fn ring(&self, doorbell: u32) {
+        if self.doorbells.ring(doorbell) == Rung::Asleep {
+            let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+        }
+    }
+
+    /// The CPU on which the device was seen last.
+    pub fn cpu(&self) -> u32 {
+        self.doorbells.cpu()
+    }
+
+    /// Whether the device is known to be gone.
+    pub fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::Acquire)
+    }
+
+    /// Says that it is.
+    pub fn set_dead(&self) {
+        self.dead.store(true, Ordering::Release);
+    }
+
+    /// Looks whether the device is gone.
+    pub fn look(&self) {
+        let mut events = [PollFd::new(&self.events, PollFlags::empty())];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        if poll(&mut events, Some(&now)).is_ok() && events[0].revents().intersects(PollFlags::HUP) {
+            self.set_dead();
+        }
+    }
+}
+
+type Answer = (Result<Reply, Refusal>, Vec<OwnedFd>);
+
+fn exchange(
+    control: &mut Connection,
+    request: &Request,
+    descriptors: &[BorrowedFd<'_>],
+) -> Result<Answer, SocketError> {
+    control.send(request, descriptors)?;
+    control.receive()
+}
+
+/// Maps what the device made.
+///
+/// # Errors
+/// `EIO` where it is not as agreed, or can't be mapped.
+pub fn map(file: &OwnedFd, len: usize) -> Outcome<Memory> {
+    Memory::open(file, len).map_err(|_| libc::EIO)
+}
+
+/// The only descriptor that came.
+///
+/// # Errors
+/// `EIO` where there is another number of them.
+pub fn only(descriptors: Vec<OwnedFd>) -> Outcome<OwnedFd> {
+    <[OwnedFd; 1]>::try_from(descriptors).map(|[only]| only).map_err(|_| libc::EIO)
+}

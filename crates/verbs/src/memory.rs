@@ -1,0 +1,221 @@
+//! Protection domains, memory regions, thread domains and parent domains.
+
+use crate::abi::*;
+use crate::context::Context;
+use crate::errno::{Outcome, code, pointer, set};
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicU32, Ordering};
+use uverbs::{Reply, Request};
+
+/// A protection domain, or a parent domain, which is one under another pointer.
+#[repr(C)]
+struct Pd {
+    c: ibv_pd,
+    /// Parent domains of it.
+    children: AtomicU32,
+    parent: *mut Pd,
+    thread: *mut Td,
+}
+
+/// A thread domain: a promise of the program's that we make no use of.
+#[repr(C)]
+struct Td {
+    c: ibv_td,
+    users: AtomicU32,
+}
+
+fn make(pd: Pd) -> *mut ibv_pd {
+    Box::into_raw(Box::new(pd)).cast()
+}
+
+unsafe fn alloc_pd(context: *mut ibv_context) -> Outcome<*mut ibv_pd> {
+    // SAFETY: a context of ours.
+    let Reply::Handle(handle) = unsafe { Context::of(context) }.link.ask(&Request::AllocPd)? else {
+        return Err(libc::EIO);
+    };
+    let none = std::ptr::null_mut();
+    let children = AtomicU32::new(0);
+    Ok(make(Pd { c: ibv_pd { context, handle }, children, parent: none, thread: std::ptr::null_mut() }))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
+    // SAFETY: a context of ours.
+    pointer(unsafe { alloc_pd(context) })
+}
+
+unsafe fn dealloc_pd(pd: *mut Pd) -> Outcome<()> {
+    // SAFETY: a domain of ours, which the program gives back.
+    unsafe {
+        if (*pd).children.load(Ordering::Acquire) > 0 {
+            return Err(libc::EBUSY);
+        }
+        if (*pd).parent.is_null() {
+            let request = Request::DeallocPd { pd: (*pd).c.handle };
+            Context::of((*pd).c.context).link.take_away(&request)?;
+        } else {
+            (*(*pd).parent).children.fetch_sub(1, Ordering::AcqRel);
+            if !(*pd).thread.is_null() {
+                (*(*pd).thread).users.fetch_sub(1, Ordering::AcqRel);
+            }
+        }
+        drop(Box::from_raw(pd));
+    }
+    Ok(())
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
+    // SAFETY: a domain of ours.
+    code(unsafe { dealloc_pd(pd.cast()) })
+}
+
+pub unsafe extern "C" fn alloc_td(context: *mut ibv_context, attr: *mut ibv_td_init_attr) -> *mut ibv_td {
+    // SAFETY: the program's attributes.
+    if unsafe { (*attr).comp_mask } != 0 {
+        return pointer(Err(libc::EINVAL));
+    }
+    Box::into_raw(Box::new(Td { c: ibv_td { context }, users: AtomicU32::new(0) })).cast()
+}
+
+pub unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
+    let td = td.cast::<Td>();
+    // SAFETY: a thread domain of ours, which the program gives back.
+    unsafe {
+        if (*td).users.load(Ordering::Acquire) > 0 {
+            return set(libc::EBUSY);
+        }
+        drop(Box::from_raw(td));
+    }
+    0
+}
+
+/// The program's allocators are not asked: we allocate nothing that they are for.
+pub unsafe extern "C" fn alloc_parent_domain(
+    context: *mut ibv_context,
+    attr: *mut ibv_parent_domain_init_attr,
+) -> *mut ibv_pd {
+    let known = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
+    // SAFETY: the program's attributes, with domains of ours.
+    unsafe {
+        let (parent, thread) = ((*attr).pd.cast::<Pd>(), (*attr).td.cast::<Td>());
+        if parent.is_null() || (*attr).comp_mask & !known != 0 {
+            return pointer(Err(libc::EINVAL));
+        }
+        (*parent).children.fetch_add(1, Ordering::AcqRel);
+        if !thread.is_null() {
+            (*thread).users.fetch_add(1, Ordering::AcqRel);
+        }
+        let c = ibv_pd { context, handle: (*parent).c.handle };
+        make(Pd { c, children: AtomicU32::new(0), parent, thread })
+    }
+}
+
+unsafe fn reg_mr(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: u32,
+) -> Outcome<*mut ibv_mr> {
+    // SAFETY: a domain of ours.
+    let (context, pd_handle) = unsafe { ((*pd).context, (*pd).handle) };
+    let request = Request::RegMr { pd: pd_handle, address: addr as u64, length: length as u64, iova, access };
+    // SAFETY: its context.
+    let Reply::Mr { mr, lkey, rkey } = unsafe { Context::of(context) }.link.ask(&request)? else {
+        return Err(libc::EIO);
+    };
+    Ok(Box::into_raw(Box::new(ibv_mr { context, pd, addr, length, handle: mr, lkey, rkey })))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_reg_mr(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> *mut ibv_mr {
+    // SAFETY: a domain of ours.
+    pointer(unsafe { reg_mr(pd, addr, length, addr as u64, access as u32) })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_reg_mr_iova(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_int,
+) -> *mut ibv_mr {
+    // SAFETY: a domain of ours.
+    pointer(unsafe { reg_mr(pd, addr, length, iova, access as u32) })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_reg_mr_iova2(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: u32,
+) -> *mut ibv_mr {
+    // SAFETY: a domain of ours.
+    pointer(unsafe { reg_mr(pd, addr, length, iova, access) })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_rereg_mr(
+    mr: *mut ibv_mr,
+    flags: c_int,
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> c_int {
+    let known = IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_PD | IBV_REREG_MR_CHANGE_ACCESS;
+    let (moves, to_other_pd) =
+        (flags & IBV_REREG_MR_CHANGE_TRANSLATION != 0, flags & IBV_REREG_MR_CHANGE_PD != 0);
+    let changes_access = flags & IBV_REREG_MR_CHANGE_ACCESS != 0;
+    let is_wrong = flags & !known != 0
+        || moves && (length == 0 || addr.is_null())
+        || to_other_pd && pd.is_null()
+        || access != 0 && !changes_access;
+    if is_wrong {
+        set(libc::EINVAL);
+        return IBV_REREG_MR_ERR_INPUT;
+    }
+    // SAFETY: a region and, where it is meant, a domain of ours.
+    unsafe {
+        let request = Request::ReregMr {
+            mr: (*mr).handle,
+            pd: to_other_pd.then(|| (*pd).handle),
+            range: moves.then_some((addr as u64, length as u64)),
+            access: changes_access.then_some(access as u32),
+        };
+        match Context::of((*mr).context).link.ask(&request) {
+            Ok(Reply::Mr { mr: handle, lkey, rkey }) => {
+                ((*mr).handle, (*mr).lkey, (*mr).rkey) = (handle, lkey, rkey);
+            }
+            other => {
+                set(other.err().unwrap_or(libc::EIO));
+                return IBV_REREG_MR_ERR_CMD;
+            }
+        }
+        if to_other_pd {
+            (*mr).pd = pd;
+        }
+        if moves {
+            ((*mr).addr, (*mr).length) = (addr, length);
+        }
+    }
+    0
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
+    // SAFETY: a region of ours, which the program gives back.
+    code(unsafe {
+        let taken = Context::of((*mr).context).link.take_away(&Request::DeregMr { mr: (*mr).handle });
+        taken.map(|()| drop(Box::from_raw(mr)))
+    })
+}

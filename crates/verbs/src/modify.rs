@@ -1,0 +1,123 @@
+//! Queue pairs: their states and attributes.
+
+use crate::abi::*;
+use crate::errno::{Outcome, code};
+use crate::queue_pair::{Qp, cap};
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+use uverbs::qp::mask;
+use uverbs::{QpAttributes, QpInfo, QpState, Reply, Request};
+
+fn attributes(of: &ibv_qp_attr) -> QpAttributes {
+    QpAttributes {
+        qp_state: of.qp_state,
+        cur_qp_state: of.cur_qp_state,
+        path_mtu: of.path_mtu,
+        qkey: of.qkey,
+        rq_psn: of.rq_psn,
+        sq_psn: of.sq_psn,
+        dest_qp_num: of.dest_qp_num,
+        qp_access_flags: of.qp_access_flags,
+        ah: (&of.ah_attr).into(),
+        pkey_index: of.pkey_index.into(),
+        max_rd_atomic: of.max_rd_atomic.into(),
+        max_dest_rd_atomic: of.max_dest_rd_atomic.into(),
+        min_rnr_timer: of.min_rnr_timer.into(),
+        port_num: of.port_num.into(),
+        timeout: of.timeout.into(),
+        retry_cnt: of.retry_cnt.into(),
+        rnr_retry: of.rnr_retry.into(),
+    }
+}
+
+fn described(info: &QpInfo) -> ibv_qp_attr {
+    let of = &info.attributes;
+    let byte = |number: u32| u8::try_from(number).unwrap_or(u8::MAX);
+    ibv_qp_attr {
+        qp_state: of.qp_state,
+        cur_qp_state: of.cur_qp_state,
+        path_mtu: of.path_mtu,
+        qkey: of.qkey,
+        rq_psn: of.rq_psn,
+        sq_psn: of.sq_psn,
+        dest_qp_num: of.dest_qp_num,
+        qp_access_flags: of.qp_access_flags,
+        cap: cap(&info.capacity),
+        ah_attr: (&of.ah).into(),
+        pkey_index: u16::try_from(of.pkey_index).unwrap_or(u16::MAX),
+        max_rd_atomic: byte(of.max_rd_atomic),
+        max_dest_rd_atomic: byte(of.max_dest_rd_atomic),
+        min_rnr_timer: byte(of.min_rnr_timer),
+        port_num: byte(of.port_num),
+        timeout: byte(of.timeout),
+        retry_cnt: byte(of.retry_cnt),
+        rnr_retry: byte(of.rnr_retry),
+        ..ibv_qp_attr::default()
+    }
+}
+
+fn modify(qp: &Qp, attr: &ibv_qp_attr, mask: u32) -> Outcome<()> {
+    let state = (mask & mask::STATE != 0).then_some(attr.qp_state);
+    if state.is_some_and(|number| QpState::from_number(number).is_none()) {
+        return Err(libc::EINVAL);
+    }
+    let request = Request::ModifyQp { qpn: qp.number(), mask, attributes: attributes(attr) };
+    if state == Some(IBV_QPS_RESET) {
+        // Nobody posts while both sides begin anew.
+        let mut send = qp.send.lock();
+        let receive = qp.receive.as_ref().map(|receive| receive.lock());
+        qp.context().link.ask(&request)?;
+        send.queue.reset();
+        if let Some(mut receive) = receive {
+            receive.reset();
+        }
+    } else {
+        qp.context().link.ask(&request)?;
+    }
+    if let Some(state) = state {
+        remember(qp, state);
+    }
+    Ok(())
+}
+
+fn remember(qp: &Qp, state: u32) {
+    qp.state.store(state, Ordering::Release);
+    // SAFETY: what programs read; they do not while they modify.
+    unsafe { (*qp.c()).state = state };
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
+    // SAFETY: a queue pair of ours, and the program's attributes.
+    code(unsafe { modify(Qp::of(qp), &*attr, mask as u32) })
+}
+
+/// All attributes are told, whatever the mask says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_query_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    _mask: c_int,
+    init: *mut ibv_qp_init_attr,
+) -> c_int {
+    // SAFETY: a queue pair of ours, and room for its attributes.
+    unsafe {
+        let ours = Qp::of(qp);
+        let info = match ours.context().link.ask(&Request::QueryQp { qpn: ours.number() }) {
+            Ok(Reply::QpInfo(info)) => info,
+            other => return code(Err(other.err().unwrap_or(libc::EIO))),
+        };
+        remember(ours, info.attributes.qp_state);
+        attr.write(described(&info));
+        init.write(ibv_qp_init_attr {
+            qp_context: (*qp).qp_context,
+            send_cq: (*qp).send_cq,
+            recv_cq: (*qp).recv_cq,
+            srq: (*qp).srq,
+            cap: cap(&info.capacity),
+            qp_type: ours.qp_type,
+            sq_sig_all: ours.sq_sig_all.into(),
+        });
+    }
+    0
+}

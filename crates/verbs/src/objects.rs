@@ -1,0 +1,46 @@
+//! Which objects a context has: by the handles that events bear.
+
+use crate::completion::Cq;
+use crate::queue_pair::Qp;
+use crate::shared_receive::Srq;
+use std::collections::HashMap;
+use std::ptr::NonNull;
+
+/// Objects of one kind. They are there from their creation to the beginning of their destruction.
+pub struct Table<T>(HashMap<u32, NonNull<T>>);
+
+// SAFETY: the objects may be used from any thread; they are alive while in the table.
+unsafe impl<T: Sync> Send for Table<T> {}
+
+impl<T> Default for Table<T> {
+    fn default() -> Self {
+        Self(HashMap::new())
+    }
+}
+
+impl<T> Table<T> {
+    pub fn insert(&mut self, handle: u32, object: NonNull<T>) {
+        self.0.insert(handle, object);
+    }
+
+    pub fn remove(&mut self, handle: u32) {
+        self.0.remove(&handle);
+    }
+
+    pub fn get(&self, handle: u32) -> Option<&T> {
+        // SAFETY: alive while in the table, which is borrowed.
+        self.0.get(&handle).map(|object| unsafe { object.as_ref() })
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = &T> {
+        // SAFETY: alive while in the table, which is borrowed.
+        self.0.values().map(|object| unsafe { object.as_ref() })
+    }
+}
+
+#[derive(Default)]
+pub struct Objects {
+    pub cqs: Table<Cq>,
+    pub qps: Table<Qp>,
+    pub srqs: Table<Srq>,
+}

@@ -1,0 +1,179 @@
+//! Posting work requests.
+
+use crate::abi::*;
+use crate::errno::{Outcome, code};
+use crate::queue_pair::Qp;
+use crate::work_request::{SendQueue, is_offered};
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+use uverbs::{Segment, WorkQueue, WorkRequest};
+
+const _: () = assert!(size_of::<Segment>() == size_of::<ibv_sge>());
+
+/// A list of segments, if it is no longer than may be.
+///
+/// # Safety
+/// The list must be as long as `count` says.
+unsafe fn segments<'a>(list: *const ibv_sge, count: c_int, limit: u32) -> Outcome<&'a [Segment]> {
+    let count = u32::try_from(count).ok().filter(|count| *count <= limit).ok_or(libc::EINVAL)?;
+    if count == 0 {
+        return Ok(&[]);
+    }
+    // SAFETY: the caller's promise; the layout is the same.
+    Ok(unsafe { std::slice::from_raw_parts(list.cast(), count as usize) })
+}
+
+/// Meaning of the union, by opcode and type of queue pair.
+///
+/// # Safety
+/// The address handle of a datagram must be one of ours, or null.
+unsafe fn aimed(qp: &Qp, wr: &ibv_send_wr, request: &mut WorkRequest) -> Outcome<()> {
+    // SAFETY: all of the union's variants are numbers, and a pointer that the caller promised.
+    unsafe {
+        if qp.qp_type == IBV_QPT_UD {
+            request.ah = wr.wr.ud.ah.as_ref().ok_or(libc::EINVAL)?.handle;
+            (request.remote_qpn, request.remote_qkey) = (wr.wr.ud.remote_qpn, wr.wr.ud.remote_qkey);
+            return Ok(());
+        }
+        match wr.opcode {
+            IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM | IBV_WR_RDMA_READ => {
+                (request.address, request.rkey) = (wr.wr.rdma.remote_addr, wr.wr.rdma.rkey);
+            }
+            IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => {
+                let atomic = wr.wr.atomic;
+                (request.address, request.rkey) = (atomic.remote_addr, atomic.rkey);
+                (request.compare_add, request.swap) = (atomic.compare_add, atomic.swap);
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Fills a slot.
+///
+/// # Safety
+/// The request must be as its man page says.
+unsafe fn fill(qp: &Qp, send: &mut SendQueue, wr: &ibv_send_wr) -> Outcome<()> {
+    if !is_offered(qp.qp_type, wr.opcode) {
+        return Err(libc::EINVAL);
+    }
+    // SAFETY: the caller's promise.
+    let list = unsafe { segments(wr.sg_list, wr.num_sge, qp.capacity.max_send_sge) }?;
+    let mut request = WorkRequest {
+        id: wr.wr_id,
+        immediate: wr.imm_data,
+        opcode: wr.opcode as u8,
+        flags: (wr.send_flags & SEND_FLAGS) as u8,
+        ..WorkRequest::default()
+    };
+    // SAFETY: the caller's promise.
+    unsafe { aimed(qp, wr, &mut request) }?;
+    if !send.queue.has_room() {
+        return Err(libc::ENOMEM);
+    }
+    let is_filled = if wr.send_flags & IBV_SEND_INLINE == 0 {
+        request.segments = list.len() as u16;
+        send.queue.fill(&request, list)
+    } else {
+        let len = list.iter().map(|part| u64::from(part.len)).sum::<u64>();
+        if len > qp.capacity.max_inline_data.into()
+            || wr.opcode >= IBV_WR_RDMA_READ && wr.opcode != IBV_WR_SEND_WITH_INV
+        {
+            return Err(libc::EINVAL);
+        }
+        request.inline_len = len as u32;
+        send.parts.clear();
+        send.parts.extend(list.iter().map(|part| (part.address as *const u8, part.len as usize)));
+        // SAFETY: the program says that it may be read.
+        unsafe { send.queue.fill_inline(&request, &send.parts) }
+    };
+    if is_filled { Ok(()) } else { Err(libc::EINVAL) }
+}
+
+/// In these states sends may be posted. In some of them they wait, or are flushed: that is up to the device.
+pub(crate) fn may_send(qp: &Qp) -> bool {
+    qp.state.load(Ordering::Acquire) > IBV_QPS_RTR
+}
+
+pub unsafe extern "C" fn post_send(
+    qp: *mut ibv_qp,
+    mut wr: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
+    // SAFETY: a queue pair of ours.
+    let qp = unsafe { Qp::of(qp) };
+    let mut send = qp.send.lock();
+    let mut outcome = if may_send(qp) { Ok(()) } else { Err(libc::EINVAL) };
+    let mut is_any = false;
+    while outcome.is_ok() && !wr.is_null() {
+        // SAFETY: a list of the program's.
+        unsafe {
+            outcome = fill(qp, &mut send, &*wr);
+            if outcome.is_ok() {
+                (wr, is_any) = ((*wr).next, true);
+            }
+        }
+    }
+    if is_any {
+        send.queue.publish();
+        qp.context().link.ring(qp.doorbell);
+    }
+    if outcome.is_err() {
+        // SAFETY: room for a pointer.
+        unsafe { bad.write(wr) };
+    }
+    code(outcome)
+}
+
+/// Posts receives, as many as can be. Returns whether the device wants to hear of it.
+///
+/// # Safety
+/// The requests must be as their man page says, with room for a pointer.
+pub(crate) unsafe fn receive(
+    queue: &mut WorkQueue,
+    limit: u32,
+    mut wr: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> (Outcome<()>, bool) {
+    let mut outcome = Ok(());
+    while outcome.is_ok() && !wr.is_null() {
+        // SAFETY: the caller's promise.
+        unsafe {
+            outcome = segments((*wr).sg_list, (*wr).num_sge, limit).and_then(|list| {
+                let (id, segments) = ((*wr).wr_id, list.len() as u16);
+                let is_filled = queue.fill(&WorkRequest { id, segments, ..WorkRequest::default() }, list);
+                if is_filled { Ok(()) } else { Err(libc::ENOMEM) }
+            });
+            if outcome.is_ok() {
+                wr = (*wr).next;
+            }
+        }
+    }
+    if outcome.is_err() {
+        // SAFETY: the caller's promise.
+        unsafe { bad.write(wr) };
+    }
+    (outcome, queue.publish())
+}
+
+pub unsafe extern "C" fn post_recv(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: a queue pair of ours.
+    let qp = unsafe { Qp::of(qp) };
+    let queue = qp.receive.as_ref().filter(|_| qp.state.load(Ordering::Acquire) != IBV_QPS_RESET);
+    let Some(queue) = queue else {
+        // SAFETY: room for a pointer.
+        unsafe { bad.write(wr) };
+        return code(Err(libc::EINVAL));
+    };
+    // SAFETY: the program's requests, and room for a pointer.
+    let (outcome, rings) = unsafe { receive(&mut queue.lock(), qp.capacity.max_recv_sge, wr, bad) };
+    if rings {
+        qp.context().link.ring(qp.doorbell);
+    }
+    code(outcome)
+}

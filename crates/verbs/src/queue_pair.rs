@@ -1,0 +1,246 @@
+//! Queue pairs: making them and taking them away.
+
+use crate::abi::*;
+use crate::completion::Cq;
+use crate::context::Context;
+use crate::errno::{Outcome, code, pointer};
+use crate::link::{map, only};
+use crate::lock::{Lock, wait_for_acknowledgements};
+use crate::work_request::{OFFERED, SendQueue, operations};
+use std::cell::UnsafeCell;
+use std::ffi::c_int;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use uverbs::{Capacity, CreateQp, QpType, Reply, Request, WorkQueue, WorkRequest};
+
+/// A queue pair. All have room for the extended interface.
+#[repr(C)]
+pub struct Qp {
+    c: UnsafeCell<ibv_qp_ex>,
+    /// `ibv_qp_type`.
+    pub(crate) qp_type: u32,
+    /// `ibv_qp_state`, as far as we know: the device may have gone on to the error state.
+    pub(crate) state: AtomicU32,
+    pub(crate) capacity: Capacity,
+    pub(crate) sq_sig_all: bool,
+    pub(crate) send: Lock<SendQueue>,
+    /// None, where there is an SRQ.
+    pub(crate) receive: Option<Lock<WorkQueue>>,
+    pub(crate) doorbell: u32,
+    /// Whether the program asked for the extended interface.
+    is_extended: bool,
+    /// Asynchronous events that the program was told.
+    pub(crate) told: AtomicU32,
+}
+
+// SAFETY: the C part is the program's as much as ours, and its events are counted under its mutex; the rest has locks.
+unsafe impl Sync for Qp {}
+// SAFETY: as above.
+unsafe impl Send for Qp {}
+
+impl Qp {
+    /// The queue pair behind a pointer of the C interface.
+    ///
+    /// # Safety
+    /// It must be one of ours, and not destroyed yet.
+    pub unsafe fn of<'a>(qp: *mut ibv_qp) -> &'a Self {
+        // SAFETY: the caller's promise; the C part comes first.
+        unsafe { &*qp.cast() }
+    }
+
+    /// What programs know it by.
+    pub fn c(&self) -> *mut ibv_qp {
+        self.c.get().cast()
+    }
+
+    /// Its number.
+    pub fn number(&self) -> u32 {
+        // SAFETY: it stays as it was made.
+        unsafe { (*self.c()).qp_num }
+    }
+
+    pub(crate) fn context(&self) -> &Context {
+        // SAFETY: its context, which outlives it.
+        unsafe { Context::of((*self.c()).context) }
+    }
+
+    /// Tells of every request whose completion would have come to `cq` from a device that is gone, with its opcode there.
+    ///
+    /// What somebody is at work with is left for the next time.
+    pub(crate) fn flush(&self, cq: &Cq, mut each: impl FnMut(&Self, &WorkRequest, u32)) {
+        // SAFETY: they stay as they were made.
+        let (of_sends, of_receives) = unsafe { ((*self.c()).send_cq, (*self.c()).recv_cq) };
+        if of_sends == cq.c()
+            && let Some(mut send) = self.send.try_lock()
+        {
+            send.queue.abandon(|request| each(self, request, 0));
+        }
+        if of_receives == cq.c()
+            && let Some(mut receive) = self.receive.as_ref().and_then(Lock::try_lock)
+        {
+            receive.abandon(|request| each(self, request, IBV_WC_RECV));
+        }
+    }
+}
+
+const fn qp_type(number: u32) -> Option<QpType> {
+    Some(match number {
+        IBV_QPT_RC => QpType::Rc,
+        IBV_QPT_UC => QpType::Uc,
+        IBV_QPT_UD => QpType::Ud,
+        _ => return None,
+    })
+}
+
+pub(crate) const fn capacity(of: &ibv_qp_cap) -> Capacity {
+    Capacity {
+        max_send_wr: of.max_send_wr,
+        max_recv_wr: of.max_recv_wr,
+        max_send_sge: of.max_send_sge,
+        max_recv_sge: of.max_recv_sge,
+        max_inline_data: of.max_inline_data,
+    }
+}
+
+pub(crate) const fn cap(of: &Capacity) -> ibv_qp_cap {
+    ibv_qp_cap {
+        max_send_wr: of.max_send_wr,
+        max_recv_wr: of.max_recv_wr,
+        max_send_sge: of.max_send_sge,
+        max_recv_sge: of.max_recv_sge,
+        max_inline_data: of.max_inline_data,
+    }
+}
+
+/// # Safety
+/// Pointers among the attributes must be to objects of ours, or null.
+unsafe fn wish(pd: *mut ibv_pd, attr: &ibv_qp_init_attr) -> Outcome<CreateQp> {
+    if attr.send_cq.is_null() || attr.recv_cq.is_null() || pd.is_null() {
+        return Err(libc::EINVAL);
+    }
+    let qp_type = qp_type(attr.qp_type).ok_or(libc::EOPNOTSUPP)?;
+    let mut capacity = capacity(&attr.cap);
+    // SAFETY: the caller's promise.
+    let srq = unsafe { attr.srq.as_ref() }.map(|srq| srq.handle);
+    if srq.is_some() {
+        (capacity.max_recv_wr, capacity.max_recv_sge) = (0, 0);
+    }
+    // SAFETY: the caller's promise.
+    let (pd, send_cq, recv_cq) = unsafe { ((*pd).handle, (*attr.send_cq).handle, (*attr.recv_cq).handle) };
+    Ok(CreateQp { pd, qp_type, send_cq, recv_cq, srq, capacity, sq_sig_all: attr.sq_sig_all != 0 })
+}
+
+/// # Safety
+/// As of [`wish`].
+unsafe fn create(pd: *mut ibv_pd, attr: &mut ibv_qp_init_attr, is_extended: bool) -> Outcome<*mut ibv_qp> {
+    // SAFETY: the caller's promise.
+    let (request, context) = unsafe { (wish(pd, attr)?, (*pd).context) };
+    // SAFETY: the domain's context.
+    let ours = unsafe { Context::of(context) };
+    let sq_sig_all = request.sq_sig_all;
+    let (Reply::Qp { qpn, capacity, send, receive, memory, doorbell }, descriptors) =
+        ours.link.ask_for(&Request::CreateQp(request))?
+    else {
+        return Err(libc::EIO);
+    };
+    if doorbell >= ours.link.info().doorbells {
+        return Err(libc::EIO);
+    }
+    let memory = Arc::new(map(&only(descriptors)?, usize::try_from(memory).map_err(|_| libc::EIO)?)?);
+    let queue = |shape, limit| WorkQueue::new(memory.clone(), shape, limit).map_err(|_| libc::EIO);
+    let receive = receive.map(|shape| queue(shape, capacity.max_recv_wr)).transpose()?;
+    attr.cap = cap(&capacity);
+    let base = ibv_qp {
+        context,
+        qp_context: attr.qp_context,
+        pd,
+        send_cq: attr.send_cq,
+        recv_cq: attr.recv_cq,
+        srq: attr.srq,
+        handle: qpn,
+        qp_num: qpn,
+        state: IBV_QPS_RESET,
+        qp_type: attr.qp_type,
+        mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+        cond: libc::PTHREAD_COND_INITIALIZER,
+        events_completed: 0,
+    };
+    let made = Box::leak(Box::new(Qp {
+        c: UnsafeCell::new(operations(base)),
+        qp_type: attr.qp_type,
+        state: AtomicU32::new(IBV_QPS_RESET),
+        capacity,
+        sq_sig_all,
+        send: Lock::new(SendQueue::new(queue(send, capacity.max_send_wr)?, &capacity)),
+        receive: receive.map(Lock::new),
+        doorbell,
+        is_extended,
+        told: AtomicU32::new(0),
+    }));
+    ours.objects().qps.insert(qpn, NonNull::from(&mut *made));
+    Ok(made.c())
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+    // SAFETY: the program's attributes, with objects of ours.
+    pointer(unsafe { create(pd, &mut *attr, false) })
+}
+
+pub unsafe extern "C" fn create_qp_ex(
+    _context: *mut ibv_context,
+    attr: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    // SAFETY: the program's attributes.
+    let attr = unsafe { &mut *attr };
+    let has = |field| attr.comp_mask & field != 0;
+    let known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    if !has(IBV_QP_INIT_ATTR_PD) {
+        return pointer(Err(libc::EINVAL));
+    }
+    let is_extended = has(IBV_QP_INIT_ATTR_SEND_OPS_FLAGS);
+    let offered = OFFERED.iter().find(|(of, _)| *of == attr.base.qp_type).map_or(0, |(_, flags)| *flags);
+    if has(!known)
+        || has(IBV_QP_INIT_ATTR_CREATE_FLAGS) && attr.create_flags != 0
+        || is_extended && attr.send_ops_flags & !offered != 0
+    {
+        return pointer(Err(libc::EOPNOTSUPP));
+    }
+    // SAFETY: the program's attributes, with objects of ours.
+    pointer(unsafe { create(attr.pd, &mut attr.base, is_extended) })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
+    // SAFETY: a queue pair of ours.
+    let ours = unsafe { Qp::of(qp) };
+    if ours.is_extended { ours.c.get() } else { std::ptr::null_mut() }
+}
+
+unsafe fn destroy(qp: *mut ibv_qp) -> Outcome<()> {
+    // SAFETY: a queue pair of ours, which the program gives back.
+    unsafe {
+        let ours = Qp::of(qp);
+        let context = ours.context();
+        context.link.take_away(&Request::DestroyQp { qpn: (*qp).qp_num })?;
+        context.objects().qps.remove((*qp).qp_num);
+        let told = ours.told.load(Ordering::Acquire);
+        let completed = &raw const (*qp).events_completed;
+        wait_for_acknowledgements(&raw mut (*qp).mutex, &raw mut (*qp).cond, completed, told);
+        drop(Box::from_raw(qp.cast::<Qp>()));
+    }
+    Ok(())
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
+    // SAFETY: a queue pair of ours.
+    code(unsafe { destroy(qp) })
+}
+
+/// Bytes of a message may come in any order: the peer's copies are the kernel's and the processor's.
+#[unsafe(no_mangle)]
+pub const extern "C" fn ibv_query_qp_data_in_order(_qp: *mut ibv_qp, _opcode: u32, _flags: u32) -> c_int {
+    0
+}
