@@ -1,11 +1,13 @@
 //! The thread of an application: does its requests, and everything that copies from and to its memory. Nobody else touches
 //! that: a page of it may take for ever.
 
+use crate::control::Answer;
 use crate::describe::{ClientDescription, CqDescription, MrDescription, QpDescription};
+use crate::direct::{Granted, grant};
 use crate::events::{Event, Notifier};
 use crate::fabric::{Adapter, Fabric};
 use crate::inbox::{Inbox, Packet, Question};
-use crate::memory::{AddressSpace, NotMemory};
+use crate::memory::{AddressSpace, NotMemory, Regions};
 use crate::objects::Objects;
 use crate::qp::Qp;
 use rdmaport::Uplink;
@@ -81,8 +83,10 @@ pub(crate) struct Client {
     doorbells: Doorbells,
     ready: VecDeque<u32>,
     timers: BTreeSet<(Duration, u32)>,
+    /// The queue pair for which its peer was asked to share memory, and until when an answer is awaited.
+    pub(crate) awaited: Option<(u32, Duration)>,
     pid: i32,
-    uid: u32,
+    pub(crate) uid: u32,
 }
 
 impl Newcomer {
@@ -114,17 +118,25 @@ impl Newcomer {
         let bells = vec![None; info.doorbells as usize];
         let descriptors = [file.as_fd(), self.inbox.event().as_fd(), theirs.as_fd()];
         self.connection.send(&Ok::<_, Refusal>(Reply::Device(info)), &descriptors)?;
+        let regions = Regions::new(self.adapter.spec().limits.mrs)?;
         let ours = (self.adapter.clone(), self.fabric.clone());
         Ok(Client {
             connection: Connection::new(
                 self.connection.as_fd().try_clone_to_owned().map_err(|_| rustix::io::Errno::MFILE)?,
             ),
-            objects: Objects::new(ours, self.inbox.clone(), self.uplink.clone(), space, asynchronous),
+            objects: Objects::new(
+                ours,
+                self.inbox.clone(),
+                self.uplink.clone(),
+                (space, regions),
+                asynchronous,
+            ),
             qps: HashMap::new(),
             bells,
             doorbells,
             ready: VecDeque::new(),
             timers: BTreeSet::new(),
+            awaited: None,
             pid: self.pid,
             uid: self.uid,
         })
@@ -154,10 +166,11 @@ pub(crate) fn device_info(adapter: &Adapter) -> DeviceInfo {
         max_srq_sge: crate::control::MAX_SEGMENTS,
         max_rd_atomic: crate::control::MAX_READS,
         doorbells: qps,
+        is_trusting: crate::direct::is_trusting(&spec),
     }
 }
 
-fn monotonic() -> Duration {
+pub(crate) fn monotonic() -> Duration {
     let now = clock_gettime(ClockId::Monotonic);
     Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec as u32)
 }
@@ -183,6 +196,10 @@ impl Client {
             }
             busy |= self.hear_doorbells();
             busy |= self.work(now);
+            if let Some((qpn, _)) = self.awaited.filter(|(_, until)| now >= *until) {
+                // The peer does not answer.
+                let _ = self.granted(Granted { qpn, grant: None }).map(|reply| self.reply(reply));
+            }
             rounds = rounds.wrapping_add(1);
             if busy {
                 busy_at = now;
@@ -300,9 +317,11 @@ impl Client {
 
     /// How long it may sleep.
     fn patience(&self, events_wait: bool) -> Duration {
-        let timer = self.timers.first().map(|(at, _)| at.saturating_sub(monotonic()));
+        let now = monotonic();
+        let timer = self.timers.first().map(|(at, _)| at.saturating_sub(now));
+        let answer = self.awaited.map(|(_, until)| until.saturating_sub(now));
         let events = events_wait.then_some(EVENT_PATIENCE);
-        timer.into_iter().chain(events).min().unwrap_or(Duration::MAX)
+        timer.into_iter().chain(events).chain(answer).min().unwrap_or(Duration::MAX)
     }
 
     /// Returns whether there is a request.
@@ -322,7 +341,17 @@ impl Client {
 
     fn hear_request(&mut self) -> Result<(), SocketError> {
         let (request, _) = self.connection.receive::<Request>()?;
-        let reply = self.handle(request);
+        let reply = match request {
+            Request::Direct { qpn } => match self.wish(qpn) {
+                Ok(()) => return Ok(()),
+                Err(refusal) => Err(refusal),
+            },
+            other => self.handle(other),
+        };
+        self.reply(reply)
+    }
+
+    fn reply(&mut self, reply: Answer) -> Result<(), SocketError> {
         match reply {
             Ok((reply, descriptors)) => {
                 let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
@@ -340,7 +369,19 @@ impl Client {
     fn answer(&mut self, question: Question) -> bool {
         match question {
             Question::Stop => return true,
-            Question::Review => self.objects.tell(Event::GidChange, crate::control::PORT),
+            Question::Review => {
+                self.qps.values_mut().for_each(|qp| qp.own.part());
+                self.objects.tell(Event::GidChange, crate::control::PORT);
+            }
+            Question::Direct(wish) => {
+                let grant = grant(self.qps.get_mut(&wish.qpn), &wish, self.uid, &self.objects);
+                wish.inbox.ask(Question::Granted(Granted { qpn: wish.from.1, grant }));
+            }
+            Question::Granted(granted) => {
+                if let Some(reply) = self.granted(granted) {
+                    return self.reply(reply).is_err();
+                }
+            }
             Question::Describe(answer) => {
                 let _ = answer.send(self.describe());
             }
@@ -385,9 +426,10 @@ impl Client {
         }
     }
 
-    fn leave(self) {
-        for qpn in self.qps.keys() {
+    fn leave(mut self) {
+        for (qpn, qp) in &mut self.qps {
             self.objects.adapter.remove_qp(*qpn);
+            qp.own.part();
         }
         tracing::debug!(pid = self.pid, "verbs: an application went");
     }

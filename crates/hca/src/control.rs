@@ -2,7 +2,6 @@
 
 use crate::client::Client;
 use crate::events::Notifier;
-use crate::memory::Region;
 use crate::modify;
 use crate::objects::{Ah, Cq, Objects, Receive, Srq};
 use crate::path::Path;
@@ -13,7 +12,7 @@ use std::sync::Arc;
 use uverbs::qp::access;
 use uverbs::{
     AddressVector, Capacity, CompletionSink, CreateQp, Memory, PortInfo, QpAttributes, QpInfo, QpState,
-    Refusal, Reply, Request, Shape, WorkSource, completion,
+    Refusal, Region, Reply, Request, Shape, WorkSource, completion,
 };
 
 /// The one port.
@@ -31,7 +30,7 @@ pub(crate) const MAX_READS: u32 = 16;
 pub(crate) const MAX_PDS: u32 = 1024;
 pub(crate) const MAX_AHS: u32 = 16 << 10;
 
-type Answer = Result<(Reply, Vec<OwnedFd>), Refusal>;
+pub(crate) type Answer = Result<(Reply, Vec<OwnedFd>), Refusal>;
 
 pub(crate) fn refuse<T>(errno: Errno, message: impl Into<String>) -> Result<T, Refusal> {
     Err(Refusal { errno: errno.raw_os_error(), message: message.into() })
@@ -62,6 +61,8 @@ impl Client {
     /// Does what is asked for.
     pub(crate) fn handle(&mut self, request: Request) -> Answer {
         match request {
+            // Answered when the peer has.
+            Request::Direct { .. } => refuse(Errno::PROTO, "asked for in passing"),
             Request::Hello { .. } => refuse(Errno::PROTO, "greeted before"),
             Request::QueryPort => reply(Reply::Port(self.objects.port())),
             Request::AllocPd => self.objects.alloc_pd(),
@@ -69,15 +70,23 @@ impl Client {
             Request::RegMr { pd, address, length, iova, access } => {
                 self.objects.register(Region { pd, address, len: length, iova, access, is_valid: true })
             }
-            Request::ReregMr { mr, pd, range, access } => self.objects.reregister(mr, pd, range, access),
+            Request::ReregMr { mr, pd, range, access } => {
+                let reply = self.objects.reregister(mr, pd, range, access);
+                self.settle_bonds();
+                reply
+            }
             Request::DeregMr { mr } => {
                 found(self.objects.regions.remove(mr), "memory region")?;
+                self.settle_bonds();
                 done()
             }
             Request::CreateChannel => self.objects.create_channel(),
             Request::DestroyChannel { channel } => self.objects.destroy_channel(channel),
             Request::CreateCq { entries, channel } => self.objects.create_cq(entries, channel),
-            Request::ResizeCq { cq, entries } => self.objects.resize_cq(cq, entries),
+            Request::ResizeCq { cq, entries } => {
+                self.part_from_cq(cq);
+                self.objects.resize_cq(cq, entries)
+            }
             Request::DestroyCq { cq } => self.destroy_cq(cq),
             Request::CreateSrq { pd, max_wr, max_sge } => self.objects.create_srq(pd, max_wr, max_sge),
             Request::ArmSrq { srq, limit } => {
@@ -142,7 +151,7 @@ impl Client {
     }
 
     fn destroy_qp(&mut self, qpn: u32) -> Answer {
-        found(self.qps.remove(&qpn), "queue pair")?;
+        found(self.qps.remove(&qpn), "queue pair")?.own.part();
         self.objects.adapter.remove_qp(qpn);
         self.bells.iter_mut().filter(|bell| **bell == Some(qpn)).for_each(|bell| *bell = None);
         done()
@@ -222,6 +231,11 @@ fn make_qp(
         works: vec![Work::default(); send.slots as usize],
         receive: Receive::default(),
         all_signaled: asked.sq_sig_all,
+        file: file.try_clone().map_err(no_memory)?,
+        memory: bytes as u64,
+        receive_shape: receive,
+        inbound: None,
+        outbound: None,
         path: None,
         peer: None,
         nak: None,
@@ -321,7 +335,7 @@ impl Objects {
         self.check_region(&new)?;
         self.regions.remove(mr);
         if let Err(refusal) = self.check_room(new.len) {
-            self.regions.put_back(mr, old);
+            self.regions.put(mr, old);
             return Err(refusal);
         }
         let key = self.regions.insert(new);
@@ -371,17 +385,19 @@ impl Objects {
         }
         let (sink, entries, file) = Self::cq_memory(entries)?;
         let cq = self.handle();
-        self.cqs.insert(cq, Cq { sink, entries, channel, overrun: false });
+        let kept = file.try_clone().map_err(no_memory)?;
+        self.cqs.insert(cq, Cq { sink, entries, channel, file: kept, overrun: false });
         Ok((Reply::Cq { cq, entries }, vec![file]))
     }
 
     fn resize_cq(&mut self, cq: u32, entries: u32) -> Answer {
         let old = found(self.cqs.get_mut(&cq), "completion queue")?;
-        let (mut sink, entries, file) = Self::cq_memory(entries)?;
-        if !old.sink.move_to(&mut sink) {
+        let (sink, entries, file) = Self::cq_memory(entries)?;
+        if !old.sink.move_to(&sink) {
             return refuse(Errno::INVAL, "more completions wait than the queue would have room for");
         }
         (old.sink, old.entries) = (sink, entries);
+        old.file = file.try_clone().map_err(no_memory)?;
         Ok((Reply::Cq { cq, entries }, vec![file]))
     }
 

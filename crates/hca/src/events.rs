@@ -37,6 +37,11 @@ impl Notifier {
         Ok((Self { socket: ours, waiting: VecDeque::new() }, theirs))
     }
 
+    /// Our end, for a peer that shares memory.
+    pub fn share(&self) -> rustix::io::Result<OwnedFd> {
+        rustix::io::fcntl_dupfd_cloexec(&self.socket, 0)
+    }
+
     pub fn tell(&mut self, message: &[u8]) {
         if self.waiting.len() < WAITING {
             self.waiting.push_back(message.to_vec());

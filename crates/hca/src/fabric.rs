@@ -37,6 +37,8 @@ pub struct DeviceSpec {
     pub mtu: u16,
     /// Limits.
     pub limits: Limits,
+    /// Guests of the same, applications of the same user may share memory.
+    pub trust: Option<String>,
     /// What it sends to guests of this host goes through the vRouter too: it is mirrored, or has a rate.
     pub is_watched: bool,
 }

@@ -1,6 +1,7 @@
 //! What comes to an application's thread from others: packets for its queue pairs, and questions.
 
 use crate::describe::ClientDescription;
+use crate::direct::{Granted, Wish};
 use crate::path::Network;
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::VecDeque;
@@ -31,6 +32,10 @@ pub(crate) enum Question {
     Describe(mpsc::Sender<ClientDescription>),
     /// To look at its paths again: addresses or rules changed.
     Review,
+    /// To share memory.
+    Direct(Box<Wish>),
+    /// What was asked for of another.
+    Granted(Granted),
     /// To end.
     Stop,
 }

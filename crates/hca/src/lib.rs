@@ -16,6 +16,7 @@ mod client;
 mod control;
 mod describe;
 mod device;
+mod direct;
 mod events;
 mod fabric;
 mod inbox;

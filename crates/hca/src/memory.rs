@@ -10,6 +10,7 @@ use rustix::io::{IoSlice, pread, pwrite, pwritev};
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, OwnedFd};
 use uverbs::qp::access;
+use uverbs::{FIRST_KEY, MemoryError, Region, RegionTable};
 
 /// Not what an application was asked for.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +41,11 @@ impl AddressSpace {
         let parent = name.to_bytes().rsplit(|byte| *byte == b'/').nth(1).unwrap_or_default();
         let of_process = !parent.is_empty() && parent.iter().all(u8::is_ascii_digit);
         Ok(on_proc && is_file && for_both && is_mem && of_process)
+    }
+
+    /// Its descriptor, for a peer that shares memory.
+    pub fn share(&self) -> rustix::io::Result<OwnedFd> {
+        rustix::io::fcntl_dupfd_cloexec(&self.0, 0)
     }
 
     /// Copies from the application.
@@ -79,34 +85,6 @@ impl AddressSpace {
     }
 }
 
-/// A part of an application's memory that it, or its peers, may use by a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Region {
-    pub pd: u32,
-    /// Where it lies.
-    pub address: u64,
-    pub len: u64,
-    /// What it is called by those who use the key.
-    pub iova: u64,
-    /// `ibv_access_flags`.
-    pub access: u32,
-    /// It can be used: a peer did not end that.
-    pub is_valid: bool,
-}
-
-impl Region {
-    /// Where the bytes lie that someone of this protection domain wants.
-    pub fn find(&self, pd: u32, address: u64, len: u64, needs: u32) -> Result<u64, Fault> {
-        let offset = address.checked_sub(self.iova).ok_or(Fault::Protection)?;
-        let fits = len <= self.len && offset <= self.len - len;
-        if self.is_valid && self.pd == pd && fits && self.access & needs == needs {
-            Ok(self.address.wrapping_add(offset))
-        } else {
-            Err(Fault::Protection)
-        }
-    }
-}
-
 /// The right that a peer needs.
 pub(crate) const fn right(access: Access) -> u32 {
     match access {
@@ -118,14 +96,24 @@ pub(crate) const fn right(access: Access) -> u32 {
 
 /// The regions of an application, by key. Keys are random in all their bits: a guess hits none of `n` regions but once in
 /// 2^32 / `n` times.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Regions {
     by_key: HashMap<u32, Region>,
+    /// The same, for the application itself and peers that share memory.
+    table: RegionTable,
+    pub file: OwnedFd,
+    /// Regions that there is room for.
+    pub limit: u32,
     /// Bytes of all.
     pub registered: u64,
 }
 
 impl Regions {
+    pub fn new(limit: u32) -> Result<Self, MemoryError> {
+        let (table, file) = RegionTable::create(limit)?;
+        Ok(Self { by_key: HashMap::new(), table, file, limit, registered: 0 })
+    }
+
     pub fn len(&self) -> usize {
         self.by_key.len()
     }
@@ -141,22 +129,23 @@ impl Regions {
     pub fn insert(&mut self, region: Region) -> u32 {
         loop {
             let key = random::number();
-            if key > 0xffff && !self.by_key.contains_key(&key) {
-                self.registered += region.len;
-                self.by_key.insert(key, region);
+            if key >= FIRST_KEY && !self.by_key.contains_key(&key) {
+                self.put(key, region);
                 return key;
             }
         }
     }
 
-    /// Undoes a removal.
-    pub fn put_back(&mut self, key: u32, region: Region) {
+    /// Puts a region where there is none.
+    pub fn put(&mut self, key: u32, region: Region) {
         self.registered += region.len;
+        self.table.insert(key, &region);
         self.by_key.insert(key, region);
     }
 
     pub fn remove(&mut self, key: u32) -> Option<Region> {
         let region = self.by_key.remove(&key)?;
+        self.table.remove(key);
         self.registered -= region.len;
         Some(region)
     }
@@ -171,6 +160,7 @@ impl Regions {
         match self.by_key.get_mut(&key) {
             Some(region) if region.pd == pd && region.is_valid && region.access & remote != 0 => {
                 region.is_valid = false;
+                self.table.remove(key);
                 Ok(())
             }
             _ => Err(Fault::Protection),
@@ -179,7 +169,7 @@ impl Regions {
 
     /// Where the bytes lie that someone wants by a key.
     pub fn find(&self, key: u32, pd: u32, address: u64, len: u64, needs: u32) -> Result<u64, Fault> {
-        self.by_key.get(&key).ok_or(Fault::Protection)?.find(pd, address, len, needs)
+        self.by_key.get(&key).and_then(|region| region.find(pd, address, len, needs)).ok_or(Fault::Protection)
     }
 }
 
@@ -220,22 +210,5 @@ mod tests {
         assert_eq!(space.read(8, &mut out), Err(Fault::Protection));
         assert_eq!(space.write(u64::MAX - 2, &out), Err(Fault::Protection));
         assert_eq!(space.write_tail_last(8, &out), Err(Fault::Protection));
-    }
-
-    #[test]
-    fn regions_end_where_they_end() {
-        let region =
-            Region { pd: 1, address: 1000, len: 100, iova: u64::MAX - 99, access: 3, is_valid: true };
-        assert_eq!(region.find(1, u64::MAX - 99, 100, 2), Ok(1000));
-        assert_eq!(region.find(1, u64::MAX, 1, 2), Ok(1099));
-        for (pd, address, len, needs) in [
-            (2, u64::MAX, 1, 2),
-            (1, u64::MAX, 2, 2),
-            (1, u64::MAX - 100, 1, 2),
-            (1, u64::MAX, u64::MAX, 2),
-            (1, u64::MAX, 1, 4),
-        ] {
-            assert_eq!(region.find(pd, address, len, needs), Err(Fault::Protection));
-        }
     }
 }

@@ -7,6 +7,7 @@ use crate::memory::{AddressSpace, Regions};
 use crate::path::Path;
 use rdmaport::Uplink;
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use uverbs::{AsyncEvent, Completion, CompletionSink, Corrupt, Segment, WorkRequest, WorkSource};
 
@@ -16,6 +17,8 @@ pub(crate) struct Cq {
     pub sink: CompletionSink,
     pub entries: u32,
     pub channel: Option<u32>,
+    /// Its memory, to share.
+    pub file: OwnedFd,
     /// It overran, and takes no more.
     pub overrun: bool,
 }
@@ -102,7 +105,7 @@ impl Objects {
         (adapter, fabric): (Arc<Adapter>, Arc<Fabric>),
         inbox: Arc<Inbox>,
         uplink: Uplink,
-        space: AddressSpace,
+        (space, regions): (AddressSpace, Regions),
         asynchronous: Notifier,
     ) -> Self {
         Self {
@@ -111,7 +114,7 @@ impl Objects {
             inbox,
             uplink,
             space,
-            regions: Regions::default(),
+            regions,
             pds: Vec::new(),
             channels: HashMap::new(),
             cqs: HashMap::new(),
@@ -156,6 +159,8 @@ impl Objects {
     pub fn take_shared(&mut self, handle: u32, into: &mut Receive) -> bool {
         let Some(srq) = self.srqs.get_mut(&handle) else { return false };
         let taken = take_receive(&mut srq.source, into);
+        // It is ours now; others complete theirs in another order.
+        srq.source.release_taken();
         let below = srq.limit > 0 && srq.source.waiting().is_ok_and(|left| left < srq.limit);
         match taken {
             Ok(taken) => {
@@ -180,13 +185,12 @@ impl Objects {
     }
 }
 
-/// Takes a receive, whose slot is free then.
+/// Takes a receive.
 pub(crate) fn take_receive(source: &mut WorkSource, into: &mut Receive) -> Result<bool, Corrupt> {
     into.segments.clear();
     let Some((_, WorkRequest { id, .. })) = source.take(&mut into.segments, &mut Vec::new())? else {
         return Ok(false);
     };
-    source.release_taken();
     into.id = id;
     Ok(true)
 }

@@ -9,10 +9,12 @@ use packet::roce::{self, Datagram, Nak};
 use rdma::{
     AtomicOperation, DatagramPair, Destination, LeftOut, QueuePair, SendOperation, SendRequest, Status, With,
 };
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 use uverbs::{
-    Capacity, Completion, Corrupt, QpAttributes, QpState, QpType, Segment, WorkRequest, WorkSource,
+    Bond, Capacity, Completion, Corrupt, Placement, QpAttributes, QpState, QpType, Segment, Shape,
+    WorkRequest, WorkSource,
 };
 
 /// Packets of one queue pair at a time, before others have their turn.
@@ -90,6 +92,14 @@ pub(crate) struct Own {
     /// The receive that was taken last.
     pub receive: Receive,
     pub all_signaled: bool,
+    /// Its memory, to share, and how much that is.
+    pub file: OwnedFd,
+    pub memory: u64,
+    pub receive_shape: Option<Shape>,
+    /// A peer does what we would do here.
+    pub inbound: Option<Bond>,
+    /// The application does what the peer's device would do.
+    pub outbound: Option<Bond>,
     /// Of connections.
     pub path: Option<Path>,
     /// The thread that has the peer, where that is on this host.
@@ -175,6 +185,7 @@ impl Own {
             Completion { qpn: self.qpn, status, byte_len: done.len, ..Completion::default() };
         completion.timestamp = crate::client::monotonic_nanoseconds();
         let (cq, solicited) = if done.id & IS_RECEIVE != 0 {
+            completion.placement = if self.takes_shared() { Placement::Done } else { Placement::There };
             completion.id = self.receive.id;
             completion.opcode = RECEIVED;
             if let Some(received) = &done.received {
@@ -269,6 +280,9 @@ impl Qp {
             } else {
                 connected.poll(now, room, &mut Surroundings { own: &mut self.own, objects })
             };
+            if !connected.is_sending() {
+                self.own.sends.release_taken();
+            }
             if self.own.tells_drained && !connected.is_sending() {
                 self.own.tells_drained = false;
                 objects.tell(Event::SendQueueDrained, self.own.qpn);
@@ -350,6 +364,7 @@ impl Qp {
             return;
         }
         self.own.state = QpState::Error;
+        self.own.part();
         let mut around = Surroundings { own: &mut self.own, objects };
         match &mut self.transport {
             Transport::None => {}
@@ -386,6 +401,7 @@ impl Qp {
     pub fn reset(&mut self) {
         self.transport = Transport::None;
         let own = &mut self.own;
+        own.part();
         own.state = QpState::Reset;
         own.attributes = QpAttributes::default();
         own.sends.reset();
@@ -412,8 +428,8 @@ fn receive_datagram(
     }
 }
 
-const RECEIVED: u32 = 1 << 7;
-const RECEIVED_RDMA_WITH_IMM: u32 = RECEIVED + 1;
+const RECEIVED: u8 = 1 << 7;
+const RECEIVED_RDMA_WITH_IMM: u8 = RECEIVED + 1;
 
 /// `ibv_wc_flags`.
 mod completion_flags {
@@ -441,7 +457,7 @@ fn describe(received: &rdma::Received, kind: QpType, completion: &mut Completion
 }
 
 /// `ibv_wc_opcode` of a request of this `ibv_wr_opcode`.
-const fn completed_opcode(asked: u8) -> u32 {
+const fn completed_opcode(asked: u8) -> u8 {
     match asked {
         opcode::RDMA_WRITE | opcode::RDMA_WRITE_WITH_IMM => 1,
         opcode::RDMA_READ => 2,

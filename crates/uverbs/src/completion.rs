@@ -2,49 +2,112 @@
 
 use crate::Memory;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
-/// What precedes the completions. Each side writes to a cache line of its own.
+/// What precedes the completions. Each side writes to cache lines of its own.
 #[repr(C, align(64))]
 struct Header {
     /// Completions taken since the beginning: the library's.
     head: AtomicU32,
     _library: [u32; 15],
-    /// What the completion channel is to be told ([`Arm`]); the library sets it, the device clears it.
+    /// What the completion channel is to be told ([`Arm`]); the library sets it, who completes clears it.
     armed: AtomicU32,
     _shared: [u32; 15],
+    /// Places given away since the beginning, to those who complete: the device, and peers that share memory.
+    tail: AtomicU32,
+    _device: [u32; 15],
 }
 
+/// Bytes of a message that fit into its completion.
+pub const INLINE: usize = 40;
+
 /// A completion. Numbers are `libibverbs`': `ibv_wc_status`, `ibv_wc_opcode`, `ibv_wc_flags`.
-#[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)] // `ibv_wc`'s names
 pub struct Completion {
-    pub opcode: u32,
-    pub id: u64,
+    pub opcode: u8,
+    pub status: u8,
+    pub flags: u16,
+    pub qpn: u32,
     pub byte_len: u32,
     /// Immediate data in the order of the wire, or the key that is invalid now.
     pub immediate: u32,
-    pub qpn: u32,
     pub source_qpn: u32,
-    /// Nanoseconds of the monotonic clock.
+    /// Not of a message that is [`Placement::Here`]: its receive has it.
+    pub id: u64,
+    /// Nanoseconds of the monotonic clock; 0 where nobody looked.
     pub timestamp: u64,
-    pub flags: u16,
-    pub status: u8,
-    pub vendor_error: u8,
-    /// The receive was of an SRQ, or its send queue's.
-    pub reserved: u32,
+    pub placement: Placement,
+}
+
+/// Where a message is that was received.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Placement {
+    /// Where its receive says, and that is done with.
+    #[default]
+    Done,
+    /// Where its receive says: the oldest of its queue, which the library is to give back.
+    There,
+    /// Here, from where the library is to copy it to where the oldest receive of the queue says, and to give that back.
+    Here([u8; INLINE]),
 }
 
 /// A completion with its number since the beginning, counted from 1: where that is right, the completion is there.
 #[repr(C, align(64))]
 struct Entry {
-    completion: Completion,
     number: AtomicU32,
+    opcode: u8,
+    status: u8,
+    flags: u16,
+    qpn: u32,
+    byte_len: u32,
+    immediate: u32,
+    source_qpn: u32,
+    /// Identifier and timestamp, or the message.
+    body: [u8; INLINE],
 }
 
-const _: () = assert!(size_of::<Entry>() == 64 && size_of::<Header>() == 128);
+/// Set in the flags of an entry: [`Placement::There`], [`Placement::Here`].
+const THERE: u16 = 1 << 14;
+const HERE: u16 = 1 << 15;
+
+/// Status of an entry that nobody wants any more; not one of `ibv_wc_status`.
+const FORGOTTEN: u8 = 0xff;
+
+const _: () = assert!(size_of::<Entry>() == 64 && size_of::<Header>() == 192);
+
+impl Entry {
+    /// Everything but the number.
+    fn of(completion: &Completion) -> Self {
+        let Completion { opcode, status, flags, qpn, byte_len, immediate, source_qpn, .. } = *completion;
+        let mut body = [0; INLINE];
+        body[..8].copy_from_slice(&completion.id.to_ne_bytes());
+        body[8..16].copy_from_slice(&completion.timestamp.to_ne_bytes());
+        let (mark, body) = match completion.placement {
+            Placement::Done => (0, body),
+            Placement::There => (THERE, body),
+            Placement::Here(message) => (HERE, message),
+        };
+        let flags = flags & !(THERE | HERE) | mark;
+        Self { number: AtomicU32::new(0), opcode, status, flags, qpn, byte_len, immediate, source_qpn, body }
+    }
+
+    fn completion(&self) -> Completion {
+        let Self { opcode, status, flags, qpn, byte_len, immediate, source_qpn, body, number: _ } = *self;
+        let word = |at: usize| {
+            let mut bytes = [0; 8];
+            bytes.copy_from_slice(&body[at..at + 8]);
+            u64::from_ne_bytes(bytes)
+        };
+        let (id, timestamp, placement) = match flags & (THERE | HERE) {
+            0 => (word(0), word(8), Placement::Done),
+            THERE => (word(0), word(8), Placement::There),
+            _ => (0, 0, Placement::Here(body)),
+        };
+        let flags = flags & !(THERE | HERE);
+        Completion { opcode, status, flags, qpn, byte_len, immediate, source_qpn, id, timestamp, placement }
+    }
+}
 
 /// When a completion channel is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +137,11 @@ struct Ring {
 }
 
 impl Ring {
+    fn new(memory: Memory, entries: u32) -> Self {
+        assert!(entries.is_power_of_two() && memory.len() >= bytes(entries), "no completion queue");
+        Self { memory, entries }
+    }
+
     fn header(&self) -> &Header {
         // SAFETY: at the beginning of memory that `self` keeps mapped, longer than that; it consists of atomics.
         unsafe { self.memory.at::<Header>(0).as_ref() }
@@ -88,13 +156,18 @@ impl Ring {
         // SAFETY: within the mapping (`entry`); it is an atomic.
         unsafe { &(*self.entry(index).as_ptr()).number }
     }
+
+    fn read(&self, index: u32) -> Completion {
+        let entry = self.entry(index);
+        // SAFETY: within the mapping; any bytes are an entry; an application may have overwritten it, to its own loss.
+        unsafe { entry.read_volatile() }.completion()
+    }
 }
 
-/// The device's end of a completion queue.
+/// Where completions are put: the device's end, and that of peers that share memory.
 #[derive(Debug)]
 pub struct CompletionSink {
-    ring: Arc<Ring>,
-    tail: u32,
+    ring: Ring,
 }
 
 impl CompletionSink {
@@ -104,29 +177,68 @@ impl CompletionSink {
     /// Where it is not.
     #[must_use]
     pub fn new(memory: Memory, entries: u32) -> Self {
-        assert!(entries.is_power_of_two() && memory.len() >= bytes(entries), "no completion queue");
-        Self { ring: Arc::new(Ring { memory, entries }), tail: 0 }
+        Self { ring: Ring::new(memory, entries) }
     }
 
     /// Completions that were not taken yet: those that the library says it took are believed where that can be.
     #[must_use]
     pub fn waiting(&self) -> u32 {
-        self.tail.wrapping_sub(self.ring.header().head.load(Ordering::Acquire)).min(self.ring.entries)
+        let header = self.ring.header();
+        let head = header.head.load(Ordering::Acquire);
+        header.tail.load(Ordering::Relaxed).wrapping_sub(head).min(self.ring.entries)
+    }
+
+    /// Whether there is no room.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.waiting() >= self.ring.entries
+    }
+
+    /// Whether its completion channel is to be told of something.
+    #[must_use]
+    pub fn is_armed(&self) -> bool {
+        self.ring.header().armed.load(Ordering::Relaxed) != 0
+    }
+
+    /// A place for a completion, if there is one.
+    fn reserve(&self) -> Result<u32, Overrun> {
+        let header = self.ring.header();
+        let mut tail = header.tail.load(Ordering::Relaxed);
+        loop {
+            let head = header.head.load(Ordering::Acquire);
+            if tail.wrapping_sub(head) >= self.ring.entries {
+                return Err(Overrun);
+            }
+            let next = tail.wrapping_add(1);
+            match header.tail.compare_exchange_weak(tail, next, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return Ok(tail),
+                Err(other) => tail = other,
+            }
+        }
     }
 
     /// Puts a completion there. Returns whether the completion channel is to be told.
     ///
     /// # Errors
     /// Where there is no room.
-    pub fn push(&mut self, completion: &Completion, solicited: bool) -> Result<bool, Overrun> {
-        if self.waiting() >= self.ring.entries {
-            return Err(Overrun);
+    pub fn push(&self, completion: &Completion, solicited: bool) -> Result<bool, Overrun> {
+        let at = self.reserve()?;
+        let entry = self.ring.entry(at);
+        let written = Entry::of(completion);
+        // SAFETY: within the mapping, all but the number; the library reads it once that is right, which it is not yet, and
+        // nobody else was given this place.
+        unsafe {
+            let place = entry.as_ptr();
+            (&raw mut (*place).opcode).write_volatile(written.opcode);
+            (&raw mut (*place).status).write_volatile(written.status);
+            (&raw mut (*place).flags).write_volatile(written.flags);
+            (&raw mut (*place).qpn).write_volatile(written.qpn);
+            (&raw mut (*place).byte_len).write_volatile(written.byte_len);
+            (&raw mut (*place).immediate).write_volatile(written.immediate);
+            (&raw mut (*place).source_qpn).write_volatile(written.source_qpn);
+            (&raw mut (*place).body).write_volatile(written.body);
         }
-        let entry = self.ring.entry(self.tail);
-        // SAFETY: within the mapping; the library reads it once its number is right, which it is not yet.
-        unsafe { (&raw mut (*entry.as_ptr()).completion).write_volatile(*completion) };
-        self.tail = self.tail.wrapping_add(1);
-        self.ring.number(self.tail.wrapping_sub(1)).store(self.tail, Ordering::Release);
+        self.ring.number(at).store(at.wrapping_add(1), Ordering::Release);
         fence(Ordering::SeqCst);
         let armed = &self.ring.header().armed;
         let wanted = armed.load(Ordering::Relaxed);
@@ -136,23 +248,19 @@ impl CompletionSink {
 
     /// Moves what was not taken to another queue, which continues this one. False, where it has no room for that.
     #[must_use]
-    pub fn move_to(&self, other: &mut Self) -> bool {
+    pub fn move_to(&self, other: &Self) -> bool {
         let waiting = self.waiting();
         if waiting > other.ring.entries {
             return false;
         }
-        let first = self.tail.wrapping_sub(waiting);
-        other.tail = first;
-        other.ring.header().head.store(first, Ordering::Relaxed);
+        let first = self.ring.header().tail.load(Ordering::Relaxed).wrapping_sub(waiting);
+        let header = other.ring.header();
+        header.tail.store(first, Ordering::Relaxed);
+        header.head.store(first, Ordering::Relaxed);
         for index in 0..waiting {
-            // SAFETY: within the mapping; the application may have overwritten it, to its own loss.
-            let completion = unsafe {
-                (&raw const (*self.ring.entry(first.wrapping_add(index)).as_ptr()).completion).read_volatile()
-            };
-            let _ = other.push(&completion, false);
+            let _ = other.push(&self.ring.read(first.wrapping_add(index)), false);
         }
-        let armed = self.ring.header().armed.load(Ordering::Relaxed);
-        other.ring.header().armed.store(armed, Ordering::Relaxed);
+        header.armed.store(self.ring.header().armed.load(Ordering::Relaxed), Ordering::Relaxed);
         true
     }
 }
@@ -171,21 +279,47 @@ impl CompletionQueue {
     /// Where it is not.
     #[must_use]
     pub fn new(memory: Memory, entries: u32) -> Self {
-        assert!(entries.is_power_of_two() && memory.len() >= bytes(entries), "no completion queue");
-        let ring = Ring { memory, entries };
+        let ring = Ring::new(memory, entries);
         let head = ring.header().head.load(Ordering::Relaxed);
         Self { ring, head }
     }
 
+    /// Whether the completion with this number is there.
+    fn is_there(&self, index: u32) -> bool {
+        self.ring.number(index).load(Ordering::Acquire) == index.wrapping_add(1)
+    }
+
+    /// Has completions of a queue pair that is no more, or began anew, left out.
+    pub fn forget(&mut self, qpn: u32) {
+        let mut index = self.head;
+        while index.wrapping_sub(self.head) < self.ring.entries && self.is_there(index) {
+            let entry = self.ring.entry(index).as_ptr();
+            // SAFETY: within the mapping; who wrote it is done with it.
+            unsafe {
+                if (&raw const (*entry).qpn).read_volatile() == qpn {
+                    (&raw mut (*entry).status).write_volatile(FORGOTTEN);
+                }
+            }
+            index = index.wrapping_add(1);
+        }
+    }
+
     /// Takes a completion, if there is one.
     pub fn poll(&mut self) -> Option<Completion> {
-        let next = self.head.wrapping_add(1);
-        if self.ring.number(self.head).load(Ordering::Acquire) != next {
+        loop {
+            let completion = self.next()?;
+            if completion.status != FORGOTTEN {
+                return Some(completion);
+            }
+        }
+    }
+
+    fn next(&mut self) -> Option<Completion> {
+        if !self.is_there(self.head) {
             return None;
         }
-        // SAFETY: within the mapping; the device wrote it before the number.
-        let completion =
-            unsafe { (&raw const (*self.ring.entry(self.head).as_ptr()).completion).read_volatile() };
+        let next = self.head.wrapping_add(1);
+        let completion = self.ring.read(self.head);
         self.head = next;
         self.ring.header().head.store(next, Ordering::Release);
         Some(completion)
@@ -217,7 +351,7 @@ mod tests {
 
     #[test]
     fn completions_come_in_order_and_go_round() {
-        let (mut sink, mut queue) = ends(4);
+        let (sink, mut queue) = ends(4);
         for round in 0..5 {
             for id in 0..4 {
                 assert_eq!(sink.push(&completion(round * 4 + id), false), Ok(false));
@@ -231,8 +365,24 @@ mod tests {
     }
 
     #[test]
+    fn completions_of_the_gone_are_left_out() {
+        let (sink, mut queue) = ends(4);
+        for id in 0..4 {
+            sink.push(&Completion { qpn: id as u32 % 2, ..completion(id) }, false).unwrap();
+        }
+        queue.forget(0);
+        sink.push(&completion(9), false).unwrap_err();
+        assert_eq!(
+            [queue.poll(), queue.poll(), queue.poll()].map(|one| one.map(|one| one.id)),
+            [Some(1), Some(3), None]
+        );
+        sink.push(&completion(4), false).unwrap();
+        assert_eq!(queue.poll(), Some(completion(4)));
+    }
+
+    #[test]
     fn a_channel_is_told_once_and_of_what_was_asked() {
-        let (mut sink, queue) = ends(8);
+        let (sink, queue) = ends(8);
         queue.arm(Arm::Solicited);
         assert_eq!(sink.push(&completion(1), false), Ok(false));
         assert_eq!(sink.push(&completion(2), true), Ok(true));
@@ -244,16 +394,16 @@ mod tests {
 
     #[test]
     fn a_resized_queue_goes_on() {
-        let (mut sink, mut queue) = ends(4);
+        let (sink, mut queue) = ends(4);
         for id in 0..3 {
             sink.push(&completion(id), false).unwrap();
         }
         assert_eq!(queue.poll(), Some(completion(0)));
         let (small, _) = Memory::create("test", bytes(1)).unwrap();
-        assert!(!sink.move_to(&mut CompletionSink::new(small, 1)));
+        assert!(!sink.move_to(&CompletionSink::new(small, 1)));
         let (memory, file) = Memory::create("test", bytes(16)).unwrap();
-        let mut bigger = CompletionSink::new(memory, 16);
-        assert!(sink.move_to(&mut bigger));
+        let bigger = CompletionSink::new(memory, 16);
+        assert!(sink.move_to(&bigger));
         bigger.push(&completion(3), false).unwrap();
         let mut queue = CompletionQueue::new(Memory::open(&file, bytes(16)).unwrap(), 16);
         for id in 1..4 {
@@ -264,12 +414,51 @@ mod tests {
 
     #[test]
     fn a_library_that_lies_harms_nobody_else() {
-        let (mut sink, queue) = ends(4);
+        let (sink, queue) = ends(4);
         for head in [u32::MAX, 77, 5] {
             queue.ring.header().head.store(head, Ordering::Relaxed);
-            let before = sink.tail;
+            queue.ring.header().tail.store(head.rotate_left(9), Ordering::Relaxed);
             let pushed = (0..10).filter(|id| sink.push(&completion(*id), false).is_ok()).count();
-            assert!(pushed <= 10 && sink.tail.wrapping_sub(before) as usize == pushed);
+            assert!(pushed <= 10 && sink.waiting() <= 4);
         }
+    }
+
+    #[test]
+    fn several_may_complete_at_once() {
+        let (memory, file) = Memory::create("test", bytes(64)).unwrap();
+        let sinks =
+            [memory, Memory::open(&file, bytes(64)).unwrap()].map(|memory| CompletionSink::new(memory, 64));
+        let mut queue = CompletionQueue::new(Memory::open(&file, bytes(64)).unwrap(), 64);
+        let mut last = [0; 2];
+        std::thread::scope(|scope| {
+            for (qpn, sink) in sinks.iter().enumerate() {
+                scope.spawn(move || {
+                    for id in 1..=5000 {
+                        let message = Placement::Here([id as u8; INLINE]);
+                        let placement = if id % 3 == 0 { message } else { Placement::There };
+                        let completion = Completion {
+                            id,
+                            qpn: qpn as u32,
+                            byte_len: id as u32,
+                            placement,
+                            ..completion(id)
+                        };
+                        while sink.push(&completion, false) == Err(Overrun) {
+                            std::thread::yield_now();
+                        }
+                    }
+                });
+            }
+            while last != [5000; 2] {
+                let Some(done) = queue.poll() else { continue };
+                let last = &mut last[done.qpn as usize];
+                assert_eq!(done.byte_len, *last + 1);
+                *last += 1;
+                match done.placement {
+                    Placement::Here(message) => assert_eq!(message, [done.byte_len as u8; INLINE]),
+                    other => assert_eq!((other, done.id), (Placement::There, done.byte_len.into())),
+                }
+            }
+        });
     }
 }

@@ -8,20 +8,24 @@
 //! Must not know: the C interface of `libibverbs`, how the device does what it is asked for.
 
 pub mod completion;
+mod direct;
 mod doorbell;
 mod memory;
 mod message;
 pub mod qp;
+mod regions;
 mod socket;
 pub mod work;
 
-pub use completion::{Arm, Completion, CompletionQueue, CompletionSink, Overrun};
+pub use completion::{Arm, Completion, CompletionQueue, CompletionSink, Overrun, Placement};
+pub use direct::Bond;
 pub use doorbell::{Doorbells, Rung};
 pub use memory::{Memory, MemoryError};
 pub use message::{
-    AddressVector, AsyncEvent, Capacity, CreateQp, DeviceInfo, PortInfo, QpInfo, Refusal, Reply, Request,
-    VERSION,
+    AddressVector, AsyncEvent, Capacity, CreateQp, DeviceInfo, DirectPeer, PortInfo, QpInfo, Refusal, Reply,
+    Request, VERSION,
 };
 pub use qp::{QpAttributes, QpState, QpType};
+pub use regions::{FIRST_KEY, Region, RegionTable};
 pub use socket::{Connection, SocketError};
 pub use work::{Corrupt, Segment, Shape, WorkQueue, WorkRequest, WorkSource};

@@ -38,7 +38,7 @@ impl Memory {
         let file = rustix::fs::memfd_create(name, flags)?;
         rustix::fs::ftruncate(&file, len as u64)?;
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        Ok((Self::map(&file, len)?, file))
+        Ok((Self::map(&file, len, ProtFlags::READ | ProtFlags::WRITE)?, file))
     }
 
     /// Maps what the other side made.
@@ -46,15 +46,42 @@ impl Memory {
     /// # Errors
     /// Where the other side could take it away again, or the kernel doesn't map it.
     pub fn open(file: impl AsFd, len: usize) -> Result<Self, MemoryError> {
+        Self::check(&file, len)?;
+        Self::map(file, len, ProtFlags::READ | ProtFlags::WRITE)
+    }
+
+    /// Makes memory that only we can write, and the file to give to those who read it.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn create_for_readers(name: &str, len: usize) -> Result<(Self, OwnedFd), MemoryError> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = rustix::fs::memfd_create(name, flags)?;
+        rustix::fs::ftruncate(&file, len as u64)?;
+        let ours = Self::map(&file, len, ProtFlags::READ | ProtFlags::WRITE)?;
+        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
+        rustix::fs::fcntl_add_seals(&file, seals)?;
+        Ok((ours, file))
+    }
+
+    /// Maps what the other side made, only for reading.
+    ///
+    /// # Errors
+    /// As of [`Self::open`].
+    pub fn open_for_reading(file: impl AsFd, len: usize) -> Result<Self, MemoryError> {
+        Self::check(&file, len)?;
+        Self::map(file, len, ProtFlags::READ)
+    }
+
+    fn check(file: impl AsFd, len: usize) -> Result<(), MemoryError> {
         let sealed = rustix::fs::fcntl_get_seals(&file)?.contains(SealFlags::SHRINK);
         if !sealed || rustix::fs::fstat(&file)?.st_size < len as i64 {
             return Err(MemoryError::Unsealed);
         }
-        Self::map(file, len)
+        Ok(())
     }
 
-    fn map(file: impl AsFd, len: usize) -> Result<Self, MemoryError> {
-        let access = ProtFlags::READ | ProtFlags::WRITE;
+    fn map(file: impl AsFd, len: usize, access: ProtFlags) -> Result<Self, MemoryError> {
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
         let start =
             unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, file, 0) }?;

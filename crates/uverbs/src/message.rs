@@ -98,6 +98,11 @@ pub enum Request {
     DestroyQp {
         qpn: u32,
     },
+    /// Asks to share memory with the peer of a reliable connection. Answered by [`Reply::Direct`]; refused with `EAGAIN` where the
+    /// peer is not ready yet, with `EPERM` where it never is.
+    Direct {
+        qpn: u32,
+    },
     /// Answered by [`Reply::Handle`].
     CreateAh {
         pd: u32,
@@ -198,6 +203,30 @@ pub enum Reply {
         doorbell: u32,
     },
     QpInfo(Box<QpInfo>),
+    Direct(DirectPeer),
+}
+
+/// A peer that shares memory. With it come, in this order: the bond ([`Bond`](crate::Bond)), the memory of the peer's queue pair,
+/// that of its completion queue for receives, its table of memory regions, our own one, that of our completion queue for sends,
+/// its `/proc/self/mem`, and where `has_channel` the socket of its completion channel, on which we tell of completions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)] // as elsewhere
+pub struct DirectPeer {
+    pub qpn: u32,
+    pub pd: u32,
+    /// `ibv_access_flags` of the peer's queue pair.
+    pub access: u32,
+    pub receive: Shape,
+    /// Bytes of the memory of its queue pair.
+    pub memory: u64,
+    pub cq: u32,
+    pub entries: u32,
+    /// Regions that its table has room for, and ours.
+    pub regions: u32,
+    pub own_regions: u32,
+    /// Completions that our queue for sends has room for.
+    pub own_entries: u32,
+    pub has_channel: bool,
 }
 
 /// What is not done, and why.
@@ -237,6 +266,8 @@ pub struct DeviceInfo {
     pub max_rd_atomic: u32,
     /// Doorbells in the memory that comes with this.
     pub doorbells: u32,
+    /// Whether there may be peers that share memory with us.
+    pub is_trusting: bool,
 }
 
 /// The port (`ibv_port_attr`). It is an Ethernet port.

@@ -47,11 +47,13 @@ struct Header {
     /// Slots filled since the beginning: the library's.
     tail: AtomicU32,
     _library: [u32; 15],
-    /// Slots done with since the beginning: the device's.
+    /// Slots done with since the beginning.
     head: AtomicU32,
+    /// Slots taken since the beginning: by the device, or, of a receive queue, by a peer that shares memory.
+    taken: AtomicU32,
     /// Whether receives are to be announced by the doorbell: they are flushed at once.
     wants_doorbell: AtomicU32,
-    _device: [u32; 14],
+    _device: [u32; 13],
 }
 
 /// What is asked for. Meaning and numbers of `opcode` are `ibv_wr_opcode`'s, those of `flags` are `ibv_send_flags`'.
@@ -197,6 +199,74 @@ impl WorkQueue {
         self.header().wants_doorbell.load(Ordering::Relaxed) != 0
     }
 
+    /// Whether the device is done with everything that was published.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.header().head.load(Ordering::Acquire) == self.published
+    }
+
+    /// Requests that were filled and not published.
+    #[must_use]
+    pub const fn unpublished(&self) -> u32 {
+        self.filled.wrapping_sub(self.published)
+    }
+
+    /// A slot's request, and the place of its list, or of the bytes of its inline message.
+    fn slot(&self, number: u32) -> (WorkRequest, NonNull<u8>) {
+        let slot = self.shape.slot(number);
+        // SAFETY: the slot lies in the memory (`at`); we wrote it, and any bytes are a request.
+        let request = unsafe { self.memory.at::<WorkRequest>(slot).read_volatile() };
+        (request, self.memory.at(slot + size_of::<WorkRequest>()))
+    }
+
+    /// The request that was filled as the `index`th and is not published, and its list, which is appended, or the bytes of its
+    /// inline message.
+    pub fn peek(&self, index: u32, segments: &mut Vec<Segment>) -> (WorkRequest, &[u8]) {
+        let (request, list) = self.slot(self.published.wrapping_add(index));
+        self.append(&request, list, segments);
+        let room = self.shape.stride as usize - size_of::<WorkRequest>();
+        let len = (request.inline_len as usize).min(room);
+        // SAFETY: within the slot, which nobody writes to while `self` is borrowed: the device never does, as it is not published.
+        (request, unsafe { std::slice::from_raw_parts(list.as_ptr(), len) })
+    }
+
+    fn append(&self, request: &WorkRequest, list: NonNull<u8>, segments: &mut Vec<Segment>) {
+        let room = self.shape.stride as usize - size_of::<WorkRequest>();
+        let count = usize::from(request.segments).min(room / size_of::<Segment>());
+        for at in 0..count {
+            // SAFETY: within the slot; any bytes are a segment.
+            segments.push(unsafe { list.cast::<Segment>().add(at).read_volatile() });
+        }
+    }
+
+    /// Takes back the first `count` that were filled and not published: they are done.
+    pub fn take_back(&mut self, count: u32) {
+        let stride = self.shape.stride as usize;
+        for index in self.published..self.filled.wrapping_sub(count) {
+            let from = self.memory.at::<u8>(self.shape.slot(index.wrapping_add(count)));
+            let to = self.memory.at::<u8>(self.shape.slot(index));
+            // SAFETY: both are slots, which lie in the memory, and different ones.
+            unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.as_ptr(), stride) };
+        }
+        self.filled = self.filled.wrapping_sub(count);
+    }
+
+    /// The identifier of the oldest receive that was not given back, and its list, which is appended.
+    pub fn oldest(&self, segments: &mut Vec<Segment>) -> u64 {
+        let (request, list) = self.slot(self.header().head.load(Ordering::Relaxed));
+        self.append(&request, list, segments);
+        request.id
+    }
+
+    /// Gives the oldest receive back, of those that were taken.
+    pub fn give_back(&mut self) {
+        let header = self.header();
+        let head = header.head.load(Ordering::Relaxed);
+        if head != header.taken.load(Ordering::Acquire) {
+            header.head.store(head.wrapping_add(1), Ordering::Release);
+        }
+    }
+
     /// Takes back what was filled and not published.
     pub fn abort(&mut self) {
         self.filled = self.published;
@@ -220,14 +290,13 @@ impl WorkQueue {
     }
 }
 
-/// The device's end of a work queue.
+/// The end of a work queue where requests are taken: the device's, or, of a receive queue, that of a peer that shares memory.
+/// One at a time takes.
 #[derive(Debug)]
 pub struct WorkSource {
     memory: Arc<Memory>,
     header: NonNull<Header>,
     shape: Shape,
-    head: u32,
-    taken: u32,
 }
 
 // SAFETY: as for `WorkQueue`.
@@ -240,7 +309,7 @@ impl WorkSource {
     /// Where it does not lie in the memory, or its shape is none.
     pub fn new(memory: Arc<Memory>, shape: Shape) -> Result<Self, Corrupt> {
         let header = header(&memory, shape)?;
-        Ok(Self { memory, header, shape, head: 0, taken: 0 })
+        Ok(Self { memory, header, shape })
     }
 
     fn header(&self) -> &Header {
@@ -248,18 +317,25 @@ impl WorkSource {
         unsafe { self.header.as_ref() }
     }
 
+    /// Requests that were published and not taken, and how many were taken since the beginning.
+    fn look(&self) -> Result<(u32, u32), Corrupt> {
+        let header = self.header();
+        let taken = header.taken.load(Ordering::Acquire);
+        let head = header.head.load(Ordering::Relaxed);
+        let held = header.tail.load(Ordering::Acquire).wrapping_sub(head);
+        let held_by_us = taken.wrapping_sub(head);
+        if held > self.shape.slots || held < held_by_us {
+            return Err(Corrupt);
+        }
+        Ok((held - held_by_us, taken))
+    }
+
     /// Requests that were published and not taken.
     ///
     /// # Errors
     /// Where there would be more than slots.
     pub fn waiting(&self) -> Result<u32, Corrupt> {
-        let tail = self.header().tail.load(Ordering::Acquire);
-        let held = tail.wrapping_sub(self.head);
-        let held_by_us = self.taken.wrapping_sub(self.head);
-        if held > self.shape.slots || held < held_by_us {
-            return Err(Corrupt);
-        }
-        Ok(held - held_by_us)
+        self.look().map(|(waiting, _)| waiting)
     }
 
     /// Takes the next request, if there is one, with the number of its slot; its segments are appended to `segments`, the
@@ -272,10 +348,11 @@ impl WorkSource {
         segments: &mut Vec<Segment>,
         inline: &mut Vec<u8>,
     ) -> Result<Option<(u32, WorkRequest)>, Corrupt> {
-        if self.waiting()? == 0 {
+        let (waiting, number) = self.look()?;
+        if waiting == 0 {
             return Ok(None);
         }
-        let slot = self.shape.slot(self.taken);
+        let slot = self.shape.slot(number);
         // SAFETY: the slot lies in the memory; whatever bytes are there are a request, if a wrong one.
         let request = unsafe { self.memory.at::<WorkRequest>(slot).read_volatile() };
         let list = slot + size_of::<WorkRequest>();
@@ -294,20 +371,23 @@ impl WorkSource {
             // SAFETY: within the slot, as was checked.
             inline.push(unsafe { self.memory.at::<u8>(list + at).read_volatile() });
         }
-        let number = self.taken;
-        self.taken = self.taken.wrapping_add(1);
+        self.header().taken.store(number.wrapping_add(1), Ordering::Release);
         Ok(Some((number, request)))
+    }
+
+    /// Puts back the request that was taken last.
+    pub fn put_back(&mut self, number: u32) {
+        self.header().taken.store(number, Ordering::Release);
     }
 
     /// Lets the library use all slots before the one with this number again.
     pub fn release_before(&mut self, number: u32) {
-        self.head = number;
         self.header().head.store(number, Ordering::Release);
     }
 
     /// Lets the library use all slots again whose requests were taken.
     pub fn release_taken(&mut self) {
-        self.release_before(self.taken);
+        self.release_before(self.header().taken.load(Ordering::Relaxed));
     }
 
     /// Whether the doorbell is to be rung for receives too.
@@ -318,9 +398,9 @@ impl WorkSource {
 
     /// Forgets everything, as the library does.
     pub fn reset(&mut self) {
-        (self.head, self.taken) = (0, 0);
         let header = self.header();
         header.tail.store(0, Ordering::Relaxed);
+        header.taken.store(0, Ordering::Relaxed);
         header.head.store(0, Ordering::Release);
         self.want_doorbell(false);
     }
@@ -392,6 +472,28 @@ mod tests {
         let mut inline = Vec::new();
         assert_eq!(source.take(&mut Vec::new(), &mut inline), Ok(Some((0, asked))));
         assert_eq!(inline, bytes);
+    }
+
+    #[test]
+    fn what_is_done_before_it_is_published_is_taken_back() {
+        let (mut queue, mut source, _) = ends(4, 2, 0);
+        for id in 1..=4 {
+            assert!(queue.fill(&request(id, 1), &[Segment { address: id, len: 1, lkey: 1 }]));
+        }
+        let mut segments = Vec::new();
+        assert_eq!((queue.peek(1, &mut segments).0.id, segments[0].address), (2, 2));
+        queue.take_back(3);
+        assert_eq!((queue.unpublished(), queue.is_idle()), (1, true));
+        queue.publish();
+        segments.clear();
+        let (number, taken) = source.take(&mut segments, &mut Vec::new()).unwrap().unwrap();
+        assert_eq!((taken.id, segments[0].address, queue.is_idle()), (4, 4, false));
+        source.put_back(number);
+        assert!(source.take(&mut segments, &mut Vec::new()).unwrap().is_some());
+        segments.clear();
+        assert_eq!((queue.oldest(&mut segments), segments[0].address), (4, 4));
+        queue.give_back();
+        assert!(queue.is_idle());
     }
 
     #[test]

@@ -36,6 +36,7 @@ pub fn spec(number: u8, vrf: u32) -> DeviceSpec {
         addresses: vec![IpAddr::from([10, 1, 1, number]), format!("fd00:1::{number}").parse().unwrap()],
         mtu: 1500,
         limits: Limits { qps: 64, mrs: 64, registered: 1 << 30 },
+        trust: None,
         is_watched: false,
     }
 }

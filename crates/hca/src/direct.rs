@@ -1,0 +1,176 @@
+//! Peers that share memory: an application is given what it needs to do what the peer's device would do, where both trust each
+//! other, and it is taken back when anything changes.
+//!
+//! The one who asks is answered by the thread of the other, who alone knows whether its queue pair is ready; neither waits.
+
+use crate::client::Client;
+use crate::control::refuse;
+use crate::fabric::DeviceSpec;
+use crate::inbox::{Inbox, Question};
+use crate::objects::Objects;
+use crate::path::{Path, Way};
+use crate::qp::{Own, Qp, Receives};
+use rustix::io::Errno;
+use std::net::Ipv6Addr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+use uverbs::{Bond, DirectPeer, Memory, QpState, QpType, Refusal, Reply};
+
+/// How long what is taken away is waited for: the peer may be stopped in the middle of something.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// Someone asks to share memory with a queue pair.
+#[derive(Debug)]
+pub(crate) struct Wish {
+    /// The queue pair.
+    pub qpn: u32,
+    /// Who asks: GID and number of its queue pair.
+    pub from: (Ipv6Addr, u32),
+    pub uid: u32,
+    pub trust: String,
+    /// Where the answer goes.
+    pub inbox: Arc<Inbox>,
+}
+
+/// What it is given.
+#[derive(Debug)]
+pub(crate) struct Grant {
+    pub peer: DirectPeer,
+    /// As [`DirectPeer`] says, without those of the one who asks.
+    pub bond_file: OwnedFd,
+    pub files: Vec<OwnedFd>,
+    pub last: Vec<OwnedFd>,
+    pub bond: Bond,
+}
+
+/// An answer to a [`Wish`] of a queue pair.
+#[derive(Debug)]
+pub(crate) struct Granted {
+    pub qpn: u32,
+    pub grant: Option<Box<Grant>>,
+}
+
+/// Whether a device lets others share memory at all.
+pub(crate) fn is_trusting(spec: &DeviceSpec) -> bool {
+    spec.trust.is_some() && !spec.is_watched
+}
+
+impl Own {
+    /// Ends what is shared, and waits until nobody is at work with it.
+    pub fn part(&mut self) {
+        for bond in [self.inbound.take(), self.outbound.take()].into_iter().flatten() {
+            bond.close();
+            bond.settle(PATIENCE);
+        }
+    }
+
+    fn is_bonded_with(&self, from: (Ipv6Addr, u32)) -> bool {
+        let is_ready = matches!(self.state, QpState::ReadyToReceive | QpState::ReadyToSend);
+        is_ready
+            && self.kind == QpType::Rc
+            && self.attributes.dest_qp_num == from.1
+            && matches!(&self.path, Some(Path { network, way: Way::Local(_), .. }) if network.destination == from.0)
+    }
+}
+
+/// Grants a wish, or not.
+pub(crate) fn grant(qp: Option<&mut Qp>, wish: &Wish, uid: u32, objects: &Objects) -> Option<Box<Grant>> {
+    let own = &mut qp?.own;
+    let trusts = {
+        let spec = objects.adapter.spec();
+        is_trusting(&spec) && spec.trust.as_ref() == Some(&wish.trust) && uid == wish.uid
+    };
+    let Receives::Own(_) = own.receives else { return None };
+    if !trusts || !own.is_bonded_with(wish.from) {
+        return None;
+    }
+    let cq = objects.cqs.get(&own.recv_cq).filter(|cq| !cq.overrun)?;
+    let channel = match cq.channel {
+        Some(channel) => Some(objects.channels.get(&channel)?.share().ok()?),
+        None => None,
+    };
+    let (memory, bond_file) = Memory::create("bond", Bond::BYTES).ok()?;
+    let peer = DirectPeer {
+        qpn: own.qpn,
+        pd: own.pd,
+        access: own.attributes.qp_access_flags,
+        receive: own.receive_shape?,
+        memory: own.memory,
+        cq: own.recv_cq,
+        entries: cq.entries,
+        regions: objects.regions.limit,
+        own_regions: 0,
+        own_entries: 0,
+        has_channel: channel.is_some(),
+    };
+    let files =
+        vec![own.file.try_clone().ok()?, cq.file.try_clone().ok()?, objects.regions.file.try_clone().ok()?];
+    let last = std::iter::once(objects.space.share().ok()?).chain(channel).collect();
+    let theirs = Memory::open(&bond_file, Bond::BYTES).ok()?;
+    // A bond before this one has no use any more.
+    if let Some(old) = own.inbound.replace(Bond::new(memory)) {
+        old.close();
+    }
+    Some(Box::new(Grant { peer, bond_file, files, last, bond: Bond::new(theirs) }))
+}
+
+impl Client {
+    /// Asks the peer of a queue pair. The library is answered when the peer has.
+    pub(crate) fn wish(&mut self, qpn: u32) -> Result<(), Refusal> {
+        let spec = self.objects.adapter.spec().clone();
+        let Some(own) = self.qps.get(&qpn).map(|qp| &qp.own) else {
+            return refuse(Errno::INVAL, "there is no such queue pair");
+        };
+        let not_ready = || refuse(Errno::AGAIN, "the peer is not ready");
+        let (Some(Path { network, way: Way::Local(adapter), .. }), Some(trust)) = (&own.path, &spec.trust)
+        else {
+            return refuse(Errno::PERM, "the peer does not share memory with this guest");
+        };
+        if own.kind != QpType::Rc || own.state != QpState::ReadyToSend || !is_trusting(&spec) {
+            return refuse(Errno::PERM, "the queue pair does not share memory");
+        }
+        let Some(peer) = adapter.owner(own.attributes.dest_qp_num) else { return not_ready() };
+        let wish = Wish {
+            qpn: own.attributes.dest_qp_num,
+            from: (network.source, qpn),
+            uid: self.uid,
+            trust: trust.clone(),
+            inbox: self.objects.inbox.clone(),
+        };
+        peer.ask(Question::Direct(Box::new(wish)));
+        self.awaited = Some((qpn, crate::client::monotonic() + PATIENCE));
+        Ok(())
+    }
+
+    /// What the library gets that asked.
+    pub(crate) fn granted(&mut self, granted: Granted) -> Option<Result<(Reply, Vec<OwnedFd>), Refusal>> {
+        self.awaited.take_if(|(qpn, _)| *qpn == granted.qpn)?;
+        let refused = || Some(refuse(Errno::AGAIN, "the peer is not ready, or shares no memory"));
+        let Some(mut grant) = granted.grant else { return refused() };
+        let own = self.qps.get_mut(&granted.qpn).map(|qp| &mut qp.own);
+        let Some(own) = own.filter(|own| own.state == QpState::ReadyToSend) else { return refused() };
+        let Some(cq) = self.objects.cqs.get(&own.send_cq) else { return refused() };
+        let (Ok(cq_file), Ok(regions)) = (cq.file.try_clone(), self.objects.regions.file.try_clone()) else {
+            return refused();
+        };
+        (grant.peer.own_regions, grant.peer.own_entries) = (self.objects.regions.limit, cq.entries);
+        own.outbound = Some(grant.bond);
+        let mut files = vec![grant.bond_file];
+        files.append(&mut grant.files);
+        files.extend([regions, cq_file]);
+        files.append(&mut grant.last);
+        Some(Ok((Reply::Direct(grant.peer), files)))
+    }
+
+    /// After memory was taken away: nobody is at work with it any more.
+    pub(crate) fn settle_bonds(&self) {
+        self.qps.values().filter_map(|qp| qp.own.inbound.as_ref()).for_each(|bond| bond.settle(PATIENCE));
+    }
+
+    /// Ends what is shared that uses a completion queue.
+    pub(crate) fn part_from_cq(&mut self, cq: u32) {
+        let uses = |qp: &&mut Qp| qp.own.send_cq == cq || qp.own.recv_cq == cq;
+        self.qps.values_mut().filter(uses).for_each(|qp| qp.own.part());
+    }
+}

@@ -1,0 +1,221 @@
+//! Memory regions, as peers see them that share memory: a table that only the device writes.
+
+use crate::{Memory, MemoryError};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// A part of an application's memory that it, or its peers, may use by a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// Its protection domain.
+    pub pd: u32,
+    /// Where it lies.
+    pub address: u64,
+    /// Bytes.
+    pub len: u64,
+    /// What its beginning is called by those who use the key.
+    pub iova: u64,
+    /// `ibv_access_flags`.
+    pub access: u32,
+    /// It can be used: a peer did not end that.
+    pub is_valid: bool,
+}
+
+impl Region {
+    /// Where the bytes lie that someone of this protection domain wants; `None` where they may not be had.
+    #[must_use]
+    pub fn find(&self, pd: u32, address: u64, len: u64, needs: u32) -> Option<u64> {
+        let offset = address.checked_sub(self.iova)?;
+        let fits = len <= self.len && offset <= self.len - len;
+        let may = self.is_valid && self.pd == pd && fits && self.access & needs == needs;
+        may.then(|| self.address.wrapping_add(offset))
+    }
+}
+
+/// A place of the table. Odd versions are of places being written.
+#[repr(C, align(64))]
+struct Slot {
+    version: AtomicU32,
+    /// 0: never used; 1: free again.
+    key: AtomicU32,
+    pd: AtomicU32,
+    access: AtomicU32,
+    address: AtomicU64,
+    len: AtomicU64,
+    iova: AtomicU64,
+    _rest: [u64; 2],
+}
+
+const NEVER: u32 = 0;
+const FREE: u32 = 1;
+
+/// Keys below are no keys.
+pub const FIRST_KEY: u32 = 0x1_0000;
+
+/// The table, either end.
+#[derive(Debug)]
+pub struct RegionTable {
+    memory: Memory,
+    slots: u32,
+}
+
+impl RegionTable {
+    /// Bytes of a table for so many regions.
+    const fn slots(regions: u32) -> u32 {
+        (regions.saturating_mul(2)).next_power_of_two()
+    }
+
+    /// The device's: a table for so many regions, and the file for those who read it, and can't write.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn create(regions: u32) -> Result<(Self, OwnedFd), MemoryError> {
+        let slots = Self::slots(regions);
+        let (memory, file) =
+            Memory::create_for_readers("memory regions", slots as usize * size_of::<Slot>())?;
+        Ok((Self { memory, slots }, file))
+    }
+
+    /// A reader's.
+    ///
+    /// # Errors
+    /// Where it is not as the device makes them.
+    pub fn open(file: impl AsFd, regions: u32) -> Result<Self, MemoryError> {
+        let slots = Self::slots(regions);
+        let memory = Memory::open_for_reading(file, slots as usize * size_of::<Slot>())?;
+        Ok(Self { memory, slots })
+    }
+
+    fn slot(&self, index: u32) -> &Slot {
+        let at = (index & (self.slots - 1)) as usize * size_of::<Slot>();
+        // SAFETY: within the mapping (`at`); it consists of atomics, which readers load only.
+        unsafe { self.memory.at::<Slot>(at).as_ref() }
+    }
+
+    /// The device's: adds a region by a key that is not there.
+    pub fn insert(&self, key: u32, region: &Region) {
+        let mut places = (0..self.slots).map(|step| self.slot(key.wrapping_add(step)));
+        let free = places.find(|slot| slot.key.load(Ordering::Relaxed) <= FREE);
+        // There are twice as many places as there may be regions.
+        if let Some(slot) = free {
+            slot.write(key, region);
+        }
+    }
+
+    /// The device's: removes a region.
+    pub fn remove(&self, key: u32) {
+        if let Some(slot) = self.place(key) {
+            let version = slot.version.load(Ordering::Relaxed);
+            slot.version.store(version.wrapping_add(1), Ordering::Relaxed);
+            fence(Ordering::Release);
+            slot.key.store(FREE, Ordering::Relaxed);
+            slot.version.store(version.wrapping_add(2), Ordering::Release);
+        }
+    }
+
+    fn place(&self, key: u32) -> Option<&Slot> {
+        for step in 0..self.slots {
+            let slot = self.slot(key.wrapping_add(step));
+            match slot.key.load(Ordering::Acquire) {
+                NEVER => return None,
+                found if found == key => return Some(slot),
+                _ => {}
+            }
+        }
+        None
+    }
+
+    /// The region with this key.
+    #[must_use]
+    pub fn get(&self, key: u32) -> Option<Region> {
+        if key < FIRST_KEY {
+            return None;
+        }
+        self.place(key)?.read(key)
+    }
+}
+
+impl Slot {
+    fn write(&self, key: u32, region: &Region) {
+        let version = self.version.load(Ordering::Relaxed);
+        self.version.store(version.wrapping_add(1), Ordering::Relaxed);
+        fence(Ordering::Release);
+        self.pd.store(region.pd, Ordering::Relaxed);
+        self.access.store(if region.is_valid { region.access } else { 0 }, Ordering::Relaxed);
+        self.address.store(region.address, Ordering::Relaxed);
+        self.len.store(region.len, Ordering::Relaxed);
+        self.iova.store(region.iova, Ordering::Relaxed);
+        self.key.store(key, Ordering::Relaxed);
+        self.version.store(version.wrapping_add(2), Ordering::Release);
+    }
+
+    /// `None` where it is another's by now, or being written.
+    fn read(&self, key: u32) -> Option<Region> {
+        let version = self.version.load(Ordering::Acquire);
+        let region = Region {
+            pd: self.pd.load(Ordering::Relaxed),
+            address: self.address.load(Ordering::Relaxed),
+            len: self.len.load(Ordering::Relaxed),
+            iova: self.iova.load(Ordering::Relaxed),
+            access: self.access.load(Ordering::Relaxed),
+            is_valid: true,
+        };
+        let is_its = self.key.load(Ordering::Relaxed) == key;
+        fence(Ordering::Acquire);
+        let same = version.is_multiple_of(2) && self.version.load(Ordering::Relaxed) == version;
+        (same && is_its).then_some(region)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    fn region(address: u64) -> Region {
+        Region { pd: 1, address, len: 100, iova: address, access: 3, is_valid: true }
+    }
+
+    #[test]
+    fn readers_see_what_is_there() {
+        let (table, file) = RegionTable::create(4).unwrap();
+        let reader = RegionTable::open(&file, 4).unwrap();
+        // All in one row of places.
+        let keys = [0x10_0000, 0x10_0008, 0x10_0010, 0x10_0018];
+        for (at, key) in keys.into_iter().enumerate() {
+            table.insert(key, &region(at as u64));
+        }
+        for round in 0..100 {
+            let key = keys[round % 4];
+            table.remove(key);
+            assert_eq!(reader.get(key), None);
+            table.insert(key, &region(round as u64 + 7));
+            assert_eq!(reader.get(key), Some(region(round as u64 + 7)));
+        }
+        assert_eq!(reader.get(0x10_0020), None);
+        assert_eq!((reader.get(0), reader.get(1)), (None, None));
+    }
+
+    #[test]
+    fn readers_can_not_write() {
+        let (_table, file) = RegionTable::create(4).unwrap();
+        assert!(Memory::open(&file, 512).is_err());
+    }
+
+    #[test]
+    fn regions_end_where_they_end() {
+        let region =
+            Region { pd: 1, address: 1000, len: 100, iova: u64::MAX - 99, access: 3, is_valid: true };
+        assert_eq!(region.find(1, u64::MAX - 99, 100, 2), Some(1000));
+        assert_eq!(region.find(1, u64::MAX, 1, 2), Some(1099));
+        for (pd, address, len, needs) in [
+            (2, u64::MAX, 1, 2),
+            (1, u64::MAX, 2, 2),
+            (1, u64::MAX - 100, 1, 2),
+            (1, u64::MAX, u64::MAX, 2),
+            (1, u64::MAX, 1, 4),
+        ] {
+            assert_eq!(region.find(pd, address, len, needs), None);
+        }
+    }
+}
