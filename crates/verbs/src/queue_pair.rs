@@ -172,7 +172,7 @@ unsafe fn create(pd: *mut ibv_pd, attr: &mut ibv_qp_init_attr, is_extended: bool
         state: AtomicU32::new(IBV_QPS_RESET),
         capacity,
         sq_sig_all,
-        send: Lock::new(SendQueue::new(queue(send, capacity.max_send_wr)?, &capacity)),
+        send: Lock::new(SendQueue::new(queue(send, capacity.max_send_wr)?, &capacity, attr.qp_type)),
         receive: receive.map(Lock::new),
         doorbell,
         is_extended,
@@ -193,22 +193,22 @@ pub unsafe extern "C" fn create_qp_ex(
     attr: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
     // SAFETY: the program's attributes.
-    let attr = unsafe { &mut *attr };
+    let (all, attr) = (attr, unsafe { &*attr });
     let has = |field| attr.comp_mask & field != 0;
     let known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
     if !has(IBV_QP_INIT_ATTR_PD) {
         return pointer(Err(libc::EINVAL));
     }
     let is_extended = has(IBV_QP_INIT_ATTR_SEND_OPS_FLAGS);
-    let offered = OFFERED.iter().find(|(of, _)| *of == attr.base.qp_type).map_or(0, |(_, flags)| *flags);
+    let offered = OFFERED.iter().find(|(of, _)| *of == attr.qp_type).map_or(0, |(_, flags)| *flags);
     if has(!known)
         || has(IBV_QP_INIT_ATTR_CREATE_FLAGS) && attr.create_flags != 0
         || is_extended && attr.send_ops_flags & !offered != 0
     {
         return pointer(Err(libc::EOPNOTSUPP));
     }
-    // SAFETY: the program's attributes, with objects of ours.
-    pointer(unsafe { create(attr.pd, &mut attr.base, is_extended) })
+    // SAFETY: the program's attributes, with objects of ours; they begin as those of `ibv_create_qp`, and are written by field.
+    pointer(unsafe { create(attr.pd, &mut *all.cast(), is_extended) })
 }
 
 #[unsafe(no_mangle)]

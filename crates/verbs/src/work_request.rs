@@ -36,7 +36,9 @@ pub(crate) struct SendQueue {
     draft: Option<WorkRequest>,
     segments: Vec<Segment>,
     inline: Vec<u8>,
+    /// Of a datagram: whether it is said where it goes, as it must be.
     has_address: bool,
+    needs_address: bool,
     /// The first error since `ibv_wr_start`.
     error: c_int,
 }
@@ -46,7 +48,7 @@ unsafe impl Send for SendQueue {}
 
 impl SendQueue {
     /// With room for what a request may have, so that posting does not allocate.
-    pub(crate) fn new(queue: WorkQueue, capacity: &Capacity) -> Self {
+    pub(crate) fn new(queue: WorkQueue, capacity: &Capacity, qp_type: u32) -> Self {
         Self {
             queue,
             parts: Vec::with_capacity(capacity.max_send_sge as usize),
@@ -54,6 +56,7 @@ impl SendQueue {
             segments: Vec::with_capacity(capacity.max_send_sge as usize),
             inline: Vec::with_capacity(capacity.max_inline_data as usize),
             has_address: false,
+            needs_address: qp_type == IBV_QPT_UD,
             error: 0,
         }
     }
@@ -71,7 +74,7 @@ impl SendQueue {
         }
         self.segments.clear();
         self.inline.clear();
-        self.has_address = draft.remote_qpn != 0;
+        self.has_address = false;
         self.draft = Some(draft);
     }
 
@@ -80,6 +83,9 @@ impl SendQueue {
         let Some(mut request) = self.draft.take() else { return };
         if self.error != 0 {
             return;
+        }
+        if self.needs_address && !self.has_address {
+            return self.fail(libc::EINVAL);
         }
         if !self.queue.has_room() {
             return self.fail(libc::ENOMEM);
@@ -136,7 +142,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     // SAFETY: a queue pair of ours, locked by `wr_start`; nothing is used of it after.
     unsafe {
         let (ours, send) = making(qp);
-        send_last(ours, send);
+        send.end_draft();
         let error = send.error;
         if error == 0 {
             send.queue.publish();
@@ -148,14 +154,6 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
         ours.send.release();
         error
     }
-}
-
-/// The last request is checked as those before it.
-fn send_last(qp: &Qp, send: &mut SendQueue) {
-    if qp.qp_type == IBV_QPT_UD && send.draft.is_some() && !send.has_address {
-        send.fail(libc::EINVAL);
-    }
-    send.end_draft();
 }
 
 unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {

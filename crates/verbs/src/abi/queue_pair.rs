@@ -25,11 +25,17 @@ pub struct ibv_qp_init_attr {
     pub sq_sig_all: c_int,
 }
 
-/// The fields of an [`ibv_qp_init_attr`] first.
+/// The fields of an [`ibv_qp_init_attr`] first, where `comp_mask` is its padding.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ibv_qp_init_attr_ex {
-    pub base: ibv_qp_init_attr,
+    pub qp_context: *mut c_void,
+    pub send_cq: *mut ibv_cq,
+    pub recv_cq: *mut ibv_cq,
+    pub srq: *mut ibv_srq,
+    pub cap: ibv_qp_cap,
+    pub qp_type: u32,
+    pub sq_sig_all: c_int,
     pub comp_mask: u32,
     pub pd: *mut ibv_pd,
     pub xrcd: *mut c_void,
