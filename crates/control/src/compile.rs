@@ -60,6 +60,12 @@ fn default_mtu(index: &Index) -> u16 {
     underlay - overhead
 }
 
+/// Name of the interface of the verbs device that a guest has beside its port. No object can have it.
+pub(crate) fn verbs_vif(guest: &Guest) -> Option<String> {
+    let beside = guest.rdma.is_some() && guest.kind != GuestKind::Rdma;
+    beside.then(|| format!("{}:rdma", guest.name))
+}
+
 /// The largest IP packet of a guest.
 pub(crate) fn guest_mtu(index: &Index, guest: &Guest) -> u16 {
     let default = || default_mtu(index);
@@ -142,6 +148,11 @@ impl Compiler<'_> {
     fn number_vif(&mut self, object: &Object) {
         if let Object::Wire(Wire { name, .. }) | Object::Guest(Guest { name, .. }) = object {
             self.vif_id(name);
+        }
+        if let Object::Guest(guest) = object
+            && let Some(name) = verbs_vif(guest)
+        {
+            self.vif_id(&name);
         }
     }
 
@@ -316,6 +327,17 @@ impl Compiler<'_> {
             mirror: guest.mirror.as_ref().map(|name| self.vif_id(name)),
             rdma: None,
             wire: None,
+        };
+        let vif = match verbs_vif(guest) {
+            Some(name) => {
+                let device = self.vif_id(&name);
+                let (name, kind) = (name.into(), VifKind::Rdma);
+                let second =
+                    Vif { id: device, name, kind, allowed: Vec::new(), rdma: Some(id), ..vif.clone() };
+                self.out.vifs.insert(device, second);
+                Vif { rdma: Some(device), ..vif }
+            }
+            None => vif,
         };
         self.out.vifs.insert(id, vif);
     }

@@ -14,7 +14,7 @@ use config::{Host, Index, Item, Key, Kind, Object, Problem, Problems, Route};
 use model::{ApplyError, Executor, Vrf};
 use packet::Mac;
 use std::collections::{BTreeMap, HashMap};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use switch::{Open, Switch};
@@ -111,6 +111,16 @@ impl Core {
     /// What is in force, for reading.
     pub(crate) fn view(&self) -> Arc<View> {
         self.view.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Who opened the ports.
+    pub(crate) fn ports(&self) -> &dyn Ports {
+        &*self.ports
+    }
+
+    /// Directory of sockets.
+    pub(crate) fn run_dir(&self) -> &Path {
+        &self.run_dir
     }
 
     /// Replaces the file's objects by those of another file; with `dry_run` only says what would change.

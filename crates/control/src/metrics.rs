@@ -1,7 +1,9 @@
 //! Metrics in Prometheus' text format (version 0.0.4), served over HTTP.
 
 use crate::core::{Core, View};
-use crate::service::{reasons, vif_entries};
+use crate::rdma::RDMA_COUNTERS;
+use crate::service::{rdma_devices, reasons, vif_entries};
+use api::v1::RdmaDevice;
 use std::fmt::{Display, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,7 +14,7 @@ pub(crate) async fn serve(core: Arc<Core>, listener: TcpListener) -> std::io::Re
     let text = move || {
         let core = core.clone();
         async move {
-            let text = tokio::task::spawn_blocking(move || render(&core.view())).await.unwrap_or_default();
+            let text = tokio::task::spawn_blocking(move || render(&core)).await.unwrap_or_default();
             ([("content-type", "text/plain; version=0.0.4; charset=utf-8")], text)
         }
     };
@@ -45,12 +47,14 @@ impl Text {
     }
 }
 
-fn render(view: &View) -> String {
+fn render(core: &Core) -> String {
+    let view = &*core.view();
     let mut text = Text::default();
     host(view, &mut text);
     vifs(view, &mut text);
     workers(view, &mut text);
     tables(view, &mut text);
+    verbs(&rdma_devices(core), &mut text);
     text.0
 }
 
@@ -111,6 +115,30 @@ fn workers(view: &View, text: &mut Text) {
     text.family("worker_cycles_total", "counter", "TSC ticks by stage.", cycles);
 }
 
+fn verbs(devices: &[RdmaDevice], text: &mut Text) {
+    if devices.is_empty() {
+        return;
+    }
+    let labels = |device: &RdmaDevice| {
+        format!("device=\"{}\",guest=\"{}\",network=\"{}\"", device.name, device.guest, device.network)
+    };
+    let mut each = |name: &str, help: &str, value: &dyn Fn(&RdmaDevice) -> u64| {
+        text.family(name, "gauge", help, devices.iter().map(|device| (labels(device), value(device))));
+    };
+    each("rdma_clients", "Programs that have the verbs device open.", &|device| device.clients.into());
+    each("rdma_qps", "Queue pairs of the verbs device.", &|device| device.qps.into());
+    each("rdma_mrs", "Memory regions of the verbs device.", &|device| device.mrs.into());
+    each("rdma_cqs", "Completion queues of the verbs device.", &|device| device.cqs.into());
+    each("rdma_registered_bytes", "Memory registered with the verbs device.", &|d| d.registered_bytes);
+    for (name, help) in RDMA_COUNTERS {
+        let value = |device: &RdmaDevice| {
+            let counter = device.counters.iter().find(|counter| counter.name == name)?;
+            Some((labels(device), counter.value))
+        };
+        text.family(&format!("rdma_{name}_total"), "counter", help, devices.iter().filter_map(value));
+    }
+}
+
 fn tables(view: &View, text: &mut Text) {
     let flows = view.executor.flow_count() as u64;
     text.family("flows", "gauge", "Connections.", [(String::new(), flows)]);
@@ -138,4 +166,27 @@ fn tables(view: &View, text: &mut Text) {
     let matched = |id: &model::RuleId| view.executor.rule_counters(*id).packets;
     let rules = tables.rules.keys().map(|id| (format!("rule=\"{id}\""), matched(id)));
     text.family("rule_packets_total", "counter", "Packets a rule decided.", rules);
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use api::v1::RdmaCounter;
+
+    #[test]
+    fn verbs_devices_have_metrics() {
+        let counters = vec![RdmaCounter { name: "out_of_sequence".to_owned(), value: 5 }];
+        let (name, guest, network) = ("vm3.0".to_owned(), "vm3".to_owned(), "blue".to_owned());
+        let device = RdmaDevice { name, guest, network, clients: 2, counters, ..RdmaDevice::default() };
+        let mut text = Text::default();
+        verbs(&[device], &mut text);
+        let labels = "{device=\"vm3.0\",guest=\"vm3\",network=\"blue\"}";
+        assert!(text.0.contains(&format!("viaduct_rdma_clients{labels} 2\n")), "{}", text.0);
+        assert!(text.0.contains(&format!("viaduct_rdma_out_of_sequence_total{labels} 5\n")), "{}", text.0);
+        assert!(!text.0.contains("viaduct_rdma_duplicate_request_total{"), "{}", text.0);
+        let mut none = Text::default();
+        verbs(&[], &mut none);
+        assert_eq!(none.0, "");
+    }
 }

@@ -1,7 +1,10 @@
 //! The ports of the host: what is to be opened, and who opens it.
 
+use crate::compile::verbs_vif;
+use crate::rdma::RdmaSpec;
+use api::v1::{RdmaReply, RdmaTable};
 use config::{Driver, Guest, GuestKind, Host, Object, Role, Wire};
-use model::VifId;
+use model::{VifId, Vrf};
 use packet::Mac;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -18,6 +21,11 @@ pub trait Ports: Send + Sync {
     fn attach(&self, vif: VifId, port: mem::Opened);
     /// Takes it away again; when this returns the executor has let go of it.
     fn detach(&self, vif: VifId);
+    /// Tells an open port of another specification that needs no other port.
+    fn update(&self, spec: &PortSpec);
+    /// What the open verbs devices know of one of the tables: of themselves, what changes while they run; the rest of an
+    /// [`api::v1::RdmaDevice`] but its name is filled in.
+    fn rdma(&self, table: RdmaTable) -> RdmaReply;
 }
 
 /// A port to be open.
@@ -38,7 +46,11 @@ impl PortSpec {
     /// MTU alone is no reason: closing a TAP takes it away from its container. It is enforced by the tables at once,
     /// and told to the device when that is next opened.
     pub(crate) fn is_same_port(&self, other: &Self) -> bool {
-        self.device == other.device && self.queues == other.queues
+        let same = match (&self.device, &other.device) {
+            (Device::Verbs(a), Device::Verbs(b)) => a.is_same_device(b),
+            (a, b) => a == b,
+        };
+        same && self.queues == other.queues
     }
 }
 
@@ -77,6 +89,8 @@ pub enum Device {
         /// Whether all traffic is ours: networks are attached.
         all: bool,
     },
+    /// A verbs device of our own.
+    Verbs(RdmaSpec),
 }
 
 /// Mode of a vhost-user socket unless told otherwise.
@@ -90,19 +104,38 @@ pub(crate) fn wanted(
     mtu_of: &dyn Fn(&Guest) -> u16,
 ) -> BTreeMap<String, PortSpec> {
     let workers = u16::try_from(host.workers.len().max(1)).unwrap_or(u16::MAX);
-    let specs = objects.iter().filter_map(|object| match object {
-        Object::Guest(guest) => Some(of_guest(guest, run_dir, mtu_of(guest))),
-        Object::Wire(wire) => Some(of_wire(wire, run_dir, workers, objects)),
-        _ => None,
-    });
-    specs.map(|spec| (spec.name.clone(), spec)).collect()
+    let vrf_of = |name: &str| {
+        let network = objects.iter().find_map(|object| match object {
+            Object::Network(network) if network.name == name => Some(network.vrf),
+            _ => None,
+        });
+        Vrf(network.unwrap_or_default())
+    };
+    let mut specs = Vec::new();
+    for object in objects {
+        match object {
+            Object::Guest(guest) => {
+                let mtu = mtu_of(guest);
+                if guest.kind != GuestKind::Rdma {
+                    specs.push(of_guest(guest, run_dir, mtu));
+                }
+                if let Some(spec) = RdmaSpec::of(guest, run_dir, vrf_of(&guest.network), mtu) {
+                    let name = verbs_vif(guest).unwrap_or_else(|| guest.name.clone());
+                    specs.push(PortSpec { name, device: Device::Verbs(spec), queues: 1, mtu });
+                }
+            }
+            Object::Wire(wire) => specs.push(of_wire(wire, run_dir, workers, objects)),
+            _ => {}
+        }
+    }
+    specs.into_iter().map(|spec| (spec.name.clone(), spec)).collect()
 }
 
 fn of_guest(guest: &Guest, run_dir: &Path, mtu: u16) -> PortSpec {
     let text = |field: &Option<String>| field.clone().unwrap_or_default();
     let device = match guest.kind {
         GuestKind::Tap => Device::Tap { device: text(&guest.device), mac: guest.mac },
-        // Verbs-only guests are refused when they are read.
+        // Who has a verbs device alone has no other port.
         GuestKind::Vhost | GuestKind::Rdma => Device::Vhost {
             socket: run_dir.join(text(&guest.socket)),
             role: guest.role,

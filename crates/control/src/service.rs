@@ -2,6 +2,7 @@
 
 mod flows;
 mod packets;
+mod rdma;
 mod state;
 mod tables;
 
@@ -16,6 +17,7 @@ use std::sync::Arc;
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 
+pub(crate) use rdma::devices as rdma_devices;
 pub(crate) use state::reasons;
 pub(crate) use tables::vif_entries;
 
@@ -139,6 +141,11 @@ impl Viaduct for Service {
 
     async fn drop_stats(&self, request: Request<v1::DropStatsRequest>) -> Reply<v1::DropStatsReply> {
         Ok(Response::new(state::drops(&self.view(), request.into_inner().log)))
+    }
+
+    async fn rdma(&self, request: Request<v1::RdmaRequest>) -> Reply<v1::RdmaReply> {
+        let request = request.into_inner();
+        self.blocking(move |core| rdma::reply(core, &request)).await.map(Response::new)
     }
 
     type FlowsStream = Streamed<v1::Flow>;

@@ -459,7 +459,7 @@ pub struct VifEntry {
     pub id: u32,
     #[prost(string, tag = "2")]
     pub name: ::prost::alloc::string::String,
-    /// vhost, tap or wire.
+    /// vhost, tap, rdma or wire.
     #[prost(string, tag = "3")]
     pub kind: ::prost::alloc::string::String,
     #[prost(string, optional, tag = "4")]
@@ -835,6 +835,219 @@ pub struct DroppedPacket {
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RdmaRequest {
+    #[prost(enumeration = "RdmaTable", tag = "1")]
+    pub table: i32,
+    /// Only of this device.
+    #[prost(string, optional, tag = "2")]
+    pub device: ::core::option::Option<::prost::alloc::string::String>,
+}
+/// Entries of the table asked for.
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RdmaReply {
+    #[prost(message, repeated, tag = "1")]
+    pub devices: ::prost::alloc::vec::Vec<RdmaDevice>,
+    #[prost(message, repeated, tag = "2")]
+    pub qps: ::prost::alloc::vec::Vec<RdmaQp>,
+    #[prost(message, repeated, tag = "3")]
+    pub mrs: ::prost::alloc::vec::Vec<RdmaMr>,
+    #[prost(message, repeated, tag = "4")]
+    pub cqs: ::prost::alloc::vec::Vec<RdmaCq>,
+    #[prost(message, repeated, tag = "5")]
+    pub cms: ::prost::alloc::vec::Vec<RdmaCm>,
+}
+/// A verbs device.
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RdmaDevice {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub guest: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub network: ::prost::alloc::string::String,
+    /// Path of its socket.
+    #[prost(string, tag = "4")]
+    pub socket: ::prost::alloc::string::String,
+    #[prost(string, tag = "5")]
+    pub mac: ::prost::alloc::string::String,
+    #[prost(string, repeated, tag = "6")]
+    pub addresses: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// By their index.
+    #[prost(string, repeated, tag = "7")]
+    pub gids: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Largest IP packet.
+    #[prost(uint32, tag = "8")]
+    pub mtu: u32,
+    #[prost(string, optional, tag = "9")]
+    pub trust: ::core::option::Option<::prost::alloc::string::String>,
+    #[prost(message, optional, tag = "10")]
+    pub limits: ::core::option::Option<RdmaLimits>,
+    /// Programs that have it open, and what they have.
+    #[prost(uint32, tag = "11")]
+    pub clients: u32,
+    #[prost(uint32, tag = "12")]
+    pub qps: u32,
+    #[prost(uint32, tag = "13")]
+    pub mrs: u32,
+    #[prost(uint32, tag = "14")]
+    pub cqs: u32,
+    #[prost(uint64, tag = "15")]
+    pub registered_bytes: u64,
+    /// Named as by `rdma statistic`, which only grow.
+    #[prost(message, repeated, tag = "16")]
+    pub counters: ::prost::alloc::vec::Vec<RdmaCounter>,
+}
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RdmaCounter {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "2")]
+    pub value: u64,
+}
+/// A queue pair.
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RdmaQp {
+    #[prost(string, tag = "1")]
+    pub device: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub guest: ::prost::alloc::string::String,
+    /// Process id of the program, as the daemon sees it.
+    #[prost(uint32, tag = "3")]
+    pub pid: u32,
+    #[prost(uint32, tag = "4")]
+    pub qpn: u32,
+    /// RC, UC, UD or GSI.
+    #[prost(string, tag = "5")]
+    pub r#type: ::prost::alloc::string::String,
+    /// RESET, INIT, RTR, RTS, SQD, SQE or ERROR.
+    #[prost(string, tag = "6")]
+    pub state: ::prost::alloc::string::String,
+    /// Why it went to ERROR or SQE.
+    #[prost(string, optional, tag = "7")]
+    pub error: ::core::option::Option<::prost::alloc::string::String>,
+    /// Address and number of the other end.
+    #[prost(string, optional, tag = "8")]
+    pub peer: ::core::option::Option<::prost::alloc::string::String>,
+    #[prost(uint32, optional, tag = "9")]
+    pub peer_qpn: ::core::option::Option<u32>,
+    /// shared (memory of both ends), copy (by the daemon) or roce (packets), and why.
+    #[prost(string, tag = "10")]
+    pub transport: ::prost::alloc::string::String,
+    #[prost(string, tag = "11")]
+    pub reason: ::prost::alloc::string::String,
+    /// Next PSN expected, and next one sent.
+    #[prost(uint32, tag = "12")]
+    pub rq_psn: u32,
+    #[prost(uint32, tag = "13")]
+    pub sq_psn: u32,
+    /// Bytes in a packet at most.
+    #[prost(uint32, tag = "14")]
+    pub path_mtu: u32,
+    /// Requests sent again: for want of an answer or out of sequence, and for want of a receive request at the other end.
+    #[prost(uint64, tag = "15")]
+    pub retries: u64,
+    #[prost(uint64, tag = "16")]
+    pub rnr_retries: u64,
+}
+/// A memory region. Its keys are not shown: who knows the remote one may reach the memory.
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RdmaMr {
+    #[prost(string, tag = "1")]
+    pub device: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub guest: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "3")]
+    pub pid: u32,
+    #[prost(uint32, tag = "4")]
+    pub mrn: u32,
+    /// As the program sees it, and as its peers do.
+    #[prost(uint64, tag = "5")]
+    pub address: u64,
+    #[prost(uint64, tag = "6")]
+    pub iova: u64,
+    #[prost(uint64, tag = "7")]
+    pub length: u64,
+    /// As in: local-write remote-read.
+    #[prost(string, tag = "8")]
+    pub access: ::prost::alloc::string::String,
+    /// How the daemon reaches it: shared, process or bounce.
+    #[prost(string, tag = "9")]
+    pub memory: ::prost::alloc::string::String,
+}
+/// A completion queue.
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RdmaCq {
+    #[prost(string, tag = "1")]
+    pub device: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub guest: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "3")]
+    pub pid: u32,
+    #[prost(uint32, tag = "4")]
+    pub cqn: u32,
+    /// Entries it has room for.
+    #[prost(uint32, tag = "5")]
+    pub entries: u32,
+    /// Queue pairs that complete to it.
+    #[prost(uint32, tag = "6")]
+    pub users: u32,
+    /// Whether it overran.
+    #[prost(bool, tag = "7")]
+    pub overrun: bool,
+}
+/// An endpoint of the connection manager.
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RdmaCm {
+    #[prost(string, tag = "1")]
+    pub device: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub guest: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "3")]
+    pub pid: u32,
+    #[prost(uint32, tag = "4")]
+    pub id: u32,
+    /// As in: listen, connect, established, disconnected.
+    #[prost(string, tag = "5")]
+    pub state: ::prost::alloc::string::String,
+    /// TCP, UDP or IB.
+    #[prost(string, tag = "6")]
+    pub port_space: ::prost::alloc::string::String,
+    #[prost(string, tag = "7")]
+    pub source: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "8")]
+    pub source_port: u32,
+    #[prost(string, optional, tag = "9")]
+    pub destination: ::core::option::Option<::prost::alloc::string::String>,
+    #[prost(uint32, optional, tag = "10")]
+    pub destination_port: ::core::option::Option<u32>,
+    #[prost(uint32, optional, tag = "11")]
+    pub qpn: ::core::option::Option<u32>,
+}
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct FlowsRequest {
     /// As in: 10.1.1.1 & tcp & port 80. Empty: every connection.
     #[prost(string, tag = "1")]
@@ -1109,6 +1322,46 @@ impl TableName {
         }
     }
 }
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum RdmaTable {
+    Unspecified = 0,
+    Device = 1,
+    Qp = 2,
+    Mr = 3,
+    Cq = 4,
+    Cm = 5,
+}
+impl RdmaTable {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "RDMA_TABLE_UNSPECIFIED",
+            Self::Device => "RDMA_TABLE_DEVICE",
+            Self::Qp => "RDMA_TABLE_QP",
+            Self::Mr => "RDMA_TABLE_MR",
+            Self::Cq => "RDMA_TABLE_CQ",
+            Self::Cm => "RDMA_TABLE_CM",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "RDMA_TABLE_UNSPECIFIED" => Some(Self::Unspecified),
+            "RDMA_TABLE_DEVICE" => Some(Self::Device),
+            "RDMA_TABLE_QP" => Some(Self::Qp),
+            "RDMA_TABLE_MR" => Some(Self::Mr),
+            "RDMA_TABLE_CQ" => Some(Self::Cq),
+            "RDMA_TABLE_CM" => Some(Self::Cm),
+            _ => None,
+        }
+    }
+}
 /// Generated client implementations.
 pub mod viaduct_client {
     #![allow(
@@ -1362,6 +1615,25 @@ pub mod viaduct_client {
                 .insert(GrpcMethod::new("viaduct.v1.Viaduct", "DropStats"));
             self.inner.unary(req, path, codec).await
         }
+        /// Verbs devices, or what their clients have.
+        pub async fn rdma(
+            &mut self,
+            request: impl tonic::IntoRequest<super::RdmaRequest>,
+        ) -> std::result::Result<tonic::Response<super::RdmaReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/viaduct.v1.Viaduct/Rdma");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("viaduct.v1.Viaduct", "Rdma"));
+            self.inner.unary(req, path, codec).await
+        }
         /// Connections.
         pub async fn flows(
             &mut self,
@@ -1511,6 +1783,11 @@ pub mod viaduct_server {
             &self,
             request: tonic::Request<super::DropStatsRequest>,
         ) -> std::result::Result<tonic::Response<super::DropStatsReply>, tonic::Status>;
+        /// Verbs devices, or what their clients have.
+        async fn rdma(
+            &self,
+            request: tonic::Request<super::RdmaRequest>,
+        ) -> std::result::Result<tonic::Response<super::RdmaReply>, tonic::Status>;
         /// Server streaming response type for the Flows method.
         type FlowsStream: tonic::codegen::tokio_stream::Stream<
                 Item = std::result::Result<super::Flow, tonic::Status>,
@@ -1949,6 +2226,49 @@ pub mod viaduct_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = DropStatsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/viaduct.v1.Viaduct/Rdma" => {
+                    #[allow(non_camel_case_types)]
+                    struct RdmaSvc<T: Viaduct>(pub Arc<T>);
+                    impl<T: Viaduct> tonic::server::UnaryService<super::RdmaRequest>
+                    for RdmaSvc<T> {
+                        type Response = super::RdmaReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::RdmaRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Viaduct>::rdma(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = RdmaSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -19,7 +19,7 @@ impl Open {
     pub(super) fn mac(&self) -> Option<Mac> {
         match self.spec.device {
             Device::AfPacket { .. } | Device::AfXdp { .. } => self.port.status().mac.map(Mac),
-            Device::Tap { .. } | Device::Vhost { .. } => None,
+            Device::Tap { .. } | Device::Vhost { .. } | Device::Verbs(_) => None,
         }
     }
 }
@@ -120,7 +120,10 @@ impl<'a> Switch<'a> {
             }
         }
         for spec in self.kept {
-            if let Some(open) = self.open.get_mut(&spec.name) {
+            if let Some(open) = self.open.get_mut(&spec.name)
+                && open.spec != spec
+            {
+                self.ports.update(&spec);
                 open.spec = spec;
             }
         }

@@ -94,9 +94,63 @@ fn changes_tell_which_keys() {
 fn another_mtu_does_not_close_a_port() {
     let bench = start(FILE);
     bench.core.apply(&FILE.replace("vrf = 1", "vrf = 1\nmtu = 1400"), false).unwrap();
-    assert_eq!(bench.log.take(), ["open vm1", "attach vm1"]);
+    assert_eq!(bench.log.take(), ["open vm1", "attach vm1", "update vm1"]);
     let id = bench.core.view().ids.vif("vm1").unwrap();
     assert_eq!(bench.executor.tables().vif(id).unwrap().mtu, 1400);
+}
+
+/// A guest with a port and a verbs device, and one with the latter alone.
+pub(crate) const VERBS: &str = r#"
+[[guest]]
+name = "vm3"
+network = "blue"
+kind = "tap"
+device = "t3"
+mac = "02:00:00:00:00:03"
+addresses = ["10.1.1.3"]
+rdma = "vm3.0"
+rdma_limits = { qps = 9 }
+[[guest]]
+name = "hpc1"
+network = "blue"
+kind = "rdma"
+mac = "02:00:00:00:00:04"
+addresses = ["10.1.1.4"]
+"#;
+
+#[test]
+fn a_verbs_device_is_an_interface_of_its_own() {
+    let bench = start(&format!("{FILE}{VERBS}"));
+    let opened = ["open hpc1", "open vm1", "open vm3", "open vm3:rdma"];
+    assert_eq!(bench.log.take()[..4], opened);
+    let (view, tables) = (bench.core.view(), bench.executor.tables());
+    let vif = |name: &str| tables.vif(view.ids.vif(name).unwrap()).unwrap().clone();
+    let (port, device) = (vif("vm3"), vif("vm3:rdma"));
+    assert_eq!((port.kind, port.verbs()), (model::VifKind::Tap, Some(device.id)));
+    assert_eq!((device.kind, device.rdma), (model::VifKind::Rdma, Some(port.id)));
+    assert_eq!((device.mac, &device.addresses, device.vrf), (port.mac, &port.addresses, port.vrf));
+    assert_eq!((vif("hpc1").kind, vif("hpc1").rdma), (model::VifKind::Rdma, None));
+    let members = &tables.network(model::Vrf(1)).unwrap().members;
+    assert!(members.contains(&port.id) && !members.contains(&device.id));
+    assert_eq!(tables.guest_by_address(model::Vrf(1), "10.1.1.3".parse().unwrap()), Some(port.id));
+}
+
+#[test]
+fn a_verbs_device_stays_open_while_its_guest_is_the_same() {
+    let bench = start(&format!("{FILE}{VERBS}"));
+    let after = |change: &dyn Fn(&str) -> String| {
+        let before = bench.log.take().len();
+        bench.core.apply(&format!("{FILE}{}", change(VERBS)), false).unwrap();
+        bench.log.take()[before..].to_vec()
+    };
+    assert_eq!(after(&|text| text.replace("qps = 9", "qps = 8")), ["update vm3:rdma"]);
+    assert_eq!(after(&|text| text.replace("10.1.1.3", "10.1.1.33")), ["update vm3:rdma"]);
+    let reopened = ["detach hpc1", "open hpc1", "attach hpc1", "update vm3:rdma"];
+    assert_eq!(after(&|text| text.replace("00:04", "00:05")), reopened);
+    let limits = "rdma = \"vm3.0\"\nrdma_limits = { qps = 9 }\n";
+    let without = |text: &str| text.replace("00:04", "00:05").replace(limits, "");
+    assert_eq!(after(&without), ["detach vm3:rdma"]);
+    assert!(bench.core.view().ids.vif("vm3:rdma").is_none());
 }
 
 #[test]

@@ -1,11 +1,11 @@
 //! The server as clients meet it.
 
 use super::*;
-use crate::core::tests::FILE as HOST;
 use crate::core::tests::fake::{FakeExecutor, FakePorts, Log};
+use crate::core::tests::{FILE as HOST, VERBS};
 use crate::store::Store;
 use api::v1::viaduct_client::ViaductClient;
-use api::v1::{self, Kind, TableName};
+use api::v1::{self, Kind, RdmaTable, TableName};
 use hyper_util::rt::TokioIo;
 use tokio::sync::oneshot;
 use tonic::transport::{Channel, Endpoint};
@@ -167,6 +167,37 @@ async fn packets_in_words_are_explained() {
         assert_eq!(spoofed.decision[0], "drop address_spoofed");
         assert!(spoofed.steps.iter().any(|step| step.table == "vif" && step.key == "vm1"));
         assert_eq!(explain("nonsense").await.unwrap_err().code(), tonic::Code::InvalidArgument);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn verbs_devices_are_listed() {
+    with_server(|dir| async move {
+        let mut client = client(dir.path()).await;
+        let objects = config::parse_objects(VERBS).unwrap().iter().map(crate::convert::message).collect();
+        client.add(v1::AddRequest { objects }).await.unwrap();
+        let request = |table: RdmaTable, device: Option<&str>| v1::RdmaRequest {
+            table: table.into(),
+            device: device.map(str::to_owned),
+        };
+        let devices = client.rdma(request(RdmaTable::Device, None)).await.unwrap().into_inner().devices;
+        let names: Vec<_> = devices.iter().map(|d| (&*d.name, &*d.guest, &*d.network, d.clients)).collect();
+        // What is known by the configuration, with what the device itself says.
+        assert_eq!(names, [("vm3.0", "vm3", "blue", 2), ("hpc1", "hpc1", "blue", 0)]);
+        assert_eq!(devices[0].gids, ["fe80::ff:fe00:3", "::ffff:10.1.1.3"]);
+        assert_eq!(devices[0].limits.unwrap().qps, Some(9));
+        assert_eq!(devices[0].socket, dir.path().join("rdma/vm3.0").display().to_string());
+        let one = client.rdma(request(RdmaTable::Device, Some("hpc1"))).await.unwrap().into_inner();
+        assert_eq!(one.devices, devices[1..]);
+        // Only what is of a device that is there.
+        let qps = client.rdma(request(RdmaTable::Qp, None)).await.unwrap().into_inner().qps;
+        let found: Vec<_> = qps.iter().map(|qp| (&*qp.device, &*qp.guest, qp.qpn)).collect();
+        assert_eq!(found, [("vm3.0", "vm3", 17)]);
+        let none = client.rdma(request(RdmaTable::Qp, Some("hpc1"))).await.unwrap().into_inner().qps;
+        assert_eq!(none, []);
+        let refused = client.rdma(request(RdmaTable::Cq, Some("vm1"))).await.unwrap_err();
+        assert!(refused.message().contains("there is no verbs device \"vm1\""), "{refused}");
     })
     .await;
 }

@@ -278,7 +278,8 @@ impl Setup {
         }
         if let Some(id) = vif.rdma {
             let name = format!("{name}:rdma").into();
-            self.vifs.insert(id, Vif { id, name, kind: VifKind::Rdma, rdma: Some(vif.id), ..vif.clone() });
+            let (kind, rdma) = (VifKind::Rdma, Some(vif.id));
+            self.vifs.insert(id, Vif { id, name, kind, allowed: Vec::new(), rdma, ..vif.clone() });
         }
         self.vifs.insert(vif.id, vif);
         Ok(())

@@ -1,6 +1,7 @@
 //! An executor that is nothing but tables, and ports that are nothing but a log.
 
 use crate::ports::{Device, PortSpec, Ports};
+use api::v1::{RdmaCounter, RdmaDevice, RdmaQp, RdmaReply, RdmaTable};
 use mem::{Opened, Port, PortStatus};
 use model::{
     ApplyError, CaptureFilter, Captured, Change, Counters, DroppedPacket, Executor, Explanation, FlowInfo,
@@ -156,5 +157,29 @@ impl Ports for FakePorts {
     fn detach(&self, vif: VifId) {
         let name = self.names.lock().unwrap().remove(&vif).unwrap();
         self.log.note(format!("detach {name}"));
+    }
+
+    fn update(&self, spec: &PortSpec) {
+        self.log.note(format!("update {}", spec.name));
+    }
+
+    fn rdma(&self, table: RdmaTable) -> RdmaReply {
+        let mut reply = RdmaReply::default();
+        match table {
+            RdmaTable::Device => {
+                reply.devices = vec![RdmaDevice {
+                    name: "vm3.0".to_owned(),
+                    clients: 2,
+                    counters: vec![RdmaCounter { name: "out_of_sequence".to_owned(), value: 5 }],
+                    ..RdmaDevice::default()
+                }]
+            }
+            RdmaTable::Qp => {
+                let qp = |device: &str| RdmaQp { device: device.to_owned(), qpn: 17, ..RdmaQp::default() };
+                reply.qps = vec![qp("vm3.0"), qp("other")];
+            }
+            _ => {}
+        }
+        reply
     }
 }
