@@ -10,27 +10,28 @@ use std::path::{Path, PathBuf};
 pub const RDMA_DIR: &str = "rdma";
 
 /// What a verbs device counts, with names as `rdma statistic` has them for adapters, and what they mean.
-pub const RDMA_COUNTERS: [(&str, &str); 20] = [
-    ("rx_packets", "RoCEv2 packets received."),
-    ("rx_bytes", "Bytes of RoCEv2 packets received."),
-    ("tx_packets", "RoCEv2 packets sent."),
-    ("tx_bytes", "Bytes of RoCEv2 packets sent."),
-    ("local_bytes", "Bytes moved on this host, without packets."),
-    ("rx_write_requests", "WRITE requests served."),
-    ("rx_read_requests", "READ requests served."),
-    ("rx_atomic_requests", "Atomic requests served."),
+pub const RDMA_COUNTERS: [(&str, &str); 21] = [
+    ("sent_pkts", "RoCEv2 packets sent."),
+    ("sent_bytes", "Bytes of RoCEv2 packets sent."),
+    ("rcvd_pkts", "RoCEv2 packets received."),
+    ("rcvd_bytes", "Bytes of RoCEv2 packets received."),
+    ("send_err", "Packets that could not be sent."),
+    ("rcvd_pkts_unknown_qp", "Packets received for a queue pair that is not there."),
+    ("rcvd_pkts_malformed", "Packets received that are no RoCEv2."),
+    ("rx_icrc_encapsulated", "Packets received with a wrong ICRC."),
     ("out_of_sequence", "Packets received out of sequence."),
     ("duplicate_request", "Requests received again."),
     ("packet_seq_err", "NAKs received for packets out of sequence."),
     ("implied_nak_seq_err", "Answers received that imply the loss of an earlier one."),
     ("local_ack_timeout_err", "Times an acknowledgement did not come in time."),
     ("rnr_nak_retry_err", "NAKs received because the other end had no receive request posted."),
-    ("out_of_buffer", "Requests received without a receive request posted for them."),
-    ("req_remote_access_errors", "Requests that the other end refused access."),
-    ("resp_remote_access_errors", "Requests received that were refused access."),
+    ("rnr_nak", "NAKs sent because no receive request was posted."),
+    ("remote_access_errors", "Requests received that were refused access to memory."),
+    ("qkey_violations", "Datagrams received with a wrong Q_Key."),
     ("req_cqe_error", "Requests completed in error."),
     ("resp_cqe_error", "Receive requests completed in error."),
-    ("rx_icrc_encapsulated", "Packets received with a wrong ICRC."),
+    ("np_cnp_sent", "Congestion notifications sent."),
+    ("rp_cnp_handled", "Congestion notifications received."),
 ];
 
 /// A verbs device to be open.

@@ -16,7 +16,7 @@ const LINK_HEADERS: usize = 14 + 2 * 4;
 /// A verbs device's port.
 #[derive(Clone, Copy, Debug)]
 pub struct RdmaPort {
-    /// Largest IP packet, bytes.
+    /// Largest IP packet it will ever carry, bytes.
     pub mtu: u16,
     /// Frames each ring holds; rounded up to a power of two.
     pub slots: u32,
@@ -25,7 +25,6 @@ pub struct RdmaPort {
 /// Bells and counters, of both directions.
 #[derive(Debug)]
 struct Shared {
-    mtu: u16,
     /// Rung for the worker.
     up: Bell,
     /// Rung for the device.
@@ -42,7 +41,7 @@ pub fn open(port: &RdmaPort) -> io::Result<(Opened, Uplink, Downlink)> {
     let frame = usize::from(port.mtu) + LINK_HEADERS;
     let (to_worker, from_device) = ring(port.slots, frame);
     let (to_device, from_worker) = ring(port.slots, frame);
-    let shared = Shared { mtu: port.mtu, up: Bell::new()?, down: Bell::new()?, refused: AtomicU64::new(0) };
+    let shared = Shared { up: Bell::new()?, down: Bell::new()?, refused: AtomicU64::new(0) };
     let shared = Arc::new(shared);
     let rx = Rx { frames: from_device, shared: shared.clone() };
     let tx = Sender { frames: to_device, slot: None, shared: shared.clone() };
@@ -64,7 +63,6 @@ impl Port for Device {
             features: vec!["verbs".into()],
             queues: 1,
             lost: self.0.refused.load(Ordering::Relaxed),
-            mtu: Some(self.0.mtu),
             ..PortStatus::default()
         }
     }

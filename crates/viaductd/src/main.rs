@@ -4,6 +4,7 @@
 mod notify;
 mod ports;
 mod users;
+mod verbs;
 
 use anyhow::Context;
 use clap::Parser;

@@ -1,6 +1,8 @@
 //! Opens ports of every kind and gives them to the engine.
 
 use crate::users;
+use crate::verbs::Verbs;
+use api::v1::{RdmaReply, RdmaTable};
 use control::{Device, PortSpec, Ports};
 use engine::Engine;
 use mem::Opened;
@@ -11,12 +13,13 @@ use std::sync::Arc;
 /// The engine's ports.
 pub struct EnginePorts {
     engine: Arc<Engine>,
+    verbs: Verbs,
 }
 
 impl EnginePorts {
     /// Ports for this engine.
     pub fn new(engine: Arc<Engine>) -> Self {
-        Self { engine }
+        Self { engine, verbs: Verbs::default() }
     }
 }
 
@@ -49,6 +52,7 @@ impl Ports for EnginePorts {
             Device::AfXdp { device, addresses, all } => {
                 wire::open_xdp(&wire::XdpPort { device, addresses, all })?
             }
+            Device::Verbs(device) => self.verbs.open(&device)?,
         };
         Ok(opened)
     }
@@ -61,5 +65,17 @@ impl Ports for EnginePorts {
 
     fn detach(&self, vif: VifId) {
         self.engine.detach(vif);
+    }
+
+    fn update(&self, spec: &PortSpec) {
+        if let Device::Verbs(device) = &spec.device
+            && let Err(e) = self.verbs.update(device)
+        {
+            tracing::error!("verbs device of {}: {e}", device.guest);
+        }
+    }
+
+    fn rdma(&self, table: RdmaTable) -> RdmaReply {
+        self.verbs.describe(table)
     }
 }

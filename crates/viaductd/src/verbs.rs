@@ -1,0 +1,168 @@
+//! Verbs devices: where their sockets are, the ports they send and receive by, and what there is to say of them.
+
+mod device;
+
+use crate::users;
+use api::v1::{RdmaReply, RdmaTable};
+use control::RdmaSpec;
+use device::Device;
+use mem::{Opened, Port, PortStatus};
+use rdmaport::RdmaPort;
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+type AnyError = Box<dyn Error + Send + Sync>;
+
+/// The largest MTU there may be: another one is no reason to open a device anew.
+const MAX_MTU: u16 = 9216;
+/// Frames that wait in each direction. Memory is taken once they are used.
+const SLOTS: u32 = 1024;
+
+/// The open verbs devices, by name.
+#[derive(Default)]
+pub struct Verbs {
+    devices: Mutex<BTreeMap<String, Weak<Device>>>,
+}
+
+/// The port of a device, which closes with it.
+struct DevicePort {
+    port: Arc<dyn Port>,
+    _device: Arc<Device>,
+}
+
+impl Port for DevicePort {
+    fn status(&self) -> PortStatus {
+        self.port.status()
+    }
+}
+
+impl Verbs {
+    /// Opens a device; it closes when its port is dropped.
+    ///
+    /// # Errors
+    /// Its socket has no place or its owner no account; a system call failed.
+    pub fn open(&self, spec: &RdmaSpec) -> Result<Opened, AnyError> {
+        let owner = owner(spec)?;
+        make_room(&spec.socket)?;
+        let (opened, uplink, downlink) = rdmaport::open(&RdmaPort { mtu: MAX_MTU, slots: SLOTS })?;
+        let device = Arc::new(Device::open(spec, owner, uplink, downlink)?);
+        tracing::info!("verbs device of {}: socket {}", spec.guest, spec.socket.display());
+        self.devices().insert(spec.name.clone(), Arc::downgrade(&device));
+        Ok(Opened { port: Arc::new(DevicePort { port: opened.port, _device: device }), ..opened })
+    }
+
+    /// Makes an open device be another, which the same clients may use.
+    ///
+    /// # Errors
+    /// Its owner has no account.
+    pub fn update(&self, spec: &RdmaSpec) -> Result<(), AnyError> {
+        let owner = owner(spec)?;
+        let device = self.devices().get(&spec.name).and_then(Weak::upgrade);
+        device.map_or(Ok(()), |device| device.update(spec, owner))
+    }
+
+    /// What the devices know of a table.
+    pub fn describe(&self, table: RdmaTable) -> RdmaReply {
+        let mut reply = RdmaReply::default();
+        // A device takes its time to answer, and meanwhile others may come and go.
+        let devices: Vec<_> = {
+            let mut devices = self.devices();
+            devices.retain(|_, device| device.strong_count() > 0);
+            devices.iter().filter_map(|(name, device)| Some((name.clone(), device.upgrade()?))).collect()
+        };
+        devices.iter().for_each(|(name, device)| device.describe(name, table, &mut reply));
+        reply
+    }
+
+    fn devices(&self) -> MutexGuard<'_, BTreeMap<String, Weak<Device>>> {
+        self.devices.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// User and group that a device is for; `None`: the daemon's.
+fn owner(spec: &RdmaSpec) -> Result<Option<(u32, u32)>, AnyError> {
+    Ok(spec.owner.as_deref().map(users::lookup).transpose().map_err(|e| format!("rdma_{e}"))?)
+}
+
+/// Makes the directory of a socket, and removes a socket that an earlier daemon left there: there is one daemon to a run-dir.
+fn make_room(socket: &Path) -> Result<(), AnyError> {
+    let failed = |path: &Path, e: io::Error| format!("{}: {e}", path.display());
+    if let Some(dir) = socket.parent() {
+        match std::fs::create_dir(dir) {
+            // Whatever the umask: whom a socket is for must get to it.
+            Ok(()) => std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755))
+                .map_err(|e| failed(dir, e))?,
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(e) => return Err(failed(dir, e).into()),
+        }
+    }
+    match socket.symlink_metadata() {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(failed(socket, e).into()),
+        Ok(meta) if !meta.file_type().is_socket() => {
+            Err(format!("{} is there, and no socket; remove it", socket.display()).into())
+        }
+        Ok(_) => Ok(std::fs::remove_file(socket).map_err(|e| failed(socket, e))?),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    fn spec(dir: &Path, owner: Option<&str>) -> RdmaSpec {
+        RdmaSpec {
+            guest: "vm1".to_owned(),
+            name: "job".to_owned(),
+            socket: dir.join("rdma/job"),
+            owner: owner.map(str::to_owned),
+            mode: 0o600,
+            vrf: model::Vrf(1),
+            mac: packet::Mac([2, 0, 0, 0, 0, 1]),
+            addresses: vec!["10.1.1.1".parse().unwrap()],
+            mtu: 1500,
+            limits: config::RdmaLimits::default(),
+            trust: None,
+            watched: false,
+        }
+    }
+
+    #[test]
+    fn sockets_have_a_directory_and_stale_ones_go() {
+        let dir = tempfile::tempdir().unwrap();
+        let (verbs, spec) = (Verbs::default(), spec(dir.path(), None));
+        drop(verbs.open(&spec).unwrap());
+        let mode = std::fs::metadata(dir.path().join("rdma")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o755);
+        let _ = std::fs::remove_file(&spec.socket);
+        drop(UnixListener::bind(&spec.socket).unwrap());
+        make_room(&spec.socket).unwrap();
+        assert!(!spec.socket.exists());
+        std::fs::write(&spec.socket, "precious").unwrap();
+        let said = verbs.open(&spec).err().unwrap().to_string();
+        assert!(said.contains("rdma/job is there, and no socket"), "{said}");
+    }
+
+    #[test]
+    fn devices_are_described_until_their_port_is_dropped() {
+        let dir = tempfile::tempdir().unwrap();
+        let (verbs, spec) = (Verbs::default(), spec(dir.path(), None));
+        let opened = verbs.open(&spec).unwrap();
+        assert!(opened.port.status().up);
+        assert_eq!((opened.rx.len(), opened.tx.len()), (1, 1));
+        let names = |reply: RdmaReply| reply.devices.into_iter().map(|d| d.name).collect::<Vec<_>>();
+        assert_eq!(names(verbs.describe(RdmaTable::Device)), ["job"]);
+        assert!(verbs.update(&RdmaSpec { mtu: 9000, ..spec.clone() }).is_ok());
+        let nobody = RdmaSpec { owner: Some("no-such-user".to_owned()), ..spec };
+        let said = verbs.update(&nobody).unwrap_err().to_string();
+        assert!(said.contains("rdma_owner: there is no user"), "{said}");
+        drop(opened);
+        assert!(names(verbs.describe(RdmaTable::Device)).is_empty());
+    }
+}
