@@ -68,6 +68,9 @@ pub enum Command {
     /// Security rules; their KEY is the id in the list
     #[command(after_help = RULE_EXAMPLES)]
     Rule(RuleNoun),
+    /// Verbs devices of guests, and what their clients have
+    #[command(after_help = RDMA_EXAMPLES)]
+    Rdma(RdmaArgs),
     /// Connections
     Flow(FlowArgs),
     /// Packets, drops and cycles of workers
@@ -133,6 +136,12 @@ const RULE_EXAMPLES: &str = "\
 Examples:
   viaduct rule add --network blue --priority 100 --from 10.1.1.0/24 --to vm1 --protocol tcp --ports 80-443 --action allow
   viaduct rule del 7";
+
+const RDMA_EXAMPLES: &str = "\
+Examples:
+  viaduct rdma
+  viaduct rdma show vm1
+  viaduct rdma qp --device vm1";
 
 const EXPLAIN_EXAMPLES: &str = "\
 Examples:
@@ -371,6 +380,31 @@ pub struct RuleArgs {
     /// allow, drop, reject, mirror:GUEST or police:MBPS
     #[arg(long)]
     pub action: String,
+}
+
+#[derive(Args)]
+pub struct RdmaArgs {
+    /// Only of this device
+    #[arg(long, value_name = "NAME", global = true)]
+    pub device: Option<String>,
+    #[command(subcommand)]
+    pub action: Option<RdmaAction>,
+}
+
+#[derive(Subcommand)]
+pub enum RdmaAction {
+    /// List the devices (the default)
+    List,
+    /// Show one device, with all of its counters
+    Show { name: String },
+    /// Queue pairs: state, peer and transport
+    Qp,
+    /// Memory regions
+    Mr,
+    /// Completion queues
+    Cq,
+    /// Endpoints of the connection manager
+    Cm,
 }
 
 #[derive(Args)]

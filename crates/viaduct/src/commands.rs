@@ -5,6 +5,7 @@ mod capture;
 mod explain;
 mod flow;
 mod nouns;
+mod rdma;
 mod statistics;
 mod top;
 
@@ -52,6 +53,7 @@ pub async fn run(options: Options) -> Result<(), Failure> {
         Command::Mpls(noun) => nouns::mpls(&mut on, noun.action).await,
         Command::Vxlan(noun) => nouns::vxlan(&mut on, noun.action).await,
         Command::Rule(noun) => nouns::rule(&mut on, noun.network, noun.action).await,
+        Command::Rdma(args) => rdma::rdma(&mut on, args).await,
         Command::Flow(args) => flow::flow(&mut on, args).await,
         Command::Stats { worker } => statistics::stats(&mut on, worker).await,
         Command::Dropstats { log } => statistics::dropstats(&mut on, log).await,
