@@ -1,5 +1,6 @@
 //! What the transport of a queue pair needs: memory, receives, completions, a way to the peer.
 
+use crate::counters::Counter;
 use crate::events::Event;
 use crate::inbox::Packet;
 use crate::memory::right;
@@ -89,7 +90,7 @@ impl Surroundings<'_> {
         if let Some(Opcode::CongestionNotification) =
             packet.bytes.first().and_then(|it| Opcode::from_byte(*it))
         {
-            self.objects.counters.rp_cnp_handled += 1;
+            self.objects.counters.add(Counter::CnpHandled, 1);
             return;
         }
         let told = self.own.told_congestion.is_some_and(|at| now < at + BETWEEN_NOTIFICATIONS);
@@ -110,7 +111,7 @@ impl Surroundings<'_> {
         };
         // Without payload there is nothing that can't be had.
         let _ = self.send(None, &Datagram::new(bth, &[]), Payload::None);
-        self.objects.counters.np_cnp_sent += 1;
+        self.objects.counters.add(Counter::CnpSent, 1);
     }
 
     /// Copies a part of what a request sends.
@@ -139,7 +140,7 @@ impl Surroundings<'_> {
             self.objects.regions.find(rkey, self.own.pd, address, len, needs)
         };
         if found.is_err() {
-            self.objects.counters.remote_access_errors += 1;
+            self.objects.counters.add(Counter::RemoteAccess, 1);
             self.own.wrong_key();
         }
         found
@@ -176,19 +177,19 @@ impl Surroundings<'_> {
     /// Sends a packet on its way.
     fn emit(&mut self, path: &Path, qpn: u32, bytes: Vec<u8>, is_connection: bool) {
         let counters = &mut self.objects.counters;
-        counters.sent_pkts += 1;
-        counters.sent_bytes += bytes.len() as u64;
+        counters.add(Counter::SentPackets, 1);
+        counters.add(Counter::SentBytes, bytes.len() as u64);
         let Way::Local(adapter) = &path.way else {
             let port = source_port(path.network.flow_label, self.own.qpn, qpn);
             let sent = wire::send(&self.objects.uplink, path, port, &bytes);
-            self.objects.counters.send_err += u64::from(!sent);
+            self.objects.counters.add(Counter::SendError, u64::from(!sent));
             return;
         };
         let packet = Packet { qpn, network: path.network, is_local: true, bytes };
         let known = self.own.peer.clone().filter(|_| is_connection);
         let Some(inbox) = known.or_else(|| adapter.owner(qpn)) else { return };
         if !inbox.put(packet) {
-            counters.send_err += 1;
+            counters.add(Counter::SendError, 1);
         }
         if is_connection && self.own.peer.is_none() {
             self.own.peer = Some(inbox);

@@ -2,7 +2,8 @@
 //! that: a page of it may take for ever.
 
 use crate::control::Answer;
-use crate::describe::{ClientDescription, CqDescription, MrDescription, QpDescription};
+use crate::counters::Counter;
+use crate::describe::ClientDescription;
 use crate::direct::{Granted, grant};
 use crate::events::{Event, Notifier};
 use crate::fabric::{Adapter, Fabric};
@@ -237,7 +238,7 @@ impl Client {
                     qp.receive(&packet, now, &mut self.objects);
                     make_ready(qp, &mut self.ready);
                 }
-                None => self.objects.counters.rcvd_pkts_unknown_qp += 1,
+                None => self.objects.counters.add(Counter::UnknownQp, 1),
             }
         }
         count > 0
@@ -390,47 +391,16 @@ impl Client {
     }
 
     fn describe(&self) -> ClientDescription {
-        let qp = |qp: &Qp| QpDescription {
-            qpn: qp.own.qpn,
-            kind: qp.own.kind,
-            state: qp.own.state,
-            reason: qp.own.reason,
-            peer: qp.own.path.as_ref().map(|path| path.network.destination),
-            peer_qpn: qp.own.attributes.dest_qp_num,
-            way: qp.own.path.as_ref().map(|path| path.way.name()),
-            sq_psn: qp.own.attributes.sq_psn,
-            rq_psn: qp.own.attributes.rq_psn,
-        };
-        let objects = &self.objects;
-        ClientDescription {
-            pid: self.pid,
-            uid: self.uid,
-            qps: self.qps.values().map(qp).collect(),
-            mrs: objects
-                .regions
-                .iter()
-                .map(|(key, region)| MrDescription { key, len: region.len, access: region.access })
-                .collect(),
-            cqs: objects
-                .cqs
-                .iter()
-                .map(|(handle, cq)| CqDescription {
-                    cq: *handle,
-                    entries: cq.entries,
-                    waiting: cq.sink.waiting(),
-                    overrun: cq.overrun,
-                })
-                .collect(),
-            registered: objects.regions.registered,
-            counters: objects.counters,
-        }
+        ClientDescription::of((self.pid, self.uid), self.qps.values(), &self.objects)
     }
 
     fn leave(mut self) {
         for (qpn, qp) in &mut self.qps {
             self.objects.adapter.remove_qp(*qpn);
             qp.own.part();
+            qp.count_into(&mut self.objects.counters);
         }
+        self.objects.adapter.keep_counters(&self.objects.counters);
         tracing::debug!(pid = self.pid, "verbs: an application went");
     }
 }

@@ -87,6 +87,10 @@ impl Client {
                 self.part_from_cq(cq);
                 self.objects.resize_cq(cq, entries)
             }
+            Request::TellChannel { cq } => {
+                self.objects.tell_channel(cq);
+                done()
+            }
             Request::DestroyCq { cq } => self.destroy_cq(cq),
             Request::CreateSrq { pd, max_wr, max_sge } => self.objects.create_srq(pd, max_wr, max_sge),
             Request::ArmSrq { srq, limit } => {
@@ -151,7 +155,9 @@ impl Client {
     }
 
     fn destroy_qp(&mut self, qpn: u32) -> Answer {
-        found(self.qps.remove(&qpn), "queue pair")?.own.part();
+        let mut qp = found(self.qps.remove(&qpn), "queue pair")?;
+        qp.own.part();
+        qp.count_into(&mut self.objects.counters);
         self.objects.adapter.remove_qp(qpn);
         self.bells.iter_mut().filter(|bell| **bell == Some(qpn)).for_each(|bell| *bell = None);
         done()
@@ -259,7 +265,7 @@ impl Objects {
             active_mtu: modify::active_mtu(&spec),
             gids: spec.gids(),
             bad_pkeys: 0,
-            qkey_violations: self.counters.qkey_violations as u32,
+            qkey_violations: self.counters.get("qkey_violations").unwrap_or_default() as u32,
         }
     }
 

@@ -135,6 +135,26 @@ impl Device {
     }
 }
 
+impl Device {
+    /// What happened since it was opened: with what these applications, all that it has, counted.
+    #[must_use]
+    pub fn counters(&self, clients: &[ClientDescription]) -> Vec<(&'static str, u64)> {
+        let mut counters = self.shared.adapter.counters();
+        clients.iter().for_each(|client| counters += &client.counters);
+        counters.iter().collect()
+    }
+
+    /// Gives its socket to another user and group.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn give_to(&self, owner: Option<(u32, u32)>, mode: u32) -> Result<(), DeviceError> {
+        let spec = SocketSpec { path: self.socket.clone(), owner, mode };
+        give_away(&self.socket, &spec)
+            .map_err(|error| DeviceError::Socket { path: self.socket.clone(), error })
+    }
+}
+
 impl Drop for Device {
     fn drop(&mut self) {
         self.shared.fabric.remove(&self.shared.adapter);

@@ -1,12 +1,13 @@
 //! Which queue pairs there are on this host: the way between applications that does not leave it.
 
+use crate::counters::Counters;
 use crate::inbox::Inbox;
 use crate::random;
 use crate::wire::WireErrors;
 use packet::Mac;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Queue pair numbers below are special (0, 1) or left alone.
 const FIRST_QPN: u32 = 16;
@@ -68,11 +69,18 @@ pub(crate) struct Adapter {
     /// Who has which queue pair.
     qps: RwLock<HashMap<u32, Arc<Inbox>>>,
     pub errors: WireErrors,
+    /// What applications counted that are gone.
+    kept: Mutex<Counters>,
 }
 
 impl Adapter {
     pub fn new(spec: DeviceSpec) -> Self {
-        Self { spec: RwLock::new(spec), qps: RwLock::default(), errors: WireErrors::default() }
+        Self {
+            spec: RwLock::new(spec),
+            qps: RwLock::default(),
+            errors: WireErrors::default(),
+            kept: Mutex::default(),
+        }
     }
 
     pub fn spec(&self) -> RwLockReadGuard<'_, DeviceSpec> {
@@ -101,6 +109,17 @@ impl Adapter {
                 return Some(qpn);
             }
         }
+    }
+
+    pub fn keep_counters(&self, counters: &Counters) {
+        *self.kept.lock().unwrap_or_else(PoisonError::into_inner) += counters;
+    }
+
+    /// What applications counted that are gone, and what the device itself did.
+    pub fn counters(&self) -> Counters {
+        let mut counters = *self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        self.errors.count_into(&mut counters);
+        counters
     }
 
     pub fn remove_qp(&self, qpn: u32) {

@@ -14,6 +14,7 @@
 mod carry;
 mod client;
 mod control;
+mod counters;
 mod describe;
 mod device;
 mod direct;
@@ -29,7 +30,7 @@ mod random;
 mod transitions;
 mod wire;
 
+pub use counters::Counters;
 pub use describe::{ClientDescription, CqDescription, MrDescription, QpDescription};
 pub use device::{Device, DeviceError, SocketSpec};
 pub use fabric::{DeviceSpec, Fabric, Limits};
-pub use objects::Counters;

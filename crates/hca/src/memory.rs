@@ -85,6 +85,18 @@ impl AddressSpace {
     }
 }
 
+/// What may be done with a region, in words.
+pub(crate) fn access_names(flags: u32) -> String {
+    let names = [
+        (access::LOCAL_WRITE, "local-write"),
+        (access::REMOTE_WRITE, "remote-write"),
+        (access::REMOTE_READ, "remote-read"),
+        (access::REMOTE_ATOMIC, "remote-atomic"),
+    ];
+    let set: Vec<_> = names.into_iter().filter(|(flag, _)| flags & flag != 0).map(|(_, name)| name).collect();
+    if set.is_empty() { "local-read".into() } else { set.join(" ") }
+}
+
 /// The right that a peer needs.
 pub(crate) const fn right(access: Access) -> u32 {
     match access {

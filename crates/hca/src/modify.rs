@@ -58,7 +58,7 @@ pub(crate) fn modify(
     let is_new = from != to;
     match to {
         QpState::Reset => {
-            qp.reset();
+            qp.reset(objects);
             return Ok(());
         }
         QpState::Error => {

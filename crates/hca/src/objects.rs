@@ -1,5 +1,6 @@
 //! What an application has besides queue pairs: completion queues and channels, shared receive queues, address handles.
 
+use crate::counters::Counters;
 use crate::events::{Event, Notifier};
 use crate::fabric::{Adapter, Fabric};
 use crate::inbox::Inbox;
@@ -44,41 +45,6 @@ pub(crate) struct Ah {
 pub(crate) struct Receive {
     pub id: u64,
     pub segments: Vec<Segment>,
-}
-
-/// What happened, as `rdma statistic` names it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[allow(missing_docs)] // its names
-pub struct Counters {
-    pub sent_pkts: u64,
-    pub rcvd_pkts: u64,
-    pub sent_bytes: u64,
-    pub rcvd_bytes: u64,
-    pub send_err: u64,
-    pub rcvd_pkts_unknown_qp: u64,
-    pub rcvd_pkts_malformed: u64,
-    pub remote_access_errors: u64,
-    pub qkey_violations: u64,
-    pub rnr_nak: u64,
-    pub np_cnp_sent: u64,
-    pub rp_cnp_handled: u64,
-}
-
-impl std::ops::AddAssign for Counters {
-    fn add_assign(&mut self, other: Self) {
-        self.sent_pkts += other.sent_pkts;
-        self.rcvd_pkts += other.rcvd_pkts;
-        self.sent_bytes += other.sent_bytes;
-        self.rcvd_bytes += other.rcvd_bytes;
-        self.send_err += other.send_err;
-        self.rcvd_pkts_unknown_qp += other.rcvd_pkts_unknown_qp;
-        self.rcvd_pkts_malformed += other.rcvd_pkts_malformed;
-        self.remote_access_errors += other.remote_access_errors;
-        self.qkey_violations += other.qkey_violations;
-        self.rnr_nak += other.rnr_nak;
-        self.np_cnp_sent += other.np_cnp_sent;
-        self.rp_cnp_handled += other.rp_cnp_handled;
-    }
 }
 
 /// Everything of an application but its queue pairs.
@@ -141,9 +107,8 @@ impl Objects {
         let Some(cq) = self.cqs.get_mut(&handle).filter(|cq| !cq.overrun) else { return false };
         match cq.sink.push(completion, solicited) {
             Ok(tells) => {
-                let channel = cq.channel.filter(|_| tells);
-                if let Some(channel) = channel.and_then(|channel| self.channels.get_mut(&channel)) {
-                    channel.tell(&handle.to_ne_bytes());
+                if tells {
+                    self.tell_channel(handle);
                 }
                 true
             }
@@ -152,6 +117,14 @@ impl Objects {
                 self.tell(Event::CqError, handle);
                 false
             }
+        }
+    }
+
+    /// Wakes who waits for completions of a queue.
+    pub fn tell_channel(&mut self, cq: u32) {
+        let channel = self.cqs.get(&cq).and_then(|cq| cq.channel);
+        if let Some(channel) = channel.and_then(|channel| self.channels.get_mut(&channel)) {
+            channel.tell(&cq.to_ne_bytes());
         }
     }
 

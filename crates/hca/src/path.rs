@@ -45,16 +45,6 @@ pub(crate) enum Way {
     Wire,
 }
 
-impl Way {
-    /// For people.
-    pub const fn name(&self) -> &'static str {
-        match self {
-            Self::Local(_) => "copied by the daemon",
-            Self::Wire => "RoCEv2",
-        }
-    }
-}
-
 /// Why there is no such path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NoPath {

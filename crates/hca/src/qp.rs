@@ -1,6 +1,7 @@
 //! A queue pair: its queues in shared memory, its transport, and what moves requests from one to the other.
 
 use crate::carry::Surroundings;
+use crate::counters::{Counter, Counters};
 use crate::events::Event;
 use crate::inbox::{Inbox, Packet};
 use crate::objects::{Objects, Receive, take_receive};
@@ -201,6 +202,10 @@ impl Own {
             self.sends.release_before((done.id as u32).wrapping_add(1));
             (self.send_cq, false)
         };
+        if failed && done.status != Status::Flushed {
+            let receives = done.id & IS_RECEIVE != 0;
+            objects.counters.add(if receives { Counter::ResponderError } else { Counter::RequesterError }, 1);
+        }
         if !objects.complete(cq, &completion, solicited || failed) {
             self.broken = Some("its completion queue overran");
         }
@@ -221,14 +226,21 @@ impl Own {
 }
 
 impl Qp {
+    /// Adds what its transport counted.
+    pub fn count_into(&self, counters: &mut Counters) {
+        if let Transport::Connected(connected) = &self.transport {
+            counters.add_connection(&connected.counts());
+        }
+    }
+
     /// Takes a packet that came for it.
     pub fn receive(&mut self, packet: &Packet, now: Duration, objects: &mut Objects) {
         let Ok(datagram) = roce::parse(&packet.bytes) else {
-            objects.counters.rcvd_pkts_malformed += 1;
+            objects.counters.add(Counter::Malformed, 1);
             return;
         };
-        objects.counters.rcvd_pkts += 1;
-        objects.counters.rcvd_bytes += packet.bytes.len() as u64;
+        objects.counters.add(Counter::ReceivedPackets, 1);
+        objects.counters.add(Counter::ReceivedBytes, packet.bytes.len() as u64);
         let mut around = Surroundings { own: &mut self.own, objects };
         match &mut self.transport {
             Transport::None => {}
@@ -398,7 +410,8 @@ impl Qp {
     }
 
     /// Forgets everything: back to the beginning.
-    pub fn reset(&mut self) {
+    pub fn reset(&mut self, objects: &mut Objects) {
+        self.count_into(&mut objects.counters);
         self.transport = Transport::None;
         let own = &mut self.own;
         own.part();
@@ -424,7 +437,7 @@ fn receive_datagram(
 ) {
     let header = received_header(&packet.network, packet.bytes.len());
     if pair.receive(datagram, &header, around) == Err(LeftOut::QueueKey) {
-        around.objects.counters.qkey_violations += 1;
+        around.objects.counters.add(Counter::QkeyViolation, 1);
     }
 }
 

@@ -1,5 +1,6 @@
 //! Packets that leave the host, and those that come from elsewhere: ordinary packets of the guest's, which the vRouter carries.
 
+use crate::counters::{Counter, Counters};
 use crate::fabric::Adapter;
 use crate::inbox::Packet;
 use crate::path::{Network, Path, write_network_header};
@@ -18,6 +19,17 @@ pub(crate) struct WireErrors {
     pub icrc: AtomicU64,
     pub malformed: AtomicU64,
     pub unknown_qp: AtomicU64,
+}
+
+impl WireErrors {
+    pub fn count_into(&self, counters: &mut Counters) {
+        let errors = [
+            (Counter::Icrc, &self.icrc),
+            (Counter::Malformed, &self.malformed),
+            (Counter::UnknownQp, &self.unknown_qp),
+        ];
+        errors.into_iter().for_each(|(counter, value)| counters.add(counter, value.load(Ordering::Relaxed)));
+    }
 }
 
 /// The UDP source port of packets of a connection: from the flow label, or from both queue pairs' numbers (IBTA A17.9.2

@@ -11,6 +11,7 @@
 //! them and completes the request.
 #![deny(unsafe_code)]
 
+mod counts;
 mod datagram;
 mod psn;
 mod queue_pair;
@@ -18,6 +19,7 @@ mod requester;
 mod responder;
 mod work;
 
+pub use counts::Counts;
 pub use datagram::{DatagramAttributes, DatagramPair, Destination, LeftOut, NETWORK_HEADER};
 pub use psn::Psn;
 pub use queue_pair::{Attributes, Mtu, QueuePair, State};

@@ -1,5 +1,6 @@
 //! A queue pair of a connection: its states, and its two halves.
 
+use crate::Counts;
 use crate::requester::Requester;
 use crate::responder::Responder;
 use crate::work::{Completion, SendRequest, Status, Verbs};
@@ -134,6 +135,14 @@ impl QueuePair {
             self.requester = Requester::new(&attributes);
             self.state = State::ReadyToSend;
         }
+    }
+
+    /// What was counted.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let mut counts = self.requester.counts;
+        counts += self.responder.counts;
+        counts
     }
 
     /// Whether requests are under way.

@@ -4,9 +4,9 @@
 //! to send next. Going back is setting it back. These numbers don't go round: what is posted at once may have more packets
 //! than there are PSNs.
 
-use crate::Psn;
 use crate::queue_pair::{Attributes, flushed};
 use crate::work::{AtomicOperation, Completion, Payload, SendOperation, SendRequest, Status, Verbs, With};
+use crate::{Counts, Psn};
 use packet::roce::{Aeth, Atomic, Datagram, Nak, Operation, Reth, Syndrome};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -70,6 +70,7 @@ pub(crate) struct Requester {
     recovering: bool,
     /// READs and atomics before `next` that are not done.
     open: usize,
+    pub counts: Counts,
     /// Retries left.
     retries: u8,
     rnr_retries: u8,
@@ -90,6 +91,7 @@ impl Requester {
             unanswered: 0,
             recovering: false,
             open: 0,
+            counts: Counts::default(),
             retries: attributes.retries,
             rnr_retries: attributes.rnr_retries,
             timeout: None,
@@ -141,8 +143,11 @@ impl Requester {
             return true;
         }
         self.pause = None;
-        if self.timeout.is_some_and(|at| now >= at) && !self.try_again(verbs) {
-            return false;
+        if self.timeout.is_some_and(|at| now >= at) {
+            self.counts.local_ack_timeout_err += 1;
+            if !self.try_again(verbs) {
+                return false;
+            }
         }
         while *budget > 0 && self.may_send(attributes) {
             match self.send_next(attributes, verbs) {
@@ -293,8 +298,12 @@ impl Requester {
         }
         match syndrome {
             Syndrome::Ack(_) => true,
-            Syndrome::Nak(Nak::PsnSequenceError) => self.try_again(verbs),
+            Syndrome::Nak(Nak::PsnSequenceError) => {
+                self.counts.packet_seq_err += 1;
+                self.try_again(verbs)
+            }
             Syndrome::ReceiverNotReady(timer) => {
+                self.counts.rnr_nak_retry_err += 1;
                 if self.rnr_retries == 0 {
                     self.end_first(Status::RnrRetryExceeded, verbs);
                     return false;
@@ -404,6 +413,7 @@ impl Requester {
 
     /// An answer came, and one before it did not. Others that were on their way say the same again.
     fn response_lost(&mut self, verbs: &mut impl Verbs) -> bool {
+        self.counts.implied_nak_seq_err += 1;
         let first_heard = !std::mem::replace(&mut self.recovering, true);
         !first_heard || self.try_again(verbs)
     }

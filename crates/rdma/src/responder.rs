@@ -1,8 +1,8 @@
 //! The responder: does what the peer's requests ask for, once and in their order, and answers (IBTA 9.7.4 and 9.7.5).
 
-use crate::Psn;
 use crate::queue_pair::{Attributes, flushed};
 use crate::work::{Access, Arrival, AtomicOperation, Completion, Fault, Payload, Received, Status, Verbs};
+use crate::{Counts, Psn};
 use packet::roce::{Aeth, Atomic, Datagram, Nak, Operation, Reth, Syndrome};
 use std::collections::VecDeque;
 
@@ -91,6 +91,7 @@ pub(crate) struct Responder {
     arriving: Option<Arriving>,
     /// The receive of a message of which packets were lost: for the next one. Of unreliable connections.
     spare: Option<u64>,
+    pub counts: Counts,
     answers: VecDeque<Answer>,
     done: VecDeque<Done>,
 }
@@ -103,6 +104,7 @@ impl Responder {
             told: false,
             arriving: None,
             spare: None,
+            counts: Counts::default(),
             answers: VecDeque::new(),
             done: VecDeque::new(),
         }
@@ -119,12 +121,14 @@ impl Responder {
         let psn = Psn::new(packet.bth.psn);
         let ahead = psn.since(self.expected);
         if ahead > 0 {
+            self.counts.out_of_sequence += 1;
             if !std::mem::replace(&mut self.told, true) {
                 self.acknowledge(Syndrome::Nak(Nak::PsnSequenceError), self.expected);
             }
             return true;
         }
         if ahead < 0 {
+            self.counts.duplicate_request += 1;
             self.again(packet, operation, psn, attributes);
             return true;
         }
@@ -137,6 +141,7 @@ impl Responder {
                 true
             }
             Err(Refusal::NotReady) => {
+                self.counts.rnr_nak += 1;
                 self.acknowledge(Syndrome::ReceiverNotReady(attributes.rnr_timer), psn);
                 // What comes behind it is not missing: it comes again with it.
                 self.told = true;

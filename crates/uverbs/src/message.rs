@@ -63,6 +63,10 @@ pub enum Request {
         cq: u32,
         entries: u32,
     },
+    /// Tells the channel of a completion queue, which is not armed any more.
+    TellChannel {
+        cq: u32,
+    },
     DestroyCq {
         cq: u32,
     },

@@ -12,7 +12,8 @@ use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use uverbs::{Arm, Completion, CompletionQueue, Reply, Request, WorkRequest};
+use uverbs::completion::INLINE;
+use uverbs::{Arm, Completion, CompletionQueue, Placement, Reply, Request, Segment, WorkRequest};
 
 /// Empty polls after which the CPU is offered to the device, if it waits for this one.
 const YIELD: u32 = 64;
@@ -45,6 +46,29 @@ pub(crate) struct State {
     empty: u32,
     /// What a device that is gone left undone.
     flushed: VecDeque<Completion>,
+    /// Of the receive at hand.
+    list: Vec<Segment>,
+}
+
+impl State {
+    /// Has completions of a queue pair left out that nobody took.
+    pub(crate) fn forget(&mut self, qpn: u32) {
+        self.queue.forget(qpn);
+        self.flushed.retain(|completion| completion.qpn != qpn);
+    }
+}
+
+/// Copies a message to where a list says.
+///
+/// # Safety
+/// What the list says must be memory that may be written to.
+unsafe fn scatter(mut message: &[u8], list: &[Segment]) {
+    for segment in list {
+        let (part, rest) = message.split_at(message.len().min(segment.len as usize));
+        // SAFETY: the caller's promise.
+        unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), segment.address as *mut u8, part.len()) };
+        message = rest;
+    }
 }
 
 impl Cq {
@@ -69,11 +93,30 @@ impl Cq {
 
     /// Takes the next completion.
     pub(crate) fn take(&self, state: &mut State) -> Option<Completion> {
-        let taken = state.queue.poll().or_else(|| state.flushed.pop_front());
-        if taken.is_some() {
+        let mut taken = state.queue.poll().or_else(|| state.flushed.pop_front());
+        if let Some(completion) = &mut taken {
             state.empty = 0;
+            if completion.placement != Placement::Done {
+                self.receive(completion, &mut state.list);
+            }
         }
         taken
+    }
+
+    /// Gives the receive of a message back, and copies the message to where it says.
+    fn receive(&self, completion: &mut Completion, list: &mut Vec<Segment>) {
+        let objects = self.context().objects();
+        let Some(receive) = objects.qps.get(completion.qpn).and_then(|qp| qp.receive.as_ref()) else {
+            return;
+        };
+        let mut receive = receive.lock();
+        if let Placement::Here(message) = completion.placement {
+            list.clear();
+            completion.id = receive.oldest(list);
+            // SAFETY: the peer saw that the list is of registered memory, with room for it.
+            unsafe { scatter(&message[..INLINE.min(completion.byte_len as usize)], list) };
+        }
+        receive.give_back();
     }
 
     /// After a poll that found nothing.
@@ -100,7 +143,7 @@ impl Cq {
     }
 }
 
-fn flushed(qp: &Qp, request: &WorkRequest, opcode: u32) -> Completion {
+fn flushed(qp: &Qp, request: &WorkRequest, opcode: u8) -> Completion {
     let status = IBV_WC_WR_FLUSH_ERR as u8;
     Completion { id: request.id, status, opcode, qpn: qp.number(), ..Completion::default() }
 }
@@ -110,8 +153,7 @@ impl From<Completion> for ibv_wc {
         Self {
             wr_id: of.id,
             status: of.status.into(),
-            opcode: of.opcode,
-            vendor_err: of.vendor_error.into(),
+            opcode: of.opcode.into(),
             byte_len: of.byte_len,
             imm_data: of.immediate,
             qp_num: of.qpn,
@@ -153,7 +195,13 @@ pub(crate) unsafe fn create(
     };
     let made = Box::leak(Box::new(Cq {
         c: UnsafeCell::new(crate::completion_ex::extended(base)),
-        state: Lock::new(State { queue, current: Completion::default(), empty: 0, flushed: VecDeque::new() }),
+        state: Lock::new(State {
+            queue,
+            current: Completion::default(),
+            empty: 0,
+            flushed: VecDeque::new(),
+            list: Vec::new(),
+        }),
         told: AtomicU32::new(0),
         told_async: AtomicU32::new(0),
         told_of_death: AtomicBool::new(false),

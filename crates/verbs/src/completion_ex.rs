@@ -113,13 +113,17 @@ macro_rules! readers {
 
 readers! {
     read_opcode -> u32: opcode;
-    read_vendor_err -> u32: vendor_error;
     read_byte_len -> u32: byte_len;
     read_imm_data -> u32: immediate;
     read_qp_num -> u32: qpn;
     read_src_qp -> u32: source_qpn;
     read_wc_flags -> u32: flags;
     read_completion_ts -> u64: timestamp;
+}
+
+/// There is nothing more to say of an error.
+unsafe extern "C" fn read_vendor_err(_cq: *mut ibv_cq_ex) -> u32 {
+    0
 }
 
 /// There are no LIDs over Ethernet.

@@ -71,6 +71,8 @@ fn modify(qp: &Qp, attr: &ibv_qp_attr, mask: u32) -> Outcome<()> {
         if let Some(mut receive) = receive {
             receive.reset();
         }
+        drop(send);
+        qp.forget_completions();
     } else {
         qp.context().link.ask(&request)?;
     }

@@ -2,6 +2,7 @@
 
 use crate::abi::*;
 use crate::errno::{Outcome, code};
+use crate::publish::publish;
 use crate::queue_pair::Qp;
 use crate::work_request::{SendQueue, is_offered};
 use std::ffi::c_int;
@@ -116,8 +117,7 @@ pub unsafe extern "C" fn post_send(
         }
     }
     if is_any {
-        send.queue.publish();
-        qp.context().link.ring(qp.doorbell);
+        publish(qp, &mut send);
     }
     if outcome.is_err() {
         // SAFETY: room for a pointer.

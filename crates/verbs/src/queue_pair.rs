@@ -60,6 +60,25 @@ impl Qp {
         unsafe { (*self.c()).qp_num }
     }
 
+    /// Its protection domain.
+    pub(crate) fn pd(&self) -> u32 {
+        // SAFETY: it stays as it was made, and the domain stays while it is used.
+        unsafe { (*(*self.c()).pd).handle }
+    }
+
+    /// Where its sends complete.
+    pub(crate) fn send_cq(&self) -> u32 {
+        // SAFETY: as of the domain.
+        unsafe { (*(*self.c()).send_cq).handle }
+    }
+
+    /// Has its completions left out that nobody took.
+    pub(crate) fn forget_completions(&self) {
+        // SAFETY: they stay as they were made, and the queues stay while they are used.
+        let queues = unsafe { [(*self.c()).send_cq, (*self.c()).recv_cq].map(|cq| Cq::of(cq)) };
+        queues.into_iter().for_each(|cq| cq.state.lock().forget(self.number()));
+    }
+
     pub(crate) fn context(&self) -> &Context {
         // SAFETY: its context, which outlives it.
         unsafe { Context::of((*self.c()).context) }
@@ -68,7 +87,7 @@ impl Qp {
     /// Tells of every request whose completion would have come to `cq` from a device that is gone, with its opcode there.
     ///
     /// What somebody is at work with is left for the next time.
-    pub(crate) fn flush(&self, cq: &Cq, mut each: impl FnMut(&Self, &WorkRequest, u32)) {
+    pub(crate) fn flush(&self, cq: &Cq, mut each: impl FnMut(&Self, &WorkRequest, u8)) {
         // SAFETY: they stay as they were made.
         let (of_sends, of_receives) = unsafe { ((*self.c()).send_cq, (*self.c()).recv_cq) };
         if of_sends == cq.c()
@@ -79,7 +98,7 @@ impl Qp {
         if of_receives == cq.c()
             && let Some(mut receive) = self.receive.as_ref().and_then(Lock::try_lock)
         {
-            receive.abandon(|request| each(self, request, IBV_WC_RECV));
+            receive.abandon(|request| each(self, request, IBV_WC_RECV as u8));
         }
     }
 }
@@ -172,7 +191,12 @@ unsafe fn create(pd: *mut ibv_pd, attr: &mut ibv_qp_init_attr, is_extended: bool
         state: AtomicU32::new(IBV_QPS_RESET),
         capacity,
         sq_sig_all,
-        send: Lock::new(SendQueue::new(queue(send, capacity.max_send_wr)?, &capacity, attr.qp_type)),
+        send: Lock::new(SendQueue::new(
+            queue(send, capacity.max_send_wr)?,
+            &capacity,
+            attr.qp_type,
+            ours.link.info().is_trusting,
+        )),
         receive: receive.map(Lock::new),
         doorbell,
         is_extended,
@@ -224,6 +248,7 @@ unsafe fn destroy(qp: *mut ibv_qp) -> Outcome<()> {
         let ours = Qp::of(qp);
         let context = ours.context();
         context.link.take_away(&Request::DestroyQp { qpn: (*qp).qp_num })?;
+        ours.forget_completions();
         context.objects().qps.remove((*qp).qp_num);
         let told = ours.told.load(Ordering::Acquire);
         let completed = &raw const (*qp).events_completed;

@@ -3,6 +3,7 @@
 use crate::abi::*;
 use crate::errno::set;
 use crate::post::may_send;
+use crate::publish::{Sharing, publish};
 use crate::queue_pair::Qp;
 use std::ffi::{c_int, c_void};
 use uverbs::{Capacity, Segment, WorkQueue, WorkRequest};
@@ -31,6 +32,9 @@ pub(crate) fn is_offered(qp_type: u32, opcode: u32) -> bool {
 /// A send queue, and the request that is being made.
 pub(crate) struct SendQueue {
     pub(crate) queue: WorkQueue,
+    pub(crate) sharing: Sharing,
+    /// The list of a request, while it is performed.
+    pub(crate) list: Vec<Segment>,
     /// Parts of an inline message, while its slot is filled.
     pub(crate) parts: Vec<(*const u8, usize)>,
     draft: Option<WorkRequest>,
@@ -48,9 +52,11 @@ unsafe impl Send for SendQueue {}
 
 impl SendQueue {
     /// With room for what a request may have, so that posting does not allocate.
-    pub(crate) fn new(queue: WorkQueue, capacity: &Capacity, qp_type: u32) -> Self {
+    pub(crate) fn new(queue: WorkQueue, capacity: &Capacity, qp_type: u32, is_trusting: bool) -> Self {
         Self {
             queue,
+            sharing: Sharing::new(qp_type, is_trusting),
+            list: Vec::with_capacity(capacity.max_send_sge as usize),
             parts: Vec::with_capacity(capacity.max_send_sge as usize),
             draft: None,
             segments: Vec::with_capacity(capacity.max_send_sge as usize),
@@ -145,8 +151,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
         send.end_draft();
         let error = send.error;
         if error == 0 {
-            send.queue.publish();
-            ours.context().link.ring(ours.doorbell);
+            publish(ours, send);
         } else {
             send.queue.abort();
             set(error);

@@ -6,6 +6,7 @@ use crate::users;
 use api::v1::{RdmaReply, RdmaTable};
 use control::RdmaSpec;
 use device::Device;
+use hca::Fabric;
 use mem::{Opened, Port, PortStatus};
 use rdmaport::RdmaPort;
 use std::collections::BTreeMap;
@@ -26,6 +27,7 @@ const SLOTS: u32 = 1024;
 #[derive(Default)]
 pub struct Verbs {
     devices: Mutex<BTreeMap<String, Weak<Device>>>,
+    fabric: Arc<Fabric>,
 }
 
 /// The port of a device, which closes with it.
@@ -49,7 +51,7 @@ impl Verbs {
         let owner = owner(spec)?;
         make_room(&spec.socket)?;
         let (opened, uplink, downlink) = rdmaport::open(&RdmaPort { mtu: MAX_MTU, slots: SLOTS })?;
-        let device = Arc::new(Device::open(spec, owner, uplink, downlink)?);
+        let device = Arc::new(Device::open(spec, owner, &self.fabric, (uplink, downlink))?);
         tracing::info!("verbs device of {}: socket {}", spec.guest, spec.socket.display());
         self.devices().insert(spec.name.clone(), Arc::downgrade(&device));
         Ok(Opened { port: Arc::new(DevicePort { port: opened.port, _device: device }), ..opened })

@@ -57,6 +57,7 @@ pub const IBV_QPT_UD: u32 = 4;
 
 pub const IBV_QPS_RESET: u32 = 0;
 pub const IBV_QPS_RTR: u32 = 2;
+pub const IBV_QPS_RTS: u32 = 3;
 pub const IBV_QPS_ERR: u32 = 6;
 
 #[repr(C)]

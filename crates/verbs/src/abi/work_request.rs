@@ -86,6 +86,7 @@ pub const IBV_WR_ATOMIC_CMP_AND_SWP: u32 = 5;
 pub const IBV_WR_ATOMIC_FETCH_AND_ADD: u32 = 6;
 pub const IBV_WR_SEND_WITH_INV: u32 = 9;
 
+pub const IBV_SEND_SIGNALED: u32 = 1 << 1;
 pub const IBV_SEND_INLINE: u32 = 1 << 3;
 /// Fence, signaled, solicited, inline.
 pub const SEND_FLAGS: u32 = 0xf;

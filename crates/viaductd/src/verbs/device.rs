@@ -1,42 +1,144 @@
-//! One device. This build serves no clients: the device has its port, and neither sends nor takes what comes.
+//! One device: what the control plane wants, in the words of the adapter, and what that says, in the API's.
 
 use super::AnyError;
-use api::v1::{RdmaCounter, RdmaDevice, RdmaReply, RdmaTable};
+use api::v1::{RdmaCounter, RdmaCq, RdmaDevice, RdmaMr, RdmaQp, RdmaReply, RdmaTable};
 use control::RdmaSpec;
+use hca::{ClientDescription, DeviceSpec, Fabric, Limits, QpDescription, SocketSpec};
 use rdmaport::{Downlink, Uplink};
+use std::net::Ipv6Addr;
+use std::sync::Arc;
 
 /// A verbs device.
 pub struct Device {
-    uplink: Uplink,
-    _downlink: Downlink,
+    adapter: hca::Device,
 }
 
 impl Device {
     /// Opens it, for this user and group.
-    #[allow(clippy::unnecessary_wraps, reason = "a socket may fail")]
+    ///
+    /// # Errors
+    /// Where its socket can't be made.
     pub fn open(
         spec: &RdmaSpec,
-        _owner: Option<(u32, u32)>,
-        uplink: Uplink,
-        downlink: Downlink,
+        owner: Option<(u32, u32)>,
+        fabric: &Arc<Fabric>,
+        port: (Uplink, Downlink),
     ) -> Result<Self, AnyError> {
-        tracing::warn!("verbs device of {}: this build serves no clients", spec.guest);
-        Ok(Self { uplink, _downlink: downlink })
+        let socket = SocketSpec { path: spec.socket.clone(), owner, mode: spec.mode };
+        Ok(Self { adapter: hca::Device::open(adapter_spec(spec), &socket, fabric, port)? })
     }
 
     /// Makes it be another.
-    #[allow(clippy::unused_self, clippy::unnecessary_wraps, reason = "there is nobody to tell yet")]
-    pub fn update(&self, spec: &RdmaSpec, _owner: Option<(u32, u32)>) -> Result<(), AnyError> {
-        tracing::debug!("verbs device of {} is another now", spec.guest);
+    ///
+    /// # Errors
+    /// Where its socket can't be given to its new owner.
+    pub fn update(&self, spec: &RdmaSpec, owner: Option<(u32, u32)>) -> Result<(), AnyError> {
+        self.adapter.give_to(owner, spec.mode)?;
+        self.adapter.update(adapter_spec(spec));
         Ok(())
     }
 
     /// Adds what it has to say of a table.
     pub fn describe(&self, name: &str, table: RdmaTable, reply: &mut RdmaReply) {
-        if table != RdmaTable::Device {
-            return;
+        let clients = self.adapter.describe();
+        match table {
+            RdmaTable::Device => reply.devices.push(self.device(name, &clients)),
+            RdmaTable::Qp => reply.qps.extend(clients.iter().flat_map(|client| qps(name, client))),
+            RdmaTable::Mr => reply.mrs.extend(clients.iter().flat_map(|client| mrs(name, client))),
+            RdmaTable::Cq => reply.cqs.extend(clients.iter().flat_map(|client| cqs(name, client))),
+            RdmaTable::Cm | RdmaTable::Unspecified => {}
         }
-        let counters = vec![RdmaCounter { name: "send_err".to_owned(), value: self.uplink.refused() }];
-        reply.devices.push(RdmaDevice { name: name.to_owned(), counters, ..RdmaDevice::default() });
     }
+
+    fn device(&self, name: &str, clients: &[ClientDescription]) -> RdmaDevice {
+        let sum = |of: fn(&ClientDescription) -> usize| clients.iter().map(of).sum::<usize>() as u32;
+        let counters = self.adapter.counters(clients);
+        RdmaDevice {
+            name: name.to_owned(),
+            clients: clients.len() as u32,
+            qps: sum(|client| client.qps.len()),
+            mrs: sum(|client| client.mrs.len()),
+            cqs: sum(|client| client.cqs.len()),
+            registered_bytes: clients.iter().map(|client| client.registered).sum(),
+            counters: counters
+                .into_iter()
+                .map(|(name, value)| RdmaCounter { name: name.to_owned(), value })
+                .collect(),
+            ..RdmaDevice::default()
+        }
+    }
+}
+
+fn adapter_spec(spec: &RdmaSpec) -> DeviceSpec {
+    let limits = Limits {
+        qps: spec.limits.qps,
+        mrs: spec.limits.mrs,
+        registered: u64::from(spec.limits.registered_mb) << 20,
+    };
+    DeviceSpec {
+        guest: spec.guest.clone(),
+        vrf: spec.vrf.0.into(),
+        mac: spec.mac.0,
+        addresses: spec.addresses.clone(),
+        mtu: spec.mtu,
+        limits,
+        trust: spec.trust.clone(),
+        is_watched: spec.watched,
+    }
+}
+
+/// An address as people write it.
+fn address(gid: Ipv6Addr) -> String {
+    gid.to_ipv4_mapped().map_or_else(|| gid.to_string(), |v4| v4.to_string())
+}
+
+fn pid(client: &ClientDescription) -> u32 {
+    client.pid.unsigned_abs()
+}
+
+fn qps<'a>(device: &'a str, client: &'a ClientDescription) -> impl Iterator<Item = RdmaQp> + 'a {
+    let qp = |qp: &QpDescription| RdmaQp {
+        device: device.to_owned(),
+        pid: pid(client),
+        qpn: qp.qpn,
+        r#type: qp.kind.name().to_owned(),
+        state: qp.state.name().to_owned(),
+        error: qp.error.map(str::to_owned),
+        peer: qp.peer.map(address),
+        peer_qpn: qp.peer.map(|_| qp.peer_qpn),
+        transport: qp.transport.to_owned(),
+        reason: qp.reason.to_owned(),
+        rq_psn: qp.rq_psn,
+        sq_psn: qp.sq_psn,
+        path_mtu: qp.path_mtu,
+        retries: qp.retries,
+        ..RdmaQp::default()
+    };
+    client.qps.iter().map(qp)
+}
+
+fn mrs<'a>(device: &'a str, client: &'a ClientDescription) -> impl Iterator<Item = RdmaMr> + 'a {
+    client.mrs.iter().map(|mr| RdmaMr {
+        device: device.to_owned(),
+        pid: pid(client),
+        mrn: mr.key,
+        address: mr.address,
+        iova: mr.iova,
+        length: mr.len,
+        access: mr.access.clone(),
+        memory: "process".to_owned(),
+        ..RdmaMr::default()
+    })
+}
+
+fn cqs<'a>(device: &'a str, client: &'a ClientDescription) -> impl Iterator<Item = RdmaCq> + 'a {
+    client.cqs.iter().map(|cq| RdmaCq {
+        device: device.to_owned(),
+        pid: pid(client),
+        cqn: cq.cq,
+        entries: cq.entries,
+        users: cq.users,
+        overrun: cq.overrun,
+        ..RdmaCq::default()
+    })
 }

@@ -1,0 +1,96 @@
+//! What a device counts, with names as `rdma statistic` has them.
+
+/// A counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // the names say it
+pub(crate) enum Counter {
+    SentPackets,
+    SentBytes,
+    ReceivedPackets,
+    ReceivedBytes,
+    SendError,
+    UnknownQp,
+    Malformed,
+    Icrc,
+    OutOfSequence,
+    Duplicate,
+    SequenceError,
+    ImpliedSequenceError,
+    AckTimeout,
+    RnrRetry,
+    Rnr,
+    RemoteAccess,
+    QkeyViolation,
+    RequesterError,
+    ResponderError,
+    CnpSent,
+    CnpHandled,
+}
+
+/// Their names, in their order.
+const NAMES: [&str; 21] = [
+    "sent_pkts",
+    "sent_bytes",
+    "rcvd_pkts",
+    "rcvd_bytes",
+    "send_err",
+    "rcvd_pkts_unknown_qp",
+    "rcvd_pkts_malformed",
+    "rx_icrc_encapsulated",
+    "out_of_sequence",
+    "duplicate_request",
+    "packet_seq_err",
+    "implied_nak_seq_err",
+    "local_ack_timeout_err",
+    "rnr_nak_retry_err",
+    "rnr_nak",
+    "remote_access_errors",
+    "qkey_violations",
+    "req_cqe_error",
+    "resp_cqe_error",
+    "np_cnp_sent",
+    "rp_cnp_handled",
+];
+
+/// Counters of something.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters([u64; NAMES.len()]);
+
+impl Counters {
+    /// Adds to one.
+    pub(crate) const fn add(&mut self, counter: Counter, more: u64) {
+        self.0[counter as usize] += more;
+    }
+
+    /// Adds what a connection counted.
+    pub(crate) fn add_connection(&mut self, counts: &rdma::Counts) {
+        for (counter, value) in [
+            (Counter::OutOfSequence, counts.out_of_sequence),
+            (Counter::Duplicate, counts.duplicate_request),
+            (Counter::SequenceError, counts.packet_seq_err),
+            (Counter::ImpliedSequenceError, counts.implied_nak_seq_err),
+            (Counter::AckTimeout, counts.local_ack_timeout_err),
+            (Counter::RnrRetry, counts.rnr_nak_retry_err),
+            (Counter::Rnr, counts.rnr_nak),
+        ] {
+            self.add(counter, value);
+        }
+    }
+
+    /// One of them.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<u64> {
+        self.iter().find(|(other, _)| *other == name).map(|(_, value)| value)
+    }
+
+    /// All of them, with their names.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        NAMES.into_iter().zip(self.0)
+    }
+}
+
+impl std::ops::AddAssign<&Self> for Counters {
+    fn add_assign(&mut self, other: &Self) {
+        self.0.iter_mut().zip(other.0).for_each(|(sum, more)| *sum += more);
+    }
+}

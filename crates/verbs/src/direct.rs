@@ -1,0 +1,363 @@
+//! Peers that share memory: what their device would do with our requests, we do ourselves, where both sides trust each other.
+//!
+//! A message that fits into a completion goes with it; others are copied once, to where the receive says. Whatever is out of
+//! the ordinary (no receive, wrong keys, full queues, atomic operations) is left to the device, in whose hands all is as without this.
+
+use crate::errno::Outcome;
+use crate::link::{Link, map};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use uverbs::completion::{INLINE, bytes};
+use uverbs::qp::access;
+use uverbs::{
+    Bond, Completion, CompletionSink, DirectPeer, Placement, RegionTable, Reply, Request, Segment,
+    WorkRequest, WorkSource,
+};
+
+/// `ibv_wr_opcode`.
+mod opcode {
+    pub const RDMA_WRITE: u8 = 0;
+    pub const RDMA_WRITE_WITH_IMM: u8 = 1;
+    pub const SEND: u8 = 2;
+    pub const SEND_WITH_IMM: u8 = 3;
+    pub const RDMA_READ: u8 = 4;
+}
+
+/// `ibv_wc_opcode` of what arrives.
+const RECV: u8 = 1 << 7;
+const RECV_RDMA_WITH_IMM: u8 = RECV + 1;
+/// `ibv_wc_flags`.
+const WITH_IMM: u16 = 1 << 1;
+/// `ibv_send_flags`.
+const SOLICITED: u8 = 1 << 2;
+
+/// Messages of which the last byte is stored after all others, as peers wait for it, are longer than what is stored at once.
+const AT_ONCE: usize = 8;
+
+/// A part of our own memory.
+type Part = libc::iovec;
+
+/// What is shared with a peer.
+pub struct Direct {
+    bond: Bond,
+    peer: DirectPeer,
+    receives: WorkSource,
+    peer_cq: CompletionSink,
+    peer_regions: RegionTable,
+    own_regions: RegionTable,
+    own_cq: CompletionSink,
+    memory: OwnedFd,
+    channel: Option<OwnedFd>,
+    /// Of the request at hand: our parts, what the receive says, and where that is.
+    parts: Vec<Part>,
+    list: Vec<Segment>,
+    places: Vec<(u64, usize)>,
+    vector: Vec<Part>,
+}
+
+// SAFETY: the parts are those of the request at hand, and used by nobody after it.
+unsafe impl Send for Direct {}
+
+/// What it is that is sent.
+pub struct Sender {
+    /// Its queue pair, and that one's protection domain.
+    pub qpn: u32,
+    pub pd: u32,
+    /// Whether its completion is wanted.
+    pub signaled: bool,
+}
+
+/// Whether the device is asked to tell a completion channel of ours.
+pub struct Done {
+    pub tells: bool,
+}
+
+impl Direct {
+    /// Asks for it.
+    ///
+    /// # Errors
+    /// `EAGAIN` where the peer is not ready; others where it will never be.
+    pub fn open(link: &Link, qpn: u32) -> Outcome<Self> {
+        let (Reply::Direct(peer), mut files) = link.ask_for(&Request::Direct { qpn })? else {
+            return Err(libc::EIO);
+        };
+        let channel = if peer.has_channel { files.pop() } else { None };
+        let [bond, qp, cq, regions, own_regions, own_cq, memory] =
+            <[OwnedFd; 7]>::try_from(files).map_err(|_| libc::EIO)?;
+        if !peer.entries.is_power_of_two() || !peer.own_entries.is_power_of_two() {
+            return Err(libc::EIO);
+        }
+        let qp = Arc::new(map(&qp, usize::try_from(peer.memory).map_err(|_| libc::EIO)?)?);
+        let table = |file, regions| RegionTable::open(file, regions).map_err(|_| libc::EIO);
+        Ok(Self {
+            bond: Bond::new(map(&bond, Bond::BYTES)?),
+            receives: WorkSource::new(qp, peer.receive).map_err(|_| libc::EIO)?,
+            peer_cq: CompletionSink::new(map(&cq, bytes(peer.entries))?, peer.entries),
+            peer_regions: table(regions, peer.regions)?,
+            own_regions: table(own_regions, peer.own_regions)?,
+            own_cq: CompletionSink::new(map(&own_cq, bytes(peer.own_entries))?, peer.own_entries),
+            memory,
+            channel,
+            peer,
+            parts: Vec::new(),
+            list: Vec::new(),
+            places: Vec::new(),
+            vector: Vec::new(),
+        })
+    }
+
+    /// Whether it is over.
+    pub fn is_closed(&self) -> bool {
+        self.bond.is_closed()
+    }
+
+    /// Does what a request asks for, all of it; `None` where that is left to the device.
+    ///
+    /// # Safety
+    /// The bytes of an inline message, and memory that is registered, must be there.
+    pub unsafe fn perform(
+        &mut self,
+        sender: &Sender,
+        request: &WorkRequest,
+        list: &[Segment],
+        inline: &[u8],
+    ) -> Option<Done> {
+        if sender.signaled && self.own_cq.is_full() {
+            return None;
+        }
+        let len = self.gather(sender, request.opcode == opcode::RDMA_READ, list, inline)?;
+        if !self.bond.enter() {
+            return None;
+        }
+        // SAFETY: the caller's promise.
+        let done = unsafe { self.do_it(request, len) };
+        self.bond.leave();
+        done?;
+        self.bond.count(len as u64);
+        if !sender.signaled {
+            return Some(Done { tells: false });
+        }
+        let completion = Completion {
+            opcode: completed(request.opcode),
+            qpn: sender.qpn,
+            byte_len: len as u32,
+            id: request.id,
+            ..Completion::default()
+        };
+        // There is room: it was looked for, and who completes at the same time overruns.
+        Some(Done { tells: self.own_cq.push(&completion, false) == Ok(true) })
+    }
+
+    /// Our parts of a message, and their length; `None` where one may not be used so.
+    fn gather(&mut self, sender: &Sender, is_read: bool, list: &[Segment], inline: &[u8]) -> Option<usize> {
+        self.parts.clear();
+        if list.is_empty() {
+            self.parts.push(Part { iov_base: inline.as_ptr().cast_mut().cast(), iov_len: inline.len() });
+            return Some(inline.len());
+        }
+        let needs = if is_read { access::LOCAL_WRITE } else { 0 };
+        let mut sum = 0;
+        for segment in list.iter().filter(|segment| segment.len > 0) {
+            let region = self.own_regions.get(segment.lkey)?;
+            let address = region.find(sender.pd, segment.address, segment.len.into(), needs)?;
+            let len = segment.len as usize;
+            self.parts.push(Part { iov_base: address as *mut _, iov_len: len });
+            sum += len;
+        }
+        Some(sum)
+    }
+
+    /// # Safety
+    /// The parts must be readable, of a READ writable.
+    unsafe fn do_it(&mut self, request: &WorkRequest, len: usize) -> Option<()> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match request.opcode {
+                opcode::SEND | opcode::SEND_WITH_IMM => self.send(request, len),
+                opcode::RDMA_WRITE => self.write(request, len),
+                opcode::RDMA_WRITE_WITH_IMM => {
+                    let (number, id) = self.take_receive()?;
+                    let done = self.write(request, len).and_then(|()| {
+                        let arrived = self.arrived(request, RECV_RDMA_WITH_IMM, len, id, Placement::There);
+                        self.tell(&arrived, request)
+                    });
+                    done.or_else(|| self.put_back(number))
+                }
+                opcode::RDMA_READ => {
+                    let place = self.remote(request, len, access::REMOTE_READ)?;
+                    self.places.clear();
+                    self.places.push((place, len));
+                    self.copy(false)
+                }
+                _ => None,
+            }
+        }
+    }
+
+    /// # Safety
+    /// The parts must be readable.
+    unsafe fn send(&mut self, request: &WorkRequest, len: usize) -> Option<()> {
+        let (number, id) = self.take_receive()?;
+        // SAFETY: the caller's promise.
+        let placement = unsafe { self.place(len) };
+        let done = placement.and_then(|placement| {
+            let arrived = self.arrived(request, RECV, len, id, placement);
+            self.tell(&arrived, request)
+        });
+        done.or_else(|| self.put_back(number))
+    }
+
+    /// Takes a receive of the peer's: the number of its slot, and its identifier.
+    fn take_receive(&mut self) -> Option<(u32, u64)> {
+        self.list.clear();
+        if self.peer_cq.is_full() {
+            return None;
+        }
+        let taken = self.receives.take(&mut self.list, &mut Vec::new()).ok()?;
+        taken.map(|(number, receive)| (number, receive.id))
+    }
+
+    fn put_back(&mut self, number: u32) -> Option<()> {
+        self.receives.put_back(number);
+        None
+    }
+
+    /// Brings a message to where the receive says that was taken.
+    ///
+    /// # Safety
+    /// The parts must be readable.
+    unsafe fn place(&mut self, len: usize) -> Option<Placement> {
+        self.places.clear();
+        let (mut left, mut same) = (len, true);
+        for segment in &self.list {
+            let part = left.min(segment.len as usize);
+            if part == 0 {
+                continue;
+            }
+            let region = self.peer_regions.get(segment.lkey)?;
+            let address = region.find(self.peer.pd, segment.address, part as u64, access::LOCAL_WRITE)?;
+            // The peer copies to where its list says, and not to where the device would.
+            same &= address == segment.address;
+            self.places.push((address, part));
+            left -= part;
+        }
+        if left > 0 {
+            return None;
+        }
+        if len > INLINE || !same {
+            // SAFETY: the caller's promise.
+            return unsafe { self.copy(true) }.map(|()| Placement::There);
+        }
+        let (mut message, mut at) = ([0; INLINE], 0);
+        for part in &self.parts {
+            // SAFETY: the caller's promise; their lengths sum up to `len`, for which there is room.
+            unsafe {
+                std::ptr::copy_nonoverlapping(part.iov_base.cast(), message[at..].as_mut_ptr(), part.iov_len);
+            }
+            at += part.iov_len;
+        }
+        Some(Placement::Here(message))
+    }
+
+    fn arrived(
+        &self,
+        request: &WorkRequest,
+        opcode: u8,
+        len: usize,
+        id: u64,
+        placement: Placement,
+    ) -> Completion {
+        let has_immediate = matches!(request.opcode, opcode::SEND_WITH_IMM | opcode::RDMA_WRITE_WITH_IMM);
+        Completion {
+            opcode,
+            flags: if has_immediate { WITH_IMM } else { 0 },
+            qpn: self.peer.qpn,
+            byte_len: len as u32,
+            immediate: request.immediate,
+            id,
+            placement,
+            ..Completion::default()
+        }
+    }
+
+    /// Tells the peer that something arrived.
+    fn tell(&self, arrived: &Completion, request: &WorkRequest) -> Option<()> {
+        let tells = self.peer_cq.push(arrived, request.flags & SOLICITED != 0).ok()?;
+        if let Some(channel) = self.channel.as_ref().filter(|_| tells) {
+            use rustix::net::{SendFlags, send};
+            let _ = send(channel, &self.peer.cq.to_ne_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        }
+        Some(())
+    }
+
+    /// Where memory of the peer lies, if it may be used so.
+    fn remote(&self, request: &WorkRequest, len: usize, needs: u32) -> Option<u64> {
+        if len == 0 {
+            return Some(0);
+        }
+        if self.peer.access & needs == 0 {
+            return None;
+        }
+        self.peer_regions.get(request.rkey)?.find(self.peer.pd, request.address, len as u64, needs)
+    }
+
+    /// # Safety
+    /// The parts must be readable.
+    unsafe fn write(&mut self, request: &WorkRequest, len: usize) -> Option<()> {
+        let place = self.remote(request, len, access::REMOTE_WRITE)?;
+        self.places.clear();
+        if len > AT_ONCE {
+            self.places.push((place, len - 1));
+            self.places.push((place + len as u64 - 1, 1));
+        } else {
+            self.places.push((place, len));
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.copy(true) }
+    }
+
+    /// Copies between our parts and the peer's places.
+    ///
+    /// # Safety
+    /// The parts must be readable, or, where the peer is read, writable.
+    unsafe fn copy(&mut self, writes: bool) -> Option<()> {
+        let (mut part, mut used) = (0, 0);
+        for (place, len) in &self.places {
+            self.vector.clear();
+            let mut left = *len;
+            while left > 0 {
+                let Part { iov_base, iov_len } = *self.parts.get(part)?;
+                let now = left.min(iov_len - used);
+                // SAFETY: within the part.
+                let iov_base = unsafe { iov_base.byte_add(used) };
+                self.vector.push(Part { iov_base, iov_len: now });
+                (left, used) = (left - now, used + now);
+                if used == iov_len {
+                    (part, used) = (part + 1, 0);
+                }
+            }
+            let (fd, count) = (self.memory.as_raw_fd(), self.vector.len() as i32);
+            // SAFETY: the caller's promise; what it does at the other end was granted.
+            let copied = unsafe {
+                if writes {
+                    libc::pwritev(fd, self.vector.as_ptr(), count, *place as i64)
+                } else {
+                    libc::preadv(fd, self.vector.as_ptr(), count, *place as i64)
+                }
+            };
+            if *len > 0 && copied != *len as isize {
+                return None;
+            }
+        }
+        Some(())
+    }
+}
+
+/// `ibv_wc_opcode` of a request of this `ibv_wr_opcode`.
+const fn completed(asked: u8) -> u8 {
+    match asked {
+        opcode::RDMA_WRITE | opcode::RDMA_WRITE_WITH_IMM => 1,
+        opcode::RDMA_READ => 2,
+        _ => 0,
+    }
+}
