@@ -40,7 +40,7 @@ pub fn decide<T: Lookup>(tables: &T, packet: &PacketView<'_>, ingress: VifId, no
         Err(Stop::Drop(reason) | Stop::Refuse(_, reason) | Stop::Reset(reason)) => Verdict::Drop(reason),
         Err(Stop::Echo) => Verdict::Drop(DropReason::VerbsOnly),
     };
-    walk.effects.restrict(&verdict, ingress);
+    walk.effects.restrict(&verdict, ingress, |id| tables.vif(id).and_then(|vif| vif.rdma));
     Decision { verdict, effects: walk.effects }
 }
 
@@ -214,8 +214,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
 }
 
 impl Effects {
-    /// Leaves of the effects what a verdict allows.
-    fn restrict(&mut self, verdict: &Verdict, ingress: VifId) {
+    /// Leaves of the effects what a verdict allows. `other` tells the other interface of a guest that has two.
+    fn restrict(&mut self, verdict: &Verdict, ingress: VifId, other: impl Fn(VifId) -> Option<VifId>) {
         let forwarded = matches!(verdict, Verdict::Forward(_) | Verdict::Flood(_));
         if !forwarded {
             (self.flow, self.fragment) = (None, None);
@@ -227,10 +227,14 @@ impl Effects {
             self.rules.clear();
             self.nexthop = None;
         }
+        if self.mirror_in.is_empty() && self.mirror_out.is_empty() {
+            return;
+        }
         // Nobody gets a copy of what he sends or receives himself.
         let port = if let Verdict::Forward(forward) = verdict { Some(forward.port) } else { None };
-        self.mirror_in.retain(|copy| *copy != ingress && Some(*copy) != port);
-        self.mirror_out.retain(|copy| *copy != ingress && Some(*copy) != port);
+        let own = [Some(ingress), port, other(ingress), port.and_then(other)];
+        self.mirror_in.retain(|copy| !own.contains(&Some(*copy)));
+        self.mirror_out.retain(|copy| !own.contains(&Some(*copy)));
     }
 }
 

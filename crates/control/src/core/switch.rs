@@ -62,6 +62,13 @@ impl<'a> Switch<'a> {
     }
 
     fn open_wanted(&mut self, vif: VifOf<'_>) -> Result<(), Error> {
+        for (name, old) in std::mem::take(&mut self.gone) {
+            if self.is_in_the_way(&name) {
+                self.close(&name, old);
+            } else {
+                self.gone.push((name, old));
+            }
+        }
         for (name, spec) in self.wanted.clone() {
             match self.open.get(&name) {
                 Some(there) if there.spec.is_same_port(&spec) => {
@@ -77,6 +84,16 @@ impl<'a> Switch<'a> {
             self.fresh.push((name, opened));
         }
         Ok(())
+    }
+
+    /// Whether a port that goes has the socket of a verbs device that comes: the guest has another name, or kind.
+    fn is_in_the_way(&self, gone: &str) -> bool {
+        let Some(Device::Verbs(gone)) = self.open.get(gone).map(|open| &open.spec.device) else {
+            return false;
+        };
+        let wanted =
+            |spec: &PortSpec| matches!(&spec.device, Device::Verbs(new) if new.socket == gone.socket);
+        self.wanted.values().any(wanted)
     }
 
     fn close(&mut self, name: &str, vif: Option<VifId>) {

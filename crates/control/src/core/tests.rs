@@ -154,6 +154,22 @@ fn a_verbs_device_stays_open_while_its_guest_is_the_same() {
 }
 
 #[test]
+fn a_verbs_device_of_another_guest_waits_for_its_socket() {
+    let bench = start(&format!("{FILE}{VERBS}"));
+    let before = bench.log.take().len();
+    let renamed = VERBS.replace("name = \"vm3\"", "name = \"vm9\"").replace("t3", "t9");
+    bench.core.apply(&format!("{FILE}{renamed}"), false).unwrap();
+    let expected =
+        ["detach vm3:rdma", "open vm9", "open vm9:rdma", "attach vm9", "attach vm9:rdma", "detach vm3"];
+    assert_eq!(bench.log.take()[before..], expected);
+    // And the other way round: had it failed, the first would be open again.
+    let before = bench.log.take().len();
+    let refused = VERBS.replace("\"t3\"", "\"refused\"").replace("vm3", "vm5").replace("vm5.0", "vm3.0");
+    assert!(bench.core.apply(&format!("{FILE}{refused}"), false).is_err());
+    assert_eq!(bench.log.take()[before..], ["detach vm9:rdma", "open vm9:rdma", "attach vm9:rdma"]);
+}
+
+#[test]
 fn a_port_that_cannot_be_opened_undoes_all() {
     let bench = start(FILE);
     let bad = format!("{}{}", FILE.replace("t1", "t9"), VM2.replace("t2", "refused"));
