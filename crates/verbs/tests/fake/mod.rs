@@ -82,6 +82,8 @@ pub struct Device {
     pub ahs: HashMap<u32, AddressVector>,
     /// What was asked for, for tests to look at.
     pub log: Vec<Request>,
+    /// Doorbells that were heard.
+    pub heard: Vec<u32>,
     /// What the next request that is not the first is answered with.
     pub refusal: Option<Refusal>,
 }

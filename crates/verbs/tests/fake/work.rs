@@ -73,12 +73,19 @@ impl Device {
         rustix::io::write(&self.clients[&client].events, &AsyncEvent { kind, handle }.to_bytes()).unwrap();
     }
 
-    /// Answers the doorbells. Returns whether there were any.
-    pub fn work(&mut self) -> bool {
+    /// Doorbells that were rung, by client.
+    pub fn listen(&mut self) -> Vec<(u32, u32)> {
         let mut rung = Vec::new();
         for (client, it) in &self.clients {
             it.bells.answer(|bell| rung.push((*client, bell)));
         }
+        self.heard.extend(rung.iter().map(|(_, bell)| bell));
+        rung
+    }
+
+    /// Answers the doorbells. Returns whether there were any.
+    pub fn work(&mut self) -> bool {
+        let rung = self.listen();
         let is_any = !rung.is_empty();
         let of = |(qpn, qp): (&u32, &Qp)| rung.contains(&(qp.client, doorbell(*qpn))).then_some(*qpn);
         let rung: Vec<u32> = self.qps.iter().filter_map(of).collect();

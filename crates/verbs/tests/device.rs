@@ -1,0 +1,424 @@
+//! The library against a device.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::undocumented_unsafe_blocks,
+    reason = "of tests: they use the C interface as its man pages say"
+)]
+
+mod fake;
+mod program;
+
+use fake::doorbell;
+use program::*;
+use std::mem::MaybeUninit;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, Ordering};
+use uverbs::{Refusal, Request};
+use verbs::abi::*;
+use verbs::{address, channel, completion, context, device, events, gid, memory, modify, query, queue_pair};
+use verbs::{completion_ex, shared_receive};
+
+#[test]
+fn a_device_and_its_port_are_described() {
+    let context = open(0);
+    unsafe {
+        let guid = device::ibv_get_device_guid((*context).device);
+        assert_eq!(u64::from_be(guid), 0x0200_00ff_fe00_0001);
+        let mut attr = MaybeUninit::<ibv_device_attr>::uninit();
+        assert_eq!(query::ibv_query_device(context, attr.as_mut_ptr()), 0);
+        assert_eq!((attr.assume_init().max_qp, attr.assume_init().node_guid), (1000, guid));
+        // Programs that call the symbol have a shorter structure.
+        let mut port = [0xaa_u8; size_of::<ibv_port_attr>()];
+        assert_eq!(query::ibv_query_port(context, 1, port.as_mut_ptr().cast()), 0);
+        assert!(port[COMPAT_PORT_ATTR..].iter().all(|byte| *byte == 0xaa));
+        let port = port.as_ptr().cast::<ibv_port_attr>().read_unaligned();
+        assert_eq!((port.state, port.gid_tbl_len, port.lid, port.link_layer), (4, 2, 0, 2));
+        assert_eq!(query::ibv_query_port(context, 2, null_mut()), libc::EINVAL);
+        let mut pkey = 0;
+        assert_eq!((gid::ibv_query_pkey(context, 1, 0, &mut pkey), pkey), (0, 0xffff));
+        assert_eq!((gid::ibv_query_pkey(context, 1, 1, &mut pkey), errno()), (-1, libc::EINVAL));
+        assert_eq!(
+            (gid::ibv_get_pkey_index(context, 1, 0xffff), gid::ibv_get_pkey_index(context, 1, 1)),
+            (0, -1)
+        );
+        context::ibv_close_device(context);
+    }
+}
+
+#[test]
+fn gids_are_told_one_by_one_and_all_at_once() {
+    let context = open(0);
+    unsafe {
+        let mut one = ibv_gid::default();
+        assert_eq!(gid::ibv_query_gid(context, 1, 1, &mut one), 0);
+        assert_eq!(one.raw[10..], [255, 255, 10, 0, 0, 1]);
+        assert_eq!((gid::ibv_query_gid(context, 1, 2, &mut one), errno()), (-1, libc::EINVAL));
+        let mut kind = 9;
+        assert_eq!((gid::ibv_query_gid_type(context, 1, 0, &mut kind), kind), (0, 1));
+        let mut all = [ibv_gid_entry::default(); 3];
+        let size = size_of::<ibv_gid_entry>();
+        assert_eq!(gid::_ibv_query_gid_table(context, all.as_mut_ptr(), 3, 0, size), 2);
+        assert_eq!((all[1].gid, all[1].gid_index, all[1].gid_type), (one, 1, IBV_GID_TYPE_ROCE_V2));
+        let too_few = gid::_ibv_query_gid_table(context, all.as_mut_ptr(), 1, 0, size);
+        assert_eq!(too_few, -(libc::EINVAL as isize));
+        assert_eq!(gid::_ibv_query_gid_ex(context, 1, 0, all.as_mut_ptr(), 1, size), libc::EINVAL);
+        context::ibv_close_device(context);
+    }
+}
+
+#[test]
+fn messages_arrive() {
+    let pair = Pair::new(0, IBV_QPT_RC);
+    let (mut from, mut to) = (Buffer::new(pair.pd, b"message!"), Buffer::new(pair.pd, &[0; 8]));
+    let [mut half, mut other] = [from.sge(); 2];
+    (half.length, other.length, other.addr) = (3, 5, other.addr + 3);
+    assert_eq!(post_receive(pair.qps[1], &mut receive(1, &mut [to.sge()])).0, 0);
+    assert_eq!(post_send(pair.qps[0], &mut send(2, &mut [half, other])).0, 0);
+    let mut done = pair.completions(2);
+    done.sort_by_key(|wc| wc.wr_id);
+    assert_eq!(
+        done.iter().map(|wc| (wc.status, wc.opcode, wc.byte_len)).collect::<Vec<_>>(),
+        [(0, 128, 8), (0, 0, 8)]
+    );
+    assert_eq!(*to.bytes, *b"message!");
+    // Inline: the memory may change, or go, once it is posted.
+    let mut inline = send(3, &mut []);
+    let mut gone = Box::new(*b"12");
+    let mut list = [ibv_sge { addr: gone.as_mut_ptr() as u64, length: 2, lkey: 0 }];
+    (inline.sg_list, inline.num_sge, inline.send_flags) = (list.as_mut_ptr(), 1, 2 | IBV_SEND_INLINE);
+    assert_eq!(post_send(pair.qps[0], &mut inline).0, 0);
+    *gone = *b"99";
+    assert_eq!(post_receive(pair.qps[1], &mut receive(4, &mut [to.sge()])).0, 0);
+    pair.completions(2);
+    assert_eq!(to.bytes[..2], *b"12");
+    pair.destroy();
+}
+
+#[test]
+fn what_cannot_be_posted_is_pointed_at() {
+    let pair = Pair::new(0, IBV_QPT_RC);
+    let mut buffer = Buffer::new(pair.pd, &[0; 8]);
+    let sge = buffer.sge();
+    let mut wrong = send(2, &mut []);
+    wrong.opcode = 8;
+    let mut list = [sge];
+    let mut first = send(1, &mut list);
+    first.next = &mut wrong;
+    assert_eq!(post_send(pair.qps[0], &mut first), (libc::EINVAL, Some(2)));
+    assert_eq!(post_send(pair.qps[0], &mut send(3, &mut [sge; 3])), (libc::EINVAL, Some(3)));
+    let mut long = [0; 65];
+    let mut inline = [ibv_sge { addr: long.as_mut_ptr() as u64, length: 65, lkey: 0 }];
+    let mut wr = send(4, &mut inline);
+    wr.send_flags |= IBV_SEND_INLINE;
+    assert_eq!(post_send(pair.qps[0], &mut wr), (libc::EINVAL, Some(4)));
+    // One waits for its receive already; the queue has room for three more.
+    for id in 5..8 {
+        assert_eq!(post_send(pair.qps[0], &mut send(id, &mut [sge])).0, 0);
+    }
+    assert_eq!(post_send(pair.qps[0], &mut send(8, &mut [sge])), (libc::ENOMEM, Some(8)));
+    assert_eq!(post_receive(pair.qps[1], &mut receive(9, &mut [sge; 3])), (libc::EINVAL, Some(9)));
+    // States: in RESET nothing, before RTS no sends. After it begins anew.
+    assert_eq!(modify_to(pair.qps[0], IBV_QPS_RESET, 0), 0);
+    assert_eq!(post_receive(pair.qps[0], &mut receive(1, &mut [sge])), (libc::EINVAL, Some(1)));
+    assert_eq!(modify_to(pair.qps[0], 1, 0), 0);
+    assert_eq!(post_receive(pair.qps[0], &mut receive(1, &mut [sge])).0, 0);
+    assert_eq!(post_send(pair.qps[0], &mut send(1, &mut [sge])), (libc::EINVAL, Some(1)));
+    assert_eq!(unsafe { (*pair.qps[0]).state }, 1);
+    // In the error state it is flushed, posted before or after.
+    assert_eq!(modify_to(pair.qps[0], IBV_QPS_ERR, 0), 0);
+    assert_eq!(post_send(pair.qps[0], &mut send(2, &mut [sge])).0, 0);
+    assert_eq!(post_receive(pair.qps[0], &mut receive(3, &mut [sge])).0, 0);
+    let mut flushed: Vec<_> = pair.completions(3).iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    flushed.sort_unstable();
+    assert_eq!(flushed, [(1, 5), (2, 5), (3, 5)]);
+    pair.destroy();
+}
+
+#[test]
+fn requests_are_made_call_by_call() {
+    let pair = Pair::new(0, IBV_QPT_RC);
+    let (mut from, mut to) = (Buffer::new(pair.pd, b"abcd"), Buffer::new(pair.pd, &[0; 4]));
+    for id in 0..2 {
+        assert_eq!(post_receive(pair.qps[1], &mut receive(id, &mut [to.sge()])).0, 0);
+    }
+    let sge = from.sge();
+    unsafe {
+        let qp = queue_pair::ibv_qp_to_qp_ex(pair.qps[0]);
+        let ops = qp.read();
+        let start = |id| {
+            ops.wr_start.unwrap()(qp);
+            ((*qp).wr_id, (*qp).wr_flags) = (id, 2);
+        };
+        start(10);
+        ops.wr_send.unwrap()(qp);
+        ops.wr_set_sge.unwrap()(qp, sge.lkey, sge.addr, 4);
+        ops.wr_abort.unwrap()(qp);
+        start(11);
+        ops.wr_send_tso.unwrap()(qp, null_mut(), 0, 0);
+        assert_eq!(ops.wr_complete.unwrap()(qp), libc::EOPNOTSUPP);
+        start(12);
+        for _ in 0..=DEPTH {
+            ops.wr_send.unwrap()(qp);
+            ops.wr_set_sge.unwrap()(qp, sge.lkey, sge.addr, 4);
+        }
+        assert_eq!(ops.wr_complete.unwrap()(qp), libc::ENOMEM);
+        start(13);
+        ops.wr_send_imm.unwrap()(qp, 77);
+        ops.wr_set_sge.unwrap()(qp, sge.lkey, sge.addr, 4);
+        (*qp).wr_id = 14;
+        ops.wr_send.unwrap()(qp);
+        let parts = [(2, 2), (0, 1)]
+            .map(|(at, length)| ibv_data_buf { addr: from.bytes.as_mut_ptr().add(at).cast(), length });
+        ops.wr_set_inline_data_list.unwrap()(qp, 2, parts.as_ptr());
+        assert_eq!(ops.wr_complete.unwrap()(qp), 0);
+    }
+    let done = pair.completions(4);
+    let of = |id| done.iter().find(|wc| wc.wr_id == id).unwrap();
+    assert_eq!((of(0).imm_data, of(0).wc_flags, of(13).status, of(14).status), (77, 2, 0, 0));
+    assert_eq!((of(1).byte_len, &*to.bytes), (3, &b"cdad"[..]));
+    pair.destroy();
+}
+
+#[test]
+fn extended_polling_reads_field_by_field() {
+    let context = open(0);
+    let mut attr: ibv_cq_init_attr_ex = unsafe { std::mem::zeroed() };
+    (attr.cqe, attr.wc_flags) = (5, 0xff);
+    let cq = unsafe { completion_ex::create_cq_ex(context, &mut attr) };
+    let pair = Pair::with(context, cq.cast(), null_mut(), IBV_QPT_UC);
+    let mut buffer = Buffer::new(pair.pd, b"xyz");
+    let sge = buffer.sge();
+    unsafe {
+        let ops = cq.read();
+        let mut none = ibv_poll_cq_attr::default();
+        assert_eq!(ops.start_poll.unwrap()(cq, &mut none), libc::ENOENT);
+        assert_eq!(ops.base.cqe, 8);
+        assert_eq!(post_receive(pair.qps[1], &mut receive(21, &mut [sge])).0, 0);
+        let mut wr = send(22, &mut []);
+        wr.send_flags = 0;
+        assert_eq!(post_send(pair.qps[0], &mut wr).0, 0);
+        while ops.start_poll.unwrap()(cq, &mut none) == libc::ENOENT {}
+        assert_eq!(((*cq).wr_id, (*cq).status), (21, 0));
+        assert_eq!((ops.read_opcode.unwrap()(cq), ops.read_byte_len.unwrap()(cq)), (128, 0));
+        assert_eq!(ops.read_qp_num.unwrap()(cq), (*pair.qps[1]).qp_num);
+        assert_eq!(ops.read_completion_ts.unwrap()(cq), 7);
+        assert_eq!(ops.next_poll.unwrap()(cq), libc::ENOENT);
+        ops.end_poll.unwrap()(cq);
+        attr.wc_flags = 1 << 8;
+        assert!(completion_ex::create_cq_ex(context, &mut attr).is_null() && errno() == libc::EOPNOTSUPP);
+        // Completions that nobody took stay, in a queue that is resized.
+        assert_eq!(post_receive(pair.qps[1], &mut receive(23, &mut [sge])).0, 0);
+        assert_eq!(post_receive(pair.qps[1], &mut receive(24, &mut [sge])).0, 0);
+        assert_eq!(post_send(pair.qps[0], &mut wr).0, 0);
+        let first = pair.completions(1)[0].wr_id;
+        wr.send_flags = 2;
+        assert_eq!(post_send(pair.qps[0], &mut wr).0, 0);
+        while fake(0).device().cqs[&(*pair.cq).handle].sink.waiting() < 2 {}
+        assert_eq!((first, completion::ibv_resize_cq(pair.cq, 20), (*pair.cq).cqe), (23, 0, 32));
+    }
+    let mut left: Vec<_> = pair.completions(2).iter().map(|wc| wc.wr_id).collect();
+    left.sort_unstable();
+    assert_eq!(left, [22, 24]);
+    pair.destroy();
+}
+
+#[test]
+fn a_channel_tells_once_and_is_waited_for() {
+    let context = open(0);
+    unsafe {
+        let channel = channel::ibv_create_comp_channel(context);
+        libc::fcntl((*channel).fd, libc::F_SETFL, libc::O_NONBLOCK);
+        let tag = 5_usize as *mut _;
+        let cq = completion::ibv_create_cq(context, 8, tag, channel, 0);
+        let pair = Pair::with(context, cq, null_mut(), IBV_QPT_RC);
+        let (mut told, mut its_tag) = (null_mut(), null_mut());
+        assert_eq!(channel::ibv_get_cq_event(channel, &mut told, &mut its_tag), -1);
+        assert_eq!((errno(), channel::ibv_destroy_comp_channel(channel)), (libc::EAGAIN, libc::EBUSY));
+        completion::req_notify_cq(cq, 0);
+        assert_eq!(post_receive(pair.qps[1], &mut receive(1, &mut [])).0, 0);
+        assert_eq!(post_send(pair.qps[0], &mut send(2, &mut [])).0, 0);
+        pair.completions(2);
+        assert_eq!(channel::ibv_get_cq_event(channel, &mut told, &mut its_tag), 0);
+        assert_eq!((told, its_tag), (cq, tag));
+        assert_eq!(channel::ibv_get_cq_event(channel, &mut told, &mut its_tag), -1);
+        // Its destruction waits for the acknowledgement.
+        let (address, handle, is_acknowledged) = (cq as usize, (*cq).handle, &AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                while fake(0).device().cqs.contains_key(&handle) {}
+                is_acknowledged.store(true, Ordering::Release);
+                channel::ibv_ack_cq_events(address as *mut ibv_cq, 1);
+            });
+            destroy_queue_pairs(&pair);
+            assert_eq!(completion::ibv_destroy_cq(cq), 0);
+            assert!(is_acknowledged.load(Ordering::Acquire));
+        });
+        assert_eq!(channel::ibv_destroy_comp_channel(channel), 0);
+        memory::ibv_dealloc_pd(pair.pd);
+        context::ibv_close_device(context);
+    }
+}
+
+#[test]
+fn a_shared_receive_queue_tells_of_its_limit() {
+    let context = open(0);
+    unsafe {
+        let pd = memory::ibv_alloc_pd(context);
+        let attr = ibv_srq_attr { max_wr: 2, max_sge: 1, srq_limit: 0 };
+        let mut init = ibv_srq_init_attr { srq_context: null_mut(), attr };
+        let srq = shared_receive::ibv_create_srq(pd, &mut init);
+        let cq = completion::ibv_create_cq(context, 8, null_mut(), null_mut(), 0);
+        let pair = Pair::with(context, cq, srq, IBV_QPT_RC);
+        let mut bad = null_mut();
+        for (id, outcome) in [(1, 0), (2, 0), (3, libc::ENOMEM)] {
+            let posted = shared_receive::post_srq_recv(srq, &mut receive(id, &mut []), &mut bad);
+            assert_eq!((id, posted), (id, outcome));
+        }
+        assert_eq!(post_receive(pair.qps[1], &mut receive(1, &mut [])), (libc::EINVAL, Some(1)));
+        let mut limit = ibv_srq_attr { srq_limit: 3, ..attr };
+        assert_eq!(shared_receive::ibv_modify_srq(srq, &mut limit, IBV_SRQ_LIMIT), libc::EINVAL);
+        limit.srq_limit = 2;
+        assert_eq!(shared_receive::ibv_modify_srq(srq, &mut limit, IBV_SRQ_LIMIT), 0);
+        let mut found = ibv_srq_attr::default();
+        assert_eq!((shared_receive::ibv_query_srq(srq, &mut found), found.srq_limit), (0, 2));
+        assert_eq!(post_send(pair.qps[0], &mut send(4, &mut [])).0, 0);
+        let mut event = MaybeUninit::<ibv_async_event>::uninit();
+        assert_eq!(events::ibv_get_async_event(context, event.as_mut_ptr()), 0);
+        assert_eq!((event.assume_init().event_type, event.assume_init().element.srq), (15, srq));
+        events::ibv_ack_async_event(event.as_mut_ptr());
+        pair.completions(2);
+        destroy_queue_pairs(&pair);
+        assert_eq!(shared_receive::ibv_destroy_srq(srq), 0);
+        context::ibv_close_device(context);
+    }
+}
+
+#[test]
+fn datagrams_can_be_answered() {
+    let pair = Pair::new(0, IBV_QPT_UD);
+    let (mut from, mut to) = (Buffer::new(pair.pd, b"hello"), Buffer::new(pair.pd, &[0; 45]));
+    let mut wr = send(1, &mut []);
+    wr.wr.ud = Ud { ah: null_mut(), remote_qpn: unsafe { (*pair.qps[1]).qp_num }, remote_qkey: 3 };
+    assert_eq!(post_send(pair.qps[0], &mut wr), (libc::EINVAL, Some(1)));
+    wr.wr.ud.ah = handle(pair.pd, [1; 16]);
+    let mut list = [from.sge()];
+    (wr.sg_list, wr.num_sge) = (list.as_mut_ptr(), 1);
+    assert_eq!(post_receive(pair.qps[1], &mut receive(2, &mut [to.sge()])).0, 0);
+    assert_eq!(post_send(pair.qps[0], &mut wr).0, 0);
+    let mut wc = *pair.completions(2).iter().find(|wc| wc.wr_id == 2).unwrap();
+    assert_eq!((wc.byte_len, wc.wc_flags, wc.src_qp), (45, IBV_WC_GRH, unsafe { (*pair.qps[0]).qp_num }));
+    assert_eq!(to.bytes[40..], *b"hello");
+    unsafe {
+        let mut attr = ibv_ah_attr::default();
+        let grh = to.bytes.as_mut_ptr().cast();
+        assert_eq!(address::ibv_init_ah_from_wc(pair.context, 1, &mut wc, grh, &mut attr), 0);
+        assert_eq!(
+            (attr.grh.sgid_index, attr.is_global, attr.grh.dgid.raw[12..].to_vec()),
+            (1, 1, vec![10, 0, 0, 1])
+        );
+        let answer = address::ibv_create_ah_from_wc(pair.pd, &mut wc, grh, 1);
+        assert_eq!(fake(0).device().ahs[&(*answer).handle].sgid_index, 1);
+        assert_eq!(address::ibv_destroy_ah(answer), 0);
+    }
+    pair.destroy();
+}
+
+fn destroy_queue_pairs(pair: &Pair) {
+    for qp in pair.qps {
+        assert_eq!(unsafe { queue_pair::ibv_destroy_qp(qp) }, 0);
+    }
+}
+
+/// Alone on its device: what it refuses is the next request, whoever asks.
+#[test]
+fn what_the_device_says_is_passed_on() {
+    let context = open(1);
+    let refuse = |errno| fake(1).device().refusal = Some(Refusal { errno, message: String::new() });
+    unsafe {
+        refuse(libc::ENOSPC);
+        assert!(memory::ibv_alloc_pd(context).is_null() && errno() == libc::ENOSPC);
+        let pd = memory::ibv_alloc_pd(context);
+        let mut bytes = [0_u8; 8];
+        let mr = memory::ibv_reg_mr_iova2(pd, bytes.as_mut_ptr().cast(), 8, 99, 1 << 20 | 1);
+        let asked = fake(1).device().log.last().cloned();
+        let address = bytes.as_ptr() as u64;
+        let expected = Request::RegMr { pd: (*pd).handle, address, length: 8, iova: 99, access: 1 << 20 | 1 };
+        assert_eq!(asked, Some(expected));
+        let wrong = memory::ibv_rereg_mr(mr, 1, null_mut(), null_mut(), 0, 0);
+        assert_eq!((wrong, errno()), (IBV_REREG_MR_ERR_INPUT, libc::EINVAL));
+        refuse(libc::EPERM);
+        let wrong = memory::ibv_rereg_mr(mr, 4, null_mut(), null_mut(), 0, 1);
+        assert_eq!((wrong, errno()), (IBV_REREG_MR_ERR_CMD, libc::EPERM));
+        refuse(libc::EBUSY);
+        assert_eq!((memory::ibv_dereg_mr(mr), memory::ibv_dereg_mr(mr)), (libc::EBUSY, 0));
+        let mut attr = ibv_parent_domain_init_attr { pd, ..std::mem::zeroed() };
+        let child = memory::alloc_parent_domain(context, &mut attr);
+        assert_eq!(((*child).handle, memory::ibv_dealloc_pd(pd)), ((*pd).handle, libc::EBUSY));
+        assert_eq!((memory::ibv_dealloc_pd(child), memory::ibv_dealloc_pd(pd)), (0, 0));
+        context::ibv_close_device(context);
+    }
+}
+
+/// Alone on its device.
+#[test]
+fn when_the_device_dies_everything_is_flushed() {
+    let context = open(2);
+    unsafe {
+        let channel = channel::ibv_create_comp_channel(context);
+        let cq = completion::ibv_create_cq(context, 8, null_mut(), channel, 0);
+        let pair = Pair::with(context, cq, null_mut(), IBV_QPT_RC);
+        assert_eq!(post_receive(pair.qps[0], &mut receive(1, &mut [])).0, 0);
+        assert_eq!(post_send(pair.qps[0], &mut send(2, &mut [])).0, 0);
+        let mut unsignaled = send(3, &mut []);
+        unsignaled.send_flags = 0;
+        assert_eq!(post_send(pair.qps[0], &mut unsignaled).0, 0);
+        completion::req_notify_cq(cq, 0);
+        assert!(pair.poll().is_empty());
+        fake(2).die();
+        let mut flushed: Vec<_> = pair.completions(3).iter().map(|wc| (wc.wr_id, wc.status)).collect();
+        flushed.sort_unstable();
+        assert_eq!(flushed, [(1, 5), (2, 5), (3, 5)]);
+        assert_eq!(post_send(pair.qps[0], &mut send(4, &mut [])).0, 0);
+        assert_eq!(pair.completions(1)[0].status, IBV_WC_WR_FLUSH_ERR);
+        let (mut told, mut tag) = (null_mut(), null_mut());
+        assert_eq!((channel::ibv_get_cq_event(channel, &mut told, &mut tag), told), (0, cq));
+        assert_eq!((channel::ibv_get_cq_event(channel, &mut told, &mut tag), errno()), (-1, libc::EIO));
+        channel::ibv_ack_cq_events(cq, 1);
+        let mut event = MaybeUninit::<ibv_async_event>::uninit();
+        assert_eq!(events::ibv_get_async_event(context, event.as_mut_ptr()), 0);
+        assert_eq!(event.assume_init().event_type, event::DEVICE_FATAL);
+        events::ibv_ack_async_event(event.as_mut_ptr());
+        assert_eq!((events::ibv_get_async_event(context, event.as_mut_ptr()), errno()), (-1, libc::EIO));
+        assert!(memory::ibv_alloc_pd(context).is_null() && errno() == libc::EIO);
+        let mut attr = ibv_qp_attr::default();
+        assert_eq!(modify::ibv_modify_qp(pair.qps[0], &mut attr, 1), libc::EIO);
+        pair.destroy();
+    }
+}
+
+/// Alone on its device: what rings wakes it.
+#[test]
+fn receives_ring_where_the_device_asks_for_it() {
+    let pair = Pair::new(3, IBV_QPT_RC);
+    let handle = unsafe { (*pair.qps[1]).qp_num };
+    // Nobody waits for it: the first is not announced, and taken when a message comes.
+    assert_eq!(post_receive(pair.qps[1], &mut receive(1, &mut [])).0, 0);
+    {
+        let mut device = fake(3).device();
+        assert_eq!(device.qps.get_mut(&handle).unwrap().receive.as_ref().unwrap().waiting(), Ok(1));
+        device.listen();
+        assert!(device.heard.is_empty());
+    }
+    // Two messages, one receive: the device asks, and hears of the next one.
+    for id in [2, 3] {
+        assert_eq!(post_send(pair.qps[0], &mut send(id, &mut [])).0, 0);
+    }
+    pair.completions(2);
+    let sender = unsafe { (*pair.qps[0]).qp_num };
+    while fake(3).device().qps[&sender].waiting.is_none() {}
+    assert_eq!(post_receive(pair.qps[1], &mut receive(4, &mut [])).0, 0);
+    pair.completions(2);
+    assert!(fake(3).device().heard.contains(&doorbell(handle)));
+    pair.destroy();
+}
