@@ -68,6 +68,12 @@ impl Doorbells {
         if self.header().asleep.load(Ordering::Relaxed) == 0 { Rung::Seen } else { Rung::Asleep }
     }
 
+    /// The library's: whether the device sleeps, or was woken and did not get a CPU yet.
+    #[must_use]
+    pub fn is_asleep(&self) -> bool {
+        self.header().asleep.load(Ordering::Relaxed) != 0
+    }
+
     /// The library's: the CPU on which the device was seen last.
     #[must_use]
     pub fn cpu(&self) -> u32 {

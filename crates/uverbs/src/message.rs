@@ -18,7 +18,7 @@ pub const VERSION: u32 = 1;
 pub enum Request {
     /// The first: with a descriptor of the application's own `/proc/self/mem`, open for reading and writing. Answered by
     /// [`Reply::Device`] with three descriptors: doorbells (shared memory), an event descriptor that wakes the device, and the
-    /// socket on which asynchronous events come.
+    /// socket on which asynchronous events come. That is one of `SOCK_SEQPACKET`: its end says that the device is gone.
     Hello {
         version: u32,
     },
@@ -47,8 +47,8 @@ pub enum Request {
     DeregMr {
         mr: u32,
     },
-    /// Answered by [`Reply::Handle`] with one descriptor: the socket on which the handles of completion queues come, four bytes
-    /// each in the machine's order.
+    /// Answered by [`Reply::Handle`] with one descriptor: the socket, of `SOCK_SEQPACKET`, on which the handles of completion
+    /// queues come, four bytes each in the machine's order.
     CreateChannel,
     DestroyChannel {
         channel: u32,

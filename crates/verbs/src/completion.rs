@@ -10,7 +10,6 @@ use crate::queue_pair::Qp;
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use uverbs::completion::INLINE;
 use uverbs::{Arm, Completion, CompletionQueue, Placement, Reply, Request, Segment, WorkRequest};
@@ -83,7 +82,7 @@ impl Cq {
 
     /// What programs know it by.
     pub fn c(&self) -> *mut ibv_cq {
-        self.c.get().cast()
+        std::ptr::from_ref(self).cast_mut().cast()
     }
 
     fn context(&self) -> &Context {
@@ -123,8 +122,7 @@ impl Cq {
     pub(crate) fn idle(&self, state: &mut State) {
         let link = &self.context().link;
         state.empty = state.empty.wrapping_add(1);
-        // SAFETY: no arguments.
-        if state.empty.is_multiple_of(YIELD) && link.cpu() == unsafe { libc::sched_getcpu() } as u32 {
+        if state.empty.is_multiple_of(YIELD) && link.may_wait_for_us() {
             std::thread::yield_now();
         }
         if state.empty.is_multiple_of(LOOK) {
@@ -193,7 +191,7 @@ pub(crate) unsafe fn create(
         comp_events_completed: 0,
         async_events_completed: 0,
     };
-    let made = Box::leak(Box::new(Cq {
+    let made = Box::into_raw(Box::new(Cq {
         c: UnsafeCell::new(crate::completion_ex::extended(base)),
         state: Lock::new(State {
             queue,
@@ -211,8 +209,8 @@ pub(crate) unsafe fn create(
         // SAFETY: a channel of ours; counted under the lock.
         unsafe { (*channel).refcnt += 1 };
     }
-    objects.cqs.insert(cq, NonNull::from(&mut *made));
-    Ok(made.c())
+    objects.cqs.insert(cq, made);
+    Ok(made.cast())
 }
 
 fn queue(entries: u32, descriptors: Vec<std::os::fd::OwnedFd>) -> Outcome<CompletionQueue> {
@@ -261,7 +259,7 @@ unsafe fn destroy(cq: *mut ibv_cq) -> Outcome<()> {
         let ours = Cq::of(cq);
         let context = ours.context();
         context.link.take_away(&Request::DestroyCq { cq: (*cq).handle })?;
-        context.objects().cqs.remove((*cq).handle);
+        context.objects().cqs.remove((*cq).handle, ours);
         let (mutex, condition) = (&raw mut (*cq).mutex, &raw mut (*cq).cond);
         let told = ours.told.load(Ordering::Acquire);
         wait_for_acknowledgements(mutex, condition, &raw const (*cq).comp_events_completed, told);

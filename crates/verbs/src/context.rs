@@ -48,13 +48,6 @@ impl Context {
         unsafe { &*context.byte_sub(offset_of!(verbs_context, context)).cast() }
     }
 
-    /// What programs know it by.
-    pub fn c(&self) -> *mut ibv_context {
-        let verbs = self.c.get();
-        // SAFETY: a place in it.
-        unsafe { &raw mut (*verbs).context }
-    }
-
     /// Its objects. What is locked first: a completion queue, then this, then a work queue.
     pub fn objects(&self) -> MutexGuard<'_, Objects> {
         self.objects.lock().unwrap_or_else(PoisonError::into_inner)
@@ -106,8 +99,9 @@ const fn extended(context: ibv_context) -> verbs_context {
 fn open(device: *mut ibv_device) -> Outcome<*mut ibv_context> {
     // SAFETY: a device of ours.
     let link = Link::open(unsafe { Device::of(device) }.path())?;
-    let context = Box::leak(Box::new(Context::new(device, link)));
-    Ok(context.c())
+    let context = Box::into_raw(Box::new(Context::new(device, link)));
+    // SAFETY: it was just made; a place in it.
+    Ok(unsafe { context.byte_add(offset_of!(verbs_context, context)).cast() })
 }
 
 #[unsafe(no_mangle)]

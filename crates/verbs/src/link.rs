@@ -5,6 +5,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use std::ffi::c_int;
+use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,6 +21,8 @@ pub struct Link {
     events: OwnedFd,
     info: DeviceInfo,
     dead: AtomicBool,
+    /// Whether we woke the device, and did not see it awake since.
+    woke: AtomicBool,
 }
 
 /// Opens a connection, and says nothing yet.
@@ -48,8 +51,8 @@ impl Link {
             exchange(&mut control, &Request::Hello { version: uverbs::VERSION }, &[memory.as_fd()])
                 .map_err(|_| libc::EIO)?;
         let Reply::Device(info) = reply.map_err(|refusal| {
-            eprintln!("libibverbs: {}: {refusal}", path.display());
-            refusal.errno
+            tell(path, &refusal);
+            if refusal.errno > 0 { refusal.errno } else { libc::EINVAL }
         })?
         else {
             return Err(libc::EPROTO);
@@ -57,8 +60,8 @@ impl Link {
         let [doorbells, wake, events] = <[OwnedFd; 3]>::try_from(descriptors).map_err(|_| libc::EPROTO)?;
         let doorbells = map(&doorbells, Doorbells::bytes(info.doorbells))?;
         let doorbells = Doorbells::new(doorbells, info.doorbells);
-        let dead = AtomicBool::new(false);
-        Ok(Self { control: Mutex::new(control), doorbells, wake, events, info, dead })
+        let (dead, woke) = (AtomicBool::new(false), AtomicBool::new(false));
+        Ok(Self { control: Mutex::new(control), doorbells, wake, events, info, dead, woke })
     }
 
     /// What the device said of itself.
@@ -121,13 +124,22 @@ impl Link {
     /// Says that a queue has work.
     pub fn ring(&self, doorbell: u32) {
         if self.doorbells.ring(doorbell) == Rung::Asleep {
+            self.woke.store(true, Ordering::Relaxed);
             let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
         }
     }
 
-    /// The CPU on which the device was seen last.
-    pub fn cpu(&self) -> u32 {
-        self.doorbells.cpu()
+    /// Whether the device may be waiting for the CPU that we are on: it was seen on it last, or has not got any since we woke
+    /// it.
+    pub fn may_wait_for_us(&self) -> bool {
+        if self.woke.load(Ordering::Relaxed) {
+            if self.doorbells.is_asleep() {
+                return true;
+            }
+            self.woke.store(false, Ordering::Relaxed);
+        }
+        // SAFETY: no arguments.
+        self.doorbells.cpu() == unsafe { libc::sched_getcpu() } as u32
     }
 
     /// Whether the device is known to be gone.
@@ -147,6 +159,15 @@ impl Link {
         if poll(&mut events, Some(&now)).is_ok() && events[0].revents().intersects(PollFlags::HUP) {
             self.set_dead();
         }
+    }
+}
+
+/// Says why the device refuses us, once.
+fn tell(path: &Path, refusal: &Refusal) {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    if !TOLD.swap(true, Ordering::Relaxed) {
+        // The program may have closed it.
+        let _ = writeln!(std::io::stderr(), "libibverbs: {}: {refusal}", path.display());
     }
 }
 

@@ -19,12 +19,16 @@ impl<T> Default for Table<T> {
 }
 
 impl<T> Table<T> {
-    pub fn insert(&mut self, handle: u32, object: NonNull<T>) {
-        self.0.insert(handle, object);
+    /// Of an object that was just made.
+    pub fn insert(&mut self, handle: u32, object: *mut T) {
+        self.0.extend(NonNull::new(object).map(|object| (handle, object)));
     }
 
-    pub fn remove(&mut self, handle: u32) {
-        self.0.remove(&handle);
+    /// The device may have given its handle to another one already, which stays.
+    pub fn remove(&mut self, handle: u32, object: &T) {
+        if self.0.get(&handle) == Some(&NonNull::from(object)) {
+            self.0.remove(&handle);
+        }
     }
 
     pub fn get(&self, handle: u32) -> Option<&T> {

@@ -9,7 +9,6 @@ use crate::lock::{Lock, wait_for_acknowledgements};
 use crate::work_request::{OFFERED, SendQueue, operations};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use uverbs::{Capacity, CreateQp, QpType, Reply, Request, WorkQueue, WorkRequest};
@@ -51,7 +50,7 @@ impl Qp {
 
     /// What programs know it by.
     pub fn c(&self) -> *mut ibv_qp {
-        self.c.get().cast()
+        std::ptr::from_ref(self).cast_mut().cast()
     }
 
     /// Its number.
@@ -185,7 +184,7 @@ unsafe fn create(pd: *mut ibv_pd, attr: &mut ibv_qp_init_attr, is_extended: bool
         cond: libc::PTHREAD_COND_INITIALIZER,
         events_completed: 0,
     };
-    let made = Box::leak(Box::new(Qp {
+    let made = Box::into_raw(Box::new(Qp {
         c: UnsafeCell::new(operations(base)),
         qp_type: attr.qp_type,
         state: AtomicU32::new(IBV_QPS_RESET),
@@ -202,8 +201,8 @@ unsafe fn create(pd: *mut ibv_pd, attr: &mut ibv_qp_init_attr, is_extended: bool
         is_extended,
         told: AtomicU32::new(0),
     }));
-    ours.objects().qps.insert(qpn, NonNull::from(&mut *made));
-    Ok(made.c())
+    ours.objects().qps.insert(qpn, made);
+    Ok(made.cast())
 }
 
 #[unsafe(no_mangle)]
@@ -249,7 +248,7 @@ unsafe fn destroy(qp: *mut ibv_qp) -> Outcome<()> {
         let context = ours.context();
         context.link.take_away(&Request::DestroyQp { qpn: (*qp).qp_num })?;
         ours.forget_completions();
-        context.objects().qps.remove((*qp).qp_num);
+        context.objects().qps.remove((*qp).qp_num, ours);
         let told = ours.told.load(Ordering::Acquire);
         let completed = &raw const (*qp).events_completed;
         wait_for_acknowledgements(&raw mut (*qp).mutex, &raw mut (*qp).cond, completed, told);

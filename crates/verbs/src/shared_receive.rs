@@ -7,7 +7,6 @@ use crate::link::{map, only};
 use crate::lock::{Lock, wait_for_acknowledgements};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use uverbs::{Reply, Request, WorkQueue};
@@ -40,7 +39,7 @@ impl Srq {
 
     /// What programs know it by.
     pub fn c(&self) -> *mut ibv_srq {
-        self.c.get()
+        std::ptr::from_ref(self).cast_mut().cast()
     }
 
     fn context(&self) -> &Context {
@@ -78,9 +77,9 @@ unsafe fn create(pd: *mut ibv_pd, attr: &mut ibv_srq_init_attr) -> Outcome<*mut 
         events_completed: 0,
     };
     let (c, queue, told) = (UnsafeCell::new(c), Lock::new(queue), AtomicU32::new(0));
-    let made = Box::leak(Box::new(Srq { c, queue, max_wr, max_sge, told }));
-    ours.objects().srqs.insert(srq, NonNull::from(&mut *made));
-    Ok(made.c())
+    let made = Box::into_raw(Box::new(Srq { c, queue, max_wr, max_sge, told }));
+    ours.objects().srqs.insert(srq, made);
+    Ok(made.cast())
 }
 
 #[unsafe(no_mangle)]
@@ -149,7 +148,7 @@ unsafe fn destroy(srq: *mut ibv_srq) -> Outcome<()> {
         let ours = Srq::of(srq);
         let context = ours.context();
         context.link.take_away(&Request::DestroySrq { srq: ours.handle() })?;
-        context.objects().srqs.remove(ours.handle());
+        context.objects().srqs.remove(ours.handle(), ours);
         let told = ours.told.load(Ordering::Acquire);
         let completed = &raw const (*srq).events_completed;
         wait_for_acknowledgements(&raw mut (*srq).mutex, &raw mut (*srq).cond, completed, told);

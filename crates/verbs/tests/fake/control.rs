@@ -77,7 +77,6 @@ impl Device {
         let [memory] = <[OwnedFd; 1]>::try_from(descriptors).unwrap();
         let (bells, file) = Memory::create("doorbells", Doorbells::bytes(DOORBELLS)).unwrap();
         let bells = Doorbells::new(bells, DOORBELLS);
-        bells.set_cpu(u32::MAX);
         // The others' worker may sleep already.
         bells.set_asleep(true);
         let (events, theirs) = sockets();

@@ -151,6 +151,9 @@ impl Fake {
     fn work(&self) {
         loop {
             let mut device = self.device();
+            // SAFETY: no arguments.
+            let cpu = u32::try_from(unsafe { libc::sched_getcpu() }).unwrap();
+            device.clients.values().for_each(|client| client.bells.set_cpu(cpu));
             let is_busy = device.work();
             let sleeps = !is_busy && {
                 device.clients.values().for_each(|client| client.bells.set_asleep(true));
