@@ -21,6 +21,19 @@ pub enum Mtu {
 }
 
 impl Mtu {
+    /// The MTU with this code.
+    #[must_use]
+    pub const fn from_code(code: u8) -> Option<Self> {
+        Some(match code {
+            1 => Self::Bytes256,
+            2 => Self::Bytes512,
+            3 => Self::Bytes1024,
+            4 => Self::Bytes2048,
+            5 => Self::Bytes4096,
+            _ => return None,
+        })
+    }
+
     /// Bytes.
     #[must_use]
     pub const fn bytes(self) -> u16 {

@@ -1,0 +1,172 @@
+//! The side that asks for a connection.
+
+use super::endpoint::{End, State};
+use super::header::{self, IpHeader};
+use super::{
+    Client, ConnectionDetails, EventKind, Manager, Parameters, RESPONSE_TIMEOUT, RETRIES, Refused, Transport,
+    gid,
+};
+use packet::roce::cm::{Mad, Message, Rep, Req};
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// Packets' rate over Ethernet, as Linux codes it: 10 Gbit/s.
+const RATE: u8 = 3;
+/// Hop limit of the packets.
+pub(super) const HOP_LIMIT: u8 = 64;
+
+impl Manager {
+    /// Asks for a connection, or of datagrams for the peer's queue pair (`rdma_connect`). What comes of it is told by
+    /// `ConnectResponse`, `Rejected` or `Unreachable`; of datagrams by `Established` or `Unreachable`.
+    ///
+    /// # Errors
+    /// [`Refused::NoSuchId`]; [`Refused::State`], where the route is not resolved; [`Refused::PrivateData`].
+    pub fn connect(
+        &mut self,
+        now: Duration,
+        client: Client,
+        id: u32,
+        parameters: &Parameters,
+    ) -> Result<(), Refused> {
+        let endpoint = self.owned(client, id)?;
+        if endpoint.state != State::RouteResolved {
+            return Err(Refused::State);
+        }
+        let (Some(local), Some(peer)) = (endpoint.local, endpoint.peer) else { return Err(Refused::State) };
+        let header = IpHeader { source_port: local.port(), source: local.ip(), destination: peer.ip() };
+        if endpoint.transport == Transport::Datagram {
+            return self.ask_for_queue_pair(now, id, &header, &parameters.private);
+        }
+        let private = requested(&header, &parameters.private)?;
+        let transaction = (self.random.0)();
+        let config = self.config;
+        let endpoint = self.endpoints.get_mut(&id).ok_or(Refused::NoSuchId)?;
+        endpoint.transaction = transaction;
+        endpoint.ours = End {
+            queue_pair: parameters.queue_pair,
+            responder_resources: parameters.responder_resources,
+            initiator_depth: parameters.initiator_depth,
+        };
+        endpoint.retries = parameters.retries & 7;
+        endpoint.rnr_retries = parameters.rnr_retries & 7;
+        endpoint.timeout = endpoint.ack_timeout.unwrap_or(config.ack_timeout);
+        let req = Req {
+            local: endpoint.name,
+            service: endpoint.space.service(peer.port()),
+            guid: config.guid,
+            queue_key: 0,
+            queue_pair: parameters.queue_pair,
+            responder_resources: parameters.responder_resources,
+            initiator_depth: parameters.initiator_depth,
+            remote_timeout: RESPONSE_TIMEOUT,
+            transport: endpoint.transport.code(),
+            flow_control: parameters.flow_control,
+            psn: endpoint.psn,
+            local_timeout: RESPONSE_TIMEOUT,
+            retries: endpoint.retries,
+            partition: 0xffff,
+            mtu: endpoint.mtu as u8,
+            rdc: false,
+            rnr_retries: endpoint.rnr_retries,
+            cm_retries: RETRIES,
+            shared_receives: parameters.shared_receives,
+            lids: [0xffff; 2],
+            gids: [gid(local.ip()), gid(peer.ip())],
+            flow_label: 0,
+            rate: RATE,
+            traffic_class: endpoint.type_of_service,
+            hop_limit: HOP_LIMIT,
+            service_level: 0,
+            subnet_local: false,
+            ack_timeout: endpoint.timeout,
+            private,
+        };
+        self.set_state(id, State::ReqSent);
+        self.send_until_answered(now, id, &Message::Req(req));
+        Ok(())
+    }
+
+    /// The queue pair is ready (`rdma_establish`, and what `librdmacm` does by itself where it has the queue pair): tells the
+    /// peer so, after `ConnectResponse`.
+    ///
+    /// # Errors
+    /// [`Refused::NoSuchId`], [`Refused::State`].
+    pub fn establish(&mut self, client: Client, id: u32) -> Result<(), Refused> {
+        let endpoint = self.owned(client, id)?;
+        if endpoint.state != State::RepReceived {
+            return Err(Refused::State);
+        }
+        let rtu = Message::Rtu { ids: endpoint.ids(), private: [0; 224] };
+        self.set_state(id, State::Established);
+        self.send_once(id, &rtu);
+        Ok(())
+    }
+
+    /// A reply to a request of ours.
+    pub(super) fn rep(&mut self, from: IpAddr, to: IpAddr, mad: &Mad, rep: &Rep) {
+        let Some(id) = self.by_name.get(&rep.ids.remote).copied() else {
+            return self.refuse(from, to, mad, 1, rep.ids.local, super::receive::INVALID_ID);
+        };
+        let Some(endpoint) = self.endpoints.get_mut(&id) else { return };
+        let is_answer = endpoint.is_between(from, to) && endpoint.transaction == mad.transaction;
+        if !is_answer || endpoint.listener.is_some() {
+            return;
+        }
+        match endpoint.state {
+            State::ReqSent => self.replied(id, rep),
+            // It came again: the peer has not got the RTU, or there was none yet.
+            State::Established if endpoint.peer_name == rep.ids.local => self.send_again(id),
+            State::RepReceived if endpoint.peer_name == rep.ids.local => self.ask_for_patience(id, 1),
+            _ => {}
+        }
+    }
+
+    fn replied(&mut self, id: u32, rep: &Rep) {
+        let Some(endpoint) = self.endpoints.get_mut(&id) else { return };
+        endpoint.peer_name = rep.ids.local;
+        endpoint.peer_psn = rep.psn;
+        endpoint.theirs = End {
+            queue_pair: rep.queue_pair,
+            responder_resources: rep.responder_resources,
+            initiator_depth: rep.initiator_depth,
+        };
+        // The peer may have less to offer than was asked for.
+        endpoint.ours.initiator_depth = endpoint.ours.initiator_depth.min(rep.responder_resources);
+        endpoint.ours.responder_resources = endpoint.ours.responder_resources.min(rep.initiator_depth);
+        endpoint.rnr_retries = rep.rnr_retries;
+        let retries = endpoint.retries;
+        if let Some(key) = endpoint.queue_pair_key() {
+            self.by_queue_pair.insert(key, id);
+        }
+        self.stop_timer(id);
+        self.set_state(id, State::RepReceived);
+        self.tell(id, EventKind::ConnectResponse, |event| {
+            event.connection = Some(ConnectionDetails {
+                queue_pair: rep.queue_pair,
+                shared_receives: rep.shared_receives,
+                responder_resources: rep.initiator_depth,
+                initiator_depth: rep.responder_resources,
+                flow_control: rep.flow_control,
+                retries,
+                rnr_retries: rep.rnr_retries,
+            });
+            event.private = rep.private.to_vec();
+        });
+    }
+}
+
+/// Private data of a request: the header, and what the program says.
+pub(super) fn requested<const N: usize>(header: &IpHeader, private: &[u8]) -> Result<[u8; N], Refused> {
+    let mut bytes = [0; N];
+    let (first, rest) = bytes.split_at_mut(header::LEN);
+    first.copy_from_slice(&header.to_bytes());
+    rest.get_mut(..private.len()).ok_or(Refused::PrivateData)?.copy_from_slice(private);
+    Ok(bytes)
+}
+
+/// Private data of an answer.
+pub(super) fn padded<const N: usize>(private: &[u8]) -> Result<[u8; N], Refused> {
+    let mut bytes = [0; N];
+    bytes.get_mut(..private.len()).ok_or(Refused::PrivateData)?.copy_from_slice(private);
+    Ok(bytes)
+}

@@ -1,0 +1,133 @@
+//! What a connection's queue pair is to be told (`rdma_init_qp_attr`).
+
+use super::active::HOP_LIMIT;
+use super::endpoint::{Endpoint, State};
+use super::{Client, Manager, Refused, Transport, UDP_QUEUE_KEY, gid};
+use crate::Mtu;
+use std::net::Ipv6Addr;
+
+/// What a peer is told to wait that finds no receive: code of 0.64 ms. Linux says 655 ms (code 0), which helps nobody.
+const RNR_TIMER: u8 = 12;
+
+/// The state that a queue pair goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // the standard's names
+pub enum Target {
+    Init,
+    ReadyToReceive,
+    ReadyToSend,
+}
+
+/// What `ibv_modify_qp` sets on the way there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transition {
+    /// To INIT, of a connection: whether the peer may write, and whether it may read and do atomics.
+    Init {
+        /// May it write?
+        writes: bool,
+        /// May it read, and do atomics?
+        reads: bool,
+    },
+    /// To INIT, of datagrams.
+    InitDatagram {
+        /// Key that a packet must have.
+        queue_key: u32,
+    },
+    /// To RTR.
+    ReadyToReceive {
+        /// The peer's GID.
+        destination: Ipv6Addr,
+        /// Which of the guest's GIDs is the source.
+        source_index: u32,
+        /// Traffic class of the packets.
+        traffic_class: u8,
+        /// Hop limit of the packets.
+        hop_limit: u8,
+        /// Longest payload of a packet.
+        mtu: Mtu,
+        /// The peer's queue pair.
+        queue_pair: u32,
+        /// PSN of the first packet that comes.
+        psn: u32,
+        /// Of reliable connections: READs and atomics that the peer may have under way, code of the RNR timer.
+        reliable: Option<(u8, u8)>,
+    },
+    /// To RTS.
+    ReadyToSend {
+        /// PSN of the first packet that goes.
+        psn: u32,
+        /// Of reliable connections.
+        reliable: Option<Retrying>,
+    },
+}
+
+/// What a reliable connection does about loss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retrying {
+    /// Exponent of the timeout.
+    pub timeout: u8,
+    /// Retries.
+    pub retries: u8,
+    /// Retries where no receive is posted.
+    pub rnr_retries: u8,
+    /// READs and atomics that may be under way.
+    pub reads: u8,
+}
+
+impl Manager {
+    /// What an identifier's queue pair is to be told.
+    ///
+    /// # Errors
+    /// [`Refused::NoSuchId`]; [`Refused::State`], where that is not known yet.
+    pub fn transition(&mut self, client: Client, id: u32, target: Target) -> Result<Transition, Refused> {
+        self.owned(client, id)?;
+        let endpoint = self.endpoints.get(&id).ok_or(Refused::NoSuchId)?;
+        if endpoint.transport == Transport::Datagram {
+            let is_init = target == Target::Init;
+            return if is_init {
+                Ok(Transition::InitDatagram { queue_key: UDP_QUEUE_KEY })
+            } else {
+                Err(Refused::State)
+            };
+        }
+        let is_connected = endpoint.state.is_connection();
+        match target {
+            Target::Init => Ok(Transition::Init {
+                writes: is_connected,
+                reads: is_connected && endpoint.ours.responder_resources > 0,
+            }),
+            _ if !is_connected => Err(Refused::State),
+            Target::ReadyToReceive => self.ready_to_receive(endpoint),
+            Target::ReadyToSend => Ok(ready_to_send(endpoint)),
+        }
+    }
+
+    fn ready_to_receive(&self, endpoint: &Endpoint) -> Result<Transition, Refused> {
+        let (local, peer) = endpoint.addresses().ok_or(Refused::State)?;
+        let source =
+            self.gids.iter().position(|own| *own == gid(local)).ok_or(Refused::AddressNotAvailable)?;
+        let reliable = endpoint.transport == Transport::Reliable;
+        Ok(Transition::ReadyToReceive {
+            destination: gid(peer),
+            source_index: source as u32,
+            traffic_class: endpoint.type_of_service,
+            hop_limit: HOP_LIMIT,
+            mtu: endpoint.mtu,
+            queue_pair: endpoint.theirs.queue_pair,
+            psn: endpoint.peer_psn,
+            reliable: reliable.then_some((endpoint.ours.responder_resources, RNR_TIMER)),
+        })
+    }
+}
+
+fn ready_to_send(endpoint: &Endpoint) -> Transition {
+    debug_assert!(endpoint.state != State::Idle);
+    let reliable = endpoint.transport == Transport::Reliable;
+    let retrying = Retrying {
+        timeout: endpoint.timeout,
+        retries: endpoint.retries,
+        rnr_retries: endpoint.rnr_retries,
+        reads: endpoint.ours.initiator_depth,
+    };
+    Transition::ReadyToSend { psn: endpoint.psn, reliable: reliable.then_some(retrying) }
+}

@@ -1,0 +1,206 @@
+//! Addresses and ports of identifiers, before there is a conversation.
+
+use super::endpoint::{Endpoint, State};
+use super::{Client, EventKind, Manager, PortSpace, Refused, Route, Transport, gid, status};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+/// Events of an identifier that may wait, before more is asked for.
+const UNHEARD: usize = 8;
+/// Ports that are given to who does not ask for one.
+const EPHEMERAL: std::ops::Range<u16> = 32768..61000;
+
+impl Manager {
+    /// Gives an identifier an address (`rdma_bind_addr`), one of the guest's or the unspecified one; with port 0, a port that
+    /// is free. Returns what it got.
+    ///
+    /// # Errors
+    /// [`Refused::NoSuchId`], [`Refused::State`], [`Refused::AddressNotAvailable`], [`Refused::AddressInUse`].
+    pub fn bind_addr(&mut self, client: Client, id: u32, address: SocketAddr) -> Result<SocketAddr, Refused> {
+        if self.owned(client, id)?.state != State::Idle {
+            return Err(Refused::State);
+        }
+        let ip = address.ip().to_canonical();
+        if !ip.is_unspecified() && !self.gids.contains(&gid(ip)) {
+            return Err(Refused::AddressNotAvailable);
+        }
+        let local = self.take_port(id, SocketAddr::new(ip, address.port()))?;
+        self.set_state(id, State::Bound);
+        Ok(local)
+    }
+
+    fn take_port(&mut self, id: u32, wanted: SocketAddr) -> Result<SocketAddr, Refused> {
+        let port = match wanted.port() {
+            0 => self.free_port(id, wanted.ip())?,
+            port if self.is_free(id, wanted.ip(), port) => port,
+            _ => return Err(Refused::AddressInUse),
+        };
+        let local = SocketAddr::new(wanted.ip(), port);
+        let endpoint = self.endpoints.get_mut(&id).ok_or(Refused::NoSuchId)?;
+        (endpoint.local, endpoint.has_port) = (Some(local), true);
+        Ok(local)
+    }
+
+    fn free_port(&mut self, id: u32, ip: IpAddr) -> Result<u16, Refused> {
+        let ports = u64::from(EPHEMERAL.end - EPHEMERAL.start);
+        let first = (self.random.0)() % ports;
+        let candidates = (0..ports).map(|more| EPHEMERAL.start + ((first + more) % ports) as u16);
+        let mut free = candidates.filter(|port| self.is_free(id, ip, *port));
+        free.next().ok_or(Refused::AddressInUse)
+    }
+
+    fn is_free(&self, id: u32, ip: IpAddr, port: u16) -> bool {
+        let Some(asking) = self.endpoints.get(&id) else { return false };
+        !self.endpoints.iter().any(|(other, endpoint)| {
+            let Some(local) = endpoint.local.filter(|_| endpoint.has_port && *other != id) else {
+                return false;
+            };
+            let shared = endpoint.reuse_address && asking.reuse_address && endpoint.state != State::Listening;
+            endpoint.space == asking.space
+                && local.port() == port
+                && (overlap(local.ip(), endpoint.only_ipv6, ip) || overlap(ip, asking.only_ipv6, local.ip()))
+                && !shared
+        })
+    }
+
+    /// Finds how a destination is reached (`rdma_resolve_addr`): the source is the one given, the one bound, or one of the
+    /// guest's. The host says by `reaches` whether its packets from the one to the other get there. Told by `AddrResolved` or
+    /// `AddrError`.
+    ///
+    /// # Errors
+    /// [`Refused::NoSuchId`], [`Refused::State`], [`Refused::AddressNotAvailable`], [`Refused::AddressInUse`];
+    /// [`Refused::Parameter`], where the destination can't be one; [`Refused::TooMany`], where its events are not taken.
+    pub fn resolve_addr(
+        &mut self,
+        client: Client,
+        id: u32,
+        source: Option<SocketAddr>,
+        destination: SocketAddr,
+        reaches: impl FnOnce(IpAddr, IpAddr) -> bool,
+    ) -> Result<(), Refused> {
+        // What is asked for again and again must not pile up.
+        if self.events.iter().filter(|event| event.id == id).count() >= UNHEARD {
+            return Err(Refused::TooMany);
+        }
+        let endpoint = self.owned(client, id)?;
+        let bound = match (endpoint.state, endpoint.local) {
+            (State::Idle, _) => source,
+            (State::Bound, Some(local)) => Some(local),
+            _ => return Err(Refused::State),
+        };
+        let is_new = endpoint.state == State::Idle;
+        let to = SocketAddr::new(destination.ip().to_canonical(), destination.port());
+        if to.ip().is_unspecified() || to.ip().is_multicast() {
+            return Err(Refused::Parameter);
+        }
+        let asked = bound.map(|address| address.ip().to_canonical()).filter(|ip| !ip.is_unspecified());
+        let port = bound.map_or(0, |address| address.port());
+        if is_new && asked.is_some_and(|ip| !self.gids.contains(&gid(ip))) {
+            return Err(Refused::AddressNotAvailable);
+        }
+        let found = asked.or_else(|| self.source_for(to.ip()));
+        let from = found.filter(|from| from.is_ipv4() == to.is_ipv4());
+        if let Some(from) = from {
+            if is_new {
+                self.take_port(id, SocketAddr::new(from, port))?;
+                self.set_state(id, State::Bound);
+            } else if let Some(endpoint) = self.endpoints.get_mut(&id) {
+                endpoint.local = Some(SocketAddr::new(from, port));
+            }
+        }
+        match from.filter(|from| reaches(*from, to.ip())) {
+            Some(_) => self.resolved(id, to),
+            None => self.tell(id, EventKind::AddrError, |event| event.status = status::UNREACHABLE),
+        }
+        Ok(())
+    }
+
+    fn resolved(&mut self, id: u32, to: SocketAddr) {
+        if let Some(endpoint) = self.endpoints.get_mut(&id) {
+            endpoint.peer = Some(to);
+        }
+        self.set_state(id, State::AddressResolved);
+        let route = self.route(id);
+        self.tell(id, EventKind::AddrResolved, |event| event.route = route);
+    }
+
+    /// Where a conversation goes.
+    pub(super) fn route(&self, id: u32) -> Option<Route> {
+        let endpoint = self.endpoints.get(&id)?;
+        Some(Route { local: endpoint.local?, peer: endpoint.peer?, mtu: endpoint.mtu })
+    }
+
+    /// The guest's address from which another is reached.
+    fn source_for(&self, to: IpAddr) -> Option<IpAddr> {
+        let is_local = |ip: IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+        let own = self.gids.iter().map(|gid: &Ipv6Addr| IpAddr::V6(*gid).to_canonical());
+        let mut right =
+            own.clone().filter(|ip| ip.is_ipv4() == to.is_ipv4() && is_local(*ip) == is_local(to));
+        own.clone().find(|ip| *ip == to).or_else(|| right.next())
+    }
+
+    /// Finds the way to a destination that was resolved (`rdma_resolve_route`): over Ethernet, there is nothing to find. Told by
+    /// `RouteResolved`.
+    ///
+    /// # Errors
+    /// [`Refused::NoSuchId`], [`Refused::State`].
+    pub fn resolve_route(&mut self, client: Client, id: u32) -> Result<(), Refused> {
+        if self.owned(client, id)?.state != State::AddressResolved {
+            return Err(Refused::State);
+        }
+        self.set_state(id, State::RouteResolved);
+        self.tell(id, EventKind::RouteResolved, |_| ());
+        Ok(())
+    }
+
+    /// Has requests to an identifier's address come as `ConnectRequest` (`rdma_listen`). At most `backlog` may wait for an
+    /// answer; 0 means as many as there may be.
+    ///
+    /// # Errors
+    /// [`Refused::NoSuchId`], [`Refused::State`], [`Refused::AddressInUse`].
+    pub fn listen(&mut self, client: Client, id: u32, backlog: u32) -> Result<(), Refused> {
+        let most = self.config.limits.backlog;
+        let endpoint = self.owned(client, id)?;
+        endpoint.backlog = if backlog == 0 { most } else { backlog.min(most) };
+        match (endpoint.state, endpoint.local) {
+            (State::Bound, Some(local)) => {
+                // Those that allow to be bound there do not allow that two listen.
+                let mine = (endpoint.space, local);
+                if self.endpoints.values().any(|other| listens_at(other, mine)) {
+                    return Err(Refused::AddressInUse);
+                }
+            }
+            (State::Idle, _) => {
+                self.take_port(id, SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0))?;
+            }
+            _ => return Err(Refused::State),
+        }
+        self.set_state(id, State::Listening);
+        Ok(())
+    }
+
+    /// The listener for a service at an address: one that is bound to it goes before one for all.
+    pub(super) fn listener(&self, service: u64, to: IpAddr, datagram: bool) -> Option<u32> {
+        let listens = |endpoint: &Endpoint| {
+            let local = endpoint.local.filter(|_| endpoint.state == State::Listening)?;
+            let is_it = endpoint.space.service(local.port()) == service
+                && (endpoint.transport == Transport::Datagram) == datagram
+                && overlap(local.ip(), endpoint.only_ipv6, to);
+            is_it.then(|| local.ip().is_unspecified())
+        };
+        let found = self.endpoints.iter().filter_map(|(id, endpoint)| Some((listens(endpoint)?, *id)));
+        found.min().map(|(_, id)| id)
+    }
+}
+
+/// Whether an address that is bound means another too.
+fn overlap(bound: IpAddr, only_ipv6: bool, other: IpAddr) -> bool {
+    match bound {
+        _ if bound == other => true,
+        IpAddr::V4(bound) => bound.is_unspecified() && other.is_ipv4(),
+        IpAddr::V6(bound) => bound.is_unspecified() && (other.is_ipv6() || !only_ipv6),
+    }
+}
+
+fn listens_at(other: &Endpoint, (space, local): (PortSpace, SocketAddr)) -> bool {
+    other.state == State::Listening && other.space == space && other.local == Some(local)
+}

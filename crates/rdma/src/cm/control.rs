@@ -1,0 +1,136 @@
+//! Channels and identifiers: how they come, go and move.
+
+use super::endpoint::{Endpoint, State};
+use super::{Choice, Client, Manager, PortSpace, Refused, Transport};
+use std::time::Duration;
+
+impl Manager {
+    /// A new channel for events. Identifiers belong to one.
+    ///
+    /// # Errors
+    /// [`Refused::TooMany`].
+    pub fn create_channel(&mut self, client: Client) -> Result<u32, Refused> {
+        if self.channels.len() >= self.config.limits.channels {
+            return Err(Refused::TooMany);
+        }
+        loop {
+            self.last_channel = self.last_channel.wrapping_add(1);
+            if self.last_channel != 0 && !self.channels.contains_key(&self.last_channel) {
+                self.channels.insert(self.last_channel, client);
+                return Ok(self.last_channel);
+            }
+        }
+    }
+
+    /// Ends a channel, and its identifiers.
+    ///
+    /// # Errors
+    /// [`Refused::NoSuchId`].
+    pub fn destroy_channel(&mut self, now: Duration, client: Client, channel: u32) -> Result<(), Refused> {
+        self.owned_channel(client, channel)?;
+        let of_it = |endpoint: &Endpoint| endpoint.channel == Some(channel);
+        let ids: Vec<u32> = self.endpoints.iter().filter(|(_, e)| of_it(e)).map(|(id, _)| *id).collect();
+        for id in ids {
+            self.abandon(now, id);
+        }
+        self.events.retain(|event| event.channel != channel);
+        self.channels.remove(&channel);
+        Ok(())
+    }
+
+    /// A client is gone: so is what it had. Peers are told.
+    pub fn remove_client(&mut self, now: Duration, client: Client) {
+        let its = self.channels.iter().filter(|(_, owner)| **owner == client);
+        let channels: Vec<u32> = its.map(|(channel, _)| *channel).collect();
+        for channel in channels {
+            let _ = self.destroy_channel(now, client, channel);
+        }
+    }
+
+    fn owned_channel(&self, client: Client, channel: u32) -> Result<(), Refused> {
+        if self.channels.get(&channel) == Some(&client) { Ok(()) } else { Err(Refused::NoSuchId) }
+    }
+
+    /// A new identifier (`rdma_create_id`), whose events come on a channel.
+    ///
+    /// # Errors
+    /// [`Refused::NoSuchId`], where there is no such channel; [`Refused::TooMany`]; [`Refused::Parameter`], where port space
+    /// and transport do not go together.
+    pub fn create_id(
+        &mut self,
+        client: Client,
+        channel: u32,
+        space: PortSpace,
+        transport: Transport,
+    ) -> Result<u32, Refused> {
+        self.owned_channel(client, channel)?;
+        let datagram = transport == Transport::Datagram;
+        if space == PortSpace::Tcp && datagram || space == PortSpace::Udp && !datagram {
+            return Err(Refused::Parameter);
+        }
+        if self.endpoints.len() >= self.config.limits.ids {
+            return Err(Refused::TooMany);
+        }
+        Ok(self.add(Endpoint::new(Some(channel), space, transport, self.config.mtu)))
+    }
+
+    /// Destroys an identifier (`rdma_destroy_id`). The peer is told, of a connection until it answers. Its events are gone, and
+    /// so are requests of a listener that it was not told of yet.
+    ///
+    /// # Errors
+    /// [`Refused::NoSuchId`].
+    pub fn destroy_id(&mut self, now: Duration, client: Client, id: u32) -> Result<(), Refused> {
+        self.owned(client, id)?;
+        self.abandon(now, id);
+        Ok(())
+    }
+
+    /// Nobody owns an endpoint any more.
+    fn abandon(&mut self, now: Duration, id: u32) {
+        let unseen = self.events.iter().filter(|event| event.listener == Some(id)).map(|event| event.id);
+        for request in unseen.collect::<Vec<_>>() {
+            self.abandon(now, request);
+        }
+        self.events.retain(|event| event.id != id);
+        self.part(now, id);
+        let Some(endpoint) = self.endpoints.get_mut(&id) else { return };
+        endpoint.channel = None;
+        endpoint.has_port = false;
+        if !matches!(endpoint.state, State::DreqSent | State::TimeWait) {
+            self.set_state(id, State::Closed);
+        }
+    }
+
+    /// Has an identifier's events come on another channel of the client (`rdma_migrate_id`), those too that wait.
+    ///
+    /// # Errors
+    /// [`Refused::NoSuchId`], also where there is no such channel.
+    pub fn migrate_id(&mut self, client: Client, id: u32, channel: u32) -> Result<(), Refused> {
+        self.owned_channel(client, channel)?;
+        self.owned(client, id)?.channel = Some(channel);
+        for event in self.events.iter_mut().filter(|event| event.id == id) {
+            event.channel = channel;
+        }
+        Ok(())
+    }
+
+    /// Sets an option (`rdma_set_option`).
+    ///
+    /// # Errors
+    /// [`Refused::NoSuchId`]; [`Refused::Parameter`]; [`Refused::State`], where it is too late.
+    pub fn set_option(&mut self, client: Client, id: u32, choice: Choice) -> Result<(), Refused> {
+        let endpoint = self.owned(client, id)?;
+        let is_new = endpoint.state == State::Idle;
+        match choice {
+            Choice::TypeOfService(value) => endpoint.type_of_service = value,
+            Choice::AckTimeout(value) if value <= 31 => endpoint.ack_timeout = Some(value),
+            Choice::AckTimeout(_) => return Err(Refused::Parameter),
+            Choice::ReuseAddress(value) if is_new || endpoint.state == State::Bound => {
+                endpoint.reuse_address = value;
+            }
+            Choice::OnlyIpv6(value) if is_new => endpoint.only_ipv6 = value,
+            Choice::ReuseAddress(_) | Choice::OnlyIpv6(_) => return Err(Refused::State),
+        }
+        Ok(())
+    }
+}

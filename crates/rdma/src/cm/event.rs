@@ -1,0 +1,208 @@
+//! What the programs of a guest say to the manager, and hear from it.
+
+use super::RETRIES;
+use crate::Mtu;
+use packet::roce::cm::MAD_LEN;
+use std::net::{IpAddr, SocketAddr};
+
+/// A program that has a connection to the device. Numbered by the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Client(pub u64);
+
+/// What happened (`rdma_cm_event_type`, with its numbers).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // the names of `librdmacm`
+pub enum EventKind {
+    AddrResolved = 0,
+    AddrError = 1,
+    RouteResolved = 2,
+    RouteError = 3,
+    ConnectRequest = 4,
+    /// The peer accepted: the queue pair is to be made ready, and then `establish` called.
+    ConnectResponse = 5,
+    ConnectError = 6,
+    Unreachable = 7,
+    Rejected = 8,
+    Established = 9,
+    Disconnected = 10,
+    TimewaitExit = 15,
+}
+
+/// Values of [`Event::status`] that are negative: error numbers of Linux. Positive ones are reasons of a REJ or a `SIDR_REP`.
+pub mod status {
+    #![allow(missing_docs)] // they say it
+    pub const TIMED_OUT: i32 = -110;
+    pub const UNREACHABLE: i32 = -113;
+}
+
+/// Where a connection goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// Here.
+    pub local: SocketAddr,
+    /// There.
+    pub peer: SocketAddr,
+    /// Longest payload of a packet.
+    pub mtu: Mtu,
+}
+
+/// What the peer said of its end of a connection, as seen from here: its depth is our resources.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ConnectionDetails {
+    /// The peer's queue pair.
+    pub queue_pair: u32,
+    /// Whether it has a shared receive queue.
+    pub shared_receives: bool,
+    /// READs and atomics that the peer wants to have under way.
+    pub responder_resources: u8,
+    /// READs and atomics that the peer takes at a time.
+    pub initiator_depth: u8,
+    /// End-to-end flow control.
+    pub flow_control: bool,
+    /// Retries.
+    pub retries: u8,
+    /// Retries where no receive is posted.
+    pub rnr_retries: u8,
+}
+
+/// Whom to send datagrams to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DatagramDetails {
+    /// The peer's queue pair.
+    pub queue_pair: u32,
+    /// Its key.
+    pub queue_key: u32,
+}
+
+/// Something happened to an identifier.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Whose it is.
+    pub client: Client,
+    /// The channel that it goes to.
+    pub channel: u32,
+    /// The identifier. Of `ConnectRequest`, a new one.
+    pub id: u32,
+    /// What.
+    pub kind: EventKind,
+    /// 0, a negative error number ([`status`]), or a reason of the peer's.
+    pub status: i32,
+    /// Of `ConnectRequest`: the listener.
+    pub listener: Option<u32>,
+    /// Of `AddrResolved` and `ConnectRequest`.
+    pub route: Option<Route>,
+    /// Of connections: `ConnectRequest`, `ConnectResponse`.
+    pub connection: Option<ConnectionDetails>,
+    /// Of datagrams: `Established`.
+    pub datagram: Option<DatagramDetails>,
+    /// What the peer's program says: the whole field, as with Linux, so that zeroes may follow.
+    pub private: Vec<u8>,
+}
+
+impl Event {
+    pub(super) const fn new(client: Client, channel: u32, id: u32, kind: EventKind) -> Self {
+        Self {
+            client,
+            channel,
+            id,
+            kind,
+            status: 0,
+            listener: None,
+            route: None,
+            connection: None,
+            datagram: None,
+            private: Vec::new(),
+        }
+    }
+}
+
+/// A message to another manager: a datagram from queue pair 1 to queue pair 1, with
+/// [`QUEUE_KEY`](packet::roce::cm::QUEUE_KEY).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outgoing {
+    /// The guest's address.
+    pub source: IpAddr,
+    /// The other's.
+    pub destination: IpAddr,
+    /// Payload.
+    pub mad: [u8; MAD_LEN],
+}
+
+/// What a program wants of a connection (`rdma_conn_param`, with the queue pair's number).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parameters {
+    /// Its queue pair; 24 bits.
+    pub queue_pair: u32,
+    /// Of datagrams: its key, where that is not the port space's.
+    pub queue_key: Option<u32>,
+    /// Whether it has a shared receive queue.
+    pub shared_receives: bool,
+    /// READs and atomics that it takes at a time.
+    pub responder_resources: u8,
+    /// READs and atomics that it has under way at most.
+    pub initiator_depth: u8,
+    /// End-to-end flow control.
+    pub flow_control: bool,
+    /// Retries, 0 to 7.
+    pub retries: u8,
+    /// Retries where no receive is posted, 0 to 7.
+    pub rnr_retries: u8,
+    /// For the peer's program.
+    pub private: Vec<u8>,
+}
+
+impl Default for Parameters {
+    fn default() -> Self {
+        Self {
+            queue_pair: 0,
+            queue_key: None,
+            shared_receives: false,
+            responder_resources: 0,
+            initiator_depth: 0,
+            flow_control: false,
+            retries: RETRIES & 7,
+            rnr_retries: 7,
+            private: Vec::new(),
+        }
+    }
+}
+
+/// Why something is not done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// The client has no such identifier, or channel.
+    #[error("no such identifier")]
+    NoSuchId,
+    /// Not in this state of the identifier.
+    #[error("not in this state of the identifier")]
+    State,
+    /// A value that can't be.
+    #[error("invalid parameter")]
+    Parameter,
+    /// Longer than the message's field.
+    #[error("private data are too long")]
+    PrivateData,
+    /// Someone else has the port.
+    #[error("the port is in use")]
+    AddressInUse,
+    /// The guest does not have the address.
+    #[error("the guest does not have this address")]
+    AddressNotAvailable,
+    /// As many as there may be.
+    #[error("too many")]
+    TooMany,
+}
+
+impl Refused {
+    /// Error number of Linux, as `librdmacm` reports it.
+    #[must_use]
+    pub const fn errno(self) -> i32 {
+        match self {
+            Self::NoSuchId => 2,
+            Self::State | Self::Parameter | Self::PrivateData => 22,
+            Self::AddressInUse => 98,
+            Self::AddressNotAvailable => 99,
+            Self::TooMany => 12,
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! The connection manager of a device (IBTA 1.5, chapter 12), as Linux's RDMA CM uses it for IP addresses (annex A11), without
+//! I/O.
+//!
+//! A [`Manager`] has the identifiers (`rdma_cm_id`) of all programs of a guest. What they ask for are its methods; what
+//! comes of it are [`Event`]s, of a client's channel. Messages to other managers are datagrams of queue pair 1, which the
+//! host carries: [`Manager::receive`], [`Manager::next_datagram`]. The host has the clock too: [`Manager::poll`].
+//!
+//! A connection's way: `connect` sends a REQ (`active`); there it becomes a new identifier of a listener (`passive`), which
+//! `accept` answers with a REP; that is told here, and `establish` sends the RTU. `disconnect` sends a DREQ (`ending`).
+//! Queue pairs of datagrams have a question and an answer only (`datagrams`). What is not answered is sent again (`timers`).
+//!
+//! What comes from the wire is believed only where it is of a conversation that exists, from the address it is with, with its
+//! random names. Of the rest, requests are refused, and nothing changes.
+
+mod active;
+mod attributes;
+mod binding;
+mod control;
+mod datagrams;
+mod ending;
+mod endpoint;
+mod event;
+mod header;
+mod passive;
+mod receive;
+mod timers;
+
+pub use attributes::{Retrying, Target, Transition};
+pub use event::{
+    Client, ConnectionDetails, DatagramDetails, Event, EventKind, Outgoing, Parameters, Refused, Route,
+    status,
+};
+pub use header::{IpHeader, MalformedHeader};
+
+use crate::Mtu;
+use endpoint::{Endpoint, State};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::{IpAddr, Ipv6Addr};
+use std::time::Duration;
+
+/// How long an answer is waited for, and for how long others are asked to wait for ours: 4.096 us times 2 to the power of this.
+pub const RESPONSE_TIMEOUT: u8 = 20;
+/// How often a message is sent again.
+pub const RETRIES: u8 = 15;
+/// How long a program may take to answer a request, once the peer asks (MRA), and how long we wait for others at most.
+const SERVICE_TIMEOUT: u8 = 24;
+/// How long the end of a connection is remembered.
+const TIME_WAIT: u8 = 17;
+
+/// Queue key of queue pairs of port space UDP.
+pub const UDP_QUEUE_KEY: u32 = 0x0123_4567;
+
+/// What a program connects in: which ports there are, and what is behind them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PortSpace {
+    /// `RDMA_PS_TCP`.
+    Tcp = 0x0106,
+    /// `RDMA_PS_UDP`.
+    Udp = 0x0111,
+    /// `RDMA_PS_IB`.
+    Ib = 0x013f,
+}
+
+impl PortSpace {
+    /// The space with this number.
+    #[must_use]
+    pub const fn from_number(number: u32) -> Option<Self> {
+        Some(match number {
+            0x0106 => Self::Tcp,
+            0x0111 => Self::Udp,
+            0x013f => Self::Ib,
+            _ => return None,
+        })
+    }
+
+    /// The service that a port of it is (IBTA A11.3.2).
+    #[must_use]
+    pub const fn service(self, port: u16) -> u64 {
+        (self as u64) << 16 | port as u64
+    }
+}
+
+/// What a queue pair that is connected offers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// Reliable connection.
+    Reliable,
+    /// Unreliable connection.
+    Unreliable,
+    /// Unreliable datagrams: only the other's queue pair is asked for.
+    Datagram,
+}
+
+impl Transport {
+    /// As a REQ has it.
+    const fn code(self) -> u8 {
+        matches!(self, Self::Unreliable) as u8
+    }
+}
+
+/// What may be set of an identifier (`rdma_set_option`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// Type of service of the packets.
+    TypeOfService(u8),
+    /// Whether a port may be bound that another has that allows it too.
+    ReuseAddress(bool),
+    /// Whether the unspecified IPv6 address means IPv6 only.
+    OnlyIpv6(bool),
+    /// Exponent of the queue pair's timeout, 0 to 31.
+    AckTimeout(u8),
+}
+
+/// How many there may be, of a guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Channels for events.
+    pub channels: usize,
+    /// Identifiers, with those whose end is being told to the peer.
+    pub ids: usize,
+    /// Requests for connections, of all listeners, that nobody has answered.
+    pub requests: usize,
+    /// The same of one listener.
+    pub backlog: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { channels: 4096, ids: 16384, requests: 4096, backlog: 1024 }
+    }
+}
+
+/// What a manager is told of its device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Of the adapter.
+    pub guid: u64,
+    /// Longest payload of a packet.
+    pub mtu: Mtu,
+    /// READs and atomics that a queue pair may have under way, in either direction.
+    pub max_reads: u8,
+    /// Exponent of the timeout of queue pairs.
+    pub ack_timeout: u8,
+    /// How many there may be.
+    pub limits: Limits,
+}
+
+/// Where random numbers come from, for names that nobody can guess.
+struct Random(Box<dyn FnMut() -> u64 + Send>);
+
+impl std::fmt::Debug for Random {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Random")
+    }
+}
+
+/// The connection manager of a device.
+#[derive(Debug)]
+pub struct Manager {
+    config: Config,
+    gids: Vec<Ipv6Addr>,
+    random: Random,
+    channels: BTreeMap<u32, Client>,
+    last_channel: u32,
+    endpoints: BTreeMap<u32, Endpoint>,
+    last_id: u32,
+    /// Identifiers by our name of the conversation.
+    by_name: BTreeMap<u32, u32>,
+    /// Identifiers by the peer's address and its name of the conversation, of requests that came.
+    by_peer: BTreeMap<(IpAddr, u32, bool), u32>,
+    /// Connections by the peer's address and queue pair.
+    by_queue_pair: BTreeMap<(IpAddr, u32), u32>,
+    timers: BTreeSet<(Duration, u32)>,
+    /// Requests that nobody has answered.
+    requests: usize,
+    events: VecDeque<Event>,
+    datagrams: VecDeque<Outgoing>,
+}
+
+impl Manager {
+    /// A manager of a device with these GIDs, which are the guest's addresses. `random` must not be foreseeable.
+    #[must_use]
+    pub fn new(config: Config, gids: Vec<Ipv6Addr>, random: Box<dyn FnMut() -> u64 + Send>) -> Self {
+        Self {
+            config,
+            gids,
+            random: Random(random),
+            channels: BTreeMap::new(),
+            last_channel: 0,
+            endpoints: BTreeMap::new(),
+            last_id: 0,
+            by_name: BTreeMap::new(),
+            by_peer: BTreeMap::new(),
+            by_queue_pair: BTreeMap::new(),
+            timers: BTreeSet::new(),
+            requests: 0,
+            events: VecDeque::new(),
+            datagrams: VecDeque::new(),
+        }
+    }
+
+    /// The guest has other addresses now. Connections with the old ones stay.
+    pub fn set_gids(&mut self, gids: Vec<Ipv6Addr>) {
+        self.gids = gids;
+    }
+
+    /// Takes the next message to another manager.
+    pub fn next_datagram(&mut self) -> Option<Outgoing> {
+        self.datagrams.pop_front()
+    }
+
+    /// Hands out events, in the order of each channel. Where `take` returns false, a channel takes no more now: that event and
+    /// the channel's later ones are kept.
+    pub fn deliver(&mut self, mut take: impl FnMut(&Event) -> bool) {
+        let mut full = BTreeSet::new();
+        self.events.retain(|event| {
+            if full.contains(&event.channel) {
+                return true;
+            }
+            let taken = take(event);
+            if !taken {
+                full.insert(event.channel);
+            }
+            !taken
+        });
+    }
+
+    /// Identifiers there are, with those whose end is being told to the peer.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.endpoints.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.endpoints.is_empty()
+    }
+
+    /// The client's identifier.
+    fn owned(&mut self, client: Client, id: u32) -> Result<&mut Endpoint, Refused> {
+        let endpoint = self.endpoints.get_mut(&id).ok_or(Refused::NoSuchId)?;
+        let is_its = endpoint.channel.is_some_and(|channel| self.channels.get(&channel) == Some(&client));
+        if is_its { Ok(endpoint) } else { Err(Refused::NoSuchId) }
+    }
+
+    fn random_name(&mut self) -> u32 {
+        loop {
+            let name = (self.random.0)() as u32;
+            if name != 0 && !self.by_name.contains_key(&name) {
+                return name;
+            }
+        }
+    }
+
+    /// Puts a new endpoint there, and gives it its names and its first PSN.
+    fn add(&mut self, mut endpoint: Endpoint) -> u32 {
+        let id = loop {
+            self.last_id = self.last_id.wrapping_add(1);
+            if self.last_id != 0 && !self.endpoints.contains_key(&self.last_id) {
+                break self.last_id;
+            }
+        };
+        endpoint.name = self.random_name();
+        endpoint.psn = (self.random.0)() as u32 & 0xff_ffff;
+        self.by_name.insert(endpoint.name, id);
+        self.endpoints.insert(id, endpoint);
+        id
+    }
+
+    /// Tells the owner of an identifier, if it has one.
+    fn tell(&mut self, id: u32, kind: EventKind, change: impl FnOnce(&mut Event)) {
+        let Some(endpoint) = self.endpoints.get(&id) else { return };
+        let Some(channel) = endpoint.channel else { return };
+        let Some(client) = self.channels.get(&channel) else { return };
+        let mut event = Event::new(*client, channel, id, kind);
+        change(&mut event);
+        self.events.push_back(event);
+    }
+
+    /// Changes an endpoint's state, with what goes with that.
+    fn set_state(&mut self, id: u32, state: State) {
+        let Some(endpoint) = self.endpoints.get_mut(&id) else { return };
+        let was_request = endpoint.state.is_request();
+        endpoint.state = state;
+        if was_request && !state.is_request() {
+            self.requests = self.requests.saturating_sub(1);
+            if let Some(listener) = endpoint.listener.and_then(|id| self.endpoints.get_mut(&id)) {
+                listener.requests = listener.requests.saturating_sub(1);
+            }
+        }
+        if state == State::Closed {
+            self.forget_conversation(id);
+        }
+    }
+
+    /// From now on nothing from the wire is of this endpoint. One that nobody owns is gone.
+    fn forget_conversation(&mut self, id: u32) {
+        self.stop_timer(id);
+        let Some(endpoint) = self.endpoints.get(&id) else { return };
+        self.by_name.remove(&endpoint.name);
+        if let Some(key) = endpoint.queue_pair_key() {
+            remove_if(&mut self.by_queue_pair, &key, id);
+        }
+        if endpoint.channel.is_some() {
+            // The request it was may come again: it is known then.
+            return;
+        }
+        if let Some(key) = endpoint.peer_key() {
+            remove_if(&mut self.by_peer, &key, id);
+        }
+        self.endpoints.remove(&id);
+    }
+}
+
+/// Removes an entry if it is of this endpoint: another may have its place.
+fn remove_if<K: Ord>(map: &mut BTreeMap<K, u32>, key: &K, id: u32) {
+    if map.get(key) == Some(&id) {
+        map.remove(key);
+    }
+}
+
+/// A time as the messages have it.
+const fn duration(exponent: u8) -> Duration {
+    let exponent = if exponent > 31 { 31 } else { exponent };
+    Duration::from_nanos(4096_u64 << exponent)
+}
+
+/// The GID of an address.
+fn gid(address: IpAddr) -> Ipv6Addr {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped(),
+        IpAddr::V6(address) => address,
+    }
+}

@@ -1,0 +1,254 @@
+//! The side that is asked for a connection.
+
+use super::active::padded;
+use super::endpoint::{End, Endpoint, State};
+use super::header::{self, IpHeader};
+use super::receive::{
+    CONSUMER, INVALID_GID, INVALID_MTU, INVALID_SERVICE, INVALID_TRANSPORT, NO_RESOURCES, STALE,
+};
+use super::{
+    Client, ConnectionDetails, EventKind, Manager, Parameters, RESPONSE_TIMEOUT, Refused, Transport, gid,
+};
+use crate::Mtu;
+use packet::roce::cm::{Mad, Message, Rej, Rep, Req};
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+impl Manager {
+    /// A request for a connection.
+    pub(super) fn req(&mut self, now: Duration, from: IpAddr, to: IpAddr, mad: &Mad, req: &Req) {
+        if let Some(id) = self.by_peer.get(&(from, req.local, false)).copied()
+            && self
+                .endpoints
+                .get(&id)
+                .is_some_and(|e| e.is_between(from, to) && e.transaction == mad.transaction)
+        {
+            return self.asked_again(id);
+        }
+        if self.is_stale(now, from, to, req) {
+            return self.refuse(from, to, mad, 0, req.local, STALE);
+        }
+        match self.acceptable(from, to, req) {
+            Ok((listener, mtu, header)) => {
+                let peer = SocketAddr::new(from, header.source_port);
+                self.requested_of(listener, to, peer, mad.transaction, mtu, req);
+            }
+            Err(reason) => self.refuse(from, to, mad, 0, req.local, reason),
+        }
+    }
+
+    fn asked_again(&mut self, id: u32) {
+        match self.endpoints.get(&id).map(|endpoint| endpoint.state) {
+            Some(State::ReqReceived) => self.ask_for_patience(id, 0),
+            Some(State::RepSent) => self.send_again(id),
+            Some(State::Closed) => self.refuse_again(id),
+            _ => {}
+        }
+    }
+
+    /// Whether the peer has begun anew with a queue pair, or a name, that is of a connection here: that one has ended then.
+    fn is_stale(&mut self, now: Duration, from: IpAddr, to: IpAddr, req: &Req) -> bool {
+        let by_name = self.by_peer.get(&(from, req.local, false));
+        let by_queue_pair = self.by_queue_pair.get(&(from, req.queue_pair)).filter(|_| req.queue_pair != 0);
+        let Some(id) = by_name.or(by_queue_pair).copied() else { return false };
+        let Some(endpoint) = self.endpoints.get(&id) else { return false };
+        if !endpoint.is_between(from, to) || !endpoint.state.is_connection() {
+            return false;
+        }
+        if endpoint.state == State::Established {
+            self.send_dreq(now, id);
+        }
+        true
+    }
+
+    /// Whether there is a listener for a request that can be served, or why not.
+    fn acceptable(&self, from: IpAddr, to: IpAddr, req: &Req) -> Result<(u32, Mtu, IpHeader), u16> {
+        let listener = self.listener(req.service, to, false).ok_or(INVALID_SERVICE)?;
+        let header = IpHeader::parse(&req.private).map_err(|_| CONSUMER)?;
+        if (header.source, header.destination) != (from, to) {
+            return Err(CONSUMER);
+        }
+        if req.gids != [gid(from), gid(to)] {
+            return Err(INVALID_GID);
+        }
+        let mtu = Mtu::from_code(req.mtu).filter(|mtu| *mtu <= self.config.mtu).ok_or(INVALID_MTU)?;
+        let endpoint = self.endpoints.get(&listener).ok_or(INVALID_SERVICE)?;
+        if req.transport != endpoint.transport.code() {
+            return Err(INVALID_TRANSPORT);
+        }
+        if !self.has_room(endpoint) {
+            return Err(NO_RESOURCES);
+        }
+        Ok((listener, mtu, header))
+    }
+
+    /// Whether a listener takes one more request.
+    pub(super) fn has_room(&self, listener: &Endpoint) -> bool {
+        listener.requests < listener.backlog
+            && self.requests < self.config.limits.requests
+            && self.endpoints.len() < self.config.limits.ids
+    }
+
+    /// A new endpoint of a listener, for a request that came from there to here.
+    pub(super) fn child(
+        &mut self,
+        listener: u32,
+        to: IpAddr,
+        peer: SocketAddr,
+        peer_name: u32,
+    ) -> Option<u32> {
+        let parent = self.endpoints.get_mut(&listener)?;
+        parent.requests += 1;
+        let mut child = Endpoint::new(parent.channel, parent.space, parent.transport, self.config.mtu);
+        child.local = parent.local.map(|local| SocketAddr::new(to, local.port()));
+        child.type_of_service = parent.type_of_service;
+        child.ack_timeout = parent.ack_timeout;
+        child.peer = Some(peer);
+        child.peer_name = peer_name;
+        child.listener = Some(listener);
+        child.state =
+            if child.transport == Transport::Datagram { State::SidrReqReceived } else { State::ReqReceived };
+        let key = child.peer_key();
+        let id = self.add(child);
+        self.requests += 1;
+        key.map(|key| self.by_peer.insert(key, id));
+        Some(id)
+    }
+
+    fn requested_of(
+        &mut self,
+        listener: u32,
+        to: IpAddr,
+        peer: SocketAddr,
+        transaction: u64,
+        mtu: Mtu,
+        req: &Req,
+    ) {
+        let Some(id) = self.child(listener, to, peer, req.local) else { return };
+        let Some(endpoint) = self.endpoints.get_mut(&id) else { return };
+        endpoint.transaction = transaction;
+        endpoint.mtu = mtu;
+        endpoint.peer_psn = req.psn;
+        endpoint.theirs = End {
+            queue_pair: req.queue_pair,
+            responder_resources: req.responder_resources,
+            initiator_depth: req.initiator_depth,
+        };
+        endpoint.ours.responder_resources = req.initiator_depth.min(self.config.max_reads);
+        endpoint.ours.initiator_depth = req.responder_resources.min(self.config.max_reads);
+        endpoint.retries = req.retries;
+        endpoint.rnr_retries = req.rnr_retries;
+        endpoint.timeout = endpoint.ack_timeout.unwrap_or(req.ack_timeout);
+        if let Some(key) = endpoint.queue_pair_key() {
+            self.by_queue_pair.insert(key, id);
+        }
+        let route = self.route(id);
+        self.tell(id, EventKind::ConnectRequest, |event| {
+            event.listener = Some(listener);
+            event.route = route;
+            event.connection = Some(ConnectionDetails {
+                queue_pair: req.queue_pair,
+                shared_receives: req.shared_receives,
+                responder_resources: req.initiator_depth,
+                initiator_depth: req.responder_resources,
+                flow_control: req.flow_control,
+                retries: req.retries,
+                rnr_retries: req.rnr_retries,
+            });
+            event.private = req.private[header::LEN..].to_vec();
+        });
+    }
+
+    /// Accepts a request (`rdma_accept`); the queue pair must be ready. Told by `Established`, when the peer is ready too, or
+    /// `Unreachable`, `Rejected`. Of datagrams, the answer is all.
+    ///
+    /// # Errors
+    /// [`Refused::NoSuchId`]; [`Refused::State`], where it is no request that waits; [`Refused::PrivateData`].
+    pub fn accept(
+        &mut self,
+        now: Duration,
+        client: Client,
+        id: u32,
+        parameters: &Parameters,
+    ) -> Result<(), Refused> {
+        let guid = self.config.guid;
+        let endpoint = self.owned(client, id)?;
+        match endpoint.state {
+            State::ReqReceived => {}
+            State::SidrReqReceived => return self.answer_with(id, parameters),
+            _ => return Err(Refused::State),
+        }
+        let private = padded(&parameters.private)?;
+        endpoint.ours = End {
+            queue_pair: parameters.queue_pair,
+            responder_resources: parameters.responder_resources,
+            initiator_depth: parameters.initiator_depth,
+        };
+        let rep = Rep {
+            ids: endpoint.ids(),
+            queue_key: 0,
+            queue_pair: parameters.queue_pair,
+            psn: endpoint.psn,
+            responder_resources: parameters.responder_resources,
+            initiator_depth: parameters.initiator_depth,
+            ack_delay: RESPONSE_TIMEOUT - 5,
+            failover: 1,
+            flow_control: parameters.flow_control,
+            rnr_retries: parameters.rnr_retries & 7,
+            shared_receives: parameters.shared_receives,
+            guid,
+            private,
+        };
+        self.set_state(id, State::RepSent);
+        self.send_until_answered(now, id, &Message::Rep(rep));
+        Ok(())
+    }
+
+    /// Turns a request down, or a reply (`rdma_reject`). `reason` is what the peer sees: 28, the program's, where it is 0.
+    ///
+    /// # Errors
+    /// [`Refused::NoSuchId`]; [`Refused::State`], where it is neither; [`Refused::PrivateData`].
+    pub fn reject(&mut self, client: Client, id: u32, reason: u16, private: &[u8]) -> Result<(), Refused> {
+        let endpoint = self.owned(client, id)?;
+        let which = match endpoint.state {
+            State::ReqReceived => 0,
+            State::RepReceived => 1,
+            State::SidrReqReceived => return self.answer_not(id, private),
+            _ => return Err(Refused::State),
+        };
+        let reason = if reason == 0 { CONSUMER } else { reason };
+        let private = padded(private)?;
+        let ids = endpoint.ids();
+        let rej = Rej { ids, which, reason, info_len: 0, info: [0; 72], private };
+        self.send_once(id, &Message::Rej(rej));
+        self.set_state(id, State::Closed);
+        Ok(())
+    }
+
+    /// The peer is ready.
+    pub(super) fn rtu(&mut self, id: u32, transaction: u64) {
+        let Some(endpoint) = self.endpoints.get(&id) else { return };
+        if endpoint.state == State::RepSent && endpoint.transaction == transaction {
+            self.established(id);
+        }
+    }
+
+    /// A packet of the connection came (`rdma_notify`, and what the device sees itself): the peer is ready, its RTU is late.
+    ///
+    /// # Errors
+    /// [`Refused::NoSuchId`], [`Refused::State`].
+    pub fn notify(&mut self, client: Client, id: u32) -> Result<(), Refused> {
+        match self.owned(client, id)?.state {
+            State::RepSent => self.established(id),
+            State::Established => {}
+            _ => return Err(Refused::State),
+        }
+        Ok(())
+    }
+
+    fn established(&mut self, id: u32) {
+        self.stop_timer(id);
+        self.set_state(id, State::Established);
+        self.tell(id, EventKind::Established, |_| ());
+    }
+}

@@ -1,0 +1,87 @@
+//! What happens when nothing happens: messages are sent again, and at last given up.
+
+use super::endpoint::{Retried, State};
+use super::receive::TIMEOUT;
+use super::{EventKind, Manager, RESPONSE_TIMEOUT, RETRIES, duration, status};
+use packet::roce::cm::Message;
+use std::time::Duration;
+
+impl Manager {
+    /// Looks at the clock: `now` is the time since any fixed one. Returns when it wants to be called again at the latest.
+    pub fn poll(&mut self, now: Duration) -> Option<Duration> {
+        loop {
+            let (at, id) = *self.timers.first()?;
+            if at > now {
+                return Some(at);
+            }
+            self.expired(now, id);
+        }
+    }
+
+    fn expired(&mut self, now: Duration, id: u32) {
+        let retried = self.endpoints.get(&id).and_then(|endpoint| endpoint.retried);
+        self.stop_timer(id);
+        match retried {
+            Some(Retried { left, .. }) if left > 0 => {
+                self.send_again(id);
+                self.start_retries(id, now + duration(RESPONSE_TIMEOUT), left - 1, false);
+            }
+            _ => self.gave_up(now, id),
+        }
+    }
+
+    fn gave_up(&mut self, now: Duration, id: u32) {
+        let Some(endpoint) = self.endpoints.get(&id) else { return };
+        match endpoint.state {
+            State::ReqSent | State::RepSent => {
+                self.give_up(id, TIMEOUT);
+                self.unreachable(id);
+            }
+            State::SidrReqSent => self.unreachable(id),
+            State::DreqSent => self.disconnected(now, id, status::TIMED_OUT),
+            State::TimeWait => {
+                self.set_state(id, State::Closed);
+                self.tell(id, EventKind::TimewaitExit, |_| ());
+            }
+            _ => {}
+        }
+    }
+
+    fn unreachable(&mut self, id: u32) {
+        self.set_state(id, State::Closed);
+        self.tell(id, EventKind::Unreachable, |event| event.status = status::TIMED_OUT);
+    }
+
+    /// Sends a message of an endpoint's conversation until it is answered.
+    pub(super) fn send_until_answered(&mut self, now: Duration, id: u32, message: &Message) {
+        self.send_once(id, message);
+        self.start_retries(id, now + duration(RESPONSE_TIMEOUT), RETRIES, false);
+    }
+
+    /// Waits longer for an answer; once for each time it was asked for.
+    pub(super) fn be_patient(&mut self, now: Duration, id: u32, service_timeout: u8) {
+        let Some(endpoint) = self.endpoints.get(&id) else { return };
+        let Some(Retried { left, asked_to_wait: false, .. }) = endpoint.retried else { return };
+        let at = now + duration(service_timeout) + duration(RESPONSE_TIMEOUT);
+        self.start_retries(id, at, left, true);
+    }
+
+    fn start_retries(&mut self, id: u32, at: Duration, left: u8, asked_to_wait: bool) {
+        self.stop_timer(id);
+        if let Some(endpoint) = self.endpoints.get_mut(&id) {
+            endpoint.retried = Some(Retried { at, left, asked_to_wait });
+            self.timers.insert((at, id));
+        }
+    }
+
+    /// Waits, without sending anything again.
+    pub(super) fn start_timer(&mut self, id: u32, at: Duration) {
+        self.start_retries(id, at, 0, true);
+    }
+
+    pub(super) fn stop_timer(&mut self, id: u32) {
+        if let Some(retried) = self.endpoints.get_mut(&id).and_then(|endpoint| endpoint.retried.take()) {
+            self.timers.remove(&(retried.at, id));
+        }
+    }
+}

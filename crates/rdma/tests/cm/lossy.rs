@@ -1,0 +1,179 @@
+//! Two managers over a wire that loses, doubles and reorders.
+
+use crate::hosts::{CLIENT, Host, hosts, parameters};
+use proptest::prelude::*;
+use rdma::cm::{EventKind, Outgoing};
+use std::time::Duration;
+
+/// What becomes of a message: it is lost, or arrives once or twice, sooner or later.
+#[derive(Clone, Debug)]
+struct Fate {
+    lost: bool,
+    doubled: bool,
+    /// Tenths of a second.
+    late: u8,
+}
+
+fn fates() -> impl Strategy<Value = Vec<Fate>> {
+    let fate = (0_u8..100, any::<bool>(), 0_u8..80).prop_map(|(percent, doubled, late)| Fate {
+        lost: percent < 45,
+        doubled,
+        late,
+    });
+    proptest::collection::vec(fate, 40..80)
+}
+
+/// How an end of a connection fares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fared {
+    Waits,
+    Connected,
+    Failed,
+}
+
+struct World {
+    now: Duration,
+    hosts: [Host; 2],
+    fates: Vec<Fate>,
+    sent: usize,
+    /// From then on nothing arrives, until it does again.
+    cut: std::ops::Range<Duration>,
+    under_way: Vec<(Duration, Outgoing)>,
+    fared: [Fared; 2],
+    ids: [u32; 2],
+}
+
+impl World {
+    fn new(fates: Vec<Fate>, cut: std::ops::Range<Duration>) -> Self {
+        let (mut a, b, _, to) = hosts();
+        let id = a.connect(Duration::ZERO, to, 17);
+        Self {
+            now: Duration::ZERO,
+            hosts: [a, b],
+            fates,
+            sent: 0,
+            cut,
+            under_way: Vec::new(),
+            fared: [Fared::Waits; 2],
+            ids: [id, 0],
+        }
+    }
+
+    fn send(&mut self) {
+        for host in &mut self.hosts {
+            for message in host.sent() {
+                let fate = &self.fates[self.sent % self.fates.len()];
+                self.sent += 1;
+                if fate.lost || self.cut.contains(&self.now) {
+                    continue;
+                }
+                let at = self.now + Duration::from_millis(100) * fate.late.into();
+                if fate.doubled {
+                    self.under_way.push((at + Duration::from_secs(1), message.clone()));
+                }
+                self.under_way.push((at, message));
+            }
+        }
+    }
+
+    /// Programs that connect and accept whatever comes.
+    fn programs(&mut self) {
+        for which in 0..2 {
+            self.hosts[which].take_events();
+            while let Some(event) = self.hosts[which].events.pop_front() {
+                let manager = &mut self.hosts[which].manager;
+                match event.kind {
+                    EventKind::ConnectRequest => {
+                        assert_eq!(self.ids[1], 0, "a request came twice");
+                        self.ids[1] = event.id;
+                        manager.accept(self.now, CLIENT, event.id, &parameters(18, b"")).unwrap();
+                    }
+                    EventKind::ConnectResponse => {
+                        manager.establish(CLIENT, event.id).unwrap();
+                        self.fared[which] = Fared::Connected;
+                    }
+                    EventKind::Established => self.fared[which] = Fared::Connected,
+                    EventKind::Unreachable | EventKind::Rejected | EventKind::Disconnected => {
+                        assert_ne!(self.fared[which], Fared::Failed, "told twice");
+                        self.fared[which] = Fared::Failed;
+                    }
+                    EventKind::TimewaitExit => assert_eq!(self.fared[which], Fared::Failed),
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+    }
+
+    /// Runs until nothing happens any more.
+    fn run(&mut self) {
+        for _ in 0..10_000 {
+            self.programs();
+            self.send();
+            let arrives = self.under_way.iter().map(|(at, _)| *at).min();
+            let now = self.now;
+            let timers = self.hosts.each_mut().map(|host| host.manager.poll(now));
+            self.programs();
+            self.send();
+            let Some(next) = timers.into_iter().flatten().chain(arrives).min() else { return };
+            self.now = self.now.max(next);
+            let (now, due): (_, Vec<_>) =
+                (self.now, self.under_way.extract_if(.., |(at, _)| *at <= next).collect());
+            for (_, message) in due {
+                for host in self.hosts.iter_mut().filter(|host| host.address == message.destination) {
+                    host.manager.receive(now, message.source, message.destination, &message.mad);
+                }
+            }
+        }
+        panic!("it never ends");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// Where the wire loses less than half, both are connected in the end; then both have ended.
+    #[test]
+    fn both_get_there(fates in fates()) {
+        // As long as there are not sixteen losses one after the other.
+        let twice = fates.iter().chain(&fates).map(|fate| fate.lost);
+        let (mut longest, mut current) = (0, 0);
+        for lost in twice {
+            current = if lost { current + 1 } else { 0 };
+            longest = longest.max(current);
+        }
+        prop_assume!(longest < 8);
+        let mut world = World::new(fates, Duration::MAX..Duration::MAX);
+        world.run();
+        prop_assert_eq!(world.fared, [Fared::Connected; 2]);
+        let id = world.ids[0];
+        world.hosts[0].manager.disconnect(world.now, CLIENT, id).unwrap();
+        world.run();
+        prop_assert_eq!(world.fared, [Fared::Failed; 2]);
+    }
+
+    /// Where the wire is cut for a while, at any time, both are connected, or both have failed. One may have to find out that
+    /// the other is gone: nothing that it sends is acknowledged, and it disconnects.
+    #[test]
+    fn both_agree_in_the_end(fates in fates(), from in 0_u64..30_000, len in 0_u64..200_000) {
+        let from = Duration::from_millis(from);
+        let mut world = World::new(fates, from..from + Duration::from_millis(len));
+        world.run();
+        prop_assert!(!world.fared.contains(&Fared::Waits) || world.ids[1] == 0, "{:?}", world.fared);
+        for which in 0..2 {
+            let other = world.fared[1 - which];
+            if world.fared[which] == Fared::Connected && other != Fared::Connected {
+                let (now, id) = (world.now, world.ids[which]);
+                world.hosts[which].manager.disconnect(now, CLIENT, id).unwrap();
+                world.run();
+                prop_assert_eq!(world.fared[which], Fared::Failed);
+            }
+        }
+        let connected = world.fared.map(|fared| fared == Fared::Connected);
+        prop_assert_eq!(connected[0], connected[1], "{:?}", world.fared);
+        // What is left is what the programs have.
+        let now = world.now;
+        world.hosts.iter_mut().for_each(|host| host.manager.remove_client(now, CLIENT));
+        world.run();
+        prop_assert!(world.hosts.iter().all(|host| host.manager.is_empty()));
+    }
+}

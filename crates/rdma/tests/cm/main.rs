@@ -1,0 +1,10 @@
+//! The connection manager, against itself and against Linux.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+#![cfg(not(miri))]
+
+mod captures;
+mod connections;
+mod datagrams;
+mod hostile;
+mod hosts;
+mod lossy;
