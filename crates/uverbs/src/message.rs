@@ -3,6 +3,7 @@
 //! A message is JSON in one datagram, descriptors go with it. Each request has one reply, in their order. An addition that
 //! older libraries can do without keeps the version.
 
+use crate::cm::{CmReply, CmRequest};
 use crate::qp::{QpAttributes, QpType};
 use crate::work::Shape;
 use serde::{Deserialize, Serialize};
@@ -115,6 +116,8 @@ pub enum Request {
     DestroyAh {
         ah: u32,
     },
+    /// Of the connection manager, on a connection of its own.
+    Cm(CmRequest),
 }
 
 /// A queue pair to be made.
@@ -231,6 +234,7 @@ pub struct DirectPeer {
     /// Completions that our queue for sends has room for.
     pub own_entries: u32,
     pub has_channel: bool,
+    Cm(CmReply),
 }
 
 /// What is not done, and why.
