@@ -211,6 +211,7 @@ pub enum Reply {
     },
     QpInfo(Box<QpInfo>),
     Direct(DirectPeer),
+    Cm(CmReply),
 }
 
 /// A peer that shares memory. With it come, in this order: the bond ([`Bond`](crate::Bond)), the memory of the peer's queue pair,
@@ -234,7 +235,6 @@ pub struct DirectPeer {
     /// Completions that our queue for sends has room for.
     pub own_entries: u32,
     pub has_channel: bool,
-    Cm(CmReply),
 }
 
 /// What is not done, and why.

@@ -1,0 +1,106 @@
+//! Addresses as C has them, and as the device does.
+
+use crate::abi::Gid;
+use libc::{AF_INET, AF_INET6, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+
+/// No address.
+pub const fn nothing() -> sockaddr_storage {
+    // SAFETY: zeroes are an address of no family.
+    unsafe { std::mem::zeroed() }
+}
+
+/// Reads an address of IPv4 or IPv6; none of another family, or where there is none.
+///
+/// # Safety
+/// It must be null, or to an address as long as its family has it.
+#[must_use]
+pub unsafe fn read(address: *const sockaddr) -> Option<SocketAddr> {
+    if address.is_null() {
+        return None;
+    }
+    // SAFETY: the caller's promise; it may not be aligned for more.
+    let family = unsafe { (&raw const (*address).sa_family).read_unaligned() };
+    match family.into() {
+        AF_INET => {
+            // SAFETY: the caller's promise, of this family.
+            let v4 = unsafe { address.cast::<sockaddr_in>().read_unaligned() };
+            let ip = Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr));
+            Some(SocketAddr::new(ip.into(), u16::from_be(v4.sin_port)))
+        }
+        AF_INET6 => {
+            // SAFETY: the caller's promise, of this family.
+            let v6 = unsafe { address.cast::<sockaddr_in6>().read_unaligned() };
+            let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
+            Some(SocketAddrV6::new(ip, u16::from_be(v6.sin6_port), v6.sin6_flowinfo, v6.sin6_scope_id).into())
+        }
+        _ => None,
+    }
+}
+
+/// An address as C has it.
+#[must_use]
+pub fn write(address: SocketAddr) -> sockaddr_storage {
+    let mut storage = nothing();
+    let at = &raw mut storage;
+    match address {
+        SocketAddr::V4(v4) => {
+            let value = sockaddr_in {
+                sin_family: AF_INET as libc::sa_family_t,
+                sin_port: v4.port().to_be(),
+                sin_addr: libc::in_addr { s_addr: u32::from(*v4.ip()).to_be() },
+                sin_zero: [0; 8],
+            };
+            // SAFETY: the storage is as long and as aligned as any address needs.
+            unsafe { at.cast::<sockaddr_in>().write(value) };
+        }
+        SocketAddr::V6(v6) => {
+            let value = sockaddr_in6 {
+                sin6_family: AF_INET6 as libc::sa_family_t,
+                sin6_port: v6.port().to_be(),
+                sin6_flowinfo: v6.flowinfo(),
+                sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
+                sin6_scope_id: v6.scope_id(),
+            };
+            // SAFETY: the storage is as long and as aligned as any address needs.
+            unsafe { at.cast::<sockaddr_in6>().write(value) };
+        }
+    }
+    storage
+}
+
+/// The GID of an address.
+#[must_use]
+pub fn gid(address: IpAddr) -> Gid {
+    match address {
+        IpAddr::V4(v4) => Gid(v4.to_ipv6_mapped().octets()),
+        IpAddr::V6(v6) => Gid(v6.octets()),
+    }
+}
+
+/// The address that a GID is.
+#[must_use]
+pub fn of_gid(Gid(octets): Gid) -> IpAddr {
+    IpAddr::V6(Ipv6Addr::from(octets)).to_canonical()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_as_written() {
+        for text in ["10.0.0.1:7174", "[fd00::1]:1", "[::]:0"] {
+            let address: SocketAddr = text.parse().unwrap();
+            let storage = write(address);
+            // SAFETY: it was just made.
+            assert_eq!(unsafe { read((&raw const storage).cast()) }, Some(address));
+            assert_eq!(of_gid(gid(address.ip())), address.ip());
+        }
+        let none = nothing();
+        // SAFETY: it is of no family.
+        assert_eq!(unsafe { read((&raw const none).cast()) }, None);
+        // SAFETY: null is allowed.
+        assert_eq!(unsafe { read(std::ptr::null()) }, None);
+    }
+}

@@ -1,0 +1,180 @@
+//! Event channels. A channel's descriptor is an epoll of two: of the socket on which devices write events, and of one that says
+//! that events were read from there already, but are still to be told.
+
+use crate::abi::EventChannel;
+use crate::device::{self, Device, lock};
+use crate::error::{self, Errno};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll};
+use rustix::fs::OFlags;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Mutex;
+use uverbs::cm::{CmEvent, CmRequest};
+use uverbs::{Connection, SocketError};
+
+/// A channel: what C sees of it first.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Channel {
+    public: EventChannel,
+    epoll: OwnedFd,
+    /// Its number at each device.
+    handles: BTreeMap<u32, u32>,
+    waiting: Mutex<Waiting>,
+}
+
+/// Events on their way.
+#[derive(Debug)]
+struct Waiting {
+    socket: Connection,
+    /// Events that were read from the socket.
+    read: VecDeque<CmEvent>,
+    /// Readable while there are such.
+    is_read: OwnedFd,
+}
+
+impl Channel {
+    /// A channel that all devices know.
+    pub fn create() -> Result<*mut EventChannel, Errno> {
+        let flags = SocketFlags::CLOEXEC;
+        let (ours, theirs) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        rustix::io::ioctl_fionbio(&ours, true)?;
+        let is_read = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        for descriptor in [&ours, &is_read] {
+            epoll::add(&epoll, descriptor, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+        }
+        let mut handles = BTreeMap::new();
+        let mut failed = Errno(libc::ENODEV);
+        for device in device::all() {
+            match device.create(CmRequest::CreateChannel { tag: device.tag }, &[theirs.as_fd()]) {
+                Ok(handle) => drop(handles.insert(device.tag, handle)),
+                Err(error) => failed = error,
+            }
+        }
+        if handles.is_empty() {
+            return Err(failed);
+        }
+        let socket = Connection::new(ours);
+        let waiting = Mutex::new(Waiting { socket, read: VecDeque::new(), is_read });
+        let public = EventChannel { fd: epoll.as_raw_fd() };
+        Ok(Box::into_raw(Box::new(Self { public, epoll, handles, waiting })).cast())
+    }
+
+    /// The channel that C has.
+    ///
+    /// # Safety
+    /// It must be one that `create` made, and not be destroyed while what is returned is used.
+    pub unsafe fn of<'a>(channel: *mut EventChannel) -> Result<&'a Self, Errno> {
+        // SAFETY: what C has is the first member.
+        unsafe { channel.cast::<Self>().as_ref() }.ok_or(Errno(libc::EINVAL))
+    }
+
+    /// Ends a channel.
+    ///
+    /// # Safety
+    /// It must be one that `create` made, and not be used any more.
+    pub unsafe fn destroy(channel: *mut EventChannel) {
+        if channel.is_null() {
+            return;
+        }
+        // SAFETY: the caller's promise.
+        let channel = unsafe { Box::from_raw(channel.cast::<Self>()) };
+        for device in device::all() {
+            if let Some(handle) = channel.handles.get(&device.tag) {
+                let _ = device.order(CmRequest::DestroyChannel { channel: *handle });
+            }
+        }
+    }
+
+    /// Its number at a device.
+    pub fn at(&self, device: &Device) -> Result<u32, Errno> {
+        self.handles.get(&device.tag).copied().ok_or(Errno(libc::ENODEV))
+    }
+
+    /// Takes the next event, if there is one.
+    pub fn take(&self) -> Result<Option<CmEvent>, Errno> {
+        let mut waiting = lock(&self.waiting);
+        match waiting.read.pop_front() {
+            Some(event) => {
+                waiting.show();
+                Ok(Some(event))
+            }
+            None => waiting.receive(),
+        }
+    }
+
+    /// Takes those out that wait and are chosen, and returns them.
+    pub fn take_chosen(&self, mut chosen: impl FnMut(&CmEvent) -> bool) -> Vec<CmEvent> {
+        let mut waiting = lock(&self.waiting);
+        while let Ok(Some(event)) = waiting.receive() {
+            waiting.read.push_back(event);
+        }
+        let (out, stay): (VecDeque<_>, _) = waiting.read.drain(..).partition(|event| chosen(event));
+        waiting.read = stay;
+        waiting.show();
+        out.into()
+    }
+
+    /// Has these come next.
+    pub fn put_back(&self, events: Vec<CmEvent>) {
+        let mut waiting = lock(&self.waiting);
+        for event in events.into_iter().rev() {
+            waiting.read.push_front(event);
+        }
+        waiting.show();
+    }
+
+    /// Waits until there may be an event.
+    ///
+    /// # Errors
+    /// `EAGAIN`, where the descriptor is set not to block.
+    pub fn wait(&self) -> Result<(), Errno> {
+        if rustix::fs::fcntl_getfl(&self.epoll)?.contains(OFlags::NONBLOCK) {
+            return Err(Errno(libc::EAGAIN));
+        }
+        let mut both = [PollFd::new(&self.epoll, PollFlags::IN)];
+        // As a system call that is begun anew after a signal.
+        rustix::io::retry_on_intr(|| rustix::event::poll(&mut both, None))?;
+        Ok(())
+    }
+}
+
+impl Waiting {
+    fn receive(&mut self) -> Result<Option<CmEvent>, Errno> {
+        match self.socket.receive::<CmEvent>() {
+            Ok((event, _)) => Ok(Some(event)),
+            Err(SocketError::Kernel(rustix::io::Errno::AGAIN)) => Ok(None),
+            Err(SocketError::Malformed(_)) => Err(Errno(libc::EPROTO)),
+            Err(_) => Err(Errno(libc::ENODEV)),
+        }
+    }
+
+    /// Makes the channel's descriptor readable, or not.
+    fn show(&self) {
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&self.is_read, &mut count);
+        if !self.read.is_empty() {
+            let _ = rustix::io::write(&self.is_read, &1_u64.to_ne_bytes());
+        }
+    }
+}
+
+/// A channel for events, null with `errno` where there is no device.
+#[unsafe(no_mangle)]
+pub extern "C" fn rdma_create_event_channel() -> *mut EventChannel {
+    Channel::create().unwrap_or_else(|error| {
+        error::set(error);
+        std::ptr::null_mut()
+    })
+}
+
+/// # Safety
+/// C's rules: see the crate.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut EventChannel) {
+    // SAFETY: the caller's promise.
+    unsafe { Channel::destroy(channel) };
+}

@@ -1,0 +1,241 @@
+//! The devices that `libibverbs` finds, and the connection to each.
+
+use crate::abi::{Context, DeviceAttr, Gid, Pd};
+use crate::address;
+use crate::error::{self, Errno, made};
+use crate::verbs;
+use libc::{c_int, c_void};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::ffi::CStr;
+use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use uverbs::cm::CmRequest;
+use uverbs::{Connection, Refusal, Reply, Request, VERSION};
+
+/// More GIDs no device has.
+const GIDS: c_int = 256;
+
+/// A device, open.
+#[derive(Debug)]
+pub struct Device {
+    /// Its number, from 0: with it events are told apart.
+    pub tag: u32,
+    pub context: *mut Context,
+    /// READs and atomics that a queue pair takes at a time.
+    pub max_responder_resources: u8,
+    /// READs and atomics that a queue pair has under way.
+    pub max_initiator_depth: u8,
+    path: PathBuf,
+    connection: Mutex<Option<Connection>>,
+    pd: Mutex<Option<usize>>,
+}
+
+// SAFETY: libibverbs lets a context be used from any thread; everything else is behind locks or never changes.
+unsafe impl Send for Device {}
+// SAFETY: as above.
+unsafe impl Sync for Device {}
+
+/// Locks what a thread that panicked may have held: there is nothing that could be half done.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+static DEVICES: Mutex<Option<&'static [Device]>> = Mutex::new(None);
+
+/// All devices. They are opened once, and never closed: identifiers point to them.
+pub fn all() -> &'static [Device] {
+    let mut devices = lock(&DEVICES);
+    if let Some(found) = *devices {
+        return found;
+    }
+    let found = open_all();
+    if found.is_empty() {
+        return &[];
+    }
+    devices.insert(Box::leak(found.into_boxed_slice()))
+}
+
+fn open_all() -> Vec<Device> {
+    let mut count = 0;
+    // SAFETY: `count` may be written.
+    let list = unsafe { verbs::ibv_get_device_list(&raw mut count) };
+    if list.is_null() {
+        return Vec::new();
+    }
+    let each = (0..usize::try_from(count).unwrap_or(0)).filter_map(|index| {
+        // SAFETY: the list has so many devices.
+        let device = unsafe { *list.add(index) };
+        // SAFETY: it is of the list, which is not freed yet.
+        unsafe { open(device) }
+    });
+    let mut devices: Vec<Device> = each.collect();
+    for (tag, device) in (0..).zip(&mut devices) {
+        device.tag = tag;
+    }
+    // SAFETY: it is the list that was got; open devices stay.
+    unsafe { verbs::ibv_free_device_list(list) };
+    devices
+}
+
+/// # Safety
+/// It must be a device of a list.
+unsafe fn open(device: *mut crate::abi::Device) -> Option<Device> {
+    // SAFETY: the device has a path that ends.
+    let path = unsafe { CStr::from_ptr((&raw const (*device).ibdev_path).cast()) };
+    let path = PathBuf::from(path.to_str().ok()?);
+    // SAFETY: the caller's promise.
+    let context = unsafe { verbs::ibv_open_device(device) };
+    let mut attr = DeviceAttr {
+        before: [0; 144],
+        max_qp_rd_atom: 0,
+        between: [0; 8],
+        max_qp_init_rd_atom: 0,
+        after: [0; 72],
+    };
+    // SAFETY: the device was opened, if it was, and `attr` may be written.
+    if context.is_null() || unsafe { verbs::ibv_query_device(context, &raw mut attr) } != 0 {
+        return None;
+    }
+    let limit = |value: c_int| u8::try_from(value).unwrap_or(u8::MAX - 1);
+    Some(Device {
+        tag: 0,
+        context,
+        max_responder_resources: limit(attr.max_qp_rd_atom),
+        max_initiator_depth: limit(attr.max_qp_init_rd_atom),
+        path,
+        connection: Mutex::new(None),
+        pd: Mutex::new(None),
+    })
+}
+
+/// The device that has an address.
+pub fn with_address(ip: IpAddr) -> Option<&'static Device> {
+    all().iter().find(|device| device.gids().any(|gid| address::of_gid(gid) == ip.to_canonical()))
+}
+
+/// The device to reach a destination by, where the source does not matter.
+pub fn towards(ip: IpAddr) -> Option<&'static Device> {
+    let is_v4 = ip.to_canonical().is_ipv4();
+    let has_family = |device: &&Device| device.gids().any(|gid| address::of_gid(gid).is_ipv4() == is_v4);
+    with_address(ip).or_else(|| all().iter().find(has_family))
+}
+
+impl Device {
+    /// Its GIDs, as they are now.
+    pub fn gids(&self) -> impl Iterator<Item = Gid> {
+        let all = (0..GIDS).map_while(|index| {
+            let mut gid = Gid::default();
+            // SAFETY: the device is open, and `gid` may be written.
+            let failed = unsafe { verbs::ibv_query_gid(self.context, verbs::PORT, index, &raw mut gid) };
+            (failed == 0).then_some(gid)
+        });
+        all.filter(|gid| *gid != Gid::default())
+    }
+
+    /// Which of its GIDs an address is.
+    pub fn gid_index(&self, ip: IpAddr) -> Option<u8> {
+        let wanted = address::gid(ip.to_canonical());
+        let mut index = 0..GIDS;
+        let found = index.find(|index| {
+            let mut gid = Gid::default();
+            // SAFETY: the device is open, and `gid` may be written.
+            let failed = unsafe { verbs::ibv_query_gid(self.context, verbs::PORT, *index, &raw mut gid) };
+            failed == 0 && gid == wanted
+        });
+        found.and_then(|index| u8::try_from(index).ok())
+    }
+
+    /// The protection domain for who brings none.
+    pub fn pd(&self) -> Result<*mut Pd, Errno> {
+        let mut pd = lock(&self.pd);
+        if let Some(address) = *pd {
+            return Ok(address as *mut Pd);
+        }
+        // SAFETY: the device is open.
+        let made = made(unsafe { verbs::ibv_alloc_pd(self.context) })?;
+        *pd = Some(made as usize);
+        Ok(made)
+    }
+
+    /// Asks the device for something.
+    pub fn ask(&self, request: CmRequest, descriptors: &[BorrowedFd<'_>]) -> Result<Reply, Errno> {
+        let mut connection = lock(&self.connection);
+        let open = match &mut *connection {
+            Some(open) => open,
+            none => none.insert(self.connect()?),
+        };
+        let answer = exchange(open, request, descriptors);
+        if answer.is_err() {
+            *connection = None;
+        }
+        answer?.map_err(|refusal| Errno(refusal.errno))
+    }
+
+    /// Asks for something that has no answer but that it is done.
+    pub fn order(&self, request: CmRequest) -> Result<(), Errno> {
+        self.ask(request, &[]).map(drop)
+    }
+
+    /// Asks for something that is numbered.
+    pub fn create(&self, request: CmRequest, descriptors: &[BorrowedFd<'_>]) -> Result<u32, Errno> {
+        match self.ask(request, descriptors)? {
+            Reply::Handle(handle) => Ok(handle),
+            _ => Err(Errno(libc::EPROTO)),
+        }
+    }
+
+    fn connect(&self) -> Result<Connection, Errno> {
+        let family = AddressFamily::UNIX;
+        let socket = rustix::net::socket_with(family, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        rustix::net::connect(&socket, &SocketAddrUnix::new(&self.path)?)?;
+        let mut connection = Connection::new(socket);
+        let hello = exchange(&mut connection, CmRequest::Hello { version: VERSION }, &[])?;
+        hello.map_err(|refusal| Errno(refusal.errno))?;
+        Ok(connection)
+    }
+}
+
+fn exchange(
+    connection: &mut Connection,
+    request: CmRequest,
+    descriptors: &[BorrowedFd<'_>],
+) -> Result<Result<Reply, Refusal>, Errno> {
+    // Whatever is wrong with the connection, the device is not there any more.
+    let gone = |_| Errno(libc::ENODEV);
+    connection.send(&Request::Cm(request), descriptors).map_err(gone)?;
+    connection.receive::<Result<Reply, Refusal>>().map(|(answer, _)| answer).map_err(gone)
+}
+
+/// Open devices, ended by null.
+///
+/// # Safety
+/// C's rules: see the crate.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_get_devices(num_devices: *mut c_int) -> *mut *mut Context {
+    let devices = all();
+    // SAFETY: `calloc` may be called with anything.
+    let list = unsafe { libc::calloc(devices.len() + 1, size_of::<*mut Context>()) }.cast::<*mut Context>();
+    if list.is_null() {
+        error::set(Errno(libc::ENOMEM));
+        return list;
+    }
+    for (index, device) in devices.iter().enumerate() {
+        // SAFETY: it has room for all of them.
+        unsafe { list.add(index).write(device.context) };
+    }
+    if !num_devices.is_null() {
+        // SAFETY: the caller's promise.
+        unsafe { *num_devices = devices.len() as c_int };
+    }
+    list
+}
+
+/// # Safety
+/// C's rules: see the crate.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_free_devices(list: *mut *mut Context) {
+    // SAFETY: the caller got it from `rdma_get_devices`, which allocates it so.
+    unsafe { libc::free(list.cast::<c_void>()) };
+}

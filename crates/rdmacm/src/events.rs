@@ -1,0 +1,288 @@
+//! Events: what devices tell, and what becomes of it in C.
+
+use crate::abi::{
+    AhAttr, CmEvent, ConnParam, EventChannel, GlobalRoute, Param, RDMA_MAX_INIT_DEPTH, RDMA_MAX_RESP_RES,
+    UdParam, event as kind,
+};
+use crate::address;
+use crate::channel::Channel;
+use crate::device;
+use crate::error::{Errno, returned};
+use crate::id::{self, Binding, Id};
+use crate::{migrating, queue_pair, verbs};
+use libc::{c_char, c_int, c_void};
+use std::ptr;
+use uverbs::cm::{CmConnection, CmEvent as Told, CmRequest};
+
+/// Longest private data.
+const PRIVATE: usize = 256;
+
+/// An event: what C sees of it first.
+#[repr(C)]
+struct Event {
+    public: CmEvent,
+    /// Whose it is: of a request, the listener.
+    owner: *const Id,
+    private: [u8; PRIVATE],
+}
+
+/// A request that nobody hears of is refused.
+pub fn refuse(event: &Told) {
+    if event.event == kind::CONNECT_REQUEST
+        && let Some(device) = device::all().iter().find(|device| device.tag == event.tag)
+    {
+        let _ = device.order(CmRequest::DestroyId { id: event.id });
+    }
+}
+
+/// Waits for the next event of a channel.
+pub fn next(channel: &Channel) -> Result<*mut CmEvent, Errno> {
+    loop {
+        // Until it is counted, its identifier can't be destroyed.
+        let taken = id::registered(|ids| {
+            let Some(event) = channel.take()? else { return Ok::<_, Errno>(None) };
+            let owner = ids.get(&(event.tag, event.listener.unwrap_or(event.id))).map(|at| *at as *const Id);
+            // SAFETY: those that are registered are not destroyed.
+            unsafe { owner.and_then(|owner| owner.as_ref()) }.inspect(|owner| owner.report());
+            Ok(Some((event, owner)))
+        })?;
+        match taken {
+            None => channel.wait()?,
+            Some((event, None)) => refuse(&event),
+            Some((event, Some(owner))) => {
+                // SAFETY: an event of it was reported and not acknowledged yet: it is not destroyed meanwhile.
+                let id = unsafe { &*owner };
+                if let Some(event) = translated(id, &event) {
+                    return Ok(event);
+                }
+                id.acknowledge();
+            }
+        }
+    }
+}
+
+/// What C gets, if anything.
+fn translated(owner: &Id, told: &Told) -> Option<*mut CmEvent> {
+    let mut private = [0; PRIVATE];
+    let len = told.private.len().min(PRIVATE - 1);
+    private[..len].copy_from_slice(&told.private[..len]);
+    let public = CmEvent {
+        id: owner.public(),
+        listen_id: ptr::null_mut(),
+        event: told.event,
+        status: told.status,
+        param: Param { ud: no_datagram() },
+    };
+    let event = Box::into_raw(Box::new(Event { public, owner, private }));
+    // SAFETY: it was just made.
+    let (public, data) = unsafe { (&mut (*event).public, (&raw const (*event).private).cast::<c_void>()) };
+    let data = if len == 0 { ptr::null() } else { data };
+    if owner.is_datagram() {
+        public.param = Param { ud: datagram(owner, told, data, len as u8) };
+    } else {
+        public.param = Param { conn: connection(told.connection.unwrap_or_default(), data, len as u8) };
+    }
+    if process(owner, told, public) {
+        return Some(event.cast());
+    }
+    // SAFETY: it was just made, and C has not seen it.
+    drop(unsafe { Box::from_raw(event) });
+    None
+}
+
+/// Does what goes with an event. False where C is not told.
+fn process(owner: &Id, told: &Told, public: &mut CmEvent) -> bool {
+    match told.event {
+        kind::ADDR_RESOLVED => {
+            if let Some(route) = told.route {
+                owner.set_addresses(Some(route.local), Some(route.peer));
+                owner.state(|state| state.mtu = route.mtu as u8);
+            }
+        }
+        kind::ROUTE_RESOLVED => {
+            if let Err(Errno(number)) = owner.set_path() {
+                public.status = -number;
+            }
+        }
+        kind::CONNECT_REQUEST => return requested(owner, told, public).is_ok(),
+        kind::CONNECT_RESPONSE if owner.visible(|public| !public.qp.is_null()) => {
+            let ready = make_ready(owner);
+            public.event = if ready.is_ok() { kind::ESTABLISHED } else { kind::CONNECT_ERROR };
+            if let Err(Errno(number)) = ready {
+                public.status = -number;
+                owner.state(|state| state.has_failed = true);
+            }
+        }
+        kind::REJECTED | kind::DISCONNECTED => {
+            if owner.state(|state| state.has_failed) {
+                return false;
+            }
+            if told.event == kind::REJECTED {
+                queue_pair::fail(owner);
+            }
+        }
+        _ => {}
+    }
+    true
+}
+
+/// The peer has accepted: the queue pair is made ready, and it is told so.
+fn make_ready(id: &Id) -> Result<(), Errno> {
+    let ready = queue_pair::ready_to_receive(id, RDMA_MAX_RESP_RES)
+        .and_then(|()| queue_pair::ready_to_send(id, RDMA_MAX_INIT_DEPTH))
+        .and_then(|()| id.order(|id| CmRequest::Establish { id }));
+    if ready.is_err() {
+        queue_pair::fail(id);
+    }
+    ready
+}
+
+/// A request becomes an identifier of its own.
+fn requested(listener: &Id, told: &Told, public: &mut CmEvent) -> Result<(), Errno> {
+    let device = device::all().iter().find(|device| device.tag == told.tag).ok_or(Errno(libc::ENODEV))?;
+    let binding = Binding { device, handle: told.id };
+    let (channel, context, ps, qp_type) =
+        listener.visible(|public| (public.channel, public.context, public.ps, public.qp_type));
+    let made = Id::create(channel, context, ps, qp_type).inspect_err(|_| refuse(told))?;
+    // SAFETY: it was just made.
+    let id = unsafe { &*made };
+    id.adopt(binding);
+    let connection = told.connection.unwrap_or_default();
+    id.state(|state| {
+        state.responder_resources = connection.responder_resources;
+        state.initiator_depth = connection.initiator_depth;
+    });
+    if let Some(route) = told.route {
+        id.set_addresses(Some(route.local), Some(route.peer));
+        id.state(|state| state.mtu = route.mtu as u8);
+    }
+    let is_sync = listener.state(|state| state.sync);
+    let ready = id
+        .use_device(device)
+        .and_then(|()| id.set_path())
+        .and_then(|()| if is_sync { migrating::migrate(id, ptr::null_mut()) } else { Ok(()) });
+    if ready.is_err() {
+        // SAFETY: C has not seen it.
+        unsafe { Id::destroy(made) };
+        return ready;
+    }
+    (public.id, public.listen_id) = (id.public(), listener.public());
+    Ok(())
+}
+
+const fn connection(told: CmConnection, private_data: *const c_void, private_data_len: u8) -> ConnParam {
+    ConnParam {
+        private_data,
+        private_data_len,
+        responder_resources: told.responder_resources,
+        initiator_depth: told.initiator_depth,
+        flow_control: told.flow_control as u8,
+        retry_count: told.retry_count,
+        rnr_retry_count: told.rnr_retry_count,
+        srq: told.srq as u8,
+        qp_num: told.qp_num,
+    }
+}
+
+fn no_datagram() -> UdParam {
+    UdParam { private_data: ptr::null(), private_data_len: 0, ah_attr: AhAttr::default(), qp_num: 0, qkey: 0 }
+}
+
+fn datagram(owner: &Id, told: &Told, private_data: *const c_void, private_data_len: u8) -> UdParam {
+    let mut param = UdParam { private_data, private_data_len, ..no_datagram() };
+    if let Some(datagram) = told.datagram {
+        let addr = owner.visible(|public| public.route.addr);
+        let local = address::of_gid(addr.sgid);
+        let index = owner.binding().ok().and_then(|binding| binding.device.gid_index(local));
+        let sgid_index = index.unwrap_or(0);
+        let grh = GlobalRoute { dgid: addr.dgid, sgid_index, hop_limit: 64, ..GlobalRoute::default() };
+        param.ah_attr = AhAttr { grh, is_global: 1, port_num: verbs::PORT, ..AhAttr::default() };
+        (param.qp_num, param.qkey) = (datagram.qp_num, datagram.qkey);
+    }
+    param
+}
+
+/// Of a synchronous identifier, waits for what comes of a call; the event stays in the identifier until the next.
+pub fn complete(id: &Id) -> Result<(), Errno> {
+    if !id.state(|state| state.sync) {
+        return Ok(());
+    }
+    let old = id.visible(|public| std::mem::replace(&mut public.event, ptr::null_mut()));
+    // SAFETY: it is one that was reported and not acknowledged, or null.
+    unsafe { acknowledge(old) };
+    let event = next(id.channel()?)?;
+    id.visible(|public| public.event = event);
+    // SAFETY: it was just reported.
+    let (kind, status) = unsafe { ((*event).event, (*event).status) };
+    match status {
+        0 => Ok(()),
+        _ if kind == kind::REJECTED => Err(Errno(libc::ECONNREFUSED)),
+        status => Err(Errno(status.abs())),
+    }
+}
+
+/// The program is done with an event.
+///
+/// # Safety
+/// It must be null, or one that was reported and not acknowledged.
+pub unsafe fn acknowledge(event: *mut CmEvent) {
+    if event.is_null() {
+        return;
+    }
+    // SAFETY: what C has is the first member of what `translated` made with `Box`.
+    let event = unsafe { Box::from_raw(event.cast::<Event>()) };
+    // SAFETY: an identifier is not destroyed before its events are acknowledged.
+    unsafe { &*event.owner }.acknowledge();
+}
+
+/// # Safety
+/// C's rules: see the crate.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_get_cm_event(channel: *mut EventChannel, event: *mut *mut CmEvent) -> c_int {
+    if event.is_null() {
+        return returned(Err(Errno(libc::EINVAL)));
+    }
+    // SAFETY: the caller's promise.
+    let next = unsafe { Channel::of(channel) }.and_then(next);
+    returned(next.map(|got| {
+        // SAFETY: the caller's promise.
+        unsafe { event.write(got) };
+    }))
+}
+
+/// # Safety
+/// C's rules: see the crate.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_ack_cm_event(event: *mut CmEvent) -> c_int {
+    if event.is_null() {
+        return returned(Err(Errno(libc::EINVAL)));
+    }
+    // SAFETY: the caller's promise.
+    unsafe { acknowledge(event) };
+    0
+}
+
+/// Name of an event.
+#[unsafe(no_mangle)]
+pub extern "C" fn rdma_event_str(event: u32) -> *const c_char {
+    let name = match event {
+        0 => c"RDMA_CM_EVENT_ADDR_RESOLVED",
+        1 => c"RDMA_CM_EVENT_ADDR_ERROR",
+        2 => c"RDMA_CM_EVENT_ROUTE_RESOLVED",
+        3 => c"RDMA_CM_EVENT_ROUTE_ERROR",
+        4 => c"RDMA_CM_EVENT_CONNECT_REQUEST",
+        5 => c"RDMA_CM_EVENT_CONNECT_RESPONSE",
+        6 => c"RDMA_CM_EVENT_CONNECT_ERROR",
+        7 => c"RDMA_CM_EVENT_UNREACHABLE",
+        8 => c"RDMA_CM_EVENT_REJECTED",
+        9 => c"RDMA_CM_EVENT_ESTABLISHED",
+        10 => c"RDMA_CM_EVENT_DISCONNECTED",
+        11 => c"RDMA_CM_EVENT_DEVICE_REMOVAL",
+        12 => c"RDMA_CM_EVENT_MULTICAST_JOIN",
+        13 => c"RDMA_CM_EVENT_MULTICAST_ERROR",
+        14 => c"RDMA_CM_EVENT_ADDR_CHANGE",
+        15 => c"RDMA_CM_EVENT_TIMEWAIT_EXIT",
+        _ => c"UNKNOWN EVENT",
+    };
+    name.as_ptr()
+}

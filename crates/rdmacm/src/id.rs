@@ -1,0 +1,368 @@
+//! Identifiers: what C sees of them, and what is behind.
+
+use crate::abi::{
+    CmId, EventChannel, Gid, IBV_QPT_RC, IBV_QPT_UD, PathRecord, QpInitAttr, RDMA_PS_IB, RDMA_PS_IPOIB,
+    RDMA_PS_TCP, RDMA_PS_UDP,
+};
+use crate::address;
+use crate::channel::Channel;
+use crate::device::{Device, lock};
+use crate::error::{Errno, returned};
+use crate::events;
+use crate::verbs;
+use libc::{c_int, c_void, sockaddr};
+use std::cell::UnsafeCell;
+use std::collections::BTreeMap;
+use std::ptr;
+use std::sync::{Condvar, Mutex, PoisonError};
+use uverbs::QpType;
+use uverbs::cm::{CmOption, CmRequest};
+
+/// An identifier of a device that stands for one of ours.
+#[derive(Clone, Copy, Debug)]
+pub struct Binding {
+    pub device: &'static Device,
+    pub handle: u32,
+}
+
+impl Binding {
+    /// Under what events name it.
+    pub const fn key(&self) -> (u32, u32) {
+        (self.device.tag, self.handle)
+    }
+}
+
+/// An identifier: what C sees of it first.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Id {
+    public: UnsafeCell<CmId>,
+    state: Mutex<IdState>,
+    acknowledged: Condvar,
+}
+
+/// What C does not see.
+#[derive(Debug, Default)]
+pub struct IdState {
+    /// Calls wait for what comes of them; the channel is the identifier's own.
+    pub sync: bool,
+    /// None before it has an address; more than one where it has all of them.
+    pub bindings: Vec<Binding>,
+    /// Options, for when there is a binding.
+    pub options: Vec<CmOption>,
+    pub responder_resources: u8,
+    pub initiator_depth: u8,
+    /// Private data of a connection, from `rdma_create_ep`.
+    pub connect: Vec<u8>,
+    /// Queue pairs of a listener's requests, from `rdma_create_ep`.
+    pub qp_init_attr: Option<QpInitAttr>,
+    /// Making the queue pair ready has failed: what else comes of the connection is of no interest.
+    pub has_failed: bool,
+    /// `ibv_mtu` of the path.
+    pub mtu: u8,
+    reported: u32,
+    acknowledged: u32,
+}
+
+/// Identifiers by what events name them.
+static IDS: Mutex<BTreeMap<(u32, u32), usize>> = Mutex::new(BTreeMap::new());
+
+/// Does something while no identifier comes or goes.
+pub fn registered<T>(with: impl FnOnce(&BTreeMap<(u32, u32), usize>) -> T) -> T {
+    with(&lock(&IDS))
+}
+
+impl Id {
+    /// A new identifier; with no channel, it is synchronous and has one of its own.
+    pub fn create(
+        channel: *mut EventChannel,
+        context: *mut c_void,
+        ps: u32,
+        qp_type: u32,
+    ) -> Result<*mut Self, Errno> {
+        if !matches!(ps, RDMA_PS_TCP | RDMA_PS_UDP | RDMA_PS_IB) {
+            return Err(Errno(libc::EPROTONOSUPPORT));
+        }
+        let sync = channel.is_null();
+        let channel = if sync { Channel::create()? } else { channel };
+        // SAFETY: all of it is numbers and pointers, for which zeroes do.
+        let mut public: CmId = unsafe { std::mem::zeroed() };
+        (public.channel, public.context, public.ps, public.qp_type) = (channel, context, ps, qp_type);
+        let state = IdState { sync, ..IdState::default() };
+        Ok(Box::into_raw(Box::new(Self {
+            public: UnsafeCell::new(public),
+            state: Mutex::new(state),
+            acknowledged: Condvar::new(),
+        })))
+    }
+
+    /// The identifier that C has.
+    ///
+    /// # Safety
+    /// It must be one that `create` made, and not be destroyed while what is returned is used.
+    pub unsafe fn of<'a>(id: *mut CmId) -> Result<&'a Self, Errno> {
+        // SAFETY: what C has is the first member.
+        unsafe { id.cast::<Self>().as_ref() }.ok_or(Errno(libc::EINVAL))
+    }
+
+    /// What C sees. It belongs to the program, which may change it.
+    pub const fn public(&self) -> *mut CmId {
+        self.public.get()
+    }
+
+    /// Reads or changes what C sees.
+    pub fn visible<T>(&self, with: impl FnOnce(&mut CmId) -> T) -> T {
+        // SAFETY: it lives as long as `self`; as in C, a program does not use one identifier from several threads, but for
+        // events, of which those that change it are told one after the other.
+        with(unsafe { &mut *self.public.get() })
+    }
+
+    /// Reads or changes what C does not see.
+    pub fn state<T>(&self, with: impl FnOnce(&mut IdState) -> T) -> T {
+        with(&mut lock(&self.state))
+    }
+
+    /// Its channel.
+    pub fn channel(&self) -> Result<&Channel, Errno> {
+        // SAFETY: channels live longer than their identifiers.
+        unsafe { Channel::of(self.visible(|public| public.channel)) }
+    }
+
+    /// Whether its queue pair is one for datagrams.
+    pub fn is_datagram(&self) -> bool {
+        self.visible(|public| public.qp_type == IBV_QPT_UD)
+    }
+
+    /// What stands for it.
+    pub fn binding(&self) -> Result<Binding, Errno> {
+        self.state(|state| state.bindings.first().copied()).ok_or(Errno(libc::EINVAL))
+    }
+
+    /// Orders something of what stands for it.
+    pub fn order(&self, request: impl FnOnce(u32) -> CmRequest) -> Result<(), Errno> {
+        let binding = self.binding()?;
+        binding.device.order(request(binding.handle))
+    }
+
+    /// Has an identifier of a device stand for it.
+    pub fn attach(&self, device: &'static Device) -> Result<Binding, Errno> {
+        let (port_space, qp_type) = self.visible(|public| (public.ps, public.qp_type));
+        let qp_type = match qp_type {
+            2 => QpType::Rc,
+            3 => QpType::Uc,
+            IBV_QPT_UD => QpType::Ud,
+            _ => return Err(Errno(libc::EOPNOTSUPP)),
+        };
+        let channel = self.channel()?.at(device)?;
+        let handle = device.create(CmRequest::CreateId { channel, port_space, qp_type }, &[])?;
+        let binding = Binding { device, handle };
+        for option in self.state(|state| state.options.clone()) {
+            let set = device.order(CmRequest::SetOption { id: handle, option });
+            if set.is_err() {
+                let _ = device.order(CmRequest::DestroyId { id: handle });
+                set?;
+            }
+        }
+        self.adopt(binding);
+        Ok(binding)
+    }
+
+    /// Something of a device stands for it.
+    pub fn adopt(&self, binding: Binding) {
+        lock(&IDS).insert(binding.key(), ptr::from_ref(self) as usize);
+        self.state(|state| state.bindings.push(binding));
+    }
+
+    /// What stands for it does so no longer, but for one.
+    pub fn detach_but(&self, kept: Option<Binding>) {
+        let is_kept = |binding: &Binding| kept.is_some_and(|kept| kept.key() == binding.key());
+        let gone: Vec<Binding> = self.state(|state| {
+            let (kept, gone) = state.bindings.drain(..).partition(is_kept);
+            state.bindings = kept;
+            gone
+        });
+        for binding in &gone {
+            let _ = binding.device.order(CmRequest::DestroyId { id: binding.handle });
+        }
+        self.forget(&gone);
+    }
+
+    /// Forgets events of what does not stand for it any more, with the requests among them.
+    fn forget(&self, gone: &[Binding]) {
+        let mut ids = lock(&IDS);
+        for binding in gone {
+            ids.remove(&binding.key());
+        }
+        let Ok(channel) = self.channel() else { return };
+        let is_gone = |tag, id| gone.iter().any(|binding| binding.key() == (tag, id));
+        let events = channel.take_chosen(|event| {
+            is_gone(event.tag, event.id)
+                || event.listener.is_some_and(|listener| is_gone(event.tag, listener))
+        });
+        drop(ids);
+        events.iter().for_each(events::refuse);
+    }
+
+    /// It is used with a device from now on.
+    pub fn use_device(&self, device: &'static Device) -> Result<(), Errno> {
+        let pd = device.pd()?;
+        self.visible(|public| {
+            public.verbs = device.context;
+            public.port_num = verbs::PORT;
+            public.route.addr.pkey = verbs::PKEY.to_be();
+            if public.pd.is_null() {
+                public.pd = pd;
+            }
+        });
+        Ok(())
+    }
+
+    /// Its addresses are these.
+    pub fn set_addresses(&self, local: Option<std::net::SocketAddr>, peer: Option<std::net::SocketAddr>) {
+        self.visible(|public| {
+            let addr = &mut public.route.addr;
+            if let Some(local) = local {
+                (addr.src_addr, addr.sgid) = (address::write(local), gid_or_none(local));
+            }
+            if let Some(peer) = peer {
+                (addr.dst_addr, addr.dgid) = (address::write(peer), gid_or_none(peer));
+            }
+        });
+    }
+
+    /// Its path is known.
+    pub fn set_path(&self) -> Result<(), Errno> {
+        // SAFETY: it is freed with the identifier, by `free`.
+        let path = unsafe { libc::calloc(1, size_of::<PathRecord>()) }.cast::<PathRecord>();
+        if path.is_null() {
+            return Err(Errno(libc::ENOMEM));
+        }
+        let mtu = self.state(|state| state.mtu);
+        let old = self.visible(|public| {
+            let record = PathRecord {
+                dgid: public.route.addr.dgid,
+                sgid: public.route.addr.sgid,
+                hop_limit: 64,
+                reversible: 1,
+                numb_path: 1,
+                pkey: verbs::PKEY.to_be(),
+                mtu_selector: 2,
+                mtu,
+                rate_selector: 2,
+                rate: 3,
+                packet_life_time_selector: 2,
+                packet_life_time: 16,
+                ..PathRecord::default()
+            };
+            // SAFETY: it was just allocated.
+            unsafe { path.write(record) };
+            public.route.num_paths = 1;
+            std::mem::replace(&mut public.route.path_rec, path)
+        });
+        // SAFETY: it came from `calloc` here, or is null.
+        unsafe { libc::free(old.cast()) };
+        Ok(())
+    }
+
+    /// An event of it goes to the program.
+    pub fn report(&self) {
+        self.state(|state| state.reported = state.reported.wrapping_add(1));
+    }
+
+    /// The program is done with an event of it.
+    pub fn acknowledge(&self) {
+        self.state(|state| {
+            state.acknowledged = state.acknowledged.wrapping_add(1);
+            // While it is locked: who waits may destroy it at once.
+            self.acknowledged.notify_all();
+        });
+    }
+
+    /// Waits until the program is done with all events of it.
+    pub fn wait_for_acknowledgements(&self) {
+        let mut state = lock(&self.state);
+        while state.acknowledged != state.reported {
+            state = self.acknowledged.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Ends it.
+    ///
+    /// # Safety
+    /// It must be one that `create` made, and not be used any more.
+    pub unsafe fn destroy(id: *mut Self) {
+        // SAFETY: the caller's promise.
+        let this = unsafe { &*id };
+        this.detach_but(None);
+        let event = this.visible(|public| std::mem::replace(&mut public.event, ptr::null_mut()));
+        // SAFETY: it is one that was reported and not acknowledged, or null.
+        unsafe { events::acknowledge(event) };
+        this.wait_for_acknowledgements();
+        let (channel, path) = this.visible(|public| (public.channel, public.route.path_rec));
+        if this.state(|state| state.sync) {
+            // SAFETY: the channel was its own.
+            unsafe { Channel::destroy(channel) };
+        }
+        // SAFETY: it came from `calloc`, or is null.
+        unsafe { libc::free(path.cast()) };
+        // SAFETY: `create` made it with `Box`; nobody has it any more.
+        drop(unsafe { Box::from_raw(id) });
+    }
+}
+
+fn gid_or_none(at: std::net::SocketAddr) -> Gid {
+    if at.ip().is_unspecified() { Gid::default() } else { address::gid(at.ip()) }
+}
+
+/// # Safety
+/// C's rules: see the crate.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_create_id(
+    channel: *mut EventChannel,
+    id: *mut *mut CmId,
+    context: *mut c_void,
+    ps: u32,
+) -> c_int {
+    let qp_type = if matches!(ps, RDMA_PS_UDP | RDMA_PS_IPOIB) { IBV_QPT_UD } else { IBV_QPT_RC };
+    returned(Id::create(channel, context, ps, qp_type).map(|made| {
+        // SAFETY: the caller's promise.
+        unsafe { id.write(made.cast()) };
+    }))
+}
+
+/// # Safety
+/// C's rules: see the crate.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_destroy_id(id: *mut CmId) -> c_int {
+    if id.is_null() {
+        return returned(Err(Errno(libc::EINVAL)));
+    }
+    // SAFETY: the caller's promise.
+    unsafe { Id::destroy(id.cast()) };
+    0
+}
+
+/// The port, in the order of the network.
+///
+/// # Safety
+/// C's rules: see the crate.
+unsafe fn port(address: *const sockaddr) -> u16 {
+    // SAFETY: the caller's promise.
+    unsafe { address::read(address) }.map_or(0, |address| address.port().to_be())
+}
+
+/// # Safety
+/// C's rules: see the crate.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_get_src_port(id: *mut CmId) -> u16 {
+    // SAFETY: the caller's promise.
+    unsafe { port((&raw const (*id).route.addr.src_addr).cast()) }
+}
+
+/// # Safety
+/// C's rules: see the crate.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_get_dst_port(id: *mut CmId) -> u16 {
+    // SAFETY: the caller's promise.
+    unsafe { port((&raw const (*id).route.addr.dst_addr).cast()) }
+}

@@ -1,0 +1,52 @@
+//! `librdmacm.so.1`: connections by addresses, for programs on a host of Viaduct, over the guest's device.
+//!
+//! Owns: the C interface of `librdmacm` as Debian 12 has it ([`abi`]), its event channels and identifiers. What a connection
+//! is, the device knows: here its control messages (`uverbs::cm`) are sent, its events are received, and queue pairs are made
+//! ready by `libibverbs` at the right moments.
+//!
+//! Must not know: how connections are managed, how verbs are done. It needs `libibverbs.so.1`, for its symbols and for where
+//! the devices' sockets are (`ibv_device.ibdev_path`).
+//!
+//! Multicast, XRC, enhanced connection establishment and rsockets are refused.
+//!
+//! The shared library is linked with the versions of `librdmacm.map`; its symbols are those of `symbols.txt`.
+//!
+//! # Safety
+//!
+//! Functions of the C interface have C's rules: a pointer is null where the man page allows it, or to what it says; identifiers,
+//! channels and events are such as this library has made and not yet destroyed.
+
+pub mod abi;
+pub mod address;
+mod addrinfo;
+mod channel;
+mod connecting;
+mod device;
+mod endpoint;
+mod error;
+mod events;
+mod id;
+mod migrating;
+mod options;
+mod queue_pair;
+mod refused;
+mod resolving;
+mod verbs;
+
+pub use addrinfo::{rdma_freeaddrinfo, rdma_getaddrinfo};
+pub use channel::{rdma_create_event_channel, rdma_destroy_event_channel};
+pub use connecting::{
+    rdma_accept, rdma_connect, rdma_disconnect, rdma_establish, rdma_listen, rdma_notify, rdma_reject,
+    rdma_reject_ece,
+};
+pub use device::{rdma_free_devices, rdma_get_devices};
+pub use endpoint::{rdma_create_ep, rdma_destroy_ep, rdma_get_request};
+pub use events::{rdma_ack_cm_event, rdma_event_str, rdma_get_cm_event};
+pub use id::{rdma_create_id, rdma_destroy_id, rdma_get_dst_port, rdma_get_src_port};
+pub use migrating::rdma_migrate_id;
+pub use options::rdma_set_option;
+pub use queue_pair::{
+    rdma_create_qp, rdma_create_qp_ex, rdma_create_srq, rdma_create_srq_ex, rdma_destroy_qp,
+    rdma_destroy_srq, rdma_init_qp_attr,
+};
+pub use resolving::{rdma_bind_addr, rdma_resolve_addr, rdma_resolve_route};

@@ -1,0 +1,65 @@
+//! Identifiers change their channels.
+
+use crate::abi::{CmId, EventChannel};
+use crate::channel::Channel;
+use crate::error::{Errno, returned};
+use crate::events;
+use crate::id::{self, Id};
+use libc::c_int;
+use std::ptr;
+use uverbs::cm::CmRequest;
+
+/// Has an identifier's events come on another channel; without one, it becomes synchronous.
+pub fn migrate(id: &Id, channel: *mut EventChannel) -> Result<(), Errno> {
+    let (was_sync, becomes_sync) = (id.state(|state| state.sync), channel.is_null());
+    if was_sync && becomes_sync {
+        return Err(Errno(libc::EINVAL));
+    }
+    let to = if becomes_sync { Channel::create()? } else { channel };
+    let moved = move_to(id, to);
+    if moved.is_err() {
+        if becomes_sync {
+            // SAFETY: it was just made.
+            unsafe { Channel::destroy(to) };
+        }
+        return moved;
+    }
+    let from = id.visible(|public| std::mem::replace(&mut public.channel, to));
+    if was_sync {
+        let event = id.visible(|public| std::mem::replace(&mut public.event, ptr::null_mut()));
+        // SAFETY: it is one that was reported and not acknowledged, or null.
+        unsafe { events::acknowledge(event) };
+        // SAFETY: the channel was its own.
+        unsafe { Channel::destroy(from) };
+    }
+    id.state(|state| state.sync = becomes_sync);
+    id.wait_for_acknowledgements();
+    Ok(())
+}
+
+fn move_to(id: &Id, to: *mut EventChannel) -> Result<(), Errno> {
+    // SAFETY: the caller's promise, or it was just made.
+    let to = unsafe { Channel::of(to) }?;
+    let bindings = id.state(|state| state.bindings.clone());
+    for binding in &bindings {
+        let channel = to.at(binding.device)?;
+        binding.device.order(CmRequest::MigrateId { id: binding.handle, channel })?;
+    }
+    let from = id.channel()?;
+    id::registered(|_| {
+        let its = |tag, id| bindings.iter().any(|binding| binding.key() == (tag, id));
+        let events = from.take_chosen(|event| {
+            its(event.tag, event.id) || event.listener.is_some_and(|id| its(event.tag, id))
+        });
+        to.put_back(events);
+    });
+    Ok(())
+}
+
+/// # Safety
+/// C's rules: see the crate.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_migrate_id(id: *mut CmId, channel: *mut EventChannel) -> c_int {
+    // SAFETY: the caller's promise.
+    returned(unsafe { Id::of(id) }.and_then(|id| migrate(id, channel)))
+}

@@ -1,0 +1,373 @@
+//! Queue pairs of identifiers: how they are made, and made ready.
+
+use crate::abi::{
+    AhAttr, CmId, Gid, GlobalRoute, Opaque, Pd, Qp, QpAttr, QpInitAttr, QpInitAttrEx, RDMA_MAX_INIT_DEPTH,
+    RDMA_MAX_RESP_RES, SrqInitAttr, SrqInitAttrEx,
+};
+use crate::error::{Errno, checked, made, returned};
+use crate::id::Id;
+use crate::verbs;
+use libc::{c_int, c_void};
+use std::ptr;
+use uverbs::cm::{CmReply, CmRequest};
+use uverbs::qp::mask;
+use uverbs::{QpAttributes, QpState, Reply};
+
+/// `IBV_SRQ_INIT_ATTR_TYPE`.
+const SRQ_TYPE: u32 = 1;
+/// `IBV_SRQ_INIT_ATTR_PD`.
+const SRQ_PD: u32 = 2;
+/// `IBV_SRQT_BASIC`.
+const SRQ_BASIC: u32 = 0;
+
+/// What an identifier's queue pair is to be told on its way to a state.
+fn attributes(id: &Id, state: u32) -> Result<(QpAttr, c_int), Errno> {
+    let binding = id.binding()?;
+    match binding.device.ask(CmRequest::InitQpAttr { id: binding.handle, state }, &[])? {
+        Reply::Cm(CmReply::QpAttributes { mask, attributes }) => Ok((converted(&attributes), mask as c_int)),
+        _ => Err(Errno(libc::EPROTO)),
+    }
+}
+
+fn converted(from: &QpAttributes) -> QpAttr {
+    let grh = GlobalRoute {
+        dgid: Gid(from.ah.dgid.octets()),
+        flow_label: from.ah.flow_label,
+        sgid_index: from.ah.sgid_index as u8,
+        hop_limit: from.ah.hop_limit,
+        traffic_class: from.ah.traffic_class,
+    };
+    let ah_attr = AhAttr {
+        grh,
+        sl: from.ah.sl,
+        is_global: from.ah.is_global.into(),
+        port_num: from.ah.port_num,
+        ..AhAttr::default()
+    };
+    QpAttr {
+        qp_state: from.qp_state,
+        cur_qp_state: from.cur_qp_state,
+        path_mtu: from.path_mtu,
+        qkey: from.qkey,
+        rq_psn: from.rq_psn,
+        sq_psn: from.sq_psn,
+        dest_qp_num: from.dest_qp_num,
+        qp_access_flags: from.qp_access_flags,
+        ah_attr,
+        pkey_index: from.pkey_index as u16,
+        max_rd_atomic: from.max_rd_atomic as u8,
+        max_dest_rd_atomic: from.max_dest_rd_atomic as u8,
+        min_rnr_timer: from.min_rnr_timer as u8,
+        port_num: from.port_num as u8,
+        timeout: from.timeout as u8,
+        retry_cnt: from.retry_cnt as u8,
+        rnr_retry: from.rnr_retry as u8,
+        ..QpAttr::default()
+    }
+}
+
+fn modify(qp: *mut Qp, mut attr: QpAttr, mask: c_int) -> Result<(), Errno> {
+    // SAFETY: it is an identifier's queue pair, which has not been destroyed, or was just made.
+    checked(unsafe { verbs::ibv_modify_qp(qp, &raw mut attr, mask) })
+}
+
+fn queue_pair(id: &Id) -> Option<*mut Qp> {
+    let qp = id.visible(|public| public.qp);
+    (!qp.is_null()).then_some(qp)
+}
+
+/// Makes an identifier's queue pair receive, if it has one; with so many READs of the peer at a time.
+pub fn ready_to_receive(id: &Id, responder_resources: u8) -> Result<(), Errno> {
+    let Some(qp) = queue_pair(id) else { return Ok(()) };
+    // Once more, as who may access what was not known before.
+    let (init, init_mask) = attributes(id, QpState::Init as u32)?;
+    modify(qp, init, init_mask)?;
+    let (mut attr, attr_mask) = attributes(id, QpState::ReadyToReceive as u32)?;
+    if responder_resources != RDMA_MAX_RESP_RES {
+        attr.max_dest_rd_atomic = responder_resources;
+    }
+    modify(qp, attr, attr_mask)
+}
+
+/// Makes an identifier's queue pair send, if it has one; with so many READs at a time.
+pub fn ready_to_send(id: &Id, initiator_depth: u8) -> Result<(), Errno> {
+    let Some(qp) = queue_pair(id) else { return Ok(()) };
+    let (mut attr, attr_mask) = attributes(id, QpState::ReadyToSend as u32)?;
+    if initiator_depth != RDMA_MAX_INIT_DEPTH {
+        attr.max_rd_atomic = initiator_depth;
+    }
+    modify(qp, attr, attr_mask)
+}
+
+/// Makes an identifier's queue pair go to the error state, if it has one.
+pub fn fail(id: &Id) {
+    if let Some(qp) = queue_pair(id) {
+        let attr = QpAttr { qp_state: QpState::Error as u32, ..QpAttr::default() };
+        let _ = modify(qp, attr, mask::STATE as c_int);
+    }
+}
+
+/// A new queue pair receives what is posted; of datagrams, it is ready.
+fn initialize(id: &Id, qp: *mut Qp) -> Result<(), Errno> {
+    let (init, init_mask) = attributes(id, QpState::Init as u32)?;
+    modify(qp, init, init_mask)?;
+    if !id.is_datagram() {
+        return Ok(());
+    }
+    let to = |state: QpState| QpAttr { qp_state: state as u32, ..QpAttr::default() };
+    modify(qp, to(QpState::ReadyToReceive), mask::STATE as c_int)?;
+    modify(qp, to(QpState::ReadyToSend), (mask::STATE | mask::SQ_PSN) as c_int)
+}
+
+/// A completion queue with a channel of its own.
+fn completion_queue(id: &Id, entries: u32) -> Result<(*mut Opaque, *mut Opaque), Errno> {
+    let (context, public) = id.visible(|public| (public.verbs, ptr::from_mut(public)));
+    let entries = c_int::try_from(entries).map_err(|_| Errno(libc::EINVAL))?;
+    // SAFETY: the device is open.
+    let channel = made(unsafe { verbs::ibv_create_comp_channel(context) })?;
+    // SAFETY: the device is open, and the channel of it.
+    let cq = made(unsafe { verbs::ibv_create_cq(context, entries, public.cast::<c_void>(), channel, 0) });
+    if cq.is_err() {
+        // SAFETY: it was just made.
+        unsafe { verbs::ibv_destroy_comp_channel(channel) };
+    }
+    Ok((cq?, channel))
+}
+
+/// Completion queues where neither the program nor the identifier has any. 0: none is needed.
+fn create_completion_queues(id: &Id, send: u32, receive: u32) -> Result<(), Errno> {
+    if receive > 0 {
+        let (cq, channel) = completion_queue(id, receive)?;
+        id.visible(|public| (public.recv_cq, public.recv_cq_channel) = (cq, channel));
+    }
+    if send > 0 {
+        let (cq, channel) = completion_queue(id, send)?;
+        id.visible(|public| (public.send_cq, public.send_cq_channel) = (cq, channel));
+    }
+    Ok(())
+}
+
+fn destroy_completion_queues(id: &Id) {
+    let none = ptr::null_mut();
+    let (cqs, channels) = id.visible(|public| {
+        let cqs = [&mut public.recv_cq, &mut public.send_cq].map(|cq| std::mem::replace(cq, none));
+        let channels = [&mut public.recv_cq_channel, &mut public.send_cq_channel];
+        (cqs, channels.map(|channel| std::mem::replace(channel, none)))
+    });
+    let different = |[first, second]: [*mut Opaque; 2]| {
+        [first, if first == second { none } else { second }].into_iter().filter(|one| !one.is_null())
+    };
+    for cq in different(cqs) {
+        // SAFETY: it was made for this identifier.
+        unsafe { verbs::ibv_destroy_cq(cq) };
+    }
+    for channel in different(channels) {
+        // SAFETY: it was made for this identifier.
+        unsafe { verbs::ibv_destroy_comp_channel(channel) };
+    }
+}
+
+/// Makes an identifier's queue pair by `create`, of what `attr` says and the identifier has.
+///
+/// # Safety
+/// `attr` must be one of C's that can be written.
+unsafe fn create(
+    id: &Id,
+    pd: *mut Pd,
+    attr: *mut QpInitAttr,
+    make: impl FnOnce() -> *mut Qp,
+) -> Result<(), Errno> {
+    let (verbs, qp, recv_cq, send_cq, srq) =
+        id.visible(|public| (public.verbs, public.qp, public.recv_cq, public.send_cq, public.srq));
+    let conflict =
+        |own: *mut Opaque, wanted: *mut Opaque| !own.is_null() && !wanted.is_null() && own != wanted;
+    // SAFETY: the caller's promise.
+    let wanted = unsafe { *attr };
+    // SAFETY: a protection domain is of the program, or of the device.
+    let is_of_device = unsafe { pd.as_ref() }.is_some_and(|pd| pd.context == verbs);
+    if !qp.is_null()
+        || !is_of_device
+        || conflict(recv_cq, wanted.recv_cq)
+        || conflict(send_cq, wanted.send_cq)
+    {
+        return Err(Errno(libc::EINVAL));
+    }
+    let needed = |own: *mut Opaque, wanted: *mut Opaque, entries: u32| {
+        if own.is_null() && wanted.is_null() { entries } else { 0 }
+    };
+    let send = needed(send_cq, wanted.send_cq, wanted.cap.max_send_wr);
+    let receive = needed(recv_cq, wanted.recv_cq, wanted.cap.max_recv_wr);
+    let finished = create_completion_queues(id, send, receive).and_then(|()| {
+        let (recv_cq, send_cq) = id.visible(|public| (public.recv_cq, public.send_cq));
+        let or = |wanted: *mut Opaque, own: *mut Opaque| if wanted.is_null() { own } else { wanted };
+        // SAFETY: the caller's promise.
+        unsafe {
+            (*attr).send_cq = or(wanted.send_cq, send_cq);
+            (*attr).recv_cq = or(wanted.recv_cq, recv_cq);
+            (*attr).srq = or(wanted.srq, srq);
+        }
+        finish(id, made(make())?)
+    });
+    if finished.is_err() {
+        destroy_completion_queues(id);
+    }
+    finished
+}
+
+fn finish(id: &Id, qp: *mut Qp) -> Result<(), Errno> {
+    let ready = initialize(id, qp);
+    if ready.is_err() {
+        // SAFETY: it was just made.
+        unsafe { verbs::ibv_destroy_qp(qp) };
+        return ready;
+    }
+    // SAFETY: it was just made, and has its protection domain.
+    let pd = unsafe { (*qp).pd };
+    id.visible(|public| (public.pd, public.qp) = (pd, qp));
+    Ok(())
+}
+
+/// Makes an identifier's queue pair; without `pd`, in the identifier's own.
+///
+/// # Safety
+/// `attr` must be one of C's that can be written.
+pub unsafe fn create_plain(id: &Id, pd: *mut Pd, attr: *mut QpInitAttr) -> Result<(), Errno> {
+    let pd = if pd.is_null() { id.visible(|public| public.pd) } else { pd };
+    // SAFETY: the caller's promise; `create` has checked that there is a protection domain.
+    unsafe { create(id, pd, attr, || verbs::ibv_create_qp(pd, attr)) }
+}
+
+/// # Safety
+/// `attr` must be one of C's that can be written.
+unsafe fn create_extended(id: &Id, attr: *mut QpInitAttrEx) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    let asked = unsafe { *attr };
+    let given = asked.comp_mask & verbs::INIT_ATTR_PD != 0 && !asked.pd.is_null();
+    let pd = if given { asked.pd } else { id.visible(|public| public.pd) };
+    // SAFETY: the caller's promise.
+    unsafe { ((*attr).comp_mask, (*attr).pd) = (asked.comp_mask | verbs::INIT_ATTR_PD, pd) };
+    let context = id.visible(|public| public.verbs);
+    let plain = attr.cast::<QpInitAttr>();
+    if asked.comp_mask & !verbs::INIT_ATTR_PD == 0 {
+        // SAFETY: the extended structure begins as the plain one.
+        return unsafe { create_plain(id, pd, plain) };
+    }
+    if context.is_null() {
+        return Err(Errno(libc::EINVAL));
+    }
+    // SAFETY: it is a context of libibverbs.
+    let extended = unsafe { verbs::create_qp_ex(context) }.ok_or(Errno(libc::EOPNOTSUPP))?;
+    // SAFETY: as above; the call is the device's.
+    unsafe { create(id, pd, plain, || extended(context, attr)) }
+}
+
+/// # Safety
+/// C's rules: see the crate.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_create_qp(id: *mut CmId, pd: *mut Pd, qp_init_attr: *mut QpInitAttr) -> c_int {
+    if qp_init_attr.is_null() {
+        return returned(Err(Errno(libc::EINVAL)));
+    }
+    // SAFETY: the caller's promise.
+    returned(unsafe { Id::of(id).and_then(|id| create_plain(id, pd, qp_init_attr)) })
+}
+
+/// # Safety
+/// C's rules: see the crate.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_create_qp_ex(id: *mut CmId, qp_init_attr: *mut QpInitAttrEx) -> c_int {
+    if qp_init_attr.is_null() {
+        return returned(Err(Errno(libc::EINVAL)));
+    }
+    // SAFETY: the caller's promise.
+    returned(unsafe { Id::of(id).and_then(|id| create_extended(id, qp_init_attr)) })
+}
+
+/// # Safety
+/// C's rules: see the crate.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_destroy_qp(id: *mut CmId) {
+    // SAFETY: the caller's promise.
+    let Ok(id) = (unsafe { Id::of(id) }) else { return };
+    if let Some(qp) = queue_pair(id) {
+        // SAFETY: it is the identifier's.
+        unsafe { verbs::ibv_destroy_qp(qp) };
+        id.visible(|public| public.qp = ptr::null_mut());
+    }
+    destroy_completion_queues(id);
+}
+
+/// # Safety
+/// `attr` must be readable and writable.
+unsafe fn create_srq(id: &Id, pd: *mut Pd, attr: *mut SrqInitAttr) -> Result<(), Errno> {
+    let pd = if pd.is_null() { id.visible(|public| public.pd) } else { pd };
+    if pd.is_null() {
+        return Err(Errno(libc::EINVAL));
+    }
+    // SAFETY: the caller's promise.
+    let srq = made(unsafe { verbs::ibv_create_srq(pd, attr) })?;
+    id.visible(|public| {
+        public.srq = srq;
+        if public.pd.is_null() {
+            public.pd = pd;
+        }
+    });
+    Ok(())
+}
+
+/// # Safety
+/// C's rules: see the crate.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_create_srq(id: *mut CmId, pd: *mut Pd, attr: *mut SrqInitAttr) -> c_int {
+    // SAFETY: the caller's promise.
+    returned(unsafe { Id::of(id).and_then(|id| create_srq(id, pd, attr)) })
+}
+
+/// Only of the basic type.
+///
+/// # Safety
+/// C's rules: see the crate.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_create_srq_ex(id: *mut CmId, attr: *mut SrqInitAttrEx) -> c_int {
+    // SAFETY: the caller's promise.
+    let Some(asked) = (unsafe { attr.as_ref() }) else { return returned(Err(Errno(libc::EINVAL))) };
+    if asked.comp_mask & SRQ_TYPE == 0 {
+        return returned(Err(Errno(libc::EINVAL)));
+    }
+    if asked.srq_type != SRQ_BASIC {
+        return returned(Err(Errno(libc::EOPNOTSUPP)));
+    }
+    let pd = if asked.comp_mask & SRQ_PD == 0 { ptr::null_mut() } else { asked.pd };
+    // SAFETY: the caller's promise; the extended structure begins as the plain one.
+    returned(unsafe { Id::of(id).and_then(|id| create_srq(id, pd, attr.cast())) })
+}
+
+/// # Safety
+/// C's rules: see the crate.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_destroy_srq(id: *mut CmId) {
+    // SAFETY: the caller's promise.
+    let Ok(id) = (unsafe { Id::of(id) }) else { return };
+    let srq = id.visible(|public| std::mem::replace(&mut public.srq, ptr::null_mut()));
+    if !srq.is_null() {
+        // SAFETY: it is the identifier's.
+        unsafe { verbs::ibv_destroy_srq(srq) };
+    }
+    destroy_completion_queues(id);
+}
+
+/// # Safety
+/// C's rules: see the crate.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_init_qp_attr(
+    id: *mut CmId,
+    qp_attr: *mut QpAttr,
+    qp_attr_mask: *mut c_int,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let attributes = unsafe { Id::of(id).and_then(|id| attributes(id, (*qp_attr).qp_state)) };
+    returned(attributes.map(|(attr, mask)| {
+        // SAFETY: the caller's promise.
+        unsafe { (*qp_attr, *qp_attr_mask) = (attr, mask) };
+    }))
+}

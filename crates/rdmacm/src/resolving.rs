@@ -1,0 +1,118 @@
+//! Addresses of identifiers, and ways to destinations.
+
+use crate::abi::CmId;
+use crate::address;
+use crate::device::{self, Device};
+use crate::error::{Errno, returned};
+use crate::events::complete;
+use crate::id::{Binding, Id};
+use libc::{c_int, sockaddr};
+use std::net::SocketAddr;
+use uverbs::Reply;
+use uverbs::cm::{CmReply, CmRequest};
+
+/// Gives an identifier an address.
+pub fn bind(id: &Id, to: SocketAddr) -> Result<(), Errno> {
+    if id.binding().is_ok() {
+        return Err(Errno(libc::EINVAL));
+    }
+    let bound = if to.ip().is_unspecified() { bind_everywhere(id, to) } else { bind_there(id, to) };
+    if bound.is_err() {
+        id.detach_but(None);
+    }
+    id.set_addresses(Some(bound?), None);
+    Ok(())
+}
+
+fn bind_there(id: &Id, to: SocketAddr) -> Result<SocketAddr, Errno> {
+    let device = device::with_address(to.ip()).ok_or(Errno(libc::EADDRNOTAVAIL))?;
+    let bound = bind_at(id.attach(device)?, to)?;
+    id.use_device(device)?;
+    Ok(bound)
+}
+
+/// At all devices the port is the same.
+fn bind_everywhere(id: &Id, to: SocketAddr) -> Result<SocketAddr, Errno> {
+    let mut bound = to;
+    for device in device::all() {
+        bound = bind_at(id.attach(device)?, bound)?;
+    }
+    if id.binding().is_ok() { Ok(bound) } else { Err(Errno(libc::ENODEV)) }
+}
+
+fn bind_at(binding: Binding, address: SocketAddr) -> Result<SocketAddr, Errno> {
+    match binding.device.ask(CmRequest::BindAddr { id: binding.handle, address }, &[])? {
+        Reply::Cm(CmReply::Bound(bound)) => Ok(bound),
+        _ => Err(Errno(libc::EPROTO)),
+    }
+}
+
+/// Finds how a destination is reached.
+pub fn resolve(id: &Id, source: Option<SocketAddr>, destination: SocketAddr) -> Result<(), Errno> {
+    let source = source.filter(|source| !source.ip().is_unspecified() || source.port() != 0);
+    let binding = match id.state(|state| state.bindings.clone())[..] {
+        [] => {
+            let wanted = source.filter(|source| !source.ip().is_unspecified());
+            let device = match wanted {
+                Some(source) => device::with_address(source.ip()).ok_or(Errno(libc::EADDRNOTAVAIL))?,
+                None => device::towards(destination.ip()).ok_or(Errno(libc::ENODEV))?,
+            };
+            id.attach(device)?
+        }
+        [only] => only,
+        // It was bound everywhere: now one is chosen.
+        ref several => {
+            let device: &Device = device::towards(destination.ip()).ok_or(Errno(libc::ENODEV))?;
+            let chosen = several.iter().find(|binding| binding.device.tag == device.tag);
+            let chosen = *chosen.ok_or(Errno(libc::ENODEV))?;
+            id.detach_but(Some(chosen));
+            chosen
+        }
+    };
+    id.use_device(binding.device)?;
+    binding.device.order(CmRequest::ResolveAddr { id: binding.handle, source, destination })?;
+    id.set_addresses(None, Some(destination));
+    complete(id)
+}
+
+/// Finds the way to a destination that was resolved.
+pub fn route(id: &Id) -> Result<(), Errno> {
+    id.order(|id| CmRequest::ResolveRoute { id })?;
+    complete(id)
+}
+
+/// # Safety
+/// C's rules: see the crate.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_bind_addr(id: *mut CmId, addr: *mut sockaddr) -> c_int {
+    // SAFETY: the caller's promise.
+    let (id, addr) = unsafe { (Id::of(id), address::read(addr)) };
+    returned(id.and_then(|id| bind(id, addr.ok_or(Errno(libc::EINVAL))?)))
+}
+
+/// How long it takes is the device's business: it answers at once.
+///
+/// # Safety
+/// C's rules: see the crate.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_resolve_addr(
+    id: *mut CmId,
+    src_addr: *mut sockaddr,
+    dst_addr: *mut sockaddr,
+    _timeout_ms: c_int,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let (id, source, destination) = unsafe { (Id::of(id), address::read(src_addr), address::read(dst_addr)) };
+    if !src_addr.is_null() && source.is_none() {
+        return returned(Err(Errno(libc::EINVAL)));
+    }
+    returned(id.and_then(|id| resolve(id, source, destination.ok_or(Errno(libc::EINVAL))?)))
+}
+
+/// # Safety
+/// C's rules: see the crate.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_resolve_route(id: *mut CmId, _timeout_ms: c_int) -> c_int {
+    // SAFETY: the caller's promise.
+    returned(unsafe { Id::of(id) }.and_then(route))
+}
