@@ -1,0 +1,229 @@
+//! Structures against the headers of `librdmacm-dev` and `libibverbs-dev`.
+
+use rdmacm::abi::{
+    AddrInfo, AhAttr, CmEvent, CmId, ConnParam, Context, Device, DeviceAttr, EventChannel, Gid, PathRecord,
+    Pd, Qp, QpAttr, QpInitAttr, QpInitAttrEx, SrqInitAttr, SrqInitAttrEx, UdParam,
+};
+use std::fmt::Write as _;
+use std::mem::offset_of;
+use std::process::Command;
+
+/// What the compiler is asked, and what is expected.
+#[derive(Default)]
+struct Questions {
+    program: String,
+    expected: Vec<(String, usize)>,
+}
+
+impl Questions {
+    fn ask(&mut self, expression: String, expected: usize) {
+        writeln!(self.program, "  printf(\"%zu\\n\", (size_t)({expression}));").unwrap();
+        self.expected.push((expression, expected));
+    }
+}
+
+/// Size of a structure, if it is whole, and offsets of its members: with the names they have in C, if they differ.
+macro_rules! compare {
+    ($questions:ident, $rust:ty = $c:literal $(, $size:ident)? { $($member:ident $(= $name:literal)?),* $(,)? }) => {{
+        $(compare!(@ $size $questions, $rust, $c);)?
+        $({
+            #[allow(unused_mut, unused_assignments)]
+            let mut name = stringify!($member);
+            $(name = $name;)?
+            $questions.ask(format!("offsetof({}, {name})", $c), offset_of!($rust, $member));
+        })*
+    }};
+    (@ whole $questions:ident, $rust:ty, $c:literal) => {
+        $questions.ask(format!("sizeof({})", $c), size_of::<$rust>());
+    };
+}
+
+fn questions() -> Questions {
+    let mut q = Questions::default();
+    compare!(
+        q,
+        CmId = "struct rdma_cm_id",
+        whole {
+            verbs,
+            channel,
+            context,
+            qp,
+            route,
+            ps,
+            port_num,
+            event,
+            send_cq_channel,
+            send_cq,
+            recv_cq_channel,
+            recv_cq,
+            srq,
+            pd,
+            qp_type,
+        }
+    );
+    compare!(q, rdmacm::abi::Addr = "struct rdma_addr", whole {
+        src_addr, dst_addr, sgid = "addr.ibaddr.sgid", dgid = "addr.ibaddr.dgid", pkey = "addr.ibaddr.pkey",
+    });
+    compare!(q, rdmacm::abi::Route = "struct rdma_route", whole { addr, path_rec, num_paths });
+    compare!(q, EventChannel = "struct rdma_event_channel", whole { fd });
+    compare!(
+        q,
+        ConnParam = "struct rdma_conn_param",
+        whole {
+            private_data,
+            private_data_len,
+            responder_resources,
+            initiator_depth,
+            flow_control,
+            retry_count,
+            rnr_retry_count,
+            srq,
+            qp_num,
+        }
+    );
+    compare!(
+        q,
+        UdParam = "struct rdma_ud_param",
+        whole { private_data, private_data_len, ah_attr, qp_num, qkey }
+    );
+    compare!(q, CmEvent = "struct rdma_cm_event", whole { id, listen_id, event, status, param });
+    compare!(
+        q,
+        AddrInfo = "struct rdma_addrinfo",
+        whole {
+            ai_flags,
+            ai_family,
+            ai_qp_type,
+            ai_port_space,
+            ai_src_len,
+            ai_dst_len,
+            ai_src_addr,
+            ai_dst_addr,
+            ai_src_canonname,
+            ai_dst_canonname,
+            ai_route_len,
+            ai_route,
+            ai_connect_len,
+            ai_connect,
+            ai_next,
+        }
+    );
+    compare!(
+        q,
+        PathRecord = "struct ibv_sa_path_rec",
+        whole {
+            dgid,
+            sgid,
+            dlid,
+            slid,
+            raw_traffic,
+            flow_label,
+            hop_limit,
+            traffic_class,
+            reversible,
+            numb_path,
+            pkey,
+            sl,
+            mtu_selector,
+            mtu,
+            rate_selector,
+            rate,
+            packet_life_time_selector,
+            packet_life_time,
+            preference,
+        }
+    );
+    verbs(&mut q);
+    q
+}
+
+fn verbs(q: &mut Questions) {
+    compare!(q, Gid = "union ibv_gid", whole {});
+    compare!(q, Context = "struct ibv_context" { device });
+    compare!(q, Device = "struct ibv_device", whole {
+        ops = "_ops", node_type, transport_type, name, dev_name, dev_path, ibdev_path,
+    });
+    compare!(q, Pd = "struct ibv_pd" { context });
+    compare!(q, Qp = "struct ibv_qp" { context, qp_context, pd, send_cq, recv_cq, srq, handle, qp_num });
+    compare!(
+        q,
+        AhAttr = "struct ibv_ah_attr",
+        whole { grh, dlid, sl, src_path_bits, static_rate, is_global, port_num }
+    );
+    compare!(
+        q,
+        rdmacm::abi::GlobalRoute = "struct ibv_global_route",
+        whole { dgid, flow_label, sgid_index, hop_limit, traffic_class }
+    );
+    compare!(
+        q,
+        QpAttr = "struct ibv_qp_attr",
+        whole {
+            qp_state,
+            cur_qp_state,
+            path_mtu,
+            path_mig_state,
+            qkey,
+            rq_psn,
+            sq_psn,
+            dest_qp_num,
+            qp_access_flags,
+            cap,
+            ah_attr,
+            alt_ah_attr,
+            pkey_index,
+            alt_pkey_index,
+            en_sqd_async_notify,
+            sq_draining,
+            max_rd_atomic,
+            max_dest_rd_atomic,
+            min_rnr_timer,
+            port_num,
+            timeout,
+            retry_cnt,
+            rnr_retry,
+            alt_port_num,
+            alt_timeout,
+            rate_limit,
+        }
+    );
+    compare!(
+        q,
+        QpInitAttr = "struct ibv_qp_init_attr",
+        whole { qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all }
+    );
+    compare!(q, QpInitAttrEx = "struct ibv_qp_init_attr_ex" {
+        qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all, comp_mask, pd,
+    });
+    compare!(q, SrqInitAttr = "struct ibv_srq_init_attr", whole { srq_context, attr });
+    compare!(q, SrqInitAttrEx = "struct ibv_srq_init_attr_ex" { srq_context, attr, comp_mask, srq_type, pd });
+    compare!(q, DeviceAttr = "struct ibv_device_attr", whole { max_qp_rd_atom, max_qp_init_rd_atom });
+    compare!(q, rdmacm::abi::Ece = "struct ibv_ece", whole { vendor_id, options, comp_mask });
+    // Before a context with extensions, from its end.
+    let context = "offsetof(struct verbs_context, context)";
+    q.ask(format!("{context} - offsetof(struct verbs_context, sz)"), 8);
+    q.ask(format!("{context} - offsetof(struct verbs_context, create_qp_ex)"), 56);
+    q.ask("offsetof(struct ibv_context, abi_compat)".into(), 320);
+    q.ask("sizeof(struct ibv_context)".into(), 328);
+}
+
+#[test]
+fn structures_are_those_of_the_headers() {
+    let header = std::path::Path::new("/usr/include/rdma/rdma_verbs.h");
+    assert!(header.exists(), "librdmacm-dev is not installed: its headers are what this compares with");
+    let Questions { program, expected } = questions();
+    let directory = tempfile::tempdir().unwrap();
+    let (source, binary) = (directory.path().join("layout.c"), directory.path().join("layout"));
+    let includes =
+        "#include <stdio.h>\n#include <stddef.h>\n#include <rdma/rdma_cma.h>\n#include <rdma/rdma_verbs.h>\n";
+    std::fs::write(&source, format!("{includes}int main(void) {{\n{program}  return 0;\n}}\n")).unwrap();
+    let compiled = Command::new("cc").arg(&source).arg("-o").arg(&binary).output().unwrap();
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    let output = Command::new(&binary).output().unwrap();
+    let real: Vec<usize> =
+        String::from_utf8(output.stdout).unwrap().lines().map(|line| line.parse().unwrap()).collect();
+    assert_eq!(real.len(), expected.len());
+    let wrong: Vec<_> = expected.iter().zip(&real).filter(|((_, ours), real)| ours != *real).collect();
+    assert!(wrong.is_empty(), "{wrong:?}");
+    assert_eq!(size_of::<CmId>(), 416);
+}

@@ -1,0 +1,77 @@
+//! Names of events, and of addresses.
+
+use rdmacm::abi::{AddrInfo, IBV_QPT_RC, IBV_QPT_UD, RAI_NUMERICHOST, RAI_PASSIVE, RDMA_PS_TCP, RDMA_PS_UDP};
+use rdmacm::{address, rdma_event_str, rdma_freeaddrinfo, rdma_getaddrinfo};
+use std::ffi::CStr;
+use std::net::SocketAddr;
+use std::ptr;
+
+#[test]
+fn events_have_names() {
+    let name = |event| unsafe { CStr::from_ptr(rdma_event_str(event)) }.to_str().unwrap();
+    assert_eq!(name(0), "RDMA_CM_EVENT_ADDR_RESOLVED");
+    assert_eq!(name(9), "RDMA_CM_EVENT_ESTABLISHED");
+    assert_eq!(name(15), "RDMA_CM_EVENT_TIMEWAIT_EXIT");
+    assert_eq!(name(16), "UNKNOWN EVENT");
+}
+
+/// What a name means: flags, type and port space, source and destination.
+type Meaning = (i32, u32, u32, Option<SocketAddr>, Option<SocketAddr>);
+
+fn meaning(node: Option<&CStr>, service: Option<&CStr>, hints: Option<&AddrInfo>) -> Result<Meaning, i32> {
+    let (mut found, pointer) =
+        (ptr::null_mut(), |text: Option<&CStr>| text.map_or(ptr::null(), CStr::as_ptr));
+    let hints = hints.map_or(ptr::null(), ptr::from_ref);
+    match unsafe { rdma_getaddrinfo(pointer(node), pointer(service), hints, &raw mut found) } {
+        0 => {}
+        error => return Err(error),
+    }
+    unsafe {
+        let info = *found;
+        let (source, destination) = (address::read(info.ai_src_addr), address::read(info.ai_dst_addr));
+        rdma_freeaddrinfo(found);
+        Ok((info.ai_flags, info.ai_qp_type as u32, info.ai_port_space as u32, source, destination))
+    }
+}
+
+fn hints(flags: i32, qp_type: u32, port_space: u32) -> AddrInfo {
+    let mut hints: AddrInfo = unsafe { std::mem::zeroed() };
+    (hints.ai_flags, hints.ai_qp_type, hints.ai_port_space) = (flags, qp_type as i32, port_space as i32);
+    hints
+}
+
+#[test]
+fn names_are_looked_up() {
+    let address = |text: &str| Some(text.parse::<SocketAddr>().unwrap());
+    let (node, service) = (Some(c"10.0.0.2"), Some(c"7471"));
+    let to = address("10.0.0.2:7471");
+    assert_eq!(meaning(node, service, None), Ok((0, IBV_QPT_RC, RDMA_PS_TCP, None, to)));
+    let wanted = hints(RAI_NUMERICHOST, 0, RDMA_PS_UDP);
+    assert_eq!(meaning(node, service, Some(&wanted)), Ok((0, IBV_QPT_UD, RDMA_PS_UDP, None, to)));
+    let wanted = hints(RAI_PASSIVE, IBV_QPT_RC, 0);
+    let passive = (RAI_PASSIVE, IBV_QPT_RC, RDMA_PS_TCP);
+    let (flags, qp_type, port_space, source, destination) = meaning(None, service, Some(&wanted)).unwrap();
+    assert_eq!(((flags, qp_type, port_space), destination), (passive, None));
+    assert!(source.unwrap().ip().is_unspecified() && source.unwrap().port() == 7471);
+    let mut v6 = hints(RAI_NUMERICHOST, IBV_QPT_UD, 0);
+    v6.ai_family = libc::AF_INET6;
+    assert_eq!(
+        meaning(Some(c"fd00::2"), service, Some(&v6)),
+        Ok((0, IBV_QPT_UD, RDMA_PS_UDP, None, address("[fd00::2]:7471")))
+    );
+    // A source goes along.
+    let mut source = address::write("10.0.0.1:0".parse().unwrap());
+    let mut from = hints(0, 0, RDMA_PS_TCP);
+    (from.ai_src_addr, from.ai_src_len) = ((&raw mut source).cast(), 16);
+    assert_eq!(
+        meaning(node, service, Some(&from)),
+        Ok((0, IBV_QPT_RC, RDMA_PS_TCP, address("10.0.0.1:0"), to))
+    );
+    assert_eq!(meaning(None, None, Some(&from)).unwrap().3, address("10.0.0.1:0"));
+    assert_eq!(meaning(Some(c"10.0.0.256"), service, Some(&wanted_number())), Err(libc::EAI_NONAME));
+    assert_eq!(meaning(None, None, None), Err(-1));
+}
+
+fn wanted_number() -> AddrInfo {
+    hints(RAI_NUMERICHOST, 0, RDMA_PS_TCP)
+}

@@ -1,0 +1,97 @@
+//! What programs do over and over.
+
+use crate::devices::ADDRESSES;
+use libc::{c_int, c_void};
+use rdmacm::abi::{CmEvent, CmId, ConnParam, EventChannel, Qp, QpCap, QpInitAttr};
+use rdmacm::{address, *};
+use std::net::SocketAddr;
+use std::ptr;
+
+pub fn errno() -> c_int {
+    std::io::Error::last_os_error().raw_os_error().unwrap()
+}
+
+pub fn id(channel: *mut EventChannel, ps: u32) -> *mut CmId {
+    let mut id = ptr::null_mut();
+    assert_eq!(unsafe { rdma_create_id(channel, &raw mut id, 0x77 as *mut c_void, ps) }, 0);
+    id
+}
+
+/// A listener at any port, and where it is.
+pub fn listener(channel: *mut EventChannel, ps: u32, ip: &str) -> (*mut CmId, SocketAddr) {
+    let id = id(channel, ps);
+    let mut any = address::write(format!("{ip}:0").parse().unwrap());
+    assert_eq!(unsafe { rdma_bind_addr(id, (&raw mut any).cast()) }, 0);
+    assert_eq!(unsafe { rdma_listen(id, 8) }, 0);
+    let port = u16::from_be(unsafe { rdma_get_src_port(id) });
+    assert_ne!(port, 0);
+    (id, SocketAddr::new(ADDRESSES[1].into(), port))
+}
+
+/// Takes the next event: it must be of this kind.
+pub fn event(channel: *mut EventChannel, kind: u32) -> *mut CmEvent {
+    let mut event: *mut CmEvent = ptr::null_mut();
+    assert_eq!(unsafe { rdma_get_cm_event(channel, &raw mut event) }, 0);
+    let (got, status) = unsafe { ((*event).event, (*event).status) };
+    assert_eq!(got, kind, "status {status}");
+    event
+}
+
+/// The same, and is done with it.
+pub fn acknowledged(channel: *mut EventChannel, kind: u32) {
+    assert_eq!(unsafe { rdma_ack_cm_event(event(channel, kind)) }, 0);
+}
+
+/// An identifier that may connect.
+pub fn resolved(channel: *mut EventChannel, ps: u32, to: SocketAddr) -> *mut CmId {
+    let id = id(channel, ps);
+    let mut from = address::write(SocketAddr::new(ADDRESSES[0].into(), 0));
+    let mut to = address::write(to);
+    let (from, to) = ((&raw mut from).cast(), (&raw mut to).cast());
+    assert_eq!(unsafe { rdma_resolve_addr(id, from, to, 1000) }, 0, "{}", errno());
+    acknowledged(channel, 0);
+    assert_eq!(unsafe { rdma_resolve_route(id, 1000) }, 0);
+    acknowledged(channel, 2);
+    id
+}
+
+pub fn init_attr(qp_type: u32) -> QpInitAttr {
+    let cap = QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+    QpInitAttr {
+        qp_context: ptr::null_mut(),
+        send_cq: ptr::null_mut(),
+        recv_cq: ptr::null_mut(),
+        srq: ptr::null_mut(),
+        cap,
+        qp_type,
+        sq_sig_all: 0,
+    }
+}
+
+pub fn queue_pair(id: *mut CmId, qp_type: u32) -> *mut Qp {
+    let mut attr = init_attr(qp_type);
+    assert_eq!(unsafe { rdma_create_qp(id, ptr::null_mut(), &raw mut attr) }, 0, "{}", errno());
+    unsafe { (*id).qp }
+}
+
+pub fn said(private: &[u8]) -> ConnParam {
+    ConnParam {
+        private_data: private.as_ptr().cast(),
+        private_data_len: private.len() as u8,
+        responder_resources: 4,
+        initiator_depth: 3,
+        flow_control: 0,
+        retry_count: 5,
+        rnr_retry_count: 6,
+        srq: 0,
+        qp_num: 0,
+    }
+}
+
+/// The private data of an event of a connection.
+pub fn heard(event: *mut CmEvent) -> Vec<u8> {
+    unsafe {
+        let conn = (*event).param.conn;
+        std::slice::from_raw_parts(conn.private_data.cast(), conn.private_data_len.into()).to_vec()
+    }
+}

@@ -1,0 +1,159 @@
+//! A `libibverbs` with two devices, whose objects do nothing but remember what was done to them.
+
+use crate::devices::{ADDRESSES, SOCKETS};
+use libc::{c_char, c_int, c_void};
+use rdmacm::abi::{Context, Device, DeviceAttr, Gid, Opaque, Pd, Qp, QpAttr, QpInitAttr, SrqInitAttr};
+use std::collections::BTreeMap;
+use std::sync::{LazyLock, Mutex};
+
+/// What was asked of queue pairs, by their numbers.
+static MODIFIED: Mutex<BTreeMap<u32, Vec<(QpAttr, u32)>>> = Mutex::new(BTreeMap::new());
+
+/// Objects that exist.
+static OBJECTS: Mutex<i64> = Mutex::new(0);
+
+/// What was asked of a queue pair.
+pub fn modified(qp: *mut Qp) -> Vec<(QpAttr, u32)> {
+    MODIFIED.lock().unwrap().get(&unsafe { (*qp).qp_num }).cloned().unwrap_or_default()
+}
+
+/// As long as the real one, and without extensions.
+#[repr(C)]
+struct WholeContext {
+    visible: Context,
+    rest: [u64; 63],
+}
+
+struct Devices(Vec<(*mut Device, *mut Context)>);
+
+unsafe impl Send for Devices {}
+unsafe impl Sync for Devices {}
+
+static DEVICES: LazyLock<Devices> = LazyLock::new(|| {
+    let device = |path: &std::path::PathBuf| {
+        let mut device: Device = unsafe { std::mem::zeroed() };
+        for (to, from) in device.ibdev_path.iter_mut().zip(path.to_str().unwrap().bytes()) {
+            *to = from as c_char;
+        }
+        let device = Box::into_raw(Box::new(device));
+        let context = WholeContext { visible: Context { device }, rest: [0; 63] };
+        (device, Box::into_raw(Box::new(context)).cast())
+    };
+    Devices(SOCKETS.iter().map(device).collect())
+});
+
+fn make<T>(value: T) -> *mut T {
+    *OBJECTS.lock().unwrap() += 1;
+    Box::into_raw(Box::new(value))
+}
+
+fn unmake<T>(pointer: *mut T) -> c_int {
+    *OBJECTS.lock().unwrap() -= 1;
+    drop(unsafe { Box::from_raw(pointer) });
+    0
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut Device {
+    let list: Vec<*mut Device> = DEVICES.0.iter().map(|(device, _)| *device).collect();
+    unsafe { count.write(list.len() as c_int) };
+    list.leak().as_mut_ptr()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_free_device_list(_: *mut *mut Device) {}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_open_device(device: *mut Device) -> *mut Context {
+    DEVICES.0.iter().find(|(other, _)| *other == device).unwrap().1
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_query_device(_: *mut Context, attr: *mut DeviceAttr) -> c_int {
+    unsafe { ((*attr).max_qp_rd_atom, (*attr).max_qp_init_rd_atom) = (16, 16) };
+    0
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_query_gid(context: *mut Context, port: u8, index: c_int, gid: *mut Gid) -> c_int {
+    assert_eq!(port, 1);
+    let which = DEVICES.0.iter().position(|(_, other)| *other == context).unwrap();
+    let octets = match index {
+        0 => "fe80::1".parse::<std::net::Ipv6Addr>().unwrap().octets(),
+        1 => ADDRESSES[which].to_ipv6_mapped().octets(),
+        _ => return -1,
+    };
+    unsafe { gid.write(Gid(octets)) };
+    0
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_alloc_pd(context: *mut Context) -> *mut Pd {
+    Box::into_raw(Box::new(Pd { context }))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_create_comp_channel(_: *mut Context) -> *mut Opaque {
+    make([0_u64; 8]).cast()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_destroy_comp_channel(channel: *mut Opaque) -> c_int {
+    unmake(channel.cast::<[u64; 8]>())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_create_cq(
+    _: *mut Context,
+    entries: c_int,
+    _: *mut c_void,
+    _: *mut Opaque,
+    _: c_int,
+) -> *mut Opaque {
+    assert!(entries > 0);
+    make([0_u64; 8]).cast()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_destroy_cq(cq: *mut Opaque) -> c_int {
+    unmake(cq.cast::<[u64; 8]>())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_create_srq(_: *mut Pd, _: *mut SrqInitAttr) -> *mut Opaque {
+    make([0_u64; 8]).cast()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_destroy_srq(srq: *mut Opaque) -> c_int {
+    unmake(srq.cast::<[u64; 8]>())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_create_qp(pd: *mut Pd, attr: *mut QpInitAttr) -> *mut Qp {
+    static NUMBERS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(17);
+    let (attr, context) = unsafe { (&*attr, (*pd).context) };
+    assert!(!attr.send_cq.is_null() && !attr.recv_cq.is_null());
+    make(Qp {
+        context,
+        qp_context: attr.qp_context,
+        pd,
+        send_cq: attr.send_cq,
+        recv_cq: attr.recv_cq,
+        srq: attr.srq,
+        handle: 0,
+        qp_num: NUMBERS.fetch_add(1, std::sync::atomic::Ordering::Relaxed),
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_modify_qp(qp: *mut Qp, attr: *mut QpAttr, mask: c_int) -> c_int {
+    let (number, attr) = unsafe { ((*qp).qp_num, *attr) };
+    MODIFIED.lock().unwrap().entry(number).or_default().push((attr, mask as u32));
+    0
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_destroy_qp(qp: *mut Qp) -> c_int {
+    unmake(qp)
+}
