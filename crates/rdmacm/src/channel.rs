@@ -9,7 +9,7 @@ use rustix::fs::OFlags;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use uverbs::cm::{CmEvent, CmRequest};
 use uverbs::{Connection, SocketError};
 
@@ -60,16 +60,24 @@ impl Channel {
         let socket = Connection::new(ours);
         let waiting = Mutex::new(Waiting { socket, read: VecDeque::new(), is_read });
         let public = EventChannel { fd: epoll.as_raw_fd() };
-        Ok(Box::into_raw(Box::new(Self { public, epoll, handles, waiting })).cast())
+        Ok(Arc::into_raw(Arc::new(Self { public, epoll, handles, waiting })).cast_mut().cast())
     }
 
-    /// The channel that C has.
+    /// The channel that C has. It stays while it is used, even if it is destroyed meanwhile: programs do that while a thread of
+    /// theirs waits for an event.
     ///
     /// # Safety
-    /// It must be one that `create` made, and not be destroyed while what is returned is used.
-    pub unsafe fn of<'a>(channel: *mut EventChannel) -> Result<&'a Self, Errno> {
-        // SAFETY: what C has is the first member.
-        unsafe { channel.cast::<Self>().as_ref() }.ok_or(Errno(libc::EINVAL))
+    /// It must be one that `create` made and that is not destroyed yet.
+    pub unsafe fn of(channel: *mut EventChannel) -> Result<Arc<Self>, Errno> {
+        if channel.is_null() {
+            return Err(Errno(libc::EINVAL));
+        }
+        let channel = channel.cast::<Self>().cast_const();
+        // SAFETY: what C has is the first member of what `create` made with `Arc`.
+        unsafe {
+            Arc::increment_strong_count(channel);
+            Ok(Arc::from_raw(channel))
+        }
     }
 
     /// Ends a channel.
@@ -81,7 +89,7 @@ impl Channel {
             return;
         }
         // SAFETY: the caller's promise.
-        let channel = unsafe { Box::from_raw(channel.cast::<Self>()) };
+        let channel = unsafe { Arc::from_raw(channel.cast::<Self>().cast_const()) };
         for device in device::all() {
             if let Some(handle) = channel.handles.get(&device.tag) {
                 let _ = device.order(CmRequest::DestroyChannel { channel: *handle });

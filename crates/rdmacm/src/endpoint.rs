@@ -93,7 +93,8 @@ fn request(listener: &Id) -> Result<*mut CmId, Errno> {
     let old = listener.visible(|public| std::mem::replace(&mut public.event, ptr::null_mut()));
     // SAFETY: it is one that was reported and not acknowledged, or null.
     unsafe { events::acknowledge(old) };
-    let event = events::next(listener.channel()?)?;
+    let channel = listener.channel()?;
+    let event = events::next(&channel)?;
     let taken = take(listener, event);
     if taken.is_err() {
         listener.visible(|public| public.event = event);

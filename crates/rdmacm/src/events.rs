@@ -210,7 +210,8 @@ pub fn complete(id: &Id) -> Result<(), Errno> {
     let old = id.visible(|public| std::mem::replace(&mut public.event, ptr::null_mut()));
     // SAFETY: it is one that was reported and not acknowledged, or null.
     unsafe { acknowledge(old) };
-    let event = next(id.channel()?)?;
+    let channel = id.channel()?;
+    let event = next(&channel)?;
     id.visible(|public| public.event = event);
     // SAFETY: it was just reported.
     let (kind, status) = unsafe { ((*event).event, (*event).status) };
@@ -243,7 +244,7 @@ pub unsafe extern "C" fn rdma_get_cm_event(channel: *mut EventChannel, event: *m
         return returned(Err(Errno(libc::EINVAL)));
     }
     // SAFETY: the caller's promise.
-    let next = unsafe { Channel::of(channel) }.and_then(next);
+    let next = unsafe { Channel::of(channel) }.and_then(|channel| next(&channel));
     returned(next.map(|got| {
         // SAFETY: the caller's promise.
         unsafe { event.write(got) };

@@ -14,7 +14,7 @@ use libc::{c_int, c_void, sockaddr};
 use std::cell::UnsafeCell;
 use std::collections::BTreeMap;
 use std::ptr;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use uverbs::QpType;
 use uverbs::cm::{CmOption, CmRequest};
 
@@ -123,8 +123,8 @@ impl Id {
     }
 
     /// Its channel.
-    pub fn channel(&self) -> Result<&Channel, Errno> {
-        // SAFETY: channels live longer than their identifiers.
+    pub fn channel(&self) -> Result<Arc<Channel>, Errno> {
+        // SAFETY: a channel is not destroyed before its identifiers.
         unsafe { Channel::of(self.visible(|public| public.channel)) }
     }
 

@@ -249,6 +249,26 @@ fn events_go_with_their_identifier() {
     }
 }
 
+/// Programs end so, with a thread that still waits.
+#[test]
+fn a_channel_may_be_destroyed_under_who_waits() {
+    let channel = rdma_create_event_channel() as usize;
+    let (tell, told) = std::sync::mpsc::channel();
+    let waits = std::thread::spawn(move || {
+        tell.send(unsafe { libc::gettid() }).unwrap();
+        let mut event = ptr::null_mut();
+        unsafe { (rdma_get_cm_event(channel as *mut EventChannel, &raw mut event), errno()) }
+    });
+    // Until it does wait: a program can't know that either.
+    let call = format!("/proc/self/task/{}/syscall", told.recv().unwrap());
+    let polls = [libc::SYS_poll, libc::SYS_ppoll].map(|number| format!("{number} "));
+    while !polls.iter().any(|poll| std::fs::read_to_string(&call).unwrap().starts_with(poll)) {
+        std::thread::yield_now();
+    }
+    unsafe { rdma_destroy_event_channel(channel as *mut EventChannel) };
+    assert_eq!(waits.join().unwrap(), (-1, libc::ENODEV));
+}
+
 #[test]
 fn what_can_not_be_is_refused() {
     let channel = rdma_create_event_channel();
