@@ -1,11 +1,12 @@
 //! Addresses and ports of identifiers, before there is a conversation.
 
-use super::endpoint::{Endpoint, State};
-use super::{Client, EventKind, Manager, PortSpace, Refused, Route, Transport, gid, status};
+use super::endpoint::State;
+use super::{Client, EventKind, Manager, Refused, Route, Transport, gid, status};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 /// Events of an identifier that may wait, before more is asked for.
-const UNHEARD: usize = 8;
+const UNHEARD: u32 = 8;
 /// Ports that are given to who does not ask for one.
 const EPHEMERAL: std::ops::Range<u16> = 32768..61000;
 
@@ -36,8 +37,18 @@ impl Manager {
         };
         let local = SocketAddr::new(wanted.ip(), port);
         let endpoint = self.endpoints.get_mut(&id).ok_or(Refused::NoSuchId)?;
-        (endpoint.local, endpoint.has_port) = (Some(local), true);
+        endpoint.local = Some(local);
+        self.ports.entry((endpoint.space, port)).or_default().push(id);
         Ok(local)
+    }
+
+    /// Others may have an endpoint's port; it listens no longer.
+    pub(super) fn release_port(&mut self, id: u32) {
+        let Some(endpoint) = self.endpoints.get(&id) else { return };
+        let Some(local) = endpoint.local else { return };
+        let port = (endpoint.space, local.port());
+        remove_from(&mut self.ports, &port, id);
+        remove_from(&mut self.listeners, &port.0.service(port.1), id);
     }
 
     fn free_port(&mut self, id: u32, ip: IpAddr) -> Result<u16, Refused> {
@@ -50,15 +61,14 @@ impl Manager {
 
     fn is_free(&self, id: u32, ip: IpAddr, port: u16) -> bool {
         let Some(asking) = self.endpoints.get(&id) else { return false };
-        !self.endpoints.iter().any(|(other, endpoint)| {
-            let Some(local) = endpoint.local.filter(|_| endpoint.has_port && *other != id) else {
-                return false;
-            };
-            let shared = endpoint.reuse_address && asking.reuse_address && endpoint.state != State::Listening;
-            endpoint.space == asking.space
-                && local.port() == port
-                && (overlap(local.ip(), endpoint.only_ipv6, ip) || overlap(ip, asking.only_ipv6, local.ip()))
-                && !shared
+        let with_port = self.ports.get(&(asking.space, port)).into_iter().flatten();
+        let mut others =
+            with_port.filter(|other| **other != id).filter_map(|other| self.endpoints.get(other));
+        !others.any(|other| {
+            let Some(local) = other.local else { return false };
+            let shared = other.reuse_address && asking.reuse_address && other.state != State::Listening;
+            let meet = overlap(local.ip(), other.only_ipv6, ip) || overlap(ip, asking.only_ipv6, local.ip());
+            meet && !shared
         })
     }
 
@@ -78,10 +88,10 @@ impl Manager {
         reaches: impl FnOnce(IpAddr, IpAddr) -> bool,
     ) -> Result<(), Refused> {
         // What is asked for again and again must not pile up.
-        if self.events.iter().filter(|event| event.id == id).count() >= UNHEARD {
+        let endpoint = self.owned(client, id)?;
+        if endpoint.unheard >= UNHEARD {
             return Err(Refused::TooMany);
         }
-        let endpoint = self.owned(client, id)?;
         let bound = match (endpoint.state, endpoint.local) {
             (State::Idle, _) => source,
             (State::Bound, Some(local)) => Some(local),
@@ -161,34 +171,44 @@ impl Manager {
         let most = self.config.limits.backlog;
         let endpoint = self.owned(client, id)?;
         endpoint.backlog = if backlog == 0 { most } else { backlog.min(most) };
-        match (endpoint.state, endpoint.local) {
-            (State::Bound, Some(local)) => {
-                // Those that allow to be bound there do not allow that two listen.
-                let mine = (endpoint.space, local);
-                if self.endpoints.values().any(|other| listens_at(other, mine)) {
-                    return Err(Refused::AddressInUse);
-                }
-            }
-            (State::Idle, _) => {
-                self.take_port(id, SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0))?;
-            }
+        let space = endpoint.space;
+        let local = match (endpoint.state, endpoint.local) {
+            (State::Bound, Some(local)) => local,
+            (State::Idle, _) => self.take_port(id, SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0))?,
             _ => return Err(Refused::State),
+        };
+        let listeners = self.listeners.entry(space.service(local.port())).or_default();
+        // Those that allow to be bound there do not allow that two listen.
+        let is_there = |id: &u32| self.endpoints.get(id).is_some_and(|other| other.local == Some(local));
+        if listeners.iter().any(is_there) {
+            return Err(Refused::AddressInUse);
         }
+        listeners.push(id);
         self.set_state(id, State::Listening);
         Ok(())
     }
 
     /// The listener for a service at an address: one that is bound to it goes before one for all.
     pub(super) fn listener(&self, service: u64, to: IpAddr, datagram: bool) -> Option<u32> {
-        let listens = |endpoint: &Endpoint| {
-            let local = endpoint.local.filter(|_| endpoint.state == State::Listening)?;
-            let is_it = endpoint.space.service(local.port()) == service
-                && (endpoint.transport == Transport::Datagram) == datagram
-                && overlap(local.ip(), endpoint.only_ipv6, to);
-            is_it.then(|| local.ip().is_unspecified())
+        let of_service = self.listeners.get(&service).into_iter().flatten();
+        let listens = |id: &u32| {
+            let endpoint = self.endpoints.get(id)?;
+            let local = endpoint.local?.ip();
+            let is_it = (endpoint.transport == Transport::Datagram) == datagram
+                && overlap(local, endpoint.only_ipv6, to);
+            is_it.then_some((local.is_unspecified(), *id))
         };
-        let found = self.endpoints.iter().filter_map(|(id, endpoint)| Some((listens(endpoint)?, *id)));
-        found.min().map(|(_, id)| id)
+        of_service.filter_map(listens).min().map(|(_, id)| id)
+    }
+}
+
+/// Removes an endpoint from a list of such, and the list where it is empty then.
+fn remove_from<K: Ord>(lists: &mut BTreeMap<K, Vec<u32>>, key: &K, id: u32) {
+    if let Some(list) = lists.get_mut(key) {
+        list.retain(|other| *other != id);
+        if list.is_empty() {
+            lists.remove(key);
+        }
     }
 }
 
@@ -199,8 +219,4 @@ fn overlap(bound: IpAddr, only_ipv6: bool, other: IpAddr) -> bool {
         IpAddr::V4(bound) => bound.is_unspecified() && other.is_ipv4(),
         IpAddr::V6(bound) => bound.is_unspecified() && (other.is_ipv6() || !only_ipv6),
     }
-}
-
-fn listens_at(other: &Endpoint, (space, local): (PortSpace, SocketAddr)) -> bool {
-    other.state == State::Listening && other.space == space && other.local == Some(local)
 }

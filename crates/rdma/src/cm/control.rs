@@ -2,6 +2,7 @@
 
 use super::endpoint::{Endpoint, State};
 use super::{Choice, Client, Manager, PortSpace, Refused, Transport};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 impl Manager {
@@ -28,23 +29,28 @@ impl Manager {
     /// [`Refused::NoSuchId`].
     pub fn destroy_channel(&mut self, now: Duration, client: Client, channel: u32) -> Result<(), Refused> {
         self.owned_channel(client, channel)?;
-        let of_it = |endpoint: &Endpoint| endpoint.channel == Some(channel);
-        let ids: Vec<u32> = self.endpoints.iter().filter(|(_, e)| of_it(e)).map(|(id, _)| *id).collect();
-        for id in ids {
-            self.abandon(now, id);
-        }
-        self.events.retain(|event| event.channel != channel);
-        self.channels.remove(&channel);
+        self.end_channels(now, &BTreeSet::from([channel]));
         Ok(())
     }
 
     /// A client is gone: so is what it had. Peers are told.
     pub fn remove_client(&mut self, now: Duration, client: Client) {
         let its = self.channels.iter().filter(|(_, owner)| **owner == client);
-        let channels: Vec<u32> = its.map(|(channel, _)| *channel).collect();
-        for channel in channels {
-            let _ = self.destroy_channel(now, client, channel);
+        let channels = its.map(|(channel, _)| *channel).collect();
+        self.end_channels(now, &channels);
+    }
+
+    fn end_channels(&mut self, now: Duration, channels: &BTreeSet<u32>) {
+        self.events.retain(|event| !channels.contains(&event.channel));
+        let of_it = |endpoint: &Endpoint| endpoint.channel.is_some_and(|channel| channels.contains(&channel));
+        let ids: Vec<u32> = self.endpoints.iter().filter(|(_, e)| of_it(e)).map(|(id, _)| *id).collect();
+        for id in ids {
+            if let Some(endpoint) = self.endpoints.get_mut(&id) {
+                endpoint.unheard = 0;
+            }
+            self.abandon(now, id);
         }
+        self.channels.retain(|channel, _| !channels.contains(channel));
     }
 
     fn owned_channel(&self, client: Client, channel: u32) -> Result<(), Refused> {
@@ -87,15 +93,21 @@ impl Manager {
 
     /// Nobody owns an endpoint any more.
     fn abandon(&mut self, now: Duration, id: u32) {
-        let unseen = self.events.iter().filter(|event| event.listener == Some(id)).map(|event| event.id);
-        for request in unseen.collect::<Vec<_>>() {
-            self.abandon(now, request);
+        let Some(endpoint) = self.endpoints.get(&id) else { return };
+        let (has_requests, has_events) = (endpoint.requests > 0, endpoint.unheard > 0);
+        if has_requests {
+            let unseen = self.events.iter().filter(|event| event.listener == Some(id)).map(|event| event.id);
+            for request in unseen.collect::<Vec<_>>() {
+                self.abandon(now, request);
+            }
         }
-        self.events.retain(|event| event.id != id);
+        if has_events {
+            self.events.retain(|event| event.id != id);
+        }
         self.part(now, id);
+        self.release_port(id);
         let Some(endpoint) = self.endpoints.get_mut(&id) else { return };
         endpoint.channel = None;
-        endpoint.has_port = false;
         if !matches!(endpoint.state, State::DreqSent | State::TimeWait) {
             self.set_state(id, State::Closed);
         }

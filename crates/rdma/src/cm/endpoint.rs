@@ -91,13 +91,13 @@ pub struct Endpoint {
     pub only_ipv6: bool,
     pub type_of_service: u8,
     pub ack_timeout: Option<u8>,
-    /// Whether `local` has its port for itself: it was bound, and did not come from a listener.
-    pub has_port: bool,
     pub local: Option<SocketAddr>,
     pub peer: Option<SocketAddr>,
     /// Of a listener: how many requests may wait, and how many do.
     pub backlog: u32,
     pub requests: u32,
+    /// Events of it that wait to be taken.
+    pub unheard: u32,
     /// Where it came from, if from a listener.
     pub listener: Option<u32>,
     /// Our name of the conversation, and the peer's.
@@ -130,11 +130,11 @@ impl Endpoint {
             only_ipv6: false,
             type_of_service: 0,
             ack_timeout: None,
-            has_port: false,
             local: None,
             peer: None,
             backlog: 0,
             requests: 0,
+            unheard: 0,
             listener: None,
             name: 0,
             peer_name: 0,

@@ -170,6 +170,10 @@ pub struct Manager {
     by_peer: BTreeMap<(IpAddr, u32, bool), u32>,
     /// Connections by the peer's address and queue pair.
     by_queue_pair: BTreeMap<(IpAddr, u32), u32>,
+    /// Identifiers that have a port for themselves, by it.
+    ports: BTreeMap<(PortSpace, u16), Vec<u32>>,
+    /// Listeners by their service: not more than the guest has addresses, and those for all of them.
+    listeners: BTreeMap<u64, Vec<u32>>,
     timers: BTreeSet<(Duration, u32)>,
     /// Requests that nobody has answered.
     requests: usize,
@@ -192,6 +196,8 @@ impl Manager {
             by_name: BTreeMap::new(),
             by_peer: BTreeMap::new(),
             by_queue_pair: BTreeMap::new(),
+            ports: BTreeMap::new(),
+            listeners: BTreeMap::new(),
             timers: BTreeSet::new(),
             requests: 0,
             events: VecDeque::new(),
@@ -213,13 +219,16 @@ impl Manager {
     /// the channel's later ones are kept.
     pub fn deliver(&mut self, mut take: impl FnMut(&Event) -> bool) {
         let mut full = BTreeSet::new();
-        self.events.retain(|event| {
+        let Self { events, endpoints, .. } = self;
+        events.retain(|event| {
             if full.contains(&event.channel) {
                 return true;
             }
             let taken = take(event);
             if !taken {
                 full.insert(event.channel);
+            } else if let Some(endpoint) = endpoints.get_mut(&event.id) {
+                endpoint.unheard = endpoint.unheard.saturating_sub(1);
             }
             !taken
         });
@@ -270,8 +279,9 @@ impl Manager {
 
     /// Tells the owner of an identifier, if it has one.
     fn tell(&mut self, id: u32, kind: EventKind, change: impl FnOnce(&mut Event)) {
-        let Some(endpoint) = self.endpoints.get(&id) else { return };
+        let Some(endpoint) = self.endpoints.get_mut(&id) else { return };
         let Some(channel) = endpoint.channel else { return };
+        endpoint.unheard += 1;
         let Some(client) = self.channels.get(&channel) else { return };
         let mut event = Event::new(*client, channel, id, kind);
         change(&mut event);
