@@ -1,6 +1,7 @@
 //! Connections over a wire that loses nothing.
 
 use crate::hosts::{CLIENT, Host, carry, connected, hosts, ip, parameters};
+use packet::roce::cm::{self, Ids, Mad, Message, Req};
 use rdma::Mtu;
 use rdma::cm::{Choice, Client, EventKind, Refused, Retrying, Target, Transition, Transport, status};
 use std::time::Duration;
@@ -340,4 +341,57 @@ fn there_are_no_more_than_there_may_be() {
     });
     assert_eq!(created.count(), 64);
     assert_eq!((0..100).filter(|_| a.manager.create_channel(CLIENT).is_ok()).count(), 7);
+}
+
+#[test]
+fn whoever_asks_again_is_told_that_it_has_ended() {
+    let (mut a, mut b, _, to) = hosts();
+    let (active, passive) = connected(&mut a, &mut b, to);
+    a.manager.disconnect(NOW, CLIENT, active).unwrap();
+    let dreq = a.sent().pop().unwrap();
+    let mut now = NOW;
+    // At once, when the end is remembered no longer, and when nothing of it is there any more.
+    for round in 0..3 {
+        b.manager.receive(now, dreq.source, dreq.destination, &dreq.mad);
+        let answers = b.sent();
+        b.manager.receive(now, dreq.source, dreq.destination, &dreq.mad);
+        assert_eq!((answers.len(), b.sent()), (1, answers));
+        now += LATER;
+        b.manager.poll(now);
+        b.take_events();
+        if round == 1 {
+            b.manager.destroy_id(now, CLIENT, passive).unwrap();
+        }
+    }
+    let told = [b.event(), b.event()].map(|event| event.kind);
+    assert_eq!((told, b.manager.len()), ([EventKind::Disconnected, EventKind::TimewaitExit], 1));
+    b.no_event();
+}
+
+#[test]
+fn patience_is_asked_for_by_who_was_asked() {
+    let (mut a, _, _, to) = hosts();
+    a.connect(NOW, to, 17);
+    let req = a.sent().pop().unwrap();
+    let Message::Req(Req { local, .. }) = cm::parse(&req.mad).unwrap().message else { panic!() };
+    let transaction = cm::parse(&req.mad).unwrap().transaction;
+    let before = a.manager.poll(NOW);
+    let ids = Ids { local: 1, remote: local };
+    let mra = |which, transaction| {
+        let message = Message::Mra { ids, which, timeout: 31, private: [0; 222] };
+        cm::write(&Mad { transaction, message })
+    };
+    let (from, stranger) = (req.destination, ip("10.0.0.3"));
+    for (from, mad) in
+        [(from, mra(0, transaction ^ 1)), (from, mra(1, transaction)), (stranger, mra(0, transaction))]
+    {
+        a.manager.receive(NOW, from, req.source, &mad);
+        assert_eq!(a.manager.poll(NOW), before);
+    }
+    a.manager.receive(NOW, from, req.source, &mra(0, transaction));
+    let patient = a.manager.poll(NOW).unwrap();
+    // Not for hours, as it asks for; and once.
+    assert!((60..90).contains(&patient.as_secs()), "{patient:?}");
+    a.manager.receive(Duration::from_secs(50), from, req.source, &mra(0, transaction));
+    assert_eq!(a.manager.poll(NOW), Some(patient));
 }
