@@ -5,6 +5,7 @@ use libc::{AF_INET, AF_INET6, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_stor
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 /// No address.
+#[must_use]
 pub const fn nothing() -> sockaddr_storage {
     // SAFETY: zeroes are an address of no family.
     unsafe { std::mem::zeroed() }
@@ -82,25 +83,4 @@ pub fn gid(address: IpAddr) -> Gid {
 #[must_use]
 pub fn of_gid(Gid(octets): Gid) -> IpAddr {
     IpAddr::V6(Ipv6Addr::from(octets)).to_canonical()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_are_read_as_written() {
-        for text in ["10.0.0.1:7174", "[fd00::1]:1", "[::]:0"] {
-            let address: SocketAddr = text.parse().unwrap();
-            let storage = write(address);
-            // SAFETY: it was just made.
-            assert_eq!(unsafe { read((&raw const storage).cast()) }, Some(address));
-            assert_eq!(of_gid(gid(address.ip())), address.ip());
-        }
-        let none = nothing();
-        // SAFETY: it is of no family.
-        assert_eq!(unsafe { read((&raw const none).cast()) }, None);
-        // SAFETY: null is allowed.
-        assert_eq!(unsafe { read(std::ptr::null()) }, None);
-    }
 }

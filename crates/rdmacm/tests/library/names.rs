@@ -15,6 +15,19 @@ fn events_have_names() {
     assert_eq!(name(16), "UNKNOWN EVENT");
 }
 
+#[test]
+fn addresses_are_read_as_written() {
+    for text in ["10.0.0.1:7174", "[fd00::1]:1", "[::]:0"] {
+        let expected: SocketAddr = text.parse().unwrap();
+        let storage = address::write(expected);
+        assert_eq!(unsafe { address::read((&raw const storage).cast()) }, Some(expected));
+        assert_eq!(address::of_gid(address::gid(expected.ip())), expected.ip());
+    }
+    let none = address::nothing();
+    assert_eq!(unsafe { address::read((&raw const none).cast()) }, None);
+    assert_eq!(unsafe { address::read(ptr::null()) }, None);
+}
+
 /// What a name means: flags, type and port space, source and destination.
 type Meaning = (i32, u32, u32, Option<SocketAddr>, Option<SocketAddr>);
 

@@ -9,9 +9,6 @@ use std::sync::{LazyLock, Mutex};
 /// What was asked of queue pairs, by their numbers.
 static MODIFIED: Mutex<BTreeMap<u32, Vec<(QpAttr, u32)>>> = Mutex::new(BTreeMap::new());
 
-/// Objects that exist.
-static OBJECTS: Mutex<i64> = Mutex::new(0);
-
 /// What was asked of a queue pair.
 pub fn modified(qp: *mut Qp) -> Vec<(QpAttr, u32)> {
     MODIFIED.lock().unwrap().get(&unsafe { (*qp).qp_num }).cloned().unwrap_or_default()
@@ -43,12 +40,10 @@ static DEVICES: LazyLock<Devices> = LazyLock::new(|| {
 });
 
 fn make<T>(value: T) -> *mut T {
-    *OBJECTS.lock().unwrap() += 1;
     Box::into_raw(Box::new(value))
 }
 
 fn unmake<T>(pointer: *mut T) -> c_int {
-    *OBJECTS.lock().unwrap() -= 1;
     drop(unsafe { Box::from_raw(pointer) });
     0
 }
