@@ -19,8 +19,8 @@ pub const NOWHERE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 99);
 
 struct Device {
     manager: Manager,
-    /// Channels by their numbers: what they are called, and where events go.
-    channels: BTreeMap<u32, (u32, Connection)>,
+    /// Channels by their numbers: whose they are, what they are called, and where events go.
+    channels: BTreeMap<u32, (Client, u32, Connection)>,
 }
 
 /// All devices, and what is under way between them.
@@ -80,6 +80,7 @@ fn serve(which: usize, socket: &OwnedFd) {
                 let answer = WORLD.lock().unwrap().answer(which, client, request, descriptors);
                 connection.send(&answer, &[]).unwrap();
             }
+            WORLD.lock().unwrap().lose(which, client);
         });
     }
 }
@@ -105,11 +106,21 @@ impl World {
         };
         let answer = wiring::answer(&mut device.manager, self.now, client, request, |_, to| to != NOWHERE);
         if let (Ok(Reply::Handle(channel)), Some(socket)) = (&answer, descriptors.into_iter().next()) {
-            device.channels.insert(*channel, (tag, Connection::new(socket)));
+            // A program that does not listen is not waited for.
+            rustix::io::ioctl_fionbio(&socket, true).unwrap();
+            device.channels.insert(*channel, (client, tag, Connection::new(socket)));
         }
         gone.map(|channel| device.channels.remove(&channel));
         self.carry();
         answer
+    }
+
+    /// A program is gone.
+    fn lose(&mut self, which: usize, client: Client) {
+        let device = &mut self.devices[which];
+        device.manager.remove_client(self.now, client);
+        device.channels.retain(|_, (owner, ..)| *owner != client);
+        self.carry();
     }
 
     /// Carries messages until there are none, and tells what came of it.
@@ -133,7 +144,7 @@ impl World {
         }
         for device in &mut self.devices {
             device.manager.deliver(|event| {
-                let (tag, socket) = device.channels.get_mut(&event.channel).unwrap();
+                let (_, tag, socket) = device.channels.get_mut(&event.channel).unwrap();
                 socket.send(&wiring::told(event, *tag), &[]).is_ok()
             });
         }
