@@ -26,8 +26,8 @@ help: ## this list
 build: ## the release binaries
 	cargo build --release --locked --bin viaductd --bin viaduct
 
-verbs: ## libibverbs.so.1 for programs that use RDMA, in target/release/verbs
-	cargo build --release --locked -p verbs
+verbs: ## libibverbs.so.1 and librdmacm.so.1 for programs that use RDMA, in target/release/verbs
+	cargo build --release --locked -p verbs -p rdmacm
 	@scripts/link-verbs
 
 demo: ## two hosts, containers and VMs on this machine: build, run, show, clean up (QEMU=no: containers only)

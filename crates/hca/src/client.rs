@@ -4,6 +4,7 @@
 use crate::control::Answer;
 use crate::counters::Counter;
 use crate::describe::ClientDescription;
+use crate::device::Management;
 use crate::direct::{Granted, grant};
 use crate::events::{Event, Notifier};
 use crate::fabric::{Adapter, Fabric};
@@ -18,6 +19,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
+use uverbs::cm::CmRequest;
 use uverbs::{Connection, DeviceInfo, Doorbells, Memory, Refusal, Reply, Request, SocketError, VERSION};
 
 /// Rounds of work between looks at the control socket.
@@ -70,6 +72,7 @@ pub(crate) struct Newcomer {
     pub fabric: Arc<Fabric>,
     pub inbox: Arc<Inbox>,
     pub uplink: Uplink,
+    pub manager: Arc<Management>,
     pub pid: i32,
     pub uid: u32,
 }
@@ -95,7 +98,8 @@ impl Newcomer {
     pub fn serve(mut self) {
         let inbox = self.inbox.clone();
         match self.greet() {
-            Ok(client) => client.run(),
+            Ok(Some(client)) => client.run(),
+            Ok(None) => self.manager.cm.serve(&mut self.connection, self.pid, || self.manager.inbox.wake()),
             Err(error) => {
                 tracing::info!(pid = self.pid, "verbs: an application is refused: {error}");
                 let _ = self.connection.send(&Err::<Reply, _>(error.refusal()), &[]);
@@ -104,11 +108,19 @@ impl Newcomer {
         inbox.close();
     }
 
-    fn greet(&mut self) -> Result<Client, AttachError> {
+    /// Hears what it is, and answers; `None`: one that wants the connection manager, which answers.
+    fn greet(&mut self) -> Result<Option<Client>, AttachError> {
         let (message, descriptors) = self.connection.receive::<Request>()?;
-        let Request::Hello { version } = message else { return Err(AttachError::NoGreeting) };
+        let (version, is_manager) = match message {
+            Request::Hello { version } => (version, false),
+            Request::Cm(CmRequest::Hello { version }) => (version, true),
+            _ => return Err(AttachError::NoGreeting),
+        };
         if version != VERSION {
             return Err(AttachError::Version(version));
+        }
+        if is_manager {
+            return Ok(None);
         }
         let memory = descriptors.into_iter().next().ok_or(NotMemory)?;
         let space = AddressSpace::new(memory)?;
@@ -121,7 +133,7 @@ impl Newcomer {
         self.connection.send(&Ok::<_, Refusal>(Reply::Device(info)), &descriptors)?;
         let regions = Regions::new(self.adapter.spec().limits.mrs)?;
         let ours = (self.adapter.clone(), self.fabric.clone());
-        Ok(Client {
+        Ok(Some(Client {
             connection: Connection::new(
                 self.connection.as_fd().try_clone_to_owned().map_err(|_| rustix::io::Errno::MFILE)?,
             ),
@@ -140,7 +152,7 @@ impl Newcomer {
             awaited: None,
             pid: self.pid,
             uid: self.uid,
-        })
+        }))
     }
 }
 
@@ -369,7 +381,6 @@ impl Client {
     /// Returns whether it is to end.
     fn answer(&mut self, question: Question) -> bool {
         match question {
-            Question::Stop => return true,
             Question::Review => {
                 self.qps.values_mut().for_each(|qp| qp.own.part());
                 self.objects.tell(Event::GidChange, crate::control::PORT);

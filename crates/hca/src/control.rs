@@ -63,6 +63,7 @@ impl Client {
         match request {
             // Answered when the peer has.
             Request::Direct { .. } => refuse(Errno::PROTO, "asked for in passing"),
+            Request::Cm(_) => refuse(Errno::PROTO, "the connection manager has connections of its own"),
             Request::Hello { .. } => refuse(Errno::PROTO, "greeted before"),
             Request::QueryPort => reply(Reply::Port(self.objects.port())),
             Request::AllocPd => self.objects.alloc_pd(),

@@ -1,6 +1,7 @@
 //! A guest's device: its socket, and the applications behind it.
 
 use crate::client::Newcomer;
+use crate::cm::{CmDescription, ConnectionManager};
 use crate::describe::ClientDescription;
 use crate::fabric::{Adapter, DeviceSpec, Fabric};
 use crate::inbox::{Inbox, Question};
@@ -10,7 +11,8 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{Gid, Mode, Uid};
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
+    AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, shutdown,
+    socket_with,
 };
 use std::net::Ipv6Addr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -52,10 +54,25 @@ pub enum DeviceError {
     Thread(std::io::Error),
 }
 
+/// An application that was let in.
+#[derive(Debug)]
+struct Admitted {
+    inbox: Arc<Inbox>,
+    /// Its connection, to end it.
+    socket: OwnedFd,
+}
+
 #[derive(Debug, Default)]
 struct Clients {
-    all: Vec<Arc<Inbox>>,
+    all: Vec<Admitted>,
     stopped: bool,
+}
+
+/// The connection manager, and what wakes who works for it.
+#[derive(Debug)]
+pub(crate) struct Management {
+    pub cm: ConnectionManager,
+    pub inbox: Arc<Inbox>,
 }
 
 #[derive(Debug)]
@@ -64,6 +81,7 @@ struct Shared {
     fabric: Arc<Fabric>,
     clients: Mutex<Clients>,
     uplink: Uplink,
+    manager: Arc<Management>,
     stop: OwnedFd,
 }
 
@@ -90,8 +108,12 @@ impl Device {
         let stop = eventfd(0, EventfdFlags::CLOEXEC).map_err(failed)?;
         let adapter = Arc::new(Adapter::new(spec));
         fabric.place(&adapter);
+        let inbox = Arc::new(Inbox::new().map_err(failed)?);
+        adapter.set_manager(&inbox);
+        let cm = ConnectionManager::new(adapter.clone(), fabric.clone(), uplink.clone());
+        let manager = Arc::new(Management { cm, inbox });
         let clients = Mutex::default();
-        let shared = Arc::new(Shared { adapter, fabric: fabric.clone(), clients, uplink, stop });
+        let shared = Arc::new(Shared { adapter, fabric: fabric.clone(), clients, uplink, manager, stop });
         let served = shared.clone();
         std::thread::Builder::new()
             .name("verbs".into())
@@ -107,8 +129,15 @@ impl Device {
         shared.adapter.set_spec(spec);
         shared.fabric.place(&shared.adapter);
         if changed {
-            shared.clients().all.iter().for_each(|client| client.ask(Question::Review));
+            shared.manager.cm.set_gids(self.gids());
+            shared.clients().all.iter().for_each(|client| client.inbox.ask(Question::Review));
         }
+    }
+
+    /// What its applications have of the connection manager.
+    #[must_use]
+    pub fn describe_connections(&self) -> Vec<CmDescription> {
+        self.shared.manager.cm.describe()
     }
 
     /// Its GIDs.
@@ -121,7 +150,7 @@ impl Device {
     #[must_use]
     pub fn describe(&self) -> Vec<ClientDescription> {
         let (answer, answers) = mpsc::channel();
-        let clients: Vec<_> = self.shared.clients().all.clone();
+        let clients: Vec<_> = self.shared.clients().all.iter().map(|client| client.inbox.clone()).collect();
         clients.iter().for_each(|client| client.ask(Question::Describe(answer.clone())));
         drop(answer);
         let mut described = Vec::new();
@@ -161,7 +190,9 @@ impl Drop for Device {
         let _ = rustix::io::write(&self.shared.stop, &1_u64.to_ne_bytes());
         let mut clients = self.shared.clients();
         clients.stopped = true;
-        clients.all.iter().for_each(|client| client.ask(Question::Stop));
+        for client in &clients.all {
+            let _ = shutdown(&client.socket, Shutdown::Both);
+        }
         let _ = std::fs::remove_file(&self.socket);
     }
 }
@@ -184,22 +215,37 @@ fn give_away(path: &Path, spec: &SocketSpec) -> rustix::io::Result<()> {
     Ok(())
 }
 
+/// How long may be slept.
+fn timeout(deadline: Option<Duration>, waits: bool) -> Option<Timespec> {
+    if waits {
+        return Some(Timespec::default());
+    }
+    let left = deadline?.saturating_sub(crate::client::monotonic());
+    Some(Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() })
+}
+
 impl Shared {
     fn clients(&self) -> MutexGuard<'_, Clients> {
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets applications in, and gives packets that come to their threads.
+    /// Lets applications in, gives packets that come to their threads, and works for the connection manager.
     fn run(self: &Arc<Self>, listener: &OwnedFd, mut downlink: Downlink) {
+        let Management { cm, inbox } = &*self.manager;
         loop {
             while downlink.receive(|frame| wire::deliver(&self.adapter, frame)) {}
-            let waits = downlink.arm();
+            inbox.take_packets().iter().for_each(|packet| cm.receive(packet));
+            let deadline = cm.work();
+            let waits = downlink.arm() | inbox.set_asleep(true);
+            let limit = timeout(deadline, waits);
             let event = downlink.event_fd();
-            let mut wanted = [listener.as_fd(), self.stop.as_fd(), event]
+            let mut wanted = [listener.as_fd(), self.stop.as_fd(), event, inbox.event().as_fd()]
                 .map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN));
-            let polled = poll(&mut wanted, waits.then(Timespec::default).as_ref());
-            let [comes, stops, _] = wanted.map(|descriptor| !descriptor.revents().is_empty());
+            let polled = poll(&mut wanted, limit.as_ref());
+            let [comes, stops, _, _] = wanted.map(|descriptor| !descriptor.revents().is_empty());
             downlink.disarm();
+            inbox.set_asleep(false);
+            inbox.drain();
             if stops || polled.is_err_and(|errno| errno != rustix::io::Errno::INTR) {
                 return;
             }
@@ -225,7 +271,7 @@ impl Shared {
             if clients.stopped || clients.all.len() >= CLIENTS {
                 return Err(std::io::Error::other(format!("there are {CLIENTS} already")));
             }
-            clients.all.push(inbox.clone());
+            clients.all.push(Admitted { inbox: inbox.clone(), socket: socket.try_clone()? });
         }
         let newcomer = Newcomer {
             connection: uverbs::Connection::new(socket),
@@ -233,6 +279,7 @@ impl Shared {
             fabric: self.fabric.clone(),
             inbox: inbox.clone(),
             uplink: self.uplink.clone(),
+            manager: self.manager.clone(),
             pid: peer.pid.as_raw_nonzero().get(),
             uid: peer.uid.as_raw(),
         };
@@ -246,6 +293,6 @@ impl Shared {
     }
 
     fn forget(&self, inbox: &Arc<Inbox>) {
-        self.clients().all.retain(|other| !Arc::ptr_eq(other, inbox));
+        self.clients().all.retain(|other| !Arc::ptr_eq(&other.inbox, inbox));
     }
 }

@@ -95,11 +95,17 @@ impl Adapter {
         self.qps.write().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Who has the queue pair of the connection manager.
+    pub fn set_manager(&self, owner: &Arc<Inbox>) {
+        self.qps().insert(crate::cm::QPN, owner.clone());
+    }
+
     /// A number for a new queue pair, where there may be one more. Numbers are not used again soon: they are random.
     pub fn add_qp(&self, owner: &Arc<Inbox>) -> Option<u32> {
         let limit = self.spec().limits.qps as usize;
         let mut qps = self.qps();
-        if qps.len() >= limit {
+        // One is the connection manager's.
+        if qps.len() > limit {
             return None;
         }
         loop {

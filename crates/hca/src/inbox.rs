@@ -36,8 +36,6 @@ pub(crate) enum Question {
     Direct(Box<Wish>),
     /// What was asked for of another.
     Granted(Granted),
-    /// To end.
-    Stop,
 }
 
 #[derive(Debug, Default)]
@@ -124,6 +122,13 @@ impl Inbox {
             std::mem::swap(&mut waiting.packets, packets);
             std::mem::swap(&mut waiting.questions, questions);
         }
+    }
+
+    /// Takes packets only, of those who ask no questions.
+    pub fn take_packets(&self) -> VecDeque<Packet> {
+        let mut packets = VecDeque::new();
+        self.take(&mut packets, &mut Vec::new());
+        packets
     }
 
     /// The thread's: whether it sleeps from now on. Returns whether it may not: there is something.

@@ -13,6 +13,7 @@
 
 mod carry;
 mod client;
+mod cm;
 mod control;
 mod counters;
 mod describe;
@@ -30,6 +31,7 @@ mod random;
 mod transitions;
 mod wire;
 
+pub use cm::CmDescription;
 pub use counters::Counters;
 pub use describe::{ClientDescription, CqDescription, MrDescription, QpDescription};
 pub use device::{Device, DeviceError, SocketSpec};

@@ -83,7 +83,7 @@ fn open_all() -> Vec<Device> {
 /// It must be a device of a list.
 unsafe fn open(device: *mut crate::abi::Device) -> Option<Device> {
     // SAFETY: the device has a path that ends.
-    let path = unsafe { CStr::from_ptr((&raw const (*device).ibdev_path).cast()) };
+    let path = unsafe { CStr::from_ptr((&raw const (*device).dev_path).cast()) };
     let path = PathBuf::from(path.to_str().ok()?);
     // SAFETY: the caller's promise.
     let context = unsafe { verbs::ibv_open_device(device) };

@@ -34,7 +34,8 @@ impl Device {
             _ops: [None; 2],
             node_type: IBV_NODE_CA,
             transport_type: IBV_TRANSPORT_IB,
-            dev_path: text(&format!("/sys/class/infiniband_verbs/{uverbs}")),
+            // There is nothing in sysfs: `librdmacm` looks here for the socket.
+            dev_path: text(&path.to_string_lossy()),
             ibdev_path: text(&format!("/sys/class/infiniband/{name}")),
             dev_name: text(&uverbs),
             name: text(&name),

@@ -17,6 +17,7 @@ mod attributes;
 mod binding;
 mod control;
 mod datagrams;
+mod describe;
 mod ending;
 mod endpoint;
 mod event;
@@ -26,6 +27,7 @@ mod receive;
 mod timers;
 
 pub use attributes::{Retrying, Target, Transition};
+pub use describe::Description;
 pub use event::{
     Client, ConnectionDetails, DatagramDetails, Event, EventKind, Outgoing, Parameters, Refused, Route,
     status,
@@ -71,6 +73,16 @@ impl PortSpace {
             0x013f => Self::Ib,
             _ => return None,
         })
+    }
+
+    /// For people.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "TCP",
+            Self::Udp => "UDP",
+            Self::Ib => "IB",
+        }
     }
 
     /// The service that a port of it is (IBTA A11.3.2).

@@ -3,7 +3,10 @@
 use std::collections::BTreeSet;
 
 fn promised() -> BTreeSet<String> {
-    include_str!("../../symbols.txt").lines().map(str::to_owned).collect()
+    include_str!("../../symbols.txt")
+        .lines()
+        .map(|line| line.trim_start_matches("T ").replace("@@", "@"))
+        .collect()
 }
 
 /// Every symbol of the version script, with its version.

@@ -29,7 +29,7 @@ unsafe impl Sync for Devices {}
 static DEVICES: LazyLock<Devices> = LazyLock::new(|| {
     let device = |path: &std::path::PathBuf| {
         let mut device: Device = unsafe { std::mem::zeroed() };
-        for (to, from) in device.ibdev_path.iter_mut().zip(path.to_str().unwrap().bytes()) {
+        for (to, from) in device.dev_path.iter_mut().zip(path.to_str().unwrap().bytes()) {
             *to = from as c_char;
         }
         let device = Box::into_raw(Box::new(device));

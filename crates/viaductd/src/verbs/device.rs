@@ -1,9 +1,9 @@
 //! One device: what the control plane wants, in the words of the adapter, and what that says, in the API's.
 
 use super::AnyError;
-use api::v1::{RdmaCounter, RdmaCq, RdmaDevice, RdmaMr, RdmaQp, RdmaReply, RdmaTable};
+use api::v1::{RdmaCm, RdmaCounter, RdmaCq, RdmaDevice, RdmaMr, RdmaQp, RdmaReply, RdmaTable};
 use control::RdmaSpec;
-use hca::{ClientDescription, DeviceSpec, Fabric, Limits, QpDescription, SocketSpec};
+use hca::{ClientDescription, CmDescription, DeviceSpec, Fabric, Limits, QpDescription, SocketSpec};
 use rdmaport::{Downlink, Uplink};
 use std::net::Ipv6Addr;
 use std::sync::Arc;
@@ -46,7 +46,11 @@ impl Device {
             RdmaTable::Qp => reply.qps.extend(clients.iter().flat_map(|client| qps(name, client))),
             RdmaTable::Mr => reply.mrs.extend(clients.iter().flat_map(|client| mrs(name, client))),
             RdmaTable::Cq => reply.cqs.extend(clients.iter().flat_map(|client| cqs(name, client))),
-            RdmaTable::Cm | RdmaTable::Unspecified => {}
+            RdmaTable::Cm => {
+                let connections = self.adapter.describe_connections();
+                reply.cms.extend(connections.iter().map(|one| connection(name, one)));
+            }
+            RdmaTable::Unspecified => {}
         }
     }
 
@@ -141,4 +145,22 @@ fn cqs<'a>(device: &'a str, client: &'a ClientDescription) -> impl Iterator<Item
         overrun: cq.overrun,
         ..RdmaCq::default()
     })
+}
+
+fn connection(device: &str, of: &CmDescription) -> RdmaCm {
+    let CmDescription { pid, id } = of;
+    let ip = |address: std::net::SocketAddr| address.ip().to_canonical().to_string();
+    RdmaCm {
+        device: device.to_owned(),
+        pid: pid.unsigned_abs(),
+        id: id.id,
+        state: id.state.to_owned(),
+        port_space: id.space.name().to_owned(),
+        source: id.local.map(ip).unwrap_or_default(),
+        source_port: id.local.map_or(0, |local| local.port().into()),
+        destination: id.peer.map(ip),
+        destination_port: id.peer.map(|peer| peer.port().into()),
+        qpn: id.queue_pair,
+        ..RdmaCm::default()
+    }
 }

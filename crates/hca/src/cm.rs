@@ -1,0 +1,427 @@
+//! The connection manager of a device: what programs ask of it, and its datagrams, which go from queue pair 1 to queue pair 1.
+
+use crate::client::monotonic;
+use crate::control::refuse;
+use crate::fabric::{Adapter, Fabric};
+use crate::inbox::Packet;
+use crate::modify::active_mtu;
+use crate::path::{Path, Way};
+use crate::random;
+use crate::wire::{self, source_port};
+use packet::roce::cm::{MAD_LEN, QUEUE_KEY};
+use packet::roce::{self, Bth, Datagram, Deth, Opcode, Operation, Service};
+use rdma::Mtu;
+use rdma::cm::{
+    Choice, Client, Config, Event, Limits, Manager, Outgoing, Parameters, PortSpace, Refused, Target,
+    Transition, Transport,
+};
+use rdmaport::Uplink;
+use rustix::io::Errno;
+use rustix::net::{SendFlags, send};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::{IpAddr, Ipv6Addr};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use uverbs::cm::{CmConnection, CmDatagram, CmEvent, CmOption, CmParameters, CmReply, CmRequest, CmRoute};
+use uverbs::qp::{access, mask};
+use uverbs::{
+    AddressVector, Connection, QpAttributes, QpState, QpType, Refusal, Reply, Request, SocketError,
+};
+
+/// Queue pair of managers (IBTA 12.1: the general service interface).
+pub(crate) const QPN: u32 = 1;
+/// Exponent of the timeout of queue pairs: 67 ms, as Linux has it.
+const ACK_TIMEOUT: u8 = 14;
+/// How long an event waits that a program had no room for.
+const PATIENCE: Duration = Duration::from_millis(10);
+
+/// A device's manager, and where what it says goes.
+#[derive(Debug)]
+pub(crate) struct ConnectionManager {
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    manager: Manager,
+    channels: HashMap<u32, Channel>,
+    adapter: Arc<Adapter>,
+    fabric: Arc<Fabric>,
+    uplink: Uplink,
+    /// Programs: processes by their number.
+    clients: BTreeMap<Client, i32>,
+    last_client: u64,
+    psn: u32,
+}
+
+/// Where events of a channel go.
+#[derive(Debug)]
+struct Channel {
+    client: Client,
+    socket: OwnedFd,
+    tag: u32,
+}
+
+/// An identifier, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CmDescription {
+    /// Its process, in our process namespace.
+    pub pid: i32,
+    /// What the manager knows of it.
+    pub id: rdma::cm::Description,
+}
+
+impl ConnectionManager {
+    pub fn new(adapter: Arc<Adapter>, fabric: Arc<Fabric>, uplink: Uplink) -> Self {
+        let (config, gids) = {
+            let spec = adapter.spec();
+            let mtu = Mtu::from_code(active_mtu(&spec) as u8).unwrap_or(Mtu::Bytes256);
+            let config = Config {
+                guid: spec.guid(),
+                mtu,
+                max_reads: crate::control::MAX_READS as u8,
+                ack_timeout: ACK_TIMEOUT,
+                limits: Limits::default(),
+            };
+            (config, spec.gids())
+        };
+        let random = || u64::from(random::number()) << 32 | u64::from(random::number());
+        let state = State {
+            manager: Manager::new(config, gids, Box::new(random)),
+            channels: HashMap::new(),
+            adapter,
+            fabric,
+            uplink,
+            clients: BTreeMap::new(),
+            last_client: 0,
+            psn: random::number() & 0xff_ffff,
+        };
+        Self { state: Mutex::new(state) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The guest has other addresses now.
+    pub fn set_gids(&self, gids: Vec<Ipv6Addr>) {
+        self.lock().manager.set_gids(gids);
+    }
+
+    /// Takes a packet that came for queue pair 1.
+    pub fn receive(&self, packet: &Packet) {
+        let Ok(datagram) = roce::parse(&packet.bytes) else { return };
+        let is_ours = datagram.deth.is_some_and(|deth| deth.queue_key == QUEUE_KEY);
+        if is_ours {
+            let (from, to) = (packet.network.source, packet.network.destination);
+            self.lock().manager.receive(monotonic(), from.into(), to.into(), datagram.payload);
+        }
+    }
+
+    /// Sends what is to be sent, and tells what is to be told. Returns when it wants to do so again at the latest.
+    pub fn work(&self) -> Option<Duration> {
+        let mut state = self.lock();
+        let now = monotonic();
+        let deadline = state.manager.poll(now);
+        while let Some(outgoing) = state.manager.next_datagram() {
+            state.send(&outgoing);
+        }
+        let all_told = state.tell();
+        if all_told { deadline } else { deadline.into_iter().chain([now + PATIENCE]).min() }
+    }
+
+    /// Serves a program, until it is gone. `wake` has [`Self::work`] called soon.
+    pub fn serve(&self, connection: &mut Connection, pid: i32, wake: impl Fn()) {
+        let client = self.lock().come(pid);
+        let mut answer: Result<Reply, Refusal> = Ok(Reply::Done);
+        while connection.send(&answer, &[]).is_ok() {
+            wake();
+            answer = match connection.receive::<Request>() {
+                Ok((Request::Cm(request), descriptors)) => self.lock().handle(client, request, descriptors),
+                Ok(_) => refuse(Errno::PROTO, "not a request to the connection manager"),
+                Err(SocketError::Malformed(why)) => refuse(Errno::PROTO, why),
+                Err(_) => break,
+            };
+        }
+        self.lock().go(client);
+        wake();
+    }
+
+    /// What programs have.
+    pub fn describe(&self) -> Vec<CmDescription> {
+        let state = self.lock();
+        let pid = |client| state.clients.get(&client).copied().unwrap_or_default();
+        state.manager.describe().map(|(client, id)| CmDescription { pid: pid(client), id }).collect()
+    }
+}
+
+impl State {
+    fn come(&mut self, pid: i32) -> Client {
+        self.last_client += 1;
+        let client = Client(self.last_client);
+        self.clients.insert(client, pid);
+        client
+    }
+
+    fn go(&mut self, client: Client) {
+        self.manager.remove_client(monotonic(), client);
+        self.channels.retain(|_, channel| channel.client != client);
+        self.clients.remove(&client);
+    }
+
+    /// Sends a message to another manager.
+    fn send(&mut self, outgoing: &Outgoing) {
+        let gid = |address: IpAddr| match address {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+            IpAddr::V6(v6) => v6,
+        };
+        let source = gid(outgoing.source);
+        let index = self.adapter.spec().gids().iter().position(|own| *own == source);
+        let vector = AddressVector {
+            dgid: gid(outgoing.destination),
+            // A source that the guest has no more is no index.
+            sgid_index: index.map_or(u32::MAX, |index| index as u32),
+            is_global: true,
+            ..AddressVector::default()
+        };
+        // Where there is no way it is sent again, and then given up.
+        let Ok(path) = Path::find(&vector, &self.adapter, &self.fabric) else { return };
+        self.psn = (self.psn + 1) & 0xff_ffff;
+        let Some(bytes) = management_datagram(self.psn, &outgoing.mad) else { return };
+        match &path.way {
+            Way::Wire => {
+                let _ = wire::send(&self.uplink, &path, source_port(0, QPN, QPN), &bytes);
+            }
+            Way::Local(adapter) => {
+                if let Some(inbox) = adapter.owner(QPN) {
+                    inbox.put(Packet { qpn: QPN, network: path.network, is_local: true, bytes });
+                }
+            }
+        }
+    }
+
+    /// Tells programs what happened. Returns whether all took it.
+    fn tell(&mut self) -> bool {
+        let (mut all, channels) = (true, &self.channels);
+        let mut gone = BTreeSet::new();
+        self.manager.deliver(|event| {
+            let Some(channel) = channels.get(&event.channel) else { return true };
+            let Ok(text) = serde_json::to_vec(&described(event, channel.tag)) else { return true };
+            match send(&channel.socket, &text, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                Err(Errno::AGAIN | Errno::NOBUFS) => {
+                    all = false;
+                    false
+                }
+                Err(_) => {
+                    gone.insert(event.channel);
+                    true
+                }
+                Ok(_) => true,
+            }
+        });
+        self.channels.retain(|channel, _| !gone.contains(channel));
+        all
+    }
+
+    fn handle(
+        &mut self,
+        client: Client,
+        request: CmRequest,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<Reply, Refusal> {
+        self.try_handle(client, request, descriptors)
+            .map_err(|refused| Refusal { errno: refused.errno(), message: refused.to_string() })
+    }
+
+    fn try_handle(
+        &mut self,
+        client: Client,
+        request: CmRequest,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<Reply, Refused> {
+        use CmRequest as R;
+        let (manager, now) = (&mut self.manager, monotonic());
+        match request {
+            R::Hello { .. } => return Err(Refused::State),
+            R::CreateChannel { tag } => {
+                let socket = descriptors.into_iter().next().ok_or(Refused::Parameter)?;
+                let channel = manager.create_channel(client)?;
+                self.channels.insert(channel, Channel { client, socket, tag });
+                return Ok(Reply::Handle(channel));
+            }
+            R::DestroyChannel { channel } => {
+                manager.destroy_channel(now, client, channel)?;
+                self.channels.remove(&channel);
+            }
+            R::CreateId { channel, port_space, qp_type } => {
+                let space = PortSpace::from_number(port_space).ok_or(Refused::Parameter)?;
+                return manager.create_id(client, channel, space, transport(qp_type)).map(Reply::Handle);
+            }
+            R::DestroyId { id } => manager.destroy_id(now, client, id)?,
+            R::MigrateId { id, channel } => manager.migrate_id(client, id, channel)?,
+            R::SetOption { id, option } => manager.set_option(client, id, choice(option))?,
+            R::BindAddr { id, address } => {
+                return manager.bind_addr(client, id, address).map(|bound| Reply::Cm(CmReply::Bound(bound)));
+            }
+            R::ResolveAddr { id, source, destination } => {
+                // Whether a packet gets there is seen when it is sent.
+                manager.resolve_addr(client, id, source, destination, |_, _| true)?;
+            }
+            R::ResolveRoute { id } => manager.resolve_route(client, id)?,
+            R::Listen { id, backlog } => manager.listen(client, id, backlog)?,
+            R::Connect { id, parameters } => manager.connect(now, client, id, &wanted(parameters))?,
+            R::Establish { id } => manager.establish(client, id)?,
+            R::Accept { id, parameters } => manager.accept(now, client, id, &wanted(parameters))?,
+            R::Reject { id, reason, private } => manager.reject(client, id, reason, &private)?,
+            R::Disconnect { id } => manager.disconnect(now, client, id)?,
+            R::Notify { id } => manager.notify(client, id)?,
+            R::InitQpAttr { id, state } => {
+                let target = target(state).ok_or(Refused::Parameter)?;
+                let (mask, attributes) = told(manager.transition(client, id, target)?, state);
+                return Ok(Reply::Cm(CmReply::QpAttributes { mask, attributes }));
+            }
+        }
+        Ok(Reply::Done)
+    }
+}
+
+/// A datagram from queue pair 1 to queue pair 1.
+fn management_datagram(psn: u32, mad: &[u8; MAD_LEN]) -> Option<Vec<u8>> {
+    let bth = Bth {
+        opcode: Opcode::Of(Service::Ud, Operation::SendOnly),
+        solicited: false,
+        migrated: true,
+        partition: 0xffff,
+        forward_congestion: false,
+        backward_congestion: false,
+        destination: QPN,
+        acknowledge: false,
+        psn,
+    };
+    let deth = Some(Deth { queue_key: QUEUE_KEY, source: QPN });
+    let mut bytes = vec![0; MAD_LEN + 64];
+    let len = roce::write(&Datagram { deth, ..Datagram::new(bth, mad) }, &mut bytes).ok()?;
+    bytes.truncate(len);
+    Some(bytes)
+}
+
+const fn transport(kind: QpType) -> Transport {
+    match kind {
+        QpType::Rc => Transport::Reliable,
+        QpType::Uc => Transport::Unreliable,
+        QpType::Ud => Transport::Datagram,
+    }
+}
+
+const fn choice(option: CmOption) -> Choice {
+    match option {
+        CmOption::TypeOfService(tos) => Choice::TypeOfService(tos),
+        CmOption::ReuseAddress(may) => Choice::ReuseAddress(may),
+        CmOption::OnlyIpv6(only) => Choice::OnlyIpv6(only),
+        CmOption::AckTimeout(exponent) => Choice::AckTimeout(exponent),
+    }
+}
+
+fn wanted(of: CmParameters) -> Parameters {
+    Parameters {
+        queue_pair: of.qp_num,
+        queue_key: of.qkey,
+        shared_receives: of.srq,
+        responder_resources: of.responder_resources,
+        initiator_depth: of.initiator_depth,
+        flow_control: of.flow_control,
+        retries: of.retry_count,
+        rnr_retries: of.rnr_retry_count,
+        private: of.private,
+    }
+}
+
+const fn target(state: u32) -> Option<Target> {
+    Some(match QpState::from_number(state) {
+        Some(QpState::Init) => Target::Init,
+        Some(QpState::ReadyToReceive) => Target::ReadyToReceive,
+        Some(QpState::ReadyToSend) => Target::ReadyToSend,
+        _ => return None,
+    })
+}
+
+/// What a queue pair is to be told, as `ibv_modify_qp` takes it.
+fn told(transition: Transition, state: u32) -> (u32, QpAttributes) {
+    let port = crate::control::PORT;
+    let mut of = QpAttributes { qp_state: state, ..QpAttributes::default() };
+    let mask = mask::STATE
+        | match transition {
+            Transition::Init { writes, reads } => {
+                of.port_num = port;
+                let write = if writes { access::REMOTE_WRITE } else { 0 };
+                let read = if reads { access::REMOTE_READ | access::REMOTE_ATOMIC } else { 0 };
+                of.qp_access_flags = access::LOCAL_WRITE | write | read;
+                mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS
+            }
+            Transition::InitDatagram { queue_key } => {
+                (of.port_num, of.qkey) = (port, queue_key);
+                mask::PKEY_INDEX | mask::PORT | mask::QKEY
+            }
+            Transition::ReadyToReceive {
+                destination,
+                source_index,
+                traffic_class,
+                hop_limit,
+                mtu,
+                queue_pair,
+                psn,
+                reliable,
+            } => {
+                of.ah = AddressVector {
+                    dgid: destination,
+                    sgid_index: source_index,
+                    traffic_class,
+                    hop_limit,
+                    port_num: port as u8,
+                    is_global: true,
+                    ..AddressVector::default()
+                };
+                (of.path_mtu, of.dest_qp_num, of.rq_psn) = (mtu as u32, queue_pair, psn);
+                let (reads, timer) = reliable.unwrap_or_default();
+                (of.max_dest_rd_atomic, of.min_rnr_timer) = (reads.into(), timer.into());
+                let both = mask::AV | mask::PATH_MTU | mask::DEST_QPN | mask::RQ_PSN;
+                both | reliable.map_or(0, |_| mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER)
+            }
+            Transition::ReadyToSend { psn, reliable } => {
+                of.sq_psn = psn;
+                let Some(retrying) = reliable else { return (mask::STATE | mask::SQ_PSN, of) };
+                (of.timeout, of.retry_cnt) = (retrying.timeout.into(), retrying.retries.into());
+                (of.rnr_retry, of.max_rd_atomic) = (retrying.rnr_retries.into(), retrying.reads.into());
+                let retries = mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY;
+                mask::SQ_PSN | retries | mask::MAX_QP_RD_ATOMIC
+            }
+        };
+    (mask, of)
+}
+
+fn described(event: &Event, tag: u32) -> CmEvent {
+    CmEvent {
+        tag,
+        id: event.id,
+        event: event.kind as u32,
+        status: event.status,
+        listener: event.listener,
+        route: event.route.map(|route| CmRoute {
+            local: route.local,
+            peer: route.peer,
+            mtu: route.mtu as u32,
+        }),
+        connection: event.connection.map(|of| CmConnection {
+            qp_num: of.queue_pair,
+            srq: of.shared_receives,
+            responder_resources: of.responder_resources,
+            initiator_depth: of.initiator_depth,
+            flow_control: of.flow_control,
+            retry_count: of.retries,
+            rnr_retry_count: of.rnr_retries,
+        }),
+        datagram: event.datagram.map(|of| CmDatagram { qp_num: of.queue_pair, qkey: of.queue_key }),
+        private: event.private.clone(),
+    }
+}
