@@ -281,6 +281,7 @@ impl Core {
         let pending = self.store.prepare(changed, next, durability)?;
         if !changes.is_empty() {
             self.executor.apply(&changes)?;
+            self.ports.tables_changed();
         }
         pending.commit().map_err(|e| {
             // Back to what is stored. It was in force a moment ago, so that the executor takes it again.

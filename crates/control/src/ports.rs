@@ -21,6 +21,8 @@ pub trait Ports: Send + Sync {
     fn attach(&self, vif: VifId, port: mem::Opened);
     /// Takes it away again; when this returns the executor has let go of it.
     fn detach(&self, vif: VifId);
+    /// The tables changed: what was asked of them may have another answer now.
+    fn tables_changed(&self);
     /// Tells an open port of another specification that needs no other port.
     fn update(&self, spec: &PortSpec);
     /// What the open verbs devices know of one of the tables: of themselves, what changes while they run; the rest of an

@@ -381,10 +381,8 @@ impl Client {
     /// Returns whether it is to end.
     fn answer(&mut self, question: Question) -> bool {
         match question {
-            Question::Review => {
-                self.qps.values_mut().for_each(|qp| qp.own.part());
-                self.objects.tell(Event::GidChange, crate::control::PORT);
-            }
+            Question::Review => self.review(),
+            Question::NewAddresses => self.objects.tell(Event::GidChange, crate::control::PORT),
             Question::Direct(wish) => {
                 let grant = grant(self.qps.get_mut(&wish.qpn), &wish, self.uid, &self.objects);
                 wish.inbox.ask(Question::Granted(Granted { qpn: wish.from.1, grant }));

@@ -431,7 +431,7 @@ impl Objects {
         let path = Path::find(vector, &self.adapter, &self.fabric)
             .or_else(|e| refuse(Errno::INVAL, e.to_string()))?;
         let ah = self.handle();
-        self.ahs.insert(ah, Ah { pd, path });
+        self.ahs.insert(ah, Ah { pd, vector: *vector, path });
         reply(Reply::Handle(ah))
     }
 }

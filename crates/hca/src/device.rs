@@ -130,7 +130,8 @@ impl Device {
         shared.fabric.place(&shared.adapter);
         if changed {
             shared.manager.cm.set_gids(self.gids());
-            shared.clients().all.iter().for_each(|client| client.inbox.ask(Question::Review));
+            shared.clients().all.iter().for_each(|client| client.inbox.ask(Question::NewAddresses));
+            self.review();
         }
     }
 
@@ -138,6 +139,16 @@ impl Device {
     #[must_use]
     pub fn describe_connections(&self) -> Vec<CmDescription> {
         self.shared.manager.cm.describe()
+    }
+
+    /// Says the number of its port: until then everything goes that way.
+    pub fn set_port(&self, port: u16) {
+        self.shared.adapter.set_port(port);
+    }
+
+    /// Has the ways of its packets looked at again: rules may be others now.
+    pub fn review(&self) {
+        self.shared.clients().all.iter().for_each(|client| client.inbox.ask(Question::Review));
     }
 
     /// Its GIDs.

@@ -5,6 +5,7 @@
 
 use crate::client::Client;
 use crate::control::refuse;
+use crate::events::Event;
 use crate::fabric::DeviceSpec;
 use crate::inbox::{Inbox, Question};
 use crate::objects::Objects;
@@ -161,6 +162,28 @@ impl Client {
         files.extend([regions, cq_file]);
         files.append(&mut grant.last);
         Some(Ok((Reply::Direct(grant.peer), files)))
+    }
+
+    /// Looks at all paths again. What is shared is asked for anew; a connection whose way is closed ends, as its packets would
+    /// be others on any other way.
+    pub(crate) fn review(&mut self) {
+        let (adapter, fabric) = (self.objects.adapter.clone(), self.objects.fabric.clone());
+        let is_local = |path: &Path| matches!(path.way, Way::Local(_));
+        for qp in self.qps.values_mut() {
+            qp.own.part();
+            let was_local = qp.own.path.as_ref().is_some_and(is_local);
+            let found = Path::find(&qp.own.attributes.ah, &adapter, &fabric);
+            if was_local && !found.as_ref().is_ok_and(is_local) {
+                qp.own.reason = Some("its peer may not be reached within the host any more");
+                self.objects.tell(Event::QpFatal, qp.own.qpn);
+                qp.enter_error(&mut self.objects);
+            }
+        }
+        for ah in self.objects.ahs.values_mut() {
+            if let Ok(path) = Path::find(&ah.vector, &adapter, &fabric) {
+                ah.path = path;
+            }
+        }
     }
 
     /// After memory was taken away: nobody is at work with it any more.

@@ -3,11 +3,11 @@
 use crate::counters::Counters;
 use crate::inbox::Inbox;
 use crate::random;
-use crate::wire::WireErrors;
+use crate::wire::{self, WireErrors};
 use packet::Mac;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Queue pair numbers below are special (0, 1) or left alone.
 const FIRST_QPN: u32 = 16;
@@ -55,11 +55,22 @@ impl DeviceSpec {
         std::iter::once(Mac(self.mac).link_local()).chain(self.addresses.iter().map(mapped)).collect()
     }
 
+    /// Addresses of both of the same IP version, if there are.
+    fn pair(&self, other: &Self) -> Option<(Ipv6Addr, Ipv6Addr)> {
+        let (own, others) = (self.gids(), other.gids());
+        let pairs = own.iter().skip(1).flat_map(|a| others.iter().skip(1).map(move |b| (*a, *b)));
+        pairs.into_iter().find(|(a, b)| a.to_ipv4_mapped().is_some() == b.to_ipv4_mapped().is_some())
+    }
+
     /// EUI-64 of its MAC.
     #[must_use]
     pub fn guid(&self) -> u64 {
         u128::from(Mac(self.mac).link_local()) as u64
     }
+}
+
+const fn is_link_local(gid: Ipv6Addr) -> bool {
+    gid.segments()[0] == 0xfe80
 }
 
 /// A guest's device, as others see it.
@@ -71,6 +82,8 @@ pub(crate) struct Adapter {
     pub errors: WireErrors,
     /// What applications counted that are gone.
     kept: Mutex<Counters>,
+    /// The number of its port, once it has one.
+    port: OnceLock<u16>,
 }
 
 impl Adapter {
@@ -80,6 +93,7 @@ impl Adapter {
             qps: RwLock::default(),
             errors: WireErrors::default(),
             kept: Mutex::default(),
+            port: OnceLock::new(),
         }
     }
 
@@ -117,6 +131,15 @@ impl Adapter {
         }
     }
 
+    pub fn set_port(&self, port: u16) {
+        // A device has one port as long as it is there.
+        let _ = self.port.set(port);
+    }
+
+    fn port(&self) -> Option<u16> {
+        self.port.get().copied()
+    }
+
     pub fn keep_counters(&self, counters: &Counters) {
         *self.kept.lock().unwrap_or_else(PoisonError::into_inner) += counters;
     }
@@ -138,13 +161,51 @@ impl Adapter {
     }
 }
 
+/// Whoever knows what becomes of packets.
+pub trait Rules: Send + Sync {
+    /// Whether a frame that the device with port `from` sends gets to the one with port `to`, and nobody looks on.
+    fn lets(&self, from: u16, frame: &[u8], to: u16) -> bool;
+}
+
 /// All devices of this host.
-#[derive(Debug, Default)]
 pub struct Fabric {
     by_address: RwLock<HashMap<(u32, Ipv6Addr), Arc<Adapter>>>,
+    rules: Box<dyn Rules>,
+}
+
+impl std::fmt::Debug for Fabric {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Fabric").finish_non_exhaustive()
+    }
 }
 
 impl Fabric {
+    /// A host without devices.
+    #[must_use]
+    pub fn new(rules: Box<dyn Rules>) -> Self {
+        Self { by_address: RwLock::default(), rules }
+    }
+
+    /// Whether two devices may talk without anybody in between, by these addresses: both ways.
+    pub(crate) fn lets(&self, one: (&Adapter, Ipv6Addr), other: (&Adapter, Ipv6Addr)) -> bool {
+        self.lets_one_way(one, other) && self.lets_one_way(other, one)
+    }
+
+    fn lets_one_way(
+        &self,
+        (from, source): (&Adapter, Ipv6Addr),
+        (to, destination): (&Adapter, Ipv6Addr),
+    ) -> bool {
+        let (Some(own), Some(others)) = (from.port(), to.port()) else { return false };
+        // Where guests use the addresses of their MACs, what is said of their others is meant.
+        let pair = if is_link_local(source) || is_link_local(destination) {
+            from.spec().pair(&to.spec())
+        } else {
+            Some((source, destination))
+        };
+        pair.is_some_and(|pair| self.rules.lets(own, &wire::example(from.spec().mac, pair), others))
+    }
+
     /// Has the device found by its addresses, and by no others.
     pub(crate) fn place(&self, adapter: &Arc<Adapter>) {
         let (vrf, gids) = {

@@ -30,8 +30,10 @@ pub(crate) struct Packet {
 pub(crate) enum Question {
     /// To say what it has.
     Describe(mpsc::Sender<ClientDescription>),
-    /// To look at its paths again: addresses or rules changed.
+    /// To look at its paths again: rules or addresses changed.
     Review,
+    /// To tell its application that addresses changed.
+    NewAddresses,
     /// To share memory.
     Direct(Box<Wish>),
     /// What was asked for of another.

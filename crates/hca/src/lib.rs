@@ -35,4 +35,4 @@ pub use cm::CmDescription;
 pub use counters::Counters;
 pub use describe::{ClientDescription, CqDescription, MrDescription, QpDescription};
 pub use device::{Device, DeviceError, SocketSpec};
-pub use fabric::{DeviceSpec, Fabric, Limits};
+pub use fabric::{DeviceSpec, Fabric, Limits, Rules};

@@ -10,7 +10,9 @@ use rdmaport::Uplink;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use uverbs::{AsyncEvent, Completion, CompletionSink, Corrupt, Segment, WorkRequest, WorkSource};
+use uverbs::{
+    AddressVector, AsyncEvent, Completion, CompletionSink, Corrupt, Segment, WorkRequest, WorkSource,
+};
 
 /// A completion queue.
 #[derive(Debug)]
@@ -37,6 +39,7 @@ pub(crate) struct Srq {
 #[derive(Debug)]
 pub(crate) struct Ah {
     pub pd: u32,
+    pub vector: AddressVector,
     pub path: Path,
 }
 

@@ -86,7 +86,12 @@ impl Path {
         let peer = fabric.find(spec.vrf, destination);
         let way = match peer {
             Some(peer) if std::ptr::eq(&raw const *peer, adapter) => Way::Local(peer),
-            Some(peer) if !spec.is_watched && !peer.spec().is_watched => Way::Local(peer),
+            Some(peer)
+                if !(spec.is_watched || peer.spec().is_watched)
+                    && fabric.lets((adapter, *source), (&peer, destination)) =>
+            {
+                Way::Local(peer)
+            }
             _ => Way::Wire,
         };
         let network = Network {

@@ -3,8 +3,8 @@
 use crate::counters::{Counter, Counters};
 use crate::fabric::Adapter;
 use crate::inbox::Packet;
-use crate::path::{Network, Path, write_network_header};
-use packet::roce::{self, ICRC_LEN};
+use crate::path::{Network, Path, Way, write_network_header};
+use packet::roce::{self, BTH_LEN, ICRC_LEN};
 use packet::{Headers, L4, Mac, WriteError, build, proto};
 use rdmaport::Uplink;
 use std::net::{IpAddr, Ipv6Addr};
@@ -71,6 +71,18 @@ fn write_frame(frame: &mut [u8], path: &Path, source_port: u16, bytes: &[u8]) ->
     Ok(())
 }
 
+/// A packet as devices send them to each other, in a frame: to ask what becomes of it.
+pub(crate) fn example(mac: [u8; 6], (source, destination): (Ipv6Addr, Ipv6Addr)) -> Vec<u8> {
+    let network = Network { source, destination, traffic_class: 0, hop_limit: 64, flow_label: 0 };
+    let path = Path { network, mac, way: Way::Wire };
+    let bytes = [0; BTH_LEN + ICRC_LEN];
+    let ip_len = if network.is_v4() { proto::IPV4_LEN } else { proto::IPV6_LEN };
+    let mut frame = vec![0; proto::ETHERNET_LEN + ip_len + proto::UDP_LEN + bytes.len()];
+    // There is room for all headers.
+    let _ = write_frame(&mut frame, &path, source_port(0, 1, 1), &bytes);
+    frame
+}
+
 /// Gives a packet that came to the thread that has its queue pair.
 pub(crate) fn deliver(adapter: &Adapter, frame: &[u8]) {
     let errors = &adapter.errors;
@@ -127,7 +139,6 @@ pub(crate) fn same_version(a: Ipv6Addr, b: Ipv6Addr) -> bool {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
-    use crate::path::Way;
 
     fn path(v4: bool) -> Path {
         let address = |n: u8| match v4 {

@@ -299,3 +299,31 @@ fn people_see_what_there_is() {
     assert_eq!(qp.error, Some("its peer used memory that it may not"));
     assert_eq!(client.counters.get("remote_access_errors"), Some(1));
 }
+
+#[test]
+fn rules_hold_within_the_host_too() {
+    let rules = common::Forbidden::default();
+    let host = Host::with(rules.clone());
+    let devices = [host.device(1), host.device(2)];
+    let (one, other) = (host.socket(1), host.socket(2));
+    let mut t = common::between(QpType::Rc, host, devices, &one, &other);
+    t.b.post_receive(&mut t.qb, 1, &[]);
+    t.a.post_send(&mut t.qa, asked(SEND, 1), &[]);
+    assert_eq!(next(&mut t.ca).status, OK);
+    rules.0.lock().unwrap().push((2, 1));
+    t.devices.iter().for_each(hca::Device::review);
+    assert_eq!(t.a.event().kind, 1, "fatal");
+    t.a.post_send(&mut t.qa, asked(SEND, 2), &[]);
+    assert_eq!(next(&mut t.ca).status, FLUSHED);
+    // A new connection goes by the port, where nobody is in this test.
+    let (mut qa, qb) = (t.a.qp(QpType::Rc, &t.ca, None), t.b.qp(QpType::Rc, &t.cb, None));
+    t.a.connect(&qa, QpType::Rc, gid(2), qb.qpn);
+    t.b.connect(&qb, QpType::Rc, gid(1), qa.qpn);
+    let transport = |device: usize, qpn: u32| {
+        let clients = t.devices[device].describe();
+        clients[0].qps.iter().find(|qp| qp.qpn == qpn).unwrap().transport
+    };
+    assert_eq!((transport(0, qa.qpn), transport(1, qb.qpn)), ("roce", "roce"));
+    t.a.post_send(&mut qa, asked(SEND, 3), &[]);
+    assert_eq!(next(&mut t.ca).status, RETRY_EXCEEDED);
+}

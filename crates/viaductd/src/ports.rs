@@ -1,7 +1,7 @@
 //! Opens ports of every kind and gives them to the engine.
 
 use crate::users;
-use crate::verbs::Verbs;
+use crate::verbs::{EngineRules, Verbs};
 use api::v1::{RdmaReply, RdmaTable};
 use control::{Device, PortSpec, Ports};
 use engine::Engine;
@@ -19,7 +19,8 @@ pub struct EnginePorts {
 impl EnginePorts {
     /// Ports for this engine.
     pub fn new(engine: Arc<Engine>) -> Self {
-        Self { engine, verbs: Verbs::default() }
+        let verbs = Verbs::new(Box::new(EngineRules(engine.clone())));
+        Self { engine, verbs }
     }
 }
 
@@ -58,6 +59,7 @@ impl Ports for EnginePorts {
     }
 
     fn attach(&self, vif: VifId, port: Opened) {
+        self.verbs.attached(vif, &port.port);
         if let Err(e) = self.engine.attach(vif, port) {
             tracing::error!("{e}");
         }
@@ -65,6 +67,10 @@ impl Ports for EnginePorts {
 
     fn detach(&self, vif: VifId) {
         self.engine.detach(vif);
+    }
+
+    fn tables_changed(&self) {
+        self.verbs.review();
     }
 
     fn update(&self, spec: &PortSpec) {

@@ -1,6 +1,7 @@
 //! Verbs devices: where their sockets are, the ports they send and receive by, and what there is to say of them.
 
 mod device;
+mod rules;
 
 use crate::users;
 use api::v1::{RdmaReply, RdmaTable};
@@ -8,7 +9,9 @@ use control::RdmaSpec;
 use device::Device;
 use hca::Fabric;
 use mem::{Opened, Port, PortStatus};
+use model::VifId;
 use rdmaport::RdmaPort;
+pub use rules::EngineRules;
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::io;
@@ -24,10 +27,15 @@ const MAX_MTU: u16 = 9216;
 const SLOTS: u32 = 1024;
 
 /// The open verbs devices, by name.
-#[derive(Default)]
 pub struct Verbs {
-    devices: Mutex<BTreeMap<String, Weak<Device>>>,
+    devices: Mutex<BTreeMap<String, Open>>,
     fabric: Arc<Fabric>,
+}
+
+/// A device, and its port, until that is dropped.
+struct Open {
+    device: Weak<Device>,
+    port: Weak<dyn Port>,
 }
 
 /// The port of a device, which closes with it.
@@ -43,6 +51,25 @@ impl Port for DevicePort {
 }
 
 impl Verbs {
+    /// None yet. Which packets may go from device to device the rules say.
+    pub fn new(rules: Box<dyn hca::Rules>) -> Self {
+        Self { devices: Mutex::default(), fabric: Arc::new(Fabric::new(rules)) }
+    }
+
+    /// The executor has the port of an interface now, perhaps of a verbs device.
+    pub fn attached(&self, vif: VifId, port: &Arc<dyn Port>) {
+        let devices = self.devices();
+        let is_its = |open: &&Open| open.port.upgrade().is_some_and(|its| Arc::ptr_eq(&its, port));
+        if let Some(device) = devices.values().find(is_its).and_then(|open| open.device.upgrade()) {
+            device.set_port(vif.0);
+        }
+    }
+
+    /// Rules or ways may be others now.
+    pub fn review(&self) {
+        self.devices().values().filter_map(|open| open.device.upgrade()).for_each(|device| device.review());
+    }
+
     /// Opens a device; it closes when its port is dropped.
     ///
     /// # Errors
@@ -53,8 +80,10 @@ impl Verbs {
         let (opened, uplink, downlink) = rdmaport::open(&RdmaPort { mtu: MAX_MTU, slots: SLOTS })?;
         let device = Arc::new(Device::open(spec, owner, &self.fabric, (uplink, downlink))?);
         tracing::info!("verbs device of {}: socket {}", spec.guest, spec.socket.display());
-        self.devices().insert(spec.name.clone(), Arc::downgrade(&device));
-        Ok(Opened { port: Arc::new(DevicePort { port: opened.port, _device: device }), ..opened })
+        let port: Arc<dyn Port> = Arc::new(DevicePort { port: opened.port, _device: device.clone() });
+        let open = Open { device: Arc::downgrade(&device), port: Arc::downgrade(&port) };
+        self.devices().insert(spec.name.clone(), open);
+        Ok(Opened { port, ..opened })
     }
 
     /// Makes an open device be another, which the same clients may use.
@@ -63,7 +92,7 @@ impl Verbs {
     /// Its owner has no account.
     pub fn update(&self, spec: &RdmaSpec) -> Result<(), AnyError> {
         let owner = owner(spec)?;
-        let device = self.devices().get(&spec.name).and_then(Weak::upgrade);
+        let device = self.devices().get(&spec.name).and_then(|open| open.device.upgrade());
         device.map_or(Ok(()), |device| device.update(spec, owner))
     }
 
@@ -73,14 +102,14 @@ impl Verbs {
         // A device takes its time to answer, and meanwhile others may come and go.
         let devices: Vec<_> = {
             let mut devices = self.devices();
-            devices.retain(|_, device| device.strong_count() > 0);
-            devices.iter().filter_map(|(name, device)| Some((name.clone(), device.upgrade()?))).collect()
+            devices.retain(|_, open| open.device.strong_count() > 0);
+            devices.iter().filter_map(|(name, open)| Some((name.clone(), open.device.upgrade()?))).collect()
         };
         devices.iter().for_each(|(name, device)| device.describe(name, table, &mut reply));
         reply
     }
 
-    fn devices(&self) -> MutexGuard<'_, BTreeMap<String, Weak<Device>>> {
+    fn devices(&self) -> MutexGuard<'_, BTreeMap<String, Open>> {
         self.devices.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -118,6 +147,14 @@ mod tests {
     use super::*;
     use std::os::unix::net::UnixListener;
 
+    struct Everything;
+
+    impl hca::Rules for Everything {
+        fn lets(&self, _: u16, _: &[u8], _: u16) -> bool {
+            true
+        }
+    }
+
     fn spec(dir: &Path, owner: Option<&str>) -> RdmaSpec {
         RdmaSpec {
             guest: "vm1".to_owned(),
@@ -138,7 +175,7 @@ mod tests {
     #[test]
     fn sockets_have_a_directory_and_stale_ones_go() {
         let dir = tempfile::tempdir().unwrap();
-        let (verbs, spec) = (Verbs::default(), spec(dir.path(), None));
+        let (verbs, spec) = (Verbs::new(Box::new(Everything)), spec(dir.path(), None));
         drop(verbs.open(&spec).unwrap());
         let mode = std::fs::metadata(dir.path().join("rdma")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o755);
@@ -154,7 +191,7 @@ mod tests {
     #[test]
     fn devices_are_described_until_their_port_is_dropped() {
         let dir = tempfile::tempdir().unwrap();
-        let (verbs, spec) = (Verbs::default(), spec(dir.path(), None));
+        let (verbs, spec) = (Verbs::new(Box::new(Everything)), spec(dir.path(), None));
         let opened = verbs.open(&spec).unwrap();
         assert!(opened.port.status().up);
         assert_eq!((opened.rx.len(), opened.tx.len()), (1, 1));

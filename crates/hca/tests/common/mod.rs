@@ -22,6 +22,17 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 pub const SIGNALED: u8 = 2;
 pub const SOLICITED: u8 = 4;
 
+/// Pairs of ports that may not talk.
+#[derive(Clone, Default)]
+pub struct Forbidden(pub Arc<std::sync::Mutex<Vec<(u16, u16)>>>);
+
+impl hca::Rules for Forbidden {
+    fn lets(&self, from: u16, frame: &[u8], to: u16) -> bool {
+        assert!(frame.len() >= 14 + 20 + 8 + 16);
+        !self.0.lock().unwrap().contains(&(from, to))
+    }
+}
+
 /// Guests of one host, in one network.
 pub struct Host {
     pub fabric: Arc<Fabric>,
@@ -47,7 +58,11 @@ pub fn gid(number: u8) -> Ipv6Addr {
 
 impl Host {
     pub fn new() -> Self {
-        Self { fabric: Arc::default(), dir: tempfile::tempdir().unwrap() }
+        Self::with(Forbidden::default())
+    }
+
+    pub fn with(rules: Forbidden) -> Self {
+        Self { fabric: Arc::new(Fabric::new(Box::new(rules))), dir: tempfile::tempdir().unwrap() }
     }
 
     pub fn socket(&self, number: u8) -> PathBuf {
@@ -68,6 +83,7 @@ impl Host {
         let port = rdmaport::RdmaPort { mtu: 1500, slots: 256 };
         let (opened, uplink, downlink) = rdmaport::open(&port).unwrap();
         let device = Device::open(spec(number, vrf), &socket, &self.fabric, (uplink, downlink)).unwrap();
+        device.set_port(number.into());
         (device, opened)
     }
 }
@@ -217,7 +233,7 @@ impl App {
         };
         self.modify(qp.qpn, rtr, attributes).unwrap();
         attributes.qp_state = QpState::ReadyToSend as u32;
-        (attributes.timeout, attributes.retry_cnt, attributes.rnr_retry) = (13, 7, 7);
+        (attributes.timeout, attributes.retry_cnt, attributes.rnr_retry) = (15, 7, 7);
         attributes.max_rd_atomic = 4;
         let reliable = mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY | mask::MAX_QP_RD_ATOMIC;
         let rts = mask::STATE | mask::SQ_PSN | if kind == QpType::Rc { reliable } else { 0 };

@@ -38,6 +38,16 @@ impl Device {
         Ok(())
     }
 
+    /// The number of its interface.
+    pub fn set_port(&self, port: u16) {
+        self.adapter.set_port(port);
+    }
+
+    /// Rules or ways may be others now.
+    pub fn review(&self) {
+        self.adapter.review();
+    }
+
     /// Adds what it has to say of a table.
     pub fn describe(&self, name: &str, table: RdmaTable, reply: &mut RdmaReply) {
         let clients = self.adapter.describe();

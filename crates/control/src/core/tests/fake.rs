@@ -137,6 +137,8 @@ impl Port for FakePort {
 }
 
 impl Ports for FakePorts {
+    fn tables_changed(&self) {}
+
     fn open(&self, spec: &PortSpec) -> Result<Opened, Box<dyn Error + Send + Sync>> {
         if matches!(&spec.device, Device::Tap { device, .. } if device == "refused") {
             return Err("no such luck".into());
