@@ -89,6 +89,8 @@ pub(crate) struct Client {
     timers: BTreeSet<(Duration, u32)>,
     /// The queue pair for which its peer was asked to share memory, and until when an answer is awaited.
     pub(crate) awaited: Option<(u32, Duration)>,
+    /// Where the application has what it is known by.
+    token: u64,
     pid: i32,
     pub(crate) uid: u32,
 }
@@ -111,17 +113,15 @@ impl Newcomer {
     /// Hears what it is, and answers; `None`: one that wants the connection manager, which answers.
     fn greet(&mut self) -> Result<Option<Client>, AttachError> {
         let (message, descriptors) = self.connection.receive::<Request>()?;
-        let (version, is_manager) = match message {
-            Request::Hello { version } => (version, false),
-            Request::Cm(CmRequest::Hello { version }) => (version, true),
+        let (version, token) = match message {
+            Request::Hello { version, token } => (version, Some(token)),
+            Request::Cm(CmRequest::Hello { version }) => (version, None),
             _ => return Err(AttachError::NoGreeting),
         };
         if version != VERSION {
             return Err(AttachError::Version(version));
         }
-        if is_manager {
-            return Ok(None);
-        }
+        let Some(token) = token else { return Ok(None) };
         let memory = descriptors.into_iter().next().ok_or(NotMemory)?;
         let space = AddressSpace::new(memory)?;
         let (asynchronous, theirs) = Notifier::new()?;
@@ -150,6 +150,7 @@ impl Newcomer {
             ready: VecDeque::new(),
             timers: BTreeSet::new(),
             awaited: None,
+            token,
             pid: self.pid,
             uid: self.uid,
         }))
@@ -384,7 +385,8 @@ impl Client {
             Question::Review => self.review(),
             Question::NewAddresses => self.objects.tell(Event::GidChange, crate::control::PORT),
             Question::Direct(wish) => {
-                let grant = grant(self.qps.get_mut(&wish.qpn), &wish, self.uid, &self.objects);
+                let who = (self.pid, self.uid, self.token);
+                let grant = grant(self.qps.get_mut(&wish.qpn), &wish, who, &self.objects);
                 wish.inbox.ask(Question::Granted(Granted { qpn: wish.from.1, grant }));
             }
             Question::Granted(granted) => {

@@ -5,7 +5,7 @@ use crate::events::Notifier;
 use crate::modify;
 use crate::objects::{Ah, Cq, Objects, Receive, Srq};
 use crate::path::Path;
-use crate::qp::{Own, Qp, Receives, Transport, Work};
+use crate::qp::{Own, Qp, Receives, Taken, Transport, Work};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -236,6 +236,7 @@ fn make_qp(
         sends: WorkSource::new(memory, send).map_err(no_memory)?,
         receives,
         works: vec![Work::default(); send.slots as usize],
+        taken: Taken::default(),
         receive: Receive::default(),
         all_signaled: asked.sq_sig_all,
         file: file.try_clone().map_err(no_memory)?,

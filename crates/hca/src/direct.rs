@@ -75,8 +75,13 @@ impl Own {
     }
 }
 
-/// Grants a wish, or not.
-pub(crate) fn grant(qp: Option<&mut Qp>, wish: &Wish, uid: u32, objects: &Objects) -> Option<Box<Grant>> {
+/// Grants a wish to share memory with this application (its process, user, token), or not.
+pub(crate) fn grant(
+    qp: Option<&mut Qp>,
+    wish: &Wish,
+    (pid, uid, token): (i32, u32, u64),
+    objects: &Objects,
+) -> Option<Box<Grant>> {
     let own = &mut qp?.own;
     let trusts = {
         let spec = objects.adapter.spec();
@@ -95,6 +100,8 @@ pub(crate) fn grant(qp: Option<&mut Qp>, wish: &Wish, uid: u32, objects: &Object
     let peer = DirectPeer {
         qpn: own.qpn,
         pd: own.pd,
+        pid,
+        token,
         access: own.attributes.qp_access_flags,
         receive: own.receive_shape?,
         memory: own.memory,

@@ -60,6 +60,13 @@ pub(crate) struct Work {
     pub len: u32,
 }
 
+/// The list, or the bytes, of a request.
+#[derive(Debug, Default)]
+pub(crate) struct Taken {
+    segments: Vec<Segment>,
+    inline: Vec<u8>,
+}
+
 /// Where receives come from.
 #[derive(Debug)]
 pub(crate) enum Receives {
@@ -90,6 +97,8 @@ pub(crate) struct Own {
     pub receives: Receives,
     /// Requests under way, by their slot.
     pub works: Vec<Work>,
+    /// What is taken from the send queue: room that is used again.
+    pub taken: Taken,
     /// The receive that was taken last.
     pub receive: Receive,
     pub all_signaled: bool,
@@ -164,17 +173,19 @@ impl Own {
 
     /// Takes the next request of the send queue: the number of its slot, and the request.
     fn take_send(&mut self) -> Result<Option<(u32, WorkRequest)>, Corrupt> {
-        let (mut segments, mut inline) = (Vec::new(), Vec::new());
-        let Some((number, request)) = self.sends.take(&mut segments, &mut inline)? else { return Ok(None) };
+        let Taken { segments, inline } = &mut self.taken;
+        (segments.clear(), inline.clear());
+        let Some((number, request)) = self.sends.take(segments, inline)? else { return Ok(None) };
         let sum: u64 = segments.iter().map(|segment| u64::from(segment.len)).sum();
         let len = sum.max(inline.len() as u64);
         if len > LONGEST_MESSAGE {
             return Err(Corrupt);
         }
         let slot = self.slot(number.into());
-        let Work { id, opcode, len: length, .. } = &mut self.works[slot];
-        (*id, *opcode, *length) = (request.id, request.opcode, len as u32);
-        (self.works[slot].segments, self.works[slot].inline) = (segments, inline);
+        let work = &mut self.works[slot];
+        (work.id, work.opcode, work.len) = (request.id, request.opcode, len as u32);
+        std::mem::swap(&mut work.segments, &mut self.taken.segments);
+        std::mem::swap(&mut work.inline, &mut self.taken.inline);
         Ok(Some((number, request)))
     }
 

@@ -270,7 +270,7 @@ fn strangers_are_refused_with_a_reason() {
     let device = host.device(1);
     let greet = |version, descriptor: &dyn AsFd| {
         let mut connection = open(&host.socket(1));
-        connection.send(&Request::Hello { version }, &[descriptor.as_fd()]).unwrap();
+        connection.send(&Request::Hello { version, token: 0 }, &[descriptor.as_fd()]).unwrap();
         connection.receive::<Result<Reply, Refusal>>().unwrap().0
     };
     let text = greet(VERSION + 1, &own_memory()).unwrap_err().message;

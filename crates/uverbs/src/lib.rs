@@ -24,7 +24,7 @@ pub use doorbell::{Doorbells, Rung};
 pub use memory::{Memory, MemoryError};
 pub use message::{
     AddressVector, AsyncEvent, Capacity, CreateQp, DeviceInfo, DirectPeer, PortInfo, QpInfo, Refusal, Reply,
-    Request, VERSION,
+    Request, TOKEN, VERSION,
 };
 pub use qp::{QpAttributes, QpState, QpType};
 pub use regions::{FIRST_KEY, Region, RegionTable};

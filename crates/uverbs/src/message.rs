@@ -9,6 +9,9 @@ use crate::work::Shape;
 use serde::{Deserialize, Serialize};
 use std::net::Ipv6Addr;
 
+/// Bytes that an application is known by.
+pub const TOKEN: usize = 16;
+
 /// Version of the protocol.
 pub const VERSION: u32 = 1;
 
@@ -20,8 +23,12 @@ pub enum Request {
     /// The first: with a descriptor of the application's own `/proc/self/mem`, open for reading and writing. Answered by
     /// [`Reply::Device`] with three descriptors: doorbells (shared memory), an event descriptor that wakes the device, and the
     /// socket on which asynchronous events come. That is one of `SOCK_SEQPACKET`: its end says that the device is gone.
+    ///
+    /// `token`: where the application has [`TOKEN`] bytes that nobody else has, for peers that share memory to know it by.
     Hello {
         version: u32,
+        #[serde(default)]
+        token: u64,
     },
     /// Answered by [`Reply::Port`].
     QueryPort,
@@ -222,6 +229,9 @@ pub enum Reply {
 pub struct DirectPeer {
     pub qpn: u32,
     pub pd: u32,
+    /// Its process, as the device sees it, and where its token is; 0: it has none.
+    pub pid: i32,
+    pub token: u64,
     /// `ibv_access_flags` of the peer's queue pair.
     pub access: u32,
     pub receive: Shape,

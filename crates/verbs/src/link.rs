@@ -9,7 +9,7 @@ use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use uverbs::{Connection, DeviceInfo, Doorbells, Memory, Refusal, Reply, Request, Rung, SocketError};
 
 /// A device that we said hello to.
@@ -23,6 +23,18 @@ pub struct Link {
     dead: AtomicBool,
     /// Whether we woke the device, and did not see it awake since.
     woke: AtomicBool,
+}
+
+/// Where this process has what peers know it by.
+fn token() -> u64 {
+    static TOKEN: OnceLock<[u8; uverbs::TOKEN]> = OnceLock::new();
+    let token = TOKEN.get_or_init(|| {
+        let mut bytes = [0; uverbs::TOKEN];
+        // Without it peers copy the other way.
+        let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+        bytes
+    });
+    token.as_ptr() as u64
 }
 
 /// Opens a connection, and says nothing yet.
@@ -47,9 +59,12 @@ impl Link {
         // The device reads and writes registered memory by it.
         let memory = rustix::fs::open("/proc/self/mem", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
             .map_err(rustix::io::Errno::raw_os_error)?;
-        let (reply, descriptors) =
-            exchange(&mut control, &Request::Hello { version: uverbs::VERSION }, &[memory.as_fd()])
-                .map_err(|_| libc::EIO)?;
+        let (reply, descriptors) = exchange(
+            &mut control,
+            &Request::Hello { version: uverbs::VERSION, token: token() },
+            &[memory.as_fd()],
+        )
+        .map_err(|_| libc::EIO)?;
         let Reply::Device(info) = reply.map_err(|refusal| {
             tell(path, &refusal);
             if refusal.errno > 0 { refusal.errno } else { libc::EINVAL }

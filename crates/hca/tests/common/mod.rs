@@ -127,7 +127,7 @@ pub fn own_memory() -> OwnedFd {
 impl App {
     pub fn attach(path: &Path) -> Self {
         let mut connection = open(path);
-        connection.send(&Request::Hello { version: VERSION }, &[own_memory().as_fd()]).unwrap();
+        connection.send(&Request::Hello { version: VERSION, token: 0 }, &[own_memory().as_fd()]).unwrap();
         let (reply, descriptors) = connection.receive::<Result<Reply, Refusal>>().unwrap();
         let Ok(Reply::Device(info)) = reply else { panic!("{reply:?}") };
         let [bells, wake, events] = <[OwnedFd; 3]>::try_from(descriptors).unwrap();
