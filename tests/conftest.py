@@ -3,7 +3,6 @@
 import pytest
 
 from lab import Lab
-from lab.vm import build_images
 
 
 @pytest.fixture
@@ -15,8 +14,7 @@ def lab():
 
 @pytest.fixture(scope="module")
 def shared_lab():
-    """A lab for all tests of a file, where setting it up takes long (virtual machines)."""
-    build_images()
+    """A lab for all tests of a file, where setting it up takes long."""
     with Lab() as lab:
         yield lab
 

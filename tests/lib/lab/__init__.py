@@ -14,9 +14,11 @@ from .rawport import RawPort
 from .shell import Background, Failed, eventually, run
 from .stream import Stream
 from .testpmd import Testpmd
+from .verbs import Meeting, Verbs, meet
 from .vm import Vm
 
 __all__ = [
-    *("Background", "Capture", "Config", "Container", "Failed", "Host", "Lab", "Namespace", "RawPort", "Server", "Stream"),
-    *("Testpmd", "Vm", "binary", "cable", "eventually", "expert", "fields", "packets", "run", "toml", "tshark"),
+    *("Background", "Capture", "Config", "Container", "Failed", "Host", "Lab", "Meeting", "Namespace", "RawPort"),
+    *("Server", "Stream", "Testpmd", "Verbs", "Vm", "binary", "cable", "eventually", "expert", "fields", "meet", "packets", "run"),
+    *("toml", "tshark"),
 ]

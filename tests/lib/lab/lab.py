@@ -11,6 +11,7 @@ from .guest import Container, Server
 from .host import Host
 from .netns import Namespace, cable
 from .testpmd import Testpmd
+from .verbs import Verbs
 from .vm import Vm
 
 _labs = 0
@@ -83,6 +84,10 @@ class Lab:
         vm = Vm(self.directory / f"vm-{guest}", host, guest, **options).start()
         self.cleanup.callback(vm.stop)
         return vm
+
+    def verbs(self, host, guest):
+        """The verbs device of a guest, for programs in a namespace of their own, `tools`."""
+        return Verbs(self.namespace("tools"), host, guest, self.directory)
 
     def testpmd(self, host, guest, **options):
         testpmd = Testpmd(self.directory / f"testpmd-{guest}", host, guest, **options)

@@ -72,6 +72,11 @@ def vhost(seat, **keys):
     return {"kind": "vhost", "socket": f"{seat}.sock", **keys}
 
 
+def verbs(**keys):
+    """The keys that make a guest a verbs device and nothing else."""
+    return {"kind": "rdma", **keys}
+
+
 def host_config(name, guests, *, wire=True, mtu=9000, family=4, **host):
     """A host with its wire, both networks as far as guests need them, and the guests.
 
@@ -121,6 +126,19 @@ def one_host(lab, *guests, **host):
     config = host_config("a", {guest: tap(guest) for guest in guests}, wire=False, **host)
     started = lab.host(config)
     return started, [lab.container(started, guest) for guest in guests]
+
+
+def two_verbs_hosts(lab, connect, guests=("a1", "b1"), *, family=4, mtu=9000, **keys):
+    """Hosts a and b like those of `two_hosts`, whose guests are verbs devices. Returns (hosts by name, devices by guest name)."""
+    hosts, devices = {}, {}
+    for name in ("a", "b"):
+        lab.plug(name, mtu=mtu)
+        local = [guest for guest in guests if SEATS[guest].host == name]
+        config = host_config(name, {guest: verbs(**keys) for guest in local}, family=family, mtu=mtu)
+        connect(config, *[guest for guest in guests if guest not in local])
+        hosts[name] = lab.host(config)
+        devices.update({guest: lab.verbs(hosts[name], guest) for guest in local})
+    return hosts, devices
 
 
 def two_hosts(lab, connect, guests=("a1", "b1"), *, family=4, mtu=9000):

@@ -19,6 +19,7 @@ IMAGES = REPOSITORY / ".cache" / "vm"
 READY = "guest ready"
 
 
+@functools.cache
 def build_images():
     """Builds kernel and initramfs unless they are there."""
     run([REPOSITORY / "tests/vm/build", IMAGES], timeout=600)
@@ -81,6 +82,7 @@ class Vm(Guest):
 
     def start(self):
         """Starts QEMU; the guest boots while the caller goes on. `boot` waits for it."""
+        build_images()
         queues = self.entry.get("queues", 1)
         accel = accelerator()
         # The VMM's role is the other one than viaductd's.
