@@ -10,6 +10,9 @@ use uverbs::Request;
 /// The peer is asked again after at most so many posts.
 const LONGEST_PAUSE: u32 = 1024;
 
+/// Posts after which it is asked whether the device is gone, without which no peer is to be reached: a system call.
+const LOOK: u32 = 4096;
+
 /// Whether memory is shared with the peer.
 pub(crate) enum Sharing {
     /// Never.
@@ -19,7 +22,11 @@ pub(crate) enum Sharing {
         posts: u32,
         pause: u32,
     },
-    Yes(Box<Direct>),
+    /// For so many posts.
+    Yes {
+        direct: Box<Direct>,
+        posts: u32,
+    },
 }
 
 impl Sharing {
@@ -30,10 +37,17 @@ impl Sharing {
 
     /// What is shared, if anything is by now.
     fn get(&mut self, qp: &Qp) -> Option<&mut Direct> {
-        if let Self::Yes(direct) = self
-            && direct.is_closed()
-        {
-            *self = Self::NotYet { posts: 1, pause: 1 };
+        let link = &qp.context().link;
+        if let Self::Yes { direct, posts } = self {
+            *posts = posts.wrapping_add(1);
+            if posts.is_multiple_of(LOOK) {
+                link.look();
+            }
+            if link.is_dead() {
+                *self = Self::No;
+            } else if direct.is_closed() {
+                *self = Self::NotYet { posts: 1, pause: 1 };
+            }
         }
         if let Self::NotYet { posts, pause } = self {
             *posts -= 1;
@@ -42,13 +56,13 @@ impl Sharing {
             }
             *pause = (*pause * 2).min(LONGEST_PAUSE);
             *posts = *pause;
-            match Direct::open(&qp.context().link, qp.number()) {
-                Ok(direct) => *self = Self::Yes(Box::new(direct)),
+            match Direct::open(link, qp.number()) {
+                Ok(direct) => *self = Self::Yes { direct: Box::new(direct), posts: 0 },
                 Err(libc::EAGAIN) => {}
                 Err(_) => *self = Self::No,
             }
         }
-        if let Self::Yes(direct) = self { Some(direct) } else { None }
+        if let Self::Yes { direct, .. } = self { Some(direct) } else { None }
     }
 }
 

@@ -16,16 +16,19 @@ from .host import REPOSITORY
 from .shell import Background, Failed, run
 
 IMAGES = REPOSITORY / ".cache" / "vm"
+# With a kernel that has Soft-RoCE, and verbs programs.
+RDMA_IMAGES = REPOSITORY / ".cache" / "vm-rdma"
 READY = "guest ready"
 
 
 @functools.cache
-def build_images():
+def build_images(images=IMAGES):
     """Builds kernel and initramfs unless they are there."""
-    run([REPOSITORY / "tests/vm/build", IMAGES], timeout=600)
+    flavour = ["--rdma"] if images == RDMA_IMAGES else []
+    run([REPOSITORY / "tests/vm/build", *flavour, images], timeout=600)
 
 
-def qemu_words(name, accelerator, memory=192):
+def qemu_words(name, accelerator, memory=192, images=IMAGES):
     """The part of the QEMU command line that every guest has."""
     # no_timer_check: a busy host is late with the timer's first tick, and the kernel would give up for that.
     kernel = f"console=ttyS0 quiet panic=-1 mitigations=off no_timer_check vm.name={name}"
@@ -33,7 +36,7 @@ def qemu_words(name, accelerator, memory=192):
         ["qemu-system-x86_64", "-name", name, "-accel", accelerator]
         + ["-cpu", "host" if accelerator == "kvm" else "max", "-m", str(memory), "-M", "q35"]
         + ["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]
-        + ["-kernel", str(IMAGES / "vmlinux"), "-initrd", str(IMAGES / "initramfs.cpio")]
+        + ["-kernel", str(images / "vmlinux"), "-initrd", str(images / "initramfs.cpio")]
         + ["-append", kernel]
     )
 
@@ -69,7 +72,7 @@ def available():
 class Vm(Guest):
     """A Linux guest of kind "vhost"."""
 
-    def __init__(self, directory: Path, host, guest, *, options="", memory=192):
+    def __init__(self, directory: Path, host, guest, *, options="", memory=192, images=IMAGES):
         self.name = guest
         self.host = host
         self.directory = directory
@@ -77,12 +80,14 @@ class Vm(Guest):
         self.network = host.config.entry("network", self.entry["network"])
         self.options = options
         self.memory = memory
+        self.images = images
         self.console = None
         directory.mkdir(parents=True, exist_ok=True)
 
     def start(self):
         """Starts QEMU; the guest boots while the caller goes on. `boot` waits for it."""
-        build_images()
+        build_images()  # accelerator() starts one of these
+        build_images(self.images)
         queues = self.entry.get("queues", 1)
         accel = accelerator()
         # The VMM's role is the other one than viaductd's.
@@ -96,7 +101,7 @@ class Vm(Guest):
             device += ",vectors=0"  # QEMU 7.2 crashes with MSI-X, vhost-user and no KVM
         if self.options:
             device += "," + self.options
-        words = qemu_words(self.name, accel, self.memory) + [
+        words = qemu_words(self.name, accel, self.memory, self.images) + [
             *("-object", f"memory-backend-memfd,id=memory,size={self.memory}M,share=on"),
             *("-machine", "memory-backend=memory"),
             *("-chardev", f"socket,id=vhost,path={self.host.socket(self.name)},{role}"),
