@@ -241,8 +241,12 @@ impl WorkQueue {
 
     /// Takes back the first `count` that were filled and not published: they are done.
     pub fn take_back(&mut self, count: u32) {
+        if count == 0 {
+            return;
+        }
         let stride = self.shape.stride as usize;
-        for index in self.published..self.filled.wrapping_sub(count) {
+        for index in 0..self.unpublished().saturating_sub(count) {
+            let index = self.published.wrapping_add(index);
             let from = self.memory.at::<u8>(self.shape.slot(index.wrapping_add(count)));
             let to = self.memory.at::<u8>(self.shape.slot(index));
             // SAFETY: both are slots, which lie in the memory, and different ones.
@@ -494,6 +498,25 @@ mod tests {
         assert_eq!((queue.oldest(&mut segments), segments[0].address), (4, 4));
         queue.give_back();
         assert!(queue.is_idle());
+    }
+
+    #[test]
+    fn what_is_taken_back_may_be_where_numbers_begin_again() {
+        let (mut queue, mut source, _) = ends(4, 1, 0);
+        (queue.published, queue.filled) = (u32::MAX, u32::MAX);
+        source.header().tail.store(u32::MAX, Ordering::Relaxed);
+        source.header().taken.store(u32::MAX, Ordering::Relaxed);
+        source.release_before(u32::MAX);
+        for id in 1..=3 {
+            assert!(queue.fill(&request(id, 0), &[]));
+        }
+        queue.take_back(0);
+        queue.take_back(1);
+        queue.publish();
+        for id in 2..=3 {
+            assert_eq!(source.take(&mut Vec::new(), &mut Vec::new()).unwrap().unwrap().1.id, id);
+        }
+        assert_eq!(source.waiting(), Ok(0));
     }
 
     #[test]

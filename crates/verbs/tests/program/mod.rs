@@ -3,27 +3,96 @@
 #![allow(
     clippy::unwrap_used,
     clippy::undocumented_unsafe_blocks,
-    reason = "of tests: they use the C interface as its man pages say"
+    dead_code,
+    reason = "of tests: they use the C interface as its man pages say, and not all of them all of this"
 )]
 
-use crate::fake::Fake;
+use hca::{ClientDescription, Device, DeviceSpec, Fabric, Limits, SocketSpec};
 use std::ffi::{CStr, c_int};
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
 use std::ptr::null_mut;
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+use uverbs::qp::mask;
 use verbs::abi::*;
 use verbs::{address, completion, context, device, memory, modify, post, queue_pair};
 
-/// Devices by number; the variable that says where they are is set before anybody asks.
-pub fn fake(index: usize) -> &'static Fake {
-    static FAKES: OnceLock<(Vec<Fake>, tempfile::TempDir)> = OnceLock::new();
-    let (fakes, _) = FAKES.get_or_init(|| {
+/// How long a test waits for what must come.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Guests of one host and network, a device each.
+pub const DEVICES: usize = 10;
+/// From this one on, each device trusts the one after it.
+pub const TRUSTING: usize = 6;
+/// Memory regions that an application may have.
+pub const REGIONS: u32 = 64;
+
+struct Host {
+    devices: Vec<Mutex<Option<Device>>>,
+    _directory: tempfile::TempDir,
+}
+
+/// What the devices' packets leave by: nobody takes them, and they need none.
+fn device_at(path: &Path, index: usize, fabric: &Arc<Fabric>) -> Device {
+    let number = u8::try_from(index).unwrap() + 1;
+    let spec = DeviceSpec {
+        guest: format!("vm{number}"),
+        vrf: 1,
+        mac: [2, 0, 0, 0, 0, number],
+        addresses: vec![IpAddr::V4(address_of(index))],
+        mtu: 1500,
+        limits: Limits { qps: 64, mrs: REGIONS, registered: 1 << 30 },
+        trust: (index >= TRUSTING).then(|| format!("pair {}", index / 2)),
+        is_watched: false,
+    };
+    let socket = SocketSpec { path: path.into(), owner: None, mode: 0o600 };
+    let (_, uplink, downlink) = rdmaport::open(&rdmaport::RdmaPort { mtu: 1500, slots: 64 }).unwrap();
+    Device::open(spec, &socket, fabric, (uplink, downlink)).unwrap()
+}
+
+/// The host; the variable that says where its devices are is set before anybody asks.
+fn host() -> &'static Host {
+    static HOST: OnceLock<Host> = OnceLock::new();
+    HOST.get_or_init(|| {
         let directory = tempfile::tempdir().unwrap();
-        let paths: Vec<_> = (0..4).map(|index| directory.path().join(format!("{index}.sock"))).collect();
-        let joined = std::env::join_paths(&paths).unwrap();
-        unsafe { std::env::set_var("VIADUCT_RDMA", joined) };
-        (paths.iter().map(|path| Fake::start(path)).collect(), directory)
-    });
-    &fakes[index]
+        let paths: Vec<_> = (0..DEVICES).map(|index| directory.path().join(format!("{index}"))).collect();
+        unsafe { std::env::set_var("VIADUCT_RDMA", std::env::join_paths(&paths).unwrap()) };
+        let fabric = Arc::default();
+        let devices = paths.iter().enumerate();
+        let devices =
+            devices.map(|(index, path)| Mutex::new(Some(device_at(path, index, &fabric)))).collect();
+        Host { devices, _directory: directory }
+    })
+}
+
+/// The guest's address.
+const fn address_of(index: usize) -> Ipv4Addr {
+    Ipv4Addr::new(10, 0, 0, index as u8 + 1)
+}
+
+/// The second of the device's GIDs, which peers know it by.
+pub fn gid(index: usize) -> ibv_gid {
+    ibv_gid { raw: address_of(index).to_ipv6_mapped().octets() }
+}
+
+/// What the device says of its applications.
+pub fn described(index: usize) -> Vec<ClientDescription> {
+    host().devices[index].lock().unwrap().as_ref().unwrap().describe()
+}
+
+/// Ends the device, and what its applications do.
+pub fn end(index: usize) {
+    drop(host().devices[index].lock().unwrap().take());
+}
+
+/// Waits until something is as it is to be.
+pub fn until(mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < PATIENCE, "what was awaited did not come");
+        std::thread::yield_now();
+    }
 }
 
 pub fn errno() -> c_int {
@@ -31,11 +100,11 @@ pub fn errno() -> c_int {
 }
 
 pub fn open(index: usize) -> *mut ibv_context {
-    fake(index);
+    host();
     unsafe {
         let mut count = 0;
         let list = device::ibv_get_device_list(&mut count);
-        assert_eq!(count, 4);
+        assert_eq!(count as usize, DEVICES);
         let chosen = list.add(index).read();
         device::ibv_free_device_list(list);
         let name = CStr::from_ptr(device::ibv_get_device_name(chosen)).to_str().unwrap();
@@ -55,9 +124,14 @@ pub struct Buffer {
 impl Buffer {
     pub fn new(pd: *mut ibv_pd, bytes: &[u8]) -> Self {
         let mut bytes: Box<[u8]> = bytes.into();
-        let mr = unsafe { memory::ibv_reg_mr(pd, bytes.as_mut_ptr().cast(), bytes.len(), 7) };
+        let mr = unsafe { memory::ibv_reg_mr(pd, bytes.as_mut_ptr().cast(), bytes.len(), 15) };
         assert!(!mr.is_null());
         Self { bytes, mr }
+    }
+
+    /// Gives its registration back.
+    pub fn forget(&mut self) {
+        assert_eq!(unsafe { memory::ibv_dereg_mr(self.mr) }, 0);
     }
 
     pub fn sge(&mut self) -> ibv_sge {
@@ -66,8 +140,14 @@ impl Buffer {
     }
 }
 
+/// Gives registrations back.
+pub fn forget<const N: usize>(buffers: [&mut Buffer; N]) {
+    buffers.into_iter().for_each(Buffer::forget);
+}
+
 /// Two queue pairs with one completion queue.
 pub struct Pair {
+    pub index: usize,
     pub context: *mut ibv_context,
     pub pd: *mut ibv_pd,
     pub cq: *mut ibv_cq,
@@ -80,41 +160,33 @@ impl Pair {
     pub fn new(index: usize, qp_type: u32) -> Self {
         let context = open(index);
         let cq = unsafe { completion::ibv_create_cq(context, 16, null_mut(), null_mut(), 0) };
-        Self::with(context, cq, null_mut(), qp_type)
+        Self::with(index, context, cq, null_mut(), qp_type)
     }
 
-    pub fn with(context: *mut ibv_context, cq: *mut ibv_cq, srq: *mut ibv_srq, qp_type: u32) -> Self {
+    pub fn with(
+        index: usize,
+        context: *mut ibv_context,
+        cq: *mut ibv_cq,
+        srq: *mut ibv_srq,
+        qp_type: u32,
+    ) -> Self {
         assert!(!cq.is_null());
         let pd = unsafe { memory::ibv_alloc_pd(context) };
-        let qps = [(); 2].map(|()| create(context, pd, cq, srq, qp_type));
-        let pair = Self { context, pd, cq, qps };
+        let qps = [(); 2].map(|()| create(context, pd, [cq; 2], srq, qp_type));
+        let pair = Self { index, context, pd, cq, qps };
         for (at, qp) in qps.into_iter().enumerate() {
-            assert_eq!(pair.connect(qp, qps[1 - at]), 0);
+            connect(qp, index, unsafe { (*qps[1 - at]).qp_num });
         }
         pair
     }
 
-    fn connect(&self, qp: *mut ibv_qp, to: *mut ibv_qp) -> c_int {
-        let dest_qp_num = unsafe { (*to).qp_num };
-        let states = [1, 2, 3];
-        states.into_iter().map(|qp_state| modify_to(qp, qp_state, dest_qp_num)).sum()
-    }
-
     /// Waits for completions.
     pub fn completions(&self, count: usize) -> Vec<ibv_wc> {
-        let mut found = Vec::new();
-        let started = std::time::Instant::now();
-        while found.len() < count {
-            assert!(started.elapsed().as_secs() < 20, "{} of {count} completions came", found.len());
-            found.extend(self.poll());
-        }
-        found
+        take(self.cq, count)
     }
 
     pub fn poll(&self) -> Vec<ibv_wc> {
-        let mut room = [ibv_wc::default(); 8];
-        let taken = unsafe { completion::poll_cq(self.cq, 8, room.as_mut_ptr()) };
-        room[..usize::try_from(taken).unwrap()].to_vec()
+        poll(self.cq)
     }
 
     pub fn destroy(self) {
@@ -129,10 +201,28 @@ impl Pair {
     }
 }
 
-fn create(
+/// What there is.
+pub fn poll(cq: *mut ibv_cq) -> Vec<ibv_wc> {
+    let mut room = [ibv_wc::default(); 8];
+    let taken = unsafe { completion::poll_cq(cq, 8, room.as_mut_ptr()) };
+    room[..usize::try_from(taken).unwrap()].to_vec()
+}
+
+/// Waits for completions.
+pub fn take(cq: *mut ibv_cq, count: usize) -> Vec<ibv_wc> {
+    let mut found = Vec::new();
+    until(|| {
+        found.extend(poll(cq));
+        found.len() >= count
+    });
+    assert_eq!(found.len(), count);
+    found
+}
+
+pub fn create(
     context: *mut ibv_context,
     pd: *mut ibv_pd,
-    cq: *mut ibv_cq,
+    [send_cq, recv_cq]: [*mut ibv_cq; 2],
     srq: *mut ibv_srq,
     qp_type: u32,
 ) -> *mut ibv_qp {
@@ -144,7 +234,8 @@ fn create(
         max_inline_data: 64,
     };
     let mut attr: ibv_qp_init_attr_ex = unsafe { std::mem::zeroed() };
-    (attr.send_cq, attr.recv_cq, attr.srq, attr.cap, attr.qp_type, attr.pd) = (cq, cq, srq, cap, qp_type, pd);
+    (attr.send_cq, attr.recv_cq, attr.srq, attr.cap, attr.qp_type, attr.pd) =
+        (send_cq, recv_cq, srq, cap, qp_type, pd);
     attr.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
     attr.send_ops_flags = 1 << IBV_WR_SEND;
     let qp = unsafe { queue_pair::create_qp_ex(context, &mut attr) };
@@ -152,10 +243,51 @@ fn create(
     qp
 }
 
-/// State and destination.
-pub fn modify_to(qp: *mut ibv_qp, qp_state: u32, dest_qp_num: u32) -> c_int {
-    let mut attr = ibv_qp_attr { qp_state, dest_qp_num, ..ibv_qp_attr::default() };
-    unsafe { modify::ibv_modify_qp(qp, &mut attr, 1 | 1 << 20) }
+/// Attributes for a state, and which they are.
+pub fn attributes(qp_type: u32, qp_state: u32, peer: usize, dest_qp_num: u32) -> (ibv_qp_attr, u32) {
+    let mut attr = ibv_qp_attr {
+        qp_state,
+        path_mtu: 3,
+        qkey: 3,
+        dest_qp_num,
+        qp_access_flags: 15,
+        max_rd_atomic: 4,
+        max_dest_rd_atomic: 4,
+        min_rnr_timer: 1,
+        port_num: 1,
+        timeout: 10,
+        retry_cnt: 3,
+        rnr_retry: 7,
+        ..ibv_qp_attr::default()
+    };
+    attr.ah_attr = ibv_ah_attr { is_global: 1, port_num: 1, ..ibv_ah_attr::default() };
+    (attr.ah_attr.grh.dgid, attr.ah_attr.grh.sgid_index) = (gid(peer), 1);
+    let connected = mask::AV | mask::PATH_MTU | mask::DEST_QPN | mask::RQ_PSN;
+    let reliable = mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY | mask::MAX_QP_RD_ATOMIC;
+    let needed = match (qp_state, qp_type) {
+        (1, IBV_QPT_UD) => mask::PKEY_INDEX | mask::PORT | mask::QKEY,
+        (1, _) => mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS,
+        (IBV_QPS_RTR, IBV_QPT_RC) => connected | mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER,
+        (IBV_QPS_RTR, IBV_QPT_UC) => connected,
+        (IBV_QPS_RTS, IBV_QPT_RC) => mask::SQ_PSN | reliable,
+        (IBV_QPS_RTS, _) => mask::SQ_PSN,
+        _ => 0,
+    };
+    (attr, mask::STATE | needed)
+}
+
+/// To the state in which it sends.
+pub fn connect(qp: *mut ibv_qp, peer: usize, dest_qp_num: u32) {
+    for state in [1, IBV_QPS_RTR, IBV_QPS_RTS] {
+        let (mut attr, mask) = attributes(unsafe { (*qp).qp_type }, state, peer, dest_qp_num);
+        assert_eq!(unsafe { modify::ibv_modify_qp(qp, &mut attr, mask as c_int) }, 0, "to {state}");
+    }
+}
+
+/// To a state that needs no peer.
+pub fn modify_to(qp: *mut ibv_qp, qp_state: u32) -> c_int {
+    let (mut attr, mask) = attributes(unsafe { (*qp).qp_type }, qp_state, 0, 0);
+    unsafe { modify::ibv_modify_qp(qp, &mut attr, mask as c_int) }
 }
 
 /// A signaled SEND.
@@ -181,8 +313,9 @@ pub fn post_receive(qp: *mut ibv_qp, wr: &mut ibv_recv_wr) -> (c_int, Option<u64
     unsafe { (post::post_recv(qp, wr, &mut bad), bad.as_ref().map(|bad| bad.wr_id)) }
 }
 
-pub fn handle(pd: *mut ibv_pd, gid: [u8; 16]) -> *mut ibv_ah {
+/// An address handle for a device.
+pub fn handle(pd: *mut ibv_pd, index: usize) -> *mut ibv_ah {
     let mut attr = ibv_ah_attr { is_global: 1, port_num: 1, ..ibv_ah_attr::default() };
-    attr.grh.dgid = ibv_gid { raw: gid };
+    (attr.grh.dgid, attr.grh.sgid_index) = (gid(index), 1);
     unsafe { address::ibv_create_ah(pd, &mut attr) }
 }

@@ -1,0 +1,583 @@
+//! Two applications on devices of their own: whether they share memory or not, the same happens.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::undocumented_unsafe_blocks,
+    reason = "of tests: they use the C interface as its man pages say"
+)]
+
+mod program;
+
+use program::*;
+use std::ffi::c_int;
+use std::ptr::null_mut;
+use uverbs::qp::mask;
+use verbs::abi::*;
+use verbs::{channel, completion, context, memory, modify, queue_pair};
+
+const READ: u32 = IBV_WR_RDMA_READ;
+const WRITE: u32 = IBV_WR_RDMA_WRITE;
+const WRITE_WITH_IMM: u32 = IBV_WR_RDMA_WRITE_WITH_IMM;
+
+/// Statuses of completions.
+const FLUSHED: u32 = 5;
+const REMOTE_ACCESS: u32 = 10;
+const LOCAL_PROTECTION: u32 = 4;
+const NO_ANSWER: u32 = 12;
+
+/// An application with a queue pair, on a device.
+struct End {
+    index: usize,
+    context: *mut ibv_context,
+    pd: *mut ibv_pd,
+    channel: *mut ibv_comp_channel,
+    /// Of sends, and of receives, whose channel it is.
+    cqs: [*mut ibv_cq; 2],
+    qp: *mut ibv_qp,
+}
+
+impl End {
+    fn new(index: usize) -> Self {
+        let context = open(index);
+        unsafe {
+            let pd = memory::ibv_alloc_pd(context);
+            let channel = channel::ibv_create_comp_channel(context);
+            libc::fcntl((*channel).fd, libc::F_SETFL, libc::O_NONBLOCK);
+            let cqs =
+                [channel; 2].map(|channel| completion::ibv_create_cq(context, 8, null_mut(), channel, 0));
+            let qp = create(context, pd, cqs, null_mut(), IBV_QPT_RC);
+            Self { index, context, pd, channel, cqs, qp }
+        }
+    }
+
+    fn number(&self) -> u32 {
+        unsafe { (*self.qp).qp_num }
+    }
+
+    fn connect(&self, to: &Self) {
+        connect(self.qp, to.index, to.number());
+    }
+
+    /// The next completion of a send.
+    fn sent(&self) -> ibv_wc {
+        take(self.cqs[0], 1)[0]
+    }
+
+    /// The next completion of a receive.
+    fn received(&self) -> ibv_wc {
+        take(self.cqs[1], 1)[0]
+    }
+
+    /// The next completion queue that the channel tells of.
+    fn told(&self) -> *mut ibv_cq {
+        let (mut cq, mut tag) = (null_mut(), null_mut());
+        until(|| unsafe { channel::ibv_get_cq_event(self.channel, &mut cq, &mut tag) } == 0);
+        unsafe { channel::ibv_ack_cq_events(cq, 1) };
+        cq
+    }
+
+    fn is_told(&self) -> bool {
+        let (mut cq, mut tag) = (null_mut(), null_mut());
+        unsafe { channel::ibv_get_cq_event(self.channel, &mut cq, &mut tag) == 0 }
+    }
+
+    /// Messages that went to the peer without the device.
+    fn direct(&self) -> u64 {
+        let clients = described(self.index);
+        let mut qps = clients.iter().flat_map(|client| &client.qps);
+        qps.find(|qp| qp.qpn == self.number()).unwrap().direct.0
+    }
+
+    fn close(self) {
+        unsafe {
+            assert_eq!(queue_pair::ibv_destroy_qp(self.qp), 0);
+            assert_eq!(self.cqs.map(|cq| completion::ibv_destroy_cq(cq)), [0, 0]);
+            assert_eq!(channel::ibv_destroy_comp_channel(self.channel), 0);
+            assert_eq!((memory::ibv_dealloc_pd(self.pd), context::ibv_close_device(self.context)), (0, 0));
+        }
+    }
+}
+
+/// Two connected applications.
+struct Two {
+    a: End,
+    b: End,
+    shares: bool,
+}
+
+impl Two {
+    fn new(shares: bool) -> Self {
+        Self::of(shares, if shares { TRUSTING } else { 0 })
+    }
+
+    fn of(shares: bool, first: usize) -> Self {
+        let (a, b) = (End::new(first), End::new(first + 1));
+        b.connect(&a);
+        a.connect(&b);
+        Self { a, b, shares }
+    }
+
+    /// Sends a message and takes its completions.
+    fn exchange(&self, message: &mut Buffer, room: &mut Buffer) {
+        assert_eq!(post_receive(self.b.qp, &mut receive(70, &mut [room.sge()])).0, 0);
+        assert_eq!(post_send(self.a.qp, &mut send(71, &mut [message.sge()])).0, 0);
+        assert_eq!((self.a.sent().status, self.b.received().status), (0, 0));
+    }
+
+    /// Checks that so many messages went without the device, where memory is shared.
+    fn was_direct(&self, messages: u64) {
+        assert_eq!(self.a.direct(), if self.shares { messages } else { 0 });
+    }
+
+    fn close(self) {
+        self.a.close();
+        self.b.close();
+    }
+}
+
+/// A request aimed at memory of the peer.
+fn aimed(id: u64, opcode: u32, list: &mut [ibv_sge], at: &Buffer) -> ibv_send_wr {
+    let mut wr = send(id, list);
+    wr.opcode = opcode;
+    wr.wr.rdma = Rdma { remote_addr: at.bytes.as_ptr() as u64, rkey: unsafe { (*at.mr).rkey } };
+    wr
+}
+
+fn pattern(len: usize, seed: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 7 + at / 251 + seed) as u8).collect()
+}
+
+/// What programs may look at.
+fn seen(wc: &ibv_wc) -> (u64, u32, u32, u32, u32, u32) {
+    (wc.wr_id, wc.status, wc.opcode, wc.byte_len, wc.wc_flags, wc.imm_data)
+}
+
+/// Lengths within a completion and beyond, in one part and in two.
+fn messages(shares: bool) {
+    let two = Two::new(shares);
+    let lengths = [0, 1, 8, 39, 40, 41, 64, 4096, 100_000];
+    for (round, len) in lengths.into_iter().enumerate() {
+        let message = pattern(len, round);
+        let mut from = Buffer::new(two.a.pd, &message);
+        let mut to = Buffer::new(two.b.pd, &vec![0; len + 8]);
+        let id = 10 * round as u64;
+        let mut places = [to.sge(); 2];
+        places[0].length = 3;
+        (places[1].addr, places[1].length) = (places[0].addr + 3, len as u32 + 5);
+        assert_eq!(post_receive(two.b.qp, &mut receive(id, &mut places)).0, 0);
+        let mut parts = [from.sge(); 2];
+        parts[0].length = len as u32 / 3;
+        (parts[1].addr, parts[1].length) =
+            (parts[0].addr + u64::from(parts[0].length), len as u32 - parts[0].length);
+        let mut wr = send(id + 1, &mut parts);
+        (wr.opcode, wr.imm_data) = (IBV_WR_SEND_WITH_IMM, 0x0102_0304);
+        assert_eq!(post_send(two.a.qp, &mut wr).0, 0);
+        let (sent, received) = (two.a.sent(), two.b.received());
+        assert_eq!((sent.wr_id, sent.status, sent.opcode, sent.qp_num), (id + 1, 0, 0, two.a.number()));
+        assert_eq!(seen(&received), (id, 0, 128, len as u32, 2, 0x0102_0304));
+        assert_eq!((received.qp_num, received.src_qp), (two.b.number(), 0));
+        assert_eq!((&to.bytes[..len], &to.bytes[len..]), (&message[..], &[0; 8][..]));
+        from.forget();
+        to.forget();
+    }
+    two.was_direct(lengths.len() as u64);
+    two.close();
+}
+
+/// What was inline is taken when it is posted; more is posted at once than the peer has receives.
+fn order(shares: bool) {
+    let two = Two::new(shares);
+    let mut room = Buffer::new(two.b.pd, &[0; 4]);
+    let sge = room.sge();
+    let part = |at: u32| ibv_sge { addr: sge.addr + u64::from(at), length: 1, ..sge };
+    for at in 0..2 {
+        assert_eq!(post_receive(two.b.qp, &mut receive(u64::from(at), &mut [part(at)])).0, 0);
+    }
+    let mut letters = *b"abcd";
+    let mut lists: Vec<_> =
+        (0..4).map(|at| ibv_sge { addr: letters.as_mut_ptr() as u64 + at, length: 1, lkey: 0 }).collect();
+    let mut wrs: Vec<_> =
+        lists.chunks_mut(1).enumerate().map(|(at, list)| send(10 + at as u64, list)).collect();
+    for at in (0..4).rev() {
+        wrs[at].send_flags |= IBV_SEND_INLINE;
+        wrs[at].next = if at < 3 { &mut wrs[at + 1] } else { null_mut() };
+    }
+    assert_eq!(post_send(two.a.qp, &mut wrs[0]).0, 0);
+    letters = *b"....";
+    assert_eq!(letters, *b"....");
+    let first: Vec<_> = take(two.b.cqs[1], 2).iter().map(|wc| wc.wr_id).collect();
+    assert_eq!((first, take(two.a.cqs[0], 2).len()), (vec![0, 1], 2));
+    // Two wait for their receives: what comes after them does not pass.
+    assert!(poll(two.a.cqs[0]).is_empty() && poll(two.b.cqs[1]).is_empty());
+    for at in 2..4 {
+        assert_eq!(post_receive(two.b.qp, &mut receive(u64::from(at), &mut [part(at)])).0, 0);
+    }
+    let sent: Vec<_> = take(two.a.cqs[0], 2).iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    assert_eq!(sent, [(12, 0), (13, 0)]);
+    assert_eq!(take(two.b.cqs[1], 2).iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [2, 3]);
+    assert_eq!(*room.bytes, *b"abcd");
+    two.was_direct(2);
+    room.forget();
+    two.close();
+}
+
+/// Memory is written and read, with and without a word to the peer.
+fn remote_memory(shares: bool) {
+    let two = Two::new(shares);
+    for len in [1, 8, 9, 5000] {
+        let message = pattern(len, 1);
+        let (mut from, mut to) = (Buffer::new(two.a.pd, &message), Buffer::new(two.b.pd, &pattern(len, 2)));
+        let there = to.bytes.to_vec();
+        let mut back = Buffer::new(two.a.pd, &vec![0; len]);
+        assert_eq!(post_send(two.a.qp, &mut aimed(1, READ, &mut [back.sge()], &to)).0, 0);
+        let read = two.a.sent();
+        assert_eq!((read.wr_id, read.status, read.opcode, read.byte_len), (1, 0, 2, len as u32));
+        assert_eq!(*back.bytes, there);
+        assert_eq!(post_send(two.a.qp, &mut aimed(2, WRITE, &mut [from.sge()], &to)).0, 0);
+        let written = two.a.sent();
+        assert_eq!((written.wr_id, written.status, written.opcode), (2, 0, 1));
+        assert_eq!(*to.bytes, message);
+        // The receive is used up, and nothing is put where it says.
+        let mut untouched = Buffer::new(two.b.pd, &[1; 4]);
+        assert_eq!(post_receive(two.b.qp, &mut receive(3, &mut [untouched.sge()])).0, 0);
+        let mut list = [back.sge()];
+        let mut wr = aimed(4, WRITE_WITH_IMM, &mut list, &to);
+        wr.imm_data = 99;
+        assert_eq!(post_send(two.a.qp, &mut wr).0, 0);
+        assert_eq!(seen(&two.b.received()), (3, 0, 129, len as u32, 2, 99));
+        assert_eq!(two.a.sent().opcode, 1);
+        assert_eq!((&to.bytes, &*untouched.bytes), (&there.into(), &[1; 4][..]));
+        forget([&mut from, &mut to, &mut back, &mut untouched]);
+    }
+    two.was_direct(12);
+    two.close();
+}
+
+/// What is not allowed fails as ever, at both ends.
+fn wrong_keys(shares: bool) {
+    for opcode in [WRITE, WRITE_WITH_IMM, READ] {
+        let two = Two::new(shares);
+        let (mut own, mut there) = (Buffer::new(two.a.pd, &[1; 8]), Buffer::new(two.b.pd, &[2; 8]));
+        two.exchange(&mut own, &mut there);
+        there.bytes.fill(2);
+        assert_eq!(post_receive(two.b.qp, &mut receive(1, &mut [])).0, 0);
+        let mut list = [own.sge()];
+        let mut wr = aimed(2, opcode, &mut list, &there);
+        unsafe { wr.wr.rdma.rkey ^= 1 };
+        assert_eq!(post_send(two.a.qp, &mut wr).0, 0);
+        assert_eq!(
+            (two.a.sent().status, &*own.bytes, &*there.bytes),
+            (REMOTE_ACCESS, &[1; 8][..], &[2; 8][..])
+        );
+        assert_eq!((two.b.received().status, state(&two.b)), (FLUSHED, IBV_QPS_ERR));
+        assert_eq!(post_send(two.a.qp, &mut send(3, &mut [])).0, 0);
+        assert_eq!((two.a.sent().status, state(&two.a)), (FLUSHED, IBV_QPS_ERR));
+        forget([&mut own, &mut there]);
+        two.close();
+    }
+    // Beyond the region's end, and a key of one's own that is none.
+    for wrong_at_home in [false, true] {
+        let two = Two::new(shares);
+        let (mut own, mut there) = (Buffer::new(two.a.pd, &[1; 8]), Buffer::new(two.b.pd, &[2; 8]));
+        two.exchange(&mut own, &mut there);
+        let mut list = [own.sge()];
+        let mut wr = aimed(2, WRITE, &mut list, &there);
+        if wrong_at_home {
+            list[0].lkey ^= 1;
+        } else {
+            unsafe { wr.wr.rdma.remote_addr += 1 };
+        }
+        wr.sg_list = list.as_mut_ptr();
+        assert_eq!(post_send(two.a.qp, &mut wr).0, 0);
+        let expected = if wrong_at_home { LOCAL_PROTECTION } else { REMOTE_ACCESS };
+        assert_eq!(two.a.sent().status, expected);
+        forget([&mut own, &mut there]);
+        two.close();
+    }
+}
+
+fn state(end: &End) -> u32 {
+    let mut attr = ibv_qp_attr::default();
+    let mut init: ibv_qp_init_attr = unsafe { std::mem::zeroed() };
+    assert_eq!(unsafe { modify::ibv_query_qp(end.qp, &mut attr, 1, &mut init) }, 0);
+    attr.qp_state
+}
+
+/// A message longer than its receive ends both.
+fn too_long(shares: bool) {
+    let two = Two::new(shares);
+    let (mut own, mut there) = (Buffer::new(two.a.pd, &[1; 60]), Buffer::new(two.b.pd, &[2; 60]));
+    two.exchange(&mut own, &mut there);
+    let mut short = there.sge();
+    short.length = 59;
+    assert_eq!(post_receive(two.b.qp, &mut receive(1, &mut [short])).0, 0);
+    assert_eq!(post_send(two.a.qp, &mut send(2, &mut [own.sge()])).0, 0);
+    // Local length; the peer is told that its request is wrong.
+    assert_eq!((two.b.received().status, two.a.sent().status), (1, 9));
+    forget([&mut own, &mut there]);
+    two.close();
+}
+
+/// Memory that was taken away, or may not be used so any more, is not.
+fn rights_end(shares: bool) {
+    // The region goes; its rights; the queue pair's.
+    for what in 0..3 {
+        let two = Two::new(shares);
+        let (mut own, mut there) = (Buffer::new(two.a.pd, &[1; 64]), Buffer::new(two.b.pd, &[2; 64]));
+        let mut list = [own.sge()];
+        let mut wr = aimed(2, WRITE, &mut list, &there);
+        assert_eq!(post_send(two.a.qp, &mut wr).0, 0);
+        assert_eq!((two.a.sent().status, &*there.bytes), (0, &[1; 64][..]));
+        there.bytes.fill(2);
+        unsafe {
+            match what {
+                0 => there.forget(),
+                1 => assert_eq!(memory::ibv_rereg_mr(there.mr, 4, null_mut(), null_mut(), 0, 1), 0),
+                _ => {
+                    let (mut attr, _) = attributes(IBV_QPT_RC, 0, 0, 0);
+                    attr.qp_access_flags = 1;
+                    assert_eq!(modify::ibv_modify_qp(two.b.qp, &mut attr, mask::ACCESS_FLAGS as c_int), 0);
+                }
+            }
+        }
+        assert_eq!(post_send(two.a.qp, &mut wr).0, 0);
+        // A queue pair that gives no right says so as memory that gives none does.
+        assert_eq!((two.a.sent().status, &*there.bytes), (REMOTE_ACCESS, &[2; 64][..]));
+        own.forget();
+        if what > 0 {
+            there.forget();
+        }
+        two.close();
+    }
+}
+
+/// An ended peer does not answer, whatever was shared before; an end is in order, and a beginning too.
+fn states(shares: bool) {
+    let two = Two::new(shares);
+    let (mut own, mut there) = (Buffer::new(two.a.pd, &[1; 8]), Buffer::new(two.b.pd, &[2; 8]));
+    for round in 0..3 {
+        two.exchange(&mut own, &mut there);
+        assert_eq!(post_receive(two.b.qp, &mut receive(1, &mut [there.sge()])).0, 0);
+        assert_eq!(modify_to(two.b.qp, IBV_QPS_ERR), 0);
+        assert_eq!((two.b.received().wr_id, two.b.qp.is_null()), (1, false));
+        assert_eq!(post_send(two.a.qp, &mut send(2, &mut [own.sge()])).0, 0);
+        assert_eq!((round, two.a.sent().status), (round, NO_ANSWER));
+        assert_eq!((modify_to(two.a.qp, 0), modify_to(two.b.qp, 0)), (0, 0));
+        two.a.connect(&two.b);
+        // The peer is not ready yet.
+        assert_eq!(modify_to(two.b.qp, 1), 0);
+        assert_eq!(post_receive(two.b.qp, &mut receive(3, &mut [there.sge()])).0, 0);
+        for state in [IBV_QPS_RTR, IBV_QPS_RTS] {
+            let (mut attr, mask) = attributes(IBV_QPT_RC, state, two.a.index, two.a.number());
+            assert_eq!(unsafe { modify::ibv_modify_qp(two.b.qp, &mut attr, mask as c_int) }, 0);
+        }
+        assert_eq!(post_send(two.a.qp, &mut send(4, &mut [own.sge()])).0, 0);
+        assert_eq!((two.a.sent().wr_id, two.b.received().wr_id), (4, 3));
+    }
+    two.was_direct(1);
+    forget([&mut own, &mut there]);
+    // Destroyed: nobody is there.
+    let Two { a, b, .. } = two;
+    b.close();
+    assert_eq!(post_send(a.qp, &mut send(5, &mut [])).0, 0);
+    assert_eq!(a.sent().status, NO_ANSWER);
+    a.close();
+}
+
+/// Who sleeps is woken, at both ends, and once.
+fn sleepers(shares: bool) {
+    let two = Two::new(shares);
+    for round in 0..20 {
+        let solicited = round % 2;
+        for id in 0..2 {
+            assert_eq!(post_receive(two.b.qp, &mut receive(id, &mut [])).0, 0);
+        }
+        unsafe {
+            completion::req_notify_cq(two.b.cqs[1], solicited);
+            completion::req_notify_cq(two.a.cqs[0], 0);
+        }
+        assert_eq!(post_send(two.a.qp, &mut send(1, &mut [])).0, 0);
+        assert_eq!(two.a.told(), two.a.cqs[0]);
+        if solicited == 1 {
+            two.a.sent();
+            until(|| !poll_waiting(&two.b));
+            assert!(!two.b.is_told());
+        }
+        let mut wr = send(2, &mut []);
+        wr.send_flags |= 4;
+        assert_eq!(post_send(two.a.qp, &mut wr).0, 0);
+        assert_eq!((two.b.told(), two.b.is_told()), (two.b.cqs[1], false));
+        take(two.b.cqs[1], 2);
+        take(two.a.cqs[0], 2 - solicited as usize);
+        assert!(!two.a.is_told());
+    }
+    two.was_direct(40);
+    two.close();
+}
+
+/// Whether the device still has something to do with its only message.
+fn poll_waiting(end: &End) -> bool {
+    let handle = unsafe { (*end.cqs[1]).handle };
+    described(end.index).iter().flat_map(|client| &client.cqs).all(|cq| cq.cq != handle || cq.waiting != 1)
+}
+
+/// Requests without completions leave room behind them, and their order is kept.
+fn unsignaled(shares: bool) {
+    let two = Two::new(shares);
+    let (mut own, mut there) = (Buffer::new(two.a.pd, &[0; 8]), Buffer::new(two.b.pd, &[0; 8]));
+    let mut list = [own.sge()];
+    for round in 0..50_u64 {
+        own.bytes.copy_from_slice(&round.to_ne_bytes());
+        let mut wr = aimed(round, WRITE, &mut list, &there);
+        wr.send_flags = if round % 4 == 3 { 2 } else { 0 };
+        // Where there is no room, the device has not come to it yet.
+        until(|| post_send(two.a.qp, &mut wr).0 == 0);
+        if round % 4 == 3 {
+            assert_eq!((two.a.sent().wr_id, &*there.bytes), (round, &round.to_ne_bytes()[..]));
+        }
+    }
+    two.was_direct(50);
+    forget([&mut own, &mut there]);
+    two.close();
+}
+
+/// Atomics are the device's, writes before and after them may be ours.
+fn atomics(shares: bool) {
+    let two = Two::new(shares);
+    let (mut own, mut there) = (Buffer::new(two.a.pd, &[0; 16]), Buffer::new(two.b.pd, &[0; 8]));
+    let mut sge = own.sge();
+    sge.length = 8;
+    let mut list = [sge];
+    let mut back = [ibv_sge { addr: sge.addr + 8, ..sge }];
+    for round in 0..10_u64 {
+        own.bytes[..8].copy_from_slice(&(100 * round).to_ne_bytes());
+        let mut second = aimed(2, IBV_WR_ATOMIC_FETCH_AND_ADD, &mut back, &there);
+        let (remote_addr, rkey) = unsafe { (second.wr.rdma.remote_addr, second.wr.rdma.rkey) };
+        second.wr.atomic = Atomic { remote_addr, compare_add: 7, swap: 0, rkey };
+        let mut first = aimed(1, WRITE, &mut list, &there);
+        first.next = &mut second;
+        assert_eq!(post_send(two.a.qp, &mut first).0, 0);
+        let done: Vec<_> = take(two.a.cqs[0], 2).iter().map(|wc| (wc.wr_id, wc.status, wc.opcode)).collect();
+        assert_eq!(done, [(1, 0, 1), (2, 0, 4)]);
+        assert_eq!(own.bytes[8..], (100 * round).to_ne_bytes());
+        assert_eq!(*there.bytes, (100 * round + 7).to_ne_bytes());
+    }
+    // One segment of eight bytes it is, or nothing is posted.
+    let mut wrong = aimed(3, IBV_WR_ATOMIC_FETCH_AND_ADD, &mut back, &there);
+    back[0].length = 4;
+    let (remote_addr, rkey) = unsafe { (wrong.wr.rdma.remote_addr, wrong.wr.rdma.rkey) };
+    wrong.wr.atomic = Atomic { remote_addr, compare_add: 7, swap: 0, rkey };
+    wrong.sg_list = back.as_mut_ptr();
+    assert_eq!(post_send(two.a.qp, &mut wrong), (libc::EINVAL, Some(3)));
+    assert_eq!(*there.bytes, 907_u64.to_ne_bytes());
+    two.was_direct(10);
+    forget([&mut own, &mut there]);
+    two.close();
+}
+
+/// Completion queues of both ends are resized while messages go.
+fn resized(shares: bool) {
+    let two = Two::new(shares);
+    let (mut own, mut there) = (Buffer::new(two.a.pd, &[0; 64]), Buffer::new(two.b.pd, &[0; 64]));
+    for round in 0..6_u8 {
+        own.bytes.fill(round);
+        for id in 0..2 {
+            assert_eq!(post_receive(two.b.qp, &mut receive(id, &mut [there.sge()])).0, 0);
+        }
+        for id in 0..2 {
+            assert_eq!(post_send(two.a.qp, &mut send(id, &mut [own.sge()])).0, 0);
+        }
+        until(|| !is_awaited(&two.b, 1) && !is_awaited(&two.a, 0));
+        for cq in [two.a.cqs[0], two.b.cqs[1]] {
+            assert_eq!(unsafe { completion::ibv_resize_cq(cq, 8 << (round % 3)) }, 0);
+            assert!(unsafe { (*cq).cqe } >= 8 << (round % 3));
+        }
+        for end in [two.a.cqs[0], two.b.cqs[1]] {
+            let done: Vec<_> = take(end, 2).iter().map(|wc| (wc.wr_id, wc.status)).collect();
+            assert_eq!(done, [(0, 0), (1, 0)]);
+        }
+        assert!(there.bytes.iter().all(|byte| *byte == round));
+    }
+    forget([&mut own, &mut there]);
+    two.close();
+}
+
+/// Whether two completions are still to come to a queue.
+fn is_awaited(end: &End, which: usize) -> bool {
+    let handle = unsafe { (*end.cqs[which]).handle };
+    described(end.index).iter().flat_map(|client| &client.cqs).all(|cq| cq.cq != handle || cq.waiting < 2)
+}
+
+/// A completion queue that nobody takes from overruns: that is told, and is the end of the queue pair.
+fn overrun(shares: bool) {
+    let two = Two::new(shares);
+    let room = unsafe { (*two.a.cqs[0]).cqe };
+    for id in 0..room {
+        assert_eq!(post_receive(two.b.qp, &mut receive(0, &mut [])).0, 0);
+        until(|| post_send(two.a.qp, &mut send(id as u64, &mut [])).0 == 0);
+        assert_eq!(two.b.received().status, 0);
+    }
+    assert_eq!(post_receive(two.b.qp, &mut receive(0, &mut [])).0, 0);
+    until(|| post_send(two.a.qp, &mut send(99, &mut [])).0 == 0);
+    until(|| state(&two.a) == IBV_QPS_ERR);
+    assert_eq!(poll(two.a.cqs[0]).len(), 8.min(room as usize));
+    two.close();
+}
+
+/// The peer's device goes, as its daemon would.
+fn death(shares: bool) {
+    let two = Two::of(shares, if shares { TRUSTING + 2 } else { 2 });
+    let (mut own, mut there) = (Buffer::new(two.a.pd, &[0; 8]), Buffer::new(two.b.pd, &[0; 8]));
+    two.exchange(&mut own, &mut there);
+    two.was_direct(1);
+    end(two.b.index);
+    assert_eq!(post_send(two.a.qp, &mut send(1, &mut [own.sge()])).0, 0);
+    assert_eq!(two.a.sent().status, NO_ANSWER);
+    own.forget();
+    two.a.close();
+    // Its own end is flushed.
+    assert_eq!(post_receive(two.b.qp, &mut receive(2, &mut [])).0, 0);
+    assert_eq!(two.b.received().status, FLUSHED);
+    there.forget();
+    two.b.close();
+}
+
+/// Who talked to someone else before is not held to that.
+#[test]
+fn another_peer_is_trusted_anew() {
+    let (a, b) = (End::new(TRUSTING), End::new(0));
+    b.connect(&a);
+    a.connect(&b);
+    let untrusted = Two { a, b, shares: false };
+    let (mut own, mut there) = (Buffer::new(untrusted.a.pd, &[1; 8]), Buffer::new(untrusted.b.pd, &[2; 8]));
+    untrusted.exchange(&mut own, &mut there);
+    untrusted.was_direct(0);
+    there.forget();
+    let Two { a, b, .. } = untrusted;
+    b.close();
+    assert_eq!(modify_to(a.qp, IBV_QPS_RESET), 0);
+    let b = End::new(TRUSTING + 1);
+    b.connect(&a);
+    a.connect(&b);
+    let trusted = Two { a, b, shares: true };
+    let mut there = Buffer::new(trusted.b.pd, &[2; 8]);
+    trusted.exchange(&mut own, &mut there);
+    trusted.was_direct(1);
+    forget([&mut own, &mut there]);
+    trusted.close();
+}
+
+macro_rules! both_ways {
+    ($($name:ident)*) => {
+        mod copied {
+            $(#[test] fn $name() { super::$name(false); })*
+        }
+        mod shared {
+            $(#[test] fn $name() { super::$name(true); })*
+        }
+    };
+}
+
+both_ways! {
+    messages order remote_memory wrong_keys too_long rights_end states sleepers unsignaled atomics resized overrun death
+}
