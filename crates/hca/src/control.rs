@@ -327,7 +327,7 @@ impl Objects {
         reply(Reply::Mr { mr: key, lkey: key, rkey: key })
     }
 
-    /// Changes a region. It has another key then: who knows the old one may not use the new.
+    /// Changes a region. If it lies elsewhere, it has another key then: who knows the old one may not use what is there.
     fn reregister(
         &mut self,
         mr: u32,
@@ -346,7 +346,12 @@ impl Objects {
             self.regions.put(mr, old);
             return Err(refusal);
         }
-        let key = self.regions.insert(new);
+        let key = if range.is_some() {
+            self.regions.insert(new)
+        } else {
+            self.regions.put(mr, new);
+            mr
+        };
         reply(Reply::Mr { mr: key, lkey: key, rkey: key })
     }
 
