@@ -69,6 +69,10 @@ pub(crate) fn modify(
         _ => {}
     }
     let own = &mut qp.own;
+    if set & mask::ACCESS_FLAGS != 0 && asked.qp_access_flags != own.attributes.qp_access_flags {
+        // A peer that shares memory was told the old ones.
+        own.part();
+    }
     keep(&mut own.attributes, set, asked);
     own.path = path.or(own.path.take());
     own.state = to;
