@@ -136,12 +136,17 @@ impl Direct {
             return None;
         }
         // SAFETY: the caller's promise.
-        let done = unsafe { self.do_it(request, len) };
+        let done = unsafe { self.do_it(request, len) }.map(|()| self.complete(sender, request, len));
+        // Not before: our completion queue may be taken away after it.
         self.bond.leave();
-        done?;
+        done
+    }
+
+    /// Counts what was done, and completes it.
+    fn complete(&self, sender: &Sender, request: &WorkRequest, len: usize) -> Done {
         self.bond.count(len as u64);
         if !sender.signaled {
-            return Some(Done { tells: false });
+            return Done { tells: false };
         }
         let completion = Completion {
             opcode: completed(request.opcode),
@@ -151,7 +156,7 @@ impl Direct {
             ..Completion::default()
         };
         // There is room: it was looked for, and who completes at the same time overruns.
-        Some(Done { tells: self.own_cq.push(&completion, false) == Ok(true) })
+        Done { tells: self.own_cq.push(&completion, false) == Ok(true) }
     }
 
     /// Our parts of a message, and their length; `None` where one may not be used so.

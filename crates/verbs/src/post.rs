@@ -4,7 +4,7 @@ use crate::abi::*;
 use crate::errno::{Outcome, code};
 use crate::publish::publish;
 use crate::queue_pair::Qp;
-use crate::work_request::{SendQueue, is_offered};
+use crate::work_request::{SendQueue, has_place, is_offered};
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 use uverbs::{Segment, WorkQueue, WorkRequest};
@@ -73,14 +73,16 @@ unsafe fn fill(qp: &Qp, send: &mut SendQueue, wr: &ibv_send_wr) -> Outcome<()> {
     if !send.queue.has_room() {
         return Err(libc::ENOMEM);
     }
-    let is_filled = if wr.send_flags & IBV_SEND_INLINE == 0 {
+    let is_inline = wr.send_flags & IBV_SEND_INLINE != 0;
+    if !has_place(wr.opcode, is_inline, list) {
+        return Err(libc::EINVAL);
+    }
+    let is_filled = if !is_inline {
         request.segments = list.len() as u16;
         send.queue.fill(&request, list)
     } else {
         let len = list.iter().map(|part| u64::from(part.len)).sum::<u64>();
-        if len > qp.capacity.max_inline_data.into()
-            || wr.opcode >= IBV_WR_RDMA_READ && wr.opcode != IBV_WR_SEND_WITH_INV
-        {
+        if len > qp.capacity.max_inline_data.into() {
             return Err(libc::EINVAL);
         }
         request.inline_len = len as u32;

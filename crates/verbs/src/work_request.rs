@@ -67,6 +67,12 @@ impl SendQueue {
         }
     }
 
+    /// Forgets everything, the peer too.
+    pub(crate) fn begin_anew(&mut self, qp_type: u32, is_trusting: bool) {
+        self.queue.reset();
+        self.sharing = Sharing::new(qp_type, is_trusting);
+    }
+
     fn fail(&mut self, errno: c_int) {
         if self.error == 0 {
             self.error = errno;
@@ -96,7 +102,11 @@ impl SendQueue {
         if !self.queue.has_room() {
             return self.fail(libc::ENOMEM);
         }
-        let is_filled = if u32::from(request.flags) & IBV_SEND_INLINE == 0 {
+        let is_inline = u32::from(request.flags) & IBV_SEND_INLINE != 0;
+        if !has_place(request.opcode.into(), is_inline, &self.segments) {
+            return self.fail(libc::EINVAL);
+        }
+        let is_filled = if !is_inline {
             request.segments = self.segments.len() as u16;
             self.queue.fill(&request, &self.segments)
         } else {
@@ -107,6 +117,17 @@ impl SendQueue {
         if !is_filled {
             self.fail(libc::EINVAL);
         }
+    }
+}
+
+/// Whether a request that brings something back says where to: inline it can't, and the value of an atomic has one place.
+pub(crate) fn has_place(opcode: u32, is_inline: bool, list: &[Segment]) -> bool {
+    match opcode {
+        IBV_WR_RDMA_READ => !is_inline,
+        IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => {
+            !is_inline && matches!(list, [Segment { len: 8, .. }])
+        }
+        _ => true,
     }
 }
 
