@@ -3,11 +3,12 @@
 
 mod common;
 
-use common::{Host, SIGNALED, Two, between, gid, next, segment, vector};
+use common::{Host, PATIENCE, SIGNALED, Two, between, gid, next, segment, vector};
 use mem::{Burst, Offload, Opened};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
+use std::time::Instant;
 use uverbs::{QpType, Request, WorkRequest};
 
 /// Of a thousand frames, how many are spoilt.
@@ -176,7 +177,11 @@ fn congestion_is_told_of() {
     t.b.post_receive(&mut t.qb, 1, &[segment(&t.mb, t.kb)]);
     t.a.post_send(&mut t.qa, asked(2, 1), &[segment(&t.ma[..1000], t.ka)]);
     assert_eq!((next(&mut t.ca).status, next(&mut t.cb).byte_len), (0, 1000));
-    let counters = |device: usize| t.devices[device].describe()[0].counters;
-    assert!(counters(1).get("np_cnp_sent") > Some(0));
-    assert!(counters(0).get("rp_cnp_handled") > Some(0));
+    // The message is there before the word of it.
+    for (device, name) in [(1, "np_cnp_sent"), (0, "rp_cnp_handled")] {
+        let start = Instant::now();
+        while !t.devices[device].describe().iter().any(|client| client.counters.get(name) > Some(0)) {
+            assert!(start.elapsed() < PATIENCE, "{name}");
+        }
+    }
 }
