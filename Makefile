@@ -32,7 +32,7 @@ verbs: ## libibverbs.so.1 and librdmacm.so.1 for programs that use RDMA, in targ
 
 demo: ## two hosts, containers and VMs on this machine: build, run, show, clean up (QEMU=no: containers only)
 	@scripts/setup demo $(if $(filter no,$(QEMU)),--no-vm)
-	@$(MAKE) --no-print-directory build
+	@$(MAKE) --no-print-directory build verbs
 	@scripts/as-root $(PYTHON) demo/demo.py $(if $(filter no,$(QEMU)),--no-vm)
 
 test: ## every test, the fast ones first; stops at the first stage that fails
@@ -46,9 +46,9 @@ test-e2e: ## end to end, with real guests and peers (PYTEST="-k vxlan" selects)
 
 bench-programs:
 	@scripts/setup bench
-	@$(MAKE) --no-print-directory build
+	@$(MAKE) --no-print-directory build verbs
 	cargo build --release --locked --bin replay
-	@$(MAKE) --no-print-directory -C bench/generator BUILD=$(CURDIR)/target/bench
+	@for program in generator memory; do $(MAKE) --no-print-directory -C bench/$$program BUILD=$(CURDIR)/target/bench; done
 	@cp target/release/replay target/bench/
 
 bench: bench-programs ## Viaduct and its peers, measured side by side; report in bench/report (BENCH="--help" tells more)

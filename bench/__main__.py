@@ -16,10 +16,12 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def arguments():
     every = [each.name for each in points.load()]
+    every += sorted({each.section for each in points.load() if each.section})
     parser = argparse.ArgumentParser(prog="python3 -m bench", description="Measures Viaduct and its peers.")
-    parser.add_argument("--only", metavar="POINT", action="append", choices=every, help=f"only this point: {', '.join(every)}")
+    parser.add_argument("--only", metavar="POINT", action="append", choices=every, help=f"only this point or section: {', '.join(every)}")
     parser.add_argument("--device", metavar="DEVICE", action="append", choices=devices.NAMES, help="only this device")
     parser.add_argument("--rounds", type=int, metavar="N", help="rounds of each case (5; 1 with --quick)")
+    parser.add_argument("--attempts", type=int, default=3, metavar="N", help="at a sample that others disturb (3)")
     parser.add_argument("--quick", action="store_true", help="a few short cases, to see that everything works")
     parser.add_argument("--json", action="store_true", help="print report.json instead of tables")
     parser.add_argument("--output", type=Path, default=ROOT / "bench/report", help="directory of the report")
@@ -31,8 +33,9 @@ def arguments():
 def main():
     args = arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    chosen = [each for each in points.load() if not args.only or each.name in args.only]
+    chosen = [each for each in points.load() if not args.only or {each.name, each.section} & set(args.only)]
     runner = Runner(
+        attempts=args.attempts,
         rounds=args.rounds or (1 if args.quick else 5),
         quick=args.quick,
         viaduct_bin=args.viaduct_bin.resolve(),

@@ -1,5 +1,6 @@
 """What Viaduct is to reach, as ratios within rounds."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 
@@ -19,6 +20,10 @@ class Goal:
     # The better one of these in each round; none: the figure itself counts, in `unit`.
     peers: tuple = ()
     unit: str = " x"
+    # Whose figure it is.
+    device: str = "viaduct"
+    # What the figures of the peers come to, where it is not the best one of them.
+    together: Callable = None
 
     @property
     def lower_is_better(self):
@@ -26,12 +31,14 @@ class Goal:
 
     def judge(self, results):
         """The goal with what was measured."""
-        own = by_round(results, self.point, self.case, "viaduct", self.metric)
+        own = by_round(results, self.point, self.case, self.device, self.metric)
         best = min if self.lower_is_better else max
         peers = [by_round(results, self.point, self.case, peer, self.metric) for peer in self.peers]
         ratios = []
         for number, figure in own.items():
             others = [peer[number] for peer in peers if peer.get(number)]
+            if self.together:
+                others = [self.together(*others)] if len(others) == len(peers) else []
             if others or not self.peers:
                 ratios.append(figure / best(others) if others else figure)
         sign = "<=" if self.lower_is_better else ">="
@@ -39,9 +46,9 @@ class Goal:
         judged |= {"least_text": f"{sign} {self.least:g}{self.unit}", "aim_text": f"{sign} {self.aim:g}{self.unit}"}
         if ratios:
             measured = median(ratios)
-            refused = results.refused(self.point, self.case, "viaduct")
+            refused = results.refused(self.point, self.case, self.device)
             met = not refused and (measured <= self.least if self.lower_is_better else measured >= self.least)
-            bound = self.metric in ("mpps", "gbps") and results.generator_bound(self.point, self.case, "viaduct")
+            bound = self.metric in ("mpps", "gbps") and results.generator_bound(self.point, self.case, self.device)
             judged |= {"measured": measured, "spread": (min(ratios), max(ratios)), "met": met}
             judged |= {"generator_bound": bound, "refused": refused}
         return judged
@@ -69,6 +76,25 @@ def _wire(direction, title, least, aim):
             yield _cycles(f"{title}, {name}, 64 B, {FLOWS[flows]}, against OVS VXLAN", "wire", case, least, aim, ("ovs-vxlan",))
 
 
+def _verbs():
+    """Goals of verbs devices."""
+    latency, shared = "verbs-latency", {"device": "verbs-shared"}
+    send, bare = {"operation": "send", "cpus": 2}, ("proc-mem", "process-vm", "cache-line")
+    yield Goal("Verbs, shared, 8 B: send, against a cache line's way", latency, send, "latency", 2.2, 2.2, bare[2:], **shared)
+    for operation in ("write", "read"):
+        title = f"Verbs, shared, 8 B: {operation}, against the better copying system call and 1.5 ways of a cache line"
+        case, limit = {"operation": operation, "cpus": 2}, lambda mem, vm, line: min(mem, vm) + 1.5 * line
+        yield Goal(title, latency, case, "latency", 1.0, 1.0, bare, together=limit, **shared)
+    yield Goal("Verbs, shared, 8 B: send, against TCP loopback", latency, send, "latency", 0.2, 0.2, ("tcp-loopback",), **shared)
+    one = {"operation": "send", "cpus": 1}
+    yield Goal("Verbs, shared, 8 B, one CPU: send, against TCP loopback", latency, one, "latency", 1.0, 1.0, ("tcp-loopback",), **shared)
+    for size in ("64 KiB", "1 MiB", "4 MiB"):
+        title = f"Verbs, shared, {size}: Gbit/s, against the better copying system call"
+        yield Goal(title, "verbs-bandwidth", {"size": size}, "gbps", 0.9, 0.9, bare[:2], **shared)
+    title = "Verbs, two hosts, 64 KiB: Gbit/s, against TCP without TSO and GRO"
+    yield Goal(title, "verbs-bandwidth", {"size": "64 KiB"}, "gbps", 1.0, 1.0, ("tcp-overlay",), device="verbs-roce")
+
+
 GOALS = [
     *(_cycles(f"No rules, 64 B, {FLOWS[n]}, against OVS", "flows", {"flows": n}, 0.7, 0.5, OVS) for n in (1, 10_000)),
     *(
@@ -91,9 +117,10 @@ GOALS = [
     Goal("Table changes, 10 k a second at 80 % load: sent per delivered", "churn", {"changes": 10_000}, "sent_per_delivered", 1.0, 1.0),
     Goal("Memory of a flow, 1 M flows", "memory", {"of": "flow", "count": 1_000_000}, "bytes", 128, 96, unit=" B"),
     Goal("Idle host, 16 guests: share of a core", "idle", {}, "percent", 1.0, 0.1, unit=" %"),
+    *_verbs(),
 ]
 
 
 def judge(results):
     """All goals whose cases were measured."""
-    return [goal.judge(results) for goal in GOALS if results.of(goal.point, goal.case, "viaduct")]
+    return [goal.judge(results) for goal in GOALS if results.of(goal.point, goal.case, goal.device)]

@@ -78,7 +78,8 @@ class Noise:
     def _read(self):
         first = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
         user, nice, system, _idle, _iowait, irq, softirq, steal = (int(field) / TICKS for field in first[:8])
-        own = sum(cpu_seconds(pid) for pid in self.pids)
+        ended = os.times()  # of our programs
+        own = sum(cpu_seconds(pid) for pid in self.pids) + ended.children_user + ended.children_system
         return _monotonic(), user + nice + system + irq + softirq, steal, own
 
     @property

@@ -14,7 +14,7 @@ from matplotlib import pyplot  # noqa: E402  # the back end comes first
 from .results import METRICS  # noqa: E402
 
 COLOURS = {"viaduct": "#0b6e4f", "testpmd": "#888888", "bridge": "#c98b2b"}
-OTHERS = ["#2f5d9b", "#9b2f5d", "#7a5195"]
+OTHERS = ["#2f5d9b", "#9b2f5d", "#7a5195", "#0b6e4f", "#c98b2b", "#888888", "#3aa6a6", "#d1495b", "#5b8c2a", "#444444", "#b07aa1"]
 
 
 def colour(device, devices):
@@ -62,6 +62,7 @@ def bars(results, point, titles):
                 edgecolor="white",
             )
         axes.bar(0, 0, color=colour(device, devices), label=titles[device])
+    axes.set_yscale(point.scale)
     axes.set_xticks(range(len(cases)), [_label(case, keys) for case in cases], fontsize=8)
     return _finished(figure, axes, ", ".join(keys), METRICS[point.metric])
 
@@ -91,15 +92,25 @@ def cumulative(results, point, titles):
     return _finished(figure, axes, "round trip, us", "share that took at least as long")
 
 
-def by_message(results, point, titles):
-    """Bandwidth by message size, the median of the rounds: a curve for each case and device; None without messages."""
+def bandwidth_by_message(results, point, titles):
+    """Bandwidth by message size."""
+    return _by_message(results, point, titles, "mbps", "Mbit/s")
+
+
+def latency_by_message(results, point, titles):
+    """Latency by message size, where single messages were timed."""
+    return _by_message(results, point, titles, "us", "latency, us") if point.scale == "log" else None
+
+
+def _by_message(results, point, titles, key, up):
+    """The median of the rounds by message size: a curve for each case and device; None without messages."""
     devices, curves = results.devices(point.name), []
     for style, case in zip(cycle(["-", "--", "-.", ":"]), results.cases(point.name)):
         for device in devices:
             sizes = {}
             for sample in results.of(point.name, case, device):
                 for row in sample.get("curve", []):
-                    sizes.setdefault(row["bytes"], []).append(row["mbps"])
+                    sizes.setdefault(row["bytes"], []).append(row[key])
             if sizes:
                 curves.append((device, case, style, sorted(sizes.items())))
     if not curves:
@@ -107,7 +118,7 @@ def by_message(results, point, titles):
     figure, axes = pyplot.subplots(figsize=(7, 3.6))
     for device, case, style, sizes in curves:
         label = f"{titles[device]}, {', '.join(str(value) for value in case.values())}"
-        middle = [median(rates) for _, rates in sizes]
+        middle = [median(figures) for _, figures in sizes]
         axes.plot([size for size, _ in sizes], middle, style, label=label, color=colour(device, devices), linewidth=1)
     axes.set(xscale="log", yscale="log")
-    return _finished(figure, axes, "message, bytes", "Mbit/s")
+    return _finished(figure, axes, "message, bytes", up)

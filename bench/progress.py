@@ -31,6 +31,10 @@ class Progress:
         words = []
         if sample.get("mpps"):
             words.append(f"{sample['mpps']:.3f} Mpps")
+        elif sample.get("gbps"):
+            words.append(f"{sample['gbps']:.2f} Gbit/s")
+        if sample.get("latency"):
+            words.append(f"{sample['latency']:.2f} us")
         if sample.get("cycles"):
             words.append(f"{sample['cycles']:.0f} cycles/packet")
         if "round_trip" in sample and sample["round_trip"]["count"]:

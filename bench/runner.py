@@ -10,7 +10,6 @@ from .process import Failed
 
 PATIENCE = 50  # short runs until something gets through
 ENOUGH = 0.99  # of what is sent may be lost then: not everything, as while addresses are learned
-REPEATS = 3  # of a sample during which others used the machine
 DISAGREEMENT = 0.05  # between the device's and the generator's count
 
 
@@ -111,8 +110,10 @@ def device_metrics(done, before, after):
 class Runner:
     """Runs points and collects their samples."""
 
-    def __init__(self, *, rounds, quick, viaduct_bin, programs, progress, only_devices=None):
+    def __init__(self, *, rounds, attempts, quick, viaduct_bin, programs, progress, only_devices=None):
         self.rounds = rounds
+        # At a sample during which others used the machine, or that failed.
+        self.attempts = attempts
         self.quick = quick
         self.viaduct_bin = viaduct_bin
         self.programs = programs
@@ -184,12 +185,12 @@ class Runner:
 
     def _sample(self, point, case, device):
         """A sample, taken anew while others disturb it or it fails."""
-        for attempt in range(REPEATS):
+        for attempt in range(self.attempts):
             device.forget_flows()
             try:
                 metrics = point.measure(Session(device, case, self.programs))
             except Failed as failure:
-                if attempt + 1 == REPEATS:
+                if attempt + 1 == self.attempts:
                     raise
                 self.progress.say(f"once more after: {failure}")
                 continue

@@ -1,12 +1,13 @@
 """Devices under test."""
 
+from . import verbs
 from .base import Counters, Device
 from .bridge import LinuxBridge
 from .ovs import MODES, OvsDpdk
 from .testpmd import Testpmd
 from .viaduct import Viaduct
 
-NAMES = ["viaduct", "testpmd", "bridge", *(f"ovs-{mode}" for mode in MODES)]
+NAMES = ["viaduct", "testpmd", "bridge", *(f"ovs-{mode}" for mode in MODES), *verbs.NAMES]
 
 __all__ = ["NAMES", "Counters", "Device", "make"]
 
@@ -19,4 +20,6 @@ def make(name, viaduct_bin):
         return Testpmd(name)
     if name == "bridge":
         return LinuxBridge(name)
+    if name in verbs.NAMES:
+        return verbs.make(name, viaduct_bin)
     return OvsDpdk(name, name.removeprefix("ovs-"))

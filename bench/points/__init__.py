@@ -45,12 +45,16 @@ class Point:
     """Something that is measured: cases, and how they are shown."""
 
     name = ""
+    # With other points that belong together.
+    section = ""
     title = ""
     # A sentence or two for the report: what it says, what to beware of.
     about = ""
     # The metric of its plot and table, and the key it is plotted over.
     metric = "mpps"
     over = "size"
+    # Of its plot: "log" where figures differ by orders of magnitude.
+    scale = "linear"
     # What it needs and this machine lacks; it has no cases then.
     needs = ""
 

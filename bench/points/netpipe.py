@@ -61,13 +61,16 @@ def containers(device, hosts):
         yield client, server, address
 
 
-def netpipe(client, server, address):
-    """Latency of the smallest message in microseconds, best bandwidth in Gbit/s, both by size."""
-    listening = server.background(["NPtcp", *SIZES], "netpipe")
+def netpipe(client, server, address, sizes=SIZES, prefixes=((), ())):
+    """Latency of the smallest message in microseconds, best bandwidth in Gbit/s, both by size.
+
+    `prefixes`: what comes in front of the client's and the server's program.
+    """
+    listening = server.background([*prefixes[1], "NPtcp", *sizes], "netpipe")
     file = client.namespace.directory / "netpipe.out"
     try:
-        _wait_for_port(server, 5002)
-        client.run(["NPtcp", "-h", address, *SIZES, "-o", str(file)], timeout=240)
+        wait_for_port(server, 5002)
+        client.run([*prefixes[0], "NPtcp", "-h", address, *sizes, "-o", str(file)], timeout=240)
     finally:
         listening.stop()
     return _figures(file)
@@ -85,24 +88,30 @@ def netpipe_mpi(client, server, address):
     return _figures(file)
 
 
-def _figures(file):
+def netpipe_curve(file):
+    """What NetPIPE found, by size."""
     rows = [[float(word) for word in line.split()] for line in file.read_text().splitlines()]
-    curve = [{"bytes": int(size), "mbps": mbps, "us": seconds * 1e6} for size, mbps, seconds in rows]
+    return [{"bytes": int(size), "mbps": mbps, "us": seconds * 1e6} for size, mbps, seconds in rows]
+
+
+def _figures(file):
+    curve = netpipe_curve(file)
     return {"latency": curve[0]["us"], "gbps": max(row["mbps"] for row in curve) / 1000, "curve": curve}
 
 
-def iperf3(client, server, address, seconds):
+def iperf3(client, server, address, seconds, options=(), prefixes=((), ())):
     """Gbit/s."""
-    listening = server.background(["iperf3", "-s", "-1"], "iperf3")
+    listening = server.background([*prefixes[1], "iperf3", "-s", "-1"], "iperf3")
     try:
-        _wait_for_port(server, 5201)
-        output = client.run(["iperf3", "-J", "-c", address, "-t", str(seconds)], timeout=seconds + 30).stdout
+        wait_for_port(server, 5201)
+        words = [*prefixes[0], "iperf3", "-J", "-c", address, "-t", str(seconds), *options]
+        output = client.run(words, timeout=seconds + 30).stdout
     finally:
         listening.stop()
     return {"gbps": json.loads(output)["end"]["sum_received"]["bits_per_second"] / 1e9}
 
 
-def _wait_for_port(server, port):
+def wait_for_port(server, port):
     from lab import eventually
 
     eventually(lambda: f":{port} " in server.run(["ss", "-ltn"]).stdout, f"port {port}")

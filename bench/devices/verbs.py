@@ -1,0 +1,186 @@
+"""Ways between two programs that pass messages: verbs devices, sockets, what MPI has, and what the machine does at best."""
+
+import os
+import shutil
+import signal
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+from .base import Device
+
+LAB = Path(__file__).resolve().parents[2] / "tests/lib"
+# A niceness: programs and daemons come before all else, and are equal among each other.
+URGENT = -20
+
+
+@contextmanager
+def urgent():
+    """What is started meanwhile may run on every CPU, and has the CPU before others."""
+    cpus, niceness = os.sched_getaffinity(0), os.getpriority(os.PRIO_PROCESS, 0)
+    os.sched_setaffinity(0, range(os.cpu_count()))
+    os.setpriority(os.PRIO_PROCESS, 0, URGENT)
+    try:
+        yield
+    finally:
+        os.setpriority(os.PRIO_PROCESS, 0, niceness)
+        os.sched_setaffinity(0, cpus)
+
+
+class Way(Device):
+    """Two places for programs: `client`, `server`, and the server's `address`."""
+
+    lab = client = server = address = None
+
+    def _start(self, scenario):
+        sys.path.insert(0, str(LAB))
+        import lab as labs
+
+        with urgent():
+            self.lab = labs.Lab()
+            self._set_up()
+
+    def _set_up(self):
+        """By default one network namespace, which is both places."""
+        from lab import Server
+
+        self.client = self.server = Server(self.lab.namespace("alone"))
+        self.address = "127.0.0.1"
+
+    def _cleanup(self):
+        if self.lab:
+            self.resume()
+            self.lab.cleanup.close()
+            self.lab = None
+
+    @property
+    def hosts(self):
+        return list(self.lab.hosts.values()) if self.lab else []
+
+    @property
+    def pids(self):
+        return [host.daemon.process.pid for host in self.hosts]
+
+    def pause(self):
+        for pid in self.pids:
+            os.kill(pid, signal.SIGSTOP)
+
+    def resume(self):
+        for pid in self.pids:
+            os.kill(pid, signal.SIGCONT)
+
+    def last_words(self):
+        return "\n".join(host.daemon.describe(8) for host in self.hosts)
+
+
+class Overlay(Way):
+    """Containers with a verbs device and a tap on the same address, on one host or on two."""
+
+    title = "TCP, two hosts"
+    conditions = "NetPIPE and iperf3 between containers on taps without TSO, GSO and GRO; two hosts, MPLS over UDP by AF_PACKET"
+    places = {"a": ("a1",), "b": ("b1",)}
+    trust = None
+
+    def __init__(self, name, binaries):
+        super().__init__(name)
+        self.binaries = binaries
+
+    def _set_up(self):
+        from lab import topology
+
+        os.environ["VIADUCT_BIN"] = str(self.binaries)
+        containers, everybody = {}, [guest for guests in self.places.values() for guest in guests]
+        for name, guests in self.places.items():
+            self.lab.plug(name)
+            keys = {guest: {**topology.tap(guest), "rdma": guest, "rdma_trust": self.trust} for guest in guests}
+            config = topology.host_config(name, keys)
+            remotes = [guest for guest in everybody if guest not in guests]
+            host = self.lab.host(topology.tunnel_routes(config, "mpls-over-udp", *remotes))
+            containers |= {guest: self.lab.container(host, guest) for guest in guests}
+        for container in containers.values():
+            container.run(["ethtool", "-K", container.device, "tso", "off", "gso", "off", "gro", "off"], check=False)
+        self.client, self.server = (containers[guest] for guest in everybody)
+        self.address = topology.SEATS[everybody[1]].address
+        self.client.expect_ping(self.address, 1)
+
+
+class Verbs(Overlay):
+    """Verbs, by the way that `viaduct rdma qp` is to call `transport`."""
+
+    def __init__(self, name, binaries):
+        super().__init__(name, binaries)
+        self.transport = name.removeprefix("verbs-")
+        told = {
+            "shared": ("Verbs, shared memory", "perftest between two containers of one host with the same rdma_trust"),
+            "copy": ("Verbs, copied by the daemon", "perftest between two containers of one host without trust"),
+            "roce": ("Verbs, two hosts", "perftest over RoCEv2, two hosts, MPLS over UDP by AF_PACKET"),
+        }
+        self.title, self.conditions = told[self.transport]
+        if self.transport != "roce":
+            self.places = {"a": ("a1", "a2")}
+        if self.transport == "shared":
+            self.trust = "bench"
+
+    def _set_up(self):
+        super()._set_up()
+        from lab.perftest import perftest
+
+        perftest("ib_write_bw", self.client, self.server, self.address, "-D", 1, meanwhile=self._check_transport)
+
+    def _check_transport(self):
+        """Fails unless a queue pair goes the way that is to be measured."""
+        from lab import eventually
+
+        words = lambda: self.client.host.call("rdma", "qp").stdout.split()  # noqa: E731
+        eventually(lambda: self.transport in words(), f"a queue pair with transport {self.transport}")
+
+
+class Loopback(Way):
+    title = "TCP, loopback"
+    conditions = "NetPIPE, iperf3 over the loopback device"
+
+
+class Vader(Way):
+    title = "MPI, shared memory"
+    conditions = "NetPIPE by Open MPI, ob1 over vader"
+
+
+class Ucx(Way):
+    title = "UCX, shared memory"
+    conditions = "ucx_perftest am_lat, posix, short messages"
+
+
+class Memory(Way):
+    """What `memory` measures: the least that it can take on this machine."""
+
+    def __init__(self, name):
+        super().__init__(name)
+        told = {
+            "cache-line": ("Cache line", "two processes store to one cache line in turn; no queue, no message"),
+            "memcpy": ("memcpy", "within one process"),
+            "proc-mem": ("pwrite, pread", "on /proc/PID/mem of another process, and nothing else"),
+            "process-vm": ("process_vm_*v", "process_vm_writev and process_vm_readv of another process, and nothing else"),
+        }
+        self.title, self.conditions = told[name]
+
+
+NAMES = [
+    *("verbs-shared", "verbs-copy", "verbs-roce", "tcp-overlay", "tcp-loopback", "mpi-vader", "ucx-posix"),
+    *("cache-line", "memcpy", "proc-mem", "process-vm"),
+]
+
+
+def make(name, viaduct_bin):
+    """The way of this name."""
+    if name.startswith("verbs-"):
+        return Verbs(name, viaduct_bin)
+    if name == "tcp-overlay":
+        return Overlay(name, viaduct_bin)
+    kinds = {"tcp-loopback": Loopback, "mpi-vader": Vader, "ucx-posix": Ucx}
+    return kinds.get(name, Memory)(name)
+
+
+def installed(names):
+    """Those whose programs this machine has."""
+    programs = {"mpi-vader": "NPopenmpi", "ucx-posix": "ucx_perftest"}
+    return [name for name in names if name not in programs or shutil.which(programs[name])]

@@ -1,0 +1,180 @@
+"""Verbs: latency and bandwidth beside sockets, MPI and what the machine does at best."""
+
+import csv
+import json
+
+from ..devices import verbs
+from ..machine import DEVICE_CPU, GENERATOR_CPU, Noise
+from ..process import Failed, run
+from . import Case, Point, point
+from .netpipe import iperf3, netpipe, netpipe_curve, wait_for_port
+
+ORDER = 10
+SIZES = {"64 KiB": 1 << 16, "1 MiB": 1 << 20, "4 MiB": 1 << 22}
+LEAST, MOST = 8, 1 << 22
+# Of `memory`, by what is done.
+SYSTEM_CALLS = {
+    "proc-mem": {"write": "pwrite", "read": "pread"},
+    "process-vm": {"write": "process_vm_writev", "read": "process_vm_readv"},
+    "memcpy": {"write": "memcpy"},
+}
+# Messages of a latency: a second's, less than that where daemons and programs want the same CPUs.
+MESSAGES = {"verbs-shared": 100_000, "verbs-copy": 10_000, "verbs-roce": 1000}
+
+
+class VerbsPoint(Point):
+    """The programs have a CPU each, daemons run where there is room; all of them before everything else on the machine."""
+
+    section = "verbs"
+    scale = "log"
+
+    def measure(self, session):
+        import lab
+
+        device, case = session.device, session.case
+        try:
+            with verbs.urgent(), Noise(device.pids) as noise:
+                metrics = self.metrics(session, device, case.key)
+        except lab.Failed as failed:
+            raise Failed(str(failed)) from None
+        return metrics | {"others": noise.others, "steal": noise.steal, "contaminated": noise.contaminated}
+
+    def metrics(self, session, device, key):
+        raise NotImplementedError
+
+
+def pinned(cores=2):
+    """What comes in front of the two programs, for a CPU each or one for both."""
+    return ["taskset", "-c", str(GENERATOR_CPU if cores == 2 else DEVICE_CPU)], ["taskset", "-c", str(DEVICE_CPU)]
+
+
+def perftest(device, program, *options, cores=2):
+    """Rows by size."""
+    from lab.perftest import perftest
+
+    rows = perftest(program, device.client, device.server, device.address, *options, prefixes=pinned(cores))
+    return {row.bytes: row for row in rows}
+
+
+def memory(session, *words):
+    return json.loads(run(session.programs / "memory", *words))
+
+
+def mpi(device, least, most, repeats):
+    """NetPIPE's curve by Open MPI over shared memory."""
+    file = device.client.namespace.directory / "netpipe-vader.out"
+    words = ["mpirun", "--allow-run-as-root", "--bind-to", "core", "-np", 2, "--mca", "pml", "ob1", "--mca", "btl", "vader,self"]
+    words += ["NPopenmpi", "-l", least, "-u", most, "-n", repeats, "-p", 0, "-o", file]
+    device.client.run(words, timeout=240)
+    return netpipe_curve(file)
+
+
+def ucx(device):
+    """The median of ucx_perftest, in microseconds."""
+    own, others = pinned()
+    words = ["ucx_perftest", "-d", "memory", "-x", "posix"]
+    listening = device.server.background([*others, *words], "ucx")
+    try:
+        wait_for_port(device.server, 13337)
+        asked = [*own, *words, device.address, "-t", "am_lat", "-D", "short", "-s", LEAST, "-n", 200_000, "-f", "-v"]
+        output = device.client.run(asked).stdout
+    finally:
+        listening.stop()
+    return float(list(csv.DictReader(output.splitlines()))[-1]["50.0_percentile_lat"])
+
+
+def tcp(device, least, most, repeats, cores=2):
+    sizes = ["-l", str(least), "-u", str(most), "-n", str(repeats), "-p", "0"]
+    return netpipe(device.client, device.server, device.address, sizes, pinned(cores))["curve"]
+
+
+@point
+class VerbsLatency(VerbsPoint):
+    name = "verbs-latency"
+    title = "Verbs: latency of 8 bytes"
+    about = (
+        "Half a round trip; of a read, and of a system call that copies, all of it. perftest, UCX and the bare figures are medians of single "
+        "messages or small batches, NetPIPE's are means, the best of a few. Polled: both programs wait for messages without sleeping, with a CPU each "
+        "or both on one. On two hosts, or with copies by the daemon, the daemons want CPUs too, which a machine with two doesn't have."
+    )
+    metric = "latency"
+
+    def cases(self, quick):
+        bare = ["cache-line", "proc-mem", "process-vm"]
+        own, peers = ["verbs-shared", "verbs-copy", "verbs-roce"], ["tcp-loopback", "tcp-overlay", "mpi-vader", "ucx-posix"]
+        for operation, cpus, devices in (
+            ("send", 2, [*own, "cache-line", *peers]),
+            ("write", 2, ["verbs-shared", "verbs-copy", *bare]),
+            ("read", 2, ["verbs-shared", "verbs-copy", *bare]),
+            ("send by events", 2, own),
+            ("send", 1, ["verbs-shared", "tcp-loopback"]),
+        ):
+            yield Case({"operation": operation, "cpus": cpus}, verbs.installed(devices))
+
+    def metrics(self, session, device, key):
+        operation, name = key["operation"].split()[0], device.name
+        if name == "cache-line":
+            return memory(session, "ping-pong", 500, GENERATOR_CPU, DEVICE_CPU)
+        if name in SYSTEM_CALLS:
+            return {"latency": memory(session, SYSTEM_CALLS[name][operation], 500, GENERATOR_CPU, LEAST)["latency"]}
+        if name == "ucx-posix":
+            return {"latency": ucx(device)}
+        if name == "mpi-vader":
+            return {"latency": mpi(device, LEAST, LEAST, 50_000)[0]["us"]}
+        if name.startswith("tcp-"):
+            return {"latency": tcp(device, LEAST, LEAST, 2000, key["cpus"])[0]["us"]}
+        options = ["-s", LEAST, "-n", int(MESSAGES[name] * session.case.seconds)]
+        options += ["-e"] if "events" in key["operation"] else []
+        return {"latency": perftest(device, f"ib_{operation}_lat", *options, cores=key["cpus"])[LEAST].latency}
+
+
+@point
+class VerbsBandwidth(VerbsPoint):
+    name = "verbs-bandwidth"
+    title = "Verbs: bandwidth"
+    about = (
+        "Writes (ib_write_bw, a second each) from one heap to another one; copies from one buffer to another, the same two all the time as perftest has them; "
+        "iperf3 with writes of this size, 1 MiB at most."
+    )
+    metric = "gbps"
+
+    def cases(self, quick):
+        for title, size in list(SIZES.items())[: 1 if quick else None]:
+            devices = ["verbs-shared", "verbs-copy", "verbs-roce", "memcpy", "proc-mem", "process-vm"]
+            yield Case({"size": title}, [*devices, *(["tcp-loopback", "tcp-overlay"] if size <= 1 << 20 else [])])
+
+    def metrics(self, session, device, key):
+        size = SIZES[key["size"]]
+        if device.name in SYSTEM_CALLS:
+            call = SYSTEM_CALLS[device.name]["write"]
+            return {"gbps": memory(session, call, int(1000 * session.case.seconds), GENERATOR_CPU, size)["gbps"]}
+        if device.name.startswith("tcp-"):
+            return iperf3(device.client, device.server, device.address, 1, ["-l", str(size)], pinned())
+        return {"gbps": perftest(device, "ib_write_bw", "-s", size, "-D", 1)[size].gbps}
+
+
+@point
+class VerbsSizes(VerbsPoint):
+    name = "verbs-sizes"
+    title = "Verbs: 8 bytes to 4 MiB"
+    about = (
+        "Latency of ib_send_lat, bandwidth of ib_write_bw, which has many writes under way; NetPIPE for the others, whose bandwidth is that of a message "
+        "that goes back and forth. The table has the best bandwidth."
+    )
+    metric = "gbps"
+
+    def cases(self, quick):
+        devices = ["verbs-shared", "verbs-copy", "verbs-roce", "tcp-loopback", "tcp-overlay", "mpi-vader"]
+        yield Case({"message": "8 B to 4 MiB"}, verbs.installed(devices[:1] if quick else devices), rounds=3)
+
+    def metrics(self, session, device, key):
+        if device.name == "mpi-vader":
+            curve = mpi(device, LEAST, MOST, 200)
+        elif device.name.startswith("tcp-"):
+            curve = tcp(device, LEAST, MOST, 200 if device.name == "tcp-loopback" else 30)
+        else:
+            latencies = perftest(device, "ib_send_lat", "-a", "-n", {"verbs-shared": 1000, "verbs-copy": 200}.get(device.name, 50))
+            rates = perftest(device, "ib_write_bw", "-a", "-n", {"verbs-shared": 400, "verbs-copy": 100}.get(device.name, 20))
+            sizes = sorted(size for size in latencies.keys() & rates.keys() if LEAST <= size <= MOST)
+            curve = [{"bytes": size, "mbps": rates[size].gbps * 1000, "us": latencies[size].latency} for size in sizes]
+        return {"gbps": max(row["mbps"] for row in curve) / 1000, "latency": curve[0]["us"], "curve": curve}
