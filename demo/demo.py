@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Viaduct on one machine: two hosts, four guests, and the ways between them.
+"""Viaduct on one machine: two hosts, seven guests, and the ways between them.
 
       web (container)  db (VM)           app (VM)  ops (container)
        blue 10.1.1.1   blue 10.1.1.2      blue 10.1.1.11   red 10.2.2.1
@@ -9,11 +9,14 @@
               |          +------------- underlay ---+------------------------+         |
               +------------------------- outside, 203.0.113.0/24 ----------------------+
 
+Beside them, containers sim1 and sim2 on host a and sim3 on host b (blue, 10.1.1.3, .4 and .13) have a tap and a verbs device each.
+
 Hosts and containers are network namespaces, the machines real (QEMU). The configurations are a.toml and b.toml.
 Run it by `make demo`; `make demo QEMU=no` has containers in the place of the machines.
 """
 
 import argparse
+import os
 import signal
 import sys
 import time
@@ -23,10 +26,12 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests/lib"))
 
-from lab import Config, Failed, Lab, vm  # noqa: E402
+from lab import Config, Failed, Lab, eventually, vm  # noqa: E402
 from lab.traffic import round_trip, tcp_rate  # noqa: E402
+from lab.verbs import perftest  # noqa: E402
 
 WEB, DB, APP, APP6, OPS = "10.1.1.1", "10.1.1.2", "10.1.1.11", "fd00:1::b", "10.2.2.1"
+SIM2, SIM3 = "10.1.1.4", "10.1.1.13"
 LINUX, LINUX_MAC, FLOATING, OUTSIDE = "10.1.1.99", "02:00:00:00:01:63", "203.0.113.7", "203.0.113.1"
 
 
@@ -59,8 +64,8 @@ class Demo:
             self.linux = self.plain_linux()
             self.a, self.b = (self.lab.host(self.config(name)) for name in ("a", "b"))
             self.say("a: ready\nb: ready\nc: vxlan id 5001, no Viaduct")
-        with self.step("four guests"):
-            places = {"web": self.a, "db": self.a, "app": self.b, "ops": self.b}
+        with self.step("seven guests"):
+            places = {"web": self.a, "db": self.a, "app": self.b, "ops": self.b, "sim1": self.a, "sim2": self.a, "sim3": self.b}
             machines = {
                 name: self.lab.vm(host, name) for name, host in places.items() if self.kind(host, name) == "vhost"
             }
@@ -162,6 +167,43 @@ class Demo:
                 self.say(f"web -> {server} ({address}): {rate:,.0f} Mbit/s")
                 next(row for row in self.table if row["address"] == address)["rate"] = f"{rate:,.0f} Mbit/s"
 
+    def verbs(self):
+        with self.step("verbs and sockets at the same addresses: sim1 -> sim2, both on host a, and sim1 -> sim3, on host b"):
+            trusting = self.a.config
+            wary = trusting.copy()
+            del wary.entry("guest", "sim2")["rdma_trust"]
+            self.a.apply(wary)
+            rows = [self.verbs_row("one host, by the daemon", "copy", "sim2", SIM2)]
+            self.a.apply(trusting)
+            rows += [self.verbs_row("one host, shared memory", "shared", "sim2", SIM2)]
+            rows += [self.verbs_row("two hosts, RoCEv2 in MPLS over UDP", "roce", "sim3", SIM3)]
+            head = ("", "ib_send_lat 8 B", "ib_write_bw 64 KiB", "ping, half", "iperf3")
+            self.say("")
+            for title, *figures in (head, *rows):
+                self.say(f"{title:<36}" + "".join(f"{figure:>21}" for figure in figures))
+            if (cpus := os.cpu_count()) < 6:
+                self.say(f"Programs that poll, workers and devices' threads share {cpus} CPUs here: what the daemons do takes longer for it.")
+
+    def verbs_row(self, title, transport, server, address):
+        """Latency and bandwidth by verbs and by sockets; shows the queue pair."""
+        client, server = self.guests["sim1"], self.guests[server]
+        patient = ("-u", 18)  # where nothing is lost, but the CPU is somebody else's for a while
+        echoes = round_trip(client.expect_ping(address, 10, interval=0.02))
+        latency = perftest("ib_send_lat", client, server, address, "-s", 8, "-n", 300, *patient)[0].latency
+        show = lambda: self.queue_pair(transport)  # noqa: E731
+        rate = perftest("ib_write_bw", client, server, address, "-s", 1 << 16, "-D", 1, *patient, meanwhile=show)[0].gbps
+        sockets = tcp_rate(client, server, address, seconds=1)
+        return title, f"{latency:.1f} us", f"{rate:.2f} Gbit/s", f"{echoes * 500:.0f} us", f"{sockets / 1000:.2f} Gbit/s"
+
+    def queue_pair(self, transport):
+        """Says what `viaduct rdma qp` tells of sim1's queue pair, once it goes this way."""
+
+        def lines():
+            head, *rest = self.a.call("rdma", "qp", "--device", "sim1").stdout.splitlines()
+            return next(([head, line] for line in rest if transport in line.split()), None)
+
+        self.say("\n".join(eventually(lines, f"a queue pair with transport {transport}")))
+
     def explain(self):
         with self.step("viaduct explain: what happens to a packet from web to app, without sending it"):
             self.say(self.a.call("explain", "--in", "web", f"{WEB} > {APP} / tcp 40000 > 80").stdout)
@@ -194,6 +236,7 @@ class Demo:
         self.rule()
         self.floating_address()
         self.throughput()
+        self.verbs()
         self.explain()
         self.summary()
 
