@@ -28,7 +28,7 @@ sys.path.insert(0, str(HERE.parent / "tests/lib"))
 
 from lab import Config, Failed, Lab, eventually, vm  # noqa: E402
 from lab.traffic import round_trip, tcp_rate  # noqa: E402
-from lab.verbs import perftest  # noqa: E402
+from lab.perftest import perftest  # noqa: E402
 
 WEB, DB, APP, APP6, OPS = "10.1.1.1", "10.1.1.2", "10.1.1.11", "fd00:1::b", "10.2.2.1"
 SIM2, SIM3 = "10.1.1.4", "10.1.1.13"
