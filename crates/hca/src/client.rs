@@ -386,7 +386,7 @@ impl Client {
             Question::NewAddresses => self.objects.tell(Event::GidChange, crate::control::PORT),
             Question::Direct(wish) => {
                 let who = (self.pid, self.uid, self.token);
-                let grant = grant(self.qps.get_mut(&wish.qpn), &wish, who, &self.objects);
+                let grant = grant(self.qps.get_mut(&wish.qpn), &wish, who, &mut self.objects);
                 wish.inbox.ask(Question::Granted(Granted { qpn: wish.from.1, grant }));
             }
             Question::Granted(granted) => {

@@ -3,6 +3,7 @@
 //!
 //! The one who asks is answered by the thread of the other, who alone knows whether its queue pair is ready; neither waits.
 
+use crate::carry::Surroundings;
 use crate::client::Client;
 use crate::control::refuse;
 use crate::events::Event;
@@ -80,7 +81,7 @@ pub(crate) fn grant(
     qp: Option<&mut Qp>,
     wish: &Wish,
     (pid, uid, token): (i32, u32, u64),
-    objects: &Objects,
+    objects: &mut Objects,
 ) -> Option<Box<Grant>> {
     let own = &mut qp?.own;
     let trusts = {
@@ -120,6 +121,8 @@ pub(crate) fn grant(
     if let Some(old) = own.inbound.replace(Bond::new(memory)) {
         old.close();
     }
+    // What the peer sends will not be heard of here.
+    Surroundings { own, objects }.hear();
     Some(Box::new(Grant { peer, bond_file, files, last, bond: Bond::new(theirs) }))
 }
 

@@ -18,15 +18,9 @@ pub(crate) enum Sharing {
     /// Never.
     No,
     /// Not yet: after so many posts it is asked for, and then after so many.
-    NotYet {
-        posts: u32,
-        pause: u32,
-    },
+    NotYet { posts: u32, pause: u32 },
     /// For so many posts.
-    Yes {
-        direct: Box<Direct>,
-        posts: u32,
-    },
+    Yes { direct: Box<Direct>, posts: u32 },
 }
 
 impl Sharing {
