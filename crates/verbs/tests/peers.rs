@@ -8,12 +8,14 @@
 
 mod program;
 
+use program::two::*;
 use program::*;
 use std::ffi::c_int;
+use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 use uverbs::qp::mask;
 use verbs::abi::*;
-use verbs::{channel, completion, context, memory, modify, queue_pair};
+use verbs::{completion, events, memory, modify};
 
 const READ: u32 = IBV_WR_RDMA_READ;
 const WRITE: u32 = IBV_WR_RDMA_WRITE;
@@ -24,124 +26,6 @@ const FLUSHED: u32 = 5;
 const REMOTE_ACCESS: u32 = 10;
 const LOCAL_PROTECTION: u32 = 4;
 const NO_ANSWER: u32 = 12;
-
-/// An application with a queue pair, on a device.
-struct End {
-    index: usize,
-    context: *mut ibv_context,
-    pd: *mut ibv_pd,
-    channel: *mut ibv_comp_channel,
-    /// Of sends, and of receives, whose channel it is.
-    cqs: [*mut ibv_cq; 2],
-    qp: *mut ibv_qp,
-}
-
-impl End {
-    fn new(index: usize) -> Self {
-        let context = open(index);
-        unsafe {
-            let pd = memory::ibv_alloc_pd(context);
-            let channel = channel::ibv_create_comp_channel(context);
-            libc::fcntl((*channel).fd, libc::F_SETFL, libc::O_NONBLOCK);
-            let cqs =
-                [channel; 2].map(|channel| completion::ibv_create_cq(context, 8, null_mut(), channel, 0));
-            let qp = create(context, pd, cqs, null_mut(), IBV_QPT_RC);
-            Self { index, context, pd, channel, cqs, qp }
-        }
-    }
-
-    fn number(&self) -> u32 {
-        unsafe { (*self.qp).qp_num }
-    }
-
-    fn connect(&self, to: &Self) {
-        connect(self.qp, to.index, to.number());
-    }
-
-    /// The next completion of a send.
-    fn sent(&self) -> ibv_wc {
-        take(self.cqs[0], 1)[0]
-    }
-
-    /// The next completion of a receive.
-    fn received(&self) -> ibv_wc {
-        take(self.cqs[1], 1)[0]
-    }
-
-    /// The next completion queue that the channel tells of.
-    fn told(&self) -> *mut ibv_cq {
-        let (mut cq, mut tag) = (null_mut(), null_mut());
-        until(|| unsafe { channel::ibv_get_cq_event(self.channel, &mut cq, &mut tag) } == 0);
-        unsafe { channel::ibv_ack_cq_events(cq, 1) };
-        cq
-    }
-
-    fn is_told(&self) -> bool {
-        let (mut cq, mut tag) = (null_mut(), null_mut());
-        unsafe { channel::ibv_get_cq_event(self.channel, &mut cq, &mut tag) == 0 }
-    }
-
-    /// Messages that went to the peer without the device.
-    fn direct(&self) -> u64 {
-        let clients = described(self.index);
-        let mut qps = clients.iter().flat_map(|client| &client.qps);
-        qps.find(|qp| qp.qpn == self.number()).unwrap().direct.0
-    }
-
-    fn close(self) {
-        unsafe {
-            assert_eq!(queue_pair::ibv_destroy_qp(self.qp), 0);
-            assert_eq!(self.cqs.map(|cq| completion::ibv_destroy_cq(cq)), [0, 0]);
-            assert_eq!(channel::ibv_destroy_comp_channel(self.channel), 0);
-            assert_eq!((memory::ibv_dealloc_pd(self.pd), context::ibv_close_device(self.context)), (0, 0));
-        }
-    }
-}
-
-/// Two connected applications.
-struct Two {
-    a: End,
-    b: End,
-    shares: bool,
-}
-
-impl Two {
-    fn new(shares: bool) -> Self {
-        Self::of(shares, if shares { TRUSTING } else { 0 })
-    }
-
-    fn of(shares: bool, first: usize) -> Self {
-        let (a, b) = (End::new(first), End::new(first + 1));
-        b.connect(&a);
-        a.connect(&b);
-        Self { a, b, shares }
-    }
-
-    /// Sends a message and takes its completions.
-    fn exchange(&self, message: &mut Buffer, room: &mut Buffer) {
-        assert_eq!(post_receive(self.b.qp, &mut receive(70, &mut [room.sge()])).0, 0);
-        assert_eq!(post_send(self.a.qp, &mut send(71, &mut [message.sge()])).0, 0);
-        assert_eq!((self.a.sent().status, self.b.received().status), (0, 0));
-    }
-
-    /// Checks that so many messages went without the device, where memory is shared.
-    fn was_direct(&self, messages: u64) {
-        assert_eq!(self.a.direct(), if self.shares { messages } else { 0 });
-    }
-
-    fn close(self) {
-        self.a.close();
-        self.b.close();
-    }
-}
-
-/// A request aimed at memory of the peer.
-fn aimed(id: u64, opcode: u32, list: &mut [ibv_sge], at: &Buffer) -> ibv_send_wr {
-    let mut wr = send(id, list);
-    wr.opcode = opcode;
-    wr.wr.rdma = Rdma { remote_addr: at.bytes.as_ptr() as u64, rkey: unsafe { (*at.mr).rkey } };
-    wr
-}
 
 fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 + at / 251 + seed) as u8).collect()
@@ -542,6 +426,37 @@ fn death(shares: bool) {
     two.b.close();
 }
 
+/// Who is only ready to receive is told that the peer is there, once.
+fn established(shares: bool) {
+    let first = if shares { TRUSTING } else { 0 };
+    let (a, b) = (End::new(first), End::new(first + 1));
+    unsafe { libc::fcntl((*b.context).async_fd, libc::F_SETFL, libc::O_NONBLOCK) };
+    for state in [1, IBV_QPS_RTR] {
+        let (mut attr, mask) = attributes(IBV_QPT_RC, state, a.index, a.number());
+        assert_eq!(unsafe { modify::ibv_modify_qp(b.qp, &mut attr, mask as c_int) }, 0);
+    }
+    a.connect(&b);
+    let mut event = MaybeUninit::<ibv_async_event>::uninit();
+    let mut is_there = || unsafe { events::ibv_get_async_event(b.context, event.as_mut_ptr()) } == 0;
+    assert!(!is_there());
+    for id in 0..2 {
+        assert_eq!(post_receive(b.qp, &mut receive(id, &mut [])).0, 0);
+        assert_eq!(post_send(a.qp, &mut send(id, &mut [])).0, 0);
+        assert_eq!((a.sent().status, b.received().wr_id), (0, id));
+        if id == 0 {
+            until(&mut is_there);
+        }
+    }
+    assert!(!is_there());
+    unsafe {
+        let told = event.assume_init();
+        assert_eq!((told.event_type, told.element.qp), (event::COMM_EST, b.qp));
+        events::ibv_ack_async_event(event.as_mut_ptr());
+    }
+    a.close();
+    b.close();
+}
+
 /// Who talked to someone else before is not held to that.
 #[test]
 fn another_peer_is_trusted_anew() {
@@ -580,4 +495,5 @@ macro_rules! both_ways {
 
 both_ways! {
     messages order remote_memory wrong_keys too_long rights_end states sleepers unsignaled atomics resized overrun death
+    established
 }

@@ -7,6 +7,8 @@
     reason = "of tests: they use the C interface as its man pages say, and not all of them all of this"
 )]
 
+pub mod two;
+
 use hca::{ClientDescription, Device, DeviceSpec, Fabric, Limits, SocketSpec};
 use std::ffi::{CStr, c_int};
 use std::net::{IpAddr, Ipv4Addr};

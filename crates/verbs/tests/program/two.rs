@@ -1,0 +1,122 @@
+//! Two applications that talk to each other, on devices of their own.
+
+use super::*;
+use verbs::channel;
+
+/// An application with a queue pair, on a device.
+pub struct End {
+    pub index: usize,
+    pub context: *mut ibv_context,
+    pub pd: *mut ibv_pd,
+    pub channel: *mut ibv_comp_channel,
+    /// Of sends, and of receives, whose channel it is.
+    pub cqs: [*mut ibv_cq; 2],
+    pub qp: *mut ibv_qp,
+}
+
+impl End {
+    pub fn new(index: usize) -> Self {
+        let context = open(index);
+        unsafe {
+            let pd = memory::ibv_alloc_pd(context);
+            let channel = channel::ibv_create_comp_channel(context);
+            libc::fcntl((*channel).fd, libc::F_SETFL, libc::O_NONBLOCK);
+            let cqs =
+                [channel; 2].map(|channel| completion::ibv_create_cq(context, 8, null_mut(), channel, 0));
+            let qp = create(context, pd, cqs, null_mut(), IBV_QPT_RC);
+            Self { index, context, pd, channel, cqs, qp }
+        }
+    }
+
+    pub fn number(&self) -> u32 {
+        unsafe { (*self.qp).qp_num }
+    }
+
+    pub fn connect(&self, to: &Self) {
+        connect(self.qp, to.index, to.number());
+    }
+
+    /// The next completion of a send.
+    pub fn sent(&self) -> ibv_wc {
+        take(self.cqs[0], 1)[0]
+    }
+
+    /// The next completion of a receive.
+    pub fn received(&self) -> ibv_wc {
+        take(self.cqs[1], 1)[0]
+    }
+
+    /// The next completion queue that the channel tells of.
+    pub fn told(&self) -> *mut ibv_cq {
+        let (mut cq, mut tag) = (null_mut(), null_mut());
+        until(|| unsafe { channel::ibv_get_cq_event(self.channel, &mut cq, &mut tag) } == 0);
+        unsafe { channel::ibv_ack_cq_events(cq, 1) };
+        cq
+    }
+
+    pub fn is_told(&self) -> bool {
+        let (mut cq, mut tag) = (null_mut(), null_mut());
+        unsafe { channel::ibv_get_cq_event(self.channel, &mut cq, &mut tag) == 0 }
+    }
+
+    /// Messages that went to the peer without the device.
+    pub fn direct(&self) -> u64 {
+        let clients = described(self.index);
+        let mut qps = clients.iter().flat_map(|client| &client.qps);
+        qps.find(|qp| qp.qpn == self.number()).unwrap().direct.0
+    }
+
+    pub fn close(self) {
+        unsafe {
+            assert_eq!(queue_pair::ibv_destroy_qp(self.qp), 0);
+            assert_eq!(self.cqs.map(|cq| completion::ibv_destroy_cq(cq)), [0, 0]);
+            assert_eq!(channel::ibv_destroy_comp_channel(self.channel), 0);
+            assert_eq!((memory::ibv_dealloc_pd(self.pd), context::ibv_close_device(self.context)), (0, 0));
+        }
+    }
+}
+
+/// Two connected applications.
+pub struct Two {
+    pub a: End,
+    pub b: End,
+    pub shares: bool,
+}
+
+impl Two {
+    pub fn new(shares: bool) -> Self {
+        Self::of(shares, if shares { TRUSTING } else { 0 })
+    }
+
+    pub fn of(shares: bool, first: usize) -> Self {
+        let (a, b) = (End::new(first), End::new(first + 1));
+        b.connect(&a);
+        a.connect(&b);
+        Self { a, b, shares }
+    }
+
+    /// Sends a message and takes its completions.
+    pub fn exchange(&self, message: &mut Buffer, room: &mut Buffer) {
+        assert_eq!(post_receive(self.b.qp, &mut receive(70, &mut [room.sge()])).0, 0);
+        assert_eq!(post_send(self.a.qp, &mut send(71, &mut [message.sge()])).0, 0);
+        assert_eq!((self.a.sent().status, self.b.received().status), (0, 0));
+    }
+
+    /// Checks that so many messages went without the device, where memory is shared.
+    pub fn was_direct(&self, messages: u64) {
+        assert_eq!(self.a.direct(), if self.shares { messages } else { 0 });
+    }
+
+    pub fn close(self) {
+        self.a.close();
+        self.b.close();
+    }
+}
+
+/// A request aimed at memory of the peer.
+pub fn aimed(id: u64, opcode: u32, list: &mut [ibv_sge], at: &Buffer) -> ibv_send_wr {
+    let mut wr = send(id, list);
+    wr.opcode = opcode;
+    wr.wr.rdma = Rdma { remote_addr: at.bytes.as_ptr() as u64, rkey: unsafe { (*at.mr).rkey } };
+    wr
+}
