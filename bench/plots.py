@@ -117,7 +117,7 @@ def _by_message(results, point, titles, key, up):
         return None
     figure, axes = pyplot.subplots(figsize=(7, 3.6))
     for device, case, style, sizes in curves:
-        label = f"{titles[device]}, {', '.join(str(value) for value in case.values())}"
+        label = ", ".join([titles[device], *(str(value) for value in case.values() if len(results.cases(point.name)) > 1)])
         middle = [median(figures) for _, figures in sizes]
         axes.plot([size for size, _ in sizes], middle, style, label=label, color=colour(device, devices), linewidth=1)
     axes.set(xscale="log", yscale="log")
