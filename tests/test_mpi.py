@@ -1,0 +1,67 @@
+"""Open MPI over UCX, unmodified, on verbs devices: ranks of two guests, on one host and on two."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from lab.host import binary
+from lab.topology import host_config, tunnel_routes, two_verbs_hosts, verbs
+
+# IPv6 addresses are the devices' third GIDs. Of IPv4 ones UCX wants to read in /sys that they are of RoCE v2; there is nothing.
+UCX = {"UCX_TLS": "rc_verbs,ud_verbs,self", "UCX_NET_DEVICES": "viaduct0:1", "UCX_IB_GID_INDEX": "2"}
+MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--mca", "pml", "ucx", "--mca", "btl", "^openib,vader,tcp"]
+# UCX looks for it before it tries verbs; nothing is done with it.
+DEVICE_FILE = Path("/dev/infiniband/uverbs0")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def device_file():
+    DEVICE_FILE.parent.mkdir(exist_ok=True)
+    if not DEVICE_FILE.exists():
+        os.mknod(DEVICE_FILE, 0o600 | 0o020000, os.makedev(1, 3))
+
+
+def mpirun(devices, ranks, *words, timeout=120):
+    """Runs a program with so many ranks, which use the devices by turns; returns what it printed."""
+    sockets = " ".join(str(device.socket) for device in devices)
+    rank = 'all=($SOCKETS); export VIADUCT_RDMA=${all[OMPI_COMM_WORLD_RANK % ${#all[@]}]}; exec "$@"'
+    libraries = binary("verbs/libibverbs.so.1").parent
+    environment = {**os.environ, **UCX, "LD_LIBRARY_PATH": str(libraries), "SOCKETS": sockets}
+    command = [*MPIRUN, "-np", str(ranks), "bash", "-c", rank, "rank", *map(str, words)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout)
+    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def collective(tmp_path_factory):
+    """The program of tests/mpi."""
+    program = tmp_path_factory.mktemp("mpi") / "collective"
+    source = Path(__file__).parent / "mpi" / "collective.c"
+    subprocess.run(["mpicc", "-O2", "-o", program, source], check=True)
+    return program
+
+
+@pytest.fixture(scope="module", params=["copy", "shared"])
+def one_host(request, shared_lab):
+    """Two devices of one host."""
+    trust = {"rdma_trust": "job"} if request.param == "shared" else {}
+    config = host_config(f"mpi-{request.param}", {"a1": verbs(**trust), "a2": verbs(**trust)}, wire=False)
+    host = shared_lab.host(config)
+    return [shared_lab.verbs(host, guest) for guest in ("a1", "a2")]
+
+
+def test_collectives_of_four_ranks(one_host, collective):
+    assert "4 ranks, 0 wrong" in mpirun(one_host, 4, collective)
+
+
+def test_netpipe(one_host, tmp_path):
+    printed = mpirun(one_host, 2, "NPopenmpi", "-l", 8, "-u", 65536, "-n", 20, "-p", 0, "-i", "-o", tmp_path / "np.out")
+    assert printed.count("Integrity check passed") > 20 and "failed" not in printed
+
+
+def test_between_hosts(lab, collective):
+    _, devices = two_verbs_hosts(lab, lambda config, *remotes: tunnel_routes(config, "mpls-over-udp", *remotes))
+    assert "4 ranks, 0 wrong" in mpirun(list(devices.values()), 4, collective)
