@@ -12,6 +12,7 @@ use program::*;
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
+use uverbs::qp::mask;
 use verbs::abi::*;
 use verbs::{address, channel, completion, context, device, events, gid, memory, modify, query, queue_pair};
 use verbs::{completion_ex, shared_receive};
@@ -387,6 +388,72 @@ fn what_the_device_says_is_passed_on() {
         assert_eq!(((*child).handle, memory::ibv_dealloc_pd(pd)), ((*pd).handle, libc::EBUSY));
         assert_eq!(memory::ibv_dealloc_pd(child), 0);
         assert_eq!(memory::ibv_dereg_mr(buffer.mr), 0);
+    }
+    pair.destroy();
+}
+
+#[test]
+fn what_there_is_not_is_refused() {
+    let pair = Pair::new(0, IBV_QPT_RC);
+    let srq_attr = ibv_srq_attr { max_wr: 2, max_sge: 1, srq_limit: 0 };
+    unsafe {
+        let mut limits = MaybeUninit::<ibv_device_attr>::uninit();
+        assert_eq!(query::ibv_query_device(pair.context, limits.as_mut_ptr()), 0);
+        let limits = limits.assume_init();
+        for (cqe, vector) in [(0, 0), (-1, 0), (limits.max_cqe + 1, 0), (1, 1)] {
+            let cq = completion::ibv_create_cq(pair.context, cqe, null_mut(), null_mut(), vector);
+            assert_eq!((cq.is_null(), errno()), (true, libc::EINVAL), "{cqe}");
+        }
+        // Capacities: the most there is, and one more.
+        let most =
+            [limits.max_qp_wr, limits.max_qp_wr, limits.max_sge, limits.max_sge].map(|most| most as u32);
+        for (beyond, errno_of) in
+            [(None, 0), (Some(0), libc::EINVAL), (Some(1), libc::EINVAL), (Some(2), libc::EINVAL)]
+        {
+            let mut asked = most;
+            if let Some(at) = beyond {
+                asked[at] += 1;
+            }
+            let [max_send_wr, max_recv_wr, max_send_sge, max_recv_sge] = asked;
+            let mut init: ibv_qp_init_attr = std::mem::zeroed();
+            (init.send_cq, init.recv_cq, init.qp_type) = (pair.cq, pair.cq, IBV_QPT_UD);
+            init.cap =
+                ibv_qp_cap { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data: 0 };
+            let qp = queue_pair::ibv_create_qp(pair.pd, &mut init);
+            if beyond.is_none() {
+                assert_eq!(queue_pair::ibv_destroy_qp(qp), 0);
+            } else {
+                assert_eq!((qp.is_null(), errno()), (true, errno_of), "{beyond:?}");
+            }
+        }
+        // An address of no route, and a queue pair that would have two ways, or be slowed.
+        let mut attr = ibv_ah_attr { dlid: 1, port_num: 1, ..ibv_ah_attr::default() };
+        assert_eq!((address::ibv_create_ah(pair.pd, &mut attr).is_null(), errno()), (true, libc::EINVAL));
+        for bit in [mask::ALT_PATH, mask::RATE_LIMIT, mask::CAP, mask::PATH_MIG_STATE, 1 << 30] {
+            let (mut attr, mask) = attributes(IBV_QPT_RC, IBV_QPS_RTS, 0, 0);
+            let changed = modify::ibv_modify_qp(pair.qps[0], &mut attr, (mask::STATE | bit) as i32);
+            assert_eq!((changed, (*pair.qps[0]).state, mask & bit), (libc::EINVAL, IBV_QPS_RTS, 0));
+        }
+        // What is in use stays.
+        let mut init = ibv_srq_init_attr { srq_context: null_mut(), attr: srq_attr };
+        let srq = shared_receive::ibv_create_srq(pair.pd, &mut init);
+        let user = create(pair.context, pair.pd, [pair.cq; 2], srq, IBV_QPT_RC);
+        assert_eq!(shared_receive::ibv_destroy_srq(srq), libc::EBUSY);
+        assert_eq!((queue_pair::ibv_destroy_qp(user), shared_receive::ibv_destroy_srq(srq)), (0, 0));
+        assert_eq!(completion::ibv_destroy_cq(pair.cq), libc::EBUSY);
+        // A queue is not made shorter than what waits in it. Memory of no bytes can be registered.
+        for id in 0..2 {
+            assert_eq!(post_receive(pair.qps[0], &mut receive(id, &mut [])).0, 0);
+        }
+        assert_eq!(modify_to(pair.qps[0], IBV_QPS_ERR), 0);
+        assert_eq!(completion::ibv_resize_cq(pair.cq, 1), libc::EINVAL);
+        assert_eq!(completion::ibv_resize_cq(pair.cq, limits.max_cqe + 1), libc::EINVAL);
+        assert_eq!(
+            (completion::ibv_resize_cq(pair.cq, 2), (*pair.cq).cqe, pair.completions(2).len()),
+            (0, 2, 2)
+        );
+        let mut nothing = Buffer::new(pair.pd, &[]);
+        nothing.forget();
     }
     pair.destroy();
 }
