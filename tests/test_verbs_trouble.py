@@ -148,8 +148,8 @@ def test_a_program_is_stopped_for_a_while(pair, program, who):
 def stranger(device):
     """A connection of somebody who is no library."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    connection.settimeout(10)
     connection.connect(str(device.socket))
+    connection.settimeout(10)
     return connection
 
 
@@ -158,7 +158,7 @@ def greet(connection, version=1, descriptors=None):
     memory = os.open("/proc/self/mem", os.O_RDWR)
     try:
         rights = array.array("i", [memory] if descriptors is None else descriptors)
-        message = json.dumps({"hello": {"version": version}}).encode()
+        message = json.dumps({"hello": {"version": version, "token": 1}}).encode()
         connection.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)] if rights else [])
     finally:
         os.close(memory)

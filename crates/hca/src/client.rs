@@ -131,7 +131,7 @@ impl Newcomer {
         let bells = vec![None; info.doorbells as usize];
         let descriptors = [file.as_fd(), self.inbox.event().as_fd(), theirs.as_fd()];
         self.connection.send(&Ok::<_, Refusal>(Reply::Device(info)), &descriptors)?;
-        let regions = Regions::new(self.adapter.spec().limits.mrs)?;
+        let regions = Regions::new(self.adapter.spec().limits.mrs, self.adapter.registered.clone())?;
         let ours = (self.adapter.clone(), self.fabric.clone());
         Ok(Some(Client {
             connection: Connection::new(

@@ -305,25 +305,11 @@ impl Objects {
         Ok(())
     }
 
-    fn check_room(&self, more: u64) -> Result<(), Refusal> {
-        let limits = self.adapter.spec().limits;
-        let sum = self.regions.registered.saturating_add(more);
-        if self.regions.len() >= limits.mrs as usize {
-            return refuse(Errno::NOMEM, format!("at most {} memory regions (rdma_limits)", limits.mrs));
-        }
-        if sum > limits.registered {
-            return refuse(
-                Errno::NOMEM,
-                format!("at most {} bytes registered (rdma_limits)", limits.registered),
-            );
-        }
-        Ok(())
-    }
-
     fn register(&mut self, region: Region) -> Answer {
         self.check_region(&region)?;
-        self.check_room(region.len)?;
-        let key = self.regions.insert(region);
+        let limits = self.adapter.spec().limits;
+        let key =
+            self.regions.insert(region, limits).or_else(|full| refuse(Errno::NOMEM, full.to_string()))?;
         reply(Reply::Mr { mr: key, lkey: key, rkey: key })
     }
 
@@ -341,17 +327,10 @@ impl Objects {
         let access = access.unwrap_or(old.access);
         let new = Region { pd: pd.unwrap_or(old.pd), address, len, iova, access, is_valid: true };
         self.check_region(&new)?;
-        self.regions.remove(mr);
-        if let Err(refusal) = self.check_room(new.len) {
-            self.regions.put(mr, old);
-            return Err(refusal);
-        }
-        let key = if range.is_some() {
-            self.regions.insert(new)
-        } else {
-            self.regions.put(mr, new);
-            mr
-        };
+        let limits = self.adapter.spec().limits;
+        let keeps_key = range.is_none();
+        let replaced = self.regions.replace(mr, new, keeps_key, limits);
+        let key = replaced.or_else(|full| refuse(Errno::NOMEM, full.to_string()))?;
         reply(Reply::Mr { mr: key, lkey: key, rkey: key })
     }
 

@@ -2,6 +2,7 @@
 
 use crate::counters::Counters;
 use crate::inbox::Inbox;
+use crate::memory::Registered;
 use crate::random;
 use crate::wire::{self, WireErrors};
 use packet::Mac;
@@ -80,6 +81,8 @@ pub(crate) struct Adapter {
     /// Who has which queue pair.
     qps: RwLock<HashMap<u32, Arc<Inbox>>>,
     pub errors: WireErrors,
+    /// Memory that applications have registered.
+    pub registered: Arc<Registered>,
     /// What applications counted that are gone.
     kept: Mutex<Counters>,
     /// The number of its port, once it has one.
@@ -92,6 +95,7 @@ impl Adapter {
             spec: RwLock::new(spec),
             qps: RwLock::default(),
             errors: WireErrors::default(),
+            registered: Arc::default(),
             kept: Mutex::default(),
             port: OnceLock::new(),
         }

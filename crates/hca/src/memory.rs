@@ -3,12 +3,14 @@
 //! An application hands over a descriptor of its own `/proc/self/mem`: it reaches what the application itself can, and nothing
 //! else, whoever gets its process number later.
 
+use crate::fabric::Limits;
 use crate::random;
 use rdma::{Access, Fault};
 use rustix::fs::{FileType, OFlags};
 use rustix::io::{IoSlice, pread, pwrite, pwritev};
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use uverbs::qp::access;
 use uverbs::{FIRST_KEY, MemoryError, Region, RegionTable};
 
@@ -106,6 +108,45 @@ pub(crate) const fn right(access: Access) -> u32 {
     }
 }
 
+/// The device's limit is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Full {
+    #[error("at most {0} memory regions (rdma_limits)")]
+    Regions(u32),
+    #[error("at most {0} bytes registered (rdma_limits)")]
+    Bytes(u64),
+}
+
+/// What the applications of a device have registered together: regions and bytes.
+#[derive(Debug, Default)]
+pub(crate) struct Registered(Mutex<(u64, u64)>);
+
+impl Registered {
+    fn sums(&self) -> MutexGuard<'_, (u64, u64)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes room for a region, in the place of another of so many bytes where there was one.
+    fn take(&self, len: u64, old: Option<u64>, limits: Limits) -> Result<(), Full> {
+        let mut sums = self.sums();
+        let regions = sums.0 - u64::from(old.is_some()) + 1;
+        let bytes = (sums.1 - old.unwrap_or_default()).saturating_add(len);
+        if regions > limits.mrs.into() {
+            return Err(Full::Regions(limits.mrs));
+        }
+        if bytes > limits.registered {
+            return Err(Full::Bytes(limits.registered));
+        }
+        *sums = (regions, bytes);
+        Ok(())
+    }
+
+    fn give_back(&self, regions: usize, bytes: u64) {
+        let mut sums = self.sums();
+        *sums = (sums.0 - regions as u64, sums.1 - bytes);
+    }
+}
+
 /// The regions of an application, by key. Keys are random in all their bits: a guess hits none of `n` regions but once in
 /// 2^32 / `n` times.
 #[derive(Debug)]
@@ -118,16 +159,14 @@ pub(crate) struct Regions {
     pub limit: u32,
     /// Bytes of all.
     pub registered: u64,
+    /// With those of the device's other applications.
+    together: Arc<Registered>,
 }
 
 impl Regions {
-    pub fn new(limit: u32) -> Result<Self, MemoryError> {
+    pub fn new(limit: u32, together: Arc<Registered>) -> Result<Self, MemoryError> {
         let (table, file) = RegionTable::create(limit)?;
-        Ok(Self { by_key: HashMap::new(), table, file, limit, registered: 0 })
-    }
-
-    pub fn len(&self) -> usize {
-        self.by_key.len()
+        Ok(Self { by_key: HashMap::new(), table, file, limit, registered: 0, together })
     }
 
     pub fn get(&self, key: u32) -> Option<&Region> {
@@ -138,24 +177,51 @@ impl Regions {
         self.by_key.iter().map(|(key, region)| (*key, region))
     }
 
-    pub fn insert(&mut self, region: Region) -> u32 {
+    /// Adds a region; its key.
+    pub fn insert(&mut self, region: Region, limits: Limits) -> Result<u32, Full> {
+        self.together.take(region.len, None, limits)?;
+        let key = self.new_key();
+        self.put(key, region);
+        Ok(key)
+    }
+
+    /// Puts a region in the place of another, with its key or a new one.
+    pub fn replace(
+        &mut self,
+        key: u32,
+        region: Region,
+        keeps_key: bool,
+        limits: Limits,
+    ) -> Result<u32, Full> {
+        self.together.take(region.len, self.get(key).map(|old| old.len), limits)?;
+        self.forget(key);
+        let key = if keeps_key { key } else { self.new_key() };
+        self.put(key, region);
+        Ok(key)
+    }
+
+    pub fn remove(&mut self, key: u32) -> Option<Region> {
+        let region = self.forget(key)?;
+        self.together.give_back(1, region.len);
+        Some(region)
+    }
+
+    fn new_key(&self) -> u32 {
         loop {
             let key = random::number();
             if key >= FIRST_KEY && !self.by_key.contains_key(&key) {
-                self.put(key, region);
                 return key;
             }
         }
     }
 
-    /// Puts a region where there is none.
-    pub fn put(&mut self, key: u32, region: Region) {
+    fn put(&mut self, key: u32, region: Region) {
         self.registered += region.len;
         self.table.insert(key, &region);
         self.by_key.insert(key, region);
     }
 
-    pub fn remove(&mut self, key: u32) -> Option<Region> {
+    fn forget(&mut self, key: u32) -> Option<Region> {
         let region = self.by_key.remove(&key)?;
         self.table.remove(key);
         self.registered -= region.len;
@@ -185,6 +251,12 @@ impl Regions {
     }
 }
 
+impl Drop for Regions {
+    fn drop(&mut self) {
+        self.together.give_back(self.by_key.len(), self.registered);
+    }
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
@@ -206,6 +278,30 @@ mod tests {
         let file = dir.path().join("1/mem");
         std::fs::write(&file, "").unwrap();
         assert!(AddressSpace::new(own(file.to_str().unwrap(), true)).is_err());
+    }
+
+    #[test]
+    fn limits_are_for_all_applications_of_a_device_together() {
+        let together = Arc::new(Registered::default());
+        let regions = || Regions::new(8, together.clone()).unwrap();
+        let region = |len| Region { pd: 1, address: 0, len, iova: 0, access: 0, is_valid: true };
+        let limits = Limits { qps: 1, mrs: 3, registered: 100 };
+        let (mut one, mut other) = (regions(), regions());
+        let key = one.insert(region(60), limits).unwrap();
+        other.insert(region(30), limits).unwrap();
+        assert_eq!(other.insert(region(11), limits), Err(Full::Bytes(100)));
+        assert_eq!(other.insert(region(u64::MAX), limits), Err(Full::Bytes(100)));
+        assert_eq!(one.replace(key, region(71), limits), Err(Full::Bytes(100)));
+        assert!(one.get(key).is_some());
+        let key = one.replace(key, region(70), limits).unwrap();
+        other.insert(region(0), limits).unwrap();
+        assert_eq!(one.insert(region(0), limits), Err(Full::Regions(3)));
+        one.replace(key, region(1), limits).unwrap();
+        drop(other);
+        one.insert(region(99), limits).unwrap();
+        assert_eq!((one.registered, *together.sums()), (100, (2, 100)));
+        drop(one);
+        assert_eq!(*together.sums(), (0, 0));
     }
 
     #[test]
