@@ -291,12 +291,12 @@ mod tests {
         other.insert(region(30), limits).unwrap();
         assert_eq!(other.insert(region(11), limits), Err(Full::Bytes(100)));
         assert_eq!(other.insert(region(u64::MAX), limits), Err(Full::Bytes(100)));
-        assert_eq!(one.replace(key, region(71), limits), Err(Full::Bytes(100)));
+        assert_eq!(one.replace(key, region(71), false, limits), Err(Full::Bytes(100)));
         assert!(one.get(key).is_some());
-        let key = one.replace(key, region(70), limits).unwrap();
+        let key = one.replace(key, region(70), false, limits).unwrap();
         other.insert(region(0), limits).unwrap();
         assert_eq!(one.insert(region(0), limits), Err(Full::Regions(3)));
-        one.replace(key, region(1), limits).unwrap();
+        one.replace(key, region(1), false, limits).unwrap();
         drop(other);
         one.insert(region(99), limits).unwrap();
         assert_eq!((one.registered, *together.sums()), (100, (2, 100)));
