@@ -35,7 +35,16 @@ struct Host {
     _directory: tempfile::TempDir,
 }
 
-/// What the devices' packets leave by: nobody takes them, and they need none.
+/// All may talk to all.
+struct NoRules;
+
+impl hca::Rules for NoRules {
+    fn lets(&self, _: u16, _: &[u8], _: u16) -> bool {
+        true
+    }
+}
+
+/// What the device's packets leave by: nobody takes them, and they need none.
 fn device_at(path: &Path, index: usize, fabric: &Arc<Fabric>) -> Device {
     let number = u8::try_from(index).unwrap() + 1;
     let spec = DeviceSpec {
@@ -50,7 +59,9 @@ fn device_at(path: &Path, index: usize, fabric: &Arc<Fabric>) -> Device {
     };
     let socket = SocketSpec { path: path.into(), owner: None, mode: 0o600 };
     let (_, uplink, downlink) = rdmaport::open(&rdmaport::RdmaPort { mtu: 1500, slots: 64 }).unwrap();
-    Device::open(spec, &socket, fabric, (uplink, downlink)).unwrap()
+    let device = Device::open(spec, &socket, fabric, (uplink, downlink)).unwrap();
+    device.set_port(number.into());
+    device
 }
 
 /// The host; the variable that says where its devices are is set before anybody asks.
@@ -60,7 +71,7 @@ fn host() -> &'static Host {
         let directory = tempfile::tempdir().unwrap();
         let paths: Vec<_> = (0..DEVICES).map(|index| directory.path().join(format!("{index}"))).collect();
         unsafe { std::env::set_var("VIADUCT_RDMA", std::env::join_paths(&paths).unwrap()) };
-        let fabric = Arc::default();
+        let fabric = Arc::new(Fabric::new(Box::new(NoRules)));
         let devices = paths.iter().enumerate();
         let devices =
             devices.map(|(index, path)| Mutex::new(Some(device_at(path, index, &fabric)))).collect();
