@@ -174,7 +174,8 @@ impl Own {
     /// Takes the next request of the send queue: the number of its slot, and the request.
     fn take_send(&mut self) -> Result<Option<(u32, WorkRequest)>, Corrupt> {
         let Taken { segments, inline } = &mut self.taken;
-        (segments.clear(), inline.clear());
+        segments.clear();
+        inline.clear();
         let Some((number, request)) = self.sends.take(segments, inline)? else { return Ok(None) };
         let sum: u64 = segments.iter().map(|segment| u64::from(segment.len)).sum();
         let len = sum.max(inline.len() as u64);
