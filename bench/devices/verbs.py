@@ -14,15 +14,24 @@ LAB = Path(__file__).resolve().parents[2] / "tests/lib"
 URGENT = -20
 
 
+# Where the kernel groups processes by session, it is the group's that counts between sessions.
+GROUP = Path("/proc/self/autogroup")
+
+
 @contextmanager
 def urgent():
     """What is started meanwhile may run on every CPU, and has the CPU before others."""
     cpus, niceness = os.sched_getaffinity(0), os.getpriority(os.PRIO_PROCESS, 0)
+    group = GROUP.read_text().split()[-1] if GROUP.exists() else ""
     os.sched_setaffinity(0, range(os.cpu_count()))
     os.setpriority(os.PRIO_PROCESS, 0, URGENT)
+    if group:
+        GROUP.write_text(str(URGENT))
     try:
         yield
     finally:
+        if group:
+            GROUP.write_text(group)
         os.setpriority(os.PRIO_PROCESS, 0, niceness)
         os.sched_setaffinity(0, cpus)
 
