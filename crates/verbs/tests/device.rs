@@ -407,9 +407,7 @@ fn what_there_is_not_is_refused() {
         // Capacities: the most there is, and one more.
         let most =
             [limits.max_qp_wr, limits.max_qp_wr, limits.max_sge, limits.max_sge].map(|most| most as u32);
-        for (beyond, errno_of) in
-            [(None, 0), (Some(0), libc::EINVAL), (Some(1), libc::EINVAL), (Some(2), libc::EINVAL)]
-        {
+        for beyond in [None, Some(0), Some(1), Some(2), Some(3)] {
             let mut asked = most;
             if let Some(at) = beyond {
                 asked[at] += 1;
@@ -423,16 +421,16 @@ fn what_there_is_not_is_refused() {
             if beyond.is_none() {
                 assert_eq!(queue_pair::ibv_destroy_qp(qp), 0);
             } else {
-                assert_eq!((qp.is_null(), errno()), (true, errno_of), "{beyond:?}");
+                assert_eq!((qp.is_null(), errno()), (true, libc::EINVAL), "{beyond:?}");
             }
         }
         // An address of no route, and a queue pair that would have two ways, or be slowed.
         let mut attr = ibv_ah_attr { dlid: 1, port_num: 1, ..ibv_ah_attr::default() };
         assert_eq!((address::ibv_create_ah(pair.pd, &mut attr).is_null(), errno()), (true, libc::EINVAL));
         for bit in [mask::ALT_PATH, mask::RATE_LIMIT, mask::CAP, mask::PATH_MIG_STATE, 1 << 30] {
-            let (mut attr, mask) = attributes(IBV_QPT_RC, IBV_QPS_RTS, 0, 0);
+            let (mut attr, _) = attributes(IBV_QPT_RC, IBV_QPS_RTS, 0, 0);
             let changed = modify::ibv_modify_qp(pair.qps[0], &mut attr, (mask::STATE | bit) as i32);
-            assert_eq!((changed, (*pair.qps[0]).state, mask & bit), (libc::EINVAL, IBV_QPS_RTS, 0));
+            assert_eq!((changed, (*pair.qps[0]).state), (libc::EINVAL, IBV_QPS_RTS));
         }
         // What is in use stays.
         let mut init = ibv_srq_init_attr { srq_context: null_mut(), attr: srq_attr };
