@@ -9,8 +9,9 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 
-/// Packets that may wait. Past that they are lost, as on any wire.
+/// Packets that may wait, and their bytes. Past that they are lost, as on any wire.
 const PACKETS: usize = 16 << 10;
+const BYTES: usize = 64 << 20;
 
 /// A packet on its way to a queue pair.
 #[derive(Debug)]
@@ -43,6 +44,7 @@ pub(crate) enum Question {
 #[derive(Debug, Default)]
 struct Waiting {
     packets: VecDeque<Packet>,
+    bytes: usize,
     questions: Vec<Question>,
     /// Nobody takes anything any more.
     closed: bool,
@@ -80,9 +82,11 @@ impl Inbox {
     pub fn put(&self, packet: Packet) -> bool {
         {
             let mut waiting = self.lock();
-            if waiting.closed || waiting.packets.len() >= PACKETS {
+            let bytes = waiting.bytes + packet.bytes.len();
+            if waiting.closed || waiting.packets.len() >= PACKETS || bytes > BYTES {
                 return false;
             }
+            waiting.bytes = bytes;
             waiting.packets.push_back(packet);
         }
         self.announce();
@@ -121,6 +125,7 @@ impl Inbox {
     pub fn take(&self, packets: &mut VecDeque<Packet>, questions: &mut Vec<Question>) {
         if self.any.swap(false, Ordering::Acquire) {
             let mut waiting = self.lock();
+            waiting.bytes = 0;
             std::mem::swap(&mut waiting.packets, packets);
             std::mem::swap(&mut waiting.questions, questions);
         }

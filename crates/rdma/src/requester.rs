@@ -4,7 +4,7 @@
 //! to send next. Going back is setting it back. These numbers don't go round: what is posted at once may have more packets
 //! than there are PSNs.
 
-use crate::queue_pair::{Attributes, flushed};
+use crate::queue_pair::{Attributes, Mtu, flushed};
 use crate::work::{AtomicOperation, Completion, Payload, SendOperation, SendRequest, Status, Verbs, With};
 use crate::{Counts, Psn};
 use packet::roce::{Aeth, Atomic, Datagram, Nak, Operation, Reth, Syndrome};
@@ -14,10 +14,13 @@ use std::time::Duration;
 /// Number of a packet, from 0 on.
 type Number = u64;
 
-/// Packets that may be under way without an answer.
-const WINDOW: Number = 256;
-/// An answer is wanted every so many packets, and for the last of a message.
-const ASK_EVERY: Number = 32;
+/// Packets that may be under way without an answer: fewer, where they are long and stay in the host's cache.
+const fn window(attributes: &Attributes) -> Number {
+    if matches!(attributes.mtu, Mtu::Bytes32768) { 32 } else { 256 }
+}
+
+/// An answer is wanted so many times in a window, and for the last packet of a message.
+const ANSWERS: Number = 8;
 /// Bytes that an atomic operation is about.
 const ATOMIC: u32 = 8;
 /// `rnr_retries` that stands for no end.
@@ -184,7 +187,7 @@ impl Requester {
 
     /// Whether the packet at the cursor may go.
     fn may_send(&self, attributes: &Attributes) -> bool {
-        if self.next == self.end || self.next - self.unanswered >= WINDOW {
+        if self.next == self.end || self.next - self.unanswered >= window(attributes) {
             return false;
         }
         let Some(at) = self.at(self.next) else { return false };
@@ -242,8 +245,8 @@ impl Requester {
         packet.bth.solicited = request.solicited && is_last && operation.has_payload();
         let asks = is_last
             || posted.is_answered()
-            || number.is_multiple_of(ASK_EVERY)
-            || after - self.unanswered >= WINDOW;
+            || number.is_multiple_of(window(attributes) / ANSWERS)
+            || after - self.unanswered >= window(attributes);
         packet.bth.acknowledge = attributes.reliable && asks;
         let payload = match operation.has_payload() {
             true => Payload::Message { request: &request, offset, len: left.min(mtu.into()) },

@@ -16,6 +16,8 @@ use uverbs::{Arm, Completion, CompletionQueue, Placement, Reply, Request, Segmen
 
 /// Empty polls after which the CPU is offered to the device, if it waits for this one.
 const YIELD: u32 = 64;
+/// Empty polls, some microseconds, after which it is offered to a peer that shares memory.
+const YIELD_TO_PEER: u32 = 256;
 /// Empty polls after which it is asked whether the device is gone: a system call.
 const LOOK: u32 = 4096;
 
@@ -122,7 +124,9 @@ impl Cq {
     pub(crate) fn idle(&self, state: &mut State) {
         let link = &self.context().link;
         state.empty = state.empty.wrapping_add(1);
-        if state.empty.is_multiple_of(YIELD) && link.may_wait_for_us() {
+        let offers = state.empty.is_multiple_of(YIELD) && link.may_wait_for_us();
+        // A peer that shares memory needs a CPU of its own, or this one; nothing tells where it is.
+        if offers || link.info().is_trusting && state.empty.is_multiple_of(YIELD_TO_PEER) {
             std::thread::yield_now();
         }
         if state.empty.is_multiple_of(LOOK) {
