@@ -457,6 +457,29 @@ fn established(shares: bool) {
     b.close();
 }
 
+/// Applications of one guest are peers as well; and queue pairs of one application.
+fn one_device(shares: bool) {
+    let index = if shares { TRUSTING } else { 0 };
+    let (a, b) = (End::new(index), End::new(index));
+    b.connect(&a);
+    a.connect(&b);
+    let two = Two { a, b, shares };
+    let (mut own, mut there) = (Buffer::new(two.a.pd, &[1; 64]), Buffer::new(two.b.pd, &[2; 64]));
+    two.exchange(&mut own, &mut there);
+    assert_eq!(own.bytes, there.bytes);
+    two.was_direct(1);
+    forget([&mut own, &mut there]);
+    two.close();
+    let pair = Pair::new(index, IBV_QPT_RC);
+    assert_eq!(post_receive(pair.qps[1], &mut receive(1, &mut [])).0, 0);
+    assert_eq!(post_send(pair.qps[0], &mut send(2, &mut [])).0, 0);
+    assert!(pair.completions(2).iter().all(|wc| wc.status == 0));
+    let number = unsafe { (*pair.qps[0]).qp_num };
+    let mut qps = described(index).into_iter().flat_map(|client| client.qps);
+    assert_eq!(qps.find(|qp| qp.qpn == number).unwrap().direct.0, u64::from(shares));
+    pair.destroy();
+}
+
 /// Who talked to someone else before is not held to that.
 #[test]
 fn another_peer_is_trusted_anew() {
@@ -495,5 +518,5 @@ macro_rules! both_ways {
 
 both_ways! {
     messages order remote_memory wrong_keys too_long rights_end states sleepers unsignaled atomics resized overrun death
-    established
+    established one_device
 }
