@@ -56,7 +56,8 @@ def is_version():
 
 @pytest.mark.parametrize("trust", [None, "mine"], ids=["copied", "shared"])
 def test_rdma_core(lab, trust):
-    host = lab.host(host_config("a", {name: rdma(name, rdma_trust=trust) for name in ("a1", "a2")}, wire=False))
+    keys = {"rdma_trust": trust} if trust else {}
+    host = lab.host(host_config("a", {name: verbs(**keys) for name in ("a1", "a2")}, wire=False))
     directory = lab.directory / "pyverbs"
     directory.mkdir()
     modules = unpack(directory)
