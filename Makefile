@@ -80,7 +80,7 @@ dependencies: ## licences, sources and versions of all crates
 fuzz: ## every fuzz target, coverage-guided, for TIME seconds each (default 30)
 	@scripts/fuzz $(TIME)
 
-install: build ## into DESTDIR/usr/local, with man pages, completions and the systemd unit
+install: build verbs ## into DESTDIR/usr/local, with man pages, completions and the systemd unit
 	@dist/install
 
 clean: ## remove what was built, downloads included
