@@ -76,9 +76,11 @@ pub(crate) fn modify(
     keep(&mut own.attributes, set, asked);
     own.path = path.or(own.path.take());
     own.state = to;
+    // A datagram is a packet, wherever it goes.
+    let longest = mtu(active_mtu(&objects.adapter.spec()));
     match to {
-        QpState::ReadyToReceive if is_new => qp.transport = begin(own),
-        QpState::ReadyToSend if from == QpState::ReadyToReceive => ready_to_send(qp),
+        QpState::ReadyToReceive if is_new => qp.transport = begin(own, longest),
+        QpState::ReadyToSend if from == QpState::ReadyToReceive => ready_to_send(qp, longest),
         QpState::SendQueueDrained if is_new => own.tells_drained = set & mask::EN_SQD_ASYNC_NOTIFY != 0,
         _ => {}
     }
@@ -143,24 +145,24 @@ fn keep(kept: &mut QpAttributes, set: u32, asked: &QpAttributes) {
 }
 
 /// The transport of a queue pair that is ready to receive.
-fn begin(own: &Own) -> Transport {
+fn begin(own: &Own, longest: Mtu) -> Transport {
     match own.kind {
-        QpType::Ud => Transport::Datagram(DatagramPair::new(datagram_attributes(own))),
+        QpType::Ud => Transport::Datagram(DatagramPair::new(datagram_attributes(own, longest))),
         _ => Transport::Connected(Box::new(QueuePair::new(attributes(own)))),
     }
 }
 
-fn ready_to_send(qp: &mut Qp) {
+fn ready_to_send(qp: &mut Qp, longest: Mtu) {
     match &mut qp.transport {
         Transport::Connected(connected) => connected.ready_to_send(attributes(&qp.own)),
-        Transport::Datagram(pair) => *pair = DatagramPair::new(datagram_attributes(&qp.own)),
+        Transport::Datagram(pair) => *pair = DatagramPair::new(datagram_attributes(&qp.own, longest)),
         Transport::None => {}
     }
 }
 
-fn datagram_attributes(own: &Own) -> DatagramAttributes {
+fn datagram_attributes(own: &Own, mtu: Mtu) -> DatagramAttributes {
     DatagramAttributes {
-        mtu: Mtu::Bytes4096,
+        mtu,
         partition: PARTITION,
         number: own.qpn,
         queue_key: own.attributes.qkey,
@@ -187,12 +189,6 @@ fn attributes(own: &Own) -> Attributes {
     }
 }
 
-const fn mtu(code: u32) -> Mtu {
-    match code {
-        2 => Mtu::Bytes512,
-        3 => Mtu::Bytes1024,
-        4 => Mtu::Bytes2048,
-        5 => Mtu::Bytes4096,
-        _ => Mtu::Bytes256,
-    }
+fn mtu(code: u32) -> Mtu {
+    u8::try_from(code).ok().and_then(Mtu::from_code).unwrap_or(Mtu::Bytes256)
 }

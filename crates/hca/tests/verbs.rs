@@ -327,3 +327,15 @@ fn rules_hold_within_the_host_too() {
     t.a.post_send(&mut qa, asked(SEND, 3), &[]);
     assert_eq!(next(&mut t.ca).status, RETRY_EXCEEDED);
 }
+
+#[test]
+fn a_datagram_is_no_longer_than_a_packet() {
+    let mut t = two(QpType::Ud);
+    let ah = t.a.handle(&Request::CreateAh { pd: t.a.pd, vector: vector(gid(2)) });
+    let to = WorkRequest { ah, remote_qpn: t.qb.qpn, remote_qkey: 0x1234, ..asked(SEND, 1) };
+    t.b.post_receive(&mut t.qb, 1, &[segment(&t.mb, t.kb)]);
+    t.a.post_send(&mut t.qa, to, &[segment(&t.ma[..1024], t.ka)]);
+    assert_eq!((next(&mut t.ca).status, next(&mut t.cb).byte_len), (OK, 1064));
+    t.a.post_send(&mut t.qa, to, &[segment(&t.ma[..1025], t.ka)]);
+    assert_eq!(next(&mut t.ca).status, 1, "local length error");
+}
