@@ -107,7 +107,7 @@ def test_what_is_shown_of_a_connection(pair, run, transport):
             assert shown["clients"] == 1 and shown["mrs"] == 1 and shown["cqs"] and shown["registered_bytes"] >= 4096, shown
 
 
-@pytest.mark.parametrize("pair", ["copy"], indirect=True)
+@on_every_pair
 def test_counters_only_grow(pair):
     server, client = pair
     names = {server: "rcvd_bytes", client: "sent_bytes"}

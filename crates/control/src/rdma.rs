@@ -11,10 +11,10 @@ pub const RDMA_DIR: &str = "rdma";
 
 /// What a verbs device counts, with names as `rdma statistic` has them for adapters, and what they mean.
 pub const RDMA_COUNTERS: [(&str, &str); 21] = [
-    ("sent_pkts", "RoCEv2 packets sent."),
-    ("sent_bytes", "Bytes of RoCEv2 packets sent."),
-    ("rcvd_pkts", "RoCEv2 packets received."),
-    ("rcvd_bytes", "Bytes of RoCEv2 packets received."),
+    ("sent_pkts", "Packets sent, and messages that programs brought to peers with which they share memory."),
+    ("sent_bytes", "Bytes sent."),
+    ("rcvd_pkts", "Packets received, and messages that such peers brought."),
+    ("rcvd_bytes", "Bytes received."),
     ("send_err", "Packets that could not be sent."),
     ("rcvd_pkts_unknown_qp", "Packets received for a queue pair that is not there."),
     ("rcvd_pkts_malformed", "Packets received that are no RoCEv2."),

@@ -1,6 +1,7 @@
 //! What applications ask for on their control socket.
 
 use crate::client::Client;
+use crate::direct::Brought;
 use crate::events::Notifier;
 use crate::modify;
 use crate::objects::{Ah, Cq, Objects, Receive, Srq};
@@ -89,6 +90,7 @@ impl Client {
                 self.objects.resize_cq(cq, entries)
             }
             Request::TellChannel { cq } => {
+                found(self.objects.cqs.get(&cq), "completion queue")?;
                 self.objects.tell_channel(cq);
                 done()
             }
@@ -244,6 +246,7 @@ fn make_qp(
         receive_shape: receive,
         inbound: None,
         outbound: None,
+        brought: Brought::default(),
         path: None,
         peer: None,
         nak: None,

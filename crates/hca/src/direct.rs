@@ -58,12 +58,38 @@ pub(crate) fn is_trusting(spec: &DeviceSpec) -> bool {
     spec.trust.is_some() && !spec.is_watched
 }
 
+/// Messages and bytes that libraries brought to their peers themselves.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Brought {
+    pub sent: (u64, u64),
+    pub received: (u64, u64),
+}
+
+fn add(sum: &mut (u64, u64), (messages, bytes): (u64, u64)) {
+    *sum = (sum.0 + messages, sum.1 + bytes);
+}
+
 impl Own {
+    /// What was brought here, or from here, since the beginning.
+    pub fn brought(&self) -> Brought {
+        let mut brought = self.brought;
+        self.outbound.iter().for_each(|bond| add(&mut brought.sent, bond.counted()));
+        self.inbound.iter().for_each(|bond| add(&mut brought.received, bond.counted()));
+        brought
+    }
+
     /// Ends what is shared, and waits until nobody is at work with it.
     pub fn part(&mut self) {
-        for bond in [self.inbound.take(), self.outbound.take()].into_iter().flatten() {
-            bond.close();
-            bond.settle(PATIENCE);
+        let ended = [
+            (self.inbound.take(), &mut self.brought.received),
+            (self.outbound.take(), &mut self.brought.sent),
+        ];
+        for (bond, sum) in ended {
+            if let Some(bond) = bond {
+                bond.close();
+                bond.settle(PATIENCE);
+                add(sum, bond.counted());
+            }
         }
     }
 
@@ -120,6 +146,7 @@ pub(crate) fn grant(
     // A bond before this one has no use any more.
     if let Some(old) = own.inbound.replace(Bond::new(memory)) {
         old.close();
+        add(&mut own.brought.received, old.counted());
     }
     // What the peer sends will not be heard of here.
     Surroundings { own, objects }.hear();
@@ -166,7 +193,9 @@ impl Client {
             return refused();
         };
         (grant.peer.own_regions, grant.peer.own_entries) = (self.objects.regions.limit, cq.entries);
-        own.outbound = Some(grant.bond);
+        if let Some(old) = own.outbound.replace(grant.bond) {
+            add(&mut own.brought.sent, old.counted());
+        }
         let mut files = vec![grant.bond_file];
         files.append(&mut grant.files);
         files.extend([regions, cq_file]);

@@ -2,6 +2,7 @@
 
 use crate::carry::Surroundings;
 use crate::counters::{Counter, Counters};
+use crate::direct::Brought;
 use crate::events::Event;
 use crate::inbox::{Inbox, Packet};
 use crate::objects::{Objects, Receive, take_receive};
@@ -110,6 +111,8 @@ pub(crate) struct Own {
     pub inbound: Option<Bond>,
     /// The application does what the peer's device would do.
     pub outbound: Option<Bond>,
+    /// What was done so before.
+    pub brought: Brought,
     /// Of connections.
     pub path: Option<Path>,
     /// The thread that has the peer, where that is on this host.
@@ -243,6 +246,11 @@ impl Qp {
         if let Transport::Connected(connected) = &self.transport {
             counters.add_connection(&connected.counts());
         }
+        let Brought { sent, received } = self.own.brought();
+        counters.add(Counter::SentPackets, sent.0);
+        counters.add(Counter::SentBytes, sent.1);
+        counters.add(Counter::ReceivedPackets, received.0);
+        counters.add(Counter::ReceivedBytes, received.1);
     }
 
     /// Takes a packet that came for it.
@@ -423,10 +431,11 @@ impl Qp {
 
     /// Forgets everything: back to the beginning.
     pub fn reset(&mut self, objects: &mut Objects) {
+        self.own.part();
         self.count_into(&mut objects.counters);
         self.transport = Transport::None;
         let own = &mut self.own;
-        own.part();
+        own.brought = Brought::default();
         own.state = QpState::Reset;
         own.attributes = QpAttributes::default();
         own.sends.reset();
