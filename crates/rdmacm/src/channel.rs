@@ -9,6 +9,7 @@ use rustix::fs::OFlags;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use uverbs::cm::{CmEvent, CmRequest};
 use uverbs::{Connection, SocketError};
@@ -22,6 +23,8 @@ pub struct Channel {
     /// Its number at each device.
     handles: BTreeMap<u32, u32>,
     waiting: Mutex<Waiting>,
+    /// The program destroyed it.
+    is_destroyed: AtomicBool,
 }
 
 /// Events on their way.
@@ -60,7 +63,15 @@ impl Channel {
         let socket = Connection::new(ours);
         let waiting = Mutex::new(Waiting { socket, read: VecDeque::new(), is_read });
         let public = EventChannel { fd: epoll.as_raw_fd() };
-        Ok(Arc::into_raw(Arc::new(Self { public, epoll, handles, waiting })).cast_mut().cast())
+        Ok(Arc::into_raw(Arc::new(Self {
+            public,
+            epoll,
+            handles,
+            waiting,
+            is_destroyed: AtomicBool::new(false),
+        }))
+        .cast_mut()
+        .cast())
     }
 
     /// The channel that C has. It stays while it is used, even if it is destroyed meanwhile: programs do that while a thread of
@@ -90,10 +101,19 @@ impl Channel {
         }
         // SAFETY: the caller's promise.
         let channel = unsafe { Arc::from_raw(channel.cast::<Self>().cast_const()) };
+        channel.is_destroyed.store(true, Ordering::Release);
         for device in device::all() {
             if let Some(handle) = channel.handles.get(&device.tag) {
                 let _ = device.order(CmRequest::DestroyChannel { channel: *handle });
             }
+        }
+    }
+
+    /// Never returns where the program destroyed it: with Linux's library a thread that waits for its events goes on waiting,
+    /// and programs count on that when they end.
+    pub fn stay_if_destroyed(&self) {
+        while self.is_destroyed.load(Ordering::Acquire) {
+            std::thread::park();
         }
     }
 

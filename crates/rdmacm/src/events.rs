@@ -244,7 +244,8 @@ pub unsafe extern "C" fn rdma_get_cm_event(channel: *mut EventChannel, event: *m
         return returned(Err(Errno(libc::EINVAL)));
     }
     // SAFETY: the caller's promise.
-    let next = unsafe { Channel::of(channel) }.and_then(|channel| next(&channel));
+    let next = unsafe { Channel::of(channel) }
+        .and_then(|channel| next(&channel).inspect_err(|_| channel.stay_if_destroyed()));
     returned(next.map(|got| {
         // SAFETY: the caller's promise.
         unsafe { event.write(got) };
