@@ -225,7 +225,7 @@ impl Verbs for Surroundings<'_> {
     }
 
     fn take_flushed(&mut self) -> Option<u64> {
-        if self.own.takes_shared() { None } else { self.own.take_receive(self.objects) }
+        self.own.take_flushed(self.objects)
     }
 
     fn fill(&mut self, offset: u32, bytes: &[u8]) -> Result<(), Fault> {

@@ -287,7 +287,9 @@ impl Client {
                 Some(at) if at <= now => make_ready(qp, &mut self.ready),
                 // An earlier timer stays: it is looked at again then.
                 Some(at) if qp.deadline.is_none_or(|earlier| at < earlier) => {
-                    qp.deadline = Some(at);
+                    if let Some(later) = qp.deadline.replace(at) {
+                        self.timers.remove(&(later, qpn));
+                    }
                     self.timers.insert((at, qpn));
                 }
                 _ => {}

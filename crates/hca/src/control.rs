@@ -3,6 +3,7 @@
 use crate::client::Client;
 use crate::direct::Brought;
 use crate::events::Notifier;
+use crate::fabric::Slots;
 use crate::modify;
 use crate::objects::{Ah, Cq, Objects, Receive, Srq};
 use crate::path::Path;
@@ -180,7 +181,11 @@ impl Client {
         else {
             return refuse(Errno::NOMEM, "the guest's limit of queue pairs (rdma_limits) is reached");
         };
-        let made = make_qp(qpn, bell as u32, asked, cap);
+        let made = objects
+            .adapter
+            .take_slots(cap.max_send_wr)
+            .ok_or_else(too_much_work)
+            .and_then(|slots| make_qp((qpn, bell as u32), asked, cap, slots));
         match made {
             Ok((qp, reply, file)) => {
                 self.qps.insert(qpn, qp);
@@ -210,11 +215,16 @@ fn checked_capacity(asked: &CreateQp) -> Result<Capacity, Refusal> {
     })
 }
 
+fn too_much_work() -> Refusal {
+    let message = "the send queues of the guest's queue pairs are too long together".into();
+    Refusal { errno: Errno::NOMEM.raw_os_error(), message }
+}
+
 fn make_qp(
-    qpn: u32,
-    doorbell: u32,
+    (qpn, doorbell): (u32, u32),
     asked: &CreateQp,
     cap: Capacity,
+    slots: Slots,
 ) -> Result<(Qp, Reply, OwnedFd), Refusal> {
     let send = Shape::new(0, cap.max_send_wr, cap.max_send_sge, cap.max_inline_data);
     let receive =
@@ -238,7 +248,9 @@ fn make_qp(
         sends: WorkSource::new(memory, send).map_err(no_memory)?,
         receives,
         works: vec![Work::default(); send.slots as usize],
+        _slots: slots,
         taken: Taken::default(),
+        flushed: 0,
         receive: Receive::default(),
         all_signaled: asked.sq_sig_all,
         file: file.try_clone().map_err(no_memory)?,

@@ -8,8 +8,11 @@ use crate::wire::{self, WireErrors};
 use packet::Mac;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+/// Requests that the send queues of a device have room for together: each may take 1.6 KB of the daemon's memory.
+const MAX_SLOTS: u32 = 512 << 10;
 /// Queue pair numbers below are special (0, 1) or left alone.
 const FIRST_QPN: u32 = 16;
 
@@ -74,6 +77,19 @@ const fn is_link_local(gid: Ipv6Addr) -> bool {
     gid.segments()[0] == 0xfe80
 }
 
+/// A send queue's share of the requests that a device may have under way.
+#[derive(Debug)]
+pub(crate) struct Slots {
+    count: u32,
+    all: Arc<AtomicU32>,
+}
+
+impl Drop for Slots {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.count, Ordering::Relaxed);
+    }
+}
+
 /// A guest's device, as others see it.
 #[derive(Debug)]
 pub(crate) struct Adapter {
@@ -85,6 +101,8 @@ pub(crate) struct Adapter {
     pub registered: Arc<Registered>,
     /// What applications counted that are gone.
     kept: Mutex<Counters>,
+    /// Requests that its send queues have room for together.
+    slots: Arc<AtomicU32>,
     /// The number of its port, once it has one.
     port: OnceLock<u16>,
 }
@@ -97,6 +115,7 @@ impl Adapter {
             errors: WireErrors::default(),
             registered: Arc::default(),
             kept: Mutex::default(),
+            slots: Arc::default(),
             port: OnceLock::new(),
         }
     }
@@ -133,6 +152,15 @@ impl Adapter {
                 return Some(qpn);
             }
         }
+    }
+
+    /// Room for requests that are under way: the daemon keeps their lists. `None` where there is not so much.
+    pub fn take_slots(&self, requests: u32) -> Option<Slots> {
+        let count = requests.max(1).next_power_of_two();
+        let taken = Slots { count, all: self.slots.clone() };
+        let sum = self.slots.fetch_add(count, Ordering::Relaxed) + count;
+        // What is too much is given back with it.
+        (sum <= MAX_SLOTS).then_some(taken)
     }
 
     pub fn set_port(&self, port: u16) {
@@ -201,13 +229,14 @@ impl Fabric {
         (to, destination): (&Adapter, Ipv6Addr),
     ) -> bool {
         let (Some(own), Some(others)) = (from.port(), to.port()) else { return false };
+        let (sender, receiver) = (from.spec().clone(), to.spec().clone());
         // Where guests use the addresses of their MACs, what is said of their others is meant.
         let pair = if is_link_local(source) || is_link_local(destination) {
-            from.spec().pair(&to.spec())
+            sender.pair(&receiver)
         } else {
             Some((source, destination))
         };
-        pair.is_some_and(|pair| self.rules.lets(own, &wire::example(from.spec().mac, pair), others))
+        pair.is_some_and(|pair| self.rules.lets(own, &wire::example(sender.mac, pair), others))
     }
 
     /// Has the device found by its addresses, and by no others.

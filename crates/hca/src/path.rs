@@ -63,7 +63,8 @@ pub(crate) enum NoPath {
 impl Path {
     /// The path that an address vector describes.
     pub fn find(vector: &AddressVector, adapter: &Adapter, fabric: &Fabric) -> Result<Self, NoPath> {
-        let spec = adapter.spec();
+        // A copy: more of its kind are looked at meanwhile, and who waits to change one would stop that.
+        let spec = adapter.spec().clone();
         if !vector.is_global {
             return Err(NoPath::NotGlobal);
         }

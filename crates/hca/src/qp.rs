@@ -1,9 +1,11 @@
 //! A queue pair: its queues in shared memory, its transport, and what moves requests from one to the other.
 
 use crate::carry::Surroundings;
+use crate::control::MAX_WORK;
 use crate::counters::{Counter, Counters};
 use crate::direct::Brought;
 use crate::events::Event;
+use crate::fabric::Slots;
 use crate::inbox::{Inbox, Packet};
 use crate::objects::{Objects, Receive, take_receive};
 use crate::path::{Path, Way, received_header};
@@ -14,6 +16,8 @@ use rdma::{
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
+use uverbs::completion;
+use uverbs::work::{opcode, send_flags};
 use uverbs::{
     Bond, Capacity, Completion, Corrupt, Placement, QpAttributes, QpState, QpType, Segment, Shape,
     WorkRequest, WorkSource,
@@ -29,25 +33,6 @@ const WRONG_KEYS: u32 = 16;
 const IS_RECEIVE: u64 = 1 << 63;
 /// Longest message (IBTA 9.7.1.1).
 const LONGEST_MESSAGE: u64 = 1 << 31;
-
-/// `ibv_send_flags`.
-mod send_flags {
-    pub const FENCE: u8 = 1 << 0;
-    pub const SIGNALED: u8 = 1 << 1;
-    pub const SOLICITED: u8 = 1 << 2;
-}
-
-/// `ibv_wr_opcode`.
-mod opcode {
-    pub const RDMA_WRITE: u8 = 0;
-    pub const RDMA_WRITE_WITH_IMM: u8 = 1;
-    pub const SEND: u8 = 2;
-    pub const SEND_WITH_IMM: u8 = 3;
-    pub const RDMA_READ: u8 = 4;
-    pub const ATOMIC_CMP_AND_SWP: u8 = 5;
-    pub const ATOMIC_FETCH_AND_ADD: u8 = 6;
-    pub const SEND_WITH_INV: u8 = 9;
-}
 
 /// A request that is under way.
 #[derive(Clone, Debug, Default)]
@@ -98,8 +83,12 @@ pub(crate) struct Own {
     pub receives: Receives,
     /// Requests under way, by their slot.
     pub works: Vec<Work>,
+    /// Their share of what the device may have.
+    pub _slots: Slots,
     /// What is taken from the send queue: room that is used again.
     pub taken: Taken,
+    /// Receives flushed in this turn.
+    pub flushed: u32,
     /// The receive that was taken last.
     pub receive: Receive,
     pub all_signaled: bool,
@@ -165,6 +154,16 @@ impl Own {
         taken.then_some(IS_RECEIVE)
     }
 
+    /// Takes a receive to be flushed: of a shared queue none, and no more at a time than a queue has, whatever the application
+    /// writes there meanwhile.
+    pub fn take_flushed(&mut self, objects: &mut Objects) -> Option<u64> {
+        if self.takes_shared() || self.flushed >= MAX_WORK {
+            return None;
+        }
+        self.flushed += 1;
+        self.take_receive(objects)
+    }
+
     /// Whether packets to the peer leave by the vRouter.
     pub const fn is_remote(&self) -> bool {
         matches!(self.path, Some(Path { way: Way::Wire, .. }))
@@ -203,7 +202,7 @@ impl Own {
         let (cq, solicited) = if done.id & IS_RECEIVE != 0 {
             completion.placement = if self.takes_shared() { Placement::Done } else { Placement::There };
             completion.id = self.receive.id;
-            completion.opcode = RECEIVED;
+            completion.opcode = completion::opcode::RECV;
             if let Some(received) = &done.received {
                 describe(received, self.kind, &mut completion);
             }
@@ -212,7 +211,7 @@ impl Own {
             let slot = self.slot(done.id);
             let work = &mut self.works[slot];
             completion.id = work.id;
-            completion.opcode = completed_opcode(work.opcode);
+            completion.opcode = completion::opcode::of(work.opcode);
             work.inline.clear();
             self.sends.release_before((done.id as u32).wrapping_add(1));
             (self.send_cq, false)
@@ -417,13 +416,12 @@ impl Qp {
     /// Flushes what was posted since.
     fn flush(&mut self, objects: &mut Objects) {
         let own = &mut self.own;
-        while let Ok(Some((number, _))) = own.take_send() {
+        own.flushed = 0;
+        for _ in 0..MAX_WORK {
+            let Ok(Some((number, _))) = own.take_send() else { break };
             own.flush_send(number, objects);
         }
-        if own.takes_shared() {
-            return;
-        }
-        while let Some(id) = own.take_receive(objects) {
+        while let Some(id) = own.take_flushed(objects) {
             own.complete(&rdma::Completion { id, status: Status::Flushed, len: 0, received: None }, objects);
         }
         own.broken = None;
@@ -462,43 +460,22 @@ fn receive_datagram(
     }
 }
 
-const RECEIVED: u8 = 1 << 7;
-const RECEIVED_RDMA_WITH_IMM: u8 = RECEIVED + 1;
-
-/// `ibv_wc_flags`.
-mod completion_flags {
-    pub const GRH: u16 = 1 << 0;
-    pub const WITH_IMM: u16 = 1 << 1;
-    pub const WITH_INV: u16 = 1 << 3;
-}
-
 fn describe(received: &rdma::Received, kind: QpType, completion: &mut Completion) {
     if received.by == rdma::Arrival::WriteWithImmediate {
-        completion.opcode = RECEIVED_RDMA_WITH_IMM;
+        completion.opcode = completion::opcode::RECV_RDMA_WITH_IMM;
     }
     if let Some(immediate) = received.immediate {
-        completion.flags |= completion_flags::WITH_IMM;
+        completion.flags |= completion::flags::WITH_IMM;
         completion.immediate = u32::from_ne_bytes(immediate);
     }
     if let Some(key) = received.invalidated {
-        completion.flags |= completion_flags::WITH_INV;
+        completion.flags |= completion::flags::WITH_INV;
         completion.immediate = key;
     }
     if kind == QpType::Ud {
-        completion.flags |= completion_flags::GRH;
+        completion.flags |= completion::flags::GRH;
     }
     completion.source_qpn = received.source.unwrap_or(0);
-}
-
-/// `ibv_wc_opcode` of a request of this `ibv_wr_opcode`.
-const fn completed_opcode(asked: u8) -> u8 {
-    match asked {
-        opcode::RDMA_WRITE | opcode::RDMA_WRITE_WITH_IMM => 1,
-        opcode::RDMA_READ => 2,
-        opcode::ATOMIC_CMP_AND_SWP => 3,
-        opcode::ATOMIC_FETCH_AND_ADD => 4,
-        _ => 0,
-    }
 }
 
 /// `ibv_wc_status`.

@@ -12,6 +12,7 @@ const SEND: u8 = 2;
 const SEND_WITH_IMM: u8 = 3;
 const WRITE: u8 = 0;
 const READ: u8 = 4;
+const SEND_WITH_INV: u8 = 9;
 const SWAP: u8 = 5;
 const ADD: u8 = 6;
 
@@ -338,4 +339,41 @@ fn a_datagram_is_no_longer_than_a_packet() {
     assert_eq!((next(&mut t.ca).status, next(&mut t.cb).byte_len), (OK, 1064));
     t.a.post_send(&mut t.qa, to, &[segment(&t.ma[..1025], t.ka)]);
     assert_eq!(next(&mut t.ca).status, 1, "local length error");
+}
+
+#[test]
+fn a_key_may_be_taken_back_with_a_message() {
+    let mut t = two(QpType::Rc);
+    t.b.post_receive(&mut t.qb, 1, &[]);
+    t.a.post_send(&mut t.qa, WorkRequest { immediate: t.kb, ..asked(SEND_WITH_INV, 1) }, &[]);
+    assert_eq!(next(&mut t.ca).status, OK);
+    let received = next(&mut t.cb);
+    assert_eq!((received.immediate, received.flags), (t.kb, 8), "with what it invalidated");
+    let write = WorkRequest { address: t.mb.as_ptr() as u64, rkey: t.kb, ..asked(WRITE, 2) };
+    t.a.post_send(&mut t.qa, write, &[segment(&t.ma[..10], t.ka)]);
+    assert_eq!(next(&mut t.ca).status, REMOTE_ACCESS);
+}
+
+#[test]
+fn send_queues_are_not_too_long_together() {
+    let host = Host::new();
+    let _device = host.device(1);
+    let mut a = App::attach(&host.socket(1));
+    let cq = a.cq(16, None);
+    let long = uverbs::Capacity { max_send_wr: 16 << 10, ..uverbs::Capacity::default() };
+    let asked = uverbs::CreateQp {
+        pd: a.pd,
+        qp_type: QpType::Rc,
+        send_cq: cq.handle,
+        recv_cq: cq.handle,
+        srq: None,
+        capacity: long,
+        sq_sig_all: false,
+    };
+    let made: Vec<_> = (0..33).map(|_| a.ask(&Request::CreateQp(asked.clone()))).collect();
+    assert!(made[..32].iter().all(Result::is_ok));
+    assert_eq!(made[32].as_ref().unwrap_err().errno, 12);
+    let Reply::Qp { qpn, .. } = made[0].as_ref().unwrap().0 else { panic!() };
+    a.ask(&Request::DestroyQp { qpn }).unwrap();
+    assert!(a.ask(&Request::CreateQp(asked)).is_ok());
 }

@@ -4,6 +4,35 @@ use crate::Memory;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
+/// What was done, or came (`ibv_wc_opcode`).
+pub mod opcode {
+    #![allow(missing_docs)] // the standard's names
+    use crate::work::opcode as asked;
+
+    pub const RECV: u8 = 1 << 7;
+    pub const RECV_RDMA_WITH_IMM: u8 = RECV + 1;
+
+    /// Of a request of this `ibv_wr_opcode`.
+    #[must_use]
+    pub const fn of(request: u8) -> u8 {
+        match request {
+            asked::RDMA_WRITE | asked::RDMA_WRITE_WITH_IMM => 1,
+            asked::RDMA_READ => 2,
+            asked::ATOMIC_CMP_AND_SWP => 3,
+            asked::ATOMIC_FETCH_AND_ADD => 4,
+            _ => 0,
+        }
+    }
+}
+
+/// What else there is to know of it (`ibv_wc_flags`).
+pub mod flags {
+    #![allow(missing_docs)] // the standard's names
+    pub const GRH: u16 = 1 << 0;
+    pub const WITH_IMM: u16 = 1 << 1;
+    pub const WITH_INV: u16 = 1 << 3;
+}
+
 /// What precedes the completions. Each side writes to cache lines of its own.
 #[repr(C, align(64))]
 struct Header {
@@ -70,6 +99,9 @@ struct Entry {
 /// Set in the flags of an entry: [`Placement::There`], [`Placement::Here`].
 const THERE: u16 = 1 << 14;
 const HERE: u16 = 1 << 15;
+
+/// Attempts at a place, where others take theirs at the same time.
+const ATTEMPTS: u32 = 1 << 16;
 
 /// Status of an entry that nobody wants any more; not one of `ibv_wc_status`.
 const FORGOTTEN: u8 = 0xff;
@@ -194,17 +226,12 @@ impl CompletionSink {
         self.waiting() >= self.ring.entries
     }
 
-    /// Whether its completion channel is to be told of something.
-    #[must_use]
-    pub fn is_armed(&self) -> bool {
-        self.ring.header().armed.load(Ordering::Relaxed) != 0
-    }
-
     /// A place for a completion, if there is one.
     fn reserve(&self) -> Result<u32, Overrun> {
         let header = self.ring.header();
         let mut tail = header.tail.load(Ordering::Relaxed);
-        loop {
+        // Others are done at once; an application that writes there all the time harms itself alone.
+        for _ in 0..ATTEMPTS {
             let head = header.head.load(Ordering::Acquire);
             if tail.wrapping_sub(head) >= self.ring.entries {
                 return Err(Overrun);
@@ -215,6 +242,7 @@ impl CompletionSink {
                 Err(other) => tail = other,
             }
         }
+        Err(Overrun)
     }
 
     /// Puts a completion there. Returns whether the completion channel is to be told.

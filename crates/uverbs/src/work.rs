@@ -9,6 +9,27 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
+/// What is asked for (`ibv_wr_opcode`).
+pub mod opcode {
+    #![allow(missing_docs)] // the standard's names
+    pub const RDMA_WRITE: u8 = 0;
+    pub const RDMA_WRITE_WITH_IMM: u8 = 1;
+    pub const SEND: u8 = 2;
+    pub const SEND_WITH_IMM: u8 = 3;
+    pub const RDMA_READ: u8 = 4;
+    pub const ATOMIC_CMP_AND_SWP: u8 = 5;
+    pub const ATOMIC_FETCH_AND_ADD: u8 = 6;
+    pub const SEND_WITH_INV: u8 = 9;
+}
+
+/// How (`ibv_send_flags`).
+pub mod send_flags {
+    #![allow(missing_docs)] // the standard's names
+    pub const FENCE: u8 = 1 << 0;
+    pub const SIGNALED: u8 = 1 << 1;
+    pub const SOLICITED: u8 = 1 << 2;
+}
+
 /// Where a queue lies in its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shape {

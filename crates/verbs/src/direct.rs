@@ -7,29 +7,13 @@ use crate::errno::Outcome;
 use crate::link::{Link, map};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
-use uverbs::completion::{INLINE, bytes};
+use uverbs::completion::{self, INLINE, bytes};
 use uverbs::qp::access;
+use uverbs::work::{opcode, send_flags};
 use uverbs::{
     Bond, Completion, CompletionSink, DirectPeer, Placement, RegionTable, Reply, Request, Segment, TOKEN,
     WorkRequest, WorkSource,
 };
-
-/// `ibv_wr_opcode`.
-mod opcode {
-    pub const RDMA_WRITE: u8 = 0;
-    pub const RDMA_WRITE_WITH_IMM: u8 = 1;
-    pub const SEND: u8 = 2;
-    pub const SEND_WITH_IMM: u8 = 3;
-    pub const RDMA_READ: u8 = 4;
-}
-
-/// `ibv_wc_opcode` of what arrives.
-const RECV: u8 = 1 << 7;
-const RECV_RDMA_WITH_IMM: u8 = RECV + 1;
-/// `ibv_wc_flags`.
-const WITH_IMM: u16 = 1 << 1;
-/// `ibv_send_flags`.
-const SOLICITED: u8 = 1 << 2;
 
 /// Messages of which the last byte is stored after all others, as peers wait for it, are longer than what is stored at once.
 const AT_ONCE: usize = 8;
@@ -148,15 +132,15 @@ impl Direct {
         if !sender.signaled {
             return Done { tells: false };
         }
-        let completion = Completion {
-            opcode: completed(request.opcode),
+        let own = Completion {
+            opcode: completion::opcode::of(request.opcode),
             qpn: sender.qpn,
             byte_len: len as u32,
             id: request.id,
             ..Completion::default()
         };
         // There is room: it was looked for, and who completes at the same time overruns.
-        Done { tells: self.own_cq.push(&completion, false) == Ok(true) }
+        Done { tells: self.own_cq.push(&own, false) == Ok(true) }
     }
 
     /// Our parts of a message, and their length; `None` where one may not be used so.
@@ -189,7 +173,13 @@ impl Direct {
                 opcode::RDMA_WRITE_WITH_IMM => {
                     let (number, id) = self.take_receive()?;
                     let done = self.write(request, len).and_then(|()| {
-                        let arrived = self.arrived(request, RECV_RDMA_WITH_IMM, len, id, Placement::There);
+                        let arrived = self.arrived(
+                            request,
+                            completion::opcode::RECV_RDMA_WITH_IMM,
+                            len,
+                            id,
+                            Placement::There,
+                        );
                         self.tell(&arrived, request)
                     });
                     done.or_else(|| self.put_back(number))
@@ -212,7 +202,7 @@ impl Direct {
         // SAFETY: the caller's promise.
         let placement = unsafe { self.place(len) };
         let done = placement.and_then(|placement| {
-            let arrived = self.arrived(request, RECV, len, id, placement);
+            let arrived = self.arrived(request, completion::opcode::RECV, len, id, placement);
             self.tell(&arrived, request)
         });
         done.or_else(|| self.put_back(number))
@@ -281,7 +271,7 @@ impl Direct {
         let has_immediate = matches!(request.opcode, opcode::SEND_WITH_IMM | opcode::RDMA_WRITE_WITH_IMM);
         Completion {
             opcode,
-            flags: if has_immediate { WITH_IMM } else { 0 },
+            flags: if has_immediate { completion::flags::WITH_IMM } else { 0 },
             qpn: self.peer.qpn,
             byte_len: len as u32,
             immediate: request.immediate,
@@ -293,7 +283,7 @@ impl Direct {
 
     /// Tells the peer that something arrived.
     fn tell(&self, arrived: &Completion, request: &WorkRequest) -> Option<()> {
-        let tells = self.peer_cq.push(arrived, request.flags & SOLICITED != 0).ok()?;
+        let tells = self.peer_cq.push(arrived, request.flags & send_flags::SOLICITED != 0).ok()?;
         if let Some(channel) = self.channel.as_ref().filter(|_| tells) {
             use rustix::net::{SendFlags, send};
             let _ = send(channel, &self.peer.cq.to_ne_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
@@ -401,13 +391,4 @@ fn process(memory: &OwnedFd, peer: &DirectPeer) -> Option<libc::pid_t> {
     let copied = unsafe { libc::process_vm_readv(peer.pid, &ours, 1, &theirs, 1, 0) };
     let same = read == TOKEN && copied == TOKEN as isize && one == other && one != [0; TOKEN];
     same.then_some(peer.pid)
-}
-
-/// `ibv_wc_opcode` of a request of this `ibv_wr_opcode`.
-const fn completed(asked: u8) -> u8 {
-    match asked {
-        opcode::RDMA_WRITE | opcode::RDMA_WRITE_WITH_IMM => 1,
-        opcode::RDMA_READ => 2,
-        _ => 0,
-    }
 }

@@ -93,7 +93,10 @@ impl Verbs {
     pub fn update(&self, spec: &RdmaSpec) -> Result<(), AnyError> {
         let owner = owner(spec)?;
         let device = self.devices().get(&spec.name).and_then(|open| open.device.upgrade());
-        device.map_or(Ok(()), |device| device.update(spec, owner))
+        device.map_or(Ok(()), |device| device.update(spec, owner))?;
+        // Others have ways to it.
+        self.review();
+        Ok(())
     }
 
     /// What the devices know of a table.
