@@ -362,9 +362,23 @@ impl Client {
                 Ok(()) => return Ok(()),
                 Err(refusal) => Err(refusal),
             },
-            other => self.handle(other),
+            other => {
+                self.catch_up();
+                self.handle(other)
+            }
         };
         self.reply(reply)
+    }
+
+    /// Does work that was posted before a request: who asks for a smaller completion queue, or destroys one, means the one that
+    /// has its completions.
+    fn catch_up(&mut self) {
+        let rounds = if self.hear_doorbells() { ROUNDS } else { 0 };
+        for _ in 0..rounds {
+            if !self.work(monotonic()) {
+                break;
+            }
+        }
     }
 
     fn reply(&mut self, reply: Answer) -> Result<(), SocketError> {

@@ -7,7 +7,8 @@
 //!
 //! A connection's way: `connect` sends a REQ (`active`); there it becomes a new identifier of a listener (`passive`), which
 //! `accept` answers with a REP; that is told here, and `establish` sends the RTU. `disconnect` sends a DREQ (`ending`).
-//! Queue pairs of datagrams have a question and an answer only (`datagrams`). What is not answered is sent again (`timers`).
+//! Queue pairs of datagrams have a question and an answer only (`datagrams`). What is not answered is sent again (`timers`); what
+//! comes before somebody listens for it waits a moment (`early`).
 //!
 //! What comes from the wire is believed only where it is of a conversation that exists, from the address it is with, with its
 //! random names. Of the rest, requests are refused, and nothing changes.
@@ -18,6 +19,7 @@ mod binding;
 mod control;
 mod datagrams;
 mod describe;
+mod early;
 mod ending;
 mod endpoint;
 mod event;
@@ -28,6 +30,7 @@ mod timers;
 
 pub use attributes::{Retrying, Target, Transition};
 pub use describe::Description;
+pub use early::GRACE;
 pub use event::{
     Client, ConnectionDetails, DatagramDetails, Event, EventKind, Outgoing, Parameters, Refused, Route,
     status,
@@ -35,6 +38,7 @@ pub use event::{
 pub use header::{IpHeader, MalformedHeader};
 
 use crate::Mtu;
+use early::Early;
 use endpoint::{Endpoint, State};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
@@ -191,6 +195,8 @@ pub struct Manager {
     requests: usize,
     events: VecDeque<Event>,
     datagrams: VecDeque<Outgoing>,
+    /// Requests that nobody listens for yet, the oldest first.
+    early: VecDeque<Early>,
 }
 
 impl Manager {
@@ -214,6 +220,7 @@ impl Manager {
             requests: 0,
             events: VecDeque::new(),
             datagrams: VecDeque::new(),
+            early: VecDeque::new(),
         }
     }
 

@@ -32,28 +32,35 @@ impl Manager {
             Err(CmError::Message(LAP)) => return self.refuse_alternate_path(from, to, payload),
             Err(_) => return,
         };
+        if !self.wait_for_listener(now, from, to, &mad) {
+            self.hear(now, from, to, &mad);
+        }
+    }
+
+    /// Takes a message.
+    pub(super) fn hear(&mut self, now: Duration, from: IpAddr, to: IpAddr, mad: &Mad) {
         match &mad.message {
-            Message::Req(req) => self.req(now, from, to, &mad, req),
-            Message::Rep(rep) => self.rep(from, to, &mad, rep),
-            Message::Rej(rej) => self.rej(now, from, to, &mad, rej),
+            Message::Req(req) => self.req(now, from, to, mad, req),
+            Message::Rep(rep) => self.rep(from, to, mad, rep),
+            Message::Rej(rej) => self.rej(now, from, to, mad, rej),
             Message::Rtu { ids, .. } => {
                 if let Some(id) = self.conversation(from, to, *ids) {
                     self.rtu(id, mad.transaction);
                 }
             }
             Message::Mra { ids, which, timeout, .. } => {
-                self.mra(now, from, to, &mad, (*ids, *which, *timeout));
+                self.mra(now, from, to, mad, (*ids, *which, *timeout));
             }
-            Message::Dreq { ids, queue_pair, .. } => self.dreq(now, from, to, &mad, (*ids, *queue_pair)),
+            Message::Dreq { ids, queue_pair, .. } => self.dreq(now, from, to, mad, (*ids, *queue_pair)),
             Message::Drep { ids, .. } => {
                 if let Some(id) = self.conversation(from, to, *ids) {
                     self.drep(now, id, mad.transaction);
                 }
             }
             Message::SidrReq { request, service, private, .. } => {
-                self.sidr_req(from, to, &mad, (*request, *service, private));
+                self.sidr_req(from, to, mad, (*request, *service, private));
             }
-            Message::SidrRep(rep) => self.sidr_rep(from, to, &mad, rep),
+            Message::SidrRep(rep) => self.sidr_rep(from, to, mad, rep),
         }
     }
 

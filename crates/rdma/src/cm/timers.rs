@@ -9,13 +9,14 @@ use std::time::Duration;
 impl Manager {
     /// Looks at the clock: `now` is the time since any fixed one. Returns when it wants to be called again at the latest.
     pub fn poll(&mut self, now: Duration) -> Option<Duration> {
-        loop {
-            let (at, id) = *self.timers.first()?;
+        let early = self.serve_early(now);
+        while let Some((at, id)) = self.timers.first().copied() {
             if at > now {
-                return Some(at);
+                return early.into_iter().chain([at]).min();
             }
             self.expired(now, id);
         }
+        early
     }
 
     fn expired(&mut self, now: Duration, id: u32) {

@@ -3,7 +3,8 @@
 use crate::hosts::{CLIENT, Host, carry, connected, hosts, ip, parameters};
 use packet::roce::cm::{self, Ids, Mad, Message, Req};
 use rdma::Mtu;
-use rdma::cm::{Choice, Client, EventKind, Refused, Retrying, Target, Transition, Transport, status};
+use rdma::cm::{Choice, Client, EventKind, GRACE, Refused, Retrying, Target, Transition, Transport, status};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 const NOW: Duration = Duration::ZERO;
@@ -100,9 +101,39 @@ fn who_destroys_its_identifier_disconnects() {
 }
 
 #[test]
+fn a_request_waits_a_moment_for_its_listener() {
+    let (mut a, mut b) = (Host::new("10.0.0.1"), Host::new("10.0.0.2"));
+    let to = SocketAddr::new(b.address, 7174);
+    a.connect(NOW, to, 17);
+    carry(NOW, &mut a, &mut b);
+    b.no_event();
+    let listener = b.listen("0.0.0.0:7174", Transport::Reliable);
+    assert_eq!(b.manager.poll(NOW), None);
+    let request = b.event();
+    assert_eq!((request.kind, request.listener), (EventKind::ConnectRequest, Some(listener)));
+}
+
+#[test]
+fn few_requests_wait_for_listeners() {
+    let (mut a, mut b, _, _) = hosts();
+    for _ in 0..65 {
+        let id = a.connect(NOW, "10.0.0.2:1".parse().unwrap(), 17);
+        carry(NOW, &mut a, &mut b);
+        a.manager.destroy_id(NOW, CLIENT, id).unwrap();
+    }
+    // The last one found no room, and was refused at once.
+    b.manager.poll(NOW + GRACE);
+    assert_eq!(b.sent().len(), 64);
+}
+
+#[test]
 fn requests_are_refused_with_reasons() {
     let (mut a, mut b, _, to) = hosts();
     let nobody = a.connect(NOW, "10.0.0.2:1".parse().unwrap(), 17);
+    carry(NOW, &mut a, &mut b);
+    assert_eq!(b.manager.poll(NOW), Some(NOW + GRACE));
+    a.no_event();
+    b.manager.poll(NOW + GRACE);
     carry(NOW, &mut a, &mut b);
     let rejected = a.event();
     assert_eq!((rejected.kind, rejected.status, rejected.id), (EventKind::Rejected, 8, nobody));

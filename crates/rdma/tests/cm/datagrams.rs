@@ -1,7 +1,7 @@
 //! Where queue pairs of datagrams are.
 
 use crate::hosts::{CLIENT, carry, hosts, parameters};
-use rdma::cm::{DatagramDetails, EventKind, Target, Transition, Transport, UDP_QUEUE_KEY};
+use rdma::cm::{DatagramDetails, EventKind, GRACE, Target, Transition, Transport, UDP_QUEUE_KEY};
 use std::time::Duration;
 
 const NOW: Duration = Duration::ZERO;
@@ -47,6 +47,8 @@ fn a_question_may_be_turned_down() {
         a.manager.connect(NOW, CLIENT, id, &parameters(17, b"")).unwrap();
     };
     ask(&mut a);
+    carry(NOW, &mut a, &mut b);
+    b.manager.poll(NOW + GRACE);
     carry(NOW, &mut a, &mut b);
     let refused = a.event();
     assert_eq!((refused.kind, refused.status), (EventKind::Unreachable, 1));
