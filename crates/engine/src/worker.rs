@@ -24,6 +24,8 @@ const SHORTEST_SPIN: Duration = Duration::from_micros(60);
 const LONGEST_SPIN: Duration = Duration::from_millis(2);
 /// Rounds in vain between looks at the clock.
 const ROUNDS_PER_LOOK: u32 = 16;
+/// A yield that took so long had somebody to yield to.
+const CROWDED: Duration = Duration::from_micros(5);
 /// Nanoseconds in which all lines of the cache are visited while there is work, as a power of two: two seconds.
 const WALK_NS_BITS: u32 = 31;
 /// Lines visited in a round at most.
@@ -58,6 +60,8 @@ pub(crate) struct Worker {
     unsettled: bool,
     /// How long it polls in vain before it sleeps.
     spin: Duration,
+    /// Whether others want its CPU.
+    is_crowded: bool,
     /// When held packets are looked at next, and the epoch at which they were last.
     held: (u64, u64),
     /// When the cache was last looked after, in nanoseconds, and the actions, in seconds.
@@ -86,6 +90,7 @@ impl Worker {
             core,
             unsettled: false,
             spin: SHORTEST_SPIN,
+            is_crowded: false,
             held: (0, 0),
             tidied: (0, 0),
         })
@@ -114,16 +119,28 @@ impl Worker {
                 continue;
             }
             idle_rounds += 1;
-            if idle_rounds % ROUNDS_PER_LOOK == 0 {
+            if idle_rounds % if self.is_crowded { 1 } else { ROUNDS_PER_LOOK } == 0 {
                 let since: Instant = *idle_since.get_or_insert_with(Instant::now);
-                if since.elapsed() >= self.spin {
+                let idle = since.elapsed();
+                // Where others want our CPU, it is theirs: we give way once, and sleep if that brought nothing.
+                if idle >= self.spin || self.is_crowded && idle_rounds > 1 {
                     self.sleep();
                     self.spin = spin_after(since.elapsed());
                     (idle_rounds, idle_since) = (0, None);
                     last = cycles::now();
+                } else if self.is_crowded || idle >= SHORTEST_SPIN {
+                    self.give_way();
+                    last = cycles::now();
                 }
             }
         }
+    }
+
+    /// Lets others run that want our CPU: what is polled for may have to come from them.
+    fn give_way(&mut self) {
+        let began = Instant::now();
+        rustix::thread::sched_yield();
+        self.is_crowded = began.elapsed() >= CROWDED;
     }
 
     fn pin_to_cpu(&self) {

@@ -236,9 +236,10 @@ impl Verbs for Surroundings<'_> {
         self.region(rkey, address, len.into(), wanted).map(|_| ())
     }
 
-    fn write(&mut self, rkey: u32, address: u64, bytes: &[u8]) -> Result<(), Fault> {
+    fn write(&mut self, rkey: u32, address: u64, bytes: &[u8], ends: bool) -> Result<(), Fault> {
         let place = self.region(rkey, address, bytes.len() as u64, Access::Write)?;
-        self.objects.space.write_tail_last(place, bytes)
+        let space = &self.objects.space;
+        if ends { space.write_tail_last(place, bytes) } else { space.write(place, bytes) }
     }
 
     fn atomic(&mut self, rkey: u32, address: u64, operation: AtomicOperation) -> Result<u64, Fault> {

@@ -288,7 +288,8 @@ impl Responder {
                     None => None,
                 };
                 let address = reth.address.wrapping_add(before.into());
-                if !packet.payload.is_empty() && verbs.write(reth.rkey, address, packet.payload).is_err() {
+                let (rkey, bytes) = (reth.rkey, packet.payload);
+                if !bytes.is_empty() && verbs.write(rkey, address, bytes, ends).is_err() {
                     receive.into_iter().for_each(|id| verbs.complete(flushed(id)));
                     return Err(Nak::RemoteAccessError.into());
                 }

@@ -168,11 +168,11 @@ pub trait Verbs {
     /// Where it may not.
     fn check(&mut self, rkey: u32, address: u64, len: u32, access: Access) -> Result<(), Fault>;
 
-    /// Copies what the peer writes.
+    /// Copies what the peer writes. Where it `ends` its message, the last byte comes after all others.
     ///
     /// # Errors
     /// Where it may not.
-    fn write(&mut self, rkey: u32, address: u64, bytes: &[u8]) -> Result<(), Fault>;
+    fn write(&mut self, rkey: u32, address: u64, bytes: &[u8], ends: bool) -> Result<(), Fault>;
 
     /// Does what the peer wants done atomically with eight bytes. Returns what was there.
     ///

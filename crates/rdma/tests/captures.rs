@@ -64,7 +64,7 @@ impl Verbs for Captured {
         self.refused(Nak::RemoteAccessError, Fault::Protection)
     }
 
-    fn write(&mut self, _: u32, _: u64, _: &[u8]) -> Result<(), Fault> {
+    fn write(&mut self, _: u32, _: u64, _: &[u8], _: bool) -> Result<(), Fault> {
         Ok(())
     }
 

@@ -11,6 +11,7 @@ use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 use uverbs::completion::INLINE;
 use uverbs::{Arm, Completion, CompletionQueue, Placement, Reply, Request, Segment, WorkRequest};
 
@@ -18,6 +19,10 @@ use uverbs::{Arm, Completion, CompletionQueue, Placement, Reply, Request, Segmen
 const YIELD: u32 = 64;
 /// Empty polls, some microseconds, after which it is offered to a peer that shares memory.
 const YIELD_TO_PEER: u32 = 256;
+/// The same, where that found somebody lately who wants it.
+const YIELD_CROWDED: u32 = 8;
+/// A yield that took so long had somebody to yield to.
+const CROWDED: Duration = Duration::from_micros(5);
 /// Empty polls after which it is asked whether the device is gone: a system call.
 const LOOK: u32 = 4096;
 
@@ -45,6 +50,8 @@ pub(crate) struct State {
     pub(crate) current: Completion,
     /// Polls in a row that found nothing.
     empty: u32,
+    /// Whether others wanted our CPU lately: what is polled for may have to come from them.
+    is_crowded: bool,
     /// What a device that is gone left undone.
     flushed: VecDeque<Completion>,
     /// Of the receive at hand.
@@ -126,8 +133,11 @@ impl Cq {
         state.empty = state.empty.wrapping_add(1);
         let offers = state.empty.is_multiple_of(YIELD) && link.may_wait_for_us();
         // A peer that shares memory needs a CPU of its own, or this one; nothing tells where it is.
-        if offers || link.info().is_trusting && state.empty.is_multiple_of(YIELD_TO_PEER) {
+        let to_peer = link.info().is_trusting && state.empty.is_multiple_of(YIELD_TO_PEER);
+        if offers || to_peer || state.is_crowded && state.empty.is_multiple_of(YIELD_CROWDED) {
+            let began = Instant::now();
             std::thread::yield_now();
+            state.is_crowded = began.elapsed() >= CROWDED;
         }
         if state.empty.is_multiple_of(LOOK) {
             link.look();
@@ -201,6 +211,7 @@ pub(crate) unsafe fn create(
             queue,
             current: Completion::default(),
             empty: 0,
+            is_crowded: false,
             flushed: VecDeque::new(),
             list: Vec::new(),
         }),

@@ -129,7 +129,7 @@ impl Verbs for Surroundings {
         self.part(rkey, address, len as usize, access).map(|_| ())
     }
 
-    fn write(&mut self, rkey: u32, address: u64, bytes: &[u8]) -> Result<(), Fault> {
+    fn write(&mut self, rkey: u32, address: u64, bytes: &[u8], _: bool) -> Result<(), Fault> {
         self.part(rkey, address, bytes.len(), Access::Write)?.copy_from_slice(bytes);
         Ok(())
     }
