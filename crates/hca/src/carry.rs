@@ -183,6 +183,7 @@ impl Surroundings<'_> {
             let port = source_port(path.network.flow_label, self.own.qpn, qpn);
             let sent = wire::send(&self.objects.uplink, path, port, &bytes);
             self.objects.counters.add(Counter::SendError, u64::from(!sent));
+            self.objects.sent_frame();
             return;
         };
         let packet = Packet { qpn, network: path.network, is_local: true, bytes };

@@ -210,6 +210,7 @@ impl Client {
             }
             busy |= self.hear_doorbells();
             busy |= self.work(now);
+            self.objects.announce_frames();
             if let Some((qpn, _)) = self.awaited.filter(|(_, until)| now >= *until) {
                 // The peer does not answer.
                 let _ = self.granted(Granted { qpn, grant: None }).map(|reply| self.reply(reply));

@@ -127,6 +127,7 @@ impl ConnectionManager {
         while let Some(outgoing) = state.manager.next_datagram() {
             state.send(&outgoing);
         }
+        state.uplink.ring();
         let all_told = state.tell();
         if all_told { deadline } else { deadline.into_iter().chain([now + PATIENCE]).min() }
     }

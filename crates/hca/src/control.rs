@@ -265,6 +265,7 @@ fn make_qp(
         wrong_keys: 0,
         reason: None,
         broken: None,
+        spares_doorbell: false,
         established: false,
         told_congestion: None,
         tells_drained: false,

@@ -244,7 +244,9 @@ impl Shared {
     fn run(self: &Arc<Self>, listener: &OwnedFd, mut downlink: Downlink) {
         let Management { cm, inbox } = &*self.manager;
         loop {
-            while downlink.receive(|frame| wire::deliver(&self.adapter, frame)) {}
+            let mut delivery = wire::Delivery::new(&self.adapter);
+            while downlink.receive(|frame| delivery.deliver(frame)) {}
+            drop(delivery);
             inbox.take_packets().iter().for_each(|packet| cm.receive(packet));
             let deadline = cm.work();
             let waits = downlink.arm() | inbox.set_asleep(true);

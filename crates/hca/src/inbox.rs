@@ -80,16 +80,22 @@ impl Inbox {
 
     /// False where the packet is lost.
     pub fn put(&self, packet: Packet) -> bool {
-        {
-            let mut waiting = self.lock();
-            let bytes = waiting.bytes + packet.bytes.len();
-            if waiting.closed || waiting.packets.len() >= PACKETS || bytes > BYTES {
-                return false;
-            }
-            waiting.bytes = bytes;
-            waiting.packets.push_back(packet);
+        let taken = self.put_quietly(packet);
+        if taken {
+            self.announce();
         }
-        self.announce();
+        taken
+    }
+
+    /// The same, without waking the thread: [`Self::announce`] is to follow.
+    pub fn put_quietly(&self, packet: Packet) -> bool {
+        let mut waiting = self.lock();
+        let bytes = waiting.bytes + packet.bytes.len();
+        if waiting.closed || waiting.packets.len() >= PACKETS || bytes > BYTES {
+            return false;
+        }
+        waiting.bytes = bytes;
+        waiting.packets.push_back(packet);
         true
     }
 
@@ -108,7 +114,8 @@ impl Inbox {
         self.announce();
     }
 
-    fn announce(&self) {
+    /// Has the thread see what was put here.
+    pub fn announce(&self) {
         self.any.store(true, Ordering::Release);
         fence(Ordering::SeqCst);
         if self.asleep.swap(false, Ordering::Relaxed) {

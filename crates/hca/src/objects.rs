@@ -6,6 +6,7 @@ use crate::fabric::{Adapter, Fabric};
 use crate::inbox::Inbox;
 use crate::memory::{AddressSpace, Regions};
 use crate::path::Path;
+use crate::wire::FRAMES;
 use rdmaport::Uplink;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -66,6 +67,8 @@ pub(crate) struct Objects {
     pub ahs: HashMap<u32, Ah>,
     pub asynchronous: Notifier,
     pub counters: Counters,
+    /// Frames sent of which the worker was not told.
+    unannounced: u32,
     next_handle: u32,
 }
 
@@ -91,6 +94,7 @@ impl Objects {
             ahs: HashMap::new(),
             asynchronous,
             counters: Counters::default(),
+            unannounced: 0,
             next_handle: 0,
         }
     }
@@ -99,6 +103,21 @@ impl Objects {
     pub fn handle(&mut self) -> u32 {
         self.next_handle = self.next_handle.wrapping_add(1);
         self.next_handle
+    }
+
+    /// Another frame was sent.
+    pub fn sent_frame(&mut self) {
+        self.unannounced += 1;
+        if self.unannounced >= FRAMES {
+            self.announce_frames();
+        }
+    }
+
+    /// Has the worker see the frames that were sent.
+    pub fn announce_frames(&mut self) {
+        if std::mem::take(&mut self.unannounced) > 0 {
+            self.uplink.ring();
+        }
     }
 
     pub fn tell(&mut self, event: Event, handle: u32) {

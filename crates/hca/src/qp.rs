@@ -113,6 +113,8 @@ pub(crate) struct Own {
     pub reason: Option<&'static str>,
     /// It can't go on: something of the application's is broken.
     pub broken: Option<&'static str>,
+    /// The application need not announce sends.
+    pub spares_doorbell: bool,
     /// The peer was heard of.
     pub established: bool,
     /// When the peer was told of congestion.
@@ -171,6 +173,13 @@ impl Own {
 
     pub const fn takes_shared(&self) -> bool {
         matches!(self.receives, Receives::Shared(_))
+    }
+
+    /// Says whether the application has to announce sends.
+    fn spare_doorbell(&mut self, spared: bool) {
+        if std::mem::replace(&mut self.spares_doorbell, spared) != spared {
+            self.sends.spare_doorbell(spared);
+        }
     }
 
     /// Takes the next request of the send queue: the number of its slot, and the request.
@@ -292,6 +301,8 @@ impl Qp {
     }
 
     fn try_work(&mut self, now: Duration, objects: &mut Objects) -> Option<Duration> {
+        // From here on: what is posted and not announced is seen below.
+        self.own.spare_doorbell(false);
         let mut budget = BUDGET;
         while self.own.state == QpState::ReadyToSend && budget > 0 {
             match self.own.take_send() {
@@ -311,6 +322,8 @@ impl Qp {
             } else {
                 connected.poll(now, room, &mut Surroundings { own: &mut self.own, objects })
             };
+            // An answer, or a timeout, brings us here again, and what was posted meanwhile with it.
+            self.own.spare_doorbell(deadline.is_some() && connected.awaits_answers());
             if !connected.is_sending() {
                 self.own.sends.release_taken();
             }
@@ -395,6 +408,7 @@ impl Qp {
             return;
         }
         self.own.state = QpState::Error;
+        self.own.spare_doorbell(false);
         self.own.part();
         let mut around = Surroundings { own: &mut self.own, objects };
         match &mut self.transport {
@@ -442,6 +456,7 @@ impl Qp {
         }
         (own.path, own.peer, own.nak, own.reason, own.broken) = (None, None, None, None, None);
         (own.wrong_keys, own.established, own.tells_drained) = (0, false, false);
+        own.spares_doorbell = false;
         own.told_congestion = None;
         self.deadline = None;
     }

@@ -2,16 +2,20 @@
 
 use crate::counters::{Counter, Counters};
 use crate::fabric::Adapter;
-use crate::inbox::Packet;
+use crate::inbox::{Inbox, Packet};
 use crate::path::{Network, Path, Way, write_network_header};
 use packet::roce::{self, BTH_LEN, ICRC_LEN};
 use packet::{Headers, L4, Mac, WriteError, build, proto};
 use rdmaport::Uplink;
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Where routed packets go: the vRouter itself (RFC 5798's virtual router MAC).
 const ROUTER: Mac = Mac([0, 0, 0x5e, 0, 1, 0]);
+
+/// Frames after which who sleeps is woken for them, though more come.
+pub(crate) const FRAMES: u32 = 16;
 
 /// What was wrong with packets that came.
 #[derive(Debug, Default)]
@@ -83,22 +87,59 @@ pub(crate) fn example(mac: [u8; 6], (source, destination): (Ipv6Addr, Ipv6Addr))
     frame
 }
 
-/// Gives a packet that came to the thread that has its queue pair.
-pub(crate) fn deliver(adapter: &Adapter, frame: &[u8]) {
-    let errors = &adapter.errors;
-    let count = |counter: &AtomicU64| {
-        counter.fetch_add(1, Ordering::Relaxed);
-    };
-    let Some((network, ip_at, udp_at, end)) = datagram(frame) else { return count(&errors.malformed) };
-    if !roce::has_right_icrc(&frame[ip_at..end]) {
-        return count(&errors.icrc);
+/// Packets that came on their way to the threads that have their queue pairs.
+pub(crate) struct Delivery<'a> {
+    adapter: &'a Adapter,
+    /// Who got the packets since it was woken last, and how many.
+    inbox: Option<Arc<Inbox>>,
+    unannounced: u32,
+}
+
+impl<'a> Delivery<'a> {
+    pub const fn new(adapter: &'a Adapter) -> Self {
+        Self { adapter, inbox: None, unannounced: 0 }
     }
-    let bytes = &frame[udp_at + proto::UDP_LEN..end];
-    // Its base transport header is there: the ICRC covers it.
-    let qpn = u32::from_be_bytes([0, bytes[5], bytes[6], bytes[7]]);
-    let Some(inbox) = adapter.owner(qpn) else { return count(&errors.unknown_qp) };
-    // What there is no room for is lost.
-    inbox.put(Packet { qpn, network, is_local: false, bytes: bytes.to_vec() });
+
+    /// Gives a packet to the thread that has its queue pair, which is woken once for many.
+    pub fn deliver(&mut self, frame: &[u8]) {
+        let errors = &self.adapter.errors;
+        let count = |counter: &AtomicU64| {
+            counter.fetch_add(1, Ordering::Relaxed);
+        };
+        let Some((network, ip_at, udp_at, end)) = datagram(frame) else { return count(&errors.malformed) };
+        if !roce::has_right_icrc(&frame[ip_at..end]) {
+            return count(&errors.icrc);
+        }
+        let bytes = &frame[udp_at + proto::UDP_LEN..end];
+        // Its base transport header is there: the ICRC covers it.
+        let qpn = u32::from_be_bytes([0, bytes[5], bytes[6], bytes[7]]);
+        let Some(inbox) = self.adapter.owner(qpn) else { return count(&errors.unknown_qp) };
+        // What there is no room for is lost.
+        inbox.put_quietly(Packet { qpn, network, is_local: false, bytes: bytes.to_vec() });
+        self.gave(inbox);
+    }
+
+    fn gave(&mut self, to: Arc<Inbox>) {
+        let same = self.inbox.as_ref().is_some_and(|inbox| Arc::ptr_eq(inbox, &to));
+        if !same || self.unannounced >= FRAMES {
+            self.announce();
+        }
+        self.inbox = Some(to);
+        self.unannounced += 1;
+    }
+
+    fn announce(&mut self) {
+        self.unannounced = 0;
+        if let Some(inbox) = self.inbox.take() {
+            inbox.announce();
+        }
+    }
+}
+
+impl Drop for Delivery<'_> {
+    fn drop(&mut self) {
+        self.announce();
+    }
 }
 
 /// The network header of a RoCE packet, and where it, the UDP header and the packet's end are.

@@ -158,6 +158,12 @@ impl QueuePair {
         counts
     }
 
+    /// Whether as many packets are under way as may be: nothing is sent before the peer answers, or time passes.
+    #[must_use]
+    pub fn awaits_answers(&self) -> bool {
+        self.requester.is_full(&self.attributes)
+    }
+
     /// Whether requests are under way.
     #[must_use]
     pub fn is_sending(&self) -> bool {

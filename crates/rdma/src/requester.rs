@@ -113,6 +113,11 @@ impl Requester {
         self.end += packets;
     }
 
+    /// Whether as much is under way as may be: what is sent next waits for answers.
+    pub fn is_full(&self, attributes: &Attributes) -> bool {
+        self.next - self.unanswered >= window(attributes)
+    }
+
     /// Whether nothing is left to do.
     pub fn is_idle(&self) -> bool {
         self.posted.is_empty()
@@ -187,7 +192,7 @@ impl Requester {
 
     /// Whether the packet at the cursor may go.
     fn may_send(&self, attributes: &Attributes) -> bool {
-        if self.next == self.end || self.next - self.unanswered >= window(attributes) {
+        if self.next == self.end || self.is_full(attributes) {
             return false;
         }
         let Some(at) = self.at(self.next) else { return false };

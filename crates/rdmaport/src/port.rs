@@ -80,17 +80,20 @@ struct Up {
 
 impl Uplink {
     /// Sends a frame of `len` bytes, which `fill` writes: it finds other bytes there. False, with `fill` not run, where the
-    /// ring is full or the frame too long; that is counted.
+    /// ring is full or the frame too long; that is counted. A worker that sleeps is woken by [`Self::ring`].
     #[must_use]
     pub fn send(&self, len: usize, fill: impl FnOnce(&mut [u8])) -> bool {
         // A `fill` that panicked left nothing behind.
         let sent = self.0.frames.lock().unwrap_or_else(PoisonError::into_inner).fill(len, fill);
-        if sent {
-            self.0.shared.up.ring();
-        } else {
+        if !sent {
             self.0.shared.refused.fetch_add(1, Ordering::Relaxed);
         }
         sent
+    }
+
+    /// Has the worker see what was sent, if it sleeps.
+    pub fn ring(&self) {
+        self.0.shared.up.ring();
     }
 
     /// How many frames there is room for, unless others send.

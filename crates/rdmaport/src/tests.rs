@@ -11,10 +11,12 @@ fn port(slots: u32) -> (Opened, Uplink, Downlink) {
 
 /// Sends a frame that begins with its number and whose every byte follows from it.
 fn send(uplink: &Uplink, number: u32, len: usize) -> bool {
-    uplink.send(len, |frame| {
+    let sent = uplink.send(len, |frame| {
         frame.fill(number as u8);
         frame[..4].copy_from_slice(&number.to_le_bytes());
-    })
+    });
+    uplink.ring();
+    sent
 }
 
 fn number(frame: &[u8]) -> u32 {

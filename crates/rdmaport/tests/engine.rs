@@ -63,6 +63,7 @@ fn packet(macs: &str, (from, to): (u8, u8), ttl: &str, psn: u32) -> String {
 fn send(uplink: &Uplink, packet: &str) {
     let frame = text::parse(packet).unwrap();
     assert!(uplink.send(frame.len(), |out| out.copy_from_slice(&frame)));
+    uplink.ring();
 }
 
 /// The next frame, slept for.

@@ -62,6 +62,11 @@ impl Shape {
     }
 }
 
+/// Receives are to be announced: they are flushed at once.
+const WANTED: u32 = 1;
+/// Sends need not be announced: the device looks at them by itself.
+const SPARED: u32 = 2;
+
 /// What precedes the slots. Each side writes to a cache line of its own.
 #[repr(C, align(64))]
 struct Header {
@@ -72,8 +77,8 @@ struct Header {
     head: AtomicU32,
     /// Slots taken since the beginning: by the device, or, of a receive queue, by a peer that shares memory.
     taken: AtomicU32,
-    /// Whether receives are to be announced by the doorbell: they are flushed at once.
-    wants_doorbell: AtomicU32,
+    /// What the device says of the doorbell: [`WANTED`], [`SPARED`], or 0: sends are announced by it, receives are not.
+    doorbell: AtomicU32,
     _device: [u32; 13],
 }
 
@@ -217,7 +222,13 @@ impl WorkQueue {
         self.published = self.filled;
         self.header().tail.store(self.filled, Ordering::Release);
         fence(Ordering::SeqCst);
-        self.header().wants_doorbell.load(Ordering::Relaxed) != 0
+        self.header().doorbell.load(Ordering::Relaxed) == WANTED
+    }
+
+    /// Whether the device, asked after [`Self::publish`], wants no doorbell for sends.
+    #[must_use]
+    pub fn is_spared_doorbell(&self) -> bool {
+        self.header().doorbell.load(Ordering::Relaxed) == SPARED
     }
 
     /// Whether the device is done with everything that was published.
@@ -417,7 +428,16 @@ impl WorkSource {
 
     /// Whether the doorbell is to be rung for receives too.
     pub fn want_doorbell(&mut self, wanted: bool) {
-        self.header().wants_doorbell.store(wanted.into(), Ordering::Relaxed);
+        self.say(if wanted { WANTED } else { 0 });
+    }
+
+    /// Whether the doorbell need not be rung for sends: who says so looks at the queue before long.
+    pub fn spare_doorbell(&mut self, spared: bool) {
+        self.say(if spared { SPARED } else { 0 });
+    }
+
+    fn say(&mut self, doorbell: u32) {
+        self.header().doorbell.store(doorbell, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 

@@ -15,11 +15,9 @@ use std::time::{Duration, Instant};
 use uverbs::completion::INLINE;
 use uverbs::{Arm, Completion, CompletionQueue, Placement, Reply, Request, Segment, WorkRequest};
 
-/// Empty polls after which the CPU is offered to the device, if it waits for this one.
-const YIELD: u32 = 64;
-/// Empty polls, some microseconds, after which it is offered to a peer that shares memory.
-const YIELD_TO_PEER: u32 = 256;
-/// The same, where that found somebody lately who wants it.
+/// Empty polls, some microseconds, after which the CPU is offered to whoever wants it.
+const YIELD: u32 = 256;
+/// The same, where somebody wanted it lately.
 const YIELD_CROWDED: u32 = 8;
 /// A yield that took so long had somebody to yield to.
 const CROWDED: Duration = Duration::from_micros(5);
@@ -131,10 +129,9 @@ impl Cq {
     pub(crate) fn idle(&self, state: &mut State) {
         let link = &self.context().link;
         state.empty = state.empty.wrapping_add(1);
-        let offers = state.empty.is_multiple_of(YIELD) && link.may_wait_for_us();
-        // A peer that shares memory needs a CPU of its own, or this one; nothing tells where it is.
-        let to_peer = link.info().is_trusting && state.empty.is_multiple_of(YIELD_TO_PEER);
-        if offers || to_peer || state.is_crowded && state.empty.is_multiple_of(YIELD_CROWDED) {
+        // Whoever is waited for needs a CPU of its own, or this one; nothing tells where it is.
+        let every = if state.is_crowded { YIELD_CROWDED } else { YIELD };
+        if state.empty.is_multiple_of(every) {
             let began = Instant::now();
             std::thread::yield_now();
             state.is_crowded = began.elapsed() >= CROWDED;

@@ -67,7 +67,9 @@ pub(crate) fn publish(qp: &Qp, send: &mut SendQueue) {
     }
     if send.queue.unpublished() > 0 {
         send.queue.publish();
-        qp.context().link.ring(qp.doorbell);
+        if !send.queue.is_spared_doorbell() {
+            qp.context().link.ring(qp.doorbell);
+        }
     }
 }
 
