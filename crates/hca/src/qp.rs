@@ -317,11 +317,11 @@ impl Qp {
         let mut deadline = None;
         if let Transport::Connected(connected) = &mut self.transport {
             let room = if self.own.is_remote() { objects.uplink.room().min(BUDGET) } else { BUDGET };
-            deadline = if room == 0 {
-                Some(now + NO_ROOM)
-            } else {
-                connected.poll(now, room, &mut Surroundings { own: &mut self.own, objects })
-            };
+            // Time passes without room too.
+            deadline = connected.poll(now, room, &mut Surroundings { own: &mut self.own, objects });
+            if room == 0 {
+                deadline = Some(now + NO_ROOM);
+            }
             // An answer, or a timeout, brings us here again, and what was posted meanwhile with it.
             self.own.spare_doorbell(deadline.is_some() && connected.awaits_answers());
             if !connected.is_sending() {

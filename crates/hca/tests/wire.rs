@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Host, PATIENCE, SIGNALED, Two, between, gid, next, segment, vector};
+use common::{Host, PATIENCE, SIGNALED, Two, between, gid, next, segment, until, vector};
 use mem::{Burst, Offload, Opened};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -168,6 +168,20 @@ fn a_peer_behind_a_cut_wire_is_given_up() {
     drop(wire);
     t.a.post_send(&mut t.qa, asked(2, 1), &[segment(&t.ma[..10], t.ka)]);
     assert_eq!(next(&mut t.ca).status, 12);
+}
+
+#[test]
+fn doorbells_are_spared_while_the_window_is_full() {
+    let (mut t, wire, _other) = two_hosts(QpType::Rc, Faults::default());
+    drop(wire);
+    let long = segment(&t.ma[..300_000], t.ka);
+    t.a.post_send(&mut t.qa, asked(2, 1), &[long]);
+    until(|| t.qa.sends.is_spared_doorbell());
+    // Not announced, but seen all the same.
+    t.a.post_send(&mut t.qa, asked(2, 2), &[segment(&t.ma[..10], t.ka)]);
+    let (first, second) = (next(&mut t.ca), next(&mut t.ca));
+    assert_eq!(((first.id, first.status), (second.id, second.status)), ((1, 12), (2, 5)));
+    assert!(!t.qa.sends.is_spared_doorbell());
 }
 
 #[test]
