@@ -78,7 +78,7 @@ reasons! {
     DefaultDrop = "default_drop", "No rule matches, and the network's default is not allow.";
     Policed = "policed", "Over the rate of a police rule.";
     RateLimited = "rate_limited", "Over the guest's own rate.";
-    NatUnsupported = "nat_unsupported", "RoCEv2 covers addresses by its ICRC, so that NAT would break it.";
+    RoceNat = "roce_nat", "RoCEv2 covers addresses by its ICRC, so that NAT would break it.";
     FlowQuota = "flow_quota", "The guest has its share of flows, or opens them too fast.";
     FlowTableFull = "flow_table_full", "The flow table is full of established flows.";
     ReplyLimited = "reply_limited", "An answer or ICMP error was over its rate limit.";

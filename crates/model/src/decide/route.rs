@@ -30,7 +30,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
                     return Err(DropReason::NotRoutable.into());
                 }
                 if nat != Nat::default() && is_roce(&frame.headers.l4) {
-                    return Err(DropReason::NatUnsupported.into());
+                    return Err(DropReason::RoceNat.into());
                 }
                 self.send(frame, network, dst, nat, nexthop)
             }
