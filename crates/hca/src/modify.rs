@@ -81,6 +81,7 @@ pub(crate) fn modify(
     match to {
         QpState::ReadyToReceive if is_new => qp.transport = begin(own, longest),
         QpState::ReadyToSend if from == QpState::ReadyToReceive => ready_to_send(qp, longest),
+        QpState::ReadyToSend if from == QpState::SendQueueError => qp.resume(objects),
         QpState::SendQueueDrained if is_new => own.tells_drained = set & mask::EN_SQD_ASYNC_NOTIFY != 0,
         _ => {}
     }

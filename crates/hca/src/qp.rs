@@ -31,6 +31,8 @@ const NO_ROOM: Duration = Duration::from_micros(50);
 const WRONG_KEYS: u32 = 16;
 /// Set in what we call receives, to tell them from sends.
 const IS_RECEIVE: u64 = 1 << 63;
+/// Why a queue pair is in an error state, where it is nobody else's fault.
+const OWN_REQUEST: &str = "a request of its own failed";
 /// Longest message (IBTA 9.7.1.1).
 const LONGEST_MESSAGE: u64 = 1 << 31;
 
@@ -234,9 +236,13 @@ impl Own {
         }
     }
 
-    fn flush_send(&mut self, number: u32, objects: &mut Objects) {
-        let flushed = rdma::Completion { id: number.into(), status: Status::Flushed, len: 0, received: None };
-        self.complete(&flushed, objects);
+    fn flush_sends(&mut self, objects: &mut Objects) {
+        for _ in 0..MAX_WORK {
+            let Ok(Some((number, _))) = self.take_send() else { break };
+            let id = number.into();
+            let flushed = rdma::Completion { id, status: Status::Flushed, len: 0, received: None };
+            self.complete(&flushed, objects);
+        }
     }
 
     /// Counts a key that is not right.
@@ -293,9 +299,16 @@ impl Qp {
     pub fn work(&mut self, now: Duration, objects: &mut Objects) -> Option<Duration> {
         let deadline = self.try_work(now, objects);
         self.settle(objects);
-        if self.own.state == QpState::Error {
-            self.flush(objects);
-            return None;
+        match self.own.state {
+            QpState::Error => {
+                self.flush(objects);
+                return None;
+            }
+            QpState::SendQueueError => {
+                self.own.flush_sends(objects);
+                self.settle(objects);
+            }
+            _ => {}
         }
         deadline
     }
@@ -375,18 +388,28 @@ impl Qp {
         }
     }
 
-    /// Follows the transport into the error state, and tells the application why.
+    /// Follows the transport into the error states, and tells the application why.
     fn settle(&mut self, objects: &mut Objects) {
-        let failed = match &self.transport {
-            Transport::None => false,
-            Transport::Connected(connected) => connected.state() == rdma::State::Error,
-            Transport::Datagram(pair) => pair.state() == rdma::State::Error,
+        let own = &mut self.own;
+        let state = match &self.transport {
+            Transport::None => None,
+            Transport::Connected(connected) => Some(connected.state()),
+            Transport::Datagram(pair) => Some(pair.state()),
         };
-        let broken = self.own.broken.take();
-        if self.own.state == QpState::Error || !failed && broken.is_none() {
+        let broken = own.broken.take();
+        if own.state == QpState::Error {
             return;
         }
-        let own = &mut self.own;
+        match state {
+            Some(rdma::State::Error) => {}
+            _ if broken.is_some() => {}
+            Some(rdma::State::SendQueueError) => {
+                own.state = QpState::SendQueueError;
+                own.reason = Some(OWN_REQUEST);
+                return;
+            }
+            _ => return,
+        }
         if let Some(reason) = broken {
             own.reason = Some(reason);
             objects.tell(Event::QpFatal, own.qpn);
@@ -398,7 +421,7 @@ impl Qp {
             own.reason = Some(reason);
             objects.tell(event, own.qpn);
         }
-        own.reason.get_or_insert("a request of its own failed");
+        own.reason.get_or_insert(OWN_REQUEST);
         self.enter_error(objects);
     }
 
@@ -427,14 +450,22 @@ impl Qp {
         }
     }
 
+    /// Sends again after a send queue error: not what was posted meanwhile.
+    pub fn resume(&mut self, objects: &mut Objects) {
+        self.own.flush_sends(objects);
+        self.own.reason = None;
+        match &mut self.transport {
+            Transport::None => {}
+            Transport::Connected(connected) => connected.resume(),
+            Transport::Datagram(pair) => pair.resume(),
+        }
+    }
+
     /// Flushes what was posted since.
     fn flush(&mut self, objects: &mut Objects) {
         let own = &mut self.own;
         own.flushed = 0;
-        for _ in 0..MAX_WORK {
-            let Ok(Some((number, _))) = own.take_send() else { break };
-            own.flush_send(number, objects);
-        }
+        own.flush_sends(objects);
         while let Some(id) = own.take_flushed(objects) {
             own.complete(&rdma::Completion { id, status: Status::Flushed, len: 0, received: None }, objects);
         }

@@ -342,6 +342,36 @@ fn a_datagram_is_no_longer_than_a_packet() {
 }
 
 #[test]
+fn a_send_that_fails_stops_the_send_queue_of_an_unreliable_queue_pair() {
+    for kind in [QpType::Uc, QpType::Ud] {
+        let mut t = two(kind);
+        let qpn = t.qa.qpn;
+        let ah = t.a.handle(&Request::CreateAh { pd: t.a.pd, vector: vector(gid(2)) });
+        let to = |id| WorkRequest { ah, remote_qpn: t.qb.qpn, remote_qkey: 0x1234, ..asked(SEND, id) };
+        let sends = [to(1), to(2), to(3), to(4)];
+        // B's key is not A's.
+        t.a.post_send(&mut t.qa, sends[0], &[segment(&t.ma[..10], t.kb)]);
+        t.a.post_send(&mut t.qa, sends[1], &[]);
+        let ended = [next(&mut t.ca), next(&mut t.ca)].map(|done| (done.id, done.status));
+        assert_eq!(ended, [(1, PROTECTION), (2, FLUSHED)], "{kind:?}");
+        t.a.post_receive(&mut t.qa, 9, &[segment(&t.ma, t.ka)]);
+        let ah = t.b.handle(&Request::CreateAh { pd: t.b.pd, vector: vector(gid(1)) });
+        t.b.post_send(&mut t.qb, WorkRequest { ah, remote_qpn: qpn, ..sends[0] }, &[]);
+        assert_eq!((next(&mut t.ca).id, next(&mut t.cb).status), (9, OK), "it receives");
+        let mut set = |current: QpState| {
+            let (qp_state, cur_qp_state) = (QpState::ReadyToSend as u32, current as u32);
+            let attributes = QpAttributes { qp_state, cur_qp_state, ..QpAttributes::default() };
+            t.a.modify(qpn, mask::STATE | mask::CUR_STATE, attributes)
+        };
+        assert!(set(QpState::ReadyToSend).is_err(), "it is in another state than told");
+        set(QpState::SendQueueError).unwrap();
+        t.b.post_receive(&mut t.qb, 5, &[segment(&t.mb, t.kb)]);
+        t.a.post_send(&mut t.qa, sends[3], &[]);
+        assert_eq!((next(&mut t.ca).status, next(&mut t.cb).id), (OK, 5));
+    }
+}
+
+#[test]
 fn a_key_may_be_taken_back_with_a_message() {
     let mut t = two(QpType::Rc);
     t.b.post_receive(&mut t.qb, 1, &[]);

@@ -85,9 +85,16 @@ impl DatagramPair {
         self.attributes.queue_key = key;
     }
 
-    /// Sends a message, and completes its request. In the error state it is flushed.
+    /// Sends again after a send queue error.
+    pub fn resume(&mut self) {
+        if self.state == State::SendQueueError {
+            self.state = State::ReadyToSend;
+        }
+    }
+
+    /// Sends a message, and completes its request. In the error states it is flushed.
     pub fn send(&mut self, request: &SendRequest, to: &Destination, verbs: &mut impl Verbs) {
-        if self.state == State::Error {
+        if self.state != State::ReadyToSend {
             return verbs.complete(flushed(request.id));
         }
         let status = match self.emit(request, to, verbs) {
@@ -98,7 +105,7 @@ impl DatagramPair {
             verbs.complete(Completion { id: request.id, status, len: request.len, received: None });
         }
         if status != Status::Success {
-            self.fail(verbs);
+            self.state = State::SendQueueError;
         }
     }
 

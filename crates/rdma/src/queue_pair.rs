@@ -102,14 +102,15 @@ impl Attributes {
     }
 }
 
-/// State of a connected queue pair (IBTA 10.3.1). Those before are its owner's, who makes it when both directions can be
-/// told of.
+/// State of a queue pair (IBTA 10.3.1). Those before are its owner's, who makes it when both directions can be told of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// Receives.
     ReadyToReceive,
     /// Receives and sends.
     ReadyToSend,
+    /// Receives. A send of it failed; what is posted is flushed, until it is resumed. Not of reliable connections.
+    SendQueueError,
     /// Does nothing any more; what is posted is flushed.
     Error,
 }
@@ -150,6 +151,13 @@ impl QueuePair {
         }
     }
 
+    /// Sends again after a send queue error.
+    pub fn resume(&mut self) {
+        if self.state == State::SendQueueError {
+            self.state = State::ReadyToSend;
+        }
+    }
+
     /// What was counted.
     #[must_use]
     pub fn counts(&self) -> Counts {
@@ -175,9 +183,9 @@ impl QueuePair {
         self.attributes.rnr_timer = timer;
     }
 
-    /// Queues a work request. In the error state it is flushed at once.
+    /// Queues a work request. In the error states it is flushed at once.
     pub fn post_send(&mut self, request: SendRequest, verbs: &mut impl Verbs) {
-        if self.state == State::Error {
+        if matches!(self.state, State::Error | State::SendQueueError) {
             return verbs.complete(flushed(request.id));
         }
         self.requester.post(request, &self.attributes);
@@ -213,7 +221,10 @@ impl QueuePair {
         let answered = self.responder.answer(&mut budget, &self.attributes, verbs);
         let worked = self.state != State::ReadyToSend
             || self.requester.work(now, &mut budget, &self.attributes, verbs);
-        if !(answered && worked) {
+        if !worked && !self.attributes.reliable {
+            self.state = State::SendQueueError;
+            self.requester.flush(verbs);
+        } else if !(answered && worked) {
             self.end(verbs);
         }
         if budget == 0 { Some(now) } else { self.requester.deadline() }

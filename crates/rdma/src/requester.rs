@@ -449,11 +449,12 @@ impl Requester {
         }
     }
 
-    /// Ends all requests.
+    /// Ends all requests. What is posted after that continues with the packet that was not sent.
     pub fn flush(&mut self, verbs: &mut impl Verbs) {
         for posted in self.posted.drain(..) {
             verbs.complete(flushed(posted.request.id));
         }
+        (self.end, self.unanswered) = (self.next, self.next);
         (self.timeout, self.pause) = (None, None);
     }
 }

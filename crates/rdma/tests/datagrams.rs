@@ -87,7 +87,7 @@ fn a_receive_that_is_too_short_serves_the_next_message() {
 }
 
 #[test]
-fn what_cannot_be_sent_ends_it() {
+fn what_cannot_be_sent_stops_the_send_queue_alone() {
     let read = SendOperation::Read { address: 0, rkey: 0 };
     for (request, status) in [
         (request(1, 1025), Status::LocalLength),
@@ -97,10 +97,20 @@ fn what_cannot_be_sent_ends_it() {
         let (mut pair, mut verbs) = (pair(11), Surroundings::default());
         verbs.local.insert(1, vec![0; 2000]);
         verbs.post_receive(9, 100);
+        let good = crate::request(1, 5);
         pair.send(&request, &to(KEY), &mut verbs);
-        pair.send(&request, &to(KEY), &mut verbs);
+        pair.send(&good, &to(KEY), &mut verbs);
+        assert_eq!((pair.state(), verbs.sent()), (State::SendQueueError, None));
+        let came = sent(5, KEY);
+        assert_eq!(pair.receive(&roce::parse(&came).unwrap(), &HEADER, &mut verbs), Ok(()));
+        pair.resume();
+        pair.send(&good, &to(KEY), &mut verbs);
+        assert!(verbs.sent().is_some());
         let ended: Vec<_> = verbs.completions.iter().map(|done| (done.id, done.status)).collect();
-        assert_eq!(ended, [(request.id, status), (9, Status::Flushed), (request.id, Status::Flushed)]);
-        assert_eq!((pair.state(), verbs.sent()), (State::Error, None));
+        let success = Status::Success;
+        assert_eq!(ended, [(request.id, status), (1, Status::Flushed), (9, success), (1, success)]);
+        pair.fail(&mut verbs);
+        pair.resume();
+        assert_eq!(pair.state(), State::Error);
     }
 }

@@ -308,6 +308,33 @@ fn what_is_lost_on_an_unreliable_connection_is_lost() {
 }
 
 #[test]
+fn a_send_that_fails_on_an_unreliable_connection_stops_the_send_queue_alone() {
+    let unreliable = rdma::Attributes { reliable: false, ..attributes(0xff_ffff) };
+    let mut pair = Pair::new(unreliable, 1);
+    (0..4).for_each(|id| drop(pair.a.verbs.local.insert(id, vec![id as u8; 600])));
+    (0..4).for_each(|id| pair.b.verbs.post_receive(id, 600));
+    pair.a.verbs.post_receive(9, 600);
+    pair.b.verbs.local.insert(9, vec![9; 600]);
+    for id in [0, 77, 1] {
+        pair.a.post(request(id, SEND, 600));
+    }
+    pair.run();
+    pair.a.post(request(2, SEND, 600));
+    pair.b.post(request(9, SEND, 600));
+    pair.run();
+    assert_eq!(pair.a.qp.state(), State::SendQueueError);
+    pair.a.qp.resume();
+    pair.a.post(request(3, SEND, 600));
+    pair.run();
+    let (flushed, success) = (Status::Flushed, Status::Success);
+    let wanted = [(0, success), (77, Status::LocalProtection), (1, flushed), (2, flushed), (9, success)];
+    assert_eq!(ended(&pair)[..5], wanted);
+    assert_eq!(ended(&pair)[5..], [(3, success)]);
+    let came: Vec<_> = pair.b.verbs.memory.received.values().map(|bytes| (bytes[0], bytes.len())).collect();
+    assert_eq!(came, [(0, 600), (3, 600)]);
+}
+
+#[test]
 fn answers_of_another_kind_or_length_end_the_connection() {
     let atomic =
         SendOperation::Atomic { address: ADDRESS, rkey: ATOMICS, operation: AtomicOperation::FetchAdd(1) };
