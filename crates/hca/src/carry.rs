@@ -229,6 +229,10 @@ impl Verbs for Surroundings<'_> {
         self.own.take_flushed(self.objects)
     }
 
+    fn shares_receives(&self) -> bool {
+        self.own.takes_shared()
+    }
+
     fn fill(&mut self, offset: u32, bytes: &[u8]) -> Result<(), Fault> {
         scatter(self.objects, self.own.pd, &self.own.receive.segments, offset, bytes)
     }

@@ -372,6 +372,22 @@ fn a_send_that_fails_stops_the_send_queue_of_an_unreliable_queue_pair() {
 }
 
 #[test]
+fn a_receive_into_foreign_memory_ends_an_unreliable_connection() {
+    let mut t = two(QpType::Uc);
+    // A's key is not B's; a message that is too long costs nothing.
+    t.b.post_receive(&mut t.qb, 1, &[segment(&t.mb[..9], t.kb)]);
+    t.b.post_receive(&mut t.qb, 2, &[segment(&t.mb[..10], t.ka)]);
+    for len in [10, 9, 10] {
+        t.a.post_send(&mut t.qa, asked(SEND, 1), &[segment(&t.ma[..len], t.ka)]);
+        assert_eq!(next(&mut t.ca).status, OK);
+    }
+    let ended = [next(&mut t.cb), next(&mut t.cb)].map(|done| (done.id, done.status));
+    assert_eq!(ended, [(1, OK), (2, PROTECTION)]);
+    let Reply::QpInfo(info) = t.b.ask(&Request::QueryQp { qpn: t.qb.qpn }).unwrap().0 else { panic!() };
+    assert_eq!(info.attributes.qp_state, QpState::Error as u32);
+}
+
+#[test]
 fn a_key_may_be_taken_back_with_a_message() {
     let mut t = two(QpType::Rc);
     t.b.post_receive(&mut t.qb, 1, &[]);

@@ -1,6 +1,7 @@
 //! Queue pairs of unreliable datagrams (IBTA 9.8.3): a message is a packet, and each has a destination of its own.
 
 use crate::queue_pair::{Mtu, flushed};
+use crate::responder::refused;
 use crate::work::{
     Arrival, Completion, Fault, Payload, Received, SendOperation, SendRequest, Status, Verbs, With,
 };
@@ -179,11 +180,15 @@ impl DatagramPair {
                 Ok(())
             }
             Err(Fault::Length) => {
-                self.spare = Some(id);
+                if verbs.shares_receives() {
+                    verbs.complete(refused(id, Fault::Length));
+                } else {
+                    self.spare = Some(id);
+                }
                 Err(LeftOut::Length)
             }
-            Err(Fault::Protection) => {
-                verbs.complete(Completion { id, status: Status::LocalProtection, len: 0, received: None });
+            Err(fault) => {
+                verbs.complete(refused(id, fault));
                 self.fail(verbs);
                 Ok(())
             }

@@ -199,10 +199,9 @@ impl QueuePair {
         if self.state == State::Error || !is_ours {
             return;
         }
-        if !self.attributes.reliable {
-            return self.responder.receive_unreliable(packet, operation, &self.attributes, verbs);
-        }
-        let healthy = if operation.is_answer() {
+        let healthy = if !self.attributes.reliable {
+            self.responder.receive_unreliable(packet, operation, &self.attributes, verbs)
+        } else if operation.is_answer() {
             self.state != State::ReadyToSend
                 || self.requester.receive(packet, operation, &self.attributes, now, verbs)
         } else {

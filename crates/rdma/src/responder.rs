@@ -64,6 +64,8 @@ enum Redo {
 enum Refusal {
     /// No receive is posted.
     NotReady,
+    /// The receive with this identifier can't take what came.
+    Receive(u64, Fault),
     /// For good.
     Nak(Nak),
 }
@@ -89,7 +91,7 @@ pub(crate) struct Responder {
     /// The peer was told that a packet is missing.
     told: bool,
     arriving: Option<Arriving>,
-    /// The receive of a message of which packets were lost: for the next one. Of unreliable connections.
+    /// The receive of a message that was left out: for the next one, or to be flushed.
     spare: Option<u64>,
     pub counts: Counts,
     answers: VecDeque<Answer>,
@@ -147,6 +149,15 @@ impl Responder {
                 self.told = true;
                 true
             }
+            Err(Refusal::Receive(id, fault)) => {
+                let nak = match fault {
+                    Fault::Length => Nak::InvalidRequest,
+                    Fault::Protection => Nak::RemoteOperationalError,
+                };
+                verbs.complete(refused(id, fault));
+                self.acknowledge(Syndrome::Nak(nak), psn);
+                false
+            }
             Err(Refusal::Nak(nak)) => {
                 self.acknowledge(Syndrome::Nak(nak), psn);
                 false
@@ -154,22 +165,30 @@ impl Responder {
         }
     }
 
-    /// Takes a request on an unreliable connection: what is not whole, or may not be, is left out (IBTA 9.8.2).
+    /// Takes a request on an unreliable connection: what is not whole, may not be, or is longer than its receive, is left out
+    /// (IBTA 9.8.2, 9.9.3). False where the connection failed.
     pub fn receive_unreliable(
         &mut self,
         packet: &Datagram<'_>,
         operation: Operation,
         attributes: &Attributes,
         verbs: &mut impl Verbs,
-    ) {
+    ) -> bool {
         let psn = Psn::new(packet.bth.psn);
         if psn != self.expected || !operation.continues() {
             self.abandon();
             self.expected = psn;
         }
-        if self.execute(packet, operation, psn, attributes, verbs).is_err() {
-            self.abandon();
+        match self.execute(packet, operation, psn, attributes, verbs) {
+            Ok(()) => return true,
+            Err(Refusal::Receive(id, Fault::Length)) if !verbs.shares_receives() => self.spare = Some(id),
+            Err(Refusal::Receive(id, fault)) => {
+                verbs.complete(refused(id, fault));
+                return fault == Fault::Length;
+            }
+            Err(_) => self.abandon(),
         }
+        true
     }
 
     /// Gives up a message.
@@ -259,7 +278,7 @@ impl Responder {
             What::Send(id) if is_send => {
                 if let Err(fault) = verbs.fill(before, packet.payload) {
                     self.arriving = None;
-                    return Err(refuse_receive(id, fault, verbs).into());
+                    return Err(Refusal::Receive(id, fault));
                 }
                 if let Some(rkey) = packet.invalidate
                     && verbs.invalidate(rkey).is_err()
@@ -290,7 +309,7 @@ impl Responder {
                 let address = reth.address.wrapping_add(before.into());
                 let (rkey, bytes) = (reth.rkey, packet.payload);
                 if !bytes.is_empty() && verbs.write(rkey, address, bytes, ends).is_err() {
-                    receive.into_iter().for_each(|id| verbs.complete(flushed(id)));
+                    self.spare = receive;
                     return Err(Nak::RemoteAccessError.into());
                 }
                 if let Some(id) = receive {
@@ -518,14 +537,13 @@ fn deliver(id: u64, len: u32, by: Arrival, packet: &Datagram<'_>, verbs: &mut im
     verbs.complete(Completion { id, status: Status::Success, len, received: Some(received) });
 }
 
-/// Ends a receive that can't take what came.
-fn refuse_receive(id: u64, fault: Fault, verbs: &mut impl Verbs) -> Nak {
-    let (status, nak) = match fault {
-        Fault::Length => (Status::LocalLength, Nak::InvalidRequest),
-        Fault::Protection => (Status::LocalProtection, Nak::RemoteOperationalError),
+/// The end of a receive that can't take what came.
+pub(crate) const fn refused(id: u64, fault: Fault) -> Completion {
+    let status = match fault {
+        Fault::Length => Status::LocalLength,
+        Fault::Protection => Status::LocalProtection,
     };
-    verbs.complete(Completion { id, status, len: 0, received: None });
-    nak
+    Completion { id, status, len: 0, received: None }
 }
 
 fn send(

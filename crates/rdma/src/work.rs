@@ -156,6 +156,10 @@ pub trait Verbs {
     /// identifier.
     fn take_flushed(&mut self) -> Option<u64>;
 
+    /// Whether receives are taken from a queue that others take from too: one that is too short for its message is completed
+    /// then, as it can't wait for the next message here (IBTA 9.9.3).
+    fn shares_receives(&self) -> bool;
+
     /// Copies what was received into the memory of the receive taken last.
     ///
     /// # Errors

@@ -56,6 +56,10 @@ impl Verbs for Captured {
         self.take_receive()
     }
 
+    fn shares_receives(&self) -> bool {
+        false
+    }
+
     fn fill(&mut self, _: u32, _: &[u8]) -> Result<(), Fault> {
         self.refused(Nak::RemoteOperationalError, Fault::Length)
     }

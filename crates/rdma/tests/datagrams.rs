@@ -84,6 +84,11 @@ fn a_receive_that_is_too_short_serves_the_next_message() {
     assert_eq!(pair.receive(&shorter, &HEADER, &mut verbs), Ok(()));
     assert_eq!((verbs.completions[0].id, verbs.completions[0].len), (9, 44));
     assert_eq!(pair.receive(&shorter, &HEADER, &mut verbs), Err(LeftOut::NotReady));
+    // One of a shared queue does not wait here.
+    verbs.shares_receives = true;
+    verbs.post_receive(10, 43);
+    assert_eq!(pair.receive(&shorter, &HEADER, &mut verbs), Err(LeftOut::Length));
+    assert_eq!((verbs.completions[1].id, verbs.completions[1].status), (10, Status::LocalLength));
 }
 
 #[test]

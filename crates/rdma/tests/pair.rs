@@ -335,6 +335,33 @@ fn a_send_that_fails_on_an_unreliable_connection_stops_the_send_queue_alone() {
 }
 
 #[test]
+fn a_message_longer_than_its_receive_is_left_out_on_an_unreliable_connection() {
+    // The first packet, and the last one, do not fit.
+    for too_short in [200, 599] {
+        let mut pair = Pair::new(rdma::Attributes { reliable: false, ..attributes(0) }, 1);
+        pair.b.verbs.post_receive(8, too_short);
+        pair.b.verbs.post_receive(9, 600);
+        for (id, len) in [(0, 600), (1, 200), (2, 600)] {
+            pair.a.verbs.local.insert(id, vec![id as u8; len]);
+            pair.a.post(request(id, SEND, len as u32));
+        }
+        pair.run();
+        let came: Vec<_> = pair.b.verbs.completions.iter().map(|done| (done.id, done.status)).collect();
+        assert_eq!(came, [(8, Status::Success), (9, Status::Success)]);
+        let received = &pair.b.verbs.memory.received;
+        assert_eq!((&received[&8][..200], &received[&9]), (&[1; 200][..], &vec![2; 600]));
+        // A receive of a shared queue does not wait here for the next message.
+        pair.b.verbs.shares_receives = true;
+        pair.b.verbs.post_receive(7, too_short);
+        pair.a.verbs.local.insert(3, vec![0; 600]);
+        pair.a.post(request(3, SEND, 600));
+        pair.run();
+        let last = pair.b.verbs.completions.last().unwrap();
+        assert_eq!((last.id, last.status, pair.b.qp.state()), (7, Status::LocalLength, State::ReadyToSend));
+    }
+}
+
+#[test]
 fn answers_of_another_kind_or_length_end_the_connection() {
     let atomic =
         SendOperation::Atomic { address: ADDRESS, rkey: ATOMICS, operation: AtomicOperation::FetchAdd(1) };

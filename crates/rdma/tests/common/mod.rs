@@ -67,6 +67,7 @@ pub struct Surroundings {
     /// Buffers of requests.
     pub local: BTreeMap<u64, Vec<u8>>,
     pub completions: Vec<Completion>,
+    pub shares_receives: bool,
     receives: VecDeque<(u64, usize)>,
     current: (u64, usize),
     out: VecDeque<Vec<u8>>,
@@ -108,6 +109,10 @@ impl Verbs for Surroundings {
 
     fn take_flushed(&mut self) -> Option<u64> {
         self.take_receive()
+    }
+
+    fn shares_receives(&self) -> bool {
+        self.shares_receives
     }
 
     fn fill(&mut self, offset: u32, bytes: &[u8]) -> Result<(), Fault> {
