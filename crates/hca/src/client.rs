@@ -406,6 +406,11 @@ impl Client {
                 let grant = grant(self.qps.get_mut(&wish.qpn), &wish, who, &mut self.objects);
                 wish.inbox.ask(Question::Granted(Granted { qpn: wish.from.1, grant }));
             }
+            Question::Tell(qpn, from) => {
+                if let Some(qp) = self.qps.get(&qpn).filter(|qp| qp.own.is_peer(from)) {
+                    self.objects.tell_channel(qp.own.recv_cq);
+                }
+            }
             Question::Granted(granted) => {
                 if let Some(reply) = self.granted(granted) {
                     return self.reply(reply).is_err();

@@ -95,6 +95,10 @@ impl Client {
                 self.objects.tell_channel(cq);
                 done()
             }
+            Request::TellPeer { qpn } => {
+                found(self.qps.get(&qpn), "queue pair")?.own.tell_peer();
+                done()
+            }
             Request::DestroyCq { cq } => self.destroy_cq(cq),
             Request::CreateSrq { pd, max_wr, max_sge } => self.objects.create_srq(pd, max_wr, max_sge),
             Request::ArmSrq { srq, limit } => {
@@ -146,7 +150,7 @@ impl Client {
         if self.qps.values().any(|qp| qp.own.send_cq == cq || qp.own.recv_cq == cq) {
             return refuse(Errno::BUSY, "queue pairs use the completion queue");
         }
-        found(self.objects.cqs.remove(&cq), "completion queue")?;
+        found(self.objects.remove_cq(cq), "completion queue")?;
         done()
     }
 

@@ -94,9 +94,22 @@ impl Own {
     }
 
     fn is_bonded_with(&self, from: (Ipv6Addr, u32)) -> bool {
-        let is_ready = matches!(self.state, QpState::ReadyToReceive | QpState::ReadyToSend);
-        is_ready
-            && self.kind == QpType::Rc
+        matches!(self.state, QpState::ReadyToReceive | QpState::ReadyToSend) && self.is_peer(from)
+    }
+
+    /// Has who waits for what the peer receives told by the peer's thread.
+    pub fn tell_peer(&self) {
+        let peer = self.attributes.dest_qp_num;
+        if let Some(Path { network, way: Way::Local(adapter), .. }) = &self.path
+            && let Some(inbox) = adapter.owner(peer)
+        {
+            inbox.ask(Question::Tell(peer, (network.source, self.qpn)));
+        }
+    }
+
+    /// Whether it is connected with this queue pair, on this host.
+    pub fn is_peer(&self, from: (Ipv6Addr, u32)) -> bool {
+        self.kind == QpType::Rc
             && self.attributes.dest_qp_num == from.1
             && matches!(&self.path, Some(Path { network, way: Way::Local(_), .. }) if network.destination == from.0)
     }

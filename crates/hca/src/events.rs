@@ -43,20 +43,41 @@ impl Notifier {
     }
 
     pub fn tell(&mut self, message: &[u8]) {
-        if self.waiting.len() < WAITING {
+        if !self.tell_now(message) && self.waiting.len() < WAITING {
             self.waiting.push_back(message.to_vec());
         }
-        self.flush();
+    }
+
+    /// Tells what need not be told again while it waits, and never loses it.
+    pub fn tell_once(&mut self, message: &[u8]) {
+        if !self.tell_now(message) && self.waiting.iter().all(|other| other != message) {
+            self.waiting.push_back(message.to_vec());
+        }
+    }
+
+    /// Leaves out what waits.
+    pub fn forget(&mut self, message: &[u8]) {
+        self.waiting.retain(|other| other != message);
+    }
+
+    /// False where there is no room for it, or others wait.
+    fn tell_now(&mut self, message: &[u8]) -> bool {
+        !self.flush() && self.has_room_for(message)
+    }
+
+    /// Sends a message. It is sent, too, if the application has closed its end.
+    fn has_room_for(&self, message: &[u8]) -> bool {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        send(&self.socket, message, flags) != Err(rustix::io::Errno::AGAIN)
     }
 
     /// Sends what waits. Returns whether something still does.
     pub fn flush(&mut self) -> bool {
         while let Some(message) = self.waiting.front() {
-            match send(&self.socket, message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-                Err(rustix::io::Errno::AGAIN) => return true,
-                // Told, or the application has closed its end.
-                _ => self.waiting.pop_front(),
-            };
+            if !self.has_room_for(message) {
+                return true;
+            }
+            self.waiting.pop_front();
         }
         false
     }

@@ -5,6 +5,7 @@ use crate::direct::{Granted, Wish};
 use crate::path::Network;
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::VecDeque;
+use std::net::Ipv6Addr;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
@@ -39,6 +40,8 @@ pub(crate) enum Question {
     Direct(Box<Wish>),
     /// What was asked for of another.
     Granted(Granted),
+    /// To tell who waits for what a queue pair receives: its peer, GID and number, brought something.
+    Tell(u32, (Ipv6Addr, u32)),
 }
 
 #[derive(Debug, Default)]
@@ -105,9 +108,13 @@ impl Inbox {
     }
 
     pub fn ask(&self, question: Question) {
+        let same = |other: &Question| match (other, &question) {
+            (Question::Tell(qpn, from), Question::Tell(to, by)) => (qpn, from) == (to, by),
+            _ => false,
+        };
         {
             let mut waiting = self.lock();
-            if !waiting.closed {
+            if !(waiting.closed || waiting.questions.iter().any(same)) {
                 waiting.questions.push(question);
             }
         }

@@ -146,8 +146,17 @@ impl Objects {
     pub fn tell_channel(&mut self, cq: u32) {
         let channel = self.cqs.get(&cq).and_then(|cq| cq.channel);
         if let Some(channel) = channel.and_then(|channel| self.channels.get_mut(&channel)) {
-            channel.tell(&cq.to_ne_bytes());
+            channel.tell_once(&cq.to_ne_bytes());
         }
+    }
+
+    /// Removes a completion queue, if it is there, of which nobody is told any more.
+    pub fn remove_cq(&mut self, handle: u32) -> Option<()> {
+        let cq = self.cqs.remove(&handle)?;
+        if let Some(channel) = cq.channel.and_then(|channel| self.channels.get_mut(&channel)) {
+            channel.forget(&handle.to_ne_bytes());
+        }
+        Some(())
     }
 
     /// Takes a receive from a shared queue.

@@ -75,6 +75,11 @@ pub enum Request {
     TellChannel {
         cq: u32,
     },
+    /// Tells the channel of what the queue pair's peer receives: a message was brought there, and the channel had no room to
+    /// say so.
+    TellPeer {
+        qpn: u32,
+    },
     DestroyCq {
         cq: u32,
     },

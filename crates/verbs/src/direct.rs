@@ -37,6 +37,8 @@ pub struct Direct {
     /// The peer's process, where the kernel lets us copy from and to it at once.
     process: Option<libc::pid_t>,
     channel: Option<OwnedFd>,
+    /// The peer's channel has no room for what it is to be told.
+    pub is_untold: bool,
     /// Of the request at hand: our parts, what the receive says, and where that is.
     parts: Vec<Part>,
     list: Vec<Segment>,
@@ -88,6 +90,7 @@ impl Direct {
             process: process(&memory, &peer),
             memory,
             channel,
+            is_untold: false,
             peer,
             parts: Vec::new(),
             list: Vec::new(),
@@ -282,11 +285,12 @@ impl Direct {
     }
 
     /// Tells the peer that something arrived.
-    fn tell(&self, arrived: &Completion, request: &WorkRequest) -> Option<()> {
+    fn tell(&mut self, arrived: &Completion, request: &WorkRequest) -> Option<()> {
         let tells = self.peer_cq.push(arrived, request.flags & send_flags::SOLICITED != 0).ok()?;
         if let Some(channel) = self.channel.as_ref().filter(|_| tells) {
             use rustix::net::{SendFlags, send};
-            let _ = send(channel, &self.peer.cq.to_ne_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+            let told = send(channel, &self.peer.cq.to_ne_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+            self.is_untold |= told == Err(rustix::io::Errno::AGAIN);
         }
         Some(())
     }

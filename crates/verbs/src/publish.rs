@@ -93,6 +93,10 @@ fn perform(qp: &Qp, send: &mut SendQueue) {
         done += 1;
     }
     queue.take_back(done);
+    if std::mem::take(&mut direct.is_untold) {
+        // The device keeps it until there is room.
+        let _ = qp.context().link.ask(&Request::TellPeer { qpn: qp.number() });
+    }
     if tells {
         // Who waits for our own completions is told by the device, whose end of the channel it is.
         let _ = qp.context().link.ask(&Request::TellChannel { cq: qp.send_cq() });

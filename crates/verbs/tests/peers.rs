@@ -299,6 +299,31 @@ fn sleepers(shares: bool) {
     two.close();
 }
 
+/// Who reads no events is told of all it waits for nevertheless, once it does.
+fn unread_events(shares: bool) {
+    let two = Two::new(shares);
+    let (a, b) = (&two.a, &two.b);
+    // Another connection, whose receives complete elsewhere.
+    let other = [a, b].map(|end| create(end.context, end.pd, [end.cqs[0]; 2], null_mut(), IBV_QPT_RC));
+    connect(other[1], a.index, unsafe { (*other[0]).qp_num });
+    connect(other[0], b.index, unsafe { (*other[1]).qp_num });
+    let bring = |from: *mut ibv_qp, to: *mut ibv_qp, cq: *mut ibv_cq| {
+        assert_eq!(post_receive(to, &mut receive(1, &mut [])).0, 0);
+        unsafe { completion::req_notify_cq(cq, 0) };
+        assert_eq!(post_send(from, &mut send(2, &mut [])).0, 0);
+        assert_eq!((a.sent().status, take(cq, 1)[0].status), (0, 0));
+    };
+    // Far more than there is room for.
+    (0..600).for_each(|_| bring(a.qp, b.qp, b.cqs[1]));
+    bring(other[0], other[1], b.cqs[0]);
+    while b.told() != b.cqs[0] {}
+    bring(a.qp, b.qp, b.cqs[1]);
+    while b.told() != b.cqs[1] {}
+    two.was_direct(601);
+    assert_eq!(other.map(|qp| unsafe { verbs::queue_pair::ibv_destroy_qp(qp) }), [0, 0]);
+    two.close();
+}
+
 /// Whether the device still has something to do with its only message.
 fn poll_waiting(end: &End) -> bool {
     let handle = unsafe { (*end.cqs[1]).handle };
@@ -517,6 +542,6 @@ macro_rules! both_ways {
 }
 
 both_ways! {
-    messages order remote_memory wrong_keys too_long rights_end states sleepers unsignaled atomics resized overrun death
+    messages order remote_memory wrong_keys too_long rights_end states sleepers unread_events unsignaled atomics resized overrun death
     established one_device
 }
