@@ -5,7 +5,7 @@ use crate::events::Event;
 use crate::inbox::Packet;
 use crate::memory::right;
 use crate::objects::Objects;
-use crate::path::{Path, Way};
+use crate::path::Way;
 use crate::qp::Own;
 use crate::wire::{self, source_port};
 use packet::WriteError;
@@ -146,6 +146,7 @@ impl Surroundings<'_> {
         found
     }
 
+    /// A packet with its payload.
     fn store(&mut self, packet: &Datagram<'_>, payload: Payload<'_>) -> Result<Vec<u8>, Fault> {
         let len = match payload {
             Payload::None => 0,
@@ -155,7 +156,8 @@ impl Surroundings<'_> {
             Payload::Region { rkey, address, len } => self.region(rkey, address, len.into(), Access::Read)?,
             _ => 0,
         };
-        let mut bytes = vec![0; len + AROUND];
+        let mut bytes = std::mem::take(&mut self.objects.spare);
+        bytes.resize(len + AROUND, 0);
         let written = roce::write_with(packet, len, &mut bytes, |out| match payload {
             Payload::None => Ok(()),
             Payload::Message { request, offset, .. } => {
@@ -174,27 +176,35 @@ impl Surroundings<'_> {
         }
     }
 
-    /// Sends a packet on its way.
-    fn emit(&mut self, path: &Path, qpn: u32, bytes: Vec<u8>, is_connection: bool) {
-        let counters = &mut self.objects.counters;
+    /// Sends a packet on its way: of the connection, or of an address handle.
+    fn emit(&mut self, to: Option<u32>, qpn: u32, bytes: Vec<u8>) -> Result<(), Fault> {
+        let own = &mut *self.own;
+        let Objects { ahs, counters, uplink, spare, .. } = &mut *self.objects;
+        let path = match to.map(|ah| ahs.get(&ah).filter(|ah| ah.pd == own.pd)) {
+            None => own.path.as_ref(),
+            Some(ah) => Some(&ah.ok_or(Fault::Protection)?.path),
+        };
+        let Some(path) = path else { return Ok(()) };
         counters.add(Counter::SentPackets, 1);
         counters.add(Counter::SentBytes, bytes.len() as u64);
         let Way::Local(adapter) = &path.way else {
-            let port = source_port(path.network.flow_label, self.own.qpn, qpn);
-            let sent = wire::send(&self.objects.uplink, path, port, &bytes);
-            self.objects.counters.add(Counter::SendError, u64::from(!sent));
+            let port = source_port(path.network.flow_label, own.qpn, qpn);
+            let sent = wire::send(uplink, path, port, &bytes);
+            counters.add(Counter::SendError, u64::from(!sent));
+            *spare = bytes;
             self.objects.sent_frame();
-            return;
+            return Ok(());
         };
+        let found = if to.is_some() || own.peer.is_none() { adapter.owner(qpn) } else { None };
+        if to.is_none() && found.is_some() {
+            own.peer.clone_from(&found);
+        }
+        let inbox = if to.is_some() { &found } else { &own.peer };
         let packet = Packet { qpn, network: path.network, is_local: true, bytes };
-        let known = self.own.peer.clone().filter(|_| is_connection);
-        let Some(inbox) = known.or_else(|| adapter.owner(qpn)) else { return };
-        if !inbox.put(packet) {
+        if inbox.as_ref().is_some_and(|inbox| !inbox.put(packet, spare)) {
             counters.add(Counter::SendError, 1);
         }
-        if is_connection && self.own.peer.is_none() {
-            self.own.peer = Some(inbox);
-        }
+        Ok(())
     }
 }
 
@@ -276,16 +286,6 @@ impl Verbs for Surroundings<'_> {
             self.own.nak = Some(nak);
         }
         let bytes = self.store(packet, payload)?;
-        let path = match to {
-            None => self.own.path.clone(),
-            Some(ah) => match self.objects.ahs.get(&ah) {
-                Some(ah) if ah.pd == self.own.pd => Some(ah.path.clone()),
-                _ => return Err(Fault::Protection),
-            },
-        };
-        if let Some(path) = path {
-            self.emit(&path, packet.bth.destination, bytes, to.is_none());
-        }
-        Ok(())
+        self.emit(to, packet.bth.destination, bytes)
     }
 }

@@ -8,7 +8,7 @@ use crate::device::Management;
 use crate::direct::{Granted, grant};
 use crate::events::{Event, Notifier};
 use crate::fabric::{Adapter, Fabric};
-use crate::inbox::{Inbox, Packet, Question};
+use crate::inbox::{Arrivals, Inbox, Question};
 use crate::memory::{AddressSpace, NotMemory, Regions};
 use crate::objects::Objects;
 use crate::qp::Qp;
@@ -199,13 +199,13 @@ impl Client {
         tracing::debug!(pid = self.pid, uid = self.uid, "verbs: an application came");
         let spare = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() >= ENOUGH_CPUS);
         let spin = if spare { SPIN } else { Duration::ZERO };
-        let (mut packets, mut questions) = (VecDeque::new(), Vec::new());
+        let mut taken = Arrivals::default();
         let (mut rounds, mut busy_at) = (0_u32, monotonic());
         self.note_cpu();
         loop {
             let now = monotonic();
-            let mut busy = self.take_packets(&mut packets, &mut questions, now);
-            if questions.drain(..).any(|question| self.answer(question)) {
+            let mut busy = self.take_packets(&mut taken, now);
+            if taken.questions.drain(..).any(|question| self.answer(question)) {
                 break;
             }
             busy |= self.hear_doorbells();
@@ -236,17 +236,13 @@ impl Client {
     }
 
     /// Gives packets to their queue pairs. Returns whether there were any.
-    fn take_packets(
-        &mut self,
-        packets: &mut VecDeque<Packet>,
-        questions: &mut Vec<Question>,
-        now: Duration,
-    ) -> bool {
-        if packets.is_empty() {
-            self.objects.inbox.take(packets, questions);
+    fn take_packets(&mut self, taken: &mut Arrivals, now: Duration) -> bool {
+        if taken.packets.is_empty() {
+            self.objects.inbox.take(taken);
         }
-        let count = packets.len().min(PACKETS);
-        for packet in packets.drain(..count) {
+        let count = taken.packets.len().min(PACKETS);
+        for _ in 0..count {
+            let Some(packet) = taken.packets.pop_front() else { break };
             match self.qps.get_mut(&packet.qpn) {
                 Some(qp) => {
                     qp.receive(&packet, now, &mut self.objects);
@@ -254,6 +250,7 @@ impl Client {
                 }
                 None => self.objects.counters.add(Counter::UnknownQp, 1),
             }
+            taken.give_back(packet);
         }
         count > 0
     }

@@ -196,7 +196,8 @@ impl State {
             }
             Way::Local(adapter) => {
                 if let Some(inbox) = adapter.owner(QPN) {
-                    inbox.put(Packet { qpn: QPN, network: path.network, is_local: true, bytes });
+                    let packet = Packet { qpn: QPN, network: path.network, is_local: true, bytes };
+                    inbox.put(packet, &mut Vec::new());
                 }
             }
         }

@@ -4,7 +4,7 @@ use crate::client::Newcomer;
 use crate::cm::{CmDescription, ConnectionManager};
 use crate::describe::ClientDescription;
 use crate::fabric::{Adapter, DeviceSpec, Fabric};
-use crate::inbox::{Inbox, Question};
+use crate::inbox::{Arrivals, Inbox, Question};
 use crate::wire;
 use rdmaport::{Downlink, Uplink};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -243,11 +243,16 @@ impl Shared {
     /// Lets applications in, gives packets that come to their threads, and works for the connection manager.
     fn run(self: &Arc<Self>, listener: &OwnedFd, mut downlink: Downlink) {
         let Management { cm, inbox } = &*self.manager;
+        let (mut spare, mut taken) = (Vec::new(), Arrivals::default());
         loop {
-            let mut delivery = wire::Delivery::new(&self.adapter);
+            let mut delivery = wire::Delivery::new(&self.adapter, &mut spare);
             while downlink.receive(|frame| delivery.deliver(frame)) {}
             drop(delivery);
-            inbox.take_packets().iter().for_each(|packet| cm.receive(packet));
+            inbox.take(&mut taken);
+            while let Some(packet) = taken.packets.pop_front() {
+                cm.receive(&packet);
+                taken.give_back(packet);
+            }
             let deadline = cm.work();
             let waits = downlink.arm() | inbox.set_asleep(true);
             let limit = timeout(deadline, waits);

@@ -13,6 +13,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 /// Packets that may wait, and their bytes. Past that they are lost, as on any wire.
 const PACKETS: usize = 16 << 10;
 const BYTES: usize = 64 << 20;
+/// Buffers that are kept for packets to come.
+const SPARES: usize = 64;
 
 /// A packet on its way to a queue pair.
 #[derive(Debug)]
@@ -49,8 +51,27 @@ struct Waiting {
     packets: VecDeque<Packet>,
     bytes: usize,
     questions: Vec<Question>,
+    spares: Vec<Vec<u8>>,
     /// Nobody takes anything any more.
     closed: bool,
+}
+
+/// What a thread took out of its inbox.
+#[derive(Debug, Default)]
+pub(crate) struct Arrivals {
+    pub packets: VecDeque<Packet>,
+    pub questions: Vec<Question>,
+    /// Buffers of packets that are done with.
+    used: Vec<Vec<u8>>,
+}
+
+impl Arrivals {
+    /// Has the buffer of a packet used again.
+    pub fn give_back(&mut self, packet: Packet) {
+        if self.used.len() < SPARES {
+            self.used.push(packet.bytes);
+        }
+    }
 }
 
 /// Where others put what is for a thread.
@@ -81,9 +102,9 @@ impl Inbox {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// False where the packet is lost.
-    pub fn put(&self, packet: Packet) -> bool {
-        let taken = self.put_quietly(packet);
+    /// False where the packet is lost. `spare` is a buffer for the next one then: whoever sends here much allocates nothing.
+    pub fn put(&self, packet: Packet, spare: &mut Vec<u8>) -> bool {
+        let taken = self.put_quietly(packet, spare);
         if taken {
             self.announce();
         }
@@ -91,12 +112,14 @@ impl Inbox {
     }
 
     /// The same, without waking the thread: [`Self::announce`] is to follow.
-    pub fn put_quietly(&self, packet: Packet) -> bool {
+    pub fn put_quietly(&self, packet: Packet, spare: &mut Vec<u8>) -> bool {
         let mut waiting = self.lock();
         let bytes = waiting.bytes + packet.bytes.len();
         if waiting.closed || waiting.packets.len() >= PACKETS || bytes > BYTES {
+            *spare = packet.bytes;
             return false;
         }
+        *spare = waiting.spares.pop().unwrap_or_default();
         waiting.bytes = bytes;
         waiting.packets.push_back(packet);
         true
@@ -135,21 +158,16 @@ impl Inbox {
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 
-    /// The thread's: takes everything.
-    pub fn take(&self, packets: &mut VecDeque<Packet>, questions: &mut Vec<Question>) {
+    /// The thread's: takes everything, once what it took before is done with.
+    pub fn take(&self, taken: &mut Arrivals) {
         if self.any.swap(false, Ordering::Acquire) {
             let mut waiting = self.lock();
             waiting.bytes = 0;
-            std::mem::swap(&mut waiting.packets, packets);
-            std::mem::swap(&mut waiting.questions, questions);
+            std::mem::swap(&mut waiting.packets, &mut taken.packets);
+            std::mem::swap(&mut waiting.questions, &mut taken.questions);
+            taken.used.truncate(SPARES.saturating_sub(waiting.spares.len()));
+            waiting.spares.append(&mut taken.used);
         }
-    }
-
-    /// Takes packets only, of those who ask no questions.
-    pub fn take_packets(&self) -> VecDeque<Packet> {
-        let mut packets = VecDeque::new();
-        self.take(&mut packets, &mut Vec::new());
-        packets
     }
 
     /// The thread's: whether it sleeps from now on. Returns whether it may not: there is something.

@@ -69,6 +69,8 @@ pub(crate) struct Objects {
     pub counters: Counters,
     /// Frames sent of which the worker was not told.
     unannounced: u32,
+    /// Room for the next packet.
+    pub spare: Vec<u8>,
     next_handle: u32,
 }
 
@@ -95,6 +97,7 @@ impl Objects {
             asynchronous,
             counters: Counters::default(),
             unannounced: 0,
+            spare: Vec::new(),
             next_handle: 0,
         }
     }

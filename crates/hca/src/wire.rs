@@ -90,14 +90,16 @@ pub(crate) fn example(mac: [u8; 6], (source, destination): (Ipv6Addr, Ipv6Addr))
 /// Packets that came on their way to the threads that have their queue pairs.
 pub(crate) struct Delivery<'a> {
     adapter: &'a Adapter,
+    /// Buffer for the next packet: for each that is given away one comes back.
+    spare: &'a mut Vec<u8>,
     /// Who got the packets since it was woken last, and how many.
     inbox: Option<Arc<Inbox>>,
     unannounced: u32,
 }
 
 impl<'a> Delivery<'a> {
-    pub const fn new(adapter: &'a Adapter) -> Self {
-        Self { adapter, inbox: None, unannounced: 0 }
+    pub const fn new(adapter: &'a Adapter, spare: &'a mut Vec<u8>) -> Self {
+        Self { adapter, spare, inbox: None, unannounced: 0 }
     }
 
     /// Gives a packet to the thread that has its queue pair, which is woken once for many.
@@ -115,7 +117,10 @@ impl<'a> Delivery<'a> {
         let qpn = u32::from_be_bytes([0, bytes[5], bytes[6], bytes[7]]);
         let Some(inbox) = self.adapter.owner(qpn) else { return count(&errors.unknown_qp) };
         // What there is no room for is lost.
-        inbox.put_quietly(Packet { qpn, network, is_local: false, bytes: bytes.to_vec() });
+        self.spare.clear();
+        self.spare.extend_from_slice(bytes);
+        let packet = Packet { qpn, network, is_local: false, bytes: std::mem::take(self.spare) };
+        inbox.put_quietly(packet, self.spare);
         self.gave(inbox);
     }
 
