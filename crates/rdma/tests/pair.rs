@@ -223,7 +223,9 @@ fn a_peer_that_says_nothing_is_given_up() {
     let attempts = 1 + u32::from(attributes(0).retries);
     // Three packets each time; 4.096 us times 2^10 between them.
     assert_eq!(pair.wire.lost, 3 * attempts);
-    assert!(pair.now >= Duration::from_micros(4194) * attempts);
+    // Twice as long after the first, four times as long after the others.
+    let (least, most) = (4194 * (1 + 2 + 4 * 6), 4194 * 4 * u64::from(attempts));
+    assert!((least..most).contains(&(pair.now.as_micros() as u64)), "{:?}", pair.now);
 }
 
 #[test]
