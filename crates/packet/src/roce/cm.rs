@@ -72,7 +72,7 @@ pub struct Req {
     pub transport: u8,
     /// End-to-end flow control.
     pub flow_control: bool,
-    /// First PSN that the sender sends; 24 bits.
+    /// First PSN that the sender wants to be sent; 24 bits.
     pub psn: u32,
     /// How long the sender takes to answer.
     pub local_timeout: u8,
@@ -138,7 +138,7 @@ pub struct Rep {
     pub queue_key: u32,
     /// The sender's queue pair; 24 bits.
     pub queue_pair: u32,
-    /// First PSN that the sender sends; 24 bits.
+    /// First PSN that the sender wants to be sent; 24 bits.
     pub psn: u32,
     /// READs and atomics that the sender takes at a time.
     pub responder_resources: u8,

@@ -114,7 +114,7 @@ impl Manager {
             hop_limit: HOP_LIMIT,
             mtu: endpoint.mtu,
             queue_pair: endpoint.theirs.queue_pair,
-            psn: endpoint.peer_psn,
+            psn: endpoint.psn,
             reliable: reliable.then_some((endpoint.ours.responder_resources, RNR_TIMER)),
         })
     }
@@ -129,5 +129,5 @@ fn ready_to_send(endpoint: &Endpoint) -> Transition {
         rnr_retries: endpoint.rnr_retries,
         reads: endpoint.ours.initiator_depth,
     };
-    Transition::ReadyToSend { psn: endpoint.psn, reliable: reliable.then_some(retrying) }
+    Transition::ReadyToSend { psn: endpoint.peer_psn, reliable: reliable.then_some(retrying) }
 }

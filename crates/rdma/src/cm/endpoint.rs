@@ -104,7 +104,7 @@ pub struct Endpoint {
     pub name: u32,
     pub peer_name: u32,
     pub transaction: u64,
-    /// First PSN that we send, and that the peer does.
+    /// First PSN that we want to be sent, and that the peer does.
     pub psn: u32,
     pub peer_psn: u32,
     pub ours: End,

@@ -56,6 +56,36 @@ fn both_ends_learn_of_each_other() {
     );
 }
 
+/// Who receives packets says which number the first one has (IBTA 12.7).
+#[test]
+fn packets_are_numbered_as_their_receiver_says() {
+    let (mut a, mut b, _, to) = hosts();
+    let active = a.connect(NOW, to, 17);
+    let request = a.sent().remove(0);
+    b.manager.receive(NOW, request.source, request.destination, &request.mad);
+    let passive = b.event().id;
+    b.manager.accept(NOW, CLIENT, passive, &parameters(18, &[])).unwrap();
+    let reply = b.sent().remove(0);
+    a.manager.receive(NOW, reply.source, reply.destination, &reply.mad);
+
+    let numbers = |host: &mut Host, id| {
+        let mut transition = |target| host.manager.transition(CLIENT, id, target).unwrap();
+        match (transition(Target::ReadyToReceive), transition(Target::ReadyToSend)) {
+            (Transition::ReadyToReceive { psn, .. }, Transition::ReadyToSend { psn: sent, .. }) => {
+                (psn, sent)
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    let (Ok(Mad { message: Message::Req(req), .. }), Ok(Mad { message: Message::Rep(rep), .. })) =
+        (cm::parse(&request.mad), cm::parse(&reply.mad))
+    else {
+        panic!()
+    };
+    assert_eq!(numbers(&mut a, active), (req.psn, rep.psn));
+    assert_eq!(numbers(&mut b, passive), (rep.psn, req.psn));
+}
+
 #[test]
 fn connections_end_from_either_side_or_both() {
     for (by_active, by_passive) in [(true, false), (false, true), (true, true)] {
