@@ -4,10 +4,10 @@ import itertools
 
 import pytest
 
-from lab import Failed, Verbs, eventually
-from lab.topology import SEATS, host_config, tap, vhost
+from lab import Failed, eventually
+from lab.soft_roce import guests as soft_roce_guests
+from lab.topology import SEATS
 from lab.verbs import listens
-from lab.vm import RDMA_IMAGES
 
 A1, A2 = SEATS["a1"], SEATS["a2"]
 OURS = ["-d", "viaduct0"]
@@ -23,15 +23,7 @@ _ports = itertools.count(21000)
 
 @pytest.fixture(scope="module")
 def guests(shared_lab):
-    """A VM with rxe0, and the verbs device of a container, which the programs' TCP needs."""
-    host = shared_lab.host(host_config("a", {"a1": vhost("a1"), "a2": {**tap("a2"), "rdma": "a2"}}, wire=False))
-    vm = shared_lab.vm(host, "a1", images=RDMA_IMAGES, memory=256)
-    container = shared_lab.container(host, "a2")
-    vm.boot()
-    vm.shell("modprobe crc32_generic; modprobe rdma_rxe && modprobe ib_uverbs && /bin/rdma link add rxe0 type rxe netdev eth0")
-    vm.shell("ulimit -l unlimited")
-    vm.expect_ping(A2.address)
-    return vm, Verbs(container.namespace, host, "a2", shared_lab.directory)
+    return soft_roce_guests(shared_lab)
 
 
 @pytest.fixture
