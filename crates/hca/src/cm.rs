@@ -31,8 +31,8 @@ use uverbs::{
 
 /// Queue pair of managers (IBTA 12.1: the general service interface).
 pub(crate) const QPN: u32 = 1;
-/// Exponent of the timeout of queue pairs: 67 ms, as Linux has it.
-const ACK_TIMEOUT: u8 = 14;
+/// Exponent of the timeout of queue pairs: half a second, as Linux has it. A peer may stand still for seven of them.
+const ACK_TIMEOUT: u8 = 17;
 /// How long an event waits that a program had no room for.
 const PATIENCE: Duration = Duration::from_millis(10);
 
