@@ -79,6 +79,11 @@ impl Surroundings {
         self.out.pop_back()
     }
 
+    /// All packets that were sent, in their order.
+    pub fn all_sent(&mut self) -> VecDeque<Vec<u8>> {
+        std::mem::take(&mut self.out)
+    }
+
     pub fn post_receive(&mut self, id: u64, len: u32) {
         self.receives.push_back((id, len as usize));
     }

@@ -1,0 +1,106 @@
+//! What a line that loses packets costs: in packets, and in time by the line's own clock.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use common::{ADDRESS, Pair, SIZE, WRITABLE, attributes};
+use rdma::{Attributes, Mtu, SendOperation, SendRequest, Status};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// A packet leaves each microsecond, 8 Gbit/s, and is so long on its way.
+const TICK: Duration = Duration::from_micros(1);
+const DELAY: Duration = Duration::from_micros(20);
+/// Packets that wait for the line before their sender stops.
+const QUEUE: usize = 64;
+const MESSAGES: u64 = 4000;
+/// Messages under way, as `ib_write_bw` has them.
+const DEPTH: u64 = 32;
+
+/// One direction of a line.
+struct Line {
+    waiting: VecDeque<Vec<u8>>,
+    flying: VecDeque<(Duration, Vec<u8>)>,
+    sent: u64,
+    /// Of a million packets.
+    loss: u64,
+    random: u64,
+}
+
+impl Line {
+    fn new(loss: u64, seed: u64) -> Self {
+        Self { waiting: VecDeque::new(), flying: VecDeque::new(), sent: 0, loss, random: seed }
+    }
+
+    fn is_lost(&mut self) -> bool {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.random ^ self.random >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ mixed >> 31) % 1_000_000 < self.loss
+    }
+
+    /// Sends a packet, if one waits; what arrives now.
+    fn tick(&mut self, now: Duration) -> Option<Vec<u8>> {
+        if let Some(packet) = self.waiting.pop_front() {
+            self.sent += 1;
+            if !self.is_lost() {
+                self.flying.push_back((now + DELAY, packet));
+            }
+        }
+        let arrives = self.flying.front().is_some_and(|(at, _)| *at <= now);
+        if arrives { self.flying.pop_front().map(|(_, packet)| packet) } else { None }
+    }
+}
+
+/// Writes all messages; how many packets that took, and how long.
+fn written(loss: u64, seed: u64) -> (u64, Duration) {
+    let attributes = Attributes { mtu: Mtu::Bytes1024, timeout: 14, ..attributes(0xff_fff0) };
+    let mut pair = Pair::new(attributes, 1);
+    let (mut there, mut back) = (Line::new(loss, seed), Line::new(loss, !seed));
+    let (mut posted, mut now) = (0, Duration::ZERO);
+    while (pair.a.verbs.completions.len() as u64) < MESSAGES {
+        while posted < MESSAGES && posted - (pair.a.verbs.completions.len() as u64) < DEPTH {
+            pair.a.verbs.local.insert(posted, vec![posted as u8; SIZE]);
+            let operation = SendOperation::Write { address: ADDRESS, rkey: WRITABLE, immediate: None };
+            let len = SIZE as u32;
+            pair.a.post(SendRequest {
+                id: posted,
+                operation,
+                len,
+                signaled: true,
+                solicited: false,
+                fence: false,
+            });
+            posted += 1;
+        }
+        for (side, line) in [(&mut pair.a, &mut there), (&mut pair.b, &mut back)] {
+            side.qp.poll(now, QUEUE.saturating_sub(line.waiting.len()), &mut side.verbs);
+            line.waiting.extend(side.verbs.all_sent());
+        }
+        if let Some(packet) = there.tick(now) {
+            pair.b.receive(&packet, now);
+        }
+        if let Some(packet) = back.tick(now) {
+            pair.a.receive(&packet, now);
+        }
+        now += TICK;
+    }
+    let ends = pair.a.verbs.completions.iter().map(|completion| (completion.id, completion.status));
+    assert!(ends.eq((0..MESSAGES).map(|id| (id, Status::Success))));
+    assert_eq!(pair.b.verbs.memory.writable, vec![(MESSAGES - 1) as u8; SIZE]);
+    (there.sent, now)
+}
+
+#[test]
+fn one_packet_in_a_thousand_costs_less_than_a_third() {
+    let (mut sent, mut took) = (0, Duration::ZERO);
+    // So long that some of what tells of a loss, or mends it, is lost as well: then it takes a timeout.
+    for seed in 1..=8 {
+        let (packets, time) = written(1000, seed);
+        (sent, took) = (sent + packets, took + time);
+    }
+    let (needed, shortest) = written(0, 1);
+    let (packets, speed) =
+        ((8 * needed) as f64 / sent as f64, 8.0 * shortest.as_secs_f64() / took.as_secs_f64());
+    assert!(packets >= 0.7 && speed >= 0.7, "{packets:.3} of the packets, {speed:.3} of the speed");
+}
