@@ -78,6 +78,7 @@ def test_ipv6(pair):
         ("shared", "read_bw", "shared"),
         ("shared", "atomic_bw", "shared"),
         ("shared", "send_lat", "shared"),
+        ("shared", "send_bw --use-srq", "shared"),
         ("shared", "write_bw -c UC", "copy"),
     ],
     indirect=["pair"],

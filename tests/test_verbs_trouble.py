@@ -85,9 +85,10 @@ def test_the_peer_is_killed(pair, program):
 
 
 @everywhere
-def test_a_client_is_killed(pair):
+@pytest.mark.parametrize("run", ["send_lat", "send_bw --use-srq -s 65536"])
+def test_a_client_is_killed(pair, run):
     server, client = pair
-    with Meeting(server, client, perftest("send_lat", *LASTING)) as meeting:
+    with Meeting(server, client, perftest(*run.split(), *LASTING)) as meeting:
         under_way(meeting, server, client)
         meeting.client.process.kill()
         client.expect_free()

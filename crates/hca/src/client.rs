@@ -397,6 +397,10 @@ impl Client {
     fn answer(&mut self, question: Question) -> bool {
         match question {
             Question::Review => self.review(),
+            Question::FewReceives => {
+                let srqs: Vec<_> = self.objects.srqs.keys().copied().collect();
+                srqs.into_iter().for_each(|srq| self.objects.tell_of_few(srq));
+            }
             Question::NewAddresses => self.objects.tell(Event::GidChange, crate::control::PORT),
             Question::Direct(wish) => {
                 let who = (self.pid, self.uid, self.token);
@@ -427,7 +431,7 @@ impl Client {
     fn leave(mut self) {
         for (qpn, qp) in &mut self.qps {
             self.objects.adapter.remove_qp(*qpn);
-            qp.own.part();
+            qp.own.part(&mut self.objects);
             qp.count_into(&mut self.objects.counters);
         }
         self.objects.adapter.keep_counters(&self.objects.counters);

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use uverbs::qp::access;
 use uverbs::{
     AddressVector, Capacity, CompletionSink, CreateQp, Memory, PortInfo, QpAttributes, QpInfo, QpState,
-    Refusal, Region, Reply, Request, Shape, WorkSource, completion,
+    Refusal, Region, Reply, Request, Shape, SharedSource, WorkSource, completion,
 };
 
 /// The one port.
@@ -102,7 +102,14 @@ impl Client {
             Request::DestroyCq { cq } => self.destroy_cq(cq),
             Request::CreateSrq { pd, max_wr, max_sge } => self.objects.create_srq(pd, max_wr, max_sge),
             Request::ArmSrq { srq, limit } => {
-                found(self.objects.srqs.get_mut(&srq), "shared receive queue")?.limit = limit;
+                found(self.objects.srqs.get_mut(&srq), "shared receive queue")?.arm(limit);
+                done()
+            }
+            Request::PeerIsLow { qpn } => {
+                let own = &found(self.qps.get(&qpn), "queue pair")?.own;
+                if let Some(peer) = own.shares_with() {
+                    peer.tell_of_few();
+                }
                 done()
             }
             Request::QuerySrq { srq } => {
@@ -164,7 +171,7 @@ impl Client {
 
     fn destroy_qp(&mut self, qpn: u32) -> Answer {
         let mut qp = found(self.qps.remove(&qpn), "queue pair")?;
-        qp.own.part();
+        qp.own.part(&mut self.objects);
         qp.count_into(&mut self.objects.counters);
         self.objects.adapter.remove_qp(qpn);
         self.bells.iter_mut().filter(|bell| **bell == Some(qpn)).for_each(|bell| *bell = None);
@@ -258,7 +265,6 @@ fn make_qp(
         receive: Receive::default(),
         all_signaled: asked.sq_sig_all,
         file: file.try_clone().map_err(no_memory)?,
-        memory: bytes as u64,
         receive_shape: receive,
         inbound: None,
         outbound: None,
@@ -422,9 +428,10 @@ impl Objects {
         }
         let queue = Shape::new(0, max_wr, max_sge, 0);
         let (memory, file) = Memory::create("shared receive queue", queue.end()).map_err(no_memory)?;
-        let source = WorkSource::new(Arc::new(memory), queue).map_err(no_memory)?;
+        let source = SharedSource::new(Arc::new(memory), queue).map_err(no_memory)?;
+        let kept = file.try_clone().map_err(no_memory)?;
         let srq = self.handle();
-        self.srqs.insert(srq, Srq { pd, source, limit: 0 });
+        self.srqs.insert(srq, Srq { pd, source, file: kept, shape: queue, limit: 0 });
         Ok((Reply::Srq { srq, queue, max_wr, max_sge }, vec![file]))
     }
 

@@ -79,18 +79,32 @@ impl Own {
     }
 
     /// Ends what is shared, and waits until nobody is at work with it.
-    pub fn part(&mut self) {
-        let ended = [
-            (self.inbound.take(), &mut self.brought.received),
-            (self.outbound.take(), &mut self.brought.sent),
-        ];
-        for (bond, sum) in ended {
-            if let Some(bond) = bond {
-                bond.close();
-                bond.settle(PATIENCE);
-                add(sum, bond.counted());
-            }
+    pub fn part(&mut self, objects: &mut Objects) {
+        if let Some(bond) = self.outbound.take() {
+            bond.close();
+            bond.settle(PATIENCE);
+            add(&mut self.brought.sent, bond.counted());
         }
+        if let Some(bond) = self.inbound.take() {
+            bond.close();
+            bond.settle(PATIENCE);
+            self.end_inbound(&bond, objects);
+        }
+    }
+
+    /// Ends what a peer did here. The receive that it is at work with still, as it was killed or stopped there, is flushed.
+    fn end_inbound(&mut self, bond: &Bond, objects: &mut Objects) {
+        bond.close();
+        add(&mut self.brought.received, bond.counted());
+        if let Some(id) = bond.release() {
+            self.flush_receive(id, objects);
+        }
+    }
+
+    /// The thread that has the peer with which memory is shared.
+    pub fn shares_with(&self) -> Option<Arc<Inbox>> {
+        let Some(Path { way: Way::Local(adapter), .. }) = &self.path else { return None };
+        self.outbound.as_ref().and_then(|_| adapter.owner(self.attributes.dest_qp_num))
     }
 
     fn is_bonded_with(&self, from: (Ipv6Addr, u32)) -> bool {
@@ -127,7 +141,6 @@ pub(crate) fn grant(
         let spec = objects.adapter.spec();
         is_trusting(&spec) && spec.trust.as_ref() == Some(&wish.trust) && uid == wish.uid
     };
-    let Receives::Own(_) = own.receives else { return None };
     if !trusts || !own.is_bonded_with(wish.from) {
         return None;
     }
@@ -136,6 +149,13 @@ pub(crate) fn grant(
         Some(channel) => Some(objects.channels.get(&channel)?.share().ok()?),
         None => None,
     };
+    let (receive, receives) = match own.receives {
+        Receives::Own(_) => (own.receive_shape?, own.file.try_clone().ok()?),
+        Receives::Shared(srq) => {
+            let srq = objects.srqs.get(&srq)?;
+            (srq.shape, srq.file.try_clone().ok()?)
+        }
+    };
     let (memory, bond_file) = Memory::create("bond", Bond::BYTES).ok()?;
     let peer = DirectPeer {
         qpn: own.qpn,
@@ -143,8 +163,9 @@ pub(crate) fn grant(
         pid,
         token,
         access: own.attributes.qp_access_flags,
-        receive: own.receive_shape?,
-        memory: own.memory,
+        receive,
+        takes_shared: own.takes_shared(),
+        memory: receive.end() as u64,
         cq: own.recv_cq,
         entries: cq.entries,
         regions: objects.regions.limit,
@@ -152,14 +173,12 @@ pub(crate) fn grant(
         own_entries: 0,
         has_channel: channel.is_some(),
     };
-    let files =
-        vec![own.file.try_clone().ok()?, cq.file.try_clone().ok()?, objects.regions.file.try_clone().ok()?];
+    let files = vec![receives, cq.file.try_clone().ok()?, objects.regions.file.try_clone().ok()?];
     let last = std::iter::once(objects.space.share().ok()?).chain(channel).collect();
     let theirs = Memory::open(&bond_file, Bond::BYTES).ok()?;
     // A bond before this one has no use any more.
     if let Some(old) = own.inbound.replace(Bond::new(memory)) {
-        old.close();
-        add(&mut own.brought.received, old.counted());
+        own.end_inbound(&old, objects);
     }
     // What the peer sends will not be heard of here.
     Surroundings { own, objects }.hear();
@@ -222,7 +241,7 @@ impl Client {
         let (adapter, fabric) = (self.objects.adapter.clone(), self.objects.fabric.clone());
         let is_local = |path: &Path| matches!(path.way, Way::Local(_));
         for qp in self.qps.values_mut() {
-            qp.own.part();
+            qp.own.part(&mut self.objects);
             let was_local = qp.own.path.as_ref().is_some_and(is_local);
             let found = Path::find(&qp.own.attributes.ah, &adapter, &fabric);
             if was_local && !found.as_ref().is_ok_and(is_local) {
@@ -246,6 +265,6 @@ impl Client {
     /// Ends what is shared that uses a completion queue.
     pub(crate) fn part_from_cq(&mut self, cq: u32) {
         let uses = |qp: &&mut Qp| qp.own.send_cq == cq || qp.own.recv_cq == cq;
-        self.qps.values_mut().filter(uses).for_each(|qp| qp.own.part());
+        self.qps.values_mut().filter(uses).for_each(|qp| qp.own.part(&mut self.objects));
     }
 }

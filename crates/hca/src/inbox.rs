@@ -38,6 +38,8 @@ pub(crate) enum Question {
     Review,
     /// To tell its application that addresses changed.
     NewAddresses,
+    /// To say that few receives are left in shared queues, where that is so.
+    FewReceives,
     /// To share memory.
     Direct(Box<Wish>),
     /// What was asked for of another.
@@ -142,6 +144,14 @@ impl Inbox {
             }
         }
         self.announce();
+    }
+
+    /// Asks to look for shared queues with few receives, once.
+    pub fn tell_of_few(&self) {
+        let waits = self.lock().questions.iter().any(|question| matches!(question, Question::FewReceives));
+        if !waits {
+            self.ask(Question::FewReceives);
+        }
     }
 
     /// Has the thread see what was put here.

@@ -71,7 +71,7 @@ pub(crate) fn modify(
     let own = &mut qp.own;
     if set & mask::ACCESS_FLAGS != 0 && asked.qp_access_flags != own.attributes.qp_access_flags {
         // A peer that shares memory was told the old ones.
-        own.part();
+        own.part(objects);
     }
     keep(&mut own.attributes, set, asked);
     own.path = path.or(own.path.take());

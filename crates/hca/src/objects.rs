@@ -12,7 +12,8 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use uverbs::{
-    AddressVector, AsyncEvent, Completion, CompletionSink, Corrupt, Segment, WorkRequest, WorkSource,
+    AddressVector, AsyncEvent, Completion, CompletionSink, Corrupt, Segment, Shape, SharedSource,
+    WorkRequest, WorkSource,
 };
 
 /// A completion queue.
@@ -31,9 +32,20 @@ pub(crate) struct Cq {
 #[derive(Debug)]
 pub(crate) struct Srq {
     pub pd: u32,
-    pub source: WorkSource,
+    pub source: SharedSource,
+    /// Its memory, to share, and where it lies there.
+    pub file: OwnedFd,
+    pub shape: Shape,
     /// Fewer receives than this are told of, once.
     pub limit: u32,
+}
+
+impl Srq {
+    /// Has fewer receives than this told of, by all who take them.
+    pub fn arm(&mut self, limit: u32) {
+        self.limit = limit;
+        self.source.set_limit(limit);
+    }
 }
 
 /// An address handle.
@@ -165,23 +177,29 @@ impl Objects {
     /// Takes a receive from a shared queue.
     pub fn take_shared(&mut self, handle: u32, into: &mut Receive) -> bool {
         let Some(srq) = self.srqs.get_mut(&handle) else { return false };
-        let taken = take_receive(&mut srq.source, into);
-        // It is ours now; others complete theirs in another order.
-        srq.source.release_taken();
-        let below = srq.limit > 0 && srq.source.waiting().is_ok_and(|left| left < srq.limit);
-        match taken {
+        into.segments.clear();
+        match srq.source.take(&mut into.segments) {
             Ok(taken) => {
-                if below {
-                    srq.limit = 0;
-                    self.tell(Event::SrqLimitReached, handle);
-                }
-                taken
+                into.id = taken.unwrap_or_default();
+                self.tell_of_few(handle);
+                taken.is_some()
             }
             Err(Corrupt) => {
                 self.srqs.remove(&handle);
                 self.tell(Event::SrqError, handle);
                 false
             }
+        }
+    }
+
+    /// Says that few receives are left in a shared queue, where that is so.
+    pub fn tell_of_few(&mut self, handle: u32) {
+        if let Some(srq) = self.srqs.get_mut(&handle)
+            && srq.limit > 0
+            && srq.source.waiting() < srq.limit
+        {
+            srq.arm(0);
+            self.tell(Event::SrqLimitReached, handle);
         }
     }
 

@@ -94,9 +94,8 @@ pub(crate) struct Own {
     /// The receive that was taken last.
     pub receive: Receive,
     pub all_signaled: bool,
-    /// Its memory, to share, and how much that is.
+    /// Its memory, to share.
     pub file: OwnedFd,
-    pub memory: u64,
     pub receive_shape: Option<Shape>,
     /// A peer does what we would do here.
     pub inbound: Option<Bond>,
@@ -234,6 +233,13 @@ impl Own {
         if !objects.complete(cq, &completion, solicited || failed) {
             self.broken = Some("its completion queue overran");
         }
+    }
+
+    /// Flushes a receive that was taken from a shared queue and not completed.
+    pub fn flush_receive(&mut self, id: u64, objects: &mut Objects) {
+        self.receive.id = id;
+        let flushed = rdma::Completion { id: IS_RECEIVE, status: Status::Flushed, len: 0, received: None };
+        self.complete(&flushed, objects);
     }
 
     fn flush_sends(&mut self, objects: &mut Objects) {
@@ -432,7 +438,7 @@ impl Qp {
         }
         self.own.state = QpState::Error;
         self.own.spare_doorbell(false);
-        self.own.part();
+        self.own.part(objects);
         let mut around = Surroundings { own: &mut self.own, objects };
         match &mut self.transport {
             Transport::None => {}
@@ -474,7 +480,7 @@ impl Qp {
 
     /// Forgets everything: back to the beginning.
     pub fn reset(&mut self, objects: &mut Objects) {
-        self.own.part();
+        self.own.part(objects);
         self.count_into(&mut objects.counters);
         self.transport = Transport::None;
         let own = &mut self.own;

@@ -49,6 +49,8 @@ struct Header {
 
 /// Bytes of a message that fit into its completion.
 pub const INLINE: usize = 40;
+/// The same, where its receive is one of a shared queue.
+pub const INLINE_SHARED: usize = INLINE - 16;
 
 /// A completion. Numbers are `libibverbs`': `ibv_wc_status`, `ibv_wc_opcode`, `ibv_wc_flags`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,6 +81,8 @@ pub enum Placement {
     There,
     /// Here, from where the library is to copy it to where the oldest receive of the queue says, and to give that back.
     Here([u8; INLINE]),
+    /// Here, from where the library is to copy it to that address, as the receive of a shared queue says, which is done with.
+    At(u64, [u8; INLINE_SHARED]),
 }
 
 /// A completion with its number since the beginning, counted from 1: where that is right, the completion is there.
@@ -96,9 +100,10 @@ struct Entry {
     body: [u8; INLINE],
 }
 
-/// Set in the flags of an entry: [`Placement::There`], [`Placement::Here`].
+/// Set in the flags of an entry: [`Placement::There`], [`Placement::Here`], [`Placement::At`].
 const THERE: u16 = 1 << 14;
 const HERE: u16 = 1 << 15;
+const AT: u16 = THERE | HERE;
 
 /// Attempts at a place, where others take theirs at the same time.
 const ATTEMPTS: u32 = 1 << 16;
@@ -119,8 +124,13 @@ impl Entry {
             Placement::Done => (0, body),
             Placement::There => (THERE, body),
             Placement::Here(message) => (HERE, message),
+            Placement::At(address, message) => {
+                body[8..16].copy_from_slice(&address.to_ne_bytes());
+                body[16..].copy_from_slice(&message);
+                (AT, body)
+            }
         };
-        let flags = flags & !(THERE | HERE) | mark;
+        let flags = flags & !AT | mark;
         Self { number: AtomicU32::new(0), opcode, status, flags, qpn, byte_len, immediate, source_qpn, body }
     }
 
@@ -131,12 +141,17 @@ impl Entry {
             bytes.copy_from_slice(&body[at..at + 8]);
             u64::from_ne_bytes(bytes)
         };
-        let (id, timestamp, placement) = match flags & (THERE | HERE) {
+        let (id, timestamp, placement) = match flags & AT {
             0 => (word(0), word(8), Placement::Done),
             THERE => (word(0), word(8), Placement::There),
-            _ => (0, 0, Placement::Here(body)),
+            HERE => (0, 0, Placement::Here(body)),
+            _ => {
+                let mut message = [0; INLINE_SHARED];
+                message.copy_from_slice(&body[16..]);
+                (word(0), 0, Placement::At(word(8), message))
+            }
         };
-        let flags = flags & !(THERE | HERE);
+        let flags = flags & !AT;
         Completion { opcode, status, flags, qpn, byte_len, immediate, source_qpn, id, timestamp, placement }
     }
 }

@@ -14,10 +14,12 @@ struct Page {
     _device: [u32; 15],
     /// The library's: odd while it is at work.
     turns: AtomicU32,
-    _pad: u32,
+    /// A receive of a shared queue that the library claimed and did not complete yet, if this is one.
+    claims: AtomicU32,
     messages: AtomicU64,
     bytes: AtomicU64,
-    _library: [u64; 5],
+    claimed: AtomicU64,
+    _library: [u64; 4],
 }
 
 /// A bond, any end.
@@ -80,6 +82,20 @@ impl Bond {
         add(&page.bytes, bytes);
     }
 
+    /// The library's: it claimed the receive of a shared queue with this identifier.
+    pub fn hold(&self, id: u64) {
+        self.page().claimed.store(id, Ordering::Relaxed);
+        self.page().claims.store(1, Ordering::Release);
+    }
+
+    /// The receive that is held, for the one who asks first to complete it: the library, or the device after the library was
+    /// seen to be gone, or to stand still.
+    #[must_use]
+    pub fn release(&self) -> Option<u64> {
+        let page = self.page();
+        (page.claims.swap(0, Ordering::AcqRel) == 1).then(|| page.claimed.load(Ordering::Relaxed))
+    }
+
     /// Messages and bytes that were counted.
     #[must_use]
     pub fn counted(&self) -> (u64, u64) {
@@ -132,5 +148,16 @@ mod tests {
         let (messages, bytes) = device.counted();
         assert_eq!(bytes, messages * 3);
         assert!(device.is_closed() && !library.enter());
+    }
+
+    #[test]
+    fn what_is_held_is_completed_once() {
+        let (memory, file) = Memory::create("test", Bond::BYTES).unwrap();
+        let (device, library) = (Bond::new(memory), Bond::new(Memory::open(&file, Bond::BYTES).unwrap()));
+        assert_eq!(device.release(), None);
+        library.hold(0);
+        assert_eq!((device.release(), library.release()), (Some(0), None));
+        library.hold(7);
+        assert_eq!((library.release(), device.release()), (Some(7), None));
     }
 }

@@ -15,6 +15,7 @@ mod memory;
 mod message;
 pub mod qp;
 mod regions;
+mod shared_source;
 mod socket;
 pub mod work;
 
@@ -28,5 +29,6 @@ pub use message::{
 };
 pub use qp::{QpAttributes, QpState, QpType};
 pub use regions::{FIRST_KEY, Region, RegionTable};
+pub use shared_source::SharedSource;
 pub use socket::{Connection, SocketError};
 pub use work::{Corrupt, Segment, Shape, WorkQueue, WorkRequest, WorkSource};

@@ -13,7 +13,7 @@ use std::net::Ipv6Addr;
 pub const TOKEN: usize = 16;
 
 /// Version of the protocol.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// What the library asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -93,6 +93,10 @@ pub enum Request {
     ArmSrq {
         srq: u32,
         limit: u32,
+    },
+    /// Says that few receives are left in the shared queue of a peer that memory is shared with. Answered by [`Reply::Done`].
+    PeerIsLow {
+        qpn: u32,
     },
     /// Answered by [`Reply::SrqLimit`].
     QuerySrq {
@@ -227,7 +231,7 @@ pub enum Reply {
 }
 
 /// A peer that shares memory. With it come, in this order: the bond ([`Bond`](crate::Bond)), the memory of the peer's queue pair,
-/// that of its completion queue for receives, its table of memory regions, our own one, that of our completion queue for sends,
+/// or of its shared receive queue, that of its completion queue for receives, its table of memory regions, our own one, that of our completion queue for sends,
 /// its `/proc/self/mem`, and where `has_channel` the socket of its completion channel, on which we tell of completions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)] // as elsewhere
@@ -240,7 +244,9 @@ pub struct DirectPeer {
     /// `ibv_access_flags` of the peer's queue pair.
     pub access: u32,
     pub receive: Shape,
-    /// Bytes of the memory of its queue pair.
+    /// Its receives are those of a shared queue.
+    pub takes_shared: bool,
+    /// Bytes of the memory they are in.
     pub memory: u64,
     pub cq: u32,
     pub entries: u32,

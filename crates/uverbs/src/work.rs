@@ -67,19 +67,23 @@ const WANTED: u32 = 1;
 /// Sends need not be announced: the device looks at them by itself.
 const SPARED: u32 = 2;
 
-/// What precedes the slots. Each side writes to a cache line of its own.
+/// What precedes the slots. Who writes has a cache line of its own.
 #[repr(C, align(64))]
-struct Header {
+pub(crate) struct Header {
     /// Slots filled since the beginning: the library's.
-    tail: AtomicU32,
+    pub tail: AtomicU32,
     _library: [u32; 15],
-    /// Slots done with since the beginning.
-    head: AtomicU32,
+    /// Slots done with since the beginning: the device's; of a receive queue the library's; of a shared one that of all who take.
+    pub head: AtomicU32,
+    _done: [u32; 15],
     /// Slots taken since the beginning: by the device, or, of a receive queue, by a peer that shares memory.
     taken: AtomicU32,
+    _taker: [u32; 15],
     /// What the device says of the doorbell: [`WANTED`], [`SPARED`], or 0: sends are announced by it, receives are not.
     doorbell: AtomicU32,
-    _device: [u32; 13],
+    /// Of a shared receive queue: the device is told when fewer are left.
+    pub limit: AtomicU32,
+    _device: [u32; 14],
 }
 
 /// What is asked for. Meaning and numbers of `opcode` are `ibv_wr_opcode`'s, those of `flags` are `ibv_send_flags`'.
@@ -145,6 +149,8 @@ pub struct WorkQueue {
     limit: u32,
     published: u32,
     filled: u32,
+    /// Slots that were done with when it was looked at last.
+    done: u32,
 }
 
 // SAFETY: the pointer is into `memory`, which can be used from any thread; the header is used by atomics only.
@@ -157,7 +163,7 @@ impl WorkQueue {
     /// Where it does not lie in the memory, or its shape is none.
     pub fn new(memory: Arc<Memory>, shape: Shape, limit: u32) -> Result<Self, Corrupt> {
         let header = header(&memory, shape)?;
-        Ok(Self { memory, header, shape, limit: limit.min(shape.slots), published: 0, filled: 0 })
+        Ok(Self { memory, header, shape, limit: limit.min(shape.slots), published: 0, filled: 0, done: 0 })
     }
 
     fn header(&self) -> &Header {
@@ -167,9 +173,11 @@ impl WorkQueue {
 
     /// Whether there is room for one more.
     #[must_use]
-    pub fn has_room(&self) -> bool {
-        let used = self.filled.wrapping_sub(self.header().head.load(Ordering::Acquire));
-        used < self.limit
+    pub fn has_room(&mut self) -> bool {
+        if self.filled.wrapping_sub(self.done) >= self.limit {
+            self.done = self.header().head.load(Ordering::Acquire);
+        }
+        self.filled.wrapping_sub(self.done) < self.limit
     }
 
     /// Fills the next slot, if there is one: with a request and its segments. False where there is no room, or the list is
@@ -217,10 +225,15 @@ impl WorkQueue {
         true
     }
 
-    /// Shows the device what was filled. Returns whether it asked to have the doorbell rung for receives.
-    pub fn publish(&mut self) -> bool {
+    /// Shows the device what was filled.
+    pub fn publish(&mut self) {
         self.published = self.filled;
         self.header().tail.store(self.filled, Ordering::Release);
+    }
+
+    /// Whether the device asked to have the doorbell rung for receives that are published.
+    #[must_use]
+    pub fn is_awaited(&self) -> bool {
         fence(Ordering::SeqCst);
         self.header().doorbell.load(Ordering::Relaxed) == WANTED
     }
@@ -228,6 +241,7 @@ impl WorkQueue {
     /// Whether the device, asked after [`Self::publish`], wants no doorbell for sends.
     #[must_use]
     pub fn is_spared_doorbell(&self) -> bool {
+        fence(Ordering::SeqCst);
         self.header().doorbell.load(Ordering::Relaxed) == SPARED
     }
 
@@ -296,10 +310,10 @@ impl WorkQueue {
 
     /// Gives the oldest receive back, of those that were taken.
     pub fn give_back(&mut self) {
-        let header = self.header();
-        let head = header.head.load(Ordering::Relaxed);
-        if head != header.taken.load(Ordering::Acquire) {
-            header.head.store(head.wrapping_add(1), Ordering::Release);
+        let head = self.header().head.load(Ordering::Relaxed);
+        // A completion of before a reset gives nothing back. Nor is `taken` looked at: it is in another's cache.
+        if head != self.published {
+            self.header().head.store(head.wrapping_add(1), Ordering::Release);
         }
     }
 
@@ -322,7 +336,7 @@ impl WorkQueue {
 
     /// Begins anew, as the device does with a queue pair that is reset.
     pub fn reset(&mut self) {
-        (self.filled, self.published) = (0, 0);
+        (self.filled, self.published, self.done) = (0, 0, 0);
     }
 }
 
@@ -348,9 +362,13 @@ impl WorkSource {
         Ok(Self { memory, header, shape })
     }
 
-    fn header(&self) -> &Header {
+    pub(crate) fn header(&self) -> &Header {
         // SAFETY: it was checked to lie in the memory, which `self` keeps mapped; it consists of atomics.
         unsafe { self.header.as_ref() }
+    }
+
+    pub(crate) const fn slots(&self) -> u32 {
+        self.shape.slots
     }
 
     /// Requests that were published and not taken, and how many were taken since the beginning.
@@ -388,6 +406,18 @@ impl WorkSource {
         if waiting == 0 {
             return Ok(None);
         }
+        let request = self.read(number, segments, inline)?;
+        self.header().taken.store(number.wrapping_add(1), Ordering::Release);
+        Ok(Some((number, request)))
+    }
+
+    /// Reads the request of a slot; lists are appended as [`Self::take`] says.
+    pub(crate) fn read(
+        &self,
+        number: u32,
+        segments: &mut Vec<Segment>,
+        inline: &mut Vec<u8>,
+    ) -> Result<WorkRequest, Corrupt> {
         let slot = self.shape.slot(number);
         // SAFETY: the slot lies in the memory; whatever bytes are there are a request, if a wrong one.
         let request = unsafe { self.memory.at::<WorkRequest>(slot).read_volatile() };
@@ -407,12 +437,11 @@ impl WorkSource {
             // SAFETY: within the slot, as was checked.
             inline.push(unsafe { self.memory.at::<u8>(list + at).read_volatile() });
         }
-        self.header().taken.store(number.wrapping_add(1), Ordering::Release);
-        Ok(Some((number, request)))
+        Ok(request)
     }
 
     /// Puts back the request that was taken last.
-    pub fn put_back(&mut self, number: u32) {
+    pub fn put_back(&self, number: u32) {
         self.header().taken.store(number, Ordering::Release);
     }
 

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-use uverbs::completion::INLINE;
+use uverbs::completion::{INLINE, INLINE_SHARED};
 use uverbs::{Arm, Completion, CompletionQueue, Placement, Reply, Request, Segment, WorkRequest};
 
 /// Empty polls, some microseconds, after which the CPU is offered to whoever wants it.
@@ -102,8 +102,14 @@ impl Cq {
         let mut taken = state.queue.poll().or_else(|| state.flushed.pop_front());
         if let Some(completion) = &mut taken {
             state.empty = 0;
-            if completion.placement != Placement::Done {
-                self.receive(completion, &mut state.list);
+            match completion.placement {
+                Placement::Done => {}
+                Placement::At(address, message) => {
+                    let len = INLINE_SHARED.min(completion.byte_len as usize);
+                    // SAFETY: the peer saw that there is registered memory of that length.
+                    unsafe { std::ptr::copy_nonoverlapping(message.as_ptr(), address as *mut u8, len) };
+                }
+                Placement::Here(_) | Placement::There => self.receive(completion, &mut state.list),
             }
         }
         taken

@@ -3,16 +3,17 @@
 //! A message that fits into a completion goes with it; others are copied once, to where the receive says. Whatever is out of
 //! the ordinary (no receive, wrong keys, full queues, atomic operations) is left to the device, in whose hands all is as without this.
 
+use crate::abi::IBV_WC_WR_FLUSH_ERR;
 use crate::errno::Outcome;
 use crate::link::{Link, map};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
-use uverbs::completion::{self, INLINE, bytes};
+use uverbs::completion::{self, INLINE, INLINE_SHARED, bytes};
 use uverbs::qp::access;
 use uverbs::work::{opcode, send_flags};
 use uverbs::{
-    Bond, Completion, CompletionSink, DirectPeer, Placement, RegionTable, Reply, Request, Segment, TOKEN,
-    WorkRequest, WorkSource,
+    Bond, Completion, CompletionSink, DirectPeer, Placement, RegionTable, Reply, Request, Segment,
+    SharedSource, TOKEN, WorkRequest, WorkSource,
 };
 
 /// Messages of which the last byte is stored after all others, as peers wait for it, are longer than what is stored at once.
@@ -21,6 +22,9 @@ const AT_ONCE: usize = 8;
 /// From so many bytes on, a copy between processes is faster than one by way of the kernel's files.
 const AT_ONCE_FROM: usize = 2048;
 
+/// Attempts at a receive of a shared queue, where others take theirs at the same time.
+const ATTEMPTS: u32 = 64;
+
 /// A part of our own memory.
 type Part = libc::iovec;
 
@@ -28,7 +32,7 @@ type Part = libc::iovec;
 pub struct Direct {
     bond: Bond,
     peer: DirectPeer,
-    receives: WorkSource,
+    receives: Receives,
     peer_cq: CompletionSink,
     peer_regions: RegionTable,
     own_regions: RegionTable,
@@ -58,9 +62,18 @@ pub struct Sender {
     pub signaled: bool,
 }
 
-/// Whether the device is asked to tell a completion channel of ours.
+/// Where the peer's receives are.
+enum Receives {
+    Own(WorkSource),
+    Shared(SharedSource),
+}
+
+/// What the device is asked for after it.
 pub struct Done {
+    /// To tell a completion channel of ours.
     pub tells: bool,
+    /// To tell the peer that few receives are left in its shared queue.
+    pub is_low: bool,
 }
 
 impl Direct {
@@ -73,16 +86,21 @@ impl Direct {
             return Err(libc::EIO);
         };
         let channel = if peer.has_channel { files.pop() } else { None };
-        let [bond, qp, cq, regions, own_regions, own_cq, memory] =
+        let [bond, queue, cq, regions, own_regions, own_cq, memory] =
             <[OwnedFd; 7]>::try_from(files).map_err(|_| libc::EIO)?;
         if !peer.entries.is_power_of_two() || !peer.own_entries.is_power_of_two() {
             return Err(libc::EIO);
         }
-        let qp = Arc::new(map(&qp, usize::try_from(peer.memory).map_err(|_| libc::EIO)?)?);
+        let queue = Arc::new(map(&queue, usize::try_from(peer.memory).map_err(|_| libc::EIO)?)?);
+        let receives = if peer.takes_shared {
+            SharedSource::new(queue, peer.receive).map(Receives::Shared)
+        } else {
+            WorkSource::new(queue, peer.receive).map(Receives::Own)
+        };
         let table = |file, regions| RegionTable::open(file, regions).map_err(|_| libc::EIO);
         Ok(Self {
             bond: Bond::new(map(&bond, Bond::BYTES)?),
-            receives: WorkSource::new(qp, peer.receive).map_err(|_| libc::EIO)?,
+            receives: receives.map_err(|_| libc::EIO)?,
             peer_cq: CompletionSink::new(map(&cq, bytes(peer.entries))?, peer.entries),
             peer_regions: table(regions, peer.regions)?,
             own_regions: table(own_regions, peer.own_regions)?,
@@ -132,8 +150,9 @@ impl Direct {
     /// Counts what was done, and completes it.
     fn complete(&self, sender: &Sender, request: &WorkRequest, len: usize) -> Done {
         self.bond.count(len as u64);
+        let is_low = matches!(&self.receives, Receives::Shared(source) if source.is_low());
         if !sender.signaled {
-            return Done { tells: false };
+            return Done { tells: false, is_low };
         }
         let own = Completion {
             opcode: completion::opcode::of(request.opcode),
@@ -143,7 +162,7 @@ impl Direct {
             ..Completion::default()
         };
         // There is room: it was looked for, and who completes at the same time overruns.
-        Done { tells: self.own_cq.push(&own, false) == Ok(true) }
+        Done { tells: self.own_cq.push(&own, false) == Ok(true), is_low }
     }
 
     /// Our parts of a message, and their length; `None` where one may not be used so.
@@ -171,21 +190,10 @@ impl Direct {
         // SAFETY: the caller's promise.
         unsafe {
             match request.opcode {
-                opcode::SEND | opcode::SEND_WITH_IMM => self.send(request, len),
-                opcode::RDMA_WRITE => self.write(request, len),
-                opcode::RDMA_WRITE_WITH_IMM => {
-                    let (number, id) = self.take_receive()?;
-                    let done = self.write(request, len).and_then(|()| {
-                        let arrived = self.arrived(
-                            request,
-                            completion::opcode::RECV_RDMA_WITH_IMM,
-                            len,
-                            id,
-                            Placement::There,
-                        );
-                        self.tell(&arrived, request)
-                    });
-                    done.or_else(|| self.put_back(number))
+                opcode::SEND | opcode::SEND_WITH_IMM | opcode::RDMA_WRITE_WITH_IMM => self.send(request, len),
+                opcode::RDMA_WRITE => {
+                    self.aim(request, len)?;
+                    self.copy(true)
                 }
                 opcode::RDMA_READ => {
                     let place = self.remote(request, len, access::REMOTE_READ)?;
@@ -198,39 +206,89 @@ impl Direct {
         }
     }
 
-    /// # Safety
-    /// The parts must be readable.
-    unsafe fn send(&mut self, request: &WorkRequest, len: usize) -> Option<()> {
-        let (number, id) = self.take_receive()?;
-        // SAFETY: the caller's promise.
-        let placement = unsafe { self.place(len) };
-        let done = placement.and_then(|placement| {
-            let arrived = self.arrived(request, completion::opcode::RECV, len, id, placement);
-            self.tell(&arrived, request)
-        });
-        done.or_else(|| self.put_back(number))
-    }
-
-    /// Takes a receive of the peer's: the number of its slot, and its identifier.
-    fn take_receive(&mut self) -> Option<(u32, u64)> {
-        self.list.clear();
-        if self.peer_cq.is_full() {
-            return None;
-        }
-        let taken = self.receives.take(&mut self.list, &mut Vec::new()).ok()?;
-        taken.map(|(number, receive)| (number, receive.id))
-    }
-
-    fn put_back(&mut self, number: u32) -> Option<()> {
-        self.receives.put_back(number);
-        None
-    }
-
-    /// Brings a message to where the receive says that was taken.
+    /// Does what uses up a receive of the peer's.
     ///
     /// # Safety
     /// The parts must be readable.
-    unsafe fn place(&mut self, len: usize) -> Option<Placement> {
+    unsafe fn send(&mut self, request: &WorkRequest, len: usize) -> Option<()> {
+        if self.peer_cq.is_full() {
+            return None;
+        }
+        let (number, id, is_small) = self.take_receive(request, len)?;
+        // SAFETY: the caller's promise.
+        let placement = unsafe {
+            if is_small {
+                Some(self.enclosed())
+            } else {
+                self.copy(true).map(|()| if self.takes_shared() { Placement::Done } else { Placement::There })
+            }
+        };
+        if self.takes_shared() {
+            // Else the device completed it meanwhile: we had stood still for long.
+            self.bond.release()?;
+        }
+        let done = placement.and_then(|placement| {
+            let arrived = self.arrived(request, len, id, placement);
+            self.tell(&arrived, request)
+        });
+        done.or_else(|| self.put_back(number, id))
+    }
+
+    const fn takes_shared(&self) -> bool {
+        matches!(self.receives, Receives::Shared(_))
+    }
+
+    /// Takes a receive of the peer's: the number of its slot, its identifier, and whether the message goes with the completion.
+    /// Else the places are those that the message is to be copied to.
+    fn take_receive(&mut self, request: &WorkRequest, len: usize) -> Option<(u32, u64, bool)> {
+        for _ in 0..ATTEMPTS {
+            self.list.clear();
+            let (number, id) = match &mut self.receives {
+                Receives::Own(source) => {
+                    let (number, receive) = source.take(&mut self.list, &mut Vec::new()).ok()??;
+                    (number, receive.id)
+                }
+                Receives::Shared(source) => source.peek(&mut self.list).ok()??,
+            };
+            let is_small = if request.opcode == opcode::RDMA_WRITE_WITH_IMM {
+                self.aim(request, len).map(|()| false)
+            } else {
+                self.place(len)
+            };
+            match &self.receives {
+                Receives::Own(source) if is_small.is_none() => source.put_back(number),
+                Receives::Shared(source) if is_small.is_some() => {
+                    if !source.claim(number) {
+                        continue;
+                    }
+                    self.bond.hold(id);
+                }
+                _ => {}
+            }
+            return is_small.map(|is_small| (number, id, is_small));
+        }
+        None
+    }
+
+    /// Gives a receive back that was not used. One of a shared queue can't be put back, and is flushed: the device will say why.
+    fn put_back(&mut self, number: u32, id: u64) -> Option<()> {
+        match &self.receives {
+            Receives::Own(source) => source.put_back(number),
+            Receives::Shared(_) => {
+                let status = IBV_WC_WR_FLUSH_ERR as u8;
+                let flushed = Completion {
+                    id,
+                    status,
+                    ..self.arrived(&WorkRequest::default(), 0, id, Placement::Done)
+                };
+                let _ = self.tell(&flushed, &WorkRequest::default());
+            }
+        }
+        None
+    }
+
+    /// Finds the places where the receive has a message put that was taken. Returns whether it can go with its completion.
+    fn place(&mut self, len: usize) -> Option<bool> {
         self.places.clear();
         let (mut left, mut same) = (len, true);
         for segment in &self.list {
@@ -245,35 +303,40 @@ impl Direct {
             self.places.push((address, part));
             left -= part;
         }
-        if left > 0 {
-            return None;
-        }
-        if len > INLINE || !same {
-            // SAFETY: the caller's promise.
-            return unsafe { self.copy(true) }.map(|()| Placement::There);
-        }
+        let fits = if self.takes_shared() {
+            len <= INLINE_SHARED && self.places.len() <= 1
+        } else {
+            len <= INLINE && same
+        };
+        (left == 0).then_some(fits)
+    }
+
+    /// A message that goes with its completion.
+    ///
+    /// # Safety
+    /// The parts must be readable.
+    unsafe fn enclosed(&self) -> Placement {
         let (mut message, mut at) = ([0; INLINE], 0);
         for part in &self.parts {
-            // SAFETY: the caller's promise; their lengths sum up to `len`, for which there is room.
+            // SAFETY: the caller's promise; their lengths sum up to the message's, for which there is room.
             unsafe {
                 std::ptr::copy_nonoverlapping(part.iov_base.cast(), message[at..].as_mut_ptr(), part.iov_len);
             }
             at += part.iov_len;
         }
-        Some(Placement::Here(message))
+        if !self.takes_shared() {
+            return Placement::Here(message);
+        }
+        let mut short = [0; INLINE_SHARED];
+        short.copy_from_slice(&message[..INLINE_SHARED]);
+        Placement::At(self.places.first().map_or(0, |(address, _)| *address), short)
     }
 
-    fn arrived(
-        &self,
-        request: &WorkRequest,
-        opcode: u8,
-        len: usize,
-        id: u64,
-        placement: Placement,
-    ) -> Completion {
-        let has_immediate = matches!(request.opcode, opcode::SEND_WITH_IMM | opcode::RDMA_WRITE_WITH_IMM);
+    fn arrived(&self, request: &WorkRequest, len: usize, id: u64, placement: Placement) -> Completion {
+        let is_write = request.opcode == opcode::RDMA_WRITE_WITH_IMM;
+        let has_immediate = is_write || request.opcode == opcode::SEND_WITH_IMM;
         Completion {
-            opcode,
+            opcode: if is_write { completion::opcode::RECV_RDMA_WITH_IMM } else { completion::opcode::RECV },
             flags: if has_immediate { completion::flags::WITH_IMM } else { 0 },
             qpn: self.peer.qpn,
             byte_len: len as u32,
@@ -306,9 +369,8 @@ impl Direct {
         self.peer_regions.get(request.rkey)?.find(self.peer.pd, request.address, len as u64, needs)
     }
 
-    /// # Safety
-    /// The parts must be readable.
-    unsafe fn write(&mut self, request: &WorkRequest, len: usize) -> Option<()> {
+    /// Finds the places where a WRITE puts its message.
+    fn aim(&mut self, request: &WorkRequest, len: usize) -> Option<()> {
         let place = self.remote(request, len, access::REMOTE_WRITE)?;
         self.places.clear();
         if len > AT_ONCE {
@@ -317,8 +379,7 @@ impl Direct {
         } else {
             self.places.push((place, len));
         }
-        // SAFETY: the caller's promise.
-        unsafe { self.copy(true) }
+        Some(())
     }
 
     /// Copies between our parts and the peer's places.

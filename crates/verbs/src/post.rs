@@ -128,7 +128,7 @@ pub unsafe extern "C" fn post_send(
     code(outcome)
 }
 
-/// Posts receives, as many as can be. Returns whether the device wants to hear of it.
+/// Posts receives, as many as can be.
 ///
 /// # Safety
 /// The requests must be as their man page says, with room for a pointer.
@@ -137,7 +137,7 @@ pub(crate) unsafe fn receive(
     limit: u32,
     mut wr: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
-) -> (Outcome<()>, bool) {
+) -> Outcome<()> {
     let mut outcome = Ok(());
     while outcome.is_ok() && !wr.is_null() {
         // SAFETY: the caller's promise.
@@ -156,7 +156,8 @@ pub(crate) unsafe fn receive(
         // SAFETY: the caller's promise.
         unsafe { bad.write(wr) };
     }
-    (outcome, queue.publish())
+    queue.publish();
+    outcome
 }
 
 pub unsafe extern "C" fn post_recv(
@@ -172,9 +173,10 @@ pub unsafe extern "C" fn post_recv(
         unsafe { bad.write(wr) };
         return code(Err(libc::EINVAL));
     };
+    let mut queue = queue.lock();
     // SAFETY: the program's requests, and room for a pointer.
-    let (outcome, rings) = unsafe { receive(&mut queue.lock(), qp.capacity.max_recv_sge, wr, bad) };
-    if rings {
+    let outcome = unsafe { receive(&mut queue, qp.capacity.max_recv_sge, wr, bad) };
+    if queue.is_awaited() {
         qp.context().link.ring(qp.doorbell);
     }
     code(outcome)

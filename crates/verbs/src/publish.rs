@@ -81,7 +81,7 @@ fn perform(qp: &Qp, send: &mut SendQueue) {
     let SendQueue { queue, sharing, list, .. } = send;
     let Some(direct) = sharing.get(qp) else { return };
     let count = queue.unpublished();
-    let (mut done, mut tells) = (0, false);
+    let (mut done, mut tells, mut is_low) = (0, false, false);
     while done < count {
         list.clear();
         let (request, inline) = queue.peek(done, list);
@@ -90,6 +90,7 @@ fn perform(qp: &Qp, send: &mut SendQueue) {
         // SAFETY: inline bytes are in our queue; memory that is registered is there, says the program.
         let Some(performed) = (unsafe { direct.perform(&sender, &request, list, inline) }) else { break };
         tells |= performed.tells;
+        is_low |= performed.is_low;
         done += 1;
     }
     queue.take_back(done);
@@ -100,5 +101,8 @@ fn perform(qp: &Qp, send: &mut SendQueue) {
     if tells {
         // Who waits for our own completions is told by the device, whose end of the channel it is.
         let _ = qp.context().link.ask(&Request::TellChannel { cq: qp.send_cq() });
+    }
+    if is_low {
+        let _ = qp.context().link.ask(&Request::PeerIsLow { qpn: qp.number() });
     }
 }

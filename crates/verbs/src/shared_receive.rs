@@ -172,6 +172,6 @@ pub unsafe extern "C" fn post_srq_recv(
     unsafe {
         let srq = Srq::of(srq);
         // It has no doorbell: the device looks when a message comes.
-        code(crate::post::receive(&mut srq.queue.lock(), srq.max_sge, wr, bad).0)
+        code(crate::post::receive(&mut srq.queue.lock(), srq.max_sge, wr, bad))
     }
 }

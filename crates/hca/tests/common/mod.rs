@@ -259,7 +259,8 @@ impl App {
         let request = WorkRequest { id, segments: segments.len() as u16, ..WorkRequest::default() };
         let queue = qp.receives.as_mut().unwrap();
         assert!(queue.fill(&request, segments));
-        if queue.publish() {
+        queue.publish();
+        if queue.is_awaited() {
             self.ring(qp.bell);
         }
     }

@@ -1,0 +1,220 @@
+//! Shared receive queues, as those see them who take from them: the device, and libraries of peers that share memory.
+//!
+//! A receive is read first, then claimed; who finds that another was faster begins anew. So nobody waits for anybody, and who
+//! ends in the middle has no more than one.
+
+use crate::Memory;
+use crate::work::{Corrupt, Segment, Shape, WorkSource};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Attempts to find a receive that nobody else takes at the same time. Who writes there all the time takes it all.
+const ATTEMPTS: u32 = 1 << 10;
+
+/// The end of a shared receive queue where receives are taken. A slot is the library's again once its receive is claimed.
+#[derive(Debug)]
+pub struct SharedSource {
+    source: WorkSource,
+    /// What was published when it was looked at last.
+    tail: u32,
+}
+
+impl SharedSource {
+    /// A queue in this memory.
+    ///
+    /// # Errors
+    /// Where it does not lie in the memory, or its shape is none.
+    pub fn new(memory: Arc<Memory>, shape: Shape) -> Result<Self, Corrupt> {
+        Ok(Self { source: WorkSource::new(memory, shape)?, tail: 0 })
+    }
+
+    /// The oldest receive, if there is one: its number, for [`Self::claim`]. Others may take it meanwhile.
+    fn oldest(&mut self) -> Result<Option<u32>, Corrupt> {
+        let (header, slots) = (self.source.header(), self.source.slots());
+        for _ in 0..ATTEMPTS {
+            let head = header.head.load(Ordering::Acquire);
+            let known = self.tail.wrapping_sub(head);
+            if known > 0 && known <= slots {
+                return Ok(Some(head));
+            }
+            self.tail = header.tail.load(Ordering::Acquire);
+            if self.tail == head {
+                return Ok(None);
+            }
+            // Others may have taken some, and more been posted, between one look and the other.
+            if self.tail.wrapping_sub(head) > slots && header.head.load(Ordering::Acquire) == head {
+                return Err(Corrupt);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Reads the next receive, if there is one: the number by which it is claimed, and its identifier; its list is appended.
+    ///
+    /// # Errors
+    /// Where the queue or the receive can't be.
+    pub fn peek(&mut self, segments: &mut Vec<Segment>) -> Result<Option<(u32, u64)>, Corrupt> {
+        let begin = segments.len();
+        for _ in 0..ATTEMPTS {
+            let Some(number) = self.oldest()? else { return Ok(None) };
+            match self.source.read(number, segments, &mut Vec::new()) {
+                Ok(request) => return Ok(Some((number, request.id))),
+                Err(Corrupt) if self.source.header().head.load(Ordering::Acquire) == number => {
+                    return Err(Corrupt);
+                }
+                // Another one's by now, who reads it while it is written.
+                Err(Corrupt) => segments.truncate(begin),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Takes the receive with this number. False where another was faster: what was read of it is nothing.
+    #[must_use]
+    pub fn claim(&self, number: u32) -> bool {
+        let head = &self.source.header().head;
+        head.compare_exchange(number, number.wrapping_add(1), Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Takes the next receive, if there is one: its identifier; its list is appended.
+    ///
+    /// # Errors
+    /// As of [`Self::peek`].
+    pub fn take(&mut self, segments: &mut Vec<Segment>) -> Result<Option<u64>, Corrupt> {
+        let begin = segments.len();
+        for _ in 0..ATTEMPTS {
+            let Some((number, id)) = self.peek(segments)? else { return Ok(None) };
+            if self.claim(number) {
+                return Ok(Some(id));
+            }
+            segments.truncate(begin);
+        }
+        Ok(None)
+    }
+
+    /// Receives that can be taken.
+    #[must_use]
+    pub fn waiting(&self) -> u32 {
+        let header = self.source.header();
+        let head = header.head.load(Ordering::Acquire);
+        header.tail.load(Ordering::Acquire).wrapping_sub(head)
+    }
+
+    /// The device's: has those who take told it once fewer than this are left; 0: never.
+    pub fn set_limit(&self, limit: u32) {
+        self.source.header().limit.store(limit, Ordering::Relaxed);
+    }
+
+    /// Whether the device is to be told that few are left.
+    #[must_use]
+    pub fn is_low(&self) -> bool {
+        let limit = self.source.header().limit.load(Ordering::Relaxed);
+        limit > 0 && self.waiting() < limit
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use crate::{WorkQueue, WorkRequest};
+    use std::collections::BTreeSet;
+
+    const SLOTS: u32 = 8;
+
+    fn ends(takers: usize) -> (WorkQueue, Vec<SharedSource>) {
+        let shape = Shape::new(0, SLOTS, 2, 0);
+        let (memory, _) = Memory::create("test", shape.end()).unwrap();
+        let memory = Arc::new(memory);
+        let queue = WorkQueue::new(memory.clone(), shape, SLOTS).unwrap();
+        (queue, (0..takers).map(|_| SharedSource::new(memory.clone(), shape).unwrap()).collect())
+    }
+
+    fn fill(queue: &mut WorkQueue, id: u64) -> bool {
+        let list = [1, 2].map(|part| Segment { address: id * part, len: id as u32, lkey: 3 });
+        let is_filled = queue.fill(&WorkRequest { id, segments: 2, ..WorkRequest::default() }, &list);
+        queue.publish();
+        is_filled
+    }
+
+    #[test]
+    fn each_is_taken_once_and_whole() {
+        const COUNT: u64 = 20_000;
+        let (mut queue, takers) = ends(3);
+        let taken = std::thread::scope(|scope| {
+            let takers: Vec<_> = takers
+                .into_iter()
+                .map(|mut taker| {
+                    scope.spawn(move || {
+                        let (mut found, mut list) = (Vec::new(), Vec::new());
+                        loop {
+                            list.clear();
+                            let Some(id) = taker.take(&mut list).unwrap() else {
+                                std::thread::yield_now();
+                                continue;
+                            };
+                            if id >= COUNT {
+                                return found;
+                            }
+                            assert_eq!(
+                                [list[0].address, list[1].address, list[0].len.into()],
+                                [id, 2 * id, id]
+                            );
+                            found.push(id);
+                        }
+                    })
+                })
+                .collect();
+            // After the last one, one for everybody to end with.
+            for id in 0..COUNT + 3 {
+                while !fill(&mut queue, id) {
+                    std::thread::yield_now();
+                }
+            }
+            takers.into_iter().flat_map(|taker| taker.join().unwrap()).collect::<Vec<_>>()
+        });
+        assert_eq!(taken.len() as u64, COUNT);
+        assert_eq!(taken.into_iter().collect::<BTreeSet<_>>(), (0..COUNT).collect());
+    }
+
+    #[test]
+    fn what_another_took_is_not_claimed() {
+        let (mut queue, mut takers) = ends(2);
+        assert!(fill(&mut queue, 1) && fill(&mut queue, 2));
+        let mut list = Vec::new();
+        let (number, _) = takers[0].peek(&mut list).unwrap().unwrap();
+        assert_eq!(takers[1].take(&mut list), Ok(Some(1)));
+        assert!(!takers[0].claim(number));
+        assert_eq!((takers[0].take(&mut list), takers[1].take(&mut list)), (Ok(Some(2)), Ok(None)));
+    }
+
+    #[test]
+    fn few_are_told_of() {
+        let (mut queue, mut takers) = ends(1);
+        (0..4).for_each(|id| assert!(fill(&mut queue, id)));
+        takers[0].set_limit(3);
+        let mut low = Vec::new();
+        while takers[0].take(&mut Vec::new()).unwrap().is_some() {
+            low.push(takers[0].is_low());
+        }
+        assert_eq!(low, [false, true, true, true]);
+        takers[0].set_limit(0);
+        assert!(!takers[0].is_low());
+    }
+
+    /// A program may write anything there.
+    #[test]
+    fn nothing_hangs() {
+        bolero::check!().with_type::<Vec<(bool, u32)>>().for_each(|writes| {
+            let (mut queue, mut takers) = ends(1);
+            for (to_head, value) in writes {
+                let header = takers[0].source.header();
+                if *to_head { &header.head } else { &header.tail }.store(*value, Ordering::Relaxed);
+                let _ = fill(&mut queue, 1);
+                let mut list = Vec::new();
+                let _ = takers[0].take(&mut list);
+                assert!(list.len() <= 2);
+            }
+        });
+    }
+}

@@ -1,0 +1,253 @@
+//! Two applications whose queue pairs receive from one shared queue of a third: whether they share memory or not, the same
+//! happens.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::undocumented_unsafe_blocks,
+    reason = "of tests: they use the C interface as its man pages say"
+)]
+
+mod program;
+
+use program::two::*;
+use program::*;
+use std::collections::BTreeSet;
+use std::ffi::c_int;
+use std::mem::MaybeUninit;
+use std::ptr::null_mut;
+use verbs::abi::*;
+use verbs::{completion, context, events, memory, queue_pair, shared_receive};
+
+/// Receives that the queue has room for.
+const ROOM: u32 = 8;
+/// `IBV_EVENT_SRQ_LIMIT_REACHED`.
+const LIMIT_REACHED: u32 = 15;
+
+/// Receives for two senders, each of which has an application and a queue pair.
+struct Shared {
+    context: *mut ibv_context,
+    pd: *mut ibv_pd,
+    cq: *mut ibv_cq,
+    srq: *mut ibv_srq,
+    qps: Vec<*mut ibv_qp>,
+    senders: Vec<End>,
+    shares: bool,
+}
+
+impl Shared {
+    fn new(shares: bool) -> Self {
+        let first = if shares { TRUSTING } else { 0 };
+        let context = open(first + 1);
+        let (pd, cq, srq) = unsafe {
+            let pd = memory::ibv_alloc_pd(context);
+            let attr = ibv_srq_attr { max_wr: ROOM, max_sge: 2, srq_limit: 0 };
+            let mut init = ibv_srq_init_attr { srq_context: null_mut(), attr };
+            let cq = completion::ibv_create_cq(context, 64, null_mut(), null_mut(), 0);
+            (pd, cq, shared_receive::ibv_create_srq(pd, &mut init))
+        };
+        let senders: Vec<_> = (0..2).map(|_| End::new(first)).collect();
+        let qps = senders
+            .iter()
+            .map(|sender| {
+                let qp = create(context, pd, [cq; 2], srq, IBV_QPT_RC);
+                connect(qp, first, sender.number());
+                connect(sender.qp, first + 1, unsafe { (*qp).qp_num });
+                qp
+            })
+            .collect();
+        Self { context, pd, cq, srq, qps, senders, shares }
+    }
+
+    fn post(&self, id: u64, list: &mut [ibv_sge]) -> c_int {
+        unsafe { shared_receive::post_srq_recv(self.srq, &mut receive(id, list), &mut null_mut()) }
+    }
+
+    fn arm(&self, srq_limit: u32) {
+        let mut attr = ibv_srq_attr { max_wr: 0, max_sge: 0, srq_limit };
+        assert_eq!(unsafe { shared_receive::ibv_modify_srq(self.srq, &mut attr, IBV_SRQ_LIMIT) }, 0);
+    }
+
+    /// Messages that went without the device.
+    fn was_direct(&self, messages: u64) {
+        let sum: u64 = self.senders.iter().map(End::direct).sum();
+        assert_eq!(sum, if self.shares { messages } else { 0 });
+    }
+
+    fn close(self) {
+        self.senders.into_iter().for_each(End::close);
+        unsafe {
+            self.qps.into_iter().for_each(|qp| assert_eq!(queue_pair::ibv_destroy_qp(qp), 0));
+            assert_eq!(completion::ibv_destroy_cq(self.cq), 0);
+            assert_eq!(shared_receive::ibv_destroy_srq(self.srq), 0);
+            assert_eq!((memory::ibv_dealloc_pd(self.pd), context::ibv_close_device(self.context)), (0, 0));
+        }
+    }
+}
+
+/// Lengths within a completion and beyond, to one part and to two, by turns from both.
+fn messages(shares: bool) {
+    let shared = Shared::new(shares);
+    let lengths = [0, 1, 8, 24, 25, 40, 41, 4096, 100_000];
+    for (round, len) in lengths.into_iter().enumerate() {
+        for (from, parts) in [(0, 1), (1, 2), (0, 2), (1, 1)] {
+            let sender = &shared.senders[from];
+            let text: Vec<_> = (0..len).map(|at| (at * 7 + round + from) as u8).collect();
+            let (mut own, mut there) =
+                (Buffer::new(sender.pd, &text), Buffer::new(shared.pd, &vec![0; len + 9]));
+            let mut list = [there.sge(); 2];
+            if parts == 2 {
+                list[0].length = 3;
+                (list[1].addr, list[1].length) = (list[0].addr + 3, len as u32 + 6);
+            }
+            assert_eq!(shared.post(round as u64, &mut list[..parts]), 0);
+            let mut list = [own.sge()];
+            let mut wr = send(1, &mut list);
+            (wr.opcode, wr.imm_data) = (IBV_WR_SEND_WITH_IMM, 0x0102_0304);
+            assert_eq!(post_send(sender.qp, &mut wr).0, 0);
+            let (sent, received) = (sender.sent(), take(shared.cq, 1)[0]);
+            assert_eq!((sent.status, received.status, received.opcode), (0, 0, 128));
+            assert_eq!((received.wr_id, received.byte_len as usize), (round as u64, len));
+            let number = unsafe { (*shared.qps[from]).qp_num };
+            assert_eq!((received.qp_num, received.wc_flags, received.imm_data), (number, 2, 0x0102_0304));
+            assert_eq!((&there.bytes[..len], &there.bytes[len..]), (&text[..], &[0; 9][..]));
+            forget([&mut own, &mut there]);
+        }
+    }
+    shared.was_direct(4 * lengths.len() as u64);
+    shared.close();
+}
+
+/// Both send at the same time, more than there are receives for at any time: each message takes a receive of its own, and
+/// those of a sender keep their order.
+fn all_at_once(shares: bool) {
+    const MESSAGES: u64 = 500;
+    let shared = Shared::new(shares);
+    let numbers: Vec<_> = shared.qps.iter().map(|qp| unsafe { (**qp).qp_num }).collect();
+    let mut room = Buffer::new(shared.pd, &[0; 64 * ROOM as usize]);
+    let place = |sge: ibv_sge, id: u64| ibv_sge { addr: sge.addr + 64 * id, length: 64, ..sge };
+    let whole = room.sge();
+    (0..ROOM.into()).for_each(|id| assert_eq!(shared.post(id, &mut [place(whole, id)]), 0));
+    let qps: Vec<_> =
+        shared.senders.iter().map(|sender| (sender.qp as usize, sender.cqs[0] as usize)).collect();
+    let pds: Vec<_> = shared.senders.iter().map(|sender| sender.pd as usize).collect();
+    std::thread::scope(|scope| {
+        for ((qp, cq), pd) in qps.into_iter().zip(pds) {
+            scope.spawn(move || {
+                let mut own = Buffer::new(pd as *mut ibv_pd, &[0; 64]);
+                for number in 0..MESSAGES {
+                    own.bytes[..8].copy_from_slice(&number.to_ne_bytes());
+                    // Within a completion, and beyond.
+                    let mut sge = own.sge();
+                    sge.length = if number % 3 == 0 { 64 } else { 8 };
+                    assert_eq!(post_send(qp as *mut ibv_qp, &mut send(number, &mut [sge])).0, 0);
+                    assert_eq!(take(cq as *mut ibv_cq, 1)[0].status, 0);
+                }
+                own.forget();
+            });
+        }
+        let mut next = [0; 2];
+        let mut posted: BTreeSet<_> = (0..u64::from(ROOM)).collect();
+        until(|| {
+            for wc in poll(shared.cq) {
+                assert!(wc.status == 0 && posted.remove(&wc.wr_id), "{}", wc.wr_id);
+                let from = numbers.iter().position(|number| *number == wc.qp_num).unwrap();
+                let at = 64 * wc.wr_id as usize;
+                assert_eq!(room.bytes[at..at + 8], u64::to_ne_bytes(next[from]));
+                next[from] += 1;
+                posted.insert(wc.wr_id);
+                assert_eq!(shared.post(wc.wr_id, &mut [place(whole, wc.wr_id)]), 0);
+            }
+            next == [MESSAGES; 2]
+        });
+    });
+    room.forget();
+    shared.close();
+}
+
+/// What comes when there is no receive waits for one; with immediate data, a WRITE takes one too.
+fn later(shares: bool) {
+    let shared = Shared::new(shares);
+    let sender = &shared.senders[0];
+    let (mut own, mut there) = (Buffer::new(sender.pd, &[1; 8]), Buffer::new(shared.pd, &[2; 8]));
+    assert_eq!(post_send(sender.qp, &mut send(1, &mut [own.sge()])).0, 0);
+    assert!(poll(sender.cqs[0]).is_empty());
+    assert_eq!(shared.post(5, &mut [there.sge()]), 0);
+    assert_eq!((sender.sent().status, take(shared.cq, 1)[0].wr_id, &*there.bytes), (0, 5, &[1; 8][..]));
+    own.bytes.fill(3);
+    assert_eq!(shared.post(6, &mut []), 0);
+    let mut list = [own.sge()];
+    let mut wr = aimed(2, IBV_WR_RDMA_WRITE_WITH_IMM, &mut list, &there);
+    wr.imm_data = 9;
+    assert_eq!(post_send(sender.qp, &mut wr).0, 0);
+    let received = take(shared.cq, 1)[0];
+    assert_eq!((sender.sent().status, received.wr_id, received.opcode), (0, 6, 129));
+    assert_eq!((received.imm_data, received.byte_len, &*there.bytes), (9, 8, &[3; 8][..]));
+    forget([&mut own, &mut there]);
+    shared.close();
+}
+
+/// A receive that is too short for its message ends both, and no other.
+fn too_long(shares: bool) {
+    let shared = Shared::new(shares);
+    let sender = &shared.senders[0];
+    let (mut own, mut there) = (Buffer::new(sender.pd, &[1; 60]), Buffer::new(shared.pd, &[2; 59]));
+    assert_eq!(shared.post(1, &mut [there.sge()]), 0);
+    assert_eq!(post_send(sender.qp, &mut send(2, &mut [own.sge()])).0, 0);
+    let received = take(shared.cq, 1)[0];
+    assert_eq!((received.wr_id, received.status, sender.sent().status), (1, 1, 9));
+    let other = &shared.senders[1];
+    assert_eq!(shared.post(3, &mut [there.sge()]), 0);
+    assert_eq!(post_send(other.qp, &mut send(4, &mut [])).0, 0);
+    assert_eq!((other.sent().status, take(shared.cq, 1)[0].wr_id), (0, 3));
+    forget([&mut own, &mut there]);
+    shared.close();
+}
+
+/// Fewer receives than the limit are told of, once, whoever took them.
+fn limit(shares: bool) {
+    let shared = Shared::new(shares);
+    unsafe { libc::fcntl((*shared.context).async_fd, libc::F_SETFL, libc::O_NONBLOCK) };
+    let mut event = MaybeUninit::<ibv_async_event>::uninit();
+    let mut is_told = || unsafe {
+        if events::ibv_get_async_event(shared.context, event.as_mut_ptr()) != 0 {
+            return false;
+        }
+        let told = event.assume_init();
+        // Others are of queue pairs: their peer was heard of.
+        let of_srq = told.event_type == LIMIT_REACHED && told.element.srq == shared.srq;
+        events::ibv_ack_async_event(event.as_mut_ptr());
+        of_srq
+    };
+    for round in 0..3 {
+        (0..4).for_each(|id| assert_eq!(shared.post(id, &mut []), 0));
+        shared.arm(2);
+        for id in 0..4 {
+            let sender = &shared.senders[(id + round) % 2];
+            assert_eq!(post_send(sender.qp, &mut send(id as u64, &mut [])).0, 0);
+            assert_eq!((sender.sent().status, take(shared.cq, 1)[0].wr_id), (0, id as u64));
+            if id == 2 {
+                until(&mut is_told);
+            } else {
+                assert!(!is_told(), "{id}");
+            }
+        }
+        let mut found = ibv_srq_attr::default();
+        assert_eq!(unsafe { shared_receive::ibv_query_srq(shared.srq, &mut found) }, 0);
+        assert_eq!(found.srq_limit, 0);
+    }
+    shared.was_direct(12);
+    shared.close();
+}
+
+macro_rules! both_ways {
+    ($($name:ident)*) => {
+        mod copied {
+            $(#[test] fn $name() { super::$name(false); })*
+        }
+        mod shared {
+            $(#[test] fn $name() { super::$name(true); })*
+        }
+    };
+}
+
+both_ways! { messages all_at_once later too_long limit }
