@@ -201,7 +201,6 @@ impl Client {
         let spin = if spare { SPIN } else { Duration::ZERO };
         let mut taken = Arrivals::default();
         let (mut rounds, mut busy_at) = (0_u32, monotonic());
-        self.note_cpu();
         loop {
             let now = monotonic();
             let mut busy = self.take_packets(&mut taken, now);
@@ -323,7 +322,6 @@ impl Client {
             self.objects.inbox.set_asleep(false);
             if asleep {
                 self.objects.inbox.drain();
-                self.note_cpu();
             }
         }
         if readable { self.hear_request() } else { Ok(()) }
@@ -387,10 +385,6 @@ impl Client {
             }
             Err(refusal) => self.connection.send(&Err::<Reply, _>(refusal), &[]),
         }
-    }
-
-    fn note_cpu(&self) {
-        self.doorbells.set_cpu(rustix::thread::sched_getcpu() as u32);
     }
 
     /// Returns whether it is to end.

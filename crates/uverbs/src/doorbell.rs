@@ -8,8 +8,6 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 struct Header {
     /// Whether the device sleeps and must be woken by its event descriptor.
     asleep: AtomicU32,
-    /// The CPU on which it was seen last.
-    cpu: AtomicU32,
 }
 
 /// Bits of queues with work, both ends.
@@ -68,18 +66,6 @@ impl Doorbells {
         if self.header().asleep.load(Ordering::Relaxed) == 0 { Rung::Seen } else { Rung::Asleep }
     }
 
-    /// The library's: whether the device sleeps, or was woken and did not get a CPU yet.
-    #[must_use]
-    pub fn is_asleep(&self) -> bool {
-        self.header().asleep.load(Ordering::Relaxed) != 0
-    }
-
-    /// The library's: the CPU on which the device was seen last.
-    #[must_use]
-    pub fn cpu(&self) -> u32 {
-        self.header().cpu.load(Ordering::Relaxed)
-    }
-
     /// The device's: calls `each` with every doorbell that was rung since the last time. Returns whether there were any.
     pub fn answer(&self, mut each: impl FnMut(u32)) -> bool {
         let mut any = false;
@@ -102,11 +88,6 @@ impl Doorbells {
     pub fn set_asleep(&self, asleep: bool) {
         self.header().asleep.store(asleep.into(), Ordering::Relaxed);
         fence(Ordering::SeqCst);
-    }
-
-    /// The device's: where it is.
-    pub fn set_cpu(&self, cpu: u32) {
-        self.header().cpu.store(cpu, Ordering::Relaxed);
     }
 }
 

@@ -21,8 +21,6 @@ pub struct Link {
     events: OwnedFd,
     info: DeviceInfo,
     dead: AtomicBool,
-    /// Whether we woke the device, and did not see it awake since.
-    woke: AtomicBool,
 }
 
 /// Where this process has what peers know it by.
@@ -75,8 +73,8 @@ impl Link {
         let [doorbells, wake, events] = <[OwnedFd; 3]>::try_from(descriptors).map_err(|_| libc::EPROTO)?;
         let doorbells = map(&doorbells, Doorbells::bytes(info.doorbells))?;
         let doorbells = Doorbells::new(doorbells, info.doorbells);
-        let (dead, woke) = (AtomicBool::new(false), AtomicBool::new(false));
-        Ok(Self { control: Mutex::new(control), doorbells, wake, events, info, dead, woke })
+        let dead = AtomicBool::new(false);
+        Ok(Self { control: Mutex::new(control), doorbells, wake, events, info, dead })
     }
 
     /// What the device said of itself.
@@ -139,22 +137,8 @@ impl Link {
     /// Says that a queue has work.
     pub fn ring(&self, doorbell: u32) {
         if self.doorbells.ring(doorbell) == Rung::Asleep {
-            self.woke.store(true, Ordering::Relaxed);
             let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
         }
-    }
-
-    /// Whether the device may be waiting for the CPU that we are on: it was seen on it last, or has not got any since we woke
-    /// it.
-    pub fn may_wait_for_us(&self) -> bool {
-        if self.woke.load(Ordering::Relaxed) {
-            if self.doorbells.is_asleep() {
-                return true;
-            }
-            self.woke.store(false, Ordering::Relaxed);
-        }
-        // SAFETY: no arguments.
-        self.doorbells.cpu() == unsafe { libc::sched_getcpu() } as u32
     }
 
     /// Whether the device is known to be gone.
