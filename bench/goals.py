@@ -93,6 +93,8 @@ def _verbs():
         yield Goal(title, "verbs-bandwidth", {"size": size}, "gbps", 0.9, 0.9, bare[:2], **shared)
     title = "Verbs, two hosts, 64 KiB: Gbit/s, against TCP without TSO and GRO"
     yield Goal(title, "verbs-bandwidth", {"size": "64 KiB"}, "gbps", 1.0, 1.0, ("tcp-overlay",), device="verbs-roce")
+    title = "Verbs, two hosts, 64 KiB, one packet in a thousand lost: Gbit/s, against none lost"
+    yield Goal(title, "verbs-loss", {"size": "64 KiB"}, "gbps", 0.7, 0.7, ("verbs-roce",), device="verbs-lossy")
 
 
 GOALS = [

@@ -144,6 +144,22 @@ class Verbs(Overlay):
         eventually(lambda: self.transport in words(), f"a queue pair with transport {self.transport}")
 
 
+class Lossy(Verbs):
+    """The same over an underlay that loses one packet in a thousand, whichever way it goes."""
+
+    def __init__(self, name, binaries):
+        super().__init__("verbs-roce", binaries)
+        self.name, self.title = name, "Verbs, two hosts, 0.1 % lost"
+        self.conditions += ", whose bridge drops one packet in a thousand, by chance"
+
+    def _set_up(self):
+        super()._set_up()
+        switch = self.lab.namespace("fabric")
+        switch.run(["nft", "add table bridge loss"])
+        switch.run(["nft", "add chain bridge loss forwarded { type filter hook forward priority 0; }"])
+        switch.run(["nft", "add rule bridge loss forwarded numgen random mod 1000 lt 1 drop"])
+
+
 class Loopback(Way):
     title = "TCP, loopback"
     conditions = "NetPIPE, iperf3 over the loopback device"
@@ -174,13 +190,15 @@ class Memory(Way):
 
 
 NAMES = [
-    *("verbs-shared", "verbs-copy", "verbs-roce", "tcp-overlay", "tcp-loopback", "mpi-vader", "ucx-posix"),
+    *("verbs-shared", "verbs-copy", "verbs-roce", "verbs-lossy", "tcp-overlay", "tcp-loopback", "mpi-vader", "ucx-posix"),
     *("cache-line", "memcpy", "proc-mem", "process-vm"),
 ]
 
 
 def make(name, viaduct_bin):
     """The way of this name."""
+    if name == "verbs-lossy":
+        return Lossy(name, viaduct_bin)
     if name.startswith("verbs-"):
         return Verbs(name, viaduct_bin)
     if name == "tcp-overlay":
@@ -191,5 +209,5 @@ def make(name, viaduct_bin):
 
 def installed(names):
     """Those whose programs this machine has."""
-    programs = {"mpi-vader": "NPopenmpi", "ucx-posix": "ucx_perftest"}
+    programs = {"mpi-vader": "NPopenmpi", "ucx-posix": "ucx_perftest", "verbs-lossy": "nft"}
     return [name for name in names if name not in programs or shutil.which(programs[name])]

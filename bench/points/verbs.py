@@ -158,6 +158,26 @@ class VerbsBandwidth(VerbsPoint):
 
 
 @point
+class VerbsLoss(VerbsPoint):
+    name = "verbs-loss"
+    title = "Verbs: bandwidth where packets are lost"
+    about = "Writes of 64 KiB between two hosts, over an underlay that loses nothing, and over one that loses one packet in a thousand."
+    metric = "gbps"
+
+    def cases(self, quick):
+        yield Case({"size": "64 KiB"}, verbs.installed(["verbs-roce", "verbs-lossy"]), seconds=3.0)
+
+    def metrics(self, session, device, key):
+        size, before = SIZES[key["size"]], self.told(device)
+        rows = perftest(device, "ib_write_bw", "-s", size, "-D", max(1, round(session.case.seconds)))
+        return {"gbps": rows[size].gbps, "told": self.told(device) - before}
+
+    def told(self, device):
+        """How often the receiver told the sender that a packet is missing."""
+        return device.client.host.viaduct("rdma", "show", "a1")["counters"]["packet_seq_err"]
+
+
+@point
 class VerbsSizes(VerbsPoint):
     name = "verbs-sizes"
     title = "Verbs: 8 bytes to 4 MiB"
