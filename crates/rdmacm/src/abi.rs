@@ -1,207 +1,16 @@
-//! Structures of `<rdma/rdma_cma.h>`, and those of `<infiniband/verbs.h>` that it uses, with their names. Tests compare them
-//! with the headers.
+//! Structures of `<rdma/rdma_cma.h>`, with their names, which tests compare with the header; and those of `libibverbs` that it uses.
 #![allow(missing_docs)] // the headers' names
 
 use libc::{c_char, c_int, c_void, sockaddr, sockaddr_storage, socklen_t};
 
-/// Something of `libibverbs` that is only pointed to.
-#[repr(C)]
-#[derive(Debug)]
-pub struct Opaque([u8; 0]);
-
-#[repr(C, align(8))]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Gid(pub [u8; 16]);
-
-#[repr(C)]
-#[derive(Debug)]
-pub struct Context {
-    pub device: *mut Device,
-}
-
-#[repr(C)]
-#[derive(Debug)]
-pub struct Device {
-    pub ops: [*mut c_void; 2],
-    pub node_type: c_int,
-    pub transport_type: c_int,
-    pub name: [c_char; 64],
-    pub dev_name: [c_char; 64],
-    pub dev_path: [c_char; 256],
-    pub ibdev_path: [c_char; 256],
-}
-
-/// The beginning of `ibv_pd`.
-#[repr(C)]
-#[derive(Debug)]
-pub struct Pd {
-    pub context: *mut Context,
-}
-
-/// The beginning of `ibv_qp`.
-#[repr(C)]
-#[derive(Debug)]
-pub struct Qp {
-    pub context: *mut Context,
-    pub qp_context: *mut c_void,
-    pub pd: *mut Pd,
-    pub send_cq: *mut Opaque,
-    pub recv_cq: *mut Opaque,
-    pub srq: *mut Opaque,
-    pub handle: u32,
-    pub qp_num: u32,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct GlobalRoute {
-    pub dgid: Gid,
-    pub flow_label: u32,
-    pub sgid_index: u8,
-    pub hop_limit: u8,
-    pub traffic_class: u8,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct AhAttr {
-    pub grh: GlobalRoute,
-    pub dlid: u16,
-    pub sl: u8,
-    pub src_path_bits: u8,
-    pub static_rate: u8,
-    pub is_global: u8,
-    pub port_num: u8,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct QpCap {
-    pub max_send_wr: u32,
-    pub max_recv_wr: u32,
-    pub max_send_sge: u32,
-    pub max_recv_sge: u32,
-    pub max_inline_data: u32,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct QpAttr {
-    pub qp_state: u32,
-    pub cur_qp_state: u32,
-    pub path_mtu: u32,
-    pub path_mig_state: u32,
-    pub qkey: u32,
-    pub rq_psn: u32,
-    pub sq_psn: u32,
-    pub dest_qp_num: u32,
-    pub qp_access_flags: u32,
-    pub cap: QpCap,
-    pub ah_attr: AhAttr,
-    pub alt_ah_attr: AhAttr,
-    pub pkey_index: u16,
-    pub alt_pkey_index: u16,
-    pub en_sqd_async_notify: u8,
-    pub sq_draining: u8,
-    pub max_rd_atomic: u8,
-    pub max_dest_rd_atomic: u8,
-    pub min_rnr_timer: u8,
-    pub port_num: u8,
-    pub timeout: u8,
-    pub retry_cnt: u8,
-    pub rnr_retry: u8,
-    pub alt_port_num: u8,
-    pub alt_timeout: u8,
-    pub rate_limit: u32,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct QpInitAttr {
-    pub qp_context: *mut c_void,
-    pub send_cq: *mut Opaque,
-    pub recv_cq: *mut Opaque,
-    pub srq: *mut Opaque,
-    pub cap: QpCap,
-    pub qp_type: u32,
-    pub sq_sig_all: c_int,
-}
-
-/// The beginning of `ibv_qp_init_attr_ex`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct QpInitAttrEx {
-    pub qp_context: *mut c_void,
-    pub send_cq: *mut Opaque,
-    pub recv_cq: *mut Opaque,
-    pub srq: *mut Opaque,
-    pub cap: QpCap,
-    pub qp_type: u32,
-    pub sq_sig_all: c_int,
-    pub comp_mask: u32,
-    pub pd: *mut Pd,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct SrqInitAttr {
-    pub srq_context: *mut c_void,
-    pub attr: [u32; 3],
-}
-
-/// The beginning of `ibv_srq_init_attr_ex`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct SrqInitAttrEx {
-    pub srq_context: *mut c_void,
-    pub attr: [u32; 3],
-    pub comp_mask: u32,
-    pub srq_type: u32,
-    pub pd: *mut Pd,
-}
-
-/// `ibv_device_attr`, as far as it matters here.
-#[repr(C, align(8))]
-#[derive(Clone, Copy, Debug)]
-pub struct DeviceAttr {
-    pub before: [u8; 144],
-    pub max_qp_rd_atom: c_int,
-    pub between: [u8; 8],
-    pub max_qp_init_rd_atom: c_int,
-    pub after: [u8; 72],
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Ece {
-    pub vendor_id: u32,
-    pub options: u32,
-    pub comp_mask: u32,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct PathRecord {
-    pub dgid: Gid,
-    pub sgid: Gid,
-    pub dlid: u16,
-    pub slid: u16,
-    pub raw_traffic: c_int,
-    pub flow_label: u32,
-    pub hop_limit: u8,
-    pub traffic_class: u8,
-    pub reversible: c_int,
-    pub numb_path: u8,
-    pub pkey: u16,
-    pub sl: u8,
-    pub mtu_selector: u8,
-    pub mtu: u8,
-    pub rate_selector: u8,
-    pub rate: u8,
-    pub packet_life_time_selector: u8,
-    pub packet_life_time: u8,
-    pub preference: u8,
-}
+pub use verbs_abi::{
+    IBV_QP_INIT_ATTR_PD, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE,
+    IBV_SRQT_BASIC, ibv_ah_attr as AhAttr, ibv_comp_channel as CompChannel, ibv_context as Context,
+    ibv_cq as Cq, ibv_device as Device, ibv_device_attr as DeviceAttr, ibv_ece as Ece, ibv_gid as Gid,
+    ibv_global_route as GlobalRoute, ibv_pd as Pd, ibv_qp as Qp, ibv_qp_attr as QpAttr, ibv_qp_cap as QpCap,
+    ibv_qp_init_attr as QpInitAttr, ibv_qp_init_attr_ex as QpInitAttrEx, ibv_sa_path_rec as PathRecord,
+    ibv_srq as Srq, ibv_srq_init_attr as SrqInitAttr, ibv_srq_init_attr_ex as SrqInitAttrEx,
+};
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -239,11 +48,11 @@ pub struct CmId {
     pub ps: u32,
     pub port_num: u8,
     pub event: *mut CmEvent,
-    pub send_cq_channel: *mut Opaque,
-    pub send_cq: *mut Opaque,
-    pub recv_cq_channel: *mut Opaque,
-    pub recv_cq: *mut Opaque,
-    pub srq: *mut Opaque,
+    pub send_cq_channel: *mut CompChannel,
+    pub send_cq: *mut Cq,
+    pub recv_cq_channel: *mut CompChannel,
+    pub recv_cq: *mut Cq,
+    pub srq: *mut Srq,
     pub pd: *mut Pd,
     pub qp_type: u32,
 }
@@ -336,10 +145,6 @@ pub const RDMA_PS_IB: u32 = 0x013f;
 
 pub const RAI_PASSIVE: c_int = 1;
 pub const RAI_NUMERICHOST: c_int = 2;
-
-pub const IBV_QPT_RC: u32 = 2;
-pub const IBV_QPT_UC: u32 = 3;
-pub const IBV_QPT_UD: u32 = 4;
 
 /// All that a peer offers is wanted.
 pub const RDMA_MAX_RESP_RES: u8 = 0xff;

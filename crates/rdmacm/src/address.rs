@@ -74,13 +74,13 @@ pub fn write(address: SocketAddr) -> sockaddr_storage {
 #[must_use]
 pub fn gid(address: IpAddr) -> Gid {
     match address {
-        IpAddr::V4(v4) => Gid(v4.to_ipv6_mapped().octets()),
-        IpAddr::V6(v6) => Gid(v6.octets()),
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().into(),
+        IpAddr::V6(v6) => v6.into(),
     }
 }
 
 /// The address that a GID is.
 #[must_use]
-pub fn of_gid(Gid(octets): Gid) -> IpAddr {
-    IpAddr::V6(Ipv6Addr::from(octets)).to_canonical()
+pub fn of_gid(gid: Gid) -> IpAddr {
+    IpAddr::V6(gid.into()).to_canonical()
 }

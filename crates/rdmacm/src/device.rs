@@ -87,13 +87,8 @@ unsafe fn open(device: *mut crate::abi::Device) -> Option<Device> {
     let path = PathBuf::from(path.to_str().ok()?);
     // SAFETY: the caller's promise.
     let context = unsafe { verbs::ibv_open_device(device) };
-    let mut attr = DeviceAttr {
-        before: [0; 144],
-        max_qp_rd_atom: 0,
-        between: [0; 8],
-        max_qp_init_rd_atom: 0,
-        after: [0; 72],
-    };
+    // SAFETY: it consists of numbers.
+    let mut attr: DeviceAttr = unsafe { std::mem::zeroed() };
     // SAFETY: the device was opened, if it was, and `attr` may be written.
     if context.is_null() || unsafe { verbs::ibv_query_device(context, &raw mut attr) } != 0 {
         return None;

@@ -1,8 +1,9 @@
 //! Queue pairs of identifiers: how they are made, and made ready.
 
 use crate::abi::{
-    AhAttr, CmId, Gid, GlobalRoute, Opaque, Pd, Qp, QpAttr, QpInitAttr, QpInitAttrEx, RDMA_MAX_INIT_DEPTH,
-    RDMA_MAX_RESP_RES, SrqInitAttr, SrqInitAttrEx,
+    CmId, CompChannel, Cq, IBV_QP_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQT_BASIC,
+    Pd, Qp, QpAttr, QpInitAttr, QpInitAttrEx, RDMA_MAX_INIT_DEPTH, RDMA_MAX_RESP_RES, SrqInitAttr,
+    SrqInitAttrEx,
 };
 use crate::error::{Errno, checked, made, returned};
 use crate::id::Id;
@@ -11,58 +12,14 @@ use libc::{c_int, c_void};
 use std::ptr;
 use uverbs::cm::{CmReply, CmRequest};
 use uverbs::qp::mask;
-use uverbs::{QpAttributes, QpState, Reply};
-
-/// `IBV_SRQ_INIT_ATTR_TYPE`.
-const SRQ_TYPE: u32 = 1;
-/// `IBV_SRQ_INIT_ATTR_PD`.
-const SRQ_PD: u32 = 2;
-/// `IBV_SRQT_BASIC`.
-const SRQ_BASIC: u32 = 0;
+use uverbs::{QpState, Reply};
 
 /// What an identifier's queue pair is to be told on its way to a state.
 fn attributes(id: &Id, state: u32) -> Result<(QpAttr, c_int), Errno> {
     let binding = id.binding()?;
     match binding.device.ask(CmRequest::InitQpAttr { id: binding.handle, state }, &[])? {
-        Reply::Cm(CmReply::QpAttributes { mask, attributes }) => Ok((converted(&attributes), mask as c_int)),
+        Reply::Cm(CmReply::QpAttributes { mask, attributes }) => Ok(((&attributes).into(), mask as c_int)),
         _ => Err(Errno(libc::EPROTO)),
-    }
-}
-
-fn converted(from: &QpAttributes) -> QpAttr {
-    let grh = GlobalRoute {
-        dgid: Gid(from.ah.dgid.octets()),
-        flow_label: from.ah.flow_label,
-        sgid_index: from.ah.sgid_index as u8,
-        hop_limit: from.ah.hop_limit,
-        traffic_class: from.ah.traffic_class,
-    };
-    let ah_attr = AhAttr {
-        grh,
-        sl: from.ah.sl,
-        is_global: from.ah.is_global.into(),
-        port_num: from.ah.port_num,
-        ..AhAttr::default()
-    };
-    QpAttr {
-        qp_state: from.qp_state,
-        cur_qp_state: from.cur_qp_state,
-        path_mtu: from.path_mtu,
-        qkey: from.qkey,
-        rq_psn: from.rq_psn,
-        sq_psn: from.sq_psn,
-        dest_qp_num: from.dest_qp_num,
-        qp_access_flags: from.qp_access_flags,
-        ah_attr,
-        pkey_index: from.pkey_index as u16,
-        max_rd_atomic: from.max_rd_atomic as u8,
-        max_dest_rd_atomic: from.max_dest_rd_atomic as u8,
-        min_rnr_timer: from.min_rnr_timer as u8,
-        port_num: from.port_num as u8,
-        timeout: from.timeout as u8,
-        retry_cnt: from.retry_cnt as u8,
-        rnr_retry: from.rnr_retry as u8,
-        ..QpAttr::default()
     }
 }
 
@@ -120,7 +77,7 @@ fn initialize(id: &Id, qp: *mut Qp) -> Result<(), Errno> {
 }
 
 /// A completion queue with a channel of its own.
-fn completion_queue(id: &Id, entries: u32) -> Result<(*mut Opaque, *mut Opaque), Errno> {
+fn completion_queue(id: &Id, entries: u32) -> Result<(*mut Cq, *mut CompChannel), Errno> {
     let (context, public) = id.visible(|public| (public.verbs, ptr::from_mut(public)));
     let entries = c_int::try_from(entries).map_err(|_| Errno(libc::EINVAL))?;
     // SAFETY: the device is open.
@@ -148,15 +105,14 @@ fn create_completion_queues(id: &Id, send: u32, receive: u32) -> Result<(), Errn
 }
 
 fn destroy_completion_queues(id: &Id) {
-    let none = ptr::null_mut();
     let (cqs, channels) = id.visible(|public| {
-        let cqs = [&mut public.recv_cq, &mut public.send_cq].map(|cq| std::mem::replace(cq, none));
+        let cqs = [&mut public.recv_cq, &mut public.send_cq].map(|cq| std::mem::replace(cq, ptr::null_mut()));
         let channels = [&mut public.recv_cq_channel, &mut public.send_cq_channel];
-        (cqs, channels.map(|channel| std::mem::replace(channel, none)))
+        (cqs, channels.map(|channel| std::mem::replace(channel, ptr::null_mut())))
     });
-    let different = |[first, second]: [*mut Opaque; 2]| {
-        [first, if first == second { none } else { second }].into_iter().filter(|one| !one.is_null())
-    };
+    fn different<T>([first, second]: [*mut T; 2]) -> impl Iterator<Item = *mut T> {
+        [Some(first), (first != second).then_some(second)].into_iter().flatten().filter(|one| !one.is_null())
+    }
     for cq in different(cqs) {
         // SAFETY: it was made for this identifier.
         unsafe { verbs::ibv_destroy_cq(cq) };
@@ -179,8 +135,7 @@ unsafe fn create(
 ) -> Result<(), Errno> {
     let (verbs, qp, recv_cq, send_cq, srq) =
         id.visible(|public| (public.verbs, public.qp, public.recv_cq, public.send_cq, public.srq));
-    let conflict =
-        |own: *mut Opaque, wanted: *mut Opaque| !own.is_null() && !wanted.is_null() && own != wanted;
+    let conflict = |own: *mut Cq, wanted: *mut Cq| !own.is_null() && !wanted.is_null() && own != wanted;
     // SAFETY: the caller's promise.
     let wanted = unsafe { *attr };
     // SAFETY: a protection domain is of the program, or of the device.
@@ -192,19 +147,21 @@ unsafe fn create(
     {
         return Err(Errno(libc::EINVAL));
     }
-    let needed = |own: *mut Opaque, wanted: *mut Opaque, entries: u32| {
+    let needed = |own: *mut Cq, wanted: *mut Cq, entries: u32| {
         if own.is_null() && wanted.is_null() { entries } else { 0 }
     };
     let send = needed(send_cq, wanted.send_cq, wanted.cap.max_send_wr);
     let receive = needed(recv_cq, wanted.recv_cq, wanted.cap.max_recv_wr);
     let finished = create_completion_queues(id, send, receive).and_then(|()| {
         let (recv_cq, send_cq) = id.visible(|public| (public.recv_cq, public.send_cq));
-        let or = |wanted: *mut Opaque, own: *mut Opaque| if wanted.is_null() { own } else { wanted };
+        let or = |wanted: *mut Cq, own: *mut Cq| if wanted.is_null() { own } else { wanted };
         // SAFETY: the caller's promise.
         unsafe {
             (*attr).send_cq = or(wanted.send_cq, send_cq);
             (*attr).recv_cq = or(wanted.recv_cq, recv_cq);
-            (*attr).srq = or(wanted.srq, srq);
+            if wanted.srq.is_null() {
+                (*attr).srq = srq;
+            }
         }
         finish(id, made(make())?)
     });
@@ -242,13 +199,13 @@ pub unsafe fn create_plain(id: &Id, pd: *mut Pd, attr: *mut QpInitAttr) -> Resul
 unsafe fn create_extended(id: &Id, attr: *mut QpInitAttrEx) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
     let asked = unsafe { *attr };
-    let given = asked.comp_mask & verbs::INIT_ATTR_PD != 0 && !asked.pd.is_null();
+    let given = asked.comp_mask & IBV_QP_INIT_ATTR_PD != 0 && !asked.pd.is_null();
     let pd = if given { asked.pd } else { id.visible(|public| public.pd) };
     // SAFETY: the caller's promise.
-    unsafe { ((*attr).comp_mask, (*attr).pd) = (asked.comp_mask | verbs::INIT_ATTR_PD, pd) };
+    unsafe { ((*attr).comp_mask, (*attr).pd) = (asked.comp_mask | IBV_QP_INIT_ATTR_PD, pd) };
     let context = id.visible(|public| public.verbs);
     let plain = attr.cast::<QpInitAttr>();
-    if asked.comp_mask & !verbs::INIT_ATTR_PD == 0 {
+    if asked.comp_mask & !IBV_QP_INIT_ATTR_PD == 0 {
         // SAFETY: the extended structure begins as the plain one.
         return unsafe { create_plain(id, pd, plain) };
     }
@@ -331,13 +288,13 @@ pub unsafe extern "C" fn rdma_create_srq(id: *mut CmId, pd: *mut Pd, attr: *mut 
 pub unsafe extern "C" fn rdma_create_srq_ex(id: *mut CmId, attr: *mut SrqInitAttrEx) -> c_int {
     // SAFETY: the caller's promise.
     let Some(asked) = (unsafe { attr.as_ref() }) else { return returned(Err(Errno(libc::EINVAL))) };
-    if asked.comp_mask & SRQ_TYPE == 0 {
+    if asked.comp_mask & IBV_SRQ_INIT_ATTR_TYPE == 0 {
         return returned(Err(Errno(libc::EINVAL)));
     }
-    if asked.srq_type != SRQ_BASIC {
+    if asked.srq_type != IBV_SRQT_BASIC {
         return returned(Err(Errno(libc::EOPNOTSUPP)));
     }
-    let pd = if asked.comp_mask & SRQ_PD == 0 { ptr::null_mut() } else { asked.pd };
+    let pd = if asked.comp_mask & IBV_SRQ_INIT_ATTR_PD == 0 { ptr::null_mut() } else { asked.pd };
     // SAFETY: the caller's promise; the extended structure begins as the plain one.
     returned(unsafe { Id::of(id).and_then(|id| create_srq(id, pd, attr.cast())) })
 }

@@ -6,35 +6,7 @@ use crate::errno::{Outcome, code, or_minus_one, pointer};
 use crate::gid::index_of;
 use std::ffi::c_int;
 use std::net::{Ipv4Addr, Ipv6Addr};
-use uverbs::{AddressVector, Reply, Request};
-
-impl From<&ibv_ah_attr> for AddressVector {
-    fn from(of: &ibv_ah_attr) -> Self {
-        Self {
-            dgid: of.grh.dgid.into(),
-            sgid_index: of.grh.sgid_index.into(),
-            flow_label: of.grh.flow_label,
-            hop_limit: of.grh.hop_limit,
-            traffic_class: of.grh.traffic_class,
-            sl: of.sl,
-            port_num: of.port_num,
-            is_global: of.is_global != 0,
-        }
-    }
-}
-
-impl From<&AddressVector> for ibv_ah_attr {
-    fn from(of: &AddressVector) -> Self {
-        let grh = ibv_global_route {
-            dgid: of.dgid.into(),
-            flow_label: of.flow_label,
-            sgid_index: u8::try_from(of.sgid_index).unwrap_or(u8::MAX),
-            hop_limit: of.hop_limit,
-            traffic_class: of.traffic_class,
-        };
-        Self { grh, sl: of.sl, is_global: of.is_global.into(), port_num: of.port_num, ..Self::default() }
-    }
-}
+use uverbs::{Reply, Request};
 
 /// # Safety
 /// It must be a domain of ours.

@@ -163,22 +163,6 @@ fn flushed(qp: &Qp, request: &WorkRequest, opcode: u8) -> Completion {
     Completion { id: request.id, status, opcode, qpn: qp.number(), ..Completion::default() }
 }
 
-impl From<Completion> for ibv_wc {
-    fn from(of: Completion) -> Self {
-        Self {
-            wr_id: of.id,
-            status: of.status.into(),
-            opcode: of.opcode.into(),
-            byte_len: of.byte_len,
-            imm_data: of.immediate,
-            qp_num: of.qpn,
-            src_qp: of.source_qpn,
-            wc_flags: of.flags.into(),
-            ..Self::default()
-        }
-    }
-}
-
 pub(crate) unsafe fn create(
     context: *mut ibv_context,
     cqe: u32,

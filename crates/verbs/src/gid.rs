@@ -10,18 +10,6 @@ use std::net::Ipv6Addr;
 /// The one partition, which everyone is a full member of; in the order of the wire.
 const PKEY: u16 = 0xffff;
 
-impl From<Ipv6Addr> for ibv_gid {
-    fn from(address: Ipv6Addr) -> Self {
-        Self { raw: address.octets() }
-    }
-}
-
-impl From<ibv_gid> for Ipv6Addr {
-    fn from(gid: ibv_gid) -> Self {
-        gid.raw.into()
-    }
-}
-
 fn entry(gid: Ipv6Addr, index: u32) -> ibv_gid_entry {
     let gid_type = IBV_GID_TYPE_ROCE_V2;
     ibv_gid_entry { gid: gid.into(), gid_index: index, port_num: 1, gid_type, ndev_ifindex: 0 }

@@ -10,7 +10,6 @@
 
 #![allow(missing_docs, clippy::missing_safety_doc)] // of exported functions: they have man pages, which say what pointers must be
 
-pub mod abi;
 pub mod address;
 pub mod channel;
 pub mod completion;
@@ -38,3 +37,5 @@ mod refused;
 pub mod shared_receive;
 mod sysfs;
 pub mod work_request;
+
+pub use verbs_abi as abi;

@@ -6,54 +6,10 @@ use crate::queue_pair::{Qp, cap};
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 use uverbs::qp::mask;
-use uverbs::{QpAttributes, QpInfo, QpState, Reply, Request};
-
-fn attributes(of: &ibv_qp_attr) -> QpAttributes {
-    QpAttributes {
-        qp_state: of.qp_state,
-        cur_qp_state: of.cur_qp_state,
-        path_mtu: of.path_mtu,
-        qkey: of.qkey,
-        rq_psn: of.rq_psn,
-        sq_psn: of.sq_psn,
-        dest_qp_num: of.dest_qp_num,
-        qp_access_flags: of.qp_access_flags,
-        ah: (&of.ah_attr).into(),
-        pkey_index: of.pkey_index.into(),
-        max_rd_atomic: of.max_rd_atomic.into(),
-        max_dest_rd_atomic: of.max_dest_rd_atomic.into(),
-        min_rnr_timer: of.min_rnr_timer.into(),
-        port_num: of.port_num.into(),
-        timeout: of.timeout.into(),
-        retry_cnt: of.retry_cnt.into(),
-        rnr_retry: of.rnr_retry.into(),
-    }
-}
+use uverbs::{QpInfo, QpState, Reply, Request};
 
 fn described(info: &QpInfo) -> ibv_qp_attr {
-    let of = &info.attributes;
-    let byte = |number: u32| u8::try_from(number).unwrap_or(u8::MAX);
-    ibv_qp_attr {
-        qp_state: of.qp_state,
-        cur_qp_state: of.cur_qp_state,
-        path_mtu: of.path_mtu,
-        qkey: of.qkey,
-        rq_psn: of.rq_psn,
-        sq_psn: of.sq_psn,
-        dest_qp_num: of.dest_qp_num,
-        qp_access_flags: of.qp_access_flags,
-        cap: cap(&info.capacity),
-        ah_attr: (&of.ah).into(),
-        pkey_index: u16::try_from(of.pkey_index).unwrap_or(u16::MAX),
-        max_rd_atomic: byte(of.max_rd_atomic),
-        max_dest_rd_atomic: byte(of.max_dest_rd_atomic),
-        min_rnr_timer: byte(of.min_rnr_timer),
-        port_num: byte(of.port_num),
-        timeout: byte(of.timeout),
-        retry_cnt: byte(of.retry_cnt),
-        rnr_retry: byte(of.rnr_retry),
-        ..ibv_qp_attr::default()
-    }
+    ibv_qp_attr { cap: cap(&info.capacity), ..(&info.attributes).into() }
 }
 
 fn modify(qp: &Qp, attr: &ibv_qp_attr, mask: u32) -> Outcome<()> {
@@ -61,7 +17,7 @@ fn modify(qp: &Qp, attr: &ibv_qp_attr, mask: u32) -> Outcome<()> {
     if state.is_some_and(|number| QpState::from_number(number).is_none()) {
         return Err(libc::EINVAL);
     }
-    let request = Request::ModifyQp { qpn: qp.number(), mask, attributes: attributes(attr) };
+    let request = Request::ModifyQp { qpn: qp.number(), mask, attributes: attr.into() };
     if state == Some(IBV_QPS_RESET) {
         // Nobody posts while both sides begin anew.
         let mut send = qp.send.lock();

@@ -1,9 +1,6 @@
-//! Structures against the headers of `librdmacm-dev` and `libibverbs-dev`.
+//! Structures against the headers of `librdmacm-dev`.
 
-use rdmacm::abi::{
-    AddrInfo, AhAttr, CmEvent, CmId, ConnParam, Context, Device, DeviceAttr, EventChannel, Gid, PathRecord,
-    Pd, Qp, QpAttr, QpInitAttr, QpInitAttrEx, SrqInitAttr, SrqInitAttrEx, UdParam,
-};
+use rdmacm::abi::{AddrInfo, CmEvent, CmId, ConnParam, EventChannel, UdParam};
 use std::fmt::Write as _;
 use std::mem::offset_of;
 use std::process::Command;
@@ -108,103 +105,7 @@ fn questions() -> Questions {
             ai_next,
         }
     );
-    compare!(
-        q,
-        PathRecord = "struct ibv_sa_path_rec",
-        whole {
-            dgid,
-            sgid,
-            dlid,
-            slid,
-            raw_traffic,
-            flow_label,
-            hop_limit,
-            traffic_class,
-            reversible,
-            numb_path,
-            pkey,
-            sl,
-            mtu_selector,
-            mtu,
-            rate_selector,
-            rate,
-            packet_life_time_selector,
-            packet_life_time,
-            preference,
-        }
-    );
-    verbs(&mut q);
     q
-}
-
-fn verbs(q: &mut Questions) {
-    compare!(q, Gid = "union ibv_gid", whole {});
-    compare!(q, Context = "struct ibv_context" { device });
-    compare!(q, Device = "struct ibv_device", whole {
-        ops = "_ops", node_type, transport_type, name, dev_name, dev_path, ibdev_path,
-    });
-    compare!(q, Pd = "struct ibv_pd" { context });
-    compare!(q, Qp = "struct ibv_qp" { context, qp_context, pd, send_cq, recv_cq, srq, handle, qp_num });
-    compare!(
-        q,
-        AhAttr = "struct ibv_ah_attr",
-        whole { grh, dlid, sl, src_path_bits, static_rate, is_global, port_num }
-    );
-    compare!(
-        q,
-        rdmacm::abi::GlobalRoute = "struct ibv_global_route",
-        whole { dgid, flow_label, sgid_index, hop_limit, traffic_class }
-    );
-    compare!(
-        q,
-        QpAttr = "struct ibv_qp_attr",
-        whole {
-            qp_state,
-            cur_qp_state,
-            path_mtu,
-            path_mig_state,
-            qkey,
-            rq_psn,
-            sq_psn,
-            dest_qp_num,
-            qp_access_flags,
-            cap,
-            ah_attr,
-            alt_ah_attr,
-            pkey_index,
-            alt_pkey_index,
-            en_sqd_async_notify,
-            sq_draining,
-            max_rd_atomic,
-            max_dest_rd_atomic,
-            min_rnr_timer,
-            port_num,
-            timeout,
-            retry_cnt,
-            rnr_retry,
-            alt_port_num,
-            alt_timeout,
-            rate_limit,
-        }
-    );
-    compare!(
-        q,
-        QpInitAttr = "struct ibv_qp_init_attr",
-        whole { qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all }
-    );
-    compare!(q, QpInitAttrEx = "struct ibv_qp_init_attr_ex" {
-        qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all, comp_mask, pd,
-    });
-    compare!(q, SrqInitAttr = "struct ibv_srq_init_attr", whole { srq_context, attr });
-    compare!(q, SrqInitAttrEx = "struct ibv_srq_init_attr_ex" { srq_context, attr, comp_mask, srq_type, pd });
-    compare!(q, DeviceAttr = "struct ibv_device_attr", whole { max_qp_rd_atom, max_qp_init_rd_atom });
-    compare!(q, rdmacm::abi::Ece = "struct ibv_ece", whole { vendor_id, options, comp_mask });
-    // Before a context with extensions, from its end.
-    let context = "offsetof(struct verbs_context, context)";
-    q.ask(format!("{context} - offsetof(struct verbs_context, sz)"), 8);
-    q.ask(format!("{context} - offsetof(struct verbs_context, create_qp_ex)"), 56);
-    q.ask("offsetof(struct ibv_context, abi_compat)".into(), 320);
-    q.ask("sizeof(struct ibv_context)".into(), 328);
 }
 
 #[test]

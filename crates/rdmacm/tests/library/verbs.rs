@@ -2,7 +2,9 @@
 
 use crate::devices::{ADDRESSES, SOCKETS};
 use libc::{c_char, c_int, c_void};
-use rdmacm::abi::{Context, Device, DeviceAttr, Gid, Opaque, Pd, Qp, QpAttr, QpInitAttr, SrqInitAttr};
+use rdmacm::abi::{
+    CompChannel, Context, Cq, Device, DeviceAttr, Gid, Pd, Qp, QpAttr, QpInitAttr, Srq, SrqInitAttr,
+};
 use std::collections::BTreeMap;
 use std::sync::{LazyLock, Mutex};
 
@@ -12,13 +14,6 @@ static MODIFIED: Mutex<BTreeMap<u32, Vec<(QpAttr, u32)>>> = Mutex::new(BTreeMap:
 /// What was asked of a queue pair.
 pub fn modified(qp: *mut Qp) -> Vec<(QpAttr, u32)> {
     MODIFIED.lock().unwrap().get(&unsafe { (*qp).qp_num }).cloned().unwrap_or_default()
-}
-
-/// As long as the real one, and without extensions.
-#[repr(C)]
-struct WholeContext {
-    visible: Context,
-    rest: [u64; 63],
 }
 
 struct Devices(Vec<(*mut Device, *mut Context)>);
@@ -33,8 +28,10 @@ static DEVICES: LazyLock<Devices> = LazyLock::new(|| {
             *to = from as c_char;
         }
         let device = Box::into_raw(Box::new(device));
-        let context = WholeContext { visible: Context { device }, rest: [0; 63] };
-        (device, Box::into_raw(Box::new(context)).cast())
+        // Without extensions.
+        let context: *mut Context = make(unsafe { std::mem::zeroed() });
+        unsafe { (*context).device = device };
+        (device, context)
     };
     Devices(SOCKETS.iter().map(device).collect())
 });
@@ -78,22 +75,22 @@ extern "C" fn ibv_query_gid(context: *mut Context, port: u8, index: c_int, gid: 
         1 => ADDRESSES[which].to_ipv6_mapped().octets(),
         _ => return -1,
     };
-    unsafe { gid.write(Gid(octets)) };
+    unsafe { gid.write(Gid { raw: octets }) };
     0
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_alloc_pd(context: *mut Context) -> *mut Pd {
-    Box::into_raw(Box::new(Pd { context }))
+    make(Pd { context, handle: 0 })
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn ibv_create_comp_channel(_: *mut Context) -> *mut Opaque {
+extern "C" fn ibv_create_comp_channel(_: *mut Context) -> *mut CompChannel {
     make([0_u64; 8]).cast()
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn ibv_destroy_comp_channel(channel: *mut Opaque) -> c_int {
+extern "C" fn ibv_destroy_comp_channel(channel: *mut CompChannel) -> c_int {
     unmake(channel.cast::<[u64; 8]>())
 }
 
@@ -102,25 +99,25 @@ extern "C" fn ibv_create_cq(
     _: *mut Context,
     entries: c_int,
     _: *mut c_void,
-    _: *mut Opaque,
+    _: *mut CompChannel,
     _: c_int,
-) -> *mut Opaque {
+) -> *mut Cq {
     assert!(entries > 0);
     make([0_u64; 8]).cast()
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn ibv_destroy_cq(cq: *mut Opaque) -> c_int {
+extern "C" fn ibv_destroy_cq(cq: *mut Cq) -> c_int {
     unmake(cq.cast::<[u64; 8]>())
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn ibv_create_srq(_: *mut Pd, _: *mut SrqInitAttr) -> *mut Opaque {
+extern "C" fn ibv_create_srq(_: *mut Pd, _: *mut SrqInitAttr) -> *mut Srq {
     make([0_u64; 8]).cast()
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn ibv_destroy_srq(srq: *mut Opaque) -> c_int {
+extern "C" fn ibv_destroy_srq(srq: *mut Srq) -> c_int {
     unmake(srq.cast::<[u64; 8]>())
 }
 
@@ -129,16 +126,10 @@ extern "C" fn ibv_create_qp(pd: *mut Pd, attr: *mut QpInitAttr) -> *mut Qp {
     static NUMBERS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(17);
     let (attr, context) = unsafe { (&*attr, (*pd).context) };
     assert!(!attr.send_cq.is_null() && !attr.recv_cq.is_null());
-    make(Qp {
-        context,
-        qp_context: attr.qp_context,
-        pd,
-        send_cq: attr.send_cq,
-        recv_cq: attr.recv_cq,
-        srq: attr.srq,
-        handle: 0,
-        qp_num: NUMBERS.fetch_add(1, std::sync::atomic::Ordering::Relaxed),
-    })
+    let mut qp: Qp = unsafe { std::mem::zeroed() };
+    (qp.context, qp.pd, qp.qp_num) =
+        (context, pd, NUMBERS.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
+    make(qp)
 }
 
 #[unsafe(no_mangle)]

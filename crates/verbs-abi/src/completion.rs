@@ -107,3 +107,19 @@ pub const IBV_WC_SUCCESS: u32 = 0;
 pub const IBV_WC_WR_FLUSH_ERR: u32 = 5;
 pub const IBV_WC_GRH: u32 = 1 << 0;
 pub const IBV_WC_RECV: u32 = 1 << 7;
+
+impl From<uverbs::Completion> for ibv_wc {
+    fn from(of: uverbs::Completion) -> Self {
+        Self {
+            wr_id: of.id,
+            status: of.status.into(),
+            opcode: of.opcode.into(),
+            byte_len: of.byte_len,
+            imm_data: of.immediate,
+            qp_num: of.qpn,
+            src_qp: of.source_qpn,
+            wc_flags: of.flags.into(),
+            ..Self::default()
+        }
+    }
+}

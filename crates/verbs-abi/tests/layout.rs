@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::mem::offset_of;
 use std::process::Command;
-use verbs::abi::*;
+use verbs_abi::*;
 
 /// Each structure, and where its fields are: what C says of it, and what we do.
 struct Layout {

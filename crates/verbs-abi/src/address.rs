@@ -1,6 +1,8 @@
 //! GIDs and where packets go.
 
 use super::{ibv_context, ibv_pd};
+use std::net::Ipv6Addr;
+use uverbs::AddressVector;
 
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -71,4 +73,44 @@ pub struct ibv_ece {
     pub vendor_id: u32,
     pub options: u32,
     pub comp_mask: u32,
+}
+
+impl From<Ipv6Addr> for ibv_gid {
+    fn from(address: Ipv6Addr) -> Self {
+        Self { raw: address.octets() }
+    }
+}
+
+impl From<ibv_gid> for Ipv6Addr {
+    fn from(gid: ibv_gid) -> Self {
+        gid.raw.into()
+    }
+}
+
+impl From<&ibv_ah_attr> for AddressVector {
+    fn from(of: &ibv_ah_attr) -> Self {
+        Self {
+            dgid: of.grh.dgid.into(),
+            sgid_index: of.grh.sgid_index.into(),
+            flow_label: of.grh.flow_label,
+            hop_limit: of.grh.hop_limit,
+            traffic_class: of.grh.traffic_class,
+            sl: of.sl,
+            port_num: of.port_num,
+            is_global: of.is_global != 0,
+        }
+    }
+}
+
+impl From<&AddressVector> for ibv_ah_attr {
+    fn from(of: &AddressVector) -> Self {
+        let grh = ibv_global_route {
+            dgid: of.dgid.into(),
+            flow_label: of.flow_label,
+            sgid_index: u8::try_from(of.sgid_index).unwrap_or(u8::MAX),
+            hop_limit: of.hop_limit,
+            traffic_class: of.traffic_class,
+        };
+        Self { grh, sl: of.sl, is_global: of.is_global.into(), port_num: of.port_num, ..Self::default() }
+    }
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use std::ffi::{c_int, c_void};
+use uverbs::QpAttributes;
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -135,4 +136,54 @@ pub struct ibv_qp_ex {
     pub wr_complete: Option<unsafe extern "C" fn(*mut ibv_qp_ex) -> c_int>,
     pub wr_abort: Option<unsafe extern "C" fn(*mut ibv_qp_ex)>,
     pub wr_atomic_write: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, *const c_void)>,
+}
+
+impl From<&ibv_qp_attr> for QpAttributes {
+    fn from(of: &ibv_qp_attr) -> Self {
+        Self {
+            qp_state: of.qp_state,
+            cur_qp_state: of.cur_qp_state,
+            path_mtu: of.path_mtu,
+            qkey: of.qkey,
+            rq_psn: of.rq_psn,
+            sq_psn: of.sq_psn,
+            dest_qp_num: of.dest_qp_num,
+            qp_access_flags: of.qp_access_flags,
+            ah: (&of.ah_attr).into(),
+            pkey_index: of.pkey_index.into(),
+            max_rd_atomic: of.max_rd_atomic.into(),
+            max_dest_rd_atomic: of.max_dest_rd_atomic.into(),
+            min_rnr_timer: of.min_rnr_timer.into(),
+            port_num: of.port_num.into(),
+            timeout: of.timeout.into(),
+            retry_cnt: of.retry_cnt.into(),
+            rnr_retry: of.rnr_retry.into(),
+        }
+    }
+}
+
+impl From<&QpAttributes> for ibv_qp_attr {
+    fn from(of: &QpAttributes) -> Self {
+        let byte = |number: u32| u8::try_from(number).unwrap_or(u8::MAX);
+        Self {
+            qp_state: of.qp_state,
+            cur_qp_state: of.cur_qp_state,
+            path_mtu: of.path_mtu,
+            qkey: of.qkey,
+            rq_psn: of.rq_psn,
+            sq_psn: of.sq_psn,
+            dest_qp_num: of.dest_qp_num,
+            qp_access_flags: of.qp_access_flags,
+            ah_attr: (&of.ah).into(),
+            pkey_index: u16::try_from(of.pkey_index).unwrap_or(u16::MAX),
+            max_rd_atomic: byte(of.max_rd_atomic),
+            max_dest_rd_atomic: byte(of.max_dest_rd_atomic),
+            min_rnr_timer: byte(of.min_rnr_timer),
+            port_num: byte(of.port_num),
+            timeout: byte(of.timeout),
+            retry_cnt: byte(of.retry_cnt),
+            rnr_retry: byte(of.rnr_retry),
+            ..Self::default()
+        }
+    }
 }
