@@ -1,7 +1,7 @@
 //! What applications ask for on their control socket.
 
 use crate::client::Client;
-use crate::direct::Brought;
+use crate::direct::{Brought, is_trusting};
 use crate::events::Notifier;
 use crate::fabric::Slots;
 use crate::modify;
@@ -13,8 +13,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use uverbs::qp::access;
 use uverbs::{
-    AddressVector, Capacity, CompletionSink, CreateQp, Memory, PortInfo, QpAttributes, QpInfo, QpState,
-    Refusal, Region, Reply, Request, Shape, SharedSource, WorkSource, completion,
+    AddressVector, Capacity, CompletionSink, CreateQp, Memory, Parcels, PortInfo, QpAttributes, QpInfo,
+    QpState, QpType, Refusal, Region, Reply, Request, Shape, SharedSource, WorkSource, completion,
 };
 
 /// The one port.
@@ -187,6 +187,7 @@ impl Client {
             found(objects.srqs.get(&srq), "shared receive queue")?;
         }
         let cap = checked_capacity(asked)?;
+        let shares = asked.qp_type == QpType::Rc && is_trusting(&objects.adapter.spec());
         let free = self.bells.iter().position(Option::is_none);
         let Some((bell, qpn)) = free.and_then(|bell| Some((bell, objects.adapter.add_qp(&objects.inbox)?)))
         else {
@@ -196,7 +197,7 @@ impl Client {
             .adapter
             .take_slots(cap.max_send_wr)
             .ok_or_else(too_much_work)
-            .and_then(|slots| make_qp((qpn, bell as u32), asked, cap, slots));
+            .and_then(|slots| make_qp((qpn, bell as u32), asked, cap, slots, shares));
         match made {
             Ok((qp, reply, file)) => {
                 self.qps.insert(qpn, qp);
@@ -236,13 +237,17 @@ fn make_qp(
     asked: &CreateQp,
     cap: Capacity,
     slots: Slots,
+    shares: bool,
 ) -> Result<(Qp, Reply, OwnedFd), Refusal> {
     let send = Shape::new(0, cap.max_send_wr, cap.max_send_sge, cap.max_inline_data);
     let receive =
         asked.srq.is_none().then(|| Shape::new(send.end() as u32, cap.max_recv_wr, cap.max_recv_sge, 0));
-    let bytes = receive.map_or(send.end(), |receive| receive.end());
+    let queues = receive.map_or(send.end(), |receive| receive.end());
+    let bytes = queues + if shares { Parcels::BYTES } else { 0 };
     let (memory, file) = Memory::create("queue pair", bytes).map_err(no_memory)?;
     let memory = Arc::new(memory);
+    let parcels =
+        shares.then(|| Parcels::new(memory.clone(), queues as u32)).transpose().map_err(no_memory)?;
     let receives = match (receive, asked.srq) {
         (Some(shape), _) => Receives::Own(WorkSource::new(memory.clone(), shape).map_err(no_memory)?),
         (None, srq) => Receives::Shared(srq.unwrap_or_default()),
@@ -266,6 +271,8 @@ fn make_qp(
         all_signaled: asked.sq_sig_all,
         file: file.try_clone().map_err(no_memory)?,
         receive_shape: receive,
+        parcels: parcels.map(|parcels| (parcels, queues as u32)),
+        memory: bytes as u64,
         inbound: None,
         outbound: None,
         brought: Brought::default(),
@@ -279,9 +286,18 @@ fn make_qp(
         established: false,
         told_congestion: None,
         tells_drained: false,
+        looks_again: false,
     };
     let qp = Qp { own, transport: Transport::None, is_ready: false, deadline: None };
-    let reply = Reply::Qp { qpn, capacity: cap, send, receive, memory: bytes as u64, doorbell };
+    let reply = Reply::Qp {
+        qpn,
+        capacity: cap,
+        send,
+        receive,
+        parcels: shares.then_some(queues as u32),
+        memory: bytes as u64,
+        doorbell,
+    };
     Ok((qp, reply, file))
 }
 

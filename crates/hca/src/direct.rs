@@ -149,11 +149,11 @@ pub(crate) fn grant(
         Some(channel) => Some(objects.channels.get(&channel)?.share().ok()?),
         None => None,
     };
-    let (receive, receives) = match own.receives {
-        Receives::Own(_) => (own.receive_shape?, own.file.try_clone().ok()?),
+    let (receive, shared) = match own.receives {
+        Receives::Own(_) => (own.receive_shape?, None),
         Receives::Shared(srq) => {
             let srq = objects.srqs.get(&srq)?;
-            (srq.shape, srq.file.try_clone().ok()?)
+            (srq.shape, Some(srq.file.try_clone().ok()?))
         }
     };
     let (memory, bond_file) = Memory::create("bond", Bond::BYTES).ok()?;
@@ -165,7 +165,8 @@ pub(crate) fn grant(
         access: own.attributes.qp_access_flags,
         receive,
         takes_shared: own.takes_shared(),
-        memory: receive.end() as u64,
+        parcels: own.parcels.as_ref()?.1,
+        memory: own.memory,
         cq: own.recv_cq,
         entries: cq.entries,
         regions: objects.regions.limit,
@@ -173,8 +174,9 @@ pub(crate) fn grant(
         own_entries: 0,
         has_channel: channel.is_some(),
     };
-    let files = vec![receives, cq.file.try_clone().ok()?, objects.regions.file.try_clone().ok()?];
-    let last = std::iter::once(objects.space.share().ok()?).chain(channel).collect();
+    let files =
+        vec![own.file.try_clone().ok()?, cq.file.try_clone().ok()?, objects.regions.file.try_clone().ok()?];
+    let last = std::iter::once(objects.space.share().ok()?).chain(channel).chain(shared).collect();
     let theirs = Memory::open(&bond_file, Bond::BYTES).ok()?;
     // A bond before this one has no use any more.
     if let Some(old) = own.inbound.replace(Bond::new(memory)) {
@@ -240,6 +242,7 @@ impl Client {
     pub(crate) fn review(&mut self) {
         let (adapter, fabric) = (self.objects.adapter.clone(), self.objects.fabric.clone());
         let is_local = |path: &Path| matches!(path.way, Way::Local(_));
+        let mut ended = Vec::new();
         for qp in self.qps.values_mut() {
             qp.own.part(&mut self.objects);
             let was_local = qp.own.path.as_ref().is_some_and(is_local);
@@ -248,8 +251,10 @@ impl Client {
                 qp.own.reason = Some("its peer may not be reached within the host any more");
                 self.objects.tell(Event::QpFatal, qp.own.qpn);
                 qp.enter_error(&mut self.objects);
+                ended.push(qp.own.qpn);
             }
         }
+        ended.into_iter().for_each(|qpn| self.wake(qpn));
         for ah in self.objects.ahs.values_mut() {
             if let Ok(path) = Path::find(&ah.vector, &adapter, &fabric) {
                 ah.path = path;

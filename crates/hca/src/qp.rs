@@ -19,7 +19,7 @@ use std::time::Duration;
 use uverbs::completion;
 use uverbs::work::{opcode, send_flags};
 use uverbs::{
-    Bond, Capacity, Completion, Corrupt, Placement, QpAttributes, QpState, QpType, Segment, Shape,
+    Bond, Capacity, Completion, Corrupt, Parcels, Placement, QpAttributes, QpState, QpType, Segment, Shape,
     WorkRequest, WorkSource,
 };
 
@@ -27,6 +27,8 @@ use uverbs::{
 const BUDGET: usize = 64;
 /// When a full ring towards the vRouter is looked at again.
 const NO_ROOM: Duration = Duration::from_micros(50);
+/// When receives are looked for that were posted, and not yet seen, when a queue pair went to the error state.
+const LATER: Duration = Duration::from_millis(1);
 /// So many wrong keys of an unreliable peer, and it is heard no more.
 const WRONG_KEYS: u32 = 16;
 /// Set in what we call receives, to tell them from sends.
@@ -97,6 +99,9 @@ pub(crate) struct Own {
     /// Its memory, to share.
     pub file: OwnedFd,
     pub receive_shape: Option<Shape>,
+    /// Where peers that share memory put messages, and where that is in its memory, which has so many bytes.
+    pub parcels: Option<(Parcels, u32)>,
+    pub memory: u64,
     /// A peer does what we would do here.
     pub inbound: Option<Bond>,
     /// The application does what the peer's device would do.
@@ -122,6 +127,8 @@ pub(crate) struct Own {
     pub told_congestion: Option<Duration>,
     /// The application is to be told once nothing is under way.
     pub tells_drained: bool,
+    /// Receives are to be looked for once more that were posted when it went to the error state.
+    pub looks_again: bool,
 }
 
 /// A queue pair.
@@ -308,7 +315,7 @@ impl Qp {
         match self.own.state {
             QpState::Error => {
                 self.flush(objects);
-                return None;
+                return std::mem::take(&mut self.own.looks_again).then_some(now + LATER);
             }
             QpState::SendQueueError => {
                 self.own.flush_sends(objects);
@@ -449,6 +456,7 @@ impl Qp {
         }
         if let Receives::Own(source) = &mut self.own.receives {
             source.want_doorbell(true);
+            self.own.looks_again = true;
         }
         self.flush(objects);
         if self.own.takes_shared() {
@@ -490,6 +498,9 @@ impl Qp {
         own.sends.reset();
         if let Receives::Own(source) = &mut own.receives {
             source.reset();
+        }
+        if let Some((parcels, _)) = &own.parcels {
+            parcels.reset();
         }
         (own.path, own.peer, own.nak, own.reason, own.broken) = (None, None, None, None, None);
         (own.wrong_keys, own.established, own.tells_drained) = (0, false, false);

@@ -83,6 +83,10 @@ pub enum Placement {
     Here([u8; INLINE]),
     /// Here, from where the library is to copy it to that address, as the receive of a shared queue says, which is done with.
     At(u64, [u8; INLINE_SHARED]),
+    /// In the [`Parcels`](crate::Parcels) of the queue pair, at that position; the rest as of [`Self::Here`].
+    Parcel(u32),
+    /// The same, as of [`Self::At`].
+    ParcelAt(u64, u32),
 }
 
 /// A completion with its number since the beginning, counted from 1: where that is right, the completion is there.
@@ -100,10 +104,13 @@ struct Entry {
     body: [u8; INLINE],
 }
 
-/// Set in the flags of an entry: [`Placement::There`], [`Placement::Here`], [`Placement::At`].
-const THERE: u16 = 1 << 14;
-const HERE: u16 = 1 << 15;
-const AT: u16 = THERE | HERE;
+/// In the flags of an entry: which [`Placement`].
+const PLACEMENT: u16 = 7 << 13;
+const THERE: u16 = 1 << 13;
+const HERE: u16 = 2 << 13;
+const AT: u16 = 3 << 13;
+const PARCEL: u16 = 4 << 13;
+const PARCEL_AT: u16 = 5 << 13;
 
 /// Attempts at a place, where others take theirs at the same time.
 const ATTEMPTS: u32 = 1 << 16;
@@ -115,6 +122,7 @@ const _: () = assert!(size_of::<Entry>() == 64 && size_of::<Header>() == 192);
 
 impl Entry {
     /// Everything but the number.
+    #[inline]
     fn of(completion: &Completion) -> Self {
         let Completion { opcode, status, flags, qpn, byte_len, immediate, source_qpn, .. } = *completion;
         let mut body = [0; INLINE];
@@ -129,11 +137,21 @@ impl Entry {
                 body[16..].copy_from_slice(&message);
                 (AT, body)
             }
+            Placement::Parcel(position) => {
+                body[16..20].copy_from_slice(&position.to_ne_bytes());
+                (PARCEL, body)
+            }
+            Placement::ParcelAt(address, position) => {
+                body[8..16].copy_from_slice(&address.to_ne_bytes());
+                body[16..20].copy_from_slice(&position.to_ne_bytes());
+                (PARCEL_AT, body)
+            }
         };
-        let flags = flags & !AT | mark;
+        let flags = flags & !PLACEMENT | mark;
         Self { number: AtomicU32::new(0), opcode, status, flags, qpn, byte_len, immediate, source_qpn, body }
     }
 
+    #[inline]
     fn completion(&self) -> Completion {
         let Self { opcode, status, flags, qpn, byte_len, immediate, source_qpn, body, number: _ } = *self;
         let word = |at: usize| {
@@ -141,17 +159,20 @@ impl Entry {
             bytes.copy_from_slice(&body[at..at + 8]);
             u64::from_ne_bytes(bytes)
         };
-        let (id, timestamp, placement) = match flags & AT {
-            0 => (word(0), word(8), Placement::Done),
+        let position = u32::from_ne_bytes([body[16], body[17], body[18], body[19]]);
+        let (id, timestamp, placement) = match flags & PLACEMENT {
             THERE => (word(0), word(8), Placement::There),
             HERE => (0, 0, Placement::Here(body)),
-            _ => {
+            AT => {
                 let mut message = [0; INLINE_SHARED];
                 message.copy_from_slice(&body[16..]);
                 (word(0), 0, Placement::At(word(8), message))
             }
+            PARCEL => (0, 0, Placement::Parcel(position)),
+            PARCEL_AT => (word(0), 0, Placement::ParcelAt(word(8), position)),
+            _ => (word(0), word(8), Placement::Done),
         };
-        let flags = flags & !AT;
+        let flags = flags & !PLACEMENT;
         Completion { opcode, status, flags, qpn, byte_len, immediate, source_qpn, id, timestamp, placement }
     }
 }
@@ -204,6 +225,7 @@ impl Ring {
         unsafe { &(*self.entry(index).as_ptr()).number }
     }
 
+    #[inline]
     fn read(&self, index: u32) -> Completion {
         let entry = self.entry(index);
         // SAFETY: within the mapping; any bytes are an entry; an application may have overwritten it, to its own loss.
@@ -215,6 +237,8 @@ impl Ring {
 #[derive(Debug)]
 pub struct CompletionSink {
     ring: Ring,
+    /// What the library had taken when it was looked at last: it is looked at again where there would be no room.
+    taken: AtomicU32,
 }
 
 impl CompletionSink {
@@ -224,7 +248,19 @@ impl CompletionSink {
     /// Where it is not.
     #[must_use]
     pub fn new(memory: Memory, entries: u32) -> Self {
-        Self { ring: Ring::new(memory, entries) }
+        Self { ring: Ring::new(memory, entries), taken: AtomicU32::new(0) }
+    }
+
+    /// Whether there is room for a completion with this index.
+    #[inline]
+    fn has_room(&self, index: u32) -> bool {
+        let fits = |taken: u32| index.wrapping_sub(taken) < self.ring.entries;
+        if fits(self.taken.load(Ordering::Relaxed)) {
+            return true;
+        }
+        let head = self.ring.header().head.load(Ordering::Acquire);
+        self.taken.store(head, Ordering::Relaxed);
+        fits(head)
     }
 
     /// Completions that were not taken yet: those that the library says it took are believed where that can be.
@@ -238,17 +274,17 @@ impl CompletionSink {
     /// Whether there is no room.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.waiting() >= self.ring.entries
+        !self.has_room(self.ring.header().tail.load(Ordering::Relaxed))
     }
 
     /// A place for a completion, if there is one.
+    #[inline]
     fn reserve(&self) -> Result<u32, Overrun> {
         let header = self.ring.header();
         let mut tail = header.tail.load(Ordering::Relaxed);
         // Others are done at once; an application that writes there all the time harms itself alone.
         for _ in 0..ATTEMPTS {
-            let head = header.head.load(Ordering::Acquire);
-            if tail.wrapping_sub(head) >= self.ring.entries {
+            if !self.has_room(tail) {
                 return Err(Overrun);
             }
             let next = tail.wrapping_add(1);
@@ -264,6 +300,7 @@ impl CompletionSink {
     ///
     /// # Errors
     /// Where there is no room.
+    #[inline]
     pub fn push(&self, completion: &Completion, solicited: bool) -> Result<bool, Overrun> {
         let at = self.reserve()?;
         let entry = self.ring.entry(at);
@@ -281,6 +318,7 @@ impl CompletionSink {
             (&raw mut (*place).source_qpn).write_volatile(written.source_qpn);
             (&raw mut (*place).body).write_volatile(written.body);
         }
+        // Not by an exchange, which would let the line go to who polls before it is done.
         self.ring.number(at).store(at.wrapping_add(1), Ordering::Release);
         fence(Ordering::SeqCst);
         let armed = &self.ring.header().armed;
@@ -348,6 +386,7 @@ impl CompletionQueue {
     }
 
     /// Takes a completion, if there is one.
+    #[inline]
     pub fn poll(&mut self) -> Option<Completion> {
         loop {
             let completion = self.next()?;
@@ -357,6 +396,7 @@ impl CompletionQueue {
         }
     }
 
+    #[inline]
     fn next(&mut self) -> Option<Completion> {
         if !self.is_there(self.head) {
             return None;

@@ -56,9 +56,8 @@ impl Bond {
     pub fn enter(&self) -> bool {
         let page = self.page();
         let turn = page.turns.load(Ordering::Relaxed);
-        page.turns.store(turn | 1, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-        if page.closed.load(Ordering::Acquire) == 0 {
+        page.turns.swap(turn | 1, Ordering::SeqCst);
+        if page.closed.load(Ordering::SeqCst) == 0 {
             return true;
         }
         self.leave();
@@ -104,7 +103,7 @@ impl Bond {
 
     /// A device's: ends it.
     pub fn close(&self) {
-        self.page().closed.store(1, Ordering::Release);
+        self.page().closed.store(1, Ordering::SeqCst);
     }
 
     /// A device's: waits until the library has seen what was changed before, at most so long: it may be stopped.

@@ -13,6 +13,7 @@ mod direct;
 mod doorbell;
 mod memory;
 mod message;
+mod parcels;
 pub mod qp;
 mod regions;
 mod shared_source;
@@ -27,6 +28,7 @@ pub use message::{
     AddressVector, AsyncEvent, Capacity, CreateQp, DeviceInfo, DirectPeer, PortInfo, QpInfo, Refusal, Reply,
     Request, TOKEN, VERSION,
 };
+pub use parcels::Parcels;
 pub use qp::{QpAttributes, QpState, QpType};
 pub use regions::{FIRST_KEY, Region, RegionTable};
 pub use shared_source::SharedSource;

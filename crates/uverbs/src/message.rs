@@ -216,12 +216,14 @@ pub enum Reply {
         max_sge: u32,
     },
     SrqLimit(u32),
-    /// `doorbell` is that of its send queue, and of its receive queue where that asks for it. `memory`: its bytes.
+    /// `doorbell` is that of its send queue, and of its receive queue where that asks for it. `memory`: its bytes. `parcels`: where
+    /// those lie in it, if peers may share memory.
     Qp {
         qpn: u32,
         capacity: Capacity,
         send: Shape,
         receive: Option<Shape>,
+        parcels: Option<u32>,
         memory: u64,
         doorbell: u32,
     },
@@ -231,8 +233,9 @@ pub enum Reply {
 }
 
 /// A peer that shares memory. With it come, in this order: the bond ([`Bond`](crate::Bond)), the memory of the peer's queue pair,
-/// or of its shared receive queue, that of its completion queue for receives, its table of memory regions, our own one, that of our completion queue for sends,
-/// its `/proc/self/mem`, and where `has_channel` the socket of its completion channel, on which we tell of completions.
+/// that of its completion queue for receives, its table of memory regions, our own one, that of our completion queue for sends,
+/// its `/proc/self/mem`, and where `has_channel` the socket of its completion channel, on which we tell of completions, and where
+/// `takes_shared` the memory of its shared receive queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)] // as elsewhere
 pub struct DirectPeer {
@@ -246,7 +249,9 @@ pub struct DirectPeer {
     pub receive: Shape,
     /// Its receives are those of a shared queue.
     pub takes_shared: bool,
-    /// Bytes of the memory they are in.
+    /// Where parcels lie in the memory of its queue pair.
+    pub parcels: u32,
+    /// Bytes of that memory.
     pub memory: u64,
     pub cq: u32,
     pub entries: u32,

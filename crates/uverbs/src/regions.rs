@@ -24,6 +24,7 @@ pub struct Region {
 impl Region {
     /// Where the bytes lie that someone of this protection domain wants; `None` where they may not be had.
     #[must_use]
+    #[inline]
     pub fn find(&self, pd: u32, address: u64, len: u64, needs: u32) -> Option<u64> {
         let offset = address.checked_sub(self.iova)?;
         let fits = len <= self.len && offset <= self.len - len;
@@ -113,6 +114,7 @@ impl RegionTable {
         }
     }
 
+    #[inline]
     fn place(&self, key: u32) -> Option<&Slot> {
         for step in 0..self.slots {
             let slot = self.slot(key.wrapping_add(step));
@@ -127,6 +129,7 @@ impl RegionTable {
 
     /// The region with this key.
     #[must_use]
+    #[inline]
     pub fn get(&self, key: u32) -> Option<Region> {
         if key < FIRST_KEY {
             return None;
@@ -150,6 +153,7 @@ impl Slot {
     }
 
     /// `None` where it is another's by now, or being written.
+    #[inline]
     fn read(&self, key: u32) -> Option<Region> {
         let version = self.version.load(Ordering::Acquire);
         let region = Region {

@@ -72,6 +72,7 @@ impl SharedSource {
     /// Takes the receive with this number. False where another was faster: what was read of it is nothing.
     #[must_use]
     pub fn claim(&self, number: u32) -> bool {
+        self.source.prefetch_after(number);
         let head = &self.source.header().head;
         head.compare_exchange(number, number.wrapping_add(1), Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }

@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// Bytes of a message at most.
 const LONGEST: usize = 64 << 10;
 /// Descriptors of a message at most.
-const DESCRIPTORS: usize = 8;
+const DESCRIPTORS: usize = 12;
 
 /// Why a message did not come or go.
 #[derive(Debug, thiserror::Error)]

@@ -173,6 +173,7 @@ impl WorkQueue {
 
     /// Whether there is room for one more.
     #[must_use]
+    #[inline]
     pub fn has_room(&mut self) -> bool {
         if self.filled.wrapping_sub(self.done) >= self.limit {
             self.done = self.header().head.load(Ordering::Acquire);
@@ -202,6 +203,7 @@ impl WorkQueue {
 
     /// # Safety
     /// Each part must be readable.
+    #[inline]
     unsafe fn fill_raw(&mut self, request: &WorkRequest, parts: &[(*const u8, usize)]) -> bool {
         let room = self.shape.stride as usize - size_of::<WorkRequest>();
         let len = parts.iter().fold(0_usize, |sum, (_, len)| sum.saturating_add(*len));
@@ -226,15 +228,16 @@ impl WorkQueue {
     }
 
     /// Shows the device what was filled.
+    #[inline]
     pub fn publish(&mut self) {
         self.published = self.filled;
         self.header().tail.store(self.filled, Ordering::Release);
     }
 
-    /// Whether the device asked to have the doorbell rung for receives that are published.
+    /// Whether the device asked to have the doorbell rung for receives that are published. One that asks in this moment looks
+    /// again later: to wait here until others see what was published takes longer than all the rest.
     #[must_use]
     pub fn is_awaited(&self) -> bool {
-        fence(Ordering::SeqCst);
         self.header().doorbell.load(Ordering::Relaxed) == WANTED
     }
 
@@ -267,6 +270,7 @@ impl WorkQueue {
 
     /// The request that was filled as the `index`th and is not published, and its list, which is appended, or the bytes of its
     /// inline message.
+    #[inline]
     pub fn peek(&self, index: u32, segments: &mut Vec<Segment>) -> (WorkRequest, &[u8]) {
         let (request, list) = self.slot(self.published.wrapping_add(index));
         self.append(&request, list, segments);
@@ -276,6 +280,7 @@ impl WorkQueue {
         (request, unsafe { std::slice::from_raw_parts(list.as_ptr(), len) })
     }
 
+    #[inline]
     fn append(&self, request: &WorkRequest, list: NonNull<u8>, segments: &mut Vec<Segment>) {
         let room = self.shape.stride as usize - size_of::<WorkRequest>();
         let count = usize::from(request.segments).min(room / size_of::<Segment>());
@@ -286,6 +291,7 @@ impl WorkQueue {
     }
 
     /// Takes back the first `count` that were filled and not published: they are done.
+    #[inline]
     pub fn take_back(&mut self, count: u32) {
         if count == 0 {
             return;
@@ -302,6 +308,7 @@ impl WorkQueue {
     }
 
     /// The identifier of the oldest receive that was not given back, and its list, which is appended.
+    #[inline]
     pub fn oldest(&self, segments: &mut Vec<Segment>) -> u64 {
         let (request, list) = self.slot(self.header().head.load(Ordering::Relaxed));
         self.append(&request, list, segments);
@@ -309,6 +316,7 @@ impl WorkQueue {
     }
 
     /// Gives the oldest receive back, of those that were taken.
+    #[inline]
     pub fn give_back(&mut self) {
         let head = self.header().head.load(Ordering::Relaxed);
         // A completion of before a reset gives nothing back. Nor is `taken` looked at: it is in another's cache.
@@ -347,6 +355,8 @@ pub struct WorkSource {
     memory: Arc<Memory>,
     header: NonNull<Header>,
     shape: Shape,
+    /// A peer's: what was published when it was looked at last.
+    seen: u32,
 }
 
 // SAFETY: as for `WorkQueue`.
@@ -359,7 +369,7 @@ impl WorkSource {
     /// Where it does not lie in the memory, or its shape is none.
     pub fn new(memory: Arc<Memory>, shape: Shape) -> Result<Self, Corrupt> {
         let header = header(&memory, shape)?;
-        Ok(Self { memory, header, shape })
+        Ok(Self { memory, header, shape, seen: 0 })
     }
 
     pub(crate) fn header(&self) -> &Header {
@@ -411,7 +421,35 @@ impl WorkSource {
         Ok(Some((number, request)))
     }
 
+    /// As [`Self::take`], for a peer that shares memory: what the library writes is looked at only where nothing is known to be
+    /// left.
+    ///
+    /// # Errors
+    /// As of that.
+    #[inline]
+    pub fn take_known(&mut self, segments: &mut Vec<Segment>) -> Result<Option<(u32, WorkRequest)>, Corrupt> {
+        let number = self.header().taken.load(Ordering::Relaxed);
+        if !(1..=self.shape.slots).contains(&self.seen.wrapping_sub(number)) {
+            self.seen = self.header().tail.load(Ordering::Acquire);
+            match self.seen.wrapping_sub(number) {
+                0 => return Ok(None),
+                waiting if waiting > self.shape.slots => return Err(Corrupt),
+                _ => {}
+            }
+        }
+        self.prefetch_after(number);
+        let request = self.read(number, segments, &mut Vec::new())?;
+        self.header().taken.store(number.wrapping_add(1), Ordering::Release);
+        Ok(Some((number, request)))
+    }
+
+    /// Has the request after this one brought near.
+    pub(crate) fn prefetch_after(&self, number: u32) {
+        self.memory.prefetch(self.shape.slot(number.wrapping_add(1)), self.shape.stride.min(128) as usize);
+    }
+
     /// Reads the request of a slot; lists are appended as [`Self::take`] says.
+    #[inline]
     pub(crate) fn read(
         &self,
         number: u32,
@@ -455,7 +493,7 @@ impl WorkSource {
         self.release_before(self.header().taken.load(Ordering::Relaxed));
     }
 
-    /// Whether the doorbell is to be rung for receives too.
+    /// Whether the doorbell is to be rung for receives too. Those that are posted at this moment come without.
     pub fn want_doorbell(&mut self, wanted: bool) {
         self.say(if wanted { WANTED } else { 0 });
     }

@@ -10,6 +10,7 @@ use crate::queue_pair::Qp;
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use uverbs::completion::{INLINE, INLINE_SHARED};
@@ -54,12 +55,18 @@ pub(crate) struct State {
     flushed: VecDeque<Completion>,
     /// Of the receive at hand.
     list: Vec<Segment>,
+    /// The queue pair of the last one, which is there until [`Self::forget`].
+    recent: Option<(u32, NonNull<Qp>)>,
 }
+
+// SAFETY: the queue pair may be used from any thread.
+unsafe impl Send for State {}
 
 impl State {
     /// Has completions of a queue pair left out that nobody took.
     pub(crate) fn forget(&mut self, qpn: u32) {
         self.queue.forget(qpn);
+        self.recent = None;
         self.flushed.retain(|completion| completion.qpn != qpn);
     }
 }
@@ -75,6 +82,19 @@ unsafe fn scatter(mut message: &[u8], list: &[Segment]) {
         unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), segment.address as *mut u8, part.len()) };
         message = rest;
     }
+}
+
+/// Copies a message out of the parcels of a queue pair.
+///
+/// # Safety
+/// As of [`scatter`].
+unsafe fn unpack(qp: &Qp, position: u32, len: usize, list: &[Segment]) {
+    let Some(parcels) = &qp.parcels else { return };
+    if let Some(place) = parcels.get(position, len) {
+        // SAFETY: the peer is done with it; the caller's promise.
+        unsafe { scatter(std::slice::from_raw_parts(place.as_ptr(), len), list) };
+    }
+    parcels.give_back(position, len);
 }
 
 impl Cq {
@@ -109,26 +129,46 @@ impl Cq {
                     // SAFETY: the peer saw that there is registered memory of that length.
                     unsafe { std::ptr::copy_nonoverlapping(message.as_ptr(), address as *mut u8, len) };
                 }
-                Placement::Here(_) | Placement::There => self.receive(completion, &mut state.list),
+                _ => self.receive(completion, state),
             }
         }
         taken
     }
 
     /// Gives the receive of a message back, and copies the message to where it says.
-    fn receive(&self, completion: &mut Completion, list: &mut Vec<Segment>) {
-        let objects = self.context().objects();
-        let Some(receive) = objects.qps.get(completion.qpn).and_then(|qp| qp.receive.as_ref()) else {
-            return;
-        };
-        let mut receive = receive.lock();
-        if let Placement::Here(message) = completion.placement {
-            list.clear();
-            completion.id = receive.oldest(list);
-            // SAFETY: the peer saw that the list is of registered memory, with room for it.
-            unsafe { scatter(&message[..INLINE.min(completion.byte_len as usize)], list) };
+    fn receive(&self, completion: &mut Completion, state: &mut State) {
+        let qpn = completion.qpn;
+        if state.recent.is_none_or(|(recent, _)| recent != qpn) {
+            state.recent = self.context().objects().qps.get(qpn).map(|qp| (qpn, NonNull::from(qp)));
         }
-        receive.give_back();
+        let Some((_, qp)) = state.recent else { return };
+        // SAFETY: who destroys it takes it from the table first, and then has it forgotten here, with our lock.
+        let qp = unsafe { qp.as_ref() };
+        let len = completion.byte_len as usize;
+        let list = &mut state.list;
+        list.clear();
+        let mut receive = qp.receive.as_ref().map(Lock::lock);
+        match (completion.placement, &receive) {
+            (Placement::ParcelAt(address, position), _) => {
+                list.push(Segment { address, len: completion.byte_len, lkey: 0 });
+                // SAFETY: the peer saw that there is registered memory of that length.
+                unsafe { unpack(qp, position, len, list) };
+            }
+            (Placement::Parcel(position), Some(receive)) => {
+                completion.id = receive.oldest(list);
+                // SAFETY: the peer saw that the list is of registered memory, with room for it.
+                unsafe { unpack(qp, position, len, list) };
+            }
+            (Placement::Here(message), Some(receive)) => {
+                completion.id = receive.oldest(list);
+                // SAFETY: as above.
+                unsafe { scatter(&message[..INLINE.min(len)], list) };
+            }
+            _ => {}
+        }
+        if let Some(receive) = &mut receive {
+            receive.give_back();
+        }
     }
 
     /// After a poll that found nothing.
@@ -201,6 +241,7 @@ pub(crate) unsafe fn create(
             is_crowded: false,
             flushed: VecDeque::new(),
             list: Vec::new(),
+            recent: None,
         }),
         told: AtomicU32::new(0),
         told_async: AtomicU32::new(0),

@@ -12,7 +12,7 @@ use uverbs::completion::{self, INLINE, INLINE_SHARED, bytes};
 use uverbs::qp::access;
 use uverbs::work::{opcode, send_flags};
 use uverbs::{
-    Bond, Completion, CompletionSink, DirectPeer, Placement, RegionTable, Reply, Request, Segment,
+    Bond, Completion, CompletionSink, DirectPeer, Parcels, Placement, RegionTable, Reply, Request, Segment,
     SharedSource, TOKEN, WorkRequest, WorkSource,
 };
 
@@ -33,6 +33,7 @@ pub struct Direct {
     bond: Bond,
     peer: DirectPeer,
     receives: Receives,
+    parcels: Parcels,
     peer_cq: CompletionSink,
     peer_regions: RegionTable,
     own_regions: RegionTable,
@@ -85,22 +86,26 @@ impl Direct {
         let (Reply::Direct(peer), mut files) = link.ask_for(&Request::Direct { qpn })? else {
             return Err(libc::EIO);
         };
+        let shared = if peer.takes_shared { Some(files.pop().ok_or(libc::EIO)?) } else { None };
         let channel = if peer.has_channel { files.pop() } else { None };
-        let [bond, queue, cq, regions, own_regions, own_cq, memory] =
+        let [bond, qp, cq, regions, own_regions, own_cq, memory] =
             <[OwnedFd; 7]>::try_from(files).map_err(|_| libc::EIO)?;
         if !peer.entries.is_power_of_two() || !peer.own_entries.is_power_of_two() {
             return Err(libc::EIO);
         }
-        let queue = Arc::new(map(&queue, usize::try_from(peer.memory).map_err(|_| libc::EIO)?)?);
-        let receives = if peer.takes_shared {
-            SharedSource::new(queue, peer.receive).map(Receives::Shared)
-        } else {
-            WorkSource::new(queue, peer.receive).map(Receives::Own)
+        let qp = Arc::new(map(&qp, usize::try_from(peer.memory).map_err(|_| libc::EIO)?)?);
+        let receives = match shared {
+            Some(file) => {
+                let queue = Arc::new(map(&file, peer.receive.end())?);
+                SharedSource::new(queue, peer.receive).map(Receives::Shared)
+            }
+            None => WorkSource::new(qp.clone(), peer.receive).map(Receives::Own),
         };
         let table = |file, regions| RegionTable::open(file, regions).map_err(|_| libc::EIO);
         Ok(Self {
             bond: Bond::new(map(&bond, Bond::BYTES)?),
             receives: receives.map_err(|_| libc::EIO)?,
+            parcels: Parcels::new(qp, peer.parcels).map_err(|_| libc::EIO)?,
             peer_cq: CompletionSink::new(map(&cq, bytes(peer.entries))?, peer.entries),
             peer_regions: table(regions, peer.regions)?,
             own_regions: table(own_regions, peer.own_regions)?,
@@ -214,13 +219,14 @@ impl Direct {
         if self.peer_cq.is_full() {
             return None;
         }
-        let (number, id, is_small) = self.take_receive(request, len)?;
+        let (number, id, is_simple) = self.take_receive(request, len)?;
         // SAFETY: the caller's promise.
         let placement = unsafe {
-            if is_small {
-                Some(self.enclosed())
-            } else {
-                self.copy(true).map(|()| if self.takes_shared() { Placement::Done } else { Placement::There })
+            match if is_simple { self.enclosed(len) } else { None } {
+                Some(placement) => Some(placement),
+                None => self
+                    .copy(true)
+                    .map(|()| if self.takes_shared() { Placement::Done } else { Placement::There }),
             }
         };
         if self.takes_shared() {
@@ -238,26 +244,26 @@ impl Direct {
         matches!(self.receives, Receives::Shared(_))
     }
 
-    /// Takes a receive of the peer's: the number of its slot, its identifier, and whether the message goes with the completion.
-    /// Else the places are those that the message is to be copied to.
+    /// Takes a receive of the peer's: the number of its slot, its identifier, and whether the peer may be left to copy the message
+    /// to where it says; the places are those that the message is to be copied to otherwise.
     fn take_receive(&mut self, request: &WorkRequest, len: usize) -> Option<(u32, u64, bool)> {
         for _ in 0..ATTEMPTS {
             self.list.clear();
             let (number, id) = match &mut self.receives {
                 Receives::Own(source) => {
-                    let (number, receive) = source.take(&mut self.list, &mut Vec::new()).ok()??;
+                    let (number, receive) = source.take_known(&mut self.list).ok()??;
                     (number, receive.id)
                 }
                 Receives::Shared(source) => source.peek(&mut self.list).ok()??,
             };
-            let is_small = if request.opcode == opcode::RDMA_WRITE_WITH_IMM {
+            let is_simple = if request.opcode == opcode::RDMA_WRITE_WITH_IMM {
                 self.aim(request, len).map(|()| false)
             } else {
                 self.place(len)
             };
             match &self.receives {
-                Receives::Own(source) if is_small.is_none() => source.put_back(number),
-                Receives::Shared(source) if is_small.is_some() => {
+                Receives::Own(source) if is_simple.is_none() => source.put_back(number),
+                Receives::Shared(source) if is_simple.is_some() => {
                     if !source.claim(number) {
                         continue;
                     }
@@ -265,7 +271,7 @@ impl Direct {
                 }
                 _ => {}
             }
-            return is_small.map(|is_small| (number, id, is_small));
+            return is_simple.map(|is_simple| (number, id, is_simple));
         }
         None
     }
@@ -287,7 +293,7 @@ impl Direct {
         None
     }
 
-    /// Finds the places where the receive has a message put that was taken. Returns whether it can go with its completion.
+    /// Finds the places where the receive has a message put that was taken. Returns whether the peer may copy it there.
     fn place(&mut self, len: usize) -> Option<bool> {
         self.places.clear();
         let (mut left, mut same) = (len, true);
@@ -303,19 +309,28 @@ impl Direct {
             self.places.push((address, part));
             left -= part;
         }
-        let fits = if self.takes_shared() {
-            len <= INLINE_SHARED && self.places.len() <= 1
-        } else {
-            len <= INLINE && same
-        };
-        (left == 0).then_some(fits)
+        // A completion says where one of a shared queue has it.
+        let is_simple = if self.takes_shared() { self.places.len() <= 1 } else { same };
+        (left == 0).then_some(is_simple)
     }
 
-    /// A message that goes with its completion.
+    /// A message that the peer copies: it goes with its completion, or as a parcel, if it can.
     ///
     /// # Safety
     /// The parts must be readable.
-    unsafe fn enclosed(&self) -> Placement {
+    unsafe fn enclosed(&mut self, len: usize) -> Option<Placement> {
+        let place = self.places.first().map_or(0, |(address, _)| *address);
+        let shares = self.takes_shared();
+        if len > if shares { INLINE_SHARED } else { INLINE } {
+            let parts = self.parts.iter().map(|part| (part.iov_base.cast_const().cast(), part.iov_len));
+            // SAFETY: the caller's promise.
+            let position = unsafe { self.parcels.put(parts, len) }?;
+            return Some(if shares {
+                Placement::ParcelAt(place, position)
+            } else {
+                Placement::Parcel(position)
+            });
+        }
         let (mut message, mut at) = ([0; INLINE], 0);
         for part in &self.parts {
             // SAFETY: the caller's promise; their lengths sum up to the message's, for which there is room.
@@ -324,12 +339,12 @@ impl Direct {
             }
             at += part.iov_len;
         }
-        if !self.takes_shared() {
-            return Placement::Here(message);
+        if !shares {
+            return Some(Placement::Here(message));
         }
         let mut short = [0; INLINE_SHARED];
         short.copy_from_slice(&message[..INLINE_SHARED]);
-        Placement::At(self.places.first().map_or(0, |(address, _)| *address), short)
+        Some(Placement::At(place, short))
     }
 
     fn arrived(&self, request: &WorkRequest, len: usize, id: u64, placement: Placement) -> Completion {

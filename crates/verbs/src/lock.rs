@@ -1,47 +1,93 @@
 //! Locks: of queues, which the C interface keeps locked from one call to another, and of what programs wait for.
 
 use std::cell::UnsafeCell;
+use std::ffi::c_int;
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+const FREE: u32 = 0;
+const HELD: u32 = 1;
+/// Held, and somebody sleeps for it.
+const AWAITED: u32 = 2;
+
+/// Attempts before one sleeps: a lock is held for less than it takes to sleep and wake.
+const SPINS: u32 = 100;
 
 /// A lock that may be left locked by one call and unlocked by the next.
 pub struct Lock<T> {
-    raw: UnsafeCell<libc::pthread_mutex_t>,
+    state: AtomicU32,
     value: UnsafeCell<T>,
 }
 
 // SAFETY: the value is used by who holds the lock, one at a time.
 unsafe impl<T: Send> Sync for Lock<T> {}
-// SAFETY: as above; nobody holds a lock that is moved.
-unsafe impl<T: Send> Send for Lock<T> {}
 
 impl<T> Lock<T> {
     pub const fn new(value: T) -> Self {
-        Self { raw: UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER), value: UnsafeCell::new(value) }
+        Self { state: AtomicU32::new(FREE), value: UnsafeCell::new(value) }
     }
 
+    #[inline]
     pub fn lock(&self) -> Guard<'_, T> {
         self.acquire();
         Guard(self)
     }
 
+    #[inline]
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
-        // SAFETY: it was initialised, and stays where it is while `self` is borrowed.
-        (unsafe { libc::pthread_mutex_trylock(self.raw.get()) } == 0).then_some(Guard(self))
+        self.try_acquire().then_some(Guard(self))
+    }
+
+    #[inline]
+    fn try_acquire(&self) -> bool {
+        self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
     /// Locks until [`Self::release`].
+    #[inline]
     pub fn acquire(&self) {
-        // SAFETY: as in `try_lock`.
-        unsafe { libc::pthread_mutex_lock(self.raw.get()) };
+        if !self.try_acquire() {
+            self.wait();
+        }
+    }
+
+    #[cold]
+    fn wait(&self) {
+        for _ in 0..SPINS {
+            if self.state.load(Ordering::Relaxed) == FREE && self.try_acquire() {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+        // Who comes here can't know whether others sleep too.
+        while self.state.swap(AWAITED, Ordering::Acquire) != FREE {
+            self.futex(libc::FUTEX_WAIT, AWAITED);
+        }
+    }
+
+    fn futex(&self, operation: c_int, value: u32) {
+        let none = std::ptr::null::<libc::timespec>();
+        // SAFETY: a word that is there while `self` is borrowed.
+        unsafe {
+            libc::syscall(
+                libc::SYS_futex,
+                &raw const self.state,
+                operation | libc::FUTEX_PRIVATE_FLAG,
+                value,
+                none,
+            )
+        };
     }
 
     /// Unlocks.
     ///
     /// # Safety
     /// The caller must hold the lock by [`Self::acquire`], and use nothing of [`Self::held`] any more.
+    #[inline]
     pub unsafe fn release(&self) {
-        // SAFETY: as in `try_lock`.
-        unsafe { libc::pthread_mutex_unlock(self.raw.get()) };
+        if self.state.swap(FREE, Ordering::Release) == AWAITED {
+            self.futex(libc::FUTEX_WAKE, 1);
+        }
     }
 
     /// What it guards.

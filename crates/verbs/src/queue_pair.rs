@@ -11,7 +11,7 @@ use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use uverbs::{Capacity, CreateQp, QpType, Reply, Request, WorkQueue, WorkRequest};
+use uverbs::{Capacity, CreateQp, Parcels, QpType, Reply, Request, WorkQueue, WorkRequest};
 
 /// A queue pair. All have room for the extended interface.
 #[repr(C)]
@@ -26,6 +26,8 @@ pub struct Qp {
     pub(crate) send: Lock<SendQueue>,
     /// None, where there is an SRQ.
     pub(crate) receive: Option<Lock<WorkQueue>>,
+    /// Where peers that share memory put messages.
+    pub(crate) parcels: Option<Parcels>,
     pub(crate) doorbell: u32,
     /// Whether the program asked for the extended interface.
     is_extended: bool,
@@ -157,7 +159,7 @@ unsafe fn create(pd: *mut ibv_pd, attr: &mut ibv_qp_init_attr, is_extended: bool
     // SAFETY: the domain's context.
     let ours = unsafe { Context::of(context) };
     let sq_sig_all = request.sq_sig_all;
-    let (Reply::Qp { qpn, capacity, send, receive, memory, doorbell }, descriptors) =
+    let (Reply::Qp { qpn, capacity, send, receive, parcels, memory, doorbell }, descriptors) =
         ours.link.ask_for(&Request::CreateQp(request))?
     else {
         return Err(libc::EIO);
@@ -168,6 +170,7 @@ unsafe fn create(pd: *mut ibv_pd, attr: &mut ibv_qp_init_attr, is_extended: bool
     let memory = Arc::new(map(&only(descriptors)?, usize::try_from(memory).map_err(|_| libc::EIO)?)?);
     let queue = |shape, limit| WorkQueue::new(memory.clone(), shape, limit).map_err(|_| libc::EIO);
     let receive = receive.map(|shape| queue(shape, capacity.max_recv_wr)).transpose()?;
+    let parcels = parcels.map(|at| Parcels::new(memory.clone(), at).map_err(|_| libc::EIO)).transpose()?;
     attr.cap = cap(&capacity);
     let base = ibv_qp {
         context,
@@ -197,6 +200,7 @@ unsafe fn create(pd: *mut ibv_pd, attr: &mut ibv_qp_init_attr, is_extended: bool
             ours.link.info().is_trusting,
         )),
         receive: receive.map(Lock::new),
+        parcels,
         doorbell,
         is_extended,
         told: AtomicU32::new(0),
@@ -247,8 +251,9 @@ unsafe fn destroy(qp: *mut ibv_qp) -> Outcome<()> {
         let ours = Qp::of(qp);
         let context = ours.context();
         context.link.take_away(&Request::DestroyQp { qpn: (*qp).qp_num })?;
-        ours.forget_completions();
+        // In this order: completion queues know what is in the table.
         context.objects().qps.remove((*qp).qp_num, ours);
+        ours.forget_completions();
         let told = ours.told.load(Ordering::Acquire);
         let completed = &raw const (*qp).events_completed;
         wait_for_acknowledgements(&raw mut (*qp).mutex, &raw mut (*qp).cond, completed, told);

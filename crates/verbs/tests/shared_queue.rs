@@ -16,7 +16,7 @@ use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 use verbs::abi::*;
-use verbs::{completion, context, events, memory, queue_pair, shared_receive};
+use verbs::{channel, completion, context, events, memory, queue_pair, shared_receive};
 
 /// Receives that the queue has room for.
 const ROOM: u32 = 8;
@@ -42,7 +42,8 @@ impl Shared {
             let pd = memory::ibv_alloc_pd(context);
             let attr = ibv_srq_attr { max_wr: ROOM, max_sge: 2, srq_limit: 0 };
             let mut init = ibv_srq_init_attr { srq_context: null_mut(), attr };
-            let cq = completion::ibv_create_cq(context, 64, null_mut(), null_mut(), 0);
+            let channel = channel::ibv_create_comp_channel(context);
+            let cq = completion::ibv_create_cq(context, 64, null_mut(), channel, 0);
             (pd, cq, shared_receive::ibv_create_srq(pd, &mut init))
         };
         let senders: Vec<_> = (0..2).map(|_| End::new(first)).collect();
@@ -77,7 +78,9 @@ impl Shared {
         self.senders.into_iter().for_each(End::close);
         unsafe {
             self.qps.into_iter().for_each(|qp| assert_eq!(queue_pair::ibv_destroy_qp(qp), 0));
+            let channel = (*self.cq).channel;
             assert_eq!(completion::ibv_destroy_cq(self.cq), 0);
+            assert_eq!(channel::ibv_destroy_comp_channel(channel), 0);
             assert_eq!(shared_receive::ibv_destroy_srq(self.srq), 0);
             assert_eq!((memory::ibv_dealloc_pd(self.pd), context::ibv_close_device(self.context)), (0, 0));
         }

@@ -1,0 +1,184 @@
+//! Messages that are too long for their completion, and too short to be worth a system call: a peer that shares memory puts them
+//! into the memory of the receiver's queue pair, from where the receiver's library copies them to where they are to be.
+
+use crate::Memory;
+use crate::work::Corrupt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Each side writes to a cache line of its own. Positions count bytes since the beginning.
+#[repr(C, align(64))]
+struct Header {
+    /// Where the sender goes on.
+    filled: AtomicU32,
+    _sender: [u32; 15],
+    /// What lies before is done with: the receiver's.
+    taken: AtomicU32,
+    _receiver: [u32; 15],
+}
+
+/// Room for messages, a power of two.
+const ROOM: u32 = 32 << 10;
+
+/// A part of the memory of a queue pair, either end.
+#[derive(Debug)]
+pub struct Parcels {
+    memory: Arc<Memory>,
+    header: NonNull<Header>,
+    offset: usize,
+    /// The sender's: what was done with when it was looked at last.
+    seen: u32,
+}
+
+// SAFETY: the pointer is into `memory`, which can be used from any thread; the header is used by atomics only.
+unsafe impl Send for Parcels {}
+// SAFETY: as above; what is changed without a lock is atomic.
+unsafe impl Sync for Parcels {}
+
+impl Parcels {
+    /// Bytes of it in the memory.
+    pub const BYTES: usize = size_of::<Header>() + ROOM as usize;
+    /// Longest message.
+    pub const LONGEST: usize = 4096;
+
+    /// That in this memory, that many bytes, a multiple of 64, from its beginning.
+    ///
+    /// # Errors
+    /// Where it does not lie there.
+    pub fn new(memory: Arc<Memory>, offset: u32) -> Result<Self, Corrupt> {
+        let offset = offset as usize;
+        if !offset.is_multiple_of(64) || offset + Self::BYTES > memory.len() {
+            return Err(Corrupt);
+        }
+        let header = memory.at(offset);
+        let offset = offset + size_of::<Header>();
+        let mut this = Self { memory, header, offset, seen: 0 };
+        this.seen = this.header().taken.load(Ordering::Acquire);
+        Ok(this)
+    }
+
+    fn header(&self) -> &Header {
+        // SAFETY: it was checked to lie in the memory, which `self` keeps mapped; it consists of atomics.
+        unsafe { self.header.as_ref() }
+    }
+
+    /// The sender's: puts a message there, of so many bytes. Where it is; `None` where there is no room.
+    ///
+    /// # Safety
+    /// Parts must be readable: pointers and numbers of bytes, as many as the message has.
+    pub unsafe fn put(&mut self, parts: impl Iterator<Item = (*const u8, usize)>, len: usize) -> Option<u32> {
+        let filled = self.header().filled.load(Ordering::Relaxed);
+        let size = room_for(len).filter(|_| len <= Self::LONGEST)?;
+        // In one piece.
+        let used = filled % ROOM;
+        let start = if used + size > ROOM { filled.wrapping_add(ROOM - used) } else { filled };
+        let end = start.wrapping_add(size);
+        if end.wrapping_sub(self.seen) > ROOM {
+            self.seen = self.header().taken.load(Ordering::Acquire);
+            if end.wrapping_sub(self.seen) > ROOM {
+                return None;
+            }
+        }
+        let mut at = self.offset + (start % ROOM) as usize;
+        for (part, part_len) in parts {
+            // SAFETY: the caller's promise; there is room for the message.
+            unsafe { std::ptr::copy_nonoverlapping(part, self.memory.at::<u8>(at).as_ptr(), part_len) };
+            at += part_len;
+        }
+        self.header().filled.store(end, Ordering::Relaxed);
+        Some(start)
+    }
+
+    /// The receiver's: where a message of so many bytes is; `None` where there is none.
+    #[must_use]
+    pub fn get(&self, position: u32, len: usize) -> Option<NonNull<u8>> {
+        let at = (position % ROOM) as usize;
+        (at + len <= ROOM as usize).then(|| self.memory.at(self.offset + at))
+    }
+
+    /// The receiver's: it is done with that message, and those before.
+    pub fn give_back(&self, position: u32, len: usize) {
+        let end = position.wrapping_add(room_for(len).unwrap_or(ROOM));
+        self.header().taken.store(end, Ordering::Release);
+    }
+
+    /// Begins anew.
+    pub fn reset(&self) {
+        self.header().filled.store(0, Ordering::Relaxed);
+        self.header().taken.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Bytes that a message takes.
+fn room_for(len: usize) -> Option<u32> {
+    u32::try_from(len).ok()?.checked_next_multiple_of(64)
+}
+
+#[cfg(test)]
+#[allow(
+    clippy::unwrap_used,
+    clippy::undocumented_unsafe_blocks,
+    reason = "a test fails by panicking; its parts are slices"
+)]
+mod tests {
+    use super::*;
+
+    fn ends() -> (Parcels, Parcels) {
+        let (memory, _) = Memory::create("test", 64 + Parcels::BYTES).unwrap();
+        let memory = Arc::new(memory);
+        (Parcels::new(memory.clone(), 64).unwrap(), Parcels::new(memory, 64).unwrap())
+    }
+
+    fn put(to: &mut Parcels, message: &[u8]) -> Option<u32> {
+        let (one, other) = message.split_at(message.len() / 3);
+        unsafe { to.put([one, other].into_iter().map(|part| (part.as_ptr(), part.len())), message.len()) }
+    }
+
+    #[test]
+    fn messages_arrive_whole_and_in_their_order() {
+        let (mut sender, receiver) = ends();
+        // Not far from where positions begin again.
+        sender.header().filled.store(u32::MAX - 63, Ordering::Relaxed);
+        receiver.give_back(u32::MAX - 63, 0);
+        let mut waiting = std::collections::VecDeque::new();
+        for round in 0..1000_usize {
+            let message: Vec<_> = (0..round * 37 % 4097).map(|at| (at + round) as u8).collect();
+            let at = loop {
+                if let Some(at) = put(&mut sender, &message) {
+                    break at;
+                }
+                let (at, message): (u32, Vec<u8>) = waiting.pop_front().unwrap();
+                let place = receiver.get(at, message.len()).unwrap();
+                assert_eq!(unsafe { std::slice::from_raw_parts(place.as_ptr(), message.len()) }, message);
+                receiver.give_back(at, message.len());
+            };
+            waiting.push_back((at, message));
+        }
+        assert!(waiting.len() > 4);
+    }
+
+    #[test]
+    fn what_is_not_there_is_not_looked_for() {
+        let (mut sender, receiver) = ends();
+        assert_eq!(put(&mut sender, &[0; 4097]), None);
+        assert!(receiver.get(ROOM - 64, 65).is_none() && receiver.get(u32::MAX, usize::MAX / 2).is_none());
+        let (memory, _) = Memory::create("test", Parcels::BYTES).unwrap();
+        let memory = Arc::new(memory);
+        assert!(Parcels::new(memory.clone(), 64).is_err() && Parcels::new(memory.clone(), u32::MAX).is_err());
+        assert!(Parcels::new(memory, 0).is_ok());
+    }
+
+    /// A peer may write anything there.
+    #[test]
+    fn a_hostile_peer_is_not_followed() {
+        let (mut sender, receiver) = ends();
+        for wrong in [u32::MAX, ROOM + 1, 77, 1 << 31] {
+            receiver.give_back(wrong, 3);
+            receiver.header().filled.store(wrong.rotate_left(3), Ordering::Relaxed);
+            if let Some(at) = put(&mut sender, &[1; 100]) {
+                assert!(receiver.get(at, 100).is_some());
+            }
+        }
+    }
+}
