@@ -210,16 +210,19 @@ impl Ring {
         Self { memory, entries }
     }
 
+    #[inline]
     fn header(&self) -> &Header {
         // SAFETY: at the beginning of memory that `self` keeps mapped, longer than that; it consists of atomics.
         unsafe { self.memory.at::<Header>(0).as_ref() }
     }
 
+    #[inline]
     fn entry(&self, index: u32) -> NonNull<Entry> {
         let at = (index & (self.entries - 1)) as usize;
         self.memory.at(size_of::<Header>() + at * size_of::<Entry>())
     }
 
+    #[inline]
     fn number(&self, index: u32) -> &AtomicU32 {
         // SAFETY: within the mapping (`entry`); it is an atomic.
         unsafe { &(*self.entry(index).as_ptr()).number }
@@ -273,6 +276,7 @@ impl CompletionSink {
 
     /// Whether there is no room.
     #[must_use]
+    #[inline]
     pub fn is_full(&self) -> bool {
         !self.has_room(self.ring.header().tail.load(Ordering::Relaxed))
     }
@@ -366,6 +370,7 @@ impl CompletionQueue {
     }
 
     /// Whether the completion with this number is there.
+    #[inline]
     fn is_there(&self, index: u32) -> bool {
         self.ring.number(index).load(Ordering::Acquire) == index.wrapping_add(1)
     }

@@ -1,0 +1,92 @@
+//! What the device does where an application is at work with the queues of another one, and ends, or lies.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use common::{App, Cq, Host, Qp, Srq, TRUSTING, gid, next};
+use std::sync::Arc;
+use uverbs::qp::mask;
+use uverbs::{
+    Bond, DirectPeer, Memory, QpAttributes, QpState, QpType, Reply, Request, SharedSource, WorkRequest,
+};
+
+const FLUSHED: u8 = 5;
+const LIMIT_REACHED: u32 = 15;
+const LAST_WQE_REACHED: u32 = 16;
+
+/// A receiver with a shared queue, and what a sender was given of it.
+struct Shared {
+    b: App,
+    cb: Cq,
+    srq: Srq,
+    qb: Qp,
+    a: App,
+    qa: Qp,
+    bond: Bond,
+    peer: DirectPeer,
+    source: SharedSource,
+    _devices: [hca::Device; 2],
+    _host: Host,
+}
+
+fn shared() -> Shared {
+    let host = Host::new();
+    let devices = [host.device(TRUSTING), host.device(TRUSTING + 1)];
+    let [mut a, mut b] = [TRUSTING, TRUSTING + 1].map(|number| App::attach(&host.socket(number)));
+    let (ca, cb, mut srq) = (a.cq(8, None), b.cq(8, None), b.srq());
+    for id in 5..9 {
+        assert!(srq.queue.fill(&WorkRequest { id, ..WorkRequest::default() }, &[]));
+    }
+    srq.queue.publish();
+    let qa = a.qp(QpType::Rc, &ca, None);
+    let qb = b.qp(QpType::Rc, &cb, Some(srq.handle));
+    a.connect(&qa, QpType::Rc, gid(TRUSTING + 1), qb.qpn);
+    b.connect(&qb, QpType::Rc, gid(TRUSTING), qa.qpn);
+    let (reply, files) = a.ask(&Request::Direct { qpn: qa.qpn }).unwrap();
+    let Reply::Direct(peer) = reply else { panic!("{reply:?}") };
+    assert!(peer.takes_shared && !peer.has_channel);
+    let bond = Bond::new(Memory::open(&files[0], Bond::BYTES).unwrap());
+    let memory = Memory::open(files.last().unwrap(), peer.receive.end()).unwrap();
+    let source = SharedSource::new(Arc::new(memory), peer.receive).unwrap();
+    Shared { b, cb, srq, qb, a, qa, bond, peer, source, _devices: devices, _host: host }
+}
+
+#[test]
+fn a_receive_that_a_killed_sender_claimed_is_flushed() {
+    let mut shared = shared();
+    assert!(shared.bond.enter());
+    let (number, id) = shared.source.peek(&mut Vec::new()).unwrap().unwrap();
+    assert!(shared.source.claim(number));
+    shared.bond.hold(id);
+    drop(shared.a);
+    let attributes = QpAttributes { qp_state: QpState::Error as u32, ..QpAttributes::default() };
+    shared.b.modify(shared.qb.qpn, mask::STATE, attributes).unwrap();
+    let flushed = next(&mut shared.cb);
+    assert_eq!((flushed.id, flushed.status, flushed.qpn), (5, FLUSHED, shared.qb.qpn));
+    assert_eq!(shared.b.event().kind, LAST_WQE_REACHED);
+    // One that was stopped, and goes on, leaves it.
+    assert!(shared.bond.release().is_none() && shared.bond.is_closed());
+    assert!(shared.cb.queue.poll().is_none());
+    // The others are there.
+    assert_eq!(shared.source.take(&mut Vec::new()), Ok(Some(6)));
+}
+
+#[test]
+fn who_says_that_few_receives_are_left_is_not_believed() {
+    let mut shared = shared();
+    shared.b.ask(&Request::ArmSrq { srq: shared.srq.handle, limit: 3 }).unwrap();
+    let low = Request::PeerIsLow { qpn: shared.qa.qpn };
+    shared.a.ask(&low).unwrap();
+    let limit = Request::QuerySrq { srq: shared.srq.handle };
+    assert_eq!(shared.b.ask(&limit).unwrap().0, Reply::SrqLimit(3));
+    for is_low in [false, true] {
+        assert!(shared.source.take(&mut Vec::new()).unwrap().is_some());
+        assert_eq!(shared.source.is_low(), is_low);
+    }
+    shared.a.ask(&low).unwrap();
+    let event = shared.b.event();
+    assert_eq!((event.kind, event.handle), (LIMIT_REACHED, shared.srq.handle));
+    assert_eq!(shared.b.ask(&limit).unwrap().0, Reply::SrqLimit(0));
+    assert!(!shared.source.is_low());
+    assert_eq!(shared.peer.qpn, shared.qb.qpn);
+}
