@@ -16,6 +16,7 @@ mod message;
 mod parcels;
 pub mod qp;
 mod regions;
+mod request;
 mod shared_source;
 mod socket;
 pub mod work;

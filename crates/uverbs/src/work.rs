@@ -3,32 +3,11 @@
 //! A slot holds a [`WorkRequest`], and after it the scatter/gather list, or the bytes of an inline message.
 
 use crate::Memory;
+pub use crate::request::{Segment, WorkRequest, opcode, send_flags};
 use serde::{Deserialize, Serialize};
-use std::mem::offset_of;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
-
-/// What is asked for (`ibv_wr_opcode`).
-pub mod opcode {
-    #![allow(missing_docs)] // the standard's names
-    pub const RDMA_WRITE: u8 = 0;
-    pub const RDMA_WRITE_WITH_IMM: u8 = 1;
-    pub const SEND: u8 = 2;
-    pub const SEND_WITH_IMM: u8 = 3;
-    pub const RDMA_READ: u8 = 4;
-    pub const ATOMIC_CMP_AND_SWP: u8 = 5;
-    pub const ATOMIC_FETCH_AND_ADD: u8 = 6;
-    pub const SEND_WITH_INV: u8 = 9;
-}
-
-/// How (`ibv_send_flags`).
-pub mod send_flags {
-    #![allow(missing_docs)] // the standard's names
-    pub const FENCE: u8 = 1 << 0;
-    pub const SIGNALED: u8 = 1 << 1;
-    pub const SOLICITED: u8 = 1 << 2;
-}
 
 /// Where a queue lies in its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,54 +63,6 @@ pub(crate) struct Header {
     /// Of a shared receive queue: the device is told when fewer are left.
     pub limit: AtomicU32,
     _device: [u32; 14],
-}
-
-/// What is asked for. Meaning and numbers of `opcode` are `ibv_wr_opcode`'s, those of `flags` are `ibv_send_flags`'.
-#[repr(C, align(64))]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct WorkRequest {
-    /// What the application calls it.
-    pub id: u64,
-    /// Address at the peer.
-    pub address: u64,
-    /// What is compared with, or added.
-    pub compare_add: u64,
-    /// What is put there.
-    pub swap: u64,
-    /// Key at the peer.
-    pub rkey: u32,
-    /// Immediate data in the order of the wire, or the key to be made invalid.
-    pub immediate: u32,
-    /// Address handle of a datagram.
-    pub ah: u32,
-    /// Queue pair that a datagram goes to.
-    pub remote_qpn: u32,
-    /// Its queue key.
-    pub remote_qkey: u32,
-    /// `ibv_wr_opcode`.
-    pub opcode: u8,
-    /// `ibv_send_flags`.
-    pub flags: u8,
-    /// Segments in the list. Not of inline messages.
-    pub segments: u16,
-    /// Bytes of an inline message.
-    pub inline_len: u32,
-    /// Zero.
-    pub reserved: u32,
-}
-
-const _: () = assert!(size_of::<WorkRequest>() == 64 && offset_of!(WorkRequest, reserved) == 60);
-
-/// A part of the application's memory (`ibv_sge`).
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Segment {
-    /// Where it begins.
-    pub address: u64,
-    /// Bytes.
-    pub len: u32,
-    /// Key of its memory region.
-    pub lkey: u32,
 }
 
 /// The other side wrote what can't be.
