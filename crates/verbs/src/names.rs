@@ -85,6 +85,30 @@ pub extern "C" fn ibv_wc_status_str(status: u32) -> *const c_char {
     name(&NAMES, status as usize)
 }
 
+/// Newer than Debian 12: drivers' libraries of Ubuntu 24.04, which perftest is linked with, don't load without it.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_wr_opcode_str(opcode: u32) -> *const c_char {
+    const NAMES: [&CStr; 16] = [
+        c"write",
+        c"write with immediate",
+        c"send",
+        c"send with immediate",
+        c"read",
+        c"compare and swap",
+        c"fetch and add",
+        c"local invalidate",
+        c"bind memory window",
+        c"send with invalidate",
+        c"TSO",
+        c"driver's",
+        c"unknown",
+        c"unknown",
+        c"flush",
+        c"atomic write",
+    ];
+    name(&NAMES, opcode as usize)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -97,9 +121,17 @@ mod tests {
         assert_eq!(text(ibv_event_type_str(8)), "device fatal error");
         assert_eq!(text(ibv_port_state_str(4)), "active");
         assert_eq!(text(ibv_node_type_str(1)), "InfiniBand channel adapter");
-        for unknown in
-            [ibv_wc_status_str(24), ibv_port_state_str(6), ibv_node_type_str(-1), ibv_event_type_str(20)]
-        {
+        assert_eq!(
+            (text(ibv_wr_opcode_str(9)), text(ibv_wr_opcode_str(15))),
+            ("send with invalidate", "atomic write")
+        );
+        for unknown in [
+            ibv_wr_opcode_str(16),
+            ibv_wc_status_str(24),
+            ibv_port_state_str(6),
+            ibv_node_type_str(-1),
+            ibv_event_type_str(20),
+        ] {
             assert_eq!(text(unknown), "unknown");
         }
     }
