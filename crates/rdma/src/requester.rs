@@ -14,9 +14,14 @@ use std::time::Duration;
 /// Number of a packet, from 0 on.
 type Number = u64;
 
-/// Packets that may be under way without an answer: fewer, where they are long and stay in the host's cache.
+/// Packets that may be under way without an answer: fewer, where they are long and stay in the host's cache, and less is sent again
+/// where one is lost.
 const fn window(attributes: &Attributes) -> Number {
-    if matches!(attributes.mtu, Mtu::Bytes32768) { 32 } else { 256 }
+    match attributes.mtu {
+        Mtu::Bytes32768 => 32,
+        Mtu::Bytes4096 => 128,
+        _ => 256,
+    }
 }
 
 /// An answer is wanted so many times in a window, and for the last packet of a message.
