@@ -160,6 +160,36 @@ class Lossy(Verbs):
         switch.run(["nft", "add rule bridge loss forwarded numgen random mod 1000 lt 1 drop"])
 
 
+class Within(Overlay):
+    title = "TCP, one host"
+    conditions = "the same on one host"
+    places = {"a": ("a1", "a2")}
+
+
+class Kernel(Way):
+    """Two namespaces, joined by the kernel alone."""
+
+    def __init__(self, name):
+        super().__init__(name)
+        self.title = {"tcp-veth": "TCP, veth", "tcp-bridge": "TCP, bridge"}[name]
+        joined = "by a veth pair" if name == "tcp-veth" else "by veth pairs and a Linux bridge"
+        self.conditions = f"NetPIPE between two namespaces, joined {joined}, MTU 1500, with all offloads"
+
+    def _set_up(self):
+        from lab import Server, cable
+
+        if self.name == "tcp-veth":
+            ends = [self.lab.namespace(name) for name in "ab"]
+            cable(ends[0], "up0", ends[1], "up0", 1500)
+        else:
+            ends = [self.lab.plug(name, mtu=1500) for name in "ab"]
+        for number, end in enumerate(ends, 1):
+            end.ip(f"addr add 10.9.0.{number}/24 dev up0")
+        self.client, self.server = map(Server, ends)
+        self.address = "10.9.0.2"
+        self.client.expect_ping(self.address, 1)
+
+
 class Loopback(Way):
     title = "TCP, loopback"
     conditions = "NetPIPE, iperf3 over the loopback device"
@@ -190,7 +220,8 @@ class Memory(Way):
 
 
 NAMES = [
-    *("verbs-shared", "verbs-copy", "verbs-roce", "verbs-lossy", "tcp-overlay", "tcp-loopback", "mpi-vader", "ucx-posix"),
+    *("verbs-shared", "verbs-copy", "verbs-roce", "verbs-lossy", "tcp-overlay", "tcp-one-host", "tcp-loopback", "tcp-veth", "tcp-bridge"),
+    *("mpi-vader", "ucx-posix"),
     *("cache-line", "memcpy", "proc-mem", "process-vm"),
 ]
 
@@ -201,8 +232,10 @@ def make(name, viaduct_bin):
         return Lossy(name, viaduct_bin)
     if name.startswith("verbs-"):
         return Verbs(name, viaduct_bin)
-    if name == "tcp-overlay":
-        return Overlay(name, viaduct_bin)
+    if name in ("tcp-overlay", "tcp-one-host"):
+        return (Overlay if name == "tcp-overlay" else Within)(name, viaduct_bin)
+    if name in ("tcp-veth", "tcp-bridge"):
+        return Kernel(name)
     kinds = {"tcp-loopback": Loopback, "mpi-vader": Vader, "ucx-posix": Ucx}
     return kinds.get(name, Memory)(name)
 

@@ -188,14 +188,16 @@ class VerbsSizes(VerbsPoint):
     metric = "gbps"
 
     def cases(self, quick):
-        devices = ["verbs-shared", "verbs-copy", "verbs-roce", "tcp-loopback", "tcp-overlay", "mpi-vader"]
-        yield Case({"message": "8 B to 4 MiB"}, verbs.installed(devices[:1] if quick else devices), rounds=3)
+        own = ["verbs-shared", "verbs-copy", "verbs-roce"]
+        sockets = ["tcp-loopback", "tcp-veth", "tcp-bridge", "tcp-one-host", "tcp-overlay"]
+        devices = own[:1] if quick else [*own, *sockets, "mpi-vader"]
+        yield Case({"message": "8 B to 4 MiB"}, verbs.installed(devices), rounds=3)
 
     def metrics(self, session, device, key):
         if device.name == "mpi-vader":
             curve = mpi(device, LEAST, MOST, 100)
         elif device.name.startswith("tcp-"):
-            curve = tcp(device, LEAST, MOST, 50 if device.name == "tcp-loopback" else 10)
+            curve = tcp(device, LEAST, MOST, 10 if device.name in ("tcp-one-host", "tcp-overlay") else 50)
         else:
             latencies = perftest(device, "ib_send_lat", "-a", "-n", {"verbs-shared": 1000, "verbs-copy": 200}.get(device.name, 20))
             rates = perftest(device, "ib_write_bw", "-a", "-n", {"verbs-shared": 400, "verbs-copy": 100}.get(device.name, 10))
