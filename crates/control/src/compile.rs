@@ -26,6 +26,15 @@ pub(crate) struct Ids {
     meters: Pool<(&'static str, String)>,
 }
 
+/// The policer of a rate.
+pub(crate) fn policer(rate: Rate) -> MeterConfig {
+    let bits_per_second = u64::from(rate.mbps) * 1_000_000;
+    // 10 ms, but always room for two of the largest sends.
+    let default = (bits_per_second / 8 / 100).max(128 * 1024);
+    let burst_bytes = rate.burst_kb.map_or(default, |kb| u64::from(kb) * 1024);
+    MeterConfig { bits_per_second, burst_bytes }
+}
+
 impl Ids {
     pub(crate) fn vif(&self, name: &str) -> Option<VifId> {
         self.vifs.get(&name.to_owned()).map(vif_id)
@@ -375,11 +384,7 @@ impl Compiler<'_> {
 
     fn meter(&mut self, of: &'static str, name: String, rate: Rate) -> MeterId {
         let id = MeterId(self.ids.meters.take((of, name)));
-        let bits_per_second = u64::from(rate.mbps) * 1_000_000;
-        // 10 ms, but always room for two of the largest sends.
-        let default = (bits_per_second / 8 / 100).max(128 * 1024);
-        let burst_bytes = rate.burst_kb.map_or(default, |kb| u64::from(kb) * 1024);
-        self.out.meters.insert(id, MeterConfig { bits_per_second, burst_bytes });
+        self.out.meters.insert(id, policer(rate));
         id
     }
 

@@ -1,7 +1,8 @@
 //! Verbs devices: what is to be opened.
 
+use crate::compile::policer;
 use config::{Guest, RdmaLimits};
-use model::Vrf;
+use model::{MeterConfig, Vrf};
 use packet::Mac;
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::{Path, PathBuf};
@@ -61,6 +62,8 @@ pub struct RdmaSpec {
     pub trust: Option<String>,
     /// Whether what the guest sends is metered or copied to another: all of it has to go by the workers then.
     pub watched: bool,
+    /// What the guest may send.
+    pub rate: Option<MeterConfig>,
 }
 
 impl RdmaSpec {
@@ -81,6 +84,7 @@ impl RdmaSpec {
             limits: guest.rdma_limits.unwrap_or_default(),
             trust: guest.rdma_trust.clone(),
             watched: guest.rate.is_some() || guest.mirror.is_some(),
+            rate: guest.rate.map(policer),
         })
     }
 

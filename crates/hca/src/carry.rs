@@ -191,8 +191,9 @@ impl Surroundings<'_> {
             let port = source_port(path.network.flow_label, own.qpn, qpn);
             let sent = wire::send(uplink, path, port, &bytes);
             counters.add(Counter::SendError, u64::from(!sent));
+            let len = bytes.len();
             *spare = bytes;
-            self.objects.sent_frame();
+            self.objects.sent_frame(len);
             return Ok(());
         };
         let found = if to.is_some() || own.peer.is_none() { adapter.owner(qpn) } else { None };

@@ -1,15 +1,18 @@
 //! Which queue pairs there are on this host: the way between applications that does not leave it.
 
+use crate::client::monotonic;
 use crate::counters::Counters;
 use crate::inbox::Inbox;
 use crate::memory::Registered;
 use crate::random;
+use crate::shaper::{Rate, Shaper};
 use crate::wire::{self, WireErrors};
 use packet::Mac;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
 
 /// Requests that the send queues of a device have room for together: each may take 1.6 KB of the daemon's memory.
 const MAX_SLOTS: u32 = 512 << 10;
@@ -46,6 +49,8 @@ pub struct DeviceSpec {
     pub trust: Option<String>,
     /// What it sends to guests of this host goes through the vRouter too: it is mirrored, or has a rate.
     pub is_watched: bool,
+    /// Its rate.
+    pub rate: Option<Rate>,
 }
 
 impl DeviceSpec {
@@ -105,6 +110,7 @@ pub(crate) struct Adapter {
     slots: Arc<AtomicU32>,
     /// The number of its port, once it has one.
     port: OnceLock<u16>,
+    shaper: Shaper,
 }
 
 impl Adapter {
@@ -117,6 +123,7 @@ impl Adapter {
             kept: Mutex::default(),
             slots: Arc::default(),
             port: OnceLock::new(),
+            shaper: Shaper::default(),
         }
     }
 
@@ -170,6 +177,18 @@ impl Adapter {
 
     fn port(&self) -> Option<u16> {
         self.port.get().copied()
+    }
+
+    /// How many frames of so many bytes may leave now, at most `most`.
+    pub fn room(&self, now: Duration, frame: u64, most: usize) -> usize {
+        self.spec().rate.map_or(most, |rate| self.shaper.room(rate, now, frame, most))
+    }
+
+    /// A frame left.
+    pub fn spend(&self, bytes: u64) {
+        if let Some(rate) = self.spec().rate {
+            self.shaper.spend(rate, monotonic(), bytes);
+        }
     }
 
     pub fn keep_counters(&self, counters: &Counters) {

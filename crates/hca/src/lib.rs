@@ -28,6 +28,7 @@ mod objects;
 mod path;
 mod qp;
 mod random;
+mod shaper;
 mod transitions;
 mod wire;
 
@@ -36,3 +37,4 @@ pub use counters::Counters;
 pub use describe::{ClientDescription, CqDescription, MrDescription, QpDescription};
 pub use device::{Device, DeviceError, SocketSpec};
 pub use fabric::{DeviceSpec, Fabric, Limits, Rules};
+pub use shaper::Rate;

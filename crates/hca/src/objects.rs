@@ -63,6 +63,9 @@ pub(crate) struct Receive {
     pub segments: Vec<Segment>,
 }
 
+/// Bytes of Ethernet, IPv6 and UDP headers.
+const BEFORE: usize = 14 + 40 + 8;
+
 /// Everything of an application but its queue pairs.
 #[derive(Debug)]
 pub(crate) struct Objects {
@@ -120,8 +123,9 @@ impl Objects {
         self.next_handle
     }
 
-    /// Another frame was sent.
-    pub fn sent_frame(&mut self) {
+    /// Another frame was sent, with so many bytes behind its UDP header.
+    pub fn sent_frame(&mut self, bytes: usize) {
+        self.adapter.spend((bytes + BEFORE) as u64);
         self.unannounced += 1;
         if self.unannounced >= FRAMES {
             self.announce_frames();

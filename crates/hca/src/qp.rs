@@ -25,6 +25,8 @@ use uverbs::{
 
 /// Packets of one queue pair at a time, before others have their turn.
 const BUDGET: usize = 64;
+/// Bytes of headers of most frames.
+const HEADERS: u64 = 14 + 20 + 8 + 12 + 4;
 /// When a full ring towards the vRouter is looked at again.
 const NO_ROOM: Duration = Duration::from_micros(50);
 /// When receives are looked for that were posted, and not yet seen, when a queue pair went to the error state.
@@ -183,6 +185,13 @@ impl Own {
         matches!(self.receives, Receives::Shared(_))
     }
 
+    /// How many frames may leave for the vRouter now.
+    fn frames(&self, now: Duration, objects: &Objects) -> usize {
+        let longest = self.attributes.path_mtu.checked_sub(1).map_or(0, |code| 256_u64 << code.min(4));
+        let room = objects.uplink.room().min(BUDGET);
+        objects.adapter.room(now, longest + HEADERS, room)
+    }
+
     /// Says whether the application has to announce sends.
     fn spare_doorbell(&mut self, spared: bool) {
         if std::mem::replace(&mut self.spares_doorbell, spared) != spared {
@@ -330,7 +339,12 @@ impl Qp {
         // From here on: what is posted and not announced is seen below.
         self.own.spare_doorbell(false);
         let mut budget = BUDGET;
+        // Datagrams are sent as they are taken.
+        let is_datagram = matches!(self.transport, Transport::Datagram(_));
         while self.own.state == QpState::ReadyToSend && budget > 0 {
+            if is_datagram && self.own.frames(now, objects) == 0 {
+                return Some(now + NO_ROOM);
+            }
             match self.own.take_send() {
                 Ok(None) => break,
                 Ok(Some((number, request))) => self.post(number, &request, objects),
@@ -342,7 +356,7 @@ impl Qp {
         let more = budget == 0;
         let mut deadline = None;
         if let Transport::Connected(connected) = &mut self.transport {
-            let room = if self.own.is_remote() { objects.uplink.room().min(BUDGET) } else { BUDGET };
+            let room = if self.own.is_remote() { self.own.frames(now, objects) } else { BUDGET };
             // Time passes without room too.
             deadline = connected.poll(now, room, &mut Surroundings { own: &mut self.own, objects });
             if room == 0 {

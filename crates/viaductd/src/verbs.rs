@@ -172,6 +172,7 @@ mod tests {
             limits: config::RdmaLimits::default(),
             trust: None,
             watched: false,
+            rate: None,
         }
     }
 

@@ -52,6 +52,7 @@ pub fn spec(number: u8, vrf: u32) -> DeviceSpec {
         limits: Limits { qps: 64, mrs: 64, registered: 1 << 30 },
         trust: (number >= TRUSTING).then(|| "these".into()),
         is_watched: false,
+        rate: None,
     }
 }
 

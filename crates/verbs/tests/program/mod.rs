@@ -56,6 +56,7 @@ fn device_at(path: &Path, index: usize, fabric: &Arc<Fabric>) -> Device {
         limits: Limits { qps: 64, mrs: REGIONS, registered: 1 << 30 },
         trust: (index >= TRUSTING).then(|| format!("pair {}", index / 2)),
         is_watched: false,
+        rate: None,
     };
     let socket = SocketSpec { path: path.into(), owner: None, mode: 0o600 };
     let (_, uplink, downlink) = rdmaport::open(&rdmaport::RdmaPort { mtu: 1500, slots: 64 }).unwrap();

@@ -3,7 +3,7 @@
 use super::AnyError;
 use api::v1::{RdmaCm, RdmaCounter, RdmaCq, RdmaDevice, RdmaMr, RdmaQp, RdmaReply, RdmaTable};
 use control::RdmaSpec;
-use hca::{ClientDescription, CmDescription, DeviceSpec, Fabric, Limits, QpDescription, SocketSpec};
+use hca::{ClientDescription, CmDescription, DeviceSpec, Fabric, Limits, QpDescription, Rate, SocketSpec};
 use rdmaport::{Downlink, Uplink};
 use std::net::Ipv6Addr;
 use std::sync::Arc;
@@ -98,6 +98,10 @@ fn adapter_spec(spec: &RdmaSpec) -> DeviceSpec {
         limits,
         trust: spec.trust.clone(),
         is_watched: spec.watched,
+        // The other half of the burst is for sockets.
+        rate: spec
+            .rate
+            .map(|rate| Rate { bits_per_second: rate.bits_per_second, burst_bytes: rate.burst_bytes / 2 }),
     }
 }
 

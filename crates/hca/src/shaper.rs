@@ -1,0 +1,78 @@
+//! The rate of a guest, kept by its device: what the vRouter's policer would drop waits here. RoCE makes little of a way that
+//! loses packets.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// What a guest may send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    /// Bits per second, of frames from the Ethernet header on.
+    pub bits_per_second: u64,
+    /// Bytes that may be sent at once.
+    pub burst_bytes: u64,
+}
+
+impl Rate {
+    /// How long so many bytes take, nanoseconds.
+    fn nanoseconds(self, bytes: u64) -> u64 {
+        let time = u128::from(bytes) * 8_000_000_000 / u128::from(self.bits_per_second.max(1));
+        u64::try_from(time).unwrap_or(u64::MAX)
+    }
+}
+
+/// When all that was sent so far will have been sent at the rate: nanoseconds of the monotonic clock (the generic cell rate
+/// algorithm of ITU-T I.371). All queue pairs of a device have the same.
+#[derive(Debug, Default)]
+pub(crate) struct Shaper(AtomicU64);
+
+impl Shaper {
+    /// How many frames of so many bytes may be sent now: `most`, fewer, or none. A frame may go where nothing is owed, however
+    /// small the burst.
+    pub fn room(&self, rate: Rate, now: Duration, frame: u64, most: usize) -> usize {
+        let owed = self.0.load(Ordering::Relaxed).saturating_sub(now.as_nanos() as u64);
+        if owed == 0 {
+            let burst = rate.burst_bytes / frame.max(1);
+            return most.min(burst.max(1) as usize);
+        }
+        let left = rate.nanoseconds(rate.burst_bytes).saturating_sub(owed);
+        most.min((left / rate.nanoseconds(frame).max(1)) as usize)
+    }
+
+    /// A frame is sent.
+    pub fn spend(&self, rate: Rate, now: Duration, bytes: u64) {
+        let (now, cost) = (now.as_nanos() as u64, rate.nanoseconds(bytes));
+        let add = |until: u64| Some(until.max(now).saturating_add(cost));
+        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_is_kept_after_a_burst() {
+        let (shaper, rate) = (Shaper::default(), Rate { bits_per_second: 8_000_000, burst_bytes: 10_000 });
+        let (mut now, mut sent) = (Duration::from_secs(5), 0);
+        let end = now + Duration::from_secs(1);
+        while now < end {
+            let room = shaper.room(rate, now, 1000, 64);
+            (0..room).for_each(|_| shaper.spend(rate, now, 1000));
+            sent += room;
+            now += Duration::from_micros(100);
+        }
+        // A megabyte in a second, and the burst.
+        assert!((1000..=1011).contains(&sent), "{sent}");
+    }
+
+    #[test]
+    fn a_frame_longer_than_the_burst_goes_in_its_time() {
+        let (shaper, rate) = (Shaper::default(), Rate { bits_per_second: 8_000, burst_bytes: 10 });
+        let now = Duration::from_secs(5);
+        assert_eq!(shaper.room(rate, now, 1000, 64), 1);
+        shaper.spend(rate, now, 1000);
+        assert_eq!(shaper.room(rate, now + Duration::from_millis(999), 1000, 64), 0);
+        assert_eq!(shaper.room(rate, now + Duration::from_secs(1), 1000, 64), 1);
+    }
+}
