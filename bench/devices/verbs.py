@@ -162,7 +162,7 @@ class Lossy(Verbs):
 
 class Within(Overlay):
     title = "TCP, one host"
-    conditions = "the same on one host"
+    conditions = "NetPIPE between containers on taps of one host without TSO, GSO and GRO"
     places = {"a": ("a1", "a2")}
 
 
