@@ -15,6 +15,8 @@ from lab.topology import host_config, tunnel_routes, two_verbs_hosts, verbs
 
 PERFTEST = ["-d", "viaduct0", "-x", "1", "-F"]
 LASTING = ["-D", "100"]
+# Of the protocol between library and daemon (crates/uverbs/src/message.rs).
+VERSION = 2
 
 
 def perftest(program, *options):
@@ -155,7 +157,7 @@ def stranger(device):
     return connection
 
 
-def greet(connection, version=1, descriptors=None):
+def greet(connection, version=VERSION, descriptors=None):
     """Says hello like a library, with the given descriptors, else the one that is due; returns the answer."""
     memory = os.open("/proc/self/mem", os.O_RDWR)
     try:
