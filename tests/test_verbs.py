@@ -134,3 +134,14 @@ def test_devinfo_tells_of_the_device(host, shared_lab):
     assert told.process.returncode == 0, text
     for word in ("viaduct0", "PORT_ACTIVE", "Ethernet", "::ffff:10.1.1.1", "RoCE v2"):
         assert word in text, text
+
+
+def test_a_rate_is_waited_for(shared_lab):
+    """What the guest's policer would drop is not sent yet: next to nothing is sent twice."""
+    slow = verbs(rdma_trust="tenant", rate={"mbps": 100, "burst_kb": 256})
+    host = shared_lab.host(host_config("rate", {"a1": slow, "a2": verbs(rdma_trust="tenant")}, wire=False))
+    server, client = (shared_lab.verbs(host, guest) for guest in ("a2", "a1"))
+    meet(server, client, "ib_write_bw", *PERFTEST, "-s", "65536", "-n", "50")
+    packets = 50 * 65536 // 1024
+    sent = client.counter("sent_pkts")
+    assert packets <= sent < 2 * packets and host.drops().get("rate_limited", 0) < packets, (sent, host.drops())
