@@ -316,8 +316,10 @@ impl WorkSource {
     fn look(&self) -> Result<(u32, u32), Corrupt> {
         let header = self.header();
         let taken = header.taken.load(Ordering::Acquire);
+        // In this order: of a receive queue, the library moves both on at any time, first the head.
+        let tail = header.tail.load(Ordering::Acquire);
         let head = header.head.load(Ordering::Relaxed);
-        let held = header.tail.load(Ordering::Acquire).wrapping_sub(head);
+        let held = tail.wrapping_sub(head);
         let held_by_us = taken.wrapping_sub(head);
         if held > self.shape.slots || held < held_by_us {
             return Err(Corrupt);
@@ -584,6 +586,35 @@ mod tests {
         queue.abandon(|request| left.push(request.id));
         assert_eq!(left, [1, 2, 3]);
         assert!(queue.fill(&request(4, 0), &[]));
+    }
+
+    #[test]
+    fn receives_are_posted_while_others_are_taken() {
+        let count = if cfg!(miri) { 50 } else { 300_000 };
+        let (mut queue, mut source, _) = ends(4, 0, 0);
+        let (taken, mut is_whole) = (AtomicU32::new(0), true);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut given_back = 0;
+                while given_back < count {
+                    while given_back < taken.load(Ordering::Acquire) {
+                        queue.give_back();
+                        given_back += 1;
+                    }
+                    while queue.fill(&request(0, 0), &[]) {}
+                    queue.publish();
+                }
+            });
+            let mut all = 0;
+            while all < count {
+                match source.take(&mut Vec::new(), &mut Vec::new()) {
+                    Ok(found) => all += u32::from(found.is_some()),
+                    Err(Corrupt) => (all, is_whole) = (count, false),
+                }
+                taken.store(all, Ordering::Release);
+            }
+        });
+        assert!(is_whole);
     }
 
     #[test]
