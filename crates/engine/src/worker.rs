@@ -119,7 +119,7 @@ impl Worker {
                 continue;
             }
             idle_rounds += 1;
-            if idle_rounds % if self.is_crowded { 1 } else { ROUNDS_PER_LOOK } == 0 {
+            if self.is_crowded || idle_rounds % ROUNDS_PER_LOOK == 0 {
                 let since: Instant = *idle_since.get_or_insert_with(Instant::now);
                 let idle = since.elapsed();
                 // Where others want our CPU, it is theirs: we give way once, and sleep if that brought nothing.

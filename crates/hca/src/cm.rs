@@ -127,7 +127,6 @@ impl ConnectionManager {
         while let Some(outgoing) = state.manager.next_datagram() {
             state.send(&outgoing);
         }
-        state.uplink.ring();
         let all_told = state.tell();
         if all_told { deadline } else { deadline.into_iter().chain([now + PATIENCE]).min() }
     }
@@ -192,7 +191,9 @@ impl State {
         let Some(bytes) = management_datagram(self.psn, &outgoing.mad) else { return };
         match &path.way {
             Way::Wire => {
-                let _ = wire::send(&self.uplink, &path, source_port(0, QPN, QPN), &bytes);
+                if wire::send(&self.uplink, &path, source_port(0, QPN, QPN), &bytes) {
+                    self.uplink.ring();
+                }
             }
             Way::Local(adapter) => {
                 if let Some(inbox) = adapter.owner(QPN) {
