@@ -44,13 +44,15 @@ def collective(tmp_path_factory):
     return program
 
 
-@pytest.fixture(scope="module", params=["copy", "shared"])
+@pytest.fixture(scope="module", params=["copy", "shared", "files"])
 def one_host(request, shared_lab):
-    """Two devices of one host."""
-    trust = {"rdma_trust": "job"} if request.param == "shared" else {}
+    """Two devices of one host: the daemon copies; memory is shared; and regions are in files."""
+    trust = {} if request.param == "copy" else {"rdma_trust": "job"}
     config = host_config(f"mpi-{request.param}", {"a1": verbs(**trust), "a2": verbs(**trust)}, wire=False)
     host = shared_lab.host(config)
-    return [shared_lab.verbs(host, guest) for guest in ("a1", "a2")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VIADUCT_RDMA_SHARE", "1" if request.param == "files" else "0")
+        yield [shared_lab.verbs(host, guest) for guest in ("a1", "a2")]
 
 
 def test_collectives_of_four_ranks(one_host, collective):

@@ -62,6 +62,40 @@ def test_perftest(pair, run):
     meet(*pair, *perftest(run))
 
 
+@pytest.fixture
+def regions_in_files(monkeypatch):
+    """Programs move the pages of their regions into files."""
+    monkeypatch.setenv("VIADUCT_RDMA_SHARE", "1")
+
+
+IN_FILES = [
+    *("send_lat -s 4096", "send_bw -s 1048576 -n 100", "send_bw --use-srq -s 8192", "send_bw -e -s 65536", "send_bw -c UD -s 1024"),
+    *("write_lat -s 8", "write_bw -s 4096 -q 4", "write_bw -a -n 5", "read_lat -s 1048576 -n 50", "read_bw -a -n 5"),
+    *("atomic_lat", "atomic_lat -A CMP_AND_SWAP", "atomic_bw -q 4", "atomic_bw -e"),
+]
+
+
+@on_every_pair
+@pytest.mark.parametrize("run", IN_FILES)
+def test_regions_in_files(regions_in_files, pair, run):
+    meet(*pair, *perftest(run))
+
+
+@on_every_pair
+@pytest.mark.parametrize("run", ["rc", "srq -e", "ud"])
+def test_pingpong_with_regions_in_files(regions_in_files, pair, run):
+    kind, *options = run.split()
+    meet(*pair, f"ibv_{kind}_pingpong", "-g", "1", "-n", "300", "-c", *options)
+
+
+@on_every_pair
+def test_regions_in_files_are_shown(regions_in_files, pair):
+    server, client = pair
+    with Meeting(server, client, ["ib_write_bw", *PERFTEST, "-D", "100"]):
+        regions = lambda: server.host.viaduct("rdma", "mr", "--device", server.device)  # noqa: E731
+        eventually(lambda: [region["memory"] for region in regions()] == ["shared"], "a region in a file", 20)
+
+
 @on_every_pair
 def test_ipv6(pair):
     meet(*pair, "ibv_rc_pingpong", "-g", "2", "-n", "300")

@@ -97,6 +97,22 @@ def test_a_client_is_killed(pair, run):
     good_again(server, client)
 
 
+@on_one_host
+@pytest.mark.parametrize("program", ["write_bw", "read_bw", "atomic_bw"])
+@pytest.mark.parametrize("who", ["server", "client"])
+def test_one_with_regions_in_files_is_killed(monkeypatch, pair, program, who):
+    monkeypatch.setenv("VIADUCT_RDMA_SHARE", "1")
+    server, client = pair
+    with Meeting(server, client, perftest(program, *LASTING)) as meeting:
+        under_way(meeting, server, client)
+        getattr(meeting, who).process.kill()
+        (client if who == "client" else server).expect_free()
+        if who == "server":
+            eventually(lambda: not meeting.client.running(), "the client's end", 30)
+            assert "Completion with error" in meeting.client.text(), meeting.describe()
+    good_again(server, client)
+
+
 @everywhere
 @pytest.mark.parametrize("program", ["write_bw", "send_lat"])
 def test_the_daemon_is_killed(pair, program):

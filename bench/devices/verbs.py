@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import stat
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,9 +38,10 @@ def urgent():
 
 
 class Way(Device):
-    """Two places for programs: `client`, `server`, and the server's `address`."""
+    """Two places for programs: `client`, `server`, and the server's `address`. `environment` is the programs'."""
 
     lab = client = server = address = None
+    environment = ()
 
     def _start(self, scenario):
         sys.path.insert(0, str(LAB))
@@ -122,9 +124,12 @@ class Verbs(Overlay):
         told = {
             "shared": ("Verbs, shared memory", "perftest between two containers of one host with the same rdma_trust"),
             "copy": ("Verbs, copied by the daemon", "perftest between two containers of one host without trust"),
+            "regions": ("Verbs, shared regions", "the same, whose regions are moved into files (VIADUCT_RDMA_SHARE=1)"),
             "roce": ("Verbs, two hosts", "perftest over RoCEv2, two hosts, MPLS over UDP by AF_PACKET"),
         }
         self.title, self.conditions = told[self.transport]
+        if self.transport == "regions":
+            self.transport, self.environment = "shared", ("VIADUCT_RDMA_SHARE=1",)
         if self.transport != "roce":
             self.places = {"a": ("a1", "a2")}
         if self.transport == "shared":
@@ -142,6 +147,20 @@ class Verbs(Overlay):
 
         words = lambda: self.client.host.call("rdma", "qp").stdout.split()  # noqa: E731
         eventually(lambda: self.transport in words(), f"a queue pair with transport {self.transport}")
+
+
+class MpiVerbs(Verbs):
+    """Two ranks of MPI, each on a guest's device."""
+
+    def __init__(self, name, binaries):
+        super().__init__("verbs-shared", binaries)
+        self.name, self.title = name, "MPI, verbs"
+        self.conditions = "NetPIPE by Open MPI over UCX, devices with the same rdma_trust"
+        # UCX looks for it before it tries verbs.
+        file = Path("/dev/infiniband/uverbs0")
+        file.parent.mkdir(exist_ok=True)
+        if not file.exists():
+            os.mknod(file, 0o600 | stat.S_IFCHR, os.makedev(1, 3))
 
 
 class Lossy(Verbs):
@@ -220,16 +239,16 @@ class Memory(Way):
 
 
 NAMES = [
-    *("verbs-shared", "verbs-copy", "verbs-roce", "verbs-lossy", "tcp-overlay", "tcp-one-host", "tcp-loopback", "tcp-veth", "tcp-bridge"),
-    *("mpi-vader", "ucx-posix"),
+    *("verbs-shared", "verbs-regions", "verbs-copy", "verbs-roce", "verbs-lossy", "tcp-overlay", "tcp-one-host", "tcp-loopback", "tcp-veth", "tcp-bridge"),
+    *("mpi-verbs", "mpi-vader", "ucx-posix"),
     *("cache-line", "memcpy", "proc-mem", "process-vm"),
 ]
 
 
 def make(name, viaduct_bin):
     """The way of this name."""
-    if name == "verbs-lossy":
-        return Lossy(name, viaduct_bin)
+    if name in ("verbs-lossy", "mpi-verbs"):
+        return (Lossy if name == "verbs-lossy" else MpiVerbs)(name, viaduct_bin)
     if name.startswith("verbs-"):
         return Verbs(name, viaduct_bin)
     if name in ("tcp-overlay", "tcp-one-host"):
@@ -242,5 +261,5 @@ def make(name, viaduct_bin):
 
 def installed(names):
     """Those whose programs this machine has."""
-    programs = {"mpi-vader": "NPopenmpi", "ucx-posix": "ucx_perftest", "verbs-lossy": "nft"}
+    programs = {"mpi-verbs": "NPopenmpi", "mpi-vader": "NPopenmpi", "ucx-posix": "ucx_perftest", "verbs-lossy": "nft"}
     return [name for name in names if name not in programs or shutil.which(programs[name])]

@@ -3,7 +3,7 @@
 use crate::counters::Counter;
 use crate::events::Event;
 use crate::inbox::Packet;
-use crate::memory::right;
+use crate::memory::{Place, right};
 use crate::objects::Objects;
 use crate::path::Way;
 use crate::qp::Own;
@@ -40,14 +40,14 @@ impl Own {
     }
 }
 
-/// A part of a scatter/gather list: calls `each` with addresses in the application's memory and lengths.
+/// A part of a scatter/gather list: calls `each` with places in the application's memory and lengths.
 fn for_each_part(
     objects: &Objects,
     pd: u32,
     list: &[Segment],
     (offset, len): (u32, usize),
     needs: u32,
-    mut each: impl FnMut(u64, usize) -> Result<(), Fault>,
+    mut each: impl FnMut(Place, usize) -> Result<(), Fault>,
 ) -> Result<(), Fault> {
     let (mut skip, mut left) = (u64::from(offset), len);
     for segment in list {
@@ -70,8 +70,8 @@ fn for_each_part(
 /// Copies bytes to where a scatter/gather list says.
 fn scatter(objects: &Objects, pd: u32, list: &[Segment], offset: u32, bytes: &[u8]) -> Result<(), Fault> {
     let mut done = 0;
-    for_each_part(objects, pd, list, (offset, bytes.len()), access::LOCAL_WRITE, |address, len| {
-        objects.space.write(address, &bytes[done..done + len])?;
+    for_each_part(objects, pd, list, (offset, bytes.len()), access::LOCAL_WRITE, |place, len| {
+        objects.memory().write(place, &bytes[done..done + len], false)?;
         done += len;
         Ok(())
     })
@@ -124,15 +124,15 @@ impl Surroundings<'_> {
         }
         let mut done = 0;
         let part = (offset, out.len());
-        for_each_part(self.objects, self.own.pd, &work.segments, part, 0, |address, len| {
-            self.objects.space.read(address, &mut out[done..done + len])?;
+        for_each_part(self.objects, self.own.pd, &work.segments, part, 0, |place, len| {
+            self.objects.memory().read(place, &mut out[done..done + len])?;
             done += len;
             Ok(())
         })
     }
 
     /// Where the memory lies that the peer may use so.
-    fn region(&mut self, rkey: u32, address: u64, len: u64, wanted: Access) -> Result<u64, Fault> {
+    fn region(&mut self, rkey: u32, address: u64, len: u64, wanted: Access) -> Result<Place, Fault> {
         let needs = right(wanted);
         let found = if self.own.attributes.qp_access_flags & needs == 0 {
             Err(Fault::Protection)
@@ -153,17 +153,20 @@ impl Surroundings<'_> {
             Payload::Message { len, .. } | Payload::Region { len, .. } => len as usize,
         };
         let place = match payload {
-            Payload::Region { rkey, address, len } => self.region(rkey, address, len.into(), Access::Read)?,
-            _ => 0,
+            Payload::Region { rkey, address, len } => {
+                Some(self.region(rkey, address, len.into(), Access::Read)?)
+            }
+            _ => None,
         };
         let mut bytes = std::mem::take(&mut self.objects.spare);
         bytes.resize(len + AROUND, 0);
         let written = roce::write_with(packet, len, &mut bytes, |out| match payload {
-            Payload::None => Ok(()),
             Payload::Message { request, offset, .. } => {
                 self.gather(request, offset, out).map_err(NotWritten::from)
             }
-            Payload::Region { .. } => self.objects.space.read(place, out).map_err(NotWritten::from),
+            _ => {
+                place.map_or(Ok(()), |place| self.objects.memory().read(place, out)).map_err(NotWritten::from)
+            }
         });
         match written {
             Ok(written) => {
@@ -254,22 +257,16 @@ impl Verbs for Surroundings<'_> {
 
     fn write(&mut self, rkey: u32, address: u64, bytes: &[u8], ends: bool) -> Result<(), Fault> {
         let place = self.region(rkey, address, bytes.len() as u64, Access::Write)?;
-        let space = &self.objects.space;
-        if ends { space.write_tail_last(place, bytes) } else { space.write(place, bytes) }
+        self.objects.memory().write(place, bytes, ends)
     }
 
     fn atomic(&mut self, rkey: u32, address: u64, operation: AtomicOperation) -> Result<u64, Fault> {
         let place = self.region(rkey, address, 8, Access::Atomic)?;
-        let mut bytes = [0; 8];
-        self.objects.space.read(place, &mut bytes)?;
-        let original = u64::from_ne_bytes(bytes);
-        let new = match operation {
+        self.objects.memory().exchange(place, |original| match operation {
             AtomicOperation::FetchAdd(add) => original.wrapping_add(add),
             AtomicOperation::CompareSwap { compare, swap } if compare == original => swap,
             AtomicOperation::CompareSwap { .. } => original,
-        };
-        self.objects.space.write(place, &new.to_ne_bytes())?;
-        Ok(original)
+        })
     }
 
     fn invalidate(&mut self, rkey: u32) -> Result<(), Fault> {

@@ -87,8 +87,8 @@ pub(crate) struct Client {
     doorbells: Doorbells,
     ready: VecDeque<u32>,
     timers: BTreeSet<(Duration, u32)>,
-    /// The queue pair for which its peer was asked to share memory, and until when an answer is awaited.
-    pub(crate) awaited: Option<(u32, Duration)>,
+    /// The queue pair for which its peer was asked to share memory, or the file of a region, and until when an answer is awaited.
+    pub(crate) awaited: Option<(u32, Option<u32>, Duration)>,
     /// Where the application has what it is known by.
     token: u64,
     pid: i32,
@@ -210,9 +210,9 @@ impl Client {
             busy |= self.hear_doorbells();
             busy |= self.work(now);
             self.objects.announce_frames();
-            if let Some((qpn, _)) = self.awaited.filter(|(_, until)| now >= *until) {
+            if let Some((qpn, rkey, _)) = self.awaited.filter(|(.., until)| now >= *until) {
                 // The peer does not answer.
-                let _ = self.granted(Granted { qpn, grant: None }).map(|reply| self.reply(reply));
+                let _ = self.granted(Granted { qpn, rkey, grant: None }).map(|reply| self.reply(reply));
             }
             rounds = rounds.wrapping_add(1);
             if busy {
@@ -331,7 +331,7 @@ impl Client {
     fn patience(&self, events_wait: bool) -> Duration {
         let now = monotonic();
         let timer = self.timers.first().map(|(at, _)| at.saturating_sub(now));
-        let answer = self.awaited.map(|(_, until)| until.saturating_sub(now));
+        let answer = self.awaited.map(|(.., until)| until.saturating_sub(now));
         let events = events_wait.then_some(EVENT_PATIENCE);
         timer.into_iter().chain(events).chain(answer).min().unwrap_or(Duration::MAX)
     }
@@ -352,18 +352,17 @@ impl Client {
     }
 
     fn hear_request(&mut self) -> Result<(), SocketError> {
-        let (request, _) = self.connection.receive::<Request>()?;
-        let reply = match request {
-            Request::Direct { qpn } => match self.wish(qpn) {
-                Ok(()) => return Ok(()),
-                Err(refusal) => Err(refusal),
-            },
+        let (request, files) = self.connection.receive::<Request>()?;
+        let wished = match request {
+            Request::Direct { qpn } => self.wish(qpn, None),
+            Request::Pages { qpn, rkey } => self.wish(qpn, Some(rkey)),
             other => {
                 self.catch_up();
-                self.handle(other)
+                let reply = self.handle(other, files);
+                return self.reply(reply);
             }
         };
-        self.reply(reply)
+        wished.or_else(|refusal| self.reply(Err(refusal)))
     }
 
     /// Does work that was posted before a request: who asks for a smaller completion queue, or destroys one, means the one that
@@ -399,7 +398,7 @@ impl Client {
             Question::Direct(wish) => {
                 let who = (self.pid, self.uid, self.token);
                 let grant = grant(self.qps.get_mut(&wish.qpn), &wish, who, &mut self.objects);
-                wish.inbox.ask(Question::Granted(Granted { qpn: wish.from.1, grant }));
+                wish.inbox.ask(Question::Granted(Granted { qpn: wish.from.1, rkey: wish.rkey, grant }));
             }
             Question::Tell(qpn, from) => {
                 if let Some(qp) = self.qps.get(&qpn).filter(|qp| qp.own.is_peer(from)) {

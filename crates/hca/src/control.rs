@@ -4,6 +4,7 @@ use crate::client::Client;
 use crate::direct::{Brought, is_trusting};
 use crate::events::Notifier;
 use crate::fabric::Slots;
+use crate::memory::RegionPages;
 use crate::modify;
 use crate::objects::{Ah, Cq, Objects, Receive, Srq};
 use crate::path::Path;
@@ -61,17 +62,18 @@ fn within(what: &str, asked: u32, limit: u32) -> Result<(), Refusal> {
 
 impl Client {
     /// Does what is asked for.
-    pub(crate) fn handle(&mut self, request: Request) -> Answer {
+    pub(crate) fn handle(&mut self, request: Request, files: Vec<OwnedFd>) -> Answer {
         match request {
             // Answered when the peer has.
-            Request::Direct { .. } => refuse(Errno::PROTO, "asked for in passing"),
+            Request::Direct { .. } | Request::Pages { .. } => refuse(Errno::PROTO, "asked for in passing"),
             Request::Cm(_) => refuse(Errno::PROTO, "the connection manager has connections of its own"),
             Request::Hello { .. } => refuse(Errno::PROTO, "greeted before"),
             Request::QueryPort => reply(Reply::Port(self.objects.port())),
             Request::AllocPd => self.objects.alloc_pd(),
             Request::DeallocPd { pd } => self.dealloc_pd(pd),
-            Request::RegMr { pd, address, length, iova, access } => {
-                self.objects.register(Region { pd, address, len: length, iova, access, is_valid: true })
+            Request::RegMr { pd, address, length: len, iova, access, pages } => {
+                let region = Region { pd, address, len, iova, access, file: 0, is_valid: true };
+                self.objects.register(region, pages, files)
             }
             Request::ReregMr { mr, pd, range, access } => {
                 let reply = self.objects.reregister(mr, pd, range, access);
@@ -347,11 +349,21 @@ impl Objects {
         Ok(())
     }
 
-    fn register(&mut self, region: Region) -> Answer {
+    /// Makes a region, pages of which may be in a file that others may map.
+    fn register(&mut self, region: Region, pages: Option<(u64, u64)>, files: Vec<OwnedFd>) -> Answer {
         self.check_region(&region)?;
+        let pages = match (pages, files.into_iter().next()) {
+            (Some(range), Some(file)) => {
+                Some(RegionPages::new(file, range).or_else(|error| refuse(Errno::INVAL, error.to_string()))?)
+            }
+            (Some(_), None) => return refuse(Errno::BADF, "the file of the region's pages did not come"),
+            (None, _) => None,
+        };
         let limits = self.adapter.spec().limits;
-        let key =
-            self.regions.insert(region, limits).or_else(|full| refuse(Errno::NOMEM, full.to_string()))?;
+        let key = self
+            .regions
+            .insert(region, pages, limits)
+            .or_else(|full| refuse(Errno::NOMEM, full.to_string()))?;
         reply(Reply::Mr { mr: key, lkey: key, rkey: key })
     }
 
@@ -367,7 +379,7 @@ impl Objects {
         let (address, len) = range.unwrap_or((old.address, old.len));
         let iova = if range.is_some() { address } else { old.iova };
         let access = access.unwrap_or(old.access);
-        let new = Region { pd: pd.unwrap_or(old.pd), address, len, iova, access, is_valid: true };
+        let new = Region { pd: pd.unwrap_or(old.pd), address, len, iova, access, file: 0, is_valid: true };
         self.check_region(&new)?;
         let limits = self.adapter.spec().limits;
         let keeps_key = range.is_none();

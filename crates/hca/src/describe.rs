@@ -71,6 +71,8 @@ pub struct MrDescription {
     pub len: u64,
     /// What may be done with it, in words.
     pub access: String,
+    /// Pages of it are in a file that others map.
+    pub is_shared: bool,
 }
 
 /// A completion queue.
@@ -128,8 +130,8 @@ impl QpDescription {
 
 impl MrDescription {
     pub(crate) fn of((key, region): (u32, &Region)) -> Self {
-        let Region { address, iova, len, access, .. } = *region;
-        Self { key, address, iova, len, access: access_names(access) }
+        let Region { address, iova, len, access, file, .. } = *region;
+        Self { key, address, iova, len, access: access_names(access), is_shared: file != 0 }
     }
 }
 

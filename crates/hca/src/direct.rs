@@ -22,11 +22,13 @@ use uverbs::{Bond, DirectPeer, Memory, QpState, QpType, Refusal, Reply};
 /// How long what is taken away is waited for: the peer may be stopped in the middle of something.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// Someone asks to share memory with a queue pair.
+/// Someone asks to share memory with a queue pair, or for the file of a region of its application's.
 #[derive(Debug)]
 pub(crate) struct Wish {
     /// The queue pair.
     pub qpn: u32,
+    /// The region's key.
+    pub rkey: Option<u32>,
     /// Who asks: GID and number of its queue pair.
     pub from: (Ipv6Addr, u32),
     pub uid: u32,
@@ -37,7 +39,15 @@ pub(crate) struct Wish {
 
 /// What it is given.
 #[derive(Debug)]
-pub(crate) struct Grant {
+pub(crate) enum Grant {
+    Peer(Box<PeerGrant>),
+    /// Where the pages of a region are, and their file.
+    Pages((u64, u64), OwnedFd),
+}
+
+/// What memory is shared by.
+#[derive(Debug)]
+pub(crate) struct PeerGrant {
     pub peer: DirectPeer,
     /// As [`DirectPeer`] says, without those of the one who asks.
     pub bond_file: OwnedFd,
@@ -50,7 +60,8 @@ pub(crate) struct Grant {
 #[derive(Debug)]
 pub(crate) struct Granted {
     pub qpn: u32,
-    pub grant: Option<Box<Grant>>,
+    pub rkey: Option<u32>,
+    pub grant: Option<Grant>,
 }
 
 /// Whether a device lets others share memory at all.
@@ -135,7 +146,7 @@ pub(crate) fn grant(
     wish: &Wish,
     (pid, uid, token): (i32, u32, u64),
     objects: &mut Objects,
-) -> Option<Box<Grant>> {
+) -> Option<Grant> {
     let own = &mut qp?.own;
     let trusts = {
         let spec = objects.adapter.spec();
@@ -144,6 +155,17 @@ pub(crate) fn grant(
     if !trusts || !own.is_bonded_with(wish.from) {
         return None;
     }
+    match wish.rkey {
+        Some(key) => {
+            let shared = objects.regions.shared(key).filter(|_| own.inbound.is_some())?;
+            Some(Grant::Pages(shared.pages.range(), shared.file.try_clone().ok()?))
+        }
+        None => share(own, (pid, token), objects).map(Grant::Peer),
+    }
+}
+
+/// Shares memory with the peer of a queue pair.
+fn share(own: &mut Own, (pid, token): (i32, u64), objects: &mut Objects) -> Option<Box<PeerGrant>> {
     let cq = objects.cqs.get(&own.recv_cq).filter(|cq| !cq.overrun)?;
     let channel = match cq.channel {
         Some(channel) => Some(objects.channels.get(&channel)?.share().ok()?),
@@ -184,12 +206,12 @@ pub(crate) fn grant(
     }
     // What the peer sends will not be heard of here.
     Surroundings { own, objects }.hear();
-    Some(Box::new(Grant { peer, bond_file, files, last, bond: Bond::new(theirs) }))
+    Some(Box::new(PeerGrant { peer, bond_file, files, last, bond: Bond::new(theirs) }))
 }
 
 impl Client {
-    /// Asks the peer of a queue pair. The library is answered when the peer has.
-    pub(crate) fn wish(&mut self, qpn: u32) -> Result<(), Refusal> {
+    /// Asks the peer of a queue pair to share memory, or for the file of a region. The library is answered when the peer has.
+    pub(crate) fn wish(&mut self, qpn: u32, rkey: Option<u32>) -> Result<(), Refusal> {
         let spec = self.objects.adapter.spec().clone();
         let Some(own) = self.qps.get(&qpn).map(|qp| &qp.own) else {
             return refuse(Errno::INVAL, "there is no such queue pair");
@@ -205,21 +227,28 @@ impl Client {
         let Some(peer) = adapter.owner(own.attributes.dest_qp_num) else { return not_ready() };
         let wish = Wish {
             qpn: own.attributes.dest_qp_num,
+            rkey,
             from: (network.source, qpn),
             uid: self.uid,
             trust: trust.clone(),
             inbox: self.objects.inbox.clone(),
         };
         peer.ask(Question::Direct(Box::new(wish)));
-        self.awaited = Some((qpn, crate::client::monotonic() + PATIENCE));
+        self.awaited = Some((qpn, rkey, crate::client::monotonic() + PATIENCE));
         Ok(())
     }
 
     /// What the library gets that asked.
     pub(crate) fn granted(&mut self, granted: Granted) -> Option<Result<(Reply, Vec<OwnedFd>), Refusal>> {
-        self.awaited.take_if(|(qpn, _)| *qpn == granted.qpn)?;
+        self.awaited.take_if(|(qpn, rkey, _)| (*qpn, *rkey) == (granted.qpn, granted.rkey))?;
         let refused = || Some(refuse(Errno::AGAIN, "the peer is not ready, or shares no memory"));
-        let Some(mut grant) = granted.grant else { return refused() };
+        let mut grant = match granted.grant {
+            Some(Grant::Peer(grant)) => grant,
+            Some(Grant::Pages((address, len), file)) => {
+                return Some(Ok((Reply::Pages { address, len }, vec![file])));
+            }
+            None => return refused(),
+        };
         let own = self.qps.get_mut(&granted.qpn).map(|qp| &mut qp.own);
         let Some(own) = own.filter(|own| own.state == QpState::ReadyToSend) else { return refused() };
         let Some(cq) = self.objects.cqs.get(&own.send_cq) else { return refused() };

@@ -1,7 +1,7 @@
 //! Memory of applications: their regions, and how it is reached.
 //!
 //! An application hands over a descriptor of its own `/proc/self/mem`: it reaches what the application itself can, and nothing
-//! else, whoever gets its process number later.
+//! else, whoever gets its process number later. Pages that it has in a sealed file are mapped instead.
 
 use crate::fabric::Limits;
 use crate::random;
@@ -10,9 +10,10 @@ use rustix::fs::{FileType, OFlags};
 use rustix::io::{IoSlice, pread, pwrite, pwritev};
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use uverbs::qp::access;
-use uverbs::{FIRST_KEY, MemoryError, Region, RegionTable};
+use uverbs::{FIRST_KEY, MemoryError, Region, RegionTable, SharedPages};
 
 /// Not what an application was asked for.
 #[derive(Debug, thiserror::Error)]
@@ -87,6 +88,27 @@ impl AddressSpace {
     }
 }
 
+/// Pages of a region that are in a file, and the file, to share.
+#[derive(Debug)]
+pub(crate) struct RegionPages {
+    pub pages: SharedPages,
+    pub file: OwnedFd,
+}
+
+impl RegionPages {
+    /// Those that an application says it has in a file.
+    pub fn new(file: OwnedFd, (address, len): (u64, u64)) -> Result<Self, MemoryError> {
+        Ok(Self { pages: SharedPages::open(&file, address, len)?, file })
+    }
+}
+
+/// Some of an application's bytes, which it, or a peer, may use by a key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    key: u32,
+    pub address: u64,
+}
+
 /// What may be done with a region, in words.
 pub(crate) fn access_names(flags: u32) -> String {
     let names = [
@@ -147,11 +169,16 @@ impl Registered {
     }
 }
 
+/// Files of an application's that are mapped.
+const FILES: usize = 256;
+
 /// The regions of an application, by key. Keys are random in all their bits: a guess hits none of `n` regions but once in
 /// 2^32 / `n` times.
 #[derive(Debug)]
 pub(crate) struct Regions {
     by_key: HashMap<u32, Region>,
+    /// Those of them that others may map.
+    pages: HashMap<u32, RegionPages>,
     /// The same, for the application itself and peers that share memory.
     table: RegionTable,
     pub file: OwnedFd,
@@ -166,7 +193,8 @@ pub(crate) struct Regions {
 impl Regions {
     pub fn new(limit: u32, together: Arc<Registered>) -> Result<Self, MemoryError> {
         let (table, file) = RegionTable::create(limit)?;
-        Ok(Self { by_key: HashMap::new(), table, file, limit, registered: 0, together })
+        let (by_key, pages) = Default::default();
+        Ok(Self { by_key, pages, table, file, limit, registered: 0, together })
     }
 
     pub fn get(&self, key: u32) -> Option<&Region> {
@@ -177,15 +205,23 @@ impl Regions {
         self.by_key.iter().map(|(key, region)| (*key, region))
     }
 
-    /// Adds a region; its key.
-    pub fn insert(&mut self, region: Region, limits: Limits) -> Result<u32, Full> {
+    /// Adds a region, with pages of it in a file where there are; its key.
+    pub fn insert(
+        &mut self,
+        region: Region,
+        pages: Option<RegionPages>,
+        limits: Limits,
+    ) -> Result<u32, Full> {
         self.together.take(region.len, None, limits)?;
         let key = self.new_key();
-        self.put(key, region);
+        // Beyond that, they are used as any others are.
+        let pages = pages.filter(|_| self.pages.len() < FILES);
+        self.put(key, Region { file: pages.as_ref().map_or(0, |it| it.pages.inode()), ..region });
+        self.pages.extend(pages.map(|pages| (key, pages)));
         Ok(key)
     }
 
-    /// Puts a region in the place of another, with its key or a new one.
+    /// Puts a region in the place of another, with its key and file, or a new key and none.
     pub fn replace(
         &mut self,
         key: u32,
@@ -193,15 +229,22 @@ impl Regions {
         keeps_key: bool,
         limits: Limits,
     ) -> Result<u32, Full> {
-        self.together.take(region.len, self.get(key).map(|old| old.len), limits)?;
+        let old = self.get(key).copied();
+        self.together.take(region.len, old.map(|old| old.len), limits)?;
         self.forget(key);
-        let key = if keeps_key { key } else { self.new_key() };
-        self.put(key, region);
+        if keeps_key {
+            self.put(key, Region { file: old.map_or(0, |old| old.file), ..region });
+            return Ok(key);
+        }
+        self.pages.remove(&key);
+        let key = self.new_key();
+        self.put(key, Region { file: 0, ..region });
         Ok(key)
     }
 
     pub fn remove(&mut self, key: u32) -> Option<Region> {
         let region = self.forget(key)?;
+        self.pages.remove(&key);
         self.together.give_back(1, region.len);
         Some(region)
     }
@@ -246,14 +289,73 @@ impl Regions {
     }
 
     /// Where the bytes lie that someone wants by a key.
-    pub fn find(&self, key: u32, pd: u32, address: u64, len: u64, needs: u32) -> Result<u64, Fault> {
-        self.by_key.get(&key).and_then(|region| region.find(pd, address, len, needs)).ok_or(Fault::Protection)
+    pub fn find(&self, key: u32, pd: u32, address: u64, len: u64, needs: u32) -> Result<Place, Fault> {
+        let found = self.by_key.get(&key).and_then(|region| region.find(pd, address, len, needs));
+        found.map(|address| Place { key, address }).ok_or(Fault::Protection)
+    }
+
+    /// Its pages in a file, for a peer that shares memory and has found its key.
+    pub fn shared(&self, key: u32) -> Option<&RegionPages> {
+        self.pages.get(&key)
+    }
+
+    /// Its pages in a file, if it has any there.
+    fn pages(&self, place: Place) -> Option<&SharedPages> {
+        self.pages.get(&place.key).map(|it| &it.pages)
+    }
+
+    /// The word in a file on which peers may be at work themselves, by whatever key. No other thread but ours works on any else.
+    pub fn word(&self, place: Place) -> Option<&AtomicU64> {
+        let mut others = self.pages.values().map(|it| &it.pages);
+        self.pages(place)
+            .and_then(|pages| pages.word(place.address))
+            .or_else(|| others.find_map(|pages| pages.word(place.address)))
     }
 }
 
 impl Drop for Regions {
     fn drop(&mut self) {
         self.together.give_back(self.by_key.len(), self.registered);
+    }
+}
+
+/// An application's memory by its regions' keys.
+#[derive(Clone, Copy)]
+pub(crate) struct Reach<'a> {
+    pub space: &'a AddressSpace,
+    pub regions: &'a Regions,
+}
+
+impl Reach<'_> {
+    /// Copies from the application.
+    pub fn read(self, place: Place, out: &mut [u8]) -> Result<(), Fault> {
+        let is_read = self.regions.pages(place).is_some_and(|pages| pages.read(place.address, out));
+        if is_read { Ok(()) } else { self.space.read(place.address, out) }
+    }
+
+    /// Copies to the application; where it waits for the last byte (`ends`), that one after all others.
+    pub fn write(self, place: Place, bytes: &[u8], ends: bool) -> Result<(), Fault> {
+        if self.regions.pages(place).is_some_and(|pages| pages.write(place.address, bytes)) {
+            return Ok(());
+        }
+        if ends {
+            self.space.write_tail_last(place.address, bytes)
+        } else {
+            self.space.write(place.address, bytes)
+        }
+    }
+
+    /// Puts what `change` makes of it in the place of an aligned word; what was there.
+    pub fn exchange(self, place: Place, change: impl Fn(u64) -> u64) -> Result<u64, Fault> {
+        if let Some(word) = self.regions.word(place) {
+            let order = Ordering::SeqCst;
+            return Ok(word.fetch_update(order, order, |old| Some(change(old))).unwrap_or_else(|old| old));
+        }
+        let mut bytes = [0; 8];
+        self.space.read(place.address, &mut bytes)?;
+        let old = u64::from_ne_bytes(bytes);
+        self.space.write(place.address, &change(old).to_ne_bytes())?;
+        Ok(old)
     }
 }
 
@@ -284,21 +386,21 @@ mod tests {
     fn limits_are_for_all_applications_of_a_device_together() {
         let together = Arc::new(Registered::default());
         let regions = || Regions::new(8, together.clone()).unwrap();
-        let region = |len| Region { pd: 1, address: 0, len, iova: 0, access: 0, is_valid: true };
+        let region = |len| Region { pd: 1, address: 0, len, iova: 0, access: 0, file: 0, is_valid: true };
         let limits = Limits { qps: 1, mrs: 3, registered: 100 };
         let (mut one, mut other) = (regions(), regions());
-        let key = one.insert(region(60), limits).unwrap();
-        other.insert(region(30), limits).unwrap();
-        assert_eq!(other.insert(region(11), limits), Err(Full::Bytes(100)));
-        assert_eq!(other.insert(region(u64::MAX), limits), Err(Full::Bytes(100)));
+        let key = one.insert(region(60), None, limits).unwrap();
+        other.insert(region(30), None, limits).unwrap();
+        assert_eq!(other.insert(region(11), None, limits), Err(Full::Bytes(100)));
+        assert_eq!(other.insert(region(u64::MAX), None, limits), Err(Full::Bytes(100)));
         assert_eq!(one.replace(key, region(71), false, limits), Err(Full::Bytes(100)));
         assert!(one.get(key).is_some());
         let key = one.replace(key, region(70), false, limits).unwrap();
-        other.insert(region(0), limits).unwrap();
-        assert_eq!(one.insert(region(0), limits), Err(Full::Regions(3)));
+        other.insert(region(0), None, limits).unwrap();
+        assert_eq!(one.insert(region(0), None, limits), Err(Full::Regions(3)));
         one.replace(key, region(1), false, limits).unwrap();
         drop(other);
-        one.insert(region(99), limits).unwrap();
+        one.insert(region(99), None, limits).unwrap();
         assert_eq!((one.registered, *together.sums()), (100, (2, 100)));
         drop(one);
         assert_eq!(*together.sums(), (0, 0));

@@ -4,7 +4,7 @@ use crate::counters::Counters;
 use crate::events::{Event, Notifier};
 use crate::fabric::{Adapter, Fabric};
 use crate::inbox::Inbox;
-use crate::memory::{AddressSpace, Regions};
+use crate::memory::{AddressSpace, Reach, Regions};
 use crate::path::Path;
 use crate::wire::FRAMES;
 use rdmaport::Uplink;
@@ -115,6 +115,11 @@ impl Objects {
             spare: Vec::new(),
             next_handle: 0,
         }
+    }
+
+    /// The application's memory, by its regions' keys.
+    pub const fn memory(&self) -> Reach<'_> {
+        Reach { space: &self.space, regions: &self.regions }
     }
 
     /// A number for a new object that no other has.

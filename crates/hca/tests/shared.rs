@@ -4,10 +4,14 @@
 mod common;
 
 use common::{App, Cq, Host, Qp, Srq, TRUSTING, gid, next};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::io::Errno;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use uverbs::qp::mask;
 use uverbs::{
-    Bond, DirectPeer, Memory, QpAttributes, QpState, QpType, Reply, Request, SharedSource, WorkRequest,
+    Bond, DirectPeer, Memory, QpAttributes, QpState, QpType, Refusal, Reply, Request, SharedSource,
+    WorkRequest,
 };
 
 const FLUSHED: u8 = 5;
@@ -89,4 +93,76 @@ fn who_says_that_few_receives_are_left_is_not_believed() {
     assert_eq!(shared.b.ask(&limit).unwrap().0, Reply::SrqLimit(0));
     assert!(!shared.source.is_low());
     assert_eq!(shared.peer.qpn, shared.qb.qpn);
+}
+
+/// Asks for a region of a page of memory, which is said to be in a file.
+fn register(app: &mut App, page: &[u8], len: u64, files: &[BorrowedFd<'_>]) -> Result<u32, Refusal> {
+    let address = page.as_ptr() as u64;
+    let pages = Some((address, len));
+    let asked = Request::RegMr { pd: app.pd, address, length: 8, iova: address, access: 15, pages };
+    app.connection.send(&asked, files).unwrap();
+    match app.connection.receive::<Result<Reply, Refusal>>().unwrap().0? {
+        Reply::Mr { rkey, .. } => Ok(rkey),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_file_that_could_be_taken_away_is_refused() {
+    let host = Host::new();
+    let device = host.device(1);
+    let mut app = App::attach(&host.socket(1));
+    let page = vec![7; 4096];
+    let (_, sealed) = Memory::create("pages", 4096).unwrap();
+    let open = memfd_create("pages", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+    ftruncate(&open, 4096).unwrap();
+    let errno = |refused: Result<u32, Refusal>| Errno::from_raw_os_error(refused.unwrap_err().errno);
+    assert_eq!(errno(register(&mut app, &page, 4096, &[open.as_fd()])), Errno::INVAL);
+    assert_eq!(errno(register(&mut app, &page, 8192, &[sealed.as_fd()])), Errno::INVAL);
+    assert_eq!(errno(register(&mut app, &page, u64::MAX, &[sealed.as_fd()])), Errno::INVAL);
+    assert_eq!(errno(register(&mut app, &page, 0, &[sealed.as_fd()])), Errno::INVAL);
+    assert_eq!(errno(register(&mut app, &page, 4096, &[])), Errno::BADF);
+    let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+    assert_eq!(errno(register(&mut app, &page, 4096, &[event.as_fd()])), Errno::INVAL);
+    // It goes on, and nothing is left of them.
+    let key = register(&mut app, &page, 4096, &[sealed.as_fd()]).unwrap();
+    assert_eq!(
+        device.describe()[0].mrs.iter().map(|mr| (mr.key, mr.is_shared)).collect::<Vec<_>>(),
+        [(key, true)]
+    );
+}
+
+#[test]
+fn only_the_peer_gets_the_file_of_a_region() {
+    let mut shared = shared();
+    let page = vec![7; 4096];
+    let (_, file) = Memory::create("pages", 4096).unwrap();
+    let rkey = register(&mut shared.b, &page, 4096, &[file.as_fd()]).unwrap();
+    let asked = Request::Pages { qpn: shared.qa.qpn, rkey };
+    let (reply, files) = shared.a.ask(&asked).unwrap();
+    assert_eq!((reply, files.len()), (Reply::Pages { address: page.as_ptr() as u64, len: 4096 }, 1));
+    let wrong = [
+        (Request::Pages { qpn: shared.qa.qpn, rkey: rkey ^ 1 }, Errno::AGAIN),
+        (Request::Pages { qpn: shared.qa.qpn + 1, rkey }, Errno::INVAL),
+    ];
+    for (asked, errno) in wrong {
+        assert_eq!(shared.a.ask(&asked).unwrap_err().errno, errno.raw_os_error());
+    }
+    // A device that is not trusted, whoever it says its peer is.
+    let host = &shared._host;
+    let _stranger = host.device(1);
+    let mut c = App::attach(&host.socket(1));
+    let cq = c.cq(8, None);
+    let qc = c.qp(QpType::Rc, &cq, None);
+    c.connect(&qc, QpType::Rc, gid(TRUSTING + 1), shared.qb.qpn);
+    assert_eq!(c.ask(&Request::Pages { qpn: qc.qpn, rkey }).unwrap_err().errno, Errno::PERM.raw_os_error());
+    // One that is, and is not its peer.
+    let mut d = App::attach(&host.socket(TRUSTING));
+    let cq = d.cq(8, None);
+    let qd = d.qp(QpType::Rc, &cq, None);
+    d.connect(&qd, QpType::Rc, gid(TRUSTING + 1), shared.qb.qpn);
+    assert_eq!(d.ask(&Request::Pages { qpn: qd.qpn, rkey }).unwrap_err().errno, Errno::AGAIN.raw_os_error());
+    let attributes = QpAttributes { qp_state: QpState::Error as u32, ..QpAttributes::default() };
+    shared.b.modify(shared.qb.qpn, mask::STATE, attributes).unwrap();
+    assert_eq!(shared.a.ask(&asked).unwrap_err().errno, Errno::AGAIN.raw_os_error());
 }

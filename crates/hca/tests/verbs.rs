@@ -116,7 +116,7 @@ fn memory_of_others_is_not_there() {
     // B's key is not A's.
     t.a.post_send(&mut t.qa, asked(SEND, 1), &[segment(&t.ma[..10], t.kb)]);
     assert_eq!(next(&mut t.ca).status, PROTECTION);
-    let asked = Request::RegMr { pd: t.a.pd, address: 4096, length: 10, iova: 0, access: 0 };
+    let asked = Request::RegMr { pd: t.a.pd, address: 4096, length: 10, iova: 0, access: 0, pages: None };
     assert_eq!(t.a.ask(&asked).unwrap_err().errno, rustix::io::Errno::FAULT.raw_os_error());
 }
 
@@ -231,7 +231,14 @@ fn what_is_refused_changes_nothing() {
     }
     let busy = t.a.ask(&Request::DestroyCq { cq: t.ca.handle }).unwrap_err();
     assert_eq!(busy.errno, rustix::io::Errno::BUSY.raw_os_error());
-    let limit = Request::RegMr { pd: t.a.pd, address: t.ma.as_ptr() as u64, length: 10, iova: 0, access: 2 };
+    let limit = Request::RegMr {
+        pd: t.a.pd,
+        address: t.ma.as_ptr() as u64,
+        length: 10,
+        iova: 0,
+        access: 2,
+        pages: None,
+    };
     assert_eq!(t.a.ask(&limit).unwrap_err().errno, einval, "remote without local writing");
     t.b.post_receive(&mut t.qb, 1, &[]);
     t.a.post_send(&mut t.qa, asked(SEND, 1), &[]);
@@ -258,7 +265,14 @@ fn limits_hold() {
     };
     assert_eq!(other.ask(&Request::CreateQp(asked)).unwrap_err().errno, 12);
     let memory = [0_u8; 64];
-    let region = Request::RegMr { pd: a.pd, address: memory.as_ptr() as u64, length: 1, iova: 0, access: 0 };
+    let region = Request::RegMr {
+        pd: a.pd,
+        address: memory.as_ptr() as u64,
+        length: 1,
+        iova: 0,
+        access: 0,
+        pages: None,
+    };
     for _ in 0..64 {
         a.ask(&region).unwrap();
     }

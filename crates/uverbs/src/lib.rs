@@ -17,6 +17,7 @@ mod parcels;
 pub mod qp;
 mod regions;
 mod request;
+mod shared_pages;
 mod shared_source;
 mod socket;
 pub mod work;
@@ -32,6 +33,7 @@ pub use message::{
 pub use parcels::Parcels;
 pub use qp::{QpAttributes, QpState, QpType};
 pub use regions::{FIRST_KEY, Region, RegionTable};
+pub use shared_pages::SharedPages;
 pub use shared_source::SharedSource;
 pub use socket::{Connection, SocketError};
 pub use work::{Corrupt, Segment, Shape, WorkQueue, WorkRequest, WorkSource};

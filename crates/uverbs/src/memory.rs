@@ -112,6 +112,14 @@ impl Memory {
         }
     }
 
+    /// So many bytes of it from there on; `None` where they are not all in it.
+    #[inline]
+    pub(crate) fn part(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
+        let fits = offset <= self.len && len <= self.len - offset;
+        // SAFETY: within the mapping, or at its end where there are none.
+        fits.then(|| unsafe { self.start.add(offset) })
+    }
+
     /// A place in it that holds `T`.
     ///
     /// # Panics

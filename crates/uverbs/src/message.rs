@@ -37,15 +37,17 @@ pub enum Request {
     DeallocPd {
         pd: u32,
     },
-    /// Answered by [`Reply::Mr`].
+    /// Answered by [`Reply::Mr`]. `pages`: address and bytes of pages of it that are mapped from a file, all of that, whose
+    /// descriptor comes with this: a memfd sealed against shrinking. Who may use the region may map it.
     RegMr {
         pd: u32,
         address: u64,
         length: u64,
         iova: u64,
         access: u32,
+        pages: Option<(u64, u64)>,
     },
-    /// What is `None` stays. Answered by [`Reply::Mr`].
+    /// What is `None` stays; a region that lies elsewhere then has no pages that others may map. Answered by [`Reply::Mr`].
     ReregMr {
         mr: u32,
         pd: Option<u32>,
@@ -123,6 +125,12 @@ pub enum Request {
     /// peer is not ready yet, with `EPERM` where it never is.
     Direct {
         qpn: u32,
+    },
+    /// Asks for the file of a region of that peer's, once memory is shared with it. Answered by [`Reply::Pages`] with its
+    /// descriptor; refused as [`Self::Direct`] is.
+    Pages {
+        qpn: u32,
+        rkey: u32,
     },
     /// Answered by [`Reply::Handle`].
     CreateAh {
@@ -229,6 +237,11 @@ pub enum Reply {
     },
     QpInfo(Box<QpInfo>),
     Direct(DirectPeer),
+    /// Where the peer has the file's pages, and how many bytes they are.
+    Pages {
+        address: u64,
+        len: u64,
+    },
     Cm(CmReply),
 }
 

@@ -17,6 +17,8 @@ pub struct Region {
     pub iova: u64,
     /// `ibv_access_flags`.
     pub access: u32,
+    /// Inode of the file that pages of it lie in ([`SharedPages`](crate::SharedPages)); 0: of none that others may map.
+    pub file: u64,
     /// It can be used: a peer did not end that.
     pub is_valid: bool,
 }
@@ -44,7 +46,8 @@ struct Slot {
     address: AtomicU64,
     len: AtomicU64,
     iova: AtomicU64,
-    _rest: [u64; 2],
+    file: AtomicU64,
+    _rest: u64,
 }
 
 const NEVER: u32 = 0;
@@ -148,6 +151,7 @@ impl Slot {
         self.address.store(region.address, Ordering::Relaxed);
         self.len.store(region.len, Ordering::Relaxed);
         self.iova.store(region.iova, Ordering::Relaxed);
+        self.file.store(region.file, Ordering::Relaxed);
         self.key.store(key, Ordering::Relaxed);
         self.version.store(version.wrapping_add(2), Ordering::Release);
     }
@@ -162,6 +166,7 @@ impl Slot {
             len: self.len.load(Ordering::Relaxed),
             iova: self.iova.load(Ordering::Relaxed),
             access: self.access.load(Ordering::Relaxed),
+            file: self.file.load(Ordering::Relaxed),
             is_valid: true,
         };
         let is_its = self.key.load(Ordering::Relaxed) == key;
@@ -177,7 +182,7 @@ mod tests {
     use super::*;
 
     fn region(address: u64) -> Region {
-        Region { pd: 1, address, len: 100, iova: address, access: 3, is_valid: true }
+        Region { pd: 1, address, len: 100, iova: address, access: 3, file: address * 2, is_valid: true }
     }
 
     #[test]
@@ -208,8 +213,7 @@ mod tests {
 
     #[test]
     fn regions_end_where_they_end() {
-        let region =
-            Region { pd: 1, address: 1000, len: 100, iova: u64::MAX - 99, access: 3, is_valid: true };
+        let region = Region { iova: u64::MAX - 99, ..region(1000) };
         assert_eq!(region.find(1, u64::MAX - 99, 100, 2), Some(1000));
         assert_eq!(region.find(1, u64::MAX, 1, 2), Some(1099));
         for (pd, address, len, needs) in [

@@ -120,7 +120,8 @@ mod tests {
     fn messages_carry_descriptors() {
         let (mut a, mut b) = pair();
         let (_, file) = crate::Memory::create("test", 4096).unwrap();
-        let asked = Request::RegMr { pd: 1, address: 2, length: 3, iova: u64::MAX, access: 5 };
+        let asked =
+            Request::RegMr { pd: 1, address: 2, length: 3, iova: u64::MAX, access: 5, pages: Some((4, 6)) };
         a.send(&asked, &[file.as_fd(), file.as_fd()]).unwrap();
         a.send(&Request::AllocPd, &[]).unwrap();
         let (message, descriptors) = b.receive::<Request>().unwrap();

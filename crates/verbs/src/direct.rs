@@ -1,13 +1,16 @@
 //! Peers that share memory: what their device would do with our requests, we do ourselves, where both sides trust each other.
 //!
-//! A message that fits into a completion goes with it; others are copied once, to where the receive says. Whatever is out of
-//! the ordinary (no receive, wrong keys, full queues, atomic operations) is left to the device, in whose hands all is as without this.
+//! A message that fits into a completion goes with it; others are copied once, to where the receive says: by loads and stores where
+//! the peer has that memory in a file ([`Windows`]), else by a system call. Whatever is out of the ordinary (no receive, wrong keys, full
+//! queues, atomic operations elsewhere) is left to the device, in whose hands all is as without this.
 
 use crate::abi::IBV_WC_WR_FLUSH_ERR;
 use crate::errno::Outcome;
 use crate::link::{Link, map};
+use crate::windows::Windows;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use uverbs::completion::{self, INLINE, INLINE_SHARED, bytes};
 use uverbs::qp::access;
 use uverbs::work::{opcode, send_flags};
@@ -28,6 +31,15 @@ const ATTEMPTS: u32 = 64;
 /// A part of our own memory.
 type Part = libc::iovec;
 
+/// A part of the peer's.
+#[derive(Clone, Copy)]
+struct Place {
+    address: u64,
+    len: usize,
+    /// Where it is mapped.
+    window: Option<usize>,
+}
+
 /// What is shared with a peer.
 pub struct Direct {
     bond: Bond,
@@ -36,6 +48,7 @@ pub struct Direct {
     parcels: Parcels,
     peer_cq: CompletionSink,
     peer_regions: RegionTable,
+    windows: Windows,
     own_regions: RegionTable,
     own_cq: CompletionSink,
     memory: OwnedFd,
@@ -47,7 +60,7 @@ pub struct Direct {
     /// Of the request at hand: our parts, what the receive says, and where that is.
     parts: Vec<Part>,
     list: Vec<Segment>,
-    places: Vec<(u64, usize)>,
+    places: Vec<Place>,
     vector: Vec<Part>,
 }
 
@@ -108,6 +121,7 @@ impl Direct {
             parcels: Parcels::new(qp, peer.parcels).map_err(|_| libc::EIO)?,
             peer_cq: CompletionSink::new(map(&cq, bytes(peer.entries))?, peer.entries),
             peer_regions: table(regions, peer.regions)?,
+            windows: Windows::default(),
             own_regions: table(own_regions, peer.own_regions)?,
             own_cq: CompletionSink::new(map(&own_cq, bytes(peer.own_entries))?, peer.own_entries),
             process: process(&memory, &peer),
@@ -127,6 +141,16 @@ impl Direct {
         self.bond.is_closed()
     }
 
+    /// Maps memory of the peer's that was found not to be mapped yet.
+    pub fn open_window(&mut self, link: &Link, qpn: u32) {
+        self.windows.open(link, qpn, &self.peer_regions);
+    }
+
+    /// Unmaps what is none of the peer's regions any more.
+    pub fn close_windows(&mut self) {
+        self.windows.close_old(&self.peer_regions);
+    }
+
     /// Does what a request asks for, all of it; `None` where that is left to the device.
     ///
     /// # Safety
@@ -141,7 +165,7 @@ impl Direct {
         if sender.signaled && self.own_cq.is_full() {
             return None;
         }
-        let len = self.gather(sender, request.opcode == opcode::RDMA_READ, list, inline)?;
+        let len = self.gather(sender, request.opcode, list, inline)?;
         if !self.bond.enter() {
             return None;
         }
@@ -171,13 +195,17 @@ impl Direct {
     }
 
     /// Our parts of a message, and their length; `None` where one may not be used so.
-    fn gather(&mut self, sender: &Sender, is_read: bool, list: &[Segment], inline: &[u8]) -> Option<usize> {
+    fn gather(&mut self, sender: &Sender, operation: u8, list: &[Segment], inline: &[u8]) -> Option<usize> {
         self.parts.clear();
         if list.is_empty() {
             self.parts.push(Part { iov_base: inline.as_ptr().cast_mut().cast(), iov_len: inline.len() });
             return Some(inline.len());
         }
-        let needs = if is_read { access::LOCAL_WRITE } else { 0 };
+        let fetches = matches!(
+            operation,
+            opcode::RDMA_READ | opcode::ATOMIC_CMP_AND_SWP | opcode::ATOMIC_FETCH_AND_ADD
+        );
+        let needs = if fetches { access::LOCAL_WRITE } else { 0 };
         let mut sum = 0;
         for segment in list.iter().filter(|segment| segment.len > 0) {
             let region = self.own_regions.get(segment.lkey)?;
@@ -203,9 +231,10 @@ impl Direct {
                 opcode::RDMA_READ => {
                     let place = self.remote(request, len, access::REMOTE_READ)?;
                     self.places.clear();
-                    self.places.push((place, len));
+                    self.places.push(place);
                     self.copy(false)
                 }
+                opcode::ATOMIC_CMP_AND_SWP | opcode::ATOMIC_FETCH_AND_ADD => self.atomic(request, len),
                 _ => None,
             }
         }
@@ -222,7 +251,7 @@ impl Direct {
         let (number, id, is_simple) = self.take_receive(request, len)?;
         // SAFETY: the caller's promise.
         let placement = unsafe {
-            match if is_simple { self.enclosed(len) } else { None } {
+            match if is_simple && !self.is_mapped(len) { self.enclosed(len) } else { None } {
                 Some(placement) => Some(placement),
                 None => self
                     .copy(true)
@@ -306,7 +335,8 @@ impl Direct {
             let address = region.find(self.peer.pd, segment.address, part as u64, access::LOCAL_WRITE)?;
             // The peer copies to where its list says, and not to where the device would.
             same &= address == segment.address;
-            self.places.push((address, part));
+            let window = self.windows.find(segment.lkey, &region, address, part);
+            self.places.push(Place { address, len: part, window });
             left -= part;
         }
         // A completion says where one of a shared queue has it.
@@ -319,7 +349,7 @@ impl Direct {
     /// # Safety
     /// The parts must be readable.
     unsafe fn enclosed(&mut self, len: usize) -> Option<Placement> {
-        let place = self.places.first().map_or(0, |(address, _)| *address);
+        let place = self.places.first().map_or(0, |place| place.address);
         let shares = self.takes_shared();
         if len > if shares { INLINE_SHARED } else { INLINE } {
             let parts = self.parts.iter().map(|part| (part.iov_base.cast_const().cast(), part.iov_len));
@@ -373,26 +403,52 @@ impl Direct {
         Some(())
     }
 
+    /// Whether a message that is too long for its completion is to be stored where it belongs.
+    fn is_mapped(&self, len: usize) -> bool {
+        len > INLINE && self.places.iter().all(|place| place.window.is_some())
+    }
+
     /// Where memory of the peer lies, if it may be used so.
-    fn remote(&self, request: &WorkRequest, len: usize, needs: u32) -> Option<u64> {
+    fn remote(&mut self, request: &WorkRequest, len: usize, needs: u32) -> Option<Place> {
         if len == 0 {
-            return Some(0);
+            return Some(Place { address: 0, len, window: None });
         }
         if self.peer.access & needs == 0 {
             return None;
         }
-        self.peer_regions.get(request.rkey)?.find(self.peer.pd, request.address, len as u64, needs)
+        let region = self.peer_regions.get(request.rkey)?;
+        let address = region.find(self.peer.pd, request.address, len as u64, needs)?;
+        Some(Place { address, len, window: self.windows.find(request.rkey, &region, address, len) })
+    }
+
+    /// An atomic operation on what is mapped.
+    ///
+    /// # Safety
+    /// The parts must be writable.
+    unsafe fn atomic(&mut self, request: &WorkRequest, len: usize) -> Option<()> {
+        let place = self.remote(request, len, access::REMOTE_ATOMIC)?;
+        let [part] = self.parts[..] else { return None };
+        let word = self.windows.pages(place.window?)?.word(place.address).filter(|_| len == 8)?;
+        let (operand, order) = (request.compare_add, Ordering::SeqCst);
+        let old = if request.opcode == opcode::ATOMIC_FETCH_AND_ADD {
+            word.fetch_add(operand, order)
+        } else {
+            word.compare_exchange(operand, request.swap, order, order).unwrap_or_else(|old| old)
+        };
+        // SAFETY: the caller's promise; it is as long as that.
+        unsafe { part.iov_base.cast::<u64>().write_unaligned(old) };
+        Some(())
     }
 
     /// Finds the places where a WRITE puts its message.
     fn aim(&mut self, request: &WorkRequest, len: usize) -> Option<()> {
         let place = self.remote(request, len, access::REMOTE_WRITE)?;
         self.places.clear();
-        if len > AT_ONCE {
-            self.places.push((place, len - 1));
-            self.places.push((place + len as u64 - 1, 1));
+        if len > AT_ONCE && place.window.is_none() {
+            self.places.push(Place { len: len - 1, ..place });
+            self.places.push(Place { address: place.address + len as u64 - 1, len: 1, ..place });
         } else {
-            self.places.push((place, len));
+            self.places.push(place);
         }
         Some(())
     }
@@ -402,15 +458,16 @@ impl Direct {
     /// # Safety
     /// The parts must be readable, or, where the peer is read, writable.
     unsafe fn copy(&mut self, writes: bool) -> Option<()> {
-        let len: usize = self.places.iter().map(|(_, len)| len).sum();
-        if let Some(pid) = self.process.filter(|_| len >= AT_ONCE_FROM) {
+        let is_far = |place: &Place| place.window.is_none();
+        let len: usize = self.places.iter().filter(|place| is_far(place)).map(|place| place.len).sum();
+        if let Some(pid) = self.process.filter(|_| len >= AT_ONCE_FROM && self.places.iter().all(is_far)) {
             // SAFETY: the caller's promise.
             return unsafe { self.copy_at_once(pid, len, writes) };
         }
         let (mut part, mut used) = (0, 0);
-        for (place, len) in &self.places {
+        for place in &self.places {
             self.vector.clear();
-            let mut left = *len;
+            let mut left = place.len;
             while left > 0 {
                 let Part { iov_base, iov_len } = *self.parts.get(part)?;
                 let now = left.min(iov_len - used);
@@ -422,20 +479,55 @@ impl Direct {
                     (part, used) = (part + 1, 0);
                 }
             }
-            let (fd, count) = (self.memory.as_raw_fd(), self.vector.len() as i32);
-            // SAFETY: the caller's promise; what it does at the other end was granted.
-            let copied = unsafe {
-                if writes {
-                    libc::pwritev(fd, self.vector.as_ptr(), count, *place as i64)
-                } else {
-                    libc::preadv(fd, self.vector.as_ptr(), count, *place as i64)
+            // SAFETY: the caller's promise.
+            let is_copied = unsafe {
+                match place.window {
+                    Some(window) => self.copy_there(window, place.address, writes),
+                    None => self.copy_far(place, writes),
                 }
             };
-            if *len > 0 && copied != *len as isize {
+            if !is_copied {
                 return None;
             }
         }
         Some(())
+    }
+
+    /// Copies between the vector and a place that is mapped.
+    ///
+    /// # Safety
+    /// As of [`Self::copy`].
+    unsafe fn copy_there(&self, window: usize, mut address: u64, writes: bool) -> bool {
+        let Some(pages) = self.windows.pages(window) else { return false };
+        self.vector.iter().all(|part| {
+            let at = address;
+            address += part.iov_len as u64;
+            // SAFETY: the caller's promise.
+            unsafe {
+                if writes {
+                    pages.write_from(at, part.iov_base.cast(), part.iov_len)
+                } else {
+                    pages.read_to(at, part.iov_base.cast(), part.iov_len)
+                }
+            }
+        })
+    }
+
+    /// Copies between the vector and a place by a system call.
+    ///
+    /// # Safety
+    /// As of [`Self::copy`].
+    unsafe fn copy_far(&self, place: &Place, writes: bool) -> bool {
+        let (fd, count, at) = (self.memory.as_raw_fd(), self.vector.len() as i32, place.address as i64);
+        // SAFETY: the caller's promise; what it does at the other end was granted.
+        let copied = unsafe {
+            if writes {
+                libc::pwritev(fd, self.vector.as_ptr(), count, at)
+            } else {
+                libc::preadv(fd, self.vector.as_ptr(), count, at)
+            }
+        };
+        place.len == 0 || copied == place.len as isize
     }
 
     /// As [`Self::copy`], of all parts and places in one system call.
@@ -445,7 +537,7 @@ impl Direct {
     unsafe fn copy_at_once(&mut self, pid: libc::pid_t, len: usize, writes: bool) -> Option<()> {
         self.vector.clear();
         let places =
-            self.places.iter().map(|(place, len)| Part { iov_base: *place as *mut _, iov_len: *len });
+            self.places.iter().map(|place| Part { iov_base: place.address as *mut _, iov_len: place.len });
         self.vector.extend(places);
         let (ours, theirs) = (&self.parts, &self.vector);
         let [own, others] = [ours, theirs].map(|list| (list.as_ptr(), list.len() as libc::c_ulong));

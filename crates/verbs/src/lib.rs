@@ -25,6 +25,7 @@ pub mod link;
 mod lock;
 pub mod memory;
 pub mod modify;
+mod moved_pages;
 mod names;
 mod objects;
 pub mod post;
@@ -36,6 +37,7 @@ mod rate;
 mod refused;
 pub mod shared_receive;
 mod sysfs;
+mod windows;
 pub mod work_request;
 
 pub use verbs_abi as abi;

@@ -110,10 +110,22 @@ impl Link {
     /// # Errors
     /// As [`Self::ask`].
     pub fn ask_for(&self, request: &Request) -> Outcome<(Reply, Vec<OwnedFd>)> {
+        self.ask_with(request, &[])
+    }
+
+    /// Asks with descriptors for something that may come with a descriptor.
+    ///
+    /// # Errors
+    /// As [`Self::ask`].
+    pub fn ask_with(
+        &self,
+        request: &Request,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Outcome<(Reply, Vec<OwnedFd>)> {
         if self.is_dead() {
             return Err(libc::EIO);
         }
-        match exchange(&mut self.lock(), request, &[]) {
+        match exchange(&mut self.lock(), request, descriptors) {
             Ok((Ok(reply), descriptors)) => Ok((reply, descriptors)),
             Ok((Err(refusal), _)) => Err(if refusal.errno > 0 { refusal.errno } else { libc::EINVAL }),
             Err(_) => {

@@ -3,6 +3,7 @@
 use crate::abi::*;
 use crate::context::Context;
 use crate::errno::{Outcome, code, pointer, set};
+use crate::moved_pages::MovedPages;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
 use uverbs::{Reply, Request};
@@ -22,6 +23,14 @@ struct Pd {
 struct Td {
     c: ibv_td,
     users: AtomicU32,
+}
+
+/// A memory region.
+#[repr(C)]
+struct Mr {
+    c: ibv_mr,
+    /// Its pages that others may map.
+    pages: Option<MovedPages>,
 }
 
 fn make(pd: Pd) -> *mut ibv_pd {
@@ -120,12 +129,21 @@ unsafe fn reg_mr(
 ) -> Outcome<*mut ibv_mr> {
     // SAFETY: a domain of ours.
     let (context, pd_handle) = unsafe { ((*pd).context, (*pd).handle) };
-    let request = Request::RegMr { pd: pd_handle, address: addr as u64, length: length as u64, iova, access };
-    // SAFETY: its context.
-    let Reply::Mr { mr, lkey, rkey } = unsafe { Context::of(context) }.link.ask(&request)? else {
-        return Err(libc::EIO);
+    let pages = MovedPages::of(addr.addr(), length);
+    let request = Request::RegMr {
+        pd: pd_handle,
+        address: addr as u64,
+        length: length as u64,
+        iova,
+        access,
+        pages: pages.as_ref().map(MovedPages::range),
     };
-    Ok(Box::into_raw(Box::new(ibv_mr { context, pd, addr, length, handle: mr, lkey, rkey })))
+    let file = pages.as_ref().map(MovedPages::file);
+    // SAFETY: its context.
+    let answer = unsafe { Context::of(context) }.link.ask_with(&request, file.as_slice())?;
+    let (Reply::Mr { mr, lkey, rkey }, _) = answer else { return Err(libc::EIO) };
+    let c = ibv_mr { context, pd, addr, length, handle: mr, lkey, rkey };
+    Ok(Box::into_raw(Box::new(Mr { c, pages })).cast())
 }
 
 #[unsafe(no_mangle)]
@@ -206,6 +224,7 @@ pub unsafe extern "C" fn ibv_rereg_mr(
         }
         if moves {
             ((*mr).addr, (*mr).length) = (addr, length);
+            (*mr.cast::<Mr>()).pages = None;
         }
     }
     0
@@ -216,6 +235,7 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     // SAFETY: a region of ours, which the program gives back.
     code(unsafe {
         let taken = Context::of((*mr).context).link.take_away(&Request::DeregMr { mr: (*mr).handle });
-        taken.map(|()| drop(Box::from_raw(mr)))
+        // Only now nobody is at work with its pages.
+        taken.map(|()| drop(Box::from_raw(mr.cast::<Mr>())))
     })
 }

@@ -36,6 +36,7 @@ impl Sharing {
             *posts = posts.wrapping_add(1);
             if posts.is_multiple_of(LOOK) {
                 link.look();
+                direct.close_windows();
             }
             if link.is_dead() {
                 *self = Self::No;
@@ -94,6 +95,7 @@ fn perform(qp: &Qp, send: &mut SendQueue) {
         done += 1;
     }
     queue.take_back(done);
+    direct.open_window(&qp.context().link, qp.number());
     if std::mem::take(&mut direct.is_untold) {
         // The device keeps it until there is room.
         let _ = qp.context().link.ask(&Request::TellPeer { qpn: qp.number() });

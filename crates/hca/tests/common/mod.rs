@@ -158,7 +158,11 @@ impl App {
     pub fn register(&mut self, memory: &[u8], access: u32) -> u32 {
         let address = memory.as_ptr() as u64;
         let length = memory.len() as u64;
-        match self.ask(&Request::RegMr { pd: self.pd, address, length, iova: address, access }).unwrap().0 {
+        match self
+            .ask(&Request::RegMr { pd: self.pd, address, length, iova: address, access, pages: None })
+            .unwrap()
+            .0
+        {
             Reply::Mr { mr, lkey, rkey } => {
                 assert_eq!((mr, lkey), (rkey, rkey));
                 mr

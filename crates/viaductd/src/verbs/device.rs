@@ -144,7 +144,7 @@ fn mrs<'a>(device: &'a str, client: &'a ClientDescription) -> impl Iterator<Item
         iova: mr.iova,
         length: mr.len,
         access: mr.access.clone(),
-        memory: "process".to_owned(),
+        memory: if mr.is_shared { "shared" } else { "process" }.to_owned(),
         ..RdmaMr::default()
     })
 }

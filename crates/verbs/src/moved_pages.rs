@@ -1,0 +1,178 @@
+//! Pages of the program's memory that are moved into a sealed file, in place, when a region is registered: the device and peers
+//! that share memory map it, and need no system call for what is there. Only where the program's user asks for it, by
+//! `VIADUCT_RDMA_SHARE=1`: pages take time to move, nobody may write to them meanwhile, and children of a fork have them too.
+
+use crate::errno::Outcome;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use uverbs::Memory;
+
+/// The files' name, as it is in `/proc/self/maps`.
+const NAME: &str = "verbs region";
+
+/// Pages and their file.
+#[derive(Debug)]
+struct Moved {
+    address: usize,
+    len: usize,
+    file: OwnedFd,
+    inode: u64,
+}
+
+/// Those that there are, and how many use them.
+static MOVED: Mutex<Vec<(Arc<Moved>, u32)>> = Mutex::new(Vec::new());
+
+fn moved() -> MutexGuard<'static, Vec<(Arc<Moved>, u32)>> {
+    MOVED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A use of moved pages. After the last one the program has them to itself again.
+#[derive(Debug)]
+pub struct MovedPages(Arc<Moved>);
+
+impl MovedPages {
+    /// Moves the whole pages of this memory, if that is wanted, and may be.
+    pub fn of(address: usize, len: usize) -> Option<Self> {
+        static IS_WANTED: OnceLock<bool> = OnceLock::new();
+        let is_wanted = || std::env::var_os("VIADUCT_RDMA_SHARE").is_some_and(|value| value == "1");
+        if *IS_WANTED.get_or_init(is_wanted) { Self::take(address, len) } else { None }
+    }
+
+    fn take(address: usize, len: usize) -> Option<Self> {
+        let page = rustix::param::page_size();
+        let start = address.checked_next_multiple_of(page)?;
+        let len = (address.checked_add(len)? / page * page).checked_sub(start).filter(|len| *len > 0)?;
+        let mut all = moved();
+        let within =
+            |(it, _): &&mut (Arc<Moved>, u32)| it.address <= start && start + len <= it.address + it.len;
+        if let Some((pages, users)) = all.iter_mut().find(within) {
+            *users += 1;
+            return Some(Self(pages.clone()));
+        }
+        if !is_movable(start, len, &Mapping::all()) {
+            return None;
+        }
+        let pages = Arc::new(Moved::new(start, len).ok()?);
+        all.push((pages.clone(), 1));
+        Some(Self(pages))
+    }
+
+    /// Where they are, and how many bytes.
+    pub fn range(&self) -> (u64, u64) {
+        (self.0.address as u64, self.0.len as u64)
+    }
+
+    /// The file that they are in.
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.0.file.as_fd()
+    }
+}
+
+impl Drop for MovedPages {
+    fn drop(&mut self) {
+        let mut all = moved();
+        let Some(at) = all.iter().position(|(pages, _)| Arc::ptr_eq(pages, &self.0)) else { return };
+        all[at].1 -= 1;
+        if all[at].1 == 0 {
+            self.0.make_private(&Mapping::all());
+            all.swap_remove(at);
+        }
+    }
+}
+
+/// What is mapped at some addresses (`proc(5)`).
+#[derive(Debug)]
+struct Mapping {
+    start: usize,
+    end: usize,
+    permissions: String,
+    offset: u64,
+    inode: u64,
+    name: String,
+}
+
+impl Mapping {
+    /// All of the program's, in their order.
+    fn all() -> Vec<Self> {
+        let lines = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+        lines.lines().filter_map(Self::parse).collect()
+    }
+
+    fn parse(line: &str) -> Option<Self> {
+        let mut words = line.splitn(6, ' ');
+        let (start, end) = words.next()?.split_once('-')?;
+        let (permissions, offset, _device) = (words.next()?.into(), words.next()?, words.next()?);
+        Some(Self {
+            start: usize::from_str_radix(start, 16).ok()?,
+            end: usize::from_str_radix(end, 16).ok()?,
+            permissions,
+            offset: u64::from_str_radix(offset, 16).ok()?,
+            inode: words.next()?.parse().ok()?,
+            name: words.next().unwrap_or_default().trim_start().into(),
+        })
+    }
+
+    /// Whether it is memory of the program's own, without a meaning to the kernel; or was moved before.
+    fn is_private_memory(&self) -> bool {
+        let is_own = self.name.is_empty() || self.name == "[heap]" || self.name.starts_with("[anon:");
+        let was_moved = self.name == format!("/memfd:{NAME} (deleted)");
+        self.permissions == "rw-p" && (self.inode == 0 && is_own || was_moved)
+    }
+}
+
+/// Whether all these pages may be mapped from elsewhere.
+fn is_movable(start: usize, len: usize, mappings: &[Mapping]) -> bool {
+    let mut at = start;
+    for mapping in mappings.iter().filter(|it| it.end > start && it.start < start + len) {
+        if mapping.start > at || !mapping.is_private_memory() {
+            return false;
+        }
+        at = mapping.end;
+    }
+    at >= start + len
+}
+
+impl Moved {
+    /// Moves pages of the program's.
+    fn new(address: usize, len: usize) -> Outcome<Self> {
+        let (_, file) = Memory::create(NAME, len).map_err(|_| libc::ENOMEM)?;
+        let inode = rustix::fs::fstat(&file).map_err(rustix::io::Errno::raw_os_error)?.st_ino;
+        let mut done = 0;
+        while done < len {
+            let from = (address + done) as *const libc::c_void;
+            // SAFETY: the kernel reads what is there; what isn't is an error.
+            let copied = unsafe { libc::pwrite(file.as_raw_fd(), from, len - done, done as i64) };
+            done += usize::try_from(copied).ok().filter(|copied| *copied > 0).ok_or(libc::EFAULT)?;
+        }
+        let moved = Self { address, len, file, inode };
+        let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
+        // SAFETY: private memory there is replaced by a copy of it.
+        unsafe { moved.map(address, len, access, flags, 0) }.then_some(moved).ok_or(libc::ENOMEM)
+    }
+
+    /// # Safety
+    /// What is at this address must be what the file has at this offset.
+    unsafe fn map(&self, address: usize, len: usize, access: i32, flags: i32, offset: i64) -> bool {
+        let fd = self.file.as_raw_fd();
+        // SAFETY: the caller's promise.
+        let mapped = unsafe { libc::mmap(address as *mut _, len, access, flags, fd, offset) };
+        mapped != libc::MAP_FAILED
+    }
+
+    /// Lets the program have them to itself again, as far as they are there still: it may have unmapped some.
+    fn make_private(&self, mappings: &[Mapping]) {
+        for mapping in mappings.iter().filter(|it| it.inode == self.inode && it.permissions.ends_with('s')) {
+            let (start, end) = (mapping.start.max(self.address), mapping.end.min(self.address + self.len));
+            if start >= end {
+                continue;
+            }
+            let offset = mapping.offset + (start - mapping.start) as u64;
+            let right = |letter, flag| if mapping.permissions.contains(letter) { flag } else { 0 };
+            let access = right('r', libc::PROT_READ) | right('w', libc::PROT_WRITE);
+            // SAFETY: the file is mapped there, at that offset; what is written from now on is the program's alone.
+            unsafe {
+                self.map(start, end - start, access, libc::MAP_PRIVATE | libc::MAP_FIXED, offset as i64)
+            };
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Pages of a peer's regions that are in files: mapped once they are used, and until their region is gone.
+
+use crate::link::{Link, only};
+use uverbs::{Region, RegionTable, Reply, Request, SharedPages};
+
+/// Windows at most: beyond, memory is reached by system calls.
+const MOST: usize = 256;
+
+/// One region's.
+struct Window {
+    key: u32,
+    file: u64,
+    /// `None`: not to be had.
+    pages: Option<SharedPages>,
+}
+
+impl Window {
+    fn is_of(&self, key: u32, file: u64) -> bool {
+        (self.key, self.file) == (key, file)
+    }
+}
+
+/// A peer's.
+#[derive(Default)]
+pub struct Windows {
+    list: Vec<Window>,
+    /// The one used last.
+    last: usize,
+    /// Key and file of a region that was looked for and not found.
+    wanted: Option<(u32, u64)>,
+}
+
+impl Windows {
+    /// The window that has all these bytes of a region; where there is none yet, it is to be asked for.
+    #[inline]
+    pub fn find(&mut self, key: u32, region: &Region, address: u64, len: usize) -> Option<usize> {
+        if region.file == 0 {
+            return None;
+        }
+        if !self.list.get(self.last).is_some_and(|window| window.is_of(key, region.file)) {
+            match self.list.iter().position(|window| window.is_of(key, region.file)) {
+                Some(at) => self.last = at,
+                None => {
+                    self.wanted = Some((key, region.file));
+                    return None;
+                }
+            }
+        }
+        self.pages(self.last)?.covers(address, len).then_some(self.last)
+    }
+
+    /// What is in a window that was found.
+    #[inline]
+    pub fn pages(&self, window: usize) -> Option<&SharedPages> {
+        self.list.get(window)?.pages.as_ref()
+    }
+
+    /// Opens the window that was wanted, if one was.
+    pub fn open(&mut self, link: &Link, qpn: u32, regions: &RegionTable) {
+        let Some((key, file)) = self.wanted.take() else { return };
+        self.close_old(regions);
+        if self.list.len() >= MOST {
+            return;
+        }
+        let pages = match link.ask_for(&Request::Pages { qpn, rkey: key }) {
+            Ok((Reply::Pages { address, len }, files)) => {
+                only(files).ok().and_then(|file| SharedPages::open(file, address, len).ok())
+            }
+            _ => None,
+        };
+        self.list.push(Window { key, file, pages: pages.filter(|pages| pages.inode() == file) });
+    }
+
+    /// Closes those of regions that are gone, and asks again for those that were not to be had.
+    pub fn close_old(&mut self, regions: &RegionTable) {
+        let is_there =
+            |window: &Window| regions.get(window.key).is_some_and(|region| region.file == window.file);
+        self.list.retain(|window| window.pages.is_some() && is_there(window));
+    }
+}

@@ -1,0 +1,357 @@
+//! Regions whose pages are moved into files, as `VIADUCT_RDMA_SHARE=1` asks for: what happens is what happens without, and peers that
+//! share memory, and the device, map them.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::undocumented_unsafe_blocks,
+    reason = "of tests: they use the C interface as its man pages say"
+)]
+
+mod program;
+
+use program::two::*;
+use program::*;
+use std::ptr::null_mut;
+use std::sync::Once;
+use verbs::abi::*;
+use verbs::memory;
+
+const PAGE: usize = 4096;
+const READ: u32 = IBV_WR_RDMA_READ;
+const WRITE: u32 = IBV_WR_RDMA_WRITE;
+
+fn pattern(len: usize, seed: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 7 + at / 251 + seed) as u8).collect()
+}
+
+/// Two applications, where regions are shared.
+fn two(shares: bool, first: usize) -> Two {
+    static SET: Once = Once::new();
+    SET.call_once(|| unsafe { std::env::set_var("VIADUCT_RDMA_SHARE", "1") });
+    Two::of(shares, first)
+}
+
+/// Memory of a program, of whole pages.
+struct Pages {
+    start: *mut u8,
+    len: usize,
+}
+
+impl Pages {
+    fn new(pages: usize) -> Self {
+        Self::at(null_mut(), pages, 0)
+    }
+
+    fn at(start: *mut u8, pages: usize, flags: i32) -> Self {
+        let (len, flags) = (pages * PAGE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags);
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let start = unsafe { libc::mmap(start.cast(), len, access, flags, -1, 0) };
+        assert_ne!(start, libc::MAP_FAILED);
+        Self { start: start.cast(), len }
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
+    }
+
+    fn register(&self, pd: *mut ibv_pd, from: usize, len: usize) -> *mut ibv_mr {
+        let mr = unsafe { memory::ibv_reg_mr(pd, self.start.add(from).cast(), len, 15) };
+        assert!(!mr.is_null());
+        mr
+    }
+
+    fn sge(&self, mr: *mut ibv_mr, from: usize, len: usize) -> ibv_sge {
+        ibv_sge { addr: self.start as u64 + from as u64, length: len as u32, lkey: unsafe { (*mr).lkey } }
+    }
+
+    /// How this memory is mapped: permissions and inode of each part.
+    fn maps(&self) -> Vec<(String, u64)> {
+        let (start, end) = (self.start as usize, self.start as usize + self.len);
+        let of = |(from, to, permissions, inode)| (from < end && to > start).then_some((permissions, inode));
+        maps().into_iter().filter_map(of).collect()
+    }
+
+    /// The file that all of it is in.
+    fn file(&self) -> Option<u64> {
+        match &self.maps()[..] {
+            [(permissions, inode)] if permissions == "rw-s" => Some(*inode),
+            _ => None,
+        }
+    }
+
+    fn unmap(&self) {
+        assert_eq!(unsafe { libc::munmap(self.start.cast(), self.len) }, 0);
+    }
+}
+
+fn maps() -> Vec<(usize, usize, String, u64)> {
+    let text = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let line = |line: &str| {
+        let words: Vec<_> = line.split_ascii_whitespace().collect();
+        let number = |text| usize::from_str_radix(text, 16).unwrap();
+        let (start, end) = words[0].split_once('-').unwrap();
+        (number(start), number(end), words[1].to_owned(), words[4].parse().unwrap())
+    };
+    text.lines().map(line).collect()
+}
+
+/// How often a file is mapped so that what is written there goes to it.
+fn mapped(file: u64) -> usize {
+    maps().into_iter().filter(|(.., permissions, inode)| *inode == file && permissions.ends_with('s')).count()
+}
+
+fn deregister(mr: *mut ibv_mr) {
+    assert_eq!(unsafe { memory::ibv_dereg_mr(mr) }, 0);
+}
+
+/// Performs a request of one segment on memory of b's, and waits for it.
+fn perform(two: &Two, opcode: u32, part: ibv_sge, (address, rkey): (u64, u32)) -> u32 {
+    let mut list = [part];
+    let mut wr = send(1, &mut list);
+    (wr.opcode, wr.wr.rdma) = (opcode, Rdma { remote_addr: address, rkey });
+    assert_eq!(post_send(two.a.qp, &mut wr).0, 0);
+    two.a.sent().status
+}
+
+fn atomic(two: &Two, opcode: u32, part: ibv_sge, (address, rkey): (u64, u32), operands: (u64, u64)) -> u32 {
+    let mut list = [part];
+    let mut wr = send(1, &mut list);
+    wr.opcode = opcode;
+    wr.wr.atomic = Atomic { remote_addr: address, compare_add: operands.0, swap: operands.1, rkey };
+    assert_eq!(post_send(two.a.qp, &mut wr).0, 0);
+    two.a.sent().status
+}
+
+/// After an error.
+fn connect_again(two: &Two) {
+    assert_eq!([&two.a, &two.b].map(|end| modify_to(end.qp, IBV_QPS_RESET)), [0, 0]);
+    two.b.connect(&two.a);
+    two.a.connect(&two.b);
+}
+
+/// Writes, reads and sends of all lengths, in the pages that are moved, across their ends and beside them.
+fn messages(shares: bool, first: usize) {
+    let two = two(shares, first);
+    let (mut from, mut to) = (Pages::new(6), Pages::new(6));
+    // Parts of the first and the last page are not of the region, and stay where they are.
+    let (offset, len) = (100, 5 * PAGE);
+    let (ours, theirs) = (from.register(two.a.pd, 0, 6 * PAGE), to.register(two.b.pd, offset, len));
+    let permissions = |pages: &Pages| pages.maps().into_iter().map(|(it, _)| it).collect::<Vec<_>>();
+    assert_eq!(
+        (permissions(&from), permissions(&to)),
+        (vec!["rw-s".into()], ["rw-p", "rw-s", "rw-p"].map(String::from).to_vec())
+    );
+    let rkey = unsafe { (*theirs).rkey };
+    for round in 0..2 {
+        for (seed, (at, len)) in [
+            (100, 8),
+            (PAGE, 8),
+            (PAGE - 4, 8),
+            (PAGE, 5000),
+            (101, 4 * PAGE),
+            (4 * PAGE + 3, PAGE),
+            (PAGE, 2 * PAGE),
+            (5 * PAGE + 1, 77),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let message = pattern(len, seed + round);
+            let there = (to.start as u64 + at as u64, rkey);
+            from.bytes()[7..7 + len].copy_from_slice(&message);
+            let mut before = to.bytes().to_vec();
+            assert_eq!(perform(&two, WRITE, from.sge(ours, 7, len), there), 0);
+            before[at..at + len].copy_from_slice(&message);
+            assert!(to.bytes() == before, "{at} {len}");
+            assert_eq!(perform(&two, READ, from.sge(ours, 1, len), there), 0);
+            assert_eq!(from.bytes()[1..1 + len], message);
+            to.bytes().fill(0);
+            let mut room = [to.sge(theirs, at, len)];
+            assert_eq!(post_receive(two.b.qp, &mut receive(2, &mut room)).0, 0);
+            assert_eq!(post_send(two.a.qp, &mut send(3, &mut [from.sge(ours, 1, len)])).0, 0);
+            assert_eq!((two.a.sent().status, two.b.received().byte_len), (0, len as u32));
+            assert_eq!(to.bytes()[at..at + len], message);
+        }
+    }
+    // What is not of the region is not to be had, moved or not.
+    for at in [0, 99, offset + len] {
+        assert_eq!(perform(&two, WRITE, from.sge(ours, 0, 1), (to.start as u64 + at as u64, rkey)), 10);
+        connect_again(&two);
+    }
+    deregister(ours);
+    deregister(theirs);
+    two.close();
+    assert!(from.maps().iter().chain(&to.maps()).all(|(permissions, _)| permissions == "rw-p"));
+    from.unmap();
+    to.unmap();
+}
+
+#[test]
+fn messages_between_those_who_share() {
+    messages(true, TRUSTING);
+}
+
+#[test]
+fn messages_that_the_device_copies() {
+    messages(false, 0);
+}
+
+#[test]
+fn atomic_operations_of_peers_and_of_the_device_are_one_after_the_other() {
+    const TIMES: u64 = 3000;
+    let direct = two(true, TRUSTING + 2);
+    // One application with two devices' peers would need two regions: the other one's region is of another device, and of the same
+    // memory.
+    let copied = two(false, 2);
+    let counter = Pages::new(1);
+    let regions = [&direct, &copied].map(|two| counter.register(two.b.pd, 0, PAGE));
+    assert_eq!(mapped(counter.file().unwrap()), 3);
+    std::thread::scope(|scope| {
+        for (two, region) in [&direct, &copied].into_iter().zip(regions) {
+            let (two, there) = (Shared(two), (counter.start as u64 + 64, unsafe { (*region).rkey }));
+            scope.spawn(move || {
+                let (two, result) = (two.get(), Pages::new(1));
+                let own = result.register(two.a.pd, 0, PAGE);
+                for _ in 0..TIMES {
+                    let part = result.sge(own, 8, 8);
+                    assert_eq!(atomic(two, IBV_WR_ATOMIC_FETCH_AND_ADD, part, there, (1, 0)), 0);
+                }
+                deregister(own);
+                result.unmap();
+            });
+        }
+    });
+    let sum = || unsafe { counter.start.add(64).cast::<u64>().read_volatile() };
+    assert_eq!(sum(), 2 * TIMES);
+    assert!(direct.a.direct() >= TIMES - 2, "{}", direct.a.direct());
+    let mut result = Pages::new(1);
+    let own = result.register(direct.a.pd, 0, PAGE);
+    let there = (counter.start as u64 + 64, unsafe { (*regions[0]).rkey });
+    for (compare, swap, after) in [(5, 6, 2 * TIMES), (2 * TIMES, 7, 7), (7, u64::MAX, u64::MAX)] {
+        let before = sum();
+        let part = result.sge(own, 16, 8);
+        assert_eq!(atomic(&direct, IBV_WR_ATOMIC_CMP_AND_SWP, part, there, (compare, swap)), 0);
+        assert_eq!((result.bytes()[16..24].to_vec(), sum()), (before.to_ne_bytes().to_vec(), after));
+    }
+    // Not where the word is not aligned, or the peer has no right.
+    assert_eq!(
+        atomic(&direct, IBV_WR_ATOMIC_FETCH_AND_ADD, result.sge(own, 16, 8), (there.0 + 4, there.1), (1, 0)),
+        9
+    );
+    regions.into_iter().for_each(deregister);
+    deregister(own);
+    direct.close();
+    copied.close();
+    assert_eq!((sum(), counter.maps()[0].0.as_str()), (u64::MAX, "rw-p"));
+}
+
+/// Two applications, of which each thread uses its own.
+struct Shared<'a>(&'a Two);
+
+unsafe impl Send for Shared<'_> {}
+
+impl<'a> Shared<'a> {
+    const fn get(self) -> &'a Two {
+        self.0
+    }
+}
+
+#[test]
+fn what_is_registered_no_more_is_the_programs_alone() {
+    let two = two(true, TRUSTING);
+    let (from, mut to) = (Pages::new(2), Pages::new(2));
+    to.bytes()[..4].copy_from_slice(b"once");
+    let ours = from.register(two.a.pd, 0, 2 * PAGE);
+    let regions = [(); 2].map(|()| to.register(two.b.pd, 0, 2 * PAGE));
+    let file = to.file().unwrap();
+    let there = |region: *mut ibv_mr| (to.start as u64 + 8, unsafe { (*region).rkey });
+    // The program's, and the device's for each region; with the first use the peer's.
+    assert_eq!(mapped(file), 3);
+    for region in regions {
+        assert_eq!(perform(&two, WRITE, from.sge(ours, 0, 8), there(region)), 0);
+    }
+    assert_eq!(mapped(file), 5);
+    deregister(regions[0]);
+    assert_eq!((to.file(), mapped(file)), (Some(file), 4));
+    deregister(regions[1]);
+    assert_eq!((to.maps().len(), to.maps()[0].0.as_str(), mapped(file)), (1, "rw-p", 2));
+    assert_eq!(&to.bytes()[..4], b"once");
+    to.bytes()[..4].copy_from_slice(b"more");
+    assert_eq!(perform(&two, WRITE, from.sge(ours, 0, 8), there_of(&to, 1)), 10);
+    connect_again(&two);
+    // Registered again, they move again, with what is there now; the peer lets go of what is none.
+    let region = to.register(two.b.pd, PAGE, PAGE);
+    for _ in 0..2 {
+        let there = (to.start as u64 + PAGE as u64, unsafe { (*region).rkey });
+        assert_eq!(perform(&two, WRITE, from.sge(ours, 0, 8), there), 0);
+    }
+    assert_eq!((mapped(file), &to.bytes()[..4]), (0, &b"more"[..]));
+    deregister(region);
+    deregister(ours);
+    two.close();
+}
+
+/// With a key that nothing has.
+fn there_of(pages: &Pages, rkey: u32) -> (u64, u32) {
+    (pages.start as u64, rkey)
+}
+
+#[test]
+fn only_private_memory_is_moved() {
+    let two = two(true, TRUSTING);
+    let pages = Pages::new(4);
+    // Parts of others, and of what is moved already.
+    let first = pages.register(two.b.pd, 0, 2 * PAGE);
+    let over = pages.register(two.b.pd, PAGE, 2 * PAGE);
+    let within = pages.register(two.b.pd, PAGE, PAGE);
+    let small = pages.register(two.b.pd, 3 * PAGE + 8, 100);
+    let permissions: Vec<_> = pages.maps().into_iter().map(|(permissions, _)| permissions).collect();
+    assert_eq!(permissions, ["rw-s", "rw-p"]);
+    let shared = |mr: *mut ibv_mr| {
+        let clients = described(TRUSTING + 1);
+        let mut mrs = clients.iter().flat_map(|client| &client.mrs);
+        mrs.find(|it| it.key == unsafe { (*mr).rkey }).unwrap().is_shared
+    };
+    assert_eq!([first, over, within, small].map(shared), [true, false, true, false]);
+    [first, over, within, small].into_iter().for_each(deregister);
+    // A file's, and what may only be read.
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(PAGE as u64).unwrap();
+    let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
+    let place = pages.start.cast();
+    let mapped = unsafe {
+        libc::mmap(
+            place,
+            PAGE,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_FIXED,
+            fd,
+            0,
+        )
+    };
+    assert_eq!(mapped, place);
+    assert_eq!(unsafe { libc::mprotect(place.add(PAGE), PAGE, libc::PROT_READ) }, 0);
+    for from in [0, PAGE] {
+        let mr = unsafe { memory::ibv_reg_mr(two.b.pd, place.add(from), PAGE, 0) };
+        assert!(!mr.is_null() && !shared(mr));
+        deregister(mr);
+    }
+    two.close();
+    pages.unmap();
+}
+
+#[test]
+fn what_is_mapped_there_meanwhile_stays() {
+    let two = two(true, TRUSTING);
+    let pages = Pages::new(3);
+    let mr = pages.register(two.b.pd, 0, 3 * PAGE);
+    let middle = Pages { start: unsafe { pages.start.add(PAGE) }, len: PAGE };
+    middle.unmap();
+    let mut other = Pages::at(middle.start, 1, libc::MAP_FIXED_NOREPLACE);
+    other.bytes().fill(3);
+    deregister(mr);
+    assert!(other.bytes().iter().all(|byte| *byte == 3));
+    assert!(pages.maps().iter().all(|(permissions, _)| permissions == "rw-p"));
+    two.close();
+    pages.unmap();
+}
