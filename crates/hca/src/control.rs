@@ -243,7 +243,7 @@ fn make_qp(
 ) -> Result<(Qp, Reply, OwnedFd), Refusal> {
     let send = Shape::new(0, cap.max_send_wr, cap.max_send_sge, cap.max_inline_data);
     let receive =
-        asked.srq.is_none().then(|| Shape::new(send.end() as u32, cap.max_recv_wr, cap.max_recv_sge, 0));
+        asked.srq.is_none().then(|| Shape::of_receives(send.end() as u32, cap.max_recv_wr, cap.max_recv_sge));
     let queues = receive.map_or(send.end(), |receive| receive.end());
     let bytes = queues + if shares { Parcels::BYTES } else { 0 };
     let (memory, file) = Memory::create("queue pair", bytes).map_err(no_memory)?;
@@ -454,7 +454,7 @@ impl Objects {
         if self.srqs.len() >= self.cq_limit() {
             return refuse(Errno::NOMEM, "too many shared receive queues");
         }
-        let queue = Shape::new(0, max_wr, max_sge, 0);
+        let queue = Shape::of_receives(0, max_wr, max_sge);
         let (memory, file) = Memory::create("shared receive queue", queue.end()).map_err(no_memory)?;
         let source = SharedSource::new(Arc::new(memory), queue).map_err(no_memory)?;
         let kept = file.try_clone().map_err(no_memory)?;

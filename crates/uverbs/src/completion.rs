@@ -1,8 +1,9 @@
 //! Completion queues: rings of completions, written by the device, read by the library.
 
 use crate::Memory;
+use crate::memory::fence;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// What was done, or came (`ibv_wc_opcode`).
 pub mod opcode {
@@ -47,10 +48,15 @@ struct Header {
     _device: [u32; 15],
 }
 
-/// Bytes of a message that fit into its completion.
-pub const INLINE: usize = 40;
+/// A message in its completion, in the machine's order.
+pub type Message = [u64; 5];
 /// The same, where its receive is one of a shared queue.
-pub const INLINE_SHARED: usize = INLINE - 16;
+pub type ShortMessage = [u64; 3];
+
+/// Bytes of a message that fit into its completion.
+pub const INLINE: usize = size_of::<Message>();
+/// The same, where its receive is one of a shared queue.
+pub const INLINE_SHARED: usize = size_of::<ShortMessage>();
 
 /// A completion. Numbers are `libibverbs`': `ibv_wc_status`, `ibv_wc_opcode`, `ibv_wc_flags`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,9 +86,9 @@ pub enum Placement {
     /// Where its receive says: the oldest of its queue, which the library is to give back.
     There,
     /// Here, from where the library is to copy it to where the oldest receive of the queue says, and to give that back.
-    Here([u8; INLINE]),
+    Here(Message),
     /// Here, from where the library is to copy it to that address, as the receive of a shared queue says, which is done with.
-    At(u64, [u8; INLINE_SHARED]),
+    At(u64, ShortMessage),
     /// In the [`Parcels`](crate::Parcels) of the queue pair, at that position; the rest as of [`Self::Here`].
     Parcel(u32),
     /// The same, as of [`Self::At`].
@@ -101,7 +107,7 @@ struct Entry {
     immediate: u32,
     source_qpn: u32,
     /// Identifier and timestamp, or the message.
-    body: [u8; INLINE],
+    body: Message,
 }
 
 /// In the flags of an entry: which [`Placement`].
@@ -125,27 +131,14 @@ impl Entry {
     #[inline]
     fn of(completion: &Completion) -> Self {
         let Completion { opcode, status, flags, qpn, byte_len, immediate, source_qpn, .. } = *completion;
-        let mut body = [0; INLINE];
-        body[..8].copy_from_slice(&completion.id.to_ne_bytes());
-        body[8..16].copy_from_slice(&completion.timestamp.to_ne_bytes());
+        let Completion { id, timestamp, .. } = *completion;
         let (mark, body) = match completion.placement {
-            Placement::Done => (0, body),
-            Placement::There => (THERE, body),
+            Placement::Done => (0, [id, timestamp, 0, 0, 0]),
+            Placement::There => (THERE, [id, timestamp, 0, 0, 0]),
             Placement::Here(message) => (HERE, message),
-            Placement::At(address, message) => {
-                body[8..16].copy_from_slice(&address.to_ne_bytes());
-                body[16..].copy_from_slice(&message);
-                (AT, body)
-            }
-            Placement::Parcel(position) => {
-                body[16..20].copy_from_slice(&position.to_ne_bytes());
-                (PARCEL, body)
-            }
-            Placement::ParcelAt(address, position) => {
-                body[8..16].copy_from_slice(&address.to_ne_bytes());
-                body[16..20].copy_from_slice(&position.to_ne_bytes());
-                (PARCEL_AT, body)
-            }
+            Placement::At(address, [a, b, c]) => (AT, [id, address, a, b, c]),
+            Placement::Parcel(position) => (PARCEL, [id, 0, position.into(), 0, 0]),
+            Placement::ParcelAt(address, position) => (PARCEL_AT, [id, address, position.into(), 0, 0]),
         };
         let flags = flags & !PLACEMENT | mark;
         Self { number: AtomicU32::new(0), opcode, status, flags, qpn, byte_len, immediate, source_qpn, body }
@@ -154,23 +147,14 @@ impl Entry {
     #[inline]
     fn completion(&self) -> Completion {
         let Self { opcode, status, flags, qpn, byte_len, immediate, source_qpn, body, number: _ } = *self;
-        let word = |at: usize| {
-            let mut bytes = [0; 8];
-            bytes.copy_from_slice(&body[at..at + 8]);
-            u64::from_ne_bytes(bytes)
-        };
-        let position = u32::from_ne_bytes([body[16], body[17], body[18], body[19]]);
+        let [id, second, third, fourth, fifth] = body;
         let (id, timestamp, placement) = match flags & PLACEMENT {
-            THERE => (word(0), word(8), Placement::There),
+            THERE => (id, second, Placement::There),
             HERE => (0, 0, Placement::Here(body)),
-            AT => {
-                let mut message = [0; INLINE_SHARED];
-                message.copy_from_slice(&body[16..]);
-                (word(0), 0, Placement::At(word(8), message))
-            }
-            PARCEL => (0, 0, Placement::Parcel(position)),
-            PARCEL_AT => (word(0), 0, Placement::ParcelAt(word(8), position)),
-            _ => (word(0), word(8), Placement::Done),
+            AT => (id, 0, Placement::At(second, [third, fourth, fifth])),
+            PARCEL => (0, 0, Placement::Parcel(third as u32)),
+            PARCEL_AT => (id, 0, Placement::ParcelAt(second, third as u32)),
+            _ => (id, second, Placement::Done),
         };
         let flags = flags & !PLACEMENT;
         Completion { opcode, status, flags, qpn, byte_len, immediate, source_qpn, id, timestamp, placement }
@@ -324,7 +308,7 @@ impl CompletionSink {
         }
         // Not by an exchange, which would let the line go to who polls before it is done.
         self.ring.number(at).store(at.wrapping_add(1), Ordering::Release);
-        fence(Ordering::SeqCst);
+        fence();
         let armed = &self.ring.header().armed;
         let wanted = armed.load(Ordering::Relaxed);
         let tells = wanted == Arm::Any as u32 || wanted == Arm::Solicited as u32 && solicited;
@@ -418,7 +402,7 @@ impl CompletionQueue {
         let armed = &self.ring.header().armed;
         // Who asks for any gets any, whoever else asks for less.
         armed.fetch_max(arm as u32, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+        fence();
     }
 }
 
@@ -522,7 +506,7 @@ mod tests {
             for (qpn, sink) in sinks.iter().enumerate() {
                 scope.spawn(move || {
                     for id in 1..=5000 {
-                        let message = Placement::Here([id as u8; INLINE]);
+                        let message = Placement::Here([u64::from(id as u8); 5]);
                         let placement = if id % 3 == 0 { message } else { Placement::There };
                         let completion = Completion {
                             id,
@@ -543,7 +527,7 @@ mod tests {
                 assert_eq!(done.byte_len, *last + 1);
                 *last += 1;
                 match done.placement {
-                    Placement::Here(message) => assert_eq!(message, [done.byte_len as u8; INLINE]),
+                    Placement::Here(message) => assert_eq!(message, [u64::from(done.byte_len as u8); 5]),
                     other => assert_eq!((other, done.id), (Placement::There, done.byte_len.into())),
                 }
             }

@@ -16,6 +16,19 @@ pub enum MemoryError {
     Unsealed,
 }
 
+/// What was stored before is seen by all others before what is loaded after is read: [`fence`](std::sync::atomic::fence), whose
+/// instruction (`mfence`) takes several times as long as this one.
+#[inline]
+pub(crate) fn fence() {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: nothing is changed.
+    unsafe {
+        std::arch::asm!("lock or dword ptr [rsp], 0", options(preserves_flags));
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+}
+
 /// A mapping of shared memory, zeroed at first.
 #[derive(Debug)]
 pub struct Memory {
@@ -109,6 +122,19 @@ impl Memory {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
             // SAFETY: within the mapping.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(self.start.add(line).as_ptr().cast()) };
+        }
+    }
+
+    /// Has a cache line taken away from all others who have it, as it will be written to soon.
+    #[inline]
+    pub(crate) fn prefetch_to_write(&self, offset: usize) {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        if offset < self.len {
+            // SAFETY: within the mapping; nothing changes by it.
+            unsafe {
+                let line = self.start.add(offset).as_ptr();
+                std::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
+            }
         }
     }
 

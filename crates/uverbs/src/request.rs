@@ -29,6 +29,14 @@ pub mod send_flags {
 pub struct WorkRequest {
     /// What the application calls it.
     pub id: u64,
+    /// `ibv_wr_opcode`.
+    pub opcode: u8,
+    /// `ibv_send_flags`.
+    pub flags: u8,
+    /// Segments in the list. Not of inline messages.
+    pub segments: u16,
+    /// Bytes of an inline message.
+    pub inline_len: u32,
     /// Address at the peer.
     pub address: u64,
     /// What is compared with, or added.
@@ -45,19 +53,15 @@ pub struct WorkRequest {
     pub remote_qpn: u32,
     /// Its queue key.
     pub remote_qkey: u32,
-    /// `ibv_wr_opcode`.
-    pub opcode: u8,
-    /// `ibv_send_flags`.
-    pub flags: u8,
-    /// Segments in the list. Not of inline messages.
-    pub segments: u16,
-    /// Bytes of an inline message.
-    pub inline_len: u32,
     /// Zero.
     pub reserved: u32,
 }
 
-const _: () = assert!(size_of::<WorkRequest>() == 64 && offset_of!(WorkRequest, reserved) == 60);
+/// Bytes of it that a receive needs.
+pub(crate) const RECEIVE: usize = offset_of!(WorkRequest, address);
+
+const _: () =
+    assert!(size_of::<WorkRequest>() == 64 && offset_of!(WorkRequest, reserved) == 60 && RECEIVE == 16);
 
 /// A part of the application's memory (`ibv_sge`).
 #[repr(C)]

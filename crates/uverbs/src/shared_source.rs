@@ -124,7 +124,7 @@ mod tests {
     const SLOTS: u32 = 8;
 
     fn ends(takers: usize) -> (WorkQueue, Vec<SharedSource>) {
-        let shape = Shape::new(0, SLOTS, 2, 0);
+        let shape = Shape::of_receives(0, SLOTS, 2);
         let (memory, _) = Memory::create("test", shape.end()).unwrap();
         let memory = Arc::new(memory);
         let queue = WorkQueue::new(memory.clone(), shape, SLOTS).unwrap();

@@ -1,13 +1,16 @@
 //! Work queues: rings of slots of one size, written by the library, read by the device.
 //!
-//! A slot holds a [`WorkRequest`], and after it the scatter/gather list, or the bytes of an inline message.
+//! A slot holds a [`WorkRequest`], and after it the scatter/gather list, or the bytes of an inline message. Receives need little of a
+//! request: their list comes in the place of the rest, so that the slot of one with up to three segments is a cache line.
 
 use crate::Memory;
+use crate::memory::fence;
+use crate::request::RECEIVE;
 pub use crate::request::{Segment, WorkRequest, opcode, send_flags};
 use serde::{Deserialize, Serialize};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Where a queue lies in its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,15 +21,33 @@ pub struct Shape {
     pub slots: u32,
     /// Bytes of a slot, a multiple of 64.
     pub stride: u32,
+    /// Bytes of a slot before the list, or the inline message.
+    pub list: u32,
 }
 
 impl Shape {
     /// Room for at least `requests` of at most `segments` segments or `inline` bytes each.
     #[must_use]
     pub fn new(offset: u32, requests: u32, segments: u32, inline: u32) -> Self {
-        let list = (segments * size_of::<Segment>() as u32).max(inline);
-        let stride = (size_of::<WorkRequest>() as u32 + list).next_multiple_of(64);
-        Self { offset, slots: requests.max(1).next_power_of_two(), stride }
+        let bytes = (segments * size_of::<Segment>() as u32).max(inline);
+        Self::with(offset, requests, size_of::<WorkRequest>() as u32, bytes)
+    }
+
+    /// Room for at least twice as many receives of at most `segments` segments each: the slot that is filled next is never the one that
+    /// was read right now.
+    #[must_use]
+    pub fn of_receives(offset: u32, receives: u32, segments: u32) -> Self {
+        Self::with(offset, receives.max(1) * 2, RECEIVE as u32, segments * size_of::<Segment>() as u32)
+    }
+
+    fn with(offset: u32, requests: u32, list: u32, bytes: u32) -> Self {
+        let stride = (list + bytes).max(size_of::<WorkRequest>() as u32).next_multiple_of(64);
+        Self { offset, slots: requests.max(1).next_power_of_two(), stride, list }
+    }
+
+    /// Bytes of a list, or an inline message.
+    const fn room(&self) -> usize {
+        (self.stride - self.list) as usize
     }
 
     /// Bytes to its end.
@@ -136,7 +157,7 @@ impl WorkQueue {
     /// Each part must be readable.
     #[inline]
     unsafe fn fill_raw(&mut self, request: &WorkRequest, parts: &[(*const u8, usize)]) -> bool {
-        let room = self.shape.stride as usize - size_of::<WorkRequest>();
+        let room = self.shape.room();
         let len = parts.iter().fold(0_usize, |sum, (_, len)| sum.saturating_add(*len));
         if len > room || !self.has_room() {
             return false;
@@ -145,7 +166,7 @@ impl WorkQueue {
         let place = self.memory.at::<WorkRequest>(slot);
         // SAFETY: the slot lies in the memory (`at`), and the device does not read it before it is published.
         unsafe { place.write_volatile(*request) };
-        let mut offset = slot + size_of::<WorkRequest>();
+        let mut offset = slot + self.shape.list as usize;
         for (part, len) in parts {
             if *len > 0 {
                 let place = self.memory.at::<u8>(offset).as_ptr();
@@ -156,6 +177,12 @@ impl WorkQueue {
         }
         self.filled = self.filled.wrapping_add(1);
         true
+    }
+
+    /// Has the slot brought near that is filled next, from who read it before.
+    #[inline]
+    pub fn prefetch(&self) {
+        self.memory.prefetch_to_write(self.shape.slot(self.filled));
     }
 
     /// Shows the device what was filled.
@@ -175,7 +202,7 @@ impl WorkQueue {
     /// Whether the device, asked after [`Self::publish`], wants no doorbell for sends.
     #[must_use]
     pub fn is_spared_doorbell(&self) -> bool {
-        fence(Ordering::SeqCst);
+        fence();
         self.header().doorbell.load(Ordering::Relaxed) == SPARED
     }
 
@@ -196,7 +223,7 @@ impl WorkQueue {
         let slot = self.shape.slot(number);
         // SAFETY: the slot lies in the memory (`at`); we wrote it, and any bytes are a request.
         let request = unsafe { self.memory.at::<WorkRequest>(slot).read_volatile() };
-        (request, self.memory.at(slot + size_of::<WorkRequest>()))
+        (request, self.memory.at(slot + self.shape.list as usize))
     }
 
     /// The request that was filled as the `index`th and is not published, and its list, which is appended, or the bytes of its
@@ -205,16 +232,14 @@ impl WorkQueue {
     pub fn peek(&self, index: u32, segments: &mut Vec<Segment>) -> (WorkRequest, &[u8]) {
         let (request, list) = self.slot(self.published.wrapping_add(index));
         self.append(&request, list, segments);
-        let room = self.shape.stride as usize - size_of::<WorkRequest>();
-        let len = (request.inline_len as usize).min(room);
+        let len = (request.inline_len as usize).min(self.shape.room());
         // SAFETY: within the slot, which nobody writes to while `self` is borrowed: the device never does, as it is not published.
         (request, unsafe { std::slice::from_raw_parts(list.as_ptr(), len) })
     }
 
     #[inline]
     fn append(&self, request: &WorkRequest, list: NonNull<u8>, segments: &mut Vec<Segment>) {
-        let room = self.shape.stride as usize - size_of::<WorkRequest>();
-        let count = usize::from(request.segments).min(room / size_of::<Segment>());
+        let count = usize::from(request.segments).min(self.shape.room() / size_of::<Segment>());
         for at in 0..count {
             // SAFETY: within the slot; any bytes are a segment.
             segments.push(unsafe { list.cast::<Segment>().add(at).read_volatile() });
@@ -392,8 +417,8 @@ impl WorkSource {
         let slot = self.shape.slot(number);
         // SAFETY: the slot lies in the memory; whatever bytes are there are a request, if a wrong one.
         let request = unsafe { self.memory.at::<WorkRequest>(slot).read_volatile() };
-        let list = slot + size_of::<WorkRequest>();
-        let room = self.shape.stride as usize - size_of::<WorkRequest>();
+        let list = slot + self.shape.list as usize;
+        let room = self.shape.room();
         let count = usize::from(request.segments);
         let inline_len = request.inline_len as usize;
         if count * size_of::<Segment>() > room || inline_len > room || (count > 0 && inline_len > 0) {
@@ -438,7 +463,7 @@ impl WorkSource {
 
     fn say(&mut self, doorbell: u32) {
         self.header().doorbell.store(doorbell, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+        fence();
     }
 
     /// Forgets everything, as the library does.
@@ -455,6 +480,8 @@ fn header(memory: &Memory, shape: Shape) -> Result<NonNull<Header>, Corrupt> {
     let is_shape = shape.slots.is_power_of_two()
         && shape.stride.is_multiple_of(64)
         && shape.stride as usize >= size_of::<WorkRequest>()
+        && (RECEIVE as u32..=shape.stride).contains(&shape.list)
+        && shape.list.is_multiple_of(align_of::<Segment>() as u32)
         && shape.offset.is_multiple_of(64);
     let bytes = u64::from(shape.slots) * u64::from(shape.stride);
     let end = bytes.checked_add(u64::from(shape.offset) + size_of::<Header>() as u64);

@@ -127,7 +127,9 @@ impl Cq {
                 Placement::At(address, message) => {
                     let len = INLINE_SHARED.min(completion.byte_len as usize);
                     // SAFETY: the peer saw that there is registered memory of that length.
-                    unsafe { std::ptr::copy_nonoverlapping(message.as_ptr(), address as *mut u8, len) };
+                    unsafe {
+                        std::ptr::copy_nonoverlapping(message.as_ptr().cast(), address as *mut u8, len)
+                    };
                 }
                 _ => self.receive(completion, state),
             }
@@ -162,7 +164,9 @@ impl Cq {
             (Placement::Here(message), Some(receive)) => {
                 completion.id = receive.oldest(list);
                 // SAFETY: as above.
-                unsafe { scatter(&message[..INLINE.min(len)], list) };
+                unsafe {
+                    scatter(std::slice::from_raw_parts(message.as_ptr().cast(), INLINE.min(len)), list)
+                };
             }
             _ => {}
         }

@@ -11,7 +11,7 @@ use crate::windows::Windows;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use uverbs::completion::{self, INLINE, INLINE_SHARED, bytes};
+use uverbs::completion::{self, INLINE, INLINE_SHARED, Message, bytes};
 use uverbs::qp::access;
 use uverbs::work::{opcode, send_flags};
 use uverbs::{
@@ -361,20 +361,20 @@ impl Direct {
                 Placement::Parcel(position)
             });
         }
-        let (mut message, mut at) = ([0; INLINE], 0);
+        let (mut message, mut at) = (Message::default(), 0);
         for part in &self.parts {
             // SAFETY: the caller's promise; their lengths sum up to the message's, for which there is room.
             unsafe {
-                std::ptr::copy_nonoverlapping(part.iov_base.cast(), message[at..].as_mut_ptr(), part.iov_len);
+                let to = message.as_mut_ptr().cast::<u8>().add(at);
+                std::ptr::copy_nonoverlapping(part.iov_base.cast(), to, part.iov_len);
             }
             at += part.iov_len;
         }
         if !shares {
             return Some(Placement::Here(message));
         }
-        let mut short = [0; INLINE_SHARED];
-        short.copy_from_slice(&message[..INLINE_SHARED]);
-        Some(Placement::At(place, short))
+        let [first, second, third, ..] = message;
+        Some(Placement::At(place, [first, second, third]))
     }
 
     fn arrived(&self, request: &WorkRequest, len: usize, id: u64, placement: Placement) -> Completion {

@@ -1,7 +1,10 @@
 use super::*;
 
 fn ends(requests: u32, segments: u32, inline: u32) -> (WorkQueue, WorkSource, Arc<Memory>) {
-    let shape = Shape::new(64, requests, segments, inline);
+    ends_of(Shape::new(64, requests, segments, inline), requests)
+}
+
+fn ends_of(shape: Shape, requests: u32) -> (WorkQueue, WorkSource, Arc<Memory>) {
     let (memory, _) = Memory::create("test", shape.end()).unwrap();
     let memory = Arc::new(memory);
     let queue = WorkQueue::new(memory.clone(), shape, requests).unwrap();
@@ -14,7 +17,21 @@ fn request(id: u64, segments: u16) -> WorkRequest {
 
 #[test]
 fn what_is_posted_is_taken_in_order() {
-    let (mut queue, mut source, _) = ends(3, 2, 0);
+    posted_and_taken(Shape::new(64, 3, 2, 0));
+}
+
+#[test]
+fn receives_of_few_segments_are_a_cache_line() {
+    let shape = Shape::of_receives(64, 3, 2);
+    assert_eq!(
+        (shape.stride, Shape::of_receives(0, 1, 3).stride, Shape::of_receives(0, 1, 4).stride),
+        (64, 64, 128)
+    );
+    posted_and_taken(shape);
+}
+
+fn posted_and_taken(shape: Shape) {
+    let (mut queue, mut source, _) = ends_of(shape, 3);
     let list = [Segment { address: 1, len: 2, lkey: 3 }, Segment { address: 4, len: 5, lkey: 6 }];
     let (mut segments, mut inline) = (Vec::new(), Vec::new());
     for round in 0..10 {
@@ -152,7 +169,7 @@ fn receives_are_posted_while_others_are_taken() {
 fn shapes_that_leave_the_memory_are_refused() {
     let (memory, _) = Memory::create("test", 4096).unwrap();
     let memory = Arc::new(memory);
-    let shape = |offset, slots, stride| Shape { offset, slots, stride };
+    let shape = |offset, slots, stride| Shape { offset, slots, stride, list: 16 };
     for wrong in [
         shape(0, 64, 64),
         shape(0, 3, 64),
@@ -161,6 +178,9 @@ fn shapes_that_leave_the_memory_are_refused() {
         shape(0, 1, 0),
         shape(0, 1 << 31, 1 << 31),
         shape(u32::MAX - 63, 1, 64),
+        Shape { list: 0, ..shape(0, 1, 64) },
+        Shape { list: 20, ..shape(0, 1, 64) },
+        Shape { list: 80, ..shape(0, 1, 64) },
     ] {
         assert_eq!(WorkSource::new(memory.clone(), wrong).err(), Some(Corrupt), "{wrong:?}");
     }
