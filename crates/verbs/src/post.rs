@@ -2,7 +2,7 @@
 
 use crate::abi::*;
 use crate::errno::{Outcome, code};
-use crate::publish::publish;
+use crate::publish::{at_once, hand_over};
 use crate::queue_pair::Qp;
 use crate::work_request::{SendQueue, has_place, is_offered};
 use std::ffi::c_int;
@@ -22,6 +22,15 @@ unsafe fn segments<'a>(list: *const ibv_sge, count: c_int, limit: u32) -> Outcom
     }
     // SAFETY: the caller's promise; the layout is the same.
     Ok(unsafe { std::slice::from_raw_parts(list.cast(), count as usize) })
+}
+
+/// A part of a message.
+///
+/// # Safety
+/// So many bytes must be readable there, while it is used.
+unsafe fn bytes<'a>(start: *const u8, len: usize) -> &'a [u8] {
+    // SAFETY: the caller's promise.
+    if len == 0 { &[] } else { unsafe { std::slice::from_raw_parts(start, len) } }
 }
 
 /// Meaning of the union, by opcode and type of queue pair.
@@ -51,11 +60,11 @@ unsafe fn aimed(qp: &Qp, wr: &ibv_send_wr, request: &mut WorkRequest) -> Outcome
     Ok(())
 }
 
-/// Fills a slot.
+/// Does a request at once, where that can be, or fills a slot.
 ///
 /// # Safety
 /// The request must be as its man page says.
-unsafe fn fill(qp: &Qp, send: &mut SendQueue, wr: &ibv_send_wr) -> Outcome<()> {
+unsafe fn post(qp: &Qp, send: &mut SendQueue, wr: &ibv_send_wr) -> Outcome<()> {
     if !is_offered(qp.qp_type, wr.opcode) {
         return Err(libc::EINVAL);
     }
@@ -77,15 +86,28 @@ unsafe fn fill(qp: &Qp, send: &mut SendQueue, wr: &ibv_send_wr) -> Outcome<()> {
     if !has_place(wr.opcode, is_inline, list) {
         return Err(libc::EINVAL);
     }
+    // After those that were filled, if there are any.
+    let may_be_done = send.queue.unpublished() == 0;
     let is_filled = if !is_inline {
         request.segments = list.len() as u16;
-        send.queue.fill(&request, list)
+        // SAFETY: memory that is registered is there, says the program.
+        may_be_done && unsafe { at_once(qp, send, &request, list, &[]) } || send.queue.fill(&request, list)
     } else {
         let len = list.iter().map(|part| u64::from(part.len)).sum::<u64>();
         if len > qp.capacity.max_inline_data.into() {
             return Err(libc::EINVAL);
         }
         request.inline_len = len as u32;
+        if let [part] = list
+            && may_be_done
+        {
+            // SAFETY: the program says that it may be read.
+            let message = unsafe { bytes(part.address as *const u8, len as usize) };
+            // SAFETY: as above.
+            if unsafe { at_once(qp, send, &request, &[], message) } {
+                return Ok(());
+            }
+        }
         send.parts.clear();
         send.parts.extend(list.iter().map(|part| (part.address as *const u8, part.len as usize)));
         // SAFETY: the program says that it may be read.
@@ -108,19 +130,16 @@ pub unsafe extern "C" fn post_send(
     let qp = unsafe { Qp::of(qp) };
     let mut send = qp.send.lock();
     let mut outcome = if may_send(qp) { Ok(()) } else { Err(libc::EINVAL) };
-    let mut is_any = false;
     while outcome.is_ok() && !wr.is_null() {
         // SAFETY: a list of the program's.
         unsafe {
-            outcome = fill(qp, &mut send, &*wr);
+            outcome = post(qp, &mut send, &*wr);
             if outcome.is_ok() {
-                (wr, is_any) = ((*wr).next, true);
+                wr = (*wr).next;
             }
         }
     }
-    if is_any {
-        publish(qp, &mut send);
-    }
+    hand_over(qp, &mut send);
     if outcome.is_err() {
         // SAFETY: room for a pointer.
         unsafe { bad.write(wr) };
@@ -157,6 +176,8 @@ pub(crate) unsafe fn receive(
         unsafe { bad.write(wr) };
     }
     queue.publish();
+    // The next one will not have to wait for who read that slot long ago.
+    queue.prefetch();
     outcome
 }
 

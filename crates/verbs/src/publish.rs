@@ -5,7 +5,7 @@ use crate::direct::{Direct, Sender};
 use crate::queue_pair::Qp;
 use crate::work_request::SendQueue;
 use std::sync::atomic::Ordering;
-use uverbs::Request;
+use uverbs::{Request, Segment, WorkQueue, WorkRequest};
 
 /// The peer is asked again after at most so many posts.
 const LONGEST_PAUSE: u32 = 1024;
@@ -63,9 +63,41 @@ impl Sharing {
 
 /// Has everything done that was filled.
 pub(crate) fn publish(qp: &Qp, send: &mut SendQueue) {
-    if !matches!(send.sharing, Sharing::No) {
-        perform(qp, send);
+    let SendQueue { queue, sharing, list, .. } = send;
+    if let Some(direct) = direct(qp, queue, sharing) {
+        let mut done = 0;
+        while done < queue.unpublished() {
+            list.clear();
+            let (request, inline) = queue.peek(done, list);
+            // SAFETY: inline bytes are in our queue; memory that is registered is there, says the program.
+            if !unsafe { perform(qp, direct, &request, list, inline) } {
+                break;
+            }
+            done += 1;
+        }
+        queue.take_back(done);
     }
+    hand_over(qp, send);
+}
+
+/// Does a request at once, without the device and before it is filled in, if it can be.
+///
+/// # Safety
+/// The bytes of an inline message, and memory that is registered, must be there.
+pub(crate) unsafe fn at_once(
+    qp: &Qp,
+    send: &mut SendQueue,
+    request: &WorkRequest,
+    list: &[Segment],
+    inline: &[u8],
+) -> bool {
+    let Some(direct) = direct(qp, &send.queue, &mut send.sharing) else { return false };
+    // SAFETY: the caller's promise.
+    unsafe { perform(qp, direct, request, list, inline) }
+}
+
+/// Has the device do what was filled.
+pub(crate) fn hand_over(qp: &Qp, send: &mut SendQueue) {
     if send.queue.unpublished() > 0 {
         send.queue.publish();
         if !send.queue.is_spared_doorbell() {
@@ -74,37 +106,44 @@ pub(crate) fn publish(qp: &Qp, send: &mut SendQueue) {
     }
 }
 
-/// Does what can be done without the device, which has nothing to do with this queue at the moment: requests keep their order.
-fn perform(qp: &Qp, send: &mut SendQueue) {
-    if !send.queue.is_idle() || qp.state.load(Ordering::Acquire) != IBV_QPS_RTS {
-        return;
-    }
-    let SendQueue { queue, sharing, list, .. } = send;
-    let Some(direct) = sharing.get(qp) else { return };
-    let count = queue.unpublished();
-    let (mut done, mut tells, mut is_low) = (0, false, false);
-    while done < count {
-        list.clear();
-        let (request, inline) = queue.peek(done, list);
-        let signaled = qp.sq_sig_all || u32::from(request.flags) & IBV_SEND_SIGNALED != 0;
-        let sender = Sender { qpn: qp.number(), pd: qp.pd(), signaled };
-        // SAFETY: inline bytes are in our queue; memory that is registered is there, says the program.
-        let Some(performed) = (unsafe { direct.perform(&sender, &request, list, inline) }) else { break };
-        tells |= performed.tells;
-        is_low |= performed.is_low;
-        done += 1;
-    }
-    queue.take_back(done);
-    direct.open_window(&qp.context().link, qp.number());
+/// What is shared with the peer, if requests may be done without the device, which has nothing to do with this queue at the moment:
+/// they keep their order.
+#[inline]
+fn direct<'a>(qp: &Qp, queue: &WorkQueue, sharing: &'a mut Sharing) -> Option<&'a mut Direct> {
+    let may =
+        !matches!(sharing, Sharing::No) && queue.is_idle() && qp.state.load(Ordering::Acquire) == IBV_QPS_RTS;
+    if may { sharing.get(qp) } else { None }
+}
+
+/// Does a request without the device. False where that can't be.
+///
+/// # Safety
+/// As of [`at_once`].
+#[inline]
+unsafe fn perform(
+    qp: &Qp,
+    direct: &mut Direct,
+    request: &WorkRequest,
+    list: &[Segment],
+    inline: &[u8],
+) -> bool {
+    let signaled = qp.sq_sig_all || u32::from(request.flags) & IBV_SEND_SIGNALED != 0;
+    let sender = Sender { qpn: qp.number(), pd: qp.pd(), signaled };
+    // SAFETY: the caller's promise.
+    let done = unsafe { direct.perform(&sender, request, list, inline) };
+    let link = &qp.context().link;
+    direct.open_window(link, qp.number());
     if std::mem::take(&mut direct.is_untold) {
         // The device keeps it until there is room.
-        let _ = qp.context().link.ask(&Request::TellPeer { qpn: qp.number() });
+        let _ = link.ask(&Request::TellPeer { qpn: qp.number() });
     }
-    if tells {
+    let Some(done) = done else { return false };
+    if done.tells {
         // Who waits for our own completions is told by the device, whose end of the channel it is.
-        let _ = qp.context().link.ask(&Request::TellChannel { cq: qp.send_cq() });
+        let _ = link.ask(&Request::TellChannel { cq: qp.send_cq() });
     }
-    if is_low {
-        let _ = qp.context().link.ask(&Request::PeerIsLow { qpn: qp.number() });
+    if done.is_low {
+        let _ = link.ask(&Request::PeerIsLow { qpn: qp.number() });
     }
+    true
 }

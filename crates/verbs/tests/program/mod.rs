@@ -269,7 +269,7 @@ pub fn attributes(qp_type: u32, qp_state: u32, peer: usize, dest_qp_num: u32) ->
         max_dest_rd_atomic: 4,
         min_rnr_timer: 1,
         port_num: 1,
-        timeout: 10,
+        timeout: 13,
         retry_cnt: 3,
         rnr_retry: 7,
         ..ibv_qp_attr::default()
