@@ -518,13 +518,16 @@ impl Direct {
     /// # Safety
     /// As of [`Self::copy`].
     unsafe fn copy_far(&self, place: &Place, writes: bool) -> bool {
-        let (fd, count, at) = (self.memory.as_raw_fd(), self.vector.len() as i32, place.address as i64);
+        let (fd, parts, at) = (self.memory.as_raw_fd(), &self.vector[..], place.address as i64);
+        let (list, count) = (parts.as_ptr(), parts.len() as i32);
         // SAFETY: the caller's promise; what it does at the other end was granted.
         let copied = unsafe {
-            if writes {
-                libc::pwritev(fd, self.vector.as_ptr(), count, at)
-            } else {
-                libc::preadv(fd, self.vector.as_ptr(), count, at)
+            match *parts {
+                // Without a list they are quicker.
+                [part] if writes => libc::pwrite(fd, part.iov_base, part.iov_len, at),
+                [part] => libc::pread(fd, part.iov_base, part.iov_len, at),
+                _ if writes => libc::pwritev(fd, list, count, at),
+                _ => libc::preadv(fd, list, count, at),
             }
         };
         place.len == 0 || copied == place.len as isize
