@@ -173,9 +173,14 @@ impl Surroundings<'_> {
                 bytes.truncate(written);
                 Ok(bytes)
             }
-            Err(NotWritten::Fault(fault)) => Err(fault),
-            // The transport makes packets that are whole, and there is room for all.
-            Err(NotWritten::Malformed) => Err(Fault::Protection),
+            Err(error) => {
+                self.objects.spare = bytes;
+                match error {
+                    NotWritten::Fault(fault) => Err(fault),
+                    // The transport makes packets that are whole, and there is room for all.
+                    NotWritten::Malformed => Err(Fault::Protection),
+                }
+            }
         }
     }
 

@@ -115,6 +115,8 @@ pub(crate) struct Adapter {
 
 impl Adapter {
     pub fn new(spec: DeviceSpec) -> Self {
+        let shaper = Shaper::default();
+        shaper.set(spec.rate);
         Self {
             spec: RwLock::new(spec),
             qps: RwLock::default(),
@@ -123,7 +125,7 @@ impl Adapter {
             kept: Mutex::default(),
             slots: Arc::default(),
             port: OnceLock::new(),
-            shaper: Shaper::default(),
+            shaper,
         }
     }
 
@@ -132,6 +134,7 @@ impl Adapter {
     }
 
     pub fn set_spec(&self, spec: DeviceSpec) {
+        self.shaper.set(spec.rate);
         *self.spec.write().unwrap_or_else(PoisonError::into_inner) = spec;
     }
 
@@ -181,14 +184,12 @@ impl Adapter {
 
     /// How many frames of so many bytes may leave now, at most `most`.
     pub fn room(&self, now: Duration, frame: u64, most: usize) -> usize {
-        self.spec().rate.map_or(most, |rate| self.shaper.room(rate, now, frame, most))
+        self.shaper.room(now, frame, most)
     }
 
     /// A frame left.
     pub fn spend(&self, bytes: u64) {
-        if let Some(rate) = self.spec().rate {
-            self.shaper.spend(rate, monotonic(), bytes);
-        }
+        self.shaper.spend(monotonic, bytes);
     }
 
     pub fn keep_counters(&self, counters: &Counters) {

@@ -21,16 +21,35 @@ impl Rate {
     }
 }
 
-/// When all that was sent so far will have been sent at the rate: nanoseconds of the monotonic clock (the generic cell rate
-/// algorithm of ITU-T I.371). All queue pairs of a device have the same.
+/// Keeps a rate (the generic cell rate algorithm of ITU-T I.371). All queue pairs of a device have the same.
 #[derive(Debug, Default)]
-pub(crate) struct Shaper(AtomicU64);
+pub(crate) struct Shaper {
+    /// 0: there is none.
+    bits_per_second: AtomicU64,
+    burst_bytes: AtomicU64,
+    /// When all that was sent so far will have been sent at the rate: nanoseconds of the monotonic clock.
+    until: AtomicU64,
+}
 
 impl Shaper {
+    /// Keeps this rate from now on, or none.
+    pub fn set(&self, rate: Option<Rate>) {
+        let rate = rate.map_or((0, 0), |rate| (rate.bits_per_second.max(1), rate.burst_bytes));
+        self.burst_bytes.store(rate.1, Ordering::Relaxed);
+        self.bits_per_second.store(rate.0, Ordering::Relaxed);
+    }
+
+    fn rate(&self) -> Option<Rate> {
+        let (bits_per_second, burst_bytes) =
+            (self.bits_per_second.load(Ordering::Relaxed), self.burst_bytes.load(Ordering::Relaxed));
+        (bits_per_second > 0).then_some(Rate { bits_per_second, burst_bytes })
+    }
+
     /// How many frames of so many bytes may be sent now: `most`, fewer, or none. A frame may go where nothing is owed, however
     /// small the burst.
-    pub fn room(&self, rate: Rate, now: Duration, frame: u64, most: usize) -> usize {
-        let owed = self.0.load(Ordering::Relaxed).saturating_sub(now.as_nanos() as u64);
+    pub fn room(&self, now: Duration, frame: u64, most: usize) -> usize {
+        let Some(rate) = self.rate() else { return most };
+        let owed = self.until.load(Ordering::Relaxed).saturating_sub(now.as_nanos() as u64);
         if owed == 0 {
             let burst = rate.burst_bytes / frame.max(1);
             return most.min(burst.max(1) as usize);
@@ -40,10 +59,11 @@ impl Shaper {
     }
 
     /// A frame is sent.
-    pub fn spend(&self, rate: Rate, now: Duration, bytes: u64) {
-        let (now, cost) = (now.as_nanos() as u64, rate.nanoseconds(bytes));
+    pub fn spend(&self, now: impl FnOnce() -> Duration, bytes: u64) {
+        let Some(rate) = self.rate() else { return };
+        let (now, cost) = (now().as_nanos() as u64, rate.nanoseconds(bytes));
         let add = |until: u64| Some(until.max(now).saturating_add(cost));
-        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        let _ = self.until.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
 }
 
@@ -53,26 +73,30 @@ mod tests {
 
     #[test]
     fn the_rate_is_kept_after_a_burst() {
-        let (shaper, rate) = (Shaper::default(), Rate { bits_per_second: 8_000_000, burst_bytes: 10_000 });
+        let shaper = Shaper::default();
+        shaper.set(Some(Rate { bits_per_second: 8_000_000, burst_bytes: 10_000 }));
         let (mut now, mut sent) = (Duration::from_secs(5), 0);
         let end = now + Duration::from_secs(1);
         while now < end {
-            let room = shaper.room(rate, now, 1000, 64);
-            (0..room).for_each(|_| shaper.spend(rate, now, 1000));
+            let room = shaper.room(now, 1000, 64);
+            (0..room).for_each(|_| shaper.spend(|| now, 1000));
             sent += room;
             now += Duration::from_micros(100);
         }
         // A megabyte in a second, and the burst.
         assert!((1000..=1011).contains(&sent), "{sent}");
+        shaper.set(None);
+        assert_eq!(shaper.room(now, 1000, 64), 64);
     }
 
     #[test]
     fn a_frame_longer_than_the_burst_goes_in_its_time() {
-        let (shaper, rate) = (Shaper::default(), Rate { bits_per_second: 8_000, burst_bytes: 10 });
+        let shaper = Shaper::default();
+        shaper.set(Some(Rate { bits_per_second: 8_000, burst_bytes: 10 }));
         let now = Duration::from_secs(5);
-        assert_eq!(shaper.room(rate, now, 1000, 64), 1);
-        shaper.spend(rate, now, 1000);
-        assert_eq!(shaper.room(rate, now + Duration::from_millis(999), 1000, 64), 0);
-        assert_eq!(shaper.room(rate, now + Duration::from_secs(1), 1000, 64), 1);
+        assert_eq!(shaper.room(now, 1000, 64), 1);
+        shaper.spend(|| now, 1000);
+        assert_eq!(shaper.room(now + Duration::from_millis(999), 1000, 64), 0);
+        assert_eq!(shaper.room(now + Duration::from_secs(1), 1000, 64), 1);
     }
 }
