@@ -87,11 +87,13 @@ unsafe fn post(qp: &Qp, send: &mut SendQueue, wr: &ibv_send_wr) -> Outcome<()> {
         return Err(libc::EINVAL);
     }
     // After those that were filled, if there are any.
-    let may_be_done = send.queue.unpublished() == 0;
+    let SendQueue { queue, sharing, parts, .. } = send;
+    let may_be_done = queue.unpublished() == 0;
     let is_filled = if !is_inline {
         request.segments = list.len() as u16;
         // SAFETY: memory that is registered is there, says the program.
-        may_be_done && unsafe { at_once(qp, send, &request, list, &[]) } || send.queue.fill(&request, list)
+        may_be_done && unsafe { at_once(qp, queue, sharing, &request, list, &[]) }
+            || queue.fill(&request, list)
     } else {
         let len = list.iter().map(|part| u64::from(part.len)).sum::<u64>();
         if len > qp.capacity.max_inline_data.into() {
@@ -104,14 +106,14 @@ unsafe fn post(qp: &Qp, send: &mut SendQueue, wr: &ibv_send_wr) -> Outcome<()> {
             // SAFETY: the program says that it may be read.
             let message = unsafe { bytes(part.address as *const u8, len as usize) };
             // SAFETY: as above.
-            if unsafe { at_once(qp, send, &request, &[], message) } {
+            if unsafe { at_once(qp, queue, sharing, &request, &[], message) } {
                 return Ok(());
             }
         }
-        send.parts.clear();
-        send.parts.extend(list.iter().map(|part| (part.address as *const u8, part.len as usize)));
+        parts.clear();
+        parts.extend(list.iter().map(|part| (part.address as *const u8, part.len as usize)));
         // SAFETY: the program says that it may be read.
-        unsafe { send.queue.fill_inline(&request, &send.parts) }
+        unsafe { queue.fill_inline(&request, parts) }
     };
     if is_filled { Ok(()) } else { Err(libc::EINVAL) }
 }

@@ -86,12 +86,13 @@ pub(crate) fn publish(qp: &Qp, send: &mut SendQueue) {
 /// The bytes of an inline message, and memory that is registered, must be there.
 pub(crate) unsafe fn at_once(
     qp: &Qp,
-    send: &mut SendQueue,
+    queue: &WorkQueue,
+    sharing: &mut Sharing,
     request: &WorkRequest,
     list: &[Segment],
     inline: &[u8],
 ) -> bool {
-    let Some(direct) = direct(qp, &send.queue, &mut send.sharing) else { return false };
+    let Some(direct) = direct(qp, queue, sharing) else { return false };
     // SAFETY: the caller's promise.
     unsafe { perform(qp, direct, request, list, inline) }
 }

@@ -3,7 +3,7 @@
 use crate::abi::*;
 use crate::errno::set;
 use crate::post::may_send;
-use crate::publish::{Sharing, publish};
+use crate::publish::{Sharing, at_once, hand_over, publish};
 use crate::queue_pair::Qp;
 use std::ffi::{c_int, c_void};
 use uverbs::{Capacity, Segment, WorkQueue, WorkRequest};
@@ -80,7 +80,9 @@ impl SendQueue {
     }
 
     fn begin(&mut self, is_offered: bool, draft: WorkRequest) {
-        self.end_draft();
+        if let Some(request) = self.end_draft() {
+            self.fill(&request);
+        }
         if !is_offered {
             self.fail(libc::EINVAL);
         }
@@ -90,32 +92,53 @@ impl SendQueue {
         self.draft = Some(draft);
     }
 
-    /// Fills the slot of the request that was made last.
-    fn end_draft(&mut self) {
-        let Some(mut request) = self.draft.take() else { return };
-        if self.error != 0 {
-            return;
-        }
-        if self.needs_address && !self.has_address {
-            return self.fail(libc::EINVAL);
-        }
-        if !self.queue.has_room() {
-            return self.fail(libc::ENOMEM);
-        }
+    /// The request that was made last, if it can be one.
+    fn end_draft(&mut self) -> Option<WorkRequest> {
+        let mut request = self.draft.take().filter(|_| self.error == 0)?;
         let is_inline = u32::from(request.flags) & IBV_SEND_INLINE != 0;
-        if !has_place(request.opcode.into(), is_inline, &self.segments) {
-            return self.fail(libc::EINVAL);
+        let lacks = self.needs_address && !self.has_address
+            || !has_place(request.opcode.into(), is_inline, &self.segments);
+        if lacks || !self.queue.has_room() {
+            self.fail(if lacks { libc::EINVAL } else { libc::ENOMEM });
+            return None;
         }
-        let is_filled = if !is_inline {
-            request.segments = self.segments.len() as u16;
-            self.queue.fill(&request, &self.segments)
-        } else {
+        if is_inline {
             request.inline_len = self.inline.len() as u32;
+            self.segments.clear();
+        } else {
+            request.segments = self.segments.len() as u16;
+            self.inline.clear();
+        }
+        Some(request)
+    }
+
+    /// Fills a slot with it.
+    fn fill(&mut self, request: &WorkRequest) {
+        let is_filled = if request.inline_len == 0 {
+            self.queue.fill(request, &self.segments)
+        } else {
             // SAFETY: a vector of that length.
-            unsafe { self.queue.fill_inline(&request, &[(self.inline.as_ptr(), self.inline.len())]) }
+            unsafe { self.queue.fill_inline(request, &[(self.inline.as_ptr(), self.inline.len())]) }
         };
         if !is_filled {
             self.fail(libc::EINVAL);
+        }
+    }
+
+    /// Has everything done that was made, if all of it can be requests. One alone is done at once, where that can be.
+    fn finish(&mut self, qp: &Qp) {
+        let Some(request) = self.end_draft() else { return };
+        let Self { queue, sharing, segments, inline, .. } = self;
+        let is_alone = queue.unpublished() == 0;
+        // SAFETY: memory that is registered is there, says the program.
+        if is_alone && unsafe { at_once(qp, queue, sharing, &request, segments, inline) } {
+            return;
+        }
+        self.fill(&request);
+        match self.error {
+            0 if is_alone => hand_over(qp, self),
+            0 => publish(qp, self),
+            _ => {}
         }
     }
 }
@@ -169,11 +192,9 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     // SAFETY: a queue pair of ours, locked by `wr_start`; nothing is used of it after.
     unsafe {
         let (ours, send) = making(qp);
-        send.end_draft();
+        send.finish(ours);
         let error = send.error;
-        if error == 0 {
-            publish(ours, send);
-        } else {
+        if error != 0 {
             send.queue.abort();
             set(error);
         }
