@@ -53,6 +53,7 @@ def test_tcp_gets_through_where_guests_believe_in_1500(lab, kind):
     for guest in (a1, b1):
         guest.namespace.ip("link set", guest.device, "mtu 1500")
     a1.expect_ping(B1.address)
+    lab.segment("a", "b")
     with lab.capture("fabric", "a-up0", "ip") as seen:
         tcp_rate(a1, b1, B1.address, options=("-n", "4M"))
     assert seen.fields("frame.len > 1514", "frame.len") == []

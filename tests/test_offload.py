@@ -33,6 +33,7 @@ def test_checksums_on_the_wire_are_complete(lab, kind, version):
     _, guests = two_hosts(lab, CONNECT[kind], mtu=1500)
     address = SEATS["b1"].address if version == 4 else SEATS["b1"].address6
     guests["a1"].expect_ping(address)
+    lab.segment("a", "b")
     with lab.capture("fabric", "a-up0", "ip") as seen:
         tcp_rate(guests["a1"], guests["b1"], address, options=("-n", "2M"))
     verify = ("-o", "tcp.check_checksum:TRUE", "-o", "ip.check_checksum:TRUE", "-o", "udp.check_checksum:TRUE")

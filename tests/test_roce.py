@@ -106,6 +106,7 @@ def test_packets_on_the_underlay(pair, shared_lab, run):
     messages = 20
     server, client = pair
     size = [] if "atomic" in run or "-s" in run else ["-s", "4096"]
+    shared_lab.segment("a", "b")
     with shared_lab.capture("fabric", "a-up0", "udp port 6635") as seen:
         meet(server, client, *perftest(f"{run} -n {messages}"), *size, "-m", "1024")
     assert seen.expert() == []
@@ -132,6 +133,7 @@ def icrc(packet):
 
 
 def test_invariant_crc(pair, shared_lab):
+    shared_lab.segment("a", "b")
     with shared_lab.capture("fabric", "b-up0", "udp port 6635") as seen:
         meet(*pair, *perftest("send_bw -s 3001 -n 10"))
     frames = [bytes.fromhex(row[0].split(",")[0]) for row in seen.fields("infiniband", "udp.payload")]

@@ -17,6 +17,7 @@ const DATA_VALID: u8 = 2;
 const GSO_NONE: u8 = 0;
 const GSO_TCPV4: u8 = 1;
 const GSO_TCPV6: u8 = 4;
+const GSO_UDP_L4: u8 = 5;
 const GSO_ECN: u8 = 0x80;
 
 /// Whether the sender is believed when it says that a checksum was verified.
@@ -145,6 +146,23 @@ fn build_unfinished(offload: &Offload) -> [u8; VNET_HEADER] {
     header
 }
 
+/// The header of a frame whose payload, behind `hdr_len` bytes up to and including UDP's header at `udp`, is that of
+/// several datagrams, `size` bytes each and the last one maybe shorter; their checksums are partial.
+#[must_use]
+pub fn build_datagrams(udp: u16, hdr_len: u16, size: u16) -> [u8; VNET_HEADER_SHORT] {
+    let [[h0, h1], [s0, s1], [u0, u1]] = [hdr_len, size, udp].map(u16::to_le_bytes);
+    [NEEDS_CSUM, GSO_UDP_L4, h0, h1, s0, s1, u0, u1, 6, 0]
+}
+
+/// Bytes of payload of each datagram, where the header is of a frame that holds several. [`parse`] refuses it:
+/// such frames are for those only who take them apart.
+#[must_use]
+#[inline]
+pub fn datagrams(header: &[u8; VNET_HEADER_SHORT]) -> Option<u16> {
+    let &[_, gso_type, _, _, s0, s1, ..] = header;
+    (gso_type == GSO_UDP_L4).then(|| u16::from_le_bytes([s0, s1]))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -231,6 +249,15 @@ mod tests {
         let mut header = good;
         header[0] = 0;
         assert_eq!(parse(&header, 3000, ALL, DataValid::Trust), Err(BadVnetHeader::GsoWithoutCsum));
+    }
+
+    #[test]
+    fn datagrams_are_for_those_who_ask_for_them() {
+        let header = build_datagrams(34, 42, 1000);
+        assert_eq!(header, [1, 5, 42, 0, 0xe8, 0x03, 34, 0, 6, 0]);
+        assert_eq!(datagrams(&header), Some(1000));
+        assert_eq!(parse(&header, 3000, ALL, DataValid::Trust), Err(BadVnetHeader::GsoRefused));
+        assert_eq!(datagrams(&short(build(&tso(false, false)))), None);
     }
 
     #[test]

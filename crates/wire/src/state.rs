@@ -5,10 +5,14 @@ use std::sync::atomic::{
 };
 use std::sync::{Mutex, PoisonError};
 
-/// Whether a port is up, and its counters.
+/// Bytes of an Ethernet header.
+const ETHERNET: usize = 14;
+
+/// Whether a port is up, its MTU where that is of interest, and its counters.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     up: AtomicBool,
+    mtu: AtomicU32,
     pub malformed: Counter,
     pub lost: Counter,
     pub refused: Counter,
@@ -21,6 +25,15 @@ impl State {
 
     pub(crate) fn set_up(&self, up: bool) {
         self.up.store(up, Relaxed);
+    }
+
+    /// Bytes of an untagged frame at most.
+    pub(crate) fn longest(&self) -> usize {
+        ETHERNET + self.mtu.load(Relaxed) as usize
+    }
+
+    pub(crate) fn set_mtu(&self, mtu: u32) {
+        self.mtu.store(mtu, Relaxed);
     }
 }
 

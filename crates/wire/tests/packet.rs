@@ -7,7 +7,10 @@ mod common;
 use common::{
     Bridge, Net, came, eventually, experimental, frame, isolate, pair, receive, run, send, tcp_echo, veth,
 };
-use mem::{NoRoom, Offload, Opened};
+use mem::{Csum, NoRoom, Offload, Opened, TxQueue};
+use packet::checksum::{L4Check, verify_l4};
+use packet::{build, proto};
+use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering::Relaxed;
 use wire::{Error, PacketPort, open_packet};
@@ -132,6 +135,80 @@ fn more_than_a_burst_and_more_than_the_memory_is_sent() {
         assert_eq!(receive(&mut *there.rx[0], experimental).0[14..], [i; 1400]);
     }
     assert_eq!(here.port.status().refused, 0);
+}
+
+/// A packet of a tunnel, from 10.0.0.1 or fd00::1 to the 2 beside it.
+fn tunnelled(v6: bool, payload: &[u8]) -> Vec<u8> {
+    let (dst, src) = (packet::Mac([0xff; 6]), packet::Mac([2, 0, 0, 0, 0, 9]));
+    let len = (proto::UDP_LEN + payload.len()) as u16;
+    let mut frame = vec![0; 62];
+    let ethertype = if v6 { proto::ETHERTYPE_IPV6 } else { proto::ETHERTYPE_IPV4 };
+    let mut at = build::ethernet(&mut frame, dst, src, ethertype).unwrap();
+    at += if v6 {
+        let [src, dst] = ["fd00::1", "fd00::2"].map(|addr| addr.parse().unwrap());
+        let (next_header, hop_limit, traffic_class, flow_label, payload_len) = (proto::UDP, 64, 0, 0, len);
+        let ip = build::Ipv6 { src, dst, next_header, hop_limit, traffic_class, flow_label, payload_len };
+        build::ipv6(&mut frame[at..], &ip).unwrap()
+    } else {
+        let [src, dst] = ["10.0.0.1", "10.0.0.2"].map(|addr| addr.parse().unwrap());
+        let (protocol, ttl, tos, id, dont_fragment) = (proto::UDP, 64, 0, 0, true);
+        let len = proto::IPV4_LEN as u16 + len;
+        let ip = build::Ipv4 { src, dst, protocol, ttl, tos, id, dont_fragment, len };
+        build::ipv4(&mut frame[at..], &ip).unwrap()
+    };
+    at += build::udp(&mut frame[at..], 50_000, proto::PORT_MPLS, len, 0).unwrap();
+    frame.truncate(at);
+    frame.extend(payload);
+    frame
+}
+
+/// Sends packets of a tunnel in one burst.
+fn send_tunnelled(tx: &dyn TxQueue, v6: bool, payloads: &[Vec<u8>]) {
+    assert!(tx.burst(&mut |room| {
+        for payload in payloads {
+            let sent = tunnelled(v6, payload);
+            mem::scatter(&sent, room.reserve(sent.len(), &Offload::default()).unwrap(), 0);
+        }
+    }));
+}
+
+fn payloads() -> Vec<Vec<u8>> {
+    (0..40).map(|i| vec![i; if i % 8 == 7 { 500 } else { 1400 }]).collect()
+}
+
+#[test]
+fn datagrams_that_went_in_one_frame_arrive_one_by_one() {
+    isolate();
+    let net = veth("wa", &["10.0.0.2/24", "fd00::2/64"]);
+    let (here, mut there) = (open("wa", 1), open_at(&net));
+    // Who joins is the sender, who takes apart the receiver, the kernel's UDP, or the device, checksums complete.
+    for segments in ["on", "off"] {
+        run(&format!("ethtool -K wa tx {segments} tx-udp-segmentation {segments}"));
+        for v6 in [false, true] {
+            let address: std::net::IpAddr = if v6 { "fd00::2" } else { "10.0.0.2" }.parse().unwrap();
+            let bound = move || UdpSocket::bind((address, proto::PORT_MPLS)).unwrap();
+            let kernel = net.inside(bound).join().unwrap();
+            kernel.set_read_timeout(Some(std::time::Duration::from_secs(20))).unwrap();
+            send_tunnelled(&*here.tx[0], v6, &payloads());
+            for payload in payloads() {
+                let mut bytes = vec![0; 2000];
+                let len = kernel.recv(&mut bytes).unwrap();
+                assert_eq!(bytes[..len], payload);
+
+                let (frame, offload) = receive(&mut *there.rx[0], |frame| frame.ends_with(&payload));
+                let headers = packet::Headers::ethernet(&frame, 0, frame.len()).unwrap();
+                assert_eq!(headers.ip().unwrap().len as usize, frame.len() - proto::ETHERNET_LEN);
+                let udp = usize::from(headers.l4_at);
+                assert_eq!(frame.len(), udp + proto::UDP_LEN + payload.len());
+                if segments == "on" {
+                    assert_eq!(offload.csum, Csum::Partial { start: udp as u16, offset: 6 });
+                } else {
+                    assert_eq!(verify_l4(&frame, &headers), L4Check::Right);
+                }
+            }
+        }
+    }
+    assert_eq!((here.port.status().refused, there.port.status().malformed), (0, 0));
 }
 
 #[test]

@@ -60,6 +60,12 @@ class Lab:
         switch.ip("link set", f"{name}-{device}", "master br0")
         return namespace
 
+    def segment(self, *names, device="up0"):
+        """Has the devices segment and complete what they send, as a network card does: so that what is captured at the
+        other end is what would be on a wire."""
+        for name in names:
+            self.namespace(name).run(["ethtool", "-K", device, "tx", "off"])
+
     def host(self, config, start=True):
         """A viaductd with this configuration, in the namespace named like the host."""
         namespace = self.namespace(config.name)

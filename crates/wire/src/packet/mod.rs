@@ -1,7 +1,12 @@
 //! Packet sockets: any network device, one or two copies by the kernel, offloads passed on unfinished.
 
+mod datagram;
+mod join;
 mod rx;
 pub(crate) mod socket;
+mod split;
+#[cfg(test)]
+mod tests;
 mod tx;
 
 use crate::device::{Device, Link};
@@ -51,6 +56,7 @@ pub fn open_packet(port: &PacketPort) -> Result<Opened, Error> {
     let link = device.link().context(name, "find the device")?;
     let sockets = socket::open(link.index, port.queues.max(1)).context(name, "open a packet socket")?;
     let state = Arc::new(State::default());
+    state.set_mtu(link.mtu);
     state.set_up(link.up);
     let queues: Arc<[Queue]> = sockets
         .into_iter()
@@ -93,6 +99,7 @@ fn follow(
                 Err(error) => tracing::warn!(device = name, %error, "cannot open the device that came back"),
             }
         }
+        state.set_mtu(link.as_ref().map_or(0, |link| link.mtu));
         state.set_up(link.is_some_and(|link| link.up && link.index == index));
     }
 }

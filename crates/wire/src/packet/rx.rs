@@ -1,12 +1,15 @@
 //! Receiving from a packet socket: one recvmmsg a burst, into slots that are the burst's until released.
 
 use super::Queue;
+use super::datagram::MAX_HEADERS;
+use super::split::Split;
 use crate::buffers::{MAX_FRAME, Memory};
 use crate::state::{Follower, State};
 use mem::vnet::{self, DataValid, VNET_HEADER_SHORT};
 use mem::{Accepts, BURST, Burst, Csum, Offload, RxQueue, Segment, gather, scatter};
 use std::io;
 use std::mem::{size_of, zeroed};
+use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -16,6 +19,9 @@ const HEADROOM: usize = 16;
 /// Bytes from slot to slot: an odd number of cache lines, so that the frames' heads, which are what gets read,
 /// don't all fall into the same cache set.
 const STRIDE: usize = (HEADROOM + MAX_FRAME).next_multiple_of(128) + 64;
+
+/// Bytes for the headers of a datagram that came with others.
+const HEAD: usize = MAX_HEADERS.next_multiple_of(64);
 
 /// Bytes of an Ethernet header, and of the addresses in it.
 const ETHERNET: usize = 14;
@@ -51,8 +57,17 @@ pub(super) struct PacketRx {
     state: Arc<State>,
     memory: Memory,
     messages: Box<Messages>,
-    /// Bytes of the last burst's packets on average: how many to ask for within a budget.
+    /// The messages received and not yet handed over, and what is left of the first of them.
+    pending: Range<usize>,
+    split: Option<Split>,
+    /// Bytes of the last messages on average: how many to ask for within a budget.
     mean: usize,
+}
+
+/// What a message turned out to be.
+enum Frame {
+    One(Segment, Offload),
+    Several(Split),
 }
 
 impl PacketRx {
@@ -60,7 +75,8 @@ impl PacketRx {
         let socket = Follower::new(&queues[index].socket);
         // SAFETY: zeros are valid for these C structures.
         let messages = Box::new(unsafe { zeroed() });
-        Ok(Self { queues, index, socket, state, memory: Memory::new(BURST * STRIDE)?, messages, mean: 1500 })
+        let memory = Memory::new(BURST * (STRIDE + HEAD))?;
+        Ok(Self { queues, index, socket, state, memory, messages, pending: 0..0, split: None, mean: 1500 })
     }
 
     /// Receives up to `count` frames into the first slots; returns how many.
@@ -100,7 +116,7 @@ impl PacketRx {
     }
 
     /// The frame of message `i`, whole, with its tag; None where it is malformed.
-    fn frame(&self, i: usize) -> Option<(Segment, Offload)> {
+    fn frame(&self, i: usize) -> Option<Frame> {
         let message = &self.messages.headers[i];
         let len = (message.msg_len as usize).checked_sub(VNET_HEADER_SHORT).filter(|len| *len >= ETHERNET)?;
         if message.msg_hdr.msg_flags & libc::MSG_TRUNC != 0 {
@@ -108,16 +124,17 @@ impl PacketRx {
         }
         let mut header = [0; VNET_HEADER_SHORT];
         gather(&[self.memory.segment(slot(i), VNET_HEADER_SHORT)], 0, &mut header);
-        let offload = vnet::parse(&header, len, ACCEPTS, DataValid::Trust).ok()?;
         let start = slot(i) + VNET_HEADER_SHORT;
-        let Some(tag) = self.messages.tag(i) else { return Some((self.memory.segment(start, len), offload)) };
-        let offload = behind_tag(offload)?;
-        let frame = self.memory.segment(start - TAG, len + TAG);
-        let mut head = [0; ADDRESSES + TAG];
-        gather(&[frame], TAG, &mut head[..ADDRESSES]);
-        head[ADDRESSES..].copy_from_slice(&tag);
-        scatter(&head, &[frame], 0);
-        Some((frame, offload))
+        let tag = self.messages.tag(i);
+        let frame = match tag {
+            None => self.memory.segment(start, len),
+            Some(tag) => put_back(tag, self.memory.segment(start - TAG, len + TAG)),
+        };
+        if let Some(size) = vnet::datagrams(&header) {
+            return Split::new(frame, size.into()).map(Frame::Several);
+        }
+        let offload = vnet::parse(&header, len, ACCEPTS, DataValid::Trust).ok()?;
+        Some(Frame::One(frame, if tag.is_some() { behind_tag(offload)? } else { offload }))
     }
 }
 
@@ -143,6 +160,15 @@ const fn slot(i: usize) -> usize {
     i * STRIDE + HEADROOM - VNET_HEADER_SHORT
 }
 
+/// Makes `frame`, which starts with room for it, one with this tag.
+fn put_back(tag: [u8; TAG], frame: Segment) -> Segment {
+    let mut head = [0; ADDRESSES + TAG];
+    gather(&[frame], TAG, &mut head[..ADDRESSES]);
+    head[ADDRESSES..].copy_from_slice(&tag);
+    scatter(&head, &[frame], 0);
+    frame
+}
+
 /// The offload of a frame that a tag is put back into; None where it is too long for that.
 fn behind_tag(mut offload: Offload) -> Option<Offload> {
     if let Csum::Partial { start, .. } = &mut offload.csum {
@@ -157,20 +183,34 @@ fn behind_tag(mut offload: Offload) -> Option<Offload> {
 impl RxQueue for PacketRx {
     fn poll(&mut self, burst: &mut Burst, byte_budget: usize) -> usize {
         self.socket.follow(&self.queues[self.index].socket);
-        let received = self.receive((byte_budget / self.mean).clamp(1, BURST));
-        let mut bytes = 0;
-        for i in 0..received {
-            match self.frame(i) {
-                Some((frame, offload)) => {
-                    bytes += frame.len();
-                    // There is room: as many packets as messages, of one segment each.
-                    burst.push(&[frame], frame.len() as u32, offload);
-                }
-                None => self.state.malformed.add(1),
-            }
+        if self.pending.is_empty() && self.split.is_none() {
+            self.pending = 0..self.receive((byte_budget / self.mean).clamp(1, BURST));
+            let bytes: usize =
+                self.messages.headers[self.pending.clone()].iter().map(|m| m.msg_len as usize).sum();
+            self.mean = bytes.checked_div(self.pending.len()).unwrap_or(self.mean).max(1);
         }
-        if !burst.is_empty() {
-            self.mean = (bytes / burst.len()).max(1);
+        let mut bytes = 0;
+        while bytes < byte_budget && !burst.is_full(2) {
+            if let Some(split) = &mut self.split {
+                let head = self.memory.segment(BURST * STRIDE + burst.len() * HEAD, HEAD);
+                let (segments, offload) = split.next(head);
+                let len = segments[0].len() + segments[1].len();
+                // There is room, as was asked above.
+                burst.push(&segments, len as u32, offload);
+                bytes += len;
+                self.split.take_if(|split| split.is_done());
+            } else if let Some(i) = self.pending.next() {
+                match self.frame(i) {
+                    Some(Frame::One(frame, offload)) => {
+                        burst.push(&[frame], frame.len() as u32, offload);
+                        bytes += frame.len();
+                    }
+                    Some(Frame::Several(split)) => self.split = Some(split),
+                    None => self.state.malformed.add(1),
+                }
+            } else {
+                break;
+            }
         }
         burst.len()
     }
@@ -184,8 +224,8 @@ impl RxQueue for PacketRx {
     }
 
     fn arm(&mut self) -> bool {
-        // The socket polls readable for as long as it has frames.
-        false
+        // The socket polls readable for as long as it has frames; some may be here already.
+        self.split.is_some() || !self.pending.is_empty()
     }
 
     fn disarm(&mut self) {}

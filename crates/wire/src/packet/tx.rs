@@ -1,13 +1,14 @@
 //! Sending by a packet socket: frames are gathered in memory of ours and sent by one sendmmsg.
 
 use super::Queue;
+use super::join::Plan;
 use super::rx::ACCEPTS;
 use crate::buffers::{MAX_FRAME, Memory};
 use crate::state::{Current, Follower, State};
+use arrayvec::ArrayVec;
 use mem::vnet::{self, VNET_HEADER_SHORT};
 use mem::{Accepts, BURST, Lease, NoRoom, Offload, Room, Segment, TxQueue, scatter};
 use std::io;
-use std::mem::zeroed;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
@@ -47,17 +48,16 @@ pub(super) struct Sender {
     state: Arc<State>,
     memory: Memory,
     used: usize,
-    messages: Box<[libc::mmsghdr; BURST]>,
-    vectors: Box<[libc::iovec; BURST]>,
-    count: usize,
+    /// The frames, each behind its vnet header.
+    frames: ArrayVec<Segment, BURST>,
+    plan: Plan,
+    /// Whether the kernel takes several datagrams in one frame, as far as we know.
+    joins: bool,
     /// The frame reserved last.
     frame: [Segment; 1],
     /// Whether the socket took no more in this burst.
     full: bool,
 }
-
-// SAFETY: the pointers inside lead to memory of this value, and are followed by the kernel in `flush` only.
-unsafe impl Send for Sender {}
 
 impl Sender {
     pub(super) fn new(socket: &Current<Arc<OwnedFd>>, state: Arc<State>) -> io::Result<Self> {
@@ -68,11 +68,9 @@ impl Sender {
             state,
             memory,
             used: 0,
-            // SAFETY: zeros are valid for these C structures.
-            messages: Box::new(unsafe { zeroed() }),
-            // SAFETY: as above.
-            vectors: Box::new(unsafe { zeroed() }),
-            count: 0,
+            frames: ArrayVec::new(),
+            plan: Plan::new(),
+            joins: true,
             frame,
             full: false,
         })
@@ -81,13 +79,11 @@ impl Sender {
     /// Sends what was gathered; counts what the kernel refuses.
     fn flush(&mut self) {
         let mut done = 0;
-        for (message, vector) in self.messages.iter_mut().zip(self.vectors.iter_mut()).take(self.count) {
-            message.msg_hdr.msg_iov = vector;
-            message.msg_hdr.msg_iovlen = 1;
-        }
-        while done < self.count {
-            let messages = &mut self.messages[done..self.count];
-            // SAFETY: the messages point to vectors, and those to frames, that live in self.
+        while done < self.frames.len() {
+            let longest = if self.joins { self.state.longest() } else { 0 };
+            let left = &self.frames[done..];
+            let messages = self.plan.make(left, longest);
+            // SAFETY: the messages point to vectors of the plan, and those to headers in it and to frames in self.
             let sent = unsafe {
                 libc::sendmmsg(
                     self.socket.value.as_raw_fd(),
@@ -97,24 +93,28 @@ impl Sender {
                 )
             };
             if let Ok(sent) = usize::try_from(sent) {
-                done += sent;
+                done += self.plan.frames_of(0..sent);
                 continue;
             }
             match io::Error::last_os_error().raw_os_error() {
+                // A kernel before 6.2 knows no such frames.
+                Some(libc::EINVAL) if self.plan.frames_of(0..1) > 1 => self.joins = false,
                 // About this frame: longer than the MTU, or dropped by the device's queue.
                 Some(libc::EMSGSIZE | libc::EINVAL | libc::ENOBUFS) => {
-                    self.state.refused.add(1);
-                    done += 1;
+                    let refused = self.plan.frames_of(0..1);
+                    self.state.refused.add(refused);
+                    done += refused;
                 }
                 // No room in the socket, or no device.
                 _ => {
-                    self.state.refused.add(self.count - done);
+                    self.state.refused.add(left.len());
                     self.full = true;
                     break;
                 }
             }
         }
-        (self.count, self.used) = (0, 0);
+        self.frames.clear();
+        self.used = 0;
     }
 }
 
@@ -127,7 +127,7 @@ impl Room for Sender {
             return Err(NoRoom::TooLong);
         }
         let bytes = (HEADROOM + len).next_multiple_of(64);
-        if self.count == BURST || self.used + bytes > MEMORY {
+        if self.frames.is_full() || self.used + bytes > MEMORY {
             // The frames before this one are filled by now.
             self.flush();
         }
@@ -137,9 +137,8 @@ impl Room for Sender {
         let start = self.used + HEADROOM - VNET_HEADER_SHORT;
         let message = self.memory.segment(start, VNET_HEADER_SHORT + len);
         scatter(&vnet::build(offload)[..VNET_HEADER_SHORT], &[message], 0);
-        self.vectors[self.count] = libc::iovec { iov_base: message.as_ptr().cast(), iov_len: message.len() };
+        self.frames.push(message);
         self.frame = [message.slice(VNET_HEADER_SHORT, len)];
-        self.count += 1;
         self.used += bytes;
         Ok(&self.frame)
     }

@@ -1,0 +1,38 @@
+//! The datagrams of a frame that holds several, as the kernel's own segmentation would have made them.
+
+use super::datagram::Datagram;
+use mem::{Offload, Segment, scatter};
+
+/// A frame of several datagrams, on its way into bursts.
+pub(super) struct Split {
+    datagram: Datagram,
+    /// Bytes of payload of each but the last.
+    size: usize,
+    /// Payload of all of them.
+    payload: Segment,
+    /// Those handed over.
+    done: usize,
+}
+
+impl Split {
+    /// The datagrams of `frame`, `size` bytes of payload each; at least one; None where it is malformed.
+    pub fn new(frame: Segment, size: usize) -> Option<Self> {
+        let datagram = Datagram::parse(frame).filter(|datagram| size > 0 && datagram.payload > 0)?;
+        Some(Self { datagram, size, payload: frame.slice(datagram.headers(), datagram.payload), done: 0 })
+    }
+
+    /// The next one (there must be one), its headers stored in `head`, which has room for
+    /// [`MAX_HEADERS`](super::datagram::MAX_HEADERS).
+    pub fn next(&mut self, head: Segment) -> ([Segment; 2], Offload) {
+        let payload = self.payload.slice(self.done * self.size, self.size);
+        let headers = self.datagram.headers();
+        scatter(&self.datagram.headers_of(self.done, payload.len())[..headers], &[head], 0);
+        self.done += 1;
+        ([head.slice(0, headers), payload], self.datagram.offload())
+    }
+
+    /// Whether all of them were handed over.
+    pub const fn is_done(&self) -> bool {
+        self.done * self.size >= self.payload.len()
+    }
+}
