@@ -159,7 +159,7 @@ class VerbsBandwidth(VerbsPoint):
 
     def cases(self, quick):
         for title, size in list(SIZES.items())[: 1 if quick else None]:
-            devices = ["verbs-shared", "proc-mem", "process-vm", "verbs-regions", "memcpy", "verbs-copy", "verbs-roce"]
+            devices = ["verbs-shared", "proc-mem", "process-vm", "verbs-regions", "memcpy", "verbs-copy", "verbs-roce", "verbs-roce-xdp"]
             yield Case({"size": title}, [*devices, *(["tcp-loopback", "tcp-overlay"] if size <= 1 << 20 else [])])
 
     def metrics(self, session, device, key):
