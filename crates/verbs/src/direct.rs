@@ -31,6 +31,9 @@ const ATTEMPTS: u32 = 64;
 /// A part of our own memory.
 type Part = libc::iovec;
 
+/// A part of an inline message, and its length.
+pub type Bytes = (*const u8, usize);
+
 /// A part of the peer's.
 #[derive(Clone, Copy)]
 struct Place {
@@ -160,7 +163,7 @@ impl Direct {
         sender: &Sender,
         request: &WorkRequest,
         list: &[Segment],
-        inline: &[u8],
+        inline: &[Bytes],
     ) -> Option<Done> {
         if sender.signaled && self.own_cq.is_full() {
             return None;
@@ -195,11 +198,18 @@ impl Direct {
     }
 
     /// Our parts of a message, and their length; `None` where one may not be used so.
-    fn gather(&mut self, sender: &Sender, operation: u8, list: &[Segment], inline: &[u8]) -> Option<usize> {
+    fn gather(
+        &mut self,
+        sender: &Sender,
+        operation: u8,
+        list: &[Segment],
+        inline: &[Bytes],
+    ) -> Option<usize> {
         self.parts.clear();
         if list.is_empty() {
-            self.parts.push(Part { iov_base: inline.as_ptr().cast_mut().cast(), iov_len: inline.len() });
-            return Some(inline.len());
+            let part = |(start, len): &Bytes| Part { iov_base: start.cast_mut().cast(), iov_len: *len };
+            self.parts.extend(inline.iter().map(part));
+            return Some(inline.iter().map(|(_, len)| len).sum());
         }
         let fetches = matches!(
             operation,

@@ -24,15 +24,6 @@ unsafe fn segments<'a>(list: *const ibv_sge, count: c_int, limit: u32) -> Outcom
     Ok(unsafe { std::slice::from_raw_parts(list.cast(), count as usize) })
 }
 
-/// A part of a message.
-///
-/// # Safety
-/// So many bytes must be readable there, while it is used.
-unsafe fn bytes<'a>(start: *const u8, len: usize) -> &'a [u8] {
-    // SAFETY: the caller's promise.
-    if len == 0 { &[] } else { unsafe { std::slice::from_raw_parts(start, len) } }
-}
-
 /// Meaning of the union, by opcode and type of queue pair.
 ///
 /// # Safety
@@ -100,20 +91,13 @@ unsafe fn post(qp: &Qp, send: &mut SendQueue, wr: &ibv_send_wr) -> Outcome<()> {
             return Err(libc::EINVAL);
         }
         request.inline_len = len as u32;
-        if let [part] = list
-            && may_be_done
-        {
-            // SAFETY: the program says that it may be read.
-            let message = unsafe { bytes(part.address as *const u8, len as usize) };
-            // SAFETY: as above.
-            if unsafe { at_once(qp, queue, sharing, &request, &[], message) } {
-                return Ok(());
-            }
-        }
         parts.clear();
         parts.extend(list.iter().map(|part| (part.address as *const u8, part.len as usize)));
-        // SAFETY: the program says that it may be read.
-        unsafe { queue.fill_inline(&request, parts) }
+        // SAFETY: the program says that they may be read.
+        unsafe {
+            may_be_done && at_once(qp, queue, sharing, &request, &[], parts)
+                || queue.fill_inline(&request, parts)
+        }
     };
     if is_filled { Ok(()) } else { Err(libc::EINVAL) }
 }

@@ -1,7 +1,7 @@
 //! What was posted is done: by ourselves, where memory is shared with the peer, else by the device.
 
 use crate::abi::{IBV_QPS_RTS, IBV_QPT_RC, IBV_SEND_SIGNALED};
-use crate::direct::{Direct, Sender};
+use crate::direct::{Bytes, Direct, Sender};
 use crate::queue_pair::Qp;
 use crate::work_request::SendQueue;
 use std::sync::atomic::Ordering;
@@ -70,7 +70,7 @@ pub(crate) fn publish(qp: &Qp, send: &mut SendQueue) {
             list.clear();
             let (request, inline) = queue.peek(done, list);
             // SAFETY: inline bytes are in our queue; memory that is registered is there, says the program.
-            if !unsafe { perform(qp, direct, &request, list, inline) } {
+            if !unsafe { perform(qp, direct, &request, list, &[(inline.as_ptr(), inline.len())]) } {
                 break;
             }
             done += 1;
@@ -90,7 +90,7 @@ pub(crate) unsafe fn at_once(
     sharing: &mut Sharing,
     request: &WorkRequest,
     list: &[Segment],
-    inline: &[u8],
+    inline: &[Bytes],
 ) -> bool {
     let Some(direct) = direct(qp, queue, sharing) else { return false };
     // SAFETY: the caller's promise.
@@ -126,7 +126,7 @@ unsafe fn perform(
     direct: &mut Direct,
     request: &WorkRequest,
     list: &[Segment],
-    inline: &[u8],
+    inline: &[Bytes],
 ) -> bool {
     let signaled = qp.sq_sig_all || u32::from(request.flags) & IBV_SEND_SIGNALED != 0;
     let sender = Sender { qpn: qp.number(), pd: qp.pd(), signaled };

@@ -1,6 +1,7 @@
 //! The extended interface of send queues: a work request is made call by call, between `ibv_wr_start` and `ibv_wr_complete`.
 
 use crate::abi::*;
+use crate::direct::Bytes;
 use crate::errno::set;
 use crate::post::may_send;
 use crate::publish::{Sharing, at_once, hand_over, publish};
@@ -36,7 +37,7 @@ pub(crate) struct SendQueue {
     /// The list of a request, while it is performed.
     pub(crate) list: Vec<Segment>,
     /// Parts of an inline message, while its slot is filled.
-    pub(crate) parts: Vec<(*const u8, usize)>,
+    pub(crate) parts: Vec<Bytes>,
     draft: Option<WorkRequest>,
     segments: Vec<Segment>,
     inline: Vec<u8>,
@@ -130,8 +131,9 @@ impl SendQueue {
         let Some(request) = self.end_draft() else { return };
         let Self { queue, sharing, segments, inline, .. } = self;
         let is_alone = queue.unpublished() == 0;
-        // SAFETY: memory that is registered is there, says the program.
-        if is_alone && unsafe { at_once(qp, queue, sharing, &request, segments, inline) } {
+        let inline = [(inline.as_ptr(), inline.len())];
+        // SAFETY: a vector of that length; memory that is registered is there, says the program.
+        if is_alone && unsafe { at_once(qp, queue, sharing, &request, segments, &inline) } {
             return;
         }
         self.fill(&request);

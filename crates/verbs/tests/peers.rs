@@ -105,6 +105,28 @@ fn order(shares: bool) {
     two.close();
 }
 
+/// An inline message may lie in several places, or in none.
+fn inline_in_parts(shares: bool) {
+    let two = Two::new(shares);
+    let mut room = Buffer::new(two.b.pd, &[b'.'; 64]);
+    let bytes = pattern(64, 3);
+    let part = |at: usize, length| ibv_sge { addr: bytes[at..].as_ptr() as u64, length, lkey: 0 };
+    let lists: [&mut [ibv_sge]; 3] =
+        [&mut [part(7, 3), part(20, 5)], &mut [part(1, 50), part(0, 4)], &mut []];
+    let texts = [[&bytes[7..10], &bytes[20..25]].concat(), [&bytes[1..51], &bytes[..4]].concat(), Vec::new()];
+    for (list, text) in lists.into_iter().zip(texts) {
+        assert_eq!(post_receive(two.b.qp, &mut receive(1, &mut [room.sge()])).0, 0);
+        let mut wr = send(2, list);
+        wr.send_flags |= IBV_SEND_INLINE;
+        assert_eq!(post_send(two.a.qp, &mut wr).0, 0);
+        assert_eq!((two.a.sent().status, two.b.received().byte_len as usize), (0, text.len()));
+        assert_eq!(room.bytes[..text.len()], text);
+    }
+    two.was_direct(3);
+    room.forget();
+    two.close();
+}
+
 /// Memory is written and read, with and without a word to the peer.
 fn remote_memory(shares: bool) {
     let two = Two::new(shares);
@@ -542,6 +564,7 @@ macro_rules! both_ways {
 }
 
 both_ways! {
-    messages order remote_memory wrong_keys too_long rights_end states sleepers unread_events unsignaled atomics resized overrun death
+    messages order inline_in_parts remote_memory wrong_keys too_long rights_end states sleepers unread_events unsignaled atomics resized
+    overrun death
     established one_device
 }
