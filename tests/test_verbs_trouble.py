@@ -239,6 +239,8 @@ GARBAGE = [
 REQUESTS = [
     {"reg_mr": {"pd": 7, "address": 0, "length": 1 << 63, "iova": (1 << 64) - 1, "access": 0xFFFFFFFF}},
     {"reg_mr": {"pd": 0, "address": 0, "length": (1 << 64) - 1, "iova": 0, "access": 7}},
+    {"reg_mr": {"pd": 1, "address": 0, "length": 0, "iova": 0, "access": 0, "pages": [4096, (1 << 64) - 1]}},
+    {"pages": {"qpn": 17, "rkey": 12345}},
     {"dereg_mr": {"mr": 12345}},
     {"create_cq": {"entries": 0xFFFFFFFF, "channel": None}},
     {"create_cq": {"entries": 0, "channel": 99}},

@@ -4,7 +4,6 @@ use crate::client::Client;
 use crate::direct::{Brought, is_trusting};
 use crate::events::Notifier;
 use crate::fabric::Slots;
-use crate::memory::RegionPages;
 use crate::modify;
 use crate::objects::{Ah, Cq, Objects, Receive, Srq};
 use crate::path::Path;
@@ -352,14 +351,15 @@ impl Objects {
     /// Makes a region, pages of which may be in a file that others may map.
     fn register(&mut self, region: Region, pages: Option<(u64, u64)>, files: Vec<OwnedFd>) -> Answer {
         self.check_region(&region)?;
+        let limits = self.adapter.spec().limits;
         let pages = match (pages, files.into_iter().next()) {
             (Some(range), Some(file)) => {
-                Some(RegionPages::new(file, range).or_else(|error| refuse(Errno::INVAL, error.to_string()))?)
+                let mapped = self.regions.map(file, range, limits);
+                mapped.or_else(|error| refuse(Errno::INVAL, error.to_string()))?
             }
             (Some(_), None) => return refuse(Errno::BADF, "the file of the region's pages did not come"),
             (None, _) => None,
         };
-        let limits = self.adapter.spec().limits;
         let key = self
             .regions
             .insert(region, pages, limits)

@@ -15,6 +15,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use uverbs::qp::access;
 use uverbs::{FIRST_KEY, MemoryError, Region, RegionTable, SharedPages};
 
+/// Files of a device's applications that are mapped. Regions beyond that are reached as any others are.
+const FILES: usize = 512;
+
 /// Not what an application was asked for.
 #[derive(Debug, thiserror::Error)]
 #[error("the descriptor is not of the application's own memory (/proc/self/mem, for reading and writing)")]
@@ -93,13 +96,7 @@ impl AddressSpace {
 pub(crate) struct RegionPages {
     pub pages: SharedPages,
     pub file: OwnedFd,
-}
-
-impl RegionPages {
-    /// Those that an application says it has in a file.
-    pub fn new(file: OwnedFd, (address, len): (u64, u64)) -> Result<Self, MemoryError> {
-        Ok(Self { pages: SharedPages::open(&file, address, len)?, file })
-    }
+    _share: Share,
 }
 
 /// Some of an application's bytes, which it, or a peer, may use by a key.
@@ -139,13 +136,41 @@ pub(crate) enum Full {
     Bytes(u64),
 }
 
-/// What the applications of a device have registered together: regions and bytes.
+/// What the applications of a device have registered together: regions and bytes; and what of that is mapped here: files and bytes.
 #[derive(Debug, Default)]
-pub(crate) struct Registered(Mutex<(u64, u64)>);
+pub(crate) struct Registered {
+    regions: Mutex<(u64, u64)>,
+    mapped: Mutex<(usize, u64)>,
+}
+
+/// A file's share of what is mapped.
+#[derive(Debug)]
+struct Share {
+    len: u64,
+    together: Arc<Registered>,
+}
+
+impl Share {
+    /// For a file of so many bytes, if there is room.
+    fn take(together: &Arc<Registered>, len: u64, limits: Limits) -> Option<Self> {
+        let mut mapped = together.mapped.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes =
+            mapped.1.checked_add(len).filter(|bytes| mapped.0 < FILES && *bytes <= limits.registered)?;
+        *mapped = (mapped.0 + 1, bytes);
+        Some(Self { len, together: together.clone() })
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let mut mapped = self.together.mapped.lock().unwrap_or_else(PoisonError::into_inner);
+        *mapped = (mapped.0 - 1, mapped.1 - self.len);
+    }
+}
 
 impl Registered {
     fn sums(&self) -> MutexGuard<'_, (u64, u64)> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.regions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes room for a region, in the place of another of so many bytes where there was one.
@@ -168,9 +193,6 @@ impl Registered {
         *sums = (sums.0 - regions as u64, sums.1 - bytes);
     }
 }
-
-/// Files of an application's that are mapped.
-const FILES: usize = 256;
 
 /// The regions of an application, by key. Keys are random in all their bits: a guess hits none of `n` regions but once in
 /// 2^32 / `n` times.
@@ -205,6 +227,17 @@ impl Regions {
         self.by_key.iter().map(|(key, region)| (*key, region))
     }
 
+    /// Maps pages that an application says it has in a file; `None` where too much is mapped already.
+    pub fn map(
+        &self,
+        file: OwnedFd,
+        (address, len): (u64, u64),
+        limits: Limits,
+    ) -> Result<Option<RegionPages>, MemoryError> {
+        let Some(share) = Share::take(&self.together, len, limits) else { return Ok(None) };
+        Ok(Some(RegionPages { pages: SharedPages::open(&file, address, len)?, file, _share: share }))
+    }
+
     /// Adds a region, with pages of it in a file where there are; its key.
     pub fn insert(
         &mut self,
@@ -214,8 +247,6 @@ impl Regions {
     ) -> Result<u32, Full> {
         self.together.take(region.len, None, limits)?;
         let key = self.new_key();
-        // Beyond that, they are used as any others are.
-        let pages = pages.filter(|_| self.pages.len() < FILES);
         self.put(key, Region { file: pages.as_ref().map_or(0, |it| it.pages.inode()), ..region });
         self.pages.extend(pages.map(|pages| (key, pages)));
         Ok(key)
