@@ -131,10 +131,12 @@ class Verbs(Overlay):
             "copy": ("Verbs, copied by the daemon", "perftest between two containers of one host without trust"),
             "regions": ("Verbs, shared regions", "the same, whose regions are moved into files (VIADUCT_RDMA_SHARE=1)"),
             "roce": ("Verbs, two hosts", "perftest over RoCEv2, two hosts, MPLS over UDP by AF_PACKET"),
+            "roce-regions": ("Verbs, two hosts, shared regions", "the same, whose regions are moved into files"),
         }
         self.title, self.conditions = told[self.transport]
-        if self.transport == "regions":
-            self.transport, self.environment = "shared", ("VIADUCT_RDMA_SHARE=1",)
+        if self.transport.endswith("regions"):
+            self.transport = "shared" if self.transport == "regions" else "roce"
+            self.environment = ("VIADUCT_RDMA_SHARE=1",)
         if self.transport != "roce":
             self.places = {"a": ("a1", "a2")}
         if self.transport == "shared":
@@ -255,7 +257,7 @@ class Memory(Way):
 
 
 NAMES = [
-    *("verbs-shared", "verbs-regions", "verbs-copy", "verbs-roce", "verbs-roce-xdp", "verbs-lossy"),
+    *("verbs-shared", "verbs-regions", "verbs-copy", "verbs-roce", "verbs-roce-regions", "verbs-roce-xdp", "verbs-lossy"),
     *("tcp-overlay", "tcp-one-host", "tcp-loopback", "tcp-veth", "tcp-bridge"),
     *("mpi-verbs", "mpi-vader", "ucx-posix"),
     *("cache-line", "memcpy", "proc-mem", "process-vm"),

@@ -19,7 +19,7 @@ use uverbs::{Arm, Completion, CompletionQueue, Placement, Reply, Request, Segmen
 /// Empty polls, some microseconds, after which the CPU is offered to whoever wants it.
 const YIELD: u32 = 256;
 /// The same, where somebody wanted it lately.
-const YIELD_CROWDED: u32 = 8;
+const YIELD_CROWDED: u32 = 1;
 /// A yield that took so long had somebody to yield to.
 const CROWDED: Duration = Duration::from_micros(5);
 /// Empty polls after which it is asked whether the device is gone: a system call.
