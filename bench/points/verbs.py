@@ -222,7 +222,7 @@ class VerbsSizes(VerbsPoint):
     metric = "gbps"
 
     def cases(self, quick):
-        own = ["verbs-shared", "verbs-copy", "verbs-roce"]
+        own = ["verbs-shared", "verbs-regions", "verbs-copy", "verbs-roce"]
         sockets = ["tcp-loopback", "tcp-veth", "tcp-bridge", "tcp-one-host", "tcp-overlay"]
         devices = own[:1] if quick else [*own, *sockets, "mpi-vader"]
         yield Case({"message": "8 B to 4 MiB"}, verbs.installed(devices), rounds=3)
@@ -233,8 +233,8 @@ class VerbsSizes(VerbsPoint):
         elif device.name.startswith("tcp-"):
             curve = tcp(device, LEAST, MOST, 10 if device.name in ("tcp-one-host", "tcp-overlay") else 50)
         else:
-            latencies = perftest(device, "ib_send_lat", "-a", "-n", {"verbs-shared": 1000, "verbs-copy": 200}.get(device.name, 20))
-            rates = perftest(device, "ib_write_bw", "-a", "-n", {"verbs-shared": 400, "verbs-copy": 100}.get(device.name, 10))
+            latencies = perftest(device, "ib_send_lat", "-a", "-n", {"verbs-shared": 1000, "verbs-regions": 1000, "verbs-copy": 200}.get(device.name, 20))
+            rates = perftest(device, "ib_write_bw", "-a", "-n", {"verbs-shared": 400, "verbs-regions": 400, "verbs-copy": 100}.get(device.name, 10))
             sizes = sorted(size for size in latencies.keys() & rates.keys() if LEAST <= size <= MOST)
             curve = [{"bytes": size, "mbps": rates[size].gbps * 1000, "us": latencies[size].latency} for size in sizes]
         return {"gbps": max(row["mbps"] for row in curve) / 1000, "latency": curve[0]["us"], "curve": curve}
