@@ -125,7 +125,8 @@ class VerbsLatency(VerbsPoint):
     about = (
         "Half a round trip; of a read, and of a system call that copies, all of it. perftest, UCX and the bare figures are medians of single "
         "messages or small batches, NetPIPE's are means, the best of a few. Polled: both programs wait for messages without sleeping, with a CPU each "
-        "or both on one. `lines`: the same in ways of a cache line between these CPUs, measured right before and after. On two hosts, or with copies by the daemon, the daemons want CPUs too, which a machine with two doesn't have."
+        "or both on one. `lines`: the same in ways of a cache line between these CPUs, measured right before and after. On two hosts, or with copies "
+        "by the daemon, the daemons want CPUs too, which a machine with two doesn't have."
     )
     metric = "latency"
 
@@ -170,8 +171,8 @@ class VerbsBandwidth(VerbsPoint):
     name = "verbs-bandwidth"
     title = "Verbs: bandwidth"
     about = (
-        "Writes (ib_write_bw, a second each) from one heap to another one, or to a region that is mapped; copies from one buffer to another, the same two all the time as perftest has them; "
-        "iperf3 with writes of this size, 1 MiB at most."
+        "Writes (ib_write_bw, a second each) from one heap to another one, or to a region that is mapped; copies from one buffer to another, the same "
+        "two all the time as perftest has them; iperf3 with writes of this size, 1 MiB at most."
     )
     metric = "gbps"
 

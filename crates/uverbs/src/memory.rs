@@ -21,9 +21,9 @@ pub enum MemoryError {
 #[inline]
 pub(crate) fn fence() {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: nothing is changed.
+    // SAFETY: no memory is changed, and the flags may be.
     unsafe {
-        std::arch::asm!("lock or dword ptr [rsp], 0", options(preserves_flags));
+        std::arch::asm!("lock or dword ptr [rsp], 0");
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);

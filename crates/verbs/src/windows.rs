@@ -18,6 +18,11 @@ impl Window {
     fn is_of(&self, key: u32, file: u64) -> bool {
         (self.key, self.file) == (key, file)
     }
+
+    /// Whether its region is.
+    fn is_there(&self, regions: &RegionTable) -> bool {
+        regions.get(self.key).is_some_and(|region| region.file == self.file)
+    }
 }
 
 /// A peer's.
@@ -41,7 +46,7 @@ impl Windows {
             match self.list.iter().position(|window| window.is_of(key, region.file)) {
                 Some(at) => self.last = at,
                 None => {
-                    self.wanted = Some((key, region.file));
+                    self.wanted = (self.list.len() < MOST).then_some((key, region.file));
                     return None;
                 }
             }
@@ -58,10 +63,7 @@ impl Windows {
     /// Opens the window that was wanted, if one was.
     pub fn open(&mut self, link: &Link, qpn: u32, regions: &RegionTable) {
         let Some((key, file)) = self.wanted.take() else { return };
-        self.close_old(regions);
-        if self.list.len() >= MOST {
-            return;
-        }
+        self.list.retain(|window| window.is_there(regions));
         let pages = match link.ask_for(&Request::Pages { qpn, rkey: key }) {
             Ok((Reply::Pages { address, len }, files)) => {
                 only(files).ok().and_then(|file| SharedPages::open(file, address, len).ok())
@@ -73,8 +75,6 @@ impl Windows {
 
     /// Closes those of regions that are gone, and asks again for those that were not to be had.
     pub fn close_old(&mut self, regions: &RegionTable) {
-        let is_there =
-            |window: &Window| regions.get(window.key).is_some_and(|region| region.file == window.file);
-        self.list.retain(|window| window.pages.is_some() && is_there(window));
+        self.list.retain(|window| window.pages.is_some() && window.is_there(regions));
     }
 }
