@@ -1,0 +1,262 @@
+//! Sends packets of a workload through the card and holds what leaves against what is to leave.
+
+use crate::world::{Mark, World, read_mark};
+use card::Commands;
+use card::sim::{Received, Sent, SimCard};
+use card::step::Step;
+use model::generate::Rng;
+use std::collections::HashMap;
+
+/// Clocks before which nothing is counted.
+const WARM: u64 = 3000;
+/// Clocks without a packet after which those that are missing are lost.
+const PATIENCE: u64 = 20_000;
+/// Of so many packets one is compared byte by byte; all are counted and held against their order.
+const SAMPLE: u32 = 32;
+
+/// Which flows packets are of.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Flows {
+    /// Any through tunnels.
+    Random,
+    /// Any.
+    Mixed,
+    /// One for each pipe, all through one nexthop.
+    OnePerPipe,
+    /// One, hence one pipe of each direction.
+    One,
+}
+
+/// What is sent.
+#[derive(Clone, Copy)]
+pub struct Load {
+    pub down: bool,
+    pub up: bool,
+    /// Of guests' frames, bytes.
+    pub size: usize,
+    pub flows: Flows,
+    /// Arrivals by chance, as this part of what the beats allow; else as fast as the card takes them.
+    pub part: Option<f64>,
+    /// Clocks between two updates of the tables.
+    pub updates: Option<u64>,
+    pub clocks: u64,
+}
+
+/// What came of it, of both directions.
+#[derive(Clone, Default)]
+pub struct Measured {
+    /// Packets a clock.
+    pub rate: [f64; 2],
+    /// Clocks from a packet's arrival to its first beat out, sorted.
+    pub latency: Vec<u32>,
+    /// Lines written, and barriers waited for.
+    pub updates: (u32, u32),
+    pub clocks: u64,
+}
+
+struct Run<'a> {
+    card: &'a mut Commands<SimCard>,
+    world: &'a mut World,
+    load: Load,
+    pipes: usize,
+    rng: Rng,
+    next: Vec<f64>,
+    sent: HashMap<(usize, u32), u32>,
+    seen: HashMap<(usize, u32), u32>,
+    missing: i64,
+    last: u64,
+    from: u64,
+    counts: [u64; 2],
+    measured: Measured,
+}
+
+/// Flows that differ by this alone are of other pipes, and have the same nexthop.
+const PIPE: u32 = 1 << 13;
+
+fn pipe_of(flow: u32, pipes: usize) -> usize {
+    (flow / PIPE) as usize % pipes
+}
+
+/// Beats of a direction's packets, the longer of in and out.
+pub fn beats(size: usize) -> usize {
+    (size - 14 + 46).div_ceil(64).max(size.div_ceil(64))
+}
+
+/// Does it; what is wrong with the card, if something is.
+pub fn run(card: &mut Commands<SimCard>, world: &mut World, load: Load) -> Result<Measured, String> {
+    let (pipes, start) = (card.card().pipes(), card.card().cycle());
+    let mut run = Run {
+        card,
+        world,
+        load,
+        pipes,
+        rng: Rng::new(1),
+        next: vec![start as f64; 2 * pipes],
+        sent: HashMap::new(),
+        seen: HashMap::new(),
+        missing: 0,
+        last: start,
+        from: start + WARM,
+        counts: [0; 2],
+        measured: Measured::default(),
+    };
+    let end = run.from + load.clocks;
+    let mut update = start;
+    while run.card.card().cycle() < end {
+        run.feed(if load.updates.is_some() { 600 } else { 4 });
+        match load.updates {
+            Some(pace) if run.card.card().cycle() >= update => {
+                update += pace;
+                run.update()?;
+            }
+            _ => run.card.card().tick(),
+        }
+        run.receive(end)?;
+    }
+    let clocks = run.card.card().cycle().min(end) - run.from;
+    while run.missing > 0 {
+        run.card.card().tick();
+        run.receive(end)?;
+        if run.card.card().cycle() - run.last > PATIENCE {
+            return Err(format!("{} packets are lost", run.missing));
+        }
+    }
+    run.measured.rate = run.counts.map(|count| count as f64 / clocks as f64);
+    run.measured.clocks = clocks;
+    run.measured.latency.sort_unstable();
+    Ok(run.measured)
+}
+
+impl Run<'_> {
+    fn now(&mut self) -> u64 {
+        self.card.card().cycle()
+    }
+
+    fn feed(&mut self, depth: usize) {
+        for input in 0..2 * self.pipes {
+            let direction = input / self.pipes;
+            let idle = if direction == 0 { !self.load.down } else { !self.load.up };
+            let alone = self.load.flows == Flows::One && input % self.pipes != 0;
+            if idle || alone {
+                continue;
+            }
+            match self.load.part {
+                Some(part) => {
+                    while self.next[input] <= self.now() as f64 {
+                        self.send(input, direction);
+                        let chance = (self.rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
+                        self.next[input] -= (1.0 - chance).ln() * beats(self.load.size) as f64 / part;
+                    }
+                }
+                None => {
+                    while self.card.card().backlog(input) < depth {
+                        self.send(input, direction);
+                    }
+                }
+            }
+        }
+    }
+
+    fn send(&mut self, input: usize, direction: usize) {
+        let pipe = input % self.pipes;
+        let flow = self.flow(pipe);
+        let number = self.sent.entry((direction, flow)).or_default();
+        let mark = Mark { number: *number, cycle: self.card.card().cycle() as u32 };
+        *number += 1;
+        let bytes = self.world.packet(flow, direction, self.load.size, mark);
+        let port = self.world.port(flow, direction, pipe);
+        self.card.card().send(input, Sent { port, direct: None, bytes });
+        self.missing += 1;
+    }
+
+    /// A flow stays with its pipe, as it would by its hash.
+    fn flow(&mut self, pipe: usize) -> u32 {
+        let count = self.world.count;
+        loop {
+            let flow = match self.load.flows {
+                Flows::One => 64 * 5,
+                Flows::OnePerPipe => 64 * 5 + (pipe as u32) * PIPE,
+                _ => self.rng.below(count as usize) as u32,
+            };
+            if pipe_of(flow, self.pipes) == pipe
+                && (self.load.flows != Flows::Random || !World::is_local(flow))
+            {
+                return flow;
+            }
+        }
+    }
+
+    fn update(&mut self) -> Result<(), String> {
+        for step in self.world.update(self.measured.updates.0) {
+            let done = match step {
+                Step::Write { table, address, data } => {
+                    self.measured.updates.0 += 1;
+                    self.card.write(table, address, &data)
+                }
+                Step::Barrier => {
+                    self.measured.updates.1 += 1;
+                    self.card.barrier()
+                }
+            };
+            done.map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, end: u64) -> Result<(), String> {
+        for output in 0..2 * self.pipes {
+            while let Some(packet) = self.card.card().receive(output) {
+                self.check(output, &packet)?;
+                self.last = packet.cycles.1;
+                self.missing -= 1;
+                let by_wire = output >= self.pipes;
+                // What guests send to guests leaves by a queue to the host too.
+                let (_, mark) = read_mark(&packet.bytes, by_wire).ok_or("a packet too short")?;
+                let direction = usize::from(direction_of(&packet.bytes, by_wire) == 1);
+                if (self.from..end).contains(&packet.cycles.1) {
+                    self.counts[direction] += 1;
+                    if self.load.part.is_some() {
+                        self.measured.latency.push((packet.cycles.0 as u32).wrapping_sub(mark.cycle));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check(&mut self, output: usize, packet: &Received) -> Result<(), String> {
+        if let Some(punt) = packet.punt {
+            let reason = card::registers::Punt::ALL.get(usize::from(punt.reason));
+            return Err(format!("the card leaves a packet to the host: {reason:?}"));
+        }
+        let by_wire = output >= self.pipes;
+        let (flow, mark) = read_mark(&packet.bytes, by_wire).ok_or("a packet too short")?;
+        let direction = direction_of(&packet.bytes, by_wire);
+        let seen = self.seen.entry((direction, flow)).or_default();
+        if mark.number != *seen {
+            return Err(format!("flow {flow}: packet {} came where {seen} was to come", mark.number));
+        }
+        *seen += 1;
+        if mark.cycle.wrapping_add(flow) % SAMPLE != 0 {
+            return Ok(());
+        }
+        let pipe = pipe_of(flow, self.pipes);
+        let port = self.world.port(flow, direction, pipe);
+        let frame = self.world.packet(flow, direction, self.load.size, mark);
+        let expected = self.world.expected(port, &frame).ok_or("the tables don't forward this flow")?;
+        let left = (output as u8, packet.port, packet.bytes.clone());
+        if left == expected { Ok(()) } else { Err(format!("left: {left:02x?}\nexpected: {expected:02x?}")) }
+    }
+}
+
+/// By the address that sends: guests' are 172.16.0.0/16.
+fn direction_of(frame: &[u8], by_wire: bool) -> usize {
+    usize::from(!by_wire && frame.get(26) != Some(&172))
+}
+
+/// A card with these tables.
+pub fn open(world: &World, sim: SimCard) -> Result<Commands<SimCard>, String> {
+    let mut card = Commands::open(sim).map_err(|error| error.to_string())?;
+    world.load(&mut card).map_err(|error| error.to_string())?;
+    Ok(card)
+}

@@ -1,0 +1,97 @@
+//! A real card's registers: a PCI BAR, mapped. It carries no packets.
+
+use crate::card::Card;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use std::fs::OpenOptions;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::ptr::{self, NonNull};
+
+/// Least length of a card's BAR, bytes: a few blocks.
+const LEAST: u64 = 4 * 4096;
+/// Most that is mapped of it, bytes: all that the directory's offsets reach.
+const MOST: u64 = 1 << 28;
+
+/// Why a BAR can't be mapped.
+#[derive(Debug, thiserror::Error)]
+pub enum BarError {
+    /// The file can't be opened or mapped.
+    #[error("{}: {error}; give the card's resource file, as /sys/bus/pci/devices/<address>/resource2, as root", path.display())]
+    Io {
+        /// Its path.
+        path: PathBuf,
+        /// What the kernel says.
+        error: io::Error,
+    },
+    /// Too short to be a card's.
+    #[error("{}: {len} bytes, a card's registers take at least 16384: give the file of another BAR", path.display())]
+    TooShort {
+        /// Its path.
+        path: PathBuf,
+        /// Its length.
+        len: u64,
+    },
+}
+
+/// A mapped BAR.
+#[derive(Debug)]
+pub struct MmapBar {
+    base: NonNull<u32>,
+    /// Bytes.
+    len: usize,
+}
+
+// SAFETY: the mapping belongs to the value alone, and is not bound to a thread.
+unsafe impl Send for MmapBar {}
+
+impl MmapBar {
+    /// Maps the BAR that is this file.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn open(path: &Path) -> Result<Self, BarError> {
+        let failed = |error: io::Error| BarError::Io { path: path.to_owned(), error };
+        let file = OpenOptions::new().read(true).write(true).open(path).map_err(failed)?;
+        let len = file.metadata().map_err(failed)?.len();
+        if len < LEAST {
+            return Err(BarError::TooShort { path: path.to_owned(), len });
+        }
+        let len = len.min(MOST) as usize;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let base = unsafe { mmap(ptr::null_mut(), len, access, MapFlags::SHARED, &file, 0) };
+        let base = base.map_err(|error| failed(error.into()))?;
+        let base = NonNull::new(base.cast()).ok_or_else(|| failed(io::ErrorKind::AddrNotAvailable.into()))?;
+        Ok(Self { base, len })
+    }
+
+    /// Where a register is, if it lies inside.
+    fn register(&self, offset: u32) -> Option<NonNull<u32>> {
+        let offset = offset as usize;
+        let inside = offset.is_multiple_of(4) && offset + 4 <= self.len;
+        // SAFETY: the mapping is `len` bytes long, and the register ends inside.
+        inside.then(|| unsafe { self.base.byte_add(offset) })
+    }
+}
+
+impl Card for MmapBar {
+    /// Outside of the BAR, as a bus where nobody answers: all ones.
+    fn read32(&mut self, offset: u32) -> u32 {
+        // SAFETY: mapped, aligned to four bytes, and a register: whoever else writes it does so in hardware.
+        self.register(offset).map_or(u32::MAX, |register| u32::from_le(unsafe { register.read_volatile() }))
+    }
+
+    fn write32(&mut self, offset: u32, value: u32) {
+        if let Some(register) = self.register(offset) {
+            // SAFETY: mapped, aligned to four bytes, and a register: whoever else reads it does so in hardware.
+            unsafe { register.write_volatile(value.to_le()) };
+        }
+    }
+}
+
+impl Drop for MmapBar {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping, to which no pointers remain.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}

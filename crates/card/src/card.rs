@@ -1,0 +1,189 @@
+//! A card's registers, and how a card is opened: what it is, which blocks it has and where.
+
+use crate::registers::{self, command, counters, engine, identity};
+
+/// `VDCT`, what [`identity::MAGIC`] holds.
+const MAGIC: u32 = 0x5644_4354;
+/// A block's length, bytes; the directory counts in these.
+const BLOCK: u32 = 4096;
+/// Entries the directory has room for.
+const DIRECTORY: u32 = 16;
+/// What is written to the scratch register and its complement: neither is what an absent device reads as.
+const PATTERN: u32 = 0x5aa5_1e78;
+
+/// Registers of 32 bits at offsets in bytes, multiples of four: a mapped BAR, or a simulated card.
+pub trait Card {
+    /// Reads a register.
+    fn read32(&mut self, offset: u32) -> u32;
+    /// Writes a register.
+    fn write32(&mut self, offset: u32, value: u32);
+}
+
+impl<C: Card + ?Sized> Card for &mut C {
+    fn read32(&mut self, offset: u32) -> u32 {
+        (**self).read32(offset)
+    }
+
+    fn write32(&mut self, offset: u32, value: u32) {
+        (**self).write32(offset, value);
+    }
+}
+
+/// Why a card can't be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CardError {
+    /// Another device, or none that answers.
+    #[error(
+        "no card here: the first register reads {0:#010x}; give the BAR of the card, with its bitstream loaded"
+    )]
+    Magic(u32),
+    /// A bitstream of another version.
+    #[error(
+        "the card's registers are of version {card}, this driver's of {driver}: install the bitstream of this release"
+    )]
+    Revision {
+        /// The card's.
+        card: u32,
+        /// The driver's.
+        driver: u32,
+    },
+    /// What is written does not arrive.
+    #[error(
+        "wrote {wrote:#010x} to the card and read {read:#010x}: check that the BAR is enabled and the slot sound"
+    )]
+    Scratch {
+        /// Written.
+        wrote: u32,
+        /// Read back.
+        read: u32,
+    },
+    /// A block that this driver doesn't know.
+    #[error(
+        "the card has a block of unknown type {block} version {version}: install the driver of its bitstream's release"
+    )]
+    Block {
+        /// Its type.
+        block: u8,
+        /// Its version.
+        version: u8,
+    },
+    /// A block that the driver needs.
+    #[error("the card has no {0} block: its bitstream is incomplete")]
+    Missing(&'static str),
+    /// A directory longer than there is room for.
+    #[error("the card's directory has {0} blocks, at most 16 fit: its bitstream is broken")]
+    Directory(u32),
+    /// A table's size that makes no sense.
+    #[error("the card says that its {what} is {value}: its bitstream is broken")]
+    Size {
+        /// Which.
+        what: &'static str,
+        /// What it says.
+        value: u32,
+    },
+    /// A command that doesn't end.
+    #[error(
+        "the card hangs: command {command} was not done after {polls} reads; reset it and start the driver again"
+    )]
+    Hangs {
+        /// The command.
+        command: &'static str,
+        /// How often was asked.
+        polls: u32,
+    },
+}
+
+/// What a card is, and where its blocks are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Pipes from guests.
+    pub downstream: u8,
+    /// Pipes from wires.
+    pub upstream: u8,
+    /// Clock of the pipes, MHz.
+    pub clock: u32,
+    /// Nexthops there is room for.
+    pub nexthops: u32,
+    /// Buckets of a way of the flow table, binary logarithm.
+    pub flow_buckets: u32,
+    /// Lines of a way of the bridge table, binary logarithm.
+    pub bridge_lines: u32,
+    /// Lines of a way of the table of IPv6 prefixes, binary logarithm.
+    pub route6_lines: u32,
+    /// Offset of the command block.
+    pub command: u32,
+    /// Offset of the engine block.
+    pub engine: u32,
+    /// Offset of the counters.
+    pub counters: u32,
+}
+
+impl Identity {
+    /// Asks a card what it is.
+    ///
+    /// # Errors
+    /// Why this driver can't drive it.
+    pub fn read<C: Card>(card: &mut C) -> Result<Self, CardError> {
+        let magic = card.read32(identity::MAGIC);
+        if magic != MAGIC {
+            return Err(CardError::Magic(magic));
+        }
+        let revision = card.read32(identity::REVISION);
+        if revision != registers::VERSION {
+            return Err(CardError::Revision { card: revision, driver: registers::VERSION });
+        }
+        for wrote in [PATTERN, !PATTERN] {
+            card.write32(identity::SCRATCH, wrote);
+            let read = card.read32(identity::SCRATCH);
+            if read != wrote {
+                return Err(CardError::Scratch { wrote, read });
+            }
+        }
+        let [command, engine, counters] = directory(card)?;
+        let pipes = card.read32(identity::PIPES);
+        let mut size = |what, register, limits: std::ops::RangeInclusive<u32>| {
+            let value = card.read32(register);
+            if limits.contains(&value) { Ok(value) } else { Err(CardError::Size { what, value }) }
+        };
+        Ok(Self {
+            downstream: pipes as u8,
+            upstream: (pipes >> 8) as u8,
+            nexthops: size("number of nexthops", identity::NEXTHOPS, 1..=1 << 20)?,
+            flow_buckets: size("flow table's logarithm", identity::FLOW_BUCKETS, 1..=26)?,
+            bridge_lines: size("bridge table's logarithm", identity::BRIDGE_LINES, 1..=26)?,
+            route6_lines: size("IPv6 routes' logarithm", identity::ROUTE6_LINES, 1..=25)?,
+            clock: card.read32(identity::CLOCK),
+            command,
+            engine,
+            counters,
+        })
+    }
+}
+
+/// Walks the directory: the offsets of the blocks the driver needs.
+fn directory<C: Card>(card: &mut C) -> Result<[u32; 3], CardError> {
+    let known = [
+        (command::TYPE, command::VERSION, "command"),
+        (engine::TYPE, engine::VERSION, "engine"),
+        (counters::TYPE, counters::VERSION, "counters"),
+    ];
+    let blocks = card.read32(identity::BLOCKS);
+    if blocks > DIRECTORY {
+        return Err(CardError::Directory(blocks));
+    }
+    let mut found = [None; 3];
+    for number in 0..blocks {
+        let entry = card.read32(identity::DIRECTORY + 4 * number);
+        let (block, version, offset) = ((entry >> 24) as u8, (entry >> 16) as u8, (entry & 0xffff) * BLOCK);
+        if (block, version) == (identity::TYPE, identity::VERSION) {
+            continue;
+        }
+        let place = known.iter().position(|(b, v, _)| (*b, *v) == (block, version));
+        found[place.ok_or(CardError::Block { block, version })?] = Some(offset);
+    }
+    let mut offsets = [0; 3];
+    for ((offset, found), (.., name)) in offsets.iter_mut().zip(found).zip(known) {
+        *offset = found.ok_or(CardError::Missing(name))?;
+    }
+    Ok(offsets)
+}

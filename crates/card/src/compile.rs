@@ -1,0 +1,237 @@
+//! From the model's tables to the card's: what each key of a card's table stands for, by the rule that the card forwards
+//! only what [`model::decide`] would forward in the same way. What it can't do becomes [`Hop::Host`].
+
+mod hop;
+mod port;
+mod underlay;
+
+use crate::registers;
+use ipnet::IpNet;
+use model::{BridgeTarget, Lookup, Nexthop, NexthopId, Tunnel, VifId, VifKind, Vrf};
+use packet::{Mac, TunnelKind};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+/// Networks the card has room for: those with numbers below this are on it.
+pub const VRFS: u16 = 4096;
+/// Ports the card has room for.
+pub const PORTS: u16 = 1024;
+/// Labels the card has room for: those below this are on it.
+pub const LABELS: u32 = 65_536;
+
+/// Where an interface is attached to the card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attachment {
+    /// Its port, below [`PORTS`].
+    pub port: u16,
+    /// The output that it is at: the queues to the host first, then the wires; below 16.
+    pub egress: u8,
+}
+
+/// The interfaces that are attached to the card; packets to others go to the host.
+pub type Attachments = BTreeMap<VifId, Attachment>;
+
+/// What a nexthop of the card stands for. Its line follows from this and the tables ([`Compiler::line`]), so that a change
+/// of those rewrites the line, and not what leads to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Hop {
+    /// The host.
+    Host,
+    /// A flow's own nexthop.
+    Flow,
+    /// Nowhere.
+    Discard,
+    /// A guest.
+    Guest {
+        /// Which.
+        vif: VifId,
+        /// MAC of what is routed to it.
+        mac: Mac,
+    },
+    /// Another host.
+    Tunnel {
+        /// The tunnel.
+        tunnel: Tunnel,
+        /// The network it leaves from, whose MTU holds.
+        vrf: Vrf,
+    },
+}
+
+/// An entry of the bridge table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Station {
+    /// Where frames to it go.
+    pub hop: Hop,
+    /// Configured.
+    pub fixed: bool,
+    /// Behind the tunnel endpoint `at`, else behind the port `at`.
+    pub at_tunnel: bool,
+    /// [`NOWHERE`] where the card can't compare.
+    pub at: u32,
+}
+
+/// No packet comes from there: as an address it is the broadcast one, and there is no such port.
+pub const NOWHERE: u32 = u32::MAX;
+
+/// What a label stands for: a network to route in, or a guest in one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Meaning {
+    /// The network.
+    pub vrf: u16,
+    /// The guest.
+    pub hop: Option<Hop>,
+}
+
+/// Translates what some tables say.
+#[derive(Debug)]
+pub struct Compiler<'a, T> {
+    /// The tables.
+    pub tables: &'a T,
+    /// What is attached to the card.
+    pub attachments: &'a Attachments,
+}
+
+impl<T> Clone for Compiler<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Compiler<'_, T> {}
+
+impl<T: Lookup> Compiler<'_, T> {
+    /// A network's number on the card, if it is there.
+    #[must_use]
+    pub fn vrf(&self, vrf: Vrf) -> Option<u16> {
+        self.tables.network(vrf).filter(|_| vrf.0 < VRFS).map(|_| vrf.0)
+    }
+
+    /// Where an interface is attached.
+    #[must_use]
+    pub fn attached(&self, id: VifId) -> Option<Attachment> {
+        self.attachments.get(&id).copied().filter(|at| at.port < PORTS && at.egress < 16)
+    }
+
+    /// Whether a network learns, if it is on the card.
+    #[must_use]
+    pub fn learning(&self, vrf: Vrf) -> Option<bool> {
+        self.vrf(vrf)?;
+        self.tables.network(vrf).map(|network| network.learning)
+    }
+
+    /// The network of a VNI.
+    #[must_use]
+    pub fn vni(&self, vni: u32) -> Option<u16> {
+        self.tables.vxlan(vni).and_then(|vrf| self.vrf(vrf)).filter(|_| vni < 1 << 24)
+    }
+
+    /// What a label stands for. A choice among several is the host's.
+    #[must_use]
+    pub fn label(&self, label: u32) -> Option<Meaning> {
+        let nexthop = self.tables.nexthop(self.tables.mpls(label)?)?;
+        match (nexthop, self.hop(Vrf(0), nexthop)) {
+            _ if label >= LABELS => None,
+            (Nexthop::VrfTranslate { vrf }, _) => Some(Meaning { vrf: self.vrf(*vrf)?, hop: None }),
+            (_, hop @ Hop::Guest { vif, .. }) => {
+                let vrf = self.vrf(self.tables.vif(vif)?.vrf?)?;
+                Some(Meaning { vrf, hop: Some(hop) })
+            }
+            _ => None,
+        }
+    }
+
+    /// Where frames to a MAC go.
+    #[must_use]
+    pub fn station(&self, vrf: Vrf, mac: Mac) -> Option<Station> {
+        self.vrf(vrf)?;
+        let entry = self.tables.bridge(vrf, mac)?;
+        let (at_tunnel, at) = match entry.target {
+            BridgeTarget::Vif(id) => (false, self.attached(id).map_or(NOWHERE, |at| at.port.into())),
+            BridgeTarget::Vtep(IpAddr::V4(remote)) => (true, remote.to_bits()),
+            BridgeTarget::Vtep(IpAddr::V6(_)) | BridgeTarget::Nexthop(_) => (true, NOWHERE),
+        };
+        let hop = self.behind(vrf, entry.target).unwrap_or(Hop::Host);
+        Some(Station { hop, fixed: entry.is_static, at_tunnel, at })
+    }
+
+    /// What lies behind a bridge entry, but for attached wires.
+    fn behind(&self, vrf: Vrf, target: BridgeTarget) -> Option<Hop> {
+        let network = self.tables.network(vrf)?;
+        let tunnel = match target {
+            BridgeTarget::Vif(id) => {
+                let vif = self.tables.vif(id)?;
+                let attached = network.wire.is_some_and(|wire| wire.vif == id);
+                let mac = vif.mac.unwrap_or_default();
+                return (vif.vrf == Some(vrf) && !attached).then_some(Hop::Guest { vif: id, mac });
+            }
+            BridgeTarget::Nexthop(id) => match self.tables.nexthop(id)? {
+                Nexthop::Tunnel(tunnel) => *tunnel,
+                _ => return None,
+            },
+            BridgeTarget::Vtep(remote) => {
+                Tunnel { kind: TunnelKind::Vxlan, remote, id: network.vni?, mac: None }
+            }
+        };
+        (tunnel.kind == TunnelKind::Vxlan).then_some(Hop::Tunnel { tunnel, vrf })
+    }
+
+    /// Where packets to a prefix go that is routed to `nexthop`, if any: gateways' and floating addresses come before
+    /// routes.
+    #[must_use]
+    pub fn route(&self, vrf: Vrf, prefix: &IpNet, nexthop: Option<NexthopId>) -> Option<Hop> {
+        self.vrf(vrf)?;
+        if prefix.prefix_len() == prefix.max_prefix_len() {
+            if self.tables.network(vrf)?.is_gateway(prefix.addr()) {
+                return Some(Hop::Host);
+            }
+            if self.tables.inside_of(vrf, prefix.addr()).is_some() {
+                return Some(Hop::Flow);
+            }
+        }
+        let nexthop = self.tables.nexthop(nexthop?);
+        Some(nexthop.map_or(Hop::Host, |nexthop| self.hop(vrf, nexthop)))
+    }
+
+    /// Where the card routes packets to an address.
+    #[must_use]
+    pub fn routed(&self, vrf: Vrf, dst: IpAddr) -> Option<Hop> {
+        let nexthop = self.tables.route(vrf, dst).map(|route| route.nexthop);
+        self.route(vrf, &dst.into(), nexthop)
+    }
+
+    /// What a nexthop of the model is on the card, for packets routed in a network.
+    fn hop(&self, vrf: Vrf, nexthop: &Nexthop) -> Hop {
+        match *nexthop {
+            Nexthop::Discard => Hop::Discard,
+            Nexthop::Receive => Hop::Host,
+            Nexthop::Encap { vif, mac } => Hop::Guest { vif, mac },
+            Nexthop::Tunnel(tunnel) => Hop::Tunnel { tunnel, vrf },
+            // Where these lead depends on more than the prefix.
+            Nexthop::VrfTranslate { .. } | Nexthop::Resolve { .. } | Nexthop::Ecmp(_) => Hop::Flow,
+        }
+    }
+}
+
+/// Whether the card can serve a guest of this kind.
+const fn is_port(kind: VifKind) -> bool {
+    matches!(kind, VifKind::Vhost | VifKind::Tap)
+}
+
+/// A MAC as lines have it.
+#[must_use]
+pub fn mac_bits(mac: Mac) -> u64 {
+    mac.0.iter().fold(0, |bits, byte| bits << 8 | u64::from(*byte))
+}
+
+/// An address as lines have it.
+pub(crate) fn address_bits(addr: IpAddr) -> u128 {
+    match addr {
+        IpAddr::V4(v4) => v4.to_bits().into(),
+        IpAddr::V6(v6) => v6.to_bits(),
+    }
+}
+
+/// A line by which packets go to the host.
+fn host_line() -> registers::Nexthop {
+    registers::Nexthop { kind: registers::NexthopKind::Host as u8, ..Default::default() }
+}

@@ -1,0 +1,87 @@
+//! Lines of nexthops.
+
+use super::{Compiler, Hop, address_bits, host_line, is_port, mac_bits};
+use crate::registers::{self, NexthopKind};
+use model::{DropReason, Lookup, NeighbourScope, Tunnel, VifId, Vrf};
+use packet::{Mac, TunnelKind, proto};
+
+/// Where a wire has less room than this for a tenant's packets, the host has them: the card takes the VLAN tags off this.
+const LEAST_MTU: u16 = 8;
+
+impl<T: Lookup> Compiler<'_, T> {
+    /// The line of a nexthop.
+    #[must_use]
+    pub fn line(&self, hop: &Hop) -> registers::Nexthop {
+        let kind = |kind: NexthopKind| registers::Nexthop { kind: kind as u8, ..Default::default() };
+        match *hop {
+            Hop::Host => None,
+            Hop::Flow => Some(kind(NexthopKind::Flow)),
+            Hop::Discard => {
+                Some(registers::Nexthop { id: DropReason::DiscardRoute as u32, ..kind(NexthopKind::Discard) })
+            }
+            Hop::Guest { vif, mac } => self.guest(vif, mac),
+            Hop::Tunnel { tunnel, vrf } => self.tunnel(&tunnel, vrf),
+        }
+        .unwrap_or_else(host_line)
+    }
+
+    /// To a guest that is attached and gets no copies made. RoCEv2, which may be its verbs device's, goes to the host anyway.
+    fn guest(&self, id: VifId, mac: Mac) -> Option<registers::Nexthop> {
+        let vif = self.tables.vif(id).filter(|vif| is_port(vif.kind) && vif.mirror.is_none())?;
+        let at = self.attached(id)?;
+        let network = self.tables.network(vif.vrf?)?;
+        Some(registers::Nexthop {
+            kind: NexthopKind::Guest as u8,
+            policy: vif.policy,
+            port: at.port,
+            egress: at.egress,
+            mtu: vif.mtu.min(network.mtu),
+            mac: mac_bits(mac),
+            ..Default::default()
+        })
+    }
+
+    /// Through a tunnel whose next hop in the underlay is known.
+    fn tunnel(&self, tunnel: &Tunnel, vrf: Vrf) -> Option<registers::Nexthop> {
+        let network = self.tables.network(vrf)?;
+        let path = self.underlay(tunnel.remote)?;
+        let at = self.attached(path.wire.id)?;
+        let neighbour = self.tables.neighbour(NeighbourScope::Wire(path.wire.id), path.hop)?;
+        let id_bits = if tunnel.kind == TunnelKind::Vxlan { 24 } else { 20 };
+        let mtu = path.wire.mtu.saturating_sub(overhead(tunnel)).min(network.mtu);
+        (tunnel.id >> id_bits == 0 && mtu >= LEAST_MTU).then(|| registers::Nexthop {
+            kind: NexthopKind::Tunnel as u8,
+            tunnel: encapsulation(tunnel.kind) as u8,
+            outer_v6: tunnel.remote.is_ipv6(),
+            port: at.port,
+            egress: at.egress,
+            mtu,
+            id: tunnel.id,
+            mac: tunnel.inner_mac().map_or(0, mac_bits),
+            outer_src: address_bits(path.src),
+            outer_dst: address_bits(tunnel.remote),
+            outer_src_mac: mac_bits(path.src_mac),
+            outer_dst_mac: mac_bits(neighbour),
+            ..Default::default()
+        })
+    }
+}
+
+const fn encapsulation(kind: TunnelKind) -> registers::Tunnel {
+    match kind {
+        TunnelKind::MplsUdp => registers::Tunnel::MplsUdp,
+        TunnelKind::MplsGre => registers::Tunnel::MplsGre,
+        TunnelKind::Vxlan => registers::Tunnel::Vxlan,
+    }
+}
+
+/// What a tunnel takes of the wire's MTU, bytes; of an inner Ethernet header without tags.
+const fn overhead(tunnel: &Tunnel) -> u16 {
+    let ip = if tunnel.remote.is_ipv4() { proto::IPV4_LEN } else { proto::IPV6_LEN };
+    let inner = match tunnel.kind {
+        TunnelKind::MplsUdp => proto::UDP_LEN + proto::MPLS_LEN,
+        TunnelKind::MplsGre => proto::GRE_LEN + proto::MPLS_LEN,
+        TunnelKind::Vxlan => proto::UDP_LEN + proto::VXLAN_LEN + proto::ETHERNET_LEN,
+    };
+    (ip + inner) as u16
+}

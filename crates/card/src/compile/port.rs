@@ -1,0 +1,63 @@
+//! Lines of ports.
+
+use super::{Compiler, address_bits, is_port, mac_bits};
+use crate::registers::Port;
+use model::{Lookup, Vif, VifId, VifKind};
+use std::net::IpAddr;
+
+impl<T: Lookup> Compiler<'_, T> {
+    /// An interface's port and its line, if it is attached.
+    #[must_use]
+    pub fn port(&self, id: VifId) -> Option<(u16, Port)> {
+        let at = self.attached(id)?;
+        let vif = self.tables.vif(id)?;
+        let is_wire = vif.kind == VifKind::Wire;
+        let line = if is_wire { self.wire_port(vif) } else { self.guest_port(vif) };
+        Some((at.port, line.unwrap_or(Port { valid: true, is_wire, host: true, ..Default::default() })))
+    }
+
+    /// Meters and copies are the host's. Of a guest that has a verbs device beside its port fragments are the host's too,
+    /// which the card can't tell from the device's: so connections are tracked.
+    fn guest_port(&self, vif: &Vif) -> Option<Port> {
+        let vrf = self.vrf(vif.vrf?)?;
+        let plain = is_port(vif.kind) && vif.meter.is_none() && vif.mirror.is_none();
+        let port = Port {
+            valid: true,
+            policy: vif.policy || vif.rdma.is_some(),
+            check_mac: vif.mac.is_some(),
+            check_addresses: !vif.addresses.is_empty(),
+            vrf,
+            mac: vif.mac.map_or(0, mac_bits),
+            ..addresses(vif.addresses.iter().copied())
+        };
+        plain.then_some(port)
+    }
+
+    /// A wire takes tunnels to any address of this host, of which those are known here that fit.
+    fn wire_port(&self, vif: &Vif) -> Option<Port> {
+        let own = vif.wire.as_ref()?.addresses.iter().map(|subnet| subnet.addr());
+        let sources = self.tables.host().tunnel_source.iter().copied();
+        Some(Port { valid: true, is_wire: true, mac: mac_bits(vif.mac?), ..addresses(sources.chain(own)) })
+    }
+}
+
+/// The first two addresses of each family.
+fn addresses(all: impl Iterator<Item = IpAddr>) -> Port {
+    let (mut v4, mut v6) = (Vec::new(), Vec::new());
+    for addr in all {
+        let list = if addr.is_ipv4() { &mut v4 } else { &mut v6 };
+        if list.len() < 2 && !list.contains(&address_bits(addr)) {
+            list.push(address_bits(addr));
+        }
+    }
+    let at = |list: &[u128], n: usize| list.get(n).copied().unwrap_or_default();
+    Port {
+        addresses4: v4.len() as u8,
+        addresses6: v6.len() as u8,
+        address4_0: at(&v4, 0) as u32,
+        address4_1: at(&v4, 1) as u32,
+        address6_0: at(&v6, 0),
+        address6_1: at(&v6, 1),
+        ..Default::default()
+    }
+}

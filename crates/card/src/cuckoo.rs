@@ -1,0 +1,333 @@
+//! Shadow of a table of two choices (cuckoo hashing), and what has to be written to change the card's.
+//!
+//! An entry is in one of two buckets, one of each way; the card reads both at once. Where both are full, others are
+//! moved to their other bucket, found by a breadth-first search: few writes. A move writes the new place, waits for the
+//! look-ups under way, and only then gives the old place up, so that each entry is found at every moment.
+use crate::hash::{Words, choices};
+use crate::registers::Table;
+use crate::step::{Line, Step};
+use std::collections::HashSet;
+use thiserror::Error;
+
+/// Buckets that a search for room looks at.
+const SEARCH: usize = 1024;
+
+/// What such a table holds.
+pub trait Entry: PartialEq {
+    /// Where it is written.
+    const TABLE: Table;
+    /// Entries of a bucket: 1 or 2.
+    const SLOTS: usize;
+    /// Lines of a bucket: 1 or 2.
+    const LINES: usize;
+
+    /// Addresses of the first lines of both ways, in a table of 2^`bits` buckets a way.
+    fn ways(bits: u32) -> [u32; 2];
+
+    /// What is hashed, and tells two entries apart.
+    fn key(&self) -> Words;
+
+    /// Whether it takes all slots of a bucket.
+    fn whole(&self) -> bool {
+        Self::SLOTS == 1
+    }
+
+    /// The lines of a bucket; one that takes it all is in slot 0. `version` differs from that of whatever such entry
+    /// was written to the bucket before.
+    fn encode(bucket: [Option<&Self>; 2], version: u8) -> [Line; 2];
+}
+
+/// No room within reach of a search, and nothing was changed.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[error("the card's {} table has no room for this entry: leave it to the host, or make the table larger", table.name())]
+pub struct Full {
+    /// The table.
+    pub table: Table,
+}
+
+/// A bucket: way and number.
+type Place = (usize, u32);
+/// Number of an entry, plus 1; 0 is none. Zeroes, so that an empty table takes no memory.
+type Id = u32;
+type Slots = [Id; 2];
+
+/// The shadow.
+pub struct Cuckoo<E> {
+    bits: u32,
+    ways: [u32; 2],
+    secret: Words,
+    slots: [Vec<Slots>; 2],
+    versions: [Vec<u8>; 2],
+    entries: Vec<Option<E>>,
+    free: Vec<Id>,
+}
+
+/// A bucket that a search has come to.
+struct Reached {
+    place: Place,
+    /// What is to go there takes all of it.
+    whole: bool,
+    /// What is to go there, from the bucket reached before with this number; none: the entry that is to be inserted.
+    from: Option<(usize, Id)>,
+}
+
+/// Entries to be moved, in this order, so that the bucket `room` has room.
+struct Path {
+    room: Place,
+    moves: Vec<(Id, Place, Place)>,
+}
+
+impl<E: Entry> Cuckoo<E> {
+    /// An empty table of 2^`bits` buckets in each way.
+    #[must_use]
+    pub fn new(bits: u32, secret: Words) -> Self {
+        let buckets = 1 << bits;
+        Self {
+            bits,
+            ways: E::ways(bits),
+            secret,
+            slots: [vec![[0; 2]; buckets], vec![[0; 2]; buckets]],
+            versions: [vec![0; buckets], vec![0; buckets]],
+            entries: Vec::new(),
+            free: Vec::new(),
+        }
+    }
+
+    /// How many entries there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len() - self.free.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// All entries.
+    pub fn iter(&self) -> impl Iterator<Item = &E> {
+        self.entries.iter().flatten()
+    }
+
+    /// The entry of this key.
+    #[must_use]
+    pub fn find(&self, key: &Words) -> Option<&E> {
+        self.locate(key).and_then(|(_, id)| self.entry(id))
+    }
+
+    /// Adds an entry, or puts it in place of the one with the same key.
+    ///
+    /// # Errors
+    /// Where there is no room.
+    pub fn insert(&mut self, entry: E) -> Result<Vec<Step>, Full> {
+        let (key, whole, mut steps) = (entry.key(), entry.whole(), Vec::new());
+        if let Some((place, id)) = self.locate(&key) {
+            if self.entry(id) != Some(&entry) {
+                let before = self.lines(place);
+                self.entries[id as usize - 1] = Some(entry);
+                self.write(place, before, &mut steps);
+            }
+            return Ok(steps);
+        }
+        let mut touched = Vec::new();
+        let Some((place, before)) = self.make_room(self.places(&key), whole, &mut steps, &mut touched) else {
+            for ((way, bucket), slots) in touched.into_iter().rev() {
+                self.slots[way][bucket as usize] = slots;
+            }
+            return Err(Full { table: E::TABLE });
+        };
+        let id = self.keep(entry);
+        self.give(id, place);
+        self.write(place, before, &mut steps);
+        Ok(steps)
+    }
+
+    /// Removes the entry of this key, if there is one.
+    pub fn remove(&mut self, key: &Words) -> Vec<Step> {
+        let mut steps = Vec::new();
+        if let Some((place, id)) = self.locate(key) {
+            let before = self.lines(place);
+            self.take(id, place);
+            self.write(place, before, &mut steps);
+            self.entries[id as usize - 1] = None;
+            self.free.push(id);
+        }
+        steps
+    }
+
+    // ---- Looking
+
+    fn entry(&self, id: Id) -> Option<&E> {
+        self.entries.get((id as usize).checked_sub(1)?)?.as_ref()
+    }
+
+    fn slots(&self, (way, bucket): Place) -> Slots {
+        self.slots[way][bucket as usize]
+    }
+
+    fn occupants(&self, place: Place) -> impl Iterator<Item = Id> {
+        self.slots(place).into_iter().filter(|&id| id != 0)
+    }
+
+    fn places(&self, key: &Words) -> [Place; 2] {
+        let [a, b] = choices(key, &self.secret).map(|choice| choice & ((1 << self.bits) - 1));
+        [(0, a), (1, b)]
+    }
+
+    /// Where else an entry of this bucket could be.
+    fn other(&self, id: Id, (way, _): Place) -> Option<Place> {
+        self.entry(id).map(|entry| self.places(&entry.key())[1 - way])
+    }
+
+    fn whole(&self, id: Id) -> bool {
+        self.entry(id).is_some_and(E::whole)
+    }
+
+    fn locate(&self, key: &Words) -> Option<(Place, Id)> {
+        let hit = |place| {
+            let mut ids = self.occupants(place);
+            ids.find(|&id| self.entry(id).is_some_and(|entry| entry.key() == *key)).map(|id| (place, id))
+        };
+        self.places(key).into_iter().find_map(hit)
+    }
+
+    fn fits(&self, place: Place, whole: bool) -> bool {
+        match self.slots(place) {
+            [0, 0] => true,
+            [id, 0] => !whole && !self.whole(id),
+            [0, _] => !whole,
+            _ => false,
+        }
+    }
+
+    /// What the card's memory holds of a bucket.
+    fn lines(&self, place: Place) -> [Line; 2] {
+        let bucket = self.slots(place).map(|id| self.entry(id));
+        E::encode(bucket, self.versions[place.0][place.1 as usize])
+    }
+
+    /// The shortest way to room in one of these buckets, through none of `closed`.
+    fn search(&self, places: &[Place], whole: bool, closed: Option<Place>) -> Option<Path> {
+        let mut seen: HashSet<Place> = places.iter().copied().chain(closed).collect();
+        let mut reached: Vec<_> = places.iter().map(|&place| Reached { place, whole, from: None }).collect();
+        let mut next = 0;
+        while next < reached.len() {
+            let Reached { place, whole, .. } = reached[next];
+            if self.fits(place, whole) {
+                return Some(path(&reached, next));
+            }
+            let alone = self.occupants(place).count() == 1;
+            for id in self.occupants(place).filter(|_| alone || !whole) {
+                let other = self.other(id, place);
+                if let Some(other) = other.filter(|&other| reached.len() < SEARCH && seen.insert(other)) {
+                    reached.push(Reached { place: other, whole: self.whole(id), from: Some((next, id)) });
+                }
+            }
+            next += 1;
+        }
+        None
+    }
+
+    // ---- Changing
+
+    fn keep(&mut self, entry: E) -> Id {
+        if let Some(id) = self.free.pop() {
+            self.entries[id as usize - 1] = Some(entry);
+            return id;
+        }
+        self.entries.push(Some(entry));
+        self.entries.len() as Id
+    }
+
+    fn give(&mut self, id: Id, (way, bucket): Place) {
+        let slots = &mut self.slots[way][bucket as usize];
+        slots[usize::from(slots[0] != 0)] = id;
+    }
+
+    fn take(&mut self, id: Id, (way, bucket): Place) {
+        let slots = &mut self.slots[way][bucket as usize];
+        *slots = slots.map(|slot| if slot == id { 0 } else { slot });
+    }
+
+    /// Writes those lines of a bucket that are no longer as `before`.
+    fn write(&mut self, place: Place, before: [Line; 2], steps: &mut Vec<Step>) {
+        let (way, bucket) = place;
+        if self.occupants(place).any(|id| self.whole(id)) {
+            let version = &mut self.versions[way][bucket as usize];
+            *version = version.wrapping_add(1);
+        }
+        let first = self.ways[way] + bucket * E::LINES as u32;
+        let lines = self.lines(place).into_iter().zip(before).zip(first..).take(E::LINES);
+        steps.extend(
+            lines.filter(|((data, before), _)| data != before).map(|((data, _), address)| Step::Write {
+                table: E::TABLE,
+                address,
+                data,
+            }),
+        );
+    }
+
+    /// Moves others until one of the buckets has room; that one, and what the card's memory holds of it. `touched` are
+    /// the changed buckets, as they were.
+    fn make_room(
+        &mut self,
+        places: [Place; 2],
+        whole: bool,
+        steps: &mut Vec<Step>,
+        touched: &mut Vec<(Place, Slots)>,
+    ) -> Option<(Place, [Line; 2])> {
+        if let Some(path) = self.search(&places, whole, None) {
+            return Some(self.follow(&path, steps, touched));
+        }
+        if !whole || E::SLOTS == 1 {
+            return None;
+        }
+        // Two have to leave one bucket: first one of them, then it is as if that one had been alone.
+        let (place, mut path) = places.into_iter().find_map(|place| {
+            self.occupants(place).find_map(|id| {
+                let mut path = self.search(&[self.other(id, place)?], self.whole(id), Some(place))?;
+                path.moves.push((id, place, path.room));
+                Some((place, path))
+            })
+        })?;
+        path.room = place;
+        let (_, before) = self.follow(&path, steps, touched);
+        self.write(place, before, steps);
+        let path = self.search(&[place], whole, None)?;
+        Some(self.follow(&path, steps, touched))
+    }
+
+    fn follow(
+        &mut self,
+        path: &Path,
+        steps: &mut Vec<Step>,
+        touched: &mut Vec<(Place, Slots)>,
+    ) -> (Place, [Line; 2]) {
+        // What was moved is still in the memory of the bucket that it left, which is where the next one goes.
+        let mut left = None;
+        for &(id, from, to) in &path.moves {
+            touched.extend([from, to].map(|place| (place, self.slots(place))));
+            let before = left.unwrap_or_else(|| self.lines(to));
+            self.give(id, to);
+            self.write(to, before, steps);
+            steps.push(Step::Barrier);
+            left = Some(self.lines(from));
+            self.take(id, from);
+        }
+        (path.room, left.unwrap_or_else(|| self.lines(path.room)))
+    }
+}
+
+/// The moves that give room to what is to go to the first bucket on the way to the `last`.
+fn path(reached: &[Reached], mut last: usize) -> Path {
+    let mut moves = Vec::new();
+    while let Some((from, id)) = reached[last].from {
+        moves.push((id, reached[from].place, reached[last].place));
+        last = from;
+    }
+    Path { room: reached[last].place, moves }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,229 @@
+//! The shadow against a map, and every step of its writes against what a look-up must find.
+use super::*;
+use crate::entries::Flow;
+use crate::registers::{Bridge, Flow4, Flow6, FlowKind, Route6};
+use crate::step::LINE;
+use proptest::prelude::*;
+use std::collections::HashMap;
+use std::fmt::Debug;
+
+const SECRET: Words = [1, 2, 3, 4, 5];
+
+/// How the card reads the entries of a bucket.
+trait Read: Entry + Clone + Debug {
+    fn read(lines: [Line; 2]) -> Vec<Self>;
+}
+
+impl Read for Bridge {
+    fn read([line, _]: [Line; 2]) -> Vec<Self> {
+        let halves = [0, 16].map(|at| Self::decode(line[at..at + 16].try_into().unwrap()));
+        halves.into_iter().filter(|entry| entry.valid).collect()
+    }
+}
+
+impl Read for Route6 {
+    fn read([line, _]: [Line; 2]) -> Vec<Self> {
+        Some(Self::decode(&line)).filter(|entry| entry.valid).into_iter().collect()
+    }
+}
+
+impl Read for Flow {
+    fn read(lines: [Line; 2]) -> Vec<Self> {
+        let whole = Flow6::decode(&[lines[0], lines[1]].concat().try_into().unwrap());
+        let kinds = (whole.kind, whole.kind_high, whole.version);
+        if kinds == (FlowKind::V6Low as u8, FlowKind::V6High as u8, whole.version_high) {
+            return vec![Self::V6(Flow6 { kind: 0, kind_high: 0, version: 0, version_high: 0, ..whole })];
+        }
+        let flows = lines.map(|line| Flow4::decode(&line)).into_iter();
+        flows
+            .filter(|flow| flow.kind == FlowKind::V4 as u8)
+            .map(|flow| Self::V4(Flow4 { kind: 0, ..flow }))
+            .collect()
+    }
+}
+
+/// The memory of the card.
+#[derive(Clone, Default)]
+struct Memory(HashMap<u32, Line>);
+
+impl Memory {
+    fn write(&mut self, step: &Step) {
+        if let Step::Write { address, data, .. } = *step {
+            self.0.insert(address, data);
+        }
+    }
+
+    /// What a look-up of the key finds: all that match.
+    fn find<E: Read>(&self, key: &Words, table: &Cuckoo<E>) -> Vec<E> {
+        find([self, self], key, table)
+    }
+
+    fn line(&self, address: u32) -> Line {
+        self.0.get(&address).copied().unwrap_or([0; LINE])
+    }
+}
+
+/// What a look-up of the key finds that reads the first way at one moment and the second at another.
+fn find<E: Read>(moments: [&Memory; 2], key: &Words, table: &Cuckoo<E>) -> Vec<E> {
+    let read = |(place, memory): (Place, &Memory)| {
+        let first = table.ways[place.0] + place.1 * E::LINES as u32;
+        E::read([memory.line(first), memory.line(first + E::LINES as u32 - 1)])
+    };
+    let found = table.places(key).into_iter().zip(moments).flat_map(read);
+    found.filter(|entry| entry.key() == *key).collect()
+}
+
+fn bridge(number: u32, value: u32) -> Bridge {
+    Bridge { mac: u64::from(number) << 8, vrf: 5, valid: true, nexthop: value, ..Bridge::default() }
+}
+
+fn route(number: u32, value: u32) -> Route6 {
+    Route6 { prefix: u128::from(number) << 96, vrf: 9, length: 32, valid: true, nexthop: value }
+}
+
+/// Every third flow is of IPv6.
+fn flow(number: u32, value: u32) -> Flow {
+    if number.is_multiple_of(3) {
+        Flow::V6(Flow6 { src: number.into(), dst: 7, vrf: 3, v6: true, index: value, ..Flow6::default() })
+    } else {
+        Flow::V4(Flow4 { src: number, dst: 7, vrf: 3, index: value, ..Flow4::default() })
+    }
+}
+
+/// Whether the card may miss an entry while it is changed: one of two lines.
+fn torn<E: Entry>(entry: &E) -> bool {
+    E::LINES > 1 && entry.whole()
+}
+
+/// Does what `changes` say (entry number, new value or none) in a small table; after each step all that was there before and
+/// isn't what changes is found, and what changes is as before or after.
+fn check<E: Read>(make: fn(u32, u32) -> E, bits: u32, changes: &[(u32, Option<u32>)]) {
+    let mut table = Cuckoo::new(bits, SECRET);
+    let (mut memory, mut map) = (Memory::default(), HashMap::<u32, E>::new());
+    for &(number, value) in changes {
+        let key = make(number, 0).key();
+        let before = map.get(&number).cloned();
+        let after = value.map(|value| make(number, value));
+        let steps = match &after {
+            Some(entry) => match table.insert(entry.clone()) {
+                Ok(steps) => steps,
+                Err(Full { .. }) => {
+                    assert!(before.is_none() && table.find(&key).is_none());
+                    continue;
+                }
+            },
+            None => table.remove(&key),
+        };
+        // As the memory was since the last barrier: what a look-up may have read that still reads.
+        let mut seen = vec![memory.clone()];
+        for step in &steps {
+            memory.write(step);
+            if *step == Step::Barrier {
+                seen.clear();
+            }
+            seen.push(memory.clone());
+            for (_, entry) in map.iter().filter(|(other, _)| **other != number) {
+                for moments in seen.iter().flat_map(|seen| [[seen, &memory], [&memory, seen]]) {
+                    let found = find(moments, &entry.key(), &table);
+                    assert!(
+                        !found.is_empty() && found.iter().all(|found| found == entry),
+                        "{entry:?}: {found:?}"
+                    );
+                }
+            }
+            let found = memory.find(&key, &table);
+            let missing = found.is_empty() && (before.is_none() || after.is_none() || torn(&make(number, 0)));
+            let right = |found: &E| Some(found) == before.as_ref() || Some(found) == after.as_ref();
+            assert!(missing || !found.is_empty() && found.iter().all(right), "{number}: {found:?}");
+        }
+        match after {
+            Some(entry) => map.insert(number, entry),
+            None => map.remove(&number),
+        };
+        assert_eq!(table.len(), map.len());
+        for entry in map.values() {
+            assert_eq!(table.find(&entry.key()), Some(entry));
+            assert_eq!(memory.find(&entry.key(), &table), vec![entry.clone()]);
+        }
+        assert!(map.contains_key(&number) || memory.find(&key, &table).is_empty());
+    }
+}
+
+/// More numbers than there is room for.
+fn changes(numbers: u32) -> impl Strategy<Value = Vec<(u32, Option<u32>)>> {
+    prop::collection::vec((0..numbers, prop::option::weighted(0.75, 0..1000_u32)), 0..120)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn macs_are_found_at_every_step(changes in changes(20)) {
+        check(bridge, 2, &changes);
+    }
+
+    #[test]
+    fn routes_are_found_at_every_step(changes in changes(12)) {
+        check(route, 2, &changes);
+    }
+
+    #[test]
+    fn flows_are_found_at_every_step(changes in changes(24)) {
+        check(flow, 2, &changes);
+    }
+}
+
+/// Fills a table; the load at which the first entry found no room.
+fn load<E: Entry>(bits: u32, make: impl Fn(u32) -> E) -> f64 {
+    let mut table = Cuckoo::new(bits, SECRET);
+    let full = (0..).find(|&number| table.insert(make(number)).is_err()).unwrap();
+    f64::from(full) / f64::from((E::SLOTS as u32 * 2) << bits)
+}
+
+#[test]
+fn fills_as_far_as_theory_says() {
+    let two = load(12, |number| bridge(number, 0));
+    let flows = load(12, |number| flow(3 * number + 1, 0));
+    let one = load(12, |number| route(number, 0));
+    println!("load: macs {two:.3}, IPv4 flows {flows:.3}, IPv6 routes {one:.3}");
+    assert!(two > 0.85 && flows > 0.85 && one > 0.4);
+}
+
+#[test]
+fn what_has_no_room_changes_nothing() {
+    let mut table = Cuckoo::new(2, SECRET);
+    let mut memory = Memory::default();
+    let mut held = Vec::new();
+    for number in 0..200 {
+        let before = (table.slots.clone(), table.len());
+        match table.insert(flow(number, 0)) {
+            Ok(steps) => {
+                steps.iter().for_each(|step| memory.write(step));
+                held.push(flow(number, 0));
+            }
+            Err(full) => {
+                assert_eq!(full, Full { table: Table::Flow });
+                assert_eq!((table.slots.clone(), table.len()), before);
+            }
+        }
+    }
+    assert!(held.len() < 17);
+    for entry in held {
+        assert_eq!(memory.find(&entry.key(), &table), vec![entry]);
+    }
+}
+
+#[test]
+fn a_move_waits_before_it_gives_the_old_place_up() {
+    let mut table = Cuckoo::new(6, SECRET);
+    let mut moves = 0;
+    for number in 0..200 {
+        let Ok(steps) = table.insert(bridge(number, 0)) else { break };
+        // Between two writes there is always a barrier: each write is a move, but for the last.
+        let barriers = steps.iter().filter(|step| **step == Step::Barrier).count();
+        assert_eq!(steps.len(), 2 * barriers + 1);
+        assert!(steps.iter().step_by(2).all(|step| matches!(step, Step::Write { .. })));
+        moves += barriers;
+    }
+    assert!(moves > 10, "{moves}");
+}

@@ -1,0 +1,201 @@
+//! The flows on the card, by their keys and by the connections that they are directions of.
+
+use crate::compile::Hop;
+use crate::cuckoo::{Cuckoo, Entry};
+use crate::entries;
+use crate::flows::{Flow, FlowVerdict};
+use crate::frame::Key;
+use crate::hash::Words;
+use crate::registers::FlowAction;
+use crate::step::Step;
+use model::{FlowKey, Nat};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+/// Counters that flows can have.
+const COUNTERS: u32 = 1 << 24;
+
+/// What is remembered of a flow.
+#[derive(Debug)]
+struct Record {
+    flow: Flow,
+    counter: Counter,
+    generation: u8,
+}
+
+impl Record {
+    fn hop(&self) -> Option<Hop> {
+        if let FlowVerdict::Forward { hop, .. } = self.flow.verdict { hop } else { None }
+    }
+}
+
+/// A flow's counter on the card.
+#[derive(Clone, Copy, Debug)]
+pub struct Counter {
+    /// Its number.
+    pub index: u32,
+    /// Packets and bytes that others counted there before.
+    pub before: (u64, u64),
+}
+
+/// The flows.
+pub struct FlowTable {
+    table: Cuckoo<entries::Flow>,
+    records: BTreeMap<Key, Record>,
+    connections: BTreeMap<FlowKey, BTreeSet<Key>>,
+    /// By network; those not there have 0.
+    generations: BTreeMap<u16, u8>,
+    /// Networks that have flows which depend on other networks.
+    far: BTreeSet<u16>,
+    free: Vec<u32>,
+    next: u32,
+    /// Where the sweep goes on.
+    swept: Option<Key>,
+}
+
+impl FlowTable {
+    /// Room for 2^`bits` buckets in each way.
+    pub fn new(bits: u32, secret: Words) -> Self {
+        Self {
+            table: Cuckoo::new(bits, secret),
+            records: BTreeMap::new(),
+            connections: BTreeMap::new(),
+            generations: BTreeMap::new(),
+            far: BTreeSet::new(),
+            free: Vec::new(),
+            next: 0,
+            swept: None,
+        }
+    }
+
+    /// How many there are, those of former generations included.
+    pub fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// The generation of flows that hold in a network.
+    pub fn generation(&self, vrf: u16) -> u8 {
+        self.generations.get(&vrf).copied().unwrap_or_default()
+    }
+
+    /// The next generation begins in a network. Where the numbers begin anew all of its flows are to be removed, or old
+    /// ones would hold again.
+    pub fn bump(&mut self, vrf: u16) -> Vec<Key> {
+        let generation = self.generations.entry(vrf).or_default();
+        *generation = generation.wrapping_add(1);
+        if *generation != 0 {
+            return Vec::new();
+        }
+        self.records.keys().filter(|key| key.vrf == vrf).copied().collect()
+    }
+
+    /// The networks with flows that depend on other networks, of which none will hold any more.
+    pub fn take_far(&mut self) -> BTreeSet<u16> {
+        std::mem::take(&mut self.far)
+    }
+
+    /// The counter of a flow.
+    pub fn counter(&self, key: &Key) -> Option<Counter> {
+        self.records.get(key).map(|record| record.counter)
+    }
+
+    /// Whether a flow is on the card just so.
+    pub fn holds(&self, flow: &Flow) -> bool {
+        let generation = self.generation(flow.key.vrf);
+        self.records
+            .get(&flow.key)
+            .is_some_and(|record| record.generation == generation && record.flow == *flow)
+    }
+
+    /// A counter that no flow has, and whether one had it before.
+    pub fn take_counter(&mut self) -> Option<(u32, bool)> {
+        if let Some(index) = self.free.pop() {
+            return Some((index, true));
+        }
+        let index = (self.next < COUNTERS).then_some(self.next)?;
+        self.next += 1;
+        Some((index, false))
+    }
+
+    /// The flows of a connection; those alone that are dropped, or all.
+    pub fn of_connection(&self, connection: &FlowKey, dropped_only: bool) -> Vec<Key> {
+        let keys = self.connections.get(connection).into_iter().flatten();
+        let dropped = |key: &Key| {
+            let record = self.records.get(key);
+            record.is_some_and(|record| matches!(record.flow.verdict, FlowVerdict::Drop(_)))
+        };
+        keys.filter(|key| !dropped_only || dropped(key)).copied().collect()
+    }
+
+    /// Some flows of former generations, as the sweep over all flows comes upon them within `count`.
+    pub fn stale(&mut self, count: usize) -> Vec<Key> {
+        use std::ops::Bound::{Excluded, Unbounded};
+        let from = self.swept.map_or(Unbounded, Excluded);
+        let part: Vec<Key> = self.records.range((from, Unbounded)).take(count).map(|(key, _)| *key).collect();
+        self.swept = if part.len() < count { None } else { part.last().copied() };
+        let stale = |key: &Key| {
+            self.records.get(key).is_some_and(|record| record.generation != self.generation(key.vrf))
+        };
+        part.into_iter().filter(stale).collect()
+    }
+
+    /// Puts a flow onto the card whose own nexthop has this number, and says what to do for it; none where there is no
+    /// room. There must be no flow of this key.
+    pub fn insert(&mut self, flow: &Flow, nexthop: Option<u32>, counter: Counter) -> Option<Vec<Step>> {
+        let generation = self.generation(flow.key.vrf);
+        let Ok(steps) = self.table.insert(entry(flow, nexthop, generation, counter.index)) else {
+            self.free.push(counter.index);
+            return None;
+        };
+        if let Some(connection) = flow.connection {
+            self.connections.entry(connection).or_default().insert(flow.key);
+        }
+        if flow.far {
+            self.far.insert(flow.key.vrf);
+        }
+        self.records.insert(flow.key, Record { flow: flow.clone(), counter, generation });
+        Some(steps)
+    }
+
+    /// Takes a flow off the card; its own nexthop, and what to do for it.
+    pub fn remove(&mut self, key: &Key) -> Option<(Option<Hop>, Vec<Step>)> {
+        let record = self.records.remove(key)?;
+        self.free.push(record.counter.index);
+        if let Some(connection) = record.flow.connection
+            && let Some(keys) = self.connections.get_mut(&connection)
+        {
+            keys.remove(key);
+            if keys.is_empty() {
+                self.connections.remove(&connection);
+            }
+        }
+        Some((record.hop(), self.table.remove(&entries::Flow::from(key).key())))
+    }
+}
+
+/// A flow's entry.
+fn entry(flow: &Flow, nexthop: Option<u32>, generation: u8, index: u32) -> entries::Flow {
+    let (action, number, nat) = match flow.verdict {
+        FlowVerdict::Forward { nat, .. } => (FlowAction::Forward as u8, nexthop.unwrap_or_default(), nat),
+        FlowVerdict::Drop(reason) => (FlowAction::Drop as u8, reason as u32, Nat::default()),
+    };
+    let v4 = |addr: Option<IpAddr>| match addr {
+        Some(IpAddr::V4(v4)) => Some(v4.to_bits()),
+        _ => None,
+    };
+    match entries::Flow::from(&flow.key) {
+        entries::Flow::V4(mut line) => {
+            let (src, dst) = (v4(nat.src), v4(nat.dst));
+            (line.action, line.generation, line.index) = (action, generation, index);
+            (line.nexthop, line.has_nexthop) = (number, nexthop.is_some());
+            (line.nat_src, line.nat_dst) = (src.is_some(), dst.is_some());
+            (line.new_src, line.new_dst) = (src.unwrap_or_default(), dst.unwrap_or_default());
+            entries::Flow::V4(line)
+        }
+        entries::Flow::V6(mut line) => {
+            (line.action, line.generation, line.index) = (action, generation, index);
+            (line.nexthop, line.has_nexthop) = (number, nexthop.is_some());
+            entries::Flow::V6(line)
+        }
+    }
+}

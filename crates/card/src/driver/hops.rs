@@ -1,0 +1,94 @@
+//! Numbers of the card's nexthops: equal ones share one, counted by those that lead there.
+
+use crate::compile::{Compiler, Hop};
+use crate::registers::Nexthop;
+use model::Lookup;
+use std::collections::BTreeMap;
+
+/// The number of [`Hop::Host`], always there.
+pub const HOST: u32 = 0;
+
+/// A nexthop in use.
+#[derive(Debug)]
+struct Used {
+    number: u32,
+    /// By how many.
+    count: usize,
+    line: Nexthop,
+}
+
+/// The numbers.
+#[derive(Debug)]
+pub struct Hops {
+    used: BTreeMap<Hop, Used>,
+    /// Nobody leads there, nor does any packet under way.
+    free: Vec<u32>,
+    /// Nobody leads there, but packets under way may.
+    retired: Vec<u32>,
+    /// Numbers from here on were never used.
+    next: u32,
+    end: u32,
+}
+
+impl Hops {
+    /// Room for that many.
+    pub const fn new(end: u32) -> Self {
+        Self { used: BTreeMap::new(), free: Vec::new(), retired: Vec::new(), next: HOST + 1, end }
+    }
+
+    /// Whether a barrier would give room, and there is none else.
+    pub fn is_tight(&self) -> bool {
+        self.free.is_empty() && self.next == self.end && !self.retired.is_empty()
+    }
+
+    /// The number of a nexthop that is used once more, and its line if that has to be written. Where there is no room it
+    /// is the host's.
+    pub fn acquire(&mut self, hop: Hop, line: impl FnOnce() -> Nexthop) -> (u32, Option<Nexthop>) {
+        if hop == Hop::Host {
+            return (HOST, None);
+        }
+        if let Some(used) = self.used.get_mut(&hop) {
+            used.count += 1;
+            return (used.number, None);
+        }
+        // Without room it is counted all the same, so that whoever leads there now leads to the host for good.
+        let number = self.free.pop().or_else(|| self.fresh()).unwrap_or(HOST);
+        let line = line();
+        self.used.insert(hop, Used { number, count: 1, line });
+        (number, (number != HOST).then_some(line))
+    }
+
+    fn fresh(&mut self) -> Option<u32> {
+        let number = (self.next < self.end).then_some(self.next)?;
+        self.next += 1;
+        Some(number)
+    }
+
+    /// It is used once less.
+    pub fn release(&mut self, hop: Hop) {
+        let Some(used) = self.used.get_mut(&hop) else { return };
+        used.count -= 1;
+        if used.count == 0 {
+            self.retired.extend((used.number != HOST).then_some(used.number));
+            self.used.remove(&hop);
+        }
+    }
+
+    /// No packet is under way any more that was when numbers were released.
+    pub fn reclaim(&mut self) {
+        self.free.append(&mut self.retired);
+    }
+
+    /// The lines that are other ones by now.
+    pub fn rewritten<T: Lookup>(&mut self, compiler: Compiler<'_, T>) -> Vec<(u32, Nexthop)> {
+        let mut changed = Vec::new();
+        for (hop, used) in &mut self.used {
+            let line = compiler.line(hop);
+            if line != used.line && used.number != HOST {
+                used.line = line;
+                changed.push((used.number, line));
+            }
+        }
+        changed
+    }
+}

@@ -1,0 +1,223 @@
+//! What a change touches: the keys whose meaning may be another one, and the networks whose flows may be others.
+
+use super::Image;
+use ipnet::IpNet;
+use model::{Change, Lookup, Nexthop, NexthopId, Vif, VifId, Vrf};
+use packet::Mac;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+/// What is configured, as far as its keys can't be asked for.
+#[derive(Debug, Default)]
+pub struct Configured {
+    /// The interfaces, their networks and MACs.
+    vifs: BTreeMap<VifId, (Option<Vrf>, Option<Mac>)>,
+    /// The networks and their gateways.
+    networks: BTreeMap<Vrf, Vec<IpAddr>>,
+    /// As they are, or were last.
+    nexthops: BTreeMap<NexthopId, Nexthop>,
+    routes: BTreeMap<(Vrf, IpNet), NexthopId>,
+    macs: BTreeSet<(Vrf, Mac)>,
+    labels: BTreeSet<u32>,
+    vnis: BTreeSet<u32>,
+    /// Outside addresses.
+    floating: BTreeSet<(Vrf, IpNet)>,
+}
+
+/// The keys.
+#[derive(Debug, Default)]
+pub struct Touched {
+    pub vifs: BTreeSet<VifId>,
+    pub vrfs: BTreeSet<Vrf>,
+    pub stations: BTreeSet<(Vrf, Mac)>,
+    pub routes: BTreeSet<(Vrf, IpNet)>,
+    pub labels: BTreeSet<u32>,
+    pub vnis: BTreeSet<u32>,
+    /// Lines of nexthops.
+    pub lines: bool,
+    /// Interfaces: so all ports, MACs and labels.
+    pub all_vifs: bool,
+    /// All that is in these networks.
+    pub networks: BTreeSet<Vrf>,
+    /// Networks whose flows may not hold any more.
+    pub bump: BTreeSet<Vrf>,
+    /// All networks' flows.
+    pub bump_all: bool,
+    /// The flows that depend on more than the rules of their network; they end where any network's do.
+    pub bump_far: bool,
+}
+
+impl Configured {
+    /// The nexthop that a prefix is routed to.
+    pub fn route(&self, vrf: Vrf, prefix: &IpNet) -> Option<NexthopId> {
+        self.routes.get(&(vrf, *prefix)).copied()
+    }
+
+    /// Notes a change and what it touches.
+    pub fn note<T: Lookup>(&mut self, tables: &T, change: &Change, touched: &mut Touched) {
+        match change {
+            Change::SetHost(_) => (touched.all_vifs, touched.lines) = (true, true),
+            Change::PutVif(vif) => self.note_vif(vif.id, Some(vif), touched),
+            Change::DelVif(id) => self.note_vif(*id, None, touched),
+            Change::PutNetwork(network) => {
+                let gateways = network.gateways.iter().map(|gateway| gateway.addr()).collect();
+                self.note_network(network.vrf, touched);
+                self.networks.insert(network.vrf, gateways);
+                self.note_network(network.vrf, touched);
+            }
+            Change::DelNetwork(vrf) => {
+                self.note_network(*vrf, touched);
+                self.networks.remove(vrf);
+            }
+            Change::PutNexthop(id, nexthop) => self.note_nexthop(*id, nexthop, touched),
+            // Nothing leads there once the batch is applied, but to one that takes its number within the batch: so what it was
+            // is kept.
+            Change::DelNexthop(_) => {}
+            Change::PutRoute { vrf, prefix, nexthop } => {
+                self.note_route(tables, *vrf, prefix.trunc(), Some(*nexthop), touched);
+            }
+            Change::DelRoute { vrf, prefix } => self.note_route(tables, *vrf, prefix.trunc(), None, touched),
+            Change::PutMac { vrf, mac, .. } | Change::DelMac { vrf, mac } => {
+                let put = matches!(change, Change::PutMac { .. });
+                note_key(&mut self.macs, &mut touched.stations, (*vrf, *mac), put);
+                touched.bump_far = true;
+            }
+            Change::PutMpls { label, .. } | Change::DelMpls { label } => {
+                let put = matches!(change, Change::PutMpls { .. });
+                note_key(&mut self.labels, &mut touched.labels, *label, put);
+            }
+            Change::PutVxlan { vni, .. } | Change::DelVxlan { vni } => {
+                let put = matches!(change, Change::PutVxlan { .. });
+                note_key(&mut self.vnis, &mut touched.vnis, *vni, put);
+            }
+            Change::PutFloating(f) => self.note_floating(f.outside_vrf, f.outside, true, touched),
+            Change::DelFloating { outside_vrf, outside } => {
+                self.note_floating(*outside_vrf, *outside, false, touched);
+            }
+            Change::PutRule(rule) => {
+                touched.bump.insert(rule.vrf);
+            }
+            Change::DelRule { vrf, .. } => {
+                touched.bump.insert(*vrf);
+            }
+            Change::PutMeter(..) | Change::DelMeter(_) => {}
+        }
+    }
+
+    /// Notes that an interface is another one, or attached elsewhere.
+    pub fn note_vif(&mut self, id: VifId, vif: Option<&Vif>, touched: &mut Touched) {
+        let old = self.vifs.remove(&id);
+        let new = vif.map(|vif| (vif.vrf, vif.mac));
+        if let Some(new) = new {
+            self.vifs.insert(id, new);
+        }
+        for (vrf, mac) in [old, new].into_iter().flatten() {
+            if let Some(vrf) = vrf {
+                touched.bump.insert(vrf);
+                touched.stations.extend(mac.map(|mac| (vrf, mac)));
+            }
+        }
+        touched.vifs.insert(id);
+        (touched.all_vifs, touched.lines, touched.bump_far) = (true, true, true);
+    }
+
+    fn note_network(&mut self, vrf: Vrf, touched: &mut Touched) {
+        let gateways = self.networks.get(&vrf).into_iter().flatten();
+        touched.routes.extend(gateways.map(|gateway| (vrf, IpNet::from(*gateway))));
+        touched.networks.insert(vrf);
+        touched.vrfs.insert(vrf);
+        touched.bump.insert(vrf);
+        (touched.all_vifs, touched.lines) = (true, true);
+    }
+
+    /// Where a nexthop becomes another one, all that leads there does. Groups that have it are for flows alone.
+    fn note_nexthop(&mut self, id: NexthopId, nexthop: &Nexthop, touched: &mut Touched) {
+        let old = self.nexthops.insert(id, nexthop.clone());
+        if old.is_some_and(|old| old != *nexthop) {
+            let led = self.routes.iter().filter(|(_, to)| **to == id);
+            for (key, _) in led {
+                touched.routes.insert(*key);
+                touched.bump.insert(key.0);
+            }
+            (touched.all_vifs, touched.bump_far) = (true, true);
+        }
+    }
+
+    /// A route that leads to another network, now or before, bears on which rules are asked, and under which addresses.
+    fn note_route<T: Lookup>(
+        &mut self,
+        tables: &T,
+        vrf: Vrf,
+        prefix: IpNet,
+        nexthop: Option<NexthopId>,
+        touched: &mut Touched,
+    ) {
+        let before = self.covering(vrf, &prefix);
+        match nexthop {
+            Some(nexthop) => self.routes.insert((vrf, prefix), nexthop),
+            None => self.routes.remove(&(vrf, prefix)),
+        };
+        let after = self.covering(vrf, &prefix);
+        if [before, after].into_iter().flatten().any(|id| !self.stays(tables, vrf, id)) {
+            touched.bump.insert(vrf);
+        }
+        touched.routes.insert((vrf, prefix));
+        touched.bump_far = true;
+    }
+
+    /// The nexthop of the longest prefix that has all of this one.
+    fn covering(&self, vrf: Vrf, prefix: &IpNet) -> Option<NexthopId> {
+        let mut lengths = (0..=prefix.prefix_len()).rev();
+        lengths.find_map(|length| {
+            let wider = IpNet::new(prefix.addr(), length).ok()?.trunc();
+            self.routes.get(&(vrf, wider)).copied()
+        })
+    }
+
+    /// Whether packets that are routed there stay in their network, and are not dropped there.
+    fn stays<T: Lookup>(&self, tables: &T, vrf: Vrf, id: NexthopId) -> bool {
+        match self.nexthops.get(&id).or_else(|| tables.nexthop(id)) {
+            Some(Nexthop::Encap { vif, .. }) => tables.vif(*vif).is_some_and(|vif| vif.vrf == Some(vrf)),
+            Some(Nexthop::VrfTranslate { .. } | Nexthop::Discard) | None => false,
+            Some(_) => true,
+        }
+    }
+
+    /// Which flows go by a floating address can't be told from it: any may.
+    fn note_floating(&mut self, vrf: Vrf, outside: IpAddr, put: bool, touched: &mut Touched) {
+        let key = (vrf, IpNet::from(outside));
+        note_key(&mut self.floating, &mut touched.routes, key, put);
+        touched.bump_all = true;
+    }
+}
+
+/// Notes a key that is there from now on, or not any more.
+fn note_key<K: Copy + Ord>(known: &mut BTreeSet<K>, touched: &mut BTreeSet<K>, key: K, put: bool) {
+    if put {
+        known.insert(key);
+    } else {
+        known.remove(&key);
+    }
+    touched.insert(key);
+}
+
+impl Touched {
+    /// Adds the keys that what is touched stands for.
+    pub fn complete(&mut self, configured: &Configured, image: &Image) {
+        if self.all_vifs {
+            self.vifs.extend(configured.vifs.keys().chain(image.ports.keys()));
+            let guests = configured.vifs.values().filter_map(|(vrf, mac)| vrf.zip(*mac));
+            self.stations.extend(guests.chain(configured.macs.iter().copied()));
+            self.stations.extend(image.stations.keys());
+            self.labels.extend(&configured.labels);
+        }
+        if !self.networks.is_empty() {
+            self.vnis.extend(&configured.vnis);
+            let here = |(vrf, _): &(Vrf, IpNet)| self.networks.contains(vrf);
+            let known = configured.routes.keys().chain(&configured.floating).chain(image.routes.keys());
+            self.routes.extend(known.copied().filter(here));
+        }
+        let v6 = self.routes.iter().filter(|(_, prefix)| matches!(prefix, IpNet::V6(_)));
+        self.vrfs.extend(v6.map(|(vrf, _)| *vrf));
+    }
+}

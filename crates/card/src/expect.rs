@@ -1,0 +1,287 @@
+//! What the card does with a packet, by the lines in its tables: `rtl/pipe` in Rust, for tests of the driver and of the card.
+
+mod lookup;
+mod memory;
+
+pub use memory::{Memory, Sizes, Write};
+
+use crate::frame::Frame;
+use crate::registers::{FlowAction, LabelKind, Nexthop, NexthopKind, Path, Port, Punt, Tunnel, Vrf};
+use lookup::FlowLine;
+use model::{Encap, EthernetRewrite, Forward, GATEWAY_MAC, Nat, VifId, entropy_of};
+use packet::{L4, Mac, TunnelKind, ecn_encap, proto};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// What becomes of a packet.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// The host decides.
+    Punt(Punt),
+    /// Dropped; the reason as `model::DropReason` numbers it.
+    Drop(u8),
+    /// It leaves.
+    Forward {
+        /// Rewritten so; `port` is the card's.
+        forward: Forward,
+        /// Output.
+        egress: u8,
+        /// Counter of its flow, if it was asked about one.
+        index: Option<u32>,
+    },
+}
+
+/// What becomes of the frame of `len` bytes that came in by `port`.
+#[must_use]
+pub fn outcome(memory: &Memory, port: u16, bytes: &[u8], len: usize) -> Outcome {
+    classify(memory, port, bytes, len)
+        .and_then(|packet| verdict(memory, &packet))
+        .unwrap_or_else(Outcome::Punt)
+}
+
+/// A packet whose network is known.
+struct Packet {
+    frame: Frame,
+    number: u16,
+    port: Port,
+    vrf: u16,
+    line: Vrf,
+    path: Path,
+    /// Nexthop of its label.
+    labelled: u32,
+}
+
+/// As `rtl/pipe/classify.sv`.
+fn classify(memory: &Memory, number: u16, bytes: &[u8], len: usize) -> Result<Packet, Punt> {
+    let port = memory.port(number);
+    if !memory.enabled() || !port.valid || port.host {
+        return Err(Punt::HostPort);
+    }
+    let frame = Frame::parse(bytes, len, port.is_wire)?;
+    let (vrf, labelled) = network(memory, &port, &frame)?;
+    let line = memory.vrf(vrf);
+    if !line.valid {
+        return Err(Punt::NoVrf);
+    }
+    if frame.is_neighbour() {
+        return Err(Punt::Neighbour);
+    }
+    if !port.is_wire {
+        check_sender(&port, &frame)?;
+    }
+    if frame.is_roce() {
+        return Err(Punt::Verbs);
+    }
+    let path = match &frame.headers.eth {
+        Some(eth) if eth.dst.is_group() => return Err(Punt::Group),
+        Some(eth) if eth.dst == GATEWAY_MAC && !eth.tags.is_empty() => return Err(Punt::Vlan),
+        Some(eth) if eth.dst == GATEWAY_MAC => Path::Routed,
+        Some(_) => Path::Bridged,
+        None if labelled.is_some() => Path::Labelled,
+        None => Path::Routed,
+    };
+    if path != Path::Bridged {
+        let ip = frame.headers.ip().ok_or(Punt::NotIp)?;
+        if !is_routable(ip.src) || !is_routable(ip.dst) {
+            return Err(Punt::NotRoutable);
+        }
+    }
+    Ok(Packet { frame, number, port, vrf, line, path, labelled: labelled.unwrap_or_default() })
+}
+
+/// The network a packet is in, and the nexthop of its label.
+fn network(memory: &Memory, port: &Port, frame: &Frame) -> Result<(u16, Option<u32>), Punt> {
+    let Some(outer) = &frame.outer else { return Ok((port.vrf, None)) };
+    if bits(outer.mac) != port.mac || !owns(port, outer.dst) {
+        return Err(Punt::NotForUs);
+    }
+    if outer.kind == TunnelKind::Vxlan {
+        return Ok((memory.vni(outer.id).ok_or(Punt::UnknownVni)?, None));
+    }
+    let label = memory.label(outer.id);
+    match label.kind {
+        kind if kind == LabelKind::Nexthop as u8 => Ok((label.vrf, Some(label.nexthop))),
+        kind if kind == LabelKind::Vrf as u8 => Ok((label.vrf, None)),
+        _ => Err(Punt::UnknownLabel),
+    }
+}
+
+/// Whether a guest may send this.
+fn check_sender(port: &Port, frame: &Frame) -> Result<(), Punt> {
+    let src = frame.headers.eth.as_ref().map_or_else(Mac::default, |eth| eth.src);
+    let own = !port.check_mac || bits(src) == port.mac;
+    if !own || src.is_group() || src.is_zero() || src == GATEWAY_MAC {
+        return Err(Punt::MacSpoofed);
+    }
+    let Some(ip) = frame.headers.ip().filter(|_| port.check_addresses) else { return Ok(()) };
+    let link = matches!(ip.src, IpAddr::V6(v6) if v6.is_unicast_link_local() || v6.is_unspecified());
+    if link || owns(port, ip.src) { Ok(()) } else { Err(Punt::AddressSpoofed) }
+}
+
+/// As `rtl/pipe/verdict.sv`.
+fn verdict(memory: &Memory, packet: &Packet) -> Result<Outcome, Punt> {
+    let frame = &packet.frame;
+    check_source(memory, packet)?;
+    let key = frame.key(packet.vrf, packet.path);
+    let flow = key.and_then(|key| memory.flow(&key)).filter(|flow| flow.generation == packet.line.generation);
+    let own = flow.filter(|flow| flow.action == FlowAction::Forward as u8 && flow.has_nexthop);
+    let hop = memory.nexthop(match (own, packet.path) {
+        (Some(flow), _) => flow.nexthop,
+        (None, Path::Bridged) => {
+            let dst = frame.headers.eth.as_ref().map_or_else(Mac::default, |eth| eth.dst);
+            memory.bridge(packet.vrf, dst).ok_or(Punt::BridgeMiss)?.nexthop
+        }
+        (None, Path::Routed) => {
+            let ip = frame.headers.ip().ok_or(Punt::NotIp)?;
+            memory.route(packet.vrf, &packet.line, ip.dst).ok_or(Punt::RouteMiss)?
+        }
+        (None, Path::Labelled) => packet.labelled,
+    });
+    match NexthopKind::ALL.get(usize::from(hop.kind)) {
+        Some(NexthopKind::Discard) => return Ok(Outcome::Drop(hop.id as u8)),
+        Some(NexthopKind::Flow) => return Err(Punt::FlowMiss),
+        Some(NexthopKind::Guest | NexthopKind::Tunnel) => {}
+        _ => return Err(Punt::Nexthop),
+    }
+    let tracked = packet.port.policy || hop.policy || own.is_some();
+    if tracked && let Some(reason) = check_flow(frame, flow)? {
+        return Ok(Outcome::Drop(reason));
+    }
+    check_exit(packet, &hop)?;
+    let nat = own.map_or_else(Nat::default, |flow| flow.nat);
+    let header_len = frame.headers.ip().map_or(0, |ip| ip.header_len);
+    if nat != Nat::default() && usize::from(header_len) != proto::IPV4_LEN {
+        return Err(Punt::Nat);
+    }
+    let index = flow.filter(|_| tracked).map(|flow| flow.index);
+    Ok(Outcome::Forward { forward: rewrite(packet, &hop, nat), egress: hop.egress, index })
+}
+
+/// Whether the source MAC is known to be where the packet came from, where that matters.
+fn check_source(memory: &Memory, packet: &Packet) -> Result<(), Punt> {
+    let Some(eth) = &packet.frame.headers.eth else { return Ok(()) };
+    if !packet.line.learning || eth.src == GATEWAY_MAC || !packet.port.is_wire && packet.port.check_mac {
+        return Ok(());
+    }
+    let known = memory.bridge(packet.vrf, eth.src).ok_or(Punt::Learn)?;
+    let (at_tunnel, at) = match packet.frame.outer.map(|outer| outer.src) {
+        None => (false, Some(packet.number.into())),
+        Some(IpAddr::V4(src)) => (true, Some(src.to_bits())),
+        Some(IpAddr::V6(_)) => (true, None),
+    };
+    let at_home = known.at_tunnel == at_tunnel && at == Some(known.at);
+    if known.fixed || at_home { Ok(()) } else { Err(Punt::Learn) }
+}
+
+/// Whether a tracked packet's flow lets it pass, or the reason why it is dropped.
+fn check_flow(frame: &Frame, flow: Option<FlowLine>) -> Result<Option<u8>, Punt> {
+    const CHANGES: u8 = proto::TCP_FIN | proto::TCP_SYN | proto::TCP_RST;
+    if frame.headers.ip().is_none() {
+        return Err(Punt::NotIp);
+    }
+    if frame.is_fragment() {
+        return Err(Punt::Fragment);
+    }
+    if frame.is_icmp_other() {
+        return Err(Punt::Icmp);
+    }
+    let flow = flow.ok_or(Punt::FlowMiss)?;
+    match FlowAction::ALL.get(usize::from(flow.action)) {
+        Some(FlowAction::Forward) => {}
+        Some(FlowAction::Drop) => return Ok(Some(flow.nexthop as u8)),
+        Some(FlowAction::Hold) => return Err(Punt::FlowHeld),
+        _ => return Err(Punt::FlowHost),
+    }
+    match frame.l4() {
+        L4::Tcp { flags, .. } if flags & CHANGES != 0 => Err(Punt::FlowTcp),
+        _ => Ok(None),
+    }
+}
+
+/// Whether a packet may leave so.
+fn check_exit(packet: &Packet, hop: &Nexthop) -> Result<(), Punt> {
+    let frame = &packet.frame;
+    let bridged = packet.path == Path::Bridged;
+    let tunnel = hop.kind == NexthopKind::Tunnel as u8;
+    if bridged && (hop.port == packet.number || packet.port.is_wire && tunnel) {
+        return Err(Punt::SamePort);
+    }
+    if !bridged && frame.headers.ip().is_some_and(|ip| ip.ttl <= 1) {
+        return Err(Punt::Ttl);
+    }
+    let tags = frame.headers.eth.as_ref().map_or(0, |eth| eth.tags.len());
+    let room = hop.mtu.wrapping_sub(if bridged && tunnel { 4 * tags as u16 } else { 0 });
+    if frame.mtu_len() > room.into() {
+        return Err(Punt::Mtu);
+    }
+    if tunnel && hop.outer_v6 && hop.tunnel != Tunnel::MplsGre as u8 {
+        return Err(Punt::OuterChecksum);
+    }
+    Ok(())
+}
+
+/// What leaves.
+fn rewrite(packet: &Packet, hop: &Nexthop, nat: Nat) -> Forward {
+    let (headers, tos) = (&packet.frame.headers, packet.frame.tos);
+    let bridged = packet.path == Path::Bridged;
+    let tunnel = hop.kind == NexthopKind::Tunnel as u8;
+    let kind = [TunnelKind::MplsUdp, TunnelKind::MplsGre, TunnelKind::Vxlan][usize::from(hop.tunnel).min(2)];
+    let v6 = headers.ip().is_some_and(|ip| ip.src.is_ipv6());
+    let ethernet = EthernetRewrite {
+        dst: mac(hop.mac),
+        src: GATEWAY_MAC,
+        ethertype: if v6 { proto::ETHERTYPE_IPV6 } else { proto::ETHERTYPE_IPV4 },
+    };
+    Forward {
+        port: VifId(hop.port),
+        strip: if bridged { headers.at } else { headers.l3_at },
+        ecn: headers.ip().filter(|ip| ip.tos != tos).map(|_| tos & packet::ecn::ECN_MASK),
+        ttl_decrement: (!bridged).into(),
+        nat,
+        ethernet: (!bridged && (!tunnel || kind == TunnelKind::Vxlan)).then_some(ethernet),
+        push_vlan: None,
+        pop_vlan: false,
+        encap: tunnel.then(|| Encap {
+            kind,
+            id: hop.id,
+            src: address(hop.outer_v6, hop.outer_src),
+            dst: address(hop.outer_v6, hop.outer_dst),
+            src_mac: mac(hop.outer_src_mac),
+            dst_mac: mac(hop.outer_dst_mac),
+            entropy: entropy_of(headers),
+            tos: tos & !packet::ecn::ECN_MASK | ecn_encap(tos),
+        }),
+    }
+}
+
+/// Whether an address is one of a port's.
+fn owns(port: &Port, addr: IpAddr) -> bool {
+    let v4 = [port.address4_0, port.address4_1];
+    let v6 = [port.address6_0, port.address6_1];
+    match addr {
+        IpAddr::V4(addr) => v4[..port.addresses4.min(2).into()].contains(&addr.to_bits()),
+        IpAddr::V6(addr) => v6[..port.addresses6.min(2).into()].contains(&addr.to_bits()),
+    }
+}
+
+/// Whether routers forward to it and from it.
+fn is_routable(addr: IpAddr) -> bool {
+    let common = addr.is_multicast() || addr.is_unspecified() || addr.is_loopback();
+    !common
+        && match addr {
+            IpAddr::V4(v4) => !v4.is_broadcast() && !v4.is_link_local(),
+            IpAddr::V6(v6) => !v6.is_unicast_link_local(),
+        }
+}
+
+fn bits(mac: Mac) -> u64 {
+    crate::compile::mac_bits(mac)
+}
+
+fn mac(bits: u64) -> Mac {
+    let [_, _, mac @ ..] = bits.to_be_bytes();
+    Mac(mac)
+}
+
+fn address(v6: bool, bits: u128) -> IpAddr {
+    if v6 { Ipv6Addr::from_bits(bits).into() } else { Ipv4Addr::from_bits(bits as u32).into() }
+}

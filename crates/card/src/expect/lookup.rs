@@ -1,0 +1,148 @@
+//! Look-ups by the lines of the card's tables.
+
+use super::{Memory, bits};
+use crate::cuckoo::Entry;
+use crate::entries;
+use crate::frame::Key;
+use crate::hash::choices;
+use crate::registers::{
+    Bridge, Flow4, Flow6, FlowKind, Label, Nexthop, Port, Route4, Route6, RouteKind, Table, Vni, Vrf,
+};
+use model::Nat;
+use packet::Mac;
+use std::net::{IpAddr, Ipv4Addr};
+
+/// What a line of the flow table says.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FlowLine {
+    pub action: u8,
+    pub generation: u8,
+    pub index: u32,
+    pub nexthop: u32,
+    pub has_nexthop: bool,
+    pub nat: Nat,
+}
+
+/// Prefix lengths of IPv6 that a network has room for.
+const LENGTHS: usize = 16;
+
+impl Memory {
+    pub(super) fn port(&self, number: u16) -> Port {
+        Port::decode(&self.line(Table::Port, number.into()))
+    }
+
+    pub(super) fn vrf(&self, number: u16) -> Vrf {
+        Vrf::decode(&self.line(Table::Vrf, number.into()))
+    }
+
+    pub(super) fn nexthop(&self, number: u32) -> Nexthop {
+        Nexthop::decode(&self.line(Table::Nexthop, number))
+    }
+
+    pub(super) fn label(&self, label: u32) -> Label {
+        Label::decode(&self.line(Table::Label, label))
+    }
+
+    pub(super) fn vni(&self, vni: u32) -> Option<u16> {
+        let places = [vni & 0xfff, 1 << 12 | (vni ^ vni >> 12) & 0xfff];
+        let mut ways = places.iter().map(|place| Vni::decode(&self.line(Table::Vni, *place)));
+        ways.find(|entry| entry.valid && entry.vni == vni).map(|entry| entry.vrf)
+    }
+
+    /// The addresses of the first lines of the two buckets that an entry may be in, of a table of 2^`bits` in each way.
+    fn places<E: Entry>(&self, wanted: &E, bits: u32) -> [u32; 2] {
+        let [a, b] = choices(&wanted.key(), self.secret()).map(|choice| choice & ((1 << bits) - 1));
+        let [first, second] = E::ways(bits);
+        [first + a * E::LINES as u32, second + b * E::LINES as u32]
+    }
+
+    pub(super) fn bridge(&self, vrf: u16, mac: Mac) -> Option<Bridge> {
+        let wanted = Bridge { mac: bits(mac), vrf, ..Default::default() };
+        self.places(&wanted, self.sizes().bridge_lines).into_iter().find_map(|place| {
+            let line: [u8; 32] = self.line(Table::Bridge, place);
+            let entries = line.as_chunks().0.iter().map(Bridge::decode);
+            entries.into_iter().find(|e| e.valid && e.mac == wanted.mac && e.vrf == vrf)
+        })
+    }
+
+    pub(super) fn flow(&self, key: &Key) -> Option<FlowLine> {
+        let wanted = entries::Flow::from(key);
+        self.places(&wanted, self.sizes().flow_buckets).into_iter().find_map(|bucket| {
+            let lines: [[u8; 32]; 2] = [0, 1].map(|half| self.line(Table::Flow, bucket | half));
+            match wanted {
+                entries::Flow::V4(wanted) => lines.iter().find_map(|line| flow4(line, &wanted)),
+                entries::Flow::V6(wanted) => flow6(&lines, &wanted),
+            }
+        })
+    }
+
+    pub(super) fn route(&self, vrf: u16, line: &Vrf, dst: IpAddr) -> Option<u32> {
+        match dst {
+            IpAddr::V4(dst) => self.route4(line.root, dst.to_bits()),
+            IpAddr::V6(dst) => self.route6(vrf, line.lengths6, dst.to_bits()),
+        }
+    }
+
+    /// 16, 8 and 8 bits.
+    fn route4(&self, root: u32, dst: u32) -> Option<u32> {
+        let mut entry = self.route4_entry(root << 16 | dst >> 16);
+        for byte in [dst >> 8 & 0xff, dst & 0xff] {
+            if entry.kind == RouteKind::Child as u8 {
+                entry = self.route4_entry(entry.value << 8 | byte);
+            }
+        }
+        (entry.kind == RouteKind::Nexthop as u8).then_some(entry.value)
+    }
+
+    /// The entry of this number, over the whole memory.
+    fn route4_entry(&self, number: u32) -> Route4 {
+        let line: [u8; 32] = self.line(Table::Route, number >> 3);
+        Route4::decode(&line.as_chunks().0[number as usize & 7])
+    }
+
+    fn route6(&self, vrf: u16, lengths: u128, dst: u128) -> Option<u32> {
+        let lengths = lengths.to_le_bytes().into_iter().take(LENGTHS).take_while(|length| *length <= 128);
+        lengths.into_iter().find_map(|length| {
+            let prefix = dst & u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0);
+            let wanted = Route6 { prefix, vrf, length, ..Default::default() };
+            self.places(&wanted, self.sizes().route6_lines).into_iter().find_map(|address| {
+                let entry = Route6::decode(&self.line(Table::Route, address));
+                let matches = entry.valid && (entry.prefix, entry.vrf, entry.length) == (prefix, vrf, length);
+                matches.then_some(entry.nexthop)
+            })
+        })
+    }
+}
+
+fn flow4(line: &[u8; 32], wanted: &Flow4) -> Option<FlowLine> {
+    let flow = Flow4::decode(line);
+    let key = |flow: &Flow4| entries::Flow::V4(*flow).key();
+    let v4 = |addr: u32| IpAddr::from(Ipv4Addr::from_bits(addr));
+    (flow.kind == FlowKind::V4 as u8 && key(&flow) == key(wanted)).then(|| FlowLine {
+        action: flow.action,
+        generation: flow.generation,
+        index: flow.index,
+        nexthop: flow.nexthop,
+        has_nexthop: flow.has_nexthop,
+        nat: Nat { src: flow.nat_src.then(|| v4(flow.new_src)), dst: flow.nat_dst.then(|| v4(flow.new_dst)) },
+    })
+}
+
+fn flow6(lines: &[[u8; 32]; 2], wanted: &Flow6) -> Option<FlowLine> {
+    let mut bucket = [0; 64];
+    bucket[..32].copy_from_slice(&lines[0]);
+    bucket[32..].copy_from_slice(&lines[1]);
+    let flow = Flow6::decode(&bucket);
+    let whole = flow.kind == FlowKind::V6Low as u8
+        && flow.kind_high == FlowKind::V6High as u8
+        && flow.version == flow.version_high;
+    let key = |flow: &Flow6| entries::Flow::V6(*flow).key();
+    (whole && key(&flow) == key(wanted)).then(|| FlowLine {
+        action: flow.action,
+        generation: flow.generation,
+        index: flow.index,
+        nexthop: flow.nexthop,
+        has_nexthop: flow.has_nexthop,
+        nat: Nat::default(),
+    })
+}

@@ -1,0 +1,178 @@
+//! A card made of memory: its registers, and what commands wrote to its tables.
+
+use crate::card::Card;
+use crate::registers::{Command, Table, VERSION, command, counters, engine, identity};
+use std::collections::HashMap;
+
+/// Where its blocks are.
+const COMMAND: u32 = 0x1000;
+const ENGINE: u32 = 0x2000;
+const COUNTERS: u32 = 0x3000;
+
+/// How large its tables are, as the registers of [`identity`] say.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)] // each is the register of its name
+pub struct Sizes {
+    pub nexthops: u32,
+    pub flow_buckets: u32,
+    pub bridge_lines: u32,
+    pub route6_lines: u32,
+}
+
+impl Default for Sizes {
+    fn default() -> Self {
+        Self { nexthops: 16_384, flow_buckets: 12, bridge_lines: 10, route6_lines: 10 }
+    }
+}
+
+/// The card.
+#[derive(Clone, Debug, Default)]
+pub struct Memory {
+    sizes: Sizes,
+    scratch: u32,
+    enabled: bool,
+    secret: [u64; 5],
+    data: [u32; 16],
+    table: u32,
+    address: u32,
+    done: u32,
+    /// Lines that were written, extended by zeros.
+    lines: HashMap<(Table, u32), [u8; 64]>,
+    /// Barriers so far.
+    barriers: usize,
+    /// The writes since [`Memory::record`].
+    log: Option<Vec<Write>>,
+}
+
+/// A write of a line.
+#[derive(Clone, Copy, Debug)]
+pub struct Write {
+    table: Table,
+    address: u32,
+    line: [u8; 64],
+}
+
+impl Memory {
+    /// A card with tables of these sizes.
+    #[must_use]
+    pub fn new(sizes: Sizes) -> Self {
+        Self { sizes, ..Self::default() }
+    }
+
+    /// How large its tables are.
+    #[must_use]
+    pub const fn sizes(&self) -> &Sizes {
+        &self.sizes
+    }
+
+    /// Whether packets are forwarded.
+    #[must_use]
+    pub const fn enabled(&self) -> bool {
+        self.enabled
+    }
+
+    /// The secret of the hash.
+    #[must_use]
+    pub const fn secret(&self) -> &[u64; 5] {
+        &self.secret
+    }
+
+    /// Commands done, and how many of them were barriers.
+    #[must_use]
+    pub const fn commands(&self) -> (u32, usize) {
+        (self.done, self.barriers)
+    }
+
+    /// Keeps the writes from now on.
+    pub fn record(&mut self) {
+        self.log = Some(Vec::new());
+    }
+
+    /// The writes that were kept.
+    pub fn recorded(&mut self) -> Vec<Write> {
+        self.log.take().unwrap_or_default()
+    }
+
+    /// Does a write that was kept.
+    pub fn replay(&mut self, write: &Write) {
+        self.lines.insert((write.table, write.address), write.line);
+    }
+
+    /// A line, or the beginning of one.
+    #[must_use]
+    pub fn line<const N: usize>(&self, table: Table, address: u32) -> [u8; N] {
+        let line = self.lines.get(&(table, address)).copied().unwrap_or([0; 64]);
+        std::array::from_fn(|at| line[at])
+    }
+
+    fn run(&mut self, code: u32) {
+        match (Command::ALL.get(code as usize), Table::ALL.get(self.table as usize)) {
+            (Some(Command::Write), Some(table)) => {
+                let mut line = [0; 64];
+                let used = if is_memory(*table) { 32 } else { 64 };
+                for (bytes, word) in line[..used].chunks_mut(4).zip(self.data) {
+                    bytes.copy_from_slice(&word.to_le_bytes());
+                }
+                let write = Write { table: *table, address: self.address, line };
+                self.replay(&write);
+                self.log.iter_mut().for_each(|log| log.push(write));
+            }
+            (Some(Command::Barrier), _) => self.barriers += 1,
+            _ => {}
+        }
+        self.done += 1;
+    }
+}
+
+/// Whether a table is in HBM, where a write is of 32 bytes.
+const fn is_memory(table: Table) -> bool {
+    matches!(table, Table::Flow | Table::Bridge | Table::Route)
+}
+
+impl Card for Memory {
+    fn read32(&mut self, offset: u32) -> u32 {
+        let block =
+            |kind: u8, version: u8, at: u32| u32::from(kind) << 24 | u32::from(version) << 16 | at >> 12;
+        let directory = [
+            block(identity::TYPE, identity::VERSION, 0),
+            block(command::TYPE, command::VERSION, COMMAND),
+            block(engine::TYPE, engine::VERSION, ENGINE),
+            block(counters::TYPE, counters::VERSION, COUNTERS),
+        ];
+        match offset {
+            identity::MAGIC => 0x5644_4354,
+            identity::REVISION => VERSION,
+            identity::PIPES => 0x0202,
+            identity::CLOCK => 250,
+            identity::NEXTHOPS => self.sizes.nexthops,
+            identity::FLOW_BUCKETS => self.sizes.flow_buckets,
+            identity::BRIDGE_LINES => self.sizes.bridge_lines,
+            identity::ROUTE6_LINES => self.sizes.route6_lines,
+            identity::SCRATCH => self.scratch,
+            identity::BLOCKS => directory.len() as u32,
+            identity::DIRECTORY.. if offset < identity::DIRECTORY + 64 => {
+                directory.get((offset - identity::DIRECTORY) as usize / 4).copied().unwrap_or_default()
+            }
+            _ if offset == COMMAND + command::DONE => self.done,
+            _ => 0,
+        }
+    }
+
+    fn write32(&mut self, offset: u32, value: u32) {
+        let (block, register) = (offset & !0xfff, offset & 0xfff);
+        match (block, register) {
+            (0, identity::SCRATCH) => self.scratch = value,
+            (COMMAND, command::DATA..command::TABLE) => self.data[register as usize / 4] = value,
+            (COMMAND, command::TABLE) => self.table = value,
+            (COMMAND, command::ADDRESS) => self.address = value,
+            (COMMAND, command::COMMAND) => self.run(value),
+            (ENGINE, engine::ENABLE) => self.enabled = value & 1 != 0,
+            (ENGINE, engine::SECRET..0x68) => {
+                let word = (register - engine::SECRET) / 4;
+                let (word, shift) = (&mut self.secret[word as usize / 2], 32 * (word % 2));
+                *word = *word & !(0xffff_ffff << shift) | u64::from(value) << shift;
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! Which decisions may become flows on the card: those that hold for every later packet of the same key.
+//!
+//! A decision about a packet follows from the tables and the packet. What of the packet counts is in the key, or the card
+//! asks the host (TCP flags that change a connection, fragments, ICMP errors, TTL, MTU), or the card looks it up anew
+//! (destination MAC and label, which find the nexthop). What of the tables counts is up to [`crate::driver`], which lets
+//! flows end where it changes. Connections that end are told to the driver by whoever keeps them.
+
+use crate::compile::{Compiler, Hop, address_bits};
+use crate::entries;
+use crate::frame::{Frame, Key};
+use crate::registers::{Flow4, Flow6, NexthopKind, Path};
+use model::{
+    Action, Connection, Decision, DropReason, FlowChange, FlowKey, FlowState, Forward, GATEWAY_MAC, Lookup,
+    Nat, Nexthop, NexthopId, PacketView, RuleQuery, Tunnel, Verdict, Vif, VifId, VifKind, Vrf, entropy_of,
+};
+use packet::{L4, TunnelKind, proto};
+use std::net::IpAddr;
+
+/// A flow for the card.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Flow {
+    /// What its packets have in common.
+    pub key: Key,
+    /// What is done with them.
+    pub verdict: FlowVerdict,
+    /// The connection it is a direction of, by the direction of its first packet; of a dropped flow the one it would be.
+    pub connection: Option<FlowKey>,
+    /// It depends on more than the rules of the network it comes in by: on the tables of other networks.
+    pub far: bool,
+}
+
+/// What is done with a flow's packets.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum FlowVerdict {
+    /// Forwarded, to where the tables say or to this nexthop.
+    Forward {
+        /// Its own nexthop.
+        hop: Option<Hop>,
+        /// Addresses' translation.
+        nat: Nat,
+    },
+    /// Dropped.
+    Drop(DropReason),
+}
+
+/// The flow that a decision about a packet allows, if it allows one and the card would ask for it.
+#[must_use]
+pub fn flow<T: Lookup>(
+    compiler: Compiler<'_, T>,
+    packet: &PacketView<'_>,
+    ingress: VifId,
+    decision: &Decision,
+) -> Option<Flow> {
+    let vif = compiler.tables.vif(ingress)?;
+    let frame = Frame::parse(packet.bytes, packet.len as usize, vif.kind == VifKind::Wire).ok()?;
+    let effects = &decision.effects;
+    let plain = !(frame.is_neighbour() || frame.is_roce() || frame.is_icmp_other());
+    let more = !effects.meters.is_empty()
+        || !effects.mirror_in.is_empty()
+        || !effects.mirror_out.is_empty()
+        || effects.fragment.is_some()
+        || effects.neighbour.is_some()
+        || effects.solicit.is_some();
+    if !plain || more {
+        return None;
+    }
+    let (vrf, path) = compiler.network_of(vif, &frame)?;
+    let flow = Candidate { compiler, vif, key: frame.key(compiler.vrf(vrf)?, path)?, frame: &frame, vrf };
+    match &decision.verdict {
+        Verdict::Forward(forward) => flow.forwarded(forward, effects.flow.as_ref()),
+        Verdict::Drop(reason) => flow.dropped(*reason),
+        _ => None,
+    }
+}
+
+impl<T: Lookup> Compiler<'_, T> {
+    /// The network that a packet is in, and how it finds its nexthop.
+    fn network_of(&self, vif: &Vif, frame: &Frame) -> Option<(Vrf, Path)> {
+        let by_mac = || {
+            let eth = frame.headers.eth.as_ref()?;
+            Some(if eth.dst == GATEWAY_MAC { Path::Routed } else { Path::Bridged })
+        };
+        match frame.outer {
+            None => Some((vif.vrf?, by_mac()?)),
+            Some(outer) if outer.kind == TunnelKind::Vxlan => Some((self.tables.vxlan(outer.id)?, by_mac()?)),
+            Some(outer) => {
+                let meaning = self.label(outer.id)?;
+                let path = if meaning.hop.is_some() { Path::Labelled } else { Path::Routed };
+                Some((Vrf(meaning.vrf), path))
+            }
+        }
+    }
+}
+
+/// A packet whose flow may come onto the card.
+struct Candidate<'a, T> {
+    compiler: Compiler<'a, T>,
+    vif: &'a Vif,
+    frame: &'a Frame,
+    vrf: Vrf,
+    key: Key,
+}
+
+impl<T: Lookup> Candidate<'_, T> {
+    fn forwarded(&self, forward: &Forward, change: Option<&FlowChange>) -> Option<Flow> {
+        let tables = self.compiler.tables;
+        let hop = match self.key.path {
+            Path::Routed => match self.compiler.routed(self.vrf, self.key.dst)? {
+                Hop::Host => return None,
+                Hop::Flow => Some(self.own_hop(forward)?),
+                _ => None,
+            },
+            Path::Bridged | Path::Labelled => None,
+        };
+        if forward.nat != Nat::default() && (hop.is_none() || self.key.src.is_ipv6()) {
+            return None;
+        }
+        let guest = self.vif.kind != VifKind::Wire;
+        let to = if forward.encap.is_none() { tables.vif(forward.port) } else { None };
+        let asked = guest && self.vif.policy || to.is_some_and(|vif| vif.policy);
+        let connection = match change {
+            Some(change) if asked => Some(self.steady(change)?),
+            None if !asked => None,
+            _ => return None,
+        };
+        if !asked {
+            // The card asks about it all the same; who else's packets have this key, must not be asked about either.
+            let tracked = hop.is_some() || guest && self.vif.rdma.is_some();
+            if !tracked || guest && self.guests().any(|vif| vif.policy) {
+                return None;
+            }
+        }
+        let elsewhere = |key: FlowKey| key.src.vrf != self.vrf || key.dst.vrf != self.vrf;
+        let far = hop.is_some() || connection.is_some_and(elsewhere);
+        Some(Flow { key: self.key, verdict: FlowVerdict::Forward { hop, nat: forward.nat }, connection, far })
+    }
+
+    /// The connection, if further packets of this direction leave it as it is and rules do nothing but let it pass.
+    fn steady(&self, change: &FlowChange) -> Option<FlowKey> {
+        let (connection, reply) = match *change {
+            FlowChange::Create { connection, .. } => (connection, false),
+            FlowChange::Update { connection, reply } => (connection, reply),
+        };
+        let stays = |l4: &L4| connection.after(reply, self.key.protocol, l4) == connection;
+        let steady = match self.frame.l4() {
+            L4::Tcp { src, dst, header_len, .. } => {
+                let fins = Connection::FIN | Connection::REPLY_FIN;
+                connection.state == FlowState::Established
+                    && connection.seen & fins == 0
+                    && [0, proto::TCP_ACK]
+                        .iter()
+                        .all(|&flags| stays(&L4::Tcp { src, dst, flags, header_len }))
+            }
+            l4 => stays(&l4),
+        };
+        let key = connection.original;
+        let silent = [key.src.vrf, key.dst.vrf]
+            .iter()
+            .all(|vrf| self.compiler.tables.rules(*vrf, &query(&key)).modifiers.is_empty());
+        (steady && silent).then_some(key)
+    }
+
+    /// A drop by rules that are told nothing but the key, where no connection is known.
+    fn dropped(&self, reason: DropReason) -> Option<Flow> {
+        let tables = self.compiler.tables;
+        if self.guests().any(|vif| vif.rdma.is_some() && !vif.policy) {
+            // The card would ask about what the rules aren't.
+            return None;
+        }
+        let key = self.inside()?;
+        if tables.connection(&key, 0).is_some() {
+            return None;
+        }
+        let matched = tables.rules(self.vrf, &query(&key));
+        let by = if matched.rule.is_some() { DropReason::RuleDrop } else { DropReason::DefaultDrop };
+        let silent = matched.action == Action::Drop && matched.modifiers.is_empty();
+        (silent && by == reason).then_some(Flow {
+            key: self.key,
+            verdict: FlowVerdict::Drop(reason),
+            connection: Some(key),
+            far: false,
+        })
+    }
+
+    /// The key of its connection, if that lies within the network, with the addresses that the packet has.
+    fn inside(&self) -> Option<FlowKey> {
+        let (tables, src, dst) = (self.compiler.tables, self.key.src, self.key.dst);
+        if self.key.from_tunnel {
+            let back = tables.route(self.vrf, src).and_then(|route| tables.nexthop(route.nexthop));
+            if matches!(back, Some(Nexthop::VrfTranslate { .. })) || tables.inside_of(self.vrf, src).is_some()
+            {
+                return None;
+            }
+        }
+        if self.key.path == Path::Routed {
+            match self.compiler.routed(self.vrf, dst)? {
+                Hop::Tunnel { .. } => {}
+                Hop::Guest { vif, .. } if tables.vif(vif)?.vrf == Some(self.vrf) => {}
+                _ => return None,
+            }
+        }
+        Some(FlowKey::new((self.vrf, src), (self.vrf, dst), self.key.protocol, self.key.ports))
+    }
+
+    /// The guests of the network whose packets the card could see.
+    fn guests(&self) -> impl Iterator<Item = &Vif> {
+        let vifs = self.compiler.attachments.keys().filter_map(|id| self.compiler.tables.vif(*id));
+        vifs.filter(|vif| vif.vrf == Some(self.vrf))
+    }
+
+    /// Where a routed packet went.
+    fn own_hop(&self, forward: &Forward) -> Option<Hop> {
+        let mac = forward.ethernet.map(|ethernet| ethernet.dst);
+        let hop = match &forward.encap {
+            Some(encap) => {
+                let tunnel = Tunnel { kind: encap.kind, remote: encap.dst, id: encap.id, mac };
+                let entropy = entropy_of(&self.frame.headers);
+                Hop::Tunnel {
+                    tunnel,
+                    vrf: last_network(self.compiler.tables, self.vrf, self.key.dst, entropy)?,
+                }
+            }
+            None => Hop::Guest { vif: forward.port, mac: mac? },
+        };
+        let line = self.compiler.line(&hop);
+        let served = line.kind == NexthopKind::Guest as u8 || line.kind == NexthopKind::Tunnel as u8;
+        (served && line.port == self.compiler.attached(forward.port)?.port).then_some(hop)
+    }
+}
+
+/// Networks on a packet's way at most.
+const MAX_NETWORKS: usize = 5;
+/// Groups within groups that are followed at most.
+const MAX_DEPTH: usize = 4;
+
+/// The network from which a packet leaves that is routed from another, whose MTU holds for it. As `decide` routes it.
+fn last_network<T: Lookup>(tables: &T, vrf: Vrf, dst: IpAddr, entropy: u32) -> Option<Vrf> {
+    let (mut vrf, mut dst) = (vrf, dst);
+    for _ in 0..MAX_NETWORKS {
+        if let Some(inside) = tables.inside_of(vrf, dst) {
+            (vrf, dst) = inside;
+            continue;
+        }
+        match member(tables, tables.route(vrf, dst)?.nexthop, entropy)? {
+            Nexthop::VrfTranslate { vrf: next } => vrf = *next,
+            _ => return Some(vrf),
+        }
+    }
+    None
+}
+
+/// The nexthop, or the member of its group, that a flow uses.
+fn member<T: Lookup>(tables: &T, id: NexthopId, entropy: u32) -> Option<&Nexthop> {
+    let mut nexthop = tables.nexthop(id)?;
+    for _ in 0..MAX_DEPTH {
+        let Nexthop::Ecmp(members) = nexthop else { return Some(nexthop) };
+        let members = members.iter().filter_map(|id| tables.nexthop(*id));
+        nexthop = members.max_by_key(|member| (member.weight(entropy), member.fingerprint()))?;
+    }
+    None
+}
+
+/// What rules are asked about a connection.
+fn query(key: &FlowKey) -> RuleQuery {
+    let ports = matches!(key.protocol, proto::TCP | proto::UDP | proto::SCTP);
+    RuleQuery {
+        src: key.src.addr,
+        dst: key.dst.addr,
+        protocol: key.protocol,
+        dst_port: ports.then_some(key.dst.port),
+    }
+}
+
+impl From<&Key> for entries::Flow {
+    /// An entry with this key, that does nothing yet.
+    fn from(key: &Key) -> Self {
+        let (vrf, path, from_tunnel, protocol) = (key.vrf, key.path as u8, key.from_tunnel, key.protocol);
+        let (sport, dport) = key.ports;
+        match (key.src, key.dst) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => {
+                let (src, dst) = (src.to_bits(), dst.to_bits());
+                Self::V4(Flow4 {
+                    src,
+                    dst,
+                    sport,
+                    dport,
+                    protocol,
+                    vrf,
+                    path,
+                    from_tunnel,
+                    ..Flow4::default()
+                })
+            }
+            (src, dst) => {
+                let (src, dst) = (address_bits(src), address_bits(dst));
+                Self::V6(Flow6 {
+                    src,
+                    dst,
+                    sport,
+                    dport,
+                    protocol,
+                    vrf,
+                    path,
+                    from_tunnel,
+                    ..Flow6::default()
+                })
+            }
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! A packet as the card's parser sees it: the tenant's packet, freed of the tunnel it came in; or why the card doesn't
+//! look into it. As `rtl/parse`.
+
+use crate::registers::{Path, Punt};
+use packet::{Fragment, Headers, L4, Mac, ParseError, TunnelKind, ecn_decap, proto};
+use std::net::IpAddr;
+
+/// What the parser looks at: a packet's first two beats, bytes.
+const WINDOW: usize = 128;
+
+/// The tunnel that a packet came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outer {
+    /// Destination MAC of the frame.
+    pub mac: Mac,
+    /// Its source: the other host.
+    pub src: IpAddr,
+    /// Its destination: this host.
+    pub dst: IpAddr,
+    /// Encapsulation.
+    pub kind: TunnelKind,
+    /// Label or VNI.
+    pub id: u32,
+}
+
+/// A tenant's packet.
+#[derive(Clone, Debug)]
+pub struct Frame {
+    /// Its headers; offsets count in the frame as it came.
+    pub headers: Headers,
+    /// Offset just past it, bytes.
+    pub stop: usize,
+    /// The tunnel it came in.
+    pub outer: Option<Outer>,
+    /// Traffic class with which it goes on (RFC 6040).
+    pub tos: u8,
+}
+
+impl Frame {
+    /// Parses a frame of `len` bytes by a guest, or by a wire, whose first bytes are `bytes`.
+    ///
+    /// # Errors
+    /// Why the card gives it to the host.
+    pub fn parse(bytes: &[u8], len: usize, wire: bool) -> Result<Self, Punt> {
+        let headers = near(bytes, |bytes| Headers::ethernet(bytes, 0, len))?;
+        let frame = if wire {
+            Self::decapsulated(bytes, &headers, len)?
+        } else {
+            let tos = headers.ip().map_or(0, |ip| ip.tos);
+            Self { headers, stop: len, outer: None, tos }
+        };
+        match extended(&frame.headers) {
+            true => Err(Punt::Ipv6Extension),
+            false => Ok(frame),
+        }
+    }
+
+    fn decapsulated(bytes: &[u8], outer: &Headers, len: usize) -> Result<Self, Punt> {
+        let window = window(bytes);
+        if extended(outer) {
+            return Err(Punt::Ipv6Extension);
+        }
+        if is_neighbour(outer) {
+            return Err(Punt::Neighbour);
+        }
+        let (Some(eth), Some(ip)) = (&outer.eth, outer.ip()) else { return Err(Punt::NotForUs) };
+        if !eth.tags.is_empty() {
+            return Err(Punt::NotForUs);
+        }
+        if ip.fragment != Fragment::Whole && matches!(ip.protocol, proto::UDP | proto::GRE) {
+            return Err(Punt::OuterFragment);
+        }
+        let tunnel = packet::tunnel(window, outer, len).map_err(refusal)?.ok_or(Punt::NotForUs)?;
+        if !tunnel.bottom {
+            return Err(Punt::LabelStack);
+        }
+        // Optional fields of GRE, and explicit nulls above the label.
+        let transport = match tunnel.kind {
+            TunnelKind::MplsUdp => proto::UDP_LEN + proto::MPLS_LEN,
+            TunnelKind::MplsGre => proto::GRE_LEN + proto::MPLS_LEN,
+            TunnelKind::Vxlan => proto::UDP_LEN + proto::VXLAN_LEN,
+        };
+        if tunnel.inner_at != usize::from(outer.l4_at) + transport {
+            return Err(Punt::TunnelMalformed);
+        }
+        let headers = if tunnel.kind == TunnelKind::Vxlan {
+            near(bytes, |bytes| Headers::ethernet(bytes, tunnel.inner_at, tunnel.inner_end))
+        } else {
+            if tunnel.mpls_ttl == 0 {
+                return Err(Punt::Ttl);
+            }
+            if !matches!(window.get(tunnel.inner_at).map(|byte| byte >> 4), Some(4 | 6)) {
+                return Err(Punt::TunnelPayload);
+            }
+            near(bytes, |bytes| Headers::network(bytes, tunnel.inner_at, tunnel.inner_end))
+        };
+        let headers = headers?;
+        let tos = match headers.ip() {
+            Some(inner) => ecn_decap(inner.tos, tunnel.outer_tos).map_err(|_| Punt::Ecn)?,
+            None => 0,
+        };
+        let outer = Outer { mac: eth.dst, src: ip.src, dst: ip.dst, kind: tunnel.kind, id: tunnel.id };
+        Ok(Self { headers, stop: tunnel.inner_end, outer: Some(outer), tos })
+    }
+
+    /// Whether it is a fragment.
+    #[must_use]
+    pub fn is_fragment(&self) -> bool {
+        self.headers.ip().is_some_and(|ip| ip.fragment != Fragment::Whole)
+    }
+
+    /// Whether it is ARP, or neighbour discovery.
+    #[must_use]
+    pub fn is_neighbour(&self) -> bool {
+        is_neighbour(&self.headers)
+    }
+
+    /// The L4 header; of fragments the card sees none.
+    #[must_use]
+    pub fn l4(&self) -> L4 {
+        if self.is_fragment() { L4::Other } else { self.headers.l4 }
+    }
+
+    /// Whether it is ICMP other than an echo.
+    #[must_use]
+    pub fn is_icmp_other(&self) -> bool {
+        let L4::Icmp { kind, .. } = self.l4() else { return false };
+        let v6 = self.headers.ip().is_some_and(|ip| ip.src.is_ipv6());
+        let echo = if v6 {
+            [proto::ICMPV6_ECHO_REQUEST, proto::ICMPV6_ECHO_REPLY]
+        } else {
+            [proto::ICMP_ECHO_REQUEST, proto::ICMP_ECHO_REPLY]
+        };
+        !echo.contains(&kind)
+    }
+
+    /// Whether it is RoCEv2.
+    #[must_use]
+    pub fn is_roce(&self) -> bool {
+        matches!(self.l4(), L4::Udp { dst: proto::PORT_ROCE, .. })
+    }
+
+    /// What counts against an MTU, bytes.
+    #[must_use]
+    pub fn mtu_len(&self) -> usize {
+        self.headers
+            .ip()
+            .map_or_else(|| self.stop.saturating_sub(self.headers.l3_at.into()), |ip| ip.len as usize)
+    }
+
+    /// Its key in the flow table, in this network, if it has one.
+    #[must_use]
+    pub fn key(&self, vrf: u16, path: Path) -> Option<Key> {
+        let ip = self.headers.ip().filter(|_| !self.is_fragment())?;
+        let ports = self.headers.ports();
+        let from_tunnel = self.outer.is_some();
+        Some(Key { vrf, path, from_tunnel, src: ip.src, dst: ip.dst, protocol: ip.protocol, ports })
+    }
+}
+
+/// Whether an IPv6 header has extensions.
+fn extended(headers: &Headers) -> bool {
+    headers.ip().is_some_and(|ip| ip.src.is_ipv6() && usize::from(ip.header_len) != proto::IPV6_LEN)
+}
+
+/// What a flow's packets have in common, as the card sees them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    /// Network the packet is in as it arrives.
+    pub vrf: u16,
+    /// How it finds its nexthop.
+    pub path: Path,
+    /// It came from another host.
+    pub from_tunnel: bool,
+    /// Source address on the packet.
+    pub src: IpAddr,
+    /// Destination address on the packet.
+    pub dst: IpAddr,
+    /// IP protocol.
+    pub protocol: u8,
+    /// Ports; ICMP echo's identifier stands for both.
+    pub ports: (u16, u16),
+}
+
+/// The exception that stands for what `packet` finds wrong.
+#[must_use]
+pub const fn refusal(error: ParseError) -> Punt {
+    match error {
+        ParseError::EthernetTruncated => Punt::EthernetTruncated,
+        ParseError::TooManyTags => Punt::TooManyTags,
+        ParseError::ArpMalformed => Punt::Neighbour,
+        ParseError::IpTruncated => Punt::IpTruncated,
+        ParseError::IpHeader => Punt::IpHeader,
+        ParseError::IpLength => Punt::IpLength,
+        ParseError::IpChecksum => Punt::IpChecksum,
+        ParseError::IpSource => Punt::IpSource,
+        ParseError::Ipv6Extension => Punt::Ipv6Extension,
+        ParseError::Fragment => Punt::Fragment,
+        ParseError::L4Malformed => Punt::L4Malformed,
+        ParseError::HeaderTooLong => Punt::HeaderTooLong,
+        ParseError::TunnelMalformed => Punt::TunnelMalformed,
+    }
+}
+
+fn is_neighbour(headers: &Headers) -> bool {
+    let arp = headers.eth.as_ref().is_some_and(|eth| eth.ethertype == proto::ETHERTYPE_ARP);
+    let solicits = proto::ND_ROUTER_SOLICITATION..=proto::ND_REDIRECT;
+    let nd = matches!(headers.l4, L4::Icmp { kind, .. } if solicits.contains(&kind));
+    let v6 = headers.ip().is_some_and(|ip| ip.src.is_ipv6() && ip.fragment == Fragment::Whole);
+    arp || nd && v6
+}
+
+fn window(bytes: &[u8]) -> &[u8] {
+    &bytes[..bytes.len().min(WINDOW)]
+}
+
+/// Headers that lie in the window, but for the options of TCP and the body of neighbour discovery.
+fn near(bytes: &[u8], parse: impl Fn(&[u8]) -> Result<Headers, ParseError>) -> Result<Headers, Punt> {
+    match parse(window(bytes)) {
+        Err(ParseError::HeaderTooLong) => {
+            let headers = parse(bytes).map_err(refusal)?;
+            let fixed = match headers.l4 {
+                L4::Tcp { .. } => proto::TCP_LEN,
+                L4::Icmp { .. } => proto::ICMP_LEN,
+                _ => return Err(Punt::HeaderTooLong),
+            };
+            let fits = usize::from(headers.l4_at) + fixed <= WINDOW;
+            if fits { Ok(headers) } else { Err(Punt::HeaderTooLong) }
+        }
+        parsed => parsed.map_err(refusal),
+    }
+}

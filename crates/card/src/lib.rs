@@ -1,0 +1,32 @@
+//! The driver of the FPGA card: what the card keeps in its tables, and how that gets there.
+//!
+//! Owns: the lines of the card's tables and its registers ([`registers`], described once in `rtl/registers.toml`), the
+//! shadow of the card's tables, the translation of the model's tables into them.
+//!
+//! Must not know: how guests and wires are attached, how packets that the card gives to the host are decided.
+#![deny(unsafe_code)]
+
+#[allow(unsafe_code)] // Maps a device's registers; see there.
+mod bar;
+mod card;
+mod commands;
+pub mod compile;
+pub mod cuckoo;
+pub mod driver;
+pub mod entries;
+#[cfg(any(test, feature = "testing"))]
+pub mod expect;
+pub mod flows;
+pub mod frame;
+pub mod hash;
+mod pool;
+pub mod registers;
+pub mod route6;
+#[cfg(feature = "card-sim")]
+pub mod sim;
+pub mod step;
+pub mod trie;
+
+pub use bar::{BarError, MmapBar};
+pub use card::{Card, CardError, Identity};
+pub use commands::Commands;

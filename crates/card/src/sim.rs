@@ -1,0 +1,170 @@
+//! The simulated card: the engine's SystemVerilog, translated by Verilator, with a timing model of HBM at its ports.
+//!
+//! Nothing moves but by [`SimCard::tick`], one clock of 4 ns; reading and writing registers takes ticks too.
+
+mod memory;
+mod stream;
+
+pub use memory::place;
+pub use stream::{Received, Sent};
+
+use crate::Card;
+use hbm::Timing;
+use memory::Channels;
+use rtl::EngineSim;
+use stream::{Input, Output};
+
+/// Clocks of a register access after which the card is taken for hung: registers answer in about ten.
+const PATIENCE: u32 = 1000;
+
+/// The simulated card.
+pub struct SimCard {
+    engine: EngineSim,
+    channels: Channels,
+    inputs: Vec<Input>,
+    outputs: Vec<Output>,
+    /// Which outputs take beats, a bit each.
+    takes: u32,
+    cycle: u64,
+    errors: u64,
+}
+
+impl SimCard {
+    /// A card with a pipe of each direction, out of reset, its memory empty.
+    #[must_use]
+    pub fn new(timing: Timing) -> Self {
+        Self::of(EngineSim::new(), timing)
+    }
+
+    /// One with two pipes of each direction.
+    #[cfg(feature = "card-sim-2x2")]
+    #[must_use]
+    pub fn new_2x2(timing: Timing) -> Self {
+        Self::of(EngineSim::engine_sim_2x2(), timing)
+    }
+
+    fn of(mut engine: EngineSim, timing: Timing) -> Self {
+        let streams = engine.m_beats().words().len() / stream::WORDS;
+        engine.reset(4);
+        Self {
+            channels: Channels::new(&engine, timing),
+            engine,
+            inputs: (0..streams).map(|_| Input::default()).collect(),
+            outputs: (0..streams).map(|_| Output::default()).collect(),
+            takes: u32::MAX,
+            cycle: 0,
+            errors: 0,
+        }
+    }
+
+    /// Pipes of each direction.
+    #[must_use]
+    pub fn pipes(&self) -> usize {
+        self.inputs.len() / 2
+    }
+
+    /// Clocks since reset.
+    #[must_use]
+    pub const fn cycle(&self) -> u64 {
+        self.cycle
+    }
+
+    /// Times a memory channel answered with an error.
+    #[must_use]
+    pub const fn memory_errors(&self) -> u64 {
+        self.errors
+    }
+
+    /// Queues a packet for an input: pipes from guests first, then those from wires.
+    pub fn send(&mut self, input: usize, packet: Sent) {
+        self.inputs[input].push(packet);
+    }
+
+    /// Packets queued for an input that have not wholly gone in.
+    #[must_use]
+    pub fn backlog(&self, input: usize) -> usize {
+        self.inputs[input].backlog()
+    }
+
+    /// The next packet that came out whole: of the queues to the host first, then of the wires.
+    pub fn receive(&mut self, output: usize) -> Option<Received> {
+        self.outputs[output].pop()
+    }
+
+    /// Says which outputs take beats from now on, a bit each.
+    pub const fn set_taking(&mut self, outputs: u32) {
+        self.takes = outputs;
+    }
+
+    /// The memory channels, to look into or to stall.
+    pub fn memory(&mut self) -> &mut [hbm::Channel] {
+        self.channels.all()
+    }
+
+    /// One clock.
+    pub fn tick(&mut self) {
+        let engine = &mut self.engine;
+        for (index, input) in self.inputs.iter_mut().enumerate() {
+            input.offer(engine, index);
+        }
+        engine.set_m_ready((self.takes & ((1 << self.outputs.len()) - 1)) as _);
+        self.channels.drive(engine);
+        engine.eval();
+        let ready = u32::from(engine.s_ready());
+        for (index, input) in self.inputs.iter_mut().enumerate() {
+            input.advance(ready >> index & 1 != 0);
+        }
+        let sent = u32::from(engine.m_valid()) & self.takes;
+        for (index, output) in self.outputs.iter_mut().enumerate() {
+            if sent >> index & 1 != 0 {
+                output.take(engine, index, self.cycle);
+            }
+        }
+        self.channels.take(engine);
+        self.errors += u64::from(engine.memory_error());
+        engine.clock();
+        self.cycle += 1;
+    }
+
+    /// Ticks until `done` says so; false where that took longer than a register access can.
+    fn until(&mut self, done: impl Fn(&EngineSim) -> bool) -> bool {
+        for _ in 0..PATIENCE {
+            self.tick();
+            if done(&self.engine) {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+impl Card for SimCard {
+    fn read32(&mut self, offset: u32) -> u32 {
+        self.engine.set_axil_araddr(offset);
+        self.engine.set_axil_arvalid(true);
+        self.engine.set_axil_rready(true);
+        let asked = self.until(EngineSim::axil_arready);
+        self.tick();
+        self.engine.set_axil_arvalid(false);
+        let answered = asked && self.until(EngineSim::axil_rvalid);
+        let value = self.engine.axil_rdata();
+        self.tick();
+        self.engine.set_axil_rready(false);
+        // As a card that is gone reads on PCIe.
+        if answered { value } else { u32::MAX }
+    }
+
+    fn write32(&mut self, offset: u32, value: u32) {
+        self.engine.set_axil_awaddr(offset);
+        self.engine.set_axil_wdata(value);
+        self.engine.set_axil_awvalid(true);
+        self.engine.set_axil_wvalid(true);
+        self.engine.set_axil_bready(true);
+        self.until(EngineSim::axil_awready);
+        self.tick();
+        self.engine.set_axil_awvalid(false);
+        self.engine.set_axil_wvalid(false);
+        self.until(|engine| !engine.axil_bvalid());
+        self.engine.set_axil_bready(false);
+    }
+}

@@ -1,0 +1,151 @@
+//! Packets as beats of the engine's streams.
+
+use crate::registers::PuntMeta;
+use rtl::EngineSim;
+use std::collections::VecDeque;
+
+/// Bytes of a beat.
+const BEAT: usize = 64;
+/// Bytes from stream to stream at the ports: a beat, its size and its port.
+const STRIDE: usize = BEAT + 4;
+/// The same in words.
+pub(super) const WORDS: usize = STRIDE / 4;
+
+/// A packet for the card.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sent {
+    /// Port it comes in by; no matter where it is to be sent as it is.
+    pub port: u16,
+    /// Where the host decided it: port and output that it leaves by. It passes the engine unchanged.
+    pub direct: Option<PuntMeta>,
+    /// The frame.
+    pub bytes: Vec<u8>,
+}
+
+/// A packet from the card.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// Port it leaves by; of what the host has to decide: that it came in by.
+    pub port: u16,
+    /// Why the host has to decide it, if it has to.
+    pub punt: Option<PuntMeta>,
+    /// The frame.
+    pub bytes: Vec<u8>,
+    /// Clock of its first beat, and of its last.
+    pub cycles: (u64, u64),
+}
+
+/// One of the engine's inputs.
+#[derive(Default)]
+pub(super) struct Input {
+    queue: VecDeque<Sent>,
+    /// Bytes of the packet in front that have gone in; its metadata counts.
+    done: usize,
+    /// The beat at the port is that of `done`.
+    offered: bool,
+    valid: bool,
+}
+
+impl Input {
+    pub fn push(&mut self, packet: Sent) {
+        self.queue.push_back(packet);
+    }
+
+    pub fn backlog(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Puts the next beat, if there is one, at the port.
+    pub fn offer(&mut self, engine: &mut EngineSim, index: usize) {
+        if self.offered {
+            return;
+        }
+        let bit = |all: u32, set: bool| if set { all | 1 << index } else { all & !(1 << index) };
+        let Some(packet) = self.queue.front() else {
+            if self.valid {
+                self.valid = false;
+                engine.set_s_valid(bit(engine.s_valid().into(), false) as _);
+            }
+            return;
+        };
+        let mut beat = [0; BEAT];
+        let meta = packet.direct.map_or(0, |_| BEAT);
+        let all = meta + packet.bytes.len();
+        match (packet.direct, self.done) {
+            (Some(meta), 0) => beat.copy_from_slice(&meta.encode()),
+            _ => {
+                let rest = &packet.bytes[self.done - meta..];
+                let len = rest.len().min(BEAT);
+                beat[..len].copy_from_slice(&rest[..len]);
+            }
+        }
+        if self.done == 0 {
+            let user = u32::from(packet.port) << 16 | packet.bytes.len() as u32;
+            engine.s_beats_mut().set_bytes(STRIDE * index + BEAT, &user.to_le_bytes());
+            engine.set_s_direct(bit(engine.s_direct().into(), packet.direct.is_some()) as _);
+        }
+        engine.s_beats_mut().set_bytes(STRIDE * index, &beat);
+        engine.set_s_last(bit(engine.s_last().into(), self.done + BEAT >= all) as _);
+        engine.set_s_valid(bit(engine.s_valid().into(), true) as _);
+        (self.offered, self.valid) = (true, true);
+    }
+
+    /// The clock comes; the engine takes the beat if it is `ready`.
+    pub fn advance(&mut self, ready: bool) {
+        if !(ready && self.offered) {
+            return;
+        }
+        self.offered = false;
+        self.done += BEAT;
+        let meta = |packet: &Sent| packet.direct.map_or(0, |_| BEAT);
+        if self.queue.front().is_some_and(|packet| self.done >= meta(packet) + packet.bytes.len()) {
+            self.queue.pop_front();
+            self.done = 0;
+        }
+    }
+}
+
+/// One of the engine's outputs.
+#[derive(Default)]
+pub(super) struct Output {
+    packet: Option<Received>,
+    done: VecDeque<Received>,
+}
+
+impl Output {
+    pub fn pop(&mut self) -> Option<Received> {
+        self.done.pop_front()
+    }
+
+    /// Takes the beat at the port.
+    pub fn take(&mut self, engine: &EngineSim, index: usize, cycle: u64) {
+        let mut beat = [0; BEAT];
+        let mut user = [0; 4];
+        engine.m_beats().copy_bytes(STRIDE * index, &mut beat);
+        engine.m_beats().copy_bytes(STRIDE * index + BEAT, &mut user);
+        let user = u32::from_le_bytes(user);
+        let last = u32::from(engine.m_last()) >> index & 1 != 0;
+        let Some(packet) = &mut self.packet else {
+            let punted = u32::from(engine.m_direct()) >> index & 1 != 0;
+            let punt = punted.then(|| PuntMeta::decode(&beat));
+            let bytes = if punted { Vec::new() } else { beat.to_vec() };
+            let packet = Received { port: (user >> 16) as u16, punt, bytes, cycles: (cycle, cycle) };
+            self.packet = Some(packet);
+            return self.finish(last, user, cycle);
+        };
+        packet.bytes.extend_from_slice(&beat);
+        self.finish(last, user, cycle);
+    }
+
+    fn finish(&mut self, last: bool, user: u32, cycle: u64) {
+        if !last {
+            return;
+        }
+        if let Some(mut packet) = self.packet.take() {
+            let meta = packet.punt.map_or(0, |_| BEAT);
+            packet.bytes.truncate((user & 0xffff) as usize - meta);
+            packet.cycles.1 = cycle;
+            self.done.push_back(packet);
+        }
+    }
+}

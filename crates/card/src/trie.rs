@@ -1,0 +1,136 @@
+//! Shadow of the IPv4 tries, 16, 8 and 8 bits a level, and what has to be written to change the card's.
+//!
+//! An entry of a level is a leaf or leads to a block of the next one, so a prefix is written to all entries that it is
+//! the longest one for, those in blocks below included. A block exists where a prefix is longer than the level above
+//! resolves. New blocks are written whole before anything leads to them; a block is free once the look-ups that may be
+//! in it have ended. An address has one way through its trie, and a change writes one entry of it: look-ups give at
+//! every moment what was right before or is after.
+mod network;
+#[cfg(test)]
+mod tests;
+
+use crate::pool::Pool;
+use crate::registers::{Route4, Table};
+use crate::step::Step;
+use network::{Network, Range, mask};
+use std::collections::BTreeMap;
+use thiserror::Error;
+
+/// What can't be done; nothing was changed.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum TrieError {
+    /// No room.
+    #[error("the card's memory for IPv4 routes is full: leave the IPv4 packets of network {0} to the host")]
+    Full(u16),
+    /// No trie.
+    #[error("network {0} has no IPv4 trie on the card: add it first")]
+    Unknown(u16),
+}
+
+/// The tries of all networks.
+pub struct Trie {
+    pool: Pool,
+    networks: BTreeMap<u16, Network>,
+}
+
+impl Trie {
+    /// Tries in that many pages of 256 KiB, from the beginning of the route memory. A network takes one, and 256 blocks
+    /// another.
+    #[must_use]
+    pub fn new(pages: u32) -> Self {
+        Self { pool: Pool::new(pages), networks: BTreeMap::new() }
+    }
+
+    /// Gives a network a trie without routes; its root, for the network's line once the steps are done.
+    ///
+    /// # Errors
+    /// Where there is no room.
+    pub fn add(&mut self, vrf: u16) -> Result<(u32, Vec<Step>), TrieError> {
+        if let Some(network) = self.networks.get(&vrf) {
+            return Ok((network.root, Vec::new()));
+        }
+        let network = Network::new(self.pool.page().ok_or(TrieError::Full(vrf))?);
+        let (root, mut steps) = (network.root, Vec::new());
+        network.write(Range::ROOT, &mut steps);
+        steps.push(Step::Barrier);
+        self.networks.insert(vrf, network);
+        Ok((root, steps))
+    }
+
+    /// Takes a network's trie back. Its line must not lead there any more; the step comes before anything else's.
+    pub fn take(&mut self, vrf: u16) -> Vec<Step> {
+        let Some(network) = self.networks.remove(&vrf) else { return Vec::new() };
+        self.pool.free_page(network.root);
+        network.blocks.iter().flat_map(BTreeMap::values).for_each(|block| self.pool.free_block(block.at));
+        vec![Step::Barrier]
+    }
+
+    /// The nexthop that a network's routes give.
+    #[must_use]
+    pub fn find(&self, vrf: u16, address: u32) -> Option<u32> {
+        self.networks.get(&vrf)?.cover(address, 32)
+    }
+
+    /// Memory in use, KiB.
+    #[must_use]
+    pub fn in_use(&self) -> u32 {
+        self.pool.in_use()
+    }
+
+    /// Adds a route, or gives that of this prefix another nexthop.
+    ///
+    /// # Errors
+    /// Where there is no room, or the network is unknown.
+    pub fn insert(
+        &mut self,
+        vrf: u16,
+        prefix: u32,
+        length: u8,
+        nexthop: u32,
+    ) -> Result<Vec<Step>, TrieError> {
+        let prefix = mask(prefix, length);
+        let network = self.networks.get_mut(&vrf).ok_or(TrieError::Unknown(vrf))?;
+        let before = network.affected(prefix, length);
+        let fresh = if network.routes.contains_key(&(prefix, length)) {
+            Vec::new()
+        } else {
+            network.grow(&mut self.pool, prefix, length).ok_or(TrieError::Full(vrf))?
+        };
+        network.routes.insert((prefix, length), nexthop);
+        let mut steps = Vec::new();
+        for &(level, index) in &fresh {
+            network.write(Range::block(level, index), &mut steps);
+        }
+        if let Some(&(level, index)) = fresh.first() {
+            steps.push(Step::Barrier);
+            network.write(Range::line(level - 1, index), &mut steps);
+        } else {
+            network.rewrite(before, &mut steps);
+        }
+        Ok(steps)
+    }
+
+    /// Removes the route of this prefix, if there is one.
+    ///
+    /// # Errors
+    /// Where the network is unknown.
+    pub fn remove(&mut self, vrf: u16, prefix: u32, length: u8) -> Result<Vec<Step>, TrieError> {
+        let prefix = mask(prefix, length);
+        let network = self.networks.get_mut(&vrf).ok_or(TrieError::Unknown(vrf))?;
+        if !network.routes.contains_key(&(prefix, length)) {
+            return Ok(Vec::new());
+        }
+        let mut steps = Vec::new();
+        let before = network.affected(prefix, length);
+        network.routes.remove(&(prefix, length));
+        let gone = network.shrink(prefix, length);
+        if let Some(&(level, index, _)) = gone.first() {
+            network.write(Range::line(level - 1, index), &mut steps);
+            steps.push(Step::Barrier);
+            gone.iter().for_each(|&(_, _, at)| self.pool.free_block(at));
+        } else {
+            network.rewrite(before, &mut steps);
+        }
+        Ok(steps)
+    }
+}

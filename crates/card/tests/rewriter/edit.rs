@@ -1,0 +1,138 @@
+//! The edit of a decision: what the verdict gives to the rewriter.
+
+use model::{Forward, GATEWAY_MAC, Nat, PacketView, TunnelKind, rewrite};
+use packet::{Fragment, Headers, L4, Mac};
+use rtl::RewriterSim;
+use std::net::IpAddr;
+
+/// `edit_t`, as far as it is set.
+#[derive(Clone, Debug)]
+pub enum Edit {
+    /// Nothing leaves.
+    Drop,
+    /// To the host, behind this.
+    Punt {
+        /// `punt_meta_t`.
+        meta: [u32; 16],
+        /// Port to the host.
+        port: u16,
+    },
+    /// Forwarded.
+    Forward(Box<Forwarded>),
+}
+
+/// What is done with a packet that is forwarded.
+#[derive(Clone, Debug)]
+pub struct Forwarded {
+    /// The decision.
+    pub forward: Forward,
+    /// Bytes kept.
+    pub kept: u16,
+    /// Headers of what is kept.
+    pub headers: Headers,
+}
+
+impl Edit {
+    /// The edit that does what was decided; `None` where the card leaves it to the host.
+    pub fn of(forward: &Forward, packet: &PacketView<'_>) -> Option<Self> {
+        let range = rewrite::kept(forward, packet);
+        let body = packet.bytes.get(range.clone())?;
+        let mpls = |kind| matches!(kind, TunnelKind::MplsUdp | TunnelKind::MplsGre);
+        let network = forward.ethernet.is_some() || forward.encap.is_some_and(|encap| mpls(encap.kind));
+        let parse = if network { Headers::network } else { Headers::ethernet };
+        let headers = parse(body, 0, body.len()).ok()?;
+        let outside = forward.encap.is_some_and(|e| e.dst.is_ipv6() && e.kind != TunnelKind::MplsGre);
+        let tags = forward.push_vlan.is_some() || forward.pop_vlan;
+        let gateways = forward.ethernet.is_none_or(|ethernet| ethernet.src == GATEWAY_MAC);
+        let simple = !outside && !tags && gateways && forward.strip < 256 && forward.ttl_decrement < 2;
+        let kept = u16::try_from(range.len()).ok()?;
+        (simple && translates(&forward.nat, &headers, body))
+            .then(|| Self::Forward(Box::new(Forwarded { forward: forward.clone(), kept, headers })))
+    }
+
+    /// Sets the ports of the edit.
+    pub fn set(&self, sim: &mut RewriterSim) {
+        sim.set_drop(matches!(self, Self::Drop));
+        sim.set_punt(matches!(self, Self::Punt { .. }));
+        match self {
+            Self::Drop => {}
+            Self::Punt { meta, port } => {
+                sim.meta_mut().copy_words(meta);
+                sim.set_port(*port);
+            }
+            Self::Forward(forwarded) => forwarded.set(sim),
+        }
+    }
+}
+
+/// Whether the card does this translation, or there is none: not in fragments, behind IPv4 options, or in what ICMP errors
+/// quote.
+fn translates(nat: &Nat, headers: &Headers, body: &[u8]) -> bool {
+    let Some(ip) = headers.ip() else { return true };
+    let quotes = !matches!(headers.quoted(body, body.len()), Ok(None));
+    let plain = ip.src.is_ipv4() && ip.header_len == 20 && ip.fragment == Fragment::Whole;
+    *nat == Nat::default() || plain && headers.l3_at == 0 && !quotes
+}
+
+impl Forwarded {
+    fn set(&self, sim: &mut RewriterSim) {
+        let Self { forward, kept, headers } = self;
+        sim.set_port(forward.port.0);
+        sim.set_strip(forward.strip as u8);
+        sim.set_kept(*kept);
+        let ip = headers.ip();
+        sim.set_ip(ip.is_some());
+        sim.set_v6(ip.is_some_and(|ip| ip.src.is_ipv6()));
+        sim.set_l3_at(headers.l3_at as u8);
+        sim.set_header_len(ip.map_or(0, |ip| ip.header_len.min(60) as u8));
+        sim.set_new_tos(forward.ecn.is_some());
+        sim.set_tos(ip.map_or(0, |ip| ip.tos & !packet::ecn::ECN_MASK) | forward.ecn.unwrap_or(0));
+        sim.set_decrement_ttl(forward.ttl_decrement == 1);
+        sim.set_nat_src(forward.nat.src.is_some());
+        sim.set_nat_dst(forward.nat.dst.is_some());
+        sim.set_new_src(forward.nat.src.map_or(0, number) as u32);
+        sim.set_new_dst(forward.nat.dst.map_or(0, number) as u32);
+        sim.set_l4(match headers.l4 {
+            L4::Other => 0,
+            L4::Tcp { .. } => 1,
+            L4::Udp { .. } => 2,
+            L4::Sctp { .. } => 3,
+            L4::Icmp { .. } => 4,
+        });
+        sim.set_ethernet(forward.ethernet.is_some());
+        if let Some(ethernet) = &forward.ethernet {
+            sim.set_mac(mac(ethernet.dst));
+            sim.set_ethertype(ethernet.ethertype);
+        }
+        self.set_encap(sim);
+    }
+
+    fn set_encap(&self, sim: &mut RewriterSim) {
+        sim.set_encap(self.forward.encap.is_some());
+        let Some(encap) = &self.forward.encap else { return };
+        sim.set_tunnel(match encap.kind {
+            TunnelKind::MplsUdp => 0,
+            TunnelKind::MplsGre => 1,
+            TunnelKind::Vxlan => 2,
+        });
+        sim.set_outer_v6(encap.dst.is_ipv6());
+        sim.set_id(encap.id);
+        sim.outer_src_mut().set(0, 128, number(encap.src));
+        sim.outer_dst_mut().set(0, 128, number(encap.dst));
+        sim.set_outer_src_mac(mac(encap.src_mac));
+        sim.set_outer_dst_mac(mac(encap.dst_mac));
+        sim.set_outer_tos(encap.tos);
+        sim.set_entropy(encap.entropy);
+    }
+}
+
+fn number(addr: IpAddr) -> u128 {
+    match addr {
+        IpAddr::V4(v4) => v4.to_bits().into(),
+        IpAddr::V6(v6) => v6.to_bits(),
+    }
+}
+
+fn mac(mac: Mac) -> u64 {
+    mac.0.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}

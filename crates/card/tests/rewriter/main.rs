@@ -1,0 +1,10 @@
+//! The rewriter and the entropy hash against the model, in simulation.
+#![cfg(feature = "card-test")]
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod bench;
+mod checksums;
+mod decisions;
+mod edit;
+mod entropy;
+mod sizes;

@@ -1,0 +1,320 @@
+//! The port: what the card sees of the memory, clock by clock.
+
+use std::collections::VecDeque;
+
+use crate::device::Device;
+use crate::memory::Memory;
+use crate::queue::{Queue, Request};
+use crate::schedule::Schedule;
+use crate::timing::{BANKS, Timing};
+use crate::trace::{Command, Kind};
+
+const LINE: u64 = 64; // bytes; neighbouring lines are in different banks
+const RESPONSES: usize = 64; // requests of each direction whose responses wait for the card at most
+
+/// How the controller in front of the memory works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Controller {
+    /// Requests of each direction that it chooses among: 1 to 64.
+    pub window: usize,
+    /// One request after the other, whatever their IDs: the next activate waits for the last column command. Otherwise
+    /// requests of one ID are served in order (their rows are activated ahead) and those of different IDs are not.
+    pub in_order: bool,
+    /// Requests that one activate serves at most. 1 is closed-page; more is first-ready, first-come-first-served.
+    pub row_hits: u8,
+    /// How long a direction keeps the data bus while the other one waits, tCK; at least 2 tRC. An estimate.
+    pub turn: u32,
+    /// What AXI, clock crossings and the controller's pipeline add to each request, ns, half on the way in and half on the
+    /// way out. An estimate: 60-80; Shuhai's idle latencies on the U280 leave 91-94 (see `docs/hbm.md`).
+    pub latency_ns: u32,
+    /// The port's clock period, ps: 4000 for 250 MHz. A clock moves 32 bytes a direction.
+    pub clock_ps: u32,
+    /// Size of the channel, bytes: 256 MiB of 8 GiB in 32 channels.
+    pub bytes: u64,
+}
+
+impl Default for Controller {
+    fn default() -> Self {
+        Self {
+            window: 32,
+            in_order: false,
+            row_hits: 1,
+            turn: 128,
+            latency_ns: 72,
+            clock_ps: 4000,
+            bytes: 256 << 20,
+        }
+    }
+}
+
+/// A beat of a read's data.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Beat {
+    /// The read's ID.
+    pub id: u8,
+    /// 32 bytes, the lowest address first.
+    pub data: [u8; 32],
+    /// The last of its read.
+    pub last: bool,
+}
+
+/// A request that the port doesn't take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// The port isn't ready.
+    Busy,
+    /// Not one or two beats inside one aligned line of 64 bytes of the channel.
+    Burst {
+        /// The first byte asked for.
+        addr: u64,
+        /// Beats asked for.
+        beats: usize,
+    },
+}
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Busy => write!(f, "port not ready: ask can_read() or can_write() in each clock"),
+            Self::Burst { addr, beats } => write!(
+                f,
+                "{beats} beats at {addr:#x}: ask for one or two, 32-byte aligned, in one 64-byte line of the channel"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for Refused {}
+
+struct Response {
+    ready_ps: u64,
+    id: u8,
+    beats: u8,
+    sent: u8,
+    data: [[u8; 32]; 2],
+}
+
+/// One pseudo channel. In each card clock: look at the outputs, hand over requests and accept responses, [`Self::tick`].
+pub struct Channel {
+    time_ps: u64,
+    wake_ps: u64, // nothing happens before
+    stalled: u32,
+    taken: bool, // a read in this clock
+    writing: u8, // clocks for which the write data channel is taken
+    beat: Option<Beat>,
+    written: Option<u8>,
+    latency_ps: [u64; 2],
+    r: VecDeque<Response>,
+    b: VecDeque<(u64, u8)>,
+    trace: Option<Vec<Command>>,
+    pub(crate) controller: Controller,
+    pub(crate) schedule: Schedule,
+    pub(crate) device: Device,
+    pub(crate) reads: Queue,
+    pub(crate) writes: Queue,
+    pub(crate) memory: Memory,
+}
+
+impl Channel {
+    /// An empty channel; all it stores is zero.
+    pub fn new(timing: Timing, controller: Controller) -> Self {
+        let latency = u64::from(controller.latency_ns) * 1000;
+        let way_in = latency / 2;
+        let incoming = (way_in / u64::from(controller.clock_ps.max(1))) as usize + 2;
+        let queue = || Queue::new(controller.window, controller.in_order, incoming);
+        Self {
+            time_ps: 0,
+            wake_ps: 0,
+            stalled: 0,
+            taken: false,
+            writing: 0,
+            beat: None,
+            written: None,
+            latency_ps: [way_in, latency - way_in],
+            r: VecDeque::with_capacity(RESPONSES),
+            b: VecDeque::with_capacity(RESPONSES),
+            trace: None,
+            controller,
+            schedule: Schedule::new(timing.refresh),
+            device: Device::new(timing),
+            reads: queue(),
+            writes: queue(),
+            memory: Memory::new(controller.bytes),
+        }
+    }
+
+    /// ARREADY: whether a read is taken in this clock.
+    pub fn can_read(&self) -> bool {
+        self.stalled == 0 && !self.taken && self.reads.has_room()
+    }
+
+    /// Takes a read of one or two beats of 32 bytes.
+    pub fn read(&mut self, id: u8, addr: u64, beats: u8) -> Result<(), Refused> {
+        let request = self.request(id, addr, beats.into())?;
+        if !self.can_read() {
+            return Err(Refused::Busy);
+        }
+        self.taken = true;
+        self.reads.push(request);
+        self.wake(request.arrives);
+        Ok(())
+    }
+
+    /// AWREADY and WREADY: whether a write is taken in this clock.
+    pub fn can_write(&self) -> bool {
+        self.stalled == 0 && self.writing == 0 && self.writes.has_room()
+    }
+
+    /// Takes a write of one or two beats, all bytes of which are written. The write data channel is taken for a clock a beat.
+    /// A beat is read whole, old or new; the response says that all are new.
+    pub fn write(&mut self, id: u8, addr: u64, data: &[[u8; 32]]) -> Result<(), Refused> {
+        let mut request = self.request(id, addr, data.len())?;
+        if !self.can_write() {
+            return Err(Refused::Busy);
+        }
+        request.data[..data.len()].copy_from_slice(data);
+        self.writing = request.beats;
+        self.writes.push(request);
+        self.wake(request.arrives);
+        Ok(())
+    }
+
+    /// RVALID and the beat. It stays until accepted.
+    pub fn r(&self) -> Option<&Beat> {
+        self.beat.as_ref()
+    }
+
+    /// RREADY, in a clock in which [`Self::r`] shows a beat; the next comes with the next clock.
+    pub fn accept_r(&mut self) {
+        let Some(beat) = self.beat.take() else { return };
+        if beat.last {
+            self.reopen(self.r.len());
+            self.r.pop_front();
+        }
+    }
+
+    /// BVALID and the ID of a write that reads now see. It stays until accepted.
+    pub fn b(&self) -> Option<u8> {
+        self.written
+    }
+
+    /// BREADY, in a clock in which [`Self::b`] shows a response; the next comes with the next clock.
+    pub fn accept_b(&mut self) {
+        if self.written.take().is_some() {
+            self.reopen(self.b.len());
+            self.b.pop_front();
+        }
+    }
+
+    /// The next card clock.
+    pub fn tick(&mut self) {
+        self.time_ps += u64::from(self.controller.clock_ps);
+        self.stalled = self.stalled.saturating_sub(1);
+        self.taken = false;
+        self.writing = self.writing.saturating_sub(1);
+        let tck = u64::from(self.device.timing.tck_ps);
+        while self.wake_ps < self.time_ps {
+            self.wake_ps = self.step(self.wake_ps / tck).saturating_mul(tck);
+        }
+        if self.stalled == 0 {
+            self.offer();
+        }
+    }
+
+    /// The port takes and offers nothing new in the next `clocks`. What it offers already stays.
+    pub fn stall(&mut self, clocks: u32) {
+        self.stalled = clocks;
+    }
+
+    /// Requests taken whose responses have not all been accepted.
+    pub fn outstanding(&self) -> u64 {
+        self.reads.outstanding() + self.writes.outstanding() + (self.r.len() + self.b.len()) as u64
+    }
+
+    /// What is stored at an address, behind the port's back: for loading tables and for tests. Rounds down to 32 bytes.
+    pub fn peek(&self, addr: u64) -> [u8; 32] {
+        self.memory.read(addr & !31)
+    }
+
+    /// Stores behind the port's back, visible at once; nothing past the channel's end. Rounds down to 32 bytes.
+    pub fn poke(&mut self, addr: u64, data: &[u8; 32]) {
+        self.memory.write(addr & !31, data);
+    }
+
+    /// Keeps the commands from now on, for [`Self::take_trace`].
+    pub fn record(&mut self) {
+        self.trace = Some(Vec::new());
+    }
+
+    /// The commands since the last call, oldest first.
+    pub fn take_trace(&mut self) -> Vec<Command> {
+        self.trace.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    fn request(&self, id: u8, addr: u64, beats: usize) -> Result<Request, Refused> {
+        let bytes = 32 * beats as u64;
+        let in_line = addr.is_multiple_of(32) && addr % LINE + bytes <= LINE;
+        if !(1..=2).contains(&beats) || !in_line || addr.saturating_add(bytes) > self.controller.bytes {
+            return Err(Refused::Burst { addr, beats });
+        }
+        // Neighbouring lines go to different bank groups, then banks; a row is neighbouring lines of one bank.
+        let line = addr / LINE;
+        let row = line / BANKS as u64 / (u64::from(self.device.timing.row_bytes) / LINE).max(1);
+        let arrives = (self.time_ps + self.latency_ps[0]).div_ceil(u64::from(self.device.timing.tck_ps));
+        let (bank, row) = ((line % BANKS as u64) as u8, row as u32);
+        Ok(Request { id, bank, row, addr, beats: beats as u8, arrives, ..Request::default() })
+    }
+
+    fn wake(&mut self, at: u64) {
+        self.wake_ps = self.wake_ps.min(at.saturating_mul(self.device.timing.tck_ps.into()));
+    }
+
+    /// Whether no request of this direction may be served before a response has left.
+    pub(crate) fn is_clogged(&self, writing: bool) -> bool {
+        RESPONSES == if writing { self.b.len() } else { self.r.len() }
+    }
+
+    /// A response has left a queue of `len`.
+    fn reopen(&mut self, len: usize) {
+        if len == RESPONSES {
+            self.wake(self.time_ps.div_ceil(self.device.timing.tck_ps.into()));
+        }
+    }
+
+    /// What is to be said of a request served at `now`.
+    pub(crate) fn respond(&mut self, now: u64, writing: bool, request: &Request) {
+        let timing = &self.device.timing;
+        let column = if writing { timing.cwl } else { timing.cl };
+        let data_end = (now + u64::from(column + timing.burst)) * u64::from(timing.tck_ps);
+        let ready_ps = data_end + self.latency_ps[1];
+        let &Request { id, beats, data, .. } = request;
+        if writing {
+            self.b.push_back((ready_ps, id));
+        } else {
+            self.r.push_back(Response { ready_ps, id, beats, sent: 0, data });
+        }
+    }
+
+    fn offer(&mut self) {
+        if self.beat.is_none()
+            && let Some(first) = self.r.front_mut()
+            && first.ready_ps <= self.time_ps
+        {
+            let data = first.data[first.sent as usize % 2];
+            first.sent += 1;
+            self.beat = Some(Beat { id: first.id, data, last: first.sent == first.beats });
+        }
+        if self.written.is_none()
+            && let Some(&(ready_ps, id)) = self.b.front()
+            && ready_ps <= self.time_ps
+        {
+            self.written = Some(id);
+        }
+    }
+
+    pub(crate) fn note(&mut self, at: u64, kind: Kind) {
+        if let Some(trace) = &mut self.trace {
+            trace.push(Command { at, kind });
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! Commands as the controller sent them: what a checker of the timing rules reads.
+
+/// A command on the bus of the memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Command {
+    /// When, in tCK since the start. A command of several cycles counts from its last.
+    pub at: u64,
+    /// What.
+    pub kind: Kind,
+}
+
+/// What a command does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "bank and row of each are what they say")]
+pub enum Kind {
+    /// Opens a row.
+    Activate { bank: u8, row: u32 },
+    /// Closes the bank's row.
+    Precharge { bank: u8 },
+    /// Reads a burst of the open row; `close` precharges the bank after it.
+    Read { bank: u8, close: bool },
+    /// Writes a burst to the open row; `close` precharges the bank after it.
+    Write { bank: u8, close: bool },
+    /// Refreshes the banks whose bits are set: all of them, or one.
+    Refresh { banks: u16 },
+}

@@ -1,0 +1,70 @@
+//! The tops that become Rust structs. Each belongs to a feature, as the engine takes minutes to compile.
+
+/// A module with its parameters.
+pub struct Top {
+    /// What the struct is called, in snake case; of a variant the function that makes one.
+    pub name: &'static str,
+    /// It becomes no struct of its own: that one (before it in the list) has the same ports, if fewer or narrower ones.
+    pub variant_of: Option<&'static str>,
+    /// The module, and its file.
+    pub module: &'static str,
+    /// What `verilator` is told besides the file: packages it uses, each before those that use it, as paths below `rtl/`, and
+    /// parameters (`-GWidth=64`). Modules it instantiates are found by their names.
+    pub arguments: &'static [&'static str],
+}
+
+/// What most modules of the engine use.
+const PACKAGES: &[&str] = &["registers_pkg.sv", "viaduct_pkg.sv"];
+
+/// Those of the features that are on.
+pub fn tops() -> impl Iterator<Item = &'static Top> {
+    let groups = [
+        (cfg!(feature = "engine"), ENGINE),
+        (cfg!(feature = "engine-2x2"), ENGINE_2X2),
+        (cfg!(feature = "units"), UNITS),
+    ];
+    groups.into_iter().filter(|(wanted, _)| *wanted).flat_map(|(_, tops)| tops)
+}
+
+/// The card with a pipe of each direction.
+const ENGINE: &[Top] = &[Top {
+    name: "engine_sim",
+    variant_of: None,
+    module: "engine_sim",
+    arguments: &["registers_pkg.sv", "viaduct_pkg.sv", "parse/parse_pkg.sv", "pipe/pipe_pkg.sv"],
+}];
+
+/// With two of each.
+const ENGINE_2X2: &[Top] = &[Top {
+    name: "engine_sim_2x2",
+    variant_of: Some("engine_sim"),
+    module: "engine_sim",
+    arguments: &[
+        "-GPipes=2",
+        "-GFlowChannels=16",
+        "-GBridgeChannels=4",
+        "-GRouteChannels=8",
+        "registers_pkg.sv",
+        "viaduct_pkg.sv",
+        "parse/parse_pkg.sv",
+        "pipe/pipe_pkg.sv",
+    ],
+}];
+
+/// Modules by themselves.
+const UNITS: &[Top] = &[
+    unit("bridge_lookup", &["registers_pkg.sv", "viaduct_pkg.sv", "-GBridgeBits=8"]),
+    unit("entropy", PACKAGES),
+    unit("flow_unit_sim", PACKAGES),
+    unit("memory32_sim", PACKAGES),
+    unit("memory_sim", PACKAGES),
+    unit("parser_top", &["registers_pkg.sv", "viaduct_pkg.sv", "parse/parse_pkg.sv"]),
+    unit("probe", &[]),
+    unit("rewriter_sim", PACKAGES),
+    unit("route_lookup", &["registers_pkg.sv", "viaduct_pkg.sv", "-GRoute6Bits=10"]),
+    unit("skid", &[]),
+];
+
+const fn unit(name: &'static str, arguments: &'static [&'static str]) -> Top {
+    Top { name, variant_of: None, module: name, arguments }
+}

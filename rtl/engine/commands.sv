@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// Does what the host's command block says: writes a line of a table, or waits until all packets that came before have
+// left.
+//
+// A write on chip takes 2 clocks, one to memory as long as that takes, a barrier as long as packets take.
+module commands
+  import registers_pkg::*;
+  import viaduct_pkg::*;
+#(
+    parameter int unsigned Pipes = 4  // of both directions
+) (
+    input  logic                   clk,
+    input  logic                   rst,
+    input  logic                   start,
+    input  logic [3:0]             command,
+    input  logic [3:0]             to_table,
+    input  logic [31:0]            address,
+    input  logic [511:0]           data,
+    output logic                   done,
+    // Tables on chip.
+    output logic                   wr_valid,
+    output logic [3:0]             wr_table,
+    output logic [15:0]            wr_address,
+    output logic [511:0]           wr_data,
+    // Memories: way 0 and 1 of the flow table, bridge, route.
+    output logic [3:0]             memory_valid,
+    input  logic [3:0]             memory_ready,
+    output line_t                  memory_line,
+    output logic                   memory_half,
+    input  logic [3:0]             memory_done,
+    // Packets that came into each pipe and that left it.
+    input  logic [Pipes-1:0][31:0] came,
+    input  logic [Pipes-1:0][31:0] left
+);
+
+  typedef enum logic [2:0] {
+    Idle,
+    Chip,
+    Memory,
+    Written,
+    Barrier
+  } state_e;
+
+  state_e                 state;
+  logic [Pipes-1:0][31:0] came_before;
+  logic [Pipes-1:0]       gone;
+  logic [3:0]             chosen;
+
+  assign wr_table    = to_table;
+  assign wr_address  = address[15:0];
+  assign wr_data     = data;
+  assign memory_line = line_t'(to_table == TableFlow ? address[27:1] : address[26:0]);
+  assign memory_half = address[0];
+
+  always_comb begin
+    chosen = '0;
+    case (to_table)
+      TableFlow:   chosen = address[31] ? 4'b0010 : 4'b0001;
+      TableBridge: chosen = 4'b0100;
+      TableRoute:  chosen = 4'b1000;
+      default: ;
+    endcase
+    // Differences, so that the counts may wrap.
+    for (int i = 0; i < Pipes; i++) gone[i] = $signed(left[i] - came_before[i]) >= 0;
+  end
+
+  assign wr_valid     = state == Chip;
+  assign memory_valid = state == Memory ? chosen : '0;
+
+  always_ff @(posedge clk) begin
+    done <= 1'b0;
+    case (state)
+      Idle: if (start) begin
+        came_before <= came;
+        case (command)
+          CommandWrite:   state <= chosen != '0 ? Memory : Chip;
+          CommandBarrier: state <= Barrier;
+          default:        done <= 1'b1;
+        endcase
+      end
+      Chip: {state, done} <= {Idle, 1'b1};
+      Memory: if (|(memory_valid & memory_ready)) state <= Written;
+      Written: if (|(memory_done & chosen)) {state, done} <= {Idle, 1'b1};
+      Barrier: if (&gone) {state, done} <= {Idle, 1'b1};
+      default: state <= Idle;
+    endcase
+    if (rst) {state, done} <= {Idle, 1'b0};
+  end
+
+endmodule

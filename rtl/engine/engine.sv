@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine: pipes of both directions, the memories of the tables that they share, the cross-bar behind them, and the
+// registers by which the host writes the tables.
+//
+// Pipes 0 to Pipes-1 are downstream (from guests), the others upstream (from wires). Outputs 0 to Pipes-1 are queues to
+// the host (for guests and for itself), the others wires. A master per HBM pseudo channel: way 0 of the flow table,
+// way 1, bridge, route.
+module engine
+  import registers_pkg::*;
+  import viaduct_pkg::*;
+  import pipe_pkg::*;
+#(
+    parameter int unsigned Pipes          = 2,       // of each direction
+    parameter int unsigned FlowChannels   = 16,      // of both ways
+    parameter int unsigned BridgeChannels = 4,
+    parameter int unsigned RouteChannels  = 8,
+    parameter int unsigned Ports          = 1024,
+    parameter int unsigned Vrfs           = 4096,
+    parameter int unsigned Labels         = 65536,
+    parameter int unsigned Nexthops       = 16384,
+    parameter int unsigned Flows          = 262144,  // with counters of their own
+    parameter int unsigned FlowBits       = 23,      // buckets of a way, binary logarithm
+    parameter int unsigned BridgeBits     = 16,      // lines of a way, likewise
+    parameter int unsigned Route6Bits     = 18,      // lines of a way, likewise
+    localparam int unsigned Streams       = 2 * Pipes,
+    localparam int unsigned Channels      = FlowChannels + BridgeChannels + RouteChannels
+) (
+    input  logic                       clk,
+    input  logic                       rst,
+    input  logic  [Streams-1:0]        s_valid,
+    output logic  [Streams-1:0]        s_ready,
+    input  beat_t [Streams-1:0]        s_beat,
+    output logic  [Streams-1:0]        m_valid,
+    input  logic  [Streams-1:0]        m_ready,
+    output beat_t [Streams-1:0]        m_beat,
+    // AXI3 masters of HBM channels: 256 bits, addresses in bytes within the channel.
+    output logic [Channels-1:0]        m_axi_arvalid,
+    input  logic [Channels-1:0]        m_axi_arready,
+    output logic [Channels-1:0][5:0]   m_axi_arid,
+    output logic [Channels-1:0][32:0]  m_axi_araddr,
+    output logic [Channels-1:0][3:0]   m_axi_arlen,
+    input  logic [Channels-1:0]        m_axi_rvalid,
+    output logic [Channels-1:0]        m_axi_rready,
+    input  logic [Channels-1:0][5:0]   m_axi_rid,
+    input  logic [Channels-1:0][255:0] m_axi_rdata,
+    input  logic [Channels-1:0][1:0]   m_axi_rresp,
+    input  logic [Channels-1:0]        m_axi_rlast,
+    output logic [Channels-1:0]        m_axi_awvalid,
+    input  logic [Channels-1:0]        m_axi_awready,
+    output logic [Channels-1:0][32:0]  m_axi_awaddr,
+    output logic [Channels-1:0]        m_axi_wvalid,
+    input  logic [Channels-1:0]        m_axi_wready,
+    output logic [Channels-1:0][255:0] m_axi_wdata,
+    input  logic [Channels-1:0]        m_axi_bvalid,
+    output logic [Channels-1:0]        m_axi_bready,
+    input  logic [Channels-1:0][1:0]   m_axi_bresp,
+    output logic                       memory_error,  // pulse: a channel answered with an error
+    // AXI4-Lite slave: the registers.
+    input  logic                       axil_awvalid,
+    output logic                       axil_awready,
+    input  logic [19:0]                axil_awaddr,
+    input  logic                       axil_wvalid,
+    output logic                       axil_wready,
+    input  logic [31:0]                axil_wdata,
+    output logic                       axil_bvalid,
+    input  logic                       axil_bready,
+    output logic [1:0]                 axil_bresp,
+    input  logic                       axil_arvalid,
+    output logic                       axil_arready,
+    input  logic [19:0]                axil_araddr,
+    output logic                       axil_rvalid,
+    input  logic                       axil_rready,
+    output logic [31:0]                axil_rdata,
+    output logic [1:0]                 axil_rresp
+);
+
+  localparam int unsigned WayChannels = FlowChannels / 2;
+  localparam int unsigned RouteAt     = FlowChannels + BridgeChannels;
+  localparam int unsigned RouteReads  = 5;  // at once, of a pipe
+
+  // ---- The host's commands
+
+  logic         enable, start, done;
+  logic [319:0] secret;
+  logic [3:0]   command, to_table, wr_table, memory_valid, memory_ready, memory_done;
+  logic [31:0]  address, select;
+  logic [511:0] data, wr_data;
+  logic         wr_valid, memory_half;
+  logic [15:0]  wr_address;
+  line_t        memory_line;
+  logic [63:0]  value;
+  logic [Streams-1:0][31:0] came, left;
+  logic [Streams-1:0][63:0] values;
+
+  registers #(
+      .Pipes(Pipes), .FlowChannels(FlowChannels), .BridgeChannels(BridgeChannels), .RouteChannels(RouteChannels),
+      .Nexthops(Nexthops), .FlowBits(FlowBits), .BridgeBits(BridgeBits), .Route6Bits(Route6Bits)
+  ) registers (
+      .clk, .rst,
+      .awvalid(axil_awvalid), .awready(axil_awready), .awaddr(axil_awaddr),
+      .wvalid(axil_wvalid), .wready(axil_wready), .wdata(axil_wdata),
+      .bvalid(axil_bvalid), .bready(axil_bready), .bresp(axil_bresp),
+      .arvalid(axil_arvalid), .arready(axil_arready), .araddr(axil_araddr),
+      .rvalid(axil_rvalid), .rready(axil_rready), .rdata(axil_rdata), .rresp(axil_rresp),
+      .enable, .secret,
+      .command_start(start), .command, .command_table(to_table), .command_address(address), .command_data(data),
+      .command_done(done), .select, .value
+  );
+
+  commands #(.Pipes(Streams)) commands (
+      .clk, .rst, .start, .command, .to_table, .address, .data, .done,
+      .wr_valid, .wr_table, .wr_address, .wr_data,
+      .memory_valid, .memory_ready, .memory_line, .memory_half, .memory_done,
+      .came, .left
+  );
+
+  // A counter's value is the sum over pipes.
+  always_ff @(posedge clk) value <= sum(values);
+
+  function automatic logic [63:0] sum(logic [Streams-1:0][63:0] all);
+    sum = '0;
+    for (int i = 0; i < Streams; i++) sum = sum + all[i];
+  endfunction
+
+  // ---- Pipes
+
+  logic  [Streams-1:0]              out_valid, out_ready;
+  beat_t [Streams-1:0]              out_beat;
+  logic  [Streams-1:0][3:0]         out_egress;
+  logic  [Streams-1:0]              conclusion_valid;
+  conclusion_t [Streams-1:0]        conclusion;
+
+  logic  [1:0][Streams-1:0]         flow_req_valid, flow_req_ready, flow_resp_valid, flow_resp_ready;
+  line_t [1:0][Streams-1:0]         flow_req_line;
+  tag_t  [1:0][Streams-1:0]         flow_req_context, flow_resp_context;
+  logic  [1:0][Streams-1:0][511:0]  flow_resp_data;
+  logic  [Streams-1:0][3:0]         bridge_req_valid, bridge_req_ready, bridge_resp_valid, bridge_resp_ready;
+  line_t [Streams-1:0][3:0]         bridge_req_line;
+  tag_t  [Streams-1:0][3:0]         bridge_req_context, bridge_resp_context;
+  logic  [Streams-1:0][3:0][255:0]  bridge_resp_data;
+  logic  [Streams-1:0][RouteReads-1:0] route_req_valid, route_req_ready, route_resp_valid, route_resp_ready;
+  line_t [Streams-1:0][RouteReads-1:0] route_req_line;
+  tag_t  [Streams-1:0][RouteReads-1:0] route_req_context, route_resp_context;
+  logic  [Streams-1:0][RouteReads-1:0][255:0] route_resp_data;
+
+  for (genvar i = 0; i < Streams; i++) begin : g_pipe
+    pipe #(
+        .Wire(i >= Pipes), .HostEgress(4'(i % Pipes)),
+        .Ports(Ports), .Vrfs(Vrfs), .Labels(Labels), .Nexthops(Nexthops),
+        .FlowBits(FlowBits), .BridgeBits(BridgeBits), .Route6Bits(Route6Bits)
+    ) pipe (
+        .clk, .rst, .enable, .secret, .wr_valid, .wr_table, .wr_address, .wr_data,
+        .s_valid(s_valid[i]), .s_ready(s_ready[i]), .s_beat(s_beat[i]),
+        .m_valid(out_valid[i]), .m_ready(out_ready[i]), .m_beat(out_beat[i]), .m_egress(out_egress[i]),
+        .flow_req_valid({flow_req_valid[1][i], flow_req_valid[0][i]}),
+        .flow_req_ready({flow_req_ready[1][i], flow_req_ready[0][i]}),
+        .flow_req_line({flow_req_line[1][i], flow_req_line[0][i]}),
+        .flow_req_context({flow_req_context[1][i], flow_req_context[0][i]}),
+        .flow_resp_valid({flow_resp_valid[1][i], flow_resp_valid[0][i]}),
+        .flow_resp_ready({flow_resp_ready[1][i], flow_resp_ready[0][i]}),
+        .flow_resp_context({flow_resp_context[1][i], flow_resp_context[0][i]}),
+        .flow_resp_data({flow_resp_data[1][i], flow_resp_data[0][i]}),
+        .bridge_req_valid(bridge_req_valid[i]), .bridge_req_ready(bridge_req_ready[i]),
+        .bridge_req_line(bridge_req_line[i]), .bridge_req_context(bridge_req_context[i]),
+        .bridge_resp_valid(bridge_resp_valid[i]), .bridge_resp_ready(bridge_resp_ready[i]),
+        .bridge_resp_context(bridge_resp_context[i]), .bridge_resp_data(bridge_resp_data[i]),
+        .route_req_valid(route_req_valid[i]), .route_req_ready(route_req_ready[i]),
+        .route_req_line(route_req_line[i]), .route_req_context(route_req_context[i]),
+        .route_resp_valid(route_resp_valid[i]), .route_resp_ready(route_resp_ready[i]),
+        .route_resp_context(route_resp_context[i]), .route_resp_data(route_resp_data[i]),
+        .conclusion_valid(conclusion_valid[i]), .conclusion(conclusion[i]), .came(came[i]), .left(left[i])
+    );
+
+    counters #(.Ports(Ports), .Flows(Flows)) counters (
+        .clk, .rst, .valid(conclusion_valid[i]), .conclusion(conclusion[i]), .select, .value(values[i])
+    );
+  end
+
+  // ---- Memories
+
+  logic [3:0]                    errors;
+
+  assign memory_error = |errors;
+
+  for (genvar way = 0; way < 2; way++) begin : g_flow
+    localparam int unsigned At = way * WayChannels;
+    memory #(
+        .Requesters(Streams), .Banks(WayChannels), .LineBytes(64), .ContextWidth(TagWidth)
+    ) memory (
+        .clk, .rst,
+        .req_valid(flow_req_valid[way]), .req_ready(flow_req_ready[way]),
+        .req_line(flow_req_line[way]), .req_context(flow_req_context[way]),
+        .resp_valid(flow_resp_valid[way]), .resp_ready(flow_resp_ready[way]),
+        .resp_context(flow_resp_context[way]), .resp_data(flow_resp_data[way]),
+        .wr_valid(memory_valid[way]), .wr_ready(memory_ready[way]), .wr_line(memory_line), .wr_half(memory_half),
+        .wr_data(data[255:0]), .wr_done(memory_done[way]), .error(errors[way]), .arlen(m_axi_arlen[At+:WayChannels]),
+        .arvalid(m_axi_arvalid[At+:WayChannels]), .arready(m_axi_arready[At+:WayChannels]),
+        .arid(m_axi_arid[At+:WayChannels]), .araddr(m_axi_araddr[At+:WayChannels]),
+        .rvalid(m_axi_rvalid[At+:WayChannels]), .rready(m_axi_rready[At+:WayChannels]),
+        .rid(m_axi_rid[At+:WayChannels]), .rdata(m_axi_rdata[At+:WayChannels]),
+        .rresp(m_axi_rresp[At+:WayChannels]), .rlast(m_axi_rlast[At+:WayChannels]),
+        .awvalid(m_axi_awvalid[At+:WayChannels]), .awready(m_axi_awready[At+:WayChannels]),
+        .awaddr(m_axi_awaddr[At+:WayChannels]), .wvalid(m_axi_wvalid[At+:WayChannels]),
+        .wready(m_axi_wready[At+:WayChannels]), .wdata(m_axi_wdata[At+:WayChannels]),
+        .bvalid(m_axi_bvalid[At+:WayChannels]), .bready(m_axi_bready[At+:WayChannels]),
+        .bresp(m_axi_bresp[At+:WayChannels])
+    );
+  end
+
+  memory #(
+      .Requesters(4 * Streams), .Banks(BridgeChannels), .LineBytes(32), .ContextWidth(TagWidth)
+  ) bridge_memory (
+      .clk, .rst,
+      .req_valid(bridge_req_valid), .req_ready(bridge_req_ready), .req_line(bridge_req_line),
+      .req_context(bridge_req_context),
+      .resp_valid(bridge_resp_valid), .resp_ready(bridge_resp_ready), .resp_context(bridge_resp_context),
+      .resp_data(bridge_resp_data),
+      .wr_valid(memory_valid[2]), .wr_ready(memory_ready[2]), .wr_line(memory_line), .wr_half(1'b0),
+      .wr_data(data[255:0]), .wr_done(memory_done[2]), .error(errors[2]),
+      .arlen(m_axi_arlen[FlowChannels+:BridgeChannels]),
+      .arvalid(m_axi_arvalid[FlowChannels+:BridgeChannels]), .arready(m_axi_arready[FlowChannels+:BridgeChannels]),
+      .arid(m_axi_arid[FlowChannels+:BridgeChannels]), .araddr(m_axi_araddr[FlowChannels+:BridgeChannels]),
+      .rvalid(m_axi_rvalid[FlowChannels+:BridgeChannels]), .rready(m_axi_rready[FlowChannels+:BridgeChannels]),
+      .rid(m_axi_rid[FlowChannels+:BridgeChannels]), .rdata(m_axi_rdata[FlowChannels+:BridgeChannels]),
+      .rresp(m_axi_rresp[FlowChannels+:BridgeChannels]), .rlast(m_axi_rlast[FlowChannels+:BridgeChannels]),
+      .awvalid(m_axi_awvalid[FlowChannels+:BridgeChannels]), .awready(m_axi_awready[FlowChannels+:BridgeChannels]),
+      .awaddr(m_axi_awaddr[FlowChannels+:BridgeChannels]), .wvalid(m_axi_wvalid[FlowChannels+:BridgeChannels]),
+      .wready(m_axi_wready[FlowChannels+:BridgeChannels]), .wdata(m_axi_wdata[FlowChannels+:BridgeChannels]),
+      .bvalid(m_axi_bvalid[FlowChannels+:BridgeChannels]), .bready(m_axi_bready[FlowChannels+:BridgeChannels]),
+      .bresp(m_axi_bresp[FlowChannels+:BridgeChannels])
+  );
+
+  memory #(
+      .Requesters(RouteReads * Streams), .Banks(RouteChannels), .LineBytes(32), .ContextWidth(TagWidth)
+  ) route_memory (
+      .clk, .rst,
+      .req_valid(route_req_valid), .req_ready(route_req_ready), .req_line(route_req_line),
+      .req_context(route_req_context),
+      .resp_valid(route_resp_valid), .resp_ready(route_resp_ready), .resp_context(route_resp_context),
+      .resp_data(route_resp_data),
+      .wr_valid(memory_valid[3]), .wr_ready(memory_ready[3]), .wr_line(memory_line), .wr_half(1'b0),
+      .wr_data(data[255:0]), .wr_done(memory_done[3]), .error(errors[3]), .arlen(m_axi_arlen[RouteAt+:RouteChannels]),
+      .arvalid(m_axi_arvalid[RouteAt+:RouteChannels]), .arready(m_axi_arready[RouteAt+:RouteChannels]),
+      .arid(m_axi_arid[RouteAt+:RouteChannels]), .araddr(m_axi_araddr[RouteAt+:RouteChannels]),
+      .rvalid(m_axi_rvalid[RouteAt+:RouteChannels]), .rready(m_axi_rready[RouteAt+:RouteChannels]),
+      .rid(m_axi_rid[RouteAt+:RouteChannels]), .rdata(m_axi_rdata[RouteAt+:RouteChannels]),
+      .rresp(m_axi_rresp[RouteAt+:RouteChannels]), .rlast(m_axi_rlast[RouteAt+:RouteChannels]),
+      .awvalid(m_axi_awvalid[RouteAt+:RouteChannels]), .awready(m_axi_awready[RouteAt+:RouteChannels]),
+      .awaddr(m_axi_awaddr[RouteAt+:RouteChannels]), .wvalid(m_axi_wvalid[RouteAt+:RouteChannels]),
+      .wready(m_axi_wready[RouteAt+:RouteChannels]), .wdata(m_axi_wdata[RouteAt+:RouteChannels]),
+      .bvalid(m_axi_bvalid[RouteAt+:RouteChannels]), .bready(m_axi_bready[RouteAt+:RouteChannels]),
+      .bresp(m_axi_bresp[RouteAt+:RouteChannels])
+  );
+
+  // ---- Out
+
+  logic [Streams-1:0][$bits(beat_t)-1:0] crossed;
+  logic [Streams-1:0]                    out_last;
+  logic [Streams-1:0][$clog2(Streams)-1:0] destination;
+
+  for (genvar i = 0; i < Streams; i++) begin : g_out
+    assign out_last[i]    = out_beat[i].last;
+    // What a line of a table says is the host's word: beyond the outputs there are, the first.
+    assign destination[i] = out_egress[i] < 4'(Streams) ? out_egress[i][$clog2(Streams)-1:0] : '0;
+    assign m_beat[i]      = crossed[i];
+  end
+
+  crossbar #(.Inputs(Streams), .Outputs(Streams), .Width($bits(beat_t))) crossbar (
+      .clk, .rst,
+      .s_valid(out_valid), .s_ready(out_ready), .s_data(out_beat), .s_last(out_last), .s_destination(destination),
+      .m_valid, .m_ready, .m_data(crossed), .m_last()
+  );
+
+endmodule

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A pipe's look-ups in the flow table: both buckets in which a key may be are read at once, one from each half of the table.
+// Latency 13 cycles besides the memory's, throughput 1 look-up per cycle, results in any order. A tag may be used again once
+// its result came. Results must be taken as they come; answers of the memories are always taken in the end. Not ready for
+// 2^TagWidth cycles after reset.
+module flow_lookup
+  import viaduct_pkg::*;
+#(
+    parameter int unsigned BucketBits = 23  // binary logarithm of the buckets of a half
+) (
+    input  logic                         clk,
+    input  logic                         rst,
+    input  logic [SecretWidth-1:0]       secret,
+    input  logic                         s_valid,
+    output logic                         s_ready,
+    input  tag_t                         s_tag,
+    input  flow_key_t                    s_key,
+    output logic                         m_valid,
+    output tag_t                         m_tag,
+    output flow_result_t                 m_result,
+    // To the memories of both halves.
+    output logic         [1:0]           req_valid,
+    input  logic         [1:0]           req_ready,
+    output line_t        [1:0]           req_line,
+    output tag_t         [1:0]           req_context,
+    input  logic         [1:0]           resp_valid,
+    output logic         [1:0]           resp_ready,
+    input  tag_t         [1:0]           resp_context,
+    input  logic         [1:0][511:0]    resp_data
+);
+  localparam int unsigned Depth = 16;
+
+  logic take, join_ready, hashed;
+  logic [1:0][31:0] choice;
+  tag_t hashed_tag;
+  logic [1:0] room, unused_ready;
+  logic [1:0] matched;
+  tag_t [1:0] matched_tag;
+  flow_result_t [1:0] matched_result;
+
+  assign take = s_valid && s_ready;
+
+  // Up to 5 keys are on their way to the queues.
+  always_ff @(posedge clk) s_ready <= !rst && join_ready && &room;
+
+  hash #(
+      .ContextWidth(TagWidth)
+  ) hasher (
+      .clk,
+      .rst,
+      .s_valid  (take),
+      .s_key,
+      .secret,
+      .s_context(s_tag),
+      .m_valid  (hashed),
+      .m_a      (choice[0]),
+      .m_b      (choice[1]),
+      .m_context(hashed_tag)
+  );
+
+  for (genvar h = 0; h < 2; h++) begin : g_half
+    logic [BucketBits-1:0] bucket;
+    logic [$clog2(Depth + 2)-1:0] level;
+
+    assign room[h]     = 32'(level) <= Depth - 6;
+    assign req_line[h] = line_t'(bucket);
+
+    queue #(
+        .Width(BucketBits + TagWidth),
+        .Depth(Depth)
+    ) requests (
+        .clk,
+        .rst,
+        .s_valid(hashed),
+        .s_ready(unused_ready[h]),
+        .s_data ({choice[h][BucketBits-1:0], hashed_tag}),
+        .m_valid(req_valid[h]),
+        .m_ready(req_ready[h]),
+        .m_data ({bucket, req_context[h]}),
+        .level
+    );
+
+    flow_match match (
+        .clk,
+        .rst,
+        .key_valid(take),
+        .key_tag  (s_tag),
+        .key      (s_key),
+        .s_valid  (resp_valid[h] && resp_ready[h]),
+        .s_tag    (resp_context[h]),
+        .s_bucket (resp_data[h]),
+        .m_valid  (matched[h]),
+        .m_tag    (matched_tag[h]),
+        .m_result (matched_result[h])
+    );
+
+    if (BucketBits < 32) begin : g_unused
+      logic [31-BucketBits:0] unused_choice;
+      assign unused_choice = choice[h][31:BucketBits];
+    end
+  end
+
+  assign resp_ready[0] = 1'b1;
+
+  flow_join both (
+      .clk,
+      .rst,
+      .ready   (join_ready),
+      .ready_1 (resp_ready[1]),
+      .s_valid (matched),
+      .s_tag   (matched_tag),
+      .s_result(matched_result),
+      .m_valid,
+      .m_tag,
+      .m_result
+  );
+endmodule

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+// Says what is done with a packet, from its header and what its look-ups found: where `decide` of the model says the
+// same for every packet that gets so far, an edit; for all others the host.
+//
+// 4 clocks from `s` to `m`, one packet per clock; stands still while `m` is not taken.
+module verdict
+  import registers_pkg::*;
+  import viaduct_pkg::*;
+  import pipe_pkg::*;
+#(
+    parameter bit          Wire       = 1'b0,  // packets come from wires, in tunnels; else from guests
+    parameter int unsigned Nexthops   = 16384,
+    parameter logic [3:0]  HostEgress = 4'd0   // where packets to the host go
+) (
+    input  logic           clk,
+    input  logic           rst,
+    input  logic           wr_valid,
+    input  logic [15:0]    wr_address,
+    input  logic [511:0]   wr_data,
+    input  logic           s_valid,
+    output logic           s_ready,
+    input  tag_t           s_tag,
+    input  header_t        s_header,
+    input  context_t       s_context,
+    input  flow_result_t   s_flow,
+    input  forward_result_t s_route,
+    input  bridge_result_t s_bridge,
+    input  bridge_result_t s_source,
+    output logic           m_valid,
+    input  logic           m_ready,
+    output edit_t          m_edit,
+    output logic [3:0]     m_egress,
+    output conclusion_t    m_conclusion
+);
+
+  logic step;
+  assign step    = !m_valid || m_ready;
+  assign s_ready = step;
+
+  // ---- Clock 1: which nexthop
+
+  typedef struct packed {
+    tag_t         tag;
+    header_t      header;
+    context_t     ctx;
+    flow_result_t flow;       // hit: of the right generation
+    logic         own;        // the flow's own nexthop is used
+    logic         found;      // a table gave a nexthop
+    logic         source_ok;
+  } packet_t;
+
+  packet_t     packet0, packet1, packet2, packet3;
+  logic        valid1, valid2, valid3;
+  nexthop_id_t nexthop0, nexthop1;
+  logic        near0, near1, near2, near3;  // nexthop's number is one on chip
+
+  always_comb begin
+    packet0           = '0;
+    packet0.tag       = s_tag;
+    packet0.header    = s_header;
+    packet0.ctx       = s_context;
+    packet0.flow      = s_flow;
+    packet0.flow.hit  = s_flow.hit && s_flow.generation == s_context.generation;
+    packet0.own       = packet0.flow.hit && s_flow.action == FlowActionForward && s_flow.has_nexthop;
+    packet0.source_ok = !s_context.check_source || at_home();
+    nexthop0          = s_context.nexthop;
+    packet0.found     = 1'b1;
+    unique case (s_context.path)
+      PathBridged: {packet0.found, nexthop0} = {s_bridge.found, s_bridge.nexthop};
+      PathRouted:  {packet0.found, nexthop0} = {s_route.found, s_route.nexthop};
+      default: ;
+    endcase
+    if (packet0.own) nexthop0 = s_flow.nexthop;
+    near0 = nexthop0 < 20'(Nexthops);
+  end
+
+  // Whether the source MAC is known to be where the packet came from.
+  function automatic logic at_home();
+    logic [31:0] origin;
+    origin = Wire ? s_header.outer_src[31:0] : 32'(s_header.port);
+    return s_source.found && (s_source.fixed
+        || s_source.at_tunnel == Wire && s_source.at == origin && !(Wire && s_header.outer_v6));
+  endfunction
+
+  // ---- Clocks 2 and 3: the nexthop is read
+
+  nexthop_t hop;
+
+  table_ram #(.Width(NexthopWidth), .Depth(Nexthops)) nexthops (
+      .clk, .step,
+      .wr_valid, .wr_address(wr_address[$clog2(Nexthops)-1:0]), .wr_data(wr_data[NexthopWidth-1:0]),
+      .address(nexthop1[$clog2(Nexthops)-1:0]), .data(hop)
+  );
+
+  always_ff @(posedge clk) begin
+    if (step) begin
+      {packet1, nexthop1, near1} <= {packet0, nexthop0, near0};
+      {packet2, near2} <= {packet1, near1};
+      {packet3, near3} <= {packet2, near2};
+    end
+    if (rst) {valid1, valid2, valid3} <= '0;
+    else if (step) {valid1, valid2, valid3} <= {s_valid, valid1, valid2};
+  end
+
+  // ---- Clock 4: the verdict
+
+  logic   bridged, track, drop;
+  punt_e  punt;
+  edit_t  edit;
+  logic [31:0] count;
+  logic [7:0]  reason;
+  conclusion_t conclusion;
+
+  always_comb begin
+    bridged = packet3.ctx.path == PathBridged;
+    track   = packet3.ctx.policy || hop.policy || packet3.own;
+    punt    = refusal();
+    drop    = 1'b0;
+    reason  = 8'(punt);
+    if (punt == PuntNone && hop.kind == NexthopKindDiscard) begin
+      {drop, reason} = {1'b1, hop.id[7:0]};
+    end else if (punt == PuntNone && track && packet3.flow.action == FlowActionDrop) begin
+      {drop, reason} = {1'b1, packet3.flow.nexthop[7:0]};
+    end
+  end
+
+  function automatic punt_e refusal();
+    logic [15:0] length, room;
+    logic        translated;
+    if (packet3.ctx.punt != PuntNone) return packet3.ctx.punt;
+    if (!packet3.source_ok) return PuntLearn;
+    if (!packet3.own && !packet3.found) return bridged ? PuntBridgeMiss : PuntRouteMiss;
+    if (!near3 || hop.kind == NexthopKindHost) return PuntNexthop;
+    if (hop.kind == NexthopKindFlow) return PuntFlowMiss;
+    // What a discarding route drops no connection is asked about.
+    if (hop.kind == NexthopKindDiscard) return PuntNone;
+    if (track) begin
+      if (!packet3.header.ip) return PuntNotIp;
+      if (packet3.header.fragment) return PuntFragment;
+      if (packet3.header.l4 == L4Icmp && !packet3.header.icmp_echo) return PuntIcmp;
+      if (!packet3.flow.hit) return PuntFlowMiss;
+      if (packet3.flow.action == FlowActionHost) return PuntFlowHost;
+      if (packet3.flow.action == FlowActionHold) return PuntFlowHeld;
+      if (packet3.flow.action == FlowActionDrop) return PuntNone;
+      // FIN, SYN, RST change a connection's state.
+      if (packet3.header.l4 == L4Tcp && packet3.header.tcp_flags[2:0] != 0) return PuntFlowTcp;
+    end
+    if (bridged && (hop.port == packet3.header.port || Wire && hop.kind == NexthopKindTunnel)) return PuntSamePort;
+    if (!bridged && packet3.header.ttl <= 8'd1) return PuntTtl;
+    length = packet3.header.ip ? packet3.header.ip_len : packet3.header.stop - 16'(packet3.header.l3_at);
+    room   = hop.mtu;
+    if (bridged && hop.kind == NexthopKindTunnel) room = hop.mtu - (16'(packet3.header.tags) << 2);
+    if (length > room) return PuntMtu;
+    if (hop.kind == NexthopKindTunnel && hop.outer_v6 && hop.tunnel != TunnelMplsGre) return PuntOuterChecksum;
+    translated = packet3.own && (packet3.flow.nat_src || packet3.flow.nat_dst);
+    if (translated && packet3.header.header_len != 6'd20) return PuntNat;
+    return PuntNone;
+  endfunction
+
+  // What goes in front of a packet, bytes.
+  logic [6:0] prepended;
+  always_comb begin
+    prepended = 7'd0;
+    if (edit.ethernet) prepended = 7'd14;
+    if (edit.encap) begin
+      prepended = prepended + 7'd14 + (edit.outer_v6 ? 7'd40 : 7'd20);
+      prepended = prepended + (edit.tunnel == TunnelVxlan ? 7'd16 : edit.tunnel == TunnelMplsUdp ? 7'd12 : 7'd8);
+    end
+  end
+
+  always_comb begin
+    edit      = '0;
+    edit.drop = drop;
+    edit.punt = punt != PuntNone;
+    edit.meta.reason      = punt;
+    edit.meta.port        = packet3.header.port;
+    edit.meta.size        = packet3.header.size;
+    edit.meta.count       = count;
+    edit.meta.index       = packet3.flow.hit ? packet3.flow.index : '0;
+    edit.meta.vrf         = packet3.ctx.vrf;
+    edit.meta.path        = packet3.ctx.path;
+    edit.meta.from_tunnel = Wire;
+    edit.meta.tag         = packet3.tag;
+    edit.port   = edit.punt ? packet3.header.port : hop.port;
+    edit.strip  = edit.punt ? 8'd0 : bridged ? packet3.header.start : packet3.header.l3_at;
+    edit.kept   = edit.punt ? packet3.header.size
+        : bridged ? packet3.header.stop - 16'(packet3.header.start) : packet3.header.ip_len;
+    edit.ip         = packet3.header.ip;
+    edit.v6         = packet3.header.v6;
+    edit.l3_at      = bridged ? 5'(packet3.header.l3_at - packet3.header.start) : 5'd0;
+    edit.header_len = packet3.header.header_len;
+    edit.set_tos    = packet3.header.new_tos;
+    edit.tos        = packet3.header.tos;
+    edit.decrement_ttl = !bridged;
+    edit.nat_src    = packet3.own && packet3.flow.nat_src;
+    edit.nat_dst    = packet3.own && packet3.flow.nat_dst;
+    edit.new_src    = packet3.flow.new_src;
+    edit.new_dst    = packet3.flow.new_dst;
+    edit.l4         = packet3.header.l4;
+    edit.ethernet   = !edit.punt && !bridged && (hop.kind == NexthopKindGuest || hop.tunnel == TunnelVxlan);
+    edit.mac        = hop.mac;
+    edit.ethertype  = packet3.header.v6 ? 16'h86dd : 16'h0800;
+    edit.encap      = !edit.punt && hop.kind == NexthopKindTunnel;
+    edit.tunnel     = tunnel_e'(hop.tunnel);
+    edit.outer_v6   = hop.outer_v6;
+    edit.id         = hop.id;
+    edit.outer_src  = hop.outer_src;
+    edit.outer_dst  = hop.outer_dst;
+    edit.outer_src_mac = hop.outer_src_mac;
+    edit.outer_dst_mac = hop.outer_dst_mac;
+    edit.outer_tos  = packet3.header.ip ? packet3.header.tos : 8'd0;
+    edit.entropy    = packet3.ctx.entropy;
+  end
+
+  always_comb begin
+    conclusion           = '0;
+    conclusion.ingress   = packet3.header.port;
+    conclusion.size      = packet3.header.size;
+    conclusion.punted    = edit.punt;
+    conclusion.dropped   = drop;
+    conclusion.reason    = reason;
+    conclusion.egress    = hop.port;
+    conclusion.sent_size = edit.kept + 16'(prepended);
+    conclusion.flow      = !edit.punt && track && packet3.flow.hit;
+    conclusion.index     = packet3.flow.index;
+  end
+
+  always_ff @(posedge clk) begin
+    if (step) begin
+      m_edit       <= edit;
+      m_egress     <= edit.punt ? HostEgress : hop.egress;
+      m_conclusion <= conclusion;
+      if (valid3 && edit.punt) count <= count + 32'd1;
+    end
+    if (rst) begin
+      m_valid <= 1'b0;
+      count   <= '0;
+    end else if (step) m_valid <= valid3;
+  end
+
+endmodule
