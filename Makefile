@@ -17,7 +17,7 @@ PYTEST ?=
 BENCH ?=
 
 .PHONY: help demo test test-rust test-e2e bench bench-quick bench-instructions bench-instructions-update \
-	bench-programs fmt fmt-check lint dependencies fuzz build verbs \
+	bench-programs card-test card-bench card-daemon rtl-lint fmt fmt-check lint dependencies fuzz build verbs \
 	install clean
 
 help: ## this list
@@ -30,9 +30,11 @@ verbs: ## libibverbs.so.1 and librdmacm.so.1 for programs that use RDMA, in targ
 	cargo build --release --locked -p verbs -p rdmacm
 	@scripts/link-verbs
 
-demo: ## two hosts, containers and VMs on this machine: build, run, show, clean up (QEMU=no: containers only)
+demo: ## hosts, containers, VMs and a simulated card on this machine: build, run, show, clean up (QEMU=no: containers only)
 	@scripts/setup demo $(if $(filter no,$(QEMU)),--no-vm)
 	@$(MAKE) --no-print-directory build verbs
+	@test -x target/card/viaductd || echo "viaductd with the simulated card: Verilator makes C++ of rtl/; the first time that takes minutes"
+	@$(MAKE) --no-print-directory card-daemon
 	@scripts/as-root $(PYTHON) demo/demo.py $(if $(filter no,$(QEMU)),--no-vm)
 
 test: ## every test, the fast ones first; stops at the first stage that fails
@@ -64,6 +66,25 @@ bench-instructions: ## instructions of each stage of the packet path, held again
 bench-instructions-update:
 	@scripts/setup instructions
 	@scripts/check-instructions --update
+
+card-test: ## the FPGA card: its modules, its engine and the executor on it, simulated clock by clock; proofs
+	@scripts/setup rtl
+	@rtl/generate --check
+	cargo test --profile card --locked --features card/card-test,offload/card-sim -p rtl -p card -p hbm -p offload
+	@rtl/formal/run
+
+card-daemon: ## viaductd with the simulated card, in target/card
+	@scripts/setup card
+	cargo build --profile card --locked -p viaductd --bin viaductd --features card-sim
+
+card-bench: ## the FPGA card's cycle gates: packets a clock of its simulation (QUICK=1: one pipe of each direction, minutes)
+	@scripts/setup card
+	cargo run --profile card --locked -p hbm --example rates
+	cargo run --profile card --locked -p card --features $(if $(QUICK),card-sim,card-sim-2x2) --example card_bench -- $(if $(QUICK),--quick)
+
+rtl-lint: ## the SystemVerilog of the FPGA card: Verilator's and Verible's complaints
+	@scripts/setup rtl
+	@scripts/lint-rtl
 
 fmt: ## format the code
 	cargo fmt --all

@@ -10,8 +10,9 @@
               +------------------------- outside, 203.0.113.0/24 ----------------------+
 
 Beside them, containers sim1 and sim2 on host a and sim3 on host b (blue, 10.1.1.3, .4 and .13) have a tap and a verbs device each.
+Host d stands alone: containers left and right (green, 10.3.3.1 and .2) behind an FPGA card, simulated clock by clock.
 
-Hosts and containers are network namespaces, the machines real (QEMU). The configurations are a.toml and b.toml.
+Hosts and containers are network namespaces, the machines real (QEMU). The configurations are a.toml, b.toml and d.toml.
 Run it by `make demo`; `make demo QEMU=no` has containers in the place of the machines.
 """
 
@@ -31,7 +32,7 @@ from lab.traffic import round_trip, tcp_rate  # noqa: E402
 from lab.perftest import perftest  # noqa: E402
 
 WEB, DB, APP, APP6, OPS = "10.1.1.1", "10.1.1.2", "10.1.1.11", "fd00:1::b", "10.2.2.1"
-SIM2, SIM3 = "10.1.1.4", "10.1.1.13"
+SIM2, SIM3, RIGHT = "10.1.1.4", "10.1.1.13", "10.3.3.2"
 LINUX, LINUX_MAC, FLOATING, OUTSIDE = "10.1.1.99", "02:00:00:00:01:63", "203.0.113.7", "203.0.113.1"
 
 
@@ -204,6 +205,21 @@ class Demo:
 
         self.say("\n".join(eventually(lines, f"a queue pair with transport {transport}")))
 
+    def card(self):
+        with self.step("an FPGA card, simulated clock by clock from its SystemVerilog: left -> right, both on host d"):
+            host = self.lab.host(Config.read(HERE / "d.toml"))
+            self.guests.update({name: self.lab.container(host, name) for name in ("left", "right")})
+            self.ping("left", "right", RIGHT, "simulated card")
+            card = host.viaduct("status")["card"]
+            forwarded, left = card.get("forwarded", 0), {row["reason"]: row["packets"] for row in card.get("punted", [])}
+            self.say(f"viaduct status: {card['received']} packets came to the card: {forwarded} forwarded, "
+                     f"{sum(left.values())} left to the host")
+            self.say("left to the host: " + ", ".join(f"{reason} {packets}" for reason, packets in left.items()))
+            self.say(f"{card['busy']:,} clocks of {1000 / card['clock']:g} ns with packets inside, "
+                     f"{card['busy'] / card['received']:.0f} a packet; what a clock takes to simulate is in the round trip")
+            if forwarded < 10:  # of 20, the first of either direction being the host's
+                raise Failed(f"the card forwarded {forwarded} packets only")
+
     def explain(self):
         with self.step("viaduct explain: what happens to a packet from web to app, without sending it"):
             self.say(self.a.call("explain", "--in", "web", f"{WEB} > {APP} / tcp 40000 > 80").stdout)
@@ -237,6 +253,7 @@ class Demo:
         self.floating_address()
         self.throughput()
         self.verbs()
+        self.card()
         self.explain()
         self.summary()
 

@@ -27,15 +27,18 @@ pub enum Executor {
     /// CPU cores.
     #[default]
     Cpu,
+    /// A simulated card, and CPU cores beside it.
+    CardSim,
 }
 
 impl Value for Executor {
     fn read(value: &DeValue<'_>) -> Result<Self, String> {
         match text(value)? {
             "cpu" => Ok(Self::Cpu),
+            "card-sim" if cfg!(feature = "card-sim") => Ok(Self::CardSim),
             "card-sim" => Err("this build has no card-sim; use \"cpu\"".to_owned()),
             card if card.starts_with("card:") => {
-                Err(format!("this build drives no cards, so not {card}; use \"cpu\""))
+                Err(format!("cards carry no packets yet, so not {card}; use \"cpu\""))
             }
             other => Err(format!("\"{other}\" is no executor; use \"cpu\"")),
         }

@@ -48,8 +48,8 @@ fn each_mistake_is_named() {
         ),
         (
             "executor = \"cpu\"",
-            "executor = \"card-sim\"",
-            "[host]: executor: this build has no card-sim; use \"cpu\"",
+            "executor = \"card:0000:3b:00.0\"",
+            "[host]: executor: cards carry no packets yet, so not card:0000:3b:00.0; use \"cpu\"",
         ),
         ("driver = \"af-packet\"", "driver = \"dpdk\"", "driver \"dpdk\" is not built in"),
         (

@@ -54,6 +54,7 @@ fn render(core: &Core) -> String {
     vifs(view, &mut text);
     workers(view, &mut text);
     tables(view, &mut text);
+    card(view.executor.status().card.as_ref(), &mut text);
     verbs(&rdma_devices(core), &mut text);
     text.0
 }
@@ -113,6 +114,22 @@ fn workers(view: &View, text: &mut Text) {
         stages.map(|(stage, ticks)| (format!("worker=\"{}\",stage=\"{stage}\"", w.worker), ticks))
     });
     text.family("worker_cycles_total", "counter", "TSC ticks by stage.", cycles);
+}
+
+fn card(card: Option<&model::CardCounters>, text: &mut Text) {
+    let Some(card) = card else { return };
+    let mut one = |name: &str, kind: &str, help: &str, value: u64| {
+        text.family(name, kind, help, [(String::new(), value)]);
+    };
+    one("card_clocks_total", "counter", "Clocks of the card.", card.clocks);
+    one("card_busy_clocks_total", "counter", "Clocks of the card with packets inside.", card.busy);
+    one("card_receive_packets_total", "counter", "Packets that came in by ports of the card.", card.received);
+    one("card_forwarded_packets_total", "counter", "Packets the card forwarded.", card.forwarded);
+    one("card_dropped_packets_total", "counter", "Packets the card dropped.", card.dropped);
+    one("card_lost_packets_total", "counter", "Packets inside the card when it failed.", card.lost);
+    one("card_flows", "gauge", "Flows in the card's table.", card.flows);
+    let punted = card.punted.iter().map(|(reason, packets)| (format!("reason=\"{reason}\""), packets));
+    text.family("card_punted_packets_total", "counter", "Packets the card left to the host.", punted);
 }
 
 fn verbs(devices: &[RdmaDevice], text: &mut Text) {

@@ -7,11 +7,11 @@ use crate::housekeeping::Housekeeper;
 use crate::mailbox::{Mailbox, Message, Receipts};
 use crate::meters::Meters;
 use crate::worker::{Parts, Worker};
-use mem::{Opened, Port, PortStatus};
+use mem::{Opened, Port, PortStatus, RxQueue};
 use model::{
     ApplyError, CaptureFilter, Captured, Change, Counters, Decision, DroppedPacket, Effects, Executor,
-    Explanation, FlowInfo, LearnedMac, NeighbourInfo, NexthopId, PacketView, RuleId, Verdict, VifCounters,
-    VifId, WorkerCounters,
+    ExecutorStatus, Explanation, FlowInfo, LearnedMac, NeighbourInfo, NexthopId, PacketView, RuleId, Verdict,
+    VifCounters, VifId, WorkerCounters,
 };
 use std::collections::BTreeMap;
 use std::io;
@@ -65,8 +65,8 @@ pub(crate) struct Handle {
 
 /// What changes by the control plane's calls.
 #[derive(Default)]
-struct Control {
-    ports: BTreeMap<VifId, Arc<dyn Port>>,
+pub(crate) struct Control {
+    pub ports: BTreeMap<VifId, Arc<dyn Port>>,
     meters: Meters,
     /// Worker that gets the next receiving queue.
     next_worker: usize,
@@ -82,7 +82,7 @@ pub(crate) struct Common {
 
 /// The CPU executor.
 pub struct Engine {
-    common: Arc<Common>,
+    pub(crate) common: Arc<Common>,
     control: Mutex<Control>,
     threads: Vec<JoinHandle<()>>,
     _housekeeper: Housekeeper,
@@ -138,13 +138,18 @@ impl Engine {
         }
         let queues: Arc<[_]> = opened.tx.into();
         self.tell_all(|| Message::Send { vif, queues: queues.clone() });
-        for queue in opened.rx {
+        self.share_out(&mut control, vif, opened.rx);
+        control.ports.insert(vif, opened.port);
+        Ok(())
+    }
+
+    /// Gives each queue to the worker whose turn it is.
+    pub(crate) fn share_out(&self, control: &mut Control, vif: VifId, queues: Vec<Box<dyn RxQueue>>) {
+        for queue in queues {
             let worker = &self.common.workers[control.next_worker % self.common.workers.len()];
             control.next_worker += 1;
             worker.mailbox.post(Message::Receive { vif, queue });
         }
-        control.ports.insert(vif, opened.port);
-        Ok(())
     }
 
     /// Drops the port of an interface. When it returns, no worker touches it any more, and it is closed, unless
@@ -191,12 +196,16 @@ impl Engine {
         control.meters = meters;
     }
 
-    fn control(&self) -> MutexGuard<'_, Control> {
+    pub(crate) fn control(&self) -> MutexGuard<'_, Control> {
         lock(&self.control)
     }
 }
 
 impl Executor for Engine {
+    fn status(&self) -> ExecutorStatus {
+        ExecutorStatus { name: "cpu".to_owned(), card: None }
+    }
+
     fn apply(&self, changes: &[Change]) -> Result<(), ApplyError> {
         for change in changes {
             if let Change::PutVif(vif) = change

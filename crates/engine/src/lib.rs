@@ -12,6 +12,7 @@
 #![deny(unsafe_code)]
 
 mod actions;
+mod beside;
 mod cache;
 mod capture;
 mod clock;

@@ -205,8 +205,43 @@ pub struct Explanation {
     pub decision: crate::Decision,
 }
 
+/// What an executor is and how it is doing, for people.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ExecutorStatus {
+    /// `cpu`, or the card's kind, and what became of the card.
+    pub name: String,
+    /// The card, where there is one.
+    pub card: Option<CardCounters>,
+}
+
+/// What a card did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CardCounters {
+    /// Clock of its pipes, MHz.
+    pub clock: u32,
+    /// Clocks since its start; a simulated card stands still while there is nothing to do.
+    pub clocks: u64,
+    /// Of these, with packets inside.
+    pub busy: u64,
+    /// Packets that came in by its ports.
+    pub received: u64,
+    /// Of these, those it forwarded.
+    pub forwarded: u64,
+    /// Those it dropped.
+    pub dropped: u64,
+    /// Those that were inside when it failed.
+    pub lost: u64,
+    /// Those it left to the host, by the name of the reason; reasons without any are left out.
+    pub punted: Vec<(&'static str, u64)>,
+    /// Flows in its table.
+    pub flows: u64,
+}
+
 /// Whatever forwards packets by the tables: the CPU engine, or a card.
 pub trait Executor: Send + Sync {
+    /// What it is and how it is doing.
+    fn status(&self) -> ExecutorStatus;
+
     /// Applies a batch as a whole. Returns once removals bind: no packet is forwarded by what was removed.
     ///
     /// # Errors

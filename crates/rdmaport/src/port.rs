@@ -83,8 +83,14 @@ impl Uplink {
     /// ring is full or the frame too long; that is counted. A worker that sleeps is woken by [`Self::ring`].
     #[must_use]
     pub fn send(&self, len: usize, fill: impl FnOnce(&mut [u8])) -> bool {
+        self.send_unfinished(len, &Offload::default(), fill)
+    }
+
+    /// The same of a frame that has `offload` left to do.
+    #[must_use]
+    pub fn send_unfinished(&self, len: usize, offload: &Offload, fill: impl FnOnce(&mut [u8])) -> bool {
         // A `fill` that panicked left nothing behind.
-        let sent = self.0.frames.lock().unwrap_or_else(PoisonError::into_inner).fill(len, fill);
+        let sent = self.0.frames.lock().unwrap_or_else(PoisonError::into_inner).fill(len, offload, fill);
         if !sent {
             self.0.shared.refused.fetch_add(1, Ordering::Relaxed);
         }
@@ -119,10 +125,10 @@ impl RxQueue for Rx {
     fn poll(&mut self, burst: &mut Burst, byte_budget: usize) -> usize {
         let mut bytes = 0;
         while burst.len() < BURST && (bytes < byte_budget || burst.is_empty()) {
-            let Some(frame) = self.frames.take() else { break };
+            let Some((frame, offload)) = self.frames.take() else { break };
             bytes += frame.len();
             // There is room: the burst has as many segments as packets at least.
-            burst.push_one(frame, Offload::default());
+            burst.push_one(frame, offload);
         }
         burst.len()
     }

@@ -4,11 +4,16 @@
 //! and publishes them, and one takes them from the head and gives them back. A slot belongs to the filler from when it was
 //! given back until it is published, and to the taker the rest of the time.
 
-use mem::Segment;
+use mem::{Accepts, Offload, Segment, vnet};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Added to the length of a frame that has something left to do.
+const UNFINISHED: u32 = 1 << 31;
+/// Whatever a sender may leave to be done.
+const ALL: Accepts = Accepts { csum: true, tso4: true, tso6: true, ecn: true };
 
 /// Bytes of a cache line, twice: the CPU fetches them in pairs.
 #[repr(align(128))]
@@ -20,8 +25,10 @@ struct Line<T>(T);
 struct Ring {
     memory: NonNull<u8>,
     layout: Layout,
-    /// Length of the frame in each slot.
+    /// Length of the frame in each slot, and [`UNFINISHED`].
     lens: Box<[AtomicU32]>,
+    /// What is left to do of those, as a `virtio_net_hdr`.
+    headers: Box<[[AtomicU64; 2]]>,
     /// Bytes from slot to slot.
     stride: usize,
     /// The longest frame.
@@ -51,6 +58,7 @@ impl Ring {
             memory,
             layout,
             lens: (0..slots).map(|_| AtomicU32::new(0)).collect(),
+            headers: (0..slots).map(|_| Default::default()).collect(),
             stride,
             frame,
             tail: Line::default(),
@@ -60,6 +68,30 @@ impl Ring {
 
     fn index(&self, number: u32) -> usize {
         number as usize & (self.lens.len() - 1)
+    }
+
+    /// Notes what is left to do of the frame in a slot. Before it is published.
+    fn leave(&self, number: u32, offload: &Offload) {
+        let (mut words, header) = ([0; 16], vnet::build(offload));
+        words[..header.len()].copy_from_slice(&header);
+        let word = |bits: u128| bits as u64;
+        let bits = u128::from_le_bytes(words);
+        let at = self.index(number);
+        self.headers[at][0].store(word(bits), Ordering::Relaxed);
+        self.headers[at][1].store(word(bits >> 64), Ordering::Relaxed);
+        self.lens[at].fetch_or(UNFINISHED, Ordering::Relaxed);
+    }
+
+    /// What is left to do of the frame of `len` bytes in a slot.
+    #[cold]
+    fn left(&self, number: u32, len: usize) -> Offload {
+        let [low, high] = &self.headers[self.index(number)];
+        let word = |word: &AtomicU64| u128::from(word.load(Ordering::Relaxed));
+        let words = (word(low) | word(high) << 64).to_le_bytes();
+        let mut header = [0; vnet::VNET_HEADER_SHORT];
+        header.copy_from_slice(&words[..vnet::VNET_HEADER_SHORT]);
+        // It is what `build` made.
+        vnet::parse(&header, len, ALL, vnet::DataValid::Trust).unwrap_or_default()
     }
 
     /// The first `len` bytes of a slot, as many as there are.
@@ -111,9 +143,9 @@ impl Filler {
         Some(slot)
     }
 
-    /// Lets `fill` write a frame of `len` bytes, and publishes it; false, with `fill` not run, where no slot is free or it
-    /// is too long.
-    pub fn fill(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> bool {
+    /// Lets `fill` write a frame of `len` bytes that has this left to do, and publishes it; false, with `fill` not run, where
+    /// no slot is free or it is too long.
+    pub fn fill(&mut self, len: usize, offload: &Offload, fill: impl FnOnce(&mut [u8])) -> bool {
         if len > self.frame() {
             return false;
         }
@@ -123,6 +155,9 @@ impl Filler {
         self.next = next;
         // SAFETY: the slot is mapped and initialised, and this end's alone until it is published.
         fill(unsafe { std::slice::from_raw_parts_mut(slot.as_ptr(), slot.len()) });
+        if *offload != Offload::default() {
+            self.ring.leave(next, offload);
+        }
         self.next = next.wrapping_add(1);
         self.publish();
         true
@@ -149,21 +184,23 @@ impl Taker {
         self.ring.tail.0.load(Ordering::Acquire) != self.next
     }
 
-    /// The next frame, whose slot is its taker's until given back.
+    /// The next frame, whose slot is its taker's until given back, and what is left to do of it.
     #[inline]
-    pub fn take(&mut self) -> Option<Segment> {
+    pub fn take(&mut self) -> Option<(Segment, Offload)> {
         if !self.is_ready() {
             return None;
         }
-        let len = self.ring.lens[self.ring.index(self.next)].load(Ordering::Relaxed) as usize;
-        let slot = self.ring.slot(self.next, len);
+        let len = self.ring.lens[self.ring.index(self.next)].load(Ordering::Relaxed);
+        let slot = self.ring.slot(self.next, (len & !UNFINISHED) as usize);
+        let finished = len & UNFINISHED == 0;
+        let left = if finished { Offload::default() } else { self.ring.left(self.next, slot.len()) };
         self.next = self.next.wrapping_add(1);
-        Some(slot)
+        Some((slot, left))
     }
 
     /// Lets `look` read the next frame, and gives back its slot; `None` where there is none.
     pub fn look<R>(&mut self, look: impl FnOnce(&[u8]) -> R) -> Option<R> {
-        let slot = self.take()?;
+        let (slot, _) = self.take()?;
         // SAFETY: the slot is mapped and initialised, and this end's alone until it is given back: segments of it that the
         // filler handed out were done with when it was published.
         let seen = look(unsafe { std::slice::from_raw_parts(slot.as_ptr(), slot.len()) });

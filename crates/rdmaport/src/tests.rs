@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::{Downlink, RdmaPort, Uplink, open};
-use mem::{Burst, NoRoom, Offload, Opened, RxQueue, gather};
+use mem::{Burst, Csum, Gso, NoRoom, Offload, Opened, RxQueue, gather};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::BorrowedFd;
 
@@ -58,6 +58,22 @@ fn frames_reach_the_worker_in_order() {
         assert!((0..4).all(|n| send(&uplink, round * 4 + n, 60 + n as usize)));
         assert_eq!(take(rx, usize::MAX), [0, 1, 2, 3].map(|n| round * 4 + n));
         assert!(take(rx, usize::MAX).is_empty());
+    }
+}
+
+#[test]
+fn what_is_left_to_do_travels_beside_a_frame() {
+    let (mut opened, uplink, _downlink) = port(2);
+    let gso = Gso { v6: true, size: 1400, hdr_len: 74, ecn: true };
+    let large = Offload { csum: Csum::Partial { start: 54, offset: 16 }, gso: Some(gso) };
+    let valid = Offload { csum: Csum::Valid, gso: None };
+    let (rx, mut burst) = (&mut *opened.rx[0], Burst::new());
+    for offloads in [[large, valid], [Offload::default(), large], [valid, Offload::default()]] {
+        offloads.iter().for_each(|offload| assert!(uplink.send_unfinished(100, offload, |_| {})));
+        rx.poll(&mut burst, usize::MAX);
+        assert!(burst.packets().iter().map(|packet| packet.offload).eq(offloads));
+        assert!(burst.packets().iter().all(|packet| packet.len == 100));
+        rx.release(&mut burst);
     }
 }
 

@@ -1,6 +1,7 @@
 //! The Viaduct daemon: puts executor, ports and control plane together.
 #![deny(unsafe_code)]
 
+mod forwarder;
 mod notify;
 mod ports;
 mod users;
@@ -9,9 +10,9 @@ mod verbs;
 use anyhow::Context;
 use clap::Parser;
 use control::{Core, RunDir, Store};
-use engine::{Engine, EngineConfig};
+use forwarder::Forwarder;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use ports::EnginePorts;
+use ports::ExecutorPorts;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -87,12 +88,9 @@ fn run(options: &Options, file: config::Document) -> anyhow::Result<()> {
     let run_dir = RunDir::take(&options.run_dir)?;
     let store = Store::open(&options.state_dir)?;
     let host = file.host.clone();
-    let workers: Vec<_> = host.workers.iter().map(|core| Some(usize::from(*core))).collect();
-    let workers = if workers.is_empty() { vec![None] } else { workers };
-    let engine = Engine::new(&EngineConfig { workers, ..EngineConfig::default() })
-        .context("the workers can't be started")?;
-    let ports = Box::new(EnginePorts::new(engine.clone()));
-    let core = Core::start(file, options.run_dir.clone(), store, engine, ports)?;
+    let forwarder = Forwarder::start(&host)?;
+    let ports = Box::new(ExecutorPorts::new(forwarder.clone()));
+    let core = Core::start(file, options.run_dir.clone(), store, forwarder.executor(), ports)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .thread_name("control")

@@ -1,32 +1,32 @@
-//! Opens ports of every kind and gives them to the engine.
+//! Opens ports of every kind and gives them to the executor.
 
+use crate::forwarder::Forwarder;
 use crate::users;
 use crate::verbs::{EngineRules, Verbs};
 use api::v1::{RdmaReply, RdmaTable};
 use control::{Device, PortSpec, Ports};
-use engine::Engine;
 use mem::Opened;
 use model::VifId;
 use std::error::Error;
-use std::sync::Arc;
 
-/// The engine's ports.
-pub struct EnginePorts {
-    engine: Arc<Engine>,
+/// The executor's ports.
+pub struct ExecutorPorts {
+    forwarder: Forwarder,
     verbs: Verbs,
 }
 
-impl EnginePorts {
-    /// Ports for this engine.
-    pub fn new(engine: Arc<Engine>) -> Self {
-        let verbs = Verbs::new(Box::new(EngineRules(engine.clone())));
-        Self { engine, verbs }
+impl ExecutorPorts {
+    /// Ports for this executor.
+    pub fn new(forwarder: Forwarder) -> Self {
+        let verbs = Verbs::new(Box::new(EngineRules(forwarder.engine().clone())));
+        Self { forwarder, verbs }
     }
 }
 
-impl Ports for EnginePorts {
+impl Ports for ExecutorPorts {
     fn open(&self, spec: &PortSpec) -> Result<Opened, Box<dyn Error + Send + Sync>> {
         let PortSpec { queues, mtu, .. } = *spec;
+        let offload = self.forwarder.finishes();
         let opened = match spec.device.clone() {
             Device::Vhost { socket, role, owner, mode } => {
                 let role = match role {
@@ -35,19 +35,10 @@ impl Ports for EnginePorts {
                 };
                 let owner = owner.map(|owner| users::lookup(&owner)).transpose()?;
                 let name = spec.name.clone();
-                virtio::open(&virtio::GuestPort {
-                    name,
-                    socket,
-                    role,
-                    queues,
-                    mtu,
-                    owner,
-                    mode,
-                    offload: true,
-                })?
+                virtio::open(&virtio::GuestPort { name, socket, role, queues, mtu, owner, mode, offload })?
             }
             Device::Tap { device, mac } => {
-                wire::open_tap(&wire::TapPort { device, queues, mtu, mac: mac.map(|mac| mac.0) })?
+                wire::open_tap(&wire::TapPort { device, queues, mtu, mac: mac.map(|mac| mac.0), offload })?
             }
             Device::AfPacket { device } => wire::open_packet(&wire::PacketPort { device, queues })?,
             Device::AfXdp { device, addresses, all } => {
@@ -60,13 +51,13 @@ impl Ports for EnginePorts {
 
     fn attach(&self, vif: VifId, port: Opened) {
         self.verbs.attached(vif, &port.port);
-        if let Err(e) = self.engine.attach(vif, port) {
+        if let Err(e) = self.forwarder.attach(vif, port) {
             tracing::error!("{e}");
         }
     }
 
     fn detach(&self, vif: VifId) {
-        self.engine.detach(vif);
+        self.forwarder.detach(vif);
     }
 
     fn tables_changed(&self) {

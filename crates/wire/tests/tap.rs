@@ -14,7 +14,7 @@ use wire::{Error, PacketPort, TapPort, open_packet, open_tap};
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x11];
 
 fn config(device: &str, queues: u16) -> TapPort {
-    TapPort { device: device.into(), queues, mtu: 1450, mac: Some(MAC) }
+    TapPort { device: device.into(), queues, mtu: 1450, mac: Some(MAC), offload: true }
 }
 
 fn open(device: &str, queues: u16) -> Opened {
@@ -42,6 +42,19 @@ fn two_containers_talk_over_moved_taps() {
         tcp_echo(&here, &there, "10.0.0.2", 8 << 20);
         assert!(bridge.seen.large.load(Relaxed) > 0, "no large segment came");
     }
+}
+
+#[test]
+fn without_offload_every_packet_comes_finished() {
+    isolate();
+    let plain = |device| open_tap(&TapPort { offload: false, ..config(device, 1) }).unwrap();
+    let (a, b) = (plain("ta"), plain("tb"));
+    assert_eq!(a.port.status().features, ["tap"]);
+    let (here, there) = (plug("ta", "10.0.0.1/24"), plug("tb", "10.0.0.2/24"));
+    there.exec("ip link set eth0 address 02:00:00:00:00:22");
+    let bridge = Bridge::new(a, b);
+    tcp_echo(&here, &there, "10.0.0.2", 1 << 20);
+    assert_eq!((bridge.seen.large.load(Relaxed), bridge.seen.partial.load(Relaxed)), (0, 0));
 }
 
 #[test]

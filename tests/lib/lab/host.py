@@ -19,6 +19,12 @@ def binary(name):
     return path
 
 
+def card_daemon():
+    """The viaductd that has a simulated card; VIADUCT_CARD_BIN names another directory than that of `make card-daemon`."""
+    default = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")) / "card"
+    return Path(os.environ.get("VIADUCT_CARD_BIN", default)) / "viaductd"
+
+
 class Host:
     """One viaductd with its own namespace, run-dir and state-dir."""
 
@@ -48,7 +54,8 @@ class Host:
         self.write()
         self.starts += 1
         log = self.directory / f"viaductd-{self.starts}.log"
-        command = [binary("viaductd"), "--config", self.file, "--run-dir", self.run_dir]
+        card = self.config.host.get("executor") == "card-sim"
+        command = [card_daemon() if card else binary("viaductd"), "--config", self.file, "--run-dir", self.run_dir]
         command += ["--state-dir", self.directory / "state", "--log", os.environ.get("VIADUCT_LOG", "info")]
         # Both streams go to one file: `ready` is then found, and seen in its place among the messages.
         self.daemon = Background(self.namespace.words(command), log, env={**os.environ, "RUST_BACKTRACE": "1"})

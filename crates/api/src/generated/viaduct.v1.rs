@@ -678,6 +678,49 @@ pub struct StatusReply {
     /// Process id of the daemon.
     #[prost(uint32, tag = "14")]
     pub pid: u32,
+    /// Where the executor has a card.
+    #[prost(message, optional, tag = "15")]
+    pub card: ::core::option::Option<CardStats>,
+}
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct CardStats {
+    /// Clock of its pipes, MHz.
+    #[prost(uint32, tag = "1")]
+    pub clock: u32,
+    /// Clocks since its start, and those of them with packets inside. A simulated card stands still while there is nothing to do.
+    #[prost(uint64, tag = "2")]
+    pub clocks: u64,
+    #[prost(uint64, tag = "3")]
+    pub busy: u64,
+    /// Packets that came in by its ports, and what became of them.
+    #[prost(uint64, tag = "4")]
+    pub received: u64,
+    #[prost(uint64, tag = "5")]
+    pub forwarded: u64,
+    #[prost(uint64, tag = "6")]
+    pub dropped: u64,
+    /// Inside when it failed.
+    #[prost(uint64, tag = "7")]
+    pub lost: u64,
+    /// Left to the host, by reason.
+    #[prost(message, repeated, tag = "8")]
+    pub punted: ::prost::alloc::vec::Vec<PuntCount>,
+    /// Flows in its table.
+    #[prost(uint64, tag = "9")]
+    pub flows: u64,
+}
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PuntCount {
+    #[prost(string, tag = "1")]
+    pub reason: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "2")]
+    pub packets: u64,
 }
 #[allow(clippy::all)]
 #[derive(serde::Serialize, serde::Deserialize)]

@@ -9,11 +9,12 @@ use tonic::Status;
 pub(super) fn status(view: &View) -> v1::StatusReply {
     let workers = view.executor.workers();
     let reasons = reasons(&workers);
+    let executor = view.executor.status();
     v1::StatusReply {
         name: view.host.name.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         uptime: view.started.elapsed().as_secs(),
-        executor: "cpu".to_owned(),
+        executor: executor.name,
         networks: count(view.tables.networks.len()),
         routes: count(view.tables.routes.len()),
         rules: count(view.tables.rules.len()),
@@ -24,6 +25,22 @@ pub(super) fn status(view: &View) -> v1::StatusReply {
         reasons,
         workers: workers.iter().map(worker).collect(),
         pid: std::process::id(),
+        card: executor.card.map(card),
+    }
+}
+
+fn card(card: model::CardCounters) -> v1::CardStats {
+    let punted = |(reason, packets): (&str, u64)| v1::PuntCount { reason: reason.to_owned(), packets };
+    v1::CardStats {
+        clock: card.clock,
+        clocks: card.clocks,
+        busy: card.busy,
+        received: card.received,
+        forwarded: card.forwarded,
+        dropped: card.dropped,
+        lost: card.lost,
+        punted: card.punted.into_iter().map(punted).collect(),
+        flows: card.flows,
     }
 }
 

@@ -15,6 +15,9 @@ pub async fn status(on: &mut Context) -> Result<(), Failure> {
 /// The host on one screen.
 pub fn status_text(status: &v1::StatusReply) -> String {
     let mut out = bold(headline(status)) + "\n\n";
+    if let Some(card) = &status.card {
+        out += &format!("{}: {}\n\n", status.executor, card_text(card));
+    }
     out += &interfaces(&status.vifs);
     for vif in status.vifs.iter().filter(|vif| vif.fault.is_some()) {
         out += &red(format!("{}: disabled: {}\n", vif.name, vif.fault()));
@@ -41,6 +44,29 @@ pub fn headline(status: &v1::StatusReply) -> String {
         status.rules,
         status.flows
     )
+}
+
+/// What a card did, in a line.
+fn card_text(card: &v1::CardStats) -> String {
+    let punted = card.punted.iter().map(|count| format!("{} {}", count.reason, count.packets));
+    let punted: Vec<String> = punted.collect();
+    let mut text = format!(
+        "{} packets: {} forwarded, {} dropped, {} left to the host; {} flows, {} clocks of {} MHz with packets inside",
+        card.received,
+        card.forwarded,
+        card.dropped,
+        card.punted.iter().map(|count| count.packets).sum::<u64>(),
+        card.flows,
+        card.busy,
+        card.clock,
+    );
+    if card.lost > 0 {
+        text += &format!(", {} lost", card.lost);
+    }
+    if !punted.is_empty() {
+        text += &format!("\nleft to the host: {}", punted.join(", "));
+    }
+    text
 }
 
 fn duration(seconds: u64) -> String {

@@ -21,8 +21,8 @@ pub(super) fn open() -> io::Result<OwnedFd> {
     }
 }
 
-/// Attaches a queue to the device `name`, which the `first` one creates.
-pub(super) fn attach(tap: BorrowedFd<'_>, name: &str, first: bool) -> io::Result<()> {
+/// Attaches a queue to the device `name`, which the `first` one creates; with `offload`, frames may come unfinished.
+pub(super) fn attach(tap: BorrowedFd<'_>, name: &str, first: bool, offload: bool) -> io::Result<()> {
     let mut request = request(name)?;
     let kind = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | libc::IFF_MULTI_QUEUE;
     let exclusive = if first { libc::IFF_TUN_EXCL } else { 0 };
@@ -35,7 +35,8 @@ pub(super) fn attach(tap: BorrowedFd<'_>, name: &str, first: bool) -> io::Result
         sys::ioctl(tap, libc::TUNSETVNETHDRSZ, &mut header)?;
         sys::ioctl(tap, libc::TUNSETVNETLE, &mut little_endian)?;
     }
-    let offloads = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
+    let all = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
+    let offloads = if offload { all } else { 0 };
     // SAFETY: takes its flags by value.
     sys::check(unsafe { libc::ioctl(tap.as_raw_fd(), libc::TUNSETOFFLOAD, libc::c_ulong::from(offloads)) })?;
     Ok(())

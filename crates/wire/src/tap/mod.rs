@@ -30,6 +30,8 @@ pub struct TapPort {
     pub mtu: u16,
     /// Link-layer address to set on the kernel's end; None: one that the kernel picks.
     pub mac: Option<[u8; 6]>,
+    /// Whether the kernel's end may leave checksums and segmentation to us.
+    pub offload: bool,
 }
 
 /// What the kernel's end and ours take unfinished from each other.
@@ -108,7 +110,7 @@ impl Shared {
         let missing = |queue: &&Queue| attach::name(queue.tap.as_fd()).is_err();
         let mut new = self.queues.iter().all(|queue| missing(&queue));
         for queue in self.queues.iter().filter(missing) {
-            attach::attach(queue.tap.as_fd(), &self.config.device, new)?;
+            attach::attach(queue.tap.as_fd(), &self.config.device, new, self.config.offload)?;
             if new {
                 self.device.configure(self.config.mtu, self.config.mac)?;
             }
@@ -174,9 +176,10 @@ impl Port for Tap {
     fn status(&self) -> PortStatus {
         let Shared { config, state, queues, .. } = &*self.shared;
         let link = self.shared.link();
+        let offloads: &[_] = if config.offload { &["tap", "csum", "tso4", "tso6"] } else { &["tap"] };
         PortStatus {
             up: state.up() && link.as_ref().map_or(true, |(link, _)| link.up),
-            features: vec!["tap".into(), "csum".into(), "tso4".into(), "tso6".into()],
+            features: offloads.iter().map(|name| (*name).to_owned()).collect(),
             queues: queues.len() as u16,
             // Without the right to look into its namespace, a device that works shows no error.
             fault: link

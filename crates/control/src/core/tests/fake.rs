@@ -4,8 +4,9 @@ use crate::ports::{Device, PortSpec, Ports};
 use api::v1::{RdmaCounter, RdmaDevice, RdmaQp, RdmaReply, RdmaTable};
 use mem::{Opened, Port, PortStatus};
 use model::{
-    ApplyError, CaptureFilter, Captured, Change, Counters, DroppedPacket, Executor, Explanation, FlowInfo,
-    LearnedMac, NeighbourInfo, NexthopId, PacketView, RuleId, Tables, VifCounters, VifId, WorkerCounters,
+    ApplyError, CaptureFilter, Captured, Change, Counters, DroppedPacket, Executor, ExecutorStatus,
+    Explanation, FlowInfo, LearnedMac, NeighbourInfo, NexthopId, PacketView, RuleId, Tables, VifCounters,
+    VifId, WorkerCounters,
 };
 use std::collections::HashMap;
 use std::error::Error;
@@ -36,6 +37,10 @@ impl FakeExecutor {
 }
 
 impl Executor for FakeExecutor {
+    fn status(&self) -> ExecutorStatus {
+        ExecutorStatus { name: "fake".to_owned(), card: None }
+    }
+
     fn apply(&self, changes: &[Change]) -> Result<(), ApplyError> {
         if self.refuse.load(Ordering::Relaxed) {
             return Err(ApplyError::Limit { what: "interfaces", limit: 1 });

@@ -1,0 +1,44 @@
+//! What an executor needs that stands in front of the engine and leaves it what it can't do itself.
+
+use crate::engine::{Engine, lock};
+use mem::RxQueue;
+use model::{Counters, FlowKey, Seconds, VifId};
+use tables::View;
+
+impl Engine {
+    /// Lets `look` read the live tables.
+    pub fn view<R>(&self, look: impl FnOnce(&View<'_>) -> R) -> R {
+        let snapshot = self.common.shared.snapshot();
+        look(&snapshot.view(self.common.shared.flows(), self.now()))
+    }
+
+    /// Seconds since it started: the `now` of decisions.
+    #[must_use]
+    pub fn now(&self) -> Seconds {
+        self.common.clock.now().seconds
+    }
+
+    /// Counts packets of a connection that it did not see, in the direction of `key`, and notes the time if there were any,
+    /// so that the connection does not time out. False where it is gone.
+    pub fn carried(&self, key: &FlowKey, counters: Counters) -> bool {
+        let (flows, now) = (self.common.shared.flows(), self.now());
+        let Some((_, reply, flow)) = flows.get(key, now) else { return false };
+        counters.packets == 0 || flows.touch(flow, reply, counters.packets, counters.bytes, now)
+    }
+
+    /// Whether packets are captured.
+    #[must_use]
+    pub fn is_capturing(&self) -> bool {
+        !lock(&self.common.taps).is_empty()
+    }
+
+    /// Receives by more queues of an attached interface; false where it is not attached.
+    pub fn receive(&self, vif: VifId, queues: Vec<Box<dyn RxQueue>>) -> bool {
+        let mut control = self.control();
+        if !control.ports.contains_key(&vif) {
+            return false;
+        }
+        self.share_out(&mut control, vif, queues);
+        true
+    }
+}

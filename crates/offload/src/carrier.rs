@@ -1,0 +1,450 @@
+//! The carrier: one thread that takes packets from ports, moves them through the card, and gives the engine what the card
+//! leaves to the host. It sleeps when there is nothing to do; a simulated card stands still then.
+
+use crate::candidates::Candidate;
+use crate::carry::{Carry, Incoming, Outgoing};
+use crate::flows::Flows;
+use crate::mailbox::{Mailbox, Message};
+use crate::ports::{Line, Taken, place};
+use crate::stats::Stats;
+use card::CardError;
+use card::compile::Attachment;
+use card::driver::Driver;
+use engine::Engine;
+use mem::{Burst, Offload};
+use model::{BridgeTarget, Change, DropReason, Executor, NeighbourScope, VifId, Vrf};
+use packet::Mac;
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Clocks between looks at ports and messages.
+const SLICE: u32 = 256;
+/// Frames that wait for an input of the card at most, but for a burst.
+const QUEUE: usize = 64;
+/// Frames of those that the card is given ahead.
+const AHEAD: usize = 2;
+/// Clocks without a packet coming out after which the card is asked whether any is still inside: it drops some.
+const QUIET: u32 = 512;
+/// Clocks that a packet takes from where a barrier waits for it to the output, at most.
+const EXIT: u32 = 128;
+/// Clocks without a packet moving after which the card hangs.
+const HANG: u32 = 50_000;
+/// How long the engine may take to be done with what it was given.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How often flows are looked after.
+pub const EVERY: Duration = Duration::from_secs(1);
+/// The counters of packets the card dropped, by reason ([`card::registers::counters::SELECT`]).
+const DROPS: u8 = 5;
+/// Why the card drops a packet.
+const REASONS: [DropReason; 3] = [DropReason::RuleDrop, DropReason::DefaultDrop, DropReason::DiscardRoute];
+
+/// Why the card can't be used any more.
+#[derive(Debug, thiserror::Error)]
+pub enum Fault {
+    /// The driver's.
+    #[error(transparent)]
+    Driver(#[from] CardError),
+    /// Packets went in, and nothing comes out.
+    #[error("the card hangs: {0} packets are inside, and none came out in {HANG} clocks")]
+    Silent(u64),
+}
+
+/// The carrier.
+pub struct Carrier<C> {
+    pub engine: Arc<Engine>,
+    pub driver: Driver<C>,
+    pub lines: BTreeMap<VifId, Line>,
+    /// Interfaces that are the engine's alone.
+    pub beside: BTreeSet<VifId>,
+    /// What waits for the card, by input.
+    pub queued: Vec<VecDeque<Incoming>>,
+    /// Packets in the card, those it dropped included, until it was asked.
+    pub inside: u64,
+    /// Clocks since a packet went in or came out.
+    quiet: u32,
+    pub candidates: Vec<Candidate>,
+    pub flows: Flows,
+    pub stats: Arc<Stats>,
+    pub mailbox: Arc<Mailbox>,
+    pub epoll: OwnedFd,
+    burst: Burst,
+    /// What the card knows of what packets taught, and the epoch of that.
+    epoch: u64,
+    macs: HashMap<(Vrf, Mac), BridgeTarget>,
+    neighbours: HashMap<(NeighbourScope, IpAddr), Mac>,
+    /// The card forwards nothing, while the engine captures.
+    captured: bool,
+    /// Drops by reason as the card counts them.
+    drops: [u64; 3],
+    /// When flows are looked after next.
+    pub next: Instant,
+    pub failed: bool,
+}
+
+impl<C: Carry> Carrier<C> {
+    /// A carrier without ports.
+    pub fn new(
+        engine: Arc<Engine>,
+        mut driver: Driver<C>,
+        stats: Arc<Stats>,
+        mailbox: Arc<Mailbox>,
+        epoll: OwnedFd,
+    ) -> Self {
+        let commands = driver.commands();
+        stats.clock.set(commands.identity().clock.into());
+        let inputs = 2 * commands.card().pipes();
+        Self {
+            engine,
+            driver,
+            lines: BTreeMap::new(),
+            beside: BTreeSet::new(),
+            queued: (0..inputs).map(|_| VecDeque::new()).collect(),
+            inside: 0,
+            quiet: 0,
+            candidates: Vec::new(),
+            flows: Flows::default(),
+            stats,
+            mailbox,
+            epoll,
+            burst: Burst::new(),
+            epoch: 0,
+            macs: HashMap::new(),
+            neighbours: HashMap::new(),
+            captured: false,
+            drops: [0; 3],
+            next: Instant::now() + EVERY,
+            failed: false,
+        }
+    }
+
+    /// Carries until told to stop.
+    pub fn run(mut self) {
+        loop {
+            while let Some((message, _done)) = self.mailbox.next() {
+                if matches!(message, Message::Stop) {
+                    return;
+                }
+                if let Err(fault) = self.obey(message) {
+                    self.fail(&fault);
+                }
+            }
+            if self.failed {
+                self.sleep();
+                continue;
+            }
+            match self.round() {
+                Ok(true) => {}
+                Ok(false) => self.sleep(),
+                Err(fault) => self.fail(&fault),
+            }
+        }
+    }
+
+    /// Moves what there is to move. Returns whether there is more.
+    fn round(&mut self) -> Result<bool, Fault> {
+        self.install_candidates()?;
+        let taken = self.take()?;
+        self.run_card()?;
+        let waits = self.lines.values_mut().fold(false, |waits, line| line.push() | waits);
+        if Instant::now() >= self.next {
+            self.next = Instant::now() + EVERY;
+            self.look_after_flows()?;
+            self.follow_tables()?;
+            self.end_of_capture()?;
+        }
+        if waits {
+            std::thread::yield_now();
+        }
+        Ok(taken || waits || self.is_busy() || !self.candidates.is_empty())
+    }
+
+    /// Whether packets are in the card or wait for it.
+    fn is_busy(&self) -> bool {
+        self.inside > 0 || self.queued.iter().any(|queue| !queue.is_empty())
+    }
+
+    /// Takes what came in by the ports, but where the card or the engine does not keep up.
+    fn take(&mut self) -> Result<bool, Fault> {
+        let pipes = self.card().pipes();
+        let mut any = false;
+        for vif in self.lines.keys().copied().collect::<Vec<_>>() {
+            let Some(line) = self.lines.get_mut(&vif) else { continue };
+            let input = place(vif, line.wire, pipes);
+            if !line.is_open() {
+                // The engine is about to be done with it.
+                any = true;
+                continue;
+            }
+            if self.queued[input].len() >= QUEUE {
+                continue;
+            }
+            for taken in line.take(&mut self.burst) {
+                any = true;
+                self.enter(vif, input, taken)?;
+            }
+        }
+        Ok(any)
+    }
+
+    /// A frame came in. One that the card can't take goes past it, when all before it have come out; and so do those behind.
+    fn enter(&mut self, vif: VifId, input: usize, taken: Taken) -> Result<(), Fault> {
+        let past = self.lines.get(&vif).is_some_and(|line| line.past);
+        if !past && !taken.is_beyond_card() {
+            if let Some(cells) = self.stats.vif(vif) {
+                cells.received.packet(taken.bytes.len());
+            }
+            self.stats.received.packet(taken.bytes.len());
+            self.queued[input].push_back(Incoming { port: vif.0, bytes: taken.bytes });
+            return Ok(());
+        }
+        if !past {
+            self.empty_card()?;
+        }
+        self.candidates.push(Candidate::new(vif, &taken));
+        if let Some(line) = self.lines.get_mut(&vif) {
+            line.past = true;
+            line.hand(taken);
+        }
+        Ok(())
+    }
+
+    /// A slice of clocks, unless there is nothing for them.
+    fn run_card(&mut self) -> Result<(), Fault> {
+        for _ in 0..SLICE {
+            self.feed();
+            if self.inside == 0 {
+                break;
+            }
+            self.card().tick();
+            self.stats.busy.add(1);
+            self.quiet += 1;
+            self.collect();
+            if self.quiet % QUIET == QUIET - 1 {
+                self.reckon()?;
+            }
+            if self.quiet > HANG {
+                return Err(Fault::Silent(self.inside));
+            }
+        }
+        let clocks = self.card().clocks();
+        self.stats.clocks.set(clocks);
+        Ok(())
+    }
+
+    /// Gives the card what it has room for.
+    fn feed(&mut self) {
+        for input in 0..self.queued.len() {
+            while self.card().backlog(input) < AHEAD
+                && let Some(packet) = self.queued[input].pop_front()
+            {
+                self.card().send(input, packet);
+                self.inside += 1;
+                self.quiet = 0;
+            }
+        }
+    }
+
+    /// Takes what came out: of the wires first, so that what the engine is given overtakes nothing.
+    pub fn collect(&mut self) {
+        for output in (0..self.queued.len()).rev() {
+            while let Some(packet) = self.card().receive(output) {
+                self.inside = self.inside.saturating_sub(1);
+                self.quiet = 0;
+                self.deliver(packet);
+            }
+        }
+    }
+
+    fn deliver(&mut self, packet: Outgoing) {
+        let Outgoing { port, punt, bytes } = packet;
+        let vif = VifId(port);
+        match punt {
+            Some(meta) => {
+                let cells = self.stats.vif(vif);
+                cells.into_iter().for_each(|cells| cells.punted.packet(bytes.len()));
+                self.stats.punted.packet(bytes.len());
+                if let Some(count) = self.stats.punts.get(usize::from(meta.reason)) {
+                    count.add(1);
+                }
+                let taken = Taken { bytes, offload: Offload::default() };
+                self.candidates.push(Candidate::new(vif, &taken));
+                if let Some(line) = self.lines.get_mut(&vif) {
+                    line.hand(taken);
+                }
+            }
+            None => {
+                let sent = match self.lines.get(&vif) {
+                    Some(line) => line.send(&bytes, self.stats.vif(vif)),
+                    None => Err(DropReason::TxDown),
+                };
+                match sent {
+                    Ok(()) => self.stats.sent.packet(bytes.len()),
+                    Err(reason) => self.stats.drops[reason as usize].add(1),
+                }
+            }
+        }
+    }
+
+    /// Finds out how many packets the card dropped, where none is still inside.
+    fn reckon(&mut self) -> Result<(), Fault> {
+        let inputs = 0..self.queued.len();
+        if inputs.into_iter().any(|input| self.card().backlog(input) > 0) {
+            return Ok(());
+        }
+        self.driver.commands().barrier()?;
+        for _ in 0..EXIT {
+            self.card().tick();
+        }
+        self.collect();
+        self.stats.dropped.add(self.inside);
+        self.inside = 0;
+        for (seen, reason) in self.drops.iter_mut().zip(REASONS) {
+            let count = self.driver.commands().counter(DROPS, reason as u32);
+            self.stats.drops[reason as usize].add(count.saturating_sub(*seen));
+            *seen = count;
+        }
+        Ok(())
+    }
+
+    /// Lets everything come out of the card that is in it or waits for it.
+    fn empty_card(&mut self) -> Result<(), Fault> {
+        while self.is_busy() {
+            self.run_card()?;
+        }
+        Ok(())
+    }
+
+    /// Lets all that is under way arrive, in the card and in the engine. False where the engine takes too long.
+    pub fn settle(&mut self) -> Result<bool, Fault> {
+        self.empty_card()?;
+        Ok(self.settle_engine())
+    }
+
+    /// Lets the engine be done with what it was given; false where it takes too long.
+    pub fn settle_engine(&mut self) -> bool {
+        let since = Instant::now();
+        while !self.lines.values_mut().all(|line| !line.push() && line.is_settled()) {
+            if since.elapsed() > PATIENCE {
+                return false;
+            }
+            std::thread::yield_now();
+        }
+        true
+    }
+
+    /// Tells the card what packets taught the engine.
+    pub fn follow_tables(&mut self) -> Result<(), Fault> {
+        let epoch = self.engine.view(|view| view.snapshot().epoch());
+        if epoch == self.epoch {
+            return Ok(());
+        }
+        let macs = self.engine.learned().into_iter().map(|mac| ((mac.vrf, mac.mac), mac.target)).collect();
+        for (vrf, mac) in differences(&self.macs, &macs) {
+            self.engine.view(|view| self.driver.learned(view, vrf, mac))?;
+        }
+        self.macs = macs;
+        let known = self.engine.neighbours().into_iter();
+        let known = known.filter_map(|known| Some(((known.scope, known.addr), known.mac?))).collect();
+        let scopes: BTreeSet<_> =
+            differences(&self.neighbours, &known).into_iter().map(|(scope, _)| scope).collect();
+        for scope in scopes {
+            self.engine.view(|view| self.driver.neighbour(view, scope))?;
+        }
+        self.neighbours = known;
+        self.epoch = epoch;
+        Ok(())
+    }
+
+    /// Does what a message says.
+    fn obey(&mut self, message: Message) -> Result<(), Fault> {
+        match message {
+            Message::Attach(vif, line) => self.attach(vif, line),
+            Message::Detach(vif) => self.detach(vif),
+            Message::Beside(vif, true) => {
+                self.beside.insert(vif);
+                Ok(())
+            }
+            Message::Beside(vif, false) => {
+                self.beside.remove(&vif);
+                Ok(())
+            }
+            _ if self.failed => Ok(()),
+            Message::Apply(changes) => self.apply(&changes),
+            Message::Flushed => self.forget_flows(),
+            Message::Capture => self.capture(),
+            Message::Stop => Ok(()),
+        }
+    }
+
+    /// What the card forwards after this is by the new tables; what it forwarded before has left.
+    fn apply(&mut self, changes: &[Change]) -> Result<(), Fault> {
+        self.engine.view(|view| self.driver.apply(view, changes))?;
+        self.collect();
+        self.follow_tables()?;
+        for change in changes {
+            match change {
+                Change::DelRule { id, .. } => self.stats.forget_rule(*id),
+                Change::DelNexthop(id) => self.stats.forget_nexthop(*id),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn attach(&mut self, vif: VifId, mut line: Line) -> Result<(), Fault> {
+        if self.failed {
+            self.engine.receive(vif, line.rx);
+            return Ok(());
+        }
+        let egress = place(vif, line.wire, self.card().pipes()) as u8;
+        self.watch(vif, &mut line);
+        self.lines.insert(vif, line);
+        let at = Attachment { port: vif.0, egress };
+        Ok(self.engine.view(|view| self.driver.attach(view, vif, Some(at)))?)
+    }
+
+    fn detach(&mut self, vif: VifId) -> Result<(), Fault> {
+        let Some(line) = self.lines.remove(&vif) else { return Ok(()) };
+        self.forget(&line);
+        drop(line);
+        if self.failed {
+            return Ok(());
+        }
+        self.engine.view(|view| self.driver.attach(view, vif, None))?;
+        self.empty_card()
+    }
+
+    /// Leaves all packets to the engine, from when this returns.
+    fn capture(&mut self) -> Result<(), Fault> {
+        self.captured = true;
+        self.driver.commands().enable(false);
+        self.driver.commands().barrier()?;
+        self.empty_card()
+    }
+
+    /// Lets the card forward again when nobody captures any more.
+    fn end_of_capture(&mut self) -> Result<(), Fault> {
+        if self.captured && !self.engine.is_capturing() && self.settle()? {
+            self.captured = false;
+            self.driver.commands().enable(true);
+        }
+        Ok(())
+    }
+
+    /// The card.
+    pub fn card(&mut self) -> &mut C {
+        self.driver.commands().card()
+    }
+}
+
+/// The keys that have another value now, or one in one of them alone.
+fn differences<K: Copy + Eq + std::hash::Hash, V: PartialEq>(
+    before: &HashMap<K, V>,
+    now: &HashMap<K, V>,
+) -> Vec<K> {
+    let changed = now.iter().filter(|(key, value)| before.get(key) != Some(value)).map(|(key, _)| *key);
+    changed.chain(before.keys().filter(|key| !now.contains_key(key)).copied()).collect()
+}

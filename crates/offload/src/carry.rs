@@ -1,0 +1,70 @@
+//! A card that carries packets.
+
+use card::Card;
+use card::registers::PuntMeta;
+
+/// A packet for the card.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Incoming {
+    /// Port it comes in by.
+    pub port: u16,
+    /// The frame.
+    pub bytes: Vec<u8>,
+}
+
+/// A packet from the card.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outgoing {
+    /// Port it leaves by; of what the host has to decide, that it came in by.
+    pub port: u16,
+    /// Why the host has to decide it, if it has to.
+    pub punt: Option<PuntMeta>,
+    /// The frame.
+    pub bytes: Vec<u8>,
+}
+
+/// A card in this process: nothing moves but by [`Carry::tick`], and by its registers.
+pub trait Carry: Card {
+    /// Pipes of each direction. Inputs are those from guests, and after them those from wires; outputs as many queues to
+    /// the host, by which guests are reached too, and after them wires.
+    fn pipes(&self) -> usize;
+    /// Queues a packet for an input.
+    fn send(&mut self, input: usize, packet: Incoming);
+    /// Packets queued for an input that have not wholly gone in.
+    fn backlog(&self, input: usize) -> usize;
+    /// The next packet that came out.
+    fn receive(&mut self, output: usize) -> Option<Outgoing>;
+    /// One clock.
+    fn tick(&mut self);
+    /// Clocks since reset.
+    fn clocks(&self) -> u64;
+}
+
+#[cfg(feature = "card-sim")]
+impl Carry for card::sim::SimCard {
+    fn pipes(&self) -> usize {
+        Self::pipes(self)
+    }
+
+    fn send(&mut self, input: usize, packet: Incoming) {
+        let Incoming { port, bytes } = packet;
+        Self::send(self, input, card::sim::Sent { port, direct: None, bytes });
+    }
+
+    fn backlog(&self, input: usize) -> usize {
+        Self::backlog(self, input)
+    }
+
+    fn receive(&mut self, output: usize) -> Option<Outgoing> {
+        let card::sim::Received { port, punt, bytes, .. } = Self::receive(self, output)?;
+        Some(Outgoing { port, punt, bytes })
+    }
+
+    fn tick(&mut self) {
+        Self::tick(self);
+    }
+
+    fn clocks(&self) -> u64 {
+        self.cycle()
+    }
+}

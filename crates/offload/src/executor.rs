@@ -1,0 +1,236 @@
+//! The executor as the control plane sees it.
+
+use crate::carrier::Carrier;
+use crate::carry::Carry;
+use crate::mailbox::{Mailbox, Message};
+use crate::ports::{Line, RING};
+use crate::stats::{PORTS, Stats};
+use card::driver::Driver;
+use card::{CardError, Commands};
+use engine::{AttachError, Engine};
+use mem::Opened;
+use model::{
+    ApplyError, CaptureFilter, Captured, Change, Counters, DroppedPacket, Executor, ExecutorStatus,
+    Explanation, FlowInfo, LearnedMac, NeighbourInfo, NexthopId, RuleId, VifCounters, VifId, VifKind,
+    WorkerCounters,
+};
+use rustix::event::epoll;
+use rustix::rand::{GetRandomFlags, getrandom};
+use std::io;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{Builder, JoinHandle};
+
+/// Times a simulated card is asked whether it is done with a command: about ten clocks each.
+const POLLS: u32 = 10_000;
+
+/// Why there is no such executor.
+#[derive(Debug, thiserror::Error)]
+pub enum OffloadError {
+    /// The card can't be used.
+    #[error(transparent)]
+    Card(#[from] CardError),
+    /// The system has no more threads or descriptors.
+    #[error("the card's carrier can't be started: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// Why a port can't be attached.
+#[derive(Debug, thiserror::Error)]
+pub enum LineError {
+    /// The engine's reason.
+    #[error(transparent)]
+    Engine(#[from] AttachError),
+    /// No event descriptors are left.
+    #[error("interface {vif}: no ring towards the engine: {error}")]
+    Ring {
+        /// Which.
+        vif: VifId,
+        /// Why.
+        error: io::Error,
+    },
+}
+
+/// Card and engine.
+pub struct CardExecutor {
+    name: &'static str,
+    engine: Arc<Engine>,
+    stats: Arc<Stats>,
+    mailbox: Arc<Mailbox>,
+    carrier: Option<JoinHandle<()>>,
+    /// So that the card is told of changes in the order in which the engine was.
+    applying: Mutex<()>,
+}
+
+impl CardExecutor {
+    /// Puts the card that `open` makes, just out of reset and its memory zeros, before an engine that has neither ports nor tables yet. People
+    /// see it as `name`.
+    ///
+    /// # Errors
+    /// [`OffloadError`].
+    pub fn start<C: Carry + 'static>(
+        name: &'static str,
+        engine: Arc<Engine>,
+        open: impl FnOnce() -> C + Send + 'static,
+    ) -> Result<Arc<Self>, OffloadError> {
+        let (stats, mailbox) = (Arc::new(Stats::new()), Arc::new(Mailbox::new().map_err(io::Error::from)?));
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io::Error::from)?;
+        let data = epoll::EventData::new_u64(0);
+        epoll::add(&epoll, mailbox.event(), data, epoll::EventFlags::IN).map_err(io::Error::from)?;
+        let secret = secret()?;
+        let (opened, said) = sync_channel(1);
+        let parts = (engine.clone(), stats.clone(), mailbox.clone());
+        let carrier = Builder::new().name("card".into()).spawn(move || {
+            let commands =
+                Commands::open(open()).map(|commands| commands.with_polls(POLLS).with_blank_memory());
+            let driver = commands.and_then(|commands| Driver::new(commands, secret));
+            let (driver, error) = match driver {
+                Ok(driver) => (Some(driver), None),
+                Err(error) => (None, Some(error)),
+            };
+            // Whoever started it waits for this.
+            let _ = opened.send(error);
+            let (engine, stats, mailbox) = parts;
+            if let Some(driver) = driver {
+                Carrier::new(engine, driver, stats, mailbox, epoll).run();
+            }
+        })?;
+        let error = said.recv().map_err(|_| io::Error::other("its thread ended"))?;
+        let executor =
+            Self { name, engine, stats, mailbox, carrier: Some(carrier), applying: Mutex::default() };
+        error.map_or_else(|| Ok(Arc::new(executor)), |error| Err(error.into()))
+    }
+
+    /// Moves packets through this port from now on: through the card, if that serves interfaces of its kind.
+    ///
+    /// # Errors
+    /// [`LineError`].
+    pub fn attach(&self, vif: VifId, port: Opened) -> Result<(), LineError> {
+        use model::Lookup;
+        let kind = self.engine.view(|view| view.vif(vif).map(|vif| vif.kind));
+        let served = matches!(kind, Some(VifKind::Vhost | VifKind::Tap | VifKind::Wire));
+        if !served || usize::from(vif.0) >= PORTS {
+            self.mailbox.tell(Message::Beside(vif, true));
+            return Ok(self.engine.attach(vif, port)?);
+        }
+        let (ring, uplink, _) = rdmaport::open(&RING).map_err(|error| LineError::Ring { vif, error })?;
+        let Opened { port, rx, tx } = port;
+        self.engine.attach(vif, Opened { port, rx: ring.rx, tx: tx.clone() })?;
+        let line = Line::new(rx, tx, uplink, kind == Some(VifKind::Wire));
+        self.mailbox.tell(Message::Attach(vif, line));
+        Ok(())
+    }
+
+    /// Drops the port of an interface; false where there is none.
+    pub fn detach(&self, vif: VifId) -> bool {
+        self.mailbox.tell(Message::Detach(vif));
+        let had = self.engine.detach(vif);
+        self.mailbox.tell(Message::Beside(vif, false));
+        had
+    }
+}
+
+impl Executor for CardExecutor {
+    fn status(&self) -> ExecutorStatus {
+        let name = match self.stats.failed() {
+            None => self.name.to_owned(),
+            Some(why) => format!("{} (failed: {why}; on cpu)", self.name),
+        };
+        ExecutorStatus { name, card: Some(self.stats.card()) }
+    }
+
+    /// The engine decides what is valid; the card follows before this returns, or fails and is out of the way.
+    fn apply(&self, changes: &[Change]) -> Result<(), ApplyError> {
+        let _applying = self.applying.lock().unwrap_or_else(PoisonError::into_inner);
+        self.engine.apply(changes)?;
+        self.mailbox.tell(Message::Apply(changes.to_vec()));
+        Ok(())
+    }
+
+    fn workers(&self) -> Vec<WorkerCounters> {
+        let mut workers = self.engine.workers();
+        workers.push(self.stats.worker(workers.len()));
+        workers
+    }
+
+    fn vif_counters(&self, vif: VifId) -> VifCounters {
+        let (a, b) = (self.engine.vif_counters(vif), self.stats.vif_counters(vif));
+        VifCounters {
+            received: sum(a.received, b.received),
+            sent: sum(a.sent, b.sent),
+            receive_drops: a.receive_drops + b.receive_drops,
+            send_drops: a.send_drops + b.send_drops,
+        }
+    }
+
+    fn rule_counters(&self, rule: RuleId) -> Counters {
+        sum(self.engine.rule_counters(rule), self.stats.rule(rule))
+    }
+
+    fn nexthop_counters(&self, nexthop: NexthopId) -> Counters {
+        sum(self.engine.nexthop_counters(nexthop), self.stats.nexthop(nexthop))
+    }
+
+    /// The engine's: what the card carries is counted there.
+    fn flows(&self, each: &mut dyn FnMut(FlowInfo) -> bool) {
+        self.engine.flows(each);
+    }
+
+    fn flush_flows(&self, which: &mut dyn FnMut(&FlowInfo) -> bool) -> usize {
+        let flushed = self.engine.flush_flows(which);
+        self.mailbox.tell(Message::Flushed);
+        flushed
+    }
+
+    fn flows_created(&self) -> u64 {
+        self.engine.flows_created()
+    }
+
+    fn flow_count(&self) -> usize {
+        self.engine.flow_count()
+    }
+
+    fn learned(&self) -> Vec<LearnedMac> {
+        self.engine.learned()
+    }
+
+    fn neighbours(&self) -> Vec<NeighbourInfo> {
+        self.engine.neighbours()
+    }
+
+    fn explain(&self, ingress: VifId, frame: &[u8]) -> Explanation {
+        self.engine.explain(ingress, frame)
+    }
+
+    fn dropped(&self, n: usize) -> Vec<DroppedPacket> {
+        self.engine.dropped(n)
+    }
+
+    /// While it runs all packets go to the engine, which shows them to it.
+    fn capture(&self, filter: CaptureFilter, to: SyncSender<Captured>) {
+        self.engine.capture(filter, to);
+        self.mailbox.tell(Message::Capture);
+    }
+}
+
+impl Drop for CardExecutor {
+    fn drop(&mut self) {
+        drop(self.mailbox.post(Message::Stop));
+        if let Some(carrier) = self.carrier.take() {
+            // A thread that panicked has said so already.
+            let _ = carrier.join();
+        }
+    }
+}
+
+fn sum(a: Counters, b: Counters) -> Counters {
+    Counters { packets: a.packets + b.packets, bytes: a.bytes + b.bytes }
+}
+
+/// A random secret for the card's hashes.
+fn secret() -> io::Result<[u64; 5]> {
+    let mut bytes = [0; 40];
+    getrandom(&mut bytes, GetRandomFlags::empty())?;
+    let word = |at: usize| bytes[8 * at..][..8].iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
+    Ok([0, 1, 2, 3, 4].map(word))
+}

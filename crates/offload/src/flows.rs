@@ -1,0 +1,132 @@
+//! The flows on the card as the engine counts them: their connections do not time out while the card carries them.
+
+use crate::carrier::{Carrier, Fault};
+use crate::carry::Carry;
+use card::flows::Flow;
+use card::frame::Key;
+use model::{Counters, Decision, FlowChange, FlowKey, NexthopId, RuleId};
+use std::collections::BTreeMap;
+use std::ops::Bound::{Excluded, Unbounded};
+
+/// Flows that are looked after at a time.
+const PER_LOOK: usize = 32;
+/// Looks in vain after which a flow leaves the card.
+const IDLE: u8 = 10;
+
+/// A flow on the card.
+#[derive(Debug)]
+pub struct Carried {
+    /// Its connection, or the one it would be, if it is dropped.
+    connection: Option<FlowKey>,
+    /// Its connection by the direction it is of, if there is one.
+    direction: Option<FlowKey>,
+    rules: Vec<RuleId>,
+    nexthop: Option<NexthopId>,
+    /// The card's counters at the last look: packets and bytes.
+    seen: (u64, u64),
+    /// Looks since it last carried a packet.
+    idle: u8,
+}
+
+impl Carried {
+    /// Of a flow that a decision put onto the card, whose counters began at `seen`.
+    pub fn new(flow: &Flow, decision: &Decision, seen: (u64, u64)) -> Self {
+        let direction = decision.effects.flow.as_ref().map(|change| match change {
+            FlowChange::Update { connection, reply: true } => connection.original.reverse(),
+            FlowChange::Create { connection, .. } | FlowChange::Update { connection, .. } => {
+                connection.original
+            }
+        });
+        Self {
+            connection: flow.connection,
+            direction,
+            rules: decision.effects.rules.to_vec(),
+            nexthop: decision.effects.nexthop,
+            seen,
+            idle: 0,
+        }
+    }
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub struct Flows {
+    carried: BTreeMap<Key, Carried>,
+    /// The last one that was looked after.
+    looked: Option<Key>,
+}
+
+impl Flows {
+    /// Adds one.
+    pub fn insert(&mut self, key: Key, carried: Carried) {
+        self.carried.insert(key, carried);
+    }
+
+    /// Forgets one.
+    pub fn remove(&mut self, key: &Key) {
+        self.carried.remove(key);
+    }
+
+    /// Those of a connection.
+    pub fn of(&self, connection: &FlowKey) -> Vec<Key> {
+        let of = |(_, carried): &(&Key, &Carried)| carried.connection.as_ref() == Some(connection);
+        self.carried.iter().filter(of).map(|(key, _)| *key).collect()
+    }
+
+    /// The next ones to be looked after.
+    fn next(&mut self) -> Vec<Key> {
+        let from = self.looked.map_or(Unbounded, Excluded);
+        let keys: Vec<Key> =
+            self.carried.range((from, Unbounded)).take(PER_LOOK).map(|(key, _)| *key).collect();
+        self.looked = if keys.len() < PER_LOOK { None } else { keys.last().copied() };
+        keys
+    }
+}
+
+impl<C: Carry> Carrier<C> {
+    /// Counts what a flow carried since the last look. False where it is to leave the card: it is idle, its connection is
+    /// gone, or it has left already.
+    pub fn account(&mut self, key: &Key) -> bool {
+        let Some(carried) = self.flows.carried.get_mut(key) else { return false };
+        let Some(now) = self.driver.flow_counters(key) else { return false };
+        let (packets, bytes) = (now.0.saturating_sub(carried.seen.0), now.1.saturating_sub(carried.seen.1));
+        carried.seen = now;
+        carried.idle = if packets > 0 { 0 } else { carried.idle.saturating_add(1) };
+        let counters = Counters { packets, bytes };
+        if packets > 0 {
+            self.stats.tables(&carried.rules, carried.nexthop, counters);
+        }
+        let alive = carried.direction.is_none_or(|direction| self.engine.carried(&direction, counters));
+        alive && carried.idle < IDLE
+    }
+
+    /// Looks after some of the flows.
+    pub fn look_after_flows(&mut self) -> Result<(), Fault> {
+        for key in self.flows.next() {
+            self.account_or_end(&key)?;
+        }
+        self.driver.sweep(PER_LOOK)?;
+        self.stats.flows.set(self.driver.flows() as u64);
+        Ok(())
+    }
+
+    /// Takes the flows off the card whose connections the engine forgot.
+    pub fn forget_flows(&mut self) -> Result<(), Fault> {
+        for key in self.flows.carried.keys().copied().collect::<Vec<_>>() {
+            self.account_or_end(&key)?;
+        }
+        self.driver.commands().barrier()?;
+        self.collect();
+        self.stats.flows.set(self.driver.flows() as u64);
+        Ok(())
+    }
+
+    fn account_or_end(&mut self, key: &Key) -> Result<(), Fault> {
+        if !self.account(key)
+            && let Some(connection) = self.flows.carried.remove(key).and_then(|carried| carried.connection)
+        {
+            self.driver.forgotten(&connection)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,25 @@
+//! The executor of a host with a card: the card in front, the engine beside it.
+//!
+//! Owns: the thread that carries packets between ports, card and engine ([`CardExecutor`]); when a flow goes onto the
+//! card, and when it leaves it; what happens when the card fails: the engine goes on alone.
+//!
+//! Must not know: what the card's tables look like, how packets are decided.
+//!
+//! What the card is not sure of it leaves to the host, which gives it to the engine by a ring that stands for the port it
+//! came in by. The engine decides and sends it; then the flow goes onto the card, if the decision allows that. Nothing
+//! overtakes: before a flow goes onto the card the carrier lets all that is under way arrive, in the card and in the
+//! engine. A card of silicon does not stop for that: it holds the flow's packets until its entry is there.
+#![deny(unsafe_code)]
+
+mod candidates;
+mod carrier;
+mod carry;
+mod executor;
+mod failover;
+mod flows;
+mod mailbox;
+mod ports;
+mod sleep;
+mod stats;
+pub use carry::{Carry, Incoming, Outgoing};
+pub use executor::{CardExecutor, LineError, OffloadError};

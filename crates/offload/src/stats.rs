@@ -1,0 +1,222 @@
+//! What the carrier counted: written by it alone, read by anybody.
+
+use card::registers::Punt;
+use model::{
+    CardCounters, Counters, DropReason, NexthopId, RuleId, StageCycles, VifCounters, VifId, WorkerCounters,
+};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Ports a card has room for.
+pub const PORTS: usize = 1024;
+
+/// A number with one writer.
+#[derive(Debug, Default)]
+pub struct Count(AtomicU64);
+
+impl Count {
+    /// Adds.
+    pub fn add(&self, n: u64) {
+        self.0.fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// Replaces.
+    pub fn set(&self, n: u64) {
+        self.0.store(n, Ordering::Relaxed);
+    }
+
+    /// The value.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Packets and bytes.
+#[derive(Debug, Default)]
+pub struct Pair {
+    packets: Count,
+    bytes: Count,
+}
+
+impl Pair {
+    /// Counts a packet.
+    pub fn packet(&self, bytes: usize) {
+        self.packets.add(1);
+        self.bytes.add(bytes as u64);
+    }
+
+    /// The values.
+    pub fn get(&self) -> Counters {
+        Counters { packets: self.packets.get(), bytes: self.bytes.get() }
+    }
+}
+
+/// An interface's: what went into the card, what of that came back, and what the card sent.
+#[derive(Debug, Default)]
+pub struct VifCells {
+    pub received: Pair,
+    pub punted: Pair,
+    pub sent: Pair,
+    pub send_drops: Count,
+}
+
+/// All of it.
+#[derive(Debug)]
+pub struct Stats {
+    pub clock: Count,
+    pub clocks: Count,
+    pub busy: Count,
+    pub received: Pair,
+    pub punted: Pair,
+    pub sent: Pair,
+    pub dropped: Count,
+    pub lost: Count,
+    pub flows: Count,
+    pub sleeps: Count,
+    pub punts: Vec<Count>,
+    pub drops: Vec<Count>,
+    vifs: Vec<VifCells>,
+    rules: Mutex<HashMap<RuleId, Counters>>,
+    nexthops: Mutex<HashMap<NexthopId, Counters>>,
+    /// Why the card failed, if it did.
+    failed: Mutex<Option<String>>,
+}
+
+impl Stats {
+    /// All zero.
+    pub fn new() -> Self {
+        let counts = |n: usize| (0..n).map(|_| Count::default()).collect();
+        Self {
+            clock: Count::default(),
+            clocks: Count::default(),
+            busy: Count::default(),
+            received: Pair::default(),
+            punted: Pair::default(),
+            sent: Pair::default(),
+            dropped: Count::default(),
+            lost: Count::default(),
+            flows: Count::default(),
+            sleeps: Count::default(),
+            punts: counts(Punt::ALL.len()),
+            drops: counts(DropReason::ALL.len()),
+            vifs: (0..PORTS).map(|_| VifCells::default()).collect(),
+            rules: Mutex::default(),
+            nexthops: Mutex::default(),
+            failed: Mutex::default(),
+        }
+    }
+
+    /// An interface's.
+    pub fn vif(&self, vif: VifId) -> Option<&VifCells> {
+        self.vifs.get(usize::from(vif.0))
+    }
+
+    /// Counts packets of a flow for what carried it.
+    pub fn tables(&self, rules: &[RuleId], nexthop: Option<NexthopId>, counters: Counters) {
+        let mut counted = lock(&self.rules);
+        for rule in rules {
+            add(counted.entry(*rule).or_default(), counters);
+        }
+        drop(counted);
+        if let Some(nexthop) = nexthop {
+            add(lock(&self.nexthops).entry(nexthop).or_default(), counters);
+        }
+    }
+
+    /// Forgets rules that are gone.
+    pub fn forget_rule(&self, rule: RuleId) {
+        lock(&self.rules).remove(&rule);
+    }
+
+    /// Forgets a nexthop that is gone.
+    pub fn forget_nexthop(&self, nexthop: NexthopId) {
+        lock(&self.nexthops).remove(&nexthop);
+    }
+
+    /// A rule's.
+    pub fn rule(&self, rule: RuleId) -> Counters {
+        lock(&self.rules).get(&rule).copied().unwrap_or_default()
+    }
+
+    /// A nexthop's.
+    pub fn nexthop(&self, nexthop: NexthopId) -> Counters {
+        lock(&self.nexthops).get(&nexthop).copied().unwrap_or_default()
+    }
+
+    /// The card failed.
+    pub fn fail(&self, why: String) {
+        *lock(&self.failed) = Some(why);
+    }
+
+    /// Why the card failed, if it did.
+    pub fn failed(&self) -> Option<String> {
+        lock(&self.failed).clone()
+    }
+
+    /// An interface's packets that the engine did not see.
+    pub fn vif_counters(&self, vif: VifId) -> VifCounters {
+        self.vif(vif).map_or_else(VifCounters::default, |cells| VifCounters {
+            received: less(cells.received.get(), cells.punted.get()),
+            sent: cells.sent.get(),
+            receive_drops: 0,
+            send_drops: cells.send_drops.get(),
+        })
+    }
+
+    /// What the card did.
+    pub fn card(&self) -> CardCounters {
+        let named = |(punt, count): (&Punt, &Count)| (punt.name(), count.get());
+        CardCounters {
+            clock: self.clock.get() as u32,
+            clocks: self.clocks.get(),
+            busy: self.busy.get(),
+            received: self.received.get().packets,
+            forwarded: self.sent.get().packets,
+            dropped: self.dropped.get(),
+            lost: self.lost.get(),
+            punted: Punt::ALL.iter().zip(&self.punts).map(named).filter(|(_, count)| *count > 0).collect(),
+            flows: self.flows.get(),
+        }
+    }
+
+    /// The card as a worker: cycles are its clocks.
+    pub fn worker(&self, number: usize) -> WorkerCounters {
+        let busy = self.busy.get();
+        WorkerCounters {
+            worker: number,
+            cpu: None,
+            received: less(self.received.get(), self.punted.get()),
+            sent: self.sent.get(),
+            drops: self.drops.iter().map(Count::get).collect(),
+            hits: self.sent.get().packets,
+            misses: self.punted.get().packets,
+            replies: 0,
+            sleeps: self.sleeps.get(),
+            cycles: StageCycles {
+                busy,
+                idle: self.clocks.get().saturating_sub(busy),
+                ..StageCycles::default()
+            },
+            bursts: [0; 7],
+        }
+    }
+}
+
+fn add(to: &mut Counters, counters: Counters) {
+    to.packets += counters.packets;
+    to.bytes += counters.bytes;
+}
+
+/// The difference; the parts are counted one after the other.
+fn less(all: Counters, part: Counters) -> Counters {
+    Counters {
+        packets: all.packets.saturating_sub(part.packets),
+        bytes: all.bytes.saturating_sub(part.bytes),
+    }
+}
+
+/// No state guarded here is left half-changed by a panic, so poison is ignored.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

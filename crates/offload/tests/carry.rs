@@ -1,0 +1,287 @@
+//! Packets through card and engine: bridged, routed, from and to other hosts; their order; failing cards.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use common::{ONE, PATIENCE, SoftCard, TWO, World, frame, number_of, numbered, tables, until};
+use mem::{Csum, Offload};
+use model::{Action, CaptureFilter, Change, Executor, Network, NexthopId, Rule, RuleAction, RuleId, Vrf};
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+
+/// The tests, by every card there is.
+macro_rules! by_cards {
+    ($($test:ident),*) => {
+        mod soft {
+            $(#[test] fn $test() { super::$test(super::World::new(super::SoftCard::new)); })*
+        }
+        #[cfg(feature = "card-sim")]
+        mod sim {
+            use card::sim::SimCard;
+            $(#[test] fn $test() { super::$test(super::World::new(|| SimCard::new(hbm::Timing::hbm2()))); })*
+        }
+    };
+}
+
+by_cards!(
+    a_flow_moves_onto_the_card_and_is_counted,
+    routed_packets_go_by_the_card_too,
+    other_hosts_are_reached_by_the_card,
+    nothing_is_lost_or_out_of_order_while_flows_move,
+    unfinished_frames_go_past_the_card,
+    a_rule_binds_when_apply_returns,
+    flushed_connections_leave_the_card,
+    a_capture_sees_every_packet,
+    a_card_that_hangs_is_replaced_by_the_engine,
+    ports_come_and_go
+);
+
+fn a_flow_moves_onto_the_card_and_is_counted(world: World) {
+    for number in 0..10 {
+        world.one.send([numbered(ONE, TWO, 7, number)]);
+        let got = world.two.wait(1, PATIENCE);
+        assert_eq!(got.iter().map(|(frame, _)| number_of(frame)).collect::<Vec<_>>(), [(7, number)]);
+    }
+    let (forwarded, punted) = world.carried();
+    assert_eq!(forwarded + punted, 10);
+    assert!(forwarded >= 8, "the host had {punted} of 10 packets of a flow");
+    let (one, two) = (world.card.vif_counters(ONE), world.card.vif_counters(TWO));
+    assert_eq!((one.received.packets, two.sent.packets), (10, 10));
+    let status = world.card.status();
+    assert_eq!(status.name, "card-test");
+    let card = status.card.unwrap();
+    assert_eq!((card.received, card.flows, card.lost), (10, 1, 0));
+    assert!(card.busy > 0 && card.clocks >= card.busy);
+    // The card's packets come to the connection within a look.
+    let packets = || {
+        let mut packets = 0;
+        world.card.flows(&mut |flow| {
+            packets = flow.forward.packets;
+            true
+        });
+        packets
+    };
+    until(|| packets() >= 10);
+    assert_eq!(world.card.flow_count(), 1);
+}
+
+const PING: &str =
+    "eth 02:00:00:00:00:01 > 00:00:5e:00:01:00 / ip4 10.1.1.1 > 10.1.1.2 ttl 9 / icmp echo 3 1 / payload 56";
+
+fn routed_packets_go_by_the_card_too(world: World) {
+    for _ in 0..5 {
+        world.one.send([frame(PING)]);
+        let got = world.two.wait(1, PATIENCE);
+        assert_eq!((got[0].0[5], got[0].0[22]), (2, 8), "to its MAC, TTL one less");
+        let headers = packet::Headers::ethernet(&got[0].0, 0, got[0].0.len());
+        assert!(headers.is_ok(), "{headers:?}");
+    }
+    assert!(world.carried().0 >= 3, "{:?}", world.card.status());
+}
+
+fn other_hosts_are_reached_by_the_card(world: World) {
+    let out = "eth 02:00:00:00:00:01 > 00:00:5e:00:01:00 / ip4 10.1.1.1 > 10.2.0.5 / udp 5 > 6 / payload 30";
+    let inner = "ip4 10.2.0.5 > 10.1.1.1 / udp 6 > 5 / payload 30";
+    let back = format!(
+        "eth 02:bb:00:00:00:09 > 02:00:00:00:00:0a / ip4 192.0.2.9 > 192.0.2.1 / udp 50000 > 6635 nosum / mpls 41 / {inner}"
+    );
+    for _ in 0..5 {
+        world.one.send([frame(out)]);
+        let sent = world.wire.wait(1, PATIENCE);
+        let frame_out = &sent[0].0;
+        assert_eq!(frame_out[..6], [2, 0xbb, 0, 0, 0, 9]);
+        assert_eq!(u16::from_be_bytes([frame_out[36], frame_out[37]]), 6635);
+        world.wire.send([frame(&back)]);
+        let got = world.one.wait(1, PATIENCE);
+        assert_eq!(got[0].0[..6], [2, 0, 0, 0, 0, 1]);
+        assert_eq!(got[0].0.len(), 14 + 20 + 8 + 30);
+    }
+    let (forwarded, punted) = world.carried();
+    assert!(forwarded >= 6, "{forwarded} by the card, {punted} by the host: {:?}", world.card.status());
+}
+
+fn nothing_is_lost_or_out_of_order_while_flows_move(world: World) {
+    const FLOWS: u16 = 8;
+    const PACKETS: u32 = 40;
+    let mut next = HashMap::new();
+    let mut got = 0;
+    for number in 0..PACKETS {
+        world.one.send((0..FLOWS).map(|flow| numbered(ONE, TWO, 100 + flow, number)));
+        if number % 10 == 9 {
+            // Flows leave the card, in the middle of it all.
+            world.card.flush_flows(&mut |flow| flow.key.dst.port % 2 == 0);
+        }
+        let mut check = |packets: Vec<engine::testing::Packet>| {
+            for (frame, _) in packets {
+                let (flow, number) = number_of(&frame);
+                let expected = next.entry(flow).or_insert(0);
+                assert_eq!(number, *expected, "flow {flow}");
+                *expected += 1;
+                got += 1;
+            }
+        };
+        check(world.two.take());
+        if number + 1 == PACKETS {
+            while next.values().sum::<u32>() < u32::from(FLOWS) * PACKETS {
+                let more = world.two.wait(1, PATIENCE);
+                assert!(!more.is_empty(), "packets are missing");
+                for (frame, _) in more {
+                    let (flow, number) = number_of(&frame);
+                    let expected = next.entry(flow).or_insert(0);
+                    assert_eq!(number, *expected, "flow {flow}");
+                    *expected += 1;
+                }
+            }
+        }
+    }
+    assert_eq!(next.len(), usize::from(FLOWS));
+    let (forwarded, punted) = world.carried();
+    assert!(forwarded > 0 && punted > 0, "{forwarded} by the card, {punted} by the host");
+}
+
+fn unfinished_frames_go_past_the_card(world: World) {
+    let (mut large, _) = frame(
+        "eth 02:00:00:00:00:01 > 02:00:00:00:00:02 / ip4 10.1.1.1 > 10.1.1.2 / udp 9 > 9 / payload 100",
+    );
+    // The pseudo-header's sum is what is there.
+    large[40..42].copy_from_slice(&0x1234_u16.to_be_bytes());
+    let offload = Offload { csum: Csum::Partial { start: 34, offset: 6 }, gso: None };
+    world.one.send([(large.clone(), offload), numbered(ONE, TWO, 9, 1)]);
+    let got = world.two.wait(2, PATIENCE);
+    let got = if got.len() < 2 { [got, world.two.wait(1, PATIENCE)].concat() } else { got };
+    assert_eq!((got[0].0.len(), got[1].0.len()), (142, 82));
+    assert_ne!(got[0].0[40..42], large[40..42], "somebody completed the checksum");
+    let card = world.card.status().card.unwrap();
+    assert_eq!(card.received, 0, "the second may not overtake the first: it goes the same way");
+}
+
+fn deny(id: u64) -> Rule {
+    Rule {
+        id: RuleId(id.try_into().unwrap()),
+        vrf: Vrf(1),
+        priority: 1,
+        from: Vec::new(),
+        to: Vec::new(),
+        protocol: Some(packet::proto::UDP),
+        ports: None,
+        action: RuleAction::End(Action::Drop),
+    }
+}
+
+fn a_rule_binds_when_apply_returns(world: World) {
+    for number in 0..5 {
+        world.one.send([numbered(ONE, TWO, 7, number)]);
+        assert_eq!(world.two.wait(1, PATIENCE).len(), 1);
+    }
+    assert!(world.carried().0 > 0);
+    world.card.apply(&[Change::PutRule(deny(3))]).unwrap();
+    world.one.send((5..15).map(|number| numbered(ONE, TWO, 7, number)));
+    let drops = || world.card.workers().iter().flat_map(|worker| worker.drops.iter()).sum::<u64>();
+    until(|| drops() >= 10);
+    assert!(world.two.take().is_empty());
+    // What was never allowed is dropped by the card, once that knows.
+    world.one.send([numbered(ONE, TWO, 8, 0)]);
+    until(|| drops() >= 11);
+    world.one.send((1..11).map(|number| numbered(ONE, TWO, 8, number)));
+    until(|| drops() >= 21);
+    assert_eq!(world.card.status().card.unwrap().dropped, 10);
+    world.card.apply(&[Change::DelRule { vrf: Vrf(1), id: deny(3).id }]).unwrap();
+    world.one.send([numbered(ONE, TWO, 7, 99)]);
+    assert_eq!(number_of(&world.two.wait(1, PATIENCE)[0].0), (7, 99));
+}
+
+fn flushed_connections_leave_the_card(world: World) {
+    for number in 0..5 {
+        world.one.send([numbered(ONE, TWO, 7, number)]);
+        assert_eq!(world.two.wait(1, PATIENCE).len(), 1);
+    }
+    assert_eq!(world.card.status().card.unwrap().flows, 1);
+    assert_eq!(world.card.flush_flows(&mut |_| true), 1);
+    assert_eq!(world.card.status().card.unwrap().flows, 0);
+    let before = world.carried();
+    world.one.send([numbered(ONE, TWO, 7, 5)]);
+    assert_eq!(world.two.wait(1, PATIENCE).len(), 1);
+    assert_eq!(world.carried(), (before.0, before.1 + 1));
+    assert_eq!(world.card.flows_created(), 2);
+}
+
+fn a_capture_sees_every_packet(world: World) {
+    for number in 0..5 {
+        world.one.send([numbered(ONE, TWO, 7, number)]);
+        assert_eq!(world.two.wait(1, PATIENCE).len(), 1);
+    }
+    let before = world.carried();
+    let (to, captured) = std::sync::mpsc::sync_channel(100);
+    world.card.capture(CaptureFilter { snap_len: 100, ..CaptureFilter::default() }, to);
+    for number in 5..10 {
+        world.one.send([numbered(ONE, TWO, 7, number)]);
+        assert_eq!(world.two.wait(1, PATIENCE).len(), 1);
+    }
+    assert_eq!(world.carried(), (before.0, before.1 + 5));
+    // Each as it came and as it left.
+    assert_eq!((0..10).map_while(|_| captured.recv().ok()).count(), 10);
+    drop(captured);
+    let mut number = 10;
+    while world.carried().0 == before.0 {
+        world.one.send([numbered(ONE, TWO, 7, number)]);
+        assert_eq!(world.two.wait(1, PATIENCE).len(), 1);
+        number += 1;
+    }
+}
+
+fn a_card_that_hangs_is_replaced_by_the_engine(world: World) {
+    for number in 0..5 {
+        world.one.send([numbered(ONE, TWO, 7, number)]);
+        assert_eq!(world.two.wait(1, PATIENCE).len(), 1);
+    }
+    world.stopped.store(true, Ordering::Relaxed);
+    world.one.send((5..105).map(|number| numbered(ONE, TWO, 7, number)));
+    let mut got = Vec::new();
+    while got.last().is_none_or(|number| *number != 104) {
+        let more = world.two.wait(1, PATIENCE);
+        assert!(!more.is_empty(), "{:?}", world.card.status());
+        got.extend(more.iter().map(|(frame, _)| number_of(frame).1));
+    }
+    assert!(got.is_sorted(), "{got:?}");
+    let status = world.card.status();
+    assert!(status.name.starts_with("card-test (failed: the card hangs"), "{}", status.name);
+    assert_eq!(status.card.unwrap().lost as usize, 100 - got.len(), "lost is what was inside");
+    // And so it stays: changes, ports and packets do without the card.
+    world.card.apply(&[Change::PutRule(deny(3))]).unwrap();
+    assert!(world.card.detach(TWO));
+    world.card.attach(TWO, world.two.open()).unwrap();
+    world.card.apply(&[Change::DelRule { vrf: Vrf(1), id: deny(3).id }]).unwrap();
+    world.two.send([numbered(TWO, ONE, 8, 1)]);
+    assert_eq!(number_of(&world.one.wait(1, PATIENCE)[0].0), (8, 1));
+}
+
+fn ports_come_and_go(world: World) {
+    assert!(world.card.attach(ONE, world.one.open()).is_err());
+    assert!(world.card.detach(TWO));
+    assert!(!world.card.detach(TWO));
+    assert!(world.two.is_alone(), "somebody still holds the queues");
+    world.one.send([numbered(ONE, TWO, 7, 0)]);
+    let lost = || world.card.workers().iter().flat_map(|worker| worker.drops.iter()).sum::<u64>();
+    until(|| lost() > 0);
+    world.card.attach(TWO, world.two.open()).unwrap();
+    for number in 1..5 {
+        world.one.send([numbered(ONE, TWO, 7, number)]);
+        assert_eq!(number_of(&world.two.wait(1, PATIENCE)[0].0), (7, number));
+    }
+    // Tables that forget it all.
+    let gone = tables().into_iter().rev().filter_map(|change| match change {
+        Change::PutRoute { vrf, prefix, .. } => Some(Change::DelRoute { vrf, prefix }),
+        Change::PutMpls { label, .. } => Some(Change::DelMpls { label }),
+        Change::PutNexthop(id, _) => Some(Change::DelNexthop(id)),
+        Change::PutVif(vif) => Some(Change::DelVif(vif.id)),
+        Change::PutNetwork(Network { vrf, .. }) => Some(Change::DelNetwork(vrf)),
+        _ => None,
+    });
+    world.card.apply(&gone.collect::<Vec<_>>()).unwrap();
+    world.card.apply(&tables()).unwrap();
+    assert_eq!(world.card.nexthop_counters(NexthopId(9)).packets, 0);
+    world.one.send([numbered(ONE, TWO, 7, 9)]);
+    assert_eq!(number_of(&world.two.wait(1, PATIENCE)[0].0), (7, 9));
+    assert_eq!(world.card.status().name, "card-test");
+    let _ = &world.engine;
+}

@@ -1,0 +1,314 @@
+//! A host with two guests and a wire, and a card of memory that carries packets by the card's pipe in Rust.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use card::Card;
+use card::expect::{Memory, Outcome, Sizes, outcome};
+use card::registers::{PuntMeta, counters};
+use engine::testing::{Packet, TestPort};
+use engine::{Engine, EngineConfig};
+use ipnet::IpNet;
+use mem::{Accepts, Offload};
+use model::{
+    Action, Change, Executor, Host, NeighbourFound, NeighbourScope, Network, Nexthop, NexthopId, PacketView,
+    Tunnel, Vif, VifId, VifKind, Vrf, WireAttributes,
+};
+use offload::{CardExecutor, Carry, Incoming, Outgoing};
+use packet::{Mac, TunnelKind};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const ONE: VifId = VifId(1);
+pub const TWO: VifId = VifId(2);
+pub const WIRE: VifId = VifId(10);
+
+/// A test's card: the simulated one, or one of memory. It stops for good when told to.
+pub struct Stopping<C> {
+    card: C,
+    stopped: Arc<AtomicBool>,
+}
+
+impl<C: Card> Card for Stopping<C> {
+    fn read32(&mut self, offset: u32) -> u32 {
+        if self.stopped.load(Ordering::Relaxed) { u32::MAX } else { self.card.read32(offset) }
+    }
+
+    fn write32(&mut self, offset: u32, value: u32) {
+        if !self.stopped.load(Ordering::Relaxed) {
+            self.card.write32(offset, value);
+        }
+    }
+}
+
+impl<C: Carry> Carry for Stopping<C> {
+    fn pipes(&self) -> usize {
+        self.card.pipes()
+    }
+
+    fn send(&mut self, input: usize, packet: Incoming) {
+        self.card.send(input, packet);
+    }
+
+    fn backlog(&self, input: usize) -> usize {
+        self.card.backlog(input)
+    }
+
+    fn receive(&mut self, output: usize) -> Option<Outgoing> {
+        self.card.receive(output)
+    }
+
+    fn tick(&mut self) {
+        if !self.stopped.load(Ordering::Relaxed) {
+            self.card.tick();
+        }
+    }
+
+    fn clocks(&self) -> u64 {
+        self.card.clocks()
+    }
+}
+
+/// Clocks that a packet spends in the card of memory.
+const LATENCY: u64 = 40;
+
+/// A card of memory.
+pub struct SoftCard {
+    memory: Memory,
+    inputs: [VecDeque<Incoming>; 2],
+    inside: VecDeque<(u64, usize, Outgoing)>,
+    outputs: [VecDeque<Outgoing>; 2],
+    clocks: u64,
+    select: u32,
+    counted: HashMap<u32, u64>,
+}
+
+impl SoftCard {
+    pub fn new() -> Self {
+        Self {
+            memory: Memory::new(Sizes::default()),
+            inputs: Default::default(),
+            inside: VecDeque::new(),
+            outputs: Default::default(),
+            clocks: 0,
+            select: 0,
+            counted: HashMap::new(),
+        }
+    }
+
+    fn count(&mut self, kind: u8, number: u32, n: usize) {
+        *self.counted.entry(u32::from(kind) << 24 | number).or_default() += n as u64;
+    }
+
+    fn pass(&mut self, packet: Incoming) {
+        let Incoming { port, bytes } = packet;
+        let (output, out) = match outcome(&self.memory, port, &bytes, bytes.len()) {
+            Outcome::Drop(reason) => return self.count(5, reason.into(), 1),
+            Outcome::Punt(reason) => {
+                let meta = PuntMeta { reason: reason as u8, port, ..PuntMeta::default() };
+                (0, Outgoing { port, punt: Some(meta), bytes })
+            }
+            Outcome::Forward { forward, egress, index } => {
+                if let Some(index) = index {
+                    self.count(6, index, 1);
+                    self.count(7, index, bytes.len());
+                }
+                let view = PacketView::parse(&bytes, bytes.len() as u32, None).unwrap();
+                let bytes = model::rewrite::rewrite(&forward, &view).unwrap();
+                (usize::from(egress), Outgoing { port: forward.port.0, punt: None, bytes })
+            }
+        };
+        self.inside.push_back((self.clocks + LATENCY, output, out));
+    }
+}
+
+impl Card for SoftCard {
+    fn read32(&mut self, offset: u32) -> u32 {
+        let count = self.counted.get(&self.select).copied().unwrap_or_default();
+        match offset.checked_sub(0x3000) {
+            Some(counters::LOW) => count as u32,
+            Some(counters::HIGH) => (count >> 32) as u32,
+            _ => self.memory.read32(offset),
+        }
+    }
+
+    fn write32(&mut self, offset: u32, value: u32) {
+        if offset == 0x3000 + counters::SELECT {
+            self.select = value;
+        }
+        self.memory.write32(offset, value);
+    }
+}
+
+impl Carry for SoftCard {
+    fn pipes(&self) -> usize {
+        1
+    }
+
+    fn send(&mut self, input: usize, packet: Incoming) {
+        self.inputs[input].push_back(packet);
+    }
+
+    fn backlog(&self, input: usize) -> usize {
+        self.inputs[input].len()
+    }
+
+    fn receive(&mut self, output: usize) -> Option<Outgoing> {
+        self.outputs[output].pop_front()
+    }
+
+    fn tick(&mut self) {
+        self.clocks += 1;
+        for input in 0..2 {
+            if let Some(packet) = self.inputs[input].pop_front() {
+                self.pass(packet);
+            }
+        }
+        while self.inside.front().is_some_and(|(due, ..)| *due <= self.clocks) {
+            let (_, output, packet) = self.inside.pop_front().unwrap();
+            self.outputs[output].push_back(packet);
+        }
+    }
+
+    fn clocks(&self) -> u64 {
+        self.clocks
+    }
+}
+
+/// The host.
+pub struct World {
+    pub engine: Arc<Engine>,
+    pub card: Arc<CardExecutor>,
+    pub one: TestPort,
+    pub two: TestPort,
+    pub wire: TestPort,
+    pub stopped: Arc<AtomicBool>,
+}
+
+impl World {
+    pub fn new<C: Carry + 'static>(open: impl FnOnce() -> C + Send + 'static) -> Self {
+        let engine =
+            Engine::new(&EngineConfig { cache_entries: 1 << 12, ..EngineConfig::default() }).unwrap();
+        let stopped = Arc::new(AtomicBool::new(false));
+        let shared = stopped.clone();
+        let card = move || Stopping { card: open(), stopped: shared };
+        let card = CardExecutor::start("card-test", engine.clone(), card).unwrap();
+        card.apply(&tables()).unwrap();
+        let port = || TestPort::new(Accepts::default(), 100);
+        let (one, two, wire) = (port(), port(), port());
+        for (vif, port) in [(ONE, &one), (TWO, &two), (WIRE, &wire)] {
+            card.attach(vif, port.open()).unwrap();
+        }
+        engine.learn_neighbour(&NeighbourFound {
+            scope: NeighbourScope::Wire(WIRE),
+            addr: "192.0.2.9".parse().unwrap(),
+            mac: Mac([2, 0xbb, 0, 0, 0, 9]),
+        });
+        Self { engine, card, one, two, wire, stopped }
+    }
+
+    /// Packets that the card forwarded, and those it left to the host, once it has done so with all it got: they are counted
+    /// a moment after they leave.
+    pub fn carried(&self) -> (u64, u64) {
+        let mut carried = (0, 0);
+        until(|| {
+            let card = self.card.status().card.unwrap();
+            carried = (card.forwarded, card.punted.iter().map(|(_, count)| count).sum::<u64>());
+            carried.0 + carried.1 + card.dropped + card.lost == card.received
+        });
+        carried
+    }
+}
+
+/// Waits until something is so.
+pub fn until(mut so: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while !so() {
+        assert!(since.elapsed() < PATIENCE, "waited in vain");
+        std::thread::yield_now();
+    }
+}
+
+fn net(text: &str) -> IpNet {
+    text.parse().unwrap()
+}
+
+fn vif(id: VifId, kind: VifKind) -> Vif {
+    let guest = kind != VifKind::Wire;
+    Vif {
+        id,
+        name: format!("vif{id}").into(),
+        kind,
+        vrf: guest.then_some(Vrf(1)),
+        mac: Some(Mac([2, 0, 0, 0, 0, id.0 as u8])),
+        addresses: if guest { vec![format!("10.1.1.{id}").parse().unwrap()] } else { Vec::new() },
+        allowed: Vec::new(),
+        mtu: 1500,
+        policy: guest,
+        meter: None,
+        mirror: None,
+        rdma: None,
+        wire: None,
+    }
+}
+
+/// Two guests of a network, and a route to another host by MPLS over UDP.
+pub fn tables() -> Vec<Change> {
+    let underlay = WireAttributes { addresses: vec![net("192.0.2.1/24")], ..WireAttributes::default() };
+    let wire = Vif { mtu: 1600, wire: Some(underlay), ..vif(WIRE, VifKind::Wire) };
+    let network = Network {
+        vrf: Vrf(1),
+        name: "blue".into(),
+        gateways: vec![net("10.1.1.254/24")],
+        vni: Some(100),
+        learning: false,
+        mtu: 1500,
+        default_action: Action::Allow,
+        members: vec![ONE, TWO],
+        flood: Vec::new(),
+        wire: None,
+    };
+    let tunnel =
+        Tunnel { kind: TunnelKind::MplsUdp, remote: "192.0.2.9".parse().unwrap(), id: 77, mac: None };
+    let guest = |id: VifId| Nexthop::Encap { vif: id, mac: Mac([2, 0, 0, 0, 0, id.0 as u8]) };
+    let host = |id: VifId| net(&format!("10.1.1.{id}/32"));
+    let mut changes = vec![
+        Change::SetHost(Host { tunnel_source: vec!["192.0.2.1".parse().unwrap()], ..Host::default() }),
+        Change::PutNetwork(network),
+        Change::PutVif(vif(ONE, VifKind::Tap)),
+        Change::PutVif(vif(TWO, VifKind::Tap)),
+        Change::PutVif(wire),
+        Change::PutNexthop(NexthopId(9), Nexthop::Tunnel(tunnel)),
+        Change::PutRoute { vrf: Vrf(1), prefix: net("10.2.0.0/16"), nexthop: NexthopId(9) },
+    ];
+    for id in [ONE, TWO] {
+        let nexthop = NexthopId(id.0.into());
+        changes.push(Change::PutNexthop(nexthop, guest(id)));
+        changes.push(Change::PutRoute { vrf: Vrf(1), prefix: host(id), nexthop });
+        changes.push(Change::PutMpls { label: 40 + u32::from(id.0), nexthop });
+    }
+    changes
+}
+
+/// A frame by its text.
+pub fn frame(text: &str) -> Packet {
+    (model::text::parse(text).unwrap(), Offload::default())
+}
+
+/// A UDP packet from a guest to the other, bridged; its number is at its end.
+pub fn numbered(from: VifId, to: VifId, flow: u16, number: u32) -> Packet {
+    let mut packet = frame(&format!(
+        "eth 02:00:00:00:00:0{from} > 02:00:00:00:00:0{to} / ip4 10.1.1.{from} > 10.1.1.{to} \
+         / udp {flow} > {flow} nosum / payload 40"
+    ));
+    let at = packet.0.len() - 4;
+    packet.0[at..].copy_from_slice(&number.to_be_bytes());
+    packet
+}
+
+/// Its flow and its number.
+pub fn number_of(frame: &[u8]) -> (u16, u32) {
+    let flow = u16::from_be_bytes([frame[34], frame[35]]);
+    (flow, u32::from_be_bytes(frame[frame.len() - 4..].try_into().unwrap()))
+}

@@ -1,0 +1,88 @@
+//! What forwards packets: the engine, or a card with the engine beside it.
+
+use anyhow::Context;
+use config::Host;
+use engine::{Engine, EngineConfig};
+use mem::Opened;
+use model::{Executor, VifId};
+use std::error::Error;
+use std::sync::Arc;
+
+/// The executor, by its kind.
+#[derive(Clone)]
+pub enum Forwarder {
+    /// CPU cores.
+    Cpu(Arc<Engine>),
+    /// A simulated card.
+    #[cfg(feature = "card-sim")]
+    CardSim(Arc<offload::CardExecutor>, Arc<Engine>),
+}
+
+impl Forwarder {
+    /// Starts what the host is configured to have.
+    ///
+    /// # Errors
+    /// The system has no more threads or descriptors.
+    pub fn start(host: &Host) -> anyhow::Result<Self> {
+        let workers: Vec<_> = host.workers.iter().map(|core| Some(usize::from(*core))).collect();
+        let workers = if workers.is_empty() { vec![None] } else { workers };
+        let engine = Engine::new(&EngineConfig { workers, ..EngineConfig::default() })
+            .context("the workers can't be started")?;
+        match host.executor {
+            config::Executor::Cpu => Ok(Self::Cpu(engine)),
+            #[cfg(feature = "card-sim")]
+            config::Executor::CardSim => {
+                let open = || card::sim::SimCard::new(hbm::Timing::hbm2());
+                let card = offload::CardExecutor::start("card-sim", engine.clone(), open)
+                    .context("the simulated card can't be started")?;
+                Ok(Self::CardSim(card, engine))
+            }
+            #[cfg(not(feature = "card-sim"))]
+            config::Executor::CardSim => anyhow::bail!("this build has no card-sim; use \"cpu\""),
+        }
+    }
+
+    /// As the control plane sees it.
+    pub fn executor(&self) -> Arc<dyn Executor> {
+        match self {
+            Self::Cpu(engine) => engine.clone(),
+            #[cfg(feature = "card-sim")]
+            Self::CardSim(card, _) => card.clone(),
+        }
+    }
+
+    /// The engine, which knows all tables.
+    pub const fn engine(&self) -> &Arc<Engine> {
+        match self {
+            Self::Cpu(engine) => engine,
+            #[cfg(feature = "card-sim")]
+            Self::CardSim(_, engine) => engine,
+        }
+    }
+
+    /// Whether guests may leave checksums and segmentation to us: a card does neither.
+    pub const fn finishes(&self) -> bool {
+        matches!(self, Self::Cpu(_))
+    }
+
+    /// Moves packets through this port from now on.
+    ///
+    /// # Errors
+    /// The interface has a port already, or can't have one.
+    pub fn attach(&self, vif: VifId, port: Opened) -> Result<(), Box<dyn Error>> {
+        match self {
+            Self::Cpu(engine) => Ok(engine.attach(vif, port)?),
+            #[cfg(feature = "card-sim")]
+            Self::CardSim(card, _) => Ok(card.attach(vif, port)?),
+        }
+    }
+
+    /// Drops the port of an interface.
+    pub fn detach(&self, vif: VifId) {
+        match self {
+            Self::Cpu(engine) => engine.detach(vif),
+            #[cfg(feature = "card-sim")]
+            Self::CardSim(card, _) => card.detach(vif),
+        };
+    }
+}
