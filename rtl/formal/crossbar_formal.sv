@@ -6,7 +6,8 @@
 module crossbar_formal #(
     localparam int unsigned Inputs  = 2,
     localparam int unsigned Outputs = 2,
-    localparam int unsigned Width   = 5
+    localparam int unsigned Width   = 6,
+    localparam int unsigned Queue   = 4
 ) (
     input logic               clk,
     input logic               reset_again,
@@ -27,12 +28,13 @@ module crossbar_formal #(
   crossbar #(
       .Inputs (Inputs),
       .Outputs(Outputs),
-      .Width  (Width)
+      .Width  (Width),
+      .Queue  (Queue)
   ) dut (
       .*
   );
 
-  logic [Inputs-1:0][Outputs-1:0][1:0] sent, received;
+  logic [Inputs-1:0][Outputs-1:0][2:0] sent, received;
   logic [Inputs-1:0] open, held, destination;
   for (genvar i = 0; i < Inputs; i++) begin : g_input
     assign destination[i] = open[i] ? held[i] : s_destination[i];
@@ -51,16 +53,11 @@ module crossbar_formal #(
         open[i] <= 1'b0;
       end
     end
-    // A beat can be held up only by another input's packet.
-    logic alone;
-    assign alone = dut.g_input[i].held_valid && &m_ready && !dut.g_input[1-i].held_valid
-        && dut.g_output[0].mux.holder[1-i] == 0 && dut.g_output[1].mux.holder[1-i] == 0;
-    always_comb if (!rst && alone) assert (dut.g_input[i].held_ready);
   end
 
   logic [Outputs-1:0] open_out, source_out, source;
   for (genvar o = 0; o < Outputs; o++) begin : g_output
-    assign source[o] = m_data[o][4];
+    assign source[o] = m_data[o][5];
     always_ff @(posedge clk) begin
       if (m_valid[o] && m_ready[o]) begin
         open_out[o]   <= !m_last[o];
@@ -76,8 +73,8 @@ module crossbar_formal #(
     end
     always_comb
       if (!rst && m_valid[o]) begin
-        assert (m_data[o][3] == 1'(o));
-        assert (m_data[o][2:1] == received[source[o]][o]);
+        assert (m_data[o][4] == 1'(o));
+        assert (m_data[o][3:1] == received[source[o]][o]);
         assert (m_data[o][0] == m_last[o]);
         if (open_out[o]) assert (source[o] == source_out[o]);
       end
@@ -86,8 +83,17 @@ module crossbar_formal #(
         assert (m_valid[o] && m_data[o] == $past(m_data[o]) && m_last[o] == $past(m_last[o]));
   end
 
-  // What holds inside, for the induction: who holds an output, and that the numbers of the beats held follow those
-  // received.
+  // A beat that waits for a free output is held up only by another input's packet for the same.
+  for (genvar o = 0; o < Outputs; o++) begin : g_free
+    for (genvar i = 0; i < Inputs; i++) begin : g_free
+      always_comb
+        if (!rst && dut.valid[o][i] && m_ready[o] && !dut.valid[o][1-i] && !dut.g_output[o].mux.holder[1-i])
+          assert (dut.ready[o][i]);
+    end
+  end
+
+  // What holds inside, for the induction: who holds an output, what stands in the queues, and that the numbers of the
+  // beats held follow those received.
   for (genvar o = 0; o < Outputs; o++) begin : g_holder
     logic [Inputs-1:0] holder;
     assign holder = dut.g_output[o].mux.holder;
@@ -115,19 +121,39 @@ module crossbar_formal #(
         else assert (open[i] == in_packet && (!open[i] || held[i] == dut.g_input[i].demux.held));
       end
     for (genvar o = 0; o < Outputs; o++) begin : g_inside
-      logic out, first, second;
-      assign out    = m_valid[o] && source[o] == 1'(i);
-      assign first  = first_valid && first_destination == 1'(o);
-      assign second = spare_valid && spare_destination == 1'(o);
+      logic out, first, second, ram_valid;
+      logic [2:0] level, in_ram, oldest, newest;
+      logic [Width:0] word, word_in_ram;
+      assign out       = m_valid[o] && source[o] == 1'(i);
+      assign first     = first_valid && first_destination == 1'(o);
+      assign second    = spare_valid && spare_destination == 1'(o);
+      assign level     = dut.g_input[i].g_queue[o].queue.level;
+      assign ram_valid = dut.g_input[i].g_queue[o].queue.ram_valid;
+      assign in_ram    = dut.g_input[i].g_queue[o].queue.write_pointer - dut.g_input[i].g_queue[o].queue.read_pointer;
+      assign word      = dut.g_input[i].g_queue[o].queue.m_data;
+      assign word_in_ram = dut.g_input[i].g_queue[o].queue.ram_data;
+      assign oldest    = received[i][o] + 3'(out);
+      assign newest    = oldest + level;
       always_comb
         if (!rst) begin
-          assert (dut.g_output[o].mux.holder[i] == (in_packet && dut.g_input[i].demux.held == 1'(o)));
-          assert (sent[i][o] == received[i][o] + 2'(out) + 2'(first) + 2'(second));
-          if (first)
-            assert (dut.g_input[i].held_data == {1'(i), 1'(o), 2'(received[i][o] + 2'(out)), first_last});
-          if (second)
-            assert (spare_data == {1'(i), 1'(o), 2'(received[i][o] + 2'(out) + 2'(first)), spare_last});
+          assert (in_ram <= 3'(Queue) && level <= 3'(Queue));
+          assert (level == in_ram + 3'(ram_valid) + 3'(dut.valid[o][i]));
+          assert (dut.g_input[i].ready_in[o] == (level != 3'(Queue)));
+          assert (sent[i][o] == newest + 3'(first) + 3'(second));
+          if (dut.valid[o][i]) assert (word == {word[0], 1'(i), 1'(o), oldest, word[0]});
+          if (ram_valid)
+            assert (word_in_ram == {word_in_ram[0], 1'(i), 1'(o), 3'(oldest + 3'(dut.valid[o][i])), word_in_ram[0]});
+          if (first) assert (dut.g_input[i].held_data == {1'(i), 1'(o), newest, first_last});
+          if (second) assert (spare_data == {1'(i), 1'(o), 3'(newest + 3'(first)), spare_last});
         end
+      for (genvar k = 0; k < Queue; k++) begin : g_word
+        logic [Width:0] waiting;
+        assign waiting = dut.g_input[i].g_queue[o].queue.ram[2'(dut.g_input[i].g_queue[o].queue.read_pointer+3'(k))];
+        always_comb
+          if (!rst && 3'(k) < in_ram)
+            assert (waiting == {waiting[0], 1'(i), 1'(o),
+                3'(oldest + 3'(dut.valid[o][i]) + 3'(ram_valid) + 3'(k)), waiting[0]});
+      end
     end
   end
 
@@ -137,5 +163,7 @@ module crossbar_formal #(
       cover (&m_valid && &m_ready && source == 2'b10 && open_out == '1);
       cover (open_out[0] && m_valid[0] && m_last[0] && received[0][0] == 2 && received[1][0] == 1);
       cover (open == '1 && s_valid == '1 && s_ready == '0);
+      // A packet for a free output goes past one that waits.
+      cover (m_valid[1] && source[1] == 1'b0 && m_valid[0] && !m_ready[0] && dut.valid[0][0] && received[0][1] == 1);
     end
 endmodule

@@ -11,7 +11,7 @@ pub enum Gate {
     Gbits(f64),
     /// This part of what the beats allow, in both directions.
     Limit(f64),
-    /// Latency, clocks: median and 99.9th percentile at most.
+    /// Latency, clocks, at most: the median of a packet whose reads do not wait for each other, and the 99.9th percentile.
     Clocks(u32, u32),
     /// Nothing.
     None,
@@ -22,10 +22,15 @@ pub struct Point {
     pub name: String,
     pub load: Load,
     pub conservative: bool,
+    /// Memory refreshes one bank after the other, and not all at once.
+    pub refresh_by_bank: bool,
     pub gate: Gate,
     /// To miss it is a failure.
     pub known_met: bool,
 }
+
+/// Sizes of guests' frames that rates are drawn over, bytes.
+const SIZES: [usize; 9] = [64, 82, 96, 128, 192, 256, 512, 1024, 1518];
 
 /// Those for so many pipes of each direction.
 pub fn points(pipes: usize, quick: bool) -> Vec<Point> {
@@ -35,37 +40,38 @@ pub fn points(pipes: usize, quick: bool) -> Vec<Point> {
     let (down, up) = (Load { up: false, ..both }, Load { down: false, ..both });
     // Of 125: what the beats of a packet allow.
     let rate = 122.5 * pipes as f64;
+    let known = |point: Point| Point { known_met: true, ..point };
     let mut all = vec![
-        point("down 64", down, Gate::Mpps(rate, 0.0)),
-        point("up 64", up, Gate::Mpps(0.0, rate)),
-        point("both 64", both, Gate::Mpps(rate, rate)),
+        known(point("down 64", down, Gate::Mpps(rate, 0.0))),
+        known(point("up 64", up, Gate::Mpps(0.0, rate))),
+        known(point("both 64", both, Gate::Mpps(rate, rate))),
     ];
-    if pipes == 1 && quick {
-        all[1].known_met = true;
+    let latency = Load { part: Some(0.9), ..both };
+    if quick {
         let one = point("one flow", Load { flows: Flows::One, ..both }, Gate::Mpps(122.5, 122.5));
-        all.push(Point { known_met: true, ..one });
-        all.push(point("latency 64", Load { part: Some(0.9), ..both }, Gate::Clocks(180, 500)));
+        all.push(known(one));
+        all.push(point("latency 64", latency, Gate::Clocks(180, 500)));
+        return if pipes == 1 { all } else { Vec::new() };
+    }
+    all.extend(SIZES.map(|size| point(&format!("size {size}"), Load { size, ..both }, Gate::Limit(0.98))));
+    if pipes == 1 {
         return all;
     }
-    if pipes == 1 || quick {
-        return if quick { Vec::new() } else { all };
-    }
     all.extend([
-        point("mixed 64", Load { flows: Flows::Mixed, ..both }, Gate::None),
+        point("mixed 64", Load { flows: Flows::Mixed, ..both }, Gate::Mpps(0.95 * rate, 0.95 * rate)),
         point("both 1518", Load { size: 1518, ..both }, Gate::Gbits(475.0)),
         // One nexthop leaves by one wire, which takes a packet each two clocks.
         point("one flow a pipe", Load { flows: Flows::OnePerPipe, ..both }, Gate::Mpps(122.5, rate)),
         point("one flow", Load { flows: Flows::One, ..both }, Gate::Mpps(122.5, 122.5)),
         Point { conservative: true, ..point("conservative 64", both, Gate::Mpps(rate, rate)) },
         point("updates 64", Load { updates: Some(125), ..both }, Gate::Mpps(rate, rate)),
-        point("latency 64", Load { part: Some(0.9), ..both }, Gate::Clocks(180, 500)),
+        point("latency 64", latency, Gate::Clocks(180, 500)),
+        Point { refresh_by_bank: true, ..point("latency 64, refresh by bank", latency, Gate::Clocks(180, 500)) },
+        point("latency 64, a tenth of the load", Load { part: Some(0.1), ..both }, Gate::Clocks(180, 500)),
     ]);
-    for size in [82, 96, 128, 192, 256, 512, 1024, 1518] {
-        all.push(point(&format!("size {size}"), Load { size, ..both }, Gate::Limit(0.98)));
-    }
     all
 }
 
 fn point(name: &str, load: Load, gate: Gate) -> Point {
-    Point { name: name.to_owned(), load, conservative: false, gate, known_met: false }
+    Point { name: name.to_owned(), load, conservative: false, refresh_by_bank: false, gate, known_met: false }
 }

@@ -15,7 +15,7 @@ const PATIENCE: u64 = 20_000;
 const SAMPLE: u32 = 32;
 
 /// Which flows packets are of.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Flows {
     /// Any through tunnels.
     Random,
@@ -48,10 +48,19 @@ pub struct Measured {
     /// Packets a clock.
     pub rate: [f64; 2],
     /// Clocks from a packet's arrival to its first beat out, sorted.
-    pub latency: Vec<u32>,
-    /// Lines written, and barriers waited for.
-    pub updates: (u32, u32),
+    pub latency: [Vec<u32>; 2],
+    pub updates: Updates,
     pub clocks: u64,
+}
+
+/// What the host wrote meanwhile.
+#[derive(Clone, Copy, Default)]
+pub struct Updates {
+    pub all: u32,
+    /// Of those, that moved an entry to its other bucket.
+    pub moves: u32,
+    pub lines: u32,
+    pub barriers: u32,
 }
 
 struct Run<'a> {
@@ -123,7 +132,7 @@ pub fn run(card: &mut Commands<SimCard>, world: &mut World, load: Load) -> Resul
     }
     run.measured.rate = run.counts.map(|count| count as f64 / clocks as f64);
     run.measured.clocks = clocks;
-    run.measured.latency.sort_unstable();
+    run.measured.latency.iter_mut().for_each(|latency| latency.sort_unstable());
     Ok(run.measured)
 }
 
@@ -187,14 +196,18 @@ impl Run<'_> {
     }
 
     fn update(&mut self) -> Result<(), String> {
-        for step in self.world.update(self.measured.updates.0) {
+        let updates = &mut self.measured.updates;
+        let steps = self.world.update(updates.all);
+        updates.all += 1;
+        updates.moves += u32::from(steps.contains(&Step::Barrier));
+        for step in steps {
             let done = match step {
                 Step::Write { table, address, data } => {
-                    self.measured.updates.0 += 1;
+                    self.measured.updates.lines += 1;
                     self.card.write(table, address, &data)
                 }
                 Step::Barrier => {
-                    self.measured.updates.1 += 1;
+                    self.measured.updates.barriers += 1;
                     self.card.barrier()
                 }
             };
@@ -216,7 +229,7 @@ impl Run<'_> {
                 if (self.from..end).contains(&packet.cycles.1) {
                     self.counts[direction] += 1;
                     if self.load.part.is_some() {
-                        self.measured.latency.push((packet.cycles.0 as u32).wrapping_sub(mark.cycle));
+                        self.measured.latency[direction].push((packet.cycles.0 as u32).wrapping_sub(mark.cycle));
                     }
                 }
             }

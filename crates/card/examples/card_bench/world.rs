@@ -1,6 +1,6 @@
 //! The workload: networks, guests, routes and flows, as lines of a card's tables.
 
-use card::cuckoo::Cuckoo;
+use card::cuckoo::{Cuckoo, Entry};
 use card::entries::Flow;
 use card::expect::{Memory, Outcome, Sizes, outcome};
 use card::registers::{
@@ -24,6 +24,8 @@ const GUESTS: u32 = 8192;
 const LABELS: u32 = 1000;
 /// The first wire's port.
 const WIRES: u16 = 200;
+/// Entries of the filled flow table: four fifths of 2^22.
+const FILL: usize = (1 << 22) / 5 * 4;
 const SECRET: [u64; 5] = [0x0123_4567_89ab_cdef, 2, 3, 0xfedc_ba98_7654_3210, 5];
 const HOST: u32 = 0xc0a8_0001;
 const HOST_MAC: u64 = 0x0200_0000_0001;
@@ -45,11 +47,13 @@ pub struct World {
     /// How many flows there are, each in both directions.
     pub count: u32,
     pipes: u8,
+    /// Flows that no packet is of, so far.
+    extra: u32,
 }
 
 impl World {
-    /// Tables for that many flows on a card with so many pipes.
-    pub fn new(count: u32, pipes: usize) -> Result<Self, Box<dyn std::error::Error>> {
+    /// Tables for that many flows on a card with so many pipes; the flow table filled up with others that no packet is of.
+    pub fn new(count: u32, pipes: usize, fill: bool) -> Result<Self, Box<dyn std::error::Error>> {
         let sizes = Sizes { flow_buckets: 20, bridge_lines: 12, route6_lines: 12, ..Sizes::default() };
         let mut world = Self {
             memory: Commands::open(Memory::new(sizes))?,
@@ -58,6 +62,7 @@ impl World {
             chip: Vec::new(),
             count,
             pipes: pipes as u8,
+            extra: 0,
         };
         let mut trie = Trie::new(8192);
         let mut steps = Vec::new();
@@ -74,6 +79,10 @@ impl World {
                 let entry = Flow::V4(world.entry(flow, direction));
                 steps.extend(world.flows.insert(entry)?);
             }
+        }
+        while fill && world.flows.len() < FILL {
+            let entry = world.another();
+            steps.extend(world.flows.insert(entry)?);
         }
         for step in &steps {
             if let Step::Write { table, address, data } = step {
@@ -215,17 +224,34 @@ impl World {
         }
     }
 
-    /// What an update does: a flow's line gets another counter, or (a third) a flow is added that no packet is of, for which
-    /// others are moved where that is needed.
+    /// A flow that no packet is of.
+    fn another(&mut self) -> Flow {
+        self.extra += 1;
+        Flow::V4(Flow4 { protocol: proto::TCP, src: self.extra, ..self.entry(0, 0) })
+    }
+
+    /// What an update does. Two of three give a flow's line another counter; the third adds a flow for which others have to
+    /// be moved, if such a one is found, and takes one away that was added before.
     pub fn update(&mut self, number: u32) -> Vec<Step> {
-        let flow = number.wrapping_mul(0x9e37_79b1) % self.count;
-        let mut entry = self.entry(flow, number as usize % 2);
-        if number.is_multiple_of(3) {
-            (entry.protocol, entry.src) = (proto::TCP, number);
-        } else {
+        if !number.is_multiple_of(3) {
+            let flow = number.wrapping_mul(0x9e37_79b1) % self.count;
+            let mut entry = self.entry(flow, number as usize % 2);
             entry.index ^= 1 << 21;
+            return self.flows.insert(Flow::V4(entry)).unwrap_or_default();
         }
-        self.flows.insert(Flow::V4(entry)).unwrap_or_default()
+        let oldest = Flow4 { protocol: proto::TCP, src: number / 3 + 1, ..self.entry(0, 0) };
+        let mut steps = self.flows.remove(&Flow::V4(oldest).key());
+        for _ in 0..100 {
+            let entry = self.another();
+            let key = entry.key();
+            let added = self.flows.insert(entry).unwrap_or_default();
+            if added.contains(&Step::Barrier) {
+                steps.extend(added);
+                break;
+            }
+            self.flows.remove(&key);
+        }
+        steps
     }
 
     // ---- Packets

@@ -1,0 +1,148 @@
+//! What people and programs are told of a measurement.
+
+use crate::points::{Gate, Point};
+use crate::run::{Measured, beats};
+use std::fmt::Write as _;
+
+/// Clock of the pipes, MHz.
+const CLOCK: f64 = 250.0;
+/// Preamble, FCS and gap of a frame on a wire, bytes.
+const WIRE: usize = 24;
+/// Clocks that the gate of the median allows for each read that waits for another.
+const READ: u32 = 60;
+/// Such reads: two more levels of the trie downstream; upstream the label says where to.
+const DEPENDENT: [u32; 2] = [2, 0];
+
+/// A measurement, and what is to be said of it.
+pub struct Report<'a> {
+    name: String,
+    point: &'a Point,
+    measured: Measured,
+    mpps: [f64; 2],
+    /// Of a direction: what the beats allow, Mpps.
+    limit: f64,
+    /// Guests' frames of both directions, Gbit/s.
+    inner: f64,
+    seconds: f64,
+}
+
+impl<'a> Report<'a> {
+    pub fn new(pipes: usize, point: &'a Point, measured: Measured, seconds: f64) -> Self {
+        let mpps = measured.rate.map(|rate| rate * CLOCK);
+        let size = point.load.size;
+        Self {
+            name: format!("{pipes}+{pipes} {}", point.name),
+            point,
+            measured,
+            mpps,
+            limit: pipes as f64 * CLOCK / beats(size) as f64,
+            inner: (mpps[0] + mpps[1]) * 8.0 * size as f64 / 1000.0,
+            seconds,
+        }
+    }
+
+    /// Gbit/s on wires. What is sent to guests is checked and counted before it would go over one; what comes and goes there
+    /// has `WIRE` more.
+    fn wires(&self) -> [f64; 2] {
+        let bits = 8.0 * (self.point.load.size - 14 + 46 + WIRE) as f64;
+        self.mpps.map(|mpps| mpps * bits / 1000.0)
+    }
+
+    /// Latency of a direction, clocks: 50th, 99th and 99.9th percentile.
+    fn latency(&self, direction: usize) -> [u32; 3] {
+        let all = &self.measured.latency[direction];
+        let last = all.len().saturating_sub(1);
+        [0.5, 0.99, 0.999].map(|part| all.get((last as f64 * part) as usize).copied().unwrap_or_default())
+    }
+
+    fn gate(&self) -> (String, bool) {
+        let reach = |least: [f64; 2]| self.mpps[0] >= least[0] && self.mpps[1] >= least[1];
+        match self.point.gate {
+            Gate::Mpps(down, up) => (format!(">= {down:.0} and {up:.0} Mpps"), reach([down, up])),
+            Gate::Gbits(least) => (format!(">= {least:.0} Gbit/s"), self.inner >= least),
+            Gate::Limit(part) => {
+                (format!(">= {:.0} % of the beats", 100.0 * part), reach([part * self.limit; 2]))
+            }
+            Gate::Clocks(median, tail) => {
+                let most = DEPENDENT.map(|reads| median + READ * reads);
+                let met = (0..2).all(|direction| {
+                    let [p50, _, p999] = self.latency(direction);
+                    p50 <= most[direction] && p999 <= tail
+                });
+                (format!("p50 <= {} and {}, p99.9 <= {tail}", most[0], most[1]), met)
+            }
+            Gate::None => ("-".to_owned(), true),
+        }
+    }
+
+    /// Whether its gate was met.
+    pub fn met(&self) -> bool {
+        self.gate().1
+    }
+
+    /// A line for people.
+    pub fn text(&self) -> String {
+        let (gate, met) = self.gate();
+        let (mpps, wires) = (self.mpps, self.wires());
+        let mut line = format!(
+            "{:28} {:5.1} and {:5.1} Mpps of {:5.1}; inner {:5.1}, wires {:5.1} and {:5.1} Gbit/s; {gate}: {}",
+            self.name,
+            mpps[0],
+            mpps[1],
+            self.limit,
+            self.inner,
+            wires[0],
+            wires[1],
+            if met { "met" } else { "NOT MET" },
+        );
+        if self.point.load.part.is_some() {
+            let (down, up) = (self.latency(0), self.latency(1));
+            let _ = write!(line, "; clocks p50/p99/p99.9 down {down:?} up {up:?}");
+        }
+        let updates = self.measured.updates;
+        if updates.lines > 0 {
+            let (all, moves, lines, barriers) =
+                (updates.all, updates.moves, updates.lines, updates.barriers);
+            let _ = write!(line, "; {all} updates, {moves} with moves: {lines} lines, {barriers} barriers");
+        }
+        let _ = write!(line, " ({:.0} s)", self.seconds);
+        line
+    }
+
+    /// A JSON object for programs.
+    pub fn json(&self) -> String {
+        let (gate, met) = self.gate();
+        let (updates, wires) = (self.measured.updates, self.wires());
+        let number = |value: f64| format!("{value:.2}");
+        let flows = format!("{:?}", self.point.load.flows);
+        object(&[
+            ("name", quoted(&self.name)),
+            ("size", self.point.load.size.to_string()),
+            ("flows", quoted(&flows)),
+            ("down_mpps", number(self.mpps[0])),
+            ("up_mpps", number(self.mpps[1])),
+            ("limit_mpps", number(self.limit)),
+            ("wire_gbits_down", number(wires[0])),
+            ("wire_gbits_up", number(wires[1])),
+            ("inner_gbits", number(self.inner)),
+            ("latency_clocks_down", format!("{:?}", self.latency(0))),
+            ("latency_clocks_up", format!("{:?}", self.latency(1))),
+            ("updates", updates.all.to_string()),
+            ("moves", updates.moves.to_string()),
+            ("lines_written", updates.lines.to_string()),
+            ("barriers", updates.barriers.to_string()),
+            ("clocks", self.measured.clocks.to_string()),
+            ("gate", quoted(&gate)),
+            ("met", met.to_string()),
+        ])
+    }
+}
+
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', " "))
+}
+
+fn object(fields: &[(&str, String)]) -> String {
+    let fields: Vec<_> = fields.iter().map(|(name, value)| format!("\"{name}\": {value}")).collect();
+    format!("{{{}}}", fields.join(", "))
+}
