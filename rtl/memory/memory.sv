@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Lines of memory for several requesters, over several banks; which bank a line is in, all of its bits say, so that tables
-// laid out alike don't meet in one. Requesters that want one line at the same time get it from its bank at the same time.
-// Answers come in any order. Latency of a cached line 7 cycles, of another 7 besides memory's. Throughput 1 request per cycle and requester, and per bank 1 line per cycle, of
-// those read 32 bytes per cycle.
+// laid out alike don't meet in one. Requesters that want one line at the same time get it from its bank at the same time,
+// and so do requests of one requester that wait. Answers come in any order. Latency of a cached line 8 cycles, of another 8
+// besides memory's. Throughput 1 request per cycle and requester, and per bank 1 line per cycle, of those read 32 bytes per
+// cycle.
 //
 // A requester must in the end take its answers whatever else happens, above all whether or not its further requests are
 // taken: the answer that it leaves lying holds up its bank, and so in the end everybody. It need not take them at once.
@@ -26,7 +27,7 @@ module memory
     input  logic  [Requesters-1:0]                  req_valid,
     output logic  [Requesters-1:0]                  req_ready,
     input  line_t [Requesters-1:0]                  req_line,
-    input  logic  [Requesters-1:0][ContextWidth-1:0] req_context,
+    input  logic  [Requesters-1:0][ContextWidth-1:0] req_context,  // a requester's differ until answered
     output logic  [Requesters-1:0]                  resp_valid,
     input  logic  [Requesters-1:0]                  resp_ready,
     output logic  [Requesters-1:0][ContextWidth-1:0] resp_context,
@@ -76,42 +77,59 @@ module memory
 
   // ---- The first request of each requester, and who wants the same line.
 
-  logic [Requesters-1:0] head_valid, head_ready;
+  logic [Requesters-1:0] head_valid, head_taken;
   line_t head_line[Requesters];
   logic [Requesters-1:0][ContextWidth-1:0] head_context;
   logic [Requesters-1:0] same[Requesters];
   logic [Requesters-1:0] taken_by[Banks];
-
-  for (genvar r = 0; r < Requesters; r++) begin : g_head
-    logic [Banks-1:0] taken;
-    skid #(
-        .Width($bits(line_t) + ContextWidth)
-    ) head (
-        .clk,
-        .rst,
-        .s_valid(req_valid[r]),
-        .s_ready(req_ready[r]),
-        .s_data ({req_line[r], req_context[r]}),
-        .m_valid(head_valid[r]),
-        .m_ready(head_ready[r]),
-        .m_data ({head_line[r], head_context[r]})
-    );
-    for (genvar o = 0; o < Requesters; o++) begin : g_same
-      assign same[r][o] = head_line[r] == head_line[o];
-    end
-    for (genvar b = 0; b < Banks; b++) begin : g_taken
-      assign taken[b] = taken_by[b][r];
-    end
-    assign head_ready[r] = |taken;
-  end
-
-  // ---- Banks
+  logic [Requesters-1:0][Banks-1:0] offers, gives;
 
   logic [Banks-1:0] bank_wr_ready, bank_wr_done, bank_error;
   logic [Requesters-1:0] bank_mask[Banks];
   logic [Requesters-1:0] given[Banks];
   logic [Requesters-1:0][ContextWidth-1:0] bank_context[Banks];
-  logic [DataWidth-1:0] bank_data[Banks];
+  logic [Banks-1:0][DataWidth-1:0] bank_data;
+
+  for (genvar r = 0; r < Requesters; r++) begin : g_requester
+    logic [Banks-1:0] taken;
+    logic [Banks-1:0][ContextWidth-1:0] contexts;
+    requester #(
+        .Banks       (Banks),
+        .ContextWidth(ContextWidth),
+        .DataWidth   (DataWidth)
+    ) requester (
+        .clk,
+        .rst,
+        .req_valid   (req_valid[r]),
+        .req_ready   (req_ready[r]),
+        .req_line    (req_line[r]),
+        .req_context (req_context[r]),
+        .resp_valid  (resp_valid[r]),
+        .resp_ready  (resp_ready[r]),
+        .resp_context(resp_context[r]),
+        .resp_data   (resp_data[r]),
+        .head_valid  (head_valid[r]),
+        .head_taken  (head_taken[r]),
+        .head_line   (head_line[r]),
+        .head_context(head_context[r]),
+        .offers      (offers[r]),
+        .takes       (gives[r]),
+        .bank_context(contexts),
+        .bank_data   (bank_data)
+    );
+    for (genvar o = 0; o < Requesters; o++) begin : g_same
+      assign same[r][o] = head_line[r] == head_line[o];
+    end
+    for (genvar b = 0; b < Banks; b++) begin : g_bank
+      assign taken[b]     = taken_by[b][r];
+      assign contexts[b]  = bank_context[b][r];
+      assign offers[r][b] = bank_mask[b][r];
+      assign given[b][r]  = gives[r][b];
+    end
+    assign head_taken[r] = |taken;
+  end
+
+  // ---- Banks
 
   for (genvar b = 0; b < Banks; b++) begin : g_bank
     logic [Requesters-1:0] candidates, grant, mask;
@@ -180,48 +198,6 @@ module memory
         .bready (bready[b]),
         .bresp  (bresp[b])
     );
-  end
-
-  // ---- Answers: each requester takes from the banks in turn.
-
-  logic [Requesters-1:0][Banks-1:0] gives;
-
-  for (genvar b = 0; b < Banks; b++) begin : g_given
-    for (genvar r = 0; r < Requesters; r++) begin : g_by
-      assign given[b][r] = gives[r][b];
-    end
-  end
-
-  for (genvar r = 0; r < Requesters; r++) begin : g_answer
-    logic [Banks-1:0] offers, grant;
-    logic [BankWidth-1:0] from;
-    logic output_free;
-
-    assign output_free = !resp_valid[r] || resp_ready[r];
-    assign gives[r]    = output_free ? grant : '0;
-    for (genvar b = 0; b < Banks; b++) begin : g_offer
-      assign offers[b] = bank_mask[b][r];
-    end
-    round_robin #(
-        .Requesters(Banks)
-    ) arbiter (
-        .clk,
-        .rst,
-        .request(offers),
-        .advance(output_free),
-        .grant,
-        .index  (from)
-    );
-    always_ff @(posedge clk) begin
-      if (output_free) begin
-        resp_valid[r] <= |offers;
-        if (|offers) begin
-          resp_context[r] <= bank_context[from][r];
-          resp_data[r]    <= bank_data[from];
-        end
-      end
-      if (rst) resp_valid[r] <= 1'b0;
-    end
   end
 
   // ---- Writes: several banks may be done in one cycle, each is told of.

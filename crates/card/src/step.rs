@@ -1,5 +1,6 @@
 //! What the driver does to the card's memory, one thing after the other.
 use crate::registers::Table;
+use std::collections::HashMap;
 
 /// Bytes of a line, the most that is written at once: a reader sees all of a write or nothing.
 pub const LINE: usize = 32;
@@ -21,4 +22,60 @@ pub enum Step {
     },
     /// Wait until every look-up that began before has ended ([`crate::registers::Command::Barrier`]).
     Barrier,
+}
+
+/// Several changes, each as its steps, so that they share their barriers: what of each has to be behind a barrier still is,
+/// and what is written to one line is written in the order of the changes.
+#[must_use]
+pub fn together(changes: impl IntoIterator<Item = Vec<Step>>) -> Vec<Step> {
+    // What is written between barriers, and between which a line was written last.
+    let mut phases: Vec<Vec<Step>> = vec![Vec::new()];
+    let mut written: HashMap<(u8, u32), usize> = HashMap::new();
+    for steps in changes {
+        let line = |step: &Step| match step {
+            Step::Write { table, address, .. } => Some((*table as u8, *address)),
+            Step::Barrier => None,
+        };
+        let of_change: Vec<_> = steps.split(|step| *step == Step::Barrier).collect();
+        let behind = |(phase, steps): (usize, &&[Step])| {
+            let last = steps.iter().filter_map(|step| written.get(&line(step)?)).max();
+            last.map_or(0, |last| last.saturating_sub(phase))
+        };
+        let first = of_change.iter().enumerate().map(behind).max().unwrap_or(0);
+        for (phase, steps) in (first..).zip(of_change) {
+            if phases.len() <= phase {
+                phases.push(Vec::new());
+            }
+            written.extend(steps.iter().filter_map(line).map(|line| (line, phase)));
+            phases[phase].extend_from_slice(steps);
+        }
+    }
+    phases.join(&Step::Barrier)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(address: u32, byte: u8) -> Step {
+        Step::Write { table: Table::Flow, address, data: [byte; LINE] }
+    }
+
+    #[test]
+    fn changes_of_other_lines_share_a_barrier() {
+        let moves = [(1, 2), (3, 4)].map(|(to, from)| vec![write(to, 1), Step::Barrier, write(from, 0)]);
+        let expected = [write(1, 1), write(3, 1), Step::Barrier, write(2, 0), write(4, 0)];
+        assert_eq!(together(moves), expected);
+        assert_eq!(together([vec![write(1, 1)], vec![write(2, 1)]]), [write(1, 1), write(2, 1)]);
+    }
+
+    #[test]
+    fn what_goes_where_something_left_comes_behind_the_barrier_too() {
+        let moved = vec![write(1, 1), Step::Barrier, write(2, 0)];
+        let expected = [write(1, 1), Step::Barrier, write(2, 0), write(2, 2)];
+        assert_eq!(together([moved.clone(), vec![write(2, 2)]]), expected);
+        let onward = vec![write(2, 2), Step::Barrier, write(5, 0)];
+        let expected = [write(1, 1), Step::Barrier, write(2, 0), write(2, 2), Step::Barrier, write(5, 0)];
+        assert_eq!(together([moved, onward]), expected);
+    }
 }

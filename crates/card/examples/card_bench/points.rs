@@ -13,8 +13,6 @@ pub enum Gate {
     Limit(f64),
     /// Latency, clocks, at most: the median of a packet whose reads do not wait for each other, and the 99.9th percentile.
     Clocks(u32, u32),
-    /// Nothing.
-    None,
 }
 
 /// A measurement.
@@ -22,8 +20,8 @@ pub struct Point {
     pub name: String,
     pub load: Load,
     pub conservative: bool,
-    /// Memory refreshes one bank after the other, and not all at once.
-    pub refresh_by_bank: bool,
+    /// Memory refreshes all banks at once, and not one after the other.
+    pub refresh_at_once: bool,
     pub gate: Gate,
     /// To miss it is a failure.
     pub known_met: bool,
@@ -36,7 +34,7 @@ const SIZES: [usize; 9] = [64, 82, 96, 128, 192, 256, 512, 1024, 1518];
 pub fn points(pipes: usize, quick: bool) -> Vec<Point> {
     let clocks = if quick { 4000 } else { 20_000 };
     let both =
-        Load { down: true, up: true, size: 64, flows: Flows::Random, part: None, updates: None, clocks };
+        Load { down: true, up: true, size: 64, flows: Flows::Random, part: None, updates: false, clocks };
     let (down, up) = (Load { up: false, ..both }, Load { down: false, ..both });
     // Of 125: what the beats of a packet allow.
     let rate = 122.5 * pipes as f64;
@@ -64,14 +62,18 @@ pub fn points(pipes: usize, quick: bool) -> Vec<Point> {
         point("one flow a pipe", Load { flows: Flows::OnePerPipe, ..both }, Gate::Mpps(122.5, rate)),
         point("one flow", Load { flows: Flows::One, ..both }, Gate::Mpps(122.5, 122.5)),
         Point { conservative: true, ..point("conservative 64", both, Gate::Mpps(rate, rate)) },
-        point("updates 64", Load { updates: Some(125), ..both }, Gate::Mpps(rate, rate)),
+        point("updates 64", Load { updates: true, ..both }, Gate::Mpps(rate, rate)),
         point("latency 64", latency, Gate::Clocks(180, 500)),
-        Point { refresh_by_bank: true, ..point("latency 64, refresh by bank", latency, Gate::Clocks(180, 500)) },
+        Point {
+            refresh_at_once: true,
+            ..point("latency 64, refresh at once", latency, Gate::Clocks(180, 500))
+        },
+        Point { refresh_at_once: true, ..point("both 64, refresh at once", both, Gate::Mpps(rate, rate)) },
         point("latency 64, a tenth of the load", Load { part: Some(0.1), ..both }, Gate::Clocks(180, 500)),
     ]);
     all
 }
 
 fn point(name: &str, load: Load, gate: Gate) -> Point {
-    Point { name: name.to_owned(), load, conservative: false, refresh_by_bank: false, gate, known_met: false }
+    Point { name: name.to_owned(), load, conservative: false, refresh_at_once: false, gate, known_met: false }
 }

@@ -71,7 +71,6 @@ impl<'a> Report<'a> {
                 });
                 (format!("p50 <= {} and {}, p99.9 <= {tail}", most[0], most[1]), met)
             }
-            Gate::None => ("-".to_owned(), true),
         }
     }
 
@@ -101,8 +100,7 @@ impl<'a> Report<'a> {
         }
         let updates = self.measured.updates;
         if updates.lines > 0 {
-            let (all, moves, lines, barriers) =
-                (updates.all, updates.moves, updates.lines, updates.barriers);
+            let (all, moves, lines, barriers) = (updates.all, updates.moves, updates.lines, updates.barriers);
             let _ = write!(line, "; {all} updates, {moves} with moves: {lines} lines, {barriers} barriers");
         }
         let _ = write!(line, " ({:.0} s)", self.seconds);

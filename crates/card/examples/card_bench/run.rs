@@ -3,7 +3,7 @@
 use crate::world::{Mark, World, read_mark};
 use card::Commands;
 use card::sim::{Received, Sent, SimCard};
-use card::step::Step;
+use card::step::{Step, together};
 use model::generate::Rng;
 use std::collections::HashMap;
 
@@ -11,6 +11,12 @@ use std::collections::HashMap;
 const WARM: u64 = 3000;
 /// Clocks without a packet after which those that are missing are lost.
 const PATIENCE: u64 = 20_000;
+/// Changes of the tables that are made together, and clocks from such to the next: 2000 a millisecond.
+const BATCH: u32 = 50;
+const PACE: u64 = 6250;
+/// Packets that wait before an input, and as many as leave while the card waits for a barrier.
+const DEPTH: usize = 4;
+const DEEP: usize = 3000;
 /// Of so many packets one is compared byte by byte; all are counted and held against their order.
 const SAMPLE: u32 = 32;
 
@@ -37,8 +43,8 @@ pub struct Load {
     pub flows: Flows,
     /// Arrivals by chance, as this part of what the beats allow; else as fast as the card takes them.
     pub part: Option<f64>,
-    /// Clocks between two updates of the tables.
-    pub updates: Option<u64>,
+    /// Whether the tables are updated, [`BATCH`] changes each [`PACE`] clocks.
+    pub updates: bool,
     pub clocks: u64,
 }
 
@@ -110,19 +116,21 @@ pub fn run(card: &mut Commands<SimCard>, world: &mut World, load: Load) -> Resul
         measured: Measured::default(),
     };
     let end = run.from + load.clocks;
-    let mut update = start;
+    let mut update = if load.updates { start } else { u64::MAX };
+    let mut steps = Vec::new().into_iter();
     while run.card.card().cycle() < end {
-        run.feed(if load.updates.is_some() { 600 } else { 4 });
-        match load.updates {
-            Some(pace) if run.card.card().cycle() >= update => {
-                update += pace;
-                run.update()?;
-            }
-            _ => run.card.card().tick(),
+        run.feed(if load.updates { DEEP } else { DEPTH });
+        if run.now() >= update && steps.len() == 0 {
+            update += PACE;
+            steps = run.changes().into_iter();
+        }
+        match steps.next() {
+            Some(step) => run.write(step)?,
+            None => run.card.card().tick(),
         }
         run.receive(end)?;
     }
-    let clocks = run.card.card().cycle().min(end) - run.from;
+    let clocks = end - run.from;
     while run.missing > 0 {
         run.card.card().tick();
         run.receive(end)?;
@@ -195,25 +203,28 @@ impl Run<'_> {
         }
     }
 
-    fn update(&mut self) -> Result<(), String> {
-        let updates = &mut self.measured.updates;
-        let steps = self.world.update(updates.all);
-        updates.all += 1;
-        updates.moves += u32::from(steps.contains(&Step::Barrier));
-        for step in steps {
-            let done = match step {
-                Step::Write { table, address, data } => {
-                    self.measured.updates.lines += 1;
-                    self.card.write(table, address, &data)
-                }
-                Step::Barrier => {
-                    self.measured.updates.barriers += 1;
-                    self.card.barrier()
-                }
-            };
-            done.map_err(|error| error.to_string())?;
-        }
-        Ok(())
+    /// The next changes of the tables.
+    fn changes(&mut self) -> Vec<Step> {
+        let first = self.measured.updates.all;
+        let changes: Vec<_> = (first..first + BATCH).map(|number| self.world.update(number)).collect();
+        self.measured.updates.all += BATCH;
+        self.measured.updates.moves +=
+            changes.iter().filter(|steps| steps.contains(&Step::Barrier)).count() as u32;
+        together(changes)
+    }
+
+    fn write(&mut self, step: Step) -> Result<(), String> {
+        let done = match step {
+            Step::Write { table, address, data } => {
+                self.measured.updates.lines += 1;
+                self.card.write(table, address, &data)
+            }
+            Step::Barrier => {
+                self.measured.updates.barriers += 1;
+                self.card.barrier()
+            }
+        };
+        done.map_err(|error| error.to_string())
     }
 
     fn receive(&mut self, end: u64) -> Result<(), String> {
@@ -229,7 +240,8 @@ impl Run<'_> {
                 if (self.from..end).contains(&packet.cycles.1) {
                     self.counts[direction] += 1;
                     if self.load.part.is_some() {
-                        self.measured.latency[direction].push((packet.cycles.0 as u32).wrapping_sub(mark.cycle));
+                        self.measured.latency[direction]
+                            .push((packet.cycles.0 as u32).wrapping_sub(mark.cycle));
                     }
                 }
             }
