@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine for simulation: streams and AXI as fields that lie in whole 32-bit words.
+// The engine for simulation: streams and AXI as fields that lie in whole 32-bit words, and the rules of both checked at
+// every clock.
 module engine_sim
   import viaduct_pkg::*;
 #(
@@ -97,5 +98,26 @@ module engine_sim
       .axil_bvalid, .axil_bready, .axil_bresp,
       .axil_arvalid, .axil_arready, .axil_araddr, .axil_rvalid, .axil_rready, .axil_rdata, .axil_rresp
   );
+
+  // ---- The rules
+
+  for (genvar i = 0; i < Streams; i++) begin : g_stream_rules
+    stream_checker #(.Width($bits(beat_t))) in (
+        .clk, .rst, .valid(s_valid[i]), .ready(s_ready[i]), .data(s_beat[i])
+    );
+    stream_checker #(.Width($bits(beat_t))) out (
+        .clk, .rst, .valid(m_valid[i]), .ready(m_ready[i]), .data(m_beat[i])
+    );
+  end
+
+  for (genvar i = 0; i < Channels; i++) begin : g_channel_rules
+    axi_checker #(.LineBytes(i < FlowChannels ? 64 : 32)) rules (
+        .clk, .rst,
+        .arvalid(arvalid[i]), .arready(arready[i]), .arid(arid[i]), .araddr(araddr[i]), .arlen(arlen[i]),
+        .rvalid(rvalid[i]), .rready(rready[i]), .rid(rid[i]), .rdata(rdata[i]), .rlast(rlast[i]),
+        .awvalid(awvalid[i]), .awready(awready[i]), .awaddr(awaddr[i]),
+        .wvalid(wvalid[i]), .wready(wready[i]), .wdata(wdata[i]), .bvalid(bvalid[i]), .bready(bready[i])
+    );
+  end
 
 endmodule
