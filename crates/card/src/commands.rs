@@ -68,6 +68,12 @@ impl<C: Card> Commands<C> {
         &mut self.card
     }
 
+    /// Gives the card back.
+    #[must_use]
+    pub fn into_card(self) -> C {
+        self.card
+    }
+
     /// Writes a line of a table: up to 64 bytes.
     ///
     /// # Errors

@@ -87,6 +87,12 @@ impl<C: Card> Driver<C> {
         &mut self.commands
     }
 
+    /// Lets the card go, as it is.
+    #[must_use]
+    pub fn into_commands(self) -> Commands<C> {
+        self.commands
+    }
+
     /// What some tables say to this card.
     pub fn compiler<'a, T>(&'a self, tables: &'a T) -> Compiler<'a, T> {
         Compiler { tables, attachments: &self.attachments }

@@ -38,6 +38,14 @@ pub fn outcome(memory: &Memory, port: u16, bytes: &[u8], len: usize) -> Outcome 
         .unwrap_or_else(Outcome::Punt)
 }
 
+/// The counter of the flow that a packet is of which is dropped.
+#[must_use]
+pub fn dropped_flow(memory: &Memory, port: u16, bytes: &[u8], len: usize) -> Option<u32> {
+    let packet = classify(memory, port, bytes, len).ok()?;
+    let way = find(memory, &packet).ok()?;
+    way.flow.filter(|_| way.tracked).map(|flow| flow.index)
+}
+
 /// A packet whose network is known.
 struct Packet {
     frame: Frame,
@@ -117,10 +125,18 @@ fn check_sender(port: &Port, frame: &Frame) -> Result<(), Punt> {
     if link || owns(port, ip.src) { Ok(()) } else { Err(Punt::AddressSpoofed) }
 }
 
-/// As `rtl/pipe/verdict.sv`.
-fn verdict(memory: &Memory, packet: &Packet) -> Result<Outcome, Punt> {
+/// What the tables found for a packet.
+struct Way {
+    flow: Option<FlowLine>,
+    /// The flow, where its own nexthop takes the place of the tables'.
+    own: Option<FlowLine>,
+    hop: Nexthop,
+    /// Its connection is asked about.
+    tracked: bool,
+}
+
+fn find(memory: &Memory, packet: &Packet) -> Result<Way, Punt> {
     let frame = &packet.frame;
-    check_source(memory, packet)?;
     let key = frame.key(packet.vrf, packet.path);
     let flow = key.and_then(|key| memory.flow(&key)).filter(|flow| flow.generation == packet.line.generation);
     let own = flow.filter(|flow| flow.action == FlowAction::Forward as u8 && flow.has_nexthop);
@@ -136,13 +152,20 @@ fn verdict(memory: &Memory, packet: &Packet) -> Result<Outcome, Punt> {
         }
         (None, Path::Labelled) => packet.labelled,
     });
+    Ok(Way { flow, own, hop, tracked: packet.port.policy || hop.policy || own.is_some() })
+}
+
+/// As `rtl/pipe/verdict.sv`.
+fn verdict(memory: &Memory, packet: &Packet) -> Result<Outcome, Punt> {
+    let frame = &packet.frame;
+    check_source(memory, packet)?;
+    let Way { flow, own, hop, tracked } = find(memory, packet)?;
     match NexthopKind::ALL.get(usize::from(hop.kind)) {
         Some(NexthopKind::Discard) => return Ok(Outcome::Drop(hop.id as u8)),
         Some(NexthopKind::Flow) => return Err(Punt::FlowMiss),
         Some(NexthopKind::Guest | NexthopKind::Tunnel) => {}
         _ => return Err(Punt::Nexthop),
     }
-    let tracked = packet.port.policy || hop.policy || own.is_some();
     if tracked && let Some(reason) = check_flow(frame, flow)? {
         return Ok(Outcome::Drop(reason));
     }

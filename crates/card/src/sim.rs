@@ -9,6 +9,8 @@ pub use memory::place;
 pub use stream::{Received, Sent};
 
 use crate::Card;
+use crate::registers::Table;
+use crate::step::Line;
 use hbm::Timing;
 use memory::Channels;
 use rtl::EngineSim;
@@ -23,8 +25,11 @@ pub struct SimCard {
     channels: Channels,
     inputs: Vec<Input>,
     outputs: Vec<Output>,
+    /// Which inputs offer beats, a bit each.
+    offers: u32,
     /// Which outputs take beats, a bit each.
     takes: u32,
+    timing: Timing,
     cycle: u64,
     errors: u64,
 }
@@ -51,10 +56,41 @@ impl SimCard {
             engine,
             inputs: (0..streams).map(|_| Input::default()).collect(),
             outputs: (0..streams).map(|_| Output::default()).collect(),
+            offers: u32::MAX,
             takes: u32::MAX,
+            timing,
             cycle: 0,
             errors: 0,
         }
+    }
+
+    /// Resets the engine, with memory that is empty again. The tables on chip and the counters stay as they are: a reset does
+    /// not reach what is in RAM.
+    pub fn reset(&mut self) {
+        self.inputs.fill_with(Input::default);
+        self.outputs.fill_with(Output::default);
+        self.engine.set_s_valid(0);
+        self.engine.reset(4);
+        self.channels = Channels::new(&self.engine, self.timing);
+        (self.offers, self.takes) = (u32::MAX, u32::MAX);
+    }
+
+    /// Stores a line of a table in memory at once, behind the engine's back: before the first packet since reset, as later the
+    /// engine's caches may have it.
+    pub fn load(&mut self, table: Table, address: u32, line: &Line) {
+        let pipes = self.pipes();
+        let (way, bridge, route) = (4 * pipes, 2 * pipes, 4 * pipes);
+        let (first, banks, number, at) = match table {
+            Table::Flow => {
+                let number = (address & 0x7fff_ffff) >> 1;
+                ((address >> 31) as usize * way, way, number, 32 * u64::from(address & 1))
+            }
+            Table::Bridge => (2 * way, bridge, address, 0),
+            _ => (2 * way + bridge, route, address, 0),
+        };
+        let (bank, within) = place(number, banks);
+        let bytes = if table == Table::Flow { 64 } else { 32 };
+        self.channels.all()[first + bank].poke(bytes * u64::from(within) + at, line);
     }
 
     /// Pipes of each direction.
@@ -91,6 +127,11 @@ impl SimCard {
         self.outputs[output].pop()
     }
 
+    /// Says which inputs offer beats from now on, a bit each; a beat that is offered already stays.
+    pub const fn set_offering(&mut self, inputs: u32) {
+        self.offers = inputs;
+    }
+
     /// Says which outputs take beats from now on, a bit each.
     pub const fn set_taking(&mut self, outputs: u32) {
         self.takes = outputs;
@@ -105,7 +146,7 @@ impl SimCard {
     pub fn tick(&mut self) {
         let engine = &mut self.engine;
         for (index, input) in self.inputs.iter_mut().enumerate() {
-            input.offer(engine, index);
+            input.offer(engine, index, self.offers >> index & 1 != 0);
         }
         engine.set_m_ready((self.takes & ((1 << self.outputs.len()) - 1)) as _);
         self.channels.drive(engine);

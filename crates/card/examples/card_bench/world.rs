@@ -6,7 +6,7 @@ use card::expect::{Memory, Outcome, Sizes, outcome};
 use card::registers::{
     Flow4, FlowAction, Label, LabelKind, Nexthop, NexthopKind, Path, Port, Table, Tunnel, Vrf,
 };
-use card::sim::{SimCard, place};
+use card::sim::SimCard;
 use card::step::{Line, Step};
 use card::trie::Trie;
 use card::{CardError, Commands};
@@ -160,18 +160,8 @@ impl World {
 
     /// Puts everything onto a card: memory at once, the rest as its driver does.
     pub fn load(&self, card: &mut Commands<SimCard>) -> Result<(), CardError> {
-        let pipes = card.card().pipes();
-        let (way, bridge, route) = (4 * pipes, 2 * pipes, 4 * pipes);
         for (table, address, line) in &self.lines {
-            let (first, banks, line_of, half) = match table {
-                Table::Flow => {
-                    ((address >> 31) as usize * way, way, (address & 0x7fff_ffff) >> 1, address & 1)
-                }
-                _ => (2 * way + bridge, route, *address, 0),
-            };
-            let bytes = if *table == Table::Flow { 64 } else { 32 };
-            let (bank, within) = place(line_of, banks);
-            card.card().memory()[first + bank].poke(bytes * u64::from(within) + 32 * u64::from(half), line);
+            card.card().load(*table, *address, line);
         }
         card.set_secret(&SECRET);
         for (table, address, line) in &self.chip {

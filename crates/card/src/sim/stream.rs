@@ -55,13 +55,13 @@ impl Input {
         self.queue.len()
     }
 
-    /// Puts the next beat, if there is one, at the port.
-    pub fn offer(&mut self, engine: &mut EngineSim, index: usize) {
+    /// Puts the next beat, if there is one and it `may` come, at the port.
+    pub fn offer(&mut self, engine: &mut EngineSim, index: usize, may: bool) {
         if self.offered {
             return;
         }
         let bit = |all: u32, set: bool| if set { all | 1 << index } else { all & !(1 << index) };
-        let Some(packet) = self.queue.front() else {
+        let Some(packet) = self.queue.front().filter(|_| may) else {
             if self.valid {
                 self.valid = false;
                 engine.set_s_valid(bit(engine.s_valid().into(), false) as _);

@@ -2,22 +2,18 @@
 //! dropped by `decide` in the same way, with random tables that change, and random packets.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod talk;
+#[path = "../host/mod.rs"]
+mod host;
 
+use card::Commands;
 use card::compile::Attachment;
-use card::driver::Driver;
 use card::expect::{Memory, Outcome, Sizes, outcome};
 use card::registers::Punt;
-use card::{CardError, Commands};
-use model::generate::{self, Packet, Rng, packet, tables, warm_up};
-use model::{
-    Change, Decision, FlowChange, Lookup, NeighbourScope, PacketView, Tables, Verdict, VifId, VifKind, Vrf,
-    decide,
-};
-use packet::Mac;
+use host::talk::{self, Carrier};
+use host::{Host, port_of, vif_at};
+use model::generate::{Packet, Rng, packet};
+use model::{Change, Decision, FlowChange, Lookup, Tables, Verdict, Vif, VifKind};
 use std::collections::BTreeMap;
-
-const SECRET: [u64; 5] = [0x0123_4567_89ab_cdef, 2, 3, 0xfedc_ba98_7654_3210, 5];
 
 /// What the host and the card did, counted.
 #[derive(Debug, Default)]
@@ -34,111 +30,63 @@ struct Counts {
     plain_forwarded: usize,
 }
 
-/// A host with a card.
-struct Host {
-    tables: Tables,
-    driver: Driver<Memory>,
-    /// All changes so far.
-    changes: Vec<Change>,
-    learned: Vec<(Vrf, Mac)>,
-    neighbours: Vec<NeighbourScope>,
+/// A host with a card, and what was sent.
+struct Bench {
+    host: Host<Memory>,
     sent: Vec<Packet>,
+    counts: Counts,
 }
 
-fn port_of(id: VifId) -> u16 {
-    id.0 + 100
+/// All but verbs devices and every seventh interface are attached.
+fn attachment(vif: &Vif) -> Option<Attachment> {
+    let egress = if vif.kind == VifKind::Wire { vif.id.0 as u8 } else { 0 };
+    let here = vif.kind != VifKind::Rdma && !vif.id.0.is_multiple_of(7);
+    here.then_some(Attachment { port: port_of(vif.id), egress })
 }
 
-fn driver(sizes: Sizes) -> Result<Driver<Memory>, CardError> {
-    Driver::new(Commands::open(Memory::new(sizes))?, SECRET)
+fn blank() -> Host<Memory> {
+    Host::new(Commands::open(Memory::new(Sizes::default())).unwrap(), attachment)
 }
 
-impl Host {
-    fn new() -> Self {
-        Self {
-            tables: Tables::new(),
-            driver: driver(Sizes::default()).unwrap(),
-            changes: Vec::new(),
-            learned: Vec::new(),
-            neighbours: Vec::new(),
-            sent: Vec::new(),
-        }
-    }
-
-    /// Applies changes where the tables take them, and attaches what can be.
-    fn apply(&mut self, changes: &[Change]) {
-        if self.tables.apply(changes).is_err() {
-            return;
-        }
-        for change in changes {
-            if let Change::PutVif(vif) = change
-                && vif.kind != VifKind::Rdma
-                && vif.id.0 % 7 != 0
-            {
-                let egress = if vif.kind == VifKind::Wire { vif.id.0 as u8 } else { 0 };
-                let at = Attachment { port: port_of(vif.id), egress };
-                self.driver.attach(&self.tables, vif.id, Some(at)).unwrap();
-            }
-        }
-        self.driver.apply(&self.tables, changes).unwrap();
-        self.changes.extend_from_slice(changes);
-    }
-
-    /// What the card does with a packet.
-    fn card(&mut self, packet: &Packet) -> Outcome {
-        let memory = &*self.driver.commands().card();
-        outcome(memory, port_of(packet.ingress), &packet.frame, packet.frame.len())
+impl Carrier for Bench {
+    fn tables(&self) -> &Tables {
+        &self.host.tables
     }
 
     fn decide(&self, packet: &Packet) -> Option<Decision> {
-        let view = PacketView::parse(&packet.frame, packet.frame.len() as u32, None).ok()?;
-        Some(decide(&self.tables, &view, packet.ingress, 0))
-    }
-
-    /// The host deals with a packet.
-    fn host(&mut self, packet: &Packet) {
-        let Ok(view) = PacketView::parse(&packet.frame, packet.frame.len() as u32, None) else { return };
-        let decision = decide(&self.tables, &view, packet.ingress, 0);
-        let effects = &decision.effects;
-        let _ = self.tables.commit(effects, packet.frame.len(), 0);
-        if let Some(learn) = effects.learn {
-            self.learned.push((learn.vrf, learn.mac));
-            self.driver.learned(&self.tables, learn.vrf, learn.mac).unwrap();
-        }
-        if let Some(found) = effects.neighbour {
-            self.neighbours.push(found.scope);
-            self.driver.neighbour(&self.tables, found.scope).unwrap();
-        }
-        self.driver.decided(&self.tables, &view, packet.ingress, &decision).unwrap();
+        self.host.decide(packet)
     }
 
     /// Sends a packet: to the card, and from there to the host; then once more.
-    fn send(&mut self, packet: &Packet, counts: &mut Counts) {
+    fn send(&mut self, packet: &Packet) {
         self.sent.push(packet.clone());
-        let first = self.card(packet);
-        self.check(packet, &first, counts);
+        let first = self.host.outcome(packet);
+        self.check(packet, &first);
         if matches!(first, Outcome::Punt(_)) {
-            self.host(packet);
+            self.host.hosted(packet);
         }
         let plain = self.decide(packet).is_some_and(|decision| is_plain(&decision));
-        let again = self.card(packet);
-        self.check(packet, &again, counts);
-        counts.plain += usize::from(plain);
-        counts.plain_forwarded += usize::from(plain && matches!(again, Outcome::Forward { .. }));
+        let again = self.host.outcome(packet);
+        self.check(packet, &again);
+        self.counts.plain += usize::from(plain);
+        self.counts.plain_forwarded += usize::from(plain && matches!(again, Outcome::Forward { .. }));
     }
+}
 
+impl Bench {
     /// Holds what the card does against `decide`.
-    fn check(&self, packet: &Packet, outcome: &Outcome, counts: &mut Counts) {
-        counts.packets += 1;
+    fn check(&mut self, packet: &Packet, outcome: &Outcome) {
+        self.counts.packets += 1;
         let told = || format!("{outcome:?}\nport {} {:02x?}", packet.ingress, packet.frame);
         let decision = match outcome {
             Outcome::Punt(punt) => {
-                *counts.punted.entry(*punt).or_default() += 1;
+                *self.counts.punted.entry(*punt).or_default() += 1;
                 return;
             }
-            _ => self.decide(packet).unwrap_or_else(|| panic!("malformed, and yet {}", told())),
+            _ => self.host.decide(packet).unwrap_or_else(|| panic!("malformed, and yet {}", told())),
         };
         self.check_effects(&decision, outcome, &told());
+        let counts = &mut self.counts;
         match (outcome, &decision.verdict) {
             (Outcome::Drop(reason), Verdict::Drop(said)) => {
                 counts.dropped += 1;
@@ -148,7 +96,7 @@ impl Host {
                 counts.forwarded += 1;
                 counts.tracked += usize::from(index.is_some());
                 counts.translated += usize::from(forward.nat != model::Nat::default());
-                let wire = self.tables.vif(said.port).is_some_and(|vif| vif.kind == VifKind::Wire);
+                let wire = self.host.tables.vif(said.port).is_some_and(|vif| vif.kind == VifKind::Wire);
                 assert_eq!(*egress, if wire { said.port.0 as u8 } else { 0 }, "{}", told());
                 assert!(agrees(outcome, Some(&decision)), "{}\nbut {said:?}", told());
             }
@@ -167,14 +115,14 @@ impl Host {
             && effects.solicit.is_none();
         assert!(none, "{effects:?} of {told}");
         if let Some(learn) = effects.learn {
-            let known = self.tables.bridge(learn.vrf, learn.mac).map(|entry| entry.target);
+            let known = self.host.tables.bridge(learn.vrf, learn.mac).map(|entry| entry.target);
             assert_eq!(known, Some(learn.at), "{told}");
         }
         match effects.flow {
             None => {}
             Some(FlowChange::Create { .. }) => panic!("a new connection of {told}"),
             Some(FlowChange::Update { connection, .. }) => {
-                let known = self.tables.connection(&connection.original, 0).map(|(known, _)| known);
+                let known = self.host.tables.connection(&connection.original, 0).map(|(known, _)| known);
                 assert_eq!(known, Some(connection), "{told}");
                 assert!(matches!(outcome, Outcome::Forward { index: Some(_), .. }), "not tracked: {told}");
             }
@@ -185,13 +133,14 @@ impl Host {
     /// `decide` said before, or what it says after.
     fn apply_slowly(&mut self, change: Change) {
         let latest: Vec<_> = self.sent.iter().rev().take(15).cloned().collect();
-        let decide = |host: &Self| latest.iter().map(|packet| host.decide(packet)).collect::<Vec<_>>();
-        let before = decide(self);
-        let mut memory = self.driver.commands().card().clone();
-        self.driver.commands().card().record();
-        self.apply(std::slice::from_ref(&change));
-        let after = decide(self);
-        let writes = self.driver.commands().card().recorded();
+        let decide =
+            |host: &Host<Memory>| latest.iter().map(|packet| host.decide(packet)).collect::<Vec<_>>();
+        let before = decide(&self.host);
+        let mut memory = self.host.card().clone();
+        self.host.card().record();
+        self.host.apply(std::slice::from_ref(&change));
+        let after = decide(&self.host);
+        let writes = self.host.card().recorded();
         // Of a new trie, whose lines are written before anything leads there, not all of them.
         let all = writes.len() < 400;
         for (number, write) in writes.iter().enumerate() {
@@ -211,37 +160,33 @@ impl Host {
     }
 
     /// Sends the latest packets again, to the card alone.
-    fn check_again(&mut self, counts: &mut Counts) {
+    fn check_again(&mut self) {
         let latest: Vec<_> = self.sent.iter().rev().take(100).cloned().collect();
         for packet in latest {
-            let outcome = self.card(&packet);
-            self.check(&packet, &outcome, counts);
+            let outcome = self.host.outcome(&packet);
+            self.check(&packet, &outcome);
         }
     }
 
     /// A card that is set up anew does the same, but for what flows tell it.
     fn check_anew(&mut self) {
-        let mut anew = driver(Sizes::default()).unwrap();
-        for vif in self.tables.vifs() {
-            if vif.kind != VifKind::Rdma && vif.id.0 % 7 != 0 {
-                let egress = if vif.kind == VifKind::Wire { vif.id.0 as u8 } else { 0 };
-                let at = Attachment { port: port_of(vif.id), egress };
-                anew.attach(&self.tables, vif.id, Some(at)).unwrap();
-            }
+        let host = &self.host;
+        let mut anew = blank();
+        anew.tables = host.tables.clone();
+        for vif in host.tables.vifs() {
+            anew.driver.attach(&host.tables, vif.id, attachment(vif)).unwrap();
         }
-        anew.apply(&self.tables, &self.changes).unwrap();
-        for (vrf, mac) in &self.learned {
-            anew.learned(&self.tables, *vrf, *mac).unwrap();
+        anew.driver.apply(&host.tables, &host.changes).unwrap();
+        for (vrf, mac) in &host.learned {
+            anew.driver.learned(&host.tables, *vrf, *mac).unwrap();
         }
-        for scope in &self.neighbours {
-            anew.neighbour(&self.tables, *scope).unwrap();
+        for scope in &host.neighbours {
+            anew.driver.neighbour(&host.tables, *scope).unwrap();
         }
-        for packet in self.sent.clone() {
-            let packet = &packet;
-            let memory = &*anew.commands().card();
-            let wanted = outcome(memory, port_of(packet.ingress), &packet.frame, packet.frame.len());
+        for packet in &self.sent {
+            let wanted = anew.outcome(packet);
             let by_flow = matches!(wanted, Outcome::Punt(Punt::FlowMiss | Punt::FlowTcp));
-            let found = self.card(packet);
+            let found = self.host.outcome(packet);
             if !by_flow && !matches!(found, Outcome::Forward { index: Some(_), .. }) {
                 assert_eq!(found, wanted, "{packet:?}");
             }
@@ -255,7 +200,7 @@ fn agrees(outcome: &Outcome, decision: Option<&Decision>) -> bool {
         (Outcome::Punt(_), _) => true,
         (Outcome::Drop(reason), Some(Verdict::Drop(said))) => *reason == *said as u8,
         (Outcome::Forward { forward, .. }, Some(Verdict::Forward(said))) => {
-            let port = VifId(forward.port.0 - 100);
+            let port = vif_at(forward.port);
             model::Forward { port, ..forward.clone() } == *said
         }
         _ => false,
@@ -271,63 +216,43 @@ fn is_plain(decision: &Decision) -> bool {
         && effects.mirror_out.is_empty()
 }
 
-/// A change to tables that are there: one of what other tables would be made of, or the removal of one.
-fn change(rng: &mut Rng, host: &Host) -> Change {
-    let known = rng.one(&host.changes);
-    match known {
-        Change::PutRoute { vrf, prefix, .. } if rng.percent(40) => Change::DelRoute { vrf, prefix },
-        Change::PutMac { vrf, mac, .. } if rng.percent(40) => Change::DelMac { vrf, mac },
-        Change::PutMpls { label, .. } if rng.percent(40) => Change::DelMpls { label },
-        Change::PutVxlan { vni, .. } if rng.percent(40) => Change::DelVxlan { vni },
-        Change::PutFloating(f) if rng.percent(40) => {
-            Change::DelFloating { outside_vrf: f.outside_vrf, outside: f.outside }
-        }
-        Change::PutRule(rule) if rng.percent(40) => Change::DelRule { vrf: rule.vrf, id: rule.id },
-        _ => {
-            let others = generate::tables(rng);
-            rng.one(&others)
-        }
-    }
-}
-
 /// A host with random tables, made tame or not, and with neighbours that are known.
-fn set_up(rng: &mut Rng, tame: bool) -> Host {
-    let mut host = Host::new();
-    let changes = tables(rng);
-    host.apply(&if tame { talk::tame(rng, changes) } else { changes });
-    for packet in warm_up(rng, &host.tables) {
-        host.host(&packet);
-    }
-    host
+fn set_up(rng: &mut Rng, tame: bool) -> Bench {
+    let mut host = blank();
+    host.set_up(rng, tame);
+    Bench { host, sent: Vec::new(), counts: Counts::default() }
 }
 
 /// Packets and changes by turns; whose flows may be on the card, are sent again after each.
-fn run(seed: u64, counts: &mut Counts) {
+fn run(seed: u64, counts: Counts) -> Counts {
     let mut rng = Rng::new(seed);
-    let mut host = set_up(&mut rng, seed % 2 == 1);
+    let mut bench = Bench { counts, ..set_up(&mut rng, seed % 2 == 1) };
     for round in 0..300 {
         if rng.percent(25) {
-            talk::converse(&mut rng, &mut host, counts);
+            talk::converse(&mut rng, &mut bench);
         } else {
-            host.send(&packet(&mut rng, &host.tables), counts);
+            let packet = packet(&mut rng, &bench.host.tables);
+            bench.send(&packet);
         }
         if round % 10 == 9 {
-            let change = change(&mut rng, &host);
-            host.apply_slowly(change);
-            host.check_again(counts);
+            let change = bench.host.change(&mut rng);
+            bench.apply_slowly(change);
+            bench.check_again();
         }
     }
-    host.check_anew();
+    bench.check_anew();
+    bench.counts
 }
 
-fn all(seeds: impl Iterator<Item = u64>, run: impl Fn(u64, &mut Counts)) -> Counts {
+fn all(seeds: impl Iterator<Item = u64>, run: impl Fn(u64, Counts) -> Counts) -> Counts {
     let mut counts = Counts::default();
     for seed in seeds {
-        let run = std::panic::AssertUnwindSafe(|| run(seed, &mut counts));
-        if let Err(panic) = std::panic::catch_unwind(run) {
+        let before = std::mem::take(&mut counts);
+        let run = std::panic::AssertUnwindSafe(|| run(seed, before));
+        counts = std::panic::catch_unwind(run).unwrap_or_else(|panic| {
             eprintln!("seed {seed}");
             std::panic::resume_unwind(panic);
-        }
+        });
     }
     println!("{counts:#?}");
     counts
@@ -348,10 +273,11 @@ fn what_the_card_does_is_what_decide_says() {
 fn what_is_plain_stays_on_the_card() {
     let counts = all(1000..1000 + seeds(), |seed, counts| {
         let mut rng = Rng::new(seed);
-        let mut host = set_up(&mut rng, true);
+        let mut bench = Bench { counts, ..set_up(&mut rng, true) };
         for _ in 0..300 {
-            talk::converse(&mut rng, &mut host, counts);
+            talk::converse(&mut rng, &mut bench);
         }
+        bench.counts
     });
     assert!(counts.translated > 0, "{counts:?}");
     assert!(counts.plain_forwarded * 100 >= counts.plain * 60, "{counts:?}");

@@ -1,14 +1,36 @@
 //! Two cards that are told the same: the simulated one and one made of memory.
 
-use card::Card;
+use crate::host::Known;
+use crate::weather::Weather;
 use card::expect::{Memory, Sizes};
-use card::registers::identity;
-use card::sim::SimCard;
+use card::registers::{Command, Table, command, identity};
+use card::sim::{Received, Sent, SimCard};
+use card::{Card, Identity};
+use std::collections::BTreeSet;
 
-/// Both.
+/// Data, table and address of the command block.
+const WORDS: usize = 18;
+
+/// Both. What only costs clocks is left out: registers are written where they change, and before the first packet the lines
+/// of tables in memory are there at once.
 pub struct Both {
-    pub sim: SimCard,
-    pub memory: Memory,
+    sim: SimCard,
+    memory: Memory,
+    pub weather: Weather,
+    /// Offset of the command block.
+    block: u32,
+    /// What the driver wrote to it.
+    wanted: [u32; WORDS],
+    /// What the simulated card has there.
+    held: [Option<u32>; WORDS],
+    /// No packet came since reset: so no line is in a cache.
+    fresh: bool,
+    running: bool,
+    done: u32,
+    /// Commands that the simulated card needn't do.
+    spared: u32,
+    /// Lines of tables on chip that are not zero.
+    chip: BTreeSet<(Table, u32)>,
 }
 
 impl Both {
@@ -20,18 +42,102 @@ impl Both {
             bridge_lines: sim.read32(identity::BRIDGE_LINES),
             route6_lines: sim.read32(identity::ROUTE6_LINES),
         };
-        Self { sim, memory: Memory::new(sizes) }
+        Self {
+            block: Identity::read(&mut sim).unwrap().command,
+            sim,
+            memory: Memory::new(sizes),
+            weather: Weather::calm(),
+            wanted: [0; WORDS],
+            held: [None; WORDS],
+            fresh: true,
+            running: false,
+            done: 0,
+            spared: 0,
+            chip: BTreeSet::new(),
+        }
+    }
+
+    /// The same cards as new ones but for their counters, and the lines on chip that are yet to be cleared.
+    pub fn reset(mut self) -> (Self, BTreeSet<(Table, u32)>) {
+        self.sim.reset();
+        let memory = Memory::new(*self.memory.sizes());
+        let chip = std::mem::take(&mut self.chip);
+        let same = Self { memory, weather: Weather::calm(), held: [None; WORDS], fresh: true, ..self };
+        (Self { running: false, done: 0, spared: 0, ..same }, chip)
+    }
+
+    pub fn send(&mut self, input: usize, packet: Sent) {
+        self.fresh = false;
+        self.sim.send(input, packet);
+    }
+
+    pub fn receive(&mut self, output: usize) -> Option<Received> {
+        self.sim.receive(output)
+    }
+
+    pub fn tick(&mut self) {
+        self.weather.blow(&mut self.sim);
+        self.sim.tick();
+    }
+
+    pub const fn sim(&mut self) -> &mut SimCard {
+        &mut self.sim
+    }
+
+    fn command(&mut self, value: u32) {
+        let (table, address) = (Table::ALL[self.wanted[WORDS - 2] as usize], self.wanted[WORDS - 1]);
+        let in_memory = matches!(table, Table::Flow | Table::Bridge | Table::Route);
+        if value == Command::Write as u32 && !in_memory {
+            let line = self.memory.line::<64>(table, address);
+            let zero = line == [0; 64];
+            if zero {
+                self.chip.remove(&(table, address))
+            } else {
+                self.chip.insert((table, address))
+            };
+        } else if self.fresh {
+            if value == Command::Write as u32 {
+                self.sim.load(table, address, &self.memory.line(table, address));
+            }
+            self.spared = self.spared.wrapping_add(1);
+            return;
+        }
+        for (offset, (wanted, held)) in (self.block..).step_by(4).zip(self.wanted.iter().zip(&mut self.held))
+        {
+            if held.replace(*wanted) != Some(*wanted) {
+                self.sim.write32(offset, *wanted);
+            }
+        }
+        self.running = true;
+        self.sim.write32(self.block + command::COMMAND, value);
+    }
+}
+
+impl Known for Both {
+    fn memory(&self) -> &Memory {
+        &self.memory
     }
 }
 
 impl Card for Both {
     fn read32(&mut self, offset: u32) -> u32 {
-        self.memory.read32(offset);
-        self.sim.read32(offset)
+        if offset != self.block + command::DONE {
+            return self.sim.read32(offset);
+        }
+        if self.running {
+            self.weather.blow(&mut self.sim);
+            let done = self.sim.read32(offset);
+            self.running = done == std::mem::replace(&mut self.done, done);
+        }
+        self.done.wrapping_add(self.spared)
     }
 
     fn write32(&mut self, offset: u32, value: u32) {
         self.memory.write32(offset, value);
-        self.sim.write32(offset, value);
+        match offset.wrapping_sub(self.block) {
+            command::COMMAND => self.command(value),
+            register if (register as usize) < 4 * WORDS => self.wanted[register as usize / 4] = value,
+            _ => self.sim.write32(offset, value),
+        }
     }
 }

@@ -1,13 +1,19 @@
 //! Tables without what only hosts do, and conversations between their guests: so that there are connections.
 
-use crate::{Counts, Host};
 use model::generate::{Packet, Rng};
 use model::{
-    Action, Change, GATEWAY_MAC, Lookup, PacketView, RuleAction, Verdict, Vif, VifId, VifKind, Vrf, rewrite,
-    text,
+    Action, Change, Decision, GATEWAY_MAC, Lookup, PacketView, RuleAction, Tables, Verdict, Vif, VifId,
+    VifKind, Vrf, rewrite, text,
 };
 use packet::{Headers, Mac};
 use std::net::IpAddr;
+
+/// Who carries conversations.
+pub trait Carrier {
+    fn tables(&self) -> &Tables;
+    fn decide(&self, packet: &Packet) -> Option<Decision>;
+    fn send(&mut self, packet: &Packet);
+}
 
 /// Leaves of some tables what a card can serve.
 pub fn tame(rng: &mut Rng, changes: Vec<Change>) -> Vec<Change> {
@@ -32,8 +38,8 @@ fn tamed(rng: &mut Rng, change: Change) -> Option<Change> {
 }
 
 /// A packet from one end, and one back, and so on, as a connection has them.
-pub fn converse(rng: &mut Rng, host: &mut Host, counts: &mut Counts) {
-    let guests: Vec<Vif> = host.tables.vifs().filter(|vif| vif.kind != VifKind::Wire).cloned().collect();
+pub fn converse(rng: &mut Rng, host: &mut impl Carrier) {
+    let guests: Vec<Vif> = host.tables().vifs().filter(|vif| vif.kind != VifKind::Wire).cloned().collect();
     let (one, other) = (rng.one(&guests), rng.one(&guests));
     let Some(dst) = destination(rng, host, &other) else { return };
     let Some(src) = one.addresses.iter().copied().find(|addr| addr.is_ipv4() == dst.is_ipv4()) else {
@@ -49,21 +55,21 @@ pub fn converse(rng: &mut Rng, host: &mut Host, counts: &mut Counts) {
         let there = frame(from, to, src, dst, kind, ports, flags.next().unwrap_or("A"));
         let there = Packet { ingress: one.id, frame: there, gso_size: None };
         let back = answer(host, &there, kind, flags.next().unwrap_or("A"));
-        host.send(&there, counts);
+        host.send(&there);
         if let Some(back) = back.or_else(|| answer(host, &there, kind, "A")) {
-            host.send(&back, counts);
+            host.send(&back);
         }
     }
 }
 
 /// An address of a guest, its floating one, or one that is routed somewhere.
-fn destination(rng: &mut Rng, host: &Host, guest: &Vif) -> Option<IpAddr> {
+fn destination(rng: &mut Rng, host: &impl Carrier, guest: &Vif) -> Option<IpAddr> {
     let mut all = guest.addresses.clone();
     if rng.percent(40) {
-        all.extend(host.tables.floating().map(|floating| floating.outside));
+        all.extend(host.tables().floating().map(|floating| floating.outside));
     }
     if rng.percent(40) {
-        all.extend(host.tables.routes().map(|(_, prefix, _)| prefix.addr()));
+        all.extend(host.tables().routes().map(|(_, prefix, _)| prefix.addr()));
     }
     (!all.is_empty()).then(|| rng.one(&all))
 }
@@ -91,7 +97,7 @@ fn ip(src: IpAddr, dst: IpAddr, kind: usize, (sport, dport): (u16, u16), flags: 
 }
 
 /// What the one who gets a packet sends back.
-fn answer(host: &Host, packet: &Packet, kind: usize, flags: &str) -> Option<Packet> {
+fn answer(host: &impl Carrier, packet: &Packet, kind: usize, flags: &str) -> Option<Packet> {
     let view = PacketView::parse(&packet.frame, packet.frame.len() as u32, None).ok()?;
     let Verdict::Forward(forward) = host.decide(packet)?.verdict else { return None };
     let sent = rewrite::rewrite(&forward, &view)?;
@@ -107,7 +113,7 @@ fn answer(host: &Host, packet: &Packet, kind: usize, flags: &str) -> Option<Pack
 
 /// An answer through a tunnel: with a label of the guest's, if it has one, else by VXLAN to the gateway.
 fn from_afar(
-    host: &Host,
+    host: &impl Carrier,
     inner: &Headers,
     wire: VifId,
     outer: &Headers,
@@ -115,9 +121,9 @@ fn from_afar(
     flags: &str,
 ) -> Option<Packet> {
     let (eth, way, packet) = (outer.eth.as_ref()?, outer.ip()?, inner.ip()?);
-    let owner = host.tables.vifs().find(|vif| vif.addresses.contains(&packet.src))?;
-    let label = host.tables.labels().find(|(_, id)| {
-        matches!(host.tables.nexthop(*id), Some(model::Nexthop::Encap { vif, .. }) if *vif == owner.id)
+    let owner = host.tables().vifs().find(|vif| vif.addresses.contains(&packet.src))?;
+    let label = host.tables().labels().find(|(_, id)| {
+        matches!(host.tables().nexthop(*id), Some(model::Nexthop::Encap { vif, .. }) if *vif == owner.id)
     });
     let Vrf(vrf) = owner.vrf?;
     let (sport, dport) = inner.ports();

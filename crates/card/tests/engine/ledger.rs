@@ -1,0 +1,63 @@
+//! What the card's counters must hold.
+
+use card::{Card, Commands};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Kinds of counters (`select` of the counters' block): packets; the bytes are the kind behind each, but of what is punted and
+/// dropped.
+pub const RECEIVED: u8 = 0;
+pub const SENT: u8 = 2;
+pub const PUNTED: u8 = 4;
+pub const DROPPED: u8 = 5;
+pub const FLOW: u8 = 6;
+const PUNTED_BYTES: u8 = 8;
+const DROPPED_BYTES: u8 = 9;
+/// Reasons there are counters for.
+const REASONS: u32 = 64;
+
+/// The counters, and which of them changed since they were looked at.
+#[derive(Default)]
+pub struct Ledger {
+    counts: BTreeMap<(u8, u32), u64>,
+    changed: BTreeSet<(u8, u32)>,
+}
+
+impl Ledger {
+    /// A packet of `len` bytes counts.
+    pub fn packet(&mut self, kind: u8, number: u32, len: usize) {
+        let bytes = match kind {
+            PUNTED => PUNTED_BYTES,
+            DROPPED => DROPPED_BYTES,
+            _ => kind + 1,
+        };
+        for (kind, count) in [(kind, 1), (bytes, len as u64)] {
+            *self.counts.entry((kind, number)).or_default() += count;
+            self.changed.insert((kind, number));
+        }
+    }
+
+    /// Holds those that changed against the card's.
+    pub fn check<C: Card>(&mut self, commands: &mut Commands<C>) {
+        for (kind, number) in std::mem::take(&mut self.changed) {
+            self.check_one(commands, kind, number);
+        }
+    }
+
+    /// Holds all reasons against the card's, those that nothing had included, and everything that ever changed.
+    pub fn check_all<C: Card>(&mut self, commands: &mut Commands<C>) {
+        let reasons = [PUNTED, DROPPED, PUNTED_BYTES, DROPPED_BYTES].into_iter();
+        self.changed.extend(reasons.flat_map(|kind| (0..REASONS).map(move |number| (kind, number))));
+        self.changed.extend(self.counts.keys());
+        self.check(commands);
+    }
+
+    fn check_one<C: Card>(&self, commands: &mut Commands<C>, kind: u8, number: u32) {
+        let expected = self.counts.get(&(kind, number)).copied().unwrap_or_default();
+        assert_eq!(commands.counter(kind, number), expected, "counter {number} of kind {kind}");
+    }
+
+    /// Packets of a kind, of all numbers.
+    pub fn sum(&self, kind: u8) -> u64 {
+        self.counts.range((kind, 0)..(kind + 1, 0)).map(|(_, count)| count).sum()
+    }
+}

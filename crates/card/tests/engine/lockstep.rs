@@ -1,0 +1,290 @@
+//! A simulated card and the host behind it, in lock-step with the card's pipe in Rust: what packets become.
+
+use crate::both::Both;
+use crate::host::talk::Carrier;
+use crate::host::{Host, Known, port_of};
+use crate::ledger::{DROPPED, FLOW, Ledger, PUNTED, RECEIVED, SENT};
+use card::Commands;
+use card::compile::Attachment;
+use card::expect::{Outcome, dropped_flow, outcome};
+use card::registers::{Punt, PuntMeta};
+use card::sim::{Received, Sent};
+use model::generate::{Packet, Rng};
+use model::{Decision, Forward, Lookup, PacketView, Tables, Vif, VifKind, rewrite};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Clocks without a packet after which the card is taken for hung.
+pub const PATIENCE: u64 = 20_000;
+
+/// What became of packets.
+#[derive(Debug, Default)]
+pub struct Counts {
+    pub packets: usize,
+    pub forwarded: usize,
+    /// Of those, by a flow.
+    pub tracked: usize,
+    pub dropped: BTreeMap<u8, usize>,
+    pub punted: BTreeMap<Punt, usize>,
+    pub direct: usize,
+    /// Clocks in which packets were under way, and all of them.
+    pub clocks: u64,
+    pub all_clocks: u64,
+}
+
+impl Counts {
+    /// What was forwarded or dropped, of a hundred packets.
+    pub fn served(&self) -> usize {
+        100 * (self.forwarded + self.dropped.values().sum::<usize>()) / self.packets.max(1)
+    }
+}
+
+/// How a packet is to leave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Left {
+    port: u16,
+    punt: Option<Punt>,
+    bytes: Vec<u8>,
+}
+
+/// A packet, and what is to become of it: the output it leaves by, or the reason why it is dropped; and its flow's counter.
+#[derive(Clone)]
+pub struct Prepared {
+    input: usize,
+    sent: Sent,
+    fate: Result<(usize, Left), u8>,
+    index: Option<u32>,
+}
+
+impl Prepared {
+    /// Whether the card says itself what becomes of it.
+    pub fn is_served(&self) -> bool {
+        self.fate.as_ref().map_or(true, |(_, left)| left.punt.is_none())
+    }
+
+    /// Why it goes to the host.
+    pub fn punt(&self) -> Option<Punt> {
+        self.fate.as_ref().ok().and_then(|(_, left)| left.punt)
+    }
+
+    /// Why it is dropped.
+    pub fn drop(&self) -> Option<u8> {
+        self.fate.as_ref().err().copied()
+    }
+}
+
+/// Card and host.
+pub struct Lockstep {
+    pub host: Host<Both>,
+    pub counts: Counts,
+    pub ledger: Ledger,
+    /// Packets of the coming rounds.
+    sent: Vec<Packet>,
+    /// What is to leave: by outputs; of each pipe's packets, then of those that it passes for the host.
+    expected: [[VecDeque<Left>; 2]; 4],
+    missing: usize,
+    /// Packets that each pipe gave to the host.
+    punts: [u32; 2],
+    clock: u64,
+}
+
+fn attachment(vif: &Vif) -> Option<Attachment> {
+    let egress = u8::from(vif.kind == VifKind::Wire);
+    (vif.kind != VifKind::Rdma).then_some(Attachment { port: port_of(vif.id), egress })
+}
+
+impl Carrier for Lockstep {
+    fn tables(&self) -> &Tables {
+        &self.host.tables
+    }
+
+    fn decide(&self, packet: &Packet) -> Option<Decision> {
+        self.host.decide(packet)
+    }
+
+    /// The host deals with it; it comes again in the next rounds.
+    fn send(&mut self, packet: &Packet) {
+        if !packet.frame.is_empty() {
+            self.host.hosted(packet);
+            self.sent.push(packet.clone());
+        }
+    }
+}
+
+impl Lockstep {
+    /// One without tables.
+    pub fn new() -> Self {
+        Self {
+            host: Host::new(open(Both::new()), attachment),
+            counts: Counts::default(),
+            ledger: Ledger::default(),
+            sent: Vec::new(),
+            expected: Default::default(),
+            missing: 0,
+            punts: [0; 2],
+            clock: 0,
+        }
+    }
+
+    /// The same card, reset, without tables; its counters go on.
+    pub fn renewed(self) -> Self {
+        let (both, chip) = self.host.driver.into_commands().into_card().reset();
+        let mut commands = open(both);
+        for (table, address) in chip {
+            commands.write(table, address, &[0; 64]).unwrap();
+        }
+        Self { host: Host::new(commands, attachment), punts: [0; 2], sent: Vec::new(), ..self }
+    }
+
+    /// What is to become of a packet.
+    pub fn prepare(&mut self, packet: &Packet) -> Prepared {
+        let wire = self.host.tables.vif(packet.ingress).is_some_and(|vif| vif.kind == VifKind::Wire);
+        self.prepare_frame(usize::from(wire), port_of(packet.ingress), &packet.frame)
+    }
+
+    /// The same of any frame that comes in by a port.
+    pub fn prepare_frame(&mut self, input: usize, port: u16, frame: &[u8]) -> Prepared {
+        let memory = self.host.card().memory();
+        let (fate, index) = match outcome(memory, port, frame, frame.len()) {
+            Outcome::Punt(punt) => (Ok((0, Left { port, punt: Some(punt), bytes: frame.to_vec() })), None),
+            Outcome::Drop(reason) => (Err(reason), dropped_flow(memory, port, frame, frame.len())),
+            Outcome::Forward { forward, egress, index } => {
+                let left = Left { port: forward.port.0, punt: None, bytes: rewritten(&forward, frame) };
+                (Ok((usize::from(egress) % 2, left)), index)
+            }
+        };
+        Prepared { input, sent: Sent { port, direct: None, bytes: frame.to_vec() }, fate, index }
+    }
+
+    /// The packets sent so far, and what is to become of them.
+    pub fn prepared(&mut self) -> Vec<Prepared> {
+        std::mem::take(&mut self.sent).iter().map(|packet| self.prepare(packet)).collect()
+    }
+
+    /// Queues a packet for the card.
+    pub fn feed(&mut self, packet: &Prepared) {
+        let (port, len) = (u32::from(packet.sent.port), packet.sent.bytes.len());
+        self.counts.packets += 1;
+        self.ledger.packet(RECEIVED, port, len);
+        match &packet.fate {
+            Err(reason) => {
+                *self.counts.dropped.entry(*reason).or_default() += 1;
+                self.ledger.packet(DROPPED, u32::from(*reason), len);
+            }
+            Ok((output, left)) => {
+                if left.punt.is_none() {
+                    self.counts.forwarded += 1;
+                    self.counts.tracked += usize::from(packet.index.is_some());
+                    self.ledger.packet(SENT, left.port.into(), left.bytes.len());
+                }
+                self.expected[packet.input][*output].push_back(left.clone());
+                self.missing += 1;
+            }
+        }
+        if let Some(index) = packet.index {
+            self.ledger.packet(FLOW, index, len);
+        }
+        self.host.card().send(packet.input, packet.sent.clone());
+    }
+
+    /// Queues a packet that the host decided, for a pipe to pass.
+    pub fn feed_direct(&mut self, input: usize, port: u16, egress: u8, bytes: &[u8]) {
+        let meta = PuntMeta { port, size: bytes.len() as u16, egress, ..PuntMeta::default() };
+        let left = Left { port, punt: None, bytes: bytes.to_vec() };
+        self.expected[2 + input][usize::from(egress)].push_back(left);
+        self.missing += 1;
+        self.counts.direct += 1;
+        self.host.card().send(input, Sent { port: 0, direct: Some(meta), bytes: bytes.to_vec() });
+    }
+
+    /// Gives packets to both cards, so many in all: mostly those that the card serves itself.
+    pub fn round(&mut self, rng: &mut Rng, packets: &[Prepared], count: usize) {
+        let (served, others): (Vec<_>, Vec<_>) = packets.iter().partition(|packet| packet.is_served());
+        for _ in 0..count {
+            let some =
+                if others.is_empty() || !served.is_empty() && rng.percent(80) { &served } else { &others };
+            self.feed(some[rng.below(some.len())]);
+        }
+        self.drain();
+    }
+
+    /// Waits until all has left that is to leave, and nothing else has; then the counters must be right.
+    pub fn drain(&mut self) {
+        let start = self.host.card().sim().cycle();
+        let mut last = start;
+        while self.missing > 0 {
+            self.host.card().tick();
+            let now = self.host.card().sim().cycle();
+            if self.collect() {
+                last = now;
+            }
+            assert!(now - last < PATIENCE, "{} packets are missing: {:?}", self.missing, self.expected);
+        }
+        // What is dropped has been when this is done.
+        self.host.driver.commands().barrier().unwrap();
+        self.ledger.check(self.host.driver.commands());
+        assert!(!self.collect(), "more than was sent");
+        assert_eq!(self.host.card().sim().memory_errors(), 0);
+        let now = self.host.card().sim().cycle();
+        self.counts.clocks += last - start;
+        self.counts.all_clocks += now - std::mem::replace(&mut self.clock, now);
+    }
+
+    /// Takes what has left; whether anything has.
+    fn collect(&mut self) -> bool {
+        let before = self.missing;
+        for output in 0..2 {
+            while let Some(received) = self.host.card().receive(output) {
+                self.check(output, received);
+            }
+        }
+        before != self.missing
+    }
+
+    /// A packet that left must be the next one of a pipe by that output.
+    fn check(&mut self, output: usize, received: Received) {
+        let punt = received.punt.map(|meta| self.punted(&meta, &received));
+        let left = Left { port: received.port, punt, bytes: received.bytes };
+        for pipe in &mut self.expected {
+            if let Some(expected) = pipe[output].pop_front_if(|front| is_same(&left, front)) {
+                self.missing -= 1;
+                if let Some(punt) = left.punt {
+                    *self.counts.punted.entry(expected.punt.unwrap_or(punt)).or_default() += 1;
+                    self.ledger.packet(PUNTED, punt as u32, left.bytes.len());
+                }
+                return;
+            }
+        }
+        let fronts = self.expected.each_ref().map(|pipe| pipe[output].front().map(told));
+        panic!("left by {output}: {}\nexpected of the pipes: {fronts:#?}", told(&left));
+    }
+
+    /// Why the host has to decide a packet; each says how many came before it.
+    fn punted(&mut self, meta: &PuntMeta, received: &Received) -> Punt {
+        assert_eq!((meta.port, usize::from(meta.size)), (received.port, received.bytes.len()), "{meta:?}");
+        let count = &mut self.punts[usize::from(meta.from_tunnel)];
+        assert_eq!(meta.count, *count, "{meta:?}");
+        *count += 1;
+        *Punt::ALL.get(usize::from(meta.reason)).expect("a reason")
+    }
+}
+
+fn open(both: Both) -> Commands<Both> {
+    Commands::open(both).unwrap().with_blank_memory()
+}
+
+/// Whether a packet left as expected. Where the card doesn't look further, it can't say what else is wrong.
+fn is_same(left: &Left, expected: &Left) -> bool {
+    const BLIND: [Punt; 3] = [Punt::Ipv6Extension, Punt::TunnelMalformed, Punt::LabelStack];
+    let blind = expected.punt.is_some() && left.punt.is_some_and(|punt| BLIND.contains(&punt));
+    left.port == expected.port && left.bytes == expected.bytes && (left.punt == expected.punt || blind)
+}
+
+fn told(left: &Left) -> String {
+    let shown = &left.bytes[..left.bytes.len().min(140)];
+    format!("port {}, {:?}, {} bytes: {shown:02x?}", left.port, left.punt, left.bytes.len())
+}
+
+pub fn rewritten(forward: &Forward, frame: &[u8]) -> Vec<u8> {
+    let view = PacketView::parse(frame, frame.len() as u32, None).unwrap();
+    rewrite::rewrite(forward, &view).unwrap()
+}

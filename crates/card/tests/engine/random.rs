@@ -1,0 +1,58 @@
+//! Random packets of random tables.
+
+use crate::host::talk;
+use crate::lockstep::{Lockstep, Prepared};
+use crate::weather::Weather;
+use model::generate::{Rng, packet};
+
+/// Packets of the same tables.
+const OF_TABLES: usize = 8000;
+
+/// Packets in all; more by the environment.
+fn packets() -> usize {
+    std::env::var("CARD_PACKETS").ok().and_then(|n| n.parse().ok()).unwrap_or(200_000)
+}
+
+/// Conversations of random guests, and some packets of no sense: what the host has seen of them the card knows.
+pub fn traffic(rng: &mut Rng, bench: &mut Lockstep) -> Vec<Prepared> {
+    for _ in 0..80 {
+        talk::converse(rng, bench);
+    }
+    for _ in 0..120 {
+        let packet = packet(rng, &bench.host.tables);
+        talk::Carrier::send(bench, &packet);
+    }
+    bench.prepared()
+}
+
+/// Calm, or not.
+fn weather(rng: &mut Rng) -> Weather {
+    match rng.below(3) {
+        0 => Weather::new(rng.next_u64(), 100, 100, 20),
+        1 => Weather::new(rng.next_u64(), 90, 80, 5),
+        _ => Weather::calm(),
+    }
+}
+
+#[test]
+fn random_packets_of_random_tables() {
+    let mut bench = Lockstep::new();
+    for seed in 0.. {
+        let mut rng = Rng::new(seed);
+        bench = bench.renewed();
+        bench.host.set_up(&mut rng, seed % 4 != 3);
+        for _ in 0..2 {
+            let packets = traffic(&mut rng, &mut bench);
+            bench.host.card().weather = weather(&mut rng);
+            bench.round(&mut rng, &packets, OF_TABLES / 2);
+            bench.host.card().weather = Weather::calm();
+        }
+        if bench.counts.packets >= packets() {
+            break;
+        }
+    }
+    bench.ledger.check_all(bench.host.driver.commands());
+    let counts = &bench.counts;
+    println!("{counts:#?}\n{} % served", counts.served());
+    assert!(counts.served() >= 50 && counts.tracked * 10 > counts.packets, "{counts:?}");
+}

@@ -1,0 +1,41 @@
+//! What a card has to bear: outputs that don't take, inputs that pause, memory that stalls.
+
+use card::sim::SimCard;
+use model::generate::Rng;
+
+/// How bad it is.
+pub struct Weather {
+    rng: Rng,
+    /// How likely an input offers, and an output takes, a beat: percent.
+    pub offers: usize,
+    pub takes: usize,
+    /// How many clocks of a thousand have a memory channel that stalls.
+    pub stalls: usize,
+}
+
+impl Weather {
+    pub const fn calm() -> Self {
+        Self::new(0, 100, 100, 0)
+    }
+
+    pub const fn new(seed: u64, offers: usize, takes: usize, stalls: usize) -> Self {
+        Self { rng: Rng::new(seed), offers, takes, stalls }
+    }
+
+    /// The coming clock's.
+    pub fn blow(&mut self, sim: &mut SimCard) {
+        if self.offers < 100 || self.takes < 100 {
+            sim.set_offering(self.mask(self.offers));
+            sim.set_taking(self.mask(self.takes));
+        }
+        if self.rng.below(1000) < self.stalls {
+            let channels = sim.memory();
+            let which = self.rng.below(channels.len());
+            channels[which].stall(1 + self.rng.below(150) as u32);
+        }
+    }
+
+    fn mask(&mut self, likely: usize) -> u32 {
+        (0..2).fold(0, |mask, bit| mask | u32::from(self.rng.percent(likely)) << bit)
+    }
+}

@@ -1,0 +1,167 @@
+//! A host with a card: the model's tables, the driver that keeps the card's as they are, and `decide` for the packets that
+//! the card leaves to the host.
+#![allow(dead_code, reason = "each test uses its part")]
+
+pub mod talk;
+
+use card::compile::Attachment;
+use card::driver::Driver;
+use card::expect::{Memory, Outcome, outcome};
+use card::{Card, Commands};
+use model::generate::{self, Packet, Rng};
+use model::{
+    Change, Decision, Effects, Lookup, NeighbourScope, PacketView, Seconds, Tables, Vif, VifId, Vrf, decide,
+};
+use packet::Mac;
+use std::collections::BTreeSet;
+
+/// The hash's secret.
+const SECRET: [u64; 5] = [0x0123_4567_89ab_cdef, 2, 3, 0xfedc_ba98_7654_3210, 5];
+
+/// A card of which it is known what its tables hold.
+pub trait Known: Card {
+    fn memory(&self) -> &Memory;
+}
+
+impl Known for Memory {
+    fn memory(&self) -> &Memory {
+        self
+    }
+}
+
+/// The card's port of an interface.
+pub fn port_of(id: VifId) -> u16 {
+    id.0 + 100
+}
+
+/// The interface at a port.
+pub fn vif_at(port: VifId) -> VifId {
+    VifId(port.0 - 100)
+}
+
+/// The host.
+pub struct Host<C> {
+    pub tables: Tables,
+    pub driver: Driver<C>,
+    /// All changes so far.
+    pub changes: Vec<Change>,
+    pub learned: BTreeSet<(Vrf, Mac)>,
+    pub neighbours: Vec<NeighbourScope>,
+    now: Seconds,
+    /// Where an interface is attached to the card, if it is.
+    at: fn(&Vif) -> Option<Attachment>,
+}
+
+impl<C: Known> Host<C> {
+    /// A host without tables.
+    pub fn new(commands: Commands<C>, at: fn(&Vif) -> Option<Attachment>) -> Self {
+        Self {
+            tables: Tables::new(),
+            driver: Driver::new(commands, SECRET).unwrap(),
+            changes: Vec::new(),
+            learned: BTreeSet::new(),
+            neighbours: Vec::new(),
+            now: 0,
+            at,
+        }
+    }
+
+    /// The card.
+    pub fn card(&mut self) -> &mut C {
+        self.driver.commands().card()
+    }
+
+    /// Applies changes and attaches what can be; says whether the tables took them.
+    pub fn apply(&mut self, changes: &[Change]) -> bool {
+        if self.tables.apply(changes).is_err() {
+            return false;
+        }
+        for change in changes {
+            if let Change::PutVif(vif) = change
+                && let Some(at) = (self.at)(vif)
+            {
+                self.driver.attach(&self.tables, vif.id, Some(at)).unwrap();
+            }
+        }
+        self.driver.apply(&self.tables, changes).unwrap();
+        self.changes.extend_from_slice(changes);
+        true
+    }
+
+    /// Random tables, made tame or not, and neighbours that are known.
+    pub fn set_up(&mut self, rng: &mut Rng, tame: bool) {
+        let changes = generate::tables(rng);
+        self.apply(&if tame { talk::tame(rng, changes) } else { changes });
+        for packet in generate::warm_up(rng, &self.tables) {
+            self.hosted(&packet);
+        }
+    }
+
+    /// What the card does with a packet.
+    pub fn outcome(&mut self, packet: &Packet) -> Outcome {
+        outcome(self.card().memory(), port_of(packet.ingress), &packet.frame, packet.frame.len())
+    }
+
+    /// What the host does with it, if it is well-formed.
+    pub fn decide(&self, packet: &Packet) -> Option<Decision> {
+        let view = PacketView::parse(&packet.frame, packet.frame.len() as u32, None).ok()?;
+        Some(decide(&self.tables, &view, packet.ingress, self.now))
+    }
+
+    /// The host deals with a packet, and tells the card.
+    pub fn hosted(&mut self, packet: &Packet) {
+        let Ok(view) = PacketView::parse(&packet.frame, packet.frame.len() as u32, None) else { return };
+        let decision = decide(&self.tables, &view, packet.ingress, self.now);
+        self.effects(&decision.effects, packet.frame.len());
+        self.driver.decided(&self.tables, &view, packet.ingress, &decision).unwrap();
+    }
+
+    /// What a packet leaves behind.
+    pub fn effects(&mut self, effects: &Effects, len: usize) {
+        let _ = self.tables.commit(effects, len, u64::from(self.now) * 1_000_000_000);
+        if let Some(learn) = effects.learn {
+            self.learned.insert((learn.vrf, learn.mac));
+            self.driver.learned(&self.tables, learn.vrf, learn.mac).unwrap();
+        }
+        if let Some(found) = effects.neighbour {
+            self.neighbours.push(found.scope);
+            self.driver.neighbour(&self.tables, found.scope).unwrap();
+        }
+    }
+
+    /// Time passes: what is forgotten the driver is told.
+    pub fn wait(&mut self, seconds: Seconds) {
+        self.now += seconds;
+        let known: Vec<_> = self.tables.connections().map(|(connection, _)| connection.original).collect();
+        self.tables.expire(self.now);
+        for key in known {
+            if self.tables.connections().all(|(connection, _)| connection.original != key) {
+                self.driver.forgotten(&key).unwrap();
+            }
+        }
+        for (vrf, mac) in self.learned.clone() {
+            if self.tables.bridge(vrf, mac).is_none() {
+                self.driver.learned(&self.tables, vrf, mac).unwrap();
+            }
+        }
+    }
+
+    /// A change to tables that are there: one of what other tables would be made of, or the removal of one.
+    pub fn change(&self, rng: &mut Rng) -> Change {
+        let known = rng.one(&self.changes);
+        match known {
+            Change::PutRoute { vrf, prefix, .. } if rng.percent(40) => Change::DelRoute { vrf, prefix },
+            Change::PutMac { vrf, mac, .. } if rng.percent(40) => Change::DelMac { vrf, mac },
+            Change::PutMpls { label, .. } if rng.percent(40) => Change::DelMpls { label },
+            Change::PutVxlan { vni, .. } if rng.percent(40) => Change::DelVxlan { vni },
+            Change::PutFloating(f) if rng.percent(40) => {
+                Change::DelFloating { outside_vrf: f.outside_vrf, outside: f.outside }
+            }
+            Change::PutRule(rule) if rng.percent(40) => Change::DelRule { vrf: rule.vrf, id: rule.id },
+            _ => {
+                let others = generate::tables(rng);
+                rng.one(&others)
+            }
+        }
+    }
+}
