@@ -7,7 +7,7 @@ use crate::ledger::{DROPPED, FLOW, Ledger, PUNTED, RECEIVED, SENT};
 use card::Commands;
 use card::compile::Attachment;
 use card::expect::{Outcome, dropped_flow, outcome};
-use card::registers::{Punt, PuntMeta};
+use card::registers::{Punt, PuntMeta, Table};
 use card::sim::{Received, Sent};
 use model::generate::{Packet, Rng};
 use model::{Decision, Forward, Lookup, PacketView, Tables, Vif, VifKind, rewrite};
@@ -135,6 +135,11 @@ impl Lockstep {
         Self { host: Host::new(commands, attachment), punts: [0; 2], sent: Vec::new(), ..self }
     }
 
+    /// A line of the card's tables.
+    pub fn line<const N: usize>(&mut self, table: Table, address: u32) -> [u8; N] {
+        self.host.card().memory().line(table, address)
+    }
+
     /// What is to become of a packet.
     pub fn prepare(&mut self, packet: &Packet) -> Prepared {
         let wire = self.host.tables.vif(packet.ingress).is_some_and(|vif| vif.kind == VifKind::Wire);
@@ -245,10 +250,10 @@ impl Lockstep {
         let punt = received.punt.map(|meta| self.punted(&meta, &received));
         let left = Left { port: received.port, punt, bytes: received.bytes };
         for pipe in &mut self.expected {
-            if let Some(expected) = pipe[output].pop_front_if(|front| is_same(&left, front)) {
+            if pipe[output].pop_front_if(|front| is_same(&left, front)).is_some() {
                 self.missing -= 1;
                 if let Some(punt) = left.punt {
-                    *self.counts.punted.entry(expected.punt.unwrap_or(punt)).or_default() += 1;
+                    *self.counts.punted.entry(punt).or_default() += 1;
                     self.ledger.packet(PUNTED, punt as u32, left.bytes.len());
                 }
                 return;

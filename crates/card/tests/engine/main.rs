@@ -9,5 +9,6 @@ mod host;
 mod ledger;
 mod lockstep;
 mod random;
+mod reasons;
 mod vectors;
 mod weather;

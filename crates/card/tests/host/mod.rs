@@ -16,7 +16,7 @@ use packet::Mac;
 use std::collections::BTreeSet;
 
 /// The hash's secret.
-const SECRET: [u64; 5] = [0x0123_4567_89ab_cdef, 2, 3, 0xfedc_ba98_7654_3210, 5];
+pub const SECRET: [u64; 5] = [0x0123_4567_89ab_cdef, 2, 3, 0xfedc_ba98_7654_3210, 5];
 
 /// A card of which it is known what its tables hold.
 pub trait Known: Card {
