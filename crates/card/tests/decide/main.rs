@@ -10,7 +10,7 @@ use card::compile::Attachment;
 use card::expect::{Memory, Outcome, Sizes, outcome};
 use card::registers::Punt;
 use host::talk::{self, Carrier};
-use host::{Host, port_of, vif_at};
+use host::{Host, port_of, tables, vif_at};
 use model::generate::{Packet, Rng, packet};
 use model::{Change, Decision, FlowChange, Lookup, Tables, Verdict, Vif, VifKind};
 use std::collections::BTreeMap;
@@ -219,7 +219,8 @@ fn is_plain(decision: &Decision) -> bool {
 /// A host with random tables, made tame or not, and with neighbours that are known.
 fn set_up(rng: &mut Rng, tame: bool) -> Bench {
     let mut host = blank();
-    host.set_up(rng, tame);
+    let tables = tables(rng, tame);
+    host.set_up(rng, &tables);
     Bench { host, sent: Vec::new(), counts: Counts::default() }
 }
 

@@ -55,9 +55,4 @@ impl Ledger {
         let expected = self.counts.get(&(kind, number)).copied().unwrap_or_default();
         assert_eq!(commands.counter(kind, number), expected, "counter {number} of kind {kind}");
     }
-
-    /// Packets of a kind, of all numbers.
-    pub fn sum(&self, kind: u8) -> u64 {
-        self.counts.range((kind, 0)..(kind + 1, 0)).map(|(_, count)| count).sum()
-    }
 }

@@ -10,5 +10,8 @@ mod ledger;
 mod lockstep;
 mod random;
 mod reasons;
+mod storms;
+mod tables;
+mod updates;
 mod vectors;
 mod weather;

@@ -1,6 +1,6 @@
 //! Random packets of random tables.
 
-use crate::host::talk;
+use crate::host::{tables, talk};
 use crate::lockstep::{Lockstep, Prepared};
 use crate::weather::Weather;
 use model::generate::{Rng, packet};
@@ -40,7 +40,8 @@ fn random_packets_of_random_tables() {
     for seed in 0.. {
         let mut rng = Rng::new(seed);
         bench = bench.renewed();
-        bench.host.set_up(&mut rng, seed % 4 != 3);
+        let tables = tables(&mut rng, seed % 4 != 3);
+        bench.host.set_up(&mut rng, &tables);
         for _ in 0..2 {
             let packets = traffic(&mut rng, &mut bench);
             bench.host.card().weather = weather(&mut rng);

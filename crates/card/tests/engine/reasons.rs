@@ -8,9 +8,9 @@ use card::entries;
 use card::expect::Outcome;
 use card::registers::{Flow4, FlowAction, FlowKind, Path, Punt, Table, Vrf};
 use card::step::Step;
+use model::DropReason;
 use model::generate::Packet;
 use model::vectors::{Case, Step as CaseStep, load};
-use model::DropReason;
 use std::collections::BTreeSet;
 
 /// All that the driver has the card drop for: routes that say so, and rules' flows. Every other drop is the host's.

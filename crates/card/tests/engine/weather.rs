@@ -24,10 +24,8 @@ impl Weather {
 
     /// The coming clock's.
     pub fn blow(&mut self, sim: &mut SimCard) {
-        if self.offers < 100 || self.takes < 100 {
-            sim.set_offering(self.mask(self.offers));
-            sim.set_taking(self.mask(self.takes));
-        }
+        sim.set_offering(self.mask(self.offers));
+        sim.set_taking(self.mask(self.takes));
         if self.rng.below(1000) < self.stalls {
             let channels = sim.memory();
             let which = self.rng.below(channels.len());

@@ -39,6 +39,12 @@ pub fn vif_at(port: VifId) -> VifId {
     VifId(port.0 - 100)
 }
 
+/// Random tables, made tame or not.
+pub fn tables(rng: &mut Rng, tame: bool) -> Vec<Change> {
+    let changes = generate::tables(rng);
+    if tame { talk::tame(rng, changes) } else { changes }
+}
+
 /// The host.
 pub struct Host<C> {
     pub tables: Tables,
@@ -88,10 +94,9 @@ impl<C: Known> Host<C> {
         true
     }
 
-    /// Random tables, made tame or not, and neighbours that are known.
-    pub fn set_up(&mut self, rng: &mut Rng, tame: bool) {
-        let changes = generate::tables(rng);
-        self.apply(&if tame { talk::tame(rng, changes) } else { changes });
+    /// Random tables, and neighbours that are known.
+    pub fn set_up(&mut self, rng: &mut Rng, changes: &[Change]) {
+        assert!(self.apply(changes));
         for packet in generate::warm_up(rng, &self.tables) {
             self.hosted(&packet);
         }

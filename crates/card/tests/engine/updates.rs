@@ -1,0 +1,202 @@
+//! Tables that change while packets are under way: each packet is treated by the old or by the new ones, or is the host's.
+
+use crate::host::{port_of, tables, talk, vif_at};
+use crate::ledger::{DROPPED, Ledger, PUNTED, RECEIVED, SENT};
+use crate::lockstep::{Lockstep, rewritten};
+use crate::weather::Weather;
+use card::sim::{Received, Sent};
+use ipnet::IpNet;
+use model::generate::{Packet, Rng};
+use model::{Change, DropReason, Lookup, Verdict, VifKind};
+
+/// Packets around a change.
+const LOAD: usize = 400;
+/// Packets behind it.
+const AFTER: usize = 60;
+/// Clocks in which everything leaves that is to leave.
+const PATIENCE: u64 = 20_000;
+
+/// A packet on its way: where it came in, and the number of the one that it is a copy of.
+struct Flight {
+    input: usize,
+    of: usize,
+    frame: Vec<u8>,
+    /// It came when the change was done.
+    late: bool,
+    left: bool,
+}
+
+/// What `decide` says of each packet.
+type Verdicts = Vec<Option<Verdict>>;
+
+/// A card under load.
+struct Load {
+    bench: Lockstep,
+    ledger: Ledger,
+    pool: Vec<Packet>,
+    flights: Vec<Flight>,
+    /// The latest packet of each pipe by each output.
+    latest: [[Option<usize>; 2]; 2],
+    dropped: u64,
+    forwarded: usize,
+    /// Changes that were done while packets waited to come in.
+    loaded: usize,
+}
+
+/// How many random tables: more by the environment.
+fn seeds() -> u64 {
+    std::env::var("CARD_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(6)
+}
+
+/// Big enough a route that the change takes longer than the load.
+fn is_wide(change: &Change) -> bool {
+    let prefix = match change {
+        Change::PutRoute { prefix, .. } | Change::DelRoute { prefix, .. } => prefix,
+        _ => return false,
+    };
+    matches!(prefix, IpNet::V4(v4) if v4.prefix_len() < 12)
+}
+
+impl Load {
+    fn new() -> Self {
+        Self {
+            bench: Lockstep::new(),
+            ledger: Ledger::default(),
+            pool: Vec::new(),
+            flights: Vec::new(),
+            latest: Default::default(),
+            dropped: 0,
+            forwarded: 0,
+            loaded: 0,
+        }
+    }
+
+    /// Puts the number of a flight into its packet's payload, which leaves with it.
+    fn feed(&mut self, rng: &mut Rng, late: bool) {
+        let of = rng.below(self.pool.len());
+        let packet = &self.pool[of];
+        let mut frame = packet.frame.clone();
+        let at = frame.len() - 8;
+        frame[at..].copy_from_slice(&self.flights.len().to_be_bytes());
+        let wire = self.bench.host.tables.vif(packet.ingress).is_some_and(|vif| vif.kind == VifKind::Wire);
+        let (input, port) = (usize::from(wire), port_of(packet.ingress));
+        self.ledger.packet(RECEIVED, port.into(), frame.len());
+        self.bench.host.card().send(input, Sent { port, direct: None, bytes: frame.clone() });
+        self.flights.push(Flight { input, of, frame, late, left: false });
+    }
+
+    fn verdicts(&self) -> Verdicts {
+        let decide = |packet| self.bench.host.decide(packet).map(|decision| decision.verdict);
+        self.pool.iter().map(decide).collect()
+    }
+
+    /// A change under load.
+    fn change(&mut self, rng: &mut Rng) {
+        self.flights.clear();
+        self.latest = Default::default();
+        let before = self.verdicts();
+        (0..LOAD).for_each(|_| self.feed(rng, false));
+        for _ in 0..rng.below(300) {
+            self.bench.host.card().tick();
+        }
+        if rng.percent(30) {
+            let packet = rng.one(&self.pool);
+            self.bench.host.hosted(&packet);
+        } else {
+            let change =
+                std::iter::repeat_with(|| self.bench.host.change(rng)).find(|change| !is_wide(change));
+            self.bench.host.apply(&change.into_iter().collect::<Vec<_>>());
+        }
+        let after = self.verdicts();
+        let sim = self.bench.host.card().sim();
+        self.loaded += usize::from(sim.backlog(0) + sim.backlog(1) > 0);
+        (0..AFTER).for_each(|_| self.feed(rng, true));
+        self.drain(&before, &after);
+    }
+
+    /// Waits until nothing is under way, and looks at all that left.
+    fn drain(&mut self, before: &Verdicts, after: &Verdicts) {
+        let card = self.bench.host.card();
+        let start = card.sim().cycle();
+        while card.sim().backlog(0) + card.sim().backlog(1) > 0 {
+            card.tick();
+            assert!(card.sim().cycle() - start < PATIENCE, "packets don't come in any more");
+        }
+        self.bench.host.driver.commands().barrier().unwrap();
+        for _ in 0..300 {
+            self.bench.host.card().tick();
+        }
+        for output in 0..2 {
+            while let Some(received) = self.bench.host.card().receive(output) {
+                self.check(output, &received, before, after);
+            }
+        }
+        for flight in self.flights.iter().filter(|flight| !flight.left) {
+            let drops = |verdicts: &Verdicts| matches!(verdicts[flight.of], Some(Verdict::Drop(_)));
+            assert!(drops(after) || !flight.late && drops(before), "lost: {:?}", self.pool[flight.of]);
+            self.dropped += 1;
+        }
+        let commands = self.bench.host.driver.commands();
+        let all = 0..DropReason::ALL.len() as u32;
+        assert_eq!(all.map(|reason| commands.counter(DROPPED, reason)).sum::<u64>(), self.dropped);
+        self.ledger.check(commands);
+        assert_eq!(self.bench.host.card().sim().memory_errors(), 0);
+    }
+
+    /// A packet left: in the order of its pipe, and as `decide` said or says, or to the host.
+    fn check(&mut self, output: usize, received: &Received, before: &Verdicts, after: &Verdicts) {
+        let number = usize::from_be_bytes(*received.bytes.last_chunk().unwrap());
+        let flight = &mut self.flights[number];
+        assert!(!std::mem::replace(&mut flight.left, true), "{number} came twice");
+        let latest = &mut self.latest[flight.input][output];
+        assert!(latest.replace(number).is_none_or(|latest| latest < number), "{number} was overtaken");
+        if let Some(meta) = received.punt {
+            let came = port_of(self.pool[flight.of].ingress);
+            assert_eq!((received.port, &received.bytes), (came, &flight.frame));
+            return self.ledger.packet(PUNTED, meta.reason.into(), received.bytes.len());
+        }
+        self.forwarded += 1;
+        self.ledger.packet(SENT, received.port.into(), received.bytes.len());
+        let agrees = |verdicts: &Verdicts| match &verdicts[flight.of] {
+            Some(Verdict::Forward(forward)) => {
+                forward.port == vif_at(model::VifId(received.port))
+                    && rewritten(forward, &flight.frame) == received.bytes
+            }
+            _ => false,
+        };
+        assert!(
+            agrees(after) || !flight.late && agrees(before),
+            "{:?}, late: {}\nbecame {received:?}\nbefore {:?}\nafter {:?}",
+            self.pool[flight.of],
+            flight.late,
+            before[flight.of],
+            after[flight.of]
+        );
+    }
+}
+
+#[test]
+fn under_load_tables_change_at_once() {
+    let (mut load, mut changes) = (Load::new(), 0);
+    for seed in 200..200 + seeds() {
+        let mut rng = Rng::new(seed);
+        load.bench = load.bench.renewed();
+        let mut tables = tables(&mut rng, true);
+        tables.retain(|change| !is_wide(change));
+        load.bench.host.set_up(&mut rng, &tables);
+        (0..60).for_each(|_| talk::converse(&mut rng, &mut load.bench));
+        load.pool = load.bench.take_sent();
+        load.bench.host.card().weather =
+            if seed % 2 == 0 { Weather::calm() } else { Weather::new(seed, 90, 85, 20) };
+        for _ in 0..30 {
+            println!("seed {seed}, change {changes}");
+            load.change(&mut rng);
+            changes += 1;
+        }
+    }
+    println!(
+        "{} forwarded, {} dropped, {} of {changes} changes in time",
+        load.forwarded, load.dropped, load.loaded
+    );
+    assert!(load.forwarded > 1000 && load.loaded * 2 > changes);
+}
