@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The card's registers behind AXI4-Lite, as rtl/registers.toml describes them.
 //
-// A write is answered 2 clocks after its address and data are both there, a read after 6: counters come from memory.
+// A write is answered 2 clocks after its address and data are both there, a read after 7: counters come from memory.
 module registers
   import registers_pkg::*;
 #(
@@ -101,6 +101,18 @@ module registers
     end
   end
 
+  // ---- A counter's value, as it was when it was selected: both halves of it are of that moment
+
+  logic [2:0]  settling;
+  logic [63:0] snapshot;
+
+  always_ff @(posedge clk) begin
+    if (write && {8'd0, page} == CountersPage && offset == CountersSelect) settling <= 3'd6;
+    else if (settling != 0) settling <= settling - 3'd1;
+    if (settling == 3'd1) snapshot <= value;
+    if (rst) settling <= '0;
+  end
+
   // ---- Reads
 
   logic [2:0]  wait_count;
@@ -113,7 +125,7 @@ module registers
     arready <= read;
     if (read) begin
       address    <= araddr;
-      wait_count <= 3'd5;
+      wait_count <= 3'd6;
     end else if (wait_count != 0) begin
       wait_count <= wait_count - 3'd1;
       if (wait_count == 3'd1) begin
@@ -159,8 +171,8 @@ module registers
       CountersPage: begin
         case (address[11:0])
           CountersSelect: found = select;
-          CountersLow:    found = value[31:0];
-          CountersHigh:   found = value[63:32];
+          CountersLow:    found = snapshot[31:0];
+          CountersHigh:   found = snapshot[63:32];
           default: ;
         endcase
       end

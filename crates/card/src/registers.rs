@@ -1218,7 +1218,7 @@ pub mod counters {
     pub const TYPE: u8 = 4;
     /// The version that this driver knows.
     pub const VERSION: u8 = 1;
-    /// Kind in bits 31:24: 0 packets received by a port, 1 bytes received, 2 packets sent, 3 bytes sent, 4 packets punted by reason, 5 packets dropped by reason, 6 packets of a flow, 7 bytes of a flow. Number in bits 23:0. (rw)
+    /// Kind in bits 31:24: 0 packets received by a port, 1 bytes received, 2 packets sent, 3 bytes sent, 4 packets punted by reason, 5 packets dropped by reason, 6 packets of a flow, 7 bytes of a flow, 8 bytes punted by reason, 9 bytes dropped by reason. Number in bits 23:0. (rw)
     pub const SELECT: u32 = 0x000;
     /// Bits 31:0. (ro)
     pub const LOW: u32 = 0x004;

@@ -1,9 +1,13 @@
 //! Traffic under conditions that no table and no packet of sense brings about.
 
+use crate::both::STREAMS;
 use crate::host::tables;
+use crate::ledger::RECEIVED;
 use crate::lockstep::{Lockstep, Prepared};
 use crate::random::traffic;
 use crate::weather::Weather;
+use card::Card;
+use card::registers::counters;
 use model::generate::{Rng, packet};
 
 /// Random tables and their traffic, of several seeds.
@@ -46,7 +50,7 @@ fn packets_of_the_host_pass_among_others() {
             bench.host.card().weather = Weather::new(rng.next_u64(), offers, takes, 5);
             for _ in 0..1500 {
                 if rng.percent(30) {
-                    let (input, egress) = (rng.below(2), rng.below(2) as u8);
+                    let (input, egress) = (rng.below(STREAMS), rng.below(STREAMS) as u8);
                     let (port, frame) = (rng.below(1024) as u16, any_frame(rng));
                     bench.feed_direct(input, port, egress, &frame);
                 } else {
@@ -103,6 +107,29 @@ fn one_flow_alone() {
         };
         bench.host.card().weather = Weather::new(rng.next_u64(), 95, 90, 10);
         (0..3000).for_each(|_| bench.feed(one));
+        bench.drain();
+    });
+}
+
+/// Else its halves could be of two moments.
+#[test]
+fn a_counter_is_read_as_it_was_when_it_was_selected() {
+    with_traffic(140..141, |rng, bench, packets| {
+        let one = rng.one(packets);
+        (0..3000).for_each(|_| bench.feed(&one));
+        let block = bench.host.driver.commands().identity().counters;
+        let card = bench.host.card();
+        let select = u32::from(RECEIVED) << 24 | u32::from(one.place().1);
+        let mut before = 0;
+        for _ in 0..5 {
+            (0..500).for_each(|_| card.tick());
+            card.write32(block + counters::SELECT, select);
+            let count = card.read32(block + counters::LOW);
+            assert!(count > before, "packets pass");
+            (0..500).for_each(|_| card.tick());
+            assert_eq!(card.read32(block + counters::LOW), count);
+            before = count;
+        }
         bench.drain();
     });
 }
