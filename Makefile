@@ -17,7 +17,7 @@ PYTEST ?=
 BENCH ?=
 
 .PHONY: help demo test test-rust test-e2e bench bench-quick bench-instructions bench-instructions-update \
-	bench-programs card-test card-bench card-daemon rtl-lint fmt fmt-check lint dependencies fuzz build verbs \
+	bench-programs card-test card-bench card-soak card-daemon rtl-lint fmt fmt-check lint dependencies fuzz build verbs \
 	install clean
 
 help: ## this list
@@ -72,6 +72,10 @@ card-test: ## the FPGA card: its modules, its engine and the executor on it, sim
 	@rtl/generate --check
 	cargo test --profile card --locked --features card/card-test,offload/card-sim -p rtl -p card -p hbm -p offload
 	@rtl/formal/run
+
+card-soak: ## five million random packets and many changes of tables through the card's engine, against the model: minutes
+	@scripts/setup card
+	CARD_PACKETS=5000000 CARD_SEEDS=60 cargo test --profile card --locked --features card-sim -p card --test engine
 
 card-daemon: ## viaductd with the simulated card, in target/card
 	@scripts/setup card
