@@ -8,6 +8,10 @@ use card::sim::{Received, Sent, SimCard};
 use card::{Card, Identity};
 use std::collections::BTreeSet;
 
+/// Pipes of each direction.
+pub const PIPES: usize = if cfg!(feature = "card-sim-2x2") { 2 } else { 1 };
+/// Pipes of both: as many inputs there are, and outputs. Those of guests, and of the host, come first.
+pub const STREAMS: usize = 2 * PIPES;
 /// Data, table and address of the command block.
 const WORDS: usize = 18;
 
@@ -35,7 +39,7 @@ pub struct Both {
 
 impl Both {
     pub fn new() -> Self {
-        let mut sim = SimCard::new(hbm::Timing::hbm2());
+        let mut sim = sim();
         let sizes = Sizes {
             nexthops: sim.read32(identity::NEXTHOPS),
             flow_buckets: sim.read32(identity::FLOW_BUCKETS),
@@ -111,6 +115,16 @@ impl Both {
         self.running = true;
         self.sim.write32(self.block + command::COMMAND, value);
     }
+}
+
+#[cfg(feature = "card-sim-2x2")]
+fn sim() -> SimCard {
+    SimCard::new_2x2(hbm::Timing::hbm2())
+}
+
+#[cfg(not(feature = "card-sim-2x2"))]
+fn sim() -> SimCard {
+    SimCard::new(hbm::Timing::hbm2())
 }
 
 impl Known for Both {

@@ -1,6 +1,6 @@
 //! A simulated card and the host behind it, in lock-step with the card's pipe in Rust: what packets become.
 
-use crate::both::Both;
+use crate::both::{Both, PIPES, STREAMS};
 use crate::host::talk::Carrier;
 use crate::host::{Host, Known, port_of};
 use crate::ledger::{DROPPED, FLOW, Ledger, PUNTED, RECEIVED, SENT};
@@ -10,11 +10,14 @@ use card::expect::{Outcome, dropped_flow, outcome};
 use card::registers::{Punt, PuntMeta, Table};
 use card::sim::{Received, Sent};
 use model::generate::{Packet, Rng};
-use model::{Decision, Forward, Lookup, PacketView, Tables, Vif, VifKind, rewrite};
+use model::{Decision, Forward, Lookup, PacketView, Tables, Vif, VifId, VifKind, rewrite};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Clocks without a packet after which the card is taken for hung.
 pub const PATIENCE: u64 = 20_000;
+
+/// How often a command is asked for before the card is taken for hung.
+const POLLS: u32 = 5000;
 
 /// What became of packets.
 #[derive(Debug, Default)]
@@ -85,15 +88,20 @@ pub struct Lockstep {
     /// Packets of the coming rounds.
     sent: Vec<Packet>,
     /// What is to leave: by outputs; of each pipe's packets, then of those that it passes for the host.
-    expected: [[VecDeque<Left>; 2]; 4],
+    expected: [[VecDeque<Left>; STREAMS]; 2 * STREAMS],
     missing: usize,
     /// Packets that each pipe gave to the host.
-    punts: [u32; 2],
+    punts: [u32; STREAMS],
     clock: u64,
 }
 
+/// The pipe of an interface's packets, which has the number of the output to it.
+pub fn input_of(id: VifId, wire: bool) -> usize {
+    usize::from(id.0) % PIPES + if wire { PIPES } else { 0 }
+}
+
 fn attachment(vif: &Vif) -> Option<Attachment> {
-    let egress = u8::from(vif.kind == VifKind::Wire);
+    let egress = input_of(vif.id, vif.kind == VifKind::Wire) as u8;
     (vif.kind != VifKind::Rdma).then_some(Attachment { port: port_of(vif.id), egress })
 }
 
@@ -125,7 +133,7 @@ impl Lockstep {
             sent: Vec::new(),
             expected: Default::default(),
             missing: 0,
-            punts: [0; 2],
+            punts: [0; STREAMS],
             clock: 0,
         }
     }
@@ -137,7 +145,7 @@ impl Lockstep {
         for (table, address) in chip {
             commands.write(table, address, &[0; 64]).unwrap();
         }
-        Self { host: Host::new(commands, attachment), punts: [0; 2], sent: Vec::new(), ..self }
+        Self { host: Host::new(commands, attachment), punts: [0; STREAMS], sent: Vec::new(), ..self }
     }
 
     /// A line of the card's tables.
@@ -148,18 +156,20 @@ impl Lockstep {
     /// What is to become of a packet.
     pub fn prepare(&mut self, packet: &Packet) -> Prepared {
         let wire = self.host.tables.vif(packet.ingress).is_some_and(|vif| vif.kind == VifKind::Wire);
-        self.prepare_frame(usize::from(wire), port_of(packet.ingress), &packet.frame)
+        self.prepare_frame(input_of(packet.ingress, wire), port_of(packet.ingress), &packet.frame)
     }
 
     /// The same of any frame that comes in by a port.
     pub fn prepare_frame(&mut self, input: usize, port: u16, frame: &[u8]) -> Prepared {
         let memory = self.host.card().memory();
         let (fate, index) = match outcome(memory, port, frame, frame.len()) {
-            Outcome::Punt(punt) => (Ok((0, Left { port, punt: Some(punt), bytes: frame.to_vec() })), None),
+            Outcome::Punt(punt) => {
+                (Ok((input % PIPES, Left { port, punt: Some(punt), bytes: frame.to_vec() })), None)
+            }
             Outcome::Drop(reason) => (Err(reason), dropped_flow(memory, port, frame, frame.len())),
             Outcome::Forward { forward, egress, index } => {
                 let left = Left { port: forward.port.0, punt: None, bytes: rewritten(&forward, frame) };
-                (Ok((usize::from(egress) % 2, left)), index)
+                (Ok((usize::from(egress), left)), index)
             }
         };
         Prepared { input, sent: Sent { port, direct: None, bytes: frame.to_vec() }, fate, index }
@@ -205,7 +215,7 @@ impl Lockstep {
     pub fn feed_direct(&mut self, input: usize, port: u16, egress: u8, bytes: &[u8]) {
         let meta = PuntMeta { port, size: bytes.len() as u16, egress, ..PuntMeta::default() };
         let left = Left { port, punt: None, bytes: bytes.to_vec() };
-        self.expected[2 + input][usize::from(egress)].push_back(left);
+        self.expected[STREAMS + input][usize::from(egress)].push_back(left);
         self.missing += 1;
         self.counts.direct += 1;
         self.host.card().send(input, Sent { port: 0, direct: Some(meta), bytes: bytes.to_vec() });
@@ -247,7 +257,7 @@ impl Lockstep {
     /// Takes what has left; whether anything has.
     fn collect(&mut self) -> bool {
         let before = self.missing;
-        for output in 0..2 {
+        for output in 0..STREAMS {
             while let Some(received) = self.host.card().receive(output) {
                 self.check(output, received);
             }
@@ -257,7 +267,7 @@ impl Lockstep {
 
     /// A packet that left must be the next one of a pipe by that output.
     fn check(&mut self, output: usize, received: Received) {
-        let punt = received.punt.map(|meta| self.punted(&meta, &received));
+        let punt = received.punt.map(|meta| self.punted(output, &meta, &received));
         let left = Left { port: received.port, punt, bytes: received.bytes };
         for pipe in &mut self.expected {
             if pipe[output].pop_front_if(|front| is_same(&left, front)).is_some() {
@@ -280,9 +290,9 @@ impl Lockstep {
     }
 
     /// Why the host has to decide a packet; each says how many came before it.
-    fn punted(&mut self, meta: &PuntMeta, received: &Received) -> Punt {
+    fn punted(&mut self, output: usize, meta: &PuntMeta, received: &Received) -> Punt {
         assert_eq!((meta.port, usize::from(meta.size)), (received.port, received.bytes.len()), "{meta:?}");
-        let count = &mut self.punts[usize::from(meta.from_tunnel)];
+        let count = &mut self.punts[output + if meta.from_tunnel { PIPES } else { 0 }];
         assert_eq!(meta.count, *count, "{meta:?}");
         *count += 1;
         *Punt::ALL.get(usize::from(meta.reason)).expect("a reason")
@@ -290,7 +300,7 @@ impl Lockstep {
 }
 
 fn open(both: Both) -> Commands<Both> {
-    Commands::open(both).unwrap().with_blank_memory()
+    Commands::open(both).unwrap().with_blank_memory().with_polls(POLLS)
 }
 
 /// Whether a packet left as expected.

@@ -1,5 +1,6 @@
 //! Tables with too many entries in one place, and with too many entries.
 
+use crate::both::PIPES;
 use crate::host::SECRET;
 use crate::lockstep::{Lockstep, Prepared};
 use crate::weather::Weather;
@@ -95,12 +96,12 @@ fn flows_that_share_a_bucket_or_a_place_in_a_cache() {
     flood(
         &mut bench,
         &alike(bits, 100, |bucket| {
-            let (channel, line) = place(bucket, 4);
+            let (channel, line) = place(bucket, 4 * PIPES);
             (channel, line % 512)
         }),
     );
     // One channel for all.
-    flood(&mut bench, &alike(bits, 200, |bucket| place(bucket, 4).0));
+    flood(&mut bench, &alike(bits, 200, |bucket| place(bucket, 4 * PIPES).0));
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! Tables that change while packets are under way: each packet is treated by the old or by the new ones, or is the host's.
 
+use crate::both::STREAMS;
 use crate::host::{port_of, tables, talk, vif_at};
 use crate::ledger::{DROPPED, Ledger, PUNTED, RECEIVED, SENT};
-use crate::lockstep::{Lockstep, rewritten};
+use crate::lockstep::{Lockstep, PATIENCE, input_of, rewritten};
 use crate::weather::Weather;
 use card::sim::{Received, Sent};
 use ipnet::IpNet;
@@ -13,8 +14,6 @@ use model::{Change, DropReason, Lookup, Verdict, VifKind};
 const LOAD: usize = 400;
 /// Packets behind it.
 const AFTER: usize = 60;
-/// Clocks in which everything leaves that is to leave.
-const PATIENCE: u64 = 20_000;
 
 /// A packet on its way: where it came in, and the number of the one that it is a copy of.
 struct Flight {
@@ -36,7 +35,7 @@ struct Load {
     pool: Vec<Packet>,
     flights: Vec<Flight>,
     /// The latest packet of each pipe by each output.
-    latest: [[Option<usize>; 2]; 2],
+    latest: [[Option<usize>; STREAMS]; STREAMS],
     dropped: u64,
     forwarded: usize,
     /// Changes that were done while packets waited to come in.
@@ -79,7 +78,7 @@ impl Load {
         let at = frame.len() - 8;
         frame[at..].copy_from_slice(&self.flights.len().to_be_bytes());
         let wire = self.bench.host.tables.vif(packet.ingress).is_some_and(|vif| vif.kind == VifKind::Wire);
-        let (input, port) = (usize::from(wire), port_of(packet.ingress));
+        let (input, port) = (input_of(packet.ingress, wire), port_of(packet.ingress));
         self.ledger.packet(RECEIVED, port.into(), frame.len());
         self.bench.host.card().send(input, Sent { port, direct: None, bytes: frame.clone() });
         self.flights.push(Flight { input, of, frame, late, left: false });
@@ -108,17 +107,22 @@ impl Load {
             self.bench.host.apply(&change.into_iter().collect::<Vec<_>>());
         }
         let after = self.verdicts();
-        let sim = self.bench.host.card().sim();
-        self.loaded += usize::from(sim.backlog(0) + sim.backlog(1) > 0);
+        self.loaded += usize::from(self.backlog() > 0);
         (0..AFTER).for_each(|_| self.feed(rng, true));
         self.drain(&before, &after);
     }
 
+    /// Packets that wait to come in.
+    fn backlog(&mut self) -> usize {
+        let sim = self.bench.host.card().sim();
+        (0..STREAMS).map(|input| sim.backlog(input)).sum()
+    }
+
     /// Waits until nothing is under way, and looks at all that left.
     fn drain(&mut self, before: &Verdicts, after: &Verdicts) {
-        let card = self.bench.host.card();
-        let start = card.sim().cycle();
-        while card.sim().backlog(0) + card.sim().backlog(1) > 0 {
+        let start = self.bench.host.card().sim().cycle();
+        while self.backlog() > 0 {
+            let card = self.bench.host.card();
             card.tick();
             assert!(card.sim().cycle() - start < PATIENCE, "packets don't come in any more");
         }
@@ -126,7 +130,7 @@ impl Load {
         for _ in 0..300 {
             self.bench.host.card().tick();
         }
-        for output in 0..2 {
+        for output in 0..STREAMS {
             while let Some(received) = self.bench.host.card().receive(output) {
                 self.check(output, &received, before, after);
             }

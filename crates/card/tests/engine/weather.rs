@@ -1,5 +1,6 @@
 //! What a card has to bear: outputs that don't take, inputs that pause, memory that stalls.
 
+use crate::both::STREAMS;
 use card::sim::SimCard;
 use model::generate::Rng;
 
@@ -34,6 +35,6 @@ impl Weather {
     }
 
     fn mask(&mut self, likely: usize) -> u32 {
-        (0..2).fold(0, |mask, bit| mask | u32::from(self.rng.percent(likely)) << bit)
+        (0..STREAMS).fold(0, |mask, bit| mask | u32::from(self.rng.percent(likely)) << bit)
     }
 }
