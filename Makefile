@@ -81,10 +81,11 @@ card-daemon: ## viaductd with the simulated card, in target/card
 	@scripts/setup card
 	cargo build --profile card --locked -p viaductd --bin viaductd --features card-sim
 
-card-bench: ## the FPGA card's cycle gates: packets a clock of its simulation (QUICK=1: one pipe of each direction, minutes)
-	@scripts/setup card
+card-bench: ## the FPGA card's cycle gates: packets a clock of its simulation; plots in bench/report (QUICK=1: one pipe of each direction, minutes)
+	@scripts/setup card-bench
 	cargo run --profile card --locked -p hbm --example rates
-	cargo run --profile card --locked -p card --features $(if $(QUICK),card-sim,card-sim-2x2) --example card_bench -- $(if $(QUICK),--quick)
+	cargo run --profile card --locked -p card --features $(if $(QUICK),card-sim,card-sim-2x2) --example card_bench -- $(if $(QUICK),--quick) --json target/card-bench.json
+	@$(PYTHON) -m bench.card target/card-bench.json bench/report
 
 rtl-lint: ## the SystemVerilog of the FPGA card: Verilator's and Verible's complaints
 	@scripts/setup rtl

@@ -23,11 +23,12 @@ def colour(device, devices):
     return COLOURS.get(device) or OTHERS[others.index(device) % len(OTHERS)]
 
 
-def _finished(figure, axes, across, up):
-    """The figure as SVG, with names of its axes and its legend."""
-    axes.set(xlabel=across, ylabel=up)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(fontsize=8, frameon=False)
+def finished(figure, panels, across, up):
+    """The figure as SVG, with names of its panels' axes and their legends."""
+    for axes in panels:
+        axes.set(xlabel=across, ylabel=up)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(fontsize=8, frameon=False)
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", bbox_inches="tight", metadata={"Date": None})
     pyplot.close(figure)
@@ -64,7 +65,7 @@ def bars(results, point, titles):
         axes.bar(0, 0, color=colour(device, devices), label=titles[device])
     axes.set_yscale(point.scale)
     axes.set_xticks(range(len(cases)), [_label(case, keys) for case in cases], fontsize=8)
-    return _finished(figure, axes, ", ".join(keys), METRICS[point.metric])
+    return finished(figure, [axes], ", ".join(keys), METRICS[point.metric])
 
 
 def cumulative(results, point, titles):
@@ -89,7 +90,7 @@ def cumulative(results, point, titles):
             left -= count
         axes.plot([x for x, _ in curve], above, label=titles[device], color=colour(device, list(curves)))
     axes.set(xscale="log", yscale="log")
-    return _finished(figure, axes, "round trip, us", "share that took at least as long")
+    return finished(figure, [axes], "round trip, us", "share that took at least as long")
 
 
 def bandwidth_by_message(results, point, titles):
@@ -121,4 +122,4 @@ def _by_message(results, point, titles, key, up):
         middle = [median(figures) for _, figures in sizes]
         axes.plot([size for size, _ in sizes], middle, style, label=label, color=colour(device, devices), linewidth=1)
     axes.set(xscale="log", yscale="log")
-    return _finished(figure, axes, "message, bytes", up)
+    return finished(figure, [axes], "message, bytes", up)

@@ -1,0 +1,60 @@
+"""Draws what `make card-bench` measured: python3 -m bench.card RESULTS FOLDER, RESULTS a JSON object a line."""
+
+import json
+import sys
+from pathlib import Path
+
+from .plots import finished, pyplot
+
+# A published FPGA vRouter with HBM, one pipe of each direction: guests' frames, bytes, and Gbit/s of them.
+PUBLISHED = {"downstream": [(64, 191e-3 * 64 * 8)], "upstream": [(64, 130e-3 * 64 * 8)], "both": [(64, 320e-3 * 64 * 8), (1518, 250)]}
+COLOURS = {"1+1": "#2f5d9b", "2+2": "#0b6e4f"}
+
+
+def gbits(mpps, size):
+    return mpps * size * 8 / 1000
+
+
+def throughput(results):
+    """Gbit/s of guests' frames by their size, of each direction while both are busy, beside what the beats allow."""
+    figure, panels = pyplot.subplots(1, 3, figsize=(12, 3.6))
+    for axes, name in zip(panels, ("downstream", "upstream", "both")):
+        directions = {"downstream": ("down",), "upstream": ("up",), "both": ("down", "up")}[name]
+        for card, colour in COLOURS.items():
+            points = sorted((r for r in results if r["name"].startswith(f"{card} size ")), key=lambda r: r["size"])
+            sizes = [point["size"] for point in points]
+            rates = [sum(gbits(point[f"{d}_mpps"], point["size"]) for d in directions) for point in points]
+            limits = [len(directions) * gbits(point["limit_mpps"], point["size"]) for point in points]
+            axes.plot(sizes, rates, "o-", color=colour, markersize=3, label=f"{card} pipes")
+            axes.plot(sizes, limits, ":", color=colour, label=f"limit of {card}'s beats")
+        axes.plot(*zip(*PUBLISHED[name]), "x", color="#d1495b", label="published FPGA vRouter")
+        axes.set_xscale("log", base=2)
+        axes.set_xticks([64, 128, 256, 512, 1024, 1518], ["64", "128", "256", "512", "1024", "1518"])
+        axes.set_title(name, fontsize=10)
+    return finished(figure, panels, "guest's frame, bytes", "Gbit/s of guests' frames")
+
+
+def latency(results):
+    """Percentiles of each point that measured them, of both directions."""
+    points = [r for r in results if r["latency_clocks_down"][0]]
+    figure, axes = pyplot.subplots(figsize=(7, 3.2))
+    for index, (part, colour) in enumerate(zip(("p50", "p99", "p99.9"), ("#0b6e4f", "#c98b2b", "#d1495b"))):
+        values = [r[f"latency_clocks_{direction}"][index] for r in points for direction in ("down", "up")]
+        axes.bar([place + (index - 1) * 0.27 for place in range(len(values))], values, 0.25, color=colour, label=part)
+    names = [f"{r['name'].replace(' latency 64', '').replace(',', chr(10))}\n{d}" for r in points for d in ("down", "up")]
+    axes.set_xticks(range(len(names)), names, fontsize=7)
+    axes.axhline(500, color="#888888", linewidth=0.8, linestyle=":")
+    return finished(figure, [axes], "", "clocks of 4 ns")
+
+
+def main(results, folder):
+    results = [json.loads(line) for line in Path(results).read_text().splitlines()]
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, draw in (("card-throughput", throughput), ("card-latency", latency)):
+        (folder / f"{name}.svg").write_text(draw(results))
+        print(f"{folder / name}.svg")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
