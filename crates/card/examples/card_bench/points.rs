@@ -51,7 +51,10 @@ pub fn points(pipes: usize, quick: bool) -> Vec<Point> {
         all.push(point("latency 64", latency, Gate::Clocks(180, 500)));
         return if pipes == 1 { all } else { Vec::new() };
     }
-    all.extend(SIZES.map(|size| point(&format!("size {size}"), Load { size, ..both }, Gate::Limit(0.98))));
+    let straight = Load { flows: Flows::Straight, ..both };
+    all.extend(
+        SIZES.map(|size| point(&format!("size {size}"), Load { size, ..straight }, Gate::Limit(0.98))),
+    );
     if pipes == 1 {
         return all;
     }

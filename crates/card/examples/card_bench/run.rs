@@ -23,8 +23,10 @@ const SAMPLE: u32 = 32;
 /// Which flows packets are of.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Flows {
-    /// Any through tunnels.
+    /// Any through tunnels, to any output.
     Random,
+    /// Those whose packets leave by the output with their pipe's number.
+    Straight,
     /// Any.
     Mixed,
     /// One for each pipe, all through one nexthop.
@@ -176,7 +178,7 @@ impl Run<'_> {
 
     fn send(&mut self, input: usize, direction: usize) {
         let pipe = input % self.pipes;
-        let flow = self.flow(pipe);
+        let flow = self.flow(pipe, direction);
         let number = self.sent.entry((direction, flow)).or_default();
         let mark = Mark { number: *number, cycle: self.card.card().cycle() as u32 };
         *number += 1;
@@ -187,7 +189,7 @@ impl Run<'_> {
     }
 
     /// A flow stays with its pipe, as it would by its hash.
-    fn flow(&mut self, pipe: usize) -> u32 {
+    fn flow(&mut self, pipe: usize, direction: usize) -> u32 {
         let count = self.world.count;
         loop {
             let flow = match self.load.flows {
@@ -195,9 +197,14 @@ impl Run<'_> {
                 Flows::OnePerPipe => 64 * 5 + (pipe as u32) * PIPE,
                 _ => self.rng.below(count as usize) as u32,
             };
-            if pipe_of(flow, self.pipes) == pipe
-                && (self.load.flows != Flows::Random || !World::is_local(flow))
-            {
+            let fits = match self.load.flows {
+                Flows::Random => !World::is_local(flow),
+                Flows::Straight => {
+                    !World::is_local(flow) && self.world.output(flow, direction) as usize % self.pipes == pipe
+                }
+                _ => true,
+            };
+            if fits && pipe_of(flow, self.pipes) == pipe {
                 return flow;
             }
         }

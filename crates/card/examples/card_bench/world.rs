@@ -119,7 +119,7 @@ impl World {
             kind: NexthopKind::Guest as u8,
             policy: true,
             port: vrf as u16,
-            egress: vrf as u8 % self.pipes,
+            egress: self.queue(vrf),
             mtu: 9000,
             mac: guest_mac(vrf),
             ..Nexthop::default()
@@ -129,7 +129,7 @@ impl World {
 
     fn nexthops(&mut self) {
         for number in 1..=TUNNELS {
-            let wire = number as u8 % self.pipes;
+            let wire = self.wire(number);
             let hop = Nexthop {
                 kind: NexthopKind::Tunnel as u8,
                 tunnel: Tunnel::MplsUdp as u8,
@@ -181,6 +181,21 @@ impl World {
     fn remote(&self, flow: u32) -> u32 {
         let n = flow / VRFS;
         10 << 24 | (n % 16 * 17) << 16 | (n / 16 % 256) << 8 | n.wrapping_mul(0x9e37_79b1) >> 24
+    }
+
+    /// The queue to the host by which a network's guest is reached.
+    const fn queue(&self, vrf: u32) -> u8 {
+        vrf as u8 % self.pipes
+    }
+
+    /// The wire that a tunnel leaves by.
+    const fn wire(&self, nexthop: u32) -> u8 {
+        nexthop as u8 % self.pipes
+    }
+
+    /// The output that packets of a flow which is not local leave by, counted among those of its kind.
+    pub fn output(&self, flow: u32, direction: Direction) -> u8 {
+        if direction == 0 { self.wire(self.nexthop(flow)) } else { self.queue(self.vrf(flow)) }
     }
 
     fn nexthop(&self, flow: u32) -> u32 {
