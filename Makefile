@@ -73,9 +73,10 @@ card-test: ## the FPGA card: its modules, its engine and the executor on it, sim
 	cargo test --profile card --locked --features card/card-test,offload/card-sim -p rtl -p card -p hbm -p offload
 	@rtl/formal/run
 
-card-soak: ## five million random packets and many changes of tables through the card's engine, against the model: minutes
+card-soak: ## five million random packets and many changes of tables through the card's engine, then through one of two pipes each
 	@scripts/setup card
 	CARD_PACKETS=5000000 CARD_SEEDS=60 cargo test --profile card --locked --features card-sim -p card --test engine
+	cargo test --profile card --locked --features card-sim-2x2 -p card --test engine
 
 card-daemon: ## viaductd with the simulated card, in target/card
 	@scripts/setup card
