@@ -13,7 +13,16 @@ pub const FLOW: u8 = 6;
 const PUNTED_BYTES: u8 = 8;
 const DROPPED_BYTES: u8 = 9;
 /// Reasons there are counters for.
-const REASONS: u32 = 64;
+pub const REASONS: u32 = 64;
+
+/// The kind that counts the bytes of packets of a kind.
+const fn bytes_of(kind: u8) -> u8 {
+    match kind {
+        PUNTED => PUNTED_BYTES,
+        DROPPED => DROPPED_BYTES,
+        _ => kind + 1,
+    }
+}
 
 /// The counters, and which of them changed since they were looked at.
 #[derive(Default)]
@@ -25,15 +34,29 @@ pub struct Ledger {
 impl Ledger {
     /// A packet of `len` bytes counts.
     pub fn packet(&mut self, kind: u8, number: u32, len: usize) {
-        let bytes = match kind {
-            PUNTED => PUNTED_BYTES,
-            DROPPED => DROPPED_BYTES,
-            _ => kind + 1,
-        };
-        for (kind, count) in [(kind, 1), (bytes, len as u64)] {
+        for (kind, count) in [(kind, 1), (bytes_of(kind), len as u64)] {
             *self.counts.entry((kind, number)).or_default() += count;
             self.changed.insert((kind, number));
         }
+    }
+
+    /// Takes over what the card says, of packets whose way is not known exactly.
+    pub fn adopt<C: Card>(
+        &mut self,
+        commands: &mut Commands<C>,
+        kind: u8,
+        numbers: impl Iterator<Item = u32>,
+    ) {
+        for number in numbers {
+            for kind in [kind, bytes_of(kind)] {
+                self.counts.insert((kind, number), commands.counter(kind, number));
+            }
+        }
+    }
+
+    /// Packets of a kind, of all numbers.
+    pub fn sum(&self, kind: u8) -> u64 {
+        self.counts.range((kind, 0)..(kind + 1, 0)).map(|(_, count)| count).sum()
     }
 
     /// Holds those that changed against the card's.

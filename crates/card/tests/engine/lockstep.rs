@@ -69,6 +69,11 @@ impl Prepared {
         self.fate.as_ref().map_or(true, |(_, left)| left.punt.is_none())
     }
 
+    /// Counter of its flow.
+    pub const fn index(&self) -> Option<u32> {
+        self.index
+    }
+
     /// Why it goes to the host.
     pub fn punt(&self) -> Option<Punt> {
         self.fate.as_ref().ok().and_then(|(_, left)| left.punt)
@@ -97,7 +102,7 @@ pub struct Lockstep {
 
 /// The pipe of an interface's packets, which has the number of the output to it.
 pub fn input_of(id: VifId, wire: bool) -> usize {
-    usize::from(id.0) % PIPES + if wire { PIPES } else { 0 }
+    usize::from(id.0).rem_euclid(PIPES) + if wire { PIPES } else { 0 }
 }
 
 fn attachment(vif: &Vif) -> Option<Attachment> {
@@ -164,7 +169,7 @@ impl Lockstep {
         let memory = self.host.card().memory();
         let (fate, index) = match outcome(memory, port, frame, frame.len()) {
             Outcome::Punt(punt) => {
-                (Ok((input % PIPES, Left { port, punt: Some(punt), bytes: frame.to_vec() })), None)
+                (Ok((input.rem_euclid(PIPES), Left { port, punt: Some(punt), bytes: frame.to_vec() })), None)
             }
             Outcome::Drop(reason) => (Err(reason), dropped_flow(memory, port, frame, frame.len())),
             Outcome::Forward { forward, egress, index } => {
@@ -270,7 +275,8 @@ impl Lockstep {
         let punt = received.punt.map(|meta| self.punted(output, &meta, &received));
         let left = Left { port: received.port, punt, bytes: received.bytes };
         for pipe in &mut self.expected {
-            if pipe[output].pop_front_if(|front| is_same(&left, front)).is_some() {
+            if pipe[output].front().is_some_and(|front| is_same(&left, front)) {
+                pipe[output].pop_front();
                 self.missing -= 1;
                 if let Some(punt) = left.punt {
                     *self.counts.punted.entry(punt).or_default() += 1;
@@ -290,7 +296,7 @@ impl Lockstep {
     }
 
     /// Why the host has to decide a packet; each says how many came before it.
-    fn punted(&mut self, output: usize, meta: &PuntMeta, received: &Received) -> Punt {
+    pub fn punted(&mut self, output: usize, meta: &PuntMeta, received: &Received) -> Punt {
         assert_eq!((meta.port, usize::from(meta.size)), (received.port, received.bytes.len()), "{meta:?}");
         let count = &mut self.punts[output + if meta.from_tunnel { PIPES } else { 0 }];
         assert_eq!(meta.count, *count, "{meta:?}");
