@@ -43,15 +43,14 @@ package registers_pkg;
     PuntFlowMiss = 6'd34,
     PuntFlowTcp = 6'd35,
     PuntFlowHost = 6'd36,
-    PuntFlowHeld = 6'd37,
-    PuntNexthop = 6'd38,
-    PuntSamePort = 6'd39,
-    PuntTtl = 6'd40,
-    PuntMtu = 6'd41,
-    PuntOuterChecksum = 6'd42,
-    PuntNat = 6'd43
+    PuntNexthop = 6'd37,
+    PuntSamePort = 6'd38,
+    PuntTtl = 6'd39,
+    PuntMtu = 6'd40,
+    PuntOuterChecksum = 6'd41,
+    PuntNat = 6'd42
   } punt_e;
-  localparam int unsigned PuntCount = 44;
+  localparam int unsigned PuntCount = 43;
 
   // Encapsulations, numbered as `packet::TunnelKind`.
   typedef enum logic [1:0] {
@@ -78,14 +77,13 @@ package registers_pkg;
   } flow_kind_e;
   localparam int unsigned FlowKindCount = 4;
 
-  // What is done with a flow's packets.
+  // What is done with a flow's packets. 8 and more: as `forward`, once hold group bits 1:0 is released in turn bit 2.
   typedef enum logic [3:0] {
     FlowActionHost = 4'd0,
     FlowActionForward = 4'd1,
-    FlowActionDrop = 4'd2,
-    FlowActionHold = 4'd3
+    FlowActionDrop = 4'd2
   } flow_action_e;
-  localparam int unsigned FlowActionCount = 4;
+  localparam int unsigned FlowActionCount = 3;
 
   // What is done with a packet that a table sent to a nexthop.
   typedef enum logic [3:0] {
@@ -286,9 +284,11 @@ package registers_pkg;
   } vni_t;
   localparam int unsigned VniWidth = 40;
 
-  // What stands before a packet to the host, a beat of its own; before one from the host that is to be sent as it is, with `port` and `size` alone.
+  // What stands before a packet to the host, a beat of its own; before one from the host that is to be sent as it is, with `port`, `size` and `egress` alone. Without a frame behind it a beat from the host is a release of a hold group, or comes out as it went in.
   typedef struct packed {
-    logic [394:0] reserved;
+    logic [390:0] reserved;
+    logic [2:0] hold;
+    logic release_hold;
     logic [3:0] egress;
     logic [9:0] tag;
     logic from_tunnel;
@@ -335,6 +335,9 @@ package registers_pkg;
   localparam logic [7:0] EngineBlockVersion = 8'd1;
   localparam logic [15:0] EnginePage = 16'd2;
   localparam logic [11:0] EngineEnable = 12'h000;
+  localparam logic [11:0] EngineReleased = 12'h004;
+  localparam logic [11:0] EngineHeld = 12'h008;
+  localparam logic [11:0] EngineHoldFull = 12'h00c;
   localparam logic [11:0] EngineSecret = 12'h040;
 
   // Counters, 64 bits, read one at a time: writing `select` takes a snapshot into `low` and `high`.

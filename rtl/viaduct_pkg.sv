@@ -31,6 +31,21 @@ package viaduct_pkg;
     logic [BeatWidth-1:0] data;
   } beat_t;
 
+  // Whether a packet waits where it leaves until its flow's hold group is released, or is that release.
+  typedef enum logic [1:0] {
+    HoldNone,
+    HoldWait,
+    HoldRelease
+  } hold_e;
+
+  localparam int unsigned HoldGroups = 4;
+
+  typedef struct packed {
+    hold_e      kind;
+    logic       turn;
+    logic [1:0] group;
+  } hold_t;
+
   // ---- What the parser found
 
   typedef enum logic [2:0] {

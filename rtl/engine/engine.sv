@@ -90,6 +90,7 @@ module engine
   line_t        memory_line;
   logic [63:0]  value;
   logic [Streams-1:0][31:0] came, left;
+  logic [31:0]  released, held, hold_full;
   logic [Streams-1:0][63:0] values;
 
   registers #(
@@ -104,7 +105,7 @@ module engine
       .rvalid(axil_rvalid), .rready(axil_rready), .rdata(axil_rdata), .rresp(axil_rresp),
       .enable, .secret,
       .command_start(start), .command, .command_table(to_table), .command_address(address), .command_data(data),
-      .command_done(done), .select, .value
+      .command_done(done), .released, .held, .hold_full, .select, .value
   );
 
   commands #(.Pipes(Streams)) commands (
@@ -127,6 +128,7 @@ module engine
   logic  [Streams-1:0]              out_valid, out_ready;
   beat_t [Streams-1:0]              out_beat;
   logic  [Streams-1:0][3:0]         out_egress;
+  hold_t [Streams-1:0]              out_hold;
   logic  [Streams-1:0]              conclusion_valid;
   conclusion_t [Streams-1:0]        conclusion;
 
@@ -152,6 +154,7 @@ module engine
         .clk, .rst, .enable, .secret, .wr_valid, .wr_table, .wr_address, .wr_data,
         .s_valid(s_valid[i]), .s_ready(s_ready[i]), .s_beat(s_beat[i]),
         .m_valid(out_valid[i]), .m_ready(out_ready[i]), .m_beat(out_beat[i]), .m_egress(out_egress[i]),
+        .m_hold(out_hold[i]),
         .flow_req_valid({flow_req_valid[1][i], flow_req_valid[0][i]}),
         .flow_req_ready({flow_req_ready[1][i], flow_req_ready[0][i]}),
         .flow_req_line({flow_req_line[1][i], flow_req_line[0][i]}),
@@ -254,21 +257,46 @@ module engine
 
   // ---- Out
 
-  logic [Streams-1:0][$bits(beat_t)-1:0] crossed;
-  logic [Streams-1:0]                    out_last;
+  localparam int unsigned OutWidth = $bits(hold_t) + $bits(beat_t);
+
+  logic [Streams-1:0][OutWidth-1:0]        out, crossed;
+  logic [Streams-1:0]                      out_last, crossed_valid, crossed_ready;
   logic [Streams-1:0][$clog2(Streams)-1:0] destination;
+  logic [Streams-1:0][HoldGroups-1:0]      turns;
+  logic [Streams-1:0][31:0]                kept, full;
 
   for (genvar i = 0; i < Streams; i++) begin : g_out
     assign out_last[i]    = out_beat[i].last;
     // What a line of a table says is the host's word: beyond the outputs there are, the first.
     assign destination[i] = out_egress[i] < 4'(Streams) ? out_egress[i][$clog2(Streams)-1:0] : '0;
-    assign m_beat[i]      = crossed[i];
+    assign out[i]         = {out_hold[i], out_beat[i]};
   end
 
-  crossbar #(.Inputs(Streams), .Outputs(Streams), .Width($bits(beat_t))) crossbar (
+  crossbar #(.Inputs(Streams), .Outputs(Streams), .Width(OutWidth)) crossbar (
       .clk, .rst,
-      .s_valid(out_valid), .s_ready(out_ready), .s_data(out_beat), .s_last(out_last), .s_destination(destination),
-      .m_valid, .m_ready, .m_data(crossed), .m_last()
+      .s_valid(out_valid), .s_ready(out_ready), .s_data(out), .s_last(out_last), .s_destination(destination),
+      .m_valid(crossed_valid), .m_ready(crossed_ready), .m_data(crossed), .m_last()
   );
+
+  for (genvar e = 0; e < Streams; e++) begin : g_hold
+    hold #(.Releases(Streams)) hold (
+        .clk, .rst,
+        .s_valid(crossed_valid[e]), .s_ready(crossed_ready[e]),
+        .s_hold(crossed[e][OutWidth-1:$bits(beat_t)]), .s_beat(crossed[e][$bits(beat_t)-1:0]),
+        .m_valid(m_valid[e]), .m_ready(m_ready[e]), .m_beat(m_beat[e]),
+        .turns(turns[e]), .kept(kept[e]), .full(full[e])
+    );
+  end
+
+  always_ff @(posedge clk) begin
+    released  <= 32'(turns);
+    held      <= total(kept);
+    hold_full <= total(full);
+  end
+
+  function automatic logic [31:0] total(logic [Streams-1:0][31:0] all);
+    total = '0;
+    for (int i = 0; i < Streams; i++) total = total + all[i];
+  endfunction
 
 endmodule

@@ -41,6 +41,9 @@ module registers
     output logic [31:0]  command_address,
     output logic [511:0] command_data,
     input  logic         command_done,   // for a clock
+    input  logic [31:0]  released,
+    input  logic [31:0]  held,
+    input  logic [31:0]  hold_full,
     output logic [31:0]  select,
     input  logic [63:0]  value           // of the counter selected, at most 5 clocks later
 );
@@ -167,7 +170,15 @@ module registers
           default: if (address[11:0] < CommandTable) found = command_data[32*address[5:2]+:32];
         endcase
       end
-      EnginePage: if (address[11:0] == EngineEnable) found = 32'(enable);
+      EnginePage: begin
+        case (address[11:0])
+          EngineEnable:   found = 32'(enable);
+          EngineReleased: found = released;
+          EngineHeld:     found = held;
+          EngineHoldFull: found = hold_full;
+          default: ;
+        endcase
+      end
       CountersPage: begin
         case (address[11:0])
           CountersSelect: found = select;

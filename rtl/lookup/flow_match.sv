@@ -21,9 +21,9 @@ module flow_match
   // A line has more than any of these functions needs.
   /* verilator lint_off UNUSEDSIGNAL */
 
-  // An action of a newer driver is left to the host.
+  // An action of a newer driver is left to the host. From 8 on they are those of hold groups.
   function automatic flow_action_e known(input logic [3:0] action);
-    return 32'(action) < FlowActionCount ? flow_action_e'(action) : FlowActionHost;
+    return action[3] || 32'(action) < FlowActionCount ? flow_action_e'(action) : FlowActionHost;
   endfunction
 
   function automatic flow_result_t result4(input flow4_t flow);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Packets that the host decided, and that are sent as they are: takes the `punt_meta_t` beat off their front.
+// Packets that the host decided, and that are sent as they are: takes the `punt_meta_t` beat off their front. One that is
+// nothing else is a release, or passes as it is.
 //
-// No clocks of its own: beats pass through; the first beat of a packet is taken and gives nothing.
+// No clocks of its own: beats pass through; the first beat of a packet with more is taken and gives nothing.
 module direct
   import registers_pkg::*;
   import viaduct_pkg::*;
@@ -14,22 +15,26 @@ module direct
     output logic       m_valid,
     input  logic       m_ready,
     output beat_t      m_beat,
-    output logic [3:0] m_egress
+    output logic [3:0] m_egress,
+    output hold_t      m_hold
 );
 
   punt_meta_t meta, held;
   logic       begun;  // a packet's first beat was taken
+  logic       alone;
 
   assign meta    = s_beat.data;
-  assign s_ready = !begun || m_ready;
-  assign m_valid = begun && s_valid;
+  assign alone   = !begun && s_beat.last;
+  assign s_ready = !begun && !alone || m_ready;
+  assign m_valid = s_valid && (begun || alone);
 
   always_comb begin
     m_beat        = s_beat;
-    m_beat.direct = 1'b0;
-    m_beat.port   = held.port;
-    m_beat.size   = held.size;
-    m_egress      = held.egress;
+    m_beat.direct = alone;
+    m_beat.port   = alone ? meta.port : held.port;
+    m_beat.size   = alone ? 16'(BeatBytes) : held.size;
+    m_egress      = alone ? meta.egress : held.egress;
+    m_hold        = '{alone && meta.release_hold ? HoldRelease : HoldNone, meta.hold[2], meta.hold[1:0]};
   end
 
   always_ff @(posedge clk) begin

@@ -36,6 +36,7 @@ module pipe
     input  logic                 m_ready,
     output beat_t                m_beat,
     output logic [3:0]           m_egress,
+    output hold_t                m_hold,
     // Memory: the flow table's two ways; the bridge table's for destinations and for sources; the route table's for the
     // trie's three levels and the two ways of IPv6 prefixes.
     output logic  [1:0]          flow_req_valid,
@@ -259,6 +260,7 @@ module pipe
   logic       verdict_ready, edit_valid, edit_ready, order_ready;
   edit_t      edit;
   logic [3:0] egress;
+  hold_t      hold;
 
   verdict #(.Wire(Wire), .Nexthops(Nexthops), .HostEgress(HostEgress)) verdict (
       .clk, .rst, .wr_valid(wr_valid && wr_table == TableNexthop), .wr_address, .wr_data,
@@ -267,7 +269,7 @@ module pipe
       .s_flow(kept_context.punt == PuntNone && kept_header.ip && !kept_header.fragment ? kept_flow : '0),
       .s_route(kept_route), .s_bridge(kept_bridge), .s_source(kept_source),
       .m_valid(edit_valid), .m_ready(edit_ready && order_ready), .m_edit(edit), .m_egress(egress),
-      .m_conclusion(conclusion)
+      .m_hold(hold), .m_conclusion(conclusion)
   );
 
   assign conclusion_valid = edit_valid && edit_ready && order_ready;
@@ -276,6 +278,7 @@ module pipe
   logic       sent_valid, sent_ready, direct_m_valid, direct_m_ready;
   logic       order_valid, order_pop, order_drop, order_punt;
   logic [3:0] sent_egress, direct_egress;
+  hold_t      sent_hold, direct_hold;
 
   rewriter rewriter (
       .clk, .rst,
@@ -285,10 +288,10 @@ module pipe
   );
 
   // Where the packets in the rewriter go, in their order; those that are dropped too, so that all can be counted.
-  fifo #(.Width(6), .Depth(64)) order (
+  fifo #(.Width(6 + $bits(hold_t)), .Depth(64)) order (
       .clk, .rst,
-      .s_valid(edit_valid && edit_ready), .s_ready(order_ready), .s_data({edit.punt, edit.drop, egress}),
-      .m_valid(order_valid), .m_ready(order_pop), .m_data({order_punt, order_drop, sent_egress}),
+      .s_valid(edit_valid && edit_ready), .s_ready(order_ready), .s_data({edit.punt, edit.drop, egress, hold}),
+      .m_valid(order_valid), .m_ready(order_pop), .m_data({order_punt, order_drop, sent_egress, sent_hold}),
       .level(), .almost_full()
   );
   assign order_pop = order_drop || sent_valid && sent_ready && sent.last;
@@ -302,14 +305,15 @@ module pipe
   direct direct (
       .clk, .rst,
       .s_valid(direct_s_valid), .s_ready(direct_s_ready), .s_beat(direct_s),
-      .m_valid(direct_m_valid), .m_ready(direct_m_ready), .m_beat(direct_m), .m_egress(direct_egress)
+      .m_valid(direct_m_valid), .m_ready(direct_m_ready), .m_beat(direct_m), .m_egress(direct_egress),
+      .m_hold(direct_hold)
   );
 
-  packet_mux #(.Inputs(2), .Width($bits(beat_t) + 4)) out (
+  packet_mux #(.Inputs(2), .Width(4 + $bits(hold_t) + $bits(beat_t))) out (
       .clk, .rst,
       .s_valid({direct_m_valid, sent_valid && order_valid && !order_drop}), .s_ready({direct_m_ready, sent_ready}),
-      .s_data({direct_egress, direct_m, sent_egress, marked}), .s_last({direct_m.last, sent.last}),
-      .m_valid, .m_ready, .m_data({m_egress, m_beat}), .m_last()
+      .s_data({direct_egress, direct_hold, direct_m, sent_egress, sent_hold, marked}), .s_last({direct_m.last, sent.last}),
+      .m_valid, .m_ready, .m_data({m_egress, m_hold, m_beat}), .m_last()
   );
 
   always_ff @(posedge clk) begin

@@ -30,6 +30,7 @@ module verdict
     input  logic           m_ready,
     output edit_t          m_edit,
     output logic [3:0]     m_egress,
+    output hold_t          m_hold,
     output conclusion_t    m_conclusion
 );
 
@@ -61,7 +62,8 @@ module verdict
     packet0.ctx       = s_context;
     packet0.flow      = s_flow;
     packet0.flow.hit  = s_flow.hit && s_flow.generation == s_context.generation;
-    packet0.own       = packet0.flow.hit && s_flow.action == FlowActionForward && s_flow.has_nexthop;
+    packet0.own       = packet0.flow.hit && s_flow.has_nexthop
+        && (s_flow.action == FlowActionForward || s_flow.action[3]);
     packet0.source_ok = !s_context.check_source || at_home();
     nexthop0          = s_context.nexthop;
     packet0.found     = 1'b1;
@@ -140,7 +142,6 @@ module verdict
       if (packet3.header.l4 == L4Icmp && !packet3.header.icmp_echo) return PuntIcmp;
       if (!packet3.flow.hit) return PuntFlowMiss;
       if (packet3.flow.action == FlowActionHost) return PuntFlowHost;
-      if (packet3.flow.action == FlowActionHold) return PuntFlowHeld;
       if (packet3.flow.action == FlowActionDrop) return PuntNone;
       // FIN, SYN, RST change a connection's state.
       if (packet3.header.l4 == L4Tcp && packet3.header.tcp_flags[2:0] != 0) return PuntFlowTcp;
@@ -212,6 +213,13 @@ module verdict
     edit.entropy    = packet3.ctx.entropy;
   end
 
+  // What of a held flow goes to the host waits too: it would overtake what waits elsewhere.
+  hold_t hold;
+  always_comb begin
+    hold = '{HoldNone, packet3.flow.action[2], packet3.flow.action[1:0]};
+    if (packet3.flow.hit && packet3.flow.action[3]) hold.kind = HoldWait;
+  end
+
   always_comb begin
     conclusion           = '0;
     conclusion.ingress   = packet3.header.port;
@@ -229,6 +237,7 @@ module verdict
     if (step) begin
       m_edit       <= edit;
       m_egress     <= edit.punt ? HostEgress : hop.egress;
+      m_hold       <= hold;
       m_conclusion <= conclusion;
       if (valid3 && edit.punt) count <= count + 32'd1;
     end

@@ -119,6 +119,17 @@ impl<C: Card> Commands<C> {
         }
     }
 
+    /// The turns in which hold groups were released last ([`engine::RELEASED`]).
+    pub fn released(&mut self) -> u32 {
+        self.card.read32(self.identity.engine + engine::RELEASED)
+    }
+
+    /// Packets that had to wait for a release, and those dropped as there was no room.
+    pub fn held(&mut self) -> (u32, u32) {
+        let block = self.identity.engine;
+        (self.card.read32(block + engine::HELD), self.card.read32(block + engine::HOLD_FULL))
+    }
+
     /// Reads a counter.
     pub fn counter(&mut self, kind: u8, number: u32) -> u64 {
         let block = self.identity.counters;

@@ -32,8 +32,8 @@ pub trait Entry: PartialEq {
         Self::SLOTS == 1
     }
 
-    /// The lines of a bucket; one that takes it all is in slot 0. `version` differs from that of whatever such entry
-    /// was written to the bucket before.
+    /// The lines of a bucket; one that takes it all is in slot 0. Where both lines of such an entry are written, `version`
+    /// differs from that of whatever was in the bucket before.
     fn encode(bucket: [Option<&Self>; 2], version: u8) -> [Line; 2];
 }
 
@@ -253,7 +253,8 @@ impl<E: Entry> Cuckoo<E> {
     /// Writes those lines of a bucket that are no longer as `before`.
     fn write(&mut self, place: Place, before: [Line; 2], steps: &mut Vec<Step>) {
         let (way, bucket) = place;
-        if self.occupants(place).any(|id| self.whole(id)) {
+        let both = self.lines(place).iter().zip(before).all(|(now, before)| *now != before);
+        if both && self.occupants(place).any(|id| self.whole(id)) {
             let version = &mut self.versions[way][bucket as usize];
             *version = version.wrapping_add(1);
         }

@@ -6,6 +6,7 @@
 
 mod decided;
 mod flowtable;
+mod held;
 mod hops;
 mod touched;
 
@@ -17,7 +18,7 @@ use crate::registers::{self, Bridge, Label, LabelKind, Port, Table, Vni};
 use crate::route6::Routes6;
 use crate::step::Step;
 use crate::trie::Trie;
-use crate::{Card, CardError};
+use crate::{Card, CardError, hold};
 use flowtable::FlowTable;
 use hops::Hops;
 use ipnet::IpNet;
@@ -53,6 +54,8 @@ pub struct Driver<C> {
     trie: Trie,
     routes6: Routes6,
     flows: FlowTable,
+    /// Hold groups that no flow is in.
+    groups: hold::Free,
     /// Networks whose routes do not all fit: the host has them until they are deleted.
     spilled: BTreeSet<u16>,
 }
@@ -78,6 +81,7 @@ impl<C: Card> Driver<C> {
             trie: Trie::new(PAGES),
             routes6: Routes6::new(identity.route6_lines, secret),
             flows: FlowTable::new(identity.flow_buckets, secret),
+            groups: hold::Free::default(),
             spilled: BTreeSet::new(),
         })
     }

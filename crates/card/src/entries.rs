@@ -21,8 +21,18 @@ pub enum Flow {
     V6(Flow6),
 }
 
-/// An IPv6 flow is written in two halves: until both are there, or while it is
-/// overwritten by itself with another action, the card does not find it.
+impl Flow {
+    /// What is done with its packets.
+    pub const fn action_mut(&mut self) -> &mut u8 {
+        match self {
+            Self::V4(flow) => &mut flow.action,
+            Self::V6(flow) => &mut flow.action,
+        }
+    }
+}
+
+/// An IPv6 flow is written in two halves: until both are there the card does not find it. Its action is in one of them, so
+/// that it changes at once.
 impl Entry for Flow {
     const TABLE: Table = Table::Flow;
     const SLOTS: usize = 2;

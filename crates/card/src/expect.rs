@@ -1,11 +1,14 @@
 //! What the card does with a packet, by the lines in its tables: `rtl/pipe` in Rust, for tests of the driver and of the card.
 
+mod hold;
 mod lookup;
 mod memory;
 
+pub use hold::Holding;
 pub use memory::{Memory, Sizes, Write};
 
 use crate::frame::Frame;
+use crate::hold::Hold;
 use crate::registers::{FlowAction, LabelKind, Nexthop, NexthopKind, Path, Port, Punt, Tunnel, Vrf};
 use lookup::FlowLine;
 use model::{Encap, EthernetRewrite, Forward, GATEWAY_MAC, Nat, VifId, entropy_of};
@@ -44,6 +47,13 @@ pub fn dropped_flow(memory: &Memory, port: u16, bytes: &[u8], len: usize) -> Opt
     let packet = classify(memory, port, bytes, len).ok()?;
     let way = find(memory, &packet).ok()?;
     way.flow.filter(|_| way.tracked).map(|flow| flow.index)
+}
+
+/// The hold group that the frame's flow waits for, if it does.
+#[must_use]
+pub fn held(memory: &Memory, port: u16, bytes: &[u8], len: usize) -> Option<Hold> {
+    let packet = classify(memory, port, bytes, len).ok()?;
+    Hold::of_action(flow_of(memory, &packet)?.action)
 }
 
 /// A packet whose network is known.
@@ -125,6 +135,12 @@ fn check_sender(port: &Port, frame: &Frame) -> Result<(), Punt> {
     if link || owns(port, ip.src) { Ok(()) } else { Err(Punt::AddressSpoofed) }
 }
 
+/// The packet's flow, of the generation that holds.
+fn flow_of(memory: &Memory, packet: &Packet) -> Option<FlowLine> {
+    let flow = memory.flow(&packet.frame.key(packet.vrf, packet.path)?)?;
+    (flow.generation == packet.line.generation).then_some(flow)
+}
+
 /// What the tables found for a packet.
 struct Way {
     flow: Option<FlowLine>,
@@ -137,9 +153,8 @@ struct Way {
 
 fn find(memory: &Memory, packet: &Packet) -> Result<Way, Punt> {
     let frame = &packet.frame;
-    let key = frame.key(packet.vrf, packet.path);
-    let flow = key.and_then(|key| memory.flow(&key)).filter(|flow| flow.generation == packet.line.generation);
-    let own = flow.filter(|flow| flow.action == FlowAction::Forward as u8 && flow.has_nexthop);
+    let flow = flow_of(memory, packet);
+    let own = flow.filter(|flow| flow.forwards() && flow.has_nexthop);
     let hop = memory.nexthop(match (own, packet.path) {
         (Some(flow), _) => flow.nexthop,
         (None, Path::Bridged) => {
@@ -209,9 +224,8 @@ fn check_flow(frame: &Frame, flow: Option<FlowLine>) -> Result<Option<u8>, Punt>
     }
     let flow = flow.ok_or(Punt::FlowMiss)?;
     match FlowAction::ALL.get(usize::from(flow.action)) {
-        Some(FlowAction::Forward) => {}
+        _ if flow.forwards() => {}
         Some(FlowAction::Drop) => return Ok(Some(flow.nexthop as u8)),
-        Some(FlowAction::Hold) => return Err(Punt::FlowHeld),
         _ => return Err(Punt::FlowHost),
     }
     match frame.l4() {

@@ -19,6 +19,7 @@ pub mod expect;
 pub mod flows;
 pub mod frame;
 pub mod hash;
+pub mod hold;
 mod pool;
 pub mod registers;
 pub mod route6;

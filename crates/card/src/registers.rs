@@ -95,20 +95,18 @@ pub enum Punt {
     FlowTcp = 35,
     /// The flow's entry says so.
     FlowHost = 36,
-    /// The flow's entry says hold, and there was no room to.
-    FlowHeld = 37,
     /// The nexthop is one that the host serves (composite, local, unresolved, mirrored, attached).
-    Nexthop = 38,
+    Nexthop = 37,
     /// The destination lies where the packet came from (split horizon included).
-    SamePort = 39,
+    SamePort = 38,
     /// TTL or hop limit ran out.
-    Ttl = 40,
+    Ttl = 39,
     /// Too big for the next link.
-    Mtu = 41,
+    Mtu = 40,
     /// To be encapsulated in UDP over IPv6, whose checksum covers the payload.
-    OuterChecksum = 42,
+    OuterChecksum = 41,
     /// Address translation of a packet with IPv4 options.
-    Nat = 43,
+    Nat = 42,
 }
 
 impl Punt {
@@ -151,7 +149,6 @@ impl Punt {
         Self::FlowMiss,
         Self::FlowTcp,
         Self::FlowHost,
-        Self::FlowHeld,
         Self::Nexthop,
         Self::SamePort,
         Self::Ttl,
@@ -201,7 +198,6 @@ impl Punt {
             Self::FlowMiss => "flow_miss",
             Self::FlowTcp => "flow_tcp",
             Self::FlowHost => "flow_host",
-            Self::FlowHeld => "flow_held",
             Self::Nexthop => "nexthop",
             Self::SamePort => "same_port",
             Self::Ttl => "ttl",
@@ -296,7 +292,7 @@ impl FlowKind {
     }
 }
 
-/// What is done with a flow's packets.
+/// What is done with a flow's packets. 8 and more: as `forward`, once hold group bits 1:0 is released in turn bit 2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum FlowAction {
@@ -306,13 +302,11 @@ pub enum FlowAction {
     Forward = 1,
     /// Dropped; the reason is in `nexthop`, as `model::DropReason` numbers it.
     Drop = 2,
-    /// Kept on the card until the entry changes.
-    Hold = 3,
 }
 
 impl FlowAction {
     /// All, in the order of their numbers.
-    pub const ALL: &'static [Self] = &[Self::Host, Self::Forward, Self::Drop, Self::Hold];
+    pub const ALL: &'static [Self] = &[Self::Host, Self::Forward, Self::Drop];
 
     /// The name that people see.
     #[must_use]
@@ -321,7 +315,6 @@ impl FlowAction {
             Self::Host => "host",
             Self::Forward => "forward",
             Self::Drop => "drop",
-            Self::Hold => "hold",
         }
     }
 }
@@ -1084,7 +1077,7 @@ impl Vni {
     }
 }
 
-/// What stands before a packet to the host, a beat of its own; before one from the host that is to be sent as it is, with `port` and `size` alone.
+/// What stands before a packet to the host, a beat of its own; before one from the host that is to be sent as it is, with `port`, `size` and `egress` alone. Without a frame behind it a beat from the host is a release of a hold group, or comes out as it went in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PuntMeta {
     /// `punt`. Bits 5:0.
@@ -1107,6 +1100,10 @@ pub struct PuntMeta {
     pub tag: u16,
     /// From the host: output that `port` is at, as in `nexthop`. Bits 116:113.
     pub egress: u8,
+    /// From the host, without a frame: `hold` is released at `egress`, once each pipe has brought this. Bits 117:117.
+    pub release_hold: bool,
+    /// Hold group in bits 1:0, its turn in bit 2. Bits 120:118.
+    pub hold: u8,
 }
 
 impl PuntMeta {
@@ -1127,6 +1124,8 @@ impl PuntMeta {
         put(&mut line, 102, 1, self.from_tunnel.into());
         put(&mut line, 103, 10, self.tag.into());
         put(&mut line, 113, 4, self.egress.into());
+        put(&mut line, 117, 1, self.release_hold.into());
+        put(&mut line, 118, 3, self.hold.into());
         line
     }
 
@@ -1144,6 +1143,8 @@ impl PuntMeta {
             from_tunnel: get(line, 102, 1) != 0,
             tag: get(line, 103, 10) as u16,
             egress: get(line, 113, 4) as u8,
+            release_hold: get(line, 117, 1) != 0,
+            hold: get(line, 118, 3) as u8,
         }
     }
 }
@@ -1208,6 +1209,12 @@ pub mod engine {
     pub const VERSION: u8 = 1;
     /// 1: packets are forwarded; 0: all go to the host. (rw)
     pub const ENABLE: u32 = 0x000;
+    /// The turn in which each hold group was released last: of group g at output e in bit 4 * e + g. (ro)
+    pub const RELEASED: u32 = 0x004;
+    /// Packets that had to wait for a release, at all outputs. (ro)
+    pub const HELD: u32 = 0x008;
+    /// Packets dropped as their hold group's ring had no room, at all outputs. (ro)
+    pub const HOLD_FULL: u32 = 0x00c;
     /// Secret of the flow and bridge tables' hash, 320 bits, bits 31:0 first. To be set while the tables are empty. There are 10, 4 bytes apart. (rw)
     pub const SECRET: u32 = 0x040;
 }

@@ -56,6 +56,7 @@ const UNITS: &[Top] = &[
     unit("bridge_lookup", &["registers_pkg.sv", "viaduct_pkg.sv", "-GBridgeBits=8"]),
     unit("entropy", PACKAGES),
     unit("flow_unit_sim", PACKAGES),
+    unit("hold", &["registers_pkg.sv", "viaduct_pkg.sv", "-GReleases=3", "-GDepth=16"]),
     unit("memory32_sim", PACKAGES),
     unit("memory_sim", PACKAGES),
     unit("parser_top", &["registers_pkg.sv", "viaduct_pkg.sv", "parse/parse_pkg.sv"]),

@@ -5,6 +5,7 @@ use super::flowtable::Counter;
 use crate::compile::Compiler;
 use crate::flows::{Flow, FlowVerdict, flow};
 use crate::frame::Key;
+use crate::hold::Hold;
 use crate::{Card, CardError};
 use model::{Decision, FlowChange, FlowKey, FlowState, Lookup, PacketView, VifId};
 
@@ -26,6 +27,21 @@ impl<C: Card> Driver<C> {
         ingress: VifId,
         decision: &Decision,
     ) -> Result<Option<Key>, CardError> {
+        self.decided_behind(None, tables, packet, ingress, decision)
+    }
+
+    /// The same, but the flow's packets wait on the card until the hold group is released.
+    ///
+    /// # Errors
+    /// The card hangs.
+    pub fn decided_behind<T: Lookup>(
+        &mut self,
+        hold: Option<Hold>,
+        tables: &T,
+        packet: &PacketView<'_>,
+        ingress: VifId,
+        decision: &Decision,
+    ) -> Result<Option<Key>, CardError> {
         if let Some(change) = &decision.effects.flow {
             self.follow(change)?;
         }
@@ -34,18 +50,18 @@ impl<C: Card> Driver<C> {
             return Ok(Some(flow.key));
         }
         self.remove_flow(&flow.key)?;
-        Ok(self.install(tables, &flow)?.then_some(flow.key))
+        Ok(self.install(tables, &flow, hold)?.then_some(flow.key))
     }
 
     /// Puts a flow onto the card, if there is room.
-    fn install<T: Lookup>(&mut self, tables: &T, flow: &Flow) -> Result<bool, CardError> {
+    fn install<T: Lookup>(&mut self, tables: &T, flow: &Flow, hold: Option<Hold>) -> Result<bool, CardError> {
         let Some((index, used)) = self.flows.take_counter() else { return Ok(false) };
         let before = if used { self.count(index) } else { (0, 0) };
         let hop = if let FlowVerdict::Forward { hop, .. } = flow.verdict { hop } else { None };
         let attachments = self.attachments.clone();
         let compiler = Compiler { tables, attachments: &attachments };
         let nexthop = hop.map(|hop| self.acquire(compiler, hop)).transpose()?;
-        match self.flows.insert(flow, nexthop, Counter { index, before }) {
+        match self.flows.insert(flow, nexthop, Counter { index, before }, hold) {
             Some(steps) => self.run(&steps).map(|()| true),
             None => {
                 self.release(hop);

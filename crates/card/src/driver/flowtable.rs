@@ -6,6 +6,7 @@ use crate::entries;
 use crate::flows::{Flow, FlowVerdict};
 use crate::frame::Key;
 use crate::hash::Words;
+use crate::hold::Hold;
 use crate::registers::FlowAction;
 use crate::step::Step;
 use model::{FlowKey, Nat};
@@ -141,9 +142,19 @@ impl FlowTable {
 
     /// Puts a flow onto the card whose own nexthop has this number, and says what to do for it; none where there is no
     /// room. There must be no flow of this key.
-    pub fn insert(&mut self, flow: &Flow, nexthop: Option<u32>, counter: Counter) -> Option<Vec<Step>> {
+    pub fn insert(
+        &mut self,
+        flow: &Flow,
+        nexthop: Option<u32>,
+        counter: Counter,
+        hold: Option<Hold>,
+    ) -> Option<Vec<Step>> {
         let generation = self.generation(flow.key.vrf);
-        let Ok(steps) = self.table.insert(entry(flow, nexthop, generation, counter.index)) else {
+        let mut entry = entry(flow, nexthop, generation, counter.index);
+        if let Some(hold) = hold.filter(|_| matches!(flow.verdict, FlowVerdict::Forward { .. })) {
+            *entry.action_mut() = hold.action();
+        }
+        let Ok(steps) = self.table.insert(entry) else {
             self.free.push(counter.index);
             return None;
         };
@@ -155,6 +166,24 @@ impl FlowTable {
         }
         self.records.insert(flow.key, Record { flow: flow.clone(), counter, generation });
         Some(steps)
+    }
+
+    /// Forwards a flow from now on, if it is in this hold group; what to do for it.
+    pub fn free(&mut self, key: &Key, hold: Hold) -> Vec<Step> {
+        let Some(mut entry) = self.held(key, hold) else { return Vec::new() };
+        *entry.action_mut() = FlowAction::Forward as u8;
+        // It takes the place that it has.
+        self.table.insert(entry).unwrap_or_default()
+    }
+
+    /// Whether a flow is in this hold group.
+    pub fn is_held(&self, key: &Key, hold: Hold) -> bool {
+        self.held(key, hold).is_some()
+    }
+
+    fn held(&self, key: &Key, hold: Hold) -> Option<entries::Flow> {
+        let mut entry = *self.table.find(&entries::Flow::from(key).key())?;
+        (*entry.action_mut() == hold.action()).then_some(entry)
     }
 
     /// Takes a flow off the card; its own nexthop, and what to do for it.

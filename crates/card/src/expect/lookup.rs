@@ -5,8 +5,10 @@ use crate::cuckoo::Entry;
 use crate::entries;
 use crate::frame::Key;
 use crate::hash::choices;
+use crate::hold::Hold;
 use crate::registers::{
-    Bridge, Flow4, Flow6, FlowKind, Label, Nexthop, Port, Route4, Route6, RouteKind, Table, Vni, Vrf,
+    Bridge, Flow4, Flow6, FlowAction, FlowKind, Label, Nexthop, Port, Route4, Route6, RouteKind, Table, Vni,
+    Vrf,
 };
 use model::Nat;
 use packet::Mac;
@@ -21,6 +23,12 @@ pub(super) struct FlowLine {
     pub nexthop: u32,
     pub has_nexthop: bool,
     pub nat: Nat,
+}
+
+impl FlowLine {
+    pub fn forwards(&self) -> bool {
+        self.action == FlowAction::Forward as u8 || Hold::of_action(self.action).is_some()
+    }
 }
 
 /// Prefix lengths of IPv6 that a network has room for.

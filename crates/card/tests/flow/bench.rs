@@ -33,7 +33,7 @@ pub fn flow(random: &mut Random, v6: bool) -> Flow {
     let (vrf, path) = (vrf & 0xfff, (vrf >> 12) as u8 % 3);
     let index = random.next() as u32 >> 8;
     let nexthop = random.next() as u32 >> 12;
-    let (action, generation) = (random.below(4) as u8, random.next() as u8);
+    let (action, generation) = (random.below(16) as u8, random.next() as u8);
     let wide = |low: u64, high: u64| u128::from(low) | u128::from(high) << 64;
     if v6 {
         let (src, dst) = (wide(addresses[0], addresses[1]), wide(addresses[2], addresses[3]));
@@ -52,6 +52,8 @@ pub fn flow(random: &mut Random, v6: bool) -> Flow {
 /// `flow_result_t`, or 0 of a flow that isn't there.
 pub fn result(flow: Option<&Flow>) -> u128 {
     let common = |action: u8, generation: u8, index: u32, nexthop: u32, has_nexthop: bool| {
+        // Of those unknown the host decides.
+        let action = if (3..8).contains(&action) { 0 } else { action };
         u128::from(has_nexthop) << 66
             | u128::from(nexthop) << 67
             | u128::from(index) << 87
