@@ -6,6 +6,7 @@ use crate::flows::Carried;
 use crate::ports::Taken;
 use card::flows::flow;
 use card::frame::Key;
+use card::hold::Hold;
 use model::{Decision, FlowChange, FlowState, PacketView, Verdict, VifId, decide};
 use std::collections::HashSet;
 
@@ -17,7 +18,9 @@ const MOST: usize = 1024;
 /// Such a packet.
 #[derive(Debug)]
 pub struct Candidate {
-    ingress: VifId,
+    pub ingress: VifId,
+    /// Its number among the frames that the engine was given of this interface.
+    pub number: u64,
     head: Vec<u8>,
     len: u32,
     gso_size: Option<u16>,
@@ -25,10 +28,11 @@ pub struct Candidate {
 
 impl Candidate {
     /// Of a frame that came in by an interface.
-    pub fn new(ingress: VifId, taken: &Taken) -> Self {
+    pub fn new(ingress: VifId, number: u64, taken: &Taken) -> Self {
         let bytes = &taken.bytes;
         Self {
             ingress,
+            number,
             head: bytes[..bytes.len().min(HEAD)].to_vec(),
             len: bytes.len() as u32,
             gso_size: taken.offload.gso.map(|gso| gso.size),
@@ -37,49 +41,42 @@ impl Candidate {
 }
 
 impl<C: Carry> Carrier<C> {
-    /// Puts the flows of packets onto the card that the engine is done with. Meanwhile nothing moves: what comes after finds
-    /// the flow there, and overtakes nothing.
-    pub fn install_candidates(&mut self) -> Result<(), Fault> {
-        if self.candidates.is_empty() {
-            return Ok(());
+    /// Gives the engine a frame, and remembers it.
+    pub fn hand(&mut self, vif: VifId, taken: Taken) {
+        let Some(line) = self.lines.get_mut(&vif) else { return };
+        if self.candidates.len() < MOST {
+            self.candidates.push(Candidate::new(vif, line.handed + 1, &taken));
         }
-        let settled = self.settle()?;
-        let mut candidates = std::mem::take(&mut self.candidates);
-        if !settled {
-            return Ok(());
-        }
-        self.follow_tables()?;
-        candidates.truncate(MOST);
-        let mut done = HashSet::new();
-        for candidate in candidates {
-            self.install(&candidate, &mut done)?;
-        }
-        self.stats.flows.set(self.driver.flows() as u64);
-        Ok(())
+        line.hand(taken);
     }
 
-    fn install(&mut self, candidate: &Candidate, done: &mut HashSet<Key>) -> Result<(), Fault> {
-        let Candidate { ingress, ref head, len, gso_size } = *candidate;
-        let Ok(packet) = PacketView::parse(head, len, gso_size) else { return Ok(()) };
+    /// Tells the card of a packet's flow, whose packets it keeps until the hold group is released. The flow, where it does.
+    pub fn install(
+        &mut self,
+        candidate: &Candidate,
+        hold: Hold,
+        done: &mut HashSet<Key>,
+    ) -> Result<Option<Key>, Fault> {
+        let Candidate { ingress, ref head, len, gso_size, .. } = *candidate;
+        let Ok(packet) = PacketView::parse(head, len, gso_size) else { return Ok(None) };
         let (engine, now) = (self.engine.clone(), self.engine.now());
         engine.view(|view| {
             let decision = decide(view, &packet, ingress, now);
             // A connection that an interface makes which is the engine's alone would not end a drop.
             if matches!(decision.verdict, Verdict::Drop(_)) && !self.beside.is_empty() {
-                return Ok(());
+                return Ok(None);
             }
             let flow = flow(self.driver.compiler(view), &packet, ingress, &decision);
             if flow.as_ref().is_some_and(|flow| !done.insert(flow.key)) {
-                return Ok(());
+                return Ok(None);
             }
             self.settle_accounts(flow.as_ref().map(|flow| &flow.key), &decision)?;
-            if let Some(key) = self.driver.decided(view, &packet, ingress, &decision)?
-                && let Some(flow) = flow
-            {
+            let key = self.driver.decided_behind(Some(hold), view, &packet, ingress, &decision)?;
+            if let (Some(key), Some(flow)) = (key, flow) {
                 let base = self.driver.flow_counters(&key).unwrap_or_default();
                 self.flows.insert(key, Carried::new(&flow, &decision, base));
             }
-            Ok(())
+            Ok(key.filter(|key| self.driver.is_held(key, hold)))
         })
     }
 

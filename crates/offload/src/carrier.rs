@@ -5,6 +5,7 @@ use crate::candidates::Candidate;
 use crate::carry::{Carry, Incoming, Outgoing};
 use crate::flows::Flows;
 use crate::mailbox::{Mailbox, Message};
+use crate::moving::{Batch, is_mark};
 use crate::ports::{Line, Taken, place};
 use crate::stats::Stats;
 use card::CardError;
@@ -66,6 +67,8 @@ pub struct Carrier<C> {
     /// Clocks since a packet went in or came out.
     quiet: u32,
     pub candidates: Vec<Candidate>,
+    /// Flows on their way onto the card.
+    pub batch: Option<Batch>,
     pub flows: Flows,
     pub stats: Arc<Stats>,
     pub mailbox: Arc<Mailbox>,
@@ -79,6 +82,8 @@ pub struct Carrier<C> {
     captured: bool,
     /// Drops by reason as the card counts them.
     drops: [u64; 3],
+    /// Those for want of room while flows moved.
+    hold_full: u32,
     /// When flows are looked after next.
     pub next: Instant,
     pub failed: bool,
@@ -105,6 +110,7 @@ impl<C: Carry> Carrier<C> {
             inside: 0,
             quiet: 0,
             candidates: Vec::new(),
+            batch: None,
             flows: Flows::default(),
             stats,
             mailbox,
@@ -115,6 +121,7 @@ impl<C: Carry> Carrier<C> {
             neighbours: HashMap::new(),
             captured: false,
             drops: [0; 3],
+            hold_full: 0,
             next: Instant::now() + EVERY,
             failed: false,
         }
@@ -145,25 +152,38 @@ impl<C: Carry> Carrier<C> {
 
     /// Moves what there is to move. Returns whether there is more.
     fn round(&mut self) -> Result<bool, Fault> {
-        self.install_candidates()?;
-        let taken = self.take()?;
-        self.run_card()?;
-        let waits = self.lines.values_mut().fold(false, |waits, line| line.push() | waits);
-        if Instant::now() >= self.next {
+        // What flows on the card depend on does not change while some move.
+        if self.batch.is_none() && Instant::now() >= self.next {
             self.next = Instant::now() + EVERY;
             self.look_after_flows()?;
             self.follow_tables()?;
             self.end_of_capture()?;
         }
-        if waits {
+        let taken = self.take()?;
+        let waits = self.work()?;
+        if self.batch.is_none() {
+            self.move_flows()?;
+        }
+        let engine = waits || !self.candidates.is_empty();
+        if engine {
             std::thread::yield_now();
         }
-        Ok(taken || waits || self.is_busy() || !self.candidates.is_empty())
+        Ok(taken || engine || self.is_busy())
+    }
+
+    /// Moves what is here. Returns whether something waits for the engine.
+    pub fn work(&mut self) -> Result<bool, Fault> {
+        self.run_card()?;
+        let waits = self.lines.values_mut().fold(false, |waits, line| line.push() | waits);
+        if self.batch.is_some() {
+            self.move_flows()?;
+        }
+        Ok(waits)
     }
 
     /// Whether packets are in the card or wait for it.
     fn is_busy(&self) -> bool {
-        self.inside > 0 || self.queued.iter().any(|queue| !queue.is_empty())
+        self.inside > 0 || self.batch.is_some() || self.queued.iter().any(|queue| !queue.is_empty())
     }
 
     /// Takes what came in by the ports, but where the card or the engine does not keep up.
@@ -178,9 +198,13 @@ impl<C: Carry> Carrier<C> {
                 any = true;
                 continue;
             }
-            if self.queued[input].len() >= QUEUE {
+            // Those alone that wait for flows to move leave room for others'.
+            let ready = self.queued[input].iter().filter(|packet| self.may_enter(packet)).count();
+            let own = self.queued[input].iter().filter(|packet| packet.port == vif.0).count();
+            if ready >= QUEUE || own >= QUEUE {
                 continue;
             }
+            let Some(line) = self.lines.get_mut(&vif) else { continue };
             for taken in line.take(&mut self.burst) {
                 any = true;
                 self.enter(vif, input, taken)?;
@@ -197,17 +221,14 @@ impl<C: Carry> Carrier<C> {
                 cells.received.packet(taken.bytes.len());
             }
             self.stats.received.packet(taken.bytes.len());
-            self.queued[input].push_back(Incoming { port: vif.0, bytes: taken.bytes });
+            self.queued[input].push_back(Incoming { port: vif.0, direct: None, bytes: taken.bytes });
             return Ok(());
         }
         if !past {
             self.empty_card()?;
         }
-        self.candidates.push(Candidate::new(vif, &taken));
-        if let Some(line) = self.lines.get_mut(&vif) {
-            line.past = true;
-            line.hand(taken);
-        }
+        self.lines.get_mut(&vif).into_iter().for_each(|line| line.past = true);
+        self.hand(vif, taken);
         Ok(())
     }
 
@@ -215,14 +236,15 @@ impl<C: Carry> Carrier<C> {
     fn run_card(&mut self) -> Result<(), Fault> {
         for _ in 0..SLICE {
             self.feed();
-            if self.inside == 0 {
+            let still = self.quiet >= QUIET && self.batch.is_some() && !self.is_marking();
+            if self.inside == 0 && !self.is_marking() || still {
                 break;
             }
             self.card().tick();
             self.stats.busy.add(1);
             self.quiet += 1;
             self.collect();
-            if self.quiet % QUIET == QUIET - 1 {
+            if self.quiet % QUIET == QUIET - 1 && self.batch.is_none() {
                 self.reckon()?;
             }
             if self.quiet > HANG {
@@ -238,10 +260,12 @@ impl<C: Carry> Carrier<C> {
     fn feed(&mut self) {
         for input in 0..self.queued.len() {
             while self.card().backlog(input) < AHEAD
-                && let Some(packet) = self.queued[input].pop_front()
+                && let Some(at) = self.queued[input].iter().position(|packet| self.may_enter(packet))
+                && let Some(packet) = self.queued[input].remove(at)
             {
+                self.enters(&packet);
+                self.inside += u64::from(!packet.bytes.is_empty());
                 self.card().send(input, packet);
-                self.inside += 1;
                 self.quiet = 0;
             }
         }
@@ -251,14 +275,22 @@ impl<C: Carry> Carrier<C> {
     pub fn collect(&mut self) {
         for output in (0..self.queued.len()).rev() {
             while let Some(packet) = self.card().receive(output) {
-                self.inside = self.inside.saturating_sub(1);
                 self.quiet = 0;
-                self.deliver(packet);
+                if is_mark(&packet) {
+                    self.marked();
+                    continue;
+                }
+                self.inside = self.inside.saturating_sub(1);
+                let waits = packet.punt.is_some();
+                if let Some(packet) = if waits { self.hold_back(packet) } else { Some(packet) } {
+                    self.deliver(packet);
+                }
             }
         }
     }
 
-    fn deliver(&mut self, packet: Outgoing) {
+    /// Gives a packet that came out to the engine, or to its port.
+    pub fn deliver(&mut self, packet: Outgoing) {
         let Outgoing { port, punt, bytes } = packet;
         let vif = VifId(port);
         match punt {
@@ -269,11 +301,7 @@ impl<C: Carry> Carrier<C> {
                 if let Some(count) = self.stats.punts.get(usize::from(meta.reason)) {
                     count.add(1);
                 }
-                let taken = Taken { bytes, offload: Offload::default() };
-                self.candidates.push(Candidate::new(vif, &taken));
-                if let Some(line) = self.lines.get_mut(&vif) {
-                    line.hand(taken);
-                }
+                self.hand(vif, Taken { bytes, offload: Offload::default() });
             }
             None => {
                 let sent = match self.lines.get(&vif) {
@@ -301,6 +329,9 @@ impl<C: Carry> Carrier<C> {
         self.collect();
         self.stats.dropped.add(self.inside);
         self.inside = 0;
+        let (_, full) = self.driver.commands().held();
+        let more = full.wrapping_sub(std::mem::replace(&mut self.hold_full, full));
+        self.stats.drops[DropReason::HoldFull as usize].add(more.into());
         for (seen, reason) in self.drops.iter_mut().zip(REASONS) {
             let count = self.driver.commands().counter(DROPS, reason as u32);
             self.stats.drops[reason as usize].add(count.saturating_sub(*seen));
@@ -312,7 +343,7 @@ impl<C: Carry> Carrier<C> {
     /// Lets everything come out of the card that is in it or waits for it.
     fn empty_card(&mut self) -> Result<(), Fault> {
         while self.is_busy() {
-            self.run_card()?;
+            self.work()?;
         }
         Ok(())
     }
@@ -358,8 +389,11 @@ impl<C: Carry> Carrier<C> {
         Ok(())
     }
 
-    /// Does what a message says.
+    /// Does what a message says, when no flows move: what is on the card changes for none of them on its way.
     fn obey(&mut self, message: Message) -> Result<(), Fault> {
+        if let Err(fault) = self.finish_moving() {
+            self.fail(&fault);
+        }
         match message {
             Message::Attach(vif, line) => self.attach(vif, line),
             Message::Detach(vif) => self.detach(vif),

@@ -8,6 +8,8 @@ use card::registers::PuntMeta;
 pub struct Incoming {
     /// Port it comes in by.
     pub port: u16,
+    /// Of what the host decided: where it leaves as it is. Without a frame it is a mark, or a release.
+    pub direct: Option<PuntMeta>,
     /// The frame.
     pub bytes: Vec<u8>,
 }
@@ -47,8 +49,8 @@ impl Carry for card::sim::SimCard {
     }
 
     fn send(&mut self, input: usize, packet: Incoming) {
-        let Incoming { port, bytes } = packet;
-        Self::send(self, input, card::sim::Sent { port, direct: None, bytes });
+        let Incoming { port, direct, bytes } = packet;
+        Self::send(self, input, card::sim::Sent { port, direct, bytes });
     }
 
     fn backlog(&self, input: usize) -> usize {

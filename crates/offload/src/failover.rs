@@ -17,6 +17,9 @@ impl<C: Carry> Carrier<C> {
             return;
         }
         self.failed = true;
+        for packet in self.batch.take().into_iter().flat_map(|batch| batch.behind) {
+            self.deliver(packet);
+        }
         for _ in 0..LAST_CLOCKS {
             self.card().tick();
             self.collect();
@@ -26,7 +29,8 @@ impl<C: Carry> Carrier<C> {
         self.stats.fail(fault.to_string());
         self.inside = 0;
         self.candidates.clear();
-        for packet in self.queued.iter_mut().flat_map(std::mem::take).collect::<Vec<_>>() {
+        let queued = self.queued.iter_mut().flat_map(std::mem::take).collect::<Vec<_>>();
+        for packet in queued.into_iter().filter(|packet| packet.direct.is_none()) {
             let vif = VifId(packet.port);
             if let Some(line) = self.lines.get_mut(&vif) {
                 let cells = self.stats.vif(vif);

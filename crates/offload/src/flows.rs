@@ -112,6 +112,8 @@ impl<C: Carry> Carrier<C> {
 
     /// Takes the flows off the card whose connections the engine forgot.
     pub fn forget_flows(&mut self) -> Result<(), Fault> {
+        // Their connections may be among those.
+        self.candidates.clear();
         for key in self.flows.carried.keys().copied().collect::<Vec<_>>() {
             self.account_or_end(&key)?;
         }

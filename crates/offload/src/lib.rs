@@ -7,8 +7,7 @@
 //!
 //! What the card is not sure of it leaves to the host, which gives it to the engine by a ring that stands for the port it
 //! came in by. The engine decides and sends it; then the flow goes onto the card, if the decision allows that. Nothing
-//! overtakes: before a flow goes onto the card the carrier lets all that is under way arrive, in the card and in the
-//! engine. A card of silicon does not stop for that: it holds the flow's packets until its entry is there.
+//! overtakes: the card keeps the flow's packets until the engine is done with those that came before.
 #![deny(unsafe_code)]
 
 mod candidates;
@@ -18,6 +17,7 @@ mod executor;
 mod failover;
 mod flows;
 mod mailbox;
+mod moving;
 mod ports;
 mod sleep;
 mod stats;

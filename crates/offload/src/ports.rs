@@ -46,6 +46,8 @@ pub struct Line {
     pub wire: bool,
     /// What its ring has no room for.
     waiting: VecDeque<Taken>,
+    /// Frames that the engine was given, those that wait for room included.
+    pub handed: u64,
     /// The last frames went past the card: none goes there before the engine is done with them.
     pub past: bool,
 }
@@ -53,7 +55,7 @@ pub struct Line {
 impl Line {
     /// A port with these queues, whose ring ends at `uplink`.
     pub fn new(rx: Vec<Box<dyn RxQueue>>, tx: Vec<Arc<dyn TxQueue>>, uplink: Uplink, wire: bool) -> Self {
-        Self { rx, tx, uplink, wire, waiting: VecDeque::new(), past: false }
+        Self { rx, tx, uplink, wire, waiting: VecDeque::new(), handed: 0, past: false }
     }
 
     /// Whether frames may be taken from it: the engine keeps up, and nothing would overtake.
@@ -64,7 +66,13 @@ impl Line {
 
     /// Whether the engine is done with all that it was given.
     pub fn is_settled(&self) -> bool {
-        self.waiting.is_empty() && self.uplink.room() == SLOTS as usize
+        self.done() == self.handed
+    }
+
+    /// Frames that the engine is done with, of those that it was given.
+    pub fn done(&self) -> u64 {
+        let inside = SLOTS as usize - self.uplink.room();
+        self.handed - (self.waiting.len() + inside) as u64
     }
 
     /// Takes a burst of each queue.
@@ -88,6 +96,7 @@ impl Line {
 
     /// Gives a frame to the engine; it waits where there is no room.
     pub fn hand(&mut self, taken: Taken) {
+        self.handed += 1;
         self.waiting.push_back(taken);
         self.push();
     }

@@ -4,10 +4,12 @@
 mod common;
 
 use common::{ONE, PATIENCE, SoftCard, TWO, World, frame, number_of, numbered, tables, until};
+use engine::testing::Packet;
 use mem::{Csum, Offload};
 use model::{Action, CaptureFilter, Change, Executor, Network, NexthopId, Rule, RuleAction, RuleId, Vrf};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// The tests, by every card there is.
 macro_rules! by_cards {
@@ -28,6 +30,7 @@ by_cards!(
     routed_packets_go_by_the_card_too,
     other_hosts_are_reached_by_the_card,
     nothing_is_lost_or_out_of_order_while_flows_move,
+    flows_move_under_load,
     unfinished_frames_go_past_the_card,
     a_rule_binds_when_apply_returns,
     flushed_connections_leave_the_card,
@@ -107,6 +110,8 @@ fn nothing_is_lost_or_out_of_order_while_flows_move(world: World) {
     let mut got = 0;
     for number in 0..PACKETS {
         world.one.send((0..FLOWS).map(|flow| numbered(ONE, TWO, 100 + flow, number)));
+        // Flows come onto the card meanwhile.
+        until(|| number % 5 != 4 || world.card.status().card.unwrap().flows >= 4);
         if number % 10 == 9 {
             // Flows leave the card, in the middle of it all.
             world.card.flush_flows(&mut |flow| flow.key.dst.port % 2 == 0);
@@ -137,6 +142,66 @@ fn nothing_is_lost_or_out_of_order_while_flows_move(world: World) {
     assert_eq!(next.len(), usize::from(FLOWS));
     let (forwarded, punted) = world.carried();
     assert!(forwarded > 0 && punted > 0, "{forwarded} by the card, {punted} by the host");
+}
+
+/// A UDP packet to another host; its number is at its end.
+fn numbered_out(flow: u16, number: u32) -> Packet {
+    let mut packet = frame(&format!(
+        "eth 02:00:00:00:00:01 > 00:00:5e:00:01:00 / ip4 10.1.1.1 > 10.2.0.5 / udp {flow} > 6 nosum / payload 300"
+    ));
+    let at = packet.0.len() - 4;
+    packet.0[at..].copy_from_slice(&number.to_be_bytes());
+    packet
+}
+
+/// Flows that begin one after the other, to a guest, from it, and to another host, among others that go on; as many packets
+/// on their way as the card and the engine take.
+fn flows_move_under_load(world: World) {
+    const FLOWS: u32 = 60;
+    const PACKETS: u32 = 50;
+    const UNDER_WAY: u32 = 400;
+    let mut next: HashMap<(u32, u16), u32> = HashMap::new();
+    let mut check = |way: u32, packets: Vec<Packet>| {
+        let got = packets.len() as u32;
+        for (frame, _) in packets {
+            // Of the other host's the flow is that of the packet in the tunnel.
+            let at = if way == 2 { 66 } else { 34 };
+            let flow = u16::from_be_bytes([frame[at], frame[at + 1]]);
+            let number = u32::from_be_bytes(frame[frame.len() - 4..].try_into().unwrap());
+            let expected = next.entry((way, flow)).or_insert(0);
+            assert_eq!(number, *expected, "way {way}, flow {flow}");
+            *expected += 1;
+        }
+        got
+    };
+    let (mut sent, mut got) = (0, 0);
+    let since = Instant::now();
+    let mut step = 0;
+    while got < FLOWS * PACKETS {
+        // Each flow begins a few steps after the one before.
+        if sent < got + UNDER_WAY && step < PACKETS + FLOWS {
+            for flow in 0..FLOWS {
+                let Some(number) = step.checked_sub(flow).filter(|number| *number < PACKETS) else {
+                    continue;
+                };
+                let port = 100 + flow as u16;
+                match flow % 3 {
+                    0 => world.one.send([numbered(ONE, TWO, port, number)]),
+                    1 => world.two.send([numbered(TWO, ONE, port, number)]),
+                    _ => world.one.send([numbered_out(port, number)]),
+                }
+                sent += 1;
+            }
+            step += 1;
+        }
+        got += check(0, world.two.take()) + check(1, world.one.take()) + check(2, world.wire.take());
+        assert!(since.elapsed() < PATIENCE, "{got} of {sent} arrived: {:?}", world.card.status());
+        std::thread::yield_now();
+    }
+    let (forwarded, punted) = world.carried();
+    assert!(forwarded > punted && punted > FLOWS.into(), "{forwarded} by the card, {punted} by the host");
+    let card = world.card.status().card.unwrap();
+    assert_eq!((card.dropped, card.lost, card.received), (0, 0, u64::from(FLOWS * PACKETS)));
 }
 
 fn unfinished_frames_go_past_the_card(world: World) {
@@ -180,11 +245,17 @@ fn a_rule_binds_when_apply_returns(world: World) {
     until(|| drops() >= 10);
     assert!(world.two.take().is_empty());
     // What was never allowed is dropped by the card, once that knows.
-    world.one.send([numbered(ONE, TWO, 8, 0)]);
-    until(|| drops() >= 11);
-    world.one.send((1..11).map(|number| numbered(ONE, TWO, 8, number)));
-    until(|| drops() >= 21);
-    assert_eq!(world.card.status().card.unwrap().dropped, 10);
+    let by_card = || world.card.status().card.unwrap().dropped;
+    let mut number = 0;
+    while by_card() == 0 {
+        world.one.send([numbered(ONE, TWO, 8, number)]);
+        number += 1;
+        until(|| drops() >= 10 + u64::from(number));
+    }
+    let before = by_card();
+    world.one.send((0..10).map(|more| numbered(ONE, TWO, 8, number + more)));
+    until(|| drops() >= 20 + u64::from(number));
+    assert_eq!(by_card(), before + 10);
     world.card.apply(&[Change::DelRule { vrf: Vrf(1), id: deny(3).id }]).unwrap();
     world.one.send([numbered(ONE, TWO, 7, 99)]);
     assert_eq!(number_of(&world.two.wait(1, PATIENCE)[0].0), (7, 99));

@@ -2,8 +2,9 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use card::Card;
-use card::expect::{Memory, Outcome, Sizes, outcome};
-use card::registers::{PuntMeta, counters};
+use card::expect::{Holding, Memory, Outcome, Sizes, held, outcome};
+use card::hold::{GROUPS, Hold, RING};
+use card::registers::{self, PuntMeta, counters};
 use engine::testing::{Packet, TestPort};
 use engine::{Engine, EngineConfig};
 use ipnet::IpNet;
@@ -73,11 +74,18 @@ impl<C: Carry> Carry for Stopping<C> {
 /// Clocks that a packet spends in the card of memory.
 const LATENCY: u64 = 40;
 
+/// What a packet is at its output.
+enum Way {
+    Out(Outgoing, Option<Hold>),
+    Release(Hold),
+}
+
 /// A card of memory.
 pub struct SoftCard {
     memory: Memory,
     inputs: [VecDeque<Incoming>; 2],
-    inside: VecDeque<(u64, usize, Outgoing)>,
+    inside: VecDeque<(u64, usize, Way)>,
+    holding: [Holding<Outgoing>; 2],
     outputs: [VecDeque<Outgoing>; 2],
     clocks: u64,
     select: u32,
@@ -90,6 +98,7 @@ impl SoftCard {
             memory: Memory::new(Sizes::default()),
             inputs: Default::default(),
             inside: VecDeque::new(),
+            holding: [(); 2].map(|()| Holding::new(RING, 2)),
             outputs: Default::default(),
             clocks: 0,
             select: 0,
@@ -102,7 +111,15 @@ impl SoftCard {
     }
 
     fn pass(&mut self, packet: Incoming) {
-        let Incoming { port, bytes } = packet;
+        let Incoming { port, direct, bytes } = packet;
+        let due = self.clocks + LATENCY;
+        if let Some(meta) = direct {
+            let mark = bytes.is_empty().then_some(meta);
+            let out = Way::Out(Outgoing { port: meta.port, punt: mark, bytes }, None);
+            let way = Hold::of_release(&meta).map_or(out, Way::Release);
+            return self.inside.push_back((due, meta.egress.into(), way));
+        }
+        let hold = held(&self.memory, port, &bytes, bytes.len());
         let (output, out) = match outcome(&self.memory, port, &bytes, bytes.len()) {
             Outcome::Drop(reason) => return self.count(5, reason.into(), 1),
             Outcome::Punt(reason) => {
@@ -119,7 +136,18 @@ impl SoftCard {
                 (usize::from(egress), Outgoing { port: forward.port.0, punt: None, bytes })
             }
         };
-        self.inside.push_back((self.clocks + LATENCY, output, out));
+        self.inside.push_back((due, output, Way::Out(out, hold)));
+    }
+
+    fn leave(&mut self, output: usize, way: Way) {
+        let holding = &mut self.holding[output];
+        match way {
+            Way::Release(hold) => self.outputs[output].extend(holding.release(hold)),
+            Way::Out(packet, hold) => {
+                let beats = packet.bytes.len().div_ceil(64) + usize::from(packet.punt.is_some());
+                self.outputs[output].extend(holding.pass(hold, beats, packet));
+            }
+        }
     }
 }
 
@@ -129,6 +157,13 @@ impl Card for SoftCard {
         match offset.checked_sub(0x3000) {
             Some(counters::LOW) => count as u32,
             Some(counters::HIGH) => (count >> 32) as u32,
+            _ if offset == registers::identity::PIPES => 0x0101,
+            _ if offset == 0x2000 + registers::engine::RELEASED => {
+                self.holding[0].turns() | self.holding[1].turns() << GROUPS
+            }
+            _ if offset == 0x2000 + registers::engine::HOLD_FULL => {
+                self.holding.iter().map(|holding| holding.full).sum()
+            }
             _ => self.memory.read32(offset),
         }
     }
@@ -166,8 +201,8 @@ impl Carry for SoftCard {
             }
         }
         while self.inside.front().is_some_and(|(due, ..)| *due <= self.clocks) {
-            let (_, output, packet) = self.inside.pop_front().unwrap();
-            self.outputs[output].push_back(packet);
+            let (_, output, way) = self.inside.pop_front().unwrap();
+            self.leave(output, way);
         }
     }
 
