@@ -1,8 +1,10 @@
 //! What an executor needs that stands in front of the engine and leaves it what it can't do itself.
 
 use crate::engine::{Engine, lock};
-use mem::RxQueue;
+use crate::mailbox::Message;
+use mem::{RxQueue, TxQueue};
 use model::{Counters, FlowKey, Seconds, VifId};
+use std::sync::Arc;
 use tables::View;
 
 impl Engine {
@@ -40,5 +42,16 @@ impl Engine {
         }
         self.share_out(&mut control, vif, queues);
         true
+    }
+
+    /// Sends by other queues of an attached interface, from when this returns; false where it is not attached.
+    pub fn send(&self, vif: VifId, queues: Vec<Arc<dyn TxQueue>>) -> bool {
+        let control = self.control();
+        let attached = control.ports.contains_key(&vif);
+        if attached {
+            let queues: Arc<[_]> = queues.into();
+            self.tell_all(|| Message::Send { vif, queues: queues.clone() });
+        }
+        attached
     }
 }

@@ -182,7 +182,7 @@ impl Engine {
     }
 
     /// Tells all workers, and waits until they have obeyed.
-    fn tell_all(&self, message: impl Fn() -> Message) {
+    pub(crate) fn tell_all(&self, message: impl Fn() -> Message) {
         let receipts = Receipts::new();
         for worker in &self.common.workers {
             worker.mailbox.post_with(message(), receipts.receipt());

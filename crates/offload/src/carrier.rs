@@ -6,11 +6,12 @@ use crate::carry::{Carry, Incoming, Outgoing};
 use crate::flows::Flows;
 use crate::mailbox::{Mailbox, Message};
 use crate::moving::{Batch, is_mark};
-use crate::ports::{Line, Taken, place};
+use crate::ports::{LONGEST, Line, Taken, place};
 use crate::stats::Stats;
 use card::CardError;
 use card::compile::Attachment;
 use card::driver::Driver;
+use card::registers::PuntMeta;
 use engine::Engine;
 use mem::{Burst, Offload};
 use model::{BridgeTarget, Change, DropReason, Executor, NeighbourScope, VifId, Vrf};
@@ -25,6 +26,8 @@ use std::time::{Duration, Instant};
 const SLICE: u32 = 256;
 /// Frames that wait for an input of the card at most, but for a burst.
 const QUEUE: usize = 64;
+/// Frames that wait for an input of the card, where the engine's are no longer taken.
+const AGAIN: usize = 4 * QUEUE;
 /// Frames of those that the card is given ahead.
 const AHEAD: usize = 2;
 /// Clocks without a packet coming out after which the card is asked whether any is still inside: it drops some.
@@ -161,7 +164,8 @@ impl<C: Carry> Carrier<C> {
         }
         let taken = self.take()?;
         let waits = self.work()?;
-        if self.batch.is_none() {
+        // What is due comes first.
+        if self.batch.is_none() && Instant::now() < self.next {
             self.move_flows()?;
         }
         let engine = waits || !self.candidates.is_empty();
@@ -171,8 +175,31 @@ impl<C: Carry> Carrier<C> {
         Ok(taken || engine || self.is_busy())
     }
 
+    /// Takes what the engine sent, to be sent by the card as it is, so that nothing overtakes it there; where less than so many
+    /// frames wait for an input.
+    pub fn take_sent(&mut self, most: usize) {
+        let pipes = self.card().pipes();
+        for (vif, line) in &mut self.lines {
+            let output = place(*vif, line.wire, pipes);
+            while self.queued[output].len() < most
+                && let Some(bytes) = line.sent()
+            {
+                let (port, egress, len) = (vif.0, output as u8, bytes.len());
+                if len > LONGEST {
+                    self.stats.drops[DropReason::TxTooLong as usize].add(1);
+                    continue;
+                }
+                self.stats.again.packet(len);
+                self.stats.vif(*vif).into_iter().for_each(|cells| cells.again.packet(len));
+                let meta = PuntMeta { port, size: len as u16, egress, ..PuntMeta::default() };
+                self.queued[output].push_back(Incoming { port, direct: Some(meta), bytes });
+            }
+        }
+    }
+
     /// Moves what is here. Returns whether something waits for the engine.
     pub fn work(&mut self) -> Result<bool, Fault> {
+        self.take_sent(AGAIN);
         self.run_card()?;
         let waits = self.lines.values_mut().fold(false, |waits, line| line.push() | waits);
         if self.batch.is_some() {
@@ -193,6 +220,12 @@ impl<C: Carry> Carrier<C> {
         for vif in self.lines.keys().copied().collect::<Vec<_>>() {
             let Some(line) = self.lines.get_mut(&vif) else { continue };
             let input = place(vif, line.wire, pipes);
+            if line.past && line.is_settled() {
+                // What went past the card left the engine; now it leaves.
+                self.take_sent(usize::MAX);
+                self.empty_card()?;
+            }
+            let Some(line) = self.lines.get_mut(&vif) else { continue };
             if !line.is_open() {
                 // The engine is about to be done with it.
                 any = true;
@@ -351,7 +384,10 @@ impl<C: Carry> Carrier<C> {
     /// Lets all that is under way arrive, in the card and in the engine. False where the engine takes too long.
     pub fn settle(&mut self) -> Result<bool, Fault> {
         self.empty_card()?;
-        Ok(self.settle_engine())
+        let settled = self.settle_engine();
+        self.take_sent(usize::MAX);
+        self.empty_card()?;
+        Ok(settled)
     }
 
     /// Lets the engine be done with what it was given; false where it takes too long.
@@ -430,6 +466,7 @@ impl<C: Carry> Carrier<C> {
 
     fn attach(&mut self, vif: VifId, mut line: Line) -> Result<(), Fault> {
         if self.failed {
+            self.engine.send(vif, line.tx);
             self.engine.receive(vif, line.rx);
             return Ok(());
         }
@@ -441,12 +478,16 @@ impl<C: Carry> Carrier<C> {
     }
 
     fn detach(&mut self, vif: VifId) -> Result<(), Fault> {
-        let Some(line) = self.lines.remove(&vif) else { return Ok(()) };
+        // What was on its way there arrives.
+        self.take_sent(usize::MAX);
+        let emptied = self.empty_card();
+        let Some(line) = self.lines.remove(&vif) else { return emptied };
         self.forget(&line);
         drop(line);
         if self.failed {
             return Ok(());
         }
+        emptied?;
         self.engine.view(|view| self.driver.attach(view, vif, None))?;
         self.empty_card()
     }

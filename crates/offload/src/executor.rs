@@ -4,7 +4,7 @@ use crate::carrier::Carrier;
 use crate::carry::Carry;
 use crate::mailbox::{Mailbox, Message};
 use crate::ports::{Line, RING};
-use crate::stats::{PORTS, Stats};
+use crate::stats::{PORTS, Stats, less};
 use card::driver::Driver;
 use card::{CardError, Commands};
 use engine::{AttachError, Engine};
@@ -113,10 +113,11 @@ impl CardExecutor {
             self.mailbox.tell(Message::Beside(vif, true));
             return Ok(self.engine.attach(vif, port)?);
         }
-        let (ring, uplink, _) = rdmaport::open(&RING).map_err(|error| LineError::Ring { vif, error })?;
+        let (ring, uplink, downlink) =
+            rdmaport::open(&RING).map_err(|error| LineError::Ring { vif, error })?;
         let Opened { port, rx, tx } = port;
-        self.engine.attach(vif, Opened { port, rx: ring.rx, tx: tx.clone() })?;
-        let line = Line::new(rx, tx, uplink, kind == Some(VifKind::Wire));
+        self.engine.attach(vif, Opened { port, rx: ring.rx, tx: ring.tx })?;
+        let line = Line::new(rx, tx, (uplink, downlink), kind == Some(VifKind::Wire));
         self.mailbox.tell(Message::Attach(vif, line));
         Ok(())
     }
@@ -155,9 +156,11 @@ impl Executor for CardExecutor {
 
     fn vif_counters(&self, vif: VifId) -> VifCounters {
         let (a, b) = (self.engine.vif_counters(vif), self.stats.vif_counters(vif));
+        let again = self.stats.again(vif);
         VifCounters {
             received: sum(a.received, b.received),
-            sent: sum(a.sent, b.sent),
+            // What the engine sent left by the card.
+            sent: less(sum(a.sent, b.sent), again),
             receive_drops: a.receive_drops + b.receive_drops,
             send_drops: a.send_drops + b.send_drops,
         }

@@ -164,6 +164,8 @@ impl<C: Carry> Carrier<C> {
                 if !done {
                     tracing::warn!("the engine does not keep up; packets that it still has may come late");
                 }
+                // All of it.
+                self.take_sent(usize::MAX);
                 self.release(hold);
             }
             Stage::Released if self.driver.is_released(hold) => self.end()?,

@@ -3,7 +3,7 @@
 use crate::stats::VifCells;
 use mem::{BURST, Burst, Csum, NoRoom, Offload, RxQueue, Segment, TxQueue, gather, scatter};
 use model::{DropReason, VifId};
-use rdmaport::{RdmaPort, Uplink};
+use rdmaport::{Downlink, RdmaPort, Uplink};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ const BYTES_PER_BURST: usize = 64 << 10;
 /// Times that a queue held by a worker is tried again.
 const TRIES: u32 = 100;
 /// Longest frame that the card is given, bytes.
-const LONGEST: usize = 9600;
+pub const LONGEST: usize = 9600;
 
 /// A frame that came in.
 #[derive(Debug)]
@@ -42,6 +42,8 @@ pub struct Line {
     pub tx: Vec<Arc<dyn TxQueue>>,
     /// Where the engine receives what came in by the port.
     pub uplink: Uplink,
+    /// What the engine sent by the port.
+    pub downlink: Downlink,
     /// A wire; else a guest.
     pub wire: bool,
     /// What its ring has no room for.
@@ -53,9 +55,14 @@ pub struct Line {
 }
 
 impl Line {
-    /// A port with these queues, whose ring ends at `uplink`.
-    pub fn new(rx: Vec<Box<dyn RxQueue>>, tx: Vec<Arc<dyn TxQueue>>, uplink: Uplink, wire: bool) -> Self {
-        Self { rx, tx, uplink, wire, waiting: VecDeque::new(), handed: 0, past: false }
+    /// A port with these queues, whose rings end here.
+    pub fn new(
+        rx: Vec<Box<dyn RxQueue>>,
+        tx: Vec<Arc<dyn TxQueue>>,
+        (uplink, downlink): (Uplink, Downlink),
+        wire: bool,
+    ) -> Self {
+        Self { rx, tx, uplink, downlink, wire, waiting: VecDeque::new(), handed: 0, past: false }
     }
 
     /// Whether frames may be taken from it: the engine keeps up, and nothing would overtake.
@@ -73,6 +80,13 @@ impl Line {
     pub fn done(&self) -> u64 {
         let inside = SLOTS as usize - self.uplink.room();
         self.handed - (self.waiting.len() + inside) as u64
+    }
+
+    /// The next frame that the engine sent.
+    pub fn sent(&mut self) -> Option<Vec<u8>> {
+        let mut bytes = None;
+        self.downlink.receive(|frame| bytes = Some(frame.to_vec()));
+        bytes
     }
 
     /// Takes a burst of each queue.

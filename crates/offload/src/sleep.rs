@@ -19,6 +19,11 @@ impl<C: Carry> Carrier<C> {
             }
             queue.disarm();
         }
+        let data = epoll::EventData::new_u64(u64::from(vif.0) + 1);
+        if let Err(error) = epoll::add(&self.epoll, line.downlink.event_fd(), data, epoll::EventFlags::IN) {
+            tracing::error!(%vif, %error, "what the engine sends can't be waited for; it is polled once a second");
+        }
+        line.downlink.disarm();
     }
 
     /// Undoes that.
@@ -27,18 +32,19 @@ impl<C: Carry> Carrier<C> {
             // It was added; and with the queue its descriptor goes anyway.
             let _ = epoll::delete(&self.epoll, queue.event_fd());
         }
+        let _ = epoll::delete(&self.epoll, line.downlink.event_fd());
     }
 
     /// Sleeps until there is a packet or a message, or flows are to be looked after.
     pub fn sleep(&mut self) {
         let mut armed = 0;
-        let mut ready = false;
+        let mut ready = self.lines.values_mut().fold(false, |ready, line| line.downlink.arm() | ready);
         for queue in queues(&mut self.lines) {
-            armed += 1;
-            ready = queue.arm();
             if ready {
                 break;
             }
+            armed += 1;
+            ready = queue.arm();
         }
         if !ready && self.mailbox.is_empty() {
             let left = self.next.saturating_duration_since(Instant::now());
@@ -53,6 +59,7 @@ impl<C: Carry> Carrier<C> {
         }
         self.mailbox.drain();
         queues(&mut self.lines).take(armed).for_each(|queue| queue.disarm());
+        self.lines.values_mut().for_each(|line| line.downlink.disarm());
     }
 }
 

@@ -58,6 +58,8 @@ pub struct VifCells {
     pub received: Pair,
     pub punted: Pair,
     pub sent: Pair,
+    /// Of those the engine's: it counted them too.
+    pub again: Pair,
     pub send_drops: Count,
 }
 
@@ -70,6 +72,8 @@ pub struct Stats {
     pub received: Pair,
     pub punted: Pair,
     pub sent: Pair,
+    /// Of those, or of what is about to be, the engine's.
+    pub again: Pair,
     pub dropped: Count,
     pub lost: Count,
     pub flows: Count,
@@ -94,6 +98,7 @@ impl Stats {
             received: Pair::default(),
             punted: Pair::default(),
             sent: Pair::default(),
+            again: Pair::default(),
             dropped: Count::default(),
             lost: Count::default(),
             flows: Count::default(),
@@ -164,6 +169,16 @@ impl Stats {
         })
     }
 
+    /// What the engine sent by an interface, and the card again.
+    pub fn again(&self, vif: VifId) -> Counters {
+        self.vif(vif).map_or_else(Counters::default, |cells| cells.again.get())
+    }
+
+    /// What the card forwarded.
+    fn forwarded(&self) -> Counters {
+        less(self.sent.get(), self.again.get())
+    }
+
     /// What the card did.
     pub fn card(&self) -> CardCounters {
         let named = |(punt, count): (&Punt, &Count)| (punt.name(), count.get());
@@ -172,7 +187,7 @@ impl Stats {
             clocks: self.clocks.get(),
             busy: self.busy.get(),
             received: self.received.get().packets,
-            forwarded: self.sent.get().packets,
+            forwarded: self.forwarded().packets,
             dropped: self.dropped.get(),
             lost: self.lost.get(),
             punted: Punt::ALL.iter().zip(&self.punts).map(named).filter(|(_, count)| *count > 0).collect(),
@@ -187,9 +202,9 @@ impl Stats {
             worker: number,
             cpu: None,
             received: less(self.received.get(), self.punted.get()),
-            sent: self.sent.get(),
+            sent: self.forwarded(),
             drops: self.drops.iter().map(Count::get).collect(),
-            hits: self.sent.get().packets,
+            hits: self.forwarded().packets,
             misses: self.punted.get().packets,
             replies: 0,
             sleeps: self.sleeps.get(),
@@ -209,7 +224,7 @@ fn add(to: &mut Counters, counters: Counters) {
 }
 
 /// The difference; the parts are counted one after the other.
-fn less(all: Counters, part: Counters) -> Counters {
+pub fn less(all: Counters, part: Counters) -> Counters {
     Counters {
         packets: all.packets.saturating_sub(part.packets),
         bytes: all.bytes.saturating_sub(part.bytes),

@@ -3,34 +3,17 @@
 
 mod common;
 
-use common::{ONE, PATIENCE, SoftCard, TWO, World, frame, number_of, numbered, tables, until};
-use engine::testing::Packet;
+use common::{ONE, PATIENCE, TWO, World, frame, number_of, numbered, tables, until};
 use mem::{Csum, Offload};
 use model::{Action, CaptureFilter, Change, Executor, Network, NexthopId, Rule, RuleAction, RuleId, Vrf};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
-
-/// The tests, by every card there is.
-macro_rules! by_cards {
-    ($($test:ident),*) => {
-        mod soft {
-            $(#[test] fn $test() { super::$test(super::World::new(super::SoftCard::new)); })*
-        }
-        #[cfg(feature = "card-sim")]
-        mod sim {
-            use card::sim::SimCard;
-            $(#[test] fn $test() { super::$test(super::World::new(|| SimCard::new(hbm::Timing::hbm2()))); })*
-        }
-    };
-}
 
 by_cards!(
     a_flow_moves_onto_the_card_and_is_counted,
     routed_packets_go_by_the_card_too,
     other_hosts_are_reached_by_the_card,
     nothing_is_lost_or_out_of_order_while_flows_move,
-    flows_move_under_load,
     unfinished_frames_go_past_the_card,
     a_rule_binds_when_apply_returns,
     flushed_connections_leave_the_card,
@@ -142,66 +125,6 @@ fn nothing_is_lost_or_out_of_order_while_flows_move(world: World) {
     assert_eq!(next.len(), usize::from(FLOWS));
     let (forwarded, punted) = world.carried();
     assert!(forwarded > 0 && punted > 0, "{forwarded} by the card, {punted} by the host");
-}
-
-/// A UDP packet to another host; its number is at its end.
-fn numbered_out(flow: u16, number: u32) -> Packet {
-    let mut packet = frame(&format!(
-        "eth 02:00:00:00:00:01 > 00:00:5e:00:01:00 / ip4 10.1.1.1 > 10.2.0.5 / udp {flow} > 6 nosum / payload 300"
-    ));
-    let at = packet.0.len() - 4;
-    packet.0[at..].copy_from_slice(&number.to_be_bytes());
-    packet
-}
-
-/// Flows that begin one after the other, to a guest, from it, and to another host, among others that go on; as many packets
-/// on their way as the card and the engine take.
-fn flows_move_under_load(world: World) {
-    const FLOWS: u32 = 60;
-    const PACKETS: u32 = 50;
-    const UNDER_WAY: u32 = 400;
-    let mut next: HashMap<(u32, u16), u32> = HashMap::new();
-    let mut check = |way: u32, packets: Vec<Packet>| {
-        let got = packets.len() as u32;
-        for (frame, _) in packets {
-            // Of the other host's the flow is that of the packet in the tunnel.
-            let at = if way == 2 { 66 } else { 34 };
-            let flow = u16::from_be_bytes([frame[at], frame[at + 1]]);
-            let number = u32::from_be_bytes(frame[frame.len() - 4..].try_into().unwrap());
-            let expected = next.entry((way, flow)).or_insert(0);
-            assert_eq!(number, *expected, "way {way}, flow {flow}");
-            *expected += 1;
-        }
-        got
-    };
-    let (mut sent, mut got) = (0, 0);
-    let since = Instant::now();
-    let mut step = 0;
-    while got < FLOWS * PACKETS {
-        // Each flow begins a few steps after the one before.
-        if sent < got + UNDER_WAY && step < PACKETS + FLOWS {
-            for flow in 0..FLOWS {
-                let Some(number) = step.checked_sub(flow).filter(|number| *number < PACKETS) else {
-                    continue;
-                };
-                let port = 100 + flow as u16;
-                match flow % 3 {
-                    0 => world.one.send([numbered(ONE, TWO, port, number)]),
-                    1 => world.two.send([numbered(TWO, ONE, port, number)]),
-                    _ => world.one.send([numbered_out(port, number)]),
-                }
-                sent += 1;
-            }
-            step += 1;
-        }
-        got += check(0, world.two.take()) + check(1, world.one.take()) + check(2, world.wire.take());
-        assert!(since.elapsed() < PATIENCE, "{got} of {sent} arrived: {:?}", world.card.status());
-        std::thread::yield_now();
-    }
-    let (forwarded, punted) = world.carried();
-    assert!(forwarded > punted && punted > FLOWS.into(), "{forwarded} by the card, {punted} by the host");
-    let card = world.card.status().card.unwrap();
-    assert_eq!((card.dropped, card.lost, card.received), (0, 0, u64::from(FLOWS * PACKETS)));
 }
 
 fn unfinished_frames_go_past_the_card(world: World) {

@@ -1,5 +1,6 @@
 //! A host with two guests and a wire, and a card of memory that carries packets by the card's pipe in Rust.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(dead_code, reason = "each test uses a part")]
 
 use card::Card;
 use card::expect::{Holding, Memory, Outcome, Sizes, held, outcome};
@@ -19,6 +20,23 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+/// Tests, by every card there is.
+#[macro_export]
+macro_rules! by_cards {
+    ($($test:ident),*) => {
+        mod soft {
+            use $crate::common::{SoftCard, World};
+            $(#[test] fn $test() { super::$test(World::new(SoftCard::new)); })*
+        }
+        #[cfg(feature = "card-sim")]
+        mod sim {
+            use $crate::common::World;
+            use card::sim::SimCard;
+            $(#[test] fn $test() { super::$test(World::new(|| SimCard::new(hbm::Timing::hbm2()))); })*
+        }
+    };
+}
 
 pub const PATIENCE: Duration = Duration::from_secs(60);
 pub const ONE: VifId = VifId(1);

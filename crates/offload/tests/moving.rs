@@ -1,0 +1,163 @@
+//! Flows that move onto the card under load: their packets arrive in order, and those that don't are counted.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use common::{ONE, PATIENCE, SoftCard, TWO, WIRE, World, frame, numbered};
+use engine::testing::Packet;
+use model::{Action, CaptureFilter, Change, Executor, Rule, RuleAction, RuleId, Vrf};
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+by_cards!(flows_move_under_load, and_while_all_else_changes);
+
+const FLOWS: u32 = 60;
+const PACKETS: u32 = 50;
+/// Packets that were sent and have not arrived, at most, but for a step's.
+const UNDER_WAY: u32 = 400;
+
+/// A UDP packet to another host; its number is at its end.
+fn numbered_out(flow: u16, number: u32) -> Packet {
+    let mut packet = frame(&format!(
+        "eth 02:00:00:00:00:01 > 00:00:5e:00:01:00 / ip4 10.1.1.1 > 10.2.0.5 / udp {flow} > 6 nosum / payload 300"
+    ));
+    let at = packet.0.len() - 4;
+    packet.0[at..].copy_from_slice(&number.to_be_bytes());
+    packet
+}
+
+/// Flows that begin one after the other: to a guest, from it, and to another host.
+#[derive(Default)]
+struct Load {
+    step: u32,
+    sent: u32,
+    got: u32,
+    /// Numbers that come next.
+    next: HashMap<(u32, u16), u32>,
+    /// Those that are missing.
+    gaps: u32,
+}
+
+impl Load {
+    const ALL: u32 = FLOWS * PACKETS;
+
+    /// The next packet of each flow that has begun and not ended, if not too many are under way.
+    fn send(&mut self, world: &World) -> bool {
+        if self.sent >= self.got + self.gaps + UNDER_WAY || self.step >= PACKETS + FLOWS {
+            return false;
+        }
+        for flow in 0..FLOWS {
+            let Some(number) = self.step.checked_sub(flow).filter(|number| *number < PACKETS) else {
+                continue;
+            };
+            let port = 100 + flow as u16;
+            match flow % 3 {
+                0 => world.one.send([numbered(ONE, TWO, port, number)]),
+                1 => world.two.send([numbered(TWO, ONE, port, number)]),
+                _ => world.one.send([numbered_out(port, number)]),
+            }
+            self.sent += 1;
+        }
+        self.step += 1;
+        true
+    }
+
+    fn receive(&mut self, world: &World) {
+        for (way, port) in [&world.two, &world.one, &world.wire].into_iter().enumerate() {
+            // Of the other host's the flow is that of the packet in the tunnel.
+            let at = if way == 2 { 66 } else { 34 };
+            for (frame, _) in port.take() {
+                let flow = u16::from_be_bytes([frame[at], frame[at + 1]]);
+                let number = u32::from_be_bytes(frame[frame.len() - 4..].try_into().unwrap());
+                let expected = self.next.entry((way as u32, flow)).or_insert(0);
+                assert!(
+                    number >= *expected,
+                    "way {way}, flow {flow}: {number} comes after {}",
+                    *expected - 1
+                );
+                self.gaps += number - *expected;
+                *expected = number + 1;
+                self.got += 1;
+            }
+        }
+    }
+
+    /// Sends and receives all of it, and does something else with each step.
+    fn run(&mut self, world: &World, mut also: impl FnMut(u32)) {
+        let since = Instant::now();
+        while self.got < Self::ALL {
+            if self.send(world) {
+                also(self.step);
+            }
+            self.receive(world);
+            let (got, sent) = (self.got, self.sent);
+            assert!(since.elapsed() < PATIENCE, "{got} of {sent} arrived: {:?}", world.card.status());
+            std::thread::yield_now();
+        }
+        assert_eq!(self.gaps, 0);
+    }
+}
+
+fn flows_move_under_load(world: World) {
+    Load::default().run(&world, |_| {});
+    let (forwarded, punted) = world.carried();
+    assert!(forwarded > punted && punted > FLOWS.into(), "{forwarded} by the card, {punted} by the host");
+    let card = world.card.status().card.unwrap();
+    assert_eq!((card.dropped, card.lost, card.received), (0, 0, Load::ALL.into()));
+    let sent = |vif| world.card.vif_counters(vif).sent.packets;
+    assert_eq!(sent(ONE) + sent(TWO) + sent(WIRE), Load::ALL.into());
+}
+
+/// Flows are withdrawn, tables change, captures begin and end, ports come and go.
+fn and_while_all_else_changes(world: World) {
+    let rule = Rule {
+        id: RuleId(3),
+        vrf: Vrf(1),
+        priority: 1,
+        from: Vec::new(),
+        to: Vec::new(),
+        protocol: None,
+        ports: None,
+        action: RuleAction::End(Action::Allow),
+    };
+    let mut captures = Vec::new();
+    Load::default().run(&world, |step| match step % 20 {
+        3 => drop(world.card.flush_flows(&mut |flow| flow.key.dst.port % 2 == 0)),
+        7 => world.card.apply(&[Change::PutRule(rule.clone())]).unwrap(),
+        11 => world.card.apply(&[Change::DelRule { vrf: Vrf(1), id: rule.id }]).unwrap(),
+        13 if step > 40 => {
+            let (to, from) = std::sync::mpsc::sync_channel(10);
+            world.card.capture(CaptureFilter { snap_len: 100, ..CaptureFilter::default() }, to);
+            captures.push(from);
+        }
+        15 => captures.clear(),
+        _ => {}
+    });
+    let card = world.card.status().card.unwrap();
+    assert_eq!((card.dropped, card.lost), (0, 0));
+}
+
+/// It stops in every state in which flows that move may be.
+#[test]
+fn a_card_that_stops_loses_what_is_inside_and_says_so() {
+    for stop in (5..65).step_by(4) {
+        let world = World::new(SoftCard::new);
+        let mut load = Load::default();
+        let since = Instant::now();
+        let lost = || world.card.status().card.unwrap().lost as u32;
+        while load.got + lost() < Load::ALL {
+            if load.step == stop {
+                world.stopped.store(true, Ordering::Relaxed);
+            }
+            // What is lost is not under way any more.
+            load.gaps = load.gaps.max(lost());
+            load.send(&world);
+            load.receive(&world);
+            assert!(since.elapsed() < PATIENCE, "{} and {} lost of {}", load.got, lost(), load.sent);
+            std::thread::yield_now();
+        }
+        assert_eq!((load.got + lost(), load.sent), (Load::ALL, Load::ALL));
+        assert!(world.card.status().name.contains("failed"));
+    }
+}
