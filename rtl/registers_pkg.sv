@@ -128,9 +128,10 @@ package registers_pkg;
   typedef enum logic [3:0] {
     CommandNone = 4'd0,
     CommandWrite = 4'd1,
-    CommandBarrier = 4'd2
+    CommandBarrier = 4'd2,
+    CommandClear = 4'd3
   } command_e;
-  localparam int unsigned CommandCount = 3;
+  localparam int unsigned CommandCount = 4;
 
   // An IPv4 flow. A bucket is two of them: 64 bytes. The key is the lower 128 bits.
   typedef struct packed {
@@ -315,11 +316,13 @@ package registers_pkg;
   localparam logic [11:0] IdentityFlowBuckets = 12'h018;
   localparam logic [11:0] IdentityBridgeLines = 12'h01c;
   localparam logic [11:0] IdentityRoute6Lines = 12'h028;
+  localparam logic [11:0] IdentityFlowCounters = 12'h040;
+  localparam logic [11:0] IdentityFlowsSeen = 12'h044;
   localparam logic [11:0] IdentityScratch = 12'h020;
   localparam logic [11:0] IdentityBlocks = 12'h024;
   localparam logic [11:0] IdentityDirectory = 12'h100;
 
-  // How the host writes tables: data, table, address, then the command. One at a time; `done` counts.
+  // How the host writes tables: data, table, address, then the command. One at a time; `done` counts. The next data, table and address may be written while a command runs.
   localparam logic [7:0] CommandType = 8'd2;
   localparam logic [7:0] CommandBlockVersion = 8'd1;
   localparam logic [15:0] CommandPage = 16'd1;
@@ -338,6 +341,9 @@ package registers_pkg;
   localparam logic [11:0] EngineReleased = 12'h004;
   localparam logic [11:0] EngineHeld = 12'h008;
   localparam logic [11:0] EngineHoldFull = 12'h00c;
+  localparam logic [11:0] EngineGuestBudget = 12'h020;
+  localparam logic [11:0] EngineWireBudget = 12'h024;
+  localparam logic [11:0] EngineBudgetReason = 12'h028;
   localparam logic [11:0] EngineSecret = 12'h040;
 
   // Counters, 64 bits, read one at a time: writing `select` takes a snapshot into `low` and `high`.
@@ -347,6 +353,10 @@ package registers_pkg;
   localparam logic [11:0] CountersSelect = 12'h000;
   localparam logic [11:0] CountersLow = 12'h004;
   localparam logic [11:0] CountersHigh = 12'h008;
+  localparam logic [11:0] CountersSeen = 12'h010;
+  localparam logic [11:0] CountersSeenLow = 12'h014;
+  localparam logic [11:0] CountersSeenHigh = 12'h018;
+  localparam logic [11:0] CountersFlowEvent = 12'h01c;
 
   localparam int unsigned Blocks = 4;
   // The directory, entry 0 in the lowest bits.

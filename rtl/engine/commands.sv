@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Does what the host's command block says: writes a line of a table, or waits until all packets that came before have
-// left.
+// Does what the host's command block says: writes a line of a table, clears many, or waits until all packets that came
+// before have left.
 //
-// A write on chip takes 2 clocks, one to memory as long as that takes, a barrier as long as packets take.
+// A write on chip takes 2 clocks, one to memory as long as that takes, a barrier as long as packets take; a clear as long
+// as its writes, one after the other.
 module commands
   import registers_pkg::*;
   import viaduct_pkg::*;
@@ -17,6 +18,7 @@ module commands
     input  logic [31:0]            address,
     input  logic [511:0]           data,
     output logic                   done,
+    // Operands are taken with `start`: the next ones may be put there while a command runs.
     // Tables on chip.
     output logic                   wr_valid,
     output logic [3:0]             wr_table,
@@ -44,18 +46,21 @@ module commands
   state_e                 state;
   logic [Pipes-1:0][31:0] came_before;
   logic [Pipes-1:0]       gone;
-  logic [3:0]             chosen;
+  logic [3:0]             chosen, target;
+  logic [511:0]           bytes;
+  logic                   clearing;
+  logic [31:0]            at, more;  // lines behind this one
 
-  assign wr_table    = to_table;
-  assign wr_address  = address[15:0];
-  assign wr_data     = data;
-  assign memory_line = line_t'(to_table == TableFlow ? address[27:1] : address[26:0]);
-  assign memory_half = address[0];
+  assign wr_table    = target;
+  assign wr_address  = at[15:0];
+  assign wr_data     = clearing ? '0 : bytes;
+  assign memory_line = line_t'(target == TableFlow ? at[27:1] : at[26:0]);
+  assign memory_half = at[0];
 
   always_comb begin
     chosen = '0;
-    case (to_table)
-      TableFlow:   chosen = address[31] ? 4'b0010 : 4'b0001;
+    case (target)
+      TableFlow:   chosen = at[31] ? 4'b0010 : 4'b0001;
       TableBridge: chosen = 4'b0100;
       TableRoute:  chosen = 4'b1000;
       default: ;
@@ -63,6 +68,10 @@ module commands
     // Differences, so that the counts may wrap.
     for (int i = 0; i < Pipes; i++) gone[i] = $signed(left[i] - came_before[i]) >= 0;
   end
+
+  function automatic state_e place(logic [3:0] of);
+    return of == TableFlow || of == TableBridge || of == TableRoute ? Memory : Chip;
+  endfunction
 
   assign wr_valid     = state == Chip;
   assign memory_valid = state == Memory ? chosen : '0;
@@ -72,19 +81,29 @@ module commands
     case (state)
       Idle: if (start) begin
         came_before <= came;
+        {target, at, bytes} <= {to_table, address, data};
+        clearing    <= command == CommandClear;
+        more        <= command == CommandClear ? data[31:0] - 32'd1 : '0;
         case (command)
-          CommandWrite:   state <= chosen != '0 ? Memory : Chip;
+          CommandWrite:   state <= place(to_table);
+          CommandClear: begin
+            if (data[31:0] == '0) done <= 1'b1;
+            else state <= place(to_table);
+          end
           CommandBarrier: state <= Barrier;
           default:        done <= 1'b1;
         endcase
       end
-      Chip: {state, done} <= {Idle, 1'b1};
       Memory: if (|(memory_valid & memory_ready)) state <= Written;
-      Written: if (|(memory_done & chosen)) {state, done} <= {Idle, 1'b1};
+      Chip, Written: if (state == Chip || |(memory_done & chosen)) begin
+        at   <= at + 32'd1;
+        more <= more - 32'd1;
+        if (more != '0) state <= place(target);
+        else {state, done} <= {Idle, 1'b1};
+      end
       Barrier: if (&gone) {state, done} <= {Idle, 1'b1};
       default: state <= Idle;
     endcase
     if (rst) {state, done} <= {Idle, 1'b0};
   end
-
 endmodule

@@ -19,6 +19,7 @@ module engine
     parameter int unsigned Labels         = 65536,
     parameter int unsigned Nexthops       = 16384,
     parameter int unsigned Flows          = 262144,  // with counters of their own
+    parameter int unsigned Seen           = 8388608, // with a bit that says whether packets came
     parameter int unsigned FlowBits       = 23,      // buckets of a way, binary logarithm
     parameter int unsigned BridgeBits     = 16,      // lines of a way, likewise
     parameter int unsigned Route6Bits     = 18,      // lines of a way, likewise
@@ -82,6 +83,8 @@ module engine
 
   logic         enable, start, done;
   logic [319:0] secret;
+  logic [1:0][31:0] budget;  // of guests' ports, of wires'
+  logic [7:0]   budget_reason;
   logic [3:0]   command, to_table, wr_table, memory_valid, memory_ready, memory_done;
   logic [31:0]  address, select;
   logic [511:0] data, wr_data;
@@ -91,11 +94,16 @@ module engine
   logic [63:0]  value;
   logic [Streams-1:0][31:0] came, left;
   logic [31:0]  released, held, hold_full;
-  logic [Streams-1:0][63:0] values;
+  logic [Streams-1:0][63:0] values, seen_words;
+  logic [63:0]  seen;
+  logic         seen_take, event_take;
+  logic [$clog2(Seen)-7:0] seen_word;
+  logic [31:0]  flow_event;
 
   registers #(
       .Pipes(Pipes), .FlowChannels(FlowChannels), .BridgeChannels(BridgeChannels), .RouteChannels(RouteChannels),
-      .Nexthops(Nexthops), .FlowBits(FlowBits), .BridgeBits(BridgeBits), .Route6Bits(Route6Bits)
+      .Nexthops(Nexthops), .Flows(Flows), .Seen(Seen),
+      .FlowBits(FlowBits), .BridgeBits(BridgeBits), .Route6Bits(Route6Bits)
   ) registers (
       .clk, .rst,
       .awvalid(axil_awvalid), .awready(axil_awready), .awaddr(axil_awaddr),
@@ -103,9 +111,10 @@ module engine
       .bvalid(axil_bvalid), .bready(axil_bready), .bresp(axil_bresp),
       .arvalid(axil_arvalid), .arready(axil_arready), .araddr(axil_araddr),
       .rvalid(axil_rvalid), .rready(axil_rready), .rdata(axil_rdata), .rresp(axil_rresp),
-      .enable, .secret,
+      .enable, .secret, .budget, .budget_reason,
       .command_start(start), .command, .command_table(to_table), .command_address(address), .command_data(data),
-      .command_done(done), .released, .held, .hold_full, .select, .value
+      .command_done(done), .released, .held, .hold_full, .select, .value,
+      .seen_take, .seen_word, .seen, .event_take, .flow_event
   );
 
   commands #(.Pipes(Streams)) commands (
@@ -117,6 +126,12 @@ module engine
 
   // A counter's value is the sum over pipes.
   always_ff @(posedge clk) value <= sum(values);
+
+  // Whether any of the pipes has seen a flow.
+  always_comb begin
+    seen = '0;
+    for (int i = 0; i < Streams; i++) seen = seen | seen_words[i];
+  end
 
   function automatic logic [63:0] sum(logic [Streams-1:0][63:0] all);
     sum = '0;
@@ -151,7 +166,8 @@ module engine
         .Ports(Ports), .Vrfs(Vrfs), .Labels(Labels), .Nexthops(Nexthops),
         .FlowBits(FlowBits), .BridgeBits(BridgeBits), .Route6Bits(Route6Bits)
     ) pipe (
-        .clk, .rst, .enable, .secret, .wr_valid, .wr_table, .wr_address, .wr_data,
+        .clk, .rst, .enable, .secret, .budget(budget[i>=Pipes]), .budget_reason,
+        .wr_valid, .wr_table, .wr_address, .wr_data,
         .s_valid(s_valid[i]), .s_ready(s_ready[i]), .s_beat(s_beat[i]),
         .m_valid(out_valid[i]), .m_ready(out_ready[i]), .m_beat(out_beat[i]), .m_egress(out_egress[i]),
         .m_hold(out_hold[i]),
@@ -171,13 +187,26 @@ module engine
         .route_req_line(route_req_line[i]), .route_req_context(route_req_context[i]),
         .route_resp_valid(route_resp_valid[i]), .route_resp_ready(route_resp_ready[i]),
         .route_resp_context(route_resp_context[i]), .route_resp_data(route_resp_data[i]),
-        .conclusion_valid(conclusion_valid[i]), .conclusion(conclusion[i]), .came(came[i]), .left(left[i])
+        .conclusion_valid(conclusion_valid[i]), .conclusion(conclusion[i]), .pause(seen_take),
+        .came(came[i]), .left(left[i])
     );
 
-    counters #(.Ports(Ports), .Flows(Flows)) counters (
-        .clk, .rst, .valid(conclusion_valid[i]), .conclusion(conclusion[i]), .select, .value(values[i])
+    counters #(.Ports(Ports), .Flows(Flows), .Seen(Seen)) counters (
+        .clk, .rst, .valid(conclusion_valid[i]), .conclusion(conclusion[i]), .select, .value(values[i]),
+        .seen_take, .seen_word, .seen(seen_words[i]),
+        .event_valid(event_valid[i]), .event_ready(event_ready[i]), .event_number(event_number[i]),
+        .event_which(event_which[i]), .event_lost(event_lost[i]), .clear_lost(event_take)
     );
   end
+
+  logic [Streams-1:0]       event_valid, event_ready, event_lost;
+  logic [Streams-1:0][23:0] event_number;
+  logic [Streams-1:0][1:0]  event_which;
+
+  flow_events #(.Pipes(Streams)) flow_events (
+      .clk, .rst, .take(event_take), .flow_event,
+      .valid(event_valid), .ready(event_ready), .number(event_number), .which(event_which), .lost(event_lost)
+  );
 
   // ---- Memories
 
@@ -196,7 +225,7 @@ module engine
         .resp_valid(flow_resp_valid[way]), .resp_ready(flow_resp_ready[way]),
         .resp_context(flow_resp_context[way]), .resp_data(flow_resp_data[way]),
         .wr_valid(memory_valid[way]), .wr_ready(memory_ready[way]), .wr_line(memory_line), .wr_half(memory_half),
-        .wr_data(data[255:0]), .wr_done(memory_done[way]), .error(errors[way]), .arlen(m_axi_arlen[At+:WayChannels]),
+        .wr_data(wr_data[255:0]), .wr_done(memory_done[way]), .error(errors[way]), .arlen(m_axi_arlen[At+:WayChannels]),
         .arvalid(m_axi_arvalid[At+:WayChannels]), .arready(m_axi_arready[At+:WayChannels]),
         .arid(m_axi_arid[At+:WayChannels]), .araddr(m_axi_araddr[At+:WayChannels]),
         .rvalid(m_axi_rvalid[At+:WayChannels]), .rready(m_axi_rready[At+:WayChannels]),
@@ -219,7 +248,7 @@ module engine
       .resp_valid(bridge_resp_valid), .resp_ready(bridge_resp_ready), .resp_context(bridge_resp_context),
       .resp_data(bridge_resp_data),
       .wr_valid(memory_valid[2]), .wr_ready(memory_ready[2]), .wr_line(memory_line), .wr_half(1'b0),
-      .wr_data(data[255:0]), .wr_done(memory_done[2]), .error(errors[2]),
+      .wr_data(wr_data[255:0]), .wr_done(memory_done[2]), .error(errors[2]),
       .arlen(m_axi_arlen[FlowChannels+:BridgeChannels]),
       .arvalid(m_axi_arvalid[FlowChannels+:BridgeChannels]), .arready(m_axi_arready[FlowChannels+:BridgeChannels]),
       .arid(m_axi_arid[FlowChannels+:BridgeChannels]), .araddr(m_axi_araddr[FlowChannels+:BridgeChannels]),
@@ -242,7 +271,8 @@ module engine
       .resp_valid(route_resp_valid), .resp_ready(route_resp_ready), .resp_context(route_resp_context),
       .resp_data(route_resp_data),
       .wr_valid(memory_valid[3]), .wr_ready(memory_ready[3]), .wr_line(memory_line), .wr_half(1'b0),
-      .wr_data(data[255:0]), .wr_done(memory_done[3]), .error(errors[3]), .arlen(m_axi_arlen[RouteAt+:RouteChannels]),
+      .wr_data(wr_data[255:0]), .wr_done(memory_done[3]), .error(errors[3]),
+      .arlen(m_axi_arlen[RouteAt+:RouteChannels]),
       .arvalid(m_axi_arvalid[RouteAt+:RouteChannels]), .arready(m_axi_arready[RouteAt+:RouteChannels]),
       .arid(m_axi_arid[RouteAt+:RouteChannels]), .araddr(m_axi_araddr[RouteAt+:RouteChannels]),
       .rvalid(m_axi_rvalid[RouteAt+:RouteChannels]), .rready(m_axi_rready[RouteAt+:RouteChannels]),

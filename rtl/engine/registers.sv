@@ -10,6 +10,8 @@ module registers
     parameter int unsigned BridgeChannels = 4,
     parameter int unsigned RouteChannels  = 8,
     parameter int unsigned Nexthops       = 16384,
+    parameter int unsigned Flows          = 262144,
+    parameter int unsigned Seen           = 8388608,
     parameter int unsigned FlowBits       = 23,   // buckets of a way, binary logarithm
     parameter int unsigned BridgeBits     = 16,   // lines of a way, likewise
     parameter int unsigned Route6Bits     = 18    // lines of a way, likewise
@@ -35,6 +37,8 @@ module registers
     // To the engine.
     output logic         enable,
     output logic [319:0] secret,
+    output logic [1:0][31:0] budget,    // of guests' ports, of wires'
+    output logic [7:0]   budget_reason,
     output logic         command_start,  // for a clock
     output logic [3:0]   command,        // command_e
     output logic [3:0]   command_table,  // table_e
@@ -45,7 +49,12 @@ module registers
     input  logic [31:0]  held,
     input  logic [31:0]  hold_full,
     output logic [31:0]  select,
-    input  logic [63:0]  value           // of the counter selected, at most 5 clocks later
+    input  logic [63:0]  value,          // of the counter selected, at most 5 clocks later
+    output logic         seen_take,      // for a clock
+    output logic [$clog2(Seen)-7:0] seen_word,
+    input  logic [63:0]  seen,           // at most 5 clocks later
+    output logic         event_take,     // for a clock
+    input  logic [31:0]  flow_event
 );
 
   localparam logic [31:0] Magic = 32'h56444354;
@@ -69,7 +78,7 @@ module registers
     {awready, wready} <= {2{write}};
     if (write) bvalid <= 1'b1;
     else if (bready && !awready) bvalid <= 1'b0;
-    command_start <= 1'b0;
+    {command_start, seen_take, event_take} <= '0;
     if (write) begin
       case ({8'd0, page})
         IdentityPage: if (offset == IdentityScratch) scratch <= wdata;
@@ -85,11 +94,18 @@ module registers
         end
         EnginePage: begin
           if (offset == EngineEnable) enable <= wdata[0];
+          if (offset == EngineGuestBudget) budget[0] <= wdata;
+          if (offset == EngineWireBudget) budget[1] <= wdata;
+          if (offset == EngineBudgetReason) budget_reason <= wdata[7:0];
           if (offset >= EngineSecret && offset < EngineSecret + 12'd40) begin
             secret[32*(offset[5:2])+:32] <= wdata;
           end
         end
-        CountersPage: if (offset == CountersSelect) select <= wdata;
+        CountersPage: begin
+          if (offset == CountersSelect) select <= wdata;
+          if (offset == CountersSeen) {seen_take, seen_word} <= {1'b1, wdata[$clog2(Seen)-7:0]};
+          if (offset == CountersFlowEvent) event_take <= 1'b1;
+        end
         default: ;
       endcase
     end
@@ -98,9 +114,9 @@ module registers
       done <= done + 32'd1;
     end
     if (rst) begin
-      {awready, wready, bvalid, command_start, busy, enable} <= '0;
+      {awready, wready, bvalid, command_start, seen_take, event_take, busy, enable} <= '0;
       {done, scratch, select, command, command_table, command_address} <= '0;
-      secret <= '0;
+      {secret, budget, budget_reason} <= '0;
     end
   end
 
@@ -154,6 +170,8 @@ module registers
           IdentityFlowBuckets: found = 32'(FlowBits);
           IdentityBridgeLines: found = 32'(BridgeBits);
           IdentityRoute6Lines: found = 32'(Route6Bits);
+          IdentityFlowCounters: found = 32'(Flows);
+          IdentityFlowsSeen:   found = 32'(Seen);
           IdentityScratch:     found = scratch;
           IdentityBlocks:      found = 32'(Blocks);
           default: if (address[11:0] >= IdentityDirectory && address[11:0] < IdentityDirectory + 12'(4 * Blocks)) begin
@@ -172,18 +190,24 @@ module registers
       end
       EnginePage: begin
         case (address[11:0])
-          EngineEnable:   found = 32'(enable);
-          EngineReleased: found = released;
-          EngineHeld:     found = held;
-          EngineHoldFull: found = hold_full;
+          EngineEnable:       found = 32'(enable);
+          EngineReleased:     found = released;
+          EngineHeld:         found = held;
+          EngineHoldFull:     found = hold_full;
+          EngineGuestBudget:  found = budget[0];
+          EngineWireBudget:   found = budget[1];
+          EngineBudgetReason: found = 32'(budget_reason);
           default: ;
         endcase
       end
       CountersPage: begin
         case (address[11:0])
           CountersSelect: found = select;
-          CountersLow:    found = snapshot[31:0];
-          CountersHigh:   found = snapshot[63:32];
+          CountersLow:       found = snapshot[31:0];
+          CountersHigh:      found = snapshot[63:32];
+          CountersSeenLow:   found = seen[31:0];
+          CountersSeenHigh:  found = seen[63:32];
+          CountersFlowEvent: found = flow_event;
           default: ;
         endcase
       end

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Packets and bytes by number, exact: an event each clock, of the same number too.
 //
-// An event counts 3 clocks after it came; a read takes 2 clocks, and steals none from events.
+// An event counts 3 clocks after it came; a read takes 2 clocks, and steals none from events. `passed` says in the clock
+// behind that the packets (bit 0), the bytes (bit 1) have passed another eighth of what can be counted.
 module counter_ram #(
     parameter  int unsigned Entries      = 1024,
     parameter  int unsigned PacketsWidth = 40,
@@ -15,7 +16,9 @@ module counter_ram #(
     input  logic [15:0]             size,     // bytes
     input  logic [AddressWidth-1:0] rd_number,
     output logic [PacketsWidth-1:0] rd_packets,
-    output logic [BytesWidth-1:0]   rd_bytes
+    output logic [BytesWidth-1:0]   rd_bytes,
+    output logic [1:0]              passed,
+    output logic [AddressWidth-1:0] passed_number
 );
 
   typedef struct packed {
@@ -44,6 +47,8 @@ module counter_ram #(
     sum.bytes   = base.bytes + BytesWidth'(event2.size);
   end
 
+  assign passed_number = written.number;
+
   always_ff @(posedge clk) begin
     event1 <= '{valid: valid && !rst, number: number, size: size};
     count1 <= ram[number];
@@ -52,6 +57,10 @@ module counter_ram #(
     if (event2.valid) ram[event2.number] <= sum;
     {written, sum_written}       <= {event2, sum};
     {written_before, sum_before} <= {written, sum_written};
+    passed <= {2{event2.valid && !rst}} & {
+        sum.bytes[BytesWidth-1-:3] != base.bytes[BytesWidth-1-:3],
+        sum.packets[PacketsWidth-1-:3] != base.packets[PacketsWidth-1-:3]
+    };
     rd1                          <= ram[rd_number];
     {rd_packets, rd_bytes}       <= rd1;
     if (rst) {event2.valid, written.valid, written_before.valid} <= '0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A pipe's counters: by port, by reason and by flow.
+// A pipe's counters: by port, by reason and by flow; and which flows it has seen.
 //
 // `select` (as in the counters block's register) to `value`: 3 clocks.
 module counters
@@ -8,14 +8,25 @@ module counters
   import pipe_pkg::*;
 #(
     parameter int unsigned Ports = 1024,
-    parameter int unsigned Flows = 262144
+    parameter int unsigned Flows = 262144,   // with counters of their own
+    parameter int unsigned Seen  = 8388608   // with a bit that says whether packets came
 ) (
     input  logic        clk,
     input  logic        rst,
     input  logic        valid,
     input  conclusion_t conclusion,
     input  logic [31:0] select,
-    output logic [63:0] value
+    output logic [63:0] value,
+    // Bits of flows seen: `seen` is ready 3 clocks after `seen_take`, in whose clock nothing is counted.
+    input  logic                       seen_take,
+    input  logic [$clog2(Seen)-7:0]    seen_word,
+    output logic [63:0]                seen,
+    output logic                       event_valid,
+    input  logic                       event_ready,
+    output logic [23:0]                event_number,
+    output logic [1:0]                 event_which,
+    output logic                       event_lost,
+    input  logic                       clear_lost
 );
 
   localparam int unsigned PortWidthBits = $clog2(Ports);
@@ -29,24 +40,36 @@ module counters
 
   counter_ram #(.Entries(Ports)) by_ingress (
       .clk, .rst, .valid, .number(conclusion.ingress[PortWidthBits-1:0]), .size(conclusion.size),
-      .rd_number(select[PortWidthBits-1:0]), .rd_packets(received), .rd_bytes(received_bytes)
+      .rd_number(select[PortWidthBits-1:0]), .rd_packets(received), .rd_bytes(received_bytes),
+      .passed(), .passed_number()
   );
   counter_ram #(.Entries(Ports)) by_egress (
       .clk, .rst, .valid(forwarded), .number(conclusion.egress[PortWidthBits-1:0]), .size(conclusion.sent_size),
-      .rd_number(select[PortWidthBits-1:0]), .rd_packets(sent), .rd_bytes(sent_bytes)
+      .rd_number(select[PortWidthBits-1:0]), .rd_packets(sent), .rd_bytes(sent_bytes),
+      .passed(), .passed_number()
   );
   counter_ram #(.Entries(64)) by_punt (
       .clk, .rst, .valid(valid && conclusion.punted), .number(conclusion.reason[5:0]), .size(conclusion.size),
-      .rd_number(select[5:0]), .rd_packets(punted), .rd_bytes(punted_bytes)
+      .rd_number(select[5:0]), .rd_packets(punted), .rd_bytes(punted_bytes),
+      .passed(), .passed_number()
   );
   counter_ram #(.Entries(64)) by_drop (
       .clk, .rst, .valid(valid && conclusion.dropped), .number(conclusion.reason[5:0]), .size(conclusion.size),
-      .rd_number(select[5:0]), .rd_packets(dropped), .rd_bytes(dropped_bytes)
+      .rd_number(select[5:0]), .rd_packets(dropped), .rd_bytes(dropped_bytes),
+      .passed(), .passed_number()
   );
-  counter_ram #(.Entries(Flows), .PacketsWidth(36), .BytesWidth(44)) by_flow (
+  flow_counters #(.Flows(Flows)) by_flow (
       .clk, .rst, .valid(valid && conclusion.flow && conclusion.index < 24'(Flows)),
       .number(conclusion.index[FlowWidthBits-1:0]), .size(conclusion.size),
-      .rd_number(select[FlowWidthBits-1:0]), .rd_packets(flow[35:0]), .rd_bytes(flow_bytes[43:0])
+      .rd_number(select[FlowWidthBits-1:0]), .rd_packets(flow[35:0]), .rd_bytes(flow_bytes[43:0]),
+      .event_valid, .event_ready, .event_number(event_number[FlowWidthBits-1:0]), .event_which,
+      .lost(event_lost), .clear_lost
+  );
+  assign event_number[23:FlowWidthBits] = '0;
+
+  seen_bits #(.Flows(Seen)) seen_bits (
+      .clk, .rst, .valid(valid && conclusion.flow && conclusion.index < 24'(Seen)),
+      .flow(conclusion.index[$clog2(Seen)-1:0]), .take(seen_take), .word(seen_word), .taken(seen)
   );
   assign flow[39:36]       = '0;
   assign flow_bytes[47:44] = '0;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A pipe: packets of guests or of wires in, the same packets rewritten, or for the host, out, in their order.
 //
-//   s -> parser -> headers -> classify -> look-ups, by tag -> retire -> verdict -> rewriter -> m
-//   s -> packets ---------------------------------------------------------------^
+//   s -> parser -> headers -> classify -> look-ups, by tag -> retire -> verdict -> budget -> rewriter -> m
+//   s -> packets -------------------------------------------------------------------------^
 //
 // A beat per clock in and out. Look-ups are done in any order by units whose memory all pipes share; `retire` brings
 // packets back into theirs. What the host sends as it is (`direct`) goes past all that.
@@ -25,6 +25,8 @@ module pipe
     input  logic                 rst,
     input  logic                 enable,
     input  logic [319:0]         secret,
+    input  logic [31:0]          budget,         // see `punt_budget`
+    input  logic [7:0]           budget_reason,
     input  logic                 wr_valid,
     input  logic [3:0]           wr_table,
     input  logic [15:0]          wr_address,
@@ -65,6 +67,7 @@ module pipe
     input  logic  [4:0][255:0]   route_resp_data,
     output logic                 conclusion_valid,
     output conclusion_t          conclusion,
+    input  logic                 pause,  // no conclusion in this clock
     output logic [31:0]          came,  // packets taken
     output logic [31:0]          left   // packets sent or dropped
 );
@@ -257,10 +260,11 @@ module pipe
 
   // ---- Verdict and rewriting
 
-  logic       verdict_ready, edit_valid, edit_ready, order_ready;
-  edit_t      edit;
-  logic [3:0] egress;
-  hold_t      hold;
+  logic        verdict_ready, said_valid, said_ready, edit_valid, edit_ready, order_ready, go;
+  edit_t       said, edit;
+  logic [3:0]  said_egress, egress;
+  hold_t       said_hold, hold;
+  conclusion_t said_conclusion;
 
   verdict #(.Wire(Wire), .Nexthops(Nexthops), .HostEgress(HostEgress)) verdict (
       .clk, .rst, .wr_valid(wr_valid && wr_table == TableNexthop), .wr_address, .wr_data,
@@ -268,11 +272,20 @@ module pipe
       // A unit that wasn't asked left what it said of another packet.
       .s_flow(kept_context.punt == PuntNone && kept_header.ip && !kept_header.fragment ? kept_flow : '0),
       .s_route(kept_route), .s_bridge(kept_bridge), .s_source(kept_source),
-      .m_valid(edit_valid), .m_ready(edit_ready && order_ready), .m_edit(edit), .m_egress(egress),
-      .m_hold(hold), .m_conclusion(conclusion)
+      .m_valid(said_valid), .m_ready(said_ready), .m_edit(said), .m_egress(said_egress), .m_hold(said_hold),
+      .m_conclusion(said_conclusion)
   );
 
-  assign conclusion_valid = edit_valid && edit_ready && order_ready;
+  punt_budget #(.Ports(Ports)) punt_budget (
+      .clk, .rst, .budget, .reason(budget_reason),
+      .s_valid(said_valid), .s_ready(said_ready), .s_edit(said), .s_egress(said_egress), .s_hold(said_hold),
+      .s_conclusion(said_conclusion),
+      .m_valid(edit_valid), .m_ready(edit_ready && go), .m_edit(edit), .m_egress(egress), .m_hold(hold),
+      .m_conclusion(conclusion)
+  );
+
+  assign go               = order_ready && !pause;
+  assign conclusion_valid = edit_valid && edit_ready && go;
 
   beat_t      sent, marked, direct_m;
   logic       sent_valid, sent_ready, direct_m_valid, direct_m_ready;
@@ -282,7 +295,7 @@ module pipe
 
   rewriter rewriter (
       .clk, .rst,
-      .edit_valid(edit_valid && order_ready), .edit_ready, .edit,
+      .edit_valid(edit_valid && go), .edit_ready, .edit,
       .s_valid(stored_valid), .s_ready(stored_ready), .s_beat(stored),
       .m_valid(sent_valid), .m_ready(sent_ready && order_valid && !order_drop), .m_beat(sent)
   );
@@ -290,7 +303,8 @@ module pipe
   // Where the packets in the rewriter go, in their order; those that are dropped too, so that all can be counted.
   fifo #(.Width(6 + $bits(hold_t)), .Depth(64)) order (
       .clk, .rst,
-      .s_valid(edit_valid && edit_ready), .s_ready(order_ready), .s_data({edit.punt, edit.drop, egress, hold}),
+      .s_valid(edit_valid && edit_ready && !pause), .s_ready(order_ready),
+      .s_data({edit.punt, edit.drop, egress, hold}),
       .m_valid(order_valid), .m_ready(order_pop), .m_data({order_punt, order_drop, sent_egress, sent_hold}),
       .level(), .almost_full()
   );
@@ -312,7 +326,8 @@ module pipe
   packet_mux #(.Inputs(2), .Width(4 + $bits(hold_t) + $bits(beat_t))) out (
       .clk, .rst,
       .s_valid({direct_m_valid, sent_valid && order_valid && !order_drop}), .s_ready({direct_m_ready, sent_ready}),
-      .s_data({direct_egress, direct_hold, direct_m, sent_egress, sent_hold, marked}), .s_last({direct_m.last, sent.last}),
+      .s_data({direct_egress, direct_hold, direct_m, sent_egress, sent_hold, marked}),
+      .s_last({direct_m.last, sent.last}),
       .m_valid, .m_ready, .m_data({m_egress, m_hold, m_beat}), .m_last()
   );
 

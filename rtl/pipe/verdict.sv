@@ -109,7 +109,6 @@ module verdict
   logic   bridged, track, drop;
   punt_e  punt;
   edit_t  edit;
-  logic [31:0] count;
   logic [7:0]  reason;
   conclusion_t conclusion;
 
@@ -176,7 +175,6 @@ module verdict
     edit.meta.reason      = punt;
     edit.meta.port        = packet3.header.port;
     edit.meta.size        = packet3.header.size;
-    edit.meta.count       = count;
     edit.meta.index       = packet3.flow.hit ? packet3.flow.index : '0;
     edit.meta.vrf         = packet3.ctx.vrf;
     edit.meta.path        = packet3.ctx.path;
@@ -239,12 +237,9 @@ module verdict
       m_egress     <= edit.punt ? HostEgress : hop.egress;
       m_hold       <= hold;
       m_conclusion <= conclusion;
-      if (valid3 && edit.punt) count <= count + 32'd1;
     end
-    if (rst) begin
-      m_valid <= 1'b0;
-      count   <= '0;
-    end else if (step) m_valid <= valid3;
+    if (rst) m_valid <= 1'b0;
+    else if (step) m_valid <= valid3;
   end
 
 endmodule

@@ -110,6 +110,10 @@ pub struct Identity {
     pub bridge_lines: u32,
     /// Lines of a way of the table of IPv6 prefixes, binary logarithm.
     pub route6_lines: u32,
+    /// Flows that have counters.
+    pub flow_counters: u32,
+    /// Flows that have a bit which says whether packets came.
+    pub flows_seen: u32,
     /// Offset of the command block.
     pub command: u32,
     /// Offset of the engine block.
@@ -152,6 +156,8 @@ impl Identity {
             flow_buckets: size("flow table's logarithm", identity::FLOW_BUCKETS, 1..=26)?,
             bridge_lines: size("bridge table's logarithm", identity::BRIDGE_LINES, 1..=26)?,
             route6_lines: size("IPv6 routes' logarithm", identity::ROUTE6_LINES, 1..=25)?,
+            flow_counters: size("number of flows' counters", identity::FLOW_COUNTERS, 1..=1 << 24)?,
+            flows_seen: size("number of flows' bits", identity::FLOWS_SEEN, 64..=1 << 24)?,
             clock: card.read32(identity::CLOCK),
             command,
             engine,

@@ -1,12 +1,26 @@
 //! Writing the card's tables: the command block, and the few registers beside it.
 
+use crate::budget::Budgets;
 use crate::card::{Card, CardError, Identity};
 use crate::registers::{Command, Table, command, counters, engine};
+use model::DropReason;
 use std::collections::HashSet;
 
 /// How often the card is asked whether it is done before it is given up: about a second over PCIe, where a read takes
 /// about 1 us and a command less than that.
 const POLLS: u32 = 1_000_000;
+
+/// Lines that one command clears: tens of microseconds.
+const CLEARED: u32 = 1024;
+
+/// An event of flows' counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowEvent {
+    /// The flow whose counters went far, if there is an event.
+    pub flow: Option<u32>,
+    /// Others may have, too: there were more events than the card keeps.
+    pub lost: bool,
+}
 
 /// A card that was opened.
 #[derive(Debug)]
@@ -14,8 +28,12 @@ pub struct Commands<C> {
     card: C,
     identity: Identity,
     polls: u32,
-    /// What the data words hold, where that is known: most of a line is as the one before.
-    data: [Option<u32>; 16],
+    /// What the registers of table, address and data hold, where that is known: most of a line is as the one before.
+    operands: [Option<u32>; 18],
+    /// Commands begun since reset, as the card counts those that are done.
+    begun: u32,
+    /// The last one, if it may still run.
+    running: Option<Command>,
     /// Of a blank memory, the lines that are not zeros any more.
     written: Option<HashSet<(Table, u32)>>,
 }
@@ -27,7 +45,8 @@ impl<C: Card> Commands<C> {
     /// Why this driver can't drive it.
     pub fn open(mut card: C) -> Result<Self, CardError> {
         let identity = Identity::read(&mut card)?;
-        Ok(Self { card, identity, polls: POLLS, data: [None; 16], written: None })
+        let begun = card.read32(identity.command + command::DONE);
+        Ok(Self { card, identity, polls: POLLS, operands: [None; 18], begun, running: None, written: None })
     }
 
     /// Asks the card this often before giving it up.
@@ -42,6 +61,12 @@ impl<C: Card> Commands<C> {
     pub fn with_blank_memory(mut self) -> Self {
         self.written = Some(HashSet::new());
         self
+    }
+
+    /// Whether the card came with its memory all zeros, and its counters.
+    #[must_use]
+    pub const fn is_blank(&self) -> bool {
+        self.written.is_some()
     }
 
     /// Whether a line need not be written.
@@ -79,23 +104,60 @@ impl<C: Card> Commands<C> {
     /// # Errors
     /// The card hangs.
     pub fn write(&mut self, table: Table, address: u32, line: &[u8]) -> Result<(), CardError> {
+        self.post(table, address, line)?;
+        self.finish()
+    }
+
+    /// Begins to write a line; whatever is done next begins behind it.
+    ///
+    /// # Errors
+    /// The card hangs.
+    pub fn post(&mut self, table: Table, address: u32, line: &[u8]) -> Result<(), CardError> {
         debug_assert!(line.len() <= 64, "the command block has 16 data words");
         if self.is_there(table, address, line) {
             return Ok(());
         }
+        self.begin_at(Command::Write, table, address, line)
+    }
+
+    /// Clears so many lines of a table: zeros are written to them.
+    ///
+    /// # Errors
+    /// The card hangs.
+    pub fn clear(&mut self, table: Table, address: u32, lines: u32) -> Result<(), CardError> {
+        let end = address + lines;
+        if let Some(written) = &mut self.written {
+            written.retain(|(of, line)| *of != table || !(address..end).contains(line));
+        }
+        for first in (address..end).step_by(CLEARED as usize) {
+            let lines = CLEARED.min(end - first);
+            self.begin_at(Command::Clear, table, first, &lines.to_le_bytes())?;
+        }
+        self.finish()
+    }
+
+    /// Begins a command with its operands.
+    fn begin_at(
+        &mut self,
+        command: Command,
+        table: Table,
+        address: u32,
+        data: &[u8],
+    ) -> Result<(), CardError> {
         let block = self.identity.command;
-        let held = (block + command::DATA..).step_by(4).zip(&mut self.data);
-        for ((offset, held), word) in held.zip(line.chunks(4)) {
+        let words = data.chunks(4).map(|word| {
             let mut bytes = [0; 4];
             bytes[..word.len()].copy_from_slice(word);
-            let word = u32::from_le_bytes(bytes);
+            u32::from_le_bytes(bytes)
+        });
+        let place = [(command::TABLE, table as u32), (command::ADDRESS, address)];
+        let operands = place.into_iter().chain((command::DATA..).step_by(4).zip(words));
+        for ((register, word), held) in operands.zip(&mut self.operands) {
             if held.replace(word) != Some(word) {
-                self.card.write32(offset, word);
+                self.card.write32(block + register, word);
             }
         }
-        self.card.write32(block + command::TABLE, table as u32);
-        self.card.write32(block + command::ADDRESS, address);
-        self.run(Command::Write)
+        self.begin(command)
     }
 
     /// Waits until every packet sees what was written, and every earlier packet has left.
@@ -103,12 +165,21 @@ impl<C: Card> Commands<C> {
     /// # Errors
     /// The card hangs.
     pub fn barrier(&mut self) -> Result<(), CardError> {
-        self.run(Command::Barrier)
+        self.begin(Command::Barrier)?;
+        self.finish()
     }
 
     /// Whether packets are forwarded; else all go to the host.
     pub fn enable(&mut self, on: bool) {
         self.card.write32(self.identity.engine + engine::ENABLE, on.into());
+    }
+
+    /// Sets how many packets ports may send to the host.
+    pub fn set_budgets(&mut self, budgets: Budgets) {
+        let engine = self.identity.engine;
+        self.card.write32(engine + engine::BUDGET_REASON, DropReason::PuntBudget as u32);
+        self.card.write32(engine + engine::GUEST_BUDGET, budgets.guest);
+        self.card.write32(engine + engine::WIRE_BUDGET, budgets.wire);
     }
 
     /// Sets the secret of the tables' hash; while they are empty.
@@ -138,13 +209,40 @@ impl<C: Card> Commands<C> {
         u64::from(self.card.read32(block + counters::HIGH)) << 32 | u64::from(low)
     }
 
-    /// `done` tells the end of a command: `busy` may not be set yet when it is read first.
-    fn run(&mut self, command: Command) -> Result<(), CardError> {
-        let block = self.identity.command;
-        let before = self.card.read32(block + command::DONE);
-        self.card.write32(block + command::COMMAND, command as u32);
+    /// The bits of flows 64 times `word` and following that packets set since they were last taken.
+    pub fn take_seen(&mut self, word: u32) -> u64 {
+        let block = self.identity.counters;
+        self.card.write32(block + counters::SEEN, word);
+        let low = self.card.read32(block + counters::SEEN_LOW);
+        u64::from(self.card.read32(block + counters::SEEN_HIGH)) << 32 | u64::from(low)
+    }
+
+    /// Takes the next event of flows' counters.
+    pub fn flow_event(&mut self) -> FlowEvent {
+        let register = self.identity.counters + counters::FLOW_EVENT;
+        self.card.write32(register, 1);
+        let event = self.card.read32(register);
+        FlowEvent { flow: (event >> 31 != 0).then_some(event & 0xff_ffff), lost: event >> 30 & 1 != 0 }
+    }
+
+    /// Begins a command when the one before is done.
+    fn begin(&mut self, command: Command) -> Result<(), CardError> {
+        self.finish()?;
+        self.card.write32(self.identity.command + command::COMMAND, command as u32);
+        self.begun = self.begun.wrapping_add(1);
+        self.running = Some(command);
+        Ok(())
+    }
+
+    /// Waits for the end of the command that runs, which `done` tells: `busy` may not be set yet when it is read first.
+    ///
+    /// # Errors
+    /// The card hangs.
+    pub fn finish(&mut self) -> Result<(), CardError> {
+        let Some(command) = self.running else { return Ok(()) };
         for poll in 0..self.polls {
-            if self.card.read32(block + command::DONE) != before {
+            if self.card.read32(self.identity.command + command::DONE) == self.begun {
+                self.running = None;
                 return Ok(());
             }
             // Who plays the card in a test may need this CPU.

@@ -8,8 +8,11 @@ mod decided;
 mod flowtable;
 mod held;
 mod hops;
+mod takeover;
 mod touched;
+mod usage;
 
+use crate::budget::Budgets;
 use crate::commands::Commands;
 use crate::compile::{Attachment, Attachments, Compiler, Hop, Meaning, Station, VRFS, mac_bits};
 use crate::cuckoo::Cuckoo;
@@ -20,6 +23,7 @@ use crate::step::Step;
 use crate::trie::Trie;
 use crate::{Card, CardError, hold};
 use flowtable::FlowTable;
+pub use flowtable::Refused;
 use hops::Hops;
 use ipnet::IpNet;
 use model::{Change, Lookup, NeighbourScope, VifId, Vrf};
@@ -27,6 +31,8 @@ use packet::Mac;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use touched::{Configured, Touched};
+use usage::Seen;
+pub use usage::Usage;
 
 /// Pages of 256 KiB for IPv4 routes: the lower half of the route memory, 2 GiB.
 const PAGES: u32 = 8192;
@@ -56,19 +62,23 @@ pub struct Driver<C> {
     flows: FlowTable,
     /// Hold groups that no flow is in.
     groups: hold::Free,
+    seen: Seen,
     /// Networks whose routes do not all fit: the host has them until they are deleted.
     spilled: BTreeSet<u16>,
 }
 
 impl<C: Card> Driver<C> {
-    /// Takes a card that is just out of reset, its tables empty. The secret of its hash is to be random.
+    /// Takes a card: its tables are cleared, unless it is said to be blank ([`Commands::with_blank_memory`]); that takes some
+    /// seconds, as the flow table is large. The secret of its hash is to be random.
     ///
     /// # Errors
     /// The card hangs.
     pub fn new(mut commands: Commands<C>, secret: [u64; 5]) -> Result<Self, CardError> {
         let identity = *commands.identity();
         commands.enable(false);
+        takeover::clear(&mut commands)?;
         commands.set_secret(&secret);
+        commands.set_budgets(Budgets::default());
         commands.write(Table::Nexthop, hops::HOST, &registers::Nexthop::default().encode())?;
         commands.enable(true);
         Ok(Self {
@@ -80,7 +90,8 @@ impl<C: Card> Driver<C> {
             bridge: Cuckoo::new(identity.bridge_lines, secret),
             trie: Trie::new(PAGES),
             routes6: Routes6::new(identity.route6_lines, secret),
-            flows: FlowTable::new(identity.flow_buckets, secret),
+            flows: FlowTable::new(identity.flow_buckets, secret, identity.flows_seen, identity.flow_counters),
+            seen: Seen::default(),
             groups: hold::Free::default(),
             spilled: BTreeSet::new(),
         })
@@ -442,11 +453,11 @@ impl<C: Card> Driver<C> {
     fn run(&mut self, steps: &[Step]) -> Result<(), CardError> {
         for step in steps {
             match step {
-                Step::Write { table, address, data } => self.commands.write(*table, *address, data)?,
+                Step::Write { table, address, data } => self.commands.post(*table, *address, data)?,
                 Step::Barrier => self.barrier()?,
             }
         }
-        Ok(())
+        self.commands.finish()
     }
 
     fn remove_flow(&mut self, key: &Key) -> Result<(), CardError> {

@@ -1,11 +1,15 @@
 //! What the card does with a packet, by the lines in its tables: `rtl/pipe` in Rust, for tests of the driver and of the card.
 
+mod counts;
 mod hold;
 mod lookup;
 mod memory;
+mod windows;
 
+pub use counts::Counts;
 pub use hold::Holding;
 pub use memory::{Memory, Sizes, Write};
+pub use windows::Windows;
 
 use crate::frame::Frame;
 use crate::hold::Hold;
@@ -33,7 +37,7 @@ pub enum Outcome {
     },
 }
 
-/// What becomes of the frame of `len` bytes that came in by `port`.
+/// What becomes of the frame of `len` bytes that came in by `port`, within its budget ([`Windows`]).
 #[must_use]
 pub fn outcome(memory: &Memory, port: u16, bytes: &[u8], len: usize) -> Outcome {
     classify(memory, port, bytes, len)

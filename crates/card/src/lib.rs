@@ -8,6 +8,7 @@
 
 #[allow(unsafe_code)] // Maps a device's registers; see there.
 mod bar;
+mod budget;
 mod card;
 mod commands;
 pub mod compile;
@@ -29,5 +30,6 @@ pub mod step;
 pub mod trie;
 
 pub use bar::{BarError, MmapBar};
+pub use budget::Budgets;
 pub use card::{Card, CardError, Identity};
-pub use commands::Commands;
+pub use commands::{Commands, FlowEvent};

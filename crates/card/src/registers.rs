@@ -467,11 +467,13 @@ pub enum Command {
     Write = 1,
     /// Done once everything written before is what every later packet sees, and every earlier packet has left.
     Barrier = 2,
+    /// Write zeros to as many lines of `table` as the first word of `data` says, from `address` on; what caches hold of them is forgotten.
+    Clear = 3,
 }
 
 impl Command {
     /// All, in the order of their numbers.
-    pub const ALL: &'static [Self] = &[Self::None, Self::Write, Self::Barrier];
+    pub const ALL: &'static [Self] = &[Self::None, Self::Write, Self::Barrier, Self::Clear];
 
     /// The name that people see.
     #[must_use]
@@ -480,6 +482,7 @@ impl Command {
             Self::None => "none",
             Self::Write => "write",
             Self::Barrier => "barrier",
+            Self::Clear => "clear",
         }
     }
 }
@@ -1173,6 +1176,10 @@ pub mod identity {
     pub const BRIDGE_LINES: u32 = 0x01c;
     /// Lines of a way of the table of IPv6 prefixes, binary logarithm. (ro)
     pub const ROUTE6_LINES: u32 = 0x028;
+    /// Flows that have counters: those with the lowest numbers. (ro)
+    pub const FLOW_COUNTERS: u32 = 0x040;
+    /// Flows that have a bit which says whether packets came, a multiple of 64. (ro)
+    pub const FLOWS_SEEN: u32 = 0x044;
     /// Keeps what is written: to see that writes arrive. (rw)
     pub const SCRATCH: u32 = 0x020;
     /// Blocks in the directory. (ro)
@@ -1181,7 +1188,7 @@ pub mod identity {
     pub const DIRECTORY: u32 = 0x100;
 }
 
-/// How the host writes tables: data, table, address, then the command. One at a time; `done` counts.
+/// How the host writes tables: data, table, address, then the command. One at a time; `done` counts. The next data, table and address may be written while a command runs.
 pub mod command {
     /// Its type in the directory.
     pub const TYPE: u8 = 2;
@@ -1215,6 +1222,12 @@ pub mod engine {
     pub const HELD: u32 = 0x008;
     /// Packets dropped as their hold group's ring had no room, at all outputs. (ro)
     pub const HOLD_FULL: u32 = 0x00c;
+    /// Packets that each guest's port may send to the host in a window of 2^18 clocks, about 1 ms; those beyond are dropped. 0: any number. (rw)
+    pub const GUEST_BUDGET: u32 = 0x020;
+    /// Likewise, of each wire's port. (rw)
+    pub const WIRE_BUDGET: u32 = 0x024;
+    /// The reason of such a drop, as `model::DropReason` numbers it. (rw)
+    pub const BUDGET_REASON: u32 = 0x028;
     /// Secret of the flow and bridge tables' hash, 320 bits, bits 31:0 first. To be set while the tables are empty. There are 10, 4 bytes apart. (rw)
     pub const SECRET: u32 = 0x040;
 }
@@ -1225,10 +1238,18 @@ pub mod counters {
     pub const TYPE: u8 = 4;
     /// The version that this driver knows.
     pub const VERSION: u8 = 1;
-    /// Kind in bits 31:24: 0 packets received by a port, 1 bytes received, 2 packets sent, 3 bytes sent, 4 packets punted by reason, 5 packets dropped by reason, 6 packets of a flow, 7 bytes of a flow, 8 bytes punted by reason, 9 bytes dropped by reason. Number in bits 23:0. (rw)
+    /// Kind in bits 31:24: 0 packets received by a port, 1 bytes received, 2 packets sent, 3 bytes sent, 4 packets punted by reason, 5 packets dropped by reason, 6 packets of a flow, 7 bytes of a flow (each the sum of pipes' counters of 36 and 44 bits), 8 bytes punted by reason, 9 bytes dropped by reason. Number in bits 23:0. (rw)
     pub const SELECT: u32 = 0x000;
     /// Bits 31:0. (ro)
     pub const LOW: u32 = 0x004;
     /// Bits 63:32. (ro)
     pub const HIGH: u32 = 0x008;
+    /// Number of a word of 64 flows: writing it takes their bits into `seen_low` and `seen_high`, and clears those. A packet that is forwarded or dropped by its flow's entry sets it. (wo)
+    pub const SEEN: u32 = 0x010;
+    /// Bits 31:0: the flows 64 times the word's number and following. (ro)
+    pub const SEEN_LOW: u32 = 0x014;
+    /// Bits 63:32. (ro)
+    pub const SEEN_HIGH: u32 = 0x018;
+    /// Writing takes the next event of flows' counters. Bit 31: there is one; bits 23:0: a flow, whose packets (bit 24) or bytes (bit 25) passed another eighth of what can be counted (2^36 packets, 2^44 bytes, in each pipe) and begin anew after the last; bit 30: since the last was taken events were lost, so that every flow's may have. (rw)
+    pub const FLOW_EVENT: u32 = 0x01c;
 }

@@ -128,6 +128,13 @@ fn card(card: Option<&model::CardCounters>, text: &mut Text) {
     one("card_dropped_packets_total", "counter", "Packets the card dropped.", card.dropped);
     one("card_lost_packets_total", "counter", "Packets inside the card when it failed.", card.lost);
     one("card_flows", "gauge", "Flows in the card's table.", card.flows);
+    one("card_flows_uncounted", "gauge", "Of these, those without counters.", card.flows_uncounted);
+    one(
+        "card_flows_refused_total",
+        "counter",
+        "Flows left to the host for want of room.",
+        card.flows_refused,
+    );
     let punted = card.punted.iter().map(|(reason, packets)| (format!("reason=\"{reason}\""), packets));
     text.family("card_punted_packets_total", "counter", "Packets the card left to the host.", punted);
 }

@@ -20,12 +20,12 @@ impl Engine {
         self.common.clock.now().seconds
     }
 
-    /// Counts packets of a connection that it did not see, in the direction of `key`, and notes the time if there were any,
-    /// so that the connection does not time out. False where it is gone.
-    pub fn carried(&self, key: &FlowKey, counters: Counters) -> bool {
+    /// Counts packets of a connection that it did not see, in the direction of `key`, and notes the time if there were `any`
+    /// (which may not have been counted), so that the connection does not time out. False where it is gone.
+    pub fn carried(&self, key: &FlowKey, any: bool, counters: Counters) -> bool {
         let (flows, now) = (self.common.shared.flows(), self.now());
         let Some((_, reply, flow)) = flows.get(key, now) else { return false };
-        counters.packets == 0 || flows.touch(flow, reply, counters.packets, counters.bytes, now)
+        !any || flows.touch(flow, reply, counters.packets, counters.bytes, now)
     }
 
     /// Whether packets are captured.

@@ -87,6 +87,7 @@ reasons! {
     TxDown = "tx_down", "The receiver is not connected.";
     TxBusy = "tx_busy", "The receiver's queue was held by another worker too long.";
     SegmentFailed = "segment_failed", "A large packet could not be segmented for its receiver.";
+    PuntBudget = "punt_budget", "The port sent more than the card may leave to the host (unknown flows, broadcasts, what only the host does).";
 }
 
 impl From<ParseError> for DropReason {

@@ -235,6 +235,10 @@ pub struct CardCounters {
     pub punted: Vec<(&'static str, u64)>,
     /// Flows in its table.
     pub flows: u64,
+    /// How often a flow was left to the host because its interface had its share of the table, or the table no room.
+    pub flows_refused: u64,
+    /// Of the flows in its table, those without counters: their packets are in no count of connections, rules, nexthops.
+    pub flows_uncounted: u64,
 }
 
 /// Whatever forwards packets by the tables: the CPU engine, or a card.

@@ -109,7 +109,7 @@ fn rewritten(text: &str, observed: &BTreeMap<usize, Vec<String>>) -> String {
 }
 
 /// Drops that an executor makes and `decide` does not: queues, quotas, ports, the sender's offload requests.
-const EXECUTORS: [DropReason; 12] = [
+const EXECUTORS: [DropReason; 13] = [
     DropReason::HeaderTooLong,
     DropReason::OffloadMalformed,
     DropReason::HoldFull,
@@ -122,6 +122,7 @@ const EXECUTORS: [DropReason; 12] = [
     DropReason::TxDown,
     DropReason::TxBusy,
     DropReason::SegmentFailed,
+    DropReason::PuntBudget,
 ];
 
 const TABLES: [&str; 13] = [

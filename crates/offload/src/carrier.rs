@@ -43,7 +43,8 @@ pub const EVERY: Duration = Duration::from_secs(1);
 /// The counters of packets the card dropped, by reason ([`card::registers::counters::SELECT`]).
 const DROPS: u8 = 5;
 /// Why the card drops a packet.
-const REASONS: [DropReason; 3] = [DropReason::RuleDrop, DropReason::DefaultDrop, DropReason::DiscardRoute];
+const REASONS: [DropReason; 4] =
+    [DropReason::RuleDrop, DropReason::DefaultDrop, DropReason::DiscardRoute, DropReason::PuntBudget];
 
 /// Why the card can't be used any more.
 #[derive(Debug, thiserror::Error)]
@@ -84,7 +85,7 @@ pub struct Carrier<C> {
     /// The card forwards nothing, while the engine captures.
     captured: bool,
     /// Drops by reason as the card counts them.
-    drops: [u64; 3],
+    drops: [u64; REASONS.len()],
     /// Those for want of room while flows moved.
     hold_full: u32,
     /// When flows are looked after next.
@@ -104,6 +105,7 @@ impl<C: Carry> Carrier<C> {
         let commands = driver.commands();
         stats.clock.set(commands.identity().clock.into());
         let inputs = 2 * commands.card().pipes();
+        let drops = REASONS.map(|reason| commands.counter(DROPS, reason as u32));
         Self {
             engine,
             driver,
@@ -123,7 +125,7 @@ impl<C: Carry> Carrier<C> {
             macs: HashMap::new(),
             neighbours: HashMap::new(),
             captured: false,
-            drops: [0; 3],
+            drops,
             hold_full: 0,
             next: Instant::now() + EVERY,
             failed: false,

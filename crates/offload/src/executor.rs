@@ -6,7 +6,7 @@ use crate::mailbox::{Mailbox, Message};
 use crate::ports::{Line, RING};
 use crate::stats::{PORTS, Stats, less};
 use card::driver::Driver;
-use card::{CardError, Commands};
+use card::{Budgets, CardError, Commands};
 use engine::{AttachError, Engine};
 use mem::Opened;
 use model::{
@@ -83,7 +83,10 @@ impl CardExecutor {
         let carrier = Builder::new().name("card".into()).spawn(move || {
             let commands =
                 Commands::open(open()).map(|commands| commands.with_polls(POLLS).with_blank_memory());
-            let driver = commands.and_then(|commands| Driver::new(commands, secret));
+            let driver = commands.and_then(|commands| Driver::new(commands, secret)).map(|mut driver| {
+                driver.commands().set_budgets(Budgets::SIMULATED);
+                driver
+            });
             let (driver, error) = match driver {
                 Ok(driver) => (Some(driver), None),
                 Err(error) => (None, Some(error)),

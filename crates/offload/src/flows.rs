@@ -2,6 +2,7 @@
 
 use crate::carrier::{Carrier, Fault};
 use crate::carry::Carry;
+use card::driver::Usage;
 use card::flows::Flow;
 use card::frame::Key;
 use model::{Counters, Decision, FlowChange, FlowKey, NexthopId, RuleId};
@@ -22,15 +23,15 @@ pub struct Carried {
     direction: Option<FlowKey>,
     rules: Vec<RuleId>,
     nexthop: Option<NexthopId>,
-    /// The card's counters at the last look: packets and bytes.
+    /// What it had carried at the last look: packets and bytes.
     seen: (u64, u64),
     /// Looks since it last carried a packet.
     idle: u8,
 }
 
 impl Carried {
-    /// Of a flow that a decision put onto the card, whose counters began at `seen`.
-    pub fn new(flow: &Flow, decision: &Decision, seen: (u64, u64)) -> Self {
+    /// Of a flow that a decision put onto the card just now.
+    pub fn new(flow: &Flow, decision: &Decision) -> Self {
         let direction = decision.effects.flow.as_ref().map(|change| match change {
             FlowChange::Update { connection, reply: true } => connection.original.reverse(),
             FlowChange::Create { connection, .. } | FlowChange::Update { connection, .. } => {
@@ -42,7 +43,7 @@ impl Carried {
             direction,
             rules: decision.effects.rules.to_vec(),
             nexthop: decision.effects.nexthop,
-            seen,
+            seen: (0, 0),
             idle: 0,
         }
     }
@@ -88,15 +89,23 @@ impl<C: Carry> Carrier<C> {
     /// gone, or it has left already.
     pub fn account(&mut self, key: &Key) -> bool {
         let Some(carried) = self.flows.carried.get_mut(key) else { return false };
-        let Some(now) = self.driver.flow_counters(key) else { return false };
-        let (packets, bytes) = (now.0.saturating_sub(carried.seen.0), now.1.saturating_sub(carried.seen.1));
-        carried.seen = now;
-        carried.idle = if packets > 0 { 0 } else { carried.idle.saturating_add(1) };
-        let counters = Counters { packets, bytes };
-        if packets > 0 {
+        let (used, counters) = match self.driver.usage(key) {
+            None => return false,
+            Some(Usage::Counted { packets, bytes }) => {
+                let before = std::mem::replace(&mut carried.seen, (packets, bytes));
+                let counters = Counters {
+                    packets: packets.saturating_sub(before.0),
+                    bytes: bytes.saturating_sub(before.1),
+                };
+                (counters.packets > 0, counters)
+            }
+            Some(Usage::Seen(seen)) => (seen, Counters::default()),
+        };
+        carried.idle = if used { 0 } else { carried.idle.saturating_add(1) };
+        if counters.packets > 0 {
             self.stats.tables(&carried.rules, carried.nexthop, counters);
         }
-        let alive = carried.direction.is_none_or(|direction| self.engine.carried(&direction, counters));
+        let alive = carried.direction.is_none_or(|direction| self.engine.carried(&direction, used, counters));
         alive && carried.idle < IDLE
     }
 
@@ -106,7 +115,9 @@ impl<C: Carry> Carrier<C> {
             self.account_or_end(&key)?;
         }
         self.driver.sweep(PER_LOOK)?;
+        self.driver.follow_counters(PER_LOOK);
         self.stats.flows.set(self.driver.flows() as u64);
+        self.stats.flows_uncounted.set(self.driver.uncounted() as u64);
         Ok(())
     }
 

@@ -121,6 +121,8 @@ impl<C: Carry> Carrier<C> {
             }
         }
         self.stats.flows.set(self.driver.flows() as u64);
+        let refused = self.driver.refused();
+        self.stats.flows_refused.set(refused.quota + refused.full);
         if keys.is_empty() {
             self.driver.cancel_hold(hold);
             return Ok(());

@@ -77,6 +77,8 @@ pub struct Stats {
     pub dropped: Count,
     pub lost: Count,
     pub flows: Count,
+    pub flows_refused: Count,
+    pub flows_uncounted: Count,
     pub sleeps: Count,
     pub punts: Vec<Count>,
     pub drops: Vec<Count>,
@@ -102,6 +104,8 @@ impl Stats {
             dropped: Count::default(),
             lost: Count::default(),
             flows: Count::default(),
+            flows_refused: Count::default(),
+            flows_uncounted: Count::default(),
             sleeps: Count::default(),
             punts: counts(Punt::ALL.len()),
             drops: counts(DropReason::ALL.len()),
@@ -192,6 +196,8 @@ impl Stats {
             lost: self.lost.get(),
             punted: Punt::ALL.iter().zip(&self.punts).map(named).filter(|(_, count)| *count > 0).collect(),
             flows: self.flows.get(),
+            flows_refused: self.flows_refused.get(),
+            flows_uncounted: self.flows_uncounted.get(),
         }
     }
 

@@ -3,9 +3,11 @@
 
 mod common;
 
-use common::{ONE, PATIENCE, TWO, World, frame, number_of, numbered, tables, until};
+use common::{ONE, PATIENCE, SoftCard, TWO, World, frame, number_of, numbered, tables, until};
 use mem::{Csum, Offload};
-use model::{Action, CaptureFilter, Change, Executor, Network, NexthopId, Rule, RuleAction, RuleId, Vrf};
+use model::{
+    Action, CaptureFilter, Change, DropReason, Executor, Network, NexthopId, Rule, RuleAction, RuleId, Vrf,
+};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
@@ -49,6 +51,19 @@ fn a_flow_moves_onto_the_card_and_is_counted(world: World) {
     };
     until(|| packets() >= 10);
     assert_eq!(world.card.flow_count(), 1);
+}
+
+#[test]
+fn a_flood_for_the_host_is_dropped_beyond_its_budget_and_counted() {
+    const BUDGET: u32 = 5;
+    let world = World::new(|| SoftCard::with_budget(BUDGET));
+    let unknown =
+        "eth 02:00:00:00:00:01 > 02:00:00:00:00:77 / ip4 10.1.1.1 > 10.1.1.77 / udp 5 > 6 / payload 30";
+    world.one.send((0..20).map(|_| frame(unknown)));
+    let dropped = || world.card.workers().last().unwrap().drops[DropReason::PuntBudget as usize];
+    until(|| dropped() == 20 - u64::from(BUDGET));
+    assert_eq!(world.carried(), (0, BUDGET.into()));
+    assert_eq!(world.card.status().card.unwrap().dropped, 20 - u64::from(BUDGET));
 }
 
 const PING: &str =

@@ -54,7 +54,9 @@ const ENGINE_2X2: &[Top] = &[Top {
 /// Modules by themselves.
 const UNITS: &[Top] = &[
     unit("bridge_lookup", &["registers_pkg.sv", "viaduct_pkg.sv", "-GBridgeBits=8"]),
+    unit("commands", &["registers_pkg.sv", "viaduct_pkg.sv", "-GPipes=2"]),
     unit("entropy", PACKAGES),
+    unit("flow_counters", &["-GFlows=8", "-GPacketsWidth=7", "-GBytesWidth=14", "-GEvents=8"]),
     unit("flow_unit_sim", PACKAGES),
     unit("hold", &["registers_pkg.sv", "viaduct_pkg.sv", "-GReleases=3", "-GDepth=16"]),
     unit("memory32_sim", PACKAGES),
@@ -63,7 +65,9 @@ const UNITS: &[Top] = &[
     unit("probe", &[]),
     unit("rewriter_sim", PACKAGES),
     unit("route_lookup", &["registers_pkg.sv", "viaduct_pkg.sv", "-GRoute6Bits=10"]),
+    unit("seen_bits", &["-GFlows=256"]),
     unit("skid", &[]),
+    unit("window_budget", &["-GEntries=4", "-GWindowBits=5"]),
 ];
 
 const fn unit(name: &'static str, arguments: &'static [&'static str]) -> Top {

@@ -711,6 +711,12 @@ pub struct CardStats {
     /// Flows in its table.
     #[prost(uint64, tag = "9")]
     pub flows: u64,
+    /// How often one was left to the host because its interface had its share of the table, or the table no room.
+    #[prost(uint64, tag = "10")]
+    pub flows_refused: u64,
+    /// Of the flows in its table, those without counters: their packets are in no count of connections, rules, nexthops.
+    #[prost(uint64, tag = "11")]
+    pub flows_uncounted: u64,
 }
 #[allow(clippy::all)]
 #[derive(serde::Serialize, serde::Deserialize)]

@@ -224,7 +224,7 @@ impl Run<'_> {
         let done = match step {
             Step::Write { table, address, data } => {
                 self.measured.updates.lines += 1;
-                self.card.write(table, address, &data)
+                self.card.post(table, address, &data)
             }
             Step::Barrier => {
                 self.measured.updates.barriers += 1;

@@ -1,17 +1,13 @@
 //! What the host's decisions about packets do to the flows on the card.
 
 use super::Driver;
-use super::flowtable::Counter;
+use super::flowtable::Refused;
 use crate::compile::Compiler;
 use crate::flows::{Flow, FlowVerdict, flow};
 use crate::frame::Key;
 use crate::hold::Hold;
 use crate::{Card, CardError};
-use model::{Decision, FlowChange, FlowKey, FlowState, Lookup, PacketView, VifId};
-
-/// Kinds of counters ([`crate::registers::counters::SELECT`]).
-const FLOW_PACKETS: u8 = 6;
-const FLOW_BYTES: u8 = 7;
+use model::{Decision, FlowChange, FlowKey, FlowState, Lookup, PacketView, VifId, VifKind};
 
 impl<C: Card> Driver<C> {
     /// The host decided about a packet, and carried the decision out: lets the flows end that the connection's new state ends,
@@ -50,18 +46,28 @@ impl<C: Card> Driver<C> {
             return Ok(Some(flow.key));
         }
         self.remove_flow(&flow.key)?;
-        Ok(self.install(tables, &flow, hold)?.then_some(flow.key))
+        Ok(self.install(tables, &flow, ingress, hold)?.then_some(flow.key))
     }
 
-    /// Puts a flow onto the card, if there is room.
-    fn install<T: Lookup>(&mut self, tables: &T, flow: &Flow, hold: Option<Hold>) -> Result<bool, CardError> {
+    /// Puts a flow onto the card, if there is room, and if its interface has not its share of it.
+    fn install<T: Lookup>(
+        &mut self,
+        tables: &T,
+        flow: &Flow,
+        ingress: VifId,
+        hold: Option<Hold>,
+    ) -> Result<bool, CardError> {
+        let wire = tables.vif(ingress).is_some_and(|vif| vif.kind == VifKind::Wire);
+        if !self.flows.admits(ingress, wire) {
+            return Ok(false);
+        }
         let Some((index, used)) = self.flows.take_counter() else { return Ok(false) };
-        let before = if used { self.count(index) } else { (0, 0) };
+        let counter = self.begin(index, used);
         let hop = if let FlowVerdict::Forward { hop, .. } = flow.verdict { hop } else { None };
         let attachments = self.attachments.clone();
         let compiler = Compiler { tables, attachments: &attachments };
         let nexthop = hop.map(|hop| self.acquire(compiler, hop)).transpose()?;
-        match self.flows.insert(flow, nexthop, Counter { index, before }, hold) {
+        match self.flows.insert(flow, ingress, nexthop, counter, hold) {
             Some(steps) => self.run(&steps).map(|()| true),
             None => {
                 self.release(hop);
@@ -114,15 +120,14 @@ impl<C: Card> Driver<C> {
         self.flows.len()
     }
 
-    /// Packets and bytes of a flow since it is on the card.
-    pub fn flow_counters(&mut self, key: &Key) -> Option<(u64, u64)> {
-        let Counter { index, before } = self.flows.counter(key)?;
-        let (packets, bytes) = self.count(index);
-        Some((packets.wrapping_sub(before.0), bytes.wrapping_sub(before.1)))
+    /// How often flows were left to the host for want of room, or because their interface had its share of it.
+    pub const fn refused(&self) -> Refused {
+        self.flows.refused
     }
 
-    fn count(&mut self, index: u32) -> (u64, u64) {
-        (self.commands.counter(FLOW_PACKETS, index), self.commands.counter(FLOW_BYTES, index))
+    /// How many of the flows have no counters.
+    pub fn uncounted(&self) -> usize {
+        self.flows.uncounted()
     }
 
     /// Removes the flows of a connection, or those alone that drop.

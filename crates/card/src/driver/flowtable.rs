@@ -1,5 +1,6 @@
 //! The flows on the card, by their keys and by the connections that they are directions of.
 
+use super::usage::Counter;
 use crate::compile::Hop;
 use crate::cuckoo::{Cuckoo, Entry};
 use crate::entries;
@@ -9,17 +10,29 @@ use crate::hash::Words;
 use crate::hold::Hold;
 use crate::registers::FlowAction;
 use crate::step::Step;
-use model::{FlowKey, Nat};
+use model::{FlowKey, Nat, VifId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-/// Counters that flows can have.
-const COUNTERS: u32 = 1 << 24;
+/// Of the room for flows, what those that came in by one guest may have at most, and by one wire: a part of so many.
+const GUEST_PART: usize = 16;
+const WIRE_PART: usize = 2;
+
+/// How often flows were left to the host, and why.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Refused {
+    /// Their interface had its share of flows.
+    pub quota: u64,
+    /// There was no room, in the table or within reach of a search.
+    pub full: u64,
+}
 
 /// What is remembered of a flow.
 #[derive(Debug)]
 struct Record {
     flow: Flow,
+    /// The interface it came in by first.
+    vif: VifId,
     counter: Counter,
     generation: u8,
 }
@@ -30,41 +43,49 @@ impl Record {
     }
 }
 
-/// A flow's counter on the card.
-#[derive(Clone, Copy, Debug)]
-pub struct Counter {
-    /// Its number.
-    pub index: u32,
-    /// Packets and bytes that others counted there before.
-    pub before: (u64, u64),
-}
-
 /// The flows.
 pub struct FlowTable {
     table: Cuckoo<entries::Flow>,
     records: BTreeMap<Key, Record>,
     connections: BTreeMap<FlowKey, BTreeSet<Key>>,
+    /// How many came in by each interface.
+    by_vif: BTreeMap<VifId, usize>,
+    /// How many there is room for.
+    room: usize,
+    pub refused: Refused,
     /// By network; those not there have 0.
     generations: BTreeMap<u16, u8>,
     /// Networks that have flows which depend on other networks.
     far: BTreeSet<u16>,
-    free: Vec<u32>,
+    /// Numbers of counters that were used; all from `next` on were not, and there are `end`. Below `counted` there are counters,
+    /// beyond only bits that say whether packets came.
+    free: BTreeSet<u32>,
     next: u32,
+    end: u32,
+    counted: u32,
+    /// The flows with counters, by their numbers.
+    owners: BTreeMap<u32, Key>,
     /// Where the sweep goes on.
     swept: Option<Key>,
 }
 
 impl FlowTable {
-    /// Room for 2^`bits` buckets in each way.
-    pub fn new(bits: u32, secret: Words) -> Self {
+    /// Room for 2^`bits` buckets in each way, and for `end` flows in all, of which `counted` with counters.
+    pub fn new(bits: u32, secret: Words, end: u32, counted: u32) -> Self {
         Self {
             table: Cuckoo::new(bits, secret),
             records: BTreeMap::new(),
             connections: BTreeMap::new(),
+            by_vif: BTreeMap::new(),
+            room: (4 << bits).min(end as usize),
+            refused: Refused::default(),
             generations: BTreeMap::new(),
             far: BTreeSet::new(),
-            free: Vec::new(),
+            free: BTreeSet::new(),
             next: 0,
+            end,
+            counted,
+            owners: BTreeMap::new(),
             swept: None,
         }
     }
@@ -96,8 +117,23 @@ impl FlowTable {
     }
 
     /// The counter of a flow.
-    pub fn counter(&self, key: &Key) -> Option<Counter> {
-        self.records.get(key).map(|record| record.counter)
+    pub fn counter(&mut self, key: &Key) -> Option<&mut Counter> {
+        self.records.get_mut(key).map(|record| &mut record.counter)
+    }
+
+    /// The flow that has a counter.
+    pub fn owner(&self, index: u32) -> Option<Key> {
+        self.owners.get(&index).copied()
+    }
+
+    /// All flows with counters.
+    pub fn counted(&self) -> Vec<Key> {
+        self.owners.values().copied().collect()
+    }
+
+    /// How many flows have none.
+    pub fn uncounted(&self) -> usize {
+        self.records.len() - self.owners.len()
     }
 
     /// Whether a flow is on the card just so.
@@ -110,10 +146,14 @@ impl FlowTable {
 
     /// A counter that no flow has, and whether one had it before.
     pub fn take_counter(&mut self) -> Option<(u32, bool)> {
-        if let Some(index) = self.free.pop() {
+        if let Some(index) = self.free.pop_first() {
             return Some((index, true));
         }
-        let index = (self.next < COUNTERS).then_some(self.next)?;
+        if self.next == self.end {
+            self.refused.full += 1;
+            return None;
+        }
+        let index = self.next;
         self.next += 1;
         Some((index, false))
     }
@@ -140,11 +180,20 @@ impl FlowTable {
         part.into_iter().filter(stale).collect()
     }
 
+    /// Whether an interface may have one more; if not, that is counted.
+    pub fn admits(&mut self, vif: VifId, wire: bool) -> bool {
+        let part = if wire { WIRE_PART } else { GUEST_PART };
+        let admits = self.by_vif.get(&vif).is_none_or(|count| *count < self.room / part);
+        self.refused.quota += u64::from(!admits);
+        admits
+    }
+
     /// Puts a flow onto the card whose own nexthop has this number, and says what to do for it; none where there is no
     /// room. There must be no flow of this key.
     pub fn insert(
         &mut self,
         flow: &Flow,
+        vif: VifId,
         nexthop: Option<u32>,
         counter: Counter,
         hold: Option<Hold>,
@@ -155,7 +204,8 @@ impl FlowTable {
             *entry.action_mut() = hold.action();
         }
         let Ok(steps) = self.table.insert(entry) else {
-            self.free.push(counter.index);
+            self.free.insert(counter.index);
+            self.refused.full += 1;
             return None;
         };
         if let Some(connection) = flow.connection {
@@ -164,7 +214,11 @@ impl FlowTable {
         if flow.far {
             self.far.insert(flow.key.vrf);
         }
-        self.records.insert(flow.key, Record { flow: flow.clone(), counter, generation });
+        if counter.index < self.counted {
+            self.owners.insert(counter.index, flow.key);
+        }
+        *self.by_vif.entry(vif).or_default() += 1;
+        self.records.insert(flow.key, Record { flow: flow.clone(), vif, counter, generation });
         Some(steps)
     }
 
@@ -189,7 +243,14 @@ impl FlowTable {
     /// Takes a flow off the card; its own nexthop, and what to do for it.
     pub fn remove(&mut self, key: &Key) -> Option<(Option<Hop>, Vec<Step>)> {
         let record = self.records.remove(key)?;
-        self.free.push(record.counter.index);
+        self.free.insert(record.counter.index);
+        self.owners.remove(&record.counter.index);
+        if let Some(count) = self.by_vif.get_mut(&record.vif) {
+            *count -= 1;
+            if *count == 0 {
+                self.by_vif.remove(&record.vif);
+            }
+        }
         if let Some(connection) = record.flow.connection
             && let Some(keys) = self.connections.get_mut(&connection)
         {

@@ -1,5 +1,6 @@
 //! A card made of memory: its registers, and what commands wrote to its tables.
 
+use super::Counts;
 use crate::card::Card;
 use crate::registers::{Command, Table, VERSION, command, counters, engine, identity};
 use std::collections::HashMap;
@@ -17,11 +18,20 @@ pub struct Sizes {
     pub flow_buckets: u32,
     pub bridge_lines: u32,
     pub route6_lines: u32,
+    pub flow_counters: u32,
+    pub flows_seen: u32,
 }
 
 impl Default for Sizes {
     fn default() -> Self {
-        Self { nexthops: 16_384, flow_buckets: 12, bridge_lines: 10, route6_lines: 10 }
+        Self {
+            nexthops: 16_384,
+            flow_buckets: 12,
+            bridge_lines: 10,
+            route6_lines: 10,
+            flow_counters: 1 << 18,
+            flows_seen: 1 << 23,
+        }
     }
 }
 
@@ -32,12 +42,16 @@ pub struct Memory {
     scratch: u32,
     enabled: bool,
     secret: [u64; 5],
+    /// Of guests' ports and of wires'.
+    budgets: [u32; 2],
+    budget_reason: u8,
     data: [u32; 16],
     table: u32,
     address: u32,
     done: u32,
     /// Lines that were written, extended by zeros.
     lines: HashMap<(Table, u32), [u8; 64]>,
+    counts: Counts,
     /// Barriers so far.
     barriers: usize,
     /// The writes since [`Memory::record`].
@@ -77,10 +91,32 @@ impl Memory {
         &self.secret
     }
 
+    /// Packets that a port may send to the host in a window; 0: any number.
+    #[must_use]
+    pub fn budget(&self, wire: bool) -> u32 {
+        self.budgets[usize::from(wire)]
+    }
+
+    /// The reason why others are dropped.
+    #[must_use]
+    pub const fn budget_reason(&self) -> u8 {
+        self.budget_reason
+    }
+
     /// Commands done, and how many of them were barriers.
     #[must_use]
     pub const fn commands(&self) -> (u32, usize) {
         (self.done, self.barriers)
+    }
+
+    /// Counts a drop.
+    pub fn count_drop(&mut self, reason: u8) {
+        self.counts.drop(reason);
+    }
+
+    /// Counts packets of a flow, fewer than an eighth of what can be counted.
+    pub fn count_flow(&mut self, index: u32, packets: u64, bytes: u64) {
+        self.counts.flow(index, self.sizes.flow_counters, packets, bytes);
     }
 
     /// Keeps the writes from now on.
@@ -118,6 +154,10 @@ impl Memory {
                 self.log.iter_mut().for_each(|log| log.push(write));
             }
             (Some(Command::Barrier), _) => self.barriers += 1,
+            (Some(Command::Clear), Some(table)) => {
+                let lines = self.address..self.address + self.data[0];
+                self.lines.retain(|(of, line), _| of != table || !lines.contains(line));
+            }
             _ => {}
         }
         self.done += 1;
@@ -148,12 +188,15 @@ impl Card for Memory {
             identity::FLOW_BUCKETS => self.sizes.flow_buckets,
             identity::BRIDGE_LINES => self.sizes.bridge_lines,
             identity::ROUTE6_LINES => self.sizes.route6_lines,
+            identity::FLOW_COUNTERS => self.sizes.flow_counters,
+            identity::FLOWS_SEEN => self.sizes.flows_seen,
             identity::SCRATCH => self.scratch,
             identity::BLOCKS => directory.len() as u32,
             identity::DIRECTORY.. if offset < identity::DIRECTORY + 64 => {
                 directory.get((offset - identity::DIRECTORY) as usize / 4).copied().unwrap_or_default()
             }
             _ if offset == COMMAND + command::DONE => self.done,
+            _ if offset & !0xfff == COUNTERS => self.counts.read(offset & 0xfff),
             _ => 0,
         }
     }
@@ -167,11 +210,15 @@ impl Card for Memory {
             (COMMAND, command::ADDRESS) => self.address = value,
             (COMMAND, command::COMMAND) => self.run(value),
             (ENGINE, engine::ENABLE) => self.enabled = value & 1 != 0,
+            (ENGINE, engine::GUEST_BUDGET) => self.budgets[0] = value,
+            (ENGINE, engine::WIRE_BUDGET) => self.budgets[1] = value,
+            (ENGINE, engine::BUDGET_REASON) => self.budget_reason = value as u8,
             (ENGINE, engine::SECRET..0x68) => {
                 let word = (register - engine::SECRET) / 4;
                 let (word, shift) = (&mut self.secret[word as usize / 2], 32 * (word % 2));
                 *word = *word & !(0xffff_ffff << shift) | u64::from(value) << shift;
             }
+            (COUNTERS, _) => self.counts.write(register, value),
             _ => {}
         }
     }

@@ -7,7 +7,7 @@ pub mod talk;
 use card::compile::Attachment;
 use card::driver::Driver;
 use card::expect::{Memory, Outcome, outcome};
-use card::{Card, Commands};
+use card::{Budgets, Card, Commands};
 use model::generate::{self, Packet, Rng};
 use model::{
     Change, Decision, Effects, Lookup, NeighbourScope, PacketView, Seconds, Tables, Vif, VifId, Vrf, decide,
@@ -61,9 +61,11 @@ pub struct Host<C> {
 impl<C: Known> Host<C> {
     /// A host without tables.
     pub fn new(commands: Commands<C>, at: fn(&Vif) -> Option<Attachment>) -> Self {
+        let mut driver = Driver::new(commands, SECRET).unwrap();
+        driver.commands().set_budgets(Budgets::NONE);
         Self {
             tables: Tables::new(),
-            driver: Driver::new(commands, SECRET).unwrap(),
+            driver,
             changes: Vec::new(),
             learned: BTreeSet::new(),
             neighbours: Vec::new(),

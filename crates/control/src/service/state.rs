@@ -41,6 +41,8 @@ fn card(card: model::CardCounters) -> v1::CardStats {
         lost: card.lost,
         punted: card.punted.into_iter().map(punted).collect(),
         flows: card.flows,
+        flows_refused: card.flows_refused,
+        flows_uncounted: card.flows_uncounted,
     }
 }
 

@@ -3,9 +3,9 @@
 #![allow(dead_code, reason = "each test uses a part")]
 
 use card::Card;
-use card::expect::{Holding, Memory, Outcome, Sizes, held, outcome};
+use card::expect::{Holding, Memory, Outcome, Sizes, Windows, held, outcome};
 use card::hold::{GROUPS, Hold, RING};
-use card::registers::{self, PuntMeta, counters};
+use card::registers::{self, PuntMeta};
 use engine::testing::{Packet, TestPort};
 use engine::{Engine, EngineConfig};
 use ipnet::IpNet;
@@ -16,7 +16,7 @@ use model::{
 };
 use offload::{CardExecutor, Carry, Incoming, Outgoing};
 use packet::{Mac, TunnelKind};
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -101,34 +101,36 @@ enum Way {
 /// A card of memory.
 pub struct SoftCard {
     memory: Memory,
+    windows: Windows,
+    /// A guest's budget, whatever the host says.
+    budget: Option<u32>,
     inputs: [VecDeque<Incoming>; 2],
     inside: VecDeque<(u64, usize, Way)>,
     holding: [Holding<Outgoing>; 2],
     outputs: [VecDeque<Outgoing>; 2],
     clocks: u64,
-    select: u32,
-    counted: HashMap<u32, u64>,
 }
 
 impl SoftCard {
     pub fn new() -> Self {
         Self {
             memory: Memory::new(Sizes::default()),
+            windows: Windows::default(),
+            budget: None,
             inputs: Default::default(),
             inside: VecDeque::new(),
             holding: [(); 2].map(|()| Holding::new(RING, 2)),
             outputs: Default::default(),
             clocks: 0,
-            select: 0,
-            counted: HashMap::new(),
         }
     }
 
-    fn count(&mut self, kind: u8, number: u32, n: usize) {
-        *self.counted.entry(u32::from(kind) << 24 | number).or_default() += n as u64;
+    /// One that grants guests no more than this many packets to the host in a window.
+    pub fn with_budget(budget: u32) -> Self {
+        Self { budget: Some(budget), ..Self::new() }
     }
 
-    fn pass(&mut self, packet: Incoming) {
+    fn pass(&mut self, input: usize, packet: Incoming) {
         let Incoming { port, direct, bytes } = packet;
         let due = self.clocks + LATENCY;
         if let Some(meta) = direct {
@@ -138,16 +140,17 @@ impl SoftCard {
             return self.inside.push_back((due, meta.egress.into(), way));
         }
         let hold = held(&self.memory, port, &bytes, bytes.len());
-        let (output, out) = match outcome(&self.memory, port, &bytes, bytes.len()) {
-            Outcome::Drop(reason) => return self.count(5, reason.into(), 1),
+        let outcome = outcome(&self.memory, port, &bytes, bytes.len());
+        let outcome = self.windows.limit(&self.memory, port, input == 1, self.clocks, outcome);
+        let (output, out) = match outcome {
+            Outcome::Drop(reason) => return self.memory.count_drop(reason),
             Outcome::Punt(reason) => {
                 let meta = PuntMeta { reason: reason as u8, port, ..PuntMeta::default() };
                 (0, Outgoing { port, punt: Some(meta), bytes })
             }
             Outcome::Forward { forward, egress, index } => {
                 if let Some(index) = index {
-                    self.count(6, index, 1);
-                    self.count(7, index, bytes.len());
+                    self.memory.count_flow(index, 1, bytes.len() as u64);
                 }
                 let view = PacketView::parse(&bytes, bytes.len() as u32, None).unwrap();
                 let bytes = model::rewrite::rewrite(&forward, &view).unwrap();
@@ -171,10 +174,7 @@ impl SoftCard {
 
 impl Card for SoftCard {
     fn read32(&mut self, offset: u32) -> u32 {
-        let count = self.counted.get(&self.select).copied().unwrap_or_default();
-        match offset.checked_sub(0x3000) {
-            Some(counters::LOW) => count as u32,
-            Some(counters::HIGH) => (count >> 32) as u32,
+        match offset {
             _ if offset == registers::identity::PIPES => 0x0101,
             _ if offset == 0x2000 + registers::engine::RELEASED => {
                 self.holding[0].turns() | self.holding[1].turns() << GROUPS
@@ -187,10 +187,8 @@ impl Card for SoftCard {
     }
 
     fn write32(&mut self, offset: u32, value: u32) {
-        if offset == 0x3000 + counters::SELECT {
-            self.select = value;
-        }
-        self.memory.write32(offset, value);
+        let budget = self.budget.filter(|_| offset == 0x2000 + registers::engine::GUEST_BUDGET);
+        self.memory.write32(offset, budget.unwrap_or(value));
     }
 }
 
@@ -215,7 +213,7 @@ impl Carry for SoftCard {
         self.clocks += 1;
         for input in 0..2 {
             if let Some(packet) = self.inputs[input].pop_front() {
-                self.pass(packet);
+                self.pass(input, packet);
             }
         }
         while self.inside.front().is_some_and(|(due, ..)| *due <= self.clocks) {

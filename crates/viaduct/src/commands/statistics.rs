@@ -63,6 +63,12 @@ fn card_text(card: &v1::CardStats) -> String {
     if card.lost > 0 {
         text += &format!(", {} lost", card.lost);
     }
+    if card.flows_uncounted > 0 {
+        text += &format!(", {} of the flows without counters", card.flows_uncounted);
+    }
+    if card.flows_refused > 0 {
+        text += &format!(", {} times no room for a flow", card.flows_refused);
+    }
     if !punted.is_empty() {
         text += &format!("\nleft to the host: {}", punted.join(", "));
     }

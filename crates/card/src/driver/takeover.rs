@@ -1,0 +1,37 @@
+//! A card that another driver had: nothing of its tables may be found.
+
+use crate::commands::Commands;
+use crate::compile::VRFS;
+use crate::cuckoo::Entry;
+use crate::entries;
+use crate::registers::{Bridge, Route6, Table};
+use crate::{Card, CardError};
+
+/// Ports, labels, and places of VNIs on chip.
+const PORTS: u32 = 1024;
+const LABELS: u32 = 1 << 16;
+const VNIS: u32 = 1 << 13;
+
+/// Clears the tables of a card that isn't blank and forwards nothing. Of the route memory the part for IPv6 alone: IPv4 tries
+/// are written whole before anything leads to them, as nexthops are.
+pub fn clear<C: Card>(commands: &mut Commands<C>) -> Result<(), CardError> {
+    if commands.is_blank() {
+        return Ok(());
+    }
+    commands.barrier()?;
+    for (table, lines) in
+        [(Table::Port, PORTS), (Table::Vrf, VRFS.into()), (Table::Label, LABELS), (Table::Vni, VNIS)]
+    {
+        commands.clear(table, 0, lines)?;
+    }
+    let identity = *commands.identity();
+    clear_ways::<entries::Flow, C>(commands, identity.flow_buckets)?;
+    clear_ways::<Bridge, C>(commands, identity.bridge_lines)?;
+    clear_ways::<Route6, C>(commands, identity.route6_lines)
+}
+
+/// Clears both ways of a table of 2^`bits` buckets each.
+fn clear_ways<E: Entry, C: Card>(commands: &mut Commands<C>, bits: u32) -> Result<(), CardError> {
+    let lines = (E::LINES as u32) << bits;
+    E::ways(bits).into_iter().try_for_each(|first| commands.clear(E::TABLE, first, lines))
+}

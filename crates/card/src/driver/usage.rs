@@ -1,0 +1,112 @@
+//! What the card knows of flows' packets: how many, of the flows that have counters; whether there were any, of the others.
+
+use super::Driver;
+use crate::Card;
+use crate::commands::Commands;
+use crate::frame::Key;
+use std::collections::HashMap;
+
+/// Kinds of counters ([`crate::registers::counters::SELECT`]).
+const FLOW_PACKETS: u8 = 6;
+const FLOW_BYTES: u8 = 7;
+/// What is counted of packets and of bytes before counters begin anew.
+const PACKETS: u64 = (1 << 36) - 1;
+const BYTES: u64 = (1 << 44) - 1;
+
+/// What a flow carried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Usage {
+    /// Since it is on the card.
+    Counted {
+        /// Packets.
+        packets: u64,
+        /// Their bytes.
+        bytes: u64,
+    },
+    /// It has no counters: whether there were packets since this was last asked.
+    Seen(bool),
+}
+
+/// A flow's counter on the card.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counter {
+    /// Its number.
+    pub index: u32,
+    /// What the card's counters showed last: packets and bytes.
+    pub last: (u64, u64),
+    /// What was counted until then.
+    pub total: (u64, u64),
+}
+
+impl Counter {
+    /// Takes what the card's counters show: they may have begun anew once since the last time.
+    const fn follow(&mut self, now: (u64, u64)) {
+        self.total.0 += now.0.wrapping_sub(self.last.0) & PACKETS;
+        self.total.1 += now.1.wrapping_sub(self.last.1) & BYTES;
+        self.last = now;
+    }
+}
+
+/// Bits that were taken from the card with others of their word, and not asked for yet.
+#[derive(Debug, Default)]
+pub struct Seen {
+    words: HashMap<u32, u64>,
+}
+
+impl Seen {
+    /// Whether packets of a flow came since this was last asked.
+    pub fn take<C: Card>(&mut self, commands: &mut Commands<C>, index: u32) -> bool {
+        let (word, bit) = (index / 64, 1 << (index % 64));
+        let bits = self.words.remove(&word).unwrap_or_default() | commands.take_seen(word);
+        if bits & !bit != 0 {
+            self.words.insert(word, bits & !bit);
+        }
+        bits & bit != 0
+    }
+}
+
+impl<C: Card> Driver<C> {
+    /// What a flow carried; none where it isn't on the card.
+    pub fn usage(&mut self, key: &Key) -> Option<Usage> {
+        let index = self.flows.counter(key)?.index;
+        if index >= self.commands.identity().flow_counters {
+            return Some(Usage::Seen(self.seen.take(&mut self.commands, index)));
+        }
+        let now = self.count(index);
+        let counter = self.flows.counter(key)?;
+        counter.follow(now);
+        let (packets, bytes) = counter.total;
+        Some(Usage::Counted { packets, bytes })
+    }
+
+    /// A counter for a flow that begins.
+    pub(super) fn begin(&mut self, index: u32, used: bool) -> Counter {
+        if index >= self.commands.identity().flow_counters {
+            self.seen.take(&mut self.commands, index);
+            return Counter { index, ..Counter::default() };
+        }
+        let fresh = !used && self.commands.is_blank();
+        Counter { index, last: if fresh { (0, 0) } else { self.count(index) }, total: (0, 0) }
+    }
+
+    /// Reads the counters that went far since they were last read, so that none begins anew twice in between: `most` of them.
+    /// To be called every few seconds: the fastest counter takes a minute for half of its range.
+    pub fn follow_counters(&mut self, most: usize) {
+        for _ in 0..most {
+            let event = self.commands.flow_event();
+            if event.lost {
+                for key in self.flows.counted() {
+                    self.usage(&key);
+                }
+            }
+            let Some(index) = event.flow else { return };
+            if let Some(key) = self.flows.owner(index) {
+                self.usage(&key);
+            }
+        }
+    }
+
+    fn count(&mut self, index: u32) -> (u64, u64) {
+        (self.commands.counter(FLOW_PACKETS, index), self.commands.counter(FLOW_BYTES, index))
+    }
+}

@@ -1,0 +1,78 @@
+//! The command that clears lines.
+
+use card::registers::{Command, Table};
+use model::generate::Rng;
+use rtl::Commands;
+
+/// What was written: on chip or to which memory, table, address or line and half, whether zeros.
+type Write = (u8, u8, u32, bool);
+
+/// Runs a command; its writes.
+fn run(
+    top: &mut Commands,
+    rng: &mut Rng,
+    command: Command,
+    table: Table,
+    address: u32,
+    word: u32,
+) -> Vec<Write> {
+    top.set_command(command as u8);
+    top.set_to_table(table as u8);
+    top.set_address(address);
+    top.data_mut().set(0, 32, word.into());
+    top.data_mut().set(32, 32, 77);
+    top.set_start(true);
+    top.clock();
+    top.set_start(false);
+    let (mut writes, mut owed) = (Vec::new(), 0);
+    for _ in 0..10_000 {
+        if top.done() {
+            return writes;
+        }
+        let (ready, done) = (rng.percent(30), rng.percent(30));
+        top.set_memory_ready(if ready { 0xf } else { 0 });
+        top.set_memory_done(if done { owed } else { 0 });
+        top.eval();
+        let zero = top.wr_data().words().iter().all(|word| *word == 0);
+        if top.wr_valid() {
+            writes.push((0, top.wr_table(), top.wr_address().into(), zero));
+        }
+        if done {
+            owed = 0;
+        }
+        if ready && top.memory_valid() != 0 {
+            owed = top.memory_valid();
+            writes.push((owed, top.wr_table(), top.memory_line() << 1 | u32::from(top.memory_half()), zero));
+        }
+        top.clock();
+    }
+    panic!("not done");
+}
+
+#[test]
+fn each_line_of_the_range_is_written_once_with_zeros_and_no_other() {
+    let mut rng = Rng::new(5);
+    let mut top = Commands::new();
+    top.reset(3);
+    for table in
+        [Table::Flow, Table::Bridge, Table::Route, Table::Nexthop, Table::Port, Table::Vrf, Table::Label]
+    {
+        for count in [0, 1, 2, 3, 65] {
+            for way in [0, 1 << 31] {
+                let first = 100 + rng.below(1000) as u32;
+                let expected: Vec<Write> = (first..first + count)
+                    .map(|at| match table {
+                        Table::Flow => (1 + (way >> 31) as u8, table as u8, at, true),
+                        Table::Bridge => (4, table as u8, at << 1 | at & 1, true),
+                        Table::Route => (8, table as u8, at << 1 | at & 1, true),
+                        _ => (0, table as u8, at, true),
+                    })
+                    .collect();
+                let way = if table == Table::Flow { way } else { 0 };
+                assert_eq!(run(&mut top, &mut rng, Command::Clear, table, first | way, count), expected);
+                let written = run(&mut top, &mut rng, Command::Write, table, first | way, count);
+                assert_eq!((written.len(), written[0].3), (1, false), "a write has its data");
+            }
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Counters that begin anew, and the events by which a host knows.
+
+use model::generate::Rng;
+use rtl::FlowCounters;
+
+/// Flows, bits of their counters, room for events: as in `crates/rtl/build/tops.rs`.
+const FLOWS: usize = 8;
+const PACKETS: u32 = 7;
+const BYTES: u32 = 14;
+
+/// What a host makes of the counters, and what was counted.
+struct Host {
+    top: FlowCounters,
+    rng: Rng,
+    last: [[u64; 2]; FLOWS],
+    total: [[u64; 2]; FLOWS],
+    counted: [[u64; 2]; FLOWS],
+}
+
+impl Host {
+    fn new(seed: u64) -> Self {
+        let mut top = FlowCounters::new();
+        top.reset(3);
+        let zeros = [[0; 2]; FLOWS];
+        Self { top, rng: Rng::new(seed), last: zeros, total: zeros, counted: zeros }
+    }
+
+    /// A clock, with a packet or without.
+    fn clock(&mut self, packet: bool) {
+        let (number, size) = (self.rng.below(FLOWS), 64 + self.rng.below(120));
+        self.top.set_valid(packet);
+        self.top.set_number(number as u8);
+        self.top.set_size(size as u16);
+        if packet {
+            self.counted[number][0] += 1;
+            self.counted[number][1] += size as u64;
+        }
+        self.top.clock();
+    }
+
+    /// Reads a flow's counters, while packets come.
+    fn read(&mut self, number: usize, packets: bool) {
+        self.top.set_rd_number(number as u8);
+        for _ in 0..3 {
+            self.clock(packets);
+        }
+        let now = [u64::from(self.top.rd_packets()), u64::from(self.top.rd_bytes())];
+        for (which, bits) in [PACKETS, BYTES].into_iter().enumerate() {
+            let more = now[which].wrapping_sub(self.last[number][which]) & ((1 << bits) - 1);
+            self.total[number][which] += more;
+        }
+        self.last[number] = now;
+    }
+
+    /// Takes an event; its flow.
+    fn take(&mut self, packets: bool) -> Option<usize> {
+        self.top.eval();
+        let number = self.top.event_valid().then(|| usize::from(self.top.event_number()))?;
+        assert_ne!(self.top.event_which(), 0);
+        self.top.set_event_ready(true);
+        self.clock(packets);
+        self.top.set_event_ready(false);
+        Some(number)
+    }
+
+    /// No more packets: what the host has counted in the end.
+    fn end(&mut self) {
+        for _ in 0..8 {
+            self.clock(false);
+        }
+        for number in 0..FLOWS {
+            self.read(number, false);
+        }
+    }
+}
+
+#[test]
+fn a_host_that_reads_at_each_event_loses_no_count() {
+    let mut host = Host::new(3);
+    let mut events = 0;
+    for _ in 0..20_000 {
+        let packet = host.rng.percent(40);
+        host.clock(packet);
+        if let Some(number) = host.take(packet) {
+            host.read(number, packet);
+            events += 1;
+        }
+        assert!(!host.top.lost());
+    }
+    host.end();
+    assert_eq!(host.total, host.counted);
+    let anew: u64 = host.counted.iter().map(|[packets, _]| packets >> PACKETS).sum();
+    assert!(anew > 50 && events > 100, "{anew} times anew, {events} events");
+}
+
+#[test]
+fn events_that_are_lost_are_said_to_be_until_the_host_has_heard() {
+    let mut host = Host::new(4);
+    // 8 flows' events within an eighth of their counters each: as many as fit, and then more.
+    while !host.top.lost() {
+        host.clock(true);
+    }
+    let counted: u64 = host.counted.iter().map(|[packets, _]| packets).sum();
+    assert!(counted < 8 << PACKETS, "{counted} packets without a word");
+    host.top.set_clear_lost(true);
+    host.clock(false);
+    host.top.set_clear_lost(false);
+    while let Some(number) = host.take(false) {
+        host.read(number, false);
+    }
+    host.end();
+    assert!(!host.top.lost());
+    assert_eq!(host.total, host.counted);
+}

@@ -1,0 +1,105 @@
+//! A host with a card, and guests whose connections are tracked.
+
+use card::Commands;
+use card::compile::Attachment;
+use card::driver::Driver;
+use card::expect::{Memory, Outcome, Sizes, outcome};
+use model::{Action, Change, Network, PacketView, Tables, Vif, VifId, VifKind, Vrf, decide, text};
+use packet::Mac;
+
+pub const VRF: Vrf = Vrf(5);
+pub const SECRET: [u64; 5] = [9; 5];
+
+/// The guests, by their ports.
+pub fn guests() -> impl Iterator<Item = u16> {
+    1..=20
+}
+
+/// The host.
+pub struct Host {
+    pub tables: Tables,
+    pub driver: Driver<Memory>,
+}
+
+fn guest(id: u16) -> Change {
+    Change::PutVif(Vif {
+        id: VifId(id),
+        name: "guest".into(),
+        kind: VifKind::Vhost,
+        vrf: Some(VRF),
+        mac: Some(Mac([2, 0, 0, 0, 0, id as u8])),
+        addresses: vec![[10, 0, 0, id as u8].into()],
+        allowed: Vec::new(),
+        mtu: 1500,
+        policy: true,
+        meter: None,
+        mirror: None,
+        rdma: None,
+        wire: None,
+    })
+}
+
+impl Host {
+    /// With tables of this size.
+    pub fn new(sizes: Sizes) -> Self {
+        Self::with(Memory::new(sizes))
+    }
+
+    /// With this card.
+    pub fn with(memory: Memory) -> Self {
+        let driver = Driver::new(Commands::open(memory).unwrap(), SECRET).unwrap();
+        let mut host = Self { tables: Tables::new(), driver };
+        let network = Change::PutNetwork(Network {
+            vrf: VRF,
+            name: "net".into(),
+            gateways: Vec::new(),
+            vni: None,
+            learning: false,
+            mtu: 1500,
+            default_action: Action::Allow,
+            members: guests().map(VifId).collect(),
+            flood: Vec::new(),
+            wire: None,
+        });
+        let changes: Vec<_> = std::iter::once(network).chain(guests().map(guest)).collect();
+        host.tables.apply(&changes).unwrap();
+        for id in guests() {
+            let at = Attachment { port: id, egress: 0 };
+            host.driver.attach(&host.tables, VifId(id), Some(at)).unwrap();
+        }
+        host.driver.apply(&host.tables, &changes).unwrap();
+        host
+    }
+
+    /// What the card does with a frame.
+    pub fn card(&mut self, from: u16, frame: &[u8]) -> Outcome {
+        outcome(self.driver.commands().card(), from, frame, frame.len())
+    }
+
+    /// The host decides about a frame, and forwards it.
+    pub fn host(&mut self, from: u16, frame: &[u8]) {
+        let view = PacketView::parse(frame, frame.len() as u32, None).unwrap();
+        let decision = decide(&self.tables, &view, VifId(from), 0);
+        assert!(matches!(decision.verdict, model::Verdict::Forward(_)), "{decision:?}");
+        self.tables.commit(&decision.effects, frame.len(), 0).unwrap();
+        self.driver.decided(&self.tables, &view, VifId(from), &decision).unwrap();
+    }
+
+    /// Whether the card forwards a frame, and if not the host has it.
+    pub fn is_on_card(&mut self, from: u16, frame: &[u8]) -> bool {
+        match self.card(from, frame) {
+            Outcome::Forward { index, .. } => index.is_some(),
+            Outcome::Punt(card::registers::Punt::FlowMiss) => false,
+            outcome => panic!("{outcome:?}"),
+        }
+    }
+}
+
+/// A packet of a flow of its own.
+pub fn frame(from: u16, to: u16, ports: (u16, u16)) -> Vec<u8> {
+    let (sport, dport) = ports;
+    let line = format!(
+        "eth 02:00:00:00:00:{from:02x} > 02:00:00:00:00:{to:02x} / ip4 10.0.0.{from} > 10.0.0.{to} / udp {sport} > {dport} / payload 20"
+    );
+    text::parse(&line).unwrap()
+}
