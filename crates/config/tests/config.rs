@@ -37,6 +37,13 @@ fn complaint(from: &str, to: &str) -> String {
     parse(&text).expect_err(to).to_string()
 }
 
+#[cfg(not(feature = "card-sim"))]
+#[test]
+fn a_build_without_the_simulated_card_says_so() {
+    let said = complaint("executor = \"cpu\"", "executor = \"card-sim\"");
+    assert!(said.contains("[host]: executor: this build has no card-sim; use \"cpu\""), "{said}");
+}
+
 #[test]
 fn each_mistake_is_named() {
     let line = |text: &str| VALID.lines().position(|l| l.starts_with(text)).unwrap() + 1;
