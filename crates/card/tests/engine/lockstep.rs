@@ -321,7 +321,8 @@ fn is_same(left: &Left, expected: &Left) -> bool {
 /// Where the card doesn't look further, it can't say what else is wrong; and what is wrong inside of ARP it doesn't see at all,
 /// so that it may find what is wrong around it.
 fn is_same_reason(left: Punt, expected: Punt) -> bool {
-    const BLIND: [Punt; 3] = [Punt::Ipv6Extension, Punt::TunnelMalformed, Punt::LabelStack];
+    const BLIND: [Punt; 4] =
+        [Punt::Ipv6Extension, Punt::TunnelMalformed, Punt::LabelStack, Punt::HeaderTooLong];
     const AROUND: [Punt; 3] = [Punt::NotForUs, Punt::UnknownVni, Punt::NoVrf];
     left == expected || BLIND.contains(&left) || expected == Punt::Neighbour && AROUND.contains(&left)
 }
