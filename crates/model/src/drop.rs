@@ -71,7 +71,7 @@ reasons! {
     UnknownVni = "unknown_vni", "No network has this VXLAN network identifier.";
     Ecn = "ecn", "Congestion marked outside a packet that does not do ECN (RFC 6040).";
     TunnelPayload = "tunnel_payload", "The MPLS payload is not IP, or the table entry not for it.";
-    HoldFull = "hold_full", "Too many packets wait for a neighbour.";
+    HoldFull = "hold_full", "Too many packets wait for a neighbour, or for their flow to be the card's.";
     NoNeighbour = "no_neighbour", "The next hop did not answer ARP or ND.";
     RuleDrop = "rule_drop", "A rule says drop.";
     RuleReject = "rule_reject", "A rule says reject.";

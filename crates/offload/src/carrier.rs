@@ -37,7 +37,7 @@ const EXIT: u32 = 128;
 /// Clocks without a packet moving after which the card hangs.
 const HANG: u32 = 50_000;
 /// How long the engine may take to be done with what it was given.
-const PATIENCE: Duration = Duration::from_secs(1);
+pub const PATIENCE: Duration = Duration::from_secs(1);
 /// How often flows are looked after.
 pub const EVERY: Duration = Duration::from_secs(1);
 /// The counters of packets the card dropped, by reason ([`card::registers::counters::SELECT`]).
@@ -165,6 +165,7 @@ impl<C: Carry> Carrier<C> {
             self.end_of_capture()?;
         }
         let taken = self.take()?;
+        self.take_sent(AGAIN);
         let waits = self.work()?;
         // What is due comes first.
         if self.batch.is_none() && Instant::now() < self.next {
@@ -201,10 +202,10 @@ impl<C: Carry> Carrier<C> {
 
     /// Moves what is here. Returns whether something waits for the engine.
     pub fn work(&mut self) -> Result<bool, Fault> {
-        self.take_sent(AGAIN);
         self.run_card()?;
         let waits = self.lines.values_mut().fold(false, |waits, line| line.push() | waits);
         if self.batch.is_some() {
+            self.take_sent(AGAIN);
             self.move_flows()?;
         }
         Ok(waits)
@@ -220,32 +221,37 @@ impl<C: Carry> Carrier<C> {
         let pipes = self.card().pipes();
         let mut any = false;
         for vif in self.lines.keys().copied().collect::<Vec<_>>() {
-            let Some(line) = self.lines.get_mut(&vif) else { continue };
+            let Some(line) = self.lines.get(&vif) else { continue };
             let input = place(vif, line.wire, pipes);
             if line.past && line.is_settled() {
                 // What went past the card left the engine; now it leaves.
                 self.take_sent(usize::MAX);
                 self.empty_card()?;
             }
+            let room = self.has_room(vif, input);
             let Some(line) = self.lines.get_mut(&vif) else { continue };
             if !line.is_open() {
                 // The engine is about to be done with it.
                 any = true;
                 continue;
             }
-            // Those alone that wait for flows to move leave room for others'.
-            let ready = self.queued[input].iter().filter(|packet| self.may_enter(packet)).count();
-            let own = self.queued[input].iter().filter(|packet| packet.port == vif.0).count();
-            if ready >= QUEUE || own >= QUEUE {
+            if !room {
                 continue;
             }
-            let Some(line) = self.lines.get_mut(&vif) else { continue };
             for taken in line.take(&mut self.burst) {
                 any = true;
                 self.enter(vif, input, taken)?;
             }
         }
         Ok(any)
+    }
+
+    /// Whether few enough frames wait for an input. Those that wait for flows to move leave room for other ports'.
+    fn has_room(&self, vif: VifId, input: usize) -> bool {
+        let queue = &self.queued[input];
+        let ready = queue.iter().filter(|packet| self.may_enter(packet)).count();
+        let own = queue.iter().filter(|packet| packet.port == vif.0).count();
+        ready < QUEUE && own < QUEUE
     }
 
     /// A frame came in. One that the card can't take goes past it, when all before it have come out; and so do those behind.
@@ -396,6 +402,7 @@ impl<C: Carry> Carrier<C> {
     pub fn settle_engine(&mut self) -> bool {
         let since = Instant::now();
         while !self.lines.values_mut().all(|line| !line.push() && line.is_settled()) {
+            self.take_sent(usize::MAX);
             if since.elapsed() > PATIENCE {
                 return false;
             }

@@ -6,14 +6,14 @@
 //! before it leave by another output.
 
 use crate::candidates::Candidate;
-use crate::carrier::{Carrier, Fault};
+use crate::carrier::{Carrier, Fault, PATIENCE};
 use crate::carry::{Carry, Incoming, Outgoing};
 use card::frame::Key;
 use card::hold::{Hold, RING};
 use card::registers::PuntMeta;
 use model::VifId;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Flows that move at a time, at most: writing them takes the card's time.
 const FLOWS: usize = 64;
@@ -21,8 +21,6 @@ const FLOWS: usize = 64;
 const ROOM: usize = RING / 2;
 /// Beats that the card may put in front of a packet.
 const FRONT: usize = 2;
-/// How long the engine may take to be done with what it was given.
-const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Flows that move.
 pub struct Batch {

@@ -5,7 +5,7 @@ mod common;
 
 use common::{ONE, PATIENCE, SoftCard, TWO, WIRE, World, frame, numbered};
 use engine::testing::Packet;
-use model::{Action, CaptureFilter, Change, Executor, Rule, RuleAction, RuleId, Vrf};
+use model::{Action, CaptureFilter, Change, DropReason, Executor, Rule, RuleAction, RuleId, Vrf};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -160,4 +160,24 @@ fn a_card_that_stops_loses_what_is_inside_and_says_so() {
         assert_eq!((load.got + lost(), load.sent), (Load::ALL, Load::ALL));
         assert!(world.card.status().name.contains("failed"));
     }
+}
+
+/// A ring with less room than the carrier thinks.
+#[test]
+fn what_finds_no_room_is_dropped_and_counted() {
+    let world = World::new(|| SoftCard::with_ring(8));
+    let mut load = Load::default();
+    let since = Instant::now();
+    let dropped = || world.card.status().card.unwrap().dropped as u32;
+    while load.got + dropped() < Load::ALL {
+        load.gaps = load.gaps.max(dropped());
+        load.send(&world);
+        load.receive(&world);
+        assert!(since.elapsed() < PATIENCE, "{} and {} dropped of {}", load.got, dropped(), load.sent);
+        std::thread::yield_now();
+    }
+    assert!(dropped() > 0);
+    let workers = world.card.workers();
+    let full: u64 = workers.iter().map(|worker| worker.drops[DropReason::HoldFull as usize]).sum();
+    assert_eq!(full, u64::from(dropped()));
 }

@@ -1,8 +1,9 @@
-//! Flows that change hands: what waits on the card, by itself and in the engine.
-#![cfg(feature = "card-sim")]
+//! Flows that change hands: what the driver writes, what waits on the card, by itself and in the engine.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
+#[cfg(feature = "card-sim")]
 mod engine;
+mod lines;
 #[cfg(feature = "card-test")]
 mod unit;
 mod world;

@@ -112,6 +112,7 @@ fn net(text: &str) -> IpNet {
 
 fn vif(id: VifId, kind: VifKind) -> Vif {
     let guest = kind != VifKind::Wire;
+    let addresses = [format!("10.1.1.{id}"), format!("fd00:1::{id}")];
     let underlay = WireAttributes { addresses: vec![net("192.0.2.1/24")], ..WireAttributes::default() };
     Vif {
         id,
@@ -119,7 +120,7 @@ fn vif(id: VifId, kind: VifKind) -> Vif {
         kind,
         vrf: guest.then_some(Vrf(1)),
         mac: Some(mac(id)),
-        addresses: if guest { vec![format!("10.1.1.{id}").parse().unwrap()] } else { Vec::new() },
+        addresses: if guest { addresses.map(|addr| addr.parse().unwrap()).into() } else { Vec::new() },
         allowed: Vec::new(),
         mtu: 1600,
         policy: guest,
@@ -135,7 +136,7 @@ pub fn tables() -> (Vec<Change>, NeighbourFound) {
     let network = Network {
         vrf: Vrf(1),
         name: "net".into(),
-        gateways: vec![net("10.1.1.254/24")],
+        gateways: vec![net("10.1.1.254/24"), net("fd00:1::fe/64")],
         vni: None,
         learning: false,
         mtu: 1500,
@@ -157,6 +158,7 @@ pub fn tables() -> (Vec<Change>, NeighbourFound) {
         Change::PutNexthop(NexthopId(9), Nexthop::Tunnel(tunnel)),
         Change::PutRoute { vrf: Vrf(1), prefix: net("10.1.1.2/32"), nexthop: NexthopId(2) },
         Change::PutRoute { vrf: Vrf(1), prefix: net("10.2.0.0/16"), nexthop: NexthopId(9) },
+        Change::PutRoute { vrf: Vrf(1), prefix: net("fd00:2::/64"), nexthop: NexthopId(9) },
         Change::PutMpls { label: 42, nexthop: NexthopId(2) },
     ];
     let scope = NeighbourScope::Wire(WIRE);

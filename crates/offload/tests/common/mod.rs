@@ -113,13 +113,18 @@ pub struct SoftCard {
 
 impl SoftCard {
     pub fn new() -> Self {
+        Self::with_ring(RING)
+    }
+
+    /// One whose hold groups have room for so many beats.
+    pub fn with_ring(beats: usize) -> Self {
         Self {
             memory: Memory::new(Sizes::default()),
             windows: Windows::default(),
             budget: None,
             inputs: Default::default(),
             inside: VecDeque::new(),
-            holding: [(); 2].map(|()| Holding::new(RING, 2)),
+            holding: [(); 2].map(|()| Holding::new(beats, 2)),
             outputs: Default::default(),
             clocks: 0,
         }
