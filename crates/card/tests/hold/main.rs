@@ -6,4 +6,5 @@ mod engine;
 mod lines;
 #[cfg(feature = "card-test")]
 mod unit;
+#[allow(dead_code, reason = "lines need less of it than the engine")]
 mod world;
