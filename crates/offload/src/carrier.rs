@@ -32,8 +32,9 @@ const AGAIN: usize = 4 * QUEUE;
 const AHEAD: usize = 2;
 /// Clocks without a packet coming out after which the card is asked whether any is still inside: it drops some.
 const QUIET: u32 = 512;
-/// Clocks that a packet takes from where a barrier waits for it to the output, at most.
-const EXIT: u32 = 128;
+/// Clocks without a packet coming out after which none is left between where a barrier waits for it and the output: outputs
+/// are always taken from, and the longest packet has fewer beats.
+const EXIT: u32 = 256;
 /// Clocks without a packet moving after which the card hangs.
 const HANG: u32 = 50_000;
 /// How long the engine may take to be done with what it was given.
@@ -364,10 +365,7 @@ impl<C: Carry> Carrier<C> {
             return Ok(());
         }
         self.driver.commands().barrier()?;
-        for _ in 0..EXIT {
-            self.card().tick();
-        }
-        self.collect();
+        self.let_out();
         self.stats.dropped.add(self.inside);
         self.inside = 0;
         let (_, full) = self.driver.commands().held();
@@ -379,6 +377,17 @@ impl<C: Carry> Carrier<C> {
             *seen = count;
         }
         Ok(())
+    }
+
+    /// Lets what has left the pipes come out, after a barrier.
+    fn let_out(&mut self) {
+        self.collect();
+        self.quiet = 0;
+        while self.inside > 0 && self.quiet < EXIT {
+            self.card().tick();
+            self.quiet += 1;
+            self.collect();
+        }
     }
 
     /// Lets everything come out of the card that is in it or waits for it.
@@ -461,7 +470,7 @@ impl<C: Carry> Carrier<C> {
     /// What the card forwards after this is by the new tables; what it forwarded before has left.
     fn apply(&mut self, changes: &[Change]) -> Result<(), Fault> {
         self.engine.view(|view| self.driver.apply(view, changes))?;
-        self.collect();
+        self.let_out();
         self.follow_tables()?;
         for change in changes {
             match change {
