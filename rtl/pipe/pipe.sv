@@ -209,7 +209,7 @@ module pipe
 
   // ---- Back into order
 
-  logic retired_valid, retired_ready;
+  logic retired_valid, retired_ready, verdict_ready;
 
   retire #(.Tags(Tags), .Marks($bits(marks_t))) retire (
       .clk, .rst,
@@ -260,7 +260,7 @@ module pipe
 
   // ---- Verdict and rewriting
 
-  logic        verdict_ready, said_valid, said_ready, edit_valid, edit_ready, order_ready, go;
+  logic        said_valid, said_ready, edit_valid, edit_ready, order_ready, go;
   edit_t       said, edit;
   logic [3:0]  said_egress, egress;
   hold_t       said_hold, hold;

@@ -1101,7 +1101,7 @@ pub struct PuntMeta {
     pub from_tunnel: bool,
     /// Its tag. Bits 112:103.
     pub tag: u16,
-    /// From the host: output that `port` is at, as in `nexthop`. Bits 116:113.
+    /// From the host: output that `port` is at, as in `nexthop`. In OpenNIC's box 15: none, the frame is what the guest at `port` sent. Bits 116:113.
     pub egress: u8,
     /// From the host, without a frame: `hold` is released at `egress`, once each pipe has brought this. Bits 117:117.
     pub release_hold: bool,
