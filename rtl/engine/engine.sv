@@ -96,7 +96,7 @@ module engine
   logic [31:0]  released, held, hold_full;
   logic [Streams-1:0][63:0] values, seen_words;
   logic [63:0]  seen;
-  logic         seen_take, event_take;
+  logic         select_take, seen_take, event_take;
   logic [$clog2(Seen)-7:0] seen_word;
   logic [31:0]  flow_event;
 
@@ -113,7 +113,7 @@ module engine
       .rvalid(axil_rvalid), .rready(axil_rready), .rdata(axil_rdata), .rresp(axil_rresp),
       .enable, .secret, .budget, .budget_reason,
       .command_start(start), .command, .command_table(to_table), .command_address(address), .command_data(data),
-      .command_done(done), .released, .held, .hold_full, .select, .value,
+      .command_done(done), .released, .held, .hold_full, .select_take, .select, .value,
       .seen_take, .seen_word, .seen, .event_take, .flow_event
   );
 
@@ -187,7 +187,7 @@ module engine
         .route_req_line(route_req_line[i]), .route_req_context(route_req_context[i]),
         .route_resp_valid(route_resp_valid[i]), .route_resp_ready(route_resp_ready[i]),
         .route_resp_context(route_resp_context[i]), .route_resp_data(route_resp_data[i]),
-        .conclusion_valid(conclusion_valid[i]), .conclusion(conclusion[i]), .pause(seen_take),
+        .conclusion_valid(conclusion_valid[i]), .conclusion(conclusion[i]), .pause(select_take || seen_take),
         .came(came[i]), .left(left[i])
     );
 

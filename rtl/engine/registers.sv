@@ -48,6 +48,7 @@ module registers
     input  logic [31:0]  released,
     input  logic [31:0]  held,
     input  logic [31:0]  hold_full,
+    output logic         select_take,    // for a clock, the first with a new `select`
     output logic [31:0]  select,
     input  logic [63:0]  value,          // of the counter selected, at most 5 clocks later
     output logic         seen_take,      // for a clock
@@ -78,7 +79,7 @@ module registers
     {awready, wready} <= {2{write}};
     if (write) bvalid <= 1'b1;
     else if (bready && !awready) bvalid <= 1'b0;
-    {command_start, seen_take, event_take} <= '0;
+    {command_start, select_take, seen_take, event_take} <= '0;
     if (write) begin
       case ({8'd0, page})
         IdentityPage: if (offset == IdentityScratch) scratch <= wdata;
@@ -102,7 +103,7 @@ module registers
           end
         end
         CountersPage: begin
-          if (offset == CountersSelect) select <= wdata;
+          if (offset == CountersSelect) {select_take, select} <= {1'b1, wdata};
           if (offset == CountersSeen) {seen_take, seen_word} <= {1'b1, wdata[$clog2(Seen)-7:0]};
           if (offset == CountersFlowEvent) event_take <= 1'b1;
         end
@@ -114,7 +115,7 @@ module registers
       done <= done + 32'd1;
     end
     if (rst) begin
-      {awready, wready, bvalid, command_start, seen_take, event_take, busy, enable} <= '0;
+      {awready, wready, bvalid, command_start, select_take, seen_take, event_take, busy, enable} <= '0;
       {done, scratch, select, command, command_table, command_address} <= '0;
       {secret, budget, budget_reason} <= '0;
     end

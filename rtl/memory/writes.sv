@@ -40,7 +40,8 @@ module writes #(
   logic forgetting;
 
   assign wr_ready     = state == Idle;
-  assign bready = state == Answer;
+  // In reset too: the answer to a write from before it.
+  assign bready       = state == Answer || rst;
   assign forget_valid = state == Forget;
 
   always_ff @(posedge clk) begin

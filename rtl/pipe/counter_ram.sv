@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Packets and bytes by number, exact: an event each clock, of the same number too.
 //
-// An event counts 3 clocks after it came; a read takes 2 clocks, and steals none from events. `passed` says in the clock
-// behind that the packets (bit 0), the bytes (bit 1) have passed another eighth of what can be counted.
+// An event counts 3 clocks after it came. `rd_number` is read in each clock without an event, since a port of its own
+// would take a second copy of the RAM; what is said of it comes 3 clocks behind. `passed` says in the clock behind an
+// event that the packets (bit 0), the bytes (bit 1) have passed another eighth of what can be counted.
 module counter_ram #(
     parameter  int unsigned Entries      = 1024,
     parameter  int unsigned PacketsWidth = 40,
@@ -36,7 +37,8 @@ module counter_ram #(
   } event_t;
 
   event_t event1, event2, written, written_before;
-  count_t count1, count2, base, sum, sum_written, sum_before, rd1;
+  count_t count1, count2, base, sum, sum_written, sum_before;
+  logic   idle1, idle2;
 
   // What the two events before wrote isn't in what was read.
   always_comb begin
@@ -51,7 +53,8 @@ module counter_ram #(
 
   always_ff @(posedge clk) begin
     event1 <= '{valid: valid && !rst, number: number, size: size};
-    count1 <= ram[number];
+    count1 <= ram[valid ? number : rd_number];
+    {idle1, idle2} <= {!valid, idle1};
     event2 <= event1;
     count2 <= count1;
     if (event2.valid) ram[event2.number] <= sum;
@@ -61,8 +64,7 @@ module counter_ram #(
         sum.bytes[BytesWidth-1-:3] != base.bytes[BytesWidth-1-:3],
         sum.packets[PacketsWidth-1-:3] != base.packets[PacketsWidth-1-:3]
     };
-    rd1                          <= ram[rd_number];
-    {rd_packets, rd_bytes}       <= rd1;
+    if (idle2) {rd_packets, rd_bytes} <= count2;
     if (rst) {event2.valid, written.valid, written_before.valid} <= '0;
   end
 
