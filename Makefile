@@ -17,7 +17,8 @@ PYTEST ?=
 BENCH ?=
 
 .PHONY: help demo test test-rust test-e2e bench bench-quick bench-instructions bench-instructions-update \
-	bench-programs card-test card-bench card-soak card-daemon rtl-lint fmt fmt-check lint dependencies fuzz build verbs \
+	bench-programs card-test card-bench card-soak card-daemon card-synthesis rtl-lint fmt fmt-check lint \
+	dependencies fuzz build verbs \
 	install clean
 
 help: ## this list
@@ -87,6 +88,10 @@ card-bench: ## the FPGA card's cycle gates: packets a clock of its simulation; p
 	cargo run --profile card --locked -p hbm --example rates
 	cargo run --profile card --locked -p card --features $(if $(QUICK),card-sim,card-sim-2x2) --example card_bench -- $(if $(QUICK),--quick) --json target/card-bench.json
 	@$(PYTHON) -m bench.card target/card-bench.json bench/report
+
+card-synthesis: ## what the FPGA card's engine takes of an FPGA, by Yosys, block by block (20 minutes)
+	@scripts/setup rtl
+	@rtl/synth/run
 
 rtl-lint: ## the SystemVerilog of the FPGA card: Verilator's and Verible's complaints
 	@scripts/setup rtl

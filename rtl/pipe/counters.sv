@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A pipe's counters: by port, by reason and by flow; and which flows it has seen.
 //
-// `select` (as in the counters block's register) to `value`: 5 clocks.
+// `select` (as in the counters block's register) to `value`: 4 clocks, where nothing is counted in the first.
 module counters
   import registers_pkg::*;
   import viaduct_pkg::*;
