@@ -55,6 +55,8 @@ module bank #(
     output logic                                    bready,
     input  logic [             1:0]                 bresp
 );
+  // `reads` has all of its IDs before the first look-up.
+  if (CacheLines < Ids) $error("bank: CacheLines must be at least Ids");
   localparam int unsigned IdWidth = $clog2(Ids);
   localparam int unsigned IndexWidth = $clog2(CacheLines);
   localparam int unsigned Hits = 4;
