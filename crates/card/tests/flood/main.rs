@@ -2,7 +2,6 @@
 #![cfg(feature = "card-sim")]
 #![allow(missing_docs, clippy::unwrap_used, reason = "a test")]
 
-#[path = "../engine/both.rs"]
 mod both;
 mod counts;
 

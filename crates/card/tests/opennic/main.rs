@@ -4,11 +4,10 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
 mod both;
-#[path = "../engine/host.rs"]
 mod host;
 mod memory;
 mod shell;
-#[path = "../decide/talk.rs"]
+#[path = "../host/talk.rs"]
 mod talk;
 
 use card::Card;
@@ -24,10 +23,10 @@ fn packets_come_out_as_of_the_engine_whatever_waits() {
         let mut rng = Rng::new(seed);
         let mut host = Host::new(&mut rng, true);
         for _ in 0..60 {
-            talk::converse(&mut rng, &mut host, &mut counts);
+            talk::converse(&mut rng, &mut host);
         }
         for _ in 0..40 {
-            host.send(&packet(&mut rng, &host.tables), &mut counts);
+            host.send(&packet(&mut rng, &host.tables));
         }
         // All at once, then with pauses on either side.
         for stall in [0, 30, 80] {
