@@ -8,7 +8,8 @@ def block(top, count, what, without=(), memories=True, **parameters):
             "parameters": parameters}
 
 
-PIPE = ["parser", "entropy", "classify", "flow_lookup", "route_lookup", "bridge_lookup", "retire", "verdict", "rewriter"]
+PIPE = ["parser", "entropy", "classify", "flow_lookup", "route_lookup", "bridge_lookup", "retire", "verdict",
+        "punt_budget", "rewriter"]
 
 BLOCKS = {
     "parser-down": block("parser", 2, "parser of guests' frames", Wire=0),
@@ -24,6 +25,7 @@ BLOCKS = {
     "retire": block("retire", 4, "back into order", Tags=1024, Marks=4),
     "verdict-down": block("verdict", 2, "what is done, nexthops", Wire=0),
     "verdict-up": block("verdict", 2, "what is done, nexthops", Wire=1),
+    "budget": block("punt_budget", 4, "what the host is not to be asked any more"),
     "stripper": block("stripper", 4, "rewriter: bytes off the front"),
     "editor": block("editor", 4, "rewriter: TTL, TOS, NAT, checksums"),
     "headers": block("header_builder", 4, "rewriter: new headers"),
@@ -38,11 +40,12 @@ BLOCKS = {
     "memory-flow": block("memory", 2, "requesters to banks and back", ["bank"], Requesters=4, Banks=8, LineBytes=64),
     "memory-bridge": block("memory", 1, "likewise", ["bank"], Requesters=16, Banks=4, LineBytes=32),
     "memory-route": block("memory", 1, "likewise", ["bank"], Requesters=20, Banks=8, LineBytes=32),
-    "crossbar": block("crossbar", 1, "pipes to outputs", Inputs=4, Outputs=4, Width=540),
+    "crossbar": block("crossbar", 1, "pipes to outputs", Inputs=4, Outputs=4, Width=545),
+    "hold": block("hold", 4, "what waits in front of an output"),
     "registers": block("registers", 1, "AXI4-Lite"),
     "commands": block("commands", 1, "the host's commands", Pipes=4),
     "engine": block("engine", 1, "engine: the rest",
-                    ["pipe", "counters", "memory", "crossbar", "registers", "commands"]),
+                    ["pipe", "counters", "memory", "crossbar", "hold", "registers", "commands"]),
     "opennic": block("opennic_box", 1, "OpenNIC's box around it", ["engine"]),
 }
 

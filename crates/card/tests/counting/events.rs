@@ -52,10 +52,11 @@ impl Host {
         self.top.clock();
     }
 
-    /// Reads a flow's counters, while packets come.
+    /// Reads a flow's counters, while packets come: the pipe keeps them back for a clock.
     fn read(&mut self, number: usize, packets: bool) {
         self.top.set_rd_number(number as u8);
-        for _ in 0..3 {
+        self.clock(false);
+        for _ in 0..2 {
             self.clock(packets);
         }
         let now = [u64::from(self.top.rd_packets()), u64::from(self.top.rd_bytes())];

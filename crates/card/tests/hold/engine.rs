@@ -2,13 +2,13 @@
 //! what is missing was counted.
 
 use crate::world::{Flow, tables};
-use card::Commands;
 use card::compile::Attachment;
 use card::driver::Driver;
 use card::frame::Key;
 use card::hold::Hold;
 use card::registers::PuntMeta;
 use card::sim::{Received, Sent, SimCard};
+use card::{Budgets, Commands};
 use model::generate::Rng;
 use model::{Effects, PacketView, Tables, Verdict, VifId, decide, rewrite};
 use std::collections::{BTreeMap, VecDeque};
@@ -71,7 +71,8 @@ struct World {
 impl World {
     fn new(seed: u64, holding: bool, delay: usize) -> Self {
         let card = SimCard::new(hbm::Timing::hbm2());
-        let driver = Driver::new(Commands::open(card).unwrap().with_blank_memory(), [5; 5]).unwrap();
+        let mut driver = Driver::new(Commands::open(card).unwrap().with_blank_memory(), [5; 5]).unwrap();
+        driver.commands().set_budgets(Budgets::NONE);
         let mut world = Self {
             tables: Tables::new(),
             driver,

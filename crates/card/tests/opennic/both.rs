@@ -21,6 +21,7 @@ impl Both {
             flow_buckets: sim.read32(identity::FLOW_BUCKETS),
             bridge_lines: sim.read32(identity::BRIDGE_LINES),
             route6_lines: sim.read32(identity::ROUTE6_LINES),
+            ..Sizes::default()
         };
         Self { sim, memory: Memory::new(sizes) }
     }

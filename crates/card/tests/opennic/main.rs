@@ -15,6 +15,7 @@ use card::registers::{Command, PuntMeta, command, identity};
 pub use host::{Counts, Host};
 use model::generate::{Rng, packet};
 use shell::{Shell, WIRE};
+use talk::Carrier as _;
 
 #[test]
 fn packets_come_out_as_of_the_engine_whatever_waits() {
