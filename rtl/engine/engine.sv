@@ -160,6 +160,10 @@ module engine
   tag_t  [Streams-1:0][RouteReads-1:0] route_req_context, route_resp_context;
   logic  [Streams-1:0][RouteReads-1:0][255:0] route_resp_data;
 
+  logic [Streams-1:0]       event_valid, event_ready, event_lost;
+  logic [Streams-1:0][23:0] event_number;
+  logic [Streams-1:0][1:0]  event_which;
+
   for (genvar i = 0; i < Streams; i++) begin : g_pipe
     pipe #(
         .Wire(i >= Pipes), .HostEgress(4'(i % Pipes)),
@@ -198,10 +202,6 @@ module engine
         .event_which(event_which[i]), .event_lost(event_lost[i]), .clear_lost(event_take)
     );
   end
-
-  logic [Streams-1:0]       event_valid, event_ready, event_lost;
-  logic [Streams-1:0][23:0] event_number;
-  logic [Streams-1:0][1:0]  event_which;
 
   flow_events #(.Pipes(Streams)) flow_events (
       .clk, .rst, .take(event_take), .flow_event,

@@ -17,7 +17,10 @@ module seen_bits #(
 );
 
   logic [63:0] ram[2**WordWidth];
+`ifndef SYNTHESIS
+  // As UltraRAM begins.
   initial for (int i = 0; i < 2 ** WordWidth; i++) ram[i] = '0;
+`endif
 
   typedef struct packed {
     logic                 valid;

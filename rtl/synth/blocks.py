@@ -44,8 +44,10 @@ BLOCKS = {
     "hold": block("hold", 4, "what waits in front of an output"),
     "registers": block("registers", 1, "AXI4-Lite"),
     "commands": block("commands", 1, "the host's commands", Pipes=4),
+    "events": block("flow_events", 1, "events of pipes' counters", Pipes=4),
     "engine": block("engine", 1, "engine: the rest",
-                    ["pipe", "counters", "memory", "crossbar", "hold", "registers", "commands"]),
+                    ["pipe", "counters", "memory", "crossbar", "hold", "registers", "commands",
+                     "flow_events"]),
     "opennic": block("opennic_box", 1, "OpenNIC's box around it", ["engine"]),
 }
 
