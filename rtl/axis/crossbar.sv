@@ -2,7 +2,7 @@
 //
 // AXI-Stream packet crossbar: any input to any output, packets whole, in order per (input, output), round robin per
 // output. Each input has a queue for each output, so that a packet for a busy output keeps none from a free one, but
-// when that queue is full. Latency 5 cycles without conflicts; throughput 1 beat per cycle and output, and per input.
+// when that queue is full. Latency 3 cycles without conflicts; throughput 1 beat per cycle and output, and per input.
 // `s_ready` and outputs are registered. An output waits only for the packet that it has begun, so there is no circular
 // wait; an input that pauses inside a packet blocks its output, so feed it whole packets.
 module crossbar #(

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// First-word-fall-through FIFO for deep block RAM or UltraRAM: RAM with registered read, then an output register.
-// Latency 3 cycles from `s_data` to `m_data` when empty, throughput 1 word per cycle. Holds Depth words, those on
-// their way out included. Never reads the address being written, so the RAM's collision behaviour doesn't matter.
+// First-word-fall-through FIFO for deep block RAM or UltraRAM: RAM with registered read, then an output register, to
+// which a word goes past the RAM when that is empty. Latency 1 cycle when empty, throughput 1 word per cycle. Holds
+// Depth words, those on their way out included. Never reads the address being written, so the RAM's collision behaviour
+// doesn't matter.
 module fifo #(
     parameter  int unsigned Width      = 512,
     parameter  int unsigned Depth      = 1024,         // words; power of two, at least 4
@@ -28,13 +29,14 @@ module fifo #(
   logic             ram_valid;
   // One bit more than the address tells a full RAM from an empty one.
   logic [LevelWidth-1:0] write_pointer, read_pointer, level_next;
-  logic push, pop, output_free, read_enable, read_valid;
+  logic push, pop, output_free, read_enable, read_valid, past;
 
   assign push        = s_valid && s_ready;
   assign pop         = m_valid && m_ready;
   assign output_free = !m_valid || m_ready;
   assign read_enable = !ram_valid || output_free;
   assign read_valid  = write_pointer != read_pointer;
+  assign past        = push && output_free && !ram_valid && !read_valid;
   assign level_next  = level + LevelWidth'(push) - LevelWidth'(pop);
 
   always_ff @(posedge clk) begin
@@ -43,14 +45,14 @@ module fifo #(
   end
 
   always_ff @(posedge clk) begin
-    if (push) write_pointer <= write_pointer + 1'b1;
+    if (push && !past) write_pointer <= write_pointer + 1'b1;
     if (read_enable) begin
       ram_valid    <= read_valid;
       read_pointer <= read_pointer + LevelWidth'(read_valid);
     end
     if (output_free) begin
-      m_valid <= ram_valid;
-      m_data  <= ram_data;
+      m_valid <= ram_valid || past;
+      m_data  <= ram_valid ? ram_data : s_data;
     end
     level       <= level_next;
     s_ready     <= level_next != LevelWidth'(Depth);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Properties of `fifo`: nothing lost, doubled, changed or reordered; a word on offer stays; `level`, `s_ready` and
-// `almost_full` tell the truth; a word is on offer within 3 cycles, and no bubble where 3 words or more are held.
+// `almost_full` tell the truth; a word is on offer within 2 cycles, and no bubble where 3 words or more are held.
 module fifo_formal #(
     localparam int unsigned Width      = 2,
     localparam int unsigned Depth      = 4,
@@ -65,7 +65,7 @@ module fifo_formal #(
       assert (almost_full == (held >= LevelWidth'(AlmostFull)));
       if (held >= 3) assert (m_valid);
       if (m_valid) assert (held != 0);
-      assert (waited <= 2);
+      assert (waited <= 1);
       if (watched) assert (ahead < held);
       if (watched && ahead == 0 && m_valid) assert (m_data == word);
     end
@@ -79,7 +79,7 @@ module fifo_formal #(
       assert (in_ram <= LevelWidth'(Depth));
       assert (held == in_ram + LevelWidth'(dut.ram_valid) + LevelWidth'(m_valid));
       if (!dut.ram_valid) assert (in_ram <= 1);
-      if (held != 0 && !m_valid) assert (waited + (dut.ram_valid ? 1 : 2) <= 2);
+      if (held != 0 && !m_valid) assert (dut.ram_valid && in_ram <= 1 && waited == 0);
       if (watched && ahead == LevelWidth'(m_valid) && dut.ram_valid) assert (dut.ram_data == word);
       if (watched && ahead >= LevelWidth'(m_valid) + LevelWidth'(dut.ram_valid))
         assert (dut.ram[(LevelWidth-1)'(dut.read_pointer+position)] == word);
@@ -95,6 +95,6 @@ module fifo_formal #(
       cover (almost_full && s_ready);
       cover (was_full && held == 0);
       cover (was_full && watched && ahead == 0 && pop && push && dut.write_pointer[LevelWidth-1]);
-      cover (waited == 2);
+      cover (waited == 1);
     end
 endmodule

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A pipe's look-ups in the flow table: both buckets in which a key may be are read at once, one from each half of the table.
-// Latency 13 cycles besides the memory's, throughput 1 look-up per cycle, results in any order. A tag may be used again once
+// Latency 11 cycles besides the memory's, throughput 1 look-up per cycle, results in any order. A tag may be used again once
 // its result came. Results must be taken as they come; answers of the memories are always taken in the end. Not ready for
 // 2^TagWidth cycles after reset.
 module flow_lookup

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Reads the two lines of 32 bytes where an entry of this key may be (a table of two choices), both at once; answers
-// come in the order of the keys. Latency 12 cycles besides memory's, throughput 1 key per cycle. Answers of the memory
+// come in the order of the keys. Latency 10 cycles besides memory's, throughput 1 key per cycle. Answers of the memory
 // are always taken.
 module two_choices
   import viaduct_pkg::*;

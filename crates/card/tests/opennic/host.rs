@@ -10,7 +10,7 @@ use card::sim::{Received, Sent};
 use card::{Budgets, Commands};
 use model::generate::{Packet, Rng, tables, warm_up};
 use model::{
-    Change, Decision, Effects, Forward, Lookup, PacketView, Tables, Verdict, VifId, VifKind, decide, rewrite,
+    Change, Decision, Effects, Forward, Lookup, PacketView, Tables, VifId, VifKind, decide, rewrite,
 };
 use std::collections::{BTreeMap, VecDeque};
 
