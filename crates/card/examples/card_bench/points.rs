@@ -1,6 +1,6 @@
 //! What is measured, and what is asked of it.
 
-use crate::run::{Flows, Load};
+use crate::run::{Flows, Load, PACE};
 
 /// What is asked.
 #[derive(Clone, Copy)]
@@ -65,7 +65,7 @@ pub fn points(pipes: usize, quick: bool) -> Vec<Point> {
         point("one flow a pipe", Load { flows: Flows::OnePerPipe, ..both }, Gate::Mpps(122.5, rate)),
         point("one flow", Load { flows: Flows::One, ..both }, Gate::Mpps(122.5, 122.5)),
         Point { conservative: true, ..point("conservative 64", both, Gate::Mpps(rate, rate)) },
-        point("updates 64", Load { updates: true, ..both }, Gate::Mpps(rate, rate)),
+        point("updates 64", Load { updates: true, clocks: PACE, ..both }, Gate::Mpps(rate, rate)),
         point("latency 64", latency, Gate::Clocks(180, 500)),
         Point {
             refresh_at_once: true,

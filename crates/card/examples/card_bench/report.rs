@@ -57,8 +57,9 @@ impl<'a> Report<'a> {
 
     fn gate(&self) -> (String, bool) {
         let reach = |least: [f64; 2]| self.mpps[0] >= least[0] && self.mpps[1] >= least[1];
+        let updated = !self.point.load.updates || self.measured.updates.clocks.is_some();
         match self.point.gate {
-            Gate::Mpps(down, up) => (format!(">= {down:.0} and {up:.0} Mpps"), reach([down, up])),
+            Gate::Mpps(down, up) => (format!(">= {down:.0} and {up:.0} Mpps"), reach([down, up]) && updated),
             Gate::Gbits(least) => (format!(">= {least:.0} Gbit/s"), self.inner >= least),
             Gate::Limit(part) => {
                 (format!(">= {:.0} % of the beats", 100.0 * part), reach([part * self.limit; 2]))
@@ -101,7 +102,11 @@ impl<'a> Report<'a> {
         let updates = self.measured.updates;
         if updates.lines > 0 {
             let (all, moves, lines, barriers) = (updates.all, updates.moves, updates.lines, updates.barriers);
-            let _ = write!(line, "; {all} updates, {moves} with moves: {lines} lines, {barriers} barriers");
+            let _ = write!(line, "; {all} updates, {moves} with moves: {lines} lines, {barriers} barriers, ");
+            let _ = match updates.clocks {
+                Some(clocks) => write!(line, "in {clocks} clocks"),
+                None => write!(line, "not done in time"),
+            };
         }
         let _ = write!(line, " ({:.0} s)", self.seconds);
         line
@@ -129,6 +134,7 @@ impl<'a> Report<'a> {
             ("moves", updates.moves.to_string()),
             ("lines_written", updates.lines.to_string()),
             ("barriers", updates.barriers.to_string()),
+            ("update_clocks", updates.clocks.map_or("null".to_owned(), |clocks| clocks.to_string())),
             ("clocks", self.measured.clocks.to_string()),
             ("gate", quoted(&gate)),
             ("met", met.to_string()),

@@ -11,9 +11,9 @@ use std::collections::HashMap;
 const WARM: u64 = 3000;
 /// Clocks without a packet after which those that are missing are lost.
 const PATIENCE: u64 = 20_000;
-/// Changes of the tables that are made together, and clocks from such to the next: 2000 a millisecond.
-const BATCH: u32 = 50;
-const PACE: u64 = 6250;
+/// Changes of the tables that are made together, and clocks that they have: 2000 a millisecond.
+const BATCH: u32 = 2000;
+pub const PACE: u64 = 250_000;
 /// Packets that wait before an input, and as many as leave while the card waits for a barrier.
 const DEPTH: usize = 4;
 const DEEP: usize = 3000;
@@ -45,7 +45,7 @@ pub struct Load {
     pub flows: Flows,
     /// Arrivals by chance, as this part of what the beats allow; else as fast as the card takes them.
     pub part: Option<f64>,
-    /// Whether the tables are updated, [`BATCH`] changes each [`PACE`] clocks.
+    /// Whether the tables are updated, [`BATCH`] changes from the beginning on.
     pub updates: bool,
     pub clocks: u64,
 }
@@ -69,6 +69,8 @@ pub struct Updates {
     pub moves: u32,
     pub lines: u32,
     pub barriers: u32,
+    /// Clocks that those took which were made together, if they were done in time.
+    pub clocks: Option<u64>,
 }
 
 struct Run<'a> {
@@ -118,17 +120,16 @@ pub fn run(card: &mut Commands<SimCard>, world: &mut World, load: Load) -> Resul
         measured: Measured::default(),
     };
     let end = run.from + load.clocks;
-    let mut update = if load.updates { start } else { u64::MAX };
-    let mut steps = Vec::new().into_iter();
+    let mut steps = if load.updates { run.changes() } else { Vec::new() }.into_iter();
     while run.card.card().cycle() < end {
         run.feed(if load.updates { DEEP } else { DEPTH });
-        if run.now() >= update && steps.len() == 0 {
-            update += PACE;
-            steps = run.changes().into_iter();
-        }
         match steps.next() {
             Some(step) => run.write(step)?,
             None => run.card.card().tick(),
+        }
+        if load.updates && steps.len() == 0 {
+            let clocks = run.now() - start;
+            run.measured.updates.clocks.get_or_insert(clocks);
         }
         run.receive(end)?;
     }
@@ -210,12 +211,11 @@ impl Run<'_> {
         }
     }
 
-    /// The next changes of the tables.
+    /// Changes of the tables.
     fn changes(&mut self) -> Vec<Step> {
-        let first = self.measured.updates.all;
-        let changes: Vec<_> = (first..first + BATCH).map(|number| self.world.update(number)).collect();
-        self.measured.updates.all += BATCH;
-        self.measured.updates.moves +=
+        let changes: Vec<_> = (0..BATCH).map(|number| self.world.update(number)).collect();
+        self.measured.updates.all = BATCH;
+        self.measured.updates.moves =
             changes.iter().filter(|steps| steps.contains(&Step::Barrier)).count() as u32;
         together(changes)
     }
