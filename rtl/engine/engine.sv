@@ -263,7 +263,8 @@ module engine
   );
 
   memory #(
-      .Requesters(RouteReads * Streams), .Banks(RouteChannels), .LineBytes(32), .ContextWidth(TagWidth), .CacheLines(1024)
+      .Requesters(RouteReads * Streams), .Banks(RouteChannels), .LineBytes(32), .ContextWidth(TagWidth),
+      .CacheLines(1024)
   ) route_memory (
       .clk, .rst,
       .req_valid(route_req_valid), .req_ready(route_req_ready), .req_line(route_req_line),

@@ -44,11 +44,16 @@ module skid_formal #(
     end
   end
 
+  // The first cycle behind a reset: nothing is held, nor taken.
+  logic fresh;
+  always_ff @(posedge clk) fresh <= rst;
+
   always_comb
     if (!rst) begin
       assert (held == 2'(m_valid) + 2'(dut.spare_valid));
       assert (m_valid == (held != 0));
-      assert (s_ready == (held != 2));
+      assert (s_ready == (held != 2 && !fresh));
+      if (fresh) assert (held == 0);
       if (watched) begin
         assert (ahead < held);
         assert (word == (ahead == 0 ? m_data : dut.spare_data));
