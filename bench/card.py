@@ -17,7 +17,7 @@ def gbits(mpps, size):
 
 def throughput(results):
     """Gbit/s of guests' frames by their size, of each direction while both are busy, beside what the beats allow."""
-    figure, panels = pyplot.subplots(1, 3, figsize=(12, 3.6))
+    figure, panels = pyplot.subplots(1, 3, figsize=(13, 3.6), gridspec_kw={"wspace": 0.3})
     for axes, name in zip(panels, ("downstream", "upstream", "both")):
         directions = {"downstream": ("down",), "upstream": ("up",), "both": ("down", "up")}[name]
         for card, colour in COLOURS.items():
@@ -29,7 +29,8 @@ def throughput(results):
             axes.plot(sizes, limits, ":", color=colour, label=f"limit of {card}'s beats")
         axes.plot(*zip(*PUBLISHED[name]), "x", color="#d1495b", label="published FPGA vRouter")
         axes.set_xscale("log", base=2)
-        axes.set_xticks([64, 128, 256, 512, 1024, 1518], ["64", "128", "256", "512", "1024", "1518"])
+        axes.set_xticks([64, 128, 256, 512, 1518], ["64", "128", "256", "512", "1518"])
+        axes.set_ylim(bottom=0)
         axes.set_title(name, fontsize=10)
     return finished(figure, panels, "guest's frame, bytes", "Gbit/s of guests' frames")
 
@@ -37,7 +38,7 @@ def throughput(results):
 def latency(results):
     """Percentiles of each point that measured them, of both directions."""
     points = [r for r in results if r["latency_clocks_down"][0]]
-    figure, axes = pyplot.subplots(figsize=(7, 3.2))
+    figure, axes = pyplot.subplots(figsize=(9, 3.2))
     for index, (part, colour) in enumerate(zip(("p50", "p99", "p99.9"), ("#0b6e4f", "#c98b2b", "#d1495b"))):
         values = [r[f"latency_clocks_{direction}"][index] for r in points for direction in ("down", "up")]
         axes.bar([place + (index - 1) * 0.27 for place in range(len(values))], values, 0.25, color=colour, label=part)
