@@ -23,8 +23,8 @@ pub struct Point {
     /// Memory refreshes all banks at once, and not one after the other.
     pub refresh_at_once: bool,
     pub gate: Gate,
-    /// To miss it is a failure.
-    pub known_met: bool,
+    /// To miss it is no failure.
+    pub known_missed: bool,
 }
 
 /// Sizes of guests' frames that rates are drawn over, bytes.
@@ -38,16 +38,15 @@ pub fn points(pipes: usize, quick: bool) -> Vec<Point> {
     let (down, up) = (Load { up: false, ..both }, Load { down: false, ..both });
     // Of 125: what the beats of a packet allow.
     let rate = 122.5 * pipes as f64;
-    let known = |point: Point| Point { known_met: true, ..point };
     let mut all = vec![
-        known(point("down 64", down, Gate::Mpps(rate, 0.0))),
-        known(point("up 64", up, Gate::Mpps(0.0, rate))),
-        known(point("both 64", both, Gate::Mpps(rate, rate))),
+        point("down 64", down, Gate::Mpps(rate, 0.0)),
+        point("up 64", up, Gate::Mpps(0.0, rate)),
+        point("both 64", both, Gate::Mpps(rate, rate)),
     ];
     let latency = Load { part: Some(0.9), ..both };
     if quick {
         let one = point("one flow", Load { flows: Flows::One, ..both }, Gate::Mpps(122.5, 122.5));
-        all.push(known(one));
+        all.push(one);
         all.push(point("latency 64", latency, Gate::Clocks(180, 500)));
         return if pipes == 1 { all } else { Vec::new() };
     }
@@ -69,6 +68,7 @@ pub fn points(pipes: usize, quick: bool) -> Vec<Point> {
         point("latency 64", latency, Gate::Clocks(180, 500)),
         Point {
             refresh_at_once: true,
+            known_missed: true,
             ..point("latency 64, refresh at once", latency, Gate::Clocks(180, 500))
         },
         Point { refresh_at_once: true, ..point("both 64, refresh at once", both, Gate::Mpps(rate, rate)) },
@@ -78,5 +78,12 @@ pub fn points(pipes: usize, quick: bool) -> Vec<Point> {
 }
 
 fn point(name: &str, load: Load, gate: Gate) -> Point {
-    Point { name: name.to_owned(), load, conservative: false, refresh_at_once: false, gate, known_met: false }
+    Point {
+        name: name.to_owned(),
+        load,
+        conservative: false,
+        refresh_at_once: false,
+        gate,
+        known_missed: false,
+    }
 }

@@ -71,6 +71,7 @@ impl Channels {
     }
 
     /// Takes what the engine gave and what it took, and lets a clock pass in every channel.
+    #[allow(clippy::useless_conversion, reason = "with two pipes of each direction ports are that wide")]
     pub fn take(&mut self, engine: &EngineSim) {
         let ar = u32::from(engine.arvalid()) & self.ready.ar;
         let aw = u32::from(engine.awvalid()) & self.ready.aw;
