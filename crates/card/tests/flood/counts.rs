@@ -1,6 +1,6 @@
 //! Flows' counters and bits while packets come as fast as they can, and lines that are cleared under them.
 
-use crate::both::Both;
+use crate::Both;
 use crate::{SECRET, frame, host, through};
 use card::Card;
 use card::cuckoo::Entry;

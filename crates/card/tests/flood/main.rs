@@ -2,18 +2,22 @@
 #![cfg(feature = "card-sim")]
 #![allow(missing_docs, clippy::unwrap_used, reason = "a test")]
 
-mod both;
 mod counts;
+#[path = "../host/mod.rs"]
+mod host;
 
-use both::Both;
 use card::compile::Attachment;
 use card::driver::Driver;
 use card::expect::{Outcome, Windows, outcome};
 use card::registers::Punt;
-use card::sim::Sent;
+use card::sim::{Sent, SimCard};
 use card::{Budgets, Commands};
+use host::pair::Pair;
 use model::{Action, Change, DropReason, Network, Tables, Vif, VifId, VifKind, Vrf, text};
 use packet::Mac;
+
+/// The simulated card, and one of memory.
+type Both = Pair<SimCard>;
 
 const SECRET: [u64; 5] = [3, 1, 4, 1, 5];
 const VRF: Vrf = Vrf(5);
@@ -43,7 +47,8 @@ fn guest(id: u16, policy: bool) -> Change {
 
 /// A card with two guests, whose connections are tracked or not.
 fn host(policy: bool) -> (Tables, Driver<Both>) {
-    let mut driver = Driver::new(Commands::open(Both::new()).unwrap().with_blank_memory(), SECRET).unwrap();
+    let cards = Both::of(SimCard::new(hbm::Timing::hbm2()));
+    let mut driver = Driver::new(Commands::open(cards).unwrap().with_blank_memory(), SECRET).unwrap();
     let network = Change::PutNetwork(Network {
         vrf: VRF,
         name: "net".into(),

@@ -2,6 +2,7 @@
 //! the card leaves to the host.
 #![allow(dead_code, reason = "each test uses its part")]
 
+pub mod pair;
 pub mod talk;
 
 use card::compile::Attachment;

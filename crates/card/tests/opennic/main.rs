@@ -3,44 +3,40 @@
 #![cfg(feature = "card-test")]
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
-mod both;
+#[path = "../host/mod.rs"]
 mod host;
 mod memory;
+mod rounds;
 mod shell;
-#[path = "../host/talk.rs"]
-mod talk;
 
 use card::Card;
 use card::registers::{Command, PuntMeta, command, identity};
-pub use host::{Counts, Host};
+use host::talk::{self, Carrier as _};
 use model::generate::{Rng, packet};
+use rounds::{Counts, Rounds};
 use shell::{Shell, WIRE};
-use talk::Carrier as _;
 
 #[test]
 fn packets_come_out_as_of_the_engine_whatever_waits() {
-    let mut counts = Counts::default();
+    let mut all = Counts::default();
     for seed in 0..2 {
         let mut rng = Rng::new(seed);
-        let mut host = Host::new(&mut rng, true);
+        let mut rounds = Rounds::new(&mut rng);
         for _ in 0..60 {
-            talk::converse(&mut rng, &mut host);
+            talk::converse(&mut rng, &mut rounds);
         }
         for _ in 0..40 {
-            host.send(&packet(&mut rng, &host.tables));
+            rounds.send(&packet(&mut rng, &rounds.host.tables));
         }
         // All at once, then with pauses on either side.
         for stall in [0, 30, 80] {
-            host.sim().stall = stall;
-            host.rounds(&mut rng, 6, &mut counts);
+            rounds.host.card().sim.stall = stall;
+            rounds.rounds(&mut rng, 6);
         }
-        host.sim().stall = 0;
+        all.add(rounds.counts);
     }
-    println!("{counts:#?}");
-    assert!(
-        counts.forwarded * 20 > counts.packets && counts.punted.len() > 5 && counts.dropped > 0,
-        "{counts:?}"
-    );
+    println!("{all:#?}");
+    assert!(all.forwarded * 20 > all.packets && all.punted.len() > 5 && all.dropped > 0, "{all:?}");
 }
 
 #[test]

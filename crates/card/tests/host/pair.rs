@@ -1,19 +1,19 @@
-//! Two cards that are told the same: the simulated one and one made of memory.
+//! Two cards that are told the same: a simulated one and one made of memory.
 
+use super::Known;
 use card::Card;
 use card::expect::{Memory, Sizes};
 use card::registers::identity;
-use card::sim::SimCard;
 
-/// Both.
-pub struct Both {
-    pub sim: SimCard,
+/// Both. Reads are of the simulated one.
+pub struct Pair<C> {
+    pub sim: C,
     pub memory: Memory,
 }
 
-impl Both {
-    pub fn new() -> Self {
-        let mut sim = SimCard::new(hbm::Timing::hbm2());
+impl<C: Card> Pair<C> {
+    /// The simulated one, just out of reset, and one of its sizes.
+    pub fn of(mut sim: C) -> Self {
         let sizes = Sizes {
             nexthops: sim.read32(identity::NEXTHOPS),
             flow_buckets: sim.read32(identity::FLOW_BUCKETS),
@@ -25,7 +25,13 @@ impl Both {
     }
 }
 
-impl Card for Both {
+impl<C: Card> Known for Pair<C> {
+    fn memory(&self) -> &Memory {
+        &self.memory
+    }
+}
+
+impl<C: Card> Card for Pair<C> {
     fn read32(&mut self, offset: u32) -> u32 {
         self.memory.read32(offset);
         self.sim.read32(offset)

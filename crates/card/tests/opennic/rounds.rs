@@ -1,0 +1,166 @@
+//! Packets through the box and, in Rust, through the card's pipe: what they become, in the order of each pipe.
+
+use crate::host::pair::Pair;
+use crate::host::talk::Carrier;
+use crate::host::{Host, port_of, tables};
+use crate::shell::Shell;
+use card::Commands;
+use card::compile::Attachment;
+use card::expect::Outcome;
+use card::registers::Punt;
+use card::sim::{Received, Sent};
+use model::generate::{Packet, Rng};
+use model::{Decision, Forward, Lookup, PacketView, Tables, Vif, VifId, VifKind, rewrite};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Clocks without a packet after which the card is taken for hung.
+const PATIENCE: u64 = 20_000;
+
+/// What became of packets.
+#[derive(Debug, Default)]
+pub struct Counts {
+    pub packets: usize,
+    pub forwarded: usize,
+    pub dropped: usize,
+    pub punted: BTreeMap<Punt, usize>,
+}
+
+impl Counts {
+    /// Adds those of other packets.
+    pub fn add(&mut self, other: Self) {
+        self.packets += other.packets;
+        self.forwarded += other.forwarded;
+        self.dropped += other.dropped;
+        for (punt, count) in other.punted {
+            *self.punted.entry(punt).or_default() += count;
+        }
+    }
+}
+
+/// What is to leave by an output: its port, why the host is to decide it, its bytes.
+type Left = (u16, Option<Punt>, Vec<u8>);
+/// By the pipe that a packet came in by, and the output.
+type Expected = [[VecDeque<Left>; 2]; 2];
+
+pub struct Rounds {
+    pub host: Host<Pair<Shell>>,
+    pub counts: Counts,
+    /// Packets of the coming rounds.
+    sent: Vec<Packet>,
+}
+
+/// Whether an interface is at the card: the box's one MAC port is the first wire.
+fn is_there(vif: VifId) -> bool {
+    vif != VifId(2)
+}
+
+fn attachment(vif: &Vif) -> Option<Attachment> {
+    let there = vif.kind != VifKind::Rdma && is_there(vif.id);
+    there.then(|| Attachment { port: port_of(vif.id), egress: u8::from(vif.kind == VifKind::Wire) })
+}
+
+impl Rounds {
+    /// A host with random tables.
+    pub fn new(rng: &mut Rng) -> Self {
+        let commands = Commands::open(Pair::of(Shell::new())).unwrap().with_blank_memory();
+        let mut host = Host::new(commands, attachment);
+        let changes = tables(rng, true);
+        host.set_up(rng, &changes);
+        Self { host, counts: Counts::default(), sent: Vec::new() }
+    }
+
+    /// Gives the packets sent so far to both cards, in another order each time, and holds one against the other.
+    pub fn rounds(&mut self, rng: &mut Rng, times: usize) {
+        let packets = std::mem::take(&mut self.sent);
+        for _ in 0..times {
+            let order: Vec<_> = (0..packets.len()).map(|_| rng.one(&packets)).collect();
+            self.round(&order);
+        }
+    }
+
+    fn round(&mut self, packets: &[Packet]) {
+        let mut expected = Expected::default();
+        for packet in packets {
+            let wire = self.host.tables.vif(packet.ingress).is_some_and(|vif| vif.kind == VifKind::Wire);
+            let (input, port) = (usize::from(wire), port_of(packet.ingress));
+            self.counts.packets += 1;
+            match self.host.outcome(packet) {
+                Outcome::Punt(punt) => {
+                    *self.counts.punted.entry(punt).or_default() += 1;
+                    expected[input][0].push_back((port, Some(punt), packet.frame.clone()));
+                }
+                Outcome::Drop(_) => self.counts.dropped += 1,
+                Outcome::Forward { forward, egress, .. } => {
+                    self.counts.forwarded += 1;
+                    let left = (forward.port.0, None, rewritten(&forward, &packet.frame));
+                    expected[input][usize::from(egress)].push_back(left);
+                }
+            }
+            self.host.card().sim.send(input, Sent { port, direct: None, bytes: packet.frame.clone() });
+        }
+        self.drain(&mut expected);
+    }
+
+    fn drain(&mut self, expected: &mut Expected) {
+        let sim = &mut self.host.card().sim;
+        let mut last = sim.cycle();
+        while expected.iter().flatten().any(|left| !left.is_empty()) {
+            sim.tick();
+            for output in 0..2 {
+                while let Some(received) = sim.receive(output) {
+                    last = sim.cycle();
+                    check(expected, output, &received);
+                }
+            }
+            assert!(sim.cycle() - last < PATIENCE, "packets are missing: {expected:?}");
+        }
+        for _ in 0..200 {
+            sim.tick();
+            assert!((0..2).all(|output| sim.receive(output).is_none()), "more than was sent");
+        }
+    }
+}
+
+impl Carrier for Rounds {
+    fn tables(&self) -> &Tables {
+        &self.host.tables
+    }
+
+    fn decide(&self, packet: &Packet) -> Option<Decision> {
+        self.host.decide(packet)
+    }
+
+    /// A packet comes that the card doesn't know what to do with; it comes again in the coming rounds.
+    fn send(&mut self, packet: &Packet) {
+        if !packet.frame.is_empty() && is_there(packet.ingress) {
+            self.host.hosted(packet);
+            self.sent.push(packet.clone());
+        }
+    }
+}
+
+/// A packet that left must be the next one of a pipe by that output.
+fn check(expected: &mut Expected, output: usize, received: &Received) {
+    let punt = received.punt.map(|meta| *Punt::ALL.get(usize::from(meta.reason)).expect("a reason"));
+    let left = (received.port, punt, received.bytes.clone());
+    for pipe in &mut *expected {
+        if pipe[output].front().is_some_and(|front| is_same(&left, front)) {
+            pipe[output].pop_front();
+            return;
+        }
+    }
+    let fronts = [0, 1].map(|pipe| expected[pipe][output].front());
+    panic!("left by {output}: {left:02x?}\nexpected of the pipes: {fronts:02x?}");
+}
+
+/// Whether a packet left as expected. Where the card doesn't look further, it can't say what else is wrong.
+fn is_same(left: &Left, expected: &Left) -> bool {
+    const BLIND: [Punt; 3] = [Punt::Ipv6Extension, Punt::TunnelMalformed, Punt::LabelStack];
+    let blind = expected.1.is_some() && left.1.is_some_and(|punt| BLIND.contains(&punt));
+    left.0 == expected.0 && left.2 == expected.2 && (left.1 == expected.1 || blind)
+}
+
+fn rewritten(forward: &Forward, frame: &[u8]) -> Vec<u8> {
+    let view = PacketView::parse(frame, frame.len() as u32, None).unwrap();
+    rewrite::rewrite(forward, &view).unwrap()
+}
