@@ -141,6 +141,11 @@ package viaduct_pkg;
     logic [31:0]  at;
   } bridge_result_t;
 
+  // Whether a nexthop is not on chip, but in HBM.
+  function automatic logic in_memory(nexthop_id_t nexthop, int unsigned on_chip);
+    return 32'(nexthop) >= on_chip;
+  endfunction
+
   // ---- Memory
 
   // A read or a write of a line; `line` counts lines of the table (32 or 64 bytes) over all of its channels.

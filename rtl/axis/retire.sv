@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Reorder buffer of tags: given out in order, marked complete out of order by independent ports, retired in order.
-// A tag retires when every mark that its allocation required has come. One tag in and one out per cycle, one mark
-// per port and cycle. Latency: 3 cycles from a mark, or 2 from an allocation that requires none, to `retire_valid`.
+// A tag retires when every mark that its allocation required has come, or one that stands for it. One tag in and one out
+// per cycle, one mark per port and cycle. Latency: 3 cycles from a mark, or 2 from an allocation that requires none, to
+// `retire_valid`.
 //
 // A mark is complete where the bits `given` (written by allocation) and `done` (written by the mark's port) agree, so
 // each RAM has one writer and nothing need be cleared, by reset neither: allocation makes them differ, a mark agree.
 module retire #(
     parameter  int unsigned Tags     = 1024,           // power of two, at least 2
     parameter  int unsigned Marks    = 4,
+    // Of each mark those that it stands for. One that does is never required itself, and comes only in place of a mark that
+    // is.
+    parameter  logic [Marks-1:0][Marks-1:0] StandsFor = '0,
     localparam int unsigned TagWidth = $clog2(Tags)
 ) (
     input  logic                           clk,
@@ -30,14 +34,14 @@ module retire #(
   // One bit more than a tag tells all tags in use from none.
   logic [TagWidth:0] head, head_next, tail, tail_next;
   logic allocated;  // the tag read for `complete` was in use then
-  logic [Marks-1:0] complete;
+  logic [Marks-1:0] complete, enough;
   logic allocate, pop;
   logic started;  // `done_at_tail` was read since reset
 
   assign allocate_ready = started && head != (tail ^ {1'b1, {TagWidth{1'b0}}});
   assign allocate_tag   = tail[TagWidth-1:0];
   assign allocate       = allocate_valid && allocate_ready;
-  assign retire_valid   = allocated && &complete;
+  assign retire_valid   = allocated && &enough;
   assign retire_tag     = head[TagWidth-1:0];
   assign pop            = retire_valid && retire_ready;
   assign head_next      = head + (TagWidth + 1)'(pop);
@@ -55,7 +59,17 @@ module retire #(
     end
   end
 
+  always_comb begin
+    for (int unsigned m = 0; m < Marks; m++) begin
+      enough[m] = complete[m] || StandsFor[m] != '0;
+      for (int unsigned other = 0; other < Marks; other++) begin
+        if (StandsFor[other][m] && complete[other]) enough[m] = 1'b1;
+      end
+    end
+  end
+
   for (genvar m = 0; m < Marks; m++) begin : g_mark
+    localparam bit Stands = StandsFor[m] != '0;
     logic given[Tags];
     logic done [Tags];
     logic given_at_head, done_at_head, done_at_tail, given_at_mark;
@@ -66,7 +80,7 @@ module retire #(
 
     // Both ends read again in every cycle what they will look at in the next one: marks may come meanwhile.
     always_ff @(posedge clk) begin
-      if (allocate) given[allocate_tag] <= done_at_tail ^ allocate_required[m];
+      if (allocate) given[allocate_tag] <= done_at_tail ^ (allocate_required[m] || Stands);
       given_at_head <= given[head_next[TagWidth-1:0]];
       given_at_mark <= given[mark_tag[m]];
     end

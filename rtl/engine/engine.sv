@@ -4,7 +4,7 @@
 //
 // Pipes 0 to Pipes-1 are downstream (from guests), the others upstream (from wires). Outputs 0 to Pipes-1 are queues to
 // the host (for guests and for itself), the others wires. A master per HBM pseudo channel: way 0 of the flow table,
-// way 1, bridge, route.
+// way 1, bridge, route, nexthop.
 module engine
   import registers_pkg::*;
   import viaduct_pkg::*;
@@ -14,17 +14,18 @@ module engine
     parameter int unsigned FlowChannels   = 16,      // of both ways
     parameter int unsigned BridgeChannels = 4,
     parameter int unsigned RouteChannels  = 8,
+    parameter int unsigned NexthopChannels = 4,
     parameter int unsigned Ports          = 1024,
     parameter int unsigned Vrfs           = 4096,
     parameter int unsigned Labels         = 65536,
-    parameter int unsigned Nexthops       = 16384,
+    parameter int unsigned Nexthops       = 16384,   // on chip
     parameter int unsigned Flows          = 262144,  // with counters of their own
     parameter int unsigned Seen           = 8388608, // with a bit that says whether packets came
     parameter int unsigned FlowBits       = 23,      // buckets of a way, binary logarithm
     parameter int unsigned BridgeBits     = 16,      // lines of a way, likewise
     parameter int unsigned Route6Bits     = 18,      // lines of a way, likewise
     localparam int unsigned Streams       = 2 * Pipes,
-    localparam int unsigned Channels      = FlowChannels + BridgeChannels + RouteChannels
+    localparam int unsigned Channels      = FlowChannels + BridgeChannels + RouteChannels + NexthopChannels
 ) (
     input  logic                       clk,
     input  logic                       rst,
@@ -77,6 +78,7 @@ module engine
 
   localparam int unsigned WayChannels = FlowChannels / 2;
   localparam int unsigned RouteAt     = FlowChannels + BridgeChannels;
+  localparam int unsigned NexthopAt   = RouteAt + RouteChannels;
   localparam int unsigned RouteReads  = 5;  // at once, of a pipe
 
   // ---- The host's commands
@@ -85,11 +87,12 @@ module engine
   logic [319:0] secret;
   logic [1:0][31:0] budget;  // of guests' ports, of wires'
   logic [7:0]   budget_reason;
-  logic [3:0]   command, to_table, wr_table, memory_valid, memory_ready, memory_done;
+  logic [3:0]   command, to_table, wr_table;
+  logic [4:0]   memory_valid, memory_ready, memory_done;
   logic [31:0]  address, select;
   logic [511:0] data, wr_data;
   logic         wr_valid, memory_half;
-  logic [15:0]  wr_address;
+  logic [19:0]  wr_address;
   line_t        memory_line;
   logic [63:0]  value;
   logic [Streams-1:0][31:0] came, left;
@@ -102,7 +105,7 @@ module engine
 
   registers #(
       .Pipes(Pipes), .FlowChannels(FlowChannels), .BridgeChannels(BridgeChannels), .RouteChannels(RouteChannels),
-      .Nexthops(Nexthops), .Flows(Flows), .Seen(Seen),
+      .NexthopChannels(NexthopChannels), .Nexthops(Nexthops), .Flows(Flows), .Seen(Seen),
       .FlowBits(FlowBits), .BridgeBits(BridgeBits), .Route6Bits(Route6Bits)
   ) registers (
       .clk, .rst,
@@ -117,7 +120,7 @@ module engine
       .seen_take, .seen_word, .seen, .event_take, .flow_event
   );
 
-  commands #(.Pipes(Streams)) commands (
+  commands #(.Pipes(Streams), .Nexthops(Nexthops)) commands (
       .clk, .rst, .start, .command, .to_table, .address, .data, .done,
       .wr_valid, .wr_table, .wr_address, .wr_data,
       .memory_valid, .memory_ready, .memory_line, .memory_half, .memory_done,
@@ -160,6 +163,11 @@ module engine
   tag_t  [Streams-1:0][RouteReads-1:0] route_req_context, route_resp_context;
   logic  [Streams-1:0][RouteReads-1:0][255:0] route_resp_data;
 
+  logic  [Streams-1:0][1:0]         hop_req_valid, hop_req_ready, hop_resp_valid, hop_resp_ready;
+  line_t [Streams-1:0][1:0]         hop_req_line;
+  tag_t  [Streams-1:0][1:0]         hop_req_context, hop_resp_context;
+  logic  [Streams-1:0][1:0][511:0]  hop_resp_data;
+
   logic [Streams-1:0]       event_valid, event_ready, event_lost;
   logic [Streams-1:0][23:0] event_number;
   logic [Streams-1:0][1:0]  event_which;
@@ -191,6 +199,10 @@ module engine
         .route_req_line(route_req_line[i]), .route_req_context(route_req_context[i]),
         .route_resp_valid(route_resp_valid[i]), .route_resp_ready(route_resp_ready[i]),
         .route_resp_context(route_resp_context[i]), .route_resp_data(route_resp_data[i]),
+        .hop_req_valid(hop_req_valid[i]), .hop_req_ready(hop_req_ready[i]),
+        .hop_req_line(hop_req_line[i]), .hop_req_context(hop_req_context[i]),
+        .hop_resp_valid(hop_resp_valid[i]), .hop_resp_ready(hop_resp_ready[i]),
+        .hop_resp_context(hop_resp_context[i]), .hop_resp_data(hop_resp_data[i]),
         .conclusion_valid(conclusion_valid[i]), .conclusion(conclusion[i]), .pause(select_take || seen_take),
         .came(came[i]), .left(left[i])
     );
@@ -210,7 +222,7 @@ module engine
 
   // ---- Memories
 
-  logic [3:0]                    errors;
+  logic [4:0]                    errors;
 
   assign memory_error = |errors;
 
@@ -284,6 +296,28 @@ module engine
       .wready(m_axi_wready[RouteAt+:RouteChannels]), .wdata(m_axi_wdata[RouteAt+:RouteChannels]),
       .bvalid(m_axi_bvalid[RouteAt+:RouteChannels]), .bready(m_axi_bready[RouteAt+:RouteChannels]),
       .bresp(m_axi_bresp[RouteAt+:RouteChannels])
+  );
+
+  memory #(
+      .Requesters(2 * Streams), .Banks(NexthopChannels), .LineBytes(64), .ContextWidth(TagWidth)
+  ) nexthop_memory (
+      .clk, .rst,
+      .req_valid(hop_req_valid), .req_ready(hop_req_ready), .req_line(hop_req_line), .req_context(hop_req_context),
+      .resp_valid(hop_resp_valid), .resp_ready(hop_resp_ready), .resp_context(hop_resp_context),
+      .resp_data(hop_resp_data),
+      .wr_valid(memory_valid[4]), .wr_ready(memory_ready[4]), .wr_line(memory_line), .wr_half(memory_half),
+      .wr_data(memory_half ? wr_data[511:256] : wr_data[255:0]), .wr_done(memory_done[4]), .error(errors[4]),
+      .arlen(m_axi_arlen[NexthopAt+:NexthopChannels]),
+      .arvalid(m_axi_arvalid[NexthopAt+:NexthopChannels]), .arready(m_axi_arready[NexthopAt+:NexthopChannels]),
+      .arid(m_axi_arid[NexthopAt+:NexthopChannels]), .araddr(m_axi_araddr[NexthopAt+:NexthopChannels]),
+      .rvalid(m_axi_rvalid[NexthopAt+:NexthopChannels]), .rready(m_axi_rready[NexthopAt+:NexthopChannels]),
+      .rid(m_axi_rid[NexthopAt+:NexthopChannels]), .rdata(m_axi_rdata[NexthopAt+:NexthopChannels]),
+      .rresp(m_axi_rresp[NexthopAt+:NexthopChannels]), .rlast(m_axi_rlast[NexthopAt+:NexthopChannels]),
+      .awvalid(m_axi_awvalid[NexthopAt+:NexthopChannels]), .awready(m_axi_awready[NexthopAt+:NexthopChannels]),
+      .awaddr(m_axi_awaddr[NexthopAt+:NexthopChannels]), .wvalid(m_axi_wvalid[NexthopAt+:NexthopChannels]),
+      .wready(m_axi_wready[NexthopAt+:NexthopChannels]), .wdata(m_axi_wdata[NexthopAt+:NexthopChannels]),
+      .bvalid(m_axi_bvalid[NexthopAt+:NexthopChannels]), .bready(m_axi_bready[NexthopAt+:NexthopChannels]),
+      .bresp(m_axi_bresp[NexthopAt+:NexthopChannels])
   );
 
   // ---- Out

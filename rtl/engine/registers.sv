@@ -9,6 +9,7 @@ module registers
     parameter int unsigned FlowChannels   = 16,
     parameter int unsigned BridgeChannels = 4,
     parameter int unsigned RouteChannels  = 8,
+    parameter int unsigned NexthopChannels = 4,
     parameter int unsigned Nexthops       = 16384,
     parameter int unsigned Flows          = 262144,
     parameter int unsigned Seen           = 8388608,
@@ -165,9 +166,12 @@ module registers
           IdentityMagic:       found = Magic;
           IdentityRevision:    found = Version;
           IdentityPipes:       found = 32'(Pipes) << 8 | 32'(Pipes);
-          IdentityChannels:    found = 32'(RouteChannels) << 16 | 32'(BridgeChannels) << 8 | 32'(FlowChannels);
+          IdentityChannels:    begin
+            found = {8'(NexthopChannels), 8'(RouteChannels), 8'(BridgeChannels), 8'(FlowChannels)};
+          end
           IdentityClock:       found = 32'd250;
-          IdentityNexthops:    found = 32'(Nexthops);
+          IdentityNexthops:    found = 32'd1 << $bits(viaduct_pkg::nexthop_id_t);
+          IdentityNexthopsOnChip: found = 32'(Nexthops);
           IdentityFlowBuckets: found = 32'(FlowBits);
           IdentityBridgeLines: found = 32'(BridgeBits);
           IdentityRoute6Lines: found = 32'(Route6Bits);

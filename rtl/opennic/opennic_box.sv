@@ -13,13 +13,14 @@ module opennic_box
     parameter  int unsigned FlowChannels   = 16,
     parameter  int unsigned BridgeChannels = 4,
     parameter  int unsigned RouteChannels  = 8,
-    parameter  int unsigned Nexthops       = 16384,
+    parameter  int unsigned NexthopChannels = 4,
+    parameter  int unsigned Nexthops       = 16384,   // on chip
     parameter  int unsigned Labels         = 65536,
     parameter  int unsigned Flows          = 262144,
     parameter  int unsigned FlowBits       = 23,
     parameter  int unsigned BridgeBits     = 16,
     parameter  int unsigned Route6Bits     = 18,
-    localparam int unsigned Channels       = FlowChannels + BridgeChannels + RouteChannels
+    localparam int unsigned Channels       = FlowChannels + BridgeChannels + RouteChannels + NexthopChannels
 ) (
     input  logic                       axis_aclk,     // 250 MHz
     input  logic                       axil_aclk,     // 125 MHz, phase aligned
@@ -176,7 +177,7 @@ module opennic_box
 
   engine #(
       .Pipes(Pipes), .FlowChannels(FlowChannels), .BridgeChannels(BridgeChannels), .RouteChannels(RouteChannels),
-      .Labels(Labels), .Nexthops(Nexthops), .Flows(Flows),
+      .NexthopChannels(NexthopChannels), .Labels(Labels), .Nexthops(Nexthops), .Flows(Flows),
       .FlowBits(FlowBits), .BridgeBits(BridgeBits), .Route6Bits(Route6Bits)
   ) engine (
       .clk(axis_aclk), .rst, .s_valid, .s_ready, .s_beat, .m_valid, .m_ready, .m_beat,

@@ -11,7 +11,8 @@ module classify
     parameter bit          Wire     = 1'b0,  // packets come from wires, in tunnels; else from guests
     parameter int unsigned Ports    = 1024,
     parameter int unsigned Vrfs     = 4096,
-    parameter int unsigned Labels   = 65536
+    parameter int unsigned Labels   = 65536,
+    parameter int unsigned Nexthops = 16384  // on chip
 ) (
     input  logic                clk,
     input  logic                rst,
@@ -157,8 +158,11 @@ module classify
     context4.check_source = header4.has_ethernet && vrf_line.learning && header4.mac_src != GatewayMac
         && (Wire || !port4.check_mac);
     context4.punt = refusal();
+    marks4        = '0;
     marks4.flow   = context4.punt == PuntNone && header4.ip && !header4.fragment;
-    marks4.route  = context4.punt == PuntNone && context4.path == PathRouted;
+    // A label's nexthop may have to be fetched: it is waited for as a route's.
+    marks4.route  = context4.punt == PuntNone
+        && (context4.path == PathRouted || context4.path == PathLabelled && in_memory(label4.nexthop, Nexthops));
     marks4.bridge = context4.punt == PuntNone && context4.path == PathBridged;
     marks4.source = context4.punt == PuntNone && context4.check_source;
   end

@@ -16,7 +16,7 @@ module pipe
     parameter int unsigned Ports      = 1024,
     parameter int unsigned Vrfs       = 4096,
     parameter int unsigned Labels     = 65536,
-    parameter int unsigned Nexthops   = 16384,
+    parameter int unsigned Nexthops   = 16384,  // on chip
     parameter int unsigned FlowBits   = 22,     // buckets of a way, binary logarithm
     parameter int unsigned BridgeBits = 15,     // lines of a way, likewise
     parameter int unsigned Route6Bits = 18      // lines of a way, likewise
@@ -29,7 +29,7 @@ module pipe
     input  logic [7:0]           budget_reason,
     input  logic                 wr_valid,
     input  logic [3:0]           wr_table,
-    input  logic [15:0]          wr_address,
+    input  logic [19:0]          wr_address,
     input  logic [511:0]         wr_data,
     input  logic                 s_valid,
     output logic                 s_ready,
@@ -40,7 +40,7 @@ module pipe
     output logic [3:0]           m_egress,
     output hold_t                m_hold,
     // Memory: the flow table's two ways; the bridge table's for destinations and for sources; the route table's for the
-    // trie's three levels and the two ways of IPv6 prefixes.
+    // trie's three levels and the two ways of IPv6 prefixes; the nexthops', of flows and of the other tables.
     output logic  [1:0]          flow_req_valid,
     input  logic  [1:0]          flow_req_ready,
     output line_t [1:0]          flow_req_line,
@@ -65,6 +65,14 @@ module pipe
     output logic  [4:0]          route_resp_ready,
     input  tag_t  [4:0]          route_resp_context,
     input  logic  [4:0][255:0]   route_resp_data,
+    output logic  [1:0]          hop_req_valid,
+    input  logic  [1:0]          hop_req_ready,
+    output line_t [1:0]          hop_req_line,
+    output tag_t  [1:0]          hop_req_context,
+    input  logic  [1:0]          hop_resp_valid,
+    output logic  [1:0]          hop_resp_ready,
+    input  tag_t  [1:0]          hop_resp_context,
+    input  logic  [1:0][511:0]   hop_resp_data,
     output logic                 conclusion_valid,
     output conclusion_t          conclusion,
     input  logic                 pause,  // no conclusion in this clock
@@ -138,8 +146,8 @@ module pipe
   logic [127:0] lengths6;
   logic [19:0]  root;
 
-  classify #(.Wire(Wire), .Ports(Ports), .Vrfs(Vrfs), .Labels(Labels)) classify (
-      .clk, .rst, .enable, .wr_table, .wr_valid, .wr_address, .wr_data,
+  classify #(.Wire(Wire), .Ports(Ports), .Vrfs(Vrfs), .Labels(Labels), .Nexthops(Nexthops)) classify (
+      .clk, .rst, .enable, .wr_table, .wr_valid, .wr_address(wr_address[15:0]), .wr_data,
       .s_valid(header_valid), .s_ready(header_ready), .s_header(header), .s_entropy(entropy),
       .m_valid(known_valid), .m_ready(known_ready), .m_header(known), .m_context(known_context), .m_marks(required),
       .m_lengths6(lengths6), .m_root(root)
@@ -147,7 +155,8 @@ module pipe
 
   // ---- Look-ups: all that a packet needs begin at once, or none
 
-  logic      allocate_ready, begin_all;
+  logic      allocate_ready, begin_all, routed;
+  logic      flow_found, route_found, bridge_found;
   marks_t    unit_ready, done;
   tag_t      tag, retired_tag;
   tag_t      flow_tag, route_tag, bridge_tag, source_tag;
@@ -155,6 +164,10 @@ module pipe
 
   assign begin_all   = known_valid && allocate_ready && (unit_ready & required) == required;
   assign known_ready = allocate_ready && (unit_ready & required) == required;
+
+  assign routed      = known_context.path == PathRouted;
+
+  assign {unit_ready.hop, unit_ready.own_hop} = '1;
 
   always_comb begin
     key = '{src: known.src, dst: known.dst, sport: known.sport, dport: known.dport, protocol: known.protocol,
@@ -168,7 +181,7 @@ module pipe
   flow_lookup #(.BucketBits(FlowBits)) flow (
       .clk, .rst, .secret,
       .s_valid(begin_all && required.flow), .s_ready(unit_ready.flow), .s_tag(tag), .s_key(key),
-      .m_valid(done.flow), .m_tag(flow_tag), .m_result(flow_result),
+      .m_valid(flow_found), .m_tag(flow_tag), .m_result(flow_result),
       .req_valid(flow_req_valid), .req_ready(flow_req_ready), .req_line(flow_req_line), .req_context(flow_req_context),
       .resp_valid(flow_resp_valid), .resp_ready(flow_resp_ready), .resp_context(flow_resp_context),
       .resp_data(flow_resp_data)
@@ -176,9 +189,9 @@ module pipe
 
   route_lookup #(.Route6Bits(Route6Bits)) route (
       .clk, .rst, .secret,
-      .s_valid(begin_all && required.route), .s_ready(unit_ready.route), .s_tag(tag),
+      .s_valid(begin_all && required.route && routed), .s_ready(unit_ready.route), .s_tag(tag),
       .s_v6(known.v6), .s_dst(known.dst), .s_vrf(known_context.vrf), .s_root(root), .s_lengths6(lengths6),
-      .m_valid(done.route), .m_tag(route_tag), .m_result(route_result),
+      .m_valid(route_found), .m_tag(route_tag), .m_result(route_result),
       .req_valid(route_req_valid), .req_ready(route_req_ready), .req_line(route_req_line),
       .req_context(route_req_context),
       .resp_valid(route_resp_valid), .resp_ready(route_resp_ready), .resp_context(route_resp_context),
@@ -189,7 +202,7 @@ module pipe
       .clk, .rst, .secret,
       .s_valid(begin_all && required.bridge), .s_ready(unit_ready.bridge), .s_tag(tag),
       .s_vrf(known_context.vrf), .s_mac(known.mac_dst),
-      .m_valid(done.bridge), .m_tag(bridge_tag), .m_result(bridge_result),
+      .m_valid(bridge_found), .m_tag(bridge_tag), .m_result(bridge_result),
       .req_valid(bridge_req_valid[1:0]), .req_ready(bridge_req_ready[1:0]), .req_line(bridge_req_line[1:0]),
       .req_context(bridge_req_context[1:0]),
       .resp_valid(bridge_resp_valid[1:0]), .resp_ready(bridge_resp_ready[1:0]),
@@ -207,14 +220,52 @@ module pipe
       .resp_context(bridge_resp_context[3:2]), .resp_data(bridge_resp_data[3:2])
   );
 
+  // ---- Nexthops that are not on chip: fetched as soon as they are found, though another may be used in the end
+
+  logic       own_fetches;
+  logic [2:0] fetches;
+  tag_t       own_hop_tag, hop_tag;
+  nexthop_t   own_hop, hop;
+
+  nexthop_fetch #(.OnChip(Nexthops), .Sources(1)) own_hops (
+      .clk, .rst,
+      .s_valid(flow_found && flow_result.hit && flow_result.has_nexthop), .s_tag(flow_tag),
+      .s_nexthop(flow_result.nexthop), .fetches(own_fetches), .m_valid(done.own_hop), .m_tag(own_hop_tag),
+      .step(retired_ready), .tag(retired_tag), .nexthop(own_hop),
+      .req_valid(hop_req_valid[0]), .req_ready(hop_req_ready[0]), .req_line(hop_req_line[0]),
+      .req_context(hop_req_context[0]), .resp_valid(hop_resp_valid[0]), .resp_ready(hop_resp_ready[0]),
+      .resp_context(hop_resp_context[0]), .resp_data(hop_resp_data[0])
+  );
+
+  nexthop_fetch #(.OnChip(Nexthops), .Sources(3)) hops (
+      .clk, .rst,
+      .s_valid({begin_all && required.route && !routed, bridge_found && bridge_result.found,
+                route_found && route_result.found}),
+      .s_tag({tag, bridge_tag, route_tag}),
+      .s_nexthop({known_context.nexthop, bridge_result.nexthop, route_result.nexthop}),
+      .fetches, .m_valid(done.hop), .m_tag(hop_tag),
+      .step(retired_ready), .tag(retired_tag), .nexthop(hop),
+      .req_valid(hop_req_valid[1]), .req_ready(hop_req_ready[1]), .req_line(hop_req_line[1]),
+      .req_context(hop_req_context[1]), .resp_valid(hop_resp_valid[1]), .resp_ready(hop_resp_ready[1]),
+      .resp_context(hop_resp_context[1]), .resp_data(hop_resp_data[1])
+  );
+
+  assign done.flow   = flow_found && !own_fetches;
+  assign done.route  = route_found && !fetches[0];
+  assign done.bridge = bridge_found && !fetches[1];
+
   // ---- Back into order
 
   logic retired_valid, retired_ready, verdict_ready;
 
-  retire #(.Tags(Tags), .Marks($bits(marks_t))) retire (
+  localparam marks_t None = '0, OfFlow = 6'b000001, OfTables = 6'b000110;
+
+  retire #(
+      .Tags(Tags), .Marks($bits(marks_t)), .StandsFor({OfTables, OfFlow, None, None, None, None})
+  ) retire (
       .clk, .rst,
       .allocate_valid(begin_all), .allocate_ready, .allocate_required(required), .allocate_tag(tag),
-      .mark_valid(done), .mark_tag({source_tag, bridge_tag, route_tag, flow_tag}),
+      .mark_valid(done), .mark_tag({hop_tag, own_hop_tag, source_tag, bridge_tag, route_tag, flow_tag}),
       .retire_valid(retired_valid), .retire_ready(retired_ready), .retire_tag(retired_tag)
   );
 
@@ -242,15 +293,15 @@ module pipe
       .address(retired_tag), .data({kept_header, kept_context})
   );
   table_ram #(.Width($bits(flow_result_t)), .Depth(Tags)) flow_by_tag (
-      .clk, .step(retired_ready), .wr_valid(done.flow), .wr_address(flow_tag), .wr_data(flow_result),
+      .clk, .step(retired_ready), .wr_valid(flow_found), .wr_address(flow_tag), .wr_data(flow_result),
       .address(retired_tag), .data(kept_flow)
   );
   table_ram #(.Width($bits(forward_result_t)), .Depth(Tags)) route_by_tag (
-      .clk, .step(retired_ready), .wr_valid(done.route), .wr_address(route_tag), .wr_data(route_result),
+      .clk, .step(retired_ready), .wr_valid(route_found), .wr_address(route_tag), .wr_data(route_result),
       .address(retired_tag), .data(kept_route)
   );
   table_ram #(.Width($bits(bridge_result_t)), .Depth(Tags)) bridge_by_tag (
-      .clk, .step(retired_ready), .wr_valid(done.bridge), .wr_address(bridge_tag), .wr_data(bridge_result),
+      .clk, .step(retired_ready), .wr_valid(bridge_found), .wr_address(bridge_tag), .wr_data(bridge_result),
       .address(retired_tag), .data(kept_bridge)
   );
   table_ram #(.Width($bits(bridge_result_t)), .Depth(Tags)) source_by_tag (
@@ -267,11 +318,12 @@ module pipe
   conclusion_t said_conclusion;
 
   verdict #(.Wire(Wire), .Nexthops(Nexthops), .HostEgress(HostEgress)) verdict (
-      .clk, .rst, .wr_valid(wr_valid && wr_table == TableNexthop), .wr_address, .wr_data,
+      .clk, .rst, .wr_valid(wr_valid && wr_table == TableNexthop),
+      .change_valid(wr_valid && wr_table == TableNexthopChange), .wr_address, .wr_data,
       .s_valid(kept_valid), .s_ready(verdict_ready), .s_tag(kept_tag), .s_header(kept_header), .s_context(kept_context),
       // A unit that wasn't asked left what it said of another packet.
       .s_flow(kept_context.punt == PuntNone && kept_header.ip && !kept_header.fragment ? kept_flow : '0),
-      .s_route(kept_route), .s_bridge(kept_bridge), .s_source(kept_source),
+      .s_route(kept_route), .s_bridge(kept_bridge), .s_source(kept_source), .s_own_hop(own_hop), .s_hop(hop),
       .m_valid(said_valid), .m_ready(said_ready), .m_edit(said), .m_egress(said_egress), .m_hold(said_hold),
       .m_conclusion(said_conclusion)
   );

@@ -17,8 +17,11 @@ package pipe_pkg;
     logic [31:0] entropy;
   } context_t;
 
-  // Look-ups that a packet waits for.
+  // Look-ups that a packet waits for. The upper two come in place of others, where a nexthop had to be fetched: `own_hop` of
+  // `flow`, `hop` of `bridge` or `route`.
   typedef struct packed {
+    logic hop;
+    logic own_hop;
     logic source;
     logic bridge;
     logic route;

@@ -15,7 +15,8 @@ module verdict
     input  logic           clk,
     input  logic           rst,
     input  logic           wr_valid,
-    input  logic [15:0]    wr_address,
+    input  logic           change_valid,  // see `nexthop_change` of `table`
+    input  logic [19:0]    wr_address,
     input  logic [511:0]   wr_data,
     input  logic           s_valid,
     output logic           s_ready,
@@ -26,6 +27,8 @@ module verdict
     input  forward_result_t s_route,
     input  bridge_result_t s_bridge,
     input  bridge_result_t s_source,
+    input  nexthop_t       s_own_hop,  // fetched: the flow's nexthop
+    input  nexthop_t       s_hop,      // that of bridge, route or label
     output logic           m_valid,
     input  logic           m_ready,
     output edit_t          m_edit,
@@ -53,7 +56,8 @@ module verdict
   packet_t     packet0, packet1, packet2, packet3;
   logic        valid1, valid2, valid3;
   nexthop_id_t nexthop0, nexthop1;
-  logic        near0, near1, near2, near3;  // nexthop's number is one on chip
+  logic        in_memory2, in_memory3;  // the nexthop is one that was fetched
+  nexthop_t    fetched1, fetched2, fetched3, hop3, hop;
 
   always_comb begin
     packet0           = '0;
@@ -73,7 +77,6 @@ module verdict
       default: ;
     endcase
     if (packet0.own) nexthop0 = s_flow.nexthop;
-    near0 = nexthop0 < 20'(Nexthops);
   end
 
   // Whether the source MAC is known to be where the packet came from.
@@ -84,21 +87,33 @@ module verdict
         || s_source.at_tunnel == Wire && s_source.at == origin && !(Wire && s_header.outer_v6));
   endfunction
 
-  // ---- Clocks 2 and 3: the nexthop is read
+  // ---- Clocks 2 and 3: the nexthop is read, on chip; one that was fetched may have been amid its change
 
-  nexthop_t hop;
+  nexthop_id_t changed_number;
+  nexthop_t    changed;
+
+  always_ff @(posedge clk) begin
+    if (change_valid) {changed_number, changed} <= {wr_address, wr_data};
+    if (rst) changed_number <= '0;
+  end
 
   table_ram #(.Width(NexthopWidth), .Depth(Nexthops)) nexthops (
       .clk, .step,
       .wr_valid, .wr_address(wr_address[$clog2(Nexthops)-1:0]), .wr_data(wr_data[NexthopWidth-1:0]),
-      .address(nexthop1[$clog2(Nexthops)-1:0]), .data(hop)
+      .address(nexthop1[$clog2(Nexthops)-1:0]), .data(hop3)
   );
+
+  assign hop = in_memory3 ? fetched3 : hop3;
 
   always_ff @(posedge clk) begin
     if (step) begin
-      {packet1, nexthop1, near1} <= {packet0, nexthop0, near0};
-      {packet2, near2} <= {packet1, near1};
-      {packet3, near3} <= {packet2, near2};
+      {packet1, nexthop1} <= {packet0, nexthop0};
+      fetched1        <= packet0.own ? s_own_hop : s_hop;
+      packet2         <= packet1;
+      in_memory2            <= in_memory(nexthop1, Nexthops);
+      fetched2        <= nexthop1 == changed_number ? changed : fetched1;
+      {packet3, in_memory3} <= {packet2, in_memory2};
+      fetched3        <= fetched2;
     end
     if (rst) {valid1, valid2, valid3} <= '0;
     else if (step) {valid1, valid2, valid3} <= {s_valid, valid1, valid2};
@@ -131,7 +146,7 @@ module verdict
     if (packet3.ctx.punt != PuntNone) return packet3.ctx.punt;
     if (!packet3.source_ok) return PuntLearn;
     if (!packet3.own && !packet3.found) return bridged ? PuntBridgeMiss : PuntRouteMiss;
-    if (!near3 || hop.kind == NexthopKindHost) return PuntNexthop;
+    if (hop.kind == NexthopKindHost) return PuntNexthop;
     if (hop.kind == NexthopKindFlow) return PuntFlowMiss;
     // What a discarding route drops no connection is asked about.
     if (hop.kind == NexthopKindDiscard) return PuntNone;

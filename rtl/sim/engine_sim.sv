@@ -8,11 +8,12 @@ module engine_sim
     parameter  int unsigned FlowChannels   = 8,
     parameter  int unsigned BridgeChannels = 2,
     parameter  int unsigned RouteChannels  = 4,
+    parameter  int unsigned NexthopChannels = 2,
     parameter  int unsigned FlowBits       = 20,
     parameter  int unsigned BridgeBits     = 12,
     parameter  int unsigned Route6Bits     = 12,
     localparam int unsigned Streams        = 2 * Pipes,
-    localparam int unsigned Channels       = FlowChannels + BridgeChannels + RouteChannels
+    localparam int unsigned Channels       = FlowChannels + BridgeChannels + RouteChannels + NexthopChannels
 ) (
     input  logic                       clk,
     input  logic                       rst,
@@ -85,7 +86,7 @@ module engine_sim
 
   engine #(
       .Pipes(Pipes), .FlowChannels(FlowChannels), .BridgeChannels(BridgeChannels), .RouteChannels(RouteChannels),
-      .FlowBits(FlowBits), .BridgeBits(BridgeBits), .Route6Bits(Route6Bits)
+      .NexthopChannels(NexthopChannels), .FlowBits(FlowBits), .BridgeBits(BridgeBits), .Route6Bits(Route6Bits)
   ) engine (
       .clk, .rst, .s_valid, .s_ready, .s_beat, .m_valid, .m_ready, .m_beat,
       .m_axi_arvalid(arvalid), .m_axi_arready(arready), .m_axi_arid(arid), .m_axi_araddr(araddr), .m_axi_arlen(arlen),
@@ -111,7 +112,8 @@ module engine_sim
   end
 
   for (genvar i = 0; i < Channels; i++) begin : g_channel_rules
-    axi_checker #(.LineBytes(i < FlowChannels ? 64 : 32)) rules (
+    localparam bit Wide = i < FlowChannels || i >= Channels - NexthopChannels;
+    axi_checker #(.LineBytes(Wide ? 64 : 32)) rules (
         .clk, .rst,
         .arvalid(arvalid[i]), .arready(arready[i]), .arid(arid[i]), .araddr(araddr[i]), .arlen(arlen[i]),
         .rvalid(rvalid[i]), .rready(rready[i]), .rid(rid[i]), .rdata(rdata[i]), .rlast(rlast[i]),

@@ -8,8 +8,8 @@ def block(top, count, what, without=(), memories=True, **parameters):
             "parameters": parameters}
 
 
-PIPE = ["parser", "entropy", "classify", "flow_lookup", "route_lookup", "bridge_lookup", "retire", "verdict",
-        "punt_budget", "rewriter"]
+PIPE = ["parser", "entropy", "classify", "flow_lookup", "route_lookup", "bridge_lookup", "nexthop_fetch", "retire",
+        "verdict", "punt_budget", "rewriter"]
 
 BLOCKS = {
     "parser-down": block("parser", 2, "parser of guests' frames", Wire=0),
@@ -22,7 +22,9 @@ BLOCKS = {
     "route6": block("route6_lookup", 4, "IPv6 prefixes"),
     "route": block("route_lookup", 4, "either of both", ["route4_lookup", "route6_lookup"]),
     "bridge": block("bridge_lookup", 8, "bridge look-ups: destination, source"),
-    "retire": block("retire", 4, "back into order", Tags=1024, Marks=4),
+    "fetch-own": block("nexthop_fetch", 4, "nexthops of flows that are in HBM", Sources=1),
+    "fetch": block("nexthop_fetch", 4, "those of bridge, routes and labels", Sources=3),
+    "retire": block("retire", 4, "back into order", Tags=1024, Marks=6),
     "verdict-down": block("verdict", 2, "what is done, nexthops", Wire=0),
     "verdict-up": block("verdict", 2, "what is done, nexthops", Wire=1),
     "budget": block("punt_budget", 4, "what the host is not to be asked any more"),
@@ -38,9 +40,11 @@ BLOCKS = {
     "bank-bridge": block("bank", 4, "a channel of the bridge table", Requesters=16, LineBytes=32, LineWidth=25),
     "bank-route": block("bank", 8, "a channel of the route table", Requesters=20, LineBytes=32, LineWidth=24,
                         CacheLines=1024),
+    "bank-nexthop": block("bank", 4, "a channel of the nexthops", Requesters=8, LineBytes=64, LineWidth=25),
     "memory-flow": block("memory", 2, "requesters to banks and back", ["bank"], Requesters=4, Banks=8, LineBytes=64),
     "memory-bridge": block("memory", 1, "likewise", ["bank"], Requesters=16, Banks=4, LineBytes=32),
     "memory-route": block("memory", 1, "likewise", ["bank"], Requesters=20, Banks=8, LineBytes=32),
+    "memory-nexthop": block("memory", 1, "likewise", ["bank"], Requesters=8, Banks=4, LineBytes=64),
     "crossbar": block("crossbar", 1, "pipes to outputs", Inputs=4, Outputs=4, Width=545),
     "hold": block("hold", 4, "what waits in front of an output"),
     "registers": block("registers", 1, "AXI4-Lite"),

@@ -104,6 +104,8 @@ pub struct Identity {
     pub clock: u32,
     /// Nexthops there is room for.
     pub nexthops: u32,
+    /// Of these, those on chip: the ones with the lowest numbers.
+    pub nexthops_on_chip: u32,
     /// Buckets of a way of the flow table, binary logarithm.
     pub flow_buckets: u32,
     /// Lines of a way of the bridge table, binary logarithm.
@@ -153,6 +155,7 @@ impl Identity {
             downstream: pipes as u8,
             upstream: (pipes >> 8) as u8,
             nexthops: size("number of nexthops", identity::NEXTHOPS, 1..=1 << 20)?,
+            nexthops_on_chip: size("number of nexthops on chip", identity::NEXTHOPS_ON_CHIP, 1..=1 << 20)?,
             flow_buckets: size("flow table's logarithm", identity::FLOW_BUCKETS, 1..=26)?,
             bridge_lines: size("bridge table's logarithm", identity::BRIDGE_LINES, 1..=26)?,
             route6_lines: size("IPv6 routes' logarithm", identity::ROUTE6_LINES, 1..=25)?,

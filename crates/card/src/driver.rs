@@ -171,7 +171,7 @@ impl<C: Card> Driver<C> {
         let compiler = Compiler { tables, attachments: &attachments };
         if touched.lines {
             for (number, line) in self.hops.rewritten(compiler) {
-                self.commands.write(Table::Nexthop, number, &line.encode())?;
+                self.change_nexthop(number, &line)?;
             }
         }
         self.bump(&touched)?;
@@ -436,6 +436,25 @@ impl<C: Card> Driver<C> {
             self.commands.write(Table::Nexthop, number, &line.encode())?;
         }
         Ok(number)
+    }
+
+    /// Changes the line of a nexthop that packets may be sent to. In HBM it is written in two halves, so another takes its
+    /// place until packets that may have got one half of each have left.
+    fn change_nexthop(&mut self, number: u32, line: &registers::Nexthop) -> Result<(), CardError> {
+        let line = line.encode();
+        if number < self.commands.identity().nexthops_on_chip {
+            return self.commands.write(Table::Nexthop, number, &line);
+        }
+        self.commands.write(Table::NexthopChange, number, &line)?;
+        self.commands.write(Table::Nexthop, number, &line)?;
+        self.barrier()?;
+        self.commands.write(Table::NexthopChange, hops::HOST, &line)
+    }
+
+    /// Nexthops are put into HBM from now on, as if there were no room left on chip.
+    #[cfg(feature = "testing")]
+    pub fn leave_chip(&mut self) {
+        self.hops.skip_to(self.commands.identity().nexthops_on_chip);
     }
 
     fn release(&mut self, hop: Option<Hop>) {

@@ -416,7 +416,7 @@ pub enum Table {
     Bridge = 1,
     /// HBM: 32-byte lines of eight `route4` entries, or one `route6`.
     Route = 2,
-    /// On chip: `nexthop`, by number.
+    /// `nexthop`, by number: the first on chip, those that do not fit there in HBM. Written whole.
     Nexthop = 3,
     /// On chip: `port`, by number.
     Port = 4,
@@ -426,6 +426,8 @@ pub enum Table {
     Label = 6,
     /// On chip: `vni`; address = way << 12 | hash.
     Vni = 7,
+    /// On chip, one: the `nexthop` that takes the place of the one in HBM with this number while that is written, in two halves; number 0: of none.
+    NexthopChange = 8,
 }
 
 impl Table {
@@ -439,6 +441,7 @@ impl Table {
         Self::Vrf,
         Self::Label,
         Self::Vni,
+        Self::NexthopChange,
     ];
 
     /// The name that people see.
@@ -453,6 +456,7 @@ impl Table {
             Self::Vrf => "vrf",
             Self::Label => "label",
             Self::Vni => "vni",
+            Self::NexthopChange => "nexthop_change",
         }
     }
 }
@@ -1164,7 +1168,7 @@ pub mod identity {
     pub const REVISION: u32 = 0x004;
     /// Downstream pipes in bits 7:0, upstream pipes in bits 15:8. (ro)
     pub const PIPES: u32 = 0x008;
-    /// HBM channels: of the flow table in bits 7:0, bridge 15:8, route 23:16. (ro)
+    /// HBM channels: of the flow table in bits 7:0, bridge 15:8, route 23:16, nexthop 31:24. (ro)
     pub const CHANNELS: u32 = 0x00c;
     /// Clock of the pipes, MHz. (ro)
     pub const CLOCK: u32 = 0x010;
@@ -1176,6 +1180,8 @@ pub mod identity {
     pub const BRIDGE_LINES: u32 = 0x01c;
     /// Lines of a way of the table of IPv6 prefixes, binary logarithm. (ro)
     pub const ROUTE6_LINES: u32 = 0x028;
+    /// Of these, those on chip: the ones with the lowest numbers. (ro)
+    pub const NEXTHOPS_ON_CHIP: u32 = 0x02c;
     /// Flows that have counters: those with the lowest numbers. (ro)
     pub const FLOW_COUNTERS: u32 = 0x040;
     /// Flows that have a bit which says whether packets came, a multiple of 64. (ro)

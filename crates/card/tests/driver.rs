@@ -5,7 +5,7 @@ use card::Commands;
 use card::compile::Attachment;
 use card::driver::Driver;
 use card::expect::{Memory, Outcome, Sizes, outcome};
-use card::registers::Punt;
+use card::registers::{Punt, Table};
 use model::{
     Action, Change, Decision, Lookup, Network, Nexthop, NexthopId, PacketView, Rule, RuleAction, RuleId,
     Tables, Verdict, Vif, VifId, VifKind, Vrf, decide, text,
@@ -131,6 +131,41 @@ fn nexthops_without_room_are_the_hosts_and_numbers_are_used_again() {
         let outcome = host.card(ONE, &routed("10.0.0.1", &format!("192.0.2.{new}")));
         assert!(is_sent_to(&outcome, mac(100 + new as u16)), "{outcome:?}");
     }
+}
+
+#[test]
+fn nexthops_are_on_chip_as_long_as_there_is_room_and_in_memory_they_change_at_once() {
+    // On chip: number 0, those of the guests themselves, and one more.
+    let mut host = Host::new(Sizes { nexthops_on_chip: 4, ..Sizes::default() }, false);
+    for number in 0..3 {
+        host.apply(&[encap(number), route(&format!("192.0.2.{number}/32"), number)]);
+    }
+    let lines = |host: &mut Host| {
+        let card = host.driver.commands().card();
+        (1..8).map(|number| card.nexthop_line(number)).collect::<Vec<_>>()
+    };
+    let before = lines(&mut host);
+    assert!(
+        before[..5].iter().all(|line| *line != [0; 64]) && before[5..].iter().all(|line| *line == [0; 64])
+    );
+    let old = host.driver.commands().card().clone();
+    host.driver.commands().card().record();
+    host.driver.attach(&host.tables, OTHER, Some(Attachment { port: 77, egress: 3 })).unwrap();
+    let (after, writes) = (lines(&mut host), host.driver.commands().card().recorded());
+    // Whichever half of it is written, a nexthop in memory is what it was or what it will be: another is in its place then.
+    let mut memory = old;
+    for write in &writes {
+        let torn = write.table() == Table::Nexthop && write.address() >= 4;
+        memory.replay(write);
+        assert!(!torn || memory.is_changing(write.address()), "{write:?}");
+    }
+    assert!(after[1..5].iter().zip(&before[1..5]).all(|(after, before)| after != before));
+    assert!((0..=7).all(|number| number == 0 || !memory.is_changing(number)));
+    // What is free on chip is used again first.
+    host.apply(&[Change::DelRoute { vrf: VRF, prefix: "192.0.2.0/32".parse().unwrap() }]);
+    host.apply(&[encap(5), route("192.0.2.5/32", 5)]);
+    let last = lines(&mut host);
+    assert!(last[2] != after[2] && last[3..] == after[3..]);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What is measured, and what is asked of it.
 
 use crate::run::{Flows, Load, PACE};
+use crate::world::Hops;
 
 /// What is asked.
 #[derive(Clone, Copy)]
@@ -22,6 +23,7 @@ pub struct Point {
     pub conservative: bool,
     /// Memory refreshes all banks at once, and not one after the other.
     pub refresh_at_once: bool,
+    pub hops: Hops,
     pub gate: Gate,
     /// To miss it is no failure.
     pub known_missed: bool,
@@ -72,6 +74,11 @@ pub fn points(pipes: usize, quick: bool) -> Vec<Point> {
             ..point("latency 64, refresh at once", latency, Gate::Clocks(180, 500))
         },
         Point { refresh_at_once: true, ..point("both 64, refresh at once", both, Gate::Mpps(rate, rate)) },
+        Point { hops: Hops::InMemory, ..point("nexthops in HBM 64", both, Gate::Mpps(rate, rate)) },
+        Point {
+            hops: Hops::InMemory,
+            ..point("latency 64, nexthops in HBM", latency, Gate::Clocks(180, 500))
+        },
         point("latency 64, a tenth of the load", Load { part: Some(0.1), ..both }, Gate::Clocks(180, 500)),
     ]);
     all
@@ -83,6 +90,7 @@ fn point(name: &str, load: Load, gate: Gate) -> Point {
         load,
         conservative: false,
         refresh_at_once: false,
+        hops: Hops::OnChip,
         gate,
         known_missed: false,
     }

@@ -16,10 +16,12 @@ use std::net::Ipv4Addr;
 
 /// Networks, with a guest each, whose port has the network's number.
 pub const VRFS: u32 = 64;
-/// Tunnels: nexthops from 1 on.
+/// Tunnels: nexthops from the first on.
 const TUNNELS: u32 = 4096;
-/// The first nexthop of a guest.
+/// Nexthops of guests come behind that many.
 const GUESTS: u32 = 8192;
+/// A number from which on nexthops are not on chip.
+const IN_MEMORY: u32 = 1 << 17;
 /// The first label of a guest.
 const LABELS: u32 = 1000;
 /// The first wire's port.
@@ -34,6 +36,13 @@ const INNER: usize = 42;
 /// Bytes in front of a guest's IP packet on a wire: Ethernet, IPv4, UDP, label.
 const OUTER: usize = 46;
 
+/// Where nexthops are.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Hops {
+    OnChip,
+    InMemory,
+}
+
 /// Downstream, upstream.
 pub type Direction = usize;
 
@@ -43,17 +52,20 @@ pub struct World {
     memory: Commands<Memory>,
     flows: Cuckoo<Flow>,
     lines: Vec<(Table, u32, Line)>,
+    /// What is written by commands.
     chip: Vec<(Table, u32, Vec<u8>)>,
     /// How many flows there are, each in both directions.
     pub count: u32,
     pipes: u8,
+    /// Nexthops count from here.
+    first: u32,
     /// Flows that no packet is of, so far.
     extra: u32,
 }
 
 impl World {
-    /// Tables for that many flows on a card with so many pipes; the flow table filled up with others that no packet is of.
-    pub fn new(count: u32, pipes: usize, fill: bool) -> Result<Self, Box<dyn std::error::Error>> {
+    /// Tables for that many flows on a card with so many pipes, its nexthops on chip or not; the flow table filled up with others that no packet is of.
+    pub fn new(count: u32, pipes: usize, fill: bool, hops: Hops) -> Result<Self, Box<dyn std::error::Error>> {
         let sizes = Sizes { flow_buckets: 20, bridge_lines: 12, route6_lines: 12, ..Sizes::default() };
         let mut world = Self {
             memory: Commands::open(Memory::new(sizes))?,
@@ -62,6 +74,7 @@ impl World {
             chip: Vec::new(),
             count,
             pipes: pipes as u8,
+            first: if hops == Hops::OnChip { 0 } else { IN_MEMORY },
             extra: 0,
         };
         let mut trie = Trie::new(8192);
@@ -113,7 +126,8 @@ impl World {
             ..Port::default()
         };
         self.chip.push((Table::Port, vrf, port.encode().to_vec()));
-        let label = Label { kind: LabelKind::Nexthop as u8, vrf: vrf as u16, nexthop: GUESTS + vrf };
+        let label =
+            Label { kind: LabelKind::Nexthop as u8, vrf: vrf as u16, nexthop: self.first + GUESTS + vrf };
         self.chip.push((Table::Label, LABELS + vrf, label.encode().to_vec()));
         let hop = Nexthop {
             kind: NexthopKind::Guest as u8,
@@ -124,7 +138,7 @@ impl World {
             mac: guest_mac(vrf),
             ..Nexthop::default()
         };
-        self.chip.push((Table::Nexthop, GUESTS + vrf, hop.encode().to_vec()));
+        self.chip.push((Table::Nexthop, self.first + GUESTS + vrf, hop.encode().to_vec()));
     }
 
     fn nexthops(&mut self) {
@@ -143,7 +157,7 @@ impl World {
                 outer_dst_mac: 0x0200_0001_0000 + u64::from(number),
                 ..Nexthop::default()
             };
-            self.chip.push((Table::Nexthop, number, hop.encode().to_vec()));
+            self.chip.push((Table::Nexthop, self.first + number, hop.encode().to_vec()));
         }
         for wire in 0..u32::from(self.pipes) {
             let port = Port {
@@ -199,8 +213,8 @@ impl World {
     }
 
     fn nexthop(&self, flow: u32) -> u32 {
-        let near = GUESTS + 1 + flow.wrapping_mul(0x9e37_79b1) % VRFS;
-        if Self::is_local(flow) { near } else { 1 + flow.wrapping_mul(0x9e37_79b1) % TUNNELS }
+        let any = flow.wrapping_mul(0x9e37_79b1);
+        self.first + 1 + if Self::is_local(flow) { GUESTS + any % VRFS } else { any % TUNNELS }
     }
 
     /// Whether it is between guests of this host: every eighth.

@@ -3,7 +3,7 @@
 use crate::compile::{Compiler, Hop};
 use crate::registers::Nexthop;
 use model::Lookup;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The number of [`Hop::Host`], always there.
 pub const HOST: u32 = 0;
@@ -21,8 +21,8 @@ struct Used {
 #[derive(Debug)]
 pub struct Hops {
     used: BTreeMap<Hop, Used>,
-    /// Nobody leads there, nor does any packet under way.
-    free: Vec<u32>,
+    /// Nobody leads there, nor does any packet under way. The lowest is taken first, as those are on chip.
+    free: BTreeSet<u32>,
     /// Nobody leads there, but packets under way may.
     retired: Vec<u32>,
     /// Numbers from here on were never used.
@@ -33,7 +33,13 @@ pub struct Hops {
 impl Hops {
     /// Room for that many.
     pub const fn new(end: u32) -> Self {
-        Self { used: BTreeMap::new(), free: Vec::new(), retired: Vec::new(), next: HOST + 1, end }
+        Self { used: BTreeMap::new(), free: BTreeSet::new(), retired: Vec::new(), next: HOST + 1, end }
+    }
+
+    /// Takes all numbers below this one that were never used.
+    #[cfg(feature = "testing")]
+    pub fn skip_to(&mut self, number: u32) {
+        self.next = self.next.max(number);
     }
 
     /// Whether a barrier would give room, and there is none else.
@@ -52,7 +58,7 @@ impl Hops {
             return (used.number, None);
         }
         // Without room it is counted all the same, so that whoever leads there now leads to the host for good.
-        let number = self.free.pop().or_else(|| self.fresh()).unwrap_or(HOST);
+        let number = self.free.pop_first().or_else(|| self.fresh()).unwrap_or(HOST);
         let line = line();
         self.used.insert(hop, Used { number, count: 1, line });
         (number, (number != HOST).then_some(line))
@@ -76,7 +82,7 @@ impl Hops {
 
     /// No packet is under way any more that was when numbers were released.
     pub fn reclaim(&mut self) {
-        self.free.append(&mut self.retired);
+        self.free.extend(self.retired.drain(..));
     }
 
     /// The lines that are other ones by now.

@@ -24,6 +24,7 @@ pub fn clear<C: Card>(commands: &mut Commands<C>) -> Result<(), CardError> {
     {
         commands.clear(table, 0, lines)?;
     }
+    commands.write(Table::NexthopChange, 0, &[])?;
     let identity = *commands.identity();
     clear_ways::<entries::Flow, C>(commands, identity.flow_buckets)?;
     clear_ways::<Bridge, C>(commands, identity.bridge_lines)?;

@@ -44,7 +44,7 @@ impl Memory {
     }
 
     pub(super) fn nexthop(&self, number: u32) -> Nexthop {
-        Nexthop::decode(&self.line(Table::Nexthop, number))
+        Nexthop::decode(&self.nexthop_line(number))
     }
 
     pub(super) fn label(&self, label: u32) -> Label {

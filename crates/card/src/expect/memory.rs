@@ -15,6 +15,7 @@ const COUNTERS: u32 = 0x3000;
 #[allow(missing_docs)] // each is the register of its name
 pub struct Sizes {
     pub nexthops: u32,
+    pub nexthops_on_chip: u32,
     pub flow_buckets: u32,
     pub bridge_lines: u32,
     pub route6_lines: u32,
@@ -25,7 +26,8 @@ pub struct Sizes {
 impl Default for Sizes {
     fn default() -> Self {
         Self {
-            nexthops: 16_384,
+            nexthops: 1 << 20,
+            nexthops_on_chip: 16_384,
             flow_buckets: 12,
             bridge_lines: 10,
             route6_lines: 10,
@@ -51,6 +53,8 @@ pub struct Memory {
     done: u32,
     /// Lines that were written, extended by zeros.
     lines: HashMap<(Table, u32), [u8; 64]>,
+    /// The nexthop that takes the place of the one in HBM with this number.
+    changing: Option<Write>,
     counts: Counts,
     /// Barriers so far.
     barriers: usize,
@@ -64,6 +68,20 @@ pub struct Write {
     table: Table,
     address: u32,
     line: [u8; 64],
+}
+
+impl Write {
+    /// Of which table.
+    #[must_use]
+    pub const fn table(&self) -> Table {
+        self.table
+    }
+
+    /// Which line of it.
+    #[must_use]
+    pub const fn address(&self) -> u32 {
+        self.address
+    }
 }
 
 impl Memory {
@@ -131,6 +149,9 @@ impl Memory {
 
     /// Does a write that was kept.
     pub fn replay(&mut self, write: &Write) {
+        if write.table == Table::NexthopChange {
+            self.changing = Some(*write);
+        }
         self.lines.insert((write.table, write.address), write.line);
     }
 
@@ -139,6 +160,19 @@ impl Memory {
     pub fn line<const N: usize>(&self, table: Table, address: u32) -> [u8; N] {
         let line = self.lines.get(&(table, address)).copied().unwrap_or([0; 64]);
         std::array::from_fn(|at| line[at])
+    }
+
+    /// Whether another nexthop takes the place of this one.
+    #[must_use]
+    pub fn is_changing(&self, number: u32) -> bool {
+        number >= self.sizes.nexthops_on_chip && self.changing.is_some_and(|change| change.address == number)
+    }
+
+    /// The line of a nexthop, or of the one that takes its place.
+    #[must_use]
+    pub fn nexthop_line(&self, number: u32) -> [u8; 64] {
+        let changing = self.changing.filter(|_| self.is_changing(number));
+        changing.map_or_else(|| self.line(Table::Nexthop, number), |change| change.line)
     }
 
     fn run(&mut self, code: u32) {
@@ -185,6 +219,7 @@ impl Card for Memory {
             identity::PIPES => 0x0202,
             identity::CLOCK => 250,
             identity::NEXTHOPS => self.sizes.nexthops,
+            identity::NEXTHOPS_ON_CHIP => self.sizes.nexthops_on_chip,
             identity::FLOW_BUCKETS => self.sizes.flow_buckets,
             identity::BRIDGE_LINES => self.sizes.bridge_lines,
             identity::ROUTE6_LINES => self.sizes.route6_lines,

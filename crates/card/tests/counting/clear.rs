@@ -30,7 +30,7 @@ fn run(
             return writes;
         }
         let (ready, done) = (rng.percent(30), rng.percent(30));
-        top.set_memory_ready(if ready { 0xf } else { 0 });
+        top.set_memory_ready(if ready { 0x1f } else { 0 });
         top.set_memory_done(if done { owed } else { 0 });
         top.eval();
         let zero = top.wr_data().words().iter().all(|word| *word == 0);
@@ -49,30 +49,47 @@ fn run(
     panic!("not done");
 }
 
+/// Nexthops on chip.
+const ON_CHIP: u32 = 16_384;
+
 #[test]
 fn each_line_of_the_range_is_written_once_with_zeros_and_no_other() {
     let mut rng = Rng::new(5);
     let mut top = Commands::new();
     top.reset(3);
-    for table in
-        [Table::Flow, Table::Bridge, Table::Route, Table::Nexthop, Table::Port, Table::Vrf, Table::Label]
+    let tables =
+        [Table::Flow, Table::Bridge, Table::Route, Table::Nexthop, Table::Port, Table::Vrf, Table::Label];
+    // Among the nexthops those of which some are on chip, and some that are all in memory.
+    for (table, from) in tables
+        .map(|table| (table, 100))
+        .into_iter()
+        .chain([(Table::Nexthop, ON_CHIP - 3), (Table::Nexthop, 1 << 19)])
     {
         for count in [0, 1, 2, 3, 65] {
             for way in [0, 1 << 31] {
-                let first = 100 + rng.below(1000) as u32;
-                let expected: Vec<Write> = (first..first + count)
-                    .map(|at| match table {
-                        Table::Flow => (1 + (way >> 31) as u8, table as u8, at, true),
-                        Table::Bridge => (4, table as u8, at << 1 | at & 1, true),
-                        Table::Route => (8, table as u8, at << 1 | at & 1, true),
-                        _ => (0, table as u8, at, true),
-                    })
-                    .collect();
+                let first = from + if from == 100 { rng.below(1000) as u32 } else { 0 };
+                let expected: Vec<Write> =
+                    (first..first + count).flat_map(|at| writes_of(table, way, at)).collect();
                 let way = if table == Table::Flow { way } else { 0 };
                 assert_eq!(run(&mut top, &mut rng, Command::Clear, table, first | way, count), expected);
                 let written = run(&mut top, &mut rng, Command::Write, table, first | way, count);
-                assert_eq!((written.len(), written[0].3), (1, false), "a write has its data");
+                let one = writes_of(table, way, first).len();
+                assert_eq!((written.len(), written[0].3), (one, false), "a write has its data");
             }
         }
+    }
+}
+
+/// What a line of zeros is written by: in memory a nexthop takes two halves.
+fn writes_of(table: Table, way: u32, at: u32) -> Vec<Write> {
+    let number = table as u8;
+    match table {
+        Table::Flow => vec![(1 + (way >> 31) as u8, number, at, true)],
+        Table::Bridge => vec![(4, number, at << 1, true)],
+        Table::Route => vec![(8, number, at << 1, true)],
+        Table::Nexthop if at >= ON_CHIP => {
+            vec![(16, number, at << 1, true), (16, number, at << 1 | 1, true)]
+        }
+        _ => vec![(0, number, at, true)],
     }
 }

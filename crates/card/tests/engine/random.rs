@@ -37,9 +37,15 @@ fn weather(rng: &mut Rng) -> Weather {
 #[test]
 fn random_packets_of_random_tables() {
     let mut bench = Lockstep::new();
+    let mut fetched = 0;
     for seed in 0.. {
         let mut rng = Rng::new(seed);
         bench = bench.renewed();
+        let in_memory = seed % 3 == 1;
+        if in_memory {
+            bench.host.driver.leave_chip();
+        }
+        let before = bench.counts.forwarded;
         let tables = tables(&mut rng, seed % 4 != 3);
         bench.host.set_up(&mut rng, &tables);
         for _ in 0..2 {
@@ -48,6 +54,7 @@ fn random_packets_of_random_tables() {
             bench.round(&mut rng, &packets, OF_TABLES / 2);
             bench.host.card().weather = Weather::calm();
         }
+        fetched += if in_memory { bench.counts.forwarded - before } else { 0 };
         if bench.counts.packets >= packets() {
             break;
         }
@@ -55,5 +62,6 @@ fn random_packets_of_random_tables() {
     bench.ledger.check_all(bench.host.driver.commands());
     let counts = &bench.counts;
     println!("{counts:#?}\n{} % served", counts.served());
+    assert!(fetched * 10 > counts.packets, "{fetched} by nexthops in HBM");
     assert!(counts.served() >= 50 && counts.tracked * 10 > counts.packets, "{counts:?}");
 }

@@ -197,6 +197,9 @@ fn under_load_tables_change_at_once() {
     for seed in 200..200 + seeds() {
         let mut rng = Rng::new(seed);
         load.bench = load.bench.renewed();
+        if seed % 3 == 1 {
+            load.bench.host.driver.leave_chip();
+        }
         let mut tables = tables(&mut rng, true);
         tables.retain(|change| !is_wide(change));
         load.bench.host.set_up(&mut rng, &tables);

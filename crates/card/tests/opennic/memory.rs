@@ -65,7 +65,7 @@ impl Channels {
     /// Takes what the engine gave and what it took.
     pub fn take(&mut self, top: &OpennicBox) {
         for (index, channel) in self.all.iter_mut().enumerate() {
-            let set = |all: u8| all >> index & 1 != 0;
+            let set = |all: u16| all >> index & 1 != 0;
             if set(top.m_axi_rready())
                 && let Some((id, address, after)) = channel.beat
             {

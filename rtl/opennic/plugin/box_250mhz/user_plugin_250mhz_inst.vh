@@ -10,7 +10,7 @@ end
 
 assign mod_rst_done[15:1] = '1;
 
-localparam int HbmChannels = 28;
+localparam int HbmChannels = 32;
 
 wire hbm_ready;
 wire [HbmChannels-1:0] hbm_arvalid;
