@@ -9,6 +9,8 @@ use std::ptr::{self, NonNull};
 
 /// Least length of a card's BAR, bytes: a few blocks.
 const LEAST: u64 = 4 * 4096;
+/// What windows begin at multiples of, bytes: as long as pages are at most.
+const GRAIN: u64 = 1 << 16;
 /// Most that is mapped of it, bytes: all that the directory's offsets reach.
 const MOST: u64 = 1 << 28;
 
@@ -24,13 +26,20 @@ pub enum BarError {
         error: io::Error,
     },
     /// Too short to be a card's.
-    #[error("{}: {len} bytes, a card's registers take at least 16384: give the file of another BAR", path.display())]
+    #[error("{}: {len} bytes behind {window:#x}, a card's registers take at least 16384: give the file of another BAR", path.display())]
     TooShort {
         /// Its path.
         path: PathBuf,
-        /// Its length.
+        /// Where the registers are to begin.
+        window: u64,
+        /// Its length from there on.
         len: u64,
     },
+    /// No place where registers can begin.
+    #[error(
+        "registers can't begin at {0:#x}: give a multiple of 0x10000, as 0x100000 for OpenNIC's box of 250 MHz"
+    )]
+    Window(u64),
 }
 
 /// A mapped BAR.
@@ -45,21 +54,24 @@ pub struct MmapBar {
 unsafe impl Send for MmapBar {}
 
 impl MmapBar {
-    /// Maps the BAR that is this file.
+    /// Maps the BAR that is this file, from `window` on, bytes, where the card's registers begin.
     ///
     /// # Errors
     /// Why not.
-    pub fn open(path: &Path) -> Result<Self, BarError> {
+    pub fn open(path: &Path, window: u64) -> Result<Self, BarError> {
+        if !window.is_multiple_of(GRAIN) {
+            return Err(BarError::Window(window));
+        }
         let failed = |error: io::Error| BarError::Io { path: path.to_owned(), error };
         let file = OpenOptions::new().read(true).write(true).open(path).map_err(failed)?;
-        let len = file.metadata().map_err(failed)?.len();
+        let len = file.metadata().map_err(failed)?.len().saturating_sub(window);
         if len < LEAST {
-            return Err(BarError::TooShort { path: path.to_owned(), len });
+            return Err(BarError::TooShort { path: path.to_owned(), window, len });
         }
         let len = len.min(MOST) as usize;
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice.
-        let base = unsafe { mmap(ptr::null_mut(), len, access, MapFlags::SHARED, &file, 0) };
+        let base = unsafe { mmap(ptr::null_mut(), len, access, MapFlags::SHARED, &file, window) };
         let base = base.map_err(|error| failed(error.into()))?;
         let base = NonNull::new(base.cast()).ok_or_else(|| failed(io::ErrorKind::AddrNotAvailable.into()))?;
         Ok(Self { base, len })

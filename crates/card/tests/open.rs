@@ -4,7 +4,7 @@
 use card::expect::{Memory, Sizes};
 use card::registers::{Table, command, identity};
 use card::{BarError, Card, CardError, Commands, MmapBar};
-use std::io::Write;
+use std::io::{Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -51,10 +51,14 @@ fn a_card_that_hangs_is_given_up() {
     assert_eq!(commands.barrier(), Err(hangs));
 }
 
-/// A file of four blocks with the registers of a card that reads them as `card` does.
+/// Where the registers begin, as in OpenNIC's BAR.
+const WINDOW: u64 = 0x10_0000;
+
+/// A file with four blocks behind the window's beginning: the registers of a card that reads them as `card` does.
 fn bar(dir: &Path, card: &mut Memory) -> std::path::PathBuf {
     let path = dir.join("resource2");
     let mut file = std::fs::File::create(&path).unwrap();
+    file.seek(SeekFrom::Start(WINDOW)).unwrap();
     for offset in (0..0x4000).step_by(4) {
         file.write_all(&card.read32(offset).to_le_bytes()).unwrap();
     }
@@ -63,7 +67,7 @@ fn bar(dir: &Path, card: &mut Memory) -> std::path::PathBuf {
 
 /// Does what the command block is told, until told to end.
 fn play(path: &Path, card: &mut Memory, end: &AtomicBool) {
-    let mut bar = MmapBar::open(path).unwrap();
+    let mut bar = MmapBar::open(path, WINDOW).unwrap();
     while !end.load(Ordering::Acquire) {
         let code = bar.read32(0x1000 + command::COMMAND);
         if code == 0 {
@@ -87,7 +91,8 @@ fn lines_reach_a_card_behind_a_bar() {
     let end = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| play(&path, &mut card, &end));
-        let mut commands = Commands::open(MmapBar::open(&path).unwrap()).unwrap().with_polls(u32::MAX);
+        let mut commands =
+            Commands::open(MmapBar::open(&path, WINDOW).unwrap()).unwrap().with_polls(u32::MAX);
         for number in 0..200_u32 {
             let line = std::array::from_fn::<u8, 64, _>(|at| (number as usize * 7 + at) as u8);
             commands.write(Table::Nexthop, number, &line).unwrap();
@@ -108,7 +113,7 @@ fn lines_reach_a_card_behind_a_bar() {
 fn what_lies_outside_a_bar_is_as_nobody_there() {
     let dir = tempfile::tempdir().unwrap();
     let path = bar(dir.path(), &mut Memory::new(Sizes::default()));
-    let mut bar = MmapBar::open(&path).unwrap();
+    let mut bar = MmapBar::open(&path, WINDOW).unwrap();
     assert_eq!(bar.read32(0x3ffc), 0);
     for outside in [0x4000, 0x3ffe, 1, u32::MAX - 3] {
         bar.write32(outside, 5);
@@ -122,6 +127,8 @@ fn files_that_are_no_bars_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let short = dir.path().join("short");
     std::fs::write(&short, [0; 4096]).unwrap();
-    assert!(matches!(MmapBar::open(&short), Err(BarError::TooShort { len: 4096, .. })));
-    assert!(matches!(MmapBar::open(&dir.path().join("none")), Err(BarError::Io { .. })));
+    assert!(matches!(MmapBar::open(&short, 0), Err(BarError::TooShort { len: 4096, .. })));
+    assert!(matches!(MmapBar::open(&short, WINDOW), Err(BarError::TooShort { len: 0, .. })));
+    assert!(matches!(MmapBar::open(&short, 4096), Err(BarError::Window(4096))));
+    assert!(matches!(MmapBar::open(&dir.path().join("none"), 0), Err(BarError::Io { .. })));
 }
