@@ -120,9 +120,10 @@ package registers_pkg;
     TablePort = 4'd4,
     TableVrf = 4'd5,
     TableLabel = 4'd6,
-    TableVni = 4'd7
+    TableVni = 4'd7,
+    TableStash = 4'd8
   } table_e;
-  localparam int unsigned TableCount = 8;
+  localparam int unsigned TableCount = 9;
 
   // What the command block is told to do.
   typedef enum logic [3:0] {
@@ -318,6 +319,7 @@ package registers_pkg;
   localparam logic [11:0] IdentityRoute6Lines = 12'h028;
   localparam logic [11:0] IdentityFlowCounters = 12'h040;
   localparam logic [11:0] IdentityFlowsSeen = 12'h044;
+  localparam logic [11:0] IdentityStashFlows = 12'h050;
   localparam logic [11:0] IdentityScratch = 12'h020;
   localparam logic [11:0] IdentityBlocks = 12'h024;
   localparam logic [11:0] IdentityDirectory = 12'h100;

@@ -426,6 +426,8 @@ pub enum Table {
     Label = 6,
     /// On chip: `vni`; address = way << 12 | hash.
     Vni = 7,
+    /// On chip: a flow each, by number: a `flow4` and zeros, or a `flow6`, written at once.
+    Stash = 8,
 }
 
 impl Table {
@@ -439,6 +441,7 @@ impl Table {
         Self::Vrf,
         Self::Label,
         Self::Vni,
+        Self::Stash,
     ];
 
     /// The name that people see.
@@ -453,6 +456,7 @@ impl Table {
             Self::Vrf => "vrf",
             Self::Label => "label",
             Self::Vni => "vni",
+            Self::Stash => "stash",
         }
     }
 }
@@ -1180,6 +1184,8 @@ pub mod identity {
     pub const FLOW_COUNTERS: u32 = 0x040;
     /// Flows that have a bit which says whether packets came, a multiple of 64. (ro)
     pub const FLOWS_SEEN: u32 = 0x044;
+    /// Flows that the stash has room for. (ro)
+    pub const STASH_FLOWS: u32 = 0x050;
     /// Keeps what is written: to see that writes arrive. (rw)
     pub const SCRATCH: u32 = 0x020;
     /// Blocks in the directory. (ro)
