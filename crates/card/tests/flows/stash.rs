@@ -39,14 +39,16 @@ fn flows_come_home_as_others_go_and_are_found_at_every_step() {
     // One of IPv6 takes a bucket, two of IPv4 the other.
     assert_eq!((placed.len(), host.driver.flows(), host.driver.stashed()), (19, 19, 16));
     assert_eq!(host.driver.refused(), Refused { quota: 0, full: 11 });
-    let mut homes = 0;
+    let (mut left, mut homes) = (0, 0);
     for (gone, frame) in placed.iter().enumerate() {
         let before = host.driver.stashed();
         let mut memory = host.driver.commands().card().clone();
         let known: Vec<_> = placed.iter().map(|frame| index(&memory, frame)).collect();
         host.driver.commands().card().record();
         forget(&mut host, &key(frame));
-        for write in host.driver.commands().card().recorded() {
+        let writes = host.driver.commands().card().recorded();
+        homes += usize::from(writes.len() > 2);
+        for write in writes {
             memory.replay(&write);
             for (other, known) in placed.iter().zip(&known).skip(gone + 1) {
                 assert!(known.is_some());
@@ -54,9 +56,10 @@ fn flows_come_home_as_others_go_and_are_found_at_every_step() {
             }
         }
         assert_eq!(index(&memory, frame), None);
-        homes += before - host.driver.stashed();
+        left += before - host.driver.stashed();
     }
-    assert_eq!((homes, host.driver.flows(), host.driver.stashed()), (16, 0, 0));
+    assert_eq!((left, host.driver.flows(), host.driver.stashed()), (16, 0, 0));
+    assert!(homes > 5, "{homes}");
     // Each place in the stash can be taken again.
     frames.iter().for_each(|frame| host.host(1, frame));
     assert_eq!((host.driver.flows(), host.driver.stashed()), (19, 16));
