@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A pipe's look-ups in the flow table: both buckets in which a key may be are read at once, one from each half of the table.
-// Flows that found no place there are in the stash, which is asked as the bucket of half 0 comes, and takes no time more.
+// Flows that found no place there are in the stash: it is asked when the bucket of half 0 is there, as long as that is
+// compared, so that it is never waited for.
 // Latency 11 cycles besides the memory's, throughput 1 look-up per cycle, results in any order. A tag may be used again once
 // its result came. Results must be taken as they come; answers of the memories are always taken in the end. Not ready for
 // 2^TagWidth cycles after reset.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The stash: a few flows that found no place in their buckets, each compared with the key. A key given in cycle 0 is answered
-// in cycle 1; throughput 1 key per cycle; never stalls. A write takes the place of a flow at once: a key finds the old one or
-// the new one. Empty after reset.
+// The stash: a few flows that found no place in their buckets, each compared with the key. A key given in cycle 0 is
+// answered in cycle 1; throughput 1 key per cycle; never stalls. A write takes the place of a flow at once: a key finds
+// the old one or the new one. Empty after reset.
 module flow_stash
   import registers_pkg::*;
   import viaduct_pkg::*;

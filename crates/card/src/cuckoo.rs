@@ -157,9 +157,8 @@ impl<E: Entry> Cuckoo<E> {
         self.write(place, before, &mut steps);
         self.entries[id as usize - 1] = None;
         self.free.push(id);
-        let mut changes = vec![steps];
-        changes.extend((0..self.stash.len()).filter_map(|number| self.come_home(number)));
-        together(changes)
+        let homes: Vec<_> = (0..self.stash.len()).filter_map(|number| self.come_home(number)).collect();
+        if homes.is_empty() { steps } else { together(std::iter::once(steps).chain(homes)) }
     }
 
     // ---- Looking
