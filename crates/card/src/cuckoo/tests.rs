@@ -10,7 +10,7 @@ use std::fmt::Debug;
 const SECRET: Words = [1, 2, 3, 4, 5];
 
 /// How the card reads the entries of a bucket.
-trait Read: Entry + Clone + Debug {
+trait Read: Entry + Debug {
     fn read(lines: [Line; 2]) -> Vec<Self>;
 }
 
@@ -109,10 +109,10 @@ fn check<E: Read>(make: fn(u32, u32) -> E, bits: u32, stash: u32, changes: &[(u3
     let (mut memory, mut map) = (Memory::default(), HashMap::<u32, E>::new());
     for &(number, value) in changes {
         let key = make(number, 0).key();
-        let before = map.get(&number).cloned();
+        let before = map.get(&number).copied();
         let after = value.map(|value| make(number, value));
         let steps = match &after {
-            Some(entry) => match table.insert(entry.clone()) {
+            Some(entry) => match table.insert(*entry) {
                 Ok(steps) => steps,
                 Err(Full { .. }) => {
                     assert!(before.is_none() && table.find(&key).is_none());
@@ -153,7 +153,7 @@ fn check<E: Read>(make: fn(u32, u32) -> E, bits: u32, stash: u32, changes: &[(u3
         assert_eq!(table.len(), map.len());
         for entry in map.values() {
             assert_eq!(table.find(&entry.key()), Some(entry));
-            assert_eq!(memory.find(&entry.key(), &table), vec![entry.clone()]);
+            assert_eq!(memory.find(&entry.key(), &table), vec![*entry]);
         }
         assert!(map.contains_key(&number) || memory.find(&key, &table).is_empty());
     }
