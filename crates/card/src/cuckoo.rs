@@ -254,8 +254,9 @@ impl<E: Entry> Cuckoo<E> {
         }
         let mut touched = Vec::new();
         let Some((place, before)) = self.make_room(self.places(&key), whole, &mut steps, &mut touched) else {
-            for ((way, bucket), slots) in touched.into_iter().rev() {
+            for ((way, bucket), slots, version) in touched.into_iter().rev() {
                 self.slots[way][bucket as usize] = slots;
+                self.versions[way][bucket as usize] = version;
             }
             return Err(Full { table: E::TABLE });
         };
@@ -326,7 +327,7 @@ impl<E: Entry> Cuckoo<E> {
         places: [Place; 2],
         whole: bool,
         steps: &mut Vec<Step>,
-        touched: &mut Vec<(Place, Slots)>,
+        touched: &mut Vec<(Place, Slots, u8)>,
     ) -> Option<(Place, [Line; 2])> {
         if let Some(path) = self.search(&places, whole, None) {
             return Some(self.follow(&path, steps, touched));
@@ -353,12 +354,13 @@ impl<E: Entry> Cuckoo<E> {
         &mut self,
         path: &Path,
         steps: &mut Vec<Step>,
-        touched: &mut Vec<(Place, Slots)>,
+        touched: &mut Vec<(Place, Slots, u8)>,
     ) -> (Place, [Line; 2]) {
         // What was moved is still in the memory of the bucket that it left, which is where the next one goes.
         let mut left = None;
         for &(id, from, to) in &path.moves {
-            touched.extend([from, to].map(|place| (place, self.slots(place))));
+            let version = |(way, bucket): Place| self.versions[way][bucket as usize];
+            touched.extend([from, to].map(|place| (place, self.slots(place), version(place))));
             let before = left.unwrap_or_else(|| self.lines(to));
             self.give(id, to);
             self.write(to, before, steps);
