@@ -61,6 +61,7 @@ pub struct Cuckoo<E> {
     versions: [Vec<u8>; 2],
     entries: Vec<Option<E>>,
     free: Vec<Id>,
+    /// Entries that found no place, where they are in the stash.
     stash: Vec<Option<E>>,
 }
 
