@@ -121,9 +121,10 @@ package registers_pkg;
     TableVrf = 4'd5,
     TableLabel = 4'd6,
     TableVni = 4'd7,
-    TableNexthopChange = 4'd8
+    TableNexthopChange = 4'd8,
+    TableStash = 4'd9
   } table_e;
-  localparam int unsigned TableCount = 9;
+  localparam int unsigned TableCount = 10;
 
   // What the command block is told to do.
   typedef enum logic [3:0] {
@@ -320,6 +321,7 @@ package registers_pkg;
   localparam logic [11:0] IdentityNexthopsOnChip = 12'h02c;
   localparam logic [11:0] IdentityFlowCounters = 12'h040;
   localparam logic [11:0] IdentityFlowsSeen = 12'h044;
+  localparam logic [11:0] IdentityStashFlows = 12'h050;
   localparam logic [11:0] IdentityScratch = 12'h020;
   localparam logic [11:0] IdentityBlocks = 12'h024;
   localparam logic [11:0] IdentityDirectory = 12'h100;

@@ -14,6 +14,8 @@ package viaduct_pkg;
   localparam int unsigned WindowBytes = 128;
   localparam int unsigned TagWidth = 10;
   localparam int unsigned SecretWidth = 320;
+  // Flows that find no place in their buckets, and are looked up all the same.
+  localparam int unsigned StashFlows = 16;
   localparam logic [47:0] GatewayMac = 48'h00005e000100;
 
   typedef logic [9:0] port_id_t;
@@ -126,6 +128,54 @@ package viaduct_pkg;
     logic [31:0]  new_src;
     logic [31:0]  new_dst;
   } flow_result_t;
+
+  // ---- What a line of the flow table says. It has more than any of these functions needs.
+
+  /* verilator lint_off UNUSEDSIGNAL */
+
+  // An action of a newer driver is left to the host. From 8 on they are those of hold groups.
+  function automatic flow_action_e flow_action(input logic [3:0] action);
+    return action[3] || 32'(action) < FlowActionCount ? flow_action_e'(action) : FlowActionHost;
+  endfunction
+
+  function automatic flow_result_t flow_result4(input flow4_t flow);
+    return '{
+        hit: 1'b1,
+        action: flow_action(flow.action),
+        generation: flow.generation,
+        index: flow.index,
+        nexthop: flow.nexthop,
+        has_nexthop: flow.has_nexthop,
+        nat_src: flow.nat_src,
+        nat_dst: flow.nat_dst,
+        new_src: flow.new_src,
+        new_dst: flow.new_dst
+    };
+  endfunction
+
+  function automatic flow_result_t flow_result6(input flow6_t flow);
+    return '{
+        hit: 1'b1,
+        action: flow_action(flow.action),
+        generation: flow.generation,
+        index: flow.index,
+        nexthop: flow.nexthop,
+        has_nexthop: flow.has_nexthop,
+        nat_src: 1'b0,
+        nat_dst: 1'b0,
+        new_src: '0,
+        new_dst: '0
+    };
+  endfunction
+
+  // Whether both lines of a bucket are an IPv6 flow, and of one moment.
+  function automatic logic flow_whole6(input flow6_t flow);
+    return flow.kind == FlowKindV6Low && flow.kind_high == FlowKindV6High && flow.version == flow.version_high;
+  endfunction
+
+  /* verilator lint_on UNUSEDSIGNAL */
+
+  // ---- What the other tables say
 
   typedef struct packed {
     logic         found;

@@ -4,6 +4,7 @@
 // A write is answered 2 clocks after its address and data are both there, a read after 7: counters come from memory.
 module registers
   import registers_pkg::*;
+  import viaduct_pkg::*;
 #(
     parameter int unsigned Pipes          = 2,
     parameter int unsigned FlowChannels   = 16,
@@ -177,6 +178,7 @@ module registers
           IdentityRoute6Lines: found = 32'(Route6Bits);
           IdentityFlowCounters: found = 32'(Flows);
           IdentityFlowsSeen:   found = 32'(Seen);
+          IdentityStashFlows:  found = 32'(StashFlows);
           IdentityScratch:     found = scratch;
           IdentityBlocks:      found = 32'(Blocks);
           default: if (address[11:0] >= IdentityDirectory && address[11:0] < IdentityDirectory + 12'(4 * Blocks)) begin

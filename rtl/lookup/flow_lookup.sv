@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A pipe's look-ups in the flow table: both buckets in which a key may be are read at once, one from each half of the table.
+// Flows that found no place there are in the stash: it is asked when the bucket of half 0 is there, as long as that is
+// compared, so that it is never waited for.
 // Latency 11 cycles besides the memory's, throughput 1 look-up per cycle, results in any order. A tag may be used again once
 // its result came. Results must be taken as they come; answers of the memories are always taken in the end. Not ready for
 // 2^TagWidth cycles after reset.
@@ -12,6 +14,10 @@ module flow_lookup
     input  logic                         clk,
     input  logic                         rst,
     input  logic [SecretWidth-1:0]       secret,
+    // A flow of the stash.
+    input  logic                         wr_valid,
+    input  logic [$clog2(StashFlows)-1:0] wr_number,
+    input  logic [511:0]                 wr_data,
     input  logic                         s_valid,
     output logic                         s_ready,
     input  tag_t                         s_tag,
@@ -38,6 +44,8 @@ module flow_lookup
   logic [1:0] matched;
   tag_t [1:0] matched_tag;
   flow_result_t [1:0] matched_result;
+  flow_key_t [1:0] compared;
+  flow_result_t [1:0] otherwise;
 
   assign take = s_valid && s_ready;
 
@@ -90,6 +98,8 @@ module flow_lookup
         .s_valid  (resp_valid[h] && resp_ready[h]),
         .s_tag    (resp_context[h]),
         .s_bucket (resp_data[h]),
+        .compared (compared[h]),
+        .otherwise(otherwise[h]),
         .m_valid  (matched[h]),
         .m_tag    (matched_tag[h]),
         .m_result (matched_result[h])
@@ -100,6 +110,17 @@ module flow_lookup
       assign unused_choice = choice[h][31:BucketBits];
     end
   end
+
+  flow_stash stash (
+      .clk,
+      .rst,
+      .wr_valid,
+      .wr_number,
+      .wr_data,
+      .s_key   (compared[0]),
+      .m_result(otherwise[0])
+  );
+  assign otherwise[1] = '0;
 
   assign resp_ready[0] = 1'b1;
 

@@ -14,47 +14,14 @@ module flow_match
     input  logic         s_valid,
     input  tag_t         s_tag,
     input  logic [511:0] s_bucket,
+    output flow_key_t    compared,   // the key of the bucket that was given in the cycle before
+    input  flow_result_t otherwise,  // a cycle later: the result where the bucket has none
     output logic         m_valid,
     output tag_t         m_tag,
     output flow_result_t m_result
 );
   // A line has more than any of these functions needs.
   /* verilator lint_off UNUSEDSIGNAL */
-
-  // An action of a newer driver is left to the host. From 8 on they are those of hold groups.
-  function automatic flow_action_e known(input logic [3:0] action);
-    return action[3] || 32'(action) < FlowActionCount ? flow_action_e'(action) : FlowActionHost;
-  endfunction
-
-  function automatic flow_result_t result4(input flow4_t flow);
-    return '{
-        hit: 1'b1,
-        action: known(flow.action),
-        generation: flow.generation,
-        index: flow.index,
-        nexthop: flow.nexthop,
-        has_nexthop: flow.has_nexthop,
-        nat_src: flow.nat_src,
-        nat_dst: flow.nat_dst,
-        new_src: flow.new_src,
-        new_dst: flow.new_dst
-    };
-  endfunction
-
-  function automatic flow_result_t result6(input flow6_t flow);
-    return '{
-        hit: 1'b1,
-        action: known(flow.action),
-        generation: flow.generation,
-        index: flow.index,
-        nexthop: flow.nexthop,
-        has_nexthop: flow.has_nexthop,
-        nat_src: 1'b0,
-        nat_dst: 1'b0,
-        new_src: '0,
-        new_dst: '0
-    };
-  endfunction
 
   // An IPv4 flow's key, as in its entry: all below `kind`.
   function automatic logic [127:0] narrow(input flow_key_t k);
@@ -66,14 +33,12 @@ module flow_match
   endfunction
 
   function automatic logic matches6(input flow6_t flow, input flow_key_t k);
-    return flow.kind == FlowKindV6Low && flow.kind_high == FlowKindV6High && flow.version == flow.version_high &&
-        k.v6 && {flow.dst, flow[191:0]} == k;
+    return flow_whole6(flow) && k.v6 && {flow.dst, flow[191:0]} == k;
   endfunction
 
   /* verilator lint_on UNUSEDSIGNAL */
 
   flow_key_t keys[1 << TagWidth];
-  flow_key_t compared;
   logic [1:0] valid;
   tag_t tags[2];
   logic [511:0] bucket, matched;
@@ -98,10 +63,10 @@ module flow_match
     // Cycle 2.
     if (valid[1]) begin
       m_tag <= tags[1];
-      if (whole) m_result <= result6(matched);
-      else if (low) m_result <= result4(matched[255:0]);
-      else if (high) m_result <= result4(matched[511:256]);
-      else m_result <= '0;
+      if (whole) m_result <= flow_result6(matched);
+      else if (low) m_result <= flow_result4(matched[255:0]);
+      else if (high) m_result <= flow_result4(matched[511:256]);
+      else m_result <= otherwise;
     end
     {m_valid, valid} <= rst ? '0 : {valid, s_valid};
   end

@@ -180,6 +180,7 @@ module pipe
 
   flow_lookup #(.BucketBits(FlowBits)) flow (
       .clk, .rst, .secret,
+      .wr_valid(wr_valid && wr_table == TableStash), .wr_number(wr_address[$clog2(StashFlows)-1:0]), .wr_data,
       .s_valid(begin_all && required.flow), .s_ready(unit_ready.flow), .s_tag(tag), .s_key(key),
       .m_valid(flow_found), .m_tag(flow_tag), .m_result(flow_result),
       .req_valid(flow_req_valid), .req_ready(flow_req_ready), .req_line(flow_req_line), .req_context(flow_req_context),

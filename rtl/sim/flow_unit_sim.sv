@@ -20,6 +20,10 @@ module flow_unit_sim
     output logic         [Pipes-1:0]            m_valid,
     output tag_t         [Pipes-1:0]            m_tag,
     output flow_result_t [Pipes-1:0]            m_result,
+    // A write to all stashes.
+    input  logic                                stash_valid,
+    input  logic         [$clog2(StashFlows)-1:0] stash_number,
+    input  logic         [511:0]                stash_data,
     // A write for each half.
     input  logic         [1:0]                  wr_valid,
     output logic         [1:0]                  wr_ready,
@@ -65,6 +69,9 @@ module flow_unit_sim
         .clk,
         .rst,
         .secret,
+        .wr_valid    (stash_valid),
+        .wr_number   (stash_number),
+        .wr_data     (stash_data),
         .s_valid     (s_valid[p]),
         .s_ready     (s_ready[p]),
         .s_tag       (s_tag[p]),

@@ -116,6 +116,8 @@ pub struct Identity {
     pub flow_counters: u32,
     /// Flows that have a bit which says whether packets came.
     pub flows_seen: u32,
+    /// Flows that the stash has room for.
+    pub stash_flows: u32,
     /// Offset of the command block.
     pub command: u32,
     /// Offset of the engine block.
@@ -161,6 +163,7 @@ impl Identity {
             route6_lines: size("IPv6 routes' logarithm", identity::ROUTE6_LINES, 1..=25)?,
             flow_counters: size("number of flows' counters", identity::FLOW_COUNTERS, 1..=1 << 24)?,
             flows_seen: size("number of flows' bits", identity::FLOWS_SEEN, 64..=1 << 24)?,
+            stash_flows: size("number of stashed flows", identity::STASH_FLOWS, 0..=1 << 16)?,
             clock: card.read32(identity::CLOCK),
             command,
             engine,

@@ -2,10 +2,11 @@
 //!
 //! An entry is in one of two buckets, one of each way; the card reads both at once. Where both are full, others are
 //! moved to their other bucket, found by a breadth-first search: few writes. A move writes the new place, waits for the
-//! look-ups under way, and only then gives the old place up, so that each entry is found at every moment.
+//! look-ups under way, and only then gives the old place up, so that each entry is found at every moment. What finds no
+//! place goes to the stash, if the table has one, until there is one: a move, too.
 use crate::hash::{Words, choices};
 use crate::registers::Table;
-use crate::step::{Line, Step};
+use crate::step::{Line, Step, together};
 use std::collections::HashSet;
 use thiserror::Error;
 
@@ -13,7 +14,7 @@ use thiserror::Error;
 const SEARCH: usize = 1024;
 
 /// What such a table holds.
-pub trait Entry: PartialEq {
+pub trait Entry: Copy + PartialEq {
     /// Where it is written.
     const TABLE: Table;
     /// Entries of a bucket: 1 or 2.
@@ -37,7 +38,7 @@ pub trait Entry: PartialEq {
     fn encode(bucket: [Option<&Self>; 2], version: u8) -> [Line; 2];
 }
 
-/// No room within reach of a search, and nothing was changed.
+/// No room within reach of a search nor in the stash, and nothing was changed.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[error("the card's {} table has no room for this entry: leave it to the host, or make the table larger", table.name())]
 pub struct Full {
@@ -60,6 +61,8 @@ pub struct Cuckoo<E> {
     versions: [Vec<u8>; 2],
     entries: Vec<Option<E>>,
     free: Vec<Id>,
+    /// Entries that found no place, where they are in the stash.
+    stash: Vec<Option<E>>,
 }
 
 /// A bucket that a search has come to.
@@ -90,13 +93,26 @@ impl<E: Entry> Cuckoo<E> {
             versions: [vec![0; buckets], vec![0; buckets]],
             entries: Vec::new(),
             free: Vec::new(),
+            stash: Vec::new(),
         }
+    }
+
+    /// The same with a stash for so many entries.
+    #[must_use]
+    pub fn with_stash(self, count: u32) -> Self {
+        Self { stash: vec![None; count as usize], ..self }
     }
 
     /// How many entries there are.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.entries.len() - self.free.len()
+        self.entries.len() - self.free.len() + self.stashed()
+    }
+
+    /// How many of them are in the stash.
+    #[must_use]
+    pub fn stashed(&self) -> usize {
+        self.stash.iter().flatten().count()
     }
 
     /// Whether there are none.
@@ -107,13 +123,14 @@ impl<E: Entry> Cuckoo<E> {
 
     /// All entries.
     pub fn iter(&self) -> impl Iterator<Item = &E> {
-        self.entries.iter().flatten()
+        self.entries.iter().chain(&self.stash).flatten()
     }
 
     /// The entry of this key.
     #[must_use]
     pub fn find(&self, key: &Words) -> Option<&E> {
-        self.locate(key).and_then(|(_, id)| self.entry(id))
+        let stashed = || self.stash.get(self.number(key)?)?.as_ref();
+        self.locate(key).and_then(|(_, id)| self.entry(id)).or_else(stashed)
     }
 
     /// Adds an entry, or puts it in place of the one with the same key.
@@ -121,42 +138,36 @@ impl<E: Entry> Cuckoo<E> {
     /// # Errors
     /// Where there is no room.
     pub fn insert(&mut self, entry: E) -> Result<Vec<Step>, Full> {
-        let (key, whole, mut steps) = (entry.key(), entry.whole(), Vec::new());
-        if let Some((place, id)) = self.locate(&key) {
-            if self.entry(id) != Some(&entry) {
-                let before = self.lines(place);
-                self.entries[id as usize - 1] = Some(entry);
-                self.write(place, before, &mut steps);
-            }
-            return Ok(steps);
+        if let Some(number) = self.number(&entry.key()) {
+            return Ok(self.stash(number, Some(entry)));
         }
-        let mut touched = Vec::new();
-        let Some((place, before)) = self.make_room(self.places(&key), whole, &mut steps, &mut touched) else {
-            for ((way, bucket), slots) in touched.into_iter().rev() {
-                self.slots[way][bucket as usize] = slots;
-            }
-            return Err(Full { table: E::TABLE });
-        };
-        let id = self.keep(entry);
-        self.give(id, place);
-        self.write(place, before, &mut steps);
-        Ok(steps)
+        self.settle(entry).or_else(|full| {
+            let number = self.stash.iter().position(Option::is_none).ok_or(full)?;
+            Ok(self.stash(number, Some(entry)))
+        })
     }
 
-    /// Removes the entry of this key, if there is one.
+    /// Removes the entry of this key, if there is one; others may find the place that they had not found.
     pub fn remove(&mut self, key: &Words) -> Vec<Step> {
-        let mut steps = Vec::new();
-        if let Some((place, id)) = self.locate(key) {
-            let before = self.lines(place);
-            self.take(id, place);
-            self.write(place, before, &mut steps);
-            self.entries[id as usize - 1] = None;
-            self.free.push(id);
+        if let Some(number) = self.number(key) {
+            return self.stash(number, None);
         }
-        steps
+        let Some((place, id)) = self.locate(key) else { return Vec::new() };
+        let (before, mut steps) = (self.lines(place), Vec::new());
+        self.take(id, place);
+        self.write(place, before, &mut steps);
+        self.entries[id as usize - 1] = None;
+        self.free.push(id);
+        let homes: Vec<_> = (0..self.stash.len()).filter_map(|number| self.come_home(number)).collect();
+        if homes.is_empty() { steps } else { together(std::iter::once(steps).chain(homes)) }
     }
 
     // ---- Looking
+
+    /// Where in the stash the entry of this key is.
+    fn number(&self, key: &Words) -> Option<usize> {
+        self.stash.iter().position(|entry| entry.is_some_and(|entry| entry.key() == *key))
+    }
 
     fn entry(&self, id: Id) -> Option<&E> {
         self.entries.get((id as usize).checked_sub(1)?)?.as_ref()
@@ -231,6 +242,47 @@ impl<E: Entry> Cuckoo<E> {
 
     // ---- Changing
 
+    /// Puts an entry into a bucket, or in place of the one with the same key.
+    fn settle(&mut self, entry: E) -> Result<Vec<Step>, Full> {
+        let (key, whole, mut steps) = (entry.key(), entry.whole(), Vec::new());
+        if let Some((place, id)) = self.locate(&key) {
+            if self.entry(id) != Some(&entry) {
+                let before = self.lines(place);
+                self.entries[id as usize - 1] = Some(entry);
+                self.write(place, before, &mut steps);
+            }
+            return Ok(steps);
+        }
+        let mut touched = Vec::new();
+        let Some((place, before)) = self.make_room(self.places(&key), whole, &mut steps, &mut touched) else {
+            for ((way, bucket), slots, version) in touched.into_iter().rev() {
+                self.slots[way][bucket as usize] = slots;
+                self.versions[way][bucket as usize] = version;
+            }
+            return Err(Full { table: E::TABLE });
+        };
+        let id = self.keep(entry);
+        self.give(id, place);
+        self.write(place, before, &mut steps);
+        Ok(steps)
+    }
+
+    /// Writes an entry of the stash, if it is not so already.
+    fn stash(&mut self, number: usize, entry: Option<E>) -> Vec<Step> {
+        if std::mem::replace(&mut self.stash[number], entry) == entry {
+            return Vec::new();
+        }
+        vec![Step::Stash { number: number as u32, lines: E::encode([entry.as_ref(), None], 0) }]
+    }
+
+    /// Moves an entry of the stash into a bucket, if one has room by now.
+    fn come_home(&mut self, number: usize) -> Option<Vec<Step>> {
+        let mut steps = self.settle(self.stash[number]?).ok()?;
+        steps.push(Step::Barrier);
+        steps.extend(self.stash(number, None));
+        Some(steps)
+    }
+
     fn keep(&mut self, entry: E) -> Id {
         if let Some(id) = self.free.pop() {
             self.entries[id as usize - 1] = Some(entry);
@@ -276,7 +328,7 @@ impl<E: Entry> Cuckoo<E> {
         places: [Place; 2],
         whole: bool,
         steps: &mut Vec<Step>,
-        touched: &mut Vec<(Place, Slots)>,
+        touched: &mut Vec<(Place, Slots, u8)>,
     ) -> Option<(Place, [Line; 2])> {
         if let Some(path) = self.search(&places, whole, None) {
             return Some(self.follow(&path, steps, touched));
@@ -303,12 +355,13 @@ impl<E: Entry> Cuckoo<E> {
         &mut self,
         path: &Path,
         steps: &mut Vec<Step>,
-        touched: &mut Vec<(Place, Slots)>,
+        touched: &mut Vec<(Place, Slots, u8)>,
     ) -> (Place, [Line; 2]) {
         // What was moved is still in the memory of the bucket that it left, which is where the next one goes.
         let mut left = None;
         for &(id, from, to) in &path.moves {
-            touched.extend([from, to].map(|place| (place, self.slots(place))));
+            let version = |(way, bucket): Place| self.versions[way][bucket as usize];
+            touched.extend([from, to].map(|place| (place, self.slots(place), version(place))));
             let before = left.unwrap_or_else(|| self.lines(to));
             self.give(id, to);
             self.write(to, before, steps);

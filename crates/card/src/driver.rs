@@ -90,7 +90,7 @@ impl<C: Card> Driver<C> {
             bridge: Cuckoo::new(identity.bridge_lines, secret),
             trie: Trie::new(PAGES),
             routes6: Routes6::new(identity.route6_lines, secret),
-            flows: FlowTable::new(identity.flow_buckets, secret, identity.flows_seen, identity.flow_counters),
+            flows: FlowTable::new(&identity, secret),
             seen: Seen::default(),
             groups: hold::Free::default(),
             spilled: BTreeSet::new(),
@@ -473,6 +473,9 @@ impl<C: Card> Driver<C> {
         for step in steps {
             match step {
                 Step::Write { table, address, data } => self.commands.post(*table, *address, data)?,
+                Step::Stash { number, lines } => {
+                    self.commands.post(Table::Stash, *number, lines.as_flattened())?;
+                }
                 Step::Barrier => self.barrier()?,
             }
         }

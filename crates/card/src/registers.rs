@@ -428,6 +428,8 @@ pub enum Table {
     Vni = 7,
     /// On chip, one: the `nexthop` that takes the place of the one in HBM with this number while that is written, in two halves; number 0: of none.
     NexthopChange = 8,
+    /// On chip: a flow each, by number: a `flow4` and zeros, or a `flow6`, written at once.
+    Stash = 9,
 }
 
 impl Table {
@@ -442,6 +444,7 @@ impl Table {
         Self::Label,
         Self::Vni,
         Self::NexthopChange,
+        Self::Stash,
     ];
 
     /// The name that people see.
@@ -457,6 +460,7 @@ impl Table {
             Self::Label => "label",
             Self::Vni => "vni",
             Self::NexthopChange => "nexthop_change",
+            Self::Stash => "stash",
         }
     }
 }
@@ -1186,6 +1190,8 @@ pub mod identity {
     pub const FLOW_COUNTERS: u32 = 0x040;
     /// Flows that have a bit which says whether packets came, a multiple of 64. (ro)
     pub const FLOWS_SEEN: u32 = 0x044;
+    /// Flows that the stash has room for. (ro)
+    pub const STASH_FLOWS: u32 = 0x050;
     /// Keeps what is written: to see that writes arrive. (rw)
     pub const SCRATCH: u32 = 0x020;
     /// Blocks in the directory. (ro)

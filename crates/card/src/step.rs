@@ -20,6 +20,13 @@ pub enum Step {
         /// What it holds from then on.
         data: Line,
     },
+    /// Write a flow of the stash, which is on chip, and takes both lines of an IPv6 flow at once ([`Table::Stash`]).
+    Stash {
+        /// Which of them.
+        number: u32,
+        /// What it holds from then on, as a bucket would.
+        lines: [Line; 2],
+    },
     /// Wait until every look-up that began before has ended ([`crate::registers::Command::Barrier`]).
     Barrier,
 }
@@ -34,6 +41,7 @@ pub fn together(changes: impl IntoIterator<Item = Vec<Step>>) -> Vec<Step> {
     for steps in changes {
         let line = |step: &Step| match step {
             Step::Write { table, address, .. } => Some((*table as u8, *address)),
+            Step::Stash { number, .. } => Some((Table::Stash as u8, *number)),
             Step::Barrier => None,
         };
         let of_change: Vec<_> = steps.split(|step| *step == Step::Barrier).collect();
@@ -67,6 +75,14 @@ mod tests {
         let expected = [write(1, 1), write(3, 1), Step::Barrier, write(2, 0), write(4, 0)];
         assert_eq!(together(moves), expected);
         assert_eq!(together([vec![write(1, 1)], vec![write(2, 1)]]), [write(1, 1), write(2, 1)]);
+    }
+
+    #[test]
+    fn what_is_written_to_the_stash_keeps_its_order_too() {
+        let stash = |byte| Step::Stash { number: 1, lines: [[byte; LINE]; 2] };
+        let home = vec![write(1, 1), Step::Barrier, stash(0)];
+        let expected = [write(1, 1), Step::Barrier, stash(0), stash(2)];
+        assert_eq!(together([home, vec![stash(2)]]), expected);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use crate::world::{Mark, World, read_mark};
 use card::Commands;
+use card::registers::Table;
 use card::sim::{Received, Sent, SimCard};
 use card::step::{Step, together};
 use model::generate::Rng;
@@ -225,6 +226,10 @@ impl Run<'_> {
             Step::Write { table, address, data } => {
                 self.measured.updates.lines += 1;
                 self.card.post(table, address, &data)
+            }
+            Step::Stash { number, lines } => {
+                self.measured.updates.lines += 1;
+                self.card.post(Table::Stash, number, lines.as_flattened())
             }
             Step::Barrier => {
                 self.measured.updates.barriers += 1;

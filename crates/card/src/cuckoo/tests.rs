@@ -10,7 +10,7 @@ use std::fmt::Debug;
 const SECRET: Words = [1, 2, 3, 4, 5];
 
 /// How the card reads the entries of a bucket.
-trait Read: Entry + Clone + Debug {
+trait Read: Entry + Debug {
     fn read(lines: [Line; 2]) -> Vec<Self>;
 }
 
@@ -42,20 +42,26 @@ impl Read for Flow {
     }
 }
 
-/// The memory of the card.
+/// The memory of the card, and its stash.
 #[derive(Clone, Default)]
-struct Memory(HashMap<u32, Line>);
+struct Memory(HashMap<u32, Line>, HashMap<u32, [Line; 2]>);
 
 impl Memory {
     fn write(&mut self, step: &Step) {
-        if let Step::Write { address, data, .. } = *step {
-            self.0.insert(address, data);
+        match *step {
+            Step::Write { address, data, .. } => {
+                self.0.insert(address, data);
+            }
+            Step::Stash { number, lines } => {
+                self.1.insert(number, lines);
+            }
+            Step::Barrier => {}
         }
     }
 
     /// What a look-up of the key finds: all that match.
     fn find<E: Read>(&self, key: &Words, table: &Cuckoo<E>) -> Vec<E> {
-        find([self, self], key, table)
+        find([self; 3], key, table)
     }
 
     fn line(&self, address: u32) -> Line {
@@ -63,13 +69,14 @@ impl Memory {
     }
 }
 
-/// What a look-up of the key finds that reads the first way at one moment and the second at another.
-fn find<E: Read>(moments: [&Memory; 2], key: &Words, table: &Cuckoo<E>) -> Vec<E> {
+/// What a look-up of the key finds that reads the two ways and the stash at a moment each.
+fn find<E: Read>([ways @ .., stash]: [&Memory; 3], key: &Words, table: &Cuckoo<E>) -> Vec<E> {
     let read = |(place, memory): (Place, &Memory)| {
         let first = table.ways[place.0] + place.1 * E::LINES as u32;
         E::read([memory.line(first), memory.line(first + E::LINES as u32 - 1)])
     };
-    let found = table.places(key).into_iter().zip(moments).flat_map(read);
+    let found = table.places(key).into_iter().zip(ways).flat_map(read);
+    let found = found.chain(stash.1.values().flat_map(|lines| E::read(*lines)));
     found.filter(|entry| entry.key() == *key).collect()
 }
 
@@ -95,20 +102,21 @@ fn torn<E: Entry>(entry: &E) -> bool {
     E::LINES > 1 && entry.whole()
 }
 
-/// Does what `changes` say (entry number, new value or none) in a small table; after each step all that was there before and
+/// Does what `changes` say (entry number, new value or none) in a small table, with so large a stash; after each step all that was there before and
 /// isn't what changes is found, and what changes is as before or after.
-fn check<E: Read>(make: fn(u32, u32) -> E, bits: u32, changes: &[(u32, Option<u32>)]) {
-    let mut table = Cuckoo::new(bits, SECRET);
+fn check<E: Read>(make: fn(u32, u32) -> E, bits: u32, stash: u32, changes: &[(u32, Option<u32>)]) {
+    let mut table = Cuckoo::new(bits, SECRET).with_stash(stash);
     let (mut memory, mut map) = (Memory::default(), HashMap::<u32, E>::new());
     for &(number, value) in changes {
         let key = make(number, 0).key();
-        let before = map.get(&number).cloned();
+        let before = map.get(&number).copied();
         let after = value.map(|value| make(number, value));
         let steps = match &after {
-            Some(entry) => match table.insert(entry.clone()) {
+            Some(entry) => match table.insert(*entry) {
                 Ok(steps) => steps,
                 Err(Full { .. }) => {
                     assert!(before.is_none() && table.find(&key).is_none());
+                    assert_eq!(table.stashed(), stash as usize);
                     continue;
                 }
             },
@@ -123,7 +131,9 @@ fn check<E: Read>(make: fn(u32, u32) -> E, bits: u32, changes: &[(u32, Option<u3
             }
             seen.push(memory.clone());
             for (_, entry) in map.iter().filter(|(other, _)| **other != number) {
-                for moments in seen.iter().flat_map(|seen| [[seen, &memory], [&memory, seen]]) {
+                let any =
+                    |n: u32, then| [0, 1, 2].map(|which| if n >> which & 1 == 0 { &memory } else { then });
+                for moments in seen.iter().flat_map(|then| (0..8).map(move |n| any(n, then))) {
                     let found = find(moments, &entry.key(), &table);
                     assert!(
                         !found.is_empty() && found.iter().all(|found| found == entry),
@@ -143,7 +153,7 @@ fn check<E: Read>(make: fn(u32, u32) -> E, bits: u32, changes: &[(u32, Option<u3
         assert_eq!(table.len(), map.len());
         for entry in map.values() {
             assert_eq!(table.find(&entry.key()), Some(entry));
-            assert_eq!(memory.find(&entry.key(), &table), vec![entry.clone()]);
+            assert_eq!(memory.find(&entry.key(), &table), vec![*entry]);
         }
         assert!(map.contains_key(&number) || memory.find(&key, &table).is_empty());
     }
@@ -159,17 +169,22 @@ proptest! {
 
     #[test]
     fn macs_are_found_at_every_step(changes in changes(20)) {
-        check(bridge, 2, &changes);
+        check(bridge, 2, 0, &changes);
     }
 
     #[test]
     fn routes_are_found_at_every_step(changes in changes(12)) {
-        check(route, 2, &changes);
+        check(route, 2, 0, &changes);
     }
 
     #[test]
     fn flows_are_found_at_every_step(changes in changes(24)) {
-        check(flow, 2, &changes);
+        check(flow, 2, 0, &changes);
+    }
+
+    #[test]
+    fn flows_of_a_small_table_and_its_stash_are_found_at_every_step(changes in changes(24)) {
+        check(flow, 2, 3, &changes);
     }
 }
 
@@ -191,26 +206,59 @@ fn fills_as_far_as_theory_says() {
 
 #[test]
 fn what_has_no_room_changes_nothing() {
-    let mut table = Cuckoo::new(2, SECRET);
+    let mut table = Cuckoo::new(3, SECRET);
     let mut memory = Memory::default();
-    let mut held = Vec::new();
-    for number in 0..200 {
-        let before = (table.slots.clone(), table.len());
-        match table.insert(flow(number, 0)) {
-            Ok(steps) => {
-                steps.iter().for_each(|step| memory.write(step));
-                held.push(flow(number, 0));
-            }
-            Err(full) => {
-                assert_eq!(full, Full { table: Table::Flow });
-                assert_eq!((table.slots.clone(), table.len()), before);
-            }
-        }
+    let (mut held, mut full) = (HashMap::new(), 0);
+    let mut random = 1_u64;
+    for _ in 0..20_000 {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let number = (random >> 40) as u32 % 60;
+        let before = (table.slots.clone(), table.versions.clone(), table.len());
+        let steps = if held.remove(&number).is_some() {
+            table.remove(&flow(number, 0).key())
+        } else if let Ok(steps) = table.insert(flow(number, 0)) {
+            held.insert(number, flow(number, 0));
+            steps
+        } else {
+            assert_eq!((table.slots.clone(), table.versions.clone(), table.len()), before);
+            full += 1;
+            continue;
+        };
+        steps.iter().for_each(|step| memory.write(step));
     }
-    assert!(held.len() < 17);
-    for entry in held {
+    assert!(full > 1000, "{full}");
+    for entry in held.into_values() {
         assert_eq!(memory.find(&entry.key(), &table), vec![entry]);
     }
+}
+
+#[test]
+fn what_finds_no_place_is_in_the_stash_until_there_is_one() {
+    let mut table = Cuckoo::new(1, SECRET).with_stash(4);
+    let held: Vec<_> = (0..200).filter(|number| table.insert(flow(*number, 0)).is_ok()).collect();
+    assert_eq!((table.stashed(), table.iter().count()), (4, table.len()));
+    // Another value where it is: a write, at once.
+    let stashed = table.stash.iter().flatten().map(Entry::key).collect::<Vec<_>>();
+    let number = held.iter().copied().find(|number| flow(*number, 0).key() == stashed[2]).unwrap();
+    assert!(matches!(table.insert(flow(number, 9)).unwrap()[..], [Step::Stash { number: 2, .. }]));
+    assert!(matches!(table.insert(flow(number, 9)).unwrap()[..], []));
+    assert_eq!(table.find(&stashed[2]), Some(&flow(number, 9)));
+    // One of the stash goes: so nothing in the buckets is moved.
+    assert!(matches!(table.remove(&stashed[1])[..], [Step::Stash { number: 1, lines: [[0, ..], _] }]));
+    // All of the buckets' go: one after the other the stash's are in their places.
+    let mut homes = 0;
+    for number in held {
+        let (key, before) = (flow(number, 0).key(), table.stashed());
+        if !stashed.contains(&key) {
+            let steps = table.remove(&key);
+            let left = before - table.stashed();
+            assert_eq!(steps.iter().filter(|step| matches!(step, Step::Stash { .. })).count(), left);
+            // Several share a barrier, if none of them moves others.
+            assert!(left == 0 || steps.contains(&Step::Barrier));
+            homes += left;
+        }
+    }
+    assert_eq!((homes, table.stashed(), table.len()), (3, 0, 3));
 }
 
 #[test]

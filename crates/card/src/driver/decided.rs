@@ -120,6 +120,11 @@ impl<C: Card> Driver<C> {
         self.flows.len()
     }
 
+    /// How many of them found no place in their buckets and are in the stash.
+    pub fn stashed(&self) -> usize {
+        self.flows.stashed()
+    }
+
     /// How often flows were left to the host for want of room, or because their interface had its share of it.
     pub const fn refused(&self) -> Refused {
         self.flows.refused

@@ -1,6 +1,7 @@
 //! The flows on the card, by their keys and by the connections that they are directions of.
 
 use super::usage::Counter;
+use crate::card::Identity;
 use crate::compile::Hop;
 use crate::cuckoo::{Cuckoo, Entry};
 use crate::entries;
@@ -23,7 +24,7 @@ const WIRE_PART: usize = 2;
 pub struct Refused {
     /// Their interface had its share of flows.
     pub quota: u64,
-    /// There was no room, in the table or within reach of a search.
+    /// There was no room, in the table, within reach of a search or in the stash.
     pub full: u64,
 }
 
@@ -70,10 +71,11 @@ pub struct FlowTable {
 }
 
 impl FlowTable {
-    /// Room for 2^`bits` buckets in each way, and for `end` flows in all, of which `counted` with counters.
-    pub fn new(bits: u32, secret: Words, end: u32, counted: u32) -> Self {
+    /// Room for as many flows as the card has.
+    pub fn new(card: &Identity, secret: Words) -> Self {
+        let (bits, end) = (card.flow_buckets, card.flows_seen);
         Self {
-            table: Cuckoo::new(bits, secret),
+            table: Cuckoo::new(bits, secret).with_stash(card.stash_flows),
             records: BTreeMap::new(),
             connections: BTreeMap::new(),
             by_vif: BTreeMap::new(),
@@ -84,7 +86,7 @@ impl FlowTable {
             free: BTreeSet::new(),
             next: 0,
             end,
-            counted,
+            counted: card.flow_counters,
             owners: BTreeMap::new(),
             swept: None,
         }
@@ -93,6 +95,11 @@ impl FlowTable {
     /// How many there are, those of former generations included.
     pub fn len(&self) -> usize {
         self.records.len()
+    }
+
+    /// How many of them are in the stash.
+    pub fn stashed(&self) -> usize {
+        self.table.stashed()
     }
 
     /// The generation of flows that hold in a network.

@@ -75,12 +75,15 @@ impl Memory {
 
     pub(super) fn flow(&self, key: &Key) -> Option<FlowLine> {
         let wanted = entries::Flow::from(key);
-        self.places(&wanted, self.sizes().flow_buckets).into_iter().find_map(|bucket| {
-            let lines: [[u8; 32]; 2] = [0, 1].map(|half| self.line(Table::Flow, bucket | half));
-            match wanted {
-                entries::Flow::V4(wanted) => lines.iter().find_map(|line| flow4(line, &wanted)),
-                entries::Flow::V6(wanted) => flow6(&lines, &wanted),
-            }
+        let buckets = self.places(&wanted, self.sizes().flow_buckets).into_iter();
+        let buckets = buckets.map(|bucket| [0, 1].map(|half| self.line(Table::Flow, bucket | half)));
+        let stash = (0..self.sizes().stash_flows).map(|number| {
+            let flow: [u8; 64] = self.line(Table::Stash, number);
+            [0, 32].map(|at| std::array::from_fn(|byte| flow[at + byte]))
+        });
+        buckets.chain(stash).find_map(|lines: [[u8; 32]; 2]| match wanted {
+            entries::Flow::V4(wanted) => lines.iter().find_map(|line| flow4(line, &wanted)),
+            entries::Flow::V6(wanted) => flow6(&lines, &wanted),
         })
     }
 

@@ -21,6 +21,7 @@ pub struct Sizes {
     pub route6_lines: u32,
     pub flow_counters: u32,
     pub flows_seen: u32,
+    pub stash_flows: u32,
 }
 
 impl Default for Sizes {
@@ -33,6 +34,7 @@ impl Default for Sizes {
             route6_lines: 10,
             flow_counters: 1 << 18,
             flows_seen: 1 << 23,
+            stash_flows: 16,
         }
     }
 }
@@ -225,6 +227,7 @@ impl Card for Memory {
             identity::ROUTE6_LINES => self.sizes.route6_lines,
             identity::FLOW_COUNTERS => self.sizes.flow_counters,
             identity::FLOWS_SEEN => self.sizes.flows_seen,
+            identity::STASH_FLOWS => self.sizes.stash_flows,
             identity::SCRATCH => self.scratch,
             identity::BLOCKS => directory.len() as u32,
             identity::DIRECTORY.. if offset < identity::DIRECTORY + 64 => {

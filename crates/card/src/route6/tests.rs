@@ -72,6 +72,7 @@ fn check(changes: &[Change]) {
                     assert_eq!(table, Table::Route);
                     memory.insert(address, data);
                 }
+                Step::Stash { .. } => panic!("routes have no stash"),
             }
             // The memory is on its way from what was right to what will be.
             let (_, right, lengths) = history.last().cloned().unwrap();

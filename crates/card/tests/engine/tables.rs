@@ -6,8 +6,9 @@ use crate::lockstep::{Lockstep, Prepared};
 use crate::weather::Weather;
 use card::cuckoo::Entry;
 use card::entries;
+use card::frame::Frame;
 use card::hash::choices;
-use card::registers::{Flow4, Path, Punt};
+use card::registers::{Path, Punt, Table};
 use card::sim::place;
 use model::generate::{Packet, Rng};
 use model::vectors::{Step, load};
@@ -53,10 +54,14 @@ fn datagram((sport, dport): (u16, u16)) -> Packet {
 }
 
 /// Its buckets.
-fn buckets((sport, dport): (u16, u16), bits: u32) -> [u32; 2] {
-    let (src, dst, path) = (0x0a01_0101, 0x0a01_0102, Path::Bridged as u8);
-    let flow = Flow4 { src, dst, sport, dport, protocol: 17, vrf: 1, path, ..Flow4::default() };
-    choices(&entries::Flow::V4(flow).key(), &SECRET).map(|choice| choice & ((1 << bits) - 1))
+fn buckets(ports: (u16, u16), bits: u32) -> [u32; 2] {
+    places(&datagram(ports), bits)
+}
+
+/// The buckets of a packet's flow.
+fn places(packet: &Packet, bits: u32) -> [u32; 2] {
+    let key = Frame::parse(&packet.frame, packet.frame.len(), false).unwrap().key(1, Path::Bridged).unwrap();
+    choices(&entries::Flow::from(&key).key(), &SECRET).map(|choice| choice & ((1 << bits) - 1))
 }
 
 /// Ports of flows whose first buckets are alike in what `of` says of them.
@@ -68,9 +73,14 @@ fn alike<V: PartialEq>(bits: u32, count: usize, of: impl Fn(u32) -> V) -> Vec<(u
 
 /// The host sees packets of some flows, then they come in any order, with others that no flow is known of.
 fn flood(bench: &mut Lockstep, flows: &[(u16, u16)]) {
-    let mut rng = Rng::new(1);
     let known: Vec<_> = flows.iter().map(|ports| datagram(*ports)).collect();
     known.iter().for_each(|packet| bench.host.hosted(packet));
+    among_others(bench, &known);
+}
+
+/// Packets of flows that are on the card in any order, with others.
+fn among_others(bench: &mut Lockstep, known: &[Packet]) {
+    let mut rng = Rng::new(1);
     let known: Vec<Prepared> = known.iter().map(|packet| bench.prepare(packet)).collect();
     assert!(known.iter().all(Prepared::is_served), "all flows find room");
     let unknown: Vec<Prepared> = (0..200).map(|n| bench.prepare(&datagram((5000, 30_000 + n)))).collect();
@@ -102,6 +112,40 @@ fn flows_that_share_a_bucket_or_a_place_in_a_cache() {
     );
     // One channel for all.
     flood(&mut bench, &alike(bits, 200, |bucket| place(bucket, 4 * PIPES).0));
+}
+
+#[test]
+fn flows_in_the_stash_instead_of_their_buckets() {
+    let mut bench = world();
+    let bits = bench.host.driver.commands().identity().flow_buckets;
+    let ip6 = "ip6 fd00:1::1 > fd00:1::2";
+    let v6 =
+        |port| format!("eth 02:00:00:00:00:01 > 02:00:00:00:00:02 / {ip6} / udp {port} > 9 / payload 30");
+    let packets: Vec<_> = (1..=10).flat_map(|port| [datagram((port, 9)), frame(VM1, &v6(port))]).collect();
+    packets.iter().for_each(|packet| bench.host.hosted(packet));
+    // To the stash as the driver would write them, had their buckets no room; the last four stay.
+    for (number, packet) in (0..16).zip(&packets) {
+        let bucket = places(packet, bits)[0] << 1;
+        let lines = [bucket, bucket | 1].map(|line| bench.line::<32>(Table::Flow, line));
+        assert_ne!(lines[0], [0; 32], "it is in its first bucket");
+        let commands = bench.host.driver.commands();
+        commands.write(Table::Stash, number, lines.as_flattened()).unwrap();
+        commands.write(Table::Flow, bucket, &[0; 32]).unwrap();
+        commands.write(Table::Flow, bucket | 1, &[0; 32]).unwrap();
+    }
+    among_others(&mut bench, &packets);
+    // Two are cleared; two take the places of others, IPv4 after IPv6 and the other way round.
+    for (from, to) in [(0, 0), (1, 1), (2, 5), (3, 4)] {
+        let line: [u8; 64] = bench.line(Table::Stash, from);
+        bench.host.driver.commands().write(Table::Stash, to, &line).unwrap();
+        bench.host.driver.commands().write(Table::Stash, from, &[0; 64]).unwrap();
+    }
+    let (known, gone): (Vec<_>, Vec<_>) =
+        packets.into_iter().partition(|packet| bench.prepare(packet).is_served());
+    assert_eq!(gone.len(), 4);
+    among_others(&mut bench, &known);
+    let gone: Vec<_> = gone.iter().map(|packet| bench.prepare(packet)).collect();
+    bench.round(&mut Rng::new(7), &gone, 300);
 }
 
 #[test]

@@ -166,6 +166,7 @@ impl<C: Channel + Store> Bench<C> {
                 self.offered[pipe] = next(pipe).and_then(|probe| Some((self.free[pipe].pop_front()?, probe)));
             }
         }
+        self.write_stash();
         let write = self.next_write();
         let slaves: Vec<Slave> = self.ports.iter().map(Port::offer).collect();
         self.set(write.as_ref(), &slaves);
@@ -176,9 +177,22 @@ impl<C: Channel + Store> Bench<C> {
         self.top.clock();
     }
 
+    /// Writes the flow of the stash that the steps have come to, if they have, in all pipes.
+    fn write_stash(&mut self) {
+        let Some(Step::Stash { number, lines }) = self.steps.front() else {
+            self.top.set_stash_valid(false);
+            return;
+        };
+        self.top.set_stash_valid(true);
+        self.top.set_stash_number(*number as u8);
+        self.top.stash_data_mut().set_bytes(0, lines.as_flattened());
+        self.steps.pop_front();
+    }
+
     /// The write that the steps have come to: half of the table, line, half of the line, bytes.
     fn next_write(&mut self) -> Option<(usize, u32, u8, Line)> {
         match *self.steps.front()? {
+            Step::Stash { .. } => None,
             Step::Barrier => {
                 if self.asked_now == 0 {
                     self.steps.pop_front();

@@ -10,6 +10,7 @@ use std::time::Instant;
 use bench::{Bench, PIPES, Probe, Store, flow, result};
 use card::cuckoo::Entry;
 use card::entries::Flow;
+use card::step::Step;
 use channel::{Adversary, Channel, Random};
 use hbm::{Controller, Timing};
 
@@ -107,6 +108,77 @@ fn flows_stay_found_while_the_table_changes() {
     }
     bench.drain();
     assert!(bench.hits > 1000, "{}", bench.hits);
+}
+
+/// What is in the stash, and what of it may be found.
+struct Stash {
+    flows: Vec<Flow>,
+    probes: Vec<Probe>,
+    places: [Option<usize>; 16],
+}
+
+impl Stash {
+    /// Of these flows none is there.
+    fn of(flows: Vec<Flow>) -> Self {
+        let probes = flows.iter().map(|flow| Probe { key: flow.key(), results: [0; 2] }).collect();
+        Self { flows, probes, places: [None; 16] }
+    }
+
+    /// Writes a place; which flows that changes.
+    fn write(&mut self, random: &mut Random) -> (Step, Vec<usize>) {
+        let number = random.below(16) as usize;
+        let (before, chosen) = (self.places[number], random.below(self.flows.len() as u64) as usize);
+        let elsewhere = self.places.contains(&Some(chosen)) && before != Some(chosen);
+        let after = Some(chosen).filter(|_| !elsewhere && random.chance(80));
+        self.places[number] = after;
+        if let Some(flow) = after {
+            // Known by all that is said of it.
+            let value = random.next() as u32 >> 8;
+            match &mut self.flows[flow] {
+                Flow::V4(flow) => (flow.index, flow.new_src) = (value, !value),
+                Flow::V6(flow) => flow.index = value,
+            }
+        }
+        let changed: Vec<_> = before.into_iter().chain(after.filter(|_| after != before)).collect();
+        for flow in &changed {
+            let now = result(Some(&self.flows[*flow]).filter(|_| after == Some(*flow)));
+            self.probes[*flow].results[1] = now;
+        }
+        let lines = Flow::encode([after.map(|flow| &self.flows[flow]), None], 0);
+        (Step::Stash { number: number as u32, lines }, changed)
+    }
+}
+
+#[test]
+fn flows_of_the_stash_are_found_as_they_are_written() {
+    let mut random = Random(5);
+    let mut bench = Bench::new(hostile);
+    let (there, absent) = loaded(&mut bench, &mut random, 24);
+    let table: Vec<_> = there.iter().map(|flow| Probe::new(&bench.table, flow)).collect();
+    let mut stash = Stash::of(absent);
+    for _ in 0..600 {
+        let (step, changed) = stash.write(&mut random);
+        while changed.iter().any(|flow| bench.asks(&stash.probes[*flow].key)) {
+            bench.clock(|_| None);
+        }
+        // Those under way may find either, and no one else.
+        let next = |random: &mut Random, stash: &Stash| match random.below(4) {
+            0 => table[random.below(24) as usize],
+            1 => stash.probes[random.below(24) as usize],
+            _ if changed.is_empty() => table[0],
+            _ => stash.probes[changed[random.below(changed.len() as u64) as usize]],
+        };
+        (0..30).for_each(|_| bench.clock(|_| Some(next(&mut random, &stash))));
+        bench.steps.push_back(step);
+        (0..30).for_each(|_| bench.clock(|_| Some(next(&mut random, &stash))));
+        for probe in &mut stash.probes {
+            probe.results[0] = probe.results[1];
+        }
+    }
+    bench.drain();
+    let answered: u64 = bench.answered.iter().sum();
+    println!("{answered} answers, {} of them hits", bench.hits);
+    assert!(bench.hits > answered / 3 && bench.hits < answered * 9 / 10);
 }
 
 #[test]

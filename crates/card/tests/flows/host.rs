@@ -2,8 +2,14 @@
 
 use card::Commands;
 use card::compile::Attachment;
+use card::cuckoo::Entry;
 use card::driver::Driver;
+use card::entries;
 use card::expect::{Memory, Outcome, Sizes, outcome};
+use card::frame::{Frame, Key};
+use card::hash::choices;
+use card::hold::Hold;
+use card::registers::Path;
 use model::{Action, Change, Network, PacketView, Tables, Vif, VifId, VifKind, Vrf, decide, text};
 use packet::Mac;
 
@@ -28,7 +34,7 @@ fn guest(id: u16) -> Change {
         kind: VifKind::Vhost,
         vrf: Some(VRF),
         mac: Some(Mac([2, 0, 0, 0, 0, id as u8])),
-        addresses: vec![[10, 0, 0, id as u8].into()],
+        addresses: vec![[10, 0, 0, id as u8].into(), [0xfd00, 0, 0, 0, 0, 0, 0, id].into()],
         allowed: Vec::new(),
         mtu: 1500,
         policy: true,
@@ -78,11 +84,16 @@ impl Host {
 
     /// The host decides about a frame, and forwards it.
     pub fn host(&mut self, from: u16, frame: &[u8]) {
+        self.host_behind(None, from, frame);
+    }
+
+    /// The same, but the flow's packets wait on the card; its key, if it is there.
+    pub fn host_behind(&mut self, hold: Option<Hold>, from: u16, frame: &[u8]) -> Option<Key> {
         let view = PacketView::parse(frame, frame.len() as u32, None).unwrap();
         let decision = decide(&self.tables, &view, VifId(from), 0);
         assert!(matches!(decision.verdict, model::Verdict::Forward(_)), "{decision:?}");
         self.tables.commit(&decision.effects, frame.len(), 0).unwrap();
-        self.driver.decided(&self.tables, &view, VifId(from), &decision).unwrap();
+        self.driver.decided_behind(hold, &self.tables, &view, VifId(from), &decision).unwrap()
     }
 
     /// Whether the card forwards a frame, and if not the host has it.
@@ -97,9 +108,32 @@ impl Host {
 
 /// A packet of a flow of its own.
 pub fn frame(from: u16, to: u16, ports: (u16, u16)) -> Vec<u8> {
-    let (sport, dport) = ports;
-    let line = format!(
-        "eth 02:00:00:00:00:{from:02x} > 02:00:00:00:00:{to:02x} / ip4 10.0.0.{from} > 10.0.0.{to} / udp {sport} > {dport} / payload 20"
-    );
-    text::parse(&line).unwrap()
+    datagram(from, to, &format!("ip4 10.0.0.{from} > 10.0.0.{to}"), ports)
+}
+
+/// The same of IPv6.
+pub fn frame6(from: u16, to: u16, ports: (u16, u16)) -> Vec<u8> {
+    datagram(from, to, &format!("ip6 fd00::{from:x} > fd00::{to:x}"), ports)
+}
+
+fn datagram(from: u16, to: u16, ip: &str, (sport, dport): (u16, u16)) -> Vec<u8> {
+    let eth = format!("eth 02:00:00:00:00:{from:02x} > 02:00:00:00:00:{to:02x}");
+    text::parse(&format!("{eth} / {ip} / udp {sport} > {dport} / payload 20")).unwrap()
+}
+
+/// A frame's flow.
+pub fn key(frame: &[u8]) -> Key {
+    Frame::parse(frame, frame.len(), false).unwrap().key(VRF.0, Path::Bridged).unwrap()
+}
+
+/// Ports of UDP flows from the first guest to the second, as who knew the secret would choose them: of a table of 2^`bits`
+/// buckets in each way ever the same two.
+pub fn colliding(v6: bool, bits: u32) -> impl Iterator<Item = (u16, u16)> {
+    let model = key(&if v6 { frame6(1, 2, (0, 0)) } else { frame(1, 2, (0, 0)) });
+    let buckets = move |key: &Key| {
+        choices(&entries::Flow::from(key).key(), &SECRET).map(|choice| choice & ((1 << bits) - 1))
+    };
+    let wanted = buckets(&key(&frame(1, 2, (0, 0))));
+    let all = (0..=u16::MAX).flat_map(|sport| (0..=u16::MAX).map(move |dport| (sport, dport)));
+    all.filter(move |ports| buckets(&Key { ports: *ports, ..model }) == wanted)
 }

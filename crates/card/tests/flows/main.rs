@@ -3,5 +3,6 @@
 
 mod host;
 mod quota;
+mod stash;
 mod takeover;
 mod usage;

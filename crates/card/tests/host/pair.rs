@@ -19,6 +19,7 @@ impl<C: Card> Pair<C> {
             flow_buckets: sim.read32(identity::FLOW_BUCKETS),
             bridge_lines: sim.read32(identity::BRIDGE_LINES),
             route6_lines: sim.read32(identity::ROUTE6_LINES),
+            stash_flows: sim.read32(identity::STASH_FLOWS),
             ..Sizes::default()
         };
         Self { sim, memory: Memory::new(sizes) }
