@@ -130,6 +130,11 @@ impl SoftCard {
         }
     }
 
+    /// One with counters for so many flows.
+    pub fn with_counters(flows: u32) -> Self {
+        Self { memory: Memory::new(Sizes { flow_counters: flows, ..Sizes::default() }), ..Self::new() }
+    }
+
     /// One that grants guests no more than this many packets to the host in a window.
     pub fn with_budget(budget: u32) -> Self {
         Self { budget: Some(budget), ..Self::new() }
@@ -275,6 +280,18 @@ impl World {
         });
         carried
     }
+}
+
+/// Packets of the connection of this flow, its replies, and whether some are missing in them.
+pub fn counted(world: &World, flow: u16) -> Option<(u64, u64, bool)> {
+    let mut found = None;
+    world.card.flows(&mut |info| {
+        if info.key.src.port == flow {
+            found = Some((info.forward.packets, info.reply.packets, info.approximate));
+        }
+        true
+    });
+    found
 }
 
 /// Waits until something is so.
