@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test uses a part")]
 
 use card::Card;
+use card::buffers::Buffers;
 use card::expect::{Holding, Memory, Outcome, Sizes, Windows, held, outcome};
 use card::hold::{GROUPS, Hold, RING};
 use card::registers::{self, PuntMeta};
@@ -78,6 +79,10 @@ impl<C: Carry> Carry for Stopping<C> {
         self.card.receive(output)
     }
 
+    fn buffers(&mut self) -> &mut Buffers {
+        self.card.buffers()
+    }
+
     fn tick(&mut self) {
         if !self.stopped.load(Ordering::Relaxed) {
             self.card.tick();
@@ -108,6 +113,7 @@ pub struct SoftCard {
     inside: VecDeque<(u64, usize, Way)>,
     holding: [Holding<Outgoing>; 2],
     outputs: [VecDeque<Outgoing>; 2],
+    buffers: Buffers,
     clocks: u64,
 }
 
@@ -126,6 +132,7 @@ impl SoftCard {
             inside: VecDeque::new(),
             holding: [(); 2].map(|()| Holding::new(beats, 2)),
             outputs: Default::default(),
+            buffers: Buffers::default(),
             clocks: 0,
         }
     }
@@ -141,7 +148,7 @@ impl SoftCard {
     }
 
     fn pass(&mut self, input: usize, packet: Incoming) {
-        let Incoming { port, direct, bytes } = packet;
+        let Incoming { port, direct, mut bytes } = packet;
         let due = self.clocks + LATENCY;
         if let Some(meta) = direct {
             let mark = bytes.is_empty().then_some(meta);
@@ -153,7 +160,10 @@ impl SoftCard {
         let outcome = outcome(&self.memory, port, &bytes, bytes.len());
         let outcome = self.windows.limit(&self.memory, port, input == 1, self.clocks, outcome);
         let (output, out) = match outcome {
-            Outcome::Drop(reason) => return self.memory.count_drop(reason),
+            Outcome::Drop(reason) => {
+                self.buffers.give_back(bytes);
+                return self.memory.count_drop(reason);
+            }
             Outcome::Punt(reason) => {
                 let meta = PuntMeta { reason: reason as u8, port, ..PuntMeta::default() };
                 (0, Outgoing { port, punt: Some(meta), bytes })
@@ -163,7 +173,9 @@ impl SoftCard {
                     self.memory.count_flow(index, 1, bytes.len() as u64);
                 }
                 let view = PacketView::parse(&bytes, bytes.len() as u32, None).unwrap();
-                let bytes = model::rewrite::rewrite(&forward, &view).unwrap();
+                let out = model::rewrite::rewrite(&forward, &view).unwrap();
+                bytes.clear();
+                bytes.extend_from_slice(&out);
                 (usize::from(egress), Outgoing { port: forward.port.0, punt: None, bytes })
             }
         };
@@ -217,6 +229,10 @@ impl Carry for SoftCard {
 
     fn receive(&mut self, output: usize) -> Option<Outgoing> {
         self.outputs[output].pop_front()
+    }
+
+    fn buffers(&mut self) -> &mut Buffers {
+        &mut self.buffers
     }
 
     fn tick(&mut self) {
