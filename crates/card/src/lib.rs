@@ -9,6 +9,7 @@
 #[allow(unsafe_code)] // Maps a device's registers; see there.
 mod bar;
 mod budget;
+pub mod buffers;
 mod card;
 mod commands;
 pub mod compile;

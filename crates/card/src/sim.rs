@@ -9,6 +9,7 @@ pub use memory::place;
 pub use stream::{Received, Sent};
 
 use crate::Card;
+use crate::buffers::Buffers;
 use crate::registers::Table;
 use crate::step::Line;
 use hbm::Timing;
@@ -25,6 +26,8 @@ pub struct SimCard {
     channels: Channels,
     inputs: Vec<Input>,
     outputs: Vec<Output>,
+    /// Of packets that went in; those that come out take them.
+    buffers: Buffers,
     /// Which inputs offer beats, a bit each.
     offers: u32,
     /// Which outputs take beats, a bit each.
@@ -56,6 +59,7 @@ impl SimCard {
             engine,
             inputs: (0..streams).map(|_| Input::default()).collect(),
             outputs: (0..streams).map(|_| Output::default()).collect(),
+            buffers: Buffers::default(),
             offers: u32::MAX,
             takes: u32::MAX,
             timing,
@@ -127,6 +131,11 @@ impl SimCard {
         self.outputs[output].pop()
     }
 
+    /// Where buffers of packets to send are to be had, and those received may be given back.
+    pub const fn buffers(&mut self) -> &mut Buffers {
+        &mut self.buffers
+    }
+
     /// Says which inputs offer beats from now on, a bit each; a beat that is offered already stays.
     pub const fn set_offering(&mut self, inputs: u32) {
         self.offers = inputs;
@@ -153,12 +162,12 @@ impl SimCard {
         engine.eval();
         let ready = u32::from(engine.s_ready());
         for (index, input) in self.inputs.iter_mut().enumerate() {
-            input.advance(ready >> index & 1 != 0);
+            input.advance(ready >> index & 1 != 0, &mut self.buffers);
         }
         let sent = u32::from(engine.m_valid()) & self.takes;
         for (index, output) in self.outputs.iter_mut().enumerate() {
             if sent >> index & 1 != 0 {
-                output.take(engine, index, self.cycle);
+                output.take(engine, index, self.cycle, &mut self.buffers);
             }
         }
         self.channels.take(engine);

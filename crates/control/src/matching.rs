@@ -108,6 +108,7 @@ mod tests {
             rule: None,
             forward: Counters::default(),
             reply: Counters::default(),
+            approximate: false,
             age: 1,
             idle: 0,
         }

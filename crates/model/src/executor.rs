@@ -103,6 +103,8 @@ pub struct FlowInfo {
     pub forward: Counters,
     /// Replies.
     pub reply: Counters,
+    /// Packets are missing in the counters: a card forwarded a direction of it without one.
+    pub approximate: bool,
     /// Seconds since it began.
     pub age: Seconds,
     /// Seconds since the last packet.

@@ -21,7 +21,7 @@ pub struct Candidate {
     pub ingress: VifId,
     /// Its number among the frames that the engine was given of this interface.
     pub number: u64,
-    head: Vec<u8>,
+    head: [u8; HEAD],
     len: u32,
     gso_size: Option<u16>,
 }
@@ -30,10 +30,13 @@ impl Candidate {
     /// Of a frame that came in by an interface.
     pub fn new(ingress: VifId, number: u64, taken: &Taken) -> Self {
         let bytes = &taken.bytes;
+        let mut head = [0; HEAD];
+        let len = bytes.len().min(HEAD);
+        head[..len].copy_from_slice(&bytes[..len]);
         Self {
             ingress,
             number,
-            head: bytes[..bytes.len().min(HEAD)].to_vec(),
+            head,
             len: bytes.len() as u32,
             gso_size: taken.offload.gso.map(|gso| gso.size),
         }
@@ -47,7 +50,7 @@ impl<C: Carry> Carrier<C> {
         if self.candidates.len() < MOST {
             self.candidates.push(Candidate::new(vif, line.handed + 1, &taken));
         }
-        line.hand(taken);
+        line.hand(taken, self.driver.commands().card().buffers());
     }
 
     /// Tells the card of a packet's flow, whose packets it keeps until the hold group is released. The flow, where it does.
@@ -58,6 +61,7 @@ impl<C: Carry> Carrier<C> {
         done: &mut HashSet<Key>,
     ) -> Result<Option<Key>, Fault> {
         let Candidate { ingress, ref head, len, gso_size, .. } = *candidate;
+        let head = &head[..HEAD.min(len as usize)];
         let Ok(packet) = PacketView::parse(head, len, gso_size) else { return Ok(None) };
         let (engine, now) = (self.engine.clone(), self.engine.now());
         engine.view(|view| {
@@ -73,7 +77,7 @@ impl<C: Carry> Carrier<C> {
             self.settle_accounts(flow.as_ref().map(|flow| &flow.key), &decision)?;
             let key = self.driver.decided_behind(Some(hold), view, &packet, ingress, &decision)?;
             if let (Some(key), Some(flow)) = (key, flow) {
-                self.flows.insert(key, Carried::new(&flow, &decision));
+                self.carry(key, Carried::new(&flow, &decision));
             }
             Ok(key.filter(|key| self.driver.is_held(key, hold)))
         })

@@ -18,6 +18,7 @@ use model::{BridgeTarget, Change, DropReason, Executor, NeighbourScope, VifId, V
 use packet::Mac;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
+use std::ops::Bound::{Excluded, Unbounded};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -72,6 +73,8 @@ pub struct Carrier<C> {
     /// Clocks since a packet went in or came out.
     quiet: u32,
     pub candidates: Vec<Candidate>,
+    /// Those whose flows are put onto the card just now; empty in between.
+    pub ready: Vec<Candidate>,
     /// Flows on their way onto the card.
     pub batch: Option<Batch>,
     pub flows: Flows,
@@ -79,6 +82,8 @@ pub struct Carrier<C> {
     pub mailbox: Arc<Mailbox>,
     pub epoll: OwnedFd,
     burst: Burst,
+    /// What was just taken from a port; empty in between.
+    taken: Vec<Taken>,
     /// What the card knows of what packets taught, and the epoch of that.
     epoch: u64,
     macs: HashMap<(Vrf, Mac), BridgeTarget>,
@@ -116,12 +121,14 @@ impl<C: Carry> Carrier<C> {
             inside: 0,
             quiet: 0,
             candidates: Vec::new(),
+            ready: Vec::new(),
             batch: None,
             flows: Flows::default(),
             stats,
             mailbox,
             epoll,
             burst: Burst::new(),
+            taken: Vec::new(),
             epoch: 0,
             macs: HashMap::new(),
             neighbours: HashMap::new(),
@@ -186,11 +193,12 @@ impl<C: Carry> Carrier<C> {
         for (vif, line) in &mut self.lines {
             let output = place(*vif, line.wire, pipes);
             while self.queued[output].len() < most
-                && let Some(bytes) = line.sent()
+                && let Some(bytes) = line.sent(self.driver.commands().card().buffers())
             {
                 let (port, egress, len) = (vif.0, output as u8, bytes.len());
                 if len > LONGEST {
                     self.stats.drops[DropReason::TxTooLong as usize].add(1);
+                    self.driver.commands().card().buffers().give_back(bytes);
                     continue;
                 }
                 self.stats.again.packet(len);
@@ -204,7 +212,8 @@ impl<C: Carry> Carrier<C> {
     /// Moves what is here. Returns whether something waits for the engine.
     pub fn work(&mut self) -> Result<bool, Fault> {
         self.run_card()?;
-        let waits = self.lines.values_mut().fold(false, |waits, line| line.push() | waits);
+        let buffers = self.driver.commands().card().buffers();
+        let waits = self.lines.values_mut().fold(false, |waits, line| line.push(buffers) | waits);
         if self.batch.is_some() {
             self.take_sent(AGAIN);
             self.move_flows()?;
@@ -219,31 +228,39 @@ impl<C: Carry> Carrier<C> {
 
     /// Takes what came in by the ports, but where the card or the engine does not keep up.
     fn take(&mut self) -> Result<bool, Fault> {
-        let pipes = self.card().pipes();
         let mut any = false;
-        for vif in self.lines.keys().copied().collect::<Vec<_>>() {
-            let Some(line) = self.lines.get(&vif) else { continue };
-            let input = place(vif, line.wire, pipes);
-            if line.past && line.is_settled() {
-                // What went past the card left the engine; now it leaves.
-                self.take_sent(usize::MAX);
-                self.empty_card()?;
-            }
-            let room = self.has_room(vif, input);
-            let Some(line) = self.lines.get_mut(&vif) else { continue };
-            if !line.is_open() {
-                // The engine is about to be done with it.
-                any = true;
-                continue;
-            }
-            if !room {
-                continue;
-            }
-            for taken in line.take(&mut self.burst) {
-                any = true;
-                self.enter(vif, input, taken)?;
-            }
+        let mut next = self.lines.keys().next().copied();
+        while let Some(vif) = next {
+            next = self.lines.range((Excluded(vif), Unbounded)).next().map(|(vif, _)| *vif);
+            any |= self.take_from(vif)?;
         }
+        Ok(any)
+    }
+
+    /// The same of one port.
+    fn take_from(&mut self, vif: VifId) -> Result<bool, Fault> {
+        let pipes = self.card().pipes();
+        let Some(line) = self.lines.get(&vif) else { return Ok(false) };
+        let input = place(vif, line.wire, pipes);
+        if line.past && line.is_settled() {
+            // What went past the card left the engine; now it leaves.
+            self.take_sent(usize::MAX);
+            self.empty_card()?;
+        }
+        let room = self.has_room(vif, input);
+        let Some(line) = self.lines.get_mut(&vif) else { return Ok(false) };
+        if !line.is_open() {
+            // The engine is about to be done with it.
+            return Ok(true);
+        }
+        if !room {
+            return Ok(false);
+        }
+        let mut taken = std::mem::take(&mut self.taken);
+        line.take(&mut self.burst, self.driver.commands().card().buffers(), &mut taken);
+        let any = !taken.is_empty();
+        taken.drain(..).try_for_each(|taken| self.enter(vif, input, taken))?;
+        self.taken = taken;
         Ok(any)
     }
 
@@ -320,6 +337,7 @@ impl<C: Carry> Carrier<C> {
                 self.quiet = 0;
                 if is_mark(&packet) {
                     self.marked();
+                    self.card().buffers().give_back(packet.bytes);
                     continue;
                 }
                 self.inside = self.inside.saturating_sub(1);
@@ -354,6 +372,7 @@ impl<C: Carry> Carrier<C> {
                     Ok(()) => self.stats.sent.packet(bytes.len()),
                     Err(reason) => self.stats.drops[reason as usize].add(1),
                 }
+                self.card().buffers().give_back(bytes);
             }
         }
     }
@@ -410,14 +429,17 @@ impl<C: Carry> Carrier<C> {
     /// Lets the engine be done with what it was given; false where it takes too long.
     pub fn settle_engine(&mut self) -> bool {
         let since = Instant::now();
-        while !self.lines.values_mut().all(|line| !line.push() && line.is_settled()) {
+        loop {
+            let buffers = self.driver.commands().card().buffers();
+            if self.lines.values_mut().all(|line| !line.push(buffers) && line.is_settled()) {
+                return true;
+            }
             self.take_sent(usize::MAX);
             if since.elapsed() > PATIENCE {
                 return false;
             }
             std::thread::yield_now();
         }
-        true
     }
 
     /// Tells the card what packets taught the engine.

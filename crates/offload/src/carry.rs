@@ -1,6 +1,7 @@
 //! A card that carries packets.
 
 use card::Card;
+use card::buffers::Buffers;
 use card::registers::PuntMeta;
 
 /// A packet for the card.
@@ -36,6 +37,8 @@ pub trait Carry: Card {
     fn backlog(&self, input: usize) -> usize;
     /// The next packet that came out.
     fn receive(&mut self, output: usize) -> Option<Outgoing>;
+    /// Buffers of frames: what is sent takes one, and what was received gives one back.
+    fn buffers(&mut self) -> &mut Buffers;
     /// One clock.
     fn tick(&mut self);
     /// Clocks since reset.
@@ -60,6 +63,10 @@ impl Carry for card::sim::SimCard {
     fn receive(&mut self, output: usize) -> Option<Outgoing> {
         let card::sim::Received { port, punt, bytes, .. } = Self::receive(self, output)?;
         Some(Outgoing { port, punt, bytes })
+    }
+
+    fn buffers(&mut self) -> &mut Buffers {
+        Self::buffers(self)
     }
 
     fn tick(&mut self) {

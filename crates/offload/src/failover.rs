@@ -43,7 +43,8 @@ impl<C: Carry> Carrier<C> {
                 let cells = self.stats.vif(vif);
                 cells.into_iter().for_each(|cells| cells.punted.packet(packet.bytes.len()));
                 self.stats.punted.packet(packet.bytes.len());
-                line.hand(Taken { bytes: packet.bytes, offload: Offload::default() });
+                let taken = Taken { bytes: packet.bytes, offload: Offload::default() };
+                line.hand(taken, self.driver.commands().card().buffers());
             }
         }
         if !self.settle_engine() {

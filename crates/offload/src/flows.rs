@@ -23,8 +23,6 @@ pub struct Carried {
     direction: Option<FlowKey>,
     rules: Vec<RuleId>,
     nexthop: Option<NexthopId>,
-    /// What it had carried at the last look: packets and bytes.
-    seen: (u64, u64),
     /// Looks since it last carried a packet.
     idle: u8,
 }
@@ -43,7 +41,6 @@ impl Carried {
             direction,
             rules: decision.effects.rules.to_vec(),
             nexthop: decision.effects.nexthop,
-            seen: (0, 0),
             idle: 0,
         }
     }
@@ -58,11 +55,6 @@ pub struct Flows {
 }
 
 impl Flows {
-    /// Adds one.
-    pub fn insert(&mut self, key: Key, carried: Carried) {
-        self.carried.insert(key, carried);
-    }
-
     /// Forgets one.
     pub fn remove(&mut self, key: &Key) {
         self.carried.remove(key);
@@ -91,22 +83,26 @@ impl<C: Carry> Carrier<C> {
         let Some(carried) = self.flows.carried.get_mut(key) else { return false };
         let (used, counters) = match self.driver.usage(key) {
             None => return false,
-            Some(Usage::Counted { packets, bytes }) => {
-                let before = std::mem::replace(&mut carried.seen, (packets, bytes));
-                let counters = Counters {
-                    packets: packets.saturating_sub(before.0),
-                    bytes: bytes.saturating_sub(before.1),
-                };
-                (counters.packets > 0, counters)
-            }
-            Some(Usage::Seen(seen)) => (seen, Counters::default()),
+            Some(Usage::Counted { packets, bytes }) => (packets > 0, Some(Counters { packets, bytes })),
+            Some(Usage::Seen(seen)) => (seen, None),
         };
         carried.idle = if used { 0 } else { carried.idle.saturating_add(1) };
-        if counters.packets > 0 {
+        if let Some(counters) = counters.filter(|counters| counters.packets > 0) {
             self.stats.tables(&carried.rules, carried.nexthop, counters);
         }
         let alive = carried.direction.is_none_or(|direction| self.engine.carried(&direction, used, counters));
         alive && carried.idle < IDLE
+    }
+
+    /// Remembers a flow that is on the card now. Where it has no counter, its connection's packets are known to be missing
+    /// before the first one is.
+    pub fn carry(&mut self, key: Key, carried: Carried) {
+        if !self.driver.is_counted(&key)
+            && let Some(direction) = &carried.direction
+        {
+            self.engine.carried(direction, false, None);
+        }
+        self.flows.carried.insert(key, carried);
     }
 
     /// Looks after some of the flows.

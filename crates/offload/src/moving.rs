@@ -105,19 +105,21 @@ impl<C: Carry> Carrier<C> {
         let is_done = |candidate: &mut Candidate| {
             lines.get(&candidate.ingress).is_none_or(|line| line.done() >= candidate.number)
         };
-        let candidates: Vec<_> = self.candidates.extract_if(.., is_done).take(FLOWS).collect();
-        if candidates.is_empty() {
+        self.ready.extend(self.candidates.extract_if(.., is_done).take(FLOWS));
+        if self.ready.is_empty() {
             return Ok(());
         }
+        let mut candidates = std::mem::take(&mut self.ready);
         self.follow_tables()?;
         let Some(hold) = self.driver.begin_hold() else { return Ok(()) };
         let (mut keys, mut ports, mut done) = (Vec::new(), BTreeSet::new(), HashSet::new());
-        for candidate in candidates {
+        for candidate in candidates.drain(..) {
             if let Some(key) = self.install(&candidate, hold, &mut done)? {
                 keys.push(key);
                 ports.insert(candidate.ingress);
             }
         }
+        self.ready = candidates;
         self.stats.flows.set(self.driver.flows() as u64);
         let refused = self.driver.refused();
         self.stats.flows_refused.set(refused.quota + refused.full);

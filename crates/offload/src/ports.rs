@@ -1,6 +1,7 @@
 //! The ports as the carrier has them: it takes what comes in, and stands in for each towards the engine.
 
 use crate::stats::VifCells;
+use card::buffers::Buffers;
 use mem::{BURST, Burst, Csum, NoRoom, Offload, RxQueue, Segment, TxQueue, gather, scatter};
 use model::{DropReason, VifId};
 use rdmaport::{Downlink, RdmaPort, Uplink};
@@ -83,21 +84,21 @@ impl Line {
     }
 
     /// The next frame that the engine sent.
-    pub fn sent(&mut self) -> Option<Vec<u8>> {
+    pub fn sent(&mut self, buffers: &mut Buffers) -> Option<Vec<u8>> {
         let mut bytes = None;
-        self.downlink.receive(|frame| bytes = Some(frame.to_vec()));
+        self.downlink.receive(|frame| bytes.insert(buffers.take()).extend_from_slice(frame));
         bytes
     }
 
     /// Takes a burst of each queue.
-    pub fn take(&mut self, burst: &mut Burst) -> Vec<Taken> {
-        let mut taken = Vec::new();
+    pub fn take(&mut self, burst: &mut Burst, buffers: &mut Buffers, taken: &mut Vec<Taken>) {
         for queue in &mut self.rx {
             if queue.poll(burst, BYTES_PER_BURST) == 0 {
                 continue;
             }
             for packet in burst.packets() {
-                let mut bytes = vec![0; packet.len as usize];
+                let mut bytes = buffers.take();
+                bytes.resize(packet.len as usize, 0);
                 let len = gather(burst.segments(packet), 0, &mut bytes);
                 bytes.truncate(len);
                 taken.push(Taken { bytes, offload: packet.offload });
@@ -105,24 +106,24 @@ impl Line {
             queue.release(burst);
         }
         debug_assert!(taken.len() <= BURST * self.rx.len(), "a burst is bounded");
-        taken
     }
 
     /// Gives a frame to the engine; it waits where there is no room.
-    pub fn hand(&mut self, taken: Taken) {
+    pub fn hand(&mut self, taken: Taken, buffers: &mut Buffers) {
         self.handed += 1;
         self.waiting.push_back(taken);
-        self.push();
+        self.push(buffers);
     }
 
     /// Gives the engine what waits, as far as there is room. Returns whether something still waits.
-    pub fn push(&mut self) -> bool {
+    pub fn push(&mut self, buffers: &mut Buffers) -> bool {
         let mut sent = false;
         while self.uplink.room() > 0
             && let Some(Taken { bytes, offload }) = self.waiting.pop_front()
         {
             // A frame too long for the ring is counted as refused; no port has longer ones.
             sent |= self.uplink.send_unfinished(bytes.len(), &offload, |to| to.copy_from_slice(&bytes));
+            buffers.give_back(bytes);
         }
         if sent {
             self.uplink.ring();

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{ONE, PATIENCE, SoftCard, TWO, World, frame, number_of, numbered, tables, until};
+use common::{ONE, PATIENCE, SoftCard, TWO, World, counted, frame, number_of, numbered, tables, until};
 use mem::{Csum, Offload};
 use model::{
     Action, CaptureFilter, Change, DropReason, Executor, Network, NexthopId, Rule, RuleAction, RuleId, Vrf,
@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering;
 
 by_cards!(
     a_flow_moves_onto_the_card_and_is_counted,
+    a_burst_is_counted_once,
     routed_packets_go_by_the_card_too,
     other_hosts_are_reached_by_the_card,
     nothing_is_lost_or_out_of_order_while_flows_move,
@@ -41,16 +42,51 @@ fn a_flow_moves_onto_the_card_and_is_counted(world: World) {
     assert_eq!((card.received, card.flows, card.lost), (10, 1, 0));
     assert!(card.busy > 0 && card.clocks >= card.busy);
     // The card's packets come to the connection within a look.
-    let packets = || {
-        let mut packets = 0;
-        world.card.flows(&mut |flow| {
-            packets = flow.forward.packets;
-            true
-        });
-        packets
-    };
-    until(|| packets() >= 10);
+    until(|| counted(&world, 7) == Some((10, 0, false)));
     assert_eq!(world.card.flow_count(), 1);
+}
+
+fn a_burst_is_counted_once(world: World) {
+    const PACKETS: u32 = 600;
+    world.one.send((0..PACKETS).map(|number| numbered(ONE, TWO, 7, number)));
+    let mut got = 0;
+    until(|| {
+        got += world.two.take().len() as u32;
+        got == PACKETS
+    });
+    assert!(world.carried().0 > 0, "none of them by the card");
+    // All flows are looked after before this returns.
+    assert_eq!(world.card.flush_flows(&mut |_| false), 0);
+    assert_eq!(counted(&world, 7), Some((PACKETS.into(), 0, false)));
+}
+
+#[test]
+fn connections_whose_packets_the_card_does_not_count_say_so() {
+    let world = World::new(|| SoftCard::with_counters(1));
+    // Packets of a flow until the card forwards it; how many.
+    let exchange = |from, to, flow| {
+        let port = |vif| if vif == ONE { &world.one } else { &world.two };
+        let (before, mut sent) = (world.carried().0, 0);
+        while world.carried().0 == before {
+            port(from).send([numbered(from, to, flow, 0)]);
+            assert_eq!(port(to).wait(1, PATIENCE).len(), 1);
+            sent += 1;
+        }
+        sent
+    };
+    let marked = |flow| counted(&world, flow).map(|(.., approximate)| approximate);
+    let sent = exchange(ONE, TWO, 7);
+    assert_eq!(marked(7), Some(false));
+    exchange(ONE, TWO, 8);
+    assert_eq!((marked(7), marked(8)), (Some(false), Some(true)));
+    // A direction that is not counted is enough.
+    exchange(TWO, ONE, 7);
+    until(|| counted(&world, 7).is_some_and(|(packets, ..)| packets == sent));
+    assert_eq!(marked(7), Some(true));
+    // The next connection has the counter of the first.
+    assert_eq!(world.card.flush_flows(&mut |_| true), 2);
+    exchange(ONE, TWO, 8);
+    assert_eq!(marked(8), Some(false));
 }
 
 #[test]

@@ -253,6 +253,11 @@ impl Flows {
         alive
     }
 
+    /// Notes that packets of a connection found before are forwarded which nobody counts.
+    pub fn miscount(&self, flow: FlowRef) {
+        self.entry(flow.index).miscount(flow.seq);
+    }
+
     /// Carries out a decision's change. `guest`: who is charged for a new connection, `None` for what comes in by a
     /// wire. Returns where the connection is; `None` where the one to update is gone.
     ///

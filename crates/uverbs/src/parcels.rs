@@ -116,11 +116,7 @@ fn room_for(len: usize) -> Option<u32> {
 }
 
 #[cfg(test)]
-#[allow(
-    clippy::unwrap_used,
-    clippy::undocumented_unsafe_blocks,
-    reason = "a test fails by panicking; its parts are slices"
-)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
 
@@ -132,6 +128,7 @@ mod tests {
 
     fn put(to: &mut Parcels, message: &[u8]) -> Option<u32> {
         let (one, other) = message.split_at(message.len() / 3);
+        // SAFETY: the parts are slices, and make up the message.
         unsafe { to.put([one, other].into_iter().map(|part| (part.as_ptr(), part.len())), message.len()) }
     }
 
@@ -150,6 +147,7 @@ mod tests {
                 }
                 let (at, message): (u32, Vec<u8>) = waiting.pop_front().unwrap();
                 let place = receiver.get(at, message.len()).unwrap();
+                // SAFETY: so many bytes are there, and stay until they are given back.
                 assert_eq!(unsafe { std::slice::from_raw_parts(place.as_ptr(), message.len()) }, message);
                 receiver.give_back(at, message.len());
             };

@@ -1,10 +1,6 @@
 //! The library against a device.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::undocumented_unsafe_blocks,
-    reason = "of tests: they use the C interface as its man pages say"
-)]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod program;
 
@@ -20,6 +16,8 @@ use verbs::{completion_ex, shared_receive};
 #[test]
 fn a_device_and_its_port_are_described() {
     let context = open(0);
+    // SAFETY: what is passed was made here and not destroyed yet, or is null where it may be; there are
+    // places for results, which are read when a call has filled them.
     unsafe {
         let guid = device::ibv_get_device_guid((*context).device);
         assert_eq!(u64::from_be(guid), 0x0000_00ff_fe00_0001);
@@ -47,6 +45,8 @@ fn a_device_and_its_port_are_described() {
 #[test]
 fn gids_are_told_one_by_one_and_all_at_once() {
     let context = open(0);
+    // SAFETY: what is passed was made here and not destroyed yet, or is null where it may be; there are
+    // places for results.
     unsafe {
         let mut one = ibv_gid::default();
         assert_eq!(gid::ibv_query_gid(context, 1, 1, &mut one), 0);
@@ -123,6 +123,7 @@ fn what_cannot_be_posted_is_pointed_at() {
     assert_eq!(modify_to(pair.qps[0], 1), 0);
     assert_eq!(post_receive(pair.qps[0], &mut receive(1, &mut [sge])).0, 0);
     assert_eq!(post_send(pair.qps[0], &mut send(1, &mut [sge])), (libc::EINVAL, Some(1)));
+    // SAFETY: the queue pair is the test's, which did not destroy it.
     assert_eq!(unsafe { (*pair.qps[0]).state }, 1);
     // In the error state it is flushed, posted before or after.
     assert_eq!(modify_to(pair.qps[0], IBV_QPS_ERR), 0);
@@ -143,6 +144,8 @@ fn requests_are_made_call_by_call() {
         assert_eq!(post_receive(pair.qps[1], &mut receive(id, &mut [to.sge()])).0, 0);
     }
     let sge = from.sge();
+    // SAFETY: the queue pair was made with these functions, which are called in the order that they ask for;
+    // parts lie in `from`.
     unsafe {
         let qp = queue_pair::ibv_qp_to_qp_ex(pair.qps[0]);
         let ops = qp.read();
@@ -185,12 +188,15 @@ fn requests_are_made_call_by_call() {
 #[test]
 fn extended_polling_reads_field_by_field() {
     let context = open(3);
+    // SAFETY: numbers and pointers, which may all be zero.
     let mut attr: ibv_cq_init_attr_ex = unsafe { std::mem::zeroed() };
     (attr.cqe, attr.wc_flags) = (5, 0xff);
+    // SAFETY: the context was just opened, and the attributes are whole.
     let cq = unsafe { completion_ex::create_cq_ex(context, &mut attr) };
     let pair = Pair::with(3, context, cq.cast(), null_mut(), IBV_QPT_UC);
     let mut buffer = Buffer::new(pair.pd, b"xyz");
     let sge = buffer.sge();
+    // SAFETY: the queue was made with these functions, which are called in the order that they ask for.
     unsafe {
         let ops = cq.read();
         let mut none = ibv_poll_cq_attr::default();
@@ -233,6 +239,8 @@ fn extended_polling_reads_field_by_field() {
 #[test]
 fn a_channel_tells_once_and_is_waited_for() {
     let context = open(4);
+    // SAFETY: what is passed was made here and not destroyed yet, or is null where it may be; there are
+    // places for results; what is destroyed is not used any more.
     unsafe {
         let channel = channel::ibv_create_comp_channel(context);
         libc::fcntl((*channel).fd, libc::F_SETFL, libc::O_NONBLOCK);
@@ -270,6 +278,8 @@ fn a_channel_tells_once_and_is_waited_for() {
 #[test]
 fn a_shared_receive_queue_tells_of_its_limit() {
     let context = open(0);
+    // SAFETY: what is passed was made here and not destroyed yet, or is null where it may be; there are
+    // places for results, which are read when a call has filled them.
     unsafe {
         let pd = memory::ibv_alloc_pd(context);
         let attr = ibv_srq_attr { max_wr: 2, max_sge: 1, srq_limit: 0 };
@@ -306,6 +316,7 @@ fn datagrams_can_be_answered() {
     let pair = Pair::new(0, IBV_QPT_UD);
     let (mut from, mut to) = (Buffer::new(pair.pd, b"hello"), Buffer::new(pair.pd, &[0; 45]));
     let mut wr = send(1, &mut []);
+    // SAFETY: the queue pair is the test's, which did not destroy it.
     wr.wr.ud = Ud { ah: null_mut(), remote_qpn: unsafe { (*pair.qps[1]).qp_num }, remote_qkey: 3 };
     assert_eq!(post_send(pair.qps[0], &mut wr), (libc::EINVAL, Some(1)));
     let there = handle(pair.pd, pair.index);
@@ -315,8 +326,11 @@ fn datagrams_can_be_answered() {
     assert_eq!(post_receive(pair.qps[1], &mut receive(2, &mut [to.sge()])).0, 0);
     assert_eq!(post_send(pair.qps[0], &mut wr).0, 0);
     let mut wc = *pair.completions(2).iter().find(|wc| wc.wr_id == 2).unwrap();
+    // SAFETY: the queue pair is the test's, which did not destroy it.
     assert_eq!((wc.byte_len, wc.wc_flags, wc.src_qp), (45, IBV_WC_GRH, unsafe { (*pair.qps[0]).qp_num }));
     assert_eq!(to.bytes[40..], *b"hello");
+    // SAFETY: what is passed was made here and not destroyed yet, or is null where it may be; there are
+    // places for results; the completion and its header are of a datagram.
     unsafe {
         let mut attr = ibv_ah_attr::default();
         let grh = to.bytes.as_mut_ptr().cast();
@@ -338,6 +352,7 @@ fn datagrams_can_be_answered() {
 
 fn destroy_queue_pairs(pair: &Pair) {
     for qp in pair.qps {
+        // SAFETY: they are the test's, which uses them no more.
         assert_eq!(unsafe { queue_pair::ibv_destroy_qp(qp) }, 0);
     }
 }
@@ -348,6 +363,8 @@ fn what_the_device_says_is_passed_on() {
     let pair = Pair::new(1, IBV_QPT_RC);
     let (context, pd) = (pair.context, pair.pd);
     let mut buffer = Buffer::new(pd, b"12345678");
+    // SAFETY: what is passed was made here and not destroyed yet, or is null where it may be; there are
+    // places for results, and memory that is registered lives here, but for an address that is refused.
     unsafe {
         assert_eq!(
             (memory::ibv_dealloc_pd(pd), completion::ibv_destroy_cq(pair.cq)),
@@ -396,6 +413,8 @@ fn what_the_device_says_is_passed_on() {
 fn what_there_is_not_is_refused() {
     let pair = Pair::new(0, IBV_QPT_RC);
     let srq_attr = ibv_srq_attr { max_wr: 2, max_sge: 1, srq_limit: 0 };
+    // SAFETY: what is passed was made here and not destroyed yet, or is null where it may be; there are
+    // places for results, which are read when a call has filled them.
     unsafe {
         let mut limits = MaybeUninit::<ibv_device_attr>::uninit();
         assert_eq!(query::ibv_query_device(pair.context, limits.as_mut_ptr()), 0);
@@ -460,6 +479,8 @@ fn what_there_is_not_is_refused() {
 #[test]
 fn when_the_device_dies_everything_is_flushed() {
     let context = open(2);
+    // SAFETY: what is passed was made here and not destroyed yet, or is null where it may be; there are
+    // places for results, which are read when a call has filled them; what is destroyed is not used any more.
     unsafe {
         let channel = channel::ibv_create_comp_channel(context);
         let cq = completion::ibv_create_cq(context, 8, null_mut(), channel, 0);

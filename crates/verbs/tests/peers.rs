@@ -1,10 +1,6 @@
 //! Two applications on devices of their own: whether they share memory or not, the same happens.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::undocumented_unsafe_blocks,
-    reason = "of tests: they use the C interface as its man pages say"
-)]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod program;
 
@@ -169,6 +165,7 @@ fn wrong_keys(shares: bool) {
         assert_eq!(post_receive(two.b.qp, &mut receive(1, &mut [])).0, 0);
         let mut list = [own.sge()];
         let mut wr = aimed(2, opcode, &mut list, &there);
+        // SAFETY: it is a number, as all that may be there.
         unsafe { wr.wr.rdma.rkey ^= 1 };
         assert_eq!(post_send(two.a.qp, &mut wr).0, 0);
         assert_eq!(
@@ -191,6 +188,7 @@ fn wrong_keys(shares: bool) {
         if wrong_at_home {
             list[0].lkey ^= 1;
         } else {
+            // SAFETY: it is a number, as all that may be there.
             unsafe { wr.wr.rdma.remote_addr += 1 };
         }
         wr.sg_list = list.as_mut_ptr();
@@ -204,7 +202,9 @@ fn wrong_keys(shares: bool) {
 
 fn state(end: &End) -> u32 {
     let mut attr = ibv_qp_attr::default();
+    // SAFETY: numbers and pointers, which may all be zero.
     let mut init: ibv_qp_init_attr = unsafe { std::mem::zeroed() };
+    // SAFETY: the queue pair is the test's, which did not destroy it; there are places for the results.
     assert_eq!(unsafe { modify::ibv_query_qp(end.qp, &mut attr, 1, &mut init) }, 0);
     attr.qp_state
 }
@@ -235,6 +235,7 @@ fn rights_end(shares: bool) {
         assert_eq!(post_send(two.a.qp, &mut wr).0, 0);
         assert_eq!((two.a.sent().status, &*there.bytes), (0, &[1; 64][..]));
         there.bytes.fill(2);
+        // SAFETY: region and queue pair are the test's, and the attributes are whole.
         unsafe {
             match what {
                 0 => there.forget(),
@@ -275,6 +276,7 @@ fn states(shares: bool) {
         assert_eq!(post_receive(two.b.qp, &mut receive(3, &mut [there.sge()])).0, 0);
         for state in [IBV_QPS_RTR, IBV_QPS_RTS] {
             let (mut attr, mask) = attributes(IBV_QPT_RC, state, two.a.index, two.a.number());
+            // SAFETY: the queue pair is the test's, and the attributes are whole.
             assert_eq!(unsafe { modify::ibv_modify_qp(two.b.qp, &mut attr, mask as c_int) }, 0);
         }
         assert_eq!(post_send(two.a.qp, &mut send(4, &mut [own.sge()])).0, 0);
@@ -298,6 +300,7 @@ fn sleepers(shares: bool) {
         for id in 0..2 {
             assert_eq!(post_receive(two.b.qp, &mut receive(id, &mut [])).0, 0);
         }
+        // SAFETY: the queues are the test's, which did not destroy them.
         unsafe {
             completion::req_notify_cq(two.b.cqs[1], solicited);
             completion::req_notify_cq(two.a.cqs[0], 0);
@@ -327,10 +330,13 @@ fn unread_events(shares: bool) {
     let (a, b) = (&two.a, &two.b);
     // Another connection, whose receives complete elsewhere.
     let other = [a, b].map(|end| create(end.context, end.pd, [end.cqs[0]; 2], null_mut(), IBV_QPT_RC));
+    // SAFETY: the queue pair is the test's, which did not destroy it.
     connect(other[1], a.index, unsafe { (*other[0]).qp_num });
+    // SAFETY: the queue pair is the test's, which did not destroy it.
     connect(other[0], b.index, unsafe { (*other[1]).qp_num });
     let bring = |from: *mut ibv_qp, to: *mut ibv_qp, cq: *mut ibv_cq| {
         assert_eq!(post_receive(to, &mut receive(1, &mut [])).0, 0);
+        // SAFETY: the queue is the test's, which did not destroy it.
         unsafe { completion::req_notify_cq(cq, 0) };
         assert_eq!(post_send(from, &mut send(2, &mut [])).0, 0);
         assert_eq!((a.sent().status, take(cq, 1)[0].status), (0, 0));
@@ -342,12 +348,14 @@ fn unread_events(shares: bool) {
     bring(a.qp, b.qp, b.cqs[1]);
     while b.told() != b.cqs[1] {}
     two.was_direct(601);
+    // SAFETY: they are the test's, which uses them no more.
     assert_eq!(other.map(|qp| unsafe { verbs::queue_pair::ibv_destroy_qp(qp) }), [0, 0]);
     two.close();
 }
 
 /// Whether the device still has something to do with its only message.
 fn poll_waiting(end: &End) -> bool {
+    // SAFETY: the queue is the test's, which did not destroy it.
     let handle = unsafe { (*end.cqs[1]).handle };
     described(end.index).iter().flat_map(|client| &client.cqs).all(|cq| cq.cq != handle || cq.waiting != 1)
 }
@@ -383,6 +391,7 @@ fn atomics(shares: bool) {
     for round in 0..10_u64 {
         own.bytes[..8].copy_from_slice(&(100 * round).to_ne_bytes());
         let mut second = aimed(2, IBV_WR_ATOMIC_FETCH_AND_ADD, &mut back, &there);
+        // SAFETY: numbers, as all that may be there.
         let (remote_addr, rkey) = unsafe { (second.wr.rdma.remote_addr, second.wr.rdma.rkey) };
         second.wr.atomic = Atomic { remote_addr, compare_add: 7, swap: 0, rkey };
         let mut first = aimed(1, WRITE, &mut list, &there);
@@ -396,6 +405,7 @@ fn atomics(shares: bool) {
     // One segment of eight bytes it is, or nothing is posted.
     let mut wrong = aimed(3, IBV_WR_ATOMIC_FETCH_AND_ADD, &mut back, &there);
     back[0].length = 4;
+    // SAFETY: numbers, as all that may be there.
     let (remote_addr, rkey) = unsafe { (wrong.wr.rdma.remote_addr, wrong.wr.rdma.rkey) };
     wrong.wr.atomic = Atomic { remote_addr, compare_add: 7, swap: 0, rkey };
     wrong.sg_list = back.as_mut_ptr();
@@ -420,7 +430,9 @@ fn resized(shares: bool) {
         }
         until(|| !is_awaited(&two.b, 1) && !is_awaited(&two.a, 0));
         for cq in [two.a.cqs[0], two.b.cqs[1]] {
+            // SAFETY: the queue is the test's, which did not destroy it.
             assert_eq!(unsafe { completion::ibv_resize_cq(cq, 8 << (round % 3)) }, 0);
+            // SAFETY: the queue is the test's, which did not destroy it.
             assert!(unsafe { (*cq).cqe } >= 8 << (round % 3));
         }
         for end in [two.a.cqs[0], two.b.cqs[1]] {
@@ -435,6 +447,7 @@ fn resized(shares: bool) {
 
 /// Whether two completions are still to come to a queue.
 fn is_awaited(end: &End, which: usize) -> bool {
+    // SAFETY: the queue is the test's, which did not destroy it.
     let handle = unsafe { (*end.cqs[which]).handle };
     described(end.index).iter().flat_map(|client| &client.cqs).all(|cq| cq.cq != handle || cq.waiting < 2)
 }
@@ -442,6 +455,7 @@ fn is_awaited(end: &End, which: usize) -> bool {
 /// A completion queue that nobody takes from overruns: that is told, and is the end of the queue pair.
 fn overrun(shares: bool) {
     let two = Two::new(shares);
+    // SAFETY: the queue is the test's, which did not destroy it.
     let room = unsafe { (*two.a.cqs[0]).cqe };
     for id in 0..room {
         assert_eq!(post_receive(two.b.qp, &mut receive(0, &mut [])).0, 0);
@@ -477,13 +491,16 @@ fn death(shares: bool) {
 fn established(shares: bool) {
     let first = if shares { TRUSTING } else { 0 };
     let (a, b) = (End::new(first), End::new(first + 1));
+    // SAFETY: the context is the test's until its end.
     unsafe { libc::fcntl((*b.context).async_fd, libc::F_SETFL, libc::O_NONBLOCK) };
     for state in [1, IBV_QPS_RTR] {
         let (mut attr, mask) = attributes(IBV_QPT_RC, state, a.index, a.number());
+        // SAFETY: the queue pair is the test's, and the attributes are whole.
         assert_eq!(unsafe { modify::ibv_modify_qp(b.qp, &mut attr, mask as c_int) }, 0);
     }
     a.connect(&b);
     let mut event = MaybeUninit::<ibv_async_event>::uninit();
+    // SAFETY: the context is the test's until its end, and there is a place for the result.
     let mut is_there = || unsafe { events::ibv_get_async_event(b.context, event.as_mut_ptr()) } == 0;
     assert!(!is_there());
     for id in 0..2 {
@@ -495,6 +512,7 @@ fn established(shares: bool) {
         }
     }
     assert!(!is_there());
+    // SAFETY: it was got above, and is acknowledged once.
     unsafe {
         let told = event.assume_init();
         assert_eq!((told.event_type, told.element.qp), (event::COMM_EST, b.qp));
@@ -521,6 +539,7 @@ fn one_device(shares: bool) {
     assert_eq!(post_receive(pair.qps[1], &mut receive(1, &mut [])).0, 0);
     assert_eq!(post_send(pair.qps[0], &mut send(2, &mut [])).0, 0);
     assert!(pair.completions(2).iter().all(|wc| wc.status == 0));
+    // SAFETY: the queue pair is the test's, which did not destroy it.
     let number = unsafe { (*pair.qps[0]).qp_num };
     let mut qps = described(index).into_iter().flat_map(|client| client.qps);
     assert_eq!(qps.find(|qp| qp.qpn == number).unwrap().direct.0, u64::from(shares));

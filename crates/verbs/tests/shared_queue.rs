@@ -1,11 +1,7 @@
 //! Two applications whose queue pairs receive from one shared queue of a third: whether they share memory or not, the same
 //! happens.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::undocumented_unsafe_blocks,
-    reason = "of tests: they use the C interface as its man pages say"
-)]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod program;
 
@@ -38,6 +34,8 @@ impl Shared {
     fn new(shares: bool) -> Self {
         let first = if shares { TRUSTING } else { 0 };
         let context = open(first + 1);
+        // SAFETY: the context was just opened, and so were the others where they are used; attributes are
+        // whole.
         let (pd, cq, srq) = unsafe {
             let pd = memory::ibv_alloc_pd(context);
             let attr = ibv_srq_attr { max_wr: ROOM, max_sge: 2, srq_limit: 0 };
@@ -52,6 +50,7 @@ impl Shared {
             .map(|sender| {
                 let qp = create(context, pd, [cq; 2], srq, IBV_QPT_RC);
                 connect(qp, first, sender.number());
+                // SAFETY: the queue pair is the test's, which did not destroy it.
                 connect(sender.qp, first + 1, unsafe { (*qp).qp_num });
                 qp
             })
@@ -60,11 +59,13 @@ impl Shared {
     }
 
     fn post(&self, id: u64, list: &mut [ibv_sge]) -> c_int {
+        // SAFETY: the queue is the test's; the request and its list are whole.
         unsafe { shared_receive::post_srq_recv(self.srq, &mut receive(id, list), &mut null_mut()) }
     }
 
     fn arm(&self, srq_limit: u32) {
         let mut attr = ibv_srq_attr { max_wr: 0, max_sge: 0, srq_limit };
+        // SAFETY: the queue is the test's, and the attributes are whole.
         assert_eq!(unsafe { shared_receive::ibv_modify_srq(self.srq, &mut attr, IBV_SRQ_LIMIT) }, 0);
     }
 
@@ -76,6 +77,7 @@ impl Shared {
 
     fn close(self) {
         self.senders.into_iter().for_each(End::close);
+        // SAFETY: they are the test's, which uses them no more, and nothing is left that needs them.
         unsafe {
             self.qps.into_iter().for_each(|qp| assert_eq!(queue_pair::ibv_destroy_qp(qp), 0));
             let channel = (*self.cq).channel;
@@ -110,6 +112,7 @@ fn messages(shares: bool) {
             let (sent, received) = (sender.sent(), take(shared.cq, 1)[0]);
             assert_eq!((sent.status, received.status, received.opcode), (0, 0, 128));
             assert_eq!((received.wr_id, received.byte_len as usize), (round as u64, len));
+            // SAFETY: the queue pair is the test's, which did not destroy it.
             let number = unsafe { (*shared.qps[from]).qp_num };
             assert_eq!((received.qp_num, received.wc_flags, received.imm_data), (number, 2, 0x0102_0304));
             assert_eq!((&there.bytes[..len], &there.bytes[len..]), (&text[..], &[0; 9][..]));
@@ -125,6 +128,7 @@ fn messages(shares: bool) {
 fn all_at_once(shares: bool) {
     const MESSAGES: u64 = 500;
     let shared = Shared::new(shares);
+    // SAFETY: the queue pair is the test's, which did not destroy it.
     let numbers: Vec<_> = shared.qps.iter().map(|qp| unsafe { (**qp).qp_num }).collect();
     let mut room = Buffer::new(shared.pd, &[0; 64 * ROOM as usize]);
     let place = |sge: ibv_sge, id: u64| ibv_sge { addr: sge.addr + 64 * id, length: 64, ..sge };
@@ -209,8 +213,10 @@ fn too_long(shares: bool) {
 /// Fewer receives than the limit are told of, once, whoever took them.
 fn limit(shares: bool) {
     let shared = Shared::new(shares);
+    // SAFETY: the context is the test's until its end.
     unsafe { libc::fcntl((*shared.context).async_fd, libc::F_SETFL, libc::O_NONBLOCK) };
     let mut event = MaybeUninit::<ibv_async_event>::uninit();
+    // SAFETY: the context is the test's; an event that was got is whole, and acknowledged once.
     let mut is_told = || unsafe {
         if events::ibv_get_async_event(shared.context, event.as_mut_ptr()) != 0 {
             return false;
@@ -235,6 +241,7 @@ fn limit(shares: bool) {
             }
         }
         let mut found = ibv_srq_attr::default();
+        // SAFETY: the queue is the test's, and there is a place for the result.
         assert_eq!(unsafe { shared_receive::ibv_query_srq(shared.srq, &mut found) }, 0);
         assert_eq!(found.srq_limit, 0);
     }

@@ -1,11 +1,7 @@
 //! Regions whose pages are moved into files, as `VIADUCT_RDMA_SHARE=1` asks for: what happens is what happens without, and peers that
 //! share memory, and the device, map them.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::undocumented_unsafe_blocks,
-    reason = "of tests: they use the C interface as its man pages say"
-)]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod program;
 
@@ -27,6 +23,7 @@ fn pattern(len: usize, seed: usize) -> Vec<u8> {
 /// Two applications, where regions are shared.
 fn two(shares: bool, first: usize) -> Two {
     static SET: Once = Once::new();
+    // SAFETY: nobody reads it yet: whoever opens a device here comes by first.
     SET.call_once(|| unsafe { std::env::set_var("VIADUCT_RDMA_SHARE", "1") });
     Two::of(shares, first)
 }
@@ -45,22 +42,26 @@ impl Pages {
     fn at(start: *mut u8, pages: usize, flags: i32) -> Self {
         let (len, flags) = (pages * PAGE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags);
         let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: new memory, at a place that is free if it is said.
         let start = unsafe { libc::mmap(start.cast(), len, access, flags, -1, 0) };
         assert_ne!(start, libc::MAP_FAILED);
         Self { start: start.cast(), len }
     }
 
     fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: it is mapped, for reading and writing, until it is unmapped, which ends its use.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
     }
 
     fn register(&self, pd: *mut ibv_pd, from: usize, len: usize) -> *mut ibv_mr {
+        // SAFETY: the domain is the test's, and the part lies within the memory.
         let mr = unsafe { memory::ibv_reg_mr(pd, self.start.add(from).cast(), len, 15) };
         assert!(!mr.is_null());
         mr
     }
 
     fn sge(&self, mr: *mut ibv_mr, from: usize, len: usize) -> ibv_sge {
+        // SAFETY: the region is registered.
         ibv_sge { addr: self.start as u64 + from as u64, length: len as u32, lkey: unsafe { (*mr).lkey } }
     }
 
@@ -80,6 +81,7 @@ impl Pages {
     }
 
     fn unmap(&self) {
+        // SAFETY: nobody uses it any more.
         assert_eq!(unsafe { libc::munmap(self.start.cast(), self.len) }, 0);
     }
 }
@@ -101,6 +103,7 @@ fn mapped(file: u64) -> usize {
 }
 
 fn deregister(mr: *mut ibv_mr) {
+    // SAFETY: it is registered, and its key used no more.
     assert_eq!(unsafe { memory::ibv_dereg_mr(mr) }, 0);
 }
 
@@ -141,6 +144,7 @@ fn messages(shares: bool, first: usize) {
         (permissions(&from), permissions(&to)),
         (vec!["rw-s".into()], ["rw-p", "rw-s", "rw-p"].map(String::from).to_vec())
     );
+    // SAFETY: the region is registered.
     let rkey = unsafe { (*theirs).rkey };
     for round in 0..2 {
         for (seed, (at, len)) in [
@@ -208,6 +212,7 @@ fn atomic_operations_of_peers_and_of_the_device_are_one_after_the_other() {
     assert_eq!(mapped(counter.file().unwrap()), 3);
     std::thread::scope(|scope| {
         for (two, region) in [&direct, &copied].into_iter().zip(regions) {
+            // SAFETY: the region is registered.
             let (two, there) = (Shared(two), (counter.start as u64 + 64, unsafe { (*region).rkey }));
             scope.spawn(move || {
                 let (two, result) = (two.get(), Pages::new(1));
@@ -221,11 +226,13 @@ fn atomic_operations_of_peers_and_of_the_device_are_one_after_the_other() {
             });
         }
     });
+    // SAFETY: it is mapped, and aligned; others write whole words.
     let sum = || unsafe { counter.start.add(64).cast::<u64>().read_volatile() };
     assert_eq!(sum(), 2 * TIMES);
     assert!(direct.a.direct() >= TIMES - 2, "{}", direct.a.direct());
     let mut result = Pages::new(1);
     let own = result.register(direct.a.pd, 0, PAGE);
+    // SAFETY: the region is registered.
     let there = (counter.start as u64 + 64, unsafe { (*regions[0]).rkey });
     for (compare, swap, after) in [(5, 6, 2 * TIMES), (2 * TIMES, 7, 7), (7, u64::MAX, u64::MAX)] {
         let before = sum();
@@ -248,6 +255,7 @@ fn atomic_operations_of_peers_and_of_the_device_are_one_after_the_other() {
 /// Two applications, of which each thread uses its own.
 struct Shared<'a>(&'a Two);
 
+// SAFETY: objects of the library may be used by any thread, and here each has its own.
 unsafe impl Send for Shared<'_> {}
 
 impl<'a> Shared<'a> {
@@ -264,6 +272,7 @@ fn what_is_registered_no_more_is_the_programs_alone() {
     let ours = from.register(two.a.pd, 0, 2 * PAGE);
     let regions = [(); 2].map(|()| to.register(two.b.pd, 0, 2 * PAGE));
     let file = to.file().unwrap();
+    // SAFETY: the region is registered.
     let there = |region: *mut ibv_mr| (to.start as u64 + 8, unsafe { (*region).rkey });
     // The program's, and the device's for each region; with the first use the peer's.
     assert_eq!(mapped(file), 3);
@@ -282,6 +291,7 @@ fn what_is_registered_no_more_is_the_programs_alone() {
     // Registered again, they move again, with what is there now; the peer lets go of what is none.
     let region = to.register(two.b.pd, PAGE, PAGE);
     for _ in 0..2 {
+        // SAFETY: the region is registered.
         let there = (to.start as u64 + PAGE as u64, unsafe { (*region).rkey });
         assert_eq!(perform(&two, WRITE, from.sge(ours, 0, 8), there), 0);
     }
@@ -310,6 +320,7 @@ fn only_private_memory_is_moved() {
     let shared = |mr: *mut ibv_mr| {
         let clients = described(TRUSTING + 1);
         let mut mrs = clients.iter().flat_map(|client| &client.mrs);
+        // SAFETY: the region is registered.
         mrs.find(|it| it.key == unsafe { (*mr).rkey }).unwrap().is_shared
     };
     assert_eq!([first, over, within, small].map(shared), [true, false, true, false]);
@@ -319,6 +330,7 @@ fn only_private_memory_is_moved() {
     file.set_len(PAGE as u64).unwrap();
     let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
     let place = pages.start.cast();
+    // SAFETY: it takes the place of a page of the test's, which nobody has a reference to.
     let mapped = unsafe {
         libc::mmap(
             place,
@@ -330,8 +342,10 @@ fn only_private_memory_is_moved() {
         )
     };
     assert_eq!(mapped, place);
+    // SAFETY: the page is the test's, and nobody writes there any more.
     assert_eq!(unsafe { libc::mprotect(place.add(PAGE), PAGE, libc::PROT_READ) }, 0);
     for from in [0, PAGE] {
+        // SAFETY: the domain is the test's, and the pages are there until they are deregistered.
         let mr = unsafe { memory::ibv_reg_mr(two.b.pd, place.add(from), PAGE, 0) };
         assert!(!mr.is_null() && !shared(mr));
         deregister(mr);
@@ -345,6 +359,7 @@ fn what_is_mapped_there_meanwhile_stays() {
     let two = two(true, TRUSTING);
     let pages = Pages::new(3);
     let mr = pages.register(two.b.pd, 0, 3 * PAGE);
+    // SAFETY: there are three pages.
     let middle = Pages { start: unsafe { pages.start.add(PAGE) }, len: PAGE };
     middle.unmap();
     let mut other = Pages::at(middle.start, 1, libc::MAP_FIXED_NOREPLACE);

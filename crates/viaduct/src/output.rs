@@ -48,7 +48,7 @@ pub fn cell(value: &Value) -> String {
     }
 }
 
-/// Rows as a table; numbers are aligned to the right.
+/// Rows as a table; numbers are aligned to the right, also those marked with `~`.
 pub fn table(rows: &[Value], columns: &[Column]) -> String {
     let cells: Vec<Vec<String>> =
         rows.iter().map(|row| columns.iter().map(|(_, key)| cell(&row[*key])).collect()).collect();
@@ -56,7 +56,10 @@ pub fn table(rows: &[Value], columns: &[Column]) -> String {
         let widest = cells.iter().map(|row| row[i].chars().count()).max().unwrap_or(0);
         widest.max(columns[i].0.len())
     };
-    let is_number = |i: usize| rows.iter().any(|row| row[columns[i].1].is_number());
+    let is_marked = |value: &Value| value.as_str().is_some_and(|text| text.starts_with('~'));
+    let is_number = |i: usize| {
+        rows.iter().map(|row| &row[columns[i].1]).any(|value| value.is_number() || is_marked(value))
+    };
     let right: Vec<bool> = (0..columns.len()).map(is_number).collect();
     let widths: Vec<usize> = (0..columns.len()).map(width).collect();
     let line = |row: &dyn Fn(usize) -> String| {

@@ -1142,6 +1142,9 @@ pub struct Flow {
     pub age: u32,
     #[prost(uint32, tag = "15")]
     pub idle: u32,
+    /// Packets and bytes are at least so many: a card forwards a direction of it without a counter, or did so.
+    #[prost(bool, tag = "16")]
+    pub approximate: bool,
 }
 #[allow(clippy::all)]
 #[derive(serde::Serialize, serde::Deserialize)]

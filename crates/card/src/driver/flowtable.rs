@@ -138,6 +138,11 @@ impl FlowTable {
         self.owners.values().copied().collect()
     }
 
+    /// Whether a flow has one.
+    pub fn is_counted(&self, key: &Key) -> bool {
+        self.records.get(key).is_some_and(|record| record.counter.index < self.counted)
+    }
+
     /// How many flows have none.
     pub fn uncounted(&self) -> usize {
         self.records.len() - self.owners.len()

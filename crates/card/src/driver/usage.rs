@@ -13,17 +13,17 @@ const FLOW_BYTES: u8 = 7;
 const PACKETS: u64 = (1 << 36) - 1;
 const BYTES: u64 = (1 << 44) - 1;
 
-/// What a flow carried.
+/// What a flow carried since this was last asked, or since it is on the card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Usage {
-    /// Since it is on the card.
+    /// So much.
     Counted {
         /// Packets.
         packets: u64,
         /// Their bytes.
         bytes: u64,
     },
-    /// It has no counters: whether there were packets since this was last asked.
+    /// It has no counters: whether there were packets.
     Seen(bool),
 }
 
@@ -34,15 +34,15 @@ pub struct Counter {
     pub index: u32,
     /// What the card's counters showed last: packets and bytes.
     pub last: (u64, u64),
-    /// What was counted until then.
-    pub total: (u64, u64),
+    /// What was counted until then, and not asked for yet.
+    pub more: (u64, u64),
 }
 
 impl Counter {
     /// Takes what the card's counters show: they may have begun anew once since the last time.
     const fn follow(&mut self, now: (u64, u64)) {
-        self.total.0 += now.0.wrapping_sub(self.last.0) & PACKETS;
-        self.total.1 += now.1.wrapping_sub(self.last.1) & BYTES;
+        self.more.0 += now.0.wrapping_sub(self.last.0) & PACKETS;
+        self.more.1 += now.1.wrapping_sub(self.last.1) & BYTES;
         self.last = now;
     }
 }
@@ -69,14 +69,25 @@ impl<C: Card> Driver<C> {
     /// What a flow carried; none where it isn't on the card.
     pub fn usage(&mut self, key: &Key) -> Option<Usage> {
         let index = self.flows.counter(key)?.index;
-        if index >= self.commands.identity().flow_counters {
+        if !self.flows.is_counted(key) {
             return Some(Usage::Seen(self.seen.take(&mut self.commands, index)));
         }
+        let (packets, bytes) = std::mem::take(&mut self.read(key)?.more);
+        Some(Usage::Counted { packets, bytes })
+    }
+
+    /// Reads a flow's counter, which there is.
+    fn read(&mut self, key: &Key) -> Option<&mut Counter> {
+        let index = self.flows.counter(key)?.index;
         let now = self.count(index);
         let counter = self.flows.counter(key)?;
         counter.follow(now);
-        let (packets, bytes) = counter.total;
-        Some(Usage::Counted { packets, bytes })
+        Some(counter)
+    }
+
+    /// Whether a flow on the card has a counter.
+    pub fn is_counted(&self, key: &Key) -> bool {
+        self.flows.is_counted(key)
     }
 
     /// A counter for a flow that begins.
@@ -86,7 +97,7 @@ impl<C: Card> Driver<C> {
             return Counter { index, ..Counter::default() };
         }
         let fresh = !used && self.commands.is_blank();
-        Counter { index, last: if fresh { (0, 0) } else { self.count(index) }, total: (0, 0) }
+        Counter { index, last: if fresh { (0, 0) } else { self.count(index) }, more: (0, 0) }
     }
 
     /// Reads the counters that went far since they were last read, so that none begins anew twice in between: `most` of them.
@@ -96,12 +107,12 @@ impl<C: Card> Driver<C> {
             let event = self.commands.flow_event();
             if event.lost {
                 for key in self.flows.counted() {
-                    self.usage(&key);
+                    self.read(&key);
                 }
             }
             let Some(index) = event.flow else { return };
             if let Some(key) = self.flows.owner(index) {
-                self.usage(&key);
+                self.read(&key);
             }
         }
     }

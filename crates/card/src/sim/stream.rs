@@ -1,5 +1,6 @@
 //! Packets as beats of the engine's streams.
 
+use crate::buffers::Buffers;
 use crate::registers::PuntMeta;
 use rtl::EngineSim;
 use std::collections::VecDeque;
@@ -91,15 +92,17 @@ impl Input {
     }
 
     /// The clock comes; the engine takes the beat if it is `ready`.
-    pub fn advance(&mut self, ready: bool) {
+    pub fn advance(&mut self, ready: bool, buffers: &mut Buffers) {
         if !(ready && self.offered) {
             return;
         }
         self.offered = false;
         self.done += BEAT;
         let meta = |packet: &Sent| packet.direct.map_or(0, |_| BEAT);
-        if self.queue.front().is_some_and(|packet| self.done >= meta(packet) + packet.bytes.len()) {
-            self.queue.pop_front();
+        let has_gone =
+            self.queue.front().is_some_and(|packet| self.done >= meta(packet) + packet.bytes.len());
+        if has_gone && let Some(packet) = self.queue.pop_front() {
+            buffers.give_back(packet.bytes);
             self.done = 0;
         }
     }
@@ -118,7 +121,7 @@ impl Output {
     }
 
     /// Takes the beat at the port.
-    pub fn take(&mut self, engine: &EngineSim, index: usize, cycle: u64) {
+    pub fn take(&mut self, engine: &EngineSim, index: usize, cycle: u64, buffers: &mut Buffers) {
         let mut beat = [0; BEAT];
         let mut user = [0; 4];
         engine.m_beats().copy_bytes(STRIDE * index, &mut beat);
@@ -128,7 +131,10 @@ impl Output {
         let Some(packet) = &mut self.packet else {
             let punted = u32::from(engine.m_direct()) >> index & 1 != 0;
             let punt = punted.then(|| PuntMeta::decode(&beat));
-            let bytes = if punted { Vec::new() } else { beat.to_vec() };
+            let mut bytes = buffers.take();
+            if !punted {
+                bytes.extend_from_slice(&beat);
+            }
             let packet = Received { port: (user >> 16) as u16, punt, bytes, cycles: (cycle, cycle) };
             self.packet = Some(packet);
             return self.finish(last, user, cycle);

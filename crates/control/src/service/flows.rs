@@ -45,5 +45,6 @@ pub(super) fn message(view: &View, flow: &FlowInfo) -> v1::Flow {
         reply_bytes: flow.reply.bytes,
         age: flow.age,
         idle: flow.idle,
+        approximate: flow.approximate,
     }
 }

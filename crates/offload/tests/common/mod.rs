@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test uses a part")]
 
 use card::Card;
+use card::buffers::Buffers;
 use card::expect::{Holding, Memory, Outcome, Sizes, Windows, held, outcome};
 use card::hold::{GROUPS, Hold, RING};
 use card::registers::{self, PuntMeta};
@@ -78,6 +79,10 @@ impl<C: Carry> Carry for Stopping<C> {
         self.card.receive(output)
     }
 
+    fn buffers(&mut self) -> &mut Buffers {
+        self.card.buffers()
+    }
+
     fn tick(&mut self) {
         if !self.stopped.load(Ordering::Relaxed) {
             self.card.tick();
@@ -108,6 +113,7 @@ pub struct SoftCard {
     inside: VecDeque<(u64, usize, Way)>,
     holding: [Holding<Outgoing>; 2],
     outputs: [VecDeque<Outgoing>; 2],
+    buffers: Buffers,
     clocks: u64,
 }
 
@@ -126,8 +132,14 @@ impl SoftCard {
             inside: VecDeque::new(),
             holding: [(); 2].map(|()| Holding::new(beats, 2)),
             outputs: Default::default(),
+            buffers: Buffers::default(),
             clocks: 0,
         }
+    }
+
+    /// One with counters for so many flows.
+    pub fn with_counters(flows: u32) -> Self {
+        Self { memory: Memory::new(Sizes { flow_counters: flows, ..Sizes::default() }), ..Self::new() }
     }
 
     /// One that grants guests no more than this many packets to the host in a window.
@@ -136,7 +148,7 @@ impl SoftCard {
     }
 
     fn pass(&mut self, input: usize, packet: Incoming) {
-        let Incoming { port, direct, bytes } = packet;
+        let Incoming { port, direct, mut bytes } = packet;
         let due = self.clocks + LATENCY;
         if let Some(meta) = direct {
             let mark = bytes.is_empty().then_some(meta);
@@ -148,7 +160,10 @@ impl SoftCard {
         let outcome = outcome(&self.memory, port, &bytes, bytes.len());
         let outcome = self.windows.limit(&self.memory, port, input == 1, self.clocks, outcome);
         let (output, out) = match outcome {
-            Outcome::Drop(reason) => return self.memory.count_drop(reason),
+            Outcome::Drop(reason) => {
+                self.buffers.give_back(bytes);
+                return self.memory.count_drop(reason);
+            }
             Outcome::Punt(reason) => {
                 let meta = PuntMeta { reason: reason as u8, port, ..PuntMeta::default() };
                 (0, Outgoing { port, punt: Some(meta), bytes })
@@ -158,7 +173,9 @@ impl SoftCard {
                     self.memory.count_flow(index, 1, bytes.len() as u64);
                 }
                 let view = PacketView::parse(&bytes, bytes.len() as u32, None).unwrap();
-                let bytes = model::rewrite::rewrite(&forward, &view).unwrap();
+                let out = model::rewrite::rewrite(&forward, &view).unwrap();
+                bytes.clear();
+                bytes.extend_from_slice(&out);
                 (usize::from(egress), Outgoing { port: forward.port.0, punt: None, bytes })
             }
         };
@@ -212,6 +229,10 @@ impl Carry for SoftCard {
 
     fn receive(&mut self, output: usize) -> Option<Outgoing> {
         self.outputs[output].pop_front()
+    }
+
+    fn buffers(&mut self) -> &mut Buffers {
+        &mut self.buffers
     }
 
     fn tick(&mut self) {
@@ -275,6 +296,18 @@ impl World {
         });
         carried
     }
+}
+
+/// Packets of the connection of this flow, its replies, and whether some are missing in them.
+pub fn counted(world: &World, flow: u16) -> Option<(u64, u64, bool)> {
+    let mut found = None;
+    world.card.flows(&mut |info| {
+        if info.key.src.port == flow {
+            found = Some((info.forward.packets, info.reply.packets, info.approximate));
+        }
+        true
+    });
+    found
 }
 
 /// Waits until something is so.

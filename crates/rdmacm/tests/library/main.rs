@@ -1,6 +1,5 @@
 //! The library as programs see it, over a `libibverbs` and devices that are made up here; and its structures against the headers.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
-#![allow(clippy::undocumented_unsafe_blocks, reason = "these are programs in C, but for the language")]
 
 mod connections;
 mod devices;

@@ -8,6 +8,7 @@ use std::ptr;
 
 #[test]
 fn events_have_names() {
+    // SAFETY: names are constants of the library, with a zero at their ends.
     let name = |event| unsafe { CStr::from_ptr(rdma_event_str(event)) }.to_str().unwrap();
     assert_eq!(name(0), "RDMA_CM_EVENT_ADDR_RESOLVED");
     assert_eq!(name(9), "RDMA_CM_EVENT_ESTABLISHED");
@@ -20,11 +21,14 @@ fn addresses_are_read_as_written() {
     for text in ["10.0.0.1:7174", "[fd00::1]:1", "[::]:0"] {
         let expected: SocketAddr = text.parse().unwrap();
         let storage = address::write(expected);
+        // SAFETY: the address is whole.
         assert_eq!(unsafe { address::read((&raw const storage).cast()) }, Some(expected));
         assert_eq!(address::of_gid(address::gid(expected.ip())), expected.ip());
     }
     let none = address::nothing();
+    // SAFETY: there is room for the longest address, of no family.
     assert_eq!(unsafe { address::read((&raw const none).cast()) }, None);
+    // SAFETY: it may be null.
     assert_eq!(unsafe { address::read(ptr::null()) }, None);
 }
 
@@ -35,10 +39,12 @@ fn meaning(node: Option<&CStr>, service: Option<&CStr>, hints: Option<&AddrInfo>
     let (mut found, pointer) =
         (ptr::null_mut(), |text: Option<&CStr>| text.map_or(ptr::null(), CStr::as_ptr));
     let hints = hints.map_or(ptr::null(), ptr::from_ref);
+    // SAFETY: texts and hints live in the caller or are null, and there is a place for the result.
     match unsafe { rdma_getaddrinfo(pointer(node), pointer(service), hints, &raw mut found) } {
         0 => {}
         error => return Err(error),
     }
+    // SAFETY: it was just found, with its addresses, and is freed when they were read.
     unsafe {
         let info = *found;
         let (source, destination) = (address::read(info.ai_src_addr), address::read(info.ai_dst_addr));
@@ -48,6 +54,7 @@ fn meaning(node: Option<&CStr>, service: Option<&CStr>, hints: Option<&AddrInfo>
 }
 
 fn hints(flags: i32, qp_type: u32, port_space: u32) -> AddrInfo {
+    // SAFETY: numbers and pointers, which may all be zero.
     let mut hints: AddrInfo = unsafe { std::mem::zeroed() };
     (hints.ai_flags, hints.ai_qp_type, hints.ai_port_space) = (flags, qp_type as i32, port_space as i32);
     hints

@@ -13,6 +13,7 @@ pub fn errno() -> c_int {
 
 pub fn id(channel: *mut EventChannel, ps: u32) -> *mut CmId {
     let mut id = ptr::null_mut();
+    // SAFETY: the channel is one of the library's, and there is a place for the result.
     assert_eq!(unsafe { rdma_create_id(channel, &raw mut id, 0x77 as *mut c_void, ps) }, 0);
     id
 }
@@ -21,8 +22,11 @@ pub fn id(channel: *mut EventChannel, ps: u32) -> *mut CmId {
 pub fn listener(channel: *mut EventChannel, ps: u32, ip: &str) -> (*mut CmId, SocketAddr) {
     let id = id(channel, ps);
     let mut any = address::write(format!("{ip}:0").parse().unwrap());
+    // SAFETY: the identifier was just made, and the address is whole.
     assert_eq!(unsafe { rdma_bind_addr(id, (&raw mut any).cast()) }, 0);
+    // SAFETY: as above.
     assert_eq!(unsafe { rdma_listen(id, 8) }, 0);
+    // SAFETY: as above.
     let port = u16::from_be(unsafe { rdma_get_src_port(id) });
     assert_ne!(port, 0);
     (id, SocketAddr::new(ADDRESSES[1].into(), port))
@@ -31,15 +35,35 @@ pub fn listener(channel: *mut EventChannel, ps: u32, ip: &str) -> (*mut CmId, So
 /// Takes the next event: it must be of this kind.
 pub fn event(channel: *mut EventChannel, kind: u32) -> *mut CmEvent {
     let mut event: *mut CmEvent = ptr::null_mut();
+    // SAFETY: the channel is one of the library's, and there is a place for the result.
     assert_eq!(unsafe { rdma_get_cm_event(channel, &raw mut event) }, 0);
+    // SAFETY: the event was just taken, and is whole until it is acknowledged.
     let (got, status) = unsafe { ((*event).event, (*event).status) };
     assert_eq!(got, kind, "status {status}");
     event
 }
 
-/// The same, and is done with it.
+/// Is done with an event that was taken.
+pub fn acknowledge(event: *mut CmEvent) {
+    // SAFETY: whoever took it does not look at it any more.
+    assert_eq!(unsafe { rdma_ack_cm_event(event) }, 0);
+}
+
+/// Takes the next event, of this kind, and is done with it.
 pub fn acknowledged(channel: *mut EventChannel, kind: u32) {
-    assert_eq!(unsafe { rdma_ack_cm_event(event(channel, kind)) }, 0);
+    acknowledge(event(channel, kind));
+}
+
+/// Ends a test: its identifiers, with their queue pairs, and its channels.
+pub fn end(ids: &[*mut CmId], channels: &[*mut EventChannel]) {
+    for id in ids {
+        // SAFETY: they are the test's, which acknowledged their events, and uses them no more.
+        unsafe { rdma_destroy_ep(*id) };
+    }
+    for channel in channels {
+        // SAFETY: the same; no identifier has it any more.
+        unsafe { rdma_destroy_event_channel(*channel) };
+    }
 }
 
 /// An identifier that may connect.
@@ -48,8 +72,10 @@ pub fn resolved(channel: *mut EventChannel, ps: u32, to: SocketAddr) -> *mut CmI
     let mut from = address::write(SocketAddr::new(ADDRESSES[0].into(), 0));
     let mut to = address::write(to);
     let (from, to) = ((&raw mut from).cast(), (&raw mut to).cast());
+    // SAFETY: the identifier was just made, and the addresses are whole.
     assert_eq!(unsafe { rdma_resolve_addr(id, from, to, 1000) }, 0, "{}", errno());
     acknowledged(channel, 0);
+    // SAFETY: as above.
     assert_eq!(unsafe { rdma_resolve_route(id, 1000) }, 0);
     acknowledged(channel, 2);
     id
@@ -70,7 +96,9 @@ pub fn init_attr(qp_type: u32) -> QpInitAttr {
 
 pub fn queue_pair(id: *mut CmId, qp_type: u32) -> *mut Qp {
     let mut attr = init_attr(qp_type);
+    // SAFETY: the identifier is one of the library's, and the attributes are whole.
     assert_eq!(unsafe { rdma_create_qp(id, ptr::null_mut(), &raw mut attr) }, 0, "{}", errno());
+    // SAFETY: as above.
     unsafe { (*id).qp }
 }
 
@@ -90,6 +118,7 @@ pub fn said(private: &[u8]) -> ConnParam {
 
 /// The private data of an event of a connection.
 pub fn heard(event: *mut CmEvent) -> Vec<u8> {
+    // SAFETY: events of connections have this part, whose private data lie in the event, which is not acknowledged yet.
     unsafe {
         let conn = (*event).param.conn;
         std::slice::from_raw_parts(conn.private_data.cast(), conn.private_data_len.into()).to_vec()

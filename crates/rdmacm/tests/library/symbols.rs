@@ -37,6 +37,7 @@ fn rsockets_refuse() {
         fn rdma_join_multicast(id: *mut u8, address: *mut u8, context: *mut u8) -> i32;
     }
     let null = std::ptr::null_mut();
+    // SAFETY: they look at none of their arguments.
     unsafe {
         assert_eq!((rsocket(2, 1, 0), crate::programs::errno()), (-1, libc::EOPNOTSUPP));
         assert_eq!(riowrite(1, std::ptr::null(), 0, 0, 0), -1);

@@ -13,23 +13,28 @@ static MODIFIED: Mutex<BTreeMap<u32, Vec<(QpAttr, u32)>>> = Mutex::new(BTreeMap:
 
 /// What was asked of a queue pair.
 pub fn modified(qp: *mut Qp) -> Vec<(QpAttr, u32)> {
+    // SAFETY: a test asks for a queue pair that it has not destroyed.
     MODIFIED.lock().unwrap().get(&unsafe { (*qp).qp_num }).cloned().unwrap_or_default()
 }
 
 struct Devices(Vec<(*mut Device, *mut Context)>);
 
+// SAFETY: they are made once, and nobody changes them or lets them go.
 unsafe impl Send for Devices {}
+// SAFETY: as above.
 unsafe impl Sync for Devices {}
 
 static DEVICES: LazyLock<Devices> = LazyLock::new(|| {
     let device = |path: &std::path::PathBuf| {
+        // SAFETY: numbers and pointers, which may all be zero.
         let mut device: Device = unsafe { std::mem::zeroed() };
         for (to, from) in device.dev_path.iter_mut().zip(path.to_str().unwrap().bytes()) {
             *to = from as c_char;
         }
         let device = Box::into_raw(Box::new(device));
-        // Without extensions.
+        // SAFETY: numbers, pointers and optional functions: none, so there are no extensions.
         let context: *mut Context = make(unsafe { std::mem::zeroed() });
+        // SAFETY: it was just made.
         unsafe { (*context).device = device };
         (device, context)
     };
@@ -41,6 +46,7 @@ fn make<T>(value: T) -> *mut T {
 }
 
 fn unmake<T>(pointer: *mut T) -> c_int {
+    // SAFETY: `make` made it of this type, and programs destroy an object once.
     drop(unsafe { Box::from_raw(pointer) });
     0
 }
@@ -48,6 +54,7 @@ fn unmake<T>(pointer: *mut T) -> c_int {
 #[unsafe(no_mangle)]
 extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut Device {
     let list: Vec<*mut Device> = DEVICES.0.iter().map(|(device, _)| *device).collect();
+    // SAFETY: the library gives a place for it.
     unsafe { count.write(list.len() as c_int) };
     list.leak().as_mut_ptr()
 }
@@ -62,6 +69,7 @@ extern "C" fn ibv_open_device(device: *mut Device) -> *mut Context {
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_query_device(_: *mut Context, attr: *mut DeviceAttr) -> c_int {
+    // SAFETY: the library gives a place for them, with all bits set to something.
     unsafe { ((*attr).max_qp_rd_atom, (*attr).max_qp_init_rd_atom) = (16, 16) };
     0
 }
@@ -75,6 +83,7 @@ extern "C" fn ibv_query_gid(context: *mut Context, port: u8, index: c_int, gid: 
         1 => ADDRESSES[which].to_ipv6_mapped().octets(),
         _ => return -1,
     };
+    // SAFETY: the library gives a place for it.
     unsafe { gid.write(Gid { raw: octets }) };
     0
 }
@@ -124,8 +133,10 @@ extern "C" fn ibv_destroy_srq(srq: *mut Srq) -> c_int {
 #[unsafe(no_mangle)]
 extern "C" fn ibv_create_qp(pd: *mut Pd, attr: *mut QpInitAttr) -> *mut Qp {
     static NUMBERS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(17);
+    // SAFETY: the library gives whole attributes, and a domain that was made above.
     let (attr, context) = unsafe { (&*attr, (*pd).context) };
     assert!(!attr.send_cq.is_null() && !attr.recv_cq.is_null());
+    // SAFETY: numbers and pointers, which may all be zero.
     let mut qp: Qp = unsafe { std::mem::zeroed() };
     (qp.context, qp.pd, qp.qp_num) =
         (context, pd, NUMBERS.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
@@ -134,6 +145,7 @@ extern "C" fn ibv_create_qp(pd: *mut Pd, attr: *mut QpInitAttr) -> *mut Qp {
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_modify_qp(qp: *mut Qp, attr: *mut QpAttr, mask: c_int) -> c_int {
+    // SAFETY: the library gives a queue pair that was made above, and whole attributes.
     let (number, attr) = unsafe { ((*qp).qp_num, *attr) };
     MODIFIED.lock().unwrap().entry(number).or_default().push((attr, mask as u32));
     0

@@ -57,7 +57,7 @@ const ORIGIN: usize = 7;
 const CHARGE: usize = 8;
 /// Its hash, by which it is found in the index.
 const HASH: usize = 9;
-/// State, what was seen, and the sequence number they belong to (high half).
+/// State, what was seen, whether packets are missing in the counters, and the sequence number they belong to (high half).
 const STATE: usize = 10;
 /// Second of the last packet.
 const LAST: usize = 11;
@@ -67,6 +67,8 @@ const COUNTERS: usize = 12;
 const WRITING: u64 = 1;
 const LIVE: u64 = 2;
 const HAS_RULE: u64 = 1 << 32;
+/// Of the state's word: packets are missing in the counters.
+const APPROXIMATE: u64 = 1 << 16;
 
 /// An entry, wherever it lies.
 #[derive(Clone, Copy)]
@@ -207,7 +209,7 @@ impl Entry<'_> {
                 FlowState::Closing if seen & BOTH == BOTH => FlowState::Closed,
                 state => state,
             };
-            let new = pack_state(state, seen, seq.into());
+            let new = pack_state(state, seen, seq.into()) | word & APPROXIMATE;
             ((word >> 32) as u32 == seq && new != word).then_some(new)
         };
         let _ = self.0[STATE].fetch_update(Ordering::Relaxed, Ordering::Relaxed, merge);
@@ -233,6 +235,15 @@ impl Entry<'_> {
         self.touch_at(now);
     }
 
+    /// Notes that packets are missing in the counters, unless it is another connection than `seq` says.
+    pub fn miscount(self, seq: u32) {
+        let mark = |word: u64| {
+            let marks = (word >> 32) as u32 == seq && word & APPROXIMATE == 0;
+            marks.then_some(word | APPROXIMATE)
+        };
+        let _ = self.0[STATE].fetch_update(Ordering::Relaxed, Ordering::Relaxed, mark);
+    }
+
     /// For people.
     pub fn info(self, now: Seconds) -> Option<FlowInfo> {
         let read = self.read()?;
@@ -244,6 +255,7 @@ impl Entry<'_> {
             rule,
             forward: counters(0),
             reply: counters(2),
+            approximate: self.get(STATE) & APPROXIMATE != 0,
             age: now.saturating_sub(self.created()),
             idle: now.saturating_sub(read.last),
         };

@@ -70,6 +70,31 @@ fn updates_of_both_directions_add_up() {
 }
 
 #[test]
+fn counters_lack_packets_to_the_connections_end() {
+    let flows = table(64);
+    let approximate = |n| {
+        let mut found = None;
+        flows.for_each(0, &mut |info| {
+            found = (info.key == key(n)).then_some(info.approximate);
+            found.is_none()
+        });
+        found
+    };
+    let old = flows.apply(&create(key(1), FlowState::New), None, 0).unwrap().unwrap();
+    flows.apply(&create(key(2), FlowState::New), None, 0).unwrap().unwrap();
+    flows.miscount(old);
+    assert_eq!((approximate(1), approximate(2)), (Some(true), Some(false)));
+    let later = Connection { original: key(1), state: FlowState::Closed, seen: Connection::REPLIED };
+    assert!(flows.update(old, &later, 0) && flows.touch(old, false, 1, 60, 0));
+    assert_eq!((flows.connection(old), approximate(1)), (Some(later), Some(true)));
+    // One after it has counters of its own.
+    flows.apply(&create(key(1), FlowState::Established), None, 0).unwrap().unwrap();
+    assert_eq!(approximate(1), Some(false));
+    flows.miscount(old);
+    assert_eq!(approximate(1), Some(false));
+}
+
+#[test]
 fn a_new_connection_replaces_a_closed_one() {
     let flows = table(64);
     let old = flows.apply(&create(key(1), FlowState::Closed), None, 0).unwrap().unwrap();

@@ -2,9 +2,8 @@
 
 #![allow(
     clippy::unwrap_used,
-    clippy::undocumented_unsafe_blocks,
     dead_code,
-    reason = "of tests: they use the C interface as its man pages say, and not all of them all of this"
+    reason = "a test fails by panicking, and not all of them use all of this"
 )]
 
 pub mod two;
@@ -71,6 +70,7 @@ fn host() -> &'static Host {
     HOST.get_or_init(|| {
         let directory = tempfile::tempdir().unwrap();
         let paths: Vec<_> = (0..DEVICES).map(|index| directory.path().join(format!("{index}"))).collect();
+        // SAFETY: nobody reads it yet: whoever opens a device comes by here first.
         unsafe { std::env::set_var("VIADUCT_RDMA", std::env::join_paths(&paths).unwrap()) };
         let fabric = Arc::new(Fabric::new(Box::new(NoRules)));
         let devices = paths.iter().enumerate();
@@ -110,11 +110,14 @@ pub fn until(mut is_so: impl FnMut() -> bool) {
 }
 
 pub fn errno() -> c_int {
+    // SAFETY: it is the thread's own.
     unsafe { *libc::__errno_location() }
 }
 
 pub fn open(index: usize) -> *mut ibv_context {
     host();
+    // SAFETY: the list has as many devices as it says, which live on when it is freed; their names end with
+    // zeros.
     unsafe {
         let mut count = 0;
         let list = device::ibv_get_device_list(&mut count);
@@ -138,6 +141,7 @@ pub struct Buffer {
 impl Buffer {
     pub fn new(pd: *mut ibv_pd, bytes: &[u8]) -> Self {
         let mut bytes: Box<[u8]> = bytes.into();
+        // SAFETY: the domain is the test's, and the memory is there until it is deregistered.
         let mr = unsafe { memory::ibv_reg_mr(pd, bytes.as_mut_ptr().cast(), bytes.len(), 15) };
         assert!(!mr.is_null());
         Self { bytes, mr }
@@ -145,11 +149,13 @@ impl Buffer {
 
     /// Gives its registration back.
     pub fn forget(&mut self) {
+        // SAFETY: it is registered, and whoever forgets it does not use it any more.
         assert_eq!(unsafe { memory::ibv_dereg_mr(self.mr) }, 0);
     }
 
     pub fn sge(&mut self) -> ibv_sge {
         let (addr, length) = (self.bytes.as_mut_ptr() as u64, self.bytes.len() as u32);
+        // SAFETY: it is registered.
         ibv_sge { addr, length, lkey: unsafe { (*self.mr).lkey } }
     }
 }
@@ -173,6 +179,7 @@ pub const DEPTH: u32 = 4;
 impl Pair {
     pub fn new(index: usize, qp_type: u32) -> Self {
         let context = open(index);
+        // SAFETY: the context was just opened.
         let cq = unsafe { completion::ibv_create_cq(context, 16, null_mut(), null_mut(), 0) };
         Self::with(index, context, cq, null_mut(), qp_type)
     }
@@ -185,10 +192,12 @@ impl Pair {
         qp_type: u32,
     ) -> Self {
         assert!(!cq.is_null());
+        // SAFETY: the context is the test's until its end.
         let pd = unsafe { memory::ibv_alloc_pd(context) };
         let qps = [(); 2].map(|()| create(context, pd, [cq; 2], srq, qp_type));
         let pair = Self { index, context, pd, cq, qps };
         for (at, qp) in qps.into_iter().enumerate() {
+            // SAFETY: it was just made.
             connect(qp, index, unsafe { (*qps[1 - at]).qp_num });
         }
         pair
@@ -204,6 +213,7 @@ impl Pair {
     }
 
     pub fn destroy(self) {
+        // SAFETY: they are the test's, which uses them no more, and nothing is left that needs them.
         unsafe {
             for qp in self.qps {
                 assert_eq!(queue_pair::ibv_destroy_qp(qp), 0);
@@ -218,6 +228,7 @@ impl Pair {
 /// What there is.
 pub fn poll(cq: *mut ibv_cq) -> Vec<ibv_wc> {
     let mut room = [ibv_wc::default(); 8];
+    // SAFETY: the queue is the test's, which did not destroy it; there is room for as many completions.
     let taken = unsafe { completion::poll_cq(cq, 8, room.as_mut_ptr()) };
     room[..usize::try_from(taken).unwrap()].to_vec()
 }
@@ -247,11 +258,13 @@ pub fn create(
         max_recv_sge: 2,
         max_inline_data: 64,
     };
+    // SAFETY: numbers and pointers, which may all be zero.
     let mut attr: ibv_qp_init_attr_ex = unsafe { std::mem::zeroed() };
     (attr.send_cq, attr.recv_cq, attr.srq, attr.cap, attr.qp_type, attr.pd) =
         (send_cq, recv_cq, srq, cap, qp_type, pd);
     attr.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
     attr.send_ops_flags = 1 << IBV_WR_SEND;
+    // SAFETY: context, domain and queues are the test's, and the attributes are whole.
     let qp = unsafe { queue_pair::create_qp_ex(context, &mut attr) };
     assert!(!qp.is_null());
     qp
@@ -293,19 +306,24 @@ pub fn attributes(qp_type: u32, qp_state: u32, peer: usize, dest_qp_num: u32) ->
 /// To the state in which it sends.
 pub fn connect(qp: *mut ibv_qp, peer: usize, dest_qp_num: u32) {
     for state in [1, IBV_QPS_RTR, IBV_QPS_RTS] {
+        // SAFETY: the queue pair is the test's, which did not destroy it.
         let (mut attr, mask) = attributes(unsafe { (*qp).qp_type }, state, peer, dest_qp_num);
+        // SAFETY: the queue pair is the test's, and the attributes are whole.
         assert_eq!(unsafe { modify::ibv_modify_qp(qp, &mut attr, mask as c_int) }, 0, "to {state}");
     }
 }
 
 /// To a state that needs no peer.
 pub fn modify_to(qp: *mut ibv_qp, qp_state: u32) -> c_int {
+    // SAFETY: the queue pair is the test's, which did not destroy it.
     let (mut attr, mask) = attributes(unsafe { (*qp).qp_type }, qp_state, 0, 0);
+    // SAFETY: the queue pair is the test's, and the attributes are whole.
     unsafe { modify::ibv_modify_qp(qp, &mut attr, mask as c_int) }
 }
 
 /// A signaled SEND.
 pub fn send(id: u64, list: &mut [ibv_sge]) -> ibv_send_wr {
+    // SAFETY: numbers and pointers, which may all be zero.
     let mut wr: ibv_send_wr = unsafe { std::mem::zeroed() };
     (wr.wr_id, wr.opcode, wr.send_flags) = (id, IBV_WR_SEND, 2);
     (wr.sg_list, wr.num_sge) = (list.as_mut_ptr(), list.len() as c_int);
@@ -315,6 +333,8 @@ pub fn send(id: u64, list: &mut [ibv_sge]) -> ibv_send_wr {
 /// Posts, and returns what it returns and the identifier of the request that was refused.
 pub fn post_send(qp: *mut ibv_qp, wr: &mut ibv_send_wr) -> (c_int, Option<u64>) {
     let mut bad = null_mut();
+    // SAFETY: the queue pair is the test's, which did not destroy it; requests and lists are whole, and what
+    // they lead to is there or refused.
     unsafe { (post::post_send(qp, wr, &mut bad), bad.as_ref().map(|bad| bad.wr_id)) }
 }
 
@@ -324,6 +344,8 @@ pub fn receive(id: u64, list: &mut [ibv_sge]) -> ibv_recv_wr {
 
 pub fn post_receive(qp: *mut ibv_qp, wr: &mut ibv_recv_wr) -> (c_int, Option<u64>) {
     let mut bad = null_mut();
+    // SAFETY: the queue pair is the test's, which did not destroy it; requests and lists are whole, and what
+    // they lead to is there or refused.
     unsafe { (post::post_recv(qp, wr, &mut bad), bad.as_ref().map(|bad| bad.wr_id)) }
 }
 
@@ -331,5 +353,6 @@ pub fn post_receive(qp: *mut ibv_qp, wr: &mut ibv_recv_wr) -> (c_int, Option<u64
 pub fn handle(pd: *mut ibv_pd, index: usize) -> *mut ibv_ah {
     let mut attr = ibv_ah_attr { is_global: 1, port_num: 1, ..ibv_ah_attr::default() };
     (attr.grh.dgid, attr.grh.sgid_index) = (gid(index), 1);
+    // SAFETY: the domain is the test's, and the attributes are whole.
     unsafe { address::ibv_create_ah(pd, &mut attr) }
 }

@@ -17,6 +17,7 @@ pub struct End {
 impl End {
     pub fn new(index: usize) -> Self {
         let context = open(index);
+        // SAFETY: the context was just opened, and so were the others where they are used.
         unsafe {
             let pd = memory::ibv_alloc_pd(context);
             let channel = channel::ibv_create_comp_channel(context);
@@ -29,6 +30,7 @@ impl End {
     }
 
     pub fn number(&self) -> u32 {
+        // SAFETY: the queue pair is the test's, which did not destroy it.
         unsafe { (*self.qp).qp_num }
     }
 
@@ -49,13 +51,16 @@ impl End {
     /// The next completion queue that the channel tells of.
     pub fn told(&self) -> *mut ibv_cq {
         let (mut cq, mut tag) = (null_mut(), null_mut());
+        // SAFETY: the channel is the test's, and there are places for the results.
         until(|| unsafe { channel::ibv_get_cq_event(self.channel, &mut cq, &mut tag) } == 0);
+        // SAFETY: the event that was just got is of this queue.
         unsafe { channel::ibv_ack_cq_events(cq, 1) };
         cq
     }
 
     pub fn is_told(&self) -> bool {
         let (mut cq, mut tag) = (null_mut(), null_mut());
+        // SAFETY: the channel is the test's, and there are places for the results.
         unsafe { channel::ibv_get_cq_event(self.channel, &mut cq, &mut tag) == 0 }
     }
 
@@ -67,6 +72,7 @@ impl End {
     }
 
     pub fn close(self) {
+        // SAFETY: they are the test's, which uses them no more, and nothing is left that needs them.
         unsafe {
             assert_eq!(queue_pair::ibv_destroy_qp(self.qp), 0);
             assert_eq!(self.cqs.map(|cq| completion::ibv_destroy_cq(cq)), [0, 0]);
@@ -117,6 +123,7 @@ impl Two {
 pub fn aimed(id: u64, opcode: u32, list: &mut [ibv_sge], at: &Buffer) -> ibv_send_wr {
     let mut wr = send(id, list);
     wr.opcode = opcode;
+    // SAFETY: the region is registered.
     wr.wr.rdma = Rdma { remote_addr: at.bytes.as_ptr() as u64, rkey: unsafe { (*at.mr).rkey } };
     wr
 }

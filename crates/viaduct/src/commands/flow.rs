@@ -9,6 +9,23 @@ use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 use tokio_stream::StreamExt;
 
+const COLUMNS: &[Column] = &[
+    ("PROTOCOL", "protocol"),
+    ("FROM", "from"),
+    ("TO", "to"),
+    ("STATE", "state"),
+    ("RULE", "rule"),
+    ("PACKETS", "packets"),
+    ("BYTES", "bytes"),
+    ("REPLIES", "reply_packets"),
+    ("AGE", "age"),
+    ("IDLE", "idle"),
+];
+/// Of these, those that may lack packets.
+const COUNTS: [&str; 3] = ["packets", "bytes", "reply_packets"];
+const MARKED: &str =
+    "~ at least: the card forwards packets of this connection without a counter, or did so\n";
+
 pub async fn flow(on: &mut Context, args: FlowArgs) -> Result<(), Failure> {
     match args.action {
         None | Some(FlowAction::List) => list(on, args.matching).await,
@@ -22,26 +39,22 @@ async fn list(on: &mut Context, matching: String) -> Result<(), Failure> {
     let mut rows: Vec<Value> = Vec::new();
     while let Some(flow) = flows.next().await {
         let flow = flow?;
-        let mut row = value(&flow);
-        if !on.json {
-            row["from"] = end(&flow.network, &flow.source, flow.source_port).into();
-            row["to"] = end(&flow.destination_network, &flow.destination, flow.destination_port).into();
-        }
-        rows.push(row);
+        rows.push(if on.json { value(&flow) } else { row(&flow) });
     }
-    let columns: &[Column] = &[
-        ("PROTOCOL", "protocol"),
-        ("FROM", "from"),
-        ("TO", "to"),
-        ("STATE", "state"),
-        ("RULE", "rule"),
-        ("PACKETS", "packets"),
-        ("BYTES", "bytes"),
-        ("REPLIES", "reply_packets"),
-        ("AGE", "age"),
-        ("IDLE", "idle"),
-    ];
-    print_rows(rows, columns, on.json)
+    let marked = !on.json && rows.iter().any(|row| row["approximate"] == true);
+    print_rows(rows, COLUMNS, on.json)?;
+    if marked { print(MARKED) } else { Ok(()) }
+}
+
+/// A connection for people. Counts that lack packets are marked.
+fn row(flow: &v1::Flow) -> Value {
+    let mut row = value(flow);
+    row["from"] = end(&flow.network, &flow.source, flow.source_port).into();
+    row["to"] = end(&flow.destination_network, &flow.destination, flow.destination_port).into();
+    if flow.approximate {
+        COUNTS.iter().for_each(|count| row[*count] = format!("~{}", row[*count]).into());
+    }
+    row
 }
 
 fn end(network: &str, address: &str, port: u32) -> String {
@@ -83,4 +96,25 @@ async fn rate(on: &mut Context) -> Result<(), Failure> {
         scaled(packets),
         scaled(misses)
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::table;
+
+    #[test]
+    fn counts_that_lack_packets_are_marked() {
+        let exact = v1::Flow { packets: 1200, bytes: 99_000, ..v1::Flow::default() };
+        let marked =
+            v1::Flow { packets: 3, bytes: 180, reply_packets: 2, approximate: true, ..v1::Flow::default() };
+        let counts = &COLUMNS[5..8];
+        let text = table(&[row(&exact), row(&marked)], counts);
+        assert_eq!(text, "PACKETS  BYTES  REPLIES\n   1200  99000        0\n     ~3   ~180       ~2\n");
+        // Where all of them are, they are numbers still.
+        let text = table(&[row(&marked)], counts);
+        assert_eq!(text, "PACKETS  BYTES  REPLIES\n     ~3   ~180       ~2\n");
+        let json = [value(&exact), value(&marked)].map(|row| row["approximate"].clone());
+        assert_eq!((json, &value(&marked)["packets"]), ([false.into(), true.into()], &3.into()));
+    }
 }
