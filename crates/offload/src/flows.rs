@@ -9,8 +9,10 @@ use model::{Counters, Decision, FlowChange, FlowKey, NexthopId, RuleId};
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
 
-/// Flows that are looked after at a time.
+/// Flows that are looked after at a time, at least.
 const PER_LOOK: usize = 32;
+/// Looks within which each flow is looked after, sooner than any connection times out.
+const LOOKS: usize = 8;
 /// Looks in vain after which a flow leaves the card.
 const IDLE: u8 = 10;
 
@@ -69,9 +71,9 @@ impl Flows {
     /// The next ones to be looked after.
     fn next(&mut self) -> Vec<Key> {
         let from = self.looked.map_or(Unbounded, Excluded);
-        let keys: Vec<Key> =
-            self.carried.range((from, Unbounded)).take(PER_LOOK).map(|(key, _)| *key).collect();
-        self.looked = if keys.len() < PER_LOOK { None } else { keys.last().copied() };
+        let count = PER_LOOK.max(self.carried.len().div_ceil(LOOKS));
+        let keys: Vec<Key> = self.carried.range((from, Unbounded)).take(count).map(|(key, _)| *key).collect();
+        self.looked = if keys.len() < count { None } else { keys.last().copied() };
         keys
     }
 }
@@ -137,5 +139,35 @@ impl<C: Carry> Carrier<C> {
             self.driver.forgotten(&connection)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use card::registers::Path;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn however_many_flows_there_are_each_is_looked_after_in_time() {
+        for count in [0, 1, 31, 32, 33, 1000] {
+            let key = |port: u16| Key {
+                vrf: 1,
+                path: Path::Bridged,
+                from_tunnel: false,
+                src: [10, 0, 0, 1].into(),
+                dst: [10, 0, 0, 2].into(),
+                protocol: 17,
+                ports: (port, 1),
+            };
+            let carried =
+                || Carried { connection: None, direction: None, rules: Vec::new(), nexthop: None, idle: 0 };
+            let mut flows =
+                Flows { carried: (0..count).map(|port| (key(port), carried())).collect(), looked: None };
+            for _ in 0..3 {
+                let looked: BTreeSet<Key> = (0..=LOOKS).flat_map(|_| flows.next()).collect();
+                assert_eq!(looked.len(), usize::from(count));
+            }
+        }
     }
 }
