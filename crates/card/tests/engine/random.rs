@@ -55,5 +55,6 @@ fn random_packets_of_random_tables() {
     bench.ledger.check_all(bench.host.driver.commands());
     let counts = &bench.counts;
     println!("{counts:#?}\n{} % served", counts.served());
+    assert!(counts.checksummed > 0, "{counts:?}");
     assert!(counts.served() >= 50 && counts.tracked * 10 > counts.packets, "{counts:?}");
 }
