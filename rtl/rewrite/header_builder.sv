@@ -113,20 +113,17 @@ module header_builder
     end
   end
 
-  // Stage 4: checksums, and the length of everything. One of UDP that is 0 is sent as ffff.
+  // Stage 4: the checksum of the outer IPv4 header, the sum of UDP over IPv6, and the length of everything.
   logic [15:0] checksum_4;
-  logic [15:0] udp_sum;
-  logic [15:0] udp_checksum_4;
+  logic [15:0] udp_sum_4;
   logic [15:0] datagram_4;
   logic [15:0] ipv4_4;
   logic [ 6:0] outer_4;
   logic [ 6:0] len_4;
-  assign udp_sum = fold(udp_sum_3 + 21'(added));
   always_ff @(posedge clk) begin
     if (enable) begin
       checksum_4 <= ~fold(21'(sum_3) + 21'(ipv4_3));
-      if (!stage[3].outer_v6) udp_checksum_4 <= '0;
-      else udp_checksum_4 <= udp_sum == '1 ? '1 : ~udp_sum;
+      udp_sum_4 <= fold(udp_sum_3 + 21'(added));
       datagram_4 <= datagram_3;
       ipv4_4 <= ipv4_3;
       outer_4 <= outer_3;
@@ -139,8 +136,10 @@ module header_builder
   edit_t last;
   /* verilator lint_on UNUSEDSIGNAL */
   assign last = stage[4];
+  // A checksum that is 0 is sent as ffff.
+  wire [15:0] udp_checksum = !last.outer_v6 ? '0 : udp_sum_4 == '1 ? '1 : ~udp_sum_4;
   wire [63:0] udp = {
-    source_port(last.entropy), last.tunnel == TunnelVxlan ? PortVxlan : PortMpls, datagram_4, udp_checksum_4
+    source_port(last.entropy), last.tunnel == TunnelVxlan ? PortVxlan : PortMpls, datagram_4, udp_checksum
   };
   wire [31:0] mpls = {last.id[19:0], 3'd0, 1'b1, Ttl};
   wire [159:0] ipv4 = {

@@ -841,7 +841,7 @@ pub struct Nexthop {
     pub outer_dst_mac: u64,
     /// Output that `port` is at: the queues to the host first, then the wires. Bits 461:458.
     pub egress: u8,
-    /// Of UDP over IPv6: one's complement sum of what of the pseudo-header, the UDP header and the words behind it is the same in all packets: addresses, protocol, destination port, label or VXLAN header. Bits 477:462.
+    /// Of UDP over IPv6: one's complement sum of what its checksum covers in every packet: addresses, protocol, destination port, label or VXLAN header. Bits 477:462.
     pub checksum: u16,
 }
 
