@@ -125,7 +125,7 @@ fn the_largest_packets_find_room_while_their_payload_is_summed() {
     let mut packets = vec![near];
     for way in [0, 3, 10] {
         for size in [65_535, 65_472, 65_473, 9014] {
-            let mut packet = bench.packet(way, 700);
+            let mut packet = bench.packet(way, 8700);
             packet.frame.resize_with(size, || rng.next_u64() as u8);
             packets.push(bench.prepared(&packet));
         }
