@@ -90,7 +90,8 @@ impl Bench {
 
     fn cycle(&mut self) {
         let now = self.sim.cycle();
-        let part = self.parts.pop_front_if(|(due, _)| *due <= now);
+        let due = self.parts.front().is_some_and(|(due, _)| *due <= now);
+        let part = if due { self.parts.pop_front() } else { None };
         self.sim.set_part_valid(part.is_some());
         if let Some((_, part)) = &part {
             self.sim.set_part_start(part.start as u8);
