@@ -140,3 +140,19 @@ fn the_largest_packets_find_room_while_their_payload_is_summed() {
     }
     assert!(bench.lockstep.counts.checksummed > 60);
 }
+
+#[test]
+fn small_packets_leave_at_full_rate() {
+    const PACKETS: u64 = 2000;
+    let mut bench = Bench::new();
+    // A beat that becomes two, routed into MPLS; and three, bridged into VXLAN.
+    for (way, beats) in [(0, 2), (4, 3)] {
+        let packet = bench.packet(way, 22);
+        let packet = bench.prepared(&packet);
+        let before = bench.lockstep.counts.clocks;
+        (0..PACKETS).for_each(|_| bench.lockstep.feed(&packet));
+        bench.lockstep.drain();
+        let clocks = bench.lockstep.counts.clocks - before;
+        assert!(clocks < beats * PACKETS + 400, "{clocks} clocks");
+    }
+}
