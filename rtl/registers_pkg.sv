@@ -47,10 +47,9 @@ package registers_pkg;
     PuntSamePort = 6'd38,
     PuntTtl = 6'd39,
     PuntMtu = 6'd40,
-    PuntOuterChecksum = 6'd41,
-    PuntNat = 6'd42
+    PuntNat = 6'd41
   } punt_e;
-  localparam int unsigned PuntCount = 43;
+  localparam int unsigned PuntCount = 42;
 
   // Encapsulations, numbered as `packet::TunnelKind`.
   typedef enum logic [1:0] {
@@ -221,7 +220,8 @@ package registers_pkg;
 
   // A nexthop.
   typedef struct packed {
-    logic [49:0] reserved;
+    logic [33:0] reserved;
+    logic [15:0] checksum;
     logic [3:0] egress;
     logic [47:0] outer_dst_mac;
     logic [47:0] outer_src_mac;

@@ -238,6 +238,7 @@ package viaduct_pkg;
     logic [47:0]  outer_dst_mac;
     logic [7:0]   outer_tos;
     logic [31:0]  entropy;
+    logic [16:0]  checksum;     // of UDP over IPv6: what adds up to it with lengths, source port and what is edited
   } edit_t;
 
 endpackage

@@ -3,6 +3,7 @@
 //
 //   s -> parser -> headers -> classify -> look-ups, by tag -> retire -> verdict -> budget -> rewriter -> m
 //   s -> packets -------------------------------------------------------------------------^
+//   s -> payload_sum --------------------------------------------------------------^
 //
 // A beat per clock in and out. Look-ups are done in any order by units whose memory all pipes share; `retire` brings
 // packets back into theirs. What the host sends as it is (`direct`) goes past all that.
@@ -135,6 +136,20 @@ module pipe
       .s_valid(hashed_valid), .s_ready(), .s_data({hash, hashed}),
       .m_valid(header_valid), .m_ready(header_ready), .m_data({entropy, header}),
       .level(), .almost_full(headers_full)
+  );
+
+  // ---- Sums of what may leave in a tunnel, by how `classify` will tell bridged from routed packets
+
+  logic        bridged, sum_ready;
+  logic [15:0] sum;
+
+  assign bridged = parsed.has_ethernet && parsed.mac_dst != GatewayMac;
+
+  payload_sum payload_sum (
+      .clk, .rst, .s_valid(taken), .s_last(s_beat.last), .s_data(s_beat.data),
+      .part_valid(parsed_valid), .part_start(bridged ? parsed.start : parsed.l3_at),
+      .part_end(bridged ? parsed.stop : 16'(parsed.l3_at) + parsed.ip_len),
+      .take(conclusion_valid), .ready(sum_ready), .sum
   );
 
   // ---- Classification
@@ -337,7 +352,16 @@ module pipe
       .m_conclusion(conclusion)
   );
 
-  assign go               = order_ready && !pause;
+  // A checksum over the payload waits for all of the packet, which the store has room for; nothing else does.
+  logic  checksummed;
+  edit_t summed;
+  assign checksummed = edit.encap && edit.outer_v6 && edit.tunnel != TunnelMplsGre;
+  always_comb begin
+    summed          = edit;
+    summed.checksum = edit.checksum + 17'(sum);
+  end
+
+  assign go               = order_ready && !pause && (sum_ready || !checksummed);
   assign conclusion_valid = edit_valid && edit_ready && go;
 
   beat_t      sent, marked, direct_m;
@@ -348,7 +372,7 @@ module pipe
 
   rewriter rewriter (
       .clk, .rst,
-      .edit_valid(edit_valid && go), .edit_ready, .edit,
+      .edit_valid(edit_valid && go), .edit_ready, .edit(summed),
       .s_valid(stored_valid), .s_ready(stored_ready), .s_beat(stored),
       .m_valid(sent_valid), .m_ready(sent_ready && order_valid && !order_drop), .m_beat(sent)
   );
@@ -356,7 +380,7 @@ module pipe
   // Where the packets in the rewriter go, in their order; those that are dropped too, so that all can be counted.
   fifo #(.Width(6 + $bits(hold_t)), .Depth(64)) order (
       .clk, .rst,
-      .s_valid(edit_valid && edit_ready && !pause), .s_ready(order_ready),
+      .s_valid(conclusion_valid), .s_ready(order_ready),
       .s_data({edit.punt, edit.drop, egress, hold}),
       .m_valid(order_valid), .m_ready(order_pop), .m_data({order_punt, order_drop, sent_egress, sent_hold}),
       .level(), .almost_full()

@@ -166,7 +166,6 @@ module verdict
     room   = hop.mtu;
     if (bridged && hop.kind == NexthopKindTunnel) room = hop.mtu - (16'(packet3.header.tags) << 2);
     if (length > room) return PuntMtu;
-    if (hop.kind == NexthopKindTunnel && hop.outer_v6 && hop.tunnel != TunnelMplsGre) return PuntOuterChecksum;
     translated = packet3.own && (packet3.flow.nat_src || packet3.flow.nat_dst);
     if (translated && packet3.header.header_len != 6'd20) return PuntNat;
     return PuntNone;
@@ -224,6 +223,7 @@ module verdict
     edit.outer_dst_mac = hop.outer_dst_mac;
     edit.outer_tos  = packet3.header.ip ? packet3.header.tos : 8'd0;
     edit.entropy    = packet3.ctx.entropy;
+    edit.checksum   = 17'(hop.checksum);
   end
 
   // What of a held flow goes to the host waits too: it would overtake what waits elsewhere.

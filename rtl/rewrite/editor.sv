@@ -3,6 +3,8 @@
 // Edits the IP header of what is kept, in its first beat: traffic class, TTL, IPv4 addresses. Checksums are updated
 // incrementally (RFC 1624, equation 3): they stay as right or as wrong as they were. One update by the sum of all changes
 // gives what one after the other would: the end-around carry makes a sum 0 only if all that was added is 0.
+// `added` is what the edits add to the sum of what is kept. An IPv4 header's sum stays, by its own checksum; addresses are
+// also in the checksum of TCP and UDP, which takes back what they add.
 // Latency: 5 enabled cycles. Throughput: 1 beat an enabled cycle.
 
 module editor
@@ -16,6 +18,7 @@ module editor
     /* verilator lint_off UNUSEDSIGNAL */
     input  edit_t                edit,
     /* verilator lint_on UNUSEDSIGNAL */
+    output logic [         19:0] added,   // 2 cycles ahead of `edited`, with the packet's first beat
     output logic [BeatWidth-1:0] edited
 );
 
@@ -120,6 +123,7 @@ module editor
   logic [19:0] own_q;
   logic [19:0] addresses;
   logic [19:0] addresses_q;
+  logic [19:0] content;
   always_comb begin
     changed = fields;
     if (change[2].set_tos) begin
@@ -142,12 +146,20 @@ module editor
       changed.dst = change[2].new_dst;
       addresses += replace_address(fields.dst, change[2].new_dst);
     end
+    content = '0;
+    if (change[2].active && change[2].v6) begin
+      content = replace(fields.first, changed.first) + replace(16'(fields.hop_limit), 16'(changed.hop_limit));
+    end else if (change[2].active && (change[2].tcp || (change[2].udp && fields.l4 != 0))) begin
+      if (change[2].nat_src) content += replace_address(change[2].new_src, fields.src);
+      if (change[2].nat_dst) content += replace_address(change[2].new_dst, fields.dst);
+    end
   end
   always_ff @(posedge clk) begin
     if (enable) begin
       changed_q <= changed;
       own_q <= own;
       addresses_q <= addresses;
+      added <= content;
     end
   end
 

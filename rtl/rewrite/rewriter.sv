@@ -90,6 +90,7 @@ module rewriter
     end
   end
 
+  logic [19:0] added;
   logic [BeatWidth-1:0] edited;
   editor editor (
       .clk,
@@ -97,6 +98,7 @@ module rewriter
       .first(stripped_valid && stripped_first),
       .data (stripped_data),
       .edit (stripped_edit),
+      .added,
       .edited
   );
 
@@ -110,6 +112,7 @@ module rewriter
       .clk,
       .enable,
       .edit(stripped_edit),
+      .added,
       .port,
       .size,
       .header_len,

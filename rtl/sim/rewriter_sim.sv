@@ -46,6 +46,7 @@ module rewriter_sim
     input  logic [ 47:0] outer_dst_mac,
     input  logic [  7:0] outer_tos,
     input  logic [ 31:0] entropy,
+    input  logic [ 16:0] checksum,
     output logic         m_valid,
     input  logic         m_ready,
     output logic         m_last,
@@ -87,7 +88,8 @@ module rewriter_sim
           outer_src_mac: outer_src_mac,
           outer_dst_mac: outer_dst_mac,
           outer_tos: outer_tos,
-          entropy: entropy
+          entropy: entropy,
+          checksum: checksum
       };
 
   beat_t m_beat;

@@ -9,7 +9,7 @@ def block(top, count, what, without=(), memories=True, **parameters):
 
 
 PIPE = ["parser", "entropy", "classify", "flow_lookup", "route_lookup", "bridge_lookup", "nexthop_fetch", "retire",
-        "verdict", "punt_budget", "rewriter"]
+        "verdict", "punt_budget", "payload_sum", "rewriter"]
 
 BLOCKS = {
     "parser-down": block("parser", 2, "parser of guests' frames", Wire=0),
@@ -28,6 +28,7 @@ BLOCKS = {
     "verdict-down": block("verdict", 2, "what is done, nexthops", Wire=0),
     "verdict-up": block("verdict", 2, "what is done, nexthops", Wire=1),
     "budget": block("punt_budget", 4, "what the host is not to be asked any more"),
+    "payload": block("payload_sum", 4, "sums of payloads"),
     "stripper": block("stripper", 4, "rewriter: bytes off the front"),
     "editor": block("editor", 4, "rewriter: TTL, TOS, NAT, checksums"),
     "headers": block("header_builder", 4, "rewriter: new headers"),

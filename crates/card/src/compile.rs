@@ -5,6 +5,8 @@ mod hop;
 mod port;
 mod underlay;
 
+pub use hop::outer_checksum;
+
 use crate::registers;
 use ipnet::IpNet;
 use model::{BridgeTarget, Lookup, Nexthop, NexthopId, Tunnel, VifId, VifKind, Vrf};

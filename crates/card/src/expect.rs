@@ -13,7 +13,7 @@ pub use windows::Windows;
 
 use crate::frame::Frame;
 use crate::hold::Hold;
-use crate::registers::{FlowAction, LabelKind, Nexthop, NexthopKind, Path, Port, Punt, Tunnel, Vrf};
+use crate::registers::{FlowAction, LabelKind, Nexthop, NexthopKind, Path, Port, Punt, Vrf};
 use lookup::FlowLine;
 use model::{Encap, EthernetRewrite, Forward, GATEWAY_MAC, Nat, VifId, entropy_of};
 use packet::{L4, Mac, TunnelKind, ecn_encap, proto};
@@ -253,9 +253,6 @@ fn check_exit(packet: &Packet, hop: &Nexthop) -> Result<(), Punt> {
     let room = hop.mtu.wrapping_sub(if bridged && tunnel { 4 * tags as u16 } else { 0 });
     if frame.mtu_len() > room.into() {
         return Err(Punt::Mtu);
-    }
-    if tunnel && hop.outer_v6 && hop.tunnel != Tunnel::MplsGre as u8 {
-        return Err(Punt::OuterChecksum);
     }
     Ok(())
 }

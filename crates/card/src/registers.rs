@@ -103,10 +103,8 @@ pub enum Punt {
     Ttl = 39,
     /// Too big for the next link.
     Mtu = 40,
-    /// To be encapsulated in UDP over IPv6, whose checksum covers the payload.
-    OuterChecksum = 41,
     /// Address translation of a packet with IPv4 options.
-    Nat = 42,
+    Nat = 41,
 }
 
 impl Punt {
@@ -153,7 +151,6 @@ impl Punt {
         Self::SamePort,
         Self::Ttl,
         Self::Mtu,
-        Self::OuterChecksum,
         Self::Nat,
     ];
 
@@ -202,7 +199,6 @@ impl Punt {
             Self::SamePort => "same_port",
             Self::Ttl => "ttl",
             Self::Mtu => "mtu",
-            Self::OuterChecksum => "outer_checksum",
             Self::Nat => "nat",
         }
     }
@@ -853,6 +849,8 @@ pub struct Nexthop {
     pub outer_dst_mac: u64,
     /// Output that `port` is at: the queues to the host first, then the wires. Bits 461:458.
     pub egress: u8,
+    /// Of UDP over IPv6: one's complement sum of what its checksum covers in every packet: addresses, protocol, destination port, label or VXLAN header. Bits 477:462.
+    pub checksum: u16,
 }
 
 impl Nexthop {
@@ -876,6 +874,7 @@ impl Nexthop {
         put(&mut line, 362, 48, self.outer_src_mac.into());
         put(&mut line, 410, 48, self.outer_dst_mac.into());
         put(&mut line, 458, 4, self.egress.into());
+        put(&mut line, 462, 16, self.checksum.into());
         line
     }
 
@@ -896,6 +895,7 @@ impl Nexthop {
             outer_src_mac: get(line, 362, 48) as u64,
             outer_dst_mac: get(line, 410, 48) as u64,
             egress: get(line, 458, 4) as u8,
+            checksum: get(line, 462, 16) as u16,
         }
     }
 }

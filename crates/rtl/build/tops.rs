@@ -83,6 +83,7 @@ const UNITS: &[Top] = &[
             "pipe/pipe_pkg.sv",
         ],
     ),
+    unit("payload_sum", &["registers_pkg.sv", "viaduct_pkg.sv", "-GPackets=64"]),
     unit("parser_top", &["registers_pkg.sv", "viaduct_pkg.sv", "parse/parse_pkg.sv"]),
     unit("probe", &[]),
     unit("rewriter_sim", PACKAGES),

@@ -3,7 +3,8 @@
 use super::{Compiler, Hop, address_bits, host_line, is_port, mac_bits};
 use crate::registers::{self, NexthopKind};
 use model::{DropReason, Lookup, NeighbourScope, Tunnel, VifId, Vrf};
-use packet::{Mac, TunnelKind, proto};
+use packet::{Mac, TunnelKind, checksum, proto};
+use std::net::IpAddr;
 
 /// Where a wire has less room than this for a tenant's packets, the host has them: the card takes the VLAN tags off this.
 const LEAST_MTU: u16 = 8;
@@ -62,6 +63,7 @@ impl<T: Lookup> Compiler<'_, T> {
             outer_dst: address_bits(tunnel.remote),
             outer_src_mac: mac_bits(path.src_mac),
             outer_dst_mac: mac_bits(neighbour),
+            checksum: outer_checksum(tunnel.kind, tunnel.id, path.src, tunnel.remote),
             ..Default::default()
         })
     }
@@ -73,6 +75,30 @@ const fn encapsulation(kind: TunnelKind) -> registers::Tunnel {
         TunnelKind::MplsGre => registers::Tunnel::MplsGre,
         TunnelKind::Vxlan => registers::Tunnel::Vxlan,
     }
+}
+
+/// What of the checksum of UDP over IPv6 is the same in all packets of a tunnel, added up; the card adds source port, lengths and
+/// payload. 0 where there is no checksum.
+#[must_use]
+pub fn outer_checksum(kind: TunnelKind, id: u32, src: IpAddr, dst: IpAddr) -> u16 {
+    const TTL: u32 = 64;
+    const BOTTOM: u32 = 1 << 8;
+    const VXLAN_FLAGS: u32 = 0x0800_0000;
+    let mut sum = checksum::pseudo_header(src, dst, proto::UDP, 0);
+    match kind {
+        TunnelKind::MplsGre => return 0,
+        _ if dst.is_ipv4() => return 0,
+        TunnelKind::MplsUdp => {
+            sum.add_u16(proto::PORT_MPLS);
+            sum.add_u32(id << 12 | BOTTOM | TTL);
+        }
+        TunnelKind::Vxlan => {
+            sum.add_u16(proto::PORT_VXLAN);
+            sum.add_u32(VXLAN_FLAGS);
+            sum.add_u32(id << 8);
+        }
+    }
+    sum.fold()
 }
 
 /// What a tunnel takes of the wire's MTU, bytes; of an inner Ethernet header without tags.

@@ -10,7 +10,7 @@ use card::expect::{Outcome, dropped_flow, outcome};
 use card::registers::{Punt, PuntMeta, Table};
 use card::sim::{Received, Sent};
 use model::generate::{Packet, Rng};
-use model::{Decision, Forward, Lookup, PacketView, Tables, Vif, VifId, VifKind, rewrite};
+use model::{Decision, Forward, Lookup, PacketView, Tables, TunnelKind, Vif, VifId, VifKind, rewrite};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Clocks without a packet after which the card is taken for hung.
@@ -26,6 +26,8 @@ pub struct Counts {
     pub forwarded: usize,
     /// Of those, by a flow.
     pub tracked: usize,
+    /// Of those, through a UDP tunnel over IPv6, with a checksum.
+    pub checksummed: usize,
     pub dropped: BTreeMap<u8, usize>,
     pub punted: BTreeMap<Punt, usize>,
     pub direct: usize,
@@ -56,6 +58,7 @@ pub struct Prepared {
     sent: Sent,
     fate: Result<(usize, Left), u8>,
     index: Option<u32>,
+    checksummed: bool,
 }
 
 impl Prepared {
@@ -77,6 +80,11 @@ impl Prepared {
     /// Why it goes to the host.
     pub fn punt(&self) -> Option<Punt> {
         self.fate.as_ref().ok().and_then(|(_, left)| left.punt)
+    }
+
+    /// Whether it leaves with an outer checksum over its payload.
+    pub const fn is_checksummed(&self) -> bool {
+        self.checksummed
     }
 
     /// Why it is dropped.
@@ -167,7 +175,9 @@ impl Lockstep {
     /// The same of any frame that comes in by a port.
     pub fn prepare_frame(&mut self, input: usize, port: u16, frame: &[u8]) -> Prepared {
         let memory = self.host.card().memory();
-        let (fate, index) = match outcome(memory, port, frame, frame.len()) {
+        let outcome = outcome(memory, port, frame, frame.len());
+        let checksummed = has_checksum(&outcome);
+        let (fate, index) = match outcome {
             Outcome::Punt(punt) => {
                 (Ok((input.rem_euclid(PIPES), Left { port, punt: Some(punt), bytes: frame.to_vec() })), None)
             }
@@ -177,7 +187,7 @@ impl Lockstep {
                 (Ok((usize::from(egress), left)), index)
             }
         };
-        Prepared { input, sent: Sent { port, direct: None, bytes: frame.to_vec() }, fate, index }
+        Prepared { input, sent: Sent { port, direct: None, bytes: frame.to_vec() }, fate, index, checksummed }
     }
 
     /// The packets sent so far.
@@ -204,6 +214,7 @@ impl Lockstep {
                 if left.punt.is_none() {
                     self.counts.forwarded += 1;
                     self.counts.tracked += usize::from(packet.index.is_some());
+                    self.counts.checksummed += usize::from(packet.checksummed);
                     self.ledger.packet(SENT, left.port.into(), left.bytes.len());
                 }
                 self.expected[packet.input][*output].push_back(left.clone());
@@ -330,6 +341,12 @@ fn is_same_reason(left: Punt, expected: Punt) -> bool {
 fn told(left: &Left) -> String {
     let shown = &left.bytes[..left.bytes.len().min(140)];
     format!("port {}, {:?}, {} bytes: {shown:02x?}", left.port, left.punt, left.bytes.len())
+}
+
+/// Whether what leaves has an outer checksum over its payload.
+fn has_checksum(outcome: &Outcome) -> bool {
+    let Outcome::Forward { forward, .. } = outcome else { return false };
+    forward.encap.is_some_and(|encap| encap.dst.is_ipv6() && encap.kind != TunnelKind::MplsGre)
 }
 
 pub fn rewritten(forward: &Forward, frame: &[u8]) -> Vec<u8> {

@@ -4,6 +4,7 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
 mod both;
+mod checksums;
 mod hops;
 #[path = "../host/mod.rs"]
 mod host;

@@ -69,11 +69,14 @@ impl Decided {
 fn tunnel(forward: &Forward) -> Option<&'static str> {
     let encap = forward.encap?;
     Some(match (encap.kind, encap.dst.is_ipv4()) {
-        (TunnelKind::MplsUdp, _) => "MPLS over UDP",
+        (TunnelKind::MplsUdp, true) => "MPLS over UDP",
+        (TunnelKind::MplsUdp, false) => "MPLS over UDP over IPv6",
         (TunnelKind::MplsGre, true) => "MPLS over GRE",
         (TunnelKind::MplsGre, false) => "MPLS over GRE over IPv6",
-        (TunnelKind::Vxlan, _) if forward.ethernet.is_some() => "routed into VXLAN",
-        (TunnelKind::Vxlan, _) => "bridged into VXLAN",
+        (TunnelKind::Vxlan, false) if forward.ethernet.is_some() => "routed into VXLAN over IPv6",
+        (TunnelKind::Vxlan, false) => "bridged into VXLAN over IPv6",
+        (TunnelKind::Vxlan, true) if forward.ethernet.is_some() => "routed into VXLAN",
+        (TunnelKind::Vxlan, true) => "bridged into VXLAN",
     })
 }
 
@@ -143,6 +146,9 @@ fn generated_decisions_leave_as_the_model_rewrites_them() {
         ("MPLS over GRE over IPv6", 100),
         ("bridged into VXLAN", 1000),
         ("routed into VXLAN", 500),
+        ("MPLS over UDP over IPv6", 100),
+        ("bridged into VXLAN over IPv6", 300),
+        ("routed into VXLAN over IPv6", 100),
         ("new destination", 100),
     ]);
     let jobs = mixed(decided.jobs);

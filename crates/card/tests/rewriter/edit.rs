@@ -1,7 +1,8 @@
 //! The edit of a decision: what the verdict gives to the rewriter.
 
+use card::compile::outer_checksum;
 use model::{Forward, GATEWAY_MAC, Nat, PacketView, TunnelKind, rewrite};
-use packet::{Fragment, Headers, L4, Mac};
+use packet::{Fragment, Headers, L4, Mac, checksum};
 use rtl::RewriterSim;
 use std::net::IpAddr;
 
@@ -30,6 +31,8 @@ pub struct Forwarded {
     pub kept: u16,
     /// Headers of what is kept.
     pub headers: Headers,
+    /// Its sum, as it came.
+    pub sum: u16,
 }
 
 impl Edit {
@@ -41,13 +44,18 @@ impl Edit {
         let network = forward.ethernet.is_some() || forward.encap.is_some_and(|encap| mpls(encap.kind));
         let parse = if network { Headers::network } else { Headers::ethernet };
         let headers = parse(body, 0, body.len()).ok()?;
-        let outside = forward.encap.is_some_and(|e| e.dst.is_ipv6() && e.kind != TunnelKind::MplsGre);
         let tags = forward.push_vlan.is_some() || forward.pop_vlan;
         let gateways = forward.ethernet.is_none_or(|ethernet| ethernet.src == GATEWAY_MAC);
-        let simple = !outside && !tags && gateways && forward.strip < 256 && forward.ttl_decrement < 2;
+        let simple = !tags && gateways && forward.strip < 256 && forward.ttl_decrement < 2;
         let kept = u16::try_from(range.len()).ok()?;
-        (simple && translates(&forward.nat, &headers, body))
-            .then(|| Self::Forward(Box::new(Forwarded { forward: forward.clone(), kept, headers })))
+        (simple && translates(&forward.nat, &headers, body)).then(|| {
+            Self::Forward(Box::new(Forwarded {
+                forward: forward.clone(),
+                kept,
+                headers,
+                sum: checksum::sum(body).fold(),
+            }))
+        })
     }
 
     /// Sets the ports of the edit.
@@ -76,7 +84,7 @@ fn translates(nat: &Nat, headers: &Headers, body: &[u8]) -> bool {
 
 impl Forwarded {
     fn set(&self, sim: &mut RewriterSim) {
-        let Self { forward, kept, headers } = self;
+        let Self { forward, kept, headers, .. } = self;
         sim.set_port(forward.port.0);
         sim.set_strip(forward.strip as u8);
         sim.set_kept(*kept);
@@ -123,6 +131,8 @@ impl Forwarded {
         sim.set_outer_dst_mac(mac(encap.dst_mac));
         sim.set_outer_tos(encap.tos);
         sim.set_entropy(encap.entropy);
+        let constant = outer_checksum(encap.kind, encap.id, encap.src, encap.dst);
+        sim.set_checksum(u32::from(constant) + u32::from(self.sum));
     }
 }
 

@@ -1,4 +1,4 @@
-//! The rewriter and the entropy hash against the model, in simulation.
+//! The rewriter, the sums that it is given and the entropy hash against the model, in simulation.
 #![cfg(feature = "card-test")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -7,4 +7,5 @@ mod checksums;
 mod decisions;
 mod edit;
 mod entropy;
+mod payload;
 mod sizes;

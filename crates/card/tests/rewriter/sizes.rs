@@ -31,15 +31,16 @@ fn routed() -> Vec<Forward> {
         Forward { encap: tunnel(TunnelKind::MplsUdp, false), ..base() },
         Forward { encap: tunnel(TunnelKind::MplsGre, false), ..base() },
         Forward { encap: tunnel(TunnelKind::MplsGre, true), ..base() },
-        // Not what the model decides, but the longest there is: 76 bytes.
-        Forward { ethernet: ethernet(0x0800), encap: tunnel(TunnelKind::MplsGre, true), ..base() },
+        Forward { encap: tunnel(TunnelKind::MplsUdp, true), ..base() },
+        // The longest there is: 84 bytes.
+        Forward { ethernet: ethernet(0x0800), encap: tunnel(TunnelKind::Vxlan, true), ..base() },
     ]
 }
 
 /// What goes in front of a frame.
 fn bridged() -> Vec<Forward> {
-    let encap = Some(encap(TunnelKind::Vxlan, false));
-    vec![Forward::unchanged(VifId(6)), Forward { encap, ..Forward::unchanged(VifId(7)) }]
+    let vxlan = |v6| Forward { encap: Some(encap(TunnelKind::Vxlan, v6)), ..Forward::unchanged(VifId(7)) };
+    vec![Forward::unchanged(VifId(6)), vxlan(false), vxlan(true)]
 }
 
 /// Headers, and how many bytes of them are taken off.
