@@ -35,7 +35,7 @@ fn run(
         top.eval();
         let zero = top.wr_data().words().iter().all(|word| *word == 0);
         if top.wr_valid() {
-            writes.push((0, top.wr_table(), top.wr_address().into(), zero));
+            writes.push((0, top.wr_table(), top.wr_address(), zero));
         }
         if done {
             owed = 0;

@@ -4,7 +4,7 @@ use crate::lockstep::{Lockstep, Prepared};
 use crate::weather::Weather;
 use model::generate::{Packet, Rng};
 use model::text;
-use model::vectors::{Case, Step, load};
+use model::vectors::Case;
 
 const WORLD: &str = "\
     host 192.0.2.1 2001:db8::1\n\
@@ -57,15 +57,7 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
-        let case = load(WORLD).unwrap().remove(0);
-        let mut lockstep = Lockstep::new();
-        for step in &case.steps {
-            match step {
-                Step::Apply(changes) => assert!(lockstep.host.apply(changes)),
-                Step::Learn(effects) => lockstep.host.effects(effects, 0),
-                Step::Wait(_) | Step::Packet(_) => {}
-            }
-        }
+        let (lockstep, case) = Lockstep::of(WORLD);
         Self { lockstep, case }
     }
 

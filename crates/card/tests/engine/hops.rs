@@ -7,28 +7,18 @@ use crate::weather::Weather;
 use card::compile::Attachment;
 use card::sim::{Received, Sent};
 use model::generate::{Packet, Rng};
-use model::vectors::{Step, load};
 use model::{Change, Nexthop, NexthopId, VifId, Vrf, text};
 use packet::Mac;
 
 const WORLD: &str = "\
     network blue vrf 1 gateway 10.1.1.254/24\n\
     guest vm1 in blue mac 02:00:00:00:00:01 address 10.1.1.1\n\
-    guest vm2 in blue mac 02:00:00:00:00:02 address 10.1.1.2\n";
+    guest vm2 in blue mac 02:00:00:00:00:02 address 10.1.1.2\n\
+    case any\n\
+    in vm1 eth 02:00:00:00:00:01 > 02:00:00:00:00:02 / payload 46\n";
 /// In the order of `WORLD`.
 const ONE: VifId = VifId(1);
 const TWO: VifId = VifId(2);
-
-fn world() -> Lockstep {
-    let mut bench = Lockstep::new();
-    let case =
-        load(&format!("{WORLD}case any\nin vm1 eth 02:00:00:00:00:01 > 02:00:00:00:00:02 / payload 46\n"))
-            .unwrap()
-            .remove(0);
-    let Some(Step::Apply(changes)) = case.steps.first() else { panic!("no tables") };
-    assert!(bench.host.apply(changes));
-    bench
-}
 
 /// A way to the second guest that is one of many: each has a nexthop of its own, for the MAC.
 fn way(number: u16) -> [Change; 2] {
@@ -55,7 +45,7 @@ fn packet(number: u16) -> Packet {
 
 #[test]
 fn nexthops_on_chip_and_in_memory_side_by_side() {
-    let (mut bench, mut rng) = (world(), Rng::new(1));
+    let (mut bench, mut rng) = (Lockstep::of(WORLD).0, Rng::new(1));
     let apply = |bench: &mut Lockstep, numbers: std::ops::Range<u16>| {
         let changes: Vec<_> = numbers.flat_map(way).collect();
         assert!(bench.host.apply(&changes));
@@ -91,7 +81,7 @@ fn outputs(bench: &mut Lockstep, left: &mut Vec<(usize, u16)>) {
 #[test]
 fn a_nexthop_in_memory_changes_at_once() {
     const PACKETS: usize = 600;
-    let mut bench = world();
+    let mut bench = Lockstep::of(WORLD).0;
     bench.host.driver.leave_chip();
     assert!(bench.host.apply(&way(1)));
     let place = |round: usize| {

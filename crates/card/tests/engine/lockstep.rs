@@ -10,6 +10,7 @@ use card::expect::{Outcome, dropped_flow, outcome};
 use card::registers::{Punt, PuntMeta, Table};
 use card::sim::{Received, Sent};
 use model::generate::{Packet, Rng};
+use model::vectors::{Case, Step, load};
 use model::{Decision, Forward, Lookup, PacketView, Tables, TunnelKind, Vif, VifId, VifKind, rewrite};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -149,6 +150,20 @@ impl Lockstep {
             punts: [0; STREAMS],
             clock: 0,
         }
+    }
+
+    /// One with the tables of the text's first case, and what it has the host learn.
+    pub fn of(text: &str) -> (Self, Case) {
+        let mut bench = Self::new();
+        let case = load(text).unwrap().remove(0);
+        for step in &case.steps {
+            match step {
+                Step::Apply(changes) => assert!(bench.host.apply(changes)),
+                Step::Learn(effects) => bench.host.effects(effects, 0),
+                Step::Wait(_) | Step::Packet(_) => {}
+            }
+        }
+        (bench, case)
     }
 
     /// The same card, reset, without tables; its counters go on.

@@ -11,7 +11,6 @@ use card::hash::choices;
 use card::registers::{Path, Punt, Table};
 use card::sim::place;
 use model::generate::{Packet, Rng};
-use model::vectors::{Step, load};
 use model::{BridgeTarget, Change, NexthopId, VifId, Vrf, text};
 use packet::Mac;
 use std::net::{IpAddr, Ipv6Addr};
@@ -22,23 +21,13 @@ const WORLD: &str = "\
     guest vm1 in blue mac 02:00:00:00:00:01 address 10.1.1.1 address fd00:1::1 policy\n\
     guest vm2 in blue mac 02:00:00:00:00:02 address 10.1.1.2 address fd00:1::2\n\
     guest one in red mac 02:00:00:00:02:01 address 10.2.1.1\n\
-    guest other in red mac 02:00:00:00:02:02 address 10.2.1.2\n";
+    guest other in red mac 02:00:00:00:02:02 address 10.2.1.2\n\
+    case any\n\
+    in vm1 eth 02:00:00:00:00:01 > 02:00:00:00:00:02 / payload 46\n";
 /// In the order of `WORLD`.
 const VM1: VifId = VifId(1);
 const ONE: VifId = VifId(3);
 const OTHER: VifId = VifId(4);
-
-/// A card with `WORLD`'s tables.
-fn world() -> Lockstep {
-    let mut bench = Lockstep::new();
-    let case =
-        load(&format!("{WORLD}case any\nin vm1 eth 02:00:00:00:00:01 > 02:00:00:00:00:02 / payload 46\n"))
-            .unwrap()
-            .remove(0);
-    let Some(Step::Apply(changes)) = case.steps.first() else { panic!("no tables") };
-    assert!(bench.host.apply(changes));
-    bench
-}
 
 fn frame(ingress: VifId, text: &str) -> Packet {
     Packet { ingress, frame: text::parse(text).unwrap(), gso_size: None }
@@ -98,7 +87,7 @@ fn among_others(bench: &mut Lockstep, known: &[Packet]) {
 
 #[test]
 fn flows_that_share_a_bucket_or_a_place_in_a_cache() {
-    let mut bench = world();
+    let mut bench = Lockstep::of(WORLD).0;
     let bits = bench.host.driver.commands().identity().flow_buckets;
     // More than a bucket has room for: they move to their other ones.
     flood(&mut bench, &alike(bits, 8, |bucket| bucket));
@@ -116,7 +105,7 @@ fn flows_that_share_a_bucket_or_a_place_in_a_cache() {
 
 #[test]
 fn flows_in_the_stash_instead_of_their_buckets() {
-    let mut bench = world();
+    let mut bench = Lockstep::of(WORLD).0;
     let bits = bench.host.driver.commands().identity().flow_buckets;
     let ip6 = "ip6 fd00:1::1 > fd00:1::2";
     let v6 =
@@ -150,7 +139,7 @@ fn flows_in_the_stash_instead_of_their_buckets() {
 
 #[test]
 fn macs_beyond_the_bridge_tables_room_are_the_hosts() {
-    let mut bench = world();
+    let mut bench = Lockstep::of(WORLD).0;
     let mac = |number: u32| {
         let [_, a, b, c] = number.to_be_bytes();
         Mac([2, 0x77, 0, a, b, c])
@@ -173,7 +162,7 @@ fn macs_beyond_the_bridge_tables_room_are_the_hosts() {
 
 #[test]
 fn a_network_with_more_routes_than_fit_is_the_hosts_and_no_other() {
-    let mut bench = world();
+    let mut bench = Lockstep::of(WORLD).0;
     let room = 2 << bench.host.driver.commands().identity().route6_lines;
     let put = |number: u128| Change::PutRoute {
         vrf: Vrf(1),

@@ -77,7 +77,7 @@ impl Channels {
             if set(top.m_axi_arvalid()) {
                 let id = (top.m_axi_arid() >> (6 * index) & 0x3f) as u8;
                 let address = top.m_axi_araddr().get(33 * index, 33) as u64;
-                let beats = u64::from(top.m_axi_arlen() >> (4 * index) & 0xf) + 1;
+                let beats = (top.m_axi_arlen() >> (4 * index) & 0xf) + 1;
                 let used = channel.reads.iter().any(|read| read.1 == id)
                     || channel.beat.is_some_and(|beat| beat.0 == id);
                 assert!(!used, "two reads of ID {id} at once");
