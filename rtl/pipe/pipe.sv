@@ -238,6 +238,7 @@ module pipe
 
   // ---- Nexthops that are not on chip: fetched as soon as they are found, though another may be used in the end
 
+  logic       retired_valid, retired_ready, verdict_ready;
   logic       own_fetches;
   logic [2:0] fetches;
   tag_t       own_hop_tag, hop_tag;
@@ -271,8 +272,6 @@ module pipe
   assign done.bridge = bridge_found && !fetches[1];
 
   // ---- Back into order
-
-  logic retired_valid, retired_ready, verdict_ready;
 
   localparam marks_t None = '0, OfFlow = 6'b000001, OfTables = 6'b000110;
 

@@ -107,13 +107,13 @@ module verdict
 
   always_ff @(posedge clk) begin
     if (step) begin
-      {packet1, nexthop1} <= {packet0, nexthop0};
-      fetched1        <= packet0.own ? s_own_hop : s_hop;
-      packet2         <= packet1;
+      {packet1, nexthop1}   <= {packet0, nexthop0};
+      fetched1              <= packet0.own ? s_own_hop : s_hop;
+      packet2               <= packet1;
       in_memory2            <= in_memory(nexthop1, Nexthops);
-      fetched2        <= nexthop1 == changed_number ? changed : fetched1;
+      fetched2              <= nexthop1 == changed_number ? changed : fetched1;
       {packet3, in_memory3} <= {packet2, in_memory2};
-      fetched3        <= fetched2;
+      fetched3              <= fetched2;
     end
     if (rst) {valid1, valid2, valid3} <= '0;
     else if (step) {valid1, valid2, valid3} <= {s_valid, valid1, valid2};
