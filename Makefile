@@ -89,7 +89,7 @@ card-bench: ## the FPGA card's cycle gates: packets a clock of its simulation; p
 	cargo run --profile card --locked -p card --features $(if $(QUICK),card-sim,card-sim-2x2) --example card_bench -- $(if $(QUICK),--quick) --json target/card-bench.json
 	@$(PYTHON) -m bench.card target/card-bench.json bench/report
 
-card-synthesis: ## what the FPGA card's engine takes of an FPGA, by Yosys, block by block (20 minutes)
+card-synthesis: ## what the FPGA card's engine takes of an FPGA, by Yosys, block by block (minutes)
 	@scripts/setup rtl
 	@rtl/synth/run
 
