@@ -5,8 +5,9 @@ import socket
 import pytest
 
 from lab import eventually
+from lab.capture import tshark
 from lab.host import card_daemon
-from lab.topology import SEATS, host_config, tap, tunnel_routes
+from lab.topology import SEATS, UNDERLAY, UNDERLAY6, host_config, tap, tunnel_routes
 from lab.traffic import EchoServer, tcp_rate
 
 
@@ -110,15 +111,23 @@ def test_rules_bind_and_captures_see(lab):
     assert "ICMP" in capture.text().upper(), capture.text()
 
 
-def test_two_hosts_with_a_tunnel_between(lab):
+@pytest.mark.parametrize("family", [4, 6])
+def test_two_hosts_with_a_tunnel_between(lab, family):
     """A card on one of them, CPU cores on the other."""
     hosts, guests = {}, {}
     for name, guest, remote, executor in (("a", "a1", "b1", "card-sim"), ("b", "b1", "a1", "cpu")):
         lab.plug(name)
-        config = host_config(name, {guest: tap(guest)}, executor=executor)
-        tunnel_routes(config, "mpls-over-udp", remote)
+        config = host_config(name, {guest: tap(guest)}, executor=executor, family=family)
+        tunnel_routes(config, "mpls-over-udp", remote, family=family)
         hosts[name] = lab.host(config)
         guests[guest] = lab.container(hosts[name], guest)
     guests["b1"].expect_ping(A1.address6, 5)
     ping_until_carried(hosts["a"], guests["a1"], B1.address)
-    transfer_until_carried(hosts["a"], guests["a1"], guests["b1"], B1.address, 100)
+    of_card = f"ip.src == {UNDERLAY['a']}" if family == 4 else f"ipv6.src == {UNDERLAY6['a']}"
+    with lab.capture("b", expression="udp") as seen:
+        transfer_until_carried(hosts["a"], guests["a1"], guests["b1"], B1.address, 100)
+    # Over IPv6 UDP has a checksum, over all of the payload.
+    wrong = f"{of_card} && udp.checksum.status == 0"
+    assert tshark(seen.file, "-o", "udp.check_checksum:TRUE", "-Y", wrong) == ""
+    checksums = {checksum for (checksum,) in seen.fields(of_card, "udp.checksum")}
+    assert checksums and ("0x0000" in checksums) == (family == 4)

@@ -109,9 +109,12 @@ impl<C: Carry> Carrier<C> {
         if self.ready.is_empty() {
             return Ok(());
         }
-        let mut candidates = std::mem::take(&mut self.ready);
         self.follow_tables()?;
-        let Some(hold) = self.driver.begin_hold() else { return Ok(()) };
+        let Some(hold) = self.driver.begin_hold() else {
+            self.ready.clear();
+            return Ok(());
+        };
+        let mut candidates = std::mem::take(&mut self.ready);
         let (mut keys, mut ports, mut done) = (Vec::new(), BTreeSet::new(), HashSet::new());
         for candidate in candidates.drain(..) {
             if let Some(key) = self.install(&candidate, hold, &mut done)? {

@@ -64,7 +64,8 @@ pub struct World {
 }
 
 impl World {
-    /// Tables for that many flows on a card with so many pipes, its nexthops on chip or not; the flow table filled up with others that no packet is of.
+    /// Tables for that many flows on a card with so many pipes, its nexthops on chip or not; the flow table filled up with
+    /// others that no packet is of.
     pub fn new(count: u32, pipes: usize, fill: bool, hops: Hops) -> Result<Self, Box<dyn std::error::Error>> {
         let sizes = Sizes { flow_buckets: 20, bridge_lines: 12, route6_lines: 12, ..Sizes::default() };
         let mut world = Self {
