@@ -56,7 +56,8 @@ fn receive(
     let traced = Traced::new(tables);
     let decision = decide(&traced, &view, packet.ingress, now);
     traced.into_steps().iter().for_each(|step| look(step.table, step.result.is_some()));
-    match tables.commit(&decision.effects, len, u64::from(now) * 1_000_000_000) {
+    let metered = model::rewrite::metered_len(&decision.verdict, &view);
+    match tables.commit(&decision.effects, metered, u64::from(now) * 1_000_000_000) {
         Ok(()) => case.observed(&decision, &view),
         Err(reason) => vec![Expected::Drop(reason)],
     }
