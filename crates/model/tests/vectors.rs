@@ -110,7 +110,7 @@ fn rewritten(text: &str, observed: &BTreeMap<usize, Vec<String>>) -> String {
 }
 
 /// Drops that an executor makes and `decide` does not: queues, quotas, ports, the sender's offload requests.
-const EXECUTORS: [DropReason; 13] = [
+const EXECUTORS: [DropReason; 16] = [
     DropReason::HeaderTooLong,
     DropReason::OffloadMalformed,
     DropReason::HoldFull,
@@ -124,6 +124,9 @@ const EXECUTORS: [DropReason; 13] = [
     DropReason::TxBusy,
     DropReason::SegmentFailed,
     DropReason::PuntBudget,
+    DropReason::SegmentTooSmall,
+    DropReason::FloodLimited,
+    DropReason::TurnBudget,
 ];
 
 const TABLES: [&str; 13] = [
