@@ -37,7 +37,7 @@ mod sync;
 mod trie;
 
 pub use cells::Deps;
-pub use flow::{FlowLimits, FlowRef, Flows, Fragments};
+pub use flow::{Account, FlowLimits, FlowRef, Flows, Fragments};
 pub use learned::{MAC_AGE, MACS_PER_PORT, NEIGHBOURS_PER_SCOPE};
 pub use rcu::{Pinned, Reader};
 pub use resolver::{FAILED_FOR, MAX_SOLICITATIONS, STALE, Waiting};

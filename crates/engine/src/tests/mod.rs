@@ -1,5 +1,6 @@
 //! Tests of the packet path as a whole.
 
+mod connections;
 mod differential;
 mod harness;
 mod offloads;
