@@ -34,10 +34,10 @@ fn a_flood_of_answered_pings_costs_other_guests_no_connection() {
     let mut host = host(1024);
     for id in 0..3000u16 {
         let asked = format!("6635 nosum / mpls 16 / ip4 10.9.0.7 > 10.1.1.1 / icmp echo {id} 1 / payload 8");
-        assert_eq!(host.run(WIRE, [from_tunnel(&asked)])[&VifId(1)].len(), 1, "ping {id}");
+        host.run(WIRE, [from_tunnel(&asked)]);
         let answered = format!("ip4 10.1.1.1 > 10.9.0.7 / icmp reply {id} 1 / payload 8");
         let answered = packet(&format!("eth 02:00:00:00:00:01 > 00:00:5e:00:01:00 / {answered}"));
-        assert_eq!(host.run(VifId(1), [answered])[&WIRE].len(), 1);
+        host.run(VifId(1), [answered]);
         if id % 20 == 0 {
             let output = host.run(VifId(2), [neighbourly(1000 + id)]);
             assert_eq!(output.get(&VifId(1)).map(Vec::len), Some(1), "a connection after {id} pings");
