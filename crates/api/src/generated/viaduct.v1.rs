@@ -508,6 +508,16 @@ pub struct VifEntry {
     pub lost: u64,
     #[prost(uint64, tag = "22")]
     pub refused: u64,
+    /// Connections it opened; those that came to it by a wire (of a wire, those that go to no guest alone).
+    #[prost(uint64, tag = "30")]
+    pub flows_opened: u64,
+    #[prost(uint64, tag = "31")]
+    pub flows_from_wire: u64,
+    /// Of both since the start: not made for want of room, or too fast; and those that gave way to others before their time.
+    #[prost(uint64, tag = "32")]
+    pub flows_refused: u64,
+    #[prost(uint64, tag = "33")]
+    pub flows_displaced: u64,
 }
 #[allow(clippy::all)]
 #[derive(serde::Serialize, serde::Deserialize)]
