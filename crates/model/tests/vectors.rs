@@ -125,7 +125,7 @@ const EXECUTORS: [DropReason; 13] = [
     DropReason::PuntBudget,
 ];
 
-const TABLES: [&str; 13] = [
+const TABLES: [&str; 14] = [
     "bridge",
     "flow",
     "fragment",
@@ -135,6 +135,7 @@ const TABLES: [&str; 13] = [
     "neighbour",
     "network",
     "nexthop",
+    "remote",
     "route",
     "rule",
     "vif",
