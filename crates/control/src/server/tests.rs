@@ -251,3 +251,21 @@ async fn clients_that_say_nothing_are_left() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn guests_whose_packets_are_not_checked_are_named() {
+    with_server(|dir| async move {
+        let mut client = client(dir.path()).await;
+        let status = client.status(v1::StatusRequest {}).await.unwrap().into_inner();
+        assert_eq!(status.warnings, []);
+        let unchecked = "[[guest]]\nname = \"c1\"\nnetwork = \"blue\"\nkind = \"tap\"\ndevice = \"c1\"\n";
+        let request = v1::ApplyRequest { toml: format!("{}{unchecked}", file()), dry_run: false };
+        let applied = client.apply(request).await.unwrap().into_inner();
+        let [warning] = &applied.warnings[..] else { panic!("one: {:?}", applied.warnings) };
+        assert_eq!(warning.object, "guest \"c1\"");
+        assert!(warning.message.contains("`mac` and `addresses`"), "{}", warning.message);
+        let status = client.status(v1::StatusRequest {}).await.unwrap().into_inner();
+        assert_eq!(status.warnings, applied.warnings);
+    })
+    .await;
+}

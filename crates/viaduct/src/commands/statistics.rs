@@ -1,5 +1,6 @@
 //! status, stats, dropstats.
 
+use super::apply::warning;
 use super::{Context, value};
 use crate::client::Failure;
 use crate::output::{Column, bold, print, print_json, red, table};
@@ -23,6 +24,9 @@ pub fn status_text(status: &v1::StatusReply) -> String {
         out += &red(format!("{}: disabled: {}\n", vif.name, vif.fault()));
     }
     out += &crowded(&status.vifs);
+    for known in &status.warnings {
+        out += &(warning(&known.object, &known.message) + "\n");
+    }
     if !status.reasons.is_empty() {
         out += "\n";
         out += &reasons(&status.reasons);
