@@ -11,16 +11,13 @@ use crate::questions::Question;
 use crate::wire;
 use rdmaport::{Downlink, Uplink};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::fs::{Gid, Mode, Uid};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
-use rustix::net::{
-    AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, shutdown,
-    socket_with,
-};
+use rustix::net::{Shutdown, SocketFlags, SocketType, accept_with, shutdown};
+use sockets::{Place, SocketFile};
 use std::net::Ipv6Addr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 use uverbs::Connection;
@@ -36,28 +33,23 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Refusals are told of no more often.
 const BETWEEN_COMPLAINTS: Duration = Duration::from_secs(1);
 
-/// Where and for whom a device's socket is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SocketSpec {
-    /// Its path.
-    pub path: PathBuf,
-    /// User and group it belongs to. `None`: ours.
-    pub owner: Option<(u32, u32)>,
-    /// Its mode.
-    pub mode: u32,
-}
-
 /// Why a device can't be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
-    /// The socket can't be made.
+    /// Its socket can't be made.
+    #[error("{0}")]
+    Socket(#[from] sockets::Error),
+    /// The socket can't be given to another owner.
     #[error("{}: {error}", path.display())]
-    Socket {
-        /// Where.
+    Owner {
+        /// Where it is.
         path: PathBuf,
         /// Why.
-        error: rustix::io::Errno,
+        error: std::io::Error,
     },
+    /// There are no event descriptors left.
+    #[error("{0}")]
+    Kernel(#[from] Errno),
     /// A thread can't be started.
     #[error("the device's thread can't be started: {0}")]
     Thread(std::io::Error),
@@ -125,7 +117,8 @@ struct Shared {
 #[derive(Debug)]
 pub struct Device {
     shared: Arc<Shared>,
-    socket: PathBuf,
+    path: PathBuf,
+    socket: SocketFile,
 }
 
 impl Device {
@@ -135,15 +128,14 @@ impl Device {
     /// Where the socket can't be made.
     pub fn open(
         spec: DeviceSpec,
-        socket: &SocketSpec,
+        socket: &Place,
         fabric: &Arc<Fabric>,
         (uplink, downlink): (Uplink, Downlink),
     ) -> Result<Self, DeviceError> {
-        let failed = |error| DeviceError::Socket { path: socket.path.clone(), error };
-        let listener = listen_at(socket).map_err(failed)?;
-        let stop = eventfd(0, EventfdFlags::CLOEXEC).map_err(failed)?;
+        let (listener, file) = sockets::listen(socket, SocketType::SEQPACKET, BACKLOG)?;
+        let stop = eventfd(0, EventfdFlags::CLOEXEC)?;
         let adapter = Arc::new(Adapter::new(spec, fabric));
-        let inbox = Arc::new(Inbox::new(adapter.account.clone()).map_err(failed)?);
+        let inbox = Arc::new(Inbox::new(adapter.account.clone())?);
         inbox.open();
         fabric.place(&adapter);
         adapter.set_manager(&inbox);
@@ -156,7 +148,7 @@ impl Device {
             .name("verbs".into())
             .spawn(move || served.run(&listener, downlink))
             .map_err(DeviceError::Thread)?;
-        Ok(Self { shared, socket: socket.path.clone() })
+        Ok(Self { shared, path: socket.path.clone(), socket: file })
     }
 
     /// Makes it be what it is to be now. Applications are told where their addresses changed.
@@ -268,9 +260,7 @@ impl Device {
     /// # Errors
     /// What the kernel says.
     pub fn give_to(&self, owner: Option<(u32, u32)>, mode: u32) -> Result<(), DeviceError> {
-        let spec = SocketSpec { path: self.socket.clone(), owner, mode };
-        give_away(&self.socket, &spec)
-            .map_err(|error| DeviceError::Socket { path: self.socket.clone(), error })
+        self.socket.give(owner, mode).map_err(|error| DeviceError::Owner { path: self.path.clone(), error })
     }
 }
 
@@ -283,26 +273,7 @@ impl Drop for Device {
         for client in &clients.all {
             let _ = shutdown(&client.socket, Shutdown::Both);
         }
-        let _ = std::fs::remove_file(&self.socket);
     }
-}
-
-fn listen_at(spec: &SocketSpec) -> rustix::io::Result<OwnedFd> {
-    let _ = std::fs::remove_file(&spec.path);
-    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-    bind(&socket, &SocketAddrUnix::new(&spec.path)?)?;
-    give_away(&spec.path, spec)?;
-    listen(&socket, BACKLOG)?;
-    Ok(socket)
-}
-
-/// Owner and mode, before anybody can connect.
-fn give_away(path: &Path, spec: &SocketSpec) -> rustix::io::Result<()> {
-    rustix::fs::chmod(path, Mode::from_raw_mode(spec.mode))?;
-    if let Some((user, group)) = spec.owner {
-        rustix::fs::chown(path, Some(Uid::from_raw(user)), Some(Gid::from_raw(group)))?;
-    }
-    Ok(())
 }
 
 /// How long may be slept.

@@ -39,7 +39,7 @@ mod wire;
 pub use cm::CmDescription;
 pub use counters::Counters;
 pub use describe::{ClientDescription, CqDescription, MrDescription, QpDescription};
-pub use device::{Answers, Device, DeviceError, SocketSpec};
+pub use device::{Answers, Device, DeviceError};
 pub use fabric::{DeviceSpec, Fabric, Limits, Rules};
 pub use holders::{Given, HolderDescription};
 pub use shaper::Rate;

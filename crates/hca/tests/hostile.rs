@@ -260,7 +260,7 @@ fn a_file_of_huge_pages_is_refused() {
     let file = rustix::fs::memfd_create("huge", flags).unwrap();
     rustix::fs::ftruncate(&file, 2 << 20).unwrap();
     rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW).unwrap();
-    let page = vec![0_u8; 8];
+    let page = [0_u8; 8];
     let address = page.as_ptr() as u64;
     let pages = Some((address, 2 << 20));
     let asked = Request::RegMr { pd: app.pd, address, length: 8, iova: address, access: 15, pages };

@@ -75,6 +75,22 @@ pub struct SocketFile {
     id: (u64, u64),
 }
 
+impl SocketFile {
+    /// Gives it another owner and mode, if it is still the one that was made: a file that took its place is left alone.
+    ///
+    /// # Errors
+    /// The file is gone, or the kernel refuses.
+    pub fn give(&self, owner: Option<(u32, u32)>, mode: u32) -> io::Result<()> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let entry = rustix::fs::openat(&self.dir, &self.name, flags, Mode::empty())?;
+        let stat = rustix::fs::fstat(&entry)?;
+        if (stat.st_dev, stat.st_ino) != self.id {
+            return Err(Errno::STALE.into());
+        }
+        Ok(give_away(&entry, owner, mode)?)
+    }
+}
+
 impl Drop for SocketFile {
     fn drop(&mut self) {
         let there = rustix::fs::statat(&self.dir, &self.name, AtFlags::SYMLINK_NOFOLLOW);
@@ -105,17 +121,17 @@ pub fn listen(place: &Place, kind: SocketType, backlog: i32) -> Result<(OwnedFd,
     }
     // From here on, an error removes the file.
     let file = SocketFile { dir, name, id: (stat.st_dev, stat.st_ino) };
-    give_away(&entry, place).map_err(failed)?;
+    give_away(&entry, place.owner, place.mode).map_err(failed)?;
     // Nobody can connect before this, so nobody can before owner and mode are set.
     rustix::net::listen(&socket, backlog).map_err(failed)?;
     Ok((socket, file))
 }
 
 /// Sets mode and owner of the very file that `entry` is, whatever is at its path now.
-fn give_away(entry: &OwnedFd, place: &Place) -> rustix::io::Result<()> {
+fn give_away(entry: &OwnedFd, owner: Option<(u32, u32)>, mode: u32) -> rustix::io::Result<()> {
     // A descriptor without rights to the contents (O_PATH) takes no fchmod.
-    rustix::fs::chmod(format!("/proc/self/fd/{}", entry.as_raw_fd()), Mode::from_raw_mode(place.mode))?;
-    if let Some((uid, gid)) = place.owner {
+    rustix::fs::chmod(format!("/proc/self/fd/{}", entry.as_raw_fd()), Mode::from_raw_mode(mode))?;
+    if let Some((uid, gid)) = owner {
         let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
         rustix::fs::chownat(entry, "", uid, gid, AtFlags::EMPTY_PATH)?;
     }
