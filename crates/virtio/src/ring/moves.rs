@@ -398,7 +398,7 @@ fn device_steps(size: u16) -> Vec<Vec<Move>> {
 }
 
 fn every_sequence(form: Form, sizes: [(u16, usize); 3], driver_steps: impl Fn(u16) -> Vec<Move>) {
-    for (size, depth) in sizes {
+    for (size, depth) in sizes.into_iter().filter(|(size, _)| !cfg!(miri) || *size == 2) {
         let mut steps = device_steps(size);
         steps.extend(driver_steps(size).into_iter().map(|this| vec![this]));
         let depth = if cfg!(miri) { 2 } else { depth };
@@ -434,7 +434,7 @@ fn every_sequence_of_moves_on_small_packed_rings() {
 /// A driver and its device, burst after burst, each with whatever the driver did before.
 #[test]
 fn bursts_without_end() {
-    let iterations = if cfg!(miri) { 20 } else { 2000 };
+    let iterations = if cfg!(miri) { 5 } else { 2000 };
     bolero::check!().with_iterations(iterations).with_type::<(Form, u8, Vec<Move>)>().for_each(
         |(form, size, moves)| {
             let size = match form.packed {
