@@ -13,10 +13,10 @@ from .stream import Stream
 
 # Heaps keep a part of what was freed, and more of it the more threads there were.
 MEMORY_TOLERANCE = 48 << 20
-# An arena of a thread that allocated is two mappings, and stays.
-MAPPINGS_TOLERANCE = 24
-# Of the server of the API: their number follows the number of requests at the same time, and falls 10 s after the last.
-POOL = "tokio"
+# The C library keeps the stacks of some twenty threads for others to come, and arenas; each is two mappings.
+MAPPINGS_TOLERANCE = 100
+# Of the server of the API: their number follows that of requests at the same time, and falls 10 s after the last.
+POOL = "control"
 
 
 @dataclass
@@ -62,7 +62,7 @@ def _threads(proc):
             name = Path(task.path, "comm").read_text().strip()
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if not name.startswith(POOL):
+        if name != POOL:
             names[name] += 1
     return names
 

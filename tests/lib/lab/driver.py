@@ -110,8 +110,9 @@ class Driver:
 
     def __init__(self, path, *, features=VERSION_1 | MRG_RXBUF, size=256, buffers=1 << 20, seal=True, start=True):
         self.connection = socket.socket(socket.AF_UNIX)
-        self.connection.settimeout(10)
+        # Without a timeout, which would make it fail where others wait to be let in.
         self.connection.connect(str(path))
+        self.connection.settimeout(10)
         self.features = features
         # Descriptors, available ring and used ring of one ring, on pages of their own.
         self.area = (16 * size + 2 * size + 6 + 4095 & ~4095) + (8 * size + 6 + 4095 & ~4095)
@@ -193,13 +194,19 @@ class Driver:
             self.receive.descriptor(index, self.buffers + index * length, length, WRITE)
         self.receive.offer(*range(count))
 
-    def send(self, frame, header=bytes(HEADER), slot=0):
+    def send(self, frame, header=bytes(HEADER)):
         """Sends one frame by one chain and waits until the daemon gave it back."""
-        before = self.transmit.used_index
+        self.send_often(1, frame, header)
+
+    def send_often(self, count, frame, header=bytes(HEADER)):
+        """Sends a frame so many times at once, from one buffer, and waits until the daemon gave all back."""
+        goal = (self.transmit.next + count) & 0xFFFF
         data = header + bytes(frame)
-        self.transmit.descriptor(slot, self.put(slot * 70000 % (1 << 19), data), len(data))
-        self.transmit.offer(slot)
-        eventually(lambda: self.transmit.used_index != before, "the frame's descriptor", 10)
+        address = self.put(0, data)
+        for index in range(count):
+            self.transmit.descriptor(index, address, len(data))
+        self.transmit.offer(*range(count))
+        eventually(lambda: self.transmit.used_index == goal, f"{count} descriptors", 10)
 
     def notified(self, ring, timeout=5.0):
         """Whether the ring's call event comes in that time."""
