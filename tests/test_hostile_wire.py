@@ -15,7 +15,7 @@ from scapy.packet import Raw
 from lab import RawPort, eventually, unharmed
 from lab.topology import SEATS, UNDERLAY, host_config, tap, tunnel_routes
 
-A1, A2, B1 = SEATS["a1"], SEATS["a2"], SEATS["b1"]
+A1, A2, B1, B2 = (SEATS[name] for name in ("a1", "a2", "b1", "b2"))
 STRANGER = "192.0.2.66"
 WIRE_MAC = "02:66:00:00:00:66"
 ALL_NODES, ALL_NODES_MAC = "ff02::1", "33:33:00:00:00:01"
@@ -70,17 +70,25 @@ def test_tunnel_packets_of_a_remote(host):
         seen.expect(lambda frame: b"from b" in frame, "packet of the remote")
 
 
-def test_a_flood_of_pings_from_everywhere(host):
+def test_a_flood_of_pings_from_everywhere(host, lab):
     """Spoofed sources, each a connection to a guest that answers: others' new connections have their place."""
+    config = host.config.copy()
+    remote = {"tunnel": "mpls-over-udp", "remote": UNDERLAY["b"], "label": 999}
+    host.apply(config.add("route", network="blue", prefix="198.18.0.0/16", to=[remote]))
+    lab.namespace("evil").ip("addr add", UNDERLAY["b"] + "/24 dev up0")
     with unharmed(host, host.a1, host.a2):
         for high in range(40):
-            ping = IP(src=f"198.18.{high}.0", dst=A1.address) / ICMP(id=high)
-            host.evil.send(*respelled(underlay(host, UNDERLAY["b"], in_mpls(ping)), high))
+            ping = IP(src=f"198.18.{high}.0", dst=B2.address) / ICMP(id=high)
+            host.evil.send(*respelled(underlay(host, UNDERLAY["b"], in_mpls(ping, B2.label)), high))
         for port in range(2000, 2100):
             with host.a2.namespace.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
                 sender.sendto(b"x", (A1.address, port))
-        mine = [flow for flow in host.viaduct("flow") if flow["source"] == A2.address and 2000 <= flow["destination_port"] < 2100]
-        assert len(mine) == 100, "connections of a2"
+
+        def mine():
+            flows = host.viaduct("flow", "--match", f"{A2.address} & udp")
+            return [flow for flow in flows if 2000 <= flow["destination_port"] < 2100]
+
+        eventually(lambda: len(mine()) == 100, "all connections of a2")
 
 
 def respelled(frame, high):
@@ -100,7 +108,7 @@ def respelled(frame, high):
 
 def test_packets_cut_anywhere(host):
     """A tunnel packet without its end, at every length: each is counted under some reason, none does harm."""
-    inner = IP(src=B1.address, dst=A1.address) / UDP(sport=1, dport=7777) / b"x" * 20
+    inner = IP(src=B1.address, dst=A1.address) / UDP(sport=1, dport=7777) / Raw(b"x" * 20)
     with unharmed(host, host.a1, host.a2):
         for tunnel in TUNNELS.values():
             whole = underlay(host, UNDERLAY["b"], tunnel(inner))

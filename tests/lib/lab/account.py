@@ -79,11 +79,13 @@ def daemon_pid(host):
 
 
 class Pulse:
-    """Has the daemon answer `status` and take `apply` again and again while the `with` block runs."""
+    """Has the daemon answer `status`, and take a route and give it up, again and again while the `with` block runs: the tables
+    change, and every worker has to take note of it, as for any `apply`."""
+
+    ROUTE = ("--network", "blue", "198.51.100.0/24")
 
     def __init__(self, host):
         self.host = host
-        self.file = host.write()
         self.ending = threading.Event()
         self.beats = 0
         self.failure = None
@@ -97,7 +99,8 @@ class Pulse:
         while not self.ending.wait(0.1):
             try:
                 self.host.viaduct("status", timeout=20)
-                self.host.call("apply", self.file, timeout=20)
+                self.host.call("rt", "add", *self.ROUTE, "--to", "drop", timeout=20)
+                self.host.call("rt", "del", *self.ROUTE, timeout=20)
                 self.beats += 1
             except Failed as failure:
                 self.failure = failure
@@ -106,7 +109,7 @@ class Pulse:
     def wait(self, beats=2):
         """Until it answered so many times more."""
         goal = self.beats + beats
-        eventually(lambda: self.beats >= goal or self.failure, f"{beats} answers to status and apply", 60)
+        eventually(lambda: self.beats >= goal or self.failure, f"{beats} answers to status and changes", 60)
         if self.failure:
             raise self.failure
 
@@ -117,7 +120,7 @@ class Pulse:
 
 @contextmanager
 def unharmed(host, source, target, packets=400):
-    """What happens inside hurts nobody: of a stream from one guest to another nothing is lost, `status` and `apply` answer, and
+    """What happens inside hurts nobody: of a stream from one guest to another nothing is lost, `status` and changes are answered, and
     when it is over the daemon has no more than it had before."""
     pid = daemon_pid(host)
     address = target.addresses[0]
