@@ -33,6 +33,12 @@ fn threads(name: &str) -> Vec<u32> {
     ids.filter(has_name).collect()
 }
 
+/// The threads of so many devices, which take a moment to have their name.
+fn devices_threads(count: usize) -> Vec<u32> {
+    until(|| threads("verbs").len() == count);
+    threads("verbs")
+}
+
 /// Descriptors, mappings of shared memory, and applications' threads.
 fn taken() -> (usize, usize, usize) {
     let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().count();
@@ -132,7 +138,7 @@ fn without_descriptors_nobody_is_let_in_and_nobody_spins() {
     let host = Host::new();
     let _device = host.device(1);
     let mut app = App::attach(&host.socket(1));
-    let [thread] = threads("verbs")[..] else { panic!() };
+    let thread = devices_threads(1)[0];
     let mut stat = std::fs::File::open(format!("/proc/self/task/{thread}/stat")).unwrap();
     let late =
         rustix::net::socket(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::SEQPACKET, None)
@@ -174,7 +180,7 @@ fn the_threads_of_programs_weigh_as_much_as_the_cpus_together() {
     let _alone = alone();
     let host = Host::new();
     let _devices = [host.device(1), host.device(2)];
-    let base = nice(threads("verbs")[0]);
+    let base = nice(devices_threads(2)[0]);
     let cpus = std::thread::available_parallelism().unwrap().get();
     // So many of the one that all of them weigh four times as much as the CPUs; the other's only one is not alone.
     let mut apps: Vec<_> = (0..2 * cpus).map(|_| App::attach(&host.socket(1))).collect();

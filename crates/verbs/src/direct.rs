@@ -157,18 +157,24 @@ impl Direct {
         self.bond.is_closed()
     }
 
-    /// Maps memory of the peer's that was found not to be mapped yet, or gets what can't be mapped.
+    /// Maps memory of the peer's that was found not to be mapped yet.
     #[inline]
     pub fn open_window(&mut self, link: &Link, qpn: u32) {
         self.windows.open(link, qpn, &self.peer_regions);
-        if matches!(self.memory, Far::Wanted) {
-            self.memory = match link.ask_for(&Request::Memory { qpn }) {
-                Ok((Reply::Memory { pid, token }, files)) => only(files).map_or(Far::Refused, |memory| {
-                    Far::There { process: process(&memory, pid, token), memory }
-                }),
-                _ => Far::Refused,
-            };
+    }
+
+    /// Gets memory of the peer's that can't be mapped, where a message needs it. Whether that came now.
+    #[inline]
+    pub fn open_memory(&mut self, link: &Link, qpn: u32) -> bool {
+        if !matches!(self.memory, Far::Wanted) {
+            return false;
         }
+        self.memory = match link.ask_for(&Request::Memory { qpn }) {
+            Ok((Reply::Memory { pid, token }, files)) => only(files)
+                .map_or(Far::Refused, |memory| Far::There { process: process(&memory, pid, token), memory }),
+            _ => Far::Refused,
+        };
+        matches!(self.memory, Far::There { .. })
     }
 
     /// Unmaps what is none of the peer's regions any more, and asks again for what was not to be had.
