@@ -164,11 +164,9 @@ impl Region {
         let _ = unsafe { rustix::mm::madvise(base.as_ptr().cast(), len, Advice::LinuxDontDump) };
         // SAFETY: the mapping holds `spec.len` bytes from there, for as long as the region.
         let region = unsafe { Self::from_raw(spec, base.as_ptr().add((spec.offset - start) as usize)) }?;
-        Ok(Self {
-            shrinkable: !seals.contains(SealFlags::SHRINK),
-            _mapping: Some(Arc::new(mapping)),
-            ..region
-        })
+        // A huge page may be punched out of the middle all the same, and then not come again.
+        let stays = seals.contains(SealFlags::SHRINK) && fs.f_type == TMPFS_MAGIC;
+        Ok(Self { shrinkable: !stays, _mapping: Some(Arc::new(mapping)), ..region })
     }
 
     /// A region over memory that is mapped already; `spec.offset` is ignored.
@@ -187,7 +185,7 @@ impl Region {
         Ok(Self { place: Place { gpa, len, host }, user, shrinkable: false, _mapping: None })
     }
 
-    /// Whether the guest's side may still truncate the memory (a memfd not sealed against it, or no memfd).
+    /// Whether the guest's side may still take memory away: it is not sealed against shrinking, or has huge pages.
     #[must_use]
     pub fn shrinkable(&self) -> bool {
         self.shrinkable
@@ -475,6 +473,17 @@ mod tests {
             assert!(map(&file, 0, 0x1000).unwrap().shrinkable());
             fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
             assert!(!map(&file, 0, 0x1000).unwrap().shrinkable());
+        }
+
+        #[test]
+        fn huge_pages_can_be_taken_away_whatever_the_seals() {
+            let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
+            // A kernel may be without.
+            let Ok(file) = memfd_create("test", flags).map(File::from) else { return };
+            let page = rustix::fs::fstatfs(&file).unwrap().f_bsize as u64;
+            file.set_len(page).unwrap();
+            fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
+            assert!(map(&file, 0, page).unwrap().shrinkable());
         }
     }
 }

@@ -54,7 +54,7 @@ impl Reader<'_> {
 
     fn table(&self, d: Descriptor) -> Buffers {
         let count = d.len / 16;
-        if d.flags & NEXT != 0 || count == 0 || d.len % 16 != 0 {
+        if d.flags & NEXT != 0 || count == 0 || !d.len.is_multiple_of(16) {
             return None;
         }
         let at = self.place(d.addr, d.len)?;
