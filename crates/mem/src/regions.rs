@@ -366,6 +366,36 @@ mod tests {
     }
 
     #[test]
+    fn a_hit_is_whole_and_not_empty() {
+        let mut bytes = [0; 100];
+        // SAFETY: the segments are used before the memory goes.
+        let resolver =
+            unsafe { Resolver::new(Arc::new(regions(&mut bytes, &[(GPA, 0, 50), (GPA + 50, 50, 50)]))) };
+        let resolver = resolver.unwrap();
+        let hit = |gpa, len| resolver.hit(gpa, len).map(|s| s.len());
+        assert_eq!((hit(GPA, 50), hit(GPA + 49, 1)), (Some(50), Some(1)));
+        assert_eq!(
+            (hit(GPA, 51), hit(GPA + 50, 1), hit(GPA + 50, 0), hit(GPA - 1, 1)),
+            (None, None, None, None)
+        );
+    }
+
+    #[test]
+    fn a_buffer_has_as_many_parts_as_it_may() {
+        let mut bytes = [0; 100];
+        let regions = Arc::new(regions(&mut bytes, &[(GPA, 0, 10), (GPA + 10, 10, 10), (GPA + 20, 20, 10)]));
+        let resolve = |len, most| {
+            // SAFETY: the segments are used before the memory goes.
+            let mut resolver = unsafe { Resolver::new(regions.clone()) }.unwrap();
+            let mut out = Vec::new();
+            let resolved = resolver.resolve(GPA, len, most, &mut out);
+            (resolved.is_ok(), out.len())
+        };
+        assert_eq!((resolve(30, 3), resolve(30, 2), resolve(20, 2)), ((true, 3), (false, 2), (true, 2)));
+        assert_eq!((resolve(10, 1), resolve(10, 0)), ((true, 1), (false, 0)));
+    }
+
+    #[test]
     fn nothing_outside_is_found() {
         let mut bytes = [0; 100];
         let regions = regions(&mut bytes, &[(GPA, 0, 50), (u64::MAX - 50, 50, 50)]);
@@ -454,6 +484,19 @@ mod tests {
             crate::scatter(b"back", &segments, 0);
             file.read_exact_at(&mut out, 0x1234).unwrap();
             assert_eq!(&out, b"back");
+        }
+
+        #[test]
+        fn a_region_that_goes_is_unmapped() {
+            let file = File::from(memfd_create("unmapped-later", MemfdFlags::CLOEXEC).unwrap());
+            file.set_len(0x1000).unwrap();
+            let mapped = || std::fs::read_to_string("/proc/self/maps").unwrap().contains("unmapped-later");
+            let region = map(&file, 0, 0x1000).unwrap();
+            let regions = region.clone();
+            drop(region);
+            assert!(mapped());
+            drop(regions);
+            assert!(!mapped());
         }
 
         #[test]
