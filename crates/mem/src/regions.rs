@@ -2,7 +2,7 @@
 
 use crate::guard::Guarded;
 use crate::{FaultWord, Segment};
-use rustix::fs::{FileType, SealFlags, fcntl_get_seals, fstat, fstatfs};
+use rustix::fs::{SealFlags, fcntl_get_seals, fstat, fstatfs};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::os::fd::AsFd;
 use std::ptr::{self, NonNull};
@@ -129,9 +129,7 @@ impl Region {
         // the kernel alone.
         let seals = fcntl_get_seals(&file).map_err(|_| RegionError::NotMemory)?;
         let (stat, fs) = (fstat(&file)?, fstatfs(&file)?);
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile
-            || ![TMPFS_MAGIC, HUGETLBFS_MAGIC].contains(&fs.f_type)
-        {
+        if ![TMPFS_MAGIC, HUGETLBFS_MAGIC].contains(&fs.f_type) {
             return Err(RegionError::NotMemory);
         }
         let size = u64::try_from(stat.st_size).unwrap_or(0);
@@ -222,18 +220,6 @@ impl Regions {
         let before = self.0.len();
         self.0.retain(|r| (r.place.gpa, r.place.len, r.user) != (spec.gpa, spec.len, spec.user));
         self.0.len() != before
-    }
-
-    /// Number of regions.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Whether there is no memory.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
     }
 
     /// Our address of `len` bytes at address `user` of the VMM, where they lie in one region.
@@ -354,6 +340,11 @@ mod tests {
         let mut bytes: Vec<u8> = (0..200).collect();
         // The second comes first in our memory, and there is a gap before the third.
         let list = [(GPA, 100, 50), (GPA + 50, 0, 50), (GPA + 200, 150, 50)];
+        // Memory starts at 0 in most guests.
+        assert_eq!(
+            resolve(&regions(&mut bytes, &[(0, 0, 50), (50, 50, 50)]), 0, 100).map(|parts| parts.len()),
+            Ok(2)
+        );
         let regions = regions(&mut bytes, &list);
         for (gpa, len) in [(0, 50), (10, 5), (50, 50), (49, 2), (0, 100), (200, 50)] {
             let segments = resolve(&regions, GPA + gpa, len).unwrap();
@@ -489,14 +480,22 @@ mod tests {
         #[test]
         fn a_region_that_goes_is_unmapped() {
             let file = File::from(memfd_create("unmapped-later", MemfdFlags::CLOEXEC).unwrap());
-            file.set_len(0x1000).unwrap();
-            let mapped = || std::fs::read_to_string("/proc/self/maps").unwrap().contains("unmapped-later");
-            let region = map(&file, 0, 0x1000).unwrap();
+            file.set_len(0x4000).unwrap();
+            let maps = || {
+                let all = std::fs::read_to_string("/proc/self/maps").unwrap();
+                let ours = all.lines().filter(|line| line.contains("unmapped-later"));
+                ours.map(|line| {
+                    let (start, end) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
+                    u64::from_str_radix(end, 16).unwrap() - u64::from_str_radix(start, 16).unwrap()
+                })
+                .collect::<Vec<_>>()
+            };
+            let region = map(&file, 0x1200, 0x1000).unwrap();
             let regions = region.clone();
             drop(region);
-            assert!(mapped());
+            assert_eq!(maps(), [0x2000], "whole pages");
             drop(regions);
-            assert!(!mapped());
+            assert_eq!(maps(), []);
         }
 
         #[test]
