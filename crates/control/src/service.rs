@@ -73,10 +73,16 @@ impl Service {
     }
 }
 
-fn changes(list: Vec<ObjectChange>) -> v1::Changes {
+/// What was done, with what is to be known about it.
+fn changed(view: &View, list: Vec<ObjectChange>, mut warnings: Vec<v1::Warning>) -> v1::Changes {
+    warnings.extend(state::stalled(&view.executor.status().stalled));
+    changes(list, warnings)
+}
+
+fn changes(list: Vec<ObjectChange>, warnings: Vec<v1::Warning>) -> v1::Changes {
     let change =
         |c: ObjectChange| v1::Change { what: c.what.to_owned(), object: c.object, details: c.details };
-    v1::Changes { changes: list.into_iter().map(change).collect() }
+    v1::Changes { changes: list.into_iter().map(change).collect(), warnings }
 }
 
 #[tonic::async_trait]
@@ -87,15 +93,21 @@ impl Viaduct for Service {
         if !dry_run && !done.is_empty() {
             tracing::info!(changes = done.len(), "applied a file");
         }
-        Ok(Response::new(changes(done)))
+        if dry_run {
+            return Ok(Response::new(changes(done, Vec::new())));
+        }
+        let view = self.view();
+        let guests = view.objects.of_kind(config::Kind::Guest).map(|owned| &owned.object);
+        Ok(Response::new(changed(&view, done, state::warnings(guests))))
     }
 
     async fn add(&self, request: Request<v1::AddRequest>) -> Reply<v1::Changes> {
         let objects: Result<Vec<_>, String> =
             request.into_inner().objects.iter().map(convert::object).collect();
         let objects = objects.map_err(Status::invalid_argument)?;
+        let warnings = state::warnings(objects.iter());
         let done = self.blocking(move |core| Ok(core.add(Owner::Api, objects)?)).await?;
-        Ok(Response::new(changes(done)))
+        Ok(Response::new(changed(&self.view(), done, warnings)))
     }
 
     async fn remove(&self, request: Request<v1::RemoveRequest>) -> Reply<v1::Changes> {
@@ -108,7 +120,7 @@ impl Viaduct for Service {
             .collect();
         let keys = keys.map_err(Status::invalid_argument)?;
         let done = self.blocking(move |core| Ok(core.remove(Owner::Api, &keys)?)).await?;
-        Ok(Response::new(changes(done)))
+        Ok(Response::new(changed(&self.view(), done, Vec::new())))
     }
 
     async fn objects(&self, request: Request<v1::ObjectsRequest>) -> Reply<v1::ObjectsReply> {

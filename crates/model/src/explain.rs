@@ -123,6 +123,12 @@ impl<T: Lookup> Lookup for Traced<'_, T> {
         })
     }
 
+    fn is_remote(&self, addr: IpAddr) -> bool {
+        let known = self.tables.is_remote(addr);
+        self.note("remote", addr.to_string(), known.then_some(()), |()| "named by a nexthop".into());
+        known
+    }
+
     fn mpls(&self, label: u32) -> Option<NexthopId> {
         let result = self.tables.mpls(label);
         self.note("mpls", label.to_string(), result, |nexthop| format!("nexthop {nexthop}"))

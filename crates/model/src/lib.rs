@@ -60,4 +60,4 @@ pub use rule::{Action, Meter, MeterConfig, Modifier, PortRange, Rule, RuleAction
 pub use solicit::{Solicitation, solicit};
 pub use tables::Tables;
 pub use view::PacketView;
-pub use vif::{Vif, VifKind, WireAttributes};
+pub use vif::{Roles, Vif, VifKind, WireAttributes};

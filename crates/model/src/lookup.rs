@@ -51,6 +51,8 @@ pub trait Lookup {
     fn route(&self, vrf: Vrf, addr: IpAddr) -> Option<RouteEntry>;
     /// A nexthop.
     fn nexthop(&self, id: NexthopId) -> Option<&Nexthop>;
+    /// Whether a tunnel nexthop has this remote.
+    fn is_remote(&self, addr: IpAddr) -> bool;
     /// What an MPLS label stands for.
     fn mpls(&self, label: u32) -> Option<NexthopId>;
     /// The network of a VXLAN network identifier.

@@ -129,7 +129,7 @@ const EXECUTORS: [DropReason; 16] = [
     DropReason::TurnBudget,
 ];
 
-const TABLES: [&str; 13] = [
+const TABLES: [&str; 14] = [
     "bridge",
     "flow",
     "fragment",
@@ -139,6 +139,7 @@ const TABLES: [&str; 13] = [
     "neighbour",
     "network",
     "nexthop",
+    "remote",
     "route",
     "rule",
     "vif",

@@ -169,6 +169,11 @@ impl Lookup for View<'_> {
         self.snapshot.config.nexthops.get(&id)
     }
 
+    fn is_remote(&self, addr: IpAddr) -> bool {
+        self.depend(Cell::remote(addr));
+        self.snapshot.config.is_remote(addr)
+    }
+
     fn mpls(&self, label: u32) -> Option<NexthopId> {
         self.depend(Cell::mpls(label));
         self.snapshot.config.mpls.get(&label).copied()

@@ -42,6 +42,7 @@ fn guest(id: u16, mac: Option<Mac>) -> Change {
         policy: true,
         meter: None,
         mirror: None,
+        roles: Default::default(),
         rdma: None,
         wire: None,
     })

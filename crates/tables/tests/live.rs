@@ -44,7 +44,7 @@ fn batch(n: u32) -> [Change; 4] {
         Change::PutNexthop(NexthopId(n), Nexthop::Discard),
         route(n),
         Change::DelNexthop(NexthopId(n - 1)),
-        Change::SetHost(Host { name: "h".into(), tunnel_source }),
+        Change::SetHost(Host { name: "h".into(), tunnel_source, ..Host::default() }),
     ]
 }
 

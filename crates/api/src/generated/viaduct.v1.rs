@@ -150,6 +150,12 @@ pub struct Guest {
     pub rdma_trust: ::core::option::Option<::prost::alloc::string::String>,
     #[prost(message, optional, tag = "21")]
     pub rdma_limits: ::core::option::Option<RdmaLimits>,
+    /// May send router advertisements and redirects.
+    #[prost(bool, optional, tag = "22")]
+    pub router: ::core::option::Option<bool>,
+    /// May send what DHCP clients take from servers.
+    #[prost(bool, optional, tag = "23")]
+    pub dhcp_server: ::core::option::Option<bool>,
 }
 /// What the clients of a verbs device may have together.
 #[allow(clippy::all)]
@@ -381,6 +387,20 @@ pub struct RemoveRequest {
 pub struct Changes {
     #[prost(message, repeated, tag = "1")]
     pub changes: ::prost::alloc::vec::Vec<Change>,
+    /// What was taken, but better known: guests whose packets are not checked.
+    #[prost(message, repeated, tag = "2")]
+    pub warnings: ::prost::alloc::vec::Vec<Warning>,
+}
+/// As in: guest "vm1", and what is to be known about it.
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Warning {
+    #[prost(string, tag = "1")]
+    pub object: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub message: ::prost::alloc::string::String,
 }
 #[allow(clippy::all)]
 #[derive(serde::Serialize, serde::Deserialize)]
@@ -681,6 +701,9 @@ pub struct StatusReply {
     /// Where the executor has a card.
     #[prost(message, optional, tag = "15")]
     pub card: ::core::option::Option<CardStats>,
+    /// What is in force, but better known: guests whose packets are not checked.
+    #[prost(message, repeated, tag = "20")]
+    pub warnings: ::prost::alloc::vec::Vec<Warning>,
 }
 #[allow(clippy::all)]
 #[derive(serde::Serialize, serde::Deserialize)]

@@ -3,6 +3,7 @@
 use super::tables::vif_entries;
 use crate::core::View;
 use api::v1;
+use config::{Kind, Object};
 use model::{DropReason, WorkerCounters};
 use tonic::Status;
 
@@ -10,6 +11,7 @@ pub(super) fn status(view: &View) -> v1::StatusReply {
     let workers = view.executor.workers();
     let reasons = reasons(&workers);
     let executor = view.executor.status();
+    let guests = warnings(view.objects.of_kind(Kind::Guest).map(|owned| &owned.object)).into_iter();
     v1::StatusReply {
         name: view.host.name.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -26,7 +28,25 @@ pub(super) fn status(view: &View) -> v1::StatusReply {
         workers: workers.iter().map(worker).collect(),
         pid: std::process::id(),
         card: executor.card.map(card),
+        warnings: guests.chain(stalled(&executor.stalled)).collect(),
     }
+}
+
+/// What is to be known about some objects.
+pub(super) fn warnings<'a>(objects: impl Iterator<Item = &'a Object>) -> Vec<v1::Warning> {
+    let warning = |object: &Object| {
+        let message = object.warning()?.to_owned();
+        Some(v1::Warning { object: object.key().to_string(), message })
+    };
+    objects.filter_map(warning).collect()
+}
+
+/// That workers do not do what they are told.
+pub(super) fn stalled(workers: &[usize]) -> impl Iterator<Item = v1::Warning> {
+    let message = "does not do what it is told: what was removed may still be in force for its packets";
+    workers
+        .iter()
+        .map(move |worker| v1::Warning { object: format!("worker {worker}"), message: message.to_owned() })
 }
 
 fn card(card: model::CardCounters) -> v1::CardStats {

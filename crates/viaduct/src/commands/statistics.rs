@@ -1,5 +1,6 @@
 //! status, stats, dropstats.
 
+use super::apply::warning;
 use super::{Context, value};
 use crate::client::Failure;
 use crate::output::{Column, bold, print, print_json, red, table};
@@ -21,6 +22,9 @@ pub fn status_text(status: &v1::StatusReply) -> String {
     out += &interfaces(&status.vifs);
     for vif in status.vifs.iter().filter(|vif| vif.fault.is_some()) {
         out += &red(format!("{}: disabled: {}\n", vif.name, vif.fault()));
+    }
+    for known in &status.warnings {
+        out += &(warning(&known.object, &known.message) + "\n");
     }
     if !status.reasons.is_empty() {
         out += "\n";
