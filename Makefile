@@ -8,8 +8,10 @@ PYTHON := /usr/bin/python3
 
 # make demo QEMU=no leaves the virtual machines out.
 QEMU ?= yes
-# make fuzz TIME=600 gives every target ten minutes.
+# make fuzz TIME=600 gives every target ten minutes; make soak TIME=600 goes on so long.
 TIME ?= 30
+# make mutants MUTANTS="flow --shard 1/4": one of the areas, a quarter of its mutants.
+MUTANTS ?=
 # make test PYTEST="-k vxlan": arguments for the end-to-end tests.
 PYTEST ?=
 
@@ -18,7 +20,7 @@ BENCH ?=
 
 .PHONY: help demo test test-rust test-e2e bench bench-quick bench-instructions bench-instructions-update \
 	bench-programs card-test card-bench card-soak card-daemon card-synthesis rtl-lint fmt fmt-check lint \
-	dependencies fuzz build verbs \
+	dependencies fuzz mutants soak build verbs \
 	install clean
 
 help: ## this list
@@ -110,7 +112,16 @@ dependencies: ## licences, sources and versions of all crates
 	@scripts/check-dependencies
 
 fuzz: ## every fuzz target, coverage-guided, for TIME seconds each (default 30)
+	@scripts/setup fuzz
 	@scripts/fuzz $(TIME)
+
+mutants: ## mutations of the code that everything rests on: 95 % must be caught (hours; MUTANTS="ring --shard 1/4", MUTANTS=--help)
+	@scripts/setup mutants
+	@scripts/mutants $(MUTANTS)
+
+soak: build verbs ## hostile driver, program and wire, changes and restarts at once, for TIME seconds (default 30); all is given back
+	@scripts/setup test
+	@scripts/as-root env SOAK_SECONDS=$(TIME) $(PYTHON) -m pytest tests/test_soak.py
 
 install: build verbs ## into DESTDIR/usr/local, with man pages, completions and the systemd unit
 	@dist/install

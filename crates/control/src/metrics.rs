@@ -80,6 +80,16 @@ fn vifs(view: &View, text: &mut Text) {
     each("vif_malformed_total", "counter", "Buffers refused as malformed.", &|vif| vif.malformed);
     each("vif_lost_total", "counter", "Packets the kernel lost before they were received.", &|vif| vif.lost);
     each("vif_refused_total", "counter", "Packets the kernel did not take.", &|vif| vif.refused);
+    each("vif_flows_opened", "gauge", "Connections the interface opened.", &|vif| vif.flows_opened);
+    each("vif_flows_from_wire", "gauge", "Connections that came to it by a wire.", &|vif| {
+        vif.flows_from_wire
+    });
+    each("vif_flows_refused_total", "counter", "Connections not made: no room, or too fast.", &|vif| {
+        vif.flows_refused
+    });
+    each("vif_flows_displaced_total", "counter", "Connections that gave way to others.", &|vif| {
+        vif.flows_displaced
+    });
 }
 
 fn workers(view: &View, text: &mut Text) {

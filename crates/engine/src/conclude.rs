@@ -283,7 +283,7 @@ impl Core {
 }
 
 /// Where a packet is delivered.
-fn deliveries(verdict: &Verdict) -> &[Forward] {
+pub(crate) fn deliveries(verdict: &Verdict) -> &[Forward] {
     match verdict {
         Verdict::Forward(forward) => std::slice::from_ref(forward),
         Verdict::Flood(flood) => &flood.to,

@@ -358,6 +358,10 @@ impl Executor for Engine {
         self.common.shared.flows().len()
     }
 
+    fn flow_use(&self, vif: VifId) -> model::FlowUse {
+        self.common.shared.flows().used_by(vif)
+    }
+
     fn learned(&self) -> Vec<LearnedMac> {
         self.common.shared.learned(self.common.clock.now().seconds)
     }

@@ -2,6 +2,7 @@
 
 use crate::actions::Policy;
 use crate::cache::Entry;
+use crate::conclude::deliveries;
 use crate::core::{Core, Dropped, Ingress, note, place};
 use crate::key::Layout;
 use crate::lanes::{check_offload, mtu_len};
@@ -11,7 +12,7 @@ use crate::template::Template;
 use mem::{Burst, Offload, RxPacket};
 use model::{Decision, DropReason, Forward, PacketView, Verdict, VifId, VifKind};
 use packet::Headers;
-use tables::{Deps, FlowRef, View};
+use tables::{Account, Deps, FlowRef, Snapshot, View};
 
 /// A packet with the decision about it.
 pub(crate) struct Case {
@@ -47,6 +48,23 @@ pub(crate) fn decide(
         false => model::rewrite::metered_len(&decision.verdict, &packet),
     };
     Ok(Case { ingress, offload, headers: packet.headers, decision, metered, deps: view.deps() })
+}
+
+/// To whom a packet's connection is charged: to the guest that sent it; if it came by a wire, to the guest it goes to,
+/// or to the wire where that is no guest alone. Of a guest's two interfaces it is the port.
+fn charged(snapshot: &Snapshot, case: &Case) -> Account {
+    let guest = |id| {
+        let vif = snapshot.vif(id).filter(|vif| vif.kind != VifKind::Wire)?;
+        Some(vif.rdma.filter(|_| vif.is_second()).unwrap_or(vif.id))
+    };
+    if let Some(sender) = guest(case.ingress) {
+        return Account::of_guest(sender);
+    }
+    let receiver = match deliveries(&case.decision.verdict) {
+        [only] => guest(only.port),
+        _ => None,
+    };
+    Account::from_wire(receiver.unwrap_or(case.ingress))
 }
 
 impl Core {
@@ -161,9 +179,7 @@ impl Core {
         }
         self.cells.tables(&effects.rules, effects.nexthop, 1, len as u64);
         let Some(change) = &effects.flow else { return Ok(None) };
-        let wire = tables.snapshot.vif(case.ingress).is_some_and(|vif| vif.kind == VifKind::Wire);
-        let guest = (!wire).then_some(case.ingress);
-        let flow = tables.shared.flows().apply(change, guest, now)?;
+        let flow = tables.shared.flows().apply(change, charged(tables.snapshot, case), now)?;
         let reply = matches!(change, model::FlowChange::Update { reply: true, .. });
         Ok(flow.map(|flow| {
             tables.shared.flows().touch(flow, reply, 1, len as u64, now);

@@ -85,7 +85,7 @@ reasons! {
     RateLimited = "rate_limited", "Over the guest's own rate.";
     RoceNat = "roce_nat", "RoCEv2 covers addresses by its ICRC, so that NAT would break it.";
     FlowQuota = "flow_quota", "The guest has its share of flows, or opens them too fast.";
-    FlowTableFull = "flow_table_full", "The flow table is full of established flows.";
+    FlowTableFull = "flow_table_full", "The flow table is full, and none of it may give way to this flow.";
     ReplyLimited = "reply_limited", "An answer or ICMP error was over its rate limit.";
     TxFull = "tx_full", "The receiver has no free buffers.";
     TxTooLong = "tx_too_long", "The receiver's buffers are too small.";

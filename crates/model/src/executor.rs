@@ -186,6 +186,19 @@ pub struct Captured {
     pub bytes: Vec<u8>,
 }
 
+/// What a guest, or a wire, has of the connection table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlowUse {
+    /// Connections it opened.
+    pub opened: u64,
+    /// Connections that came to it by a wire; of a wire, those that go to no guest alone.
+    pub from_wire: u64,
+    /// Connections of either kind it was refused since the start: too many, too fast, or no room.
+    pub refused: u64,
+    /// Connections of either kind that gave way to others before their time.
+    pub displaced: u64,
+}
+
 /// One table look-up of an explained packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
@@ -275,6 +288,8 @@ pub trait Executor: Send + Sync {
     fn flows_created(&self) -> u64;
     /// Connections remembered now, idle ones that have not been swept yet included.
     fn flow_count(&self) -> usize;
+    /// What an interface has of the connection table.
+    fn flow_use(&self, vif: VifId) -> FlowUse;
     /// Learned MACs.
     fn learned(&self) -> Vec<LearnedMac>;
     /// Neighbours.

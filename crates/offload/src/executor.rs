@@ -11,8 +11,8 @@ use engine::{AttachError, Engine};
 use mem::Opened;
 use model::{
     ApplyError, CaptureFilter, Captured, Change, Counters, DroppedPacket, Executor, ExecutorStatus,
-    Explanation, FlowInfo, LearnedMac, NeighbourInfo, NexthopId, RuleId, VifCounters, VifId, VifKind,
-    WorkerCounters,
+    Explanation, FlowInfo, FlowUse, LearnedMac, NeighbourInfo, NexthopId, RuleId, VifCounters, VifId,
+    VifKind, WorkerCounters,
 };
 use rustix::event::epoll;
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -199,6 +199,10 @@ impl Executor for CardExecutor {
 
     fn flow_count(&self) -> usize {
         self.engine.flow_count()
+    }
+
+    fn flow_use(&self, vif: VifId) -> FlowUse {
+        self.engine.flow_use(vif)
     }
 
     fn learned(&self) -> Vec<LearnedMac> {

@@ -12,7 +12,7 @@ use packet::Mac;
 use proptest::prelude::*;
 use proptest::sample::select;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use tables::{FlowLimits, Shared};
+use tables::{Account, FlowLimits, Shared};
 
 const VRFS: u16 = 4;
 const VIFS: u16 = 5;
@@ -401,7 +401,7 @@ impl Both {
                 FlowChange::Create { connection, rule: None }
             }
         };
-        self.shared.flows().apply(&flow, None, self.now).expect("there is room");
+        self.shared.flows().apply(&flow, Account::of_guest(VifId(1)), self.now).expect("there is room");
         self.commit(Effects { flow: Some(flow), ..Effects::default() });
         for key in [*key, key.reverse()] {
             let view = snapshot.view(self.shared.flows(), self.now);

@@ -7,7 +7,8 @@ use model::{
 use packet::Mac;
 use std::net::{IpAddr, Ipv4Addr};
 use tables::{
-    FlowLimits, MACS_PER_PORT, NEIGHBOURS_PER_SCOPE, PROBES_PER_ASKER, PROBES_PER_SCOPE, Shared, Waiting,
+    FlowLimits, MACS_BEHIND_TUNNELS, MACS_PER_PORT, NEIGHBOURS_PER_SCOPE, PROBES_PER_ASKER, PROBES_PER_SCOPE,
+    Shared, Waiting,
 };
 
 const BLUE: Vrf = Vrf(1);
@@ -113,6 +114,33 @@ fn a_flood_of_macs_takes_only_its_port_s_share() {
     shared.age(400);
     learn(&shared, 7, 1, 401);
     assert_eq!(shared.learned(401).len(), 1);
+}
+
+#[test]
+fn a_remote_takes_only_its_own_share_of_those_behind_tunnels() {
+    let shared = shared();
+    let remote = |n: u8| BridgeTarget::Vtep(IpAddr::from([192, 0, 2, n]));
+    let learn = |n: u32, at, now| {
+        let learn = Learn { vrf: BLUE, mac: mac(n), at };
+        shared.learn(&shared.snapshot(), &learn, now);
+        place(&shared, n) == Some(at)
+    };
+    let learned = (0..MACS_PER_PORT + 10).filter(|n| learn(*n, remote(1), 1)).count();
+    assert_eq!(learned as u32, MACS_PER_PORT);
+    assert!(learn(u32::MAX, remote(2), 1), "another remote's");
+    // All of them together have a bound, too.
+    for n in 2..=16 {
+        for i in 0..MACS_PER_PORT {
+            learn(u32::from(n) << 16 | i, remote(n), 1);
+        }
+    }
+    assert_eq!(shared.learned(1).len() as u32, MACS_BEHIND_TUNNELS);
+    assert!(!learn(u32::MAX - 1, remote(17), 1));
+    assert!(learn(u32::MAX, BridgeTarget::Vif(VifId(1)), 2), "one moves away");
+    assert!(learn(u32::MAX - 1, remote(17), 2), "and leaves room");
+    assert!(!learn(u32::MAX - 2, remote(17), 2));
+    shared.age(400);
+    assert!(learn(u32::MAX - 2, remote(1), 401) && learn(1, remote(17), 401), "nothing is counted any more");
 }
 
 #[test]

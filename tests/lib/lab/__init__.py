@@ -4,8 +4,10 @@ A host is a network namespace with a `viaductd` in it; hosts are joined by veth 
 containers (namespaces with a tap device), virtual machines (QEMU) and DPDK programs (testpmd over virtio-user).
 """
 
+from .account import Account, Pulse, daemon_pid, expect_back, unharmed
 from .capture import Capture, expert, fields, packets, tshark
 from .config import Config, toml
+from .driver import Driver, spoil
 from .guest import Container, Server
 from .host import Host, binary
 from .lab import Lab
@@ -18,7 +20,7 @@ from .verbs import Meeting, Verbs, meet
 from .vm import Vm
 
 __all__ = [
-    *("Background", "Capture", "Config", "Container", "Failed", "Host", "Lab", "Meeting", "Namespace", "RawPort"),
-    *("Server", "Stream", "Testpmd", "Verbs", "Vm", "binary", "cable", "eventually", "expert", "fields", "meet", "packets", "run"),
-    *("toml", "tshark"),
+    *("Account", "Background", "Capture", "Config", "Container", "Driver", "Failed", "Host", "Lab", "Meeting", "Namespace"),
+    *("Pulse", "RawPort", "Server", "Stream", "Testpmd", "Verbs", "Vm", "binary", "cable", "daemon_pid", "eventually"),
+    *("expect_back", "expert", "fields", "meet", "packets", "run", "spoil", "toml", "tshark", "unharmed"),
 ]

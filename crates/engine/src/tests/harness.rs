@@ -32,6 +32,17 @@ impl Host {
     /// A host with these tables; packets lie in pieces of at most `piece` bytes.
     pub fn new(changes: &[Change], neighbours: &[NeighbourFound], accepts: Accepts, piece: usize) -> Self {
         let limits = FlowLimits { new_per_second: u32::MAX, ..FlowLimits::default() };
+        Self::limited(changes, neighbours, accepts, piece, limits)
+    }
+
+    /// The same with other bounds of the connection table.
+    pub fn limited(
+        changes: &[Change],
+        neighbours: &[NeighbourFound],
+        accepts: Accepts,
+        piece: usize,
+        limits: FlowLimits,
+    ) -> Self {
         let shared = Arc::new(Shared::new(limits));
         let cells = Arc::new(WorkerCells::new());
         let log = Arc::new(DropLog::new());

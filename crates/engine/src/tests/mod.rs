@@ -1,6 +1,7 @@
 //! Tests of the packet path as a whole.
 
 mod budgets;
+mod connections;
 mod differential;
 mod harness;
 mod offloads;

@@ -5,8 +5,8 @@ use api::v1::{RdmaCounter, RdmaDevice, RdmaQp, RdmaReply, RdmaTable};
 use mem::{Opened, Port, PortStatus};
 use model::{
     ApplyError, CaptureFilter, Captured, Change, Counters, DroppedPacket, Executor, ExecutorStatus,
-    Explanation, FlowInfo, LearnedMac, NeighbourInfo, NexthopId, PacketView, RuleId, Tables, VifCounters,
-    VifId, WorkerCounters,
+    Explanation, FlowInfo, FlowUse, LearnedMac, NeighbourInfo, NexthopId, PacketView, RuleId, Tables,
+    VifCounters, VifId, WorkerCounters,
 };
 use std::collections::HashMap;
 use std::error::Error;
@@ -83,6 +83,10 @@ impl Executor for FakeExecutor {
 
     fn flow_count(&self) -> usize {
         0
+    }
+
+    fn flow_use(&self, _vif: VifId) -> FlowUse {
+        FlowUse::default()
     }
 
     fn learned(&self) -> Vec<LearnedMac> {

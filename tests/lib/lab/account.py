@@ -1,0 +1,145 @@
+"""What a daemon has of the machine, counted: descriptors, threads, mappings, memory. And that others notice nothing."""
+
+import os
+import re
+import threading
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from .shell import Failed, eventually
+from .stream import Stream
+
+# Heaps keep a part of what was freed, and more of it the more threads there were.
+MEMORY_TOLERANCE = 48 << 20
+# The C library keeps the stacks of some twenty threads for others to come, and arenas; each is two mappings.
+MAPPINGS_TOLERANCE = 100
+# Of the server of the API: their number follows that of requests at the same time, and falls 10 s after the last.
+POOL = "control"
+
+
+@dataclass
+class Account:
+    """What a process has at one moment."""
+
+    descriptors: Counter
+    threads: Counter
+    mappings: int
+    memory: int
+
+    @classmethod
+    def of(cls, pid):
+        proc = Path(f"/proc/{pid}")
+        return cls(_descriptors(proc), _threads(proc), len((proc / "maps").read_text().splitlines()), _memory(proc))
+
+    def beyond(self, before):
+        """What is more than it was, in words; nothing where all is back."""
+        more = [f"{count} x {what}" for what, count in (self.descriptors - before.descriptors).items()]
+        more += [f"{count} threads {name}" for name, count in (self.threads - before.threads).items()]
+        if self.mappings > before.mappings + MAPPINGS_TOLERANCE:
+            more.append(f"{self.mappings - before.mappings} mappings")
+        if self.memory > before.memory + MEMORY_TOLERANCE:
+            more.append(f"{(self.memory - before.memory) >> 20} MiB")
+        return ", ".join(more)
+
+
+def _descriptors(proc):
+    """Open files by what they are. Sockets and pipes go by their kind, not by their number."""
+    kinds = Counter()
+    for entry in os.scandir(proc / "fd"):
+        try:
+            kinds[re.sub(r":\[\d+\]$", "", os.readlink(entry.path))] += 1
+        except FileNotFoundError:
+            pass
+    return kinds
+
+
+def _threads(proc):
+    names = Counter()
+    for task in os.scandir(proc / "task"):
+        try:
+            name = Path(task.path, "comm").read_text().strip()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if name != POOL:
+            names[name] += 1
+    return names
+
+
+def _memory(proc):
+    """Bytes of its own memory that are resident, without what guests share with it."""
+    status = (proc / "status").read_text()
+    return 1024 * int(re.search(r"^RssAnon:\s+(\d+)", status, re.M)[1])
+
+
+def daemon_pid(host):
+    """The process that serves: the one started is `ip netns exec`, which becomes it."""
+    return host.viaduct("status")["pid"]
+
+
+class Pulse:
+    """Has the daemon answer `status`, and take a route and give it up, again and again while the `with` block runs: the tables
+    change, and every worker has to take note of it, as for any `apply`."""
+
+    ROUTE = ("--network", "blue", "198.51.100.0/24")
+
+    def __init__(self, host):
+        self.host = host
+        self.ending = threading.Event()
+        self.beats = 0
+        self.failure = None
+
+    def __enter__(self):
+        self.thread = threading.Thread(target=self._beat, daemon=True)
+        self.thread.start()
+        return self
+
+    def _beat(self):
+        while not self.ending.wait(0.1):
+            try:
+                self.host.viaduct("status", timeout=20)
+                self.host.call("rt", "add", *self.ROUTE, "--to", "drop", timeout=20)
+                self.host.call("rt", "del", *self.ROUTE, timeout=20)
+                self.beats += 1
+            except Failed as failure:
+                self.failure = failure
+                return
+
+    def wait(self, beats=2):
+        """Until it answered so many times more."""
+        goal = self.beats + beats
+        eventually(lambda: self.beats >= goal or self.failure, f"{beats} answers to status and changes", 60)
+        if self.failure:
+            raise self.failure
+
+    def __exit__(self, *_):
+        self.ending.set()
+        self.thread.join()
+
+
+@contextmanager
+def unharmed(host, source, target, packets=400):
+    """What happens inside hurts nobody: of a stream from one guest to another nothing is lost, `status` and changes are answered, and
+    when it is over the daemon has no more than it had before."""
+    pid = daemon_pid(host)
+    address = target.addresses[0]
+    source.expect_ping(address, 1)
+    before = Account.of(pid)
+    with Stream(source.namespace, target.namespace, address, rate=1000) as stream, Pulse(host) as pulse:
+        stream.wait(packets // 2)
+        yield stream
+        stream.wait(packets // 2)
+        pulse.wait()
+    result = stream.result()
+    if result.lost:
+        raise Failed(f"{result.lost} of {result.sent} packets between two other guests were lost: {result.gaps[:5]}")
+    expect_back(pid, before)
+
+
+def expect_back(pid, before, timeout=30.0):
+    """Waits until a process has no more than it had."""
+    try:
+        eventually(lambda: not Account.of(pid).beyond(before), "all that was taken is given back", timeout, 0.2)
+    except Failed:
+        raise Failed(f"not given back: {Account.of(pid).beyond(before)}") from None
