@@ -114,7 +114,7 @@ fn a_new_connection_replaces_a_closed_one() {
 #[test]
 fn the_table_fills_to_its_capacity() {
     let flows = table(4096);
-    let filled = fill(&flows, 0..40_000, FlowState::Established, 0);
+    let filled = fill(&flows, 0..6000, FlowState::Established, 0);
     assert_eq!(filled, flows.len());
     assert_eq!(filled, 4096, "every shard is filled");
     let refused = flows.apply(&create(key(1 << 20), FlowState::New), GUEST, 0);
@@ -126,7 +126,7 @@ fn a_flood_of_syns_takes_no_established_connection() {
     let flows = table(4096);
     let established = 2000;
     assert_eq!(fill(&flows, 0..established, FlowState::Established, 10), established as usize);
-    let flood = 100_000;
+    let flood = 20_000;
     assert_eq!(
         fill(&flows, 1 << 20..(1 << 20) + flood, FlowState::New, 11),
         flood as usize,
@@ -218,10 +218,10 @@ fn fragments_are_bounded_and_shared_fairly() {
     };
     let fragment = |ingress, id| fragment_in(ingress, 1, id);
     fragments.insert(fragment(1, 1), (7, 8), 0);
-    (0..100_000).for_each(|id| fragments.insert(fragment(2, id), (1, 1), 1));
+    (0..20_000).for_each(|id| fragments.insert(fragment(2, id), (1, 1), 1));
     assert_eq!(fragments.get(&fragment(1, 1), 29), Some((7, 8)), "a flood takes its own share only");
     assert_eq!(fragments.get(&fragment(1, 1), 30), None);
-    assert_eq!(fragments.get(&fragment(2, 99_999), 1), Some((1, 1)));
+    assert_eq!(fragments.get(&fragment(2, 19_999), 1), Some((1, 1)));
     fragments.insert(fragment(1, 1), (9, 9), 31);
     assert_eq!(fragments.get(&fragment(1, 1), 31), Some((9, 9)));
     // Nor do several interfaces together take it, or other networks behind the same one.
