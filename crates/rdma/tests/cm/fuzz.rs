@@ -2,6 +2,8 @@
 
 use crate::hosts::{CLIENT, Host, config, ip, parameters};
 use crate::moves::Moves;
+use proptest::collection::vec;
+use proptest::prelude::*;
 use rdma::cm::{EventKind, Outgoing, Transport};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -126,46 +128,56 @@ fn space(transport: Transport) -> rdma::cm::PortSpace {
 /// `cargo bolero test fuzz::two_hosts -p rdma`.
 #[test]
 fn two_hosts() {
-    bolero::check!().with_max_len(4096).for_each(|bytes: &[u8]| {
-        let (mut moves, mut world) = (Moves(bytes), World::new());
-        // Without these it would hardly come to a connection.
-        let listener = world.hosts[1].listen("0.0.0.0:7174", Transport::Reliable);
-        let to = SocketAddr::new(world.hosts[1].address, 7174);
-        let active = world.hosts[0].connect(Duration::ZERO, to, 17);
-        world.ids = [vec![active], vec![listener]];
+    bolero::check!().for_each(|bytes: &[u8]| hostile(bytes));
+}
+
+proptest! {
+    /// Without a fuzzer inputs are short; these are long.
+    #[test]
+    fn at_random(bytes in vec(any::<u8>(), 0..4000)) {
+        hostile(&bytes);
+    }
+}
+
+fn hostile(bytes: &[u8]) {
+    let (mut moves, mut world) = (Moves(bytes), World::new());
+    // Without these it would hardly come to a connection.
+    let listener = world.hosts[1].listen("0.0.0.0:7174", Transport::Reliable);
+    let to = SocketAddr::new(world.hosts[1].address, 7174);
+    let active = world.hosts[0].connect(Duration::ZERO, to, 17);
+    world.ids = [vec![active], vec![listener]];
+    world.check();
+    for _ in 0..MOVES {
+        if moves.is_over() {
+            break;
+        }
+        let at = moves.below(2);
+        match moves.below(8) {
+            0 | 1 => world.program(&mut moves, at),
+            2..5 => world.message(&mut moves, at),
+            5 => {
+                let (from, to) = (world.hosts[1 - at].address, world.hosts[at].address);
+                let bytes = [(); 256].map(|()| moves.byte());
+                world.hear(from, to, &bytes[..]);
+            }
+            6 => world.told(at),
+            _ => {
+                world.now += Duration::from_micros(moves.word().into());
+                let now = world.now;
+                let next = world.hosts[at].manager.poll(now);
+                assert!(next.is_none_or(|next| next > now), "it would spin");
+            }
+        }
         world.check();
-        for _ in 0..MOVES {
-            if moves.is_over() {
-                break;
-            }
-            let at = moves.below(2);
-            match moves.below(8) {
-                0 | 1 => world.program(&mut moves, at),
-                2..5 => world.message(&mut moves, at),
-                5 => {
-                    let (from, to) = (world.hosts[1 - at].address, world.hosts[at].address);
-                    let bytes = [(); 256].map(|()| moves.byte());
-                    world.hear(from, to, &bytes[..]);
-                }
-                6 => world.told(at),
-                _ => {
-                    world.now += Duration::from_micros(moves.word().into());
-                    let now = world.now;
-                    let next = world.hosts[at].manager.poll(now);
-                    assert!(next.is_none_or(|next| next > now), "it would spin");
-                }
-            }
-            world.check();
+    }
+    // Programs go, and in time all of it is gone.
+    for host in &mut world.hosts {
+        host.manager.remove_client(world.now, CLIENT);
+        let mut now = world.now;
+        while let Some(next) = host.manager.poll(now) {
+            assert!(next > now);
+            now = next;
         }
-        // Programs go, and in time all of it is gone.
-        for host in &mut world.hosts {
-            host.manager.remove_client(world.now, CLIENT);
-            let mut now = world.now;
-            while let Some(next) = host.manager.poll(now) {
-                assert!(next > now);
-                now = next;
-            }
-            assert!(host.manager.is_empty(), "{} are left", host.manager.len());
-        }
-    });
+        assert!(host.manager.is_empty(), "{} are left", host.manager.len());
+    }
 }

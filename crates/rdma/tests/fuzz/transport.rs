@@ -5,6 +5,8 @@ use crate::moves::Moves;
 use packet::roce::{
     self, Aeth, Atomic, Bth, Datagram, Deth, Opcode, Operation, Reth, RnrTimer, Service, Syndrome,
 };
+use proptest::collection::vec;
+use proptest::prelude::*;
 use rdma::{
     AtomicOperation, Attributes, DatagramAttributes, DatagramPair, Destination, Mtu, NETWORK_HEADER,
     QueuePair, SendOperation, SendRequest, State, With,
@@ -197,96 +199,109 @@ impl Side {
 /// `cargo bolero test transport::pair -p rdma`.
 #[test]
 fn pair() {
-    bolero::check!().with_max_len(4096).for_each(|bytes: &[u8]| {
-        let mut moves = Moves(bytes);
-        let attributes = attributes(&mut moves);
-        let shared = moves.flag();
-        let mut sides = [(); 2].map(|()| Side::new(attributes, shared));
-        let mut now = Duration::ZERO;
-        for _ in 0..MOVES {
-            if moves.is_over() {
-                break;
-            }
-            let which = moves.below(2);
-            let [a, b] = &mut sides;
-            let (side, peer) = if which == 0 { (a, b) } else { (b, a) };
-            match moves.below(16) {
-                0..4 => {
-                    let bytes = forged(&mut moves, &attributes);
-                    side.receive(&bytes, now);
-                }
-                4..8 => {
-                    let Some(mut bytes) = peer.verbs.out.pop_front() else { continue };
-                    if moves.below(4) == 0 {
-                        let at = moves.below(bytes.len());
-                        bytes[at] ^= moves.byte();
-                    }
-                    if moves.below(8) == 0 {
-                        peer.verbs.out.push_back(bytes.clone());
-                    }
-                    side.receive(&bytes, now);
-                }
-                8 | 9 => side.post(&mut moves),
-                10 | 11 => {
-                    if side.verbs.posted.len() < MOST_POSTED && side.qp.state() != State::Error {
-                        side.verbs.post_receive(length(&mut moves));
-                    }
-                }
-                12 | 13 => side.poll(now, [1, 4, 16, 1000][moves.below(4)]),
-                14 => now += Duration::from_micros(moves.word().into()),
-                _ => side.control(&mut moves),
-            }
-        }
-        sides.into_iter().for_each(Side::end);
-    });
+    bolero::check!().for_each(|bytes: &[u8]| hostile_pair(bytes));
 }
 
 /// `cargo bolero test transport::datagrams -p rdma`.
 #[test]
 fn datagrams() {
-    bolero::check!().with_max_len(4096).for_each(|bytes: &[u8]| {
-        let mut moves = Moves(bytes);
-        let connection = attributes(&mut moves);
-        let attributes = DatagramAttributes {
-            number: 17,
-            mtu: connection.mtu,
-            partition: 0xffff,
-            queue_key: 1,
-            send_psn: connection.send_psn,
-        };
-        let mut verbs = Guarded::new(moves.flag());
-        let mut pair = DatagramPair::new(attributes);
-        for _ in 0..MOVES {
-            if moves.is_over() {
-                break;
+    bolero::check!().for_each(|bytes: &[u8]| hostile_datagrams(bytes));
+}
+
+proptest! {
+    /// Without a fuzzer inputs are short; these are long.
+    #[test]
+    fn at_random(bytes in vec(any::<u8>(), 0..4000)) {
+        hostile_pair(&bytes);
+        hostile_datagrams(&bytes);
+    }
+}
+
+fn hostile_pair(bytes: &[u8]) {
+    let mut moves = Moves(bytes);
+    let attributes = attributes(&mut moves);
+    let shared = moves.flag();
+    let mut sides = [(); 2].map(|()| Side::new(attributes, shared));
+    let mut now = Duration::ZERO;
+    for _ in 0..MOVES {
+        if moves.is_over() {
+            break;
+        }
+        let which = moves.below(2);
+        let [a, b] = &mut sides;
+        let (side, peer) = if which == 0 { (a, b) } else { (b, a) };
+        match moves.below(16) {
+            0..4 => {
+                let bytes = forged(&mut moves, &attributes);
+                side.receive(&bytes, now);
             }
-            verbs.work = Work::default();
-            match moves.below(8) {
-                0..4 => {
-                    let bytes = forged(&mut moves, &connection);
-                    if let Ok(packet) = roce::parse(&bytes) {
-                        let before = verbs.posted.len() + verbs.taken.len();
-                        let _ = pair.receive(&packet, &[0; NETWORK_HEADER], &mut verbs);
-                        assert!(verbs.work.calls <= CALLS + before && verbs.work.completed <= before);
-                    }
+            4..8 => {
+                let Some(mut bytes) = peer.verbs.out.pop_front() else { continue };
+                if moves.below(4) == 0 {
+                    let at = moves.below(bytes.len());
+                    bytes[at] ^= moves.byte();
                 }
-                4 | 5 => {
-                    if verbs.posted.len() < MOST_POSTED {
-                        verbs.post_receive(length(&mut moves));
-                    }
+                if moves.below(8) == 0 {
+                    peer.verbs.out.push_back(bytes.clone());
                 }
-                6 => verbs.gone = moves.flag(),
-                _ => {
-                    let id = verbs.name();
-                    let request = request(&mut moves, id);
-                    let to = Destination { address: 3, queue_pair: 18, queue_key: moves.word() };
-                    verbs.due.insert(id, request);
-                    pair.send(&request, &to, &mut verbs);
-                    assert!(verbs.due.is_empty() && verbs.work.sent <= 1);
+                side.receive(&bytes, now);
+            }
+            8 | 9 => side.post(&mut moves),
+            10 | 11 => {
+                if side.verbs.posted.len() < MOST_POSTED && side.qp.state() != State::Error {
+                    side.verbs.post_receive(length(&mut moves));
                 }
+            }
+            12 | 13 => side.poll(now, [1, 4, 16, 1000][moves.below(4)]),
+            14 => now += Duration::from_micros(moves.word().into()),
+            _ => side.control(&mut moves),
+        }
+    }
+    sides.into_iter().for_each(Side::end);
+}
+
+fn hostile_datagrams(bytes: &[u8]) {
+    let mut moves = Moves(bytes);
+    let connection = attributes(&mut moves);
+    let attributes = DatagramAttributes {
+        number: 17,
+        mtu: connection.mtu,
+        partition: 0xffff,
+        queue_key: 1,
+        send_psn: connection.send_psn,
+    };
+    let mut verbs = Guarded::new(moves.flag());
+    let mut pair = DatagramPair::new(attributes);
+    for _ in 0..MOVES {
+        if moves.is_over() {
+            break;
+        }
+        verbs.work = Work::default();
+        match moves.below(8) {
+            0..4 => {
+                let bytes = forged(&mut moves, &connection);
+                if let Ok(packet) = roce::parse(&bytes) {
+                    let before = verbs.posted.len() + verbs.taken.len();
+                    let _ = pair.receive(&packet, &[0; NETWORK_HEADER], &mut verbs);
+                    assert!(verbs.work.calls <= CALLS + before && verbs.work.completed <= before);
+                }
+            }
+            4 | 5 => {
+                if verbs.posted.len() < MOST_POSTED {
+                    verbs.post_receive(length(&mut moves));
+                }
+            }
+            6 => verbs.gone = moves.flag(),
+            _ => {
+                let id = verbs.name();
+                let request = request(&mut moves, id);
+                let to = Destination { address: 3, queue_pair: 18, queue_key: moves.word() };
+                verbs.due.insert(id, request);
+                pair.send(&request, &to, &mut verbs);
+                assert!(verbs.due.is_empty() && verbs.work.sent <= 1);
             }
         }
-        pair.fail(&mut verbs);
-        assert!(verbs.taken.is_empty() && (verbs.posted.is_empty() || verbs.shares_receives));
-    });
+    }
+    pair.fail(&mut verbs);
+    assert!(verbs.taken.is_empty() && (verbs.posted.is_empty() || verbs.shares_receives));
 }
