@@ -309,7 +309,7 @@ impl Responder {
                 let address = reth.address.wrapping_add(before.into());
                 let (rkey, bytes) = (reth.rkey, packet.payload);
                 if !bytes.is_empty() && verbs.write(rkey, address, bytes, ends).is_err() {
-                    self.spare = receive;
+                    self.spare = receive.or(self.spare);
                     return Err(Nak::RemoteAccessError.into());
                 }
                 if let Some(id) = receive {

@@ -3,6 +3,7 @@
 #![cfg(not(miri))]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+mod found;
 mod guarded;
 #[path = "../common/moves.rs"]
 mod moves;

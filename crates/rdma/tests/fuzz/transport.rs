@@ -19,13 +19,15 @@ const MOST_POSTED: usize = 32;
 /// Calls to its surroundings that a queue pair makes for a packet that comes in, completions not counted.
 const CALLS: usize = 5;
 
-struct Side {
+pub struct Side {
     qp: QueuePair,
     attributes: Attributes,
-    verbs: Guarded,
+    pub verbs: Guarded,
+    /// PSN that it expects, as far as one can tell from outside.
+    expects: u32,
 }
 
-fn attributes(moves: &mut Moves<'_>) -> Attributes {
+fn any_attributes(moves: &mut Moves<'_>) -> Attributes {
     let first_psn = [0, 5, 0xff_fffc, 0x7f_fffe][moves.below(4)];
     Attributes {
         reliable: moves.below(4) != 0,
@@ -41,6 +43,11 @@ fn attributes(moves: &mut Moves<'_>) -> Attributes {
         reads: moves.byte() & 3,
         peer_reads: moves.byte() & 3,
     }
+}
+
+/// Those of a reliable connection.
+pub fn attributes() -> Attributes {
+    any_attributes(&mut Moves(&[0, 1]))
 }
 
 fn length(moves: &mut Moves<'_>) -> u32 {
@@ -78,7 +85,7 @@ fn request(moves: &mut Moves<'_>, id: u64) -> SendRequest {
 }
 
 /// A packet of any kind, with what its kind must have and numbers that are near what is expected.
-fn forged(moves: &mut Moves<'_>, attributes: &Attributes) -> Vec<u8> {
+fn forged(moves: &mut Moves<'_>, attributes: &Attributes, expects: u32) -> Vec<u8> {
     let opcode = Opcode::from_byte(match moves.below(8) {
         0 => moves.byte(),
         _ if attributes.reliable => moves.byte() % 0x18,
@@ -87,10 +94,11 @@ fn forged(moves: &mut Moves<'_>, attributes: &Attributes) -> Vec<u8> {
     .unwrap_or(Opcode::CongestionNotification);
     let operation = opcode.operation();
     let has = |header: fn(Operation) -> bool| operation.is_some_and(header);
-    let psn = attributes.receive_psn.wrapping_add(match moves.below(4) {
+    let psn = expects.wrapping_add(match moves.below(16) {
         0 => moves.word(),
-        1 => u32::from(moves.byte()).wrapping_sub(8),
-        _ => moves.below(8) as u32,
+        1 => u32::from(moves.byte()),
+        2..5 => (moves.below(4) as u32).wrapping_neg(),
+        _ => 0,
     });
     let (address, len) = place(moves);
     let rkey = if moves.below(8) == 0 { moves.word() } else { RKEY };
@@ -128,9 +136,25 @@ fn forged(moves: &mut Moves<'_>, attributes: &Attributes) -> Vec<u8> {
 }
 
 impl Side {
-    fn new(attributes: Attributes, shares_receives: bool) -> Self {
+    pub fn new(attributes: Attributes, shares_receives: bool) -> Self {
         let verbs = Guarded::new(shares_receives);
-        Self { qp: QueuePair::new(attributes), attributes, verbs }
+        Self { qp: QueuePair::new(attributes), attributes, verbs, expects: attributes.receive_psn }
+    }
+
+    /// The header of a packet that is for it.
+    pub fn bth(&self, operation: Operation) -> Bth {
+        let service = if self.attributes.reliable { Service::Rc } else { Service::Uc };
+        Bth {
+            opcode: Opcode::Of(service, operation),
+            solicited: false,
+            migrated: true,
+            partition: 0xffff,
+            forward_congestion: false,
+            backward_congestion: false,
+            destination: 17,
+            acknowledge: true,
+            psn: 0,
+        }
     }
 
     /// Requests that wait for their end.
@@ -138,8 +162,13 @@ impl Side {
         self.verbs.due.len() + self.verbs.taken.len() + self.verbs.posted.len()
     }
 
-    fn receive(&mut self, bytes: &[u8], now: Duration) {
+    pub fn receive(&mut self, bytes: &[u8], now: Duration) {
         let Ok(packet) = roce::parse(bytes) else { return };
+        if packet.bth.psn == self.expects & 0xff_ffff && packet.aeth.is_none() {
+            let reads = matches!(packet.bth.opcode, Opcode::Of(_, Operation::ReadRequest));
+            let len = packet.reth.filter(|_| reads).map_or(0, |reth| reth.len);
+            self.expects = self.expects.wrapping_add(len.div_ceil(self.attributes.mtu.bytes().into()).max(1));
+        }
         let before = self.waiting();
         self.verbs.work = Work::default();
         self.qp.receive(&packet, now, &mut self.verbs);
@@ -148,7 +177,7 @@ impl Side {
         assert!(work.completed <= before && work.calls <= CALLS + before, "{work:?}, {before} wait");
     }
 
-    fn poll(&mut self, now: Duration, budget: usize) {
+    pub fn poll(&mut self, now: Duration, budget: usize) {
         self.verbs.work = Work::default();
         let (before, next) = (self.waiting(), self.qp.poll(now, budget, &mut self.verbs));
         let work = self.verbs.work;
@@ -187,7 +216,7 @@ impl Side {
     }
 
     /// Everything ends, once.
-    fn end(mut self) {
+    pub fn end(mut self) {
         self.qp.fail(&mut self.verbs);
         self.qp.poll(Duration::MAX / 2, 1000, &mut self.verbs);
         assert_eq!((self.qp.state(), self.qp.is_sending()), (State::Error, false));
@@ -219,7 +248,7 @@ proptest! {
 
 fn hostile_pair(bytes: &[u8]) {
     let mut moves = Moves(bytes);
-    let attributes = attributes(&mut moves);
+    let attributes = any_attributes(&mut moves);
     let shared = moves.flag();
     let mut sides = [(); 2].map(|()| Side::new(attributes, shared));
     let mut now = Duration::ZERO;
@@ -232,7 +261,7 @@ fn hostile_pair(bytes: &[u8]) {
         let (side, peer) = if which == 0 { (a, b) } else { (b, a) };
         match moves.below(16) {
             0..4 => {
-                let bytes = forged(&mut moves, &attributes);
+                let bytes = forged(&mut moves, &attributes, side.expects);
                 side.receive(&bytes, now);
             }
             4..8 => {
@@ -262,7 +291,7 @@ fn hostile_pair(bytes: &[u8]) {
 
 fn hostile_datagrams(bytes: &[u8]) {
     let mut moves = Moves(bytes);
-    let connection = attributes(&mut moves);
+    let connection = any_attributes(&mut moves);
     let attributes = DatagramAttributes {
         number: 17,
         mtu: connection.mtu,
@@ -279,7 +308,7 @@ fn hostile_datagrams(bytes: &[u8]) {
         verbs.work = Work::default();
         match moves.below(8) {
             0..4 => {
-                let bytes = forged(&mut moves, &connection);
+                let bytes = forged(&mut moves, &connection, 0);
                 if let Ok(packet) = roce::parse(&bytes) {
                     let before = verbs.posted.len() + verbs.taken.len();
                     let _ = pair.receive(&packet, &[0; NETWORK_HEADER], &mut verbs);
