@@ -89,7 +89,7 @@ fn forged(moves: &mut Moves<'_>, attributes: &Attributes, expects: u32) -> Vec<u
     let opcode = Opcode::from_byte(match moves.below(8) {
         0 => moves.byte(),
         _ if attributes.reliable => moves.byte() % 0x18,
-        _ => 0x20 | moves.byte() % 0x0c,
+        _ => 0x20 + moves.byte() % 0x0c,
     })
     .unwrap_or(Opcode::CongestionNotification);
     let operation = opcode.operation();
