@@ -13,8 +13,6 @@ pub struct Account {
 }
 
 impl Account {
-    const LAST: u32 = (1 << 17) - 1;
-
     /// That of connections this guest opens.
     #[must_use]
     pub const fn of_guest(vif: VifId) -> Self {
@@ -27,7 +25,7 @@ impl Account {
         Self { vif: to, from_wire: true }
     }
 
-    /// As a number, at most [`Self::LAST`].
+    /// As a number, less than [`ACCOUNTS`].
     pub(super) fn number(self) -> u32 {
         u32::from(self.vif.0) << 1 | u32::from(self.from_wire)
     }
@@ -37,6 +35,9 @@ impl Account {
         Self { vif: VifId((number >> 1) as u16), from_wire: number & 1 != 0 }
     }
 }
+
+/// Accounts there may be: two of each interface.
+const ACCOUNTS: usize = 2 << 16;
 
 /// Connections it has.
 const HELD: usize = 0;
@@ -71,7 +72,7 @@ pub(super) struct Accounts {
 impl Accounts {
     /// Of a table for `capacity` connections, of which `most` an account, and `per_second` new ones.
     pub fn new(capacity: u64, most: u64, per_second: u32) -> Self {
-        let records = Zeroed::new(Account::LAST as usize + 1);
+        let records = Zeroed::new(ACCOUNTS);
         Self { records, active: AtomicI64::new(0), capacity, most, per_second }
     }
 

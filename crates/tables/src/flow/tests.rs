@@ -49,6 +49,17 @@ fn both_directions_find_one_connection() {
 }
 
 #[test]
+fn what_a_cache_keeps_is_a_number() {
+    let flow = FlowRef { index: 0x8000_0001, seq: 0x4000_0006 };
+    assert_eq!(flow.to_bits(), 0x8000_0001_4000_0006);
+    assert_eq!(FlowRef::from_bits(flow.to_bits()), flow);
+    let flows = table(64);
+    let first = flows.apply(&create(key(1), FlowState::New), GUEST, 0).unwrap().unwrap();
+    assert_eq!(flows.connection(FlowRef::from_bits(first.to_bits())), flows.connection(first));
+    assert!(flows.connection(first).is_some());
+}
+
+#[test]
 fn roce_is_tracked_by_address_pair() {
     let flows = table(64);
     let forward = FlowKey { src: end(1, 0), dst: end(2, 4791), protocol: UDP };
