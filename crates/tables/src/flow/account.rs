@@ -41,7 +41,7 @@ const ACCOUNTS: usize = 2 << 16;
 
 /// Connections it has.
 const HELD: usize = 0;
-/// Connections it opened within a second (low half), and that second plus 1.
+/// Connections it opened within a second (low half), and that second.
 const OPENED: usize = 1;
 /// Connections it was refused.
 const REFUSED: usize = 2;
@@ -82,7 +82,7 @@ impl Accounts {
 
     /// Counts an attempt to open a connection. Returns whether it is within the rate.
     pub fn open(&self, account: Account, now: Seconds) -> bool {
-        let second = (u64::from(now) + 1) << 32;
+        let second = u64::from(now) << 32;
         let open = |word: u64| {
             let opened = if word >> 32 == second >> 32 { word as u32 } else { 0 };
             (opened < self.per_second).then(|| second | u64::from(opened + 1))
