@@ -85,7 +85,7 @@ mod tests {
     use super::*;
     use crate::budget::{Account, Stock};
     use crate::direct::Wanted;
-    use crate::holders::Process;
+    use crate::holders::Holders;
     use crate::inbox::Inbox;
 
     /// What a thread that stands still is asked for by these questions, however often.
@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn who_asks_again_waits_once() {
         let account = Arc::new(Account::new(Arc::new(Stock::new(100, 100))));
-        let process = Arc::new(Process::new(1, "vm1".into(), &account).unwrap());
+        let process = Holders::default().process(1, "vm1", &account).unwrap();
         let inboxes = [(); 2].map(|()| Arc::new(Inbox::new(account.clone()).unwrap()));
         let tickets: Vec<_> = (0..1000).map(|_| Arc::new(())).collect();
         let wish = |(at, ticket): (usize, &Arc<()>)| {
