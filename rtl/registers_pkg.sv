@@ -47,9 +47,11 @@ package registers_pkg;
     PuntSamePort = 6'd38,
     PuntTtl = 6'd39,
     PuntMtu = 6'd40,
-    PuntNat = 6'd41
+    PuntNat = 6'd41,
+    PuntUnknownRemote = 6'd42,
+    PuntDhcp = 6'd43
   } punt_e;
-  localparam int unsigned PuntCount = 42;
+  localparam int unsigned PuntCount = 44;
 
   // Encapsulations, numbered as `packet::TunnelKind`.
   typedef enum logic [1:0] {
@@ -121,9 +123,10 @@ package registers_pkg;
     TableLabel = 4'd6,
     TableVni = 4'd7,
     TableNexthopChange = 4'd8,
-    TableStash = 4'd9
+    TableStash = 4'd9,
+    TableRemote = 4'd10
   } table_e;
-  localparam int unsigned TableCount = 10;
+  localparam int unsigned TableCount = 11;
 
   // What the command block is told to do.
   typedef enum logic [3:0] {
@@ -286,6 +289,15 @@ package registers_pkg;
     logic [23:0] vni;
   } vni_t;
   localparam int unsigned VniWidth = 40;
+
+  // An address that tunnel packets are taken from, in a table of two ways: way 0 by its lower 10 bits, way 1 by its lower 30, ten by ten exclusive-ored.
+  typedef struct packed {
+    logic [5:0] reserved;
+    logic valid;
+    logic v6;
+    logic [127:0] address;
+  } remote_t;
+  localparam int unsigned RemoteWidth = 136;
 
   // What stands before a packet to the host, a beat of its own; before one from the host that is to be sent as it is, with `port`, `size` and `egress` alone. Without a frame behind it a beat from the host is a release of a hold group, or comes out as it went in.
   typedef struct packed {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Says which network a packet is in, how it finds its nexthop, and whether its sender may send it: what can be said
-// without the tables in memory. Reads those on chip: port, label, VNI, VRF.
+// without the tables in memory. Reads those on chip: port, label, VNI, remote, VRF.
 //
 // 5 clocks from `s` to `m`, one packet per clock; stands still while `m` is not taken.
 module classify
@@ -50,6 +50,8 @@ module classify
   vni_t [1:0] vni2;
   logic    vni_found3, vni_found4;
   vrf_id_t vrf3, vrf4;
+  remote_t [1:0] remote2;
+  logic    remote_known3, remote_known4;
 
   table_ram #(.Width(PortWidth), .Depth(Ports)) ports (
       .clk, .step,
@@ -75,9 +77,21 @@ module classify
           .address(hash), .data(vni2[way])
       );
     end
+    for (genvar way = 0; way < 2; way++) begin : g_remote
+      logic [9:0] hash, low;
+      assign low  = s_header.outer_src[9:0];
+      assign hash = way == 0 ? low : low ^ s_header.outer_src[19:10] ^ s_header.outer_src[29:20];
+      table_ram #(.Width(RemoteWidth), .Depth(1024)) remotes (
+          .clk, .step,
+          .wr_valid(wr_valid && wr_table == TableRemote && wr_address[15:10] == 6'(way)),
+          .wr_address(wr_address[9:0]), .wr_data(wr_data[RemoteWidth-1:0]),
+          .address(hash), .data(remote2[way])
+      );
+    end
   end else begin : g_no_tunnels
-    assign label2 = '0;
-    assign vni2   = '0;
+    assign label2  = '0;
+    assign vni2    = '0;
+    assign remote2 = '0;
   end
 
   always_ff @(posedge clk) begin
@@ -93,9 +107,13 @@ module classify
 
   // ---- Clock 3: the network
 
-  logic [1:0] vni_match;
+  logic [1:0] vni_match, remote_match;
   vrf_id_t    vrf2;
   always_comb begin
+    for (int way = 0; way < 2; way++) begin
+      remote_match[way] = remote2[way].valid && remote2[way].v6 == header2.outer_v6
+          && remote2[way].address == header2.outer_src;
+    end
     for (int way = 0; way < 2; way++) vni_match[way] = vni2[way].valid && vni2[way].vni == header2.id;
     vrf2 = port2.vrf;
     if (Wire && header2.tunnel == TunnelVxlan) vrf2 = vni_match[0] ? vni2[0].vrf : vni2[1].vrf;
@@ -116,8 +134,8 @@ module classify
   always_comb begin
     own_mac3     = !port3.check_mac || header3.mac_src == port3.mac;
     own_address3 = !port3.check_addresses || !header3.ip || owns(port3, header3.v6, header3.src)
-        // Link-local and unspecified: address configuration and neighbour discovery.
-        || header3.v6 && (header3.src[127:118] == 10'h3fa || header3.src == '0);
+        // Address configuration. Link-local ones may be another's: the host knows.
+        || header3.v6 && header3.src == '0;
     to_port3     = header3.outer_mac == port3.mac && owns(port3, header3.outer_v6, header3.outer_dst);
   end
 
@@ -133,9 +151,9 @@ module classify
   always_ff @(posedge clk) begin
     if (step) begin
       {header3, port3, label3, label_near3} <= {header2, port2, label2, label_near2};
-      {vrf3, vni_found3} <= {vrf2, |vni_match};
+      {vrf3, vni_found3, remote_known3} <= {vrf2, |vni_match, |remote_match};
       {header4, port4, label4, label_near4} <= {header3, port3, label3, label_near3};
-      {vrf4, vni_found4} <= {vrf3, vni_found3};
+      {vrf4, vni_found4, remote_known4} <= {vrf3, vni_found3, remote_known3};
       {own_mac4, own_address4, to_port4} <= {own_mac3, own_address3, to_port3};
     end
     if (rst) {valid3, valid4} <= '0;
@@ -168,12 +186,13 @@ module classify
   end
 
   function automatic punt_e refusal();
-    logic vlan, routed, nobodys;
+    logic vlan, routed, nobodys, checked;
     vlan = header4.tags != 0;
     routed = !header4.has_ethernet || header4.mac_dst == GatewayMac;
     if (!enable || !port4.valid || port4.host || port4.is_wire != Wire) return PuntHostPort;
     if (header4.exception != PuntNone) return header4.exception;
     if (Wire && !to_port4) return PuntNotForUs;
+    if (Wire && !remote_known4) return PuntUnknownRemote;
     if (Wire && header4.tunnel == TunnelVxlan && !vni_found4) return PuntUnknownVni;
     if (Wire && header4.tunnel != TunnelVxlan && (!label_near4 || label4.kind == LabelKindHost)) begin
       return PuntUnknownLabel;
@@ -183,6 +202,12 @@ module classify
     nobodys = group(header4.mac_src) || header4.mac_src == '0 || header4.mac_src == GatewayMac;
     if (!Wire && (!own_mac4 || nobodys)) return PuntMacSpoofed;
     if (!Wire && !own_address4) return PuntAddressSpoofed;
+    // Messages of routers and DHCP servers, and what may hide them.
+    checked = !Wire && port4.check_addresses;
+    if (checked && !header4.ip) return PuntNotIp;
+    if (checked && header4.fragment) return PuntFragment;
+    if (checked && header4.l4 == L4Icmp && !header4.icmp_echo) return PuntIcmp;
+    if (checked && header4.l4 == L4Udp && (header4.dport == 16'd68 || header4.dport == 16'd546)) return PuntDhcp;
     if (header4.l4 == L4Udp && header4.dport == 16'd4791) return PuntVerbs;
     if (header4.has_ethernet && group(header4.mac_dst)) return PuntGroup;
     if (header4.has_ethernet && routed && vlan) return PuntVlan;

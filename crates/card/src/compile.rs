@@ -233,6 +233,17 @@ pub(crate) fn address_bits(addr: IpAddr) -> u128 {
     }
 }
 
+/// The two places of a remote in its table.
+pub(crate) fn remote_places(addr: IpAddr) -> [u32; 2] {
+    let low = address_bits(addr) as u32;
+    [low & 0x3ff, 1 << 10 | (low ^ low >> 10 ^ low >> 20) & 0x3ff]
+}
+
+/// A remote's line.
+pub(crate) fn remote(addr: IpAddr) -> registers::Remote {
+    registers::Remote { address: address_bits(addr), v6: addr.is_ipv6(), valid: true }
+}
+
 /// A line by which packets go to the host.
 fn host_line() -> registers::Nexthop {
     registers::Nexthop { kind: registers::NexthopKind::Host as u8, ..Default::default() }

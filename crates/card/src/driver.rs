@@ -14,10 +14,12 @@ mod usage;
 
 use crate::budget::Budgets;
 use crate::commands::Commands;
-use crate::compile::{Attachment, Attachments, Compiler, Hop, Meaning, Station, VRFS, mac_bits};
+use crate::compile::{
+    Attachment, Attachments, Compiler, Hop, Meaning, Station, VRFS, mac_bits, remote, remote_places,
+};
 use crate::cuckoo::Cuckoo;
 use crate::frame::Key;
-use crate::registers::{self, Bridge, Label, LabelKind, Port, Table, Vni};
+use crate::registers::{self, Bridge, Label, LabelKind, Port, Remote, Table, Vni};
 use crate::route6::Routes6;
 use crate::step::Step;
 use crate::trie::Trie;
@@ -29,6 +31,7 @@ use ipnet::IpNet;
 use model::{Change, Lookup, NeighbourScope, VifId, Vrf};
 use packet::Mac;
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 use touched::{Configured, Touched};
 use usage::Seen;
@@ -47,6 +50,8 @@ struct Image {
     labels: BTreeMap<u32, Meaning>,
     /// VNIs and their networks by their places.
     vnis: BTreeMap<u32, (u32, u16)>,
+    /// Remotes by their places.
+    remotes: BTreeMap<u32, IpAddr>,
 }
 
 /// A card and what is on it.
@@ -187,6 +192,7 @@ impl<C: Card> Driver<C> {
         self.vrf_lines(compiler, &touched.vrfs)?;
         self.labels(compiler, &touched)?;
         self.vnis(compiler, &touched)?;
+        self.remotes(compiler, &touched)?;
         self.ports(compiler, &touched)?;
         self.barrier()?;
         for vrf in &touched.vrfs {
@@ -251,6 +257,25 @@ impl<C: Card> Driver<C> {
             let line = new.map_or_else(Vni::default, |(vni, vrf)| Vni { vni, vrf, valid: true });
             self.commands.write(Table::Vni, place, &line.encode())?;
             set(&mut self.image.vnis, place, new);
+        }
+        Ok(())
+    }
+
+    /// Each remote has two places; the packets of one that finds both taken are the host's.
+    fn remotes<T: Lookup>(&mut self, compiler: Compiler<'_, T>, touched: &Touched) -> Result<(), CardError> {
+        for &addr in &touched.remotes {
+            let places = remote_places(addr);
+            let taken = |place: &u32| self.image.remotes.get(place).copied();
+            let known = places.into_iter().find(|place| taken(place) == Some(addr));
+            let free = places.into_iter().find(|place| taken(place).is_none());
+            let (line, place) = match (known, compiler.tables.is_remote(addr)) {
+                (Some(place), false) => (Remote::default(), Some(place)),
+                (None, true) => (remote(addr), free),
+                _ => continue,
+            };
+            let Some(place) = place else { continue };
+            self.commands.write(Table::Remote, place, &line.encode())?;
+            set(&mut self.image.remotes, place, line.valid.then_some(addr));
         }
         Ok(())
     }

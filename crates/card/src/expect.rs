@@ -89,6 +89,9 @@ fn classify(memory: &Memory, number: u16, bytes: &[u8], len: usize) -> Result<Pa
     }
     if !port.is_wire {
         check_sender(&port, &frame)?;
+        if port.check_addresses {
+            check_message(&frame)?;
+        }
     }
     if frame.is_roce() {
         return Err(Punt::Verbs);
@@ -116,6 +119,9 @@ fn network(memory: &Memory, port: &Port, frame: &Frame) -> Result<(u16, Option<u
     if bits(outer.mac) != port.mac || !owns(port, outer.dst) {
         return Err(Punt::NotForUs);
     }
+    if !memory.is_remote(outer.src) {
+        return Err(Punt::UnknownRemote);
+    }
     if outer.kind == TunnelKind::Vxlan {
         return Ok((memory.vni(outer.id).ok_or(Punt::UnknownVni)?, None));
     }
@@ -135,8 +141,19 @@ fn check_sender(port: &Port, frame: &Frame) -> Result<(), Punt> {
         return Err(Punt::MacSpoofed);
     }
     let Some(ip) = frame.headers.ip().filter(|_| port.check_addresses) else { return Ok(()) };
-    let link = matches!(ip.src, IpAddr::V6(v6) if v6.is_unicast_link_local() || v6.is_unspecified());
-    if link || owns(port, ip.src) { Ok(()) } else { Err(Punt::AddressSpoofed) }
+    let nowhere = matches!(ip.src, IpAddr::V6(v6) if v6.is_unspecified());
+    if nowhere || owns(port, ip.src) { Ok(()) } else { Err(Punt::AddressSpoofed) }
+}
+
+/// Whether a guest whose sources are checked may send what routers and DHCP servers do, the host says.
+fn check_message(frame: &Frame) -> Result<(), Punt> {
+    match frame.l4() {
+        _ if frame.headers.ip().is_none() => Err(Punt::NotIp),
+        _ if frame.is_fragment() => Err(Punt::Fragment),
+        _ if frame.is_icmp_other() => Err(Punt::Icmp),
+        L4::Udp { dst: 68 | 546, .. } => Err(Punt::Dhcp),
+        _ => Ok(()),
+    }
 }
 
 /// The packet's flow, of the generation that holds.

@@ -43,7 +43,7 @@ pub enum Punt {
     IpSource = 9,
     /// IPv6 extension headers.
     Ipv6Extension = 10,
-    /// A fragment.
+    /// A fragment: of a tracked connection, or from a guest whose sources are checked.
     Fragment = 11,
     /// The TCP, UDP, SCTP or ICMP header does not fit the packet.
     L4Malformed = 12,
@@ -71,17 +71,17 @@ pub enum Punt {
     Vlan = 23,
     /// The source MAC is not the port's, or a group's, or the gateway's.
     MacSpoofed = 24,
-    /// The source address is not one that the card knows as the port's.
+    /// The source address is not one that the card knows as the port's; link-local ones it does not know.
     AddressSpoofed = 25,
     /// RoCEv2 (UDP 4791), which has rules of its own.
     Verbs = 26,
-    /// An ICMP packet other than an echo, where connections are tracked.
+    /// An ICMP packet other than an echo, where connections are tracked or the sender's sources are checked.
     Icmp = 27,
     /// The source MAC is not known to be where it came from.
     Learn = 28,
     /// The destination MAC is not in the bridge table.
     BridgeMiss = 29,
-    /// Not IP, and to be routed or tracked.
+    /// Not IP, and to be routed or tracked, or from a guest whose sources are checked.
     NotIp = 30,
     /// To be routed, though an address is link-local, multicast, loopback or unspecified.
     NotRoutable = 31,
@@ -105,6 +105,10 @@ pub enum Punt {
     Mtu = 40,
     /// Address translation of a packet with IPv4 options.
     Nat = 41,
+    /// A tunnel packet from an address that the card does not know as a remote.
+    UnknownRemote = 42,
+    /// To a DHCP client's port, from a guest whose sources are checked.
+    Dhcp = 43,
 }
 
 impl Punt {
@@ -152,6 +156,8 @@ impl Punt {
         Self::Ttl,
         Self::Mtu,
         Self::Nat,
+        Self::UnknownRemote,
+        Self::Dhcp,
     ];
 
     /// The name that people see.
@@ -200,6 +206,8 @@ impl Punt {
             Self::Ttl => "ttl",
             Self::Mtu => "mtu",
             Self::Nat => "nat",
+            Self::UnknownRemote => "unknown_remote",
+            Self::Dhcp => "dhcp",
         }
     }
 }
@@ -426,6 +434,8 @@ pub enum Table {
     NexthopChange = 8,
     /// On chip: a flow each, by number: a `flow4` and zeros, or a `flow6`, written at once.
     Stash = 9,
+    /// On chip: `remote`; address = way << 10 | hash.
+    Remote = 10,
 }
 
 impl Table {
@@ -441,6 +451,7 @@ impl Table {
         Self::Vni,
         Self::NexthopChange,
         Self::Stash,
+        Self::Remote,
     ];
 
     /// The name that people see.
@@ -457,6 +468,7 @@ impl Table {
             Self::Vni => "vni",
             Self::NexthopChange => "nexthop_change",
             Self::Stash => "stash",
+            Self::Remote => "remote",
         }
     }
 }
@@ -913,7 +925,7 @@ pub struct Port {
     pub policy: bool,
     /// Of a guest: `mac` is the only source it may use. Bits 4:4.
     pub check_mac: bool,
-    /// Of a guest: only the addresses here may be its sources, and IPv6 link-local ones. Bits 5:5.
+    /// Of a guest: only the addresses here may be its sources, and `::`; and what only the host tells apart is the host's. Bits 5:5.
     pub check_addresses: bool,
     /// How many of the IPv4 addresses there are. Bits 7:6.
     pub addresses4: u8,
@@ -1085,6 +1097,38 @@ impl Vni {
     #[must_use]
     pub fn decode(line: &[u8; 5]) -> Self {
         Self { vni: get(line, 0, 24) as u32, vrf: get(line, 24, 12) as u16, valid: get(line, 36, 1) != 0 }
+    }
+}
+
+/// An address that tunnel packets are taken from, in a table of two ways: way 0 by its lower 10 bits, way 1 by its lower 30, ten by ten exclusive-ored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Remote {
+    /// The address; IPv4 in the lower 32 bits. Bits 127:0.
+    pub address: u128,
+    /// It is IPv6. Bits 128:128.
+    pub v6: bool,
+    /// Whether there is an entry. Bits 129:129.
+    pub valid: bool,
+}
+
+impl Remote {
+    /// Its length, bytes.
+    pub const SIZE: usize = 17;
+
+    /// The line, bit 0 in the first byte's lowest.
+    #[must_use]
+    pub fn encode(&self) -> [u8; 17] {
+        let mut line = [0; 17];
+        put(&mut line, 0, 128, self.address);
+        put(&mut line, 128, 1, self.v6.into());
+        put(&mut line, 129, 1, self.valid.into());
+        line
+    }
+
+    /// What a line says.
+    #[must_use]
+    pub fn decode(line: &[u8; 17]) -> Self {
+        Self { address: get(line, 0, 128), v6: get(line, 128, 1) != 0, valid: get(line, 129, 1) != 0 }
     }
 }
 

@@ -33,6 +33,7 @@ fn guest(id: VifId, policy: bool) -> Change {
         policy,
         meter: None,
         mirror: None,
+        roles: Default::default(),
         rdma: None,
         wire: None,
     })

@@ -2,7 +2,8 @@
 
 use crate::object::Wire;
 use crate::reader::Reader;
-use crate::value::{Value, text};
+use crate::value::{Prefix, Value, text};
+use ipnet::IpNet;
 use std::net::{IpAddr, SocketAddr};
 use toml::de::DeValue;
 
@@ -17,6 +18,8 @@ pub struct Host {
     pub executor: Executor,
     /// Outer source addresses of tunnels, at most one per family. Empty: see [`Host::tunnel_sources`].
     pub tunnel_source: Vec<IpAddr>,
+    /// Prefixes that tunnel packets are taken from, beside the remotes that targets name.
+    pub tunnel_peers: Vec<IpNet>,
     /// Where Prometheus may scrape; `None`: nowhere.
     pub metrics: Option<SocketAddr>,
 }
@@ -62,6 +65,7 @@ impl Host {
             workers: r.list("workers"),
             executor: r.get("executor").unwrap_or_default(),
             tunnel_source: r.one_or_many("tunnel_source"),
+            tunnel_peers: r.list::<Prefix>("tunnel_peers").into_iter().map(|prefix| prefix.0).collect(),
             metrics: r.get("metrics"),
         };
         for (i, core) in host.workers.iter().enumerate() {

@@ -16,6 +16,7 @@ pub use rule::{DefaultAction, Endpoint, Ports, Protocol, Rule, RuleAction};
 pub use target::{Target, Tunnel, TunnelKind};
 pub use wire::{Driver, Wire};
 
+use crate::Problem;
 use crate::reader::Reader;
 use crate::value::names;
 use std::fmt;
@@ -27,6 +28,15 @@ pub struct Item {
     pub object: Object,
     /// Where it is written.
     pub place: Place,
+}
+
+impl Item {
+    /// What is allowed, but better known.
+    #[must_use]
+    pub fn warning(&self) -> Option<Problem> {
+        let message = self.object.warning()?;
+        Some(Problem::new(self.place.line("name"), self.object.key().to_string(), message))
+    }
 }
 
 impl From<Object> for Item {
@@ -110,6 +120,12 @@ macro_rules! objects {
             pub fn key(&self) -> Key {
                 let (network, name) = match self { $(Self::$variant(object) => object.key(),)* };
                 Key { kind: self.kind(), network, name }
+            }
+
+            /// What is allowed, but better known.
+            #[must_use]
+            pub fn warning(&self) -> Option<&'static str> {
+                if let Self::Guest(guest) = self { guest.warning() } else { None }
             }
 
             pub(crate) fn read(kind: Kind, reader: Reader<'_>) -> Option<Item> {

@@ -70,7 +70,7 @@ fn each_mistake_is_named() {
             "gateway 192.0.3.254 is in none of the wire's subnets",
         ),
         ("mtu = 9000", "mtu = 90000", "90000 is out of range; use 0 to 65535"),
-        ("vrf = 2", "vrf = 1", "network \"public\": vrf 1 is already taken by network \"blue\" (line 18)"),
+        ("vrf = 2", "vrf = 1", "network \"public\": vrf 1 is already taken by network \"blue\" (line 19)"),
         ("vlan = 7", "vlan = 4095", "vlan 4095 is out of range; use 1 to 4094"),
         ("wire = \"up0\"\n", "", "`vlan` needs the `wire` it is on"),
         ("wire = \"up0\"", "wire = \"up1\"", "there is no wire \"up1\"; did you mean \"up0\"?"),
@@ -138,6 +138,14 @@ fn each_mistake_is_named() {
             "expected { qps = N, mrs = N, registered_mb = N }, found 64",
         ),
         ("kind = \"rdma\"", "kind = \"rdma\"\nqueues = 4", "guest \"hpc1\": `queues` is of a port"),
+        ("kind = \"rdma\"", "kind = \"rdma\"\nrouter = true", "guest \"hpc1\": `router` is of a port"),
+        ("kind = \"rdma\"", "kind = \"rdma\"\ndhcp_server = true", "`dhcp_server` is of a port"),
+        ("dhcp_server = true", "dhcp_servers = true", "did you mean `dhcp_server`?"),
+        (
+            "tunnel_peers = [\"198.51.100.0/24\"",
+            "tunnel_peers = [\"198.51.100.7\"",
+            "one host is \"198.51.100.7/32\"",
+        ),
         ("mac = \"02:00:00:00:00:05\"\n", "", "guest \"hpc1\": `mac` is missing"),
         ("addresses = [\"10.1.1.5\"]\n", "", "guest \"hpc1\": `addresses` is missing; they are the GIDs"),
         ("device = \"tapmon0\"\n", "", "guest \"mon0\": `device` is missing"),
@@ -213,6 +221,25 @@ fn a_verbs_device_has_a_name_and_limits() {
         (Some("hpc1"), limits(1024, 4096))
     );
     assert_eq!((guest("mon0").rdma, guest("mon0").rdma_limits), (None, None));
+}
+
+#[test]
+fn what_is_not_checked_of_a_guest_is_told() {
+    let warnings = |text: &str| {
+        let document = parse(text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        document.objects.iter().filter_map(config::Item::warning).collect::<Vec<_>>()
+    };
+    let [mon0] = &warnings(VALID)[..] else { panic!("of mon0 alone: {:?}", warnings(VALID)) };
+    let line = VALID.lines().position(|l| l == "name = \"mon0\"").map(|i| i + 1);
+    assert_eq!((mon0.line, mon0.at.as_str()), (line, "guest \"mon0\""));
+    assert!(mon0.message.ends_with("give it `mac` and `addresses`"), "{mon0}");
+    let with = |keys: &str| {
+        let device = "device = \"tapmon0\"\n";
+        warnings(&VALID.replacen(device, &format!("{device}{keys}"), 1))
+    };
+    let [mon0] = &with("mac = \"02:00:00:00:00:09\"\n")[..] else { panic!("still of mon0") };
+    assert!(mon0.message.ends_with("give it `addresses`"), "{mon0}");
+    assert_eq!(with("mac = \"02:00:00:00:00:09\"\naddresses = [\"10.1.1.9\"]\n"), []);
 }
 
 #[test]

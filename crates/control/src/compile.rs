@@ -11,7 +11,8 @@ use config::{DefaultAction, Guest, GuestKind, Index, Object, Rate, Route, RuleAc
 use ipnet::IpNet;
 use model::{
     Action, BridgeTarget, FloatingAddress, MeterConfig, MeterId, Modifier, Network, Nexthop, NexthopId,
-    PortRange, Rule, RuleId, Tunnel, TunnelKind, Vif, VifId, VifKind, Vrf, WireAttachment, WireAttributes,
+    PortRange, Roles, Rule, RuleId, Tunnel, TunnelKind, Vif, VifId, VifKind, Vrf, WireAttachment,
+    WireAttributes,
 };
 use packet::Mac;
 use std::collections::{BTreeMap, HashMap};
@@ -99,8 +100,11 @@ pub(crate) fn compile(
 ) -> Desired {
     ids.reset();
     let mut compiler = Compiler { index, ids, macs, out: Desired::default(), removing: false };
-    compiler.out.host =
-        model::Host { name: host.name.as_str().into(), tunnel_source: index.tunnel_sources().to_vec() };
+    compiler.out.host = model::Host {
+        name: host.name.as_str().into(),
+        tunnel_source: index.tunnel_sources().to_vec(),
+        tunnel_peers: host.tunnel_peers.clone(),
+    };
     objects.iter().for_each(|owned| compiler.number_vif(&owned.object));
     objects.iter().for_each(|owned| compiler.object(&owned.object));
     objects.iter().for_each(|owned| compiler.fill_network(&owned.object));
@@ -266,6 +270,7 @@ impl Compiler<'_> {
             policy: false,
             meter: None,
             mirror: None,
+            roles: Default::default(),
             rdma: None,
             wire: Some(WireAttributes {
                 addresses: wire.addresses.clone(),
@@ -334,6 +339,7 @@ impl Compiler<'_> {
             policy: guest.policy,
             meter: guest.rate.map(|rate| self.meter("guest", guest.name.clone(), rate)),
             mirror: guest.mirror.as_ref().map(|name| self.vif_id(name)),
+            roles: Roles { router: guest.router, dhcp_server: guest.dhcp_server },
             rdma: None,
             wire: None,
         };

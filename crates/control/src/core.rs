@@ -350,7 +350,8 @@ fn none_of(problems: Vec<Problem>) -> Result<(), Error> {
     if problems.is_empty() { Ok(()) } else { Err(Problems::from(problems).into()) }
 }
 
-/// What of `[host]` may change while the daemon runs: where tunnels start.
+/// What of `[host]` may change while the daemon runs: where tunnels start, and whom
+/// their packets are taken from.
 fn check_host(running: &Host, wanted: &Host) -> Result<(), Error> {
     if running.name != wanted.name {
         return Err(Error::Conflict(format!(

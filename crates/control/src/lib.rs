@@ -6,6 +6,7 @@
 //! Must not know: which executor it is, and how ports are opened.
 #![deny(unsafe_code)]
 
+mod clients;
 mod compile;
 mod convert;
 mod core;
@@ -17,6 +18,7 @@ mod packet_text;
 mod plan;
 mod ports;
 mod rdma;
+mod scrapes;
 mod server;
 mod service;
 mod store;

@@ -2,6 +2,7 @@
 
 use crate::core::{Core, View};
 use crate::rdma::RDMA_COUNTERS;
+use crate::scrapes;
 use crate::service::{rdma_devices, reasons, vif_entries};
 use api::v1::RdmaDevice;
 use std::fmt::{Display, Write};
@@ -10,15 +11,8 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 
 /// Serves `/metrics` until the task is dropped.
-pub(crate) async fn serve(core: Arc<Core>, listener: TcpListener) -> std::io::Result<()> {
-    let text = move || {
-        let core = core.clone();
-        async move {
-            let text = tokio::task::spawn_blocking(move || render(&core)).await.unwrap_or_default();
-            ([("content-type", "text/plain; version=0.0.4; charset=utf-8")], text)
-        }
-    };
-    axum::serve(listener, axum::Router::new().route("/metrics", axum::routing::get(text))).await
+pub(crate) async fn serve(core: Arc<Core>, listener: TcpListener) -> ! {
+    scrapes::serve(listener, scrapes::Bounds::default(), Arc::new(move || render(&core))).await
 }
 
 /// Opens the address that metrics are served on.
@@ -86,6 +80,16 @@ fn vifs(view: &View, text: &mut Text) {
     each("vif_malformed_total", "counter", "Buffers refused as malformed.", &|vif| vif.malformed);
     each("vif_lost_total", "counter", "Packets the kernel lost before they were received.", &|vif| vif.lost);
     each("vif_refused_total", "counter", "Packets the kernel did not take.", &|vif| vif.refused);
+    each("vif_flows_opened", "gauge", "Connections the interface opened.", &|vif| vif.flows_opened);
+    each("vif_flows_from_wire", "gauge", "Connections that came to it by a wire.", &|vif| {
+        vif.flows_from_wire
+    });
+    each("vif_flows_refused_total", "counter", "Connections not made: no room, or too fast.", &|vif| {
+        vif.flows_refused
+    });
+    each("vif_flows_displaced_total", "counter", "Connections that gave way to others.", &|vif| {
+        vif.flows_displaced
+    });
 }
 
 fn workers(view: &View, text: &mut Text) {

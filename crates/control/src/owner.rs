@@ -1,6 +1,6 @@
 //! Who asked for an object.
 
-use config::{Key, Object};
+use config::{Key, Kind, Object};
 use imbl::OrdMap;
 use imbl::ordmap::DiffItem;
 use std::sync::Arc;
@@ -92,6 +92,13 @@ impl Objects {
         let mut all: Vec<_> = self.by_key.values().map(|owned| &**owned).collect();
         all.sort_by_key(|owned| (owned.object.kind(), owned.seq));
         all
+    }
+
+    /// Those of a kind, by name.
+    pub(crate) fn of_kind(&self, kind: Kind) -> impl Iterator<Item = &Owned> {
+        let first = Key { kind, network: None, name: String::new() };
+        let from = self.by_key.range(Arc::new(first)..).map(|(_, owned)| &**owned);
+        from.take_while(move |owned| owned.object.kind() == kind)
     }
 
     /// By key.

@@ -1,5 +1,6 @@
 //! The daemon's sockets: the API on RUN_DIR/viaduct.sock, metrics over HTTP.
 
+use crate::clients::{Bounds, Clients};
 use crate::core::Core;
 use crate::lock::Lock;
 use crate::metrics;
@@ -12,10 +13,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, UnixListener};
-use tokio_stream::wrappers::UnixListenerStream;
 
 /// How often what changed by itself is looked for.
 const REFRESH: Duration = Duration::from_secs(1);
+
+/// How often a client that has said something is asked whether it is still there; who does not answer is left.
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
 
 /// Largest request: a million routes.
 const MAX_REQUEST: usize = 256 << 20;
@@ -91,12 +94,13 @@ pub async fn serve(
     };
     let service = ViaductServer::new(Service { core: core.clone() }).max_decoding_message_size(MAX_REQUEST);
     let api = tonic::transport::Server::builder()
+        .http2_keepalive_interval(Some(KEEP_ALIVE))
         .add_service(service)
-        .serve_with_incoming(UnixListenerStream::new(listener));
+        .serve_with_incoming(Clients::new(listener, Bounds::default()));
     ready();
     tokio::select! {
         result = api => at("control socket", result.map_err(std::io::Error::other))?,
-        result = scrape(core.clone(), scrapes) => at("metrics", result)?,
+        () = scrape(core.clone(), scrapes) => {}
         () = refresh(&core) => {}
         () = stop => {}
     }
@@ -104,7 +108,7 @@ pub async fn serve(
     Ok(())
 }
 
-async fn scrape(core: Arc<Core>, listener: Option<TcpListener>) -> std::io::Result<()> {
+async fn scrape(core: Arc<Core>, listener: Option<TcpListener>) {
     match listener {
         Some(listener) => metrics::serve(core, listener).await,
         None => std::future::pending().await,

@@ -73,10 +73,10 @@ impl Service {
     }
 }
 
-fn changes(list: Vec<ObjectChange>) -> v1::Changes {
+fn changes(list: Vec<ObjectChange>, warnings: Vec<v1::Warning>) -> v1::Changes {
     let change =
         |c: ObjectChange| v1::Change { what: c.what.to_owned(), object: c.object, details: c.details };
-    v1::Changes { changes: list.into_iter().map(change).collect() }
+    v1::Changes { changes: list.into_iter().map(change).collect(), warnings }
 }
 
 #[tonic::async_trait]
@@ -87,15 +87,18 @@ impl Viaduct for Service {
         if !dry_run && !done.is_empty() {
             tracing::info!(changes = done.len(), "applied a file");
         }
-        Ok(Response::new(changes(done)))
+        let view = self.view();
+        let guests = view.objects.of_kind(config::Kind::Guest).filter(|_| !dry_run);
+        Ok(Response::new(changes(done, state::warnings(guests.map(|owned| &owned.object)))))
     }
 
     async fn add(&self, request: Request<v1::AddRequest>) -> Reply<v1::Changes> {
         let objects: Result<Vec<_>, String> =
             request.into_inner().objects.iter().map(convert::object).collect();
         let objects = objects.map_err(Status::invalid_argument)?;
+        let warnings = state::warnings(objects.iter());
         let done = self.blocking(move |core| Ok(core.add(Owner::Api, objects)?)).await?;
-        Ok(Response::new(changes(done)))
+        Ok(Response::new(changes(done, warnings)))
     }
 
     async fn remove(&self, request: Request<v1::RemoveRequest>) -> Reply<v1::Changes> {
@@ -108,7 +111,7 @@ impl Viaduct for Service {
             .collect();
         let keys = keys.map_err(Status::invalid_argument)?;
         let done = self.blocking(move |core| Ok(core.remove(Owner::Api, &keys)?)).await?;
-        Ok(Response::new(changes(done)))
+        Ok(Response::new(changes(done, Vec::new())))
     }
 
     async fn objects(&self, request: Request<v1::ObjectsRequest>) -> Reply<v1::ObjectsReply> {

@@ -12,6 +12,7 @@
 
 mod bridge;
 mod egress;
+mod guard;
 mod ingress;
 mod neighbour;
 mod nexthop;

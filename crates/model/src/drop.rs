@@ -48,12 +48,16 @@ reasons! {
     MacSpoofed = "mac_spoofed", "A guest used a source MAC that is not its own, or a group address.";
     AddressSpoofed = "address_spoofed", "A guest used a source address that is neither its own nor allowed.";
     NeighbourSpoofed = "neighbour_spoofed", "A guest claimed another's address by ARP or ND.";
+    RouterGuard = "router_guard", "A guest without `router = true` sent a router advertisement or a redirect.";
+    DhcpGuard = "dhcp_guard", "A guest without `dhcp_server = true` sent what DHCP clients take from servers.";
+    Snap = "snap", "A guest hid what it sends behind an LLC/SNAP header, where it is not checked.";
     RdmaOwned = "rdma_owned", "UDP 4791 of this guest belongs to its verbs device.";
     VerbsOnly = "verbs_only", "The guest has a verbs device alone, which takes UDP 4791 and answers ping.";
     ReservedMulticast = "reserved_multicast", "Link-local Ethernet group (01:80:c2:00:00:0x), which bridges do not forward.";
     SamePort = "same_port", "The destination lies where the frame came from: behind the same port, or among the tunnels (split horizon).";
     NoMember = "no_member", "Flooded in a network that has nobody else.";
-    VlanUnexpected = "vlan_unexpected", "A VLAN tag where none is handled (to a gateway, or unknown on the wire).";
+    VlanUnexpected = "vlan_unexpected", "A VLAN tag where none is handled (to a gateway, unknown on the wire, or a tenant's own out of an attached network).";
+    UnderlayTunnel = "underlay_tunnel", "A tunnel packet of a tenant's own, out of an attached network from or to an address of the underlay.";
     NoNetwork = "no_network", "The interface is in no network, or the network is gone.";
     NoRoute = "no_route", "No route to the destination.";
     DiscardRoute = "discard_route", "The route says drop.";
@@ -66,6 +70,7 @@ reasons! {
     GatewayNoService = "gateway_no_service", "Sent to a gateway address, which serves only ping.";
     NotForUs = "not_for_us", "On the wire, and neither to this host nor of an attached network.";
     OuterFragment = "outer_fragment", "A tunnel packet came in fragments.";
+    UnknownRemote = "unknown_remote", "A tunnel packet from an address that neither a nexthop nor `tunnel_peers` names.";
     UnknownLabel = "unknown_label", "No table entry for the MPLS label.";
     LabelStack = "label_stack", "More MPLS labels than the one expected.";
     UnknownVni = "unknown_vni", "No network has this VXLAN network identifier.";
@@ -80,7 +85,7 @@ reasons! {
     RateLimited = "rate_limited", "Over the guest's own rate.";
     RoceNat = "roce_nat", "RoCEv2 covers addresses by its ICRC, so that NAT would break it.";
     FlowQuota = "flow_quota", "The guest has its share of flows, or opens them too fast.";
-    FlowTableFull = "flow_table_full", "The flow table is full of established flows.";
+    FlowTableFull = "flow_table_full", "The flow table is full, and none of it may give way to this flow.";
     ReplyLimited = "reply_limited", "An answer or ICMP error was over its rate limit.";
     TxFull = "tx_full", "The receiver has no free buffers.";
     TxTooLong = "tx_too_long", "The receiver's buffers are too small.";
@@ -88,6 +93,9 @@ reasons! {
     TxBusy = "tx_busy", "The receiver's queue was held by another worker too long.";
     SegmentFailed = "segment_failed", "A large packet could not be segmented for its receiver.";
     PuntBudget = "punt_budget", "The port sent more than the card may leave to the host (unknown flows, broadcasts, what only the host does).";
+    SegmentTooSmall = "segment_too_small", "A large send asked for many segments of less than 64 bytes.";
+    FloodLimited = "flood_limited", "The interface had as many copies made as it may in a second, of broadcasts, multicasts and frames to unknown MACs.";
+    TurnBudget = "turn_budget", "The interface's packets made as much work as one turn of it may: copies of floods and mirrors, segments.";
 }
 
 impl From<ParseError> for DropReason {

@@ -186,6 +186,19 @@ pub struct Captured {
     pub bytes: Vec<u8>,
 }
 
+/// What a guest, or a wire, has of the connection table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlowUse {
+    /// Connections it opened.
+    pub opened: u64,
+    /// Connections that came to it by a wire; of a wire, those that go to no guest alone.
+    pub from_wire: u64,
+    /// Connections of either kind it was refused since the start: too many, too fast, or no room.
+    pub refused: u64,
+    /// Connections of either kind that gave way to others before their time.
+    pub displaced: u64,
+}
+
 /// One table look-up of an explained packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
@@ -214,6 +227,9 @@ pub struct ExecutorStatus {
     pub name: String,
     /// The card, where there is one.
     pub card: Option<CardCounters>,
+    /// Numbers of the workers that did not do in time what they were told, and have not done it since: what was removed
+    /// may still be in force for their packets.
+    pub stalled: Vec<usize>,
 }
 
 /// What a card did.
@@ -248,7 +264,8 @@ pub trait Executor: Send + Sync {
     /// What it is and how it is doing.
     fn status(&self) -> ExecutorStatus;
 
-    /// Applies a batch as a whole. Returns once removals bind: no packet is forwarded by what was removed.
+    /// Applies a batch as a whole. Returns once removals bind: no packet is forwarded by what was removed, but by workers
+    /// that are stalled ([`ExecutorStatus::stalled`]).
     ///
     /// # Errors
     /// [`ApplyError`]; nothing was applied.
@@ -271,6 +288,8 @@ pub trait Executor: Send + Sync {
     fn flows_created(&self) -> u64;
     /// Connections remembered now, idle ones that have not been swept yet included.
     fn flow_count(&self) -> usize;
+    /// What an interface has of the connection table.
+    fn flow_use(&self, vif: VifId) -> FlowUse;
     /// Learned MACs.
     fn learned(&self) -> Vec<LearnedMac>;
     /// Neighbours.

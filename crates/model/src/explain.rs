@@ -3,8 +3,9 @@
 mod words;
 
 use crate::{
-    BridgeEntry, Connection, Explanation, FlowKey, FragmentKey, Host, Lookup, NeighbourScope, Network,
-    Nexthop, NexthopId, PacketView, RouteEntry, RuleMatch, RuleQuery, Seconds, Step, Vif, VifId, Vrf, decide,
+    BridgeEntry, Connection, DropReason, Explanation, FlowKey, FragmentKey, Host, Lookup, NeighbourScope,
+    Network, Nexthop, NexthopId, PacketView, RouteEntry, RuleMatch, RuleQuery, Seconds, Step, Vif, VifId,
+    Vrf, decide,
 };
 use packet::Mac;
 use std::cell::RefCell;
@@ -122,6 +123,12 @@ impl<T: Lookup> Lookup for Traced<'_, T> {
         })
     }
 
+    fn is_remote(&self, addr: IpAddr) -> bool {
+        let known = self.tables.is_remote(addr);
+        self.note("remote", addr.to_string(), known.then_some(()), |()| "named by a nexthop".into());
+        known
+    }
+
     fn mpls(&self, label: u32) -> Option<NexthopId> {
         let result = self.tables.mpls(label);
         self.note("mpls", label.to_string(), result, |nexthop| format!("nexthop {nexthop}"))
@@ -172,6 +179,10 @@ impl<T: Lookup> Lookup for Traced<'_, T> {
             let direction = if *reply { "reply" } else { "original" };
             format!("{}, {direction} direction", connection.state)
         })
+    }
+
+    fn may_flood(&self) -> Result<(), DropReason> {
+        self.tables.may_flood()
     }
 
     fn fragment(&self, key: &FragmentKey, now: Seconds) -> Option<(u16, u16)> {

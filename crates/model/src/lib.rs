@@ -44,7 +44,8 @@ pub use decision::{
 pub use drop::DropReason;
 pub use executor::{
     ApplyError, CaptureFilter, Captured, CardCounters, Counters, DroppedPacket, Executor, ExecutorStatus,
-    Explanation, FlowInfo, LearnedMac, NeighbourInfo, StageCycles, Step, VifCounters, WorkerCounters,
+    Explanation, FlowInfo, FlowUse, LearnedMac, NeighbourInfo, StageCycles, Step, VifCounters,
+    WorkerCounters,
 };
 pub use explain::{Traced, explain};
 pub use flow::{Connection, Endpoint, FlowChange, FlowKey, FlowState, FragmentKey, Seconds};
@@ -60,4 +61,4 @@ pub use rule::{Action, Meter, MeterConfig, Modifier, PortRange, Rule, RuleAction
 pub use solicit::{Solicitation, solicit};
 pub use tables::Tables;
 pub use view::PacketView;
-pub use vif::{Vif, VifKind, WireAttributes};
+pub use vif::{Roles, Vif, VifKind, WireAttributes};

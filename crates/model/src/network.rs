@@ -118,4 +118,6 @@ pub struct Host {
     pub name: Arc<str>,
     /// Outer source addresses of tunnels, at most one per family.
     pub tunnel_source: Vec<IpAddr>,
+    /// Addresses that tunnel packets are taken from beside the remotes that nexthops name.
+    pub tunnel_peers: Vec<IpNet>,
 }

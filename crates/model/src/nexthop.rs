@@ -57,6 +57,12 @@ impl Tunnel {
 }
 
 impl Nexthop {
+    /// The tunnel's remote, if it is one.
+    #[must_use]
+    pub const fn remote(&self) -> Option<IpAddr> {
+        if let Self::Tunnel(tunnel) = self { Some(tunnel.remote) } else { None }
+    }
+
     /// What it is, in 32 bits that do not depend on this host's numbering: FNV-1a over a tag and the fields, numbers
     /// big-endian, IPv4 addresses as IPv4-mapped ones.
     ///

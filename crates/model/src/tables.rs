@@ -125,6 +125,10 @@ impl Lookup for Tables {
         self.nexthops.get(&id)
     }
 
+    fn is_remote(&self, addr: IpAddr) -> bool {
+        self.nexthops.values().any(|nexthop| nexthop.remote() == Some(addr))
+    }
+
     fn mpls(&self, label: u32) -> Option<NexthopId> {
         self.mpls.get(&label).copied()
     }

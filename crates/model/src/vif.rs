@@ -45,6 +45,8 @@ pub struct Vif {
     pub meter: Option<MeterId>,
     /// The guest that gets a copy of both directions.
     pub mirror: Option<VifId>,
+    /// What the guest is to its neighbours, beside a host.
+    pub roles: Roles,
     /// A guest with a verbs device beside its port has two interfaces, of the same network, MAC and addresses, and this
     /// is the other one: of the port's the device's (of kind [`VifKind::Rdma`]), which owns UDP 4791; of the device's
     /// the port's, by which alone the MAC and the addresses are found.
@@ -65,6 +67,15 @@ impl Vif {
     pub fn is_second(&self) -> bool {
         self.kind == VifKind::Rdma && self.rdma.is_some()
     }
+}
+
+/// Roles of a guest whose messages hosts believe, whoever sends them. A guest with addresses has none but these.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Roles {
+    /// May send router advertisements and redirects (RFC 4861; RFC 792; RFC 1256).
+    pub router: bool,
+    /// May send what DHCP clients take from servers (RFC 2131; RFC 8415).
+    pub dhcp_server: bool,
 }
 
 /// What only wires have.

@@ -11,8 +11,8 @@ use engine::{AttachError, Engine};
 use mem::Opened;
 use model::{
     ApplyError, CaptureFilter, Captured, Change, Counters, DroppedPacket, Executor, ExecutorStatus,
-    Explanation, FlowInfo, LearnedMac, NeighbourInfo, NexthopId, RuleId, VifCounters, VifId, VifKind,
-    WorkerCounters,
+    Explanation, FlowInfo, FlowUse, LearnedMac, NeighbourInfo, NexthopId, RuleId, VifCounters, VifId,
+    VifKind, WorkerCounters,
 };
 use rustix::event::epoll;
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -140,7 +140,8 @@ impl Executor for CardExecutor {
             None => self.name.to_owned(),
             Some(why) => format!("{} (failed: {why}; on cpu)", self.name),
         };
-        ExecutorStatus { name, card: Some(self.stats.card()) }
+        let stalled = Executor::status(&*self.engine).stalled;
+        ExecutorStatus { name, card: Some(self.stats.card()), stalled }
     }
 
     /// The engine decides what is valid; the card follows before this returns, or fails and is out of the way.
@@ -194,6 +195,10 @@ impl Executor for CardExecutor {
 
     fn flow_count(&self) -> usize {
         self.engine.flow_count()
+    }
+
+    fn flow_use(&self, vif: VifId) -> FlowUse {
+        self.engine.flow_use(vif)
     }
 
     fn learned(&self) -> Vec<LearnedMac> {

@@ -30,6 +30,17 @@ impl Mac {
         let [a, b, c, d, e, f] = self.0;
         Ipv6Addr::from([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])
     }
+
+    /// The one that an IPv6 link-local address has the form of being made of.
+    #[must_use]
+    pub const fn of_link_local(addr: Ipv6Addr) -> Option<Self> {
+        match addr.octets() {
+            [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a, b, c, 0xff, 0xfe, d, e, f] => {
+                Some(Self([a ^ 2, b, c, d, e, f]))
+            }
+            _ => None,
+        }
+    }
 }
 
 impl fmt::Display for Mac {

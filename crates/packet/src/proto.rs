@@ -82,6 +82,8 @@ pub const ICMP_SOURCE_QUENCH: u8 = 4;
 pub const ICMP_REDIRECT: u8 = 5;
 /// ICMP echo request.
 pub const ICMP_ECHO_REQUEST: u8 = 8;
+/// ICMP router advertisement (RFC 1256).
+pub const ICMP_ROUTER_ADVERTISEMENT: u8 = 9;
 /// ICMP time exceeded.
 pub const ICMP_TIME_EXCEEDED: u8 = 11;
 /// ICMP parameter problem.

@@ -6,13 +6,13 @@
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use model::{
     Action, Change, Connection, Endpoint, FlowChange, FlowKey, FlowState, Learn, Lookup, Network, Nexthop,
-    NexthopId, PortRange, Rule, RuleAction, RuleId, RuleQuery, Vrf,
+    NexthopId, PortRange, Rule, RuleAction, RuleId, RuleQuery, VifId, Vrf,
 };
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::process::Command;
 use std::time::Instant;
-use tables::{FlowLimits, Shared};
+use tables::{Account, FlowLimits, Shared};
 
 /// A generator good enough to draw keys with (splitmix64).
 struct Random(u64);
@@ -211,7 +211,7 @@ fn flows() {
     let create = |n| FlowChange::Create { connection: connection(n), rule: None };
     let count = 1_000_000;
     time("  create", count, |n| {
-        black_box(flows.apply(&create(n), None, 0).is_ok());
+        black_box(flows.apply(&create(n), Account::of_guest(VifId(1)), 0).is_ok());
     });
     let each = (resident() - before) as f64 / flows.len() as f64;
     println!("  {} connections of {count}, {each:.0} bytes each", flows.len());
@@ -228,7 +228,11 @@ fn flows() {
     println!("  sweep of all in {:.2?}", start.elapsed());
     time("  create when full, evicting one without a reply", 200_000, |n| {
         let new = Connection { state: FlowState::New, ..connection(n + count) };
-        black_box(flows.apply(&FlowChange::Create { connection: new, rule: None }, None, 2).is_ok());
+        black_box(
+            flows
+                .apply(&FlowChange::Create { connection: new, rule: None }, Account::of_guest(VifId(1)), 2)
+                .is_ok(),
+        );
     });
 }
 

@@ -20,6 +20,7 @@ macro_rules! kinds {
 
 const COUNT: u16 = 16384;
 kinds! {
+    REMOTE: 256, 256;
     NETWORK: 512, 512;
     RULES: 1024, 512;
     SHORT: 1536, 512;
@@ -84,6 +85,10 @@ impl Cell {
 
     pub fn nexthop(id: NexthopId) -> Self {
         Self::of(NEXTHOP, id.0.into())
+    }
+
+    pub fn remote(addr: IpAddr) -> Self {
+        Self::of(REMOTE, mix_addr(0, addr))
     }
 
     pub fn mpls(label: u32) -> Self {

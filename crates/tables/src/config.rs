@@ -41,6 +41,8 @@ pub(crate) struct Config {
     pub guest_addresses: OrdSet<(Vrf, IpAddr, VifId)>,
     pub guest_macs: OrdSet<(Vrf, Mac, VifId)>,
     pub nexthops: OrdMap<NexthopId, Nexthop>,
+    /// Remotes of tunnels: how many nexthops have each.
+    remotes: OrdMap<IpAddr, u32>,
     pub macs: OrdMap<(Vrf, Mac), BridgeTarget>,
     pub mpls: OrdMap<u32, NexthopId>,
     pub vxlan: OrdMap<u32, Vrf>,
@@ -106,6 +108,10 @@ impl Config {
         Some(RouteEntry { nexthop, prefix_len })
     }
 
+    pub fn is_remote(&self, addr: IpAddr) -> bool {
+        self.remotes.contains_key(&addr)
+    }
+
     pub fn floating_of(&self, inside_vrf: Vrf, inside: IpAddr, outside_vrf: Vrf) -> Option<IpAddr> {
         let key = (inside_vrf, inside, outside_vrf);
         let found = self.floating_of.get_next(&(inside_vrf, inside, outside_vrf, FIRST))?;
@@ -164,6 +170,24 @@ impl Config {
             IpNet::V4(p) => tables.v4.remove(p.network().to_bits(), p.prefix_len()),
             IpNet::V6(p) => tables.v6.remove(p.network().to_bits(), p.prefix_len()),
         }
+    }
+
+    /// Counts a nexthop of a remote more; returns whether it is the first.
+    pub fn count_remote(&mut self, addr: IpAddr) -> bool {
+        let count = self.remotes.entry(addr).or_default();
+        *count += 1;
+        *count == 1
+    }
+
+    /// Counts a nexthop of a remote less; returns whether it was the last.
+    pub fn uncount_remote(&mut self, addr: IpAddr) -> bool {
+        let Some(count) = self.remotes.get_mut(&addr) else { return false };
+        *count -= 1;
+        let last = *count == 0;
+        if last {
+            self.remotes.remove(&addr);
+        }
+        last
     }
 
     /// Counts a rule more.

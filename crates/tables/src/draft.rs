@@ -188,10 +188,22 @@ impl Draft {
 
     fn put_nexthop(&mut self, id: NexthopId, nexthop: &Nexthop) {
         references_of_nexthop(nexthop, |object| self.refer(object));
+        self.count_remote(nexthop, true);
         if let Some(old) = self.config.nexthops.insert(id, nexthop.clone()) {
             references_of_nexthop(&old, |object| self.unrefer(object));
+            self.count_remote(&old, false);
         }
         self.touched.add(Cell::nexthop(id));
+    }
+
+    /// Counts the remote of a tunnel, which packets are taken from while a nexthop names it.
+    fn count_remote(&mut self, nexthop: &Nexthop, add: bool) {
+        let Some(remote) = nexthop.remote() else { return };
+        let config = &mut self.config;
+        let changed = if add { config.count_remote(remote) } else { config.uncount_remote(remote) };
+        if changed {
+            self.touched.add(Cell::remote(remote));
+        }
     }
 
     fn del_nexthop(&mut self, id: NexthopId) -> Result<(), ApplyError> {
@@ -199,6 +211,7 @@ impl Draft {
             return missing(format_args!("nexthop {id}"));
         };
         references_of_nexthop(&old, |object| self.unrefer(object));
+        self.count_remote(&old, false);
         self.check.insert(Object::Nexthop(id));
         self.touched.add(Cell::nexthop(id));
         Ok(())

@@ -5,33 +5,29 @@
 //! keyed hash: both directions find the same entry. A look-up probes two buckets of eight slots, a cache line each,
 //! and no more. Inserting and removing lock one of up to 64 shards; state, time and counters are atomics.
 //!
-//! When a shard is full, a new connection takes the place of an expired one, else of the one longest without a
-//! reply, else of one that is closing, out of a bounded number of candidates. Established connections never give way.
+//! Every connection is charged to somebody ([`Account`]). When a shard is full, a new connection takes the place of
+//! another, out of a bounded number of candidates: `room.rs` says of which, so that nobody's connections depend on how
+//! many others open.
 
+mod account;
 mod entry;
 mod fragments;
 mod hash;
-mod quota;
+mod room;
 mod zeroed;
 
+pub use account::Account;
+use account::Accounts;
 use entry::{Entry, New, Read, WORDS, pack};
 pub use fragments::Fragments;
 use hash::FlowHash;
-use model::{Connection, DropReason, FlowChange, FlowInfo, FlowKey, FlowState, Seconds, VifId};
-use quota::Quotas;
+use model::{Connection, DropReason, FlowChange, FlowInfo, FlowKey, FlowUse, Seconds, VifId};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use zeroed::Zeroed;
 
 /// Slots of a bucket.
 const WAYS: usize = 8;
-/// Entries that are looked at for one to evict, besides those of the two buckets.
-const CANDIDATES: u32 = 64;
-/// Entries after which the best found so far will do.
-const ENOUGH: usize = 24;
-/// They lie this far apart (modulo the shard, so that each comes up in turn): neighbours were often made together and
-/// are alike.
-const STRIDE: u32 = 0x9e37_79b1;
 /// Entries a shard has at least, so that small tables have fewer shards.
 const MIN_SHARD: usize = 1024;
 const MAX_SHARDS: usize = 64;
@@ -43,9 +39,9 @@ const NONE: u32 = u32::MAX;
 pub struct FlowLimits {
     /// Connections; rounded up to a power of two, at most 2^30.
     pub connections: usize,
-    /// Of these, at most charged to one guest.
+    /// Of these, at most charged to one [`Account`].
     pub per_guest: usize,
-    /// New connections of one guest in a second.
+    /// New connections of one account in a second.
     pub new_per_second: u32,
 }
 
@@ -100,7 +96,7 @@ pub struct Flows {
     entries: Zeroed<WORDS>,
     /// Buckets, twice as many slots as entries. A slot: tag (high half) and entry + 1, or 0.
     index: Zeroed<WAYS>,
-    quotas: Quotas,
+    accounts: Accounts,
     fragments: Fragments,
     live: AtomicU64,
     created: AtomicU64,
@@ -122,7 +118,7 @@ impl Flows {
             per_shard: capacity / shards,
             entries: Zeroed::new(capacity),
             index: Zeroed::new(capacity * 2 / WAYS).in_huge_pages(),
-            quotas: Quotas::new(limits.per_guest as u64, limits.new_per_second),
+            accounts: Accounts::new(capacity as u64, limits.per_guest as u64, limits.new_per_second),
             fragments: Fragments::new(),
             live: AtomicU64::new(0),
             created: AtomicU64::new(0),
@@ -148,10 +144,16 @@ impl Flows {
         self.created.load(Ordering::Relaxed)
     }
 
-    /// Connections charged to a guest.
+    /// Connections charged to an account.
     #[must_use]
-    pub fn held_by(&self, guest: VifId) -> usize {
-        self.quotas.held(guest) as usize
+    pub fn held_by(&self, account: Account) -> usize {
+        self.accounts.held(account) as usize
+    }
+
+    /// What a guest, or a wire, has of the table.
+    #[must_use]
+    pub fn used_by(&self, vif: VifId) -> FlowUse {
+        self.accounts.used_by(vif)
     }
 
     /// The fragment table.
@@ -258,21 +260,21 @@ impl Flows {
         self.entry(flow.index).miscount(flow.seq);
     }
 
-    /// Carries out a decision's change. `guest`: who is charged for a new connection, `None` for what comes in by a
-    /// wire. Returns where the connection is; `None` where the one to update is gone.
+    /// Carries out a decision's change. `charged`: to whom a new connection is charged. Returns where the connection is;
+    /// `None` where the one to update is gone.
     ///
     /// # Errors
     /// `FlowQuota`, `FlowTableFull`: the packet is dropped.
     pub fn apply(
         &self,
         change: &FlowChange,
-        guest: Option<VifId>,
+        charged: Account,
         now: Seconds,
     ) -> Result<Option<FlowRef>, DropReason> {
         match change {
             FlowChange::Create { connection, rule } => {
                 let hash = self.hash(&connection.original);
-                let new = New { connection: *connection, rule: *rule, charged: guest, hash, now };
+                let new = New { connection: *connection, rule: *rule, charged, hash, now };
                 self.create(&new).map(Some)
             }
             FlowChange::Update { connection, .. } => {
@@ -298,75 +300,11 @@ impl Flows {
             }
             self.remove(&mut shard, index);
         }
-        if new.charged.is_some_and(|guest| !self.quotas.take(guest, new.now)) {
-            return Err(DropReason::FlowQuota);
-        }
-        let flow = self.fill(&mut shard, at, new);
+        let flow = self.admit(&mut shard, at, new);
         if flow.is_err() {
-            new.charged.into_iter().for_each(|guest| self.quotas.give_back(guest));
+            self.accounts.refuse(new.charged);
         }
         flow
-    }
-
-    fn fill(&self, shard: &mut Shard, at: usize, new: &New) -> Result<FlowRef, DropReason> {
-        let buckets = self.buckets(new.hash);
-        if free_slot(buckets).is_none() {
-            self.evict(shard, buckets.into_iter().flatten().filter_map(entry_of), new.now)?;
-        }
-        let first = (at * self.per_shard) as u32;
-        if shard.free == NONE && shard.used as usize == self.per_shard {
-            let hand = shard.hand;
-            shard.hand = hand.wrapping_add(CANDIDATES);
-            let mask = self.per_shard as u32 - 1;
-            let spread = (0..CANDIDATES).map(|i| first + (hand.wrapping_add(i).wrapping_mul(STRIDE) & mask));
-            let own = buckets.into_iter().flatten().filter_map(entry_of);
-            self.evict(shard, own.chain(spread), new.now)?;
-        }
-        let index = if shard.free == NONE {
-            shard.used += 1;
-            self.used[at].store(shard.used, Ordering::Release);
-            first + shard.used - 1
-        } else {
-            let index = shard.free;
-            shard.free = self.entry(index).next_free();
-            index
-        };
-        let seq = self.entry(index).fill(new);
-        if let Some(slot) = free_slot(buckets) {
-            slot.store(Self::slot(new.hash, index), Ordering::Release);
-        }
-        self.live.fetch_add(1, Ordering::Relaxed);
-        self.created.fetch_add(1, Ordering::Relaxed);
-        Ok(FlowRef { index, seq })
-    }
-
-    /// Removes the least valuable of these entries.
-    fn evict(
-        &self,
-        shard: &mut Shard,
-        candidates: impl Iterator<Item = u32>,
-        now: Seconds,
-    ) -> Result<(), DropReason> {
-        let value = |index| {
-            let read = self.entry(index).read()?;
-            let rank = match read.connection.state {
-                _ if read.expired(now) => 0,
-                FlowState::New => 1,
-                FlowState::Closing | FlowState::Closed => 2,
-                FlowState::Established => return None,
-            };
-            Some((rank, read.last, index))
-        };
-        let mut best = None;
-        for (looked_at, candidate) in candidates.enumerate() {
-            if looked_at >= ENOUGH && best.is_some() {
-                break;
-            }
-            best = best.into_iter().chain(value(candidate)).min();
-        }
-        let (.., victim) = best.ok_or(DropReason::FlowTableFull)?;
-        self.remove(shard, victim);
-        Ok(())
     }
 
     /// Removes a live entry of the locked shard.
@@ -377,7 +315,7 @@ impl Flows {
         if let Some(mine) = slots.find(|s| s.load(Ordering::Relaxed) == slot) {
             mine.store(0, Ordering::Release);
         }
-        entry.charged().into_iter().for_each(|guest| self.quotas.give_back(guest));
+        self.accounts.give_back(entry.charged());
         entry.clear(shard.free);
         shard.free = index;
         self.live.fetch_sub(1, Ordering::Relaxed);
@@ -466,14 +404,6 @@ impl Flows {
 /// The entry a slot refers to.
 fn entry_of(slot: &AtomicU64) -> Option<u32> {
     (slot.load(Ordering::Relaxed) as u32).checked_sub(1)
-}
-
-/// A free slot in the emptier of two buckets.
-fn free_slot(buckets: [&[AtomicU64; WAYS]; 2]) -> Option<&AtomicU64> {
-    let free = |bucket: &[AtomicU64; WAYS]| bucket.iter().filter(|s| s.load(Ordering::Relaxed) == 0).count();
-    let [a, b] = buckets;
-    let emptier = if free(a) >= free(b) { a } else { b };
-    emptier.iter().find(|slot| slot.load(Ordering::Relaxed) == 0)
 }
 
 /// No state guarded here is left half-changed by a panic, so poison is ignored.

@@ -9,8 +9,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// MACs learned at most behind one interface of a network, or behind all tunnels of a network.
+/// MACs learned at most behind one interface of a network, or behind one remote of its tunnels.
 pub const MACS_PER_PORT: u32 = 4096;
+/// MACs learned at most behind all tunnels of a network.
+pub const MACS_BEHIND_TUNNELS: u32 = 16 * MACS_PER_PORT;
 /// Seconds after which a learned MAC that was not seen again is forgotten (IEEE 802.1Q, 8.8.3).
 pub const MAC_AGE: Seconds = 300;
 /// Neighbours kept at most on one wire, or in one network.
@@ -43,13 +45,31 @@ impl<T: Copy + PartialEq> Known<T> {
     }
 }
 
-/// What a bound on learning applies to: an interface in a network, or all tunnels of the network.
-type Port = (Vrf, Option<VifId>);
+/// What a bound on learning applies to, in a network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Port {
+    Vif(VifId),
+    /// The host at the other end of a tunnel.
+    Remote(IpAddr),
+    /// All tunnels.
+    Tunnels,
+}
 
-fn port(vrf: Vrf, target: BridgeTarget) -> Port {
-    match target {
-        BridgeTarget::Vif(vif) => (vrf, Some(vif)),
-        BridgeTarget::Nexthop(_) | BridgeTarget::Vtep(_) => (vrf, None),
+impl Port {
+    /// Those a MAC counts for.
+    fn of(target: BridgeTarget) -> (Self, Option<Self>) {
+        match target {
+            BridgeTarget::Vif(vif) => (Self::Vif(vif), None),
+            BridgeTarget::Nexthop(_) => (Self::Tunnels, None),
+            BridgeTarget::Vtep(remote) => (Self::Remote(remote), Some(Self::Tunnels)),
+        }
+    }
+
+    const fn most(self) -> u32 {
+        match self {
+            Self::Vif(_) | Self::Remote(_) => MACS_PER_PORT,
+            Self::Tunnels => MACS_BEHIND_TUNNELS,
+        }
     }
 }
 
@@ -57,7 +77,7 @@ fn port(vrf: Vrf, target: BridgeTarget) -> Port {
 #[derive(Clone, Default)]
 pub(crate) struct Learned {
     pub macs: OrdMap<(Vrf, Mac), Arc<Known<BridgeTarget>>>,
-    macs_of: OrdMap<Port, u32>,
+    macs_of: OrdMap<(Vrf, Port), u32>,
     pub neighbours: OrdMap<(NeighbourScope, IpAddr), Arc<Known<Mac>>>,
     neighbours_of: OrdMap<NeighbourScope, u32>,
 }
@@ -109,14 +129,32 @@ impl Learned {
         if old.is_some_and(|(target, since)| target == learn.at || since == now) {
             return false;
         }
-        if !count(&mut self.macs_of, port(learn.vrf, learn.at), MACS_PER_PORT) {
+        if !self.count_mac(learn.vrf, learn.at) {
             return false;
         }
         if let Some((target, _)) = old {
-            discount(&mut self.macs_of, &port(learn.vrf, target));
+            self.discount_mac(learn.vrf, target);
         }
         self.macs.insert(key, Known::new(learn.at, now));
         true
+    }
+
+    /// Counts one more MAC behind a place, unless there are as many as may be.
+    fn count_mac(&mut self, vrf: Vrf, at: BridgeTarget) -> bool {
+        let (port, all) = Port::of(at);
+        if !count(&mut self.macs_of, (vrf, port), port.most()) {
+            return false;
+        }
+        let room = all.is_none_or(|all| count(&mut self.macs_of, (vrf, all), all.most()));
+        if !room {
+            discount(&mut self.macs_of, &(vrf, port));
+        }
+        room
+    }
+
+    fn discount_mac(&mut self, vrf: Vrf, at: BridgeTarget) {
+        let (port, all) = Port::of(at);
+        [Some(port), all].into_iter().flatten().for_each(|port| discount(&mut self.macs_of, &(vrf, port)));
     }
 
     /// Enters a neighbour or its new MAC. Returns whether anything changed.
@@ -137,7 +175,7 @@ impl Learned {
 
     pub fn forget_mac(&mut self, key: &(Vrf, Mac)) -> Option<Cell> {
         let known = self.macs.remove(key)?;
-        discount(&mut self.macs_of, &port(key.0, known.value));
+        self.discount_mac(key.0, known.value);
         Some(Cell::bridge(key.0, key.1))
     }
 

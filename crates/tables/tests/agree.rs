@@ -6,13 +6,13 @@ use model::{
     Action, BridgeTarget, Change, Connection, Effects, Endpoint, FloatingAddress, FlowChange, FlowKey,
     FlowState, FragmentKey, Host, Learn, Lookup, MeterConfig, MeterId, Modifier, NeighbourFound,
     NeighbourScope, Network, Nexthop, NexthopId, PortRange, Rule, RuleAction, RuleId, RuleQuery, Seconds,
-    Tables, Vif, VifId, VifKind, Vrf, WireAttachment, WireAttributes,
+    Tables, Tunnel, TunnelKind, Vif, VifId, VifKind, Vrf, WireAttachment, WireAttributes,
 };
 use packet::Mac;
 use proptest::prelude::*;
 use proptest::sample::select;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use tables::{FlowLimits, Shared};
+use tables::{Account, FlowLimits, Shared};
 
 const VRFS: u16 = 4;
 const VIFS: u16 = 5;
@@ -84,6 +84,7 @@ fn any_vif() -> impl Strategy<Value = Vif> {
             policy,
             meter,
             mirror,
+            roles: Default::default(),
             rdma: None,
             wire: wire
                 .then(|| WireAttributes { networks: attached.into_iter().collect(), ..Default::default() }),
@@ -116,6 +117,12 @@ fn nexthop() -> impl Strategy<Value = Nexthop> {
         Just(Nexthop::Discard),
         Just(Nexthop::Receive),
         (vif(), mac()).prop_map(|(vif, mac)| Nexthop::Encap { vif, mac }),
+        addr().prop_map(|remote| Nexthop::Tunnel(Tunnel {
+            kind: TunnelKind::Vxlan,
+            remote,
+            id: 7,
+            mac: None
+        })),
         vrf().prop_map(|vrf| Nexthop::VrfTranslate { vrf }),
         prop::collection::vec(nexthop_id(), 0..3).prop_map(Nexthop::Ecmp),
     ]
@@ -162,7 +169,9 @@ fn change() -> impl Strategy<Value = Change> {
         1 => (meter(), 1..3u64)
             .prop_map(|(id, n)| Change::PutMeter(id, MeterConfig { bits_per_second: n, burst_bytes: n })),
         3 => rule().prop_map(Change::PutRule),
-        1 => addr().prop_map(|a| Change::SetHost(Host { name: "h".into(), tunnel_source: vec![a] })),
+        1 => (addr(), prefix()).prop_map(|(a, p)| Change::SetHost(Host {
+            name: "h".into(), tunnel_source: vec![a], tunnel_peers: vec![p],
+        })),
     ];
     let del = prop_oneof![
         1 => vif().prop_map(Change::DelVif),
@@ -261,6 +270,7 @@ fn questions() -> Vec<Question> {
     (16..19).for_each(|label| ask!(|t| t.mpls(label)));
     (0..3).for_each(|vni| ask!(|t| t.vxlan(vni)));
     for addr in addresses() {
+        ask!(|t| t.is_remote(addr));
         (0..VIFS).for_each(|vif| ask!(|t| t.neighbour(NeighbourScope::Wire(VifId(vif)), addr)));
     }
     for vrf in (0..VRFS).map(Vrf) {
@@ -391,7 +401,7 @@ impl Both {
                 FlowChange::Create { connection, rule: None }
             }
         };
-        self.shared.flows().apply(&flow, None, self.now).expect("there is room");
+        self.shared.flows().apply(&flow, Account::of_guest(VifId(1)), self.now).expect("there is room");
         self.commit(Effects { flow: Some(flow), ..Effects::default() });
         for key in [*key, key.reverse()] {
             let view = snapshot.view(self.shared.flows(), self.now);

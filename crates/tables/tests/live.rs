@@ -1,12 +1,13 @@
 //! Tables that change while they are read.
 
 use model::{
-    Action, Change, FlowChange, FlowKey, Host, Learn, Lookup, Network, Nexthop, NexthopId, RuleQuery, Vrf,
+    Action, Change, FlowChange, FlowKey, Host, Learn, Lookup, Network, Nexthop, NexthopId, RuleQuery, VifId,
+    Vrf,
 };
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
-use tables::{FlowLimits, Shared};
+use tables::{Account, FlowLimits, Shared};
 
 const BLUE: Vrf = Vrf(1);
 const TO: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 1, 2, 3));
@@ -44,7 +45,7 @@ fn batch(n: u32) -> [Change; 4] {
         Change::PutNexthop(NexthopId(n), Nexthop::Discard),
         route(n),
         Change::DelNexthop(NexthopId(n - 1)),
-        Change::SetHost(Host { name: "h".into(), tunnel_source }),
+        Change::SetHost(Host { name: "h".into(), tunnel_source, ..Host::default() }),
     ]
 }
 
@@ -144,7 +145,7 @@ fn connections_go_with_their_network() {
     for key in [key(BLUE, BLUE), key(Vrf(2), BLUE), key(Vrf(2), Vrf(2))] {
         let connection = model::Connection { original: key, state: model::FlowState::New, seen: 0 };
         let change = FlowChange::Create { connection, rule: None };
-        shared.flows().apply(&change, None, 0).expect("there is room");
+        shared.flows().apply(&change, Account::of_guest(VifId(1)), 0).expect("there is room");
     }
     let prefix = "10.1.2.0/24".parse().expect("a prefix");
     shared.apply(&[Change::DelRoute { vrf: BLUE, prefix }, Change::DelNetwork(BLUE)]).expect("valid");

@@ -8,11 +8,14 @@ use rustix::net::{
 use serde::{Serialize, de::DeserializeOwned};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 /// Bytes of a message at most.
 const LONGEST: usize = 64 << 10;
 /// Descriptors of a message at most.
 const DESCRIPTORS: usize = 12;
+/// Bytes of control data in which requests come: they have one descriptor at most (the kernel finds room for two).
+const ONE_DESCRIPTOR: usize = rustix::cmsg_space!(ScmRights(1));
 
 /// Why a message did not come or go.
 #[derive(Debug, thiserror::Error)]
@@ -29,20 +32,28 @@ pub enum SocketError {
 }
 
 /// A socket of type `SOCK_SEQPACKET`.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Connection {
-    socket: OwnedFd,
+    socket: Arc<OwnedFd>,
     buffer: Vec<u8>,
+    /// It is the device's end.
+    serves: bool,
 }
 
 impl Connection {
-    /// Over this socket.
+    /// The library's end.
     #[must_use]
-    pub const fn new(socket: OwnedFd) -> Self {
-        Self { socket, buffer: Vec::new() }
+    pub fn new(socket: OwnedFd) -> Self {
+        Self { socket: Arc::new(socket), buffer: Vec::new(), serves: false }
     }
 
-    /// Sends a message with descriptors.
+    /// The device's end. It never waits for who does not read its answers, and takes no more descriptors than a request has.
+    #[must_use]
+    pub const fn serving(socket: Arc<OwnedFd>) -> Self {
+        Self { socket, buffer: Vec::new(), serves: true }
+    }
+
+    /// Sends a message with descriptors. The device's end does not wait: who asks, and has no room for the answer, gets an error.
     ///
     /// # Errors
     /// Where it can't be sent.
@@ -61,18 +72,20 @@ impl Connection {
             ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
         }
         let parts = [IoSlice::new(&bytes)];
-        retry_on_intr(|| sendmsg(&self.socket, &parts, &mut ancillary, SendFlags::NOSIGNAL))?;
+        let waits = if self.serves { SendFlags::DONTWAIT } else { SendFlags::empty() };
+        retry_on_intr(|| sendmsg(&self.socket, &parts, &mut ancillary, SendFlags::NOSIGNAL | waits))?;
         Ok(())
     }
 
-    /// Receives a message with its descriptors. Waits for it, unless the socket is not blocking.
+    /// Receives a message with its descriptors. Waits for it.
     ///
     /// # Errors
     /// Where none comes, or not one of this protocol.
     pub fn receive<T: DeserializeOwned>(&mut self) -> Result<(T, Vec<OwnedFd>), SocketError> {
         self.buffer.resize(LONGEST, 0);
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
-        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let room = if self.serves { ONE_DESCRIPTOR } else { space.len() };
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space[..room]);
         let (len, whole) = {
             let mut parts = [IoSliceMut::new(&mut self.buffer)];
             let got =

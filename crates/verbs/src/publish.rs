@@ -131,9 +131,13 @@ unsafe fn perform(
     let signaled = qp.sq_sig_all || u32::from(request.flags) & IBV_SEND_SIGNALED != 0;
     let sender = Sender { qpn: qp.number(), pd: qp.pd(), signaled };
     // SAFETY: the caller's promise.
-    let done = unsafe { direct.perform(&sender, request, list, inline) };
+    let mut done = unsafe { direct.perform(&sender, request, list, inline) };
     let link = &qp.context().link;
     direct.open_window(link, qp.number());
+    if direct.open_memory(link, qp.number()) {
+        // SAFETY: the caller's promise; nothing was done of it.
+        done = unsafe { direct.perform(&sender, request, list, inline) };
+    }
     if std::mem::take(&mut direct.is_untold) {
         // The device keeps it until there is room.
         let _ = link.ask(&Request::TellPeer { qpn: qp.number() });

@@ -247,6 +247,12 @@ pub struct GuestArgs {
     /// A source prefix it may use besides; may be repeated
     #[arg(long, value_name = "PREFIX")]
     pub allowed: Vec<String>,
+    /// It may send router advertisements and redirects
+    #[arg(long)]
+    pub router: bool,
+    /// It may send what DHCP clients take from servers
+    #[arg(long)]
+    pub dhcp_server: bool,
     /// vhost: owner of the socket, user or user:group
     #[arg(long)]
     pub owner: Option<String>,
@@ -405,6 +411,8 @@ pub enum RdmaAction {
     Cq,
     /// Endpoints of the connection manager
     Cm,
+    /// Processes that were given memory of others, and may have it still
+    Holders,
 }
 
 #[derive(Args)]

@@ -117,6 +117,11 @@ pub fn red(text: String) -> String {
     styled(text, "31")
 }
 
+/// In yellow, on a terminal.
+pub fn yellow(text: String) -> String {
+    styled(text, "33")
+}
+
 /// A number of bits or packets per second with a unit.
 pub fn scaled(value: f64) -> String {
     const UNITS: [(f64, &str); 3] = [(1e9, "G"), (1e6, "M"), (1e3, "k")];

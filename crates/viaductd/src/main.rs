@@ -56,6 +56,9 @@ fn main() -> ExitCode {
             return ExitCode::from(USAGE);
         }
     };
+    for warning in file.objects.iter().filter_map(config::Item::warning) {
+        tracing::warn!("{}: {warning}", options.config.display());
+    }
     if options.check {
         return ExitCode::SUCCESS;
     }

@@ -7,7 +7,7 @@ use crate::users;
 use api::v1::{RdmaReply, RdmaTable};
 use control::RdmaSpec;
 use device::Device;
-use hca::Fabric;
+use hca::{Answers, Fabric};
 use mem::{Opened, Port, PortStatus};
 use model::VifId;
 use rdmaport::RdmaPort;
@@ -15,7 +15,7 @@ pub use rules::EngineRules;
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::io;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -76,7 +76,7 @@ impl Verbs {
     /// Its socket has no place or its owner no account; a system call failed.
     pub fn open(&self, spec: &RdmaSpec) -> Result<Opened, AnyError> {
         let owner = owner(spec)?;
-        make_room(&spec.socket)?;
+        make_directory(&spec.socket)?;
         let (opened, uplink, downlink) = rdmaport::open(&RdmaPort { mtu: MAX_MTU, slots: SLOTS })?;
         let device = Arc::new(Device::open(spec, owner, &self.fabric, (uplink, downlink))?);
         tracing::info!("verbs device of {}: socket {}", spec.guest, spec.socket.display());
@@ -108,7 +108,12 @@ impl Verbs {
             devices.retain(|_, open| open.device.strong_count() > 0);
             devices.iter().filter_map(|(name, open)| Some((name.clone(), open.device.upgrade()?))).collect()
         };
-        devices.iter().for_each(|(name, device)| device.describe(name, table, &mut reply));
+        // All are asked at once: those that do not answer cost no more time than one.
+        let deadline = Answers::deadline();
+        let asked: Vec<_> = devices.iter().map(|(_, device)| device.ask()).collect();
+        for ((name, device), answers) in devices.iter().zip(asked) {
+            device.describe(name, table, &answers.wait(deadline), &mut reply);
+        }
         reply
     }
 
@@ -122,8 +127,8 @@ fn owner(spec: &RdmaSpec) -> Result<Option<(u32, u32)>, AnyError> {
     Ok(spec.owner.as_deref().map(users::lookup).transpose().map_err(|e| format!("rdma_{e}"))?)
 }
 
-/// Makes the directory of a socket, and removes a socket that an earlier daemon left there: there is one daemon to a run-dir.
-fn make_room(socket: &Path) -> Result<(), AnyError> {
+/// Makes the directory of a socket.
+fn make_directory(socket: &Path) -> Result<(), AnyError> {
     let failed = |path: &Path, e: io::Error| format!("{}: {e}", path.display());
     if let Some(dir) = socket.parent() {
         match std::fs::create_dir(dir) {
@@ -134,14 +139,7 @@ fn make_room(socket: &Path) -> Result<(), AnyError> {
             Err(e) => return Err(failed(dir, e).into()),
         }
     }
-    match socket.symlink_metadata() {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(e) => Err(failed(socket, e).into()),
-        Ok(meta) if !meta.file_type().is_socket() => {
-            Err(format!("{} is there, and no socket; remove it", socket.display()).into())
-        }
-        Ok(_) => Ok(std::fs::remove_file(socket).map_err(|e| failed(socket, e))?),
-    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -183,13 +181,30 @@ mod tests {
         drop(verbs.open(&spec).unwrap());
         let mode = std::fs::metadata(dir.path().join("rdma")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o755);
-        let _ = std::fs::remove_file(&spec.socket);
-        drop(UnixListener::bind(&spec.socket).unwrap());
-        make_room(&spec.socket).unwrap();
         assert!(!spec.socket.exists());
+        drop(UnixListener::bind(&spec.socket).unwrap());
+        drop(verbs.open(&spec).unwrap());
         std::fs::write(&spec.socket, "precious").unwrap();
         let said = verbs.open(&spec).err().unwrap().to_string();
-        assert!(said.contains("rdma/job is there, and no socket"), "{said}");
+        assert!(said.contains("rdma/job exists and is not a socket"), "{said}");
+    }
+
+    #[test]
+    fn a_link_in_the_place_of_a_socket_is_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (verbs, spec) = (Verbs::new(Box::new(Everything)), spec(dir.path(), None));
+        let precious = dir.path().join("precious");
+        std::fs::write(&precious, "").unwrap();
+        std::fs::set_permissions(&precious, std::fs::Permissions::from_mode(0o640)).unwrap();
+        let opened = verbs.open(&spec).unwrap();
+        // Who can write there puts a link in its place: the next change of its mode is not for what that leads to.
+        std::fs::remove_file(&spec.socket).unwrap();
+        std::os::unix::fs::symlink(&precious, &spec.socket).unwrap();
+        assert!(verbs.update(&RdmaSpec { mode: 0o666, ..spec.clone() }).is_err());
+        drop(opened);
+        assert!(verbs.open(&spec).is_err());
+        let mode = std::fs::metadata(&precious).unwrap().permissions().mode();
+        assert_eq!((mode & 0o777, spec.socket.is_symlink()), (0o640, true));
     }
 
     #[test]

@@ -150,6 +150,12 @@ pub struct Guest {
     pub rdma_trust: ::core::option::Option<::prost::alloc::string::String>,
     #[prost(message, optional, tag = "21")]
     pub rdma_limits: ::core::option::Option<RdmaLimits>,
+    /// May send router advertisements and redirects.
+    #[prost(bool, optional, tag = "22")]
+    pub router: ::core::option::Option<bool>,
+    /// May send what DHCP clients take from servers.
+    #[prost(bool, optional, tag = "23")]
+    pub dhcp_server: ::core::option::Option<bool>,
 }
 /// What the clients of a verbs device may have together.
 #[allow(clippy::all)]
@@ -381,6 +387,20 @@ pub struct RemoveRequest {
 pub struct Changes {
     #[prost(message, repeated, tag = "1")]
     pub changes: ::prost::alloc::vec::Vec<Change>,
+    /// What was taken, but better known: guests whose packets are not checked.
+    #[prost(message, repeated, tag = "2")]
+    pub warnings: ::prost::alloc::vec::Vec<Warning>,
+}
+/// As in: guest "vm1", and what is to be known about it.
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Warning {
+    #[prost(string, tag = "1")]
+    pub object: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub message: ::prost::alloc::string::String,
 }
 #[allow(clippy::all)]
 #[derive(serde::Serialize, serde::Deserialize)]
@@ -508,6 +528,16 @@ pub struct VifEntry {
     pub lost: u64,
     #[prost(uint64, tag = "22")]
     pub refused: u64,
+    /// Connections it opened; those that came to it by a wire (of a wire, those that go to no guest alone).
+    #[prost(uint64, tag = "30")]
+    pub flows_opened: u64,
+    #[prost(uint64, tag = "31")]
+    pub flows_from_wire: u64,
+    /// Of both since the start: not made for want of room, or too fast; and those that gave way to others before their time.
+    #[prost(uint64, tag = "32")]
+    pub flows_refused: u64,
+    #[prost(uint64, tag = "33")]
+    pub flows_displaced: u64,
 }
 #[allow(clippy::all)]
 #[derive(serde::Serialize, serde::Deserialize)]
@@ -681,6 +711,9 @@ pub struct StatusReply {
     /// Where the executor has a card.
     #[prost(message, optional, tag = "15")]
     pub card: ::core::option::Option<CardStats>,
+    /// What is in force, but better known: guests whose packets are not checked.
+    #[prost(message, repeated, tag = "20")]
+    pub warnings: ::prost::alloc::vec::Vec<Warning>,
 }
 #[allow(clippy::all)]
 #[derive(serde::Serialize, serde::Deserialize)]
@@ -907,6 +940,8 @@ pub struct RdmaReply {
     pub cqs: ::prost::alloc::vec::Vec<RdmaCq>,
     #[prost(message, repeated, tag = "5")]
     pub cms: ::prost::alloc::vec::Vec<RdmaCm>,
+    #[prost(message, repeated, tag = "6")]
+    pub holders: ::prost::alloc::vec::Vec<RdmaHolder>,
 }
 /// A verbs device.
 #[allow(clippy::all)]
@@ -951,6 +986,12 @@ pub struct RdmaDevice {
     /// Named as by `rdma statistic`, which only grow.
     #[prost(message, repeated, tag = "16")]
     pub counters: ::prost::alloc::vec::Vec<RdmaCounter>,
+    /// Programs that do not answer, as they are stuck, mostly in their own memory: what they have is not known.
+    #[prost(uint32, tag = "17")]
+    pub stuck: u32,
+    /// Processes that may have memory of its programs still, though trust was taken away.
+    #[prost(uint32, tag = "18")]
+    pub distrusted: u32,
 }
 #[allow(clippy::all)]
 #[derive(serde::Serialize, serde::Deserialize)]
@@ -1061,6 +1102,31 @@ pub struct RdmaCq {
     /// Whether it overran.
     #[prost(bool, tag = "7")]
     pub overrun: bool,
+}
+/// A process that was given memory of a program, and may have it until one of both ends.
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RdmaHolder {
+    /// The device of the program whose memory it is.
+    #[prost(string, tag = "1")]
+    pub device: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub guest: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "3")]
+    pub pid: u32,
+    /// Guest and process that may have it.
+    #[prost(string, tag = "4")]
+    pub holder: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "5")]
+    pub holder_pid: u32,
+    /// queues (and tables of regions), regions (in files, too) or everything.
+    #[prost(string, tag = "6")]
+    pub memory: ::prost::alloc::string::String,
+    /// Whether both guests still trust each other.
+    #[prost(bool, tag = "7")]
+    pub trusted: bool,
 }
 /// An endpoint of the connection manager.
 #[allow(clippy::all)]
@@ -1385,6 +1451,7 @@ pub enum RdmaTable {
     Mr = 3,
     Cq = 4,
     Cm = 5,
+    Holder = 6,
 }
 impl RdmaTable {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -1399,6 +1466,7 @@ impl RdmaTable {
             Self::Mr => "RDMA_TABLE_MR",
             Self::Cq => "RDMA_TABLE_CQ",
             Self::Cm => "RDMA_TABLE_CM",
+            Self::Holder => "RDMA_TABLE_HOLDER",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -1410,6 +1478,7 @@ impl RdmaTable {
             "RDMA_TABLE_MR" => Some(Self::Mr),
             "RDMA_TABLE_CQ" => Some(Self::Cq),
             "RDMA_TABLE_CM" => Some(Self::Cm),
+            "RDMA_TABLE_HOLDER" => Some(Self::Holder),
             _ => None,
         }
     }

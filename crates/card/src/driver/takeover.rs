@@ -7,10 +7,11 @@ use crate::entries;
 use crate::registers::{Bridge, Route6, Table};
 use crate::{Card, CardError};
 
-/// Ports, labels, and places of VNIs on chip.
+/// Ports, labels, and places of VNIs and remotes on chip.
 const PORTS: u32 = 1024;
 const LABELS: u32 = 1 << 16;
 const VNIS: u32 = 1 << 13;
+const REMOTES: u32 = 1 << 11;
 
 /// Clears the tables of a card that isn't blank and forwards nothing. Of the route memory the part for IPv6 alone: IPv4 tries
 /// are written whole before anything leads to them, as nexthops are.
@@ -19,9 +20,14 @@ pub fn clear<C: Card>(commands: &mut Commands<C>) -> Result<(), CardError> {
         return Ok(());
     }
     commands.barrier()?;
-    for (table, lines) in
-        [(Table::Port, PORTS), (Table::Vrf, VRFS.into()), (Table::Label, LABELS), (Table::Vni, VNIS)]
-    {
+    let on_chip = [
+        (Table::Port, PORTS),
+        (Table::Vrf, VRFS.into()),
+        (Table::Label, LABELS),
+        (Table::Vni, VNIS),
+        (Table::Remote, REMOTES),
+    ];
+    for (table, lines) in on_chip {
         commands.clear(table, 0, lines)?;
     }
     commands.write(Table::NexthopChange, 0, &[])?;

@@ -33,6 +33,8 @@ pub struct Touched {
     pub routes: BTreeSet<(Vrf, IpNet)>,
     pub labels: BTreeSet<u32>,
     pub vnis: BTreeSet<u32>,
+    /// Addresses that a tunnel leads to, or did.
+    pub remotes: BTreeSet<IpAddr>,
     /// Lines of nexthops.
     pub lines: bool,
     /// Interfaces: so all ports, MACs and labels.
@@ -72,7 +74,9 @@ impl Configured {
             Change::PutNexthop(id, nexthop) => self.note_nexthop(*id, nexthop, touched),
             // Nothing leads there once the batch is applied, but to one that takes its number within the batch: so what it was
             // is kept.
-            Change::DelNexthop(_) => {}
+            Change::DelNexthop(id) => {
+                touched.remotes.extend(self.nexthops.get(id).and_then(Nexthop::remote));
+            }
             Change::PutRoute { vrf, prefix, nexthop } => {
                 self.note_route(tables, *vrf, prefix.trunc(), Some(*nexthop), touched);
             }
@@ -133,6 +137,9 @@ impl Configured {
     /// Where a nexthop becomes another one, all that leads there does. Groups that have it are for flows alone.
     fn note_nexthop(&mut self, id: NexthopId, nexthop: &Nexthop, touched: &mut Touched) {
         let old = self.nexthops.insert(id, nexthop.clone());
+        touched
+            .remotes
+            .extend([old.as_ref(), Some(nexthop)].into_iter().flatten().filter_map(Nexthop::remote));
         if old.is_some_and(|old| old != *nexthop) {
             let led = self.routes.iter().filter(|(_, to)| **to == id);
             for (key, _) in led {

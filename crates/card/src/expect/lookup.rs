@@ -1,14 +1,15 @@
 //! Look-ups by the lines of the card's tables.
 
 use super::{Memory, bits};
+use crate::compile::{remote, remote_places};
 use crate::cuckoo::Entry;
 use crate::entries;
 use crate::frame::Key;
 use crate::hash::choices;
 use crate::hold::Hold;
 use crate::registers::{
-    Bridge, Flow4, Flow6, FlowAction, FlowKind, Label, Nexthop, Port, Route4, Route6, RouteKind, Table, Vni,
-    Vrf,
+    Bridge, Flow4, Flow6, FlowAction, FlowKind, Label, Nexthop, Port, Remote, Route4, Route6, RouteKind,
+    Table, Vni, Vrf,
 };
 use model::Nat;
 use packet::Mac;
@@ -55,6 +56,13 @@ impl Memory {
         let places = [vni & 0xfff, 1 << 12 | (vni ^ vni >> 12) & 0xfff];
         let mut ways = places.iter().map(|place| Vni::decode(&self.line(Table::Vni, *place)));
         ways.find(|entry| entry.valid && entry.vni == vni).map(|entry| entry.vrf)
+    }
+
+    pub(super) fn is_remote(&self, addr: IpAddr) -> bool {
+        let wanted = remote(addr);
+        remote_places(addr)
+            .into_iter()
+            .any(|place| Remote::decode(&self.line(Table::Remote, place)) == wanted)
     }
 
     /// The addresses of the first lines of the two buckets that an entry may be in, of a table of 2^`bits` in each way.

@@ -40,6 +40,7 @@ fn guest(id: u16, policy: bool) -> Change {
         policy,
         meter: None,
         mirror: None,
+        roles: Default::default(),
         rdma: None,
         wire: None,
     })

@@ -101,6 +101,10 @@ pub struct Guest {
     pub policy: bool,
     /// More source prefixes than its addresses.
     pub allowed: Vec<IpNet>,
+    /// Whether it may send router advertisements and redirects.
+    pub router: bool,
+    /// Whether it may send what DHCP clients take from servers.
+    pub dhcp_server: bool,
     /// vhost: who owns the socket, `user` or `user:group`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
@@ -128,6 +132,22 @@ pub struct Guest {
 const MAX_QUEUES: u16 = 64;
 
 impl Guest {
+    /// What the guest may do to its neighbours for want of keys, and which they are. `None`: what it sends is checked.
+    #[must_use]
+    pub fn warning(&self) -> Option<&'static str> {
+        match (self.mac, self.addresses.is_empty()) {
+            (None, _) => Some(
+                "what it sends is not checked: it may use others' MACs and addresses, and pose as a router or DHCP server; \
+                 give it `mac` and `addresses`",
+            ),
+            (Some(_), true) => Some(
+                "what it sends is not checked but for its MAC: it may use others' addresses, and pose as a router or DHCP \
+                 server; give it `addresses`",
+            ),
+            (Some(_), false) => None,
+        }
+    }
+
     pub(super) fn key(&self) -> (Option<String>, String) {
         (None, self.name.clone())
     }
@@ -151,6 +171,8 @@ impl Guest {
             mirror: r.get("mirror"),
             policy: r.get("policy").unwrap_or(true),
             allowed: r.list::<Prefix>("allowed").into_iter().map(|p| p.0).collect(),
+            router: r.get("router").unwrap_or_default(),
+            dhcp_server: r.get("dhcp_server").unwrap_or_default(),
             owner: r.get("owner"),
             socket_mode: r.get("socket_mode"),
             mtu: r.get("mtu"),
@@ -208,6 +230,8 @@ impl Guest {
                     ("queues", self.queues != 1),
                     ("owner", self.owner.is_some()),
                     ("socket_mode", self.socket_mode.is_some()),
+                    ("router", self.router),
+                    ("dhcp_server", self.dhcp_server),
                 ];
                 for (key, _) in port_only.iter().filter(|(_, used)| *used) {
                     let message = format!("`{key}` is of a port, and a guest of kind \"rdma\" has none");

@@ -206,3 +206,35 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn tunnel_packets_are_taken_from_whom_the_file_names() {
+    let remote = |n: u8| format!("{{ tunnel = \"vxlan\", remote = \"192.0.2.{n}\", vni = 7 }}");
+    let text = format!(
+        "{HOST}tunnel_peers = [\"198.51.100.0/24\"]\n{BASE}\
+         [[route]]\nnetwork = \"blue\"\nprefix = \"10.9.0.0/16\"\nto = [{}, {}]\n\
+         [[mac]]\nnetwork = \"blue\"\nmac = \"02:00:00:00:00:33\"\nto = {}\n\
+         [[flood]]\nnetwork = \"blue\"\nto = [{}]\n\
+         [[nexthop]]\nname = \"spare\"\nto = {}\n",
+        remote(2),
+        remote(3),
+        remote(4),
+        remote(5),
+        remote(6),
+    );
+    let desired = compiled(&text, &mut Ids::default());
+    assert_eq!(desired.host.tunnel_peers, ["198.51.100.0/24".parse::<IpNet>().unwrap()]);
+    let mut tables = Tables::new();
+    tables.apply(&Desired::default().changes_to(&desired)).unwrap();
+    let known = |n: u8| model::Lookup::is_remote(&tables, IpAddr::from([192, 0, 2, n]));
+    assert_eq!((0..=255).filter(|n| known(*n)).collect::<Vec<_>>(), [2, 3, 4, 5, 6]);
+}
+
+#[test]
+fn guests_have_the_roles_they_are_given_and_their_devices_too() {
+    let text = format!("{HOST}{BASE}{}rdma = \"d\"\nrouter = true\n{}", guest(1), guest(2));
+    let desired = compiled(&text, &mut Ids::default());
+    let roles = |name: &str| desired.vifs.values().find(|vif| &*vif.name == name).unwrap().roles;
+    let router = Roles { router: true, dhcp_server: false };
+    assert_eq!([roles("vm1"), roles("vm1:rdma"), roles("vm2")], [router, router, Roles::default()]);
+}

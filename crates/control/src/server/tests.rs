@@ -208,3 +208,64 @@ async fn a_taken_metrics_address_is_told() {
     let said = at("metrics", metrics::listen(taken.local_addr().unwrap()).await).unwrap_err().to_string();
     assert!(said.contains("in use"), "{said}");
 }
+
+/// Runs `test` with a control socket that takes few clients, none of which may be silent for long.
+async fn with_few<F: Future<Output = ()>>(test: impl FnOnce(tempfile::TempDir) -> F) {
+    let (dir, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let listener = UnixListener::bind(api::socket(dir.path())).unwrap();
+    let core = Core::start(
+        config::parse(&file()).unwrap(),
+        dir.path().to_owned(),
+        Store::open(state.path()).unwrap(),
+        Arc::new(FakeExecutor::default()),
+        Box::new(FakePorts::new(Log::default())),
+    );
+    let core = Arc::new(core.unwrap_or_else(|e| panic!("{e}")));
+    let bounds = Bounds { connections: 4, silence: Duration::from_millis(200) };
+    let server = tokio::spawn(
+        tonic::transport::Server::builder()
+            .add_service(ViaductServer::new(Service { core }))
+            .serve_with_incoming(Clients::new(listener, bounds)),
+    );
+    test(dir).await;
+    server.abort();
+}
+
+#[tokio::test]
+async fn clients_that_say_nothing_are_left() {
+    with_few(|dir| async move {
+        let socket = api::socket(dir.path());
+        let connect = || std::os::unix::net::UnixStream::connect(&socket).unwrap();
+        let silent: Vec<_> = (0..10).map(|_| connect()).collect();
+        let mut spoken = client(dir.path()).await;
+        assert!(spoken.status(v1::StatusRequest {}).await.is_ok());
+        // One that said something may be silent for as long as it likes.
+        for stream in silent {
+            stream.set_nonblocking(true).unwrap();
+            let mut stream = tokio::net::UnixStream::from_std(stream).unwrap();
+            let mut rest = Vec::new();
+            // What the server says first of all, at most; then it ends.
+            let _ = tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut rest).await;
+        }
+        assert!(spoken.status(v1::StatusRequest {}).await.is_ok());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn guests_whose_packets_are_not_checked_are_named() {
+    with_server(|dir| async move {
+        let mut client = client(dir.path()).await;
+        let status = client.status(v1::StatusRequest {}).await.unwrap().into_inner();
+        assert_eq!(status.warnings, []);
+        let unchecked = "[[guest]]\nname = \"c1\"\nnetwork = \"blue\"\nkind = \"tap\"\ndevice = \"c1\"\n";
+        let request = v1::ApplyRequest { toml: format!("{}{unchecked}", file()), dry_run: false };
+        let applied = client.apply(request).await.unwrap().into_inner();
+        let [warning] = &applied.warnings[..] else { panic!("one: {:?}", applied.warnings) };
+        assert_eq!(warning.object, "guest \"c1\"");
+        assert!(warning.message.contains("`mac` and `addresses`"), "{}", warning.message);
+        let status = client.status(v1::StatusRequest {}).await.unwrap().into_inner();
+        assert_eq!(status.warnings, applied.warnings);
+    })
+    .await;
+}

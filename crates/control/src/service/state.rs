@@ -3,6 +3,7 @@
 use super::tables::vif_entries;
 use crate::core::View;
 use api::v1;
+use config::{Kind, Object};
 use model::{DropReason, WorkerCounters};
 use tonic::Status;
 
@@ -26,7 +27,17 @@ pub(super) fn status(view: &View) -> v1::StatusReply {
         workers: workers.iter().map(worker).collect(),
         pid: std::process::id(),
         card: executor.card.map(card),
+        warnings: warnings(view.objects.of_kind(Kind::Guest).map(|owned| &owned.object)),
     }
+}
+
+/// What is to be known about some objects.
+pub(super) fn warnings<'a>(objects: impl Iterator<Item = &'a Object>) -> Vec<v1::Warning> {
+    let warning = |object: &Object| {
+        let message = object.warning()?.to_owned();
+        Some(v1::Warning { object: object.key().to_string(), message })
+    };
+    objects.filter_map(warning).collect()
 }
 
 fn card(card: model::CardCounters) -> v1::CardStats {

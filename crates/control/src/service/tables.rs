@@ -43,6 +43,7 @@ pub(crate) fn vif_entries(view: &View, only: Option<Vrf>) -> Vec<v1::VifEntry> {
 fn vif_entry(view: &View, vif: &Vif) -> v1::VifEntry {
     let port = view.port(&vif.name);
     let counters = view.executor.vif_counters(vif.id);
+    let flows = view.executor.flow_use(vif.id);
     let own = vif.addresses.iter().map(ToString::to_string);
     let underlay = vif.wire.iter().flat_map(|wire| &wire.addresses).map(ToString::to_string);
     v1::VifEntry {
@@ -74,6 +75,10 @@ fn vif_entry(view: &View, vif: &Vif) -> v1::VifEntry {
         malformed: port.malformed,
         lost: port.lost,
         refused: port.refused,
+        flows_opened: flows.opened,
+        flows_from_wire: flows.from_wire,
+        flows_refused: flows.refused,
+        flows_displaced: flows.displaced,
     }
 }
 

@@ -37,6 +37,7 @@ pub fn guest(id: u16) -> Vif {
         policy: true,
         meter: None,
         mirror: None,
+        roles: Default::default(),
         rdma: None,
         wire: None,
     }
@@ -63,7 +64,7 @@ pub fn tables() -> Vec<Change> {
         wire: None,
     };
     vec![
-        Change::SetHost(Host { name: "a".into(), tunnel_source: vec![addr("192.0.2.1")] }),
+        Change::SetHost(Host { name: "a".into(), tunnel_source: vec![addr("192.0.2.1")], ..Host::default() }),
         Change::PutVif(guest(1)),
         Change::PutVif(guest(2)),
         Change::PutVif(Vif {

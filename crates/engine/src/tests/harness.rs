@@ -2,9 +2,10 @@
 
 use crate::capture::DropLog;
 use crate::clock::Now;
-use crate::core::{Core, Ingress};
+use crate::core::{Core, Ingress, Limits};
 use crate::counters::WorkerCells;
 use crate::memo::Tables;
+use crate::storms::Storms;
 use crate::testing::{Packet, TestPort, TestRx};
 use mem::{Accepts, Burst, RxQueue};
 use model::{Change, Decision, DropReason, NeighbourFound, PacketView, VifId, VifKind};
@@ -31,11 +32,27 @@ impl Host {
     /// A host with these tables; packets lie in pieces of at most `piece` bytes.
     pub fn new(changes: &[Change], neighbours: &[NeighbourFound], accepts: Accepts, piece: usize) -> Self {
         let limits = FlowLimits { new_per_second: u32::MAX, ..FlowLimits::default() };
+        Self::limited(changes, neighbours, accepts, piece, limits)
+    }
+
+    /// The same with other bounds of the connection table.
+    pub fn limited(
+        changes: &[Change],
+        neighbours: &[NeighbourFound],
+        accepts: Accepts,
+        piece: usize,
+        limits: FlowLimits,
+    ) -> Self {
         let shared = Arc::new(Shared::new(limits));
         let cells = Arc::new(WorkerCells::new());
         let log = Arc::new(DropLog::new());
         let now = Now::at(100_000_000_000, 0);
-        let mut core = Core::new(0, cells, log, now, (1 << 14, u32::MAX));
+        let limits = Limits {
+            cache_entries: 1 << 14,
+            errors_per_second: u32::MAX,
+            storms: Arc::new(Storms::new(u32::MAX)),
+        };
+        let mut core = Core::new(0, cells, log, now, &limits);
         let (mut ports, mut receivers) = (BTreeMap::new(), BTreeMap::new());
         for vif in (0..MAX_VIF).map(VifId) {
             let port = TestPort::new(accepts, piece);
@@ -91,7 +108,7 @@ impl Host {
     pub fn retry_held(&mut self) -> Output {
         let pinned = self.reader.pin();
         let tables = Tables { shared: &self.shared, snapshot: pinned.get() };
-        self.core.retry_held(tables);
+        self.core.retry_held(tables, self.core.hold.len());
         self.output()
     }
 

@@ -1,9 +1,12 @@
 //! Tests of the packet path as a whole.
 
+mod budgets;
+mod connections;
 mod differential;
 mod harness;
 mod offloads;
 mod paths;
+mod stalls;
 mod threads;
 mod vectors;
 mod world;

@@ -6,7 +6,7 @@ use crate::capture::Tap;
 use mem::{Accepts, Offload};
 use model::{
     Action, CaptureFilter, Change, DropReason, MeterConfig, MeterId, Modifier, NeighbourFound,
-    NeighbourScope, RuleAction, RuleId, VifId,
+    NeighbourScope, Nexthop, NexthopId, RuleAction, RuleId, VifId,
 };
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
@@ -167,4 +167,64 @@ fn a_change_is_felt_by_the_next_packet() {
     assert!(host.run(VifId(1), [to("10.1.1.2", 1)]).is_empty());
     host.shared.apply(&[Change::DelRule { vrf: model::Vrf(1), id: RuleId(1) }]).unwrap();
     assert_eq!(host.run(VifId(1), [to("10.1.1.2", 1)])[&VifId(2)].len(), 1);
+}
+
+/// Packets to a guest out of a tunnel from `remote`, and how many of them came out.
+fn from_tunnel(host: &mut Host, remote: &str) -> usize {
+    let outer = if remote.contains(':') { ("ip6", "2001:db8::1") } else { ("ip4", "192.0.2.1") };
+    let text = format!(
+        "eth 02:bb:00:00:00:02 > 02:aa:00:00:00:01 / {} {remote} > {} / udp 50000 > 6635 nosum / mpls 17 \
+         / ip4 10.9.0.7 > 10.1.1.2 / udp 1000 > 53 / payload 9",
+        outer.0, outer.1
+    );
+    let output = host.run(WIRE, (0..5).map(|_| packet(&text)));
+    output.get(&VifId(2)).map_or(0, Vec::len)
+}
+
+#[test]
+fn tunnel_packets_are_taken_from_remotes_that_nexthops_name() {
+    for (known, unknown) in [("192.0.2.3", "192.0.2.66"), ("2001:db8::2", "2001:db8::66")] {
+        let mut host = host();
+        assert_eq!(from_tunnel(&mut host, known), 5);
+        assert_eq!(from_tunnel(&mut host, known), 5);
+        assert!(host.hits() > 0);
+        assert_eq!(from_tunnel(&mut host, unknown), 0);
+        assert_eq!(host.drops(), [(DropReason::UnknownRemote, 5)].into());
+    }
+}
+
+#[test]
+fn a_remote_that_no_nexthop_names_any_more_is_not_heard_though_its_flow_was_cached() {
+    let mut host = host();
+    from_tunnel(&mut host, "192.0.2.3");
+    assert_eq!(from_tunnel(&mut host, "192.0.2.3"), 5);
+    let gone = Change::PutNexthop(NexthopId(22), Nexthop::Discard);
+    host.shared.apply(&[gone]).unwrap();
+    assert_eq!(from_tunnel(&mut host, "192.0.2.3"), 0);
+    assert_eq!(host.drops(), [(DropReason::UnknownRemote, 5)].into());
+    // As a peer it is heard again, whoever names it.
+    let tables = tables();
+    let Change::SetHost(own) = &tables[0] else { panic!("the host comes first") };
+    let peers = vec!["192.0.2.0/30".parse().unwrap()];
+    host.shared.apply(&[Change::SetHost(model::Host { tunnel_peers: peers, ..own.clone() })]).unwrap();
+    assert_eq!(from_tunnel(&mut host, "192.0.2.3"), 5);
+}
+
+#[test]
+fn cached_flows_of_a_guest_say_nothing_about_what_it_may_not_send() {
+    let mut host = host();
+    let mut run = |text: &str| {
+        let text = format!("eth 02:00:00:00:00:01 > 02:00:00:00:00:02 / {text}");
+        host.run(VifId(1), (0..3).map(|_| packet(&text))).get(&VifId(2)).map_or(0, Vec::len)
+    };
+    for _ in 0..2 {
+        assert_eq!(run("ip4 10.1.1.1 > 10.1.1.2 / udp 67 > 69 / payload 9"), 3);
+        assert_eq!(run("ip4 10.1.1.1 > 10.1.1.2 / udp 67 > 68 / payload 9"), 0);
+        assert_eq!(run("ip6 fd00:1::1 > fd00:1::2 / icmp6 echo 7 1 / payload 9"), 3);
+        assert_eq!(run("ip6 fd00:1::1 > fd00:1::2 ttl 255 / icmp6 134 0 / payload 8"), 0);
+        assert_eq!(run("ip6 fe80::ff:fe00:1 > fd00:1::2 / udp 1 > 2 / payload 9"), 3);
+        assert_eq!(run("ip6 fe80::ff:fe00:6 > fd00:1::2 / udp 1 > 2 / payload 9"), 0);
+    }
+    let drops = [(DropReason::DhcpGuard, 6), (DropReason::RouterGuard, 6), (DropReason::AddressSpoofed, 6)];
+    assert_eq!(host.drops(), drops.into());
 }

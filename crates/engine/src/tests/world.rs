@@ -40,6 +40,7 @@ fn guest(id: u16, vrf: u16, addresses: &[&str]) -> Vif {
         policy: true,
         meter: None,
         mirror: None,
+        roles: Default::default(),
         rdma: None,
         wire: None,
     }
@@ -66,6 +67,7 @@ fn wire(id: VifId, mac: &str, wire: WireAttributes) -> Vif {
         policy: false,
         meter: None,
         mirror: None,
+        roles: Default::default(),
         rdma: None,
         wire: Some(wire),
     }
@@ -107,12 +109,18 @@ pub fn rule(id: u32, vrf: u16, priority: u32, ports: (u16, u16), action: RuleAct
     })
 }
 
-/// The tables.
-pub fn tables() -> Vec<Change> {
-    let mut changes = vec![Change::SetHost(Host {
+/// The host, which takes tunnel packets from these peers too.
+fn host(peers: &[&str]) -> Change {
+    Change::SetHost(Host {
         name: "a".into(),
         tunnel_source: vec![ip("192.0.2.1"), ip("2001:db8::1")],
-    })];
+        tunnel_peers: peers.iter().map(|peer| net(peer)).collect(),
+    })
+}
+
+/// The tables.
+pub fn tables() -> Vec<Change> {
+    let mut changes = vec![host(&[])];
     changes.push(Change::PutMeter(
         MeterId(1),
         MeterConfig { bits_per_second: 1_000_000_000_000, burst_bytes: 1_000_000_000 },
@@ -253,7 +261,7 @@ pub fn neighbours() -> Vec<NeighbourFound> {
 
 /// A change that alters some decisions.
 pub fn some_change(random: &mut Rng) -> Vec<Change> {
-    let v = random.below(9);
+    let v = random.below(11);
     vec![match v {
         0 => route(1, "10.9.0.0/24", [20, 21, 23, 30, 35][random.below(5)]),
         1 => route(1, "10.9.4.0/24", [20, 22, 23, 30][random.below(4)]),
@@ -276,6 +284,12 @@ pub fn some_change(random: &mut Rng) -> Vec<Change> {
             let rdma = random.percent(50).then_some(VERBS);
             Change::PutVif(Vif { rdma, ..small() })
         }
+        // Remotes come and go.
+        8 => Change::PutNexthop(
+            NexthopId(22),
+            tunnel(TunnelKind::Vxlan, ["192.0.2.2", "192.0.2.3"][random.below(2)], 5001),
+        ),
+        9 => host([&["192.0.2.64/26", "2001:db8::60/124"][..], &[]][random.below(2)]),
         7 => Change::PutMpls { label: 16, nexthop: NexthopId([1, 2, 4][random.below(3)]) },
         _ => route(1, "fd00:9::/64", [30, 23, 24, 20][random.below(4)]),
     }]
@@ -368,7 +382,7 @@ fn inner(r: &mut Rng, src: &str, dst: &str, v6: bool) -> String {
     let len = if fragment.contains("more") { 1480 } else { len };
     let payload = if len == 0 { String::new() } else { format!(" / payload {len}") };
     let sport = 1000 + r.below(4);
-    let dport = [53, 666, 667, 705, 715, 725, 1001, 1003, 4791, 4791, 4789][r.below(11)];
+    let dport = [53, 666, 667, 705, 715, 725, 1001, 1003, 4791, 4791, 4789, 68, 546][r.below(13)];
     let l4 = match r.below(12) {
         0..=4 => format!("udp {sport} > {dport}"),
         5..=8 => {
@@ -389,9 +403,10 @@ fn from_wire(r: &mut Rng) -> String {
     let v6_outside = r.percent(33);
     let tos = r.one(&["", "", "", " tos 1", " tos 3"]);
     let outer = if v6_outside {
-        format!("ip6 2001:db8::2 > 2001:db8::1{tos}")
+        let from = r.one(&["2001:db8::2", "2001:db8::2", "2001:db8::2", "2001:db8::66"]);
+        format!("ip6 {from} > 2001:db8::1{tos}")
     } else {
-        format!("ip4 {} > 192.0.2.1{tos}", r.one(&["192.0.2.2", "192.0.2.3"]))
+        format!("ip4 {} > 192.0.2.1{tos}", r.one(&["192.0.2.2", "192.0.2.2", "192.0.2.3", "192.0.2.66"]))
     };
     let v6 = r.percent(33);
     let src = if v6 { "fd00:9::7" } else { r.one(&["10.9.0.7", "10.9.4.7", "10.9.1.7"]) };

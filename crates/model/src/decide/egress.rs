@@ -144,7 +144,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
     }
 
-    /// Out of the wire a network is attached to.
+    /// Out of the wire a network is attached to: with the attachment's tag and no other, which would be one of the wire's
+    /// other VLANs, and no tunnel packets for hosts of the underlay.
     pub(super) fn onto(
         &self,
         frame: &Frame<'_>,
@@ -152,9 +153,11 @@ impl<'a, T: Lookup> Walk<'a, T> {
         wire: &Vif,
         vlan: Option<u16>,
     ) -> Result<Forward, Stop> {
-        let tags = if base.ethernet.is_some() { 0 } else { frame.tags().len() };
-        if vlan.is_some() && tags > 1 {
-            return Err(DropReason::TooManyTags.into());
+        if base.ethernet.is_none() && !frame.tags().is_empty() {
+            return Err(DropReason::VlanUnexpected.into());
+        }
+        if self.is_underlay_tunnel(frame, base.nat) {
+            return Err(DropReason::UnderlayTunnel.into());
         }
         Ok(Forward { port: wire.id, push_vlan: vlan, ..base })
     }

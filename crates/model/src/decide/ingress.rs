@@ -1,6 +1,6 @@
 //! What comes from a guest: checked against spoofing, metered, mirrored, learned, then switched.
 
-use super::{Frame, Origin, Outcome, Walk, push_new, spoof};
+use super::{Frame, Origin, Outcome, Walk, guard, push_new, spoof};
 use crate::{BridgeTarget, DropReason, GATEWAY_MAC, Learn, Lookup, Network, Vif, VifKind};
 use packet::Mac;
 
@@ -19,6 +19,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         let headers = &self.packet.headers;
         let eth = headers.eth.as_ref().ok_or(DropReason::EthernetTruncated)?;
         spoof::check(self.tables, vif, network, headers)?;
+        guard::check(vif, self.packet)?;
         if let Some(meter) = vif.meter {
             let _ = self.effects.meters.try_push((meter, DropReason::RateLimited));
         }

@@ -64,8 +64,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         };
         match frame.origin {
             Origin::Guest(vif) => Ok(Forward { port: vif.id, ..base }),
-            Origin::Attached { wire, vlan: None, .. } => Ok(Forward { port: wire.id, ..base }),
-            Origin::Attached { .. } if base.push_vlan.is_some() => Err(DropReason::TooManyTags.into()),
+            Origin::Attached { .. } if base.push_vlan.is_some() => Err(DropReason::VlanUnexpected.into()),
             Origin::Attached { wire, vlan, .. } => self.onto(frame, base, wire, vlan),
             Origin::Gateway => Err(DropReason::NotForUs.into()),
             Origin::Tunnel { remote, id } => {

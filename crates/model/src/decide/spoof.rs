@@ -1,11 +1,12 @@
 //! Anti-spoofing: a guest sends from its own MAC and addresses, and claims no others by ARP or ND.
 //!
-//! Hosts need a few more sources, which are always allowed: link-local addresses, `::` (RFC 4862, duplicate address
-//! detection; RFC 3810, MLD), and 0.0.0.0 in DHCP (RFC 2131) and ARP probes (RFC 5227).
+//! Hosts need a few more sources: `::` (RFC 4862, duplicate address detection; RFC 3810, MLD), 0.0.0.0 in DHCP (RFC 2131)
+//! and ARP probes (RFC 5227), and link-local addresses. Those they make themselves, by chance (RFC 7217) or of their MAC
+//! (RFC 4291, appendix A); but others' are not theirs.
 
 use super::neighbour::Message;
-use crate::{DropReason, GATEWAY_MAC, Lookup, Network, Vif, VifKind};
-use packet::{Fragment, Headers, Ip, L4, proto};
+use crate::{BridgeTarget, DropReason, GATEWAY_MAC, Lookup, Network, Vif, VifId, VifKind};
+use packet::{Headers, Ip, L4, Mac, proto};
 use std::net::IpAddr;
 
 const DHCP_CLIENT: u16 = 68;
@@ -24,7 +25,7 @@ pub(super) fn check<T: Lookup>(
         return Err(DropReason::MacSpoofed);
     }
     if let Some(ip) = headers.ip()
-        && !may_send_from(vif, ip, headers)
+        && !may_send_from(tables, vif, network, headers, ip)
     {
         return Err(DropReason::AddressSpoofed);
     }
@@ -42,12 +43,13 @@ pub(super) fn check<T: Lookup>(
     Ok(())
 }
 
-fn may_send_from(vif: &Vif, ip: &Ip, headers: &Headers) -> bool {
+fn may_send_from<T: Lookup>(tables: &T, vif: &Vif, network: &Network, headers: &Headers, ip: &Ip) -> bool {
     let dhcp = matches!(headers.l4, L4::Udp { src: DHCP_CLIENT, dst: DHCP_SERVER });
     match ip.src {
-        IpAddr::V6(src) if src.is_unspecified() || src.is_unicast_link_local() => true,
+        IpAddr::V6(src) if src.is_unspecified() => true,
         IpAddr::V4(src) if src.is_unspecified() && dhcp => true,
-        src => vif.addresses.is_empty() || owns(vif, src),
+        _ if vif.addresses.is_empty() => true,
+        src => owns(vif, src) || is_free_link_local(tables, vif, network, src),
     }
 }
 
@@ -62,26 +64,61 @@ fn may_say<T: Lookup>(
     let own_mac = vif.mac.is_none() || message.mac.is_none() || message.mac == eth_src;
     let other_guest = || tables.guest_by_address(network.vrf, message.sender).is_some_and(|id| id != vif.id);
     let own_address = match message.sender {
-        sender if sender.is_unspecified() => message.asks,
+        // A probe makes others give up the address they probe for themselves.
+        sender if sender.is_unspecified() => {
+            message.asks
+                && (vif.addresses.is_empty() || !is_of_anothers_mac(tables, vif, network, message.target))
+        }
         sender if network.is_gateway(sender) => false,
-        IpAddr::V6(sender) if sender.is_unicast_link_local() => true,
-        _ if vif.addresses.is_empty() => !other_guest(),
-        sender => owns(vif, sender),
+        sender if vif.addresses.is_empty() => !other_guest() && !is_of_underlay(tables, network, sender),
+        sender => owns(vif, sender) || is_free_link_local(tables, vif, network, sender),
     };
     own_mac && own_address
+}
+
+/// Whether an address is link-local, and nobody else's as far as is known.
+fn is_free_link_local<T: Lookup>(tables: &T, vif: &Vif, network: &Network, addr: IpAddr) -> bool {
+    let link_local = matches!(addr, IpAddr::V6(v6) if v6.is_unicast_link_local());
+    let anothers = || tables.guest_by_address(network.vrf, addr).is_some_and(|id| !is_same_guest(vif, id));
+    link_local && !network.is_gateway(addr) && !is_of_anothers_mac(tables, vif, network, addr) && !anothers()
+}
+
+/// Whether an address is the link-local one that another MAC of the network gives, or the gateway's.
+fn is_of_anothers_mac<T: Lookup>(tables: &T, vif: &Vif, network: &Network, addr: IpAddr) -> bool {
+    let IpAddr::V6(v6) = addr else { return false };
+    let own = |target| matches!(target, BridgeTarget::Vif(id) if is_same_guest(vif, id));
+    Mac::of_link_local(v6).filter(|mac| vif.mac != Some(*mac) && !owns(vif, addr)).is_some_and(|mac| {
+        mac == GATEWAY_MAC || tables.bridge(network.vrf, mac).is_some_and(|entry| !own(entry.target))
+    })
+}
+
+/// Whether an interface is the guest's, or the other one that it has.
+fn is_same_guest(vif: &Vif, id: VifId) -> bool {
+    vif.id == id || vif.rdma == Some(id)
+}
+
+/// Whether, in a network that shares a wire with the underlay, an address is one that the underlay's hosts ask for there:
+/// this host's, its router's or a peer's.
+fn is_of_underlay<T: Lookup>(tables: &T, network: &Network, addr: IpAddr) -> bool {
+    let shared = network.wire.filter(|attached| attached.vlan.is_none());
+    let wire = shared.and_then(|attached| tables.vif(attached.vif)?.wire.as_ref());
+    wire.is_some_and(|wire| {
+        wire.addresses.iter().any(|subnet| subnet.addr() == addr)
+            || wire.gateways.contains(&addr)
+            || tables.is_remote(addr)
+    })
 }
 
 fn owns(vif: &Vif, addr: IpAddr) -> bool {
     vif.addresses.contains(&addr) || vif.allowed.iter().any(|prefix| prefix.contains(&addr))
 }
 
-/// ND that another host may accept though it could not be read here, and so not checked.
+/// ND that another host may accept though it could not be read here, and so not checked. Whoever follows RFC 6980 takes
+/// none in fragments; others do.
 fn is_malformed_nd(headers: &Headers) -> bool {
     let nd = matches!(
         headers.l4,
         L4::Icmp { kind: proto::ND_SOLICITATION | proto::ND_ADVERTISEMENT, code: 0, .. }
     );
-    headers.ip().is_some_and(|ip| {
-        nd && headers.nd.is_none() && ip.src.is_ipv6() && ip.ttl == 255 && ip.fragment == Fragment::Whole
-    })
+    headers.ip().is_some_and(|ip| nd && headers.nd.is_none() && ip.src.is_ipv6() && ip.ttl == 255)
 }

@@ -1,8 +1,8 @@
 //! The way to another host's tunnel endpoint.
 
-use super::Walk;
-use crate::{DropReason, Lookup, NeighbourScope, Vif, WireAttributes};
-use packet::Mac;
+use super::{Frame, Walk};
+use crate::{DropReason, Lookup, Nat, NeighbourScope, Vif, WireAttributes};
+use packet::{L4, Mac, proto};
 use std::net::IpAddr;
 
 /// The way to a remote.
@@ -61,6 +61,29 @@ impl<'a, T: Lookup> Walk<'a, T> {
     pub(super) fn is_ours(&self, addr: IpAddr) -> bool {
         self.tables.host().tunnel_source.contains(&addr)
             || self.underlay().any(|(_, wire)| wire.addresses.iter().any(|subnet| subnet.addr() == addr))
+    }
+
+    /// Whether tunnel packets are taken from an address.
+    pub(super) fn is_peer(&self, addr: IpAddr) -> bool {
+        self.tables.is_remote(addr)
+            || self.tables.host().tunnel_peers.iter().any(|prefix| prefix.contains(&addr))
+    }
+
+    /// Whether an address is one that hosts of the underlay may have.
+    fn is_underlay(&self, addr: IpAddr) -> bool {
+        let on_link = |wire: &WireAttributes| wire.addresses.iter().any(|subnet| subnet.contains(&addr));
+        self.is_peer(addr) || self.is_ours(addr) || self.underlay().any(|(_, wire)| on_link(wire))
+    }
+
+    /// Whether a tenant's packet is one that a host of the underlay would take for a tunnel's, or would answer to another.
+    /// Addresses are those with which it leaves.
+    pub(super) fn is_underlay_tunnel(&self, frame: &Frame<'_>, nat: Nat) -> bool {
+        let Some(ip) = frame.headers.ip() else { return false };
+        let tunnel = match frame.headers.l4 {
+            L4::Udp { dst, .. } => matches!(dst, proto::PORT_VXLAN | proto::PORT_MPLS),
+            _ => ip.protocol == proto::GRE,
+        };
+        tunnel && (self.is_underlay(nat.dst.unwrap_or(ip.dst)) || self.is_underlay(nat.src.unwrap_or(ip.src)))
     }
 
     fn underlay(&self) -> impl Iterator<Item = (&'a Vif, &'a WireAttributes)> + use<'a, T> {

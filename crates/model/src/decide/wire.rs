@@ -97,6 +97,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
             return Err(DropReason::OuterFragment.into());
         }
         match packet::tunnel(self.packet.bytes, headers, self.packet.len as usize)? {
+            Some(_) if !self.is_peer(ip.src) => return Err(DropReason::UnknownRemote.into()),
             Some(tunnel) if tunnel.kind == TunnelKind::Vxlan => return self.vxlan(&tunnel, ip.src),
             Some(tunnel) => return self.mpls(&tunnel, ip.src),
             None => {}

@@ -115,11 +115,47 @@ fn frame(rng: &mut Rng, tables: &Tables, own: Mac, vrf: u16, src: IpAddr, dst: I
         2 => " vlan 7 vlan 9".into(),
         _ => String::new(),
     };
-    match rng.below(14) {
+    match rng.below(16) {
         0 => format!("eth {own} > {to}{tags} / payload 46"),
+        14 => format!("eth {own} > {to}{tags} / {}", guarded(rng, own, src, dst)),
+        15 => format!("eth {own} > {to}{tags} / {}", link_local(rng, own)),
         1 => question(rng, own, src, dst, &tags),
         2 => announcement(own, rng.one(&[GATEWAY_MAC, to]), src, dst),
         _ => format!("eth {own} > {to}{tags} / {}", ip(rng, src, dst)),
+    }
+}
+
+/// What routers and DHCP servers send, or looks like it.
+fn guarded(rng: &mut Rng, own: Mac, src: IpAddr, dst: IpAddr) -> String {
+    let v4 = dst.is_ipv4();
+    let name = if v4 { "ip4" } else { "ip6" };
+    match rng.below(5) {
+        0 => format!("{name} {src} > {dst} / udp 67 > 68 / payload 240"),
+        1 => format!("{name} {src} > {dst} id 3 more / udp 547 > 546 / payload 64"),
+        2 if v4 => format!("{name} {src} > {dst} / icmp 5 1 / ip4 {dst} > {src} / udp 1 > 2"),
+        2 => format!("{name} {src} > {dst} ttl 255 / icmp6 137 0 / payload 32"),
+        3 if v4 => format!("{name} {src} > {dst} ttl 1 / icmp 9 0 / payload 8"),
+        3 => format!("ip6 {} > ff02::1 ttl 255 / icmp6 134 0 / payload 12", own.link_local()),
+        _ if v4 => {
+            let dst = rng.one(&[dst, Ipv4Addr::new(192, 0, 2, 3).into()]);
+            let tunnel = rng.one(&["udp 50000 > 6635 nosum", "gre"]);
+            format!("ip4 {src} > {dst} / {tunnel} / mpls 100 / ip4 10.0.0.1 > 10.0.0.2 / udp 1 > 2")
+        }
+        _ => format!("ip6 {src} > {dst} / udp 50000 > 4789 / vxlan 5001 / eth {own} > {own} / payload 20"),
+    }
+}
+
+/// Something from and to link-local addresses, not all of them the sender's.
+fn link_local(rng: &mut Rng, own: Mac) -> String {
+    let another = mac(10 + rng.below(8) as u16);
+    let other = rng.one(&[own, own, another, GATEWAY_MAC]).link_local();
+    let src = rng.one(&[other, Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 5)]);
+    let to = mac(10 + rng.below(8) as u16).link_local();
+    match rng.below(4) {
+        0 => format!("ip6 {src} > ff02::1 ttl 255 / na {src} at {own} o"),
+        1 => format!("ip6 :: > ff02::1:ff00:1 ttl 255 / ns {src}"),
+        2 => format!("ip6 {src} > ff02::1 ttl 255 id 7 more / na {src} at {own} o"),
+        _ => format!("ip6 {src} > {to} / udp 1 > 2 / payload 20"),
     }
 }
 

@@ -3,7 +3,7 @@
 use super::Rng;
 use crate::{
     Action, BridgeTarget, Change, FloatingAddress, Host, MeterConfig, MeterId, Modifier, Network, Nexthop,
-    NexthopId, PortRange, Rule, RuleAction, RuleId, Tunnel, Vif, VifId, VifKind, Vrf, WireAttachment,
+    NexthopId, PortRange, Roles, Rule, RuleAction, RuleId, Tunnel, Vif, VifId, VifKind, Vrf, WireAttachment,
     WireAttributes,
 };
 use ipnet::IpNet;
@@ -94,7 +94,11 @@ fn tunnel_sources(rng: &mut Rng) -> Host {
     let v4 = IpAddr::from(Ipv4Addr::new(192, 0, 2, 1));
     let v6 = IpAddr::from(Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, 1));
     let tunnel_source = [v4, v6].into_iter().filter(|_| rng.percent(60)).collect();
-    Host { name: "host".into(), tunnel_source }
+    // Remotes that nexthops happen not to name, and some that nobody does.
+    let tunnel_peers = [(Ipv4Addr::new(192, 0, 2, 0), 30), (Ipv4Addr::new(192, 0, 1, 0), 24)];
+    let tunnel_peers = tunnel_peers.into_iter().filter(|_| rng.percent(50));
+    let tunnel_peers = tunnel_peers.filter_map(|(addr, len)| IpNet::new(addr.into(), len).ok()).collect();
+    Host { name: "host".into(), tunnel_source, tunnel_peers }
 }
 
 fn meter(rng: &mut Rng) -> MeterConfig {
@@ -114,6 +118,7 @@ fn blank(id: u16, kind: VifKind) -> Vif {
         policy: false,
         meter: None,
         mirror: None,
+        roles: Default::default(),
         rdma: None,
         wire: None,
     }
@@ -150,6 +155,9 @@ fn guest(rng: &mut Rng, id: u16, vrfs: &[u16]) -> Vif {
     }
     if rng.percent(20) {
         vif.allowed.extend(IpNet::new(host4(vrf, 7, 0), 24));
+    }
+    if rng.percent(20) {
+        vif.roles = Roles { router: rng.percent(50), dhcp_server: rng.percent(50) };
     }
     vif.policy = rng.percent(60);
     vif.meter = rng.percent(15).then(|| MeterId(rng.below(METERS as usize) as u32));

@@ -16,11 +16,11 @@ use std::str::FromStr;
 /// subnets and guests.
 ///
 /// ```text
-/// host ADDR...
+/// host ADDR... [peer PREFIX]...
 /// wire NAME [mac M] [address PREFIX]... [gateway ADDR]... [mtu N]
 /// network NAME vrf N [gateway PREFIX]... [vni N] [learning] [mtu N] [default ACTION] [wire NAME] [vlan N]
 /// guest NAME in NETWORK [kind tap|rdma] [mac M] [address ADDR]... [allowed PREFIX]... [mtu N] [policy] [rdma]
-///       [mirror NAME] [rate BITS/S BYTES]
+///       [router] [dhcp-server] [mirror NAME] [rate BITS/S BYTES]
 /// route NETWORK PREFIX > TARGET [, TARGET]...
 /// mac NETWORK MAC > TARGET
 /// flood NETWORK > TARGET
@@ -192,9 +192,15 @@ impl Setup {
     }
 
     fn host(&mut self, words: &mut Words<'_>) -> Result<(), String> {
-        let tunnel_source =
-            words.map(str::parse).collect::<Result<_, _>>().map_err(|_| "addresses expected")?;
-        self.changes.push(Change::SetHost(Host { name: "a".into(), tunnel_source }));
+        let mut host = Host { name: "a".into(), ..Host::default() };
+        while words.peek().is_some() {
+            if words.next_if_eq(&"peer").is_some() {
+                host.tunnel_peers.push(value(words)?);
+            } else {
+                host.tunnel_source.push(value(words)?);
+            }
+        }
+        self.changes.push(Change::SetHost(host));
         Ok(())
     }
 
@@ -270,6 +276,8 @@ impl Setup {
                 "allowed" => vif.allowed.push(value(words)?),
                 "mtu" => vif.mtu = value(words)?,
                 "policy" => vif.policy = true,
+                "router" => vif.roles.router = true,
+                "dhcp-server" => vif.roles.dhcp_server = true,
                 "rdma" => vif.rdma = Some(self.vif_id(&format!("{name}:rdma"))),
                 "mirror" => vif.mirror = Some(self.vif(words)?),
                 "rate" => vif.meter = Some(self.meter(words)?),
@@ -452,6 +460,7 @@ fn blank(id: VifId, name: &str, kind: VifKind) -> Vif {
         policy: false,
         meter: None,
         mirror: None,
+        roles: Default::default(),
         rdma: None,
         wire: None,
     }

@@ -337,6 +337,7 @@ fn vif(id: VifId, kind: VifKind) -> Vif {
         policy: guest,
         meter: None,
         mirror: None,
+        roles: Default::default(),
         rdma: None,
         wire: None,
     }

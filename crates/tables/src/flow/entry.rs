@@ -3,7 +3,8 @@
 //! Words that identify it are written under the shard's lock and read without, validated by a sequence number (a
 //! seqlock); state, time and counters change in place.
 
-use model::{Connection, Counters, Endpoint, FlowInfo, FlowKey, FlowState, RuleId, Seconds, VifId, Vrf};
+use super::account::Account;
+use model::{Connection, Counters, Endpoint, FlowInfo, FlowKey, FlowState, RuleId, Seconds, Vrf};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -53,7 +54,7 @@ const KEY: usize = 1;
 /// Rule (low half) and second of creation. Of a free entry, the next free one: not in a word that a worker may still
 /// write which found the entry in use just before.
 const ORIGIN: usize = 7;
-/// Who is charged for it (low half: vif + 1, or 0), and whether there is a rule.
+/// To whom it is charged (low half), and whether there is a rule.
 const CHARGE: usize = 8;
 /// Its hash, by which it is found in the index.
 const HASH: usize = 9;
@@ -92,7 +93,7 @@ impl Read {
 pub(super) struct New {
     pub connection: Connection,
     pub rule: Option<RuleId>,
-    pub charged: Option<VifId>,
+    pub charged: Account,
     pub hash: u64,
     pub now: Seconds,
 }
@@ -163,7 +164,7 @@ impl Entry<'_> {
         pack(&new.connection.original).into_iter().enumerate().for_each(|(i, word)| self.set(KEY + i, word));
         self.set(ORIGIN, u64::from(new.now) << 32 | u64::from(new.rule.map_or(0, |r| r.0)));
         let has_rule = if new.rule.is_some() { HAS_RULE } else { 0 };
-        self.set(CHARGE, has_rule | new.charged.map_or(0, |vif| u64::from(vif.0) + 1));
+        self.set(CHARGE, has_rule | u64::from(new.charged.number()));
         self.set(HASH, new.hash);
         let seq = seq & !WRITING;
         self.set(STATE, pack_state(new.connection.state, new.connection.seen, seq));
@@ -189,8 +190,14 @@ impl Entry<'_> {
         self.get(HASH)
     }
 
-    pub fn charged(self) -> Option<VifId> {
-        (self.get(CHARGE) as u32).checked_sub(1).map(|vif| VifId(vif as u16))
+    pub fn charged(self) -> Account {
+        Account::numbered(self.get(CHARGE) as u32)
+    }
+
+    /// Whether it has had a packet each way at most, as far as they have been counted.
+    pub fn is_single(self) -> bool {
+        let most = self.get(COUNTERS).max(self.get(COUNTERS + 2));
+        most <= 1 && self.get(STATE) & APPROXIMATE == 0
     }
 
     pub fn created(self) -> Seconds {

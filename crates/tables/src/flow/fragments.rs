@@ -1,15 +1,15 @@
 //! The ports of datagrams whose first fragment was seen.
 
 use crate::flow::lock;
-use model::{FragmentKey, Seconds};
+use model::{FragmentKey, Seconds, VifId, Vrf};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Mutex;
 
 const SHARDS: usize = 64;
 /// Datagrams of a shard.
 const PER_SHARD: usize = 64;
-/// Of these, at most from one interface.
-const PER_INGRESS: usize = 16;
+/// Of these, at most from one interface in one network.
+const PER_OWNER: usize = 16;
 
 struct Seen {
     key: FragmentKey,
@@ -17,7 +17,7 @@ struct Seen {
     at: Seconds,
 }
 
-/// Up to 4096 datagrams. Shards are locked for the time of a scan of 64 entries; only fragments come here.
+/// Up to 4096 datagrams. Shards are locked for the time of some scans of 64 entries; only fragments come here.
 pub struct Fragments {
     shards: Box<[Mutex<Vec<Seen>>]>,
     hash: RandomState,
@@ -41,8 +41,8 @@ impl Fragments {
         fresh(seen, now).then_some(seen.ports)
     }
 
-    /// Remembers the ports of a datagram. Where there is no room the interface's own oldest gives way if it has its
-    /// share, else the oldest of all.
+    /// Remembers the ports of a datagram. Where there is no room the oldest from the same interface and network gives
+    /// way if they have their share, else the oldest of whoever has most.
     pub fn insert(&self, key: FragmentKey, ports: (u16, u16), now: Seconds) {
         let mut shard = lock(self.shard(&key));
         let position = |which: &dyn Fn(&Seen) -> bool| shard.iter().position(which);
@@ -50,18 +50,29 @@ impl Fragments {
             let among = shard.iter().enumerate().filter(|(_, seen)| which(seen));
             among.min_by_key(|(_, seen)| seen.at).map(|(at, _)| at)
         };
-        let own = |seen: &Seen| seen.key.ingress == key.ingress;
-        let has_share = shard.iter().filter(|seen| own(seen)).count() >= PER_INGRESS;
+        let held = |of: Owner| shard.iter().filter(|seen| owner(&seen.key) == of).count();
+        let own = owner(&key);
         let place = position(&|seen| seen.key == key)
             .or_else(|| position(&|seen| !fresh(seen, now)))
-            .or_else(|| if has_share { oldest(&own) } else { None })
-            .or_else(|| if shard.len() >= PER_SHARD { oldest(&|_| true) } else { None });
+            .or_else(|| if held(own) >= PER_OWNER { oldest(&|seen| owner(&seen.key) == own) } else { None })
+            .or_else(|| {
+                let owners = shard.iter().map(|seen| owner(&seen.key)).filter(|_| shard.len() >= PER_SHARD);
+                let largest = owners.max_by_key(|owner| held(*owner))?;
+                oldest(&|seen| owner(&seen.key) == largest)
+            });
         let new = Seen { key, ports, at: now };
         match place {
             Some(at) => shard[at] = new,
             None => shard.push(new),
         }
     }
+}
+
+/// Whose share an entry counts for.
+type Owner = (VifId, Vrf);
+
+const fn owner(key: &FragmentKey) -> Owner {
+    (key.ingress, key.vrf)
 }
 
 fn fresh(seen: &Seen, now: Seconds) -> bool {

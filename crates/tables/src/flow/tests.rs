@@ -1,10 +1,12 @@
 //! Bounds, eviction, quotas, and threads.
 
 use super::*;
-use model::{Endpoint, FragmentKey, RuleId, Vrf};
+use model::{Endpoint, FlowState, FragmentKey, RuleId, Vrf};
 use packet::proto::{TCP, UDP};
 use proptest::prelude::*;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+const GUEST: Account = Account::of_guest(VifId(1));
 
 fn end(addr: u32, port: u16) -> Endpoint {
     Endpoint { vrf: Vrf(1), addr: Ipv4Addr::from_bits(addr).into(), port }
@@ -19,17 +21,17 @@ fn create(key: FlowKey, state: FlowState) -> FlowChange {
 }
 
 fn table(connections: usize) -> Flows {
-    Flows::new(FlowLimits { connections, per_guest: connections, new_per_second: u32::MAX })
+    Flows::new(FlowLimits { connections, per_guest: usize::MAX, new_per_second: u32::MAX })
 }
 
 fn fill(flows: &Flows, keys: impl Iterator<Item = u32>, state: FlowState, now: Seconds) -> usize {
-    keys.filter(|n| flows.apply(&create(key(*n), state), None, now).is_ok()).count()
+    keys.filter(|n| flows.apply(&create(key(*n), state), GUEST, now).is_ok()).count()
 }
 
 #[test]
 fn both_directions_find_one_connection() {
     let flows = table(64);
-    let flow = flows.apply(&create(key(1), FlowState::New), None, 5).unwrap().unwrap();
+    let flow = flows.apply(&create(key(1), FlowState::New), GUEST, 5).unwrap().unwrap();
     let made = Connection { original: key(1), state: FlowState::New, seen: 0 };
     assert_eq!(flows.get(&key(1), 5), Some((made, false, flow)));
     assert_eq!(flows.get(&key(1).reverse(), 5), Some((made, true, flow)));
@@ -51,14 +53,14 @@ fn roce_is_tracked_by_address_pair() {
     let flows = table(64);
     let forward = FlowKey { src: end(1, 0), dst: end(2, 4791), protocol: UDP };
     let reply = FlowKey { src: end(2, 0), dst: end(1, 4791), protocol: UDP };
-    let flow = flows.apply(&create(forward, FlowState::New), None, 0).unwrap().unwrap();
+    let flow = flows.apply(&create(forward, FlowState::New), GUEST, 0).unwrap().unwrap();
     assert_eq!(flows.get(&reply, 0).map(|(_, reply, flow)| (reply, flow)), Some((true, flow)));
 }
 
 #[test]
 fn updates_of_both_directions_add_up() {
     let flows = table(64);
-    let flow = flows.apply(&create(key(1), FlowState::Established), None, 0).unwrap().unwrap();
+    let flow = flows.apply(&create(key(1), FlowState::Established), GUEST, 0).unwrap().unwrap();
     let seen_by = |seen| Connection { original: key(1), state: FlowState::Closing, seen };
     // Each worker saw the FIN of its own direction only.
     assert!(flows.update(flow, &seen_by(Connection::FIN), 1));
@@ -80,15 +82,15 @@ fn counters_lack_packets_to_the_connections_end() {
         });
         found
     };
-    let old = flows.apply(&create(key(1), FlowState::New), None, 0).unwrap().unwrap();
-    flows.apply(&create(key(2), FlowState::New), None, 0).unwrap().unwrap();
+    let old = flows.apply(&create(key(1), FlowState::New), GUEST, 0).unwrap().unwrap();
+    flows.apply(&create(key(2), FlowState::New), GUEST, 0).unwrap().unwrap();
     flows.miscount(old);
     assert_eq!((approximate(1), approximate(2)), (Some(true), Some(false)));
     let later = Connection { original: key(1), state: FlowState::Closed, seen: Connection::REPLIED };
     assert!(flows.update(old, &later, 0) && flows.touch(old, false, 1, 60, 0));
     assert_eq!((flows.connection(old), approximate(1)), (Some(later), Some(true)));
     // One after it has counters of its own.
-    flows.apply(&create(key(1), FlowState::Established), None, 0).unwrap().unwrap();
+    flows.apply(&create(key(1), FlowState::Established), GUEST, 0).unwrap().unwrap();
     assert_eq!(approximate(1), Some(false));
     flows.miscount(old);
     assert_eq!(approximate(1), Some(false));
@@ -97,15 +99,15 @@ fn counters_lack_packets_to_the_connections_end() {
 #[test]
 fn a_new_connection_replaces_a_closed_one() {
     let flows = table(64);
-    let old = flows.apply(&create(key(1), FlowState::Closed), None, 0).unwrap().unwrap();
-    let new = flows.apply(&create(key(1).reverse(), FlowState::New), None, 0).unwrap().unwrap();
+    let old = flows.apply(&create(key(1), FlowState::Closed), GUEST, 0).unwrap().unwrap();
+    let new = flows.apply(&create(key(1).reverse(), FlowState::New), GUEST, 0).unwrap().unwrap();
     assert!(!flows.alive(old) && flows.alive(new));
     assert!(!flows.touch(old, false, 1, 1, 1) && flows.connection(old).is_none());
     let gone = Connection { original: key(1), state: FlowState::Closed, seen: 0 };
     assert!(!flows.update(old, &gone, 1));
     assert_eq!(flows.get(&key(1), 0).map(|(_, reply, _)| reply), Some(true));
     assert_eq!(flows.len(), 1);
-    let twin = flows.apply(&create(key(1).reverse(), FlowState::New), None, 0).unwrap();
+    let twin = flows.apply(&create(key(1).reverse(), FlowState::New), GUEST, 0).unwrap();
     assert_eq!(twin, Some(new), "the other worker's first packet finds it made");
 }
 
@@ -115,7 +117,7 @@ fn the_table_fills_to_its_capacity() {
     let filled = fill(&flows, 0..40_000, FlowState::Established, 0);
     assert_eq!(filled, flows.len());
     assert_eq!(filled, 4096, "every shard is filled");
-    let refused = flows.apply(&create(key(1 << 20), FlowState::New), None, 0);
+    let refused = flows.apply(&create(key(1 << 20), FlowState::New), GUEST, 0);
     assert_eq!(refused, Err(DropReason::FlowTableFull));
 }
 
@@ -150,34 +152,44 @@ fn expired_ones_give_way_first_then_unanswered_ones_then_closing_ones() {
         (FlowState::Established, 100),
         (FlowState::Established, 100),
     ]) {
-        flows.apply(&create(key(n), state), None, now).unwrap();
+        flows.apply(&create(key(n), state), GUEST, now).unwrap();
     }
     assert_eq!(flows.len(), capacity);
     for victim in [4, 2, 3, 1] {
-        flows.apply(&create(key(100 + victim), FlowState::Established), None, 100).unwrap();
+        flows.apply(&create(key(100 + victim), FlowState::Established), GUEST, 100).unwrap();
         let gone: Vec<_> = (0..8).filter(|n| flows.get(&key(*n), 0).is_none()).collect();
         assert!(gone.contains(&victim), "{victim} before others: {gone:?}");
         assert_eq!(flows.len(), capacity);
     }
-    let refused = flows.apply(&create(key(999), FlowState::New), None, 100);
+    let refused = flows.apply(&create(key(999), FlowState::New), GUEST, 100);
     assert_eq!(refused, Err(DropReason::FlowTableFull));
 }
 
 #[test]
 fn guests_have_quotas() {
+    const ACCOUNT: Account = Account::of_guest(VifId(3));
     let flows = Flows::new(FlowLimits { connections: 1024, per_guest: 10, new_per_second: 6 });
-    let open = |n, now| flows.apply(&create(key(n), FlowState::New), Some(VifId(3)), now).map(|_| ());
+    let open = |n, now| flows.apply(&create(key(n), FlowState::Established), ACCOUNT, now).map(|_| ());
     assert!((0..6).all(|n| open(n, 0).is_ok()));
     assert_eq!(open(6, 0), Err(DropReason::FlowQuota), "too fast");
     assert!((6..10).all(|n| open(n, 1).is_ok()));
     assert_eq!(open(10, 1), Err(DropReason::FlowQuota), "has its share");
-    assert_eq!(flows.held_by(VifId(3)), 10);
-    assert!(flows.apply(&create(key(50), FlowState::New), Some(VifId(4)), 1).is_ok(), "another guest's");
-    assert!(flows.apply(&create(key(51), FlowState::New), None, 1).is_ok(), "from a wire");
+    assert_eq!(flows.held_by(ACCOUNT), 10);
+    assert!(
+        flows.apply(&create(key(50), FlowState::New), Account::of_guest(VifId(4)), 1).is_ok(),
+        "another guest's"
+    );
+    let from_wire = Account::from_wire(VifId(3));
+    assert!(
+        flows.apply(&create(key(51), FlowState::New), from_wire, 1).is_ok(),
+        "what comes to it by a wire"
+    );
     assert_eq!(flows.flush(1, &mut |info| info.key == key(0)), 1);
     assert_eq!(open(10, 1), Ok(()));
     assert_eq!(flows.flush(1, &mut |_| true), 12);
-    assert_eq!((flows.held_by(VifId(3)), flows.len()), (0, 0));
+    assert_eq!((flows.held_by(ACCOUNT), flows.len()), (0, 0));
+    let used = FlowUse { refused: 2, ..FlowUse::default() };
+    assert_eq!(flows.used_by(VifId(3)), used, "too fast, and one too many");
 }
 
 #[test]
@@ -196,14 +208,15 @@ fn sweeps_forget_what_expired() {
 fn fragments_are_bounded_and_shared_fairly() {
     let flows = table(64);
     let fragments = flows.fragments();
-    let fragment = |ingress, id| FragmentKey {
+    let fragment_in = |ingress, vrf, id| FragmentKey {
         ingress: VifId(ingress),
-        vrf: Vrf(1),
+        vrf: Vrf(vrf),
         src: IpAddr::V4(Ipv4Addr::LOCALHOST),
         dst: IpAddr::V4(Ipv4Addr::LOCALHOST),
         protocol: UDP,
         id,
     };
+    let fragment = |ingress, id| fragment_in(ingress, 1, id);
     fragments.insert(fragment(1, 1), (7, 8), 0);
     (0..100_000).for_each(|id| fragments.insert(fragment(2, id), (1, 1), 1));
     assert_eq!(fragments.get(&fragment(1, 1), 29), Some((7, 8)), "a flood takes its own share only");
@@ -211,6 +224,15 @@ fn fragments_are_bounded_and_shared_fairly() {
     assert_eq!(fragments.get(&fragment(2, 99_999), 1), Some((1, 1)));
     fragments.insert(fragment(1, 1), (9, 9), 31);
     assert_eq!(fragments.get(&fragment(1, 1), 31), Some((9, 9)));
+    // Nor do several interfaces together take it, or other networks behind the same one.
+    for id in 0..2000 {
+        (2..8).for_each(|vif| fragments.insert(fragment(vif, id), (1, 1), 32));
+        (2..8).for_each(|vrf| fragments.insert(fragment_in(1, vrf, id), (1, 1), 32));
+    }
+    assert_eq!(fragments.get(&fragment(1, 1), 32), Some((9, 9)));
+    let known = |vif| (0..2000).filter(|id| fragments.get(&fragment(vif, *id), 32).is_some()).count();
+    let known: Vec<_> = (2..8).map(known).collect();
+    assert!(known.iter().all(|n| (256..=512).contains(n)), "4096 datagrams of 13: {known:?}");
 }
 
 #[test]
@@ -233,9 +255,7 @@ fn threads_create_count_and_flush_at_once() {
                             );
                             flow
                         }
-                        None => {
-                            flows.apply(&create(at, FlowState::New), Some(VifId(1)), now).unwrap().unwrap()
-                        }
+                        None => flows.apply(&create(at, FlowState::New), GUEST, now).unwrap().unwrap(),
                     };
                     flows.touch(flow, false, 1, 60, now);
                     if round % 97 == 0 {
@@ -254,13 +274,13 @@ fn threads_create_count_and_flush_at_once() {
         true
     });
     assert_eq!(
-        (listed, flows.held_by(VifId(1))),
+        (listed, flows.held_by(GUEST)),
         (flows.len(), flows.len()),
         "nothing is lost or counted twice"
     );
     assert!(flows.len() <= 64);
     assert_eq!(flows.flush(0, &mut |_| true), listed);
-    assert_eq!((flows.len(), flows.held_by(VifId(1))), (0, 0));
+    assert_eq!((flows.len(), flows.held_by(GUEST)), (0, 0));
 }
 
 fn any_end() -> impl Strategy<Value = Endpoint> {
@@ -277,15 +297,16 @@ proptest! {
     #[test]
     fn every_key_is_told_back_as_it_was(src in any_end(), dst in any_end(), protocol: u8, rule: Option<u32>) {
         let flows = table(64);
+        let account = Account::from_wire(VifId(u16::MAX));
         let key = FlowKey { src, dst, protocol };
         let connection = Connection { original: key, state: FlowState::Closing, seen: 5 };
         let change = FlowChange::Create { connection, rule: rule.map(RuleId) };
-        flows.apply(&change, Some(VifId(u16::MAX)), 1).unwrap();
+        flows.apply(&change, account, 1).unwrap();
         prop_assert_eq!(flows.get(&key, 1).map(|(c, reply, _)| (c, reply)), Some((connection, false)));
         flows.for_each(1, &mut |info| {
             assert_eq!((info.key, info.state, info.rule), (key, connection.state, rule.map(RuleId)));
             true
         });
-        prop_assert_eq!(flows.held_by(VifId(u16::MAX)), 1);
+        prop_assert_eq!(flows.held_by(account), 1);
     }
 }

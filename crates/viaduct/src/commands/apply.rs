@@ -2,8 +2,9 @@
 
 use super::{Context, value};
 use crate::client::Failure;
-use crate::output::{green, print, print_json, red};
+use crate::output::{green, print, print_json, red, yellow};
 use api::v1;
+use serde_json::{Value, json};
 use std::path::Path;
 
 fn read(file: &Path) -> Result<String, Failure> {
@@ -13,8 +14,23 @@ fn read(file: &Path) -> Result<String, Failure> {
 /// Checks a file without a daemon.
 pub fn check(file: &Path, json: bool) -> Result<(), Failure> {
     match config::parse(&read(file)?) {
-        Ok(_) if json => print("[]\n"),
-        Ok(_) => print(&format!("{} is good\n", file.display())),
+        Ok(document) => {
+            let warnings: Vec<_> = document.objects.iter().filter_map(config::Item::warning).collect();
+            if json {
+                let entry = |problem: &config::Problem| entry(&problem.at, &problem.message);
+                return print_json(&warnings.iter().map(entry).collect());
+            }
+            let place = |problem: &config::Problem| {
+                problem
+                    .line
+                    .map_or_else(|| file.display().to_string(), |line| format!("{}:{line}", file.display()))
+            };
+            let line = |problem: &config::Problem| {
+                format!("{}: {}\n", place(problem), warning(&problem.at, &problem.message))
+            };
+            let lines: String = warnings.iter().map(line).collect();
+            print(&format!("{lines}{} is good\n", file.display()))
+        }
         Err(problems) => {
             Err(Failure::Refused(format!("{} is wrong\n{}", file.display(), problems.in_file(file))))
         }
@@ -37,10 +53,22 @@ pub async fn apply(on: &mut Context, file: &Path, dry_run: bool) -> Result<(), F
     show(&changes.into_inner(), on.json, if dry_run { "would change" } else { "changed" })
 }
 
+/// A warning as a line says it.
+pub fn warning(object: &str, message: &str) -> String {
+    yellow(format!("warning: {object}: {message}"))
+}
+
+/// A warning among changes: one of nothing.
+fn entry(object: &str, message: &str) -> Value {
+    json!({ "what": "warning", "object": object, "details": [message] })
+}
+
 /// Prints what changed.
 pub fn show(changes: &v1::Changes, json: bool, done: &str) -> Result<(), Failure> {
+    let warnings = &changes.warnings;
     if json {
-        return print_json(&value(&changes.changes));
+        let warnings = warnings.iter().map(|known| entry(&known.object, &known.message));
+        return print_json(&changes.changes.iter().map(value).chain(warnings).collect());
     }
     let mut out = String::new();
     for change in &changes.changes {
@@ -57,5 +85,7 @@ pub fn show(changes: &v1::Changes, json: bool, done: &str) -> Result<(), Failure
         1 => "1 object".to_owned(),
         n => format!("{n} objects"),
     };
-    print(&format!("{out}{count} {done}\n"))
+    let warnings: String =
+        warnings.iter().map(|known| warning(&known.object, &known.message) + "\n").collect();
+    print(&format!("{out}{warnings}{count} {done}\n"))
 }

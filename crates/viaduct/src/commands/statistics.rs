@@ -1,5 +1,6 @@
 //! status, stats, dropstats.
 
+use super::apply::warning;
 use super::{Context, value};
 use crate::client::Failure;
 use crate::output::{Column, bold, print, print_json, red, table};
@@ -21,6 +22,10 @@ pub fn status_text(status: &v1::StatusReply) -> String {
     out += &interfaces(&status.vifs);
     for vif in status.vifs.iter().filter(|vif| vif.fault.is_some()) {
         out += &red(format!("{}: disabled: {}\n", vif.name, vif.fault()));
+    }
+    out += &crowded(&status.vifs);
+    for known in &status.warnings {
+        out += &(warning(&known.object, &known.message) + "\n");
     }
     if !status.reasons.is_empty() {
         out += "\n";
@@ -96,6 +101,7 @@ fn interfaces(vifs: &[v1::VifEntry]) -> String {
             "down"
         }
         .into();
+        row["flows"] = (vif.flows_opened + vif.flows_from_wire).into();
         row
     };
     let columns: &[Column] = &[
@@ -108,9 +114,22 @@ fn interfaces(vifs: &[v1::VifEntry]) -> String {
         ("TX", "tx_packets"),
         ("RX-DROP", "rx_drops"),
         ("TX-DROP", "tx_drops"),
+        ("FLOWS", "flows"),
         ("FEATURES", "features"),
     ];
     table(&vifs.iter().map(row).collect::<Vec<_>>(), columns)
+}
+
+/// Who had connections refused or displaced, a line each.
+fn crowded(vifs: &[v1::VifEntry]) -> String {
+    let crowded = vifs.iter().filter(|vif| vif.flows_refused + vif.flows_displaced > 0);
+    let line = |vif: &v1::VifEntry| {
+        format!(
+            "{}: {} connections opened, {} from a wire; {} refused, {} gave way to others\n",
+            vif.name, vif.flows_opened, vif.flows_from_wire, vif.flows_refused, vif.flows_displaced
+        )
+    };
+    crowded.map(line).collect()
 }
 
 fn reasons(reasons: &[v1::DropCount]) -> String {

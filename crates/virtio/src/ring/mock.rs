@@ -55,6 +55,11 @@ impl Ram {
         (at.addr() - self.base.addr()) as u64
     }
 
+    /// Where the byte at `offset` lies.
+    pub(crate) fn at_offset(self, offset: u64) -> *mut u8 {
+        self.ptr(offset, 0)
+    }
+
     fn ptr(self, offset: u64, len: usize) -> *mut u8 {
         let offset = usize::try_from(offset).unwrap();
         assert!(offset + len <= self.len, "the test's own mistake");

@@ -1,7 +1,9 @@
 //! Rings against mock drivers, well-behaved and hostile, and split rings against crate `virtio-queue`.
 
-use super::mock::{Buffer, DEVICE, DRIVER, Driver, GPA, RING_LEN, Ram, TABLES};
+use super::mock::{Buffer, DEVICE, DRIVER, Driver, GPA, RING_LEN, Ram, TABLES, USER};
 use super::*;
+use mem::{Region, RegionSpec, Regions};
+use std::sync::Arc;
 #[cfg(not(miri))]
 use virtio_queue::{Queue, QueueT};
 #[cfg(not(miri))]
@@ -306,6 +308,54 @@ fn a_split_ring_that_lies_is_a_fault() {
 }
 
 #[test]
+fn chains_that_a_split_ring_takes_back_are_a_fault() {
+    for size in [2, SIZE] {
+        let mut pair = Pair::new(Form { packed: false, event_idx: false, in_order: false }, size);
+        while pair.driver.offer(&buffers(1, false), false).is_some() {}
+        let (chain, _) = pair.take(Access::Read).unwrap();
+        pair.complete(chain, 0);
+        // The device read the other heads ahead, too.
+        pair.driver.corrupt(Some(1), None);
+        assert_eq!(pair.try_take(Access::Read).unwrap_err(), Fault::IndexJump);
+    }
+}
+
+#[test]
+fn a_buffer_in_more_regions_than_a_chain_may_have_is_refused() {
+    for form in forms() {
+        let mut pair = Pair::new(form, SIZE);
+        let (ram, count) = (pair.driver.ram, MAX_CHAIN as u64 + 1);
+        let mut regions = Regions::clone(&ram.regions());
+        let (at, end) = (ram.at_offset(RING_LEN), GPA + LEN as u64);
+        for i in 0..count {
+            let spec = RegionSpec { gpa: end + 8 * i, len: 8, user: USER + (1 << 32) + 8 * i, offset: 0 };
+            // SAFETY: buffers of the test's memory, which lives as long as the test.
+            regions
+                .insert(unsafe { Region::from_raw(&spec, at.wrapping_add(8 * i as usize)) }.unwrap())
+                .unwrap();
+        }
+        // SAFETY: as above.
+        pair.memory = unsafe { Memory::new(Arc::new(regions), true) }.unwrap();
+        let capacity = pair.segments.capacity();
+        for (regions, indirect) in [(count, false), (count - 1, false), (count, true), (count - 1, true)] {
+            pair.driver.offer(&[(end, 8 * regions as u32, false)], indirect).unwrap();
+            let (chain, segments) = pair.take(Access::Read).unwrap();
+            assert_eq!(
+                (chain.ok, segments.len()),
+                if regions < count { (true, MAX_CHAIN) } else { (false, 0) }
+            );
+            assert_eq!(pair.segments.capacity(), capacity, "it grew");
+            pair.complete(chain, 0);
+            pair.driver.used().unwrap();
+        }
+        // A table in as many regions can't be read.
+        let id = pair.driver.offer_table((end, 16 * (count as u32 / 2 + 1), false));
+        let (chain, _) = pair.take(Access::Read).unwrap();
+        assert_eq!((chain.id, chain.ok), (id, false));
+    }
+}
+
+#[test]
 fn a_split_chain_in_a_circle_ends() {
     let mut pair = Pair::new(Form { packed: false, event_idx: false, in_order: false }, SIZE);
     let id = pair.driver.offer(&buffers(2, false), false).unwrap();
@@ -323,6 +373,15 @@ fn a_packed_chain_without_end_is_a_fault() {
     for i in 0..u64::from(SIZE) {
         pair.driver.ram.write(16 * i + 14, &0x81u16.to_le_bytes());
     }
+    assert_eq!(pair.try_take(Access::Read).unwrap_err(), Fault::EndlessChain);
+    // Nor is it followed further than any chain in a ring of more slots.
+    let most = MAX_CHAIN as u16;
+    let mut pair = Pair::new(Form { packed: true, event_idx: false, in_order: false }, most);
+    assert_eq!(pair.driver.offer(&[buffers(1, false)[0]; MAX_CHAIN], false), Some(0));
+    assert!(pair.take(Access::Read).unwrap().0.ok);
+    // Its last descriptor lies where the driver's event suppression does, which nobody uses here.
+    let mut pair = Pair::new(Form { packed: true, event_idx: false, in_order: false }, most + 1);
+    pair.driver.offer(&[buffers(1, false)[0]; MAX_CHAIN + 1], false).unwrap();
     assert_eq!(pair.try_take(Access::Read).unwrap_err(), Fault::EndlessChain);
 }
 

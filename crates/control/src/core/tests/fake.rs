@@ -5,8 +5,8 @@ use api::v1::{RdmaCounter, RdmaDevice, RdmaQp, RdmaReply, RdmaTable};
 use mem::{Opened, Port, PortStatus};
 use model::{
     ApplyError, CaptureFilter, Captured, Change, Counters, Decision, DroppedPacket, Effects, Executor,
-    ExecutorStatus, Explanation, FlowInfo, LearnedMac, NeighbourInfo, NexthopId, PacketView, RuleId, Tables,
-    Verdict, VifCounters, VifId, WorkerCounters,
+    ExecutorStatus, Explanation, FlowInfo, FlowUse, LearnedMac, NeighbourInfo, NexthopId, PacketView, RuleId,
+    Tables, Verdict, VifCounters, VifId, WorkerCounters,
 };
 use std::collections::HashMap;
 use std::error::Error;
@@ -38,7 +38,7 @@ impl FakeExecutor {
 
 impl Executor for FakeExecutor {
     fn status(&self) -> ExecutorStatus {
-        ExecutorStatus { name: "fake".to_owned(), card: None }
+        ExecutorStatus { name: "fake".to_owned(), ..ExecutorStatus::default() }
     }
 
     fn apply(&self, changes: &[Change]) -> Result<(), ApplyError> {
@@ -77,6 +77,10 @@ impl Executor for FakeExecutor {
 
     fn flow_count(&self) -> usize {
         0
+    }
+
+    fn flow_use(&self, _vif: VifId) -> FlowUse {
+        FlowUse::default()
     }
 
     fn learned(&self) -> Vec<LearnedMac> {

@@ -36,6 +36,8 @@ pub fn guest(args: GuestArgs) -> Result<Vec<Object>, Failure> {
         mirror: args.mirror,
         policy: args.no_policy.then_some(false),
         allowed: args.allowed,
+        router: args.router.then_some(true),
+        dhcp_server: args.dhcp_server.then_some(true),
         owner: args.owner,
         socket_mode: args.socket_mode,
         mtu: args.mtu,

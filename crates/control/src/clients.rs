@@ -1,0 +1,122 @@
+//! Connections of the control socket: some at a time, and none for those who say nothing.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Sleep, sleep};
+use tokio_stream::Stream;
+use tonic::transport::server::Connected;
+
+/// How long nobody is accepted where that failed, for want of descriptors most likely, or all connections are taken.
+pub(crate) const PAUSE: Duration = Duration::from_millis(100);
+
+/// Bounds of connections.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// At a time.
+    pub(crate) connections: usize,
+    /// Until a client says something.
+    pub(crate) silence: Duration,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self { connections: 256, silence: Duration::from_secs(10) }
+    }
+}
+
+/// Those who connect. It never ends.
+pub(crate) struct Clients {
+    listener: UnixListener,
+    bounds: Bounds,
+    free: Arc<Semaphore>,
+    pause: Option<Pin<Box<Sleep>>>,
+}
+
+impl Clients {
+    /// Those who connect here.
+    pub(crate) fn new(listener: UnixListener, bounds: Bounds) -> Self {
+        Self { listener, bounds, free: Arc::new(Semaphore::new(bounds.connections)), pause: None }
+    }
+}
+
+impl Stream for Clients {
+    type Item = io::Result<Client>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        loop {
+            if let Some(pause) = &mut self.pause {
+                ready!(pause.as_mut().poll(context));
+                self.pause = None;
+            }
+            let Ok(place) = self.free.clone().try_acquire_owned() else {
+                self.pause = Some(Box::pin(sleep(PAUSE)));
+                continue;
+            };
+            match ready!(self.listener.poll_accept(context)) {
+                Ok((stream, _)) => {
+                    let silence = Some(Box::pin(sleep(self.bounds.silence)));
+                    return Poll::Ready(Some(Ok(Client { stream, silence, _place: place })));
+                }
+                Err(error) => {
+                    tracing::warn!("a client of the control socket can't be accepted: {error}");
+                    self.pause = Some(Box::pin(sleep(PAUSE)));
+                }
+            }
+        }
+    }
+}
+
+/// A connection. It breaks where the client says nothing at first.
+pub(crate) struct Client {
+    stream: UnixStream,
+    /// Ends when the client has been silent for too long; none once it said something.
+    silence: Option<Pin<Box<Sleep>>>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Connected for Client {
+    type ConnectInfo = ();
+
+    fn connect_info(&self) {}
+}
+
+impl AsyncRead for Client {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if read.is_ready() {
+            self.silence = None;
+        } else if let Some(silence) = &mut self.silence {
+            ready!(silence.as_mut().poll(context));
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        read
+    }
+}
+
+impl AsyncWrite for Client {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

@@ -1,0 +1,142 @@
+//! To whom connections are charged, and what each has of the table.
+
+use super::zeroed::Zeroed;
+use model::{FlowUse, Seconds, VifId};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+/// Who is charged for a connection. What a guest opens and what others open to it by a wire are two accounts, so that
+/// nobody out there can use up what the guest needs for connections of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Account {
+    vif: VifId,
+    from_wire: bool,
+}
+
+impl Account {
+    const LAST: u32 = (1 << 17) - 1;
+
+    /// That of connections this guest opens.
+    #[must_use]
+    pub const fn of_guest(vif: VifId) -> Self {
+        Self { vif, from_wire: false }
+    }
+
+    /// That of connections which come by a wire to this guest; or, where they go to no guest alone, by this wire.
+    #[must_use]
+    pub const fn from_wire(to: VifId) -> Self {
+        Self { vif: to, from_wire: true }
+    }
+
+    /// As a number, at most [`Self::LAST`].
+    pub(super) fn number(self) -> u32 {
+        u32::from(self.vif.0) << 1 | u32::from(self.from_wire)
+    }
+
+    /// From such a number.
+    pub(super) const fn numbered(number: u32) -> Self {
+        Self { vif: VifId((number >> 1) as u16), from_wire: number & 1 != 0 }
+    }
+}
+
+/// Connections it has.
+const HELD: usize = 0;
+/// Connections it opened within a second (low half), and that second plus 1.
+const OPENED: usize = 1;
+/// Connections it was refused.
+const REFUSED: usize = 2;
+/// Connections that gave way to others before their time.
+const DISPLACED: usize = 3;
+
+/// How much of a full table an account may have.
+#[derive(Clone, Copy)]
+pub(super) struct Share {
+    /// An equal part for each account that has connections.
+    pub fair: u64,
+    /// Half of it. What an account has up to here it keeps, whatever others do.
+    pub reserve: u64,
+}
+
+/// By account.
+pub(super) struct Accounts {
+    records: Zeroed<4>,
+    /// Those that have connections. Threads that race may bring it below zero for a moment.
+    active: AtomicI64,
+    capacity: u64,
+    /// Connections at a time.
+    most: u64,
+    /// New ones a second: a bucket that is full again with each second.
+    per_second: u32,
+}
+
+impl Accounts {
+    /// Of a table for `capacity` connections, of which `most` an account, and `per_second` new ones.
+    pub fn new(capacity: u64, most: u64, per_second: u32) -> Self {
+        let records = Zeroed::new(Account::LAST as usize + 1);
+        Self { records, active: AtomicI64::new(0), capacity, most, per_second }
+    }
+
+    fn word(&self, account: Account, word: usize) -> &AtomicU64 {
+        &self.records.records()[account.number() as usize][word]
+    }
+
+    /// Counts an attempt to open a connection. Returns whether it is within the rate.
+    pub fn open(&self, account: Account, now: Seconds) -> bool {
+        let second = (u64::from(now) + 1) << 32;
+        let open = |word: u64| {
+            let opened = if word >> 32 == second >> 32 { word as u32 } else { 0 };
+            (opened < self.per_second).then(|| second | u64::from(opened + 1))
+        };
+        self.word(account, OPENED).fetch_update(Ordering::Relaxed, Ordering::Relaxed, open).is_ok()
+    }
+
+    /// Charges a connection. Returns whether the account may have it.
+    pub fn take(&self, account: Account) -> bool {
+        let add = |held| (held < self.most).then_some(held + 1);
+        let before = self.word(account, HELD).fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        if before == Ok(0) {
+            self.active.fetch_add(1, Ordering::Relaxed);
+        }
+        before.is_ok()
+    }
+
+    /// A connection is gone.
+    pub fn give_back(&self, account: Account) {
+        if self.word(account, HELD).fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.active.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts a connection that was not made.
+    pub fn refuse(&self, account: Account) {
+        self.word(account, REFUSED).fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a connection that gave way before its time.
+    pub fn displace(&self, account: Account) {
+        self.word(account, DISPLACED).fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Connections an account has.
+    pub fn held(&self, account: Account) -> u64 {
+        self.word(account, HELD).load(Ordering::Relaxed)
+    }
+
+    /// What each account may have of a full table.
+    pub fn share(&self) -> Share {
+        let active = self.active.load(Ordering::Relaxed).max(1).unsigned_abs();
+        let fair = (self.capacity / active).max(1);
+        Share { fair, reserve: fair / 2 }
+    }
+
+    /// For people.
+    pub fn used_by(&self, vif: VifId) -> FlowUse {
+        let (own, wire) = (Account::of_guest(vif), Account::from_wire(vif));
+        let both = |word| [own, wire].map(|at| self.word(at, word).load(Ordering::Relaxed)).iter().sum();
+        FlowUse {
+            opened: self.held(own),
+            from_wire: self.held(wire),
+            refused: both(REFUSED),
+            displaced: both(DISPLACED),
+        }
+    }
+}

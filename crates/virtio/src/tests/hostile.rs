@@ -1,0 +1,203 @@
+//! Guests and VMMs that mean harm: what it costs them, and that it costs nobody else.
+
+use super::*;
+use rustix::fs::{OFlags, fcntl_setfl};
+use std::net::{TcpListener, TcpStream};
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex};
+use vmm_sys_util::sock_ctrl_msg::ScmSocket;
+
+const NEXT: u16 = 1;
+const WRITE: u16 = 2;
+
+/// Fills a ring with chains of a descriptor each that goes on with itself.
+fn circles(vmm: &mut Vmm, ring: usize) {
+    let flags = if ring == TO_GUEST { NEXT | WRITE } else { NEXT };
+    for i in 0..SIZE {
+        let buffer = (GPA + vmm.buffer(0), 64, ring == TO_GUEST);
+        assert_eq!(vmm.drivers[ring].offer(&[buffer], false), Some(i));
+        let at = ring as u64 * RING_LEN + 16 * u64::from(i) + 12;
+        vmm.memory.ram.write(at, [flags, i].map(u16::to_le_bytes).as_flattened());
+    }
+}
+
+#[test]
+fn a_receive_ring_of_long_rubbish_is_not_walked_for_each_packet() {
+    let (_dir, port, mut vmm) = connected("circles-to", with(&[Features::MRG_RXBUF]), 1);
+    circles(&mut vmm, TO_GUEST);
+    let send = || deliver(&port, 0, &frame(60, 0), &Offload::default());
+    let walked = || port.port.status().malformed * u64::from(SIZE);
+    // The credit of a ring, and one chain more.
+    assert_eq!(send(), Err(NoRoom::Full));
+    assert!((1024..=2048 + 64).contains(&walked()), "{} descriptors", walked());
+    // From then on each packet has what it brings itself.
+    for packets in 1..10 {
+        let before = walked();
+        assert_eq!(send(), Err(NoRoom::Full));
+        assert!(walked() - before <= 64 + u64::from(SIZE), "{packets}: {} descriptors", walked() - before);
+    }
+    // It does not matter to the driver that means it now.
+    while vmm.drivers[TO_GUEST].used().is_some() {}
+    until(|| {
+        let _ = send();
+        while vmm.drivers[TO_GUEST].used().is_some() {}
+        walked() == u64::from(SIZE) * u64::from(SIZE)
+    });
+    (0..10).for_each(|i| vmm.offer(i, 2048));
+    until(|| send().is_ok());
+}
+
+#[test]
+fn a_transmit_ring_of_long_rubbish_is_walked_in_turns() {
+    let (_dir, mut port, mut vmm) = connected("circles-from", BASE, 1);
+    circles(&mut vmm, FROM_GUEST);
+    let mut before = 0;
+    for _ in 0..2 {
+        assert_eq!(receive(&mut port, 0), []);
+        let walked = port.port.status().malformed * u64::from(SIZE) - before;
+        assert!((1024..=2048 + 64).contains(&walked), "{walked} descriptors");
+        before += walked;
+    }
+}
+
+/// Has the device look at `count` chains of `ring`, one at a time, that are malformed.
+fn rubbish(port: &mut Opened, vmm: &mut Vmm, ring: usize, count: u32) {
+    for _ in 0..count {
+        vmm.drivers[ring].offer(&[(GPA, 0, ring == TO_GUEST)], false).unwrap();
+        if ring == TO_GUEST {
+            assert!(deliver(port, 0, &frame(60, 0), &Offload::default()).is_err());
+        } else {
+            assert_eq!(receive(port, 0), []);
+        }
+        vmm.drivers[ring].used().unwrap();
+    }
+}
+
+#[test]
+fn a_driver_of_nothing_but_rubbish_is_disabled() {
+    for ring in [TO_GUEST, FROM_GUEST] {
+        let (_dir, mut port, mut vmm) = connected("rubbish", BASE, 1);
+        for _ in 0..2 {
+            rubbish(&mut port, &mut vmm, ring, 1023);
+            // One that is good begins the count anew.
+            works(&mut port, &mut vmm);
+            works(&mut port, &mut vmm);
+        }
+        rubbish(&mut port, &mut vmm, ring, 1023);
+        assert_eq!(port.port.status().fault, None);
+        vmm.drivers[ring].offer(&[(GPA, 0, ring == TO_GUEST)], false).unwrap();
+        let _ = deliver(&port, 0, &frame(60, 0), &Offload::default());
+        assert_eq!(receive(&mut port, 0), []);
+        let status = port.port.status();
+        assert!(!status.up && status.fault.as_ref().unwrap().contains("nothing but malformed"), "{status:?}");
+    }
+}
+
+/// Runs `work` on a thread; what it returns, or a failure where it hangs.
+fn in_time<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, finished) = mpsc::channel();
+    std::thread::spawn(move || done.send(work()));
+    finished.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("{what} hangs"))
+}
+
+#[test]
+fn a_notification_that_nobody_takes_holds_nobody_up() {
+    let (_dir, mut port, mut vmm) = connected("notify", BASE, 1);
+    // Who shares an open file shares its flags. The counter is full: another count would have to wait for a reader.
+    for call in &vmm.calls {
+        call.write(u64::MAX - 1).unwrap();
+        // SAFETY: open as long as the event.
+        let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(call.as_raw_fd()) };
+        fcntl_setfl(fd, OFlags::RDWR).unwrap();
+    }
+    vmm.drivers.iter().for_each(|driver| driver.want_interrupts(true, false));
+    vmm.send(0, &frame(60, 0));
+    vmm.offer(1, 2048);
+    in_time("a worker, or the control thread,", move || {
+        assert_eq!(receive(&mut port, 0).len(), 1);
+        deliver(&port, 0, &frame(60, 0), &Offload::default()).unwrap();
+        // It signals what it is given, too.
+        vmm.frontend.set_vring_call(TO_GUEST, &vmm.calls[TO_GUEST]).unwrap();
+        // Other queues, and who would stop them, find the rings free.
+        assert_eq!(receive(&mut port, 0).len(), 0);
+        vmm.frontend.get_vring_base(FROM_GUEST).unwrap();
+        drop(port);
+    });
+}
+
+/// Two ends of a connection, of which the first has data that the other does not take and lingers when it is closed.
+fn lingering() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (other, _) = listener.accept().unwrap();
+    stream.set_nonblocking(true).unwrap();
+    while (&stream).write(&[0; 1 << 16]).is_ok() {}
+    stream.set_nonblocking(false).unwrap();
+    rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::from_secs(3600))).unwrap();
+    (stream, other)
+}
+
+#[test]
+fn a_descriptor_that_takes_long_to_close_is_its_guests_own_affair() {
+    let (dir, mut port, mut vmm) = connected("linger", BASE, 1);
+    let (stream, _other) = lingering();
+    // SET_VRING_CALL of ring 0, without waiting for a reply.
+    let vmm_stream = vmm.frontend.as_raw_fd();
+    // SAFETY: open as long as the front end.
+    let vmm_stream = unsafe { std::os::fd::BorrowedFd::borrow_raw(vmm_stream) }.try_clone_to_owned().unwrap();
+    UnixStream::from(vmm_stream).send_with_fd(&message(13, 1, 0)[..], stream.as_raw_fd()).unwrap();
+    let port_number = stream.local_addr().unwrap().port();
+    drop(stream);
+    until(|| is_closing(port_number));
+    // The guest is served, and so are those who ask for its state.
+    works(&mut port, &mut vmm);
+    in_time("closing the port", move || drop(port));
+    // In its place there may be another.
+    let port = open(&dir.port(Role::Server, 1)).unwrap();
+    drop(Vmm::new(UnixStream::connect(dir.0.join("vm.sock")).unwrap(), BASE, 1));
+    drop(port);
+}
+
+/// Whether everybody closed the connection from this port, whose last data nobody took.
+fn is_closing(port: u16) -> bool {
+    const FIN_WAIT1: &str = "04";
+    let connections = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
+    connections
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>())
+        .any(|fields| fields[1].ends_with(&format!(":{port:04X}")) && fields[3] == FIN_WAIT1)
+}
+
+/// What a subscriber writes.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_vmm_that_is_refused_again_and_again_does_not_fill_the_log() {
+    let lines = Lines::default();
+    let writer = lines.clone();
+    tracing_subscriber::fmt().with_writer(move || writer.clone()).init();
+    let dir = Dir::new("log");
+    let config = GuestPort { name: "noisy".to_owned(), ..dir.port(Role::Server, 1) };
+    let _port = open(&config).unwrap();
+    for _ in 0..50 {
+        // Connections are lines, too.
+        let mut ask = asking(&config);
+        for _ in 0..20 {
+            assert_eq!(ask(20, 1), 1, "an MTU of one byte");
+        }
+    }
+    let log = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+    let count = log.lines().filter(|line| line.contains("noisy")).count();
+    assert!((10..=50).contains(&count), "{count} lines:\n{log}");
+}
