@@ -43,7 +43,7 @@ demo: ## hosts, containers, VMs and a simulated card on this machine: build, run
 test: ## every test, the fast ones first; stops at the first stage that fails
 	@scripts/run-tests
 
-test-rust: ## unit, property and differential tests, then loom and miri
+test-rust: ## unit, property and differential tests, then loom, miri, a short turn of the fuzz targets, the card
 	@scripts/run-tests rust
 
 test-e2e: ## end to end, with real guests and peers (PYTEST="-k vxlan" selects)

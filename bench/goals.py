@@ -22,6 +22,8 @@ class Goal:
     unit: str = " x"
     # Whose figure it is.
     device: str = "viaduct"
+    # The case of the same device that it is held against, instead of peers.
+    against: dict = None
     # What the figures of the peers come to, where it is not the best one of them.
     together: Callable = None
 
@@ -33,13 +35,14 @@ class Goal:
         """The goal with what was measured."""
         own = by_round(results, self.point, self.case, self.device, self.metric)
         best = min if self.lower_is_better else max
-        peers = [by_round(results, self.point, self.case, peer, self.metric) for peer in self.peers]
+        held = [(self.against, self.device)] if self.against else [(self.case, peer) for peer in self.peers]
+        peers = [by_round(results, self.point, case, device, self.metric) for case, device in held]
         ratios = []
         for number, figure in own.items():
             others = [peer[number] for peer in peers if peer.get(number)]
             if self.together:
                 others = [self.together(*others)] if len(others) == len(peers) else []
-            if others or not self.peers:
+            if others or not held:
                 ratios.append(figure / best(others) if others else figure)
         sign = "<=" if self.lower_is_better else ">="
         judged = {"title": self.title, "unit": self.unit, "measured": None, "generator_bound": False}
@@ -123,6 +126,15 @@ GOALS = [
     Goal("New flows, stateful rules: million a second", "new-flows", {}, "mpps", 0.5, 1.0, unit=" M/s"),
     Goal("Round trip idle, 64 B, against testpmd: p50", "ping-pong", BACK_TO_BACK, "p50", 1.0, 0.8, ("testpmd",)),
     Goal("Round trip under load, 64 B, against OVS: p99", "ping-pong-loaded", {"size": 64}, "p99", 0.5, 0.3, OVS),
+    Goal(
+        "Round trip beside a hostile guest, against undisturbed: p99",
+        "neighbour",
+        {"neighbour": "hostile"},
+        "p99",
+        3.0,
+        1.5,
+        against={"neighbour": "undisturbed"},
+    ),
     Goal("TCP frames of 64 KB, against OVS: Gbit/s", "segmentation", {}, "gbps", 1.5, 1.5, ("ovs-normal",)),
     Goal("Table changes, 10 k a second at 80 % load: sent per delivered", "churn", {"changes": 10_000}, "sent_per_delivered", 1.0, 1.0),
     Goal("Memory of a flow, 1 M flows", "memory", {"of": "flow", "count": 1_000_000}, "bytes", 128, 96, unit=" B"),

@@ -12,8 +12,8 @@ from lab import Driver, eventually, unharmed
 from lab.topology import host_config, tap, vhost
 
 METRICS = 9101
-# Connections that the metrics endpoint serves at a time, and descriptors of the daemon that may go with them.
-SCRAPES = 64
+# Descriptors that connections of the metrics endpoint may take: one each, and some for what else goes on.
+SCRAPES = 64 + 8
 
 
 @pytest.fixture

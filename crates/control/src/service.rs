@@ -188,3 +188,6 @@ impl Viaduct for Service {
         Ok(Response::new(Box::pin(packets)))
     }
 }
+
+#[cfg(test)]
+mod hostile;

@@ -4,9 +4,9 @@ use crate::ports::{Device, PortSpec, Ports};
 use api::v1::{RdmaCounter, RdmaDevice, RdmaQp, RdmaReply, RdmaTable};
 use mem::{Opened, Port, PortStatus};
 use model::{
-    ApplyError, CaptureFilter, Captured, Change, Counters, DroppedPacket, Executor, ExecutorStatus,
-    Explanation, FlowInfo, FlowUse, LearnedMac, NeighbourInfo, NexthopId, PacketView, RuleId, Tables,
-    VifCounters, VifId, WorkerCounters,
+    ApplyError, CaptureFilter, Captured, Change, Counters, Decision, DroppedPacket, Effects, Executor,
+    ExecutorStatus, Explanation, FlowInfo, FlowUse, LearnedMac, NeighbourInfo, NexthopId, PacketView, RuleId,
+    Tables, Verdict, VifCounters, VifId, WorkerCounters,
 };
 use std::collections::HashMap;
 use std::error::Error;
@@ -98,8 +98,13 @@ impl Executor for FakeExecutor {
     }
 
     fn explain(&self, ingress: VifId, frame: &[u8]) -> Explanation {
-        let view = PacketView::parse(frame, frame.len() as u32, None).unwrap();
-        model::explain(&self.tables(), &view, ingress, 0)
+        match PacketView::parse(frame, frame.len() as u32, None) {
+            Ok(view) => model::explain(&self.tables(), &view, ingress, 0),
+            Err(error) => Explanation {
+                steps: Vec::new(),
+                decision: Decision { verdict: Verdict::Drop(error.into()), effects: Effects::default() },
+            },
+        }
     }
 
     fn dropped(&self, _: usize) -> Vec<DroppedPacket> {

@@ -1,0 +1,386 @@
+//! Requests of any kind and content, one after the other to one host: each is done as a whole or refused and not done, and what
+//! is stored is what is in force.
+
+use super::*;
+use crate::core::tests::fake::{FakeExecutor, FakePorts, Log};
+use crate::core::tests::{FILE, VERBS};
+use crate::matching::Matching;
+use crate::packet_text;
+use crate::store::Store;
+use model::{Counters, Endpoint, FlowInfo, FlowKey, FlowState, VifId, Vrf};
+use prost::Message;
+use serde::de::DeserializeOwned;
+use std::path::Path;
+use tokio::runtime::Runtime;
+
+/// Keys and values of objects: what is right somewhere, and what nearly is.
+const LINES: [&str; 63] = [
+    "name = \"vm1\"",
+    "name = \"vm2\"",
+    "name = \"blue\"",
+    "name = \"red\"",
+    "name = \"up0\"",
+    "name = \"a/../b\"",
+    "network = \"blue\"",
+    "network = \"red\"",
+    "outside_network = \"red\"",
+    "vrf = 1",
+    "vrf = 2",
+    "vrf = 65536",
+    "vni = 5001",
+    "vni = 16777216",
+    "kind = \"tap\"",
+    "kind = \"vhost\"",
+    "kind = \"rdma\"",
+    "driver = \"af-packet\"",
+    "driver = \"tap\"",
+    "device = \"t1\"",
+    "device = \"t2\"",
+    "device = \"refused\"",
+    "socket = \"vm1.sock\"",
+    "socket = \"/../x\"",
+    "role = \"client\"",
+    "queues = 3",
+    "queues = 0",
+    "mac = \"02:00:00:00:00:01\"",
+    "mac = \"02:00:00:00:00:02\"",
+    "mac = \"ff:ff:ff:ff:ff:ff\"",
+    "addresses = [\"10.1.1.2\"]",
+    "addresses = [\"10.1.1.1\", \"fd00:1::1\"]",
+    "addresses = [\"192.0.2.1/24\"]",
+    "gateways = [\"10.1.1.254/24\"]",
+    "gateways = [\"0.0.0.0/0\", \"::/128\"]",
+    "gateway = [\"192.0.2.254\"]",
+    "allowed = [\"10.7.0.0/16\"]",
+    "prefix = \"10.9.0.0/16\"",
+    "prefix = \"0.0.0.0/0\"",
+    "prefix = \"10.9.0.1/16\"",
+    "inside = \"10.1.1.1\"",
+    "outside = \"203.0.113.7\"",
+    "to = [{ drop = true }]",
+    "to = [{ guest = \"vm1\" }]",
+    "to = [{ network = \"blue\" }, { nexthop = \"red\" }]",
+    "to = [{ tunnel = \"mpls-over-udp\", remote = \"192.0.2.2\", label = 100 }]",
+    "to = [{ tunnel = \"vxlan\", remote = \"192.0.2.2\", vni = 5001, mac = \"02:00:00:00:00:03\" }]",
+    "to = { guest = \"vm1\" }",
+    "to = { cidr = \"10.1.1.0/24\" }",
+    "from = { guest = \"vm1\", cidr = \"10.1.1.0/24\" }",
+    "label = 100",
+    "label = 1048576",
+    "rate = { mbps = 0, burst_kb = 4294967295 }",
+    "mirror = \"vm1\"",
+    "policy = false",
+    "rdma = \"vm1.0\"",
+    "rdma_limits = { qps = 0, mrs = 4294967295 }",
+    "mtu = 67",
+    "wire = \"up0\"",
+    "vlan = 4095",
+    "priority = 7",
+    "protocol = \"256\"",
+    "ports = \"80-79\"",
+];
+
+const ACTIONS: [&str; 5] = ["drop", "allow", "police:4294967296", "mirror:vm1", ""];
+const KINDS: usize = 12;
+
+/// A message with the keys that `picks` name, if that makes one.
+fn filled<T: DeserializeOwned>(picks: &[u8]) -> Option<T> {
+    let mut keys = toml::Table::new();
+    for pick in picks {
+        keys.extend(LINES[usize::from(*pick) % LINES.len()].parse::<toml::Table>().ok()?);
+    }
+    let action = ACTIONS[picks.len() % ACTIONS.len()];
+    keys.insert("action".to_owned(), action.into());
+    for must in [
+        "name",
+        "network",
+        "kind",
+        "driver",
+        "device",
+        "prefix",
+        "mac",
+        "inside",
+        "outside",
+        "outside_network",
+    ] {
+        keys.entry(must).or_insert_with(|| "".into());
+    }
+    for must in ["vrf", "vni", "label", "priority"] {
+        keys.entry(must).or_insert(1.into());
+    }
+    for must in ["addresses", "gateways", "gateway", "allowed"] {
+        keys.entry(must).or_insert_with(|| toml::Value::Array(Vec::new()));
+    }
+    keys.try_into().ok()
+}
+
+fn object(kind: u8, picks: &[u8]) -> v1::Object {
+    use v1::object::Object as O;
+    let object = match usize::from(kind) % (KINDS + 1) {
+        0 => filled(picks).map(O::Wire),
+        1 => filled(picks).map(O::Network),
+        2 => filled(picks).map(O::Guest),
+        3 => filled(picks).map(O::Nexthop),
+        4 => filled(picks).map(O::Route),
+        5 => filled(picks).map(O::Mac),
+        6 => filled(picks).map(O::Flood),
+        7 => filled(picks).map(O::Nat),
+        8 => filled(picks).map(O::Rule),
+        9 => filled(picks).map(O::Default),
+        10 => filled(picks).map(O::Mpls),
+        11 => filled(picks).map(O::Vxlan),
+        _ => None,
+    };
+    v1::Object { object }
+}
+
+/// What comes in a turn: a request by number, its bytes, or what its bytes pick from.
+type Turn = (u8, bool, Vec<Vec<u8>>);
+
+/// The host under attack.
+struct Target {
+    service: Service,
+    executor: Arc<FakeExecutor>,
+    runtime: Runtime,
+    state: tempfile::TempDir,
+}
+
+/// In memory where that is, since every change is written.
+fn directory() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
+
+fn start(state: &Path, executor: &Arc<FakeExecutor>) -> Arc<Core> {
+    let file = config::parse(&format!("{FILE}{VERBS}")).unwrap();
+    let ports = Box::new(FakePorts::new(Log::default()));
+    let core = Core::start(file, "/run/x".into(), Store::open(state).unwrap(), executor.clone(), ports);
+    Arc::new(core.unwrap_or_else(|e| panic!("{e}")))
+}
+
+impl Target {
+    fn new() -> Self {
+        let (state, executor) = (directory(), Arc::new(FakeExecutor::default()));
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let service = Service { core: start(state.path(), &executor) };
+        Self { service, executor, runtime, state }
+    }
+
+    /// The objects, and the tables made of them.
+    fn in_force(&self) -> (String, String) {
+        (objects(&self.service.core), format!("{:?}", self.executor.tables()))
+    }
+
+    /// One request that does not change anything: it is answered or refused. Captures go on; their expressions are tried below.
+    fn ask(&self, number: u8, bytes: &[u8]) {
+        macro_rules! asked {
+            ($($method:ident: $request:ty),*) => {{
+                let mut methods = [$(stringify!($method)),*].into_iter().cycle();
+                let chosen = methods.nth(usize::from(number)).unwrap_or_default();
+                $(if chosen == stringify!($method) && let Ok(request) = <$request>::decode(bytes) {
+                    let _ = self.runtime.block_on(self.service.$method(Request::new(request)));
+                })*
+            }};
+        }
+        asked!(
+            objects: v1::ObjectsRequest, table: v1::TableRequest, status: v1::StatusRequest, stats: v1::StatsRequest,
+            drop_stats: v1::DropStatsRequest, rdma: v1::RdmaRequest, flows: v1::FlowsRequest,
+            flush_flows: v1::FlushFlowsRequest, explain: v1::ExplainRequest
+        );
+    }
+
+    /// One request that may change something; returns whether it was done.
+    fn change(&self, number: u8, from_bytes: bool, content: &[Vec<u8>]) -> bool {
+        let first = content.first().map_or(&[][..], Vec::as_slice);
+        let run = &self.runtime;
+        match number % 3 {
+            0 => {
+                let picked =
+                    || content.iter().map(|c| object(*c.first().unwrap_or(&0), c.get(1..).unwrap_or(&[])));
+                let request = match v1::AddRequest::decode(first) {
+                    Ok(request) if from_bytes => request,
+                    _ => v1::AddRequest { objects: picked().collect() },
+                };
+                run.block_on(self.service.add(Request::new(request))).is_ok()
+            }
+            1 => {
+                let key = |c: &Vec<u8>| self.key_of(c.first().copied().unwrap_or_default());
+                let request = match v1::RemoveRequest::decode(first) {
+                    Ok(request) if from_bytes => request,
+                    _ => v1::RemoveRequest { keys: content.iter().filter_map(key).collect() },
+                };
+                run.block_on(self.service.remove(Request::new(request))).is_ok()
+            }
+            _ => {
+                let dry_run = content.len() % 4 == 3;
+                let toml =
+                    if from_bytes { String::from_utf8_lossy(first).into_owned() } else { file_of(first) };
+                let done = run.block_on(self.service.apply(Request::new(v1::ApplyRequest { toml, dry_run })));
+                done.is_ok() && !dry_run
+            }
+        }
+    }
+
+    /// The key of an object that is there.
+    fn key_of(&self, pick: u8) -> Option<v1::Key> {
+        let view = self.service.view();
+        let key = view.objects.iter().map(|(key, _)| key.clone()).nth(usize::from(pick) % 8)?;
+        let kind = v1::Kind::from_str_name(&format!("KIND_{}", key.kind.name().to_uppercase()))?;
+        Some(v1::Key { kind: kind.into(), network: key.network, name: key.name })
+    }
+}
+
+fn objects(core: &Core) -> String {
+    let view = core.view();
+    let objects = view.objects.in_order();
+    objects.iter().map(|owned| format!("{} {:?}\n", owned.owner.name(), owned.object)).collect()
+}
+
+/// The host's file with some of its lines left out, and others in their place.
+fn file_of(picks: &[u8]) -> String {
+    let mut lines: Vec<&str> = FILE.lines().chain(VERBS.lines()).collect();
+    for pick in picks.chunks_exact(2) {
+        let at = usize::from(pick[0]) % lines.len();
+        match usize::from(pick[1]) % (LINES.len() + 1) {
+            0 => drop(lines.remove(at)),
+            line => lines.insert(at, LINES[line - 1]),
+        }
+    }
+    lines.join("\n")
+}
+
+/// What is refused changes nothing; what was done is what a daemon that starts now finds.
+#[test]
+fn any_requests_are_done_or_refused() {
+    bolero::check!().with_type::<Vec<Turn>>().for_each(|turns| {
+        let target = Target::new();
+        for (number, from_bytes, content) in turns {
+            // The executor has its limits, too.
+            target.executor.refuse(number % 8 == 7);
+            let before = target.in_force();
+            if *number < 128 {
+                let done = target.change(number / 8, *from_bytes, content);
+                assert!(done || target.in_force() == before, "refused, and yet something changed");
+            } else {
+                content.iter().for_each(|bytes| target.ask(*number, bytes));
+                assert_eq!(target.in_force(), before);
+            }
+        }
+        let Target { service, state, executor, .. } = target;
+        let kept = objects(&service.core);
+        drop(service);
+        executor.refuse(false);
+        let fresh = Arc::new(FakeExecutor::default());
+        assert_eq!(objects(&start(state.path(), &fresh)), kept, "what is stored is what was in force");
+        assert_eq!(format!("{:?}", fresh.tables().networks().collect::<Vec<_>>()), {
+            format!("{:?}", executor.tables().networks().collect::<Vec<_>>())
+        });
+    });
+}
+
+/// Words of both languages, and what may stand between them.
+const WORDS: [&str; 47] = [
+    "10.1.1.1",
+    "10.1.1.254",
+    "fd00:1::1",
+    "0.0.0.0/0",
+    "10.1.0.0/16",
+    "::",
+    "02:00:00:00:00:01",
+    ">",
+    "/",
+    "&",
+    " ",
+    "",
+    "eth",
+    "vlan",
+    "arp",
+    "ip4",
+    "ip6",
+    "tcp",
+    "udp",
+    "icmp",
+    "icmp6",
+    "mpls",
+    "vxlan",
+    "gre",
+    "roce",
+    "nd",
+    "hex",
+    "echo",
+    "request",
+    "reply",
+    "syn",
+    "ack",
+    "seq",
+    "ttl",
+    "frag",
+    "id",
+    "proto",
+    "port",
+    "network",
+    "host",
+    "blue",
+    "dropped",
+    "established",
+    "0",
+    "80",
+    "65536",
+    "-1",
+];
+
+/// Text of any kind, or of words of the languages.
+fn text_of((words, bytes): &(bool, Vec<u8>)) -> String {
+    if !words {
+        return String::from_utf8_lossy(bytes).into_owned();
+    }
+    let word = |byte: &u8| WORDS[usize::from(*byte) % WORDS.len()];
+    bytes.iter().map(word).collect::<Vec<_>>().join(" ")
+}
+
+/// A text is a packet that can be explained, or refused.
+#[test]
+fn any_text_is_a_packet_or_refused() {
+    let state = directory();
+    let core = start(state.path(), &Arc::new(FakeExecutor::default()));
+    // Nothing of it changes.
+    let view = std::panic::AssertUnwindSafe(core.view());
+    bolero::check!().with_type::<(bool, Vec<u8>)>().for_each(|input| {
+        let view = &*view;
+        for ingress in [VifId(0), VifId(1), VifId(u16::MAX)] {
+            if let Ok(frame) = packet_text::frame(view, ingress, &text_of(input)) {
+                let explained = view.executor.explain(ingress, &frame);
+                assert!(!explained.decision.verdict.to_string().is_empty());
+                // What is shown of a packet says what it is.
+                let shown = model::text::show(&frame);
+                assert!(!shown.is_empty(), "{frame:x?}");
+            }
+        }
+    });
+}
+
+/// A text asks for connections and packets, or is refused.
+#[test]
+fn any_text_is_an_expression_or_refused() {
+    let end = |addr: &str, port| Endpoint { vrf: Vrf(1), addr: addr.parse().unwrap(), port };
+    let flow = FlowInfo {
+        key: FlowKey { src: end("10.1.1.1", 40000), dst: end("10.1.1.254", 80), protocol: 6 },
+        state: FlowState::Established,
+        rule: None,
+        forward: Counters::default(),
+        reply: Counters::default(),
+        approximate: false,
+        age: 1,
+        idle: 0,
+    };
+    bolero::check!().with_type::<(bool, Vec<u8>)>().for_each(|input| {
+        let text = text_of(input);
+        if let Ok(matching) = Matching::parse(&text) {
+            let matched = matching.flow(&flow, |_| "blue".to_owned());
+            // Every term restricts: what holds with one more term holds without it.
+            if let Ok(more) = Matching::parse(&format!("{text} & 10.1.1.1")) {
+                assert!(matched || !more.flow(&flow, |_| "blue".to_owned()));
+            }
+            let _ = matching.capture(None, 96);
+        }
+    });
+}
