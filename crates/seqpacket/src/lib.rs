@@ -141,7 +141,10 @@ mod tests {
             let asked = Message::from([("length".into(), u64::MAX)]);
             a.send(&asked, &vec![reader.as_fd(); most]).unwrap();
             a.send(&Message::new(), &[]).unwrap();
-            assert!(matches!(a.send(&asked, &vec![reader.as_fd(); most + 1]), Err(SocketError::Malformed(_))));
+            assert!(matches!(
+                a.send(&asked, &vec![reader.as_fd(); most + 1]),
+                Err(SocketError::Malformed(_))
+            ));
             let (message, descriptors) = b.receive::<Message>().unwrap();
             assert_eq!((message, descriptors.len()), (asked, most));
             writer.write_all(b"x").unwrap();
