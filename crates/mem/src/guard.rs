@@ -245,7 +245,7 @@ mod tests {
         /// Writes a byte to each page, and reads it back.
         fn touch(&mut self) -> Vec<u8> {
             let mut segments = Vec::new();
-            self.memory.resolve(0, LEN as u32, &mut segments).unwrap();
+            self.memory.resolve(0, LEN as u32, 1, &mut segments).unwrap();
             let mut bytes = vec![0; LEN as usize];
             gather(&segments, 0, &mut bytes);
             for page in 0..4 {

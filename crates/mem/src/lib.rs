@@ -2,7 +2,7 @@
 //!
 //! Owns: checked [`Segment`]s of such memory, raw copies between them, the [`Burst`] in which a port hands
 //! packets to a worker, the [`Offload`] metadata that travels beside a packet, the [`Lease`] of a shared queue, guest
-//! memory [`Regions`] with their dirty log, and the SIGBUS guard. It is the one crate in which bytes another party may be writing are
+//! memory [`Regions`] with their dirty log, the SIGBUS guard, and [`signal`] for eventfds that others hold. It is the one crate in which bytes another party may be writing are
 //! touched, so it never forms a `&[u8]` over them.
 //!
 //! Must not know: rings, packet formats, tables.
@@ -15,6 +15,7 @@ mod offload;
 mod port;
 mod regions;
 mod segment;
+mod signal;
 pub mod vnet;
 
 pub use burst::{BURST, Burst, RxPacket};
@@ -24,3 +25,4 @@ pub use offload::{Csum, Gso, Offload};
 pub use port::{Accepts, NoRoom, Opened, Port, PortStatus, Room, RxQueue, TxQueue};
 pub use regions::{MAX_REGIONS, Region, RegionError, RegionSpec, Regions, Resolver, Unmapped};
 pub use segment::{Segment, copy, gather, prefetch, prefetch_write, scatter};
+pub use signal::{prepare as prepare_to_signal, signal};

@@ -43,7 +43,7 @@ pub struct Accepts {
 /// Why there is no room for a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoRoom {
-    /// No free buffers now.
+    /// No free buffers now, or none found for the work that a packet is worth.
     #[error("no free buffers")]
     Full,
     /// Longer than the largest buffer the other side posts.

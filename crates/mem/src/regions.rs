@@ -125,8 +125,10 @@ impl Region {
     /// [`RegionError`]: not a memory file, too short, or it can't be mapped.
     pub fn map(spec: &RegionSpec, file: impl AsFd, fault: &Arc<FaultWord>) -> Result<Self, RegionError> {
         let end = spec.offset.checked_add(spec.len).ok_or(RegionError::Range)?;
-        let stat = fstat(&file)?;
-        let fs = fstatfs(&file)?;
+        // Only files that are memory have seals. To ask a file system for anything (FUSE, NFS) may take for ever; this asks
+        // the kernel alone.
+        let seals = fcntl_get_seals(&file).map_err(|_| RegionError::NotMemory)?;
+        let (stat, fs) = (fstat(&file)?, fstatfs(&file)?);
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile
             || ![TMPFS_MAGIC, HUGETLBFS_MAGIC].contains(&fs.f_type)
         {
@@ -160,10 +162,13 @@ impl Region {
         // Guest RAM has no place in our core dumps.
         // SAFETY: advice about our own mapping that does not change its contents.
         let _ = unsafe { rustix::mm::madvise(base.as_ptr().cast(), len, Advice::LinuxDontDump) };
-        let sealed = fcntl_get_seals(&file).is_ok_and(|s| s.contains(SealFlags::SHRINK));
         // SAFETY: the mapping holds `spec.len` bytes from there, for as long as the region.
         let region = unsafe { Self::from_raw(spec, base.as_ptr().add((spec.offset - start) as usize)) }?;
-        Ok(Self { shrinkable: !sealed, _mapping: Some(Arc::new(mapping)), ..region })
+        Ok(Self {
+            shrinkable: !seals.contains(SealFlags::SHRINK),
+            _mapping: Some(Arc::new(mapping)),
+            ..region
+        })
     }
 
     /// A region over memory that is mapped already; `spec.offset` is ignored.
@@ -248,9 +253,9 @@ impl Regions {
     }
 }
 
-/// A guest-physical range is not, or not wholly, memory of the guest.
+/// A guest-physical range is not, or not wholly, memory of the guest, or lies in more regions than it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("address outside guest memory")]
+#[error("address outside guest memory, or a buffer in too many regions")]
 pub struct Unmapped;
 
 /// One ring's look-up in its guest's memory: the region of the last hit first.
@@ -278,24 +283,37 @@ impl Resolver {
         self.last.part(gpa, len).filter(|part| part.len() == len as usize)
     }
 
-    /// Appends the `len` bytes at guest-physical `gpa` to `out`: one segment, or more where regions meet.
+    /// Appends the `len` bytes at guest-physical `gpa` to `out`: one segment, or more where regions meet, but `most` at most.
     ///
     /// # Errors
     /// [`Unmapped`]; `out` may hold a part.
     #[inline]
-    pub fn resolve(&mut self, gpa: u64, len: u32, out: &mut Vec<Segment>) -> Result<(), Unmapped> {
+    pub fn resolve(
+        &mut self,
+        gpa: u64,
+        len: u32,
+        most: usize,
+        out: &mut Vec<Segment>,
+    ) -> Result<(), Unmapped> {
         match self.hit(gpa, len) {
-            Some(whole) => {
+            Some(whole) if most > 0 => {
                 out.push(whole);
                 Ok(())
             }
-            None => self.resolve_slowly(gpa, len, out),
+            _ => self.resolve_slowly(gpa, len, most, out),
         }
     }
 
     #[cold]
-    fn resolve_slowly(&mut self, mut gpa: u64, mut len: u32, out: &mut Vec<Segment>) -> Result<(), Unmapped> {
+    fn resolve_slowly(
+        &mut self,
+        mut gpa: u64,
+        mut len: u32,
+        mut most: usize,
+        out: &mut Vec<Segment>,
+    ) -> Result<(), Unmapped> {
         while len > 0 {
+            most = most.checked_sub(1).ok_or(Unmapped)?;
             let place = self.regions.find(gpa).ok_or(Unmapped)?.place;
             let part = place.part(gpa, len).ok_or(Unmapped)?;
             self.last = place;
@@ -330,7 +348,7 @@ mod tests {
         // SAFETY: the segments are used before the memory goes.
         let mut resolver = unsafe { Resolver::new(Arc::new(regions.clone())) }.unwrap();
         let mut out = Vec::new();
-        resolver.resolve(gpa, len, &mut out).map(|()| out)
+        resolver.resolve(gpa, len, usize::MAX, &mut out).map(|()| out)
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! guest's memory closes the leases of the rings concerned first, so no worker is ever using what changes.
 
 use crate::features::Features;
+use crate::log::Log;
 use crate::queue::{Running, Shared};
 use crate::ring::{Addresses, Layout, LayoutError, Memory, Packed, Ring, Split, Virtqueue, dispatch};
 use mem::{FaultWord, MAX_REGIONS, Region, RegionError, RegionSpec, Regions};
@@ -11,7 +12,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use tracing::{debug, warn};
+use tracing::debug;
 use vhost::VhostUserMemoryRegionBase;
 use vhost::vhost_user::message::*;
 use vhost::vhost_user::{Error as VhostError, GpuBackend, Result, VhostUserBackendReqHandlerMut};
@@ -64,7 +65,7 @@ struct Vring {
 
 /// The state of one connection.
 pub(crate) struct Backend {
-    name: String,
+    log: Arc<Log>,
     shared: Arc<Shared>,
     offered: Features,
     max_mtu: u16,
@@ -76,12 +77,17 @@ pub(crate) struct Backend {
 
 impl Backend {
     /// A connection just made.
-    pub(crate) fn new(name: String, shared: Arc<Shared>, offered: Features, max_mtu: u16) -> Self {
+    pub(crate) fn new(log: Arc<Log>, shared: Arc<Shared>, offered: Features, max_mtu: u16) -> Self {
         shared.fault.clear();
         let rings = shared.queues.iter().map(|_| Vring::default()).collect();
         let protocol = VhostUserProtocolFeatures::empty();
         let features = Features::default();
-        Self { name, shared, offered, max_mtu, features, protocol, regions: Arc::default(), rings }
+        Self { log, shared, offered, max_mtu, features, protocol, regions: Arc::default(), rings }
+    }
+
+    /// Where what concerns this guest is logged.
+    pub(crate) fn log(&self) -> &Log {
+        &self.log
     }
 
     /// Whether replies to requests without one were negotiated.
@@ -93,12 +99,8 @@ impl Backend {
     pub(crate) fn set_mtu(&mut self, mtu: u64) -> std::result::Result<(), Refused> {
         let valid = u16::try_from(mtu).ok().filter(|_| mtu >= MIN_MTU).ok_or(Refused::Mtu(mtu))?;
         if valid > self.max_mtu {
-            warn!(
-                guest = self.name,
-                mtu,
-                max = self.max_mtu,
-                "VMM announces an MTU larger than the network's"
-            );
+            let max = self.max_mtu;
+            self.log.warn(format_args!("VMM announces an MTU of {mtu}, larger than the network's {max}"));
         }
         self.shared.mtu.store(valid, Ordering::Relaxed);
         Ok(())
@@ -138,14 +140,14 @@ impl Backend {
         if let Some(kick) = kick
             && let Err(e) = queue.watch(kick.as_fd())
         {
-            warn!(guest = self.name, ring = index, "watching the kick descriptor: {e}");
+            self.log.warn(format_args!("ring {index}: watching the kick descriptor: {e}"));
         }
         let mut running = Running::new(form, memory, features);
         (running.enabled, running.kicked) = (ring.enabled, kick.is_some());
         (running.call, running.err) = (ring.call.clone(), ring.err.clone());
         *queue.close().running() = Some(running);
         ring.running = true;
-        debug!(guest = self.name, ring = index, packed, size = ring.size, "ring started");
+        debug!(guest = self.log.guest(), ring = index, packed, size = ring.size, "ring started");
         self.count_pairs();
         Ok(())
     }
@@ -200,7 +202,7 @@ impl Backend {
         let spec = spec(region);
         let region = Region::map(&spec, file, &self.shared.fault)?;
         if region.shrinkable() {
-            debug!(guest = self.name, gpa = spec.gpa, "memory is not sealed against shrinking");
+            debug!(guest = self.log.guest(), gpa = spec.gpa, "memory is not sealed against shrinking");
         }
         Ok(region)
     }
@@ -223,16 +225,13 @@ fn spec(region: &VhostUserMemoryRegion) -> RegionSpec {
     }
 }
 
-/// A notification descriptor of the VMM's, made non-blocking. Only eventfds: a write to anything else could
-/// block or raise a signal.
+/// A notification descriptor of the VMM's. Only eventfds: to poll anything else may do anything. Its open file stays the
+/// VMM's too, so it is never read or written, only polled and signalled ([`mem::signal`]).
 fn eventfd(index: usize, file: File) -> std::result::Result<OwnedFd, Refused> {
     let link = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
     if !link.is_ok_and(|l| l.as_os_str() == "anon_inode:[eventfd]") {
         return Err(Refused::NotEventfd(index));
     }
-    let flags = rustix::fs::fcntl_getfl(&file).unwrap_or(rustix::fs::OFlags::RDWR);
-    rustix::fs::fcntl_setfl(&file, flags | rustix::fs::OFlags::NONBLOCK)
-        .map_err(|_| Refused::NotEventfd(index))?;
     Ok(file.into())
 }
 
@@ -350,7 +349,7 @@ impl VhostUserBackendReqHandlerMut for Backend {
         self.refresh(index.into());
         // What was used while there was nobody to tell is told now; a needless interrupt does no harm.
         if let Some(call) = &self.rings[usize::from(index)].call {
-            crate::queue::signal(call.as_fd());
+            mem::signal(call.as_fd());
         }
         Ok(())
     }

@@ -3,9 +3,11 @@
 use crate::GuestPort;
 use crate::backend::Backend;
 use crate::features::Features;
-use crate::queue::{Shared, signal};
+use crate::log::Log;
+use crate::queue::Shared;
 use crate::socket::{Listener, connect};
 use crate::{Role, messages};
+use mem::signal;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
 use std::net::Shutdown;
@@ -14,7 +16,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tracing::{debug, info, warn};
+use tracing::debug;
 use vhost::vhost_user::{BackendReqHandler, Error as VhostError};
 
 /// Pause between two attempts to connect, at first and at most.
@@ -23,6 +25,7 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 /// What the control thread and the port that owns it share.
 pub(crate) struct Control {
     pub(crate) config: GuestPort,
+    pub(crate) log: Arc<Log>,
     pub(crate) shared: Arc<Shared>,
     /// Signalled to have the thread look up: it is to end.
     pub(crate) wake: OwnedFd,
@@ -44,9 +47,9 @@ impl Control {
             };
             match stream {
                 Some(stream) => {
-                    info!(guest = self.config.name, "VMM connected");
+                    self.log.info(format_args!("VMM connected"));
                     self.serve(stream);
-                    info!(guest = self.config.name, "VMM disconnected");
+                    self.log.info(format_args!("VMM disconnected"));
                     pause = RETRY.0;
                 }
                 None if self.config.role == Role::Client => {
@@ -70,7 +73,7 @@ impl Control {
     fn accept(&self, listener: &Listener) -> Option<UnixStream> {
         self.wait(Some(listener.as_fd()), None).then(|| {
             listener.accept().unwrap_or_else(|e| {
-                warn!(guest = self.config.name, "accepting a VMM: {e}");
+                self.log.warn(format_args!("accepting a VMM: {e}"));
                 // Out of descriptors, most likely: let others close some.
                 self.wait(None, Some(RETRY.1));
                 None
@@ -98,9 +101,11 @@ impl Control {
             *lock(&self.stream) = Some(closing);
             self.handle_requests(stream)
         })();
-        *lock(&self.stream) = None;
+        // Descriptors that wait in it are closed with it, which may take long: not under the lock.
+        let closing = lock(&self.stream).take();
+        drop(closing);
         if let Err(e) = served {
-            warn!(guest = self.config.name, "connection to the VMM: {e}");
+            self.log.warn(format_args!("connection to the VMM: {e}"));
             *lock(&self.refused) = Some(e.to_string());
         }
     }
@@ -108,7 +113,7 @@ impl Control {
     fn handle_requests(&self, mut stream: UnixStream) -> io::Result<()> {
         let config = &self.config;
         let offered = Features::offered(config.offload);
-        let backend = Backend::new(config.name.clone(), self.shared.clone(), offered, config.mtu);
+        let backend = Backend::new(self.log.clone(), self.shared.clone(), offered, config.mtu);
         let backend = Arc::new(Mutex::new(backend));
         let mut handler = BackendReqHandler::from_stream(stream.try_clone()?, backend.clone());
         loop {
@@ -126,7 +131,7 @@ impl Control {
                 Err(VhostError::Disconnected | VhostError::SocketBroken(_)) => return Ok(()),
                 // The VMM was told if it asked; what it goes on to do is up to it.
                 Err(VhostError::ReqHandlerError(e)) => {
-                    warn!(guest = config.name, "{e}");
+                    self.log.warn(format_args!("{e}"));
                     *lock(&self.refused) = Some(e.to_string());
                 }
                 Err(e) => {

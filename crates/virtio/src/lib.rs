@@ -10,6 +10,7 @@ mod backend;
 mod control;
 mod features;
 mod lease;
+mod log;
 mod messages;
 mod port;
 mod queue;

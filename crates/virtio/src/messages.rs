@@ -7,7 +7,6 @@ use crate::backend::Backend;
 use rustix::net::{RecvFlags, recv};
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
-use tracing::warn;
 use vhost::vhost_user::VhostUserBackendReqHandlerMut;
 use vhost::vhost_user::message::FrontendReq;
 
@@ -42,7 +41,7 @@ pub(crate) fn handle(stream: &mut UnixStream, backend: &mut Backend) -> io::Resu
         backend.set_vring_enable(value as u32, value >> 32 == 1).map_err(|e| e.to_string())
     };
     if let Err(e) = &done {
-        warn!("{e}");
+        backend.log().warn(format_args!("{e}"));
     }
     if flags & FLAG_NEED_REPLY != 0 && backend.acknowledges() {
         let mut reply = message;

@@ -2,6 +2,7 @@
 
 use crate::control::{Control, lock};
 use crate::features::Features;
+use crate::log::Log;
 use crate::queue::{Queue, Shared};
 use crate::ring::Fault;
 use crate::rx::GuestRx;
@@ -9,14 +10,21 @@ use crate::socket::Listener;
 use crate::tx::GuestTx;
 use mem::{FaultWord, Opened, Port, PortStatus, RxQueue, TxQueue};
 use rustix::event::{EventfdFlags, eventfd};
+use sockets::SocketFile;
+use std::convert::Infallible;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
+use std::time::Duration;
+use tracing::warn;
 
 /// Queue pairs of a port at most: vhost-user names rings in a byte (SET_VRING_KICK).
 pub const MAX_QUEUES: u16 = 128;
+
+/// How long the end of a port's control thread is waited for.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Who listens on a port's socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,20 +62,9 @@ pub enum Error {
     /// No queue, or more than [`MAX_QUEUES`].
     #[error("{0} queues: must be 1 to {MAX_QUEUES}")]
     Queues(u16),
-    /// Something that isn't a socket is at the path.
-    #[error("{} exists and is not a socket", .0.display())]
-    NotSocket(PathBuf),
-    /// Another process listens on the socket.
-    #[error("{} is in use by another process", .0.display())]
-    InUse(PathBuf),
     /// The socket can't be made.
-    #[error("socket {}: {source}", path.display())]
-    Socket {
-        /// Its path.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Socket(#[from] sockets::Error),
     /// Descriptors or the thread can't be had.
     #[error(transparent)]
     Os(#[from] io::Error),
@@ -87,10 +84,11 @@ pub fn open(port: &GuestPort) -> Result<Opened, Error> {
     if !(1..=MAX_QUEUES).contains(&port.queues) {
         return Err(Error::Queues(port.queues));
     }
-    let listener = match port.role {
+    let (listener, file) = match port.role {
         Role::Server => Some(Listener::new(port)?),
         Role::Client => None,
-    };
+    }
+    .unzip();
     let from_guest = |index| index % 2 == 1;
     let queues =
         (0..2 * port.queues).map(|index| Queue::new(from_guest(index))).collect::<io::Result<_>>()?;
@@ -103,6 +101,7 @@ pub fn open(port: &GuestPort) -> Result<Opened, Error> {
     });
     let control = Arc::new(Control {
         config: port.clone(),
+        log: Arc::new(Log::new(port.name.clone())),
         shared: shared.clone(),
         wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
         closing: AtomicBool::new(false),
@@ -110,9 +109,11 @@ pub fn open(port: &GuestPort) -> Result<Opened, Error> {
         refused: Mutex::new(None),
     });
     let run = control.clone();
-    let thread = std::thread::Builder::new()
-        .name(format!("vhost-{}", port.name))
-        .spawn(move || run.run(listener.as_ref()))?;
+    let (running, ended) = mpsc::channel();
+    std::thread::Builder::new().name(format!("vhost-{}", port.name)).spawn(move || {
+        run.run(listener.as_ref());
+        drop(running);
+    })?;
     // Ring 2i is the driver's receive ring, 2i + 1 its transmit ring (VIRTIO 1.2, 5.1.2).
     let pairs = 0..usize::from(port.queues);
     Ok(Opened {
@@ -121,14 +122,17 @@ pub fn open(port: &GuestPort) -> Result<Opened, Error> {
             .map(|i| Box::new(GuestRx::new(shared.clone(), 2 * i + 1)) as Box<dyn RxQueue>)
             .collect(),
         tx: pairs.map(|i| Arc::new(GuestTx::new(shared.clone(), 2 * i)) as Arc<dyn TxQueue>).collect(),
-        port: Arc::new(Device { control, thread: Some(thread) }),
+        port: Arc::new(Device { control, ended: Mutex::new(ended), _file: file }),
     })
 }
 
 /// The port as its owner sees it.
 struct Device {
     control: Arc<Control>,
-    thread: Option<JoinHandle<()>>,
+    /// Says nothing, and is disconnected when the control thread ends.
+    ended: Mutex<Receiver<Infallible>>,
+    /// The socket's. Here, so that it goes whatever the thread does.
+    _file: Option<SocketFile>,
 }
 
 impl Port for Device {
@@ -158,8 +162,11 @@ fn fault_words(code: u32) -> String {
 impl Drop for Device {
     fn drop(&mut self) {
         self.control.close();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+        // To close a descriptor may take as long as who made it likes (SO_LINGER, FUSE), and a VMM sends what it likes.
+        // So the thread may be stuck in a request; it ends when it gets out, and its guest is alone with it until then.
+        if lock(&self.ended).recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+            let guest = &self.control.config.name;
+            warn!(guest, "the thread that serves the VMM is stuck in a request, and is left behind");
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::features::Features;
 use crate::lease::{Lease, Taken};
 use crate::ring::{Fault, MAX_CHAIN, Memory, Ring, dispatch};
-use mem::{FaultWord, Segment};
+use mem::{FaultWord, Segment, signal};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
@@ -47,11 +47,6 @@ impl Running {
             signal(fd.as_fd());
         }
     }
-}
-
-/// Adds one to an eventfd. It can only fail where its count is at the maximum, and then it is signalled.
-pub(crate) fn signal(fd: BorrowedFd<'_>) {
-    let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
 }
 
 /// One queue: a ring that comes and goes, in a place that stays.

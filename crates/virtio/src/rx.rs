@@ -133,6 +133,7 @@ fn collect<R: Virtqueue>(
     burst: &mut Burst,
 ) -> Result<u64, Fault> {
     segments.clear();
+    memory.work.grant_poll();
     ring.look()?;
     // First pass: descriptors to segments, and the headers on their way to the cache. First of all the chains of one
     // buffer, as most are, up to one that is something else.
@@ -145,12 +146,23 @@ fn collect<R: Virtqueue>(
         taken.push(chain);
     }
     let singles = segments.len();
+    if singles > 0 {
+        memory.work.good();
+    }
     let mut ends: ArrayVec<(usize, usize), BURST> = ArrayVec::new();
-    while !taken.is_full() && bytes < byte_budget.max(1) && Running::has_room(segments) {
+    while !taken.is_full()
+        && bytes < byte_budget.max(1)
+        && Running::has_room(segments)
+        && !memory.work.is_used_up()
+    {
         let first = segments.len();
         let Some(chain) = ring.take(Access::Read, memory, segments)? else { break };
-        if let Some(head) = segments.get(first) {
-            prefetch(head.as_ptr());
+        match segments.get(first) {
+            Some(head) => {
+                prefetch(head.as_ptr());
+                memory.work.good();
+            }
+            None => memory.work.malformed()?,
         }
         let len = segments[first..].iter().map(Segment::len).sum();
         bytes += len;

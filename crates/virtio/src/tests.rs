@@ -625,14 +625,14 @@ fn only_a_stale_socket_file_is_replaced() {
     drop(UnixListener::bind(&config.socket).unwrap());
     let port = open(&config).unwrap();
     assert_eq!(config.socket.metadata().unwrap().permissions().mode() & 0o777, 0o620);
-    assert!(matches!(open(&config), Err(Error::InUse(_))));
+    assert!(matches!(open(&config), Err(Error::Socket(sockets::Error::InUse(_)))));
     drop(port);
     assert!(!config.socket.exists());
     std::fs::write(&config.socket, "precious").unwrap();
-    assert!(matches!(open(&config), Err(Error::NotSocket(_))));
+    assert!(matches!(open(&config), Err(Error::Socket(sockets::Error::NotSocket(_)))));
     assert_eq!(std::fs::read(&config.socket).unwrap(), b"precious");
-    let long = GuestPort { socket: dir.0.join("x".repeat(200)), ..config.clone() };
-    assert!(matches!(open(&long), Err(Error::Socket { .. })));
+    let long = GuestPort { socket: dir.0.join("x".repeat(300)), ..config.clone() };
+    assert!(matches!(open(&long), Err(Error::Socket(sockets::Error::Os { .. }))));
     assert!(matches!(open(&GuestPort { queues: 0, ..config }), Err(Error::Queues(0))));
 }
 

@@ -101,6 +101,10 @@ impl<'a, R: Virtqueue> GuestRoom<'a, R> {
                 self.ring.rewind(&chains);
                 return Err(NoRoom::TooLong);
             }
+            if self.memory.work.is_used_up() {
+                self.ring.rewind(&chains);
+                return Err(NoRoom::Full);
+            }
             let first = self.segments.len();
             let chain = match self.ring.take(Access::Write, self.memory, self.segments) {
                 Ok(Some(chain)) => chain,
@@ -118,11 +122,16 @@ impl<'a, R: Virtqueue> GuestRoom<'a, R> {
                 // It goes back empty, in order, and with it what was taken for the packet before.
                 self.malformed += 1;
                 chains.drain(..).for_each(|c| self.ring.complete(c, 0));
+                if let Err(fault) = self.memory.work.malformed() {
+                    self.fault = Some(fault);
+                    return Err(NoRoom::Down);
+                }
                 lens.clear();
                 self.segments.clear();
                 room = 0;
                 continue;
             }
+            self.memory.work.good();
             prefetch(self.segments[first].as_ptr());
             let len: usize = self.segments[first..].iter().map(Segment::len).sum();
             lens.push(len.min(need - room) as u32);
@@ -144,6 +153,7 @@ impl<R: Virtqueue> Room for GuestRoom<'_, R> {
             return Err(NoRoom::Down);
         }
         let header_len = self.features.header_len();
+        self.memory.work.grant_packet(header_len + len);
         let buffers = self.take(header_len + len)?;
         let mut header = vnet::build(offload);
         header[10..].copy_from_slice(&buffers.to_le_bytes());
@@ -169,6 +179,7 @@ impl<R: Virtqueue> Room for GuestRoom<'_, R> {
             let len = header_len + head.len() + rest_len;
             if len <= buffer.len() {
                 self.ring.prefetch(self.memory);
+                self.memory.work.good();
                 self.ring.complete(chain, len as u32);
                 let [first @ .., a, b, _, _] = vnet::build(offload);
                 let last = if header_len == vnet::VNET_HEADER {

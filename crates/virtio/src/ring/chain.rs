@@ -1,5 +1,6 @@
 //! Descriptors to segments: the part that both forms of ring share.
 
+use super::work::Work;
 use mem::{Regions, Resolver, Segment, gather, prefetch_write};
 use std::sync::Arc;
 
@@ -72,6 +73,7 @@ pub(crate) struct Memory {
     /// An indirect table is copied here whole, then read.
     table: Box<[u8; MAX_CHAIN * DESC_LEN]>,
     table_parts: Vec<Segment>,
+    pub(crate) work: Work,
 }
 
 impl Memory {
@@ -83,7 +85,8 @@ impl Memory {
         // SAFETY: the caller's promise.
         let resolver = unsafe { Resolver::new(regions) }?;
         let table = Box::new([0; MAX_CHAIN * DESC_LEN]);
-        Some(Self { resolver, indirect, table, table_parts: Vec::with_capacity(MAX_CHAIN) })
+        let table_parts = Vec::with_capacity(MAX_CHAIN);
+        Some(Self { resolver, indirect, table, table_parts, work: Work::new() })
     }
 
     /// The buffer that `desc` describes, where it is the only one of its chain and lies in the region of the last hit.
@@ -130,11 +133,16 @@ impl Memory {
         first: usize,
         out: &mut Vec<Segment>,
     ) -> Result<(), Malformed> {
-        let writable = desc.flags & WRITE != 0;
-        if writable != (access == Access::Write) || desc.len == 0 || out.len() - first >= MAX_CHAIN {
+        self.work.spend(1);
+        let (writable, before) = (desc.flags & WRITE != 0, out.len());
+        let room = MAX_CHAIN - (before - first);
+        if writable != (access == Access::Write) || desc.len == 0 || room == 0 {
             return Err(Malformed);
         }
-        self.resolver.resolve(desc.addr, desc.len, out).map_err(|_| Malformed)
+        let resolved = self.resolver.resolve(desc.addr, desc.len, room, out);
+        // A buffer that crosses regions is as many.
+        self.work.spend((out.len() - before).saturating_sub(1));
+        resolved.map_err(|_| Malformed)
     }
 
     /// Copies an indirect table (2.7.5.3, 2.8.7), then appends its buffers. Tables don't nest.
@@ -151,7 +159,9 @@ impl Memory {
             return Err(Malformed);
         }
         self.table_parts.clear();
-        self.resolver.resolve(desc.addr, desc.len, &mut self.table_parts).map_err(|_| Malformed)?;
+        let resolved = self.resolver.resolve(desc.addr, desc.len, MAX_CHAIN, &mut self.table_parts);
+        self.work.spend(self.table_parts.len().max(1));
+        resolved.map_err(|_| Malformed)?;
         gather(&self.table_parts, 0, &mut self.table[..len]);
         let count = len / DESC_LEN;
         let mut index = 0;

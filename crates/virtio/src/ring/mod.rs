@@ -14,6 +14,7 @@ mod packed;
 mod split;
 #[cfg(test)]
 mod tests;
+mod work;
 
 pub(crate) use chain::{Access, MAX_CHAIN, Memory};
 pub(crate) use layout::{Addresses, Layout, LayoutError};
@@ -47,14 +48,18 @@ pub(crate) enum Fault {
     #[error("available ring names a descriptor outside the table")]
     HeadOutside = 3,
     /// A packed chain whose end can't be found.
-    #[error("descriptor chain longer than the packed ring")]
+    #[error("descriptor chain longer than the packed ring, or than {MAX_CHAIN} descriptors")]
     EndlessChain = 4,
+    /// Nothing that can be used.
+    #[error("driver makes nothing but malformed chains available")]
+    Rubbish = 5,
 }
 
 impl Fault {
     /// The fault with this code.
     pub(crate) fn from_code(code: u32) -> Option<Self> {
-        [Self::IndexJump, Self::HeadOutside, Self::EndlessChain].into_iter().find(|f| *f as u32 == code)
+        let all = [Self::IndexJump, Self::HeadOutside, Self::EndlessChain, Self::Rubbish];
+        all.into_iter().find(|f| *f as u32 == code)
     }
 }
 

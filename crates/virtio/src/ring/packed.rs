@@ -1,7 +1,7 @@
 //! Packed virtqueues (VIRTIO 1.2, 2.8).
 
 use super::chain::{Desc, Links};
-use super::{Access, Chain, Fault, Layout, Memory, Virtqueue, passes};
+use super::{Access, Chain, Fault, Layout, MAX_CHAIN, Memory, Virtqueue, passes};
 use mem::Segment;
 use std::ptr;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering, fence};
@@ -172,16 +172,21 @@ impl Virtqueue for Packed {
         if !Self::is_available(desc.flags, self.next.wrap) {
             return Ok(None);
         }
-        let (first, room) = (out.len(), self.at.size - self.in_flight);
+        let (first, room) = (out.len(), (self.at.size - self.in_flight).min(MAX_CHAIN as u16));
         let (mut at, mut slots, mut ok) = (self.next, 0, true);
         loop {
-            // Slots in flight are not the driver's to reuse: a chain that reaches into them has no end.
+            // Slots in flight are not the driver's to reuse: a chain that reaches into them has no end. Nor is one followed
+            // for longer than a split ring's.
             if slots == room {
                 return Err(Fault::EndlessChain);
             }
             slots += 1;
             at = at.advance(1, self.at.size);
-            ok = ok && memory.append(&desc, Links::Sequence, access, first, out).is_ok();
+            if ok {
+                ok = memory.append(&desc, Links::Sequence, access, first, out).is_ok();
+            } else {
+                memory.work.spend(1);
+            }
             if !desc.has_next() {
                 break;
             }

@@ -1,4 +1,13 @@
 //! Split virtqueues (VIRTIO 1.2, 2.7).
+//!
+//! Positions are free-running counters, and always in this order, none further from the first than the ring's size:
+//!
+//! ```text
+//! used (published) .. used + done .. next (taken) .. next + heads (read ahead) .. avail (the driver's word, checked)
+//! ```
+//!
+//! Only [`Virtqueue::look`] lets the driver move one, and only so that the order holds. So whatever the driver does from
+//! burst to burst, no more chains are in flight than the ring has, and no head is taken that it took back.
 
 use super::chain::{Desc, Links};
 use super::{Access, Chain, Fault, Layout, MAX_CHAIN, Memory, Virtqueue, passes};
@@ -28,8 +37,9 @@ pub(crate) struct Split {
     used: u16,
     /// Heads of the entries from `next` on, newest first.
     heads: ArrayVec<u16, AHEAD>,
-    /// Completed and not yet published: (id, written), as the used ring lays them out.
-    shadow: Vec<[u32; 2]>,
+    /// The first `done` are completed and not yet published: (id, written), as the used ring lays them out.
+    shadow: Box<[[u32; 2]]>,
+    done: usize,
 }
 
 impl Split {
@@ -43,9 +53,9 @@ impl Split {
     /// `at` must be a split ring's layout with room for event indexes where `event_idx`, and stay mapped as
     /// long as the ring lives.
     pub(crate) unsafe fn new(at: Layout, event_idx: bool, base: u32) -> Self {
-        let shadow = Vec::with_capacity(usize::from(at.size));
-        let mut ring =
-            Self { at, event_idx, avail: 0, next: base as u16, used: 0, heads: ArrayVec::new(), shadow };
+        let shadow = vec![[0; 2]; usize::from(at.size)].into_boxed_slice();
+        let heads = ArrayVec::new();
+        let mut ring = Self { at, event_idx, avail: 0, next: base as u16, used: 0, heads, shadow, done: 0 };
         let used = ring.device(2).load(Ordering::Relaxed);
         if ring.next.wrapping_sub(used) <= at.size || base == 0 {
             ring.next = used;
@@ -123,10 +133,13 @@ impl Split {
 
 impl Virtqueue for Split {
     fn look(&mut self) -> Result<(), Fault> {
-        self.avail = self.driver(2).load(Ordering::Acquire);
-        if self.avail.wrapping_sub(self.used) > self.at.size {
+        let avail = self.driver(2).load(Ordering::Acquire);
+        // Not past what the ring holds, and not back behind what was taken or read ahead.
+        let read = self.next.wrapping_add(self.heads.len() as u16).wrapping_sub(self.used);
+        if !(read..=self.at.size).contains(&avail.wrapping_sub(self.used)) {
             return Err(Fault::IndexJump);
         }
+        self.avail = avail;
         Ok(())
     }
 
@@ -176,24 +189,28 @@ impl Virtqueue for Split {
 
     #[inline]
     fn complete(&mut self, chain: Chain, written: u32) {
-        self.shadow.push([u32::from(chain.id), written]);
+        if let Some(entry) = self.shadow.get_mut(self.done) {
+            *entry = [u32::from(chain.id), written];
+            self.done += 1;
+        }
     }
 
     fn publish(&mut self) -> bool {
-        let count = self.shadow.len();
+        let done = &self.shadow[..self.done];
+        let count = done.len();
         if count == 0 {
             return false;
         }
         let first = self.slot(self.used);
-        let until_end = count.min(usize::from(self.at.size) - first);
-        // SAFETY: at most `size` entries are completed between two calls, and each piece ends inside the ring;
-        // the ring is aligned to 4.
+        let (until_end, wrapped) = done.split_at(count.min(usize::from(self.at.size) - first));
+        // SAFETY: the first piece ends where the ring does at the latest. The second begins the ring, and is no longer than
+        // it: `shadow` has as many entries. The ring is aligned to 4; what is ours does not overlap it.
         unsafe {
             let ring = self.at.device.add(4).cast::<[u32; 2]>();
-            ptr::copy_nonoverlapping(self.shadow.as_ptr(), ring.add(first), until_end);
-            ptr::copy_nonoverlapping(self.shadow.as_ptr().add(until_end), ring, count - until_end);
+            ptr::copy_nonoverlapping(until_end.as_ptr(), ring.add(first), until_end.len());
+            ptr::copy_nonoverlapping(wrapped.as_ptr(), ring, wrapped.len());
         }
-        self.shadow.clear();
+        self.done = 0;
         let old = self.used;
         self.used = old.wrapping_add(count as u16);
         self.device(2).store(self.used, Ordering::Release);

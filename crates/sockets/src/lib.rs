@@ -1,0 +1,159 @@
+//! Unix sockets to listen on, for guests and programs.
+//!
+//! Owns: the way to a socket's directory, past everything that somebody else could have put there; the socket's file, its
+//! owner and mode, from when it is made until it is removed.
+//!
+//! Must not know: what is spoken over a socket.
+
+#![deny(unsafe_code)]
+
+mod directory;
+
+use directory::Directory;
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// Where and for whom a socket is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Path of its file.
+    pub path: PathBuf,
+    /// User and group that it belongs to; ours if none.
+    pub owner: Option<(u32, u32)>,
+    /// Mode of its file, whatever the umask.
+    pub mode: u32,
+}
+
+/// Why a socket can't be made.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Somebody else could put another socket in its place, and speak with who connects.
+    #[error(
+        "{} can be written by {who}, who could put another socket in its place: \
+         take that right away, or choose another directory",
+        dir.display()
+    )]
+    Writable {
+        /// The directory, or one above it.
+        dir: PathBuf,
+        /// Who, in words.
+        who: String,
+    },
+    /// A link that leads where somebody else wants.
+    #[error("{} is a symbolic link that others can change: give the path that it leads to", .0.display())]
+    Link(PathBuf),
+    /// Something else is at the path.
+    #[error("{} exists and is not a socket: remove it", .0.display())]
+    NotSocket(PathBuf),
+    /// Somebody listens there.
+    #[error("{} is in use by another process", .0.display())]
+    InUse(PathBuf),
+    /// Another file took the socket's place while it was made.
+    #[error("{} was replaced while it was made", .0.display())]
+    Replaced(PathBuf),
+    /// A system call failed.
+    #[error("socket {}: {source}", path.display())]
+    Os {
+        /// The socket's path.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// The file of a socket. Dropping it removes the file, if it is still the one that was made.
+#[derive(Debug)]
+pub struct SocketFile {
+    dir: OwnedFd,
+    name: OsString,
+    /// Device and number of the file.
+    id: (u64, u64),
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let there = rustix::fs::statat(&self.dir, &self.name, AtFlags::SYMLINK_NOFOLLOW);
+        if there.is_ok_and(|s| (s.st_dev, s.st_ino) == self.id) {
+            let _ = rustix::fs::unlinkat(&self.dir, &self.name, AtFlags::empty());
+        }
+    }
+}
+
+/// Makes a socket at `place` and listens there, with up to `backlog` connections waiting. Accepting from it never waits. A
+/// socket file that nobody listens on any more is replaced.
+///
+/// # Errors
+/// [`Error`]; no file is left.
+pub fn listen(place: &Place, kind: SocketType, backlog: i32) -> Result<(OwnedFd, SocketFile), Error> {
+    let Directory { dir, name } = directory::find(&place.path, place.owner.map(|(uid, _)| uid))?;
+    remove_stale(&dir, &name, &place.path, kind)?;
+    let failed = |source: Errno| Error::Os { path: place.path.clone(), source: source.into() };
+    let socket = new_socket(kind).map_err(failed)?;
+    rustix::net::bind(&socket, &address(dir.as_fd(), &name).map_err(failed)?).map_err(failed)?;
+    let entry =
+        rustix::fs::openat(&dir, &name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+            .map_err(failed)?;
+    let stat = rustix::fs::fstat(&entry).map_err(failed)?;
+    let ours = stat.st_uid == rustix::process::geteuid().as_raw() && stat.st_nlink == 1;
+    if !ours || !is_socket(stat.st_mode) {
+        return Err(Error::Replaced(place.path.clone()));
+    }
+    // From here on, an error removes the file.
+    let file = SocketFile { dir, name, id: (stat.st_dev, stat.st_ino) };
+    give_away(&entry, place).map_err(failed)?;
+    // Nobody can connect before this, so nobody can before owner and mode are set.
+    rustix::net::listen(&socket, backlog).map_err(failed)?;
+    Ok((socket, file))
+}
+
+/// Sets mode and owner of the very file that `entry` is, whatever is at its path now.
+fn give_away(entry: &OwnedFd, place: &Place) -> rustix::io::Result<()> {
+    // A descriptor without rights to the contents (O_PATH) takes no fchmod.
+    rustix::fs::chmod(format!("/proc/self/fd/{}", entry.as_raw_fd()), Mode::from_raw_mode(place.mode))?;
+    if let Some((uid, gid)) = place.owner {
+        let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
+        rustix::fs::chownat(entry, "", uid, gid, AtFlags::EMPTY_PATH)?;
+    }
+    Ok(())
+}
+
+fn is_socket(mode: u32) -> bool {
+    rustix::fs::FileType::from_raw_mode(mode) == rustix::fs::FileType::Socket
+}
+
+fn new_socket(kind: SocketType) -> rustix::io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)
+}
+
+/// The address of `name` in `dir`, however long the path to it is.
+fn address(dir: BorrowedFd<'_>, name: &OsString) -> rustix::io::Result<SocketAddrUnix> {
+    SocketAddrUnix::new(Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string()).join(name))
+}
+
+/// Removes the socket file of a process that is gone.
+fn remove_stale(dir: &OwnedFd, name: &OsString, path: &Path, kind: SocketType) -> Result<(), Error> {
+    let failed = |source: Errno| Error::Os { path: path.to_owned(), source: source.into() };
+    match rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Err(Errno::NOENT) => return Ok(()),
+        Err(e) => return Err(failed(e)),
+        Ok(stat) if !is_socket(stat.st_mode) => return Err(Error::NotSocket(path.to_owned())),
+        Ok(_) => {}
+    }
+    let probe = new_socket(kind).map_err(failed)?;
+    match rustix::net::connect(&probe, &address(dir.as_fd(), name).map_err(failed)?) {
+        Err(Errno::CONNREFUSED) => rustix::fs::unlinkat(dir, name, AtFlags::empty()).map_err(failed),
+        // Its queue is full, or it is a socket of another kind.
+        Ok(()) | Err(Errno::AGAIN | Errno::PROTOTYPE) => Err(Error::InUse(path.to_owned())),
+        Err(e) => Err(failed(e)),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests;
