@@ -48,10 +48,18 @@ pub(crate) struct TxRings {
     pub free: Vec<u64>,
 }
 
-/// Opens a socket on queue `queue` of the interface `index`, all frames to receive into with the kernel;
-/// `several`: packets may take several frames (since 6.6).
-pub(crate) fn open(index: i32, queue: u32, several: bool) -> io::Result<(RxRings, TxRings)> {
+/// A socket that is not bound yet, with room for all that is to be sent.
+pub(crate) fn unbound() -> io::Result<OwnedFd> {
     let socket = sys::socket(libc::AF_XDP, libc::SOCK_RAW, 0)?;
+    let fd = socket.as_fd();
+    set(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &BUFFER)
+        .or_else(|_| set(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &BUFFER))?;
+    Ok(socket)
+}
+
+/// Binds a socket to queue `queue` of the interface `index`, all frames to receive into with the kernel;
+/// `several`: packets may take several frames (since 6.6).
+pub(crate) fn open(socket: OwnedFd, index: i32, queue: u32, several: bool) -> io::Result<(RxRings, TxRings)> {
     let frames = Memory::new((RX_FRAMES + TX_FRAMES) as usize * CHUNK)?;
     let fd = socket.as_fd();
     let area = frames.segment(0, (RX_FRAMES + TX_FRAMES) as usize * CHUNK);
@@ -69,8 +77,6 @@ pub(crate) fn open(index: i32, queue: u32, several: bool) -> io::Result<(RxRings
     ] {
         set(fd, libc::SOL_XDP, ring, &(size as libc::c_int))?;
     }
-    set(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &BUFFER)
-        .or_else(|_| set(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &BUFFER))?;
 
     let offsets: libc::xdp_mmap_offsets = get(fd, libc::SOL_XDP, libc::XDP_MMAP_OFFSETS)?;
     let mut fill = Producer::map(fd, libc::XDP_UMEM_PGOFF_FILL_RING, &offsets.fr, RX_FRAMES)?;
