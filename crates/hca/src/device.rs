@@ -8,15 +8,11 @@ use crate::inbox::{Arrivals, Inbox, Question};
 use crate::wire;
 use rdmaport::{Downlink, Uplink};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::fs::{Gid, Mode, Uid};
 use rustix::net::sockopt::socket_peercred;
-use rustix::net::{
-    AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, shutdown,
-    socket_with,
-};
+use rustix::net::{Shutdown, SocketFlags, SocketType, accept_with, shutdown};
+use sockets::{ListeningFile, Place, Sockets};
 use std::net::Ipv6Addr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
@@ -27,28 +23,15 @@ const BACKLOG: i32 = 64;
 /// How long an application may take to tell of itself: it may be stuck in its own memory.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// Where and for whom a device's socket is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SocketSpec {
-    /// Its path.
-    pub path: PathBuf,
-    /// User and group it belongs to. `None`: ours.
-    pub owner: Option<(u32, u32)>,
-    /// Its mode.
-    pub mode: u32,
-}
-
 /// Why a device can't be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
     /// The socket can't be made.
-    #[error("{}: {error}", path.display())]
-    Socket {
-        /// Where.
-        path: PathBuf,
-        /// Why.
-        error: rustix::io::Errno,
-    },
+    #[error(transparent)]
+    Socket(#[from] sockets::Error),
+    /// What the kernel says.
+    #[error("{0}")]
+    Kernel(#[from] rustix::io::Errno),
     /// A thread can't be started.
     #[error("the device's thread can't be started: {0}")]
     Thread(std::io::Error),
@@ -89,26 +72,26 @@ struct Shared {
 #[derive(Debug)]
 pub struct Device {
     shared: Arc<Shared>,
-    socket: PathBuf,
+    /// Its socket's. Goes with it.
+    file: Box<dyn ListeningFile>,
 }
 
 impl Device {
-    /// Opens the device, and its socket. Its packets travel by the two ends of its port.
+    /// Opens the device, with a socket at a place that somebody makes. Its packets travel by the two ends of its port.
     ///
     /// # Errors
     /// Where the socket can't be made.
     pub fn open(
         spec: DeviceSpec,
-        socket: &SocketSpec,
+        (place, sockets): (&Place, &dyn Sockets),
         fabric: &Arc<Fabric>,
         (uplink, downlink): (Uplink, Downlink),
     ) -> Result<Self, DeviceError> {
-        let failed = |error| DeviceError::Socket { path: socket.path.clone(), error };
-        let listener = listen_at(socket).map_err(failed)?;
-        let stop = eventfd(0, EventfdFlags::CLOEXEC).map_err(failed)?;
+        let (listener, file) = sockets.listen(place, SocketType::SEQPACKET, BACKLOG)?;
+        let stop = eventfd(0, EventfdFlags::CLOEXEC)?;
         let adapter = Arc::new(Adapter::new(spec));
         fabric.place(&adapter);
-        let inbox = Arc::new(Inbox::new().map_err(failed)?);
+        let inbox = Arc::new(Inbox::new()?);
         adapter.set_manager(&inbox);
         let cm = ConnectionManager::new(adapter.clone(), fabric.clone(), uplink.clone());
         let manager = Arc::new(Management { cm, inbox });
@@ -119,7 +102,7 @@ impl Device {
             .name("verbs".into())
             .spawn(move || served.run(&listener, downlink))
             .map_err(DeviceError::Thread)?;
-        Ok(Self { shared, socket: socket.path.clone() })
+        Ok(Self { shared, file })
     }
 
     /// Makes it be what it is to be now. Applications are told where their addresses changed.
@@ -189,9 +172,7 @@ impl Device {
     /// # Errors
     /// What the kernel says.
     pub fn give_to(&self, owner: Option<(u32, u32)>, mode: u32) -> Result<(), DeviceError> {
-        let spec = SocketSpec { path: self.socket.clone(), owner, mode };
-        give_away(&self.socket, &spec)
-            .map_err(|error| DeviceError::Socket { path: self.socket.clone(), error })
+        Ok(self.file.give_to(owner, mode)?)
     }
 }
 
@@ -204,26 +185,7 @@ impl Drop for Device {
         for client in &clients.all {
             let _ = shutdown(&client.socket, Shutdown::Both);
         }
-        let _ = std::fs::remove_file(&self.socket);
     }
-}
-
-fn listen_at(spec: &SocketSpec) -> rustix::io::Result<OwnedFd> {
-    let _ = std::fs::remove_file(&spec.path);
-    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-    bind(&socket, &SocketAddrUnix::new(&spec.path)?)?;
-    give_away(&spec.path, spec)?;
-    listen(&socket, BACKLOG)?;
-    Ok(socket)
-}
-
-/// Owner and mode, before anybody can connect.
-fn give_away(path: &Path, spec: &SocketSpec) -> rustix::io::Result<()> {
-    rustix::fs::chmod(path, Mode::from_raw_mode(spec.mode))?;
-    if let Some((user, group)) = spec.owner {
-        rustix::fs::chown(path, Some(Uid::from_raw(user)), Some(Gid::from_raw(group)))?;
-    }
-    Ok(())
 }
 
 /// How long may be slept.

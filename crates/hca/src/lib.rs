@@ -35,6 +35,6 @@ mod wire;
 pub use cm::CmDescription;
 pub use counters::Counters;
 pub use describe::{ClientDescription, CqDescription, MrDescription, QpDescription};
-pub use device::{Device, DeviceError, SocketSpec};
+pub use device::{Device, DeviceError};
 pub use fabric::{DeviceSpec, Fabric, Limits, Rules};
 pub use shaper::Rate;

@@ -8,8 +8,10 @@
 #![deny(unsafe_code)]
 
 mod directory;
+mod maker;
 
 use directory::Directory;
+pub use maker::{Here, Listening, ListeningFile, Sockets, here};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -56,6 +58,9 @@ pub enum Error {
     /// Another file took the socket's place while it was made.
     #[error("{} was replaced while it was made", .0.display())]
     Replaced(PathBuf),
+    /// The process that was asked to make it says so.
+    #[error("{0}")]
+    Asked(String),
     /// A system call failed.
     #[error("socket {}: {source}", path.display())]
     Os {
@@ -73,6 +78,24 @@ pub struct SocketFile {
     name: OsString,
     /// Device and number of the file.
     id: (u64, u64),
+}
+
+impl SocketFile {
+    /// Gives it to another user and group, and sets its mode.
+    ///
+    /// # Errors
+    /// [`Error::Replaced`], or what the kernel says.
+    pub fn give_to(&self, owner: Option<(u32, u32)>, mode: u32) -> Result<(), Error> {
+        let path = PathBuf::from(&self.name);
+        let failed = |source: Errno| Error::Os { path: path.clone(), source: source.into() };
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let entry = rustix::fs::openat(&self.dir, &self.name, flags, Mode::empty()).map_err(failed)?;
+        let stat = rustix::fs::fstat(&entry).map_err(failed)?;
+        if (stat.st_dev, stat.st_ino) != self.id {
+            return Err(Error::Replaced(path));
+        }
+        give_away(&entry, &Place { path: path.clone(), owner, mode }).map_err(failed)
+    }
 }
 
 impl Drop for SocketFile {

@@ -1,7 +1,7 @@
 //! Applications, as the verbs library is one, in this process.
 #![allow(dead_code)] // not every test needs all of it
 
-use hca::{Device, DeviceSpec, Fabric, Limits, SocketSpec};
+use hca::{Device, DeviceSpec, Fabric, Limits};
 use mem::Opened;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use std::net::{IpAddr, Ipv6Addr};
@@ -83,10 +83,10 @@ impl Host {
 
     /// A device, and the port by which its packets leave.
     pub fn device_with_port(&self, number: u8, vrf: u32) -> (Device, Opened) {
-        let socket = SocketSpec { path: self.socket(number), owner: None, mode: 0o600 };
+        let socket = sockets::Place { path: self.socket(number), owner: None, mode: 0o600 };
         let port = rdmaport::RdmaPort { mtu: 1500, slots: 256 };
         let (opened, uplink, downlink) = rdmaport::open(&port).unwrap();
-        let device = Device::open(spec(number, vrf), &socket, &self.fabric, (uplink, downlink)).unwrap();
+        let device = Device::open(spec(number, vrf), (&socket, &sockets::Here), &self.fabric, (uplink, downlink)).unwrap();
         device.set_port(number.into());
         (device, opened)
     }

@@ -8,7 +8,7 @@
 
 pub mod two;
 
-use hca::{ClientDescription, Device, DeviceSpec, Fabric, Limits, SocketSpec};
+use hca::{ClientDescription, Device, DeviceSpec, Fabric, Limits};
 use std::ffi::{CStr, c_int};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
@@ -57,9 +57,9 @@ fn device_at(path: &Path, index: usize, fabric: &Arc<Fabric>) -> Device {
         is_watched: false,
         rate: None,
     };
-    let socket = SocketSpec { path: path.into(), owner: None, mode: 0o600 };
+    let socket = sockets::Place { path: path.into(), owner: None, mode: 0o600 };
     let (_, uplink, downlink) = rdmaport::open(&rdmaport::RdmaPort { mtu: 1500, slots: 64 }).unwrap();
-    let device = Device::open(spec, &socket, fabric, (uplink, downlink)).unwrap();
+    let device = Device::open(spec, (&socket, &sockets::Here), fabric, (uplink, downlink)).unwrap();
     device.set_port(number.into());
     device
 }

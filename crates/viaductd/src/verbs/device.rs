@@ -3,8 +3,9 @@
 use super::AnyError;
 use api::v1::{RdmaCm, RdmaCounter, RdmaCq, RdmaDevice, RdmaMr, RdmaQp, RdmaReply, RdmaTable};
 use control::RdmaSpec;
-use hca::{ClientDescription, CmDescription, DeviceSpec, Fabric, Limits, QpDescription, Rate, SocketSpec};
+use hca::{ClientDescription, CmDescription, DeviceSpec, Fabric, Limits, QpDescription, Rate};
 use rdmaport::{Downlink, Uplink};
+use sockets::{Place, Sockets};
 use std::net::Ipv6Addr;
 use std::sync::Arc;
 
@@ -21,11 +22,11 @@ impl Device {
     pub fn open(
         spec: &RdmaSpec,
         owner: Option<(u32, u32)>,
-        fabric: &Arc<Fabric>,
+        (fabric, sockets): (&Arc<Fabric>, &dyn Sockets),
         port: (Uplink, Downlink),
     ) -> Result<Self, AnyError> {
-        let socket = SocketSpec { path: spec.socket.clone(), owner, mode: spec.mode };
-        Ok(Self { adapter: hca::Device::open(adapter_spec(spec), &socket, fabric, port)? })
+        let socket = Place { path: spec.socket.clone(), owner, mode: spec.mode };
+        Ok(Self { adapter: hca::Device::open(adapter_spec(spec), (&socket, sockets), fabric, port)? })
     }
 
     /// Makes it be another.
