@@ -1,6 +1,6 @@
 //! Decisions with more than one destination, or none yet: floods, mirrors, answers, packets that wait.
 
-use crate::core::{Core, Dropped, note, show};
+use crate::core::{Core, Dropped, note, show, shown_len};
 use crate::frame::{Frame, Rest, Unfinished};
 use crate::hold::{Held, PATIENCE_NS};
 use crate::key::Layout;
@@ -10,7 +10,8 @@ use crate::memo::Tables;
 use crate::rewrite::{HEADROOM, edit_any, kept, reframe};
 use crate::slow::Case;
 use crate::template::Template;
-use model::{DropReason, Forward, Lookup, NeighbourScope, PacketView, Reply, Verdict, VifId};
+use crate::turn::Turn;
+use model::{DropReason, Forward, Lookup, NeighbourScope, PacketView, Reply, Verdict, VifId, VifKind};
 use packet::Headers;
 use std::net::IpAddr;
 use tables::Waiting;
@@ -45,15 +46,19 @@ impl Core {
         }
         self.effects(tables, case, original.len())?;
         for &mirror in &decision.effects.mirror_in {
-            self.send(case, original, &Forward::unchanged(mirror));
+            self.send_copy(case, original, &Forward::unchanged(mirror));
         }
         if let Some((scope, addr)) = decision.effects.solicit
-            && tables.shared.wait_for(scope, addr, self.now.seconds) == Waiting::Solicit
+            && tables.shared.wait_for(scope, addr, case.ingress, self.now.seconds) == Waiting::Solicit
         {
-            self.solicit(tables, scope, addr);
+            self.solicit(tables, scope, addr, Some(case.ingress));
         }
         match &decision.verdict {
-            Verdict::Forward(_) | Verdict::Flood(_) => self.send_all(case, original),
+            Verdict::Forward(forward) => {
+                self.send(case, original, forward);
+                self.send_mirrored(case, original, forward);
+            }
+            Verdict::Flood(flood) => return self.flood(case, original, &flood.to),
             Verdict::Reply(reply) => self.reply(original, reply, case),
             Verdict::Hold { scope, addr } => return self.hold_back(tables, original, case, *scope, *addr),
             Verdict::Consumed => {}
@@ -62,16 +67,34 @@ impl Core {
         Ok(())
     }
 
-    /// Delivers to all destinations, and what the first gets, before it is encapsulated, to those who mirror it.
-    fn send_all(&mut self, case: &Case, original: &[u8]) {
-        let deliveries = deliveries(&case.decision.verdict);
-        for forward in deliveries {
+    /// Delivers to all destinations, as far as the turn goes.
+    fn flood(&mut self, case: &Case, original: &[u8], to: &[Forward]) -> Result<(), DropReason> {
+        self.storms.add(case.ingress, to.len(), self.now.seconds);
+        for forward in to {
+            if !self.turn.take(1, original.len()) {
+                return Err(DropReason::TurnBudget);
+            }
             self.send(case, original, forward);
         }
-        if let Some(first) = deliveries.first() {
-            for &mirror in &case.decision.effects.mirror_out {
-                self.send(case, original, &Forward { port: mirror, encap: None, ..first.clone() });
-            }
+        if let Some(first) = to.first() {
+            self.send_mirrored(case, original, first);
+        }
+        Ok(())
+    }
+
+    /// Sends those who mirror it what the receiver by `forward` gets, before it is encapsulated.
+    fn send_mirrored(&mut self, case: &Case, original: &[u8], forward: &Forward) {
+        for &mirror in &case.decision.effects.mirror_out {
+            self.send_copy(case, original, &Forward { port: mirror, encap: None, ..forward.clone() });
+        }
+    }
+
+    /// Sends a copy to one who mirrors, if the turn has not made all it may.
+    fn send_copy(&mut self, case: &Case, original: &[u8], forward: &Forward) {
+        if self.turn.take(1, original.len()) {
+            self.send(case, original, forward);
+        } else {
+            self.lost(forward.port, DropReason::TurnBudget, original.len(), original);
         }
     }
 
@@ -126,12 +149,13 @@ impl Core {
     /// Delivers a single frame at once.
     fn deliver_one(&mut self, port: VifId, frame: &mut Frame<'_>) {
         if !self.taps.is_empty() {
-            let bytes = self.linear.gather(frame);
+            let bytes = self.linear.gather(frame, shown_len(&self.taps));
             show(&self.taps, self.now, port, true, None, frame.len(), bytes);
         }
-        let chunk = &mut self.chunk;
-        let delivery =
-            self.ports.deliver(port, &[0], &mut |_, room, accepts| frame.write(room, accepts, chunk));
+        let (chunk, turn) = (&mut self.chunk, &mut self.turn);
+        let delivery = self.ports.deliver(port, &[0], self.now.ns, &mut |_, room, accepts| {
+            frame.write(room, accepts, chunk, turn)
+        });
         self.cells.sent.add(delivery.sent.packets, delivery.sent.bytes);
         if let Some(cells) = self.cells.vif(port) {
             cells.sent.add(delivery.sent.packets, delivery.sent.bytes);
@@ -176,7 +200,7 @@ impl Core {
         self.linear.reply = answer;
     }
 
-    /// Holds a packet until its neighbour is known.
+    /// Holds a packet until its neighbour is known, which is asked for also where there is no room for the packet.
     fn hold_back(
         &mut self,
         tables: Tables<'_>,
@@ -185,29 +209,47 @@ impl Core {
         scope: NeighbourScope,
         addr: IpAddr,
     ) -> Result<(), DropReason> {
-        let waiting = tables.shared.wait_for(scope, addr, self.now.seconds);
+        // Who may not flood can't ask a network, either, and nobody waits for a question that is not asked.
+        if matches!(scope, NeighbourScope::Network(_)) {
+            self.may_flood(tables, case.ingress)?;
+        }
+        let waiting = tables.shared.wait_for(scope, addr, case.ingress, self.now.seconds);
         if waiting == Waiting::Failed {
             return Err(DropReason::NoNeighbour);
+        }
+        if waiting == Waiting::Solicit {
+            self.solicit(tables, scope, addr, Some(case.ingress));
         }
         if !self.hold.push((scope, addr), case.ingress, case.offload, self.now.ns, original) {
             return Err(DropReason::HoldFull);
         }
         self.cells.hold((scope, addr));
-        if waiting == Waiting::Solicit {
-            self.solicit(tables, scope, addr);
-        }
         Ok(())
     }
 
-    /// Decides the held packets again: those whose neighbour is known by now go on, those who waited long enough are
-    /// dropped. Returns whether any did either.
-    pub fn retry_held(&mut self, tables: Tables<'_>) -> bool {
-        let before = self.hold.len();
-        for _ in 0..before {
+    /// That a packet of this interface may be flooded, or why not.
+    pub fn may_flood(&self, tables: Tables<'_>, ingress: VifId) -> Result<(), DropReason> {
+        let wire = || tables.snapshot.vif(ingress).is_some_and(|vif| vif.kind == VifKind::Wire);
+        let may = |as_wire| self.storms.may_flood(ingress, as_wire, self.now.seconds);
+        match () {
+            () if self.turn.is_done() => Err(DropReason::TurnBudget),
+            () if may(false) || wire() && may(true) => Ok(()),
+            () => Err(DropReason::FloodLimited),
+        }
+    }
+
+    /// Decides the oldest held packets again, `most` at most and a turn's work: those whose neighbour is known by now go
+    /// on, those who waited long enough are dropped. Returns how many it looked at.
+    pub fn retry_held(&mut self, tables: Tables<'_>, most: usize) -> usize {
+        self.turn = Turn::NEW;
+        for looked_at in 0..most {
+            if self.turn.is_done() {
+                return looked_at;
+            }
             let Some(held) = self.hold.pop() else { break };
             self.retry(tables, held);
         }
-        self.hold.len() < before
+        most
     }
 
     fn retry(&mut self, tables: Tables<'_>, held: Held) {
@@ -225,12 +267,17 @@ impl Core {
         }
     }
 
-    /// Asks for a neighbour's MAC.
-    pub fn solicit(&mut self, tables: Tables<'_>, scope: NeighbourScope, addr: IpAddr) {
-        if let Some(asked) = model::solicit(&tables.view(self.now.seconds), scope, addr) {
-            for forward in &asked.to {
-                self.send_own(&asked.frame, forward);
+    /// Asks for a neighbour's MAC, because of a packet from `asker`, as far as the turn goes.
+    pub fn solicit(&mut self, tables: Tables<'_>, scope: NeighbourScope, addr: IpAddr, asker: Option<VifId>) {
+        let Some(asked) = model::solicit(&tables.view(self.now.seconds), scope, addr) else { return };
+        if let Some(asker) = asker {
+            self.storms.add(asker, asked.to.len(), self.now.seconds);
+        }
+        for forward in &asked.to {
+            if !self.turn.take(1, asked.frame.len()) {
+                return;
             }
+            self.send_own(&asked.frame, forward);
         }
     }
 }
@@ -251,8 +298,7 @@ impl<'a> Whole<'a> {
         let (headers, end) = kept(bytes, &case.headers, bytes.len(), forward.strip, keeps_ip)
             .ok_or(DropReason::TunnelMalformed)?;
         let layout = Layout::of(&headers, forward.strip > case.headers.l3_at);
-        let unfinished =
-            check_offload(&case.offload, layout.as_ref()).map_err(|_| DropReason::OffloadMalformed)?;
+        let unfinished = check_offload(&case.offload, layout.as_ref())?;
         Ok(Self { bytes, headers, end, layout: layout.unwrap_or_default(), unfinished })
     }
 }

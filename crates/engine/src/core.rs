@@ -11,14 +11,16 @@ use crate::deliver::Ports;
 use crate::frame::{CHUNK, Chunk};
 use crate::hold::Hold;
 use crate::key::{self, Fast, Key};
-use crate::lanes::{Lanes, check_offload, mtu_len};
-use crate::linear::Linear;
+use crate::lanes::{Lanes, check_offload, metered_len, mtu_len};
+use crate::linear::{Linear, MAX_HEAD};
 use crate::memo::{QUIET, Tables, settle};
 use crate::meters::Meters;
 use crate::outer::Outers;
 use crate::replies::ReplyLimits;
 use crate::rewrite::{HEADROOM, reframe};
+use crate::storms::Storms;
 use crate::template::Template;
+use crate::turn::Turn;
 use mem::{Burst, RxPacket};
 use model::{DropReason, VifId};
 use std::sync::Arc;
@@ -33,6 +35,17 @@ pub(crate) struct Ingress {
     pub vif: VifId,
     /// Whether tunnels may end there.
     pub wire: bool,
+}
+
+/// Bounds of what a worker does for others.
+#[derive(Clone, Debug)]
+pub(crate) struct Limits {
+    /// Entries of its cache.
+    pub cache_entries: usize,
+    /// ICMP errors and TCP resets a second about the packets of one interface.
+    pub errors_per_second: u32,
+    /// Copies of flooded packets, of all workers.
+    pub storms: Arc<Storms>,
 }
 
 /// All a worker has, but its queues and its right to read the tables.
@@ -50,6 +63,9 @@ pub(crate) struct Core {
     pub linear: Linear,
     pub hold: Hold,
     pub replies: ReplyLimits,
+    pub storms: Arc<Storms>,
+    /// What may still be made of the packets of this turn.
+    pub turn: Turn,
     pub chunk: Box<Chunk>,
     pub now: Now,
     /// Epoch of the tables at the last burst.
@@ -61,14 +77,8 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    /// For the worker `number`. `limits`: entries of its cache, and errors it may send per second and interface.
-    pub fn new(
-        number: usize,
-        cells: Arc<WorkerCells>,
-        log: Arc<DropLog>,
-        now: Now,
-        (cache_entries, errors_per_second): (usize, u32),
-    ) -> Self {
+    /// For the worker `number`.
+    pub fn new(number: usize, cells: Arc<WorkerCells>, log: Arc<DropLog>, now: Now, limits: &Limits) -> Self {
         Self {
             cells,
             log,
@@ -77,12 +87,14 @@ impl Core {
             meters: Arc::default(),
             ports: Ports::new(number),
             outers: Outers::default(),
-            cache: Cache::new(cache_entries),
+            cache: Cache::new(limits.cache_entries),
             actions: Actions::default(),
             lanes: Lanes::new(),
             linear: Linear::new(),
             hold: Hold::default(),
-            replies: ReplyLimits::new(errors_per_second),
+            replies: ReplyLimits::new(limits.errors_per_second),
+            storms: limits.storms.clone(),
+            turn: Turn::NEW,
             chunk: Box::new([0; CHUNK]),
             now,
             epoch: 0,
@@ -95,6 +107,7 @@ impl Core {
     pub fn burst(&mut self, tables: Tables<'_>, burst: &Burst, from: Ingress) {
         let start = cycles::now();
         self.log_budget = LogBudget::new();
+        self.turn = Turn::NEW;
         self.follow(tables);
         let bytes = self.lanes.snapshot(burst);
         self.count_received(burst, from.vif, bytes);
@@ -124,8 +137,10 @@ impl Core {
             cells.received.add(packets.len() as u64, bytes);
         }
         if !self.taps.is_empty() {
+            let most = shown_len(&self.taps);
             for packet in packets {
-                let bytes = self.linear.load(burst.segments(packet), &[], packet.len as usize);
+                let len = most.min(packet.len as usize);
+                let bytes = self.linear.load(burst.segments(packet), &[], len);
                 show(&self.taps, self.now, vif, false, None, packet.len as usize, bytes);
             }
         }
@@ -243,13 +258,17 @@ impl Core {
         if mtu_len(fast, packet) > entry.max_len() {
             return false;
         }
-        let Ok(unfinished) = check_offload(&packet.offload, Some(&fast.at)) else {
-            self.drop(lane, packet, ingress, DropReason::OffloadMalformed);
-            return true;
+        let unfinished = match check_offload(&packet.offload, Some(&fast.at)) {
+            Ok(unfinished) => unfinished,
+            Err(reason) => {
+                self.drop(lane, packet, ingress, reason);
+                return true;
+            }
         };
         let action = self.actions.get(entry.action());
         if action.metered
-            && let Some(reason) = self.meters.over(action, self.now.ns, packet.len as usize)
+            && let len = metered_len(fast, packet, &action.template)
+            && let Some(reason) = self.meters.over(action, self.now.ns, len)
         {
             self.drop(lane, packet, ingress, reason);
             return true;
@@ -298,15 +317,16 @@ impl Core {
         while let Some((port, order)) = self.ports.dequeue() {
             let lanes = &mut self.lanes;
             if !self.taps.is_empty() {
+                let most = shown_len(&self.taps);
                 for &lane in &order {
                     let frame = lanes.frame(usize::from(lane), burst);
-                    let bytes = self.linear.gather(&frame);
+                    let bytes = self.linear.gather(&frame, most);
                     show(&self.taps, self.now, port, true, None, frame.len(), bytes);
                 }
             }
-            let chunk = &mut self.chunk;
-            let delivery = self.ports.deliver(port, &order, &mut |lane, room, accepts| {
-                lanes.write(usize::from(lane), burst, room, accepts, chunk)
+            let (chunk, turn) = (&mut self.chunk, &mut self.turn);
+            let delivery = self.ports.deliver(port, &order, self.now.ns, &mut |lane, room, accepts| {
+                lanes.write(usize::from(lane), burst, room, accepts, chunk, turn)
             });
             self.cells.sent.add(delivery.sent.packets, delivery.sent.bytes);
             if let Some(cells) = self.cells.vif(port) {
@@ -430,6 +450,11 @@ pub(crate) fn note(
         log.note(now.unix_ns, vif, reason, len, bytes);
     }
     show(taps, now, vif, outbound, Some(reason), len, bytes);
+}
+
+/// Bytes of a packet that captures look at or take, at most.
+pub(crate) fn shown_len(taps: &[Arc<Tap>]) -> usize {
+    taps.iter().map(|tap| tap.snap_len()).max().unwrap_or(0).max(MAX_HEAD)
 }
 
 /// Shows a packet to all captures.

@@ -10,9 +10,36 @@ use std::sync::Arc;
 /// End of a list of lanes.
 const NONE: u8 = u8::MAX;
 
+/// How long a queue is left alone that could not be leased, nanoseconds. Attempts take some tens of microseconds each; who
+/// holds it that long waits for a CPU, or never gives it back, and then attempts become few.
+const LEFT_ALONE_NS: std::ops::RangeInclusive<u64> = 50_000..=1_000_000_000;
+
+/// Queues that are tried in vain in one delivery, at most.
+const ATTEMPTS: usize = 2;
+
+/// When a queue is tried again that could not be leased.
+#[derive(Clone, Copy, Debug, Default)]
+struct Held {
+    /// By the engine's clock; 0: at once.
+    until_ns: u64,
+    /// How long it was left alone.
+    wait_ns: u64,
+}
+
+impl Held {
+    /// It could not be leased, again.
+    fn fails(&mut self, now_ns: u64) {
+        let (least, most) = LEFT_ALONE_NS.into_inner();
+        self.wait_ns = (self.wait_ns * 2).clamp(least, most);
+        self.until_ns = now_ns + self.wait_ns;
+    }
+}
+
 /// The queues of one interface, and the lanes of this burst that go there.
 struct Sender {
     queues: Arc<[Arc<dyn TxQueue>]>,
+    /// Of each queue.
+    held: Box<[Held]>,
     first: u8,
     last: u8,
 }
@@ -57,7 +84,8 @@ impl Ports {
     /// Sends to `vif` by these queues from now on.
     pub fn attach(&mut self, vif: VifId, queues: Arc<[Arc<dyn TxQueue>]>) {
         if let Some(place) = self.senders.get_mut(usize::from(vif.0)) {
-            *place = Some(Sender { queues, first: NONE, last: NONE });
+            let held = vec![Held::default(); queues.len()].into();
+            *place = Some(Sender { queues, held, first: NONE, last: NONE });
         }
     }
 
@@ -99,19 +127,24 @@ impl Ports {
         Some((vif, order))
     }
 
-    /// Delivers `frames` to `vif`, each by `write`, by the first queue that can be had.
+    /// Delivers `frames` to `vif`, each by `write`, by the first queue that can be had at `now_ns`.
     #[inline]
-    pub fn deliver(&self, vif: VifId, frames: &[u8], write: &mut Write<'_>) -> Delivery {
+    pub fn deliver(&mut self, vif: VifId, frames: &[u8], now_ns: u64, write: &mut Write<'_>) -> Delivery {
         let mut delivery = Delivery::default();
-        let Some(Some(sender)) = self.senders.get(usize::from(vif.0)) else {
+        let Some(Some(sender)) = self.senders.get_mut(usize::from(vif.0)) else {
             delivery.drops.extend(frames.iter().map(|&frame| (frame, DropReason::TxDown)));
             return delivery;
         };
         let queues = &sender.queues;
-        let mut done = 0;
+        let (mut done, mut failed) = (0, 0);
         let mut reason = DropReason::TxDown;
         for attempt in 0..queues.len() {
-            let queue = &queues[(self.worker + attempt) % queues.len()];
+            let number = (self.worker + attempt) % queues.len();
+            let (queue, held) = (&queues[number], &mut sender.held[number]);
+            if now_ns < held.until_ns {
+                reason = DropReason::TxBusy;
+                continue;
+            }
             let accepts = queue.accepts();
             let leased = queue.burst(&mut |room| {
                 while let Some(&frame) = frames.get(done) {
@@ -126,11 +159,17 @@ impl Ports {
                     done += 1;
                 }
             });
+            if !leased {
+                held.fails(now_ns);
+                (reason, failed) = (DropReason::TxBusy, failed + 1);
+            } else if held.wait_ns > 0 {
+                *held = Held::default();
+            }
             if done == frames.len() {
                 return delivery;
             }
-            if !leased {
-                reason = DropReason::TxBusy;
+            if failed == ATTEMPTS {
+                break;
             }
         }
         delivery.drops.extend(frames[done..].iter().map(|&frame| (frame, reason)));
@@ -144,5 +183,6 @@ fn why(refused: Refused) -> DropReason {
         Refused::NoRoom(NoRoom::TooLong) => DropReason::TxTooLong,
         Refused::NoRoom(NoRoom::Down) => DropReason::TxDown,
         Refused::Segment => DropReason::SegmentFailed,
+        Refused::Turn => DropReason::TurnBudget,
     }
 }

@@ -2,10 +2,12 @@
 
 use crate::capture::{DropLog, Tap};
 use crate::clock::Clock;
+use crate::core::Limits;
 use crate::counters::{MAX_VIFS, WorkerCells, sum};
 use crate::housekeeping::Housekeeper;
-use crate::mailbox::{Mailbox, Message, Receipts};
+use crate::mailbox::{Mailbox, Message, Pending, Receipt};
 use crate::meters::Meters;
+use crate::storms::Storms;
 use crate::worker::{Parts, Worker};
 use mem::{Opened, Port, PortStatus, RxQueue};
 use model::{
@@ -18,7 +20,11 @@ use std::io;
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 use tables::{FlowLimits, Shared};
+
+/// How long workers may take to obey. One that takes longer is said to be stalled, and nobody waits for it any more.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What an engine is started with.
 #[derive(Clone, Debug)]
@@ -31,6 +37,8 @@ pub struct EngineConfig {
     pub cache_entries: usize,
     /// ICMP errors and TCP resets a worker sends at most per second about the packets of one interface.
     pub errors_per_second: u32,
+    /// Copies a second that are made of flooded packets of one guest, by all workers, about; ten times as many of a wire's.
+    pub flooded_per_second: u32,
 }
 
 impl Default for EngineConfig {
@@ -40,6 +48,7 @@ impl Default for EngineConfig {
             flows: FlowLimits::default(),
             cache_entries: 1 << 21,
             errors_per_second: 100,
+            flooded_per_second: 20_000,
         }
     }
 }
@@ -61,6 +70,19 @@ pub(crate) struct Handle {
     pub mailbox: Arc<Mailbox>,
     pub cells: Arc<WorkerCells>,
     pub log: Arc<DropLog>,
+    /// What it was told and did not do in time.
+    behind: Mutex<Option<Pending>>,
+}
+
+impl Handle {
+    /// Whether it has not done yet what it was given time for.
+    fn is_stalled(&self) -> bool {
+        let mut behind = lock(&self.behind);
+        if behind.as_ref().is_some_and(|pending| pending.wait(Instant::now())) {
+            *behind = None;
+        }
+        behind.is_some()
+    }
 }
 
 /// What changes by the control plane's calls.
@@ -96,6 +118,11 @@ impl Engine {
     pub fn new(config: &EngineConfig) -> io::Result<Arc<Self>> {
         let shared = Arc::new(Shared::new(config.flows));
         let clock = Clock::start();
+        let limits = Limits {
+            cache_entries: config.cache_entries,
+            errors_per_second: config.errors_per_second,
+            storms: Arc::new(Storms::new(config.flooded_per_second)),
+        };
         let (mut workers, mut threads) = (Vec::new(), Vec::new());
         for (number, &cpu) in config.workers.iter().enumerate() {
             let handle = Handle {
@@ -103,6 +130,7 @@ impl Engine {
                 mailbox: Arc::new(Mailbox::new()?),
                 cells: Arc::new(WorkerCells::new()),
                 log: Arc::new(DropLog::new()),
+                behind: Mutex::default(),
             };
             let worker = Worker::new(Parts {
                 number,
@@ -112,8 +140,7 @@ impl Engine {
                 cells: handle.cells.clone(),
                 log: handle.log.clone(),
                 clock,
-                cache_entries: config.cache_entries,
-                errors_per_second: config.errors_per_second,
+                limits: limits.clone(),
             })?;
             let name = format!("worker-{number}");
             threads.push(std::thread::Builder::new().name(name).spawn(move || worker.run())?);
@@ -153,7 +180,7 @@ impl Engine {
     }
 
     /// Drops the port of an interface. When it returns, no worker touches it any more, and it is closed, unless
-    /// somebody else holds it. False where there is none.
+    /// somebody else holds it, or a worker is stalled ([`ExecutorStatus::stalled`]). False where there is none.
     pub fn detach(&self, vif: VifId) -> bool {
         let mut control = self.control();
         let Some(port) = control.ports.remove(&vif) else { return false };
@@ -181,13 +208,38 @@ impl Engine {
         &self.common.shared
     }
 
-    /// Tells all workers, and waits until they have obeyed.
+    /// Tells all workers, and waits until they have obeyed, but for those that are stalled.
     pub(crate) fn tell_all(&self, message: impl Fn() -> Message) {
-        let receipts = Receipts::new();
-        for worker in &self.common.workers {
-            worker.mailbox.post_with(message(), receipts.receipt());
+        let pending = self.post_all(message);
+        self.await_all(pending);
+    }
+
+    /// Tells all workers.
+    fn post_all(&self, message: impl Fn() -> Message) -> Vec<Pending> {
+        let post = |worker: &Handle| {
+            let (receipt, pending) = Receipt::new();
+            worker.mailbox.post_with(message(), receipt);
+            pending
+        };
+        self.common.workers.iter().map(post).collect()
+    }
+
+    /// Waits until all workers have obeyed. One that is known to be stalled is not waited for.
+    fn await_all(&self, pending: Vec<Pending>) {
+        let deadline = Instant::now() + PATIENCE;
+        for (number, (worker, pending)) in self.common.workers.iter().zip(pending).enumerate() {
+            let known = worker.is_stalled();
+            let obeyed = pending.wait(if known { Instant::now() } else { deadline });
+            if !obeyed {
+                *lock(&worker.behind) = Some(pending);
+            }
+            if !obeyed && !known {
+                tracing::error!(
+                    worker = number,
+                    "a worker does not do what it is told; nobody waits for it now"
+                );
+            }
         }
-        receipts.wait();
     }
 
     fn police_by(&self, control: &mut Control, meters: Meters) {
@@ -203,7 +255,9 @@ impl Engine {
 
 impl Executor for Engine {
     fn status(&self) -> ExecutorStatus {
-        ExecutorStatus { name: "cpu".to_owned(), card: None }
+        let workers = self.common.workers.iter().enumerate();
+        let stalled = workers.filter(|(_, worker)| worker.is_stalled()).map(|(number, _)| number).collect();
+        ExecutorStatus { name: "cpu".to_owned(), card: None, stalled }
     }
 
     fn apply(&self, changes: &[Change]) -> Result<(), ApplyError> {
@@ -234,6 +288,7 @@ impl Executor for Engine {
         }
         if !applied?.settled {
             tracing::warn!("a worker has been in one burst for a second; it follows the change after that");
+            self.tell_all(|| Message::Answer);
         }
         if deleted {
             let mut after = before;
@@ -339,19 +394,21 @@ impl Executor for Engine {
     fn capture(&self, filter: CaptureFilter, to: SyncSender<Captured>) {
         let mut taps = lock(&self.common.taps);
         taps.push(Arc::new(Tap::new(filter, to)));
-        let now = taps.clone();
-        self.tell_all(|| Message::Taps(now.clone()));
+        // In the order in which captures came, without keeping others from theirs.
+        let pending = self.post_all(|| Message::Taps(taps.clone()));
+        drop(taps);
+        self.await_all(pending);
     }
 }
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        for worker in &self.common.workers {
-            worker.mailbox.post(Message::Stop);
-        }
-        for thread in self.threads.drain(..) {
-            // A worker that panicked has said so already.
-            let _ = thread.join();
+        self.tell_all(|| Message::Stop);
+        for (worker, thread) in self.common.workers.iter().zip(self.threads.drain(..)) {
+            // A worker that panicked has said so already, and one that is stalled ends with the process.
+            if !worker.is_stalled() {
+                let _ = thread.join();
+            }
         }
     }
 }

@@ -4,6 +4,7 @@ use crate::key::Layout;
 use crate::rewrite::outer_v6_addresses;
 use crate::segment;
 use crate::template::OuterHeaders;
+use crate::turn::Turn;
 use mem::{Accepts, Csum, NoRoom, Offload, Room, Segment};
 use packet::checksum::{Sum, pseudo_header};
 use packet::proto;
@@ -116,6 +117,8 @@ pub(crate) enum Refused {
     NoRoom(NoRoom),
     /// It can't be segmented.
     Segment,
+    /// The sender's turn has made all the segments it may.
+    Turn,
 }
 
 impl From<NoRoom> for Refused {
@@ -138,19 +141,20 @@ impl Frame<'_> {
         head + self.rest.gather(self.rest_at, &mut out[head..head + rest])
     }
 
-    /// Writes it into `room`, finishing what the receiver does not accept unfinished.
+    /// Writes it into `room`, finishing what the receiver does not accept unfinished, as far as its sender's turn goes.
     #[inline]
     pub fn write(
         &mut self,
         room: &mut dyn Room,
         accepts: Accepts,
         chunk: &mut Chunk,
+        turn: &mut Turn,
     ) -> Result<Delivered, Refused> {
         let unfinished = self.unfinished;
         let offload = if let Some((size, ecn)) = unfinished.gso {
             let taken = if self.at.v6 { accepts.tso6 } else { accepts.tso4 };
             if self.tunnel.is_some() || !taken || !accepts.csum || (ecn && !accepts.ecn) {
-                return segment::write(self, size, room, chunk);
+                return segment::write(self, size, room, chunk, turn);
             }
             let gso = mem::Gso { v6: self.at.v6, size, hdr_len: self.at.l4_end, ecn };
             Offload { csum: self.partial(), gso: Some(gso) }

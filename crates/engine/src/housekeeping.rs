@@ -51,7 +51,7 @@ fn keep_house(common: &Common, visit: usize) {
     common.shared.flows().expire(now, visit);
     common.shared.age(now);
     for (scope, addr) in common.shared.pending_solicitations(now) {
-        if let Some(worker) = common.workers.first() {
+        if let Some(worker) = common.workers.first().filter(|worker| !worker.mailbox.is_full()) {
             worker.mailbox.post(Message::Solicit { scope, addr });
         }
     }

@@ -5,6 +5,7 @@ use crate::frame::{Chunk, Delivered, Frame, Refused, Rest, Unfinished};
 use crate::key::{Fast, Layout};
 use crate::rewrite::{HEADROOM, edit_fast};
 use crate::template::{OuterHeaders, Template};
+use crate::turn::Turn;
 use mem::{Accepts, BURST, Burst, Csum, Offload, Room, RxPacket};
 use model::DropReason;
 use packet::{Fragment, Headers, L4, proto};
@@ -206,10 +207,11 @@ impl Lanes {
         room: &mut dyn Room,
         accepts: Accepts,
         chunk: &mut Chunk,
+        turn: &mut Turn,
     ) -> Result<Delivered, Refused> {
         let out = &self.out[lane];
         if out.work.is_some() {
-            return self.frame(lane, burst).write(room, accepts, chunk);
+            return self.frame(lane, burst).write(room, accepts, chunk, turn);
         }
         let head = &self.heads[lane].0[usize::from(out.start)..usize::from(out.end)];
         let segments = burst.segments(&burst.packets()[lane]);
@@ -261,6 +263,16 @@ impl Layout {
         })
     }
 
+    /// Segments of a large send with `size` bytes of payload each.
+    pub fn segments(&self, size: u16) -> usize {
+        self.payload().div_ceil(size.max(1).into()).max(1)
+    }
+
+    /// Bytes behind the L4 header, without padding.
+    pub fn payload(&self) -> usize {
+        (usize::from(self.l3) + usize::from(self.ip_len)).saturating_sub(self.l4_end.into())
+    }
+
     /// The same headers in a frame that starts `by` bytes before.
     #[inline(always)]
     pub fn shifted(self, by: isize) -> Self {
@@ -269,13 +281,21 @@ impl Layout {
     }
 }
 
-/// The request does not fit the packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct BadOffload;
+/// Segments smaller than this many bytes of payload are made in small numbers only ([`SMALL_SEGMENTS`]). No TCP needs
+/// them: without an MSS option segments are of 536 bytes over IPv4 and 1220 over IPv6 (RFC 9293, 3.7.1), hosts do not go
+/// below some 200 when they learn a path's MTU, and the segmentation of NICs begins here (i40e, ice; 88 for idpf, gve).
+pub(crate) const MIN_SEGMENT: u16 = 64;
+/// Smaller segments of one packet at most. They are what a kernel merges of short segments that came in one batch, which
+/// is of 64 packets (Linux: `NAPI_POLL_WEIGHT`), and passes on as a large send.
+pub(crate) const SMALL_SEGMENTS: usize = 64;
 
 /// Compares what a sender left unfinished with the headers found (VIRTIO 1.2, 5.1.6.2).
+///
+/// # Errors
+/// The reason to drop the packet: the request does not fit it, or asks for too many small segments.
 #[inline]
-pub(crate) fn check_offload(offload: &Offload, at: Option<&Layout>) -> Result<Unfinished, BadOffload> {
+pub(crate) fn check_offload(offload: &Offload, at: Option<&Layout>) -> Result<Unfinished, DropReason> {
+    const MALFORMED: DropReason = DropReason::OffloadMalformed;
     let mut unfinished = Unfinished::default();
     match offload.csum {
         Csum::Unknown => {}
@@ -284,30 +304,45 @@ pub(crate) fn check_offload(offload: &Offload, at: Option<&Layout>) -> Result<Un
         Csum::Partial { start, offset } => {
             // A frame without IP has nothing to complete: out of a tunnel, it was the outer header's checksum.
             let Some(at) = at else {
-                return if offload.gso.is_some() { Err(BadOffload) } else { Ok(unfinished) };
+                return if offload.gso.is_some() { Err(MALFORMED) } else { Ok(unfinished) };
             };
             let outer = at.tunnelled && start < at.l3;
             let field = match at.protocol {
                 proto::TCP => 16,
                 proto::UDP => 6,
                 _ if outer => offset,
-                _ => return Err(BadOffload),
+                _ => return Err(MALFORMED),
             };
             if !outer && (start != at.l4 || offset != field) {
-                return Err(BadOffload);
+                return Err(MALFORMED);
             }
             unfinished.partial = !outer;
         }
     }
     if let Some(gso) = offload.gso {
-        let at = at.ok_or(BadOffload)?;
+        let at = at.ok_or(MALFORMED)?;
         let fits = at.protocol == proto::TCP && at.v6 == gso.v6 && gso.size > 0 && unfinished.partial;
         if !fits {
-            return Err(BadOffload);
+            return Err(MALFORMED);
+        }
+        if gso.size < MIN_SEGMENT && at.segments(gso.size) > SMALL_SEGMENTS {
+            return Err(DropReason::SegmentTooSmall);
         }
         unfinished.gso = Some((gso.size, gso.ecn));
     }
     Ok(unfinished)
+}
+
+/// Bytes that count against policers where a packet of `len` bytes that the fast parse took leaves by `template`: as
+/// [`model::rewrite::metered_len`] says.
+#[cold]
+pub(crate) fn metered_len(fast: &Fast, packet: &RxPacket, template: &Template) -> usize {
+    let grown = template.grown();
+    let len = fast.end(packet.len as usize, template).saturating_add_signed(grown);
+    packet.offload.gso.map_or(len, |gso| {
+        let headers = usize::from(fast.at.l4_end).saturating_add_signed(grown);
+        fast.at.segments(gso.size) * headers + fast.at.payload()
+    })
 }
 
 /// The packet's length as an MTU sees it, of one segment where it is a large send.

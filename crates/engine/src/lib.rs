@@ -39,12 +39,14 @@ mod replies;
 mod rewrite;
 mod segment;
 mod slow;
+mod storms;
 mod template;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::expect_used)]
 mod tests;
+mod turn;
 mod worker;
 
 pub use engine::{AttachError, Engine, EngineConfig};

@@ -40,15 +40,21 @@ impl Linear {
         original
     }
 
-    /// A packet for captures.
+    /// The first `len` bytes of a packet, for captures.
     pub fn load(&mut self, segments: &[Segment], head: &[u8], len: usize) -> &[u8] {
         fill(&mut self.shown, segments, head, len);
         &self.shown
     }
 
-    /// A frame to be delivered, for captures.
-    pub fn gather(&mut self, frame: &Frame<'_>) -> &[u8] {
-        self.shown.resize(frame.len().min(MAX_FRAME), 0);
+    /// Bytes that the last packet shown to captures took.
+    #[cfg(test)]
+    pub fn shown_len(&self) -> usize {
+        self.shown.len()
+    }
+
+    /// The first bytes, `most` at most, of a frame to be delivered, for captures.
+    pub fn gather(&mut self, frame: &Frame<'_>, most: usize) -> &[u8] {
+        self.shown.resize(frame.len().min(most).min(MAX_FRAME), 0);
         let len = frame.gather(&mut self.shown);
         &self.shown[..len]
     }

@@ -10,8 +10,12 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// Messages that wait for a worker before it is asked no more favours.
+const FULL: usize = 4096;
 
 /// What a worker is told.
 pub(crate) enum Message {
@@ -34,6 +38,8 @@ pub(crate) enum Message {
     },
     /// Empty the flow cache.
     Forget,
+    /// Nothing: who answers is at work.
+    Answer,
     /// End.
     Stop,
 }
@@ -43,29 +49,24 @@ pub(crate) struct Receipt {
     _sender: Option<Sender<()>>,
 }
 
-/// Waits until every receipt made from it is gone.
-pub(crate) struct Receipts {
-    sender: Sender<()>,
-    receiver: Receiver<()>,
+/// The other end of a receipt.
+#[derive(Debug)]
+pub(crate) struct Pending(Receiver<()>);
+
+impl Receipt {
+    /// A receipt, and what tells when it is gone.
+    pub fn new() -> (Self, Pending) {
+        let (sender, receiver) = channel();
+        (Self { _sender: Some(sender) }, Pending(receiver))
+    }
 }
 
-impl Receipts {
-    /// None given out yet.
-    pub fn new() -> Self {
-        let (sender, receiver) = channel();
-        Self { sender, receiver }
-    }
-
-    /// One more.
-    pub fn receipt(&self) -> Receipt {
-        Receipt { _sender: Some(self.sender.clone()) }
-    }
-
-    /// Waits for all.
-    pub fn wait(self) {
-        drop(self.sender);
-        // Ends, with an error, when the last sender is gone.
-        let _ = self.receiver.recv();
+impl Pending {
+    /// Waits until the message was dealt with, at most until `deadline`; false where it was not.
+    pub fn wait(&self, deadline: Instant) -> bool {
+        let left = deadline.saturating_duration_since(Instant::now());
+        // Ends, with an error, when the sender is gone.
+        self.0.recv_timeout(left) == Err(RecvTimeoutError::Disconnected)
     }
 }
 
@@ -121,6 +122,11 @@ impl Mailbox {
             self.waiting.store(false, Ordering::Release);
         }
         message
+    }
+
+    /// Whether so many messages wait that only those are added that somebody needs.
+    pub fn is_full(&self) -> bool {
+        self.lock().len() >= FULL
     }
 
     /// Whether there is a message.

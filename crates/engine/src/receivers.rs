@@ -25,12 +25,21 @@ pub(crate) struct Receiver {
     epoch: u64,
     /// Rounds in which it was polled in vain since it had packets.
     vain: u32,
+    /// Rounds in which it is not polled: its last turn made the work of more than one.
+    pub sits_out: u32,
 }
 
 impl Receiver {
     /// Of a queue of an interface.
     pub fn new(vif: VifId, queue: Box<dyn RxQueue>) -> Self {
-        Self { queue, burst: Burst::new(), from: Ingress { vif, wire: false }, epoch: 0, vain: 0 }
+        Self {
+            queue,
+            burst: Burst::new(),
+            from: Ingress { vif, wire: false },
+            epoch: 0,
+            vain: 0,
+            sits_out: 0,
+        }
     }
 
     /// Finds out whether tunnels end here, when the tables changed.
@@ -77,7 +86,10 @@ impl Receivers {
         let mut at = 0;
         while at < self.active {
             let receiver = &mut self.all[at];
-            if serve(receiver) {
+            if receiver.sits_out > 0 {
+                receiver.sits_out -= 1;
+                busy = true;
+            } else if serve(receiver) {
                 (busy, receiver.vain) = (true, 0);
             } else {
                 receiver.vain += 1;
@@ -160,6 +172,26 @@ mod tests {
         let times = served(&mut many, 160, &[7]);
         assert_eq!(times[&7], 160);
         assert!(times[&200] <= 11, "{times:?}");
+    }
+
+    #[test]
+    fn who_made_much_work_sits_out_rounds_in_which_others_have_theirs() {
+        let mut two = receivers(2);
+        served(&mut two, 2, &[0, 1]);
+        let mut turns = [0, 0];
+        for _ in 0..55 {
+            let busy = two.round(|receiver| {
+                let VifId(id) = receiver.from.vif;
+                turns[usize::from(id)] += 1;
+                receiver.sits_out = if id == 1 { 5 } else { 0 };
+                true
+            });
+            assert!(busy);
+        }
+        assert_eq!(turns, [55, 10]);
+        // Packets may wait in a queue that sits out: the round is none to sleep after.
+        two.remove(VifId(0));
+        assert!(two.round(|_| unreachable!("it sits out")));
     }
 
     #[test]

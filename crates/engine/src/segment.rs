@@ -3,6 +3,7 @@
 use crate::frame::{Chunk, Delivered, Frame, Refused, addresses, append, complete_outer};
 use crate::rewrite::HEADROOM;
 use crate::template::OuterHeaders;
+use crate::turn::Turn;
 use mem::{Offload, Room};
 use packet::checksum::{self, Sum, pseudo_header};
 use packet::proto;
@@ -10,27 +11,25 @@ use packet::proto;
 /// Longest headers of a segment: what is put in front, and a snapshot.
 const MAX_HEADERS: usize = HEADROOM + 192;
 
-/// Segments made of one packet at most: a guest that asks for tiny ones must not hold up a worker.
-const MAX_SEGMENTS: usize = 1024;
-
 /// Writes `frame` in segments of `size` bytes of payload. What was written before an error stays delivered.
 pub(crate) fn write(
     frame: &Frame<'_>,
     size: u16,
     room: &mut dyn Room,
     chunk: &mut Chunk,
+    turn: &mut Turn,
 ) -> Result<Delivered, Refused> {
     let at = &frame.at;
     let headers = usize::from(at.l4_end);
     let ip_end = usize::from(at.l3) + usize::from(at.ip_len);
-    let size = usize::from(size);
     if at.protocol != proto::TCP || headers > MAX_HEADERS.min(frame.head.len()) || ip_end > frame.len() {
         return Err(Refused::Segment);
     }
     let payload = ip_end.checked_sub(headers).ok_or(Refused::Segment)?;
-    let count = payload.div_ceil(size).max(1);
-    if count > MAX_SEGMENTS {
-        return Err(Refused::Segment);
+    let count = at.segments(size);
+    let size = usize::from(size);
+    if !turn.take(count - 1, (count - 1) * headers) {
+        return Err(Refused::Turn);
     }
     let mut delivered = Delivered::default();
     for index in 0..count {

@@ -11,7 +11,7 @@ use crate::template::Template;
 use mem::{Burst, Offload, RxPacket};
 use model::{Decision, DropReason, Forward, PacketView, Verdict, VifId, VifKind};
 use packet::Headers;
-use tables::{Deps, FlowRef};
+use tables::{Deps, FlowRef, View};
 
 /// A packet with the decision about it.
 pub(crate) struct Case {
@@ -19,30 +19,34 @@ pub(crate) struct Case {
     pub offload: Offload,
     pub headers: Headers,
     pub decision: Decision,
+    /// Bytes that count against policers, where there are any.
+    pub metered: usize,
     pub deps: Deps,
 }
 
-/// Decides the frame of `len` bytes that starts with `bytes`.
+/// Decides the frame of `len` bytes that starts with `bytes`, by what `view` reads.
 ///
 /// # Errors
 /// What is malformed; [`DropReason::HeaderTooLong`] also where `bytes` holds too little.
 #[inline(always)] // else what it returns is copied
 pub(crate) fn decide(
-    tables: Tables<'_>,
-    now: model::Seconds,
+    view: &View<'_>,
     bytes: &[u8],
     len: usize,
     ingress: VifId,
     offload: Offload,
 ) -> Result<Case, DropReason> {
     let packet = PacketView::parse(bytes, len as u32, offload.gso.map(|gso| gso.size))?;
-    let view = tables.view(now);
-    let decision = model::decide(&view, &packet, ingress, now);
+    let decision = model::decide(view, &packet, ingress, view.now());
     let too_long = DropReason::HeaderTooLong;
     if decision.verdict == Verdict::Drop(too_long) && bytes.len() < len {
         return Err(too_long);
     }
-    Ok(Case { ingress, offload, headers: packet.headers, decision, deps: view.deps() })
+    let metered = match decision.effects.meters.is_empty() {
+        true => 0,
+        false => model::rewrite::metered_len(&decision.verdict, &packet),
+    };
+    Ok(Case { ingress, offload, headers: packet.headers, decision, metered, deps: view.deps() })
 }
 
 impl Core {
@@ -51,7 +55,8 @@ impl Core {
     pub fn slow(&mut self, tables: Tables<'_>, burst: &Burst, lane: usize, from: Ingress) {
         let packet = burst.packets()[lane];
         let (head, len) = (self.lanes.head(lane), packet.len as usize);
-        let case = match decide(tables, self.now.seconds, head, len, from.vif, packet.offload) {
+        let view = tables.view(self.now.seconds).flooding(self.may_flood(tables, from.vif));
+        let case = match decide(&view, head, len, from.vif, packet.offload) {
             Ok(case) => case,
             Err(DropReason::HeaderTooLong) if head.len() < len => {
                 return self.slow_whole(tables, burst, lane, from.vif);
@@ -92,7 +97,8 @@ impl Core {
 
     /// Decides a packet that lies in a buffer of ours, and does what is decided.
     pub fn whole(&mut self, tables: Tables<'_>, original: &[u8], ingress: VifId, offload: Offload) {
-        match decide(tables, self.now.seconds, original, original.len(), ingress, offload) {
+        let view = tables.view(self.now.seconds).flooding(self.may_flood(tables, ingress));
+        match decide(&view, original, original.len(), ingress, offload) {
             Ok(case) => self.conclude(tables, original, &case),
             Err(reason) => self.drop_whole(original, ingress, reason),
         }
@@ -114,8 +120,7 @@ impl Core {
             .ok_or(DropReason::TunnelMalformed)?;
         let tunnelled = forward.strip > case.headers.l3_at;
         let layout = Layout::of(&inner, tunnelled);
-        let unfinished =
-            check_offload(&packet.offload, layout.as_ref()).map_err(|_| DropReason::OffloadMalformed)?;
+        let unfinished = check_offload(&packet.offload, layout.as_ref())?;
         let flow = self.effects(tables, case, len)?;
         self.remember(tables, lane, packet, from, case, &template, flow, tunnelled);
 
@@ -139,7 +144,8 @@ impl Core {
         len: usize,
     ) -> Result<Option<(FlowRef, bool)>, DropReason> {
         let effects = &case.decision.effects;
-        let over = effects.meters.iter().find(|(meter, _)| !self.meters.conforms(*meter, self.now.ns, len));
+        let mut meters = effects.meters.iter();
+        let over = meters.find(|(meter, _)| !self.meters.conforms(*meter, self.now.ns, case.metered));
         if let Some((_, reason)) = over {
             return Err(*reason);
         }

@@ -119,6 +119,13 @@ impl Template {
         &self.prefix[MAX_PREFIX - usize::from(self.prefix_len)..]
     }
 
+    /// How many bytes longer a packet gets.
+    pub fn grown(&self) -> isize {
+        let tag = if self.push_vlan.is_some() { proto::VLAN_LEN } else { 0 };
+        let popped = if self.pop_vlan { proto::VLAN_LEN } else { 0 };
+        (self.prefix().len() + tag) as isize - (usize::from(self.strip) + popped) as isize
+    }
+
     /// Whether the IP header is edited.
     pub const fn edits_ip(&self) -> bool {
         self.ecn.is_some() || self.ttl_decrement > 0 || self.nat.src.is_some() || self.nat.dst.is_some()

@@ -2,12 +2,13 @@
 
 use crate::capture::DropLog;
 use crate::clock::Clock;
-use crate::core::Core;
+use crate::core::{Core, Limits};
 use crate::counters::WorkerCells;
 use crate::cycles;
 use crate::mailbox::{Mailbox, Message};
 use crate::memo::Tables;
 use crate::receivers::{Receiver, Receivers};
+use crate::turn::Turn;
 use mem::RxQueue;
 use model::{Seconds, VifId};
 use rustix::event::{Timespec, epoll};
@@ -30,6 +31,8 @@ const CROWDED: Duration = Duration::from_micros(5);
 const WALK_NS_BITS: u32 = 31;
 /// Lines visited in a round at most.
 const LINES_PER_ROUND: usize = 256;
+/// Held packets looked at in a round.
+const HELD_PER_ROUND: usize = 64;
 /// How often held packets are looked at when nothing changes, nanoseconds.
 const HELD_EVERY_NS: u64 = 20_000_000;
 
@@ -42,8 +45,7 @@ pub(crate) struct Parts {
     pub cells: Arc<WorkerCells>,
     pub log: Arc<DropLog>,
     pub clock: Clock,
-    pub cache_entries: usize,
-    pub errors_per_second: u32,
+    pub limits: Limits,
 }
 
 /// The worker.
@@ -64,6 +66,8 @@ pub(crate) struct Worker {
     is_crowded: bool,
     /// When held packets are looked at next, and the epoch at which they were last.
     held: (u64, u64),
+    /// Of those held then, how many are still to be looked at.
+    held_left: usize,
     /// When the cache was last looked after, in nanoseconds, and the actions, in seconds.
     tidied: (u64, Seconds),
 }
@@ -77,8 +81,7 @@ impl Worker {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let data = epoll::EventData::new_u64(0);
         epoll::add(&epoll, parts.mailbox.event(), data, epoll::EventFlags::IN)?;
-        let limits = (parts.cache_entries, parts.errors_per_second);
-        let core = Core::new(parts.number, parts.cells, parts.log, parts.clock.now(), limits);
+        let core = Core::new(parts.number, parts.cells, parts.log, parts.clock.now(), &parts.limits);
         Ok(Self {
             cpu: parts.cpu,
             reader: parts.shared.reader(),
@@ -92,6 +95,7 @@ impl Worker {
             spin: SHORTEST_SPIN,
             is_crowded: false,
             held: (0, 0),
+            held_left: 0,
             tidied: (0, 0),
         })
     }
@@ -102,12 +106,12 @@ impl Worker {
         let (mut idle_rounds, mut idle_since) = (0, None);
         let mut last = cycles::now();
         loop {
+            // One message a round: those who ask for many hold up no packets.
             if let Some((message, _receipt)) = self.mailbox.next() {
                 if !self.obey(message) {
                     return;
                 }
                 last = cycles::now();
-                continue;
             }
             let busy = self.round();
             let now = cycles::now();
@@ -165,6 +169,7 @@ impl Worker {
             receiver.look_up_kind(tables.snapshot);
             core.burst(tables, &receiver.burst, receiver.from);
             receiver.queue.release(&mut receiver.burst);
+            receiver.sits_out = core.turn.rounds();
             true
         });
         if busy {
@@ -193,7 +198,7 @@ impl Worker {
         }
     }
 
-    /// Decides held packets again, when there may be news.
+    /// Decides held packets again, some in a round, when there may be news. Returns whether there are more to look at.
     fn look_at_held(&mut self) -> bool {
         if self.core.hold.is_empty() {
             return false;
@@ -201,13 +206,18 @@ impl Worker {
         self.core.now = self.clock.now();
         let pinned = self.reader.pin();
         let (next, epoch) = self.held;
-        if epoch == pinned.epoch() && self.core.now.ns < next {
-            return false;
+        if self.held_left == 0 {
+            if epoch == pinned.epoch() && self.core.now.ns < next {
+                return false;
+            }
+            self.held = (self.core.now.ns + HELD_EVERY_NS, pinned.epoch());
+            self.held_left = self.core.hold.len();
         }
-        self.held = (self.core.now.ns + HELD_EVERY_NS, pinned.epoch());
         let tables = Tables { shared: &self.shared, snapshot: pinned.get() };
         self.core.follow(tables);
-        self.core.retry_held(tables)
+        let looked_at = self.core.retry_held(tables, self.held_left.min(HELD_PER_ROUND));
+        self.held_left = self.held_left.saturating_sub(looked_at).min(self.core.hold.len());
+        self.held_left > 0
     }
 
     /// Sleeps until there is a packet or a message.
@@ -266,12 +276,14 @@ impl Worker {
                 self.core.now = self.clock.now();
                 let pinned = self.reader.pin();
                 let tables = Tables { shared: &self.shared, snapshot: pinned.get() };
-                self.core.solicit(tables, scope, addr);
+                self.core.turn = Turn::NEW;
+                self.core.solicit(tables, scope, addr, None);
             }
             Message::Forget => {
                 let pinned = self.reader.pin();
                 self.core.clear(Tables { shared: &self.shared, snapshot: pinned.get() });
             }
+            Message::Answer => {}
             Message::Stop => return false,
         }
         true

@@ -88,6 +88,9 @@ reasons! {
     TxBusy = "tx_busy", "The receiver's queue was held by another worker too long.";
     SegmentFailed = "segment_failed", "A large packet could not be segmented for its receiver.";
     PuntBudget = "punt_budget", "The port sent more than the card may leave to the host (unknown flows, broadcasts, what only the host does).";
+    SegmentTooSmall = "segment_too_small", "A large send asked for many segments of less than 64 bytes.";
+    FloodLimited = "flood_limited", "The interface had as many copies made as it may in a second, of broadcasts, multicasts and frames to unknown MACs.";
+    TurnBudget = "turn_budget", "The interface's packets made as much work as one turn of it may: copies of floods and mirrors, segments.";
 }
 
 impl From<ParseError> for DropReason {

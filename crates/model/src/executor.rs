@@ -214,6 +214,9 @@ pub struct ExecutorStatus {
     pub name: String,
     /// The card, where there is one.
     pub card: Option<CardCounters>,
+    /// Numbers of the workers that did not do in time what they were told, and have not done it since: what was removed
+    /// may still be in force for their packets.
+    pub stalled: Vec<usize>,
 }
 
 /// What a card did.
@@ -248,7 +251,8 @@ pub trait Executor: Send + Sync {
     /// What it is and how it is doing.
     fn status(&self) -> ExecutorStatus;
 
-    /// Applies a batch as a whole. Returns once removals bind: no packet is forwarded by what was removed.
+    /// Applies a batch as a whole. Returns once removals bind: no packet is forwarded by what was removed, but by workers
+    /// that are stalled ([`ExecutorStatus::stalled`]).
     ///
     /// # Errors
     /// [`ApplyError`]; nothing was applied.

@@ -3,8 +3,9 @@
 mod words;
 
 use crate::{
-    BridgeEntry, Connection, Explanation, FlowKey, FragmentKey, Host, Lookup, NeighbourScope, Network,
-    Nexthop, NexthopId, PacketView, RouteEntry, RuleMatch, RuleQuery, Seconds, Step, Vif, VifId, Vrf, decide,
+    BridgeEntry, Connection, DropReason, Explanation, FlowKey, FragmentKey, Host, Lookup, NeighbourScope,
+    Network, Nexthop, NexthopId, PacketView, RouteEntry, RuleMatch, RuleQuery, Seconds, Step, Vif, VifId,
+    Vrf, decide,
 };
 use packet::Mac;
 use std::cell::RefCell;
@@ -172,6 +173,10 @@ impl<T: Lookup> Lookup for Traced<'_, T> {
             let direction = if *reply { "reply" } else { "original" };
             format!("{}, {direction} direction", connection.state)
         })
+    }
+
+    fn may_flood(&self) -> Result<(), DropReason> {
+        self.tables.may_flood()
     }
 
     fn fragment(&self, key: &FragmentKey, now: Seconds) -> Option<(u16, u16)> {

@@ -1,8 +1,8 @@
 //! How `decide` reads the tables, so that it runs alike on the naive ones, the fast ones and traced ones.
 
 use crate::{
-    Action, BridgeEntry, Connection, FlowKey, FragmentKey, Host, Modifier, NeighbourScope, Network, Nexthop,
-    NexthopId, RouteEntry, RuleId, Seconds, Vif, VifId, Vrf,
+    Action, BridgeEntry, Connection, DropReason, FlowKey, FragmentKey, Host, Modifier, NeighbourScope,
+    Network, Nexthop, NexthopId, RouteEntry, RuleId, Seconds, Vif, VifId, Vrf,
 };
 use arrayvec::ArrayVec;
 use packet::Mac;
@@ -66,6 +66,13 @@ pub trait Lookup {
     /// The connection this key is a direction of, unless it timed out before `now`; the flag says whether it is the
     /// reply direction.
     fn connection(&self, key: &FlowKey, now: Seconds) -> Option<(Connection, bool)>;
+    /// That the packet may be flooded, or why not: executors bound what floods of one sender cost.
+    ///
+    /// # Errors
+    /// The reason to drop the packet.
+    fn may_flood(&self) -> Result<(), DropReason> {
+        Ok(())
+    }
     /// The ports of the datagram a later fragment belongs to, unless its first fragment is too old.
     fn fragment(&self, key: &FragmentKey, now: Seconds) -> Option<(u16, u16)>;
 }

@@ -2,9 +2,11 @@
 //! rewrite in place are tested against it.
 
 mod encap;
+mod length;
 mod reply;
 
 pub use encap::{encap_len, write_encap};
+pub use length::metered_len;
 pub use reply::build_reply;
 
 use crate::{Decision, Forward, Nat, PacketView, Verdict, VifId};

@@ -91,7 +91,7 @@ pub enum RuleAction {
 /// A token bucket's configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MeterConfig {
-    /// Rate, bits per second, of frames from the Ethernet header on.
+    /// Rate, bits per second, of frames as they leave, from the Ethernet header on ([`crate::rewrite::metered_len`]).
     pub bits_per_second: u64,
     /// Depth, bytes.
     pub burst_bytes: u64,

@@ -56,7 +56,8 @@ fn receive(
     let traced = Traced::new(tables);
     let decision = decide(&traced, &view, packet.ingress, now);
     traced.into_steps().iter().for_each(|step| look(step.table, step.result.is_some()));
-    match tables.commit(&decision.effects, len, u64::from(now) * 1_000_000_000) {
+    let metered = model::rewrite::metered_len(&decision.verdict, &view);
+    match tables.commit(&decision.effects, metered, u64::from(now) * 1_000_000_000) {
         Ok(()) => case.observed(&decision, &view),
         Err(reason) => vec![Expected::Drop(reason)],
     }
@@ -109,7 +110,7 @@ fn rewritten(text: &str, observed: &BTreeMap<usize, Vec<String>>) -> String {
 }
 
 /// Drops that an executor makes and `decide` does not: queues, quotas, ports, the sender's offload requests.
-const EXECUTORS: [DropReason; 13] = [
+const EXECUTORS: [DropReason; 16] = [
     DropReason::HeaderTooLong,
     DropReason::OffloadMalformed,
     DropReason::HoldFull,
@@ -123,6 +124,9 @@ const EXECUTORS: [DropReason; 13] = [
     DropReason::TxBusy,
     DropReason::SegmentFailed,
     DropReason::PuntBudget,
+    DropReason::SegmentTooSmall,
+    DropReason::FloodLimited,
+    DropReason::TurnBudget,
 ];
 
 const TABLES: [&str; 13] = [

@@ -140,7 +140,8 @@ impl Executor for CardExecutor {
             None => self.name.to_owned(),
             Some(why) => format!("{} (failed: {why}; on cpu)", self.name),
         };
-        ExecutorStatus { name, card: Some(self.stats.card()) }
+        let stalled = self.engine.status().stalled;
+        ExecutorStatus { name, card: Some(self.stats.card()), stalled }
     }
 
     /// The engine decides what is valid; the card follows before this returns, or fails and is out of the way.

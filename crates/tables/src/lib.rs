@@ -40,6 +40,6 @@ pub use cells::Deps;
 pub use flow::{FlowLimits, FlowRef, Flows, Fragments};
 pub use learned::{MAC_AGE, MACS_PER_PORT, NEIGHBOURS_PER_SCOPE};
 pub use rcu::{Pinned, Reader};
-pub use resolver::{FAILED_FOR, MAX_SOLICITATIONS, STALE, Waiting};
+pub use resolver::{FAILED_FOR, MAX_SOLICITATIONS, PROBES_PER_ASKER, PROBES_PER_SCOPE, STALE, Waiting};
 pub use shared::{Applied, PinnedSnapshot, Shared};
 pub use snapshot::{Snapshot, View};

@@ -1,7 +1,7 @@
 //! Which neighbours are solicited, and when: the timers of ARP and neighbour discovery (RFC 4861, 10, simplified).
 
-use model::{NeighbourScope, Seconds};
-use std::collections::BTreeMap;
+use model::{NeighbourScope, Seconds, VifId};
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
 /// Solicitations before a neighbour counts as gone, a second apart (RFC 4861: MAX_MULTICAST_SOLICIT, RETRANS_TIMER).
@@ -10,8 +10,10 @@ pub const MAX_SOLICITATIONS: u8 = 3;
 pub const STALE: Seconds = 60;
 /// Seconds for which packets to a neighbour that did not answer are dropped before it is asked again.
 pub const FAILED_FOR: Seconds = 3;
-/// Neighbours asked for at a time, of one scope.
-const PROBES_PER_SCOPE: usize = 1024;
+/// Neighbours that packets wait for at a time, of one scope.
+pub const PROBES_PER_SCOPE: usize = 1024;
+/// Of these, because of packets of one interface: a guest that scans leaves room for others.
+pub const PROBES_PER_ASKER: usize = 128;
 
 type Key = (NeighbourScope, IpAddr);
 
@@ -31,6 +33,8 @@ pub enum Waiting {
 struct Probe {
     asked: u8,
     at: Seconds,
+    /// Whose packet waits; none for one that was known and is asked again.
+    asker: Option<VifId>,
 }
 
 impl Probe {
@@ -41,52 +45,90 @@ impl Probe {
 
 /// Who is being asked.
 #[derive(Default)]
-pub(crate) struct Resolver(BTreeMap<Key, Probe>);
+pub(crate) struct Resolver {
+    probes: BTreeMap<Key, Probe>,
+    counts: Counts,
+}
 
-impl Resolver {
-    /// A packet waits for a neighbour that is not known.
-    pub fn wait(&mut self, key: Key, now: Seconds) -> Waiting {
-        match self.0.get(&key) {
-            Some(probe) if !probe.failed() => return Waiting::Hold,
-            Some(probe) if now.saturating_sub(probe.at) < FAILED_FOR => return Waiting::Failed,
-            Some(_) => {}
-            None if self.probes(key.0) >= PROBES_PER_SCOPE => return Waiting::Failed,
-            None => {}
-        }
-        self.0.insert(key, Probe { asked: 1, at: now });
-        Waiting::Solicit
+/// How many packets wait for, by scope, and by scope and whose packets they are.
+#[derive(Default)]
+struct Counts(HashMap<(NeighbourScope, Option<VifId>), usize>);
+
+impl Counts {
+    fn of(&self, scope: NeighbourScope, asker: Option<VifId>) -> usize {
+        self.0.get(&(scope, asker)).copied().unwrap_or(0)
     }
 
-    fn probes(&self, scope: NeighbourScope) -> usize {
-        let first = (scope, IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED));
-        self.0.range(first..).take_while(|((s, _), _)| *s == scope).take(PROBES_PER_SCOPE).count()
+    fn add(&mut self, scope: NeighbourScope, asker: VifId) {
+        for who in [None, Some(asker)] {
+            *self.0.entry((scope, who)).or_default() += 1;
+        }
+    }
+
+    fn take(&mut self, scope: NeighbourScope, asker: VifId) {
+        for who in [None, Some(asker)] {
+            if let Some(count) = self.0.get_mut(&(scope, who)) {
+                *count -= 1;
+                if *count == 0 {
+                    self.0.remove(&(scope, who));
+                }
+            }
+        }
+    }
+}
+
+impl Resolver {
+    /// A packet of `asker` waits for a neighbour that is not known.
+    pub fn wait(&mut self, key: Key, asker: VifId, now: Seconds) -> Waiting {
+        match self.probes.get(&key) {
+            Some(probe) if !probe.failed() => return Waiting::Hold,
+            Some(probe) if now.saturating_sub(probe.at) < FAILED_FOR => return Waiting::Failed,
+            Some(_) => self.found(&key),
+            None => {}
+        }
+        let (scope, _) = key;
+        let full = self.counts.of(scope, None) >= PROBES_PER_SCOPE
+            || self.counts.of(scope, Some(asker)) >= PROBES_PER_ASKER;
+        if full {
+            return Waiting::Failed;
+        }
+        self.counts.add(scope, asker);
+        self.probes.insert(key, Probe { asked: 1, at: now, asker: Some(asker) });
+        Waiting::Solicit
     }
 
     /// A neighbour answered.
     pub fn found(&mut self, key: &Key) {
-        self.0.remove(key);
+        if let Some(asker) = self.probes.remove(key).and_then(|probe| probe.asker) {
+            self.counts.take(key.0, asker);
+        }
     }
 
-    /// Advances the timers. `stale` are the known neighbours that are due to be asked again. Returns who is to be
-    /// solicited now, and who of `stale` is to be forgotten.
+    /// Advances the timers. `stale` are the known neighbours that are due to be asked again, in their order. Returns who
+    /// is to be solicited now, and who of `stale` is to be forgotten.
     pub fn advance(&mut self, stale: &[Key], now: Seconds) -> (Vec<Key>, Vec<Key>) {
         let (mut solicit, mut forget) = (Vec::new(), Vec::new());
         for key in stale {
-            self.0.entry(*key).or_insert_with(|| {
+            self.probes.entry(*key).or_insert_with(|| {
                 solicit.push(*key);
-                Probe { asked: 1, at: now }
+                Probe { asked: 1, at: now, asker: None }
             });
         }
-        self.0.retain(|key, probe| {
+        let Self { probes, counts } = self;
+        probes.retain(|key, probe| {
             let waited = now.saturating_sub(probe.at);
             if probe.failed() {
-                return waited < FAILED_FOR;
+                let stays = waited < FAILED_FOR;
+                if let Some(asker) = probe.asker.filter(|_| !stays) {
+                    counts.take(key.0, asker);
+                }
+                return stays;
             }
             if waited >= 1 {
-                *probe = Probe { asked: probe.asked + 1, at: now };
+                (probe.asked, probe.at) = (probe.asked + 1, now);
                 if !probe.failed() {
                     solicit.push(*key);
-                } else if stale.contains(key) {
+                } else if stale.binary_search(key).is_ok() {
                     forget.push(*key);
                 }
             }
@@ -97,6 +139,6 @@ impl Resolver {
 
     /// Those being asked for, for people.
     pub fn asked(&self) -> impl Iterator<Item = &Key> {
-        self.0.iter().filter(|(_, probe)| !probe.failed()).map(|(key, _)| key)
+        self.probes.iter().filter(|(_, probe)| !probe.failed()).map(|(key, _)| key)
     }
 }

@@ -7,7 +7,9 @@ use crate::learned::{Learned, MAC_AGE};
 use crate::rcu::{Pinned, Rcu, Reader, Writer};
 use crate::resolver::{Resolver, STALE, Waiting};
 use crate::snapshot::Snapshot;
-use model::{ApplyError, Change, Learn, LearnedMac, NeighbourFound, NeighbourInfo, NeighbourScope, Seconds};
+use model::{
+    ApplyError, Change, Learn, LearnedMac, NeighbourFound, NeighbourInfo, NeighbourScope, Seconds, VifId,
+};
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -163,10 +165,10 @@ impl Shared {
         lock(&self.resolver).found(&(found.scope, found.addr));
     }
 
-    /// A packet waits for a neighbour ([`model::Verdict::Hold`]): whether it may, and whether a solicitation goes out
-    /// at once. Later ones come from [`Self::pending_solicitations`].
-    pub fn wait_for(&self, scope: NeighbourScope, addr: IpAddr, now: Seconds) -> Waiting {
-        lock(&self.resolver).wait((scope, addr), now)
+    /// A packet that came in by `asker` waits for a neighbour ([`model::Verdict::Hold`]): whether it may, and whether a
+    /// solicitation goes out at once. Later ones come from [`Self::pending_solicitations`].
+    pub fn wait_for(&self, scope: NeighbourScope, addr: IpAddr, asker: VifId, now: Seconds) -> Waiting {
+        lock(&self.resolver).wait((scope, addr), asker, now)
     }
 
     /// Housekeeping, about once a second: whom to solicit now. Neighbours that were asked and did not answer within a

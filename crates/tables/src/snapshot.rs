@@ -5,7 +5,7 @@ use crate::config::Config;
 use crate::flow::Flows;
 use crate::learned::Learned;
 use model::{
-    Action, BridgeEntry, Connection, FlowKey, FragmentKey, Host, Lookup, MeterConfig, MeterId,
+    Action, BridgeEntry, Connection, DropReason, FlowKey, FragmentKey, Host, Lookup, MeterConfig, MeterId,
     NeighbourScope, Network, Nexthop, NexthopId, RouteEntry, Rule, RuleMatch, RuleQuery, Seconds, Vif, VifId,
     Vrf,
 };
@@ -80,7 +80,7 @@ impl Snapshot {
     /// What `decide` reads at `now`, with these connections.
     #[must_use]
     pub fn view<'a>(&'a self, flows: &'a Flows, now: Seconds) -> View<'a> {
-        View { snapshot: self, flows, now, deps: RefCell::new(Deps::none()) }
+        View { snapshot: self, flows, now, may_flood: Ok(()), deps: RefCell::new(Deps::none()) }
     }
 }
 
@@ -89,6 +89,7 @@ pub struct View<'a> {
     snapshot: &'a Snapshot,
     flows: &'a Flows,
     now: Seconds,
+    may_flood: Result<(), DropReason>,
     deps: RefCell<Deps>,
 }
 
@@ -97,6 +98,13 @@ impl<'a> View<'a> {
     #[must_use]
     pub fn deps(&self) -> Deps {
         *self.deps.borrow()
+    }
+
+    /// The same, with what it says of floods ([`Lookup::may_flood`]).
+    #[must_use]
+    pub const fn flooding(mut self, may_flood: Result<(), DropReason>) -> Self {
+        self.may_flood = may_flood;
+        self
     }
 
     /// The snapshot.
@@ -203,6 +211,10 @@ impl Lookup for View<'_> {
     fn connection(&self, key: &FlowKey, now: Seconds) -> Option<(Connection, bool)> {
         let (connection, reply, _) = self.flows.get(key, now)?;
         Some((connection, reply))
+    }
+
+    fn may_flood(&self) -> Result<(), DropReason> {
+        self.may_flood
     }
 
     fn fragment(&self, key: &FragmentKey, now: Seconds) -> Option<(u16, u16)> {

@@ -46,6 +46,10 @@ pub mod rewrite;
 pub mod segment;
 #[path = "../../src/slow.rs"]
 pub mod slow;
+#[path = "../../src/storms.rs"]
+pub mod storms;
 #[path = "../../src/template.rs"]
 pub mod template;
+#[path = "../../src/turn.rs"]
+pub mod turn;
 pub use super::cycles;

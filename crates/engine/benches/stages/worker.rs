@@ -4,9 +4,10 @@ use super::cycles::{self, Stage};
 use crate::capture::DropLog;
 use crate::clock::Now;
 use crate::common::ports::{Sink, Source};
-use crate::core::{Core, Ingress};
+use crate::core::{Core, Ingress, Limits};
 use crate::counters::WorkerCells;
 use crate::memo::Tables;
+use crate::storms::Storms;
 use mem::{BURST, Burst, RxQueue};
 use model::{Change, NeighbourFound, VifId};
 use std::sync::Arc;
@@ -37,7 +38,12 @@ impl Worker {
         let now = Now::at(100_000_000_000, 0);
         shared.neighbour(&shared.snapshot(), neighbour, now.seconds);
         let (cells, log) = (Arc::new(WorkerCells::new()), Arc::new(DropLog::new()));
-        let mut core = Core::new(0, cells, log, now, (CACHE_ENTRIES, ERRORS_PER_SECOND));
+        let limits = Limits {
+            cache_entries: CACHE_ENTRIES,
+            errors_per_second: ERRORS_PER_SECOND,
+            storms: Arc::new(Storms::new(u32::MAX)),
+        };
+        let mut core = Core::new(0, cells, log, now, &limits);
         for change in changes {
             if let Change::PutVif(vif) = change {
                 core.ports.attach(vif.id, [Arc::new(Sink::leaked()) as _].into());

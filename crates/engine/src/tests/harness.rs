@@ -2,9 +2,10 @@
 
 use crate::capture::DropLog;
 use crate::clock::Now;
-use crate::core::{Core, Ingress};
+use crate::core::{Core, Ingress, Limits};
 use crate::counters::WorkerCells;
 use crate::memo::Tables;
+use crate::storms::Storms;
 use crate::testing::{Packet, TestPort, TestRx};
 use mem::{Accepts, Burst, RxQueue};
 use model::{Change, Decision, DropReason, NeighbourFound, PacketView, VifId, VifKind};
@@ -35,7 +36,12 @@ impl Host {
         let cells = Arc::new(WorkerCells::new());
         let log = Arc::new(DropLog::new());
         let now = Now::at(100_000_000_000, 0);
-        let mut core = Core::new(0, cells, log, now, (1 << 14, u32::MAX));
+        let limits = Limits {
+            cache_entries: 1 << 14,
+            errors_per_second: u32::MAX,
+            storms: Arc::new(Storms::new(u32::MAX)),
+        };
+        let mut core = Core::new(0, cells, log, now, &limits);
         let (mut ports, mut receivers) = (BTreeMap::new(), BTreeMap::new());
         for vif in (0..MAX_VIF).map(VifId) {
             let port = TestPort::new(accepts, piece);
@@ -91,7 +97,7 @@ impl Host {
     pub fn retry_held(&mut self) -> Output {
         let pinned = self.reader.pin();
         let tables = Tables { shared: &self.shared, snapshot: pinned.get() };
-        self.core.retry_held(tables);
+        self.core.retry_held(tables, self.core.hold.len());
         self.output()
     }
 

@@ -8,14 +8,14 @@ use model::{DropReason, VifId};
 use packet::checksum::{L4Check, verify_l4};
 use packet::{Headers, TunnelKind, checksum, proto};
 
-const ALL: Accepts = Accepts { csum: true, tso4: true, tso6: true, ecn: true };
+pub const ALL: Accepts = Accepts { csum: true, tso4: true, tso6: true, ecn: true };
 
 fn host(accepts: Accepts) -> Host {
     Host::new(&tables(), &neighbours(), accepts, 333)
 }
 
 /// A frame whose L4 checksum field holds the pseudo-header's sum, and the offload that says so.
-fn unfinished(text: &str, gso: Option<u16>) -> (Vec<u8>, Offload) {
+pub fn unfinished(text: &str, gso: Option<u16>) -> (Vec<u8>, Offload) {
     let mut frame = model::text::parse(text).unwrap();
     let headers = Headers::ethernet(&frame, 0, frame.len()).unwrap();
     let ip = *headers.ip().unwrap();
@@ -47,7 +47,7 @@ fn tenant(frame: &[u8]) -> Vec<u8> {
     frame[at..at + headers.ip().unwrap().len as usize].to_vec()
 }
 
-const GATEWAY: &str = "eth 02:00:00:00:00:01 > 00:00:5e:00:01:00";
+pub const GATEWAY: &str = "eth 02:00:00:00:00:01 > 00:00:5e:00:01:00";
 
 #[test]
 fn partial_checksum_is_passed_on_where_accepted() {
@@ -194,7 +194,7 @@ fn requests_that_do_not_fit_the_packet_are_dropped() {
     }
     let tiny = Offload { gso: Some(Gso { size: 1, ..gso }), ..good };
     host.run(VifId(1), [(frame, tiny)]);
-    assert_eq!(host.drops()[&DropReason::SegmentFailed], 1);
+    assert_eq!(host.drops()[&DropReason::SegmentTooSmall], 1);
 }
 
 #[test]

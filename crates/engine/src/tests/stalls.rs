@@ -1,0 +1,97 @@
+//! A worker that does not come back: nobody who tells it something hangs, and it is said which one it is.
+
+use super::world::{rule, tables};
+use crate::testing::TestPort;
+use crate::{Engine, EngineConfig};
+use mem::{Accepts, Burst, Opened, RxQueue};
+use model::{Action, CaptureFilter, Executor, RuleAction, VifId};
+use std::os::fd::BorrowedFd;
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Far more than all bounds together.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A queue whose poll says that it began, and ends when it is let go.
+struct Sleeper {
+    queue: crate::testing::TestRx,
+    began: Sender<()>,
+    let_go: Mutex<Receiver<()>>,
+}
+
+impl RxQueue for Sleeper {
+    fn poll(&mut self, burst: &mut Burst, budget: usize) -> usize {
+        let taken = self.queue.poll(burst, budget);
+        if taken > 0 {
+            let _ = self.began.send(());
+            let _ = self.let_go.lock().unwrap().recv();
+        }
+        taken
+    }
+
+    fn release(&mut self, burst: &mut Burst) {
+        self.queue.release(burst);
+    }
+
+    fn event_fd(&self) -> BorrowedFd<'_> {
+        self.queue.event_fd()
+    }
+
+    fn arm(&mut self) -> bool {
+        self.queue.arm()
+    }
+
+    fn disarm(&mut self) {
+        self.queue.disarm();
+    }
+}
+
+#[test]
+fn a_worker_that_hangs_hangs_nobody_who_tells_it_something() {
+    let config = EngineConfig { workers: vec![None; 2], cache_entries: 1 << 12, ..EngineConfig::default() };
+    let engine = Engine::new(&config).unwrap();
+    engine.apply(&tables()).unwrap();
+    assert!(engine.status_of_workers().is_empty());
+    let ports: Vec<_> = (0..3).map(|_| TestPort::new(Accepts::default(), 100)).collect();
+    let (began, begun) = channel();
+    let (let_go, held) = channel();
+    let sleeper = Sleeper { queue: ports[0].receiver(), began, let_go: Mutex::new(held) };
+    let opened = Opened { rx: vec![Box::new(sleeper)], ..ports[0].open() };
+    engine.attach(VifId(1), opened).unwrap();
+    engine.attach(VifId(2), ports[1].open()).unwrap();
+    let ping = "eth 02:00:00:00:00:01 > 02:00:00:00:00:02 / ip4 10.1.1.1 > 10.1.1.2 / udp 7 > 53 nosum";
+    ports[0].send([(model::text::parse(ping).unwrap(), mem::Offload::default())]);
+    begun.recv_timeout(PATIENCE).unwrap();
+
+    let (done, is_done) = channel();
+    let teller = {
+        let (engine, port) = (engine.clone(), ports[2].clone());
+        std::thread::spawn(move || {
+            engine.apply(&[rule(9, 1, 1, (53, 53), RuleAction::End(Action::Drop))]).unwrap();
+            engine.attach(VifId(4), port.open()).unwrap();
+            assert!(engine.detach(VifId(4)));
+            engine.capture(CaptureFilter::default(), sync_channel(1).0);
+            engine.flush_flows(&mut |_| true);
+            let _ = done.send(engine.status_of_workers());
+        })
+    };
+    let stalled = is_done.recv_timeout(PATIENCE).expect("nothing hangs");
+    assert_eq!(stalled, [0], "the first queue is the first worker's");
+    teller.join().unwrap();
+    // The other worker goes on.
+    assert!(engine.status(VifId(2)).unwrap().up);
+
+    drop(let_go);
+    while !engine.status_of_workers().is_empty() {
+        std::thread::yield_now();
+    }
+    let engine = Arc::into_inner(engine).expect("nobody else has it");
+    drop(engine);
+}
+
+impl Engine {
+    fn status_of_workers(&self) -> Vec<usize> {
+        Executor::status(self).stalled
+    }
+}

@@ -1,0 +1,79 @@
+//! How much work one turn of an interface may make: a burst is bounded by what comes in, this bounds what comes of it.
+
+/// Copies and segments made in one turn at most, beyond the packets that came in. The largest sends that one burst brings
+/// fit in segments of [`crate::lanes::MIN_SEGMENT`] bytes, and a flood to all interfaces there can be.
+const PACKETS: u32 = 4096;
+/// Their bytes.
+const BYTES: u32 = 2 << 20;
+/// Of both, what a turn may make that is followed by another in the next round: an ordinary burst of large sends.
+const PACKETS_PER_ROUND: u32 = 256;
+const BYTES_PER_ROUND: u32 = 256 << 10;
+
+/// What a turn may still make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Turn {
+    packets: u32,
+    bytes: u32,
+}
+
+impl Turn {
+    /// A new turn.
+    pub const NEW: Self = Self { packets: PACKETS, bytes: BYTES };
+
+    /// Takes the work of making so many packets; false where the turn has made all it may. What was begun is done, so
+    /// that a turn makes one packet's copy or segments more at most.
+    pub const fn take(&mut self, packets: usize, bytes: usize) -> bool {
+        if self.is_done() {
+            return false;
+        }
+        self.packets = self.packets.saturating_sub(saturated(packets));
+        self.bytes = self.bytes.saturating_sub(saturated(bytes));
+        true
+    }
+
+    /// Whether nothing is left.
+    pub const fn is_done(&self) -> bool {
+        self.packets == 0 || self.bytes == 0
+    }
+
+    /// Rounds that the interface has to sit out for what this turn made, so that others have as much.
+    pub const fn rounds(&self) -> u32 {
+        let packets = (PACKETS - self.packets) / PACKETS_PER_ROUND;
+        let bytes = (BYTES - self.bytes) / BYTES_PER_ROUND;
+        if packets > bytes { packets } else { bytes }
+    }
+}
+
+const fn saturated(n: usize) -> u32 {
+    if n > u32::MAX as usize { u32::MAX } else { n as u32 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turn_ends_with_its_packets_or_its_bytes() {
+        let mut turn = Turn::NEW;
+        assert!(!turn.is_done());
+        assert!((0..PACKETS).all(|_| turn.take(1, 60)));
+        assert!(!turn.take(1, 60));
+        let mut turn = Turn::NEW;
+        assert_eq!((0..100).filter(|_| turn.take(1024, 1 << 17)).count(), 4);
+        let mut turn = Turn::NEW;
+        assert!(turn.take(1, usize::MAX));
+        assert!(turn.is_done());
+    }
+
+    #[test]
+    fn much_work_is_followed_by_rounds_without() {
+        let mut turn = Turn::NEW;
+        assert_eq!(turn.rounds(), 0);
+        turn.take(136, 200 << 10);
+        assert_eq!(turn.rounds(), 0, "large sends of the usual segments");
+        turn.take(376, 0);
+        assert_eq!(turn.rounds(), 2);
+        turn.take(0, 1 << 20);
+        assert_eq!(turn.rounds(), 4);
+    }
+}

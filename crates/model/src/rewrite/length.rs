@@ -1,0 +1,51 @@
+//! How long a packet is where it leaves, which is what policers count.
+
+use super::{encap_len, is_network, kept};
+use crate::{Forward, PacketView, Verdict};
+use packet::{Fragment, Headers, L4, proto};
+
+/// Bytes that count against the policers of a packet: those of the frames that leave because of it, from the Ethernet
+/// header on, tunnel headers included. A large send counts as its segments, each with headers of its own, also where its
+/// receiver takes it whole. A flooded packet counts once, as the longest of its copies; one that is not delivered counts
+/// as it came in.
+#[must_use]
+pub fn metered_len(verdict: &Verdict, packet: &PacketView<'_>) -> usize {
+    match verdict {
+        Verdict::Forward(forward) => leaving(forward, packet),
+        Verdict::Flood(flood) => flood.to.iter().map(|forward| leaving(forward, packet)).max().unwrap_or(0),
+        Verdict::Reply(_) | Verdict::Hold { .. } | Verdict::Consumed | Verdict::Drop(_) => {
+            let all = packet.len as usize;
+            segmented_len(all, &packet.headers, 0, packet.gso_size).unwrap_or(all)
+        }
+    }
+}
+
+/// Bytes of the frames of one delivery.
+fn leaving(forward: &Forward, packet: &PacketView<'_>) -> usize {
+    let kept = kept(forward, packet);
+    let ethernet = if forward.ethernet.is_some() { proto::ETHERNET_LEN } else { 0 };
+    let tag = if forward.push_vlan.is_some() { proto::VLAN_LEN } else { 0 };
+    let popped = if forward.pop_vlan { proto::VLAN_LEN } else { 0 };
+    let front = forward.encap.as_ref().map_or(0, encap_len) + ethernet + tag;
+    // What is put in front, less what is taken off.
+    let grown = front as isize - popped as isize - kept.start as isize;
+    let len = kept.end.saturating_add_signed(grown);
+    let segmented = packet.gso_size.and_then(|size| {
+        let parse = if is_network(forward) { Headers::network } else { Headers::ethernet };
+        let headers = parse(packet.bytes, kept.start, kept.end).ok()?;
+        segmented_len(len, &headers, grown, Some(size))
+    });
+    segmented.unwrap_or(len)
+}
+
+/// Bytes of the segments of a large send, whose headers become longer by `grown` bytes; `len` where it isn't one.
+fn segmented_len(len: usize, headers: &Headers, grown: isize, gso_size: Option<u16>) -> Option<usize> {
+    let ip = headers.ip().filter(|ip| ip.fragment == Fragment::Whole)?;
+    let (L4::Tcp { header_len, .. }, Some(size)) = (headers.l4, gso_size.filter(|size| *size > 0)) else {
+        return Some(len);
+    };
+    let l4_end = usize::from(headers.l4_at) + usize::from(header_len);
+    let payload = (usize::from(ip.at) + ip.len as usize).saturating_sub(l4_end);
+    let segments = payload.div_ceil(size.into()).max(1);
+    Some(segments * l4_end.saturating_add_signed(grown) + payload)
+}
