@@ -5,7 +5,6 @@ use crate::rdma::RDMA_COUNTERS;
 use crate::service::{rdma_devices, reasons, vif_entries};
 use api::v1::RdmaDevice;
 use std::fmt::{Display, Write};
-use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::net::TcpListener;
 
@@ -19,11 +18,6 @@ pub(crate) async fn serve(core: Arc<Core>, listener: TcpListener) -> std::io::Re
         }
     };
     axum::serve(listener, axum::Router::new().route("/metrics", axum::routing::get(text))).await
-}
-
-/// Opens the address that metrics are served on.
-pub(crate) async fn listen(addr: SocketAddr) -> std::io::Result<TcpListener> {
-    TcpListener::bind(addr).await
 }
 
 /// Families of metrics being written.

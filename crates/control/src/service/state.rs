@@ -26,6 +26,7 @@ pub(super) fn status(view: &View) -> v1::StatusReply {
         workers: workers.iter().map(worker).collect(),
         pid: std::process::id(),
         card: executor.card.map(card),
+        sandbox: None,
     }
 }
 
