@@ -4,7 +4,7 @@ use crate::counters::Counter;
 use crate::events::Event;
 use crate::inbox::Packet;
 use crate::memory::{Place, right};
-use crate::objects::Objects;
+use crate::objects::{BEFORE, Objects};
 use crate::path::Way;
 use crate::qp::Own;
 use crate::wire::{self, source_port};
@@ -187,7 +187,7 @@ impl Surroundings<'_> {
     /// Sends a packet on its way: of the connection, or of an address handle.
     fn emit(&mut self, to: Option<u32>, qpn: u32, bytes: Vec<u8>) -> Result<(), Fault> {
         let own = &mut *self.own;
-        let Objects { ahs, counters, uplink, spare, .. } = &mut *self.objects;
+        let Objects { adapter: ours, ahs, counters, uplink, spare, .. } = &mut *self.objects;
         let path = match to.map(|ah| ahs.get(&ah).filter(|ah| ah.pd == own.pd)) {
             None => own.path.as_ref(),
             Some(ah) => Some(&ah.ok_or(Fault::Protection)?.path),
@@ -204,6 +204,8 @@ impl Surroundings<'_> {
             self.objects.sent_frame(len);
             return Ok(());
         };
+        // Guests with a rate reach others by the vRouter, and only themselves this way.
+        ours.spend((bytes.len() + BEFORE) as u64);
         let found = if to.is_some() || own.peer.is_none() { adapter.owner(qpn) } else { None };
         if to.is_none() && found.is_some() {
             own.peer.clone_from(&found);

@@ -1,17 +1,22 @@
 //! The thread of an application: does its requests, and everything that copies from and to its memory. Nobody else touches
 //! that: a page of it may take for ever.
 
+use crate::budget::Held;
 use crate::control::Answer;
 use crate::counters::Counter;
+use crate::crew::Nice;
 use crate::describe::ClientDescription;
 use crate::device::Management;
-use crate::direct::{Granted, grant};
+use crate::direct::{Awaited, Granted, Wanted, grant};
 use crate::events::{Event, Notifier};
 use crate::fabric::{Adapter, Fabric};
-use crate::inbox::{Arrivals, Inbox, Question};
+use crate::holders::Process;
+use crate::inbox::{Arrivals, Inbox};
 use crate::memory::{AddressSpace, NotMemory, Regions};
 use crate::objects::Objects;
 use crate::qp::Qp;
+use crate::questions::Question;
+use mem::FaultWord;
 use rdmaport::Uplink;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::time::{ClockId, clock_gettime};
@@ -75,6 +80,8 @@ pub(crate) struct Newcomer {
     pub manager: Arc<Management>,
     pub pid: i32,
     pub uid: u32,
+    /// Its share of what the device may have.
+    pub _held: Held,
 }
 
 /// An application.
@@ -87,31 +94,42 @@ pub(crate) struct Client {
     doorbells: Doorbells,
     ready: VecDeque<u32>,
     timers: BTreeSet<(Duration, u32)>,
-    /// The queue pair for which its peer was asked to share memory, or the file of a region, and until when an answer is awaited.
-    pub(crate) awaited: Option<(u32, Option<u32>, Duration)>,
+    /// What its peer was asked for.
+    pub(crate) awaited: Option<Awaited>,
+    pub(crate) process: Option<Arc<Process>>,
+    nice: Nice,
     /// Where the application has what it is known by.
     token: u64,
-    pid: i32,
+    pub(crate) pid: i32,
     pub(crate) uid: u32,
 }
 
 impl Newcomer {
     /// Greets the application and serves it until it is gone.
     pub fn serve(mut self) {
-        let inbox = self.inbox.clone();
-        match self.greet() {
+        let (inbox, adapter) = (self.inbox.clone(), self.adapter.clone());
+        let mut nice = Nice::of_thread();
+        adapter.crew.join();
+        nice.follow(&adapter.crew);
+        match self.greet(nice) {
             Ok(Some(client)) => client.run(),
-            Ok(None) => self.manager.cm.serve(&mut self.connection, self.pid, || self.manager.inbox.wake()),
+            Ok(None) => {
+                self.manager.cm.serve(&mut self.connection, self.pid, || {
+                    nice.follow(&adapter.crew);
+                    self.manager.inbox.wake();
+                });
+            }
             Err(error) => {
                 tracing::info!(pid = self.pid, "verbs: an application is refused: {error}");
                 let _ = self.connection.send(&Err::<Reply, _>(error.refusal()), &[]);
             }
         }
         inbox.close();
+        adapter.crew.leave();
     }
 
     /// Hears what it is, and answers; `None`: one that wants the connection manager, which answers.
-    fn greet(&mut self) -> Result<Option<Client>, AttachError> {
+    fn greet(&mut self, nice: Nice) -> Result<Option<Client>, AttachError> {
         let (message, descriptors) = self.connection.receive::<Request>()?;
         let (version, token) = match message {
             Request::Hello { version, token } => (version, Some(token)),
@@ -126,23 +144,27 @@ impl Newcomer {
         let space = AddressSpace::new(memory)?;
         let (asynchronous, theirs) = Notifier::new()?;
         let info = device_info(&self.adapter);
+        let fault = Arc::new(FaultWord::new());
         let (memory, file) = Memory::create("doorbells", Doorbells::bytes(info.doorbells))?;
+        let memory = memory.guarded(&fault)?;
+        let wake = self.inbox.share()?;
         let doorbells = Doorbells::new(memory, info.doorbells);
         let bells = vec![None; info.doorbells as usize];
-        let descriptors = [file.as_fd(), self.inbox.event().as_fd(), theirs.as_fd()];
+        let descriptors = [file.as_fd(), wake.as_fd(), theirs.as_fd()];
+        // From here on it is asked, and has packets.
+        self.inbox.open();
         self.connection.send(&Ok::<_, Refusal>(Reply::Device(info)), &descriptors)?;
         let regions = Regions::new(self.adapter.spec().limits.mrs, self.adapter.registered.clone())?;
         let ours = (self.adapter.clone(), self.fabric.clone());
         Ok(Some(Client {
-            connection: Connection::new(
-                self.connection.as_fd().try_clone_to_owned().map_err(|_| rustix::io::Errno::MFILE)?,
-            ),
+            connection: self.connection.clone(),
             objects: Objects::new(
                 ours,
                 self.inbox.clone(),
                 self.uplink.clone(),
                 (space, regions),
                 asynchronous,
+                fault,
             ),
             qps: HashMap::new(),
             bells,
@@ -150,6 +172,8 @@ impl Newcomer {
             ready: VecDeque::new(),
             timers: BTreeSet::new(),
             awaited: None,
+            process: None,
+            nice,
             token,
             pid: self.pid,
             uid: self.uid,
@@ -210,9 +234,16 @@ impl Client {
             busy |= self.hear_doorbells();
             busy |= self.work(now);
             self.objects.announce_frames();
-            if let Some((qpn, rkey, _)) = self.awaited.filter(|(.., until)| now >= *until) {
+            if self.awaited.as_ref().is_some_and(|awaited| now >= awaited.until) {
                 // The peer does not answer.
-                let _ = self.granted(Granted { qpn, rkey, grant: None }).map(|reply| self.reply(reply));
+                let _ = self.give_up().map(|reply| self.reply(reply));
+            }
+            if self.objects.fault.get().is_some() {
+                tracing::info!(
+                    pid = self.pid,
+                    "verbs: memory that an application shared went away; it is given up"
+                );
+                break;
             }
             rounds = rounds.wrapping_add(1);
             if busy {
@@ -227,6 +258,8 @@ impl Client {
                 }
             }
             let may_sleep = !busy && now.saturating_sub(busy_at) >= spin;
+            self.nice.follow(&self.objects.adapter.crew);
+            self.objects.inbox.settle(&mut taken);
             if self.wait(may_sleep).is_err() {
                 break;
             }
@@ -331,7 +364,7 @@ impl Client {
     fn patience(&self, events_wait: bool) -> Duration {
         let now = monotonic();
         let timer = self.timers.first().map(|(at, _)| at.saturating_sub(now));
-        let answer = self.awaited.map(|(.., until)| until.saturating_sub(now));
+        let answer = self.awaited.as_ref().map(|awaited| awaited.until.saturating_sub(now));
         let events = events_wait.then_some(EVENT_PATIENCE);
         timer.into_iter().chain(events).chain(answer).min().unwrap_or(Duration::MAX)
     }
@@ -354,8 +387,9 @@ impl Client {
     fn hear_request(&mut self) -> Result<(), SocketError> {
         let (request, files) = self.connection.receive::<Request>()?;
         let wished = match request {
-            Request::Direct { qpn } => self.wish(qpn, None),
-            Request::Pages { qpn, rkey } => self.wish(qpn, Some(rkey)),
+            Request::Direct { qpn } => self.wish(qpn, Wanted::Peer),
+            Request::Pages { qpn, rkey } => self.wish(qpn, Wanted::Pages(rkey)),
+            Request::Memory { qpn } => self.wish(qpn, Wanted::Memory),
             other => {
                 self.catch_up();
                 let reply = self.handle(other, files);
@@ -395,10 +429,15 @@ impl Client {
                 srqs.into_iter().for_each(|srq| self.objects.tell_of_few(srq));
             }
             Question::NewAddresses => self.objects.tell(Event::GidChange, crate::control::PORT),
+            // Nobody awaits the answer any more.
+            Question::Direct(wish) if wish.ticket.strong_count() == 0 => {}
             Question::Direct(wish) => {
-                let who = (self.pid, self.uid, self.token);
-                let grant = grant(self.qps.get_mut(&wish.qpn), &wish, who, &mut self.objects);
-                wish.inbox.ask(Question::Granted(Granted { qpn: wish.from.1, rkey: wish.rkey, grant }));
+                let process = self.process();
+                let grant = process.and_then(|process| {
+                    let who = (&process, self.uid, self.token);
+                    grant(self.qps.get_mut(&wish.qpn), &wish, who, &mut self.objects)
+                });
+                wish.inbox.ask(Question::Granted(Granted { ticket: wish.ticket, grant }));
             }
             Question::Tell(qpn, from) => {
                 if let Some(qp) = self.qps.get(&qpn).filter(|qp| qp.own.is_peer(from)) {
@@ -410,8 +449,15 @@ impl Client {
                     return self.reply(reply).is_err();
                 }
             }
-            Question::Describe(answer) => {
-                let _ = answer.send(self.describe());
+            Question::TellAll => {
+                let shares = |qp: &&Qp| qp.own.inbound.is_some();
+                let cqs: Vec<_> = self.qps.values().filter(shares).map(|qp| qp.own.recv_cq).collect();
+                cqs.into_iter().for_each(|cq| self.objects.tell_channel(cq));
+            }
+            Question::Describe(ticket, answer) => {
+                if ticket.strong_count() > 0 {
+                    let _ = answer.send(self.describe());
+                }
             }
         }
         false
@@ -422,9 +468,9 @@ impl Client {
     }
 
     fn leave(mut self) {
+        self.part_all();
         for (qpn, qp) in &mut self.qps {
             self.objects.adapter.remove_qp(*qpn);
-            qp.own.part(&mut self.objects);
             qp.count_into(&mut self.objects.counters);
         }
         self.objects.adapter.keep_counters(&self.objects.counters);

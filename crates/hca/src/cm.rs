@@ -1,5 +1,6 @@
 //! The connection manager of a device: what programs ask of it, and its datagrams, which go from queue pair 1 to queue pair 1.
 
+use crate::budget::{Held, Kind};
 use crate::client::monotonic;
 use crate::control::refuse;
 use crate::fabric::{Adapter, Fabric};
@@ -17,7 +18,8 @@ use rdma::cm::{
 };
 use rdmaport::Uplink;
 use rustix::io::Errno;
-use rustix::net::{SendFlags, send};
+use rustix::net::sockopt::{socket_domain, socket_type};
+use rustix::net::{AddressFamily, SendFlags, SocketType, send};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::OwnedFd;
@@ -35,6 +37,8 @@ pub(crate) const QPN: u32 = 1;
 const ACK_TIMEOUT: u8 = 17;
 /// How long an event waits that a program had no room for.
 const PATIENCE: Duration = Duration::from_millis(10);
+/// Event channels of a device, with completion channels.
+const CHANNELS: u32 = 4096;
 
 /// A device's manager, and where what it says goes.
 #[derive(Debug)]
@@ -61,6 +65,8 @@ struct Channel {
     client: Client,
     socket: OwnedFd,
     tag: u32,
+    /// Its share of what the device may have.
+    _held: Held,
 }
 
 /// An identifier, for people.
@@ -131,14 +137,20 @@ impl ConnectionManager {
         if all_told { deadline } else { deadline.into_iter().chain([now + PATIENCE]).min() }
     }
 
-    /// Serves a program, until it is gone. `wake` has [`Self::work`] called soon.
-    pub fn serve(&self, connection: &mut Connection, pid: i32, wake: impl Fn()) {
+    /// Serves a program, until it is gone. `wake` is called after each request, and has [`Self::work`] called soon.
+    pub fn serve(&self, connection: &mut Connection, pid: i32, mut wake: impl FnMut()) {
         let client = self.lock().come(pid);
         let mut answer: Result<Reply, Refusal> = Ok(Reply::Done);
         while connection.send(&answer, &[]).is_ok() {
             wake();
             answer = match connection.receive::<Request>() {
-                Ok((Request::Cm(request), descriptors)) => self.lock().handle(client, request, descriptors),
+                Ok((Request::Cm(request), descriptors)) => {
+                    // What came with it is closed by this thread, and while it holds no lock: that may take for ever.
+                    let mut socket = descriptors.into_iter().next().filter(is_message_socket);
+                    let answer = self.lock().handle(client, request, &mut socket);
+                    drop(socket);
+                    answer
+                }
                 Ok(_) => refuse(Errno::PROTO, "not a request to the connection manager"),
                 Err(SocketError::Malformed(why)) => refuse(Errno::PROTO, why),
                 Err(_) => break,
@@ -231,9 +243,9 @@ impl State {
         &mut self,
         client: Client,
         request: CmRequest,
-        descriptors: Vec<OwnedFd>,
+        socket: &mut Option<OwnedFd>,
     ) -> Result<Reply, Refusal> {
-        self.try_handle(client, request, descriptors)
+        self.try_handle(client, request, socket)
             .map_err(|refused| Refusal { errno: refused.errno(), message: refused.to_string() })
     }
 
@@ -241,16 +253,18 @@ impl State {
         &mut self,
         client: Client,
         request: CmRequest,
-        descriptors: Vec<OwnedFd>,
+        socket: &mut Option<OwnedFd>,
     ) -> Result<Reply, Refused> {
         use CmRequest as R;
         let (manager, now) = (&mut self.manager, monotonic());
         match request {
             R::Hello { .. } => return Err(Refused::State),
             R::CreateChannel { tag } => {
-                let socket = descriptors.into_iter().next().ok_or(Refused::Parameter)?;
+                let held = self.adapter.account.take(Kind::Channel, 0, CHANNELS);
+                let held = held.map_err(|_| Refused::TooMany)?;
+                let socket = socket.take().ok_or(Refused::Parameter)?;
                 let channel = manager.create_channel(client)?;
-                self.channels.insert(channel, Channel { client, socket, tag });
+                self.channels.insert(channel, Channel { client, socket, tag, _held: held });
                 return Ok(Reply::Handle(channel));
             }
             R::DestroyChannel { channel } => {
@@ -287,6 +301,12 @@ impl State {
         }
         Ok(Reply::Done)
     }
+}
+
+/// Whether messages can be sent there without waiting for anybody: other sockets have locks that their owners may keep.
+fn is_message_socket(descriptor: &OwnedFd) -> bool {
+    socket_domain(descriptor) == Ok(AddressFamily::UNIX)
+        && socket_type(descriptor) == Ok(SocketType::SEQPACKET)
 }
 
 /// A datagram from queue pair 1 to queue pair 1.

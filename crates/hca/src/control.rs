@@ -1,20 +1,22 @@
 //! What applications ask for on their control socket.
 
+use crate::budget::{Held, Kind};
 use crate::client::Client;
 use crate::direct::{Brought, is_trusting};
 use crate::events::Notifier;
-use crate::fabric::Slots;
 use crate::modify;
-use crate::objects::{Ah, Cq, Objects, Receive, Srq};
+use crate::objects::{Ah, Channel, Cq, Objects, Receive, Srq};
 use crate::path::Path;
 use crate::qp::{Own, Qp, Receives, Taken, Transport, Work};
+use crate::questions::Question;
+use mem::FaultWord;
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use uverbs::qp::access;
 use uverbs::{
     AddressVector, Capacity, CompletionSink, CreateQp, Memory, Parcels, PortInfo, QpAttributes, QpInfo,
-    QpState, QpType, Refusal, Region, Reply, Request, Shape, SharedSource, WorkSource, completion,
+    QpState, QpType, Refusal, Region, Reply, Request, Segment, Shape, SharedSource, WorkSource, completion,
 };
 
 /// The one port.
@@ -64,7 +66,9 @@ impl Client {
     pub(crate) fn handle(&mut self, request: Request, files: Vec<OwnedFd>) -> Answer {
         match request {
             // Answered when the peer has.
-            Request::Direct { .. } | Request::Pages { .. } => refuse(Errno::PROTO, "asked for in passing"),
+            Request::Direct { .. } | Request::Pages { .. } | Request::Memory { .. } => {
+                refuse(Errno::PROTO, "asked for in passing")
+            }
             Request::Cm(_) => refuse(Errno::PROTO, "the connection manager has connections of its own"),
             Request::Hello { .. } => refuse(Errno::PROTO, "greeted before"),
             Request::QueryPort => reply(Reply::Port(self.objects.port())),
@@ -109,7 +113,7 @@ impl Client {
             Request::PeerIsLow { qpn } => {
                 let own = &found(self.qps.get(&qpn), "queue pair")?.own;
                 if let Some(peer) = own.shares_with() {
-                    peer.tell_of_few();
+                    peer.ask(Question::FewReceives);
                 }
                 done()
             }
@@ -150,7 +154,7 @@ impl Client {
         if used {
             return refuse(Errno::BUSY, "the protection domain is in use");
         }
-        objects.pds.retain(|other| *other != pd);
+        objects.pds.remove(&pd);
         done()
     }
 
@@ -194,11 +198,11 @@ impl Client {
         else {
             return refuse(Errno::NOMEM, "the guest's limit of queue pairs (rdma_limits) is reached");
         };
-        let made = objects
-            .adapter
-            .take_slots(cap.max_send_wr)
-            .ok_or_else(too_much_work)
-            .and_then(|slots| make_qp((qpn, bell as u32), asked, cap, slots, shares));
+        let layout = Layout::of(asked, cap, shares);
+        let held = objects.adapter.account.take(Kind::QueuePair, layout.cost(), u32::MAX);
+        let made = held
+            .map_err(no_memory)
+            .and_then(|held| make_qp((qpn, bell as u32), asked, &layout, held, &objects.fault));
         match made {
             Ok((qp, reply, file)) => {
                 self.qps.insert(qpn, qp);
@@ -228,24 +232,58 @@ fn checked_capacity(asked: &CreateQp) -> Result<Capacity, Refusal> {
     })
 }
 
-fn too_much_work() -> Refusal {
-    let message = "the send queues of the guest's queue pairs are too long together".into();
-    Refusal { errno: Errno::NOMEM.raw_os_error(), message }
+/// Memory that only we write, or that is guarded: what an application does to its file harms itself alone.
+pub(crate) fn guarded_memory(
+    name: &str,
+    bytes: usize,
+    fault: &Arc<FaultWord>,
+) -> Result<(Memory, OwnedFd), Refusal> {
+    let (memory, file) = Memory::create(name, bytes).map_err(no_memory)?;
+    Ok((memory.guarded(fault).map_err(no_memory)?, file))
+}
+
+/// How the memory of a queue pair is laid out.
+struct Layout {
+    cap: Capacity,
+    send: Shape,
+    receive: Option<Shape>,
+    /// Bytes of its queues.
+    queues: usize,
+    shares: bool,
+}
+
+impl Layout {
+    fn of(asked: &CreateQp, cap: Capacity, shares: bool) -> Self {
+        let send = Shape::new(0, cap.max_send_wr, cap.max_send_sge, cap.max_inline_data);
+        let end = send.end() as u32;
+        let receives = asked.srq.is_none();
+        let receive = receives.then(|| Shape::of_receives(end, cap.max_recv_wr, cap.max_recv_sge));
+        Self { cap, send, receive, queues: receive.map_or(send.end(), |receive| receive.end()), shares }
+    }
+
+    /// Bytes of the memory that is shared.
+    const fn bytes(&self) -> usize {
+        self.queues + if self.shares { Parcels::BYTES } else { 0 }
+    }
+
+    /// Bytes with those that we keep of requests under way.
+    fn cost(&self) -> u64 {
+        let list = self.cap.max_send_sge as usize * size_of::<Segment>();
+        let work = size_of::<Work>() + list + self.cap.max_inline_data as usize;
+        (self.bytes() + self.send.slots as usize * work) as u64
+    }
 }
 
 fn make_qp(
     (qpn, doorbell): (u32, u32),
     asked: &CreateQp,
-    cap: Capacity,
-    slots: Slots,
-    shares: bool,
+    layout: &Layout,
+    held: Held,
+    fault: &Arc<FaultWord>,
 ) -> Result<(Qp, Reply, OwnedFd), Refusal> {
-    let send = Shape::new(0, cap.max_send_wr, cap.max_send_sge, cap.max_inline_data);
-    let receive =
-        asked.srq.is_none().then(|| Shape::of_receives(send.end() as u32, cap.max_recv_wr, cap.max_recv_sge));
-    let queues = receive.map_or(send.end(), |receive| receive.end());
-    let bytes = queues + if shares { Parcels::BYTES } else { 0 };
-    let (memory, file) = Memory::create("queue pair", bytes).map_err(no_memory)?;
+    let Layout { cap, send, receive, queues, shares } = *layout;
+    let bytes = layout.bytes();
+    let (memory, file) = guarded_memory("queue pair", bytes, fault)?;
     let memory = Arc::new(memory);
     let parcels =
         shares.then(|| Parcels::new(memory.clone(), queues as u32)).transpose().map_err(no_memory)?;
@@ -265,7 +303,7 @@ fn make_qp(
         sends: WorkSource::new(memory, send).map_err(no_memory)?,
         receives,
         works: vec![Work::default(); send.slots as usize],
-        _slots: slots,
+        _held: held,
         taken: Taken::default(),
         flushed: 0,
         receive: Receive::default(),
@@ -277,6 +315,7 @@ fn make_qp(
         inbound: None,
         outbound: None,
         brought: Brought::default(),
+        shared_in: None,
         path: None,
         peer: None,
         nak: None,
@@ -315,15 +354,13 @@ impl Objects {
     }
 
     fn check_pd(&self, pd: u32) -> Result<(), Refusal> {
-        found(self.pds.contains(&pd).then_some(()), "protection domain")
+        found(self.pds.contains_key(&pd).then_some(()), "protection domain")
     }
 
     fn alloc_pd(&mut self) -> Answer {
-        if self.pds.len() >= MAX_PDS as usize {
-            return refuse(Errno::NOMEM, "too many protection domains");
-        }
+        let held = self.take(Kind::ProtectionDomain, 0, MAX_PDS)?;
         let pd = self.handle();
-        self.pds.push(pd);
+        self.pds.insert(pd, held);
         reply(Reply::Handle(pd))
     }
 
@@ -354,7 +391,7 @@ impl Objects {
         let limits = self.adapter.spec().limits;
         let pages = match (pages, files.into_iter().next()) {
             (Some(range), Some(file)) => {
-                let mapped = self.regions.map(file, range, limits);
+                let mapped = self.regions.map(file, range, limits, &self.fault);
                 mapped.or_else(|error| refuse(Errno::INVAL, error.to_string()))?
             }
             (Some(_), None) => return refuse(Errno::BADF, "the file of the region's pages did not come"),
@@ -389,12 +426,10 @@ impl Objects {
     }
 
     fn create_channel(&mut self) -> Answer {
-        if self.channels.len() >= self.cq_limit() {
-            return refuse(Errno::NOMEM, "too many completion channels");
-        }
-        let (ours, theirs) = Notifier::new().map_err(no_memory)?;
+        let held = self.take(Kind::Channel, 0, self.cq_limit())?;
+        let (notifier, theirs) = Notifier::new().map_err(no_memory)?;
         let handle = self.handle();
-        self.channels.insert(handle, ours);
+        self.channels.insert(handle, Channel { notifier, _held: held });
         Ok((Reply::Handle(handle), vec![theirs]))
     }
 
@@ -406,44 +441,56 @@ impl Objects {
         done()
     }
 
-    fn cq_limit(&self) -> usize {
-        self.adapter.spec().limits.qps as usize * 2
+    fn cq_limit(&self) -> u32 {
+        self.adapter.spec().limits.qps.saturating_mul(2)
     }
 
-    /// The device's end of a completion queue, how many completions it has room for, and the file for the other end.
-    fn cq_memory(entries: u32) -> Result<(CompletionSink, u32, OwnedFd), Refusal> {
+    /// Takes one more of a kind, and bytes, of what the applications of the device may have together.
+    fn take(&self, kind: Kind, bytes: usize, limit: u32) -> Result<Held, Refusal> {
+        self.adapter.account.take(kind, bytes as u64, limit).map_err(no_memory)
+    }
+
+    /// How many completions a queue has room for of which so many are asked for, and the bytes of that.
+    fn cq_size(entries: u32) -> Result<(u32, usize), Refusal> {
         within("entries of a completion queue", entries, MAX_COMPLETIONS)?;
         if entries == 0 {
             return refuse(Errno::INVAL, "a completion queue of no entries");
         }
         let entries = entries.next_power_of_two();
-        let (memory, file) =
-            Memory::create("completion queue", completion::bytes(entries)).map_err(no_memory)?;
-        Ok((CompletionSink::new(memory, entries), entries, file))
+        Ok((entries, completion::bytes(entries)))
+    }
+
+    /// The device's end of a completion queue, and the file, for the other end and to keep.
+    fn cq_memory(&self, entries: u32) -> Result<(CompletionSink, [OwnedFd; 2]), Refusal> {
+        let (memory, file) = guarded_memory("completion queue", completion::bytes(entries), &self.fault)?;
+        let kept = file.try_clone().map_err(no_memory)?;
+        Ok((CompletionSink::new(memory, entries), [file, kept]))
     }
 
     fn create_cq(&mut self, entries: u32, channel: Option<u32>) -> Answer {
         if let Some(channel) = channel {
             found(self.channels.get(&channel), "completion channel")?;
         }
-        if self.cqs.len() >= self.cq_limit() {
-            return refuse(Errno::NOMEM, "too many completion queues");
-        }
-        let (sink, entries, file) = Self::cq_memory(entries)?;
+        let (entries, bytes) = Self::cq_size(entries)?;
+        let held = self.take(Kind::CompletionQueue, bytes, self.cq_limit())?;
+        let (sink, [file, kept]) = self.cq_memory(entries)?;
         let cq = self.handle();
-        let kept = file.try_clone().map_err(no_memory)?;
-        self.cqs.insert(cq, Cq { sink, entries, channel, file: kept, overrun: false });
+        self.cqs.insert(cq, Cq { sink, entries, channel, file: kept, overrun: false, held });
         Ok((Reply::Cq { cq, entries }, vec![file]))
     }
 
     fn resize_cq(&mut self, cq: u32, entries: u32) -> Answer {
+        let (entries, bytes) = Self::cq_size(entries)?;
+        found(self.cqs.get(&cq), "completion queue")?;
+        // Both are there for a moment.
+        let mut held = self.take(Kind::CompletionQueue, bytes, u32::MAX)?;
+        let (sink, [file, kept]) = self.cq_memory(entries)?;
         let old = found(self.cqs.get_mut(&cq), "completion queue")?;
-        let (sink, entries, file) = Self::cq_memory(entries)?;
         if !old.sink.move_to(&sink) {
             return refuse(Errno::INVAL, "more completions wait than the queue would have room for");
         }
-        (old.sink, old.entries) = (sink, entries);
-        old.file = file.try_clone().map_err(no_memory)?;
+        (old.sink, old.entries, old.file) = (sink, entries, kept);
+        std::mem::swap(&mut old.held, &mut held);
         Ok((Reply::Cq { cq, entries }, vec![file]))
     }
 
@@ -451,27 +498,23 @@ impl Objects {
         self.check_pd(pd)?;
         within("max_wr", max_wr, MAX_WORK)?;
         within("max_sge", max_sge, MAX_SEGMENTS)?;
-        if self.srqs.len() >= self.cq_limit() {
-            return refuse(Errno::NOMEM, "too many shared receive queues");
-        }
         let queue = Shape::of_receives(0, max_wr, max_sge);
-        let (memory, file) = Memory::create("shared receive queue", queue.end()).map_err(no_memory)?;
+        let held = self.take(Kind::SharedQueue, queue.end(), self.adapter.spec().limits.qps)?;
+        let (memory, file) = guarded_memory("shared receive queue", queue.end(), &self.fault)?;
         let source = SharedSource::new(Arc::new(memory), queue).map_err(no_memory)?;
         let kept = file.try_clone().map_err(no_memory)?;
         let srq = self.handle();
-        self.srqs.insert(srq, Srq { pd, source, file: kept, shape: queue, limit: 0 });
+        self.srqs.insert(srq, Srq { pd, source, file: kept, shape: queue, limit: 0, _held: held });
         Ok((Reply::Srq { srq, queue, max_wr, max_sge }, vec![file]))
     }
 
     fn create_ah(&mut self, pd: u32, vector: &AddressVector) -> Answer {
         self.check_pd(pd)?;
-        if self.ahs.len() >= MAX_AHS as usize {
-            return refuse(Errno::NOMEM, "too many address handles");
-        }
+        let held = self.take(Kind::AddressHandle, 0, MAX_AHS)?;
         let path = Path::find(vector, &self.adapter, &self.fabric)
             .or_else(|e| refuse(Errno::INVAL, e.to_string()))?;
         let ah = self.handle();
-        self.ahs.insert(ah, Ah { pd, vector: *vector, path });
+        self.ahs.insert(ah, Ah { pd, vector: *vector, path, _held: held });
         reply(Reply::Handle(ah))
     }
 }

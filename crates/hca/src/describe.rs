@@ -11,6 +11,10 @@ use uverbs::{QpState, QpType, Region};
 /// An application that uses a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientDescription {
+    /// What it is known by.
+    pub(crate) id: u64,
+    /// It does not answer: the rest is not known.
+    pub is_stuck: bool,
     /// Its process, in our process namespace; 0 where it is in none of ours.
     pub pid: i32,
     /// Its user.
@@ -149,6 +153,11 @@ impl CqDescription {
 }
 
 impl ClientDescription {
+    /// Of one that does not answer.
+    pub(crate) fn stuck(pid: i32, uid: u32, id: u64) -> Self {
+        Self { id, is_stuck: true, pid, uid, ..Self::default() }
+    }
+
     pub(crate) fn of<'a>(
         (pid, uid): (i32, u32),
         qps: impl Iterator<Item = &'a Qp> + Clone,
@@ -160,6 +169,8 @@ impl ClientDescription {
             qp.count_into(&mut counters);
         }
         Self {
+            id: objects.inbox.id(),
+            is_stuck: false,
             pid,
             uid,
             qps: qps.map(QpDescription::of).collect(),

@@ -1,48 +1,84 @@
 //! A guest's device: its socket, and the applications behind it.
 
-use crate::client::Newcomer;
+use crate::budget::{Exhausted, Kind};
+use crate::client::{Newcomer, monotonic};
 use crate::cm::{CmDescription, ConnectionManager};
 use crate::describe::ClientDescription;
 use crate::fabric::{Adapter, DeviceSpec, Fabric};
-use crate::inbox::{Arrivals, Inbox, Question};
+use crate::holders::HolderDescription;
+use crate::inbox::{Arrivals, Inbox};
+use crate::questions::Question;
 use crate::wire;
 use rdmaport::{Downlink, Uplink};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{Shutdown, SocketFlags, SocketType, accept_with, shutdown};
 use sockets::{ListeningFile, Place, Sockets};
 use std::net::Ipv6Addr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use uverbs::Connection;
 
 /// Applications at a time; the guest's processes.
-const CLIENTS: usize = 256;
+const CLIENTS: u32 = 256;
 /// Applications that may wait to be let in.
 const BACKLOG: i32 = 64;
-/// How long an application may take to tell of itself: it may be stuck in its own memory.
+/// How long applications may take to tell of themselves, all of them: they may be stuck in their own memory.
 const PATIENCE: Duration = Duration::from_millis(200);
+/// How long nobody is let in after the kernel had no descriptor or memory for one more.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Refusals are told of no more often.
+const BETWEEN_COMPLAINTS: Duration = Duration::from_secs(1);
 
 /// Why a device can't be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
-    /// The socket can't be made.
-    #[error(transparent)]
-    Socket(#[from] sockets::Error),
-    /// What the kernel says.
+    /// Its socket can't be made.
     #[error("{0}")]
-    Kernel(#[from] rustix::io::Errno),
+    Socket(#[from] sockets::Error),
+    /// There are no event descriptors left.
+    #[error("{0}")]
+    Kernel(#[from] Errno),
     /// A thread can't be started.
     #[error("the device's thread can't be started: {0}")]
     Thread(std::io::Error),
 }
 
 /// An application that was let in.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Admitted {
     inbox: Arc<Inbox>,
     /// Its connection, to end it.
-    socket: OwnedFd,
+    socket: Arc<OwnedFd>,
+    pid: i32,
+    uid: u32,
+}
+
+/// Has it forgotten once its thread ended, or could not be started.
+struct Admission {
+    shared: Arc<Shared>,
+    inbox: Arc<Inbox>,
+}
+
+impl Drop for Admission {
+    fn drop(&mut self) {
+        self.shared.clients().all.retain(|other| !Arc::ptr_eq(&other.inbox, &self.inbox));
+    }
+}
+
+/// Why an application is not let in.
+#[derive(Debug, thiserror::Error)]
+enum NotAdmitted {
+    #[error("{0}")]
+    Exhausted(#[from] Exhausted),
+    #[error("{0}")]
+    Kernel(#[from] Errno),
+    #[error("the device is closing")]
+    Closing,
+    #[error("its thread can't be started: {0}")]
+    Thread(std::io::Error),
 }
 
 #[derive(Debug, Default)]
@@ -89,9 +125,10 @@ impl Device {
     ) -> Result<Self, DeviceError> {
         let (listener, file) = sockets.listen(place, SocketType::SEQPACKET, BACKLOG)?;
         let stop = eventfd(0, EventfdFlags::CLOEXEC)?;
-        let adapter = Arc::new(Adapter::new(spec));
+        let adapter = Arc::new(Adapter::new(spec, fabric));
+        let inbox = Arc::new(Inbox::new(adapter.account.clone())?);
+        inbox.open();
         fabric.place(&adapter);
-        let inbox = Arc::new(Inbox::new()?);
         adapter.set_manager(&inbox);
         let cm = ConnectionManager::new(adapter.clone(), fabric.clone(), uplink.clone());
         let manager = Arc::new(Management { cm, inbox });
@@ -113,7 +150,7 @@ impl Device {
         shared.fabric.place(&shared.adapter);
         if changed {
             shared.manager.cm.set_gids(self.gids());
-            shared.clients().all.iter().for_each(|client| client.inbox.ask(Question::NewAddresses));
+            shared.ask_all(|| Question::NewAddresses);
             self.review();
         }
     }
@@ -131,7 +168,7 @@ impl Device {
 
     /// Has the ways of its packets looked at again: rules may be others now.
     pub fn review(&self) {
-        self.shared.clients().all.iter().for_each(|client| client.inbox.ask(Question::Review));
+        self.shared.ask_all(|| Question::Review);
     }
 
     /// Its GIDs.
@@ -140,19 +177,61 @@ impl Device {
         self.shared.adapter.spec().gids()
     }
 
-    /// What its applications have. Those that do not answer are left out.
+    /// Asks its applications what they have.
+    #[must_use]
+    pub fn ask(&self) -> Answers {
+        let (answer, answers) = mpsc::channel();
+        let ticket = Arc::new(());
+        let clients = self.shared.clients().all.clone();
+        let question = || Question::Describe(Arc::downgrade(&ticket), answer.clone());
+        let asked = clients.into_iter().filter(|client| client.inbox.ask(question())).collect();
+        Answers { asked, answers, _ticket: ticket }
+    }
+
+    /// What its applications have.
     #[must_use]
     pub fn describe(&self) -> Vec<ClientDescription> {
-        let (answer, answers) = mpsc::channel();
-        let clients: Vec<_> = self.shared.clients().all.iter().map(|client| client.inbox.clone()).collect();
-        clients.iter().for_each(|client| client.ask(Question::Describe(answer.clone())));
-        drop(answer);
+        self.ask().wait(Answers::deadline())
+    }
+
+    /// Who was given memory of its applications, and may have it still.
+    #[must_use]
+    pub fn holders(&self) -> Vec<HolderDescription> {
+        self.shared.adapter.describe_holders(&self.shared.fabric)
+    }
+}
+
+/// What the applications of a device were asked, and have not all answered yet.
+#[derive(Debug)]
+pub struct Answers {
+    asked: Vec<Admitted>,
+    answers: mpsc::Receiver<ClientDescription>,
+    /// As long as this lives, the answers are awaited.
+    _ticket: Arc<()>,
+}
+
+impl Answers {
+    /// Until when they are to be waited for, where they are asked now.
+    #[must_use]
+    pub fn deadline() -> Instant {
+        Instant::now() + PATIENCE
+    }
+
+    /// Waits for them, no longer than until then. An application that does not answer is stuck, mostly in its own memory: there is
+    /// nothing to be said of it but that.
+    #[must_use]
+    pub fn wait(self, deadline: Instant) -> Vec<ClientDescription> {
         let mut described = Vec::new();
-        while described.len() < clients.len()
-            && let Ok(one) = answers.recv_timeout(PATIENCE)
-        {
+        while described.len() < self.asked.len() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let Ok(one) = self.answers.recv_timeout(left) else { break };
             described.push(one);
         }
+        let stuck = self.asked.iter().filter(|asked| !asked.inbox.is_done());
+        let stuck = stuck.filter(|asked| !described.iter().any(|one| one.id == asked.inbox.id()));
+        let stuck: Vec<_> =
+            stuck.map(|asked| ClientDescription::stuck(asked.pid, asked.uid, asked.inbox.id())).collect();
+        described.extend(stuck);
         described.sort_by_key(|client| client.pid);
         described
     }
@@ -206,6 +285,9 @@ impl Shared {
     fn run(self: &Arc<Self>, listener: &OwnedFd, mut downlink: Downlink) {
         let Management { cm, inbox } = &*self.manager;
         let (mut spare, mut taken) = (Vec::new(), Arrivals::default());
+        let mut complaints = Complaints::default();
+        // Until when nobody is let in.
+        let mut pause: Option<Duration> = None;
         loop {
             let mut delivery = wire::Delivery::new(&self.adapter, &mut spare);
             while downlink.receive(|frame| delivery.deliver(frame)) {}
@@ -215,12 +297,17 @@ impl Shared {
                 cm.receive(&packet);
                 taken.give_back(packet);
             }
-            let deadline = cm.work();
+            inbox.settle(&mut taken);
+            pause = pause.filter(|end| monotonic() < *end);
+            let deadline = cm.work().into_iter().chain(pause).min();
             let waits = downlink.arm() | inbox.set_asleep(true);
             let limit = timeout(deadline, waits);
             let event = downlink.event_fd();
             let mut wanted = [listener.as_fd(), self.stop.as_fd(), event, inbox.event().as_fd()]
                 .map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN));
+            if pause.is_some() {
+                wanted[0] = PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::empty());
+            }
             let polled = poll(&mut wanted, limit.as_ref());
             let [comes, stops, _, _] = wanted.map(|descriptor| !descriptor.revents().is_empty());
             downlink.disarm();
@@ -229,50 +316,83 @@ impl Shared {
             if stops || polled.is_err_and(|errno| errno != rustix::io::Errno::INTR) {
                 return;
             }
-            if comes {
-                self.accept(listener);
+            if comes && pause.is_none() && self.accept(listener, &mut complaints) {
+                pause = Some(monotonic() + PAUSE);
             }
         }
     }
 
-    fn accept(self: &Arc<Self>, listener: &OwnedFd) {
-        let Ok(socket) = accept_with(listener, SocketFlags::CLOEXEC) else { return };
-        if let Err(error) = self.admit(socket) {
-            tracing::warn!("verbs: an application can't be served: {error}");
+    /// Lets an application in. Returns whether nobody is to be let in for a while: the kernel has nothing to let them in with.
+    fn accept(self: &Arc<Self>, listener: &OwnedFd, complaints: &mut Complaints) -> bool {
+        let socket = match accept_with(listener, SocketFlags::CLOEXEC) {
+            Ok(socket) => Arc::new(socket),
+            Err(Errno::INTR | Errno::AGAIN | Errno::CONNABORTED) => return false,
+            Err(error) => {
+                complaints.tell(&error);
+                return true;
+            }
+        };
+        if let Err(error) = self.admit(&socket) {
+            complaints.tell(&error);
         }
+        false
     }
 
     /// Starts the thread of an application.
-    fn admit(self: &Arc<Self>, socket: OwnedFd) -> std::io::Result<()> {
-        let peer = socket_peercred(&socket)?;
-        let inbox = Arc::new(Inbox::new()?);
+    fn admit(self: &Arc<Self>, socket: &Arc<OwnedFd>) -> Result<(), NotAdmitted> {
+        let peer = socket_peercred(socket)?;
+        let (pid, uid) = (peer.pid.as_raw_nonzero().get(), peer.uid.as_raw());
+        let held = self.adapter.account.take(Kind::Client, 0, CLIENTS)?;
+        let inbox = Arc::new(Inbox::new(self.adapter.account.clone())?);
+        let admission = Admission { shared: self.clone(), inbox: inbox.clone() };
         {
             let mut clients = self.clients();
-            if clients.stopped || clients.all.len() >= CLIENTS {
-                return Err(std::io::Error::other(format!("there are {CLIENTS} already")));
+            if clients.stopped {
+                return Err(NotAdmitted::Closing);
             }
-            clients.all.push(Admitted { inbox: inbox.clone(), socket: socket.try_clone()? });
+            clients.all.push(Admitted { inbox: inbox.clone(), socket: socket.clone(), pid, uid });
         }
         let newcomer = Newcomer {
-            connection: uverbs::Connection::new(socket),
+            connection: Connection::serving(socket.clone()),
             adapter: self.adapter.clone(),
             fabric: self.fabric.clone(),
-            inbox: inbox.clone(),
+            inbox,
             uplink: self.uplink.clone(),
             manager: self.manager.clone(),
-            pid: peer.pid.as_raw_nonzero().get(),
-            uid: peer.uid.as_raw(),
+            pid,
+            uid,
+            _held: held,
         };
-        let shared = self.clone();
         let serve = move || {
             newcomer.serve();
-            shared.forget(&inbox);
+            drop(admission);
         };
-        std::thread::Builder::new().name("verbs-client".into()).spawn(serve)?;
+        std::thread::Builder::new().name("verbs-client".into()).spawn(serve).map_err(NotAdmitted::Thread)?;
         Ok(())
     }
 
-    fn forget(&self, inbox: &Arc<Inbox>) {
-        self.clients().all.retain(|other| !Arc::ptr_eq(&other.inbox, inbox));
+    fn ask_all(&self, question: impl Fn() -> Question) {
+        let clients = self.clients().all.clone();
+        clients.iter().for_each(|client| _ = client.inbox.ask(question()));
+    }
+}
+
+/// What a device has to complain of, no more often than people can read.
+#[derive(Debug, Default)]
+struct Complaints {
+    told: Option<Duration>,
+    untold: u64,
+}
+
+impl Complaints {
+    fn tell(&mut self, error: &dyn std::fmt::Display) {
+        let now = monotonic();
+        if self.told.is_some_and(|at| now < at + BETWEEN_COMPLAINTS) {
+            self.untold += 1;
+            return;
+        }
+        let before = std::mem::take(&mut self.untold);
+        tracing::warn!(before, "verbs: an application is not let in: {error}");
+        self.told = Some(now);
     }
 }

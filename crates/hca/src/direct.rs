@@ -5,36 +5,58 @@
 
 use crate::carry::Surroundings;
 use crate::client::Client;
-use crate::control::refuse;
+use crate::control::{guarded_memory, refuse};
 use crate::events::Event;
 use crate::fabric::DeviceSpec;
-use crate::inbox::{Inbox, Question};
+use crate::holders::{Given, Process};
+use crate::inbox::Inbox;
 use crate::objects::Objects;
 use crate::path::{Path, Way};
 use crate::qp::{Own, Qp, Receives};
+use crate::questions::{Question, Ticket};
 use rustix::io::Errno;
 use std::net::Ipv6Addr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use uverbs::{Bond, DirectPeer, Memory, QpState, QpType, Refusal, Reply};
 
 /// How long what is taken away is waited for: the peer may be stopped in the middle of something.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// Someone asks to share memory with a queue pair, or for the file of a region of its application's.
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// The queues of a queue pair.
+    Peer,
+    /// The file of the region with this key.
+    Pages(u32),
+    /// All memory of the application's process.
+    Memory,
+}
+
+/// Someone asks to share memory with a queue pair, or its application.
 #[derive(Debug)]
 pub(crate) struct Wish {
     /// The queue pair.
     pub qpn: u32,
-    /// The region's key.
-    pub rkey: Option<u32>,
+    pub wanted: Wanted,
     /// Who asks: GID and number of its queue pair.
     pub from: (Ipv6Addr, u32),
     pub uid: u32,
     pub trust: String,
-    /// Where the answer goes.
+    pub process: Arc<Process>,
+    /// Where the answer goes, as long as it is awaited.
     pub inbox: Arc<Inbox>,
+    pub ticket: Ticket,
+}
+
+/// What was asked for, and until when the answer is awaited.
+#[derive(Debug)]
+pub(crate) struct Awaited {
+    qpn: u32,
+    pub until: Duration,
+    ticket: Arc<()>,
 }
 
 /// What it is given.
@@ -43,6 +65,8 @@ pub(crate) enum Grant {
     Peer(Box<PeerGrant>),
     /// Where the pages of a region are, and their file.
     Pages((u64, u64), OwnedFd),
+    /// Process, its token, and its memory.
+    Memory((i32, u64), OwnedFd),
 }
 
 /// What memory is shared by.
@@ -53,14 +77,12 @@ pub(crate) struct PeerGrant {
     pub bond_file: OwnedFd,
     pub files: Vec<OwnedFd>,
     pub last: Vec<OwnedFd>,
-    pub bond: Bond,
 }
 
-/// An answer to a [`Wish`] of a queue pair.
+/// An answer to a [`Wish`].
 #[derive(Debug)]
 pub(crate) struct Granted {
-    pub qpn: u32,
-    pub rkey: Option<u32>,
+    pub ticket: Ticket,
     pub grant: Option<Grant>,
 }
 
@@ -91,16 +113,34 @@ impl Own {
 
     /// Ends what is shared, and waits until nobody is at work with it.
     pub fn part(&mut self, objects: &mut Objects) {
+        self.close_bonds();
+        self.part_by(Instant::now() + PATIENCE, objects);
+    }
+
+    /// Ends what is shared. [`Self::part_by`] is to follow.
+    pub fn close_bonds(&self) {
+        self.outbound.iter().chain(&self.inbound).for_each(Bond::close);
+    }
+
+    /// Waits until nobody is at work with what was shared, at most until then.
+    pub fn part_by(&mut self, end: Instant, objects: &mut Objects) {
+        let patience = || end.saturating_duration_since(Instant::now());
         if let Some(bond) = self.outbound.take() {
-            bond.close();
-            bond.settle(PATIENCE);
+            bond.settle(patience());
             add(&mut self.brought.sent, bond.counted());
         }
         if let Some(bond) = self.inbound.take() {
-            bond.close();
-            bond.settle(PATIENCE);
+            bond.settle(patience());
             self.end_inbound(&bond, objects);
         }
+    }
+
+    /// Whether both guests still trust each other as when memory was shared, if it was.
+    fn is_trusted(&self, own: &DeviceSpec) -> bool {
+        let Some(trust) = &self.shared_in else { return true };
+        let trusts = |spec: &DeviceSpec| is_trusting(spec) && spec.trust.as_ref() == Some(trust);
+        let Some(Path { way: Way::Local(adapter), .. }) = &self.path else { return false };
+        trusts(own) && trusts(&adapter.spec())
     }
 
     /// Ends what a peer did here. The receive that it is at work with still, as it was killed or stopped there, is flushed.
@@ -144,7 +184,7 @@ impl Own {
 pub(crate) fn grant(
     qp: Option<&mut Qp>,
     wish: &Wish,
-    (pid, uid, token): (i32, u32, u64),
+    (process, uid, token): (&Arc<Process>, u32, u64),
     objects: &mut Objects,
 ) -> Option<Grant> {
     let own = &mut qp?.own;
@@ -155,20 +195,26 @@ pub(crate) fn grant(
     if !trusts || !own.is_bonded_with(wish.from) {
         return None;
     }
-    match wish.rkey {
-        Some(key) => {
-            let shared = objects.regions.shared(key).filter(|_| own.inbound.is_some())?;
-            Some(Grant::Pages(shared.pages.range(), shared.file.try_clone().ok()?))
+    let (granted, given) = match wish.wanted {
+        Wanted::Peer => (Grant::Peer(share(own, objects)?), Given::Queues),
+        _ if own.inbound.is_none() => return None,
+        Wanted::Pages(key) => {
+            let shared = objects.regions.shared(key)?;
+            (Grant::Pages(shared.pages.range(), shared.file.try_clone().ok()?), Given::Regions)
         }
-        None => share(own, (pid, token), objects).map(Grant::Peer),
-    }
+        Wanted::Memory => {
+            (Grant::Memory((process.pid, token), objects.space.share().ok()?), Given::Everything)
+        }
+    };
+    own.shared_in = Some(wish.trust.clone());
+    objects.adapter.holders.note(&wish.process, process, given, &wish.trust).then_some(granted)
 }
 
 /// Shares memory with the peer of a queue pair.
-fn share(own: &mut Own, (pid, token): (i32, u64), objects: &mut Objects) -> Option<Box<PeerGrant>> {
+fn share(own: &mut Own, objects: &mut Objects) -> Option<Box<PeerGrant>> {
     let cq = objects.cqs.get(&own.recv_cq).filter(|cq| !cq.overrun)?;
     let channel = match cq.channel {
-        Some(channel) => Some(objects.channels.get(&channel)?.share().ok()?),
+        Some(channel) => Some(objects.channels.get(&channel)?.notifier.share().ok()?),
         None => None,
     };
     let (receive, shared) = match own.receives {
@@ -178,12 +224,10 @@ fn share(own: &mut Own, (pid, token): (i32, u64), objects: &mut Objects) -> Opti
             (srq.shape, Some(srq.file.try_clone().ok()?))
         }
     };
-    let (memory, bond_file) = Memory::create("bond", Bond::BYTES).ok()?;
+    let (memory, bond_file) = guarded_memory("bond", Bond::BYTES, &objects.fault).ok()?;
     let peer = DirectPeer {
         qpn: own.qpn,
         pd: own.pd,
-        pid,
-        token,
         access: own.attributes.qp_access_flags,
         receive,
         takes_shared: own.takes_shared(),
@@ -198,21 +242,21 @@ fn share(own: &mut Own, (pid, token): (i32, u64), objects: &mut Objects) -> Opti
     };
     let files =
         vec![own.file.try_clone().ok()?, cq.file.try_clone().ok()?, objects.regions.file.try_clone().ok()?];
-    let last = std::iter::once(objects.space.share().ok()?).chain(channel).chain(shared).collect();
-    let theirs = Memory::open(&bond_file, Bond::BYTES).ok()?;
+    let last = channel.into_iter().chain(shared).collect();
     // A bond before this one has no use any more.
     if let Some(old) = own.inbound.replace(Bond::new(memory)) {
         own.end_inbound(&old, objects);
     }
     // What the peer sends will not be heard of here.
     Surroundings { own, objects }.hear();
-    Some(Box::new(PeerGrant { peer, bond_file, files, last, bond: Bond::new(theirs) }))
+    Some(Box::new(PeerGrant { peer, bond_file, files, last }))
 }
 
 impl Client {
-    /// Asks the peer of a queue pair to share memory, or for the file of a region. The library is answered when the peer has.
-    pub(crate) fn wish(&mut self, qpn: u32, rkey: Option<u32>) -> Result<(), Refusal> {
+    /// Asks the peer of a queue pair to share memory. The library is answered when the peer has, or does not for long.
+    pub(crate) fn wish(&mut self, qpn: u32, wanted: Wanted) -> Result<(), Refusal> {
         let spec = self.objects.adapter.spec().clone();
+        let process = self.process();
         let Some(own) = self.qps.get(&qpn).map(|qp| &qp.own) else {
             return refuse(Errno::INVAL, "there is no such queue pair");
         };
@@ -225,38 +269,57 @@ impl Client {
             return refuse(Errno::PERM, "the queue pair does not share memory");
         }
         let Some(peer) = adapter.owner(own.attributes.dest_qp_num) else { return not_ready() };
+        let Some(process) = process else { return not_ready() };
+        let ticket = Arc::new(());
         let wish = Wish {
             qpn: own.attributes.dest_qp_num,
-            rkey,
+            wanted,
             from: (network.source, qpn),
             uid: self.uid,
             trust: trust.clone(),
+            process,
             inbox: self.objects.inbox.clone(),
+            ticket: Arc::downgrade(&ticket),
         };
-        peer.ask(Question::Direct(Box::new(wish)));
-        self.awaited = Some((qpn, rkey, crate::client::monotonic() + PATIENCE));
+        if !peer.ask(Question::Direct(Box::new(wish))) {
+            return not_ready();
+        }
+        self.awaited = Some(Awaited { qpn, until: crate::client::monotonic() + PATIENCE, ticket });
         Ok(())
+    }
+
+    /// The library is answered that asked, where its peer did not for long.
+    pub(crate) fn give_up(&mut self) -> Option<Result<(Reply, Vec<OwnedFd>), Refusal>> {
+        let awaited = self.awaited.as_ref()?;
+        self.granted(Granted { ticket: Arc::downgrade(&awaited.ticket), grant: None })
     }
 
     /// What the library gets that asked.
     pub(crate) fn granted(&mut self, granted: Granted) -> Option<Result<(Reply, Vec<OwnedFd>), Refusal>> {
-        self.awaited.take_if(|(qpn, rkey, _)| (*qpn, *rkey) == (granted.qpn, granted.rkey))?;
+        let is_its = |awaited: &mut Awaited| granted.ticket.as_ptr() == Arc::as_ptr(&awaited.ticket);
+        let Awaited { qpn, .. } = self.awaited.take_if(is_its)?;
         let refused = || Some(refuse(Errno::AGAIN, "the peer is not ready, or shares no memory"));
         let mut grant = match granted.grant {
             Some(Grant::Peer(grant)) => grant,
             Some(Grant::Pages((address, len), file)) => {
                 return Some(Ok((Reply::Pages { address, len }, vec![file])));
             }
+            Some(Grant::Memory((pid, token), file)) => {
+                return Some(Ok((Reply::Memory { pid, token }, vec![file])));
+            }
             None => return refused(),
         };
-        let own = self.qps.get_mut(&granted.qpn).map(|qp| &mut qp.own);
+        let own = self.qps.get_mut(&qpn).map(|qp| &mut qp.own);
         let Some(own) = own.filter(|own| own.state == QpState::ReadyToSend) else { return refused() };
+        let bond = Memory::open(&grant.bond_file, Bond::BYTES);
+        let Ok(bond) = bond.and_then(|memory| memory.guarded(&self.objects.fault)) else { return refused() };
         let Some(cq) = self.objects.cqs.get(&own.send_cq) else { return refused() };
         let (Ok(cq_file), Ok(regions)) = (cq.file.try_clone(), self.objects.regions.file.try_clone()) else {
             return refused();
         };
         (grant.peer.own_regions, grant.peer.own_entries) = (self.objects.regions.limit, cq.entries);
-        if let Some(old) = own.outbound.replace(grant.bond) {
+        own.shared_in = self.objects.adapter.spec().trust.clone();
+        if let Some(old) = own.outbound.replace(Bond::new(bond)) {
             add(&mut own.brought.sent, old.counted());
         }
         let mut files = vec![grant.bond_file];
@@ -272,12 +335,20 @@ impl Client {
         let (adapter, fabric) = (self.objects.adapter.clone(), self.objects.fabric.clone());
         let is_local = |path: &Path| matches!(path.way, Way::Local(_));
         let mut ended = Vec::new();
+        let spec = adapter.spec().clone();
+        self.part_all();
         for qp in self.qps.values_mut() {
-            qp.own.part(&mut self.objects);
             let was_local = qp.own.path.as_ref().is_some_and(is_local);
             let found = Path::find(&qp.own.attributes.ah, &adapter, &fabric);
-            if was_local && !found.as_ref().is_ok_and(is_local) {
-                qp.own.reason = Some("its peer may not be reached within the host any more");
+            let reason = if was_local && !found.as_ref().is_ok_and(is_local) {
+                Some("its peer may not be reached within the host any more")
+            } else if !qp.own.is_trusted(&spec) {
+                Some("the trust in which it shared memory with its peer was taken away")
+            } else {
+                None
+            };
+            if let Some(reason) = reason {
+                qp.own.reason = Some(reason);
                 self.objects.tell(Event::QpFatal, qp.own.qpn);
                 qp.enter_error(&mut self.objects);
                 ended.push(qp.own.qpn);
@@ -293,7 +364,26 @@ impl Client {
 
     /// After memory was taken away: nobody is at work with it any more.
     pub(crate) fn settle_bonds(&self) {
-        self.qps.values().filter_map(|qp| qp.own.inbound.as_ref()).for_each(|bond| bond.settle(PATIENCE));
+        let end = Instant::now() + PATIENCE;
+        let bonds = self.qps.values().filter_map(|qp| qp.own.inbound.as_ref());
+        bonds.for_each(|bond| bond.settle(end.saturating_duration_since(Instant::now())));
+    }
+
+    /// Ends all that is shared. However many peers stand still, all of them are waited for no longer than one.
+    pub(crate) fn part_all(&mut self) {
+        self.qps.values().for_each(|qp| qp.own.close_bonds());
+        let end = Instant::now() + PATIENCE;
+        self.qps.values_mut().for_each(|qp| qp.own.part_by(end, &mut self.objects));
+    }
+
+    /// Its process, as others know it who were given memory by it, or to whom it was given.
+    pub(crate) fn process(&mut self) -> Option<Arc<Process>> {
+        if self.process.is_none() {
+            let adapter = &self.objects.adapter;
+            let guest = adapter.spec().guest.clone();
+            self.process = Process::new(self.pid, guest, &adapter.account).map(Arc::new);
+        }
+        self.process.clone()
     }
 
     /// Ends what is shared that uses a completion queue.

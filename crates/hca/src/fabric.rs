@@ -1,7 +1,11 @@
 //! Which queue pairs there are on this host: the way between applications that does not leave it.
 
+use crate::budget::{Account, Stock};
 use crate::client::monotonic;
 use crate::counters::Counters;
+use crate::crew::{Crew, Crews};
+use crate::direct::is_trusting;
+use crate::holders::{HolderDescription, Holders};
 use crate::inbox::Inbox;
 use crate::memory::Registered;
 use crate::random;
@@ -10,12 +14,9 @@ use crate::wire::{self, WireErrors};
 use packet::Mac;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
-/// Requests that the send queues of a device have room for together: each may take 1.6 KB of the daemon's memory.
-const MAX_SLOTS: u32 = 512 << 10;
 /// Queue pair numbers below are special (0, 1) or left alone.
 const FIRST_QPN: u32 = 16;
 
@@ -82,19 +83,6 @@ const fn is_link_local(gid: Ipv6Addr) -> bool {
     gid.segments()[0] == 0xfe80
 }
 
-/// A send queue's share of the requests that a device may have under way.
-#[derive(Debug)]
-pub(crate) struct Slots {
-    count: u32,
-    all: Arc<AtomicU32>,
-}
-
-impl Drop for Slots {
-    fn drop(&mut self) {
-        self.all.fetch_sub(self.count, Ordering::Relaxed);
-    }
-}
-
 /// A guest's device, as others see it.
 #[derive(Debug)]
 pub(crate) struct Adapter {
@@ -106,24 +94,31 @@ pub(crate) struct Adapter {
     pub registered: Arc<Registered>,
     /// What applications counted that are gone.
     kept: Mutex<Counters>,
-    /// Requests that its send queues have room for together.
-    slots: Arc<AtomicU32>,
+    /// What its applications have together.
+    pub account: Arc<Account>,
+    /// How many threads its applications have.
+    pub crew: Crew,
+    /// Who was given memory of its applications.
+    pub holders: Holders,
     /// The number of its port, once it has one.
     port: OnceLock<u16>,
     shaper: Shaper,
 }
 
 impl Adapter {
-    pub fn new(spec: DeviceSpec) -> Self {
+    pub fn new(spec: DeviceSpec, fabric: &Fabric) -> Self {
         let shaper = Shaper::default();
         shaper.set(spec.rate);
+        let account = Arc::new(Account::new(fabric.stock.clone()));
         Self {
             spec: RwLock::new(spec),
             qps: RwLock::default(),
             errors: WireErrors::default(),
-            registered: Arc::default(),
+            registered: Arc::new(Registered::new(account.clone())),
             kept: Mutex::default(),
-            slots: Arc::default(),
+            account,
+            crew: Crew::new(fabric.crews.clone()),
+            holders: Holders::default(),
             port: OnceLock::new(),
             shaper,
         }
@@ -164,13 +159,21 @@ impl Adapter {
         }
     }
 
-    /// Room for requests that are under way: the daemon keeps their lists. `None` where there is not so much.
-    pub fn take_slots(&self, requests: u32) -> Option<Slots> {
-        let count = requests.max(1).next_power_of_two();
-        let taken = Slots { count, all: self.slots.clone() };
-        let sum = self.slots.fetch_add(count, Ordering::Relaxed) + count;
-        // What is too much is given back with it.
-        (sum <= MAX_SLOTS).then_some(taken)
+    /// Who may have memory of its applications.
+    pub fn describe_holders(&self, fabric: &Fabric) -> Vec<HolderDescription> {
+        let own = self.spec().clone();
+        let trusts =
+            |spec: &DeviceSpec, trust: &str| is_trusting(spec) && spec.trust.as_deref() == Some(trust);
+        let others: Vec<_> = {
+            let all = fabric.by_address.read().unwrap_or_else(PoisonError::into_inner);
+            all.iter()
+                .filter(|((vrf, _), _)| *vrf == own.vrf)
+                .map(|(_, adapter)| adapter.spec().clone())
+                .collect()
+        };
+        self.holders.describe(|guest, trust| {
+            trusts(&own, trust) && others.iter().any(|spec| spec.guest == guest && trusts(spec, trust))
+        })
     }
 
     pub fn set_port(&self, port: u16) {
@@ -185,6 +188,11 @@ impl Adapter {
     /// How many frames of so many bytes may leave now, at most `most`.
     pub fn room(&self, now: Duration, frame: u64, most: usize) -> usize {
         self.shaper.room(now, frame, most)
+    }
+
+    /// How long until a frame of so many bytes may leave.
+    pub fn wait(&self, now: Duration, frame: u64) -> Duration {
+        self.shaper.wait(now, frame)
     }
 
     /// A frame left.
@@ -223,6 +231,8 @@ pub trait Rules: Send + Sync {
 pub struct Fabric {
     by_address: RwLock<HashMap<(u32, Ipv6Addr), Arc<Adapter>>>,
     rules: Box<dyn Rules>,
+    stock: Arc<Stock>,
+    crews: Arc<Crews>,
 }
 
 impl std::fmt::Debug for Fabric {
@@ -232,10 +242,27 @@ impl std::fmt::Debug for Fabric {
 }
 
 impl Fabric {
-    /// A host without devices.
+    /// A host without devices. They have half of the descriptors and mappings that this process may have.
     #[must_use]
     pub fn new(rules: Box<dyn Rules>) -> Self {
-        Self { by_address: RwLock::default(), rules }
+        Self::with_stock(rules, Stock::of_process())
+    }
+
+    /// One whose devices have no more than so many descriptors and mappings together.
+    #[must_use]
+    pub fn limited(rules: Box<dyn Rules>, descriptors: u64, mappings: u64) -> Self {
+        Self::with_stock(rules, Stock::new(descriptors, mappings))
+    }
+
+    fn with_stock(rules: Box<dyn Rules>, stock: Stock) -> Self {
+        Self { by_address: RwLock::default(), rules, stock: Arc::new(stock), crews: Arc::default() }
+    }
+
+    /// Descriptors and mappings that are set aside for what applications of all devices have.
+    #[must_use]
+    pub fn taken(&self) -> (u64, u64) {
+        let taken = self.stock.taken();
+        (taken.descriptors, taken.mappings)
     }
 
     /// Whether two devices may talk without anybody in between, by these addresses: both ways.

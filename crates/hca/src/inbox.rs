@@ -1,20 +1,21 @@
 //! What comes to an application's thread from others: packets for its queue pairs, and questions.
 
-use crate::describe::ClientDescription;
-use crate::direct::{Granted, Wish};
+use crate::budget::Account;
 use crate::path::Network;
-use rustix::event::{EventfdFlags, eventfd};
+use crate::questions::{self, Question};
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use std::collections::VecDeque;
-use std::net::Ipv6Addr;
-use std::os::fd::OwnedFd;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering, fence};
-use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Packets that may wait, and their bytes. Past that they are lost, as on any wire.
+/// Packets that may wait. Past that they are lost, as on any wire; and where the device has no room for more bytes.
 const PACKETS: usize = 16 << 10;
-const BYTES: usize = 64 << 20;
 /// Buffers that are kept for packets to come.
 const SPARES: usize = 64;
+/// Bytes that an inbox takes of its device's at a time.
+const CHUNK: u64 = 128 << 10;
 
 /// A packet on its way to a queue pair.
 #[derive(Debug)]
@@ -29,33 +30,54 @@ pub(crate) struct Packet {
     pub bytes: Vec<u8>,
 }
 
-/// What a thread is asked for.
+/// Bytes of an inbox: of packets that wait or are looked at, and of buffers that are kept.
 #[derive(Debug)]
-pub(crate) enum Question {
-    /// To say what it has.
-    Describe(mpsc::Sender<ClientDescription>),
-    /// To look at its paths again: rules or addresses changed.
-    Review,
-    /// To tell its application that addresses changed.
-    NewAddresses,
-    /// To say that few receives are left in shared queues, where that is so.
-    FewReceives,
-    /// To share memory.
-    Direct(Box<Wish>),
-    /// What was asked for of another.
-    Granted(Granted),
-    /// To tell who waits for what a queue pair receives: its peer, GID and number, brought something.
-    Tell(u32, (Ipv6Addr, u32)),
+struct Room {
+    held: u64,
+    /// What of the device's is this inbox's.
+    taken: u64,
+    account: Arc<Account>,
 }
 
-#[derive(Debug, Default)]
+impl Room {
+    /// Makes room for more bytes. False where there is none.
+    fn hold(&mut self, bytes: usize) -> bool {
+        let held = self.held + bytes as u64;
+        if held > self.taken {
+            let wanted = (held - self.taken).next_multiple_of(CHUNK);
+            if !self.account.take_packets(self.taken, wanted) {
+                return false;
+            }
+            self.taken += wanted;
+        }
+        self.held = held;
+        true
+    }
+
+    fn release(&mut self, bytes: usize) {
+        self.held -= bytes as u64;
+        let needed = self.held.next_multiple_of(CHUNK) + CHUNK;
+        if self.taken > needed {
+            self.account.give_back_packets(self.taken - needed);
+            self.taken = needed;
+        }
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.account.give_back_packets(self.taken);
+    }
+}
+
+#[derive(Debug)]
 struct Waiting {
     packets: VecDeque<Packet>,
-    bytes: usize,
     questions: Vec<Question>,
     spares: Vec<Vec<u8>>,
-    /// Nobody takes anything any more.
-    closed: bool,
+    room: Room,
+    /// Somebody takes what is put here.
+    is_open: bool,
 }
 
 /// What a thread took out of its inbox.
@@ -65,6 +87,8 @@ pub(crate) struct Arrivals {
     pub questions: Vec<Question>,
     /// Buffers of packets that are done with.
     used: Vec<Vec<u8>>,
+    /// Bytes of those that are gone.
+    gone: usize,
 }
 
 impl Arrivals {
@@ -72,36 +96,77 @@ impl Arrivals {
     pub fn give_back(&mut self, packet: Packet) {
         if self.used.len() < SPARES {
             self.used.push(packet.bytes);
+        } else {
+            self.gone += packet.bytes.capacity();
         }
     }
 }
 
 /// Where others put what is for a thread.
+///
+/// What wakes the thread is read by nobody: the kernel tells of each signal once (edge-triggered). The application has an event
+/// descriptor of its own for that, and whatever it does to it, none of our threads waits for it.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     waiting: Mutex<Waiting>,
     any: AtomicBool,
     asleep: AtomicBool,
+    /// Ours alone.
     wake: OwnedFd,
+    /// Readable where either was signalled.
+    events: OwnedFd,
 }
 
 impl Inbox {
-    pub fn new() -> rustix::io::Result<Self> {
-        Ok(Self {
-            waiting: Mutex::default(),
+    /// One that takes nothing yet.
+    pub fn new(account: Arc<Account>) -> rustix::io::Result<Self> {
+        let (packets, questions, spares) = Default::default();
+        let room = Room { held: 0, taken: 0, account };
+        let inbox = Self {
+            waiting: Mutex::new(Waiting { packets, questions, spares, room, is_open: false }),
             any: AtomicBool::new(false),
             asleep: AtomicBool::new(false),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-        })
+            events: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+        };
+        inbox.watch(inbox.wake.as_fd())?;
+        Ok(inbox)
+    }
+
+    fn watch(&self, descriptor: BorrowedFd<'_>) -> rustix::io::Result<()> {
+        let data = epoll::EventData::new_u64(0);
+        epoll::add(&self.events, descriptor, data, epoll::EventFlags::IN | epoll::EventFlags::ET)
     }
 
     /// Readable where the thread is to wake.
     pub const fn event(&self) -> &OwnedFd {
-        &self.wake
+        &self.events
+    }
+
+    /// An event descriptor for the application to wake the thread by. It wakes it as long as the application has it.
+    pub fn share(&self) -> rustix::io::Result<OwnedFd> {
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        self.watch(event.as_fd())?;
+        Ok(event)
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What it is known by.
+    pub fn id(&self) -> u64 {
+        std::ptr::from_ref(self).addr() as u64
+    }
+
+    /// Whether nobody takes anything any more.
+    pub fn is_done(&self) -> bool {
+        !self.lock().is_open
+    }
+
+    /// Somebody takes what comes from now on.
+    pub fn open(&self) {
+        self.lock().is_open = true;
     }
 
     /// False where the packet is lost. `spare` is a buffer for the next one then: whoever sends here much allocates nothing.
@@ -116,42 +181,44 @@ impl Inbox {
     /// The same, without waking the thread: [`Self::announce`] is to follow.
     pub fn put_quietly(&self, packet: Packet, spare: &mut Vec<u8>) -> bool {
         let mut waiting = self.lock();
-        let bytes = waiting.bytes + packet.bytes.len();
-        if waiting.closed || waiting.packets.len() >= PACKETS || bytes > BYTES {
+        let may = waiting.is_open && waiting.packets.len() < PACKETS;
+        if !may || !waiting.room.hold(packet.bytes.capacity()) {
             *spare = packet.bytes;
             return false;
         }
         *spare = waiting.spares.pop().unwrap_or_default();
-        waiting.bytes = bytes;
+        waiting.room.release(spare.capacity());
         waiting.packets.push_back(packet);
         true
     }
 
     /// The thread ended: what is here, and what comes, is lost.
     pub fn close(&self) {
-        *self.lock() = Waiting { closed: true, ..Waiting::default() };
+        let mut waiting = self.lock();
+        waiting.is_open = false;
+        let packets = std::mem::take(&mut waiting.packets);
+        let (questions, spares) =
+            (std::mem::take(&mut waiting.questions), std::mem::take(&mut waiting.spares));
+        let held = waiting.room.held as usize;
+        waiting.room.release(held);
+        let needless = waiting.room.taken;
+        waiting.room.taken = 0;
+        waiting.room.account.give_back_packets(needless);
+        drop(waiting);
+        drop((packets, questions, spares));
     }
 
-    pub fn ask(&self, question: Question) {
-        let same = |other: &Question| match (other, &question) {
-            (Question::Tell(qpn, from), Question::Tell(to, by)) => (qpn, from) == (to, by),
-            _ => false,
-        };
-        {
-            let mut waiting = self.lock();
-            if !(waiting.closed || waiting.questions.iter().any(same)) {
-                waiting.questions.push(question);
-            }
+    /// Asks for something. False where nobody is there to answer.
+    pub fn ask(&self, question: Question) -> bool {
+        let mut waiting = self.lock();
+        if !waiting.is_open {
+            return false;
         }
+        let needless = questions::add(&mut waiting.questions, question);
+        drop(waiting);
+        drop(needless);
         self.announce();
-    }
-
-    /// Asks to look for shared queues with few receives, once.
-    pub fn tell_of_few(&self) {
-        let waits = self.lock().questions.iter().any(|question| matches!(question, Question::FewReceives));
-        if !waits {
-            self.ask(Question::FewReceives);
-        }
+        true
     }
 
     /// Has the thread see what was put here.
@@ -172,11 +239,21 @@ impl Inbox {
     pub fn take(&self, taken: &mut Arrivals) {
         if self.any.swap(false, Ordering::Acquire) {
             let mut waiting = self.lock();
-            waiting.bytes = 0;
             std::mem::swap(&mut waiting.packets, &mut taken.packets);
             std::mem::swap(&mut waiting.questions, &mut taken.questions);
-            taken.used.truncate(SPARES.saturating_sub(waiting.spares.len()));
+            let room = SPARES.saturating_sub(waiting.spares.len());
+            for spare in taken.used.drain(room.min(taken.used.len())..) {
+                taken.gone += spare.capacity();
+            }
             waiting.spares.append(&mut taken.used);
+            waiting.room.release(std::mem::take(&mut taken.gone));
+        }
+    }
+
+    /// The thread's, which has nothing to do: gives back the room of what it took.
+    pub fn settle(&self, taken: &mut Arrivals) {
+        if taken.gone > 0 {
+            self.lock().room.release(std::mem::take(&mut taken.gone));
         }
     }
 
@@ -189,6 +266,7 @@ impl Inbox {
 
     /// The thread's: was woken.
     pub fn drain(&self) {
-        let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+        let mut events = [const { MaybeUninit::uninit() }; 2];
+        let _ = epoll::wait(&self.events, &mut events, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
     }
 }

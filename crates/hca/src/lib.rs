@@ -11,22 +11,26 @@
 //! them and puts them into the `inbox` of the thread that has the peer, which does the same the other way round.
 #![deny(unsafe_code)]
 
+mod budget;
 mod carry;
 mod client;
 mod cm;
 mod control;
 mod counters;
+mod crew;
 mod describe;
 mod device;
 mod direct;
 mod events;
 mod fabric;
+mod holders;
 mod inbox;
 mod memory;
 mod modify;
 mod objects;
 mod path;
 mod qp;
+mod questions;
 mod random;
 mod shaper;
 mod transitions;
@@ -35,6 +39,7 @@ mod wire;
 pub use cm::CmDescription;
 pub use counters::Counters;
 pub use describe::{ClientDescription, CqDescription, MrDescription, QpDescription};
-pub use device::{Device, DeviceError};
+pub use device::{Answers, Device, DeviceError};
 pub use fabric::{DeviceSpec, Fabric, Limits, Rules};
+pub use holders::{Given, HolderDescription};
 pub use shaper::Rate;

@@ -3,8 +3,10 @@
 //! An application hands over a descriptor of its own `/proc/self/mem`: it reaches what the application itself can, and nothing
 //! else, whoever gets its process number later. Pages that it has in a sealed file are mapped instead.
 
+use crate::budget::{Account, Held, Kind};
 use crate::fabric::Limits;
 use crate::random;
+use mem::FaultWord;
 use rdma::{Access, Fault};
 use rustix::fs::{FileType, OFlags};
 use rustix::io::{IoSlice, pread, pwrite, pwritev};
@@ -16,7 +18,7 @@ use uverbs::qp::access;
 use uverbs::{FIRST_KEY, MemoryError, Region, RegionTable, SharedPages};
 
 /// Files of a device's applications that are mapped. Regions beyond that are reached as any others are.
-const FILES: usize = 512;
+const FILES: u32 = 512;
 
 /// Not what an application was asked for.
 #[derive(Debug, thiserror::Error)]
@@ -136,11 +138,12 @@ pub(crate) enum Full {
     Bytes(u64),
 }
 
-/// What the applications of a device have registered together: regions and bytes; and what of that is mapped here: files and bytes.
-#[derive(Debug, Default)]
+/// What the applications of a device have registered together: regions and bytes; and bytes of that which are mapped here.
+#[derive(Debug)]
 pub(crate) struct Registered {
     regions: Mutex<(u64, u64)>,
-    mapped: Mutex<(usize, u64)>,
+    mapped: Mutex<u64>,
+    account: Arc<Account>,
 }
 
 /// A file's share of what is mapped.
@@ -148,27 +151,31 @@ pub(crate) struct Registered {
 struct Share {
     len: u64,
     together: Arc<Registered>,
+    _held: Held,
 }
 
 impl Share {
     /// For a file of so many bytes, if there is room.
     fn take(together: &Arc<Registered>, len: u64, limits: Limits) -> Option<Self> {
+        let held = together.account.take(Kind::Pages, 0, FILES).ok()?;
         let mut mapped = together.mapped.lock().unwrap_or_else(PoisonError::into_inner);
-        let bytes =
-            mapped.1.checked_add(len).filter(|bytes| mapped.0 < FILES && *bytes <= limits.registered)?;
-        *mapped = (mapped.0 + 1, bytes);
-        Some(Self { len, together: together.clone() })
+        *mapped = mapped.checked_add(len).filter(|bytes| *bytes <= limits.registered)?;
+        Some(Self { len, together: together.clone(), _held: held })
     }
 }
 
 impl Drop for Share {
     fn drop(&mut self) {
         let mut mapped = self.together.mapped.lock().unwrap_or_else(PoisonError::into_inner);
-        *mapped = (mapped.0 - 1, mapped.1 - self.len);
+        *mapped -= self.len;
     }
 }
 
 impl Registered {
+    pub fn new(account: Arc<Account>) -> Self {
+        Self { regions: Mutex::default(), mapped: Mutex::default(), account }
+    }
+
     fn sums(&self) -> MutexGuard<'_, (u64, u64)> {
         self.regions.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -233,9 +240,11 @@ impl Regions {
         file: OwnedFd,
         (address, len): (u64, u64),
         limits: Limits,
+        fault: &Arc<FaultWord>,
     ) -> Result<Option<RegionPages>, MemoryError> {
         let Some(share) = Share::take(&self.together, len, limits) else { return Ok(None) };
-        Ok(Some(RegionPages { pages: SharedPages::open(&file, address, len)?, file, _share: share }))
+        let pages = SharedPages::open_guarded(&file, address, len, fault)?;
+        Ok(Some(RegionPages { pages, file, _share: share }))
     }
 
     /// Adds a region, with pages of it in a file where there are; its key.
@@ -415,7 +424,8 @@ mod tests {
 
     #[test]
     fn limits_are_for_all_applications_of_a_device_together() {
-        let together = Arc::new(Registered::default());
+        let account = Account::new(Arc::new(crate::budget::Stock::new(1, 1)));
+        let together = Arc::new(Registered::new(Arc::new(account)));
         let regions = || Regions::new(8, together.clone()).unwrap();
         let region = |len| Region { pd: 1, address: 0, len, iova: 0, access: 0, file: 0, is_valid: true };
         let limits = Limits { qps: 1, mrs: 3, registered: 100 };

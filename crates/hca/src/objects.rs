@@ -1,5 +1,6 @@
 //! What an application has besides queue pairs: completion queues and channels, shared receive queues, address handles.
 
+use crate::budget::Held;
 use crate::counters::Counters;
 use crate::events::{Event, Notifier};
 use crate::fabric::{Adapter, Fabric};
@@ -7,6 +8,7 @@ use crate::inbox::Inbox;
 use crate::memory::{AddressSpace, Reach, Regions};
 use crate::path::Path;
 use crate::wire::FRAMES;
+use mem::FaultWord;
 use rdmaport::Uplink;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -26,6 +28,8 @@ pub(crate) struct Cq {
     pub file: OwnedFd,
     /// It overran, and takes no more.
     pub overrun: bool,
+    /// Its share of what the device may have.
+    pub held: Held,
 }
 
 /// A shared receive queue.
@@ -38,6 +42,16 @@ pub(crate) struct Srq {
     pub shape: Shape,
     /// Fewer receives than this are told of, once.
     pub limit: u32,
+    /// Its share of what the device may have.
+    pub _held: Held,
+}
+
+/// A completion channel.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    pub notifier: Notifier,
+    /// Its share of what the device may have.
+    pub _held: Held,
 }
 
 impl Srq {
@@ -54,6 +68,8 @@ pub(crate) struct Ah {
     pub pd: u32,
     pub vector: AddressVector,
     pub path: Path,
+    /// Its share of what the device may have.
+    pub _held: Held,
 }
 
 /// A receive that was taken from its queue.
@@ -64,7 +80,7 @@ pub(crate) struct Receive {
 }
 
 /// Bytes of Ethernet, IPv6 and UDP headers.
-const BEFORE: usize = 14 + 40 + 8;
+pub(crate) const BEFORE: usize = 14 + 40 + 8;
 
 /// Everything of an application but its queue pairs.
 #[derive(Debug)]
@@ -75,13 +91,15 @@ pub(crate) struct Objects {
     pub uplink: Uplink,
     pub space: AddressSpace,
     pub regions: Regions,
-    pub pds: Vec<u32>,
-    pub channels: HashMap<u32, Notifier>,
+    pub pds: HashMap<u32, Held>,
+    pub channels: HashMap<u32, Channel>,
     pub cqs: HashMap<u32, Cq>,
     pub srqs: HashMap<u32, Srq>,
     pub ahs: HashMap<u32, Ah>,
     pub asynchronous: Notifier,
     pub counters: Counters,
+    /// Raised where memory that the application shares with us went away.
+    pub fault: Arc<FaultWord>,
     /// Frames sent of which the worker was not told.
     unannounced: u32,
     /// Room for the next packet.
@@ -96,6 +114,7 @@ impl Objects {
         uplink: Uplink,
         (space, regions): (AddressSpace, Regions),
         asynchronous: Notifier,
+        fault: Arc<FaultWord>,
     ) -> Self {
         Self {
             adapter,
@@ -104,13 +123,14 @@ impl Objects {
             uplink,
             space,
             regions,
-            pds: Vec::new(),
+            pds: HashMap::new(),
             channels: HashMap::new(),
             cqs: HashMap::new(),
             srqs: HashMap::new(),
             ahs: HashMap::new(),
             asynchronous,
             counters: Counters::default(),
+            fault,
             unannounced: 0,
             spare: Vec::new(),
             next_handle: 0,
@@ -170,7 +190,7 @@ impl Objects {
     pub fn tell_channel(&mut self, cq: u32) {
         let channel = self.cqs.get(&cq).and_then(|cq| cq.channel);
         if let Some(channel) = channel.and_then(|channel| self.channels.get_mut(&channel)) {
-            channel.tell_once(&cq.to_ne_bytes());
+            channel.notifier.tell_once(&cq.to_ne_bytes());
         }
     }
 
@@ -178,7 +198,7 @@ impl Objects {
     pub fn remove_cq(&mut self, handle: u32) -> Option<()> {
         let cq = self.cqs.remove(&handle)?;
         if let Some(channel) = cq.channel.and_then(|channel| self.channels.get_mut(&channel)) {
-            channel.forget(&handle.to_ne_bytes());
+            channel.notifier.forget(&handle.to_ne_bytes());
         }
         Some(())
     }
@@ -214,7 +234,7 @@ impl Objects {
 
     /// Sends the events that the application had no room for. Returns whether some still wait.
     pub fn flush_events(&mut self) -> bool {
-        let waiting = self.channels.values_mut().filter_map(|channel| channel.flush().then_some(())).count();
+        let waiting = self.channels.values_mut().filter_map(|it| it.notifier.flush().then_some(())).count();
         self.asynchronous.flush() || waiting > 0
     }
 }

@@ -1,17 +1,18 @@
 //! A queue pair: its queues in shared memory, its transport, and what moves requests from one to the other.
 
+use crate::budget::Held;
 use crate::carry::Surroundings;
 use crate::control::MAX_WORK;
 use crate::counters::{Counter, Counters};
 use crate::direct::Brought;
 use crate::events::Event;
-use crate::fabric::Slots;
 use crate::inbox::{Inbox, Packet};
 use crate::objects::{Objects, Receive, take_receive};
 use crate::path::{Path, Way, received_header};
 use packet::roce::{self, Datagram, Nak};
 use rdma::{
-    AtomicOperation, DatagramPair, Destination, LeftOut, QueuePair, SendOperation, SendRequest, Status, With,
+    AtomicOperation, DatagramPair, Destination, LeftOut, Mtu, QueuePair, SendOperation, SendRequest, Status,
+    With,
 };
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -29,6 +30,8 @@ const BUDGET: usize = 64;
 const HEADERS: u64 = 14 + 20 + 8 + 12 + 4;
 /// When a full ring towards the vRouter is looked at again.
 const NO_ROOM: Duration = Duration::from_micros(50);
+/// The longest time that what the guest's rate does not let go waits unseen.
+const LONG: Duration = Duration::from_millis(10);
 /// When receives are looked for that were posted, and not yet seen, when a queue pair went to the error state.
 const LATER: Duration = Duration::from_millis(1);
 /// So many wrong keys of an unreliable peer, and it is heard no more.
@@ -90,7 +93,7 @@ pub(crate) struct Own {
     /// Requests under way, by their slot.
     pub works: Vec<Work>,
     /// Their share of what the device may have.
-    pub _slots: Slots,
+    pub _held: Held,
     /// What is taken from the send queue: room that is used again.
     pub taken: Taken,
     /// Receives flushed in this turn.
@@ -110,6 +113,8 @@ pub(crate) struct Own {
     pub outbound: Option<Bond>,
     /// What was done so before.
     pub brought: Brought,
+    /// The trust in which memory is, or was, shared with the peer.
+    pub shared_in: Option<String>,
     /// Of connections.
     pub path: Option<Path>,
     /// The thread that has the peer, where that is on this host.
@@ -185,11 +190,23 @@ impl Own {
         matches!(self.receives, Receives::Shared(_))
     }
 
-    /// How many frames may leave for the vRouter now.
+    /// Bytes of a frame at most.
+    fn longest(&self) -> u64 {
+        let is_far = self.is_remote() || self.kind == QpType::Ud;
+        let code = if is_far { self.attributes.path_mtu } else { Mtu::Bytes32768 as u32 };
+        HEADERS + code.checked_sub(1).map_or(0, |code| 256 << code)
+    }
+
+    /// How many frames may leave now: for the vRouter, or for a peer on this host.
     fn frames(&self, now: Duration, objects: &Objects) -> usize {
-        let longest = self.attributes.path_mtu.checked_sub(1).map_or(0, |code| 256_u64 << code.min(4));
-        let room = objects.uplink.room().min(BUDGET);
-        objects.adapter.room(now, longest + HEADERS, room)
+        let is_far = self.is_remote() || self.kind == QpType::Ud;
+        let room = if is_far { objects.uplink.room().min(BUDGET) } else { BUDGET };
+        objects.adapter.room(now, self.longest(), room)
+    }
+
+    /// When what may not leave now is looked at again.
+    fn later(&self, now: Duration, objects: &Objects) -> Duration {
+        now + objects.adapter.wait(now, self.longest()).clamp(NO_ROOM, LONG)
     }
 
     /// Says whether the application has to announce sends.
@@ -343,7 +360,7 @@ impl Qp {
         let is_datagram = matches!(self.transport, Transport::Datagram(_));
         while self.own.state == QpState::ReadyToSend && budget > 0 {
             if is_datagram && self.own.frames(now, objects) == 0 {
-                return Some(now + NO_ROOM);
+                return Some(self.own.later(now, objects));
             }
             match self.own.take_send() {
                 Ok(None) => break,
@@ -356,11 +373,11 @@ impl Qp {
         let more = budget == 0;
         let mut deadline = None;
         if let Transport::Connected(connected) = &mut self.transport {
-            let room = if self.own.is_remote() { self.own.frames(now, objects) } else { BUDGET };
+            let room = self.own.frames(now, objects);
             // Time passes without room too.
             deadline = connected.poll(now, room, &mut Surroundings { own: &mut self.own, objects });
             if room == 0 {
-                deadline = Some(now + NO_ROOM);
+                deadline = Some(self.own.later(now, objects));
             }
             // An answer, or a timeout, brings us here again, and what was posted meanwhile with it.
             self.own.spare_doorbell(deadline.is_some() && connected.awaits_answers());
@@ -507,6 +524,7 @@ impl Qp {
         self.transport = Transport::None;
         let own = &mut self.own;
         own.brought = Brought::default();
+        own.shared_in = None;
         own.state = QpState::Reset;
         own.attributes = QpAttributes::default();
         own.sends.reset();

@@ -58,6 +58,14 @@ impl Shaper {
         most.min((left / rate.nanoseconds(frame).max(1)) as usize)
     }
 
+    /// How long until there is room for a frame of so many bytes.
+    pub fn wait(&self, now: Duration, frame: u64) -> Duration {
+        let Some(rate) = self.rate() else { return Duration::ZERO };
+        let owed = self.until.load(Ordering::Relaxed).saturating_sub(now.as_nanos() as u64);
+        let may_owe = rate.nanoseconds(rate.burst_bytes).saturating_sub(rate.nanoseconds(frame));
+        Duration::from_nanos(owed.saturating_sub(may_owe))
+    }
+
     /// A frame is sent.
     pub fn spend(&self, now: impl FnOnce() -> Duration, bytes: u64) {
         let Some(rate) = self.rate() else { return };
@@ -97,6 +105,7 @@ mod tests {
         assert_eq!(shaper.room(now, 1000, 64), 1);
         shaper.spend(|| now, 1000);
         assert_eq!(shaper.room(now + Duration::from_millis(999), 1000, 64), 0);
+        assert_eq!(shaper.wait(now, 1000), Duration::from_secs(1));
         assert_eq!(shaper.room(now + Duration::from_secs(1), 1000, 64), 1);
     }
 }

@@ -51,6 +51,7 @@ impl Helper {
     fn launch(run_dir: &Path, log: &str) -> io::Result<Self> {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let run_dir = std::path::absolute(run_dir)?;
         let mut command = Command::new("/proc/self/exe");
         command.arg0("viaductd-helper").arg(ARGUMENT).arg(run_dir).arg(log);
         // It is asked by its standard input; that it holds no output of ours lets readers see the daemon's end.

@@ -85,15 +85,21 @@ impl Slot {
 
 /// Keeps a mapping guarded until dropped, which must be before it is unmapped.
 #[derive(Debug)]
-pub(crate) struct Guarded {
+pub struct Guarded {
     start: usize,
     /// What the handler raises; the registry holds its address.
     _fault: Arc<FaultWord>,
 }
 
 impl Guarded {
-    /// Guards `len` bytes mapped at `start`: the whole of one `mmap`, so that it can be mapped over.
-    pub(crate) fn new(start: *mut u8, len: usize, fault: &Arc<FaultWord>) -> std::io::Result<Self> {
+    /// Guards `len` bytes mapped at `start`.
+    ///
+    /// # Errors
+    /// Where the handler can't be installed.
+    ///
+    /// # Safety
+    /// They must be the whole of one `mmap`, of ordinary pages, so that it can be mapped over, and stay mapped until this is dropped.
+    pub unsafe fn new(start: *mut u8, len: usize, fault: &Arc<FaultWord>) -> std::io::Result<Self> {
         install()?;
         let _changing = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
         let vacant = slots().find(|s| s.len.load(Ordering::Relaxed) == 0).unwrap_or_else(grow);

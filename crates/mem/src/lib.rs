@@ -20,6 +20,7 @@ pub mod vnet;
 
 pub use burst::{BURST, Burst, RxPacket};
 pub use fault::FaultWord;
+pub use guard::Guarded;
 pub use lease::Lease;
 pub use offload::{Csum, Gso, Offload};
 pub use port::{Accepts, NoRoom, Opened, Port, PortStatus, Room, RxQueue, TxQueue};

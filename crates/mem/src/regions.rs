@@ -158,7 +158,8 @@ impl Region {
         // The handler maps over this address.
         base.as_ptr().expose_provenance();
         let mut mapping = Mapping { base, len, guarded: None };
-        mapping.guarded = Some(Guarded::new(base.as_ptr(), len, fault)?);
+        // SAFETY: the whole of that mapping, which `Mapping` unguards before it unmaps it.
+        mapping.guarded = Some(unsafe { Guarded::new(base.as_ptr(), len, fault) }?);
         // Guest RAM has no place in our core dumps.
         // SAFETY: advice about our own mapping that does not change its contents.
         let _ = unsafe { rustix::mm::madvise(base.as_ptr().cast(), len, Advice::LinuxDontDump) };

@@ -37,6 +37,8 @@ pub struct Keep<'a> {
 pub struct Report {
     /// User id.
     pub uid: u32,
+    /// The user's name, where it has one.
+    pub user: String,
     /// Capabilities it has or may have, as capabilities(7) names them.
     pub capabilities: Vec<String>,
     /// Capabilities that a program it executes could gain.
@@ -55,6 +57,8 @@ pub struct Report {
 #[must_use]
 pub fn enter(account: Account, keep: &Keep<'_>) -> Report {
     let mut missing = Vec::new();
+    // Names are in files.
+    let names = [account.uid, 0].map(|uid| (uid, user::name(uid)));
     let mut note = |what: &str, done: std::io::Result<()>| {
         if let Err(error) = done {
             missing.push(format!("{what}: {error}"));
@@ -69,7 +73,8 @@ pub fn enter(account: Account, keep: &Keep<'_>) -> Report {
         0
     });
     // Asked before the filter, which lets nobody ask.
-    let now = now();
+    let mut now = gave_up();
+    now.user = names.into_iter().find(|(uid, _)| *uid == now.uid).map_or(now.user, |(_, name)| name);
     let seccomp = calls::restrict(keep.calls).map_err(|why| missing.push(format!("seccomp: {why}"))).is_ok();
     Report { seccomp, landlock, missing, ..now }
 }
@@ -77,6 +82,12 @@ pub fn enter(account: Account, keep: &Keep<'_>) -> Report {
 /// What a process is that gave up nothing.
 #[must_use]
 pub fn now() -> Report {
+    let report = gave_up();
+    Report { user: user::name(report.uid), ..report }
+}
+
+/// What it is but for its name.
+fn gave_up() -> Report {
     Report {
         uid: nix::unistd::geteuid().as_raw(),
         capabilities: names(capabilities::present()),

@@ -29,6 +29,12 @@ pub fn account() -> Account {
     })
 }
 
+/// The name of a user, or its number.
+pub(crate) fn name(uid: u32) -> String {
+    let user = User::from_uid(Uid::from_raw(uid)).ok().flatten();
+    user.map_or_else(|| uid.to_string(), |user| user.name)
+}
+
 /// Becomes this user where the process is root's. Capabilities stay.
 pub(crate) fn become_account(Account { uid, gid }: Account) -> io::Result<()> {
     if !geteuid().is_root() {

@@ -11,6 +11,7 @@ use rustix::net::{
 use serde::{Serialize, de::DeserializeOwned};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 /// Bytes of a message at most.
 const LONGEST: usize = 64 << 10;
@@ -18,6 +19,8 @@ const LONGEST: usize = 64 << 10;
 const DESCRIPTORS: usize = 12;
 /// Descriptors that the kernel takes in one message (`SCM_MAX_FD`).
 pub const MOST_DESCRIPTORS: usize = 253;
+/// Bytes of control data in which requests come: they have one descriptor at most (the kernel finds room for two).
+const ONE_DESCRIPTOR: usize = rustix::cmsg_space!(ScmRights(1));
 
 /// Why a message did not come or go.
 #[derive(Debug, thiserror::Error)]
@@ -34,31 +37,41 @@ pub enum SocketError {
 }
 
 /// A socket of type `SOCK_SEQPACKET`.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Connection {
-    socket: OwnedFd,
+    socket: Arc<OwnedFd>,
     buffer: Vec<u8>,
-    /// Room for the descriptors of a message.
+    /// Room for the descriptors of a message to come, and how many go with one.
     space: Vec<MaybeUninit<u8>>,
     most: usize,
+    /// It is the end of who answers.
+    serves: bool,
 }
 
 impl Connection {
-    /// Over this socket.
+    /// The end of who asks.
     #[must_use]
     pub fn new(socket: OwnedFd) -> Self {
         Self::carrying(socket, DESCRIPTORS)
     }
 
-    /// Over this socket, with messages of up to `most` descriptors, at most [`MOST_DESCRIPTORS`].
+    /// The same, with messages of up to `most` descriptors, at most [`MOST_DESCRIPTORS`].
     #[must_use]
     pub fn carrying(socket: OwnedFd, most: usize) -> Self {
         let most = most.min(MOST_DESCRIPTORS);
         let space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(most))];
-        Self { socket, buffer: Vec::new(), space, most }
+        Self { socket: Arc::new(socket), buffer: Vec::new(), space, most, serves: false }
     }
 
-    /// Sends a message with descriptors.
+    /// The end of who answers. It never waits for who does not read its answers, and takes no more descriptors than a request has.
+    #[must_use]
+    pub fn serving(socket: Arc<OwnedFd>) -> Self {
+        let space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+        Self { socket, buffer: Vec::new(), space, most: DESCRIPTORS, serves: true }
+    }
+
+    /// Sends a message with descriptors. Who answers does not wait: who asks, and has no
+    /// room for the answer, gets an error.
     ///
     /// # Errors
     /// Where it can't be sent.
@@ -76,17 +89,19 @@ impl Connection {
             ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
         }
         let parts = [IoSlice::new(&bytes)];
-        retry_on_intr(|| sendmsg(&self.socket, &parts, &mut ancillary, SendFlags::NOSIGNAL))?;
+        let waits = if self.serves { SendFlags::DONTWAIT } else { SendFlags::empty() };
+        retry_on_intr(|| sendmsg(&self.socket, &parts, &mut ancillary, SendFlags::NOSIGNAL | waits))?;
         Ok(())
     }
 
-    /// Receives a message with its descriptors. Waits for it, unless the socket is not blocking.
+    /// Receives a message with its descriptors. Waits for it.
     ///
     /// # Errors
     /// Where none comes, or not one of this protocol.
     pub fn receive<T: DeserializeOwned>(&mut self) -> Result<(T, Vec<OwnedFd>), SocketError> {
         self.buffer.resize(LONGEST, 0);
-        let mut ancillary = RecvAncillaryBuffer::new(&mut self.space);
+        let room = if self.serves { ONE_DESCRIPTOR } else { self.space.len() };
+        let mut ancillary = RecvAncillaryBuffer::new(&mut self.space[..room]);
         let (len, whole) = {
             let mut parts = [IoSliceMut::new(&mut self.buffer)];
             let got =
@@ -160,7 +175,7 @@ mod tests {
     fn what_is_no_message_is_refused() {
         let (a, mut b) = pair(12);
         for wrong in [&b"{"[..], b"\0", br#"{"length":{}}"#, &[b'"'; 70_000]] {
-            rustix::net::send(&a.socket, wrong, SendFlags::empty()).unwrap();
+            rustix::net::send(&*a.socket, wrong, SendFlags::empty()).unwrap();
             assert!(matches!(b.receive::<Message>(), Err(SocketError::Malformed(_))));
         }
     }

@@ -94,7 +94,7 @@ impl SocketFile {
         if (stat.st_dev, stat.st_ino) != self.id {
             return Err(Error::Replaced(path));
         }
-        give_away(&entry, &Place { path: path.clone(), owner, mode }).map_err(failed)
+        give_away(&entry, owner, mode).map_err(failed)
     }
 }
 
@@ -128,17 +128,17 @@ pub fn listen(place: &Place, kind: SocketType, backlog: i32) -> Result<(OwnedFd,
     }
     // From here on, an error removes the file.
     let file = SocketFile { dir, name, id: (stat.st_dev, stat.st_ino) };
-    give_away(&entry, place).map_err(failed)?;
+    give_away(&entry, place.owner, place.mode).map_err(failed)?;
     // Nobody can connect before this, so nobody can before owner and mode are set.
     rustix::net::listen(&socket, backlog).map_err(failed)?;
     Ok((socket, file))
 }
 
 /// Sets mode and owner of the very file that `entry` is, whatever is at its path now.
-fn give_away(entry: &OwnedFd, place: &Place) -> rustix::io::Result<()> {
+fn give_away(entry: &OwnedFd, owner: Option<(u32, u32)>, mode: u32) -> rustix::io::Result<()> {
     // A descriptor without rights to the contents (O_PATH) takes no fchmod.
-    rustix::fs::chmod(format!("/proc/self/fd/{}", entry.as_raw_fd()), Mode::from_raw_mode(place.mode))?;
-    if let Some((uid, gid)) = place.owner {
+    rustix::fs::chmod(format!("/proc/self/fd/{}", entry.as_raw_fd()), Mode::from_raw_mode(mode))?;
+    if let Some((uid, gid)) = owner {
         let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
         rustix::fs::chownat(entry, "", uid, gid, AtFlags::EMPTY_PATH)?;
     }

@@ -1,9 +1,11 @@
 //! Memory that both sides map.
 
+use mem::{FaultWord, Guarded};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 /// Why memory can't be shared.
 #[derive(Debug, thiserror::Error)]
@@ -14,7 +16,16 @@ pub enum MemoryError {
     /// The file could be made shorter, or is too short already.
     #[error("shared memory: not sealed, or shorter than agreed")]
     Unsealed,
+    /// The file has huge pages, or is none of memory: what its owner takes out of it, by holes, may not come back.
+    #[error("shared memory: not a memfd of ordinary pages (hugetlbfs is refused)")]
+    NotOrdinary,
+    /// The mapping can't be guarded.
+    #[error("shared memory: {0}")]
+    Unguarded(std::io::Error),
 }
+
+/// `TMPFS_MAGIC`: a memfd of ordinary pages is on it.
+const TMPFS: i64 = 0x0102_1994;
 
 /// What was stored before is seen by all others before what is loaded after is read: [`fence`](std::sync::atomic::fence), whose
 /// instruction (`mfence`) takes several times as long as this one.
@@ -32,6 +43,8 @@ pub(crate) fn fence() {
 /// A mapping of shared memory, zeroed at first.
 #[derive(Debug)]
 pub struct Memory {
+    /// Before the mapping goes.
+    guarded: Option<Guarded>,
     start: NonNull<u8>,
     len: usize,
 }
@@ -87,7 +100,11 @@ impl Memory {
     }
 
     fn check(file: impl AsFd, len: usize) -> Result<(), MemoryError> {
+        // Of other files than memfds it is an error, and nothing else is asked of those.
         let sealed = rustix::fs::fcntl_get_seals(&file)?.contains(SealFlags::SHRINK);
+        if rustix::fs::fstatfs(&file)?.f_type != TMPFS {
+            return Err(MemoryError::NotOrdinary);
+        }
         if !sealed || rustix::fs::fstat(&file)?.st_size < len as i64 {
             return Err(MemoryError::Unsealed);
         }
@@ -99,7 +116,20 @@ impl Memory {
         let start =
             unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, file, 0) }?;
         let start = NonNull::new(start.cast()).ok_or(rustix::io::Errno::NOMEM)?;
-        Ok(Self { start, len })
+        Ok(Self { guarded: None, start, len })
+    }
+
+    /// Guards it against what the other side may do to the file: where a page is not to be had, zeros take the place of all of it, and
+    /// `fault` says so. The device's: the guard has a signal handler, which programs may not want.
+    ///
+    /// # Errors
+    /// Where the handler can't be installed.
+    pub fn guarded(mut self, fault: &Arc<FaultWord>) -> Result<Self, MemoryError> {
+        self.start.as_ptr().expose_provenance();
+        // SAFETY: the whole of a mapping of ordinary pages, which goes after the guard (`drop`).
+        let guarded = unsafe { Guarded::new(self.start.as_ptr(), self.len, fault) };
+        self.guarded = Some(guarded.map_err(MemoryError::Unguarded)?);
+        Ok(self)
     }
 
     /// Bytes.
@@ -161,7 +191,44 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
+        self.guarded = None;
         // SAFETY: it was mapped at that place with that length, and whoever used it borrowed or owned `self`.
         let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(miri))]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_that_are_not_to_be_had_are_zeros_and_a_fault() {
+        let file = rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&file, 8192).unwrap();
+        let fault = Arc::new(FaultWord::new());
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        let memory = Memory::map(&file, 8192, access).unwrap().guarded(&fault).unwrap();
+        let place = memory.at::<u64>(4096).as_ptr();
+        // SAFETY: within the mapping, which nobody else uses.
+        unsafe { place.write_volatile(7) };
+        assert_eq!(fault.get(), None);
+        rustix::fs::ftruncate(&file, 0).unwrap();
+        // SAFETY: as above.
+        let seen = unsafe {
+            place.write_volatile(8);
+            memory.at::<u64>(0).as_ptr().read_volatile() + place.read_volatile()
+        };
+        assert_eq!((seen, fault.get()), (8, Some(FaultWord::BUS)));
+    }
+
+    #[test]
+    fn huge_pages_are_refused() {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
+        let file = rustix::fs::memfd_create("test", flags).unwrap();
+        rustix::fs::ftruncate(&file, 1 << 21).unwrap();
+        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW).unwrap();
+        assert!(matches!(Memory::open(&file, 1 << 21), Err(MemoryError::NotOrdinary)));
     }
 }

@@ -13,7 +13,7 @@ use std::net::Ipv6Addr;
 pub const TOKEN: usize = 16;
 
 /// Version of the protocol.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// What the library asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -132,6 +132,11 @@ pub enum Request {
         qpn: u32,
         rkey: u32,
     },
+    /// Asks for all memory of that peer's process, for what it has in no file. Answered by [`Reply::Memory`] with a descriptor of its
+    /// `/proc/self/mem`; refused as [`Self::Direct`] is.
+    Memory {
+        qpn: u32,
+    },
     /// Answered by [`Reply::Handle`].
     CreateAh {
         pd: u32,
@@ -242,21 +247,23 @@ pub enum Reply {
         address: u64,
         len: u64,
     },
+    /// The peer's process, as the device sees it, and where its token is; 0: it has none.
+    Memory {
+        pid: i32,
+        token: u64,
+    },
     Cm(CmReply),
 }
 
 /// A peer that shares memory. With it come, in this order: the bond ([`Bond`](crate::Bond)), the memory of the peer's queue pair,
 /// that of its completion queue for receives, its table of memory regions, our own one, that of our completion queue for sends,
-/// its `/proc/self/mem`, and where `has_channel` the socket of its completion channel, on which we tell of completions, and where
+/// and where `has_channel` the socket of its completion channel, on which we tell of completions, and where
 /// `takes_shared` the memory of its shared receive queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)] // as elsewhere
 pub struct DirectPeer {
     pub qpn: u32,
     pub pd: u32,
-    /// Its process, as the device sees it, and where its token is; 0: it has none.
-    pub pid: i32,
-    pub token: u64,
     /// `ibv_access_flags` of the peer's queue pair.
     pub access: u32,
     pub receive: Shape,

@@ -2,8 +2,10 @@
 //! memory with it. What is done there needs no system call.
 
 use crate::{Memory, MemoryError};
+use mem::FaultWord;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 /// The pages, by the addresses that they have in the application.
@@ -20,9 +22,30 @@ impl SharedPages {
     /// # Errors
     /// Where the application could take it away again (it is not sealed against that), or the kernel doesn't map it.
     pub fn open(file: impl AsFd, address: u64, len: u64) -> Result<Self, MemoryError> {
+        Self::open_with(file, (address, len), Ok)
+    }
+
+    /// As [`Self::open`], guarded ([`Memory::guarded`]).
+    ///
+    /// # Errors
+    /// As of both.
+    pub fn open_guarded(
+        file: impl AsFd,
+        address: u64,
+        len: u64,
+        fault: &Arc<FaultWord>,
+    ) -> Result<Self, MemoryError> {
+        Self::open_with(file, (address, len), |memory| memory.guarded(fault))
+    }
+
+    fn open_with(
+        file: impl AsFd,
+        (address, len): (u64, u64),
+        guard: impl FnOnce(Memory) -> Result<Memory, MemoryError>,
+    ) -> Result<Self, MemoryError> {
         let inode = rustix::fs::fstat(&file)?.st_ino;
         let len = usize::try_from(len).map_err(|_| MemoryError::Unsealed)?;
-        Ok(Self { memory: Memory::open(file, len)?, address, inode })
+        Ok(Self { memory: guard(Memory::open(file, len)?)?, address, inode })
     }
 
     /// What the file is known by while anybody has it.

@@ -1,12 +1,13 @@
 //! Peers that share memory: what their device would do with our requests, we do ourselves, where both sides trust each other.
 //!
 //! A message that fits into a completion goes with it; others are copied once, to where the receive says: by loads and stores where
-//! the peer has that memory in a file ([`Windows`]), else by a system call. Whatever is out of the ordinary (no receive, wrong keys, full
+//! the peer has that memory in a file ([`Windows`]), else by a system call, for which the peer's process has to give us all of its
+//! memory: that is asked for once a message needs it. Whatever is out of the ordinary (no receive, wrong keys, full
 //! queues, atomic operations elsewhere) is left to the device, in whose hands all is as without this.
 
 use crate::abi::IBV_WC_WR_FLUSH_ERR;
 use crate::errno::Outcome;
-use crate::link::{Link, map};
+use crate::link::{Link, map, only};
 use crate::windows::Windows;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -54,9 +55,7 @@ pub struct Direct {
     windows: Windows,
     own_regions: RegionTable,
     own_cq: CompletionSink,
-    memory: OwnedFd,
-    /// The peer's process, where the kernel lets us copy from and to it at once.
-    process: Option<libc::pid_t>,
+    memory: Far,
     channel: Option<OwnedFd>,
     /// The peer's channel has no room for what it is to be told.
     pub is_untold: bool,
@@ -69,6 +68,21 @@ pub struct Direct {
 
 // SAFETY: the parts are those of the request at hand, and used by nobody after it.
 unsafe impl Send for Direct {}
+
+/// The peer's memory that is in no file.
+enum Far {
+    /// Not asked for.
+    Unknown,
+    /// A message needs it.
+    Wanted,
+    /// Not to be had.
+    Refused,
+    There {
+        memory: OwnedFd,
+        /// The peer's process, where the kernel lets us copy from and to it at once.
+        process: Option<libc::pid_t>,
+    },
+}
 
 /// What it is that is sent.
 pub struct Sender {
@@ -104,8 +118,8 @@ impl Direct {
         };
         let shared = if peer.takes_shared { Some(files.pop().ok_or(libc::EIO)?) } else { None };
         let channel = if peer.has_channel { files.pop() } else { None };
-        let [bond, qp, cq, regions, own_regions, own_cq, memory] =
-            <[OwnedFd; 7]>::try_from(files).map_err(|_| libc::EIO)?;
+        let [bond, qp, cq, regions, own_regions, own_cq] =
+            <[OwnedFd; 6]>::try_from(files).map_err(|_| libc::EIO)?;
         if !peer.entries.is_power_of_two() || !peer.own_entries.is_power_of_two() {
             return Err(libc::EIO);
         }
@@ -127,8 +141,7 @@ impl Direct {
             windows: Windows::default(),
             own_regions: table(own_regions, peer.own_regions)?,
             own_cq: CompletionSink::new(map(&own_cq, bytes(peer.own_entries))?, peer.own_entries),
-            process: process(&memory, &peer),
-            memory,
+            memory: Far::Unknown,
             channel,
             is_untold: false,
             peer,
@@ -144,13 +157,25 @@ impl Direct {
         self.bond.is_closed()
     }
 
-    /// Maps memory of the peer's that was found not to be mapped yet.
+    /// Maps memory of the peer's that was found not to be mapped yet, or gets what can't be mapped.
+    #[inline]
     pub fn open_window(&mut self, link: &Link, qpn: u32) {
         self.windows.open(link, qpn, &self.peer_regions);
+        if matches!(self.memory, Far::Wanted) {
+            self.memory = match link.ask_for(&Request::Memory { qpn }) {
+                Ok((Reply::Memory { pid, token }, files)) => only(files).map_or(Far::Refused, |memory| {
+                    Far::There { process: process(&memory, pid, token), memory }
+                }),
+                _ => Far::Refused,
+            };
+        }
     }
 
-    /// Unmaps what is none of the peer's regions any more.
+    /// Unmaps what is none of the peer's regions any more, and asks again for what was not to be had.
     pub fn close_windows(&mut self) {
+        if matches!(self.memory, Far::Refused) {
+            self.memory = Far::Unknown;
+        }
         self.windows.close_old(&self.peer_regions);
     }
 
@@ -236,12 +261,14 @@ impl Direct {
                 opcode::SEND | opcode::SEND_WITH_IMM | opcode::RDMA_WRITE_WITH_IMM => self.send(request, len),
                 opcode::RDMA_WRITE => {
                     self.aim(request, len)?;
+                    self.reach()?;
                     self.copy(true)
                 }
                 opcode::RDMA_READ => {
                     let place = self.remote(request, len, access::REMOTE_READ)?;
                     self.places.clear();
                     self.places.push(place);
+                    self.reach()?;
                     self.copy(false)
                 }
                 opcode::ATOMIC_CMP_AND_SWP | opcode::ATOMIC_FETCH_AND_ADD => self.atomic(request, len),
@@ -300,6 +327,9 @@ impl Direct {
             } else {
                 self.place(len)
             };
+            // Before it is claimed.
+            let is_simple =
+                is_simple.filter(|simple| *simple && self.is_enclosed(len) || self.reach().is_some());
             match &self.receives {
                 Receives::Own(source) if is_simple.is_none() => source.put_back(number),
                 Receives::Shared(source) if is_simple.is_some() => {
@@ -413,6 +443,24 @@ impl Direct {
         Some(())
     }
 
+    /// Whether a message that the peer may copy goes with its completion, or surely as a parcel.
+    const fn is_enclosed(&self, len: usize) -> bool {
+        len <= if self.takes_shared() { INLINE_SHARED } else { Parcels::LONGEST }
+    }
+
+    /// Whether all places can be reached; what is missing is asked for, and the device does it this time.
+    #[inline]
+    fn reach(&mut self) -> Option<()> {
+        let is_near = |place: &Place| place.window.is_some() || place.len == 0;
+        if matches!(self.memory, Far::There { .. }) || self.places.iter().all(is_near) {
+            return Some(());
+        }
+        if matches!(self.memory, Far::Unknown) && !self.windows.is_wanted() {
+            self.memory = Far::Wanted;
+        }
+        None
+    }
+
     /// Whether a message that is too long for its completion is to be stored where it belongs.
     fn is_mapped(&self, len: usize) -> bool {
         len > INLINE && self.places.iter().all(|place| place.window.is_some())
@@ -470,7 +518,10 @@ impl Direct {
     unsafe fn copy(&mut self, writes: bool) -> Option<()> {
         let is_far = |place: &Place| place.window.is_none();
         let len: usize = self.places.iter().filter(|place| is_far(place)).map(|place| place.len).sum();
-        if let Some(pid) = self.process.filter(|_| len >= AT_ONCE_FROM && self.places.iter().all(is_far)) {
+        if let Far::There { process: Some(pid), .. } = self.memory
+            && len >= AT_ONCE_FROM
+            && self.places.iter().all(is_far)
+        {
             // SAFETY: the caller's promise.
             return unsafe { self.copy_at_once(pid, len, writes) };
         }
@@ -528,7 +579,8 @@ impl Direct {
     /// # Safety
     /// As of [`Self::copy`].
     unsafe fn copy_far(&self, place: &Place, writes: bool) -> bool {
-        let (fd, parts, at) = (self.memory.as_raw_fd(), &self.vector[..], place.address as i64);
+        let Far::There { memory, .. } = &self.memory else { return place.len == 0 };
+        let (fd, parts, at) = (memory.as_raw_fd(), &self.vector[..], place.address as i64);
         let (list, count) = (parts.as_ptr(), parts.len() as i32);
         // SAFETY: the caller's promise; what it does at the other end was granted.
         let copied = unsafe {
@@ -567,13 +619,13 @@ impl Direct {
 }
 
 /// The peer's process, if it is the one whose memory we have: it has the same token there.
-fn process(memory: &OwnedFd, peer: &DirectPeer) -> Option<libc::pid_t> {
+fn process(memory: &OwnedFd, pid: libc::pid_t, token: u64) -> Option<libc::pid_t> {
     let (mut one, mut other) = ([0_u8; TOKEN], [0_u8; TOKEN]);
     let ours = Part { iov_base: other.as_mut_ptr().cast(), iov_len: TOKEN };
-    let theirs = Part { iov_base: peer.token as *mut _, iov_len: TOKEN };
-    let read = rustix::io::pread(memory, &mut one, peer.token).ok()?;
+    let theirs = Part { iov_base: token as *mut _, iov_len: TOKEN };
+    let read = rustix::io::pread(memory, &mut one, token).ok()?;
     // SAFETY: into `other`, which is as long as that.
-    let copied = unsafe { libc::process_vm_readv(peer.pid, &ours, 1, &theirs, 1, 0) };
+    let copied = unsafe { libc::process_vm_readv(pid, &ours, 1, &theirs, 1, 0) };
     let same = read == TOKEN && copied == TOKEN as isize && one == other && one != [0; TOKEN];
-    same.then_some(peer.pid)
+    same.then_some(pid)
 }

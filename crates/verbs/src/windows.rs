@@ -54,6 +54,11 @@ impl Windows {
         self.pages(self.last)?.covers(address, len).then_some(self.last)
     }
 
+    /// Whether one is to be asked for.
+    pub const fn is_wanted(&self) -> bool {
+        self.wanted.is_some()
+    }
+
     /// What is in a window that was found.
     #[inline]
     pub fn pages(&self, window: usize) -> Option<&SharedPages> {

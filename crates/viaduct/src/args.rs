@@ -405,6 +405,8 @@ pub enum RdmaAction {
     Cq,
     /// Endpoints of the connection manager
     Cm,
+    /// Processes that were given memory of others, and may have it still
+    Holders,
 }
 
 #[derive(Args)]

@@ -3,11 +3,11 @@
 mod device;
 mod rules;
 
-use crate::users;
+use crate::privileges::Privileges;
 use api::v1::{RdmaReply, RdmaTable};
 use control::RdmaSpec;
 use device::Device;
-use hca::Fabric;
+use hca::{Answers, Fabric};
 use mem::{Opened, Port, PortStatus};
 use model::VifId;
 use rdmaport::RdmaPort;
@@ -15,7 +15,7 @@ pub use rules::EngineRules;
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::io;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -30,6 +30,7 @@ const SLOTS: u32 = 1024;
 pub struct Verbs {
     devices: Mutex<BTreeMap<String, Open>>,
     fabric: Arc<Fabric>,
+    privileges: Privileges,
 }
 
 /// A device, and its port, until that is dropped.
@@ -52,8 +53,8 @@ impl Port for DevicePort {
 
 impl Verbs {
     /// None yet. Which packets may go from device to device the rules say.
-    pub fn new(rules: Box<dyn hca::Rules>) -> Self {
-        Self { devices: Mutex::default(), fabric: Arc::new(Fabric::new(rules)) }
+    pub fn new(rules: Box<dyn hca::Rules>, privileges: Privileges) -> Self {
+        Self { devices: Mutex::default(), fabric: Arc::new(Fabric::new(rules)), privileges }
     }
 
     /// The executor has the port of an interface now, perhaps of a verbs device.
@@ -75,10 +76,14 @@ impl Verbs {
     /// # Errors
     /// Its socket has no place or its owner no account; a system call failed.
     pub fn open(&self, spec: &RdmaSpec) -> Result<Opened, AnyError> {
-        let owner = owner(spec)?;
-        make_room(&spec.socket)?;
+        let owner = self.owner(spec)?;
         let (opened, uplink, downlink) = rdmaport::open(&RdmaPort { mtu: MAX_MTU, slots: SLOTS })?;
-        let device = Arc::new(Device::open(spec, owner, &self.fabric, (uplink, downlink))?);
+        let device = Arc::new(Device::open(
+            spec,
+            owner,
+            (&self.fabric, &*self.privileges.sockets),
+            (uplink, downlink),
+        )?);
         tracing::info!("verbs device of {}: socket {}", spec.guest, spec.socket.display());
         let port: Arc<dyn Port> = Arc::new(DevicePort { port: opened.port, _device: device.clone() });
         let open = Open { device: Arc::downgrade(&device), port: Arc::downgrade(&port) };
@@ -91,7 +96,7 @@ impl Verbs {
     /// # Errors
     /// Its owner has no account.
     pub fn update(&self, spec: &RdmaSpec) -> Result<(), AnyError> {
-        let owner = owner(spec)?;
+        let owner = self.owner(spec)?;
         let device = self.devices().get(&spec.name).and_then(|open| open.device.upgrade());
         device.map_or(Ok(()), |device| device.update(spec, owner))?;
         // Others have ways to it.
@@ -108,8 +113,19 @@ impl Verbs {
             devices.retain(|_, open| open.device.strong_count() > 0);
             devices.iter().filter_map(|(name, open)| Some((name.clone(), open.device.upgrade()?))).collect()
         };
-        devices.iter().for_each(|(name, device)| device.describe(name, table, &mut reply));
+        // All are asked at once: those that do not answer cost no more time than one.
+        let deadline = Answers::deadline();
+        let asked: Vec<_> = devices.iter().map(|(_, device)| device.ask()).collect();
+        for ((name, device), answers) in devices.iter().zip(asked) {
+            device.describe(name, table, &answers.wait(deadline), &mut reply);
+        }
         reply
+    }
+
+    /// User and group that a device is for; `None`: of whoever started the daemon.
+    fn owner(&self, spec: &RdmaSpec) -> Result<Option<(u32, u32)>, AnyError> {
+        let owner = spec.owner.as_deref().map(|names| self.privileges.owner(names));
+        Ok(owner.transpose().map_err(|e| format!("rdma_{e}"))?)
     }
 
     fn devices(&self) -> MutexGuard<'_, BTreeMap<String, Open>> {
@@ -117,30 +133,17 @@ impl Verbs {
     }
 }
 
-/// User and group that a device is for; `None`: the daemon's.
-fn owner(spec: &RdmaSpec) -> Result<Option<(u32, u32)>, AnyError> {
-    Ok(spec.owner.as_deref().map(users::lookup).transpose().map_err(|e| format!("rdma_{e}"))?)
-}
-
-/// Makes the directory of a socket, and removes a socket that an earlier daemon left there: there is one daemon to a run-dir.
-fn make_room(socket: &Path) -> Result<(), AnyError> {
-    let failed = |path: &Path, e: io::Error| format!("{}: {e}", path.display());
-    if let Some(dir) = socket.parent() {
-        match std::fs::create_dir(dir) {
-            // Whatever the umask: whom a socket is for must get to it.
-            Ok(()) => std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755))
-                .map_err(|e| failed(dir, e))?,
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(e) => return Err(failed(dir, e).into()),
-        }
-    }
-    match socket.symlink_metadata() {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(e) => Err(failed(socket, e).into()),
-        Ok(meta) if !meta.file_type().is_socket() => {
-            Err(format!("{} is there, and no socket; remove it", socket.display()).into())
-        }
-        Ok(_) => Ok(std::fs::remove_file(socket).map_err(|e| failed(socket, e))?),
+/// Makes the directory of the devices' sockets.
+///
+/// # Errors
+/// What the kernel says.
+pub fn make_directory(run_dir: &Path) -> io::Result<()> {
+    let dir = run_dir.join(control::RDMA_DIR);
+    match std::fs::create_dir(&dir) {
+        // Whatever the umask: whom a socket is for must get to it.
+        Ok(()) => std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755)),
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(e) => Err(e),
     }
 }
 
@@ -179,23 +182,43 @@ mod tests {
     #[test]
     fn sockets_have_a_directory_and_stale_ones_go() {
         let dir = tempfile::tempdir().unwrap();
-        let (verbs, spec) = (Verbs::new(Box::new(Everything)), spec(dir.path(), None));
+        make_directory(dir.path()).unwrap();
+        let (verbs, spec) = (Verbs::new(Box::new(Everything), Privileges::here()), spec(dir.path(), None));
         drop(verbs.open(&spec).unwrap());
         let mode = std::fs::metadata(dir.path().join("rdma")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o755);
-        let _ = std::fs::remove_file(&spec.socket);
-        drop(UnixListener::bind(&spec.socket).unwrap());
-        make_room(&spec.socket).unwrap();
         assert!(!spec.socket.exists());
+        drop(UnixListener::bind(&spec.socket).unwrap());
+        drop(verbs.open(&spec).unwrap());
         std::fs::write(&spec.socket, "precious").unwrap();
         let said = verbs.open(&spec).err().unwrap().to_string();
-        assert!(said.contains("rdma/job is there, and no socket"), "{said}");
+        assert!(said.contains("rdma/job exists and is not a socket"), "{said}");
+    }
+
+    #[test]
+    fn a_link_in_the_place_of_a_socket_is_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        make_directory(dir.path()).unwrap();
+        let (verbs, spec) = (Verbs::new(Box::new(Everything), Privileges::here()), spec(dir.path(), None));
+        let precious = dir.path().join("precious");
+        std::fs::write(&precious, "").unwrap();
+        std::fs::set_permissions(&precious, std::fs::Permissions::from_mode(0o640)).unwrap();
+        let opened = verbs.open(&spec).unwrap();
+        // Who can write there puts a link in its place: the next change of its mode is not for what that leads to.
+        std::fs::remove_file(&spec.socket).unwrap();
+        std::os::unix::fs::symlink(&precious, &spec.socket).unwrap();
+        assert!(verbs.update(&RdmaSpec { mode: 0o666, ..spec.clone() }).is_err());
+        drop(opened);
+        assert!(verbs.open(&spec).is_err());
+        let mode = std::fs::metadata(&precious).unwrap().permissions().mode();
+        assert_eq!((mode & 0o777, spec.socket.is_symlink()), (0o640, true));
     }
 
     #[test]
     fn devices_are_described_until_their_port_is_dropped() {
         let dir = tempfile::tempdir().unwrap();
-        let (verbs, spec) = (Verbs::new(Box::new(Everything)), spec(dir.path(), None));
+        make_directory(dir.path()).unwrap();
+        let (verbs, spec) = (Verbs::new(Box::new(Everything), Privileges::here()), spec(dir.path(), None));
         let opened = verbs.open(&spec).unwrap();
         assert!(opened.port.status().up);
         assert_eq!((opened.rx.len(), opened.tx.len()), (1, 1));

@@ -945,6 +945,8 @@ pub struct RdmaReply {
     pub cqs: ::prost::alloc::vec::Vec<RdmaCq>,
     #[prost(message, repeated, tag = "5")]
     pub cms: ::prost::alloc::vec::Vec<RdmaCm>,
+    #[prost(message, repeated, tag = "6")]
+    pub holders: ::prost::alloc::vec::Vec<RdmaHolder>,
 }
 /// A verbs device.
 #[allow(clippy::all)]
@@ -989,6 +991,12 @@ pub struct RdmaDevice {
     /// Named as by `rdma statistic`, which only grow.
     #[prost(message, repeated, tag = "16")]
     pub counters: ::prost::alloc::vec::Vec<RdmaCounter>,
+    /// Programs that do not answer, as they are stuck, mostly in their own memory: what they have is not known.
+    #[prost(uint32, tag = "17")]
+    pub stuck: u32,
+    /// Processes that may have memory of its programs still, though trust was taken away.
+    #[prost(uint32, tag = "18")]
+    pub distrusted: u32,
 }
 #[allow(clippy::all)]
 #[derive(serde::Serialize, serde::Deserialize)]
@@ -1099,6 +1107,31 @@ pub struct RdmaCq {
     /// Whether it overran.
     #[prost(bool, tag = "7")]
     pub overrun: bool,
+}
+/// A process that was given memory of a program, and may have it until one of both ends.
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RdmaHolder {
+    /// The device of the program whose memory it is.
+    #[prost(string, tag = "1")]
+    pub device: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub guest: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "3")]
+    pub pid: u32,
+    /// Guest and process that may have it.
+    #[prost(string, tag = "4")]
+    pub holder: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "5")]
+    pub holder_pid: u32,
+    /// queues (and tables of regions), regions (in files, too) or everything.
+    #[prost(string, tag = "6")]
+    pub memory: ::prost::alloc::string::String,
+    /// Whether both guests still trust each other.
+    #[prost(bool, tag = "7")]
+    pub trusted: bool,
 }
 /// An endpoint of the connection manager.
 #[allow(clippy::all)]
@@ -1423,6 +1456,7 @@ pub enum RdmaTable {
     Mr = 3,
     Cq = 4,
     Cm = 5,
+    Holder = 6,
 }
 impl RdmaTable {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -1437,6 +1471,7 @@ impl RdmaTable {
             Self::Mr => "RDMA_TABLE_MR",
             Self::Cq => "RDMA_TABLE_CQ",
             Self::Cm => "RDMA_TABLE_CM",
+            Self::Holder => "RDMA_TABLE_HOLDER",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -1448,6 +1483,7 @@ impl RdmaTable {
             "RDMA_TABLE_MR" => Some(Self::Mr),
             "RDMA_TABLE_CQ" => Some(Self::Cq),
             "RDMA_TABLE_CM" => Some(Self::Cm),
+            "RDMA_TABLE_HOLDER" => Some(Self::Holder),
             _ => None,
         }
     }

@@ -36,7 +36,7 @@ pub(super) fn reply(core: &Core, request: &v1::RdmaRequest) -> Result<v1::RdmaRe
             });)*
         };
     }
-    complete!(qps, mrs, cqs, cms);
+    complete!(qps, mrs, cqs, cms, holders);
     reply.devices.retain(|device| request.device.as_ref().is_none_or(|only| *only == device.name));
     Ok(reply)
 }

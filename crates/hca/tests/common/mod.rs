@@ -69,6 +69,13 @@ impl Host {
         Self { fabric: Arc::new(Fabric::new(Box::new(rules))), dir: tempfile::tempdir().unwrap() }
     }
 
+    /// One whose devices have so many descriptors and mappings.
+    pub fn limited(descriptors: u64, mappings: u64) -> Self {
+        let rules = Box::new(Forbidden::default());
+        let fabric = Arc::new(Fabric::limited(rules, descriptors, mappings));
+        Self { fabric, dir: tempfile::tempdir().unwrap() }
+    }
+
     pub fn socket(&self, number: u8) -> PathBuf {
         self.dir.path().join(format!("vm{number}"))
     }
@@ -83,10 +90,14 @@ impl Host {
 
     /// A device, and the port by which its packets leave.
     pub fn device_with_port(&self, number: u8, vrf: u32) -> (Device, Opened) {
+        self.device_of(number, spec(number, vrf))
+    }
+
+    pub fn device_of(&self, number: u8, spec: DeviceSpec) -> (Device, Opened) {
         let socket = sockets::Place { path: self.socket(number), owner: None, mode: 0o600 };
         let port = rdmaport::RdmaPort { mtu: 1500, slots: 256 };
         let (opened, uplink, downlink) = rdmaport::open(&port).unwrap();
-        let device = Device::open(spec(number, vrf), (&socket, &sockets::Here), &self.fabric, (uplink, downlink)).unwrap();
+        let device = Device::open(spec, (&socket, &sockets::Here), &self.fabric, (uplink, downlink)).unwrap();
         device.set_port(number.into());
         (device, opened)
     }
@@ -95,10 +106,12 @@ impl Host {
 pub struct App {
     pub connection: Connection,
     pub info: DeviceInfo,
-    bells: Doorbells,
-    wake: OwnedFd,
-    events: OwnedFd,
+    pub bells: Doorbells,
+    pub wake: OwnedFd,
+    pub events: OwnedFd,
     pub pd: u32,
+    /// How long its queue pairs wait for answers (exponent; 0: for ever).
+    pub timeout: u32,
 }
 
 pub struct Cq {
@@ -137,7 +150,7 @@ impl App {
         let [bells, wake, events] = <[OwnedFd; 3]>::try_from(descriptors).unwrap();
         let bells = Memory::open(bells, Doorbells::bytes(info.doorbells)).unwrap();
         let bells = Doorbells::new(bells, info.doorbells);
-        let mut app = Self { connection, info, bells, wake, events, pd: 0 };
+        let mut app = Self { connection, info, bells, wake, events, pd: 0, timeout: 15 };
         app.pd = app.handle(&Request::AllocPd);
         app
     }
@@ -241,7 +254,7 @@ impl App {
         };
         self.modify(qp.qpn, rtr, attributes).unwrap();
         attributes.qp_state = QpState::ReadyToSend as u32;
-        (attributes.timeout, attributes.retry_cnt, attributes.rnr_retry) = (15, 7, 7);
+        (attributes.timeout, attributes.retry_cnt, attributes.rnr_retry) = (self.timeout, 7, 7);
         attributes.max_rd_atomic = 4;
         let reliable = mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY | mask::MAX_QP_RD_ATOMIC;
         let rts = mask::STATE | mask::SQ_PSN | if kind == QpType::Rc { reliable } else { 0 };

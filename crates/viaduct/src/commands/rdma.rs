@@ -19,6 +19,8 @@ const DEVICES: &[Column] = &[
     ("REGISTERED", "registered_bytes"),
     ("SENT", "sent_pkts"),
     ("RECEIVED", "rcvd_pkts"),
+    ("STUCK", "stuck"),
+    ("DISTRUSTED", "distrusted"),
 ];
 
 const QPS: &[Column] = &[
@@ -67,6 +69,15 @@ const CMS: &[Column] = &[
     ("QPN", "qpn"),
 ];
 
+const HOLDERS: &[Column] = &[
+    ("DEVICE", "device"),
+    ("PID", "pid"),
+    ("HOLDER", "holder"),
+    ("HOLDER-PID", "holder_pid"),
+    ("MEMORY", "memory"),
+    ("TRUSTED", "trusted"),
+];
+
 pub async fn rdma(on: &mut Context, args: RdmaArgs) -> Result<(), Failure> {
     let (table, only) = match &args.action {
         None | Some(RdmaAction::List) => (RdmaTable::Device, None),
@@ -75,6 +86,7 @@ pub async fn rdma(on: &mut Context, args: RdmaArgs) -> Result<(), Failure> {
         Some(RdmaAction::Mr) => (RdmaTable::Mr, None),
         Some(RdmaAction::Cq) => (RdmaTable::Cq, None),
         Some(RdmaAction::Cm) => (RdmaTable::Cm, None),
+        Some(RdmaAction::Holders) => (RdmaTable::Holder, None),
     };
     let request = v1::RdmaRequest { table: table.into(), device: only.clone().or(args.device) };
     let reply = on.client.rdma(request).await?.into_inner();
@@ -83,6 +95,7 @@ pub async fn rdma(on: &mut Context, args: RdmaArgs) -> Result<(), Failure> {
         RdmaTable::Mr => (reply.mrs.iter().map(value).collect(), MRS),
         RdmaTable::Cq => (reply.cqs.iter().map(value).collect(), CQS),
         RdmaTable::Cm => (reply.cms.iter().map(value).collect(), CMS),
+        RdmaTable::Holder => (reply.holders.iter().map(value).collect(), HOLDERS),
         _ => (reply.devices.iter().map(|device| row(device, on.json)).collect(), DEVICES),
     };
     match (&rows[..], only) {
@@ -141,6 +154,7 @@ mod tests {
         has(value(&v1::RdmaMr::default()), MRS);
         has(value(&v1::RdmaCq::default()), CQS);
         has(value(&v1::RdmaCm::default()), CMS);
+        has(value(&v1::RdmaHolder::default()), HOLDERS);
         has(row(&v1::RdmaDevice::default(), false), &DEVICES[..9]);
     }
 

@@ -1,9 +1,12 @@
 //! One device: what the control plane wants, in the words of the adapter, and what that says, in the API's.
 
 use super::AnyError;
-use api::v1::{RdmaCm, RdmaCounter, RdmaCq, RdmaDevice, RdmaMr, RdmaQp, RdmaReply, RdmaTable};
+use api::v1::{RdmaCm, RdmaCounter, RdmaCq, RdmaDevice, RdmaHolder, RdmaMr, RdmaQp, RdmaReply, RdmaTable};
 use control::RdmaSpec;
-use hca::{ClientDescription, CmDescription, DeviceSpec, Fabric, Limits, QpDescription, Rate};
+use hca::{
+    Answers, ClientDescription, CmDescription, DeviceSpec, Fabric, HolderDescription, Limits, QpDescription,
+    Rate,
+};
 use rdmaport::{Downlink, Uplink};
 use sockets::{Place, Sockets};
 use std::net::Ipv6Addr;
@@ -49,17 +52,30 @@ impl Device {
         self.adapter.review();
     }
 
-    /// Adds what it has to say of a table.
-    pub fn describe(&self, name: &str, table: RdmaTable, reply: &mut RdmaReply) {
-        let clients = self.adapter.describe();
+    /// Asks its applications what they have.
+    pub fn ask(&self) -> Answers {
+        self.adapter.ask()
+    }
+
+    /// Adds what it, and its applications, have to say of a table.
+    pub fn describe(
+        &self,
+        name: &str,
+        table: RdmaTable,
+        clients: &[ClientDescription],
+        reply: &mut RdmaReply,
+    ) {
         match table {
-            RdmaTable::Device => reply.devices.push(self.device(name, &clients)),
+            RdmaTable::Device => reply.devices.push(self.device(name, clients)),
             RdmaTable::Qp => reply.qps.extend(clients.iter().flat_map(|client| qps(name, client))),
             RdmaTable::Mr => reply.mrs.extend(clients.iter().flat_map(|client| mrs(name, client))),
             RdmaTable::Cq => reply.cqs.extend(clients.iter().flat_map(|client| cqs(name, client))),
             RdmaTable::Cm => {
                 let connections = self.adapter.describe_connections();
                 reply.cms.extend(connections.iter().map(|one| connection(name, one)));
+            }
+            RdmaTable::Holder => {
+                reply.holders.extend(self.adapter.holders().into_iter().map(|one| holder(name, one)));
             }
             RdmaTable::Unspecified => {}
         }
@@ -68,12 +84,15 @@ impl Device {
     fn device(&self, name: &str, clients: &[ClientDescription]) -> RdmaDevice {
         let sum = |of: fn(&ClientDescription) -> usize| clients.iter().map(of).sum::<usize>() as u32;
         let counters = self.adapter.counters(clients);
+        let distrusted = self.adapter.holders().into_iter().filter(|holder| !holder.is_trusted);
         RdmaDevice {
             name: name.to_owned(),
             clients: clients.len() as u32,
             qps: sum(|client| client.qps.len()),
             mrs: sum(|client| client.mrs.len()),
             cqs: sum(|client| client.cqs.len()),
+            stuck: clients.iter().filter(|client| client.is_stuck).count() as u32,
+            distrusted: distrusted.count() as u32,
             registered_bytes: clients.iter().map(|client| client.registered).sum(),
             counters: counters
                 .into_iter()
@@ -160,6 +179,18 @@ fn cqs<'a>(device: &'a str, client: &'a ClientDescription) -> impl Iterator<Item
         overrun: cq.overrun,
         ..RdmaCq::default()
     })
+}
+
+fn holder(device: &str, of: HolderDescription) -> RdmaHolder {
+    RdmaHolder {
+        device: device.to_owned(),
+        pid: of.of.unsigned_abs(),
+        holder: of.guest,
+        holder_pid: of.pid.unsigned_abs(),
+        memory: of.given.name().to_owned(),
+        trusted: of.is_trusted,
+        ..RdmaHolder::default()
+    }
 }
 
 fn connection(device: &str, of: &CmDescription) -> RdmaCm {

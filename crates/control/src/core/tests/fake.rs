@@ -38,7 +38,7 @@ impl FakeExecutor {
 
 impl Executor for FakeExecutor {
     fn status(&self) -> ExecutorStatus {
-        ExecutorStatus { name: "fake".to_owned(), card: None }
+        ExecutorStatus { name: "fake".to_owned(), card: None, stalled: Vec::new() }
     }
 
     fn apply(&self, changes: &[Change]) -> Result<(), ApplyError> {

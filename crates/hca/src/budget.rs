@@ -1,0 +1,280 @@
+//! What verbs take of the daemon: objects, descriptors, mappings and memory, counted for all applications of a device together, and
+//! descriptors and mappings for all devices together.
+//!
+//! Verbs have half of the descriptors and mappings that the kernel lets the daemon have: the other half is always there for VMs,
+//! wires and the control plane. No device has more of them than are left: however many devices take all they can, there is something for
+//! the next one.
+
+use rustix::process::{Resource, getrlimit};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Bytes of a device's queues, of those it shares with its applications and of the daemon's own.
+pub(crate) const QUEUES: u64 = 512 << 20;
+/// Bytes of packets on their way to a device's applications, with the buffers that are kept for more.
+const PACKETS: u64 = 128 << 20;
+/// Descriptors and mappings where the kernel does not say how many there may be: its usual limits.
+const USUAL: Use = Use { descriptors: 1024, mappings: 65530 };
+
+/// What something takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Use {
+    pub descriptors: u64,
+    pub mappings: u64,
+}
+
+impl Use {
+    const fn plus(self, other: Self) -> Self {
+        Self { descriptors: self.descriptors + other.descriptors, mappings: self.mappings + other.mappings }
+    }
+
+    const fn minus(self, other: Self) -> Self {
+        Self { descriptors: self.descriptors - other.descriptors, mappings: self.mappings - other.mappings }
+    }
+
+    /// What is left of it after another; nothing where that is more.
+    const fn left_by(self, other: Self) -> Self {
+        Self {
+            descriptors: self.descriptors.saturating_sub(other.descriptors),
+            mappings: self.mappings.saturating_sub(other.mappings),
+        }
+    }
+
+    const fn is_within(self, limit: Self) -> bool {
+        self.descriptors <= limit.descriptors && self.mappings <= limit.mappings
+    }
+}
+
+/// What there is for the verbs devices of a host, and what of it is taken.
+#[derive(Debug)]
+pub(crate) struct Stock {
+    limit: Use,
+    used: Mutex<Use>,
+}
+
+impl Stock {
+    /// Half of what the kernel lets this process have.
+    pub fn of_process() -> Self {
+        let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(USUAL.descriptors);
+        let mappings = std::fs::read_to_string("/proc/sys/vm/max_map_count");
+        let mappings = mappings.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(USUAL.mappings);
+        Self::new(descriptors / 2, mappings / 2)
+    }
+
+    pub fn new(descriptors: u64, mappings: u64) -> Self {
+        Self { limit: Use { descriptors, mappings }, used: Mutex::default() }
+    }
+
+    fn used(&self) -> MutexGuard<'_, Use> {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes something for one who has so much already.
+    fn take(&self, has: Use, wanted: Use) -> bool {
+        let mut used = self.used();
+        let after = used.plus(wanted);
+        let may = after.is_within(self.limit) && has.plus(wanted).is_within(self.limit.left_by(after));
+        if may {
+            *used = after;
+        }
+        may
+    }
+
+    fn give_back(&self, taken: Use) {
+        let mut used = self.used();
+        *used = used.minus(taken);
+    }
+
+    /// What is taken.
+    pub fn taken(&self) -> Use {
+        *self.used()
+    }
+}
+
+/// What is counted one by one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Client,
+    QueuePair,
+    CompletionQueue,
+    Channel,
+    SharedQueue,
+    ProtectionDomain,
+    AddressHandle,
+    Pages,
+    Process,
+}
+
+impl Kind {
+    const COUNT: usize = Self::Process as usize + 1;
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Client => "applications",
+            Self::QueuePair => "queue pairs",
+            Self::CompletionQueue => "completion queues",
+            Self::Channel => "completion channels",
+            Self::SharedQueue => "shared receive queues",
+            Self::ProtectionDomain => "protection domains",
+            Self::AddressHandle => "address handles",
+            Self::Pages => "regions in files",
+            Self::Process => "processes",
+        }
+    }
+
+    /// What one of them takes at most.
+    const fn takes(self) -> Use {
+        let (descriptors, mappings) = match self {
+            // Its connection, its inbox (2), the sockets and files that it is given, and up to a dozen that are on their way;
+            // its doorbells, its table of regions, its thread's stacks and arena (6).
+            Self::Client => (20, 8),
+            // Its memory, its list of requests, and a bond in each direction.
+            Self::QueuePair => (1, 4),
+            Self::CompletionQueue | Self::SharedQueue | Self::Pages => (1, 1),
+            Self::Channel | Self::Process => (1, 0),
+            Self::ProtectionDomain | Self::AddressHandle => (0, 0),
+        };
+        Use { descriptors, mappings }
+    }
+}
+
+/// There is no more for this device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Exhausted {
+    #[error("at most {1} {kind} of all applications of the guest together", kind = .0.name())]
+    Objects(Kind, u32),
+    #[error("the queues of the guest's applications have {QUEUES} bytes together")]
+    Memory,
+    #[error("the daemon has no more descriptors or mappings for this guest's applications")]
+    Daemon,
+}
+
+#[derive(Debug, Default)]
+struct Sums {
+    counts: [u32; Kind::COUNT],
+    uses: Use,
+    bytes: u64,
+}
+
+/// What the applications of a device have together.
+#[derive(Debug)]
+pub(crate) struct Account {
+    sums: Mutex<Sums>,
+    /// Bytes of packets.
+    packets: AtomicU64,
+    stock: Arc<Stock>,
+}
+
+impl Account {
+    pub fn new(stock: Arc<Stock>) -> Self {
+        Self { sums: Mutex::default(), packets: AtomicU64::new(0), stock }
+    }
+
+    fn sums(&self) -> MutexGuard<'_, Sums> {
+        self.sums.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes what one more of a kind needs, and so many bytes for queues, where there may be `limit` of the kind.
+    pub fn take(self: &Arc<Self>, kind: Kind, bytes: u64, limit: u32) -> Result<Held, Exhausted> {
+        let mut sums = self.sums();
+        if sums.counts[kind as usize] >= limit {
+            return Err(Exhausted::Objects(kind, limit));
+        }
+        let sum = sums.bytes.checked_add(bytes).filter(|sum| *sum <= QUEUES).ok_or(Exhausted::Memory)?;
+        if !self.stock.take(sums.uses, kind.takes()) {
+            return Err(Exhausted::Daemon);
+        }
+        sums.counts[kind as usize] += 1;
+        sums.uses = sums.uses.plus(kind.takes());
+        sums.bytes = sum;
+        Ok(Held { kind, bytes, account: self.clone() })
+    }
+
+    /// How many of a kind there are.
+    #[cfg(test)]
+    fn count(&self, kind: Kind) -> u32 {
+        self.sums().counts[kind as usize]
+    }
+
+    /// Takes bytes for packets, for one who has so many already: nobody has more than are left.
+    pub fn take_packets(&self, has: u64, wanted: u64) -> bool {
+        let order = Ordering::Relaxed;
+        let may =
+            |used: u64| (has + wanted <= PACKETS.saturating_sub(used + wanted)).then_some(used + wanted);
+        self.packets.fetch_update(order, order, may).is_ok()
+    }
+
+    pub fn give_back_packets(&self, bytes: u64) {
+        self.packets.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+/// One of a kind, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Held {
+    kind: Kind,
+    bytes: u64,
+    account: Arc<Account>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let mut sums = self.account.sums();
+        sums.counts[self.kind as usize] -= 1;
+        sums.uses = sums.uses.minus(self.kind.takes());
+        sums.bytes -= self.bytes;
+        self.account.stock.give_back(self.kind.takes());
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn however_many_take_all_they_can_something_is_left() {
+        let stock = Arc::new(Stock::new(1000, 1000));
+        let mut left = 1000;
+        let mut all = Vec::new();
+        for _ in 0..5 {
+            let account = Arc::new(Account::new(stock.clone()));
+            let taken: Vec<_> =
+                std::iter::from_fn(|| account.take(Kind::Channel, 0, u32::MAX).ok()).collect();
+            assert_eq!(account.take(Kind::Channel, 0, u32::MAX).unwrap_err(), Exhausted::Daemon);
+            assert_eq!(taken.len(), left / 2);
+            left -= taken.len();
+            all.push(taken);
+        }
+        all.clear();
+        assert_eq!(stock.taken(), Use::default());
+    }
+
+    #[test]
+    fn each_kind_and_all_bytes_have_their_limit() {
+        let account = Arc::new(Account::new(Arc::new(Stock::new(1 << 20, 1 << 20))));
+        let one = account.take(Kind::CompletionQueue, QUEUES - 1, 2).unwrap();
+        assert_eq!(account.take(Kind::SharedQueue, 2, 2).unwrap_err(), Exhausted::Memory);
+        assert_eq!(account.take(Kind::SharedQueue, u64::MAX, 2).unwrap_err(), Exhausted::Memory);
+        let other = account.take(Kind::CompletionQueue, 1, 2).unwrap();
+        let full = account.take(Kind::CompletionQueue, 0, 2).unwrap_err();
+        assert_eq!(full.to_string(), "at most 2 completion queues of all applications of the guest together");
+        drop(one);
+        assert_eq!(account.count(Kind::CompletionQueue), 1);
+        drop(other);
+        assert!(account.take(Kind::CompletionQueue, QUEUES, 1).is_ok());
+    }
+
+    #[test]
+    fn no_inbox_takes_what_the_others_need() {
+        let account = Account::new(Arc::new(Stock::new(0, 0)));
+        let mut has = 0;
+        while account.take_packets(has, 1 << 20) {
+            has += 1 << 20;
+        }
+        assert_eq!(has, PACKETS / 2);
+        assert!(account.take_packets(0, PACKETS / 4) && !account.take_packets(0, PACKETS / 4));
+        account.give_back_packets(has);
+        assert!(account.take_packets(0, PACKETS / 4));
+    }
+}

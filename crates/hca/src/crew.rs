@@ -1,0 +1,96 @@
+//! What the threads of applications use of the CPUs, weighed against the workers that carry everybody's packets.
+//!
+//! All of them together weigh as much as one worker on each CPU: each device with applications has the same share of that, and each
+//! thread of a device the same part of its share. The weight of a thread is its nice value, which any user may raise, in any container, without a
+//! cgroup; each step of it is a quarter (sched(7)). Threads that run alone, or where CPUs are idle, lose nothing.
+//! `SCHED_IDLE` would be too little for them: programs that poll would starve the thread that does their work.
+
+use rustix::process::{getpriority_process, setpriority_process};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The lowest weight that there is.
+const NICEST: i32 = 19;
+
+/// Of all devices.
+#[derive(Debug, Default)]
+pub(crate) struct Crews {
+    /// Devices with threads.
+    devices: AtomicU32,
+}
+
+/// The threads of a device's applications.
+#[derive(Debug)]
+pub(crate) struct Crew {
+    threads: AtomicU32,
+    all: Arc<Crews>,
+}
+
+impl Crew {
+    pub const fn new(all: Arc<Crews>) -> Self {
+        Self { threads: AtomicU32::new(0), all }
+    }
+
+    /// One more thread, until [`Self::leave`].
+    pub fn join(&self) {
+        if self.threads.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.all.devices.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub fn leave(&self) {
+        if self.threads.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.all.devices.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// How nice a thread is to be, where there are so many of its device, and so many devices.
+fn niceness(threads: u32, devices: u32, cpus: u32) -> i32 {
+    let many = f64::from(threads) * f64::from(devices) / f64::from(cpus.max(1));
+    (many.max(1.0).ln() / 1.25_f64.ln()) as i32
+}
+
+/// A thread's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Nice {
+    cpus: u32,
+    /// As nice as the daemon is.
+    base: i32,
+    seen: (u32, u32),
+}
+
+impl Nice {
+    /// The thread's that calls this.
+    pub fn of_thread() -> Self {
+        let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32);
+        Self { cpus, base: getpriority_process(None).unwrap_or(0), seen: (0, 0) }
+    }
+
+    /// Follows the number of threads. Being less nice again takes RLIMIT_NICE, or CAP_SYS_NICE; a thread without stays as it is.
+    pub fn follow(&mut self, crew: &Crew) {
+        let threads = crew.threads.load(Ordering::Relaxed);
+        let devices = crew.all.devices.load(Ordering::Relaxed);
+        if self.seen != (threads, devices) {
+            self.seen = (threads, devices);
+            let nice = (self.base + niceness(threads, devices, self.cpus)).min(NICEST.max(self.base));
+            // Of the calling thread (Linux has it for each).
+            let _ = setpriority_process(None, nice);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_threads_together_weigh_as_much_as_the_cpus() {
+        assert_eq!([(1, 1, 1), (2, 1, 2), (1, 4, 4)].map(|(t, d, c)| niceness(t, d, c)), [0; 3]);
+        for (threads, devices, cpus) in [(2, 1, 1), (50, 1, 1), (16, 4, 1), (256, 1, 4), (256, 16, 64)] {
+            let weight = 1.25_f64.powi(-niceness(threads, devices, cpus));
+            let all = weight * f64::from(threads * devices);
+            assert!((0.99..=1.26).contains(&(all / f64::from(cpus))), "{threads} {devices} {cpus}: {all}");
+        }
+    }
+}

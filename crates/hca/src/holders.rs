@@ -1,0 +1,124 @@
+//! Who was given memory of a device's applications, and may have it still.
+//!
+//! What a process has mapped, or open, is not taken back from it by closing a device, or by taking trust away: it has it until it ends, or
+//! gives it back. Nobody sees that it gave it back; so it is said to have it until one of both processes is gone.
+
+use crate::budget::{Account, Held, Kind};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Processes of a device that give memory, or are given some.
+const PROCESSES: u32 = 1024;
+/// Gifts of a device that are known at a time; there are no more.
+const GIFTS: usize = 4096;
+
+/// What was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Given {
+    /// Queues and tables of a queue pair.
+    Queues,
+    /// Regions in files, too.
+    Regions,
+    /// All of the process's memory.
+    Everything,
+}
+
+impl Given {
+    /// For people.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Queues => "queues",
+            Self::Regions => "regions",
+            Self::Everything => "everything",
+        }
+    }
+}
+
+/// A process that may have memory of another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HolderDescription {
+    /// Its number, in our process namespace.
+    pub pid: i32,
+    /// The guest it belongs to.
+    pub guest: String,
+    /// Whose memory it has.
+    pub of: i32,
+    /// What of it.
+    pub given: Given,
+    /// Whether both guests trust each other still.
+    pub is_trusted: bool,
+}
+
+/// A process.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pub pid: i32,
+    pub guest: String,
+    /// Readable once it ended; `None`: that is not to be known.
+    end: Option<OwnedFd>,
+    _held: Held,
+}
+
+impl Process {
+    /// One that is connected with us.
+    pub fn new(pid: i32, guest: String, account: &Arc<Account>) -> Option<Self> {
+        let held = account.take(Kind::Process, 0, PROCESSES).ok()?;
+        let end = Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        Some(Self { pid, guest, end, _held: held })
+    }
+
+    fn is_there(&self) -> bool {
+        let Some(end) = &self.end else { return true };
+        let mut wanted = [PollFd::new(end, PollFlags::IN)];
+        poll(&mut wanted, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(0)
+    }
+}
+
+#[derive(Debug)]
+struct Gift {
+    to: Arc<Process>,
+    of: Arc<Process>,
+    given: Given,
+    /// The trust that it was given in.
+    trust: String,
+}
+
+/// What was given by a device's applications.
+#[derive(Debug, Default)]
+pub(crate) struct Holders(Mutex<Vec<Gift>>);
+
+impl Holders {
+    /// Notes that one process is given memory of another. False where it can't be noted, and so not be given.
+    pub fn note(&self, to: &Arc<Process>, of: &Arc<Process>, given: Given, trust: &str) -> bool {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let same =
+            |gift: &&mut Gift| Arc::ptr_eq(&gift.to, to) && Arc::ptr_eq(&gift.of, of) && gift.trust == trust;
+        if let Some(gift) = all.iter_mut().find(same) {
+            gift.given = gift.given.max(given);
+            return true;
+        }
+        all.retain(|gift| gift.to.is_there() && gift.of.is_there());
+        if all.len() >= GIFTS {
+            return false;
+        }
+        all.push(Gift { to: to.clone(), of: of.clone(), given, trust: trust.to_owned() });
+        true
+    }
+
+    /// Those who may have it still; `trusts` says whether a guest is trusted in a trust.
+    pub fn describe(&self, trusts: impl Fn(&str, &str) -> bool) -> Vec<HolderDescription> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|gift| gift.to.is_there() && gift.of.is_there());
+        let describe = |gift: &Gift| HolderDescription {
+            pid: gift.to.pid,
+            guest: gift.to.guest.clone(),
+            of: gift.of.pid,
+            given: gift.given,
+            is_trusted: trusts(&gift.to.guest, &gift.trust),
+        };
+        all.iter().map(describe).collect()
+    }
+}

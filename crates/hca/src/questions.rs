@@ -1,0 +1,80 @@
+//! What others ask an application's thread for. It may stand still for ever, in its application's memory: however often it is asked
+//! meanwhile, no more waits for it than there are who ask.
+
+use crate::describe::ClientDescription;
+use crate::direct::{Granted, Wish};
+use std::net::Ipv6Addr;
+use std::sync::{Arc, Weak, mpsc};
+
+/// Messages brought that may wait to be told of, one by one. Where there are more, all channels are told.
+const TOLD: usize = 1024;
+
+/// Lives as long as somebody awaits the answer.
+pub(crate) type Ticket = Weak<()>;
+
+/// What a thread is asked for.
+#[derive(Debug)]
+pub(crate) enum Question {
+    /// To say what it has.
+    Describe(Ticket, mpsc::Sender<ClientDescription>),
+    /// To look at its paths again: rules or addresses changed.
+    Review,
+    /// To tell its application that addresses changed.
+    NewAddresses,
+    /// To say that few receives are left in shared queues, where that is so.
+    FewReceives,
+    /// To share memory.
+    Direct(Box<Wish>),
+    /// What was asked for of another.
+    Granted(Granted),
+    /// To tell who waits for what a queue pair receives: its peer, GID and number, brought something.
+    Tell(u32, (Ipv6Addr, u32)),
+    /// To tell who waits for what any queue pair receives to which a peer brings messages itself.
+    TellAll,
+}
+
+impl Question {
+    /// Whether it needs no answer any more where `newer` is asked.
+    fn is_made_needless_by(&self, newer: &Self) -> bool {
+        let is_replaced = match (self, newer) {
+            (Self::Direct(wish), Self::Direct(newer)) => Arc::ptr_eq(&wish.inbox, &newer.inbox),
+            (Self::Review, Self::Review)
+            | (Self::NewAddresses, Self::NewAddresses)
+            | (Self::FewReceives, Self::FewReceives)
+            | (Self::Tell(..), Self::TellAll)
+            | (Self::TellAll, Self::TellAll) => true,
+            (Self::Tell(qpn, from), Self::Tell(to, by)) => (qpn, from) == (to, by),
+            _ => false,
+        };
+        is_replaced || self.is_stale()
+    }
+
+    /// Whether nobody awaits the answer.
+    fn is_stale(&self) -> bool {
+        match self {
+            Self::Describe(ticket, _) => ticket.strong_count() == 0,
+            Self::Direct(wish) => wish.ticket.strong_count() == 0,
+            Self::Granted(granted) => granted.ticket.strong_count() == 0,
+            _ => false,
+        }
+    }
+}
+
+/// Adds a question to those that wait. What it makes needless is for the caller to drop, once it holds no lock: answers have
+/// descriptors.
+#[must_use]
+pub(crate) fn add(waiting: &mut Vec<Question>, question: Question) -> Vec<Question> {
+    if question.is_stale() || matches!(question, Question::Tell(..)) && tells_all(waiting) {
+        return vec![question];
+    }
+    let tells = waiting.iter().filter(|other| matches!(other, Question::Tell(..))).count();
+    let question =
+        if matches!(question, Question::Tell(..)) && tells >= TOLD { Question::TellAll } else { question };
+    let needless = waiting.extract_if(.., |other| other.is_made_needless_by(&question)).collect();
+    waiting.push(question);
+    needless
+}
+
+fn tells_all(waiting: &[Question]) -> bool {
+    waiting.iter().any(|other| matches!(other, Question::TellAll))
+}

@@ -1,0 +1,369 @@
+//! Programs that do their worst: what they may take, and whom they may keep waiting.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use common::{App, Host, PATIENCE, SIGNALED, TRUSTING, gid, next, open, segment, spec, two, until, vector};
+use hca::{Device, Given};
+use rustix::fs::{MemfdFlags, OFlags, SealFlags};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use std::net::IpAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, mpsc};
+use uverbs::cm::CmRequest;
+use uverbs::qp::{access, mask};
+use uverbs::{QpAttributes, QpState, QpType, Refusal, Reply, Request, VERSION, WorkRequest};
+
+const WRITE: u8 = 0;
+
+/// Does something that must not wait for a program.
+fn in_time<T: Send + 'static>(what: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, is_done) = mpsc::channel();
+    std::thread::spawn(move || done.send(what()));
+    is_done.recv_timeout(PATIENCE).unwrap()
+}
+
+fn errno(refusal: Result<(Reply, Vec<OwnedFd>), Refusal>) -> Errno {
+    Errno::from_raw_os_error(refusal.unwrap_err().errno)
+}
+
+#[test]
+fn limits_are_for_all_programs_of_a_device_together() {
+    let host = Host::new();
+    let _device = host.device(1);
+    let mut apps = [(); 3].map(|()| App::attach(&host.socket(1)));
+    // Of 64 queue pairs; each program has a protection domain already.
+    let limits = [
+        (Request::CreateCq { entries: 1, channel: None }, 128),
+        (Request::CreateChannel, 128),
+        (Request::AllocPd, 1024 - 3),
+    ];
+    for (request, limit) in limits {
+        let mut made = 0;
+        while apps[made % 3].ask(&request).is_ok() {
+            made += 1;
+        }
+        assert_eq!(made, limit, "{request:?}");
+    }
+    let mut made = 0;
+    loop {
+        let app = &mut apps[made % 3];
+        let request = Request::CreateSrq { pd: app.pd, max_wr: 1, max_sge: 1 };
+        if app.ask(&request).is_err() {
+            break;
+        }
+        made += 1;
+    }
+    assert_eq!(made, 64);
+    let (mut made, mut refused) = (0, false);
+    while !refused {
+        let app = &mut apps[made % 3];
+        refused = app.ask(&Request::CreateAh { pd: app.pd, vector: vector(gid(1)) }).is_err();
+        made += usize::from(!refused);
+    }
+    assert_eq!(made, 16 << 10);
+    // What a program had that is gone others may have.
+    let [first, mut second, _] = apps;
+    drop(first);
+    until(|| second.ask(&Request::CreateChannel).is_ok());
+}
+
+#[test]
+fn memory_of_queues_is_limited_together() {
+    let host = Host::new();
+    let _device = host.device(1);
+    let mut apps = [(); 2].map(|()| App::attach(&host.socket(1)));
+    let large = Request::CreateCq { entries: 1 << 20, channel: None };
+    let mut queues = Vec::new();
+    let refused = loop {
+        match apps[queues.len() % 2].ask(&large) {
+            Ok((Reply::Cq { cq, .. }, _)) => queues.push(cq),
+            refused => break refused,
+        }
+    };
+    // 64 MB each, and a little: 512 MB have room for seven.
+    assert_eq!((queues.len(), errno(refused)), (7, Errno::NOMEM));
+    apps[0].ask(&Request::DestroyCq { cq: queues[0] }).unwrap();
+    apps[1].ask(&large).unwrap();
+}
+
+#[test]
+fn one_device_leaves_descriptors_to_the_others() {
+    let host = Host::limited(1000, 10_000);
+    let _devices = [host.device(1), host.device(2)];
+    let mut greedy = App::attach(&host.socket(1));
+    let mut taken = Vec::new();
+    loop {
+        match greedy.ask(&Request::CreateChannel) {
+            Ok(channel) => taken.push(channel),
+            Err(refusal) => break assert_eq!(refusal.errno, Errno::NOMEM.raw_os_error()),
+        }
+        if taken.len() == 128 {
+            break;
+        }
+    }
+    let mut more = Vec::new();
+    loop {
+        let mut connection = open(&host.socket(1));
+        let hello = Request::Hello { version: VERSION, token: 0 };
+        // It is closed where there is no place for it.
+        let said = connection.send(&hello, &[common::own_memory().as_fd()]);
+        if said.and_then(|()| connection.receive::<Result<Reply, Refusal>>()).is_err() {
+            break;
+        }
+        more.push(connection);
+    }
+    let (descriptors, _) = host.fabric.taken();
+    assert!((450..=500).contains(&descriptors), "half of what there is, and not {descriptors}");
+    // The other has its part.
+    let mut modest = App::attach(&host.socket(2));
+    let cq = modest.cq(16, None);
+    let _qp = modest.qp(QpType::Rc, &cq, None);
+    drop((greedy, more, modest));
+    until(|| host.fabric.taken() == (0, 0));
+}
+
+#[test]
+fn nobody_waits_for_an_event_descriptor_that_a_program_shares() {
+    let host = Host::new();
+    let device = Arc::new(host.device(1));
+    let mut app = App::attach(&host.socket(1));
+    // That flag belongs to both ends.
+    let flags = rustix::fs::fcntl_getfl(&app.wake).unwrap();
+    rustix::fs::fcntl_setfl(&app.wake, flags - OFlags::NONBLOCK).unwrap();
+    let (mut app, cq) = in_time(move || {
+        let cq = app.cq(16, None);
+        (0..3).for_each(|_| _ = app.ask(&Request::QueryPort).unwrap());
+        (app, cq)
+    });
+    // Full: who adds to it waits until somebody reads it.
+    rustix::io::write(&app.wake, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+    let described = device.clone();
+    let clients = in_time(move || {
+        described.review();
+        described.describe()
+    });
+    assert!(!clients[0].is_stuck && clients[0].cqs.len() == 1);
+    // A doorbell that nobody hears is the program's own affair; the thread goes on.
+    app.ask(&Request::DestroyCq { cq: cq.handle }).unwrap();
+    let closed = Arc::into_inner(device).unwrap();
+    in_time(move || drop(closed));
+    until(|| app.connection.receive::<Result<Reply, Refusal>>().is_err());
+}
+
+#[test]
+fn who_does_not_read_answers_is_given_up() {
+    let host = Host::new();
+    let device = host.device(1);
+    let mut app = App::attach(&host.socket(1));
+    // Until its connection is closed: the answers have no room.
+    while app.connection.send(&Request::QueryPort, &[]).is_ok() {}
+    until(|| device.describe().is_empty());
+    assert!(App::attach(&host.socket(1)).ask(&Request::QueryPort).is_ok());
+}
+
+/// Rules that answer some device's questions when they are told to.
+#[derive(Clone, Default)]
+struct Slow(Arc<(Mutex<Option<u16>>, Condvar)>);
+
+impl hca::Rules for Slow {
+    fn lets(&self, from: u16, _: &[u8], _: u16) -> bool {
+        let mut stuck = self.0.0.lock().unwrap();
+        while *stuck == Some(from) {
+            stuck = self.0.1.wait(stuck).unwrap();
+        }
+        true
+    }
+}
+
+impl Slow {
+    fn set(&self, stuck: Option<u16>) {
+        *self.0.0.lock().unwrap() = stuck;
+        self.0.1.notify_all();
+    }
+}
+
+/// A thread that stands still is given up: here in its look for a way, as it may in its program's memory.
+#[test]
+fn a_thread_that_stands_still_keeps_nobody_waiting() {
+    let rules = Slow::default();
+    let fabric = Arc::new(hca::Fabric::new(Box::new(rules.clone())));
+    let host = Host { fabric, dir: tempfile::tempdir().unwrap() };
+    let devices = [TRUSTING, TRUSTING + 1].map(|number| Arc::new(host.device(number)));
+    let [mut a, mut b] = [TRUSTING, TRUSTING + 1].map(|number| App::attach(&host.socket(number)));
+    let (ca, cb) = (a.cq(16, None), b.cq(16, None));
+    let (qa, qb) = (a.qp(QpType::Rc, &ca, None), b.qp(QpType::Rc, &cb, None));
+    a.connect(&qa, QpType::Rc, gid(TRUSTING + 1), qb.qpn);
+    b.connect(&qb, QpType::Rc, gid(TRUSTING), qa.qpn);
+    rules.set(Some((TRUSTING + 1).into()));
+    let (pd, vector) = (b.pd, vector(gid(TRUSTING)));
+    b.connection.send(&Request::CreateAh { pd, vector }, &[]).unwrap();
+    let device = devices[1].clone();
+    until(|| device.describe()[0].is_stuck);
+    let stuck = in_time(move || {
+        device.review();
+        device.update(hca::DeviceSpec { mtu: 4000, ..spec(TRUSTING + 1, 1) });
+        (device.describe(), device.describe_connections())
+    });
+    assert_eq!((stuck.0.len(), stuck.0[0].pid), (1, std::process::id() as i32));
+    // A peer that asks is told that it is not ready.
+    let refused = (0..3).map(|_| errno(a.ask(&Request::Direct { qpn: qa.qpn })));
+    assert_eq!(refused.collect::<Vec<_>>(), [Errno::AGAIN; 3]);
+    let before = host.fabric.taken();
+    let [_, closed] = devices;
+    in_time(move || drop(Arc::into_inner(closed).unwrap()));
+    assert_eq!(host.fabric.taken(), before, "its place is not given away before it ended");
+    rules.set(None);
+    drop(a);
+    until(|| host.fabric.taken() == (0, 0));
+}
+
+fn greet_manager(host: &Host) -> uverbs::Connection {
+    let mut connection = open(&host.socket(1));
+    connection.send(&Request::Cm(CmRequest::Hello { version: VERSION }), &[]).unwrap();
+    assert_eq!(connection.receive::<Result<Reply, Refusal>>().unwrap().0, Ok(Reply::Done));
+    connection
+}
+
+#[test]
+fn channels_of_the_connection_manager_are_sockets_that_keep_nobody_waiting() {
+    let host = Host::new();
+    let device = host.device(1);
+    let mut connection = greet_manager(&host);
+    let mut ask = |descriptor: &OwnedFd| {
+        let request = Request::Cm(CmRequest::CreateChannel { tag: 1 });
+        connection.send(&request, &[descriptor.as_fd()]).unwrap();
+        connection.receive::<Result<Reply, Refusal>>().unwrap().0
+    };
+    let pair = |kind| socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
+    let inet = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    let file: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
+    for wrong in [&inet, &file, &pair(SocketType::STREAM).0] {
+        assert_eq!(ask(wrong).unwrap_err().errno, Errno::INVAL.raw_os_error());
+    }
+    assert!(matches!(ask(&pair(SocketType::SEQPACKET).0), Ok(Reply::Handle(_))));
+    // Nobody asks such a program what it has of verbs.
+    assert!(device.describe().is_empty());
+}
+
+#[test]
+fn a_file_of_huge_pages_is_refused() {
+    // With pages in their pool it could be mapped, and its pages be taken away by holes.
+    let pool = "/proc/sys/vm/nr_hugepages";
+    let before = std::fs::read_to_string(pool).unwrap();
+    let _ = std::fs::write(pool, "4");
+    let host = Host::new();
+    let _device = host.device(1);
+    let mut app = App::attach(&host.socket(1));
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
+    let file = rustix::fs::memfd_create("huge", flags).unwrap();
+    rustix::fs::ftruncate(&file, 2 << 20).unwrap();
+    rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW).unwrap();
+    let page = [0_u8; 8];
+    let address = page.as_ptr() as u64;
+    let pages = Some((address, 2 << 20));
+    let asked = Request::RegMr { pd: app.pd, address, length: 8, iova: address, access: 15, pages };
+    app.connection.send(&asked, &[file.as_fd()]).unwrap();
+    let refused = app.connection.receive::<Result<Reply, Refusal>>().unwrap().0;
+    let _ = std::fs::write(pool, before);
+    assert!(refused.unwrap_err().message.contains("hugetlbfs"));
+}
+
+#[test]
+fn what_a_guest_writes_to_itself_counts_against_its_rate() {
+    const WRITES: usize = 40;
+    let host = Host::new();
+    let slow = hca::Rate { bits_per_second: 1, burst_bytes: 100_000 };
+    let limited = hca::DeviceSpec { rate: Some(slow), is_watched: true, ..spec(1, 1) };
+    let (device, _port) = host.device_of(1, limited.clone());
+    let [mut a, mut b] = [(); 2].map(|()| App::attach(&host.socket(1)));
+    // Answers count as well, and wait.
+    (a.timeout, b.timeout) = (0, 0);
+    let (mut ca, cb) = (a.cq(128, None), b.cq(128, None));
+    let (mut qa, qb) = (a.qp(QpType::Rc, &ca, None), b.qp(QpType::Rc, &cb, None));
+    a.connect(&qa, QpType::Rc, gid(1), qb.qpn);
+    b.connect(&qb, QpType::Rc, gid(1), qa.qpn);
+    let memory = vec![1_u8; 30_000];
+    let (ka, kb) = (a.register(&memory, access::ALL), b.register(&memory, access::ALL));
+    let address = memory.as_ptr() as u64;
+    for id in 0..WRITES as u64 {
+        let write =
+            WorkRequest { id, opcode: WRITE, flags: SIGNALED, address, rkey: kb, ..WorkRequest::default() };
+        a.post_send(&mut qa, write, &[segment(&memory, ka)]);
+    }
+    // Nothing more than the burst, however often its thread has a turn.
+    let mut done = 0;
+    for _ in 0..1000 {
+        a.ask(&Request::QueryPort).unwrap();
+        if let Some(completion) = ca.queue.poll() {
+            assert_eq!(completion.status, 0);
+            done += 1;
+        }
+    }
+    assert!(done < 8, "{done}");
+    device.update(hca::DeviceSpec { rate: None, ..limited });
+    (done..WRITES).for_each(|_| assert_eq!(next(&mut ca).status, 0));
+}
+
+fn bonded(host: &Host) -> (App, App, u32, u32) {
+    let [mut a, mut b] = [TRUSTING, TRUSTING + 1].map(|number| App::attach(&host.socket(number)));
+    let (ca, cb) = (a.cq(16, None), b.cq(16, None));
+    let (qa, qb) = (a.qp(QpType::Rc, &ca, None), b.qp(QpType::Rc, &cb, None));
+    a.connect(&qa, QpType::Rc, gid(TRUSTING + 1), qb.qpn);
+    b.connect(&qb, QpType::Rc, gid(TRUSTING), qa.qpn);
+    assert!(matches!(a.ask(&Request::Direct { qpn: qa.qpn }).unwrap().0, Reply::Direct(_)));
+    (a, b, qa.qpn, qb.qpn)
+}
+
+fn state(app: &mut App, qpn: u32) -> u32 {
+    let Reply::QpInfo(info) = app.ask(&Request::QueryQp { qpn }).unwrap().0 else { panic!() };
+    info.attributes.qp_state
+}
+
+#[test]
+fn trust_that_is_taken_away_ends_what_was_shared() {
+    let host = Host::new();
+    let devices = [host.device(TRUSTING), host.device(TRUSTING + 1)];
+    let (mut a, mut b, qa, qb) = bonded(&host);
+    let given = |devices: &[Device; 2]| {
+        let holders = devices[1].holders().into_iter();
+        holders.map(|it| (it.guest, it.given, it.is_trusted)).collect::<Vec<_>>()
+    };
+    let guest = format!("vm{TRUSTING}");
+    assert_eq!(given(&devices), [(guest.clone(), Given::Queues, true)]);
+    // All of its memory only for who asks for that.
+    let (reply, files) = a.ask(&Request::Memory { qpn: qa }).unwrap();
+    let pid = std::process::id() as i32;
+    assert_eq!((reply, files.len()), (Reply::Memory { pid, token: 0 }, 1));
+    assert_eq!(given(&devices), [(guest.clone(), Given::Everything, true)]);
+    // A change that leaves it leaves the connection.
+    devices[1].update(hca::DeviceSpec {
+        addresses: vec![IpAddr::from([10, 1, 1, TRUSTING + 1])],
+        ..spec(TRUSTING + 1, 1)
+    });
+    devices[0].review();
+    // Who has answered a question has done what was asked before.
+    assert!(devices.iter().all(|device| !device.describe()[0].is_stuck));
+    assert_eq!([state(&mut a, qa), state(&mut b, qb)], [QpState::ReadyToSend as u32; 2]);
+    devices[1].update(hca::DeviceSpec { trust: None, ..spec(TRUSTING + 1, 1) });
+    devices[0].review();
+    until(|| [state(&mut a, qa), state(&mut b, qb)] == [QpState::Error as u32; 2]);
+    let qps: Vec<_> = devices.iter().map(|device| device.describe()[0].qps[0].clone()).collect();
+    assert!(qps.iter().all(|qp| qp.error.unwrap().contains("trust")), "{qps:?}");
+    assert_eq!(errno(a.ask(&Request::Memory { qpn: qa })), Errno::PERM);
+    assert_eq!(given(&devices), [(guest, Given::Everything, false)], "it has it still");
+}
+
+#[test]
+fn a_queue_pair_without_trust_stays_where_none_was_needed() {
+    let t = two(QpType::Rc);
+    t.devices[0].update(hca::DeviceSpec { trust: Some("new".into()), ..spec(1, 1) });
+    t.devices[0].update(spec(1, 1));
+    t.devices[1].review();
+    assert!(!t.devices[0].describe()[0].is_stuck);
+    let (mut a, qpn) = (t.a, t.qa.qpn);
+    assert_eq!(state(&mut a, qpn), QpState::ReadyToSend as u32);
+    let attributes = QpAttributes { qp_state: QpState::Reset as u32, ..QpAttributes::default() };
+    a.modify(qpn, mask::STATE, attributes).unwrap();
+}

@@ -1,0 +1,206 @@
+//! What programs take of the daemon's process, and that it comes back.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use common::{App, Host, TRUSTING, gid, open, own_memory, until};
+use rustix::fs::FallocateFlags;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::io::{Read, Seek};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use uverbs::{Capacity, CreateQp, QpType, Reply, Request, VERSION};
+
+/// One at a time: all have the same process.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn lines(path: &str, with: &str) -> usize {
+    std::fs::read_to_string(path).unwrap().lines().filter(|line| line.contains(with)).count()
+}
+
+/// Threads of this name: their numbers.
+fn threads(name: &str) -> Vec<u32> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let ids = tasks.map(|task| task.unwrap().file_name().to_str().unwrap().parse::<u32>().unwrap());
+    // One may end meanwhile.
+    let has_name = |id: &u32| {
+        std::fs::read_to_string(format!("/proc/self/task/{id}/comm")).is_ok_and(|comm| comm.trim() == name)
+    };
+    ids.filter(has_name).collect()
+}
+
+/// Descriptors, mappings of shared memory, and applications' threads.
+fn taken() -> (usize, usize, usize) {
+    let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().count();
+    (descriptors, lines("/proc/self/maps", "/memfd:"), threads("verbs-client").len())
+}
+
+/// Writes nonsense over a file that the device shares, makes holes in it, and tries to take it away.
+fn spoil(file: &OwnedFd, seed: &mut u64) {
+    let len = rustix::fs::fstat(file).unwrap().st_size as u64;
+    let mut bytes = vec![0; len.min(1 << 16) as usize];
+    for byte in &mut bytes {
+        *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        *byte = (*seed >> 56) as u8;
+    }
+    // Some of them are sealed against it.
+    let _ = rustix::io::pwrite(file, &bytes, 0);
+    let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    if *seed & 1 << 40 == 0 {
+        let _ = rustix::fs::fallocate(file, hole, 0, len);
+    }
+    let is_memory = rustix::fs::fcntl_get_seals(file).is_ok_and(|seals| !seals.is_empty());
+    assert!(!is_memory || rustix::fs::ftruncate(file, 0).is_err());
+}
+
+/// A program that makes one of everything, spoils what it shares, and ends after so many steps.
+fn hostile(host: &Host, seed: &mut u64, steps: usize) {
+    let mut app = App::attach(&host.socket(TRUSTING));
+    let (mut files, mut cqs) = (Vec::new(), Vec::new());
+    let pd = app.pd;
+    for step in 0..steps {
+        let capacity = Capacity { max_send_wr: 8, max_recv_wr: 8, max_send_sge: 2, ..Capacity::default() };
+        let cq: u32 = cqs.last().copied().unwrap_or_default();
+        let request = match step % 6 {
+            0 => Request::CreateCq { entries: 64, channel: None },
+            1 => Request::CreateChannel,
+            2 => Request::CreateSrq { pd, max_wr: 8, max_sge: 1 },
+            3 | 4 => Request::CreateQp(CreateQp {
+                pd,
+                qp_type: QpType::Rc,
+                send_cq: cq,
+                recv_cq: cq,
+                srq: None,
+                capacity,
+                sq_sig_all: true,
+            }),
+            _ => Request::CreateAh { pd, vector: common::vector(gid(TRUSTING)) },
+        };
+        if step + 1 == steps {
+            // It ends before the answer comes, with more descriptors than there should be.
+            let more = own_memory();
+            let _ = app.connection.send(&request, &[more.as_fd(), more.as_fd()]);
+            break;
+        }
+        let Ok((reply, more)) = app.ask(&request) else { continue };
+        if let Reply::Cq { cq, .. } = reply {
+            cqs.push(cq);
+        }
+        if let Reply::Qp { doorbell, .. } = reply {
+            let _ = app.bells.ring(doorbell);
+        }
+        more.iter().for_each(|file| spoil(file, seed));
+        files.extend(more);
+        let _ = rustix::io::write(&app.wake, &1_u64.to_ne_bytes());
+    }
+    // Once more, while its queues are looked at.
+    files.iter().for_each(|file| spoil(file, seed));
+}
+
+#[test]
+fn everything_comes_back_whatever_a_program_did() {
+    let _alone = alone();
+    let host = Host::new();
+    let device = host.device(TRUSTING);
+    let mut seed = 1;
+    hostile(&host, &mut seed, 20);
+    until(|| device.describe().is_empty() && threads("verbs-client").is_empty());
+    let before = taken();
+    assert_eq!((before.1, before.2), (0, 0));
+    for round in 0..120 {
+        hostile(&host, &mut seed, round % 24);
+        // Some never say what they are, or say nonsense.
+        let mut stranger = open(&host.socket(TRUSTING));
+        if round % 3 == 0 {
+            let hello = Request::Hello { version: VERSION, token: seed };
+            let file = own_memory();
+            let _ = stranger.send(&hello, &[file.as_fd(), file.as_fd(), file.as_fd()]);
+        } else if round % 3 == 1 {
+            let _ = stranger.send(&seed, &[]);
+        }
+    }
+    until(|| taken() == before && host.fabric.taken() == (0, 0));
+}
+
+#[test]
+fn without_descriptors_nobody_is_let_in_and_nobody_spins() {
+    let _alone = alone();
+    let host = Host::new();
+    let _device = host.device(1);
+    let mut app = App::attach(&host.socket(1));
+    let [thread] = threads("verbs")[..] else { panic!() };
+    let mut stat = std::fs::File::open(format!("/proc/self/task/{thread}/stat")).unwrap();
+    let late =
+        rustix::net::socket(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::SEQPACKET, None)
+            .unwrap();
+    let address = rustix::net::SocketAddrUnix::new(host.socket(1)).unwrap();
+    let memory = own_memory();
+    let before = getrlimit(Resource::Nofile);
+    let few = std::fs::read_dir("/proc/self/fd").unwrap().count() as u64 + 20;
+    setrlimit(Resource::Nofile, Rlimit { current: Some(few), ..before }).unwrap();
+    let all: Vec<_> = std::iter::from_fn(|| memory.try_clone().ok()).collect();
+    assert!(!all.is_empty());
+    rustix::net::connect(&late, &address).unwrap();
+    let mut asleep = 0;
+    for _ in 0..200 {
+        // Others are served.
+        app.ask(&Request::QueryPort).unwrap();
+        let mut text = String::new();
+        stat.rewind().unwrap();
+        stat.read_to_string(&mut text).unwrap();
+        asleep += usize::from(text.rsplit_once(") ").unwrap().1.starts_with('S'));
+    }
+    drop(all);
+    setrlimit(Resource::Nofile, before).unwrap();
+    assert!(asleep > 150, "{asleep} of 200");
+    let mut late = uverbs::Connection::new(late);
+    late.send(&Request::Hello { version: VERSION, token: 0 }, &[memory.as_fd()]).unwrap();
+    let answer = late.receive::<Result<Reply, uverbs::Refusal>>().unwrap().0;
+    assert!(matches!(answer, Ok(Reply::Device(_))), "{answer:?}");
+}
+
+/// The nice value of a thread (proc(5)).
+fn nice(thread: u32) -> i32 {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap();
+    stat.rsplit_once(") ").unwrap().1.split(' ').nth(16).unwrap().parse().unwrap()
+}
+
+#[test]
+fn the_threads_of_programs_weigh_as_much_as_the_cpus_together() {
+    let _alone = alone();
+    let host = Host::new();
+    let _devices = [host.device(1), host.device(2)];
+    let base = nice(threads("verbs")[0]);
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    // So many of the one that all of them weigh four times as much as the CPUs; the other's only one is not alone.
+    let mut apps: Vec<_> = (0..2 * cpus).map(|_| App::attach(&host.socket(1))).collect();
+    let mut other = App::attach(&host.socket(2));
+    let told = |apps: &mut [App]| apps.iter_mut().for_each(|app| _ = app.ask(&Request::QueryPort).unwrap());
+    let values = || {
+        let mut values: Vec<_> =
+            threads("verbs-client").into_iter().map(|thread| nice(thread) - base).collect();
+        values.sort_unstable();
+        values
+    };
+    let mut wanted = vec![6; 2 * cpus];
+    wanted.insert(0, if cpus == 1 { 3 } else { 0 });
+    until(|| {
+        told(&mut apps);
+        other.ask(&Request::QueryPort).unwrap();
+        values() == wanted
+    });
+    assert!(threads("verbs").into_iter().all(|thread| nice(thread) == base), "workers' kind");
+    // Where it may, a thread that is alone again weighs what it did.
+    let may = rustix::process::geteuid().is_root();
+    apps.truncate(1);
+    drop(other);
+    until(|| {
+        told(&mut apps);
+        let values = values();
+        values.len() == 1 && (!may || values == [0])
+    });
+}
