@@ -14,7 +14,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
-use wire::{Attachment, Opener, Stage, TapPort, TapState, XdpError, XdpProgram};
+use wire::{Attachment, Opener, Stage, TapPort, TapState, XdpError, XdpProgram, XdpSocket};
 
 /// How long the helper may take: users' names may come from another machine.
 const PATIENCE: Timespec = Timespec { tv_sec: 30, tv_nsec: 0 };
@@ -168,8 +168,11 @@ impl Opener for Helper {
         Ok(self.descriptors(&Request::Packet { index, sockets }, &[])?)
     }
 
-    fn xdp_socket(&self) -> io::Result<OwnedFd> {
-        Ok(one(self.descriptors(&Request::XdpSocket, &[])?)?)
+    fn xdp_socket(&self) -> io::Result<XdpSocket> {
+        let mut descriptors = self.descriptors(&Request::XdpSocket, &[])?.into_iter();
+        let (socket, frames) = (descriptors.next(), descriptors.next());
+        let both = socket.zip(frames).ok_or_else(|| Refusal::new("descriptors are missing"))?;
+        Ok(XdpSocket { socket: both.0, frames: both.1 })
     }
 
     fn attach_xdp(&self, program: &XdpProgram, sockets: &[BorrowedFd<'_>]) -> Result<Attachment, XdpError> {

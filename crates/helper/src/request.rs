@@ -19,7 +19,7 @@ pub enum Request {
         /// How many.
         sockets: u16,
     },
-    /// An AF_XDP socket. Answered with it.
+    /// An AF_XDP socket. Answered with it and the memory of its frames.
     XdpSocket,
     /// To attach a program that gives frames to the sockets that come along. Answered by [`Reply::Attached`].
     AttachXdp(XdpProgram),

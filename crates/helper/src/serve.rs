@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use wire::{Attachment, Mode, Opener, XdpError};
+use wire::{Attachment, Mode, Opener, XdpError, XdpSocket};
 
 /// Requests that are being done at most.
 const MOST_AT_ONCE: usize = 256;
@@ -117,7 +117,10 @@ impl Server {
             Request::Tap(port) => done(here.tap(port)?),
             Request::TapState => Ok((Reply::TapState(here.tap_state(descriptors[0].as_fd())?), Vec::new())),
             Request::Packet { index, sockets } => done(here.packet(*index, *sockets)?),
-            Request::XdpSocket => done(vec![here.xdp_socket()?]),
+            Request::XdpSocket => {
+                let XdpSocket { socket, frames } = here.xdp_socket()?;
+                done(vec![socket, frames])
+            }
             Request::AttachXdp(program) => {
                 let sockets: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
                 let Attachment { map, link, mode, promiscuous } = here.attach_xdp(program, &sockets)?;

@@ -210,9 +210,11 @@ const HELPER: &[c_long] = &[
     libc::SYS_renameat2,
     libc::SYS_unlinkat,
     libc::SYS_fstatfs,
+    // Memory for frames.
+    libc::SYS_memfd_create,
+    libc::SYS_ftruncate,
     // Look-ups of users.
     libc::SYS_sendmmsg,
-    libc::SYS_fsync,
 ];
 
 /// `fchmodat2` (since 6.6), of which this version of libc has no name on all machines.

@@ -11,7 +11,7 @@ use anyhow::Context;
 use clap::Parser;
 use control::{Core, Listeners, RunDir, Store};
 use forwarder::Forwarder;
-use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use ports::ExecutorPorts;
 use privileges::Privileges;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -115,19 +115,15 @@ fn read(path: &Path) -> Result<config::Document, String> {
 }
 
 /// A guest takes a dozen descriptors or more: all that may be open without asking anybody. A host of few guests does without.
-/// Frames of AF_XDP count as locked memory, once the daemon is not root any more.
-fn raise_limits() {
+fn allow_open_files() {
     let limits = getrlimit(Resource::RLIMIT_NOFILE);
     if let Err(error) = limits.and_then(|(_, most)| setrlimit(Resource::RLIMIT_NOFILE, most, most)) {
         tracing::warn!(%error, "no more files can be opened than usual");
     }
-    if let Err(error) = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY) {
-        tracing::debug!(%error, "no more memory can be locked than usual");
-    }
 }
 
 fn run(options: &Options, file: config::Document) -> anyhow::Result<()> {
-    raise_limits();
+    allow_open_files();
     let privileges = if options.no_sandbox {
         Privileges::here()
     } else {

@@ -28,4 +28,4 @@ pub use error::Error;
 pub use opener::{Here, MAX_QUEUES, Opener, TapState, here};
 pub use packet::{PacketPort, open_packet};
 pub use tap::{TapPort, open_tap};
-pub use xdp::{Attachment, Mode, Stage, XdpError, XdpPort, XdpProgram, open_xdp};
+pub use xdp::{Attachment, Mode, Stage, XdpError, XdpPort, XdpProgram, XdpSocket, open_xdp};

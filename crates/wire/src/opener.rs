@@ -3,7 +3,7 @@
 use crate::device::Link;
 use crate::packet::socket;
 use crate::tap::{TapPort, attach};
-use crate::xdp::{self, Attachment, XdpError, XdpProgram};
+use crate::xdp::{Attachment, XdpError, XdpProgram, XdpSocket};
 use crate::{netlink, sys};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -32,11 +32,11 @@ pub trait Opener: Send + Sync {
     /// No such interface, no permission (CAP_NET_RAW).
     fn packet(&self, index: i32, sockets: u16) -> io::Result<Vec<OwnedFd>>;
 
-    /// Opens an AF_XDP socket that is not bound yet.
+    /// Opens an AF_XDP socket that is not bound yet, with memory for its frames.
     ///
     /// # Errors
-    /// The kernel has none, no permission (CAP_NET_RAW).
-    fn xdp_socket(&self) -> io::Result<OwnedFd>;
+    /// The kernel has none, no permission (CAP_NET_RAW; CAP_IPC_LOCK, or a limit of locked memory of 12 MiB for each).
+    fn xdp_socket(&self) -> io::Result<XdpSocket>;
 
     /// Attaches a program that gives frames to these sockets, the first for queue 0.
     ///
@@ -90,8 +90,8 @@ impl Opener for Here {
         socket::open(index, sockets)
     }
 
-    fn xdp_socket(&self) -> io::Result<OwnedFd> {
-        xdp::socket::unbound()
+    fn xdp_socket(&self) -> io::Result<XdpSocket> {
+        XdpSocket::new()
     }
 
     fn attach_xdp(&self, program: &XdpProgram, sockets: &[BorrowedFd<'_>]) -> Result<Attachment, XdpError> {

@@ -5,7 +5,7 @@ mod bpf;
 mod program;
 mod ring;
 mod rx;
-pub(crate) mod socket;
+mod socket;
 mod tx;
 
 use crate::device::{Device, Link};
@@ -20,6 +20,7 @@ pub use attachment::{Attachment, Stage, XdpError, XdpProgram};
 pub use bpf::Mode;
 use mem::{Lease, Opened, Port, PortStatus, RxQueue, TxQueue};
 use rx::XdpRx;
+pub use socket::XdpSocket;
 use socket::{FITS, RxRings, TxRings, Xsk};
 use std::io;
 use std::net::IpAddr;
