@@ -199,4 +199,35 @@ mod tests {
         }
         refused(&bar("0000:af:00.1", 6), &[]);
     }
+
+    /// `cargo bolero test -p helper check::tests::requests`: whatever comes, what is done is of the kinds that may be done.
+    #[test]
+    fn requests() {
+        bolero::check!().for_each(|bytes: &[u8]| {
+            let Ok(request) = serde_json::from_slice::<Request>(bytes) else { return };
+            let descriptors = [null()];
+            let most = usize::from(matches!(request, Request::TapState | Request::AttachXdp(_)));
+            if check(&request, &descriptors[..most]).is_err() {
+                return;
+            }
+            match request {
+                Request::Tap(tap) => {
+                    assert!((1..16).contains(&tap.device.len()) && !tap.device.contains(['/', '%', '\0']));
+                    assert!((1..=253).contains(&tap.queues));
+                }
+                Request::Listen { path, mode, .. } => {
+                    assert!(path.is_absolute() && mode <= 0o777);
+                    assert!(!path.components().any(|part| part == Component::ParentDir));
+                }
+                Request::Connect { path } => {
+                    assert!(path.is_absolute());
+                    assert!(!path.components().any(|part| part == Component::ParentDir));
+                }
+                Request::Bar { address, .. } => assert!(!address.contains('/')),
+                // /dev/null is neither.
+                Request::TapState | Request::AttachXdp(_) | Request::ReplaceXdp(_) => unreachable!(),
+                _ => {}
+            }
+        });
+    }
 }

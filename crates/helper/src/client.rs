@@ -56,9 +56,14 @@ impl Helper {
         command.arg0("viaductd-helper").arg(ARGUMENT).arg(run_dir).arg(log);
         // It is asked by its standard input; that it holds no output of ours lets readers see the daemon's end.
         let child = command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).spawn()?;
-        let pid = child.id();
-        let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
-        let connection = Mutex::new(Connection::carrying(ours, MOST_DESCRIPTORS));
+        Self::over(ours, Pid::from_child(&child))
+    }
+
+    /// The helper that is this process, at the other end of a socket.
+    fn over(socket: OwnedFd, pid: Pid) -> io::Result<Self> {
+        let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+        let connection = Mutex::new(Connection::carrying(socket, MOST_DESCRIPTORS));
+        let pid = pid.as_raw_nonzero().get().unsigned_abs();
         Ok(Self(Arc::new(Shared { connection, pid, pidfd })))
     }
 
@@ -245,5 +250,101 @@ impl Drop for HelpersFile {
     fn drop(&mut self) {
         // Where the helper is gone the file stays, and is replaced by the next daemon.
         let _ = self.helper.descriptors(&Request::Remove { file: self.file }, &[]);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use crate::Server;
+    use sandbox::Account;
+    use std::os::unix::fs::MetadataExt;
+    use std::os::unix::net::{UnixListener, UnixStream};
+    use std::path::PathBuf;
+
+    /// A helper that is a thread of this process, of a daemon with a run-dir of its own.
+    fn helper() -> (Helper, tempfile::TempDir) {
+        let dir = tempfile::tempdir().unwrap();
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let us = Account { uid: nix::unistd::getuid().as_raw(), gid: nix::unistd::getgid().as_raw() };
+        let server = Arc::new(Server::new(&dir.path().join("run"), us));
+        std::thread::spawn(move || server.serve(theirs));
+        std::fs::create_dir(dir.path().join("run")).unwrap();
+        (Helper::over(ours, rustix::process::getpid()).unwrap(), dir)
+    }
+
+    fn place(dir: &Path, name: &str) -> Place {
+        Place { path: dir.join(name), owner: None, mode: 0o640 }
+    }
+
+    #[test]
+    fn a_socket_is_made_given_away_and_removed() {
+        let (helper, dir) = helper();
+        let place = place(dir.path(), "run/vm1.sock");
+        let (_socket, file) = helper.listen(&place, SocketType::STREAM, 8).unwrap();
+        UnixStream::connect(&place.path).unwrap();
+        file.give_to(None, 0o600).unwrap();
+        assert_eq!(std::fs::metadata(&place.path).unwrap().mode() & 0o7777, 0o600);
+        let taken = helper.listen(&place, SocketType::STREAM, 8).unwrap_err().to_string();
+        assert!(taken.contains("in use"), "{taken}");
+        drop(file);
+        assert!(!place.path.exists());
+    }
+
+    #[test]
+    fn roots_sockets_are_reached_in_the_run_dir_only() {
+        if !nix::unistd::geteuid().is_root() {
+            return;
+        }
+        let (helper, dir) = helper();
+        let [inside, outside] = ["run/vm1.sock", "docker.sock"].map(|name| dir.path().join(name));
+        let _listening = [&inside, &outside].map(|path| UnixListener::bind(path).unwrap());
+        helper.connect(&inside).unwrap();
+        let refused = helper.connect(&outside).unwrap_err().to_string();
+        assert!(refused.contains("root listens there"), "{refused}");
+        let up = helper.connect(&dir.path().join("run/../docker.sock")).unwrap_err().to_string();
+        assert!(up.contains("not an absolute path"), "{up}");
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_answered_and_the_next_request_served() {
+        let (helper, _dir) = helper();
+        let nobody = Request::Remove { file: 99 };
+        assert_eq!(helper.ask(&nobody, &[]).unwrap_err().text, "no such socket");
+        let null = std::fs::File::open("/dev/null").unwrap();
+        assert!(helper.tap_state(null.as_fd()).unwrap_err().to_string().contains("not of a tap"));
+        // Nothing to answer to, and nonsense: nobody is told, and the helper goes on.
+        let connection = || helper.0.connection.lock().unwrap();
+        connection().send(&nobody, &[]).unwrap();
+        connection().send(&"nonsense", &[]).unwrap();
+        assert_eq!(helper.owner("root"), Ok((0, 0)));
+        let none = helper.bar("ffff:ff:1f.7", 2).unwrap_err();
+        assert_eq!(none.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn many_may_ask_at_once() {
+        let (helper, _dir) = helper();
+        let asked: Vec<_> = (0..32)
+            .map(|_| {
+                let helper = helper.clone();
+                std::thread::spawn(move || helper.owner("root"))
+            })
+            .collect();
+        assert!(asked.into_iter().all(|thread| thread.join().unwrap() == Ok((0, 0))));
+    }
+
+    #[test]
+    fn a_helper_that_is_gone_is_an_error() {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        drop(theirs);
+        let helper = Helper::over(ours, rustix::process::getpid()).unwrap();
+        let said = helper.packet(1, 1).unwrap_err().to_string();
+        assert!(said.starts_with("the helper process"), "{said}");
+        let said = helper.connect(&PathBuf::from("/x")).unwrap_err().to_string();
+        assert!(said.starts_with("the helper process"), "{said}");
     }
 }

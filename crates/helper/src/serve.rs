@@ -30,15 +30,7 @@ pub fn serve(socket: OwnedFd, run_dir: &Path) {
     for missing in &report.missing {
         tracing::debug!("the helper: {missing}");
     }
-    let server = Arc::new(Server::new(run_dir, started_as));
-    let mut connection = Connection::carrying(socket, MOST_DESCRIPTORS);
-    loop {
-        match connection.receive::<Request>() {
-            Ok((request, descriptors)) => server.clone().take(request, descriptors),
-            Err(SocketError::Malformed(what)) => tracing::warn!("the helper was asked nonsense: {what}"),
-            Err(SocketError::Closed | SocketError::Kernel(_)) => return,
-        }
-    }
+    Arc::new(Server::new(run_dir, started_as)).serve(socket);
 }
 
 /// Signals of the terminal and of the service manager are the daemon's: the helper goes when that has gone.
@@ -65,6 +57,18 @@ impl Server {
     pub fn new(run_dir: &Path, started_as: Account) -> Self {
         let (files, at_once) = (Files::default(), AtomicUsize::new(0));
         Self { run_dir: run_dir.to_owned(), started_as, files, at_once }
+    }
+
+    /// Does what is asked by this socket, until its other end is closed.
+    pub fn serve(self: Arc<Self>, socket: OwnedFd) {
+        let mut connection = Connection::carrying(socket, MOST_DESCRIPTORS);
+        loop {
+            match connection.receive::<Request>() {
+                Ok((request, descriptors)) => self.clone().take(request, descriptors),
+                Err(SocketError::Malformed(what)) => tracing::warn!("the helper was asked nonsense: {what}"),
+                Err(SocketError::Closed | SocketError::Kernel(_)) => return,
+            }
+        }
     }
 
     /// Has a request done on a thread of its own, and answered.

@@ -58,7 +58,7 @@ pub struct Report {
 pub fn enter(account: Account, keep: &Keep<'_>) -> Report {
     let mut missing = Vec::new();
     // Names are in files.
-    let names = [account.uid, 0].map(|uid| (uid, user::name(uid)));
+    let names = [account.uid, nix::unistd::geteuid().as_raw()].map(|uid| (uid, user::name(uid)));
     let mut note = |what: &str, done: std::io::Result<()>| {
         if let Err(error) = done {
             missing.push(format!("{what}: {error}"));
