@@ -27,5 +27,5 @@ pub use core::{Core, Error};
 pub use owner::Owner;
 pub use ports::{Device, PortSpec, Ports};
 pub use rdma::{RDMA_COUNTERS, RDMA_DIR, RdmaSpec};
-pub use server::{RunDir, ServeError, serve};
+pub use server::{Listeners, RunDir, ServeError, serve};
 pub use store::{Store, StoreError};

@@ -6,18 +6,12 @@ use crate::scrapes;
 use crate::service::{rdma_devices, reasons, vif_entries};
 use api::v1::{RdmaDevice, VifEntry};
 use std::fmt::{Display, Write};
-use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::net::TcpListener;
 
 /// Serves `/metrics` until the task is dropped.
 pub(crate) async fn serve(core: Arc<Core>, listener: TcpListener) -> ! {
     scrapes::serve(listener, scrapes::Bounds::default(), Arc::new(move || render(&core))).await
-}
-
-/// Opens the address that metrics are served on.
-pub(crate) async fn listen(addr: SocketAddr) -> std::io::Result<TcpListener> {
-    TcpListener::bind(addr).await
 }
 
 /// Families of metrics being written.

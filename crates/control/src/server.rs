@@ -7,8 +7,7 @@ use crate::metrics;
 use crate::service::Service;
 use api::v1::viaduct_server::ViaductServer;
 use std::future::Future;
-use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,7 +44,6 @@ fn at<T>(what: impl Into<String>, result: std::io::Result<T>) -> Result<T, Serve
 
 /// The run-dir, taken by this daemon alone.
 pub struct RunDir {
-    path: PathBuf,
     _lock: Lock,
 }
 
@@ -57,42 +55,47 @@ impl RunDir {
     pub fn take(path: &Path) -> Result<Self, ServeError> {
         at(format!("run-dir {}", path.display()), std::fs::create_dir_all(path))?;
         match at(format!("lock in {}", path.display()), Lock::take(path))? {
-            Some(lock) => Ok(Self { path: path.to_owned(), _lock: lock }),
+            Some(lock) => Ok(Self { _lock: lock }),
             None => Err(ServeError::Running(path.to_owned())),
         }
     }
+}
 
-    /// Listens on the control socket. One that a dead daemon left is replaced; nobody can connect before its mode
-    /// is set.
-    fn listen(&self) -> Result<UnixListener, ServeError> {
-        let socket = api::socket(&self.path);
-        let fresh = self.path.join("viaduct.new");
-        let what = |path: &Path| format!("control socket {}", path.display());
-        let _ = std::fs::remove_file(&fresh);
-        let listener = at(what(&fresh), UnixListener::bind(&fresh))?;
-        at(what(&fresh), std::fs::set_permissions(&fresh, std::fs::Permissions::from_mode(0o660)))?;
-        at(what(&socket), std::fs::rename(&fresh, &socket))?;
-        Ok(listener)
+/// The sockets that clients come to.
+pub struct Listeners {
+    /// Of the API: a unix socket.
+    pub api: OwnedFd,
+    /// Of metrics, if they are wanted.
+    pub metrics: Option<std::net::TcpListener>,
+}
+
+impl Listeners {
+    fn open(self) -> std::io::Result<(UnixListener, Option<TcpListener>)> {
+        let api = std::os::unix::net::UnixListener::from(self.api);
+        api.set_nonblocking(true)?;
+        let metrics = self.metrics.map(|metrics| {
+            metrics.set_nonblocking(true)?;
+            TcpListener::from_std(metrics)
+        });
+        Ok((UnixListener::from_std(api)?, metrics.transpose()?))
     }
 }
 
-/// Serves the API, and metrics where an address is given, until `stop`. Calls `ready` once both listen.
+/// Serves the API, and metrics where they have a listener, until `stop`. Calls `ready` first. Clients that ask are told of the
+/// daemon's `sandbox`.
 ///
 /// # Errors
 /// [`ServeError`].
 pub async fn serve(
     core: Arc<Core>,
-    run_dir: &RunDir,
-    metrics: Option<SocketAddr>,
+    listeners: Listeners,
+    sandbox: api::v1::Sandbox,
     ready: impl FnOnce(),
     stop: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
-    let listener = run_dir.listen()?;
-    let scrapes = match metrics {
-        Some(addr) => Some(at(format!("metrics on {addr}"), metrics::listen(addr).await)?),
-        None => None,
-    };
-    let service = ViaductServer::new(Service { core: core.clone() }).max_decoding_message_size(MAX_REQUEST);
+    let (listener, scrapes) = at("sockets of clients", listeners.open())?;
+    let service =
+        ViaductServer::new(Service { core: core.clone(), sandbox }).max_decoding_message_size(MAX_REQUEST);
     let api = tonic::transport::Server::builder()
         .http2_keepalive_interval(Some(KEEP_ALIVE))
         .add_service(service)
@@ -104,7 +107,6 @@ pub async fn serve(
         () = refresh(&core) => {}
         () = stop => {}
     }
-    let _ = std::fs::remove_file(api::socket(&run_dir.path));
     Ok(())
 }
 

@@ -23,6 +23,8 @@ pub(crate) use tables::vif_entries;
 
 pub(crate) struct Service {
     pub(crate) core: Arc<Core>,
+    /// What the daemon may still do.
+    pub(crate) sandbox: v1::Sandbox,
 }
 
 type Reply<T> = Result<Response<T>, Status>;
@@ -144,7 +146,8 @@ impl Viaduct for Service {
     }
 
     async fn status(&self, _: Request<v1::StatusRequest>) -> Reply<v1::StatusReply> {
-        self.blocking(|core| Ok(state::status(&core.view()))).await.map(Response::new)
+        let status = self.blocking(|core| Ok(state::status(&core.view()))).await?;
+        Ok(Response::new(v1::StatusReply { sandbox: Some(self.sandbox.clone()), ..status }))
     }
 
     async fn stats(&self, request: Request<v1::StatsRequest>) -> Reply<v1::StatsReply> {

@@ -14,10 +14,9 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{Shutdown, SocketFlags, SocketType, accept_with, shutdown};
-use sockets::{Place, SocketFile};
+use sockets::{ListeningFile, Place, Sockets};
 use std::net::Ipv6Addr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 use uverbs::Connection;
@@ -39,14 +38,6 @@ pub enum DeviceError {
     /// Its socket can't be made.
     #[error("{0}")]
     Socket(#[from] sockets::Error),
-    /// The socket can't be given to another owner.
-    #[error("{}: {error}", path.display())]
-    Owner {
-        /// Where it is.
-        path: PathBuf,
-        /// Why.
-        error: std::io::Error,
-    },
     /// There are no event descriptors left.
     #[error("{0}")]
     Kernel(#[from] Errno),
@@ -117,22 +108,22 @@ struct Shared {
 #[derive(Debug)]
 pub struct Device {
     shared: Arc<Shared>,
-    path: PathBuf,
-    socket: SocketFile,
+    /// Its socket's. Goes with it.
+    file: Box<dyn ListeningFile>,
 }
 
 impl Device {
-    /// Opens the device, and its socket. Its packets travel by the two ends of its port.
+    /// Opens the device, with a socket at a place that somebody makes. Its packets travel by the two ends of its port.
     ///
     /// # Errors
     /// Where the socket can't be made.
     pub fn open(
         spec: DeviceSpec,
-        socket: &Place,
+        (place, sockets): (&Place, &dyn Sockets),
         fabric: &Arc<Fabric>,
         (uplink, downlink): (Uplink, Downlink),
     ) -> Result<Self, DeviceError> {
-        let (listener, file) = sockets::listen(socket, SocketType::SEQPACKET, BACKLOG)?;
+        let (listener, file) = sockets.listen(place, SocketType::SEQPACKET, BACKLOG)?;
         let stop = eventfd(0, EventfdFlags::CLOEXEC)?;
         let adapter = Arc::new(Adapter::new(spec, fabric));
         let inbox = Arc::new(Inbox::new(adapter.account.clone())?);
@@ -148,7 +139,7 @@ impl Device {
             .name("verbs".into())
             .spawn(move || served.run(&listener, downlink))
             .map_err(DeviceError::Thread)?;
-        Ok(Self { shared, path: socket.path.clone(), socket: file })
+        Ok(Self { shared, file })
     }
 
     /// Makes it be what it is to be now. Applications are told where their addresses changed.
@@ -260,7 +251,7 @@ impl Device {
     /// # Errors
     /// What the kernel says.
     pub fn give_to(&self, owner: Option<(u32, u32)>, mode: u32) -> Result<(), DeviceError> {
-        self.socket.give(owner, mode).map_err(|error| DeviceError::Owner { path: self.path.clone(), error })
+        Ok(self.file.give_to(owner, mode)?)
     }
 }
 

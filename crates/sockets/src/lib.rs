@@ -8,8 +8,10 @@
 #![deny(unsafe_code)]
 
 mod directory;
+mod maker;
 
 use directory::Directory;
+pub use maker::{Here, Listening, ListeningFile, Sockets, here};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -56,6 +58,9 @@ pub enum Error {
     /// Another file took the socket's place while it was made.
     #[error("{} was replaced while it was made", .0.display())]
     Replaced(PathBuf),
+    /// The process that was asked to make it says so.
+    #[error("{0}")]
+    Asked(String),
     /// A system call failed.
     #[error("socket {}: {source}", path.display())]
     Os {
@@ -76,18 +81,20 @@ pub struct SocketFile {
 }
 
 impl SocketFile {
-    /// Gives it another owner and mode, if it is still the one that was made: a file that took its place is left alone.
+    /// Gives it to another user and group, and sets its mode.
     ///
     /// # Errors
-    /// The file is gone, or the kernel refuses.
-    pub fn give(&self, owner: Option<(u32, u32)>, mode: u32) -> io::Result<()> {
+    /// [`Error::Replaced`], or what the kernel says.
+    pub fn give_to(&self, owner: Option<(u32, u32)>, mode: u32) -> Result<(), Error> {
+        let path = PathBuf::from(&self.name);
+        let failed = |source: Errno| Error::Os { path: path.clone(), source: source.into() };
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let entry = rustix::fs::openat(&self.dir, &self.name, flags, Mode::empty())?;
-        let stat = rustix::fs::fstat(&entry)?;
+        let entry = rustix::fs::openat(&self.dir, &self.name, flags, Mode::empty()).map_err(failed)?;
+        let stat = rustix::fs::fstat(&entry).map_err(failed)?;
         if (stat.st_dev, stat.st_ino) != self.id {
-            return Err(Errno::STALE.into());
+            return Err(Error::Replaced(path));
         }
-        Ok(give_away(&entry, owner, mode)?)
+        give_away(&entry, owner, mode).map_err(failed)
     }
 }
 

@@ -53,6 +53,21 @@ fn the_file_belongs_to_whom_it_is_for() {
 }
 
 #[test]
+fn it_is_given_away_unless_something_took_its_place() {
+    let (_outer, dir) = directory("run", 0o755);
+    let (_socket, file) = listen_at(&dir).unwrap();
+    let path = place(&dir).path;
+    file.give_to(None, 0o600).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o600);
+    fs::remove_file(&path).unwrap();
+    fs::write(dir.join("precious"), "").unwrap();
+    fs::set_permissions(dir.join("precious"), Permissions::from_mode(0o640)).unwrap();
+    symlink(dir.join("precious"), &path).unwrap();
+    assert!(matches!(file.give_to(None, 0o666), Err(Error::Replaced(_))));
+    assert_eq!(fs::metadata(dir.join("precious")).unwrap().mode() & 0o7777, 0o640);
+}
+
+#[test]
 fn what_took_the_place_of_a_socket_stays() {
     let (_outer, dir) = directory("run", 0o755);
     let (_socket, file) = listen_at(&dir).unwrap();

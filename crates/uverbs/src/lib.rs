@@ -19,7 +19,6 @@ mod regions;
 mod request;
 mod shared_pages;
 mod shared_source;
-mod socket;
 pub mod work;
 
 pub use completion::{Arm, Completion, CompletionQueue, CompletionSink, Overrun, Placement};
@@ -33,7 +32,7 @@ pub use message::{
 pub use parcels::Parcels;
 pub use qp::{QpAttributes, QpState, QpType};
 pub use regions::{FIRST_KEY, Region, RegionTable};
+pub use seqpacket::{Connection, SocketError};
 pub use shared_pages::SharedPages;
 pub use shared_source::SharedSource;
-pub use socket::{Connection, SocketError};
 pub use work::{Corrupt, Segment, Shape, WorkQueue, WorkRequest, WorkSource};

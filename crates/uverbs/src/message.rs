@@ -371,3 +371,24 @@ impl AsyncEvent {
         Self { kind: both as u32, handle: (both >> 32) as u32 }
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_read_as_written() {
+        let asked =
+            Request::RegMr { pd: 1, address: 2, length: 3, iova: u64::MAX, access: 5, pages: Some((4, 6)) };
+        let text = serde_json::to_string(&asked).unwrap();
+        assert_eq!(serde_json::from_str::<Request>(&text).unwrap(), asked);
+        assert!(serde_json::from_str::<Request>(r#"{"reg_mr":{}}"#).is_err());
+    }
+
+    #[test]
+    fn a_newer_device_may_say_more() {
+        let reply: Reply = serde_json::from_str(r#"{"port":{"is_active":true,"colour":"red"}}"#).unwrap();
+        assert!(matches!(reply, Reply::Port(port) if port.is_active));
+    }
+}

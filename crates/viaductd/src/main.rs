@@ -4,19 +4,26 @@
 mod forwarder;
 mod notify;
 mod ports;
-mod users;
+mod privileges;
 mod verbs;
 
 use anyhow::Context;
 use clap::Parser;
-use control::{Core, RunDir, Store};
+use control::{Core, Listeners, RunDir, Store};
 use forwarder::Forwarder;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use ports::ExecutorPorts;
+use privileges::Privileges;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::SocketType;
+use sockets::Place;
+use std::net::TcpListener;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::filter::LevelFilter;
 
 /// The Viaduct daemon: the network of this host's guests.
 #[derive(Parser)]
@@ -33,22 +40,31 @@ struct Options {
     state_dir: PathBuf,
     /// What is logged to stderr: error, warn, info, debug, trace or off
     #[arg(long, value_name = "LEVEL", default_value = "info")]
-    log: tracing_subscriber::filter::LevelFilter,
+    log: LevelFilter,
     /// Only check the file
     #[arg(long)]
     check: bool,
+    /// Keep all privileges, for debugging
+    #[arg(long)]
+    no_sandbox: bool,
 }
 
 /// Exit status of a wrong command line or configuration.
 const USAGE: u8 = 2;
 
+/// Connections to the control socket that may wait.
+const BACKLOG: i32 = 128;
+
 fn main() -> ExitCode {
+    let arguments: Vec<_> = std::env::args_os().collect();
+    if let [_, first, run_dir, level] = &arguments[..]
+        && first == helper::ARGUMENT
+    {
+        log(level.to_str().and_then(|level| level.parse().ok()).unwrap_or(LevelFilter::WARN));
+        return help(Path::new(run_dir));
+    }
     let options = Options::parse();
-    tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-        .with_max_level(options.log)
-        .init();
+    log(options.log);
     let file = match read(&options.config) {
         Ok(file) => file,
         Err(text) => {
@@ -71,6 +87,29 @@ fn main() -> ExitCode {
     }
 }
 
+fn log(level: LevelFilter) {
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        .with_max_level(level)
+        .init();
+}
+
+/// Is the helper of a daemon, which asks by standard input.
+fn help(run_dir: &Path) -> ExitCode {
+    match std::io::stdin().as_fd().try_clone_to_owned() {
+        Ok(socket) => {
+            helper::serve(socket, run_dir);
+            // Requests that are still being done have nobody to answer to.
+            std::process::exit(0)
+        }
+        Err(e) => {
+            eprintln!("viaductd-helper: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
 /// Reads and checks the configuration; the error lists all of its problems, each as `FILE:LINE: ...`.
 fn read(path: &Path) -> Result<config::Document, String> {
     let name = path.display();
@@ -86,13 +125,36 @@ fn allow_open_files() {
     }
 }
 
+/// Lets threads of verbs programs that were many, and are few again, weigh what they did (setrlimit(2): 20 is nice value 0).
+/// A daemon that may not raise the limit leaves them as they are.
+fn allow_weight() {
+    const NICE_0: u64 = 20;
+    let limits = getrlimit(Resource::RLIMIT_NICE);
+    if limits.is_ok_and(|(soft, _)| soft < NICE_0) {
+        let _ = setrlimit(Resource::RLIMIT_NICE, NICE_0, NICE_0);
+    }
+}
+
 fn run(options: &Options, file: config::Document) -> anyhow::Result<()> {
     allow_open_files();
-    let run_dir = RunDir::take(&options.run_dir)?;
+    allow_weight();
+    let privileges = if options.no_sandbox {
+        Privileges::here()
+    } else {
+        Privileges::of_helper(&options.run_dir, &options.log.to_string())?
+    };
+    let _run_dir = RunDir::take(&options.run_dir)?;
+    verbs::make_directory(&options.run_dir).context("directory of verbs devices")?;
     let store = Store::open(&options.state_dir)?;
     let host = file.host.clone();
+    let metrics =
+        host.metrics.map(|addr| TcpListener::bind(addr).with_context(|| format!("metrics on {addr}")));
+    let (metrics, notifier) = (metrics.transpose()?, notify::connect());
+    let helper_ended = privileges.ended()?;
+    let sandbox = privileges.give_up();
+
     let forwarder = Forwarder::start(&host)?;
-    let ports = Box::new(ExecutorPorts::new(forwarder.clone()));
+    let ports = Box::new(ExecutorPorts::new(forwarder.clone(), privileges.clone()));
     let core = Core::start(file, options.run_dir.clone(), store, forwarder.executor(), ports)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
@@ -100,6 +162,9 @@ fn run(options: &Options, file: config::Document) -> anyhow::Result<()> {
         .enable_all()
         .build()
         .context("the control plane can't be started")?;
+    let place = Place { path: api::socket(&options.run_dir), owner: None, mode: 0o660 };
+    let (api, _file) =
+        privileges.sockets.listen(&place, SocketType::STREAM, BACKLOG).context("control socket")?;
     let served = runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
@@ -109,8 +174,12 @@ fn run(options: &Options, file: config::Document) -> anyhow::Result<()> {
                 _ = interrupt.recv() => {}
             }
         };
-        control::serve(Arc::new(core), &run_dir, host.metrics, ready, stop).await?;
-        anyhow::Ok(())
+        let served =
+            control::serve(Arc::new(core), Listeners { api, metrics }, sandbox, || ready(&notifier), stop);
+        tokio::select! {
+            served = served => Ok(served?),
+            ended = ended(helper_ended) => ended,
+        }
     });
     // Ports and workers are held by requests still running, if any; the process ends soon enough for them.
     runtime.shutdown_timeout(std::time::Duration::from_secs(1));
@@ -120,8 +189,21 @@ fn run(options: &Options, file: config::Document) -> anyhow::Result<()> {
     served
 }
 
-fn ready() {
+/// Waits for the helper's end, which is the daemon's: without it no device comes back.
+async fn ended(helper: Option<OwnedFd>) -> anyhow::Result<()> {
+    let Some(helper) = helper else { return std::future::pending().await };
+    let (tell, told) = tokio::sync::oneshot::channel();
+    std::thread::Builder::new().name("helper-watch".into()).spawn(move || {
+        let mut gone = [PollFd::new(&helper, PollFlags::IN)];
+        while poll(&mut gone, None) == Err(rustix::io::Errno::INTR) {}
+        tell.send(())
+    })?;
+    let _ = told.await;
+    anyhow::bail!("the helper process has ended, without which no device or socket can be opened")
+}
+
+fn ready(notifier: &notify::Notifier) {
     // Whoever started the daemon may have closed its output; that is no reason to stop.
     let _ = std::io::Write::write_all(&mut std::io::stdout(), b"ready\n");
-    notify::ready();
+    notifier.ready();
 }

@@ -4,15 +4,33 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// Sends READY=1 to the socket that systemd named, if it did.
-pub fn ready() {
-    let Some(name) = std::env::var_os("NOTIFY_SOCKET") else { return };
+/// The socket that systemd named, if it did.
+pub struct Notifier(Option<UnixDatagram>);
+
+/// Connects to it. Afterwards it needs no way to it any more.
+pub fn connect() -> Notifier {
+    let Some(name) = std::env::var_os("NOTIFY_SOCKET") else { return Notifier(None) };
     let addr = match name.as_bytes().strip_prefix(b"@") {
         Some(abstract_name) => SocketAddr::from_abstract_name(abstract_name),
         None => SocketAddr::from_pathname(&name),
     };
-    let sent = addr.and_then(|addr| UnixDatagram::unbound()?.send_to_addr(b"READY=1\n", &addr));
-    if let Err(e) = sent {
-        tracing::warn!("systemd can't be told that the daemon is ready: {e}");
+    let connected = addr.and_then(|addr| {
+        let socket = UnixDatagram::unbound()?;
+        socket.connect_addr(&addr)?;
+        Ok(socket)
+    });
+    Notifier(connected.inspect_err(cannot).ok())
+}
+
+impl Notifier {
+    /// Sends READY=1.
+    pub fn ready(&self) {
+        if let Some(Err(e)) = self.0.as_ref().map(|socket| socket.send(b"READY=1\n")) {
+            cannot(&e);
+        }
     }
+}
+
+fn cannot(e: &std::io::Error) {
+    tracing::warn!("systemd can't be told that the daemon is ready: {e}");
 }

@@ -1,7 +1,7 @@
 //! Opens ports of every kind and gives them to the executor.
 
 use crate::forwarder::Forwarder;
-use crate::users;
+use crate::privileges::Privileges;
 use crate::verbs::{EngineRules, Verbs};
 use api::v1::{RdmaReply, RdmaTable};
 use control::{Device, PortSpec, Ports};
@@ -13,13 +13,14 @@ use std::error::Error;
 pub struct ExecutorPorts {
     forwarder: Forwarder,
     verbs: Verbs,
+    privileges: Privileges,
 }
 
 impl ExecutorPorts {
-    /// Ports for this executor.
-    pub fn new(forwarder: Forwarder) -> Self {
-        let verbs = Verbs::new(Box::new(EngineRules(forwarder.engine().clone())));
-        Self { forwarder, verbs }
+    /// Ports for this executor, opened by who has the privileges.
+    pub fn new(forwarder: Forwarder, privileges: Privileges) -> Self {
+        let rules = Box::new(EngineRules(forwarder.engine().clone()));
+        Self { forwarder, verbs: Verbs::new(rules, privileges.clone()), privileges }
     }
 }
 
@@ -27,22 +28,25 @@ impl Ports for ExecutorPorts {
     fn open(&self, spec: &PortSpec) -> Result<Opened, Box<dyn Error + Send + Sync>> {
         let PortSpec { queues, mtu, .. } = *spec;
         let offload = self.forwarder.finishes();
+        let Privileges { opener, sockets, .. } = &self.privileges;
         let opened = match spec.device.clone() {
             Device::Vhost { socket, role, owner, mode } => {
                 let role = match role {
                     config::Role::Server => virtio::Role::Server,
                     config::Role::Client => virtio::Role::Client,
                 };
-                let owner = owner.map(|owner| users::lookup(&owner)).transpose()?;
+                let owner = owner.map(|owner| self.privileges.owner(&owner)).transpose()?;
                 let name = spec.name.clone();
-                virtio::open(&virtio::GuestPort { name, socket, role, queues, mtu, owner, mode, offload })?
+                let port = virtio::GuestPort { name, socket, role, queues, mtu, owner, mode, offload };
+                virtio::open_by(&port, sockets.clone())?
             }
             Device::Tap { device, mac } => {
-                wire::open_tap(&wire::TapPort { device, queues, mtu, mac: mac.map(|mac| mac.0), offload })?
+                let mac = mac.map(|mac| mac.0);
+                wire::open_tap(&wire::TapPort { device, queues, mtu, mac, offload }, opener)?
             }
-            Device::AfPacket { device } => wire::open_packet(&wire::PacketPort { device, queues })?,
+            Device::AfPacket { device } => wire::open_packet(&wire::PacketPort { device, queues }, opener)?,
             Device::AfXdp { device, addresses, all } => {
-                wire::open_xdp(&wire::XdpPort { device, addresses, all })?
+                wire::open_xdp(&wire::XdpPort { device, addresses, all }, opener)?
             }
             Device::Verbs(device) => self.verbs.open(&device)?,
         };

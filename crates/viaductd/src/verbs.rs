@@ -3,14 +3,13 @@
 mod device;
 mod rules;
 
-use crate::users;
+use crate::privileges::Privileges;
 use api::v1::{RdmaReply, RdmaTable};
 use control::RdmaSpec;
 use device::Device;
 use hca::{Answers, Fabric};
 use mem::{Opened, Port, PortStatus};
 use model::VifId;
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use rdmaport::RdmaPort;
 pub use rules::EngineRules;
 use std::collections::BTreeMap;
@@ -31,6 +30,7 @@ const SLOTS: u32 = 1024;
 pub struct Verbs {
     devices: Mutex<BTreeMap<String, Open>>,
     fabric: Arc<Fabric>,
+    privileges: Privileges,
 }
 
 /// A device, and its port, until that is dropped.
@@ -53,9 +53,8 @@ impl Port for DevicePort {
 
 impl Verbs {
     /// None yet. Which packets may go from device to device the rules say.
-    pub fn new(rules: Box<dyn hca::Rules>) -> Self {
-        allow_weight();
-        Self { devices: Mutex::default(), fabric: Arc::new(Fabric::new(rules)) }
+    pub fn new(rules: Box<dyn hca::Rules>, privileges: Privileges) -> Self {
+        Self { devices: Mutex::default(), fabric: Arc::new(Fabric::new(rules)), privileges }
     }
 
     /// The executor has the port of an interface now, perhaps of a verbs device.
@@ -77,10 +76,14 @@ impl Verbs {
     /// # Errors
     /// Its socket has no place or its owner no account; a system call failed.
     pub fn open(&self, spec: &RdmaSpec) -> Result<Opened, AnyError> {
-        let owner = owner(spec)?;
-        make_directory(&spec.socket)?;
+        let owner = self.owner(spec)?;
         let (opened, uplink, downlink) = rdmaport::open(&RdmaPort { mtu: MAX_MTU, slots: SLOTS })?;
-        let device = Arc::new(Device::open(spec, owner, &self.fabric, (uplink, downlink))?);
+        let device = Arc::new(Device::open(
+            spec,
+            owner,
+            (&self.fabric, &*self.privileges.sockets),
+            (uplink, downlink),
+        )?);
         tracing::info!("verbs device of {}: socket {}", spec.guest, spec.socket.display());
         let port: Arc<dyn Port> = Arc::new(DevicePort { port: opened.port, _device: device.clone() });
         let open = Open { device: Arc::downgrade(&device), port: Arc::downgrade(&port) };
@@ -93,7 +96,7 @@ impl Verbs {
     /// # Errors
     /// Its owner has no account.
     pub fn update(&self, spec: &RdmaSpec) -> Result<(), AnyError> {
-        let owner = owner(spec)?;
+        let owner = self.owner(spec)?;
         let device = self.devices().get(&spec.name).and_then(|open| open.device.upgrade());
         device.map_or(Ok(()), |device| device.update(spec, owner))?;
         // Others have ways to it.
@@ -119,39 +122,29 @@ impl Verbs {
         reply
     }
 
+    /// User and group that a device is for; `None`: of whoever started the daemon.
+    fn owner(&self, spec: &RdmaSpec) -> Result<Option<(u32, u32)>, AnyError> {
+        let owner = spec.owner.as_deref().map(|names| self.privileges.owner(names));
+        Ok(owner.transpose().map_err(|e| format!("rdma_{e}"))?)
+    }
+
     fn devices(&self) -> MutexGuard<'_, BTreeMap<String, Open>> {
         self.devices.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Lets threads of programs that were many, and are few again, weigh what they did (setrlimit(2): 20 is nice value 0). A daemon that may not
-/// raise the limit leaves them as they are.
-fn allow_weight() {
-    const NICE_0: u64 = 20;
-    let limits = getrlimit(Resource::RLIMIT_NICE);
-    if limits.is_ok_and(|(soft, _)| soft < NICE_0) {
-        let _ = setrlimit(Resource::RLIMIT_NICE, NICE_0, NICE_0);
+/// Makes the directory of the devices' sockets.
+///
+/// # Errors
+/// What the kernel says.
+pub fn make_directory(run_dir: &Path) -> io::Result<()> {
+    let dir = run_dir.join(control::RDMA_DIR);
+    match std::fs::create_dir(&dir) {
+        // Whatever the umask: whom a socket is for must get to it.
+        Ok(()) => std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755)),
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(e) => Err(e),
     }
-}
-
-/// User and group that a device is for; `None`: the daemon's.
-fn owner(spec: &RdmaSpec) -> Result<Option<(u32, u32)>, AnyError> {
-    Ok(spec.owner.as_deref().map(users::lookup).transpose().map_err(|e| format!("rdma_{e}"))?)
-}
-
-/// Makes the directory of a socket.
-fn make_directory(socket: &Path) -> Result<(), AnyError> {
-    let failed = |path: &Path, e: io::Error| format!("{}: {e}", path.display());
-    if let Some(dir) = socket.parent() {
-        match std::fs::create_dir(dir) {
-            // Whatever the umask: whom a socket is for must get to it.
-            Ok(()) => std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755))
-                .map_err(|e| failed(dir, e))?,
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(e) => return Err(failed(dir, e).into()),
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -189,7 +182,8 @@ mod tests {
     #[test]
     fn sockets_have_a_directory_and_stale_ones_go() {
         let dir = tempfile::tempdir().unwrap();
-        let (verbs, spec) = (Verbs::new(Box::new(Everything)), spec(dir.path(), None));
+        make_directory(dir.path()).unwrap();
+        let (verbs, spec) = (Verbs::new(Box::new(Everything), Privileges::here()), spec(dir.path(), None));
         drop(verbs.open(&spec).unwrap());
         let mode = std::fs::metadata(dir.path().join("rdma")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o755);
@@ -204,7 +198,8 @@ mod tests {
     #[test]
     fn a_link_in_the_place_of_a_socket_is_not_followed() {
         let dir = tempfile::tempdir().unwrap();
-        let (verbs, spec) = (Verbs::new(Box::new(Everything)), spec(dir.path(), None));
+        make_directory(dir.path()).unwrap();
+        let (verbs, spec) = (Verbs::new(Box::new(Everything), Privileges::here()), spec(dir.path(), None));
         let precious = dir.path().join("precious");
         std::fs::write(&precious, "").unwrap();
         std::fs::set_permissions(&precious, std::fs::Permissions::from_mode(0o640)).unwrap();
@@ -222,7 +217,8 @@ mod tests {
     #[test]
     fn devices_are_described_until_their_port_is_dropped() {
         let dir = tempfile::tempdir().unwrap();
-        let (verbs, spec) = (Verbs::new(Box::new(Everything)), spec(dir.path(), None));
+        make_directory(dir.path()).unwrap();
+        let (verbs, spec) = (Verbs::new(Box::new(Everything), Privileges::here()), spec(dir.path(), None));
         let opened = verbs.open(&spec).unwrap();
         assert!(opened.port.status().up);
         assert_eq!((opened.rx.len(), opened.tx.len()), (1, 1));

@@ -9,6 +9,7 @@ use crate::socket::{Listener, connect};
 use crate::{Role, messages};
 use mem::signal;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use sockets::Sockets;
 use std::io;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -25,6 +26,8 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 /// What the control thread and the port that owns it share.
 pub(crate) struct Control {
     pub(crate) config: GuestPort,
+    /// Who reaches its socket.
+    pub(crate) sockets: Arc<dyn Sockets>,
     pub(crate) log: Arc<Log>,
     pub(crate) shared: Arc<Shared>,
     /// Signalled to have the thread look up: it is to end.
@@ -46,7 +49,7 @@ impl Control {
         while !self.closing.load(Ordering::Acquire) {
             let stream = match listener {
                 Some(listener) => self.accept(listener),
-                None => connect(&self.config.socket).ok(),
+                None => connect(&self.config.socket, &*self.sockets).ok(),
             };
             match stream {
                 Some(stream) => {

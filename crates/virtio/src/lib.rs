@@ -22,4 +22,4 @@ mod socket;
 mod tests;
 mod tx;
 
-pub use port::{Error, GuestPort, MAX_QUEUES, Role, open};
+pub use port::{Error, GuestPort, MAX_QUEUES, Role, open, open_by};

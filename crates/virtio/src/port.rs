@@ -10,7 +10,7 @@ use crate::socket::Listener;
 use crate::tx::GuestTx;
 use mem::{FaultWord, Opened, Port, PortStatus, RxQueue, TxQueue};
 use rustix::event::{EventfdFlags, eventfd};
-use sockets::SocketFile;
+use sockets::{ListeningFile, Sockets};
 use std::convert::Infallible;
 use std::io;
 use std::path::PathBuf;
@@ -81,11 +81,19 @@ impl From<rustix::io::Errno> for Error {
 /// # Errors
 /// [`Error`].
 pub fn open(port: &GuestPort) -> Result<Opened, Error> {
+    open_by(port, sockets::here())
+}
+
+/// As [`open`], with a socket that somebody else makes or reaches.
+///
+/// # Errors
+/// [`Error`].
+pub fn open_by(port: &GuestPort, sockets: Arc<dyn Sockets>) -> Result<Opened, Error> {
     if !(1..=MAX_QUEUES).contains(&port.queues) {
         return Err(Error::Queues(port.queues));
     }
     let (listener, file) = match port.role {
-        Role::Server => Some(Listener::new(port)?),
+        Role::Server => Some(Listener::new(port, &*sockets)?),
         Role::Client => None,
     }
     .unzip();
@@ -101,6 +109,7 @@ pub fn open(port: &GuestPort) -> Result<Opened, Error> {
     });
     let control = Arc::new(Control {
         config: port.clone(),
+        sockets,
         log: Arc::new(Log::new(port.name.clone())),
         shared: shared.clone(),
         wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
@@ -132,7 +141,7 @@ struct Device {
     /// Says nothing, and is disconnected when the control thread ends.
     ended: Mutex<Receiver<Infallible>>,
     /// The socket's. Here, so that it goes whatever the thread does.
-    _file: Option<SocketFile>,
+    _file: Option<Box<dyn ListeningFile>>,
 }
 
 impl Port for Device {

@@ -1,9 +1,8 @@
 //! The port's unix socket: listening (server role) or connecting (client role).
 
 use crate::GuestPort;
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use sockets::{Place, SocketFile};
+use rustix::net::SocketType;
+use sockets::{ListeningFile, Place, Sockets};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -17,9 +16,12 @@ pub(crate) struct Listener(UnixListener);
 
 impl Listener {
     /// Listens where `port` says; with it the socket's file, which goes when it is dropped.
-    pub(crate) fn new(port: &GuestPort) -> Result<(Self, SocketFile), sockets::Error> {
+    pub(crate) fn new(
+        port: &GuestPort,
+        sockets: &dyn Sockets,
+    ) -> Result<(Self, Box<dyn ListeningFile>), sockets::Error> {
         let place = Place { path: port.socket.clone(), owner: port.owner, mode: port.mode };
-        let (socket, file) = sockets::listen(&place, SocketType::STREAM, BACKLOG)?;
+        let (socket, file) = sockets.listen(&place, SocketType::STREAM, BACKLOG)?;
         Ok((Self(UnixListener::from(socket)), file))
     }
 
@@ -42,17 +44,8 @@ impl AsFd for Listener {
 }
 
 /// Connects to the VMM's socket, without waiting.
-pub(crate) fn connect(path: &Path) -> io::Result<UnixStream> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    let addr = SocketAddrUnix::new(path)?;
-    loop {
-        match rustix::net::connect(&fd, &addr) {
-            Err(Errno::INTR) => {}
-            done => break done?,
-        }
-    }
-    let stream = UnixStream::from(fd);
-    stream.set_nonblocking(false)?;
+pub(crate) fn connect(path: &Path, sockets: &dyn Sockets) -> Result<UnixStream, sockets::Error> {
+    let stream = UnixStream::from(sockets.connect(path)?);
+    stream.set_nonblocking(false).map_err(|source| sockets::Error::Os { path: path.to_owned(), source })?;
     Ok(stream)
 }

@@ -7,8 +7,8 @@ use std::mem::zeroed;
 use std::os::fd::{AsFd, OwnedFd};
 
 /// State of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Link {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Link {
     /// Interface index; another one after the device went and came back.
     pub index: i32,
     /// Link-layer address.
@@ -29,7 +29,7 @@ impl Device {
     /// The device `name` of this thread's network namespace.
     pub(crate) fn new(name: &str) -> io::Result<Self> {
         request(name)?;
-        Ok(Self { name: name.to_owned(), control: sys::socket(libc::AF_INET, libc::SOCK_DGRAM, 0)? })
+        Ok(Self { name: name.to_owned(), control: sys::socket(libc::AF_UNIX, libc::SOCK_DGRAM, 0)? })
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -64,8 +64,8 @@ impl Device {
         let mtu = unsafe { self.ioctl(libc::SIOCGIFMTU)?.ifr_ifru.ifru_mtu };
         // SAFETY: as above.
         let hardware = unsafe { self.ioctl(libc::SIOCGIFHWADDR)?.ifr_ifru.ifru_hwaddr };
-        let running = (libc::IFF_UP | libc::IFF_RUNNING) as i16;
-        Ok(Link { index, mac: mac_of(&hardware), mtu: mtu.unsigned_abs(), up: flags & running == running })
+        let up = is_up(flags.into());
+        Ok(Link { index, mac: mac_of(&hardware), mtu: mtu.unsigned_abs(), up })
     }
 
     /// Sets MTU and, if one is given, link-layer address, then sets the device up.
@@ -97,6 +97,12 @@ impl Device {
         unsafe { sys::ioctl(self.control.as_fd(), number as libc::Ioctl, &mut request)? };
         Ok(request)
     }
+}
+
+/// Whether a device with these flags is up, with carrier.
+pub(crate) fn is_up(flags: libc::c_int) -> bool {
+    let running = libc::IFF_UP | libc::IFF_RUNNING;
+    flags & running == running
 }
 
 /// An interface request for the device `name`.
@@ -136,29 +142,9 @@ pub(crate) fn name_of(request: &libc::ifreq) -> String {
     unsafe { CStr::from_ptr(request.ifr_name.as_ptr()) }.to_string_lossy().into_owned()
 }
 
-/// Frames that the kernel dropped because the device `name` of this thread's network namespace did not take
-/// them.
-pub(crate) fn dropped_by_transmit(name: &str) -> io::Result<u64> {
-    let table = std::fs::read_to_string("/proc/thread-self/net/dev")?;
-    Ok(dropped_in(&table, name).unwrap_or(0))
-}
-
-/// The fourth of the eight transmit counters of `name`, which follow eight of receive.
-fn dropped_in(table: &str, name: &str) -> Option<u64> {
-    let counters = table.lines().find_map(|line| line.trim_start().strip_prefix(name)?.strip_prefix(':'))?;
-    counters.split_ascii_whitespace().nth(8 + 3)?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn drops_are_found_by_whole_name() {
-        let table = "Inter-|   Receive  |  Transmit\n face |bytes\n  tap10: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n   tap1:1 2 3 4 5 6 7 8 9 10 11 99 13 14 15 16\n";
-        assert_eq!(dropped_in(table, "tap1"), Some(99));
-        assert_eq!(dropped_in(table, "tap"), None);
-    }
 
     #[test]
     fn names_are_names() {

@@ -5,7 +5,7 @@
 //! kernel, and the watch that opens a device again when it comes back. Each way gives a [`mem::Opened`]: one
 //! receiving queue per worker and sending queues that all workers share.
 //!
-//! Needs kernel 5.9; CAP_NET_RAW, and CAP_NET_ADMIN for taps and AF_XDP, which takes CAP_BPF besides.
+//! Needs kernel 5.9; an [`Opener`] with CAP_NET_RAW, and CAP_NET_ADMIN for taps and AF_XDP, which takes CAP_BPF besides.
 //!
 //! Must not know: packet formats (the XDP program, which is data, excepted), tables, workers.
 
@@ -14,8 +14,8 @@ mod device;
 mod error;
 mod ethtool;
 mod events;
-mod namespace;
 mod netlink;
+mod opener;
 mod packet;
 mod state;
 mod sys;
@@ -23,7 +23,9 @@ mod tap;
 mod watch;
 mod xdp;
 
+pub use device::Link;
 pub use error::Error;
+pub use opener::{Here, MAX_QUEUES, Opener, TapState, here};
 pub use packet::{PacketPort, open_packet};
 pub use tap::{TapPort, open_tap};
-pub use xdp::{XdpPort, open_xdp};
+pub use xdp::{Attachment, Mode, Stage, XdpError, XdpPort, XdpProgram, XdpSocket, open_xdp};

@@ -1,20 +1,35 @@
-//! The little of rtnetlink that ioctls don't tell: that some link changed, and what a link is linked to.
+//! The little of rtnetlink that ioctls don't tell: that some link changed, and what a link is linked to, and links of other namespaces.
 
-use crate::device::Device;
+use crate::device::{Device, Link, is_up};
+use crate::opener::TapState;
 use crate::sys;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use std::io;
 use std::mem::zeroed;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 // Bytes of struct nlmsghdr and struct ifinfomsg (linux/netlink.h, linux/rtnetlink.h).
 const HEADER: usize = 16;
 const INFO: usize = 16;
+/// Bytes of struct rtgenmsg, with its padding.
+const GENERIC: usize = 4;
 
 // Attributes of a link (linux/if_link.h).
+const IFLA_ADDRESS: u16 = 1;
+const IFLA_IFNAME: u16 = 3;
+const IFLA_MTU: u16 = 4;
 const IFLA_LINK: u16 = 5;
+const IFLA_STATS64: u16 = 23;
 const IFLA_LINK_NETNSID: u16 = 37;
+const IFLA_TARGET_NETNSID: u16 = 46;
+
+/// Where struct rtnl_link_stats64 has `tx_dropped`, bytes.
+const TX_DROPPED: usize = 7 * 8;
+
+// Attributes of a namespace's number (linux/net_namespace.h).
+const NETNSA_NSID: u16 = 1;
+const NETNSA_FD: u16 = 3;
 
 /// Room for an answer about one link: with all attributes it is a few KiB.
 const ANSWER: usize = 64 << 10;
@@ -48,29 +63,123 @@ pub(crate) fn drain(links: &OwnedFd) {
 /// The device that a device of this thread's network namespace is linked to, a veth to its other end, where
 /// that is in the same namespace.
 pub(crate) fn linked(device: &Device) -> io::Result<Option<Device>> {
-    let netlink = socket(0)?;
-    let mut request = [0u8; HEADER + INFO];
-    request[..4].copy_from_slice(&((HEADER + INFO) as u32).to_ne_bytes());
-    request[4..6].copy_from_slice(&libc::RTM_GETLINK.to_ne_bytes());
-    request[6..8].copy_from_slice(&(libc::NLM_F_REQUEST as u16).to_ne_bytes());
-    request[HEADER + 4..HEADER + 8].copy_from_slice(&device.link()?.index.to_ne_bytes());
-    send(&netlink, &request, SendFlags::empty())?;
-    // The kernel has answered by the time that `send` returns.
-    let mut answer = vec![0u8; ANSWER];
-    let (len, _) = recv(&netlink, answer.as_mut_slice(), RecvFlags::empty())?;
-    let attributes = answer.get(HEADER + INFO..len).unwrap_or_default();
-    match (attribute(attributes, IFLA_LINK), attribute(attributes, IFLA_LINK_NETNSID)) {
+    let answer = ask(&Message::new(libc::RTM_GETLINK).link(device.link()?.index))?;
+    let attributes = answer.get(HEADER + INFO..).unwrap_or_default();
+    match (number(attributes, IFLA_LINK), number(attributes, IFLA_LINK_NETNSID)) {
         (Some(index), None) => device.by_index(index).map(Some),
         _ => Ok(None),
     }
 }
 
+/// State of the device `name` of another network namespace. Needs CAP_NET_ADMIN in both, and does not go there: the namespace
+/// gets a number in this one, by which its devices are asked for.
+pub(crate) fn link_in(namespace: BorrowedFd<'_>, name: &str) -> io::Result<TapState> {
+    let fd = namespace.as_raw_fd().to_ne_bytes();
+    let known = |answer: Vec<u8>| {
+        number(answer.get(HEADER + GENERIC..).unwrap_or_default(), NETNSA_NSID).filter(|id| *id >= 0)
+    };
+    let question = Message::new(libc::RTM_GETNSID).generic().attribute(NETNSA_FD, &fd);
+    let id = match known(ask(&question)?) {
+        Some(id) => id,
+        None => {
+            let any = (-1_i32).to_ne_bytes();
+            let wish = Message::new(libc::RTM_NEWNSID).generic().attribute(NETNSA_FD, &fd);
+            match ask(&wish.attribute(NETNSA_NSID, &any)) {
+                // Somebody else was quicker.
+                Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {}
+                other => drop(other?),
+            }
+            known(ask(&question)?).ok_or_else(|| sys::invalid("a namespace without a number"))?
+        }
+    };
+    let mut zero_ended = name.as_bytes().to_vec();
+    zero_ended.push(0);
+    let question = Message::new(libc::RTM_GETLINK).link(0).attribute(IFLA_TARGET_NETNSID, &id.to_ne_bytes());
+    let answer = ask(&question.attribute(IFLA_IFNAME, &zero_ended))?;
+    state(&answer).ok_or_else(|| sys::invalid("the kernel's answer about a device is not whole"))
+}
+
+/// What an answer says of a device.
+fn state(answer: &[u8]) -> Option<TapState> {
+    let word = |at: usize| Some(i32::from_ne_bytes(answer.get(at..at + 4)?.try_into().ok()?));
+    let attributes = answer.get(HEADER + INFO..)?;
+    let mac = attribute(attributes, IFLA_ADDRESS)?.try_into().ok()?;
+    let mtu = number(attributes, IFLA_MTU)?.unsigned_abs();
+    let dropped = attribute(attributes, IFLA_STATS64)?.get(TX_DROPPED..TX_DROPPED + 8)?;
+    let link = Link { index: word(HEADER + 4)?, mac, mtu, up: is_up(word(HEADER + 8)?) };
+    Some(TapState { link, dropped: u64::from_ne_bytes(dropped.try_into().ok()?) })
+}
+
+/// A question.
+struct Message(Vec<u8>);
+
+impl Message {
+    fn new(kind: u16) -> Self {
+        let mut bytes = vec![0; HEADER];
+        bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
+        // Answered also where there is nothing to say.
+        let flags = if kind == libc::RTM_NEWNSID { libc::NLM_F_ACK } else { 0 } | libc::NLM_F_REQUEST;
+        bytes[6..8].copy_from_slice(&(flags as u16).to_ne_bytes());
+        Self(bytes)
+    }
+
+    /// About a link: struct ifinfomsg.
+    fn link(mut self, index: i32) -> Self {
+        self.0.extend([0; 4]);
+        self.0.extend(index.to_ne_bytes());
+        self.0.extend([0; INFO - 8]);
+        self
+    }
+
+    /// Of no family: struct rtgenmsg.
+    fn generic(mut self) -> Self {
+        self.0.extend([0; GENERIC]);
+        self
+    }
+
+    fn attribute(mut self, kind: u16, value: &[u8]) -> Self {
+        self.0.extend((value.len() as u16 + 4).to_ne_bytes());
+        self.0.extend(kind.to_ne_bytes());
+        self.0.extend(value);
+        self.0.resize(self.0.len().next_multiple_of(4), 0);
+        self
+    }
+}
+
+/// The first message of the kernel's answer.
+fn ask(message: &Message) -> io::Result<Vec<u8>> {
+    let netlink = socket(0)?;
+    let mut bytes = message.0.clone();
+    let len = bytes.len() as u32;
+    bytes[..4].copy_from_slice(&len.to_ne_bytes());
+    send(&netlink, &bytes, SendFlags::empty())?;
+    // The kernel has answered by the time that `send` returns.
+    let mut answer = vec![0u8; ANSWER];
+    let (len, _) = recv(&netlink, answer.as_mut_slice(), RecvFlags::empty())?;
+    answer.truncate(len);
+    if let [_, _, _, _, k0, k1, ..] = answer[..]
+        && i32::from(u16::from_ne_bytes([k0, k1])) == libc::NLMSG_ERROR
+    {
+        let code = answer.get(HEADER..HEADER + 4).and_then(|code| code.try_into().ok());
+        match code.map_or(libc::EPROTO, |code| -i32::from_ne_bytes(code)) {
+            0 => {}
+            errno => return Err(io::Error::from_raw_os_error(errno)),
+        }
+    }
+    Ok(answer)
+}
+
 /// The 32-bit attribute `kind` among `attributes`.
-fn attribute(mut attributes: &[u8], kind: u16) -> Option<i32> {
+fn number(attributes: &[u8], kind: u16) -> Option<i32> {
+    Some(i32::from_ne_bytes(attribute(attributes, kind)?.try_into().ok()?))
+}
+
+/// The value of the attribute `kind` among `attributes`.
+fn attribute(mut attributes: &[u8], kind: u16) -> Option<&[u8]> {
     while let [l0, l1, k0, k1, rest @ ..] = attributes {
         let len = usize::from(u16::from_ne_bytes([*l0, *l1])).checked_sub(4)?;
         if u16::from_ne_bytes([*k0, *k1]) == kind {
-            return Some(i32::from_ne_bytes(rest.get(..len)?.try_into().ok()?));
+            return rest.get(..len);
         }
         attributes = rest.get(len.next_multiple_of(4)..)?;
     }
@@ -84,10 +193,22 @@ mod tests {
     #[test]
     fn attributes_are_found_behind_padding() {
         let bytes = [5, 0, 3, 0, b'x', 0, 0, 0, 8, 0, 5, 0, 7, 0, 0, 0];
-        assert_eq!(attribute(&bytes, IFLA_LINK), Some(7));
-        assert_eq!(attribute(&bytes, IFLA_LINK_NETNSID), None);
-        assert_eq!(attribute(&bytes[..14], IFLA_LINK), None);
-        assert_eq!(attribute(&[0; 16], IFLA_LINK), None);
+        assert_eq!(number(&bytes, IFLA_LINK), Some(7));
+        assert_eq!(number(&bytes, IFLA_LINK_NETNSID), None);
+        assert_eq!(number(&bytes[..14], IFLA_LINK), None);
+        assert_eq!(number(&[0; 16], IFLA_LINK), None);
+    }
+
+    #[test]
+    fn a_namespace_has_a_number_by_which_its_devices_are_found() {
+        // As root: a namespace's number is given by who may configure it.
+        let here = std::fs::File::open("/proc/thread-self/ns/net").unwrap();
+        for _ in 0..2 {
+            let found = link_in(here.as_fd(), "lo").unwrap();
+            assert_eq!(found.link, Device::new("lo").unwrap().link().unwrap());
+        }
+        let missing = link_in(here.as_fd(), "no-such-device").unwrap_err();
+        assert_eq!(missing.raw_os_error(), Some(libc::ENODEV));
     }
 
     #[test]

@@ -39,6 +39,17 @@ pub(crate) fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
+/// What was asked for makes no sense.
+pub(crate) fn invalid(why: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, why)
+}
+
+/// Makes the descriptor `old` be what `new` is, from one call on it to the next.
+pub(crate) fn replace(old: BorrowedFd<'_>, new: OwnedFd) -> io::Result<()> {
+    // SAFETY: `old` stays open, as another file; its owner goes on to close it.
+    check(unsafe { libc::dup3(new.as_raw_fd(), old.as_raw_fd(), libc::O_CLOEXEC) }).map(drop)
+}
+
 /// A non-blocking socket, closed on exec.
 pub(crate) fn socket(domain: libc::c_int, kind: libc::c_int, protocol: libc::c_int) -> io::Result<OwnedFd> {
     // SAFETY: no pointer is passed; the descriptor returned is ours alone.

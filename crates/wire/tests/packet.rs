@@ -13,10 +13,10 @@ use packet::{build, proto};
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering::Relaxed;
-use wire::{Error, PacketPort, open_packet};
+use wire::{Error, PacketPort, here, open_packet};
 
 fn open(device: &str, queues: u16) -> Opened {
-    open_packet(&PacketPort { device: device.into(), queues }).unwrap()
+    open_packet(&PacketPort { device: device.into(), queues }, &here()).unwrap()
 }
 
 /// The same, at the far end of the pair.
@@ -299,6 +299,6 @@ fn exchange(here: &mut Opened, net: &Net) {
 #[test]
 fn a_device_that_is_not_there_is_named() {
     isolate();
-    let error = open_packet(&PacketPort { device: "nope0".into(), queues: 1 }).err().unwrap();
+    let error = open_packet(&PacketPort { device: "nope0".into(), queues: 1 }, &here()).err().unwrap();
     assert!(matches!(&error, Error::System { device, .. } if device == "nope0"), "{error}");
 }

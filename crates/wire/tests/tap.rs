@@ -9,7 +9,7 @@ use common::{
 };
 use mem::{NoRoom, Offload, Opened};
 use std::sync::atomic::Ordering::Relaxed;
-use wire::{Error, PacketPort, TapPort, open_packet, open_tap};
+use wire::{Error, PacketPort, TapPort, here, open_packet, open_tap};
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x11];
 
@@ -18,7 +18,7 @@ fn config(device: &str, queues: u16) -> TapPort {
 }
 
 fn open(device: &str, queues: u16) -> Opened {
-    open_tap(&config(device, queues)).unwrap()
+    open_tap(&config(device, queues), &here()).unwrap()
 }
 
 /// Moves a tap to a namespace of its own, as a container's `eth0`.
@@ -47,7 +47,7 @@ fn two_containers_talk_over_moved_taps() {
 #[test]
 fn without_offload_every_packet_comes_finished() {
     isolate();
-    let plain = |device| open_tap(&TapPort { offload: false, ..config(device, 1) }).unwrap();
+    let plain = |device| open_tap(&TapPort { offload: false, ..config(device, 1) }, &here()).unwrap();
     let (a, b) = (plain("ta"), plain("tb"));
     assert_eq!(a.port.status().features, ["tap"]);
     let (here, there) = (plug("ta", "10.0.0.1/24"), plug("tb", "10.0.0.2/24"));
@@ -63,7 +63,7 @@ fn a_container_talks_to_a_wire() {
     let tap = open("ta", 1);
     let container = plug("ta", "10.0.0.1/24");
     let outside = veth("wa", &["10.0.0.2/24"]);
-    let wire = open_packet(&PacketPort { device: "wa".into(), queues: 1 }).unwrap();
+    let wire = open_packet(&PacketPort { device: "wa".into(), queues: 1 }, &here()).unwrap();
     let _bridge = Bridge::new(tap, wire);
     tcp_echo(&container, &outside, "10.0.0.2", 4 << 20);
     tcp_echo(&outside, &container, "10.0.0.1", 4 << 20);
@@ -73,7 +73,7 @@ fn a_container_talks_to_a_wire() {
 fn frames_pass_unchanged_and_tags_stay() {
     isolate();
     let mut tap = open("ta", 1);
-    let mut kernel = open_packet(&PacketPort { device: "ta".into(), queues: 1 }).unwrap();
+    let mut kernel = open_packet(&PacketPort { device: "ta".into(), queues: 1 }, &here()).unwrap();
     let mut tagged = frame(b"tagged");
     tagged.splice(12..12, [0x81, 0x00, 0xe0, 0x07]);
     for sent in [frame(b"plain"), tagged] {
@@ -103,7 +103,7 @@ fn status_follows_the_device_to_another_namespace() {
 fn what_the_kernel_refuses_or_drops_is_counted() {
     isolate();
     let tap = open("ta", 1);
-    let kernel = open_packet(&PacketPort { device: "ta".into(), queues: 1 }).unwrap();
+    let kernel = open_packet(&PacketPort { device: "ta".into(), queues: 1 }, &here()).unwrap();
     eventually("the device's queue overflows", || {
         for _ in 0..100 {
             let _ = send(&*kernel.tx[0], &frame(b"more"), Offload::default());
@@ -125,7 +125,7 @@ fn a_deleted_tap_comes_back() {
     eventually("the tap is here again", || {
         tap.rx.iter_mut().for_each(|rx| _ = rx.poll(&mut burst, 1 << 20));
         tap.rx.iter_mut().for_each(|rx| rx.release(&mut burst));
-        kernel = open_packet(&PacketPort { device: "ta".into(), queues: 1 }).ok();
+        kernel = open_packet(&PacketPort { device: "ta".into(), queues: 1 }, &here()).ok();
         kernel.is_some() && tap.port.status().up
     });
     let kernel = kernel.unwrap();
@@ -140,7 +140,7 @@ fn a_tap_goes_with_its_port() {
     drop(open("ta", 2));
     // A command that another test is just starting may hold the descriptors a moment longer.
     eventually("the tap is gone", || {
-        let gone = open_packet(&PacketPort { device: "ta".into(), queues: 1 });
+        let gone = open_packet(&PacketPort { device: "ta".into(), queues: 1 }, &here());
         matches!(gone.err(), Some(Error::System { .. }))
     });
 }
@@ -149,7 +149,7 @@ fn a_tap_goes_with_its_port() {
 fn a_device_that_exists_is_not_taken_over() {
     isolate();
     run("ip tuntap add ta mode tap multi_queue vnet_hdr");
-    assert!(open_tap(&config("ta", 1)).is_err());
+    assert!(open_tap(&config("ta", 1), &here()).is_err());
 }
 
 #[test]

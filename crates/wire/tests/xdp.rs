@@ -11,7 +11,7 @@ use common::{
 use mem::{NoRoom, Offload, Opened};
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;
-use wire::{Error, PacketPort, XdpPort, open_packet, open_xdp};
+use wire::{Error, PacketPort, XdpPort, here, open_packet, open_xdp};
 
 fn config(device: &str, addresses: &[&str], all: bool) -> XdpPort {
     let addresses = addresses.iter().map(|a| a.parse::<IpAddr>().unwrap()).collect();
@@ -20,12 +20,14 @@ fn config(device: &str, addresses: &[&str], all: bool) -> XdpPort {
 
 /// A port that gets everything.
 fn open(device: &str) -> Opened {
-    open_xdp(&config(device, &[], true)).unwrap()
+    open_xdp(&config(device, &[], true), &here()).unwrap()
 }
 
 /// A packet socket at the far end of the pair.
 fn open_at(net: &Net) -> Opened {
-    net.inside(|| open_packet(&PacketPort { device: "eth0".into(), queues: 1 }).unwrap()).join().unwrap()
+    net.inside(|| open_packet(&PacketPort { device: "eth0".into(), queues: 1 }, &here()).unwrap())
+        .join()
+        .unwrap()
 }
 
 /// A veth pair whose far end completes its checksums.
@@ -52,7 +54,7 @@ fn the_host_keeps_its_own_traffic() {
     run("sysctl -qw net.ipv6.conf.wa.disable_ipv6=0 net.ipv6.conf.wa.accept_dad=0");
     run("ip addr add 10.0.0.1/24 dev wa");
     run("ip addr add fd00::1/64 dev wa nodad");
-    let mut port = open_xdp(&config("wa", &["10.0.0.9", "fd00::9"], false)).unwrap();
+    let mut port = open_xdp(&config("wa", &["10.0.0.9", "fd00::9"], false), &here()).unwrap();
     // To the host's addresses: answered by the kernel, both through neighbour discovery and ping.
     net.exec("ping -c 1 -W 10 10.0.0.1");
     net.exec("ping -c 1 -W 10 fd00::1");
@@ -127,7 +129,7 @@ fn jumbo_frames_take_several_buffers_or_are_refused() {
     let net = veth_for_xdp("wa", &[]);
     run("ip link set wa mtu 9000");
     net.exec("ip link set eth0 mtu 9000");
-    let mut here = match open_xdp(&config("wa", &[], true)) {
+    let mut here = match open_xdp(&config("wa", &[], true), &here()) {
         Err(Error::Mtu { mtu: 9000, limit: 3818, .. }) if kernel() < (6, 6) => return,
         opened => opened.unwrap(),
     };
@@ -180,7 +182,7 @@ fn the_program_goes_with_the_port() {
     let _net = veth_for_xdp("wa", &[]);
     let port = open("wa");
     assert!(output("ip link show wa").contains("xdp"));
-    assert!(open_xdp(&config("wa", &[], true)).is_err(), "only one can have it");
+    assert!(open_xdp(&config("wa", &[], true), &here()).is_err(), "only one can have it");
     drop(port);
     // A command that another test is just starting may hold the descriptors a moment longer.
     eventually("the program is gone", || !output("ip link show wa").contains("xdp"));
@@ -192,7 +194,7 @@ fn a_peer_that_leaves_checksums_unfinished_is_refused() {
     run("ip link add wa type veth peer name wb");
     run("ip link set wa up");
     run("ip link set wb up");
-    let error = open_xdp(&config("wa", &[], true)).err().unwrap();
+    let error = open_xdp(&config("wa", &[], true), &here()).err().unwrap();
     assert!(matches!(&error, Error::PeerChecksums { peer, .. } if peer == "wb"), "{error}");
     assert!(error.to_string().contains("ethtool -K wb tx off"));
     run("ethtool -K wb tx off");
@@ -203,7 +205,7 @@ fn a_peer_that_leaves_checksums_unfinished_is_refused() {
 fn the_program_follows_the_devices_address() {
     isolate();
     let net = veth_for_xdp("wa", &["10.0.0.2/24"]);
-    let mut here = open_xdp(&config("wa", &["10.0.0.9"], false)).unwrap();
+    let mut here = open_xdp(&config("wa", &["10.0.0.9"], false), &here()).unwrap();
     run("ip link set wa address 02:00:00:00:00:77");
     net.exec("ip neigh add 10.0.0.9 lladdr 02:00:00:00:00:77 dev eth0");
     let mut burst = mem::Burst::new();
@@ -263,7 +265,7 @@ fn a_device_that_is_ours_alone_takes_frames_for_all_addresses() {
     isolate();
     let _net = veth_for_xdp("wa", &[]);
     let promiscuity = || output("ip -d link show wa").contains("promiscuity 1");
-    let port = open_xdp(&config("wa", &["10.0.0.9"], false)).unwrap();
+    let port = open_xdp(&config("wa", &["10.0.0.9"], false), &here()).unwrap();
     assert!(!promiscuity());
     drop(port);
     let _port = eventually_open("wa");
@@ -274,7 +276,7 @@ fn a_device_that_is_ours_alone_takes_frames_for_all_addresses() {
 fn eventually_open(device: &str) -> Opened {
     let mut opened = None;
     eventually("the last port is gone", || {
-        opened = open_xdp(&config(device, &[], true)).ok();
+        opened = open_xdp(&config(device, &[], true), &here()).ok();
         opened.is_some()
     });
     opened.unwrap()

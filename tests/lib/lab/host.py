@@ -35,6 +35,7 @@ class Host:
         self.run_dir = directory / "run"
         self.file = directory / "host.toml"
         self.starts = 0
+        self.options = []
         self.daemon = None
         directory.mkdir(parents=True, exist_ok=True)
         self.run_dir.mkdir(exist_ok=True)
@@ -57,6 +58,7 @@ class Host:
         card = self.config.host.get("executor") == "card-sim"
         command = [card_daemon() if card else binary("viaductd"), "--config", self.file, "--run-dir", self.run_dir]
         command += ["--state-dir", self.directory / "state", "--log", os.environ.get("VIADUCT_LOG", "info")]
+        command += self.options
         # Both streams go to one file: `ready` is then found, and seen in its place among the messages.
         self.daemon = Background(self.namespace.words(command), log, env={**os.environ, "RUST_BACKTRACE": "1"})
         ready = lambda: "ready" in self.daemon.text().splitlines() or not self.daemon.running()

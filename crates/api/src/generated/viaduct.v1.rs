@@ -714,6 +714,44 @@ pub struct StatusReply {
     /// What is in force, but better known: guests whose packets are not checked.
     #[prost(message, repeated, tag = "20")]
     pub warnings: ::prost::alloc::vec::Vec<Warning>,
+    /// What the daemon may still do.
+    #[prost(message, optional, tag = "21")]
+    pub sandbox: ::core::option::Option<Sandbox>,
+}
+/// What a daemon keeps of its rights after its start.
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Sandbox {
+    /// Whether it was started with one.
+    #[prost(bool, tag = "1")]
+    pub enabled: bool,
+    /// Its user, by name where it has one.
+    #[prost(string, tag = "2")]
+    pub user: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "3")]
+    pub uid: u32,
+    /// Its capabilities, as capabilities(7) names them.
+    #[prost(string, repeated, tag = "4")]
+    pub capabilities: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Capabilities that a program it executes could gain.
+    #[prost(string, repeated, tag = "5")]
+    pub bounding: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(bool, tag = "6")]
+    pub no_new_privs: bool,
+    /// Whether its system calls are filtered.
+    #[prost(bool, tag = "7")]
+    pub seccomp: bool,
+    /// Version of Landlock in force; 0: none.
+    #[prost(uint32, tag = "8")]
+    pub landlock: u32,
+    /// Process id of its helper, which opens devices and sockets for it.
+    #[prost(uint32, optional, tag = "9")]
+    pub helper: ::core::option::Option<u32>,
+    /// What the kernel lacks or refused, and why.
+    #[prost(string, repeated, tag = "10")]
+    pub missing: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[allow(clippy::all)]
 #[derive(serde::Serialize, serde::Deserialize)]

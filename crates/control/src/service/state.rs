@@ -29,6 +29,7 @@ pub(super) fn status(view: &View) -> v1::StatusReply {
         pid: std::process::id(),
         card: executor.card.map(card),
         warnings: guests.chain(stalled(&executor.stalled)).collect(),
+        sandbox: None,
     }
 }
 

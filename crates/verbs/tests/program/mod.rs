@@ -59,7 +59,7 @@ fn device_at(path: &Path, index: usize, fabric: &Arc<Fabric>) -> Device {
     };
     let socket = sockets::Place { path: path.into(), owner: None, mode: 0o600 };
     let (_, uplink, downlink) = rdmaport::open(&rdmaport::RdmaPort { mtu: 1500, slots: 64 }).unwrap();
-    let device = Device::open(spec, &socket, fabric, (uplink, downlink)).unwrap();
+    let device = Device::open(spec, (&socket, &sockets::Here), fabric, (uplink, downlink)).unwrap();
     device.set_port(number.into());
     device
 }

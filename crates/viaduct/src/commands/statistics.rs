@@ -15,7 +15,11 @@ pub async fn status(on: &mut Context) -> Result<(), Failure> {
 
 /// The host on one screen.
 pub fn status_text(status: &v1::StatusReply) -> String {
-    let mut out = bold(headline(status)) + "\n\n";
+    let mut out = bold(headline(status)) + "\n";
+    if let Some(sandbox) = &status.sandbox {
+        out += &sandbox_text(sandbox);
+    }
+    out.push('\n');
     if let Some(card) = &status.card {
         out += &format!("{}: {}\n\n", status.executor, card_text(card));
     }
@@ -49,6 +53,29 @@ pub fn headline(status: &v1::StatusReply) -> String {
         status.rules,
         status.flows
     )
+}
+
+/// What the daemon may still do, in a line; another one for each thing that the kernel lacks.
+fn sandbox_text(sandbox: &v1::Sandbox) -> String {
+    if !sandbox.enabled {
+        return red(format!("sandbox: none (--no-sandbox): user {}, all its capabilities\n", sandbox.user));
+    }
+    let (capabilities, helper) = (sandbox.capabilities.join(" "), sandbox.helper.unwrap_or_default());
+    let mut text = format!(
+        "sandbox: user {}, {}, {}, {}, {}; helper {helper}\n",
+        sandbox.user,
+        if capabilities.is_empty() { "no capabilities" } else { &capabilities },
+        if sandbox.no_new_privs { "no new privileges" } else { "new privileges by programs" },
+        if sandbox.seccomp { "system calls filtered" } else { "all system calls" },
+        match sandbox.landlock {
+            0 => "all files of the user".to_owned(),
+            version => format!("files by Landlock {version}"),
+        },
+    );
+    for missing in &sandbox.missing {
+        text += &red(format!("sandbox lacks {missing}\n"));
+    }
+    text
 }
 
 /// What a card did, in a line.
@@ -228,5 +255,28 @@ mod tests {
             text.contains("flooded: 40 connections opened, 2 from a wire; 0 refused, 5 gave way to others\n")
         );
         assert!(!text.contains("quiet: "));
+    }
+
+    #[test]
+    fn a_sandbox_tells_what_it_lacks() {
+        let whole = v1::Sandbox {
+            enabled: true,
+            user: "viaduct".to_owned(),
+            no_new_privs: true,
+            seccomp: true,
+            landlock: 6,
+            helper: Some(7),
+            ..v1::Sandbox::default()
+        };
+        let said = "sandbox: user viaduct, no capabilities, no new privileges, system calls filtered, \
+                    files by Landlock 6; helper 7\n";
+        assert_eq!(sandbox_text(&whole), said);
+        let missing = vec!["Landlock: not in this kernel".to_owned()];
+        let text = sandbox_text(&v1::Sandbox { landlock: 0, missing, ..whole });
+        assert!(
+            text.contains("all files of the user") && text.contains("lacks Landlock: not in this"),
+            "{text}"
+        );
+        assert!(sandbox_text(&v1::Sandbox::default()).contains("--no-sandbox"));
     }
 }

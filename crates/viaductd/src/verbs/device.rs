@@ -8,6 +8,7 @@ use hca::{
     Rate,
 };
 use rdmaport::{Downlink, Uplink};
+use sockets::{Place, Sockets};
 use std::net::Ipv6Addr;
 use std::sync::Arc;
 
@@ -24,11 +25,11 @@ impl Device {
     pub fn open(
         spec: &RdmaSpec,
         owner: Option<(u32, u32)>,
-        fabric: &Arc<Fabric>,
+        (fabric, sockets): (&Arc<Fabric>, &dyn Sockets),
         port: (Uplink, Downlink),
     ) -> Result<Self, AnyError> {
-        let socket = sockets::Place { path: spec.socket.clone(), owner, mode: spec.mode };
-        Ok(Self { adapter: hca::Device::open(adapter_spec(spec), &socket, fabric, port)? })
+        let socket = Place { path: spec.socket.clone(), owner, mode: spec.mode };
+        Ok(Self { adapter: hca::Device::open(adapter_spec(spec), (&socket, sockets), fabric, port)? })
     }
 
     /// Makes it be another.

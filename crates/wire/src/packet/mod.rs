@@ -12,6 +12,7 @@ mod tx;
 use crate::device::{Device, Link};
 use crate::error::{Context, Error};
 use crate::events::Events;
+use crate::opener::Opener;
 use crate::state::{Current, State};
 use crate::watch::Watch;
 use mem::{Lease, Opened, Port, PortStatus, RxQueue, TxQueue};
@@ -49,12 +50,12 @@ struct Packet {
 /// The device may go down, vanish and come back under its name: the port is down in between.
 ///
 /// # Errors
-/// [`Error::System`]: no such device, no permission (CAP_NET_RAW; CAP_NET_ADMIN for large buffers).
-pub fn open_packet(port: &PacketPort) -> Result<Opened, Error> {
+/// [`Error::System`]: no such device, the opener has no permission (CAP_NET_RAW; CAP_NET_ADMIN for large buffers).
+pub fn open_packet(port: &PacketPort, opener: &Arc<dyn Opener>) -> Result<Opened, Error> {
     let name = port.device.as_str();
     let device = Arc::new(Device::new(name).context(name, "use this device name")?);
     let link = device.link().context(name, "find the device")?;
-    let sockets = socket::open(link.index, port.queues.max(1)).context(name, "open a packet socket")?;
+    let sockets = opener.packet(link.index, port.queues.max(1)).context(name, "open a packet socket")?;
     let state = Arc::new(State::default());
     state.set_mtu(link.mtu);
     state.set_up(link.up);
@@ -74,7 +75,7 @@ pub fn open_packet(port: &PacketPort) -> Result<Opened, Error> {
         let sender = Sender::new(&queues[i].socket, state.clone()).context(name, "map memory")?;
         tx.push(Arc::new(PacketTx { queues: queues.clone(), index: i, sender: Lease::new(sender) }));
     }
-    let changed = follow(name.to_owned(), link.index, queues.clone(), state.clone());
+    let changed = follow((name.to_owned(), opener.clone()), link.index, queues.clone(), state.clone());
     let watch = Watch::start(device.clone(), changed).context(name, "watch the device")?;
     Ok(Opened { port: Arc::new(Packet { device, state, queues, _watch: watch }), rx, tx })
 }
@@ -82,14 +83,15 @@ pub fn open_packet(port: &PacketPort) -> Result<Opened, Error> {
 /// Keeps the port's state that of the device, and opens new sockets when the device came back: a packet
 /// socket stays bound to the interface index that is gone.
 fn follow(
-    name: String,
+    (name, opener): (String, Arc<dyn Opener>),
     mut index: i32,
     queues: Arc<[Queue]>,
     state: Arc<State>,
 ) -> impl FnMut(Option<Link>) + Send + 'static {
     move |link| {
         if let Some(link) = link.filter(|link| link.index != index) {
-            match socket::open(link.index, queues.len() as u16)
+            match opener
+                .packet(link.index, queues.len() as u16)
                 .and_then(|sockets| replace(&queues, sockets, &state))
             {
                 Ok(()) => {

@@ -1,9 +1,10 @@
-//! The requests that /dev/net/tun takes.
+//! Creating a tap, and asking about it: the requests that /dev/net/tun takes.
 
-use crate::device::{name_of, request};
+use super::TapPort;
+use crate::device::{Device, name_of, request};
 use crate::sys;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// Bytes of the vnet header: with num_buffers, as vhost has it.
 const HEADER: libc::c_int = mem::vnet::VNET_HEADER as libc::c_int;
@@ -11,8 +12,23 @@ const HEADER: libc::c_int = mem::vnet::VNET_HEADER as libc::c_int;
 /// Gets a descriptor of the device's network namespace (linux/if_tun.h, since 5.2).
 const TUNGETDEVNETNS: libc::Ioctl = libc::_IO(b'T' as u32, 227);
 
+/// Creates the device with all its queues, in this thread's network namespace, and sets it up.
+pub(crate) fn create(port: &TapPort) -> io::Result<Vec<OwnedFd>> {
+    let mut queues = Vec::new();
+    for _ in 0..port.queues.max(1) {
+        let queue = open()?;
+        let first = queues.is_empty();
+        attach(queue.as_fd(), &port.device, first, port.offload)?;
+        if first {
+            Device::new(&port.device)?.configure(port.mtu, port.mac)?;
+        }
+        queues.push(queue);
+    }
+    Ok(queues)
+}
+
 /// A descriptor that is not attached to a device yet.
-pub(super) fn open() -> io::Result<OwnedFd> {
+fn open() -> io::Result<OwnedFd> {
     let flags = libc::O_RDWR | libc::O_NONBLOCK | libc::O_CLOEXEC;
     // SAFETY: the path ends with a zero; the descriptor returned is ours alone.
     unsafe {
@@ -22,7 +38,7 @@ pub(super) fn open() -> io::Result<OwnedFd> {
 }
 
 /// Attaches a queue to the device `name`, which the `first` one creates; with `offload`, frames may come unfinished.
-pub(super) fn attach(tap: BorrowedFd<'_>, name: &str, first: bool, offload: bool) -> io::Result<()> {
+fn attach(tap: BorrowedFd<'_>, name: &str, first: bool, offload: bool) -> io::Result<()> {
     let mut request = request(name)?;
     let kind = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | libc::IFF_MULTI_QUEUE;
     let exclusive = if first { libc::IFF_TUN_EXCL } else { 0 };
@@ -43,7 +59,7 @@ pub(super) fn attach(tap: BorrowedFd<'_>, name: &str, first: bool, offload: bool
 }
 
 /// The name of the device now; `EBADFD` where it is gone.
-pub(super) fn name(tap: BorrowedFd<'_>) -> io::Result<String> {
+pub(crate) fn name(tap: BorrowedFd<'_>) -> io::Result<String> {
     let mut request = request("unknown")?;
     // SAFETY: takes an ifreq, which it fills.
     unsafe { sys::ioctl(tap, libc::TUNGETIFF, &mut request)? };
@@ -51,7 +67,7 @@ pub(super) fn name(tap: BorrowedFd<'_>) -> io::Result<String> {
 }
 
 /// The network namespace the device is in now.
-pub(super) fn namespace(tap: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+pub(crate) fn namespace(tap: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     // SAFETY: takes no argument; the descriptor returned is ours alone.
     unsafe {
         let fd = sys::check(libc::ioctl(tap.as_raw_fd(), TUNGETDEVNETNS))?;

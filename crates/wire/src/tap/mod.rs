@@ -1,14 +1,14 @@
 //! Taps: network devices of the kernel whose other end is ours. A container's way in, or a way out.
 
-mod attach;
+pub(crate) mod attach;
 mod rx;
 mod tx;
 
-use crate::device::{Device, Link, dropped_by_transmit};
 use crate::error::{Context, Error};
 use crate::events::Events;
-use crate::namespace;
+use crate::opener::{Opener, TapState};
 use crate::state::State;
+use crate::sys;
 use mem::{Accepts, Lease, Opened, Port, PortStatus, RxQueue, TxQueue};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rx::TapRx;
@@ -20,9 +20,9 @@ use std::thread::JoinHandle;
 use tx::{Sender, TapTx};
 
 /// A tap port.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct TapPort {
-    /// Name of the device to create in the calling thread's network namespace.
+    /// Name of the device to create in the opener's network namespace.
     pub device: String,
     /// Queue pairs. At least 1.
     pub queues: u16,
@@ -43,9 +43,9 @@ const RETRY: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 /// What queues, port and the thread that creates the device again share.
 struct Shared {
     config: TapPort,
+    opener: Arc<dyn Opener>,
     state: State,
     queues: Vec<Queue>,
-    device: Device,
     /// Polls readable when a queue found that its device is gone.
     gone: OwnedFd,
     stop: OwnedFd,
@@ -69,11 +69,12 @@ struct Tap {
 /// the namespace it is in, it is created anew where it was at first.
 ///
 /// # Errors
-/// [`Error::System`]: the device exists already, no /dev/net/tun, no permission (CAP_NET_ADMIN).
-pub fn open_tap(port: &TapPort) -> Result<Opened, Error> {
+/// [`Error::System`]: the device exists already, no /dev/net/tun, the opener has no permission (CAP_NET_ADMIN).
+pub fn open_tap(port: &TapPort, opener: &Arc<dyn Opener>) -> Result<Opened, Error> {
     let name = port.device.as_str();
-    let shared = Shared::open(port).context(name, "open /dev/net/tun")?;
-    shared.attach().context(name, "create the tap")?;
+    let taps = opener.tap(port).context(name, "create the tap")?;
+    let shared = Shared::new(port, opener.clone(), taps).context(name, "watch the tap")?;
+    shared.resume().context(name, "watch the tap")?;
     let shared = Arc::new(shared);
     let (mut rx, mut tx) = (Vec::<Box<dyn RxQueue>>::new(), Vec::<Arc<dyn TxQueue>>::new());
     for index in 0..shared.queues.len() {
@@ -92,30 +93,32 @@ pub fn open_tap(port: &TapPort) -> Result<Opened, Error> {
 }
 
 impl Shared {
-    fn open(config: &TapPort) -> io::Result<Self> {
-        let queue =
-            |_| Ok(Queue { tap: attach::open()?, events: Events::new()?, attached: AtomicBool::new(false) });
+    fn new(config: &TapPort, opener: Arc<dyn Opener>, taps: Vec<OwnedFd>) -> io::Result<Self> {
+        let queue = |tap| Ok(Queue { tap, events: Events::new()?, attached: AtomicBool::new(false) });
         Ok(Self {
             config: config.clone(),
+            opener,
             state: State::default(),
-            queues: (0..config.queues.max(1)).map(queue).collect::<io::Result<_>>()?,
-            device: Device::new(&config.device)?,
+            queues: taps.into_iter().map(queue).collect::<io::Result<_>>()?,
             gone: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             stop: eventfd(0, EventfdFlags::CLOEXEC)?,
         })
     }
 
-    /// Creates the device with all queues, in this thread's network namespace, where it is not there.
+    /// Creates the device again where it is gone. Its queues keep their descriptors.
     fn attach(&self) -> io::Result<()> {
-        let missing = |queue: &&Queue| attach::name(queue.tap.as_fd()).is_err();
-        let mut new = self.queues.iter().all(|queue| missing(&queue));
-        for queue in self.queues.iter().filter(missing) {
-            attach::attach(queue.tap.as_fd(), &self.config.device, new, self.config.offload)?;
-            if new {
-                self.device.configure(self.config.mtu, self.config.mac)?;
+        let missing = |queue: &Queue| attach::name(queue.tap.as_fd()).is_err();
+        if self.queues.iter().any(missing) {
+            for (queue, tap) in self.queues.iter().zip(self.opener.tap(&self.config)?) {
+                queue.events.forget(queue.tap.as_fd());
+                sys::replace(queue.tap.as_fd(), tap)?;
             }
-            new = false;
         }
+        self.resume()
+    }
+
+    /// Has all queues work.
+    fn resume(&self) -> io::Result<()> {
         for queue in &self.queues {
             queue.events.forget(queue.tap.as_fd());
             queue.events.watch(queue.tap.as_fd())?;
@@ -161,14 +164,9 @@ impl Shared {
         }
     }
 
-    /// The device's state and drops, in whatever namespace and by whatever name it is now.
-    fn link(&self) -> io::Result<(Link, u64)> {
-        let tap = self.queues[0].tap.as_fd();
-        let namespace = attach::namespace(tap)?;
-        let name = attach::name(tap)?;
-        namespace::inside(namespace.as_fd(), || {
-            Ok((Device::new(&name)?.link()?, dropped_by_transmit(&name)?))
-        })
+    /// The device's state, in whatever namespace and by whatever name it is now.
+    fn link(&self) -> io::Result<TapState> {
+        self.opener.tap_state(self.queues[0].tap.as_fd())
     }
 }
 
@@ -178,7 +176,7 @@ impl Port for Tap {
         let link = self.shared.link();
         let offloads: &[_] = if config.offload { &["tap", "csum", "tso4", "tso6"] } else { &["tap"] };
         PortStatus {
-            up: state.up() && link.as_ref().map_or(true, |(link, _)| link.up),
+            up: state.up() && link.as_ref().map_or(true, |tap| tap.link.up),
             features: offloads.iter().map(|name| (*name).to_owned()).collect(),
             queues: queues.len() as u16,
             // Without the right to look into its namespace, a device that works shows no error.
@@ -188,10 +186,10 @@ impl Port for Tap {
                 .filter(|_| !state.up())
                 .map(|error| format!("device {}: {error}", config.device)),
             malformed: state.malformed.get(),
-            lost: link.as_ref().map_or(0, |(_, dropped)| *dropped),
+            lost: link.as_ref().map_or(0, |tap| tap.dropped),
             refused: state.refused.get(),
-            mtu: Some(link.as_ref().map_or(config.mtu, |(link, _)| link.mtu.min(u16::MAX.into()) as u16)),
-            mac: link.ok().map(|(link, _)| link.mac).or(config.mac),
+            mtu: Some(link.as_ref().map_or(config.mtu, |tap| tap.link.mtu.min(u16::MAX.into()) as u16)),
+            mac: link.ok().map(|tap| tap.link.mac).or(config.mac),
         }
     }
 }

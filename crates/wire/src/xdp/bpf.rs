@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 use std::io;
 use std::mem::size_of;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::from_mut;
 
 // Commands and kinds of linux/bpf.h.
@@ -21,8 +21,8 @@ const PROG_HAS_FRAGS: u32 = 1 << 5;
 const LOG: usize = 64 << 10;
 
 /// Where in the kernel a program runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mode {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum Mode {
     /// In the driver, before the kernel makes a packet of the frame.
     Native = 1 << 2,
     /// After that, with any driver.
@@ -145,7 +145,7 @@ fn try_load(code: &[u64], frags: bool, log: Option<&mut [u8]>) -> io::Result<Own
 /// A program attached to a device, until dropped.
 #[derive(Debug)]
 pub(crate) struct Link {
-    fd: OwnedFd,
+    pub fd: OwnedFd,
     pub mode: Mode,
 }
 
@@ -177,21 +177,21 @@ impl Link {
         let fd = unsafe { bpf_fd(LINK_CREATE, &mut attributes)? };
         Ok(Self { fd, mode })
     }
+}
 
-    /// Puts another program in the place of the one attached.
-    pub(crate) fn replace(&self, program: BorrowedFd<'_>) -> io::Result<()> {
-        #[repr(C)]
-        struct Attributes {
-            link: RawFd,
-            program: RawFd,
-            flags: u32,
-            expected: u32,
-        }
-        let link = self.fd.as_fd().as_raw_fd();
-        let mut attributes = Attributes { link, program: program.as_raw_fd(), flags: 0, expected: 0 };
-        // SAFETY: these are the command's attributes; they hold no pointer.
-        unsafe { bpf(LINK_UPDATE, &mut attributes) }.map(drop)
+/// Puts another program in the place of the one that `link` attached.
+pub(crate) fn replace(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
+    #[repr(C)]
+    struct Attributes {
+        link: RawFd,
+        program: RawFd,
+        flags: u32,
+        expected: u32,
     }
+    let (link, program) = (link.as_raw_fd(), program.as_raw_fd());
+    let mut attributes = Attributes { link, program, flags: 0, expected: 0 };
+    // SAFETY: these are the command's attributes; they hold no pointer.
+    unsafe { bpf(LINK_UPDATE, &mut attributes) }.map(drop)
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! AF_XDP: frames straight from and to the driver, in memory shared with it where the driver can.
 
+mod attachment;
 mod bpf;
 mod program;
 mod ring;
@@ -12,17 +13,18 @@ use crate::error::{Context, Error};
 use crate::ethtool::{self, Channels};
 use crate::events::Events;
 use crate::netlink;
-use crate::packet::socket::open_promiscuous;
+use crate::opener::{MAX_QUEUES, Opener};
 use crate::state::{Mailbox, State};
 use crate::watch::Watch;
-use bpf::{LoadError, Mode};
+pub use attachment::{Attachment, Stage, XdpError, XdpProgram};
+pub use bpf::Mode;
 use mem::{Lease, Opened, Port, PortStatus, RxQueue, TxQueue};
-use program::{Filter, Ours};
 use rx::XdpRx;
+pub use socket::XdpSocket;
 use socket::{FITS, RxRings, TxRings, Xsk};
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tx::{Sender, XdpTx};
 
@@ -60,14 +62,6 @@ impl Queue {
     }
 }
 
-/// What the device has of us, beside sockets.
-struct Attachment {
-    map: OwnedFd,
-    link: bpf::Link,
-    /// Where everything is ours, frames for all addresses are.
-    _promiscuous: Option<OwnedFd>,
-}
-
 struct Xdp {
     device: Arc<Device>,
     state: Arc<State>,
@@ -85,18 +79,23 @@ struct Xdp {
 /// # Errors
 /// [`Error`]: no such device, no permission (CAP_NET_ADMIN, CAP_BPF, CAP_NET_RAW), another XDP program on the
 /// device, its MTU too large, a veth whose peer leaves checksums unfinished.
-pub fn open_xdp(port: &XdpPort) -> Result<Opened, Error> {
+pub fn open_xdp(port: &XdpPort, opener: &Arc<dyn Opener>) -> Result<Opened, Error> {
     let name = port.device.as_str();
     let device = Arc::new(Device::new(name).context(name, "use this device name")?);
     let link = device.link().context(name, "find the device")?;
     check_peer(&device)?;
     let channels = ethtool::channels(&device).context(name, "count the device's queues")?;
-    let opening = Opening { port: port.clone(), several: link.mtu + HEADERS > FITS as u32, channels };
+    let opening = Opening {
+        port: port.clone(),
+        opener: opener.clone(),
+        several: link.mtu + HEADERS > FITS as u32,
+        channels,
+    };
     let (attachment, rings) = opening.open(&link)?;
 
     let state = Arc::new(State::default());
     state.set_up(link.up);
-    let mode = attachment.link.mode;
+    let mode = attachment.mode;
     let mut queues = Vec::new();
     let (mut receivers, mut senders) = (Vec::new(), Vec::new());
     for (rx, tx) in rings {
@@ -147,6 +146,7 @@ fn check_peer(device: &Device) -> Result<(), Error> {
 /// How the port is opened, first and again.
 struct Opening {
     port: XdpPort,
+    opener: Arc<dyn Opener>,
     /// Whether packets may take several frames.
     several: bool,
     channels: Channels,
@@ -154,39 +154,38 @@ struct Opening {
 
 impl Opening {
     fn open(&self, link: &Link) -> Result<(Attachment, Vec<(RxRings, TxRings)>), Error> {
-        let name = self.port.device.as_str();
-        let queues = self.channels.rx.max(self.channels.tx);
-        let map = bpf::create_xskmap(queues).map_err(|error| self.lacking(error, "create the XSKMAP"))?;
-        let program = self.load(&map, link)?;
-        let attached =
-            bpf::Link::attach(program.as_fd(), link.index).context(name, "attach the XDP program")?;
-        let mut rings = Vec::new();
-        for queue in 0..queues {
-            let pair = socket::open(link.index, queue, self.several);
-            let pair = pair.map_err(|error| self.refused(error, link))?;
-            bpf::set_socket(map.as_fd(), queue, pair.0.xsk.socket.as_fd())
-                .context(name, "fill the XSKMAP")?;
-            rings.push(pair);
-        }
-        let promiscuous = self.port.all.then(|| open_promiscuous(link.index)).transpose();
-        let _promiscuous = promiscuous.context(name, "receive frames for all addresses")?;
-        Ok((Attachment { map, link: attached, _promiscuous }, rings))
+        let queues = self.channels.rx.max(self.channels.tx).min(MAX_QUEUES as u32);
+        let open = |queue| socket::open(self.opener.xdp_socket()?, link.index, queue, self.several);
+        let rings = (0..queues).map(|queue| open(queue).map_err(|error| self.refused(error, link)));
+        let rings = rings.collect::<Result<Vec<_>, _>>()?;
+        let sockets: Vec<_> = rings.iter().map(|(rx, _)| rx.xsk.socket.as_fd()).collect();
+        let attached = self.opener.attach_xdp(&self.program(link), &sockets);
+        Ok((attached.map_err(|error| self.not_attached(error, link))?, rings))
     }
 
-    fn load(&self, map: &OwnedFd, link: &Link) -> Result<OwnedFd, Error> {
-        let XdpPort { device, addresses, all } = &self.port;
-        let filter = Filter { mac: link.mac, addresses: addresses.clone(), all: *all };
-        let code = program::assemble(&filter, Ours::Redirect { map: map.as_raw_fd() });
-        bpf::load_program(&code, self.several).map_err(|error| match error {
-            LoadError::System(error) => self.refused(error, link),
-            LoadError::Refused(log) => Error::Program { device: device.clone(), log },
-        })
+    fn program(&self, link: &Link) -> XdpProgram {
+        let XdpPort { addresses, all, .. } = &self.port;
+        let (addresses, all, several) = (addresses.clone(), *all, self.several);
+        XdpProgram { index: link.index, mac: link.mac, addresses, all, several }
     }
 
     /// Puts a program for the device's address of now in the place of the one attached.
     fn reload(&self, attachment: &Attachment, link: &Link) -> Result<(), Error> {
-        let program = self.load(&attachment.map, link)?;
-        attachment.link.replace(program.as_fd()).context(&self.port.device, "replace the XDP program")
+        let replaced = self.opener.replace_xdp(&self.program(link), attachment);
+        replaced.map_err(|error| self.not_attached(error, link))
+    }
+
+    fn not_attached(&self, error: XdpError, link: &Link) -> Error {
+        match error.stage {
+            Stage::Map => self.lacking(error.source, error.stage.words()),
+            Stage::Load => match error.log {
+                Some(log) => Error::Program { device: self.port.device.clone(), log },
+                None => self.refused(error.source, link),
+            },
+            stage => {
+                Error::System { device: self.port.device.clone(), what: stage.words(), source: error.source }
+            }
+        }
     }
 
     /// What an older kernel means by refusing: several frames to a packet.

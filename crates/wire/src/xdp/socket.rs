@@ -3,6 +3,7 @@
 use super::ring::{Consumer, Producer};
 use crate::buffers::Memory;
 use crate::sys::{self, get, set};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::io;
 use std::mem::zeroed;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,6 +23,9 @@ const RX_FRAMES: u32 = 2048;
 
 /// Frames to send from, as many as entries in the transmit and completion rings.
 const TX_FRAMES: u32 = 1024;
+
+/// Bytes of all frames.
+const FRAMES: usize = (RX_FRAMES + TX_FRAMES) as usize * CHUNK;
 
 /// Bytes of socket buffer that hold what all frames to send are charged with where the kernel copies them.
 const BUFFER: libc::c_int = TX_FRAMES as libc::c_int * 4 * CHUNK as libc::c_int;
@@ -48,19 +52,47 @@ pub(crate) struct TxRings {
     pub free: Vec<u64>,
 }
 
-/// Opens a socket on queue `queue` of the interface `index`, all frames to receive into with the kernel;
+/// A socket that is not bound yet, and the memory for its frames, which the kernel has been given. That is a file, since
+/// memory counts as locked by who gives it, unless that may lock any (CAP_IPC_LOCK).
+#[derive(Debug)]
+pub struct XdpSocket {
+    /// The socket.
+    pub socket: OwnedFd,
+    /// Its frames.
+    pub frames: OwnedFd,
+}
+
+impl XdpSocket {
+    pub(crate) fn new() -> io::Result<Self> {
+        let socket = sys::socket(libc::AF_XDP, libc::SOCK_RAW, 0)?;
+        let fd = socket.as_fd();
+        let frames = memfd_create("viaduct-frames", MemfdFlags::CLOEXEC)?;
+        ftruncate(&frames, FRAMES as u64)?;
+        let mapping = Memory::shared(frames.as_fd(), 0, FRAMES)?;
+        let area = mapping.segment(0, FRAMES);
+        // SAFETY: zeros are a valid xdp_umem_reg.
+        let mut memory: libc::xdp_umem_reg = unsafe { zeroed() };
+        memory.addr = area.as_ptr() as u64;
+        memory.len = area.len() as u64;
+        memory.chunk_size = CHUNK as u32;
+        // The kernel holds the pages from here on, whoever maps them.
+        set(fd, libc::SOL_XDP, libc::XDP_UMEM_REG, &memory)?;
+        set(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &BUFFER)
+            .or_else(|_| set(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &BUFFER))?;
+        Ok(Self { socket, frames })
+    }
+}
+
+/// Binds a socket to queue `queue` of the interface `index`, all frames to receive into with the kernel;
 /// `several`: packets may take several frames (since 6.6).
-pub(crate) fn open(index: i32, queue: u32, several: bool) -> io::Result<(RxRings, TxRings)> {
-    let socket = sys::socket(libc::AF_XDP, libc::SOCK_RAW, 0)?;
-    let frames = Memory::new((RX_FRAMES + TX_FRAMES) as usize * CHUNK)?;
+pub(crate) fn open(
+    XdpSocket { socket, frames }: XdpSocket,
+    index: i32,
+    queue: u32,
+    several: bool,
+) -> io::Result<(RxRings, TxRings)> {
+    let frames = Memory::shared(frames.as_fd(), 0, FRAMES)?;
     let fd = socket.as_fd();
-    let area = frames.segment(0, (RX_FRAMES + TX_FRAMES) as usize * CHUNK);
-    // SAFETY: zeros are a valid xdp_umem_reg.
-    let mut memory: libc::xdp_umem_reg = unsafe { zeroed() };
-    memory.addr = area.as_ptr() as u64;
-    memory.len = area.len() as u64;
-    memory.chunk_size = CHUNK as u32;
-    set(fd, libc::SOL_XDP, libc::XDP_UMEM_REG, &memory)?;
     for (ring, size) in [
         (libc::XDP_UMEM_FILL_RING, RX_FRAMES),
         (libc::XDP_UMEM_COMPLETION_RING, TX_FRAMES),
@@ -69,8 +101,6 @@ pub(crate) fn open(index: i32, queue: u32, several: bool) -> io::Result<(RxRings
     ] {
         set(fd, libc::SOL_XDP, ring, &(size as libc::c_int))?;
     }
-    set(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &BUFFER)
-        .or_else(|_| set(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &BUFFER))?;
 
     let offsets: libc::xdp_mmap_offsets = get(fd, libc::SOL_XDP, libc::XDP_MMAP_OFFSETS)?;
     let mut fill = Producer::map(fd, libc::XDP_UMEM_PGOFF_FILL_RING, &offsets.fr, RX_FRAMES)?;

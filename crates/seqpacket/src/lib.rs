@@ -1,4 +1,7 @@
-//! Messages with descriptors over a socket that keeps their boundaries.
+//! Messages with descriptors over a socket that keeps their boundaries (`SOCK_SEQPACKET`, unix(7)).
+//!
+//! Must not know: what the messages say.
+#![deny(unsafe_code)]
 
 use rustix::io::{Errno, IoSlice, IoSliceMut, retry_on_intr};
 use rustix::net::{
@@ -12,8 +15,10 @@ use std::sync::Arc;
 
 /// Bytes of a message at most.
 const LONGEST: usize = 64 << 10;
-/// Descriptors of a message at most.
+/// Descriptors of a message at most, unless told otherwise.
 const DESCRIPTORS: usize = 12;
+/// Descriptors that the kernel takes in one message (`SCM_MAX_FD`).
+pub const MOST_DESCRIPTORS: usize = 253;
 /// Bytes of control data in which requests come: they have one descriptor at most (the kernel finds room for two).
 const ONE_DESCRIPTOR: usize = rustix::cmsg_space!(ScmRights(1));
 
@@ -36,24 +41,37 @@ pub enum SocketError {
 pub struct Connection {
     socket: Arc<OwnedFd>,
     buffer: Vec<u8>,
-    /// It is the device's end.
+    /// Room for the descriptors of a message to come, and how many go with one.
+    space: Vec<MaybeUninit<u8>>,
+    most: usize,
+    /// It is the end of who answers.
     serves: bool,
 }
 
 impl Connection {
-    /// The library's end.
+    /// The end of who asks.
     #[must_use]
     pub fn new(socket: OwnedFd) -> Self {
-        Self { socket: Arc::new(socket), buffer: Vec::new(), serves: false }
+        Self::carrying(socket, DESCRIPTORS)
     }
 
-    /// The device's end. It never waits for who does not read its answers, and takes no more descriptors than a request has.
+    /// The same, with messages of up to `most` descriptors, at most [`MOST_DESCRIPTORS`].
     #[must_use]
-    pub const fn serving(socket: Arc<OwnedFd>) -> Self {
-        Self { socket, buffer: Vec::new(), serves: true }
+    pub fn carrying(socket: OwnedFd, most: usize) -> Self {
+        let most = most.min(MOST_DESCRIPTORS);
+        let space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(most))];
+        Self { socket: Arc::new(socket), buffer: Vec::new(), space, most, serves: false }
     }
 
-    /// Sends a message with descriptors. The device's end does not wait: who asks, and has no room for the answer, gets an error.
+    /// The end of who answers. It never waits for who does not read its answers, and takes no more descriptors than a request has.
+    #[must_use]
+    pub fn serving(socket: Arc<OwnedFd>) -> Self {
+        let space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+        Self { socket, buffer: Vec::new(), space, most: DESCRIPTORS, serves: true }
+    }
+
+    /// Sends a message with descriptors. Who answers does not wait: who asks, and has no
+    /// room for the answer, gets an error.
     ///
     /// # Errors
     /// Where it can't be sent.
@@ -63,11 +81,10 @@ impl Connection {
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<(), SocketError> {
         let bytes = serde_json::to_vec(message).map_err(|e| SocketError::Malformed(e.to_string()))?;
-        if bytes.len() > LONGEST || descriptors.len() > DESCRIPTORS {
+        if bytes.len() > LONGEST || descriptors.len() > self.most {
             return Err(SocketError::Malformed("too long".into()));
         }
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
-        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        let mut ancillary = SendAncillaryBuffer::new(&mut self.space);
         if !descriptors.is_empty() {
             ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
         }
@@ -83,9 +100,8 @@ impl Connection {
     /// Where none comes, or not one of this protocol.
     pub fn receive<T: DeserializeOwned>(&mut self) -> Result<(T, Vec<OwnedFd>), SocketError> {
         self.buffer.resize(LONGEST, 0);
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
-        let room = if self.serves { ONE_DESCRIPTOR } else { space.len() };
-        let mut ancillary = RecvAncillaryBuffer::new(&mut space[..room]);
+        let room = if self.serves { ONE_DESCRIPTOR } else { self.space.len() };
+        let mut ancillary = RecvAncillaryBuffer::new(&mut self.space[..room]);
         let (len, whole) = {
             let mut parts = [IoSliceMut::new(&mut self.buffer)];
             let got =
@@ -120,44 +136,57 @@ impl AsFd for Connection {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
-    use crate::{Reply, Request};
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use std::collections::BTreeMap;
+    use std::io::Write as _;
 
-    fn pair() -> (Connection, Connection) {
+    type Message = BTreeMap<String, u64>;
+
+    fn pair(most: usize) -> (Connection, Connection) {
         let (a, b) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-        (Connection::new(a), Connection::new(b))
+        (Connection::carrying(a, most), Connection::carrying(b, most))
     }
 
     #[test]
     fn messages_carry_descriptors() {
-        let (mut a, mut b) = pair();
-        let (_, file) = crate::Memory::create("test", 4096).unwrap();
-        let asked =
-            Request::RegMr { pd: 1, address: 2, length: 3, iova: u64::MAX, access: 5, pages: Some((4, 6)) };
-        a.send(&asked, &[file.as_fd(), file.as_fd()]).unwrap();
-        a.send(&Request::AllocPd, &[]).unwrap();
-        let (message, descriptors) = b.receive::<Request>().unwrap();
-        assert_eq!((message, descriptors.len()), (asked, 2));
-        assert_eq!(rustix::fs::fstat(&descriptors[1]).unwrap().st_size, 4096);
-        let (message, descriptors) = b.receive::<Request>().unwrap();
-        assert_eq!((message, descriptors.len()), (Request::AllocPd, 0));
-        drop(a);
-        assert!(matches!(b.receive::<Request>(), Err(SocketError::Closed)));
-    }
-
-    #[test]
-    fn what_is_no_message_is_refused() {
-        let (a, mut b) = pair();
-        for wrong in [&b"{"[..], b"\0", br#"{"reg_mr":{}}"#, &[b'"'; 70_000]] {
-            rustix::net::send(&a, wrong, SendFlags::empty()).unwrap();
-            assert!(matches!(b.receive::<Request>(), Err(SocketError::Malformed(_))));
+        for most in [12, MOST_DESCRIPTORS] {
+            let (mut a, mut b) = pair(most);
+            let (reader, mut writer) = std::io::pipe().unwrap();
+            let asked = Message::from([("length".into(), u64::MAX)]);
+            a.send(&asked, &vec![reader.as_fd(); most]).unwrap();
+            a.send(&Message::new(), &[]).unwrap();
+            assert!(matches!(
+                a.send(&asked, &vec![reader.as_fd(); most + 1]),
+                Err(SocketError::Malformed(_))
+            ));
+            let (message, descriptors) = b.receive::<Message>().unwrap();
+            assert_eq!((message, descriptors.len()), (asked, most));
+            writer.write_all(b"x").unwrap();
+            assert_eq!(rustix::io::read(&descriptors[most - 1], &mut [0; 2]).unwrap(), 1);
+            let (message, descriptors) = b.receive::<Message>().unwrap();
+            assert_eq!((message, descriptors.len()), (Message::new(), 0));
+            drop(a);
+            assert!(matches!(b.receive::<Message>(), Err(SocketError::Closed)));
         }
     }
 
     #[test]
-    fn a_newer_device_may_say_more() {
-        let reply: Reply = serde_json::from_str(r#"{"port":{"is_active":true,"colour":"red"}}"#).unwrap();
-        assert!(matches!(reply, Reply::Port(port) if port.is_active));
+    fn what_is_no_message_is_refused() {
+        let (a, mut b) = pair(12);
+        for wrong in [&b"{"[..], b"\0", br#"{"length":{}}"#, &[b'"'; 70_000]] {
+            rustix::net::send(&*a.socket, wrong, SendFlags::empty()).unwrap();
+            assert!(matches!(b.receive::<Message>(), Err(SocketError::Malformed(_))));
+        }
+    }
+
+    #[test]
+    fn more_descriptors_than_fit_are_refused() {
+        let (mut a, mut b) = pair(12);
+        a.most = 20;
+        a.space.resize(rustix::cmsg_space!(ScmRights(20)), MaybeUninit::uninit());
+        let (reader, _writer) = std::io::pipe().unwrap();
+        a.send(&Message::new(), &[reader.as_fd(); 20]).unwrap();
+        assert!(matches!(b.receive::<Message>(), Err(SocketError::Malformed(_))));
     }
 }

@@ -2,6 +2,13 @@
 
 use nix::unistd::{Group, User};
 
+/// Has the C library load what looks names up (nsswitch.conf(5)), as long as it may.
+pub(crate) fn prepare() {
+    // What nobody has is asked of all.
+    let _ = User::from_name("-");
+    let _ = Group::from_name("-");
+}
+
 /// User and group id of `user` or `user:group`, by name or number; without a group it is the user's own.
 ///
 /// # Errors

@@ -1,0 +1,233 @@
+//! Whether a request makes sense: the daemon may be in the hands of a guest.
+
+use crate::request::{Refusal, Request};
+use rustix::fs::{FileType, fstat, major, minor};
+use rustix::net::AddressFamily;
+use rustix::net::sockopt::socket_domain;
+use std::os::fd::OwnedFd;
+use std::path::{Component, Path};
+use wire::{MAX_QUEUES, TapPort, XdpProgram};
+
+/// Bytes of a path at most (`PATH_MAX`).
+const LONGEST_PATH: usize = 4096;
+/// Bytes of names of user and group at most.
+const LONGEST_NAME: usize = 256;
+/// Addresses of a wire at most.
+const MOST_ADDRESSES: usize = 1024;
+/// Connections that may wait at most.
+const MOST_WAITING: i32 = 4096;
+/// The smallest MTU that a device may have (RFC 791).
+const LEAST_MTU: u16 = 68;
+/// Number of /dev/net/tun (linux/miscdevice.h).
+const TUN: (u32, u32) = (10, 200);
+
+/// Whether it does.
+///
+/// # Errors
+/// What is wrong.
+pub(crate) fn check(request: &Request, descriptors: &[OwnedFd]) -> Result<(), Refusal> {
+    let wanted = match request {
+        Request::TapState => 1,
+        Request::AttachXdp(_) => descriptors.len().clamp(1, MAX_QUEUES),
+        Request::ReplaceXdp(_) => 2,
+        _ => 0,
+    };
+    if descriptors.len() != wanted {
+        return Err(Refusal::new(format!("{} descriptors, not {wanted}", descriptors.len())));
+    }
+    match request {
+        Request::Tap(port) => tap(port),
+        Request::TapState => ensure(is_tap(&descriptors[0]), "the descriptor is not of a tap"),
+        Request::Packet { index, sockets } => {
+            ensure(*index > 0 && within(*sockets, 1, MAX_QUEUES), "no interface, or too many sockets")
+        }
+        Request::XdpSocket => Ok(()),
+        Request::AttachXdp(program) => {
+            let all_xdp = descriptors.iter().all(is_xdp);
+            xdp(program).and(ensure(all_xdp, "a descriptor is not an AF_XDP socket"))
+        }
+        Request::ReplaceXdp(program) => xdp(program),
+        Request::Listen { path, mode, backlog, .. } => {
+            let possible = is_mode(*mode) && (1..=MOST_WAITING).contains(backlog);
+            is_path(path).and(ensure(possible, "no mode or backlog of a socket"))
+        }
+        Request::Give { mode, .. } => ensure(is_mode(*mode), "no mode of a socket"),
+        Request::Remove { .. } => Ok(()),
+        Request::Connect { path } => is_path(path),
+        Request::Owner { names } => {
+            let plain = names.len() <= LONGEST_NAME && !names.contains(['\0', '\n', '/']);
+            ensure(plain, "no names of user and group")
+        }
+        Request::Bar { address, number } => {
+            ensure(is_pci_address(address) && *number < 6, "no address or BAR of a PCI device")
+        }
+    }
+}
+
+fn ensure(holds: bool, otherwise: &str) -> Result<(), Refusal> {
+    if holds { Ok(()) } else { Err(Refusal::new(otherwise)) }
+}
+
+fn within(number: u16, least: usize, most: usize) -> bool {
+    (least..=most).contains(&usize::from(number))
+}
+
+/// A name as the kernel takes it, none that it makes up itself (`tap%d`).
+fn tap(port: &TapPort) -> Result<(), Refusal> {
+    let name = port.device.as_bytes();
+    let plain = name.iter().all(|byte| byte.is_ascii_graphic() && !b"/:%".contains(byte));
+    let is_name = (1..16).contains(&name.len()) && plain && name != b"." && name != b"..";
+    ensure(is_name, "not the name of a network device")?;
+    ensure(within(port.queues, 1, MAX_QUEUES) && port.mtu >= LEAST_MTU, "no queues or MTU of a tap")
+}
+
+fn xdp(program: &XdpProgram) -> Result<(), Refusal> {
+    ensure(
+        program.index > 0 && program.addresses.len() <= MOST_ADDRESSES,
+        "no interface, or too many addresses",
+    )
+}
+
+fn is_mode(mode: u32) -> bool {
+    mode & !0o777 == 0
+}
+
+/// An absolute path without steps upwards.
+fn is_path(path: &Path) -> Result<(), Refusal> {
+    let bytes = path.as_os_str().as_encoded_bytes();
+    let downwards = path.components().all(|c| matches!(c, Component::RootDir | Component::Normal(_)));
+    let plain = path.is_absolute() && downwards && bytes.len() < LONGEST_PATH && !bytes.contains(&0);
+    ensure(plain && path.file_name().is_some(), "not an absolute path of a socket")
+}
+
+fn is_tap(descriptor: &OwnedFd) -> bool {
+    fstat(descriptor).is_ok_and(|stat| {
+        let is_device = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice;
+        is_device && (major(stat.st_rdev), minor(stat.st_rdev)) == TUN
+    })
+}
+
+fn is_xdp(descriptor: &OwnedFd) -> bool {
+    socket_domain(descriptor).is_ok_and(|domain| domain == AddressFamily::XDP)
+}
+
+/// `0000:01:00.0`: domain, bus, device and function.
+fn is_pci_address(address: &str) -> bool {
+    address.len() == 12
+        && address.bytes().enumerate().all(|(at, byte)| match at {
+            4 | 7 => byte == b':',
+            10 => byte == b'.',
+            _ => byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte),
+        })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    fn null() -> OwnedFd {
+        std::fs::File::open("/dev/null").unwrap().into()
+    }
+
+    fn tap_named(device: &str) -> Request {
+        Request::Tap(TapPort { device: device.to_owned(), queues: 1, mtu: 1500, mac: None, offload: true })
+    }
+
+    fn listen(path: &str, mode: u32) -> Request {
+        Request::Listen { path: path.into(), messages: false, owner: None, mode, backlog: 8 }
+    }
+
+    #[track_caller]
+    fn refused(request: &Request, descriptors: &[OwnedFd]) {
+        assert!(check(request, descriptors).is_err(), "{request:?}");
+    }
+
+    #[test]
+    fn taps_have_names_queues_and_an_mtu() {
+        assert!(check(&tap_named("tap-vm1"), &[]).is_ok());
+        for name in ["", "a234567890123456", "a/b", "tap%d", ".", "..", "a b", "a:1", "\u{e9}", "a\0"] {
+            refused(&tap_named(name), &[]);
+        }
+        let tap = TapPort { device: "t".into(), queues: 1, mtu: 1500, mac: None, offload: true };
+        refused(&Request::Tap(TapPort { queues: 0, ..tap.clone() }), &[]);
+        refused(&Request::Tap(TapPort { queues: 254, ..tap.clone() }), &[]);
+        refused(&Request::Tap(TapPort { mtu: 67, ..tap }), &[]);
+        refused(&tap_named("tap-vm1"), &[null()]);
+    }
+
+    #[test]
+    fn descriptors_are_what_they_must_be() {
+        refused(&Request::TapState, &[]);
+        refused(&Request::TapState, &[null()]);
+        let program = XdpProgram { index: 1, mac: [0; 6], addresses: Vec::new(), all: true, several: false };
+        refused(&Request::AttachXdp(program.clone()), &[]);
+        refused(&Request::AttachXdp(program.clone()), &[null()]);
+        refused(&Request::AttachXdp(XdpProgram { index: 0, ..program.clone() }), &[]);
+        refused(&Request::ReplaceXdp(program), &[null()]);
+    }
+
+    #[test]
+    fn interfaces_and_sockets_are_counted() {
+        assert!(check(&Request::Packet { index: 1, sockets: 1 }, &[]).is_ok());
+        for (index, sockets) in [(0, 1), (-1, 1), (1, 0), (1, 254)] {
+            refused(&Request::Packet { index, sockets }, &[]);
+        }
+    }
+
+    #[test]
+    fn paths_lead_downwards() {
+        assert!(check(&listen("/run/viaduct/vm1.sock", 0o660), &[]).is_ok());
+        let long = format!("/{}", "a".repeat(5000));
+        for path in ["", "vm1.sock", "/", "/run/../etc/x", "/run/\0", long.as_str()] {
+            refused(&listen(path, 0o660), &[]);
+            refused(&Request::Connect { path: path.into() }, &[]);
+        }
+        refused(&listen("/run/vm1.sock", 0o4755), &[]);
+        refused(&Request::Give { file: 1, owner: None, mode: 0o2660 }, &[]);
+    }
+
+    #[test]
+    fn owners_and_cards_are_named() {
+        assert!(check(&Request::Owner { names: "libvirt-qemu:kvm".into() }, &[]).is_ok());
+        refused(&Request::Owner { names: "x".repeat(257) }, &[]);
+        refused(&Request::Owner { names: "a\nb".into() }, &[]);
+        let bar = |address: &str, number| Request::Bar { address: address.into(), number };
+        assert!(check(&bar("0000:af:00.1", 2), &[]).is_ok());
+        for address in ["", "0000:af:00.1/..", "../../x", "0000:AF:00.1", "0000:af:00-1"] {
+            refused(&bar(address, 2), &[]);
+        }
+        refused(&bar("0000:af:00.1", 6), &[]);
+    }
+
+    /// `cargo bolero test -p helper check::tests::requests`: whatever comes, what is done is of the kinds that may be done.
+    #[test]
+    fn requests() {
+        bolero::check!().for_each(|bytes: &[u8]| {
+            let Ok(request) = serde_json::from_slice::<Request>(bytes) else { return };
+            let descriptors = [null()];
+            let most = usize::from(matches!(request, Request::TapState | Request::AttachXdp(_)));
+            if check(&request, &descriptors[..most]).is_err() {
+                return;
+            }
+            match request {
+                Request::Tap(tap) => {
+                    assert!((1..16).contains(&tap.device.len()) && !tap.device.contains(['/', '%', '\0']));
+                    assert!((1..=253).contains(&tap.queues));
+                }
+                Request::Listen { path, mode, .. } => {
+                    assert!(path.is_absolute() && mode <= 0o777);
+                    assert!(!path.components().any(|part| part == Component::ParentDir));
+                }
+                Request::Connect { path } => {
+                    assert!(path.is_absolute());
+                    assert!(!path.components().any(|part| part == Component::ParentDir));
+                }
+                Request::Bar { address, .. } => assert!(!address.contains('/')),
+                // /dev/null is neither.
+                Request::TapState | Request::AttachXdp(_) | Request::ReplaceXdp(_) => unreachable!(),
+                _ => {}
+            }
+        });
+    }
+}

@@ -1,0 +1,350 @@
+//! The daemon's end: starts the helper and asks it.
+
+use crate::ARGUMENT;
+use crate::request::{Answer, Refusal, Reply, Request};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use seqpacket::{Connection, MOST_DESCRIPTORS, SocketError};
+use sockets::{Listening, ListeningFile, Place, Sockets};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use wire::{Attachment, Opener, Stage, TapPort, TapState, XdpError, XdpProgram, XdpSocket};
+
+/// How long the helper may take: users' names may come from another machine.
+const PATIENCE: Timespec = Timespec { tv_sec: 30, tv_nsec: 0 };
+
+/// Why the helper can't be had.
+#[derive(Debug, thiserror::Error)]
+pub enum HelperError {
+    /// It can't be started.
+    #[error("the helper process can't be started: {0}")]
+    Start(io::Error),
+}
+
+/// The helper. It ends when this is dropped and all sockets are that came of it.
+#[derive(Clone, Debug)]
+pub struct Helper(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    connection: Mutex<Connection>,
+    pid: u32,
+    /// Polls readable when the helper is gone.
+    pidfd: OwnedFd,
+}
+
+impl Helper {
+    /// Starts it: this very program, with [`ARGUMENT`], the run-dir and what it logs.
+    ///
+    /// # Errors
+    /// [`HelperError::Start`].
+    pub fn start(run_dir: &Path, log: &str) -> Result<Self, HelperError> {
+        Self::launch(run_dir, log).map_err(HelperError::Start)
+    }
+
+    fn launch(run_dir: &Path, log: &str) -> io::Result<Self> {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let run_dir = std::path::absolute(run_dir)?;
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0("viaductd-helper").arg(ARGUMENT).arg(run_dir).arg(log);
+        // It is asked by its standard input; that it holds no output of ours lets readers see the daemon's end.
+        let child = command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).spawn()?;
+        Self::over(ours, Pid::from_child(&child))
+    }
+
+    /// The helper that is this process, at the other end of a socket.
+    fn over(socket: OwnedFd, pid: Pid) -> io::Result<Self> {
+        let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+        let connection = Mutex::new(Connection::carrying(socket, MOST_DESCRIPTORS));
+        let pid = pid.as_raw_nonzero().get().unsigned_abs();
+        Ok(Self(Arc::new(Shared { connection, pid, pidfd })))
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.0.pid
+    }
+
+    /// A descriptor that polls readable when the helper is gone.
+    ///
+    /// # Errors
+    /// Out of descriptors.
+    pub fn ended(&self) -> io::Result<OwnedFd> {
+        self.0.pidfd.try_clone()
+    }
+
+    /// User and group id of `user` or `user:group`; see [`crate::lookup`].
+    ///
+    /// # Errors
+    /// Whom there is not.
+    pub fn owner(&self, names: &str) -> Result<(u32, u32), String> {
+        match self.ask(&Request::Owner { names: names.to_owned() }, &[]) {
+            Ok((Reply::Owner(user, group), _)) => Ok((user, group)),
+            other => Err(unexpected(other).text),
+        }
+    }
+
+    /// See [`crate::open_bar`].
+    ///
+    /// # Errors
+    /// No such device, no permission.
+    pub fn bar(&self, address: &str, number: u8) -> io::Result<File> {
+        let request = Request::Bar { address: address.to_owned(), number };
+        Ok(one(self.descriptors(&request, &[])?)?.into())
+    }
+
+    /// Asks, and waits for the answer.
+    fn ask(
+        &self,
+        request: &Request,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(Reply, Vec<OwnedFd>), Refusal> {
+        let exchange = || -> Result<_, SocketError> {
+            let (ours, theirs) =
+                socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+            let all: Vec<_> = [theirs.as_fd()].into_iter().chain(descriptors.iter().copied()).collect();
+            self.0.connection.lock().unwrap_or_else(PoisonError::into_inner).send(request, &all)?;
+            // Where it ends without an answer, this socket is closed.
+            drop(theirs);
+            let mut readable = [PollFd::new(&ours, PollFlags::IN)];
+            rustix::io::retry_on_intr(|| poll(&mut readable, Some(&PATIENCE)))?;
+            if readable[0].revents().is_empty() {
+                return Err(rustix::io::Errno::TIMEDOUT.into());
+            }
+            Connection::carrying(ours, MOST_DESCRIPTORS).receive::<Answer>()
+        };
+        let (answer, descriptors) =
+            exchange().map_err(|e| Refusal::new(format!("the helper process: {e}")))?;
+        answer.map(|reply| (reply, descriptors))
+    }
+
+    fn descriptors(
+        &self,
+        request: &Request,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<Vec<OwnedFd>, Refusal> {
+        match self.ask(request, descriptors) {
+            Ok((Reply::Done, descriptors)) => Ok(descriptors),
+            other => Err(unexpected(other)),
+        }
+    }
+}
+
+/// The refusal, or that the answer is of another request.
+fn unexpected(answer: Result<(Reply, Vec<OwnedFd>), Refusal>) -> Refusal {
+    answer.err().unwrap_or_else(|| Refusal::new("the helper process answers something else"))
+}
+
+/// The only descriptor.
+fn one(descriptors: Vec<OwnedFd>) -> Result<OwnedFd, Refusal> {
+    descriptors
+        .into_iter()
+        .next()
+        .ok_or_else(|| Refusal::new("the helper process answers without a descriptor"))
+}
+
+impl Opener for Helper {
+    fn tap(&self, tap: &TapPort) -> io::Result<Vec<OwnedFd>> {
+        let queues = self.descriptors(&Request::Tap(tap.clone()), &[])?;
+        // A port has as many queues as it was told.
+        if queues.len() == usize::from(tap.queues.max(1)) {
+            Ok(queues)
+        } else {
+            Err(Refusal::new("queues are missing").into())
+        }
+    }
+
+    fn tap_state(&self, tap: BorrowedFd<'_>) -> io::Result<TapState> {
+        match self.ask(&Request::TapState, &[tap]) {
+            Ok((Reply::TapState(state), _)) => Ok(state),
+            other => Err(unexpected(other).into()),
+        }
+    }
+
+    fn packet(&self, index: i32, sockets: u16) -> io::Result<Vec<OwnedFd>> {
+        Ok(self.descriptors(&Request::Packet { index, sockets }, &[])?)
+    }
+
+    fn xdp_socket(&self) -> io::Result<XdpSocket> {
+        let mut descriptors = self.descriptors(&Request::XdpSocket, &[])?.into_iter();
+        let (socket, frames) = (descriptors.next(), descriptors.next());
+        let both = socket.zip(frames).ok_or_else(|| Refusal::new("descriptors are missing"))?;
+        Ok(XdpSocket { socket: both.0, frames: both.1 })
+    }
+
+    fn attach_xdp(&self, program: &XdpProgram, sockets: &[BorrowedFd<'_>]) -> Result<Attachment, XdpError> {
+        match self.ask(&Request::AttachXdp(program.clone()), sockets) {
+            Ok((Reply::Attached { mode }, descriptors)) => {
+                let mut descriptors = descriptors.into_iter();
+                match (descriptors.next(), descriptors.next()) {
+                    (Some(map), Some(link)) => {
+                        Ok(Attachment { map, link, mode, promiscuous: descriptors.next() })
+                    }
+                    _ => Err(xdp_error(Refusal::new("descriptors are missing"))),
+                }
+            }
+            other => Err(xdp_error(unexpected(other))),
+        }
+    }
+
+    fn replace_xdp(&self, program: &XdpProgram, attachment: &Attachment) -> Result<(), XdpError> {
+        let of = [attachment.map.as_fd(), attachment.link.as_fd()];
+        self.descriptors(&Request::ReplaceXdp(program.clone()), &of).map(drop).map_err(xdp_error)
+    }
+}
+
+fn xdp_error(refusal: Refusal) -> XdpError {
+    let (stage, log) = refusal.xdp.clone().unwrap_or((Stage::Attach, None));
+    XdpError { stage, source: refusal.into(), log }
+}
+
+/// The file of a socket that the helper made.
+#[derive(Debug)]
+struct HelpersFile {
+    helper: Helper,
+    file: u64,
+}
+
+impl Sockets for Helper {
+    fn listen(&self, place: &Place, kind: SocketType, backlog: i32) -> Result<Listening, sockets::Error> {
+        let path = std::path::absolute(&place.path)
+            .map_err(|source| sockets::Error::Os { path: place.path.clone(), source })?;
+        let messages = kind == SocketType::SEQPACKET;
+        let request = Request::Listen { path, messages, owner: place.owner, mode: place.mode, backlog };
+        match self.ask(&request, &[]) {
+            Ok((Reply::Listening { file }, descriptors)) => {
+                let file = Box::new(HelpersFile { helper: self.clone(), file });
+                Ok((one(descriptors).map_err(asked)?, file))
+            }
+            other => Err(asked(unexpected(other))),
+        }
+    }
+
+    fn connect(&self, path: &Path) -> Result<OwnedFd, sockets::Error> {
+        let path = std::path::absolute(path)
+            .map_err(|source| sockets::Error::Os { path: path.to_owned(), source })?;
+        self.descriptors(&Request::Connect { path }, &[]).and_then(one).map_err(asked)
+    }
+}
+
+fn asked(refusal: Refusal) -> sockets::Error {
+    sockets::Error::Asked(refusal.text)
+}
+
+impl ListeningFile for HelpersFile {
+    fn give_to(&self, owner: Option<(u32, u32)>, mode: u32) -> Result<(), sockets::Error> {
+        let request = Request::Give { file: self.file, owner, mode };
+        self.helper.descriptors(&request, &[]).map(drop).map_err(asked)
+    }
+}
+
+impl Drop for HelpersFile {
+    fn drop(&mut self) {
+        // Where the helper is gone the file stays, and is replaced by the next daemon.
+        let _ = self.helper.descriptors(&Request::Remove { file: self.file }, &[]);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use crate::Server;
+    use sandbox::Account;
+    use std::os::unix::fs::MetadataExt;
+    use std::os::unix::net::{UnixListener, UnixStream};
+    use std::path::PathBuf;
+
+    /// A helper that is a thread of this process, of a daemon with a run-dir of its own.
+    fn helper() -> (Helper, tempfile::TempDir) {
+        let dir = tempfile::tempdir().unwrap();
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let us = Account { uid: nix::unistd::getuid().as_raw(), gid: nix::unistd::getgid().as_raw() };
+        let server = Arc::new(Server::new(&dir.path().join("run"), us));
+        std::thread::spawn(move || server.serve(theirs));
+        std::fs::create_dir(dir.path().join("run")).unwrap();
+        (Helper::over(ours, rustix::process::getpid()).unwrap(), dir)
+    }
+
+    fn place(dir: &Path, name: &str) -> Place {
+        Place { path: dir.join(name), owner: None, mode: 0o640 }
+    }
+
+    #[test]
+    fn a_socket_is_made_given_away_and_removed() {
+        let (helper, dir) = helper();
+        let place = place(dir.path(), "run/vm1.sock");
+        let (_socket, file) = helper.listen(&place, SocketType::STREAM, 8).unwrap();
+        UnixStream::connect(&place.path).unwrap();
+        file.give_to(None, 0o600).unwrap();
+        assert_eq!(std::fs::metadata(&place.path).unwrap().mode() & 0o7777, 0o600);
+        let taken = helper.listen(&place, SocketType::STREAM, 8).unwrap_err().to_string();
+        assert!(taken.contains("in use"), "{taken}");
+        drop(file);
+        assert!(!place.path.exists());
+    }
+
+    #[test]
+    fn roots_sockets_are_reached_in_the_run_dir_only() {
+        if !nix::unistd::geteuid().is_root() {
+            return;
+        }
+        let (helper, dir) = helper();
+        let [inside, outside] = ["run/vm1.sock", "docker.sock"].map(|name| dir.path().join(name));
+        let _listening = [&inside, &outside].map(|path| UnixListener::bind(path).unwrap());
+        helper.connect(&inside).unwrap();
+        let refused = helper.connect(&outside).unwrap_err().to_string();
+        assert!(refused.contains("root listens there"), "{refused}");
+        let up = helper.connect(&dir.path().join("run/../docker.sock")).unwrap_err().to_string();
+        assert!(up.contains("not an absolute path"), "{up}");
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_answered_and_the_next_request_served() {
+        let (helper, _dir) = helper();
+        let nobody = Request::Remove { file: 99 };
+        assert_eq!(helper.ask(&nobody, &[]).unwrap_err().text, "no such socket");
+        let null = std::fs::File::open("/dev/null").unwrap();
+        assert!(helper.tap_state(null.as_fd()).unwrap_err().to_string().contains("not of a tap"));
+        // Nothing to answer to, and nonsense: nobody is told, and the helper goes on.
+        let connection = || helper.0.connection.lock().unwrap();
+        connection().send(&nobody, &[]).unwrap();
+        connection().send(&"nonsense", &[]).unwrap();
+        assert_eq!(helper.owner("root"), Ok((0, 0)));
+        let none = helper.bar("ffff:ff:1f.7", 2).unwrap_err();
+        assert_eq!(none.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn many_may_ask_at_once() {
+        let (helper, _dir) = helper();
+        let asked: Vec<_> = (0..32)
+            .map(|_| {
+                let helper = helper.clone();
+                std::thread::spawn(move || helper.owner("root"))
+            })
+            .collect();
+        assert!(asked.into_iter().all(|thread| thread.join().unwrap() == Ok((0, 0))));
+    }
+
+    #[test]
+    fn a_helper_that_is_gone_is_an_error() {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        drop(theirs);
+        let helper = Helper::over(ours, rustix::process::getpid()).unwrap();
+        let said = helper.packet(1, 1).unwrap_err().to_string();
+        assert!(said.starts_with("the helper process"), "{said}");
+        let said = helper.connect(&PathBuf::from("/x")).unwrap_err().to_string();
+        assert!(said.starts_with("the helper process"), "{said}");
+    }
+}

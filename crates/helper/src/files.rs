@@ -1,0 +1,48 @@
+//! The socket files that the helper made, by number.
+
+use sockets::ListeningFile;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Files at a time at most: a daemon has a few for each guest.
+const MOST: usize = 65_536;
+
+/// See above.
+#[derive(Debug, Default)]
+pub(crate) struct Files(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    next: u64,
+    files: BTreeMap<u64, Arc<dyn ListeningFile>>,
+}
+
+impl Files {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps a file; `None` where there are too many.
+    pub(crate) fn keep(&self, file: Box<dyn ListeningFile>) -> Option<u64> {
+        let mut state = self.lock();
+        if state.files.len() >= MOST {
+            return None;
+        }
+        state.next += 1;
+        let number = state.next;
+        state.files.insert(number, file.into());
+        Some(number)
+    }
+
+    pub(crate) fn get(&self, number: u64) -> Option<Arc<dyn ListeningFile>> {
+        self.lock().files.get(&number).cloned()
+    }
+
+    /// Removes a file.
+    pub(crate) fn remove(&self, number: u64) -> Option<()> {
+        let file = self.lock().files.remove(&number)?;
+        // Not while the table is locked: it may take as long as whose file system it is likes.
+        drop(file);
+        Some(())
+    }
+}

@@ -1,0 +1,195 @@
+//! The helper's side: takes requests, and does them on a thread each, so that one that waits keeps no other from being done.
+
+use crate::check::check;
+use crate::files::Files;
+use crate::request::{Answer, Refusal, Reply, Request};
+use crate::{bar, confine, users};
+use rustix::net::SocketType;
+use rustix::net::sockopt::socket_peercred;
+use sandbox::{Account, Report};
+use seqpacket::{Connection, MOST_DESCRIPTORS, SocketError};
+use sockets::{Place, Sockets};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use wire::{Attachment, Mode, Opener, XdpError, XdpSocket};
+
+/// Requests that are being done at most.
+const MOST_AT_ONCE: usize = 256;
+
+/// Does what the daemon at the other end of `socket` asks until that is gone. `run_dir` is the daemon's.
+///
+/// Called before the process has another thread; gives up what it does not need first.
+pub fn serve(socket: OwnedFd, run_dir: &Path) {
+    let _ = rustix::thread::set_name(c"viaductd-helper");
+    ignore_terminal();
+    let started_as = Account { uid: nix::unistd::getuid().as_raw(), gid: nix::unistd::getgid().as_raw() };
+    users::prepare();
+    let report: Report = confine::confine();
+    for missing in &report.missing {
+        tracing::debug!("the helper: {missing}");
+    }
+    Arc::new(Server::new(run_dir, started_as)).serve(socket);
+}
+
+/// Signals of the terminal and of the service manager are the daemon's: the helper goes when that has gone.
+fn ignore_terminal() {
+    use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
+    let signals: SigSet =
+        [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT].into_iter().collect();
+    let _ = sigprocmask(SigmaskHow::SIG_BLOCK, Some(&signals), None);
+}
+
+/// What does the requests.
+#[derive(Debug)]
+pub struct Server {
+    run_dir: PathBuf,
+    /// Who owns sockets for which nobody is named.
+    started_as: Account,
+    files: Files,
+    at_once: AtomicUsize,
+}
+
+impl Server {
+    /// For the daemon with this run-dir, that was started by this user.
+    #[must_use]
+    pub fn new(run_dir: &Path, started_as: Account) -> Self {
+        let (files, at_once) = (Files::default(), AtomicUsize::new(0));
+        Self { run_dir: run_dir.to_owned(), started_as, files, at_once }
+    }
+
+    /// Does what is asked by this socket, until its other end is closed.
+    pub fn serve(self: Arc<Self>, socket: OwnedFd) {
+        let mut connection = Connection::carrying(socket, MOST_DESCRIPTORS);
+        loop {
+            match connection.receive::<Request>() {
+                Ok((request, descriptors)) => self.clone().take(request, descriptors),
+                Err(SocketError::Malformed(what)) => tracing::warn!("the helper was asked nonsense: {what}"),
+                Err(SocketError::Closed | SocketError::Kernel(_)) => return,
+            }
+        }
+    }
+
+    /// Has a request done on a thread of its own, and answered.
+    fn take(self: Arc<Self>, request: Request, descriptors: Vec<OwnedFd>) {
+        let mut descriptors = descriptors.into_iter();
+        let Some(to) = descriptors.next() else {
+            return tracing::warn!("the helper was asked without a place to answer to");
+        };
+        let descriptors: Vec<_> = descriptors.collect();
+        let busy = self.at_once.fetch_add(1, Ordering::Relaxed) >= MOST_AT_ONCE;
+        let server = self.clone();
+        let answer = move || {
+            let done = if busy {
+                Err(Refusal::new("too many requests are being done"))
+            } else {
+                server.handle(&request, &descriptors)
+            };
+            let (answer, descriptors) = match done {
+                Ok((reply, descriptors)) => (Ok(reply), descriptors),
+                Err(refusal) => (Err::<Reply, _>(refusal), Vec::new()),
+            };
+            let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+            let answer: Answer = answer;
+            // The daemon may have given up waiting.
+            let _ = Connection::carrying(to, MOST_DESCRIPTORS).send(&answer, &borrowed);
+            server.at_once.fetch_sub(1, Ordering::Relaxed);
+        };
+        if busy {
+            return answer();
+        }
+        if let Err(e) = std::thread::Builder::new().name("request".into()).spawn(answer) {
+            self.at_once.fetch_sub(1, Ordering::Relaxed);
+            tracing::warn!("the helper can't start a thread: {e}");
+        }
+    }
+
+    /// Checks a request and does it.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn handle(
+        &self,
+        request: &Request,
+        descriptors: &[OwnedFd],
+    ) -> Result<(Reply, Vec<OwnedFd>), Refusal> {
+        check(request, descriptors)?;
+        let here = wire::Here;
+        let done = |descriptors| Ok((Reply::Done, descriptors));
+        match request {
+            Request::Tap(port) => done(here.tap(port)?),
+            Request::TapState => Ok((Reply::TapState(here.tap_state(descriptors[0].as_fd())?), Vec::new())),
+            Request::Packet { index, sockets } => done(here.packet(*index, *sockets)?),
+            Request::XdpSocket => {
+                let XdpSocket { socket, frames } = here.xdp_socket()?;
+                done(vec![socket, frames])
+            }
+            Request::AttachXdp(program) => {
+                let sockets: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+                let Attachment { map, link, mode, promiscuous } = here.attach_xdp(program, &sockets)?;
+                Ok((Reply::Attached { mode }, [map, link].into_iter().chain(promiscuous).collect()))
+            }
+            Request::ReplaceXdp(program) => {
+                let [map, link] = [&descriptors[0], &descriptors[1]].map(OwnedFd::try_clone);
+                // Where it runs does not matter here.
+                let attachment =
+                    Attachment { map: map?, link: link?, mode: Mode::Generic, promiscuous: None };
+                here.replace_xdp(program, &attachment)?;
+                done(Vec::new())
+            }
+            Request::Listen { path, messages, owner, mode, backlog } => {
+                let place = Place { path: path.clone(), owner: Some(self.owner(*owner)), mode: *mode };
+                let kind = if *messages { SocketType::SEQPACKET } else { SocketType::STREAM };
+                let (socket, file) = sockets::Here.listen(&place, kind, *backlog)?;
+                let file = self.files.keep(file).ok_or_else(|| Refusal::new("too many sockets"))?;
+                Ok((Reply::Listening { file }, vec![socket]))
+            }
+            Request::Give { file, owner, mode } => {
+                let file = self.files.get(*file).ok_or_else(|| Refusal::new("no such socket"))?;
+                file.give_to(Some(self.owner(*owner)), *mode)?;
+                done(Vec::new())
+            }
+            Request::Remove { file } => {
+                self.files.remove(*file).ok_or_else(|| Refusal::new("no such socket"))?;
+                done(Vec::new())
+            }
+            Request::Connect { path } => done(vec![self.connect(path)?]),
+            Request::Owner { names } => {
+                let (user, group) = users::lookup(names).map_err(Refusal::new)?;
+                Ok((Reply::Owner(user, group), Vec::new()))
+            }
+            Request::Bar { address, number } => done(vec![bar::open_bar(address, *number)?.into()]),
+        }
+    }
+
+    fn owner(&self, owner: Option<(u32, u32)>) -> (u32, u32) {
+        owner.unwrap_or((self.started_as.uid, self.started_as.gid))
+    }
+
+    /// Connects to a VMM: whoever listens in the run-dir, elsewhere nobody who has root's rights to give.
+    fn connect(&self, path: &Path) -> Result<OwnedFd, Refusal> {
+        let socket = sockets::Here.connect(path)?;
+        let by = socket_peercred(&socket).map_err(std::io::Error::from)?.uid;
+        if by.is_root() && !path.starts_with(&self.run_dir) {
+            return Err(Refusal::new(format!(
+                "{}: root listens there; a VMM of root has its socket in the run-dir",
+                path.display()
+            )));
+        }
+        Ok(socket)
+    }
+}
+
+impl From<sockets::Error> for Refusal {
+    fn from(error: sockets::Error) -> Self {
+        Self::new(error.to_string())
+    }
+}
+
+impl From<XdpError> for Refusal {
+    fn from(error: XdpError) -> Self {
+        let XdpError { stage, source, log } = error;
+        Self { xdp: Some((stage, log)), ..source.into() }
+    }
+}

@@ -1,0 +1,329 @@
+//! System calls, by seccomp(2).
+//!
+//! Three filters, of which the kernel takes the strictest answer: what only an intruder would call ends the process; `clone3`
+//! is not there, so that what new threads may share is seen in `clone`'s flags; all else fails that is not on the list.
+//! A call without conditions costs the kernel one look into a bitmap.
+
+use libc::c_long;
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+    apply_filter,
+};
+use std::collections::BTreeMap;
+
+/// Which calls a process keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Calls {
+    /// What carries packets and serves an API: memory, threads, descriptors it was given or gets by messages.
+    Daemon,
+    /// What opens devices and sockets besides.
+    Helper,
+}
+
+type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+
+/// Calls that neither makes: they execute, look into others, change what the machine is.
+const HOSTILE: &[c_long] = &[
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    libc::SYS_ptrace,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_process_madvise,
+    libc::SYS_pidfd_getfd,
+    libc::SYS_kcmp,
+    libc::SYS_mount,
+    libc::SYS_umount2,
+    libc::SYS_pivot_root,
+    libc::SYS_chroot,
+    libc::SYS_move_mount,
+    libc::SYS_open_tree,
+    libc::SYS_fsopen,
+    libc::SYS_fsmount,
+    libc::SYS_mount_setattr,
+    libc::SYS_setns,
+    libc::SYS_unshare,
+    libc::SYS_init_module,
+    libc::SYS_finit_module,
+    libc::SYS_delete_module,
+    libc::SYS_kexec_load,
+    libc::SYS_reboot,
+    libc::SYS_swapon,
+    libc::SYS_swapoff,
+    libc::SYS_acct,
+    libc::SYS_add_key,
+    libc::SYS_request_key,
+    libc::SYS_keyctl,
+    libc::SYS_perf_event_open,
+    libc::SYS_userfaultfd,
+    libc::SYS_open_by_handle_at,
+    libc::SYS_mknodat,
+    libc::SYS_settimeofday,
+    libc::SYS_clock_settime,
+    libc::SYS_sethostname,
+    libc::SYS_setuid,
+    libc::SYS_setgid,
+    libc::SYS_setresuid,
+    libc::SYS_setresgid,
+    libc::SYS_setgroups,
+    libc::SYS_capset,
+];
+
+/// Calls of both processes.
+const COMMON: &[c_long] = &[
+    // Descriptors.
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_readv,
+    libc::SYS_writev,
+    libc::SYS_close,
+    libc::SYS_dup,
+    libc::SYS_dup3,
+    libc::SYS_fcntl,
+    libc::SYS_fstat,
+    libc::SYS_newfstatat,
+    libc::SYS_statx,
+    libc::SYS_lseek,
+    libc::SYS_ppoll,
+    libc::SYS_pselect6,
+    libc::SYS_eventfd2,
+    libc::SYS_pipe2,
+    // Files, as far as Landlock lets it.
+    libc::SYS_openat,
+    libc::SYS_readlinkat,
+    libc::SYS_faccessat,
+    libc::SYS_faccessat2,
+    libc::SYS_getdents64,
+    // Sockets.
+    libc::SYS_socketpair,
+    libc::SYS_bind,
+    libc::SYS_connect,
+    libc::SYS_getsockname,
+    libc::SYS_getpeername,
+    libc::SYS_getsockopt,
+    libc::SYS_setsockopt,
+    libc::SYS_sendto,
+    libc::SYS_sendmsg,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_shutdown,
+    // Memory.
+    libc::SYS_brk,
+    libc::SYS_munmap,
+    libc::SYS_mremap,
+    libc::SYS_madvise,
+    // Threads and time.
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    libc::SYS_futex,
+    libc::SYS_set_robust_list,
+    libc::SYS_rseq,
+    libc::SYS_gettid,
+    libc::SYS_getpid,
+    libc::SYS_getuid,
+    libc::SYS_geteuid,
+    libc::SYS_getgid,
+    libc::SYS_getegid,
+    libc::SYS_tgkill,
+    libc::SYS_sched_yield,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_sigaltstack,
+    libc::SYS_restart_syscall,
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_getres,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_nanosleep,
+    libc::SYS_gettimeofday,
+    libc::SYS_getrandom,
+    libc::SYS_uname,
+    libc::SYS_sysinfo,
+    libc::SYS_prlimit64,
+];
+
+/// The daemon's besides.
+const DAEMON: &[c_long] = &[
+    libc::SYS_pread64,
+    libc::SYS_pwrite64,
+    libc::SYS_preadv,
+    libc::SYS_pwritev,
+    libc::SYS_preadv2,
+    libc::SYS_pwritev2,
+    libc::SYS_ftruncate,
+    libc::SYS_fallocate,
+    libc::SYS_fsync,
+    libc::SYS_fdatasync,
+    libc::SYS_flock,
+    libc::SYS_fstatfs,
+    libc::SYS_memfd_create,
+    libc::SYS_epoll_create1,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_timerfd_create,
+    libc::SYS_timerfd_settime,
+    libc::SYS_timerfd_gettime,
+    // Sockets it was given, and the rings of others.
+    libc::SYS_listen,
+    libc::SYS_accept4,
+    libc::SYS_recvmmsg,
+    libc::SYS_sendmmsg,
+    // How eventfds that others hold are signalled.
+    libc::SYS_io_setup,
+    libc::SYS_io_destroy,
+    libc::SYS_io_submit,
+    libc::SYS_io_getevents,
+    libc::SYS_io_cancel,
+    libc::SYS_mincore,
+    libc::SYS_mlock,
+    libc::SYS_munlock,
+    libc::SYS_membarrier,
+    libc::SYS_getcpu,
+    libc::SYS_getrusage,
+    libc::SYS_getpriority,
+    libc::SYS_setpriority,
+    libc::SYS_sched_setaffinity,
+    libc::SYS_sched_getparam,
+    libc::SYS_sched_getscheduler,
+    libc::SYS_sched_setscheduler,
+    libc::SYS_pidfd_open,
+    libc::SYS_waitid,
+    libc::SYS_wait4,
+];
+
+/// The helper's besides.
+const HELPER: &[c_long] = &[
+    libc::SYS_socket,
+    libc::SYS_listen,
+    libc::SYS_ioctl,
+    libc::SYS_bpf,
+    libc::SYS_openat2,
+    libc::SYS_fchmod,
+    libc::SYS_fchmodat,
+    SYS_FCHMODAT2,
+    libc::SYS_fchown,
+    libc::SYS_fchownat,
+    libc::SYS_linkat,
+    libc::SYS_renameat,
+    libc::SYS_renameat2,
+    libc::SYS_unlinkat,
+    libc::SYS_fstatfs,
+    // Memory for frames.
+    libc::SYS_memfd_create,
+    libc::SYS_ftruncate,
+    // Look-ups of users.
+    libc::SYS_sendmmsg,
+];
+
+/// `fchmodat2` (since 6.6), of which this version of libc has no name on all machines.
+const SYS_FCHMODAT2: c_long = 452;
+
+/// Calls that only x86-64 has beside their newer forms.
+#[cfg(target_arch = "x86_64")]
+const OLD: &[c_long] = &[
+    libc::SYS_open,
+    libc::SYS_stat,
+    libc::SYS_lstat,
+    libc::SYS_access,
+    libc::SYS_readlink,
+    libc::SYS_poll,
+    libc::SYS_select,
+    libc::SYS_dup2,
+    libc::SYS_pipe,
+    libc::SYS_epoll_wait,
+    libc::SYS_time,
+    libc::SYS_arch_prctl,
+];
+#[cfg(not(target_arch = "x86_64"))]
+const OLD: &[c_long] = &[];
+
+/// Removing and giving away files, by the older names.
+#[cfg(target_arch = "x86_64")]
+const OLD_HELPER: &[c_long] = &[libc::SYS_unlink, libc::SYS_chmod, libc::SYS_chown, libc::SYS_lchown];
+#[cfg(not(target_arch = "x86_64"))]
+const OLD_HELPER: &[c_long] = &[];
+
+/// What the daemon asks of descriptors (ioctl(2)): of files, terminals, devices; nothing that changes a device.
+#[allow(clippy::unnecessary_cast, reason = "with musl, the number of a request is an int")]
+const QUESTIONS: &[u64] = &[
+    libc::FIONBIO as u64,
+    libc::FIONREAD as u64,
+    libc::FIOCLEX as u64,
+    libc::TCGETS as u64,
+    libc::TIOCGWINSZ as u64,
+    libc::SIOCGIFINDEX as u64,
+    libc::SIOCGIFNAME as u64,
+    libc::SIOCGIFFLAGS as u64,
+    libc::SIOCGIFMTU as u64,
+    libc::SIOCGIFHWADDR as u64,
+    libc::SIOCETHTOOL as u64,
+    libc::TUNGETIFF as u64,
+];
+
+/// Filters the calls of this thread and of those that it starts.
+pub(crate) fn restrict(calls: Calls) -> Result<(), String> {
+    let filters = filters(calls).map_err(|e| e.to_string())?;
+    filters.iter().try_for_each(|filter| apply_filter(filter)).map_err(|e| e.to_string())
+}
+
+fn filters(calls: Calls) -> Result<[BpfProgram; 3], seccompiler::BackendError> {
+    let errno = |errno: i32| SeccompAction::Errno(errno.unsigned_abs());
+    let hostile = HOSTILE.iter().chain((calls == Calls::Daemon).then_some(&libc::SYS_bpf));
+    Ok([
+        program(plain(hostile), SeccompAction::Allow, SeccompAction::KillProcess)?,
+        program(plain([&libc::SYS_clone3]), SeccompAction::Allow, errno(libc::ENOSYS))?,
+        program(allowed(calls)?, errno(libc::EPERM), SeccompAction::Allow)?,
+    ])
+}
+
+fn program(
+    rules: Rules,
+    otherwise: SeccompAction,
+    matching: SeccompAction,
+) -> Result<BpfProgram, seccompiler::BackendError> {
+    let machine = std::env::consts::ARCH.try_into()?;
+    SeccompFilter::new(rules, otherwise, matching, machine)?.try_into()
+}
+
+/// Calls without conditions.
+fn plain<'a>(calls: impl IntoIterator<Item = &'a c_long>) -> Rules {
+    calls.into_iter().map(|call| (*call, Vec::new())).collect()
+}
+
+fn allowed(calls: Calls) -> Result<Rules, seccompiler::BackendError> {
+    let besides = match calls {
+        Calls::Daemon => [DAEMON, &[]],
+        Calls::Helper => [HELPER, OLD_HELPER],
+    };
+    let mut rules = plain([COMMON, OLD].iter().chain(&besides).copied().flatten());
+    // The second filter answers it; here it must not be refused before.
+    rules.insert(libc::SYS_clone3, Vec::new());
+    let thread = libc::CLONE_THREAD as u64;
+    rules.insert(libc::SYS_clone, vec![when(0, SeccompCmpOp::MaskedEq(thread), thread)?]);
+    // No memory becomes a program.
+    let executable = SeccompCmpOp::MaskedEq(libc::PROT_EXEC as u64);
+    for call in [libc::SYS_mmap, libc::SYS_mprotect] {
+        rules.insert(call, vec![when(2, executable.clone(), 0)?]);
+    }
+    let named = [libc::PR_SET_NAME, PR_SET_VMA].map(|option| when(0, SeccompCmpOp::Eq, option as u64));
+    rules.insert(libc::SYS_prctl, named.into_iter().collect::<Result<_, _>>()?);
+    if calls == Calls::Daemon {
+        let asked = QUESTIONS.iter().map(|number| when(1, SeccompCmpOp::Eq, *number));
+        rules.insert(libc::SYS_ioctl, asked.collect::<Result<_, _>>()?);
+        let families =
+            [libc::AF_UNIX, libc::AF_NETLINK].map(|family| when(0, SeccompCmpOp::Eq, family as u64));
+        rules.insert(libc::SYS_socket, families.into_iter().collect::<Result<_, _>>()?);
+    }
+    Ok(rules)
+}
+
+/// Names a mapping (linux/prctl.h); the allocator and thread stacks do.
+const PR_SET_VMA: libc::c_int = 0x5356_4d41;
+
+/// A rule with one condition, on the lower half of an argument.
+fn when(argument: u8, operator: SeccompCmpOp, value: u64) -> Result<SeccompRule, seccompiler::BackendError> {
+    let condition = SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)?;
+    SeccompRule::new(vec![condition])
+}

@@ -1,0 +1,66 @@
+//! Files, by Landlock (landlock(7)): a process opens what it is allowed, whoever it is.
+
+use landlock::Access as _;
+use landlock::{
+    ABI, AccessFs, AccessNet, BitFlags, LandlockStatus, PathBeneath, PathFd, Ruleset, RulesetAttr,
+    RulesetCreatedAttr, RulesetError, Scope, make_bitflags,
+};
+use std::path::Path;
+
+/// The version that rules are written for. What the kernel does not have of it is left out.
+const VERSION: ABI = ABI::V6;
+
+/// What a process may do with a file, or with all below a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Read it.
+    Read,
+    /// Read and write it, or ask a device.
+    Write,
+    /// Read it, make sockets there and remove files.
+    Sockets,
+}
+
+/// A file or directory, and what may be done with it. One that is not there is left out.
+#[derive(Clone, Copy, Debug)]
+pub struct File<'a> {
+    /// Its path.
+    pub path: &'a Path,
+    /// What may be done.
+    pub access: Access,
+}
+
+impl Access {
+    fn rights(self) -> BitFlags<AccessFs> {
+        match self {
+            Self::Read => make_bitflags!(AccessFs::{ReadFile | ReadDir}),
+            Self::Write => make_bitflags!(AccessFs::{ReadFile | WriteFile | IoctlDev}),
+            Self::Sockets => make_bitflags!(AccessFs::{ReadFile | ReadDir | MakeSock | RemoveFile}),
+        }
+    }
+}
+
+/// Forbids all other files, and unless `outside` what the kernel knows of the rest of the machine. Returns the version in force.
+pub(crate) fn restrict(files: &[File<'_>], outside: bool) -> Result<u32, String> {
+    apply(files, outside).map_err(|e| e.to_string())?
+}
+
+fn apply(files: &[File<'_>], outside: bool) -> Result<Result<u32, String>, RulesetError> {
+    let mut ruleset = Ruleset::default().handle_access(AccessFs::from_all(VERSION))?;
+    if !outside {
+        ruleset = ruleset.handle_access(AccessNet::from_all(VERSION))?.scope(Scope::from_all(VERSION))?;
+    }
+    let mut rules = ruleset.create()?;
+    for file in files {
+        let Ok(path) = PathFd::new(file.path) else { continue };
+        let is_directory = file.path.is_dir();
+        let rights = file.access.rights();
+        let rights = if is_directory { rights } else { rights & AccessFs::from_file(VERSION) };
+        rules = rules.add_rule(PathBeneath::new(path, rights))?;
+    }
+    Ok(match rules.restrict_self()?.landlock {
+        LandlockStatus::Available { effective_abi, .. } => Ok((effective_abi as u32).min(VERSION as u32)),
+        LandlockStatus::NotEnabled => Err("not enabled in this kernel (lsm=landlock)".to_owned()),
+        LandlockStatus::NotImplemented => Err("not in this kernel (CONFIG_SECURITY_LANDLOCK)".to_owned()),
+    })
+}

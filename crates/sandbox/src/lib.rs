@@ -1,0 +1,104 @@
+//! What a process gives up before it looks at what others sent: its user, its capabilities, system calls and files.
+//!
+//! Everything here concerns the calling thread and those it starts later: a process calls [`enter`] while it has one thread.
+//! What the kernel lacks or refuses is no error, but said in the [`Report`], so that the process goes on with the rest.
+//!
+//! Must not know: what the process does.
+#![deny(unsafe_code)]
+
+mod calls;
+mod capabilities;
+mod files;
+mod user;
+
+pub use calls::Calls;
+pub use capabilities::names;
+pub use files::{Access, File};
+pub use rustix::thread::CapabilitySet;
+pub use user::{Account, USER, account};
+
+use std::path::Path;
+
+/// What a process keeps.
+#[derive(Clone, Copy, Debug)]
+pub struct Keep<'a> {
+    /// Capabilities.
+    pub capabilities: CapabilitySet,
+    /// System calls.
+    pub calls: Calls,
+    /// Files it may open, and how.
+    pub files: &'a [File<'a>],
+    /// Whether it may bind and connect TCP sockets, and signal processes and connect abstract sockets outside of its sandbox.
+    pub outside: bool,
+}
+
+/// What a process is after [`enter`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// User id.
+    pub uid: u32,
+    /// The user's name, where it has one.
+    pub user: String,
+    /// Capabilities it has or may have, as capabilities(7) names them.
+    pub capabilities: Vec<String>,
+    /// Capabilities that a program it executes could gain.
+    pub bounding: Vec<String>,
+    /// Whether programs it executes gain nothing (`PR_SET_NO_NEW_PRIVS`).
+    pub no_new_privs: bool,
+    /// Whether its system calls are filtered.
+    pub seccomp: bool,
+    /// Landlock's version in force; 0: none.
+    pub landlock: u32,
+    /// What it does not have of its sandbox, and why.
+    pub missing: Vec<String>,
+}
+
+/// Keeps this and nothing else. A process of root becomes `account`; another one stays who it is.
+#[must_use]
+pub fn enter(account: Account, keep: &Keep<'_>) -> Report {
+    let mut missing = Vec::new();
+    // Names are in files.
+    let names = [account.uid, nix::unistd::geteuid().as_raw()].map(|uid| (uid, user::name(uid)));
+    let mut note = |what: &str, done: std::io::Result<()>| {
+        if let Err(error) = done {
+            missing.push(format!("{what}: {error}"));
+        }
+    };
+    note("bounding capabilities", capabilities::empty_bounding_set());
+    note("user", user::become_account(account));
+    note("capabilities", capabilities::keep(keep.capabilities));
+    note("no_new_privs", rustix::thread::set_no_new_privs(true).map_err(Into::into));
+    let landlock = files::restrict(keep.files, keep.outside).unwrap_or_else(|why| {
+        missing.push(format!("Landlock: {why}"));
+        0
+    });
+    // Asked before the filter, which lets nobody ask.
+    let mut now = gave_up();
+    now.user = names.into_iter().find(|(uid, _)| *uid == now.uid).map_or(now.user, |(_, name)| name);
+    let seccomp = calls::restrict(keep.calls).map_err(|why| missing.push(format!("seccomp: {why}"))).is_ok();
+    Report { seccomp, landlock, missing, ..now }
+}
+
+/// What a process is that gave up nothing.
+#[must_use]
+pub fn now() -> Report {
+    let report = gave_up();
+    Report { user: user::name(report.uid), ..report }
+}
+
+/// What it is but for its name.
+fn gave_up() -> Report {
+    Report {
+        uid: nix::unistd::geteuid().as_raw(),
+        capabilities: names(capabilities::present()),
+        bounding: names(capabilities::bounding()),
+        no_new_privs: rustix::thread::no_new_privs().unwrap_or(false),
+        ..Report::default()
+    }
+}
+
+/// A file or directory that may be read.
+#[must_use]
+pub const fn readable(path: &Path) -> File<'_> {
+    File { path, access: Access::Read }
+}

@@ -1,0 +1,53 @@
+//! Becoming another user.
+
+use nix::unistd::{Gid, Uid, User, geteuid, setgroups, setresgid, setresuid};
+use std::io;
+
+/// The user of a daemon that was started by root.
+pub const USER: &str = "viaduct";
+
+/// User and group where there is no user [`USER`]. No account has it: systemd keeps 61184 to 65519 for users that it makes up
+/// while a service runs, and counts by a hash of its name, so that another service hardly has the same.
+const NOBODY_ELSE: u32 = 64_917;
+
+/// User and group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Account {
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+}
+
+/// Who a daemon of root becomes: [`USER`] where there is that, else a number that nobody has.
+#[must_use]
+pub fn account() -> Account {
+    let user = User::from_name(USER).ok().flatten();
+    user.map_or(Account { uid: NOBODY_ELSE, gid: NOBODY_ELSE }, |user| Account {
+        uid: user.uid.as_raw(),
+        gid: user.gid.as_raw(),
+    })
+}
+
+/// The name of a user, or its number.
+pub(crate) fn name(uid: u32) -> String {
+    let user = User::from_uid(Uid::from_raw(uid)).ok().flatten();
+    user.map_or_else(|| uid.to_string(), |user| user.name)
+}
+
+/// Becomes this user where the process is root's. Capabilities stay.
+pub(crate) fn become_account(Account { uid, gid }: Account) -> io::Result<()> {
+    if !geteuid().is_root() {
+        return Ok(());
+    }
+    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+    let failed = |what: &str, e: nix::Error| {
+        let error = io::Error::from(e);
+        io::Error::new(error.kind(), format!("stays root, {what}: {error}"))
+    };
+    rustix::thread::set_keep_capabilities(true)?;
+    // First what fails where ids are not mapped: all three happen, or none.
+    setgroups(&[]).map_err(|e| failed("setgroups", e))?;
+    setresgid(gid, gid, gid).map_err(|e| failed("setresgid", e))?;
+    setresuid(uid, uid, uid).map_err(|e| failed("setresuid", e))
+}

@@ -1,0 +1,91 @@
+//! Who has the daemon's privileges: its helper, or in a daemon without a sandbox itself.
+
+use api::v1;
+use helper::Helper;
+use sandbox::{Calls, CapabilitySet, Keep, Report};
+use sockets::Sockets;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use wire::Opener;
+
+/// See above.
+#[derive(Clone)]
+pub struct Privileges {
+    /// Opens devices.
+    pub opener: Arc<dyn Opener>,
+    /// Makes and reaches unix sockets.
+    pub sockets: Arc<dyn Sockets>,
+    helper: Option<Helper>,
+}
+
+impl Privileges {
+    /// The daemon's own.
+    pub fn here() -> Self {
+        Self { opener: wire::here(), sockets: sockets::here(), helper: None }
+    }
+
+    /// Those of a helper, which is started. The daemon has one thread yet.
+    ///
+    /// # Errors
+    /// It can't be started.
+    pub fn of_helper(run_dir: &Path, log: &str) -> Result<Self, helper::HelperError> {
+        let helper = Helper::start(run_dir, log)?;
+        let all = Arc::new(helper.clone());
+        Ok(Self { opener: all.clone(), sockets: all, helper: Some(helper) })
+    }
+
+    /// User and group id of `user` or `user:group`.
+    ///
+    /// # Errors
+    /// Whom there is not.
+    pub fn owner(&self, names: &str) -> Result<(u32, u32), String> {
+        self.helper.as_ref().map_or_else(|| helper::lookup(names), |helper| helper.owner(names))
+    }
+
+    /// A descriptor that polls readable when the helper is gone, if there is one.
+    ///
+    /// # Errors
+    /// Out of descriptors.
+    pub fn ended(&self) -> io::Result<Option<OwnedFd>> {
+        self.helper.as_ref().map(Helper::ended).transpose()
+    }
+
+    /// Gives up all that the helper has. The daemon has one thread yet, and opens only this afterwards: `/dev/null`, by
+    /// which eventfds are signalled, and its own program, by which a panic names functions.
+    pub fn give_up(&self) -> v1::Sandbox {
+        let Some(helper) = &self.helper else {
+            return v1::Sandbox { enabled: false, ..reply(sandbox::now()) };
+        };
+        let program = std::env::current_exe().unwrap_or_default();
+        let files = [sandbox::readable(Path::new("/dev/null")), sandbox::readable(&program)];
+        let keep = Keep {
+            capabilities: CapabilitySet::empty(),
+            calls: Calls::Daemon,
+            files: &files,
+            outside: false,
+        };
+        let report = sandbox::enter(sandbox::account(), &keep);
+        for missing in &report.missing {
+            tracing::warn!("the sandbox lacks {missing}");
+        }
+        v1::Sandbox { enabled: true, helper: Some(helper.pid()), ..reply(report) }
+    }
+}
+
+fn reply(report: Report) -> v1::Sandbox {
+    let Report { uid, user, capabilities, bounding, no_new_privs, seccomp, landlock, missing } = report;
+    v1::Sandbox {
+        enabled: false,
+        user,
+        uid,
+        capabilities,
+        bounding,
+        no_new_privs,
+        seccomp,
+        landlock,
+        helper: None,
+        missing,
+    }
+}

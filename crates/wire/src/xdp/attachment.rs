@@ -1,0 +1,113 @@
+//! An XDP program on a device, and the map by which it finds sockets: what takes privileges of AF_XDP.
+
+use super::bpf::{self, LoadError, Mode};
+use super::program::{self, Filter, Ours};
+use crate::packet::socket::open_promiscuous;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+/// Which frames of a device are given to sockets.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct XdpProgram {
+    /// Index of the interface.
+    pub index: i32,
+    /// Its link-layer address.
+    pub mac: [u8; 6],
+    /// The addresses whose packets are ours.
+    pub addresses: Vec<IpAddr>,
+    /// Whether all frames are.
+    pub all: bool,
+    /// Whether packets may take several frames.
+    pub several: bool,
+}
+
+/// A program that is attached, until dropped.
+#[derive(Debug)]
+pub struct Attachment {
+    /// The map from queues to sockets.
+    pub map: OwnedFd,
+    /// What holds the program to the device.
+    pub link: OwnedFd,
+    /// Where it runs.
+    pub mode: Mode,
+    /// Where everything is ours, frames for all addresses are.
+    pub promiscuous: Option<OwnedFd>,
+}
+
+/// How far attaching came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum Stage {
+    /// To create the XSKMAP.
+    Map,
+    /// To load the program.
+    Load,
+    /// To attach it.
+    Attach,
+    /// To put sockets into the XSKMAP.
+    Fill,
+    /// To receive frames for all addresses.
+    Promiscuous,
+}
+
+/// Why a program is not attached.
+#[derive(Debug, thiserror::Error)]
+#[error("{stage:?}: {source}")]
+pub struct XdpError {
+    /// What failed.
+    pub stage: Stage,
+    /// The kernel's answer.
+    pub source: io::Error,
+    /// What the verifier said, where it refused the program.
+    pub log: Option<String>,
+}
+
+impl Stage {
+    fn failed(self, source: io::Error) -> XdpError {
+        XdpError { stage: self, source, log: None }
+    }
+
+    /// What was tried, in words.
+    pub(super) const fn words(self) -> &'static str {
+        match self {
+            Self::Map => "create the XSKMAP",
+            Self::Load => "load the XDP program",
+            Self::Attach => "attach the XDP program",
+            Self::Fill => "fill the XSKMAP",
+            Self::Promiscuous => "receive frames for all addresses",
+        }
+    }
+}
+
+impl XdpProgram {
+    fn load(&self, map: BorrowedFd<'_>) -> Result<OwnedFd, XdpError> {
+        let filter = Filter { mac: self.mac, addresses: self.addresses.clone(), all: self.all };
+        let code = program::assemble(&filter, Ours::Redirect { map: map.as_raw_fd() });
+        bpf::load_program(&code, self.several).map_err(|error| match error {
+            LoadError::System(error) => Stage::Load.failed(error),
+            LoadError::Refused(log) => {
+                XdpError { log: Some(log), ..Stage::Load.failed(io::ErrorKind::InvalidInput.into()) }
+            }
+        })
+    }
+}
+
+impl Attachment {
+    pub(crate) fn new(program: &XdpProgram, sockets: &[BorrowedFd<'_>]) -> Result<Self, XdpError> {
+        let map = bpf::create_xskmap(sockets.len() as u32).map_err(|e| Stage::Map.failed(e))?;
+        for (queue, socket) in (0..).zip(sockets) {
+            bpf::set_socket(map.as_fd(), queue, *socket).map_err(|e| Stage::Fill.failed(e))?;
+        }
+        let loaded = program.load(map.as_fd())?;
+        let link = bpf::Link::attach(loaded.as_fd(), program.index).map_err(|e| Stage::Attach.failed(e))?;
+        let promiscuous = program.all.then(|| open_promiscuous(program.index)).transpose();
+        let promiscuous = promiscuous.map_err(|e| Stage::Promiscuous.failed(e))?;
+        Ok(Self { map, mode: link.mode, link: link.fd, promiscuous })
+    }
+
+    /// Puts another program in the place of the one attached.
+    pub(crate) fn replace(&self, program: &XdpProgram) -> Result<(), XdpError> {
+        let loaded = program.load(self.map.as_fd())?;
+        bpf::replace(self.link.as_fd(), loaded.as_fd()).map_err(|e| Stage::Attach.failed(e))
+    }
+}
