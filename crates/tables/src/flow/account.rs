@@ -27,12 +27,12 @@ impl Account {
 
     /// As a number, less than [`ACCOUNTS`].
     pub(super) fn number(self) -> u32 {
-        u32::from(self.vif.0) << 1 | u32::from(self.from_wire)
+        2 * u32::from(self.vif.0) + u32::from(self.from_wire)
     }
 
     /// From such a number.
     pub(super) const fn numbered(number: u32) -> Self {
-        Self { vif: VifId((number >> 1) as u16), from_wire: number & 1 != 0 }
+        Self { vif: VifId((number / 2) as u16), from_wire: number % 2 == 1 }
     }
 }
 
@@ -85,7 +85,7 @@ impl Accounts {
         let second = u64::from(now) << 32;
         let open = |word: u64| {
             let opened = if word >> 32 == second >> 32 { word as u32 } else { 0 };
-            (opened < self.per_second).then(|| second | u64::from(opened + 1))
+            (opened < self.per_second).then(|| second + u64::from(opened + 1))
         };
         self.word(account, OPENED).fetch_update(Ordering::Relaxed, Ordering::Relaxed, open).is_ok()
     }
