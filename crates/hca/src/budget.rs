@@ -125,9 +125,9 @@ impl Kind {
     /// What one of them takes at most.
     const fn takes(self) -> Use {
         let (descriptors, mappings) = match self {
-            // Its connection, its inbox (2), the sockets and files that it is given, and up to a dozen that are on their way;
-            // its doorbells, its table of regions, its thread's stacks and arena (6).
-            Self::Client => (20, 8),
+            // Its connection, its inbox (2), its events, its table of regions, its memory, and eleven that are on their way to or
+            // from it; its doorbells, its table of regions, its thread's stacks and arena (6).
+            Self::Client => (17, 8),
             // Its memory, its list of requests, and a bond in each direction.
             Self::QueuePair => (1, 4),
             Self::CompletionQueue | Self::SharedQueue | Self::Pages => (1, 1),

@@ -374,7 +374,7 @@ fn hostile_programs() {
         until(|| world.device.describe().len() == 1 && world.device.describe_connections().is_empty());
         world.modest.ask(&Request::QueryPort).unwrap();
         // The other's connection; and the process, which may have been given memory, and is there still.
-        let idle = [(20, 8), (21, 8)];
+        let idle = [(17, 8), (18, 8)];
         until(|| idle.contains(&world.host.fabric.taken()));
         drop(files);
         assert_eq!(PANICS.load(Ordering::Relaxed), 0);

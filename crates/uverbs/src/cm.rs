@@ -19,9 +19,10 @@ pub enum CmRequest {
     /// The first on its connection, in the place of [`Request::Hello`](crate::Request::Hello).
     Hello { version: u32 },
     /// `rdma_create_event_channel`: with a descriptor, the device's end of a pair of sockets that keep the boundaries of messages
-    /// (`SOCK_SEQPACKET`). The device sends [`CmEvent`]s there, each with `tag`, and never waits for it (it makes its end
-    /// non-blocking): what the socket does not take is kept until it can be written again. Nothing comes back; when the program
-    /// closes its end, `DestroyChannel` came before, or the connection ends. The library may give other devices the same end.
+    /// (`SOCK_SEQPACKET`, of the family `AF_UNIX`: no other is taken). The device sends [`CmEvent`]s there, each with `tag`, and
+    /// never waits for it: what the socket does not take is kept until it can be written again. Nothing comes back; when the
+    /// program closes its end, `DestroyChannel` came before, or the connection ends. The library may give other devices the same
+    /// end.
     /// Answered by [`Reply::Handle`](crate::Reply::Handle).
     CreateChannel { tag: u32 },
     /// Its identifiers go with it.

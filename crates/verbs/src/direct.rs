@@ -7,7 +7,8 @@
 
 use crate::abi::IBV_WC_WR_FLUSH_ERR;
 use crate::errno::Outcome;
-use crate::link::{Link, map, only};
+use crate::far::Far;
+use crate::link::{Link, map};
 use crate::windows::Windows;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use uverbs::qp::access;
 use uverbs::work::{opcode, send_flags};
 use uverbs::{
     Bond, Completion, CompletionSink, DirectPeer, Parcels, Placement, RegionTable, Reply, Request, Segment,
-    SharedSource, TOKEN, WorkRequest, WorkSource,
+    SharedSource, WorkRequest, WorkSource,
 };
 
 /// Messages of which the last byte is stored after all others, as peers wait for it, are longer than what is stored at once.
@@ -68,21 +69,6 @@ pub struct Direct {
 
 // SAFETY: the parts are those of the request at hand, and used by nobody after it.
 unsafe impl Send for Direct {}
-
-/// The peer's memory that is in no file.
-enum Far {
-    /// Not asked for.
-    Unknown,
-    /// A message needs it.
-    Wanted,
-    /// Not to be had.
-    Refused,
-    There {
-        memory: OwnedFd,
-        /// The peer's process, where the kernel lets us copy from and to it at once.
-        process: Option<libc::pid_t>,
-    },
-}
 
 /// What it is that is sent.
 pub struct Sender {
@@ -166,15 +152,7 @@ impl Direct {
     /// Gets memory of the peer's that can't be mapped, where a message needs it. Whether that came now.
     #[inline]
     pub fn open_memory(&mut self, link: &Link, qpn: u32) -> bool {
-        if !matches!(self.memory, Far::Wanted) {
-            return false;
-        }
-        self.memory = match link.ask_for(&Request::Memory { qpn }) {
-            Ok((Reply::Memory { pid, token }, files)) => only(files)
-                .map_or(Far::Refused, |memory| Far::There { process: process(&memory, pid, token), memory }),
-            _ => Far::Refused,
-        };
-        matches!(self.memory, Far::There { .. })
+        matches!(self.memory, Far::Wanted) && self.memory.open(link, qpn)
     }
 
     /// Unmaps what is none of the peer's regions any more, and asks again for what was not to be had.
@@ -622,16 +600,4 @@ impl Direct {
         };
         (copied == len as isize).then_some(())
     }
-}
-
-/// The peer's process, if it is the one whose memory we have: it has the same token there.
-fn process(memory: &OwnedFd, pid: libc::pid_t, token: u64) -> Option<libc::pid_t> {
-    let (mut one, mut other) = ([0_u8; TOKEN], [0_u8; TOKEN]);
-    let ours = Part { iov_base: other.as_mut_ptr().cast(), iov_len: TOKEN };
-    let theirs = Part { iov_base: token as *mut _, iov_len: TOKEN };
-    let read = rustix::io::pread(memory, &mut one, token).ok()?;
-    // SAFETY: into `other`, which is as long as that.
-    let copied = unsafe { libc::process_vm_readv(pid, &ours, 1, &theirs, 1, 0) };
-    let same = read == TOKEN && copied == TOKEN as isize && one == other && one != [0; TOKEN];
-    same.then_some(pid)
 }

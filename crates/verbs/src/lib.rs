@@ -19,6 +19,7 @@ pub mod device;
 mod direct;
 mod errno;
 pub mod events;
+mod far;
 pub mod gid;
 mod kernel;
 pub mod link;

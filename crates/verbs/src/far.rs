@@ -1,0 +1,49 @@
+//! Memory of a peer that is in no file: its process gives us all of it, or we do without.
+
+use crate::link::{Link, only};
+use std::os::fd::OwnedFd;
+use uverbs::{Reply, Request, TOKEN};
+
+/// The peer's memory that is in no file.
+pub enum Far {
+    /// Not asked for.
+    Unknown,
+    /// A message needs it.
+    Wanted,
+    /// Not to be had.
+    Refused,
+    /// Here it is.
+    There {
+        /// Its `/proc/self/mem`.
+        memory: OwnedFd,
+        /// The peer's process, where the kernel lets us copy from and to it at once.
+        process: Option<libc::pid_t>,
+    },
+}
+
+impl Far {
+    /// Asks for it. Whether it came.
+    #[cold]
+    pub fn open(&mut self, link: &Link, qpn: u32) -> bool {
+        *self = match link.ask_for(&Request::Memory { qpn }) {
+            Ok((Reply::Memory { pid, token }, files)) => {
+                let there = |memory| Self::There { process: process(&memory, pid, token), memory };
+                only(files).map_or(Self::Refused, there)
+            }
+            _ => Self::Refused,
+        };
+        matches!(self, Self::There { .. })
+    }
+}
+
+/// The peer's process, if it is the one whose memory we have: it has the same token there.
+fn process(memory: &OwnedFd, pid: libc::pid_t, token: u64) -> Option<libc::pid_t> {
+    let (mut one, mut other) = ([0_u8; TOKEN], [0_u8; TOKEN]);
+    let ours = libc::iovec { iov_base: other.as_mut_ptr().cast(), iov_len: TOKEN };
+    let theirs = libc::iovec { iov_base: token as *mut _, iov_len: TOKEN };
+    let read = rustix::io::pread(memory, &mut one, token).ok()?;
+    // SAFETY: into `other`, which is as long as that.
+    let copied = unsafe { libc::process_vm_readv(pid, &ours, 1, &theirs, 1, 0) };
+    let same = read == TOKEN && copied == TOKEN as isize && one == other && one != [0; TOKEN];
+    same.then_some(pid)
+}
