@@ -290,7 +290,7 @@ package registers_pkg;
   } vni_t;
   localparam int unsigned VniWidth = 40;
 
-  // An address that tunnel packets are taken from, in a table of two ways: way 0 by its lower 10 bits, way 1 by its lower 30, ten by ten exclusive-ored.
+  // An address that tunnel packets are taken from, in a table of two ways: way 0 by its lower 12 bits, way 1 by those exclusive-ored with the next 12.
   typedef struct packed {
     logic [5:0] reserved;
     logic valid;

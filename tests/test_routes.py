@@ -2,8 +2,8 @@
 
 import re
 
-from scapy.layers.inet import ICMP, IP
-from scapy.layers.l2 import ARP, Dot1Q, Ether
+from scapy.layers.inet import ICMP, IP, UDP
+from scapy.layers.l2 import ARP, GRE, Dot1Q, Ether
 
 from lab import RawPort, eventually
 from lab.topology import SEATS, host_config, tap
@@ -82,3 +82,29 @@ def test_vlan_network_on_a_wire(lab):
         # Untagged, the same frame is nobody's.
         outside.send(Ether(src=mac, dst="02:00:00:00:07:01") / echo)
         eventually(lambda: host.drops().get("not_for_us"), "drop not_for_us")
+
+
+def test_tags_and_tunnels_of_guests_stay_off_the_wire(lab):
+    """A network on the underlay's wire, untagged: else its guests could be in the wire's VLANs, and speak for other hosts."""
+    lab.plug("a")
+    config = host_config("a", {})
+    config.add("network", name="provider", vrf=7, gateways=["10.7.7.254/24"], wire="up0")
+    config.add("guest", name="p1", network="provider", **tap("p1"))
+    host = lab.host(config)
+    p1 = lab.container(host, "p1")
+    ethernet = Ether(src="02:00:00:00:07:01", dst="02:00:00:00:07:63")
+    ip = IP(src="10.7.7.1", dst="192.0.2.2")
+    forged, plain = b"of the guest", b"plain"
+    frames = {
+        "vlan_unexpected": [ethernet / Dot1Q(vlan=tag) / ip / UDP() / forged for tag in (0, 9)],
+        "underlay_tunnel": [ethernet / ip / UDP(sport=50000, dport=port) / forged for port in (4789, 6635)]
+        + [ethernet / ip / GRE(proto=0x8847) / forged],
+    }
+    ordinary = ethernet / ip / UDP() / plain
+    with RawPort(p1.namespace, p1.device) as guest, lab.capture("fabric", "a-up0") as seen:
+        for reason, all_frames in frames.items():
+            guest.send(*all_frames)
+            eventually(lambda: host.drops().get(reason) == len(all_frames), f"drop {reason}")
+        guest.send(ordinary)
+        seen.wait_for(f"frame contains {plain.hex(':')}")
+    assert seen.fields(f"frame contains {forged.hex(':')}", "frame.number") == []

@@ -1,9 +1,19 @@
 """Guests of one network on one host: bridging, neighbours, and what a guest may not pretend."""
 
 import pytest
+from scapy.layers.dhcp import BOOTP, DHCP
+from scapy.layers.dhcp6 import DHCP6_Advertise
 from scapy.layers.inet import ICMP, IP, UDP
-from scapy.layers.inet6 import ICMPv6ND_NA, ICMPv6NDOptDstLLAddr, IPv6
-from scapy.layers.l2 import ARP, Ether
+from scapy.layers.inet6 import (
+    ICMPv6ND_NA,
+    ICMPv6ND_RA,
+    ICMPv6ND_Redirect,
+    ICMPv6NDOptDstLLAddr,
+    IPv6,
+    IPv6ExtHdrDestOpt,
+    IPv6ExtHdrFragment,
+)
+from scapy.layers.l2 import ARP, LLC, SNAP, Dot1Q, Dot3, Ether
 
 from lab import RawPort, eventually
 from lab.topology import GATEWAY_MAC, SEATS, host_config, one_host, tap
@@ -54,14 +64,41 @@ def test_gateway_is_answered_by_its_own_mac(lab):
     assert GATEWAY_MAC in a1.run(["ip", "neigh", "show", "10.1.1.254"]).stdout
 
 
+LINK_LOCAL = {seat: f"fe80::ff:fe00:{0x100 + seat.number:x}" for seat in (A1, A2)}  # of their MACs
+ETHERNET = Ether(src=A1.mac, dst=A2.mac)
+LINK = IPv6(src=LINK_LOCAL[A1], dst=LINK_LOCAL[A2], hlim=255)
+OFFER = BOOTP(op=2, yiaddr="10.1.1.66") / DHCP(options=[("message-type", "offer"), "end"])
+
+# What guests may send that are routers or DHCP servers.
+ROUTERS = {
+    "advertisement": ETHERNET / LINK / ICMPv6ND_RA(),
+    "redirect": ETHERNET / LINK / ICMPv6ND_Redirect(tgt=LINK_LOCAL[A1], dst="fd00:9::1"),
+    "redirect of IPv4": ETHERNET / IP(src=A1.address, dst=A2.address) / ICMP(type=5, code=1, gw=A1.address) / IP(dst="8.8.8.8") / UDP(),
+}
+SERVERS = {
+    "offer": ETHERNET / IP(src=A1.address, dst=A2.address) / UDP(sport=67, dport=68) / OFFER,
+    "DHCPv6 advertise": ETHERNET / LINK / UDP(sport=547, dport=546) / DHCP6_Advertise(),
+}
+
 FORGERIES = {
+    **{f"router_guard, {name}": frame for name, frame in ROUTERS.items()},
+    "router_guard, behind an option": ETHERNET / LINK / IPv6ExtHdrDestOpt() / ICMPv6ND_RA(),
+    "router_guard, in a fragment": ETHERNET / LINK / IPv6ExtHdrFragment(m=1, nh=58) / ICMPv6ND_RA(),
+    "router_guard, behind a tag": ETHERNET / Dot1Q(vlan=0) / LINK / ICMPv6ND_RA(),
+    **{f"dhcp_guard, {name}": frame for name, frame in SERVERS.items()},
+    "snap": Dot3(src=A1.mac, dst=A2.mac) / LLC() / SNAP(code=0x86DD) / LINK / ICMPv6ND_RA(),
+    "address_spoofed, link-local": ETHERNET / IPv6(src=LINK_LOCAL[A2], dst=A2.address6) / UDP() / b"forged",
+    "neighbour_spoofed, link-local": ETHERNET
+    / LINK
+    / ICMPv6ND_NA(tgt=LINK_LOCAL[A2], R=0, S=0, O=1)
+    / ICMPv6NDOptDstLLAddr(lladdr=A1.mac),
     "mac_spoofed": Ether(src="02:00:00:00:66:66", dst=A2.mac) / IP(src=A1.address, dst=A2.address) / ICMP() / b"forged",
     "address_spoofed": Ether(src=A1.mac, dst=A2.mac) / IP(src="10.1.1.99", dst=A2.address) / ICMP() / b"forged",
-    "address_spoofed_v6": Ether(src=A1.mac, dst=A2.mac) / IPv6(src="fd00:1::99", dst=A2.address6) / UDP() / b"forged",
+    "address_spoofed, v6": Ether(src=A1.mac, dst=A2.mac) / IPv6(src="fd00:1::99", dst=A2.address6) / UDP() / b"forged",
     "neighbour_spoofed": Ether(src=A1.mac, dst=A2.mac) / ARP(op=2, hwsrc=A1.mac, psrc="10.1.1.254", hwdst=A2.mac, pdst=A2.address),
-    "neighbour_spoofed_mac": Ether(src=A1.mac, dst=A2.mac)
+    "neighbour_spoofed, MAC": Ether(src=A1.mac, dst=A2.mac)
     / ARP(op=2, hwsrc="02:00:00:00:66:66", psrc=A1.address, hwdst=A2.mac, pdst=A2.address),
-    "neighbour_spoofed_v6": Ether(src=A1.mac, dst=A2.mac)
+    "neighbour_spoofed, v6": Ether(src=A1.mac, dst=A2.mac)
     / IPv6(src=A1.address6, dst=A2.address6, hlim=255)
     / ICMPv6ND_NA(tgt="fd00:1::ffff", R=1, S=0, O=1)
     / ICMPv6NDOptDstLLAddr(lladdr=A1.mac),
@@ -72,13 +109,37 @@ FORGERIES = {
 def test_forged_packets_are_dropped_by_name(lab, forgery):
     host, (a1, a2) = one_host(lab, "a1", "a2")
     a1.expect_ping(A2.address)
-    reason = forgery.removesuffix("_v6").removesuffix("_mac") if forgery != "mac_spoofed" else forgery
+    reason = forgery.split(",")[0]
     before = host.drops().get(reason, 0)
     frame = bytes(FORGERIES[forgery])
     with RawPort(a1.namespace, a1.device) as sender, RawPort(a2.namespace, a2.device) as receiver:
         sender.send(frame)
         eventually(lambda: host.drops().get(reason, 0) == before + 1, f"drop {reason}")
         assert not receiver.collect(lambda seen: seen[:len(frame)] == frame, 0.2)
+
+
+def test_routers_and_dhcp_servers_may_send_what_they_do(lab):
+    config = host_config("a", {"a1": {**tap("a1"), "router": True, "dhcp_server": True}, "a2": tap("a2")}, wire=False)
+    host = lab.host(config)
+    a1, a2 = lab.container(host, "a1"), lab.container(host, "a2")
+    with RawPort(a1.namespace, a1.device) as sender, RawPort(a2.namespace, a2.device) as receiver:
+        for frame in map(bytes, (*ROUTERS.values(), *SERVERS.values())):
+            sender.send(frame)
+            receiver.expect(lambda seen, frame=frame: seen[:len(frame)] == frame, "the same frame")
+    assert not host.drops()
+
+
+def test_guest_that_is_not_checked_is_named(lab):
+    config = host_config("a", {"a1": {**tap("a1"), "mac": None, "addresses": None, "label": None}, "a2": tap("a2")}, wire=False)
+    host = lab.host(config)
+    told = 'guest "a1": what it sends is not checked'
+    for command in (("apply", host.file), ("check", host.file), ("status",)):
+        assert told in host.call(*command).stdout, command
+    for command in ("apply", "check"):
+        [warning] = host.viaduct(command, host.file)
+        assert (warning["what"], warning["object"]) == ("warning", 'guest "a1"')
+    [warning] = host.viaduct("status")["warnings"]
+    assert warning["object"] == 'guest "a1"' and "`mac` and `addresses`" in warning["message"]
 
 
 def test_forwarding_guest_may_send_for_its_prefixes(lab):

@@ -87,3 +87,24 @@ def test_unknown_network_identifier_is_dropped_by_name(lab):
     with RawPort(lab.namespace("fabric"), "a-up0") as port:
         port.send(outer / VXLAN(vni=77, flags="Instance") / inner)
     eventually(lambda: hosts["a"].drops().get("unknown_vni") == 1, "drop unknown_vni")
+
+
+def test_tunnel_packets_of_hosts_that_nobody_named_are_dropped(lab):
+    hosts, guests = two_hosts(lab, bridge_entries, ("a1", "b1"))
+    host, a1 = hosts["a"], guests["a1"]
+    a1.expect_ping(B1.address)
+    mac = host.namespace.run(["cat", "/sys/class/net/up0/address"]).stdout.strip()
+    inner = Ether(dst=A1.mac) / IP(src=B1.address, dst=A1.address) / UDP() / b"from elsewhere"
+    outer = Ether(dst=mac) / IP(src="192.0.2.66", dst=UNDERLAY["a"]) / UDP(sport=50000, dport=4789, chksum=0)
+    frame = outer / VXLAN(vni=5001, flags="Instance") / inner
+    wanted = lambda seen: b"from elsewhere" in seen
+    with RawPort(lab.namespace("fabric"), "a-up0") as port, RawPort(a1.namespace, a1.device) as guest:
+        port.send(frame)
+        eventually(lambda: host.drops().get("unknown_remote") == 1, "drop unknown_remote")
+        assert not guest.collect(wanted, 0.1)
+        host.config.host["tunnel_peers"] = ["192.0.2.64/30"]
+        host.apply(host.config)
+        port.send(frame)
+        guest.expect(wanted, "packet of a peer")
+    explained = host.call("explain", "--in", "up0", bytes(frame).hex()).stdout
+    assert "remote" in explained, explained

@@ -78,13 +78,13 @@ module classify
       );
     end
     for (genvar way = 0; way < 2; way++) begin : g_remote
-      logic [9:0] hash, low;
-      assign low  = s_header.outer_src[9:0];
-      assign hash = way == 0 ? low : low ^ s_header.outer_src[19:10] ^ s_header.outer_src[29:20];
-      table_ram #(.Width(RemoteWidth), .Depth(1024)) remotes (
+      logic [11:0] hash, low;
+      assign low  = s_header.outer_src[11:0];
+      assign hash = way == 0 ? low : low ^ s_header.outer_src[23:12];
+      table_ram #(.Width(RemoteWidth), .Depth(4096)) remotes (
           .clk, .step,
-          .wr_valid(wr_valid && wr_table == TableRemote && wr_address[15:10] == 6'(way)),
-          .wr_address(wr_address[9:0]), .wr_data(wr_data[RemoteWidth-1:0]),
+          .wr_valid(wr_valid && wr_table == TableRemote && wr_address[15:12] == 4'(way)),
+          .wr_address(wr_address[11:0]), .wr_data(wr_data[RemoteWidth-1:0]),
           .address(hash), .data(remote2[way])
       );
     end

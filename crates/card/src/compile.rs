@@ -236,7 +236,7 @@ pub(crate) fn address_bits(addr: IpAddr) -> u128 {
 /// The two places of a remote in its table.
 pub(crate) fn remote_places(addr: IpAddr) -> [u32; 2] {
     let low = address_bits(addr) as u32;
-    [low & 0x3ff, 1 << 10 | (low ^ low >> 10 ^ low >> 20) & 0x3ff]
+    [low & 0xfff, 1 << 12 | (low ^ low >> 12) & 0xfff]
 }
 
 /// A remote's line.

@@ -434,7 +434,7 @@ pub enum Table {
     NexthopChange = 8,
     /// On chip: a flow each, by number: a `flow4` and zeros, or a `flow6`, written at once.
     Stash = 9,
-    /// On chip: `remote`; address = way << 10 | hash.
+    /// On chip: `remote`; address = way << 12 | hash.
     Remote = 10,
 }
 
@@ -1100,7 +1100,7 @@ impl Vni {
     }
 }
 
-/// An address that tunnel packets are taken from, in a table of two ways: way 0 by its lower 10 bits, way 1 by its lower 30, ten by ten exclusive-ored.
+/// An address that tunnel packets are taken from, in a table of two ways: way 0 by its lower 12 bits, way 1 by those exclusive-ored with the next 12.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Remote {
     /// The address; IPv4 in the lower 32 bits. Bits 127:0.

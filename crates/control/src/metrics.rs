@@ -4,7 +4,7 @@ use crate::core::{Core, View};
 use crate::rdma::RDMA_COUNTERS;
 use crate::scrapes;
 use crate::service::{rdma_devices, reasons, vif_entries};
-use api::v1::RdmaDevice;
+use api::v1::{RdmaDevice, VifEntry};
 use std::fmt::{Display, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ fn render(core: &Core) -> String {
     let view = &*core.view();
     let mut text = Text::default();
     host(view, &mut text);
-    vifs(view, &mut text);
+    vifs(&vif_entries(view, None), &mut text);
     workers(view, &mut text);
     tables(view, &mut text);
     card(view.executor.status().card.as_ref(), &mut text);
@@ -60,10 +60,9 @@ fn host(view: &View, text: &mut Text) {
     text.family("uptime_seconds", "gauge", "Seconds since the daemon started.", [(String::new(), uptime)]);
 }
 
-fn vifs(view: &View, text: &mut Text) {
-    let vifs = vif_entries(view, None);
-    let mut each = |name: &str, kind: &str, help: &str, value: &dyn Fn(&api::v1::VifEntry) -> u64| {
-        let labels = |vif: &api::v1::VifEntry| {
+fn vifs(vifs: &[VifEntry], text: &mut Text) {
+    let mut each = |name: &str, kind: &str, help: &str, value: &dyn Fn(&VifEntry) -> u64| {
+        let labels = |vif: &VifEntry| {
             format!("vif=\"{}\",kind=\"{}\",network=\"{}\"", vif.name, vif.kind, vif.network())
         };
         text.family(name, kind, help, vifs.iter().map(|vif| (labels(vif), value(vif))));
@@ -201,6 +200,26 @@ fn tables(view: &View, text: &mut Text) {
 mod tests {
     use super::*;
     use api::v1::RdmaCounter;
+
+    #[test]
+    fn interfaces_say_what_they_have_of_the_connection_table() {
+        let vif = VifEntry {
+            name: "vm1".to_owned(),
+            kind: "tap".to_owned(),
+            network: Some("blue".to_owned()),
+            flows_opened: 7,
+            flows_from_wire: 8,
+            flows_refused: 9,
+            flows_displaced: 10,
+            ..VifEntry::default()
+        };
+        let mut text = Text::default();
+        vifs(&[vif], &mut text);
+        let labels = "{vif=\"vm1\",kind=\"tap\",network=\"blue\"}";
+        for (name, n) in [("opened", 7), ("from_wire", 8), ("refused_total", 9), ("displaced_total", 10)] {
+            assert!(text.0.contains(&format!("viaduct_vif_flows_{name}{labels} {n}\n")), "{}", text.0);
+        }
+    }
 
     #[test]
     fn verbs_devices_have_metrics() {

@@ -73,6 +73,12 @@ impl Service {
     }
 }
 
+/// What was done, with what is to be known about it.
+fn changed(view: &View, list: Vec<ObjectChange>, mut warnings: Vec<v1::Warning>) -> v1::Changes {
+    warnings.extend(state::stalled(&view.executor.status().stalled));
+    changes(list, warnings)
+}
+
 fn changes(list: Vec<ObjectChange>, warnings: Vec<v1::Warning>) -> v1::Changes {
     let change =
         |c: ObjectChange| v1::Change { what: c.what.to_owned(), object: c.object, details: c.details };
@@ -87,9 +93,12 @@ impl Viaduct for Service {
         if !dry_run && !done.is_empty() {
             tracing::info!(changes = done.len(), "applied a file");
         }
+        if dry_run {
+            return Ok(Response::new(changes(done, Vec::new())));
+        }
         let view = self.view();
-        let guests = view.objects.of_kind(config::Kind::Guest).filter(|_| !dry_run);
-        Ok(Response::new(changes(done, state::warnings(guests.map(|owned| &owned.object)))))
+        let guests = view.objects.of_kind(config::Kind::Guest).map(|owned| &owned.object);
+        Ok(Response::new(changed(&view, done, state::warnings(guests))))
     }
 
     async fn add(&self, request: Request<v1::AddRequest>) -> Reply<v1::Changes> {
@@ -98,7 +107,7 @@ impl Viaduct for Service {
         let objects = objects.map_err(Status::invalid_argument)?;
         let warnings = state::warnings(objects.iter());
         let done = self.blocking(move |core| Ok(core.add(Owner::Api, objects)?)).await?;
-        Ok(Response::new(changes(done, warnings)))
+        Ok(Response::new(changed(&self.view(), done, warnings)))
     }
 
     async fn remove(&self, request: Request<v1::RemoveRequest>) -> Reply<v1::Changes> {
@@ -111,7 +120,7 @@ impl Viaduct for Service {
             .collect();
         let keys = keys.map_err(Status::invalid_argument)?;
         let done = self.blocking(move |core| Ok(core.remove(Owner::Api, &keys)?)).await?;
-        Ok(Response::new(changes(done, Vec::new())))
+        Ok(Response::new(changed(&self.view(), done, Vec::new())))
     }
 
     async fn objects(&self, request: Request<v1::ObjectsRequest>) -> Reply<v1::ObjectsReply> {

@@ -183,6 +183,7 @@ fn why(refused: Refused) -> DropReason {
         Refused::NoRoom(NoRoom::TooLong) => DropReason::TxTooLong,
         Refused::NoRoom(NoRoom::Down) => DropReason::TxDown,
         Refused::Segment => DropReason::SegmentFailed,
+        Refused::Header => DropReason::HeaderTooLong,
         Refused::Turn => DropReason::TurnBudget,
     }
 }

@@ -117,6 +117,8 @@ pub(crate) enum Refused {
     NoRoom(NoRoom),
     /// It can't be segmented.
     Segment,
+    /// A header lies behind what is rewritten.
+    Header,
     /// The sender's turn has made all the segments it may.
     Turn,
 }
@@ -194,9 +196,12 @@ impl Frame<'_> {
     /// Writes it with its checksums complete.
     fn write_completing(&mut self, room: &mut dyn Room, chunk: &mut Chunk) -> Result<Delivered, Refused> {
         let len = self.len();
-        let dst = room.reserve(len, &Offload::default())?;
         let at = usize::from(self.at.l4);
         let head_len = self.head.len();
+        if self.unfinished.partial && at + usize::from(self.csum_offset()) + 2 > head_len {
+            return Err(Refused::Header);
+        }
+        let dst = room.reserve(len, &Offload::default())?;
         // The Ethernet padding after a short packet is stored, but not summed.
         let end =
             if self.unfinished.partial { usize::from(self.at.l3) + usize::from(self.at.ip_len) } else { len };

@@ -389,3 +389,7 @@ const fn be32<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
 const fn be64<const N: usize>(bytes: &[u8; N], at: usize) -> u64 {
     (be32(bytes, at) as u64) << 32 | be32(bytes, at + 4) as u64
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests;

@@ -192,7 +192,7 @@ impl Account {
 
     /// How many of a kind there are.
     #[cfg(test)]
-    fn count(&self, kind: Kind) -> u32 {
+    pub fn count(&self, kind: Kind) -> u32 {
         self.sums().counts[kind as usize]
     }
 

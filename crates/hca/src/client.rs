@@ -2,7 +2,7 @@
 //! that: a page of it may take for ever.
 
 use crate::budget::Held;
-use crate::control::Answer;
+use crate::control::{Answer, empty};
 use crate::counters::Counter;
 use crate::crew::Nice;
 use crate::describe::ClientDescription;
@@ -472,6 +472,13 @@ impl Client {
         for (qpn, qp) in &mut self.qps {
             self.objects.adapter.remove_qp(*qpn);
             qp.count_into(&mut self.objects.counters);
+        }
+        // Where it is the device that goes, the application looks in its queues for what was not done.
+        if !self.objects.adapter.is_closing() {
+            let objects = &self.objects;
+            let queues =
+                objects.cqs.values().map(|cq| &cq.file).chain(objects.srqs.values().map(|srq| &srq.file));
+            queues.chain(self.qps.values().map(|qp| &qp.own.file)).for_each(empty);
         }
         self.objects.adapter.keep_counters(&self.objects.counters);
         tracing::debug!(pid = self.pid, "verbs: an application went");

@@ -10,6 +10,7 @@ use crate::path::Path;
 use crate::qp::{Own, Qp, Receives, Taken, Transport, Work};
 use crate::questions::Question;
 use mem::FaultWord;
+use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -162,7 +163,7 @@ impl Client {
         if self.qps.values().any(|qp| qp.own.send_cq == cq || qp.own.recv_cq == cq) {
             return refuse(Errno::BUSY, "queue pairs use the completion queue");
         }
-        found(self.objects.remove_cq(cq), "completion queue")?;
+        empty(&found(self.objects.remove_cq(cq), "completion queue")?.file);
         done()
     }
 
@@ -170,13 +171,15 @@ impl Client {
         if self.qps.values().any(|qp| matches!(qp.own.receives, Receives::Shared(used) if used == srq)) {
             return refuse(Errno::BUSY, "queue pairs use the shared receive queue");
         }
-        found(self.objects.srqs.remove(&srq), "shared receive queue")?;
+        let srq = found(self.objects.srqs.remove(&srq), "shared receive queue")?;
+        empty(&srq.file);
         done()
     }
 
     fn destroy_qp(&mut self, qpn: u32) -> Answer {
         let mut qp = found(self.qps.remove(&qpn), "queue pair")?;
         qp.own.part(&mut self.objects);
+        empty(&qp.own.file);
         qp.count_into(&mut self.objects.counters);
         self.objects.adapter.remove_qp(qpn);
         self.bells.iter_mut().filter(|bell| **bell == Some(qpn)).for_each(|bell| *bell = None);
@@ -240,6 +243,14 @@ pub(crate) fn guarded_memory(
 ) -> Result<(Memory, OwnedFd), Refusal> {
     let (memory, file) = Memory::create(name, bytes).map_err(no_memory)?;
     Ok((memory.guarded(fault).map_err(no_memory)?, file))
+}
+
+/// Takes the pages out of a file that nobody needs any more: an application may keep it, and pages that we touched count as ours.
+pub(crate) fn empty(file: &OwnedFd) {
+    // The last page whole, however large pages are.
+    let len = rustix::fs::fstat(file).map_or(0, |stat| (stat.st_size as u64).next_multiple_of(1 << 16));
+    let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    let _ = rustix::fs::fallocate(file, hole, 0, len);
 }
 
 /// How the memory of a queue pair is laid out.
@@ -489,7 +500,8 @@ impl Objects {
         if !old.sink.move_to(&sink) {
             return refuse(Errno::INVAL, "more completions wait than the queue would have room for");
         }
-        (old.sink, old.entries, old.file) = (sink, entries, kept);
+        (old.sink, old.entries) = (sink, entries);
+        empty(&std::mem::replace(&mut old.file, kept));
         std::mem::swap(&mut old.held, &mut held);
         Ok((Reply::Cq { cq, entries }, vec![file]))
     }

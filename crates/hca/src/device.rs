@@ -267,6 +267,7 @@ impl Device {
 impl Drop for Device {
     fn drop(&mut self) {
         self.shared.fabric.remove(&self.shared.adapter);
+        self.shared.adapter.close();
         let _ = rustix::io::write(&self.shared.stop, &1_u64.to_ne_bytes());
         let mut clients = self.shared.clients();
         clients.stopped = true;

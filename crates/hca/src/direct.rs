@@ -381,7 +381,7 @@ impl Client {
         if self.process.is_none() {
             let adapter = &self.objects.adapter;
             let guest = adapter.spec().guest.clone();
-            self.process = Process::new(self.pid, guest, &adapter.account).map(Arc::new);
+            self.process = adapter.holders.process(self.pid, &guest, &adapter.account);
         }
         self.process.clone()
     }

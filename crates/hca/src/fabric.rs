@@ -14,6 +14,7 @@ use crate::wire::{self, WireErrors};
 use packet::Mac;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
@@ -94,6 +95,8 @@ pub(crate) struct Adapter {
     pub registered: Arc<Registered>,
     /// What applications counted that are gone.
     kept: Mutex<Counters>,
+    /// The device is being closed.
+    closing: AtomicBool,
     /// What its applications have together.
     pub account: Arc<Account>,
     /// How many threads its applications have.
@@ -116,6 +119,7 @@ impl Adapter {
             errors: WireErrors::default(),
             registered: Arc::new(Registered::new(account.clone())),
             kept: Mutex::default(),
+            closing: AtomicBool::new(false),
             account,
             crew: Crew::new(fabric.crews.clone()),
             holders: Holders::default(),
@@ -174,6 +178,14 @@ impl Adapter {
         self.holders.describe(|guest, trust| {
             trusts(&own, trust) && others.iter().any(|spec| spec.guest == guest && trusts(spec, trust))
         })
+    }
+
+    pub fn close(&self) {
+        self.closing.store(true, Ordering::Relaxed);
+    }
+
+    pub fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Relaxed)
     }
 
     pub fn set_port(&self, port: u16) {

@@ -7,7 +7,7 @@ use crate::budget::{Account, Held, Kind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Processes of a device that give memory, or are given some.
 const PROCESSES: u32 = 1024;
@@ -63,8 +63,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// One that is connected with us.
-    pub fn new(pid: i32, guest: String, account: &Arc<Account>) -> Option<Self> {
+    fn new(pid: i32, guest: String, account: &Arc<Account>) -> Option<Self> {
         let held = account.take(Kind::Process, 0, PROCESSES).ok()?;
         let end = Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         Some(Self { pid, guest, end, _held: held })
@@ -86,14 +85,31 @@ struct Gift {
     trust: String,
 }
 
-/// What was given by a device's applications.
+/// What was given by a device's applications, and their processes that give, or were given, memory.
 #[derive(Debug, Default)]
-pub(crate) struct Holders(Mutex<Vec<Gift>>);
+pub(crate) struct Holders {
+    gifts: Mutex<Vec<Gift>>,
+    processes: Mutex<Vec<Weak<Process>>>,
+}
 
 impl Holders {
+    /// A process that is connected with the device: the same, however often it is. `None` where there are too many.
+    pub fn process(&self, pid: i32, guest: &str, account: &Arc<Account>) -> Option<Arc<Process>> {
+        let mut all = self.processes.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|process| process.strong_count() > 0);
+        // A number is nobody else's as long as its process is there.
+        let same = |process: &Arc<Process>| process.pid == pid && process.end.is_some() && process.is_there();
+        if let Some(process) = all.iter().filter_map(Weak::upgrade).find(same) {
+            return Some(process);
+        }
+        let process = Arc::new(Process::new(pid, guest.to_owned(), account)?);
+        all.push(Arc::downgrade(&process));
+        Some(process)
+    }
+
     /// Notes that one process is given memory of another. False where it can't be noted, and so not be given.
     pub fn note(&self, to: &Arc<Process>, of: &Arc<Process>, given: Given, trust: &str) -> bool {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.gifts.lock().unwrap_or_else(PoisonError::into_inner);
         let same =
             |gift: &&mut Gift| Arc::ptr_eq(&gift.to, to) && Arc::ptr_eq(&gift.of, of) && gift.trust == trust;
         if let Some(gift) = all.iter_mut().find(same) {
@@ -110,7 +126,7 @@ impl Holders {
 
     /// Those who may have it still; `trusts` says whether a guest is trusted in a trust.
     pub fn describe(&self, trusts: impl Fn(&str, &str) -> bool) -> Vec<HolderDescription> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.gifts.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|gift| gift.to.is_there() && gift.of.is_there());
         let describe = |gift: &Gift| HolderDescription {
             pid: gift.to.pid,
@@ -120,5 +136,45 @@ impl Holders {
             is_trusted: trusts(&gift.to.guest, &gift.trust),
         };
         all.iter().map(describe).collect()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use crate::budget::Stock;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn who_was_given_memory_has_it_until_it_ends() {
+        let account = Arc::new(Account::new(Arc::new(Stock::new(100, 100))));
+        let holders = Holders::default();
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let [pid, own] = [child.id(), std::process::id()].map(|pid| pid as i32);
+        let process = |pid| holders.process(pid, "vm1", &account).unwrap();
+        let (to, of) = (process(pid), process(own));
+        // However often it comes, it is one.
+        assert!(Arc::ptr_eq(&to, &process(pid)));
+        assert!(
+            holders.note(&to, &of, Given::Queues, "job") && holders.note(&to, &of, Given::Everything, "job")
+        );
+        assert!(holders.note(&to, &of, Given::Regions, "job"));
+        drop((to, of));
+        let given = |trusted| holders.describe(|guest, trust| trusted && (guest, trust) == ("vm1", "job"));
+        let wanted = |is_trusted| {
+            vec![HolderDescription {
+                pid,
+                guest: "vm1".into(),
+                of: own,
+                given: Given::Everything,
+                is_trusted,
+            }]
+        };
+        assert_eq!((given(true), given(false)), (wanted(true), wanted(false)));
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert_eq!(given(true), []);
+        assert_eq!(account.count(Kind::Process), 0);
     }
 }

@@ -270,3 +270,50 @@ impl Inbox {
         let _ = epoll::wait(&self.events, &mut events, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use crate::budget::Stock;
+    use std::net::Ipv6Addr;
+
+    fn packet(len: usize) -> Packet {
+        let (source, destination) = (Ipv6Addr::LOCALHOST, Ipv6Addr::LOCALHOST);
+        let network = Network { source, destination, traffic_class: 0, hop_limit: 1, flow_label: 0 };
+        Packet { qpn: 17, network, is_local: true, bytes: vec![0; len] }
+    }
+
+    /// Puts packets there until they are lost: their bytes.
+    fn fill(inbox: &Inbox, len: usize) -> usize {
+        let (mut bytes, mut spare) = (0, Vec::new());
+        while inbox.put(packet(len), &mut spare) {
+            bytes += len;
+        }
+        bytes
+    }
+
+    #[test]
+    fn those_who_stand_still_hold_no_more_together_than_a_device_may() {
+        const LEN: usize = 30_000;
+        let account = Arc::new(Account::new(Arc::new(Stock::new(0, 0))));
+        let inboxes: Vec<_> = (0..256).map(|_| Inbox::new(account.clone()).unwrap()).collect();
+        assert!(!inboxes[0].put(packet(1), &mut Vec::new()), "nobody takes it");
+        inboxes.iter().for_each(Inbox::open);
+        let bytes: Vec<_> = inboxes.iter().map(|inbox| fill(inbox, LEN)).collect();
+        let all = bytes.iter().sum::<usize>();
+        assert!((100 << 20..=128 << 20).contains(&all), "{all}");
+        assert!((60 << 20..=64 << 20).contains(&bytes[0]), "one has half of what is left: {}", bytes[0]);
+        // What they took counts until it is done with.
+        let mut taken = Arrivals::default();
+        inboxes[0].take(&mut taken);
+        assert_eq!((taken.packets.len() * LEN, fill(&inboxes[0], LEN) / (1 << 20)), (bytes[0], 0));
+        while let Some(packet) = taken.packets.pop_front() {
+            taken.give_back(packet);
+        }
+        inboxes[0].settle(&mut taken);
+        assert!(fill(&inboxes[0], LEN) > 30 << 20);
+        inboxes.iter().for_each(Inbox::close);
+        assert!(account.take_packets(0, 64 << 20), "all is given back");
+    }
+}

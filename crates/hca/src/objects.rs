@@ -195,12 +195,12 @@ impl Objects {
     }
 
     /// Removes a completion queue, if it is there, of which nobody is told any more.
-    pub fn remove_cq(&mut self, handle: u32) -> Option<()> {
+    pub fn remove_cq(&mut self, handle: u32) -> Option<Cq> {
         let cq = self.cqs.remove(&handle)?;
         if let Some(channel) = cq.channel.and_then(|channel| self.channels.get_mut(&channel)) {
             channel.notifier.forget(&handle.to_ne_bytes());
         }
-        Some(())
+        Some(cq)
     }
 
     /// Takes a receive from a shared queue.

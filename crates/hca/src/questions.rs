@@ -78,3 +78,68 @@ pub(crate) fn add(waiting: &mut Vec<Question>, question: Question) -> Vec<Questi
 fn tells_all(waiting: &[Question]) -> bool {
     waiting.iter().any(|other| matches!(other, Question::TellAll))
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use crate::budget::{Account, Stock};
+    use crate::direct::Wanted;
+    use crate::holders::Holders;
+    use crate::inbox::Inbox;
+
+    /// What a thread that stands still is asked for by these questions, however often.
+    fn waiting(questions: impl Iterator<Item = Question>) -> Vec<Question> {
+        let mut waiting = Vec::new();
+        questions.for_each(|question| drop(add(&mut waiting, question)));
+        waiting
+    }
+
+    #[test]
+    fn who_asks_again_waits_once() {
+        let account = Arc::new(Account::new(Arc::new(Stock::new(100, 100))));
+        let process = Holders::default().process(1, "vm1", &account).unwrap();
+        let inboxes = [(); 2].map(|()| Arc::new(Inbox::new(account.clone()).unwrap()));
+        let tickets: Vec<_> = (0..1000).map(|_| Arc::new(())).collect();
+        let wish = |(at, ticket): (usize, &Arc<()>)| {
+            let wish = Wish {
+                qpn: at as u32,
+                wanted: Wanted::Pages(at as u32),
+                from: (Ipv6Addr::LOCALHOST, at as u32),
+                uid: 0,
+                trust: "all".into(),
+                process: process.clone(),
+                inbox: inboxes[at % 2].clone(),
+                ticket: Arc::downgrade(ticket),
+            };
+            Question::Direct(Box::new(wish))
+        };
+        let left = waiting(tickets.iter().enumerate().map(wish));
+        let qpn = |question: &Question| match question {
+            Question::Direct(wish) => wish.qpn,
+            other => panic!("{other:?}"),
+        };
+        let from: Vec<_> = left.iter().map(qpn).collect();
+        assert_eq!(from, [998, 999]);
+        // Those that nobody awaits any more make room, whoever asked.
+        let (answer, _answers) = mpsc::channel();
+        let asked = tickets.iter().map(|ticket| Question::Describe(Arc::downgrade(ticket), answer.clone()));
+        let mut left = waiting(asked);
+        assert_eq!(left.len(), 1000);
+        drop(tickets);
+        drop(add(&mut left, Question::Review));
+        assert_eq!(left.len(), 1);
+    }
+
+    #[test]
+    fn what_needs_no_answer_waits_once() {
+        let times = |question: fn(u32) -> Question| waiting((0..5000).map(question)).len();
+        assert_eq!(times(|_| Question::Review), 1);
+        assert_eq!(times(|_| Question::NewAddresses), 1);
+        assert_eq!(times(|_| Question::FewReceives), 1);
+        assert_eq!(times(|qpn| Question::Tell(qpn % 7, (Ipv6Addr::LOCALHOST, 1))), 7);
+        // Too many to be told one by one: all are.
+        let told = waiting((0..5000).map(|qpn| Question::Tell(qpn, (Ipv6Addr::LOCALHOST, 1))));
+        assert!(matches!(told[..], [Question::TellAll]), "{}", told.len());
+    }
+}

@@ -89,6 +89,32 @@ fn memory_of_queues_is_limited_together() {
 }
 
 #[test]
+fn a_queue_that_is_gone_has_no_memory_though_its_file_is_kept() {
+    let host = Host::new();
+    let device = host.device(1);
+    let mut app = App::attach(&host.socket(1));
+    let blocks = |file: &OwnedFd| rustix::fs::fstat(file).unwrap().st_blocks;
+    let fill = |file: &OwnedFd| {
+        let len = rustix::fs::fstat(file).unwrap().st_size;
+        rustix::io::pwrite(file, &vec![1; len as usize], 0).unwrap();
+        assert!(blocks(file) > 0);
+    };
+    let (pd, create) = (app.pd, Request::CreateCq { entries: 1024, channel: None });
+    let (Reply::Cq { cq, .. }, files) = app.ask(&create).unwrap() else { panic!() };
+    fill(&files[0]);
+    let (_, larger) = app.ask(&Request::ResizeCq { cq, entries: 4096 }).unwrap();
+    assert_eq!(blocks(&files[0]), 0);
+    fill(&larger[0]);
+    app.ask(&Request::DestroyCq { cq }).unwrap();
+    assert_eq!(blocks(&larger[0]), 0);
+    let (_, kept) = app.ask(&create).unwrap();
+    let (_, shared) = app.ask(&Request::CreateSrq { pd, max_wr: 100, max_sge: 1 }).unwrap();
+    [&kept[0], &shared[0]].into_iter().for_each(fill);
+    drop(app);
+    until(|| device.describe().is_empty() && blocks(&kept[0]) == 0 && blocks(&shared[0]) == 0);
+}
+
+#[test]
 fn one_device_leaves_descriptors_to_the_others() {
     let host = Host::limited(1000, 10_000);
     let _devices = [host.device(1), host.device(2)];

@@ -99,3 +99,63 @@ impl Burst {
         self.segments.clear();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn segment(len: u32) -> Segment {
+        // SAFETY: nobody touches what is there.
+        unsafe { Segment::new(std::ptr::dangling_mut(), len) }
+    }
+
+    #[test]
+    fn packets_keep_their_segments() {
+        let mut burst = Burst::new();
+        assert!(burst.is_empty() && burst.packets().is_empty());
+        let valid = Offload { csum: crate::Csum::Valid, gso: None };
+        assert!(burst.push(&[segment(1), segment(2)], 3, valid));
+        assert!(burst.push_one(segment(4), Offload::default()));
+        assert!(burst.push(&[segment(5)], 5, Offload::default()));
+        let lens = |burst: &Burst| -> Vec<(u32, Vec<usize>)> {
+            let of = |p: &RxPacket| (p.len, burst.segments(p).iter().map(Segment::len).collect());
+            burst.packets().iter().map(of).collect()
+        };
+        assert_eq!(lens(&burst), [(3, vec![1, 2]), (4, vec![4]), (5, vec![5])]);
+        assert_eq!((burst.len(), burst.is_empty(), burst.packets()[0].offload), (3, false, valid));
+        burst.clear();
+        assert!(burst.is_empty());
+        assert!(burst.push_one(segment(6), valid));
+        assert_eq!(lens(&burst), [(6, vec![6])]);
+    }
+
+    #[test]
+    fn a_burst_has_so_many_packets() {
+        for one in [false, true] {
+            let mut burst = Burst::new();
+            let push = |burst: &mut Burst| match one {
+                true => burst.push_one(segment(1), Offload::default()),
+                false => burst.push(&[segment(1)], 1, Offload::default()),
+            };
+            for _ in 0..BURST {
+                assert!(!burst.is_full(1) && push(&mut burst));
+            }
+            assert!(burst.is_full(0) && !push(&mut burst));
+            assert_eq!((burst.len(), burst.segments.len()), (BURST, BURST));
+        }
+    }
+
+    #[test]
+    fn a_burst_has_so_many_segments_and_never_grows() {
+        let mut burst = Burst::new();
+        let capacity = burst.segments.capacity();
+        assert!(burst.push(&[segment(1); SEGMENTS - 1], 1, Offload::default()));
+        assert!(!burst.is_full(1) && burst.is_full(2));
+        assert!(!burst.push(&[segment(1); 2], 1, Offload::default()));
+        assert!(burst.push(&[segment(1)], 1, Offload::default()));
+        assert!(burst.is_full(1) && !burst.is_full(0));
+        assert!(!burst.push_one(segment(1), Offload::default()));
+        assert!(!burst.push(&[segment(1)], 1, Offload::default()));
+        assert_eq!((burst.len(), burst.segments.len(), burst.segments.capacity()), (2, SEGMENTS, capacity));
+    }
+}

@@ -36,3 +36,21 @@ impl FaultWord {
         self.0.store(0, Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_fault_stays_until_it_is_cleared() {
+        let fault = FaultWord::new();
+        assert_eq!(fault.get(), None);
+        assert!(fault.raise(7));
+        assert!(!fault.raise(FaultWord::BUS));
+        assert_eq!(fault.get(), Some(7));
+        fault.clear();
+        assert_eq!(fault.get(), None);
+        assert!(fault.raise(FaultWord::BUS));
+        assert_eq!(fault.get(), Some(FaultWord::BUS));
+    }
+}

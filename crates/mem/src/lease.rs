@@ -80,6 +80,7 @@ mod tests {
     fn refused_while_held_and_free_after_a_panic() {
         let lease = Lease::new(());
         assert_eq!(lease.with(|()| lease.with(|()| ())), Some(None));
+        assert!(format!("{lease:?}").contains("held: false"));
         let panicked =
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| lease.with(|()| panic!("on purpose"))));
         assert!(panicked.is_err());

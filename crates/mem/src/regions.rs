@@ -2,7 +2,7 @@
 
 use crate::guard::Guarded;
 use crate::{FaultWord, Segment};
-use rustix::fs::{FileType, SealFlags, fcntl_get_seals, fstat, fstatfs};
+use rustix::fs::{SealFlags, fcntl_get_seals, fstat, fstatfs};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::os::fd::AsFd;
 use std::ptr::{self, NonNull};
@@ -129,9 +129,7 @@ impl Region {
         // the kernel alone.
         let seals = fcntl_get_seals(&file).map_err(|_| RegionError::NotMemory)?;
         let (stat, fs) = (fstat(&file)?, fstatfs(&file)?);
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile
-            || ![TMPFS_MAGIC, HUGETLBFS_MAGIC].contains(&fs.f_type)
-        {
+        if ![TMPFS_MAGIC, HUGETLBFS_MAGIC].contains(&fs.f_type) {
             return Err(RegionError::NotMemory);
         }
         let size = u64::try_from(stat.st_size).unwrap_or(0);
@@ -165,11 +163,9 @@ impl Region {
         let _ = unsafe { rustix::mm::madvise(base.as_ptr().cast(), len, Advice::LinuxDontDump) };
         // SAFETY: the mapping holds `spec.len` bytes from there, for as long as the region.
         let region = unsafe { Self::from_raw(spec, base.as_ptr().add((spec.offset - start) as usize)) }?;
-        Ok(Self {
-            shrinkable: !seals.contains(SealFlags::SHRINK),
-            _mapping: Some(Arc::new(mapping)),
-            ..region
-        })
+        // A huge page may be punched out of the middle all the same, and then not come again.
+        let stays = seals.contains(SealFlags::SHRINK) && fs.f_type == TMPFS_MAGIC;
+        Ok(Self { shrinkable: !stays, _mapping: Some(Arc::new(mapping)), ..region })
     }
 
     /// A region over memory that is mapped already; `spec.offset` is ignored.
@@ -188,7 +184,7 @@ impl Region {
         Ok(Self { place: Place { gpa, len, host }, user, shrinkable: false, _mapping: None })
     }
 
-    /// Whether the guest's side may still truncate the memory (a memfd not sealed against it, or no memfd).
+    /// Whether the guest's side may still take memory away: it is not sealed against shrinking, or has huge pages.
     #[must_use]
     pub fn shrinkable(&self) -> bool {
         self.shrinkable
@@ -225,18 +221,6 @@ impl Regions {
         let before = self.0.len();
         self.0.retain(|r| (r.place.gpa, r.place.len, r.user) != (spec.gpa, spec.len, spec.user));
         self.0.len() != before
-    }
-
-    /// Number of regions.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Whether there is no memory.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
     }
 
     /// Our address of `len` bytes at address `user` of the VMM, where they lie in one region.
@@ -357,6 +341,11 @@ mod tests {
         let mut bytes: Vec<u8> = (0..200).collect();
         // The second comes first in our memory, and there is a gap before the third.
         let list = [(GPA, 100, 50), (GPA + 50, 0, 50), (GPA + 200, 150, 50)];
+        // Memory starts at 0 in most guests.
+        assert_eq!(
+            resolve(&regions(&mut bytes, &[(0, 0, 50), (50, 50, 50)]), 0, 100).map(|parts| parts.len()),
+            Ok(2)
+        );
         let regions = regions(&mut bytes, &list);
         for (gpa, len) in [(0, 50), (10, 5), (50, 50), (49, 2), (0, 100), (200, 50)] {
             let segments = resolve(&regions, GPA + gpa, len).unwrap();
@@ -366,6 +355,36 @@ mod tests {
             let expected: Vec<u8> = (gpa..gpa + u64::from(len)).map(|g| at(g) as u8).collect();
             assert_eq!(out, expected, "{len} bytes at {gpa}");
         }
+    }
+
+    #[test]
+    fn a_hit_is_whole_and_not_empty() {
+        let mut bytes = [0; 100];
+        // SAFETY: the segments are used before the memory goes.
+        let resolver =
+            unsafe { Resolver::new(Arc::new(regions(&mut bytes, &[(GPA, 0, 50), (GPA + 50, 50, 50)]))) };
+        let resolver = resolver.unwrap();
+        let hit = |gpa, len| resolver.hit(gpa, len).map(|s| s.len());
+        assert_eq!((hit(GPA, 50), hit(GPA + 49, 1)), (Some(50), Some(1)));
+        assert_eq!(
+            (hit(GPA, 51), hit(GPA + 50, 1), hit(GPA + 50, 0), hit(GPA - 1, 1)),
+            (None, None, None, None)
+        );
+    }
+
+    #[test]
+    fn a_buffer_has_as_many_parts_as_it_may() {
+        let mut bytes = [0; 100];
+        let regions = Arc::new(regions(&mut bytes, &[(GPA, 0, 10), (GPA + 10, 10, 10), (GPA + 20, 20, 10)]));
+        let resolve = |len, most| {
+            // SAFETY: the segments are used before the memory goes.
+            let mut resolver = unsafe { Resolver::new(regions.clone()) }.unwrap();
+            let mut out = Vec::new();
+            let resolved = resolver.resolve(GPA, len, most, &mut out);
+            (resolved.is_ok(), out.len())
+        };
+        assert_eq!((resolve(30, 3), resolve(30, 2), resolve(20, 2)), ((true, 3), (false, 2), (true, 2)));
+        assert_eq!((resolve(10, 1), resolve(10, 0)), ((true, 1), (false, 0)));
     }
 
     #[test]
@@ -460,6 +479,27 @@ mod tests {
         }
 
         #[test]
+        fn a_region_that_goes_is_unmapped() {
+            let file = File::from(memfd_create("unmapped-later", MemfdFlags::CLOEXEC).unwrap());
+            file.set_len(0x4000).unwrap();
+            let maps = || {
+                let all = std::fs::read_to_string("/proc/self/maps").unwrap();
+                let ours = all.lines().filter(|line| line.contains("unmapped-later"));
+                ours.map(|line| {
+                    let (start, end) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
+                    u64::from_str_radix(end, 16).unwrap() - u64::from_str_radix(start, 16).unwrap()
+                })
+                .collect::<Vec<_>>()
+            };
+            let region = map(&file, 0x1200, 0x1000).unwrap();
+            let regions = region.clone();
+            drop(region);
+            assert_eq!(maps(), [0x2000], "whole pages");
+            drop(regions);
+            assert_eq!(maps(), []);
+        }
+
+        #[test]
         fn only_memory_is_mapped() {
             let file = memfd(0x2000);
             assert!(matches!(map(&file, 0x1000, 0x1001), Err(RegionError::TooShort { .. })));
@@ -476,6 +516,17 @@ mod tests {
             assert!(map(&file, 0, 0x1000).unwrap().shrinkable());
             fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
             assert!(!map(&file, 0, 0x1000).unwrap().shrinkable());
+        }
+
+        #[test]
+        fn huge_pages_can_be_taken_away_whatever_the_seals() {
+            let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
+            // A kernel may be without.
+            let Ok(file) = memfd_create("test", flags).map(File::from) else { return };
+            let page = rustix::fs::fstatfs(&file).unwrap().f_bsize as u64;
+            file.set_len(page).unwrap();
+            fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
+            assert!(map(&file, 0, page).unwrap().shrinkable());
         }
     }
 }

@@ -211,3 +211,153 @@ pub fn copy(
     }
     done
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    /// Bytes between segments, which nobody may touch.
+    const GAP: usize = 8;
+
+    /// Memory with segments of some lengths in it.
+    struct Packet {
+        bytes: Vec<u8>,
+        segments: Vec<Segment>,
+        /// Where each byte of the packet lies.
+        places: Vec<usize>,
+    }
+
+    impl Packet {
+        /// Each byte of it, and around it, another than its neighbours.
+        fn new(lens: &[usize], seed: u8) -> Self {
+            let total = GAP + lens.iter().map(|len| len + GAP).sum::<usize>();
+            let mut bytes: Vec<u8> = (0..total).map(|i| (i as u8).wrapping_mul(7) ^ seed).collect();
+            let (mut segments, mut places, mut at) = (Vec::new(), Vec::new(), GAP);
+            let base = bytes.as_mut_ptr();
+            for &len in lens {
+                // SAFETY: inside `bytes`, which live as long.
+                segments.push(unsafe { Segment::new(base.add(at), len as u32) });
+                places.extend(at..at + len);
+                at += len + GAP;
+            }
+            Self { bytes, segments, places }
+        }
+
+        fn read(&self) -> Vec<u8> {
+            self.places.iter().map(|at| self.bytes[*at]).collect()
+        }
+
+        /// All of the memory as it would be with `new` at `offset` of the packet.
+        fn with(&self, offset: usize, new: &[u8]) -> Vec<u8> {
+            let mut bytes = self.bytes.clone();
+            let places = self.places.iter().skip(offset);
+            places.zip(new).for_each(|(at, byte)| bytes[*at] = *byte);
+            bytes
+        }
+    }
+
+    const SHAPES: [&[usize]; 6] = [&[], &[0], &[300], &[1, 2, 3], &[0, 5, 0, 64, 0], &[31, 33, 129]];
+    const OFFSETS: [usize; 8] = [0, 1, 5, 6, 31, 32, 64, 301];
+
+    #[test]
+    fn bytes_come_from_anywhere_in_a_packet() {
+        for shape in SHAPES {
+            let packet = Packet::new(shape, 1);
+            for offset in OFFSETS {
+                for len in [0, 1, 3, 64, 200] {
+                    let mut out = vec![0xee; len];
+                    let all = packet.read();
+                    let there = all.get(offset..).unwrap_or_default();
+                    let count = gather(&packet.segments, offset, &mut out);
+                    assert_eq!(count, len.min(there.len()), "{shape:?} {offset} {len}");
+                    assert_eq!(out[..count], there[..count]);
+                    assert!(out[count..].iter().all(|b| *b == 0xee));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn bytes_go_to_anywhere_in_a_packet() {
+        for shape in SHAPES {
+            for offset in OFFSETS {
+                for len in [0, 1, 3, 64, 200] {
+                    let packet = Packet::new(shape, 1);
+                    let new: Vec<u8> = (0..len).map(|i| 200 ^ i as u8).collect();
+                    let expected = packet.with(offset, &new);
+                    let count = scatter(&new, &packet.segments, offset);
+                    assert_eq!(count, len.min(packet.places.len().saturating_sub(offset)));
+                    assert_eq!(packet.bytes, expected, "{shape:?} {offset} {len}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn packets_are_copied_whatever_their_shapes() {
+        for from in SHAPES {
+            for to in SHAPES {
+                for src_offset in OFFSETS {
+                    for dst_offset in [0, 2, 6, 33] {
+                        let (src, dst) = (Packet::new(from, 1), Packet::new(to, 0x55));
+                        let len = 70;
+                        let all = src.read();
+                        let there = all.get(src_offset..).unwrap_or_default();
+                        let there = &there[..len.min(there.len())];
+                        let expected = dst.with(dst_offset, there);
+                        let count = copy(&src.segments, src_offset, &dst.segments, dst_offset, len);
+                        assert_eq!(count, there.len().min(dst.places.len().saturating_sub(dst_offset)));
+                        assert_eq!(dst.bytes, expected, "{from:?}+{src_offset} {to:?}+{dst_offset}");
+                        assert_eq!(src.bytes, Packet::new(from, 1).bytes);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn overlapping_memory_is_copied_within_its_bounds() {
+        let packet = Packet::new(&[100], 3);
+        let all = packet.read();
+        let expected = packet.with(10, &all[..90]);
+        assert_eq!(copy(&packet.segments, 0, &packet.segments, 10, 100), 90);
+        assert_eq!(packet.bytes, expected);
+    }
+
+    #[test]
+    fn every_length_is_stored_whole() {
+        for len in 0..300 {
+            let packet = Packet::new(&[300], 1);
+            let new: Vec<u8> = (0..len).map(|i| 200 ^ i as u8).collect();
+            let expected = packet.with(300 - len, &new);
+            assert!(packet.segments[0].store(300 - len, &new));
+            assert_eq!(packet.bytes, expected, "{len}");
+            assert!(!packet.segments[0].store(301 - len, &new) || len == 0);
+            assert!(!packet.segments[0].store(301, &new) && packet.bytes == expected);
+        }
+    }
+
+    #[test]
+    fn what_is_loaded_lies_in_the_segment() {
+        let packet = Packet::new(&[10], 1);
+        let (segment, all) = (packet.segments[0], packet.read());
+        assert_eq!((segment.len(), segment.is_empty()), (10, false));
+        assert_eq!(segment.load::<4>(6).unwrap(), all[6..]);
+        assert_eq!(segment.load::<0>(10), Some([]));
+        assert_eq!((segment.load::<4>(7), segment.load::<0>(11), segment.load::<11>(0)), (None, None, None));
+        assert_eq!(segment.load::<1>(usize::MAX), None);
+        assert!(Packet::new(&[0], 1).segments[0].is_empty());
+    }
+
+    #[test]
+    fn a_slice_is_part_of_its_segment() {
+        let packet = Packet::new(&[10], 1);
+        let segment = packet.segments[0];
+        for (offset, len, there) in [(0, 10, 10), (3, 4, 4), (3, 100, 7), (10, 1, 0), (11, 1, 0)] {
+            let slice = segment.slice(offset, len);
+            assert_eq!(slice.len(), there, "{offset} {len}");
+            assert_eq!(slice.as_ptr().addr(), segment.as_ptr().addr() + offset.min(10));
+        }
+    }
+}

@@ -140,7 +140,11 @@ impl Executor for CardExecutor {
             None => self.name.to_owned(),
             Some(why) => format!("{} (failed: {why}; on cpu)", self.name),
         };
-        let stalled = Executor::status(&*self.engine).stalled;
+        let mut stalled = Executor::status(&*self.engine).stalled;
+        if self.mailbox.is_stalled() {
+            // The carrier is counted as the worker after the engine's.
+            stalled.push(self.engine.workers().len());
+        }
         ExecutorStatus { name, card: Some(self.stats.card()), stalled }
     }
 

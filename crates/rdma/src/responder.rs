@@ -309,7 +309,7 @@ impl Responder {
                 let address = reth.address.wrapping_add(before.into());
                 let (rkey, bytes) = (reth.rkey, packet.payload);
                 if !bytes.is_empty() && verbs.write(rkey, address, bytes, ends).is_err() {
-                    self.spare = receive;
+                    self.spare = receive.or(self.spare);
                     return Err(Nak::RemoteAccessError.into());
                 }
                 if let Some(id) = receive {
@@ -434,10 +434,11 @@ impl Responder {
         }
     }
 
-    /// Queues an acknowledgement. It tells of all before it, and so stands for one that waits, or that says the same.
+    /// Queues an acknowledgement. It tells of all before it, and so stands for those that wait and say it of the same packet
+    /// or of one before: whatever the peer sends, at most two of them wait between READs and atomics.
     fn acknowledge(&mut self, syndrome: Syndrome, psn: Psn) {
-        if let Some(Answer::Acknowledge { syndrome: waiting, psn: of, .. }) = self.answers.back()
-            && (matches!(waiting, Syndrome::Ack(_)) || *of == psn)
+        while let Some(Answer::Acknowledge { syndrome: waiting, psn: of, .. }) = self.answers.back()
+            && (matches!(waiting, Syndrome::Ack(_)) || psn.since(*of) >= 0)
         {
             self.answers.pop_back();
         }

@@ -5,6 +5,7 @@
 
 mod program;
 
+use hca::Given;
 use program::two::*;
 use program::*;
 use std::ptr::null_mut;
@@ -193,6 +194,33 @@ fn messages(shares: bool, first: usize) {
 #[test]
 fn messages_between_those_who_share() {
     messages(true, TRUSTING);
+}
+
+#[test]
+fn who_has_windows_is_not_given_everything() {
+    const DEVICE: usize = TRUSTING + 4;
+    let two = two(true, DEVICE);
+    let (mut from, to) = (Pages::new(3), Pages::new(3));
+    let (ours, theirs) = (from.register(two.a.pd, 0, 3 * PAGE), to.register(two.b.pd, 0, 3 * PAGE));
+    from.bytes().fill(7);
+    // SAFETY: the region is registered.
+    let there = (to.start as u64, unsafe { (*theirs).rkey });
+    for len in [8, 100, PAGE, 3 * PAGE] {
+        assert_eq!(perform(&two, WRITE, from.sge(ours, 0, len), there), 0);
+        assert_eq!(perform(&two, READ, from.sge(ours, 0, len), there), 0);
+    }
+    assert_eq!(given(DEVICE + 1), [Given::Regions]);
+    // What is in no file is to be had with all the rest alone.
+    let mut stack = [0_u8; 5000];
+    // SAFETY: it is there, and outlives its region.
+    let mr = unsafe { memory::ibv_reg_mr(two.b.pd, stack.as_mut_ptr().cast(), stack.len(), 15) };
+    // SAFETY: the region is registered.
+    let there = (stack.as_ptr() as u64, unsafe { (*mr).rkey });
+    assert_eq!(perform(&two, WRITE, from.sge(ours, 0, 5000), there), 0);
+    assert_eq!((given(DEVICE + 1), stack), (vec![Given::Everything], [7; 5000]));
+    [ours, theirs, mr].into_iter().for_each(deregister);
+    two.close();
+    [from, to].iter().for_each(Pages::unmap);
 }
 
 #[test]

@@ -10,6 +10,7 @@ use device::Device;
 use hca::{Answers, Fabric};
 use mem::{Opened, Port, PortStatus};
 use model::VifId;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use rdmaport::RdmaPort;
 pub use rules::EngineRules;
 use std::collections::BTreeMap;
@@ -53,6 +54,7 @@ impl Port for DevicePort {
 impl Verbs {
     /// None yet. Which packets may go from device to device the rules say.
     pub fn new(rules: Box<dyn hca::Rules>) -> Self {
+        allow_weight();
         Self { devices: Mutex::default(), fabric: Arc::new(Fabric::new(rules)) }
     }
 
@@ -119,6 +121,16 @@ impl Verbs {
 
     fn devices(&self) -> MutexGuard<'_, BTreeMap<String, Open>> {
         self.devices.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Lets threads of programs that were many, and are few again, weigh what they did (setrlimit(2): 20 is nice value 0). A daemon that may not
+/// raise the limit leaves them as they are.
+fn allow_weight() {
+    const NICE_0: u64 = 20;
+    let limits = getrlimit(Resource::RLIMIT_NICE);
+    if limits.is_ok_and(|(soft, _)| soft < NICE_0) {
+        let _ = setrlimit(Resource::RLIMIT_NICE, NICE_0, NICE_0);
     }
 }
 

@@ -39,6 +39,9 @@ pub(crate) struct Control {
 impl Control {
     /// Runs until closed. `listener` is there in server role.
     pub(crate) fn run(&self, listener: Option<&Listener>) {
+        if let Err(e) = mem::prepare_to_signal() {
+            self.log.warn(format_args!("drivers can't be interrupted: {e}"));
+        }
         let mut pause = RETRY.0;
         while !self.closing.load(Ordering::Acquire) {
             let stream = match listener {

@@ -4,7 +4,7 @@ use card::cuckoo::{Cuckoo, Entry};
 use card::entries::Flow;
 use card::expect::{Memory, Outcome, Sizes, outcome};
 use card::registers::{
-    Flow4, FlowAction, Label, LabelKind, Nexthop, NexthopKind, Path, Port, Table, Tunnel, Vrf,
+    Flow4, FlowAction, Label, LabelKind, Nexthop, NexthopKind, Path, Port, Remote, Table, Tunnel, Vrf,
 };
 use card::sim::SimCard;
 use card::step::{Line, Step};
@@ -159,6 +159,8 @@ impl World {
                 ..Nexthop::default()
             };
             self.chip.push((Table::Nexthop, self.first + number, hop.encode().to_vec()));
+            let remote = Remote { address: hop.outer_dst, valid: true, ..Remote::default() };
+            self.chip.push((Table::Remote, hop.outer_dst as u32 & 0xfff, remote.encode().to_vec()));
         }
         for wire in 0..u32::from(self.pipes) {
             let port = Port {

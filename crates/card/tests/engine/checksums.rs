@@ -14,12 +14,14 @@ const WORLD: &str = "\
     guest vm1 in blue mac 02:00:00:00:00:01 address 10.1.1.1 address fd00:1::1\n\
     guest vm2 in blue mac 02:00:00:00:00:02 address 10.1.1.2 address fd00:1::2 policy\n\
     guest vm3 in blue mac 02:00:00:00:00:03 address 10.1.1.3 address fd00:1::3\n\
+    guest vm4 in blue mac 02:00:00:00:00:04\n\
     rule blue 10 allow\n\
     label 200 > network blue\n\
     route blue 10.1.4.0/24 > mpls-over-udp 2001:db8::2 1048575\n\
     route blue 10.1.5.0/24 > vxlan 2001:db8::2 5001 mac 02:cc:00:00:00:01\n\
     route blue fd00:4::/64 > mpls-over-udp 2001:db8::2 17\n\
     route blue fd00:5::/64 > vxlan 2001:db8::2 16777215 mac 02:cc:00:00:00:01\n\
+    route blue 10.1.6.0/24 > mpls-over-udp 192.0.2.2 18\n\
     mac blue 02:00:00:00:00:33 > vxlan 2001:db8::2 5001\n\
     route blue 0.0.0.0/0 > network public\n\
     nat blue 10.1.1.2 = public 203.0.113.7\n\
@@ -37,7 +39,7 @@ const WAYS: [(&str, &str); 14] = [
     ("vm1", "eth 02:00:00:00:00:01 > 00:00:5e:00:01:00 / ip6 fd00:1::1 > fd00:5::1 ttl 2 / tcp 1 > 2 A"),
     ("vm1", "eth 02:00:00:00:00:01 > 02:00:00:00:00:33 / ip4 10.1.1.1 > 10.1.1.33 / udp 1 > 2"),
     ("vm1", "eth 02:00:00:00:00:01 > 02:00:00:00:00:33 vlan 5 / ip6 fd00:1::1 > fd00:1::33 / udp 1 > 2"),
-    ("vm1", "eth 02:00:00:00:00:01 > 02:00:00:00:00:33 vlan 5 vlan 6"),
+    ("vm4", "eth 02:00:00:00:00:04 > 02:00:00:00:00:33 vlan 5 vlan 6"),
     ("vm2", "eth 02:00:00:00:00:02 > 00:00:5e:00:01:00 / ip4 10.1.1.2 > 198.51.100.1 / udp 1 > 2"),
     ("vm2", "eth 02:00:00:00:00:02 > 00:00:5e:00:01:00 / ip4 10.1.1.2 > 198.51.100.2 / udp 1 > 2 nosum"),
     ("vm2", "eth 02:00:00:00:00:02 > 00:00:5e:00:01:00 / ip4 10.1.1.2 > 198.51.100.200 / icmp echo 1 2"),

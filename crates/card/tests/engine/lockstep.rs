@@ -358,7 +358,7 @@ fn is_same(left: &Left, expected: &Left) -> bool {
 fn is_same_reason(left: Punt, expected: Punt) -> bool {
     const BLIND: [Punt; 4] =
         [Punt::Ipv6Extension, Punt::TunnelMalformed, Punt::LabelStack, Punt::HeaderTooLong];
-    const AROUND: [Punt; 3] = [Punt::NotForUs, Punt::UnknownVni, Punt::NoVrf];
+    const AROUND: [Punt; 4] = [Punt::NotForUs, Punt::UnknownRemote, Punt::UnknownVni, Punt::NoVrf];
     left == expected || BLIND.contains(&left) || expected == Punt::Neighbour && AROUND.contains(&left)
 }
 

@@ -53,6 +53,8 @@ fn every_table_is_cleared_from_the_first_line_to_the_last() {
         (Table::Label, 65_535),
         (Table::Vni, 0),
         (Table::Vni, 8191),
+        (Table::Remote, 0),
+        (Table::Remote, 8191),
         (Table::Stash, 0),
         (Table::Stash, 15),
     ];

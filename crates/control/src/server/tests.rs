@@ -34,6 +34,14 @@ fn file() -> String {
 
 /// Serves it in a run-dir while `test` runs.
 async fn with_server<F: Future<Output = ()>>(test: impl FnOnce(tempfile::TempDir) -> F) {
+    with_server_of(FakeExecutor::default(), test).await;
+}
+
+/// The same with this executor.
+async fn with_server_of<F: Future<Output = ()>>(
+    executor: FakeExecutor,
+    test: impl FnOnce(tempfile::TempDir) -> F,
+) {
     let (dir, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let run_dir = RunDir::take(dir.path()).unwrap();
     // As a daemon that was killed leaves it.
@@ -43,7 +51,7 @@ async fn with_server<F: Future<Output = ()>>(test: impl FnOnce(tempfile::TempDir
         config::parse(&file()).unwrap(),
         dir.path().to_owned(),
         Store::open(state.path()).unwrap(),
-        Arc::new(FakeExecutor::default()),
+        Arc::new(executor),
         ports,
     );
     let core = Arc::new(core.unwrap_or_else(|e| panic!("{e}")));
@@ -266,6 +274,24 @@ async fn guests_whose_packets_are_not_checked_are_named() {
         assert!(warning.message.contains("`mac` and `addresses`"), "{}", warning.message);
         let status = client.status(v1::StatusRequest {}).await.unwrap().into_inner();
         assert_eq!(status.warnings, applied.warnings);
+    })
+    .await;
+}
+
+/// What a worker may still do is said to who asked for a removal, and to who looks.
+#[tokio::test]
+async fn workers_that_do_not_follow_are_named() {
+    with_server_of(FakeExecutor::with_stalled(1), |dir| async move {
+        let mut client = client(dir.path()).await;
+        let status = client.status(v1::StatusRequest {}).await.unwrap().into_inner();
+        let [warning] = &status.warnings[..] else { panic!("one: {:?}", status.warnings) };
+        assert_eq!(warning.object, "worker 1");
+        let request = v1::ApplyRequest { toml: HOST.to_owned(), dry_run: false };
+        let applied = client.apply(request).await.unwrap().into_inner();
+        assert_eq!(applied.changes.len(), 1, "the rule goes");
+        assert_eq!(applied.warnings, status.warnings);
+        let request = v1::ApplyRequest { toml: file(), dry_run: true };
+        assert_eq!(client.apply(request).await.unwrap().into_inner().warnings, []);
     })
     .await;
 }

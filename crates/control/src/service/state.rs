@@ -11,6 +11,7 @@ pub(super) fn status(view: &View) -> v1::StatusReply {
     let workers = view.executor.workers();
     let reasons = reasons(&workers);
     let executor = view.executor.status();
+    let guests = warnings(view.objects.of_kind(Kind::Guest).map(|owned| &owned.object)).into_iter();
     v1::StatusReply {
         name: view.host.name.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -27,7 +28,7 @@ pub(super) fn status(view: &View) -> v1::StatusReply {
         workers: workers.iter().map(worker).collect(),
         pid: std::process::id(),
         card: executor.card.map(card),
-        warnings: warnings(view.objects.of_kind(Kind::Guest).map(|owned| &owned.object)),
+        warnings: guests.chain(stalled(&executor.stalled)).collect(),
     }
 }
 
@@ -38,6 +39,14 @@ pub(super) fn warnings<'a>(objects: impl Iterator<Item = &'a Object>) -> Vec<v1:
         Some(v1::Warning { object: object.key().to_string(), message })
     };
     objects.filter_map(warning).collect()
+}
+
+/// That workers do not do what they are told.
+pub(super) fn stalled(workers: &[usize]) -> impl Iterator<Item = v1::Warning> {
+    let message = "does not do what it is told: what was removed may still be in force for its packets";
+    workers
+        .iter()
+        .map(move |worker| v1::Warning { object: format!("worker {worker}"), message: message.to_owned() })
 }
 
 fn card(card: model::CardCounters) -> v1::CardStats {

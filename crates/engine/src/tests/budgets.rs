@@ -6,7 +6,7 @@ use super::world::{WIRE, neighbours, rule, tables};
 use crate::capture::Tap;
 use crate::meters::Meters;
 use crate::storms::Storms;
-use mem::{Accepts, Offload, Room, TxQueue};
+use mem::{Accepts, Csum, Offload, Room, TxQueue};
 use model::{
     CaptureFilter, Change, DropReason, MeterConfig, MeterId, Modifier, NeighbourScope, RuleAction, VifId,
 };
@@ -342,4 +342,37 @@ fn mirrored_copies_are_part_of_the_turn() {
     let mut turn = crate::turn::Turn::NEW;
     turn.take(50, 50 * 1442);
     assert_eq!(host.core.turn, turn);
+}
+
+/// A packet whose headers are longer than what is rewritten of one: extension headers make them so.
+#[test]
+fn headers_longer_than_what_is_rewritten_are_dropped() {
+    for (l4, gso) in [("udp 1 > 2", None), ("tcp 1 > 2 A", Some(100))] {
+        for accepts in [Accepts::default(), ALL] {
+            for dst in ["02:00:00:00:00:02", "ff:ff:ff:ff:ff:ff"] {
+                let text =
+                    format!("eth 02:00:00:00:00:01 > {dst} / ip6 fd00:1::1 > fd00:1::2 / {l4} / payload 180");
+                let (mut frame, offload) = unfinished(&text, gso);
+                let (next, payload) = (frame[20], u16::from_be_bytes([frame[18], frame[19]]));
+                // Destination options, all of them padding.
+                let options = 8 * 140;
+                let mut extension = vec![next, (options / 8 - 1) as u8];
+                extension.extend((0..options - 2).map(|_| 0));
+                frame[20] = packet::proto::DESTINATION_OPTIONS;
+                frame[18..20].copy_from_slice(&(payload + options as u16).to_be_bytes());
+                frame.splice(54..54, extension);
+                let Csum::Partial { start, offset } = offload.csum else { panic!("it is partial") };
+                let csum = Csum::Partial { start: start + options as u16, offset };
+                let mut host = host(accepts);
+                let output = host.run(VifId(1), [(frame, Offload { csum, ..offload })]);
+                let reason = gso.map_or(DropReason::HeaderTooLong, |_| DropReason::SegmentFailed);
+                if accepts == ALL {
+                    // Who takes it unfinished gets it.
+                    assert!(!output.is_empty(), "{text}: {:?}", host.drops());
+                } else {
+                    assert!(output.is_empty() && host.drops().contains_key(&reason), "{text}: {output:?}");
+                }
+            }
+        }
+    }
 }

@@ -1,7 +1,14 @@
 //! A worker that does not come back: nobody who tells it something hangs, and it is said which one it is.
 
 use super::world::{rule, tables};
+use crate::capture::DropLog;
+use crate::clock::Clock;
+use crate::core::Limits;
+use crate::counters::WorkerCells;
+use crate::mailbox::{Mailbox, Message};
+use crate::storms::Storms;
 use crate::testing::TestPort;
+use crate::worker::{Parts, Worker};
 use crate::{Engine, EngineConfig};
 use mem::{Accepts, Burst, Opened, RxQueue};
 use model::{Action, CaptureFilter, Executor, RuleAction, VifId};
@@ -9,9 +16,12 @@ use std::os::fd::BorrowedFd;
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tables::{FlowLimits, Shared};
 
 /// Far more than all bounds together.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+const PACKET: &str = "eth 02:00:00:00:00:01 > 02:00:00:00:00:02 / ip4 10.1.1.1 > 10.1.1.2 / udp 7 > 53 nosum";
 
 /// A queue whose poll says that it began, and ends when it is let go.
 struct Sleeper {
@@ -60,8 +70,7 @@ fn a_worker_that_hangs_hangs_nobody_who_tells_it_something() {
     let opened = Opened { rx: vec![Box::new(sleeper)], ..ports[0].open() };
     engine.attach(VifId(1), opened).unwrap();
     engine.attach(VifId(2), ports[1].open()).unwrap();
-    let ping = "eth 02:00:00:00:00:01 > 02:00:00:00:00:02 / ip4 10.1.1.1 > 10.1.1.2 / udp 7 > 53 nosum";
-    ports[0].send([(model::text::parse(ping).unwrap(), mem::Offload::default())]);
+    ports[0].send([(model::text::parse(PACKET).unwrap(), mem::Offload::default())]);
     begun.recv_timeout(PATIENCE).unwrap();
 
     let (done, is_done) = channel();
@@ -94,4 +103,43 @@ impl Engine {
     fn status_of_workers(&self) -> Vec<usize> {
         Executor::status(self).stalled
     }
+}
+
+/// Who tells a worker much holds up no packets: it works between messages.
+#[test]
+fn a_worker_works_between_messages() {
+    let shared = Arc::new(Shared::new(FlowLimits::default()));
+    shared.apply(&tables()).unwrap();
+    let mailbox = Arc::new(Mailbox::new().unwrap());
+    let worker = Worker::new(Parts {
+        number: 0,
+        cpu: None,
+        shared,
+        mailbox: mailbox.clone(),
+        cells: Arc::new(WorkerCells::new()),
+        log: Arc::new(DropLog::new()),
+        clock: Clock::start(),
+        limits: Limits {
+            cache_entries: 1 << 12,
+            errors_per_second: 1,
+            storms: Arc::new(Storms::new(u32::MAX)),
+        },
+    });
+    let (one, two) = (TestPort::new(Accepts::default(), 100), TestPort::new(Accepts::default(), 100));
+    one.send([(model::text::parse(PACKET).unwrap(), mem::Offload::default())]);
+    mailbox.post(Message::Send { vif: VifId(2), queues: [two.sender()].into() });
+    mailbox.post(Message::Receive { vif: VifId(1), queue: Box::new(one.receiver()) });
+    mailbox.post(Message::Answer);
+    mailbox.post(Message::Stop);
+    worker.unwrap().run();
+    assert_eq!(two.take().len(), 1);
+}
+
+#[test]
+fn a_mailbox_that_nobody_looks_into_takes_no_favours() {
+    let mailbox = Mailbox::new().unwrap();
+    let asked = std::iter::repeat_with(|| mailbox.post(Message::Answer)).take_while(|()| !mailbox.is_full());
+    assert!((1000..10_000).contains(&asked.count()));
+    while mailbox.next().is_some() {}
+    assert!(!mailbox.is_full());
 }

@@ -5,6 +5,9 @@
 mod captures;
 mod connections;
 mod datagrams;
+mod fuzz;
 mod hostile;
 mod hosts;
 mod lossy;
+#[path = "../common/moves.rs"]
+mod moves;

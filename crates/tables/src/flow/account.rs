@@ -13,8 +13,6 @@ pub struct Account {
 }
 
 impl Account {
-    const LAST: u32 = (1 << 17) - 1;
-
     /// That of connections this guest opens.
     #[must_use]
     pub const fn of_guest(vif: VifId) -> Self {
@@ -27,7 +25,7 @@ impl Account {
         Self { vif: to, from_wire: true }
     }
 
-    /// As a number, at most [`Self::LAST`].
+    /// As a number, less than [`ACCOUNTS`].
     pub(super) fn number(self) -> u32 {
         u32::from(self.vif.0) << 1 | u32::from(self.from_wire)
     }
@@ -38,9 +36,12 @@ impl Account {
     }
 }
 
+/// Accounts there may be: two of each interface.
+const ACCOUNTS: usize = 2 << 16;
+
 /// Connections it has.
 const HELD: usize = 0;
-/// Connections it opened within a second (low half), and that second plus 1.
+/// Connections it opened within a second (low half), and that second.
 const OPENED: usize = 1;
 /// Connections it was refused.
 const REFUSED: usize = 2;
@@ -71,7 +72,7 @@ pub(super) struct Accounts {
 impl Accounts {
     /// Of a table for `capacity` connections, of which `most` an account, and `per_second` new ones.
     pub fn new(capacity: u64, most: u64, per_second: u32) -> Self {
-        let records = Zeroed::new(Account::LAST as usize + 1);
+        let records = Zeroed::new(ACCOUNTS);
         Self { records, active: AtomicI64::new(0), capacity, most, per_second }
     }
 
@@ -81,7 +82,7 @@ impl Accounts {
 
     /// Counts an attempt to open a connection. Returns whether it is within the rate.
     pub fn open(&self, account: Account, now: Seconds) -> bool {
-        let second = (u64::from(now) + 1) << 32;
+        let second = u64::from(now) << 32;
         let open = |word: u64| {
             let opened = if word >> 32 == second >> 32 { word as u32 } else { 0 };
             (opened < self.per_second).then(|| second | u64::from(opened + 1))

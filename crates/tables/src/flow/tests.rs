@@ -49,6 +49,17 @@ fn both_directions_find_one_connection() {
 }
 
 #[test]
+fn what_a_cache_keeps_is_a_number() {
+    let flow = FlowRef { index: 0x8000_0001, seq: 0x4000_0006 };
+    assert_eq!(flow.to_bits(), 0x8000_0001_4000_0006);
+    assert_eq!(FlowRef::from_bits(flow.to_bits()), flow);
+    let flows = table(64);
+    let first = flows.apply(&create(key(1), FlowState::New), GUEST, 0).unwrap().unwrap();
+    assert_eq!(flows.connection(FlowRef::from_bits(first.to_bits())), flows.connection(first));
+    assert!(flows.connection(first).is_some());
+}
+
+#[test]
 fn roce_is_tracked_by_address_pair() {
     let flows = table(64);
     let forward = FlowKey { src: end(1, 0), dst: end(2, 4791), protocol: UDP };
@@ -114,7 +125,7 @@ fn a_new_connection_replaces_a_closed_one() {
 #[test]
 fn the_table_fills_to_its_capacity() {
     let flows = table(4096);
-    let filled = fill(&flows, 0..40_000, FlowState::Established, 0);
+    let filled = fill(&flows, 0..6000, FlowState::Established, 0);
     assert_eq!(filled, flows.len());
     assert_eq!(filled, 4096, "every shard is filled");
     let refused = flows.apply(&create(key(1 << 20), FlowState::New), GUEST, 0);
@@ -126,7 +137,7 @@ fn a_flood_of_syns_takes_no_established_connection() {
     let flows = table(4096);
     let established = 2000;
     assert_eq!(fill(&flows, 0..established, FlowState::Established, 10), established as usize);
-    let flood = 100_000;
+    let flood = 20_000;
     assert_eq!(
         fill(&flows, 1 << 20..(1 << 20) + flood, FlowState::New, 11),
         flood as usize,
@@ -218,19 +229,19 @@ fn fragments_are_bounded_and_shared_fairly() {
     };
     let fragment = |ingress, id| fragment_in(ingress, 1, id);
     fragments.insert(fragment(1, 1), (7, 8), 0);
-    (0..100_000).for_each(|id| fragments.insert(fragment(2, id), (1, 1), 1));
+    (0..5000).for_each(|id| fragments.insert(fragment(2, id), (1, 1), 1));
     assert_eq!(fragments.get(&fragment(1, 1), 29), Some((7, 8)), "a flood takes its own share only");
     assert_eq!(fragments.get(&fragment(1, 1), 30), None);
-    assert_eq!(fragments.get(&fragment(2, 99_999), 1), Some((1, 1)));
+    assert_eq!(fragments.get(&fragment(2, 4999), 1), Some((1, 1)));
     fragments.insert(fragment(1, 1), (9, 9), 31);
     assert_eq!(fragments.get(&fragment(1, 1), 31), Some((9, 9)));
     // Nor do several interfaces together take it, or other networks behind the same one.
-    for id in 0..2000 {
+    for id in 0..700 {
         (2..8).for_each(|vif| fragments.insert(fragment(vif, id), (1, 1), 32));
         (2..8).for_each(|vrf| fragments.insert(fragment_in(1, vrf, id), (1, 1), 32));
     }
     assert_eq!(fragments.get(&fragment(1, 1), 32), Some((9, 9)));
-    let known = |vif| (0..2000).filter(|id| fragments.get(&fragment(vif, *id), 32).is_some()).count();
+    let known = |vif| (0..700).filter(|id| fragments.get(&fragment(vif, *id), 32).is_some()).count();
     let known: Vec<_> = (2..8).map(known).collect();
     assert!(known.iter().all(|n| (256..=512).contains(n)), "4096 datagrams of 13: {known:?}");
 }

@@ -8,7 +8,7 @@
 
 pub mod two;
 
-use hca::{ClientDescription, Device, DeviceSpec, Fabric, Limits};
+use hca::{ClientDescription, Device, DeviceSpec, Fabric, Given, Limits};
 use std::ffi::{CStr, c_int};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
@@ -23,7 +23,7 @@ use verbs::{address, completion, context, device, memory, modify, post, queue_pa
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Guests of one host and network, a device each.
-pub const DEVICES: usize = 10;
+pub const DEVICES: usize = 12;
 /// From this one on, each device trusts the one after it.
 pub const TRUSTING: usize = 6;
 /// Memory regions that an application may have.
@@ -93,6 +93,12 @@ pub fn gid(index: usize) -> ibv_gid {
 /// What the device says of its applications.
 pub fn described(index: usize) -> Vec<ClientDescription> {
     host().devices[index].lock().unwrap().as_ref().unwrap().describe()
+}
+
+/// What others were given of the device's applications.
+pub fn given(index: usize) -> Vec<Given> {
+    let holders = host().devices[index].lock().unwrap().as_ref().unwrap().holders();
+    holders.into_iter().map(|holder| holder.given).collect()
 }
 
 /// Ends the device, and what its applications do.

@@ -199,3 +199,34 @@ pub async fn dropstats(on: &mut Context, log: u32) -> Result<(), Failure> {
     }
     print(&out)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_lost_connections_is_named() {
+        let vif = |name: &str, flows_refused, flows_displaced| v1::VifEntry {
+            name: name.to_owned(),
+            flows_opened: 40,
+            flows_from_wire: 2,
+            flows_refused,
+            flows_displaced,
+            ..v1::VifEntry::default()
+        };
+        let status = v1::StatusReply {
+            vifs: vec![vif("quiet", 0, 0), vif("full", 3, 0), vif("flooded", 0, 5)],
+            ..v1::StatusReply::default()
+        };
+        let text = status_text(&status);
+        let rows = text.lines().filter(|line| line.split_whitespace().any(|word| word == "42")).count();
+        assert_eq!(rows, 3, "{text}");
+        assert!(
+            text.contains("full: 40 connections opened, 2 from a wire; 3 refused, 0 gave way to others\n")
+        );
+        assert!(
+            text.contains("flooded: 40 connections opened, 2 from a wire; 0 refused, 5 gave way to others\n")
+        );
+        assert!(!text.contains("quiet: "));
+    }
+}

@@ -202,3 +202,113 @@ impl Memory {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::mock::{GPA, Ram, USER};
+    use super::*;
+    use mem::{Region, RegionSpec};
+
+    const LEN: usize = 4096;
+
+    /// A guest's memory: of `LEN` bytes, and behind it in regions of 16 each.
+    fn memory(bytes: &mut [u128], indirect: bool) -> (Ram, Memory) {
+        let ram = Ram::at(bytes.as_mut_ptr().cast(), LEN);
+        let mut regions = Regions::clone(&ram.regions());
+        for i in 0..300u64 {
+            let gpa = GPA + LEN as u64 + 16 * i;
+            let spec = RegionSpec { gpa, len: 16, user: USER + LEN as u64 + 16 * i, offset: 0 };
+            // SAFETY: the bytes outlive the test's use of them.
+            regions.insert(unsafe { Region::from_raw(&spec, ram.at_offset(0)) }.unwrap()).unwrap();
+        }
+        // SAFETY: as above.
+        (ram, unsafe { Memory::new(Arc::new(regions), indirect) }.unwrap())
+    }
+
+    #[test]
+    fn a_single_buffer_is_plain_and_of_the_right_kind() {
+        let mut bytes = [0; LEN / 16];
+        let (ram, memory) = memory(&mut bytes, true);
+        for flags in 0..8 {
+            for (access, wanted) in [(Access::Read, 0), (Access::Write, WRITE)] {
+                let at = |addr, len| memory.single(&Desc { addr, len, flags, next: 0 }, access);
+                let there = at(GPA + 8, 20).map(|s| (ram.offset(s.as_ptr()), s.len()));
+                assert_eq!(there, (flags == wanted).then_some((8, 20)), "{flags} {access:?}");
+                assert!(at(GPA + 8, 0).is_none(), "nothing is no buffer");
+                let end = GPA + LEN as u64;
+                assert!(at(end - 1, 2).is_none() && at(GPA - 1, 2).is_none() && at(end, 1).is_none());
+                // What is not its last byte does not matter to it.
+                let other = Desc { addr: GPA, len: 1, flags: flags | 1 << 7 | 1 << 15, next: 9 };
+                assert_eq!(memory.single(&other, access).is_some(), flags == wanted);
+            }
+        }
+    }
+
+    /// Appends a descriptor to `before` segments of others; how many there are then, or None.
+    fn append(memory: &mut Memory, desc: (u64, u32, u16), before: usize) -> Option<usize> {
+        let (addr, len, flags) = desc;
+        // SAFETY: not used.
+        let mut out = vec![unsafe { Segment::new(std::ptr::dangling_mut(), 1) }; before];
+        let desc = Desc { addr, len, flags, next: 0 };
+        memory.append(&desc, Links::Chained, Access::Read, before.min(1), &mut out).ok().map(|()| out.len())
+    }
+
+    #[test]
+    fn a_table_is_negotiated_and_ends_its_chain() {
+        let mut bytes = [0; LEN / 16];
+        for indirect in [false, true] {
+            let (ram, mut memory) = memory(&mut bytes, indirect);
+            ram.write(0, &GPA.to_le_bytes());
+            ram.write(8, &5u32.to_le_bytes());
+            assert_eq!(append(&mut memory, (GPA, 16, INDIRECT), 0), indirect.then_some(1));
+            assert_eq!(append(&mut memory, (GPA, 16, INDIRECT | NEXT), 0), None);
+            assert_eq!(append(&mut memory, (GPA, 16, NEXT), 0), Some(1), "a buffer");
+        }
+    }
+
+    #[test]
+    fn a_chain_has_so_many_segments_whosever_come_before() {
+        let mut bytes = [0; LEN / 16];
+        let (_, mut memory) = memory(&mut bytes, true);
+        let crossing = |parts: u32| (GPA + LEN as u64, 16 * parts, 0);
+        // One of those before belongs to another chain.
+        assert_eq!(append(&mut memory, crossing(256), 1), Some(257));
+        assert_eq!(append(&mut memory, crossing(257), 1), None);
+        assert_eq!(append(&mut memory, crossing(56), 201), Some(257));
+        assert_eq!(append(&mut memory, crossing(57), 201), None);
+        assert_eq!(append(&mut memory, crossing(1), 257), None);
+    }
+
+    #[test]
+    fn what_is_looked_at_is_paid_for() {
+        let mut bytes = [0; LEN / 16];
+        let (ram, mut memory) = memory(&mut bytes, true);
+        // A table of three entries, the last of which is none. In its regions' memory, the first is all three of them.
+        for i in 0..3u16 {
+            ram.write(16 * u64::from(i), &GPA.to_le_bytes());
+            ram.write(16 * u64::from(i) + 8, &5u32.to_le_bytes());
+            ram.write(
+                16 * u64::from(i) + 12,
+                [if i == 2 { INDIRECT } else { NEXT }, i + 1].map(u16::to_le_bytes).as_flattened(),
+            );
+        }
+        let crossing = GPA + LEN as u64;
+        for (desc, cost) in [
+            ((GPA, 10, 0), 1),
+            ((GPA, 0, 0), 1),
+            ((GPA, 10, WRITE), 1),
+            ((GPA - 1, 10, 0), 1),
+            ((crossing, 16 * 100, 0), 100),
+            ((crossing, 16 * 1000, 0), 256),
+            ((GPA, 48, INDIRECT), 3),
+            ((crossing, 48, INDIRECT), 6),
+            ((0, 16, INDIRECT), 1),
+        ] {
+            memory.work.grant_poll();
+            append(&mut memory, desc, 0);
+            let left =
+                std::iter::from_fn(|| (!memory.work.is_used_up()).then(|| memory.work.spend(1))).count();
+            assert_eq!(2048 - left, cost, "{desc:?}");
+        }
+    }
+}

@@ -3,8 +3,11 @@
 //! Nothing is reset between bursts. The device may write the used ring or used descriptors, and its own event suppression;
 //! every other byte, within the mapping and around it, must be as the driver left it.
 
+mod chains;
+
 use super::mock::{GPA, Ram, USER};
 use super::*;
+use chains::{Buffers, Reader};
 use std::collections::VecDeque;
 
 /// Bytes around the ring's memory that nobody may touch.
@@ -53,6 +56,18 @@ struct Form {
     packed: bool,
     event_idx: bool,
     in_order: bool,
+    /// Whether the device writes buffers.
+    write: bool,
+}
+
+/// A chain as it is to be taken.
+#[derive(Debug)]
+struct Known {
+    id: u16,
+    slots: u64,
+    buffers: Buffers,
+    /// Whether it is one buffer.
+    single: bool,
 }
 
 /// Says what was played where a test fails.
@@ -211,42 +226,51 @@ impl World {
         }
     }
 
+    fn access(&self) -> Access {
+        if self.form.write { Access::Write } else { Access::Read }
+    }
+
     fn take(&mut self, single: bool) -> bool {
+        let access = self.access();
         let Self { ring, memory, segments, ram, .. } = self;
         memory.work.grant_poll();
         segments.clear();
         let taken = dispatch!(ring, r => match single {
-            true => Ok(r.take_single(Access::Read, memory).map(|(chain, segment)| {
+            true => Ok(r.take_single(access, memory).map(|(chain, segment)| {
                 segments.push(segment);
                 chain
             })),
-            false => r.take(Access::Read, memory, segments),
+            false => r.take(access, memory, segments),
         });
-        for segment in &*segments {
-            assert!(ram.holds(segment.as_ptr(), segment.len()) && !segment.is_empty(), "outside of memory");
-        }
+        let places: Vec<_> = segments.iter().map(|s| (ram.offset(s.as_ptr()), s.len())).collect();
         let known = if self.form.packed { self.packed_chain() } else { self.split_chain() };
         match (taken, known) {
-            (Ok(Some(chain)), Ok(Some((id, slots)))) => {
-                assert_eq!(chain.id, id);
-                assert!(!single || slots == 1);
+            (Ok(Some(chain)), Ok(Some(known))) => {
+                assert!(!single || known.single);
+                assert_eq!((chain.id, chain.ok), (known.id, known.buffers.is_some()));
+                assert_eq!(places, known.buffers.unwrap_or_default());
                 self.heads.pop_front();
-                assert_eq!(chain.ok, !self.segments.is_empty());
-                self.taken += slots;
+                self.taken += known.slots;
                 assert!(self.taken - self.published <= self.size.into(), "more in flight than there can be");
-                self.flight.push_back((chain, slots));
+                self.flight.push_back((chain, known.slots));
                 true
             }
             (Ok(None), Ok(None)) => true,
-            // It is for one thing only.
-            (Ok(None), _) if single => true,
+            // What is not one buffer is left for the next attempt, and so is every fault.
+            (Ok(None), Ok(Some(known))) if single && !known.single => true,
+            (Ok(None), Err(_)) if single => true,
             (Err(fault), Err(why)) if fault == why => false,
             (taken, known) => panic!("took {taken:?}, not {known:?}"),
         }
     }
 
-    /// What is to be taken next from a split ring: the chain's id, and how many it counts for.
-    fn split_chain(&mut self) -> Result<Option<(u16, u64)>, Fault> {
+    fn reader(&self) -> Reader<'_> {
+        let bytes = &self.expected[CANARY..CANARY + LEN];
+        Reader { bytes, packed: self.form.packed, size: self.size, access: self.access() }
+    }
+
+    /// What is to be taken next from a split ring.
+    fn split_chain(&mut self) -> Result<Option<Known>, Fault> {
         if self.heads.is_empty() {
             let entry = |place: u64| self.read16(DRIVER + 4 + 2 * (place % u64::from(self.size)));
             let heads: VecDeque<u16> = (self.taken..self.offered).map(entry).collect();
@@ -255,11 +279,14 @@ impl World {
             }
             self.heads = heads;
         }
-        Ok(self.heads.front().map(|head| (*head, 1)))
+        Ok(self.heads.front().map(|&id| {
+            let (reader, head) = (self.reader(), u64::from(id));
+            Known { id, slots: 1, buffers: reader.split(id), single: reader.single(head).is_some() }
+        }))
     }
 
     /// The same of a packed ring.
-    fn packed_chain(&self) -> Result<Option<(u16, u64)>, Fault> {
+    fn packed_chain(&self) -> Result<Option<Known>, Fault> {
         let (size, mut slots) = (u64::from(self.size), 0);
         let at = |place: u64| DESC + 16 * (place % size);
         let lap = (self.taken / size).is_multiple_of(2);
@@ -271,7 +298,10 @@ impl World {
             let place = at(self.taken + slots);
             slots += 1;
             if self.read16(place + 14) & NEXT == 0 {
-                return Ok(Some((self.read16(place + 12), slots)));
+                let (id, reader) = (self.read16(place + 12), self.reader());
+                let buffers = reader.packed(self.taken, slots);
+                let single = reader.single(self.taken).is_some();
+                return Ok(Some(Known { id, slots, buffers, single }));
             }
         }
         Err(Fault::EndlessChain)
@@ -409,7 +439,7 @@ fn every_sequence(form: Form, sizes: [(u16, usize); 3], driver_steps: impl Fn(u1
 
 #[test]
 fn every_sequence_of_moves_on_small_split_rings() {
-    let form = Form { packed: false, event_idx: true, in_order: false };
+    let form = Form { packed: false, event_idx: true, in_order: false, write: false };
     // From one less than was used to one more than there can be.
     let indexes = |size| (0..=size + 2).map(|ahead: u16| Move::Avail(ahead.wrapping_sub(1))).collect();
     every_sequence(form, [(1, 5), (2, 5), (4, 4)], indexes);
@@ -424,7 +454,7 @@ fn every_sequence_of_moves_on_small_packed_rings() {
     };
     for in_order in [false, true] {
         every_sequence(
-            Form { packed: true, event_idx: true, in_order },
+            Form { packed: true, event_idx: true, in_order, write: false },
             [(1, 5), (2, 4), (4, 4)],
             descriptors,
         );
@@ -448,15 +478,27 @@ fn bursts_without_end() {
 
 /// The move, with values that get somewhere.
 fn likely(this: Move, form: Form, size: u16) -> Move {
+    let flags_of = |word: u16| match word % 8 {
+        // Mostly one buffer of the right kind.
+        0 => word >> 3 & 7,
+        1 => NEXT | if form.write { 2 } else { 0 },
+        2 => 4,
+        _ if form.write => 2,
+        _ => 0,
+    };
     match this {
         Move::Avail(ahead) if ahead % 16 != 0 => Move::Avail(ahead % (size + 1)),
         Move::Entry(i, head) if head % 16 != 0 => Move::Entry(i, head % size),
         Move::Desc(i, flags, id) if form.packed => {
             // Available in either lap, or used, or something else.
             let state = [AVAIL, USED, AVAIL, USED, AVAIL, USED, AVAIL | USED, 0][usize::from(flags >> 8) % 8];
-            Move::Desc(i, state | flags & 7 & if flags % 4 == 0 { 7 } else { NEXT }, id)
+            Move::Desc(i, state | flags_of(flags & 0xff), id)
         }
-        Move::Desc(i, flags, next) => Move::Desc(i, flags & 7, next % (size + 1)),
+        Move::Desc(i, flags, next) => Move::Desc(i, flags_of(flags), next % (size + 1)),
+        // A buffer, or a table at the start of memory: in the ring itself.
+        Move::Buffer(i, addr, len) if len % 4 == 0 => {
+            Move::Buffer(i, 16 + 16 * (addr % 64), if len % 8 == 0 { len % 80 } else { len % 5 * 16 })
+        }
         Move::Buffer(i, addr, len) => Move::Buffer(i, addr % (LEN as u32 + 32), len % 64),
         other => other,
     }

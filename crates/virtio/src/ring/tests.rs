@@ -386,6 +386,15 @@ fn a_packed_chain_without_end_is_a_fault() {
 }
 
 #[test]
+fn faults_have_codes_of_their_own() {
+    let codes = 0..100;
+    let known: Vec<(u32, Fault)> = codes.filter_map(|c| Some((c, Fault::from_code(c)?))).collect();
+    let expected = [Fault::IndexJump, Fault::HeadOutside, Fault::EndlessChain, Fault::Rubbish];
+    assert_eq!(known, expected.map(|fault| (fault as u32, fault)));
+    assert_eq!(Fault::from_code(mem::FaultWord::BUS), None);
+}
+
+#[test]
 fn layouts_are_checked() {
     let mut backing = Backing::new();
     let ram = backing.ram();

@@ -71,3 +71,52 @@ impl Work {
         if self.rubbish < RUBBISH { Ok(()) } else { Err(Fault::Rubbish) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How many descriptors may still be looked at.
+    fn left(work: &mut Work) -> usize {
+        let before = work.credit;
+        let count = std::iter::from_fn(|| (!work.is_used_up()).then(|| work.spend(1))).count();
+        work.credit = before;
+        count
+    }
+
+    #[test]
+    fn a_poll_brings_the_whole_credit_but_no_more() {
+        let mut work = Work::new();
+        assert_eq!(left(&mut work), 2048);
+        work.grant_poll();
+        assert_eq!(left(&mut work), 2048);
+        work.spend(2148);
+        assert!(work.is_used_up());
+        work.grant_poll();
+        assert_eq!(left(&mut work), 1948, "what was overdrawn is to be paid");
+    }
+
+    #[test]
+    fn a_packet_brings_what_it_may_need() {
+        for (len, brings) in [(0, 64), (60, 64), (255, 64), (256, 65), (65_536, 320)] {
+            let mut work = Work::new();
+            work.spend(2048);
+            work.grant_packet(len);
+            assert_eq!(left(&mut work), brings, "{len} bytes");
+        }
+        let mut work = Work::new();
+        work.grant_packet(usize::MAX);
+        assert_eq!(left(&mut work), 2048);
+    }
+
+    #[test]
+    fn rubbish_is_counted_from_the_last_good_chain() {
+        let mut work = Work::new();
+        for _ in 0..3 {
+            (1..RUBBISH).for_each(|_| assert_eq!(work.malformed(), Ok(())));
+            work.good();
+        }
+        (1..RUBBISH).for_each(|_| assert_eq!(work.malformed(), Ok(())));
+        assert_eq!(work.malformed(), Err(Fault::Rubbish));
+    }
+}

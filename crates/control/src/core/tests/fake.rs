@@ -19,9 +19,15 @@ pub struct FakeExecutor {
     tables: Mutex<Tables>,
     refuse: AtomicBool,
     applied: AtomicUsize,
+    stalled: Vec<usize>,
 }
 
 impl FakeExecutor {
+    /// One whose worker of this number does not do what it is told.
+    pub fn with_stalled(worker: usize) -> Self {
+        Self { stalled: vec![worker], ..Self::default() }
+    }
+
     pub fn tables(&self) -> Tables {
         self.tables.lock().unwrap().clone()
     }
@@ -38,7 +44,7 @@ impl FakeExecutor {
 
 impl Executor for FakeExecutor {
     fn status(&self) -> ExecutorStatus {
-        ExecutorStatus { name: "fake".to_owned(), ..ExecutorStatus::default() }
+        ExecutorStatus { name: "fake".to_owned(), stalled: self.stalled.clone(), card: None }
     }
 
     fn apply(&self, changes: &[Change]) -> Result<(), ApplyError> {

@@ -49,9 +49,9 @@ fn tcp(flows: &Flows, who: u8, n: u32, account: Account) -> Option<FlowRef> {
 fn a_flood_by_a_wire_takes_nothing_of_other_guests() {
     let flows = table(4096);
     let mut kept = Vec::new();
-    for n in 0..40_000 {
+    for n in 0..20_000 {
         assert!(ping(&flows, 1, n, WIRE_TO_A, n / 35_000).is_some(), "ping {n}");
-        if n % 200 == 0 {
+        if n % 100 == 0 {
             kept.push(open(&flows, key(2, n, TCP), FlowState::New, B, n / 35_000).expect("its first ones"));
             kept.push(open(&flows, key(3, n, UDP), FlowState::New, A, n / 35_000).expect("the target's own"));
         }
@@ -61,7 +61,7 @@ fn a_flood_by_a_wire_takes_nothing_of_other_guests() {
     assert_eq!(flows.used_by(VifId(2)), FlowUse { opened: 200, ..FlowUse::default() });
     let target = flows.used_by(VifId(1));
     assert_eq!((target.opened, target.from_wire, target.refused), (200, 4096 - 400, 0));
-    assert_eq!(target.displaced, 40_000 - target.from_wire, "each ping takes an older one's place");
+    assert_eq!(target.displaced, 20_000 - target.from_wire, "each ping takes an older one's place");
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn guests_together_leave_others_their_reserve() {
 #[test]
 fn a_reserve_holds_in_each_shard() {
     let flows = table(4096);
-    for n in 0..40_000 {
+    for n in 0..6000 {
         tcp(&flows, 1, n, A);
     }
     assert_eq!(flows.len(), 4096);
@@ -137,25 +137,42 @@ fn a_reserve_holds_in_full_buckets() {
     assert_eq!(flows.held_by(B), 15);
     let newcomer = Account::of_guest(VifId(3));
     let mut within = within.filter(|key| buckets(key) == [full, other]);
-    assert!(established(within.next().unwrap(), newcomer).is_some(), "the first one moves");
+    let query = open(&flows, within.next().unwrap(), FlowState::New, newcomer, 0);
+    assert!(query.is_some(), "the first one moves");
     assert_eq!((flows.len(), flows.alive(moved)), (17, true));
     assert_eq!(flows.get(&moving, 0).map(|found| found.2), Some(moved), "and is found");
     assert_eq!(flows.get(&moving.reverse(), 0).map(|found| found.2), Some(moved));
 
-    assert!(
-        established(within.next().unwrap(), newcomer).is_none(),
-        "nobody moves, nobody has more than a reserve"
-    );
-    let reserve = 256 / 3 / 2;
-    let more = (0..).map(|n| key(4, n, TCP)).take(reserve - 15);
-    assert!(more.map(|key| established(key, B)).all(|flow| flow.is_some()));
-    assert!(established(within.next().unwrap(), newcomer).is_none(), "what is reserved is kept");
-    established(key(5, 0, TCP), B).unwrap();
-    assert!(established(within.next().unwrap(), newcomer).is_some(), "one who has more gives way");
+    let mut enter = || established(within.next().unwrap(), newcomer).is_some();
+    assert!(!enter(), "nobody moves, nobody has more than a reserve");
+    // From here on some are made elsewhere.
+    let elsewhere = (0..).map(|n| key(4, n, TCP));
+    let mut elsewhere = elsewhere.filter(|key| !buckets(key).iter().any(|b| [full, other].contains(b)));
+    let mut more = |account, n: usize| {
+        let made = elsewhere.by_ref().take(n).map(|key| established(key, account));
+        assert!(made.collect::<Vec<_>>().iter().all(Option::is_some));
+    };
+    let (fair, reserve) = (256 / 3, 256 / 3 / 2);
+    more(B, reserve - 15);
+    assert!(!enter(), "what is reserved is kept");
+    more(B, 1);
+    assert!(enter(), "one who has more gives way");
     assert_eq!((flows.held_by(A), flows.held_by(B), flows.held_by(newcomer)), (1, reserve, 2));
-    let refused = |vif| flows.used_by(VifId(vif)).refused;
-    assert_eq!((refused(1), refused(2), refused(3)), (0, 0, 2));
-    assert_eq!(flows.used_by(VifId(2)).displaced, 1);
+    more(B, 2);
+    more(newcomer, reserve - 3);
+    assert!(enter(), "the last within the reserve");
+    assert!(query.is_some_and(|flow| flows.alive(flow)), "its own is reserved too");
+    // Who is beyond his reserve has his own give way, and then those who are beyond their share.
+    assert!(enter() && query.is_none_or(|flow| !flows.alive(flow)));
+    assert!(!enter());
+    more(B, fair - flows.held_by(B));
+    assert!(!enter());
+    more(B, 1);
+    assert!(enter());
+    assert_eq!((flows.held_by(B), flows.held_by(newcomer)), (fair, reserve + 1));
+    let used = |vif| flows.used_by(VifId(vif));
+    assert_eq!((used(1).refused, used(2).refused, used(3).refused), (0, 0, 4));
+    assert_eq!((used(1).displaced, used(2).displaced, used(3).displaced), (0, 3, 1));
 }
 
 #[test]
@@ -187,6 +204,21 @@ fn they_give_way_in_order_of_what_they_are_worth() {
     let c = Account::of_guest(VifId(3));
     assert!(tcp_at(&flows, 10, c, now).is_some(), "the ping");
     assert!([established, packets, uncounted].into_iter().all(|flow| flows.alive(flow)));
+}
+
+#[test]
+fn beyond_their_shares_who_has_more_gives_way() {
+    let flows = table(8);
+    let c = Account::of_guest(VifId(3));
+    for n in 0..5 {
+        ping(&flows, 1, n, A, 0).unwrap();
+    }
+    assert!(tcp_at(&flows, 0, B, 0).is_some() && tcp_at(&flows, 1, B, 0).is_some());
+    tcp(&flows, 2, 0, c).unwrap();
+    // Shares are two. He has three now, the other had five.
+    assert!(tcp_at(&flows, 2, B, 0).is_some());
+    assert!(tcp_at(&flows, 3, B, 0).is_none(), "both would have four");
+    assert_eq!([A, B, c].map(|account| flows.held_by(account)), [4, 3, 1]);
 }
 
 fn tcp_at(flows: &Flows, n: u32, account: Account, now: Seconds) -> Option<FlowRef> {
@@ -237,6 +269,23 @@ fn who_has_all_he_may_have_gives_way_to_himself() {
     };
     assert_eq!(full.apply(&change, A, 1000), Err(DropReason::FlowQuota));
     assert_eq!((full.len(), full.used_by(VifId(1)).refused), (2, 1));
+}
+
+#[test]
+fn what_comes_by_a_wire_has_a_rate_of_its_own() {
+    let flows = Flows::new(FlowLimits { connections: 1024, per_guest: 1024, new_per_second: 3 });
+    let opened = |account, who, now| {
+        let change = |n| FlowChange::Create {
+            connection: Connection { original: key(who, n, UDP), state: FlowState::New, seen: 0 },
+            rule: None,
+        };
+        (now * 10..now * 10 + 9).filter(|n| flows.apply(&change(*n), account, now).is_ok()).count()
+    };
+    for now in 0..3 {
+        assert_eq!(opened(WIRE_TO_A, 1, now), 3);
+        assert_eq!((opened(A, 2, now), opened(Account::from_wire(VifId(2)), 3, now)), (3, 3));
+    }
+    assert_eq!((flows.used_by(VifId(1)).refused, flows.used_by(VifId(2)).refused), (36, 18));
 }
 
 #[test]

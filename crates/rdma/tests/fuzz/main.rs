@@ -1,0 +1,10 @@
+//! Fuzz targets over state that is kept from packet to packet. `cargo test` replays `__fuzz__/*/corpus` and some random
+//! inputs; `cargo bolero test transport::pair -p rdma` goes on from there.
+#![cfg(not(miri))]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+mod found;
+mod guarded;
+#[path = "../common/moves.rs"]
+mod moves;
+mod transport;

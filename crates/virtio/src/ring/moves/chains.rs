@@ -1,0 +1,116 @@
+//! What a chain is, read by the book (VIRTIO 1.2, 2.7.5, 2.8.6): from plain bytes, and slowly.
+
+use super::*;
+
+const WRITE: u16 = 2;
+const INDIRECT: u16 = 4;
+
+/// Where a chain's buffers lie, in bytes from the start of memory, and their lengths; None for a malformed one.
+pub(super) type Buffers = Option<Vec<(u64, usize)>>;
+
+/// Who reads descriptors.
+pub(super) struct Reader<'a> {
+    /// The ring's memory.
+    pub(super) bytes: &'a [u8],
+    pub(super) packed: bool,
+    pub(super) size: u16,
+    pub(super) access: Access,
+}
+
+#[derive(Clone, Copy)]
+struct Descriptor {
+    addr: u64,
+    len: u32,
+    flags: u16,
+    next: u16,
+}
+
+impl Reader<'_> {
+    fn read<const N: usize>(&self, at: usize) -> [u8; N] {
+        self.bytes[at..at + N].try_into().unwrap()
+    }
+
+    fn descriptor(&self, at: usize) -> Descriptor {
+        let (third, last) = (u16::from_le_bytes(self.read(at + 12)), u16::from_le_bytes(self.read(at + 14)));
+        let (flags, next) = if self.packed { (last, third) } else { (third, last) };
+        let (addr, len) = (u64::from_le_bytes(self.read(at)), u32::from_le_bytes(self.read(at + 8)));
+        Descriptor { addr, len, flags, next }
+    }
+
+    fn in_ring(&self, index: u64) -> Descriptor {
+        self.descriptor(DESC as usize + 16 * (index % u64::from(self.size)) as usize)
+    }
+
+    /// The place of `len` bytes at an address of the guest.
+    fn place(&self, addr: u64, len: u32) -> Option<usize> {
+        let at = usize::try_from(addr.checked_sub(GPA)?).ok()?;
+        (at < self.bytes.len() && len as usize <= self.bytes.len() - at).then_some(at)
+    }
+
+    fn buffer(&self, d: Descriptor) -> Option<(u64, usize)> {
+        let fits = (d.flags & WRITE != 0) == (self.access == Access::Write) && d.len > 0;
+        self.place(d.addr, d.len).filter(|_| fits).map(|at| (at as u64, d.len as usize))
+    }
+
+    fn table(&self, d: Descriptor) -> Buffers {
+        let count = d.len / 16;
+        if d.flags & NEXT != 0 || count == 0 || !d.len.is_multiple_of(16) {
+            return None;
+        }
+        let at = self.place(d.addr, d.len)?;
+        let (mut buffers, mut index) = (Vec::new(), 0);
+        loop {
+            let mut entry = self.descriptor(at + 16 * index);
+            if entry.flags & INDIRECT != 0 || buffers.len() == count as usize {
+                return None;
+            }
+            if self.packed && self.access == Access::Read {
+                // It may be marked as if it were to be written; see `Memory::table`.
+                entry.flags &= !WRITE;
+            }
+            buffers.push(self.buffer(entry)?);
+            match self.packed {
+                true if index + 1 == count as usize => return Some(buffers),
+                true => index += 1,
+                false if entry.flags & NEXT == 0 => return Some(buffers),
+                false if u32::from(entry.next) >= count => return None,
+                false => index = entry.next.into(),
+            }
+        }
+    }
+
+    fn append(&self, d: Descriptor, buffers: &mut Vec<(u64, usize)>) -> Option<()> {
+        match d.flags & INDIRECT != 0 {
+            true => buffers.extend(self.table(d)?),
+            false => buffers.push(self.buffer(d)?),
+        }
+        Some(())
+    }
+
+    /// The buffers of the chain at `head` of a split ring.
+    pub(super) fn split(&self, head: u16) -> Buffers {
+        let (mut buffers, mut index) = (Vec::new(), head);
+        for _ in 0..self.size {
+            let d = self.in_ring(index.into());
+            self.append(d, &mut buffers)?;
+            if d.flags & NEXT == 0 {
+                return Some(buffers);
+            }
+            index = Some(d.next).filter(|next| *next < self.size)?;
+        }
+        None
+    }
+
+    /// The buffers of the `slots` descriptors from `first` of a packed ring.
+    pub(super) fn packed(&self, first: u64, slots: u64) -> Buffers {
+        let mut buffers = Vec::new();
+        (first..first + slots).try_for_each(|i| self.append(self.in_ring(i), &mut buffers))?;
+        Some(buffers)
+    }
+
+    /// The buffer of a chain that is one, and no table.
+    pub(super) fn single(&self, index: u64) -> Option<(u64, usize)> {
+        let d = self.in_ring(index);
+        self.buffer(d).filter(|_| d.flags & (NEXT | INDIRECT) == 0)
+    }
+}
