@@ -262,6 +262,24 @@ fn forbidden_sources_are_for_the_parser() {
     }
 }
 
+/// A ping of one family's ICMP over the other is none.
+#[test]
+fn pings_are_of_their_family() {
+    for (text, protocol_at, other, kinds) in [
+        ("ip4 10.1.1.1 > 10.9.0.7 / icmp echo 700 1 / payload 8", 23, 58, [128, 129]),
+        ("ip6 fd00:1::1 > fd00:9::7 / icmp6 echo 700 1 / payload 8", 20, 1, [8, 0]),
+    ] {
+        let ping = model::text::parse(&format!("{ETHERNET} / {text}")).unwrap();
+        for kind in kinds {
+            let mut frame = ping.clone();
+            let l4 = if other == 58 { 34 } else { 54 };
+            (frame[protocol_at], frame[l4]) = (other, kind);
+            ipv4_headers(&ping).iter().for_each(|at| mend(&mut frame, *at));
+            assert_eq!(fast(&frame, frame.len(), false), None, "{text} as {other}, {kind}");
+        }
+    }
+}
+
 /// A packet longer than an IP packet may be, by its own account.
 #[test]
 fn the_longest_packets_are_taken() {
