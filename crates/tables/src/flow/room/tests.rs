@@ -219,6 +219,13 @@ fn beyond_their_shares_who_has_more_gives_way() {
     assert!(tcp_at(&flows, 2, B, 0).is_some());
     assert!(tcp_at(&flows, 3, B, 0).is_none(), "both would have four");
     assert_eq!([A, B, c].map(|account| flows.held_by(account)), [4, 3, 1]);
+    // But not its established TCP.
+    let flows = table(8);
+    (0..5).for_each(|n| assert!(tcp(&flows, 1, n, A).is_some()));
+    (0..2).for_each(|n| assert!(tcp_at(&flows, n, B, 0).is_some()));
+    tcp(&flows, 2, 0, c).unwrap();
+    assert!(tcp_at(&flows, 2, B, 0).is_none());
+    assert_eq!([A, B, c].map(|account| flows.held_by(account)), [5, 2, 1]);
 }
 
 fn tcp_at(flows: &Flows, n: u32, account: Account, now: Seconds) -> Option<FlowRef> {
