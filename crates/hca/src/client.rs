@@ -120,7 +120,7 @@ impl Newcomer {
                 });
             }
             Err(error) => {
-                tracing::info!(pid = self.pid, "verbs: an application is refused: {error}");
+                self.manager.complaints.tell(&error);
                 let _ = self.connection.send(&Err::<Reply, _>(error.refusal()), &[]);
             }
         }
@@ -239,7 +239,7 @@ impl Client {
                 let _ = self.give_up().map(|reply| self.reply(reply));
             }
             if self.objects.fault.get().is_some() {
-                tracing::info!(
+                tracing::debug!(
                     pid = self.pid,
                     "verbs: memory that an application shared went away; it is given up"
                 );

@@ -92,6 +92,7 @@ struct Clients {
 pub(crate) struct Management {
     pub cm: ConnectionManager,
     pub inbox: Arc<Inbox>,
+    pub complaints: Complaints,
 }
 
 #[derive(Debug)]
@@ -131,7 +132,7 @@ impl Device {
         fabric.place(&adapter);
         adapter.set_manager(&inbox);
         let cm = ConnectionManager::new(adapter.clone(), fabric.clone(), uplink.clone());
-        let manager = Arc::new(Management { cm, inbox });
+        let manager = Arc::new(Management { cm, inbox, complaints: Complaints::default() });
         let clients = Mutex::default();
         let shared = Arc::new(Shared { adapter, fabric: fabric.clone(), clients, uplink, manager, stop });
         let served = shared.clone();
@@ -284,9 +285,8 @@ impl Shared {
 
     /// Lets applications in, gives packets that come to their threads, and works for the connection manager.
     fn run(self: &Arc<Self>, listener: &OwnedFd, mut downlink: Downlink) {
-        let Management { cm, inbox } = &*self.manager;
+        let Management { cm, inbox, complaints } = &*self.manager;
         let (mut spare, mut taken) = (Vec::new(), Arrivals::default());
-        let mut complaints = Complaints::default();
         // Until when nobody is let in.
         let mut pause: Option<Duration> = None;
         loop {
@@ -317,14 +317,14 @@ impl Shared {
             if stops || polled.is_err_and(|errno| errno != rustix::io::Errno::INTR) {
                 return;
             }
-            if comes && pause.is_none() && self.accept(listener, &mut complaints) {
+            if comes && pause.is_none() && self.accept(listener, complaints) {
                 pause = Some(monotonic() + PAUSE);
             }
         }
     }
 
     /// Lets an application in. Returns whether nobody is to be let in for a while: the kernel has nothing to let them in with.
-    fn accept(self: &Arc<Self>, listener: &OwnedFd, complaints: &mut Complaints) -> bool {
+    fn accept(self: &Arc<Self>, listener: &OwnedFd, complaints: &Complaints) -> bool {
         let socket = match accept_with(listener, SocketFlags::CLOEXEC) {
             Ok(socket) => Arc::new(socket),
             Err(Errno::INTR | Errno::AGAIN | Errno::CONNABORTED) => return false,
@@ -380,20 +380,24 @@ impl Shared {
 
 /// What a device has to complain of, no more often than people can read.
 #[derive(Debug, Default)]
-struct Complaints {
-    told: Option<Duration>,
-    untold: u64,
+pub(crate) struct Complaints {
+    /// When it complained last, and how often it did not since.
+    told: Mutex<(Option<Duration>, u64)>,
 }
 
 impl Complaints {
-    fn tell(&mut self, error: &dyn std::fmt::Display) {
-        let now = monotonic();
-        if self.told.is_some_and(|at| now < at + BETWEEN_COMPLAINTS) {
-            self.untold += 1;
-            return;
-        }
-        let before = std::mem::take(&mut self.untold);
-        tracing::warn!(before, "verbs: an application is not let in: {error}");
-        self.told = Some(now);
+    /// An application is refused.
+    pub fn tell(&self, error: &dyn std::fmt::Display) {
+        let untold = {
+            let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+            let now = monotonic();
+            if told.0.is_some_and(|at| now < at + BETWEEN_COMPLAINTS) {
+                told.1 += 1;
+                return;
+            }
+            told.0 = Some(now);
+            std::mem::take(&mut told.1)
+        };
+        tracing::warn!(untold, "verbs: an application is refused: {error}");
     }
 }
