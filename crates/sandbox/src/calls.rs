@@ -246,20 +246,19 @@ const OLD_HELPER: &[c_long] = &[libc::SYS_unlink, libc::SYS_chmod, libc::SYS_cho
 const OLD_HELPER: &[c_long] = &[];
 
 /// What the daemon asks of descriptors (ioctl(2)): of files, terminals, devices; nothing that changes a device.
-#[allow(clippy::unnecessary_cast, reason = "with musl, the number of a request is an int")]
-const QUESTIONS: &[u64] = &[
-    libc::FIONBIO as u64,
-    libc::FIONREAD as u64,
-    libc::FIOCLEX as u64,
-    libc::TCGETS as u64,
-    libc::TIOCGWINSZ as u64,
-    libc::SIOCGIFINDEX as u64,
-    libc::SIOCGIFNAME as u64,
-    libc::SIOCGIFFLAGS as u64,
-    libc::SIOCGIFMTU as u64,
-    libc::SIOCGIFHWADDR as u64,
-    libc::SIOCETHTOOL as u64,
-    libc::TUNGETIFF as u64,
+const QUESTIONS: &[libc::Ioctl] = &[
+    libc::FIONBIO,
+    libc::FIONREAD,
+    libc::FIOCLEX,
+    libc::TCGETS,
+    libc::TIOCGWINSZ,
+    libc::SIOCGIFINDEX,
+    libc::SIOCGIFNAME,
+    libc::SIOCGIFFLAGS,
+    libc::SIOCGIFMTU,
+    libc::SIOCGIFHWADDR,
+    libc::SIOCETHTOOL,
+    libc::TUNGETIFF,
 ];
 
 /// Filters the calls of this thread and of those that it starts.

@@ -20,11 +20,11 @@ const WORKED: i32 = 200;
 /// User and group in the sandbox.
 const ACCOUNT: Account = Account { uid: 64_000, gid: 64_000 };
 
-/// What is tried, by its name.
-type Act = (&'static str, fn() -> io::Result<()>);
+/// Something that is tried.
+type Act = fn() -> io::Result<()>;
 
-/// All that is tried.
-const ACTS: &[Act] = &[
+/// What is tried, by name.
+const ACTS: &[(&str, Act)] = &[
     ("execute", || Command::new("/bin/true").status().map(drop)),
     ("trace", || match nix::sys::ptrace::attach(nix::unistd::Pid::from_raw(i32::MAX)) {
         // That there is no such process says that it would have been let.

@@ -53,7 +53,7 @@ struct Options {
 const USAGE: u8 = 2;
 
 /// Connections to the control socket that may wait.
-const BACKLOG: i32 = 128;
+const BACKLOG: i32 = 4096;
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().collect();
