@@ -30,7 +30,11 @@ pub fn serve(socket: OwnedFd, run_dir: &Path) {
     for missing in &report.missing {
         tracing::debug!("the helper: {missing}");
     }
-    Arc::new(Server::new(run_dir, started_as)).serve(socket);
+    let server = Arc::new(Server::new(run_dir, started_as));
+    server.clone().serve(socket);
+    // A daemon that ends in order has removed its sockets. What one that died left is the next one's to replace: it may have
+    // begun, and a file system may have given its files the numbers of those.
+    std::mem::forget(server);
 }
 
 /// Signals of the terminal and of the service manager are the daemon's: the helper goes when that has gone.
