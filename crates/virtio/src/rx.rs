@@ -150,24 +150,8 @@ fn collect<R: Virtqueue>(
         memory.work.good();
     }
     let mut ends: ArrayVec<(usize, usize), BURST> = ArrayVec::new();
-    while !taken.is_full()
-        && bytes < byte_budget.max(1)
-        && Running::has_room(segments)
-        && !memory.work.is_used_up()
-    {
-        let first = segments.len();
-        let Some(chain) = ring.take(Access::Read, memory, segments)? else { break };
-        match segments.get(first) {
-            Some(head) => {
-                prefetch(head.as_ptr());
-                memory.work.good();
-            }
-            None => memory.work.malformed()?,
-        }
-        let len = segments[first..].iter().map(Segment::len).sum();
-        bytes += len;
-        taken.push(chain);
-        ends.push((segments.len(), len));
+    if !taken.is_full() {
+        take_chains(ring, memory, segments, byte_budget.max(1).saturating_sub(bytes), taken, &mut ends)?;
     }
     // Second pass: headers.
     let mut malformed = 0;
@@ -184,6 +168,37 @@ fn collect<R: Virtqueue>(
         first = end;
     }
     Ok(malformed)
+}
+
+/// Takes chains of any form, for up to `byte_budget` bytes; where the segments of each end, and its length. Apart from the
+/// loop over those of one buffer, so as not to burden it.
+#[inline(never)]
+fn take_chains<R: Virtqueue>(
+    ring: &mut R,
+    memory: &mut Memory,
+    segments: &mut Vec<Segment>,
+    byte_budget: usize,
+    taken: &mut ArrayVec<Chain, BURST>,
+    ends: &mut ArrayVec<(usize, usize), BURST>,
+) -> Result<(), Fault> {
+    let mut bytes = 0;
+    while !taken.is_full() && bytes < byte_budget && Running::has_room(segments) && !memory.work.is_used_up()
+    {
+        let first = segments.len();
+        let Some(chain) = ring.take(Access::Read, memory, segments)? else { break };
+        match segments.get(first) {
+            Some(head) => {
+                prefetch(head.as_ptr());
+                memory.work.good();
+            }
+            None => memory.work.malformed()?,
+        }
+        let len = segments[first..].iter().map(Segment::len).sum();
+        bytes += len;
+        taken.push(chain);
+        ends.push((segments.len(), len));
+    }
+    Ok(())
 }
 
 /// The frame in a chain of one buffer; as [`frame`].

@@ -267,6 +267,44 @@ mod tests {
     }
 
     #[test]
+    fn a_packed_table_may_mark_as_writable_what_is_read() {
+        let mut bytes = [0; LEN / 16];
+        let (ram, mut memory) = memory(&mut bytes, true);
+        let table = Desc { addr: GPA, len: 16, flags: INDIRECT, next: 0 };
+        ram.write(0, &GPA.to_le_bytes());
+        ram.write(8, &5u32.to_le_bytes());
+        for (access, flags, good) in [
+            (Access::Read, 0, true),
+            (Access::Read, WRITE, true),
+            (Access::Write, 0, false),
+            (Access::Write, WRITE, true),
+            (Access::Write, WRITE | NEXT, true),
+            (Access::Read, INDIRECT, false),
+        ] {
+            ram.write(14, &flags.to_le_bytes());
+            let appended = memory.append(&table, Links::Sequence, access, 0, &mut Vec::new());
+            assert_eq!(appended.is_ok(), good, "{access:?} {flags}");
+        }
+        // Only there.
+        ram.write(12, &WRITE.to_le_bytes());
+        assert!(memory.append(&table, Links::Chained, Access::Read, 0, &mut Vec::new()).is_err());
+    }
+
+    #[test]
+    fn a_table_has_so_many_entries() {
+        let mut bytes = [0; LEN / 16];
+        let (ram, mut memory) = memory(&mut bytes, true);
+        for i in 0..MAX_CHAIN as u16 {
+            let (at, more) = (16 * u64::from(i), usize::from(i) + 1 < MAX_CHAIN);
+            ram.write(at, &GPA.to_le_bytes());
+            ram.write(at + 8, &5u32.to_le_bytes());
+            ram.write(at + 12, [u16::from(more), i + 1].map(u16::to_le_bytes).as_flattened());
+        }
+        assert_eq!(append(&mut memory, (GPA, LEN as u32, INDIRECT), 0), Some(MAX_CHAIN));
+        assert_eq!(append(&mut memory, (GPA, LEN as u32 + 16, INDIRECT), 0), None);
+    }
+
+    #[test]
     fn a_chain_has_so_many_segments_whosever_come_before() {
         let mut bytes = [0; LEN / 16];
         let (_, mut memory) = memory(&mut bytes, true);

@@ -37,9 +37,8 @@ pub(crate) struct Split {
     used: u16,
     /// Heads of the entries from `next` on, newest first.
     heads: ArrayVec<u16, AHEAD>,
-    /// The first `done` are completed and not yet published: (id, written), as the used ring lays them out.
-    shadow: Box<[[u32; 2]]>,
-    done: usize,
+    /// Completed and not yet published: (id, written), as the used ring lays them out. No more than the ring has.
+    shadow: Vec<[u32; 2]>,
 }
 
 impl Split {
@@ -53,9 +52,9 @@ impl Split {
     /// `at` must be a split ring's layout with room for event indexes where `event_idx`, and stay mapped as
     /// long as the ring lives.
     pub(crate) unsafe fn new(at: Layout, event_idx: bool, base: u32) -> Self {
-        let shadow = vec![[0; 2]; usize::from(at.size)].into_boxed_slice();
+        let shadow = Vec::with_capacity(usize::from(at.size));
         let heads = ArrayVec::new();
-        let mut ring = Self { at, event_idx, avail: 0, next: base as u16, used: 0, heads, shadow, done: 0 };
+        let mut ring = Self { at, event_idx, avail: 0, next: base as u16, used: 0, heads, shadow };
         let used = ring.device(2).load(Ordering::Relaxed);
         if ring.next.wrapping_sub(used) <= at.size || base == 0 {
             ring.next = used;
@@ -189,14 +188,13 @@ impl Virtqueue for Split {
 
     #[inline]
     fn complete(&mut self, chain: Chain, written: u32) {
-        if let Some(entry) = self.shadow.get_mut(self.done) {
-            *entry = [u32::from(chain.id), written];
-            self.done += 1;
+        if self.shadow.len() < usize::from(self.at.size) {
+            self.shadow.push([u32::from(chain.id), written]);
         }
     }
 
     fn publish(&mut self) -> bool {
-        let done = &self.shadow[..self.done];
+        let done = self.shadow.as_slice();
         let count = done.len();
         if count == 0 {
             return false;
@@ -204,13 +202,13 @@ impl Virtqueue for Split {
         let first = self.slot(self.used);
         let (until_end, wrapped) = done.split_at(count.min(usize::from(self.at.size) - first));
         // SAFETY: the first piece ends where the ring does at the latest. The second begins the ring, and is no longer than
-        // it: `shadow` has as many entries. The ring is aligned to 4; what is ours does not overlap it.
+        // it: `complete` lets in no more. The ring is aligned to 4; what is ours does not overlap it.
         unsafe {
             let ring = self.at.device.add(4).cast::<[u32; 2]>();
             ptr::copy_nonoverlapping(until_end.as_ptr(), ring.add(first), until_end.len());
             ptr::copy_nonoverlapping(wrapped.as_ptr(), ring, wrapped.len());
         }
-        self.done = 0;
+        self.shadow.clear();
         let old = self.used;
         self.used = old.wrapping_add(count as u16);
         self.device(2).store(self.used, Ordering::Release);
