@@ -103,6 +103,9 @@ impl Worker {
     /// Works until told to stop.
     pub fn run(mut self) {
         self.pin_to_cpu();
+        if let Err(error) = mem::prepare_to_signal() {
+            tracing::error!(%error, "drivers that wait for packets can't be notified (sysctl fs.aio-max-nr)");
+        }
         let (mut idle_rounds, mut idle_since) = (0, None);
         let mut last = cycles::now();
         loop {
