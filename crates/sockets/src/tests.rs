@@ -52,6 +52,21 @@ fn the_file_belongs_to_whom_it_is_for() {
     assert_eq!((meta.uid(), meta.gid(), meta.mode() & 0o7777), (4711, 4712, 0o626));
 }
 
+/// File systems give the number of a file that is gone to the next one.
+#[test]
+fn a_file_with_the_number_of_the_socket_is_not_the_socket() {
+    let (_outer, dir) = directory("run", 0o755);
+    let path = place(&dir).path;
+    fs::write(&path, "precious").unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+    let meta = fs::metadata(&path).unwrap();
+    let name = path.file_name().unwrap().to_owned();
+    let file = SocketFile { dir: fs::File::open(&dir).unwrap().into(), name, id: (meta.dev(), meta.ino()) };
+    assert!(matches!(file.give_to(None, 0o666), Err(Error::Replaced(_))));
+    drop(file);
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o600);
+}
+
 #[test]
 fn it_is_given_away_unless_something_took_its_place() {
     let (_outer, dir) = directory("run", 0o755);
