@@ -199,6 +199,21 @@ fn the_copies_of_floods_are_bounded_for_each_second_and_interface() {
     assert_eq!(volume(&host.run(VifId(1), [broadcast(0)])).0, copies);
 }
 
+/// What other hosts' guests flood in one network keeps nobody's broadcasts out of another.
+#[test]
+fn floods_from_a_wire_are_bounded_by_network() {
+    let mut host = host(Accepts::default());
+    host.core.storms = Arc::new(Storms::new(2));
+    let outer =
+        "eth 02:bb:00:00:00:02 > 02:aa:00:00:00:01 / ip4 192.0.2.2 > 192.0.2.1 / udp 50000 > 4789 nosum";
+    let inner = "eth 02:dd:00:00:00:09 > ff:ff:ff:ff:ff:ff / ip4 10.2.2.9 > 255.255.255.255 / udp 1 > 2";
+    let from = |vni| plain(&format!("{outer} / vxlan {vni} / {inner}"));
+    let (copies, _) = volume(&host.run(WIRE, (0..50).map(|_| from(5001))));
+    assert!((20..40).contains(&copies), "{copies}");
+    assert!(host.drops()[&DropReason::FloodLimited] > 30, "{:?}", host.drops());
+    assert_eq!(volume(&host.run(WIRE, [from(5002)])).0, 1);
+}
+
 /// A guest that scans addresses has a network asked, which is flooded too.
 #[test]
 fn a_scan_asks_no_more_than_a_storm_may() {
