@@ -68,6 +68,32 @@ fn a_file_with_the_number_of_the_socket_is_not_the_socket() {
 }
 
 #[test]
+fn a_connection_follows_no_link_of_others() {
+    let (_outer, dir) = directory("run", 0o755);
+    let (_socket, _file) = listen_at(&dir).unwrap();
+    let path = place(&dir).path;
+    Here.connect(&path).unwrap();
+    // One of ours, to a directory.
+    symlink(&dir, dir.join("ours")).unwrap();
+    Here.connect(&dir.join("ours/vm.sock")).unwrap();
+    // A link in the place of the socket could be anybody's who owns the directory.
+    symlink(&path, dir.join("link.sock")).unwrap();
+    assert!(matches!(Here.connect(&dir.join("link.sock")), Err(Error::Link(_))));
+    fs::write(dir.join("file"), "").unwrap();
+    assert!(matches!(Here.connect(&dir.join("file")), Err(Error::NotSocket(_))));
+    let missing = Here.connect(&dir.join("missing")).unwrap_err();
+    assert!(matches!(missing, Error::Os { source, .. } if source.kind() == io::ErrorKind::NotFound));
+    // A directory that others can write has their sockets, but not their links.
+    let theirs = dir.join("theirs");
+    fs::create_dir(&theirs).unwrap();
+    let _listening = UnixListener::bind(theirs.join("vm.sock")).unwrap();
+    symlink(&dir, theirs.join("dir")).unwrap();
+    fs::set_permissions(&theirs, Permissions::from_mode(0o777)).unwrap();
+    Here.connect(&theirs.join("vm.sock")).unwrap();
+    assert!(matches!(Here.connect(&theirs.join("dir/vm.sock")), Err(Error::Link(_))));
+}
+
+#[test]
 fn it_is_given_away_unless_something_took_its_place() {
     let (_outer, dir) = directory("run", 0o755);
     let (_socket, file) = listen_at(&dir).unwrap();
