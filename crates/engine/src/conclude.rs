@@ -9,9 +9,12 @@ use crate::linear::{MAX_FRAME, MAX_HEAD};
 use crate::memo::Tables;
 use crate::rewrite::{HEADROOM, edit_any, kept, reframe};
 use crate::slow::Case;
+use crate::storms::Flooder;
 use crate::template::Template;
 use crate::turn::Turn;
-use model::{DropReason, Forward, Lookup, NeighbourScope, PacketView, Reply, Verdict, VifId, VifKind};
+use model::{
+    DropReason, Flood, Forward, Lookup, NeighbourScope, PacketView, Reply, Verdict, VifId, VifKind, Vrf,
+};
 use packet::Headers;
 use std::net::IpAddr;
 use tables::Waiting;
@@ -58,7 +61,7 @@ impl Core {
                 self.send(case, original, forward);
                 self.send_mirrored(case, original, forward);
             }
-            Verdict::Flood(flood) => return self.flood(case, original, &flood.to),
+            Verdict::Flood(flood) => return self.flood(tables, case, original, flood),
             Verdict::Reply(reply) => self.reply(original, reply, case),
             Verdict::Hold { scope, addr } => return self.hold_back(tables, original, case, *scope, *addr),
             Verdict::Consumed => {}
@@ -68,8 +71,14 @@ impl Core {
     }
 
     /// Delivers to all destinations, as far as the turn goes.
-    fn flood(&mut self, case: &Case, original: &[u8], to: &[Forward]) -> Result<(), DropReason> {
-        self.storms.add(case.ingress, to.len(), self.now.seconds);
+    fn flood(
+        &mut self,
+        tables: Tables<'_>,
+        case: &Case,
+        original: &[u8],
+        Flood { vrf, to }: &Flood,
+    ) -> Result<(), DropReason> {
+        self.storms.add(flooder(tables, case.ingress, *vrf), to.len(), self.now.seconds);
         for forward in to {
             if !self.turn.take(1, original.len()) {
                 return Err(DropReason::TurnBudget);
@@ -210,8 +219,8 @@ impl Core {
         addr: IpAddr,
     ) -> Result<(), DropReason> {
         // Who may not flood can't ask a network, either, and nobody waits for a question that is not asked.
-        if matches!(scope, NeighbourScope::Network(_)) {
-            self.may_flood(tables, case.ingress)?;
+        if let NeighbourScope::Network(vrf) = scope {
+            self.may_flood(tables, case.ingress, vrf)?;
         }
         let waiting = tables.shared.wait_for(scope, addr, case.ingress, self.now.seconds);
         if waiting == Waiting::Failed {
@@ -227,15 +236,13 @@ impl Core {
         Ok(())
     }
 
-    /// That a packet of this interface may be flooded, or why not.
-    pub fn may_flood(&self, tables: Tables<'_>, ingress: VifId) -> Result<(), DropReason> {
-        let wire = || tables.snapshot.vif(ingress).is_some_and(|vif| vif.kind == VifKind::Wire);
-        let may = |as_wire| self.storms.may_flood(ingress, as_wire, self.now.seconds);
-        match () {
-            () if self.turn.is_done() => Err(DropReason::TurnBudget),
-            () if may(false) || wire() && may(true) => Ok(()),
-            () => Err(DropReason::FloodLimited),
+    /// That a packet of this interface may be flooded in a network, or why not.
+    pub fn may_flood(&self, tables: Tables<'_>, ingress: VifId, vrf: Vrf) -> Result<(), DropReason> {
+        if self.turn.is_done() {
+            return Err(DropReason::TurnBudget);
         }
+        let may = self.storms.may_flood(flooder(tables, ingress, vrf), self.now.seconds);
+        may.then_some(()).ok_or(DropReason::FloodLimited)
     }
 
     /// Decides the oldest held packets again, `most` at most and a turn's work: those whose neighbour is known by now go
@@ -270,8 +277,8 @@ impl Core {
     /// Asks for a neighbour's MAC, because of a packet from `asker`, as far as the turn goes.
     pub fn solicit(&mut self, tables: Tables<'_>, scope: NeighbourScope, addr: IpAddr, asker: Option<VifId>) {
         let Some(asked) = model::solicit(&tables.view(self.now.seconds), scope, addr) else { return };
-        if let Some(asker) = asker {
-            self.storms.add(asker, asked.to.len(), self.now.seconds);
+        if let (Some(asker), NeighbourScope::Network(vrf)) = (asker, scope) {
+            self.storms.add(flooder(tables, asker, vrf), asked.to.len(), self.now.seconds);
         }
         for forward in &asked.to {
             if !self.turn.take(1, asked.frame.len()) {
@@ -280,6 +287,12 @@ impl Core {
             self.send_own(&asked.frame, forward);
         }
     }
+}
+
+/// For whom copies of a packet of this interface are made in a network.
+fn flooder(tables: Tables<'_>, ingress: VifId, vrf: Vrf) -> Flooder {
+    let is_wire = tables.snapshot.vif(ingress).is_some_and(|vif| vif.kind == VifKind::Wire);
+    if is_wire { Flooder::Wires(vrf) } else { Flooder::Guest(ingress) }
 }
 
 /// Where a packet is delivered.

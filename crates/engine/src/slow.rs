@@ -73,7 +73,8 @@ impl Core {
     pub fn slow(&mut self, tables: Tables<'_>, burst: &Burst, lane: usize, from: Ingress) {
         let packet = burst.packets()[lane];
         let (head, len) = (self.lanes.head(lane), packet.len as usize);
-        let view = tables.view(self.now.seconds).flooding(self.may_flood(tables, from.vif));
+        let floods = |vrf| self.may_flood(tables, from.vif, vrf);
+        let view = tables.view(self.now.seconds).flooding(&floods);
         let case = match decide(&view, head, len, from.vif, packet.offload) {
             Ok(case) => case,
             Err(DropReason::HeaderTooLong) if head.len() < len => {
@@ -115,7 +116,8 @@ impl Core {
 
     /// Decides a packet that lies in a buffer of ours, and does what is decided.
     pub fn whole(&mut self, tables: Tables<'_>, original: &[u8], ingress: VifId, offload: Offload) {
-        let view = tables.view(self.now.seconds).flooding(self.may_flood(tables, ingress));
+        let floods = |vrf| self.may_flood(tables, ingress, vrf);
+        let view = tables.view(self.now.seconds).flooding(&floods);
         match decide(&view, original, original.len(), ingress, offload) {
             Ok(case) => self.conclude(tables, original, &case),
             Err(reason) => self.drop_whole(original, ingress, reason),

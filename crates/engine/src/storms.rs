@@ -1,37 +1,57 @@
-//! Storm control: how many copies of flooded packets are made for an interface in a second.
+//! Storm control: how many copies of flooded packets are made for a guest, or for what comes to a network by wires, in a
+//! second.
 
 use crate::counters::MAX_VIFS;
-use model::{Seconds, VifId};
+use model::{Seconds, VifId, Vrf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a wire may have made more than a guest: behind it are other hosts' guests.
+/// What wires may have made more in a network than a guest: behind them are the network's guests on other hosts.
 const WIRE_FACTOR: u32 = 10;
 
-/// The copies made for each interface in the present second, by all workers.
+/// For whom copies are made. What comes by wires is counted by network: the guests of one leave others theirs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flooder {
+    /// A guest of this host.
+    Guest(VifId),
+    /// Other hosts' guests in a network.
+    Wires(Vrf),
+}
+
+/// The copies made in the present second, by all workers.
 #[derive(Debug)]
 pub(crate) struct Storms {
     /// Copies for a guest at most.
     per_second: u32,
-    /// The second in the upper half, the copies in it in the lower.
+    /// The second in the upper half, the copies in it in the lower: those of guests, then those of networks.
     made: Box<[AtomicU64]>,
 }
 
 impl Storms {
     /// At most about `per_second` copies for a guest: a flood that begins below goes to all its members.
     pub fn new(per_second: u32) -> Self {
-        Self { per_second, made: (0..MAX_VIFS).map(|_| AtomicU64::new(0)).collect() }
+        let networks = usize::from(u16::MAX) + 1;
+        Self { per_second, made: (0..MAX_VIFS + networks).map(|_| AtomicU64::new(0)).collect() }
     }
 
-    /// Whether a packet of this interface may be flooded now.
-    pub fn may_flood(&self, vif: VifId, wire: bool, now: Seconds) -> bool {
-        let most = if wire { self.per_second.saturating_mul(WIRE_FACTOR) } else { self.per_second };
-        let made = self.made.get(usize::from(vif.0)).map(|made| made.load(Ordering::Relaxed));
-        made.is_some_and(|made| made_in(made, now) < most)
+    fn made(&self, who: Flooder) -> Option<&AtomicU64> {
+        match who {
+            Flooder::Guest(vif) => self.made[..MAX_VIFS].get(usize::from(vif.0)),
+            Flooder::Wires(vrf) => self.made.get(MAX_VIFS + usize::from(vrf.0)),
+        }
+    }
+
+    /// Whether a packet may be flooded now.
+    pub fn may_flood(&self, who: Flooder, now: Seconds) -> bool {
+        let most = match who {
+            Flooder::Guest(_) => self.per_second,
+            Flooder::Wires(_) => self.per_second.saturating_mul(WIRE_FACTOR),
+        };
+        self.made(who).is_some_and(|made| made_in(made.load(Ordering::Relaxed), now) < most)
     }
 
     /// So many copies are made.
-    pub fn add(&self, vif: VifId, copies: usize, now: Seconds) {
-        let Some(made) = self.made.get(usize::from(vif.0)) else { return };
+    pub fn add(&self, who: Flooder, copies: usize, now: Seconds) {
+        let Some(made) = self.made(who) else { return };
         let copies = u32::try_from(copies).unwrap_or(u32::MAX);
         let after =
             |before| Some(u64::from(now) << 32 | u64::from(made_in(before, now).saturating_add(copies)));
@@ -52,19 +72,28 @@ mod tests {
     #[test]
     fn floods_of_a_second_are_bounded() {
         let storms = Storms::new(100);
-        let (guest, other) = (VifId(1), VifId(2));
-        assert!(storms.may_flood(guest, false, 7));
+        let (guest, other) = (Flooder::Guest(VifId(1)), Flooder::Guest(VifId(2)));
+        assert!(storms.may_flood(guest, 7));
         storms.add(guest, 99, 7);
-        assert!(storms.may_flood(guest, false, 7), "one is left");
+        assert!(storms.may_flood(guest, 7), "one is left");
         storms.add(guest, 40, 7);
-        assert!(!storms.may_flood(guest, false, 7));
-        assert!(storms.may_flood(other, false, 7));
-        assert!(storms.may_flood(guest, false, 8), "another second");
-        storms.add(guest, 999, 8);
-        assert!(!storms.may_flood(guest, false, 8) && storms.may_flood(guest, true, 8), "a wire has more");
-        storms.add(guest, usize::MAX, 8);
-        storms.add(guest, usize::MAX, 8);
-        assert!(!storms.may_flood(guest, true, 8), "the count does not wrap");
-        assert!(!storms.may_flood(VifId(u16::MAX), false, 1));
+        assert!(!storms.may_flood(guest, 7));
+        assert!(storms.may_flood(other, 7));
+        assert!(storms.may_flood(guest, 8), "another second");
+        assert!(!storms.may_flood(Flooder::Guest(VifId(u16::MAX)), 1));
+    }
+
+    #[test]
+    fn wires_have_more_and_each_network_its_own() {
+        let storms = Storms::new(100);
+        for last in [1, u16::MAX] {
+            let network = Flooder::Wires(Vrf(last));
+            storms.add(network, 999, 8);
+            assert!(storms.may_flood(network, 8), "a wire has more than a guest");
+            storms.add(network, usize::MAX, 8);
+            storms.add(network, usize::MAX, 8);
+            assert!(!storms.may_flood(network, 8), "the count does not wrap");
+            assert!(storms.may_flood(Flooder::Wires(Vrf(2)), 8));
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! Whether a request makes sense: the daemon may be in the hands of a guest.
 
+use crate::bar;
 use crate::request::{Refusal, Request};
 use rustix::fs::{FileType, fstat, major, minor};
 use rustix::net::AddressFamily;
@@ -18,6 +19,8 @@ const MOST_ADDRESSES: usize = 1024;
 const MOST_WAITING: i32 = 4096;
 /// The smallest MTU that a device may have (RFC 791).
 const LEAST_MTU: u16 = 68;
+/// Index of the loopback device, in each network namespace (`LOOPBACK_IFINDEX` of the kernel).
+const LOOPBACK: i32 = 1;
 /// Number of /dev/net/tun (linux/miscdevice.h).
 const TUN: (u32, u32) = (10, 200);
 
@@ -39,7 +42,7 @@ pub(crate) fn check(request: &Request, descriptors: &[OwnedFd]) -> Result<(), Re
         Request::Tap(port) => tap(port),
         Request::TapState => ensure(is_tap(&descriptors[0]), "the descriptor is not of a tap"),
         Request::Packet { index, sockets } => {
-            ensure(*index > 0 && within(*sockets, 1, MAX_QUEUES), "no interface, or too many sockets")
+            ensure(is_wire(*index) && within(*sockets, 1, MAX_QUEUES), "no interface, or too many sockets")
         }
         Request::XdpSocket => Ok(()),
         Request::AttachXdp(program) => {
@@ -58,9 +61,10 @@ pub(crate) fn check(request: &Request, descriptors: &[OwnedFd]) -> Result<(), Re
             let plain = names.len() <= LONGEST_NAME && !names.contains(['\0', '\n', '/']);
             ensure(plain, "no names of user and group")
         }
-        Request::Bar { address, number } => {
-            ensure(is_pci_address(address) && *number < 6, "no address or BAR of a PCI device")
-        }
+        Request::Bar { address, number } => ensure(
+            is_pci_address(address) && *number == bar::REGISTERS,
+            "no address of a PCI device, or not its registers",
+        ),
     }
 }
 
@@ -70,6 +74,11 @@ fn ensure(holds: bool, otherwise: &str) -> Result<(), Refusal> {
 
 fn within(number: u16, least: usize, most: usize) -> bool {
     (least..=most).contains(&usize::from(number))
+}
+
+/// Whether an interface may be a wire: what programs of this host say to each other is none of the daemon's.
+const fn is_wire(index: i32) -> bool {
+    index > LOOPBACK
 }
 
 /// A name as the kernel takes it, none that it makes up itself (`tap%d`).
@@ -83,7 +92,7 @@ fn tap(port: &TapPort) -> Result<(), Refusal> {
 
 fn xdp(program: &XdpProgram) -> Result<(), Refusal> {
     ensure(
-        program.index > 0 && program.addresses.len() <= MOST_ADDRESSES,
+        is_wire(program.index) && program.addresses.len() <= MOST_ADDRESSES,
         "no interface, or too many addresses",
     )
 }
@@ -160,17 +169,17 @@ mod tests {
     fn descriptors_are_what_they_must_be() {
         refused(&Request::TapState, &[]);
         refused(&Request::TapState, &[null()]);
-        let program = XdpProgram { index: 1, mac: [0; 6], addresses: Vec::new(), all: true, several: false };
+        let program = XdpProgram { index: 2, mac: [0; 6], addresses: Vec::new(), all: true, several: false };
         refused(&Request::AttachXdp(program.clone()), &[]);
         refused(&Request::AttachXdp(program.clone()), &[null()]);
-        refused(&Request::AttachXdp(XdpProgram { index: 0, ..program.clone() }), &[]);
+        refused(&Request::AttachXdp(XdpProgram { index: 1, ..program.clone() }), &[]);
         refused(&Request::ReplaceXdp(program), &[null()]);
     }
 
     #[test]
     fn interfaces_and_sockets_are_counted() {
-        assert!(check(&Request::Packet { index: 1, sockets: 1 }, &[]).is_ok());
-        for (index, sockets) in [(0, 1), (-1, 1), (1, 0), (1, 254)] {
+        assert!(check(&Request::Packet { index: 2, sockets: 1 }, &[]).is_ok());
+        for (index, sockets) in [(0, 1), (-1, 1), (1, 1), (2, 0), (2, 254)] {
             refused(&Request::Packet { index, sockets }, &[]);
         }
     }
@@ -197,7 +206,10 @@ mod tests {
         for address in ["", "0000:af:00.1/..", "../../x", "0000:AF:00.1", "0000:af:00-1"] {
             refused(&bar(address, 2), &[]);
         }
-        refused(&bar("0000:af:00.1", 6), &[]);
+        // In the first BAR lie the registers of its DMA engine.
+        for number in [0, 1, 3, 6] {
+            refused(&bar("0000:af:00.1", number), &[]);
+        }
     }
 
     /// `cargo bolero test -p helper check::tests::requests`: whatever comes, what is done is of the kinds that may be done.

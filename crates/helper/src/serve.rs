@@ -4,8 +4,10 @@ use crate::check::check;
 use crate::files::Files;
 use crate::request::{Answer, Refusal, Reply, Request};
 use crate::{bar, confine, users};
+use rustix::event::{PollFd, PollFlags};
 use rustix::net::SocketType;
 use rustix::net::sockopt::socket_peercred;
+use rustix::process::{PidfdFlags, pidfd_open};
 use sandbox::{Account, Report};
 use seqpacket::{Connection, MOST_DESCRIPTORS, SocketError};
 use sockets::{Place, Sockets};
@@ -26,15 +28,29 @@ pub fn serve(socket: OwnedFd, run_dir: &Path) {
     ignore_terminal();
     let started_as = Account { uid: nix::unistd::getuid().as_raw(), gid: nix::unistd::getgid().as_raw() };
     users::prepare();
+    let daemon = rustix::process::getppid().and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
     let report: Report = confine::confine();
     for missing in &report.missing {
         tracing::debug!("the helper: {missing}");
+    }
+    if let Some(daemon) = daemon
+        && let Err(e) = std::thread::Builder::new().name("watch".into()).spawn(move || end_with(&daemon))
+    {
+        tracing::warn!("the helper can't start a thread: {e}");
     }
     let server = Arc::new(Server::new(run_dir, started_as));
     server.clone().serve(socket);
     // A daemon that ends in order has removed its sockets. What one that died left is the next one's to replace: it may have
     // begun, and a file system may have given its files the numbers of those.
     std::mem::forget(server);
+}
+
+/// Ends this process with the daemon, whoever else got its end of the socket: a daemon in the hands of a guest could give it
+/// away, and what it can have done would go on after the next one has started.
+fn end_with(daemon: &OwnedFd) {
+    let mut gone = [PollFd::new(daemon, PollFlags::IN)];
+    while rustix::event::poll(&mut gone, None) == Err(rustix::io::Errno::INTR) {}
+    std::process::exit(0);
 }
 
 /// Signals of the terminal and of the service manager are the daemon's: the helper goes when that has gone.

@@ -181,8 +181,8 @@ impl<T: Lookup> Lookup for Traced<'_, T> {
         })
     }
 
-    fn may_flood(&self) -> Result<(), DropReason> {
-        self.tables.may_flood()
+    fn may_flood(&self, vrf: Vrf) -> Result<(), DropReason> {
+        self.tables.may_flood(vrf)
     }
 
     fn fragment(&self, key: &FragmentKey, now: Seconds) -> Option<(u16, u16)> {

@@ -68,11 +68,11 @@ pub trait Lookup {
     /// The connection this key is a direction of, unless it timed out before `now`; the flag says whether it is the
     /// reply direction.
     fn connection(&self, key: &FlowKey, now: Seconds) -> Option<(Connection, bool)>;
-    /// That the packet may be flooded, or why not: executors bound what floods of one sender cost.
+    /// That the packet may be flooded in a network, or why not: executors bound what floods of one sender cost.
     ///
     /// # Errors
     /// The reason to drop the packet.
-    fn may_flood(&self) -> Result<(), DropReason> {
+    fn may_flood(&self, _: Vrf) -> Result<(), DropReason> {
         Ok(())
     }
     /// The ports of the datagram a later fragment belongs to, unless its first fragment is too old.

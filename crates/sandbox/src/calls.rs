@@ -97,7 +97,6 @@ const COMMON: &[c_long] = &[
     // Sockets.
     libc::SYS_socketpair,
     libc::SYS_bind,
-    libc::SYS_connect,
     libc::SYS_getsockname,
     libc::SYS_getpeername,
     libc::SYS_getsockopt,
@@ -196,6 +195,8 @@ const DAEMON: &[c_long] = &[
 /// The helper's besides.
 const HELPER: &[c_long] = &[
     libc::SYS_socket,
+    // Landlock lets everybody connect to unix sockets that have a path.
+    libc::SYS_connect,
     libc::SYS_listen,
     libc::SYS_ioctl,
     libc::SYS_bpf,

@@ -45,6 +45,11 @@ const ACTS: &[(&str, Act)] = &[
     ("create", || File::create(std::env::temp_dir().join("sandbox-test")).map(drop)),
     ("null", || File::open("/dev/null").map(drop)),
     ("unix", || socket(AddressFamily::UNIX, SocketType::STREAM, None).map(drop).map_err(Into::into)),
+    ("connect", || match std::os::unix::net::UnixStream::connect("/does/not/exist") {
+        // That nobody listens there says that it would have been let.
+        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+        other => other.map(drop),
+    }),
     ("udp", || UdpSocket::bind("127.0.0.1:0").map(drop)),
     ("tcp", || TcpListener::bind("127.0.0.1:0").map(drop)),
     ("packet", || socket(AddressFamily::PACKET, SocketType::RAW, None).map(drop).map_err(Into::into)),
@@ -137,6 +142,8 @@ fn files_are_those_named() {
 #[test]
 fn sockets_are_local() {
     assert_eq!(child("unix", "daemon").code(), Some(WORKED));
+    fails_with("connect", Errno::EPERM);
+    assert_eq!(child("connect", "helper").code(), Some(WORKED));
     fails_with("udp", Errno::EPERM);
     fails_with("tcp", Errno::EPERM);
     if is_root() {

@@ -70,8 +70,18 @@ fn unmapped() -> Option<u32> {
     if whole { None } else { shown.trim().parse().ok() }
 }
 
-/// The directory of `path`, a socket's for the user `owner`.
+/// The directory of `path`, where a socket is to be made for the user `owner`.
 pub(crate) fn find(path: &Path, owner: Option<u32>) -> Result<Directory, Error> {
+    walk(path, owner, false)
+}
+
+/// The directory of `path`, whoever can write it: what is there is theirs. But no link of theirs leads elsewhere, where
+/// they could not go themselves.
+pub(crate) fn find_of_others(path: &Path) -> Result<Directory, Error> {
+    walk(path, None, true)
+}
+
+fn walk(path: &Path, owner: Option<u32>, is_others: bool) -> Result<Directory, Error> {
     let failed = |source: std::io::Error| Error::Os { path: path.to_owned(), source };
     let absolute = std::path::absolute(path).map_err(failed)?;
     let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
@@ -86,7 +96,7 @@ pub(crate) fn find(path: &Path, owner: Option<u32>) -> Result<Directory, Error> 
             Err(Stop::Os(e)) => return Err(failed(e.into())),
             Err(Stop::Link) => return Err(Error::Link(way.path.join(next))),
         }
-        if let Some(who) = way.stranger.take() {
+        if let Some(who) = way.stranger.take().filter(|_| !is_others) {
             return Err(Error::Writable { dir: way.path, who });
         }
     }

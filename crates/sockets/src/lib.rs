@@ -12,7 +12,7 @@ mod maker;
 
 use directory::Directory;
 pub use maker::{Here, Listening, ListeningFile, Sockets, here};
-use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Stat, Uid};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::ffi::OsString;
@@ -81,6 +81,11 @@ pub struct SocketFile {
 }
 
 impl SocketFile {
+    /// Whether this is it. A file system gives numbers of files that are gone to others.
+    fn is(&self, stat: &Stat) -> bool {
+        (stat.st_dev, stat.st_ino) == self.id && is_socket(stat.st_mode)
+    }
+
     /// Gives it to another user and group, and sets its mode.
     ///
     /// # Errors
@@ -91,7 +96,7 @@ impl SocketFile {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let entry = rustix::fs::openat(&self.dir, &self.name, flags, Mode::empty()).map_err(failed)?;
         let stat = rustix::fs::fstat(&entry).map_err(failed)?;
-        if (stat.st_dev, stat.st_ino) != self.id {
+        if !self.is(&stat) {
             return Err(Error::Replaced(path));
         }
         give_away(&entry, owner, mode).map_err(failed)
@@ -101,7 +106,7 @@ impl SocketFile {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         let there = rustix::fs::statat(&self.dir, &self.name, AtFlags::SYMLINK_NOFOLLOW);
-        if there.is_ok_and(|s| (s.st_dev, s.st_ino) == self.id) {
+        if there.is_ok_and(|stat| self.is(&stat)) {
             let _ = rustix::fs::unlinkat(&self.dir, &self.name, AtFlags::empty());
         }
     }

@@ -1,10 +1,12 @@
 //! Who makes and reaches sockets.
 
-use crate::{Error, Place, SocketFile, listen};
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use crate::directory::{self, Directory};
+use crate::{Error, Place, SocketFile, listen, new_socket};
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::{SocketAddrUnix, SocketType};
 use std::fmt::Debug;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -19,10 +21,11 @@ pub trait Sockets: Send + Sync {
     /// As [`listen`].
     fn listen(&self, place: &Place, kind: SocketType, backlog: i32) -> Result<Listening, Error>;
 
-    /// Connects to a stream socket, without waiting until there is room for the connection.
+    /// Connects to a stream socket, without waiting until there is room for the connection. Links of others are not
+    /// followed: they could lead to a socket that is not theirs.
     ///
     /// # Errors
-    /// [`Error::Os`].
+    /// [`Error`].
     fn connect(&self, path: &Path) -> Result<OwnedFd, Error>;
 }
 
@@ -58,19 +61,24 @@ impl Sockets for Here {
     }
 
     fn connect(&self, path: &Path) -> Result<OwnedFd, Error> {
-        connect(path).map_err(|source| Error::Os { path: path.to_owned(), source: source.into() })
+        connect(path)
     }
 }
 
-fn connect(path: &Path) -> rustix::io::Result<OwnedFd> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    let address = SocketAddrUnix::new(path)?;
-    loop {
-        match rustix::net::connect(&socket, &address) {
-            Err(Errno::INTR) => {}
-            done => break done?,
-        }
+fn connect(path: &Path) -> Result<OwnedFd, Error> {
+    let failed = |source: Errno| Error::Os { path: path.to_owned(), source: source.into() };
+    let Directory { dir, name } = directory::find_of_others(path)?;
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let entry = rustix::fs::openat(&dir, &name, flags, Mode::empty()).map_err(failed)?;
+    let stat = rustix::fs::fstat(&entry).map_err(failed)?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Socket => {}
+        FileType::Symlink => return Err(Error::Link(path.to_owned())),
+        _ => return Err(Error::NotSocket(path.to_owned())),
     }
+    // To this very file, whatever is at its path now.
+    let address = SocketAddrUnix::new(format!("/proc/self/fd/{}", entry.as_raw_fd())).map_err(failed)?;
+    let socket = new_socket(SocketType::STREAM).map_err(failed)?;
+    retry_on_intr(|| rustix::net::connect(&socket, &address)).map_err(failed)?;
     Ok(socket)
 }

@@ -52,6 +52,47 @@ fn the_file_belongs_to_whom_it_is_for() {
     assert_eq!((meta.uid(), meta.gid(), meta.mode() & 0o7777), (4711, 4712, 0o626));
 }
 
+/// File systems give the number of a file that is gone to the next one.
+#[test]
+fn a_file_with_the_number_of_the_socket_is_not_the_socket() {
+    let (_outer, dir) = directory("run", 0o755);
+    let path = place(&dir).path;
+    fs::write(&path, "precious").unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+    let meta = fs::metadata(&path).unwrap();
+    let name = path.file_name().unwrap().to_owned();
+    let file = SocketFile { dir: fs::File::open(&dir).unwrap().into(), name, id: (meta.dev(), meta.ino()) };
+    assert!(matches!(file.give_to(None, 0o666), Err(Error::Replaced(_))));
+    drop(file);
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o600);
+}
+
+#[test]
+fn a_connection_follows_no_link_of_others() {
+    let (_outer, dir) = directory("run", 0o755);
+    let (_socket, _file) = listen_at(&dir).unwrap();
+    let path = place(&dir).path;
+    Here.connect(&path).unwrap();
+    // One of ours, to a directory.
+    symlink(&dir, dir.join("ours")).unwrap();
+    Here.connect(&dir.join("ours/vm.sock")).unwrap();
+    // A link in the place of the socket could be anybody's who owns the directory.
+    symlink(&path, dir.join("link.sock")).unwrap();
+    assert!(matches!(Here.connect(&dir.join("link.sock")), Err(Error::Link(_))));
+    fs::write(dir.join("file"), "").unwrap();
+    assert!(matches!(Here.connect(&dir.join("file")), Err(Error::NotSocket(_))));
+    let missing = Here.connect(&dir.join("missing")).unwrap_err();
+    assert!(matches!(missing, Error::Os { source, .. } if source.kind() == io::ErrorKind::NotFound));
+    // A directory that others can write has their sockets, but not their links.
+    let theirs = dir.join("theirs");
+    fs::create_dir(&theirs).unwrap();
+    let _listening = UnixListener::bind(theirs.join("vm.sock")).unwrap();
+    symlink(&dir, theirs.join("dir")).unwrap();
+    fs::set_permissions(&theirs, Permissions::from_mode(0o777)).unwrap();
+    Here.connect(&theirs.join("vm.sock")).unwrap();
+    assert!(matches!(Here.connect(&theirs.join("dir/vm.sock")), Err(Error::Link(_))));
+}
+
 #[test]
 fn it_is_given_away_unless_something_took_its_place() {
     let (_outer, dir) = directory("run", 0o755);

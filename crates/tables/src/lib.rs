@@ -42,4 +42,4 @@ pub use learned::{MAC_AGE, MACS_BEHIND_TUNNELS, MACS_PER_PORT, NEIGHBOURS_PER_SC
 pub use rcu::{Pinned, Reader};
 pub use resolver::{FAILED_FOR, MAX_SOLICITATIONS, PROBES_PER_ASKER, PROBES_PER_SCOPE, STALE, Waiting};
 pub use shared::{Applied, PinnedSnapshot, Shared};
-pub use snapshot::{Snapshot, View};
+pub use snapshot::{Floods, Snapshot, View};

@@ -80,16 +80,19 @@ impl Snapshot {
     /// What `decide` reads at `now`, with these connections.
     #[must_use]
     pub fn view<'a>(&'a self, flows: &'a Flows, now: Seconds) -> View<'a> {
-        View { snapshot: self, flows, now, may_flood: Ok(()), deps: RefCell::new(Deps::none()) }
+        View { snapshot: self, flows, now, floods: None, deps: RefCell::new(Deps::none()) }
     }
 }
+
+/// Whether a packet may be flooded in a network ([`Lookup::may_flood`]).
+pub type Floods<'a> = dyn Fn(Vrf) -> Result<(), DropReason> + 'a;
 
 /// A snapshot and the connections as `decide` reads them; notes down what a decision depends on.
 pub struct View<'a> {
     snapshot: &'a Snapshot,
     flows: &'a Flows,
     now: Seconds,
-    may_flood: Result<(), DropReason>,
+    floods: Option<&'a Floods<'a>>,
     deps: RefCell<Deps>,
 }
 
@@ -100,10 +103,10 @@ impl<'a> View<'a> {
         *self.deps.borrow()
     }
 
-    /// The same, with what it says of floods ([`Lookup::may_flood`]).
+    /// The same, with what it says of floods.
     #[must_use]
-    pub const fn flooding(mut self, may_flood: Result<(), DropReason>) -> Self {
-        self.may_flood = may_flood;
+    pub const fn flooding(mut self, floods: &'a Floods<'a>) -> Self {
+        self.floods = Some(floods);
         self
     }
 
@@ -218,8 +221,8 @@ impl Lookup for View<'_> {
         Some((connection, reply))
     }
 
-    fn may_flood(&self) -> Result<(), DropReason> {
-        self.may_flood
+    fn may_flood(&self, vrf: Vrf) -> Result<(), DropReason> {
+        self.floods.map_or(Ok(()), |floods| floods(vrf))
     }
 
     fn fragment(&self, key: &FragmentKey, now: Seconds) -> Option<(u16, u16)> {

@@ -11,7 +11,7 @@ use model::{
     CaptureFilter, Change, DropReason, MeterConfig, MeterId, Modifier, NeighbourScope, RuleAction, VifId,
 };
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
 
 const METER: MeterId = MeterId(9);
@@ -199,6 +199,21 @@ fn the_copies_of_floods_are_bounded_for_each_second_and_interface() {
     assert_eq!(volume(&host.run(VifId(1), [broadcast(0)])).0, copies);
 }
 
+/// What other hosts' guests flood in one network keeps nobody's broadcasts out of another.
+#[test]
+fn floods_from_a_wire_are_bounded_by_network() {
+    let mut host = host(Accepts::default());
+    host.core.storms = Arc::new(Storms::new(2));
+    let outer =
+        "eth 02:bb:00:00:00:02 > 02:aa:00:00:00:01 / ip4 192.0.2.2 > 192.0.2.1 / udp 50000 > 4789 nosum";
+    let inner = "eth 02:dd:00:00:00:09 > ff:ff:ff:ff:ff:ff / ip4 10.2.2.9 > 255.255.255.255 / udp 1 > 2";
+    let from = |vni| plain(&format!("{outer} / vxlan {vni} / {inner}"));
+    let (copies, _) = volume(&host.run(WIRE, (0..50).map(|_| from(5001))));
+    assert!((20..40).contains(&copies), "{copies}");
+    assert!(host.drops()[&DropReason::FloodLimited] > 30, "{:?}", host.drops());
+    assert_eq!(volume(&host.run(WIRE, [from(5002)])).0, 1);
+}
+
 /// A guest that scans addresses has a network asked, which is flooded too.
 #[test]
 fn a_scan_asks_no_more_than_a_storm_may() {
@@ -316,6 +331,36 @@ fn a_queue_that_is_given_back_is_used_again() {
         host.advance(1);
     }
     assert_eq!(arrived, 10);
+}
+
+/// Has the lease of another's queue, until it gives it back.
+struct Taken(AtomicBool, Arc<dyn TxQueue>);
+
+impl TxQueue for Taken {
+    fn accepts(&self) -> Accepts {
+        Accepts::default()
+    }
+
+    fn burst(&self, fill: &mut dyn FnMut(&mut dyn Room)) -> bool {
+        !self.0.load(Ordering::Relaxed) && self.1.burst(fill)
+    }
+}
+
+/// Who fills the only queue of a guest keeps others from it no longer than he fills it.
+#[test]
+fn a_queue_that_was_long_in_use_is_soon_used_again() {
+    let mut host = host(Accepts::default());
+    let queue = Arc::new(Taken(AtomicBool::new(true), host.ports[&VifId(2)].sender()));
+    host.core.ports.attach(VifId(2), [queue.clone() as _].into());
+    let packet = || plain(&format!("{GATEWAY} / ip4 10.1.1.1 > 10.1.1.2 / udp 1 > 53 / payload 9"));
+    for _ in 0..30 {
+        assert_eq!(volume(&host.run(VifId(1), [packet()])).0, 0);
+        host.advance(1);
+    }
+    host.run(VifId(1), [packet()]);
+    queue.0.store(false, Ordering::Relaxed);
+    host.core.now = crate::clock::Now::at(host.core.now.ns + 10_000_000, 0);
+    assert_eq!(volume(&host.run(VifId(1), [packet()])).0, 1);
 }
 
 #[test]

@@ -95,7 +95,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         base: &Forward,
         dst: Option<IpAddr>,
     ) -> Outcome {
-        self.tables.may_flood()?;
+        self.tables.may_flood(network.vrf)?;
         // Rules see addresses, not members: one answer holds for all members that have rules.
         let mut rules = frame.origin.policy().then(|| self.judge(frame, network.vrf, dst));
         if let Some(Err(stop)) = rules {

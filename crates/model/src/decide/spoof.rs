@@ -66,14 +66,22 @@ fn may_say<T: Lookup>(
     let own_address = match message.sender {
         // A probe makes others give up the address they probe for themselves.
         sender if sender.is_unspecified() => {
-            message.asks
-                && (vif.addresses.is_empty() || !is_of_anothers_mac(tables, vif, network, message.target))
+            message.asks && (vif.addresses.is_empty() || may_probe(tables, vif, network, message.target))
         }
         sender if network.is_gateway(sender) => false,
         sender if vif.addresses.is_empty() => !other_guest() && !is_of_underlay(tables, network, sender),
         sender => owns(vif, sender) || is_free_link_local(tables, vif, network, sender),
     };
     own_mac && own_address
+}
+
+/// Whether a guest may ask whether somebody has an address. Of IPv6 it must be one that it may have, or one that it is told is
+/// taken: whoever else is probing for it would give it up, on another host.
+fn may_probe<T: Lookup>(tables: &T, vif: &Vif, network: &Network, target: IpAddr) -> bool {
+    let IpAddr::V6(v6) = target else { return true };
+    let is_answered = || network.is_gateway(target) || tables.guest_by_address(network.vrf, target).is_some();
+    let may_have = v6.is_unicast_link_local() || owns(vif, target) || is_answered();
+    may_have && !is_of_anothers_mac(tables, vif, network, target)
 }
 
 /// Whether an address is link-local, and nobody else's as far as is known.
