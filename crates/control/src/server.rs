@@ -81,8 +81,8 @@ impl Listeners {
     }
 }
 
-/// Serves the API, and metrics where they have a listener, until `stop`. Calls `ready` first. Clients that ask are told of the
-/// daemon's `sandbox`.
+/// Serves the API, and metrics where they have a listener, until `stop`. Calls `ready` first. Clients that ask are told
+/// of the daemon's `sandbox`.
 ///
 /// # Errors
 /// [`ServeError`].

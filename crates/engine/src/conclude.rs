@@ -238,8 +238,8 @@ impl Core {
         }
     }
 
-    /// Decides the oldest held packets again, `most` at most and a turn's work: those whose neighbour is known by now go
-    /// on, those who waited long enough are dropped. Returns how many it looked at.
+    /// Decides the oldest held packets again, `most` at most and a turn's work: those whose neighbour is known by now
+    /// go on, those who waited long enough are dropped. Returns how many it looked at.
     pub fn retry_held(&mut self, tables: Tables<'_>, most: usize) -> usize {
         self.turn = Turn::NEW;
         for looked_at in 0..most {

@@ -10,8 +10,8 @@ use std::sync::Arc;
 /// End of a list of lanes.
 const NONE: u8 = u8::MAX;
 
-/// How long a queue is left alone that could not be leased, nanoseconds. Attempts take some tens of microseconds each; who
-/// holds it that long waits for a CPU, or never gives it back, and then attempts become few.
+/// How long a queue is left alone that could not be leased, nanoseconds. Attempts take some tens of microseconds each;
+/// who holds it that long waits for a CPU, or never gives it back, and then attempts become few.
 const LEFT_ALONE_NS: std::ops::RangeInclusive<u64> = 50_000..=1_000_000_000;
 
 /// Queues that are tried in vain in one delivery, at most.

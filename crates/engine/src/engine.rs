@@ -37,7 +37,8 @@ pub struct EngineConfig {
     pub cache_entries: usize,
     /// ICMP errors and TCP resets a worker sends at most per second about the packets of one interface.
     pub errors_per_second: u32,
-    /// Copies a second that are made of flooded packets of one guest, by all workers, about; ten times as many of a wire's.
+    /// Copies a second that are made of flooded packets of one guest, by all workers, about; ten times as many of a
+    /// wire's.
     pub flooded_per_second: u32,
 }
 

@@ -151,7 +151,8 @@ mod tests {
         (NeighbourScope::Wire(VifId(9)), std::net::Ipv4Addr::from(n).into())
     }
 
-    /// Pushes packets of an interface, each for another neighbour, until one finds no room; returns how many there were.
+    /// Pushes packets of an interface, each for another neighbour, until one finds no room; returns how many there
+    /// were.
     fn fill(hold: &mut Hold, ingress: u16, len: usize) -> usize {
         let frame = vec![0; len];
         let held = |n| hold.push(neighbour(n), VifId(ingress), Offload::default(), 0, &frame);

@@ -1,9 +1,9 @@
-//! What verbs take of the daemon: objects, descriptors, mappings and memory, counted for all applications of a device together, and
-//! descriptors and mappings for all devices together.
+//! What verbs take of the daemon: objects, descriptors, mappings and memory, counted for all applications of a device
+//! together, and descriptors and mappings for all devices together.
 //!
-//! Verbs have half of the descriptors and mappings that the kernel lets the daemon have: the other half is always there for VMs,
-//! wires and the control plane. No device has more of them than are left: however many devices take all they can, there is something for
-//! the next one.
+//! Verbs have half of the descriptors and mappings that the kernel lets the daemon have: the other half is always there
+//! for VMs, wires and the control plane. No device has more of them than are left: however many devices take all they
+//! can, there is something for the next one.
 
 use rustix::process::{Resource, getrlimit};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -125,8 +125,8 @@ impl Kind {
     /// What one of them takes at most.
     const fn takes(self) -> Use {
         let (descriptors, mappings) = match self {
-            // Its connection, its inbox (2), its events, its table of regions, its memory, and eleven that are on their way to or
-            // from it; its doorbells, its table of regions, its thread's stacks and arena (6).
+            // Its connection, its inbox (2), its events, its table of regions, its memory, and eleven that are on their
+            // way to or from it; its doorbells, its table of regions, its thread's stacks and arena (6).
             Self::Client => (17, 8),
             // Its memory, its list of requests, and a bond in each direction.
             Self::QueuePair => (1, 4),

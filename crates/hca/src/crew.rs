@@ -1,9 +1,10 @@
 //! What the threads of applications use of the CPUs, weighed against the workers that carry everybody's packets.
 //!
-//! All of them together weigh as much as one worker on each CPU: each device with applications has the same share of that, and each
-//! thread of a device the same part of its share. The weight of a thread is its nice value, which any user may raise, in any container, without a
-//! cgroup; each step of it is a quarter (sched(7)). Threads that run alone, or where CPUs are idle, lose nothing.
-//! `SCHED_IDLE` would be too little for them: programs that poll would starve the thread that does their work.
+//! All of them together weigh as much as one worker on each CPU: each device with applications has the same share of
+//! that, and each thread of a device the same part of its share. The weight of a thread is its nice value, which any
+//! user may raise, in any container, without a cgroup; each step of it is a quarter (sched(7)). Threads that run alone,
+//! or where CPUs are idle, lose nothing. `SCHED_IDLE` would be too little for them: programs that poll would starve the
+//! thread that does their work.
 
 use rustix::process::{getpriority_process, setpriority_process};
 use std::sync::Arc;
@@ -67,7 +68,8 @@ impl Nice {
         Self { cpus, base: getpriority_process(None).unwrap_or(0), seen: (0, 0) }
     }
 
-    /// Follows the number of threads. Being less nice again takes RLIMIT_NICE, or CAP_SYS_NICE; a thread without stays as it is.
+    /// Follows the number of threads. Being less nice again takes RLIMIT_NICE, or CAP_SYS_NICE; a thread without stays
+    /// as it is.
     pub fn follow(&mut self, crew: &Crew) {
         let threads = crew.threads.load(Ordering::Relaxed);
         let devices = crew.all.devices.load(Ordering::Relaxed);

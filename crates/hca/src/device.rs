@@ -218,8 +218,8 @@ impl Answers {
         Instant::now() + PATIENCE
     }
 
-    /// Waits for them, no longer than until then. An application that does not answer is stuck, mostly in its own memory: there is
-    /// nothing to be said of it but that.
+    /// Waits for them, no longer than until then. An application that does not answer is stuck, mostly in its own
+    /// memory: there is nothing to be said of it but that.
     #[must_use]
     pub fn wait(self, deadline: Instant) -> Vec<ClientDescription> {
         let mut described = Vec::new();
@@ -323,7 +323,8 @@ impl Shared {
         }
     }
 
-    /// Lets an application in. Returns whether nobody is to be let in for a while: the kernel has nothing to let them in with.
+    /// Lets an application in. Returns whether nobody is to be let in for a while: the kernel has nothing to let them
+    /// in with.
     fn accept(self: &Arc<Self>, listener: &OwnedFd, complaints: &Complaints) -> bool {
         let socket = match accept_with(listener, SocketFlags::CLOEXEC) {
             Ok(socket) => Arc::new(socket),

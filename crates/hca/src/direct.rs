@@ -1,7 +1,8 @@
-//! Peers that share memory: an application is given what it needs to do what the peer's device would do, where both trust each
-//! other, and it is taken back when anything changes.
+//! Peers that share memory: an application is given what it needs to do what the peer's device would do, where both
+//! trust each other, and it is taken back when anything changes.
 //!
-//! The one who asks is answered by the thread of the other, who alone knows whether its queue pair is ready; neither waits.
+//! The one who asks is answered by the thread of the other, who alone knows whether its queue pair is ready; neither
+//! waits.
 
 use crate::carry::Surroundings;
 use crate::client::Client;
@@ -143,7 +144,8 @@ impl Own {
         trusts(own) && trusts(&adapter.spec())
     }
 
-    /// Ends what a peer did here. The receive that it is at work with still, as it was killed or stopped there, is flushed.
+    /// Ends what a peer did here. The receive that it is at work with still, as it was killed or stopped there, is
+    /// flushed.
     fn end_inbound(&mut self, bond: &Bond, objects: &mut Objects) {
         bond.close();
         add(&mut self.brought.received, bond.counted());
@@ -329,8 +331,8 @@ impl Client {
         Some(Ok((Reply::Direct(grant.peer), files)))
     }
 
-    /// Looks at all paths again. What is shared is asked for anew; a connection whose way is closed ends, as its packets would
-    /// be others on any other way.
+    /// Looks at all paths again. What is shared is asked for anew; a connection whose way is closed ends, as its
+    /// packets would be others on any other way.
     pub(crate) fn review(&mut self) {
         let (adapter, fabric) = (self.objects.adapter.clone(), self.objects.fabric.clone());
         let is_local = |path: &Path| matches!(path.way, Way::Local(_));

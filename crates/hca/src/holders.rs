@@ -1,7 +1,8 @@
 //! Who was given memory of a device's applications, and may have it still.
 //!
-//! What a process has mapped, or open, is not taken back from it by closing a device, or by taking trust away: it has it until it ends, or
-//! gives it back. Nobody sees that it gave it back; so it is said to have it until one of both processes is gone.
+//! What a process has mapped, or open, is not taken back from it by closing a device, or by taking trust away: it has
+//! it until it ends, or gives it back. Nobody sees that it gave it back; so it is said to have it until one of both
+//! processes is gone.
 
 use crate::budget::{Account, Held, Kind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

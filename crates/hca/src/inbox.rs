@@ -104,8 +104,8 @@ impl Arrivals {
 
 /// Where others put what is for a thread.
 ///
-/// What wakes the thread is read by nobody: the kernel tells of each signal once (edge-triggered). The application has an event
-/// descriptor of its own for that, and whatever it does to it, none of our threads waits for it.
+/// What wakes the thread is read by nobody: the kernel tells of each signal once (edge-triggered). The application has
+/// an event descriptor of its own for that, and whatever it does to it, none of our threads waits for it.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     waiting: Mutex<Waiting>,
@@ -169,7 +169,8 @@ impl Inbox {
         self.lock().is_open = true;
     }
 
-    /// False where the packet is lost. `spare` is a buffer for the next one then: whoever sends here much allocates nothing.
+    /// False where the packet is lost. `spare` is a buffer for the next one then: whoever sends here much allocates
+    /// nothing.
     pub fn put(&self, packet: Packet, spare: &mut Vec<u8>) -> bool {
         let taken = self.put_quietly(packet, spare);
         if taken {

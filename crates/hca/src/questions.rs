@@ -1,5 +1,5 @@
-//! What others ask an application's thread for. It may stand still for ever, in its application's memory: however often it is asked
-//! meanwhile, no more waits for it than there are who ask.
+//! What others ask an application's thread for. It may stand still for ever, in its application's memory: however often
+//! it is asked meanwhile, no more waits for it than there are who ask.
 
 use crate::describe::ClientDescription;
 use crate::direct::{Granted, Wish};
@@ -60,8 +60,8 @@ impl Question {
     }
 }
 
-/// Adds a question to those that wait. What it makes needless is for the caller to drop, once it holds no lock: answers have
-/// descriptors.
+/// Adds a question to those that wait. What it makes needless is for the caller to drop, once it holds no lock: answers
+/// have descriptors.
 #[must_use]
 pub(crate) fn add(waiting: &mut Vec<Question>, question: Question) -> Vec<Question> {
     if question.is_stale() || matches!(question, Question::Tell(..)) && tells_all(waiting) {

@@ -7,8 +7,8 @@ use std::path::Path;
 /// Opens the file of BAR `number` of the device at `address`, as `0000:01:00.0`.
 ///
 /// # Errors
-/// No such device, no permission; or a driver of the kernel has the device: by the registers of a disk or a NIC in use, one
-/// reads and writes all of the host's memory. A device that no driver has cannot reach memory (its DMA is off).
+/// No such device, no permission; or a driver of the kernel has the device: by the registers of a disk or a NIC in use,
+/// one reads and writes all of the host's memory. A device that no driver has cannot reach memory (its DMA is off).
 pub fn open_bar(address: &str, number: u8) -> io::Result<File> {
     open(&Path::new("/sys/bus/pci/devices").join(address), number)
 }

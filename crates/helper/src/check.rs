@@ -200,7 +200,8 @@ mod tests {
         refused(&bar("0000:af:00.1", 6), &[]);
     }
 
-    /// `cargo bolero test -p helper check::tests::requests`: whatever comes, what is done is of the kinds that may be done.
+    /// `cargo bolero test -p helper check::tests::requests`: whatever comes, what is done is of the kinds that may be
+    /// done.
     #[test]
     fn requests() {
         bolero::check!().for_each(|bytes: &[u8]| {

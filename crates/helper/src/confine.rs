@@ -3,8 +3,8 @@
 use sandbox::{Access, Calls, CapabilitySet, File, Keep, Report};
 use std::path::Path;
 
-/// Capabilities that requests need: taps and programs; packet and AF_XDP sockets; programs; frames of AF_XDP; owners, and
-/// modes of files that are not ours any more; directories that are closed to others.
+/// Capabilities that requests need: taps and programs; packet and AF_XDP sockets; programs; frames of AF_XDP; owners,
+/// and modes of files that are not ours any more; directories that are closed to others.
 pub(crate) const CAPABILITIES: CapabilitySet = CapabilitySet::NET_ADMIN
     .union(CapabilitySet::NET_RAW)
     .union(CapabilitySet::BPF)

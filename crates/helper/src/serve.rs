@@ -1,4 +1,5 @@
-//! The helper's side: takes requests, and does them on a thread each, so that one that waits keeps no other from being done.
+//! The helper's side: takes requests, and does them on a thread each, so that one that waits keeps no other from being
+//! done.
 
 use crate::check::check;
 use crate::files::Files;
@@ -32,8 +33,8 @@ pub fn serve(socket: OwnedFd, run_dir: &Path) {
     }
     let server = Arc::new(Server::new(run_dir, started_as));
     server.clone().serve(socket);
-    // A daemon that ends in order has removed its sockets. What one that died left is the next one's to replace: it may have
-    // begun, and a file system may have given its files the numbers of those.
+    // A daemon that ends in order has removed its sockets. What one that died left is the next one's to replace: it may
+    // have begun, and a file system may have given its files the numbers of those.
     std::mem::forget(server);
 }
 

@@ -50,7 +50,8 @@ impl Burst {
         true
     }
 
-    /// Appends a packet that lies in one segment, all of it; false (and nothing done) where the burst has no room for it.
+    /// Appends a packet that lies in one segment, all of it; false (and nothing done) where the burst has no room for
+    /// it.
     #[inline(always)]
     pub fn push_one(&mut self, segment: Segment, offload: Offload) -> bool {
         let fits = self.segments.len() < SEGMENTS;

@@ -1,7 +1,8 @@
 //! What a process gives up before it looks at what others sent: its user, its capabilities, system calls and files.
 //!
-//! Everything here concerns the calling thread and those it starts later: a process calls [`enter`] while it has one thread.
-//! What the kernel lacks or refuses is no error, but said in the [`Report`], so that the process goes on with the rest.
+//! Everything here concerns the calling thread and those it starts later: a process calls [`enter`] while it has one
+//! thread. What the kernel lacks or refuses is no error, but said in the [`Report`], so that the process goes on with
+//! the rest.
 //!
 //! Must not know: what the process does.
 #![deny(unsafe_code)]
@@ -28,7 +29,8 @@ pub struct Keep<'a> {
     pub calls: Calls,
     /// Files it may open, and how.
     pub files: &'a [File<'a>],
-    /// Whether it may bind and connect TCP sockets, and signal processes and connect abstract sockets outside of its sandbox.
+    /// Whether it may bind and connect TCP sockets, and signal processes and connect abstract sockets outside of its
+    /// sandbox.
     pub outside: bool,
 }
 

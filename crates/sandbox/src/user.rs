@@ -6,8 +6,8 @@ use std::io;
 /// The user of a daemon that was started by root.
 pub const USER: &str = "viaduct";
 
-/// User and group where there is no user [`USER`]. No account has it: systemd keeps 61184 to 65519 for users that it makes up
-/// while a service runs, and counts by a hash of its name, so that another service hardly has the same.
+/// User and group where there is no user [`USER`]. No account has it: systemd keeps 61184 to 65519 for users that it
+/// makes up while a service runs, and counts by a hash of its name, so that another service hardly has the same.
 const NOBODY_ELSE: u32 = 64_917;
 
 /// User and group.

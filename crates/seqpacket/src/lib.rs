@@ -63,7 +63,8 @@ impl Connection {
         Self { socket: Arc::new(socket), buffer: Vec::new(), space, most, serves: false }
     }
 
-    /// The end of who answers. It never waits for who does not read its answers, and takes no more descriptors than a request has.
+    /// The end of who answers. It never waits for who does not read its answers, and takes no more descriptors than a
+    /// request has.
     #[must_use]
     pub fn serving(socket: Arc<OwnedFd>) -> Self {
         let space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];

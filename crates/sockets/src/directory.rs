@@ -1,7 +1,7 @@
 //! The way to a directory, past what others could have put there.
 //!
-//! Who can write a directory decides what its names mean. So the way is walked name by name, each directory held open by a
-//! descriptor and looked at before its names are used.
+//! Who can write a directory decides what its names mean. So the way is walked name by name, each directory held open
+//! by a descriptor and looked at before its names are used.
 
 use crate::Error;
 use rustix::fs::{FileType, Mode, OFlags, Stat};

@@ -1,7 +1,7 @@
 //! Unix sockets to listen on, for guests and programs.
 //!
-//! Owns: the way to a socket's directory, past everything that somebody else could have put there; the socket's file, its
-//! owner and mode, from when it is made until it is removed.
+//! Owns: the way to a socket's directory, past everything that somebody else could have put there; the socket's file,
+//! its owner and mode, from when it is made until it is removed.
 //!
 //! Must not know: what is spoken over a socket.
 
@@ -107,8 +107,8 @@ impl Drop for SocketFile {
     }
 }
 
-/// Makes a socket at `place` and listens there, with up to `backlog` connections waiting. Accepting from it never waits. A
-/// socket file that nobody listens on any more is replaced.
+/// Makes a socket at `place` and listens there, with up to `backlog` connections waiting. Accepting from it never
+/// waits. A socket file that nobody listens on any more is replaced.
 ///
 /// # Errors
 /// [`Error`]; no file is left.

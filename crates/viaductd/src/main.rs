@@ -125,7 +125,8 @@ fn read(path: &Path) -> Result<config::Document, String> {
     config::parse(&text).map_err(|problems| problems.in_file(path))
 }
 
-/// A guest takes a dozen descriptors or more: all that may be open without asking anybody. A host of few guests does without.
+/// A guest takes a dozen descriptors or more: all that may be open without asking anybody. A host of few guests does
+/// without.
 fn allow_open_files() {
     let limits = getrlimit(Resource::RLIMIT_NOFILE);
     if let Err(error) = limits.and_then(|(_, most)| setrlimit(Resource::RLIMIT_NOFILE, most, most)) {
@@ -133,8 +134,8 @@ fn allow_open_files() {
     }
 }
 
-/// Lets threads of verbs programs that were many, and are few again, weigh what they did (setrlimit(2): 20 is nice value 0).
-/// A daemon that may not raise the limit leaves them as they are.
+/// Lets threads of verbs programs that were many, and are few again, weigh what they did (setrlimit(2): 20 is nice
+/// value 0). A daemon that may not raise the limit leaves them as they are.
 fn allow_weight() {
     const NICE_0: u64 = 20;
     let limits = getrlimit(Resource::RLIMIT_NICE);

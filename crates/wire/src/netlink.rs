@@ -1,4 +1,5 @@
-//! The little of rtnetlink that ioctls don't tell: that some link changed, and what a link is linked to, and links of other namespaces.
+//! The little of rtnetlink that ioctls don't tell: that some link changed, and what a link is linked to, and links of
+//! other namespaces.
 
 use crate::device::{Device, Link, is_up};
 use crate::opener::TapState;
@@ -71,8 +72,8 @@ pub(crate) fn linked(device: &Device) -> io::Result<Option<Device>> {
     }
 }
 
-/// State of the device `name` of another network namespace. Needs CAP_NET_ADMIN in both, and does not go there: the namespace
-/// gets a number in this one, by which its devices are asked for.
+/// State of the device `name` of another network namespace. Needs CAP_NET_ADMIN in both, and does not go there: the
+/// namespace gets a number in this one, by which its devices are asked for.
 pub(crate) fn link_in(namespace: BorrowedFd<'_>, name: &str) -> io::Result<TapState> {
     let fd = namespace.as_raw_fd().to_ne_bytes();
     let known = |answer: Vec<u8>| {

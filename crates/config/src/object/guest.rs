@@ -114,7 +114,8 @@ pub struct Guest {
     /// Largest IP packet, bytes. `None`: its network's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u16>,
-    /// Its verbs device: the name of the socket in `rdma/` of the run-dir. Always set where `kind` is [`GuestKind::Rdma`].
+    /// Its verbs device: the name of the socket in `rdma/` of the run-dir. Always set where `kind` is
+    /// [`GuestKind::Rdma`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rdma: Option<String>,
     /// Who may open the verbs device, `user` or `user:group`.

@@ -1,5 +1,5 @@
-//! Requests of any kind and content, one after the other to one host: each is done as a whole or refused and not done, and what
-//! is stored is what is in force.
+//! Requests of any kind and content, one after the other to one host: each is done as a whole or refused and not done,
+//! and what is stored is what is in force.
 
 use super::*;
 use crate::core::tests::fake::{FakeExecutor, FakePorts, Log};
@@ -170,7 +170,8 @@ impl Target {
         (objects(&self.service.core), format!("{:?}", self.executor.tables()))
     }
 
-    /// One request that does not change anything: it is answered or refused. Captures go on; their expressions are tried below.
+    /// One request that does not change anything: it is answered or refused. Captures go on; their expressions are
+    /// tried below.
     fn ask(&self, number: u8, bytes: &[u8]) {
         macro_rules! asked {
             ($($method:ident: $request:ty),*) => {{

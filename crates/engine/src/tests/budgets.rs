@@ -57,8 +57,8 @@ fn set_meter(host: &mut Host, id: MeterId, config: MeterConfig) {
     host.core.meters = Arc::new(meters);
 }
 
-/// A rate is one of what leaves: exactly so many bytes pass as come out, of each kind of packet and way out, by the slow
-/// path and by the cache.
+/// A rate is one of what leaves: exactly so many bytes pass as come out, of each kind of packet and way out, by the
+/// slow path and by the cache.
 #[test]
 fn a_rate_counts_the_bytes_that_leave() {
     let ways = ["10.1.1.2", "10.9.0.7", "10.9.1.7", "10.9.2.7", "10.9.3.7", "203.0.113.50"];

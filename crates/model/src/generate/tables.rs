@@ -14,7 +14,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub(super) const WIRES: u16 = 2;
 /// The first guest's id.
 const FIRST_GUEST: u16 = 10;
-/// The first id of a verbs device that its guest has beside its port: in the generated tables they come after all others.
+/// The first id of a verbs device that its guest has beside its port: in the generated tables they come after all
+/// others.
 const FIRST_DEVICE: u16 = 30;
 const METERS: u32 = 3;
 

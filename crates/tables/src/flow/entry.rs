@@ -58,7 +58,8 @@ const ORIGIN: usize = 7;
 const CHARGE: usize = 8;
 /// Its hash, by which it is found in the index.
 const HASH: usize = 9;
-/// State, what was seen, whether packets are missing in the counters, and the sequence number they belong to (high half).
+/// State, what was seen, whether packets are missing in the counters, and the sequence number they belong to (high
+/// half).
 const STATE: usize = 10;
 /// Second of the last packet.
 const LAST: usize = 11;
