@@ -89,7 +89,7 @@ impl Core {
         }
     }
 
-    /// Sends a copy to one who mirrors, if the turn has not made all it may.
+    /// Sends a copy to a mirror, if the turn's budget allows it.
     fn send_copy(&mut self, case: &Case, original: &[u8], forward: &Forward) {
         if self.turn.take(1, original.len()) {
             self.send(case, original, forward);
@@ -209,7 +209,7 @@ impl Core {
         scope: NeighbourScope,
         addr: IpAddr,
     ) -> Result<(), DropReason> {
-        // Who may not flood can't ask a network, either, and nobody waits for a question that is not asked.
+        // A guest that may not flood can't ask the network, either; without a question there is nothing to wait for.
         if matches!(scope, NeighbourScope::Network(_)) {
             self.may_flood(tables, case.ingress)?;
         }

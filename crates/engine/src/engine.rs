@@ -23,7 +23,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tables::{FlowLimits, Shared};
 
-/// How long workers may take to obey. One that takes longer is said to be stalled, and nobody waits for it any more.
+/// How long workers may take to obey. One that takes longer counts as stalled, and nothing waits for it any more.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What an engine is started with.
@@ -237,7 +237,7 @@ impl Engine {
             if !obeyed && !known {
                 tracing::error!(
                     worker = number,
-                    "a worker does not do what it is told; nobody waits for it now"
+                    "a worker does not take up a change; nothing waits for it any more"
                 );
             }
         }

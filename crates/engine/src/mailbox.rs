@@ -38,7 +38,7 @@ pub(crate) enum Message {
     },
     /// Empty the flow cache.
     Forget,
-    /// Nothing: who answers is at work.
+    /// Nothing: the answer shows that the worker runs.
     Answer,
     /// End.
     Stop,

@@ -106,7 +106,7 @@ impl Worker {
         let (mut idle_rounds, mut idle_since) = (0, None);
         let mut last = cycles::now();
         loop {
-            // One message a round: those who ask for many hold up no packets.
+            // One message a round, so that many of them do not hold up packets.
             if let Some((message, _receipt)) = self.mailbox.next() {
                 if !self.obey(message) {
                     return;

@@ -69,7 +69,7 @@ impl Stock {
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes something for one who has so much already.
+    /// Takes something for a holder that has this much already.
     fn take(&self, has: Use, wanted: Use) -> bool {
         let mut used = self.used();
         let after = used.plus(wanted);
@@ -196,7 +196,7 @@ impl Account {
         self.sums().counts[kind as usize]
     }
 
-    /// Takes bytes for packets, for one who has so many already: nobody has more than are left.
+    /// Takes bytes for packets, for a holder that has this many already: no holder has more than are left.
     pub fn take_packets(&self, has: u64, wanted: u64) -> bool {
         let order = Ordering::Relaxed;
         let may =

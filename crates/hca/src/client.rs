@@ -94,7 +94,7 @@ pub(crate) struct Client {
     doorbells: Doorbells,
     ready: VecDeque<u32>,
     timers: BTreeSet<(Duration, u32)>,
-    /// What its peer was asked for.
+    /// What we asked its peer for.
     pub(crate) awaited: Option<Awaited>,
     pub(crate) process: Option<Arc<Process>>,
     nice: Nice,

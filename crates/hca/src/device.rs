@@ -27,9 +27,9 @@ const CLIENTS: u32 = 256;
 const BACKLOG: i32 = 64;
 /// How long applications may take to tell of themselves, all of them: they may be stuck in their own memory.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// How long nobody is let in after the kernel had no descriptor or memory for one more.
+/// How long no application is let in after the kernel ran out of descriptors or memory.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Refusals are told of no more often.
+/// Refusals are logged no more often than this.
 const BETWEEN_COMPLAINTS: Duration = Duration::from_secs(1);
 
 /// Why a device can't be opened.
@@ -195,7 +195,7 @@ impl Device {
         self.ask().wait(Answers::deadline())
     }
 
-    /// Who was given memory of its applications, and may have it still.
+    /// Processes that got memory of its applications, and may still have it.
     #[must_use]
     pub fn holders(&self) -> Vec<HolderDescription> {
         self.shared.adapter.describe_holders(&self.shared.fabric)
@@ -287,7 +287,7 @@ impl Shared {
     fn run(self: &Arc<Self>, listener: &OwnedFd, mut downlink: Downlink) {
         let Management { cm, inbox, complaints } = &*self.manager;
         let (mut spare, mut taken) = (Vec::new(), Arrivals::default());
-        // Until when nobody is let in.
+        // No application is let in before this time.
         let mut pause: Option<Duration> = None;
         loop {
             let mut delivery = wire::Delivery::new(&self.adapter, &mut spare);

@@ -123,7 +123,7 @@ impl Own {
         self.outbound.iter().chain(&self.inbound).for_each(Bond::close);
     }
 
-    /// Waits until nobody is at work with what was shared, at most until then.
+    /// Waits until no thread uses what was shared, at most until `end`.
     pub fn part_by(&mut self, end: Instant, objects: &mut Objects) {
         let patience = || end.saturating_duration_since(Instant::now());
         if let Some(bond) = self.outbound.take() {
@@ -378,7 +378,7 @@ impl Client {
         self.qps.values_mut().for_each(|qp| qp.own.part_by(end, &mut self.objects));
     }
 
-    /// Its process, as others know it who were given memory by it, or to whom it was given.
+    /// Its process, as those see it that got memory from it, or gave it memory.
     pub(crate) fn process(&mut self) -> Option<Arc<Process>> {
         if self.process.is_none() {
             let adapter = &self.objects.adapter;

@@ -101,7 +101,7 @@ pub(crate) struct Adapter {
     pub account: Arc<Account>,
     /// How many threads its applications have.
     pub crew: Crew,
-    /// Who was given memory of its applications.
+    /// Processes that got memory of its applications.
     pub holders: Holders,
     /// The number of its port, once it has one.
     port: OnceLock<u16>,
@@ -163,7 +163,7 @@ impl Adapter {
         }
     }
 
-    /// Who may have memory of its applications.
+    /// Processes that may have memory of its applications.
     pub fn describe_holders(&self, fabric: &Fabric) -> Vec<HolderDescription> {
         let own = self.spec().clone();
         let trusts =

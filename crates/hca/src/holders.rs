@@ -1,4 +1,4 @@
-//! Who was given memory of a device's applications, and may have it still.
+//! Processes that got memory of a device's applications, and may still have it.
 //!
 //! What a process has mapped, or open, is not taken back from it by closing a device, or by taking trust away: it has
 //! it until it ends, or gives it back. Nobody sees that it gave it back; so it is said to have it until one of both
@@ -98,7 +98,7 @@ impl Holders {
     pub fn process(&self, pid: i32, guest: &str, account: &Arc<Account>) -> Option<Arc<Process>> {
         let mut all = self.processes.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|process| process.strong_count() > 0);
-        // A number is nobody else's as long as its process is there.
+        // While the process exists, no other one has its number.
         let same = |process: &Arc<Process>| process.pid == pid && process.end.is_some() && process.is_there();
         if let Some(process) = all.iter().filter_map(Weak::upgrade).find(same) {
             return Some(process);
@@ -125,7 +125,7 @@ impl Holders {
         true
     }
 
-    /// Those who may have it still; `trusts` says whether a guest is trusted in a trust.
+    /// Those that may still have it; `trusts` says whether a trust includes a guest.
     pub fn describe(&self, trusts: impl Fn(&str, &str) -> bool) -> Vec<HolderDescription> {
         let mut all = self.gifts.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|gift| gift.to.is_there() && gift.of.is_there());
@@ -155,7 +155,7 @@ mod tests {
         let [pid, own] = [child.id(), std::process::id()].map(|pid| pid as i32);
         let process = |pid| holders.process(pid, "vm1", &account).unwrap();
         let (to, of) = (process(pid), process(own));
-        // However often it comes, it is one.
+        // It counts once, however often it comes.
         assert!(Arc::ptr_eq(&to, &process(pid)));
         assert!(
             holders.note(&to, &of, Given::Queues, "job") && holders.note(&to, &of, Given::Everything, "job")

@@ -87,7 +87,7 @@ pub(crate) struct Arrivals {
     pub questions: Vec<Question>,
     /// Buffers of packets that are done with.
     used: Vec<Vec<u8>>,
-    /// Bytes of those that are gone.
+    /// Bytes of packets that left.
     gone: usize,
 }
 
@@ -159,7 +159,7 @@ impl Inbox {
         std::ptr::from_ref(self).addr() as u64
     }
 
-    /// Whether nobody takes anything any more.
+    /// Whether the reader is gone.
     pub fn is_done(&self) -> bool {
         !self.lock().is_open
     }
@@ -209,7 +209,7 @@ impl Inbox {
         drop((packets, questions, spares));
     }
 
-    /// Asks for something. False where nobody is there to answer.
+    /// Asks for something. False if the reader is gone.
     pub fn ask(&self, question: Question) -> bool {
         let mut waiting = self.lock();
         if !waiting.is_open {

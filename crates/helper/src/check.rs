@@ -1,4 +1,4 @@
-//! Whether a request makes sense: the daemon may be in the hands of a guest.
+//! Whether a request makes sense: a guest may have taken over the daemon.
 
 use crate::request::{Refusal, Request};
 use rustix::fs::{FileType, fstat, major, minor};
@@ -21,7 +21,7 @@ const LEAST_MTU: u16 = 68;
 /// Number of /dev/net/tun (linux/miscdevice.h).
 const TUN: (u32, u32) = (10, 200);
 
-/// Whether it does.
+/// Checks a request and the descriptors that come with it.
 ///
 /// # Errors
 /// What is wrong.
@@ -72,7 +72,7 @@ fn within(number: u16, least: usize, most: usize) -> bool {
     (least..=most).contains(&usize::from(number))
 }
 
-/// A name as the kernel takes it, none that it makes up itself (`tap%d`).
+/// A name that the kernel takes as it is; it would fill in `tap%d` itself.
 fn tap(port: &TapPort) -> Result<(), Refusal> {
     let name = port.device.as_bytes();
     let plain = name.iter().all(|byte| byte.is_ascii_graphic() && !b"/:%".contains(byte));

@@ -13,7 +13,8 @@ pub(crate) const CAPABILITIES: CapabilitySet = CapabilitySet::NET_ADMIN
     .union(CapabilitySet::FOWNER)
     .union(CapabilitySet::DAC_OVERRIDE);
 
-/// Gives up the rest. It is not root any more: who it connects to sees so, and root's files are not its own.
+/// Gives up the rest. The helper is not root any more: peers of its connections see that, and it does not own root's
+/// files.
 pub(crate) fn confine() -> Report {
     let file = |path: &'static str, access| File { path: Path::new(path), access };
     // Sockets may be anywhere; users' names are looked up in files and by services.

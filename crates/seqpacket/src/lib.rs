@@ -44,12 +44,12 @@ pub struct Connection {
     /// Room for the descriptors of a message to come, and how many go with one.
     space: Vec<MaybeUninit<u8>>,
     most: usize,
-    /// It is the end of who answers.
+    /// This end answers.
     serves: bool,
 }
 
 impl Connection {
-    /// The end of who asks.
+    /// The end that asks.
     #[must_use]
     pub fn new(socket: OwnedFd) -> Self {
         Self::carrying(socket, DESCRIPTORS)

@@ -34,7 +34,7 @@ pub struct Place {
 /// Why a socket can't be made.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Somebody else could put another socket in its place, and speak with who connects.
+    /// Somebody else could put another socket in its place, and talk to those that connect.
     #[error(
         "{} can be written by {who}, who could put another socket in its place: \
          take that right away, or choose another directory",
@@ -43,7 +43,7 @@ pub enum Error {
     Writable {
         /// The directory, or one above it.
         dir: PathBuf,
-        /// Who, in words.
+        /// In words.
         who: String,
     },
     /// A link that leads where somebody else wants.

@@ -1,4 +1,4 @@
-//! Who makes and reaches sockets.
+//! What makes sockets and connects to them.
 
 use crate::{Error, Place, SocketFile, listen};
 use rustix::io::Errno;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// A socket that is listened on, and its file.
 pub type Listening = (OwnedFd, Box<dyn ListeningFile>);
 
-/// Who makes and reaches sockets: this process ([`Here`]), or another one that has the rights.
+/// Makes sockets and connects to them: this process ([`Here`]), or another one that has the rights.
 pub trait Sockets: Send + Sync {
     /// As [`listen`].
     ///

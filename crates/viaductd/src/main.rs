@@ -103,12 +103,12 @@ fn log(level: LevelFilter) {
         .init();
 }
 
-/// Is the helper of a daemon, which asks by standard input.
+/// Runs the helper of a daemon, which sends requests by standard input.
 fn help(run_dir: &Path) -> ExitCode {
     match std::io::stdin().as_fd().try_clone_to_owned() {
         Ok(socket) => {
             helper::serve(socket, run_dir);
-            // Requests that are still being done have nobody to answer to.
+            // Nobody waits for the answers of requests that are still under way.
             std::process::exit(0)
         }
         Err(e) => {

@@ -26,7 +26,7 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 /// What the control thread and the port that owns it share.
 pub(crate) struct Control {
     pub(crate) config: GuestPort,
-    /// Who reaches its socket.
+    /// Makes its socket, or connects to the VMM's.
     pub(crate) sockets: Arc<dyn Sockets>,
     pub(crate) log: Arc<Log>,
     pub(crate) shared: Arc<Shared>,

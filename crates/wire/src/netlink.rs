@@ -118,7 +118,7 @@ impl Message {
     fn new(kind: u16) -> Self {
         let mut bytes = vec![0; HEADER];
         bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
-        // Answered also where there is nothing to say.
+        // The kernel answers even if it has nothing to say.
         let flags = if kind == libc::RTM_NEWNSID { libc::NLM_F_ACK } else { 0 } | libc::NLM_F_REQUEST;
         bytes[6..8].copy_from_slice(&(flags as u16).to_ne_bytes());
         Self(bytes)
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn a_namespace_has_a_number_by_which_its_devices_are_found() {
-        // As root: a namespace's number is given by who may configure it.
+        // As root: only a process that may configure a namespace can give it a number.
         let here = std::fs::File::open("/proc/thread-self/ns/net").unwrap();
         for _ in 0..2 {
             let found = link_in(here.as_fd(), "lo").unwrap();

@@ -1,4 +1,4 @@
-//! To whom connections are charged, and what each has of the table.
+//! The accounts that connections are charged to, and what each has of the table.
 
 use super::zeroed::Zeroed;
 use model::{FlowUse, Seconds, VifId};
@@ -30,7 +30,7 @@ impl Account {
         2 * u32::from(self.vif.0) + u32::from(self.from_wire)
     }
 
-    /// From such a number.
+    /// The account with such a number.
     pub(super) const fn numbered(number: u32) -> Self {
         Self { vif: VifId((number / 2) as u16), from_wire: number % 2 == 1 }
     }

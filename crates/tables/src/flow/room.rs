@@ -1,4 +1,4 @@
-//! Who gives way to a new connection.
+//! Which connection is removed for a new one.
 //!
 //! While there is room an account may have what its limit allows. A full table is divided: each account with
 //! connections has an equal share, and half of that is its reserve ([`Share`]). Accounts within their reserve have at
@@ -47,7 +47,7 @@ enum Turn {
     BeyondReserve,
 }
 
-/// Who wants room, and what he may have of it.
+/// An account that wants room, and how much it may have.
 struct Claim {
     account: Account,
     /// Connections it has, with the one to come.

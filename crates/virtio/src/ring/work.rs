@@ -64,7 +64,7 @@ impl Work {
         self.rubbish = 0;
     }
 
-    /// Notes a malformed chain; a fault where there is nothing else.
+    /// Notes a malformed chain; it is a fault if the driver offers nothing else.
     #[cold]
     pub(crate) fn malformed(&mut self) -> Result<(), Fault> {
         self.rubbish += 1;
