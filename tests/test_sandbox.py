@@ -1,4 +1,4 @@
-"""What the daemon owns after its start: next to nothing; and that everything works without it."""
+"""After its start the daemon owns next to nothing, and everything still works."""
 
 import os
 import select

@@ -82,7 +82,7 @@ impl Core {
         Ok(())
     }
 
-    /// Sends those who mirror it what the receiver by `forward` gets, before it is encapsulated.
+    /// Sends mirrors what the receiver by `forward` gets, before it is encapsulated.
     fn send_mirrored(&mut self, case: &Case, original: &[u8], forward: &Forward) {
         for &mirror in &case.decision.effects.mirror_out {
             self.send_copy(case, original, &Forward { port: mirror, encap: None, ..forward.clone() });

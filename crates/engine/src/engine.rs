@@ -71,7 +71,7 @@ pub(crate) struct Handle {
     pub mailbox: Arc<Mailbox>,
     pub cells: Arc<WorkerCells>,
     pub log: Arc<DropLog>,
-    /// What it was told and did not do in time.
+    /// The change that it did not take up in time.
     behind: Mutex<Option<Pending>>,
 }
 

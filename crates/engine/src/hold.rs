@@ -11,7 +11,7 @@ const PER_NEIGHBOUR: usize = 16;
 const TOTAL: usize = 1024;
 /// Bytes held by a worker at most.
 const BYTES: usize = 4 << 20;
-/// Of both, those of one interface at most: a guest leaves room for others'.
+/// One interface holds this part of both at most, so that a guest leaves room for others.
 const PER_INTERFACE: Share = Share { packets: TOTAL / 8, bytes: BYTES / 8 };
 /// Buffers longer than this are not kept for later packets.
 const SPARE: usize = 4096;

@@ -4,7 +4,7 @@ use crate::counters::MAX_VIFS;
 use model::{Seconds, VifId};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a wire may have made more than a guest: behind it are other hosts' guests.
+/// How many times as many a wire may have made as a guest: behind it are other hosts' guests.
 const WIRE_FACTOR: u32 = 10;
 
 /// The copies made for each interface in the present second, by all workers.

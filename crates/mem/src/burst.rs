@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     fn segment(len: u32) -> Segment {
-        // SAFETY: nobody touches what is there.
+        // SAFETY: no other thread touches this memory.
         unsafe { Segment::new(std::ptr::dangling_mut(), len) }
     }
 

@@ -37,8 +37,9 @@ pub enum Error {
     /// Somebody else could put another socket in its place, and talk to those that connect.
     #[error(
         "{} can be written by {who}, who could put another socket in its place: \
-         take that right away, or choose another directory",
-        dir.display()
+         take that right away, {}choose another directory",
+        dir.display(),
+        if who.starts_with("user") { "give the socket to that user (`owner`), or " } else { "or " }
     )]
     Writable {
         /// The directory, or one above it.

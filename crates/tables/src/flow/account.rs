@@ -45,7 +45,7 @@ const HELD: usize = 0;
 const OPENED: usize = 1;
 /// Connections it was refused.
 const REFUSED: usize = 2;
-/// Connections that gave way to others before their time.
+/// Connections that others displaced before they timed out.
 const DISPLACED: usize = 3;
 
 /// How much of a full table an account may have.
@@ -107,7 +107,7 @@ impl Accounts {
         }
     }
 
-    /// Counts a connection that was not made.
+    /// Counts a connection that was refused.
     pub fn refuse(&self, account: Account) {
         self.word(account, REFUSED).fetch_add(1, Ordering::Relaxed);
     }
