@@ -200,7 +200,7 @@ impl Core {
         self.linear.reply = answer;
     }
 
-    /// Holds a packet until its neighbour is known, which is asked for also where there is no room for the packet.
+    /// Holds a packet until its neighbour is known. The question goes out even if there is no room for the packet.
     fn hold_back(
         &mut self,
         tables: Tables<'_>,

@@ -76,7 +76,7 @@ pub(crate) struct Handle {
 }
 
 impl Handle {
-    /// Whether it has not done yet what it was given time for.
+    /// Whether it is late with a change.
     fn is_stalled(&self) -> bool {
         let mut behind = lock(&self.behind);
         if behind.as_ref().is_some_and(|pending| pending.wait(Instant::now())) {
@@ -209,7 +209,7 @@ impl Engine {
         &self.common.shared
     }
 
-    /// Tells all workers, and waits until they have obeyed, but for those that are stalled.
+    /// Tells all workers, and waits until all but stalled ones have obeyed.
     pub(crate) fn tell_all(&self, message: impl Fn() -> Message) {
         let pending = self.post_all(message);
         self.await_all(pending);
@@ -225,7 +225,7 @@ impl Engine {
         self.common.workers.iter().map(post).collect()
     }
 
-    /// Waits until all workers have obeyed. One that is known to be stalled is not waited for.
+    /// Waits until all workers have obeyed, except those known to be stalled.
     fn await_all(&self, pending: Vec<Pending>) {
         let deadline = Instant::now() + PATIENCE;
         for (number, (worker, pending)) in self.common.workers.iter().zip(pending).enumerate() {

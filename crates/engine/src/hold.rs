@@ -24,7 +24,7 @@ type Neighbour = (NeighbourScope, IpAddr);
 /// A packet that waits.
 #[derive(Debug)]
 pub(crate) struct Held {
-    /// For whom.
+    /// The neighbour that it waits for.
     pub neighbour: Neighbour,
     /// Where the packet came in.
     pub ingress: VifId,

@@ -14,7 +14,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// Messages that wait for a worker before it is asked no more favours.
+/// With so many messages waiting for a worker, it gets only those that somebody needs.
 const FULL: usize = 4096;
 
 /// What a worker is told.

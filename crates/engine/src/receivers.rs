@@ -190,7 +190,7 @@ mod tests {
             assert!(busy);
         }
         assert_eq!(turns, [55, 10]);
-        // Packets may wait in a queue that sits out: the round is none to sleep after.
+        // Packets may wait in a queue that is skipped: the worker must not sleep after this round.
         two.remove(VifId(0));
         assert!(two.round(|_| unreachable!("it sits out")));
     }

@@ -32,7 +32,7 @@ impl Use {
         Self { descriptors: self.descriptors - other.descriptors, mappings: self.mappings - other.mappings }
     }
 
-    /// What is left of it after another; nothing where that is more.
+    /// What is left after taking another off; nothing if that is more.
     const fn left_by(self, other: Self) -> Self {
         Self {
             descriptors: self.descriptors.saturating_sub(other.descriptors),
@@ -190,7 +190,7 @@ impl Account {
         Ok(Held { kind, bytes, account: self.clone() })
     }
 
-    /// How many of a kind there are.
+    /// How many of this kind are taken.
     #[cfg(test)]
     pub fn count(&self, kind: Kind) -> u32 {
         self.sums().counts[kind as usize]

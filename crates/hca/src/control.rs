@@ -416,7 +416,7 @@ impl Objects {
         reply(Reply::Mr { mr: key, lkey: key, rkey: key })
     }
 
-    /// Changes a region. If it lies elsewhere, it has another key then: who knows the old one may not use what is
+    /// Changes a region. One that moves gets another key: with the old key nobody may use what is
     /// there.
     fn reregister(
         &mut self,

@@ -46,7 +46,7 @@ impl Crew {
     }
 }
 
-/// How nice a thread is to be, where there are so many of its device, and so many devices.
+/// The nice value of a thread, for this number of threads of its device and this number of devices.
 fn niceness(threads: u32, devices: u32, cpus: u32) -> i32 {
     let many = f64::from(threads) * f64::from(devices) / f64::from(cpus.max(1));
     (many.max(1.0).ln() / 1.25_f64.ln()) as i32
@@ -76,7 +76,7 @@ impl Nice {
         if self.seen != (threads, devices) {
             self.seen = (threads, devices);
             let nice = (self.base + niceness(threads, devices, self.cpus)).min(NICEST.max(self.base));
-            // Of the calling thread (Linux has it for each).
+            // Of the calling thread (in Linux each thread has its own).
             let _ = setpriority_process(None, nice);
         }
     }

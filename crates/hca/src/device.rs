@@ -202,7 +202,7 @@ impl Device {
     }
 }
 
-/// What the applications of a device were asked, and have not all answered yet.
+/// Questions to the applications of a device, not all answered yet.
 #[derive(Debug)]
 pub struct Answers {
     asked: Vec<Admitted>,
@@ -212,7 +212,7 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// Until when they are to be waited for, where they are asked now.
+    /// When to stop waiting for answers to questions asked now.
     #[must_use]
     pub fn deadline() -> Instant {
         Instant::now() + PATIENCE
@@ -323,8 +323,8 @@ impl Shared {
         }
     }
 
-    /// Lets an application in. Returns whether nobody is to be let in for a while: the kernel has nothing to let them
-    /// in with.
+    /// Lets an application in. Returns whether to pause before the next one, since the kernel is out of descriptors or
+    /// memory.
     fn accept(self: &Arc<Self>, listener: &OwnedFd, complaints: &Complaints) -> bool {
         let socket = match accept_with(listener, SocketFlags::CLOEXEC) {
             Ok(socket) => Arc::new(socket),
@@ -379,7 +379,7 @@ impl Shared {
     }
 }
 
-/// What a device has to complain of, no more often than people can read.
+/// What a device logs, no more often than people can read.
 #[derive(Debug, Default)]
 pub(crate) struct Complaints {
     /// When it complained last, and how often it did not since.

@@ -47,7 +47,7 @@ pub(crate) struct Wish {
     pub uid: u32,
     pub trust: String,
     pub process: Arc<Process>,
-    /// Where the answer goes, as long as it is awaited.
+    /// Where the answer goes, while somebody waits for it.
     pub inbox: Arc<Inbox>,
     pub ticket: Ticket,
 }
@@ -118,7 +118,7 @@ impl Own {
         self.part_by(Instant::now() + PATIENCE, objects);
     }
 
-    /// Ends what is shared. [`Self::part_by`] is to follow.
+    /// Ends what is shared; [`Self::part_by`] must follow.
     pub fn close_bonds(&self) {
         self.outbound.iter().chain(&self.inbound).for_each(Bond::close);
     }
@@ -136,7 +136,7 @@ impl Own {
         }
     }
 
-    /// Whether both guests still trust each other as when memory was shared, if it was.
+    /// Whether both guests still trust each other as they did when memory was shared, if it was.
     fn is_trusted(&self, own: &DeviceSpec) -> bool {
         let Some(trust) = &self.shared_in else { return true };
         let trusts = |spec: &DeviceSpec| is_trusting(spec) && spec.trust.as_ref() == Some(trust);
@@ -290,7 +290,7 @@ impl Client {
         Ok(())
     }
 
-    /// The library is answered that asked, where its peer did not for long.
+    /// Answers a library that asked, if its peer has not answered for long.
     pub(crate) fn give_up(&mut self) -> Option<Result<(Reply, Vec<OwnedFd>), Refusal>> {
         let awaited = self.awaited.as_ref()?;
         self.granted(Granted { ticket: Arc::downgrade(&awaited.ticket), grant: None })

@@ -260,7 +260,7 @@ impl Fabric {
         Self::with_stock(rules, Stock::of_process())
     }
 
-    /// One whose devices have no more than so many descriptors and mappings together.
+    /// A fabric whose devices have at most so many descriptors and mappings together.
     #[must_use]
     pub fn limited(rules: Box<dyn Rules>, descriptors: u64, mappings: u64) -> Self {
         Self::with_stock(rules, Stock::new(descriptors, mappings))

@@ -1,6 +1,6 @@
 //! Processes that got memory of a device's applications, and may still have it.
 //!
-//! What a process has mapped, or open, is not taken back from it by closing a device, or by taking trust away: it has
+//! Neither closing a device nor taking trust away takes back what a process has mapped, or open: it has
 //! it until it ends, or gives it back. Nobody sees that it gave it back; so it is said to have it until one of both
 //! processes is gone.
 
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Processes of a device that give memory, or are given some.
 const PROCESSES: u32 = 1024;
-/// Gifts of a device that are known at a time; there are no more.
+/// Gifts of a device at a time, all of which are known: beyond that no memory is given.
 const GIFTS: usize = 4096;
 
 /// What was given.
@@ -108,7 +108,7 @@ impl Holders {
         Some(process)
     }
 
-    /// Notes that one process is given memory of another. False where it can't be noted, and so not be given.
+    /// Notes that one process gets memory of another. False if there is no room to note it: then it must not get any.
     pub fn note(&self, to: &Arc<Process>, of: &Arc<Process>, given: Given, trust: &str) -> bool {
         let mut all = self.gifts.lock().unwrap_or_else(PoisonError::into_inner);
         let same =

@@ -34,7 +34,7 @@ pub(crate) struct Packet {
 #[derive(Debug)]
 struct Room {
     held: u64,
-    /// What of the device's is this inbox's.
+    /// This inbox's part of the device's budget.
     taken: u64,
     account: Arc<Account>,
 }
@@ -76,7 +76,7 @@ struct Waiting {
     questions: Vec<Question>,
     spares: Vec<Vec<u8>>,
     room: Room,
-    /// Somebody takes what is put here.
+    /// Whether the reader is there.
     is_open: bool,
 }
 

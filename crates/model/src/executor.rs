@@ -195,7 +195,7 @@ pub struct FlowUse {
     pub from_wire: u64,
     /// Connections of either kind it was refused since the start: too many, too fast, or no room.
     pub refused: u64,
-    /// Connections of either kind that gave way to others before their time.
+    /// Connections of either kind that others displaced before they timed out.
     pub displaced: u64,
 }
 

@@ -5,7 +5,7 @@ use model::{FlowUse, Seconds, VifId};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 /// Who is charged for a connection. What a guest opens and what others open to it by a wire are two accounts, so that
-/// nobody out there can use up what the guest needs for connections of its own.
+/// hosts out there cannot use up what the guest needs for connections of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Account {
     vif: VifId,
@@ -43,7 +43,7 @@ const ACCOUNTS: usize = 2 << 16;
 const HELD: usize = 0;
 /// Connections it opened within a second (low half), and that second.
 const OPENED: usize = 1;
-/// Connections it was refused.
+/// Connections that it was refused.
 const REFUSED: usize = 2;
 /// Connections that others displaced before they timed out.
 const DISPLACED: usize = 3;
@@ -53,7 +53,7 @@ const DISPLACED: usize = 3;
 pub(super) struct Share {
     /// An equal part for each account that has connections.
     pub fair: u64,
-    /// Half of it. What an account has up to here it keeps, whatever others do.
+    /// Half of the share. An account keeps what it has up to here, whatever others do.
     pub reserve: u64,
 }
 
@@ -112,7 +112,7 @@ impl Accounts {
         self.word(account, REFUSED).fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a connection that gave way before its time.
+    /// Counts a connection that was displaced before it timed out.
     pub fn displace(&self, account: Account) {
         self.word(account, DISPLACED).fetch_add(1, Ordering::Relaxed);
     }
