@@ -1,4 +1,4 @@
-"""Files, the API and the metrics endpoint in the hands of those who mean harm: it hurts nobody else."""
+"""Attacks by files, the API and the metrics endpoint: they hurt nobody else."""
 
 import os
 import socket
@@ -74,7 +74,7 @@ def test_api_connections_that_say_nothing(host):
 
 @contextmanager
 def racing(link, victim):
-    """Somebody who may write to a directory puts a link in the place of what was made there, again and again."""
+    """Somebody who may write a directory keeps replacing what was made there by a link."""
     ending = threading.Event()
     fresh = link.with_name("fresh")
 
@@ -96,7 +96,7 @@ def racing(link, victim):
 
 
 def test_a_link_in_the_place_of_a_socket(host, lab):
-    """A guest's socket lies in a directory of its VMM's, who puts links there: what they point to keeps its owner and mode."""
+    """A VMM puts links into its directory, where its guest's socket is: their targets keep owner and mode."""
     directory = lab.directory / "vmm"
     directory.mkdir()
     victim = lab.directory / "victim"

@@ -1,4 +1,4 @@
-"""A guest's driver and its VMM mean harm: by their rings, their descriptors and what they send. It hurts nobody else."""
+"""Attacks by a guest's driver and its VMM: rings, descriptors, packets. They hurt nobody else."""
 
 import fcntl
 import os
@@ -53,8 +53,9 @@ def deliver(host, driver, payload=b"x" * 40, seat=B1):
 
 
 def test_the_available_index_goes_back_to_what_was_read(host):
-    """So many bytes are offered that they take a worker many turns. Meanwhile the index goes back: heads that were read before
-    count no more, no turn completes more chains than the ring has, and nothing is written behind the used ring."""
+    """A driver offers so many bytes that a worker needs many turns. Meanwhile the index goes back: heads that were read
+    before do not count any more, no turn completes more chains than the ring has, and nothing is written past the
+    used ring."""
     size, big = 32, 1 << 20
     small = size - 1
     with unharmed(host, host.a1, host.a2):
@@ -92,7 +93,7 @@ def test_the_available_index_jumps(host, size, jump):
 
 @pytest.mark.parametrize("which", ["call", "err"])
 def test_a_notification_would_block(host, which):
-    """The VMM takes O_NONBLOCK from the eventfd and fills it: who tells the guest sleeps for ever, if anybody does."""
+    """The VMM clears O_NONBLOCK of the eventfd and fills it: a thread that writes to it would sleep for ever."""
     with unharmed(host, host.a1, host.a2), Driver(host.socket("b1")) as driver:
         for ring in driver.rings:
             spoil(getattr(ring, which))
@@ -152,7 +153,7 @@ def indirect_rubbish(driver, flags):
 
 @pytest.mark.parametrize("post", [rubbish, indirect_rubbish])
 def test_a_ring_full_of_malformed_chains(host, post):
-    """For one packet a worker looks at no more than its budget of them; who posts nothing else is disabled."""
+    """A worker looks at no more of them for a packet than its budget; a driver that posts nothing else is disabled."""
     features = VERSION_1 | MRG_RXBUF | INDIRECT
     with unharmed(host, host.a1, host.a2), Driver(host.socket("b1"), features=features, size=32768) as driver:
         post(driver, WRITE)
@@ -273,6 +274,6 @@ def test_refused_requests_do_not_fill_the_log(host):
                         driver.say(2, struct.pack("<Q", 1 << 63))
                     driver.settle()
             except (OSError, Failed):
-                pass  # who asks for what was not offered may be hung up on
+                pass  # the daemon may hang up on a VMM that asks for what was not offered
         lines = log.read_bytes()[before:].count(b"\n")
     assert lines < 200, f"{lines} lines"

@@ -1,4 +1,4 @@
-"""A verbs program means harm: to the device's other programs, to other guests, to the daemon. It hurts nobody else.
+"""Attacks by a verbs program on the device's other programs, on other guests and on the daemon. They hurt nobody else.
 
 It speaks the protocol between library and daemon itself (crates/uverbs/src/message.rs)."""
 
@@ -99,7 +99,7 @@ def kind(descriptor):
 
 
 def test_the_descriptor_that_wakes_its_thread_blocks(host):
-    """A program takes O_NONBLOCK from the eventfd it shares, and fills it: whoever wakes its thread sleeps for ever then."""
+    """A program clears O_NONBLOCK of the eventfd it shares, and fills it: who writes to it would sleep for ever."""
     with unharmed(host, host.a1, host.a2):
         with Program(host.mean) as program:
             has_everything(program)

@@ -1,4 +1,4 @@
-"""Hosts of the underlay, and guests attached to a wire, mean harm: it hurts nobody else."""
+"""Attacks by hosts of the underlay, and by guests attached to a wire: they hurt nobody else."""
 
 import socket
 
@@ -23,7 +23,7 @@ ALL_NODES, ALL_NODES_MAC = "ff02::1", "33:33:00:00:00:01"
 
 @pytest.fixture
 def host(lab):
-    """Host a with guests a1, a2 and b2, a route by MPLS to b1 on host b; b and a stranger are played by hand on the underlay."""
+    """Host a with guests a1, a2 and b2, a route by MPLS to b1 on host b. The test plays b and a stranger."""
     lab.plug("a")
     config = host_config("a", {"a1": tap("a1"), "a2": tap("a2"), "b2": tap("b2")})
     host = lab.host(tunnel_routes(config, "mpls-over-udp", "b1"))
@@ -117,7 +117,7 @@ def test_packets_cut_anywhere(host):
 
 @pytest.fixture
 def attached(lab):
-    """A network that is attached to the underlay's wire, untagged, with guests a1 and a2 in it; the wire's port by hand."""
+    """A network that is attached to the underlay's wire, untagged, with guests a1 and a2; the test plays the wire."""
     lab.plug("a")
     config = host_config("a", {"a1": tap("a1"), "a2": tap("a2")})
     config.entry("network", "blue")["wire"] = "up0"
@@ -239,7 +239,7 @@ def test_a_guest_that_is_router_or_server_may(host, key, lie):
 
 
 def test_one_guest_waits_for_neighbours_that_are_not_there(host):
-    """It fills what is held for neighbours as far as it may; another's first packet to a neighbour that comes late is held."""
+    """It has as many packets held as it may; another's first packet to a late neighbour is held all the same."""
     config = host.config.copy()
     for number in range(100, 200):
         remote = {"tunnel": "mpls-over-udp", "remote": f"192.0.2.{number}", "label": 999}

@@ -1,8 +1,9 @@
-"""What the daemon owns after its start: next to nothing; and that everything works without it."""
+"""After its start the daemon owns next to nothing, and everything still works."""
 
 import os
 import select
 import signal
+import socket
 import stat
 import urllib.request
 from pathlib import Path
@@ -183,3 +184,21 @@ def test_started_by_a_service_manager(lab):
     assert (host.run_dir / "viaduct.sock").stat().st_uid == uid
     a1, _ = lab.container(host, "a1"), lab.container(host, "a2")
     a1.expect_ping(A2.address)
+
+
+def test_directories_may_be_relative_to_the_working_directory(lab):
+    host = lab.host(host_config("a", {"b1": vhost("b1")}, wire=False), start=False)
+    host.write()
+    words = ["env", "-C", host.directory, binary("viaductd"), "--config", "host.toml", "--run-dir", "run"]
+    host.daemon = Background(host.namespace.words([*words, "--state-dir", "state"]), host.directory / "viaductd.log")
+    host.daemon.wait_for("ready")
+    assert host.socket("b1").is_socket()
+
+
+def test_a_vmm_of_root_is_reached_in_the_run_dir_alone(lab):
+    with socket.socket(socket.AF_UNIX) as vmm:
+        vmm.bind(str(lab.directory / "vmm.sock"))
+        vmm.listen()
+        guest = vhost("b1", role="client", socket=str(lab.directory / "vmm.sock"))
+        host = lab.host(host_config("a", {"b1": guest}, wire=False))
+        host.daemon.wait_for("root listens there")

@@ -23,7 +23,7 @@ A1, A2, B1 = (SEATS[name] for name in ("a1", "a2", "b1"))
 
 
 class Attack:
-    """Something done again and again by a thread of its own. What goes wrong on its own side is none of our business."""
+    """Something that a thread does again and again. Errors on its own side do not matter."""
 
     def __init__(self, name, once):
         self.name = name
@@ -168,7 +168,7 @@ def test_soak(lab):
                 go_on(attacks, SECONDS / 2)
     print(", ".join(f"{attack.name}: {attack.done}" for attack in attacks))
     outcome = stream.result()
-    # Those who attack take CPU from those who measure: some packets the kernels lose.
+    # Attackers take CPU from those that measure: the kernels lose some packets.
     assert outcome.lost <= outcome.sent / 100, f"{outcome.lost} of {outcome.sent} packets of others"
     device.expect_free()
     expect_back(daemon_pid(host), before, 60)

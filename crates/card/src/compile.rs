@@ -1,5 +1,5 @@
-//! From the model's tables to the card's: what each key of a card's table stands for, by the rule that the card forwards
-//! only what [`model::decide`] would forward in the same way. What it can't do becomes [`Hop::Host`].
+//! From the model's tables to the card's: what each key of a card's table stands for, by the rule that the card
+//! forwards only what [`model::decide`] would forward in the same way. What it can't do becomes [`Hop::Host`].
 
 mod hop;
 mod port;
@@ -33,8 +33,8 @@ pub struct Attachment {
 /// The interfaces that are attached to the card; packets to others go to the host.
 pub type Attachments = BTreeMap<VifId, Attachment>;
 
-/// What a nexthop of the card stands for. Its line follows from this and the tables ([`Compiler::line`]), so that a change
-/// of those rewrites the line, and not what leads to it.
+/// What a nexthop of the card stands for. Its line follows from this and the tables ([`Compiler::line`]), so that a
+/// change of those rewrites the line, and not what leads to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Hop {
     /// The host.

@@ -1,8 +1,8 @@
 //! The driver: keeps a card's tables as the model's are, and its flows as the host decides.
 //!
-//! A change of the tables is applied by what it touches: of each key what it stands for now is held against what is on the
-//! card. The order is safe at every moment. Nexthops come before what leads to them; flows cease to hold before the tables
-//! that they came of change; what is no longer led to is used again behind a barrier.
+//! A change of the tables is applied by what it touches: of each key what it stands for now is held against what is on
+//! the card. The order is safe at every moment. Nexthops come before what leads to them; flows cease to hold before the
+//! tables that they came of change; what is no longer led to is used again behind a barrier.
 
 mod decided;
 mod flowtable;
@@ -73,8 +73,8 @@ pub struct Driver<C> {
 }
 
 impl<C: Card> Driver<C> {
-    /// Takes a card: its tables are cleared, unless it is said to be blank ([`Commands::with_blank_memory`]); that takes some
-    /// seconds, as the flow table is large. The secret of its hash is to be random.
+    /// Takes a card: its tables are cleared, unless it is said to be blank ([`Commands::with_blank_memory`]); that
+    /// takes some seconds, as the flow table is large. The secret of its hash is to be random.
     ///
     /// # Errors
     /// The card hangs.
@@ -123,7 +123,8 @@ impl<C: Card> Driver<C> {
         self.spilled.iter().map(|vrf| Vrf(*vrf))
     }
 
-    /// Applies a batch to the card; `tables` have it already. Once this returns no packet is forwarded by what was removed.
+    /// Applies a batch to the card; `tables` have it already. Once this returns no packet is forwarded by what was
+    /// removed.
     ///
     /// # Errors
     /// The card hangs.
@@ -308,9 +309,9 @@ impl<C: Card> Driver<C> {
         Ok(())
     }
 
-    /// New routes from the longest prefix to the shortest; later those that go, the other way round: so that no packet takes
-    /// a route on its way that is neither the one before nor the one after. A network that goes keeps its routes until its
-    /// line is gone.
+    /// New routes from the longest prefix to the shortest; later those that go, the other way round: so that no packet
+    /// takes a route on its way that is neither the one before nor the one after. A network that goes keeps its routes
+    /// until its line is gone.
     fn routes<T: Lookup>(
         &mut self,
         compiler: Compiler<'_, T>,
@@ -463,8 +464,8 @@ impl<C: Card> Driver<C> {
         Ok(number)
     }
 
-    /// Changes the line of a nexthop that packets may be sent to. In HBM it is written in two halves, so another takes its
-    /// place until packets that may have got one half of each have left.
+    /// Changes the line of a nexthop that packets may be sent to. In HBM it is written in two halves, so another takes
+    /// its place until packets that may have got one half of each have left.
     fn change_nexthop(&mut self, number: u32, line: &registers::Nexthop) -> Result<(), CardError> {
         let line = line.encode();
         if number < self.commands.identity().nexthops_on_chip {

@@ -1,4 +1,5 @@
-//! What the card does with a packet, by the lines in its tables: `rtl/pipe` in Rust, for tests of the driver and of the card.
+//! What the card does with a packet, by the lines in its tables: `rtl/pipe` in Rust, for tests of the driver and of the
+//! card.
 
 mod counts;
 mod hold;

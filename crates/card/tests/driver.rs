@@ -153,7 +153,8 @@ fn nexthops_are_on_chip_as_long_as_there_is_room_and_in_memory_they_change_at_on
     host.driver.commands().card().record();
     host.driver.attach(&host.tables, OTHER, Some(Attachment { port: 77, egress: 3 })).unwrap();
     let (after, writes) = (lines(&mut host), host.driver.commands().card().recorded());
-    // Whichever half of it is written, a nexthop in memory is what it was or what it will be: another is in its place then.
+    // Whichever half of it is written, a nexthop in memory is what it was or what it will be: another is in its place
+    // then.
     let mut memory = old;
     for write in &writes {
         let torn = write.table() == Table::Nexthop && write.address() >= 4;

@@ -31,7 +31,7 @@ pub struct Item {
 }
 
 impl Item {
-    /// What is allowed, but better known.
+    /// A warning about what is allowed, but risky.
     #[must_use]
     pub fn warning(&self) -> Option<Problem> {
         let message = self.object.warning()?;
@@ -122,7 +122,7 @@ macro_rules! objects {
                 Key { kind: self.kind(), network, name }
             }
 
-            /// What is allowed, but better known.
+            /// A warning about what is allowed, but risky.
             #[must_use]
             pub fn warning(&self) -> Option<&'static str> {
                 if let Self::Guest(guest) = self { guest.warning() } else { None }

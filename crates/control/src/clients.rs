@@ -1,4 +1,4 @@
-//! Connections of the control socket: some at a time, and none for those who say nothing.
+//! Connections of the control socket: a limited number, and none for clients that send nothing.
 
 use std::io;
 use std::pin::Pin;
@@ -12,7 +12,8 @@ use tokio::time::{Sleep, sleep};
 use tokio_stream::Stream;
 use tonic::transport::server::Connected;
 
-/// How long nobody is accepted where that failed, for want of descriptors most likely, or all connections are taken.
+/// Pause before the next attempt to accept, after one failed (mostly for want of descriptors) or all connections are
+/// taken.
 pub(crate) const PAUSE: Duration = Duration::from_millis(100);
 
 /// Bounds of connections.
@@ -30,7 +31,7 @@ impl Default for Bounds {
     }
 }
 
-/// Those who connect. It never ends.
+/// Clients as they connect. It never ends.
 pub(crate) struct Clients {
     listener: UnixListener,
     bounds: Bounds,
@@ -39,7 +40,7 @@ pub(crate) struct Clients {
 }
 
 impl Clients {
-    /// Those who connect here.
+    /// Clients that connect here.
     pub(crate) fn new(listener: UnixListener, bounds: Bounds) -> Self {
         Self { listener, bounds, free: Arc::new(Semaphore::new(bounds.connections)), pause: None }
     }

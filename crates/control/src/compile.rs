@@ -30,7 +30,8 @@ pub(crate) struct Ids {
 /// The policer of a rate.
 pub(crate) fn policer(rate: Rate) -> MeterConfig {
     let bits_per_second = u64::from(rate.mbps) * 1_000_000;
-    // 10 ms, but always room for the largest send in the smallest segments, or two of the largest in those of the usual MTU.
+    // 10 ms, but always room for the largest send in the smallest segments, or two of the largest in those of the usual
+    // MTU.
     let default = (bits_per_second / 8 / 100).max(192 * 1024);
     let burst_bytes = rate.burst_kb.map_or(default, |kb| u64::from(kb) * 1024);
     MeterConfig { bits_per_second, burst_bytes }

@@ -96,11 +96,12 @@ fn prefix(text: &str) -> Option<IpNet> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use model::{Counters, Endpoint, FlowKey, Vrf};
 
-    fn flow() -> FlowInfo {
+    /// An established TCP connection from 10.1.1.1.
+    pub(crate) fn flow() -> FlowInfo {
         let end = |addr: &str, port| Endpoint { vrf: Vrf(1), addr: addr.parse().unwrap(), port };
         FlowInfo {
             key: FlowKey { src: end("10.1.1.1", 40000), dst: end("10.1.1.2", 80), protocol: 6 },

@@ -20,7 +20,7 @@ const MAX_REQUEST: usize = 16 << 10;
 /// Bounds of connections.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    /// At a time. One more ends the oldest: who is silent or slow keeps nobody from being served.
+    /// Connections at a time. One more ends the oldest, so silent or slow clients do not block the others.
     pub(crate) connections: usize,
     /// From the first to the last byte.
     pub(crate) lifetime: Duration,
@@ -60,7 +60,7 @@ pub(crate) async fn serve(
         }
         let (render, rendering) = (render.clone(), rendering.clone());
         oldest.push_back(connections.spawn(async move {
-            // Who takes too long is left.
+            // A client that takes too long is dropped.
             let _ = tokio::time::timeout(bounds.lifetime, converse(stream, render, rendering)).await;
         }));
     }

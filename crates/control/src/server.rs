@@ -16,7 +16,7 @@ use tokio::net::{TcpListener, UnixListener};
 /// How often what changed by itself is looked for.
 const REFRESH: Duration = Duration::from_secs(1);
 
-/// How often a client that has said something is asked whether it is still there; who does not answer is left.
+/// How often we ask a client whether it is still there. One that does not answer is disconnected.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 
 /// Largest request: a million routes.
@@ -81,8 +81,8 @@ impl Listeners {
     }
 }
 
-/// Serves the API, and metrics where they have a listener, until `stop`. Calls `ready` first. Clients that ask are told of the
-/// daemon's `sandbox`.
+/// Serves the API, and metrics where they have a listener, until `stop`. Calls `ready` first. Clients that ask are told
+/// of the daemon's `sandbox`.
 ///
 /// # Errors
 /// [`ServeError`].

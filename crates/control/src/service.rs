@@ -75,7 +75,7 @@ impl Service {
     }
 }
 
-/// What was done, with what is to be known about it.
+/// What was done, with warnings.
 fn changed(view: &View, list: Vec<ObjectChange>, mut warnings: Vec<v1::Warning>) -> v1::Changes {
     warnings.extend(state::stalled(&view.executor.status().stalled));
     changes(list, warnings)

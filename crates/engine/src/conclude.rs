@@ -91,14 +91,14 @@ impl Core {
         Ok(())
     }
 
-    /// Sends those who mirror it what the receiver by `forward` gets, before it is encapsulated.
+    /// Sends mirrors what the receiver by `forward` gets, before it is encapsulated.
     fn send_mirrored(&mut self, case: &Case, original: &[u8], forward: &Forward) {
         for &mirror in &case.decision.effects.mirror_out {
             self.send_copy(case, original, &Forward { port: mirror, encap: None, ..forward.clone() });
         }
     }
 
-    /// Sends a copy to one who mirrors, if the turn has not made all it may.
+    /// Sends a copy to a mirror, if the turn's budget allows it.
     fn send_copy(&mut self, case: &Case, original: &[u8], forward: &Forward) {
         if self.turn.take(1, original.len()) {
             self.send(case, original, forward);
@@ -209,7 +209,7 @@ impl Core {
         self.linear.reply = answer;
     }
 
-    /// Holds a packet until its neighbour is known, which is asked for also where there is no room for the packet.
+    /// Holds a packet until its neighbour is known. The question goes out even if there is no room for the packet.
     fn hold_back(
         &mut self,
         tables: Tables<'_>,
@@ -218,7 +218,7 @@ impl Core {
         scope: NeighbourScope,
         addr: IpAddr,
     ) -> Result<(), DropReason> {
-        // Who may not flood can't ask a network, either, and nobody waits for a question that is not asked.
+        // A guest that may not flood can't ask the network, either; without a question there is nothing to wait for.
         if let NeighbourScope::Network(vrf) = scope {
             self.may_flood(tables, case.ingress, vrf)?;
         }
@@ -245,8 +245,8 @@ impl Core {
         may.then_some(()).ok_or(DropReason::FloodLimited)
     }
 
-    /// Decides the oldest held packets again, `most` at most and a turn's work: those whose neighbour is known by now go
-    /// on, those who waited long enough are dropped. Returns how many it looked at.
+    /// Decides the oldest held packets again, `most` at most and a turn's work: those whose neighbour is known by now
+    /// go on, those who waited long enough are dropped. Returns how many it looked at.
     pub fn retry_held(&mut self, tables: Tables<'_>, most: usize) -> usize {
         self.turn = Turn::NEW;
         for looked_at in 0..most {

@@ -23,7 +23,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tables::{FlowLimits, Shared};
 
-/// How long workers may take to obey. One that takes longer is said to be stalled, and nobody waits for it any more.
+/// How long workers may take to obey. One that takes longer counts as stalled, and nothing waits for it any more.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What an engine is started with.
@@ -37,7 +37,8 @@ pub struct EngineConfig {
     pub cache_entries: usize,
     /// ICMP errors and TCP resets a worker sends at most per second about the packets of one interface.
     pub errors_per_second: u32,
-    /// Copies a second that are made of flooded packets of one guest, by all workers, about; ten times as many of a wire's.
+    /// Copies a second that are made of flooded packets of one guest, by all workers, about; ten times as many of a
+    /// wire's.
     pub flooded_per_second: u32,
 }
 
@@ -70,12 +71,12 @@ pub(crate) struct Handle {
     pub mailbox: Arc<Mailbox>,
     pub cells: Arc<WorkerCells>,
     pub log: Arc<DropLog>,
-    /// What it was told and did not do in time.
+    /// The change that it did not take up in time.
     behind: Mutex<Option<Pending>>,
 }
 
 impl Handle {
-    /// Whether it has not done yet what it was given time for.
+    /// Whether it is late with a change.
     fn is_stalled(&self) -> bool {
         let mut behind = lock(&self.behind);
         if behind.as_ref().is_some_and(|pending| pending.wait(Instant::now())) {
@@ -208,7 +209,7 @@ impl Engine {
         &self.common.shared
     }
 
-    /// Tells all workers, and waits until they have obeyed, but for those that are stalled.
+    /// Tells all workers, and waits until all but stalled ones have obeyed.
     pub(crate) fn tell_all(&self, message: impl Fn() -> Message) {
         let pending = self.post_all(message);
         self.await_all(pending);
@@ -224,7 +225,7 @@ impl Engine {
         self.common.workers.iter().map(post).collect()
     }
 
-    /// Waits until all workers have obeyed. One that is known to be stalled is not waited for.
+    /// Waits until all workers have obeyed, except those known to be stalled.
     fn await_all(&self, pending: Vec<Pending>) {
         let deadline = Instant::now() + PATIENCE;
         for (number, (worker, pending)) in self.common.workers.iter().zip(pending).enumerate() {
@@ -236,7 +237,7 @@ impl Engine {
             if !obeyed && !known {
                 tracing::error!(
                     worker = number,
-                    "a worker does not do what it is told; nobody waits for it now"
+                    "a worker does not take up a change; nothing waits for it any more"
                 );
             }
         }

@@ -117,7 +117,7 @@ pub(crate) enum Refused {
     NoRoom(NoRoom),
     /// It can't be segmented.
     Segment,
-    /// A header lies behind what is rewritten.
+    /// A header lies beyond what is rewritten.
     Header,
     /// The sender's turn has made all the segments it may.
     Turn,

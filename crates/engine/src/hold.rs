@@ -11,7 +11,7 @@ const PER_NEIGHBOUR: usize = 16;
 const TOTAL: usize = 1024;
 /// Bytes held by a worker at most.
 const BYTES: usize = 4 << 20;
-/// Of both, those of one interface at most: a guest leaves room for others'.
+/// One interface holds this part of both at most, so that a guest leaves room for others.
 const PER_INTERFACE: Share = Share { packets: TOTAL / 8, bytes: BYTES / 8 };
 /// Buffers longer than this are not kept for later packets.
 const SPARE: usize = 4096;
@@ -24,7 +24,7 @@ type Neighbour = (NeighbourScope, IpAddr);
 /// A packet that waits.
 #[derive(Debug)]
 pub(crate) struct Held {
-    /// For whom.
+    /// The neighbour that it waits for.
     pub neighbour: Neighbour,
     /// Where the packet came in.
     pub ingress: VifId,
@@ -151,7 +151,8 @@ mod tests {
         (NeighbourScope::Wire(VifId(9)), std::net::Ipv4Addr::from(n).into())
     }
 
-    /// Pushes packets of an interface, each for another neighbour, until one finds no room; returns how many there were.
+    /// Pushes packets of an interface, each for another neighbour, until one finds no room; returns how many there
+    /// were.
     fn fill(hold: &mut Hold, ingress: u16, len: usize) -> usize {
         let frame = vec![0; len];
         let held = |n| hold.push(neighbour(n), VifId(ingress), Offload::default(), 0, &frame);

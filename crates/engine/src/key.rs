@@ -14,8 +14,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// TTLs and hop limits up to this always take the slow path: a packet is routed at most twice.
 pub(crate) const LOW_TTL: u8 = 2;
 
-/// What distinguishes flows of one context: protocol, traffic class and flags (upper half of the first word), addresses,
-/// and ports (lower half of the last, whose upper half is the cache's).
+/// What distinguishes flows of one context: protocol, traffic class and flags (upper half of the first word),
+/// addresses, and ports (lower half of the last, whose upper half is the cache's).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Key(pub [u64; 6]);
 

@@ -49,8 +49,8 @@ pub(crate) struct Work {
 }
 
 impl Out {
-    /// A frame that goes from `start` of its [`Head`] to `end`, and on in the sender's memory for `rest_len` bytes. `at` is
-    /// where the headers were in the frame as it came.
+    /// A frame that goes from `start` of its [`Head`] to `end`, and on in the sender's memory for `rest_len` bytes.
+    /// `at` is where the headers were in the frame as it came.
     #[inline(always)]
     pub fn set(
         &mut self,
@@ -282,11 +282,12 @@ impl Layout {
 }
 
 /// Segments smaller than this many bytes of payload are made in small numbers only ([`SMALL_SEGMENTS`]). No TCP needs
-/// them: without an MSS option segments are of 536 bytes over IPv4 and 1220 over IPv6 (RFC 9293, 3.7.1), hosts do not go
-/// below some 200 when they learn a path's MTU, and the segmentation of NICs begins here (i40e, ice; 88 for idpf, gve).
+/// them: without an MSS option segments are of 536 bytes over IPv4 and 1220 over IPv6 (RFC 9293, 3.7.1), hosts do not
+/// go below some 200 when they learn a path's MTU, and the segmentation of NICs begins here (i40e, ice; 88 for idpf,
+/// gve).
 pub(crate) const MIN_SEGMENT: u16 = 64;
-/// Smaller segments of one packet at most. They are what a kernel merges of short segments that came in one batch, which
-/// is of 64 packets (Linux: `NAPI_POLL_WEIGHT`), and passes on as a large send.
+/// Smaller segments of one packet at most. They are what a kernel merges of short segments that came in one batch,
+/// which is of 64 packets (Linux: `NAPI_POLL_WEIGHT`), and passes on as a large send.
 pub(crate) const SMALL_SEGMENTS: usize = 64;
 
 /// Compares what a sender left unfinished with the headers found (VIRTIO 1.2, 5.1.6.2).

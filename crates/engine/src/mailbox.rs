@@ -14,7 +14,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// Messages that wait for a worker before it is asked no more favours.
+/// With so many messages waiting for a worker, it gets only those that somebody needs.
 const FULL: usize = 4096;
 
 /// What a worker is told.
@@ -38,7 +38,7 @@ pub(crate) enum Message {
     },
     /// Empty the flow cache.
     Forget,
-    /// Nothing: who answers is at work.
+    /// Nothing: the answer shows that the worker runs.
     Answer,
     /// End.
     Stop,

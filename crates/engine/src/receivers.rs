@@ -1,7 +1,7 @@
 //! The queues that a worker receives from, and whose turn it is.
 //!
-//! Polling an empty queue costs as much as half a packet. Those that had packets lately are polled in every round, of the
-//! others only a few, in turn: a host has many guests, and few of them send at a time.
+//! Polling an empty queue costs as much as half a packet. Those that had packets lately are polled in every round, of
+//! the others only a few, in turn: a host has many guests, and few of them send at a time.
 
 use crate::core::Ingress;
 use mem::{Burst, RxQueue};
@@ -80,7 +80,8 @@ impl Receivers {
         self.all.iter_mut()
     }
 
-    /// A round: has those served whose turn it is. `serve` says whether there was a packet. Returns whether there was any.
+    /// A round: has those served whose turn it is. `serve` says whether there was a packet. Returns whether there was
+    /// any.
     pub fn round(&mut self, mut serve: impl FnMut(&mut Receiver) -> bool) -> bool {
         let mut busy = false;
         let mut at = 0;
@@ -189,7 +190,7 @@ mod tests {
             assert!(busy);
         }
         assert_eq!(turns, [55, 10]);
-        // Packets may wait in a queue that sits out: the round is none to sleep after.
+        // Packets may wait in a queue that is skipped: the worker must not sleep after this round.
         two.remove(VifId(0));
         assert!(two.round(|_| unreachable!("it sits out")));
     }

@@ -5,7 +5,7 @@ use crate::counters::MAX_VIFS;
 use model::{Seconds, VifId, Vrf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What wires may have made more in a network than a guest: behind them are the network's guests on other hosts.
+/// How many times as many copies wires may cause in a network as a guest: behind them are its guests on other hosts.
 const WIRE_FACTOR: u32 = 10;
 
 /// For whom copies are made. What comes by wires is counted by network: the guests of one leave others theirs.

@@ -1,7 +1,7 @@
 //! How much work one turn of an interface may make: a burst is bounded by what comes in, this bounds what comes of it.
 
-/// Copies and segments made in one turn at most, beyond the packets that came in. The largest sends that one burst brings
-/// fit in segments of [`crate::lanes::MIN_SEGMENT`] bytes, and a flood to all interfaces there can be.
+/// Copies and segments made in one turn at most, beyond the packets that came in. The largest sends that one burst
+/// brings fit in segments of [`crate::lanes::MIN_SEGMENT`] bytes, and a flood to all interfaces there can be.
 const PACKETS: u32 = 4096;
 /// Their bytes.
 const BYTES: u32 = 2 << 20;

@@ -19,8 +19,8 @@ use tables::{Reader, Shared, Snapshot};
 
 /// Bytes taken from a queue at a time: no guest holds a worker up longer than it takes to copy these.
 const BYTES_PER_BURST: usize = 128 << 10;
-/// How long a worker polls in vain before it sleeps. Waking costs a guest tens of microseconds and us system calls: where
-/// packets come at least every [`LONGEST_SPIN`], it stays awake for the next one.
+/// How long a worker polls in vain before it sleeps. Waking costs a guest tens of microseconds and us system calls:
+/// where packets come at least every [`LONGEST_SPIN`], it stays awake for the next one.
 const SHORTEST_SPIN: Duration = Duration::from_micros(60);
 const LONGEST_SPIN: Duration = Duration::from_millis(2);
 /// Rounds in vain between looks at the clock.
@@ -109,7 +109,7 @@ impl Worker {
         let (mut idle_rounds, mut idle_since) = (0, None);
         let mut last = cycles::now();
         loop {
-            // One message a round: those who ask for many hold up no packets.
+            // One message a round, so that many of them do not hold up packets.
             if let Some((message, _receipt)) = self.mailbox.next() {
                 if !self.obey(message) {
                     return;

@@ -1,9 +1,9 @@
-//! What verbs take of the daemon: objects, descriptors, mappings and memory, counted for all applications of a device together, and
-//! descriptors and mappings for all devices together.
+//! What verbs take of the daemon: objects, descriptors, mappings and memory, counted for all applications of a device
+//! together, and descriptors and mappings for all devices together.
 //!
-//! Verbs have half of the descriptors and mappings that the kernel lets the daemon have: the other half is always there for VMs,
-//! wires and the control plane. No device has more of them than are left: however many devices take all they can, there is something for
-//! the next one.
+//! Verbs have half of the descriptors and mappings that the kernel lets the daemon have: the other half is always there
+//! for VMs, wires and the control plane. No device has more of them than are left: however many devices take all they
+//! can, there is something for the next one.
 
 use rustix::process::{Resource, getrlimit};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,7 +32,7 @@ impl Use {
         Self { descriptors: self.descriptors - other.descriptors, mappings: self.mappings - other.mappings }
     }
 
-    /// What is left of it after another; nothing where that is more.
+    /// What is left after taking another off; nothing if that is more.
     const fn left_by(self, other: Self) -> Self {
         Self {
             descriptors: self.descriptors.saturating_sub(other.descriptors),
@@ -69,7 +69,7 @@ impl Stock {
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes something for one who has so much already.
+    /// Takes something for a holder that has this much already.
     fn take(&self, has: Use, wanted: Use) -> bool {
         let mut used = self.used();
         let after = used.plus(wanted);
@@ -125,8 +125,8 @@ impl Kind {
     /// What one of them takes at most.
     const fn takes(self) -> Use {
         let (descriptors, mappings) = match self {
-            // Its connection, its inbox (2), its events, its table of regions, its memory, and eleven that are on their way to or
-            // from it; its doorbells, its table of regions, its thread's stacks and arena (6).
+            // Its connection, its inbox (2), its events, its table of regions, its memory, and eleven that are on their
+            // way to or from it; its doorbells, its table of regions, its thread's stacks and arena (6).
             Self::Client => (17, 8),
             // Its memory, its list of requests, and a bond in each direction.
             Self::QueuePair => (1, 4),
@@ -190,13 +190,13 @@ impl Account {
         Ok(Held { kind, bytes, account: self.clone() })
     }
 
-    /// How many of a kind there are.
+    /// How many of this kind are taken.
     #[cfg(test)]
     pub fn count(&self, kind: Kind) -> u32 {
         self.sums().counts[kind as usize]
     }
 
-    /// Takes bytes for packets, for one who has so many already: nobody has more than are left.
+    /// Takes bytes for packets, for a holder that has this many already: no holder has more than are left.
     pub fn take_packets(&self, has: u64, wanted: u64) -> bool {
         let order = Ordering::Relaxed;
         let may =

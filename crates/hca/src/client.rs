@@ -1,5 +1,5 @@
-//! The thread of an application: does its requests, and everything that copies from and to its memory. Nobody else touches
-//! that: a page of it may take for ever.
+//! The thread of an application: does its requests, and everything that copies from and to its memory. Nobody else
+//! touches that: a page of it may take for ever.
 
 use crate::budget::Held;
 use crate::control::{Answer, empty};
@@ -94,7 +94,7 @@ pub(crate) struct Client {
     doorbells: Doorbells,
     ready: VecDeque<u32>,
     timers: BTreeSet<(Duration, u32)>,
-    /// What its peer was asked for.
+    /// What we asked its peer for.
     pub(crate) awaited: Option<Awaited>,
     pub(crate) process: Option<Arc<Process>>,
     nice: Nice,
@@ -399,8 +399,8 @@ impl Client {
         wished.or_else(|refusal| self.reply(Err(refusal)))
     }
 
-    /// Does work that was posted before a request: who asks for a smaller completion queue, or destroys one, means the one that
-    /// has its completions.
+    /// Does work that was posted before a request: who asks for a smaller completion queue, or destroys one, means the
+    /// one that has its completions.
     fn catch_up(&mut self) {
         let rounds = if self.hear_doorbells() { ROUNDS } else { 0 };
         for _ in 0..rounds {

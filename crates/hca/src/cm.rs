@@ -1,4 +1,5 @@
-//! The connection manager of a device: what programs ask of it, and its datagrams, which go from queue pair 1 to queue pair 1.
+//! The connection manager of a device: what programs ask of it, and its datagrams, which go from queue pair 1 to queue
+//! pair 1.
 
 use crate::budget::{Held, Kind};
 use crate::client::monotonic;

@@ -245,7 +245,8 @@ pub(crate) fn guarded_memory(
     Ok((memory.guarded(fault).map_err(no_memory)?, file))
 }
 
-/// Takes the pages out of a file that nobody needs any more: an application may keep it, and pages that we touched count as ours.
+/// Takes the pages out of a file that nobody needs any more: an application may keep it, and pages that we touched
+/// count as ours.
 pub(crate) fn empty(file: &OwnedFd) {
     // The last page whole, however large pages are.
     let len = rustix::fs::fstat(file).map_or(0, |stat| (stat.st_size as u64).next_multiple_of(1 << 16));
@@ -415,7 +416,8 @@ impl Objects {
         reply(Reply::Mr { mr: key, lkey: key, rkey: key })
     }
 
-    /// Changes a region. If it lies elsewhere, it has another key then: who knows the old one may not use what is there.
+    /// Changes a region. One that moves gets another key: with the old key nobody may use what is
+    /// there.
     fn reregister(
         &mut self,
         mr: u32,

@@ -1,9 +1,10 @@
 //! What the threads of applications use of the CPUs, weighed against the workers that carry everybody's packets.
 //!
-//! All of them together weigh as much as one worker on each CPU: each device with applications has the same share of that, and each
-//! thread of a device the same part of its share. The weight of a thread is its nice value, which any user may raise, in any container, without a
-//! cgroup; each step of it is a quarter (sched(7)). Threads that run alone, or where CPUs are idle, lose nothing.
-//! `SCHED_IDLE` would be too little for them: programs that poll would starve the thread that does their work.
+//! All of them together weigh as much as one worker on each CPU: each device with applications has the same share of
+//! that, and each thread of a device the same part of its share. The weight of a thread is its nice value, which any
+//! user may raise, in any container, without a cgroup; each step of it is a quarter (sched(7)). Threads that run alone,
+//! or where CPUs are idle, lose nothing. `SCHED_IDLE` would be too little for them: programs that poll would starve the
+//! thread that does their work.
 
 use rustix::process::{getpriority_process, setpriority_process};
 use std::sync::Arc;
@@ -45,7 +46,7 @@ impl Crew {
     }
 }
 
-/// How nice a thread is to be, where there are so many of its device, and so many devices.
+/// The nice value of a thread, for this number of threads of its device and this number of devices.
 fn niceness(threads: u32, devices: u32, cpus: u32) -> i32 {
     let many = f64::from(threads) * f64::from(devices) / f64::from(cpus.max(1));
     (many.max(1.0).ln() / 1.25_f64.ln()) as i32
@@ -67,14 +68,15 @@ impl Nice {
         Self { cpus, base: getpriority_process(None).unwrap_or(0), seen: (0, 0) }
     }
 
-    /// Follows the number of threads. Being less nice again takes RLIMIT_NICE, or CAP_SYS_NICE; a thread without stays as it is.
+    /// Follows the number of threads. Being less nice again takes RLIMIT_NICE, or CAP_SYS_NICE; a thread without stays
+    /// as it is.
     pub fn follow(&mut self, crew: &Crew) {
         let threads = crew.threads.load(Ordering::Relaxed);
         let devices = crew.all.devices.load(Ordering::Relaxed);
         if self.seen != (threads, devices) {
             self.seen = (threads, devices);
             let nice = (self.base + niceness(threads, devices, self.cpus)).min(NICEST.max(self.base));
-            // Of the calling thread (Linux has it for each).
+            // Of the calling thread (in Linux each thread has its own).
             let _ = setpriority_process(None, nice);
         }
     }

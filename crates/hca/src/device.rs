@@ -27,9 +27,9 @@ const CLIENTS: u32 = 256;
 const BACKLOG: i32 = 64;
 /// How long applications may take to tell of themselves, all of them: they may be stuck in their own memory.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// How long nobody is let in after the kernel had no descriptor or memory for one more.
+/// How long no application is let in after the kernel ran out of descriptors or memory.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Refusals are told of no more often.
+/// Refusals are logged no more often than this.
 const BETWEEN_COMPLAINTS: Duration = Duration::from_secs(1);
 
 /// Why a device can't be opened.
@@ -195,14 +195,14 @@ impl Device {
         self.ask().wait(Answers::deadline())
     }
 
-    /// Who was given memory of its applications, and may have it still.
+    /// Processes that got memory of its applications, and may still have it.
     #[must_use]
     pub fn holders(&self) -> Vec<HolderDescription> {
         self.shared.adapter.describe_holders(&self.shared.fabric)
     }
 }
 
-/// What the applications of a device were asked, and have not all answered yet.
+/// Questions to the applications of a device, not all answered yet.
 #[derive(Debug)]
 pub struct Answers {
     asked: Vec<Admitted>,
@@ -212,14 +212,14 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// Until when they are to be waited for, where they are asked now.
+    /// When to stop waiting for answers to questions asked now.
     #[must_use]
     pub fn deadline() -> Instant {
         Instant::now() + PATIENCE
     }
 
-    /// Waits for them, no longer than until then. An application that does not answer is stuck, mostly in its own memory: there is
-    /// nothing to be said of it but that.
+    /// Waits for them, no longer than until then. An application that does not answer is stuck, mostly in its own
+    /// memory: there is nothing to be said of it but that.
     #[must_use]
     pub fn wait(self, deadline: Instant) -> Vec<ClientDescription> {
         let mut described = Vec::new();
@@ -287,7 +287,7 @@ impl Shared {
     fn run(self: &Arc<Self>, listener: &OwnedFd, mut downlink: Downlink) {
         let Management { cm, inbox, complaints } = &*self.manager;
         let (mut spare, mut taken) = (Vec::new(), Arrivals::default());
-        // Until when nobody is let in.
+        // No application is let in before this time.
         let mut pause: Option<Duration> = None;
         loop {
             let mut delivery = wire::Delivery::new(&self.adapter, &mut spare);
@@ -323,7 +323,8 @@ impl Shared {
         }
     }
 
-    /// Lets an application in. Returns whether nobody is to be let in for a while: the kernel has nothing to let them in with.
+    /// Lets an application in. Returns whether to pause before the next one, since the kernel is out of descriptors or
+    /// memory.
     fn accept(self: &Arc<Self>, listener: &OwnedFd, complaints: &Complaints) -> bool {
         let socket = match accept_with(listener, SocketFlags::CLOEXEC) {
             Ok(socket) => Arc::new(socket),
@@ -378,7 +379,7 @@ impl Shared {
     }
 }
 
-/// What a device has to complain of, no more often than people can read.
+/// What a device logs, no more often than people can read.
 #[derive(Debug, Default)]
 pub(crate) struct Complaints {
     /// When it complained last, and how often it did not since.

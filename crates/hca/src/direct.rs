@@ -1,7 +1,8 @@
-//! Peers that share memory: an application is given what it needs to do what the peer's device would do, where both trust each
-//! other, and it is taken back when anything changes.
+//! Peers that share memory: an application is given what it needs to do what the peer's device would do, where both
+//! trust each other, and it is taken back when anything changes.
 //!
-//! The one who asks is answered by the thread of the other, who alone knows whether its queue pair is ready; neither waits.
+//! The one who asks is answered by the thread of the other, who alone knows whether its queue pair is ready; neither
+//! waits.
 
 use crate::carry::Surroundings;
 use crate::client::Client;
@@ -46,7 +47,7 @@ pub(crate) struct Wish {
     pub uid: u32,
     pub trust: String,
     pub process: Arc<Process>,
-    /// Where the answer goes, as long as it is awaited.
+    /// Where the answer goes, while somebody waits for it.
     pub inbox: Arc<Inbox>,
     pub ticket: Ticket,
 }
@@ -117,12 +118,12 @@ impl Own {
         self.part_by(Instant::now() + PATIENCE, objects);
     }
 
-    /// Ends what is shared. [`Self::part_by`] is to follow.
+    /// Ends what is shared; [`Self::part_by`] must follow.
     pub fn close_bonds(&self) {
         self.outbound.iter().chain(&self.inbound).for_each(Bond::close);
     }
 
-    /// Waits until nobody is at work with what was shared, at most until then.
+    /// Waits until no thread uses what was shared, at most until `end`.
     pub fn part_by(&mut self, end: Instant, objects: &mut Objects) {
         let patience = || end.saturating_duration_since(Instant::now());
         if let Some(bond) = self.outbound.take() {
@@ -135,7 +136,7 @@ impl Own {
         }
     }
 
-    /// Whether both guests still trust each other as when memory was shared, if it was.
+    /// Whether both guests still trust each other as they did when memory was shared, if it was.
     fn is_trusted(&self, own: &DeviceSpec) -> bool {
         let Some(trust) = &self.shared_in else { return true };
         let trusts = |spec: &DeviceSpec| is_trusting(spec) && spec.trust.as_ref() == Some(trust);
@@ -143,7 +144,8 @@ impl Own {
         trusts(own) && trusts(&adapter.spec())
     }
 
-    /// Ends what a peer did here. The receive that it is at work with still, as it was killed or stopped there, is flushed.
+    /// Ends what a peer did here. The receive that it is at work with still, as it was killed or stopped there, is
+    /// flushed.
     fn end_inbound(&mut self, bond: &Bond, objects: &mut Objects) {
         bond.close();
         add(&mut self.brought.received, bond.counted());
@@ -288,7 +290,7 @@ impl Client {
         Ok(())
     }
 
-    /// The library is answered that asked, where its peer did not for long.
+    /// Answers a library that asked, if its peer has not answered for long.
     pub(crate) fn give_up(&mut self) -> Option<Result<(Reply, Vec<OwnedFd>), Refusal>> {
         let awaited = self.awaited.as_ref()?;
         self.granted(Granted { ticket: Arc::downgrade(&awaited.ticket), grant: None })
@@ -329,8 +331,8 @@ impl Client {
         Some(Ok((Reply::Direct(grant.peer), files)))
     }
 
-    /// Looks at all paths again. What is shared is asked for anew; a connection whose way is closed ends, as its packets would
-    /// be others on any other way.
+    /// Looks at all paths again. What is shared is asked for anew; a connection whose way is closed ends, as its
+    /// packets would be others on any other way.
     pub(crate) fn review(&mut self) {
         let (adapter, fabric) = (self.objects.adapter.clone(), self.objects.fabric.clone());
         let is_local = |path: &Path| matches!(path.way, Way::Local(_));
@@ -376,7 +378,7 @@ impl Client {
         self.qps.values_mut().for_each(|qp| qp.own.part_by(end, &mut self.objects));
     }
 
-    /// Its process, as others know it who were given memory by it, or to whom it was given.
+    /// Its process, as those see it that got memory from it, or gave it memory.
     pub(crate) fn process(&mut self) -> Option<Arc<Process>> {
         if self.process.is_none() {
             let adapter = &self.objects.adapter;

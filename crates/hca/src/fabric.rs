@@ -101,7 +101,7 @@ pub(crate) struct Adapter {
     pub account: Arc<Account>,
     /// How many threads its applications have.
     pub crew: Crew,
-    /// Who was given memory of its applications.
+    /// Processes that got memory of its applications.
     pub holders: Holders,
     /// The number of its port, once it has one.
     port: OnceLock<u16>,
@@ -163,7 +163,7 @@ impl Adapter {
         }
     }
 
-    /// Who may have memory of its applications.
+    /// Processes that may have memory of its applications.
     pub fn describe_holders(&self, fabric: &Fabric) -> Vec<HolderDescription> {
         let own = self.spec().clone();
         let trusts =
@@ -260,7 +260,7 @@ impl Fabric {
         Self::with_stock(rules, Stock::of_process())
     }
 
-    /// One whose devices have no more than so many descriptors and mappings together.
+    /// A fabric whose devices have at most so many descriptors and mappings together.
     #[must_use]
     pub fn limited(rules: Box<dyn Rules>, descriptors: u64, mappings: u64) -> Self {
         Self::with_stock(rules, Stock::new(descriptors, mappings))

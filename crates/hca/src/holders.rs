@@ -1,7 +1,8 @@
-//! Who was given memory of a device's applications, and may have it still.
+//! Processes that got memory of a device's applications, and may still have it.
 //!
-//! What a process has mapped, or open, is not taken back from it by closing a device, or by taking trust away: it has it until it ends, or
-//! gives it back. Nobody sees that it gave it back; so it is said to have it until one of both processes is gone.
+//! Neither closing a device nor taking trust away takes back what a process has mapped, or open: it has
+//! it until it ends, or gives it back. Nobody sees that it gave it back; so it is said to have it until one of both
+//! processes is gone.
 
 use crate::budget::{Account, Held, Kind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -11,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Processes of a device that give memory, or are given some.
 const PROCESSES: u32 = 1024;
-/// Gifts of a device that are known at a time; there are no more.
+/// Gifts of a device at a time, all of which are known: beyond that no memory is given.
 const GIFTS: usize = 4096;
 
 /// What was given.
@@ -97,7 +98,7 @@ impl Holders {
     pub fn process(&self, pid: i32, guest: &str, account: &Arc<Account>) -> Option<Arc<Process>> {
         let mut all = self.processes.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|process| process.strong_count() > 0);
-        // A number is nobody else's as long as its process is there.
+        // While the process exists, no other one has its number.
         let same = |process: &Arc<Process>| process.pid == pid && process.end.is_some() && process.is_there();
         if let Some(process) = all.iter().filter_map(Weak::upgrade).find(same) {
             return Some(process);
@@ -107,7 +108,7 @@ impl Holders {
         Some(process)
     }
 
-    /// Notes that one process is given memory of another. False where it can't be noted, and so not be given.
+    /// Notes that one process gets memory of another. False if there is no room to note it: then it must not get any.
     pub fn note(&self, to: &Arc<Process>, of: &Arc<Process>, given: Given, trust: &str) -> bool {
         let mut all = self.gifts.lock().unwrap_or_else(PoisonError::into_inner);
         let same =
@@ -124,7 +125,7 @@ impl Holders {
         true
     }
 
-    /// Those who may have it still; `trusts` says whether a guest is trusted in a trust.
+    /// Those that may still have it; `trusts` says whether a trust includes a guest.
     pub fn describe(&self, trusts: impl Fn(&str, &str) -> bool) -> Vec<HolderDescription> {
         let mut all = self.gifts.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|gift| gift.to.is_there() && gift.of.is_there());
@@ -154,7 +155,7 @@ mod tests {
         let [pid, own] = [child.id(), std::process::id()].map(|pid| pid as i32);
         let process = |pid| holders.process(pid, "vm1", &account).unwrap();
         let (to, of) = (process(pid), process(own));
-        // However often it comes, it is one.
+        // It counts once, however often it comes.
         assert!(Arc::ptr_eq(&to, &process(pid)));
         assert!(
             holders.note(&to, &of, Given::Queues, "job") && holders.note(&to, &of, Given::Everything, "job")

@@ -34,7 +34,7 @@ pub(crate) struct Packet {
 #[derive(Debug)]
 struct Room {
     held: u64,
-    /// What of the device's is this inbox's.
+    /// This inbox's part of the device's budget.
     taken: u64,
     account: Arc<Account>,
 }
@@ -76,7 +76,7 @@ struct Waiting {
     questions: Vec<Question>,
     spares: Vec<Vec<u8>>,
     room: Room,
-    /// Somebody takes what is put here.
+    /// Whether the reader is there.
     is_open: bool,
 }
 
@@ -87,7 +87,7 @@ pub(crate) struct Arrivals {
     pub questions: Vec<Question>,
     /// Buffers of packets that are done with.
     used: Vec<Vec<u8>>,
-    /// Bytes of those that are gone.
+    /// Bytes of packets that left.
     gone: usize,
 }
 
@@ -104,8 +104,8 @@ impl Arrivals {
 
 /// Where others put what is for a thread.
 ///
-/// What wakes the thread is read by nobody: the kernel tells of each signal once (edge-triggered). The application has an event
-/// descriptor of its own for that, and whatever it does to it, none of our threads waits for it.
+/// What wakes the thread is read by nobody: the kernel tells of each signal once (edge-triggered). The application has
+/// an event descriptor of its own for that, and whatever it does to it, none of our threads waits for it.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     waiting: Mutex<Waiting>,
@@ -159,7 +159,7 @@ impl Inbox {
         std::ptr::from_ref(self).addr() as u64
     }
 
-    /// Whether nobody takes anything any more.
+    /// Whether the reader is gone.
     pub fn is_done(&self) -> bool {
         !self.lock().is_open
     }
@@ -169,7 +169,8 @@ impl Inbox {
         self.lock().is_open = true;
     }
 
-    /// False where the packet is lost. `spare` is a buffer for the next one then: whoever sends here much allocates nothing.
+    /// False where the packet is lost. `spare` is a buffer for the next one then: whoever sends here much allocates
+    /// nothing.
     pub fn put(&self, packet: Packet, spare: &mut Vec<u8>) -> bool {
         let taken = self.put_quietly(packet, spare);
         if taken {
@@ -208,7 +209,7 @@ impl Inbox {
         drop((packets, questions, spares));
     }
 
-    /// Asks for something. False where nobody is there to answer.
+    /// Asks for something. False if the reader is gone.
     pub fn ask(&self, question: Question) -> bool {
         let mut waiting = self.lock();
         if !waiting.is_open {

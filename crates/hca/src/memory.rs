@@ -1,7 +1,7 @@
 //! Memory of applications: their regions, and how it is reached.
 //!
-//! An application hands over a descriptor of its own `/proc/self/mem`: it reaches what the application itself can, and nothing
-//! else, whoever gets its process number later. Pages that it has in a sealed file are mapped instead.
+//! An application hands over a descriptor of its own `/proc/self/mem`: it reaches what the application itself can, and
+//! nothing else, whoever gets its process number later. Pages that it has in a sealed file are mapped instead.
 
 use crate::budget::{Account, Held, Kind};
 use crate::fabric::Limits;
@@ -138,7 +138,8 @@ pub(crate) enum Full {
     Bytes(u64),
 }
 
-/// What the applications of a device have registered together: regions and bytes; and bytes of that which are mapped here.
+/// What the applications of a device have registered together: regions and bytes; and bytes of that which are mapped
+/// here.
 #[derive(Debug)]
 pub(crate) struct Registered {
     regions: Mutex<(u64, u64)>,
@@ -201,8 +202,8 @@ impl Registered {
     }
 }
 
-/// The regions of an application, by key. Keys are random in all their bits: a guess hits none of `n` regions but once in
-/// 2^32 / `n` times.
+/// The regions of an application, by key. Keys are random in all their bits: a guess hits none of `n` regions but once
+/// in 2^32 / `n` times.
 #[derive(Debug)]
 pub(crate) struct Regions {
     by_key: HashMap<u32, Region>,
@@ -344,7 +345,8 @@ impl Regions {
         self.pages.get(&place.key).map(|it| &it.pages)
     }
 
-    /// The word in a file on which peers may be at work themselves, by whatever key. No other thread but ours works on any else.
+    /// The word in a file on which peers may be at work themselves, by whatever key. No other thread but ours works on
+    /// any else.
     pub fn word(&self, place: Place) -> Option<&AtomicU64> {
         let mut others = self.pages.values().map(|it| &it.pages);
         self.pages(place)

@@ -171,8 +171,8 @@ impl Own {
         taken.then_some(IS_RECEIVE)
     }
 
-    /// Takes a receive to be flushed: of a shared queue none, and no more at a time than a queue has, whatever the application
-    /// writes there meanwhile.
+    /// Takes a receive to be flushed: of a shared queue none, and no more at a time than a queue has, whatever the
+    /// application writes there meanwhile.
     pub fn take_flushed(&mut self, objects: &mut Objects) -> Option<u64> {
         if self.takes_shared() || self.flushed >= MAX_WORK {
             return None;

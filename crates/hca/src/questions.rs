@@ -1,15 +1,15 @@
-//! What others ask an application's thread for. It may stand still for ever, in its application's memory: however often it is asked
-//! meanwhile, no more waits for it than there are who ask.
+//! What others ask an application's thread for. It may stand still for ever, in its application's memory: however often
+//! it is asked meanwhile, no more waits for it than there are who ask.
 
 use crate::describe::ClientDescription;
 use crate::direct::{Granted, Wish};
 use std::net::Ipv6Addr;
 use std::sync::{Arc, Weak, mpsc};
 
-/// Messages brought that may wait to be told of, one by one. Where there are more, all channels are told.
+/// Messages whose arrival may wait to be reported one by one. Beyond that, all channels are notified.
 const TOLD: usize = 1024;
 
-/// Lives as long as somebody awaits the answer.
+/// Valid while somebody waits for the answer.
 pub(crate) type Ticket = Weak<()>;
 
 /// What a thread is asked for.
@@ -25,7 +25,7 @@ pub(crate) enum Question {
     FewReceives,
     /// To share memory.
     Direct(Box<Wish>),
-    /// What was asked for of another.
+    /// The answer to a wish of ours.
     Granted(Granted),
     /// To tell who waits for what a queue pair receives: its peer, GID and number, brought something.
     Tell(u32, (Ipv6Addr, u32)),
@@ -49,7 +49,7 @@ impl Question {
         is_replaced || self.is_stale()
     }
 
-    /// Whether nobody awaits the answer.
+    /// Whether nobody waits for the answer any more.
     fn is_stale(&self) -> bool {
         match self {
             Self::Describe(ticket, _) => ticket.strong_count() == 0,
@@ -60,8 +60,8 @@ impl Question {
     }
 }
 
-/// Adds a question to those that wait. What it makes needless is for the caller to drop, once it holds no lock: answers have
-/// descriptors.
+/// Adds a question to those that wait. What it makes needless is for the caller to drop, once it holds no lock: answers
+/// have descriptors.
 #[must_use]
 pub(crate) fn add(waiting: &mut Vec<Question>, question: Question) -> Vec<Question> {
     if question.is_stale() || matches!(question, Question::Tell(..)) && tells_all(waiting) {
@@ -88,7 +88,7 @@ mod tests {
     use crate::holders::Holders;
     use crate::inbox::Inbox;
 
-    /// What a thread that stands still is asked for by these questions, however often.
+    /// What waits for a thread that stands still after these questions.
     fn waiting(questions: impl Iterator<Item = Question>) -> Vec<Question> {
         let mut waiting = Vec::new();
         questions.for_each(|question| drop(add(&mut waiting, question)));
@@ -121,7 +121,7 @@ mod tests {
         };
         let from: Vec<_> = left.iter().map(qpn).collect();
         assert_eq!(from, [998, 999]);
-        // Those that nobody awaits any more make room, whoever asked.
+        // Questions whose answer nobody waits for make room.
         let (answer, _answers) = mpsc::channel();
         let asked = tickets.iter().map(|ticket| Question::Describe(Arc::downgrade(ticket), answer.clone()));
         let mut left = waiting(asked);

@@ -1,5 +1,5 @@
-//! The rate of a guest, kept by its device: what the vRouter's policer would drop waits here. RoCE makes little of a way that
-//! loses packets.
+//! The rate of a guest, kept by its device: what the vRouter's policer would drop waits here. RoCE makes little of a
+//! way that loses packets.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -45,8 +45,8 @@ impl Shaper {
         (bits_per_second > 0).then_some(Rate { bits_per_second, burst_bytes })
     }
 
-    /// How many frames of so many bytes may be sent now: `most`, fewer, or none. A frame may go where nothing is owed, however
-    /// small the burst.
+    /// How many frames of so many bytes may be sent now: `most`, fewer, or none. A frame may go where nothing is owed,
+    /// however small the burst.
     pub fn room(&self, now: Duration, frame: u64, most: usize) -> usize {
         let Some(rate) = self.rate() else { return most };
         let owed = self.until.load(Ordering::Relaxed).saturating_sub(now.as_nanos() as u64);

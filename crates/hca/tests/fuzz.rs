@@ -1,5 +1,5 @@
-//! A hostile program at the device's socket: whatever it asks for, in whatever order, and whatever it does to what it shares, the
-//! device serves others, and has everything back once it is gone.
+//! A hostile program at the device's socket: whatever it asks for, in whatever order, and whatever it does to what it
+//! shares, the device serves others, and has everything back once it is gone.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;

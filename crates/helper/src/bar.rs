@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::path::Path;
 
 /// The BAR in which a card's registers lie (docs/card.md). Those of its DMA engine lie in another.
 pub(crate) const REGISTERS: u8 = 2;
@@ -13,32 +14,39 @@ const VENDOR: &str = "0x10ee";
 /// may have all of the machine's memory.
 ///
 /// # Errors
-/// No such device, not a card, no permission.
+/// No such device, not a card, no permission; or a driver of the kernel has the device: with the registers of a disk or a
+/// NIC in use, one reads and writes all of the host's memory. A device without a driver cannot reach memory (its DMA is off).
 pub fn open_bar(address: &str, number: u8) -> io::Result<File> {
-    let device = format!("/sys/bus/pci/devices/{address}");
-    let vendor = std::fs::read_to_string(format!("{device}/vendor"))?;
-    if vendor.trim_end() != VENDOR {
-        return Err(io::Error::new(
-            io::ErrorKind::PermissionDenied,
-            format!("the device at {address} is not a card"),
-        ));
+    open(&Path::new("/sys/bus/pci/devices").join(address), number)
+}
+
+fn open(device: &Path, number: u8) -> io::Result<File> {
+    let refused = |why: &str| Err(io::Error::other(format!("{}: {why}", device.display())));
+    if std::fs::read_to_string(device.join("vendor"))?.trim_end() != VENDOR {
+        return refused("not a card");
     }
-    OpenOptions::new().read(true).write(true).open(format!("{device}/resource{number}"))
+    match device.join("driver").symlink_metadata() {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+        Err(e) => return Err(e),
+        Ok(_) => return refused("a driver of the kernel has it: unbind it first"),
+    }
+    OpenOptions::new().read(true).write(true).open(device.join(format!("resource{number}")))
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
-    use super::*;
+    use super::{VENDOR, open};
 
     #[test]
-    fn only_cards_are_opened() {
-        let Ok(devices) = std::fs::read_dir("/sys/bus/pci/devices") else { return };
-        for device in devices {
-            let device = device.unwrap();
-            let vendor = std::fs::read_to_string(device.path().join("vendor")).unwrap();
-            let opened = open_bar(device.file_name().to_str().unwrap(), REGISTERS);
-            assert!(opened.is_err() || vendor.trim_end() == VENDOR, "{device:?}");
-        }
+    fn only_cards_without_a_driver_are_opened() {
+        let device = tempfile::tempdir().unwrap();
+        std::fs::write(device.path().join("resource2"), [0; 16]).unwrap();
+        std::fs::write(device.path().join("vendor"), "0x8086\n").unwrap();
+        assert!(open(device.path(), 2).unwrap_err().to_string().contains("not a card"));
+        std::fs::write(device.path().join("vendor"), format!("{VENDOR}\n")).unwrap();
+        open(device.path(), 2).unwrap();
+        std::os::unix::fs::symlink("../../drivers/nvme", device.path().join("driver")).unwrap();
+        assert!(open(device.path(), 2).unwrap_err().to_string().contains("unbind it"));
     }
 }

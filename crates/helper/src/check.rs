@@ -1,4 +1,4 @@
-//! Whether a request makes sense: the daemon may be in the hands of a guest.
+//! Whether a request makes sense: a guest may have taken over the daemon.
 
 use crate::bar;
 use crate::request::{Refusal, Request};
@@ -24,7 +24,7 @@ const LOOPBACK: i32 = 1;
 /// Number of /dev/net/tun (linux/miscdevice.h).
 const TUN: (u32, u32) = (10, 200);
 
-/// Whether it does.
+/// Checks a request and the descriptors that come with it.
 ///
 /// # Errors
 /// What is wrong.
@@ -76,12 +76,12 @@ fn within(number: u16, least: usize, most: usize) -> bool {
     (least..=most).contains(&usize::from(number))
 }
 
-/// Whether an interface may be a wire: what programs of this host say to each other is none of the daemon's.
+/// Whether an interface may be a wire: what programs of this host say to each other is not the daemon's business.
 const fn is_wire(index: i32) -> bool {
     index > LOOPBACK
 }
 
-/// A name as the kernel takes it, none that it makes up itself (`tap%d`).
+/// A name that the kernel takes as it is; it would fill in `tap%d` itself.
 fn tap(port: &TapPort) -> Result<(), Refusal> {
     let name = port.device.as_bytes();
     let plain = name.iter().all(|byte| byte.is_ascii_graphic() && !b"/:%".contains(byte));
@@ -212,7 +212,8 @@ mod tests {
         }
     }
 
-    /// `cargo bolero test -p helper check::tests::requests`: whatever comes, what is done is of the kinds that may be done.
+    /// `cargo bolero test -p helper check::tests::requests`: whatever comes, what is done is of the kinds that may be
+    /// done.
     #[test]
     fn requests() {
         bolero::check!().for_each(|bytes: &[u8]| {

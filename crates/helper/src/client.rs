@@ -84,7 +84,7 @@ impl Helper {
     /// User and group id of `user` or `user:group`; see [`crate::lookup`].
     ///
     /// # Errors
-    /// Whom there is not.
+    /// There is no such user or group.
     pub fn owner(&self, names: &str) -> Result<(u32, u32), String> {
         match self.ask(&Request::Owner { names: names.to_owned() }, &[]) {
             Ok((Reply::Owner(user, group), _)) => Ok((user, group)),

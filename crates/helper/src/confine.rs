@@ -3,8 +3,8 @@
 use sandbox::{Access, Calls, CapabilitySet, File, Keep, Report};
 use std::path::Path;
 
-/// Capabilities that requests need: taps and programs; packet and AF_XDP sockets; programs; frames of AF_XDP; owners, and
-/// modes of files that are not ours any more; directories that are closed to others.
+/// Capabilities that requests need: taps and programs; packet and AF_XDP sockets; programs; frames of AF_XDP; owners,
+/// and modes of files that are not ours any more; directories that are closed to others.
 pub(crate) const CAPABILITIES: CapabilitySet = CapabilitySet::NET_ADMIN
     .union(CapabilitySet::NET_RAW)
     .union(CapabilitySet::BPF)
@@ -13,7 +13,8 @@ pub(crate) const CAPABILITIES: CapabilitySet = CapabilitySet::NET_ADMIN
     .union(CapabilitySet::FOWNER)
     .union(CapabilitySet::DAC_OVERRIDE);
 
-/// Gives up the rest. It is not root any more: who it connects to sees so, and root's files are not its own.
+/// Gives up the rest. The helper is not root any more: peers of its connections see that, and it does not own root's
+/// files.
 pub(crate) fn confine() -> Report {
     let file = |path: &'static str, access| File { path: Path::new(path), access };
     // Sockets may be anywhere; users' names are looked up in files and by services.

@@ -41,7 +41,7 @@ impl Files {
     /// Removes a file.
     pub(crate) fn remove(&self, number: u64) -> Option<()> {
         let file = self.lock().files.remove(&number)?;
-        // Not while the table is locked: it may take as long as whose file system it is likes.
+        // Not while the table is locked: the owner of a file system (FUSE) decides how long this takes.
         drop(file);
         Some(())
     }

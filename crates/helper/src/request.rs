@@ -31,7 +31,7 @@ pub enum Request {
         path: PathBuf,
         /// Whether it keeps the boundaries of messages (`SOCK_SEQPACKET`), else it is a stream.
         messages: bool,
-        /// Whom the file is for, user and group; whoever started the daemon if none.
+        /// User and group that the file is for; `None`: whoever started the daemon.
         owner: Option<(u32, u32)>,
         /// The file's mode.
         mode: u32,

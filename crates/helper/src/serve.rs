@@ -1,4 +1,4 @@
-//! The helper's side: takes requests, and does them on a thread each, so that one that waits keeps no other from being done.
+//! The helper's side: does each request on a thread of its own, so that one that waits does not block the others.
 
 use crate::check::check;
 use crate::files::Files;
@@ -40,8 +40,8 @@ pub fn serve(socket: OwnedFd, run_dir: &Path) {
     }
     let server = Arc::new(Server::new(run_dir, started_as));
     server.clone().serve(socket);
-    // A daemon that ends in order has removed its sockets. What one that died left is the next one's to replace: it may have
-    // begun, and a file system may have given its files the numbers of those.
+    // A daemon that ends in order has removed its sockets. What one that died left is the next one's to replace: it may
+    // have begun, and a file system may have given its files the numbers of those.
     std::mem::forget(server);
 }
 
@@ -65,7 +65,7 @@ fn ignore_terminal() {
 #[derive(Debug)]
 pub struct Server {
     run_dir: PathBuf,
-    /// Who owns sockets for which nobody is named.
+    /// Owns sockets for which the daemon names no owner.
     started_as: Account,
     files: Files,
     at_once: AtomicUsize,
@@ -85,7 +85,9 @@ impl Server {
         loop {
             match connection.receive::<Request>() {
                 Ok((request, descriptors)) => self.clone().take(request, descriptors),
-                Err(SocketError::Malformed(what)) => tracing::warn!("the helper was asked nonsense: {what}"),
+                Err(SocketError::Malformed(what)) => {
+                    tracing::warn!("the helper got a request that it cannot read: {what}")
+                }
                 Err(SocketError::Closed | SocketError::Kernel(_)) => return,
             }
         }
@@ -95,7 +97,7 @@ impl Server {
     fn take(self: Arc<Self>, request: Request, descriptors: Vec<OwnedFd>) {
         let mut descriptors = descriptors.into_iter();
         let Some(to) = descriptors.next() else {
-            return tracing::warn!("the helper was asked without a place to answer to");
+            return tracing::warn!("the helper got a request without a socket for the answer");
         };
         let descriptors: Vec<_> = descriptors.collect();
         let busy = self.at_once.fetch_add(1, Ordering::Relaxed) >= MOST_AT_ONCE;
@@ -187,7 +189,7 @@ impl Server {
         owner.unwrap_or((self.started_as.uid, self.started_as.gid))
     }
 
-    /// Connects to a VMM: whoever listens in the run-dir, elsewhere nobody who has root's rights to give.
+    /// Connects to a VMM: in the run-dir to anybody's socket, elsewhere not to root's, whose services give rights away.
     fn connect(&self, path: &Path) -> Result<OwnedFd, Refusal> {
         let socket = sockets::Here.connect(path)?;
         let by = socket_peercred(&socket).map_err(std::io::Error::from)?.uid;

@@ -2,9 +2,9 @@
 
 use nix::unistd::{Group, User};
 
-/// Has the C library load what looks names up (nsswitch.conf(5)), as long as it may.
+/// Has the C library load its modules for look-ups (nsswitch.conf(5)) while the process may still load code.
 pub(crate) fn prepare() {
-    // What nobody has is asked of all.
+    // A name that nobody has is asked of every module.
     let _ = User::from_name("-");
     let _ = Group::from_name("-");
 }
@@ -12,7 +12,7 @@ pub(crate) fn prepare() {
 /// User and group id of `user` or `user:group`, by name or number; without a group it is the user's own.
 ///
 /// # Errors
-/// Whom there is not.
+/// There is no such user or group.
 pub fn lookup(owner: &str) -> Result<(u32, u32), String> {
     let (user, group) = match owner.split_once(':') {
         Some((user, group)) => (user, Some(group)),

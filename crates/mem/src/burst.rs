@@ -50,7 +50,8 @@ impl Burst {
         true
     }
 
-    /// Appends a packet that lies in one segment, all of it; false (and nothing done) where the burst has no room for it.
+    /// Appends a packet that lies in one segment, all of it; false (and nothing done) where the burst has no room for
+    /// it.
     #[inline(always)]
     pub fn push_one(&mut self, segment: Segment, offload: Offload) -> bool {
         let fits = self.segments.len() < SEGMENTS;
@@ -105,7 +106,7 @@ mod tests {
     use super::*;
 
     fn segment(len: u32) -> Segment {
-        // SAFETY: nobody touches what is there.
+        // SAFETY: no other thread touches this memory.
         unsafe { Segment::new(std::ptr::dangling_mut(), len) }
     }
 

@@ -98,7 +98,8 @@ impl Guarded {
     /// Where the handler can't be installed.
     ///
     /// # Safety
-    /// They must be the whole of one `mmap`, of ordinary pages, so that it can be mapped over, and stay mapped until this is dropped.
+    /// They must be the whole of one `mmap`, of ordinary pages, so that it can be mapped over, and stay mapped until
+    /// this is dropped.
     pub unsafe fn new(start: *mut u8, len: usize, fault: &Arc<FaultWord>) -> std::io::Result<Self> {
         install()?;
         let _changing = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);

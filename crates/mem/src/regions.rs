@@ -125,8 +125,8 @@ impl Region {
     /// [`RegionError`]: not a memory file, too short, or it can't be mapped.
     pub fn map(spec: &RegionSpec, file: impl AsFd, fault: &Arc<FaultWord>) -> Result<Self, RegionError> {
         let end = spec.offset.checked_add(spec.len).ok_or(RegionError::Range)?;
-        // Only files that are memory have seals. To ask a file system for anything (FUSE, NFS) may take for ever; this asks
-        // the kernel alone.
+        // Only files that are memory have seals. To ask a file system for anything (FUSE, NFS) may take for ever; this
+        // asks the kernel alone.
         let seals = fcntl_get_seals(&file).map_err(|_| RegionError::NotMemory)?;
         let (stat, fs) = (fstat(&file)?, fstatfs(&file)?);
         if ![TMPFS_MAGIC, HUGETLBFS_MAGIC].contains(&fs.f_type) {
@@ -268,7 +268,8 @@ impl Resolver {
         self.last.part(gpa, len).filter(|part| part.len() == len as usize)
     }
 
-    /// Appends the `len` bytes at guest-physical `gpa` to `out`: one segment, or more where regions meet, but `most` at most.
+    /// Appends the `len` bytes at guest-physical `gpa` to `out`: one segment, or more where regions meet, but `most` at
+    /// most.
     ///
     /// # Errors
     /// [`Unmapped`]; `out` may hold a part.

@@ -1,9 +1,10 @@
 //! Signals an eventfd that somebody else holds, without ever waiting for it.
 //!
-//! A `write` to an eventfd waits where its counter is full and O_NONBLOCK is clear, and both belong to the open file: a VMM
-//! that shares it changes them at any time. The kernel itself adds to an eventfd without waiting (`eventfd_signal`), and does
-//! so when an asynchronous read completes that names one (IOCB_FLAG_RESFD, io_submit(2)). A read of no bytes from /dev/null
-//! completes within the call. This costs a system call, as `write` does, and about half a microsecond more.
+//! A `write` to an eventfd waits where its counter is full and O_NONBLOCK is clear, and both belong to the open file: a
+//! VMM that shares it changes them at any time. The kernel itself adds to an eventfd without waiting
+//! (`eventfd_signal`), and does so when an asynchronous read completes that names one (IOCB_FLAG_RESFD, io_submit(2)).
+//! A read of no bytes from /dev/null completes within the call. This costs a system call, as `write` does, and about
+//! half a microsecond more.
 
 use rustix::fs::{Mode, OFlags, open};
 use std::cell::OnceCell;
@@ -130,8 +131,8 @@ pub fn prepare() -> io::Result<()> {
     with_context(|_| ())
 }
 
-/// Adds one to the eventfd `fd`, whoever else holds it; never waits. Returns false where `fd` is no eventfd, or where the
-/// thread has no context ([`prepare`]). A counter at its maximum stays there, which is a signal as well.
+/// Adds one to the eventfd `fd`, whoever else holds it; never waits. Returns false where `fd` is no eventfd, or where
+/// the thread has no context ([`prepare`]). A counter at its maximum stays there, which is a signal as well.
 pub fn signal(fd: BorrowedFd<'_>) -> bool {
     with_context(|context| context.signal(fd)).unwrap_or(false)
 }

@@ -195,7 +195,7 @@ pub struct FlowUse {
     pub from_wire: u64,
     /// Connections of either kind it was refused since the start: too many, too fast, or no room.
     pub refused: u64,
-    /// Connections of either kind that gave way to others before their time.
+    /// Connections of either kind that others displaced before they timed out.
     pub displaced: u64,
 }
 
@@ -255,7 +255,8 @@ pub struct CardCounters {
     pub flows: u64,
     /// How often a flow was left to the host because its interface had its share of the table, or the table no room.
     pub flows_refused: u64,
-    /// Of the flows in its table, those without counters: their packets are in no count of connections, rules, nexthops.
+    /// Of the flows in its table, those without counters: their packets are in no count of connections, rules,
+    /// nexthops.
     pub flows_uncounted: u64,
 }
 
@@ -264,8 +265,8 @@ pub trait Executor: Send + Sync {
     /// What it is and how it is doing.
     fn status(&self) -> ExecutorStatus;
 
-    /// Applies a batch as a whole. Returns once removals bind: no packet is forwarded by what was removed, but by workers
-    /// that are stalled ([`ExecutorStatus::stalled`]).
+    /// Applies a batch as a whole. Returns once removals bind: no packet is forwarded by what was removed, but by
+    /// workers that are stalled ([`ExecutorStatus::stalled`]).
     ///
     /// # Errors
     /// [`ApplyError`]; nothing was applied.

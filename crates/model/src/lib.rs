@@ -6,8 +6,8 @@
 //! reference [`rewrite`] of a packet by a [`Decision`], and the [`Executor`] trait by which the control plane drives
 //! whatever forwards packets.
 //!
-//! For tests of executors: conformance vectors (`vectors/`, feature `vectors`), written in the language of [`text`], and
-//! random tables and packets (feature `generate`).
+//! For tests of executors: conformance vectors (`vectors/`, feature `vectors`), written in the language of [`text`],
+//! and random tables and packets (feature `generate`).
 //!
 //! Must not know: I/O, threads, guest memory, how an executor makes it fast.
 #![deny(unsafe_code)]

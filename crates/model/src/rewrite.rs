@@ -46,8 +46,8 @@ pub fn emit(decision: &Decision, packet: &PacketView<'_>) -> Vec<(VifId, Vec<u8>
 /// What an answer may be longer than the packet it answers: an ICMP error's headers, and a tunnel's.
 const MAX_ANSWER: usize = 256;
 
-/// The bytes of a packet that are kept: from `strip` on, without the padding of links that it leaves. Where its Ethernet
-/// header goes, the IP packet is kept; where a tunnel goes, what it carried.
+/// The bytes of a packet that are kept: from `strip` on, without the padding of links that it leaves. Where its
+/// Ethernet header goes, the IP packet is kept; where a tunnel goes, what it carried.
 #[must_use]
 pub fn kept(forward: &Forward, packet: &PacketView<'_>) -> Range<usize> {
     let start = usize::from(forward.strip);

@@ -63,8 +63,8 @@ pub struct CardExecutor {
 }
 
 impl CardExecutor {
-    /// Puts the card that `open` makes, just out of reset and its memory zeros, before an engine that has neither ports nor tables yet. People
-    /// see it as `name`.
+    /// Puts the card that `open` makes, just out of reset and its memory zeros, before an engine that has neither ports
+    /// nor tables yet. People see it as `name`.
     ///
     /// # Errors
     /// [`OffloadError`].

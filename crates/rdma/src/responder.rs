@@ -165,8 +165,8 @@ impl Responder {
         }
     }
 
-    /// Takes a request on an unreliable connection: what is not whole, may not be, or is longer than its receive, is left out
-    /// (IBTA 9.8.2, 9.9.3). False where the connection failed.
+    /// Takes a request on an unreliable connection: what is not whole, may not be, or is longer than its receive, is
+    /// left out (IBTA 9.8.2, 9.9.3). False where the connection failed.
     pub fn receive_unreliable(
         &mut self,
         packet: &Datagram<'_>,
@@ -434,8 +434,8 @@ impl Responder {
         }
     }
 
-    /// Queues an acknowledgement. It tells of all before it, and so stands for those that wait and say it of the same packet
-    /// or of one before: whatever the peer sends, at most two of them wait between READs and atomics.
+    /// Queues an acknowledgement. It tells of all before it, and so stands for those that wait and say it of the same
+    /// packet or of one before: whatever the peer sends, at most two of them wait between READs and atomics.
     fn acknowledge(&mut self, syndrome: Syndrome, psn: Psn) {
         while let Some(Answer::Acknowledge { syndrome: waiting, psn: of, .. }) = self.answers.back()
             && (matches!(waiting, Syndrome::Ack(_)) || psn.since(*of) >= 0)

@@ -1,8 +1,8 @@
 //! System calls, by seccomp(2).
 //!
-//! Three filters, of which the kernel takes the strictest answer: what only an intruder would call ends the process; `clone3`
-//! is not there, so that what new threads may share is seen in `clone`'s flags; all else fails that is not on the list.
-//! A call without conditions costs the kernel one look into a bitmap.
+//! Three filters, of which the kernel takes the strictest answer: what only an intruder would call ends the process;
+//! `clone3` is not there, so that what new threads may share is seen in `clone`'s flags; all else fails that is not on
+//! the list. A call without conditions costs the kernel one look into a bitmap.
 
 use libc::c_long;
 use seccompiler::{

@@ -40,7 +40,8 @@ impl Access {
     }
 }
 
-/// Forbids all other files, and unless `outside` what the kernel knows of the rest of the machine. Returns the version in force.
+/// Forbids all other files, and unless `outside` what the kernel knows of the rest of the machine. Returns the version
+/// in force.
 pub(crate) fn restrict(files: &[File<'_>], outside: bool) -> Result<u32, String> {
     apply(files, outside).map_err(|e| e.to_string())?
 }

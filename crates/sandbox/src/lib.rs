@@ -1,7 +1,8 @@
 //! What a process gives up before it looks at what others sent: its user, its capabilities, system calls and files.
 //!
-//! Everything here concerns the calling thread and those it starts later: a process calls [`enter`] while it has one thread.
-//! What the kernel lacks or refuses is no error, but said in the [`Report`], so that the process goes on with the rest.
+//! Everything here concerns the calling thread and those it starts later: a process calls [`enter`] while it has one
+//! thread. What the kernel lacks or refuses is no error, but said in the [`Report`], so that the process goes on with
+//! the rest.
 //!
 //! Must not know: what the process does.
 #![deny(unsafe_code)]
@@ -28,7 +29,8 @@ pub struct Keep<'a> {
     pub calls: Calls,
     /// Files it may open, and how.
     pub files: &'a [File<'a>],
-    /// Whether it may bind and connect TCP sockets, and signal processes and connect abstract sockets outside of its sandbox.
+    /// Whether it may bind and connect TCP sockets, and signal processes and connect abstract sockets outside of its
+    /// sandbox.
     pub outside: bool,
 }
 
@@ -64,29 +66,29 @@ pub fn enter(account: Account, keep: &Keep<'_>) -> Report {
             missing.push(format!("{what}: {error}"));
         }
     };
-    note("bounding capabilities", capabilities::empty_bounding_set());
-    note("user", user::become_account(account));
-    note("capabilities", capabilities::keep(keep.capabilities));
+    note("an empty bounding set (CAP_SETPCAP)", capabilities::empty_bounding_set());
+    note("a user of its own", user::become_account(account));
+    note("a set of few capabilities", capabilities::keep(keep.capabilities));
     note("no_new_privs", rustix::thread::set_no_new_privs(true).map_err(Into::into));
     let landlock = files::restrict(keep.files, keep.outside).unwrap_or_else(|why| {
         missing.push(format!("Landlock: {why}"));
         0
     });
-    // Asked before the filter, which lets nobody ask.
+    // Asked before the filter, which forbids these calls.
     let mut now = gave_up();
     now.user = names.into_iter().find(|(uid, _)| *uid == now.uid).map_or(now.user, |(_, name)| name);
     let seccomp = calls::restrict(keep.calls).map_err(|why| missing.push(format!("seccomp: {why}"))).is_ok();
     Report { seccomp, landlock, missing, ..now }
 }
 
-/// What a process is that gave up nothing.
+/// The state of a process that gave up nothing.
 #[must_use]
 pub fn now() -> Report {
     let report = gave_up();
     Report { user: user::name(report.uid), ..report }
 }
 
-/// What it is but for its name.
+/// The same without the user's name.
 fn gave_up() -> Report {
     Report {
         uid: nix::unistd::geteuid().as_raw(),

@@ -6,8 +6,8 @@ use std::io;
 /// The user of a daemon that was started by root.
 pub const USER: &str = "viaduct";
 
-/// User and group where there is no user [`USER`]. No account has it: systemd keeps 61184 to 65519 for users that it makes up
-/// while a service runs, and counts by a hash of its name, so that another service hardly has the same.
+/// User and group where there is no user [`USER`]. No account has it: systemd keeps 61184 to 65519 for users that it
+/// makes up while a service runs, and counts by a hash of its name, so that another service hardly has the same.
 const NOBODY_ELSE: u32 = 64_917;
 
 /// User and group.
@@ -19,7 +19,7 @@ pub struct Account {
     pub gid: u32,
 }
 
-/// Who a daemon of root becomes: [`USER`] where there is that, else a number that nobody has.
+/// The user that a daemon of root becomes: [`USER`] if that exists, else a number that nobody has.
 #[must_use]
 pub fn account() -> Account {
     let user = User::from_name(USER).ok().flatten();
@@ -43,7 +43,7 @@ pub(crate) fn become_account(Account { uid, gid }: Account) -> io::Result<()> {
     let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
     let failed = |what: &str, e: nix::Error| {
         let error = io::Error::from(e);
-        io::Error::new(error.kind(), format!("stays root, {what}: {error}"))
+        io::Error::new(error.kind(), format!("it stays root: {what}: {error}"))
     };
     rustix::thread::set_keep_capabilities(true)?;
     // First what fails where ids are not mapped: all three happen, or none.

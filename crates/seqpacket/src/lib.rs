@@ -44,12 +44,12 @@ pub struct Connection {
     /// Room for the descriptors of a message to come, and how many go with one.
     space: Vec<MaybeUninit<u8>>,
     most: usize,
-    /// It is the end of who answers.
+    /// This end answers.
     serves: bool,
 }
 
 impl Connection {
-    /// The end of who asks.
+    /// The end that asks.
     #[must_use]
     pub fn new(socket: OwnedFd) -> Self {
         Self::carrying(socket, DESCRIPTORS)
@@ -63,7 +63,8 @@ impl Connection {
         Self { socket: Arc::new(socket), buffer: Vec::new(), space, most, serves: false }
     }
 
-    /// The end of who answers. It never waits for who does not read its answers, and takes no more descriptors than a request has.
+    /// The end of who answers. It never waits for who does not read its answers, and takes no more descriptors than a
+    /// request has.
     #[must_use]
     pub fn serving(socket: Arc<OwnedFd>) -> Self {
         let space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];

@@ -1,7 +1,7 @@
 //! The way to a directory, past what others could have put there.
 //!
-//! Who can write a directory decides what its names mean. So the way is walked name by name, each directory held open by a
-//! descriptor and looked at before its names are used.
+//! Who can write a directory decides what its names mean. So the way is walked name by name, each directory held open
+//! by a descriptor and looked at before its names are used.
 
 use crate::Error;
 use rustix::fs::{FileType, Mode, OFlags, Stat};
@@ -29,9 +29,10 @@ struct Trusted {
     /// Us.
     uid: u32,
     gid: u32,
-    /// For whom the socket is: who stands in for its own socket only fools itself.
+    /// The socket's user, who only fools himself by replacing his own socket.
     owner: Option<u32>,
-    /// How the kernel shows users that this user namespace has no number for: those of the host, who rule over it.
+    /// The number by which the kernel shows users without one in this user namespace: the host's, who rule over it
+    /// anyway.
     unmapped: Option<u32>,
 }
 
@@ -41,7 +42,7 @@ impl Trusted {
         Self { uid, gid, owner, unmapped: unmapped() }
     }
 
-    /// Root or we: whose links may be followed.
+    /// Whether it is root or we, whose links may be followed.
     fn is_ours(&self, uid: u32) -> bool {
         uid == 0 || uid == self.uid || Some(uid) == self.unmapped
     }

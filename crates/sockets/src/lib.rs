@@ -1,7 +1,7 @@
 //! Unix sockets to listen on, for guests and programs.
 //!
-//! Owns: the way to a socket's directory, past everything that somebody else could have put there; the socket's file, its
-//! owner and mode, from when it is made until it is removed.
+//! Owns: the way to a socket's directory, past everything that somebody else could have put there; the socket's file,
+//! its owner and mode, from when it is made until it is removed.
 //!
 //! Must not know: what is spoken over a socket.
 
@@ -34,16 +34,17 @@ pub struct Place {
 /// Why a socket can't be made.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Somebody else could put another socket in its place, and speak with who connects.
+    /// Somebody else could put another socket in its place, and talk to those that connect.
     #[error(
         "{} can be written by {who}, who could put another socket in its place: \
-         take that right away, or choose another directory",
-        dir.display()
+         take that right away, {}choose another directory",
+        dir.display(),
+        if who.starts_with("user") { "give the socket to that user (`owner`), or " } else { "or " }
     )]
     Writable {
         /// The directory, or one above it.
         dir: PathBuf,
-        /// Who, in words.
+        /// In words.
         who: String,
     },
     /// A link that leads where somebody else wants.
@@ -112,8 +113,8 @@ impl Drop for SocketFile {
     }
 }
 
-/// Makes a socket at `place` and listens there, with up to `backlog` connections waiting. Accepting from it never waits. A
-/// socket file that nobody listens on any more is replaced.
+/// Makes a socket at `place` and listens there, with up to `backlog` connections waiting. Accepting from it never
+/// waits. A socket file that nobody listens on any more is replaced.
 ///
 /// # Errors
 /// [`Error`]; no file is left.

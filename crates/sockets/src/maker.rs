@@ -1,4 +1,4 @@
-//! Who makes and reaches sockets.
+//! What makes sockets and connects to them.
 
 use crate::directory::{self, Directory};
 use crate::{Error, Place, SocketFile, listen, new_socket};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// A socket that is listened on, and its file.
 pub type Listening = (OwnedFd, Box<dyn ListeningFile>);
 
-/// Who makes and reaches sockets: this process ([`Here`]), or another one that has the rights.
+/// Makes sockets and connects to them: this process ([`Here`]), or another one that has the rights.
 pub trait Sockets: Send + Sync {
     /// As [`listen`].
     ///

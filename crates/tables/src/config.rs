@@ -172,7 +172,7 @@ impl Config {
         }
     }
 
-    /// Counts a nexthop of a remote more; returns whether it is the first.
+    /// Counts one more nexthop of a remote; returns whether it is the first.
     pub fn count_remote(&mut self, addr: IpAddr) -> bool {
         let count = self.remotes.entry(addr).or_default();
         *count += 1;

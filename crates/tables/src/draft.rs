@@ -196,7 +196,7 @@ impl Draft {
         self.touched.add(Cell::nexthop(id));
     }
 
-    /// Counts the remote of a tunnel, which packets are taken from while a nexthop names it.
+    /// Counts the remote of a tunnel: packets are taken from it while a nexthop names it.
     fn count_remote(&mut self, nexthop: &Nexthop, add: bool) {
         let Some(remote) = nexthop.remote() else { return };
         let config = &mut self.config;

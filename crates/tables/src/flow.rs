@@ -260,8 +260,8 @@ impl Flows {
         self.entry(flow.index).miscount(flow.seq);
     }
 
-    /// Carries out a decision's change. `charged`: to whom a new connection is charged. Returns where the connection is;
-    /// `None` where the one to update is gone.
+    /// Carries out a decision's change. `charged`: to whom a new connection is charged. Returns where the connection
+    /// is; `None` where the one to update is gone.
     ///
     /// # Errors
     /// `FlowQuota`, `FlowTableFull`: the packet is dropped.

@@ -139,7 +139,7 @@ impl Learned {
         true
     }
 
-    /// Counts one more MAC behind a place, unless there are as many as may be.
+    /// Counts one more MAC behind a place, unless the limit is reached.
     fn count_mac(&mut self, vrf: Vrf, at: BridgeTarget) -> bool {
         let (port, all) = Port::of(at);
         if !count(&mut self.macs_of, (vrf, port), port.most()) {

@@ -104,8 +104,8 @@ impl Resolver {
         }
     }
 
-    /// Advances the timers. `stale` are the known neighbours that are due to be asked again, in their order. Returns who
-    /// is to be solicited now, and who of `stale` is to be forgotten.
+    /// Advances the timers. `stale` are the known neighbours that are due to be asked again, in their order. Returns
+    /// who is to be solicited now, and who of `stale` is to be forgotten.
     pub fn advance(&mut self, stale: &[Key], now: Seconds) -> (Vec<Key>, Vec<Key>) {
         let (mut solicit, mut forget) = (Vec::new(), Vec::new());
         for key in stale {

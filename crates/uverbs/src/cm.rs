@@ -1,11 +1,11 @@
 //! Control messages of the connection manager: what `librdmacm` asks for, what the device answers, and what it tells.
 //!
-//! They travel over a connection to the guest's socket of their own, one for each program, beside those of its verbs. It begins
-//! with [`CmRequest::Hello`]. A request is answered at once; what takes time is told by a [`CmEvent`], on the socket of the
-//! channel that the identifier belongs to. When the connection ends, so does all that was made over it.
+//! They travel over a connection to the guest's socket of their own, one for each program, beside those of its verbs.
+//! It begins with [`CmRequest::Hello`]. A request is answered at once; what takes time is told by a [`CmEvent`], on the
+//! socket of the channel that the identifier belongs to. When the connection ends, so does all that was made over it.
 //!
-//! The device does each request by the method of `rdma::cm::Manager` that has its name, as the client whose connection it is;
-//! a refusal has the error number of `rdma::cm::Refused`. Identifiers and channels are numbered by the device.
+//! The device does each request by the method of `rdma::cm::Manager` that has its name, as the client whose connection
+//! it is; a refusal has the error number of `rdma::cm::Refused`. Identifiers and channels are numbered by the device.
 
 use crate::qp::{QpAttributes, QpType};
 use serde::{Deserialize, Serialize};
@@ -18,19 +18,20 @@ use std::net::SocketAddr;
 pub enum CmRequest {
     /// The first on its connection, in the place of [`Request::Hello`](crate::Request::Hello).
     Hello { version: u32 },
-    /// `rdma_create_event_channel`: with a descriptor, the device's end of a pair of sockets that keep the boundaries of messages
-    /// (`SOCK_SEQPACKET`, of the family `AF_UNIX`: no other is taken). The device sends [`CmEvent`]s there, each with `tag`, and
-    /// never waits for it: what the socket does not take is kept until it can be written again. Nothing comes back; when the
-    /// program closes its end, `DestroyChannel` came before, or the connection ends. The library may give other devices the same
-    /// end.
-    /// Answered by [`Reply::Handle`](crate::Reply::Handle).
+    /// `rdma_create_event_channel`: with a descriptor, the device's end of a pair of sockets that keep the boundaries
+    /// of messages (`SOCK_SEQPACKET`, of the family `AF_UNIX`: no other is taken). The device sends [`CmEvent`]s there,
+    /// each with `tag`, and never waits for it: what the socket does not take is kept until it can be written again.
+    /// Nothing comes back; when the program closes its end, `DestroyChannel` came before, or the connection ends. The
+    /// library may give other devices the same end. Answered by [`Reply::Handle`](crate::Reply::Handle).
     CreateChannel { tag: u32 },
     /// Its identifiers go with it.
     DestroyChannel { channel: u32 },
     /// `rdma_create_id`; `port_space` is `RDMA_PS_TCP`, `_UDP` or `_IB`. Answered by
-    /// [`Reply::Handle`](crate::Reply::Handle). The device sends no event of an identifier before the answer that made it.
+    /// [`Reply::Handle`](crate::Reply::Handle). The device sends no event of an identifier before the answer that made
+    /// it.
     CreateId { channel: u32, port_space: u32, qp_type: QpType },
-    /// `rdma_destroy_id`. After the answer no event of it comes any more, nor one of a request that its listener was not told of.
+    /// `rdma_destroy_id`. After the answer no event of it comes any more, nor one of a request that its listener was
+    /// not told of.
     DestroyId { id: u32 },
     /// `rdma_migrate_id`. After the answer its events come on the other channel, with those that were not sent yet.
     MigrateId { id: u32, channel: u32 },
@@ -38,28 +39,30 @@ pub enum CmRequest {
     SetOption { id: u32, option: CmOption },
     /// `rdma_bind_addr`. Answered by [`CmReply::Bound`].
     BindAddr { id: u32, address: SocketAddr },
-    /// `rdma_resolve_addr`. The device looks up whether the guest's packets from the source (or the address that is chosen for
-    /// it) get to the destination. Told by `ADDR_RESOLVED`, with the route, or `ADDR_ERROR`.
+    /// `rdma_resolve_addr`. The device looks up whether the guest's packets from the source (or the address that is
+    /// chosen for it) get to the destination. Told by `ADDR_RESOLVED`, with the route, or `ADDR_ERROR`.
     ResolveAddr { id: u32, source: Option<SocketAddr>, destination: SocketAddr },
     /// `rdma_resolve_route`. Told by `ROUTE_RESOLVED`.
     ResolveRoute { id: u32 },
     /// `rdma_listen`; 0: as many as there may be.
     Listen { id: u32, backlog: u32 },
-    /// `rdma_connect`. Told by `CONNECT_RESPONSE`, `REJECTED` or `UNREACHABLE`; of datagrams, `ESTABLISHED` or `UNREACHABLE`.
+    /// `rdma_connect`. Told by `CONNECT_RESPONSE`, `REJECTED` or `UNREACHABLE`; of datagrams, `ESTABLISHED` or
+    /// `UNREACHABLE`.
     Connect { id: u32, parameters: CmParameters },
     /// The queue pair is ready, after `CONNECT_RESPONSE`: the peer is told.
     Establish { id: u32 },
-    /// `rdma_accept` of a `CONNECT_REQUEST`. Told by `ESTABLISHED`, `REJECTED` or `UNREACHABLE`; of datagrams, not at all.
+    /// `rdma_accept` of a `CONNECT_REQUEST`. Told by `ESTABLISHED`, `REJECTED` or `UNREACHABLE`; of datagrams, not at
+    /// all.
     Accept { id: u32, parameters: CmParameters },
     /// `rdma_reject`; reason 0 is the program's own.
     Reject { id: u32, reason: u16, private: Vec<u8> },
     /// `rdma_disconnect`. Told by `DISCONNECTED`, and after a while `TIMEWAIT_EXIT`.
     Disconnect { id: u32 },
-    /// `rdma_notify` of `IBV_EVENT_COMM_EST`: a message came before the peer said that it is ready. The device may see that
-    /// itself. Told by `ESTABLISHED`, if it was not yet.
+    /// `rdma_notify` of `IBV_EVENT_COMM_EST`: a message came before the peer said that it is ready. The device may see
+    /// that itself. Told by `ESTABLISHED`, if it was not yet.
     Notify { id: u32 },
-    /// `rdma_init_qp_attr`: what the identifier's queue pair is to be told on its way to a state (`ibv_qp_state`: INIT, RTR, RTS).
-    /// Answered by [`CmReply::QpAttributes`].
+    /// `rdma_init_qp_attr`: what the identifier's queue pair is to be told on its way to a state (`ibv_qp_state`: INIT,
+    /// RTR, RTS). Answered by [`CmReply::QpAttributes`].
     InitQpAttr { id: u32, state: u32 },
 }
 

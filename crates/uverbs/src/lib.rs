@@ -1,9 +1,9 @@
 //! What the verbs library in an application and the RDMA device in the daemon share: the interface between them.
 //!
-//! Owns: the control messages on a guest's socket ([`Request`], [`Reply`]), those of the connection manager ([`cm`]), and the
-//! layout of the memory that both map: work queues ([`WorkQueue`], [`WorkSource`]), completion queues ([`CompletionSink`],
-//! [`CompletionQueue`]) and the page of doorbells ([`Doorbells`]). Memory is made by the device and sealed, so that it can't be
-//! taken away under it; what the application writes there is read once, and checked.
+//! Owns: the control messages on a guest's socket ([`Request`], [`Reply`]), those of the connection manager ([`cm`]),
+//! and the layout of the memory that both map: work queues ([`WorkQueue`], [`WorkSource`]), completion queues
+//! ([`CompletionSink`], [`CompletionQueue`]) and the page of doorbells ([`Doorbells`]). Memory is made by the device
+//! and sealed, so that it can't be taken away under it; what the application writes there is read once, and checked.
 //!
 //! Must not know: the C interface of `libibverbs`, how the device does what it is asked for.
 

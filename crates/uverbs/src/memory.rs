@@ -27,8 +27,8 @@ pub enum MemoryError {
 /// `TMPFS_MAGIC`: a memfd of ordinary pages is on it.
 const TMPFS: i64 = 0x0102_1994;
 
-/// What was stored before is seen by all others before what is loaded after is read: [`fence`](std::sync::atomic::fence), whose
-/// instruction (`mfence`) takes several times as long as this one.
+/// What was stored before is seen by all others before what is loaded after is read:
+/// [`fence`](std::sync::atomic::fence), whose instruction (`mfence`) takes several times as long as this one.
 #[inline]
 pub(crate) fn fence() {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -119,8 +119,8 @@ impl Memory {
         Ok(Self { guarded: None, start, len })
     }
 
-    /// Guards it against what the other side may do to the file: where a page is not to be had, zeros take the place of all of it, and
-    /// `fault` says so. The device's: the guard has a signal handler, which programs may not want.
+    /// Guards it against what the other side may do to the file: where a page is not to be had, zeros take the place of
+    /// all of it, and `fault` says so. The device's: the guard has a signal handler, which programs may not want.
     ///
     /// # Errors
     /// Where the handler can't be installed.

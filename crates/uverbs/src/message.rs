@@ -1,7 +1,7 @@
 //! Control messages: what the library asks for on a guest's socket, and what the device answers.
 //!
-//! A message is JSON in one datagram, descriptors go with it. Each request has one reply, in their order. An addition that
-//! older libraries can do without keeps the version.
+//! A message is JSON in one datagram, descriptors go with it. Each request has one reply, in their order. An addition
+//! that older libraries can do without keeps the version.
 
 use crate::cm::{CmReply, CmRequest};
 use crate::qp::{QpAttributes, QpType};
@@ -20,11 +20,13 @@ pub const VERSION: u32 = 4;
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)] // fields have the names of the verbs' parameters
 pub enum Request {
-    /// The first: with a descriptor of the application's own `/proc/self/mem`, open for reading and writing. Answered by
-    /// [`Reply::Device`] with three descriptors: doorbells (shared memory), an event descriptor that wakes the device, and the
-    /// socket on which asynchronous events come. That is one of `SOCK_SEQPACKET`: its end says that the device is gone.
+    /// The first: with a descriptor of the application's own `/proc/self/mem`, open for reading and writing. Answered
+    /// by [`Reply::Device`] with three descriptors: doorbells (shared memory), an event descriptor that wakes the
+    /// device, and the socket on which asynchronous events come. That is one of `SOCK_SEQPACKET`: its end says that the
+    /// device is gone.
     ///
-    /// `token`: where the application has [`TOKEN`] bytes that nobody else has, for peers that share memory to know it by.
+    /// `token`: where the application has [`TOKEN`] bytes that nobody else has, for peers that share memory to know it
+    /// by.
     Hello {
         version: u32,
         #[serde(default)]
@@ -37,8 +39,8 @@ pub enum Request {
     DeallocPd {
         pd: u32,
     },
-    /// Answered by [`Reply::Mr`]. `pages`: address and bytes of pages of it that are mapped from a file, all of that, whose
-    /// descriptor comes with this: a memfd sealed against shrinking. Who may use the region may map it.
+    /// Answered by [`Reply::Mr`]. `pages`: address and bytes of pages of it that are mapped from a file, all of that,
+    /// whose descriptor comes with this: a memfd sealed against shrinking. Who may use the region may map it.
     RegMr {
         pd: u32,
         address: u64,
@@ -47,7 +49,8 @@ pub enum Request {
         access: u32,
         pages: Option<(u64, u64)>,
     },
-    /// What is `None` stays; a region that lies elsewhere then has no pages that others may map. Answered by [`Reply::Mr`].
+    /// What is `None` stays; a region that lies elsewhere then has no pages that others may map. Answered by
+    /// [`Reply::Mr`].
     ReregMr {
         mr: u32,
         pd: Option<u32>,
@@ -57,8 +60,8 @@ pub enum Request {
     DeregMr {
         mr: u32,
     },
-    /// Answered by [`Reply::Handle`] with one descriptor: the socket, of `SOCK_SEQPACKET`, on which the handles of completion
-    /// queues come, four bytes each in the machine's order.
+    /// Answered by [`Reply::Handle`] with one descriptor: the socket, of `SOCK_SEQPACKET`, on which the handles of
+    /// completion queues come, four bytes each in the machine's order.
     CreateChannel,
     DestroyChannel {
         channel: u32,
@@ -77,8 +80,8 @@ pub enum Request {
     TellChannel {
         cq: u32,
     },
-    /// Tells the channel of what the queue pair's peer receives: a message was brought there, and the channel had no room to
-    /// say so.
+    /// Tells the channel of what the queue pair's peer receives: a message was brought there, and the channel had no
+    /// room to say so.
     TellPeer {
         qpn: u32,
     },
@@ -96,7 +99,8 @@ pub enum Request {
         srq: u32,
         limit: u32,
     },
-    /// Says that few receives are left in the shared queue of a peer that memory is shared with. Answered by [`Reply::Done`].
+    /// Says that few receives are left in the shared queue of a peer that memory is shared with. Answered by
+    /// [`Reply::Done`].
     PeerIsLow {
         qpn: u32,
     },
@@ -121,19 +125,19 @@ pub enum Request {
     DestroyQp {
         qpn: u32,
     },
-    /// Asks to share memory with the peer of a reliable connection. Answered by [`Reply::Direct`]; refused with `EAGAIN` where the
-    /// peer is not ready yet, with `EPERM` where it never is.
+    /// Asks to share memory with the peer of a reliable connection. Answered by [`Reply::Direct`]; refused with
+    /// `EAGAIN` where the peer is not ready yet, with `EPERM` where it never is.
     Direct {
         qpn: u32,
     },
-    /// Asks for the file of a region of that peer's, once memory is shared with it. Answered by [`Reply::Pages`] with its
-    /// descriptor; refused as [`Self::Direct`] is.
+    /// Asks for the file of a region of that peer's, once memory is shared with it. Answered by [`Reply::Pages`] with
+    /// its descriptor; refused as [`Self::Direct`] is.
     Pages {
         qpn: u32,
         rkey: u32,
     },
-    /// Asks for all memory of that peer's process, for what it has in no file. Answered by [`Reply::Memory`] with a descriptor of its
-    /// `/proc/self/mem`; refused as [`Self::Direct`] is.
+    /// Asks for all memory of that peer's process, for what it has in no file. Answered by [`Reply::Memory`] with a
+    /// descriptor of its `/proc/self/mem`; refused as [`Self::Direct`] is.
     Memory {
         qpn: u32,
     },
@@ -229,8 +233,8 @@ pub enum Reply {
         max_sge: u32,
     },
     SrqLimit(u32),
-    /// `doorbell` is that of its send queue, and of its receive queue where that asks for it. `memory`: its bytes. `parcels`: where
-    /// those lie in it, if peers may share memory.
+    /// `doorbell` is that of its send queue, and of its receive queue where that asks for it. `memory`: its bytes.
+    /// `parcels`: where those lie in it, if peers may share memory.
     Qp {
         qpn: u32,
         capacity: Capacity,
@@ -255,10 +259,10 @@ pub enum Reply {
     Cm(CmReply),
 }
 
-/// A peer that shares memory. With it come, in this order: the bond ([`Bond`](crate::Bond)), the memory of the peer's queue pair,
-/// that of its completion queue for receives, its table of memory regions, our own one, that of our completion queue for sends,
-/// and where `has_channel` the socket of its completion channel, on which we tell of completions, and where
-/// `takes_shared` the memory of its shared receive queue.
+/// A peer that shares memory. With it come, in this order: the bond ([`Bond`](crate::Bond)), the memory of the peer's
+/// queue pair, that of its completion queue for receives, its table of memory regions, our own one, that of our
+/// completion queue for sends, and where `has_channel` the socket of its completion channel, on which we tell of
+/// completions, and where `takes_shared` the memory of its shared receive queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)] // as elsewhere
 pub struct DirectPeer {
@@ -347,8 +351,8 @@ pub struct QpInfo {
     pub capacity: Capacity,
 }
 
-/// What comes on the socket of asynchronous events: `ibv_event_type` and the handle of what it is about (the number of a
-/// queue pair, the port's), four bytes each in the machine's order.
+/// What comes on the socket of asynchronous events: `ibv_event_type` and the handle of what it is about (the number of
+/// a queue pair, the port's), four bytes each in the machine's order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AsyncEvent {
     /// `ibv_event_type`.

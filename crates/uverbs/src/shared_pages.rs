@@ -1,5 +1,5 @@
-//! Pages of an application's memory that lie in a sealed file, as others see them that map it too: its device, and peers that share
-//! memory with it. What is done there needs no system call.
+//! Pages of an application's memory that lie in a sealed file, as others see them that map it too: its device, and
+//! peers that share memory with it. What is done there needs no system call.
 
 use crate::{Memory, MemoryError};
 use mem::FaultWord;
@@ -82,12 +82,14 @@ impl SharedPages {
     #[inline]
     pub unsafe fn read_to(&self, address: u64, to: *mut u8, len: usize) -> bool {
         let Some(from) = self.find(address, len) else { return false };
-        // SAFETY: within the mapping; the caller's promise. Both may be the same memory, where a program talks to itself.
+        // SAFETY: within the mapping; the caller's promise. Both may be the same memory, where a program talks to
+        // itself.
         unsafe { std::ptr::copy(from.as_ptr(), to, len) };
         true
     }
 
-    /// Copies to the application, the last byte after all others: applications wait for it. False as of [`Self::read_to`].
+    /// Copies to the application, the last byte after all others: applications wait for it. False as of
+    /// [`Self::read_to`].
     ///
     /// # Safety
     /// So many bytes must be readable there.

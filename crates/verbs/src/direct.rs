@@ -1,9 +1,11 @@
-//! Peers that share memory: what their device would do with our requests, we do ourselves, where both sides trust each other.
+//! Peers that share memory: what their device would do with our requests, we do ourselves, where both sides trust each
+//! other.
 //!
-//! A message that fits into a completion goes with it; others are copied once, to where the receive says: by loads and stores where
-//! the peer has that memory in a file ([`Windows`]), else by a system call, for which the peer's process has to give us all of its
-//! memory: that is asked for once a message needs it. Whatever is out of the ordinary (no receive, wrong keys, full
-//! queues, atomic operations elsewhere) is left to the device, in whose hands all is as without this.
+//! A message that fits into a completion goes with it; others are copied once, to where the receive says: by loads and
+//! stores where the peer has that memory in a file ([`Windows`]), else by a system call, for which the peer's process
+//! has to give us all of its memory: that is asked for once a message needs it. Whatever is out of the ordinary (no
+//! receive, wrong keys, full queues, atomic operations elsewhere) is left to the device, in whose hands all is as
+//! without this.
 
 use crate::abi::IBV_WC_WR_FLUSH_ERR;
 use crate::errno::Outcome;
@@ -21,7 +23,8 @@ use uverbs::{
     SharedSource, WorkRequest, WorkSource,
 };
 
-/// Messages of which the last byte is stored after all others, as peers wait for it, are longer than what is stored at once.
+/// Messages of which the last byte is stored after all others, as peers wait for it, are longer than what is stored at
+/// once.
 const AT_ONCE: usize = 8;
 
 /// From so many bytes on, a copy between processes is faster than one by way of the kernel's files.
@@ -294,8 +297,8 @@ impl Direct {
         matches!(self.receives, Receives::Shared(_))
     }
 
-    /// Takes a receive of the peer's: the number of its slot, its identifier, and whether the peer may be left to copy the message
-    /// to where it says; the places are those that the message is to be copied to otherwise.
+    /// Takes a receive of the peer's: the number of its slot, its identifier, and whether the peer may be left to copy
+    /// the message to where it says; the places are those that the message is to be copied to otherwise.
     fn take_receive(&mut self, request: &WorkRequest, len: usize) -> Option<(u32, u64, bool)> {
         for _ in 0..ATTEMPTS {
             self.list.clear();
@@ -329,7 +332,8 @@ impl Direct {
         None
     }
 
-    /// Gives a receive back that was not used. One of a shared queue can't be put back, and is flushed: the device will say why.
+    /// Gives a receive back that was not used. One of a shared queue can't be put back, and is flushed: the device will
+    /// say why.
     fn put_back(&mut self, number: u32, id: u64) -> Option<()> {
         match &self.receives {
             Receives::Own(source) => source.put_back(number),

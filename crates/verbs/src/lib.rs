@@ -1,12 +1,13 @@
 //! `libibverbs.so.1`, with Viaduct's RDMA device for its hardware.
 //!
-//! Programs built against `libibverbs` run unmodified with this library in its place: structures, symbols and their versions
-//! are the same. It asks the daemon for what is rare over a guest's socket ([`link`]), and hands work to the device through
-//! shared memory ([`uverbs`]).
+//! Programs built against `libibverbs` run unmodified with this library in its place: structures, symbols and their
+//! versions are the same. It asks the daemon for what is rare over a guest's socket ([`link`]), and hands work to the
+//! device through shared memory ([`uverbs`]).
 //!
 //! Owns: the C interface. Must not know: how the device does what it is asked for, networks, packets.
 //!
-//! Functions with C names do what their man pages say; where one is not done the way they say, it is told at the function.
+//! Functions with C names do what their man pages say; where one is not done the way they say, it is told at the
+//! function.
 
 #![allow(missing_docs, clippy::missing_safety_doc)] // of exported functions: they have man pages, which say what pointers must be
 

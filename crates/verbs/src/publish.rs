@@ -107,8 +107,8 @@ pub(crate) fn hand_over(qp: &Qp, send: &mut SendQueue) {
     }
 }
 
-/// What is shared with the peer, if requests may be done without the device, which has nothing to do with this queue at the moment:
-/// they keep their order.
+/// What is shared with the peer, if requests may be done without the device, which has nothing to do with this queue at
+/// the moment: they keep their order.
 #[inline]
 fn direct<'a>(qp: &Qp, queue: &WorkQueue, sharing: &'a mut Sharing) -> Option<&'a mut Direct> {
     let may =

@@ -1,5 +1,5 @@
-//! Regions whose pages are moved into files, as `VIADUCT_RDMA_SHARE=1` asks for: what happens is what happens without, and peers that
-//! share memory, and the device, map them.
+//! Regions whose pages are moved into files, as `VIADUCT_RDMA_SHARE=1` asks for: what happens is what happens without,
+//! and peers that share memory, and the device, map them.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -232,8 +232,8 @@ fn messages_that_the_device_copies() {
 fn atomic_operations_of_peers_and_of_the_device_are_one_after_the_other() {
     const TIMES: u64 = 3000;
     let direct = two(true, TRUSTING + 2);
-    // One application with two devices' peers would need two regions: the other one's region is of another device, and of the same
-    // memory.
+    // One application with two devices' peers would need two regions: the other one's region is of another device, and
+    // of the same memory.
     let copied = two(false, 2);
     let counter = Pages::new(1);
     let regions = [&direct, &copied].map(|two| counter.register(two.b.pd, 0, PAGE));

@@ -411,7 +411,7 @@ pub enum RdmaAction {
     Cq,
     /// Endpoints of the connection manager
     Cm,
-    /// Processes that were given memory of others, and may have it still
+    /// Processes that got memory of others by rdma_trust, and may still have it
     Holders,
 }
 

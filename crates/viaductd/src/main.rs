@@ -81,10 +81,18 @@ fn main() -> ExitCode {
     match run(&options, file) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("viaductd: {e:#}");
+            eprintln!("viaductd: {}", reasons(&e));
             ExitCode::FAILURE
         }
     }
+}
+
+/// An error and its causes, each once: some errors end with their cause already.
+fn reasons(error: &anyhow::Error) -> String {
+    error.chain().skip(1).fold(error.to_string(), |text, cause| {
+        let cause = cause.to_string();
+        if text.ends_with(&cause) { text } else { format!("{text}: {cause}") }
+    })
 }
 
 fn log(level: LevelFilter) {
@@ -95,12 +103,12 @@ fn log(level: LevelFilter) {
         .init();
 }
 
-/// Is the helper of a daemon, which asks by standard input.
+/// Runs the helper of a daemon, which sends requests by standard input.
 fn help(run_dir: &Path) -> ExitCode {
     match std::io::stdin().as_fd().try_clone_to_owned() {
         Ok(socket) => {
             helper::serve(socket, run_dir);
-            // Requests that are still being done have nobody to answer to.
+            // Nobody waits for the answers of requests that are still under way.
             std::process::exit(0)
         }
         Err(e) => {
@@ -117,7 +125,8 @@ fn read(path: &Path) -> Result<config::Document, String> {
     config::parse(&text).map_err(|problems| problems.in_file(path))
 }
 
-/// A guest takes a dozen descriptors or more: all that may be open without asking anybody. A host of few guests does without.
+/// A guest takes a dozen descriptors or more: all that may be open without asking anybody. A host of few guests does
+/// without.
 fn allow_open_files() {
     let limits = getrlimit(Resource::RLIMIT_NOFILE);
     if let Err(error) = limits.and_then(|(_, most)| setrlimit(Resource::RLIMIT_NOFILE, most, most)) {
@@ -125,8 +134,8 @@ fn allow_open_files() {
     }
 }
 
-/// Lets threads of verbs programs that were many, and are few again, weigh what they did (setrlimit(2): 20 is nice value 0).
-/// A daemon that may not raise the limit leaves them as they are.
+/// Lets threads of verbs programs that were many, and are few again, weigh what they did (setrlimit(2): 20 is nice
+/// value 0). A daemon that may not raise the limit leaves them as they are.
 fn allow_weight() {
     const NICE_0: u64 = 20;
     let limits = getrlimit(Resource::RLIMIT_NICE);
@@ -138,13 +147,15 @@ fn allow_weight() {
 fn run(options: &Options, file: config::Document) -> anyhow::Result<()> {
     allow_open_files();
     allow_weight();
+    // The sandbox forbids asking for the working directory.
+    let run_dir = std::path::absolute(&options.run_dir).context("run-dir")?;
     let privileges = if options.no_sandbox {
         Privileges::here()
     } else {
-        Privileges::of_helper(&options.run_dir, &options.log.to_string())?
+        Privileges::of_helper(&run_dir, &options.log.to_string())?
     };
-    let _run_dir = RunDir::take(&options.run_dir)?;
-    verbs::make_directory(&options.run_dir).context("directory of verbs devices")?;
+    let _run_dir = RunDir::take(&run_dir)?;
+    verbs::make_directory(&run_dir).context("directory of verbs devices")?;
     let store = Store::open(&options.state_dir)?;
     let host = file.host.clone();
     let metrics =
@@ -155,14 +166,14 @@ fn run(options: &Options, file: config::Document) -> anyhow::Result<()> {
 
     let forwarder = Forwarder::start(&host)?;
     let ports = Box::new(ExecutorPorts::new(forwarder.clone(), privileges.clone()));
-    let core = Core::start(file, options.run_dir.clone(), store, forwarder.executor(), ports)?;
+    let core = Core::start(file, run_dir.clone(), store, forwarder.executor(), ports)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .thread_name("control")
         .enable_all()
         .build()
         .context("the control plane can't be started")?;
-    let place = Place { path: api::socket(&options.run_dir), owner: None, mode: 0o660 };
+    let place = Place { path: api::socket(&run_dir), owner: None, mode: 0o660 };
     let (api, _file) =
         privileges.sockets.listen(&place, SocketType::STREAM, BACKLOG).context("control socket")?;
     let served = runtime.block_on(async {

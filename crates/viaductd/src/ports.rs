@@ -17,7 +17,7 @@ pub struct ExecutorPorts {
 }
 
 impl ExecutorPorts {
-    /// Ports for this executor, opened by who has the privileges.
+    /// Ports for this executor, opened with these privileges.
     pub fn new(forwarder: Forwarder, privileges: Privileges) -> Self {
         let rules = Box::new(EngineRules(forwarder.engine().clone()));
         Self { forwarder, verbs: Verbs::new(rules, privileges.clone()), privileges }

@@ -26,7 +26,7 @@ impl Privileges {
         Self { opener: wire::here(), sockets: sockets::here(), helper: None }
     }
 
-    /// Those of a helper, which is started. The daemon has one thread yet.
+    /// Those of a helper, which this starts. The daemon still has one thread.
     ///
     /// # Errors
     /// It can't be started.
@@ -39,7 +39,7 @@ impl Privileges {
     /// User and group id of `user` or `user:group`.
     ///
     /// # Errors
-    /// Whom there is not.
+    /// There is no such user or group.
     pub fn owner(&self, names: &str) -> Result<(u32, u32), String> {
         self.helper.as_ref().map_or_else(|| helper::lookup(names), |helper| helper.owner(names))
     }
@@ -52,7 +52,7 @@ impl Privileges {
         self.helper.as_ref().map(Helper::ended).transpose()
     }
 
-    /// Gives up all that the helper has. The daemon has one thread yet, and opens only this afterwards: `/dev/null`, by
+    /// Gives up all that the helper has. The daemon still has one thread. Later it opens only `/dev/null`, by
     /// which eventfds are signalled, and its own program, by which a panic names functions.
     pub fn give_up(&self) -> v1::Sandbox {
         let Some(helper) = &self.helper else {

@@ -113,7 +113,7 @@ impl Verbs {
             devices.retain(|_, open| open.device.strong_count() > 0);
             devices.iter().filter_map(|(name, open)| Some((name.clone(), open.device.upgrade()?))).collect()
         };
-        // All are asked at once: those that do not answer cost no more time than one.
+        // All are asked at once, so that many that do not answer take no longer than one.
         let deadline = Answers::deadline();
         let asked: Vec<_> = devices.iter().map(|(_, device)| device.ask()).collect();
         for ((name, device), answers) in devices.iter().zip(asked) {
@@ -140,7 +140,7 @@ impl Verbs {
 pub fn make_directory(run_dir: &Path) -> io::Result<()> {
     let dir = run_dir.join(control::RDMA_DIR);
     match std::fs::create_dir(&dir) {
-        // Whatever the umask: whom a socket is for must get to it.
+        // Whatever the umask: the owners of the sockets must be able to enter.
         Ok(()) => std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755)),
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         Err(e) => Err(e),
@@ -204,7 +204,7 @@ mod tests {
         std::fs::write(&precious, "").unwrap();
         std::fs::set_permissions(&precious, std::fs::Permissions::from_mode(0o640)).unwrap();
         let opened = verbs.open(&spec).unwrap();
-        // Who can write there puts a link in its place: the next change of its mode is not for what that leads to.
+        // Somebody who can write the directory could put a link here: its target must keep its mode.
         std::fs::remove_file(&spec.socket).unwrap();
         std::os::unix::fs::symlink(&precious, &spec.socket).unwrap();
         assert!(verbs.update(&RdmaSpec { mode: 0o666, ..spec.clone() }).is_err());

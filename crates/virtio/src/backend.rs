@@ -225,8 +225,8 @@ fn spec(region: &VhostUserMemoryRegion) -> RegionSpec {
     }
 }
 
-/// A notification descriptor of the VMM's. Only eventfds: to poll anything else may do anything. Its open file stays the
-/// VMM's too, so it is never read or written, only polled and signalled ([`mem::signal`]).
+/// A notification descriptor of the VMM's. Only eventfds: to poll anything else may do anything. Its open file stays
+/// the VMM's too, so it is never read or written, only polled and signalled ([`mem::signal`]).
 fn eventfd(index: usize, file: File) -> std::result::Result<OwnedFd, Refused> {
     let link = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
     if !link.is_ok_and(|l| l.as_os_str() == "anon_inode:[eventfd]") {

@@ -26,7 +26,7 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 /// What the control thread and the port that owns it share.
 pub(crate) struct Control {
     pub(crate) config: GuestPort,
-    /// Who reaches its socket.
+    /// Makes its socket, or connects to the VMM's.
     pub(crate) sockets: Arc<dyn Sockets>,
     pub(crate) log: Arc<Log>,
     pub(crate) shared: Arc<Shared>,
@@ -45,11 +45,11 @@ impl Control {
         if let Err(e) = mem::prepare_to_signal() {
             self.log.warn(format_args!("drivers can't be interrupted: {e}"));
         }
-        let mut pause = RETRY.0;
+        let (mut pause, mut failure) = (RETRY.0, None);
         while !self.closing.load(Ordering::Acquire) {
             let stream = match listener {
                 Some(listener) => self.accept(listener),
-                None => connect(&self.config.socket, &*self.sockets).ok(),
+                None => self.connect(&mut failure),
             };
             match stream {
                 Some(stream) => {
@@ -74,6 +74,19 @@ impl Control {
         if let Some(stream) = &*lock(&self.stream) {
             let _ = stream.shutdown(Shutdown::Both);
         }
+    }
+
+    /// Connects to the VMM. It is tried again and again: only a failure that is not the last one again is logged.
+    fn connect(&self, last: &mut Option<String>) -> Option<UnixStream> {
+        let connected = connect(&self.config.socket, &*self.sockets).map_err(|e| e.to_string());
+        let failure = connected.as_ref().err().cloned();
+        if let Some(why) = &failure
+            && last != &failure
+        {
+            self.log.info(format_args!("no VMM yet: {why}"));
+        }
+        *last = failure;
+        connected.ok()
     }
 
     fn accept(&self, listener: &Listener) -> Option<UnixStream> {

@@ -1,4 +1,4 @@
-//! What is logged because of a VMM: a VMM that goes on asking for what is refused does not fill the host's log.
+//! What is logged because of a VMM, at a limited rate: a VMM whose requests are refused cannot fill the host's log.
 
 use crate::control::lock;
 use std::fmt;

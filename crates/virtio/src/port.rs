@@ -140,7 +140,7 @@ struct Device {
     control: Arc<Control>,
     /// Says nothing, and is disconnected when the control thread ends.
     ended: Mutex<Receiver<Infallible>>,
-    /// The socket's. Here, so that it goes whatever the thread does.
+    /// The socket's file, kept here so that it is removed whatever the thread does.
     _file: Option<Box<dyn ListeningFile>>,
 }
 
@@ -171,7 +171,7 @@ fn fault_words(code: u32) -> String {
 impl Drop for Device {
     fn drop(&mut self) {
         self.control.close();
-        // To close a descriptor may take as long as who made it likes (SO_LINGER, FUSE), and a VMM sends what it likes.
+        // Closing a descriptor of the VMM's may take as long as the VMM likes (SO_LINGER, FUSE).
         // So the thread may be stuck in a request; it ends when it gets out, and its guest is alone with it until then.
         if lock(&self.ended).recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
             let guest = &self.control.config.name;

@@ -56,8 +56,8 @@ pub(crate) struct Queue {
     running: UnsafeCell<Option<Running>>,
     /// Chains refused. Written by the holder of the lease, read by anybody.
     malformed: AtomicU64,
-    /// Whether the worker wants events: kept here for rings that start while it sleeps. Never so of a ring to the guest,
-    /// whose driver would send one, a system call or a VM exit, each time it adds buffers.
+    /// Whether the worker wants events: kept here for rings that start while it sleeps. Never so of a ring to the
+    /// guest, whose driver would send one, a system call or a VM exit, each time it adds buffers.
     pub(crate) armed: AtomicBool,
     /// Readable when there may be packets: collects the present kick descriptor and `wake`, edge-triggered, so
     /// that nothing of the VMM's is ever read.

@@ -170,8 +170,8 @@ fn collect<R: Virtqueue>(
     Ok(malformed)
 }
 
-/// Takes chains of any form, for up to `byte_budget` bytes; where the segments of each end, and its length. Apart from the
-/// loop over those of one buffer, so as not to burden it.
+/// Takes chains of any form, for up to `byte_budget` bytes; where the segments of each end, and its length. Apart from
+/// the loop over those of one buffer, so as not to burden it.
 #[inline(never)]
 fn take_chains<R: Virtqueue>(
     ring: &mut R,

@@ -161,8 +161,8 @@ impl<R: Virtqueue> Room for GuestRoom<'_, R> {
         Ok(trim(skip(self.segments, header_len), len))
     }
 
-    /// As [`mem::Room::put`], without a detour for the buffers that most drivers post: one descriptor each, with room for
-    /// a whole frame.
+    /// As [`mem::Room::put`], without a detour for the buffers that most drivers post: one descriptor each, with room
+    /// for a whole frame.
     #[inline]
     fn put(
         &mut self,

@@ -5,7 +5,8 @@
 //! kernel, and the watch that opens a device again when it comes back. Each way gives a [`mem::Opened`]: one
 //! receiving queue per worker and sending queues that all workers share.
 //!
-//! Needs kernel 5.9; an [`Opener`] with CAP_NET_RAW, and CAP_NET_ADMIN for taps and AF_XDP, which takes CAP_BPF besides.
+//! Needs kernel 5.9; an [`Opener`] with CAP_NET_RAW, and CAP_NET_ADMIN for taps and AF_XDP, which takes CAP_BPF
+//! besides.
 //!
 //! Must not know: packet formats (the XDP program, which is data, excepted), tables, workers.
 

@@ -1,4 +1,5 @@
-//! The little of rtnetlink that ioctls don't tell: that some link changed, and what a link is linked to, and links of other namespaces.
+//! The little of rtnetlink that ioctls don't tell: that some link changed, and what a link is linked to, and links of
+//! other namespaces.
 
 use crate::device::{Device, Link, is_up};
 use crate::opener::TapState;
@@ -71,8 +72,8 @@ pub(crate) fn linked(device: &Device) -> io::Result<Option<Device>> {
     }
 }
 
-/// State of the device `name` of another network namespace. Needs CAP_NET_ADMIN in both, and does not go there: the namespace
-/// gets a number in this one, by which its devices are asked for.
+/// State of the device `name` of another network namespace. Needs CAP_NET_ADMIN in both, and does not go there: the
+/// namespace gets a number in this one, by which its devices are asked for.
 pub(crate) fn link_in(namespace: BorrowedFd<'_>, name: &str) -> io::Result<TapState> {
     let fd = namespace.as_raw_fd().to_ne_bytes();
     let known = |answer: Vec<u8>| {
@@ -117,7 +118,7 @@ impl Message {
     fn new(kind: u16) -> Self {
         let mut bytes = vec![0; HEADER];
         bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
-        // Answered also where there is nothing to say.
+        // The kernel answers even if it has nothing to say.
         let flags = if kind == libc::RTM_NEWNSID { libc::NLM_F_ACK } else { 0 } | libc::NLM_F_REQUEST;
         bytes[6..8].copy_from_slice(&(flags as u16).to_ne_bytes());
         Self(bytes)
@@ -201,7 +202,7 @@ mod tests {
 
     #[test]
     fn a_namespace_has_a_number_by_which_its_devices_are_found() {
-        // As root: a namespace's number is given by who may configure it.
+        // As root: only a process that may configure a namespace can give it a number.
         let here = std::fs::File::open("/proc/thread-self/ns/net").unwrap();
         for _ in 0..2 {
             let found = link_in(here.as_fd(), "lo").unwrap();

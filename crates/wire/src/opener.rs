@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// Most queues of a tap or an AF_XDP port: as many descriptors go into one message (`SCM_MAX_FD`).
 pub const MAX_QUEUES: usize = 253;
 
-/// Who opens what a port needs: this process ([`Here`]), or another one that has the rights.
+/// Opens what a port needs: this process ([`Here`]), or another one that has the rights.
 pub trait Opener: Send + Sync {
     /// Makes a tap that is not there yet, sets it up, and returns its queues.
     ///

@@ -1,4 +1,4 @@
-"""What a daemon has of the machine, counted: descriptors, threads, mappings, memory. And that others notice nothing."""
+"""Counts a daemon's descriptors, threads, mappings and memory, and checks that other guests notice nothing."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from pathlib import Path
 from .shell import Failed, eventually
 from .stream import Stream
 
-# Heaps keep a part of what was freed, and more of it the more threads there were.
+# Heaps keep a part of what was freed; the more threads, the larger the part.
 MEMORY_TOLERANCE = 48 << 20
 # The C library keeps the stacks of some twenty threads for others to come, and arenas; each is two mappings.
 MAPPINGS_TOLERANCE = 100
@@ -38,7 +38,7 @@ class Account:
         return cls(_descriptors(proc), _threads(proc), len((proc / "maps").read_text().splitlines()), _memory(proc))
 
     def beyond(self, before):
-        """What is more than it was, in words; nothing where all is back."""
+        """In words what there is more of than before; empty if all is back."""
         more = [f"{count} x {what}" for what, count in (self.descriptors - before.descriptors).items() if what != OF_THREADS]
         if self.descriptors[OF_THREADS] > self.threads.total() + 1:
             more.append(f"{self.descriptors[OF_THREADS]} x {OF_THREADS}")
@@ -85,8 +85,8 @@ def daemon_pid(host):
 
 
 class Pulse:
-    """Has the daemon answer `status`, and take a route and give it up, again and again while the `with` block runs: the tables
-    change, and every worker has to take note of it, as for any `apply`."""
+    """Asks the daemon for `status`, and adds and removes a route, again and again while the `with` block runs: the tables
+    change, and every worker must take that up, as for any `apply`."""
 
     ROUTE = ("--network", "blue", "198.51.100.0/24")
 
@@ -126,12 +126,12 @@ class Pulse:
 
 @contextmanager
 def unharmed(host, source, target, packets=200):
-    """What happens inside hurts nobody: of a stream from one guest to another nothing is lost, `status` and changes are answered, and
-    when it is over the daemon has no more than it had before."""
+    """What happens inside hurts nobody: a stream between two guests loses nothing, the daemon answers `status` and
+    changes, and afterwards it has no more than before."""
     pid = daemon_pid(host)
     address = target.addresses[0]
     source.expect_ping(address, 1)
-    # Room for what is sent while a busy machine has no CPU for the daemon: that would be no loss of anybody's making.
+    # Room for what is sent while a busy machine has no CPU for the daemon: such a loss would be nobody's fault.
     source.namespace.ip("link set", source.device, "txqueuelen", QUEUE)
     before = Account.of(pid)
     with Stream(source.namespace, target.namespace, address, rate=400) as stream, Pulse(host) as pulse:

@@ -28,7 +28,7 @@ FULL = (1 << 64) - 2
 
 
 def spoil(descriptor):
-    """What the other holder of an eventfd can do to it: no O_NONBLOCK any more, and a counter to which nothing can be added."""
+    """What the other holder of an eventfd can do to it: clear O_NONBLOCK, and fill the counter."""
     fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_NONBLOCK)
     try:
         os.read(descriptor, 8)

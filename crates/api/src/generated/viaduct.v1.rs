@@ -387,7 +387,7 @@ pub struct RemoveRequest {
 pub struct Changes {
     #[prost(message, repeated, tag = "1")]
     pub changes: ::prost::alloc::vec::Vec<Change>,
-    /// What was taken, but better known: guests whose packets are not checked.
+    /// Warnings about what was taken: guests whose packets are not checked.
     #[prost(message, repeated, tag = "2")]
     pub warnings: ::prost::alloc::vec::Vec<Warning>,
 }
@@ -533,7 +533,8 @@ pub struct VifEntry {
     pub flows_opened: u64,
     #[prost(uint64, tag = "31")]
     pub flows_from_wire: u64,
-    /// Of both since the start: not made for want of room, or too fast; and those that gave way to others before their time.
+    /// Since the start, of both: connections refused because there was no room or they came too fast, and connections
+    /// displaced by others before they timed out.
     #[prost(uint64, tag = "32")]
     pub flows_refused: u64,
     #[prost(uint64, tag = "33")]
@@ -711,7 +712,7 @@ pub struct StatusReply {
     /// Where the executor has a card.
     #[prost(message, optional, tag = "15")]
     pub card: ::core::option::Option<CardStats>,
-    /// What is in force, but better known: guests whose packets are not checked.
+    /// Warnings about what is in force: guests whose packets are not checked.
     #[prost(message, repeated, tag = "20")]
     pub warnings: ::prost::alloc::vec::Vec<Warning>,
     /// What the daemon may still do.

@@ -64,8 +64,8 @@ pub struct World {
 }
 
 impl World {
-    /// Tables for that many flows on a card with so many pipes, its nexthops on chip or not; the flow table filled up with
-    /// others that no packet is of.
+    /// Tables for that many flows on a card with so many pipes, its nexthops on chip or not; the flow table filled up
+    /// with others that no packet is of.
     pub fn new(count: u32, pipes: usize, fill: bool, hops: Hops) -> Result<Self, Box<dyn std::error::Error>> {
         let sizes = Sizes { flow_buckets: 20, bridge_lines: 12, route6_lines: 12, ..Sizes::default() };
         let mut world = Self {
@@ -252,8 +252,8 @@ impl World {
         Flow::V4(Flow4 { protocol: proto::TCP, src: self.extra, ..self.entry(0, 0) })
     }
 
-    /// What an update does. Two of three give a flow's line another counter; the third adds a flow for which others have to
-    /// be moved, if such a one is found, and takes one away that was added before.
+    /// What an update does. Two of three give a flow's line another counter; the third adds a flow for which others
+    /// have to be moved, if such a one is found, and takes one away that was added before.
     pub fn update(&mut self, number: u32) -> Vec<Step> {
         if !number.is_multiple_of(3) {
             let flow = number.wrapping_mul(0x9e37_79b1) % self.count;

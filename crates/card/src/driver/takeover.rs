@@ -13,8 +13,8 @@ const LABELS: u32 = 1 << 16;
 const VNIS: u32 = 1 << 13;
 const REMOTES: u32 = 1 << 13;
 
-/// Clears the tables of a card that isn't blank and forwards nothing. Of the route memory the part for IPv6 alone: IPv4 tries
-/// are written whole before anything leads to them, as nexthops are.
+/// Clears the tables of a card that isn't blank and forwards nothing. Of the route memory the part for IPv6 alone: IPv4
+/// tries are written whole before anything leads to them, as nexthops are.
 pub fn clear<C: Card>(commands: &mut Commands<C>) -> Result<(), CardError> {
     if commands.is_blank() {
         return Ok(());

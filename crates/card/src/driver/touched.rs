@@ -72,8 +72,8 @@ impl Configured {
                 self.networks.remove(vrf);
             }
             Change::PutNexthop(id, nexthop) => self.note_nexthop(*id, nexthop, touched),
-            // Nothing leads there once the batch is applied, but to one that takes its number within the batch: so what it was
-            // is kept.
+            // Nothing leads there once the batch is applied, but to one that takes its number within the batch: so what
+            // it was is kept.
             Change::DelNexthop(id) => {
                 touched.remotes.extend(self.nexthops.get(id).and_then(Nexthop::remote));
             }

@@ -52,7 +52,8 @@ struct Left {
     bytes: Vec<u8>,
 }
 
-/// A packet, and what is to become of it: the output it leaves by, or the reason why it is dropped; and its flow's counter.
+/// A packet, and what is to become of it: the output it leaves by, or the reason why it is dropped; and its flow's
+/// counter.
 #[derive(Clone)]
 pub struct Prepared {
     input: usize,
@@ -353,8 +354,8 @@ fn is_same(left: &Left, expected: &Left) -> bool {
     left.port == expected.port && left.bytes == expected.bytes && reason
 }
 
-/// Where the card doesn't look further, it can't say what else is wrong; and what is wrong inside of ARP it doesn't see at all,
-/// so that it may find what is wrong around it.
+/// Where the card doesn't look further, it can't say what else is wrong; and what is wrong inside of ARP it doesn't see
+/// at all, so that it may find what is wrong around it.
 fn is_same_reason(left: Punt, expected: Punt) -> bool {
     const BLIND: [Punt; 4] =
         [Punt::Ipv6Extension, Punt::TunnelMalformed, Punt::LabelStack, Punt::HeaderTooLong];

@@ -127,8 +127,8 @@ pub fn key(frame: &[u8]) -> Key {
     Frame::parse(frame, frame.len(), false).unwrap().key(VRF.0, Path::Bridged).unwrap()
 }
 
-/// Ports of UDP flows from the first guest to the second, as who knew the secret would choose them: of a table of 2^`bits`
-/// buckets in each way ever the same two.
+/// Ports of UDP flows from the first guest to the second, as who knew the secret would choose them: of a table of
+/// 2^`bits` buckets in each way ever the same two.
 pub fn colliding(v6: bool, bits: u32) -> impl Iterator<Item = (u16, u16)> {
     let model = key(&if v6 { frame6(1, 2, (0, 0)) } else { frame(1, 2, (0, 0)) });
     let buckets = move |key: &Key| {

@@ -114,7 +114,8 @@ pub struct Guest {
     /// Largest IP packet, bytes. `None`: its network's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u16>,
-    /// Its verbs device: the name of the socket in `rdma/` of the run-dir. Always set where `kind` is [`GuestKind::Rdma`].
+    /// Its verbs device: the name of the socket in `rdma/` of the run-dir. Always set where `kind` is
+    /// [`GuestKind::Rdma`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rdma: Option<String>,
     /// Who may open the verbs device, `user` or `user:group`.
@@ -132,7 +133,7 @@ pub struct Guest {
 const MAX_QUEUES: u16 = 64;
 
 impl Guest {
-    /// What the guest may do to its neighbours for want of keys, and which they are. `None`: what it sends is checked.
+    /// What the guest may do to its neighbours because keys are missing, and which keys. `None`: what it sends is checked.
     #[must_use]
     pub fn warning(&self) -> Option<&'static str> {
         match (self.mac, self.addresses.is_empty()) {
@@ -141,7 +142,7 @@ impl Guest {
                  give it `mac` and `addresses`",
             ),
             (Some(_), true) => Some(
-                "what it sends is not checked but for its MAC: it may use others' addresses, and pose as a router or DHCP \
+                "only the MAC of what it sends is checked: it may use others' addresses, and pose as a router or DHCP \
                  server; give it `addresses`",
             ),
             (Some(_), false) => None,

@@ -1,13 +1,14 @@
-//! Requests of any kind and content, one after the other to one host: each is done as a whole or refused and not done, and what
-//! is stored is what is in force.
+//! Requests of any kind and content, one after the other to one host: each is done as a whole or refused and not done,
+//! and what is stored is what is in force.
 
 use super::*;
 use crate::core::tests::fake::{FakeExecutor, FakePorts, Log};
 use crate::core::tests::{FILE, VERBS};
 use crate::matching::Matching;
+use crate::matching::tests::flow;
 use crate::packet_text;
 use crate::store::Store;
-use model::{Counters, Endpoint, FlowInfo, FlowKey, FlowState, VifId, Vrf};
+use model::VifId;
 use prost::Message;
 use serde::de::DeserializeOwned;
 use std::path::Path;
@@ -170,7 +171,8 @@ impl Target {
         (objects(&self.service.core), format!("{:?}", self.executor.tables()))
     }
 
-    /// One request that does not change anything: it is answered or refused. Captures go on; their expressions are tried below.
+    /// One request that does not change anything: it is answered or refused. Captures go on; their expressions are
+    /// tried below.
     fn ask(&self, number: u8, bytes: &[u8]) {
         macro_rules! asked {
             ($($method:ident: $request:ty),*) => {{
@@ -361,17 +363,7 @@ fn any_text_is_a_packet_or_refused() {
 /// A text asks for connections and packets, or is refused.
 #[test]
 fn any_text_is_an_expression_or_refused() {
-    let end = |addr: &str, port| Endpoint { vrf: Vrf(1), addr: addr.parse().unwrap(), port };
-    let flow = FlowInfo {
-        key: FlowKey { src: end("10.1.1.1", 40000), dst: end("10.1.1.254", 80), protocol: 6 },
-        state: FlowState::Established,
-        rule: None,
-        forward: Counters::default(),
-        reply: Counters::default(),
-        approximate: false,
-        age: 1,
-        idle: 0,
-    };
+    let flow = flow();
     bolero::check!().with_type::<(bool, Vec<u8>)>().for_each(|input| {
         let text = text_of(input);
         if let Ok(matching) = Matching::parse(&text) {

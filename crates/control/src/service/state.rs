@@ -33,7 +33,7 @@ pub(super) fn status(view: &View) -> v1::StatusReply {
     }
 }
 
-/// What is to be known about some objects.
+/// Warnings about some objects.
 pub(super) fn warnings<'a>(objects: impl Iterator<Item = &'a Object>) -> Vec<v1::Warning> {
     let warning = |object: &Object| {
         let message = object.warning()?.to_owned();
@@ -42,9 +42,9 @@ pub(super) fn warnings<'a>(objects: impl Iterator<Item = &'a Object>) -> Vec<v1:
     objects.filter_map(warning).collect()
 }
 
-/// That workers do not do what they are told.
+/// A warning for each stalled worker.
 pub(super) fn stalled(workers: &[usize]) -> impl Iterator<Item = v1::Warning> {
-    let message = "does not do what it is told: what was removed may still be in force for its packets";
+    let message = "does not take up changes: what was removed may still be in force for its packets";
     workers
         .iter()
         .map(move |worker| v1::Warning { object: format!("worker {worker}"), message: message.to_owned() })

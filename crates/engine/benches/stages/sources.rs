@@ -1,5 +1,5 @@
-//! The packet path's own sources: its stages are nobody's interface, and are to be measured without becoming one. All of the
-//! engine is here but its threads, and the cycle counter (see `cycles.rs`).
+//! The packet path's own sources: its stages are nobody's interface, and are to be measured without becoming one. All
+//! of the engine is here but its threads, and the cycle counter (see `cycles.rs`).
 #![allow(dead_code, unused_imports)] // what only those threads use
 
 #[path = "../../src/actions.rs"]

@@ -1,4 +1,4 @@
-//! What hostile guests can't have the engine do for them: floods, segments, mirrors, questions; and what rates count.
+//! Bounds on the work that hostile guests can make: floods, segments, mirrors, questions; and what rates count.
 
 use super::harness::{Host, Output};
 use super::offloads::{ALL, GATEWAY, unfinished};
@@ -57,8 +57,8 @@ fn set_meter(host: &mut Host, id: MeterId, config: MeterConfig) {
     host.core.meters = Arc::new(meters);
 }
 
-/// A rate is one of what leaves: exactly so many bytes pass as come out, of each kind of packet and way out, by the slow
-/// path and by the cache.
+/// A rate is one of what leaves: exactly so many bytes pass as come out, of each kind of packet and way out, by the
+/// slow path and by the cache.
 #[test]
 fn a_rate_counts_the_bytes_that_leave() {
     let ways = ["10.1.1.2", "10.9.0.7", "10.9.1.7", "10.9.2.7", "10.9.3.7", "203.0.113.50"];
@@ -224,7 +224,7 @@ fn a_scan_asks_no_more_than_a_storm_may() {
     let (questions, _) = volume(&host.run(VifId(1), (100..200).map(scan)));
     assert!((20..30).contains(&questions), "{questions}");
     assert!(host.drops()[&DropReason::FloodLimited] > 80, "{:?}", host.drops());
-    // Another's first packet to an address that could not be asked for has it asked for.
+    // Another guest's first packet to such an address has the engine ask for it.
     let other = plain("eth 02:00:00:00:00:02 > 00:00:5e:00:01:00 / ip4 10.1.1.2 > 10.1.1.199 / udp 1 > 2");
     assert!(volume(&host.run(VifId(2), [other])).0 >= 3);
 }

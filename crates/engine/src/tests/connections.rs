@@ -1,4 +1,4 @@
-//! To whom connections are charged, and what others' connections do to a guest's own.
+//! The accounts that connections are charged to, and how others' connections affect a guest's own.
 
 use super::harness::Host;
 use super::world::{PROVIDER, WIRE, neighbours, tables};

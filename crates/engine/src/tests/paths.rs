@@ -202,7 +202,7 @@ fn a_remote_that_no_nexthop_names_any_more_is_not_heard_though_its_flow_was_cach
     host.shared.apply(&[gone]).unwrap();
     assert_eq!(from_tunnel(&mut host, "192.0.2.3"), 0);
     assert_eq!(host.drops(), [(DropReason::UnknownRemote, 5)].into());
-    // As a peer it is heard again, whoever names it.
+    // Its packets are taken again once it is a peer.
     let tables = tables();
     let Change::SetHost(own) = &tables[0] else { panic!("the host comes first") };
     let peers = vec!["192.0.2.0/30".parse().unwrap()];

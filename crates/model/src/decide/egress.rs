@@ -93,8 +93,8 @@ const fn overhead(kind: TunnelKind, remote: IpAddr) -> usize {
     }
 }
 
-/// By which of its interfaces a guest takes a packet: RoCEv2 to an address of its own, or to a group, by its verbs device.
-/// For a device that stands alone pings are answered.
+/// By which of its interfaces a guest takes a packet: RoCEv2 to an address of its own, or to a group, by its verbs
+/// device. For a device that stands alone pings are answered.
 fn door(frame: &Frame<'_>, vif: &Vif) -> Result<VifId, Stop> {
     let ip = frame.headers.ip();
     let own = ip.is_some_and(|ip| vif.addresses.contains(&ip.dst));
@@ -144,8 +144,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
     }
 
-    /// Out of the wire a network is attached to: with the attachment's tag and no other, which would be one of the wire's
-    /// other VLANs, and no tunnel packets for hosts of the underlay.
+    /// Out of the wire a network is attached to: with the attachment's tag and no other, which would be one of the
+    /// wire's other VLANs, and no tunnel packets for hosts of the underlay.
     pub(super) fn onto(
         &self,
         frame: &Frame<'_>,

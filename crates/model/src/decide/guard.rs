@@ -1,9 +1,9 @@
 //! What hosts believe whoever says it, and so only guests may say that are configured for it: router advertisements and
 //! redirects (RA guard, RFC 6105 and RFC 7113), and the answers of DHCP servers (RFC 7610).
 //!
-//! The type of an ICMP message and the ports of a datagram are in the first fragment, behind all extension headers: else
-//! parsing has failed (RFC 7112). So neither extension headers nor fragments hide them, and later fragments are of no use
-//! without the first.
+//! The type of an ICMP message and the ports of a datagram are in the first fragment, behind all extension headers:
+//! else parsing has failed (RFC 7112). So neither extension headers nor fragments hide them, and later fragments are of
+//! no use without the first.
 
 use crate::{DropReason, PacketView, Vif};
 use packet::{Ip, L4, proto};
@@ -46,8 +46,8 @@ fn is_dhcp_servers(ip: &Ip, l4: &L4) -> bool {
     matches!(*l4, L4::Udp { dst, .. } if dst == client)
 }
 
-/// A frame of IEEE 802.3 with a SNAP header (RFC 1042). Some receivers go by the EtherType in there, whose packet was not
-/// checked.
+/// A frame of IEEE 802.3 with a SNAP header (RFC 1042). Some receivers go by the EtherType in there, whose packet was
+/// not checked.
 fn is_snap(packet: &PacketView<'_>) -> bool {
     /// Lower values in the place of an EtherType are lengths (IEEE 802.3, 3.2.6).
     const FIRST_ETHERTYPE: u16 = 0x0600;

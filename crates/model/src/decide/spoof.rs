@@ -1,8 +1,8 @@
 //! Anti-spoofing: a guest sends from its own MAC and addresses, and claims no others by ARP or ND.
 //!
-//! Hosts need a few more sources: `::` (RFC 4862, duplicate address detection; RFC 3810, MLD), 0.0.0.0 in DHCP (RFC 2131)
-//! and ARP probes (RFC 5227), and link-local addresses. Those they make themselves, by chance (RFC 7217) or of their MAC
-//! (RFC 4291, appendix A); but others' are not theirs.
+//! Hosts need a few more sources: `::` (RFC 4862, duplicate address detection; RFC 3810, MLD), 0.0.0.0 in DHCP (RFC
+//! 2131) and ARP probes (RFC 5227), and link-local addresses. Those they make themselves, by chance (RFC 7217) or of
+//! their MAC (RFC 4291, appendix A); but others' are not theirs.
 
 use super::neighbour::Message;
 use crate::{BridgeTarget, DropReason, GATEWAY_MAC, Lookup, Network, Vif, VifId, VifKind};
@@ -105,8 +105,8 @@ fn is_same_guest(vif: &Vif, id: VifId) -> bool {
     vif.id == id || vif.rdma == Some(id)
 }
 
-/// Whether, in a network that shares a wire with the underlay, an address is one that the underlay's hosts ask for there:
-/// this host's, its router's or a peer's.
+/// Whether, in a network that shares a wire with the underlay, an address is one that the underlay's hosts ask for
+/// there: this host's, its router's or a peer's.
 fn is_of_underlay<T: Lookup>(tables: &T, network: &Network, addr: IpAddr) -> bool {
     let shared = network.wire.filter(|attached| attached.vlan.is_none());
     let wire = shared.and_then(|attached| tables.vif(attached.vif)?.wire.as_ref());

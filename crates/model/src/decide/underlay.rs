@@ -24,7 +24,8 @@ impl Path<'_> {
 }
 
 impl<'a, T: Lookup> Walk<'a, T> {
-    /// The way to a remote, which is not this host: the wire on whose subnet it is (the longest), else the first with a gateway of its family.
+    /// The way to a remote, which is not this host: the wire on whose subnet it is (the longest), else the first with a
+    /// gateway of its family.
     pub(super) fn path(&self, remote: IpAddr) -> Result<Path<'a>, DropReason> {
         if self.is_ours(remote) {
             return Err(DropReason::NoUnderlay);
@@ -75,8 +76,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         self.is_peer(addr) || self.is_ours(addr) || self.underlay().any(|(_, wire)| on_link(wire))
     }
 
-    /// Whether a tenant's packet is one that a host of the underlay would take for a tunnel's, or would answer to another.
-    /// Addresses are those with which it leaves.
+    /// Whether a tenant's packet is one that a host of the underlay would take for a tunnel's, or would answer to
+    /// another. Addresses are those with which it leaves.
     pub(super) fn is_underlay_tunnel(&self, frame: &Frame<'_>, nat: Nat) -> bool {
         let Some(ip) = frame.headers.ip() else { return false };
         let tunnel = match frame.headers.l4 {

@@ -14,7 +14,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub(super) const WIRES: u16 = 2;
 /// The first guest's id.
 const FIRST_GUEST: u16 = 10;
-/// The first id of a verbs device that its guest has beside its port: in the generated tables they come after all others.
+/// The first id of a verbs device that its guest has beside its port: in the generated tables they come after all
+/// others.
 const FIRST_DEVICE: u16 = 30;
 const METERS: u32 = 3;
 
@@ -94,7 +95,7 @@ fn tunnel_sources(rng: &mut Rng) -> Host {
     let v4 = IpAddr::from(Ipv4Addr::new(192, 0, 2, 1));
     let v6 = IpAddr::from(Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, 1));
     let tunnel_source = [v4, v6].into_iter().filter(|_| rng.percent(60)).collect();
-    // Remotes that nexthops happen not to name, and some that nobody does.
+    // Remotes that nexthops may not name, and some that nothing names.
     let tunnel_peers = [(Ipv4Addr::new(192, 0, 2, 0), 30), (Ipv4Addr::new(192, 0, 1, 0), 24)];
     let tunnel_peers = tunnel_peers.into_iter().filter(|_| rng.percent(50));
     let tunnel_peers = tunnel_peers.filter_map(|(addr, len)| IpNet::new(addr.into(), len).ok()).collect();

@@ -5,9 +5,9 @@ use crate::{Forward, PacketView, Verdict};
 use packet::{Fragment, Headers, L4, proto};
 
 /// Bytes that count against the policers of a packet: those of the frames that leave because of it, from the Ethernet
-/// header on, tunnel headers included. A large send counts as its segments, each with headers of its own, also where its
-/// receiver takes it whole. A flooded packet counts once, as the longest of its copies; one that is not delivered counts
-/// as it came in.
+/// header on, tunnel headers included. A large send counts as its segments, each with headers of its own, also where
+/// its receiver takes it whole. A flooded packet counts once, as the longest of its copies; one that is not delivered
+/// counts as it came in.
 #[must_use]
 pub fn metered_len(verdict: &Verdict, packet: &PacketView<'_>) -> usize {
     match verdict {

@@ -76,8 +76,8 @@ impl Remembered {
 }
 
 impl Tables {
-    /// Carries out the effects of a decision about a packet that counts as `len` bytes ([`crate::rewrite::metered_len`]), as
-    /// far as they are the tables'; counters and copies are the caller's.
+    /// Carries out the effects of a decision about a packet that counts as `len` bytes
+    /// ([`crate::rewrite::metered_len`]), as far as they are the tables'; counters and copies are the caller's.
     ///
     /// # Errors
     /// The reason why the packet is dropped after all: it is over a rate, or its connection found no room.

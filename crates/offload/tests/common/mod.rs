@@ -285,8 +285,8 @@ impl World {
         Self { engine, card, one, two, wire, stopped }
     }
 
-    /// Packets that the card forwarded, and those it left to the host, once it has done so with all it got: they are counted
-    /// a moment after they leave.
+    /// Packets that the card forwarded, and those it left to the host, once it has done so with all it got: they are
+    /// counted a moment after they leave.
     pub fn carried(&self) -> (u64, u64) {
         let mut carried = (0, 0);
         until(|| {

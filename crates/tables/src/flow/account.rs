@@ -1,11 +1,11 @@
-//! To whom connections are charged, and what each has of the table.
+//! The accounts that connections are charged to, and what each has of the table.
 
 use super::zeroed::Zeroed;
 use model::{FlowUse, Seconds, VifId};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 /// Who is charged for a connection. What a guest opens and what others open to it by a wire are two accounts, so that
-/// nobody out there can use up what the guest needs for connections of its own.
+/// hosts out there cannot use up what the guest needs for connections of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Account {
     vif: VifId,
@@ -30,7 +30,7 @@ impl Account {
         2 * u32::from(self.vif.0) + u32::from(self.from_wire)
     }
 
-    /// From such a number.
+    /// The account with such a number.
     pub(super) const fn numbered(number: u32) -> Self {
         Self { vif: VifId((number / 2) as u16), from_wire: number % 2 == 1 }
     }
@@ -43,9 +43,9 @@ const ACCOUNTS: usize = 2 << 16;
 const HELD: usize = 0;
 /// Connections it opened within a second (low half), and that second.
 const OPENED: usize = 1;
-/// Connections it was refused.
+/// Connections that it was refused.
 const REFUSED: usize = 2;
-/// Connections that gave way to others before their time.
+/// Connections that others displaced before they timed out.
 const DISPLACED: usize = 3;
 
 /// How much of a full table an account may have.
@@ -53,7 +53,7 @@ const DISPLACED: usize = 3;
 pub(super) struct Share {
     /// An equal part for each account that has connections.
     pub fair: u64,
-    /// Half of it. What an account has up to here it keeps, whatever others do.
+    /// Half of the share. An account keeps what it has up to here, whatever others do.
     pub reserve: u64,
 }
 
@@ -107,12 +107,12 @@ impl Accounts {
         }
     }
 
-    /// Counts a connection that was not made.
+    /// Counts a connection that was refused.
     pub fn refuse(&self, account: Account) {
         self.word(account, REFUSED).fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a connection that gave way before its time.
+    /// Counts a connection that was displaced before it timed out.
     pub fn displace(&self, account: Account) {
         self.word(account, DISPLACED).fetch_add(1, Ordering::Relaxed);
     }

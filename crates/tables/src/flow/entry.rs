@@ -54,11 +54,12 @@ const KEY: usize = 1;
 /// Rule (low half) and second of creation. Of a free entry, the next free one: not in a word that a worker may still
 /// write which found the entry in use just before.
 const ORIGIN: usize = 7;
-/// To whom it is charged (low half), and whether there is a rule.
+/// The account that it is charged to (low half), and whether there is a rule.
 const CHARGE: usize = 8;
 /// Its hash, by which it is found in the index.
 const HASH: usize = 9;
-/// State, what was seen, whether packets are missing in the counters, and the sequence number they belong to (high half).
+/// State, what was seen, whether packets are missing in the counters, and the sequence number they belong to (high
+/// half).
 const STATE: usize = 10;
 /// Second of the last packet.
 const LAST: usize = 11;

@@ -1,10 +1,11 @@
-//! Who gives way to a new connection.
+//! Which connection is removed for a new one.
 //!
-//! While there is room an account may have what its limit allows. A full table is divided: each account with connections
-//! has an equal share, and half of that is its reserve ([`Share`]). Accounts within their reserve have at most half of
-//! the table together, so at least every second entry, of every shard since the hash spreads them, belongs to somebody
-//! who has more; a connection within the reserve takes the place of one of those. Nothing of an account within its
-//! reserve gives way to anybody, and an established TCP connection of one within its share to nobody beyond his own.
+//! While there is room an account may have what its limit allows. A full table is divided: each account with
+//! connections has an equal share, and half of that is its reserve ([`Share`]). Accounts within their reserve have at
+//! most half of the table together, so at least every second entry, of every shard since the hash spreads them, belongs
+//! to somebody who has more; a connection within the reserve takes the place of one of those. Nothing of an account
+//! within its reserve gives way to anybody, and an established TCP connection of one within its share to nobody beyond
+//! his own.
 //!
 //! Of what may give way, the first to go has timed out; then comes what belongs to accounts beyond their share, then to
 //! the newcomer's own, then to accounts beyond their reserve; among these, single exchanges and unanswered ones,
@@ -46,7 +47,7 @@ enum Turn {
     BeyondReserve,
 }
 
-/// Who wants room, and what he may have of it.
+/// An account that wants room, and how much it may have.
 struct Claim {
     account: Account,
     /// Connections it has, with the one to come.

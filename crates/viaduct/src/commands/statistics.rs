@@ -55,7 +55,7 @@ pub fn headline(status: &v1::StatusReply) -> String {
     )
 }
 
-/// What the daemon may still do, in a line; another one for each thing that the kernel lacks.
+/// What the daemon may still do, in a line; another line for each thing that the sandbox lacks.
 fn sandbox_text(sandbox: &v1::Sandbox) -> String {
     if !sandbox.enabled {
         return red(format!("sandbox: none (--no-sandbox): user {}, all its capabilities\n", sandbox.user));
@@ -147,7 +147,7 @@ fn interfaces(vifs: &[v1::VifEntry]) -> String {
     table(&vifs.iter().map(row).collect::<Vec<_>>(), columns)
 }
 
-/// Who had connections refused or displaced, a line each.
+/// A line for each interface that had connections refused or displaced.
 fn crowded(vifs: &[v1::VifEntry]) -> String {
     let crowded = vifs.iter().filter(|vif| vif.flows_refused + vif.flows_displaced > 0);
     let line = |vif: &v1::VifEntry| {

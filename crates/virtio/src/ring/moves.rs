@@ -1,7 +1,7 @@
 //! Rings under any sequence of moves, of drivers and of the device, against models that count.
 //!
-//! Nothing is reset between bursts. The device may write the used ring or used descriptors, and its own event suppression;
-//! every other byte, within the mapping and around it, must be as the driver left it.
+//! Nothing is reset between bursts. The device may write the used ring or used descriptors, and its own event
+//! suppression; every other byte, within the mapping and around it, must be as the driver left it.
 
 mod chains;
 mod sequences;

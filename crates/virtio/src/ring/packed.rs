@@ -175,8 +175,8 @@ impl Virtqueue for Packed {
         let (first, room) = (out.len(), (self.at.size - self.in_flight).min(MAX_CHAIN as u16));
         let (mut at, mut slots, mut ok) = (self.next, 0, true);
         loop {
-            // Slots in flight are not the driver's to reuse: a chain that reaches into them has no end. Nor is one followed
-            // for longer than a split ring's.
+            // Slots in flight are not the driver's to reuse: a chain that reaches into them has no end. Nor is one
+            // followed for longer than a split ring's.
             if slots == room {
                 return Err(Fault::EndlessChain);
             }

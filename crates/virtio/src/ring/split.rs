@@ -6,8 +6,8 @@
 //! used (published) .. used + done .. next (taken) .. next + heads (read ahead) .. avail (the driver's word, checked)
 //! ```
 //!
-//! Only [`Virtqueue::look`] lets the driver move one, and only so that the order holds. So whatever the driver does from
-//! burst to burst, no more chains are in flight than the ring has, and no head is taken that it took back.
+//! Only [`Virtqueue::look`] lets the driver move one, and only so that the order holds. So whatever the driver does
+//! from burst to burst, no more chains are in flight than the ring has, and no head is taken that it took back.
 
 use super::chain::{Desc, Links};
 use super::{Access, Chain, Fault, Layout, MAX_CHAIN, Memory, Virtqueue, passes};
@@ -201,8 +201,8 @@ impl Virtqueue for Split {
         }
         let first = self.slot(self.used);
         let (until_end, wrapped) = done.split_at(count.min(usize::from(self.at.size) - first));
-        // SAFETY: the first piece ends where the ring does at the latest. The second begins the ring, and is no longer than
-        // it: `complete` lets in no more. The ring is aligned to 4; what is ours does not overlap it.
+        // SAFETY: the first piece ends where the ring does at the latest. The second begins the ring, and is no longer
+        // than it: `complete` lets in no more. The ring is aligned to 4; what is ours does not overlap it.
         unsafe {
             let ring = self.at.device.add(4).cast::<[u32; 2]>();
             ptr::copy_nonoverlapping(until_end.as_ptr(), ring.add(first), until_end.len());

@@ -1,16 +1,16 @@
 //! What a driver's descriptors cost, and what they may.
 //!
-//! A driver decides how much there is to look at: chains of many descriptors, tables of them, buffers that cross regions,
-//! chains that turn out malformed, and all of it again for the next packet. So it is given a credit, and what it is given
-//! for each packet or poll is more than any honest driver needs.
+//! A driver decides how much there is to look at: chains of many descriptors, tables of them, buffers that cross
+//! regions, chains that turn out malformed, and all of it again for the next packet. So it is given a credit, and what
+//! it is given for each packet or poll is more than any honest driver needs.
 
 use super::Fault;
 
 /// Credit at most, in descriptors. Also what one poll of a driver's transmit ring brings.
 pub(super) const CREDIT: i32 = 2048;
 
-/// Credit that a packet to the guest brings: a chain of it (Linux has up to 47 descriptors), and mergeable buffers of 256
-/// bytes and more.
+/// Credit that a packet to the guest brings: a chain of it (Linux has up to 47 descriptors), and mergeable buffers of
+/// 256 bytes and more.
 const FOR_PACKET: i32 = 64;
 const BYTES_FOR_DESCRIPTOR: usize = 256;
 
@@ -64,7 +64,7 @@ impl Work {
         self.rubbish = 0;
     }
 
-    /// Notes a malformed chain; a fault where there is nothing else.
+    /// Notes a malformed chain; it is a fault if the driver offers nothing else.
     #[cold]
     pub(crate) fn malformed(&mut self) -> Result<(), Fault> {
         self.rubbish += 1;

@@ -52,8 +52,8 @@ pub(crate) struct TxRings {
     pub free: Vec<u64>,
 }
 
-/// A socket that is not bound yet, and the memory for its frames, which the kernel has been given. That is a file, since
-/// memory counts as locked by who gives it, unless that may lock any (CAP_IPC_LOCK).
+/// A socket that is not bound yet, and the memory for its frames, which the kernel has been given. That is a file,
+/// since memory counts as locked by who gives it, unless that may lock any (CAP_IPC_LOCK).
 #[derive(Debug)]
 pub struct XdpSocket {
     /// The socket.

@@ -23,7 +23,7 @@ pub struct FakeExecutor {
 }
 
 impl FakeExecutor {
-    /// One whose worker of this number does not do what it is told.
+    /// One whose worker of this number is stalled.
     pub fn with_stalled(worker: usize) -> Self {
         Self { stalled: vec![worker], ..Self::default() }
     }

@@ -8,7 +8,7 @@ const INDIRECT: u16 = 4;
 /// Where a chain's buffers lie, in bytes from the start of memory, and their lengths; None for a malformed one.
 pub(super) type Buffers = Option<Vec<(u64, usize)>>;
 
-/// Who reads descriptors.
+/// Reads descriptors.
 pub(super) struct Reader<'a> {
     /// The ring's memory.
     pub(super) bytes: &'a [u8],

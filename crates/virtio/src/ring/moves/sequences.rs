@@ -5,7 +5,8 @@ use super::*;
 /// Slots of a ring at most.
 const MOST: u16 = 16;
 
-/// Plays every sequence of up to `depth` of `all` steps, each of some moves, but what follows on a fault; how many there were.
+/// Plays every sequence of up to `depth` of `all` steps, each of some moves, but what follows on a fault; how many
+/// there were.
 fn play_all(world: &mut World, all: &[Vec<Move>], so_far: &mut Vec<Move>, depth: usize) -> usize {
     let mut played = 0;
     for step in all {
