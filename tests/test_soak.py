@@ -111,7 +111,7 @@ def change(host, chance):
     prefix = f"203.0.113.{chance.randrange(256)}/32"
     host.call("rt", "add", "--network", "blue", prefix, "--to", chance.choice(["drop", "guest:a1"]), check=False)
     host.call(chance.choice(["status", "flow", "stats", "dropstats", "nh"]), timeout=30)
-    host.call("rdma", "show", timeout=30)
+    host.call("rdma", "list", timeout=30)
     host.call("rt", "del", "--network", "blue", prefix, check=False)
 
 
