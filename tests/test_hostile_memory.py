@@ -8,6 +8,8 @@ import pytest
 from lab import eventually, meet, unharmed
 from lab.topology import host_config, tap, verbs
 
+pytestmark = pytest.mark.alone
+
 PEER = """
 import signal
 from lab.peer import Peer
