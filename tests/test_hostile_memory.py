@@ -5,6 +5,7 @@ import re
 import signal
 
 import pytest
+
 from lab import eventually, meet, unharmed
 from lab.topology import host_config, tap, verbs
 
@@ -53,6 +54,14 @@ def listed(host, what):
     return {row["name"]: row[what] for row in host.viaduct("rdma")}
 
 
+def without_trust(host, guest):
+    """Takes the trust of a guest away; returns the configuration."""
+    config = host.config.copy()
+    del config.entry("guest", guest)["rdma_trust"]
+    host.apply(config)
+    return config
+
+
 @pytest.mark.parametrize("memory, first", [("everything", "holder"), ("regions", "owner")])
 def test_trust_is_taken_away(monkeypatch, host, memory, first):
     """The connection ends on both sides, nothing more is written, and the daemon says who may still have the memory."""
@@ -81,9 +90,7 @@ def taken_away(host, owner, writer, memory):
                        for row in host.viaduct("rdma", "holders")]
     eventually(lambda: holders() == [[*held, True]], "memory that is shared", 30)
     assert listed(host, "distrusted") == {"b1": 0, "b2": 0}
-    config = host.config.copy()
-    del config.entry("guest", "b2")["rdma_trust"]
-    host.apply(config)
+    without_trust(host, "b2")
     writer.wait_for("wrote ")
     (ours,), (theirs,) = host.b1.queue_pairs(), host.b2.queue_pairs()
     assert [ours["state"], theirs["state"]] == ["ERROR", "ERROR"], (ours, theirs)
@@ -124,9 +131,7 @@ signal.pause()
 @pytest.mark.parametrize("what", ["registers", "sends", "is written to"])
 def test_memory_that_never_comes(host, what):
     """Only the program's own thread waits. Its peer, other programs of its device and everybody else go on."""
-    config = host.config.copy()
-    config.entry("guest", "b1").pop("rdma_trust")
-    host.apply(config)
+    config = without_trust(host, "b1")
     with unharmed(host, host.a1, host.a2):
         peer = host.b2.python(WRITER if what == "is written to" else OWNER, host.meeting, "peer", what)
         slow = host.b1.python(SLOW, host.meeting, what, "peer")
@@ -141,4 +146,35 @@ def test_memory_that_never_comes(host, what):
             assert listed(host, "stuck") == {"b1": 1, "b2": 0}, slow.describe()
         finally:
             slow.stop(signal.SIGKILL), peer.stop(signal.SIGKILL)
+        host.b1.expect_free(), host.b2.expect_free()
+
+
+# Sends from a file that it cut short after it was registered.
+GONE = PEER + """
+import ctypes, mmap, os
+import pyverbs.enums as e
+file = os.memfd_create("gone")
+os.ftruncate(file, 65536)
+memory = mmap.mmap(file, 65536)
+peer = Peer(65536, ctypes.addressof(ctypes.c_char.from_buffer(memory)))
+peer.connect(directory, name, other)
+os.ftruncate(file, 0)
+print("ended with", peer.post(e.IBV_WR_RDMA_WRITE, 65536), flush=True)
+signal.pause()
+"""
+
+
+def test_memory_that_is_cut_off(host):
+    """The send fails, and nothing else does."""
+    without_trust(host, "b1")
+    with unharmed(host, host.a1, host.a2):
+        owner = host.b2.python(OWNER, host.meeting, "owner", "gone")
+        gone = host.b1.python(GONE, host.meeting, "gone", "owner")
+        try:
+            gone.wait_for("ended with")
+            assert "ended with 4" in gone.text(), gone.text()  # IBV_WC_LOC_PROT_ERR
+            meet(host.b1, host.b2, "ibv_rc_pingpong", "-g", "1", "-n", "100", "-c", "-e")
+            assert listed(host, "stuck") == {"b1": 0, "b2": 0}
+        finally:
+            gone.stop(signal.SIGKILL), owner.stop(signal.SIGKILL)
         host.b1.expect_free(), host.b2.expect_free()
