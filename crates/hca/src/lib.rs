@@ -29,6 +29,7 @@ mod inbox;
 mod memory;
 mod modify;
 mod objects;
+mod parting;
 mod path;
 mod qp;
 mod questions;

@@ -8,6 +8,7 @@ use crate::direct::Brought;
 use crate::events::Event;
 use crate::inbox::{Inbox, Packet};
 use crate::objects::{Objects, Receive, take_receive};
+use crate::parting::Inbound;
 use crate::path::{Path, Way, received_header};
 use packet::roce::{self, Datagram, Nak};
 use rdma::{
@@ -108,7 +109,7 @@ pub(crate) struct Own {
     pub parcels: Option<(Parcels, u32)>,
     pub memory: u64,
     /// A peer does what we would do here.
-    pub inbound: Option<Bond>,
+    pub inbound: Option<Inbound>,
     /// The application does what the peer's device would do.
     pub outbound: Option<Bond>,
     /// What was done so before.
@@ -134,6 +135,8 @@ pub(crate) struct Own {
     pub told_congestion: Option<Duration>,
     /// The application is to be told once nothing is under way.
     pub tells_drained: bool,
+    /// The application is to be told once no receive of a shared queue is under way any more.
+    pub tells_last: bool,
     /// Receives are to be looked for once more that were posted when it went to the error state.
     pub looks_again: bool,
 }
@@ -174,7 +177,7 @@ impl Own {
     /// Takes a receive to be flushed: of a shared queue none, and no more at a time than a queue has, whatever the
     /// application writes there meanwhile.
     pub fn take_flushed(&mut self, objects: &mut Objects) -> Option<u64> {
-        if self.takes_shared() || self.flushed >= MAX_WORK {
+        if self.takes_shared() || self.flushed >= MAX_WORK || objects.is_shared_still(self.qpn) {
             return None;
         }
         self.flushed += 1;
@@ -243,7 +246,7 @@ impl Own {
             Completion { qpn: self.qpn, status, byte_len: done.len, ..Completion::default() };
         completion.timestamp = crate::client::monotonic_nanoseconds();
         let (cq, solicited) = if done.id & IS_RECEIVE != 0 {
-            completion.placement = if self.takes_shared() { Placement::Done } else { Placement::There };
+            completion.placement = self.placement();
             completion.id = self.receive.id;
             completion.opcode = completion::opcode::RECV;
             if let Some(received) = &done.received {
@@ -273,6 +276,22 @@ impl Own {
         self.receive.id = id;
         let flushed = rdma::Completion { id: IS_RECEIVE, status: Status::Flushed, len: 0, received: None };
         self.complete(&flushed, objects);
+    }
+
+    /// What such a receive is completed with, where the place for it is there already.
+    pub fn flushed_receive(&self, id: u64) -> Completion {
+        Completion {
+            id,
+            qpn: self.qpn,
+            status: status_number(Status::Flushed),
+            opcode: completion::opcode::RECV,
+            placement: self.placement(),
+            ..Completion::default()
+        }
+    }
+
+    const fn placement(&self) -> Placement {
+        if self.takes_shared() { Placement::Done } else { Placement::There }
     }
 
     fn flush_sends(&mut self, objects: &mut Objects) {
@@ -489,10 +508,8 @@ impl Qp {
             source.want_doorbell(true);
             self.own.looks_again = true;
         }
+        self.own.tells_last = self.own.takes_shared();
         self.flush(objects);
-        if self.own.takes_shared() {
-            objects.tell(Event::LastWqeReached, self.own.qpn);
-        }
     }
 
     /// Sends again after a send queue error: not what was posted meanwhile.
@@ -506,15 +523,21 @@ impl Qp {
         }
     }
 
-    /// Flushes what was posted since.
+    /// Flushes what was posted since, once nobody is at work with what came before it.
     fn flush(&mut self, objects: &mut Objects) {
         let own = &mut self.own;
+        if objects.is_shared_still(own.qpn) {
+            return;
+        }
         own.flushed = 0;
         own.flush_sends(objects);
         while let Some(id) = own.take_flushed(objects) {
             own.complete(&rdma::Completion { id, status: Status::Flushed, len: 0, received: None }, objects);
         }
         own.broken = None;
+        if std::mem::take(&mut own.tells_last) {
+            objects.tell(Event::LastWqeReached, own.qpn);
+        }
     }
 
     /// Forgets everything: back to the beginning.
@@ -536,7 +559,7 @@ impl Qp {
         }
         (own.path, own.peer, own.nak, own.reason, own.broken) = (None, None, None, None, None);
         (own.wrong_keys, own.established, own.tells_drained) = (0, false, false);
-        own.spares_doorbell = false;
+        (own.spares_doorbell, own.tells_last) = (false, false);
         own.told_congestion = None;
         self.deadline = None;
     }

@@ -117,12 +117,17 @@ const HERE: u16 = 2 << 13;
 const AT: u16 = 3 << 13;
 const PARCEL: u16 = 4 << 13;
 const PARCEL_AT: u16 = 5 << 13;
+/// In the flags of an entry: who waits for solicited completions waits for this one.
+const SOLICITED: u16 = 1 << 12;
+
+/// Completions behind the one at hand that are looked at for one that somebody waits for: as many as others put there meanwhile.
+const BEHIND: u32 = 64;
 
 /// Attempts at a place, where others take theirs at the same time.
 const ATTEMPTS: u32 = 1 << 16;
 
-/// Status of an entry that nobody wants any more; not one of `ibv_wc_status`.
-const FORGOTTEN: u8 = 0xff;
+/// Status of an entry that nobody sees: nobody wants it any more, or who was to write it died. Not one of `ibv_wc_status`.
+pub const FORGOTTEN: u8 = 0xff;
 
 const _: () = assert!(size_of::<Entry>() == 64 && size_of::<Header>() == 192);
 
@@ -140,7 +145,7 @@ impl Entry {
             Placement::Parcel(position) => (PARCEL, [id, 0, position.into(), 0, 0]),
             Placement::ParcelAt(address, position) => (PARCEL_AT, [id, address, position.into(), 0, 0]),
         };
-        let flags = flags & !PLACEMENT | mark;
+        let flags = flags & !(PLACEMENT | SOLICITED) | mark;
         Self { number: AtomicU32::new(0), opcode, status, flags, qpn, byte_len, immediate, source_qpn, body }
     }
 
@@ -156,7 +161,7 @@ impl Entry {
             PARCEL_AT => (id, 0, Placement::ParcelAt(second, third as u32)),
             _ => (id, second, Placement::Done),
         };
-        let flags = flags & !PLACEMENT;
+        let flags = flags & !(PLACEMENT | SOLICITED);
         Completion { opcode, status, flags, qpn, byte_len, immediate, source_qpn, id, timestamp, placement }
     }
 }
@@ -220,6 +225,19 @@ impl Ring {
     }
 }
 
+/// What became of a place in a completion queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// It was not reserved.
+    Free,
+    /// It was, and is not filled.
+    Empty,
+    /// Somebody put this there.
+    Filled(Completion),
+    /// It was filled and taken, and is another one's by now.
+    Passed,
+}
+
 /// Where completions are put: the device's end, and that of peers that share memory.
 #[derive(Debug)]
 pub struct CompletionSink {
@@ -258,6 +276,12 @@ impl CompletionSink {
         header.tail.load(Ordering::Relaxed).wrapping_sub(head).min(self.ring.entries)
     }
 
+    /// Whether somebody may wait for completions that are there: the channel is not armed.
+    #[must_use]
+    pub fn may_be_untold(&self) -> bool {
+        self.waiting() > 0 && self.ring.header().armed.load(Ordering::Acquire) == 0
+    }
+
     /// Whether there is no room.
     #[must_use]
     #[inline]
@@ -265,9 +289,9 @@ impl CompletionSink {
         !self.has_room(self.ring.header().tail.load(Ordering::Relaxed))
     }
 
-    /// A place for a completion, if there is one.
+    /// A place for a completion, if there is one. `note` hears of it before it is reserved.
     #[inline]
-    fn reserve(&self) -> Result<u32, Overrun> {
+    fn reserve(&self, note: impl Fn(u32)) -> Result<u32, Overrun> {
         let header = self.ring.header();
         let mut tail = header.tail.load(Ordering::Relaxed);
         // Others are done at once; an application that writes there all the time harms itself alone.
@@ -275,8 +299,10 @@ impl CompletionSink {
             if !self.has_room(tail) {
                 return Err(Overrun);
             }
+            note(tail);
             let next = tail.wrapping_add(1);
-            match header.tail.compare_exchange_weak(tail, next, Ordering::Relaxed, Ordering::Relaxed) {
+            // Who sees that it is reserved sees what was noted.
+            match header.tail.compare_exchange_weak(tail, next, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return Ok(tail),
                 Err(other) => tail = other,
             }
@@ -290,16 +316,38 @@ impl CompletionSink {
     /// Where there is no room.
     #[inline]
     pub fn push(&self, completion: &Completion, solicited: bool) -> Result<bool, Overrun> {
-        let at = self.reserve()?;
+        self.push_noting(completion, solicited, |_| ())
+    }
+
+    /// The same, by one who may die in the middle: `note` hears of each place before it is tried to be reserved.
+    ///
+    /// # Errors
+    /// As of that.
+    #[inline]
+    pub fn push_noting(
+        &self,
+        completion: &Completion,
+        solicited: bool,
+        note: impl Fn(u32),
+    ) -> Result<bool, Overrun> {
+        let at = self.reserve(note)?;
+        Ok(self.fill(at, completion, solicited))
+    }
+
+    /// Puts a completion into a place that was reserved, by us, or by somebody who died. Returns whether the completion channel
+    /// is to be told.
+    #[inline]
+    pub fn fill(&self, at: u32, completion: &Completion, solicited: bool) -> bool {
         let entry = self.ring.entry(at);
         let written = Entry::of(completion);
+        let flags = if solicited { written.flags | SOLICITED } else { written.flags };
         // SAFETY: within the mapping, all but the number; the library reads it once that is right, which it is not yet, and
         // nobody else was given this place.
         unsafe {
             let place = entry.as_ptr();
             (&raw mut (*place).opcode).write_volatile(written.opcode);
             (&raw mut (*place).status).write_volatile(written.status);
-            (&raw mut (*place).flags).write_volatile(written.flags);
+            (&raw mut (*place).flags).write_volatile(flags);
             (&raw mut (*place).qpn).write_volatile(written.qpn);
             (&raw mut (*place).byte_len).write_volatile(written.byte_len);
             (&raw mut (*place).immediate).write_volatile(written.immediate);
@@ -310,9 +358,45 @@ impl CompletionSink {
         self.ring.number(at).store(at.wrapping_add(1), Ordering::Release);
         fence();
         let armed = &self.ring.header().armed;
-        let wanted = armed.load(Ordering::Relaxed);
-        let tells = wanted == Arm::Any as u32 || wanted == Arm::Solicited as u32 && solicited;
-        Ok(tells && armed.swap(0, Ordering::Relaxed) != 0)
+        let tells = match armed.load(Ordering::Acquire) {
+            wanted if wanted == Arm::Any as u32 => true,
+            // One behind could not be seen before.
+            wanted if wanted == Arm::Solicited as u32 => solicited || self.is_solicited_behind(at),
+            _ => false,
+        };
+        tells && armed.swap(0, Ordering::Relaxed) != 0
+    }
+
+    /// Whether a solicited completion is there that only the one at this place kept from being seen.
+    #[cold]
+    fn is_solicited_behind(&self, at: u32) -> bool {
+        for index in (1..=BEHIND).map(|step| at.wrapping_add(step)) {
+            if self.ring.number(index).load(Ordering::Acquire) != index.wrapping_add(1) {
+                return false;
+            }
+            // SAFETY: within the mapping; any bytes are flags.
+            if unsafe { (&raw const (*self.ring.entry(index).as_ptr()).flags).read_volatile() } & SOLICITED
+                != 0
+            {
+                return true;
+            }
+        }
+        // So many: rather once too often.
+        true
+    }
+
+    /// What became of a place that somebody noted.
+    #[must_use]
+    pub fn look(&self, at: u32) -> Place {
+        let tail = self.ring.header().tail.load(Ordering::Acquire);
+        if tail.wrapping_sub(at).cast_signed() <= 0 {
+            return Place::Free;
+        }
+        match self.ring.number(at).load(Ordering::Acquire).wrapping_sub(at.wrapping_add(1)).cast_signed() {
+            0 => Place::Filled(self.ring.read(at)),
+            1.. => Place::Passed,
+            _ => Place::Empty,
+        }
     }
 
     /// Moves what was not taken to another queue, which continues this one. False, where it has no room for that.
@@ -462,6 +546,36 @@ mod tests {
         queue.arm(Arm::Any);
         queue.arm(Arm::Solicited);
         assert_eq!(sink.push(&completion(4), false), Ok(true));
+    }
+
+    #[test]
+    fn a_solicited_completion_that_comes_before_its_turn_is_told_of() {
+        let (sink, mut queue) = ends(8);
+        queue.arm(Arm::Solicited);
+        let first = sink.reserve(|_| ()).unwrap();
+        assert_eq!(sink.push(&completion(2), true), Ok(true));
+        // Who was told finds nothing, and asks again.
+        assert_eq!(queue.poll(), None);
+        queue.arm(Arm::Solicited);
+        assert_eq!(queue.poll(), None);
+        assert!(sink.fill(first, &completion(1), false));
+        assert_eq!([queue.poll(), queue.poll()].map(|one| one.map(|one| one.id)), [Some(1), Some(2)]);
+        queue.arm(Arm::Solicited);
+        assert_eq!(sink.push(&completion(3), false), Ok(false));
+    }
+
+    #[test]
+    fn a_place_that_nobody_fills_is_found_and_filled() {
+        let (sink, mut queue) = ends(2);
+        let noted = std::cell::Cell::new(None);
+        let reserved = sink.reserve(|at| noted.set(Some(at))).unwrap();
+        assert_eq!((noted.get(), sink.look(reserved), sink.look(1)), (Some(0), Place::Empty, Place::Free));
+        sink.push(&completion(1), false).unwrap();
+        assert_eq!((queue.poll(), sink.look(1)), (None, Place::Filled(completion(1))));
+        sink.fill(reserved, &Completion { status: FORGOTTEN, ..completion(0) }, true);
+        assert_eq!((queue.poll(), queue.poll()), (Some(completion(1)), None));
+        sink.push(&completion(2), false).unwrap();
+        assert_eq!((sink.look(0), queue.poll()), (Place::Passed, Some(completion(2))));
     }
 
     #[test]
