@@ -259,7 +259,6 @@ impl Own {
             completion.id = work.id;
             completion.opcode = completion::opcode::of(work.opcode);
             work.inline.clear();
-            self.sends.release_before((done.id as u32).wrapping_add(1));
             (self.send_cq, false)
         };
         if failed && done.status != Status::Flushed {
@@ -268,6 +267,10 @@ impl Own {
         }
         if !objects.complete(cq, &completion, solicited || failed) {
             self.broken = Some("its completion queue overran");
+        }
+        // Only now: the library completes the next request itself where it finds the queue done with.
+        if done.id & IS_RECEIVE == 0 {
+            self.sends.release_before((done.id as u32).wrapping_add(1));
         }
     }
 
