@@ -54,6 +54,8 @@ pub(crate) struct Work {
     /// The message itself, where it came inline.
     pub inline: Vec<u8>,
     pub len: u32,
+    /// What the library calls it.
+    pub number: u32,
 }
 
 /// The list, or the bytes, of a request.
@@ -233,6 +235,7 @@ impl Own {
         let slot = self.slot(number.into());
         let work = &mut self.works[slot];
         (work.id, work.opcode, work.len) = (request.id, request.opcode, len as u32);
+        work.number = request.number;
         std::mem::swap(&mut work.segments, &mut self.taken.segments);
         std::mem::swap(&mut work.inline, &mut self.taken.inline);
         Ok(Some((number, request)))
@@ -256,7 +259,7 @@ impl Own {
         } else {
             let slot = self.slot(done.id);
             let work = &mut self.works[slot];
-            completion.id = work.id;
+            (completion.id, completion.number) = (work.id, work.number);
             completion.opcode = completion::opcode::of(work.opcode);
             work.inline.clear();
             (self.send_cq, false)

@@ -74,6 +74,8 @@ pub struct Completion {
     pub id: u64,
     /// Nanoseconds of the monotonic clock; 0 where nobody looked.
     pub timestamp: u64,
+    /// Of a send: which one ([`WorkRequest::number`](crate::WorkRequest::number)).
+    pub number: u32,
     pub placement: Placement,
 }
 
@@ -136,9 +138,9 @@ impl Entry {
     #[inline]
     fn of(completion: &Completion) -> Self {
         let Completion { opcode, status, flags, qpn, byte_len, immediate, source_qpn, .. } = *completion;
-        let Completion { id, timestamp, .. } = *completion;
+        let Completion { id, timestamp, number, .. } = *completion;
         let (mark, body) = match completion.placement {
-            Placement::Done => (0, [id, timestamp, 0, 0, 0]),
+            Placement::Done => (0, [id, timestamp, number.into(), 0, 0]),
             Placement::There => (THERE, [id, timestamp, 0, 0, 0]),
             Placement::Here(message) => (HERE, message),
             Placement::At(address, [a, b, c]) => (AT, [id, address, a, b, c]),
@@ -161,8 +163,21 @@ impl Entry {
             PARCEL_AT => (id, 0, Placement::ParcelAt(second, third as u32)),
             _ => (id, second, Placement::Done),
         };
+        let number = if placement == Placement::Done { third as u32 } else { 0 };
         let flags = flags & !(PLACEMENT | SOLICITED);
-        Completion { opcode, status, flags, qpn, byte_len, immediate, source_qpn, id, timestamp, placement }
+        Completion {
+            opcode,
+            status,
+            flags,
+            qpn,
+            byte_len,
+            immediate,
+            source_qpn,
+            id,
+            timestamp,
+            number,
+            placement,
+        }
     }
 }
 

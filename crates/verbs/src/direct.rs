@@ -203,6 +203,7 @@ impl Direct {
             qpn: sender.qpn,
             byte_len: len as u32,
             id: request.id,
+            number: request.number,
             ..Completion::default()
         };
         // There is room: it was looked for, and who completes at the same time overruns.

@@ -24,6 +24,8 @@ pub struct Qp {
     pub(crate) capacity: Capacity,
     pub(crate) sq_sig_all: bool,
     pub(crate) send: Lock<SendQueue>,
+    /// Sends whose completions were polled, with those before that have none, since the beginning.
+    retired: Arc<AtomicU32>,
     /// None, where there is an SRQ.
     pub(crate) receive: Option<Lock<WorkQueue>>,
     /// Where peers that share memory put messages.
@@ -71,6 +73,12 @@ impl Qp {
     pub(crate) fn send_cq(&self) -> u32 {
         // SAFETY: as of the domain.
         unsafe { (*(*self.c()).send_cq).handle }
+    }
+
+    /// The completion of this send was polled: there is room for it, and for those before, again.
+    #[inline]
+    pub(crate) fn retire(&self, number: u32) {
+        self.retired.store(number.wrapping_add(1), Ordering::Release);
     }
 
     /// Has its completions left out that nobody took.
@@ -187,6 +195,7 @@ unsafe fn create(pd: *mut ibv_pd, attr: &mut ibv_qp_init_attr, is_extended: bool
         cond: libc::PTHREAD_COND_INITIALIZER,
         events_completed: 0,
     };
+    let retired = Arc::new(AtomicU32::new(0));
     let made = Box::into_raw(Box::new(Qp {
         c: UnsafeCell::new(operations(base)),
         qp_type: attr.qp_type,
@@ -194,11 +203,12 @@ unsafe fn create(pd: *mut ibv_pd, attr: &mut ibv_qp_init_attr, is_extended: bool
         capacity,
         sq_sig_all,
         send: Lock::new(SendQueue::new(
-            queue(send, capacity.max_send_wr)?,
+            (queue(send, capacity.max_send_wr)?, retired.clone()),
             &capacity,
             attr.qp_type,
             ours.link.info().is_trusting,
         )),
+        retired,
         receive: receive.map(Lock::new),
         parcels,
         doorbell,

@@ -380,6 +380,42 @@ fn unsignaled(shares: bool) {
     two.close();
 }
 
+/// A send takes room until its completion, or a later one, is polled, whoever did it, and however soon.
+fn full_queue(shares: bool) {
+    let two = Two::new(shares);
+    let (mut own, mut there) = (Buffer::new(two.a.pd, &[1; 8]), Buffer::new(two.b.pd, &[0; 8]));
+    let mut list = [own.sge()];
+    let mut post = |id: u64, is_signaled: bool| {
+        let mut wr = aimed(id, WRITE, &mut list, &there);
+        wr.send_flags = if is_signaled { 2 } else { 0 };
+        post_send(two.a.qp, &mut wr)
+    };
+    let depth = u64::from(DEPTH);
+    for round in 0..20 {
+        for id in 0..depth {
+            assert_eq!(post(id, id + 1 == depth || round % 2 == 0).0, 0);
+        }
+        // They are done, and seen to be once they are polled.
+        until(|| !are_awaited(&two.a, 0, if round % 2 == 0 { DEPTH } else { 1 }));
+        assert_eq!(post(9, true), (libc::ENOMEM, Some(9)));
+        if round % 2 == 0 {
+            assert_eq!(poll_one(two.a.cqs[0]), Some(0));
+            assert_eq!((post(9, true), post(10, true)), ((0, None), (libc::ENOMEM, Some(10))));
+            assert_eq!(take(two.a.cqs[0], DEPTH as usize).last().map(|wc| wc.wr_id), Some(9));
+        } else {
+            assert_eq!(poll_one(two.a.cqs[0]), Some(depth - 1));
+        }
+    }
+    forget([&mut own, &mut there]);
+    two.close();
+}
+
+fn poll_one(cq: *mut ibv_cq) -> Option<u64> {
+    let mut room = ibv_wc::default();
+    // SAFETY: the queue is the test's, which did not destroy it; there is room for one.
+    (unsafe { completion::poll_cq(cq, 1, &mut room) } == 1).then_some(room.wr_id)
+}
+
 /// Atomics are the device's, writes before and after them may be ours.
 fn atomics(shares: bool) {
     let two = Two::new(shares);
@@ -447,16 +483,24 @@ fn resized(shares: bool) {
 
 /// Whether two completions are still to come to a queue.
 fn is_awaited(end: &End, which: usize) -> bool {
+    are_awaited(end, which, 2)
+}
+
+/// Whether there are fewer completions than that in a queue.
+fn are_awaited(end: &End, which: usize, count: u32) -> bool {
     // SAFETY: the queue is the test's, which did not destroy it.
     let handle = unsafe { (*end.cqs[which]).handle };
-    described(end.index).iter().flat_map(|client| &client.cqs).all(|cq| cq.cq != handle || cq.waiting < 2)
+    described(end.index).iter().flat_map(|client| &client.cqs).all(|cq| cq.cq != handle || cq.waiting < count)
 }
 
 /// A completion queue that nobody takes from overruns: that is told, and is the end of the queue pair.
 fn overrun(shares: bool) {
     let two = Two::new(shares);
     // SAFETY: the queue is the test's, which did not destroy it.
-    let room = unsafe { (*two.a.cqs[0]).cqe };
+    let room = unsafe {
+        assert_eq!(completion::ibv_resize_cq(two.a.cqs[0], 2), 0);
+        (*two.a.cqs[0]).cqe
+    };
     for id in 0..room {
         assert_eq!(post_receive(two.b.qp, &mut receive(0, &mut [])).0, 0);
         until(|| post_send(two.a.qp, &mut send(id as u64, &mut [])).0 == 0);
@@ -465,7 +509,7 @@ fn overrun(shares: bool) {
     assert_eq!(post_receive(two.b.qp, &mut receive(0, &mut [])).0, 0);
     until(|| post_send(two.a.qp, &mut send(99, &mut [])).0 == 0);
     until(|| state(&two.a) == IBV_QPS_ERR);
-    assert_eq!(poll(two.a.cqs[0]).len(), 8.min(room as usize));
+    assert_eq!(poll(two.a.cqs[0]).len(), room as usize);
     two.close();
 }
 
@@ -583,7 +627,7 @@ macro_rules! both_ways {
 }
 
 both_ways! {
-    messages order inline_in_parts remote_memory wrong_keys too_long rights_end states sleepers unread_events unsignaled atomics resized
+    messages order inline_in_parts remote_memory wrong_keys too_long rights_end states sleepers unread_events unsignaled full_queue atomics resized
     overrun death
     established one_device
 }
