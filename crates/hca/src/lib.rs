@@ -35,6 +35,7 @@ mod qp;
 mod questions;
 mod random;
 mod shaper;
+mod terms;
 mod transitions;
 mod wire;
 

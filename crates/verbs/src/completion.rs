@@ -4,6 +4,7 @@ use crate::abi::*;
 use crate::channel::Channel;
 use crate::context::Context;
 use crate::errno::{Outcome, code, pointer, set};
+use crate::events::{About, forget};
 use crate::link::{map, only};
 use crate::lock::{Lock, wait_for_acknowledgements};
 use crate::queue_pair::Qp;
@@ -324,6 +325,10 @@ unsafe fn destroy(cq: *mut ibv_cq) -> Outcome<()> {
         let context = ours.context();
         context.link.take_away(&Request::DestroyCq { cq: (*cq).handle })?;
         context.objects().cqs.remove((*cq).handle, ours);
+        if !(*cq).channel.is_null() {
+            Channel::of((*cq).channel).forget((*cq).handle);
+        }
+        forget(context, &About::Cq, (*cq).handle);
         let (mutex, condition) = (&raw mut (*cq).mutex, &raw mut (*cq).cond);
         let told = ours.told.load(Ordering::Acquire);
         wait_for_acknowledgements(mutex, condition, &raw const (*cq).comp_events_completed, told);

@@ -21,6 +21,7 @@ mod direct;
 mod errno;
 pub mod events;
 mod far;
+mod feed;
 pub mod gid;
 mod kernel;
 pub mod link;

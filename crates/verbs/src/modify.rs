@@ -26,6 +26,7 @@ fn modify(qp: &Qp, attr: &ibv_qp_attr, mask: u32) -> Outcome<()> {
         if let Some(mut receive) = receive {
             receive.reset();
         }
+        // Nobody waits for its queues who has a completion queue locked.
         qp.forget_completions();
         send.begin_anew(qp.qp_type, qp.context().link.info().is_trusting);
     } else {

@@ -4,6 +4,7 @@ use crate::abi::*;
 use crate::completion::Cq;
 use crate::context::Context;
 use crate::errno::{Outcome, code, pointer};
+use crate::events::{About, forget};
 use crate::link::{map, only};
 use crate::lock::{Lock, wait_for_acknowledgements};
 use crate::work_request::{OFFERED, SendQueue, operations};
@@ -264,6 +265,7 @@ unsafe fn destroy(qp: *mut ibv_qp) -> Outcome<()> {
         // In this order: completion queues know what is in the table.
         context.objects().qps.remove((*qp).qp_num, ours);
         ours.forget_completions();
+        forget(context, &About::Qp, (*qp).qp_num);
         let told = ours.told.load(Ordering::Acquire);
         let completed = &raw const (*qp).events_completed;
         wait_for_acknowledgements(&raw mut (*qp).mutex, &raw mut (*qp).cond, completed, told);
