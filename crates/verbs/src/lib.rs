@@ -26,6 +26,7 @@ pub mod gid;
 mod kernel;
 pub mod link;
 mod lock;
+mod mapping;
 pub mod memory;
 pub mod modify;
 mod moved_pages;
