@@ -9,5 +9,9 @@ mod fuzz;
 mod hostile;
 mod hosts;
 mod lossy;
+mod messages;
 #[path = "../common/moves.rs"]
 mod moves;
+mod peer;
+mod requests;
+mod states;
