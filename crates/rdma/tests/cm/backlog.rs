@@ -117,3 +117,27 @@ fn what_was_answered_does_not_make_room_again() {
         assert_eq!(ask(&mut talk, 3, 7174), FULL);
     }
 }
+
+/// A request that its listener's program was not told of goes with the listener, even where the peer has taken it back.
+#[test]
+fn what_nobody_heard_of_goes_with_its_listener() {
+    for is_withdrawn in [false, true] {
+        let mut talk = Talk::at(Stage::Listening);
+        let before = talk.host.manager.len();
+        let send = |talk: &mut Talk, message| {
+            let mad = packet::roce::cm::Mad { transaction: 0x55, message };
+            talk.host.manager.receive(talk.now, talk.from, talk.to, &packet::roce::cm::write(&mad));
+        };
+        let req = talk.message(Kind::Req);
+        send(&mut talk, req);
+        if is_withdrawn {
+            let Message::Rej(mut rej) = talk.message(Kind::Rej) else { panic!() };
+            rej.ids.remote = 0;
+            send(&mut talk, Message::Rej(rej));
+        }
+        talk.host.manager.destroy_id(talk.now, CLIENT, talk.id).unwrap();
+        assert_eq!(talk.said(), if is_withdrawn { "" } else { "REJ0:28" });
+        talk.host.no_event();
+        assert_eq!(talk.host.manager.len(), before - 1, "withdrawn: {is_withdrawn}");
+    }
+}
