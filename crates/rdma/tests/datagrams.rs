@@ -181,7 +181,7 @@ fn who_asks_for_no_completion_gets_one_of_a_failure() {
     }
 }
 
-/// The highest bit of a partition key says how one is a member (IBTA 10.9.3).
+/// The highest bit of a partition key says only how one is a member.
 #[test]
 fn a_message_is_for_members_of_the_partition() {
     for (theirs, ours, is_received) in [

@@ -1,5 +1,5 @@
-//! What single messages do to an identifier at each stage of its life: those that are right, and those with one thing wrong
-//! (IBTA 12.9.5 to 12.9.8).
+//! What single messages do to an identifier at each stage of its life (IBTA 12.9.5): those that are right, and those
+//! with one thing wrong.
 
 use crate::hosts::ip;
 use crate::peer::{Kind, NAME, OURS, STAGES, Stage, THEIRS, Talk};

@@ -275,8 +275,8 @@ impl Talk {
         self.hear(self.from, self.to, self.transaction, self.message(kind))
     }
 
-    /// What comes of a message: what is sent, with which message a REJ or MRA is about and the reason or status; the events
-    /// with their status; and whether the host waits longer than before.
+    /// What comes of a message: what is sent, with which message a REJ or MRA is about and the reason or status; the
+    /// events with their status; and whether the host waits longer than before.
     pub fn hear(&mut self, from: IpAddr, to: IpAddr, transaction: u64, message: Message) -> String {
         let before = self.host.manager.poll(self.now);
         let mad = Mad { transaction, message };

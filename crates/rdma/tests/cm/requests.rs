@@ -1,4 +1,4 @@
-//! Requests that come while there is a conversation with the same peer: again, anew, or of another one (IBTA 12.9.8.3).
+//! Requests that come while there is a conversation with the same peer: again, anew, or of another one.
 
 use crate::hosts::ip;
 use crate::peer::{Kind, NAME, STAGES, Stage, THEIRS, Talk};
@@ -84,8 +84,8 @@ fn a_question_comes_again() {
     }
 }
 
-/// One of the peer's queue pairs has two conversations, where the first is remembered only: the end of that one is not the
-/// other's.
+/// One of the peer's queue pairs has two conversations, where the first is remembered only: the end of that one is
+/// not the other's.
 #[test]
 fn the_last_conversation_of_a_queue_pair_counts() {
     let mut talk = Talk::at(Stage::Passive);

@@ -1,4 +1,4 @@
-//! What happens when nothing comes: how often and when a message is sent again, and what is told in the end (IBTA 12.9.8.4).
+//! What happens when nothing comes: how often and when a message is sent again, and what is told in the end.
 
 use crate::hosts::{CLIENT, parameters};
 use crate::peer::{Kind, Stage, Talk};
@@ -98,8 +98,8 @@ fn nothing_is_awaited_where_there_is_nothing_to_wait_for() {
     }
 }
 
-/// An MRA adds the time that it asks for, at most 69 s, and takes no retry away. Another one counts when the message was sent
-/// again (IBTA 12.9.8.5).
+/// An MRA adds the time that it asks for, at most 69 s, and takes no retry away. Another one counts when the message
+/// was sent again.
 #[test]
 fn who_is_asked_for_patience_waits() {
     for (stage, which, message) in [(Stage::ReqSent, 0, "REQ"), (Stage::RepSent, 1, "REP")] {
