@@ -3,9 +3,9 @@
 
 mod common;
 
-use common::{ADDRESS, ATOMICS, PEER, READ_ONLY, Surroundings, WRITABLE, attributes};
+use common::{ADDRESS, ATOMICS, READ_ONLY, Surroundings, WRITABLE, attributes};
 use packet::roce::{
-    self, Aeth, Atomic, Bth, Datagram, Nak, Opcode, Operation as O, Reth, RnrTimer, Service, Syndrome,
+    self, Aeth, Atomic, Datagram, Nak, Opcode, Operation as O, Reth, RnrTimer, Service, Syndrome,
 };
 use rdma::{AtomicOperation, Attributes, QueuePair, SendOperation, SendRequest, State, Status, With};
 use std::time::Duration;
@@ -95,17 +95,7 @@ impl Requester {
 }
 
 fn answer(operation: O, number: u32, syndrome: Syndrome, payload: &[u8]) -> Datagram<'_> {
-    let bth = Bth {
-        opcode: Opcode::of(Service::Rc, operation).unwrap(),
-        solicited: false,
-        migrated: true,
-        partition: 0xffff,
-        forward_congestion: false,
-        backward_congestion: false,
-        destination: PEER,
-        acknowledge: false,
-        psn: FIRST_PSN.wrapping_add(number) & 0xff_ffff,
-    };
+    let bth = common::bth(Opcode::of(Service::Rc, operation).unwrap(), FIRST_PSN.wrapping_add(number));
     let aeth = operation.has_aeth().then_some(Aeth { syndrome, msn: 0 });
     let original = (operation == O::AtomicAcknowledge).then_some(77);
     Datagram { aeth, original, ..Datagram::new(bth, payload) }

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{ADDRESS, ATOMICS, PEER, READ_ONLY, Surroundings, WRITABLE, attributes};
+use common::{ADDRESS, ATOMICS, READ_ONLY, Surroundings, WRITABLE, attributes};
 use packet::roce::{
     self, Atomic, Bth, Datagram, Nak, Opcode, Operation as O, Reth, RnrTimer, Service, Syndrome,
 };
@@ -65,15 +65,8 @@ impl Responder {
 /// The `number`-th packet, which asks for an acknowledgement.
 fn packet(operation: O, number: u32, payload: &[u8]) -> Datagram<'_> {
     let bth = Bth {
-        opcode: Opcode::of(Service::Rc, operation).unwrap(),
-        solicited: false,
-        migrated: true,
-        partition: 0xffff,
-        forward_congestion: false,
-        backward_congestion: false,
-        destination: PEER,
         acknowledge: true,
-        psn: FIRST_PSN.wrapping_add(number) & 0xff_ffff,
+        ..common::bth(Opcode::of(Service::Rc, operation).unwrap(), FIRST_PSN.wrapping_add(number))
     };
     Datagram {
         immediate: operation.has_immediate().then_some(*b"abcd"),
