@@ -22,7 +22,8 @@ SCRAPES = 64 + 8
 def host(lab):
     """Two guests that exchange traffic, a seat for a VM, and metrics over HTTP."""
     guests = {"a1": tap("a1"), "a2": tap("a2"), "b1": vhost("b1")}
-    host = lab.host(host_config("a", guests, wire=False, metrics=f"127.0.0.1:{METRICS}"))
+    keys = {"metrics": f"127.0.0.1:{METRICS}", "socket_dirs": [f"{lab.directory}/vmm/**"]}
+    host = lab.host(host_config("a", guests, wire=False, **keys))
     host.a1, host.a2 = lab.container(host, "a1"), lab.container(host, "a2")
     return host
 

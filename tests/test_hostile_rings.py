@@ -208,6 +208,7 @@ def test_segments_of_a_few_bytes(host, size):
             made = sent_and_dropped(host) - before - beside
             assert made <= 4096, f"{made} packets of 64 frames"
             assert receiver.receive.used_index <= 4096
+            assert host.drops()["segment_too_small"] == 64
 
 
 def test_a_frame_of_nothing_and_of_headers_alone(host):

@@ -202,3 +202,23 @@ def test_a_vmm_of_root_is_reached_in_the_run_dir_alone(lab):
         guest = vhost("b1", role="client", socket=str(lab.directory / "vmm.sock"))
         host = lab.host(host_config("a", {"b1": guest}, wire=False))
         host.daemon.wait_for("root listens there")
+
+
+def test_sockets_are_in_directories_that_the_file_names(lab):
+    """Those of its sockets, and `socket_dirs`; the API adds none."""
+    names = ["ofthefile", "listed", "other"]
+    for name in names:
+        (lab.directory / name).mkdir()
+    at = lambda name: lab.directory / name / "vm.sock"
+    config = host_config("a", {"b1": vhost("b1", socket=str(at("ofthefile")))}, wire=False)
+    config.host["socket_dirs"] = [str(lab.directory / "listed")]
+    host = lab.host(config)
+    host.call("guest", "add", "b2", "--network", "blue", "--kind", "vhost", "--socket", at("listed"))
+    host.call("guest", "add", "b3", "--network", "blue", "--kind", "vhost", "--socket", "b3.sock")
+    refused = host.call("guest", "add", "b4", "--network", "blue", "--kind", "vhost", "--socket", at("other"), check=False)
+    assert refused.returncode != 0
+    assert str(at("other")) in refused.stderr and "`socket_dirs`" in refused.stderr, refused.stderr
+    assert [at(name).exists() for name in names] == [True, True, False]
+    config.host["socket_dirs"].append(str(lab.directory / "other"))
+    refused = host.call("apply", host.write(config), check=False)
+    assert "socket_dirs changes only with a restart" in refused.stderr

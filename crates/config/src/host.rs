@@ -5,6 +5,7 @@ use crate::reader::Reader;
 use crate::value::{Prefix, Value, text};
 use ipnet::IpNet;
 use std::net::{IpAddr, SocketAddr};
+use std::path::{Component, Path};
 use toml::de::DeValue;
 
 /// `[host]`.
@@ -22,6 +23,25 @@ pub struct Host {
     pub tunnel_peers: Vec<IpNet>,
     /// Where Prometheus may scrape; `None`: nowhere.
     pub metrics: Option<SocketAddr>,
+    /// Directories, besides the run-dir and those of sockets in the file, in which sockets may be that are added while
+    /// the daemon runs; `DIR/**` is `DIR` with all below it. `/**` in a file that names none.
+    pub socket_dirs: Vec<String>,
+}
+
+/// A directory of sockets.
+struct SocketDir(String);
+
+impl Value for SocketDir {
+    fn read(value: &DeValue<'_>) -> Result<Self, String> {
+        let dir = text(value)?;
+        let mut names = Path::new(dir).components();
+        let is_plain =
+            names.next() == Some(Component::RootDir) && names.all(|c| matches!(c, Component::Normal(_)));
+        if !is_plain || dir.contains(['\0', '\n']) {
+            return Err(format!("\"{dir}\" is no absolute path of a directory"));
+        }
+        Ok(Self(dir.to_owned()))
+    }
 }
 
 /// What forwards packets.
@@ -67,6 +87,10 @@ impl Host {
             tunnel_source: r.one_or_many("tunnel_source"),
             tunnel_peers: r.list::<Prefix>("tunnel_peers").into_iter().map(|prefix| prefix.0).collect(),
             metrics: r.get("metrics"),
+            socket_dirs: match r.given::<SocketDir>("socket_dirs") {
+                Some(dirs) => dirs.into_iter().map(|dir| dir.0).collect(),
+                None => vec!["/**".to_owned()],
+            },
         };
         for (i, core) in host.workers.iter().enumerate() {
             if host.workers[..i].contains(core) {

@@ -119,18 +119,18 @@ impl<'a> Reader<'a> {
         self.read(key, value)
     }
 
-    /// The values of an array; an absent key is an empty one.
+    /// The values of an array; none if the key is absent.
     pub(crate) fn list<T: Value>(&mut self, key: &'static str) -> Vec<T> {
-        match self.value(key) {
-            None => Vec::new(),
-            Some(value) => match value.get_ref().as_array() {
-                Some(array) => array.iter().filter_map(|v| self.read(key, v)).collect(),
-                None => {
-                    self.problem(Some(key), format!("`{key}` must be an array: {key} = [ ... ]"));
-                    Vec::new()
-                }
-            },
-        }
+        self.given(key).unwrap_or_default()
+    }
+
+    /// The values of an array, if the key is there.
+    pub(crate) fn given<T: Value>(&mut self, key: &'static str) -> Option<Vec<T>> {
+        let Some(array) = self.value(key)?.get_ref().as_array() else {
+            self.problem(Some(key), format!("`{key}` must be an array: {key} = [ ... ]"));
+            return Some(Vec::new());
+        };
+        Some(array.iter().filter_map(|v| self.read(key, v)).collect())
     }
 
     /// The values of an array, or a value that stands alone.

@@ -11,6 +11,14 @@ fn every_kind_of_object_reads() {
         assert!(document.objects.iter().any(|i| i.object.kind() == kind), "no {kind} in valid.toml");
     }
     assert_eq!(document.host.workers, [1]);
+    assert_eq!(document.host.socket_dirs, ["/run/openvswitch", "/data/vms/**"]);
+}
+
+#[test]
+fn sockets_may_be_anywhere_unless_the_file_says_where() {
+    let dirs = |line: &str| parse(&format!("[host]\nname = \"a\"\n{line}")).unwrap().host.socket_dirs;
+    assert_eq!(dirs(""), ["/**"]);
+    assert!(dirs("socket_dirs = []").is_empty());
 }
 
 #[test]
@@ -70,7 +78,7 @@ fn each_mistake_is_named() {
             "gateway 192.0.3.254 is in none of the wire's subnets",
         ),
         ("mtu = 9000", "mtu = 90000", "90000 is out of range; use 0 to 65535"),
-        ("vrf = 2", "vrf = 1", "network \"public\": vrf 1 is already taken by network \"blue\" (line 19)"),
+        ("vrf = 2", "vrf = 1", "network \"public\": vrf 1 is already taken by network \"blue\" (line 20)"),
         ("vlan = 7", "vlan = 4095", "vlan 4095 is out of range; use 1 to 4094"),
         ("wire = \"up0\"\n", "", "`vlan` needs the `wire` it is on"),
         ("wire = \"up0\"", "wire = \"up1\"", "there is no wire \"up1\"; did you mean \"up0\"?"),
@@ -146,6 +154,8 @@ fn each_mistake_is_named() {
             "tunnel_peers = [\"198.51.100.7\"",
             "one host is \"198.51.100.7/32\"",
         ),
+        ("\"/data/vms/**\"", "\"vms\"", "\"vms\" is no absolute path of a directory"),
+        ("\"/data/vms/**\"", "\"/data/../etc\"", "is no absolute path of a directory"),
         ("mac = \"02:00:00:00:00:05\"\n", "", "guest \"hpc1\": `mac` is missing"),
         ("addresses = [\"10.1.1.5\"]\n", "", "guest \"hpc1\": `addresses` is missing; they are the GIDs"),
         ("device = \"tapmon0\"\n", "", "guest \"mon0\": `device` is missing"),

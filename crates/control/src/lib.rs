@@ -25,7 +25,7 @@ mod store;
 
 pub use core::{Core, Error};
 pub use owner::Owner;
-pub use ports::{Device, PortSpec, Ports};
+pub use ports::{Device, PortSpec, Ports, socket_directories};
 pub use rdma::{RDMA_COUNTERS, RDMA_DIR, RdmaSpec};
 pub use server::{Listeners, RunDir, ServeError, serve};
 pub use store::{Store, StoreError};

@@ -3,7 +3,7 @@
 use crate::compile::verbs_vif;
 use crate::rdma::RdmaSpec;
 use api::v1::{RdmaReply, RdmaTable};
-use config::{Driver, Guest, GuestKind, Host, Object, Role, Wire};
+use config::{Document, Driver, Guest, GuestKind, Host, Object, Role, Wire};
 use model::{VifId, Vrf};
 use packet::Mac;
 use std::collections::BTreeMap;
@@ -131,6 +131,18 @@ pub(crate) fn wanted(
         }
     }
     specs.into_iter().map(|spec| (spec.name.clone(), spec)).collect()
+}
+
+/// The directories of vhost-user sockets that a file names.
+#[must_use]
+pub fn socket_directories(file: &Document, run_dir: &Path) -> Vec<PathBuf> {
+    let objects: Vec<_> = file.objects.iter().map(|item| &item.object).collect();
+    let ports = wanted(&file.host, run_dir, &objects, &|_| 0);
+    let socket = |port: PortSpec| match port.device {
+        Device::Vhost { socket, .. } => socket.parent().map(Path::to_owned),
+        _ => None,
+    };
+    ports.into_values().filter_map(socket).collect()
 }
 
 fn of_guest(guest: &Guest, run_dir: &Path, mtu: u16) -> PortSpec {

@@ -18,7 +18,7 @@ fn measure(name: &str, frames: Vec<Vec<u8>>) {
     };
     let engine = Engine::new(&config).expect("an engine");
     engine.apply(&tables()).expect("the tables");
-    engine.learn_neighbour(&neighbour());
+    engine.learn_neighbour(&neighbour(), WIRE);
     engine.attach(VifId(2), port(Vec::new())).expect("a port");
     engine.attach(WIRE, port(Vec::new())).expect("a port");
     let start_ns = on_cpu_ns();

@@ -196,11 +196,11 @@ impl Engine {
         self.control().ports.get(&vif).map(|port| port.status())
     }
 
-    /// Enters a neighbour, as if a packet had told of it.
+    /// Enters a neighbour, as if a packet that came in by `by` had told of it.
     #[cfg(feature = "testing")]
-    pub fn learn_neighbour(&self, found: &model::NeighbourFound) {
+    pub fn learn_neighbour(&self, found: &model::NeighbourFound, by: VifId) {
         let now = self.common.clock.now().seconds;
-        self.common.shared.neighbour(&self.common.shared.snapshot(), found, now);
+        self.common.shared.neighbour(&self.common.shared.snapshot(), found, by, now);
     }
 
     /// The live tables.

@@ -174,7 +174,7 @@ impl Core {
             tables.shared.learn(tables.snapshot, learn, now);
         }
         if let Some(found) = &effects.neighbour {
-            tables.shared.neighbour(tables.snapshot, found, now);
+            tables.shared.neighbour(tables.snapshot, found, case.ingress, now);
         }
         if let Some((key, ports)) = effects.fragment {
             tables.shared.flows().fragments().insert(key, ports, now);

@@ -9,7 +9,7 @@ use rustix::process::{Resource, getrlimit};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Bytes of a device's queues, of those it shares with its applications and of the daemon's own.
+/// Bytes of a device's queues and tables of regions, of those it shares with its applications and of the daemon's own.
 pub(crate) const QUEUES: u64 = 512 << 20;
 /// Bytes of packets on their way to a device's applications, with the buffers that are kept for more.
 const PACKETS: u64 = 128 << 20;
@@ -143,7 +143,7 @@ impl Kind {
 pub(crate) enum Exhausted {
     #[error("at most {1} {kind} of all applications of the guest together", kind = .0.name())]
     Objects(Kind, u32),
-    #[error("the queues of the guest's applications have {QUEUES} bytes together")]
+    #[error("the queues and regions of the guest's applications have {QUEUES} bytes together")]
     Memory,
     #[error("the daemon has no more descriptors or mappings for this guest's applications")]
     Daemon,
@@ -154,6 +154,13 @@ struct Sums {
     counts: [u32; Kind::COUNT],
     uses: Use,
     bytes: u64,
+}
+
+impl Sums {
+    /// The sum of bytes with so many more.
+    fn with(&self, bytes: u64) -> Result<u64, Exhausted> {
+        self.bytes.checked_add(bytes).filter(|sum| *sum <= QUEUES).ok_or(Exhausted::Memory)
+    }
 }
 
 /// What the applications of a device have together.
@@ -180,7 +187,7 @@ impl Account {
         if sums.counts[kind as usize] >= limit {
             return Err(Exhausted::Objects(kind, limit));
         }
-        let sum = sums.bytes.checked_add(bytes).filter(|sum| *sum <= QUEUES).ok_or(Exhausted::Memory)?;
+        let sum = sums.with(bytes)?;
         if !self.stock.take(sums.uses, kind.takes()) {
             return Err(Exhausted::Daemon);
         }
@@ -188,6 +195,23 @@ impl Account {
         sums.uses = sums.uses.plus(kind.takes());
         sums.bytes = sum;
         Ok(Held { kind, bytes, account: self.clone() })
+    }
+
+    /// Takes bytes for what grows with its use.
+    pub fn take_bytes(&self, bytes: u64) -> Result<(), Exhausted> {
+        let mut sums = self.sums();
+        sums.bytes = sums.with(bytes)?;
+        Ok(())
+    }
+
+    pub fn give_back_bytes(&self, bytes: u64) {
+        self.sums().bytes -= bytes;
+    }
+
+    /// Bytes that are taken.
+    #[cfg(test)]
+    pub fn bytes(&self) -> u64 {
+        self.sums().bytes
     }
 
     /// How many of this kind are taken.

@@ -3,14 +3,14 @@
 //! An application hands over a descriptor of its own `/proc/self/mem`: it reaches what the application itself can, and
 //! nothing else, whoever gets its process number later. Pages that it has in a sealed file are mapped instead.
 
-use crate::budget::{Account, Held, Kind};
+use crate::budget::{Account, Exhausted, Held, Kind};
 use crate::fabric::Limits;
 use crate::random;
 use mem::FaultWord;
 use rdma::{Access, Fault};
 use rustix::fs::{FileType, OFlags};
 use rustix::io::{IoSlice, pread, pwrite, pwritev};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,6 +19,8 @@ use uverbs::{FIRST_KEY, MemoryError, Region, RegionTable, SharedPages};
 
 /// Files of a device's applications that are mapped. Regions beyond that are reached as any others are.
 const FILES: u32 = 512;
+/// Bytes that the daemon keeps of a region: its entry, by key, and what a hash table leaves free.
+const BYTES_OF_REGION: u64 = 128;
 
 /// Not what an application was asked for.
 #[derive(Debug, thiserror::Error)]
@@ -136,6 +138,8 @@ pub(crate) enum Full {
     Regions(u32),
     #[error("at most {0} bytes registered (rdma_limits)")]
     Bytes(u64),
+    #[error(transparent)]
+    Memory(#[from] Exhausted),
 }
 
 /// What the applications of a device have registered together: regions and bytes; and bytes of that which are mapped
@@ -202,6 +206,39 @@ impl Registered {
     }
 }
 
+/// Memory of the daemon for an application's regions. It is in use until the application ends, however few regions are
+/// left: neither do tables shrink, nor does the kernel take back pages of theirs.
+#[derive(Debug)]
+struct Spent {
+    /// The most regions that there were.
+    regions: usize,
+    /// Pages of the shared table that were written.
+    pages: HashSet<u32>,
+    account: Arc<Account>,
+}
+
+impl Spent {
+    /// Takes bytes for a table with so many regions, one of them in this page of the shared table.
+    fn grow(&mut self, regions: usize, page: u32) -> Result<(), Exhausted> {
+        if regions > self.regions {
+            self.account.take_bytes(BYTES_OF_REGION)?;
+            self.regions += 1;
+        }
+        if !self.pages.contains(&page) {
+            self.account.take_bytes(RegionTable::PAGE)?;
+            self.pages.insert(page);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Spent {
+    fn drop(&mut self) {
+        let bytes = self.regions as u64 * BYTES_OF_REGION + self.pages.len() as u64 * RegionTable::PAGE;
+        self.account.give_back_bytes(bytes);
+    }
+}
+
 /// The regions of an application, by key. Keys are random in all their bits: a guess hits none of `n` regions but once
 /// in 2^32 / `n` times.
 #[derive(Debug)]
@@ -216,6 +253,8 @@ pub(crate) struct Regions {
     pub limit: u32,
     /// Bytes of all.
     pub registered: u64,
+    /// What the daemon has spent on them.
+    spent: Spent,
     /// With those of the device's other applications.
     together: Arc<Registered>,
 }
@@ -224,7 +263,8 @@ impl Regions {
     pub fn new(limit: u32, together: Arc<Registered>) -> Result<Self, MemoryError> {
         let (table, file) = RegionTable::create(limit)?;
         let (by_key, pages) = Default::default();
-        Ok(Self { by_key, pages, table, file, limit, registered: 0, together })
+        let spent = Spent { regions: 0, pages: HashSet::new(), account: together.account.clone() };
+        Ok(Self { by_key, pages, table, file, limit, registered: 0, spent, together })
     }
 
     pub fn get(&self, key: u32) -> Option<&Region> {
@@ -255,8 +295,9 @@ impl Regions {
         pages: Option<RegionPages>,
         limits: Limits,
     ) -> Result<u32, Full> {
-        self.together.take(region.len, None, limits)?;
         let key = self.new_key();
+        self.spent.grow(self.by_key.len() + 1, self.table.page(key))?;
+        self.together.take(region.len, None, limits)?;
         self.put(key, Region { file: pages.as_ref().map_or(0, |it| it.pages.inode()), ..region });
         self.pages.extend(pages.map(|pages| (key, pages)));
         Ok(key)
@@ -271,6 +312,8 @@ impl Regions {
         limits: Limits,
     ) -> Result<u32, Full> {
         let old = self.get(key).copied();
+        let new = if keeps_key { key } else { self.new_key() };
+        self.spent.grow(self.by_key.len() + usize::from(old.is_none()), self.table.page(new))?;
         self.together.take(region.len, old.map(|old| old.len), limits)?;
         self.forget(key);
         if keeps_key {
@@ -278,9 +321,8 @@ impl Regions {
             return Ok(key);
         }
         self.pages.remove(&key);
-        let key = self.new_key();
-        self.put(key, Region { file: 0, ..region });
-        Ok(key)
+        self.put(new, Region { file: 0, ..region });
+        Ok(new)
     }
 
     pub fn remove(&mut self, key: u32) -> Option<Region> {
@@ -447,6 +489,36 @@ mod tests {
         assert_eq!((one.registered, *together.sums()), (100, (2, 100)));
         drop(one);
         assert_eq!(*together.sums(), (0, 0));
+    }
+
+    #[test]
+    fn tables_of_regions_count_as_memory_until_their_application_ends() {
+        let account = Arc::new(Account::new(Arc::new(crate::budget::Stock::new(1, 1))));
+        let together = Arc::new(Registered::new(account.clone()));
+        let limits = Limits { qps: 1, mrs: 1000, registered: 1000 };
+        let region = Region { pd: 1, address: 0, len: 1, iova: 0, access: 0, file: 0, is_valid: true };
+        let mut regions = Regions::new(limits.mrs, together.clone()).unwrap();
+        assert_eq!(account.bytes(), 0);
+        let keys: Vec<_> = (0..100).map(|_| regions.insert(region, None, limits).unwrap()).collect();
+        let spent = account.bytes();
+        let written = spent - 100 * BYTES_OF_REGION;
+        assert!(written > 0 && written.is_multiple_of(RegionTable::PAGE), "{spent}");
+        for key in keys {
+            regions.remove(key).unwrap();
+        }
+        assert_eq!(account.bytes(), spent, "nothing of it is given back to the kernel");
+        // Where there is no more, no region comes, and none goes.
+        let key = regions.insert(region, None, limits).unwrap();
+        let rest = crate::budget::QUEUES - account.bytes();
+        account.take_bytes(rest).unwrap();
+        let refused = (0..200).find_map(|_| regions.insert(region, None, limits).err());
+        assert_eq!(refused, Some(Full::Memory(Exhausted::Memory)));
+        assert!(regions.get(key).is_some());
+        let left = regions.by_key.len() as u64;
+        assert_eq!(*together.sums(), (left, left));
+        account.give_back_bytes(rest);
+        drop(regions);
+        assert_eq!(account.bytes(), 0);
     }
 
     #[test]

@@ -8,17 +8,16 @@ use crate::direct::Brought;
 use crate::events::Event;
 use crate::inbox::{Inbox, Packet};
 use crate::objects::{Objects, Receive, take_receive};
+use crate::parting::Inbound;
 use crate::path::{Path, Way, received_header};
+use crate::terms::{describe, operation, status_number};
 use packet::roce::{self, Datagram, Nak};
-use rdma::{
-    AtomicOperation, DatagramPair, Destination, LeftOut, Mtu, QueuePair, SendOperation, SendRequest, Status,
-    With,
-};
+use rdma::{DatagramPair, Destination, LeftOut, Mtu, QueuePair, SendRequest, Status};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 use uverbs::completion;
-use uverbs::work::{opcode, send_flags};
+use uverbs::work::send_flags;
 use uverbs::{
     Bond, Capacity, Completion, Corrupt, Parcels, Placement, QpAttributes, QpState, QpType, Segment, Shape,
     WorkRequest, WorkSource,
@@ -53,6 +52,8 @@ pub(crate) struct Work {
     /// The message itself, where it came inline.
     pub inline: Vec<u8>,
     pub len: u32,
+    /// What the library calls it.
+    pub number: u32,
 }
 
 /// The list, or the bytes, of a request.
@@ -108,7 +109,7 @@ pub(crate) struct Own {
     pub parcels: Option<(Parcels, u32)>,
     pub memory: u64,
     /// A peer does what we would do here.
-    pub inbound: Option<Bond>,
+    pub inbound: Option<Inbound>,
     /// The application does what the peer's device would do.
     pub outbound: Option<Bond>,
     /// What was done so before.
@@ -134,6 +135,8 @@ pub(crate) struct Own {
     pub told_congestion: Option<Duration>,
     /// The application is to be told once nothing is under way.
     pub tells_drained: bool,
+    /// The application is to be told once no receive of a shared queue is under way any more.
+    pub tells_last: bool,
     /// Receives are to be looked for once more that were posted when it went to the error state.
     pub looks_again: bool,
 }
@@ -174,7 +177,7 @@ impl Own {
     /// Takes a receive to be flushed: of a shared queue none, and no more at a time than a queue has, whatever the
     /// application writes there meanwhile.
     pub fn take_flushed(&mut self, objects: &mut Objects) -> Option<u64> {
-        if self.takes_shared() || self.flushed >= MAX_WORK {
+        if self.takes_shared() || self.flushed >= MAX_WORK || objects.is_shared_still(self.qpn) {
             return None;
         }
         self.flushed += 1;
@@ -230,6 +233,7 @@ impl Own {
         let slot = self.slot(number.into());
         let work = &mut self.works[slot];
         (work.id, work.opcode, work.len) = (request.id, request.opcode, len as u32);
+        work.number = request.number;
         std::mem::swap(&mut work.segments, &mut self.taken.segments);
         std::mem::swap(&mut work.inline, &mut self.taken.inline);
         Ok(Some((number, request)))
@@ -243,7 +247,7 @@ impl Own {
             Completion { qpn: self.qpn, status, byte_len: done.len, ..Completion::default() };
         completion.timestamp = crate::client::monotonic_nanoseconds();
         let (cq, solicited) = if done.id & IS_RECEIVE != 0 {
-            completion.placement = if self.takes_shared() { Placement::Done } else { Placement::There };
+            completion.placement = self.placement();
             completion.id = self.receive.id;
             completion.opcode = completion::opcode::RECV;
             if let Some(received) = &done.received {
@@ -253,10 +257,9 @@ impl Own {
         } else {
             let slot = self.slot(done.id);
             let work = &mut self.works[slot];
-            completion.id = work.id;
+            (completion.id, completion.number) = (work.id, work.number);
             completion.opcode = completion::opcode::of(work.opcode);
             work.inline.clear();
-            self.sends.release_before((done.id as u32).wrapping_add(1));
             (self.send_cq, false)
         };
         if failed && done.status != Status::Flushed {
@@ -266,6 +269,10 @@ impl Own {
         if !objects.complete(cq, &completion, solicited || failed) {
             self.broken = Some("its completion queue overran");
         }
+        // Only now: the library completes the next request itself where it finds the queue done with.
+        if done.id & IS_RECEIVE == 0 {
+            self.sends.release_before((done.id as u32).wrapping_add(1));
+        }
     }
 
     /// Flushes a receive that was taken from a shared queue and not completed.
@@ -273,6 +280,22 @@ impl Own {
         self.receive.id = id;
         let flushed = rdma::Completion { id: IS_RECEIVE, status: Status::Flushed, len: 0, received: None };
         self.complete(&flushed, objects);
+    }
+
+    /// What such a receive is completed with, where the place for it is there already.
+    pub fn flushed_receive(&self, id: u64) -> Completion {
+        Completion {
+            id,
+            qpn: self.qpn,
+            status: status_number(Status::Flushed),
+            opcode: completion::opcode::RECV,
+            placement: self.placement(),
+            ..Completion::default()
+        }
+    }
+
+    const fn placement(&self) -> Placement {
+        if self.takes_shared() { Placement::Done } else { Placement::There }
     }
 
     fn flush_sends(&mut self, objects: &mut Objects) {
@@ -489,10 +512,8 @@ impl Qp {
             source.want_doorbell(true);
             self.own.looks_again = true;
         }
+        self.own.tells_last = self.own.takes_shared();
         self.flush(objects);
-        if self.own.takes_shared() {
-            objects.tell(Event::LastWqeReached, self.own.qpn);
-        }
     }
 
     /// Sends again after a send queue error: not what was posted meanwhile.
@@ -506,15 +527,21 @@ impl Qp {
         }
     }
 
-    /// Flushes what was posted since.
+    /// Flushes what was posted since, once nobody is at work with what came before it.
     fn flush(&mut self, objects: &mut Objects) {
         let own = &mut self.own;
+        if objects.is_shared_still(own.qpn) {
+            return;
+        }
         own.flushed = 0;
         own.flush_sends(objects);
         while let Some(id) = own.take_flushed(objects) {
             own.complete(&rdma::Completion { id, status: Status::Flushed, len: 0, received: None }, objects);
         }
         own.broken = None;
+        if std::mem::take(&mut own.tells_last) {
+            objects.tell(Event::LastWqeReached, own.qpn);
+        }
     }
 
     /// Forgets everything: back to the beginning.
@@ -536,7 +563,7 @@ impl Qp {
         }
         (own.path, own.peer, own.nak, own.reason, own.broken) = (None, None, None, None, None);
         (own.wrong_keys, own.established, own.tells_drained) = (0, false, false);
-        own.spares_doorbell = false;
+        (own.spares_doorbell, own.tells_last) = (false, false);
         own.told_congestion = None;
         self.deadline = None;
     }
@@ -553,64 +580,4 @@ fn receive_datagram(
     if pair.receive(datagram, &header, around) == Err(LeftOut::QueueKey) {
         around.objects.counters.add(Counter::QkeyViolation, 1);
     }
-}
-
-fn describe(received: &rdma::Received, kind: QpType, completion: &mut Completion) {
-    if received.by == rdma::Arrival::WriteWithImmediate {
-        completion.opcode = completion::opcode::RECV_RDMA_WITH_IMM;
-    }
-    if let Some(immediate) = received.immediate {
-        completion.flags |= completion::flags::WITH_IMM;
-        completion.immediate = u32::from_ne_bytes(immediate);
-    }
-    if let Some(key) = received.invalidated {
-        completion.flags |= completion::flags::WITH_INV;
-        completion.immediate = key;
-    }
-    if kind == QpType::Ud {
-        completion.flags |= completion::flags::GRH;
-    }
-    completion.source_qpn = received.source.unwrap_or(0);
-}
-
-/// `ibv_wc_status`.
-const fn status_number(status: Status) -> u8 {
-    match status {
-        Status::Success => 0,
-        Status::LocalLength => 1,
-        Status::LocalOperation => 2,
-        Status::LocalProtection => 4,
-        Status::Flushed => 5,
-        Status::RemoteInvalidRequest => 9,
-        Status::RemoteAccess => 10,
-        Status::RemoteOperation => 11,
-        Status::RetryExceeded => 12,
-        Status::RnrRetryExceeded => 13,
-    }
-}
-
-/// What a request asks for; `None` where queue pairs of this kind do not have it.
-fn operation(asked: &WorkRequest, kind: QpType) -> Option<SendOperation> {
-    let immediate = asked.immediate.to_ne_bytes();
-    let (address, rkey) = (asked.address, asked.rkey);
-    let operation = match asked.opcode {
-        opcode::SEND => SendOperation::Send(With::Nothing),
-        opcode::SEND_WITH_IMM => SendOperation::Send(With::Immediate(immediate)),
-        opcode::SEND_WITH_INV if kind == QpType::Rc => SendOperation::Send(With::Invalidate(asked.immediate)),
-        opcode::RDMA_WRITE if kind != QpType::Ud => SendOperation::Write { address, rkey, immediate: None },
-        opcode::RDMA_WRITE_WITH_IMM if kind != QpType::Ud => {
-            SendOperation::Write { address, rkey, immediate: Some(immediate) }
-        }
-        opcode::RDMA_READ if kind == QpType::Rc => SendOperation::Read { address, rkey },
-        opcode::ATOMIC_CMP_AND_SWP if kind == QpType::Rc => SendOperation::Atomic {
-            address,
-            rkey,
-            operation: AtomicOperation::CompareSwap { compare: asked.compare_add, swap: asked.swap },
-        },
-        opcode::ATOMIC_FETCH_AND_ADD if kind == QpType::Rc => {
-            SendOperation::Atomic { address, rkey, operation: AtomicOperation::FetchAdd(asked.compare_add) }
-        }
-        _ => return None,
-    };
-    Some(operation)
 }

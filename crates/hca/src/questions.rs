@@ -19,6 +19,8 @@ pub(crate) enum Question {
     Describe(Ticket, mpsc::Sender<ClientDescription>),
     /// To look at its paths again: rules or addresses changed.
     Review,
+    /// To look who works with what is shared here: an application that did is gone, maybe in the middle.
+    PeerGone,
     /// To tell its application that addresses changed.
     NewAddresses,
     /// To say that few receives are left in shared queues, where that is so.
@@ -39,6 +41,7 @@ impl Question {
         let is_replaced = match (self, newer) {
             (Self::Direct(wish), Self::Direct(newer)) => Arc::ptr_eq(&wish.inbox, &newer.inbox),
             (Self::Review, Self::Review)
+            | (Self::PeerGone, Self::PeerGone)
             | (Self::NewAddresses, Self::NewAddresses)
             | (Self::FewReceives, Self::FewReceives)
             | (Self::Tell(..), Self::TellAll)
@@ -135,6 +138,7 @@ mod tests {
     fn what_needs_no_answer_waits_once() {
         let times = |question: fn(u32) -> Question| waiting((0..5000).map(question)).len();
         assert_eq!(times(|_| Question::Review), 1);
+        assert_eq!(times(|_| Question::PeerGone), 1);
         assert_eq!(times(|_| Question::NewAddresses), 1);
         assert_eq!(times(|_| Question::FewReceives), 1);
         assert_eq!(times(|qpn| Question::Tell(qpn % 7, (Ipv6Addr::LOCALHOST, 1))), 7);

@@ -1,6 +1,7 @@
 //! The daemon's end: starts the helper and asks it.
 
 use crate::ARGUMENT;
+use crate::directories::Directories;
 use crate::request::{Answer, Refusal, Reply, Request};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -40,20 +41,19 @@ struct Shared {
 }
 
 impl Helper {
-    /// Starts it: this very program, with [`ARGUMENT`], the run-dir and what it logs.
+    /// Starts it: this very program, with [`ARGUMENT`], what it logs and the directories of sockets.
     ///
     /// # Errors
     /// [`HelperError::Start`].
-    pub fn start(run_dir: &Path, log: &str) -> Result<Self, HelperError> {
-        Self::launch(run_dir, log).map_err(HelperError::Start)
+    pub fn start(directories: &Directories, log: &str) -> Result<Self, HelperError> {
+        Self::launch(directories, log).map_err(HelperError::Start)
     }
 
-    fn launch(run_dir: &Path, log: &str) -> io::Result<Self> {
+    fn launch(directories: &Directories, log: &str) -> io::Result<Self> {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        let run_dir = std::path::absolute(run_dir)?;
         let mut command = Command::new("/proc/self/exe");
-        command.arg0("viaductd-helper").arg(ARGUMENT).arg(run_dir).arg(log);
+        command.arg0("viaductd-helper").arg(ARGUMENT).arg(log).args(directories.words());
         // It is asked by its standard input; that it holds no output of ours lets readers see the daemon's end.
         let child = command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).spawn()?;
         Self::over(ours, Pid::from_child(&child))
@@ -263,16 +263,23 @@ mod tests {
     use std::os::unix::net::{UnixListener, UnixStream};
     use std::path::PathBuf;
 
-    /// A helper that is a thread of this process, of a daemon with a run-dir of its own.
+    /// A helper that is a thread of this process, of a daemon with a run-dir of its own. Sockets may also be beside that.
     fn helper() -> (Helper, tempfile::TempDir) {
+        let (helper, dir, _) = helper_and_server();
+        (helper, dir)
+    }
+
+    fn helper_and_server() -> (Helper, tempfile::TempDir, Arc<Server>) {
         let dir = tempfile::tempdir().unwrap();
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         let us = Account { uid: nix::unistd::getuid().as_raw(), gid: nix::unistd::getgid().as_raw() };
-        let server = Arc::new(Server::new(&dir.path().join("run"), us));
-        std::thread::spawn(move || server.serve(theirs));
-        std::fs::create_dir(dir.path().join("run")).unwrap();
-        (Helper::over(ours, rustix::process::getpid()).unwrap(), dir)
+        let run_dir = dir.path().join("run");
+        std::fs::create_dir(&run_dir).unwrap();
+        let server = Arc::new(Server::new(Directories::new(&run_dir, [dir.path().to_owned()]), us));
+        let serving = server.clone();
+        std::thread::spawn(move || serving.serve(theirs));
+        (Helper::over(ours, rustix::process::getpid()).unwrap(), dir, server)
     }
 
     fn place(dir: &Path, name: &str) -> Place {
@@ -306,6 +313,77 @@ mod tests {
         assert!(refused.contains("root listens there"), "{refused}");
         let up = helper.connect(&dir.path().join("run/../docker.sock")).unwrap_err().to_string();
         assert!(up.contains("not an absolute path"), "{up}");
+    }
+
+    #[test]
+    fn sockets_are_in_the_directories_that_the_helper_was_told() {
+        let (helper, dir) = helper();
+        let elsewhere = dir.path().join("elsewhere");
+        std::fs::create_dir(&elsewhere).unwrap();
+        let _listening = UnixListener::bind(elsewhere.join("vm1.sock")).unwrap();
+        helper.listen(&place(dir.path(), "vm2.sock"), SocketType::STREAM, 8).unwrap();
+        let made = helper.listen(&place(&elsewhere, "vm2.sock"), SocketType::STREAM, 8).unwrap_err();
+        let reached = helper.connect(&elsewhere.join("vm1.sock")).unwrap_err();
+        for refused in [made.to_string(), reached.to_string()] {
+            assert!(refused.contains("elsewhere/vm") && refused.contains("`socket_dirs`"), "{refused}");
+        }
+        assert!(!elsewhere.join("vm2.sock").exists());
+    }
+
+    #[test]
+    fn paths_that_do_not_answer_hold_few_threads() {
+        let (helper, dir, server) = helper_and_server();
+        let path = dir.path().join("vmm.sock");
+        // As requests do that wait for a file system.
+        let waiting = [server.begin(&path).unwrap(), server.begin(&path).unwrap()];
+        let refused = helper.connect(&path).unwrap_err().to_string();
+        assert!(refused.contains("vmm.sock: requests from before wait there"), "{refused}");
+        let refused = helper.listen(&place(dir.path(), "vmm.sock"), SocketType::STREAM, 8).unwrap_err();
+        assert!(refused.to_string().contains("wait there"), "{refused}");
+        let (_socket, file) = helper.listen(&place(dir.path(), "vm1.sock"), SocketType::STREAM, 8).unwrap();
+        drop(waiting);
+        helper.listen(&place(dir.path(), "vmm.sock"), SocketType::STREAM, 8).unwrap();
+        drop(file);
+        assert!(!dir.path().join("vm1.sock").exists());
+    }
+
+    #[test]
+    fn nonsense_does_not_fill_the_log() {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let log = Log::default();
+        let to = log.clone();
+        let serving = std::thread::spawn(move || {
+            let subscriber =
+                tracing_subscriber::fmt().with_ansi(false).with_writer(move || to.clone()).finish();
+            let server =
+                Arc::new(Server::new(Directories::new(Path::new("/run/x"), []), Account { uid: 0, gid: 0 }));
+            tracing::subscriber::with_default(subscriber, || server.serve(theirs));
+        });
+        let mut connection = Connection::carrying(ours, MOST_DESCRIPTORS);
+        for _ in 0..500 {
+            connection.send(&"nonsense", &[]).unwrap();
+            connection.send(&Request::XdpSocket, &[]).unwrap();
+        }
+        drop(connection);
+        serving.join().unwrap();
+        let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        assert_eq!(text.lines().count(), 10, "{text}");
+        assert!(text.contains("times=512"), "{text}");
+    }
+
+    /// What is logged.
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
     }
 
     #[test]

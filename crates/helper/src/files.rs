@@ -2,6 +2,7 @@
 
 use sockets::ListeningFile;
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Files at a time at most: a daemon has a few for each guest.
@@ -14,7 +15,7 @@ pub(crate) struct Files(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     next: u64,
-    files: BTreeMap<u64, Arc<dyn ListeningFile>>,
+    files: BTreeMap<u64, (PathBuf, Arc<dyn ListeningFile>)>,
 }
 
 impl Files {
@@ -22,27 +23,27 @@ impl Files {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps a file; `None` where there are too many.
-    pub(crate) fn keep(&self, file: Box<dyn ListeningFile>) -> Option<u64> {
+    /// Keeps the file at a path; `None` where there are too many.
+    pub(crate) fn keep(&self, path: &Path, file: Box<dyn ListeningFile>) -> Option<u64> {
         let mut state = self.lock();
         if state.files.len() >= MOST {
             return None;
         }
         state.next += 1;
         let number = state.next;
-        state.files.insert(number, file.into());
+        state.files.insert(number, (path.to_owned(), file.into()));
         Some(number)
     }
 
-    pub(crate) fn get(&self, number: u64) -> Option<Arc<dyn ListeningFile>> {
+    /// The path of a file, and the file.
+    pub(crate) fn get(&self, number: u64) -> Option<(PathBuf, Arc<dyn ListeningFile>)> {
         self.lock().files.get(&number).cloned()
     }
 
-    /// Removes a file.
-    pub(crate) fn remove(&self, number: u64) -> Option<()> {
-        let file = self.lock().files.remove(&number)?;
+    /// Forgets a file. It is removed once nobody has it any more.
+    pub(crate) fn forget(&self, number: u64) {
         // Not while the table is locked: the owner of a file system (FUSE) decides how long this takes.
+        let file = self.lock().files.remove(&number);
         drop(file);
-        Some(())
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! The daemon touches guests' memory and reads what they, programs and peers send, so one of them may come to own it.
 //! What it owns then is what can be asked here: a tap that is not there yet, sockets on a network device, a unix socket
-//! that nobody else could have put there, a connection to a VMM. The helper never sees guests' memory, and nothing but
+//! that nobody else could have put there, a connection to a VMM, both in directories that it was told at its start. The helper never sees guests' memory, and nothing but
 //! the daemon speaks to it.
 //!
 //! Owns: the requests ([`Request`]), their checks, the process, and the daemon's end ([`Helper`]). What is done is in
@@ -16,13 +16,16 @@ mod bar;
 mod check;
 mod client;
 mod confine;
+mod directories;
 mod files;
 mod request;
 mod serve;
+mod under_way;
 mod users;
 
 pub use bar::open_bar;
 pub use client::{Helper, HelperError};
+pub use directories::Directories;
 pub use request::{Answer, Refusal, Reply, Request};
 pub use serve::{Server, serve};
 pub use users::lookup;

@@ -1,8 +1,10 @@
 //! The helper's side: does each request on a thread of its own, so that one that waits does not block the others.
 
 use crate::check::check;
+use crate::directories::Directories;
 use crate::files::Files;
 use crate::request::{Answer, Refusal, Reply, Request};
+use crate::under_way::{UnderWay, Work};
 use crate::{bar, confine, users};
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::SocketType;
@@ -11,19 +13,20 @@ use rustix::process::{PidfdFlags, pidfd_open};
 use sandbox::{Account, Report};
 use seqpacket::{Connection, MOST_DESCRIPTORS, SocketError};
 use sockets::{Place, Sockets};
+use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use wire::{Attachment, Mode, Opener, XdpError, XdpSocket};
 
 /// Requests that are being done at most.
 const MOST_AT_ONCE: usize = 256;
 
-/// Does what the daemon at the other end of `socket` asks until that is gone. `run_dir` is the daemon's.
+/// Does what the daemon at the other end of `socket` asks until that is gone. Sockets are in these directories.
 ///
 /// Called before the process has another thread; gives up what it does not need first.
-pub fn serve(socket: OwnedFd, run_dir: &Path) {
+pub fn serve(socket: OwnedFd, directories: Directories) {
     let _ = rustix::thread::set_name(c"viaductd-helper");
     ignore_terminal();
     let started_as = Account { uid: nix::unistd::getuid().as_raw(), gid: nix::unistd::getgid().as_raw() };
@@ -38,7 +41,7 @@ pub fn serve(socket: OwnedFd, run_dir: &Path) {
     {
         tracing::warn!("the helper can't start a thread: {e}");
     }
-    let server = Arc::new(Server::new(run_dir, started_as));
+    let server = Arc::new(Server::new(directories, started_as));
     server.clone().serve(socket);
     // A daemon that ends in order has removed its sockets. What one that died left is the next one's to replace: it may
     // have begun, and a file system may have given its files the numbers of those.
@@ -64,19 +67,32 @@ fn ignore_terminal() {
 /// What does the requests.
 #[derive(Debug)]
 pub struct Server {
-    run_dir: PathBuf,
+    directories: Directories,
     /// Owns sockets for which the daemon names no owner.
     started_as: Account,
     files: Files,
     at_once: AtomicUsize,
+    under_way: UnderWay,
+    /// Lines that there were to log because of the daemon.
+    lines: AtomicU64,
 }
 
 impl Server {
-    /// For the daemon with this run-dir, that was started by this user.
+    /// For the daemon whose sockets are in these directories, that was started by this user.
     #[must_use]
-    pub fn new(run_dir: &Path, started_as: Account) -> Self {
-        let (files, at_once) = (Files::default(), AtomicUsize::new(0));
-        Self { run_dir: run_dir.to_owned(), started_as, files, at_once }
+    pub fn new(directories: Directories, started_as: Account) -> Self {
+        let (files, under_way) = (Files::default(), UnderWay::default());
+        let (at_once, lines) = (AtomicUsize::new(0), AtomicU64::new(0));
+        Self { directories, started_as, files, at_once, under_way, lines }
+    }
+
+    /// Logs what the daemon brings about, the first, second, fourth, eighth time and so on: however often it asks
+    /// nonsense, it does not fill the log.
+    fn warn(&self, what: fmt::Arguments<'_>) {
+        let times = self.lines.fetch_add(1, Ordering::Relaxed) + 1;
+        if times.is_power_of_two() {
+            tracing::warn!(times, "the helper {what}");
+        }
     }
 
     /// Does what is asked by this socket, until its other end is closed.
@@ -86,7 +102,7 @@ impl Server {
             match connection.receive::<Request>() {
                 Ok((request, descriptors)) => self.clone().take(request, descriptors),
                 Err(SocketError::Malformed(what)) => {
-                    tracing::warn!("the helper got a request that it cannot read: {what}")
+                    self.warn(format_args!("got a request that it cannot read: {what}"))
                 }
                 Err(SocketError::Closed | SocketError::Kernel(_)) => return,
             }
@@ -97,7 +113,7 @@ impl Server {
     fn take(self: Arc<Self>, request: Request, descriptors: Vec<OwnedFd>) {
         let mut descriptors = descriptors.into_iter();
         let Some(to) = descriptors.next() else {
-            return tracing::warn!("the helper got a request without a socket for the answer");
+            return self.warn(format_args!("got a request without a socket for the answer"));
         };
         let descriptors: Vec<_> = descriptors.collect();
         let busy = self.at_once.fetch_add(1, Ordering::Relaxed) >= MOST_AT_ONCE;
@@ -123,7 +139,7 @@ impl Server {
         }
         if let Err(e) = std::thread::Builder::new().name("request".into()).spawn(answer) {
             self.at_once.fetch_sub(1, Ordering::Relaxed);
-            tracing::warn!("the helper can't start a thread: {e}");
+            self.warn(format_args!("can't start a thread: {e}"));
         }
     }
 
@@ -163,17 +179,19 @@ impl Server {
             Request::Listen { path, messages, owner, mode, backlog } => {
                 let place = Place { path: path.clone(), owner: Some(self.owner(*owner)), mode: *mode };
                 let kind = if *messages { SocketType::SEQPACKET } else { SocketType::STREAM };
-                let (socket, file) = sockets::Here.listen(&place, kind, *backlog)?;
-                let file = self.files.keep(file).ok_or_else(|| Refusal::new("too many sockets"))?;
+                let (socket, file) = self.listen(&place, kind, *backlog)?;
                 Ok((Reply::Listening { file }, vec![socket]))
             }
             Request::Give { file, owner, mode } => {
-                let file = self.files.get(*file).ok_or_else(|| Refusal::new("no such socket"))?;
+                let (path, file) = self.files.get(*file).ok_or_else(no_socket)?;
+                let _work = self.begin(&path)?;
                 file.give_to(Some(self.owner(*owner)), *mode)?;
                 done(Vec::new())
             }
-            Request::Remove { file } => {
-                self.files.remove(*file).ok_or_else(|| Refusal::new("no such socket"))?;
+            Request::Remove { file: number } => {
+                let (path, _) = self.files.get(*number).ok_or_else(no_socket)?;
+                let _work = self.begin(&path)?;
+                self.files.forget(*number);
                 done(Vec::new())
             }
             Request::Connect { path } => done(vec![self.connect(path)?]),
@@ -189,11 +207,27 @@ impl Server {
         owner.unwrap_or((self.started_as.uid, self.started_as.gid))
     }
 
+    /// Begins work on the path of a socket.
+    pub(crate) fn begin(&self, path: &Path) -> Result<Work<'_>, Refusal> {
+        self.under_way.begin(path, self.directories.is_in_run_dir(path))
+    }
+
+    /// Makes a socket. Returned with the number of its file.
+    fn listen(&self, place: &Place, kind: SocketType, backlog: i32) -> Result<(OwnedFd, u64), Refusal> {
+        self.directories.check(&place.path)?;
+        let _work = self.begin(&place.path)?;
+        let (socket, file) = sockets::Here.listen(place, kind, backlog)?;
+        let file = self.files.keep(&place.path, file).ok_or_else(|| Refusal::new("too many sockets"))?;
+        Ok((socket, file))
+    }
+
     /// Connects to a VMM: in the run-dir to anybody's socket, elsewhere not to root's, whose services give rights away.
     fn connect(&self, path: &Path) -> Result<OwnedFd, Refusal> {
+        self.directories.check(path)?;
+        let _work = self.begin(path)?;
         let socket = sockets::Here.connect(path)?;
         let by = socket_peercred(&socket).map_err(std::io::Error::from)?.uid;
-        if by.is_root() && !path.starts_with(&self.run_dir) {
+        if by.is_root() && !self.directories.is_in_run_dir(path) {
             return Err(Refusal::new(format!(
                 "{}: root listens there; a VMM of root has its socket in the run-dir",
                 path.display()
@@ -201,6 +235,10 @@ impl Server {
         }
         Ok(socket)
     }
+}
+
+fn no_socket() -> Refusal {
+    Refusal::new("no such socket")
 }
 
 impl From<sockets::Error> for Refusal {

@@ -1,9 +1,10 @@
-//! What the tables learn from packets, but for connections: where MACs are, and neighbours' MACs.
+//! What the tables learn from packets, but for connections: where MACs are, and neighbours' MACs ([`Neighbours`]).
 
 use crate::cells::Cell;
 use crate::config::{Config, Object};
+use crate::neighbours::Neighbours;
 use imbl::OrdMap;
-use model::{BridgeTarget, Learn, NeighbourFound, NeighbourScope, Seconds, VifId, Vrf};
+use model::{BridgeTarget, Learn, Seconds, VifId, Vrf};
 use packet::Mac;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,8 +16,6 @@ pub const MACS_PER_PORT: u32 = 4096;
 pub const MACS_BEHIND_TUNNELS: u32 = 16 * MACS_PER_PORT;
 /// Seconds after which a learned MAC that was not seen again is forgotten (IEEE 802.1Q, 8.8.3).
 pub const MAC_AGE: Seconds = 300;
-/// Neighbours kept at most on one wire, or in one network.
-pub const NEIGHBOURS_PER_SCOPE: u32 = 4096;
 
 /// What is known under a key, and since when. Shared between snapshots, so that `seen` is written in place.
 pub(crate) struct Known<T> {
@@ -27,16 +26,26 @@ pub(crate) struct Known<T> {
 }
 
 impl<T: Copy + PartialEq> Known<T> {
-    fn new(value: T, now: Seconds) -> Arc<Self> {
+    pub fn new(value: T, now: Seconds) -> Arc<Self> {
         Arc::new(Self { value, since: now, seen: AtomicU32::new(now) })
     }
 
+    /// When it was seen last.
+    pub fn seen(&self) -> Seconds {
+        self.seen.load(Ordering::Relaxed)
+    }
+
     pub fn idle(&self, now: Seconds) -> Seconds {
-        now.saturating_sub(self.seen.load(Ordering::Relaxed))
+        now.saturating_sub(self.seen())
+    }
+
+    /// Whether it was made or changed within this second.
+    pub const fn is_of(&self, now: Seconds) -> bool {
+        self.since == now
     }
 
     /// Whether nothing but the time is new; that is noted, at most once a second.
-    fn confirm(&self, value: T, now: Seconds) -> bool {
+    pub fn confirm(&self, value: T, now: Seconds) -> bool {
         let same = self.value == value;
         if same && self.seen.load(Ordering::Relaxed) != now {
             self.seen.store(now, Ordering::Relaxed);
@@ -78,8 +87,7 @@ impl Port {
 pub(crate) struct Learned {
     pub macs: OrdMap<(Vrf, Mac), Arc<Known<BridgeTarget>>>,
     macs_of: OrdMap<(Vrf, Port), u32>,
-    pub neighbours: OrdMap<(NeighbourScope, IpAddr), Arc<Known<Mac>>>,
-    neighbours_of: OrdMap<NeighbourScope, u32>,
+    pub neighbours: Neighbours,
 }
 
 /// Counts one more under a key, unless there are `most`.
@@ -103,13 +111,6 @@ impl Learned {
     /// Whether this is known already, so that there is nothing to write.
     pub fn confirms_mac(&self, learn: &Learn, now: Seconds) -> bool {
         self.macs.get(&(learn.vrf, learn.mac)).is_some_and(|known| known.confirm(learn.at, now))
-    }
-
-    /// The same for a neighbour; returns for how long it had not been seen.
-    pub fn confirms_neighbour(&self, found: &NeighbourFound, now: Seconds) -> Option<Seconds> {
-        let known = self.neighbours.get(&(found.scope, found.addr))?;
-        let idle = known.idle(now);
-        known.confirm(found.mac, now).then_some(idle)
     }
 
     /// Learns a MAC or moves it. Returns whether anything changed: not where the port has its share, the entry moved
@@ -157,32 +158,10 @@ impl Learned {
         [Some(port), all].into_iter().flatten().for_each(|port| discount(&mut self.macs_of, &(vrf, port)));
     }
 
-    /// Enters a neighbour or its new MAC. Returns whether anything changed.
-    pub fn found(&mut self, config: &Config, found: &NeighbourFound, now: Seconds) -> bool {
-        let key = (found.scope, found.addr);
-        if !config.has(object_of(found.scope)) {
-            return false;
-        }
-        match self.neighbours.get(&key) {
-            Some(known) if known.value == found.mac || known.since == now => return false,
-            Some(_) => {}
-            None if count(&mut self.neighbours_of, found.scope, NEIGHBOURS_PER_SCOPE) => {}
-            None => return false,
-        }
-        self.neighbours.insert(key, Known::new(found.mac, now));
-        true
-    }
-
     pub fn forget_mac(&mut self, key: &(Vrf, Mac)) -> Option<Cell> {
         let known = self.macs.remove(key)?;
         self.discount_mac(key.0, known.value);
         Some(Cell::bridge(key.0, key.1))
-    }
-
-    pub fn forget_neighbour(&mut self, key: &(NeighbourScope, IpAddr)) -> Option<Cell> {
-        self.neighbours.remove(key)?;
-        discount(&mut self.neighbours_of, &key.0);
-        Some(Cell::neighbour(key.0, key.1))
     }
 
     /// Forgets what belongs to interfaces and networks that are gone; calls `touched` for its cells.
@@ -194,16 +173,6 @@ impl Learned {
         let macs: Vec<_> =
             self.macs.iter().filter(|(key, known)| gone(key.0, known.value)).map(|(key, _)| *key).collect();
         macs.iter().filter_map(|key| self.forget_mac(key)).for_each(&mut touched);
-        let neighbours: Vec<_> =
-            self.neighbours.keys().filter(|(scope, _)| !config.has(object_of(*scope))).copied().collect();
-        neighbours.iter().filter_map(|key| self.forget_neighbour(key)).for_each(touched);
-    }
-}
-
-/// What a neighbour's scope hangs on.
-pub(crate) const fn object_of(scope: NeighbourScope) -> Object {
-    match scope {
-        NeighbourScope::Wire(vif) => Object::Vif(vif),
-        NeighbourScope::Network(vrf) => Object::Network(vrf),
+        self.neighbours.retain(config, touched);
     }
 }

@@ -28,6 +28,7 @@ mod config;
 mod draft;
 mod flow;
 mod learned;
+mod neighbours;
 #[allow(unsafe_code)] // Hands out references to what another thread will free; see there.
 mod rcu;
 mod resolver;
@@ -38,7 +39,8 @@ mod trie;
 
 pub use cells::Deps;
 pub use flow::{Account, FlowLimits, FlowRef, Flows, Fragments};
-pub use learned::{MAC_AGE, MACS_BEHIND_TUNNELS, MACS_PER_PORT, NEIGHBOURS_PER_SCOPE};
+pub use learned::{MAC_AGE, MACS_BEHIND_TUNNELS, MACS_PER_PORT};
+pub use neighbours::{NEIGHBOURS_PER_GUEST, NEIGHBOURS_PER_WIRE};
 pub use rcu::{Pinned, Reader};
 pub use resolver::{FAILED_FOR, MAX_SOLICITATIONS, PROBES_PER_ASKER, PROBES_PER_SCOPE, STALE, Waiting};
 pub use shared::{Applied, PinnedSnapshot, Shared};

@@ -97,6 +97,11 @@ impl Resolver {
         Waiting::Solicit
     }
 
+    /// Whether a neighbour is being asked for.
+    pub fn is_asked(&self, key: &Key) -> bool {
+        self.probes.get(key).is_some_and(|probe| !probe.failed())
+    }
+
     /// A neighbour answered.
     pub fn found(&mut self, key: &Key) {
         if let Some(asker) = self.probes.remove(key).and_then(|probe| probe.asker) {

@@ -4,20 +4,26 @@ use crate::cells::{Cell, Cells, Deps};
 use crate::draft::Draft;
 use crate::flow::{FlowLimits, Flows};
 use crate::learned::{Learned, MAC_AGE};
+use crate::neighbours::Told;
 use crate::rcu::{Pinned, Rcu, Reader, Writer};
 use crate::resolver::{Resolver, STALE, Waiting};
 use crate::snapshot::Snapshot;
+use arrayvec::ArrayVec;
 use model::{
     ApplyError, Change, Learn, LearnedMac, NeighbourFound, NeighbourInfo, NeighbourScope, Seconds, VifId,
 };
 use std::net::IpAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 /// How long [`Shared::apply`] waits for readers.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Versions left to the housekeeping to free before a thread that learns something lends a hand.
 const BACKLOG: usize = 64;
+/// Neighbours that wait for whoever writes at most. Others are asked again.
+const LATE: usize = 64;
+/// How often a thread looks whether there are more at most: others may bring some as fast as it enters them.
+const ROUNDS: usize = 4;
 
 /// All tables, to be shared in an [`std::sync::Arc`].
 pub struct Shared {
@@ -26,6 +32,8 @@ pub struct Shared {
     applying: Mutex<()>,
     cells: Cells,
     resolver: Mutex<Resolver>,
+    /// Neighbours that packets wait for, found while another thread was writing.
+    late: Mutex<ArrayVec<Told, LATE>>,
     flows: Flows,
 }
 
@@ -48,6 +56,7 @@ impl Shared {
             applying: Mutex::default(),
             cells: Cells::new(),
             resolver: Mutex::default(),
+            late: Mutex::default(),
             flows: Flows::new(limits),
         }
     }
@@ -97,6 +106,7 @@ impl Shared {
         self.cells.bump(&touched, epoch);
         writer.publish(Snapshot { epoch, config: config.into(), learned });
         drop(applying);
+        self.enter_late();
         let settled = self.rcu.wait(epoch, PATIENCE);
         if removed {
             self.forget_flows();
@@ -112,9 +122,18 @@ impl Shared {
         self.flows.remove_if(|key| gone(key.src.vrf) || gone(key.dst.vrf));
     }
 
-    /// Publishes a snapshot with other learned state. `change` returns whether it changed any, having called its
-    /// argument for each cell.
+    /// Publishes a snapshot with other learned state, then what came meanwhile. `change` returns the cells of what it
+    /// changed.
     fn relearn(
+        &self,
+        writer: Writer<'_, Snapshot>,
+        change: impl FnOnce(&Snapshot, &mut Learned) -> Vec<Cell>,
+    ) {
+        self.publish_learned(writer, change);
+        self.enter_late();
+    }
+
+    fn publish_learned(
         &self,
         writer: Writer<'_, Snapshot>,
         change: impl FnOnce(&Snapshot, &mut Learned) -> Vec<Cell>,
@@ -150,19 +169,52 @@ impl Shared {
         });
     }
 
-    /// A worker saw a neighbour's MAC. As [`Self::learn`], but it waits its turn: packets wait for this.
-    pub fn neighbour(&self, snapshot: &Snapshot, found: &NeighbourFound, now: Seconds) {
-        let confirmed = snapshot.learned.confirms_neighbour(found, now);
+    /// A worker saw a neighbour's MAC in a packet that came in by `by`. Costs a look-up where there is nothing to write;
+    /// else a new snapshot is published, without waiting for anybody. Where another thread is writing, what packets wait
+    /// for is entered by whoever writes next; the rest is left out: the next packet may tell of it again.
+    pub fn neighbour(&self, snapshot: &Snapshot, found: &NeighbourFound, by: VifId, now: Seconds) {
+        let confirmed = snapshot.learned.neighbours.confirms(found, now);
         if confirmed.is_some_and(|idle| idle < STALE) {
             return; // Nobody is asking for it.
         }
-        if confirmed.is_none() {
-            self.relearn(self.rcu.write(), |current, learned| {
-                let changed = learned.found(&current.config, found, now);
-                changed.then(|| Cell::neighbour(found.scope, found.addr)).into_iter().collect()
+        let key = (found.scope, found.addr);
+        let is_awaited = try_lock(&self.resolver).is_some_and(|resolver| resolver.is_asked(&key));
+        let told = Told { found: *found, by, is_awaited, now };
+        if confirmed.is_none() && snapshot.learned.neighbours.would_enter(&snapshot.config, &told) {
+            self.enter(told);
+        }
+        // Where another thread has this, the neighbour is asked again in vain, thrice at most.
+        if let Some(mut resolver) = try_lock(&self.resolver) {
+            resolver.found(&key);
+        }
+    }
+
+    /// Enters a neighbour, or leaves that to whoever is writing.
+    fn enter(&self, told: Told) {
+        if let Some(writer) = self.rcu.try_write() {
+            self.relearn(writer, |current, learned| learned.neighbours.enter(&current.config, &told));
+        } else if told.is_awaited {
+            if let Some(mut late) = try_lock(&self.late) {
+                let _ = late.try_push(told);
+            }
+            // Whoever was writing may have looked before.
+            self.enter_late();
+        }
+    }
+
+    /// Enters what others found while there was another writer. To be called after each writing.
+    fn enter_late(&self) {
+        for _ in 0..ROUNDS {
+            if try_lock(&self.late).is_none_or(|late| late.is_empty()) {
+                return;
+            }
+            let Some(writer) = self.rcu.try_write() else { return };
+            let Some(late) = try_lock(&self.late).map(|mut late| std::mem::take(&mut *late)) else { return };
+            self.publish_learned(writer, |current, learned| {
+                let entered = late.iter().map(|told| learned.neighbours.enter(&current.config, told));
+                entered.flatten().collect()
             });
         }
-        lock(&self.resolver).found(&(found.scope, found.addr));
     }
 
     /// A packet that came in by `asker` waits for a neighbour ([`model::Verdict::Hold`]): whether it may, and whether a
@@ -181,7 +233,7 @@ impl Shared {
         let (solicit, forget) = lock(&self.resolver).advance(&stale, now);
         if !forget.is_empty() {
             self.relearn(self.rcu.write(), |_, learned| {
-                forget.iter().filter_map(|key| learned.forget_neighbour(key)).collect()
+                forget.iter().filter_map(|key| learned.neighbours.forget(key)).collect()
             });
         }
         solicit
@@ -203,6 +255,7 @@ impl Shared {
                     .collect()
             });
         }
+        self.enter_late();
         self.rcu.write().reclaim();
     }
 
@@ -221,7 +274,7 @@ impl Shared {
         let known = self.snapshot().learned.neighbours;
         let info = |(scope, addr), mac| NeighbourInfo { scope, addr, mac, held: 0 };
         let resolver = lock(&self.resolver);
-        let asked = resolver.asked().filter(|key| !known.contains_key(*key)).map(|key| info(*key, None));
+        let asked = resolver.asked().filter(|key| known.get(key).is_none()).map(|key| info(*key, None));
         known.iter().map(|(key, n)| info(*key, Some(n.value))).chain(asked).collect()
     }
 }
@@ -231,5 +284,101 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// For workers, which wait for nobody.
+fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(e)) => Some(e.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
 /// A snapshot in use by a reader.
 pub type PinnedSnapshot<'a> = Pinned<'a, Snapshot>;
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use model::{Vif, VifKind};
+    use packet::Mac;
+
+    const WIRE: VifId = VifId(1);
+    const SCOPE: NeighbourScope = NeighbourScope::Wire(WIRE);
+
+    fn shared() -> Shared {
+        let wire = Vif {
+            id: WIRE,
+            name: "up0".into(),
+            kind: VifKind::Wire,
+            vrf: None,
+            mac: None,
+            addresses: vec![],
+            allowed: vec![],
+            mtu: 1500,
+            policy: false,
+            meter: None,
+            mirror: None,
+            roles: Default::default(),
+            rdma: None,
+            wire: Some(Default::default()),
+        };
+        let shared = Shared::new(FlowLimits { connections: 64, ..FlowLimits::default() });
+        shared.apply(&[Change::PutVif(wire)]).unwrap();
+        shared
+    }
+
+    fn found(last: u8) -> NeighbourFound {
+        NeighbourFound {
+            scope: SCOPE,
+            addr: IpAddr::from([192, 0, 2, last]),
+            mac: Mac([2, 0, 0, 0, 0, last]),
+        }
+    }
+
+    fn known(shared: &Shared) -> usize {
+        shared.neighbours().iter().filter(|neighbour| neighbour.mac.is_some()).count()
+    }
+
+    #[test]
+    fn a_worker_leaves_its_neighbours_to_whoever_writes() {
+        let shared = shared();
+        let snapshot = shared.snapshot();
+        assert_eq!(shared.wait_for(SCOPE, found(2).addr, WIRE, 1), Waiting::Solicit);
+        let writer = shared.rcu.write();
+        shared.neighbour(&snapshot, &found(1), WIRE, 1);
+        shared.neighbour(&snapshot, &found(2), WIRE, 1);
+        drop(writer);
+        assert_eq!(known(&shared), 0);
+        // Somebody else writes: what packets wait for is entered, too. The other may tell of itself again.
+        shared.neighbour(&snapshot, &found(3), WIRE, 1);
+        assert_eq!(known(&shared), 2);
+        assert!(shared.neighbours().iter().any(|neighbour| neighbour.addr == found(2).addr));
+        shared.neighbour(&snapshot, &found(1), WIRE, 1);
+        assert_eq!(known(&shared), 3);
+    }
+
+    #[test]
+    fn no_worker_waits_for_those_who_ask_for_neighbours() {
+        let shared = shared();
+        assert_eq!(shared.wait_for(SCOPE, found(2).addr, WIRE, 1), Waiting::Solicit);
+        let asking = lock(&shared.resolver);
+        shared.neighbour(&shared.snapshot(), &found(2), WIRE, 1);
+        drop(asking);
+        assert_eq!(known(&shared), 1);
+    }
+
+    #[test]
+    fn those_left_are_bounded_and_entered_by_the_housekeeping() {
+        let shared = shared();
+        let snapshot = shared.snapshot();
+        for n in 0..100 {
+            assert_eq!(shared.wait_for(SCOPE, found(n).addr, WIRE, 1), Waiting::Solicit);
+        }
+        let writer = shared.rcu.write();
+        (0..100).for_each(|n| shared.neighbour(&snapshot, &found(n), WIRE, 1));
+        drop(writer);
+        shared.age(1);
+        assert_eq!(known(&shared), LATE);
+    }
+}

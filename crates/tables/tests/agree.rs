@@ -358,7 +358,7 @@ impl Both {
                     NeighbourScope::Network(vrf) => self.naive.network(vrf).is_some(),
                 };
                 if there {
-                    self.shared.neighbour(&self.shared.snapshot(), found, now);
+                    self.shared.neighbour(&self.shared.snapshot(), found, VifId(0), now);
                     self.commit(Effects { neighbour: Some(*found), ..Effects::default() });
                 }
             }

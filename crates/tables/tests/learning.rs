@@ -7,7 +7,7 @@ use model::{
 use packet::Mac;
 use std::net::{IpAddr, Ipv4Addr};
 use tables::{
-    FlowLimits, MACS_BEHIND_TUNNELS, MACS_PER_PORT, NEIGHBOURS_PER_SCOPE, PROBES_PER_ASKER, PROBES_PER_SCOPE,
+    FlowLimits, MACS_BEHIND_TUNNELS, MACS_PER_PORT, NEIGHBOURS_PER_GUEST, PROBES_PER_ASKER, PROBES_PER_SCOPE,
     Shared, Waiting,
 };
 
@@ -70,7 +70,12 @@ fn learn(shared: &Shared, n: u32, vif: u16, now: Seconds) {
 }
 
 fn found(shared: &Shared, n: u32, at: u32, now: Seconds) {
-    shared.neighbour(&shared.snapshot(), &NeighbourFound { scope: SCOPE, addr: addr(n), mac: mac(at) }, now);
+    found_by(shared, n, at, 1, now);
+}
+
+fn found_by(shared: &Shared, n: u32, at: u32, by: u16, now: Seconds) {
+    let found = NeighbourFound { scope: SCOPE, addr: addr(n), mac: mac(at) };
+    shared.neighbour(&shared.snapshot(), &found, VifId(by), now);
 }
 
 fn place(shared: &Shared, n: u32) -> Option<BridgeTarget> {
@@ -216,11 +221,68 @@ fn known_neighbours_are_asked_again_and_forgotten_if_silent() {
     assert_eq!(shared.wait_for(SCOPE, addr(1), ASKER, 73), Waiting::Failed);
 }
 
+/// Whose neighbours are known, of those numbered so.
+fn known(shared: &Shared, numbers: std::ops::Range<u32>) -> Vec<u32> {
+    numbers.filter(|n| neighbour(shared, *n).is_some()).collect()
+}
+
 #[test]
-fn neighbours_are_bounded() {
+fn who_brings_many_neighbours_displaces_its_own() {
     let shared = shared();
-    (0..NEIGHBOURS_PER_SCOPE + 10).for_each(|n| found(&shared, n, n, 1));
-    assert_eq!(shared.neighbours().len() as u32, NEIGHBOURS_PER_SCOPE);
+    found_by(&shared, 1 << 20, 1, 2, 1);
+    (0..NEIGHBOURS_PER_GUEST).for_each(|n| found(&shared, n, n, 1));
+    assert_eq!(known(&shared, 0..NEIGHBOURS_PER_GUEST).len() as u32, NEIGHBOURS_PER_GUEST);
+    // Those that it was not asked for are few in a second.
+    (1000..1010).for_each(|n| found(&shared, n, n, 2));
+    assert_eq!(known(&shared, 1000..1010), [1000, 1001, 1002, 1003]);
+    assert_eq!(known(&shared, 0..8), [4, 5, 6, 7], "the oldest go");
+    (1010..1020).for_each(|n| found(&shared, n, n, 3));
+    assert_eq!(shared.neighbours().len() as u32, NEIGHBOURS_PER_GUEST + 1);
+    // Others have room, and what they brought stays.
+    found_by(&shared, 1 << 21, 1, 2, 3);
+    assert_eq!(
+        known(&shared, 1 << 20..(1 << 20) + 1).len() + known(&shared, 1 << 21..(1 << 21) + 1).len(),
+        2
+    );
+    // What packets wait for always has room.
+    for n in 2000..2010 {
+        assert_eq!(shared.wait_for(SCOPE, addr(n), ASKER, 3), Waiting::Solicit);
+        found(&shared, n, n, 3);
+    }
+    assert_eq!(known(&shared, 2000..2010).len(), 10);
+    assert_eq!(shared.neighbours().len() as u32, NEIGHBOURS_PER_GUEST + 2);
+    shared
+        .apply(&[Change::DelVif(VifId(1)), Change::DelVif(VifId(2)), Change::DelNetwork(BLUE)])
+        .expect("valid");
+    assert!(shared.neighbours().is_empty());
+}
+
+#[test]
+fn a_neighbour_that_is_heard_of_again_is_spared() {
+    let shared = shared();
+    (0..NEIGHBOURS_PER_GUEST).for_each(|n| found(&shared, n, n, 1));
+    (0..3).for_each(|n| found(&shared, n, n, 60));
+    found(&shared, 1000, 1000, 61);
+    assert_eq!(known(&shared, 0..6), [0, 1, 2, 4, 5]);
+    // So are some one after the other, but not all.
+    (4..40).for_each(|n| found(&shared, n, n, 62));
+    found(&shared, 1001, 1001, 63);
+    assert_eq!(known(&shared, 4..40).len(), 35);
+    assert_eq!(shared.neighbours().len() as u32, NEIGHBOURS_PER_GUEST);
+}
+
+#[test]
+fn a_neighbour_counts_for_whoever_told_of_its_mac_last() {
+    let shared = shared();
+    (0..NEIGHBOURS_PER_GUEST).for_each(|n| found_by(&shared, n, n, 2, 1));
+    found_by(&shared, 5, 6, 1, 2);
+    assert_eq!(neighbour(&shared, 5), Some(mac(6)));
+    found_by(&shared, 1000, 1000, 2, 2);
+    assert_eq!(shared.neighbours().len() as u32, NEIGHBOURS_PER_GUEST + 1, "there was room for one");
+    // Who has its share full takes over as few as it brings anew.
+    (0..NEIGHBOURS_PER_GUEST).for_each(|n| found_by(&shared, 2000 + n, n, 1, 3));
+    (10..30).for_each(|n| found_by(&shared, n, 7, 1, 4));
+    assert_eq!((10..30).filter(|n| neighbour(&shared, *n) == Some(mac(7))).count(), 4);
 }
 
 /// An interface that scans leaves room for others', and nobody makes the table grow without bound.

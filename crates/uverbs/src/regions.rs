@@ -64,6 +64,9 @@ pub struct RegionTable {
 }
 
 impl RegionTable {
+    /// Bytes of a page of its file: the least that the kernel takes for a place that is written.
+    pub const PAGE: u64 = 4096;
+
     /// Bytes of a table for so many regions.
     const fn slots(regions: u32) -> u32 {
         (regions.saturating_mul(2)).next_power_of_two()
@@ -96,13 +99,23 @@ impl RegionTable {
         unsafe { self.memory.at::<Slot>(at).as_ref() }
     }
 
+    /// The first free place for a key. There is one: there are twice as many places as there may be regions.
+    fn free_place(&self, key: u32) -> Option<u32> {
+        let mut places = (0..self.slots).map(|step| key.wrapping_add(step) & (self.slots - 1));
+        places.find(|place| self.slot(*place).key.load(Ordering::Relaxed) <= FREE)
+    }
+
+    /// The device's: the page of the file in which [`Self::insert`] would put a key that is not there.
+    #[must_use]
+    pub fn page(&self, key: u32) -> u32 {
+        let place = self.free_place(key).unwrap_or_default();
+        (u64::from(place) * size_of::<Slot>() as u64 / Self::PAGE) as u32
+    }
+
     /// The device's: adds a region by a key that is not there.
     pub fn insert(&self, key: u32, region: &Region) {
-        let mut places = (0..self.slots).map(|step| self.slot(key.wrapping_add(step)));
-        let free = places.find(|slot| slot.key.load(Ordering::Relaxed) <= FREE);
-        // There are twice as many places as there may be regions.
-        if let Some(slot) = free {
-            slot.write(key, region);
+        if let Some(place) = self.free_place(key) {
+            self.slot(place).write(key, region);
         }
     }
 

@@ -11,6 +11,7 @@ use anyhow::Context;
 use clap::Parser;
 use control::{Core, Listeners, RunDir, Store};
 use forwarder::Forwarder;
+use helper::Directories;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use ports::ExecutorPorts;
 use privileges::Privileges;
@@ -57,11 +58,12 @@ const BACKLOG: i32 = 4096;
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().collect();
-    if let [_, first, run_dir, level] = &arguments[..]
+    if let [_, first, level, directories @ ..] = &arguments[..]
         && first == helper::ARGUMENT
+        && let Some(directories) = Directories::of_words(directories)
     {
         log(level.to_str().and_then(|level| level.parse().ok()).unwrap_or(LevelFilter::WARN));
-        return help(Path::new(run_dir));
+        return help(directories);
     }
     let options = Options::parse();
     log(options.log);
@@ -104,10 +106,10 @@ fn log(level: LevelFilter) {
 }
 
 /// Runs the helper of a daemon, which sends requests by standard input.
-fn help(run_dir: &Path) -> ExitCode {
+fn help(directories: Directories) -> ExitCode {
     match std::io::stdin().as_fd().try_clone_to_owned() {
         Ok(socket) => {
-            helper::serve(socket, run_dir);
+            helper::serve(socket, directories);
             // Nobody waits for the answers of requests that are still under way.
             std::process::exit(0)
         }
@@ -152,7 +154,9 @@ fn run(options: &Options, file: config::Document) -> anyhow::Result<()> {
     let privileges = if options.no_sandbox {
         Privileges::here()
     } else {
-        Privileges::of_helper(&run_dir, &options.log.to_string())?
+        let listed = file.host.socket_dirs.iter().map(PathBuf::from);
+        let others = listed.chain(control::socket_directories(&file, &run_dir));
+        Privileges::of_helper(&Directories::new(&run_dir, others), &options.log.to_string())?
     };
     let _run_dir = RunDir::take(&run_dir)?;
     verbs::make_directory(&run_dir).context("directory of verbs devices")?;

@@ -1,7 +1,7 @@
 //! Who has the daemon's privileges: its helper, or in a daemon without a sandbox itself.
 
 use api::v1;
-use helper::Helper;
+use helper::{Directories, Helper};
 use sandbox::{Calls, CapabilitySet, Keep, Report};
 use sockets::Sockets;
 use std::io;
@@ -26,12 +26,12 @@ impl Privileges {
         Self { opener: wire::here(), sockets: sockets::here(), helper: None }
     }
 
-    /// Those of a helper, which this starts. The daemon still has one thread.
+    /// Those of a helper, which this starts, for sockets in these directories. The daemon still has one thread.
     ///
     /// # Errors
     /// It can't be started.
-    pub fn of_helper(run_dir: &Path, log: &str) -> Result<Self, helper::HelperError> {
-        let helper = Helper::start(run_dir, log)?;
+    pub fn of_helper(directories: &Directories, log: &str) -> Result<Self, helper::HelperError> {
+        let helper = Helper::start(directories, log)?;
         let all = Arc::new(helper.clone());
         Ok(Self { opener: all.clone(), sockets: all, helper: Some(helper) })
     }

@@ -36,7 +36,7 @@ impl Worker {
         let shared = Arc::new(Shared::new(limits));
         shared.apply(changes).expect("the tables");
         let now = Now::at(100_000_000_000, 0);
-        shared.neighbour(&shared.snapshot(), neighbour, now.seconds);
+        shared.neighbour(&shared.snapshot(), neighbour, from.vif, now.seconds);
         let (cells, log) = (Arc::new(WorkerCells::new()), Arc::new(DropLog::new()));
         let limits = Limits {
             cache_entries: CACHE_ENTRIES,

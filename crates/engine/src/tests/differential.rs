@@ -2,7 +2,7 @@
 //! a flow on, cached or not, while the tables change.
 
 use super::harness::{Host, Output};
-use super::world::{neighbours, some_change, some_packet, tables};
+use super::world::{WIRE, neighbours, some_change, some_packet, tables};
 use mem::{Accepts, Offload};
 use model::generate::{self, Rng};
 use model::{Decision, DropReason, FlowChange, PacketView, Verdict, VifId};
@@ -124,7 +124,7 @@ fn engine_is_the_model() {
         if case % 200 == 0 {
             host.advance(rng.one(&[1, 1, 2, 11, 40]));
             for neighbour in neighbours() {
-                host.shared.neighbour(&host.shared.snapshot(), &neighbour, host.core.now.seconds);
+                host.shared.neighbour(&host.shared.snapshot(), &neighbour, WIRE, host.core.now.seconds);
             }
             host.shared.flows().expire(host.core.now.seconds, 1 << 16);
         }

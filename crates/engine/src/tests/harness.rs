@@ -63,7 +63,7 @@ impl Host {
         }
         shared.apply(changes).unwrap();
         for neighbour in neighbours {
-            shared.neighbour(&shared.snapshot(), neighbour, 90);
+            shared.neighbour(&shared.snapshot(), neighbour, VifId(0), 90);
         }
         let reader = shared.reader();
         Self { shared, core, ports, reader, receivers, burst: Burst::new() }

@@ -39,7 +39,7 @@ fn packets_wait_for_a_neighbour_in_their_order() {
     assert_eq!(host.core.cells.held((scope, addr)), 16);
 
     let found = NeighbourFound { scope, addr, mac: "02:bb:00:00:00:63".parse().unwrap() };
-    host.shared.neighbour(&host.shared.snapshot(), &found, host.core.now.seconds);
+    host.shared.neighbour(&host.shared.snapshot(), &found, WIRE, host.core.now.seconds);
     let output = host.retry_held();
     let lengths: Vec<_> = output[&WIRE].iter().map(|(frame, _)| frame.len()).collect();
     let overhead = 14 + 20 + 8 + 4 + 20 + 8;

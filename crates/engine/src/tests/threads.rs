@@ -100,7 +100,7 @@ fn nothing_is_lost_twice_or_out_of_order_while_tables_change() {
     const PACKETS: u32 = if cfg!(debug_assertions) { 1_500 } else { 20_000 };
     let engine = engine(3);
     for neighbour in neighbours() {
-        engine.tables().neighbour(&engine.tables().snapshot(), &neighbour, 0);
+        engine.tables().neighbour(&engine.tables().snapshot(), &neighbour, WIRE, 0);
     }
     let senders: Vec<_> = (0..4).map(|_| TestPort::new(ALL, 100)).collect();
     let receivers: Vec<_> = (0..4).map(|_| TestPort::new(ALL, 100)).collect();

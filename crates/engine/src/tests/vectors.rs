@@ -53,7 +53,7 @@ fn learn(host: &Host, effects: &model::Effects) {
         host.shared.learn(&snapshot, learn, now);
     }
     if let Some(found) = &effects.neighbour {
-        host.shared.neighbour(&snapshot, found, now);
+        host.shared.neighbour(&snapshot, found, model::VifId(0), now);
     }
 }
 

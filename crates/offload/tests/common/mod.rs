@@ -277,11 +277,12 @@ impl World {
         for (vif, port) in [(ONE, &one), (TWO, &two), (WIRE, &wire)] {
             card.attach(vif, port.open()).unwrap();
         }
-        engine.learn_neighbour(&NeighbourFound {
+        let found = NeighbourFound {
             scope: NeighbourScope::Wire(WIRE),
             addr: "192.0.2.9".parse().unwrap(),
             mac: Mac([2, 0xbb, 0, 0, 0, 9]),
-        });
+        };
+        engine.learn_neighbour(&found, WIRE);
         Self { engine, card, one, two, wire, stopped }
     }
 

@@ -1,0 +1,118 @@
+//! Which paths requests are at work on. The owner of a file system (FUSE, NFS) decides how long a look at a path takes,
+//! and each look holds a thread: paths that do not answer hold a few threads of the helper, and never all of them.
+
+use crate::request::Refusal;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Requests at a time for one path: one that waits, and one that removes the file.
+const AT_A_PATH: usize = 2;
+/// Requests at a time for the paths of one directory.
+const IN_A_DIRECTORY: usize = 32;
+/// Requests at a time for all paths outside of the run-dir: half of what the helper does at once.
+const OUTSIDE: usize = 128;
+
+/// What is limited.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Part {
+    Path(PathBuf),
+    Directory(PathBuf),
+    Outside,
+}
+
+impl Part {
+    const fn most(&self) -> usize {
+        match self {
+            Self::Path(_) => AT_A_PATH,
+            Self::Directory(_) => IN_A_DIRECTORY,
+            Self::Outside => OUTSIDE,
+        }
+    }
+}
+
+/// Requests under way, by part.
+#[derive(Debug, Default)]
+pub(crate) struct UnderWay(Mutex<BTreeMap<Part, usize>>);
+
+impl UnderWay {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Part, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins work on a path, until what is returned is dropped.
+    ///
+    /// # Errors
+    /// As many requests as there may be are at work there already.
+    pub(crate) fn begin(&self, path: &Path, is_in_run_dir: bool) -> Result<Work<'_>, Refusal> {
+        let directory = path.parent().unwrap_or(path).to_owned();
+        let mut parts = vec![Part::Path(path.to_owned()), Part::Directory(directory)];
+        if !is_in_run_dir {
+            parts.push(Part::Outside);
+        }
+        let mut counts = self.lock();
+        if parts.iter().any(|part| counts.get(part).is_some_and(|count| *count >= part.most())) {
+            return Err(Refusal::new(format!(
+                "{}: requests from before wait there: its file system may not answer",
+                path.display()
+            )));
+        }
+        for part in &parts {
+            *counts.entry(part.clone()).or_default() += 1;
+        }
+        drop(counts);
+        Ok(Work { of: self, parts })
+    }
+}
+
+/// A request at work.
+#[derive(Debug)]
+pub(crate) struct Work<'a> {
+    of: &'a UnderWay,
+    parts: Vec<Part>,
+}
+
+impl Drop for Work<'_> {
+    fn drop(&mut self) {
+        let mut counts = self.of.lock();
+        for part in &self.parts {
+            if let Some(count) = counts.get_mut(part) {
+                *count -= 1;
+                if *count == 0 {
+                    counts.remove(part);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    /// Begins work on paths until it is refused; how often it was not.
+    fn begun<'a>(
+        under_way: &'a UnderWay,
+        paths: impl Iterator<Item = String>,
+        is_in_run_dir: bool,
+    ) -> Vec<Work<'a>> {
+        paths.map_while(|path| under_way.begin(Path::new(&path), is_in_run_dir).ok()).collect()
+    }
+
+    #[test]
+    fn a_path_a_directory_and_all_that_is_outside_have_their_limits() {
+        let under_way = UnderWay::default();
+        let one = begun(&under_way, std::iter::repeat("/a/vm".to_owned()), false);
+        assert_eq!(one.len(), AT_A_PATH);
+        let others = begun(&under_way, (0..).map(|number| format!("/a/{number}")), false);
+        assert_eq!(one.len() + others.len(), IN_A_DIRECTORY);
+        let elsewhere = begun(&under_way, (0..).map(|number| format!("/{number}/vm")), false);
+        assert_eq!(one.len() + others.len() + elsewhere.len(), OUTSIDE);
+        // The run-dir goes on.
+        let inside = begun(&under_way, (0..).map(|number| format!("/run/viaduct/{number}")), true);
+        assert_eq!(inside.len(), IN_A_DIRECTORY);
+        drop((one, others, elsewhere, inside));
+        assert!(under_way.lock().is_empty());
+    }
+}
