@@ -1,5 +1,9 @@
 //! A queue pair: its queues in shared memory, its transport, and what moves requests from one to the other.
 
+mod complete;
+mod post;
+mod states;
+
 use crate::budget::Held;
 use crate::carry::Surroundings;
 use crate::control::MAX_WORK;
@@ -10,18 +14,12 @@ use crate::inbox::{Inbox, Packet};
 use crate::objects::{Objects, Receive, take_receive};
 use crate::path::{Path, Way, received_header};
 use packet::roce::{self, Datagram, Nak};
-use rdma::{
-    AtomicOperation, DatagramPair, Destination, LeftOut, Mtu, QueuePair, SendOperation, SendRequest, Status,
-    With,
-};
+use rdma::{DatagramPair, LeftOut, Mtu, QueuePair};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
-use uverbs::completion;
-use uverbs::work::{opcode, send_flags};
 use uverbs::{
-    Bond, Capacity, Completion, Corrupt, Parcels, Placement, QpAttributes, QpState, QpType, Segment, Shape,
-    WorkRequest, WorkSource,
+    Bond, Capacity, Corrupt, Parcels, QpAttributes, QpState, QpType, Segment, Shape, WorkRequest, WorkSource,
 };
 
 /// Packets of one queue pair at a time, before others have their turn.
@@ -38,8 +36,6 @@ const LATER: Duration = Duration::from_millis(1);
 const WRONG_KEYS: u32 = 16;
 /// Set in what we call receives, to tell them from sends.
 const IS_RECEIVE: u64 = 1 << 63;
-/// Why a queue pair is in an error state, where it is nobody else's fault.
-const OWN_REQUEST: &str = "a request of its own failed";
 /// Longest message (IBTA 9.7.1.1).
 const LONGEST_MESSAGE: u64 = 1 << 31;
 
@@ -235,55 +231,6 @@ impl Own {
         Ok(Some((number, request)))
     }
 
-    /// Puts a completion into the queue it belongs to.
-    pub fn complete(&mut self, done: &rdma::Completion, objects: &mut Objects) {
-        let status = status_number(done.status);
-        let failed = done.status != Status::Success;
-        let mut completion =
-            Completion { qpn: self.qpn, status, byte_len: done.len, ..Completion::default() };
-        completion.timestamp = crate::client::monotonic_nanoseconds();
-        let (cq, solicited) = if done.id & IS_RECEIVE != 0 {
-            completion.placement = if self.takes_shared() { Placement::Done } else { Placement::There };
-            completion.id = self.receive.id;
-            completion.opcode = completion::opcode::RECV;
-            if let Some(received) = &done.received {
-                describe(received, self.kind, &mut completion);
-            }
-            (self.recv_cq, done.received.is_some_and(|received| received.solicited))
-        } else {
-            let slot = self.slot(done.id);
-            let work = &mut self.works[slot];
-            completion.id = work.id;
-            completion.opcode = completion::opcode::of(work.opcode);
-            work.inline.clear();
-            self.sends.release_before((done.id as u32).wrapping_add(1));
-            (self.send_cq, false)
-        };
-        if failed && done.status != Status::Flushed {
-            let receives = done.id & IS_RECEIVE != 0;
-            objects.counters.add(if receives { Counter::ResponderError } else { Counter::RequesterError }, 1);
-        }
-        if !objects.complete(cq, &completion, solicited || failed) {
-            self.broken = Some("its completion queue overran");
-        }
-    }
-
-    /// Flushes a receive that was taken from a shared queue and not completed.
-    pub fn flush_receive(&mut self, id: u64, objects: &mut Objects) {
-        self.receive.id = id;
-        let flushed = rdma::Completion { id: IS_RECEIVE, status: Status::Flushed, len: 0, received: None };
-        self.complete(&flushed, objects);
-    }
-
-    fn flush_sends(&mut self, objects: &mut Objects) {
-        for _ in 0..MAX_WORK {
-            let Ok(Some((number, _))) = self.take_send() else { break };
-            let id = number.into();
-            let flushed = rdma::Completion { id, status: Status::Flushed, len: 0, received: None };
-            self.complete(&flushed, objects);
-        }
-    }
-
     /// Counts a key that is not right.
     pub fn wrong_key(&mut self) {
         self.wrong_keys += 1;
@@ -391,155 +338,6 @@ impl Qp {
         }
         if more { Some(now) } else { deadline }
     }
-
-    /// Gives a request to the transport.
-    fn post(&mut self, number: u32, asked: &WorkRequest, objects: &mut Objects) {
-        let own = &mut self.own;
-        let work = own.work(number.into());
-        let request = SendRequest {
-            id: number.into(),
-            operation: match operation(asked, own.kind) {
-                Some(operation) => operation,
-                None => {
-                    let wrong = rdma::Completion {
-                        id: number.into(),
-                        status: Status::LocalOperation,
-                        len: 0,
-                        received: None,
-                    };
-                    own.complete(&wrong, objects);
-                    own.broken = Some("it was asked for an operation that it does not have");
-                    return;
-                }
-            },
-            len: work.len,
-            signaled: own.all_signaled || asked.flags & send_flags::SIGNALED != 0,
-            solicited: asked.flags & send_flags::SOLICITED != 0,
-            fence: asked.flags & send_flags::FENCE != 0,
-        };
-        let mut around = Surroundings { own, objects };
-        match &mut self.transport {
-            Transport::None => {}
-            Transport::Connected(connected) => connected.post_send(request, &mut around),
-            Transport::Datagram(pair) => {
-                let to = Destination {
-                    address: asked.ah,
-                    queue_pair: asked.remote_qpn & 0xff_ffff,
-                    queue_key: asked.remote_qkey,
-                };
-                pair.send(&request, &to, &mut around);
-            }
-        }
-    }
-
-    /// Follows the transport into the error states, and tells the application why.
-    fn settle(&mut self, objects: &mut Objects) {
-        let own = &mut self.own;
-        let state = match &self.transport {
-            Transport::None => None,
-            Transport::Connected(connected) => Some(connected.state()),
-            Transport::Datagram(pair) => Some(pair.state()),
-        };
-        let broken = own.broken.take();
-        if own.state == QpState::Error {
-            return;
-        }
-        match state {
-            Some(rdma::State::Error) => {}
-            _ if broken.is_some() => {}
-            Some(rdma::State::SendQueueError) => {
-                own.state = QpState::SendQueueError;
-                own.reason = Some(OWN_REQUEST);
-                return;
-            }
-            _ => return,
-        }
-        if let Some(reason) = broken {
-            own.reason = Some(reason);
-            objects.tell(Event::QpFatal, own.qpn);
-        } else if let Some(nak) = own.nak {
-            let (event, reason) = match nak {
-                Nak::RemoteAccessError => (Event::QpAccessError, "its peer used memory that it may not"),
-                _ => (Event::QpRequestError, "its peer asked for what can't be done"),
-            };
-            own.reason = Some(reason);
-            objects.tell(event, own.qpn);
-        }
-        own.reason.get_or_insert(OWN_REQUEST);
-        self.enter_error(objects);
-    }
-
-    /// Goes to the error state: everything is flushed.
-    pub fn enter_error(&mut self, objects: &mut Objects) {
-        if self.own.state == QpState::Error {
-            return;
-        }
-        self.own.state = QpState::Error;
-        self.own.spare_doorbell(false);
-        self.own.part(objects);
-        let mut around = Surroundings { own: &mut self.own, objects };
-        match &mut self.transport {
-            Transport::None => {}
-            // One that failed itself still has to tell its peer why.
-            Transport::Connected(connected) if connected.state() == rdma::State::Error => {}
-            Transport::Connected(connected) => connected.fail(&mut around),
-            Transport::Datagram(pair) => pair.fail(&mut around),
-        }
-        if let Receives::Own(source) = &mut self.own.receives {
-            source.want_doorbell(true);
-            self.own.looks_again = true;
-        }
-        self.flush(objects);
-        if self.own.takes_shared() {
-            objects.tell(Event::LastWqeReached, self.own.qpn);
-        }
-    }
-
-    /// Sends again after a send queue error: not what was posted meanwhile.
-    pub fn resume(&mut self, objects: &mut Objects) {
-        self.own.flush_sends(objects);
-        self.own.reason = None;
-        match &mut self.transport {
-            Transport::None => {}
-            Transport::Connected(connected) => connected.resume(),
-            Transport::Datagram(pair) => pair.resume(),
-        }
-    }
-
-    /// Flushes what was posted since.
-    fn flush(&mut self, objects: &mut Objects) {
-        let own = &mut self.own;
-        own.flushed = 0;
-        own.flush_sends(objects);
-        while let Some(id) = own.take_flushed(objects) {
-            own.complete(&rdma::Completion { id, status: Status::Flushed, len: 0, received: None }, objects);
-        }
-        own.broken = None;
-    }
-
-    /// Forgets everything: back to the beginning.
-    pub fn reset(&mut self, objects: &mut Objects) {
-        self.own.part(objects);
-        self.count_into(&mut objects.counters);
-        self.transport = Transport::None;
-        let own = &mut self.own;
-        own.brought = Brought::default();
-        own.shared_in = None;
-        own.state = QpState::Reset;
-        own.attributes = QpAttributes::default();
-        own.sends.reset();
-        if let Receives::Own(source) = &mut own.receives {
-            source.reset();
-        }
-        if let Some((parcels, _)) = &own.parcels {
-            parcels.reset();
-        }
-        (own.path, own.peer, own.nak, own.reason, own.broken) = (None, None, None, None, None);
-        (own.wrong_keys, own.established, own.tells_drained) = (0, false, false);
-        own.spares_doorbell = false;
-        own.told_congestion = None;
-        self.deadline = None;
-    }
 }
 
 /// A datagram for a queue pair of datagrams.
@@ -553,64 +351,4 @@ fn receive_datagram(
     if pair.receive(datagram, &header, around) == Err(LeftOut::QueueKey) {
         around.objects.counters.add(Counter::QkeyViolation, 1);
     }
-}
-
-fn describe(received: &rdma::Received, kind: QpType, completion: &mut Completion) {
-    if received.by == rdma::Arrival::WriteWithImmediate {
-        completion.opcode = completion::opcode::RECV_RDMA_WITH_IMM;
-    }
-    if let Some(immediate) = received.immediate {
-        completion.flags |= completion::flags::WITH_IMM;
-        completion.immediate = u32::from_ne_bytes(immediate);
-    }
-    if let Some(key) = received.invalidated {
-        completion.flags |= completion::flags::WITH_INV;
-        completion.immediate = key;
-    }
-    if kind == QpType::Ud {
-        completion.flags |= completion::flags::GRH;
-    }
-    completion.source_qpn = received.source.unwrap_or(0);
-}
-
-/// `ibv_wc_status`.
-const fn status_number(status: Status) -> u8 {
-    match status {
-        Status::Success => 0,
-        Status::LocalLength => 1,
-        Status::LocalOperation => 2,
-        Status::LocalProtection => 4,
-        Status::Flushed => 5,
-        Status::RemoteInvalidRequest => 9,
-        Status::RemoteAccess => 10,
-        Status::RemoteOperation => 11,
-        Status::RetryExceeded => 12,
-        Status::RnrRetryExceeded => 13,
-    }
-}
-
-/// What a request asks for; `None` where queue pairs of this kind do not have it.
-fn operation(asked: &WorkRequest, kind: QpType) -> Option<SendOperation> {
-    let immediate = asked.immediate.to_ne_bytes();
-    let (address, rkey) = (asked.address, asked.rkey);
-    let operation = match asked.opcode {
-        opcode::SEND => SendOperation::Send(With::Nothing),
-        opcode::SEND_WITH_IMM => SendOperation::Send(With::Immediate(immediate)),
-        opcode::SEND_WITH_INV if kind == QpType::Rc => SendOperation::Send(With::Invalidate(asked.immediate)),
-        opcode::RDMA_WRITE if kind != QpType::Ud => SendOperation::Write { address, rkey, immediate: None },
-        opcode::RDMA_WRITE_WITH_IMM if kind != QpType::Ud => {
-            SendOperation::Write { address, rkey, immediate: Some(immediate) }
-        }
-        opcode::RDMA_READ if kind == QpType::Rc => SendOperation::Read { address, rkey },
-        opcode::ATOMIC_CMP_AND_SWP if kind == QpType::Rc => SendOperation::Atomic {
-            address,
-            rkey,
-            operation: AtomicOperation::CompareSwap { compare: asked.compare_add, swap: asked.swap },
-        },
-        opcode::ATOMIC_FETCH_AND_ADD if kind == QpType::Rc => {
-            SendOperation::Atomic { address, rkey, operation: AtomicOperation::FetchAdd(asked.compare_add) }
-        }
-        _ => return None,
-    };
-    Some(operation)
 }
