@@ -1,15 +1,23 @@
-//! Which connection is removed for a new one.
+//! Eviction: which connection is removed from a full table so that a new one finds room.
 //!
-//! While there is room an account may have what its limit allows. A full table is divided: each account with
-//! connections has an equal share, and half of that is its reserve ([`Share`]). Accounts within their reserve have at
-//! most half of the table together, so at least every second entry, of every shard since the hash spreads them, belongs
-//! to somebody who has more; a connection within the reserve takes the place of one of those. Nothing of an account
-//! within its reserve gives way to anybody, and an established TCP connection of one within its share to nobody beyond
-//! his own.
+//! While the table has room, an account may have as many connections as its limit allows. A full table is divided. Each
+//! account that has connections gets an equal share, and half of the share is its reserve ([`Share`]). All accounts that
+//! are within their reserve have at most half of the table together. So at least half of the entries belong to accounts
+//! beyond their reserve, in every shard, since the hash spreads connections over the shards. A new connection of an
+//! account within its reserve can therefore always evict one of those.
 //!
-//! Of what may give way, the first to go has timed out; then comes what belongs to accounts beyond their share, then to
-//! the newcomer's own, then to accounts beyond their reserve; among these, single exchanges and unanswered ones,
-//! then connections that are closing, ICMP and UDP, established TCP; among these the one longest idle.
+//! Two rules protect connections. Nobody evicts a connection of an account that is within its reserve, but that account
+//! itself. An account beyond its share does not evict an established TCP connection of an account within its share.
+//!
+//! Candidates are evicted in this order:
+//!
+//! 1. connections that have timed out;
+//! 2. connections of accounts beyond their share;
+//! 3. connections of the account that wants room;
+//! 4. connections of accounts beyond their reserve.
+//!
+//! Within one of these groups, unanswered connections and single exchanges go first, then closing TCP connections, then
+//! ICMP and UDP, then established TCP connections. Among equals, the connection that was idle for longest goes first.
 
 use super::account::{Account, Share};
 use super::entry::{New, Read};
@@ -18,27 +26,28 @@ use model::{DropReason, FlowState, Seconds};
 use packet::proto;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Entries that are looked at for one to evict, besides those of the two buckets.
+/// Candidates that are examined, besides the entries of the new connection's two buckets.
 const CANDIDATES: u32 = 64;
-/// Entries after which the best found so far will do.
+/// The search ends after so many candidates, if it has found one that may be evicted.
 const ENOUGH: usize = 24;
-/// They lie this far apart: neighbours were often made together and are alike. A prime, so that each comes up in turn.
+/// Distance between two candidates, in entries. Entries next to each other were often made at the same time and are alike.
+/// It is a prime, so that all entries are examined in turn.
 const STRIDE: u64 = 0x9e37_79b1;
 
-/// What a connection is worth, least first.
+/// Classes of connections, the first to be evicted first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Worth {
-    /// Not answered yet, or a packet each way: a ping, a query, a probe.
+    /// Not answered yet, or one packet in each direction: a ping, a query, a probe.
     Single,
     /// A TCP connection that is being closed.
     Ending,
-    /// Any other that is established.
+    /// Any other established connection: ICMP, UDP.
     Datagrams,
     /// An established TCP connection.
     Tcp,
 }
 
-/// Whose connections give way, first to last.
+/// Groups of candidates, the first to be evicted first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Turn {
     Expired,
@@ -47,19 +56,20 @@ enum Turn {
     BeyondReserve,
 }
 
-/// An account that wants room, and how much it may have.
+/// The account that wants room for a connection.
 struct Claim {
     account: Account,
-    /// Connections it has, with the one to come.
+    /// Connections it has, the new one included.
     held: u64,
     share: Share,
-    /// Whether only one of its own helps: it has as many as it may.
+    /// Whether it may only evict its own connections, since it has as many as its limit allows.
     own_only: bool,
     now: Seconds,
 }
 
 impl Claim {
-    /// Whether, and when, a connection of this worth gives way to this claim. `held`: what its account has.
+    /// The group of a candidate of this account and class, or `None` if it may not be evicted for this claim. The
+    /// account has `held` connections.
     fn turn(&self, account: Account, held: u64, worth: Worth) -> Option<Turn> {
         let Share { fair, reserve } = self.share;
         let (within_reserve, within_share) = (self.held <= reserve, self.held <= fair);
@@ -79,10 +89,11 @@ impl Claim {
 }
 
 impl Flows {
-    /// Fills an entry of the locked shard `at` with a new connection, where one may be had for it.
+    /// Enters a new connection in the locked shard `at`, and evicts another one for it if necessary.
     ///
     /// # Errors
-    /// `FlowQuota`, `FlowTableFull`.
+    /// `FlowQuota`: its account has as many as its limit allows, or opened too many in this second. `FlowTableFull`: no
+    /// connection may be evicted for it.
     pub(super) fn admit(&self, shard: &mut Shard, at: usize, new: &New) -> Result<FlowRef, DropReason> {
         let accounts = &self.accounts;
         if !accounts.open(new.charged, new.now) {
@@ -128,7 +139,7 @@ impl Flows {
         Some(FlowRef { index, seq })
     }
 
-    /// Takes a free entry of a shard that has one.
+    /// Takes a free entry of a shard, which must have one.
     fn free_entry(&self, shard: &mut Shard, at: usize) -> u32 {
         if shard.free == NONE {
             shard.used += 1;
@@ -141,8 +152,9 @@ impl Flows {
         }
     }
 
-    /// Moves an entry out of a full bucket into the second of its own two, if one can be. It goes from the first to the
-    /// second only: who looks for it meanwhile reads them in this order, and finds it in one of them.
+    /// Makes room in a full bucket: moves one of its entries to the other bucket that the entry may be in. Only an entry
+    /// in its first bucket is moved, to its second. Readers look at the first bucket before the second, so they find the
+    /// entry at any time. Returns whether an entry was moved.
     fn relocate(&self, bucket: usize) -> bool {
         self.index.records()[bucket].iter().any(|slot| {
             let Some(index) = entry_of(slot) else { return false };
@@ -157,7 +169,7 @@ impl Flows {
         })
     }
 
-    /// Entries all over what is used of a shard, others with each call.
+    /// Numbers of candidates from all parts of a shard that are in use. Each call yields other ones.
     fn spread(&self, shard: &mut Shard, at: usize) -> impl Iterator<Item = u32> + use<> {
         let first = (at * self.per_shard) as u32;
         let (hand, used) = (u64::from(shard.hand), u64::from(shard.used.max(1)));
@@ -171,7 +183,7 @@ impl Flows {
         Claim { account, held, share, own_only: false, now }
     }
 
-    /// Removes the first of these entries to give way to a claim. Returns whether there was one.
+    /// Evicts the best of these candidates for a claim. Returns whether there was one.
     fn evict(&self, shard: &mut Shard, candidates: impl Iterator<Item = u32>, claim: &Claim) -> bool {
         let mut best = None;
         for (looked_at, candidate) in candidates.enumerate() {
@@ -188,7 +200,7 @@ impl Flows {
         true
     }
 
-    /// When an entry gives way to a claim, if it does.
+    /// How soon an entry is evicted for a claim: the least goes first. `None` if it may not be evicted.
     fn gives_way(&self, index: u32, claim: &Claim) -> Option<(Turn, Worth, Seconds, u32)> {
         let entry = self.entry(index);
         let read = entry.read()?;

@@ -1,7 +1,8 @@
-//! Rings under any sequence of moves, of drivers and of the device, against models that count.
+//! Tests of rings with any sequence of moves of a driver and of the device. A model counts what each move must do, and
+//! each test compares the ring with it.
 //!
-//! Nothing is reset between bursts. The device may write the used ring or used descriptors, and its own event
-//! suppression; every other byte, within the mapping and around it, must be as the driver left it.
+//! Nothing is reset between bursts. The device may write the used ring (or, in a packed ring, used descriptors) and its
+//! own event suppression area. Every other byte, in the ring's memory and around it, must be as the driver left it.
 
 mod chains;
 mod sequences;
@@ -28,26 +29,31 @@ const USED: u16 = 1 << 15;
 
 #[derive(Clone, Copy, Debug, bolero::TypeGenerator)]
 enum Move {
-    // The driver's.
-    /// The available index is so many after what was used (split).
+    // Moves of the driver.
+    /// Sets the available index to this number after the used index (split).
     Avail(u16),
-    /// An entry of the available ring (split).
+    /// Sets an entry of the available ring: its number, the head (split).
     Entry(u8, u16),
-    /// Flags and id or next of a descriptor.
+    /// Sets a descriptor's flags, and its id (packed) or next (split).
     Desc(u8, u16, u16),
-    /// Address and length of a descriptor.
+    /// Sets a descriptor's address and length.
     Buffer(u8, u32, u32),
-    /// When to be notified: after the position so many beyond what was used, in whatever lap (an index), and flags.
+    /// Says when it wants to be notified: the event index or descriptor position, and flags.
     Event(u16, u16),
-    // The device's.
+    // Moves of the device.
+    /// Reads what is available.
     Look,
+    /// Takes a chain.
     Take,
+    /// Takes a chain of a single buffer.
     TakeSingle,
-    /// Puts back so many chains.
+    /// Puts back this number of chains, the newest ones.
     Rewind(u8),
-    /// Completes the oldest chain, so many bytes written.
+    /// Completes the oldest chain, with this number of bytes written.
     Complete(u8),
+    /// Makes completed chains visible to the driver.
     Publish,
+    /// Asks the driver for kicks, or for none.
     WantKicks(bool),
 }
 
@@ -60,17 +66,17 @@ struct Form {
     write: bool,
 }
 
-/// A chain as it is to be taken.
+/// The chain that the model expects the device to take.
 #[derive(Debug)]
 struct Known {
     id: u16,
     slots: u64,
     buffers: Buffers,
-    /// Whether it is one buffer.
+    /// Whether it has a single buffer.
     single: bool,
 }
 
-/// Says what was played where a test fails.
+/// Prints the moves if the test panics.
 struct Told<'a>(&'a [Move], Form, u16);
 
 impl Drop for Told<'_> {
@@ -81,28 +87,28 @@ impl Drop for Told<'_> {
     }
 }
 
-/// A ring, its memory, and what both are to be.
+/// A ring, its memory, and the model of both.
 struct World {
     _backing: Vec<u128>,
     whole: Ram,
     ram: Ram,
-    /// All of the memory as it must be, but for the device's event suppression.
+    /// The content that all of the memory must have.
     expected: Vec<u8>,
     form: Form,
     size: u16,
     ring: Ring,
     memory: Memory,
     segments: Vec<Segment>,
-    /// Chains taken, with the slots that each has; completed ones are gone.
+    /// Chains that are taken and not completed, and the slots of each.
     flight: VecDeque<(Chain, u64)>,
-    /// Completed and not published: id, slots, written.
+    /// Chains that are completed and not published: id, slots, bytes written.
     done: Vec<(u16, u64, u32)>,
-    // Since the start: chains of a split ring, slots of a packed one.
+    // Counted since the start, in chains for a split ring and in slots for a packed one.
     published: u64,
     taken: u64,
-    /// What the driver had made available when the device looked last (split).
+    /// What was available when the device looked last (split).
     offered: u64,
-    /// Heads read ahead of being taken (split): what the driver makes of their entries later does not count.
+    /// Heads that the device has read and not taken yet (split). Later changes of their entries must have no effect.
     heads: VecDeque<u16>,
 }
 
@@ -136,7 +142,7 @@ impl World {
         world
     }
 
-    /// From the start, with a descriptor for each buffer and every entry of the available ring naming one.
+    /// Begins anew. Each descriptor has a buffer, and each entry of the available ring names a descriptor.
     fn start(&mut self) {
         self.whole.write(0, &[0xc5; LEN + 2 * CANARY]);
         self.ram.write(0, &[0; BUFFERS as usize]);
@@ -171,7 +177,7 @@ impl World {
         u16::from_le_bytes([self.expected[at], self.expected[at + 1]])
     }
 
-    /// Makes a move; false where the device would disable the driver now.
+    /// Makes a move. Returns false if the device disables the driver for it.
     fn make(&mut self, this: Move) -> bool {
         let size = self.size;
         let slot = |i: u8| u64::from(u16::from(i) % size);
@@ -264,7 +270,7 @@ impl World {
                 true
             }
             (Ok(None), Ok(None)) => true,
-            // What is not one buffer is left for the next attempt, and so is every fault.
+            // `take_single` leaves longer chains, and faults, to `take`.
             (Ok(None), Ok(Some(known))) if single && !known.single => true,
             (Ok(None), Err(_)) if single => true,
             (Err(fault), Err(why)) if fault == why => false,
@@ -277,7 +283,7 @@ impl World {
         Reader { bytes, packed: self.form.packed, size: self.size, access: self.access() }
     }
 
-    /// What is to be taken next from a split ring.
+    /// The chain that the device must take next from a split ring.
     fn split_chain(&mut self) -> Result<Option<Known>, Fault> {
         if self.heads.is_empty() {
             let entry = |place: u64| self.read16(DRIVER + 4 + 2 * (place % u64::from(self.size)));
@@ -319,18 +325,18 @@ impl World {
         (flags & AVAIL != 0) == lap && (flags & USED != 0) != lap
     }
 
-    /// The wrap counter at a place.
+    /// The wrap counter at a position that is counted since the start.
     fn lap(&self, place: u64) -> bool {
         (place / u64::from(self.size)).is_multiple_of(2)
     }
 
-    /// A place with its wrap counter, as packed rings write it.
+    /// A position with its wrap counter, as it is written in a packed ring.
     fn encoded(&self, place: u64) -> u16 {
         (place % u64::from(self.size)) as u16 | u16::from(self.lap(place)) << 15
     }
 
-    /// Whether the driver asked to be notified of what was used from `old` on (2.7.7, 2.8.10); None where what it says
-    /// means nothing.
+    /// Whether the driver asked for a notification of what was used from position `old` on (VIRTIO 1.2, 2.7.7 and
+    /// 2.8.10). `None` if what it wrote is not valid.
     fn notification(&self, old: u64) -> Option<bool> {
         let (first, flags) = (self.read16(DRIVER), self.read16(DRIVER + 2));
         let used = |at: fn(&Self, u64) -> u16, event| {
@@ -369,7 +375,7 @@ impl World {
         let (old, mut done) = (self.published, std::mem::take(&mut self.done));
         let size = u64::from(self.size);
         if self.form.packed && self.form.in_order {
-            // One descriptor stands for those before it of which nothing was written.
+            // Chains in which nothing was written share one used descriptor, that of the last one.
             done =
                 done.into_iter().fold(Vec::new(), |mut all: Vec<(u16, u64, u32)>, (id, slots, written)| {
                     match all.last_mut() {
@@ -430,7 +436,7 @@ impl World {
         assert_eq!(pending, more);
     }
 
-    /// Makes `moves` from the start; false where the driver was disabled.
+    /// Begins anew and makes `moves`. Returns false if the device disabled the driver.
     fn play(&mut self, moves: &[Move]) -> bool {
         let _told = Told(moves, self.form, self.size);
         self.start();

@@ -1,11 +1,12 @@
-//! What a chain is, read by the book (VIRTIO 1.2, 2.7.5, 2.8.6): from plain bytes, and slowly.
+//! The model's reader of chains: a simple one that follows the specification (VIRTIO 1.2, 2.7.5 and 2.8.6) and reads plain
+//! bytes.
 
 use super::*;
 
 const WRITE: u16 = 2;
 const INDIRECT: u16 = 4;
 
-/// Where a chain's buffers lie, in bytes from the start of memory, and their lengths; None for a malformed one.
+/// Offset and length of each buffer of a chain, in bytes; `None` if the chain is malformed.
 pub(super) type Buffers = Option<Vec<(u64, usize)>>;
 
 /// Reads descriptors.
@@ -41,7 +42,7 @@ impl Reader<'_> {
         self.descriptor(DESC as usize + 16 * (index % u64::from(self.size)) as usize)
     }
 
-    /// The place of `len` bytes at an address of the guest.
+    /// The offset of `len` bytes at a guest address; `None` if they are outside of its memory.
     fn place(&self, addr: u64, len: u32) -> Option<usize> {
         let at = usize::try_from(addr.checked_sub(GPA)?).ok()?;
         (at < self.bytes.len() && len as usize <= self.bytes.len() - at).then_some(at)
@@ -65,7 +66,7 @@ impl Reader<'_> {
                 return None;
             }
             if self.packed && self.access == Access::Read {
-                // It may be marked as if it were to be written; see `Memory::table`.
+                // The flag WRITE is ignored here; see `Memory::table`.
                 entry.flags &= !WRITE;
             }
             buffers.push(self.buffer(entry)?);
@@ -108,7 +109,7 @@ impl Reader<'_> {
         Some(buffers)
     }
 
-    /// The buffer of a chain that is one, and no table.
+    /// The buffer of a chain that has a single one and no indirect table.
     pub(super) fn single(&self, index: u64) -> Option<(u64, usize)> {
         let d = self.in_ring(index);
         self.buffer(d).filter(|_| d.flags & (NEXT | INDIRECT) == 0)

@@ -1,12 +1,12 @@
-//! What is played: every short sequence, batches of every length and place, and sequences without end.
+//! The tests: every short sequence of moves, batches of every length at every position, and random sequences.
 
 use super::*;
 
-/// Slots of a ring at most.
+/// The largest ring, in slots.
 const MOST: u16 = 16;
 
-/// Plays every sequence of up to `depth` of `all` steps, each of some moves, but what follows on a fault; how many
-/// there were.
+/// Plays every sequence of up to `depth` steps out of `all`, after those so far. A sequence ends with a fault. Returns how
+/// many sequences were played.
 fn play_all(world: &mut World, all: &[Vec<Move>], so_far: &mut Vec<Move>, depth: usize) -> usize {
     let mut played = 0;
     for step in all {
@@ -21,7 +21,7 @@ fn play_all(world: &mut World, all: &[Vec<Move>], so_far: &mut Vec<Move>, depth:
     played
 }
 
-/// The device's steps.
+/// The steps that the device may take. A step is one or more moves.
 fn device_steps(size: u16) -> Vec<Vec<Move>> {
     let all = |this| vec![this; size.into()];
     let end = [all(Move::Complete(3)), vec![Move::Publish]].concat();
@@ -50,7 +50,7 @@ fn every_sequence(form: Form, sizes: [(u16, usize); 3], driver_steps: impl Fn(u1
 #[test]
 fn every_sequence_of_moves_on_small_split_rings() {
     let form = Form { packed: false, event_idx: true, in_order: false, write: false };
-    // From one less than was used to one more than there can be.
+    // From one less than the used index to one more than the ring's size.
     let indexes = |size| (0..=size + 2).map(|ahead: u16| Move::Avail(ahead.wrapping_sub(1))).collect();
     every_sequence(form, [(1, 5), (2, 5), (4, 4)], indexes);
 }
@@ -101,7 +101,7 @@ fn drivers_are_notified_as_they_ask() {
             let mut world = World::new(Form { packed, event_idx, in_order: false, write: false }, size);
             let positions =
                 (0..=size).flat_map(|at| [at, at | 0x8000]).chain([0u16.wrapping_sub(1), 2 * size]);
-            // Twice around the ring, with batches of any length that end anywhere, and every wish.
+            // Twice around the ring: batches of each length at each position, with each notification setting.
             for (event, flags) in positions.flat_map(|at| (0..4).map(move |flags| (at, flags))) {
                 for (before, batch) in (0..2 * size).flat_map(|n| (1..=size).map(move |k| (n, k))) {
                     let mut moves: Vec<Move> =
@@ -116,7 +116,7 @@ fn drivers_are_notified_as_they_ask() {
     }
 }
 
-/// A driver and its device, burst after burst, each with whatever the driver did before.
+/// Random moves of a driver and its device, without a reset between bursts.
 #[test]
 fn bursts_without_end() {
     let iterations = if cfg!(miri) { 5 } else { 2000 };
@@ -131,10 +131,10 @@ fn bursts_without_end() {
     );
 }
 
-/// The move, with values that get somewhere.
+/// The same move, with values that are mostly valid.
 fn likely(this: Move, form: Form, size: u16) -> Move {
     let flags_of = |word: u16| match word % 8 {
-        // Mostly one buffer of the right kind.
+        // Mostly a single buffer of the right kind.
         0 => word >> 3 & 7,
         1 => NEXT | if form.write { 2 } else { 0 },
         2 => 4,
@@ -145,12 +145,12 @@ fn likely(this: Move, form: Form, size: u16) -> Move {
         Move::Avail(ahead) if ahead % 16 != 0 => Move::Avail(ahead % (size + 1)),
         Move::Entry(i, head) if head % 16 != 0 => Move::Entry(i, head % size),
         Move::Desc(i, flags, id) if form.packed => {
-            // Available in either lap, or used, or something else.
+            // Mostly available in one of the two laps.
             let state = [AVAIL, USED, AVAIL, USED, AVAIL, USED, AVAIL | USED, 0][usize::from(flags >> 8) % 8];
             Move::Desc(i, state | flags_of(flags & 0xff), id)
         }
         Move::Desc(i, flags, next) => Move::Desc(i, flags_of(flags), next % (size + 1)),
-        // A buffer, or a table at the start of memory: in the ring itself.
+        // A small buffer, or an indirect table that lies in the ring itself.
         Move::Buffer(i, addr, len) if len % 4 == 0 => {
             Move::Buffer(i, 16 + 16 * (addr % 64), if len % 8 == 0 { len % 80 } else { len % 5 * 16 })
         }
