@@ -1,8 +1,8 @@
 //! The device's part of memory shared between trusting peers. An application gets descriptors of the peer's queues, so
 //! that it can put messages there itself (`verbs/src/direct.rs`). The device ends this when anything changes.
 //!
-//! An application's thread sends a question to the thread of the peer's application, which alone knows whether its queue
-//! pair is ready. The answer comes back as a question, too, so that no thread waits for another.
+//! An application's thread sends a question to the thread of the peer's application, which alone knows whether its
+//! queue pair is ready. The answer comes back as a question, too, so that no thread waits for another.
 
 use crate::carry::Surroundings;
 use crate::client::Client;

@@ -1,5 +1,6 @@
-//! The queue of questions to an application's thread. The thread may stop for ever, at a page of the application's memory
-//! that never comes. So that this queue stays short, a new question replaces an older one that it makes unnecessary.
+//! The queue of questions to an application's thread. The thread may stop for ever, at a page of the application's
+//! memory that never comes. So that this queue stays short, a new question replaces an older one that it makes
+//! unnecessary.
 
 use crate::describe::ClientDescription;
 use crate::direct::{Granted, Wish};

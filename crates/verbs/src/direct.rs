@@ -2,9 +2,9 @@
 //! peer's memory, instead of asking the device.
 //!
 //! A short message travels inside the completion that the peer gets. A longer one is copied once, into the buffers of
-//! the peer's receive. Where those buffers are in a file that this process has mapped ([`Windows`]), it copies with plain
-//! loads and stores. Elsewhere it copies with a system call, and for that the peer's process must give us access to all
-//! of its memory ([`Far`]). We ask for that access when the first message needs it.
+//! the peer's receive. Where those buffers are in a file that this process has mapped ([`Windows`]), it copies with
+//! plain loads and stores. Elsewhere it copies with a system call, and for that the peer's process must give us access
+//! to all of its memory ([`Far`]). We ask for that access when the first message needs it.
 //!
 //! The device handles each request that this module cannot: the peer has no receive, a key is wrong, a queue is full,
 //! or an atomic operation concerns memory that is not mapped. The device then works as if nothing were shared.
@@ -216,7 +216,8 @@ impl Direct {
         Done { tells: self.own_cq.push(&own, false) == Ok(true), is_low }
     }
 
-    /// Collects our side of a message in `parts`, and returns its length; `None` if a key does not permit the operation.
+    /// Collects our side of a message in `parts`, and returns its length; `None` if a key does not permit the
+    /// operation.
     fn gather(
         &mut self,
         sender: &Sender,
@@ -306,9 +307,9 @@ impl Direct {
         matches!(self.receives, Receives::Shared(_))
     }
 
-    /// Takes a receive of the peer, and puts the places for the message into `places`. Returns the number of the receive's
-    /// slot, its identifier, and whether the message is simple: the peer may copy it itself, from its completion or a
-    /// parcel.
+    /// Takes a receive of the peer, and puts the places for the message into `places`. Returns the number of the
+    /// receive's slot, its identifier, and whether the message is simple: the peer may copy it itself, from its
+    /// completion or a parcel.
     fn take_receive(&mut self, request: &WorkRequest, len: usize) -> Option<(u32, u64, bool)> {
         for _ in 0..ATTEMPTS {
             self.list.clear();
@@ -342,8 +343,8 @@ impl Direct {
         None
     }
 
-    /// Gives back a receive that was not used. A receive of a shared queue can't be put back: it is completed as flushed,
-    /// and the device, which gets the request next, reports the reason.
+    /// Gives back a receive that was not used. A receive of a shared queue can't be put back: it is completed as
+    /// flushed, and the device, which gets the request next, reports the reason.
     fn put_back(&mut self, number: u32, id: u64) -> Option<()> {
         match &self.receives {
             Receives::Own(source) => source.put_back(number),
@@ -360,8 +361,8 @@ impl Direct {
         None
     }
 
-    /// Finds the places for a message of `len` bytes in the scatter list of the receive. Returns whether the peer may copy
-    /// the message itself; `None` if the list is too short or a key is wrong.
+    /// Finds the places for a message of `len` bytes in the scatter list of the receive. Returns whether the peer may
+    /// copy the message itself; `None` if the list is too short or a key is wrong.
     fn place(&mut self, len: usize) -> Option<bool> {
         self.places.clear();
         let (mut left, mut same) = (len, true);
@@ -451,8 +452,8 @@ impl Direct {
         len <= if self.takes_shared() { INLINE_SHARED } else { Parcels::LONGEST }
     }
 
-    /// Returns `Some` if we can copy to or from all places. Otherwise it notes what to ask for, and the device carries out
-    /// this request.
+    /// Returns `Some` if we can copy to or from all places. Otherwise it notes what to ask for, and the device carries
+    /// out this request.
     #[inline]
     fn reach(&mut self) -> Option<()> {
         let is_near = |place: &Place| place.window.is_some() || place.len == 0;
@@ -502,8 +503,8 @@ impl Direct {
         Some(())
     }
 
-    /// Puts the places of a WRITE into `places`. A long message that a system call copies has its last byte in a place of
-    /// its own, which is written last.
+    /// Puts the places of a WRITE into `places`. A long message that a system call copies has its last byte in a place
+    /// of its own, which is written last.
     fn aim(&mut self, request: &WorkRequest, len: usize) -> Option<()> {
         let place = self.remote(request, len, access::REMOTE_WRITE)?;
         self.places.clear();

@@ -8,8 +8,8 @@ use std::os::fd::AsRawFd;
 const AT_ONCE_FROM: usize = 2048;
 
 impl Direct {
-    /// Copies the whole message, from our parts to the peer's places if it `writes`, else the other way. Returns `None` if
-    /// something could not be copied.
+    /// Copies the whole message, from our parts to the peer's places if it `writes`, else the other way. Returns `None`
+    /// if something could not be copied.
     ///
     /// # Safety
     /// The parts must be readable if it writes, else writable.
