@@ -5,6 +5,8 @@ import pytest
 from lab import Stream
 from lab.topology import SEATS, host_config, tap, vhost
 
+pytestmark = pytest.mark.alone
+
 A1, A2 = SEATS["a1"], SEATS["a2"]
 RINGS = {
     "split": "mrg_rxbuf=0,in_order=0,packed_vq=0",

@@ -14,6 +14,8 @@ from lab.driver import CSUM, GSO_TCPV4, HEADER, HOST_TSO4, INDIRECT, INDIRECT_TA
 from lab.driver import VERSION_1, WRITE
 from lab.topology import SEATS, host_config, tap, vhost
 
+pytestmark = pytest.mark.alone
+
 A1, A2, B1, B2 = (SEATS[name] for name in ("a1", "a2", "b1", "b2"))
 # Chains that a worker may look at for one packet, before it gives up for this turn.
 WORK = 1024
@@ -206,6 +208,7 @@ def test_segments_of_a_few_bytes(host, size):
             made = sent_and_dropped(host) - before - beside
             assert made <= 4096, f"{made} packets of 64 frames"
             assert receiver.receive.used_index <= 4096
+            assert host.drops()["segment_too_small"] == 64
 
 
 def test_a_frame_of_nothing_and_of_headers_alone(host):

@@ -17,6 +17,8 @@ from test_verbs_trouble import VERSION, stranger
 from lab import Account, Driver, daemon_pid, eventually, spoil, unharmed
 from lab.topology import host_config, tap, verbs, vhost
 
+pytestmark = pytest.mark.alone
+
 libc = ctypes.CDLL(None)
 PUNCH_HOLE, KEEP_SIZE = 2, 1
 # Of the kernel (vm.max_map_count): a process that has more mappings gets no memory any more.

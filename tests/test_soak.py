@@ -18,6 +18,8 @@ from lab import Account, Driver, Failed, RawPort, Stream, daemon_pid, eventually
 from lab.driver import CSUM, HOST_TSO4, INDIRECT, MRG_RXBUF, NEXT, PACKED, VERSION_1, WRITE
 from lab.topology import SEATS, host_config, tap, tunnel_routes, verbs, vhost
 
+pytestmark = pytest.mark.alone
+
 SECONDS = float(os.environ.get("SOAK_SECONDS", 20))
 A1, A2, B1 = (SEATS[name] for name in ("a1", "a2", "b1"))
 

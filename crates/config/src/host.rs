@@ -24,13 +24,9 @@ pub struct Host {
     /// Where Prometheus may scrape; `None`: nowhere.
     pub metrics: Option<SocketAddr>,
     /// Directories, besides the run-dir and those of sockets in the file, in which sockets may be that are added while
-    /// the daemon runs; `DIR/**` is `DIR` with all below it.
+    /// the daemon runs; `DIR/**` is `DIR` with all below it. `/**` in a file that names none.
     pub socket_dirs: Vec<String>,
 }
-
-/// [`Host::socket_dirs`] of a host that names none: where Open vSwitch, libvirt and OpenStack have vhost-user sockets.
-const SOCKET_DIRS: [&str; 4] =
-    ["/run/openvswitch", "/run/libvirt/qemu", "/var/lib/libvirt/qemu", "/var/lib/vhost_sockets"];
 
 /// A directory of sockets.
 struct SocketDir(String);
@@ -93,7 +89,7 @@ impl Host {
             metrics: r.get("metrics"),
             socket_dirs: match r.given::<SocketDir>("socket_dirs") {
                 Some(dirs) => dirs.into_iter().map(|dir| dir.0).collect(),
-                None => SOCKET_DIRS.map(str::to_owned).into(),
+                None => vec!["/**".to_owned()],
             },
         };
         for (i, core) in host.workers.iter().enumerate() {

@@ -313,9 +313,6 @@ fn tunnel(head: &[u8], kind: TunnelKind, context: &mut Context, fast: &mut Fast)
 #[inline]
 pub(crate) fn inner(head: &[u8], outer: &Outer, context: &mut Context, fast: &mut Fast) -> Option<()> {
     let &Outer { kind, at, end, ecn } = outer;
-    if at + 8 > end {
-        return None;
-    }
     let shim: &[u8; 8] = head.get(at..)?.first_chunk()?;
     let (id, traffic_class) = if kind == TunnelKind::Vxlan {
         (vxlan(head, at, shim, end, context, fast)?, 0)

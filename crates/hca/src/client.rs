@@ -14,6 +14,7 @@ use crate::holders::Process;
 use crate::inbox::{Arrivals, Inbox};
 use crate::memory::{AddressSpace, NotMemory, Regions};
 use crate::objects::Objects;
+use crate::parting::{AGAIN, Deferred};
 use crate::qp::Qp;
 use crate::questions::Question;
 use mem::FaultWord;
@@ -21,7 +22,7 @@ use rdmaport::Uplink;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 use uverbs::cm::CmRequest;
@@ -96,6 +97,8 @@ pub(crate) struct Client {
     timers: BTreeSet<(Duration, u32)>,
     /// What we asked its peer for.
     pub(crate) awaited: Option<Awaited>,
+    /// A request that waits.
+    pub(crate) deferred: Option<Deferred>,
     pub(crate) process: Option<Arc<Process>>,
     nice: Nice,
     /// Where the application has what it is known by.
@@ -172,6 +175,7 @@ impl Newcomer {
             ready: VecDeque::new(),
             timers: BTreeSet::new(),
             awaited: None,
+            deferred: None,
             process: None,
             nice,
             token,
@@ -237,6 +241,9 @@ impl Client {
             if self.awaited.as_ref().is_some_and(|awaited| now >= awaited.until) {
                 // The peer does not answer.
                 let _ = self.give_up().map(|reply| self.reply(reply));
+            }
+            if self.is_parting() && self.go_on().is_err() {
+                break;
             }
             if self.objects.fault.get().is_some() {
                 tracing::debug!(
@@ -366,14 +373,17 @@ impl Client {
         let timer = self.timers.first().map(|(at, _)| at.saturating_sub(now));
         let answer = self.awaited.as_ref().map(|awaited| awaited.until.saturating_sub(now));
         let events = events_wait.then_some(EVENT_PATIENCE);
-        timer.into_iter().chain(events).chain(answer).min().unwrap_or(Duration::MAX)
+        let parting = self.is_parting().then_some(AGAIN);
+        timer.into_iter().chain(events).chain(answer).chain(parting).min().unwrap_or(Duration::MAX)
     }
 
     /// Returns whether there is a request.
     fn poll(&self, timeout: Duration) -> Result<bool, SocketError> {
         let wake = self.objects.inbox.event().as_fd();
+        // One after the other: what comes while one waits does as well. That the connection ends is heard all the same.
+        let requests = if self.deferred.is_none() { PollFlags::IN } else { PollFlags::empty() };
         let mut wanted = [
-            PollFd::from_borrowed_fd(self.connection.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.connection.as_fd(), requests),
             PollFd::from_borrowed_fd(wake, PollFlags::IN),
         ];
         let limit = (timeout != Duration::MAX)
@@ -392,8 +402,7 @@ impl Client {
             Request::Memory { qpn } => self.wish(qpn, Wanted::Memory),
             other => {
                 self.catch_up();
-                let reply = self.handle(other, files);
-                return self.reply(reply);
+                return self.take_up(other, files);
             }
         };
         wished.or_else(|refusal| self.reply(Err(refusal)))
@@ -410,7 +419,7 @@ impl Client {
         }
     }
 
-    fn reply(&mut self, reply: Answer) -> Result<(), SocketError> {
+    pub(crate) fn reply(&mut self, reply: Answer) -> Result<(), SocketError> {
         match reply {
             Ok((reply, descriptors)) => {
                 let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
@@ -428,6 +437,7 @@ impl Client {
                 let srqs: Vec<_> = self.objects.srqs.keys().copied().collect();
                 srqs.into_iter().for_each(|srq| self.objects.tell_of_few(srq));
             }
+            Question::PeerGone => self.part_from_gone(),
             Question::NewAddresses => self.objects.tell(Event::GidChange, crate::control::PORT),
             // Nobody awaits the answer any more.
             Question::Direct(wish) if wish.ticket.strong_count() == 0 => {}
@@ -463,12 +473,16 @@ impl Client {
         false
     }
 
+    pub(crate) fn connection(&self) -> BorrowedFd<'_> {
+        self.connection.as_fd()
+    }
+
     fn describe(&self) -> ClientDescription {
         ClientDescription::of((self.pid, self.uid), self.qps.values(), &self.objects)
     }
 
     fn leave(mut self) {
-        self.part_all();
+        self.say_goodbye();
         for (qpn, qp) in &mut self.qps {
             self.objects.adapter.remove_qp(*qpn);
             qp.count_into(&mut self.objects.counters);

@@ -79,23 +79,15 @@ impl Client {
                 let region = Region { pd, address, len, iova, access, file: 0, is_valid: true };
                 self.objects.register(region, pages, files)
             }
-            Request::ReregMr { mr, pd, range, access } => {
-                let reply = self.objects.reregister(mr, pd, range, access);
-                self.settle_bonds();
-                reply
-            }
+            Request::ReregMr { mr, pd, range, access } => self.objects.reregister(mr, pd, range, access),
             Request::DeregMr { mr } => {
                 found(self.objects.regions.remove(mr), "memory region")?;
-                self.settle_bonds();
                 done()
             }
             Request::CreateChannel => self.objects.create_channel(),
             Request::DestroyChannel { channel } => self.objects.destroy_channel(channel),
             Request::CreateCq { entries, channel } => self.objects.create_cq(entries, channel),
-            Request::ResizeCq { cq, entries } => {
-                self.part_from_cq(cq);
-                self.objects.resize_cq(cq, entries)
-            }
+            Request::ResizeCq { cq, entries } => self.objects.resize_cq(cq, entries),
             Request::TellChannel { cq } => {
                 found(self.objects.cqs.get(&cq), "completion queue")?;
                 self.objects.tell_channel(cq);
@@ -177,8 +169,7 @@ impl Client {
     }
 
     fn destroy_qp(&mut self, qpn: u32) -> Answer {
-        let mut qp = found(self.qps.remove(&qpn), "queue pair")?;
-        qp.own.part(&mut self.objects);
+        let qp = found(self.qps.remove(&qpn), "queue pair")?;
         empty(&qp.own.file);
         qp.count_into(&mut self.objects.counters);
         self.objects.adapter.remove_qp(qpn);
@@ -338,6 +329,7 @@ fn make_qp(
         established: false,
         told_congestion: None,
         tells_drained: false,
+        tells_last: false,
         looks_again: false,
     };
     let qp = Qp { own, transport: Transport::None, is_ready: false, deadline: None };

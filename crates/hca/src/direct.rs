@@ -12,6 +12,7 @@ use crate::fabric::DeviceSpec;
 use crate::holders::{Given, Process};
 use crate::inbox::Inbox;
 use crate::objects::Objects;
+use crate::parting::Inbound;
 use crate::path::{Path, Way};
 use crate::qp::{Own, Qp, Receives};
 use crate::questions::{Question, Ticket};
@@ -19,10 +20,10 @@ use rustix::io::Errno;
 use std::net::Ipv6Addr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use uverbs::{Bond, DirectPeer, Memory, QpState, QpType, Refusal, Reply};
 
-/// How long to wait for a peer: to finish what it does in shared memory, where it may be stopped, or to answer.
+/// How long to wait for the answer of a peer.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// What an application asks for.
@@ -100,8 +101,15 @@ pub(crate) struct Brought {
     pub received: (u64, u64),
 }
 
+impl Brought {
+    /// More, received or sent.
+    pub fn add(&mut self, received: bool, more: (u64, u64)) {
+        add(if received { &mut self.received } else { &mut self.sent }, more);
+    }
+}
+
 fn add(sum: &mut (u64, u64), (messages, bytes): (u64, u64)) {
-    *sum = (sum.0 + messages, sum.1 + bytes);
+    *sum = (sum.0.wrapping_add(messages), sum.1.wrapping_add(bytes));
 }
 
 impl Own {
@@ -109,32 +117,8 @@ impl Own {
     pub fn brought(&self) -> Brought {
         let mut brought = self.brought;
         self.outbound.iter().for_each(|bond| add(&mut brought.sent, bond.counted()));
-        self.inbound.iter().for_each(|bond| add(&mut brought.received, bond.counted()));
+        self.inbound.iter().for_each(|inbound| add(&mut brought.received, inbound.bond.counted()));
         brought
-    }
-
-    /// Ends the sharing, and waits until nobody uses the shared memory any more.
-    pub fn part(&mut self, objects: &mut Objects) {
-        self.close_bonds();
-        self.part_by(Instant::now() + PATIENCE, objects);
-    }
-
-    /// Tells everybody that the sharing has ended. [`Self::part_by`] must follow.
-    pub fn close_bonds(&self) {
-        self.outbound.iter().chain(&self.inbound).for_each(Bond::close);
-    }
-
-    /// Waits until nobody uses the shared memory any more, at most until `end`.
-    pub fn part_by(&mut self, end: Instant, objects: &mut Objects) {
-        let patience = || end.saturating_duration_since(Instant::now());
-        if let Some(bond) = self.outbound.take() {
-            bond.settle(patience());
-            add(&mut self.brought.sent, bond.counted());
-        }
-        if let Some(bond) = self.inbound.take() {
-            bond.settle(patience());
-            self.end_inbound(&bond, objects);
-        }
     }
 
     /// Whether the trust in which memory was shared still holds. True if none was shared.
@@ -145,20 +129,15 @@ impl Own {
         trusts(own) && trusts(&adapter.spec())
     }
 
-    /// Ends what a peer does in our queues. If the peer was killed or stopped while it used a receive, that receive is
-    /// flushed.
-    fn end_inbound(&mut self, bond: &Bond, objects: &mut Objects) {
-        bond.close();
-        add(&mut self.brought.received, bond.counted());
-        if let Some(id) = bond.release() {
-            self.flush_receive(id, objects);
-        }
+    /// The thread of the peer, if memory may be shared with it.
+    pub fn partner(&self) -> Option<Arc<Inbox>> {
+        let Some(Path { way: Way::Local(adapter), .. }) = &self.path else { return None };
+        self.shared_in.as_ref().and_then(|_| adapter.owner(self.attributes.dest_qp_num))
     }
 
     /// The thread of the peer into whose queues the application puts messages.
     pub fn shares_with(&self) -> Option<Arc<Inbox>> {
-        let Some(Path { way: Way::Local(adapter), .. }) = &self.path else { return None };
-        self.outbound.as_ref().and_then(|_| adapter.owner(self.attributes.dest_qp_num))
+        self.outbound.as_ref().and_then(|_| self.partner())
     }
 
     fn is_bonded_with(&self, from: (Ipv6Addr, u32)) -> bool {
@@ -200,7 +179,7 @@ pub(crate) fn grant(
         return None;
     }
     let (granted, given) = match wish.wanted {
-        Wanted::Peer => (Grant::Peer(share(own, objects)?), Given::Queues),
+        Wanted::Peer => (Grant::Peer(share(own, &wish.process, objects)?), Given::Queues),
         _ if own.inbound.is_none() => return None,
         Wanted::Pages(key) => {
             let shared = objects.regions.shared(key)?;
@@ -215,7 +194,7 @@ pub(crate) fn grant(
 }
 
 /// Prepares a queue pair for messages that its peer puts there itself.
-fn share(own: &mut Own, objects: &mut Objects) -> Option<Box<PeerGrant>> {
+fn share(own: &mut Own, with: &Arc<Process>, objects: &mut Objects) -> Option<Box<PeerGrant>> {
     let cq = objects.cqs.get(&own.recv_cq).filter(|cq| !cq.overrun)?;
     let channel = match cq.channel {
         Some(channel) => Some(objects.channels.get(&channel)?.notifier.share().ok()?),
@@ -248,9 +227,10 @@ fn share(own: &mut Own, objects: &mut Objects) -> Option<Box<PeerGrant>> {
         vec![own.file.try_clone().ok()?, cq.file.try_clone().ok()?, objects.regions.file.try_clone().ok()?];
     let last = channel.into_iter().chain(shared).collect();
     // The peer asked anew, so it does not use an older bond any more.
-    if let Some(old) = own.inbound.replace(Bond::new(memory)) {
-        own.end_inbound(&old, objects);
+    if own.inbound.is_some() {
+        own.part(objects);
     }
+    own.inbound = Some(Inbound::new(Bond::new(memory), with.clone()));
     // Its first packet would say that the connection is established. No packets will come.
     Surroundings { own, objects }.hear();
     Some(Box::new(PeerGrant { peer, bond_file, files, last }))
@@ -367,18 +347,10 @@ impl Client {
         }
     }
 
-    /// Waits until peers have finished what they were doing when a region was removed.
-    pub(crate) fn settle_bonds(&self) {
-        let end = Instant::now() + PATIENCE;
-        let bonds = self.qps.values().filter_map(|qp| qp.own.inbound.as_ref());
-        bonds.for_each(|bond| bond.settle(end.saturating_duration_since(Instant::now())));
-    }
-
-    /// Ends all sharing. The time to wait is for all peers together, however many of them are stopped.
-    pub(crate) fn part_all(&mut self) {
+    /// Ends all sharing.
+    fn part_all(&mut self) {
         self.qps.values().for_each(|qp| qp.own.close_bonds());
-        let end = Instant::now() + PATIENCE;
-        self.qps.values_mut().for_each(|qp| qp.own.part_by(end, &mut self.objects));
+        self.qps.values_mut().for_each(|qp| qp.own.part(&mut self.objects));
     }
 
     /// Its process, by which the device remembers who holds whose memory.

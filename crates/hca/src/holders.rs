@@ -70,7 +70,8 @@ impl Process {
         Some(Self { pid, guest, end, _held: held })
     }
 
-    fn is_there(&self) -> bool {
+    /// Whether it did not end, as far as that is to be known.
+    pub fn is_there(&self) -> bool {
         let Some(end) = &self.end else { return true };
         let mut wanted = [PollFd::new(end, PollFlags::IN)];
         poll(&mut wanted, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(0)

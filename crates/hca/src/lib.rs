@@ -29,11 +29,13 @@ mod inbox;
 mod memory;
 mod modify;
 mod objects;
+mod parting;
 mod path;
 mod qp;
 mod questions;
 mod random;
 mod shaper;
+mod terms;
 mod transitions;
 mod wire;
 

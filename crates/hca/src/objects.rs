@@ -6,6 +6,7 @@ use crate::events::{Event, Notifier};
 use crate::fabric::{Adapter, Fabric};
 use crate::inbox::Inbox;
 use crate::memory::{AddressSpace, Reach, Regions};
+use crate::parting::Leaving;
 use crate::path::Path;
 use crate::wire::FRAMES;
 use mem::FaultWord;
@@ -98,6 +99,8 @@ pub(crate) struct Objects {
     pub ahs: HashMap<u32, Ah>,
     pub asynchronous: Notifier,
     pub counters: Counters,
+    /// What was shared, and somebody may be at work with still.
+    pub leaving: Vec<Leaving>,
     /// Raised where memory that the application shares with us went away.
     pub fault: Arc<FaultWord>,
     /// Frames sent of which the worker was not told.
@@ -130,6 +133,7 @@ impl Objects {
             ahs: HashMap::new(),
             asynchronous,
             counters: Counters::default(),
+            leaving: Vec::new(),
             fault,
             unannounced: 0,
             spare: Vec::new(),

@@ -1,9 +1,5 @@
 //! A queue pair: its queues in shared memory, its transport, and what moves requests from one to the other.
 
-mod complete;
-mod post;
-mod states;
-
 use crate::budget::Held;
 use crate::carry::Surroundings;
 use crate::control::MAX_WORK;
@@ -12,14 +8,19 @@ use crate::direct::Brought;
 use crate::events::Event;
 use crate::inbox::{Inbox, Packet};
 use crate::objects::{Objects, Receive, take_receive};
+use crate::parting::Inbound;
 use crate::path::{Path, Way, received_header};
+use crate::terms::{describe, operation, status_number};
 use packet::roce::{self, Datagram, Nak};
-use rdma::{DatagramPair, LeftOut, Mtu, QueuePair};
+use rdma::{DatagramPair, Destination, LeftOut, Mtu, QueuePair, SendRequest, Status};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
+use uverbs::completion;
+use uverbs::work::send_flags;
 use uverbs::{
-    Bond, Capacity, Corrupt, Parcels, QpAttributes, QpState, QpType, Segment, Shape, WorkRequest, WorkSource,
+    Bond, Capacity, Completion, Corrupt, Parcels, Placement, QpAttributes, QpState, QpType, Segment, Shape,
+    WorkRequest, WorkSource,
 };
 
 /// Packets of one queue pair at a time, before others have their turn.
@@ -36,6 +37,8 @@ const LATER: Duration = Duration::from_millis(1);
 const WRONG_KEYS: u32 = 16;
 /// Set in what we call receives, to tell them from sends.
 const IS_RECEIVE: u64 = 1 << 63;
+/// Why a queue pair is in an error state, where it is nobody else's fault.
+const OWN_REQUEST: &str = "a request of its own failed";
 /// Longest message (IBTA 9.7.1.1).
 const LONGEST_MESSAGE: u64 = 1 << 31;
 
@@ -49,6 +52,8 @@ pub(crate) struct Work {
     /// The message itself, where it came inline.
     pub inline: Vec<u8>,
     pub len: u32,
+    /// What the library calls it.
+    pub number: u32,
 }
 
 /// The list, or the bytes, of a request.
@@ -104,7 +109,7 @@ pub(crate) struct Own {
     pub parcels: Option<(Parcels, u32)>,
     pub memory: u64,
     /// A peer does what we would do here.
-    pub inbound: Option<Bond>,
+    pub inbound: Option<Inbound>,
     /// The application does what the peer's device would do.
     pub outbound: Option<Bond>,
     /// What was done so before.
@@ -130,6 +135,8 @@ pub(crate) struct Own {
     pub told_congestion: Option<Duration>,
     /// The application is to be told once nothing is under way.
     pub tells_drained: bool,
+    /// The application is to be told once no receive of a shared queue is under way any more.
+    pub tells_last: bool,
     /// Receives are to be looked for once more that were posted when it went to the error state.
     pub looks_again: bool,
 }
@@ -170,7 +177,7 @@ impl Own {
     /// Takes a receive to be flushed: of a shared queue none, and no more at a time than a queue has, whatever the
     /// application writes there meanwhile.
     pub fn take_flushed(&mut self, objects: &mut Objects) -> Option<u64> {
-        if self.takes_shared() || self.flushed >= MAX_WORK {
+        if self.takes_shared() || self.flushed >= MAX_WORK || objects.is_shared_still(self.qpn) {
             return None;
         }
         self.flushed += 1;
@@ -226,9 +233,78 @@ impl Own {
         let slot = self.slot(number.into());
         let work = &mut self.works[slot];
         (work.id, work.opcode, work.len) = (request.id, request.opcode, len as u32);
+        work.number = request.number;
         std::mem::swap(&mut work.segments, &mut self.taken.segments);
         std::mem::swap(&mut work.inline, &mut self.taken.inline);
         Ok(Some((number, request)))
+    }
+
+    /// Puts a completion into the queue it belongs to.
+    pub fn complete(&mut self, done: &rdma::Completion, objects: &mut Objects) {
+        let status = status_number(done.status);
+        let failed = done.status != Status::Success;
+        let mut completion =
+            Completion { qpn: self.qpn, status, byte_len: done.len, ..Completion::default() };
+        completion.timestamp = crate::client::monotonic_nanoseconds();
+        let (cq, solicited) = if done.id & IS_RECEIVE != 0 {
+            completion.placement = self.placement();
+            completion.id = self.receive.id;
+            completion.opcode = completion::opcode::RECV;
+            if let Some(received) = &done.received {
+                describe(received, self.kind, &mut completion);
+            }
+            (self.recv_cq, done.received.is_some_and(|received| received.solicited))
+        } else {
+            let slot = self.slot(done.id);
+            let work = &mut self.works[slot];
+            (completion.id, completion.number) = (work.id, work.number);
+            completion.opcode = completion::opcode::of(work.opcode);
+            work.inline.clear();
+            (self.send_cq, false)
+        };
+        if failed && done.status != Status::Flushed {
+            let receives = done.id & IS_RECEIVE != 0;
+            objects.counters.add(if receives { Counter::ResponderError } else { Counter::RequesterError }, 1);
+        }
+        if !objects.complete(cq, &completion, solicited || failed) {
+            self.broken = Some("its completion queue overran");
+        }
+        // Only now: the library completes the next request itself where it finds the queue done with.
+        if done.id & IS_RECEIVE == 0 {
+            self.sends.release_before((done.id as u32).wrapping_add(1));
+        }
+    }
+
+    /// Flushes a receive that was taken from a shared queue and not completed.
+    pub fn flush_receive(&mut self, id: u64, objects: &mut Objects) {
+        self.receive.id = id;
+        let flushed = rdma::Completion { id: IS_RECEIVE, status: Status::Flushed, len: 0, received: None };
+        self.complete(&flushed, objects);
+    }
+
+    /// What such a receive is completed with, where the place for it is there already.
+    pub fn flushed_receive(&self, id: u64) -> Completion {
+        Completion {
+            id,
+            qpn: self.qpn,
+            status: status_number(Status::Flushed),
+            opcode: completion::opcode::RECV,
+            placement: self.placement(),
+            ..Completion::default()
+        }
+    }
+
+    const fn placement(&self) -> Placement {
+        if self.takes_shared() { Placement::Done } else { Placement::There }
+    }
+
+    fn flush_sends(&mut self, objects: &mut Objects) {
+        for _ in 0..MAX_WORK {
+            let Ok(Some((number, _))) = self.take_send() else { break };
+            let id = number.into();
+            let flushed = rdma::Completion { id, status: Status::Flushed, len: 0, received: None };
+            self.complete(&flushed, objects);
+        }
     }
 
     /// Counts a key that is not right.
@@ -337,6 +413,159 @@ impl Qp {
             }
         }
         if more { Some(now) } else { deadline }
+    }
+
+    /// Gives a request to the transport.
+    fn post(&mut self, number: u32, asked: &WorkRequest, objects: &mut Objects) {
+        let own = &mut self.own;
+        let work = own.work(number.into());
+        let request = SendRequest {
+            id: number.into(),
+            operation: match operation(asked, own.kind) {
+                Some(operation) => operation,
+                None => {
+                    let wrong = rdma::Completion {
+                        id: number.into(),
+                        status: Status::LocalOperation,
+                        len: 0,
+                        received: None,
+                    };
+                    own.complete(&wrong, objects);
+                    own.broken = Some("it was asked for an operation that it does not have");
+                    return;
+                }
+            },
+            len: work.len,
+            signaled: own.all_signaled || asked.flags & send_flags::SIGNALED != 0,
+            solicited: asked.flags & send_flags::SOLICITED != 0,
+            fence: asked.flags & send_flags::FENCE != 0,
+        };
+        let mut around = Surroundings { own, objects };
+        match &mut self.transport {
+            Transport::None => {}
+            Transport::Connected(connected) => connected.post_send(request, &mut around),
+            Transport::Datagram(pair) => {
+                let to = Destination {
+                    address: asked.ah,
+                    queue_pair: asked.remote_qpn & 0xff_ffff,
+                    queue_key: asked.remote_qkey,
+                };
+                pair.send(&request, &to, &mut around);
+            }
+        }
+    }
+
+    /// Follows the transport into the error states, and tells the application why.
+    fn settle(&mut self, objects: &mut Objects) {
+        let own = &mut self.own;
+        let state = match &self.transport {
+            Transport::None => None,
+            Transport::Connected(connected) => Some(connected.state()),
+            Transport::Datagram(pair) => Some(pair.state()),
+        };
+        let broken = own.broken.take();
+        if own.state == QpState::Error {
+            return;
+        }
+        match state {
+            Some(rdma::State::Error) => {}
+            _ if broken.is_some() => {}
+            Some(rdma::State::SendQueueError) => {
+                own.state = QpState::SendQueueError;
+                own.reason = Some(OWN_REQUEST);
+                return;
+            }
+            _ => return,
+        }
+        if let Some(reason) = broken {
+            own.reason = Some(reason);
+            objects.tell(Event::QpFatal, own.qpn);
+        } else if let Some(nak) = own.nak {
+            let (event, reason) = match nak {
+                Nak::RemoteAccessError => (Event::QpAccessError, "its peer used memory that it may not"),
+                _ => (Event::QpRequestError, "its peer asked for what can't be done"),
+            };
+            own.reason = Some(reason);
+            objects.tell(event, own.qpn);
+        }
+        own.reason.get_or_insert(OWN_REQUEST);
+        self.enter_error(objects);
+    }
+
+    /// Goes to the error state: everything is flushed.
+    pub fn enter_error(&mut self, objects: &mut Objects) {
+        if self.own.state == QpState::Error {
+            return;
+        }
+        self.own.state = QpState::Error;
+        self.own.spare_doorbell(false);
+        self.own.part(objects);
+        let mut around = Surroundings { own: &mut self.own, objects };
+        match &mut self.transport {
+            Transport::None => {}
+            // One that failed itself still has to tell its peer why.
+            Transport::Connected(connected) if connected.state() == rdma::State::Error => {}
+            Transport::Connected(connected) => connected.fail(&mut around),
+            Transport::Datagram(pair) => pair.fail(&mut around),
+        }
+        if let Receives::Own(source) = &mut self.own.receives {
+            source.want_doorbell(true);
+            self.own.looks_again = true;
+        }
+        self.own.tells_last = self.own.takes_shared();
+        self.flush(objects);
+    }
+
+    /// Sends again after a send queue error: not what was posted meanwhile.
+    pub fn resume(&mut self, objects: &mut Objects) {
+        self.own.flush_sends(objects);
+        self.own.reason = None;
+        match &mut self.transport {
+            Transport::None => {}
+            Transport::Connected(connected) => connected.resume(),
+            Transport::Datagram(pair) => pair.resume(),
+        }
+    }
+
+    /// Flushes what was posted since, once nobody is at work with what came before it.
+    fn flush(&mut self, objects: &mut Objects) {
+        let own = &mut self.own;
+        if objects.is_shared_still(own.qpn) {
+            return;
+        }
+        own.flushed = 0;
+        own.flush_sends(objects);
+        while let Some(id) = own.take_flushed(objects) {
+            own.complete(&rdma::Completion { id, status: Status::Flushed, len: 0, received: None }, objects);
+        }
+        own.broken = None;
+        if std::mem::take(&mut own.tells_last) {
+            objects.tell(Event::LastWqeReached, own.qpn);
+        }
+    }
+
+    /// Forgets everything: back to the beginning.
+    pub fn reset(&mut self, objects: &mut Objects) {
+        self.own.part(objects);
+        self.count_into(&mut objects.counters);
+        self.transport = Transport::None;
+        let own = &mut self.own;
+        own.brought = Brought::default();
+        own.shared_in = None;
+        own.state = QpState::Reset;
+        own.attributes = QpAttributes::default();
+        own.sends.reset();
+        if let Receives::Own(source) = &mut own.receives {
+            source.reset();
+        }
+        if let Some((parcels, _)) = &own.parcels {
+            parcels.reset();
+        }
+        (own.path, own.peer, own.nak, own.reason, own.broken) = (None, None, None, None, None);
+        (own.wrong_keys, own.established, own.tells_drained) = (0, false, false);
+        (own.spares_doorbell, own.tells_last) = (false, false);
+        own.told_congestion = None;
+        self.deadline = None;
     }
 }
 

@@ -20,6 +20,9 @@ pub(crate) enum Question {
     Describe(Ticket, mpsc::Sender<ClientDescription>),
     /// Look up all paths again: rules or addresses have changed.
     Review,
+    /// Find out who still uses the memory that is shared here: an application that used it is gone, perhaps in the middle
+    /// of something.
+    PeerGone,
     /// Tell the application that addresses have changed.
     NewAddresses,
     /// Tell the application which of its shared receive queues are low.
@@ -40,6 +43,7 @@ impl Question {
         let is_replaced = match (self, newer) {
             (Self::Direct(wish), Self::Direct(newer)) => Arc::ptr_eq(&wish.inbox, &newer.inbox),
             (Self::Review, Self::Review)
+            | (Self::PeerGone, Self::PeerGone)
             | (Self::NewAddresses, Self::NewAddresses)
             | (Self::FewReceives, Self::FewReceives)
             | (Self::Tell(..), Self::TellAll)
@@ -136,6 +140,7 @@ mod tests {
     fn what_needs_no_answer_waits_once() {
         let times = |question: fn(u32) -> Question| waiting((0..5000).map(question)).len();
         assert_eq!(times(|_| Question::Review), 1);
+        assert_eq!(times(|_| Question::PeerGone), 1);
         assert_eq!(times(|_| Question::NewAddresses), 1);
         assert_eq!(times(|_| Question::FewReceives), 1);
         assert_eq!(times(|qpn| Question::Tell(qpn % 7, (Ipv6Addr::LOCALHOST, 1))), 7);

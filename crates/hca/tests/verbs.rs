@@ -444,3 +444,19 @@ fn send_queues_are_not_too_long_together() {
     a.ask(&Request::DestroyQp { qpn }).unwrap();
     assert!(a.ask(&Request::CreateQp(asked)).is_ok());
 }
+
+#[test]
+fn a_slot_is_free_once_its_completion_is_there() {
+    let mut two = two(QpType::Rc);
+    for id in 0..3000 {
+        two.b.post_receive(&mut two.qb, id, &[]);
+        two.a.post_send(&mut two.qa, asked(SEND, id), &[]);
+        // Who sees that there is room again may complete the next one itself.
+        while !two.qa.sends.is_idle() {
+            std::hint::spin_loop();
+        }
+        assert_eq!(two.ca.queue.poll().map(|done| done.id), Some(id));
+        next(&mut two.cb);
+        two.qb.receives.as_mut().unwrap().give_back();
+    }
+}

@@ -33,6 +33,18 @@ fn step(tables: &mut Tables, packet: &Packet, now: u32) -> Option<Verdict> {
     Some(decision.verdict)
 }
 
+#[test]
+fn an_answer_is_not_changed_on_its_way() {
+    let mut answers = 0_usize;
+    for_many(|tables, packet, now| {
+        if let Some(Verdict::Reply(reply)) = step(tables, packet, now) {
+            assert_eq!((reply.forward.ttl_decrement, reply.forward.ecn), (0, None), "{reply:?}");
+            answers += 1;
+        }
+    });
+    assert!(answers > 100, "{answers}");
+}
+
 /// Calls `check` with many packets and the tables they meet.
 fn for_many(mut check: impl FnMut(&mut Tables, &Packet, u32)) {
     for seed in 0..WORLDS {

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{PEER, Surroundings};
-use packet::roce;
+use packet::roce::{self, Deth, Opcode, Operation, Service};
 use rdma::{
     Arrival, Completion, DatagramAttributes, DatagramPair, Destination, LeftOut, Mtu, NETWORK_HEADER,
     Received, SendOperation, SendRequest, State, Status, With,
@@ -118,4 +118,114 @@ fn what_cannot_be_sent_stops_the_send_queue_alone() {
         pair.resume();
         assert_eq!(pair.state(), State::Error);
     }
+}
+
+/// A message as it is sent, with this.
+fn packet(request: &SendRequest, queue_key: u32) -> Vec<u8> {
+    let mut verbs = Surroundings::default();
+    verbs.local.insert(request.id, vec![7; request.len as usize]);
+    pair(11).send(request, &to(queue_key), &mut verbs);
+    verbs.sent().unwrap()
+}
+
+#[test]
+fn a_packet_says_who_sends_what_to_whom() {
+    let plain =
+        SendRequest { operation: SendOperation::Send(With::Nothing), solicited: false, ..request(1, 5) };
+    for (request, operation, immediate) in [
+        (plain, Operation::SendOnly, None),
+        (request(1, 5), Operation::SendOnlyImmediate, Some([1, 2, 3, 4])),
+    ] {
+        let bytes = packet(&request, 9);
+        let packet = roce::parse(&bytes).unwrap();
+        assert_eq!(packet.bth.opcode, Opcode::Of(Service::Ud, operation));
+        assert_eq!((packet.bth.destination, packet.bth.psn, packet.bth.partition), (22, 0xff_ffff, 0xffff));
+        assert_eq!((packet.bth.solicited, packet.bth.acknowledge), (request.solicited, false));
+        assert_eq!(packet.deth, Some(Deth { queue_key: 9, source: 11 }));
+        assert_eq!((packet.immediate, packet.payload), (immediate, &[7; 5][..]));
+    }
+    // With its highest bit, the sender's own key is meant.
+    for (asked, said) in [(0x7fff_ffff, 0x7fff_ffff), (1 << 31, KEY), (u32::MAX, KEY), (0, 0)] {
+        assert_eq!(roce::parse(&packet(&plain, asked)).unwrap().deth.unwrap().queue_key, said);
+    }
+}
+
+#[test]
+fn packets_are_numbered_one_after_the_other() {
+    let (mut pair, mut verbs) = (pair(11), Surroundings::default());
+    verbs.local.insert(1, vec![0; 2000]);
+    let mut number = |len| {
+        pair.send(&request(1, len), &to(KEY), &mut verbs);
+        pair.resume();
+        verbs.sent().map(|bytes| roce::parse(&bytes).unwrap().bth.psn)
+    };
+    // One that is not sent has no number.
+    assert_eq!([5, 1025, 5, 1024].map(&mut number), [Some(0xff_ffff), None, Some(0), Some(1)]);
+}
+
+#[test]
+fn who_asks_for_no_completion_gets_one_of_a_failure() {
+    for (signaled, len, status) in [
+        (true, 5, Some(Status::Success)),
+        (false, 5, None),
+        (true, 1025, Some(Status::LocalLength)),
+        (false, 1025, Some(Status::LocalLength)),
+    ] {
+        let (mut pair, mut verbs) = (pair(11), Surroundings::default());
+        verbs.local.insert(1, vec![0; 2000]);
+        pair.send(&SendRequest { signaled, ..request(1, len) }, &to(KEY), &mut verbs);
+        let ended: Vec<_> = verbs.completions.iter().map(|done| done.status).collect();
+        assert_eq!(ended, Vec::from_iter(status));
+        let failed = status.is_some_and(|status| status != Status::Success);
+        assert_eq!(pair.state() == State::SendQueueError, failed);
+    }
+}
+
+/// The highest bit of a partition key says only how one is a member.
+#[test]
+fn a_message_is_for_members_of_the_partition() {
+    for (theirs, ours, is_received) in [
+        (0xffff, 0xffff, true),
+        (0x7fff, 0xffff, true),
+        (0xffff, 0x7fff, true),
+        (0x7ffe, 0xffff, false),
+        (0xffff, 0xbfff, false),
+        (0x8001, 0x0001, true),
+        (0x8001, 0x0003, false),
+    ] {
+        let bytes = packet(&request(1, 5), KEY);
+        let mut packet = roce::parse(&bytes).unwrap();
+        packet.bth.partition = theirs;
+        let (mtu, number) = (Mtu::Bytes1024, 22);
+        let attributes = DatagramAttributes { mtu, partition: ours, number, queue_key: KEY, send_psn: 0 };
+        let (mut pair, mut verbs) = (DatagramPair::new(attributes), Surroundings::default());
+        verbs.post_receive(9, 100);
+        let result = pair.receive(&packet, &HEADER, &mut verbs);
+        assert_eq!(result, if is_received { Ok(()) } else { Err(LeftOut::Foreign) }, "{theirs:x} {ours:x}");
+    }
+}
+
+#[test]
+fn a_queue_key_may_change() {
+    let (mut pair, mut verbs) = (pair(22), Surroundings::default());
+    verbs.post_receive(9, 100);
+    pair.set_queue_key(5);
+    let mut receive = |key| pair.receive(&roce::parse(&sent(5, key)).unwrap(), &HEADER, &mut verbs);
+    assert_eq!((receive(KEY), receive(5)), (Err(LeftOut::QueueKey), Ok(())));
+}
+
+#[test]
+fn a_pair_that_failed_takes_nothing() {
+    let (mut pair, mut verbs, _) = received(44, &sent(5, KEY));
+    verbs.post_receive(10, 100);
+    pair.fail(&mut verbs);
+    // The receive that a message was too long for is the first.
+    let ended: Vec<_> = verbs.completions.iter().map(|done| (done.id, done.status)).collect();
+    assert_eq!(ended, [(9, Status::Flushed), (10, Status::Flushed)]);
+    verbs.post_receive(11, 100);
+    let came = sent(5, KEY);
+    assert_eq!(pair.receive(&roce::parse(&came).unwrap(), &HEADER, &mut verbs), Err(LeftOut::Foreign));
+    pair.send(&request(1, 5), &to(KEY), &mut verbs);
+    assert_eq!((verbs.completions.len(), verbs.completions[2].status), (3, Status::Flushed));
+    assert_eq!((verbs.sent(), pair.state()), (None, State::Error));
 }

@@ -74,6 +74,8 @@ pub struct Completion {
     pub id: u64,
     /// Nanoseconds of the monotonic clock; 0 where nobody looked.
     pub timestamp: u64,
+    /// Of a send: which one ([`WorkRequest::number`](crate::WorkRequest::number)).
+    pub number: u32,
     pub placement: Placement,
 }
 
@@ -117,12 +119,17 @@ const HERE: u16 = 2 << 13;
 const AT: u16 = 3 << 13;
 const PARCEL: u16 = 4 << 13;
 const PARCEL_AT: u16 = 5 << 13;
+/// In the flags of an entry: who waits for solicited completions waits for this one.
+const SOLICITED: u16 = 1 << 12;
+
+/// Completions behind the one at hand that are looked at for one that somebody waits for: as many as others put there meanwhile.
+const BEHIND: u32 = 64;
 
 /// Attempts at a place, where others take theirs at the same time.
 const ATTEMPTS: u32 = 1 << 16;
 
-/// Status of an entry that nobody wants any more; not one of `ibv_wc_status`.
-const FORGOTTEN: u8 = 0xff;
+/// Status of an entry that nobody sees: nobody wants it any more, or who was to write it died. Not one of `ibv_wc_status`.
+pub const FORGOTTEN: u8 = 0xff;
 
 const _: () = assert!(size_of::<Entry>() == 64 && size_of::<Header>() == 192);
 
@@ -131,16 +138,16 @@ impl Entry {
     #[inline]
     fn of(completion: &Completion) -> Self {
         let Completion { opcode, status, flags, qpn, byte_len, immediate, source_qpn, .. } = *completion;
-        let Completion { id, timestamp, .. } = *completion;
+        let Completion { id, timestamp, number, .. } = *completion;
         let (mark, body) = match completion.placement {
-            Placement::Done => (0, [id, timestamp, 0, 0, 0]),
+            Placement::Done => (0, [id, timestamp, number.into(), 0, 0]),
             Placement::There => (THERE, [id, timestamp, 0, 0, 0]),
             Placement::Here(message) => (HERE, message),
             Placement::At(address, [a, b, c]) => (AT, [id, address, a, b, c]),
             Placement::Parcel(position) => (PARCEL, [id, 0, position.into(), 0, 0]),
             Placement::ParcelAt(address, position) => (PARCEL_AT, [id, address, position.into(), 0, 0]),
         };
-        let flags = flags & !PLACEMENT | mark;
+        let flags = flags & !(PLACEMENT | SOLICITED) | mark;
         Self { number: AtomicU32::new(0), opcode, status, flags, qpn, byte_len, immediate, source_qpn, body }
     }
 
@@ -156,8 +163,21 @@ impl Entry {
             PARCEL_AT => (id, 0, Placement::ParcelAt(second, third as u32)),
             _ => (id, second, Placement::Done),
         };
-        let flags = flags & !PLACEMENT;
-        Completion { opcode, status, flags, qpn, byte_len, immediate, source_qpn, id, timestamp, placement }
+        let number = if placement == Placement::Done { third as u32 } else { 0 };
+        let flags = flags & !(PLACEMENT | SOLICITED);
+        Completion {
+            opcode,
+            status,
+            flags,
+            qpn,
+            byte_len,
+            immediate,
+            source_qpn,
+            id,
+            timestamp,
+            number,
+            placement,
+        }
     }
 }
 
@@ -220,6 +240,19 @@ impl Ring {
     }
 }
 
+/// What became of a place in a completion queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// It was not reserved.
+    Free,
+    /// It was, and is not filled.
+    Empty,
+    /// Somebody put this there.
+    Filled(Completion),
+    /// It was filled and taken, and is another one's by now.
+    Passed,
+}
+
 /// Where completions are put: the device's end, and that of peers that share memory.
 #[derive(Debug)]
 pub struct CompletionSink {
@@ -258,6 +291,12 @@ impl CompletionSink {
         header.tail.load(Ordering::Relaxed).wrapping_sub(head).min(self.ring.entries)
     }
 
+    /// Whether somebody may wait for completions that are there: the channel is not armed.
+    #[must_use]
+    pub fn may_be_untold(&self) -> bool {
+        self.waiting() > 0 && self.ring.header().armed.load(Ordering::Acquire) == 0
+    }
+
     /// Whether there is no room.
     #[must_use]
     #[inline]
@@ -265,9 +304,9 @@ impl CompletionSink {
         !self.has_room(self.ring.header().tail.load(Ordering::Relaxed))
     }
 
-    /// A place for a completion, if there is one.
+    /// A place for a completion, if there is one. `note` hears of it before it is reserved.
     #[inline]
-    fn reserve(&self) -> Result<u32, Overrun> {
+    fn reserve(&self, note: impl Fn(u32)) -> Result<u32, Overrun> {
         let header = self.ring.header();
         let mut tail = header.tail.load(Ordering::Relaxed);
         // Others are done at once; an application that writes there all the time harms itself alone.
@@ -275,8 +314,10 @@ impl CompletionSink {
             if !self.has_room(tail) {
                 return Err(Overrun);
             }
+            note(tail);
             let next = tail.wrapping_add(1);
-            match header.tail.compare_exchange_weak(tail, next, Ordering::Relaxed, Ordering::Relaxed) {
+            // Who sees that it is reserved sees what was noted.
+            match header.tail.compare_exchange_weak(tail, next, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return Ok(tail),
                 Err(other) => tail = other,
             }
@@ -290,16 +331,38 @@ impl CompletionSink {
     /// Where there is no room.
     #[inline]
     pub fn push(&self, completion: &Completion, solicited: bool) -> Result<bool, Overrun> {
-        let at = self.reserve()?;
+        self.push_noting(completion, solicited, |_| ())
+    }
+
+    /// The same, by one who may die in the middle: `note` hears of each place before it is tried to be reserved.
+    ///
+    /// # Errors
+    /// As of that.
+    #[inline]
+    pub fn push_noting(
+        &self,
+        completion: &Completion,
+        solicited: bool,
+        note: impl Fn(u32),
+    ) -> Result<bool, Overrun> {
+        let at = self.reserve(note)?;
+        Ok(self.fill(at, completion, solicited))
+    }
+
+    /// Puts a completion into a place that was reserved, by us, or by somebody who died. Returns whether the completion channel
+    /// is to be told.
+    #[inline]
+    pub fn fill(&self, at: u32, completion: &Completion, solicited: bool) -> bool {
         let entry = self.ring.entry(at);
         let written = Entry::of(completion);
+        let flags = if solicited { written.flags | SOLICITED } else { written.flags };
         // SAFETY: within the mapping, all but the number; the library reads it once that is right, which it is not yet, and
         // nobody else was given this place.
         unsafe {
             let place = entry.as_ptr();
             (&raw mut (*place).opcode).write_volatile(written.opcode);
             (&raw mut (*place).status).write_volatile(written.status);
-            (&raw mut (*place).flags).write_volatile(written.flags);
+            (&raw mut (*place).flags).write_volatile(flags);
             (&raw mut (*place).qpn).write_volatile(written.qpn);
             (&raw mut (*place).byte_len).write_volatile(written.byte_len);
             (&raw mut (*place).immediate).write_volatile(written.immediate);
@@ -310,9 +373,45 @@ impl CompletionSink {
         self.ring.number(at).store(at.wrapping_add(1), Ordering::Release);
         fence();
         let armed = &self.ring.header().armed;
-        let wanted = armed.load(Ordering::Relaxed);
-        let tells = wanted == Arm::Any as u32 || wanted == Arm::Solicited as u32 && solicited;
-        Ok(tells && armed.swap(0, Ordering::Relaxed) != 0)
+        let tells = match armed.load(Ordering::Acquire) {
+            wanted if wanted == Arm::Any as u32 => true,
+            // One behind could not be seen before.
+            wanted if wanted == Arm::Solicited as u32 => solicited || self.is_solicited_behind(at),
+            _ => false,
+        };
+        tells && armed.swap(0, Ordering::Relaxed) != 0
+    }
+
+    /// Whether a solicited completion is there that only the one at this place kept from being seen.
+    #[cold]
+    fn is_solicited_behind(&self, at: u32) -> bool {
+        for index in (1..=BEHIND).map(|step| at.wrapping_add(step)) {
+            if self.ring.number(index).load(Ordering::Acquire) != index.wrapping_add(1) {
+                return false;
+            }
+            // SAFETY: within the mapping; any bytes are flags.
+            if unsafe { (&raw const (*self.ring.entry(index).as_ptr()).flags).read_volatile() } & SOLICITED
+                != 0
+            {
+                return true;
+            }
+        }
+        // So many: rather once too often.
+        true
+    }
+
+    /// What became of a place that somebody noted.
+    #[must_use]
+    pub fn look(&self, at: u32) -> Place {
+        let tail = self.ring.header().tail.load(Ordering::Acquire);
+        if tail.wrapping_sub(at).cast_signed() <= 0 {
+            return Place::Free;
+        }
+        match self.ring.number(at).load(Ordering::Acquire).wrapping_sub(at.wrapping_add(1)).cast_signed() {
+            0 => Place::Filled(self.ring.read(at)),
+            1.. => Place::Passed,
+            _ => Place::Empty,
+        }
     }
 
     /// Moves what was not taken to another queue, which continues this one. False, where it has no room for that.
@@ -408,129 +507,4 @@ impl CompletionQueue {
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-mod tests {
-    use super::*;
-
-    fn ends(entries: u32) -> (CompletionSink, CompletionQueue) {
-        let (memory, file) = Memory::create("test", bytes(entries)).unwrap();
-        let same = Memory::open(&file, bytes(entries)).unwrap();
-        (CompletionSink::new(memory, entries), CompletionQueue::new(same, entries))
-    }
-
-    fn completion(id: u64) -> Completion {
-        Completion { id, ..Completion::default() }
-    }
-
-    #[test]
-    fn completions_come_in_order_and_go_round() {
-        let (sink, mut queue) = ends(4);
-        for round in 0..5 {
-            for id in 0..4 {
-                assert_eq!(sink.push(&completion(round * 4 + id), false), Ok(false));
-            }
-            assert_eq!(sink.push(&completion(99), false), Err(Overrun));
-            for id in 0..4 {
-                assert_eq!(queue.poll(), Some(completion(round * 4 + id)));
-            }
-            assert_eq!(queue.poll(), None);
-        }
-    }
-
-    #[test]
-    fn completions_of_the_gone_are_left_out() {
-        let (sink, mut queue) = ends(4);
-        for id in 0..4 {
-            sink.push(&Completion { qpn: id as u32 % 2, ..completion(id) }, false).unwrap();
-        }
-        queue.forget(0);
-        sink.push(&completion(9), false).unwrap_err();
-        assert_eq!(
-            [queue.poll(), queue.poll(), queue.poll()].map(|one| one.map(|one| one.id)),
-            [Some(1), Some(3), None]
-        );
-        sink.push(&completion(4), false).unwrap();
-        assert_eq!(queue.poll(), Some(completion(4)));
-    }
-
-    #[test]
-    fn a_channel_is_told_once_and_of_what_was_asked() {
-        let (sink, queue) = ends(8);
-        queue.arm(Arm::Solicited);
-        assert_eq!(sink.push(&completion(1), false), Ok(false));
-        assert_eq!(sink.push(&completion(2), true), Ok(true));
-        assert_eq!(sink.push(&completion(3), true), Ok(false));
-        queue.arm(Arm::Any);
-        queue.arm(Arm::Solicited);
-        assert_eq!(sink.push(&completion(4), false), Ok(true));
-    }
-
-    #[test]
-    fn a_resized_queue_goes_on() {
-        let (sink, mut queue) = ends(4);
-        for id in 0..3 {
-            sink.push(&completion(id), false).unwrap();
-        }
-        assert_eq!(queue.poll(), Some(completion(0)));
-        let (small, _) = Memory::create("test", bytes(1)).unwrap();
-        assert!(!sink.move_to(&CompletionSink::new(small, 1)));
-        let (memory, file) = Memory::create("test", bytes(16)).unwrap();
-        let bigger = CompletionSink::new(memory, 16);
-        assert!(sink.move_to(&bigger));
-        bigger.push(&completion(3), false).unwrap();
-        let mut queue = CompletionQueue::new(Memory::open(&file, bytes(16)).unwrap(), 16);
-        for id in 1..4 {
-            assert_eq!(queue.poll(), Some(completion(id)));
-        }
-        assert_eq!(queue.poll(), None);
-    }
-
-    #[test]
-    fn a_library_that_lies_harms_nobody_else() {
-        let (sink, queue) = ends(4);
-        for head in [u32::MAX, 77, 5] {
-            queue.ring.header().head.store(head, Ordering::Relaxed);
-            queue.ring.header().tail.store(head.rotate_left(9), Ordering::Relaxed);
-            let pushed = (0..10).filter(|id| sink.push(&completion(*id), false).is_ok()).count();
-            assert!(pushed <= 10 && sink.waiting() <= 4);
-        }
-    }
-
-    #[test]
-    fn several_may_complete_at_once() {
-        let (memory, file) = Memory::create("test", bytes(64)).unwrap();
-        let sinks =
-            [memory, Memory::open(&file, bytes(64)).unwrap()].map(|memory| CompletionSink::new(memory, 64));
-        let mut queue = CompletionQueue::new(Memory::open(&file, bytes(64)).unwrap(), 64);
-        let mut last = [0; 2];
-        std::thread::scope(|scope| {
-            for (qpn, sink) in sinks.iter().enumerate() {
-                scope.spawn(move || {
-                    for id in 1..=5000 {
-                        let message = Placement::Here([u64::from(id as u8); 5]);
-                        let placement = if id % 3 == 0 { message } else { Placement::There };
-                        let completion = Completion {
-                            id,
-                            qpn: qpn as u32,
-                            byte_len: id as u32,
-                            placement,
-                            ..completion(id)
-                        };
-                        while sink.push(&completion, false) == Err(Overrun) {
-                            std::thread::yield_now();
-                        }
-                    }
-                });
-            }
-            while last != [5000; 2] {
-                let Some(done) = queue.poll() else { continue };
-                let last = &mut last[done.qpn as usize];
-                assert_eq!(done.byte_len, *last + 1);
-                *last += 1;
-                match done.placement {
-                    Placement::Here(message) => assert_eq!(message, [u64::from(done.byte_len as u8); 5]),
-                    other => assert_eq!((other, done.id), (Placement::There, done.byte_len.into())),
-                }
-            }
-        });
-    }
-}
+mod tests;

@@ -1,26 +1,38 @@
 //! The bond between two queue pairs whose libraries share memory: one does what the other's device would do.
 //!
-//! The device can end it at any time. Memory that is taken away is taken away once nobody is at work with it.
+//! The device can end it at any time. Memory that is taken away is taken away once nobody is at work with it. The library notes what it
+//! does before it does it: the device can make good for one that died in the middle.
 
 use crate::Memory;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-use std::time::{Duration, Instant};
 
 /// Both sides write to a cache line of their own.
 #[repr(C, align(64))]
 struct Page {
-    /// The devices': it is over.
+    /// The devices': [`OPEN`], [`CLOSED`] or [`GONE`].
     closed: AtomicU32,
     _device: [u32; 15],
-    /// The library's: odd while it is at work.
+    /// The library's: odd while it is at work. What it notes below counts for the turn that is noted with it.
     turns: AtomicU32,
-    /// A receive of a shared queue that the library claimed and did not complete yet, if this is one.
-    claims: AtomicU32,
+    _rest: u32,
     messages: AtomicU64,
     bytes: AtomicU64,
-    claimed: AtomicU64,
-    _library: [u64; 4],
+    /// The receive that it is at work with: turn and number, and identifier.
+    receive: AtomicU64,
+    id: AtomicU64,
+    /// The place in the peer's completion queue, and in its own, that it tries to get or has: turn and number.
+    place: AtomicU64,
+    own_place: AtomicU64,
+    _library: u64,
 }
+
+const OPEN: u32 = 0;
+/// It is over.
+const CLOSED: u32 = 1;
+/// The library's process is gone, too.
+const GONE: u32 = 2;
+
+const _: () = assert!(size_of::<Page>() == 128);
 
 /// A bond, any end.
 #[derive(Debug)]
@@ -48,7 +60,7 @@ impl Bond {
     /// Whether it is over.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        self.page().closed.load(Ordering::Relaxed) != 0
+        self.page().closed.load(Ordering::Relaxed) != OPEN
     }
 
     /// The library's: begins to work. False where it may not; else [`Self::leave`] follows.
@@ -57,7 +69,7 @@ impl Bond {
         let page = self.page();
         let turn = page.turns.load(Ordering::Relaxed);
         page.turns.swap(turn | 1, Ordering::SeqCst);
-        if page.closed.load(Ordering::SeqCst) == 0 {
+        if page.closed.load(Ordering::SeqCst) == OPEN {
             return true;
         }
         self.leave();
@@ -81,18 +93,54 @@ impl Bond {
         add(&page.bytes, bytes);
     }
 
-    /// The library's: it claimed the receive of a shared queue with this identifier.
-    pub fn hold(&self, id: u64) {
-        self.page().claimed.store(id, Ordering::Relaxed);
-        self.page().claims.store(1, Ordering::Release);
+    /// With the turn that it is noted in.
+    fn note(&self, field: &AtomicU64, number: u32) {
+        let turn = self.page().turns.load(Ordering::Relaxed);
+        field.store(u64::from(turn) << 32 | u64::from(number), Ordering::Release);
     }
 
-    /// The receive that is held, for the one who asks first to complete it: the library, or the device after the library was
-    /// seen to be gone, or to stand still.
+    /// What was noted in this turn, of one who is at work.
+    fn noted(&self, field: &AtomicU64) -> Option<u32> {
+        let (turn, noted) = (self.turn()?, field.load(Ordering::Acquire));
+        ((noted >> 32) as u32 == turn).then_some(noted as u32)
+    }
+
+    /// The library's: it takes the receive with this number and identifier: of a shared queue it did just now, of another one it is
+    /// about to.
+    pub fn hold(&self, number: u32, id: u64) {
+        self.page().id.store(id, Ordering::Relaxed);
+        self.note(&self.page().receive, number);
+    }
+
+    /// The library's: it is about to reserve this place in its peer's completion queue.
+    #[inline]
+    pub fn note_place(&self, place: u32) {
+        self.note(&self.page().place, place);
+    }
+
+    /// The library's: the same, in its own completion queue.
+    #[inline]
+    pub fn note_own_place(&self, place: u32) {
+        self.note(&self.page().own_place, place);
+    }
+
+    /// The device's: number and identifier of the receive that the library is at work with.
     #[must_use]
-    pub fn release(&self) -> Option<u64> {
-        let page = self.page();
-        (page.claims.swap(0, Ordering::AcqRel) == 1).then(|| page.claimed.load(Ordering::Relaxed))
+    pub fn held(&self) -> Option<(u32, u64)> {
+        let number = self.noted(&self.page().receive)?;
+        Some((number, self.page().id.load(Ordering::Relaxed)))
+    }
+
+    /// The device's: the place in the peer's completion queue that the library tries to get, or has, at this moment.
+    #[must_use]
+    pub fn place(&self) -> Option<u32> {
+        self.noted(&self.page().place)
+    }
+
+    /// The device's: the same, in the library's own completion queue.
+    #[must_use]
+    pub fn own_place(&self) -> Option<u32> {
+        self.noted(&self.page().own_place)
     }
 
     /// Messages and bytes that were counted.
@@ -103,18 +151,25 @@ impl Bond {
 
     /// A device's: ends it.
     pub fn close(&self) {
-        self.page().closed.store(1, Ordering::SeqCst);
+        let _ = self.page().closed.compare_exchange(OPEN, CLOSED, Ordering::SeqCst, Ordering::SeqCst);
     }
 
-    /// A device's: waits until the library has seen what was changed before, at most so long: it may be stopped.
-    pub fn settle(&self, patience: Duration) {
+    /// The device's of the library: its process is gone, and nobody is at work any more, whatever it looks like.
+    pub fn end(&self) {
+        self.page().closed.store(GONE, Ordering::SeqCst);
+    }
+
+    /// Whether the library's process is gone.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.page().closed.load(Ordering::SeqCst) == GONE
+    }
+
+    /// A device's: the turn in which the library is at work, if it is. Who begins later sees what was changed before.
+    #[must_use]
+    pub fn turn(&self) -> Option<u32> {
         fence(Ordering::SeqCst);
-        let turns = &self.page().turns;
-        let turn = turns.load(Ordering::Acquire);
-        let start = Instant::now();
-        while turn % 2 == 1 && turns.load(Ordering::Acquire) == turn && start.elapsed() < patience {
-            std::thread::yield_now();
-        }
+        Some(self.page().turns.load(Ordering::Acquire)).filter(|turn| turn % 2 == 1)
     }
 }
 
@@ -124,10 +179,14 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicBool;
 
-    #[test]
-    fn nobody_is_at_work_once_it_is_settled() {
+    fn ends() -> (Bond, Bond) {
         let (memory, file) = Memory::create("test", Bond::BYTES).unwrap();
-        let (device, library) = (Bond::new(memory), Bond::new(Memory::open(&file, Bond::BYTES).unwrap()));
+        (Bond::new(memory), Bond::new(Memory::open(&file, Bond::BYTES).unwrap()))
+    }
+
+    #[test]
+    fn nobody_is_at_work_once_it_is_over() {
+        let (device, library) = ends();
         let gone = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -141,7 +200,9 @@ mod tests {
                 std::thread::yield_now();
             }
             device.close();
-            device.settle(Duration::from_secs(20));
+            while device.turn().is_some() {
+                std::thread::yield_now();
+            }
             gone.store(true, Ordering::Relaxed);
         });
         let (messages, bytes) = device.counted();
@@ -150,13 +211,31 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_is_completed_once() {
-        let (memory, file) = Memory::create("test", Bond::BYTES).unwrap();
-        let (device, library) = (Bond::new(memory), Bond::new(Memory::open(&file, Bond::BYTES).unwrap()));
-        assert_eq!(device.release(), None);
-        library.hold(0);
-        assert_eq!((device.release(), library.release()), (Some(0), None));
-        library.hold(7);
-        assert_eq!((library.release(), device.release()), (Some(7), None));
+    fn what_is_noted_counts_for_its_turn() {
+        let (device, library) = ends();
+        for turn in 0..3 {
+            assert!(library.enter());
+            assert_eq!((device.held(), device.place(), device.own_place()), (None, None, None));
+            library.hold(0, turn);
+            library.note_place(7);
+            library.note_own_place(0);
+            assert_eq!(
+                (device.held(), device.place(), device.own_place()),
+                (Some((0, turn)), Some(7), Some(0))
+            );
+            library.leave();
+            assert_eq!((device.turn(), device.held(), device.place()), (None, None, None));
+        }
+    }
+
+    #[test]
+    fn who_is_gone_stays_gone() {
+        let (device, library) = ends();
+        assert!(library.enter());
+        device.close();
+        assert!(!device.is_gone());
+        device.end();
+        device.close();
+        assert!(library.is_gone() && library.is_closed());
     }
 }

@@ -21,7 +21,7 @@ mod shared_pages;
 mod shared_source;
 pub mod work;
 
-pub use completion::{Arm, Completion, CompletionQueue, CompletionSink, Overrun, Placement};
+pub use completion::{Arm, Completion, CompletionQueue, CompletionSink, Overrun, Place, Placement};
 pub use direct::Bond;
 pub use doorbell::{Doorbells, Rung};
 pub use memory::{Memory, MemoryError};

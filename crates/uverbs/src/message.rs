@@ -13,7 +13,7 @@ use std::net::Ipv6Addr;
 pub const TOKEN: usize = 16;
 
 /// Version of the protocol.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// What the library asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -53,15 +53,15 @@ pub struct WorkRequest {
     pub remote_qpn: u32,
     /// Its queue key.
     pub remote_qkey: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// Which of the queue pair's sends it is: its completion says so.
+    pub number: u32,
 }
 
 /// Bytes of it that a receive needs.
 pub(crate) const RECEIVE: usize = offset_of!(WorkRequest, address);
 
 const _: () =
-    assert!(size_of::<WorkRequest>() == 64 && offset_of!(WorkRequest, reserved) == 60 && RECEIVE == 16);
+    assert!(size_of::<WorkRequest>() == 64 && offset_of!(WorkRequest, number) == 60 && RECEIVE == 16);
 
 /// A part of the application's memory (`ibv_sge`).
 #[repr(C)]

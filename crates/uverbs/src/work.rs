@@ -380,12 +380,16 @@ impl WorkSource {
     }
 
     /// As [`Self::take`], for a peer that shares memory: what the library writes is looked at only where nothing is known to be
-    /// left.
+    /// left. `note` hears of number and identifier before it is taken.
     ///
     /// # Errors
     /// As of that.
     #[inline]
-    pub fn take_known(&mut self, segments: &mut Vec<Segment>) -> Result<Option<(u32, WorkRequest)>, Corrupt> {
+    pub fn take_known(
+        &mut self,
+        segments: &mut Vec<Segment>,
+        note: impl FnOnce(u32, u64),
+    ) -> Result<Option<(u32, WorkRequest)>, Corrupt> {
         let number = self.header().taken.load(Ordering::Relaxed);
         if !(1..=self.shape.slots).contains(&self.seen.wrapping_sub(number)) {
             self.seen = self.header().tail.load(Ordering::Acquire);
@@ -397,8 +401,15 @@ impl WorkSource {
         }
         self.prefetch_after(number);
         let request = self.read(number, segments, &mut Vec::new())?;
+        note(number, request.id);
         self.header().taken.store(number.wrapping_add(1), Ordering::Release);
         Ok(Some((number, request)))
+    }
+
+    /// Whether the request with this number was the last one taken.
+    #[must_use]
+    pub fn was_taken_last(&self, number: u32) -> bool {
+        self.header().taken.load(Ordering::Acquire) == number.wrapping_add(1)
     }
 
     /// Has the request after this one brought near.

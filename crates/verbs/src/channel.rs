@@ -4,10 +4,10 @@ use crate::abi::*;
 use crate::completion::Cq;
 use crate::context::Context;
 use crate::errno::{Outcome, code, or_minus_one, pointer};
+use crate::feed::Feed;
 use crate::link::only;
 use crate::lock::acknowledge;
 use std::ffi::{c_int, c_void};
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use uverbs::{Reply, Request};
 
@@ -16,7 +16,7 @@ use uverbs::{Reply, Request};
 pub struct Channel {
     c: ibv_comp_channel,
     handle: u32,
-    socket: OwnedFd,
+    events: Feed<4>,
 }
 
 impl Channel {
@@ -29,6 +29,11 @@ impl Channel {
         unsafe { &*channel.cast() }
     }
 
+    /// Leaves out the events of a completion queue that was destroyed.
+    pub fn forget(&self, cq: u32) {
+        self.events.forget(|event| u32::from_ne_bytes(event) == cq);
+    }
+
     /// What the device knows it by.
     pub const fn handle(&self) -> u32 {
         self.handle
@@ -37,11 +42,13 @@ impl Channel {
 
 unsafe fn create(context: *mut ibv_context) -> Outcome<*mut ibv_comp_channel> {
     // SAFETY: a context of ours.
-    let asked = unsafe { Context::of(context) }.link.ask_for(&Request::CreateChannel)?;
-    let (Reply::Handle(handle), descriptors) = asked else { return Err(libc::EIO) };
-    let socket = only(descriptors)?;
-    let c = ibv_comp_channel { context, fd: socket.as_raw_fd(), refcnt: 0 };
-    Ok(Box::into_raw(Box::new(Channel { c, handle, socket })).cast())
+    let link = &unsafe { Context::of(context) }.link;
+    let (Reply::Handle(handle), descriptors) = link.ask_for(&Request::CreateChannel)? else {
+        return Err(libc::EIO);
+    };
+    let events = Feed::new(only(descriptors)?, Some(link.life()))?;
+    let c = ibv_comp_channel { context, fd: events.number(), refcnt: 0 };
+    Ok(Box::into_raw(Box::new(Channel { c, handle, events })).cast())
 }
 
 #[unsafe(no_mangle)]
@@ -79,22 +86,21 @@ unsafe fn next(channel: *mut ibv_comp_channel) -> Outcome<*mut ibv_cq> {
     // SAFETY: a channel of ours.
     let (ours, context) = unsafe { (Channel::of(channel), Context::of((*channel).context)) };
     loop {
-        let mut handle = [0; 4];
-        let len = rustix::io::read(&ours.socket, &mut handle).map_err(rustix::io::Errno::raw_os_error)?;
+        let event = ours.events.next(context.link.life())?;
         let objects = context.objects();
         let tell = |cq: &Cq| {
             cq.told.fetch_add(1, Ordering::AcqRel);
             cq.c()
         };
-        if len == 0 {
+        let Some(handle) = event else {
             context.link.set_dead();
             // SAFETY: completion queues in the table are alive.
             let mut waiting = objects.cqs.all().filter(|cq| unsafe { (*cq.c()).channel } == channel);
             let untold = waiting.find(|cq| !cq.told_of_death.swap(true, Ordering::AcqRel));
             return untold.map(tell).ok_or(libc::EIO);
-        }
+        };
         // One that was destroyed in the meantime has no events.
-        if let Some(cq) = objects.cqs.get(u32::from_ne_bytes(handle)).filter(|_| len == handle.len()) {
+        if let Some(cq) = objects.cqs.get(u32::from_ne_bytes(handle)) {
             return Ok(tell(cq));
         }
     }

@@ -4,6 +4,7 @@ use crate::abi::*;
 use crate::channel::Channel;
 use crate::context::Context;
 use crate::errno::{Outcome, code, pointer, set};
+use crate::events::{About, forget};
 use crate::link::{map, only};
 use crate::lock::{Lock, wait_for_acknowledgements};
 use crate::queue_pair::Qp;
@@ -13,6 +14,7 @@ use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
+use uverbs::completion::opcode::RECV;
 use uverbs::completion::{INLINE, INLINE_SHARED};
 use uverbs::{Arm, Completion, CompletionQueue, Placement, Reply, Request, Segment, WorkRequest};
 
@@ -24,6 +26,8 @@ const YIELD_CROWDED: u32 = 1;
 const CROWDED: Duration = Duration::from_micros(5);
 /// Empty polls after which it is asked whether the device is gone: a system call.
 const LOOK: u32 = 4096;
+/// Queue pairs that are found without looking for them.
+const RECENT: usize = 16;
 
 /// A completion queue. All have what the extended interface needs.
 #[repr(C)]
@@ -55,8 +59,8 @@ pub(crate) struct State {
     flushed: VecDeque<Completion>,
     /// Of the receive at hand.
     list: Vec<Segment>,
-    /// The queue pair of the last one, which is there until [`Self::forget`].
-    recent: Option<(u32, NonNull<Qp>)>,
+    /// Queue pairs of the last ones, by their last bits, which are there until [`Self::forget`].
+    recent: [Option<(u32, NonNull<Qp>)>; RECENT],
 }
 
 // SAFETY: the queue pair may be used from any thread.
@@ -66,7 +70,7 @@ impl State {
     /// Has completions of a queue pair left out that nobody took.
     pub(crate) fn forget(&mut self, qpn: u32) {
         self.queue.forget(qpn);
-        self.recent = None;
+        self.recent = Default::default();
         self.flushed.retain(|completion| completion.qpn != qpn);
     }
 }
@@ -123,6 +127,12 @@ impl Cq {
         if let Some(completion) = &mut taken {
             state.empty = 0;
             match completion.placement {
+                Placement::Done if completion.opcode & RECV == 0 => {
+                    if let Some(qp) = self.qp(completion.qpn, state) {
+                        // SAFETY: as `qp` says.
+                        unsafe { qp.as_ref() }.retire(completion.number);
+                    }
+                }
                 Placement::Done => {}
                 Placement::At(address, message) => {
                     let len = INLINE_SHARED.min(completion.byte_len as usize);
@@ -137,14 +147,21 @@ impl Cq {
         taken
     }
 
+    /// The queue pair with this number, which is there while the lock is held: who destroys it takes it from the table first, and
+    /// then has it forgotten here.
+    #[inline]
+    fn qp(&self, qpn: u32, state: &mut State) -> Option<NonNull<Qp>> {
+        let recent = &mut state.recent[qpn as usize % RECENT];
+        if recent.is_none_or(|(other, _)| other != qpn) {
+            *recent = self.context().objects().qps.get(qpn).map(|qp| (qpn, NonNull::from(qp)));
+        }
+        recent.map(|(_, qp)| qp)
+    }
+
     /// Gives the receive of a message back, and copies the message to where it says.
     fn receive(&self, completion: &mut Completion, state: &mut State) {
-        let qpn = completion.qpn;
-        if state.recent.is_none_or(|(recent, _)| recent != qpn) {
-            state.recent = self.context().objects().qps.get(qpn).map(|qp| (qpn, NonNull::from(qp)));
-        }
-        let Some((_, qp)) = state.recent else { return };
-        // SAFETY: who destroys it takes it from the table first, and then has it forgotten here, with our lock.
+        let Some(qp) = self.qp(completion.qpn, state) else { return };
+        // SAFETY: as `qp` says.
         let qp = unsafe { qp.as_ref() };
         let len = completion.byte_len as usize;
         let list = &mut state.list;
@@ -204,7 +221,8 @@ impl Cq {
 
 fn flushed(qp: &Qp, request: &WorkRequest, opcode: u8) -> Completion {
     let status = IBV_WC_WR_FLUSH_ERR as u8;
-    Completion { id: request.id, status, opcode, qpn: qp.number(), ..Completion::default() }
+    let (id, number) = (request.id, request.number);
+    Completion { id, status, opcode, qpn: qp.number(), number, ..Completion::default() }
 }
 
 pub(crate) unsafe fn create(
@@ -245,7 +263,7 @@ pub(crate) unsafe fn create(
             is_crowded: false,
             flushed: VecDeque::new(),
             list: Vec::new(),
-            recent: None,
+            recent: Default::default(),
         }),
         told: AtomicU32::new(0),
         told_async: AtomicU32::new(0),
@@ -307,6 +325,10 @@ unsafe fn destroy(cq: *mut ibv_cq) -> Outcome<()> {
         let context = ours.context();
         context.link.take_away(&Request::DestroyCq { cq: (*cq).handle })?;
         context.objects().cqs.remove((*cq).handle, ours);
+        if !(*cq).channel.is_null() {
+            Channel::of((*cq).channel).forget((*cq).handle);
+        }
+        forget(context, &About::Cq, (*cq).handle);
         let (mutex, condition) = (&raw mut (*cq).mutex, &raw mut (*cq).cond);
         let told = ours.told.load(Ordering::Acquire);
         wait_for_acknowledgements(mutex, condition, &raw const (*cq).comp_events_completed, told);

@@ -8,7 +8,6 @@ use crate::objects::Objects;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::mem::offset_of;
-use std::os::fd::AsRawFd;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -29,7 +28,7 @@ impl Context {
             device,
             ops: operations(),
             cmd_fd: link.control(),
-            async_fd: link.events().as_raw_fd(),
+            async_fd: link.events().number(),
             num_comp_vectors: 1,
             mutex: libc::PTHREAD_MUTEX_INITIALIZER,
             // Says that this is a `verbs_context`.

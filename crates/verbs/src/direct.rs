@@ -210,10 +210,12 @@ impl Direct {
             qpn: sender.qpn,
             byte_len: len as u32,
             id: request.id,
+            number: request.number,
             ..Completion::default()
         };
         // `perform` has seen that there is room. If another thread has filled the queue since, the queue overruns.
-        Done { tells: self.own_cq.push(&own, false) == Ok(true), is_low }
+        let note = |place| self.bond.note_own_place(place);
+        Done { tells: self.own_cq.push_noting(&own, false, note) == Ok(true), is_low }
     }
 
     /// Collects our side of a message in `parts`, and returns its length; `None` if a key does not permit the
@@ -292,10 +294,6 @@ impl Direct {
                     .map(|()| if self.takes_shared() { Placement::Done } else { Placement::There }),
             }
         };
-        if self.takes_shared() {
-            // If we were stopped for long, the device has completed this receive meanwhile, and we must not.
-            self.bond.release()?;
-        }
         let done = placement.and_then(|placement| {
             let arrived = self.arrived(request, len, id, placement);
             self.tell(&arrived, request)
@@ -315,7 +313,8 @@ impl Direct {
             self.list.clear();
             let (number, id) = match &mut self.receives {
                 Receives::Own(source) => {
-                    let (number, receive) = source.take_known(&mut self.list).ok()??;
+                    let note = |number, id| self.bond.hold(number, id);
+                    let (number, receive) = source.take_known(&mut self.list, note).ok()??;
                     (number, receive.id)
                 }
                 Receives::Shared(source) => source.peek(&mut self.list).ok()??,
@@ -334,7 +333,7 @@ impl Direct {
                     if !source.claim(number) {
                         continue;
                     }
-                    self.bond.hold(id);
+                    self.bond.hold(number, id);
                 }
                 _ => {}
             }
@@ -437,7 +436,8 @@ impl Direct {
 
     /// Gives the peer a completion, and notifies its completion channel if it waits there.
     fn tell(&mut self, arrived: &Completion, request: &WorkRequest) -> Option<()> {
-        let tells = self.peer_cq.push(arrived, request.flags & send_flags::SOLICITED != 0).ok()?;
+        let solicited = request.flags & send_flags::SOLICITED != 0;
+        let tells = self.peer_cq.push_noting(arrived, solicited, |place| self.bond.note_place(place)).ok()?;
         if let Some(channel) = self.channel.as_ref().filter(|_| tells) {
             use rustix::net::{SendFlags, send};
             let told = send(channel, &self.peer.cq.to_ne_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);

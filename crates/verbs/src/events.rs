@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use uverbs::AsyncEvent;
 
 /// What an event is about.
-enum About {
+#[derive(PartialEq, Eq)]
+pub enum About {
     Cq,
     Qp,
     Srq,
@@ -30,6 +31,14 @@ const fn about(kind: u32) -> About {
         event::SRQ_ERR | event::SRQ_LIMIT_REACHED => About::Srq,
         _ => About::Port,
     }
+}
+
+/// Leaves out the events of something that was destroyed.
+pub fn forget(context: &Context, what: &About, handle: u32) {
+    context.link.events().forget(|bytes| {
+        let event = AsyncEvent::from_bytes(bytes);
+        event.handle == handle && about(event.kind) == *what
+    });
 }
 
 fn tell(told: &AtomicU32) {
@@ -61,18 +70,15 @@ fn element(context: &Context, event: AsyncEvent) -> Option<Element> {
 
 fn next(context: &Context) -> Outcome<ibv_async_event> {
     loop {
-        let mut bytes = [0; 8];
-        let len =
-            rustix::io::read(context.link.events(), &mut bytes).map_err(rustix::io::Errno::raw_os_error)?;
-        if len == 0 {
+        let Some(bytes) = context.link.events().next(context.link.life())? else {
             context.link.set_dead();
             if context.told_of_death.swap(true, Ordering::AcqRel) {
                 return Err(libc::EIO);
             }
             return Ok(ibv_async_event { element: Element { port_num: 0 }, event_type: event::DEVICE_FATAL });
-        }
+        };
         let event = AsyncEvent::from_bytes(bytes);
-        if let Some(element) = element(context, event).filter(|_| len == bytes.len()) {
+        if let Some(element) = element(context, event) {
             return Ok(ibv_async_event { element, event_type: event.kind });
         }
     }

@@ -1,6 +1,7 @@
 //! The connection with the device: control messages, doorbells, and whether it still lives.
 
 use crate::errno::Outcome;
+use crate::feed::Feed;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
@@ -18,7 +19,7 @@ pub struct Link {
     control: Mutex<Connection>,
     doorbells: Doorbells,
     wake: OwnedFd,
-    events: OwnedFd,
+    events: Feed<8>,
     info: DeviceInfo,
     dead: AtomicBool,
 }
@@ -73,6 +74,7 @@ impl Link {
         let [doorbells, wake, events] = <[OwnedFd; 3]>::try_from(descriptors).map_err(|_| libc::EPROTO)?;
         let doorbells = map(&doorbells, Doorbells::bytes(info.doorbells))?;
         let doorbells = Doorbells::new(doorbells, info.doorbells);
+        let events = Feed::new(events, None)?;
         let dead = AtomicBool::new(false);
         Ok(Self { control: Mutex::new(control), doorbells, wake, events, info, dead })
     }
@@ -83,8 +85,13 @@ impl Link {
     }
 
     /// Where asynchronous events come.
-    pub fn events(&self) -> BorrowedFd<'_> {
-        self.events.as_fd()
+    pub const fn events(&self) -> &Feed<8> {
+        &self.events
+    }
+
+    /// What ends with the device.
+    pub fn life(&self) -> BorrowedFd<'_> {
+        self.events.socket().as_fd()
     }
 
     /// Number of the descriptor on which control messages go.
@@ -165,7 +172,7 @@ impl Link {
 
     /// Looks whether the device is gone.
     pub fn look(&self) {
-        let mut events = [PollFd::new(&self.events, PollFlags::empty())];
+        let mut events = [PollFd::new(self.events.socket(), PollFlags::empty())];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         if poll(&mut events, Some(&now)).is_ok() && events[0].revents().intersects(PollFlags::HUP) {
             self.set_dead();

@@ -3,9 +3,11 @@
 use crate::abi::*;
 use crate::context::Context;
 use crate::errno::{Outcome, code, pointer, set};
+use crate::mapping::may_use;
 use crate::moved_pages::MovedPages;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
+use uverbs::qp::access;
 use uverbs::{Reply, Request};
 
 /// A protection domain, or a parent domain, which is one under another pointer.
@@ -29,6 +31,8 @@ struct Td {
 #[repr(C)]
 struct Mr {
     c: ibv_mr,
+    /// `ibv_access_flags`.
+    access: u32,
     /// Its pages that others may map.
     pages: Option<MovedPages>,
 }
@@ -120,6 +124,12 @@ pub unsafe extern "C" fn alloc_parent_domain(
     }
 }
 
+/// What the device may do with memory the program may do itself, when it registers that.
+fn check_pages(addr: *mut c_void, length: usize, access: u32) -> Outcome<()> {
+    let writes = access & (access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_ATOMIC) != 0;
+    if may_use(addr.addr(), length, writes) { Ok(()) } else { Err(libc::EFAULT) }
+}
+
 unsafe fn reg_mr(
     pd: *mut ibv_pd,
     addr: *mut c_void,
@@ -129,6 +139,7 @@ unsafe fn reg_mr(
 ) -> Outcome<*mut ibv_mr> {
     // SAFETY: a domain of ours.
     let (context, pd_handle) = unsafe { ((*pd).context, (*pd).handle) };
+    check_pages(addr, length, access)?;
     let pages = MovedPages::of(addr.addr(), length);
     let request = Request::RegMr {
         pd: pd_handle,
@@ -143,7 +154,7 @@ unsafe fn reg_mr(
     let answer = unsafe { Context::of(context) }.link.ask_with(&request, file.as_slice())?;
     let (Reply::Mr { mr, lkey, rkey }, _) = answer else { return Err(libc::EIO) };
     let c = ibv_mr { context, pd, addr, length, handle: mr, lkey, rkey };
-    Ok(Box::into_raw(Box::new(Mr { c, pages })).cast())
+    Ok(Box::into_raw(Box::new(Mr { c, access, pages })).cast())
 }
 
 #[unsafe(no_mangle)]
@@ -204,6 +215,12 @@ pub unsafe extern "C" fn ibv_rereg_mr(
     }
     // SAFETY: a region and, where it is meant, a domain of ours.
     unsafe {
+        let new_access = if changes_access { access as u32 } else { (*mr.cast::<Mr>()).access };
+        let (addr, length) = if moves { (addr, length) } else { ((*mr).addr, (*mr).length) };
+        if let Err(errno) = check_pages(addr, length, new_access) {
+            set(errno);
+            return IBV_REREG_MR_ERR_CMD;
+        }
         let request = Request::ReregMr {
             mr: (*mr).handle,
             pd: to_other_pd.then(|| (*pd).handle),
@@ -219,6 +236,7 @@ pub unsafe extern "C" fn ibv_rereg_mr(
                 return IBV_REREG_MR_ERR_CMD;
             }
         }
+        (*mr.cast::<Mr>()).access = new_access;
         if to_other_pd {
             (*mr).pd = pd;
         }

@@ -23,12 +23,12 @@ fn modify(qp: &Qp, attr: &ibv_qp_attr, mask: u32) -> Outcome<()> {
         let mut send = qp.send.lock();
         let receive = qp.receive.as_ref().map(|receive| receive.lock());
         qp.context().link.ask(&request)?;
-        send.begin_anew(qp.qp_type, qp.context().link.info().is_trusting);
         if let Some(mut receive) = receive {
             receive.reset();
         }
-        drop(send);
+        // Nobody waits for its queues who has a completion queue locked.
         qp.forget_completions();
+        send.begin_anew(qp.qp_type, qp.context().link.info().is_trusting);
     } else {
         qp.context().link.ask(&request)?;
     }

@@ -3,6 +3,7 @@
 //! `VIADUCT_RDMA_SHARE=1`: pages take time to move, nobody may write to them meanwhile, and children of a fork have them too.
 
 use crate::errno::Outcome;
+use crate::mapping::{Mapping, are_all};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use uverbs::Memory;
@@ -80,56 +81,17 @@ impl Drop for MovedPages {
     }
 }
 
-/// What is mapped at some addresses (`proc(5)`).
-#[derive(Debug)]
-struct Mapping {
-    start: usize,
-    end: usize,
-    permissions: String,
-    offset: u64,
-    inode: u64,
-    name: String,
-}
-
-impl Mapping {
-    /// All of the program's, in their order.
-    fn all() -> Vec<Self> {
-        let lines = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-        lines.lines().filter_map(Self::parse).collect()
-    }
-
-    fn parse(line: &str) -> Option<Self> {
-        let mut words = line.splitn(6, ' ');
-        let (start, end) = words.next()?.split_once('-')?;
-        let (permissions, offset, _device) = (words.next()?.into(), words.next()?, words.next()?);
-        Some(Self {
-            start: usize::from_str_radix(start, 16).ok()?,
-            end: usize::from_str_radix(end, 16).ok()?,
-            permissions,
-            offset: u64::from_str_radix(offset, 16).ok()?,
-            inode: words.next()?.parse().ok()?,
-            name: words.next().unwrap_or_default().trim_start().into(),
-        })
-    }
-
-    /// Whether it is memory of the program's own, without a meaning to the kernel; or was moved before.
-    fn is_private_memory(&self) -> bool {
-        let is_own = self.name.is_empty() || self.name == "[heap]" || self.name.starts_with("[anon:");
-        let was_moved = self.name == format!("/memfd:{NAME} (deleted)");
-        self.permissions == "rw-p" && (self.inode == 0 && is_own || was_moved)
-    }
-}
-
 /// Whether all these pages may be mapped from elsewhere.
 fn is_movable(start: usize, len: usize, mappings: &[Mapping]) -> bool {
-    let mut at = start;
-    for mapping in mappings.iter().filter(|it| it.end > start && it.start < start + len) {
-        if mapping.start > at || !mapping.is_private_memory() {
-            return false;
-        }
-        at = mapping.end;
-    }
-    at >= start + len
+    are_all(start, len, mappings, is_private_memory)
+}
+
+/// Whether it is memory of the program's own, without a meaning to the kernel; or was moved before.
+fn is_private_memory(mapping: &Mapping) -> bool {
+    let name = &mapping.name;
+    let is_own = name.is_empty() || name == "[heap]" || name.starts_with("[anon:");
+    let was_moved = *name == format!("/memfd:{NAME} (deleted)");
+    mapping.permissions == "rw-p" && (mapping.inode == 0 && is_own || was_moved)
 }
 
 impl Moved {

@@ -70,9 +70,7 @@ unsafe fn post(qp: &Qp, send: &mut SendQueue, wr: &ibv_send_wr) -> Outcome<()> {
     };
     // SAFETY: the caller's promise.
     unsafe { aimed(qp, wr, &mut request) }?;
-    if !send.queue.has_room() {
-        return Err(libc::ENOMEM);
-    }
+    request.number = send.next().ok_or(libc::ENOMEM)?;
     let is_inline = wr.send_flags & IBV_SEND_INLINE != 0;
     if !has_place(wr.opcode, is_inline, list) {
         return Err(libc::EINVAL);
@@ -99,6 +97,9 @@ unsafe fn post(qp: &Qp, send: &mut SendQueue, wr: &ibv_send_wr) -> Outcome<()> {
                 || queue.fill_inline(&request, parts)
         }
     };
+    if is_filled {
+        send.count();
+    }
     if is_filled { Ok(()) } else { Err(libc::EINVAL) }
 }
 

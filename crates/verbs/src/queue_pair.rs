@@ -4,6 +4,7 @@ use crate::abi::*;
 use crate::completion::Cq;
 use crate::context::Context;
 use crate::errno::{Outcome, code, pointer};
+use crate::events::{About, forget};
 use crate::link::{map, only};
 use crate::lock::{Lock, wait_for_acknowledgements};
 use crate::work_request::{OFFERED, SendQueue, operations};
@@ -24,6 +25,8 @@ pub struct Qp {
     pub(crate) capacity: Capacity,
     pub(crate) sq_sig_all: bool,
     pub(crate) send: Lock<SendQueue>,
+    /// Sends whose completions were polled, with those before that have none, since the beginning.
+    retired: Arc<AtomicU32>,
     /// None, where there is an SRQ.
     pub(crate) receive: Option<Lock<WorkQueue>>,
     /// Where peers that share memory put messages.
@@ -71,6 +74,12 @@ impl Qp {
     pub(crate) fn send_cq(&self) -> u32 {
         // SAFETY: as of the domain.
         unsafe { (*(*self.c()).send_cq).handle }
+    }
+
+    /// The completion of this send was polled: there is room for it, and for those before, again.
+    #[inline]
+    pub(crate) fn retire(&self, number: u32) {
+        self.retired.store(number.wrapping_add(1), Ordering::Release);
     }
 
     /// Has its completions left out that nobody took.
@@ -187,6 +196,7 @@ unsafe fn create(pd: *mut ibv_pd, attr: &mut ibv_qp_init_attr, is_extended: bool
         cond: libc::PTHREAD_COND_INITIALIZER,
         events_completed: 0,
     };
+    let retired = Arc::new(AtomicU32::new(0));
     let made = Box::into_raw(Box::new(Qp {
         c: UnsafeCell::new(operations(base)),
         qp_type: attr.qp_type,
@@ -194,11 +204,12 @@ unsafe fn create(pd: *mut ibv_pd, attr: &mut ibv_qp_init_attr, is_extended: bool
         capacity,
         sq_sig_all,
         send: Lock::new(SendQueue::new(
-            queue(send, capacity.max_send_wr)?,
+            (queue(send, capacity.max_send_wr)?, retired.clone()),
             &capacity,
             attr.qp_type,
             ours.link.info().is_trusting,
         )),
+        retired,
         receive: receive.map(Lock::new),
         parcels,
         doorbell,
@@ -254,6 +265,7 @@ unsafe fn destroy(qp: *mut ibv_qp) -> Outcome<()> {
         // In this order: completion queues know what is in the table.
         context.objects().qps.remove((*qp).qp_num, ours);
         ours.forget_completions();
+        forget(context, &About::Qp, (*qp).qp_num);
         let told = ours.told.load(Ordering::Acquire);
         let completed = &raw const (*qp).events_completed;
         wait_for_acknowledgements(&raw mut (*qp).mutex, &raw mut (*qp).cond, completed, told);

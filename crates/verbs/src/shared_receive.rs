@@ -3,6 +3,7 @@
 use crate::abi::*;
 use crate::context::Context;
 use crate::errno::{Outcome, code, pointer};
+use crate::events::{About, forget};
 use crate::link::{map, only};
 use crate::lock::{Lock, wait_for_acknowledgements};
 use std::cell::UnsafeCell;
@@ -149,6 +150,7 @@ unsafe fn destroy(srq: *mut ibv_srq) -> Outcome<()> {
         let context = ours.context();
         context.link.take_away(&Request::DestroySrq { srq: ours.handle() })?;
         context.objects().srqs.remove(ours.handle(), ours);
+        forget(context, &About::Srq, ours.handle());
         let told = ours.told.load(Ordering::Acquire);
         let completed = &raw const (*srq).events_completed;
         wait_for_acknowledgements(&raw mut (*srq).mutex, &raw mut (*srq).cond, completed, told);

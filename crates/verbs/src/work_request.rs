@@ -7,12 +7,17 @@ use crate::post::may_send;
 use crate::publish::{Sharing, at_once, hand_over, publish};
 use crate::queue_pair::Qp;
 use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use uverbs::{Capacity, Segment, WorkQueue, WorkRequest};
 
 const ON_RC: u64 = bit(IBV_WR_RDMA_READ) | bit(IBV_WR_ATOMIC_CMP_AND_SWP) | bit(IBV_WR_ATOMIC_FETCH_AND_ADD);
 const ON_CONNECTED: u64 =
     bit(IBV_WR_RDMA_WRITE) | bit(IBV_WR_RDMA_WRITE_WITH_IMM) | bit(IBV_WR_SEND_WITH_INV);
 const ON_ANY: u64 = bit(IBV_WR_SEND) | bit(IBV_WR_SEND_WITH_IMM);
+
+/// Yields while a slot is about to be given back: the device may wait for a CPU.
+const PATIENCE: u32 = 1 << 14;
 
 /// Operations that each type of queue pair offers: bits `ibv_qp_create_send_ops_flags`, which are those of the opcodes.
 pub(crate) const OFFERED: [(u32, u64); 3] = [
@@ -33,6 +38,12 @@ pub(crate) fn is_offered(qp_type: u32, opcode: u32) -> bool {
 /// A send queue, and the request that is being made.
 pub(crate) struct SendQueue {
     pub(crate) queue: WorkQueue,
+    /// Sends since the beginning, with those that are filled and not published.
+    posted: u32,
+    /// Those among them that were polled, or came before one that was.
+    retired: Arc<AtomicU32>,
+    /// Sends that may be posted and not polled.
+    limit: u32,
     pub(crate) sharing: Sharing,
     /// The list of a request, while it is performed.
     pub(crate) list: Vec<Segment>,
@@ -53,9 +64,17 @@ unsafe impl Send for SendQueue {}
 
 impl SendQueue {
     /// With room for what a request may have, so that posting does not allocate.
-    pub(crate) fn new(queue: WorkQueue, capacity: &Capacity, qp_type: u32, is_trusting: bool) -> Self {
+    pub(crate) fn new(
+        (queue, retired): (WorkQueue, Arc<AtomicU32>),
+        capacity: &Capacity,
+        qp_type: u32,
+        is_trusting: bool,
+    ) -> Self {
         Self {
             queue,
+            posted: 0,
+            retired,
+            limit: capacity.max_send_wr,
             sharing: Sharing::new(qp_type, is_trusting),
             list: Vec::with_capacity(capacity.max_send_sge as usize),
             parts: Vec::with_capacity(capacity.max_send_sge as usize),
@@ -68,10 +87,37 @@ impl SendQueue {
         }
     }
 
-    /// Forgets everything, the peer too.
+    /// Forgets everything, the peer too. Its completions must be forgotten by now.
     pub(crate) fn begin_anew(&mut self, qp_type: u32, is_trusting: bool) {
         self.queue.reset();
+        self.retired.store(self.posted, Ordering::Release);
         self.sharing = Sharing::new(qp_type, is_trusting);
+    }
+
+    /// The number of the next send, if there is room for it: until its completion, or a later one, is polled.
+    pub(crate) fn next(&mut self) -> Option<u32> {
+        if self.posted.wrapping_sub(self.retired.load(Ordering::Acquire)) >= self.limit {
+            return None;
+        }
+        // The device gives a slot back right after it completed what was there.
+        for _ in 0..PATIENCE {
+            if self.queue.has_room() {
+                return Some(self.posted);
+            }
+            std::thread::yield_now();
+        }
+        None
+    }
+
+    /// The next send is done, or filled.
+    pub(crate) const fn count(&mut self) {
+        self.posted = self.posted.wrapping_add(1);
+    }
+
+    /// Takes back what was filled and not published.
+    fn abort(&mut self) {
+        self.posted = self.posted.wrapping_sub(self.queue.unpublished());
+        self.queue.abort();
     }
 
     fn fail(&mut self, errno: c_int) {
@@ -99,10 +145,15 @@ impl SendQueue {
         let is_inline = u32::from(request.flags) & IBV_SEND_INLINE != 0;
         let lacks = self.needs_address && !self.has_address
             || !has_place(request.opcode.into(), is_inline, &self.segments);
-        if lacks || !self.queue.has_room() {
-            self.fail(if lacks { libc::EINVAL } else { libc::ENOMEM });
+        if lacks {
+            self.fail(libc::EINVAL);
             return None;
         }
+        let Some(number) = self.next() else {
+            self.fail(libc::ENOMEM);
+            return None;
+        };
+        request.number = number;
         if is_inline {
             request.inline_len = self.inline.len() as u32;
             self.segments.clear();
@@ -121,7 +172,9 @@ impl SendQueue {
             // SAFETY: a vector of that length.
             unsafe { self.queue.fill_inline(request, &[(self.inline.as_ptr(), self.inline.len())]) }
         };
-        if !is_filled {
+        if is_filled {
+            self.count();
+        } else {
             self.fail(libc::EINVAL);
         }
     }
@@ -134,6 +187,7 @@ impl SendQueue {
         let inline = [(inline.as_ptr(), inline.len())];
         // SAFETY: a vector of that length; memory that is registered is there, says the program.
         if is_alone && unsafe { at_once(qp, queue, sharing, &request, segments, &inline) } {
+            self.count();
             return;
         }
         self.fill(&request);
@@ -197,7 +251,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
         send.finish(ours);
         let error = send.error;
         if error != 0 {
-            send.queue.abort();
+            send.abort();
             set(error);
         }
         ours.send.release();
@@ -210,7 +264,7 @@ unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
     unsafe {
         let (ours, send) = making(qp);
         send.draft = None;
-        send.queue.abort();
+        send.abort();
         ours.send.release();
     }
 }

@@ -529,3 +529,51 @@ fn a_message_waits_for_its_receive() {
     assert_eq!(done, [(3, 0), (4, 0)]);
     pair.destroy();
 }
+
+#[test]
+fn pages_are_registered_for_what_they_allow() {
+    const PAGE: usize = 4096;
+    let pair = Pair::new(0, IBV_QPT_RC);
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // Two pages to write to, one to read, one for nothing.
+    // SAFETY: new memory, and parts of it.
+    let start = unsafe {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let start = libc::mmap(null_mut(), 4 * PAGE, access, flags, -1, 0);
+        assert_ne!(start, libc::MAP_FAILED);
+        assert_eq!(libc::mprotect(start.byte_add(2 * PAGE), PAGE, libc::PROT_READ), 0);
+        assert_eq!(libc::mprotect(start.byte_add(3 * PAGE), PAGE, libc::PROT_NONE), 0);
+        start
+    };
+    // SAFETY: the domain is the test's; nobody uses what is registered.
+    let register = |pages: usize, access| unsafe { memory::ibv_reg_mr(pair.pd, start, pages * PAGE, access) };
+    for (pages, access, may) in [
+        (2, 15, true),
+        (3, 0, true),
+        (3, 4, true),
+        (3, 1, false),
+        (3, 3, false),
+        (3, 9, false),
+        (4, 0, false),
+    ] {
+        let mr = register(pages, access);
+        assert_eq!(!mr.is_null(), may, "{pages} {access}");
+        if may {
+            // SAFETY: it is registered.
+            assert_eq!(unsafe { memory::ibv_dereg_mr(mr) }, 0);
+        } else {
+            assert_eq!(errno(), libc::EFAULT);
+        }
+    }
+    let mr = register(3, 4);
+    // SAFETY: it is registered, and goes with its memory.
+    unsafe {
+        assert_ne!(memory::ibv_rereg_mr(mr, 4, null_mut(), null_mut(), 0, 3), 0);
+        assert_eq!(errno(), libc::EFAULT);
+        assert_eq!(memory::ibv_rereg_mr(mr, 1 | 4, null_mut(), start, PAGE, 3), 0);
+        assert_ne!(memory::ibv_rereg_mr(mr, 1, null_mut(), start, 3 * PAGE, 0), 0);
+        assert_eq!(memory::ibv_dereg_mr(mr), 0);
+        libc::munmap(start, 4 * PAGE);
+    }
+    pair.destroy();
+}

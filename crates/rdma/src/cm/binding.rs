@@ -53,7 +53,7 @@ impl Manager {
 
     fn free_port(&mut self, id: u32, ip: IpAddr) -> Result<u16, Refused> {
         let ports = u64::from(EPHEMERAL.end - EPHEMERAL.start);
-        let first = (self.random.0)() % ports;
+        let first = u64::from((self.random.0)() as u32);
         let candidates = (0..ports).map(|more| EPHEMERAL.start + ((first + more) % ports) as u16);
         let mut free = candidates.filter(|port| self.is_free(id, ip, *port));
         free.next().ok_or(Refused::AddressInUse)

@@ -94,8 +94,8 @@ impl Manager {
     /// Nobody owns an endpoint any more.
     fn abandon(&mut self, now: Duration, id: u32) {
         let Some(endpoint) = self.endpoints.get(&id) else { return };
-        let (has_requests, has_events) = (endpoint.requests > 0, endpoint.unheard > 0);
-        if has_requests {
+        let (is_listener, has_events) = (endpoint.state == State::Listening, endpoint.unheard > 0);
+        if is_listener {
             let unseen = self.events.iter().filter(|event| event.listener == Some(id)).map(|event| event.id);
             for request in unseen.collect::<Vec<_>>() {
                 self.abandon(now, request);

@@ -349,9 +349,8 @@ fn remove_if<K: Ord>(map: &mut BTreeMap<K, u32>, key: &K, id: u32) {
     }
 }
 
-/// A time as the messages have it.
+/// A time as the messages have it, whose exponents have five bits.
 const fn duration(exponent: u8) -> Duration {
-    let exponent = if exponent > 31 { 31 } else { exponent };
     Duration::from_nanos(4096_u64 << exponent)
 }
 

@@ -19,8 +19,10 @@ pub fn config() -> Config {
     Config { guid: 7, mtu: Mtu::Bytes1024, max_reads: 16, ack_timeout: 17, limits }
 }
 
+pub type Random = Box<dyn FnMut() -> u64 + Send>;
+
 /// Numbers that look random.
-pub fn random(seed: u64) -> Box<dyn FnMut() -> u64 + Send> {
+pub fn random(seed: u64) -> Random {
     let mut state = seed;
     Box::new(move || {
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -44,6 +46,16 @@ impl Host {
 
     /// One whose random numbers are others.
     pub fn seeded(address: &str, seed: u64) -> Self {
+        Self::with(address, config(), |last| random(seed + last))
+    }
+
+    /// One with other limits.
+    pub fn limited(address: &str, limits: Limits) -> Self {
+        Self::with(address, Config { limits, ..config() }, random)
+    }
+
+    /// One with random numbers of which it is said how its address ends.
+    pub fn with(address: &str, config: Config, random: impl FnOnce(u64) -> Random) -> Self {
         let address = ip(address);
         let IpAddr::V4(v4) = address else { panic!("IPv4, please") };
         let last = v4.octets()[3];
@@ -52,7 +64,7 @@ impl Host {
             v4.to_ipv6_mapped(),
             Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last.into()),
         ];
-        let mut manager = Manager::new(config(), gids, random(seed + u64::from(last)));
+        let mut manager = Manager::new(config, gids, random(last.into()));
         let channel = manager.create_channel(CLIENT).unwrap();
         Self { manager, address, channel, events: VecDeque::new() }
     }

@@ -2,12 +2,22 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 #![cfg(not(miri))]
 
+mod addresses;
+mod backlog;
 mod captures;
+mod channels;
 mod connections;
 mod datagrams;
+mod early;
+mod fields;
 mod fuzz;
 mod hostile;
 mod hosts;
 mod lossy;
+mod messages;
 #[path = "../common/moves.rs"]
 mod moves;
+mod peer;
+mod requests;
+mod states;
+mod timers;

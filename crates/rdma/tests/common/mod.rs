@@ -1,7 +1,7 @@
 //! Two sides in memory, and a wire between them.
 #![allow(dead_code)] // not every test needs all of it
 
-use packet::roce::{self, Atomic, Datagram, Deth, Opcode, Operation, Reth, RnrTimer, Service, Syndrome};
+use packet::roce::{self, Atomic, Bth, Datagram, Deth, Opcode, Operation, Reth, RnrTimer, Service, Syndrome};
 use rdma::{
     Access, AtomicOperation, Attributes, Completion, Fault, Mtu, Payload, QueuePair, SendRequest, Verbs,
 };
@@ -286,6 +286,21 @@ impl Pair {
     }
 }
 
+/// The base transport header of a packet of the peer's that asks for nothing.
+pub fn bth(opcode: Opcode, psn: u32) -> Bth {
+    Bth {
+        opcode,
+        solicited: false,
+        migrated: true,
+        partition: 0xffff,
+        forward_congestion: false,
+        backward_congestion: false,
+        destination: 17,
+        acknowledge: false,
+        psn: psn & 0xff_ffff,
+    }
+}
+
 /// A packet of any kind, made of a few numbers.
 pub fn forged(opcode: Opcode, [a, b, c, d]: [u32; 4], len: usize) -> Vec<u8> {
     let operation = opcode.operation();
@@ -296,17 +311,7 @@ pub fn forged(opcode: Opcode, [a, b, c, d]: [u32; 4], len: usize) -> Vec<u8> {
     let address = if c & 1 == 0 { ADDRESS } else { u64::from(c) << 32 };
     let payload = vec![0xee; len];
     let packet = Datagram {
-        bth: packet::roce::Bth {
-            opcode,
-            solicited: false,
-            migrated: true,
-            partition: 0xffff,
-            forward_congestion: false,
-            backward_congestion: false,
-            destination: 17,
-            acknowledge: true,
-            psn: psn & 0xff_ffff,
-        },
+        bth: Bth { acknowledge: true, ..bth(opcode, psn) },
         deth: matches!(opcode, Opcode::Of(Service::Ud, _)).then_some(Deth { queue_key: a, source: 1 }),
         reth: has(Operation::has_reth).then_some(Reth {
             address,

@@ -1,0 +1,313 @@
+//! The end of what is shared: who is at work with it still is waited for, until it is done, or its process is gone. What one left undone
+//! that died in the middle is done for it.
+//!
+//! No thread waits here: requests that need the end of it are done once it is there.
+
+use crate::client::Client;
+use crate::control::Answer;
+use crate::holders::Process;
+use crate::objects::Objects;
+use crate::qp::{Own, Qp, Receives};
+use crate::questions::Question;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use uverbs::completion::{self, FORGOTTEN};
+use uverbs::qp::mask;
+use uverbs::{Bond, Completion, Place, QpState, Request, SocketError};
+
+/// How long one who is at work is waited for at once: a message takes less.
+const SOON: Duration = Duration::from_micros(50);
+/// How often one is looked at who is at work for longer: it is stopped, or copies much. Nobody tells that it is done.
+pub(crate) const AGAIN: Duration = Duration::from_millis(1);
+
+/// What a peer works with here.
+#[derive(Debug)]
+pub(crate) struct Inbound {
+    pub bond: Bond,
+    process: Arc<Process>,
+    /// The turn of the peer that is awaited.
+    awaited: Option<u32>,
+}
+
+impl Inbound {
+    pub const fn new(bond: Bond, process: Arc<Process>) -> Self {
+        Self { bond, process, awaited: None }
+    }
+
+    fn is_gone(&self) -> bool {
+        self.bond.is_gone() || !self.process.is_there()
+    }
+
+    /// Whether the peer is at work with what it saw when it was begun to be awaited.
+    fn is_awaited(&self) -> bool {
+        self.awaited.is_some() && self.bond.turn() == self.awaited
+    }
+}
+
+/// What was shared, and somebody may be at work with still.
+#[derive(Debug)]
+pub(crate) struct Leaving {
+    bond: Bond,
+    qpn: u32,
+    /// Where who works with it completes.
+    cq: u32,
+    /// The peer's process; `None`: it is our application.
+    process: Option<Arc<Process>>,
+    /// What was counted before.
+    counted: (u64, u64),
+}
+
+impl Leaving {
+    fn is_gone(&self) -> bool {
+        self.process.as_ref().is_some_and(|process| self.bond.is_gone() || !process.is_there())
+    }
+
+    fn is_at_work(&self) -> bool {
+        self.bond.turn().is_some()
+    }
+
+    /// Whether the memory of our application may be written to still.
+    fn may_write(&self) -> bool {
+        self.process.is_some() && self.is_at_work() && !self.is_gone()
+    }
+
+    /// Whether it tries to get this place of a completion queue, or has it.
+    fn tries(&self, cq: u32, place: u32) -> bool {
+        let own = if self.process.is_some() { self.bond.place() } else { self.bond.own_place() };
+        self.cq == cq && own == Some(place) && !self.is_gone()
+    }
+}
+
+/// A request that waits for the end of what is shared.
+#[derive(Debug)]
+pub(crate) enum Deferred {
+    /// It is begun once nobody is at work with it.
+    Request(Request, Vec<OwnedFd>),
+    /// It is answered once nobody is at work with what it took away.
+    Reply(Answer),
+}
+
+impl Own {
+    /// Ends what is shared. Who is at work with it for long is among those who leave ([`Objects::leaving`]).
+    pub fn part(&mut self, objects: &mut Objects) {
+        self.close_bonds();
+        let end = Instant::now() + SOON;
+        let outbound = self.outbound.take().map(|bond| (bond, None, self.send_cq));
+        let inbound = self.inbound.take().map(|it| (it.bond, Some(it.process), self.recv_cq));
+        for (bond, process, cq) in outbound.into_iter().chain(inbound) {
+            while bond.turn().is_some() && !bond.is_gone() && Instant::now() < end {
+                std::thread::yield_now();
+            }
+            let leaving = Leaving { counted: bond.counted(), bond, qpn: self.qpn, cq, process };
+            self.brought.add(leaving.process.is_some(), leaving.counted);
+            if leaving.is_at_work() || leaving.is_gone() {
+                objects.leaving.push(leaving);
+            }
+        }
+    }
+
+    /// Ends what is shared, for who sees it.
+    pub fn close_bonds(&self) {
+        self.outbound.iter().chain(self.inbound.iter().map(|it| &it.bond)).for_each(Bond::close);
+    }
+
+    /// Does what one left undone that died at work here: completes the receive that it took, and fills the place in the completion
+    /// queue that it had.
+    fn make_good(&mut self, bond: &Bond, objects: &mut Objects) {
+        let is_taken = |number| match &self.receives {
+            Receives::Own(source) => source.was_taken_last(number),
+            Receives::Shared(_) => true,
+        };
+        let held = bond.held().filter(|(number, _)| is_taken(*number)).map(|(_, id)| id);
+        let Some(cq) = objects.cqs.get(&self.recv_cq) else { return };
+        let is_its = |done: &Completion| done.qpn == self.qpn && done.opcode & completion::opcode::RECV != 0;
+        match bond.place().map(|at| (at, cq.sink.look(at))) {
+            Some((at, Place::Empty)) => {
+                let nothing = Completion { status: FORGOTTEN, ..Completion::default() };
+                let instead = held.map_or(nothing, |id| self.flushed_receive(id));
+                if cq.sink.fill(at, &instead, true) {
+                    objects.tell_channel(self.recv_cq);
+                }
+            }
+            Some((_, Place::Filled(done))) if is_its(&done) => {}
+            Some((_, Place::Passed)) => {}
+            _ => held.into_iter().for_each(|id| self.flush_receive(id, objects)),
+        }
+    }
+}
+
+impl Objects {
+    /// Whether somebody is at work with what a queue pair shared.
+    pub fn is_shared_still(&self, qpn: u32) -> bool {
+        self.leaving.iter().any(|leaving| leaving.qpn == qpn)
+    }
+}
+
+impl Client {
+    /// Begins a request.
+    pub(crate) fn take_up(&mut self, request: Request, files: Vec<OwnedFd>) -> Result<(), SocketError> {
+        self.deferred = Some(if matches!(request, Request::DeregMr { .. } | Request::ReregMr { .. }) {
+            let reply = self.handle(request, files);
+            self.await_peers();
+            Deferred::Reply(reply)
+        } else {
+            self.part_for(&request);
+            Deferred::Request(request, files)
+        });
+        let end = Instant::now() + SOON;
+        self.go_on()?;
+        while self.deferred.is_some() && Instant::now() < end {
+            std::thread::yield_now();
+            self.go_on()?;
+        }
+        Ok(())
+    }
+
+    /// Goes on with what waits for the end of what is shared.
+    pub(crate) fn go_on(&mut self) -> Result<(), SocketError> {
+        self.part_ways();
+        match self.deferred.take() {
+            None => Ok(()),
+            Some(deferred) if self.must_wait(&deferred) => {
+                self.deferred = Some(deferred);
+                Ok(())
+            }
+            Some(Deferred::Reply(reply)) => self.reply(reply),
+            Some(Deferred::Request(request, files)) => {
+                let reply = self.handle(request, files);
+                self.reply(reply)
+            }
+        }
+    }
+
+    /// Whether somebody is to be looked at again.
+    pub(crate) fn is_parting(&self) -> bool {
+        self.deferred.is_some() || !self.objects.leaving.is_empty()
+    }
+
+    /// Ends what is shared, where a request is about to change that.
+    fn part_for(&mut self, request: &Request) {
+        let changes = |mask, state| {
+            mask & mask::ACCESS_FLAGS != 0
+                || mask & mask::STATE != 0
+                    && [QpState::Reset, QpState::Error].into_iter().any(|to| to as u32 == state)
+        };
+        let qpn = match *request {
+            Request::ModifyQp { qpn, mask, ref attributes } if changes(mask, attributes.qp_state) => qpn,
+            Request::DestroyQp { qpn } => qpn,
+            Request::ResizeCq { cq, .. } => return self.part_from_cq(cq),
+            _ => return,
+        };
+        if let Some(qp) = self.qps.get_mut(&qpn) {
+            qp.own.part(&mut self.objects);
+        }
+    }
+
+    fn must_wait(&mut self, deferred: &Deferred) -> bool {
+        let leaving = &self.objects.leaving;
+        match *deferred {
+            Deferred::Request(Request::ModifyQp { qpn, .. } | Request::DestroyQp { qpn }, _) => {
+                self.objects.is_shared_still(qpn)
+            }
+            Deferred::Request(Request::ResizeCq { cq, .. }, _) => leaving.iter().any(|it| it.cq == cq),
+            Deferred::Request(..) => false,
+            Deferred::Reply(_) => {
+                let is_awaited = |qp: &Qp| {
+                    qp.own.inbound.as_ref().is_some_and(|inbound| inbound.is_awaited() && !inbound.is_gone())
+                };
+                leaving.iter().any(Leaving::may_write) || self.qps.values().any(is_awaited)
+            }
+        }
+    }
+
+    /// After memory was taken away: notes who is at work, and may have seen it.
+    fn await_peers(&mut self) {
+        for inbound in self.qps.values_mut().filter_map(|qp| qp.own.inbound.as_mut()) {
+            inbound.awaited = inbound.bond.turn();
+        }
+    }
+
+    /// Ends what was shared with peers that ended it: they may be gone.
+    pub(crate) fn part_from_gone(&mut self) {
+        for qp in self.qps.values_mut() {
+            if qp.own.inbound.as_ref().is_some_and(|inbound| inbound.bond.is_closed()) {
+                qp.own.part(&mut self.objects);
+            }
+        }
+    }
+
+    /// Looks at those who leave.
+    fn part_ways(&mut self) {
+        let mut at = 0;
+        while at < self.objects.leaving.len() {
+            if self.is_over(&self.objects.leaving[at]) {
+                let leaving = self.objects.leaving.swap_remove(at);
+                self.end(&leaving);
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    fn is_over(&self, leaving: &Leaving) -> bool {
+        if !leaving.is_at_work() {
+            return true;
+        }
+        if !leaving.is_gone() {
+            return false;
+        }
+        // Who tries to get a place may have it, or somebody else who does: that one will fill it, or note another.
+        let (Some(cq), Some(place)) = (self.objects.cqs.get(&leaving.cq), leaving.bond.place()) else {
+            return true;
+        };
+        cq.sink.look(place) != Place::Empty || !self.is_tried(leaving.cq, place)
+    }
+
+    /// Whether somebody alive tries to get a place of a completion queue, or has it.
+    fn is_tried(&self, cq: u32, place: u32) -> bool {
+        let by = |qp: &Qp| {
+            let here = |it: &Inbound| it.bond.place() == Some(place) && !it.is_gone();
+            let there = |bond: &Bond| bond.own_place() == Some(place);
+            qp.own.recv_cq == cq && qp.own.inbound.as_ref().is_some_and(here)
+                || qp.own.send_cq == cq && qp.own.outbound.as_ref().is_some_and(there)
+        };
+        self.qps.values().any(by) || self.objects.leaving.iter().any(|leaving| leaving.tries(cq, place))
+    }
+
+    fn end(&mut self, leaving: &Leaving) {
+        let Some(qp) = self.qps.get_mut(&leaving.qpn) else { return };
+        let (messages, bytes) = leaving.bond.counted();
+        let more = (messages.wrapping_sub(leaving.counted.0), bytes.wrapping_sub(leaving.counted.1));
+        qp.own.brought.add(leaving.process.is_some(), more);
+        if leaving.is_gone() {
+            if leaving.is_at_work() {
+                qp.own.make_good(&leaving.bond, &mut self.objects);
+            }
+            // It may have died before it told.
+            if self.objects.cqs.get(&leaving.cq).is_some_and(|cq| cq.sink.may_be_untold()) {
+                self.objects.tell_channel(leaving.cq);
+            }
+        }
+        self.wake(leaving.qpn);
+    }
+
+    /// Ends all that is shared, and lets peers know where the application is gone: nobody is at work for it any more.
+    pub(crate) fn say_goodbye(&mut self) {
+        let is_gone = self.is_hung_up();
+        let own = self.qps.values().filter_map(|qp| qp.own.outbound.as_ref());
+        let leaving = self.objects.leaving.iter().filter(|leaving| leaving.process.is_none());
+        own.chain(leaving.map(|leaving| &leaving.bond)).filter(|_| is_gone).for_each(Bond::end);
+        self.qps.values().for_each(|qp| qp.own.close_bonds());
+        self.qps.values().filter_map(|qp| qp.own.partner()).for_each(|peer| _ = peer.ask(Question::PeerGone));
+    }
+
+    /// Whether nobody has the other end of the connection. Ours is the end where the device closes.
+    fn is_hung_up(&self) -> bool {
+        let mut connection = [PollFd::from_borrowed_fd(self.connection(), PollFlags::empty())];
+        !self.objects.adapter.is_closing()
+            && poll(&mut connection, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok()
+            && connection[0].revents().contains(PollFlags::HUP)
+    }
+}

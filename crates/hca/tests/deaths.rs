@@ -1,0 +1,227 @@
+//! What becomes of an application whose peer dies, or stands still, while it is at work with what both share.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use common::{App, Cq, Host, Qp, TRUSTING, gid, next, until, wait_readable};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use uverbs::completion::{bytes, opcode};
+use uverbs::qp::mask;
+use uverbs::{
+    Arm, Bond, Completion, CompletionSink, Memory, QpAttributes, QpState, QpType, Refusal, Reply, Request,
+    WorkSource,
+};
+
+const FLUSHED: u8 = 5;
+
+/// One who sends as the library does, up to where the test has it end.
+struct Sender {
+    app: App,
+    bond: Bond,
+    sink: CompletionSink,
+    source: WorkSource,
+    /// The memory of the receiver's completion queue.
+    cq: OwnedFd,
+}
+
+struct Receiver {
+    app: App,
+    cq: Cq,
+    channel: OwnedFd,
+    qps: Vec<Qp>,
+    senders: Vec<Sender>,
+    device: hca::Device,
+    _sending: hca::Device,
+    _host: Host,
+}
+
+fn sender(host: &Host, b: &mut App, cb: &Cq, first: u64) -> (Sender, Qp) {
+    let mut a = App::attach(&host.socket(TRUSTING));
+    let ca = a.cq(8, None);
+    let (qa, mut qb) = (a.qp(QpType::Rc, &ca, None), b.qp(QpType::Rc, cb, None));
+    a.connect(&qa, QpType::Rc, gid(TRUSTING + 1), qb.qpn);
+    b.connect(&qb, QpType::Rc, gid(TRUSTING), qa.qpn);
+    (first..first + 3).for_each(|id| b.post_receive(&mut qb, id, &[]));
+    let (reply, mut files) = a.ask(&Request::Direct { qpn: qa.qpn }).unwrap();
+    let Reply::Direct(peer) = reply else { panic!("{reply:?}") };
+    let bond = Bond::new(Memory::open(&files[0], Bond::BYTES).unwrap());
+    let memory = Arc::new(Memory::open(&files[1], peer.memory as usize).unwrap());
+    let source = WorkSource::new(memory, peer.receive).unwrap();
+    let cq = files.remove(2);
+    let sink = CompletionSink::new(Memory::open(&cq, bytes(peer.entries)).unwrap(), peer.entries);
+    (Sender { app: a, bond, sink, source, cq }, qb)
+}
+
+/// Somebody who has three receives of each sender, from 10 and from 20 on.
+fn receiver() -> Receiver {
+    let host = Host::new();
+    let [sending, device] = [host.device(TRUSTING), host.device(TRUSTING + 1)];
+    let mut app = App::attach(&host.socket(TRUSTING + 1));
+    let (reply, mut channel) = app.ask(&Request::CreateChannel).unwrap();
+    let Reply::Handle(handle) = reply else { panic!("{reply:?}") };
+    let cq = app.cq(8, Some(handle));
+    let (senders, qps) = [10, 20].map(|first| sender(&host, &mut app, &cq, first)).into_iter().unzip();
+    let channel = channel.remove(0);
+    Receiver { app, cq, channel, qps, senders, device, _sending: sending, _host: host }
+}
+
+impl Sender {
+    /// Takes a receive.
+    fn take(&mut self) -> u64 {
+        let note = |number, id| self.bond.hold(number, id);
+        self.source.take_known(&mut Vec::new(), note).unwrap().unwrap().1.id
+    }
+
+    /// Reserves a place in the receiver's completion queue, and puts nothing there.
+    fn reserve(&self, place: u32) {
+        self.bond.note_place(place);
+        rustix::io::pwrite(&self.cq, &(place + 1).to_ne_bytes(), 128).unwrap();
+    }
+
+    fn arrived(&self, receiver: &Qp) -> Completion {
+        Completion { opcode: opcode::RECV, qpn: receiver.qpn, ..Completion::default() }
+    }
+
+    /// Its process ends.
+    fn die(self) {
+        drop(self.app);
+    }
+}
+
+impl Receiver {
+    /// The next completion: its identifier, status and queue pair.
+    fn next(&mut self) -> (u64, u8, u32) {
+        let done = next(&mut self.cq);
+        (done.id, done.status, done.qpn)
+    }
+
+    /// Whether the device answers before long.
+    fn is_answered(&self) -> bool {
+        let mut wanted = [PollFd::from_borrowed_fd(self.app.connection.as_fd(), PollFlags::IN)];
+        poll(&mut wanted, Some(&Timespec { tv_sec: 0, tv_nsec: 300_000_000 })) == Ok(1)
+    }
+
+    fn answer(&mut self) {
+        self.app.connection.receive::<Result<Reply, Refusal>>().unwrap().0.unwrap();
+    }
+}
+
+#[test]
+fn a_place_that_a_killed_sender_reserved_is_filled() {
+    let mut b = receiver();
+    let (mut a, c) = (b.senders.remove(0), b.senders.remove(0));
+    b.cq.queue.arm(Arm::Any);
+    assert!(a.bond.enter());
+    assert_eq!(a.take(), 10);
+    a.reserve(0);
+    // What comes after it is kept back by it, and not told of any more once that is told of.
+    assert!(c.sink.push(&Completion { id: 7, ..c.arrived(&b.qps[1]) }, false).unwrap());
+    assert!(b.cq.queue.poll().is_none());
+    b.cq.queue.arm(Arm::Any);
+    a.die();
+    wait_readable(&b.channel);
+    assert_eq!([b.next(), b.next()], [(10, FLUSHED, b.qps[0].qpn), (7, 0, b.qps[1].qpn)]);
+    assert!(b.cq.queue.poll().is_none());
+}
+
+#[test]
+fn a_place_without_a_receive_is_seen_by_nobody() {
+    let mut b = receiver();
+    let (a, c) = (b.senders.remove(0), b.senders.remove(0));
+    assert!(a.bond.enter());
+    a.reserve(0);
+    let _ = c.sink.push(&Completion { id: 7, ..c.arrived(&b.qps[1]) }, false);
+    a.die();
+    assert_eq!(b.next(), (7, 0, b.qps[1].qpn));
+}
+
+#[test]
+fn a_place_that_another_may_have_is_left_to_it() {
+    let mut b = receiver();
+    let (mut a, mut c) = (b.senders.remove(0), b.senders.remove(0));
+    let (qa, qc) = (b.qps[0].qpn, b.qps[1].qpn);
+    // Both try to get it; the other one has it.
+    assert!(a.bond.enter() && c.bond.enter());
+    assert_eq!((a.take(), c.take()), (10, 20));
+    a.bond.note_place(0);
+    c.reserve(0);
+    a.die();
+    // The device knows by now, and fills nothing.
+    until(|| b.device.describe()[0].qps.iter().any(|qp| qp.qpn == qa && qp.direct.0 == 0));
+    assert!(b.cq.queue.poll().is_none());
+    let _ = c.sink.fill(0, &Completion { id: 20, ..c.arrived(&b.qps[1]) }, false);
+    c.bond.leave();
+    assert_eq!([b.next(), b.next()], [(20, 0, qc), (10, FLUSHED, qa)]);
+}
+
+#[test]
+fn what_a_killed_sender_did_all_of_is_done_once() {
+    let mut b = receiver();
+    let mut a = b.senders.remove(0);
+    b.cq.queue.arm(Arm::Any);
+    assert!(a.bond.enter());
+    let id = a.take();
+    let arrived = Completion { id, ..a.arrived(&b.qps[0]) };
+    // It was to tell of it.
+    assert_eq!(a.sink.push_noting(&arrived, false, |place| a.bond.note_place(place)), Ok(true));
+    a.die();
+    wait_readable(&b.channel);
+    assert_eq!(b.next(), (10, 0, b.qps[0].qpn));
+    // The receives after it are flushed, and it is not.
+    let attributes = QpAttributes { qp_state: QpState::Error as u32, ..QpAttributes::default() };
+    b.app.modify(b.qps[0].qpn, mask::STATE, attributes).unwrap();
+    assert_eq!([b.next().0, b.next().0], [11, 12]);
+}
+
+#[test]
+fn a_receive_that_a_killed_sender_took_is_flushed() {
+    let mut b = receiver();
+    let mut a = b.senders.remove(0);
+    assert!(a.bond.enter());
+    assert_eq!(a.take(), 10);
+    a.die();
+    assert_eq!(b.next(), (10, FLUSHED, b.qps[0].qpn));
+    let attributes = QpAttributes { qp_state: QpState::Error as u32, ..QpAttributes::default() };
+    b.app.modify(b.qps[0].qpn, mask::STATE, attributes).unwrap();
+    assert_eq!([b.next().0, b.next().0], [11, 12]);
+}
+
+#[test]
+fn memory_is_taken_away_once_nobody_is_at_work_with_it() {
+    let mut b = receiver();
+    let memory = vec![0; 4096];
+    let [first, second] = [(); 2].map(|()| b.app.register(&memory, 15));
+    let (a, c) = (b.senders.remove(0), b.senders.remove(0));
+    assert!(a.bond.enter() && c.bond.enter());
+    b.app.connection.send(&Request::DeregMr { mr: first }, &[]).unwrap();
+    a.bond.leave();
+    assert!(!b.is_answered());
+    // It goes on with something else, and sees that it is gone.
+    c.bond.leave();
+    assert!(c.bond.enter());
+    b.answer();
+    b.app.connection.send(&Request::DeregMr { mr: second }, &[]).unwrap();
+    assert!(!b.is_answered());
+    c.die();
+    b.answer();
+}
+
+#[test]
+fn a_queue_pair_is_reset_once_nobody_is_at_work_with_it() {
+    let mut b = receiver();
+    let mut a = b.senders.remove(0);
+    assert!(a.bond.enter());
+    let id = a.take();
+    let attributes = QpAttributes { qp_state: QpState::Error as u32, ..QpAttributes::default() };
+    let qpn = b.qps[0].qpn;
+    b.app.connection.send(&Request::ModifyQp { qpn, mask: mask::STATE, attributes }, &[]).unwrap();
+    assert!(!b.is_answered() && a.bond.is_closed() && b.cq.queue.poll().is_none());
+    // What it had begun comes before what is flushed.
+    let arrived = Completion { id, ..a.arrived(&b.qps[0]) };
+    a.sink.push_noting(&arrived, false, |place| a.bond.note_place(place)).unwrap();
+    a.bond.leave();
+    b.answer();
+    assert_eq!([b.next(), b.next()], [(10, 0, qpn), (11, FLUSHED, qpn)]);
+}

@@ -1,0 +1,126 @@
+//! What happens when nothing comes: how often and when a message is sent again, and what is told in the end.
+
+use crate::hosts::{CLIENT, parameters};
+use crate::peer::{Kind, Stage, Talk};
+use packet::roce::cm::{Ids, Message};
+use std::time::Duration;
+
+/// 4.096 us times 2 to the power of this.
+fn time(exponent: u32) -> Duration {
+    Duration::from_nanos(4096 * 2_u64.pow(exponent))
+}
+
+const START: Duration = Duration::from_secs(1000);
+
+/// What is sent and told from now on, with how long after now, until nothing is awaited any more.
+fn waited(talk: &mut Talk) -> Vec<(Duration, String)> {
+    let (start, mut all) = (talk.now, Vec::new());
+    while let Some(next) = talk.host.manager.poll(talk.now) {
+        // Not a moment before.
+        talk.host.manager.poll(next - Duration::from_nanos(1));
+        assert_eq!(talk.said(), "");
+        talk.now = next;
+        talk.host.manager.poll(next);
+        talk.host.take_events();
+        let events: Vec<_> = talk.host.events.drain(..).collect();
+        let told = events.iter().map(|event| format!("{:?}:{}", event.kind, event.status));
+        let heard: Vec<_> =
+            std::iter::once(talk.said()).chain(told).filter(|word| !word.is_empty()).collect();
+        all.push((next - start, heard.join(" ")));
+    }
+    all
+}
+
+/// A message that is sent again 15 times, 4.3 s after each other, and given up then.
+fn in_vain(message: &str, end: &str) -> Vec<(Duration, String)> {
+    let again = (1..=15).map(|round| (round * time(20), message.to_owned()));
+    again.chain([(16 * time(20), end.to_owned())]).collect()
+}
+
+#[test]
+fn a_message_is_sent_sixteen_times() {
+    let mut talk = Talk::at(Stage::RouteResolved);
+    talk.now = START;
+    talk.host.manager.connect(START, CLIENT, talk.id, &parameters(1, b"")).unwrap();
+    assert_eq!(talk.said(), "REQ");
+    assert_eq!(waited(&mut talk), in_vain("REQ", "REJ2:4 Unreachable:-110"));
+
+    let mut talk = Talk::at(Stage::ReqReceived);
+    talk.now = START;
+    talk.host.manager.accept(START, CLIENT, talk.id, &parameters(1, b"")).unwrap();
+    assert_eq!(talk.said(), "REP");
+    assert_eq!(waited(&mut talk), in_vain("REP", "REJ2:4 Unreachable:-110"));
+
+    let mut talk = Talk::at(Stage::SidrReqSent);
+    assert_eq!(waited(&mut talk), in_vain("SIDR_REQ", "Unreachable:-110"));
+
+    for stage in [Stage::Active, Stage::Passive] {
+        let mut talk = Talk::at(stage);
+        talk.now = START;
+        talk.host.manager.disconnect(START, CLIENT, talk.id).unwrap();
+        assert_eq!(talk.said(), "DREQ");
+        let mut expected = in_vain("DREQ", "Disconnected:-110");
+        expected.push((16 * time(20) + time(17), "TimewaitExit:0".to_owned()));
+        assert_eq!(waited(&mut talk), expected);
+        assert_eq!(talk.state(), "disconnected");
+    }
+}
+
+#[test]
+fn an_end_is_remembered_for_half_a_second() {
+    for stage in [Stage::Active, Stage::Passive, Stage::RepSent, Stage::RepReceived, Stage::DreqSent] {
+        let mut talk = Talk::at(stage);
+        if talk.host.manager.poll(talk.now).is_none() {
+            talk.now = START;
+        }
+        assert_eq!(talk.tell(Kind::Dreq), "DREP Disconnected:0", "{stage:?}");
+        talk.host.events.clear();
+        assert_eq!(waited(&mut talk), [(time(17), "TimewaitExit:0".to_owned())]);
+    }
+}
+
+#[test]
+fn nothing_is_awaited_where_there_is_nothing_to_wait_for() {
+    for stage in [
+        Stage::RouteResolved,
+        Stage::RepReceived,
+        Stage::Active,
+        Stage::ReqReceived,
+        Stage::Passive,
+        Stage::Ended,
+        Stage::Rejected,
+        Stage::Refused,
+        Stage::SidrReqReceived,
+        Stage::SidrFound,
+        Stage::SidrAnswered,
+    ] {
+        assert_eq!(waited(&mut Talk::at(stage)), [], "{stage:?}");
+    }
+}
+
+/// An MRA adds the time that it asks for, at most 69 s, and takes no retry away. Another one counts when the message
+/// was sent again.
+#[test]
+fn who_is_asked_for_patience_waits() {
+    for (stage, which, message) in [(Stage::ReqSent, 0, "REQ"), (Stage::RepSent, 1, "REP")] {
+        for (asked, waits) in [(0, time(0)), (21, time(21)), (24, time(24)), (25, time(24)), (31, time(24))] {
+            let mut talk = Talk::at(stage);
+            talk.now = Duration::from_secs(1);
+            let mra = |talk: &Talk| {
+                let Message::Mra { ids, private, .. } = talk.message(Kind::Mra(0)) else { panic!() };
+                let ids: Ids = ids;
+                Message::Mra { ids, which, timeout: asked, private }
+            };
+            assert_eq!(talk.hear(talk.from, talk.to, talk.transaction, mra(&talk)), "later");
+            assert_eq!(talk.hear(talk.from, talk.to, talk.transaction, mra(&talk)), "", "once");
+            let first = waits + time(20);
+            talk.now += first;
+            assert_eq!(talk.host.manager.poll(talk.now), Some(talk.now + time(20)));
+            assert_eq!(talk.said(), message);
+            talk.now += Duration::from_secs(1);
+            assert_eq!(talk.hear(talk.from, talk.to, talk.transaction, mra(&talk)), "later");
+            let rest = waited(&mut talk);
+            assert_eq!((rest.len(), rest[0].0, rest[1].0), (15, first, first + time(20)));
+        }
+    }
+}
