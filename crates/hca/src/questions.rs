@@ -20,8 +20,8 @@ pub(crate) enum Question {
     Describe(Ticket, mpsc::Sender<ClientDescription>),
     /// Look up all paths again: rules or addresses have changed.
     Review,
-    /// Find out who still uses the memory that is shared here: an application that used it is gone, perhaps in the middle
-    /// of something.
+    /// Find out who still uses the memory that is shared here: an application that used it is gone, perhaps in the
+    /// middle of something.
     PeerGone,
     /// Tell the application that addresses have changed.
     NewAddresses,
