@@ -1,8 +1,8 @@
-//! Peers that share memory: an application is given what it needs to do what the peer's device would do, where both
-//! trust each other, and it is taken back when anything changes.
+//! The device's part of memory shared between trusting peers. An application gets descriptors of the peer's queues, so
+//! that it can put messages there itself (`verbs/src/direct.rs`). The device ends this when anything changes.
 //!
-//! The one who asks is answered by the thread of the other, who alone knows whether its queue pair is ready; neither
-//! waits.
+//! An application's thread sends a question to the thread of the peer's application, which alone knows whether its
+//! queue pair is ready. The answer comes back as a question, too, so that no thread waits for another.
 
 use crate::carry::Surroundings;
 use crate::client::Client;
@@ -23,21 +23,21 @@ use std::sync::Arc;
 use std::time::Duration;
 use uverbs::{Bond, DirectPeer, Memory, QpState, QpType, Refusal, Reply};
 
-/// How long the answer of a peer is waited for.
+/// How long to wait for the answer of a peer.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// What is asked for.
+/// What an application asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
     /// The queues of a queue pair.
     Peer,
     /// The file of the region with this key.
     Pages(u32),
-    /// All memory of the application's process.
+    /// All memory of the peer's process.
     Memory,
 }
 
-/// Someone asks to share memory with a queue pair, or its application.
+/// A request to share memory with a queue pair and its application.
 #[derive(Debug)]
 pub(crate) struct Wish {
     /// The queue pair.
@@ -48,12 +48,12 @@ pub(crate) struct Wish {
     pub uid: u32,
     pub trust: String,
     pub process: Arc<Process>,
-    /// Where the answer goes, while somebody waits for it.
+    /// The thread that gets the answer.
     pub inbox: Arc<Inbox>,
     pub ticket: Ticket,
 }
 
-/// What was asked for, and until when the answer is awaited.
+/// A request whose answer has not come yet.
 #[derive(Debug)]
 pub(crate) struct Awaited {
     qpn: u32,
@@ -61,21 +61,22 @@ pub(crate) struct Awaited {
     ticket: Arc<()>,
 }
 
-/// What it is given.
+/// What an application is given.
 #[derive(Debug)]
 pub(crate) enum Grant {
     Peer(Box<PeerGrant>),
-    /// Where the pages of a region are, and their file.
+    /// Address and length of a region's pages, and their file.
     Pages((u64, u64), OwnedFd),
-    /// Process, its token, and its memory.
+    /// Number and token of a process, and its `/proc/self/mem`.
     Memory((i32, u64), OwnedFd),
 }
 
-/// What memory is shared by.
+/// A queue pair that is shared, and the descriptors to send with it.
 #[derive(Debug)]
 pub(crate) struct PeerGrant {
     pub peer: DirectPeer,
-    /// As [`DirectPeer`] says, without those of the one who asks.
+    /// In the order that [`DirectPeer`] says. Those of the asking application's own queues come between `files` and
+    /// `last`.
     pub bond_file: OwnedFd,
     pub files: Vec<OwnedFd>,
     pub last: Vec<OwnedFd>,
@@ -88,12 +89,12 @@ pub(crate) struct Granted {
     pub grant: Option<Grant>,
 }
 
-/// Whether a device lets others share memory at all.
+/// Whether a device shares memory at all: it has a trust, and nobody watches its packets.
 pub(crate) fn is_trusting(spec: &DeviceSpec) -> bool {
     spec.trust.is_some() && !spec.is_watched
 }
 
-/// Messages and bytes that libraries brought to their peers themselves.
+/// Messages and bytes that applications copied to their peers themselves.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Brought {
     pub sent: (u64, u64),
@@ -112,7 +113,7 @@ fn add(sum: &mut (u64, u64), (messages, bytes): (u64, u64)) {
 }
 
 impl Own {
-    /// What was brought here, or from here, since the beginning.
+    /// All messages that this application, or its peers, copied themselves.
     pub fn brought(&self) -> Brought {
         let mut brought = self.brought;
         self.outbound.iter().for_each(|bond| add(&mut brought.sent, bond.counted()));
@@ -120,7 +121,7 @@ impl Own {
         brought
     }
 
-    /// Whether both guests still trust each other as they did when memory was shared, if it was.
+    /// Whether the trust in which memory was shared still holds. True if none was shared.
     fn is_trusted(&self, own: &DeviceSpec) -> bool {
         let Some(trust) = &self.shared_in else { return true };
         let trusts = |spec: &DeviceSpec| is_trusting(spec) && spec.trust.as_ref() == Some(trust);
@@ -128,13 +129,13 @@ impl Own {
         trusts(own) && trusts(&adapter.spec())
     }
 
-    /// The thread that has the peer, where memory may be shared with it.
+    /// The thread of the peer, if memory may be shared with it.
     pub fn partner(&self) -> Option<Arc<Inbox>> {
         let Some(Path { way: Way::Local(adapter), .. }) = &self.path else { return None };
         self.shared_in.as_ref().and_then(|_| adapter.owner(self.attributes.dest_qp_num))
     }
 
-    /// The thread that has the peer with which memory is shared.
+    /// The thread of the peer into whose queues the application puts messages.
     pub fn shares_with(&self) -> Option<Arc<Inbox>> {
         self.outbound.as_ref().and_then(|_| self.partner())
     }
@@ -143,7 +144,7 @@ impl Own {
         matches!(self.state, QpState::ReadyToReceive | QpState::ReadyToSend) && self.is_peer(from)
     }
 
-    /// Has who waits for what the peer receives told by the peer's thread.
+    /// Asks the peer's thread to notify the peer's completion channel.
     pub fn tell_peer(&self) {
         let peer = self.attributes.dest_qp_num;
         if let Some(Path { network, way: Way::Local(adapter), .. }) = &self.path
@@ -153,7 +154,7 @@ impl Own {
         }
     }
 
-    /// Whether it is connected with this queue pair, on this host.
+    /// Whether it is connected with this queue pair, and both are on this host.
     pub fn is_peer(&self, from: (Ipv6Addr, u32)) -> bool {
         self.kind == QpType::Rc
             && self.attributes.dest_qp_num == from.1
@@ -161,7 +162,8 @@ impl Own {
     }
 }
 
-/// Grants a wish to share memory with this application (its process, user, token), or not.
+/// Decides about a request to share memory with this application, which has this process, user and token. Returns what
+/// to give, or `None` to refuse.
 pub(crate) fn grant(
     qp: Option<&mut Qp>,
     wish: &Wish,
@@ -191,7 +193,7 @@ pub(crate) fn grant(
     objects.adapter.holders.note(&wish.process, process, given, &wish.trust).then_some(granted)
 }
 
-/// Shares memory with the peer of a queue pair.
+/// Prepares a queue pair for messages that its peer puts there itself.
 fn share(own: &mut Own, with: &Arc<Process>, objects: &mut Objects) -> Option<Box<PeerGrant>> {
     let cq = objects.cqs.get(&own.recv_cq).filter(|cq| !cq.overrun)?;
     let channel = match cq.channel {
@@ -224,18 +226,19 @@ fn share(own: &mut Own, with: &Arc<Process>, objects: &mut Objects) -> Option<Bo
     let files =
         vec![own.file.try_clone().ok()?, cq.file.try_clone().ok()?, objects.regions.file.try_clone().ok()?];
     let last = channel.into_iter().chain(shared).collect();
-    // A bond before this one has no use any more.
+    // The peer asked anew, so it does not use an older bond any more.
     if own.inbound.is_some() {
         own.part(objects);
     }
     own.inbound = Some(Inbound::new(Bond::new(memory), with.clone()));
-    // What the peer sends will not be heard of here.
+    // Its first packet would say that the connection is established. No packets will come.
     Surroundings { own, objects }.hear();
     Some(Box::new(PeerGrant { peer, bond_file, files, last }))
 }
 
 impl Client {
-    /// Asks the peer of a queue pair to share memory. The library is answered when the peer has, or does not for long.
+    /// Asks the peer of a queue pair to share memory. The application gets its answer from [`Self::granted`] or
+    /// [`Self::give_up`].
     pub(crate) fn wish(&mut self, qpn: u32, wanted: Wanted) -> Result<(), Refusal> {
         let spec = self.objects.adapter.spec().clone();
         let process = self.process();
@@ -270,13 +273,13 @@ impl Client {
         Ok(())
     }
 
-    /// Answers a library that asked, if its peer has not answered for long.
+    /// The answer to the application if the peer has not answered in time.
     pub(crate) fn give_up(&mut self) -> Option<Result<(Reply, Vec<OwnedFd>), Refusal>> {
         let awaited = self.awaited.as_ref()?;
         self.granted(Granted { ticket: Arc::downgrade(&awaited.ticket), grant: None })
     }
 
-    /// What the library gets that asked.
+    /// The answer to the application after the peer has answered. `None` if nobody waits for this answer.
     pub(crate) fn granted(&mut self, granted: Granted) -> Option<Result<(Reply, Vec<OwnedFd>), Refusal>> {
         let is_its = |awaited: &mut Awaited| granted.ticket.as_ptr() == Arc::as_ptr(&awaited.ticket);
         let Awaited { qpn, .. } = self.awaited.take_if(is_its)?;
@@ -311,8 +314,8 @@ impl Client {
         Some(Ok((Reply::Direct(grant.peer), files)))
     }
 
-    /// Looks at all paths again. What is shared is asked for anew; a connection whose way is closed ends, as its
-    /// packets would be others on any other way.
+    /// Looks up all paths again. All sharing ends, and applications ask for it again. A connection that was within this
+    /// host and may not be any more goes to the error state: packets over the wire would be cut and numbered otherwise.
     pub(crate) fn review(&mut self) {
         let (adapter, fabric) = (self.objects.adapter.clone(), self.objects.fabric.clone());
         let is_local = |path: &Path| matches!(path.way, Way::Local(_));
@@ -344,13 +347,13 @@ impl Client {
         }
     }
 
-    /// Ends all that is shared.
+    /// Ends all sharing.
     fn part_all(&mut self) {
         self.qps.values().for_each(|qp| qp.own.close_bonds());
         self.qps.values_mut().for_each(|qp| qp.own.part(&mut self.objects));
     }
 
-    /// Its process, as those see it that got memory from it, or gave it memory.
+    /// Its process, by which the device remembers who holds whose memory.
     pub(crate) fn process(&mut self) -> Option<Arc<Process>> {
         if self.process.is_none() {
             let adapter = &self.objects.adapter;
@@ -360,7 +363,7 @@ impl Client {
         self.process.clone()
     }
 
-    /// Ends what is shared that uses a completion queue.
+    /// Ends the sharing of all queue pairs that use a completion queue.
     pub(crate) fn part_from_cq(&mut self, cq: u32) {
         let uses = |qp: &&mut Qp| qp.own.send_cq == cq || qp.own.recv_cq == cq;
         self.qps.values_mut().filter(uses).for_each(|qp| qp.own.part(&mut self.objects));

@@ -1,42 +1,44 @@
-//! What others ask an application's thread for. It may stand still for ever, in its application's memory: however often
-//! it is asked meanwhile, no more waits for it than there are who ask.
+//! The queue of questions to an application's thread. The thread may stop for ever, at a page of the application's
+//! memory that never comes. So that this queue stays short, a new question replaces an older one that it makes
+//! unnecessary.
 
 use crate::describe::ClientDescription;
 use crate::direct::{Granted, Wish};
 use std::net::Ipv6Addr;
 use std::sync::{Arc, Weak, mpsc};
 
-/// Messages whose arrival may wait to be reported one by one. Beyond that, all channels are notified.
+/// Questions [`Question::Tell`] that may wait at a time. If there are more, one [`Question::TellAll`] replaces them.
 const TOLD: usize = 1024;
 
-/// Valid while somebody waits for the answer.
+/// Held strongly by the one who asks, for as long as he waits for the answer.
 pub(crate) type Ticket = Weak<()>;
 
-/// What a thread is asked for.
+/// A question to an application's thread.
 #[derive(Debug)]
 pub(crate) enum Question {
-    /// To say what it has.
+    /// Describe the application's objects.
     Describe(Ticket, mpsc::Sender<ClientDescription>),
-    /// To look at its paths again: rules or addresses changed.
+    /// Look up all paths again: rules or addresses have changed.
     Review,
-    /// To look who works with what is shared here: an application that did is gone, maybe in the middle.
+    /// Find out who still uses the memory that is shared here: an application that used it is gone, perhaps in the
+    /// middle of something.
     PeerGone,
-    /// To tell its application that addresses changed.
+    /// Tell the application that addresses have changed.
     NewAddresses,
-    /// To say that few receives are left in shared queues, where that is so.
+    /// Tell the application which of its shared receive queues are low.
     FewReceives,
-    /// To share memory.
+    /// Share memory with a peer.
     Direct(Box<Wish>),
-    /// The answer to a wish of ours.
+    /// Take the answer to a question `Direct` that this thread asked.
     Granted(Granted),
-    /// To tell who waits for what a queue pair receives: its peer, GID and number, brought something.
+    /// Notify the completion channel of this queue pair: its peer, with this GID and number, has put a message into it.
     Tell(u32, (Ipv6Addr, u32)),
-    /// To tell who waits for what any queue pair receives to which a peer brings messages itself.
+    /// Notify the completion channels of all queue pairs into which peers put messages themselves.
     TellAll,
 }
 
 impl Question {
-    /// Whether it needs no answer any more where `newer` is asked.
+    /// Whether it can be left out, since `newer` is asked or since nobody waits for the answer.
     fn is_made_needless_by(&self, newer: &Self) -> bool {
         let is_replaced = match (self, newer) {
             (Self::Direct(wish), Self::Direct(newer)) => Arc::ptr_eq(&wish.inbox, &newer.inbox),
@@ -63,8 +65,8 @@ impl Question {
     }
 }
 
-/// Adds a question to those that wait. What it makes needless is for the caller to drop, once it holds no lock: answers
-/// have descriptors.
+/// Adds a question to the queue. Returns the questions that this makes unnecessary. The caller drops them after it has
+/// released its locks: they may hold descriptors, and closing those can take long.
 #[must_use]
 pub(crate) fn add(waiting: &mut Vec<Question>, question: Question) -> Vec<Question> {
     if question.is_stale() || matches!(question, Question::Tell(..)) && tells_all(waiting) {
@@ -91,7 +93,7 @@ mod tests {
     use crate::holders::Holders;
     use crate::inbox::Inbox;
 
-    /// What waits for a thread that stands still after these questions.
+    /// The queue of a thread that is stopped, after these questions.
     fn waiting(questions: impl Iterator<Item = Question>) -> Vec<Question> {
         let mut waiting = Vec::new();
         questions.for_each(|question| drop(add(&mut waiting, question)));
@@ -124,7 +126,7 @@ mod tests {
         };
         let from: Vec<_> = left.iter().map(qpn).collect();
         assert_eq!(from, [998, 999]);
-        // Questions whose answer nobody waits for make room.
+        // Questions whose answer nobody waits for are left out.
         let (answer, _answers) = mpsc::channel();
         let asked = tickets.iter().map(|ticket| Question::Describe(Arc::downgrade(ticket), answer.clone()));
         let mut left = waiting(asked);
@@ -142,7 +144,7 @@ mod tests {
         assert_eq!(times(|_| Question::NewAddresses), 1);
         assert_eq!(times(|_| Question::FewReceives), 1);
         assert_eq!(times(|qpn| Question::Tell(qpn % 7, (Ipv6Addr::LOCALHOST, 1))), 7);
-        // Too many to be told one by one: all are.
+        // Too many to be notified one by one.
         let told = waiting((0..5000).map(|qpn| Question::Tell(qpn, (Ipv6Addr::LOCALHOST, 1))));
         assert!(matches!(told[..], [Question::TellAll]), "{}", told.len());
     }

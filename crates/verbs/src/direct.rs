@@ -1,18 +1,22 @@
-//! Peers that share memory: what their device would do with our requests, we do ourselves, where both sides trust each
-//! other.
+//! Queue pairs of peers that trust each other and share memory. This process carries out its own requests, in the
+//! peer's memory, instead of asking the device.
 //!
-//! A message that fits into a completion goes with it; others are copied once, to where the receive says: by loads and
-//! stores where the peer has that memory in a file ([`Windows`]), else by a system call, for which the peer's process
-//! has to give us all of its memory: that is asked for once a message needs it. Whatever is out of the ordinary (no
-//! receive, wrong keys, full queues, atomic operations elsewhere) is left to the device, in whose hands all is as
-//! without this.
+//! A short message travels inside the completion that the peer gets. A longer one is copied once, into the buffers of
+//! the peer's receive. Where those buffers are in a file that this process has mapped ([`Windows`]), it copies with
+//! plain loads and stores. Elsewhere it copies with a system call, and for that the peer's process must give us access
+//! to all of its memory ([`Far`]). We ask for that access when the first message needs it.
+//!
+//! The device handles each request that this module cannot: the peer has no receive, a key is wrong, a queue is full,
+//! or an atomic operation concerns memory that is not mapped. The device then works as if nothing were shared.
+
+mod copy;
 
 use crate::abi::IBV_WC_WR_FLUSH_ERR;
 use crate::errno::Outcome;
 use crate::far::Far;
 use crate::link::{Link, map};
 use crate::windows::Windows;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use uverbs::completion::{self, INLINE, INLINE_SHARED, Message, bytes};
@@ -23,32 +27,29 @@ use uverbs::{
     SharedSource, WorkRequest, WorkSource,
 };
 
-/// Messages of which the last byte is stored after all others, as peers wait for it, are longer than what is stored at
-/// once.
+/// The processor stores up to so many bytes at once. Of a longer message the last byte must be stored after all others:
+/// peers wait until it changes.
 const AT_ONCE: usize = 8;
 
-/// From so many bytes on, a copy between processes is faster than one by way of the kernel's files.
-const AT_ONCE_FROM: usize = 2048;
-
-/// Attempts at a receive of a shared queue, where others take theirs at the same time.
+/// How often we try to take a receive from a shared queue while other processes take theirs.
 const ATTEMPTS: u32 = 64;
 
-/// A part of our own memory.
+/// Some bytes of this process's memory.
 type Part = libc::iovec;
 
-/// A part of an inline message, and its length.
+/// Some bytes of an inline message: their address and number.
 pub type Bytes = (*const u8, usize);
 
-/// A part of the peer's.
+/// Some bytes of the peer's memory.
 #[derive(Clone, Copy)]
 struct Place {
     address: u64,
     len: usize,
-    /// Where it is mapped.
+    /// The window in which they are mapped here, if they are.
     window: Option<usize>,
 }
 
-/// What is shared with a peer.
+/// What a queue pair shares with its peer.
 pub struct Direct {
     bond: Bond,
     peer: DirectPeer,
@@ -61,46 +62,51 @@ pub struct Direct {
     own_cq: CompletionSink,
     memory: Far,
     channel: Option<OwnedFd>,
-    /// The peer's channel has no room for what it is to be told.
+    /// The peer's completion channel was full, so the peer still has to be notified.
     pub is_untold: bool,
-    /// Of the request at hand: our parts, what the receive says, and where that is.
+    // Scratch space for one request.
+    /// Our side of the message.
     parts: Vec<Part>,
+    /// The scatter list of the peer's receive.
     list: Vec<Segment>,
+    /// The peer's side of the message.
     places: Vec<Place>,
+    /// The argument of one copy.
     vector: Vec<Part>,
 }
 
-// SAFETY: the parts are those of the request at hand, and used by nobody after it.
+// SAFETY: the pointers in `parts` and `vector` are only used during a call of `perform`, which fills them anew.
 unsafe impl Send for Direct {}
 
-/// What it is that is sent.
+/// The queue pair that sends.
 pub struct Sender {
-    /// Its queue pair, and that one's protection domain.
+    /// Its number.
     pub qpn: u32,
+    /// Its protection domain.
     pub pd: u32,
-    /// Whether its completion is wanted.
+    /// Whether the application wants a completion of this request.
     pub signaled: bool,
 }
 
-/// Where the peer's receives are.
+/// The queue from which the peer's receives come.
 enum Receives {
     Own(WorkSource),
     Shared(SharedSource),
 }
 
-/// What the device is asked for after it.
+/// What the device still has to do for a request that this process carried out.
 pub struct Done {
-    /// To tell a completion channel of ours.
+    /// It has to notify our completion channel.
     pub tells: bool,
-    /// To tell the peer that few receives are left in its shared queue.
+    /// It has to tell the peer that few receives are left in its shared queue.
     pub is_low: bool,
 }
 
 impl Direct {
-    /// Asks for it.
+    /// Asks the device for the peer's queues.
     ///
     /// # Errors
-    /// `EAGAIN` where the peer is not ready; others where it will never be.
+    /// `EAGAIN`: the peer is not ready yet. Any other: it will never share.
     pub fn open(link: &Link, qpn: u32) -> Outcome<Self> {
         let (Reply::Direct(peer), mut files) = link.ask_for(&Request::Direct { qpn })? else {
             return Err(libc::EIO);
@@ -141,24 +147,25 @@ impl Direct {
         })
     }
 
-    /// Whether it is over.
+    /// Whether the device has ended the sharing.
     pub fn is_closed(&self) -> bool {
         self.bond.is_closed()
     }
 
-    /// Maps memory of the peer's that was found not to be mapped yet.
+    /// Maps the region of the peer that a request needed and did not find mapped.
     #[inline]
     pub fn open_window(&mut self, link: &Link, qpn: u32) {
         self.windows.open(link, qpn, &self.peer_regions);
     }
 
-    /// Gets memory of the peer's that can't be mapped, where a message needs it. Whether that came now.
+    /// Asks for access to all of the peer's memory, if a request needed that. Returns whether we have it now.
     #[inline]
     pub fn open_memory(&mut self, link: &Link, qpn: u32) -> bool {
         matches!(self.memory, Far::Wanted) && self.memory.open(link, qpn)
     }
 
-    /// Unmaps what is none of the peer's regions any more, and asks again for what was not to be had.
+    /// Unmaps memory that the peer has deregistered. If the peer's process refused access to all of its memory before,
+    /// the next request that needs it asks again.
     pub fn close_windows(&mut self) {
         if matches!(self.memory, Far::Refused) {
             self.memory = Far::Unknown;
@@ -166,10 +173,10 @@ impl Direct {
         self.windows.close_old(&self.peer_regions);
     }
 
-    /// Does what a request asks for, all of it; `None` where that is left to the device.
+    /// Carries out a whole request. Returns `None` if it did nothing and the device has to carry it out.
     ///
     /// # Safety
-    /// The bytes of an inline message, and memory that is registered, must be there.
+    /// The bytes of an inline message must be readable, and all memory that this process registered must be mapped.
     pub unsafe fn perform(
         &mut self,
         sender: &Sender,
@@ -186,12 +193,12 @@ impl Direct {
         }
         // SAFETY: the caller's promise.
         let done = unsafe { self.do_it(request, len) }.map(|()| self.complete(sender, request, len));
-        // Not before: our completion queue may be taken away after it.
+        // Only now: after this, the device may free our completion queue.
         self.bond.leave();
         done
     }
 
-    /// Counts what was done, and completes it.
+    /// Counts a request that was carried out, and adds its completion to our queue.
     fn complete(&self, sender: &Sender, request: &WorkRequest, len: usize) -> Done {
         self.bond.count(len as u64);
         let is_low = matches!(&self.receives, Receives::Shared(source) if source.is_low());
@@ -206,12 +213,13 @@ impl Direct {
             number: request.number,
             ..Completion::default()
         };
-        // There is room: it was looked for, and who completes at the same time overruns.
+        // `perform` has seen that there is room. If another thread has filled the queue since, the queue overruns.
         let note = |place| self.bond.note_own_place(place);
         Done { tells: self.own_cq.push_noting(&own, false, note) == Ok(true), is_low }
     }
 
-    /// Our parts of a message, and their length; `None` where one may not be used so.
+    /// Collects our side of a message in `parts`, and returns its length; `None` if a key does not permit the
+    /// operation.
     fn gather(
         &mut self,
         sender: &Sender,
@@ -241,8 +249,10 @@ impl Direct {
         Some(sum)
     }
 
+    /// Carries out a request of `len` bytes whose parts are collected.
+    ///
     /// # Safety
-    /// The parts must be readable, of a READ writable.
+    /// The parts must be readable; for a READ or an atomic operation, writable.
     unsafe fn do_it(&mut self, request: &WorkRequest, len: usize) -> Option<()> {
         // SAFETY: the caller's promise.
         unsafe {
@@ -266,7 +276,7 @@ impl Direct {
         }
     }
 
-    /// Does what uses up a receive of the peer's.
+    /// Carries out a request that uses up a receive of the peer: a SEND, or a WRITE with immediate data.
     ///
     /// # Safety
     /// The parts must be readable.
@@ -295,8 +305,9 @@ impl Direct {
         matches!(self.receives, Receives::Shared(_))
     }
 
-    /// Takes a receive of the peer's: the number of its slot, its identifier, and whether the peer may be left to copy
-    /// the message to where it says; the places are those that the message is to be copied to otherwise.
+    /// Takes a receive of the peer, and puts the places for the message into `places`. Returns the number of the
+    /// receive's slot, its identifier, and whether the message is simple: the peer may copy it itself, from its
+    /// completion or a parcel.
     fn take_receive(&mut self, request: &WorkRequest, len: usize) -> Option<(u32, u64, bool)> {
         for _ in 0..ATTEMPTS {
             self.list.clear();
@@ -313,7 +324,7 @@ impl Direct {
             } else {
                 self.place(len)
             };
-            // Before it is claimed.
+            // A receive of a shared queue can't be given back once it is claimed, so look at its places first.
             let is_simple =
                 is_simple.filter(|simple| *simple && self.is_enclosed(len) || self.reach().is_some());
             match &self.receives {
@@ -331,8 +342,8 @@ impl Direct {
         None
     }
 
-    /// Gives a receive back that was not used. One of a shared queue can't be put back, and is flushed: the device will
-    /// say why.
+    /// Gives back a receive that was not used. A receive of a shared queue can't be put back: it is completed as
+    /// flushed, and the device, which gets the request next, reports the reason.
     fn put_back(&mut self, number: u32, id: u64) -> Option<()> {
         match &self.receives {
             Receives::Own(source) => source.put_back(number),
@@ -349,7 +360,8 @@ impl Direct {
         None
     }
 
-    /// Finds the places where the receive has a message put that was taken. Returns whether the peer may copy it there.
+    /// Finds the places for a message of `len` bytes in the scatter list of the receive. Returns whether the peer may
+    /// copy the message itself; `None` if the list is too short or a key is wrong.
     fn place(&mut self, len: usize) -> Option<bool> {
         self.places.clear();
         let (mut left, mut same) = (len, true);
@@ -360,18 +372,19 @@ impl Direct {
             }
             let region = self.peer_regions.get(segment.lkey)?;
             let address = region.find(self.peer.pd, segment.address, part as u64, access::LOCAL_WRITE)?;
-            // The peer copies to where its list says, and not to where the device would.
+            // The peer copies to the addresses in its list, without looking them up in its regions as the device does.
             same &= address == segment.address;
             let window = self.windows.find(segment.lkey, &region, address, part);
             self.places.push(Place { address, len: part, window });
             left -= part;
         }
-        // A completion says where one of a shared queue has it.
+        // The completion of a receive of a shared queue has room for one address.
         let is_simple = if self.takes_shared() { self.places.len() <= 1 } else { same };
         (left == 0).then_some(is_simple)
     }
 
-    /// A message that the peer copies: it goes with its completion, or as a parcel, if it can.
+    /// Puts a message where the peer can copy it from: into its completion, or into a parcel if it is longer. Returns
+    /// `None` if there is no room for a parcel.
     ///
     /// # Safety
     /// The parts must be readable.
@@ -390,7 +403,8 @@ impl Direct {
         }
         let (mut message, mut at) = (Message::default(), 0);
         for part in &self.parts {
-            // SAFETY: the caller's promise; their lengths sum up to the message's, for which there is room.
+            // SAFETY: the caller says that the part is readable. `message` has room: the lengths of all parts sum up to
+            // `len`, which is at most `INLINE`.
             unsafe {
                 let to = message.as_mut_ptr().cast::<u8>().add(at);
                 std::ptr::copy_nonoverlapping(part.iov_base.cast(), to, part.iov_len);
@@ -404,6 +418,7 @@ impl Direct {
         Some(Placement::At(place, [first, second, third]))
     }
 
+    /// The completion that the peer gets.
     fn arrived(&self, request: &WorkRequest, len: usize, id: u64, placement: Placement) -> Completion {
         let is_write = request.opcode == opcode::RDMA_WRITE_WITH_IMM;
         let has_immediate = is_write || request.opcode == opcode::SEND_WITH_IMM;
@@ -419,7 +434,7 @@ impl Direct {
         }
     }
 
-    /// Tells the peer that something arrived.
+    /// Gives the peer a completion, and notifies its completion channel if it waits there.
     fn tell(&mut self, arrived: &Completion, request: &WorkRequest) -> Option<()> {
         let solicited = request.flags & send_flags::SOLICITED != 0;
         let tells = self.peer_cq.push_noting(arrived, solicited, |place| self.bond.note_place(place)).ok()?;
@@ -431,12 +446,14 @@ impl Direct {
         Some(())
     }
 
-    /// Whether a message that the peer may copy goes with its completion, or surely as a parcel.
+    /// Whether a message of this length always fits into a completion or a parcel, so that its places need not be
+    /// reached.
     const fn is_enclosed(&self, len: usize) -> bool {
         len <= if self.takes_shared() { INLINE_SHARED } else { Parcels::LONGEST }
     }
 
-    /// Whether all places can be reached; what is missing is asked for, and the device does it this time.
+    /// Returns `Some` if we can copy to or from all places. Otherwise it notes what to ask for, and the device carries
+    /// out this request.
     #[inline]
     fn reach(&mut self) -> Option<()> {
         let is_near = |place: &Place| place.window.is_some() || place.len == 0;
@@ -449,12 +466,12 @@ impl Direct {
         None
     }
 
-    /// Whether a message that is too long for its completion is to be stored where it belongs.
+    /// Whether to copy a message into mapped places rather than through a parcel.
     fn is_mapped(&self, len: usize) -> bool {
         len > INLINE && self.places.iter().all(|place| place.window.is_some())
     }
 
-    /// Where memory of the peer lies, if it may be used so.
+    /// The place of the peer's memory that a request names by address and key, if the key permits what it needs.
     fn remote(&mut self, request: &WorkRequest, len: usize, needs: u32) -> Option<Place> {
         if len == 0 {
             return Some(Place { address: 0, len, window: None });
@@ -467,7 +484,7 @@ impl Direct {
         Some(Place { address, len, window: self.windows.find(request.rkey, &region, address, len) })
     }
 
-    /// An atomic operation on what is mapped.
+    /// Carries out an atomic operation on a word of the peer that is mapped here.
     ///
     /// # Safety
     /// The parts must be writable.
@@ -481,12 +498,13 @@ impl Direct {
         } else {
             word.compare_exchange(operand, request.swap, order, order).unwrap_or_else(|old| old)
         };
-        // SAFETY: the caller's promise; it is as long as that.
+        // SAFETY: the caller says that the part is writable, and it is 8 bytes long as `len` says.
         unsafe { part.iov_base.cast::<u64>().write_unaligned(old) };
         Some(())
     }
 
-    /// Finds the places where a WRITE puts its message.
+    /// Puts the places of a WRITE into `places`. A long message that a system call copies has its last byte in a place
+    /// of its own, which is written last.
     fn aim(&mut self, request: &WorkRequest, len: usize) -> Option<()> {
         let place = self.remote(request, len, access::REMOTE_WRITE)?;
         self.places.clear();
@@ -497,111 +515,5 @@ impl Direct {
             self.places.push(place);
         }
         Some(())
-    }
-
-    /// Copies between our parts and the peer's places.
-    ///
-    /// # Safety
-    /// The parts must be readable, or, where the peer is read, writable.
-    unsafe fn copy(&mut self, writes: bool) -> Option<()> {
-        let is_far = |place: &Place| place.window.is_none();
-        let len: usize = self.places.iter().filter(|place| is_far(place)).map(|place| place.len).sum();
-        if let Far::There { process: Some(pid), .. } = self.memory
-            && len >= AT_ONCE_FROM
-            && self.places.iter().all(is_far)
-        {
-            // SAFETY: the caller's promise.
-            return unsafe { self.copy_at_once(pid, len, writes) };
-        }
-        let (mut part, mut used) = (0, 0);
-        for place in &self.places {
-            self.vector.clear();
-            let mut left = place.len;
-            while left > 0 {
-                let Part { iov_base, iov_len } = *self.parts.get(part)?;
-                let now = left.min(iov_len - used);
-                // SAFETY: within the part.
-                let iov_base = unsafe { iov_base.byte_add(used) };
-                self.vector.push(Part { iov_base, iov_len: now });
-                (left, used) = (left - now, used + now);
-                if used == iov_len {
-                    (part, used) = (part + 1, 0);
-                }
-            }
-            // SAFETY: the caller's promise.
-            let is_copied = unsafe {
-                match place.window {
-                    Some(window) => self.copy_there(window, place.address, writes),
-                    None => self.copy_far(place, writes),
-                }
-            };
-            if !is_copied {
-                return None;
-            }
-        }
-        Some(())
-    }
-
-    /// Copies between the vector and a place that is mapped.
-    ///
-    /// # Safety
-    /// As of [`Self::copy`].
-    unsafe fn copy_there(&self, window: usize, mut address: u64, writes: bool) -> bool {
-        let Some(pages) = self.windows.pages(window) else { return false };
-        self.vector.iter().all(|part| {
-            let at = address;
-            address += part.iov_len as u64;
-            // SAFETY: the caller's promise.
-            unsafe {
-                if writes {
-                    pages.write_from(at, part.iov_base.cast(), part.iov_len)
-                } else {
-                    pages.read_to(at, part.iov_base.cast(), part.iov_len)
-                }
-            }
-        })
-    }
-
-    /// Copies between the vector and a place by a system call.
-    ///
-    /// # Safety
-    /// As of [`Self::copy`].
-    unsafe fn copy_far(&self, place: &Place, writes: bool) -> bool {
-        let Far::There { memory, .. } = &self.memory else { return place.len == 0 };
-        let (fd, parts, at) = (memory.as_raw_fd(), &self.vector[..], place.address as i64);
-        let (list, count) = (parts.as_ptr(), parts.len() as i32);
-        // SAFETY: the caller's promise; what it does at the other end was granted.
-        let copied = unsafe {
-            match *parts {
-                // Without a list they are quicker.
-                [part] if writes => libc::pwrite(fd, part.iov_base, part.iov_len, at),
-                [part] => libc::pread(fd, part.iov_base, part.iov_len, at),
-                _ if writes => libc::pwritev(fd, list, count, at),
-                _ => libc::preadv(fd, list, count, at),
-            }
-        };
-        place.len == 0 || copied == place.len as isize
-    }
-
-    /// As [`Self::copy`], of all parts and places in one system call.
-    ///
-    /// # Safety
-    /// As of that.
-    unsafe fn copy_at_once(&mut self, pid: libc::pid_t, len: usize, writes: bool) -> Option<()> {
-        self.vector.clear();
-        let places =
-            self.places.iter().map(|place| Part { iov_base: place.address as *mut _, iov_len: place.len });
-        self.vector.extend(places);
-        let (ours, theirs) = (&self.parts, &self.vector);
-        let [own, others] = [ours, theirs].map(|list| (list.as_ptr(), list.len() as libc::c_ulong));
-        // SAFETY: the caller's promise; what it does at the other end was granted.
-        let copied = unsafe {
-            if writes {
-                libc::process_vm_writev(pid, own.0, own.1, others.0, others.1, 0)
-            } else {
-                libc::process_vm_readv(pid, own.0, own.1, others.0, others.1, 0)
-            }
-        };
-        (copied == len as isize).then_some(())
     }
 }

@@ -1,10 +1,10 @@
 //! Eviction: which connection is removed from a full table so that a new one finds room.
 //!
 //! While the table has room, an account may have as many connections as its limit allows. A full table is divided. Each
-//! account that has connections gets an equal share, and half of the share is its reserve ([`Share`]). All accounts that
-//! are within their reserve have at most half of the table together. So at least half of the entries belong to accounts
-//! beyond their reserve, in every shard, since the hash spreads connections over the shards. A new connection of an
-//! account within its reserve can therefore always evict one of those.
+//! account that has connections gets an equal share, and half of the share is its reserve ([`Share`]). All accounts
+//! that are within their reserve have at most half of the table together. So at least half of the entries belong to
+//! accounts beyond their reserve, in every shard, since the hash spreads connections over the shards. A new connection
+//! of an account within its reserve can therefore always evict one of those.
 //!
 //! Two rules protect connections. Nobody evicts a connection of an account that is within its reserve, but that account
 //! itself. An account beyond its share does not evict an established TCP connection of an account within its share.
@@ -30,8 +30,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const CANDIDATES: u32 = 64;
 /// The search ends after so many candidates, if it has found one that may be evicted.
 const ENOUGH: usize = 24;
-/// Distance between two candidates, in entries. Entries next to each other were often made at the same time and are alike.
-/// It is a prime, so that all entries are examined in turn.
+/// Distance between two candidates, in entries. Entries next to each other were often made at the same time and are
+/// alike. It is a prime, so that all entries are examined in turn.
 const STRIDE: u64 = 0x9e37_79b1;
 
 /// Classes of connections, the first to be evicted first.
@@ -152,9 +152,9 @@ impl Flows {
         }
     }
 
-    /// Makes room in a full bucket: moves one of its entries to the other bucket that the entry may be in. Only an entry
-    /// in its first bucket is moved, to its second. Readers look at the first bucket before the second, so they find the
-    /// entry at any time. Returns whether an entry was moved.
+    /// Makes room in a full bucket: moves one of its entries to the other bucket that the entry may be in. Only an
+    /// entry in its first bucket is moved, to its second. Readers look at the first bucket before the second, so they
+    /// find the entry at any time. Returns whether an entry was moved.
     fn relocate(&self, bucket: usize) -> bool {
         self.index.records()[bucket].iter().any(|slot| {
             let Some(index) = entry_of(slot) else { return false };

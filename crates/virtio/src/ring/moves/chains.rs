@@ -1,5 +1,5 @@
-//! The model's reader of chains: a simple one that follows the specification (VIRTIO 1.2, 2.7.5 and 2.8.6) and reads plain
-//! bytes.
+//! The model's reader of chains: a simple one that follows the specification (VIRTIO 1.2, 2.7.5 and 2.8.6) and reads
+//! plain bytes.
 
 use super::*;
 

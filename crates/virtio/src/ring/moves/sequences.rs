@@ -5,8 +5,8 @@ use super::*;
 /// The largest ring, in slots.
 const MOST: u16 = 16;
 
-/// Plays every sequence of up to `depth` steps out of `all`, after those so far. A sequence ends with a fault. Returns how
-/// many sequences were played.
+/// Plays every sequence of up to `depth` steps out of `all`, after those so far. A sequence ends with a fault. Returns
+/// how many sequences were played.
 fn play_all(world: &mut World, all: &[Vec<Move>], so_far: &mut Vec<Move>, depth: usize) -> usize {
     let mut played = 0;
     for step in all {
