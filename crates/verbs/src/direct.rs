@@ -7,12 +7,14 @@
 //! receive, wrong keys, full queues, atomic operations elsewhere) is left to the device, in whose hands all is as
 //! without this.
 
+mod copies;
+
 use crate::abi::IBV_WC_WR_FLUSH_ERR;
 use crate::errno::Outcome;
 use crate::far::Far;
 use crate::link::{Link, map};
 use crate::windows::Windows;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use uverbs::completion::{self, INLINE, INLINE_SHARED, Message, bytes};
@@ -26,9 +28,6 @@ use uverbs::{
 /// Messages of which the last byte is stored after all others, as peers wait for it, are longer than what is stored at
 /// once.
 const AT_ONCE: usize = 8;
-
-/// From so many bytes on, a copy between processes is faster than one by way of the kernel's files.
-const AT_ONCE_FROM: usize = 2048;
 
 /// Attempts at a receive of a shared queue, where others take theirs at the same time.
 const ATTEMPTS: u32 = 64;
@@ -181,11 +180,20 @@ impl Direct {
             return None;
         }
         let len = self.gather(sender, request.opcode, list, inline)?;
+        let is_long = len > copies::PIECE && matches!(request.opcode, opcode::RDMA_WRITE | opcode::RDMA_READ);
+        let last_piece;
+        let (last, left) = if is_long {
+            // SAFETY: the caller's promise.
+            last_piece = unsafe { self.do_pieces(request, len) }?;
+            (&last_piece.0, last_piece.1)
+        } else {
+            (request, len)
+        };
         if !self.bond.enter() {
             return None;
         }
         // SAFETY: the caller's promise.
-        let done = unsafe { self.do_it(request, len) }.map(|()| self.complete(sender, request, len));
+        let done = unsafe { self.do_it(last, left) }.map(|()| self.complete(sender, request, len));
         // Not before: our completion queue may be taken away after it.
         self.bond.leave();
         done
@@ -497,111 +505,5 @@ impl Direct {
             self.places.push(place);
         }
         Some(())
-    }
-
-    /// Copies between our parts and the peer's places.
-    ///
-    /// # Safety
-    /// The parts must be readable, or, where the peer is read, writable.
-    unsafe fn copy(&mut self, writes: bool) -> Option<()> {
-        let is_far = |place: &Place| place.window.is_none();
-        let len: usize = self.places.iter().filter(|place| is_far(place)).map(|place| place.len).sum();
-        if let Far::There { process: Some(pid), .. } = self.memory
-            && len >= AT_ONCE_FROM
-            && self.places.iter().all(is_far)
-        {
-            // SAFETY: the caller's promise.
-            return unsafe { self.copy_at_once(pid, len, writes) };
-        }
-        let (mut part, mut used) = (0, 0);
-        for place in &self.places {
-            self.vector.clear();
-            let mut left = place.len;
-            while left > 0 {
-                let Part { iov_base, iov_len } = *self.parts.get(part)?;
-                let now = left.min(iov_len - used);
-                // SAFETY: within the part.
-                let iov_base = unsafe { iov_base.byte_add(used) };
-                self.vector.push(Part { iov_base, iov_len: now });
-                (left, used) = (left - now, used + now);
-                if used == iov_len {
-                    (part, used) = (part + 1, 0);
-                }
-            }
-            // SAFETY: the caller's promise.
-            let is_copied = unsafe {
-                match place.window {
-                    Some(window) => self.copy_there(window, place.address, writes),
-                    None => self.copy_far(place, writes),
-                }
-            };
-            if !is_copied {
-                return None;
-            }
-        }
-        Some(())
-    }
-
-    /// Copies between the vector and a place that is mapped.
-    ///
-    /// # Safety
-    /// As of [`Self::copy`].
-    unsafe fn copy_there(&self, window: usize, mut address: u64, writes: bool) -> bool {
-        let Some(pages) = self.windows.pages(window) else { return false };
-        self.vector.iter().all(|part| {
-            let at = address;
-            address += part.iov_len as u64;
-            // SAFETY: the caller's promise.
-            unsafe {
-                if writes {
-                    pages.write_from(at, part.iov_base.cast(), part.iov_len)
-                } else {
-                    pages.read_to(at, part.iov_base.cast(), part.iov_len)
-                }
-            }
-        })
-    }
-
-    /// Copies between the vector and a place by a system call.
-    ///
-    /// # Safety
-    /// As of [`Self::copy`].
-    unsafe fn copy_far(&self, place: &Place, writes: bool) -> bool {
-        let Far::There { memory, .. } = &self.memory else { return place.len == 0 };
-        let (fd, parts, at) = (memory.as_raw_fd(), &self.vector[..], place.address as i64);
-        let (list, count) = (parts.as_ptr(), parts.len() as i32);
-        // SAFETY: the caller's promise; what it does at the other end was granted.
-        let copied = unsafe {
-            match *parts {
-                // Without a list they are quicker.
-                [part] if writes => libc::pwrite(fd, part.iov_base, part.iov_len, at),
-                [part] => libc::pread(fd, part.iov_base, part.iov_len, at),
-                _ if writes => libc::pwritev(fd, list, count, at),
-                _ => libc::preadv(fd, list, count, at),
-            }
-        };
-        place.len == 0 || copied == place.len as isize
-    }
-
-    /// As [`Self::copy`], of all parts and places in one system call.
-    ///
-    /// # Safety
-    /// As of that.
-    unsafe fn copy_at_once(&mut self, pid: libc::pid_t, len: usize, writes: bool) -> Option<()> {
-        self.vector.clear();
-        let places =
-            self.places.iter().map(|place| Part { iov_base: place.address as *mut _, iov_len: place.len });
-        self.vector.extend(places);
-        let (ours, theirs) = (&self.parts, &self.vector);
-        let [own, others] = [ours, theirs].map(|list| (list.as_ptr(), list.len() as libc::c_ulong));
-        // SAFETY: the caller's promise; what it does at the other end was granted.
-        let copied = unsafe {
-            if writes {
-                libc::process_vm_writev(pid, own.0, own.1, others.0, others.1, 0)
-            } else {
-                libc::process_vm_readv(pid, own.0, own.1, others.0, others.1, 0)
-            }
-        };
-        (copied == len as isize).then_some(())
     }
 }
