@@ -1,15 +1,13 @@
-//! Queue pairs of peers that trust each other and share memory. This process carries out its own requests, in the
-//! peer's memory, instead of asking the device.
+//! Peers that share memory: what their device would do with our requests, we do ourselves, where both sides trust each
+//! other.
 //!
-//! A short message travels inside the completion that the peer gets. A longer one is copied once, into the buffers of
-//! the peer's receive. Where those buffers are in a file that this process has mapped ([`Windows`]), it copies with
-//! plain loads and stores. Elsewhere it copies with a system call, and for that the peer's process must give us access
-//! to all of its memory ([`Far`]). We ask for that access when the first message needs it.
-//!
-//! The device handles each request that this module cannot: the peer has no receive, a key is wrong, a queue is full,
-//! or an atomic operation concerns memory that is not mapped. The device then works as if nothing were shared.
+//! A message that fits into a completion goes with it; others are copied once, to where the receive says: by loads and
+//! stores where the peer has that memory in a file ([`Windows`]), else by a system call, for which the peer's process
+//! has to give us all of its memory: that is asked for once a message needs it. Whatever is out of the ordinary (no
+//! receive, wrong keys, full queues, atomic operations elsewhere) is left to the device, in whose hands all is as
+//! without this.
 
-mod copy;
+mod copies;
 
 use crate::abi::IBV_WC_WR_FLUSH_ERR;
 use crate::errno::Outcome;
@@ -27,29 +25,29 @@ use uverbs::{
     SharedSource, WorkRequest, WorkSource,
 };
 
-/// The processor stores up to so many bytes at once. Of a longer message the last byte must be stored after all others:
-/// peers wait until it changes.
+/// Messages of which the last byte is stored after all others, as peers wait for it, are longer than what is stored at
+/// once.
 const AT_ONCE: usize = 8;
 
-/// How often we try to take a receive from a shared queue while other processes take theirs.
+/// Attempts at a receive of a shared queue, where others take theirs at the same time.
 const ATTEMPTS: u32 = 64;
 
-/// Some bytes of this process's memory.
+/// A part of our own memory.
 type Part = libc::iovec;
 
-/// Some bytes of an inline message: their address and number.
+/// A part of an inline message, and its length.
 pub type Bytes = (*const u8, usize);
 
-/// Some bytes of the peer's memory.
+/// A part of the peer's.
 #[derive(Clone, Copy)]
 struct Place {
     address: u64,
     len: usize,
-    /// The window in which they are mapped here, if they are.
+    /// Where it is mapped.
     window: Option<usize>,
 }
 
-/// What a queue pair shares with its peer.
+/// What is shared with a peer.
 pub struct Direct {
     bond: Bond,
     peer: DirectPeer,
@@ -62,51 +60,46 @@ pub struct Direct {
     own_cq: CompletionSink,
     memory: Far,
     channel: Option<OwnedFd>,
-    /// The peer's completion channel was full, so the peer still has to be notified.
+    /// The peer's channel has no room for what it is to be told.
     pub is_untold: bool,
-    // Scratch space for one request.
-    /// Our side of the message.
+    /// Of the request at hand: our parts, what the receive says, and where that is.
     parts: Vec<Part>,
-    /// The scatter list of the peer's receive.
     list: Vec<Segment>,
-    /// The peer's side of the message.
     places: Vec<Place>,
-    /// The argument of one copy.
     vector: Vec<Part>,
 }
 
-// SAFETY: the pointers in `parts` and `vector` are only used during a call of `perform`, which fills them anew.
+// SAFETY: the parts are those of the request at hand, and used by nobody after it.
 unsafe impl Send for Direct {}
 
-/// The queue pair that sends.
+/// What it is that is sent.
 pub struct Sender {
-    /// Its number.
+    /// Its queue pair, and that one's protection domain.
     pub qpn: u32,
-    /// Its protection domain.
     pub pd: u32,
-    /// Whether the application wants a completion of this request.
+    /// Whether its completion is wanted.
     pub signaled: bool,
 }
 
-/// The queue from which the peer's receives come.
+/// Where the peer's receives are.
 enum Receives {
     Own(WorkSource),
     Shared(SharedSource),
 }
 
-/// What the device still has to do for a request that this process carried out.
+/// What the device is asked for after it.
 pub struct Done {
-    /// It has to notify our completion channel.
+    /// To tell a completion channel of ours.
     pub tells: bool,
-    /// It has to tell the peer that few receives are left in its shared queue.
+    /// To tell the peer that few receives are left in its shared queue.
     pub is_low: bool,
 }
 
 impl Direct {
-    /// Asks the device for the peer's queues.
+    /// Asks for it.
     ///
     /// # Errors
-    /// `EAGAIN`: the peer is not ready yet. Any other: it will never share.
+    /// `EAGAIN` where the peer is not ready; others where it will never be.
     pub fn open(link: &Link, qpn: u32) -> Outcome<Self> {
         let (Reply::Direct(peer), mut files) = link.ask_for(&Request::Direct { qpn })? else {
             return Err(libc::EIO);
@@ -147,25 +140,24 @@ impl Direct {
         })
     }
 
-    /// Whether the device has ended the sharing.
+    /// Whether it is over.
     pub fn is_closed(&self) -> bool {
         self.bond.is_closed()
     }
 
-    /// Maps the region of the peer that a request needed and did not find mapped.
+    /// Maps memory of the peer's that was found not to be mapped yet.
     #[inline]
     pub fn open_window(&mut self, link: &Link, qpn: u32) {
         self.windows.open(link, qpn, &self.peer_regions);
     }
 
-    /// Asks for access to all of the peer's memory, if a request needed that. Returns whether we have it now.
+    /// Gets memory of the peer's that can't be mapped, where a message needs it. Whether that came now.
     #[inline]
     pub fn open_memory(&mut self, link: &Link, qpn: u32) -> bool {
         matches!(self.memory, Far::Wanted) && self.memory.open(link, qpn)
     }
 
-    /// Unmaps memory that the peer has deregistered. If the peer's process refused access to all of its memory before,
-    /// the next request that needs it asks again.
+    /// Unmaps what is none of the peer's regions any more, and asks again for what was not to be had.
     pub fn close_windows(&mut self) {
         if matches!(self.memory, Far::Refused) {
             self.memory = Far::Unknown;
@@ -173,10 +165,10 @@ impl Direct {
         self.windows.close_old(&self.peer_regions);
     }
 
-    /// Carries out a whole request. Returns `None` if it did nothing and the device has to carry it out.
+    /// Does what a request asks for, all of it; `None` where that is left to the device.
     ///
     /// # Safety
-    /// The bytes of an inline message must be readable, and all memory that this process registered must be mapped.
+    /// The bytes of an inline message, and memory that is registered, must be there.
     pub unsafe fn perform(
         &mut self,
         sender: &Sender,
@@ -188,17 +180,26 @@ impl Direct {
             return None;
         }
         let len = self.gather(sender, request.opcode, list, inline)?;
+        let is_long = len > copies::PIECE && matches!(request.opcode, opcode::RDMA_WRITE | opcode::RDMA_READ);
+        let last_piece;
+        let (last, left) = if is_long {
+            // SAFETY: the caller's promise.
+            last_piece = unsafe { self.do_pieces(request, len) }?;
+            (&last_piece.0, last_piece.1)
+        } else {
+            (request, len)
+        };
         if !self.bond.enter() {
             return None;
         }
         // SAFETY: the caller's promise.
-        let done = unsafe { self.do_it(request, len) }.map(|()| self.complete(sender, request, len));
-        // Only now: after this, the device may free our completion queue.
+        let done = unsafe { self.do_it(last, left) }.map(|()| self.complete(sender, request, len));
+        // Not before: our completion queue may be taken away after it.
         self.bond.leave();
         done
     }
 
-    /// Counts a request that was carried out, and adds its completion to our queue.
+    /// Counts what was done, and completes it.
     fn complete(&self, sender: &Sender, request: &WorkRequest, len: usize) -> Done {
         self.bond.count(len as u64);
         let is_low = matches!(&self.receives, Receives::Shared(source) if source.is_low());
@@ -213,13 +214,12 @@ impl Direct {
             number: request.number,
             ..Completion::default()
         };
-        // `perform` has seen that there is room. If another thread has filled the queue since, the queue overruns.
+        // There is room: it was looked for, and who completes at the same time overruns.
         let note = |place| self.bond.note_own_place(place);
         Done { tells: self.own_cq.push_noting(&own, false, note) == Ok(true), is_low }
     }
 
-    /// Collects our side of a message in `parts`, and returns its length; `None` if a key does not permit the
-    /// operation.
+    /// Our parts of a message, and their length; `None` where one may not be used so.
     fn gather(
         &mut self,
         sender: &Sender,
@@ -249,10 +249,8 @@ impl Direct {
         Some(sum)
     }
 
-    /// Carries out a request of `len` bytes whose parts are collected.
-    ///
     /// # Safety
-    /// The parts must be readable; for a READ or an atomic operation, writable.
+    /// The parts must be readable, of a READ writable.
     unsafe fn do_it(&mut self, request: &WorkRequest, len: usize) -> Option<()> {
         // SAFETY: the caller's promise.
         unsafe {
@@ -276,7 +274,7 @@ impl Direct {
         }
     }
 
-    /// Carries out a request that uses up a receive of the peer: a SEND, or a WRITE with immediate data.
+    /// Does what uses up a receive of the peer's.
     ///
     /// # Safety
     /// The parts must be readable.
@@ -305,9 +303,8 @@ impl Direct {
         matches!(self.receives, Receives::Shared(_))
     }
 
-    /// Takes a receive of the peer, and puts the places for the message into `places`. Returns the number of the
-    /// receive's slot, its identifier, and whether the message is simple: the peer may copy it itself, from its
-    /// completion or a parcel.
+    /// Takes a receive of the peer's: the number of its slot, its identifier, and whether the peer may be left to copy
+    /// the message to where it says; the places are those that the message is to be copied to otherwise.
     fn take_receive(&mut self, request: &WorkRequest, len: usize) -> Option<(u32, u64, bool)> {
         for _ in 0..ATTEMPTS {
             self.list.clear();
@@ -324,7 +321,7 @@ impl Direct {
             } else {
                 self.place(len)
             };
-            // A receive of a shared queue can't be given back once it is claimed, so look at its places first.
+            // Before it is claimed.
             let is_simple =
                 is_simple.filter(|simple| *simple && self.is_enclosed(len) || self.reach().is_some());
             match &self.receives {
@@ -342,8 +339,8 @@ impl Direct {
         None
     }
 
-    /// Gives back a receive that was not used. A receive of a shared queue can't be put back: it is completed as
-    /// flushed, and the device, which gets the request next, reports the reason.
+    /// Gives a receive back that was not used. One of a shared queue can't be put back, and is flushed: the device will
+    /// say why.
     fn put_back(&mut self, number: u32, id: u64) -> Option<()> {
         match &self.receives {
             Receives::Own(source) => source.put_back(number),
@@ -360,8 +357,7 @@ impl Direct {
         None
     }
 
-    /// Finds the places for a message of `len` bytes in the scatter list of the receive. Returns whether the peer may
-    /// copy the message itself; `None` if the list is too short or a key is wrong.
+    /// Finds the places where the receive has a message put that was taken. Returns whether the peer may copy it there.
     fn place(&mut self, len: usize) -> Option<bool> {
         self.places.clear();
         let (mut left, mut same) = (len, true);
@@ -372,19 +368,18 @@ impl Direct {
             }
             let region = self.peer_regions.get(segment.lkey)?;
             let address = region.find(self.peer.pd, segment.address, part as u64, access::LOCAL_WRITE)?;
-            // The peer copies to the addresses in its list, without looking them up in its regions as the device does.
+            // The peer copies to where its list says, and not to where the device would.
             same &= address == segment.address;
             let window = self.windows.find(segment.lkey, &region, address, part);
             self.places.push(Place { address, len: part, window });
             left -= part;
         }
-        // The completion of a receive of a shared queue has room for one address.
+        // A completion says where one of a shared queue has it.
         let is_simple = if self.takes_shared() { self.places.len() <= 1 } else { same };
         (left == 0).then_some(is_simple)
     }
 
-    /// Puts a message where the peer can copy it from: into its completion, or into a parcel if it is longer. Returns
-    /// `None` if there is no room for a parcel.
+    /// A message that the peer copies: it goes with its completion, or as a parcel, if it can.
     ///
     /// # Safety
     /// The parts must be readable.
@@ -403,8 +398,7 @@ impl Direct {
         }
         let (mut message, mut at) = (Message::default(), 0);
         for part in &self.parts {
-            // SAFETY: the caller says that the part is readable. `message` has room: the lengths of all parts sum up to
-            // `len`, which is at most `INLINE`.
+            // SAFETY: the caller's promise; their lengths sum up to the message's, for which there is room.
             unsafe {
                 let to = message.as_mut_ptr().cast::<u8>().add(at);
                 std::ptr::copy_nonoverlapping(part.iov_base.cast(), to, part.iov_len);
@@ -418,7 +412,6 @@ impl Direct {
         Some(Placement::At(place, [first, second, third]))
     }
 
-    /// The completion that the peer gets.
     fn arrived(&self, request: &WorkRequest, len: usize, id: u64, placement: Placement) -> Completion {
         let is_write = request.opcode == opcode::RDMA_WRITE_WITH_IMM;
         let has_immediate = is_write || request.opcode == opcode::SEND_WITH_IMM;
@@ -434,7 +427,7 @@ impl Direct {
         }
     }
 
-    /// Gives the peer a completion, and notifies its completion channel if it waits there.
+    /// Tells the peer that something arrived.
     fn tell(&mut self, arrived: &Completion, request: &WorkRequest) -> Option<()> {
         let solicited = request.flags & send_flags::SOLICITED != 0;
         let tells = self.peer_cq.push_noting(arrived, solicited, |place| self.bond.note_place(place)).ok()?;
@@ -446,14 +439,12 @@ impl Direct {
         Some(())
     }
 
-    /// Whether a message of this length always fits into a completion or a parcel, so that its places need not be
-    /// reached.
+    /// Whether a message that the peer may copy goes with its completion, or surely as a parcel.
     const fn is_enclosed(&self, len: usize) -> bool {
         len <= if self.takes_shared() { INLINE_SHARED } else { Parcels::LONGEST }
     }
 
-    /// Returns `Some` if we can copy to or from all places. Otherwise it notes what to ask for, and the device carries
-    /// out this request.
+    /// Whether all places can be reached; what is missing is asked for, and the device does it this time.
     #[inline]
     fn reach(&mut self) -> Option<()> {
         let is_near = |place: &Place| place.window.is_some() || place.len == 0;
@@ -466,12 +457,12 @@ impl Direct {
         None
     }
 
-    /// Whether to copy a message into mapped places rather than through a parcel.
+    /// Whether a message that is too long for its completion is to be stored where it belongs.
     fn is_mapped(&self, len: usize) -> bool {
         len > INLINE && self.places.iter().all(|place| place.window.is_some())
     }
 
-    /// The place of the peer's memory that a request names by address and key, if the key permits what it needs.
+    /// Where memory of the peer lies, if it may be used so.
     fn remote(&mut self, request: &WorkRequest, len: usize, needs: u32) -> Option<Place> {
         if len == 0 {
             return Some(Place { address: 0, len, window: None });
@@ -484,7 +475,7 @@ impl Direct {
         Some(Place { address, len, window: self.windows.find(request.rkey, &region, address, len) })
     }
 
-    /// Carries out an atomic operation on a word of the peer that is mapped here.
+    /// An atomic operation on what is mapped.
     ///
     /// # Safety
     /// The parts must be writable.
@@ -498,13 +489,12 @@ impl Direct {
         } else {
             word.compare_exchange(operand, request.swap, order, order).unwrap_or_else(|old| old)
         };
-        // SAFETY: the caller says that the part is writable, and it is 8 bytes long as `len` says.
+        // SAFETY: the caller's promise; it is as long as that.
         unsafe { part.iov_base.cast::<u64>().write_unaligned(old) };
         Some(())
     }
 
-    /// Puts the places of a WRITE into `places`. A long message that a system call copies has its last byte in a place
-    /// of its own, which is written last.
+    /// Finds the places where a WRITE puts its message.
     fn aim(&mut self, request: &WorkRequest, len: usize) -> Option<()> {
         let place = self.remote(request, len, access::REMOTE_WRITE)?;
         self.places.clear();

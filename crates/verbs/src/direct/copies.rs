@@ -1,18 +1,63 @@
-//! Copies between this process's memory and the peer's.
+//! The bytes of a message: copied between our memory and the peer's, long ones piece by piece.
 
 use super::{Direct, Part, Place};
 use crate::far::Far;
 use std::os::fd::AsRawFd;
+use uverbs::WorkRequest;
 
-/// From this length on, in bytes, `process_vm_writev` is faster than a write to the file of the peer's memory.
+/// Bytes of a WRITE or READ that are copied at a time, before it is looked again whether they may be.
+pub const PIECE: usize = 1 << 20;
+
+/// From so many bytes on, a copy between processes is faster than one by way of the kernel's files.
 const AT_ONCE_FROM: usize = 2048;
 
+/// Moves the first `len` bytes of some parts elsewhere.
+fn cut(from: &mut Vec<Part>, mut len: usize, to: &mut Vec<Part>) {
+    to.clear();
+    let whole = from.iter().take_while(|part| len.checked_sub(part.iov_len).map(|left| len = left).is_some());
+    let whole = whole.count();
+    to.extend(from.drain(..whole));
+    if let Some(part) = from.first_mut().filter(|_| len > 0) {
+        to.push(Part { iov_len: len, ..*part });
+        // SAFETY: within the part, which is longer.
+        part.iov_base = unsafe { part.iov_base.byte_add(len) };
+        part.iov_len -= len;
+    }
+}
+
 impl Direct {
-    /// Copies the whole message, from our parts to the peer's places if it `writes`, else the other way. Returns `None`
-    /// if something could not be copied.
+    /// Does all of a long message but its last piece, and returns that. Who takes its memory away waits for a piece at most.
     ///
     /// # Safety
-    /// The parts must be readable if it writes, else writable.
+    /// The parts must be readable, of a READ writable.
+    #[cold]
+    pub(super) unsafe fn do_pieces(
+        &mut self,
+        request: &WorkRequest,
+        len: usize,
+    ) -> Option<(WorkRequest, usize)> {
+        let mut rest = std::mem::take(&mut self.parts);
+        let (mut piece, mut left) = (*request, len);
+        while left > PIECE {
+            cut(&mut rest, PIECE, &mut self.parts);
+            if !self.bond.enter() {
+                return None;
+            }
+            // SAFETY: the caller's promise.
+            let done = unsafe { self.do_it(&piece, PIECE) };
+            self.bond.leave();
+            done?;
+            piece.address = piece.address.wrapping_add(PIECE as u64);
+            left -= PIECE;
+        }
+        self.parts = rest;
+        Some((piece, left))
+    }
+
+    /// Copies between our parts and the peer's places.
+    ///
+    /// # Safety
+    /// The parts must be readable, or, where the peer is read, writable.
     pub(super) unsafe fn copy(&mut self, writes: bool) -> Option<()> {
         let is_far = |place: &Place| place.window.is_none();
         let len: usize = self.places.iter().filter(|place| is_far(place)).map(|place| place.len).sum();
@@ -20,7 +65,7 @@ impl Direct {
             && len >= AT_ONCE_FROM
             && self.places.iter().all(is_far)
         {
-            // SAFETY: the caller's promise about the parts.
+            // SAFETY: the caller's promise.
             return unsafe { self.copy_at_once(pid, len, writes) };
         }
         let (mut part, mut used) = (0, 0);
@@ -30,7 +75,7 @@ impl Direct {
             while left > 0 {
                 let Part { iov_base, iov_len } = *self.parts.get(part)?;
                 let now = left.min(iov_len - used);
-                // SAFETY: `used` is at most the part's length.
+                // SAFETY: within the part.
                 let iov_base = unsafe { iov_base.byte_add(used) };
                 self.vector.push(Part { iov_base, iov_len: now });
                 (left, used) = (left - now, used + now);
@@ -38,7 +83,7 @@ impl Direct {
                     (part, used) = (part + 1, 0);
                 }
             }
-            // SAFETY: the caller's promise: `vector` consists of pieces of the parts.
+            // SAFETY: the caller's promise.
             let is_copied = unsafe {
                 match place.window {
                     Some(window) => self.copy_there(window, place.address, writes),
@@ -52,10 +97,10 @@ impl Direct {
         Some(())
     }
 
-    /// Copies between the vector and mapped memory of the peer.
+    /// Copies between the vector and a place that is mapped.
     ///
     /// # Safety
-    /// The vector must be readable if it writes, else writable.
+    /// As of [`Self::copy`].
     unsafe fn copy_there(&self, window: usize, mut address: u64, writes: bool) -> bool {
         let Some(pages) = self.windows.pages(window) else { return false };
         self.vector.iter().all(|part| {
@@ -72,18 +117,18 @@ impl Direct {
         })
     }
 
-    /// Copies between the vector and a place of the peer by a system call.
+    /// Copies between the vector and a place by a system call.
     ///
     /// # Safety
-    /// The vector must be readable if it writes, else writable.
+    /// As of [`Self::copy`].
     unsafe fn copy_far(&self, place: &Place, writes: bool) -> bool {
         let Far::There { memory, .. } = &self.memory else { return place.len == 0 };
         let (fd, parts, at) = (memory.as_raw_fd(), &self.vector[..], place.address as i64);
         let (list, count) = (parts.as_ptr(), parts.len() as i32);
-        // SAFETY: the caller's promise for our end. The peer's process gave us access to its memory.
+        // SAFETY: the caller's promise; what it does at the other end was granted.
         let copied = unsafe {
             match *parts {
-                // The calls for a single part are faster.
+                // Without a list they are quicker.
                 [part] if writes => libc::pwrite(fd, part.iov_base, part.iov_len, at),
                 [part] => libc::pread(fd, part.iov_base, part.iov_len, at),
                 _ if writes => libc::pwritev(fd, list, count, at),
@@ -93,10 +138,10 @@ impl Direct {
         place.len == 0 || copied == place.len as isize
     }
 
-    /// Copies all parts and places in one system call.
+    /// As [`Self::copy`], of all parts and places in one system call.
     ///
     /// # Safety
-    /// The parts must be readable if it writes, else writable.
+    /// As of that.
     unsafe fn copy_at_once(&mut self, pid: libc::pid_t, len: usize, writes: bool) -> Option<()> {
         self.vector.clear();
         let places =
@@ -104,7 +149,7 @@ impl Direct {
         self.vector.extend(places);
         let (ours, theirs) = (&self.parts, &self.vector);
         let [own, others] = [ours, theirs].map(|list| (list.as_ptr(), list.len() as libc::c_ulong));
-        // SAFETY: the caller's promise for our end. The peer's process gave us access to its memory.
+        // SAFETY: the caller's promise; what it does at the other end was granted.
         let copied = unsafe {
             if writes {
                 libc::process_vm_writev(pid, own.0, own.1, others.0, others.1, 0)
