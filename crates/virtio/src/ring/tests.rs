@@ -134,16 +134,17 @@ fn chains_go_round_and_round() {
 fn a_batch_is_published_at_once_and_in_order() {
     for form in forms() {
         let mut pair = Pair::new(form, SIZE);
-        for written in [0, 7] {
+        for lengths in [[0; 5], [7; 5], [7, 0, 0, 9, 0]] {
             let ids: Vec<u16> = std::iter::from_fn(|| pair.driver.offer(&buffers(3, false), false)).collect();
             assert_eq!(ids.len(), 5);
             let chains: Vec<Chain> =
                 std::iter::from_fn(|| pair.take(Access::Read)).map(|(chain, _)| chain).collect();
-            dispatch!(&mut pair.ring, r => chains.iter().for_each(|c| r.complete(*c, written)));
+            let ended = || chains.iter().zip(lengths);
+            dispatch!(&mut pair.ring, r => ended().for_each(|(chain, written)| r.complete(*chain, written)));
             assert!(pair.driver.used().is_none(), "nothing is visible before publish");
             dispatch!(&mut pair.ring, r => r.publish());
             let used: Vec<_> = std::iter::from_fn(|| pair.driver.used()).collect();
-            assert_eq!(used, ids.iter().map(|id| (*id, written)).collect::<Vec<_>>(), "{form:?}");
+            assert_eq!(used, ids.into_iter().zip(lengths).collect::<Vec<_>>(), "{form:?}");
         }
     }
 }
