@@ -65,11 +65,12 @@ mod tests {
 
     #[test]
     fn one_at_a_time() {
+        let rounds = if cfg!(miri) { 100 } else { 10_000 };
         let lease = Arc::new(Lease::new(0u64));
         let threads: Vec<_> = (0..4)
             .map(|_| {
                 let lease = lease.clone();
-                std::thread::spawn(move || (0..10_000).filter(|_| lease.with(|n| *n += 1).is_some()).count())
+                std::thread::spawn(move || (0..rounds).filter(|_| lease.with(|n| *n += 1).is_some()).count())
             })
             .collect();
         let taken: usize = threads.into_iter().map(|t| t.join().unwrap()).sum();

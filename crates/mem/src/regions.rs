@@ -420,6 +420,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "it touches no memory, and takes minutes")]
     fn regions_do_not_overlap_and_are_bounded() {
         let mut bytes = [0; 8];
         let host = bytes.as_mut_ptr();

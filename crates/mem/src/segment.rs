@@ -257,14 +257,17 @@ mod tests {
         }
     }
 
-    const SHAPES: [&[usize]; 6] = [&[], &[0], &[300], &[1, 2, 3], &[0, 5, 0, 64, 0], &[31, 33, 129]];
-    const OFFSETS: [usize; 8] = [0, 1, 5, 6, 31, 32, 64, 301];
+    const SHAPES: &[&[usize]] = match cfg!(miri) {
+        true => &[&[], &[0, 5, 0, 64, 0], &[31, 33, 129]],
+        false => &[&[], &[0], &[300], &[1, 2, 3], &[0, 5, 0, 64, 0], &[31, 33, 129]],
+    };
+    const OFFSETS: &[usize] = if cfg!(miri) { &[0, 5, 32] } else { &[0, 1, 5, 6, 31, 32, 64, 301] };
 
     #[test]
     fn bytes_come_from_anywhere_in_a_packet() {
-        for shape in SHAPES {
+        for &shape in SHAPES {
             let packet = Packet::new(shape, 1);
-            for offset in OFFSETS {
+            for &offset in OFFSETS {
                 for len in [0, 1, 3, 64, 200] {
                     let mut out = vec![0xee; len];
                     let all = packet.read();
@@ -280,8 +283,8 @@ mod tests {
 
     #[test]
     fn bytes_go_to_anywhere_in_a_packet() {
-        for shape in SHAPES {
-            for offset in OFFSETS {
+        for &shape in SHAPES {
+            for &offset in OFFSETS {
                 for len in [0, 1, 3, 64, 200] {
                     let packet = Packet::new(shape, 1);
                     let new: Vec<u8> = (0..len).map(|i| 200 ^ i as u8).collect();
@@ -296,9 +299,9 @@ mod tests {
 
     #[test]
     fn packets_are_copied_whatever_their_shapes() {
-        for from in SHAPES {
-            for to in SHAPES {
-                for src_offset in OFFSETS {
+        for &from in SHAPES {
+            for &to in SHAPES {
+                for &src_offset in OFFSETS {
                     for dst_offset in [0, 2, 6, 33] {
                         let (src, dst) = (Packet::new(from, 1), Packet::new(to, 0x55));
                         let len = 70;
@@ -327,7 +330,7 @@ mod tests {
 
     #[test]
     fn every_length_is_stored_whole() {
-        for len in 0..300 {
+        for len in (0..300).step_by(if cfg!(miri) { 37 } else { 1 }) {
             let packet = Packet::new(&[300], 1);
             let new: Vec<u8> = (0..len).map(|i| 200 ^ i as u8).collect();
             let expected = packet.with(300 - len, &new);
