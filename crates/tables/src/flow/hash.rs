@@ -28,3 +28,19 @@ impl FlowHash {
         fold(fold(low ^ e, k3 ^ k0) ^ f, low ^ k1 ^ k3) ^ low
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_bit_of_a_key_counts() {
+        let (hash, other) = (FlowHash::random(), [u64::MAX; 6]);
+        let key: KeyWords = [1, 2, 3, 4, 5, 6].map(|word: u64| word.wrapping_mul(0x0123_4567_89ab_cdef) >> 2);
+        for bit in 0..6 * 64 {
+            let mut changed = key;
+            changed[bit / 64] ^= 1 << (bit % 64);
+            assert_ne!(hash.symmetric(&changed, &other), hash.symmetric(&key, &other), "bit {bit}");
+        }
+    }
+}
