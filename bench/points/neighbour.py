@@ -62,5 +62,6 @@ class Neighbour(Point):
         hostile = session.case.key["neighbour"] == "hostile"
         with beside(session, *([] if hostile else ["--harmless"])):
             metrics = session.measure_traffic()
-        # The guest beside takes a part of a core by design, and what it sends is refused.
-        return metrics | {"contaminated": False, "refused": 0}
+        # The guest beside takes a part of a core by design, and what it sends is refused. The device counts its packets, too, and
+        # its work: there is nothing to hold those against.
+        return metrics | {"contaminated": False, "refused": 0} | ({"counts_agree": None} if hostile else {})
