@@ -10,6 +10,9 @@ from lab.host import card_daemon
 from lab.topology import SEATS, UNDERLAY, UNDERLAY6, host_config, tap, tunnel_routes
 from lab.traffic import EchoServer, tcp_rate
 
+# The simulation takes a CPU.
+pytestmark = pytest.mark.alone
+
 
 @pytest.fixture(autouse=True, scope="module")
 def built():

@@ -7,7 +7,7 @@ use common::{ADDRESS, ATOMICS, READ_ONLY, Surroundings, WRITABLE, attributes};
 use packet::roce::{
     self, Aeth, Atomic, Datagram, Nak, Opcode, Operation as O, Reth, RnrTimer, Service, Syndrome,
 };
-use rdma::{AtomicOperation, Attributes, QueuePair, SendOperation, SendRequest, State, Status, With};
+use rdma::{AtomicOperation, Attributes, Mtu, QueuePair, SendOperation, SendRequest, State, Status, With};
 use std::time::Duration;
 
 const FIRST_PSN: u32 = 0xff_fffd;
@@ -441,4 +441,12 @@ fn packets_of_others_are_left_alone() {
     limited.bth.partition = 0x7fff;
     requester.hear(&limited, Duration::ZERO);
     assert_eq!(requester.ended(), [(1, Status::Success)]);
+}
+
+/// The codes of `ibv_mtu` (verbs.h).
+#[test]
+fn path_mtus_have_their_codes() {
+    let known: Vec<_> = (0..10).map(|code| Mtu::from_code(code).map(Mtu::bytes)).collect();
+    let expected = [256, 512, 1024, 2048, 4096].map(Some);
+    assert_eq!((known[0], &known[1..6], &known[6..]), (None, &expected[..], &[None; 4][..]));
 }
