@@ -20,7 +20,7 @@ BENCH ?=
 
 .PHONY: help demo test test-rust test-e2e bench bench-quick bench-instructions bench-instructions-update \
 	bench-programs card-test card-bench card-soak card-daemon card-synthesis rtl-lint fmt fmt-check lint \
-	dependencies fuzz mutants soak build verbs \
+	dependencies fuzz mutants soak build verbs verbs-musl \
 	install clean
 
 help: ## this list
@@ -32,6 +32,13 @@ build: ## the release binaries
 verbs: ## libibverbs.so.1 and librdmacm.so.1 for programs that use RDMA, in target/release/verbs
 	cargo build --release --locked -p verbs -p rdmacm
 	@scripts/link-verbs
+
+MUSL := $(shell uname -m)-unknown-linux-musl
+verbs-musl: ## the same for musl (Alpine), in target/*-linux-musl/release/verbs
+	@scripts/setup musl
+	RUSTFLAGS="-C target-feature=-crt-static" cargo +nightly build --release --locked -Zbuild-std=std,panic_abort \
+		-Zbuild-std-features= --target $(MUSL) -p verbs -p rdmacm
+	@CC=musl-gcc scripts/link-verbs target/$(MUSL)/release
 
 demo: ## hosts, containers, VMs and a simulated card on this machine: build, run, show, clean up (QEMU=no: containers only)
 	@scripts/setup demo $(if $(filter no,$(QEMU)),--no-vm)

@@ -275,11 +275,13 @@ impl CompletionSink {
     #[inline]
     fn has_room(&self, index: u32) -> bool {
         let fits = |taken: u32| index.wrapping_sub(taken) < self.ring.entries;
-        if fits(self.taken.load(Ordering::Relaxed)) {
+        // Acquire, and Release below: another thread may have looked for us, and what the library read of the place, it has
+        // read before we write there.
+        if fits(self.taken.load(Ordering::Acquire)) {
             return true;
         }
         let head = self.ring.header().head.load(Ordering::Acquire);
-        self.taken.store(head, Ordering::Relaxed);
+        self.taken.store(head, Ordering::Release);
         fits(head)
     }
 
@@ -369,8 +371,10 @@ impl CompletionSink {
             (&raw mut (*place).source_qpn).write_volatile(written.source_qpn);
             (&raw mut (*place).body).write_volatile(written.body);
         }
+        // Release: who sees the number sees the rest, and what was copied to the program's memory before.
         // Not by an exchange, which would let the line go to who polls before it is done.
         self.ring.number(at).store(at.wrapping_add(1), Ordering::Release);
+        // Of the pair with `CompletionQueue::arm`.
         fence();
         let armed = &self.ring.header().armed;
         let tells = match armed.load(Ordering::Acquire) {
@@ -492,6 +496,7 @@ impl CompletionQueue {
         let next = self.head.wrapping_add(1);
         let completion = self.ring.read(self.head);
         self.head = next;
+        // Release: it is read before another is put there.
         self.ring.header().head.store(next, Ordering::Release);
         Some(completion)
     }
@@ -501,6 +506,7 @@ impl CompletionQueue {
         let armed = &self.ring.header().armed;
         // Who asks for any gets any, whoever else asks for less.
         armed.fetch_max(arm as u32, Ordering::Relaxed);
+        // And looks for completions once more: what it misses then was completed by one who sees this (`fill`).
         fence();
     }
 }

@@ -4,6 +4,7 @@
 //! does before it does it: the device can make good for one that died in the middle.
 
 use crate::Memory;
+use crate::memory::fence_after_exchange;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// Both sides write to a cache line of their own.
@@ -64,11 +65,16 @@ impl Bond {
     }
 
     /// The library's: begins to work. False where it may not; else [`Self::leave`] follows.
+    ///
+    /// The device changes first (closes the bond, takes a region out of the table) and looks for turns then; here the turn
+    /// comes first, then the looks. A fence is between the two on both sides, so that one of them sees what the other did.
     #[must_use]
     pub fn enter(&self) -> bool {
         let page = self.page();
         let turn = page.turns.load(Ordering::Relaxed);
         page.turns.swap(turn | 1, Ordering::SeqCst);
+        // For the look at `closed`, the exchange would do. What follows reads tables by weaker loads.
+        fence_after_exchange();
         if page.closed.load(Ordering::SeqCst) == OPEN {
             return true;
         }
@@ -80,6 +86,7 @@ impl Bond {
     pub fn leave(&self) {
         let page = self.page();
         let turn = page.turns.load(Ordering::Relaxed);
+        // Release: who sees that we are done finds all that we did done.
         page.turns.store((turn | 1).wrapping_add(1), Ordering::Release);
     }
 
@@ -96,6 +103,7 @@ impl Bond {
     /// With the turn that it is noted in.
     fn note(&self, field: &AtomicU64, number: u32) {
         let turn = self.page().turns.load(Ordering::Relaxed);
+        // Release: what was done with the place noted before, and the identifier of a receive, come before the note.
         field.store(u64::from(turn) << 32 | u64::from(number), Ordering::Release);
     }
 
@@ -168,6 +176,7 @@ impl Bond {
     /// A device's: the turn in which the library is at work, if it is. Who begins later sees what was changed before.
     #[must_use]
     pub fn turn(&self) -> Option<u32> {
+        // Of the pair that `enter` tells of.
         fence(Ordering::SeqCst);
         Some(self.page().turns.load(Ordering::Acquire)).filter(|turn| turn % 2 == 1)
     }

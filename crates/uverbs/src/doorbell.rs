@@ -61,7 +61,9 @@ impl Doorbells {
     #[must_use]
     pub fn ring(&self, doorbell: u32) -> Rung {
         assert!(doorbell / 64 < self.words, "no such doorbell");
+        // Release: who hears it sees the queue as it is now.
         self.word(doorbell / 64).fetch_or(1 << (doorbell % 64), Ordering::Release);
+        // Of the pair with `set_asleep`: who sleeps without having heard it is seen to sleep.
         fence(Ordering::SeqCst);
         if self.header().asleep.load(Ordering::Relaxed) == 0 { Rung::Seen } else { Rung::Asleep }
     }

@@ -28,7 +28,9 @@ pub enum MemoryError {
 const TMPFS: i64 = 0x0102_1994;
 
 /// What was stored before is seen by all others before what is loaded after is read:
-/// [`fence`](std::sync::atomic::fence), whose instruction (`mfence`) takes several times as long as this one.
+/// [`fence`](std::sync::atomic::fence) of sequential consistency, whose instruction on x86 (`mfence`) takes several times as
+/// long as this one. Both sides have one between their store and their load, where each must see the other's store if the
+/// other does not see its own: who arms a completion channel and who completes, who announces work and who wants it announced.
 #[inline]
 pub(crate) fn fence() {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -38,6 +40,51 @@ pub(crate) fn fence() {
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+}
+
+/// The same, right after an exchange: on x86 that one is a fence already, and the compiler alone has to be kept from moving
+/// what comes after it.
+#[inline]
+pub(crate) fn fence_after_exchange() {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    fence();
+}
+
+/// Brings a cache line near, as it will be read soon. Nothing changes by it, wherever it points.
+#[inline]
+fn prefetch_line(line: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a prefetch never faults, and SSE is part of x86_64.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(line.cast());
+    }
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    // SAFETY: a prefetch never faults.
+    unsafe {
+        std::arch::asm!("prfm pldl1keep, [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
+    let _ = line;
+}
+
+/// The same, and takes it away from all others who have it, as it will be written to soon.
+#[inline]
+fn prefetch_line_to_write(line: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: as above; a processor without this instruction does nothing.
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    // SAFETY: as above.
+    unsafe {
+        std::arch::asm!("prfm pstl1keep, [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
+    let _ = line;
 }
 
 /// A mapping of shared memory, zeroed at first.
@@ -147,24 +194,16 @@ impl Memory {
     /// Has what lies there brought near, as it will be read soon.
     #[inline]
     pub(crate) fn prefetch(&self, offset: usize, len: usize) {
-        #[cfg(target_arch = "x86_64")]
         for line in (offset..self.len.min(offset + len)).step_by(64) {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            // SAFETY: within the mapping.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(self.start.add(line).as_ptr().cast()) };
+            prefetch_line(self.start.as_ptr().wrapping_add(line));
         }
     }
 
     /// Has a cache line taken away from all others who have it, as it will be written to soon.
     #[inline]
     pub(crate) fn prefetch_to_write(&self, offset: usize) {
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
         if offset < self.len {
-            // SAFETY: within the mapping; nothing changes by it.
-            unsafe {
-                let line = self.start.add(offset).as_ptr();
-                std::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
-            }
+            prefetch_line_to_write(self.start.as_ptr().wrapping_add(offset));
         }
     }
 

@@ -86,6 +86,7 @@ impl Parcels {
             unsafe { std::ptr::copy_nonoverlapping(part, self.memory.at::<u8>(at).as_ptr(), part_len) };
             at += part_len;
         }
+        // Only senders look at it. The receiver is told by a completion, which is released after it.
         self.header().filled.store(end, Ordering::Relaxed);
         Some(start)
     }
@@ -100,6 +101,7 @@ impl Parcels {
     /// The receiver's: it is done with that message, and those before.
     pub fn give_back(&self, position: u32, len: usize) {
         let end = position.wrapping_add(room_for(len).unwrap_or(ROOM));
+        // Release: it is read before others are put there.
         self.header().taken.store(end, Ordering::Release);
     }
 

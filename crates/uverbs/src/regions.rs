@@ -36,6 +36,10 @@ impl Region {
 }
 
 /// A place of the table. Odd versions are of places being written.
+///
+/// Of one writer and readers that never write (a sequence lock): the release fence after the odd version keeps what is written
+/// behind it, the release store of the even one keeps that before it; readers load the version by acquire, the rest, and then,
+/// after an acquire fence, the version again.
 #[repr(C, align(64))]
 struct Slot {
     version: AtomicU32,

@@ -74,6 +74,8 @@ impl SharedSource {
     pub fn claim(&self, number: u32) -> bool {
         self.source.prefetch_after(number);
         let head = &self.source.header().head;
+        // Release: the receive was read before its slot may be filled anew. Acquire: who takes the next one sees what was
+        // done before this one was given away.
         head.compare_exchange(number, number.wrapping_add(1), Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 

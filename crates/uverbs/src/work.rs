@@ -128,6 +128,7 @@ impl WorkQueue {
     #[inline]
     pub fn has_room(&mut self) -> bool {
         if self.filled.wrapping_sub(self.done) >= self.limit {
+            // Acquire: who is done with a slot has read it before it is filled anew.
             self.done = self.header().head.load(Ordering::Acquire);
         }
         self.filled.wrapping_sub(self.done) < self.limit
@@ -189,6 +190,7 @@ impl WorkQueue {
     #[inline]
     pub fn publish(&mut self) {
         self.published = self.filled;
+        // Release: who sees the tail sees the slots before it.
         self.header().tail.store(self.filled, Ordering::Release);
     }
 
@@ -202,6 +204,7 @@ impl WorkQueue {
     /// Whether the device, asked after [`Self::publish`], wants no doorbell for sends.
     #[must_use]
     pub fn is_spared_doorbell(&self) -> bool {
+        // Of the pair with `WorkSource::say`, after which the device looks at the queue.
         fence();
         self.header().doorbell.load(Ordering::Relaxed) == SPARED
     }
@@ -340,6 +343,7 @@ impl WorkSource {
     /// Requests that were published and not taken, and how many were taken since the beginning.
     fn look(&self) -> Result<(u32, u32), Corrupt> {
         let header = self.header();
+        // Acquire: loads keep the order in which they are here.
         let taken = header.taken.load(Ordering::Acquire);
         // In this order: of a receive queue, the library moves both on at any time, first the head.
         let tail = header.tail.load(Ordering::Acquire);
@@ -454,6 +458,7 @@ impl WorkSource {
 
     /// Lets the library use all slots before the one with this number again.
     pub fn release_before(&mut self, number: u32) {
+        // Release: they were read before they are filled anew.
         self.header().head.store(number, Ordering::Release);
     }
 
@@ -474,6 +479,7 @@ impl WorkSource {
 
     fn say(&mut self, doorbell: u32) {
         self.header().doorbell.store(doorbell, Ordering::Relaxed);
+        // The device looks at the queue after it: one of the two sees the other (`WorkQueue::is_spared_doorbell`).
         fence();
     }
 
