@@ -120,8 +120,10 @@ impl ConnectionManager {
     pub fn receive(&self, packet: &Packet) {
         let Ok(datagram) = roce::parse(&packet.bytes) else { return };
         let is_ours = datagram.deth.is_some_and(|deth| deth.queue_key == QUEUE_KEY);
-        if is_ours {
-            let (from, to) = (packet.network.source, packet.network.destination);
+        let (from, to) = (packet.network.source, packet.network.destination);
+        // What a guest says to itself does not come from elsewhere.
+        let is_forged = from == to && !packet.is_local;
+        if is_ours && !is_forged {
             self.lock().manager.receive(monotonic(), from.into(), to.into(), datagram.payload);
         }
     }
@@ -434,6 +436,7 @@ fn described(event: &Event, tag: u32) -> CmEvent {
         route: event.route.map(|route| CmRoute {
             local: route.local,
             peer: route.peer,
+            own: route.own,
             mtu: route.mtu as u32,
         }),
         connection: event.connection.map(|of| CmConnection {

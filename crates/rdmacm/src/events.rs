@@ -12,7 +12,7 @@ use crate::id::{self, Binding, Id};
 use crate::{migrating, queue_pair, verbs};
 use libc::{c_char, c_int, c_void};
 use std::ptr;
-use uverbs::cm::{CmConnection, CmEvent as Told, CmRequest};
+use uverbs::cm::{CmConnection, CmEvent as Told, CmRequest, CmRoute};
 
 /// Longest private data.
 const PRIVATE: usize = 256;
@@ -94,10 +94,7 @@ fn translated(owner: &Id, told: &Told) -> Option<*mut CmEvent> {
 fn process(owner: &Id, told: &Told, public: &mut CmEvent) -> bool {
     match told.event {
         kind::ADDR_RESOLVED => {
-            if let Some(route) = told.route {
-                owner.set_addresses(Some(route.local), Some(route.peer));
-                owner.state(|state| state.mtu = route.mtu as u8);
-            }
+            told.route.inspect(|route| set_route(owner, route));
         }
         kind::ROUTE_RESOLVED => {
             if let Err(Errno(number)) = owner.set_path() {
@@ -126,6 +123,12 @@ fn process(owner: &Id, told: &Told, public: &mut CmEvent) -> bool {
     true
 }
 
+fn set_route(id: &Id, route: &CmRoute) {
+    id.set_addresses(Some(route.local), Some(route.peer));
+    route.own.inspect(|own| id.set_own(*own));
+    id.state(|state| state.mtu = route.mtu as u8);
+}
+
 /// The peer has accepted: the queue pair is made ready, and it is told so.
 fn make_ready(id: &Id) -> Result<(), Errno> {
     let ready = queue_pair::ready_to_receive(id, RDMA_MAX_RESP_RES)
@@ -152,10 +155,7 @@ fn requested(listener: &Id, told: &Told, public: &mut CmEvent) -> Result<(), Err
         state.responder_resources = connection.responder_resources;
         state.initiator_depth = connection.initiator_depth;
     });
-    if let Some(route) = told.route {
-        id.set_addresses(Some(route.local), Some(route.peer));
-        id.state(|state| state.mtu = route.mtu as u8);
-    }
+    told.route.inspect(|route| set_route(id, route));
     let is_sync = listener.state(|state| state.sync);
     let ready = id
         .use_device(device)

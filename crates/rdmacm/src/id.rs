@@ -230,6 +230,12 @@ impl Id {
         });
     }
 
+    /// It is connected with the guest itself, by this address of it.
+    pub fn set_own(&self, own: std::net::IpAddr) {
+        let gid = address::gid(own);
+        self.visible(|public| (public.route.addr.sgid, public.route.addr.dgid) = (gid, gid));
+    }
+
     /// Its path is known.
     pub fn set_path(&self) -> Result<(), Errno> {
         // SAFETY: it is freed with the identifier, by `free`.

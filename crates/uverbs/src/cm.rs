@@ -9,7 +9,7 @@
 
 use crate::qp::{QpAttributes, QpType};
 use serde::{Deserialize, Serialize};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// What the library asks for. Answered by [`Reply::Done`](crate::Reply::Done) unless it says otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,9 +37,9 @@ pub enum CmRequest {
     MigrateId { id: u32, channel: u32 },
     /// `rdma_set_option`.
     SetOption { id: u32, option: CmOption },
-    /// `rdma_bind_addr`. Answered by [`CmReply::Bound`].
+    /// `rdma_bind_addr`: an address of the guest's, loopback's, or the unspecified one. Answered by [`CmReply::Bound`].
     BindAddr { id: u32, address: SocketAddr },
-    /// `rdma_resolve_addr`. The device looks up whether the guest's packets from the source (or the address that is
+    /// `rdma_resolve_addr`. What goes to a loopback address stays in the device. The device looks up whether the guest's packets from the source (or the address that is
     /// chosen for it) get to the destination. Told by `ADDR_RESOLVED`, with the route, or `ADDR_ERROR`.
     ResolveAddr { id: u32, source: Option<SocketAddr>, destination: SocketAddr },
     /// `rdma_resolve_route`. Told by `ROUTE_RESOLVED`.
@@ -110,13 +110,16 @@ pub enum CmReply {
     },
 }
 
-/// Where a connection goes. Both GIDs are those of the addresses.
+/// Where a connection goes. Both GIDs are those of the addresses, or of `own`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CmRoute {
     /// The guest's.
     pub local: SocketAddr,
     /// The other's.
     pub peer: SocketAddr,
+    /// Of loopback addresses: the guest's address that stands for both on the wire.
+    #[serde(default)]
+    pub own: Option<IpAddr>,
     /// `ibv_mtu` of the path.
     pub mtu: u32,
 }

@@ -42,6 +42,8 @@ pub struct Route {
     pub local: SocketAddr,
     /// There.
     pub peer: SocketAddr,
+    /// Of loopback addresses: the guest's own that both ends have on the wire.
+    pub own: Option<IpAddr>,
     /// Longest payload of a packet.
     pub mtu: Mtu,
 }

@@ -13,6 +13,7 @@ mod fields;
 mod fuzz;
 mod hostile;
 mod hosts;
+mod loopback;
 mod lossy;
 mod messages;
 #[path = "../common/moves.rs"]

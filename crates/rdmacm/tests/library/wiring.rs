@@ -181,6 +181,7 @@ pub fn told(event: &Event, tag: u32) -> CmEvent {
         route: event.route.map(|route| CmRoute {
             local: route.local,
             peer: route.peer,
+            own: route.own,
             mtu: route.mtu as u32,
         }),
         connection: event.connection.map(|details| CmConnection {
