@@ -26,7 +26,9 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use uverbs::cm::{CmConnection, CmDatagram, CmEvent, CmOption, CmParameters, CmReply, CmRequest, CmRoute};
+use uverbs::cm::{
+    CmConnection, CmDatagram, CmEvent, CmGroup, CmOption, CmParameters, CmReply, CmRequest, CmRoute,
+};
 use uverbs::qp::{access, mask};
 use uverbs::{
     AddressVector, Connection, QpAttributes, QpState, QpType, Refusal, Reply, Request, SocketError,
@@ -201,11 +203,11 @@ impl State {
             ..AddressVector::default()
         };
         // Where there is no way it is sent again, and then given up.
-        let Ok(path) = Path::find(&vector, &self.adapter, &self.fabric) else { return };
+        let Ok(path) = Path::to_peer(&vector, &self.adapter, &self.fabric) else { return };
         self.psn = (self.psn + 1) & 0xff_ffff;
         let Some(bytes) = management_datagram(self.psn, &outgoing.mad) else { return };
         match &path.way {
-            Way::Wire => {
+            Way::Wire | Way::Group => {
                 if wire::send(&self.uplink, &path, source_port(0, QPN, QPN), &bytes) {
                     self.uplink.ring();
                 }
@@ -296,6 +298,7 @@ impl State {
             R::Reject { id, reason, private } => manager.reject(client, id, reason, &private)?,
             R::Disconnect { id } => manager.disconnect(now, client, id)?,
             R::Notify { id } => manager.notify(client, id)?,
+            R::JoinMulticast { id, address, join } => manager.join_multicast(client, id, address, join)?,
             R::InitQpAttr { id, state } => {
                 let target = target(state).ok_or(Refused::Parameter)?;
                 let (mask, attributes) = told(manager.transition(client, id, target)?, state);
@@ -449,6 +452,7 @@ fn described(event: &Event, tag: u32) -> CmEvent {
             rnr_retry_count: of.rnr_retries,
         }),
         datagram: event.datagram.map(|of| CmDatagram { qp_num: of.queue_pair, qkey: of.queue_key }),
+        group: event.group.map(|group| CmGroup { join: group.join, gid: group.gid }),
         private: event.private.clone(),
     }
 }

@@ -9,7 +9,7 @@
 
 use crate::qp::{QpAttributes, QpType};
 use serde::{Deserialize, Serialize};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 /// What the library asks for. Answered by [`Reply::Done`](crate::Reply::Done) unless it says otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,6 +61,9 @@ pub enum CmRequest {
     /// `rdma_notify` of `IBV_EVENT_COMM_EST`: a message came before the peer said that it is ready. The device may see
     /// that itself. Told by `ESTABLISHED`, if it was not yet.
     Notify { id: u32 },
+    /// `rdma_join_multicast`, of datagrams: asks for the GID of a group, that the queue pair is then attached to. Told by
+    /// `MULTICAST_JOIN` or `MULTICAST_ERROR`, with the group that has this number.
+    JoinMulticast { id: u32, address: SocketAddr, join: u32 },
     /// `rdma_init_qp_attr`: what the identifier's queue pair is to be told on its way to a state (`ibv_qp_state`: INIT,
     /// RTR, RTS). Answered by [`CmReply::QpAttributes`].
     InitQpAttr { id: u32, state: u32 },
@@ -147,6 +150,15 @@ pub struct CmDatagram {
     pub qkey: u32,
 }
 
+/// A multicast group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CmGroup {
+    /// The number that the library gave to the join.
+    pub join: u32,
+    /// Its GID.
+    pub gid: Ipv6Addr,
+}
+
 /// Something happened: what comes on a channel's socket, each in a message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CmEvent {
@@ -167,9 +179,12 @@ pub struct CmEvent {
     /// Of connections: `CONNECT_REQUEST`, `CONNECT_RESPONSE`.
     #[serde(default)]
     pub connection: Option<CmConnection>,
-    /// Of datagrams: `ESTABLISHED`.
+    /// Of datagrams: `ESTABLISHED`, `MULTICAST_JOIN`.
     #[serde(default)]
     pub datagram: Option<CmDatagram>,
+    /// Of `MULTICAST_JOIN` and `MULTICAST_ERROR`.
+    #[serde(default)]
+    pub group: Option<CmGroup>,
     /// What the peer's program says.
     #[serde(default)]
     pub private: Vec<u8>,

@@ -5,8 +5,6 @@ use super::{Client, EventKind, Manager, Refused, Route, Transport, gid, status};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Events of an identifier that may wait, before more is asked for.
-const UNHEARD: u32 = 8;
 /// Ports that are given to who does not ask for one.
 const EPHEMERAL: std::ops::Range<u16> = 32768..61000;
 
@@ -79,7 +77,7 @@ impl Manager {
 
     /// Finds how a destination is reached (`rdma_resolve_addr`): the source is the one given, the one bound, or one of the
     /// guest's. The host says by `reaches` whether its packets from the one to the other get there. Told by `AddrResolved` or
-    /// `AddrError`. The unspecified address means loopback's, as with Linux; what goes there stays in the device.
+    /// `AddrError`. Datagrams may go to a multicast group. The unspecified address means loopback's, as with Linux; what goes there stays in the device.
     ///
     /// # Errors
     /// [`Refused::NoSuchId`], [`Refused::State`], [`Refused::AddressNotAvailable`], [`Refused::AddressInUse`];
@@ -92,11 +90,8 @@ impl Manager {
         destination: SocketAddr,
         reaches: impl FnOnce(IpAddr, IpAddr) -> bool,
     ) -> Result<(), Refused> {
-        // What is asked for again and again must not pile up.
         let endpoint = self.owned(client, id)?;
-        if endpoint.unheard >= UNHEARD {
-            return Err(Refused::TooMany);
-        }
+        endpoint.listens_for_more()?;
         let bound = match (endpoint.state, endpoint.local) {
             (State::Idle, _) => source,
             (State::Bound, Some(local)) => Some(local),
@@ -104,7 +99,7 @@ impl Manager {
         };
         let is_new = endpoint.state == State::Idle;
         let to = SocketAddr::new(or_loopback(destination.ip().to_canonical()), destination.port());
-        if to.ip().is_multicast() {
+        if to.ip().is_multicast() && endpoint.transport != Transport::Datagram {
             return Err(Refused::Parameter);
         }
         let asked = bound.map(|address| address.ip().to_canonical()).filter(|ip| !ip.is_unspecified());
@@ -161,11 +156,11 @@ impl Manager {
         if to.is_loopback() {
             return Some(to);
         }
-        let is_local = is_link_local;
         let own = self.gids.iter().map(|gid: &Ipv6Addr| IpAddr::V6(*gid).to_canonical());
-        let mut right =
-            own.clone().filter(|ip| ip.is_ipv4() == to.is_ipv4() && is_local(*ip) == is_local(to));
-        own.clone().find(|ip| *ip == to).or_else(|| right.next())
+        let same_version = own.clone().filter(|ip| ip.is_ipv4() == to.is_ipv4());
+        let mut right = same_version.clone().filter(|ip| is_link_local(*ip) == is_link_local(to));
+        let any = || if to.is_multicast() { same_version.clone().next() } else { None };
+        own.clone().find(|ip| *ip == to).or_else(|| right.next()).or_else(any)
     }
 
     /// Finds the way to a destination that was resolved (`rdma_resolve_route`): over Ethernet, there is nothing to find. Told by

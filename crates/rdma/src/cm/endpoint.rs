@@ -1,10 +1,13 @@
 //! An identifier, and the conversation it has.
 
-use super::{PortSpace, Transport};
+use super::{PortSpace, Refused, Transport};
 use crate::Mtu;
 use packet::roce::cm::{Ids, MAD_LEN};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
+
+/// Events of an identifier that may wait, before more is asked for.
+const UNHEARD: u32 = 8;
 
 /// State of an identifier (IBTA 12.9.5, with those of `rdma_cm` before).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,6 +157,11 @@ impl Endpoint {
             sent: None,
             retried: None,
         }
+    }
+
+    /// Whether more may be asked for that is told by events: what is asked for again and again must not pile up.
+    pub const fn listens_for_more(&self) -> Result<(), Refused> {
+        if self.unheard >= UNHEARD { Err(Refused::TooMany) } else { Ok(()) }
     }
 
     /// Both names, as we send them.

@@ -47,7 +47,10 @@ impl IpHeader {
 
     /// The address that a request is for which came from there to here.
     pub(super) fn asked(private: &[u8], from: IpAddr, to: IpAddr) -> IpAddr {
-        Self::parse(private).ok().filter(|header| header.fits(from, to)).map_or(to, |header| header.destination)
+        Self::parse(private)
+            .ok()
+            .filter(|header| header.fits(from, to))
+            .map_or(to, |header| header.destination)
     }
 
     /// As it is sent. Both addresses are of the same version of IP.

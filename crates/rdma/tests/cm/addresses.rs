@@ -192,6 +192,7 @@ fn the_source_is_the_one_bound_or_given() {
     // One of the other version of IP does not get there.
     assert_eq!(source(None, Some("[fd00::1]:5"), "10.0.0.2:1"), Ok(None));
     assert_eq!(source(Some("10.0.0.1:5"), None, "[fd00::2]:1"), Ok(None));
+    // Connections are with one peer.
     for nowhere in ["224.0.0.1:1", "[ff02::1]:1"] {
         assert_eq!(source(None, None, nowhere), Err(Refused::Parameter), "{nowhere}");
     }

@@ -86,7 +86,8 @@ fn a_guest_connects_with_itself() {
         let (by, client, server) = (ip(by), (ip(local), ip(peer)), (ip(peer), ip(local)));
         assert_eq!(connected(listens, source, to), Some((by, [client, server])), "{listens} {to}");
     }
-    for (listens, to) in [("127.0.0.1:5", "127.0.0.2:5"), ("10.0.0.1:5", "127.0.0.1:5"), ("0.0.0.0:5", "[::1]:5")]
+    for (listens, to) in
+        [("127.0.0.1:5", "127.0.0.2:5"), ("10.0.0.1:5", "127.0.0.1:5"), ("0.0.0.0:5", "[::1]:5")]
     {
         assert_eq!(connected(listens, None, to), None, "{listens} {to}");
     }
@@ -104,7 +105,10 @@ fn without_an_address_of_its_version_any_other_will_do() {
 fn loopback_leads_nowhere_else() {
     let mut a = Host::new("10.0.0.1");
     for source in ["127.0.0.1:0", "127.0.0.1:7"] {
-        assert_eq!(resolve(&mut a, Some(source), "10.0.0.2:5", Transport::Reliable).1.kind, EventKind::AddrError);
+        assert_eq!(
+            resolve(&mut a, Some(source), "10.0.0.2:5", Transport::Reliable).1.kind,
+            EventKind::AddrError
+        );
     }
     let id = a.id(Transport::Reliable);
     a.manager.bind_addr(CLIENT, id, at("127.0.0.1:5")).unwrap();

@@ -18,6 +18,7 @@ mod lossy;
 mod messages;
 #[path = "../common/moves.rs"]
 mod moves;
+mod multicast;
 mod peer;
 mod requests;
 mod states;
