@@ -2,6 +2,7 @@
 
 use crate::counters::Counter;
 use crate::events::Event;
+use crate::groups;
 use crate::inbox::Packet;
 use crate::memory::{Place, right};
 use crate::objects::{BEFORE, Objects};
@@ -196,6 +197,9 @@ impl Surroundings<'_> {
         counters.add(Counter::SentPackets, 1);
         counters.add(Counter::SentBytes, bytes.len() as u64);
         let Way::Local(adapter) = &path.way else {
+            if matches!(path.way, Way::Group) && qpn == groups::QPN {
+                ours.spend(ours.groups.give((path.network, true), &bytes, Some(own.qpn), spare));
+            }
             let port = source_port(path.network.flow_label, own.qpn, qpn);
             let sent = wire::send(uplink, path, port, &bytes);
             counters.add(Counter::SendError, u64::from(!sent));

@@ -10,6 +10,7 @@ use crate::device::Management;
 use crate::direct::{Awaited, Granted, Wanted, grant};
 use crate::events::{Event, Notifier};
 use crate::fabric::{Adapter, Fabric};
+use crate::groups;
 use crate::holders::Process;
 use crate::inbox::{Arrivals, Inbox};
 use crate::memory::{AddressSpace, NotMemory, Regions};
@@ -207,6 +208,9 @@ pub(crate) fn device_info(adapter: &Adapter) -> DeviceInfo {
         max_srq_wr: crate::control::MAX_WORK,
         max_srq_sge: crate::control::MAX_SEGMENTS,
         max_rd_atomic: crate::control::MAX_READS,
+        max_mcast_grp: groups::MAX_GROUPS,
+        max_mcast_qp_attach: groups::MAX_MEMBERS,
+        max_total_mcast_qp_attach: groups::MAX_ATTACHED,
         doorbells: qps,
         is_trusting: crate::direct::is_trusting(&spec),
     }

@@ -26,7 +26,9 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use uverbs::cm::{CmConnection, CmDatagram, CmEvent, CmOption, CmParameters, CmReply, CmRequest, CmRoute};
+use uverbs::cm::{
+    CmConnection, CmDatagram, CmEvent, CmGroup, CmOption, CmParameters, CmReply, CmRequest, CmRoute,
+};
 use uverbs::qp::{access, mask};
 use uverbs::{
     AddressVector, Connection, QpAttributes, QpState, QpType, Refusal, Reply, Request, SocketError,
@@ -120,8 +122,10 @@ impl ConnectionManager {
     pub fn receive(&self, packet: &Packet) {
         let Ok(datagram) = roce::parse(&packet.bytes) else { return };
         let is_ours = datagram.deth.is_some_and(|deth| deth.queue_key == QUEUE_KEY);
-        if is_ours {
-            let (from, to) = (packet.network.source, packet.network.destination);
+        let (from, to) = (packet.network.source, packet.network.destination);
+        // What a guest says to itself does not come from elsewhere.
+        let is_forged = from == to && !packet.is_local;
+        if is_ours && !is_forged {
             self.lock().manager.receive(monotonic(), from.into(), to.into(), datagram.payload);
         }
     }
@@ -199,11 +203,11 @@ impl State {
             ..AddressVector::default()
         };
         // Where there is no way it is sent again, and then given up.
-        let Ok(path) = Path::find(&vector, &self.adapter, &self.fabric) else { return };
+        let Ok(path) = Path::to_peer(&vector, &self.adapter, &self.fabric) else { return };
         self.psn = (self.psn + 1) & 0xff_ffff;
         let Some(bytes) = management_datagram(self.psn, &outgoing.mad) else { return };
         match &path.way {
-            Way::Wire => {
+            Way::Wire | Way::Group => {
                 if wire::send(&self.uplink, &path, source_port(0, QPN, QPN), &bytes) {
                     self.uplink.ring();
                 }
@@ -294,6 +298,7 @@ impl State {
             R::Reject { id, reason, private } => manager.reject(client, id, reason, &private)?,
             R::Disconnect { id } => manager.disconnect(now, client, id)?,
             R::Notify { id } => manager.notify(client, id)?,
+            R::JoinMulticast { id, address, join } => manager.join_multicast(client, id, address, join)?,
             R::InitQpAttr { id, state } => {
                 let target = target(state).ok_or(Refused::Parameter)?;
                 let (mask, attributes) = told(manager.transition(client, id, target)?, state);
@@ -434,6 +439,7 @@ fn described(event: &Event, tag: u32) -> CmEvent {
         route: event.route.map(|route| CmRoute {
             local: route.local,
             peer: route.peer,
+            own: route.own,
             mtu: route.mtu as u32,
         }),
         connection: event.connection.map(|of| CmConnection {
@@ -446,6 +452,7 @@ fn described(event: &Event, tag: u32) -> CmEvent {
             rnr_retry_count: of.rnr_retries,
         }),
         datagram: event.datagram.map(|of| CmDatagram { qp_num: of.queue_pair, qkey: of.queue_key }),
+        group: event.group.map(|group| CmGroup { join: group.join, gid: group.gid }),
         private: event.private.clone(),
     }
 }

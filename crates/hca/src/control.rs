@@ -4,6 +4,7 @@ use crate::budget::{Held, Kind};
 use crate::client::Client;
 use crate::direct::{Brought, is_trusting};
 use crate::events::Notifier;
+use crate::groups;
 use crate::modify;
 use crate::objects::{Ah, Channel, Cq, Objects, Receive, Srq};
 use crate::path::Path;
@@ -12,6 +13,7 @@ use crate::questions::Question;
 use mem::FaultWord;
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
+use std::net::Ipv6Addr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use uverbs::qp::access;
@@ -129,6 +131,12 @@ impl Client {
                 reply(Reply::QpInfo(Box::new(QpInfo { attributes, capacity: own.capacity })))
             }
             Request::DestroyQp { qpn } => self.destroy_qp(qpn),
+            Request::AttachMcast { qpn, gid } => self.attach(qpn, gid),
+            Request::DetachMcast { qpn, gid } => {
+                found(self.qps.get(&qpn), "queue pair")?;
+                found(self.objects.adapter.groups.detach(gid, qpn).then_some(()), "queue pair in the group")?;
+                done()
+            }
             Request::CreateAh { pd, vector } => self.objects.create_ah(pd, &vector),
             Request::DestroyAh { ah } => {
                 found(self.objects.ahs.remove(&ah), "address handle")?;
@@ -169,11 +177,23 @@ impl Client {
     }
 
     fn destroy_qp(&mut self, qpn: u32) -> Answer {
+        if self.objects.adapter.groups.has(qpn) {
+            return refuse(Errno::BUSY, "the queue pair is attached to a multicast group");
+        }
         let qp = found(self.qps.remove(&qpn), "queue pair")?;
         empty(&qp.own.file);
         qp.count_into(&mut self.objects.counters);
         self.objects.adapter.remove_qp(qpn);
         self.bells.iter_mut().filter(|bell| **bell == Some(qpn)).for_each(|bell| *bell = None);
+        done()
+    }
+
+    fn attach(&self, qpn: u32, gid: Ipv6Addr) -> Answer {
+        let own = &found(self.qps.get(&qpn), "queue pair")?.own;
+        if own.kind != QpType::Ud || !groups::is_group(gid) {
+            return refuse(Errno::INVAL, "queue pairs of datagrams are attached to multicast addresses");
+        }
+        self.objects.adapter.groups.attach(gid, qpn, &self.objects.inbox).map_err(no_memory)?;
         done()
     }
 

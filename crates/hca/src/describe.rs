@@ -100,7 +100,9 @@ fn transport(own: &Own) -> (&'static str, &'static str) {
     match &own.path {
         _ if shares => ("shared", "both trust each other"),
         Some(Path { way: Way::Local(_), .. }) => ("copy", "the peer is on this host"),
-        Some(Path { way: Way::Wire, .. }) => ("roce", "the peer is elsewhere, or what is sent is watched"),
+        Some(Path { way: Way::Wire | Way::Group, .. }) => {
+            ("roce", "the peer is elsewhere, or what is sent is watched")
+        }
         None if own.kind == QpType::Ud => ("each", "each address handle has its way"),
         None => ("none", "not connected"),
     }

@@ -324,7 +324,7 @@ impl Client {
         self.part_all();
         for qp in self.qps.values_mut() {
             let was_local = qp.own.path.as_ref().is_some_and(is_local);
-            let found = Path::find(&qp.own.attributes.ah, &adapter, &fabric);
+            let found = Path::to_peer(&qp.own.attributes.ah, &adapter, &fabric);
             let reason = if was_local && !found.as_ref().is_ok_and(is_local) {
                 Some("its peer may not be reached within the host any more")
             } else if !qp.own.is_trusted(&spec) {

@@ -5,6 +5,7 @@ use crate::client::monotonic;
 use crate::counters::Counters;
 use crate::crew::{Crew, Crews};
 use crate::direct::is_trusting;
+use crate::groups::Groups;
 use crate::holders::{HolderDescription, Holders};
 use crate::inbox::Inbox;
 use crate::memory::Registered;
@@ -90,6 +91,8 @@ pub(crate) struct Adapter {
     spec: RwLock<DeviceSpec>,
     /// Who has which queue pair.
     qps: RwLock<HashMap<u32, Arc<Inbox>>>,
+    /// Who is attached to which multicast group.
+    pub groups: Groups,
     pub errors: WireErrors,
     /// Memory that applications have registered.
     pub registered: Arc<Registered>,
@@ -116,6 +119,7 @@ impl Adapter {
         Self {
             spec: RwLock::new(spec),
             qps: RwLock::default(),
+            groups: Groups::default(),
             errors: WireErrors::default(),
             registered: Arc::new(Registered::new(account.clone())),
             kept: Mutex::default(),
@@ -225,6 +229,7 @@ impl Adapter {
 
     pub fn remove_qp(&self, qpn: u32) {
         self.qps().remove(&qpn);
+        self.groups.remove(qpn);
     }
 
     /// Who has this queue pair.

@@ -24,6 +24,7 @@ mod device;
 mod direct;
 mod events;
 mod fabric;
+mod groups;
 mod holders;
 mod inbox;
 mod memory;

@@ -51,7 +51,7 @@ pub(crate) fn modify(
         None
     } else {
         Some(
-            Path::find(&asked.ah, &objects.adapter, &objects.fabric)
+            Path::to_peer(&asked.ah, &objects.adapter, &objects.fabric)
                 .or_else(|e| refuse(Errno::INVAL, e.to_string()))?,
         )
     };

@@ -1,6 +1,7 @@
 //! The way of packets to their destination.
 
 use crate::fabric::{Adapter, Fabric};
+use crate::groups::is_group;
 use crate::wire::same_version;
 use packet::{WriteError, build, proto};
 use std::net::Ipv6Addr;
@@ -43,6 +44,8 @@ pub(crate) enum Way {
     Local(Arc<Adapter>),
     /// As packets of the guest, through the vRouter.
     Wire,
+    /// To a multicast group: to queue pairs of the device itself, and through the vRouter to others.
+    Group,
 }
 
 /// Why there is no such path.
@@ -54,13 +57,21 @@ pub(crate) enum NoPath {
     NoSource(u32),
     #[error("the device has one port, 1")]
     NoPort,
-    #[error("multicast is not offered")]
-    Multicast,
+    #[error("{0} is the address of nobody")]
+    Nobody(Ipv6Addr),
+    #[error("connections are with one peer, not with a multicast group")]
+    Group,
     #[error("{0} and {1} are of different IP versions")]
     Mixed(Ipv6Addr, Ipv6Addr),
 }
 
 impl Path {
+    /// The path to one peer that an address vector describes.
+    pub fn to_peer(vector: &AddressVector, adapter: &Adapter, fabric: &Fabric) -> Result<Self, NoPath> {
+        let path = Self::find(vector, adapter, fabric)?;
+        if matches!(path.way, Way::Group) { Err(NoPath::Group) } else { Ok(path) }
+    }
+
     /// The path that an address vector describes.
     pub fn find(vector: &AddressVector, adapter: &Adapter, fabric: &Fabric) -> Result<Self, NoPath> {
         // A copy: more of its kind are looked at meanwhile, and who waits to change one would stop that.
@@ -74,18 +85,19 @@ impl Path {
         let gids = spec.gids();
         let source = gids.get(vector.sgid_index as usize).ok_or(NoPath::NoSource(vector.sgid_index))?;
         let destination = vector.dgid;
-        let is_multicast = |gid: Ipv6Addr| match gid.to_ipv4_mapped() {
-            Some(v4) => v4.is_multicast() || v4.is_broadcast() || v4.is_unspecified(),
-            None => gid.is_multicast() || gid.is_unspecified(),
+        let is_nobodys = |gid: Ipv6Addr| match gid.to_ipv4_mapped() {
+            Some(v4) => v4.is_broadcast() || v4.is_unspecified(),
+            None => gid.is_unspecified(),
         };
-        if is_multicast(destination) {
-            return Err(NoPath::Multicast);
+        if is_nobodys(destination) {
+            return Err(NoPath::Nobody(destination));
         }
         if !same_version(*source, destination) {
             return Err(NoPath::Mixed(*source, destination));
         }
         let peer = fabric.find(spec.vrf, destination);
         let way = match peer {
+            _ if is_group(destination) => Way::Group,
             Some(peer) if std::ptr::eq(&raw const *peer, adapter) => Way::Local(peer),
             Some(peer)
                 if !(spec.is_watched || peer.spec().is_watched)

@@ -2,10 +2,11 @@
 
 use crate::counters::{Counter, Counters};
 use crate::fabric::Adapter;
+use crate::groups;
 use crate::inbox::{Inbox, Packet};
 use crate::path::{Network, Path, Way, write_network_header};
 use packet::roce::{self, BTH_LEN, ICRC_LEN};
-use packet::{Headers, L4, Mac, WriteError, build, proto};
+use packet::{Headers, L4, Mac, WriteError, build, neighbour, proto};
 use rdmaport::Uplink;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
@@ -60,9 +61,19 @@ pub(crate) fn send(uplink: &Uplink, path: &Path, source_port: u16, bytes: &[u8])
     })
 }
 
+/// The MAC that packets to an address have: a group's (RFC 1112, 6.4; RFC 2464, 7), or the vRouter's.
+fn mac_towards(destination: Ipv6Addr) -> Mac {
+    match destination.to_ipv4_mapped().map(|v4| v4.octets()) {
+        _ if !groups::is_group(destination) => ROUTER,
+        Some([_, b, c, d]) => Mac([0x01, 0, 0x5e, b & 0x7f, c, d]),
+        None => neighbour::multicast_mac(destination),
+    }
+}
+
 fn write_frame(frame: &mut [u8], path: &Path, source_port: u16, bytes: &[u8]) -> Result<(), WriteError> {
     let ethertype = if path.network.is_v4() { proto::ETHERTYPE_IPV4 } else { proto::ETHERTYPE_IPV6 };
-    let ip_at = build::ethernet(frame, ROUTER, Mac(path.mac), ethertype)?;
+    let to = mac_towards(path.network.destination);
+    let ip_at = build::ethernet(frame, to, Mac(path.mac), ethertype)?;
     let udp_len = proto::UDP_LEN + bytes.len();
     let udp_at = ip_at + write_network_header(&mut frame[ip_at..], &path.network, udp_len)?;
     // No checksum: the ICRC covers more (IBTA A17.4.5.1).
@@ -115,6 +126,15 @@ impl<'a> Delivery<'a> {
         let bytes = &frame[udp_at + proto::UDP_LEN..end];
         // Its base transport header is there: the ICRC covers it.
         let qpn = u32::from_be_bytes([0, bytes[5], bytes[6], bytes[7]]);
+        match (groups::is_group(network.destination), qpn == groups::QPN) {
+            (true, true) => {
+                self.adapter.groups.give((network, false), bytes, None, self.spare);
+                return;
+            }
+            (false, false) => {}
+            // What is for a group is for no queue pair of it, and the other way round (IBTA 10.5.1).
+            _ => return count(&errors.malformed),
+        }
         let Some(inbox) = self.adapter.owner(qpn) else { return count(&errors.unknown_qp) };
         // What there is no room for is lost.
         self.spare.clear();
@@ -214,6 +234,18 @@ mod tests {
             for len in 0..frame.len() {
                 assert!(datagram(&frame[..len]).is_none(), "{len}");
             }
+        }
+    }
+
+    #[test]
+    fn groups_have_macs_of_their_own() {
+        for (destination, mac) in [
+            ("::ffff:239.129.2.3", "01:00:5e:01:02:03"),
+            ("ff0e::1:2", "33:33:00:01:00:02"),
+            ("::ffff:10.0.0.2", "00:00:5e:00:01:00"),
+            ("fd00::2", "00:00:5e:00:01:00"),
+        ] {
+            assert_eq!(mac_towards(destination.parse().unwrap()).to_string(), mac);
         }
     }
 

@@ -126,6 +126,20 @@ pub struct AddrInfo {
     pub ai_next: *mut AddrInfo,
 }
 
+/// `rdma_cm_join_mc_attr_ex`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct JoinMcAttrEx {
+    pub comp_mask: u32,
+    pub join_flags: u32,
+    pub addr: *mut sockaddr,
+}
+
+pub const RDMA_CM_JOIN_MC_ATTR_ADDRESS: u32 = 1;
+pub const RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS: u32 = 2;
+pub const RDMA_MC_JOIN_FLAG_FULLMEMBER: u32 = 0;
+pub const RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER: u32 = 1;
+
 /// `rdma_cm_event_type`.
 pub mod event {
     pub const ADDR_RESOLVED: u32 = 0;
@@ -136,6 +150,8 @@ pub mod event {
     pub const REJECTED: u32 = 8;
     pub const ESTABLISHED: u32 = 9;
     pub const DISCONNECTED: u32 = 10;
+    pub const MULTICAST_JOIN: u32 = 12;
+    pub const MULTICAST_ERROR: u32 = 13;
 }
 
 pub const RDMA_PS_IPOIB: u32 = 0x0002;

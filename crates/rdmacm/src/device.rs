@@ -110,8 +110,19 @@ pub fn with_address(ip: IpAddr) -> Option<&'static Device> {
     all().iter().find(|device| device.gids().any(|gid| address::of_gid(gid) == ip.to_canonical()))
 }
 
-/// The device to reach a destination by, where the source does not matter.
+/// Whether an address means the guest itself: with Linux, the unspecified one does so too, as a destination.
+pub fn is_loopback(ip: IpAddr) -> bool {
+    let ip = ip.to_canonical();
+    ip.is_loopback() || ip.is_unspecified()
+}
+
+/// The device to reach a destination by, where the source does not matter; for loopback the first that is active, as with
+/// Linux.
 pub fn towards(ip: IpAddr) -> Option<&'static Device> {
+    if is_loopback(ip) {
+        // One that went away has no GIDs.
+        return all().iter().find(|device| device.gids().next().is_some());
+    }
     let is_v4 = ip.to_canonical().is_ipv4();
     let has_family = |device: &&Device| device.gids().any(|gid| address::of_gid(gid).is_ipv4() == is_v4);
     with_address(ip).or_else(|| all().iter().find(has_family))

@@ -9,10 +9,10 @@ use crate::channel::Channel;
 use crate::device;
 use crate::error::{Errno, returned};
 use crate::id::{self, Binding, Id};
-use crate::{migrating, queue_pair, verbs};
+use crate::{migrating, multicast, queue_pair, verbs};
 use libc::{c_char, c_int, c_void};
 use std::ptr;
-use uverbs::cm::{CmConnection, CmEvent as Told, CmRequest};
+use uverbs::cm::{CmConnection, CmEvent as Told, CmRequest, CmRoute};
 
 /// Longest private data.
 const PRIVATE: usize = 256;
@@ -94,10 +94,7 @@ fn translated(owner: &Id, told: &Told) -> Option<*mut CmEvent> {
 fn process(owner: &Id, told: &Told, public: &mut CmEvent) -> bool {
     match told.event {
         kind::ADDR_RESOLVED => {
-            if let Some(route) = told.route {
-                owner.set_addresses(Some(route.local), Some(route.peer));
-                owner.state(|state| state.mtu = route.mtu as u8);
-            }
+            told.route.inspect(|route| set_route(owner, route));
         }
         kind::ROUTE_RESOLVED => {
             if let Err(Errno(number)) = owner.set_path() {
@@ -113,6 +110,11 @@ fn process(owner: &Id, told: &Told, public: &mut CmEvent) -> bool {
                 owner.state(|state| state.has_failed = true);
             }
         }
+        kind::MULTICAST_JOIN | kind::MULTICAST_ERROR => {
+            let context = told.group.and_then(|group| multicast::joined(owner, &group, public));
+            let Some(context) = context else { return false };
+            public.param = Param { ud: datagram(owner, told, context, 0) };
+        }
         kind::REJECTED | kind::DISCONNECTED => {
             if owner.state(|state| state.has_failed) {
                 return false;
@@ -124,6 +126,12 @@ fn process(owner: &Id, told: &Told, public: &mut CmEvent) -> bool {
         _ => {}
     }
     true
+}
+
+fn set_route(id: &Id, route: &CmRoute) {
+    id.set_addresses(Some(route.local), Some(route.peer));
+    route.own.inspect(|own| id.set_own(*own));
+    id.state(|state| state.mtu = route.mtu as u8);
 }
 
 /// The peer has accepted: the queue pair is made ready, and it is told so.
@@ -152,10 +160,7 @@ fn requested(listener: &Id, told: &Told, public: &mut CmEvent) -> Result<(), Err
         state.responder_resources = connection.responder_resources;
         state.initiator_depth = connection.initiator_depth;
     });
-    if let Some(route) = told.route {
-        id.set_addresses(Some(route.local), Some(route.peer));
-        id.state(|state| state.mtu = route.mtu as u8);
-    }
+    told.route.inspect(|route| set_route(id, route));
     let is_sync = listener.state(|state| state.sync);
     let ready = id
         .use_device(device)
@@ -192,10 +197,11 @@ fn datagram(owner: &Id, told: &Told, private_data: *const c_void, private_data_l
     let mut param = UdParam { private_data, private_data_len, ..no_datagram() };
     if let Some(datagram) = told.datagram {
         let addr = owner.visible(|public| public.route.addr);
+        let dgid = told.group.map_or(addr.dgid, |group| group.gid.into());
         let local = address::of_gid(addr.sgid);
         let index = owner.binding().ok().and_then(|binding| binding.device.gid_index(local));
         let sgid_index = index.unwrap_or(0);
-        let grh = GlobalRoute { dgid: addr.dgid, sgid_index, hop_limit: 64, ..GlobalRoute::default() };
+        let grh = GlobalRoute { dgid, sgid_index, hop_limit: 64, ..GlobalRoute::default() };
         param.ah_attr = AhAttr { grh, is_global: 1, port_num: verbs::PORT, ..AhAttr::default() };
         (param.qp_num, param.qkey) = (datagram.qp_num, datagram.qkey);
     }

@@ -9,6 +9,7 @@ use crate::channel::Channel;
 use crate::device::{Device, lock};
 use crate::error::{Errno, returned};
 use crate::events;
+use crate::multicast::Joined;
 use crate::verbs;
 use libc::{c_int, c_void, sockaddr};
 use std::cell::UnsafeCell;
@@ -60,6 +61,9 @@ pub struct IdState {
     pub has_failed: bool,
     /// `ibv_mtu` of the path.
     pub mtu: u8,
+    /// Groups, and how many were joined ever.
+    pub groups: Vec<Joined>,
+    pub joins: u32,
     reported: u32,
     acknowledged: u32,
 }
@@ -228,6 +232,12 @@ impl Id {
                 (addr.dst_addr, addr.dgid) = (address::write(peer), gid_or_none(peer));
             }
         });
+    }
+
+    /// It is connected with the guest itself, by this address of it.
+    pub fn set_own(&self, own: std::net::IpAddr) {
+        let gid = address::gid(own);
+        self.visible(|public| (public.route.addr.sgid, public.route.addr.dgid) = (gid, gid));
     }
 
     /// Its path is known.

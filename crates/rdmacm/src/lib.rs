@@ -7,7 +7,7 @@
 //! Must not know: how connections are managed, how verbs are done. It needs `libibverbs.so.1`, for its symbols and for where
 //! the devices' sockets are (`ibv_device.dev_path`).
 //!
-//! Multicast, XRC, enhanced connection establishment and rsockets are refused.
+//! XRC, enhanced connection establishment and rsockets are refused.
 //!
 //! The shared library is linked with the versions of `librdmacm.map`; its symbols are those of `symbols.txt`.
 //!
@@ -27,6 +27,7 @@ mod error;
 mod events;
 mod id;
 mod migrating;
+mod multicast;
 mod options;
 mod queue_pair;
 mod refused;
@@ -44,6 +45,7 @@ pub use endpoint::{rdma_create_ep, rdma_destroy_ep, rdma_get_request};
 pub use events::{rdma_ack_cm_event, rdma_event_str, rdma_get_cm_event};
 pub use id::{rdma_create_id, rdma_destroy_id, rdma_get_dst_port, rdma_get_src_port};
 pub use migrating::rdma_migrate_id;
+pub use multicast::{rdma_join_multicast, rdma_join_multicast_ex, rdma_leave_multicast};
 pub use options::rdma_set_option;
 pub use queue_pair::{
     rdma_create_qp, rdma_create_qp_ex, rdma_create_srq, rdma_create_srq_ex, rdma_destroy_qp,

@@ -1,31 +1,8 @@
-//! What is not offered: multicast, enhanced connection establishment, rsockets. The symbols must be there.
+//! What is not offered: enhanced connection establishment, rsockets. The symbols must be there.
 
 use crate::abi::{CmId, Ece};
 use crate::error::{Errno, returned};
-use libc::{c_int, c_void, sockaddr};
-
-/// # Safety
-/// C's rules: see the crate.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdma_join_multicast(_: *mut CmId, _: *mut sockaddr, _: *mut c_void) -> c_int {
-    returned(Err(Errno(libc::EOPNOTSUPP)))
-}
-
-/// # Safety
-/// C's rules: see the crate.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdma_join_multicast_ex(_: *mut CmId, _: *mut c_void, _: *mut c_void) -> c_int {
-    returned(Err(Errno(libc::EOPNOTSUPP)))
-}
-
-/// Nobody has joined.
-///
-/// # Safety
-/// C's rules: see the crate.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdma_leave_multicast(_: *mut CmId, _: *mut sockaddr) -> c_int {
-    returned(Err(Errno(libc::EADDRNOTAVAIL)))
-}
+use libc::c_int;
 
 /// # Safety
 /// C's rules: see the crate.

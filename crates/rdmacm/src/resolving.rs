@@ -16,7 +16,8 @@ pub fn bind(id: &Id, to: SocketAddr) -> Result<(), Errno> {
     if id.binding().is_ok() {
         return Err(Errno(libc::EINVAL));
     }
-    let bound = if to.ip().is_unspecified() { bind_everywhere(id, to) } else { bind_there(id, to) };
+    // Loopback is that of all devices: a client of this guest may come by any of them.
+    let bound = if device::is_loopback(to.ip()) { bind_everywhere(id, to) } else { bind_there(id, to) };
     if bound.is_err() {
         id.detach_but(None);
     }
@@ -31,7 +32,7 @@ fn bind_there(id: &Id, to: SocketAddr) -> Result<SocketAddr, Errno> {
     Ok(bound)
 }
 
-/// At all devices the port is the same.
+/// At all devices. The port is the same.
 fn bind_everywhere(id: &Id, to: SocketAddr) -> Result<SocketAddr, Errno> {
     let mut bound = to;
     for device in device::all() {
@@ -52,7 +53,7 @@ pub fn resolve(id: &Id, source: Option<SocketAddr>, destination: SocketAddr) -> 
     let source = source.filter(|source| !source.ip().is_unspecified() || source.port() != 0);
     let binding = match id.state(|state| state.bindings.clone())[..] {
         [] => {
-            let wanted = source.filter(|source| !source.ip().is_unspecified());
+            let wanted = source.filter(|source| !device::is_loopback(source.ip()));
             let device = match wanted {
                 Some(source) => device::with_address(source.ip()).ok_or(Errno(libc::EADDRNOTAVAIL))?,
                 None => device::towards(destination.ip()).ok_or(Errno(libc::ENODEV))?,
@@ -60,7 +61,7 @@ pub fn resolve(id: &Id, source: Option<SocketAddr>, destination: SocketAddr) -> 
             id.attach(device)?
         }
         [only] => only,
-        // It was bound everywhere: now one is chosen.
+        // It was bound at all devices: now one is chosen.
         ref several => {
             let device: &Device = device::towards(destination.ip()).ok_or(Errno(libc::ENODEV))?;
             let chosen = several.iter().find(|binding| binding.device.tag == device.tag);

@@ -30,6 +30,8 @@ unsafe extern "C" {
     pub fn ibv_create_qp(pd: *mut Pd, attr: *mut QpInitAttr) -> *mut Qp;
     pub fn ibv_modify_qp(qp: *mut Qp, attr: *mut QpAttr, mask: c_int) -> c_int;
     pub fn ibv_destroy_qp(qp: *mut Qp) -> c_int;
+    pub fn ibv_attach_mcast(qp: *mut Qp, gid: *const Gid, lid: u16) -> c_int;
+    pub fn ibv_detach_mcast(qp: *mut Qp, gid: *const Gid, lid: u16) -> c_int;
 }
 
 /// `ibv_device_attr.phys_port_cnt` is 1: the port.

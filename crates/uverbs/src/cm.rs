@@ -9,7 +9,7 @@
 
 use crate::qp::{QpAttributes, QpType};
 use serde::{Deserialize, Serialize};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 /// What the library asks for. Answered by [`Reply::Done`](crate::Reply::Done) unless it says otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,9 +37,9 @@ pub enum CmRequest {
     MigrateId { id: u32, channel: u32 },
     /// `rdma_set_option`.
     SetOption { id: u32, option: CmOption },
-    /// `rdma_bind_addr`. Answered by [`CmReply::Bound`].
+    /// `rdma_bind_addr`: an address of the guest's, loopback's, or the unspecified one. Answered by [`CmReply::Bound`].
     BindAddr { id: u32, address: SocketAddr },
-    /// `rdma_resolve_addr`. The device looks up whether the guest's packets from the source (or the address that is
+    /// `rdma_resolve_addr`. What goes to a loopback address stays in the device. The device looks up whether the guest's packets from the source (or the address that is
     /// chosen for it) get to the destination. Told by `ADDR_RESOLVED`, with the route, or `ADDR_ERROR`.
     ResolveAddr { id: u32, source: Option<SocketAddr>, destination: SocketAddr },
     /// `rdma_resolve_route`. Told by `ROUTE_RESOLVED`.
@@ -61,6 +61,9 @@ pub enum CmRequest {
     /// `rdma_notify` of `IBV_EVENT_COMM_EST`: a message came before the peer said that it is ready. The device may see
     /// that itself. Told by `ESTABLISHED`, if it was not yet.
     Notify { id: u32 },
+    /// `rdma_join_multicast`, of datagrams: asks for the GID of a group, that the queue pair is then attached to. Told by
+    /// `MULTICAST_JOIN` or `MULTICAST_ERROR`, with the group that has this number.
+    JoinMulticast { id: u32, address: SocketAddr, join: u32 },
     /// `rdma_init_qp_attr`: what the identifier's queue pair is to be told on its way to a state (`ibv_qp_state`: INIT,
     /// RTR, RTS). Answered by [`CmReply::QpAttributes`].
     InitQpAttr { id: u32, state: u32 },
@@ -110,13 +113,16 @@ pub enum CmReply {
     },
 }
 
-/// Where a connection goes. Both GIDs are those of the addresses.
+/// Where a connection goes. Both GIDs are those of the addresses, or of `own`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CmRoute {
     /// The guest's.
     pub local: SocketAddr,
     /// The other's.
     pub peer: SocketAddr,
+    /// Of loopback addresses: the guest's address that stands for both on the wire.
+    #[serde(default)]
+    pub own: Option<IpAddr>,
     /// `ibv_mtu` of the path.
     pub mtu: u32,
 }
@@ -144,6 +150,15 @@ pub struct CmDatagram {
     pub qkey: u32,
 }
 
+/// A multicast group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CmGroup {
+    /// The number that the library gave to the join.
+    pub join: u32,
+    /// Its GID.
+    pub gid: Ipv6Addr,
+}
+
 /// Something happened: what comes on a channel's socket, each in a message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CmEvent {
@@ -164,9 +179,12 @@ pub struct CmEvent {
     /// Of connections: `CONNECT_REQUEST`, `CONNECT_RESPONSE`.
     #[serde(default)]
     pub connection: Option<CmConnection>,
-    /// Of datagrams: `ESTABLISHED`.
+    /// Of datagrams: `ESTABLISHED`, `MULTICAST_JOIN`.
     #[serde(default)]
     pub datagram: Option<CmDatagram>,
+    /// Of `MULTICAST_JOIN` and `MULTICAST_ERROR`.
+    #[serde(default)]
+    pub group: Option<CmGroup>,
     /// What the peer's program says.
     #[serde(default)]
     pub private: Vec<u8>,

@@ -125,6 +125,17 @@ pub enum Request {
     DestroyQp {
         qpn: u32,
     },
+    /// `ibv_attach_mcast` of a queue pair of datagrams: what comes to the group is received by it, too. Refused with
+    /// `ENOMEM` where as many are attached as may be.
+    AttachMcast {
+        qpn: u32,
+        gid: Ipv6Addr,
+    },
+    /// `ibv_detach_mcast`.
+    DetachMcast {
+        qpn: u32,
+        gid: Ipv6Addr,
+    },
     /// Asks to share memory with the peer of a reliable connection. Answered by [`Reply::Direct`]; refused with
     /// `EAGAIN` where the peer is not ready yet, with `EPERM` where it never is.
     Direct {
@@ -322,6 +333,9 @@ pub struct DeviceInfo {
     pub max_srq_sge: u32,
     /// READs and atomics under way of a queue pair, in either direction.
     pub max_rd_atomic: u32,
+    pub max_mcast_grp: u32,
+    pub max_mcast_qp_attach: u32,
+    pub max_total_mcast_qp_attach: u32,
     /// Doorbells in the memory that comes with this.
     pub doorbells: u32,
     /// Whether there may be peers that share memory with us.

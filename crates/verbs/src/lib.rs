@@ -30,6 +30,7 @@ mod mapping;
 pub mod memory;
 pub mod modify;
 mod moved_pages;
+mod multicast;
 mod names;
 mod objects;
 pub mod post;

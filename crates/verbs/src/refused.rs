@@ -5,16 +5,6 @@ use crate::errno::{pointer, set};
 use std::ffi::{c_int, c_void};
 
 #[unsafe(no_mangle)]
-pub extern "C" fn ibv_attach_mcast(_qp: *mut ibv_qp, _gid: *const ibv_gid, _lid: u16) -> c_int {
-    set(libc::EOPNOTSUPP)
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn ibv_detach_mcast(_qp: *mut ibv_qp, _gid: *const ibv_gid, _lid: u16) -> c_int {
-    set(libc::EOPNOTSUPP)
-}
-
-#[unsafe(no_mangle)]
 pub extern "C" fn ibv_query_ece(_qp: *mut ibv_qp, _ece: *mut ibv_ece) -> c_int {
     set(libc::EOPNOTSUPP)
 }

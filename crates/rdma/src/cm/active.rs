@@ -20,7 +20,8 @@ impl Manager {
     /// `ConnectResponse`, `Rejected` or `Unreachable`; of datagrams by `Established` or `Unreachable`.
     ///
     /// # Errors
-    /// [`Refused::NoSuchId`]; [`Refused::State`], where the route is not resolved; [`Refused::PrivateData`].
+    /// [`Refused::NoSuchId`]; [`Refused::State`], where the route is not resolved; [`Refused::PrivateData`];
+    /// [`Refused::Parameter`], to a multicast group.
     pub fn connect(
         &mut self,
         now: Duration,
@@ -33,7 +34,11 @@ impl Manager {
             return Err(Refused::State);
         }
         let (Some(local), Some(peer)) = (endpoint.local, endpoint.peer) else { return Err(Refused::State) };
+        let (source, destination) = endpoint.addresses().ok_or(Refused::State)?;
         let header = IpHeader { source_port: local.port(), source: local.ip(), destination: peer.ip() };
+        if destination.is_multicast() {
+            return Err(Refused::Parameter);
+        }
         if endpoint.transport == Transport::Datagram {
             return self.ask_for_queue_pair(now, id, &header, &parameters.private);
         }
@@ -71,7 +76,7 @@ impl Manager {
             cm_retries: RETRIES,
             shared_receives: parameters.shared_receives,
             lids: [0xffff; 2],
-            gids: [gid(local.ip()), gid(peer.ip())],
+            gids: [gid(source), gid(destination)],
             flow_label: 0,
             rate: RATE,
             traffic_class: endpoint.type_of_service,

@@ -3,15 +3,13 @@
 use super::endpoint::State;
 use super::{Client, EventKind, Manager, Refused, Route, Transport, gid, status};
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Events of an identifier that may wait, before more is asked for.
-const UNHEARD: u32 = 8;
 /// Ports that are given to who does not ask for one.
 const EPHEMERAL: std::ops::Range<u16> = 32768..61000;
 
 impl Manager {
-    /// Gives an identifier an address (`rdma_bind_addr`), one of the guest's or the unspecified one; with port 0, a port that
+    /// Gives an identifier an address (`rdma_bind_addr`), one of the guest's, loopback's or the unspecified one; with port 0, a port that
     /// is free. Returns what it got.
     ///
     /// # Errors
@@ -21,12 +19,17 @@ impl Manager {
             return Err(Refused::State);
         }
         let ip = address.ip().to_canonical();
-        if !ip.is_unspecified() && !self.gids.contains(&gid(ip)) {
+        if !ip.is_unspecified() && !self.has(ip) {
             return Err(Refused::AddressNotAvailable);
         }
         let local = self.take_port(id, SocketAddr::new(ip, address.port()))?;
         self.set_state(id, State::Bound);
         Ok(local)
+    }
+
+    /// Whether the guest may use an address as its own.
+    fn has(&self, ip: IpAddr) -> bool {
+        ip.is_loopback() || self.gids.contains(&gid(ip))
     }
 
     fn take_port(&mut self, id: u32, wanted: SocketAddr) -> Result<SocketAddr, Refused> {
@@ -74,7 +77,7 @@ impl Manager {
 
     /// Finds how a destination is reached (`rdma_resolve_addr`): the source is the one given, the one bound, or one of the
     /// guest's. The host says by `reaches` whether its packets from the one to the other get there. Told by `AddrResolved` or
-    /// `AddrError`.
+    /// `AddrError`. Datagrams may go to a multicast group. The unspecified address means loopback's, as with Linux; what goes there stays in the device.
     ///
     /// # Errors
     /// [`Refused::NoSuchId`], [`Refused::State`], [`Refused::AddressNotAvailable`], [`Refused::AddressInUse`];
@@ -87,28 +90,27 @@ impl Manager {
         destination: SocketAddr,
         reaches: impl FnOnce(IpAddr, IpAddr) -> bool,
     ) -> Result<(), Refused> {
-        // What is asked for again and again must not pile up.
         let endpoint = self.owned(client, id)?;
-        if endpoint.unheard >= UNHEARD {
-            return Err(Refused::TooMany);
-        }
+        endpoint.listens_for_more()?;
         let bound = match (endpoint.state, endpoint.local) {
             (State::Idle, _) => source,
             (State::Bound, Some(local)) => Some(local),
             _ => return Err(Refused::State),
         };
         let is_new = endpoint.state == State::Idle;
-        let to = SocketAddr::new(destination.ip().to_canonical(), destination.port());
-        if to.ip().is_unspecified() || to.ip().is_multicast() {
+        let to = SocketAddr::new(or_loopback(destination.ip().to_canonical()), destination.port());
+        if to.ip().is_multicast() && endpoint.transport != Transport::Datagram {
             return Err(Refused::Parameter);
         }
         let asked = bound.map(|address| address.ip().to_canonical()).filter(|ip| !ip.is_unspecified());
         let port = bound.map_or(0, |address| address.port());
-        if is_new && asked.is_some_and(|ip| !self.gids.contains(&gid(ip))) {
+        if is_new && asked.is_some_and(|ip| !self.has(ip)) {
             return Err(Refused::AddressNotAvailable);
         }
         let found = asked.or_else(|| self.source_for(to.ip()));
-        let from = found.filter(|from| from.is_ipv4() == to.is_ipv4());
+        let gets_there = |from: &IpAddr| !from.is_loopback() || to.ip().is_loopback();
+        let from = found.filter(|from| from.is_ipv4() == to.is_ipv4() && gets_there(from));
+        let own = from.filter(|_| to.ip().is_loopback()).and_then(|from| self.behind_loopback(from));
         if let Some(from) = from {
             if is_new {
                 self.take_port(id, SocketAddr::new(from, port))?;
@@ -118,15 +120,15 @@ impl Manager {
             }
         }
         match from.filter(|from| reaches(*from, to.ip())) {
-            Some(_) => self.resolved(id, to),
+            Some(_) => self.resolved(id, to, own),
             None => self.tell(id, EventKind::AddrError, |event| event.status = status::UNREACHABLE),
         }
         Ok(())
     }
 
-    fn resolved(&mut self, id: u32, to: SocketAddr) {
+    fn resolved(&mut self, id: u32, to: SocketAddr, own: Option<IpAddr>) {
         if let Some(endpoint) = self.endpoints.get_mut(&id) {
-            endpoint.peer = Some(to);
+            (endpoint.peer, endpoint.own) = (Some(to), own);
         }
         self.set_state(id, State::AddressResolved);
         let route = self.route(id);
@@ -136,16 +138,29 @@ impl Manager {
     /// Where a conversation goes.
     pub(super) fn route(&self, id: u32) -> Option<Route> {
         let endpoint = self.endpoints.get(&id)?;
-        Some(Route { local: endpoint.local?, peer: endpoint.peer?, mtu: endpoint.mtu })
+        Some(Route { local: endpoint.local?, peer: endpoint.peer?, own: endpoint.own, mtu: endpoint.mtu })
+    }
+
+    /// The guest's address that stands for a loopback address on the wire: of the same version of IP, if there is one,
+    /// and not local to the link.
+    fn behind_loopback(&self, from: IpAddr) -> Option<IpAddr> {
+        if !from.is_loopback() {
+            return Some(from);
+        }
+        let own = self.gids.iter().map(|gid| IpAddr::V6(*gid).to_canonical());
+        own.min_by_key(|ip| (ip.is_ipv4() != from.is_ipv4(), is_link_local(*ip)))
     }
 
     /// The guest's address from which another is reached.
     fn source_for(&self, to: IpAddr) -> Option<IpAddr> {
-        let is_local = |ip: IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+        if to.is_loopback() {
+            return Some(to);
+        }
         let own = self.gids.iter().map(|gid: &Ipv6Addr| IpAddr::V6(*gid).to_canonical());
-        let mut right =
-            own.clone().filter(|ip| ip.is_ipv4() == to.is_ipv4() && is_local(*ip) == is_local(to));
-        own.clone().find(|ip| *ip == to).or_else(|| right.next())
+        let same_version = own.clone().filter(|ip| ip.is_ipv4() == to.is_ipv4());
+        let mut right = same_version.clone().filter(|ip| is_link_local(*ip) == is_link_local(to));
+        let any = || if to.is_multicast() { same_version.clone().next() } else { None };
+        own.clone().find(|ip| *ip == to).or_else(|| right.next()).or_else(any)
     }
 
     /// Finds the way to a destination that was resolved (`rdma_resolve_route`): over Ethernet, there is nothing to find. Told by
@@ -199,6 +214,19 @@ impl Manager {
             is_it.then_some((local.is_unspecified(), *id))
         };
         of_service.filter_map(listens).min().map(|(_, id)| id)
+    }
+}
+
+fn is_link_local(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
+}
+
+/// Who resolves the unspecified address means this guest.
+fn or_loopback(ip: IpAddr) -> IpAddr {
+    match ip {
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED) => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
     }
 }
 

@@ -5,7 +5,7 @@ use super::endpoint::{End, State};
 use super::header::{self, IpHeader};
 use super::{DatagramDetails, EventKind, Manager, Parameters, Refused, UDP_QUEUE_KEY};
 use packet::roce::cm::{Mad, Message, SidrRep};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::time::Duration;
 
 /// Status of an answer: here it is.
@@ -58,8 +58,7 @@ impl Manager {
         let answer = self.serves(service, from, to, private);
         match answer {
             Ok((listener, header)) => {
-                let peer = SocketAddr::new(from, header.source_port);
-                self.asked_for_queue_pair(listener, to, peer, mad.transaction, request, private);
+                self.asked_for_queue_pair(listener, (from, header), mad.transaction, request, private);
             }
             Err(status) => {
                 let rep = answer_of(request, service, status);
@@ -74,9 +73,9 @@ impl Manager {
 
     /// Who serves a question, or the status of the answer that nobody does.
     fn serves(&self, service: u64, from: IpAddr, to: IpAddr, private: &[u8]) -> Result<(u32, IpHeader), u8> {
-        let listener = self.listener(service, to, true).ok_or(UNSUPPORTED)?;
+        let listener = self.listener(service, IpHeader::asked(private, from, to), true).ok_or(UNSUPPORTED)?;
         let header = IpHeader::parse(private).map_err(|_| REJECTED)?;
-        if (header.source, header.destination) != (from, to) {
+        if !header.fits(from, to) {
             return Err(REJECTED);
         }
         let endpoint = self.endpoints.get(&listener).ok_or(UNSUPPORTED)?;
@@ -86,13 +85,12 @@ impl Manager {
     fn asked_for_queue_pair(
         &mut self,
         listener: u32,
-        to: IpAddr,
-        peer: SocketAddr,
+        asked: (IpAddr, IpHeader),
         transaction: u64,
         request: u32,
         private: &[u8; 216],
     ) {
-        let Some(id) = self.child(listener, to, peer, request) else { return };
+        let Some(id) = self.child(listener, asked, request) else { return };
         if let Some(endpoint) = self.endpoints.get_mut(&id) {
             endpoint.transaction = transaction;
         }

@@ -1,10 +1,13 @@
 //! An identifier, and the conversation it has.
 
-use super::{PortSpace, Transport};
+use super::{PortSpace, Refused, Transport};
 use crate::Mtu;
 use packet::roce::cm::{Ids, MAD_LEN};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
+
+/// Events of an identifier that may wait, before more is asked for.
+const UNHEARD: u32 = 8;
 
 /// State of an identifier (IBTA 12.9.5, with those of `rdma_cm` before).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +96,9 @@ pub struct Endpoint {
     pub ack_timeout: Option<u8>,
     pub local: Option<SocketAddr>,
     pub peer: Option<SocketAddr>,
+    /// Of a conversation of the guest with itself by loopback addresses: the guest's address that both ends have on the
+    /// wire.
+    pub own: Option<IpAddr>,
     /// Of a listener: how many requests may wait, and how many do.
     pub backlog: u32,
     pub requests: u32,
@@ -132,6 +138,7 @@ impl Endpoint {
             ack_timeout: None,
             local: None,
             peer: None,
+            own: None,
             backlog: 0,
             requests: 0,
             unheard: 0,
@@ -152,14 +159,20 @@ impl Endpoint {
         }
     }
 
+    /// Whether more may be asked for that is told by events: what is asked for again and again must not pile up.
+    pub const fn listens_for_more(&self) -> Result<(), Refused> {
+        if self.unheard >= UNHEARD { Err(Refused::TooMany) } else { Ok(()) }
+    }
+
     /// Both names, as we send them.
     pub const fn ids(&self) -> Ids {
         Ids { local: self.name, remote: self.peer_name }
     }
 
-    /// Our address and the peer's, of a conversation.
+    /// Our address and the peer's on the wire, of a conversation.
     pub fn addresses(&self) -> Option<(IpAddr, IpAddr)> {
-        Some((self.local?.ip(), self.peer?.ip()))
+        let shown = (self.local?.ip(), self.peer?.ip());
+        Some(self.own.map_or(shown, |own| (own, own)))
     }
 
     /// Whether a message from there to here can be of this conversation.
@@ -170,12 +183,12 @@ impl Endpoint {
     /// Under what a request is known that came again.
     pub fn peer_key(&self) -> Option<(IpAddr, u32, bool)> {
         let datagram = self.transport == Transport::Datagram;
-        self.listener.and(self.peer).map(|peer| (peer.ip(), self.peer_name, datagram))
+        self.listener.and(self.addresses()).map(|(_, peer)| (peer, self.peer_name, datagram))
     }
 
     /// Under what the peer's queue pair is known.
     pub fn queue_pair_key(&self) -> Option<(IpAddr, u32)> {
         let is_known = self.theirs.queue_pair != 0;
-        self.peer.filter(|_| is_known).map(|peer| (peer.ip(), self.theirs.queue_pair))
+        self.addresses().filter(|_| is_known).map(|(_, peer)| (peer, self.theirs.queue_pair))
     }
 }

@@ -3,7 +3,7 @@
 use super::RETRIES;
 use crate::Mtu;
 use packet::roce::cm::MAD_LEN;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 /// A program that has a connection to the device. Numbered by the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,6 +25,8 @@ pub enum EventKind {
     Rejected = 8,
     Established = 9,
     Disconnected = 10,
+    MulticastJoin = 12,
+    MulticastError = 13,
     TimewaitExit = 15,
 }
 
@@ -42,6 +44,8 @@ pub struct Route {
     pub local: SocketAddr,
     /// There.
     pub peer: SocketAddr,
+    /// Of loopback addresses: the guest's own that both ends have on the wire.
+    pub own: Option<IpAddr>,
     /// Longest payload of a packet.
     pub mtu: Mtu,
 }
@@ -74,6 +78,15 @@ pub struct DatagramDetails {
     pub queue_key: u32,
 }
 
+/// A multicast group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// The program's name for the join.
+    pub join: u32,
+    /// Its GID.
+    pub gid: Ipv6Addr,
+}
+
 /// Something happened to an identifier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
@@ -93,8 +106,10 @@ pub struct Event {
     pub route: Option<Route>,
     /// Of connections: `ConnectRequest`, `ConnectResponse`.
     pub connection: Option<ConnectionDetails>,
-    /// Of datagrams: `Established`.
+    /// Of datagrams: `Established`, `MulticastJoin`.
     pub datagram: Option<DatagramDetails>,
+    /// Of `MulticastJoin`, `MulticastError`.
+    pub group: Option<Group>,
     /// What the peer's program says: the whole field, as with Linux, so that zeroes may follow.
     pub private: Vec<u8>,
 }
@@ -111,6 +126,7 @@ impl Event {
             route: None,
             connection: None,
             datagram: None,
+            group: None,
             private: Vec::new(),
         }
     }

@@ -37,6 +37,22 @@ impl IpHeader {
         })
     }
 
+    /// Whether a request may have it that came from there to here: with the same addresses, or of a guest to itself,
+    /// with loopback addresses in their place.
+    #[must_use]
+    pub fn fits(&self, from: IpAddr, to: IpAddr) -> bool {
+        let fits = |said: IpAddr, is: IpAddr| said == is || from == to && said.is_loopback();
+        fits(self.source, from) && fits(self.destination, to)
+    }
+
+    /// The address that a request is for which came from there to here.
+    pub(super) fn asked(private: &[u8], from: IpAddr, to: IpAddr) -> IpAddr {
+        Self::parse(private)
+            .ok()
+            .filter(|header| header.fits(from, to))
+            .map_or(to, |header| header.destination)
+    }
+
     /// As it is sent. Both addresses are of the same version of IP.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; LEN] {

@@ -24,6 +24,7 @@ mod ending;
 mod endpoint;
 mod event;
 mod header;
+mod multicast;
 mod passive;
 mod receive;
 mod timers;
@@ -32,10 +33,11 @@ pub use attributes::{Retrying, Target, Transition};
 pub use describe::Description;
 pub use early::GRACE;
 pub use event::{
-    Client, ConnectionDetails, DatagramDetails, Event, EventKind, Outgoing, Parameters, Refused, Route,
-    status,
+    Client, ConnectionDetails, DatagramDetails, Event, EventKind, Group, Outgoing, Parameters, Refused,
+    Route, status,
 };
 pub use header::{IpHeader, MalformedHeader};
+pub use multicast::QUEUE_PAIR as MULTICAST_QUEUE_PAIR;
 
 use crate::Mtu;
 use early::Early;

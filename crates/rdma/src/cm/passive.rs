@@ -30,8 +30,7 @@ impl Manager {
         }
         match self.acceptable(from, to, req) {
             Ok((listener, mtu, header)) => {
-                let peer = SocketAddr::new(from, header.source_port);
-                self.requested_of(listener, to, peer, mad.transaction, mtu, req);
+                self.requested_of(listener, (from, header), mad.transaction, mtu, req);
             }
             Err(reason) => self.refuse(from, to, mad, 0, req.local, reason),
         }
@@ -63,9 +62,10 @@ impl Manager {
 
     /// Whether there is a listener for a request that can be served, or why not.
     fn acceptable(&self, from: IpAddr, to: IpAddr, req: &Req) -> Result<(u32, Mtu, IpHeader), u16> {
-        let listener = self.listener(req.service, to, false).ok_or(INVALID_SERVICE)?;
+        let asked = IpHeader::asked(&req.private, from, to);
+        let listener = self.listener(req.service, asked, false).ok_or(INVALID_SERVICE)?;
         let header = IpHeader::parse(&req.private).map_err(|_| CONSUMER)?;
-        if (header.source, header.destination) != (from, to) {
+        if !header.fits(from, to) {
             return Err(CONSUMER);
         }
         if req.gids != [gid(from), gid(to)] {
@@ -89,21 +89,21 @@ impl Manager {
             && self.endpoints.len() < self.config.limits.ids
     }
 
-    /// A new endpoint of a listener, for a request that came from there to here.
+    /// A new endpoint of a listener, for a request that came from there.
     pub(super) fn child(
         &mut self,
         listener: u32,
-        to: IpAddr,
-        peer: SocketAddr,
+        (from, header): (IpAddr, IpHeader),
         peer_name: u32,
     ) -> Option<u32> {
         let parent = self.endpoints.get_mut(&listener)?;
         parent.requests += 1;
         let mut child = Endpoint::new(parent.channel, parent.space, parent.transport, self.config.mtu);
-        child.local = parent.local.map(|local| SocketAddr::new(to, local.port()));
+        child.local = parent.local.map(|local| SocketAddr::new(header.destination, local.port()));
         child.type_of_service = parent.type_of_service;
         child.ack_timeout = parent.ack_timeout;
-        child.peer = Some(peer);
+        child.peer = Some(SocketAddr::new(header.source, header.source_port));
+        child.own = (header.source.is_loopback() || header.destination.is_loopback()).then_some(from);
         child.peer_name = peer_name;
         child.listener = Some(listener);
         child.state =
@@ -118,13 +118,12 @@ impl Manager {
     fn requested_of(
         &mut self,
         listener: u32,
-        to: IpAddr,
-        peer: SocketAddr,
+        asked: (IpAddr, IpHeader),
         transaction: u64,
         mtu: Mtu,
         req: &Req,
     ) {
-        let Some(id) = self.child(listener, to, peer, req.local) else { return };
+        let Some(id) = self.child(listener, asked, req.local) else { return };
         let Some(endpoint) = self.endpoints.get_mut(&id) else { return };
         endpoint.transaction = transaction;
         endpoint.mtu = mtu;

@@ -13,10 +13,12 @@ mod fields;
 mod fuzz;
 mod hostile;
 mod hosts;
+mod loopback;
 mod lossy;
 mod messages;
 #[path = "../common/moves.rs"]
 mod moves;
+mod multicast;
 mod peer;
 mod requests;
 mod states;

@@ -90,6 +90,36 @@ fn a_client_connects_to_a_server() {
     end(&[], &[here, there]);
 }
 
+/// A server that listens on loopback, or everywhere, and a client of the same guest.
+#[test]
+fn a_guest_connects_with_itself() {
+    for (listens, to) in
+        [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "127.0.0.1"), ("::1", "::1"), ("::", "0.0.0.0")]
+    {
+        let channel = rdma_create_event_channel();
+        let (listening, SocketAddr::V4(at)) = listener(channel, RDMA_PS_TCP, listens) else { panic!() };
+        let client = id(channel, RDMA_PS_TCP);
+        let mut there = address::write(SocketAddr::new(to.parse().unwrap(), at.port()));
+        // SAFETY: the identifier was just made, and the address is whole.
+        assert_eq!(unsafe { rdma_resolve_addr(client, ptr::null_mut(), (&raw mut there).cast(), 1000) }, 0);
+        acknowledged(channel, kind::ADDR_RESOLVED);
+        // SAFETY: as above.
+        assert_eq!(unsafe { rdma_resolve_route(client, 1000) }, 0);
+        acknowledged(channel, kind::ROUTE_RESOLVED);
+        // SAFETY: the identifier has its addresses in it since it was resolved.
+        unsafe {
+            let addr = &(*client).route.addr;
+            let source = address::read((&raw const addr.src_addr).cast()).unwrap();
+            assert!(source.ip().is_loopback() && source.port() != 0, "{source}");
+            // IPv6's is that of the link, where there is no other.
+            let own = address::of_gid(addr.sgid);
+            assert!(own == ADDRESSES[0] || own == "fe80::1".parse::<std::net::IpAddr>().unwrap(), "{own}");
+            assert_eq!(addr.sgid, addr.dgid);
+        }
+        end(&[client, listening], &[channel]);
+    }
+}
+
 /// Both went through the states, and know of each other.
 fn check_queue_pairs(ours: *mut rdmacm::abi::Qp, theirs: *mut rdmacm::abi::Qp) {
     let way = [QpState::Init, QpState::Init, QpState::ReadyToReceive, QpState::ReadyToSend];

@@ -1,6 +1,6 @@
 //! Structures against the headers of `librdmacm-dev`.
 
-use rdmacm::abi::{AddrInfo, CmEvent, CmId, ConnParam, EventChannel, UdParam};
+use rdmacm::abi::{AddrInfo, CmEvent, CmId, ConnParam, EventChannel, JoinMcAttrEx, UdParam};
 use std::fmt::Write as _;
 use std::mem::offset_of;
 use std::process::Command;
@@ -83,6 +83,7 @@ fn questions() -> Questions {
         UdParam = "struct rdma_ud_param",
         whole { private_data, private_data_len, ah_attr, qp_num, qkey }
     );
+    compare!(q, JoinMcAttrEx = "struct rdma_cm_join_mc_attr_ex", whole { comp_mask, join_flags, addr });
     compare!(q, CmEvent = "struct rdma_cm_event", whole { id, listen_id, event, status, param });
     compare!(
         q,

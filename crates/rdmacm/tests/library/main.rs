@@ -4,6 +4,7 @@
 mod connections;
 mod devices;
 mod layout;
+mod multicast;
 mod names;
 mod programs;
 mod symbols;

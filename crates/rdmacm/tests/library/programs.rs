@@ -21,7 +21,7 @@ pub fn id(channel: *mut EventChannel, ps: u32) -> *mut CmId {
 /// A listener at any port, and where it is.
 pub fn listener(channel: *mut EventChannel, ps: u32, ip: &str) -> (*mut CmId, SocketAddr) {
     let id = id(channel, ps);
-    let mut any = address::write(format!("{ip}:0").parse().unwrap());
+    let mut any = address::write(SocketAddr::new(ip.parse().unwrap(), 0));
     // SAFETY: the identifier was just made, and the address is whole.
     assert_eq!(unsafe { rdma_bind_addr(id, (&raw mut any).cast()) }, 0);
     // SAFETY: as above.

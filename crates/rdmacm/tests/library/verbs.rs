@@ -6,6 +6,7 @@ use rdmacm::abi::{
     CompChannel, Context, Cq, Device, DeviceAttr, Gid, Pd, Qp, QpAttr, QpInitAttr, Srq, SrqInitAttr,
 };
 use std::collections::BTreeMap;
+use std::net::Ipv6Addr;
 use std::sync::{LazyLock, Mutex};
 
 /// What was asked of queue pairs, by their numbers.
@@ -15,6 +16,18 @@ static MODIFIED: Mutex<BTreeMap<u32, Vec<(QpAttr, u32)>>> = Mutex::new(BTreeMap:
 pub fn modified(qp: *mut Qp) -> Vec<(QpAttr, u32)> {
     // SAFETY: a test asks for a queue pair that it has not destroyed.
     MODIFIED.lock().unwrap().get(&unsafe { (*qp).qp_num }).cloned().unwrap_or_default()
+}
+
+/// Groups that queue pairs are attached to, by their numbers.
+static ATTACHED: Mutex<BTreeMap<u32, Vec<Ipv6Addr>>> = Mutex::new(BTreeMap::new());
+
+/// The group that no queue pair is attached to: there is no room.
+pub const FULL: Ipv6Addr = Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0xefff, 0xffff);
+
+/// The groups that a queue pair is attached to.
+pub fn attached(qp: *mut Qp) -> Vec<Ipv6Addr> {
+    // SAFETY: a test asks for a queue pair that it has not destroyed.
+    ATTACHED.lock().unwrap().get(&unsafe { (*qp).qp_num }).cloned().unwrap_or_default()
 }
 
 struct Devices(Vec<(*mut Device, *mut Context)>);
@@ -148,6 +161,28 @@ extern "C" fn ibv_modify_qp(qp: *mut Qp, attr: *mut QpAttr, mask: c_int) -> c_in
     // SAFETY: the library gives a queue pair that was made above, and whole attributes.
     let (number, attr) = unsafe { ((*qp).qp_num, *attr) };
     MODIFIED.lock().unwrap().entry(number).or_default().push((attr, mask as u32));
+    0
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_attach_mcast(qp: *mut Qp, gid: *const Gid, _: u16) -> c_int {
+    // SAFETY: the library gives a queue pair that was made above, and a GID.
+    let (number, gid) = unsafe { ((*qp).qp_num, Ipv6Addr::from(*gid)) };
+    if gid == FULL {
+        return libc::ENOMEM;
+    }
+    ATTACHED.lock().unwrap().entry(number).or_default().push(gid);
+    0
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_detach_mcast(qp: *mut Qp, gid: *const Gid, _: u16) -> c_int {
+    // SAFETY: as above.
+    let (number, gid) = unsafe { ((*qp).qp_num, Ipv6Addr::from(*gid)) };
+    let mut attached = ATTACHED.lock().unwrap();
+    let of_it = attached.entry(number).or_default();
+    let at = of_it.iter().position(|other| *other == gid).unwrap();
+    of_it.remove(at);
     0
 }
 

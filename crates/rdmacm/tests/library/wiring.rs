@@ -6,7 +6,9 @@ use rdma::cm::{
 };
 use std::net::IpAddr;
 use std::time::Duration;
-use uverbs::cm::{CmConnection, CmDatagram, CmEvent, CmOption, CmParameters, CmReply, CmRequest, CmRoute};
+use uverbs::cm::{
+    CmConnection, CmDatagram, CmEvent, CmGroup, CmOption, CmParameters, CmReply, CmRequest, CmRoute,
+};
 use uverbs::qp::{access, mask};
 use uverbs::{AddressVector, QpAttributes, QpState, QpType, Refusal, Reply};
 
@@ -55,6 +57,7 @@ pub fn answer(
         CmRequest::Reject { id, reason, private } => manager.reject(client, id, reason, &private),
         CmRequest::Disconnect { id } => manager.disconnect(now, client, id),
         CmRequest::Notify { id } => manager.notify(client, id),
+        CmRequest::JoinMulticast { id, address, join } => manager.join_multicast(client, id, address, join),
         _ => Err(Refused::Parameter),
     };
     done.map(|()| Reply::Done).map_err(refusal)
@@ -181,6 +184,7 @@ pub fn told(event: &Event, tag: u32) -> CmEvent {
         route: event.route.map(|route| CmRoute {
             local: route.local,
             peer: route.peer,
+            own: route.own,
             mtu: route.mtu as u32,
         }),
         connection: event.connection.map(|details| CmConnection {
@@ -195,6 +199,7 @@ pub fn told(event: &Event, tag: u32) -> CmEvent {
         datagram: event
             .datagram
             .map(|datagram| CmDatagram { qp_num: datagram.queue_pair, qkey: datagram.queue_key }),
+        group: event.group.map(|group| CmGroup { join: group.join, gid: group.gid }),
         private: event.private.clone(),
     }
 }
