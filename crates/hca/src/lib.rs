@@ -12,6 +12,7 @@
 //! the other way round.
 #![deny(unsafe_code)]
 
+mod atomics;
 mod budget;
 mod carry;
 mod client;
@@ -26,6 +27,7 @@ mod events;
 mod fabric;
 mod holders;
 mod inbox;
+mod local;
 mod memory;
 mod modify;
 mod objects;
@@ -34,9 +36,11 @@ mod path;
 mod qp;
 mod questions;
 mod random;
+mod registered;
 mod shaper;
 mod terms;
 mod transitions;
+mod windows;
 mod wire;
 
 pub use cm::CmDescription;
