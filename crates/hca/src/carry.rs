@@ -62,7 +62,7 @@ fn for_each_part(
         }
         let part = ((segment_len - skip) as usize).min(left);
         let address = segment.address.wrapping_add(skip);
-        each(objects.regions.find(segment.lkey, pd, address, part as u64, needs)?, part)?;
+        each(objects.regions.find_local(segment.lkey, pd, address, part as u64, needs)?, part)?;
         (skip, left) = (0, left - part);
     }
     if left == 0 { Ok(()) } else { Err(Fault::Length) }
@@ -138,7 +138,7 @@ impl Surroundings<'_> {
         let found = if self.own.attributes.qp_access_flags & needs == 0 {
             Err(Fault::Protection)
         } else {
-            self.objects.regions.find(rkey, self.own.pd, address, len, needs)
+            self.objects.regions.find_remote(rkey, (self.own.pd, self.own.qpn), address, len, needs)
         };
         if found.is_err() {
             self.objects.counters.add(Counter::RemoteAccess, 1);
@@ -273,7 +273,8 @@ impl Verbs for Surroundings<'_> {
 
     fn atomic(&mut self, rkey: u32, address: u64, operation: AtomicOperation) -> Result<u64, Fault> {
         let place = self.region(rkey, address, 8, Access::Atomic)?;
-        self.objects.memory().exchange(place, |original| match operation {
+        let turn = &self.objects.adapter.turn;
+        self.objects.memory().exchange(place, turn, |original| match operation {
             AtomicOperation::FetchAdd(add) => original.wrapping_add(add),
             AtomicOperation::CompareSwap { compare, swap } if compare == original => swap,
             AtomicOperation::CompareSwap { .. } => original,
@@ -281,7 +282,7 @@ impl Verbs for Surroundings<'_> {
     }
 
     fn invalidate(&mut self, rkey: u32) -> Result<(), Fault> {
-        self.objects.regions.invalidate(rkey, self.own.pd)
+        self.objects.regions.invalidate_remote(rkey, (self.own.pd, self.own.qpn))
     }
 
     fn complete(&mut self, completion: Completion) {

@@ -202,6 +202,7 @@ pub(crate) fn device_info(adapter: &Adapter) -> DeviceInfo {
         max_cq: qps * 2,
         max_cqe: crate::control::MAX_COMPLETIONS,
         max_mr: spec.limits.mrs,
+        max_mw: spec.limits.mrs,
         max_pd: crate::control::MAX_PDS,
         max_ah: crate::control::MAX_AHS,
         max_srq: qps,
@@ -324,7 +325,16 @@ impl Client {
             let Some(qpn) = self.ready.pop_front() else { break };
             let Some(qp) = self.qps.get_mut(&qpn) else { continue };
             qp.is_ready = false;
-            match qp.work(now, &mut self.objects) {
+            if qp.own.awaits_peers() {
+                self.objects.has_peers_at_work = self.has_peers_at_work();
+            }
+            let Some(qp) = self.qps.get_mut(&qpn) else { continue };
+            let deadline = qp.work(now, &mut self.objects);
+            if std::mem::take(&mut self.objects.took_away) {
+                self.await_peers();
+            }
+            let Some(qp) = self.qps.get_mut(&qpn) else { continue };
+            match deadline {
                 Some(at) if at <= now => make_ready(qp, &mut self.ready),
                 // An earlier timer stays: it is looked at again then.
                 Some(at) if qp.deadline.is_none_or(|earlier| at < earlier) => {

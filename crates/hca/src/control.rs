@@ -18,8 +18,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use uverbs::qp::access;
 use uverbs::{
-    AddressVector, Capacity, CompletionSink, CreateQp, Memory, Parcels, PortInfo, QpAttributes, QpInfo,
-    QpState, QpType, Refusal, Region, Reply, Request, Segment, Shape, SharedSource, WorkSource, completion,
+    AddressVector, Capacity, CompletionSink, CreateQp, Kind as KeyKind, Memory, Parcels, PortInfo,
+    QpAttributes, QpInfo, QpState, QpType, Refusal, Region, Reply, Request, Segment, Shape, SharedSource,
+    WorkSource, completion,
 };
 
 /// The one port.
@@ -78,14 +79,17 @@ impl Client {
             Request::AllocPd => self.objects.alloc_pd(),
             Request::DeallocPd { pd } => self.dealloc_pd(pd),
             Request::RegMr { pd, address, length: len, iova, access, pages } => {
-                let region = Region { pd, address, len, iova, access, file: 0, is_valid: true };
+                let region = Region { pd, address, len, iova, access, file: 0, kind: KeyKind::Region };
                 self.objects.register(region, pages, files)
             }
             Request::ReregMr { mr, pd, range, access } => self.objects.reregister(mr, pd, range, access),
             Request::DeregMr { mr } => {
+                self.objects.check_windows(mr)?;
                 found(self.objects.regions.remove(mr), "memory region")?;
                 done()
             }
+            Request::AllocMw { pd, mw_type } => self.objects.alloc_window(pd, mw_type),
+            Request::DeallocMw { mw } => self.objects.dealloc_window(mw),
             Request::CreateChannel => self.objects.create_channel(),
             Request::DestroyChannel { channel } => self.objects.destroy_channel(channel),
             Request::CreateCq { entries, channel } => self.objects.create_cq(entries, channel),
@@ -181,6 +185,7 @@ impl Client {
             return refuse(Errno::BUSY, "the queue pair is attached to a multicast group");
         }
         let qp = found(self.qps.remove(&qpn), "queue pair")?;
+        self.objects.regions.unbind_all(qpn);
         empty(&qp.own.file);
         qp.count_into(&mut self.objects.counters);
         self.objects.adapter.remove_qp(qpn);
@@ -351,6 +356,7 @@ fn make_qp(
         tells_drained: false,
         tells_last: false,
         looks_again: false,
+        local: None,
     };
     let qp = Qp { own, transport: Transport::None, is_ready: false, deadline: None };
     let reply = Reply::Qp {
@@ -377,7 +383,7 @@ impl Objects {
         }
     }
 
-    fn check_pd(&self, pd: u32) -> Result<(), Refusal> {
+    pub(crate) fn check_pd(&self, pd: u32) -> Result<(), Refusal> {
         found(self.pds.contains_key(&pd).then_some(()), "protection domain")
     }
 
@@ -386,6 +392,14 @@ impl Objects {
         let pd = self.handle();
         self.pds.insert(pd, held);
         reply(Reply::Handle(pd))
+    }
+
+    /// A region stays as it is while windows are bound to it (`ibv_reg_mr(3)`).
+    fn check_windows(&self, mr: u32) -> Result<(), Refusal> {
+        if self.regions.has_windows(mr) {
+            return refuse(Errno::BUSY, "memory windows are bound to the memory region");
+        }
+        Ok(())
     }
 
     fn check_region(&self, region: &Region) -> Result<(), Refusal> {
@@ -415,7 +429,7 @@ impl Objects {
         let limits = self.adapter.spec().limits;
         let pages = match (pages, files.into_iter().next()) {
             (Some(range), Some(file)) => {
-                let mapped = self.regions.map(file, range, limits, &self.fault);
+                let mapped = self.regions.map(file, range, limits, (&self.space, &self.fault));
                 mapped.or_else(|error| refuse(Errno::INVAL, error.to_string()))?
             }
             (Some(_), None) => return refuse(Errno::BADF, "the file of the region's pages did not come"),
@@ -437,11 +451,13 @@ impl Objects {
         range: Option<(u64, u64)>,
         access: Option<u32>,
     ) -> Answer {
+        self.check_windows(mr)?;
         let old = *found(self.regions.get(mr), "memory region")?;
         let (address, len) = range.unwrap_or((old.address, old.len));
         let iova = if range.is_some() { address } else { old.iova };
         let access = access.unwrap_or(old.access);
-        let new = Region { pd: pd.unwrap_or(old.pd), address, len, iova, access, file: 0, is_valid: true };
+        let kind = KeyKind::Region;
+        let new = Region { pd: pd.unwrap_or(old.pd), address, len, iova, access, file: 0, kind };
         self.check_region(&new)?;
         let limits = self.adapter.spec().limits;
         let keeps_key = range.is_none();

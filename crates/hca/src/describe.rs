@@ -62,7 +62,7 @@ pub struct QpDescription {
     pub direct: (u64, u64),
 }
 
-/// A memory region.
+/// A memory region, or a window that is bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MrDescription {
     /// Its key.
@@ -136,8 +136,8 @@ impl QpDescription {
 
 impl MrDescription {
     pub(crate) fn of((key, region): (u32, &Region)) -> Self {
-        let Region { address, iova, len, access, file, .. } = *region;
-        Self { key, address, iova, len, access: access_names(access), is_shared: file != 0 }
+        let Region { address, iova, len, access, file, kind, .. } = *region;
+        Self { key, address, iova, len, access: access_names(access, kind), is_shared: file != 0 }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Which queue pairs there are on this host: the way between applications that does not leave it.
 
+use crate::atomics::Turn;
 use crate::budget::{Account, Stock};
 use crate::client::monotonic;
 use crate::counters::Counters;
@@ -8,8 +9,8 @@ use crate::direct::is_trusting;
 use crate::groups::Groups;
 use crate::holders::{HolderDescription, Holders};
 use crate::inbox::Inbox;
-use crate::memory::Registered;
 use crate::random;
+use crate::registered::Registered;
 use crate::shaper::{Rate, Shaper};
 use crate::wire::{self, WireErrors};
 use packet::Mac;
@@ -104,6 +105,8 @@ pub(crate) struct Adapter {
     pub account: Arc<Account>,
     /// How many threads its applications have.
     pub crew: Crew,
+    /// Of atomic operations.
+    pub turn: Turn,
     /// Processes that got memory of its applications.
     pub holders: Holders,
     /// The number of its port, once it has one.
@@ -126,6 +129,7 @@ impl Adapter {
             closing: AtomicBool::new(false),
             account,
             crew: Crew::new(fabric.crews.clone()),
+            turn: Turn::default(),
             holders: Holders::default(),
             port: OnceLock::new(),
             shaper,

@@ -12,6 +12,7 @@
 //! the other way round.
 #![deny(unsafe_code)]
 
+mod atomics;
 mod budget;
 mod carry;
 mod client;
@@ -27,6 +28,7 @@ mod fabric;
 mod groups;
 mod holders;
 mod inbox;
+mod local;
 mod memory;
 mod modify;
 mod objects;
@@ -35,9 +37,11 @@ mod path;
 mod qp;
 mod questions;
 mod random;
+mod registered;
 mod shaper;
 mod terms;
 mod transitions;
+mod windows;
 mod wire;
 
 pub use cm::CmDescription;

@@ -3,38 +3,50 @@
 //! An application hands over a descriptor of its own `/proc/self/mem`: it reaches what the application itself can, and
 //! nothing else, whoever gets its process number later. Pages that it has in a sealed file are mapped instead.
 
-use crate::budget::{Account, Exhausted, Held, Kind};
+use crate::atomics::Turn;
 use crate::fabric::Limits;
 use crate::random;
+use crate::registered::{Full, Registered, Share, Spent};
+use crate::windows::Window;
 use mem::FaultWord;
 use rdma::{Access, Fault};
 use rustix::fs::{FileType, OFlags};
 use rustix::io::{IoSlice, pread, pwrite, pwritev};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use uverbs::qp::access;
-use uverbs::{FIRST_KEY, MemoryError, Region, RegionTable, SharedPages};
-
-/// Files of a device's applications that are mapped. Regions beyond that are reached as any others are.
-const FILES: u32 = 512;
-/// Bytes that the daemon keeps of a region: its entry, by key, and what a hash table leaves free.
-const BYTES_OF_REGION: u64 = 128;
+use uverbs::{FIRST_KEY, Kind as KeyKind, MemoryError, Region, RegionTable, SharedPages};
 
 /// Not what an application was asked for.
 #[derive(Debug, thiserror::Error)]
 #[error("the descriptor is not of the application's own memory (/proc/self/mem, for reading and writing)")]
 pub(crate) struct NotMemory;
 
+/// What an address space is told from all others by: a file of `/proc`.
+pub(crate) type Identity = (u64, u64);
+
 /// An application's memory.
 #[derive(Debug)]
-pub(crate) struct AddressSpace(OwnedFd);
+pub(crate) struct AddressSpace {
+    memory: OwnedFd,
+    identity: Option<Identity>,
+}
 
 impl AddressSpace {
     /// Takes it only where it is what it must be: writing to other files may mean more to us than to the application.
     pub fn new(descriptor: OwnedFd) -> Result<Self, NotMemory> {
-        if Self::is_memory(&descriptor).unwrap_or(false) { Ok(Self(descriptor)) } else { Err(NotMemory) }
+        if !Self::is_memory(&descriptor).unwrap_or(false) {
+            return Err(NotMemory);
+        }
+        let identity = rustix::fs::fstat(&descriptor).ok().map(|stat| (stat.st_dev, stat.st_ino));
+        Ok(Self { memory: descriptor, identity })
+    }
+
+    /// By which other descriptors of the same memory are known: while one is open, the file system keeps the file's number.
+    pub const fn identity(&self) -> Option<Identity> {
+        self.identity
     }
 
     fn is_memory(descriptor: &OwnedFd) -> rustix::io::Result<bool> {
@@ -55,14 +67,14 @@ impl AddressSpace {
 
     /// Its descriptor, for a peer that shares memory.
     pub fn share(&self) -> rustix::io::Result<OwnedFd> {
-        rustix::io::fcntl_dupfd_cloexec(&self.0, 0)
+        rustix::io::fcntl_dupfd_cloexec(&self.memory, 0)
     }
 
     /// Copies from the application.
     pub fn read(&self, address: u64, out: &mut [u8]) -> Result<(), Fault> {
         let mut done = 0;
         while done < out.len() {
-            let len = pread(&self.0, &mut out[done..], address.wrapping_add(done as u64)).unwrap_or(0);
+            let len = pread(&self.memory, &mut out[done..], address.wrapping_add(done as u64)).unwrap_or(0);
             if len == 0 {
                 return Err(Fault::Protection);
             }
@@ -75,7 +87,7 @@ impl AddressSpace {
     pub fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Fault> {
         let mut done = 0;
         while done < bytes.len() {
-            let len = pwrite(&self.0, &bytes[done..], address.wrapping_add(done as u64)).unwrap_or(0);
+            let len = pwrite(&self.memory, &bytes[done..], address.wrapping_add(done as u64)).unwrap_or(0);
             if len == 0 {
                 return Err(Fault::Protection);
             }
@@ -88,7 +100,7 @@ impl AddressSpace {
     pub fn write_tail_last(&self, address: u64, bytes: &[u8]) -> Result<(), Fault> {
         let Some((tail, body)) = bytes.split_last() else { return Ok(()) };
         let parts = [IoSlice::new(body), IoSlice::new(std::slice::from_ref(tail))];
-        if pwritev(&self.0, &parts, address).is_ok_and(|len| len == bytes.len()) {
+        if pwritev(&self.memory, &parts, address).is_ok_and(|len| len == bytes.len()) {
             return Ok(());
         }
         self.write(address, bytes)
@@ -98,7 +110,7 @@ impl AddressSpace {
 /// Pages of a region that are in a file, and the file, to share.
 #[derive(Debug)]
 pub(crate) struct RegionPages {
-    pub pages: SharedPages,
+    pub pages: Arc<SharedPages>,
     pub file: OwnedFd,
     _share: Share,
 }
@@ -111,14 +123,17 @@ pub(crate) struct Place {
 }
 
 /// What may be done with a region, in words.
-pub(crate) fn access_names(flags: u32) -> String {
+pub(crate) fn access_names(flags: u32, kind: KeyKind) -> String {
     let names = [
+        (access::MW_BIND, "bind"),
         (access::LOCAL_WRITE, "local-write"),
         (access::REMOTE_WRITE, "remote-write"),
         (access::REMOTE_READ, "remote-read"),
         (access::REMOTE_ATOMIC, "remote-atomic"),
     ];
-    let set: Vec<_> = names.into_iter().filter(|(flag, _)| flags & flag != 0).map(|(_, name)| name).collect();
+    let first = if kind == KeyKind::Region { None } else { Some("window") };
+    let set = names.into_iter().filter(|(flag, _)| flags & flag != 0).map(|(_, name)| name);
+    let set: Vec<_> = first.into_iter().chain(set).collect();
     if set.is_empty() { "local-read".into() } else { set.join(" ") }
 }
 
@@ -131,148 +146,70 @@ pub(crate) const fn right(access: Access) -> u32 {
     }
 }
 
-/// The device's limit is reached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Full {
-    #[error("at most {0} memory regions (rdma_limits)")]
-    Regions(u32),
-    #[error("at most {0} bytes registered (rdma_limits)")]
-    Bytes(u64),
-    #[error(transparent)]
-    Memory(#[from] Exhausted),
-}
-
-/// What the applications of a device have registered together: regions and bytes; and bytes of that which are mapped
-/// here.
+/// What has a key.
 #[derive(Debug)]
-pub(crate) struct Registered {
-    regions: Mutex<(u64, u64)>,
-    mapped: Mutex<u64>,
-    account: Arc<Account>,
+pub(crate) struct Keyed {
+    pub key: u32,
+    /// What the key is good for; nothing, where it is that of a window that is not bound.
+    pub region: Option<Region>,
+    pub window: Option<Window>,
+    /// Windows that are bound to it.
+    pub windows: u32,
 }
 
-/// A file's share of what is mapped.
-#[derive(Debug)]
-struct Share {
-    len: u64,
-    together: Arc<Registered>,
-    _held: Held,
+/// What a key is known by that stays while a window's changes: all of it but its lowest byte, which the application
+/// chooses.
+pub(crate) const fn index(key: u32) -> u32 {
+    key >> 8
 }
 
-impl Share {
-    /// For a file of so many bytes, if there is room.
-    fn take(together: &Arc<Registered>, len: u64, limits: Limits) -> Option<Self> {
-        let held = together.account.take(Kind::Pages, 0, FILES).ok()?;
-        let mut mapped = together.mapped.lock().unwrap_or_else(PoisonError::into_inner);
-        *mapped = mapped.checked_add(len).filter(|bytes| *bytes <= limits.registered)?;
-        Some(Self { len, together: together.clone(), _held: held })
-    }
-}
-
-impl Drop for Share {
-    fn drop(&mut self) {
-        let mut mapped = self.together.mapped.lock().unwrap_or_else(PoisonError::into_inner);
-        *mapped -= self.len;
-    }
-}
-
-impl Registered {
-    pub fn new(account: Arc<Account>) -> Self {
-        Self { regions: Mutex::default(), mapped: Mutex::default(), account }
-    }
-
-    fn sums(&self) -> MutexGuard<'_, (u64, u64)> {
-        self.regions.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Takes room for a region, in the place of another of so many bytes where there was one.
-    fn take(&self, len: u64, old: Option<u64>, limits: Limits) -> Result<(), Full> {
-        let mut sums = self.sums();
-        let regions = sums.0 - u64::from(old.is_some()) + 1;
-        let bytes = (sums.1 - old.unwrap_or_default()).saturating_add(len);
-        if regions > limits.mrs.into() {
-            return Err(Full::Regions(limits.mrs));
-        }
-        if bytes > limits.registered {
-            return Err(Full::Bytes(limits.registered));
-        }
-        *sums = (regions, bytes);
-        Ok(())
-    }
-
-    fn give_back(&self, regions: usize, bytes: u64) {
-        let mut sums = self.sums();
-        *sums = (sums.0 - regions as u64, sums.1 - bytes);
-    }
-}
-
-/// Memory of the daemon for an application's regions. It is in use until the application ends, however few regions are
-/// left: neither do tables shrink, nor does the kernel take back pages of theirs.
-#[derive(Debug)]
-struct Spent {
-    /// The most regions that there were.
-    regions: usize,
-    /// Pages of the shared table that were written.
-    pages: HashSet<u32>,
-    account: Arc<Account>,
-}
-
-impl Spent {
-    /// Takes bytes for a table with so many regions, one of them in this page of the shared table.
-    fn grow(&mut self, regions: usize, page: u32) -> Result<(), Exhausted> {
-        if regions > self.regions {
-            self.account.take_bytes(BYTES_OF_REGION)?;
-            self.regions += 1;
-        }
-        if !self.pages.contains(&page) {
-            self.account.take_bytes(RegionTable::PAGE)?;
-            self.pages.insert(page);
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Spent {
-    fn drop(&mut self) {
-        let bytes = self.regions as u64 * BYTES_OF_REGION + self.pages.len() as u64 * RegionTable::PAGE;
-        self.account.give_back_bytes(bytes);
-    }
-}
-
-/// The regions of an application, by key. Keys are random in all their bits: a guess hits none of `n` regions but once
-/// in 2^32 / `n` times.
+/// The regions and windows of an application, by key. Keys are random in all their bits: a guess hits none of `n` but
+/// once in 2^32 / `n` times.
 #[derive(Debug)]
 pub(crate) struct Regions {
-    by_key: HashMap<u32, Region>,
+    /// By [`index`].
+    pub(crate) keyed: HashMap<u32, Keyed>,
     /// Those of them that others may map.
     pages: HashMap<u32, RegionPages>,
     /// The same, for the application itself and peers that share memory.
-    table: RegionTable,
+    pub(crate) table: RegionTable,
     pub file: OwnedFd,
     /// Regions that there is room for.
     pub limit: u32,
     /// Bytes of all.
     pub registered: u64,
     /// What the daemon has spent on them.
-    spent: Spent,
+    pub(crate) spent: Spent,
     /// With those of the device's other applications.
-    together: Arc<Registered>,
+    pub(crate) together: Arc<Registered>,
 }
 
 impl Regions {
     pub fn new(limit: u32, together: Arc<Registered>) -> Result<Self, MemoryError> {
         let (table, file) = RegionTable::create(limit)?;
-        let (by_key, pages) = Default::default();
-        let spent = Spent { regions: 0, pages: HashSet::new(), account: together.account.clone() };
-        Ok(Self { by_key, pages, table, file, limit, registered: 0, spent, together })
+        let (keyed, pages) = Default::default();
+        let spent = Spent::new(together.account.clone());
+        Ok(Self { keyed, pages, table, file, limit, registered: 0, spent, together })
     }
 
+    /// What has this key.
+    pub fn keyed(&self, key: u32) -> Option<&Keyed> {
+        self.keyed.get(&index(key)).filter(|keyed| keyed.key == key)
+    }
+
+    /// The region, not a window, with this key.
     pub fn get(&self, key: u32) -> Option<&Region> {
-        self.by_key.get(&key)
+        self.keyed(key).filter(|keyed| keyed.window.is_none()).and_then(|keyed| keyed.region.as_ref())
     }
 
+    /// Whether windows are bound to the region with this key.
+    pub fn has_windows(&self, key: u32) -> bool {
+        self.keyed(key).is_some_and(|keyed| keyed.windows > 0)
+    }
+
+    /// Regions, and windows that are bound.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &Region)> {
-        self.by_key.iter().map(|(key, region)| (*key, region))
+        self.keyed.values().filter_map(|keyed| Some((keyed.key, keyed.region.as_ref()?)))
     }
 
     /// Maps pages that an application says it has in a file; `None` where too much is mapped already.
@@ -281,10 +218,11 @@ impl Regions {
         file: OwnedFd,
         (address, len): (u64, u64),
         limits: Limits,
-        fault: &Arc<FaultWord>,
+        (space, fault): (&AddressSpace, &Arc<FaultWord>),
     ) -> Result<Option<RegionPages>, MemoryError> {
         let Some(share) = Share::take(&self.together, len, limits) else { return Ok(None) };
-        let pages = SharedPages::open_guarded(&file, address, len, fault)?;
+        let pages = Arc::new(SharedPages::open_guarded(&file, address, len, fault)?);
+        self.together.note(space, &pages);
         Ok(Some(RegionPages { pages, file, _share: share }))
     }
 
@@ -296,7 +234,7 @@ impl Regions {
         limits: Limits,
     ) -> Result<u32, Full> {
         let key = self.new_key();
-        self.spent.grow(self.by_key.len() + 1, self.table.page(key))?;
+        self.spent.grow(self.keyed.len() + 1, self.table.page(key))?;
         self.together.take(region.len, None, limits)?;
         self.put(key, Region { file: pages.as_ref().map_or(0, |it| it.pages.inode()), ..region });
         self.pages.extend(pages.map(|pages| (key, pages)));
@@ -313,7 +251,7 @@ impl Regions {
     ) -> Result<u32, Full> {
         let old = self.get(key).copied();
         let new = if keeps_key { key } else { self.new_key() };
-        self.spent.grow(self.by_key.len() + usize::from(old.is_none()), self.table.page(new))?;
+        self.spent.grow(self.keyed.len() + usize::from(old.is_none()), self.table.page(new))?;
         self.together.take(region.len, old.map(|old| old.len), limits)?;
         self.forget(key);
         if keeps_key {
@@ -332,10 +270,11 @@ impl Regions {
         Some(region)
     }
 
-    fn new_key(&self) -> u32 {
+    /// A key of which no other has more than the lowest byte.
+    pub(crate) fn new_key(&self) -> u32 {
         loop {
             let key = random::number();
-            if key >= FIRST_KEY && !self.by_key.contains_key(&key) {
+            if key >= FIRST_KEY && !self.keyed.contains_key(&index(key)) {
                 return key;
             }
         }
@@ -344,62 +283,71 @@ impl Regions {
     fn put(&mut self, key: u32, region: Region) {
         self.registered += region.len;
         self.table.insert(key, &region);
-        self.by_key.insert(key, region);
+        self.keyed.insert(index(key), Keyed { key, region: Some(region), window: None, windows: 0 });
     }
 
     fn forget(&mut self, key: u32) -> Option<Region> {
-        let region = self.by_key.remove(&key)?;
+        let region = *self.get(key)?;
+        self.keyed.remove(&index(key));
         self.table.remove(key);
         self.registered -= region.len;
         Some(region)
     }
 
     pub fn is_used(&self, pd: u32) -> bool {
-        self.by_key.values().any(|region| region.pd == pd)
+        let is_its = |it: &Keyed| {
+            it.region.is_some_and(|it| it.pd == pd) || it.window.as_ref().is_some_and(|it| it.pd == pd)
+        };
+        self.keyed.values().any(is_its)
     }
 
-    /// A peer makes a key invalid.
-    pub fn invalidate(&mut self, key: u32, pd: u32) -> Result<(), Fault> {
-        let remote = access::REMOTE_READ | access::REMOTE_WRITE | access::REMOTE_ATOMIC;
-        match self.by_key.get_mut(&key) {
-            Some(region) if region.pd == pd && region.is_valid && region.access & remote != 0 => {
-                region.is_valid = false;
-                self.table.remove(key);
-                Ok(())
-            }
-            _ => Err(Fault::Protection),
-        }
-    }
-
-    /// Where the bytes lie that someone wants by a key.
-    pub fn find(&self, key: u32, pd: u32, address: u64, len: u64, needs: u32) -> Result<Place, Fault> {
-        let found = self.by_key.get(&key).and_then(|region| region.find(pd, address, len, needs));
+    /// Where the bytes lie that the application itself wants by a key.
+    pub fn find_local(&self, key: u32, pd: u32, address: u64, len: u64, needs: u32) -> Result<Place, Fault> {
+        let found = self.get(key).and_then(|region| region.find_local(pd, address, len, needs));
         found.map(|address| Place { key, address }).ok_or(Fault::Protection)
+    }
+
+    /// The same for the peer of a queue pair, by protection domain and number of that.
+    pub fn find_remote(
+        &self,
+        key: u32,
+        of: (u32, u32),
+        address: u64,
+        len: u64,
+        needs: u32,
+    ) -> Result<Place, Fault> {
+        let keyed = self.keyed(key).ok_or(Fault::Protection)?;
+        let found = keyed.region.and_then(|region| region.find_remote(of, address, len, needs));
+        let address = found.ok_or(Fault::Protection)?;
+        Ok(Place { key: keyed.region_key(), address })
     }
 
     /// Its pages in a file, for a peer that shares memory and has found its key.
     pub fn shared(&self, key: u32) -> Option<&RegionPages> {
-        self.pages.get(&key)
+        self.keyed(key).and_then(|keyed| self.pages.get(&keyed.region_key()))
     }
 
     /// Its pages in a file, if it has any there.
     fn pages(&self, place: Place) -> Option<&SharedPages> {
-        self.pages.get(&place.key).map(|it| &it.pages)
+        self.pages.get(&place.key).map(|it| &*it.pages)
     }
 
-    /// The word in a file on which peers may be at work themselves, by whatever key. No other thread but ours works on
-    /// any else.
-    pub fn word(&self, place: Place) -> Option<&AtomicU64> {
-        let mut others = self.pages.values().map(|it| &it.pages);
-        self.pages(place)
-            .and_then(|pages| pages.word(place.address))
-            .or_else(|| others.find_map(|pages| pages.word(place.address)))
+    /// Does something with a word in a file, on which peers may be at work themselves, by whatever key, of whatever context
+    /// of the application. Those take no turns.
+    fn with_word<T>(
+        &self,
+        place: Place,
+        space: &AddressSpace,
+        mut work: impl FnMut(&AtomicU64) -> T,
+    ) -> Option<T> {
+        let near = self.pages(place).and_then(|pages| pages.word(place.address)).map(&mut work);
+        near.or_else(|| self.together.with_word(space.identity()?, place.address, work))
     }
 }
 
 impl Drop for Regions {
     fn drop(&mut self) {
-        self.together.give_back(self.by_key.len(), self.registered);
+        self.together.give_back(self.keyed.len(), self.registered);
     }
 }
 
@@ -430,12 +378,18 @@ impl Reach<'_> {
     }
 
     /// Puts what `change` makes of it in the place of an aligned word; what was there.
-    pub fn exchange(self, place: Place, change: impl Fn(u64) -> u64) -> Result<u64, Fault> {
-        if let Some(word) = self.regions.word(place) {
+    pub fn exchange(self, place: Place, turn: &Turn, change: impl Fn(u64) -> u64) -> Result<u64, Fault> {
+        let change_word = |word: &AtomicU64| {
             let order = Ordering::SeqCst;
-            return Ok(word.fetch_update(order, order, |old| Some(change(old))).unwrap_or_else(|old| old));
+            word.fetch_update(order, order, |old| Some(change(old))).unwrap_or_else(|old| old)
+        };
+        if let Some(old) = self.regions.with_word(place, self.space, change_word) {
+            return Ok(old);
         }
         let mut bytes = [0; 8];
+        // A page that takes long to come comes before others have to wait for it.
+        self.space.read(place.address, &mut bytes)?;
+        let _taken = turn.take().ok_or(Fault::Busy)?;
         self.space.read(place.address, &mut bytes)?;
         let old = u64::from_ne_bytes(bytes);
         self.space.write(place.address, &change(old).to_ne_bytes())?;
@@ -447,6 +401,8 @@ impl Reach<'_> {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
+    use crate::budget::{Account, Exhausted};
+    use crate::registered::BYTES_OF_REGION;
 
     fn own(path: &str, writable: bool) -> OwnedFd {
         std::fs::OpenOptions::new().read(true).write(writable).open(path).unwrap().into()
@@ -471,7 +427,8 @@ mod tests {
         let account = Account::new(Arc::new(crate::budget::Stock::new(1, 1)));
         let together = Arc::new(Registered::new(Arc::new(account)));
         let regions = || Regions::new(8, together.clone()).unwrap();
-        let region = |len| Region { pd: 1, address: 0, len, iova: 0, access: 0, file: 0, is_valid: true };
+        let region =
+            |len| Region { pd: 1, address: 0, len, iova: 0, access: 0, file: 0, kind: KeyKind::Region };
         let limits = Limits { qps: 1, mrs: 3, registered: 100 };
         let (mut one, mut other) = (regions(), regions());
         let key = one.insert(region(60), None, limits).unwrap();
@@ -496,7 +453,7 @@ mod tests {
         let account = Arc::new(Account::new(Arc::new(crate::budget::Stock::new(1, 1))));
         let together = Arc::new(Registered::new(account.clone()));
         let limits = Limits { qps: 1, mrs: 1000, registered: 1000 };
-        let region = Region { pd: 1, address: 0, len: 1, iova: 0, access: 0, file: 0, is_valid: true };
+        let region = Region { pd: 1, address: 0, len: 1, iova: 0, access: 0, file: 0, kind: KeyKind::Region };
         let mut regions = Regions::new(limits.mrs, together.clone()).unwrap();
         assert_eq!(account.bytes(), 0);
         let keys: Vec<_> = (0..100).map(|_| regions.insert(region, None, limits).unwrap()).collect();
@@ -514,7 +471,7 @@ mod tests {
         let refused = (0..200).find_map(|_| regions.insert(region, None, limits).err());
         assert_eq!(refused, Some(Full::Memory(Exhausted::Memory)));
         assert!(regions.get(key).is_some());
-        let left = regions.by_key.len() as u64;
+        let left = regions.keyed.len() as u64;
         assert_eq!(*together.sums(), (left, left));
         account.give_back_bytes(rest);
         drop(regions);

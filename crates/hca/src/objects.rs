@@ -103,6 +103,10 @@ pub(crate) struct Objects {
     pub leaving: Vec<Leaving>,
     /// Raised where memory that the application shares with us went away.
     pub fault: Arc<FaultWord>,
+    /// A work request took a key away: peers may be at work with it.
+    pub took_away: bool,
+    /// They are.
+    pub has_peers_at_work: bool,
     /// Frames sent of which the worker was not told.
     unannounced: u32,
     /// Room for the next packet.
@@ -135,6 +139,8 @@ impl Objects {
             counters: Counters::default(),
             leaving: Vec::new(),
             fault,
+            took_away: false,
+            has_peers_at_work: false,
             unannounced: 0,
             spare: Vec::new(),
             next_handle: 0,

@@ -148,7 +148,9 @@ impl Objects {
 impl Client {
     /// Begins a request.
     pub(crate) fn take_up(&mut self, request: Request, files: Vec<OwnedFd>) -> Result<(), SocketError> {
-        self.deferred = Some(if matches!(request, Request::DeregMr { .. } | Request::ReregMr { .. }) {
+        let takes_away =
+            matches!(request, Request::DeregMr { .. } | Request::ReregMr { .. } | Request::DeallocMw { .. });
+        self.deferred = Some(if takes_away {
             let reply = self.handle(request, files);
             self.await_peers();
             Deferred::Reply(reply)
@@ -213,17 +215,20 @@ impl Client {
             }
             Deferred::Request(Request::ResizeCq { cq, .. }, _) => leaving.iter().any(|it| it.cq == cq),
             Deferred::Request(..) => false,
-            Deferred::Reply(_) => {
-                let is_awaited = |qp: &Qp| {
-                    qp.own.inbound.as_ref().is_some_and(|inbound| inbound.is_awaited() && !inbound.is_gone())
-                };
-                leaving.iter().any(Leaving::may_write) || self.qps.values().any(is_awaited)
-            }
+            Deferred::Reply(_) => self.has_peers_at_work(),
         }
     }
 
+    /// Whether somebody is at work with memory that was taken away.
+    pub(crate) fn has_peers_at_work(&self) -> bool {
+        let is_awaited = |qp: &Qp| {
+            qp.own.inbound.as_ref().is_some_and(|inbound| inbound.is_awaited() && !inbound.is_gone())
+        };
+        self.objects.leaving.iter().any(Leaving::may_write) || self.qps.values().any(is_awaited)
+    }
+
     /// After memory was taken away: notes who is at work, and may have seen it.
-    fn await_peers(&mut self) {
+    pub(crate) fn await_peers(&mut self) {
         for inbound in self.qps.values_mut().filter_map(|qp| qp.own.inbound.as_mut()) {
             inbound.awaited = inbound.bond.turn();
         }

@@ -7,6 +7,7 @@ use crate::counters::{Counter, Counters};
 use crate::direct::Brought;
 use crate::events::Event;
 use crate::inbox::{Inbox, Packet};
+use crate::local::{Local, is_local};
 use crate::objects::{Objects, Receive, take_receive};
 use crate::parting::Inbound;
 use crate::path::{Path, Way, received_header};
@@ -139,6 +140,8 @@ pub(crate) struct Own {
     pub tells_last: bool,
     /// Receives are to be looked for once more that were posted when it went to the error state.
     pub looks_again: bool,
+    /// A request that needs no peer, and waits for those before it; those after it wait for it.
+    pub local: Option<Local>,
 }
 
 /// A queue pair.
@@ -299,6 +302,7 @@ impl Own {
     }
 
     fn flush_sends(&mut self, objects: &mut Objects) {
+        self.flush_local(objects);
         for _ in 0..MAX_WORK {
             let Ok(Some((number, _))) = self.take_send() else { break };
             let id = number.into();
@@ -381,12 +385,18 @@ impl Qp {
         let mut budget = BUDGET;
         // Datagrams are sent as they are taken.
         let is_datagram = matches!(self.transport, Transport::Datagram(_));
-        while self.own.state == QpState::ReadyToSend && budget > 0 {
+        let is_at_work = matches!(self.own.state, QpState::ReadyToSend | QpState::SendQueueDrained);
+        let mut may_go_on = is_at_work && self.do_local(objects);
+        while may_go_on && self.own.state == QpState::ReadyToSend && budget > 0 {
             if is_datagram && self.own.frames(now, objects) == 0 {
                 return Some(self.own.later(now, objects));
             }
             match self.own.take_send() {
                 Ok(None) => break,
+                Ok(Some((number, request))) if is_local(&request, self.own.kind) => {
+                    self.own.local = Some(Local::new(number, request));
+                    may_go_on = self.do_local(objects);
+                }
                 Ok(Some((number, request))) => self.post(number, &request, objects),
                 Err(Corrupt) => self.own.broken = Some("its send queue was overwritten"),
             }
@@ -404,12 +414,14 @@ impl Qp {
             }
             // An answer, or a timeout, brings us here again, and what was posted meanwhile with it.
             self.own.spare_doorbell(deadline.is_some() && connected.awaits_answers());
-            if !connected.is_sending() {
+            let is_sending = connected.is_sending();
+            let waits = self.own.local_deadline(is_sending, now, objects);
+            deadline = waits.into_iter().chain(deadline).min();
+            if !is_sending && self.own.local.is_none() {
                 self.own.sends.release_taken();
-            }
-            if self.own.tells_drained && !connected.is_sending() {
-                self.own.tells_drained = false;
-                objects.tell(Event::SendQueueDrained, self.own.qpn);
+                if std::mem::take(&mut self.own.tells_drained) {
+                    objects.tell(Event::SendQueueDrained, self.own.qpn);
+                }
             }
         }
         if more { Some(now) } else { deadline }
@@ -456,7 +468,7 @@ impl Qp {
     }
 
     /// Follows the transport into the error states, and tells the application why.
-    fn settle(&mut self, objects: &mut Objects) {
+    pub fn settle(&mut self, objects: &mut Objects) {
         let own = &mut self.own;
         let state = match &self.transport {
             Transport::None => None,
@@ -564,7 +576,7 @@ impl Qp {
         (own.path, own.peer, own.nak, own.reason, own.broken) = (None, None, None, None, None);
         (own.wrong_keys, own.established, own.tells_drained) = (0, false, false);
         (own.spares_doorbell, own.tells_last) = (false, false);
-        own.told_congestion = None;
+        (own.told_congestion, own.local) = (None, None);
         self.deadline = None;
     }
 }

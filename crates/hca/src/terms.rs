@@ -32,6 +32,7 @@ pub(crate) const fn status_number(status: Status) -> u8 {
         Status::LocalOperation => 2,
         Status::LocalProtection => 4,
         Status::Flushed => 5,
+        Status::WindowBind => 6,
         Status::RemoteInvalidRequest => 9,
         Status::RemoteAccess => 10,
         Status::RemoteOperation => 11,

@@ -229,6 +229,16 @@ impl QueuePair {
         if budget == 0 { Some(now) } else { self.requester.deadline() }
     }
 
+    /// A request failed that is none of ours, after all of ours: it goes to the state that a failed send leads to.
+    pub fn fail_request(&mut self, verbs: &mut impl Verbs) {
+        if self.attributes.reliable {
+            self.end(verbs);
+        } else {
+            self.state = State::SendQueueError;
+            self.requester.flush(verbs);
+        }
+    }
+
     /// Makes it go to the error state: what is posted is flushed.
     pub fn fail(&mut self, verbs: &mut impl Verbs) {
         self.responder.forget();

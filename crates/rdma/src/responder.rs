@@ -64,6 +64,8 @@ enum Redo {
 enum Refusal {
     /// No receive is posted.
     NotReady,
+    /// It is as if the packet were lost.
+    Unanswered,
     /// The receive with this identifier can't take what came.
     Receive(u64, Fault),
     /// For good.
@@ -149,10 +151,14 @@ impl Responder {
                 self.told = true;
                 true
             }
+            Err(Refusal::Unanswered) => {
+                self.told = true;
+                true
+            }
             Err(Refusal::Receive(id, fault)) => {
                 let nak = match fault {
                     Fault::Length => Nak::InvalidRequest,
-                    Fault::Protection => Nak::RemoteOperationalError,
+                    Fault::Protection | Fault::Busy => Nak::RemoteOperationalError,
                 };
                 verbs.complete(refused(id, fault));
                 self.acknowledge(Syndrome::Nak(nak), psn);
@@ -374,7 +380,10 @@ impl Responder {
             _ => AtomicOperation::FetchAdd(swap_add),
         };
         verbs.check(rkey, address, 8, Access::Atomic).map_err(access)?;
-        let original = verbs.atomic(rkey, address, operation).map_err(access)?;
+        let original = verbs.atomic(rkey, address, operation).map_err(|fault| match fault {
+            Fault::Busy => Refusal::Unanswered,
+            _ => access(fault).into(),
+        })?;
         self.finish_message();
         let msn = self.msn;
         self.remember(Done { first: psn, last: psn, what: Redo::Atomic { original, msn } }, attributes);
@@ -542,7 +551,7 @@ fn deliver(id: u64, len: u32, by: Arrival, packet: &Datagram<'_>, verbs: &mut im
 pub(crate) const fn refused(id: u64, fault: Fault) -> Completion {
     let status = match fault {
         Fault::Length => Status::LocalLength,
-        Fault::Protection => Status::LocalProtection,
+        Fault::Protection | Fault::Busy => Status::LocalProtection,
     };
     Completion { id, status, len: 0, received: None }
 }

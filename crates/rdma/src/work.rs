@@ -62,6 +62,8 @@ pub enum Status {
     LocalLength,
     LocalOperation,
     LocalProtection,
+    /// Memory management operation error: of what needs no peer (`IBV_WC_MW_BIND_ERR`).
+    WindowBind,
     Flushed,
     RemoteInvalidRequest,
     RemoteAccess,
@@ -137,6 +139,10 @@ pub enum Fault {
     /// The message is longer than the memory for it.
     #[error("message too long")]
     Length,
+    /// Somebody is at work with such memory, for too long. The request is not answered: its sender asks again, as for what
+    /// was lost.
+    #[error("memory in use")]
+    Busy,
 }
 
 /// What a queue pair needs of its surroundings: memory, receives, completion queues, a way to its peer.

@@ -342,3 +342,18 @@ fn a_receive_that_is_too_short_ends_in_its_first_packet_too_many() {
     assert_eq!(responder.ask(&packet(O::SendMiddle, 1, &MTU)), said(1, INVALID, 0));
     assert_eq!(responder.ended(), [(1, Status::LocalLength, 0)]);
 }
+
+#[test]
+fn an_atomic_on_memory_that_is_in_use_is_not_answered_until_it_comes_again() {
+    let mut responder = Responder::new();
+    responder.verbs.memory.is_busy = true;
+    let asked = add(0, ADDRESS);
+    assert_eq!(responder.ask(&asked), []);
+    // What is behind it comes again with it.
+    responder.verbs.post_receive(1, 256);
+    assert_eq!(responder.ask(&packet(O::SendOnly, 1, &[1])), []);
+    assert_eq!(responder.qp.state(), State::ReadyToReceive);
+    responder.verbs.memory.is_busy = false;
+    assert_eq!(responder.ask(&asked), [(O::AtomicAcknowledge, FIRST_PSN, Some((ACK, 1)))]);
+    assert_eq!(responder.ask(&packet(O::SendOnly, 1, &[1])), acknowledged(1, 2));
+}

@@ -21,6 +21,8 @@ pub mod opcode {
             asked::RDMA_READ => 2,
             asked::ATOMIC_CMP_AND_SWP => 3,
             asked::ATOMIC_FETCH_AND_ADD => 4,
+            asked::BIND_MW => 5,
+            asked::LOCAL_INV => 6,
             _ => 0,
         }
     }

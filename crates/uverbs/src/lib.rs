@@ -31,7 +31,7 @@ pub use message::{
 };
 pub use parcels::Parcels;
 pub use qp::{QpAttributes, QpState, QpType};
-pub use regions::{FIRST_KEY, Region, RegionTable};
+pub use regions::{FIRST_KEY, Kind, Region, RegionTable};
 pub use seqpacket::{Connection, SocketError};
 pub use shared_pages::SharedPages;
 pub use shared_source::SharedSource;

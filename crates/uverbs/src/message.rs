@@ -13,7 +13,7 @@ use std::net::Ipv6Addr;
 pub const TOKEN: usize = 16;
 
 /// Version of the protocol.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// What the library asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,6 +59,14 @@ pub enum Request {
     },
     DeregMr {
         mr: u32,
+    },
+    /// A memory window of type 1 or 2 (`ibv_mw_type`), which is bound to no region yet. Answered by [`Reply::Mw`].
+    AllocMw {
+        pd: u32,
+        mw_type: u32,
+    },
+    DeallocMw {
+        mw: u32,
     },
     /// Answered by [`Reply::Handle`] with one descriptor: the socket, of `SOCK_SEQPACKET`, on which the handles of
     /// completion queues come, four bytes each in the machine's order.
@@ -233,6 +241,11 @@ pub enum Reply {
         lkey: u32,
         rkey: u32,
     },
+    /// Binding it changes the lowest byte of `rkey`.
+    Mw {
+        mw: u32,
+        rkey: u32,
+    },
     Cq {
         cq: u32,
         entries: u32,
@@ -325,7 +338,9 @@ pub struct DeviceInfo {
     pub max_inline_data: u32,
     pub max_cq: u32,
     pub max_cqe: u32,
+    /// Regions and windows together.
     pub max_mr: u32,
+    pub max_mw: u32,
     pub max_pd: u32,
     pub max_ah: u32,
     pub max_srq: u32,

@@ -106,8 +106,12 @@ pub mod access {
     pub const REMOTE_WRITE: u32 = 1 << 1;
     pub const REMOTE_READ: u32 = 1 << 2;
     pub const REMOTE_ATOMIC: u32 = 1 << 3;
+    pub const MW_BIND: u32 = 1 << 4;
+    pub const ZERO_BASED: u32 = 1 << 5;
+    /// What peers may do.
+    pub const REMOTE: u32 = REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;
     /// All that is known; others but the optional ones are refused.
-    pub const ALL: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;
+    pub const ALL: u32 = LOCAL_WRITE | REMOTE | MW_BIND | ZERO_BASED;
     /// Bits that may be ignored where they aren't known.
     pub const OPTIONAL: u32 = 0x3ff << 20;
 }

@@ -1,8 +1,39 @@
-//! Memory regions, as peers see them that share memory: a table that only the device writes.
+//! Memory regions and windows, as peers see them that share memory: a table that only the device writes.
 
 use crate::{Memory, MemoryError};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// What a key is of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kind {
+    /// A memory region.
+    #[default]
+    Region,
+    /// A memory window of type 1, which is for all queue pairs of its protection domain.
+    Window,
+    /// A memory window of type 2B, which is for the queue pair with this number (IBTA 10.6.7.2).
+    WindowOf(u32),
+}
+
+impl Kind {
+    /// As it lies in the table. Numbers of queue pairs have 24 bits.
+    const fn code(self) -> u32 {
+        match self {
+            Self::Region => 0,
+            Self::Window => 1,
+            Self::WindowOf(qpn) => qpn << 8 | 2,
+        }
+    }
+
+    const fn of(code: u32) -> Self {
+        match code {
+            0 => Self::Region,
+            1 => Self::Window,
+            _ => Self::WindowOf(code >> 8),
+        }
+    }
+}
 
 /// A part of an application's memory that it, or its peers, may use by a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,18 +50,32 @@ pub struct Region {
     pub access: u32,
     /// Inode of the file that pages of it lie in ([`SharedPages`](crate::SharedPages)); 0: of none that others may map.
     pub file: u64,
-    /// It can be used: a peer did not end that.
-    pub is_valid: bool,
+    /// Whose key it is.
+    pub kind: Kind,
 }
 
 impl Region {
-    /// Where the bytes lie that someone of this protection domain wants; `None` where they may not be had.
+    /// Where the bytes lie that the application itself wants by this key, in this protection domain; `None` where they
+    /// may not be had: windows are for peers.
     #[must_use]
     #[inline]
-    pub fn find(&self, pd: u32, address: u64, len: u64, needs: u32) -> Option<u64> {
+    pub fn find_local(&self, pd: u32, address: u64, len: u64, needs: u32) -> Option<u64> {
+        if self.kind == Kind::Region { self.find(pd, address, len, needs) } else { None }
+    }
+
+    /// The same, for the peer of this queue pair, which is of this protection domain.
+    #[must_use]
+    #[inline]
+    pub fn find_remote(&self, (pd, qpn): (u32, u32), address: u64, len: u64, needs: u32) -> Option<u64> {
+        let is_for_others = matches!(self.kind, Kind::WindowOf(bound) if bound != qpn);
+        if is_for_others { None } else { self.find(pd, address, len, needs) }
+    }
+
+    #[inline]
+    fn find(&self, pd: u32, address: u64, len: u64, needs: u32) -> Option<u64> {
         let offset = address.checked_sub(self.iova)?;
         let fits = len <= self.len && offset <= self.len - len;
-        let may = self.is_valid && self.pd == pd && fits && self.access & needs == needs;
+        let may = self.pd == pd && fits && self.access & needs == needs;
         may.then(|| self.address.wrapping_add(offset))
     }
 }
@@ -51,7 +96,9 @@ struct Slot {
     len: AtomicU64,
     iova: AtomicU64,
     file: AtomicU64,
-    _rest: u64,
+    /// [`Kind::code`].
+    kind: AtomicU32,
+    _rest: u32,
 }
 
 const NEVER: u32 = 0;
@@ -105,7 +152,7 @@ impl RegionTable {
 
     /// The first free place for a key. There is one: there are twice as many places as there may be regions.
     fn free_place(&self, key: u32) -> Option<u32> {
-        let mut places = (0..self.slots).map(|step| key.wrapping_add(step) & (self.slots - 1));
+        let mut places = (0..self.slots).map(|step| first(key).wrapping_add(step) & (self.slots - 1));
         places.find(|place| self.slot(*place).key.load(Ordering::Relaxed) <= FREE)
     }
 
@@ -137,7 +184,7 @@ impl RegionTable {
     #[inline]
     fn place(&self, key: u32) -> Option<&Slot> {
         for step in 0..self.slots {
-            let slot = self.slot(key.wrapping_add(step));
+            let slot = self.slot(first(key).wrapping_add(step));
             match slot.key.load(Ordering::Acquire) {
                 NEVER => return None,
                 found if found == key => return Some(slot),
@@ -158,17 +205,23 @@ impl RegionTable {
     }
 }
 
+/// Where a key's place is looked for first: its lowest byte matters last, which is all that changes of a window's key.
+const fn first(key: u32) -> u32 {
+    key.rotate_right(8)
+}
+
 impl Slot {
     fn write(&self, key: u32, region: &Region) {
         let version = self.version.load(Ordering::Relaxed);
         self.version.store(version.wrapping_add(1), Ordering::Relaxed);
         fence(Ordering::Release);
         self.pd.store(region.pd, Ordering::Relaxed);
-        self.access.store(if region.is_valid { region.access } else { 0 }, Ordering::Relaxed);
+        self.access.store(region.access, Ordering::Relaxed);
         self.address.store(region.address, Ordering::Relaxed);
         self.len.store(region.len, Ordering::Relaxed);
         self.iova.store(region.iova, Ordering::Relaxed);
         self.file.store(region.file, Ordering::Relaxed);
+        self.kind.store(region.kind.code(), Ordering::Relaxed);
         self.key.store(key, Ordering::Relaxed);
         self.version.store(version.wrapping_add(2), Ordering::Release);
     }
@@ -184,7 +237,7 @@ impl Slot {
             iova: self.iova.load(Ordering::Relaxed),
             access: self.access.load(Ordering::Relaxed),
             file: self.file.load(Ordering::Relaxed),
-            is_valid: true,
+            kind: Kind::of(self.kind.load(Ordering::Relaxed)),
         };
         let is_its = self.key.load(Ordering::Relaxed) == key;
         fence(Ordering::Acquire);
@@ -199,7 +252,12 @@ mod tests {
     use super::*;
 
     fn region(address: u64) -> Region {
-        Region { pd: 1, address, len: 100, iova: address, access: 3, file: address * 2, is_valid: true }
+        let kind = match address % 3 {
+            0 => Kind::Region,
+            1 => Kind::Window,
+            _ => Kind::WindowOf(0xff_ffff),
+        };
+        Region { pd: 1, address, len: 100, iova: address, access: 3, file: address * 2, kind }
     }
 
     #[test]
@@ -230,9 +288,9 @@ mod tests {
 
     #[test]
     fn regions_end_where_they_end() {
-        let region = Region { iova: u64::MAX - 99, ..region(1000) };
-        assert_eq!(region.find(1, u64::MAX - 99, 100, 2), Some(1000));
-        assert_eq!(region.find(1, u64::MAX, 1, 2), Some(1099));
+        let region = Region { iova: u64::MAX - 99, kind: Kind::Region, ..region(1000) };
+        assert_eq!(region.find_local(1, u64::MAX - 99, 100, 2), Some(1000));
+        assert_eq!(region.find_remote((1, 7), u64::MAX, 1, 2), Some(1099));
         for (pd, address, len, needs) in [
             (2, u64::MAX, 1, 2),
             (1, u64::MAX, 2, 2),
@@ -240,7 +298,17 @@ mod tests {
             (1, u64::MAX, u64::MAX, 2),
             (1, u64::MAX, 1, 4),
         ] {
-            assert_eq!(region.find(pd, address, len, needs), None);
+            assert_eq!(region.find_local(pd, address, len, needs), None);
         }
+    }
+
+    #[test]
+    fn windows_are_for_peers_and_of_type_2_for_one() {
+        let region = |kind| Region { kind, ..region(1000) };
+        let found = |kind, qpn| region(kind).find_remote((1, qpn), 1000, 100, 2);
+        assert_eq!(region(Kind::Window).find_local(1, 1000, 1, 0), None);
+        assert_eq!(region(Kind::WindowOf(7)).find_local(1, 1000, 1, 0), None);
+        assert_eq!((found(Kind::Window, 7), found(Kind::WindowOf(7), 7)), (Some(1000), Some(1000)));
+        assert_eq!(found(Kind::WindowOf(7), 8), None);
     }
 }

@@ -12,6 +12,8 @@ pub mod opcode {
     pub const RDMA_READ: u8 = 4;
     pub const ATOMIC_CMP_AND_SWP: u8 = 5;
     pub const ATOMIC_FETCH_AND_ADD: u8 = 6;
+    pub const LOCAL_INV: u8 = 7;
+    pub const BIND_MW: u8 = 8;
     pub const SEND_WITH_INV: u8 = 9;
 }
 
@@ -37,15 +39,15 @@ pub struct WorkRequest {
     pub segments: u16,
     /// Bytes of an inline message.
     pub inline_len: u32,
-    /// Address at the peer.
+    /// Address at the peer; of a window, where it begins.
     pub address: u64,
-    /// What is compared with, or added.
+    /// What is compared with, or added; bytes of a window.
     pub compare_add: u64,
-    /// What is put there.
+    /// What is put there; `ibv_access_flags` of a window.
     pub swap: u64,
-    /// Key at the peer.
+    /// Key at the peer; the one that a window is to have.
     pub rkey: u32,
-    /// Immediate data in the order of the wire, or the key to be made invalid.
+    /// Immediate data in the order of the wire; the key to be made invalid; that of the region that a window is bound to.
     pub immediate: u32,
     /// Address handle of a datagram.
     pub ah: u32,

@@ -7,9 +7,9 @@ use std::ffi::{c_int, c_void};
 #[repr(C)]
 pub struct ibv_context_ops {
     pub _compat_device: [Absent; 7],
-    pub alloc_mw: Absent,
-    pub bind_mw: Absent,
-    pub dealloc_mw: Absent,
+    pub alloc_mw: Option<unsafe extern "C" fn(*mut ibv_pd, u32) -> *mut ibv_mw>,
+    pub bind_mw: Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_mw, *mut ibv_mw_bind) -> c_int>,
+    pub dealloc_mw: Option<unsafe extern "C" fn(*mut ibv_mw) -> c_int>,
     pub _compat_create_cq: Absent,
     pub poll_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int>,
     pub req_notify_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int>,

@@ -69,6 +69,9 @@ pub const IBV_DEVICE_CURR_QP_STATE_MOD: u32 = 1 << 7;
 pub const IBV_DEVICE_PORT_ACTIVE_EVENT: u32 = 1 << 10;
 pub const IBV_DEVICE_SYS_IMAGE_GUID: u32 = 1 << 11;
 pub const IBV_DEVICE_RC_RNR_NAK_GEN: u32 = 1 << 12;
+pub const IBV_DEVICE_MEM_WINDOW: u32 = 1 << 17;
+pub const IBV_DEVICE_MEM_MGT_EXTENSIONS: u32 = 1 << 21;
+pub const IBV_DEVICE_MEM_WINDOW_TYPE_2B: u32 = 1 << 24;
 pub const IBV_ATOMIC_HCA: u32 = 1;
 
 #[repr(C)]

@@ -22,6 +22,37 @@ pub struct ibv_mr {
     pub rkey: u32,
 }
 
+#[repr(C)]
+#[derive(Debug)]
+pub struct ibv_mw {
+    pub context: *mut ibv_context,
+    pub pd: *mut ibv_pd,
+    pub rkey: u32,
+    pub handle: u32,
+    /// `ibv_mw_type`.
+    pub type_: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ibv_mw_bind_info {
+    pub mr: *mut ibv_mr,
+    pub addr: u64,
+    pub length: u64,
+    pub mw_access_flags: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ibv_mw_bind {
+    pub wr_id: u64,
+    pub send_flags: u32,
+    pub bind_info: ibv_mw_bind_info,
+}
+
+pub const IBV_MW_TYPE_1: u32 = 1;
+pub const IBV_MW_TYPE_2: u32 = 2;
+
 pub const IBV_REREG_MR_CHANGE_TRANSLATION: c_int = 1 << 0;
 pub const IBV_REREG_MR_CHANGE_PD: c_int = 1 << 1;
 pub const IBV_REREG_MR_CHANGE_ACCESS: c_int = 1 << 2;

@@ -1,6 +1,6 @@
 //! Work requests.
 
-use super::ibv_ah;
+use super::{ibv_ah, ibv_mw, ibv_mw_bind_info};
 use std::ffi::{c_int, c_void};
 
 #[repr(C)]
@@ -51,6 +51,15 @@ pub union Target {
     pub ud: Ud,
 }
 
+/// In a union with what segmentation needs, which isn't offered.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct BindMw {
+    pub mw: *mut ibv_mw,
+    pub rkey: u32,
+    pub bind_info: ibv_mw_bind_info,
+}
+
 /// `imm_data` is also `invalidate_rkey`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -64,8 +73,7 @@ pub struct ibv_send_wr {
     pub imm_data: u32,
     pub wr: Target,
     pub qp_type: u32,
-    /// Of memory windows and segmentation, which aren't offered.
-    pub bind_mw: [u64; 6],
+    pub bind_mw: BindMw,
 }
 
 #[repr(C)]
@@ -84,6 +92,8 @@ pub const IBV_WR_SEND_WITH_IMM: u32 = 3;
 pub const IBV_WR_RDMA_READ: u32 = 4;
 pub const IBV_WR_ATOMIC_CMP_AND_SWP: u32 = 5;
 pub const IBV_WR_ATOMIC_FETCH_AND_ADD: u32 = 6;
+pub const IBV_WR_LOCAL_INV: u32 = 7;
+pub const IBV_WR_BIND_MW: u32 = 8;
 pub const IBV_WR_SEND_WITH_INV: u32 = 9;
 
 pub const IBV_SEND_SIGNALED: u32 = 1 << 1;

@@ -88,6 +88,9 @@ fn objects() -> Vec<Layout> {
     let mut all = same! {
         "struct ibv_pd" ibv_pd { context, handle }
         "struct ibv_td" ibv_td { context }
+        "struct ibv_mw" ibv_mw { context, pd, rkey, handle }
+        "struct ibv_mw_bind_info" ibv_mw_bind_info { mr, addr, length, mw_access_flags }
+        "struct ibv_mw_bind" ibv_mw_bind { wr_id, send_flags, bind_info }
         "struct ibv_td_init_attr" ibv_td_init_attr { comp_mask }
         "struct ibv_parent_domain_init_attr" ibv_parent_domain_init_attr { pd, td, comp_mask, alloc, free, pd_context }
         "struct ibv_mr" ibv_mr { context, pd, addr, length, handle, lkey, rkey }
@@ -138,6 +141,8 @@ fn objects() -> Vec<Layout> {
         }
     };
     all.extend(layouts! {
+        "struct ibv_mw" ibv_mw { "type" = type_ }
+        "struct ibv_send_wr" ibv_send_wr { "bind_mw.rkey" = bind_mw.rkey, "bind_mw.bind_info" = bind_mw.bind_info }
         "struct ibv_cq_ex" ibv_cq_ex { "context" = base.context, "async_events_completed" = base.async_events_completed }
         "struct ibv_wc_tm_info" ibv_wc_tm_info { "tag" = tag, "priv" = priv_ }
     });

@@ -56,9 +56,9 @@ impl Context {
 const fn operations() -> ibv_context_ops {
     ibv_context_ops {
         _compat_device: [None; 7],
-        alloc_mw: None,
-        bind_mw: None,
-        dealloc_mw: None,
+        alloc_mw: Some(crate::memory_window::alloc_mw),
+        bind_mw: Some(crate::memory_window::bind_mw),
+        dealloc_mw: Some(crate::memory_window::dealloc_mw),
         _compat_create_cq: None,
         poll_cq: Some(crate::completion::poll_cq),
         req_notify_cq: Some(crate::completion::req_notify_cq),

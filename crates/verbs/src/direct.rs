@@ -241,7 +241,7 @@ impl Direct {
         let mut sum = 0;
         for segment in list.iter().filter(|segment| segment.len > 0) {
             let region = self.own_regions.get(segment.lkey)?;
-            let address = region.find(sender.pd, segment.address, segment.len.into(), needs)?;
+            let address = region.find_local(sender.pd, segment.address, segment.len.into(), needs)?;
             let len = segment.len as usize;
             self.parts.push(Part { iov_base: address as *mut _, iov_len: len });
             sum += len;
@@ -367,7 +367,8 @@ impl Direct {
                 continue;
             }
             let region = self.peer_regions.get(segment.lkey)?;
-            let address = region.find(self.peer.pd, segment.address, part as u64, access::LOCAL_WRITE)?;
+            let address =
+                region.find_local(self.peer.pd, segment.address, part as u64, access::LOCAL_WRITE)?;
             // The peer copies to where its list says, and not to where the device would.
             same &= address == segment.address;
             let window = self.windows.find(segment.lkey, &region, address, part);
@@ -471,7 +472,8 @@ impl Direct {
             return None;
         }
         let region = self.peer_regions.get(request.rkey)?;
-        let address = region.find(self.peer.pd, request.address, len as u64, needs)?;
+        let of = (self.peer.pd, self.peer.qpn);
+        let address = region.find_remote(of, request.address, len as u64, needs)?;
         Some(Place { address, len, window: self.windows.find(request.rkey, &region, address, len) })
     }
 

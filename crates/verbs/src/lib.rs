@@ -28,6 +28,7 @@ pub mod link;
 mod lock;
 mod mapping;
 pub mod memory;
+pub mod memory_window;
 pub mod modify;
 mod moved_pages;
 mod multicast;

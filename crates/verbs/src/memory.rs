@@ -139,6 +139,7 @@ unsafe fn reg_mr(
 ) -> Outcome<*mut ibv_mr> {
     // SAFETY: a domain of ours.
     let (context, pd_handle) = unsafe { ((*pd).context, (*pd).handle) };
+    let iova = if access & access::ZERO_BASED != 0 { 0 } else { iova };
     check_pages(addr, length, access)?;
     let pages = MovedPages::of(addr.addr(), length);
     let request = Request::RegMr {

@@ -2,6 +2,7 @@
 
 use crate::abi::*;
 use crate::errno::{Outcome, code};
+use crate::memory_window::ask_to_bind;
 use crate::publish::{at_once, hand_over};
 use crate::queue_pair::Qp;
 use crate::work_request::{SendQueue, has_place, is_offered};
@@ -45,9 +46,31 @@ unsafe fn aimed(qp: &Qp, wr: &ibv_send_wr, request: &mut WorkRequest) -> Outcome
                 (request.address, request.rkey) = (atomic.remote_addr, atomic.rkey);
                 (request.compare_add, request.swap) = (atomic.compare_add, atomic.swap);
             }
+            IBV_WR_BIND_MW => {
+                let BindMw { mw, rkey, bind_info } = &wr.bind_mw;
+                // One of type 1 has a verb of its own.
+                mw.as_ref().filter(|mw| mw.type_ == IBV_MW_TYPE_2).ok_or(libc::EINVAL)?;
+                ask_to_bind(request, *mw, *rkey, bind_info)?;
+            }
             _ => {}
         }
     }
+    Ok(())
+}
+
+/// Has the device do a request that is nobody else's business, and has no message.
+pub(crate) fn hand_over_local(qp: &Qp, send: &mut SendQueue, request: &mut WorkRequest) -> Outcome<()> {
+    fill_local(qp, send, request)?;
+    hand_over(qp, send);
+    Ok(())
+}
+
+fn fill_local(qp: &Qp, send: &mut SendQueue, request: &mut WorkRequest) -> Outcome<()> {
+    request.number = send.next().ok_or(libc::ENOMEM)?;
+    if !is_offered(qp.qp_type, request.opcode.into()) || !send.queue.fill(request, &[]) {
+        return Err(libc::EINVAL);
+    }
+    send.count();
     Ok(())
 }
 
@@ -59,8 +82,10 @@ unsafe fn post(qp: &Qp, send: &mut SendQueue, wr: &ibv_send_wr) -> Outcome<()> {
     if !is_offered(qp.qp_type, wr.opcode) {
         return Err(libc::EINVAL);
     }
+    let is_local = matches!(wr.opcode, IBV_WR_BIND_MW | IBV_WR_LOCAL_INV);
+    let count = if is_local { 0 } else { wr.num_sge };
     // SAFETY: the caller's promise.
-    let list = unsafe { segments(wr.sg_list, wr.num_sge, qp.capacity.max_send_sge) }?;
+    let list = unsafe { segments(wr.sg_list, count, qp.capacity.max_send_sge) }?;
     let mut request = WorkRequest {
         id: wr.wr_id,
         immediate: wr.imm_data,
@@ -70,6 +95,9 @@ unsafe fn post(qp: &Qp, send: &mut SendQueue, wr: &ibv_send_wr) -> Outcome<()> {
     };
     // SAFETY: the caller's promise.
     unsafe { aimed(qp, wr, &mut request) }?;
+    if is_local {
+        return fill_local(qp, send, &mut request);
+    }
     request.number = send.next().ok_or(libc::ENOMEM)?;
     let is_inline = wr.send_flags & IBV_SEND_INLINE != 0;
     if !has_place(wr.opcode, is_inline, list) {

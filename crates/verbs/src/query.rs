@@ -31,7 +31,11 @@ fn device_attr(info: &DeviceInfo) -> ibv_device_attr {
             | IBV_DEVICE_CURR_QP_STATE_MOD
             | IBV_DEVICE_PORT_ACTIVE_EVENT
             | IBV_DEVICE_SYS_IMAGE_GUID
-            | IBV_DEVICE_RC_RNR_NAK_GEN,
+            | IBV_DEVICE_RC_RNR_NAK_GEN
+            | IBV_DEVICE_MEM_WINDOW
+            | IBV_DEVICE_MEM_WINDOW_TYPE_2B
+            // What of them programs have: local invalidation, SEND with invalidate. Fast registration is the kernel's.
+            | IBV_DEVICE_MEM_MGT_EXTENSIONS,
         max_sge: count(info.max_sge),
         max_sge_rd: count(info.max_sge),
         max_cq: count(info.max_cq),
@@ -46,7 +50,7 @@ fn device_attr(info: &DeviceInfo) -> ibv_device_attr {
         atomic_cap: IBV_ATOMIC_HCA,
         max_ee: 0,
         max_rdd: 0,
-        max_mw: 0,
+        max_mw: count(info.max_mw),
         max_raw_ipv6_qp: 0,
         max_raw_ethy_qp: 0,
         max_mcast_grp: count(info.max_mcast_grp),

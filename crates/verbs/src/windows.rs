@@ -1,4 +1,5 @@
-//! Pages of a peer's regions that are in files: mapped once they are used, and until their region is gone.
+//! Pages of a peer's regions that are in files: mapped once they are used, and until the region, or memory window, is
+//! gone by whose key they were asked for.
 
 use crate::link::{Link, only};
 use uverbs::{Region, RegionTable, Reply, Request, SharedPages};
@@ -15,10 +16,6 @@ struct Window {
 }
 
 impl Window {
-    fn is_of(&self, key: u32, file: u64) -> bool {
-        (self.key, self.file) == (key, file)
-    }
-
     /// Whether its region is.
     fn is_there(&self, regions: &RegionTable) -> bool {
         regions.get(self.key).is_some_and(|region| region.file == self.file)
@@ -42,8 +39,9 @@ impl Windows {
         if region.file == 0 {
             return None;
         }
-        if !self.list.get(self.last).is_some_and(|window| window.is_of(key, region.file)) {
-            match self.list.iter().position(|window| window.is_of(key, region.file)) {
+        // The keys of a region and of all windows bound to it are of one file.
+        if !self.list.get(self.last).is_some_and(|window| window.file == region.file) {
+            match self.list.iter().position(|window| window.file == region.file) {
                 Some(at) => self.last = at,
                 None => {
                     self.wanted = (self.list.len() < MOST).then_some((key, region.file));

@@ -3,6 +3,7 @@
 use crate::abi::*;
 use crate::direct::Bytes;
 use crate::errno::set;
+use crate::memory_window::ask_to_bind;
 use crate::post::may_send;
 use crate::publish::{Sharing, at_once, hand_over, publish};
 use crate::queue_pair::Qp;
@@ -12,8 +13,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use uverbs::{Capacity, Segment, WorkQueue, WorkRequest};
 
 const ON_RC: u64 = bit(IBV_WR_RDMA_READ) | bit(IBV_WR_ATOMIC_CMP_AND_SWP) | bit(IBV_WR_ATOMIC_FETCH_AND_ADD);
-const ON_CONNECTED: u64 =
-    bit(IBV_WR_RDMA_WRITE) | bit(IBV_WR_RDMA_WRITE_WITH_IMM) | bit(IBV_WR_SEND_WITH_INV);
+const ON_CONNECTED: u64 = bit(IBV_WR_RDMA_WRITE)
+    | bit(IBV_WR_RDMA_WRITE_WITH_IMM)
+    | bit(IBV_WR_SEND_WITH_INV)
+    | bit(IBV_WR_LOCAL_INV)
+    | bit(IBV_WR_BIND_MW);
 const ON_ANY: u64 = bit(IBV_WR_SEND) | bit(IBV_WR_SEND_WITH_IMM);
 
 /// Yields while a slot is about to be given back: the device may wait for a CPU.
@@ -327,14 +331,25 @@ unsafe fn refuse(qp: *mut ibv_qp_ex) {
     unsafe { making(qp) }.1.fail(libc::EOPNOTSUPP);
 }
 
-unsafe extern "C" fn wr_bind_mw(qp: *mut ibv_qp_ex, _mw: *mut c_void, _rkey: u32, _info: *const c_void) {
-    // SAFETY: a queue pair of ours, locked by `wr_start`.
-    unsafe { refuse(qp) };
+unsafe extern "C" fn wr_bind_mw(
+    qp: *mut ibv_qp_ex,
+    mw: *mut ibv_mw,
+    rkey: u32,
+    info: *const ibv_mw_bind_info,
+) {
+    // SAFETY: a queue pair of ours, locked by `wr_start`, a window of ours, and the program's wish.
+    unsafe {
+        let mut outcome = Ok(());
+        begin(qp, IBV_WR_BIND_MW, |draft| outcome = ask_to_bind(draft, mw, rkey, &*info));
+        if let Err(errno) = outcome {
+            making(qp).1.fail(errno);
+        }
+    }
 }
 
-unsafe extern "C" fn wr_local_inv(qp: *mut ibv_qp_ex, _rkey: u32) {
+unsafe extern "C" fn wr_local_inv(qp: *mut ibv_qp_ex, rkey: u32) {
     // SAFETY: a queue pair of ours, locked by `wr_start`.
-    unsafe { refuse(qp) };
+    unsafe { begin(qp, IBV_WR_LOCAL_INV, |draft| draft.immediate = rkey) };
 }
 
 unsafe extern "C" fn wr_send_tso(qp: *mut ibv_qp_ex, _header: *mut c_void, _len: u16, _mss: u16) {

@@ -43,6 +43,8 @@ pub struct Memory {
     pub writable: Vec<u8>,
     pub read_only: Vec<u8>,
     pub counter: u64,
+    /// Somebody is at work with it.
+    pub is_busy: bool,
     /// What came into receives, by their identifier.
     pub received: BTreeMap<u64, Vec<u8>>,
     /// What requests read, by theirs.
@@ -55,6 +57,7 @@ impl Default for Memory {
             writable: vec![0; SIZE],
             read_only: (0..SIZE).map(|i| (i * 31 / 8) as u8).collect(),
             counter: 5,
+            is_busy: false,
             received: BTreeMap::new(),
             local: BTreeMap::new(),
         }
@@ -146,6 +149,9 @@ impl Verbs for Surroundings {
 
     fn atomic(&mut self, rkey: u32, address: u64, operation: AtomicOperation) -> Result<u64, Fault> {
         self.check(rkey, address, 8, Access::Atomic)?;
+        if self.memory.is_busy {
+            return Err(Fault::Busy);
+        }
         let original = self.memory.counter;
         self.memory.counter = match operation {
             AtomicOperation::FetchAdd(add) => original.wrapping_add(add),

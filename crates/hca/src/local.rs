@@ -1,0 +1,108 @@
+//! Requests that a queue pair does without its peer: binding memory windows and invalidating their keys.
+//!
+//! One is begun once all before it are done, and those after it wait for its end: its own order is that of a fence. So
+//! nothing is to be known of what is under way (IBTA 10.8.3.3 asks for less).
+
+use crate::carry::Surroundings;
+use crate::objects::Objects;
+use crate::parting::AGAIN;
+use crate::qp::{Own, Qp, Transport};
+use rdma::{Fault, Status};
+use std::time::Duration;
+use uverbs::work::{opcode, send_flags};
+use uverbs::{QpType, WorkRequest};
+
+/// A request that waits.
+#[derive(Debug)]
+pub(crate) struct Local {
+    /// Of its slot.
+    number: u32,
+    request: WorkRequest,
+    /// It is done, but for peers that may be at work with the key that it took away.
+    is_done: bool,
+}
+
+/// Whether queue pairs of this kind do it without their peers.
+pub(crate) fn is_local(request: &WorkRequest, kind: QpType) -> bool {
+    kind != QpType::Ud && matches!(request.opcode, opcode::BIND_MW | opcode::LOCAL_INV)
+}
+
+impl Local {
+    pub const fn new(number: u32, request: WorkRequest) -> Self {
+        Self { number, request, is_done: false }
+    }
+}
+
+impl Own {
+    /// Whether it waits for peers that may be at work with a key that was taken away.
+    pub fn awaits_peers(&self) -> bool {
+        self.local.as_ref().is_some_and(|local| local.is_done)
+    }
+
+    /// When the request that waits is to be looked at again, where nothing else tells.
+    pub fn local_deadline(&self, is_sending: bool, now: Duration, objects: &Objects) -> Option<Duration> {
+        match &self.local {
+            Some(Local { is_done: true, .. }) if objects.took_away => Some(now),
+            Some(Local { is_done: true, .. }) => Some(now + AGAIN),
+            Some(_) if !is_sending => Some(now),
+            _ => None,
+        }
+    }
+
+    fn end_local(&mut self, status: Status, objects: &mut Objects) {
+        let Some(Local { number, request, .. }) = self.local.take() else { return };
+        let is_wanted = self.all_signaled || request.flags & send_flags::SIGNALED != 0;
+        if is_wanted || status != Status::Success {
+            self.complete(&rdma::Completion { id: number.into(), status, len: 0, received: None }, objects);
+        }
+    }
+
+    /// Flushes the request that waits.
+    pub fn flush_local(&mut self, objects: &mut Objects) {
+        let status = if self.awaits_peers() { Status::Success } else { Status::Flushed };
+        self.end_local(status, objects);
+    }
+
+    /// Does it; whether a key was taken away.
+    fn bind_or_invalidate(&self, request: &WorkRequest, objects: &mut Objects) -> Result<bool, Fault> {
+        if request.opcode == opcode::BIND_MW {
+            objects.regions.bind((self.pd, self.qpn), request)
+        } else {
+            objects.regions.invalidate_local(request.immediate, self.pd).map(|()| true)
+        }
+    }
+}
+
+impl Qp {
+    /// Goes on with the request that waits, if there is one. Returns whether those after it may go on.
+    pub fn do_local(&mut self, objects: &mut Objects) -> bool {
+        let Some(local) = &self.own.local else { return true };
+        if local.is_done {
+            if objects.has_peers_at_work {
+                return false;
+            }
+            self.own.end_local(Status::Success, objects);
+            return true;
+        }
+        if matches!(&self.transport, Transport::Connected(connected) if connected.is_sending()) {
+            return false;
+        }
+        let request = local.request;
+        match self.own.bind_or_invalidate(&request, objects) {
+            Ok(false) => self.own.end_local(Status::Success, objects),
+            Ok(true) => {
+                objects.took_away = true;
+                self.own.local.iter_mut().for_each(|local| local.is_done = true);
+                return false;
+            }
+            Err(_) => {
+                self.own.end_local(Status::WindowBind, objects);
+                if let Transport::Connected(connected) = &mut self.transport {
+                    connected.fail_request(&mut Surroundings { own: &mut self.own, objects });
+                }
+                self.settle(objects);
+            }
+        }
+        true
+    }
+}

@@ -1,0 +1,157 @@
+//! Memory windows (IBTA 10.6.7.2): keys for a part of a region, that a work request binds to it and takes away again.
+//!
+//! Of type 2 there is what the standard calls 2B: the key is for the queue pair that the window was bound on.
+
+use crate::control::{Answer, refuse};
+use crate::fabric::Limits;
+use crate::memory::{Keyed, Regions, index};
+use crate::objects::Objects;
+use crate::registered::Full;
+use rdma::Fault;
+use rustix::io::Errno;
+use uverbs::qp::access;
+use uverbs::{Kind, Region, Reply, WorkRequest};
+
+/// A memory window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Window {
+    pub pd: u32,
+    is_type_2: bool,
+    /// The key of the region that it is bound to.
+    to: u32,
+}
+
+/// `ibv_mw_type`.
+const TYPE_1: u32 = 1;
+const TYPE_2: u32 = 2;
+
+impl Keyed {
+    /// The key of the region: its own, or the one that it is bound to.
+    pub fn region_key(&self) -> u32 {
+        self.window.map_or(self.key, |window| window.to)
+    }
+}
+
+impl Regions {
+    /// Makes a window that is not bound; its key.
+    fn insert_window(&mut self, pd: u32, is_type_2: bool, limits: Limits) -> Result<u32, Full> {
+        let key = self.new_key();
+        self.spent.grow(self.keyed.len() + 1, self.table.page(key))?;
+        self.together.take(0, None, limits)?;
+        let window = Some(Window { pd, is_type_2, to: 0 });
+        self.keyed.insert(index(key), Keyed { key, region: None, window, windows: 0 });
+        Ok(key)
+    }
+
+    /// Takes a window away by its handle, bound or not.
+    fn remove_window(&mut self, mw: u32) -> Option<()> {
+        self.keyed.get(&mw)?.window?;
+        self.unbind(mw);
+        self.keyed.remove(&mw);
+        self.together.give_back(1, 0);
+        Some(())
+    }
+
+    /// Ends a binding, where there is one. Whether there was.
+    fn unbind(&mut self, mw: u32) -> bool {
+        let Some(keyed) = self.keyed.get_mut(&mw) else { return false };
+        let was_bound = keyed.region.take().is_some();
+        if was_bound {
+            self.table.remove(keyed.key);
+            let to = index(keyed.region_key());
+            self.keyed.entry(to).and_modify(|region| region.windows -= 1);
+        }
+        was_bound
+    }
+
+    /// Ends all bindings to a queue pair that goes: another one may have its number later.
+    pub fn unbind_all(&mut self, qpn: u32) {
+        let is_its = |it: &&Keyed| it.region.is_some_and(|region| region.kind == Kind::WindowOf(qpn));
+        let bound: Vec<_> = self.keyed.values().filter(is_its).map(|it| index(it.key)).collect();
+        for mw in bound {
+            self.unbind(mw);
+        }
+    }
+
+    /// Binds a window, as a work request of this queue pair asks for it (IBTA 10.6.7.2.2, 11.4.2.3). Returns whether a
+    /// key was taken away by it.
+    pub fn bind(&mut self, (pd, qpn): (u32, u32), asked: &WorkRequest) -> Result<bool, Fault> {
+        let WorkRequest { rkey: key, immediate: to, address, compare_add: len, swap, .. } = *asked;
+        let keyed = self.keyed.get(&index(key)).ok_or(Fault::Protection)?;
+        let window = keyed.window.filter(|window| window.pd == pd).ok_or(Fault::Protection)?;
+        if len == 0 && !window.is_type_2 {
+            return Ok(self.rebind(key, None, window));
+        }
+        // One of type 2 is to be invalidated before.
+        if window.is_type_2 && (keyed.region.is_some() || len == 0) {
+            return Err(Fault::Protection);
+        }
+        let region = *self.get(to).ok_or(Fault::Protection)?;
+        let asked = u32::try_from(swap).map_err(|_| Fault::Protection)?;
+        let writes = asked & (access::REMOTE_WRITE | access::REMOTE_ATOMIC) != 0;
+        let known = access::LOCAL_WRITE | access::REMOTE | access::ZERO_BASED;
+        let may = region.access & access::MW_BIND != 0
+            && (!writes || region.access & access::LOCAL_WRITE != 0)
+            && asked & !known == 0;
+        let there = region.find_local(pd, address, len, 0).filter(|_| may).ok_or(Fault::Protection)?;
+        self.spent.grow(self.keyed.len(), self.table.page(key)).map_err(|_| Fault::Protection)?;
+        let part = Region {
+            address: there,
+            len,
+            iova: if asked & access::ZERO_BASED != 0 { 0 } else { address },
+            access: asked & access::REMOTE,
+            kind: if window.is_type_2 { Kind::WindowOf(qpn) } else { Kind::Window },
+            ..region
+        };
+        Ok(self.rebind(key, Some(part), Window { to, ..window }))
+    }
+
+    fn rebind(&mut self, key: u32, region: Option<Region>, window: Window) -> bool {
+        let took = self.unbind(index(key));
+        if let Some(region) = &region {
+            self.table.insert(key, region);
+            self.keyed.entry(index(window.to)).and_modify(|region| region.windows += 1);
+        }
+        self.keyed.insert(index(key), Keyed { key, region, window: Some(window), windows: 0 });
+        took
+    }
+
+    /// The application makes a key of its own invalid: that of a bound window of type 2. Others, of regions too, are not
+    /// for this (IBTA 10.6.7.2.7): they were not made by a work request.
+    pub fn invalidate_local(&mut self, key: u32, pd: u32) -> Result<(), Fault> {
+        self.invalidate(key, |region| region.pd == pd && matches!(region.kind, Kind::WindowOf(_)))
+    }
+
+    /// The peer of a queue pair makes a key invalid: one that was bound there (IBTA 10.6.7.2.7).
+    pub fn invalidate_remote(&mut self, key: u32, (pd, qpn): (u32, u32)) -> Result<(), Fault> {
+        self.invalidate(key, |region| region.pd == pd && region.kind == Kind::WindowOf(qpn))
+    }
+
+    fn invalidate(&mut self, key: u32, may: impl FnOnce(&Region) -> bool) -> Result<(), Fault> {
+        let region = self.keyed(key).and_then(|keyed| keyed.region.as_ref());
+        if region.is_some_and(may) && self.unbind(index(key)) { Ok(()) } else { Err(Fault::Protection) }
+    }
+}
+
+impl Objects {
+    /// Makes a memory window.
+    pub fn alloc_window(&mut self, pd: u32, mw_type: u32) -> Answer {
+        self.check_pd(pd)?;
+        if ![TYPE_1, TYPE_2].contains(&mw_type) {
+            return refuse(Errno::INVAL, format!("memory windows of type {mw_type}; there are 1 and 2"));
+        }
+        let limits = self.adapter.spec().limits;
+        match self.regions.insert_window(pd, mw_type == TYPE_2, limits) {
+            Ok(key) => Ok((Reply::Mw { mw: index(key), rkey: key }, Vec::new())),
+            Err(full) => refuse(Errno::NOMEM, full.to_string()),
+        }
+    }
+
+    /// Takes one away. Peers have its key no more.
+    pub fn dealloc_window(&mut self, mw: u32) -> Answer {
+        match self.regions.remove_window(mw) {
+            Some(()) => Ok((Reply::Done, Vec::new())),
+            None => refuse(Errno::INVAL, "there is no such memory window"),
+        }
+    }
+}
