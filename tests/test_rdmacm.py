@@ -98,20 +98,35 @@ def test_loopback(one_host, run, listens, asks):
     meet_by(device, device, [[program, *words.format(listens=listens, asks=asks).split()] for words in options])
 
 
+def fi_pingpong(server, client, address):
+    words = ["fi_pingpong", "-p", "verbs", "-e", "msg", "-I", "10"]
+    serving = server.start(words)
+    eventually(lambda: tcp_listens(server.namespace, LIBFABRIC_PORT) or not serving.running(), "a listener")
+    asking = client.start([*words, address])
+    try:
+        eventually(lambda: not asking.running() and not serving.running(), "the end of fi_pingpong", 60)
+        described = serving.describe() + asking.describe()
+        assert (serving.process.returncode, asking.process.returncode) == (0, 0), described
+    finally:
+        asking.stop(signal.SIGKILL)
+        serving.stop(signal.SIGKILL)
+    server.expect_free()
+
+
 @pytest.mark.parametrize("address", ["127.0.0.1", SEATS["a1"].address])
 def test_libfabric(lab, address):
     """libfabric takes the addresses of network devices that a verbs device has as well: those of a guest with both."""
     host = lab.host(host_config("a", {"a1": {**tap("a1"), "rdma": "a1"}}, wire=False))
     container, device = lab.container(host, "a1"), lab.verbs(host, "a1")
     device.namespace = container.namespace
-    words = ["fi_pingpong", "-p", "verbs", "-e", "msg", "-I", "10"]
-    server = device.start(words)
-    eventually(lambda: tcp_listens(container.namespace, LIBFABRIC_PORT), "a listener")
-    client = device.start([*words, address])
-    eventually(lambda: not client.running() and not server.running(), "the end of fi_pingpong", 60)
-    described = server.describe() + client.describe()
-    assert (server.process.returncode, client.process.returncode) == (0, 0), described
-    device.expect_free()
+    fi_pingpong(device, device, address)
+
+
+def test_libfabric_without_network_devices(one_host):
+    """There it takes GIDs, as addresses of the family AF_IB."""
+    server, client = one_host
+    fi_pingpong(server, server, "127.0.0.1")
+    fi_pingpong(server, client, "127.0.0.1")
 
 
 def test_nobody_listens(one_host):
