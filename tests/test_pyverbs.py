@@ -10,7 +10,7 @@ import pytest
 
 from lab.host import REPOSITORY, binary
 from lab.shell import run
-from lab.topology import host_config, verbs
+from lab.topology import SEATS, host_config, verbs
 
 HERE = Path(__file__).parent / "pyverbs"
 # Where packages' documentation is not installed, scripts/setup unpacks it.
@@ -65,7 +65,7 @@ def test_rdma_core(lab, trust):
     settings = {"LD_LIBRARY_PATH": library, "VIADUCT_RDMA": host.run_dir / "rdma/a1", "PYTHONDONTWRITEBYTECODE": 1}
     command = ["env", "-C", directory, *(f"{name}={value}" for name, value in settings.items()), "/usr/bin/python3"]
     output = directory / "outcomes.json"
-    run([*command, HERE / "run.py", output, "viaduct0", *modules], timeout=150)
+    run([*command, HERE / "run.py", output, "viaduct0", SEATS["a1"].address, *modules], timeout=150)
 
     outcomes = json.loads(output.read_text())
     failed = {test: why for test, (outcome, why) in outcomes.items() if outcome == "failed"}

@@ -7,7 +7,7 @@ import pytest
 from scapy.layers.inet import IP, UDP
 
 from lab import Meeting, eventually, expert, fields, meet
-from lab.topology import NETWORKS, SEATS, UNDERLAY, bridge_entries, host_config, tap, tunnel_routes, two_hosts, two_verbs_hosts, verbs
+from lab.topology import SEATS, bridged_routes, host_config, tap, tunnel_routes, two_hosts, two_verbs_hosts, verbs
 from lab.traffic import EchoServer, datagram
 
 A1, B1 = SEATS["a1"], SEATS["b1"]
@@ -156,15 +156,6 @@ def test_over_vxlan(lab):
         meet(*pair, *perftest("read_lat"))
     assert seen.expert() == []
     assert seen.fields("vxlan && infiniband.bth.opcode == 6", "frame.number")
-
-
-def bridged_routes(config, *remotes):
-    """Remote guests by VXLAN, for what is bridged and for what is routed."""
-    bridge_entries(config, *remotes)
-    for seat in (SEATS[name] for name in remotes):
-        hop = {"tunnel": "vxlan", "remote": UNDERLAY[seat.host], "vni": NETWORKS[seat.network]["vni"], "mac": seat.mac}
-        config.add("route", network=seat.network, prefix=f"{seat.address}/32", to=[hop])
-    return config
 
 
 @pytest.mark.parametrize("where", ["a", "b"])

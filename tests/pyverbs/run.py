@@ -1,4 +1,4 @@
-"""Runs rdma-core's own tests and writes what became of each as JSON: `run.py OUTPUT DEVICE MODULE..`, where `tests` lies."""
+"""Runs rdma-core's own tests and writes what became of each as JSON: `run.py OUTPUT DEVICE ADDRESS MODULE..`, where `tests` lies."""
 
 import importlib
 import json
@@ -32,11 +32,14 @@ class Outcomes(unittest.TestResult):
             self.addError(test, error)
 
 
-def main(output, device, *modules):
+def main(output, device, address, *modules):
     from args_parser import parser
+    from tests.base import RDMATestCase
 
     sys.argv[1:] = ["--dev", device, "--port", "1", "--gid", "1"]
     parser.parse_args()
+    # They look for the address in /sys, at the network device that an adapter is as well.
+    RDMATestCase._get_ip_mac = lambda test, *device: test.args.append([*device, address, None])
     loader = unittest.TestLoader()
     outcomes = Outcomes()
     for module in modules:

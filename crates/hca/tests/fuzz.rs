@@ -68,6 +68,11 @@ struct Program<'a> {
     files: Vec<OwnedFd>,
 }
 
+/// A multicast group.
+fn group() -> std::net::Ipv6Addr {
+    std::net::Ipv4Addr::new(239, 1, 2, 3).to_ipv6_mapped()
+}
+
 impl Program<'_> {
     /// A number that it was given, or any other.
     fn pick(numbers: &[u32], wanted: u32) -> u32 {
@@ -153,13 +158,18 @@ impl Program<'_> {
                 Request::ModifyQp { qpn: self.qpn(a), mask: c as u32, attributes }
             }
             17 => Request::DestroyQp { qpn: self.qpn(a) },
-            18 => Request::CreateAh { pd, vector: vector(gid(if a % 3 == 0 { a as u8 } else { TRUSTING })) },
+            18 => {
+                let to = [gid(a as u8), group(), gid(TRUSTING), gid(TRUSTING)][a as usize % 4];
+                Request::CreateAh { pd, vector: vector(to) }
+            }
             19 => match a % 3 {
                 0 => Request::Direct { qpn: self.qpn(b) },
                 1 => Request::Pages { qpn: self.qpn(b), rkey: Self::pick(&self.keys, a) },
                 _ => Request::Memory { qpn: self.qpn(b) },
             },
-            _ => match a % 4 {
+            _ => match a % 6 {
+                4 => Request::AttachMcast { qpn: self.qpn(b), gid: group() },
+                5 => Request::DetachMcast { qpn: self.qpn(b), gid: group() },
                 0 => Request::TellPeer { qpn: self.qpn(b) },
                 1 => Request::PeerIsLow { qpn: self.qpn(b) },
                 2 => Request::QueryQp { qpn: self.qpn(b) },
@@ -239,7 +249,8 @@ impl Program<'_> {
     fn post(&mut self, (_, which, a, b, c): Step) {
         let place = self.place(c);
         let (lkey, rkey) = (Self::pick(&self.keys, a & !1), Self::pick(&self.keys, b));
-        let (ah, remote_qpn) = (self.handle(a), self.qpn(b & !1));
+        let to_group = c % 3 == 0;
+        let (ah, remote_qpn) = (self.handle(a), if to_group { 0xff_ffff } else { self.qpn(b & !1) });
         let at = a as usize % self.qps.len().max(1);
         let Some(qp) = self.qps.get_mut(at) else { return };
         let request = WorkRequest {
@@ -282,15 +293,17 @@ impl Program<'_> {
 
     /// Asks the connection manager for something.
     fn manage(&mut self, (_, which, a, b, c): Step) {
-        let address = std::net::SocketAddr::from(([10, 1, 1, TRUSTING], a as u16));
+        let at = [[10, 1, 1, TRUSTING], [10, 1, 1, TRUSTING], [127, 0, 0, 1], [239, 1, 2, 3]][b as usize % 4];
+        let address = std::net::SocketAddr::from((at, a as u16));
         let (id, channel) = (a % 8, b % 4);
         let parameters =
             CmParameters { qp_num: b, private: vec![0; c as usize % 300], ..CmParameters::default() };
-        let request = match which % 16 {
+        let request = match which % 17 {
             0 => CmRequest::CreateChannel { tag: a },
             1 => CmRequest::DestroyChannel { channel },
             2 | 3 => {
-                let (port_space, qp_type) = ([0x106, 0x111, 0x13f, b][c as usize % 4], QpType::Rc);
+                let qp_type = if c % 8 < 4 { QpType::Rc } else { QpType::Ud };
+                let port_space = [0x106, 0x111, 0x13f, b][c as usize % 4];
                 CmRequest::CreateId { channel, port_space, qp_type }
             }
             4 => CmRequest::DestroyId { id },
@@ -303,6 +316,7 @@ impl Program<'_> {
             11 => CmRequest::Reject { id, reason: 0, private: parameters.private },
             12 => CmRequest::Disconnect { id },
             13 => CmRequest::MigrateId { id, channel },
+            15 => CmRequest::JoinMulticast { id, address, join: a },
             14 => CmRequest::SetOption { id, option: CmOption::AckTimeout(b as u8) },
             _ => CmRequest::InitQpAttr { id, state: b % 8 },
         };

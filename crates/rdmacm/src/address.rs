@@ -4,6 +4,23 @@ use crate::abi::Gid;
 use libc::{AF_INET, AF_INET6, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
+/// `AF_IB`: addresses that are GIDs.
+pub const AF_IB: libc::c_int = 27;
+
+/// `sockaddr_ib`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)] // the header's names
+pub struct SockaddrIb {
+    pub sib_family: u16,
+    pub sib_pkey: u16,
+    pub sib_flowinfo: u32,
+    pub sib_addr: Gid,
+    pub sib_sid: u64,
+    pub sib_sid_mask: u64,
+    pub sib_scope_id: u64,
+}
+
 /// No address.
 #[must_use]
 pub const fn nothing() -> sockaddr_storage {
@@ -11,7 +28,8 @@ pub const fn nothing() -> sockaddr_storage {
     unsafe { std::mem::zeroed() }
 }
 
-/// Reads an address of IPv4 or IPv6; none of another family, or where there is none.
+/// Reads an address of IPv4 or IPv6, or of `AF_IB`, whose GID is one and whose service ends with the port (IBTA A11.3.2);
+/// none of another family, or where there is none.
 ///
 /// # Safety
 /// It must be null, or to an address as long as its family has it.
@@ -34,6 +52,11 @@ pub unsafe fn read(address: *const sockaddr) -> Option<SocketAddr> {
             let v6 = unsafe { address.cast::<sockaddr_in6>().read_unaligned() };
             let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
             Some(SocketAddrV6::new(ip, u16::from_be(v6.sin6_port), v6.sin6_flowinfo, v6.sin6_scope_id).into())
+        }
+        AF_IB => {
+            // SAFETY: the caller's promise, of this family.
+            let ib = unsafe { address.cast::<SockaddrIb>().read_unaligned() };
+            Some(SocketAddr::new(of_gid(ib.sib_addr), u64::from_be(ib.sib_sid) as u16))
         }
         _ => None,
     }

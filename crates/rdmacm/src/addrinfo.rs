@@ -4,6 +4,7 @@ use crate::abi::{
     AddrInfo, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, RAI_NUMERICHOST, RAI_PASSIVE, RDMA_PS_IB, RDMA_PS_IPOIB,
     RDMA_PS_TCP, RDMA_PS_UDP,
 };
+use crate::address::AF_IB;
 use crate::error::{self, Errno, returned};
 use libc::{
     AI_NUMERICHOST, AI_PASSIVE, IPPROTO_TCP, IPPROTO_UDP, SOCK_DGRAM, SOCK_STREAM, addrinfo, c_char, c_int,
@@ -24,7 +25,8 @@ fn asked(hints: &AddrInfo) -> addrinfo {
     if hints.ai_flags & RAI_NUMERICHOST != 0 {
         ai.ai_flags |= AI_NUMERICHOST;
     }
-    ai.ai_family = hints.ai_family;
+    // Names do not mean addresses of the other family.
+    ai.ai_family = if hints.ai_family == AF_IB { libc::AF_UNSPEC } else { hints.ai_family };
     ai.ai_socktype = match hints.ai_qp_type as u32 {
         IBV_QPT_RC | IBV_QPT_UC => SOCK_STREAM,
         other if XRC.contains(&other) => SOCK_STREAM,

@@ -59,9 +59,8 @@ pub fn joined(id: &Id, told: &CmGroup, event: &mut CmEvent) -> Option<*mut c_voi
         // SAFETY: it is the identifier's queue pair, which has not been destroyed.
         match checked(unsafe { verbs::ibv_attach_mcast(qp, &raw const gid, 0) }) {
             Ok(()) => {
-                id.state(|state| {
-                    state.groups.iter_mut().find(find).map(|group| group.attached = Some(gid));
-                });
+                let attach = |group: &mut Joined| group.attached = Some(gid);
+                id.state(|state| state.groups.iter_mut().find(find).into_iter().for_each(attach));
             }
             Err(Errno(number)) => (event.event, event.status) = (kind::MULTICAST_ERROR, -number),
         }

@@ -121,6 +121,15 @@ def bridge_entries(config, *remotes, family=4):
     return config
 
 
+def bridged_routes(config, *remotes):
+    """Remote guests by VXLAN, for what is bridged and for what is routed."""
+    bridge_entries(config, *remotes)
+    for seat in (SEATS[name] for name in remotes):
+        hop = {"tunnel": "vxlan", "remote": UNDERLAY[seat.host], "vni": NETWORKS[seat.network]["vni"], "mac": seat.mac}
+        config.add("route", network=seat.network, prefix=f"{seat.address}/32", to=[hop])
+    return config
+
+
 def one_host(lab, *guests, **host):
     """Host a with containers as guests; returns (host, containers)."""
     config = host_config("a", {guest: tap(guest) for guest in guests}, wire=False, **host)

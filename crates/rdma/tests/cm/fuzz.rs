@@ -41,16 +41,21 @@ impl World {
     fn program(&mut self, moves: &mut Moves<'_>, at: usize) {
         let id = self.any_id(moves, at);
         let (now, to) = (self.now, SocketAddr::new(self.hosts[1 - at].address, 7174));
+        let [itself, group] = ["127.0.0.1", "239.1.2.3"].map(|address| SocketAddr::new(ip(address), 7174));
         let transport = [Transport::Reliable, Transport::Unreliable, Transport::Datagram][moves.below(3)];
         let manager = &mut self.hosts[at].manager;
-        match moves.below(12) {
+        match moves.below(13) {
+            11 => drop(manager.join_multicast(CLIENT, id, group, 1)),
             0 | 1 => {
                 let made = manager.create_id(CLIENT, self.hosts[at].channel, space(transport), transport);
                 self.ids[at].extend(made);
             }
             2 => drop(manager.bind_addr(CLIENT, id, SocketAddr::new(ip("0.0.0.0"), 7174))),
             3 => drop(manager.listen(CLIENT, id, 0)),
-            4 => drop(manager.resolve_addr(CLIENT, id, None, to, |_, _| true)),
+            4 => {
+                let to = [to, itself, group][moves.below(3)];
+                let _ = manager.resolve_addr(CLIENT, id, None, to, |_, _| true);
+            }
             5 => drop(manager.resolve_route(CLIENT, id)),
             6 => drop(manager.connect(now, CLIENT, id, &parameters(17, b"hello"))),
             7 => drop(manager.accept(now, CLIENT, id, &parameters(18, b"welcome"))),

@@ -1,6 +1,7 @@
 //! Structures against the headers of `librdmacm-dev`.
 
 use rdmacm::abi::{AddrInfo, CmEvent, CmId, ConnParam, EventChannel, JoinMcAttrEx, UdParam};
+use rdmacm::address::SockaddrIb;
 use std::fmt::Write as _;
 use std::mem::offset_of;
 use std::process::Command;
@@ -83,6 +84,11 @@ fn questions() -> Questions {
         UdParam = "struct rdma_ud_param",
         whole { private_data, private_data_len, ah_attr, qp_num, qkey }
     );
+    compare!(
+        q,
+        SockaddrIb = "struct sockaddr_ib",
+        whole { sib_family, sib_pkey, sib_flowinfo, sib_addr, sib_sid, sib_sid_mask, sib_scope_id }
+    );
     compare!(q, JoinMcAttrEx = "struct rdma_cm_join_mc_attr_ex", whole { comp_mask, join_flags, addr });
     compare!(q, CmEvent = "struct rdma_cm_event", whole { id, listen_id, event, status, param });
     compare!(
@@ -116,8 +122,7 @@ fn structures_are_those_of_the_headers() {
     let Questions { program, expected } = questions();
     let directory = tempfile::tempdir().unwrap();
     let (source, binary) = (directory.path().join("layout.c"), directory.path().join("layout"));
-    let includes =
-        "#include <stdio.h>\n#include <stddef.h>\n#include <rdma/rdma_cma.h>\n#include <rdma/rdma_verbs.h>\n";
+    let includes = "#include <stdio.h>\n#include <stddef.h>\n#include <infiniband/ib.h>\n#include <rdma/rdma_cma.h>\n#include <rdma/rdma_verbs.h>\n";
     std::fs::write(&source, format!("{includes}int main(void) {{\n{program}  return 0;\n}}\n")).unwrap();
     let compiled = Command::new("cc").arg(&source).arg("-o").arg(&binary).output().unwrap();
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));

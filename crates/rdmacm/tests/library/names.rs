@@ -1,7 +1,8 @@
 //! Names of events, and of addresses.
 
 use rdmacm::abi::{AddrInfo, IBV_QPT_RC, IBV_QPT_UD, RAI_NUMERICHOST, RAI_PASSIVE, RDMA_PS_TCP, RDMA_PS_UDP};
-use rdmacm::{address, rdma_event_str, rdma_freeaddrinfo, rdma_getaddrinfo};
+use rdmacm::address::{self, SockaddrIb};
+use rdmacm::{rdma_event_str, rdma_freeaddrinfo, rdma_getaddrinfo};
 use std::ffi::CStr;
 use std::net::SocketAddr;
 use std::ptr;
@@ -90,6 +91,29 @@ fn names_are_looked_up() {
     assert_eq!(meaning(None, None, Some(&from)).unwrap().3, address("10.0.0.1:0"));
     assert_eq!(meaning(Some(c"10.0.0.256"), service, Some(&wanted_number())), Err(libc::EAI_NONAME));
     assert_eq!(meaning(None, None, None), Err(-1));
+}
+
+/// libfabric's, where a GID is no network device's address.
+#[test]
+fn a_gid_with_a_service_is_an_address_too() {
+    for (gid, to) in [("::ffff:10.0.0.2", "10.0.0.2:7471"), ("fd00::2", "[fd00::2]:7471")] {
+        let ib = SockaddrIb {
+            sib_family: address::AF_IB as u16,
+            sib_pkey: 0xffff,
+            sib_flowinfo: 0,
+            sib_addr: gid.parse::<std::net::Ipv6Addr>().unwrap().into(),
+            sib_sid: (0x013f_0000_u64 | 7471).to_be(),
+            sib_sid_mask: u64::MAX,
+            sib_scope_id: 0,
+        };
+        // SAFETY: the address is whole.
+        assert_eq!(unsafe { address::read((&raw const ib).cast()) }, Some(to.parse().unwrap()));
+    }
+    // A name is looked up whatever kind of address is wanted.
+    let mut any = hints(RAI_NUMERICHOST, 0, RDMA_PS_TCP);
+    any.ai_family = address::AF_IB;
+    let found = meaning(Some(c"10.0.0.2"), Some(c"7471"), Some(&any)).unwrap();
+    assert_eq!(found.4, Some("10.0.0.2:7471".parse().unwrap()));
 }
 
 fn wanted_number() -> AddrInfo {

@@ -1,0 +1,139 @@
+//! Who listens at a loopback address is asked by its own guest only.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use common::{Host, open, until};
+use mem::{Burst, Offload, Opened};
+use packet::roce;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use std::os::fd::AsFd;
+use uverbs::cm::{CmEvent, CmParameters, CmRequest};
+use uverbs::{Connection, QpType, Refusal, Reply, Request, VERSION};
+
+const TCP: u32 = 0x106;
+const CONNECT_REQUEST: u32 = 4;
+/// Where an IPv4 header is in a frame, and behind it and UDP's the datagram to queue pair 1.
+const IP: usize = 14;
+const BTH: usize = IP + 20 + 8;
+
+/// A program that uses the connection manager, with an identifier.
+struct Program {
+    device: Connection,
+    events: Connection,
+    id: u32,
+}
+
+fn ask(device: &mut Connection, request: CmRequest, end: Option<&dyn AsFd>) -> Reply {
+    let descriptors: Vec<_> = end.iter().map(|end| end.as_fd()).collect();
+    device.send(&Request::Cm(request), &descriptors).unwrap();
+    device.receive::<Result<Reply, Refusal>>().unwrap().0.unwrap()
+}
+
+impl Program {
+    fn new(host: &Host, number: u8) -> Self {
+        let kind = SocketType::SEQPACKET;
+        let (events, theirs) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
+        let mut device = open(&host.socket(number));
+        ask(&mut device, CmRequest::Hello { version: VERSION }, None);
+        let made = ask(&mut device, CmRequest::CreateChannel { tag: 0 }, Some(&theirs));
+        let Reply::Handle(channel) = made else { panic!("{made:?}") };
+        let wanted = CmRequest::CreateId { channel, port_space: TCP, qp_type: QpType::Rc };
+        let Reply::Handle(id) = ask(&mut device, wanted, None) else { panic!() };
+        Self { device, events: Connection::new(events), id }
+    }
+
+    fn order(&mut self, request: CmRequest) {
+        ask(&mut self.device, request, None);
+    }
+
+    fn event(&mut self) -> CmEvent {
+        self.events.receive().unwrap().0
+    }
+
+    /// Asks for a connection.
+    fn connect(&mut self, to: &str, qp_num: u32) {
+        let id = self.id;
+        self.order(CmRequest::ResolveAddr { id, source: None, destination: to.parse().unwrap() });
+        self.order(CmRequest::ResolveRoute { id });
+        (0..2).for_each(|_| drop(self.event()));
+        let parameters = CmParameters { qp_num, ..CmParameters::default() };
+        self.order(CmRequest::Connect { id, parameters });
+    }
+}
+
+fn frames(port: &mut Opened) -> Vec<Vec<u8>> {
+    let mut burst = Burst::new();
+    port.rx[0].poll(&mut burst, usize::MAX);
+    let copied = burst.packets().iter().map(|packet| {
+        let mut bytes = vec![0; packet.len as usize];
+        mem::gather(burst.segments(packet), 0, &mut bytes);
+        bytes
+    });
+    let copied = copied.collect();
+    port.rx[0].release(&mut burst);
+    copied
+}
+
+/// The next frame that a device sends.
+fn frame(port: &mut Opened) -> Vec<u8> {
+    let mut all = Vec::new();
+    until(|| {
+        all.extend(frames(port));
+        !all.is_empty()
+    });
+    all.remove(0)
+}
+
+fn put(port: &mut Opened, frame: &[u8]) {
+    port.tx[0].burst(&mut |room| room.put(frame, &[], 0, 0, &Offload::default()).unwrap());
+}
+
+/// The request as the guest would have made it of itself, by 127.0.0.1.
+fn forged(mut frame: Vec<u8>) -> Vec<u8> {
+    let (own, others) = ([10, 1, 1, 1], [10, 1, 1, 2]);
+    let places: Vec<usize> = (IP..frame.len() - 4).filter(|at| frame[*at..*at + 4] == others).collect();
+    // In the header of IP, among the GIDs, and in the private data's header, which has the one asked for behind.
+    assert_eq!(places.len(), 3);
+    for at in &places {
+        frame[*at..*at + 4].copy_from_slice(&own);
+    }
+    for at in [places[2], places[2] + 16] {
+        assert_eq!(frame[at..at + 4], own);
+        frame[at..at + 4].copy_from_slice(&[127, 0, 0, 1]);
+    }
+    frame[IP + 10..IP + 12].fill(0);
+    let sum = packet::checksum::sum(&frame[IP..IP + 20]).finish();
+    frame[IP + 10..IP + 12].copy_from_slice(&sum.to_be_bytes());
+    let end = frame.len() - 4;
+    let icrc = roce::icrc(&frame[IP..end]).unwrap();
+    frame[end..].copy_from_slice(&icrc);
+    frame
+}
+
+#[test]
+fn nobody_else_may_say_that_it_is_the_guest() {
+    let (host, other) = (Host::new(), Host::new());
+    let (_here, mut port) = host.device_with_port(1, 1);
+    let (_there, mut far_port) = other.device_with_port(2, 1);
+    let mut server = Program::new(&host, 1);
+    let id = server.id;
+    server.order(CmRequest::BindAddr { id, address: "127.0.0.1:7".parse().unwrap() });
+    server.order(CmRequest::Listen { id, backlog: 0 });
+    let mut stranger = Program::new(&other, 2);
+    stranger.connect("10.1.1.1:7", 17);
+    let request = frame(&mut far_port);
+    put(&mut port, &forged(request.clone()));
+    put(&mut port, &request);
+    // The second is answered, that nobody listens there; the first is not heard.
+    let answer = frame(&mut port);
+    assert_eq!((&answer[IP + 16..IP + 20], answer[BTH]), (&[10, 1, 1, 2][..], 0x64));
+    let mut client = Program::new(&host, 1);
+    client.connect("127.0.0.1:7", 18);
+    let asked = server.event();
+    let route = asked.route.unwrap();
+    assert_eq!((asked.event, asked.connection.unwrap().qp_num), (CONNECT_REQUEST, 18));
+    assert_eq!(route.own, Some([10, 1, 1, 1].into()));
+    assert!(route.local.ip().is_loopback() && route.peer.ip().is_loopback());
+    assert!(frames(&mut port).is_empty(), "what a guest says to itself does not leave it");
+}
