@@ -416,7 +416,7 @@ impl Objects {
             return refuse(Errno::INVAL, "the memory region passes the end of the address space");
         }
         let last = region.address.wrapping_add(region.len.max(1) - 1);
-        let there = |at| region.len == 0 || self.space.read(at, &mut [0]).is_ok();
+        let there = |at| region.len == 0 || region.is_implicit() || self.space.read(at, &mut [0]).is_ok();
         if !(there(region.address) && there(last)) {
             return refuse(Errno::FAULT, "there is no memory at the region's address");
         }

@@ -12,7 +12,6 @@ use crate::wire;
 use rdmaport::{Downlink, Uplink};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
-use rustix::net::sockopt::socket_peercred;
 use rustix::net::{Shutdown, SocketFlags, SocketType, accept_with, shutdown};
 use sockets::{ListeningFile, Place, Sockets};
 use std::net::Ipv6Addr;
@@ -342,8 +341,7 @@ impl Shared {
 
     /// Starts the thread of an application.
     fn admit(self: &Arc<Self>, socket: &Arc<OwnedFd>) -> Result<(), NotAdmitted> {
-        let peer = socket_peercred(socket)?;
-        let (pid, uid) = (peer.pid.as_raw_nonzero().get(), peer.uid.as_raw());
+        let uverbs::Peer { pid, uid } = uverbs::peer(socket)?;
         let held = self.adapter.account.take(Kind::Client, 0, CLIENTS)?;
         let inbox = Arc::new(Inbox::new(self.adapter.account.clone())?);
         let admission = Admission { shared: self.clone(), inbox: inbox.clone() };

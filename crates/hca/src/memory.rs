@@ -122,6 +122,11 @@ pub(crate) struct Place {
     pub address: u64,
 }
 
+/// Bytes that count as registered. Of all there is, which nobody can say how much it is, none: nothing is pinned.
+const fn counted(region: &Region) -> u64 {
+    if region.is_implicit() { 0 } else { region.len }
+}
+
 /// What may be done with a region, in words.
 pub(crate) fn access_names(flags: u32, kind: KeyKind) -> String {
     let names = [
@@ -235,7 +240,7 @@ impl Regions {
     ) -> Result<u32, Full> {
         let key = self.new_key();
         self.spent.grow(self.keyed.len() + 1, self.table.page(key))?;
-        self.together.take(region.len, None, limits)?;
+        self.together.take(counted(&region), None, limits)?;
         self.put(key, Region { file: pages.as_ref().map_or(0, |it| it.pages.inode()), ..region });
         self.pages.extend(pages.map(|pages| (key, pages)));
         Ok(key)
@@ -252,7 +257,7 @@ impl Regions {
         let old = self.get(key).copied();
         let new = if keeps_key { key } else { self.new_key() };
         self.spent.grow(self.keyed.len() + usize::from(old.is_none()), self.table.page(new))?;
-        self.together.take(region.len, old.map(|old| old.len), limits)?;
+        self.together.take(counted(&region), old.as_ref().map(counted), limits)?;
         self.forget(key);
         if keeps_key {
             self.put(key, Region { file: old.map_or(0, |old| old.file), ..region });
@@ -266,7 +271,7 @@ impl Regions {
     pub fn remove(&mut self, key: u32) -> Option<Region> {
         let region = self.forget(key)?;
         self.pages.remove(&key);
-        self.together.give_back(1, region.len);
+        self.together.give_back(1, counted(&region));
         Some(region)
     }
 
@@ -281,7 +286,7 @@ impl Regions {
     }
 
     fn put(&mut self, key: u32, region: Region) {
-        self.registered += region.len;
+        self.registered += counted(&region);
         self.table.insert(key, &region);
         self.keyed.insert(index(key), Keyed { key, region: Some(region), window: None, windows: 0 });
     }
@@ -290,7 +295,7 @@ impl Regions {
         let region = *self.get(key)?;
         self.keyed.remove(&index(key));
         self.table.remove(key);
-        self.registered -= region.len;
+        self.registered -= counted(&region);
         Some(region)
     }
 

@@ -14,6 +14,7 @@ mod doorbell;
 mod memory;
 mod message;
 mod parcels;
+mod peer;
 pub mod qp;
 mod regions;
 mod request;
@@ -30,6 +31,7 @@ pub use message::{
     Request, TOKEN, VERSION,
 };
 pub use parcels::Parcels;
+pub use peer::{Peer, peer};
 pub use qp::{QpAttributes, QpState, QpType};
 pub use regions::{FIRST_KEY, Kind, Region, RegionTable};
 pub use seqpacket::{Connection, SocketError};

@@ -108,10 +108,13 @@ pub mod access {
     pub const REMOTE_ATOMIC: u32 = 1 << 3;
     pub const MW_BIND: u32 = 1 << 4;
     pub const ZERO_BASED: u32 = 1 << 5;
+    pub const ON_DEMAND: u32 = 1 << 6;
+    /// Says something of pages that we need not know.
+    pub const HUGETLB: u32 = 1 << 7;
     /// What peers may do.
     pub const REMOTE: u32 = REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;
     /// All that is known; others but the optional ones are refused.
-    pub const ALL: u32 = LOCAL_WRITE | REMOTE | MW_BIND | ZERO_BASED;
+    pub const ALL: u32 = LOCAL_WRITE | REMOTE | MW_BIND | ZERO_BASED | ON_DEMAND | HUGETLB;
     /// Bits that may be ignored where they aren't known.
     pub const OPTIONAL: u32 = 0x3ff << 20;
 }

@@ -1,5 +1,6 @@
 //! Memory regions and windows, as peers see them that share memory: a table that only the device writes.
 
+use crate::qp::access;
 use crate::{Memory, MemoryError};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -55,6 +56,12 @@ pub struct Region {
 }
 
 impl Region {
+    /// Whether it is all of the application's memory, whatever will be there: an implicit region (`IBV_ODP_SUPPORT_IMPLICIT`).
+    #[must_use]
+    pub const fn is_implicit(&self) -> bool {
+        self.access & access::ON_DEMAND != 0 && self.address == 0 && self.len == u64::MAX
+    }
+
     /// Where the bytes lie that the application itself wants by this key, in this protection domain; `None` where they
     /// may not be had: windows are for peers.
     #[must_use]

@@ -75,7 +75,7 @@ fn devices() -> Vec<Layout> {
         }
         "struct ibv_context" ibv_context { device, ops, cmd_fd, async_fd, num_comp_vectors, mutex, abi_compat }
         "struct verbs_context" verbs_context {
-            query_port, alloc_parent_domain, dealloc_td, alloc_td, query_rt_values, create_cq_ex, query_device_ex,
+            query_port, advise_mr, alloc_parent_domain, dealloc_td, alloc_td, query_rt_values, create_cq_ex, query_device_ex,
             create_qp_ex, get_srq_num, create_srq_ex, open_xrcd, close_xrcd, sz, context,
         }
         "struct ibv_async_event" ibv_async_event { element, event_type }

@@ -6,10 +6,12 @@ use crate::errno::{Outcome, pointer};
 use crate::link::Link;
 use crate::objects::Objects;
 use std::cell::UnsafeCell;
+use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::mem::offset_of;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use uverbs::Region;
 
 /// A device that is open: what programs see of it, and what is ours.
 #[repr(C)]
@@ -18,6 +20,8 @@ pub struct Context {
     /// To the device.
     pub link: Link,
     objects: Mutex<Objects>,
+    /// Its memory regions, by their keys.
+    regions: Mutex<HashMap<u32, Region>>,
     /// Whether the program was told that the device is gone.
     pub told_of_death: AtomicBool,
 }
@@ -35,7 +39,8 @@ impl Context {
             abi_compat: usize::MAX as *mut c_void,
         };
         let c = UnsafeCell::new(extended(context));
-        Self { c, link, objects: Mutex::default(), told_of_death: AtomicBool::new(false) }
+        let regions = Mutex::default();
+        Self { c, link, objects: Mutex::default(), regions, told_of_death: AtomicBool::new(false) }
     }
 
     /// The context behind a pointer of the C interface.
@@ -45,6 +50,11 @@ impl Context {
     pub unsafe fn of<'a>(context: *mut ibv_context) -> &'a Self {
         // SAFETY: it lies at that place of a context of ours.
         unsafe { &*context.byte_sub(offset_of!(verbs_context, context)).cast() }
+    }
+
+    /// Its memory regions.
+    pub fn regions(&self) -> MutexGuard<'_, HashMap<u32, Region>> {
+        self.regions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Its objects. What is locked first: a completion queue, then this, then a work queue.
@@ -74,7 +84,8 @@ const fn operations() -> ibv_context_ops {
 const fn extended(context: ibv_context) -> verbs_context {
     verbs_context {
         query_port: Some(crate::query::query_port),
-        _absent_1: [None; 13],
+        advise_mr: Some(crate::advise::advise_mr),
+        _absent_1: [None; 12],
         alloc_parent_domain: Some(crate::memory::alloc_parent_domain),
         dealloc_td: Some(crate::memory::dealloc_td),
         alloc_td: Some(crate::memory::alloc_td),

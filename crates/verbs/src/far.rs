@@ -1,6 +1,8 @@
 //! Memory of a peer that is in no file: its process gives us all of it, or we do without.
 
 use crate::link::{Link, only};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::os::fd::OwnedFd;
 use uverbs::{Reply, Request, TOKEN};
 
@@ -17,8 +19,25 @@ pub enum Far {
         /// Its `/proc/self/mem`.
         memory: OwnedFd,
         /// The peer's process, where the kernel lets us copy from and to it at once.
-        process: Option<libc::pid_t>,
+        process: Option<Process>,
     },
+}
+
+/// A process by its number, which may be another one's after its end.
+pub struct Process {
+    pid: libc::pid_t,
+    /// Readable once it ended.
+    end: OwnedFd,
+}
+
+impl Process {
+    /// Its number, while it is its.
+    #[inline]
+    pub fn number(&self) -> Option<libc::pid_t> {
+        let mut wanted = [PollFd::new(&self.end, PollFlags::IN)];
+        let is_there = poll(&mut wanted, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(0);
+        is_there.then_some(self.pid)
+    }
 }
 
 impl Far {
@@ -37,7 +56,9 @@ impl Far {
 }
 
 /// The peer's process, if it is the one whose memory we have: it has the same token there.
-fn process(memory: &OwnedFd, pid: libc::pid_t, token: u64) -> Option<libc::pid_t> {
+fn process(memory: &OwnedFd, pid: libc::pid_t, token: u64) -> Option<Process> {
+    // Before it is looked at: what is seen there is of the process that is waited for.
+    let end = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
     let (mut one, mut other) = ([0_u8; TOKEN], [0_u8; TOKEN]);
     let ours = libc::iovec { iov_base: other.as_mut_ptr().cast(), iov_len: TOKEN };
     let theirs = libc::iovec { iov_base: token as *mut _, iov_len: TOKEN };
@@ -45,5 +66,6 @@ fn process(memory: &OwnedFd, pid: libc::pid_t, token: u64) -> Option<libc::pid_t
     // SAFETY: into `other`, which is as long as that.
     let copied = unsafe { libc::process_vm_readv(pid, &ours, 1, &theirs, 1, 0) };
     let same = read == TOKEN && copied == TOKEN as isize && one == other && one != [0; TOKEN];
-    same.then_some(pid)
+    let process = Process { pid, end };
+    (same && process.number().is_some()).then_some(process)
 }

@@ -12,6 +12,7 @@
 #![allow(missing_docs, clippy::missing_safety_doc)] // of exported functions: they have man pages, which say what pointers must be
 
 pub mod address;
+pub mod advise;
 pub mod channel;
 pub mod completion;
 pub mod completion_ex;

@@ -56,8 +56,11 @@ impl Link {
     pub fn open(path: &Path) -> Outcome<Self> {
         let mut control = Connection::new(dial(path)?);
         // The device reads and writes registered memory by it.
-        let memory = rustix::fs::open("/proc/self/mem", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
-            .map_err(rustix::io::Errno::raw_os_error)?;
+        let memory = rustix::fs::open("/proc/self/mem", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+        let memory = memory.map_err(|error| {
+            tell(path, &NoMemory(error));
+            error.raw_os_error()
+        })?;
         let (reply, descriptors) = exchange(
             &mut control,
             &Request::Hello { version: uverbs::VERSION, token: token() },
@@ -180,8 +183,23 @@ impl Link {
     }
 }
 
-/// Says why the device refuses us, once.
-fn tell(path: &Path, refusal: &Refusal) {
+/// The program can't have a descriptor of its own memory. Who is not "dumpable" (`PR_SET_DUMPABLE`: after `setuid`, of files
+/// that can't be read, or as it wished) owns its files in `/proc` no more, unless it is root.
+struct NoMemory(rustix::io::Errno);
+
+impl std::fmt::Display for NoMemory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // SAFETY: it reads a flag of the process.
+        let hint = match unsafe { libc::prctl(libc::PR_GET_DUMPABLE) } {
+            1 => "",
+            _ => "; the program is not dumpable (PR_SET_DUMPABLE in prctl(2))",
+        };
+        write!(f, "/proc/self/mem can't be opened: {}{hint}", self.0)
+    }
+}
+
+/// Says why we have no device, once.
+fn tell(path: &Path, refusal: &impl std::fmt::Display) {
     static TOLD: AtomicBool = AtomicBool::new(false);
     if !TOLD.swap(true, Ordering::Relaxed) {
         // The program may have closed it.

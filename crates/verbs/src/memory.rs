@@ -8,7 +8,7 @@ use crate::moved_pages::MovedPages;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
 use uverbs::qp::access;
-use uverbs::{Reply, Request};
+use uverbs::{Kind, Region, Reply, Request};
 
 /// A protection domain, or a parent domain, which is one under another pointer.
 #[repr(C)]
@@ -140,20 +140,28 @@ unsafe fn reg_mr(
     // SAFETY: a domain of ours.
     let (context, pd_handle) = unsafe { ((*pd).context, (*pd).handle) };
     let iova = if access & access::ZERO_BASED != 0 { 0 } else { iova };
-    check_pages(addr, length, access)?;
-    let pages = MovedPages::of(addr.addr(), length);
+    let is_on_demand = access & access::ON_DEMAND != 0;
+    let (address, len) = (addr as u64, length as u64);
+    let region = Region { pd: pd_handle, address, len, iova, access, file: 0, kind: Kind::Region };
+    if !region.is_implicit() {
+        check_pages(addr, length, access)?;
+    }
+    // What is paged on demand may be something else by the next access: no file has that.
+    let pages = if is_on_demand { None } else { MovedPages::of(addr.addr(), length) };
     let request = Request::RegMr {
         pd: pd_handle,
-        address: addr as u64,
-        length: length as u64,
+        address,
+        length: len,
         iova,
         access,
         pages: pages.as_ref().map(MovedPages::range),
     };
     let file = pages.as_ref().map(MovedPages::file);
     // SAFETY: its context.
-    let answer = unsafe { Context::of(context) }.link.ask_with(&request, file.as_slice())?;
+    let ours = unsafe { Context::of(context) };
+    let answer = ours.link.ask_with(&request, file.as_slice())?;
     let (Reply::Mr { mr, lkey, rkey }, _) = answer else { return Err(libc::EIO) };
+    ours.regions().insert(lkey, region);
     let c = ibv_mr { context, pd, addr, length, handle: mr, lkey, rkey };
     Ok(Box::into_raw(Box::new(Mr { c, access, pages })).cast())
 }
@@ -218,7 +226,8 @@ pub unsafe extern "C" fn ibv_rereg_mr(
     unsafe {
         let new_access = if changes_access { access as u32 } else { (*mr.cast::<Mr>()).access };
         let (addr, length) = if moves { (addr, length) } else { ((*mr).addr, (*mr).length) };
-        if let Err(errno) = check_pages(addr, length, new_access) {
+        let is_whole = addr.is_null() && length == usize::MAX;
+        if let Some(errno) = check_pages(addr, length, new_access).err().filter(|_| !is_whole) {
             set(errno);
             return IBV_REREG_MR_ERR_CMD;
         }
@@ -230,6 +239,15 @@ pub unsafe extern "C" fn ibv_rereg_mr(
         };
         match Context::of((*mr).context).link.ask(&request) {
             Ok(Reply::Mr { mr: handle, lkey, rkey }) => {
+                let mut regions = Context::of((*mr).context).regions();
+                if let Some(old) = regions.remove(&(*mr).lkey) {
+                    let pd = if to_other_pd { (*pd).handle } else { old.pd };
+                    let (address, len, iova) = match moves {
+                        true => (addr as u64, length as u64, addr as u64),
+                        false => (old.address, old.len, old.iova),
+                    };
+                    regions.insert(lkey, Region { pd, address, len, iova, access: new_access, ..old });
+                }
                 ((*mr).handle, (*mr).lkey, (*mr).rkey) = (handle, lkey, rkey);
             }
             other => {
@@ -253,7 +271,13 @@ pub unsafe extern "C" fn ibv_rereg_mr(
 pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     // SAFETY: a region of ours, which the program gives back.
     code(unsafe {
-        let taken = Context::of((*mr).context).link.take_away(&Request::DeregMr { mr: (*mr).handle });
+        let (context, lkey) = (Context::of((*mr).context), (*mr).lkey);
+        // Not later: its key may be another one's then.
+        let region = context.regions().remove(&lkey);
+        let taken = context.link.take_away(&Request::DeregMr { mr: (*mr).handle });
+        if taken.is_err() {
+            context.regions().extend(region.map(|region| (lkey, region)));
+        }
         // Only now nobody is at work with its pages.
         taken.map(|()| drop(Box::from_raw(mr.cast::<Mr>())))
     })

@@ -1,9 +1,10 @@
 //! Pages of the program's memory that are moved into a sealed file, in place, when a region is registered: the device and peers
 //! that share memory map it, and need no system call for what is there. Only where the program's user asks for it, by
-//! `VIADUCT_RDMA_SHARE=1`: pages take time to move, nobody may write to them meanwhile, and children of a fork have them too.
+//! `VIADUCT_RDMA_SHARE=1`: pages take time to move, and back, nobody may write to them meanwhile, and children of a fork have
+//! them too.
 
 use crate::errno::Outcome;
-use crate::mapping::{Mapping, are_all};
+use crate::mapping::{Mapping, are_all, are_all_flagged, has_pinned_pages, has_policy};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use uverbs::Memory;
@@ -81,17 +82,24 @@ impl Drop for MovedPages {
     }
 }
 
+/// What a mapping may be that is as good elsewhere (`VmFlags` of `proc_pid_smaps(5)`): readable and writable, now and later,
+/// accounted or not; what was advised of huge pages is lost. Others are lost as well, and mean more: that it is locked, kept
+/// from children of a fork, or emptied for them, watched by a `userfaultfd`.
+const PLAIN: [&str; 10] = ["rd", "wr", "mr", "mw", "me", "ac", "nr", "sd", "hg", "nh"];
+
 /// Whether all these pages may be mapped from elsewhere.
 fn is_movable(start: usize, len: usize, mappings: &[Mapping]) -> bool {
-    are_all(start, len, mappings, is_private_memory)
+    let is_plain =
+        |flags: &str, key| key == 0 && flags.split_ascii_whitespace().all(|it| PLAIN.contains(&it));
+    let is_free = |it: &Mapping| is_private_memory(it) && !has_policy(it.start.max(start));
+    are_all(start, len, mappings, is_free) && !has_pinned_pages() && are_all_flagged(start, len, is_plain)
 }
 
-/// Whether it is memory of the program's own, without a meaning to the kernel; or was moved before.
+/// Whether it is memory of the program's own, without a meaning to the kernel.
 fn is_private_memory(mapping: &Mapping) -> bool {
     let name = &mapping.name;
     let is_own = name.is_empty() || name == "[heap]" || name.starts_with("[anon:");
-    let was_moved = *name == format!("/memfd:{NAME} (deleted)");
-    mapping.permissions == "rw-p" && (mapping.inode == 0 && is_own || was_moved)
+    mapping.permissions == "rw-p" && mapping.inode == 0 && is_own
 }
 
 impl Moved {
@@ -121,7 +129,8 @@ impl Moved {
         mapped != libc::MAP_FAILED
     }
 
-    /// Lets the program have them to itself again, as far as they are there still: it may have unmapped some.
+    /// Lets the program have them to itself again, as memory like any other, as far as they are there still: it may have
+    /// unmapped some.
     fn make_private(&self, mappings: &[Mapping]) {
         for mapping in mappings.iter().filter(|it| it.inode == self.inode && it.permissions.ends_with('s')) {
             let (start, end) = (mapping.start.max(self.address), mapping.end.min(self.address + self.len));
@@ -131,10 +140,55 @@ impl Moved {
             let offset = mapping.offset + (start - mapping.start) as u64;
             let right = |letter, flag| if mapping.permissions.contains(letter) { flag } else { 0 };
             let access = right('r', libc::PROT_READ) | right('w', libc::PROT_WRITE);
-            // SAFETY: the file is mapped there, at that offset; what is written from now on is the program's alone.
+            let (len, flags) = (end - start, libc::MAP_PRIVATE | libc::MAP_FIXED);
+            // SAFETY: the file is mapped there, at that offset; what is written from now on is the program's alone. Without
+            // room for a copy it is still the file's where nothing is written.
             unsafe {
-                self.map(start, end - start, access, libc::MAP_PRIVATE | libc::MAP_FIXED, offset as i64)
-            };
+                let _ = self.put_copy(start, len, access, offset)
+                    || self.map(start, len, access, flags, offset as i64);
+            }
         }
+    }
+
+    /// Puts a copy of a part of the file at an address, in one step. False where there is no room for it.
+    ///
+    /// # Safety
+    /// What is at this address must be what the file has at this offset.
+    unsafe fn put_copy(&self, address: usize, len: usize, access: i32, offset: u64) -> bool {
+        let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: new memory, which is filled before anybody has it, and takes the place of the same; or goes again.
+        unsafe {
+            let copy = libc::mmap(std::ptr::null_mut(), len, rights, flags, -1, 0);
+            if copy == libc::MAP_FAILED {
+                return false;
+            }
+            let is_whole = self.read(copy.cast(), len, offset) && libc::mprotect(copy, len, access) == 0;
+            let moves = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+            let is_there = is_whole && libc::mremap(copy, len, len, moves, address) != libc::MAP_FAILED;
+            if !is_there {
+                libc::munmap(copy, len);
+            }
+            is_there
+        }
+    }
+
+    /// # Safety
+    /// There must be room for so many bytes.
+    unsafe fn read(&self, to: *mut u8, len: usize, offset: u64) -> bool {
+        let mut done = 0;
+        while done < len {
+            // SAFETY: the caller's promise.
+            let read = unsafe {
+                libc::pread(
+                    self.file.as_raw_fd(),
+                    to.add(done).cast(),
+                    len - done,
+                    offset as i64 + done as i64,
+                )
+            };
+            let Some(read) = usize::try_from(read).ok().filter(|read| *read > 0) else { return false };
+            done += read;
+        }
+        true
     }
 }

@@ -90,7 +90,7 @@ pub unsafe extern "C" fn query_device_ex(
         // SAFETY: a context of ours.
         orig_attr: device_attr(unsafe { Context::of(context) }.link.info()),
         comp_mask: 0,
-        odp_caps: Default::default(),
+        odp_caps: crate::advise::CAPABILITIES,
         completion_timestamp_mask: u64::MAX,
         // kHz: timestamps are nanoseconds.
         hca_core_clock: 1_000_000,

@@ -398,3 +398,116 @@ fn what_is_mapped_there_meanwhile_stays() {
     two.close();
     pages.unmap();
 }
+
+/// Additions by peers of two contexts: of one's region all pages are in a file, of the other's, which has more, none.
+#[test]
+fn contexts_of_a_program_agree_on_words_in_files() {
+    const TIMES: u64 = 3000;
+    let ends = [(); 2].map(|()| two(true, TRUSTING + 2));
+    let counter = Pages::new(3);
+    let regions = [counter.register(ends[0].b.pd, PAGE, PAGE), counter.register(ends[1].b.pd, 0, 3 * PAGE)];
+    assert_eq!(counter.maps().len(), 3, "{:?}", counter.maps());
+    std::thread::scope(|scope| {
+        for (two, region) in ends.iter().zip(regions) {
+            // SAFETY: the region is registered.
+            let (two, there) =
+                (Shared(two), ((counter.start as usize + PAGE) as u64, unsafe { (*region).rkey }));
+            scope.spawn(move || {
+                let (two, result) = (two.get(), Pages::new(1));
+                let own = result.register(two.a.pd, 0, PAGE);
+                for _ in 0..TIMES {
+                    let part = result.sge(own, 8, 8);
+                    assert_eq!(atomic(two, IBV_WR_ATOMIC_FETCH_AND_ADD, part, there, (1, 0)), 0);
+                }
+                deregister(own);
+                result.unmap();
+            });
+        }
+    });
+    assert!(ends[0].a.direct() >= TIMES - 2 && ends[1].a.direct() < 2);
+    // SAFETY: it is mapped, and aligned; nobody writes to it any more.
+    assert_eq!(unsafe { counter.start.add(PAGE).cast::<u64>().read_volatile() }, 2 * TIMES);
+    regions.into_iter().for_each(deregister);
+    ends.into_iter().for_each(Two::close);
+    counter.unmap();
+}
+
+/// What memory is after it was registered: as if it had not been.
+#[test]
+fn memory_is_plain_again_after_deregistration() {
+    let two = two(true, 0);
+    let mut pages = Pages::new(4);
+    pages.bytes().fill(7);
+    let mr = pages.register(two.a.pd, PAGE, 2 * PAGE);
+    assert_eq!(pages.maps().len(), 3);
+    pages.bytes()[PAGE] = 8;
+    deregister(mr);
+    assert!(pages.maps().iter().all(|(permissions, inode)| permissions == "rw-p" && *inode == 0));
+    let mut expected = vec![7; 4 * PAGE];
+    expected[PAGE] = 8;
+    assert!(pages.bytes() == expected);
+    // A child has its own copy.
+    // SAFETY: the child writes to its memory, and ends; the parent waits for it.
+    unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            pages.start.add(PAGE).write_volatile(9);
+            libc::_exit(0);
+        }
+        assert_eq!(libc::waitpid(child, null_mut(), 0), child);
+    }
+    assert_eq!(pages.bytes()[PAGE], 8);
+    // It grows, and what is not needed any more is zeros afterwards.
+    // SAFETY: the two pages are the test's, and where they are then is new.
+    unsafe {
+        let moved = libc::mremap(pages.start.add(PAGE).cast(), 2 * PAGE, 8 * PAGE, libc::MREMAP_MAYMOVE);
+        assert_ne!(moved, libc::MAP_FAILED);
+        let bytes = std::slice::from_raw_parts_mut(moved.cast::<u8>(), 8 * PAGE);
+        assert_eq!((bytes[0], bytes[PAGE], bytes[7 * PAGE]), (8, 7, 0));
+        bytes[7 * PAGE] = 1;
+        assert_eq!(libc::madvise(moved, 8 * PAGE, libc::MADV_DONTNEED), 0);
+        assert!(bytes.iter().all(|byte| *byte == 0));
+        libc::munmap(moved, 8 * PAGE);
+    }
+    pages.unmap();
+    two.close();
+}
+
+/// What would lose a meaning is registered, and stays where it is.
+#[test]
+fn memory_with_a_meaning_stays() {
+    type Mark = fn(*mut libc::c_void) -> bool;
+    // SAFETY: of all: a page of the test's, of which nothing is lost.
+    let marks: [(&str, Mark); 7] = [
+        ("plain", |_| true),
+        ("locked", |page| unsafe { libc::mlock(page, PAGE) == 0 }),
+        ("not for children", |page| unsafe { libc::madvise(page, PAGE, libc::MADV_DONTFORK) == 0 }),
+        ("empty for children", |page| unsafe { libc::madvise(page, PAGE, libc::MADV_WIPEONFORK) == 0 }),
+        ("executable", |page| unsafe { libc::mprotect(page, PAGE, 7) == 0 }),
+        ("on a node", |page| unsafe {
+            let nodes = 1_u64;
+            // MPOL_PREFERRED.
+            libc::syscall(libc::SYS_mbind, page, PAGE, 1, &raw const nodes, 64, 0) == 0
+        }),
+        ("with a key", |page| unsafe {
+            let key = libc::syscall(libc::SYS_pkey_alloc, 0, 0);
+            key > 0 && libc::syscall(libc::SYS_pkey_mprotect, page, PAGE, 3, key) == 0
+        }),
+    ];
+    let two = two(true, 0);
+    for (name, mark) in marks {
+        let pages = Pages::new(3);
+        // SAFETY: within the memory.
+        if !mark(unsafe { pages.start.add(PAGE) }.cast()) {
+            eprintln!("not possible here: {name}");
+            continue;
+        }
+        let before = pages.maps();
+        let mr = pages.register(two.a.pd, 0, 3 * PAGE);
+        assert_eq!(pages.file().is_some(), name == "plain", "{name}");
+        assert_eq!(pages.maps() == before, name != "plain", "{name}");
+        deregister(mr);
+        pages.unmap();
+    }
+    two.close();
+}

@@ -61,10 +61,11 @@ impl Direct {
     pub(super) unsafe fn copy(&mut self, writes: bool) -> Option<()> {
         let is_far = |place: &Place| place.window.is_none();
         let len: usize = self.places.iter().filter(|place| is_far(place)).map(|place| place.len).sum();
-        if let Far::There { process: Some(pid), .. } = self.memory
+        if let Far::There { process: Some(process), .. } = &self.memory
             && len >= AT_ONCE_FROM
             && self.places.iter().all(is_far)
         {
+            let pid = process.number()?;
             // SAFETY: the caller's promise.
             return unsafe { self.copy_at_once(pid, len, writes) };
         }

@@ -1,0 +1,49 @@
+//! Who is at the other end of a unix socket.
+
+use rustix::io::Errno;
+use std::os::fd::{AsFd, AsRawFd};
+
+/// A process and its user, as they were when it connected (`SO_PEERCRED`, `unix(7)`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// 0 where it is in none of our process namespaces: such a process has no number here.
+    pub pid: i32,
+    /// Its user.
+    pub uid: u32,
+}
+
+/// Who is at the other end. (`rustix` holds the number for one that is never 0.)
+///
+/// # Errors
+/// What the kernel says.
+pub fn peer(socket: impl AsFd) -> Result<Peer, Errno> {
+    let mut said = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    let fd = socket.as_fd().as_raw_fd();
+    // SAFETY: room for as much as is said.
+    let failed = unsafe {
+        libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut said).cast(), &raw mut len) != 0
+    };
+    if failed {
+        let error = std::io::Error::last_os_error();
+        return Err(Errno::from_io_error(&error).unwrap_or(Errno::IO));
+    }
+    Ok(Peer { pid: said.pid, uid: said.uid })
+}
+
+#[cfg(test)]
+#[cfg(not(miri))]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_knows_itself_and_nobody_at_a_socket_of_none() {
+        let (one, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        // SAFETY: it has no arguments.
+        let uid = unsafe { libc::getuid() };
+        assert_eq!(peer(&one), Ok(Peer { pid: std::process::id() as i32, uid }));
+        let lonely = std::os::unix::net::UnixDatagram::unbound().unwrap();
+        assert_eq!(peer(&lonely), Ok(Peer { pid: 0, uid: u32::MAX }));
+    }
+}
