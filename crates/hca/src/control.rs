@@ -36,7 +36,6 @@ pub(crate) const MAX_COMPLETIONS: u32 = 1 << 20;
 /// READs and atomics under way of a queue pair, in either direction.
 pub(crate) const MAX_READS: u32 = 16;
 pub(crate) const MAX_PDS: u32 = 1024;
-pub(crate) const MAX_AHS: u32 = 16 << 10;
 
 pub(crate) type Answer = Result<(Reply, Vec<OwnedFd>), Refusal>;
 
@@ -212,7 +211,7 @@ impl Client {
         }
         let cap = checked_capacity(asked)?;
         let shares = asked.qp_type == QpType::Rc && is_trusting(&objects.adapter.spec());
-        let free = self.bells.iter().position(Option::is_none);
+        let free = free_bell(&mut self.bells, self.doorbells.count());
         let Some((bell, qpn)) = free.and_then(|bell| Some((bell, objects.adapter.add_qp(&objects.inbox)?)))
         else {
             return refuse(Errno::NOMEM, "the guest's limit of queue pairs (rdma_limits) is reached");
@@ -237,6 +236,16 @@ impl Client {
 }
 
 fn checked_capacity(asked: &CreateQp) -> Result<Capacity, Refusal> {
+/// A doorbell of so many that no queue has. Those with low numbers first: all up to the last one that was given are
+/// listened to.
+fn free_bell(bells: &mut Vec<Option<u32>>, count: u32) -> Option<usize> {
+    let free = bells.iter().position(Option::is_none);
+    free.or_else(|| {
+        (bells.len() < count as usize).then(|| bells.push(None))?;
+        Some(bells.len() - 1)
+    })
+}
+
     let cap = asked.capacity;
     within("max_send_wr", cap.max_send_wr, MAX_WORK)?;
     within("max_recv_wr", cap.max_recv_wr, MAX_WORK)?;
@@ -483,7 +492,7 @@ impl Objects {
     }
 
     fn cq_limit(&self) -> u32 {
-        self.adapter.spec().limits.qps.saturating_mul(2)
+        self.adapter.spec().limits.cqs()
     }
 
     /// Takes one more of a kind, and bytes, of what the applications of the device may have together.
@@ -552,7 +561,7 @@ impl Objects {
 
     fn create_ah(&mut self, pd: u32, vector: &AddressVector) -> Answer {
         self.check_pd(pd)?;
-        let held = self.take(Kind::AddressHandle, 0, MAX_AHS)?;
+        let held = self.take(Kind::AddressHandle, 0, self.adapter.spec().limits.ahs())?;
         let path = Path::find(vector, &self.adapter, &self.fabric)
             .or_else(|e| refuse(Errno::INVAL, e.to_string()))?;
         let ah = self.handle();

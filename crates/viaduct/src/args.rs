@@ -280,6 +280,12 @@ pub struct GuestArgs {
     #[arg(long, value_name = "MB")]
     pub rdma_registered: Option<u32>,
 }
+    /// Memory of the verbs device's queues at most, megabytes
+    #[arg(long, value_name = "MB")]
+    pub rdma_queues: Option<u32>,
+    /// Connections of programs to the verbs device at most
+    #[arg(long, value_name = "N")]
+    pub rdma_connections: Option<u32>,
 
 #[derive(Args)]
 pub struct WireArgs {

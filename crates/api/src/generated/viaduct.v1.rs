@@ -172,6 +172,12 @@ pub struct RdmaLimits {
     /// Memory registered, megabytes.
     #[prost(uint32, optional, tag = "3")]
     pub registered_mb: ::core::option::Option<u32>,
+    /// Memory of queues and tables of regions, megabytes.
+    #[prost(uint32, optional, tag = "4")]
+    pub queues_mb: ::core::option::Option<u32>,
+    /// Connections: each program has one for each context that it opens, and for the connection manager.
+    #[prost(uint32, optional, tag = "5")]
+    pub connections: ::core::option::Option<u32>,
 }
 /// A policer.
 #[allow(clippy::all)]

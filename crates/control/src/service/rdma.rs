@@ -79,6 +79,8 @@ fn device(view: &View, spec: &RdmaSpec, live: &mut [v1::RdmaDevice]) -> v1::Rdma
             mrs: Some(spec.limits.mrs),
             registered_mb: Some(spec.limits.registered_mb),
         }),
+            queues_mb: Some(spec.limits.queues_mb),
+            connections: Some(spec.limits.connections),
         ..live
     }
 }
