@@ -81,6 +81,7 @@ pub struct ibv_query_device_ex_input {
 }
 
 #[repr(C)]
+pub const IBV_DEVICE_SRQ_RESIZE: u32 = 1 << 13;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ibv_odp_caps {
     pub general_caps: u64,
