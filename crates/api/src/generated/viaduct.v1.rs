@@ -1037,6 +1037,9 @@ pub struct RdmaDevice {
     /// Processes that may have memory of its programs still, though trust was taken away.
     #[prost(uint32, tag = "18")]
     pub distrusted: u32,
+    /// The guest's network device, which has the same addresses: its tap.
+    #[prost(string, optional, tag = "19")]
+    pub net_device: ::core::option::Option<::prost::alloc::string::String>,
 }
 #[allow(clippy::all)]
 #[derive(serde::Serialize, serde::Deserialize)]
