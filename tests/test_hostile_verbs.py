@@ -30,7 +30,7 @@ MAPPINGS = 65_530
 @pytest.fixture
 def host(lab):
     """Two guests that exchange traffic, two verbs devices, a seat for a VM."""
-    guests = {"a1": tap("a1"), "a2": tap("a2"), "b1": verbs(), "b2": verbs(), "b3": vhost("b3")}
+    guests = {"a1": tap("a1"), "a2": tap("a2"), "b1": verbs(rdma_limits={"mrs": 4096}), "b2": verbs(), "b3": vhost("b3")}
     host = lab.host(host_config("a", guests, wire=False))
     host.a1, host.a2 = lab.container(host, "a1"), lab.container(host, "a2")
     host.mean, host.other = lab.verbs(host, "b1"), lab.verbs(host, "b2")

@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from lab.host import binary
+from lab.host import REPOSITORY, binary
 from lab.topology import host_config, tunnel_routes, two_verbs_hosts, verbs
 
-# IPv6 addresses are the devices' third GIDs. Of IPv4 ones UCX wants to read in /sys that they are of RoCE v2; there is nothing.
-UCX = {"UCX_TLS": "rc_verbs,ud_verbs,self", "UCX_NET_DEVICES": "viaduct0:1", "UCX_IB_GID_INDEX": "2"}
+UCX = {"UCX_TLS": "rc_verbs,ud_verbs,self", "UCX_NET_DEVICES": "viaduct0:1"}
+# IPv6 addresses are the devices' third GIDs. That IPv4 ones are of RoCE v2 UCX wants to read in /sys.
+IPV6 = {"UCX_IB_GID_INDEX": "2"}
+# Where ranks find in /sys what `viaduct rdma tree` wrote.
+MOUNTED = REPOSITORY / "dist/with-rdma-tree"
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--mca", "pml", "ucx", "--mca", "btl", "^openib,vader,tcp"]
 # UCX looks for it before it tries verbs; nothing is done with it.
 DEVICE_FILE = Path("/dev/infiniband/uverbs0")
@@ -23,12 +26,13 @@ def device_file():
         os.mknod(DEVICE_FILE, 0o600 | 0o020000, os.makedev(1, 3))
 
 
-def mpirun(devices, ranks, *words, timeout=120):
-    """Runs a program with so many ranks, which use the devices by turns; returns what it printed."""
+def mpirun(devices, ranks, *words, trees=None, timeout=120):
+    """Runs a program with so many ranks, which use the devices by turns, and find the devices' trees; returns what it printed."""
     sockets = " ".join(str(device.socket) for device in devices)
-    rank = 'all=($SOCKETS); export VIADUCT_RDMA=${all[OMPI_COMM_WORLD_RANK % ${#all[@]}]}; exec "$@"'
+    rank = 'all=($SOCKETS); export VIADUCT_RDMA=${all[OMPI_COMM_WORLD_RANK % ${#all[@]}]}; '
+    rank += 'exec "$@"' if trees is None else f'exec {MOUNTED} {trees}/${{VIADUCT_RDMA##*/}} "$@"'
     libraries = binary("verbs/libibverbs.so.1").parent
-    environment = {**os.environ, **UCX, "LD_LIBRARY_PATH": str(libraries), "SOCKETS": sockets}
+    environment = {**os.environ, **UCX, **(IPV6 if trees is None else {}), "LD_LIBRARY_PATH": str(libraries), "SOCKETS": sockets}
     command = [*MPIRUN, "-np", str(ranks), "bash", "-c", rank, "rank", *map(str, words)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout)
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
@@ -67,3 +71,12 @@ def test_netpipe(one_host, tmp_path):
 def test_between_hosts(lab, collective):
     _, devices = two_verbs_hosts(lab, lambda config, *remotes: tunnel_routes(config, "mpls-over-udp", *remotes))
     assert "4 ranks, 0 wrong" in mpirun(list(devices.values()), 4, collective)
+
+
+def test_by_ipv4_with_what_is_in_sysfs(lab, collective):
+    """Ranks that find in /sys what the kernel has of adapters need not be told which GID to take."""
+    devices = list(two_verbs_hosts(lab, lambda config, *remotes: tunnel_routes(config, "mpls-over-udp", *remotes))[1].values())
+    trees = lab.directory / "trees"
+    for device in devices:
+        device.host.call("rdma", "tree", trees / device.device, device.device)
+    assert "4 ranks, 0 wrong" in mpirun(devices, 4, collective, trees=trees)

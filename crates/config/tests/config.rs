@@ -138,12 +138,22 @@ fn each_mistake_is_named() {
             "`rdma_owner` is \"user\" or \"user:group\"",
         ),
         ("rdma_trust = \"job7\"", "rdma_trust = \"job 7\"", "\"job 7\" can't be a name"),
-        ("{ qps = 64,", "{ qps = 0,", "guest \"vm1\": rdma_limits: qps 0 is out of range; use 1 to 65536"),
+        ("{ qps = 64,", "{ qps = 0,", "guest \"vm1\": rdma_limits: qps 0 is out of range; use 1 to 262144"),
+        (
+            "{ qps = 64,",
+            "{ connections = 5000, qps = 64,",
+            "rdma_limits: connections 5000 is out of range; use 1 to 4096",
+        ),
+        (
+            "{ qps = 64,",
+            "{ queues_mb = 0, qps = 64,",
+            "rdma_limits: queues_mb 0 is out of range; use 1 to 65536",
+        ),
         ("{ qps = 64,", "{ qp = 64,", "guest \"vm1\": rdma_limits: unknown key `qp`; did you mean `qps`?"),
         (
             "{ qps = 64, registered_mb = 8192 }",
             "64",
-            "expected { qps = N, mrs = N, registered_mb = N }, found 64",
+            "expected { qps = N, mrs = N, registered_mb = N, queues_mb = N, connections = N }, found 64",
         ),
         ("kind = \"rdma\"", "kind = \"rdma\"\nqueues = 4", "guest \"hpc1\": `queues` is of a port"),
         ("kind = \"rdma\"", "kind = \"rdma\"\nrouter = true", "guest \"hpc1\": `router` is of a port"),
@@ -224,11 +234,11 @@ fn a_verbs_device_has_a_name_and_limits() {
         });
         found.unwrap()
     };
-    let limits = |qps, registered_mb| Some(config::RdmaLimits { qps, mrs: 4096, registered_mb });
+    let limits = |qps, registered_mb| Some(config::RdmaLimits { qps, registered_mb, ..Default::default() });
     assert_eq!((guest("vm1").rdma.as_deref(), guest("vm1").rdma_limits), (Some("vm1.0"), limits(64, 8192)));
     assert_eq!(
         (guest("hpc1").rdma.as_deref(), guest("hpc1").rdma_limits),
-        (Some("hpc1"), limits(1024, 4096))
+        (Some("hpc1"), limits(4096, 1_048_576))
     );
     assert_eq!((guest("mon0").rdma, guest("mon0").rdma_limits), (None, None));
 }

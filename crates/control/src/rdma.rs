@@ -1,7 +1,7 @@
 //! Verbs devices: what is to be opened.
 
 use crate::compile::policer;
-use config::{Guest, RdmaLimits};
+use config::{Guest, GuestKind, RdmaLimits};
 use model::{MeterConfig, Vrf};
 use packet::Mac;
 use std::net::{IpAddr, Ipv6Addr};
@@ -52,6 +52,8 @@ pub struct RdmaSpec {
     pub vrf: Vrf,
     /// The guest's MAC, which it sends from.
     pub mac: Mac,
+    /// The guest's tap, if it has one.
+    pub tap: Option<String>,
     /// The guest's addresses, which it sends from.
     pub addresses: Vec<IpAddr>,
     /// Largest IP packet, bytes.
@@ -79,6 +81,7 @@ impl RdmaSpec {
             mode: if group { 0o660 } else { 0o600 },
             vrf,
             mac: guest.mac?,
+            tap: guest.device.clone().filter(|_| guest.kind == GuestKind::Tap),
             addresses: guest.addresses.clone(),
             mtu,
             limits: guest.rdma_limits.unwrap_or_default(),

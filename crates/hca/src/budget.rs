@@ -9,8 +9,6 @@ use rustix::process::{Resource, getrlimit};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Bytes of a device's queues and tables of regions, of those it shares with its applications and of the daemon's own.
-pub(crate) const QUEUES: u64 = 512 << 20;
 /// Bytes of packets on their way to a device's applications, with the buffers that are kept for more.
 const PACKETS: u64 = 128 << 20;
 /// Descriptors and mappings where the kernel does not say how many there may be: its usual limits.
@@ -143,8 +141,8 @@ impl Kind {
 pub(crate) enum Exhausted {
     #[error("at most {1} {kind} of all applications of the guest together", kind = .0.name())]
     Objects(Kind, u32),
-    #[error("the queues and regions of the guest's applications have {QUEUES} bytes together")]
-    Memory,
+    #[error("the queues and regions of the guest's applications have {0} bytes together (rdma_limits)")]
+    Memory(u64),
     #[error("the daemon has no more descriptors or mappings for this guest's applications")]
     Daemon,
 }
@@ -154,12 +152,14 @@ struct Sums {
     counts: [u32; Kind::COUNT],
     uses: Use,
     bytes: u64,
+    /// Bytes there may be.
+    most: u64,
 }
 
 impl Sums {
     /// The sum of bytes with so many more.
     fn with(&self, bytes: u64) -> Result<u64, Exhausted> {
-        self.bytes.checked_add(bytes).filter(|sum| *sum <= QUEUES).ok_or(Exhausted::Memory)
+        self.bytes.checked_add(bytes).filter(|sum| *sum <= self.most).ok_or(Exhausted::Memory(self.most))
     }
 }
 
@@ -173,8 +173,15 @@ pub(crate) struct Account {
 }
 
 impl Account {
-    pub fn new(stock: Arc<Stock>) -> Self {
-        Self { sums: Mutex::default(), packets: AtomicU64::new(0), stock }
+    /// Of a device whose queues and tables of regions may have so many bytes.
+    pub fn new(stock: Arc<Stock>, queues: u64) -> Self {
+        let sums = Sums { most: queues, ..Sums::default() };
+        Self { sums: Mutex::new(sums), packets: AtomicU64::new(0), stock }
+    }
+
+    /// From now on they may have so many; who has more keeps it.
+    pub fn set_queues(&self, bytes: u64) {
+        self.sums().most = bytes;
     }
 
     fn sums(&self) -> MutexGuard<'_, Sums> {
@@ -256,13 +263,15 @@ impl Drop for Held {
 mod tests {
     use super::*;
 
+    const QUEUES: u64 = 512 << 20;
+
     #[test]
     fn however_many_take_all_they_can_something_is_left() {
         let stock = Arc::new(Stock::new(1000, 1000));
         let mut left = 1000;
         let mut all = Vec::new();
         for _ in 0..5 {
-            let account = Arc::new(Account::new(stock.clone()));
+            let account = Arc::new(Account::new(stock.clone(), 0));
             let taken: Vec<_> =
                 std::iter::from_fn(|| account.take(Kind::Channel, 0, u32::MAX).ok()).collect();
             assert_eq!(account.take(Kind::Channel, 0, u32::MAX).unwrap_err(), Exhausted::Daemon);
@@ -276,10 +285,10 @@ mod tests {
 
     #[test]
     fn each_kind_and_all_bytes_have_their_limit() {
-        let account = Arc::new(Account::new(Arc::new(Stock::new(1 << 20, 1 << 20))));
+        let account = Arc::new(Account::new(Arc::new(Stock::new(1 << 20, 1 << 20)), QUEUES));
         let one = account.take(Kind::CompletionQueue, QUEUES - 1, 2).unwrap();
-        assert_eq!(account.take(Kind::SharedQueue, 2, 2).unwrap_err(), Exhausted::Memory);
-        assert_eq!(account.take(Kind::SharedQueue, u64::MAX, 2).unwrap_err(), Exhausted::Memory);
+        assert_eq!(account.take(Kind::SharedQueue, 2, 2).unwrap_err(), Exhausted::Memory(QUEUES));
+        assert_eq!(account.take(Kind::SharedQueue, u64::MAX, 2).unwrap_err(), Exhausted::Memory(QUEUES));
         let other = account.take(Kind::CompletionQueue, 1, 2).unwrap();
         let full = account.take(Kind::CompletionQueue, 0, 2).unwrap_err();
         assert_eq!(full.to_string(), "at most 2 completion queues of all applications of the guest together");
@@ -287,11 +296,13 @@ mod tests {
         assert_eq!(account.count(Kind::CompletionQueue), 1);
         drop(other);
         assert!(account.take(Kind::CompletionQueue, QUEUES, 1).is_ok());
+        account.set_queues(QUEUES + 1);
+        assert!(account.take(Kind::CompletionQueue, QUEUES + 1, 1).is_ok());
     }
 
     #[test]
     fn no_inbox_takes_what_the_others_need() {
-        let account = Account::new(Arc::new(Stock::new(0, 0)));
+        let account = Account::new(Arc::new(Stock::new(0, 0)), 0);
         let mut has = 0;
         while account.take_packets(has, 1 << 20) {
             has += 1 << 20;

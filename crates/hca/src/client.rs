@@ -93,7 +93,7 @@ pub(crate) struct Client {
     pub(crate) qps: HashMap<u32, Qp>,
     /// Whose doorbell is whose.
     pub(crate) bells: Vec<Option<u32>>,
-    doorbells: Doorbells,
+    pub(crate) doorbells: Doorbells,
     ready: VecDeque<u32>,
     timers: BTreeSet<(Duration, u32)>,
     /// What we asked its peer for.
@@ -153,7 +153,6 @@ impl Newcomer {
         let memory = memory.guarded(&fault)?;
         let wake = self.inbox.share()?;
         let doorbells = Doorbells::new(memory, info.doorbells);
-        let bells = vec![None; info.doorbells as usize];
         let descriptors = [file.as_fd(), wake.as_fd(), theirs.as_fd()];
         // From here on it is asked, and has packets.
         self.inbox.open();
@@ -171,7 +170,7 @@ impl Newcomer {
                 fault,
             ),
             qps: HashMap::new(),
-            bells,
+            bells: Vec::new(),
             doorbells,
             ready: VecDeque::new(),
             timers: BTreeSet::new(),
@@ -199,12 +198,12 @@ pub(crate) fn device_info(adapter: &Adapter) -> DeviceInfo {
         max_qp_wr: crate::control::MAX_WORK,
         max_sge: crate::control::MAX_SEGMENTS,
         max_inline_data: crate::control::MAX_INLINE,
-        max_cq: qps * 2,
+        max_cq: spec.limits.cqs(),
         max_cqe: crate::control::MAX_COMPLETIONS,
         max_mr: spec.limits.mrs,
         max_mw: spec.limits.mrs,
         max_pd: crate::control::MAX_PDS,
-        max_ah: crate::control::MAX_AHS,
+        max_ah: spec.limits.ahs(),
         max_srq: qps,
         max_srq_wr: crate::control::MAX_WORK,
         max_srq_sge: crate::control::MAX_SEGMENTS,
@@ -301,7 +300,7 @@ impl Client {
 
     fn hear_doorbells(&mut self) -> bool {
         let (qps, ready, bells) = (&mut self.qps, &mut self.ready, &self.bells);
-        self.doorbells.answer(|bell| {
+        self.doorbells.answer(bells.len() as u32, |bell| {
             let qpn = bells.get(bell as usize).copied().flatten();
             if let Some(qp) = qpn.and_then(|qpn| qps.get_mut(&qpn)) {
                 make_ready(qp, ready);

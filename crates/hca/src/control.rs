@@ -20,7 +20,7 @@ use uverbs::qp::access;
 use uverbs::{
     AddressVector, Capacity, CompletionSink, CreateQp, Kind as KeyKind, Memory, Parcels, PortInfo,
     QpAttributes, QpInfo, QpState, QpType, Refusal, Region, Reply, Request, Segment, Shape, SharedSource,
-    WorkSource, completion,
+    WorkQueue, WorkSource, completion,
 };
 
 /// The one port.
@@ -36,7 +36,6 @@ pub(crate) const MAX_COMPLETIONS: u32 = 1 << 20;
 /// READs and atomics under way of a queue pair, in either direction.
 pub(crate) const MAX_READS: u32 = 16;
 pub(crate) const MAX_PDS: u32 = 1024;
-pub(crate) const MAX_AHS: u32 = 16 << 10;
 
 pub(crate) type Answer = Result<(Reply, Vec<OwnedFd>), Refusal>;
 
@@ -105,6 +104,7 @@ impl Client {
             }
             Request::DestroyCq { cq } => self.destroy_cq(cq),
             Request::CreateSrq { pd, max_wr, max_sge } => self.objects.create_srq(pd, max_wr, max_sge),
+            Request::ResizeSrq { srq, max_wr, limit } => self.objects.resize_srq(srq, max_wr, limit),
             Request::ArmSrq { srq, limit } => {
                 found(self.objects.srqs.get_mut(&srq), "shared receive queue")?.arm(limit);
                 done()
@@ -172,7 +172,7 @@ impl Client {
     }
 
     fn destroy_srq(&mut self, srq: u32) -> Answer {
-        if self.qps.values().any(|qp| matches!(qp.own.receives, Receives::Shared(used) if used == srq)) {
+        if self.qps.values().any(|qp| qp.own.takes_from(srq)) {
             return refuse(Errno::BUSY, "queue pairs use the shared receive queue");
         }
         let srq = found(self.objects.srqs.remove(&srq), "shared receive queue")?;
@@ -212,7 +212,7 @@ impl Client {
         }
         let cap = checked_capacity(asked)?;
         let shares = asked.qp_type == QpType::Rc && is_trusting(&objects.adapter.spec());
-        let free = self.bells.iter().position(Option::is_none);
+        let free = free_bell(&mut self.bells, self.doorbells.count());
         let Some((bell, qpn)) = free.and_then(|bell| Some((bell, objects.adapter.add_qp(&objects.inbox)?)))
         else {
             return refuse(Errno::NOMEM, "the guest's limit of queue pairs (rdma_limits) is reached");
@@ -234,6 +234,16 @@ impl Client {
             }
         }
     }
+}
+
+/// A doorbell of so many that no queue has. Those with low numbers first: all up to the last one that was given are
+/// listened to.
+fn free_bell(bells: &mut Vec<Option<u32>>, count: u32) -> Option<usize> {
+    let free = bells.iter().position(Option::is_none);
+    free.or_else(|| {
+        (bells.len() < count as usize).then(|| bells.push(None))?;
+        Some(bells.len() - 1)
+    })
 }
 
 fn checked_capacity(asked: &CreateQp) -> Result<Capacity, Refusal> {
@@ -483,7 +493,7 @@ impl Objects {
     }
 
     fn cq_limit(&self) -> u32 {
-        self.adapter.spec().limits.qps.saturating_mul(2)
+        self.adapter.spec().limits.cqs()
     }
 
     /// Takes one more of a kind, and bytes, of what the applications of the device may have together.
@@ -538,21 +548,57 @@ impl Objects {
 
     fn create_srq(&mut self, pd: u32, max_wr: u32, max_sge: u32) -> Answer {
         self.check_pd(pd)?;
-        within("max_wr", max_wr, MAX_WORK)?;
         within("max_sge", max_sge, MAX_SEGMENTS)?;
-        let queue = Shape::of_receives(0, max_wr, max_sge);
-        let held = self.take(Kind::SharedQueue, queue.end(), self.adapter.spec().limits.qps)?;
-        let (memory, file) = guarded_memory("shared receive queue", queue.end(), &self.fault)?;
-        let source = SharedSource::new(Arc::new(memory), queue).map_err(no_memory)?;
+        let limit = self.adapter.spec().limits.qps;
+        let (made, _, file) = self.make_srq((pd, max_wr, max_sge), limit)?;
+        let (srq, queue) = (self.handle(), made.shape);
+        self.srqs.insert(srq, made);
+        Ok((Reply::Srq { srq, queue, max_wr, max_sge }, vec![file]))
+    }
+
+    /// A shared receive queue, where there may be `limit` of them; its memory, and its file.
+    fn make_srq(
+        &self,
+        (pd, max_wr, max_sge): (u32, u32, u32),
+        limit: u32,
+    ) -> Result<(Srq, Arc<Memory>, OwnedFd), Refusal> {
+        within("max_wr", max_wr, MAX_WORK)?;
+        let shape = Shape::of_receives(0, max_wr, max_sge);
+        let held = self.take(Kind::SharedQueue, shape.end(), limit)?;
+        let (memory, file) = guarded_memory("shared receive queue", shape.end(), &self.fault)?;
+        let memory = Arc::new(memory);
+        let source = SharedSource::new(memory.clone(), shape).map_err(no_memory)?;
         let kept = file.try_clone().map_err(no_memory)?;
-        let srq = self.handle();
-        self.srqs.insert(srq, Srq { pd, source, file: kept, shape: queue, limit: 0, _held: held });
+        Ok((Srq { pd, source, file: kept, shape, max_sge, limit: 0, _held: held }, memory, file))
+    }
+
+    /// Gives a shared receive queue another size. Those who took from it parted from it.
+    fn resize_srq(&mut self, srq: u32, max_wr: u32, limit: Option<u32>) -> Answer {
+        let old = found(self.srqs.get(&srq), "shared receive queue")?;
+        let (limit, max_sge) = (limit.unwrap_or(old.limit), old.max_sge);
+        if limit > max_wr {
+            return refuse(Errno::INVAL, "the limit is more than the queue would have room for");
+        }
+        // Both are there for a moment.
+        let (mut new, memory, file) = self.make_srq((old.pd, max_wr, max_sge), u32::MAX)?;
+        let mut queue = WorkQueue::new(memory, new.shape, max_wr).map_err(no_memory)?;
+        let old = found(self.srqs.get_mut(&srq), "shared receive queue")?;
+        match old.source.move_to(&mut queue) {
+            Ok(true) => {}
+            Ok(false) => {
+                return refuse(Errno::INVAL, "more receives wait than the queue would have room for");
+            }
+            Err(error) => return refuse(Errno::INVAL, error.to_string()),
+        }
+        new.arm(limit);
+        let queue = new.shape;
+        empty(&std::mem::replace(old, new).file);
         Ok((Reply::Srq { srq, queue, max_wr, max_sge }, vec![file]))
     }
 
     fn create_ah(&mut self, pd: u32, vector: &AddressVector) -> Answer {
         self.check_pd(pd)?;
-        let held = self.take(Kind::AddressHandle, 0, MAX_AHS)?;
+        let held = self.take(Kind::AddressHandle, 0, self.adapter.spec().limits.ahs())?;
         let path = Path::find(vector, &self.adapter, &self.fabric)
             .or_else(|e| refuse(Errno::INVAL, e.to_string()))?;
         let ah = self.handle();

@@ -20,8 +20,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 use uverbs::Connection;
 
-/// Applications at a time; the guest's processes.
-const CLIENTS: u32 = 256;
 /// Applications that may wait to be let in.
 const BACKLOG: i32 = 64;
 /// How long applications may take to tell of themselves, all of them: they may be stuck in their own memory.
@@ -342,7 +340,8 @@ impl Shared {
     /// Starts the thread of an application.
     fn admit(self: &Arc<Self>, socket: &Arc<OwnedFd>) -> Result<(), NotAdmitted> {
         let uverbs::Peer { pid, uid } = uverbs::peer(socket)?;
-        let held = self.adapter.account.take(Kind::Client, 0, CLIENTS)?;
+        let limit = self.adapter.spec().limits.connections;
+        let held = self.adapter.account.take(Kind::Client, 0, limit)?;
         let inbox = Arc::new(Inbox::new(self.adapter.account.clone())?);
         let admission = Admission { shared: self.clone(), inbox: inbox.clone() };
         {

@@ -363,6 +363,12 @@ impl Client {
         self.process.clone()
     }
 
+    /// Ends the sharing of all queue pairs that receive from a shared queue.
+    pub(crate) fn part_from_srq(&mut self, srq: u32) {
+        let uses = |qp: &&mut Qp| qp.own.takes_from(srq);
+        self.qps.values_mut().filter(uses).for_each(|qp| qp.own.part(&mut self.objects));
+    }
+
     /// Ends the sharing of all queue pairs that use a completion queue.
     pub(crate) fn part_from_cq(&mut self, cq: u32) {
         let uses = |qp: &&mut Qp| qp.own.send_cq == cq || qp.own.recv_cq == cq;

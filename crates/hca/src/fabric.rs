@@ -32,6 +32,28 @@ pub struct Limits {
     pub mrs: u32,
     /// Bytes of all memory regions.
     pub registered: u64,
+    /// Bytes of queues and tables of regions, of those shared with applications and of the daemon's own.
+    pub queues: u64,
+    /// Applications at a time; the guest's processes.
+    pub connections: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { qps: 4096, mrs: 65_536, registered: 1 << 40, queues: 512 << 20, connections: 256 }
+    }
+}
+
+impl Limits {
+    /// Completion queues, and completion channels.
+    pub(crate) const fn cqs(&self) -> u32 {
+        self.qps.saturating_mul(2)
+    }
+
+    /// Address handles: a UD queue pair has many peers.
+    pub(crate) fn ahs(&self) -> u32 {
+        self.qps.saturating_mul(16).max(16 << 10)
+    }
 }
 
 /// What a guest's device is to be.
@@ -118,7 +140,7 @@ impl Adapter {
     pub fn new(spec: DeviceSpec, fabric: &Fabric) -> Self {
         let shaper = Shaper::default();
         shaper.set(spec.rate);
-        let account = Arc::new(Account::new(fabric.stock.clone()));
+        let account = Arc::new(Account::new(fabric.stock.clone(), spec.limits.queues));
         Self {
             spec: RwLock::new(spec),
             qps: RwLock::default(),
@@ -142,6 +164,7 @@ impl Adapter {
 
     pub fn set_spec(&self, spec: DeviceSpec) {
         self.shaper.set(spec.rate);
+        self.account.set_queues(spec.limits.queues);
         *self.spec.write().unwrap_or_else(PoisonError::into_inner) = spec;
     }
 

@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn what_is_attached_is_bounded() {
-        let inbox = Arc::new(Inbox::new(Arc::new(Account::new(Arc::new(Stock::new(0, 0))))).unwrap());
+        let inbox = Arc::new(Inbox::new(Arc::new(Account::new(Arc::new(Stock::new(0, 0)), 0))).unwrap());
         let groups = Groups::default();
         for qpn in 0..MAX_MEMBERS {
             assert_eq!(groups.attach(group(0), qpn, &inbox), Ok(()));

@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn who_was_given_memory_has_it_until_it_ends() {
-        let account = Arc::new(Account::new(Arc::new(Stock::new(100, 100))));
+        let account = Arc::new(Account::new(Arc::new(Stock::new(100, 100)), 0));
         let holders = Holders::default();
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let [pid, own] = [child.id(), std::process::id()].map(|pid| pid as i32);

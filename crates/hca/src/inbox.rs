@@ -297,7 +297,7 @@ mod tests {
     #[test]
     fn those_who_stand_still_hold_no_more_together_than_a_device_may() {
         const LEN: usize = 30_000;
-        let account = Arc::new(Account::new(Arc::new(Stock::new(0, 0))));
+        let account = Arc::new(Account::new(Arc::new(Stock::new(0, 0)), 0));
         let inboxes: Vec<_> = (0..256).map(|_| Inbox::new(account.clone()).unwrap()).collect();
         assert!(!inboxes[0].put(packet(1), &mut Vec::new()), "nobody takes it");
         inboxes.iter().for_each(Inbox::open);

@@ -429,12 +429,12 @@ mod tests {
 
     #[test]
     fn limits_are_for_all_applications_of_a_device_together() {
-        let account = Account::new(Arc::new(crate::budget::Stock::new(1, 1)));
+        let account = Account::new(Arc::new(crate::budget::Stock::new(1, 1)), 1 << 20);
         let together = Arc::new(Registered::new(Arc::new(account)));
         let regions = || Regions::new(8, together.clone()).unwrap();
         let region =
             |len| Region { pd: 1, address: 0, len, iova: 0, access: 0, file: 0, kind: KeyKind::Region };
-        let limits = Limits { qps: 1, mrs: 3, registered: 100 };
+        let limits = Limits { mrs: 3, registered: 100, ..Limits::default() };
         let (mut one, mut other) = (regions(), regions());
         let key = one.insert(region(60), None, limits).unwrap();
         other.insert(region(30), None, limits).unwrap();
@@ -455,9 +455,9 @@ mod tests {
 
     #[test]
     fn tables_of_regions_count_as_memory_until_their_application_ends() {
-        let account = Arc::new(Account::new(Arc::new(crate::budget::Stock::new(1, 1))));
+        let account = Arc::new(Account::new(Arc::new(crate::budget::Stock::new(1, 1)), 1 << 20));
         let together = Arc::new(Registered::new(account.clone()));
-        let limits = Limits { qps: 1, mrs: 1000, registered: 1000 };
+        let limits = Limits { mrs: 1000, registered: 1000, ..Limits::default() };
         let region = Region { pd: 1, address: 0, len: 1, iova: 0, access: 0, file: 0, kind: KeyKind::Region };
         let mut regions = Regions::new(limits.mrs, together.clone()).unwrap();
         assert_eq!(account.bytes(), 0);
@@ -471,10 +471,10 @@ mod tests {
         assert_eq!(account.bytes(), spent, "nothing of it is given back to the kernel");
         // Where there is no more, no region comes, and none goes.
         let key = regions.insert(region, None, limits).unwrap();
-        let rest = crate::budget::QUEUES - account.bytes();
+        let rest = (1 << 20) - account.bytes();
         account.take_bytes(rest).unwrap();
         let refused = (0..200).find_map(|_| regions.insert(region, None, limits).err());
-        assert_eq!(refused, Some(Full::Memory(Exhausted::Memory)));
+        assert_eq!(refused, Some(Full::Memory(Exhausted::Memory(1 << 20))));
         assert!(regions.get(key).is_some());
         let left = regions.keyed.len() as u64;
         assert_eq!(*together.sums(), (left, left));

@@ -41,6 +41,8 @@ pub(crate) struct Srq {
     /// Its memory, to share, and where it lies there.
     pub file: OwnedFd,
     pub shape: Shape,
+    /// Segments of a receive.
+    pub max_sge: u32,
     /// Fewer receives than this are told of, once.
     pub limit: u32,
     /// Its share of what the device may have.

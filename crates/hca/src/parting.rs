@@ -90,6 +90,11 @@ pub(crate) enum Deferred {
 }
 
 impl Own {
+    /// Whether its receives are those of this shared queue.
+    pub fn takes_from(&self, srq: u32) -> bool {
+        matches!(self.receives, Receives::Shared(used) if used == srq)
+    }
+
     /// Ends what is shared. Who is at work with it for long is among those who leave ([`Objects::leaving`]).
     pub fn part(&mut self, objects: &mut Objects) {
         self.close_bonds();
@@ -200,6 +205,7 @@ impl Client {
             Request::ModifyQp { qpn, mask, ref attributes } if changes(mask, attributes.qp_state) => qpn,
             Request::DestroyQp { qpn } => qpn,
             Request::ResizeCq { cq, .. } => return self.part_from_cq(cq),
+            Request::ResizeSrq { srq, .. } => return self.part_from_srq(srq),
             _ => return,
         };
         if let Some(qp) = self.qps.get_mut(&qpn) {
@@ -214,6 +220,9 @@ impl Client {
                 self.objects.is_shared_still(qpn)
             }
             Deferred::Request(Request::ResizeCq { cq, .. }, _) => leaving.iter().any(|it| it.cq == cq),
+            Deferred::Request(Request::ResizeSrq { srq, .. }, _) => {
+                leaving.iter().any(|it| self.qps.get(&it.qpn).is_some_and(|qp| qp.own.takes_from(srq)))
+            }
             Deferred::Request(..) => false,
             Deferred::Reply(_) => self.has_peers_at_work(),
         }

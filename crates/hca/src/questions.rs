@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn who_asks_again_waits_once() {
-        let account = Arc::new(Account::new(Arc::new(Stock::new(100, 100))));
+        let account = Arc::new(Account::new(Arc::new(Stock::new(100, 100)), 0));
         let process = Holders::default().process(1, "vm1", &account).unwrap();
         let inboxes = [(); 2].map(|()| Arc::new(Inbox::new(account.clone()).unwrap()));
         let tickets: Vec<_> = (0..1000).map(|_| Arc::new(())).collect();

@@ -20,6 +20,7 @@ pub(crate) fn describe(received: &rdma::Received, kind: QpType, completion: &mut
     }
     if kind == QpType::Ud {
         completion.flags |= completion::flags::GRH;
+        completion.flags |= if received.by_ipv4 { completion::flags::BY_IPV4 } else { 0 };
     }
     completion.source_qpn = received.source.unwrap_or(0);
 }

@@ -70,6 +70,23 @@ fn limits_are_for_all_programs_of_a_device_together() {
 }
 
 #[test]
+fn connections_and_memory_are_as_many_as_the_device_is_told() {
+    let host = Host::new();
+    let mut spec = spec(1, 1);
+    (spec.limits.connections, spec.limits.queues) = (2, 1 << 20);
+    let (device, _port) = host.device_of(1, spec.clone());
+    let mut apps = [(); 2].map(|()| App::attach(&host.socket(1)));
+    // The daemon hangs up before it is greeted.
+    assert!(open(&host.socket(1)).receive::<Result<Reply, Refusal>>().is_err());
+    let create = Request::CreateCq { entries: 32 << 10, channel: None };
+    assert_eq!(errno(apps[0].ask(&create)), Errno::NOMEM);
+    (spec.limits.connections, spec.limits.queues) = (3, 16 << 20);
+    device.update(spec);
+    apps[1].ask(&create).unwrap();
+    assert_eq!(App::attach(&host.socket(1)).info.max_ah, 16 << 10);
+}
+
+#[test]
 fn memory_of_queues_is_limited_together() {
     let host = Host::new();
     let _device = host.device(1);

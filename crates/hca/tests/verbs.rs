@@ -138,7 +138,8 @@ fn datagrams_reach_who_has_the_key() {
     t.a.post_send(&mut t.qa, to, &[segment(&t.ma[..30], t.ka)]);
     assert_eq!(next(&mut t.ca).status, OK);
     let received = next(&mut t.cb);
-    assert_eq!((received.byte_len, received.source_qpn, received.flags), (70, t.qa.qpn, 1));
+    let flags = uverbs::completion::flags::GRH | uverbs::completion::flags::BY_IPV4;
+    assert_eq!((received.byte_len, received.source_qpn, received.flags), (70, t.qa.qpn, flags));
     assert!(t.mb[40..70] == t.ma[..30]);
     // The IPv4 header it came with: from 10.1.1.1 to 10.1.1.2.
     assert_eq!((t.mb[20], &t.mb[32..40]), (0x45, &[10, 1, 1, 1, 10, 1, 1, 2][..]));

@@ -174,6 +174,7 @@ impl DatagramPair {
                     invalidated: None,
                     solicited: packet.bth.solicited,
                     source: Some(deth.source),
+                    by_ipv4: network_header[0] >> 4 != 6,
                 };
                 let len = (NETWORK_HEADER + packet.payload.len()) as u32;
                 verbs.complete(Completion { id, status: Status::Success, len, received: Some(received) });

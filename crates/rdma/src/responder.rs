@@ -543,6 +543,7 @@ fn deliver(id: u64, len: u32, by: Arrival, packet: &Datagram<'_>, verbs: &mut im
         invalidated: packet.invalidate,
         solicited: packet.bth.solicited,
         source: None,
+        by_ipv4: false,
     };
     verbs.complete(Completion { id, status: Status::Success, len, received: Some(received) });
 }

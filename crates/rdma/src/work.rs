@@ -98,6 +98,8 @@ pub struct Received {
     pub solicited: bool,
     /// The queue pair that a datagram comes from.
     pub source: Option<u32>,
+    /// Whether a datagram came by IPv4, else by IPv6.
+    pub by_ipv4: bool,
 }
 
 /// How it came.

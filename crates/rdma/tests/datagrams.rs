@@ -56,6 +56,7 @@ fn a_message_comes_with_its_network_header() {
             invalidated: None,
             solicited: true,
             source: Some(11),
+            by_ipv4: true,
         };
         let done = Completion { id: 9, status: Status::Success, len: all, received: Some(came) };
         assert_eq!(verbs.completions, [done]);
@@ -228,4 +229,16 @@ fn a_pair_that_failed_takes_nothing() {
     pair.send(&request(1, 5), &to(KEY), &mut verbs);
     assert_eq!((verbs.completions.len(), verbs.completions[2].status), (3, Status::Flushed));
     assert_eq!((verbs.sent(), pair.state()), (None, State::Error));
+}
+
+#[test]
+fn it_is_told_whether_it_came_by_ipv6() {
+    for (first, by_ipv4) in [(0x60, false), (0x6f, false), (0, true)] {
+        let (mut pair, mut verbs) = (pair(22), Surroundings::default());
+        verbs.post_receive(9, 2000);
+        let mut header = HEADER;
+        header[0] = first;
+        pair.receive(&roce::parse(&sent(5, KEY)).unwrap(), &header, &mut verbs).unwrap();
+        assert_eq!(verbs.completions[0].received.unwrap().by_ipv4, by_ipv4);
+    }
 }

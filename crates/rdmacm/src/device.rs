@@ -1,6 +1,6 @@
 //! The devices that `libibverbs` finds, and the connection to each.
 
-use crate::abi::{Context, DeviceAttr, Gid, Pd};
+use crate::abi::{Context, DeviceAttr, Gid, Pd, VIADUCT, ViaductDevice};
 use crate::address;
 use crate::error::{self, Errno, made};
 use crate::verbs;
@@ -82,8 +82,12 @@ fn open_all() -> Vec<Device> {
 /// # Safety
 /// It must be a device of a list.
 unsafe fn open(device: *mut crate::abi::Device) -> Option<Device> {
-    // SAFETY: the device has a path that ends.
-    let path = unsafe { CStr::from_ptr((&raw const (*device).dev_path).cast()) };
+    // SAFETY: the device has a name that ends.
+    let name = unsafe { CStr::from_ptr((&raw const (*device).name).cast()) };
+    // Another `libibverbs` than ours has nothing behind a device.
+    name.to_bytes().starts_with(VIADUCT.as_bytes()).then_some(())?;
+    // SAFETY: one of ours is part of more, with a path that ends.
+    let path = unsafe { CStr::from_ptr((&raw const (*device.cast::<ViaductDevice>()).socket).cast()) };
     let path = PathBuf::from(path.to_str().ok()?);
     // SAFETY: the caller's promise.
     let context = unsafe { verbs::ibv_open_device(device) };

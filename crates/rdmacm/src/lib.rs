@@ -5,7 +5,7 @@
 //! ready by `libibverbs` at the right moments.
 //!
 //! Must not know: how connections are managed, how verbs are done. It needs `libibverbs.so.1`, for its symbols and for where
-//! the devices' sockets are (`ibv_device.dev_path`).
+//! the devices' sockets are (`viaduct_device`).
 //!
 //! XRC, enhanced connection establishment and rsockets are refused.
 //!

@@ -34,6 +34,8 @@ pub mod flags {
     pub const GRH: u16 = 1 << 0;
     pub const WITH_IMM: u16 = 1 << 1;
     pub const WITH_INV: u16 = 1 << 3;
+    /// Not one of `libibverbs`': a datagram came by IPv4, else by IPv6.
+    pub const BY_IPV4: u16 = 1 << 11;
 }
 
 /// What precedes the completions. Each side writes to cache lines of its own.

@@ -68,10 +68,17 @@ impl Doorbells {
         if self.header().asleep.load(Ordering::Relaxed) == 0 { Rung::Seen } else { Rung::Asleep }
     }
 
-    /// The device's: calls `each` with every doorbell that was rung since the last time. Returns whether there were any.
-    pub fn answer(&self, mut each: impl FnMut(u32)) -> bool {
+    /// How many there are.
+    #[must_use]
+    pub const fn count(&self) -> u32 {
+        self.words * 64
+    }
+
+    /// The device's: calls `each` with every doorbell that was rung since the last time, of the first `used`, and perhaps some
+    /// behind them. Returns whether there were any.
+    pub fn answer(&self, used: u32, mut each: impl FnMut(u32)) -> bool {
         let mut any = false;
-        for index in 0..self.words {
+        for index in 0..self.words.min(used.div_ceil(64)) {
             let word = self.word(index);
             if word.load(Ordering::Relaxed) == 0 {
                 continue;
@@ -108,8 +115,10 @@ mod tests {
             assert_eq!(bells.ring(bell), Rung::Asleep);
         }
         let mut heard = Vec::new();
-        assert!(bells.answer(|bell| heard.push(bell)));
+        assert!(bells.answer(130, |bell| heard.push(bell)));
         assert_eq!(heard, [0, 63, 64, 129]);
-        assert!(!bells.answer(|_| unreachable!()));
+        assert!(!bells.answer(130, |_| unreachable!()));
+        assert_eq!((bells.ring(128), bells.count()), (Rung::Asleep, 192));
+        assert!(!bells.answer(128, |_| unreachable!()) && bells.answer(129, |bell| assert_eq!(bell, 128)));
     }
 }

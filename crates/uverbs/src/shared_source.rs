@@ -4,7 +4,7 @@
 //! ends in the middle has no more than one.
 
 use crate::Memory;
-use crate::work::{Corrupt, Segment, Shape, WorkSource};
+use crate::work::{Corrupt, Segment, Shape, WorkQueue, WorkSource};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -103,6 +103,25 @@ impl SharedSource {
         header.tail.load(Ordering::Acquire).wrapping_sub(head)
     }
 
+    /// The device's: moves the receives that wait to an empty queue. False where it has no room for them. Nobody posts or
+    /// takes meanwhile.
+    ///
+    /// # Errors
+    /// As of [`Self::peek`].
+    pub fn move_to(&mut self, other: &mut WorkQueue) -> Result<bool, Corrupt> {
+        let Some(first) = self.oldest()? else { return Ok(true) };
+        let mut segments = Vec::new();
+        for index in 0..self.waiting().min(self.source.slots()) {
+            segments.clear();
+            let request = self.source.read(first.wrapping_add(index), &mut segments, &mut Vec::new())?;
+            if !other.fill(&request, &segments) {
+                return Ok(false);
+            }
+        }
+        other.publish();
+        Ok(true)
+    }
+
     /// The device's: has those who take told it once fewer than this are left; 0: never.
     pub fn set_limit(&self, limit: u32) {
         self.source.header().limit.store(limit, Ordering::Relaxed);
@@ -120,7 +139,7 @@ impl SharedSource {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
-    use crate::{WorkQueue, WorkRequest};
+    use crate::WorkRequest;
     use std::collections::BTreeSet;
 
     const SLOTS: u32 = 8;
@@ -189,6 +208,30 @@ mod tests {
         assert_eq!(takers[1].take(&mut list), Ok(Some(1)));
         assert!(!takers[0].claim(number));
         assert_eq!((takers[0].take(&mut list), takers[1].take(&mut list)), (Ok(Some(2)), Ok(None)));
+    }
+
+    #[test]
+    fn another_queue_continues_this_one() {
+        let (mut queue, mut takers) = ends(1);
+        (0..6).for_each(|id| assert!(fill(&mut queue, id)));
+        assert_eq!(takers[0].take(&mut Vec::new()), Ok(Some(0)));
+        let mut made = |room| {
+            let shape = Shape::of_receives(0, room, 2);
+            let (memory, _) = Memory::create("test", shape.end()).unwrap();
+            let memory = Arc::new(memory);
+            let mut to = WorkQueue::new(memory.clone(), shape, room).unwrap();
+            let is_moved = takers[0].move_to(&mut to).unwrap();
+            let ours = WorkQueue::new(memory.clone(), shape, room).unwrap().continued();
+            (is_moved, ours, SharedSource::new(memory, shape).unwrap())
+        };
+        assert!(!made(4).0);
+        let (is_moved, mut queue, mut taker) = made(5);
+        assert!(is_moved && !fill(&mut queue, 9));
+        let mut list = Vec::new();
+        assert_eq!((taker.take(&mut list), list[1].address), (Ok(Some(1)), 2));
+        assert!(fill(&mut queue, 6));
+        let left: Vec<_> = std::iter::from_fn(|| taker.take(&mut Vec::new()).unwrap()).collect();
+        assert_eq!(left, [2, 3, 4, 5, 6]);
     }
 
     #[test]

@@ -118,6 +118,13 @@ impl WorkQueue {
         Ok(Self { memory, header, shape, limit: limit.min(shape.slots), published: 0, filled: 0, done: 0 })
     }
 
+    /// The same, with what the other side published there before: the next slot is the one after that.
+    #[must_use]
+    pub fn continued(self) -> Self {
+        let tail = self.header().tail.load(Ordering::Acquire);
+        Self { published: tail, filled: tail, ..self }
+    }
+
     fn header(&self) -> &Header {
         // SAFETY: it was checked to lie in the memory, which `self` keeps mapped; it consists of atomics.
         unsafe { self.header.as_ref() }

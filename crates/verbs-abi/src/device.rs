@@ -18,6 +18,18 @@ pub struct ibv_device {
     pub ibdev_path: [c_char; 256],
 }
 
+/// A device of our own `libibverbs`: behind what programs know of it, what our `librdmacm` asks for.
+#[repr(C)]
+#[derive(Debug)]
+pub struct viaduct_device {
+    pub device: ibv_device,
+    /// Path of the daemon's socket.
+    pub socket: [c_char; 256],
+}
+
+/// What the names of such devices begin with.
+pub const VIADUCT: &str = "viaduct";
+
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ibv_device_attr {
@@ -69,6 +81,7 @@ pub const IBV_DEVICE_CURR_QP_STATE_MOD: u32 = 1 << 7;
 pub const IBV_DEVICE_PORT_ACTIVE_EVENT: u32 = 1 << 10;
 pub const IBV_DEVICE_SYS_IMAGE_GUID: u32 = 1 << 11;
 pub const IBV_DEVICE_RC_RNR_NAK_GEN: u32 = 1 << 12;
+pub const IBV_DEVICE_SRQ_RESIZE: u32 = 1 << 13;
 pub const IBV_DEVICE_MEM_WINDOW: u32 = 1 << 17;
 pub const IBV_DEVICE_MEM_MGT_EXTENSIONS: u32 = 1 << 21;
 pub const IBV_DEVICE_MEM_WINDOW_TYPE_2B: u32 = 1 << 24;

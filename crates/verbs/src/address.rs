@@ -84,8 +84,9 @@ fn is_checked(header: &[u8]) -> bool {
 /// # Safety
 /// Pointers must be as the man page says.
 unsafe fn answer(context: &Context, port_num: u8, wc: &ibv_wc, grh: *const ibv_grh) -> Outcome<ibv_ah_attr> {
-    let (sl, dlid, src_path_bits) = (wc.sl, wc.slid, wc.dlid_path_bits);
-    let mut attr = ibv_ah_attr { sl, dlid, src_path_bits, port_num, ..ibv_ah_attr::default() };
+    let (dlid, src_path_bits) = (wc.slid, wc.dlid_path_bits);
+    // Its service level is none (`packet_type`).
+    let mut attr = ibv_ah_attr { dlid, src_path_bits, port_num, ..ibv_ah_attr::default() };
     if wc.wc_flags & IBV_WC_GRH == 0 {
         return Ok(attr);
     }

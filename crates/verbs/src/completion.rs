@@ -232,12 +232,12 @@ pub(crate) unsafe fn create(
     channel: *mut ibv_comp_channel,
     vector: u32,
 ) -> Outcome<*mut ibv_cq> {
-    if cqe == 0 || vector != 0 {
-        return Err(libc::EINVAL);
-    }
     // SAFETY: a context of ours, and, where there is one, a channel of it.
     let (ours, handle) =
         unsafe { (Context::of(context), (!channel.is_null()).then(|| Channel::of(channel).handle())) };
+    if cqe == 0 || vector >= ours.completion_vectors() {
+        return Err(libc::EINVAL);
+    }
     let request = Request::CreateCq { entries: cqe, channel: handle };
     let (Reply::Cq { cq, entries }, descriptors) = ours.link.ask_for(&request)? else {
         return Err(libc::EIO);

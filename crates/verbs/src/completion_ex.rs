@@ -24,7 +24,7 @@ pub(crate) fn extended(base: ibv_cq) -> ibv_cq_ex {
         read_src_qp: Some(read_src_qp),
         read_wc_flags: Some(read_wc_flags),
         read_slid: Some(read_slid),
-        read_sl: Some(read_nothing),
+        read_sl: Some(read_sl),
         read_dlid_path_bits: Some(read_nothing),
         read_completion_ts: Some(read_completion_ts),
         read_cvlan: None,
@@ -117,7 +117,16 @@ readers! {
     read_imm_data -> u32: immediate;
     read_qp_num -> u32: qpn;
     read_src_qp -> u32: source_qpn;
-    read_wc_flags -> u32: flags;
+}
+
+unsafe extern "C" fn read_wc_flags(cq: *mut ibv_cq_ex) -> u32 {
+    // SAFETY: programs ask between `start_poll` and `end_poll`.
+    wc_flags(unsafe { current(cq) }.flags)
+}
+
+unsafe extern "C" fn read_sl(cq: *mut ibv_cq_ex) -> u8 {
+    // SAFETY: programs ask between `start_poll` and `end_poll`.
+    packet_type(unsafe { current(cq) }.flags)
 }
 
 /// Peers that share memory do not look at the clock: theirs came when it is seen.

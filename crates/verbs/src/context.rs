@@ -33,7 +33,7 @@ impl Context {
             ops: operations(),
             cmd_fd: link.control(),
             async_fd: link.events().number(),
-            num_comp_vectors: 1,
+            num_comp_vectors: completion_vectors(),
             mutex: libc::PTHREAD_MUTEX_INITIALIZER,
             // Says that this is a `verbs_context`.
             abi_compat: usize::MAX as *mut c_void,
@@ -57,10 +57,25 @@ impl Context {
         self.regions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Completion vectors that a completion queue may name.
+    pub fn completion_vectors(&self) -> u32 {
+        // SAFETY: as it was made.
+        u32::try_from(unsafe { (*self.c.get()).context.num_comp_vectors }).unwrap_or(0)
+    }
+
     /// Its objects. What is locked first: a completion queue, then this, then a work queue.
     pub fn objects(&self) -> MutexGuard<'_, Objects> {
         self.objects.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Completion vectors at most: programs spread their completion queues, and threads, over them.
+const MAX_VECTORS: usize = 8;
+
+/// As many as CPUs. They are all the same: events come by completion channels, and there is no interrupt to give to a CPU.
+fn completion_vectors() -> c_int {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    cpus.min(MAX_VECTORS) as c_int
 }
 
 const fn operations() -> ibv_context_ops {

@@ -1,7 +1,8 @@
 //! Devices: one for each socket of the daemon that we may connect to.
 
-use crate::abi::{IBV_NODE_CA, IBV_TRANSPORT_IB, ibv_device};
+use crate::abi::{IBV_NODE_CA, IBV_TRANSPORT_IB, VIADUCT, ibv_device, viaduct_device};
 use crate::link::{Link, dial};
+use crate::sysfs::root;
 use std::ffi::{CStr, OsStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
@@ -13,14 +14,10 @@ const DIRECTORY: &str = "/run/viaduct/rdma";
 /// Other sockets, separated by colons.
 const VARIABLE: &CStr = c"VIADUCT_RDMA";
 
-unsafe extern "C" {
-    fn secure_getenv(name: *const c_char) -> *const c_char;
-}
-
 /// A device. It is never freed: programs keep pointers to it, and there are few.
 #[repr(C)]
 pub struct Device {
-    c: ibv_device,
+    c: viaduct_device,
     path: PathBuf,
     index: usize,
     guid: OnceLock<u64>,
@@ -28,18 +25,19 @@ pub struct Device {
 
 impl Device {
     fn new(path: PathBuf, index: usize) -> Self {
-        let name = format!("viaduct{index}");
+        let name = format!("{VIADUCT}{index}");
         let uverbs = format!("uverbs{index}");
-        let c = ibv_device {
+        let class = root().to_string_lossy() + "/class";
+        let device = ibv_device {
             _ops: [None; 2],
             node_type: IBV_NODE_CA,
             transport_type: IBV_TRANSPORT_IB,
-            // There is nothing in sysfs: `librdmacm` looks here for the socket.
-            dev_path: text(&path.to_string_lossy()),
-            ibdev_path: text(&format!("/sys/class/infiniband/{name}")),
+            dev_path: text(&format!("{class}/infiniband_verbs/{uverbs}")),
+            ibdev_path: text(&format!("{class}/infiniband/{name}")),
             dev_name: text(&uverbs),
             name: text(&name),
         };
+        let c = viaduct_device { device, socket: text(&path.to_string_lossy()) };
         Self { c, path, index, guid: OnceLock::new() }
     }
 
@@ -80,14 +78,9 @@ pub fn text<const N: usize>(text: &str) -> [c_char; N] {
 
 /// The sockets to look at, and whether to try them first.
 fn sockets() -> Vec<PathBuf> {
-    // SAFETY: a C string; what comes is one too, or nothing. A program that runs with more rights than its user's must not
-    // be told by them whom to show its memory to: `secure_getenv`.
-    let asked = unsafe {
-        let value = secure_getenv(VARIABLE.as_ptr());
-        (!value.is_null()).then(|| CStr::from_ptr(value).to_bytes().to_vec())
-    };
-    if let Some(paths) = asked {
-        let paths = paths.split(|byte| *byte == b':').filter(|path| !path.is_empty());
+    // A program that runs with more rights than its user's must not be told by them whom to show its memory to.
+    if let Some(paths) = crate::environment::variable(VARIABLE) {
+        let paths = paths.to_bytes().split(|byte| *byte == b':').filter(|path| !path.is_empty());
         return paths.map(|path| PathBuf::from(OsStr::from_bytes(path))).collect();
     }
     let entries = std::fs::read_dir(DIRECTORY).into_iter().flatten().flatten();
@@ -168,8 +161,11 @@ mod tests {
         let device = Device::new("/x".into(), 3);
         // SAFETY: terminated, as `text` does.
         let name = |field: *const c_char| unsafe { CStr::from_ptr(field) }.to_str().unwrap().to_owned();
-        assert_eq!(name(device.c.name.as_ptr()), "viaduct3");
-        assert_eq!(name(device.c.ibdev_path.as_ptr()), "/sys/class/infiniband/viaduct3");
+        let c = &device.c.device;
+        assert_eq!(name(c.name.as_ptr()), "viaduct3");
+        assert_eq!(name(c.ibdev_path.as_ptr()), "/sys/class/infiniband/viaduct3");
+        assert_eq!(name(c.dev_path.as_ptr()), "/sys/class/infiniband_verbs/uverbs3");
+        assert_eq!(name(device.c.socket.as_ptr()), "/x");
         assert_eq!(text::<4>("abcdef").map(|c| c as u8), *b"abc\0");
     }
 }

@@ -19,6 +19,7 @@ pub mod completion_ex;
 pub mod context;
 pub mod device;
 mod direct;
+mod environment;
 mod errno;
 pub mod events;
 mod far;

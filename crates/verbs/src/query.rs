@@ -32,6 +32,7 @@ fn device_attr(info: &DeviceInfo) -> ibv_device_attr {
             | IBV_DEVICE_PORT_ACTIVE_EVENT
             | IBV_DEVICE_SYS_IMAGE_GUID
             | IBV_DEVICE_RC_RNR_NAK_GEN
+            | IBV_DEVICE_SRQ_RESIZE
             | IBV_DEVICE_MEM_WINDOW
             | IBV_DEVICE_MEM_WINDOW_TYPE_2B
             // What of them programs have: local invalidation, SEND with invalidate. Fast registration is the kernel's.

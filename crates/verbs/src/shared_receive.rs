@@ -8,16 +8,17 @@ use crate::link::{map, only};
 use crate::lock::{Lock, wait_for_acknowledgements};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use uverbs::{Reply, Request, WorkQueue};
+use uverbs::{Reply, Request, Shape, WorkQueue};
 
 /// A shared receive queue.
 #[repr(C)]
 pub struct Srq {
     c: UnsafeCell<ibv_srq>,
     queue: Lock<WorkQueue>,
-    max_wr: u32,
+    max_wr: AtomicU32,
     max_sge: u32,
     /// Asynchronous events that the program was told.
     pub(crate) told: AtomicU32,
@@ -65,8 +66,7 @@ unsafe fn create(pd: *mut ibv_pd, attr: &mut ibv_srq_init_attr) -> Outcome<*mut 
     let (Reply::Srq { srq, queue, max_wr, max_sge }, descriptors) = ours.link.ask_for(&request)? else {
         return Err(libc::EIO);
     };
-    let memory = Arc::new(map(&only(descriptors)?, queue.end())?);
-    let queue = WorkQueue::new(memory, queue, max_wr).map_err(|_| libc::EIO)?;
+    let queue = self::queue(queue, max_wr, descriptors)?;
     (attr.attr.max_wr, attr.attr.max_sge) = (max_wr, max_sge);
     let c = ibv_srq {
         context,
@@ -78,9 +78,14 @@ unsafe fn create(pd: *mut ibv_pd, attr: &mut ibv_srq_init_attr) -> Outcome<*mut 
         events_completed: 0,
     };
     let (c, queue, told) = (UnsafeCell::new(c), Lock::new(queue), AtomicU32::new(0));
-    let made = Box::into_raw(Box::new(Srq { c, queue, max_wr, max_sge, told }));
+    let made = Box::into_raw(Box::new(Srq { c, queue, max_wr: max_wr.into(), max_sge, told }));
     ours.objects().srqs.insert(srq, made);
     Ok(made.cast())
+}
+
+fn queue(shape: Shape, max_wr: u32, descriptors: Vec<OwnedFd>) -> Outcome<WorkQueue> {
+    let memory = Arc::new(map(&only(descriptors)?, shape.end())?);
+    WorkQueue::new(memory, shape, max_wr).map(WorkQueue::continued).map_err(|_| libc::EIO)
 }
 
 #[unsafe(no_mangle)]
@@ -108,18 +113,35 @@ pub unsafe extern "C" fn create_srq_ex(
 }
 
 fn modify(srq: &Srq, attr: &ibv_srq_attr, mask: c_int) -> Outcome<()> {
-    if mask & !IBV_SRQ_LIMIT != 0 {
-        // It keeps its size, as the device's capabilities say.
+    if mask & !(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT) != 0 {
         return Err(libc::EINVAL);
     }
-    if mask & IBV_SRQ_LIMIT == 0 {
-        return Ok(());
+    let limit = (mask & IBV_SRQ_LIMIT != 0).then_some(attr.srq_limit);
+    if mask & IBV_SRQ_MAX_WR != 0 {
+        return resize(srq, attr.max_wr, limit);
     }
-    if attr.srq_limit > srq.max_wr {
+    let Some(limit) = limit else { return Ok(()) };
+    if limit > srq.max_wr.load(Ordering::Acquire) {
         return Err(libc::EINVAL);
     }
-    let request = Request::ArmSrq { srq: srq.handle(), limit: attr.srq_limit };
+    let request = Request::ArmSrq { srq: srq.handle(), limit };
     srq.context().link.ask(&request).map(|_| ())
+}
+
+/// Gives the queue room for so many receives. `EINVAL` where more wait, or it would be fewer than the limit.
+fn resize(srq: &Srq, max_wr: u32, limit: Option<u32>) -> Outcome<()> {
+    if max_wr == 0 {
+        return Err(libc::EINVAL);
+    }
+    // Nobody posts receives while the device moves them.
+    let mut held = srq.queue.lock();
+    let request = Request::ResizeSrq { srq: srq.handle(), max_wr, limit };
+    let (Reply::Srq { queue, max_wr, .. }, descriptors) = srq.context().link.ask_for(&request)? else {
+        return Err(libc::EIO);
+    };
+    *held = self::queue(queue, max_wr, descriptors)?;
+    srq.max_wr.store(max_wr, Ordering::Release);
+    Ok(())
 }
 
 #[unsafe(no_mangle)]
@@ -134,7 +156,7 @@ pub unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_att
     let srq = unsafe { Srq::of(srq) };
     match srq.context().link.ask(&Request::QuerySrq { srq: srq.handle() }) {
         Ok(Reply::SrqLimit(srq_limit)) => {
-            let (max_wr, max_sge) = (srq.max_wr, srq.max_sge);
+            let (max_wr, max_sge) = (srq.max_wr.load(Ordering::Acquire), srq.max_sge);
             // SAFETY: room for the attributes.
             unsafe { attr.write(ibv_srq_attr { max_wr, max_sge, srq_limit }) };
             0

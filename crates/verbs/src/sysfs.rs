@@ -1,12 +1,33 @@
-//! Files about devices. Ours have none: what programs ask for is not found, as on a kernel without RDMA.
+//! Files about devices. They are where somebody mounted what `viaduct rdma tree` writes; else what programs ask for is not
+//! found, as on a kernel without RDMA.
 
-use std::ffi::{CStr, OsStr, c_char, c_int};
+use crate::environment::variable;
+use std::ffi::{CStr, CString, OsStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::OnceLock;
+
+/// Bytes of a path to sysfs at most.
+const MAX_PATH: usize = 255;
+
+/// Where sysfs is: `SYSFS_PATH` says it where it is not at its usual place.
+pub fn root() -> &'static CStr {
+    static ROOT: OnceLock<CString> = OnceLock::new();
+    ROOT.get_or_init(|| variable(c"SYSFS_PATH").map_or_else(|| c"/sys".to_owned(), |path| cleaned(&path)))
+}
+
+/// Without slashes at its end, and no longer than may be.
+fn cleaned(path: &CStr) -> CString {
+    let bytes = path.to_bytes();
+    let bytes = &bytes[..bytes.len().min(MAX_PATH)];
+    let len = bytes.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
+    // There is no zero in what was a C string.
+    CString::new(&bytes[..len]).unwrap_or_default()
+}
 
 #[unsafe(no_mangle)]
-pub const extern "C" fn ibv_get_sysfs_path() -> *const c_char {
-    c"/sys".as_ptr()
+pub extern "C" fn ibv_get_sysfs_path() -> *const c_char {
+    root().as_ptr()
 }
 
 /// Reads `directory/file` without the newline at its end. Bytes, or -1.
@@ -31,4 +52,32 @@ pub unsafe extern "C" fn ibv_read_sysfs_file(
         }
     }
     c_int::try_from(len).unwrap_or(-1)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_has_no_slash_at_its_end() {
+        assert_eq!(cleaned(c"/mnt/sys//"), c"/mnt/sys".to_owned());
+        assert_eq!(cleaned(c"/"), c"".to_owned());
+    }
+
+    #[test]
+    fn files_are_read_without_their_newline() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("node_type"), "1: CA\n").unwrap();
+        let path = CString::new(dir.path().as_os_str().as_bytes()).unwrap();
+        let mut to = [b'x' as c_char; 8];
+        // SAFETY: C strings, and as much room as is said.
+        let read = |name: &CStr, to: &mut [c_char]| unsafe {
+            ibv_read_sysfs_file(path.as_ptr(), name.as_ptr(), to.as_mut_ptr(), to.len())
+        };
+        assert_eq!(read(c"node_type", &mut to), 5);
+        assert_eq!(to.map(|c| c as u8), *b"1: CA\0xx");
+        assert_eq!((read(c"node_type", &mut to[..3]), to[2]), (2, 0));
+        assert_eq!(read(c"none", &mut to), -1);
+    }
 }

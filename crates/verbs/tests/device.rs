@@ -419,7 +419,8 @@ fn what_there_is_not_is_refused() {
         let mut limits = MaybeUninit::<ibv_device_attr>::uninit();
         assert_eq!(query::ibv_query_device(pair.context, limits.as_mut_ptr()), 0);
         let limits = limits.assume_init();
-        for (cqe, vector) in [(0, 0), (-1, 0), (limits.max_cqe + 1, 0), (1, 1)] {
+        let vectors = (*pair.context).num_comp_vectors;
+        for (cqe, vector) in [(0, 0), (-1, 0), (limits.max_cqe + 1, 0), (1, vectors), (1, -1)] {
             let cq = completion::ibv_create_cq(pair.context, cqe, null_mut(), null_mut(), vector);
             assert_eq!((cq.is_null(), errno()), (true, libc::EINVAL), "{cqe}");
         }

@@ -249,6 +249,58 @@ fn limit(shares: bool) {
     shared.close();
 }
 
+/// What waits moves to the queue of another size, if there is room for it, and whoever sends finds it there.
+fn resize(shares: bool) {
+    let shared = Shared::new(shares);
+    let modify = |max_wr, srq_limit, mask| {
+        let mut attr = ibv_srq_attr { max_wr, max_sge: 0, srq_limit };
+        // SAFETY: the queue is the test's, and the attributes are whole.
+        unsafe { shared_receive::ibv_modify_srq(shared.srq, &mut attr, mask) }
+    };
+    let size = || {
+        let mut found = ibv_srq_attr::default();
+        // SAFETY: the queue is the test's, and there is a place for the result.
+        assert_eq!(unsafe { shared_receive::ibv_query_srq(shared.srq, &mut found) }, 0);
+        (found.max_wr, found.max_sge, found.srq_limit)
+    };
+    let mut next = 0;
+    let mut expect = |receives: u64| {
+        for _ in 0..receives {
+            let sender = &shared.senders[next as usize % 2];
+            assert_eq!(post_send(sender.qp, &mut send(next, &mut [])).0, 0);
+            assert_eq!((sender.sent().status, take(shared.cq, 1)[0].wr_id), (0, next));
+            next += 1;
+        }
+    };
+    let both = IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT;
+    (0..7).for_each(|id| assert_eq!(shared.post(id, &mut []), 0));
+    expect(1);
+    for (max_wr, limit, mask) in [(5, 0, IBV_SRQ_MAX_WR), (0, 0, IBV_SRQ_MAX_WR), (6, 7, both), (6, 2, 4)] {
+        assert_eq!(modify(max_wr, limit, mask), libc::EINVAL, "{max_wr} {limit}");
+        assert_eq!(size(), (ROOM, 2, 0));
+    }
+    assert_eq!((modify(6, 2, both), size()), (0, (6, 2, 2)));
+    assert_eq!(shared.post(7, &mut []), libc::ENOMEM);
+    expect(3);
+    assert_eq!((modify(40, 0, both), size()), (0, (40, 2, 0)));
+    (7..44).for_each(|id| assert_eq!(shared.post(id, &mut []), 0));
+    assert_eq!(shared.post(44, &mut []), libc::ENOMEM);
+    expect(40);
+    if shares {
+        // Peers that share memory do so again.
+        let direct = || shared.senders.iter().map(End::direct).sum::<u64>();
+        let before = direct();
+        let mut id = 44;
+        until(|| {
+            assert_eq!(shared.post(id, &mut []), 0);
+            expect(1);
+            id += 1;
+            direct() > before
+        });
+    }
+    shared.close();
+}
+
 macro_rules! both_ways {
     ($($name:ident)*) => {
         mod copied {
@@ -260,4 +312,4 @@ macro_rules! both_ways {
     };
 }
 
-both_ways! { messages all_at_once later too_long limit }
+both_ways! { messages all_at_once later too_long limit resize }

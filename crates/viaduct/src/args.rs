@@ -141,7 +141,8 @@ const RDMA_EXAMPLES: &str = "\
 Examples:
   viaduct rdma
   viaduct rdma show vm1
-  viaduct rdma qp --device vm1";
+  viaduct rdma qp --device vm1
+  viaduct rdma tree --follow /run/job7 c1 c2";
 
 const EXPLAIN_EXAMPLES: &str = "\
 Examples:
@@ -279,6 +280,12 @@ pub struct GuestArgs {
     /// Memory registered with the verbs device at most, megabytes
     #[arg(long, value_name = "MB")]
     pub rdma_registered: Option<u32>,
+    /// Memory of the verbs device's queues at most, megabytes
+    #[arg(long, value_name = "MB")]
+    pub rdma_queues: Option<u32>,
+    /// Connections of programs to the verbs device at most
+    #[arg(long, value_name = "N")]
+    pub rdma_connections: Option<u32>,
 }
 
 #[derive(Args)]
@@ -413,6 +420,20 @@ pub enum RdmaAction {
     Cm,
     /// Processes that got memory of others by rdma_trust, and may still have it
     Holders,
+    /// Write what the kernel has of adapters in /sys, for containers to mount; what changed since is written anew
+    Tree(TreeArgs),
+}
+
+#[derive(Args)]
+pub struct TreeArgs {
+    /// Where: DIR/class/infiniband and others
+    pub dir: PathBuf,
+    /// Devices, in the order of VIADUCT_RDMA; none: all
+    #[arg(value_name = "NAME")]
+    pub devices: Vec<String>,
+    /// Go on, and write what changes, once a second
+    #[arg(long)]
+    pub follow: bool,
 }
 
 #[derive(Args)]

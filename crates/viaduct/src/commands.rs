@@ -14,11 +14,14 @@ use crate::client::{Client, Failure, connect};
 use clap::CommandFactory;
 use serde::Serialize;
 use serde_json::Value;
+use std::path::PathBuf;
 
 /// What every command needs.
 pub struct Context {
     client: Client,
     json: bool,
+    /// Where the daemon runs.
+    run_dir: PathBuf,
 }
 
 /// Runs the command.
@@ -37,7 +40,8 @@ pub async fn run(options: Options) -> Result<(), Failure> {
         }
         _ => {}
     }
-    let mut on = Context { client: connect(&options.run_dir).await?, json: options.json };
+    let client = connect(&options.run_dir).await?;
+    let mut on = Context { client, json: options.json, run_dir: options.run_dir };
     match options.command {
         Command::Apply { file } => apply::apply(&mut on, &file, false).await,
         Command::Diff { file } => apply::apply(&mut on, &file, true).await,

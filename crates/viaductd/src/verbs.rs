@@ -170,6 +170,7 @@ mod tests {
             mode: 0o600,
             vrf: model::Vrf(1),
             mac: packet::Mac([2, 0, 0, 0, 0, 1]),
+            tap: None,
             addresses: vec!["10.1.1.1".parse().unwrap()],
             mtu: 1500,
             limits: config::RdmaLimits::default(),

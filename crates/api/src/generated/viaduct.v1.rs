@@ -172,6 +172,12 @@ pub struct RdmaLimits {
     /// Memory registered, megabytes.
     #[prost(uint32, optional, tag = "3")]
     pub registered_mb: ::core::option::Option<u32>,
+    /// Memory of queues and tables of regions, megabytes.
+    #[prost(uint32, optional, tag = "4")]
+    pub queues_mb: ::core::option::Option<u32>,
+    /// Connections: each program has one for each context that it opens, and for the connection manager.
+    #[prost(uint32, optional, tag = "5")]
+    pub connections: ::core::option::Option<u32>,
 }
 /// A policer.
 #[allow(clippy::all)]
@@ -1031,6 +1037,9 @@ pub struct RdmaDevice {
     /// Processes that may have memory of its programs still, though trust was taken away.
     #[prost(uint32, tag = "18")]
     pub distrusted: u32,
+    /// The guest's network device, which has the same addresses: its tap.
+    #[prost(string, optional, tag = "19")]
+    pub net_device: ::core::option::Option<::prost::alloc::string::String>,
 }
 #[allow(clippy::all)]
 #[derive(serde::Serialize, serde::Deserialize)]

@@ -16,17 +16,27 @@ pub struct RdmaLimits {
     pub mrs: u32,
     /// Memory registered, megabytes of 2^20 bytes.
     pub registered_mb: u32,
+    /// Memory of queues and tables of regions, megabytes.
+    pub queues_mb: u32,
+    /// Connections: each program has one for each context that it opens, and for the connection manager.
+    pub connections: u32,
 }
 
 impl std::default::Default for RdmaLimits {
     fn default() -> Self {
-        Self { qps: 1024, mrs: 4096, registered_mb: 4096 }
+        Self { qps: 4096, mrs: 65_536, registered_mb: 1_048_576, queues_mb: 512, connections: 256 }
     }
 }
 
 impl RdmaLimits {
     /// The most that can be asked for.
-    const MOST: Self = Self { qps: 65_536, mrs: 1_048_576, registered_mb: 16_777_216 };
+    const MOST: Self = Self {
+        qps: 262_144,
+        mrs: 1_048_576,
+        registered_mb: 16_777_216,
+        queues_mb: 65_536,
+        connections: 4096,
+    };
 }
 
 impl Value for RdmaLimits {
@@ -43,13 +53,18 @@ impl Value for RdmaLimits {
             qps: limit("qps", default.qps, most.qps),
             mrs: limit("mrs", default.mrs, most.mrs),
             registered_mb: limit("registered_mb", default.registered_mb, most.registered_mb),
+            queues_mb: limit("queues_mb", default.queues_mb, most.queues_mb),
+            connections: limit("connections", default.connections, most.connections),
         };
         r.finish();
         Some(limits)
     });
 
     fn read(value: &DeValue<'_>) -> Result<Self, String> {
-        Err(format!("expected {{ qps = N, mrs = N, registered_mb = N }}, found {}", describe(value)))
+        Err(format!(
+            "expected {{ qps = N, mrs = N, registered_mb = N, queues_mb = N, connections = N }}, found {}",
+            describe(value)
+        ))
     }
 }
 

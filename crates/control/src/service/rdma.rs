@@ -70,6 +70,7 @@ fn device(view: &View, spec: &RdmaSpec, live: &mut [v1::RdmaDevice]) -> v1::Rdma
         network: view.network_name(spec.vrf),
         socket: spec.socket.display().to_string(),
         mac: spec.mac.to_string(),
+        net_device: spec.tap.clone(),
         addresses: spec.addresses.iter().map(ToString::to_string).collect(),
         gids: spec.gids().iter().map(ToString::to_string).collect(),
         mtu: spec.mtu.into(),
@@ -78,6 +79,8 @@ fn device(view: &View, spec: &RdmaSpec, live: &mut [v1::RdmaDevice]) -> v1::Rdma
             qps: Some(spec.limits.qps),
             mrs: Some(spec.limits.mrs),
             registered_mb: Some(spec.limits.registered_mb),
+            queues_mb: Some(spec.limits.queues_mb),
+            connections: Some(spec.limits.connections),
         }),
         ..live
     }

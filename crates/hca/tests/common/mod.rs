@@ -49,7 +49,7 @@ pub fn spec(number: u8, vrf: u32) -> DeviceSpec {
         mac: [2, 0, 0, 0, 0, number],
         addresses: vec![IpAddr::from([10, 1, 1, number]), format!("fd00:1::{number}").parse().unwrap()],
         mtu: 1500,
-        limits: Limits { qps: 64, mrs: 64, registered: 1 << 30 },
+        limits: Limits { qps: 64, mrs: 64, registered: 1 << 30, ..Limits::default() },
         trust: (number >= TRUSTING).then(|| "these".into()),
         is_watched: false,
         rate: None,

@@ -3,7 +3,8 @@
 use crate::devices::{ADDRESSES, SOCKETS};
 use libc::{c_char, c_int, c_void};
 use rdmacm::abi::{
-    CompChannel, Context, Cq, Device, DeviceAttr, Gid, Pd, Qp, QpAttr, QpInitAttr, Srq, SrqInitAttr,
+    CompChannel, Context, Cq, Device, DeviceAttr, Gid, Pd, Qp, QpAttr, QpInitAttr, Srq, SrqInitAttr, VIADUCT,
+    ViaductDevice,
 };
 use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
@@ -40,11 +41,13 @@ unsafe impl Sync for Devices {}
 static DEVICES: LazyLock<Devices> = LazyLock::new(|| {
     let device = |path: &std::path::PathBuf| {
         // SAFETY: numbers and pointers, which may all be zero.
-        let mut device: Device = unsafe { std::mem::zeroed() };
-        for (to, from) in device.dev_path.iter_mut().zip(path.to_str().unwrap().bytes()) {
-            *to = from as c_char;
-        }
-        let device = Box::into_raw(Box::new(device));
+        let mut device: ViaductDevice = unsafe { std::mem::zeroed() };
+        let write = |to: &mut [c_char], text: &str| {
+            to.iter_mut().zip(text.bytes()).for_each(|(to, from)| *to = from as c_char);
+        };
+        write(&mut device.device.name, VIADUCT);
+        write(&mut device.socket, path.to_str().unwrap());
+        let device: *mut Device = Box::into_raw(Box::new(device)).cast();
         // SAFETY: numbers, pointers and optional functions: none, so there are no extensions.
         let context: *mut Context = make(unsafe { std::mem::zeroed() });
         // SAFETY: it was just made.

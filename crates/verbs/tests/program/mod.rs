@@ -52,7 +52,7 @@ fn device_at(path: &Path, index: usize, fabric: &Arc<Fabric>) -> Device {
         mac: [2, 0, 0, 0, 0, number],
         addresses: vec![IpAddr::V4(address_of(index))],
         mtu: 1500,
-        limits: Limits { qps: 64, mrs: REGIONS, registered: 1 << 30 },
+        limits: Limits { qps: 64, mrs: REGIONS, registered: 1 << 30, ..Limits::default() },
         trust: (index >= TRUSTING).then(|| format!("pair {}", index / 2)),
         is_watched: false,
         rate: None,

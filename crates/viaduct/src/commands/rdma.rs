@@ -1,5 +1,8 @@
 //! rdma: verbs devices, and what their clients have.
 
+mod sysfs;
+mod tree;
+
 use super::{Context, value};
 use crate::args::{RdmaAction, RdmaArgs};
 use crate::client::Failure;
@@ -87,6 +90,7 @@ pub async fn rdma(on: &mut Context, args: RdmaArgs) -> Result<(), Failure> {
         Some(RdmaAction::Cq) => (RdmaTable::Cq, None),
         Some(RdmaAction::Cm) => (RdmaTable::Cm, None),
         Some(RdmaAction::Holders) => (RdmaTable::Holder, None),
+        Some(RdmaAction::Tree(args)) => return tree::write(on, args).await,
     };
     let request = v1::RdmaRequest { table: table.into(), device: only.clone().or(args.device) };
     let reply = on.client.rdma(request).await?.into_inner();

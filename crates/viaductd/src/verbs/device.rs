@@ -108,6 +108,8 @@ fn adapter_spec(spec: &RdmaSpec) -> DeviceSpec {
         qps: spec.limits.qps,
         mrs: spec.limits.mrs,
         registered: u64::from(spec.limits.registered_mb) << 20,
+        queues: u64::from(spec.limits.queues_mb) << 20,
+        connections: spec.limits.connections,
     };
     DeviceSpec {
         guest: spec.guest.clone(),

@@ -18,8 +18,13 @@ fn all_to(texts: &[String]) -> Result<Vec<Target>, Failure> {
 }
 
 pub fn guest(args: GuestArgs) -> Result<Vec<Object>, Failure> {
-    let rdma_limits =
-        v1::RdmaLimits { qps: args.rdma_qps, mrs: args.rdma_mrs, registered_mb: args.rdma_registered };
+    let rdma_limits = v1::RdmaLimits {
+        qps: args.rdma_qps,
+        mrs: args.rdma_mrs,
+        registered_mb: args.rdma_registered,
+        queues_mb: args.rdma_queues,
+        connections: args.rdma_connections,
+    };
     let rdma_limits = (rdma_limits != v1::RdmaLimits::default()).then_some(rdma_limits);
     Ok(vec![Object::Guest(v1::Guest {
         name: args.name,

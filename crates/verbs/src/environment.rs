@@ -1,0 +1,16 @@
+//! What the environment says.
+
+use std::ffi::{CStr, CString, c_char};
+
+unsafe extern "C" {
+    fn secure_getenv(name: *const c_char) -> *const c_char;
+}
+
+/// A variable, unless the program runs with more rights than its user's (`secure_getenv(3)`).
+pub fn variable(name: &CStr) -> Option<CString> {
+    // SAFETY: a C string; what comes is one too, or nothing, and is copied at once.
+    unsafe {
+        let value = secure_getenv(name.as_ptr());
+        (!value.is_null()).then(|| CStr::from_ptr(value).to_owned())
+    }
+}

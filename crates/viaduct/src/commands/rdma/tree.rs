@@ -1,0 +1,112 @@
+//! rdma tree: writes what the kernel would have of verbs devices in `/sys`, for containers to mount.
+
+use super::sysfs::{CLASSES, Entry, Tree, tree};
+use crate::args::TreeArgs;
+use crate::client::{Failure, connect};
+use crate::commands::Context;
+use api::v1::{RdmaRequest, RdmaTable, StatusRequest};
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::time::Duration;
+
+/// Time between looks at the devices.
+const PERIOD: Duration = Duration::from_secs(1);
+/// What is written before it takes its place.
+const NEW: &str = ".new";
+
+pub async fn write(on: &mut Context, args: &TreeArgs) -> Result<(), Failure> {
+    loop {
+        let written = match wanted(on, args).await {
+            Ok(tree) => Ok(put(&args.dir, &tree)?),
+            Err(failure) => Err(failure),
+        };
+        match written {
+            // Mounted trees stay as they are until there is a daemon again.
+            Err(Failure::NoDaemon(_)) if args.follow => {
+                if let Ok(client) = connect(&on.run_dir).await {
+                    on.client = client;
+                }
+            }
+            other if !args.follow => return other,
+            other => other?,
+        }
+        tokio::time::sleep(PERIOD).await;
+    }
+}
+
+/// The tree as it is to be now.
+async fn wanted(on: &mut Context, args: &TreeArgs) -> Result<Tree, Failure> {
+    let version = on.client.status(StatusRequest {}).await?.into_inner().version;
+    let request = RdmaRequest { table: RdmaTable::Device.into(), device: None };
+    let mut devices = on.client.rdma(request).await?.into_inner().devices;
+    if args.devices.is_empty() {
+        // As a library looks for them.
+        devices.sort_by(|a, b| a.name.cmp(&b.name));
+        return Ok(tree(devices.iter().map(Some), &version));
+    }
+    let find = |name: &String| devices.iter().find(|device| device.name == *name);
+    if let Some(missing) = args.devices.iter().find(|name| !args.follow && find(name).is_none()) {
+        return Err(Failure::Refused(format!("there is no verbs device \"{missing}\"")));
+    }
+    Ok(tree(args.devices.iter().map(find), &version))
+}
+
+/// Makes a directory have this tree. Files change at once, one by one; directories stay, as they may be mounted.
+fn put(dir: &Path, tree: &Tree) -> io::Result<()> {
+    for (path, entry) in tree {
+        let at = dir.join(path);
+        if is_there(&at, entry) {
+            continue;
+        }
+        fs::create_dir_all(at.parent().unwrap_or(dir))?;
+        let new = dir.join(NEW);
+        match entry {
+            Entry::File(text) => fs::write(&new, text)?,
+            Entry::Link(to) => {
+                // One that was cut short may have left it.
+                gone(fs::remove_file(&new))?;
+                symlink(to, &new)?;
+            }
+        }
+        fs::rename(&new, &at)?;
+    }
+    for class in CLASSES {
+        let path = Path::new("class").join(class);
+        fs::create_dir_all(dir.join(&path))?;
+        remove_others(dir, &path, tree)?;
+    }
+    Ok(())
+}
+
+fn is_there(at: &Path, entry: &Entry) -> bool {
+    match entry {
+        Entry::File(text) => fs::read_to_string(at).is_ok_and(|old| old == *text),
+        Entry::Link(to) => fs::read_link(at).is_ok_and(|old| old == *to),
+    }
+}
+
+/// Removes what is below a directory and not of the tree.
+fn remove_others(dir: &Path, below: &Path, tree: &Tree) -> io::Result<()> {
+    for entry in fs::read_dir(dir.join(below))? {
+        let entry = entry?;
+        let path = below.join(entry.file_name());
+        if !entry.file_type()?.is_dir() {
+            if !tree.contains_key(&path) {
+                gone(fs::remove_file(entry.path()))?;
+            }
+            continue;
+        }
+        remove_others(dir, &path, tree)?;
+        if !tree.keys().any(|wanted| wanted.starts_with(&path)) {
+            gone(fs::remove_dir(entry.path()))?;
+        }
+    }
+    Ok(())
+}
+
+/// What is gone already need not be removed.
+fn gone(removed: io::Result<()>) -> io::Result<()> {
+    removed.or_else(|e| if e.kind() == ErrorKind::NotFound { Ok(()) } else { Err(e) })
+}
