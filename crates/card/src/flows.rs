@@ -54,7 +54,9 @@ pub fn flow<T: Lookup>(
     let vif = compiler.tables.vif(ingress)?;
     let frame = Frame::parse(packet.bytes, packet.len as usize, vif.kind == VifKind::Wire).ok()?;
     let effects = &decision.effects;
-    let plain = !(frame.is_neighbour() || frame.is_roce() || frame.is_icmp_other());
+    // The card does not tell requests of ICMP from replies; and it knows no checksums but those of common protocols.
+    let icmp = matches!(frame.l4(), L4::Icmp { .. });
+    let plain = !(frame.is_neighbour() || frame.is_roce() || icmp);
     let more = !effects.meters.is_empty()
         || !effects.mirror_in.is_empty()
         || !effects.mirror_out.is_empty()
@@ -112,7 +114,8 @@ impl<T: Lookup> Candidate<'_, T> {
             },
             Path::Bridged | Path::Labelled => None,
         };
-        if forward.nat != Nat::default() && (hop.is_none() || self.key.src.is_ipv6()) {
+        let unknown_sum = matches!(self.key.protocol, proto::DCCP | proto::UDP_LITE);
+        if forward.nat != Nat::default() && (hop.is_none() || self.key.src.is_ipv6() || unknown_sum) {
             return None;
         }
         let guest = self.vif.kind != VifKind::Wire;
