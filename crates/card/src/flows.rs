@@ -68,7 +68,8 @@ pub fn flow<T: Lookup>(
     let flow = Candidate { compiler, vif, key: frame.key(compiler.vrf(vrf)?, path)?, frame: &frame, vrf };
     match &decision.verdict {
         Verdict::Forward(forward) => flow.forwarded(forward, effects.flow.as_ref()),
-        Verdict::Drop(reason) => flow.dropped(*reason),
+        // A reply has the key of a request that is dropped.
+        Verdict::Drop(reason) if !flow.is_icmp() => flow.dropped(*reason),
         _ => None,
     }
 }
@@ -112,7 +113,9 @@ impl<T: Lookup> Candidate<'_, T> {
             },
             Path::Bridged | Path::Labelled => None,
         };
-        if forward.nat != Nat::default() && (hop.is_none() || self.key.src.is_ipv6()) {
+        // The card knows no checksums but those of common protocols.
+        let unknown_sum = matches!(self.key.protocol, proto::DCCP | proto::UDP_LITE);
+        if forward.nat != Nat::default() && (hop.is_none() || self.key.src.is_ipv6() || unknown_sum) {
             return None;
         }
         let guest = self.vif.kind != VifKind::Wire;
@@ -141,6 +144,10 @@ impl<T: Lookup> Candidate<'_, T> {
             FlowChange::Create { connection, .. } => (connection, false),
             FlowChange::Update { connection, reply } => (connection, reply),
         };
+        // The card does not tell replies of ICMP from requests. Where a request may go, a reply may.
+        if reply && self.is_icmp() {
+            return None;
+        }
         let stays = |l4: &L4| connection.after(reply, self.key.protocol, l4) == connection;
         let steady = match self.frame.l4() {
             L4::Tcp { src, dst, header_len, .. } => {
@@ -200,6 +207,10 @@ impl<T: Lookup> Candidate<'_, T> {
             }
         }
         Some(FlowKey::new((self.vrf, src), (self.vrf, dst), self.key.protocol, self.key.ports))
+    }
+
+    fn is_icmp(&self) -> bool {
+        matches!(self.frame.l4(), L4::Icmp { .. })
     }
 
     /// The guests of the network whose packets the card could see.

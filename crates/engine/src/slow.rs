@@ -176,8 +176,8 @@ impl Core {
         if let Some(found) = &effects.neighbour {
             tables.shared.neighbour(tables.snapshot, found, case.ingress, now);
         }
-        if let Some((key, ports)) = effects.fragment {
-            tables.shared.flows().fragments().insert(key, ports, now);
+        if let Some((key, transport)) = effects.fragment {
+            tables.shared.flows().fragments().insert(key, transport, now);
         }
         self.cells.tables(&effects.rules, effects.nexthop, 1, len as u64);
         let Some(change) = &effects.flow else { return Ok(None) };

@@ -17,6 +17,7 @@ mod ingress;
 mod neighbour;
 mod nexthop;
 mod policy;
+mod related;
 mod reply;
 mod route;
 mod spoof;

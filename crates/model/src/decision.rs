@@ -1,6 +1,8 @@
 //! What `decide` says about a packet: a verdict, and what else happens because of it.
 
-use crate::{DropReason, FlowChange, FragmentKey, MeterId, NeighbourScope, NexthopId, RuleId, VifId, Vrf};
+use crate::{
+    DropReason, FlowChange, FragmentKey, MeterId, NeighbourScope, NexthopId, RuleId, Transport, VifId, Vrf,
+};
 use arrayvec::ArrayVec;
 use packet::{IcmpError, Mac, TunnelKind};
 use std::net::IpAddr;
@@ -183,8 +185,8 @@ pub struct Effects {
     pub neighbour: Option<NeighbourFound>,
     /// Connection table.
     pub flow: Option<FlowChange>,
-    /// Ports for later fragments.
-    pub fragment: Option<(FragmentKey, (u16, u16))>,
+    /// Protocol and ports for later fragments.
+    pub fragment: Option<(FragmentKey, Transport)>,
     /// Policers, asked in this order, each dropping what does not conform for its reason (`rate_limited`, `policed`):
     /// the guest's rate first. Past the capacity, police rules are ignored.
     pub meters: ArrayVec<(MeterId, DropReason), 4>,

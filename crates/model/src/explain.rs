@@ -4,8 +4,8 @@ mod words;
 
 use crate::{
     BridgeEntry, Connection, DropReason, Explanation, FlowKey, FragmentKey, Host, Lookup, NeighbourScope,
-    Network, Nexthop, NexthopId, PacketView, RouteEntry, RuleMatch, RuleQuery, Seconds, Step, Vif, VifId,
-    Vrf, decide,
+    Network, Nexthop, NexthopId, PacketView, RouteEntry, RuleMatch, RuleQuery, Seconds, Step, Transport, Vif,
+    VifId, Vrf, decide,
 };
 use packet::Mac;
 use std::cell::RefCell;
@@ -185,9 +185,12 @@ impl<T: Lookup> Lookup for Traced<'_, T> {
         self.tables.may_flood(vrf)
     }
 
-    fn fragment(&self, key: &FragmentKey, now: Seconds) -> Option<(u16, u16)> {
+    fn fragment(&self, key: &FragmentKey, now: Seconds) -> Option<Transport> {
         let text = format!("{} {} > {} id {}", self.network_name(key.vrf), key.src, key.dst, key.id);
-        let words = |(src, dst): &(u16, u16)| format!("ports {src} > {dst}");
+        let words = |transport: &Transport| {
+            let (src, dst) = transport.ports.unwrap_or_default();
+            format!("protocol {}, ports {src} > {dst}", transport.protocol)
+        };
         self.note("fragment", text, self.tables.fragment(key, now), words)
     }
 }

@@ -1,5 +1,6 @@
 //! Connections: the state behind stateful rules.
 
+use crate::transport::{Query, query};
 use crate::{RuleId, VifId, Vrf};
 use packet::{L4, proto};
 use std::net::IpAddr;
@@ -14,8 +15,8 @@ pub struct Endpoint {
     pub vrf: Vrf,
     /// Address before source NAT or after destination NAT.
     pub addr: IpAddr,
-    /// Port; ICMP echo identifier; 0 where the protocol has none, and for the source of UDP 4791 (RoCEv2: both
-    /// directions go to that port, so flows track the address pair).
+    /// Port, or what stands for it ([`crate::Transport::ports`]); 0 for the source of UDP 4791 (RoCEv2: both directions go to
+    /// that port, so flows track the address pair).
     pub port: u16,
 }
 
@@ -106,15 +107,14 @@ impl Connection {
     /// A packet in the reply direction.
     pub const REPLIED: u8 = 4;
 
-    /// The connection that a first packet makes, if it makes one: resets and ICMP errors do not, nor does what goes
-    /// to a group, which nobody answers.
+    /// The connection that a first packet makes, if it makes one: resets do not, nor ICMP but requests, nor does what
+    /// goes to a group, which nobody answers.
     #[must_use]
     pub fn first(original: FlowKey, l4: &L4) -> Option<Self> {
         let v6 = original.src.addr.is_ipv6();
         let makes = match *l4 {
             L4::Tcp { flags, .. } => flags & proto::TCP_RST == 0,
-            L4::Icmp { kind, .. } if v6 => kind >= 128,
-            L4::Icmp { kind, .. } => !matches!(kind, 3..=5 | 11 | 12),
+            L4::Icmp { kind, .. } => matches!(query(v6, kind), Some(Query::Request)),
             _ => true,
         };
         let dst = original.dst.addr;
@@ -188,8 +188,8 @@ pub struct FragmentKey {
     pub src: IpAddr,
     /// Destination address as on the packet.
     pub dst: IpAddr,
-    /// IP protocol.
-    pub protocol: u8,
+    /// IPv4's protocol.
+    pub protocol: Option<u8>,
     /// Identification.
     pub id: u32,
 }

@@ -30,6 +30,7 @@ mod rule;
 mod solicit;
 mod tables;
 pub mod text;
+mod transport;
 #[cfg(feature = "vectors")]
 pub mod vectors;
 mod view;
@@ -60,5 +61,6 @@ pub use packet::{IcmpError, TunnelKind};
 pub use rule::{Action, Meter, MeterConfig, Modifier, PortRange, Rule, RuleAction};
 pub use solicit::{Solicitation, solicit};
 pub use tables::Tables;
+pub use transport::Transport;
 pub use view::PacketView;
 pub use vif::{Roles, Vif, VifKind, WireAttributes};

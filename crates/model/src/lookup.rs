@@ -2,7 +2,7 @@
 
 use crate::{
     Action, BridgeEntry, Connection, DropReason, FlowKey, FragmentKey, Host, Modifier, NeighbourScope,
-    Network, Nexthop, NexthopId, RouteEntry, RuleId, Seconds, Vif, VifId, Vrf,
+    Network, Nexthop, NexthopId, RouteEntry, RuleId, Seconds, Transport, Vif, VifId, Vrf,
 };
 use arrayvec::ArrayVec;
 use packet::Mac;
@@ -75,6 +75,6 @@ pub trait Lookup {
     fn may_flood(&self, _: Vrf) -> Result<(), DropReason> {
         Ok(())
     }
-    /// The ports of the datagram a later fragment belongs to, unless its first fragment is too old.
-    fn fragment(&self, key: &FragmentKey, now: Seconds) -> Option<(u16, u16)>;
+    /// Protocol and ports of the datagram a later fragment belongs to, unless its first fragment is too old.
+    fn fragment(&self, key: &FragmentKey, now: Seconds) -> Option<Transport>;
 }

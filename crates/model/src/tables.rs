@@ -6,7 +6,7 @@ mod dynamic;
 use crate::{
     Action, BridgeEntry, BridgeTarget, Connection, FlowKey, FragmentKey, Host, Lookup, MeterConfig, MeterId,
     NeighbourScope, Network, Nexthop, NexthopId, RouteEntry, Rule, RuleAction, RuleId, RuleMatch, RuleQuery,
-    Seconds, Vif, VifId, Vrf,
+    Seconds, Transport, Vif, VifId, Vrf,
 };
 use ipnet::IpNet;
 use packet::Mac;
@@ -177,7 +177,7 @@ impl Lookup for Tables {
         self.dynamic.connection(key, now)
     }
 
-    fn fragment(&self, key: &FragmentKey, now: Seconds) -> Option<(u16, u16)> {
+    fn fragment(&self, key: &FragmentKey, now: Seconds) -> Option<Transport> {
         self.dynamic.fragment(key, now)
     }
 }

@@ -216,7 +216,8 @@ impl Case {
             }
             None => {}
         }
-        if let Some((key, (src, dst))) = &effects.fragment {
+        if let Some((key, transport)) = &effects.fragment {
+            let (src, dst) = transport.ports.unwrap_or_default();
             all.push(format!("fragment {} ports {src} {dst}", key.id));
         }
         all.extend(effects.meters.iter().map(|(meter, reason)| format!("meter {meter} {reason}")));

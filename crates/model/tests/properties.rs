@@ -5,8 +5,8 @@
 use model::generate::{self, Packet, Rng};
 use model::{
     BridgeEntry, Connection, DropReason, FlowKey, FragmentKey, Host, Lookup, NeighbourScope, Network,
-    Nexthop, NexthopId, PacketView, RouteEntry, RuleMatch, RuleQuery, Seconds, Tables, Verdict, Vif, VifId,
-    Vrf, decide, explain, rewrite, text,
+    Nexthop, NexthopId, PacketView, RouteEntry, RuleMatch, RuleQuery, Seconds, Tables, Transport, Verdict,
+    Vif, VifId, Vrf, decide, explain, rewrite, text,
 };
 use packet::{Headers, L4, Mac, checksum, proto};
 use std::cell::RefCell;
@@ -278,7 +278,7 @@ impl Lookup for Holes<'_> {
     fn connection(&self, key: &FlowKey, now: Seconds) -> Option<(Connection, bool)> {
         self.maybe(self.tables.connection(key, now))
     }
-    fn fragment(&self, key: &FragmentKey, now: Seconds) -> Option<(u16, u16)> {
+    fn fragment(&self, key: &FragmentKey, now: Seconds) -> Option<Transport> {
         self.maybe(self.tables.fragment(key, now))
     }
 }

@@ -211,7 +211,8 @@ fn updated(before: u16, address: Delta, udp: bool, partial: bool) -> u16 {
     }
 }
 
-/// Where the checksum is that covers the pseudo-header, and whether it is UDP's.
+/// Where the checksum is that covers the pseudo-header, and whether it is UDP's or UDP-Lite's (RFC 3828), which is never
+/// 0. DCCP's (RFC 4340, 9.1) is as TCP's.
 fn l4_checksum(headers: &Headers) -> Option<(usize, bool)> {
     let ip = headers.ip()?;
     if matches!(ip.fragment, Fragment::Later { .. }) {
@@ -222,6 +223,9 @@ fn l4_checksum(headers: &Headers) -> Option<(usize, bool)> {
         L4::Tcp { .. } => Some((at + 16, false)),
         L4::Udp { .. } => Some((at + 6, true)),
         L4::Icmp { .. } if ip.src.is_ipv6() => Some((at + 2, false)),
+        L4::Other if usize::from(ip.header_len) + 8 > ip.len as usize => None,
+        L4::Other if ip.protocol == proto::UDP_LITE => Some((at + 6, true)),
+        L4::Other if ip.protocol == proto::DCCP => Some((at + 6, false)),
         _ => None,
     }
 }

@@ -21,6 +21,8 @@ pub const ICMP: u8 = 1;
 pub const TCP: u8 = 6;
 /// UDP.
 pub const UDP: u8 = 17;
+/// DCCP.
+pub const DCCP: u8 = 33;
 /// IPv6 routing header.
 pub const ROUTING: u8 = 43;
 /// IPv6 fragment header.
@@ -39,6 +41,8 @@ pub const NO_NEXT_HEADER: u8 = 59;
 pub const DESTINATION_OPTIONS: u8 = 60;
 /// SCTP.
 pub const SCTP: u8 = 132;
+/// UDP-Lite.
+pub const UDP_LITE: u8 = 136;
 
 /// UDP port of VXLAN (RFC 7348).
 pub const PORT_VXLAN: u16 = 4789;

@@ -3,7 +3,8 @@
 mod common;
 
 use common::{A, A4, A6, B, B4, B6, ethernet, frame, hex, icmp, ip, samples, tcp, udp, v4, v6};
-use packet::{Arp, Fragment, Headers, L3, L4, Nd, ParseError, neighbour, proto};
+use packet::{Arp, Fragment, Headers, L3, L4, Nd, ParseError, checksum, neighbour, proto};
+use std::net::Ipv6Addr;
 
 fn parse(bytes: &[u8]) -> Result<Headers, ParseError> {
     Headers::ethernet(bytes, 0, bytes.len())
@@ -228,6 +229,10 @@ fn neighbour_discovery() {
     let nd = |change: &dyn Fn(&mut Vec<u8>)| {
         let mut bytes = good.clone();
         change(&mut bytes);
+        bytes[56..58].fill(0);
+        let address = |at: usize| Ipv6Addr::from(<[u8; 16]>::try_from(&bytes[at..at + 16]).unwrap()).into();
+        let sum = checksum::l4(address(22), address(38), proto::ICMPV6, &bytes[54..]);
+        bytes[56..58].copy_from_slice(&sum.to_be_bytes());
         parse(&bytes).unwrap().nd
     };
     let expected = Nd { solicitation: true, target: v6(B6), link_addr: Some(A) };
@@ -248,6 +253,11 @@ fn neighbour_discovery() {
         })
     };
     assert_eq!((many(7), many(8)), (Some(expected), None));
+    let mut wrong = good.clone();
+    wrong[57] ^= 1;
+    assert_eq!(parse(&wrong).unwrap().nd, None, "checksum");
+    let cut = Headers::ethernet(&good[..80], 0, good.len());
+    assert_eq!(cut, Err(ParseError::HeaderTooLong), "the checksum is over all of it");
 }
 
 #[test]

@@ -6,8 +6,8 @@ use crate::flow::Flows;
 use crate::learned::Learned;
 use model::{
     Action, BridgeEntry, Connection, DropReason, FlowKey, FragmentKey, Host, Lookup, MeterConfig, MeterId,
-    NeighbourScope, Network, Nexthop, NexthopId, RouteEntry, Rule, RuleMatch, RuleQuery, Seconds, Vif, VifId,
-    Vrf,
+    NeighbourScope, Network, Nexthop, NexthopId, RouteEntry, Rule, RuleMatch, RuleQuery, Seconds, Transport,
+    Vif, VifId, Vrf,
 };
 use packet::Mac;
 use std::cell::RefCell;
@@ -225,7 +225,7 @@ impl Lookup for View<'_> {
         self.floods.map_or(Ok(()), |floods| floods(vrf))
     }
 
-    fn fragment(&self, key: &FragmentKey, now: Seconds) -> Option<(u16, u16)> {
+    fn fragment(&self, key: &FragmentKey, now: Seconds) -> Option<Transport> {
         self.flows.fragments().get(key, now)
     }
 }

@@ -6,7 +6,7 @@ use model::{
     Action, BridgeTarget, Change, Connection, Effects, Endpoint, FloatingAddress, FlowChange, FlowKey,
     FlowState, FragmentKey, Host, Learn, Lookup, MeterConfig, MeterId, Modifier, NeighbourFound,
     NeighbourScope, Network, Nexthop, NexthopId, PortRange, Rule, RuleAction, RuleId, RuleQuery, Seconds,
-    Tables, Tunnel, TunnelKind, Vif, VifId, VifKind, Vrf, WireAttachment, WireAttributes,
+    Tables, Transport, Tunnel, TunnelKind, Vif, VifId, VifKind, Vrf, WireAttachment, WireAttributes,
 };
 use packet::Mac;
 use proptest::prelude::*;
@@ -225,7 +225,7 @@ fn event() -> impl Strategy<Value = Event> {
             .prop_map(|(scope, addr, mac)| Event::Neighbour(NeighbourFound { scope, addr, mac })),
         4 => (flow_key(), state, 0..8u8).prop_map(|(key, state, seen)| Event::Flow(key, state, seen)),
         1 => fragment.prop_map(|(ingress, vrf, src, dst, port)| {
-            Event::Fragment(FragmentKey { ingress, vrf, src, dst, protocol: 17, id: 7 }, port)
+            Event::Fragment(FragmentKey { ingress, vrf, src, dst, protocol: Some(17), id: 7 }, port)
         }),
         1 => (0..100u32).prop_map(Event::Pass),
     ]
@@ -370,8 +370,9 @@ impl Both {
             }
             Event::Fragment(key, port) => {
                 if self.naive.network(key.vrf).is_some() {
-                    self.shared.flows().fragments().insert(*key, (*port, *port), now);
-                    self.commit(Effects { fragment: Some((*key, (*port, *port))), ..Effects::default() });
+                    let transport = Transport { protocol: 17, ports: Some((*port, *port)) };
+                    self.shared.flows().fragments().insert(*key, transport, now);
+                    self.commit(Effects { fragment: Some((*key, transport)), ..Effects::default() });
                     assert_eq!(self.naive.fragment(key, now), self.shared.flows().fragments().get(key, now));
                 }
             }

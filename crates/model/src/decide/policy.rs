@@ -6,9 +6,10 @@
 
 use super::route::MAX_TRANSLATIONS;
 use super::{Frame, Origin, Stop, Walk, push_new};
+use crate::transport::{Query, query};
 use crate::{
-    Action, Connection, DropReason, FlowChange, FlowKey, FlowState, FragmentKey, Lookup, Modifier, Nexthop,
-    RuleMatch, RuleQuery, Vif, Vrf,
+    Action, Connection, DropReason, Endpoint, FlowChange, FlowKey, FlowState, FragmentKey, Lookup, Modifier,
+    Nexthop, RuleMatch, RuleQuery, Transport, Vif, Vrf,
 };
 use packet::{Fragment, Headers, IcmpError, Ip, L3, L4, proto};
 use std::net::IpAddr;
@@ -39,44 +40,69 @@ impl<'a, T: Lookup> Walk<'a, T> {
             return self.default_alone(&[frame.network.vrf, vrf]);
         };
         let src = self.source(frame, ip.src);
-        let fragment = self.fragment_key(frame, ip);
-        let ports = match ip.fragment {
-            Fragment::Later { .. } if has_ports(ip.protocol) => self.tables.fragment(&fragment, self.now),
-            _ => Some(frame.headers.ports()),
-        };
-        let Some(ports) = ports else {
+        let Some(transport) = self.transport(frame, ip) else {
             return self.default_alone(&[src.0, vrf]);
         };
-        let key = FlowKey::new(src, (vrf, dst), ip.protocol, ports);
-        if self.is_related(frame, ip, &key) {
-            return Ok(());
+        let ports = transport.ports.unwrap_or_default();
+        let key = FlowKey::new(src, (vrf, dst), transport.protocol, ports);
+        if let Some(connection) = self.refused(frame, ip, src, (vrf, dst)) {
+            let passes = self.rules(&connection.original, &frame.origin);
+            return passes.map(|_| ()).map_err(|refusal| refusal.stop(ip, &frame.headers));
         }
-        let known = self.tables.connection(&key, self.now).filter(|(c, _)| !reopens(c, &frame.headers.l4));
+        let known = transport.ports.and_then(|ports| self.connection(&key, ports));
+        let known = known.filter(|(c, reply)| is_of(c, *reply, &frame.headers.l4));
         let (original, reply) = known.map_or((key, false), |(c, reply)| (c.original, reply));
-        let rule =
-            self.rules(&original, &frame.origin).map_err(|refusal| refusal.stop(ip, &frame.headers))?;
-        if matches!(ip.fragment, Fragment::First { .. }) && has_ports(ip.protocol) {
-            self.effects.fragment = Some((fragment, ports));
+        let rule = match self.rules(&original, &frame.origin) {
+            // An answer passes where the request would.
+            Err(Refusal { by_rule: false, .. }) if is_dhcp_answer(&key) => {
+                let asked = self.rules(&key.reverse(), &frame.origin);
+                return asked.map(|_| ()).map_err(|refusal| refusal.stop(ip, &frame.headers));
+            }
+            asked => asked.map_err(|refusal| refusal.stop(ip, &frame.headers))?,
+        };
+        if matches!(ip.fragment, Fragment::First { .. }) && needs_first(ip) {
+            self.effects.fragment = Some((self.fragment_key(frame, ip), transport));
         }
         self.effects.flow = match known {
             Some((connection, _)) => {
-                let connection = connection.after(reply, ip.protocol, &frame.headers.l4);
+                let connection = connection.after(reply, original.protocol, &frame.headers.l4);
                 Some(FlowChange::Update { connection, reply })
             }
+            None if transport.ports.is_none() => None,
             None => Connection::first(original, &frame.headers.l4)
                 .map(|connection| FlowChange::Create { connection, rule }),
         };
         Ok(())
     }
 
-    /// What the fragments of a packet's datagram share.
+    /// What rules and connections go by; `None` in a later fragment of which the first was not seen.
+    fn transport(&self, frame: &Frame<'_>, ip: &Ip) -> Option<Transport> {
+        match ip.fragment {
+            Fragment::Later { .. } if needs_first(ip) => {
+                self.tables.fragment(&self.fragment_key(frame, ip), self.now)
+            }
+            _ => Transport::of(&frame.headers),
+        }
+    }
+
+    /// What the fragments of a packet's datagram share. Of IPv6 that is not the next header: in the first fragment
+    /// further extension headers may stand between it and the upper layer's (RFC 8200, 4.5).
     fn fragment_key(&self, frame: &Frame<'_>, ip: &Ip) -> FragmentKey {
         let id = match ip.fragment {
             Fragment::First { id } | Fragment::Later { id } => id,
             Fragment::Whole => 0,
         };
+        let protocol = ip.src.is_ipv4().then_some(ip.protocol);
         let (ingress, vrf) = (self.ingress, frame.network.vrf);
-        FragmentKey { ingress, vrf, src: ip.src, dst: ip.dst, protocol: ip.protocol, id }
+        FragmentKey { ingress, vrf, src: ip.src, dst: ip.dst, protocol, id }
+    }
+
+    /// The connection that `key` with these ports is a direction of. What goes to UDP 4791 may be the answer to a client
+    /// that has that port, and no RoCEv2.
+    pub(super) fn connection(&self, key: &FlowKey, ports: (u16, u16)) -> Option<(Connection, bool)> {
+        let plain = FlowKey { src: Endpoint { port: ports.0, ..key.src }, ..*key };
+        let known = self.tables.connection(key, self.now);
+        known.or_else(|| if plain == *key { None } else { self.tables.connection(&plain, self.now) })
     }
 
     /// Asks the rules of both networks; returns the rule that allows.
@@ -139,17 +165,6 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
         self.tables.inside_of(vrf, src).unwrap_or((vrf, src))
     }
-
-    /// Whether it is an ICMP error about a packet of a known connection: that passes with it (RFC 5508, 4).
-    fn is_related(&self, frame: &Frame<'_>, ip: &Ip, key: &FlowKey) -> bool {
-        let Ok(Some(quoted)) = frame.headers.quoted(self.packet.bytes, frame.end) else { return false };
-        let Some(refused) = quoted.ip() else { return false };
-        // What was refused came from the one who is told, under the address he is told by.
-        let sender = if refused.src == ip.dst { key.dst.addr } else { refused.src };
-        let refused =
-            FlowKey::new((key.dst.vrf, sender), (key.src.vrf, refused.dst), refused.protocol, quoted.ports());
-        self.tables.connection(&refused, self.now).is_some()
-    }
 }
 
 /// Why rules refuse.
@@ -176,14 +191,29 @@ impl Refusal {
     }
 }
 
-/// Whether packets of a protocol have ports, or an identifier in their place, that later fragments lack.
-const fn has_ports(protocol: u8) -> bool {
-    matches!(protocol, proto::TCP | proto::UDP | proto::SCTP | proto::ICMP | proto::ICMPV6)
+/// Whether later fragments lack what their first has: ports, or what stands for them; of IPv6 the protocol as well.
+const fn needs_first(ip: &Ip) -> bool {
+    let has_ports =
+        matches!(ip.protocol, proto::TCP | proto::UDP | proto::SCTP | proto::ICMP | proto::ICMPV6);
+    has_ports || ip.src.is_ipv6()
 }
 
-/// Whether a segment opens a new connection between the ends of a closed one.
-fn reopens(connection: &Connection, l4: &L4) -> bool {
-    let syn =
-        matches!(l4, L4::Tcp { flags, .. } if flags & (proto::TCP_SYN | proto::TCP_ACK) == proto::TCP_SYN);
-    syn && connection.state == FlowState::Closed
+/// Whether a packet is of the connection that has its key: not if it opens another between the ends of a closed one, nor
+/// if it asks where it would have to answer.
+fn is_of(connection: &Connection, reply: bool, l4: &L4) -> bool {
+    let v6 = connection.original.src.addr.is_ipv6();
+    match *l4 {
+        L4::Tcp { flags, .. } => {
+            let opens = flags & (proto::TCP_SYN | proto::TCP_ACK) == proto::TCP_SYN;
+            !(opens && connection.state == FlowState::Closed)
+        }
+        L4::Icmp { kind, .. } => matches!(query(v6, kind), Some(Query::Reply(_))) == reply,
+        _ => true,
+    }
+}
+
+/// Whether it is what a DHCP server or relay answers. The request went to a group, or came from no address, so that no
+/// connection is known.
+const fn is_dhcp_answer(key: &FlowKey) -> bool {
+    key.protocol == proto::UDP && matches!((key.src.port, key.dst.port), (67, 68) | (547, 546))
 }

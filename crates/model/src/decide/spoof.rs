@@ -117,7 +117,8 @@ fn is_of_underlay<T: Lookup>(tables: &T, network: &Network, addr: IpAddr) -> boo
     })
 }
 
-fn owns(vif: &Vif, addr: IpAddr) -> bool {
+/// Whether a guest may send from an address.
+pub(super) fn owns(vif: &Vif, addr: IpAddr) -> bool {
     vif.addresses.contains(&addr) || vif.allowed.iter().any(|prefix| prefix.contains(&addr))
 }
 

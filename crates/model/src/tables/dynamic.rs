@@ -3,7 +3,7 @@
 use super::Tables;
 use crate::{
     BridgeTarget, Connection, DropReason, Effects, FlowChange, FlowKey, FlowState, FragmentKey, Meter,
-    MeterId, NeighbourScope, Network, RuleId, Seconds, Vif, VifId, Vrf,
+    MeterId, NeighbourScope, Network, RuleId, Seconds, Transport, Vif, VifId, Vrf,
 };
 use packet::Mac;
 use std::collections::BTreeMap;
@@ -29,7 +29,7 @@ pub(super) struct Dynamic {
     neighbours: BTreeMap<(NeighbourScope, IpAddr), Mac>,
     /// By the original direction.
     connections: BTreeMap<FlowKey, Remembered>,
-    fragments: BTreeMap<FragmentKey, ((u16, u16), Seconds)>,
+    fragments: BTreeMap<FragmentKey, (Transport, Seconds)>,
     pub(super) meters: BTreeMap<MeterId, Meter>,
 }
 
@@ -48,9 +48,9 @@ impl Dynamic {
         alive(key).map(|c| (c, false)).or_else(|| alive(&key.reverse()).map(|c| (c, true)))
     }
 
-    pub(super) fn fragment(&self, key: &FragmentKey, now: Seconds) -> Option<(u16, u16)> {
+    pub(super) fn fragment(&self, key: &FragmentKey, now: Seconds) -> Option<Transport> {
         let fresh = |seen: Seconds| now.saturating_sub(seen) < FragmentKey::TIMEOUT;
-        self.fragments.get(key).filter(|(_, seen)| fresh(*seen)).map(|(ports, _)| *ports)
+        self.fragments.get(key).filter(|(_, seen)| fresh(*seen)).map(|(transport, _)| *transport)
     }
 
     /// Forgets what belongs to interfaces and networks that are gone.
@@ -97,8 +97,8 @@ impl Tables {
         if let Some(found) = effects.neighbour {
             insert(&mut dynamic.neighbours, (found.scope, found.addr), found.mac);
         }
-        if let Some((key, ports)) = effects.fragment {
-            insert(&mut dynamic.fragments, key, (ports, now));
+        if let Some((key, transport)) = effects.fragment {
+            insert(&mut dynamic.fragments, key, (transport, now));
         }
         effects.flow.map_or(Ok(()), |change| dynamic.follow(change, now))
     }

@@ -1,6 +1,7 @@
 //! Neighbour solicitations and advertisements (RFC 4861).
 
 use super::Window;
+use crate::checksum::pseudo_header;
 use crate::{Ip, Mac, Nd, ParseError, proto};
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -12,14 +13,18 @@ const TARGET_LINK_ADDR: u8 = 2;
 const FLAG_SOLICITED: u8 = 0x40;
 
 /// The ND body of the ICMPv6 message at `at`, or nothing if it is another or breaks the rules of RFC 4861,
-/// 7.1.
+/// 7.1, its checksum among them.
 #[inline(always)]
 pub(super) fn parse(window: Window<'_>, at: usize, ip: &Ip) -> Result<Option<Nd>, ParseError> {
     let [kind, code] = *window.read(at, ParseError::L4Malformed)?;
     if !matches!(kind, proto::ND_SOLICITATION | proto::ND_ADVERTISEMENT) || code != 0 || ip.ttl != 255 {
         return Ok(None);
     }
-    body(window, at, ip, kind == proto::ND_SOLICITATION)
+    let nd = body(window, at, ip, kind == proto::ND_SOLICITATION)?;
+    let message = window.slice(at, window.end() - at, ParseError::L4Malformed)?;
+    let mut sum = pseudo_header(ip.src, ip.dst, ip.protocol, message.len() as u32);
+    sum.add(message);
+    Ok(nd.filter(|_| sum.fold() == 0xffff))
 }
 
 fn body(window: Window<'_>, at: usize, ip: &Ip, solicitation: bool) -> Result<Option<Nd>, ParseError> {

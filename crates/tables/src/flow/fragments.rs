@@ -1,7 +1,7 @@
-//! The ports of datagrams whose first fragment was seen.
+//! Protocol and ports of datagrams whose first fragment was seen.
 
 use crate::flow::lock;
-use model::{FragmentKey, Seconds, VifId, Vrf};
+use model::{FragmentKey, Seconds, Transport, VifId, Vrf};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Mutex;
 
@@ -13,7 +13,7 @@ const PER_OWNER: usize = 16;
 
 struct Seen {
     key: FragmentKey,
-    ports: (u16, u16),
+    transport: Transport,
     at: Seconds,
 }
 
@@ -33,17 +33,17 @@ impl Fragments {
         &self.shards[self.hash.hash_one(key) as usize % SHARDS]
     }
 
-    /// The ports of the datagram, unless its first fragment is too old.
+    /// Protocol and ports of the datagram, unless its first fragment is too old.
     #[must_use]
-    pub fn get(&self, key: &FragmentKey, now: Seconds) -> Option<(u16, u16)> {
+    pub fn get(&self, key: &FragmentKey, now: Seconds) -> Option<Transport> {
         let shard = lock(self.shard(key));
         let seen = shard.iter().find(|seen| seen.key == *key)?;
-        fresh(seen, now).then_some(seen.ports)
+        fresh(seen, now).then_some(seen.transport)
     }
 
-    /// Remembers the ports of a datagram. Where there is no room the oldest from the same interface and network gives
+    /// Remembers those of a datagram. Where there is no room the oldest from the same interface and network gives
     /// way if they have their share, else the oldest of whoever has most.
-    pub fn insert(&self, key: FragmentKey, ports: (u16, u16), now: Seconds) {
+    pub fn insert(&self, key: FragmentKey, transport: Transport, now: Seconds) {
         let mut shard = lock(self.shard(&key));
         let position = |which: &dyn Fn(&Seen) -> bool| shard.iter().position(which);
         let oldest = |which: &dyn Fn(&Seen) -> bool| {
@@ -60,7 +60,7 @@ impl Fragments {
                 let largest = owners.max_by_key(|owner| held(*owner))?;
                 oldest(&|seen| owner(&seen.key) == largest)
             });
-        let new = Seen { key, ports, at: now };
+        let new = Seen { key, transport, at: now };
         match place {
             Some(at) => shard[at] = new,
             None => shard.push(new),

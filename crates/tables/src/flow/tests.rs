@@ -1,7 +1,7 @@
 //! Bounds, eviction, quotas, and threads.
 
 use super::*;
-use model::{Endpoint, FlowState, FragmentKey, RuleId, Vrf};
+use model::{Endpoint, FlowState, FragmentKey, RuleId, Transport, Vrf};
 use packet::proto::{TCP, UDP};
 use proptest::prelude::*;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -224,23 +224,24 @@ fn fragments_are_bounded_and_shared_fairly() {
         vrf: Vrf(vrf),
         src: IpAddr::V4(Ipv4Addr::LOCALHOST),
         dst: IpAddr::V4(Ipv4Addr::LOCALHOST),
-        protocol: UDP,
+        protocol: Some(UDP),
         id,
     };
     let fragment = |ingress, id| fragment_in(ingress, 1, id);
-    fragments.insert(fragment(1, 1), (7, 8), 0);
-    (0..5000).for_each(|id| fragments.insert(fragment(2, id), (1, 1), 1));
-    assert_eq!(fragments.get(&fragment(1, 1), 29), Some((7, 8)), "a flood takes its own share only");
+    let ports = |src, dst| Transport { protocol: UDP, ports: Some((src, dst)) };
+    fragments.insert(fragment(1, 1), ports(7, 8), 0);
+    (0..5000).for_each(|id| fragments.insert(fragment(2, id), ports(1, 1), 1));
+    assert_eq!(fragments.get(&fragment(1, 1), 29), Some(ports(7, 8)), "a flood takes its own share only");
     assert_eq!(fragments.get(&fragment(1, 1), 30), None);
-    assert_eq!(fragments.get(&fragment(2, 4999), 1), Some((1, 1)));
-    fragments.insert(fragment(1, 1), (9, 9), 31);
-    assert_eq!(fragments.get(&fragment(1, 1), 31), Some((9, 9)));
+    assert_eq!(fragments.get(&fragment(2, 4999), 1), Some(ports(1, 1)));
+    fragments.insert(fragment(1, 1), ports(9, 9), 31);
+    assert_eq!(fragments.get(&fragment(1, 1), 31), Some(ports(9, 9)));
     // Nor do several interfaces together take it, or other networks behind the same one.
     for id in 0..700 {
-        (2..8).for_each(|vif| fragments.insert(fragment(vif, id), (1, 1), 32));
-        (2..8).for_each(|vrf| fragments.insert(fragment_in(1, vrf, id), (1, 1), 32));
+        (2..8).for_each(|vif| fragments.insert(fragment(vif, id), ports(1, 1), 32));
+        (2..8).for_each(|vrf| fragments.insert(fragment_in(1, vrf, id), ports(1, 1), 32));
     }
-    assert_eq!(fragments.get(&fragment(1, 1), 32), Some((9, 9)));
+    assert_eq!(fragments.get(&fragment(1, 1), 32), Some(ports(9, 9)));
     let known = |vif| (0..700).filter(|id| fragments.get(&fragment(vif, *id), 32).is_some()).count();
     let known: Vec<_> = (2..8).map(known).collect();
     assert!(known.iter().all(|n| (256..=512).contains(n)), "4096 datagrams of 13: {known:?}");

@@ -1,0 +1,44 @@
+//! ICMP errors about known connections: they pass with what they are about (RFC 5508, 4).
+
+use super::spoof::owns;
+use super::{Frame, Origin, Walk};
+use crate::{Connection, FlowKey, Lookup, Transport, Vrf};
+use packet::{Ip, L4, proto};
+use std::net::IpAddr;
+
+impl<'a, T: Lookup> Walk<'a, T> {
+    /// The connection that an ICMP error from `src` to `dst`, both inside addresses, is about: it quotes a packet of
+    /// that, which came from the one who is told. Redirects are no errors.
+    pub(super) fn refused(
+        &self,
+        frame: &Frame<'a>,
+        ip: &Ip,
+        src: (Vrf, IpAddr),
+        dst: (Vrf, IpAddr),
+    ) -> Option<Connection> {
+        let redirects = matches!(frame.headers.l4, L4::Icmp { kind: proto::ICMP_REDIRECT, .. });
+        if ip.src.is_ipv4() && redirects {
+            return None;
+        }
+        let quoted = frame.headers.quoted(self.packet.bytes, frame.end).ok()??;
+        let refused = quoted.ip()?;
+        if refused.src != ip.dst || !may_tell(&frame.origin, ip.src, refused.dst) {
+            return None;
+        }
+        let Transport { protocol, ports } = Transport::of(&quoted)?;
+        let key = FlowKey::new(dst, (src.0, refused.dst), protocol, ports?);
+        self.connection(&key, ports?).map(|(connection, _)| connection)
+    }
+}
+
+/// Whether an error about a packet to `refused` may come from `src` by there: from whom it was for, or from a router on
+/// the way. A guest with addresses is a router where it may send from that address, or is configured to be one; other
+/// hosts hold their own guests to that.
+fn may_tell(origin: &Origin<'_>, src: IpAddr, refused: IpAddr) -> bool {
+    match origin {
+        Origin::Guest(vif) => {
+            src == refused || vif.addresses.is_empty() || vif.roles.router || owns(vif, refused)
+        }
+        Origin::Attached { .. } | Origin::Tunnel { .. } | Origin::Gateway => true,
+    }
+}

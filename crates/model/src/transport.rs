@@ -1,0 +1,57 @@
+//! What of a packet's upper layer rules and connections go by.
+
+use packet::{Headers, L4, proto};
+
+/// The protocol of a packet, and what distinguishes the connections of two hosts in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transport {
+    /// IP protocol.
+    pub protocol: u8,
+    /// The sender's and the receiver's port; zeros where the protocol has none. An ICMP query has its identifier in the
+    /// place of the port of who asks, and its type in that of who is asked, so that replies are of the type that was
+    /// asked for (RFC 5508, 3). `None`: no part of a connection, as ICMP is that is neither a query nor a reply.
+    pub ports: Option<(u16, u16)>,
+}
+
+/// ICMP that belongs to a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Query {
+    /// It asks.
+    Request,
+    /// It answers a request of this type.
+    Reply(u8),
+}
+
+impl Transport {
+    /// Of a packet that is whole or a first fragment; `None` where it isn't IP.
+    #[must_use]
+    pub fn of(headers: &Headers) -> Option<Self> {
+        let ip = headers.ip()?;
+        let ports = match headers.l4 {
+            L4::Icmp { kind, id, .. } => query(ip.src.is_ipv6(), kind).map(|query| match query {
+                Query::Request => (id, kind.into()),
+                Query::Reply(request) => (request.into(), id),
+            }),
+            _ => Some(headers.ports()),
+        };
+        Some(Self { protocol: ip.protocol, ports })
+    }
+}
+
+/// Whether ICMP of this type (ICMPv6, if `v6`) asks or answers. Errors, redirects, the messages of routers, of
+/// neighbour discovery and of group membership do neither, nor does what is unknown.
+pub(crate) const fn query(v6: bool, kind: u8) -> Option<Query> {
+    use Query::{Reply, Request};
+    Some(match (v6, kind) {
+        (false, proto::ICMP_ECHO_REQUEST) | (true, proto::ICMPV6_ECHO_REQUEST) => Request,
+        (false, proto::ICMP_ECHO_REPLY) => Reply(proto::ICMP_ECHO_REQUEST),
+        (true, proto::ICMPV6_ECHO_REPLY) => Reply(proto::ICMPV6_ECHO_REQUEST),
+        // Timestamp, information and address mask (RFC 792; RFC 950); extended echo (RFC 8335).
+        (false, 13 | 15 | 17 | 42) => Request,
+        (false, 14 | 16 | 18 | 43) => Reply(kind - 1),
+        // Node information (RFC 4620); extended echo (RFC 8335).
+        (true, 139 | 160) => Request,
+        (true, 140 | 161) => Reply(kind - 1),
+        _ => return None,
+    })
+}
