@@ -40,7 +40,7 @@ impl Windows {
             return None;
         }
         // The keys of a region and of all windows bound to it are of one file.
-        if !self.list.get(self.last).is_some_and(|window| window.file == region.file) {
+        if self.list.get(self.last).is_none_or(|window| window.file != region.file) {
             match self.list.iter().position(|window| window.file == region.file) {
                 Some(at) => self.last = at,
                 None => {
