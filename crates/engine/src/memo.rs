@@ -46,6 +46,7 @@ pub(crate) fn is_lasting(decision: &Decision) -> bool {
         && effects.mirror_in.is_empty()
         && effects.mirror_out.is_empty()
         && effects.neighbour.is_none()
+        && !effects.once
         && effects.fragment.is_none()
         && effects.solicit.is_none();
     let settled = match &effects.flow {

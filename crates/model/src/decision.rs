@@ -185,6 +185,9 @@ pub struct Effects {
     pub neighbour: Option<NeighbourFound>,
     /// Connection table.
     pub flow: Option<FlowChange>,
+    /// The rules allow this packet, which is of no connection; but another like it may be of one. So the decision is not
+    /// for those.
+    pub once: bool,
     /// Protocol and ports for later fragments.
     pub fragment: Option<(FragmentKey, Transport)>,
     /// Policers, asked in this order, each dropping what does not conform for its reason (`rate_limited`, `policed`):

@@ -1,6 +1,6 @@
 //! Connections: the state behind stateful rules.
 
-use crate::transport::{Query, query};
+use crate::transport::{Query, is_icmp, query};
 use crate::{RuleId, VifId, Vrf};
 use packet::{L4, proto};
 use std::net::IpAddr;
@@ -115,6 +115,8 @@ impl Connection {
         let makes = match *l4 {
             L4::Tcp { flags, .. } => flags & proto::TCP_RST == 0,
             L4::Icmp { kind, .. } => matches!(query(v6, kind), Some(Query::Request)),
+            // A later fragment, whose type is not known.
+            L4::Other if is_icmp(original.protocol) => false,
             _ => true,
         };
         let dst = original.dst.addr;

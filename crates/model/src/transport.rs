@@ -38,6 +38,11 @@ impl Transport {
     }
 }
 
+/// Whether it is ICMP, of either version.
+pub(crate) const fn is_icmp(protocol: u8) -> bool {
+    matches!(protocol, proto::ICMP | proto::ICMPV6)
+}
+
 /// Whether ICMP of this type (ICMPv6, if `v6`) asks or answers. Errors, redirects, the messages of routers, of
 /// neighbour discovery and of group membership do neither, nor does what is unknown.
 pub(crate) const fn query(v6: bool, kind: u8) -> Option<Query> {

@@ -4,7 +4,7 @@ use super::harness::Host;
 use super::world::{PROVIDER, WIRE, neighbours, tables};
 use crate::testing::Packet;
 use mem::{Accepts, Offload};
-use model::{FlowUse, VifId};
+use model::{FlowState, FlowUse, VifId};
 use tables::FlowLimits;
 
 fn host(connections: usize) -> Host {
@@ -83,4 +83,31 @@ fn connections_are_charged_to_senders_and_from_a_wire_to_receivers() {
     let roce = "ip4 10.1.1.6 > 10.9.0.7 / udp 49152 > 4791 / payload 24";
     let sent = packet(&format!("eth 02:00:00:00:00:06 > 00:00:5e:00:01:00 / {roce}"));
     assert_eq!(charged(VifId(7), sent), [(6, own)]);
+}
+
+#[test]
+fn replies_that_came_before_the_request_do_not_hide_those_after_it() {
+    let mut host = host(1024);
+    let reply = || {
+        packet(
+            "eth 02:00:00:00:00:02 > 02:00:00:00:00:01 / ip4 10.1.1.2 > 10.1.1.1 / icmp reply 5 1 / payload 8",
+        )
+    };
+    let request = packet(
+        "eth 02:00:00:00:00:01 > 02:00:00:00:00:02 / ip4 10.1.1.1 > 10.1.1.2 / icmp echo 5 1 / payload 8",
+    );
+    for _ in 0..3 {
+        assert_eq!(host.run(VifId(2), [reply()]).get(&VifId(1)).map(Vec::len), Some(1));
+    }
+    assert_eq!(host.shared.flows().created(), 0, "nobody asked");
+    host.run(VifId(1), [request]);
+    for _ in 0..3 {
+        assert_eq!(host.run(VifId(2), [reply()]).get(&VifId(1)).map(Vec::len), Some(1));
+    }
+    let mut states = Vec::new();
+    host.shared.flows().for_each(0, &mut |flow| {
+        states.push(flow.state);
+        true
+    });
+    assert_eq!(states, [FlowState::Established]);
 }

@@ -6,10 +6,10 @@
 
 use super::route::MAX_TRANSLATIONS;
 use super::{Frame, Origin, Stop, Walk, push_new};
-use crate::transport::{Query, query};
+use crate::transport::{Query, is_icmp, query};
 use crate::{
-    Action, Connection, DropReason, Endpoint, FlowChange, FlowKey, FlowState, FragmentKey, Lookup, Modifier,
-    Nexthop, RuleMatch, RuleQuery, Transport, Vif, Vrf,
+    Action, Connection, DropReason, Endpoint, FlowChange, FlowKey, FlowState, FragmentKey, GATEWAY_MAC,
+    Lookup, Modifier, Nexthop, RuleMatch, RuleQuery, Transport, Vif, Vrf,
 };
 use packet::{Fragment, Headers, IcmpError, Ip, L3, L4, proto};
 use std::net::IpAddr;
@@ -45,21 +45,20 @@ impl<'a, T: Lookup> Walk<'a, T> {
         };
         let ports = transport.ports.unwrap_or_default();
         let key = FlowKey::new(src, (vrf, dst), transport.protocol, ports);
-        if let Some(connection) = self.refused(frame, ip, src, (vrf, dst)) {
+        if let Some(connection) = self.refused(frame, ip, (vrf, dst)) {
             let passes = self.rules(&connection.original, &frame.origin);
             return passes.map(|_| ()).map_err(|refusal| refusal.stop(ip, &frame.headers));
         }
         let known = transport.ports.and_then(|ports| self.connection(&key, ports));
         let known = known.filter(|(c, reply)| is_of(c, *reply, &frame.headers.l4));
         let (original, reply) = known.map_or((key, false), |(c, reply)| (c.original, reply));
-        let rule = match self.rules(&original, &frame.origin) {
-            // An answer passes where the request would.
-            Err(Refusal { by_rule: false, .. }) if is_dhcp_answer(&key) => {
-                let asked = self.rules(&key.reverse(), &frame.origin);
-                return asked.map(|_| ()).map_err(|refusal| refusal.stop(ip, &frame.headers));
-            }
-            asked => asked.map_err(|refusal| refusal.stop(ip, &frame.headers))?,
-        };
+        let mut rule = self.rules(&original, &frame.origin);
+        let unruled = matches!(rule, Err(Refusal { by_rule: false, .. }));
+        let answers = unruled && is_dhcp_answer(frame, &key);
+        if answers {
+            rule = self.rules(&key.reverse(), &frame.origin);
+        }
+        let rule = rule.map_err(|refusal| refusal.stop(ip, &frame.headers))?;
         if matches!(ip.fragment, Fragment::First { .. }) && needs_first(ip) {
             self.effects.fragment = Some((self.fragment_key(frame, ip), transport));
         }
@@ -68,10 +67,12 @@ impl<'a, T: Lookup> Walk<'a, T> {
                 let connection = connection.after(reply, original.protocol, &frame.headers.l4);
                 Some(FlowChange::Update { connection, reply })
             }
-            None if transport.ports.is_none() => None,
+            None if answers || transport.ports.is_none() => None,
             None => Connection::first(original, &frame.headers.l4)
                 .map(|connection| FlowChange::Create { connection, rule }),
         };
+        let may_belong = answers || is_icmp(transport.protocol);
+        self.effects.once = may_belong && self.effects.flow.is_none();
         Ok(())
     }
 
@@ -151,7 +152,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
 
     /// A packet's inside source: its address in the network it came from. But a packet out of a tunnel may come from
     /// another network, that to which the route back to its source leads, and from there have a floating address.
-    fn source(&self, frame: &Frame<'_>, src: IpAddr) -> (Vrf, IpAddr) {
+    pub(super) fn source(&self, frame: &Frame<'_>, src: IpAddr) -> (Vrf, IpAddr) {
         let mut vrf = frame.network.vrf;
         if !matches!(frame.origin, Origin::Tunnel { .. }) {
             return (vrf, src);
@@ -212,8 +213,10 @@ fn is_of(connection: &Connection, reply: bool, l4: &L4) -> bool {
     }
 }
 
-/// Whether it is what a DHCP server or relay answers. The request went to a group, or came from no address, so that no
-/// connection is known.
-const fn is_dhcp_answer(key: &FlowKey) -> bool {
-    key.protocol == proto::UDP && matches!((key.src.port, key.dst.port), (67, 68) | (547, 546))
+/// Whether it is what a DHCP server or relay of the network answers. The request went to a group, or came from no address,
+/// so that no connection is known. Those elsewhere are asked by unicast, which is a connection.
+fn is_dhcp_answer(frame: &Frame<'_>, key: &FlowKey) -> bool {
+    let is_bridged = frame.headers.eth.as_ref().is_some_and(|eth| eth.dst != GATEWAY_MAC);
+    let ports = matches!((key.src.port, key.dst.port), (67, 68) | (547, 546));
+    is_bridged && key.src.vrf == key.dst.vrf && key.protocol == proto::UDP && ports
 }

@@ -7,15 +7,9 @@ use packet::{Ip, L4, proto};
 use std::net::IpAddr;
 
 impl<'a, T: Lookup> Walk<'a, T> {
-    /// The connection that an ICMP error from `src` to `dst`, both inside addresses, is about: it quotes a packet of
+    /// The connection that an ICMP error to `dst`, an inside address, is about: it quotes a packet of
     /// that, which came from the one who is told. Redirects are no errors.
-    pub(super) fn refused(
-        &self,
-        frame: &Frame<'a>,
-        ip: &Ip,
-        src: (Vrf, IpAddr),
-        dst: (Vrf, IpAddr),
-    ) -> Option<Connection> {
+    pub(super) fn refused(&self, frame: &Frame<'a>, ip: &Ip, dst: (Vrf, IpAddr)) -> Option<Connection> {
         let redirects = matches!(frame.headers.l4, L4::Icmp { kind: proto::ICMP_REDIRECT, .. });
         if ip.src.is_ipv4() && redirects {
             return None;
@@ -26,7 +20,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
             return None;
         }
         let Transport { protocol, ports } = Transport::of(&quoted)?;
-        let key = FlowKey::new(dst, (src.0, refused.dst), protocol, ports?);
+        let key = FlowKey::new(dst, self.source(frame, refused.dst), protocol, ports?);
         self.connection(&key, ports?).map(|(connection, _)| connection)
     }
 }
