@@ -24,12 +24,8 @@ fn member(channel: *mut EventChannel) -> *mut CmId {
     let id = id(channel, RDMA_PS_UDP);
     let mut to = group(GROUP);
     // SAFETY: the identifier was just made, and the address is whole.
-    assert_eq!(
-        unsafe { rdma_resolve_addr(id, ptr::null_mut(), (&raw mut to).cast(), 1000) },
-        0,
-        "{}",
-        errno()
-    );
+    let resolving = unsafe { rdma_resolve_addr(id, ptr::null_mut(), (&raw mut to).cast(), 1000) };
+    assert_eq!(resolving, 0, "{}", errno());
     acknowledged(channel, kind::ADDR_RESOLVED);
     queue_pair(id, IBV_QPT_UD);
     id
