@@ -73,13 +73,19 @@ fn leave(id: &Id, address: SocketAddr) -> Result<(), Errno> {
         let at = state.groups.iter().position(|group| group.address == address)?;
         Some(state.groups.remove(at))
     });
-    let group = group.ok_or(Errno(libc::EADDRNOTAVAIL))?;
+    group.ok_or(Errno(libc::EADDRNOTAVAIL)).and_then(|mut group| detach(id, &mut group))
+}
+
+fn detach(id: &Id, group: &mut Joined) -> Result<(), Errno> {
     let qp = id.visible(|public| public.qp);
-    if let Some(gid) = group.attached.filter(|_| !qp.is_null()) {
-        // SAFETY: it is the identifier's queue pair, which has not been destroyed.
-        checked(unsafe { verbs::ibv_detach_mcast(qp, &raw const gid, 0) })?;
-    }
-    Ok(())
+    let Some(gid) = group.attached.take().filter(|_| !qp.is_null()) else { return Ok(()) };
+    // SAFETY: it is the identifier's queue pair, which has not been destroyed.
+    checked(unsafe { verbs::ibv_detach_mcast(qp, &raw const gid, 0) })
+}
+
+/// The queue pair is about to be destroyed, which could not be while it is attached.
+pub fn detach_all(id: &Id) {
+    id.state(|state| state.groups.iter_mut().for_each(|group| _ = detach(id, group)));
 }
 
 /// # Safety

@@ -7,6 +7,7 @@ use crate::abi::{
 };
 use crate::error::{Errno, checked, made, returned};
 use crate::id::Id;
+use crate::multicast;
 use crate::verbs;
 use libc::{c_int, c_void};
 use std::ptr;
@@ -247,6 +248,7 @@ pub unsafe extern "C" fn rdma_destroy_qp(id: *mut CmId) {
     // SAFETY: the caller's promise.
     let Ok(id) = (unsafe { Id::of(id) }) else { return };
     if let Some(qp) = queue_pair(id) {
+        multicast::detach_all(id);
         // SAFETY: it is the identifier's.
         unsafe { verbs::ibv_destroy_qp(qp) };
         id.visible(|public| public.qp = ptr::null_mut());

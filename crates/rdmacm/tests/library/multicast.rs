@@ -2,7 +2,7 @@
 
 use crate::devices::ADDRESSES;
 use crate::programs::{acknowledge, acknowledged, end, errno, event, id, queue_pair};
-use crate::verbs::{FULL, attached};
+use crate::verbs::{FULL, attached, groups_of};
 use libc::{c_int, c_void, sockaddr, sockaddr_storage};
 use rdmacm::abi::{
     CmId, EventChannel, IBV_QPT_UD, JoinMcAttrEx, RDMA_CM_JOIN_MC_ATTR_ADDRESS,
@@ -91,6 +91,23 @@ fn who_only_sends_is_not_attached() {
     assert_eq!(join(right), 0);
     acknowledged(channel, kind::MULTICAST_JOIN);
     assert_eq!((groups(member), leave(member, GROUP)), (vec![], 0));
+    end(&[member], &[channel]);
+}
+
+/// Linux's library does not; the queue pair stays there then.
+#[test]
+fn who_destroys_its_queue_pair_leaves_with_it() {
+    let channel = rdma_create_event_channel();
+    let member = member(channel);
+    assert_eq!(join(member, GROUP, 0), 0);
+    acknowledged(channel, kind::MULTICAST_JOIN);
+    assert_eq!(groups(member), [GROUP.to_ipv6_mapped()]);
+    // SAFETY: the identifier is the test's; the number is read before the queue pair goes.
+    let number = unsafe { (*(*member).qp).qp_num };
+    // SAFETY: as above.
+    unsafe { rdma_destroy_qp(member) };
+    assert!(groups_of(number).is_empty());
+    assert_eq!(leave(member, GROUP), 0);
     end(&[member], &[channel]);
 }
 

@@ -28,7 +28,12 @@ pub const FULL: Ipv6Addr = Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0xefff, 0xffff);
 /// The groups that a queue pair is attached to.
 pub fn attached(qp: *mut Qp) -> Vec<Ipv6Addr> {
     // SAFETY: a test asks for a queue pair that it has not destroyed.
-    ATTACHED.lock().unwrap().get(&unsafe { (*qp).qp_num }).cloned().unwrap_or_default()
+    groups_of(unsafe { (*qp).qp_num })
+}
+
+/// The same, of one with this number.
+pub fn groups_of(number: u32) -> Vec<Ipv6Addr> {
+    ATTACHED.lock().unwrap().get(&number).cloned().unwrap_or_default()
 }
 
 struct Devices(Vec<(*mut Device, *mut Context)>);
