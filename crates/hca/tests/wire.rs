@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Instant;
-use uverbs::{QpType, Request, WorkRequest};
+use uverbs::{QpType, Reply, Request, WorkRequest};
 
 /// Of a thousand frames, how many are spoilt.
 #[derive(Clone, Copy, Default)]
@@ -149,6 +149,47 @@ fn data_stays_whole_on_bad_wires() {
             assert!(t.mb[from..from + len] == t.ma[from * 2..from * 2 + len], "round {round}");
         }
     }
+}
+
+/// Windows that are bound, used once and taken back with a message, on a wire on which all of that comes again.
+#[test]
+fn windows_are_for_peers_on_other_hosts_too() {
+    let (bind_mw, send_with_inv, remote_write) = (8, 9, 0b10);
+    let faults = Faults { lost: 50, doubled: 50, reordered: 20, ..Faults::default() };
+    let (mut t, _wire, _other) = two_hosts(QpType::Rc, faults);
+    let Reply::Mw { rkey: first, .. } = t.b.ask(&Request::AllocMw { pd: t.b.pd, mw_type: 2 }).unwrap().0
+    else {
+        panic!()
+    };
+    let mut used = 0;
+    for round in 0..20_u32 {
+        let (rkey, at) = (first & !0xff | (first + round) & 0xff, round as usize * 5000);
+        let address = t.mb[at..].as_ptr() as u64;
+        let bind = WorkRequest {
+            address,
+            compare_add: 5000,
+            swap: remote_write,
+            rkey,
+            immediate: t.kb,
+            ..asked(bind_mw, 3)
+        };
+        t.b.post_send(&mut t.qb, bind, &[]);
+        assert_eq!(next(&mut t.cb).status, 0);
+        t.b.post_receive(&mut t.qb, 4, &[]);
+        t.a.post_send(
+            &mut t.qa,
+            WorkRequest { address, rkey, ..asked(0, 1) },
+            &[segment(&t.ma[at..at + 5000], t.ka)],
+        );
+        t.a.post_send(&mut t.qa, WorkRequest { immediate: rkey, ..asked(send_with_inv, 2) }, &[]);
+        assert_eq!((next(&mut t.ca).status, next(&mut t.ca).status), (0, 0));
+        assert_eq!(next(&mut t.cb).immediate, rkey);
+        assert!(t.mb[at..at + 5000] == t.ma[at..at + 5000], "round {round}");
+        used = rkey;
+    }
+    let write = WorkRequest { address: t.mb.as_ptr() as u64, rkey: used, ..asked(0, 9) };
+    t.a.post_send(&mut t.qa, write, &[segment(&t.ma[..8], t.ka)]);
+    assert_eq!(next(&mut t.ca).status, 10, "a remote access error");
 }
 
 #[test]
