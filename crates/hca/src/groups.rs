@@ -5,7 +5,7 @@
 use crate::inbox::{Inbox, Packet};
 use crate::modify::PARTITION;
 use crate::path::Network;
-use crate::wire::{WireErrors, count};
+use crate::wire::WireErrors;
 use packet::roce::{self, Opcode, Service};
 use std::collections::HashMap;
 use std::net::Ipv6Addr;
@@ -101,7 +101,7 @@ impl<'a> Multicast<'a> {
     }
 
     /// Gives a copy to each member but its sender. What there is no room for is lost. `gave` is called with who got copies,
-    /// to announce them there. Returns how many were made.
+    /// to announce them there. Returns how many were made, the lost ones included: they cost as much.
     pub fn give(
         &self,
         members: &[Member],
@@ -109,10 +109,10 @@ impl<'a> Multicast<'a> {
         (errors, spare): (&WireErrors, &mut Vec<u8>),
         mut gave: impl FnMut(&Arc<Inbox>),
     ) -> usize {
-        let (mut made, mut wrong) = (0, 0);
+        let (mut made, mut wrong, mut lost) = (0, 0, 0);
         // Those of a program follow each other.
         for its in members.chunk_by(|one, other| Arc::ptr_eq(&one.inbox, &other.inbox)) {
-            let before = made;
+            let before = made - lost;
             for member in its.iter().filter(|member| Some(member.qpn) != sender) {
                 if member.queue_key.load(Ordering::Relaxed) != self.queue_key {
                     wrong += 1;
@@ -121,17 +121,16 @@ impl<'a> Multicast<'a> {
                 spare.clear();
                 spare.extend_from_slice(self.bytes);
                 let (network, is_local, bytes) = (self.network, self.is_local, std::mem::take(spare));
-                if its[0].inbox.put_quietly(Packet { qpn: member.qpn, network, is_local, bytes }, spare) {
-                    made += 1;
-                } else {
-                    count(&errors.no_room);
-                }
+                let packet = Packet { qpn: member.qpn, network, is_local, bytes };
+                made += 1;
+                lost += usize::from(!member.inbox.put_quietly(packet, spare));
             }
-            if made > before {
+            if made - lost > before {
                 gave(&its[0].inbox);
             }
         }
         errors.queue_key.fetch_add(wrong, Ordering::Relaxed);
+        errors.no_room.fetch_add(lost as u64, Ordering::Relaxed);
         made
     }
 }
