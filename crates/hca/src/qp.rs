@@ -16,6 +16,7 @@ use packet::roce::{self, Datagram, Nak};
 use rdma::{DatagramPair, Destination, LeftOut, Mtu, QueuePair, SendRequest, Status};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use uverbs::completion;
 use uverbs::work::send_flags;
@@ -87,6 +88,8 @@ pub(crate) struct Own {
     pub kind: QpType,
     pub state: QpState,
     pub attributes: QpAttributes,
+    /// Its queue key, for those who copy what comes for its groups.
+    pub queue_key: Arc<AtomicU32>,
     pub capacity: Capacity,
     pub send_cq: u32,
     pub recv_cq: u32,
@@ -343,9 +346,10 @@ impl Qp {
         objects.counters.add(Counter::ReceivedBytes, packet.bytes.len() as u64);
         let mut around = Surroundings { own: &mut self.own, objects };
         match &mut self.transport {
-            Transport::None => {}
+            Transport::None => around.objects.counters.add(Counter::NotTaken, 1),
             Transport::Connected(connected) => {
                 if !around.own.is_from_peer(packet) {
+                    around.objects.counters.add(Counter::NotTaken, 1);
                     return;
                 }
                 around.hear();
@@ -566,6 +570,7 @@ impl Qp {
         own.shared_in = None;
         own.state = QpState::Reset;
         own.attributes = QpAttributes::default();
+        own.queue_key.store(0, Ordering::Relaxed);
         own.sends.reset();
         if let Receives::Own(source) = &mut own.receives {
             source.reset();
@@ -589,7 +594,13 @@ fn receive_datagram(
     around: &mut Surroundings<'_>,
 ) {
     let header = received_header(&packet.network, packet.bytes.len());
-    if pair.receive(datagram, &header, around) == Err(LeftOut::QueueKey) {
-        around.objects.counters.add(Counter::QkeyViolation, 1);
-    }
+    let Err(why) = pair.receive(datagram, &header, around) else { return };
+    let counter = match why {
+        LeftOut::Foreign => Counter::NotTaken,
+        LeftOut::Partition => Counter::PkeyViolation,
+        LeftOut::QueueKey => Counter::QkeyViolation,
+        LeftOut::NotReady => Counter::OutOfBuffer,
+        LeftOut::Length => Counter::LocalLength,
+    };
+    around.objects.counters.add(counter, 1);
 }
