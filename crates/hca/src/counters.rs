@@ -25,10 +25,11 @@ pub(crate) enum Counter {
     ResponderError,
     CnpSent,
     CnpHandled,
+    AtomicBusy,
 }
 
 /// Their names, in their order.
-const NAMES: [&str; 21] = [
+const NAMES: [&str; 22] = [
     "sent_pkts",
     "sent_bytes",
     "rcvd_pkts",
@@ -50,6 +51,7 @@ const NAMES: [&str; 21] = [
     "resp_cqe_error",
     "np_cnp_sent",
     "rp_cnp_handled",
+    "atomic_busy",
 ];
 
 /// Counters of something.
