@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 pub const RDMA_DIR: &str = "rdma";
 
 /// What a verbs device counts, with names as `rdma statistic` has them for adapters, and what they mean.
-pub const RDMA_COUNTERS: [(&str, &str); 29] = [
+pub const RDMA_COUNTERS: [(&str, &str); 30] = [
     ("sent_pkts", "Packets sent, and messages that programs brought to peers with which they share memory."),
     ("sent_bytes", "Bytes sent."),
     ("rcvd_pkts", "Packets received, and messages that such peers brought."),
@@ -53,6 +53,7 @@ pub const RDMA_COUNTERS: [(&str, &str); 29] = [
     ("resp_cqe_error", "Receive requests completed in error."),
     ("np_cnp_sent", "Congestion notifications sent."),
     ("rp_cnp_handled", "Congestion notifications received."),
+    ("atomic_busy", "Atomic requests left without an answer, since others were at work for too long."),
 ];
 
 /// A verbs device to be open.

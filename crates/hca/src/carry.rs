@@ -284,11 +284,13 @@ impl Verbs for Surroundings<'_> {
     fn atomic(&mut self, rkey: u32, address: u64, operation: AtomicOperation) -> Result<u64, Fault> {
         let place = self.region(rkey, address, 8, Access::Atomic)?;
         let turn = &self.objects.adapter.turn;
-        self.objects.memory().exchange(place, turn, |original| match operation {
+        let done = self.objects.memory().exchange(place, turn, |original| match operation {
             AtomicOperation::FetchAdd(add) => original.wrapping_add(add),
             AtomicOperation::CompareSwap { compare, swap } if compare == original => swap,
             AtomicOperation::CompareSwap { .. } => original,
-        })
+        });
+        self.objects.counters.add(Counter::AtomicBusy, u64::from(done == Err(Fault::Busy)));
+        done
     }
 
     fn invalidate(&mut self, rkey: u32) -> Result<(), Fault> {

@@ -33,10 +33,11 @@ pub(crate) enum Counter {
     ResponderError,
     CnpSent,
     CnpHandled,
+    AtomicBusy,
 }
 
 /// Their names, in their order.
-const NAMES: [&str; 29] = [
+const NAMES: [&str; 30] = [
     "sent_pkts",
     "sent_bytes",
     "rcvd_pkts",
@@ -66,6 +67,7 @@ const NAMES: [&str; 29] = [
     "resp_cqe_error",
     "np_cnp_sent",
     "rp_cnp_handled",
+    "atomic_busy",
 ];
 
 /// Counters of something.

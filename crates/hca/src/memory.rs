@@ -31,7 +31,7 @@ pub(crate) type Identity = (u64, u64);
 #[derive(Debug)]
 pub(crate) struct AddressSpace {
     memory: OwnedFd,
-    identity: Option<Identity>,
+    identity: Identity,
 }
 
 impl AddressSpace {
@@ -40,12 +40,12 @@ impl AddressSpace {
         if !Self::is_memory(&descriptor).unwrap_or(false) {
             return Err(NotMemory);
         }
-        let identity = rustix::fs::fstat(&descriptor).ok().map(|stat| (stat.st_dev, stat.st_ino));
-        Ok(Self { memory: descriptor, identity })
+        let stat = rustix::fs::fstat(&descriptor).map_err(|_| NotMemory)?;
+        Ok(Self { memory: descriptor, identity: (stat.st_dev, stat.st_ino) })
     }
 
     /// By which other descriptors of the same memory are known: while one is open, the file system keeps the file's number.
-    pub const fn identity(&self) -> Option<Identity> {
+    pub const fn identity(&self) -> Identity {
         self.identity
     }
 
@@ -346,7 +346,7 @@ impl Regions {
         mut work: impl FnMut(&AtomicU64) -> T,
     ) -> Option<T> {
         let near = self.pages(place).and_then(|pages| pages.word(place.address)).map(&mut work);
-        near.or_else(|| self.together.with_word(space.identity()?, place.address, work))
+        near.or_else(|| self.together.with_word(space.identity(), place.address, work))
     }
 }
 
@@ -394,7 +394,7 @@ impl Reach<'_> {
         let mut bytes = [0; 8];
         // A page that takes long to come comes before others have to wait for it.
         self.space.read(place.address, &mut bytes)?;
-        let _taken = turn.take().ok_or(Fault::Busy)?;
+        let _taken = turn.take(self.space.identity()).ok_or(Fault::Busy)?;
         self.space.read(place.address, &mut bytes)?;
         let old = u64::from_ne_bytes(bytes);
         self.space.write(place.address, &change(old).to_ne_bytes())?;

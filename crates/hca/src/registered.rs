@@ -73,7 +73,7 @@ impl Registered {
     pub fn note(&self, space: &AddressSpace, pages: &Arc<SharedPages>) {
         let mut shared = self.shared();
         shared.retain(|(_, pages)| pages.strong_count() > 0);
-        shared.extend(space.identity().map(|identity| (identity, Arc::downgrade(pages))));
+        shared.push((space.identity(), Arc::downgrade(pages)));
     }
 
     /// Does something with a word that is in a file, if it is in one.

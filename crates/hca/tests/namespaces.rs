@@ -25,12 +25,13 @@ fn be_the_daemon() {
 }
 
 #[test]
+#[allow(clippy::zombie_processes, reason = "the test ends with the process, and fails where it does not")]
 fn a_program_that_has_no_number_here_is_served() {
     if std::env::var_os(DAEMON).is_some() {
         return be_the_daemon();
     }
     let mut daemon = Command::new("unshare")
-        .args(["--pid", "--fork", "--kill-child"])
+        .args(["--user", "--map-current-user", "--pid", "--fork", "--kill-child"])
         .arg(std::env::current_exe().unwrap())
         .args(["--exact", "a_program_that_has_no_number_here_is_served", "--nocapture"])
         .env(DAEMON, "1")
@@ -39,10 +40,12 @@ fn a_program_that_has_no_number_here_is_served() {
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(daemon.stdout.take().unwrap()).lines().map_while(Result::ok);
-    let Some(at) = lines.find_map(|line| Some(line.strip_prefix("at ")?.to_owned())) else {
-        eprintln!("no process namespaces here");
-        return;
-    };
+    let at = lines.find_map(|line| Some(line.strip_prefix("at ")?.to_owned()));
+    if at.is_none() {
+        let status = daemon.wait();
+        panic!("no process namespaces here: unshare ended with {status:?}");
+    }
+    let at = at.unwrap();
     let numbers = [common::TRUSTING, common::TRUSTING + 1];
     let [mut a, mut b] = numbers.map(|number| App::attach(&Path::new(&at).join(format!("vm{number}"))));
     let (mut ca, mut cb) = (a.cq(8, None), b.cq(8, None));
