@@ -326,6 +326,37 @@ def test_a_half_closed_connection_is_let_go(lab):
     good_again(device, other)
 
 
+# Becomes another user, as which it is not dumpable (prctl(2)), and then is.
+NOT_DUMPABLE = """
+import ctypes, errno, os
+from pyverbs.pyverbs_error import PyverbsRDMAError
+from pyverbs.device import Context
+
+os.setgroups([])
+os.setgid(1000)
+os.setuid(1000)
+for dumpable in 0, 1:
+    assert ctypes.CDLL(None).prctl(4, dumpable) == 0
+    try:
+        Context(name="viaduct0").close()
+        print("opened")
+    except PyverbsRDMAError as refused:
+        print("refused", errno.errorcode[refused.error_code])
+print("done")
+"""
+
+
+def test_a_program_that_can_not_have_its_own_memory_is_told_so(lab):
+    device, other = same_host(lab, rdma_owner="1000:1000")
+    lab.directory.chmod(0o755)
+    program = device.python(NOT_DUMPABLE)
+    program.wait_for("done")
+    text = program.text()
+    assert "refused EACCES" in text and "opened" in text, text
+    assert "/proc/self/mem can't be opened" in text and "not dumpable" in text, text
+    good_again(device, other)
+
+
 # Makes one object after the other until there are no more; says how many there were and why it ended.
 GREEDY = """
 import errno
