@@ -48,6 +48,7 @@ def test_a_tree_has_what_the_kernel_has_of_an_adapter(lab, host):
     assert text(tree, f"{port}/gid_attrs/ndevs/1") == "tapa1"
     assert text(tree, f"{port}/state") == "4: ACTIVE"
     assert text(tree, "infiniband/viaduct1/device/numa_node") == "-1"
+    assert (tree / "class/infiniband/viaduct1/device/net/tapa1").readlink().name == "tapa1"
     # A guest without a tap has no network device.
     assert not (tree / "class/infiniband/viaduct0/ports/1/gid_attrs/ndevs").exists()
     assert text(tree, "infiniband_verbs/uverbs1/ibdev") == "viaduct1"

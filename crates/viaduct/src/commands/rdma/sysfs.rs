@@ -96,6 +96,10 @@ fn add_device(tree: &mut Tree, name: &str, device: &RdmaDevice, version: &str) {
     ] {
         put(tree, &dir.join(file), text);
     }
+    if let Some(net_device) = &device.net_device {
+        let there = Path::new("/sys/class/net").join(net_device);
+        tree.insert(dir.join("device/net").join(net_device), Entry::Link(there));
+    }
     add_port(tree, &dir.join("ports/1"), device, &gids);
 }
 
