@@ -36,6 +36,10 @@ class Linux:
     def listens(self):
         return "LISTEN" in self.vm.shell("/bin/rdma resource show cm_id").stdout
 
+    def joined(self):
+        # 239.1.2.3, whose members the kernel tells routers of.
+        return "030201EF" in self.vm.shell("cat /proc/net/igmp").stdout
+
     def start(self, program, options):
         words = f"/bin/{program} {options}"
         self.vm.shell(f"rm -f /tmp/status; ({words} > /tmp/said 2>&1; echo $? > /tmp/status) &")
@@ -69,9 +73,14 @@ class Device:
     def listens(self):
         return any(row["state"] == "listen" for row in self.verbs.host.viaduct("rdma", "cm", "--device", self.verbs.device))
 
+    def joined(self):
+        return "joined dgid" in self.said()
+
     def start(self, program, options):
         program = RDMA_IMAGES / "greet" if program == "greet" else program
-        self.running = self.verbs.start([program, *options.split()])
+        # What mckey says is looked at while it runs.
+        prefix = ["stdbuf", "-oL"] if program == "mckey" else []
+        self.running = self.verbs.start([*prefix, program, *options.split()])
 
     def status(self):
         return None if self.running.running() else self.running.process.returncode
@@ -128,6 +137,23 @@ def test_perftest(guests, run):
     program, options = PERFTEST[run].split(maxsplit=1)
     meet(device, linux, program, f"{options} -d {device.device}", f"{options} -d {linux.device} {device.address}")
     device.verbs.expect_free()
+
+
+def test_multicast(guests, ends):
+    linux, _ = guests
+    linux.vm.shell("ip route replace 224.0.0.0/4 dev eth0")
+    receiver, sender = ends
+    words = "-m 239.1.2.3 -C 5 -b"
+    try:
+        receiver.start("mckey", f"{words} {receiver.address}")
+        eventually(lambda: receiver.joined() or receiver.status() is not None, "a member", 30)
+        sender.start("mckey", f"{words} {sender.address} -s")
+        eventually(lambda: (receiver.status(), sender.status()) == (0, 0), "the end of mckey", 30)
+    except Failed as failed:
+        raise Failed(f"{failed}\n{receiver.said()}\n{sender.said()}") from None
+    finally:
+        receiver.stop("mckey")
+        sender.stop("mckey")
 
 
 def greet(ends, options="", wait=""):
