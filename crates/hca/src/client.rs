@@ -324,13 +324,14 @@ impl Client {
             let Some(qpn) = self.ready.pop_front() else { break };
             let Some(qp) = self.qps.get_mut(&qpn) else { continue };
             qp.is_ready = false;
-            if qp.own.awaits_peers() {
-                self.objects.has_peers_at_work = self.has_peers_at_work();
+            if let Some(taken) = qp.own.awaited() {
+                self.objects.are_peers_done = !self.has_peers_at_work(taken);
             }
             let Some(qp) = self.qps.get_mut(&qpn) else { continue };
             let deadline = qp.work(now, &mut self.objects);
-            if std::mem::take(&mut self.objects.took_away) {
-                self.await_peers();
+            self.objects.are_peers_done = false;
+            if let Some(taken) = self.objects.took_away.take() {
+                self.await_peers(taken);
             }
             let Some(qp) = self.qps.get_mut(&qpn) else { continue };
             match deadline {

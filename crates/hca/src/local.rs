@@ -5,7 +5,7 @@
 
 use crate::carry::Surroundings;
 use crate::objects::Objects;
-use crate::parting::AGAIN;
+use crate::parting::{AGAIN, TakenAway, Users};
 use crate::qp::{Own, Qp, Transport};
 use rdma::{Fault, Status};
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub(crate) struct Local {
     number: u32,
     request: WorkRequest,
     /// It is done, but for peers that may be at work with the key that it took away.
-    is_done: bool,
+    taken: Option<TakenAway>,
 }
 
 /// Whether queue pairs of this kind do it without their peers.
@@ -29,21 +29,21 @@ pub(crate) fn is_local(request: &WorkRequest, kind: QpType) -> bool {
 
 impl Local {
     pub const fn new(number: u32, request: WorkRequest) -> Self {
-        Self { number, request, is_done: false }
+        Self { number, request, taken: None }
     }
 }
 
 impl Own {
-    /// Whether it waits for peers that may be at work with a key that was taken away.
-    pub fn awaits_peers(&self) -> bool {
-        self.local.as_ref().is_some_and(|local| local.is_done)
+    /// The key that was taken away with which peers may be at work that it waits for.
+    pub fn awaited(&self) -> Option<TakenAway> {
+        self.local.as_ref().and_then(|local| local.taken)
     }
 
     /// When the request that waits is to be looked at again, where nothing else tells.
     pub fn local_deadline(&self, is_sending: bool, now: Duration, objects: &Objects) -> Option<Duration> {
         match &self.local {
-            Some(Local { is_done: true, .. }) if objects.took_away => Some(now),
-            Some(Local { is_done: true, .. }) => Some(now + AGAIN),
+            Some(Local { taken: Some(_), .. }) if objects.took_away.is_some() => Some(now),
+            Some(Local { taken: Some(_), .. }) => Some(now + AGAIN),
             Some(_) if !is_sending => Some(now),
             _ => None,
         }
@@ -59,16 +59,20 @@ impl Own {
 
     /// Flushes the request that waits.
     pub fn flush_local(&mut self, objects: &mut Objects) {
-        let status = if self.awaits_peers() { Status::Success } else { Status::Flushed };
+        let status = if self.awaited().is_some() { Status::Success } else { Status::Flushed };
         self.end_local(status, objects);
     }
 
-    /// Does it; whether a key was taken away.
-    fn bind_or_invalidate(&self, request: &WorkRequest, objects: &mut Objects) -> Result<bool, Fault> {
+    /// Does it; from whom it took a key away, if it did.
+    fn bind_or_invalidate(
+        &self,
+        request: &WorkRequest,
+        objects: &mut Objects,
+    ) -> Result<Option<Users>, Fault> {
         if request.opcode == opcode::BIND_MW {
             objects.regions.bind((self.pd, self.qpn), request)
         } else {
-            objects.regions.invalidate_local(request.immediate, self.pd).map(|()| true)
+            objects.regions.invalidate_local(request.immediate, self.pd).map(Some)
         }
     }
 }
@@ -77,8 +81,8 @@ impl Qp {
     /// Goes on with the request that waits, if there is one. Returns whether those after it may go on.
     pub fn do_local(&mut self, objects: &mut Objects) -> bool {
         let Some(local) = &self.own.local else { return true };
-        if local.is_done {
-            if objects.has_peers_at_work {
+        if local.taken.is_some() {
+            if !objects.are_peers_done {
                 return false;
             }
             self.own.end_local(Status::Success, objects);
@@ -89,10 +93,10 @@ impl Qp {
         }
         let request = local.request;
         match self.own.bind_or_invalidate(&request, objects) {
-            Ok(false) => self.own.end_local(Status::Success, objects),
-            Ok(true) => {
-                objects.took_away = true;
-                self.own.local.iter_mut().for_each(|local| local.is_done = true);
+            Ok(None) => self.own.end_local(Status::Success, objects),
+            Ok(Some(users)) => {
+                objects.took_away = Some(objects.take_away(users));
+                self.own.local.iter_mut().for_each(|local| local.taken = objects.took_away);
                 return false;
             }
             Err(_) => {

@@ -6,7 +6,7 @@ use crate::events::{Event, Notifier};
 use crate::fabric::{Adapter, Fabric};
 use crate::inbox::Inbox;
 use crate::memory::{AddressSpace, Reach, Regions};
-use crate::parting::Leaving;
+use crate::parting::{Leaving, TakenAway};
 use crate::path::Path;
 use crate::wire::FRAMES;
 use mem::FaultWord;
@@ -105,10 +105,12 @@ pub(crate) struct Objects {
     pub leaving: Vec<Leaving>,
     /// Raised where memory that the application shares with us went away.
     pub fault: Arc<FaultWord>,
-    /// A work request took a key away: peers may be at work with it.
-    pub took_away: bool,
-    /// They are.
-    pub has_peers_at_work: bool,
+    /// How many keys were taken away.
+    pub keys_taken: u64,
+    /// A work request just took one away: peers may be at work with it.
+    pub took_away: Option<TakenAway>,
+    /// The queue pair whose turn it is waits for such peers, and nobody is at work any more.
+    pub are_peers_done: bool,
     /// Frames sent of which the worker was not told.
     unannounced: u32,
     /// Room for the next packet.
@@ -141,8 +143,9 @@ impl Objects {
             counters: Counters::default(),
             leaving: Vec::new(),
             fault,
-            took_away: false,
-            has_peers_at_work: false,
+            keys_taken: 0,
+            took_away: None,
+            are_peers_done: false,
             unannounced: 0,
             spare: Vec::new(),
             next_handle: 0,

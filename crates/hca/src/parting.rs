@@ -15,34 +15,84 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use uverbs::completion::{self, FORGOTTEN};
 use uverbs::qp::mask;
-use uverbs::{Bond, Completion, Place, QpState, Request, SocketError};
+use uverbs::{Bond, Completion, Kind, Place, QpState, Region, Request, SocketError};
 
 /// How long one who is at work is waited for at once: a message takes less.
 const SOON: Duration = Duration::from_micros(50);
 /// How often one is looked at who is at work for longer: it is stopped, or copies much. Nobody tells that it is done.
 pub(crate) const AGAIN: Duration = Duration::from_millis(1);
 
+/// Whose peers may use a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Users {
+    /// That of the queue pair with this number.
+    Of(u32),
+    /// Those of all queue pairs of this protection domain.
+    Domain(u32),
+}
+
+impl Users {
+    pub const fn new(region: &Region) -> Self {
+        match region.kind {
+            Kind::WindowOf(qpn) => Self::Of(qpn),
+            Kind::Region | Kind::Window => Self::Domain(region.pd),
+        }
+    }
+
+    fn are_of(self, own: &Own) -> bool {
+        match self {
+            Self::Of(qpn) => own.qpn == qpn,
+            Self::Domain(pd) => own.pd == pd,
+        }
+    }
+}
+
+/// A key was taken away: who waits for its users keeps this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TakenAway {
+    users: Users,
+    /// The later, the higher.
+    number: u64,
+}
+
+/// The turn that a peer was at work in when a key was taken away, and the number of the first such key: whatever is taken
+/// away later, who waits for an earlier turn waits no longer.
+#[derive(Debug, Default)]
+struct Seen(Option<(u32, u64)>);
+
+impl Seen {
+    fn note(&mut self, turn: Option<u32>, number: u64) {
+        if self.0.map(|(seen, _)| seen) != turn {
+            self.0 = turn.map(|turn| (turn, number));
+        }
+    }
+
+    /// Whether the peer is in the turn still that it was in when the key with this number was taken away.
+    fn is_in(&self, turn: Option<u32>, number: u64) -> bool {
+        self.0.is_some_and(|(seen, first)| turn == Some(seen) && first <= number)
+    }
+}
+
 /// What a peer works with here.
 #[derive(Debug)]
 pub(crate) struct Inbound {
     pub bond: Bond,
     process: Arc<Process>,
-    /// The turn of the peer that is awaited.
-    awaited: Option<u32>,
+    seen: Seen,
 }
 
 impl Inbound {
     pub const fn new(bond: Bond, process: Arc<Process>) -> Self {
-        Self { bond, process, awaited: None }
+        Self { bond, process, seen: Seen(None) }
     }
 
     fn is_gone(&self) -> bool {
         self.bond.is_gone() || !self.process.is_there()
     }
 
-    /// Whether the peer is at work with what it saw when it was begun to be awaited.
-    fn is_awaited(&self) -> bool {
-        self.awaited.is_some() && self.bond.turn() == self.awaited
+    /// Whether the peer is at work with what it saw before a key was taken away.
+    fn may_use(&self, taken: TakenAway) -> bool {
+        self.seen.is_in(self.bond.turn(), taken.number) && !self.is_gone()
     }
 }
 
@@ -86,7 +136,7 @@ pub(crate) enum Deferred {
     /// It is begun once nobody is at work with it.
     Request(Request, Vec<OwnedFd>),
     /// It is answered once nobody is at work with what it took away.
-    Reply(Answer),
+    Reply(Answer, TakenAway),
 }
 
 impl Own {
@@ -148,17 +198,34 @@ impl Objects {
     pub fn is_shared_still(&self, qpn: u32) -> bool {
         self.leaving.iter().any(|leaving| leaving.qpn == qpn)
     }
+
+    /// A key is taken away from these.
+    pub const fn take_away(&mut self, users: Users) -> TakenAway {
+        self.keys_taken += 1;
+        TakenAway { users, number: self.keys_taken }
+    }
+
+    /// Who may use the key that a request takes away.
+    fn users(&self, request: &Request) -> Option<Users> {
+        match *request {
+            Request::DeregMr { mr } | Request::ReregMr { mr, .. } => self.regions.get(mr).map(Users::new),
+            Request::DeallocMw { mw } => self.regions.window_part(mw).map(Users::new),
+            _ => None,
+        }
+    }
 }
 
 impl Client {
     /// Begins a request.
     pub(crate) fn take_up(&mut self, request: Request, files: Vec<OwnedFd>) -> Result<(), SocketError> {
-        let takes_away =
-            matches!(request, Request::DeregMr { .. } | Request::ReregMr { .. } | Request::DeallocMw { .. });
-        self.deferred = Some(if takes_away {
+        self.deferred = Some(if let Some(users) = self.objects.users(&request) {
             let reply = self.handle(request, files);
-            self.await_peers();
-            Deferred::Reply(reply)
+            if reply.is_err() {
+                return self.reply(reply);
+            }
+            let taken = self.objects.take_away(users);
+            self.await_peers(taken);
+            Deferred::Reply(reply, taken)
         } else {
             self.part_for(&request);
             Deferred::Request(request, files)
@@ -181,7 +248,7 @@ impl Client {
                 self.deferred = Some(deferred);
                 Ok(())
             }
-            Some(Deferred::Reply(reply)) => self.reply(reply),
+            Some(Deferred::Reply(reply, _)) => self.reply(reply),
             Some(Deferred::Request(request, files)) => {
                 let reply = self.handle(request, files);
                 self.reply(reply)
@@ -224,22 +291,30 @@ impl Client {
                 leaving.iter().any(|it| self.qps.get(&it.qpn).is_some_and(|qp| qp.own.takes_from(srq)))
             }
             Deferred::Request(..) => false,
-            Deferred::Reply(_) => self.has_peers_at_work(),
+            Deferred::Reply(_, taken) => self.has_peers_at_work(taken),
         }
     }
 
-    /// Whether somebody is at work with memory that was taken away.
-    pub(crate) fn has_peers_at_work(&self) -> bool {
-        let is_awaited = |qp: &Qp| {
-            qp.own.inbound.as_ref().is_some_and(|inbound| inbound.is_awaited() && !inbound.is_gone())
+    /// Whether somebody is at work with a key that was taken away.
+    pub(crate) fn has_peers_at_work(&self, taken: TakenAway) -> bool {
+        let is_user = |qp: &Qp| taken.users.are_of(&qp.own);
+        let is_at_work = |qp: &Qp| qp.own.inbound.as_ref().is_some_and(|inbound| inbound.may_use(taken));
+        let here = match taken.users {
+            Users::Of(qpn) => self.qps.get(&qpn).is_some_and(is_at_work),
+            Users::Domain(_) => self.qps.values().any(|qp| is_user(qp) && is_at_work(qp)),
         };
-        self.objects.leaving.iter().any(Leaving::may_write) || self.qps.values().any(is_awaited)
+        let leaves = |it: &Leaving| it.may_write() && self.qps.get(&it.qpn).is_some_and(is_user);
+        here || self.objects.leaving.iter().any(leaves)
     }
 
-    /// After memory was taken away: notes who is at work, and may have seen it.
-    pub(crate) fn await_peers(&mut self) {
-        for inbound in self.qps.values_mut().filter_map(|qp| qp.own.inbound.as_mut()) {
-            inbound.awaited = inbound.bond.turn();
+    /// After a key was taken away: notes who is at work, and may have seen it.
+    pub(crate) fn await_peers(&mut self, taken: TakenAway) {
+        let note = |qp: &mut Qp| {
+            qp.own.inbound.iter_mut().for_each(|it| it.seen.note(it.bond.turn(), taken.number));
+        };
+        match taken.users {
+            Users::Of(qpn) => self.qps.get_mut(&qpn).into_iter().for_each(note),
+            Users::Domain(pd) => self.qps.values_mut().filter(|qp| qp.own.pd == pd).for_each(note),
         }
     }
 
@@ -323,5 +398,24 @@ impl Client {
         !self.objects.adapter.is_closing()
             && poll(&mut connection, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok()
             && connection[0].revents().contains(PollFlags::HUP)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waits_for_a_turn_waits_for_no_later_one() {
+        let mut seen = Seen::default();
+        seen.note(Some(5), 1);
+        assert!(seen.is_in(Some(5), 1) && !seen.is_in(None, 1) && !seen.is_in(Some(6), 1));
+        // It is in that turn still, and then in the next one.
+        seen.note(Some(5), 2);
+        assert!(seen.is_in(Some(5), 1) && seen.is_in(Some(5), 2));
+        seen.note(Some(6), 3);
+        assert!(!seen.is_in(Some(6), 1) && !seen.is_in(Some(6), 2) && seen.is_in(Some(6), 3));
+        seen.note(None, 4);
+        assert!(!seen.is_in(Some(6), 4));
     }
 }

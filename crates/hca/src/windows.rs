@@ -6,6 +6,7 @@ use crate::control::{Answer, refuse};
 use crate::fabric::Limits;
 use crate::memory::{Keyed, Regions, index};
 use crate::objects::Objects;
+use crate::parting::Users;
 use crate::registered::Full;
 use rdma::Fault;
 use rustix::io::Errno;
@@ -52,16 +53,19 @@ impl Regions {
         Some(())
     }
 
-    /// Ends a binding, where there is one. Whether there was.
-    fn unbind(&mut self, mw: u32) -> bool {
-        let Some(keyed) = self.keyed.get_mut(&mw) else { return false };
-        let was_bound = keyed.region.take().is_some();
-        if was_bound {
-            self.table.remove(keyed.key);
-            let to = index(keyed.region_key());
-            self.keyed.entry(to).and_modify(|region| region.windows -= 1);
-        }
-        was_bound
+    /// What a window is bound to, by its handle.
+    pub fn window_part(&self, mw: u32) -> Option<&Region> {
+        self.keyed.get(&mw).filter(|keyed| keyed.window.is_some()).and_then(|keyed| keyed.region.as_ref())
+    }
+
+    /// Ends a binding, where there is one; who had its key.
+    fn unbind(&mut self, mw: u32) -> Option<Users> {
+        let keyed = self.keyed.get_mut(&mw)?;
+        let part = keyed.region.take()?;
+        self.table.remove(keyed.key);
+        let to = index(keyed.region_key());
+        self.keyed.entry(to).and_modify(|region| region.windows -= 1);
+        Some(Users::new(&part))
     }
 
     /// Ends all bindings to a queue pair that goes: another one may have its number later.
@@ -73,9 +77,9 @@ impl Regions {
         }
     }
 
-    /// Binds a window, as a work request of this queue pair asks for it (IBTA 10.6.7.2.2, 11.4.2.3). Returns whether a
+    /// Binds a window, as a work request of this queue pair asks for it (IBTA 10.6.7.2.2, 11.4.2.3). Returns from whom a
     /// key was taken away by it.
-    pub fn bind(&mut self, (pd, qpn): (u32, u32), asked: &WorkRequest) -> Result<bool, Fault> {
+    pub fn bind(&mut self, (pd, qpn): (u32, u32), asked: &WorkRequest) -> Result<Option<Users>, Fault> {
         let WorkRequest { rkey: key, immediate: to, address, compare_add: len, swap, .. } = *asked;
         let keyed = self.keyed.get(&index(key)).ok_or(Fault::Protection)?;
         let window = keyed.window.filter(|window| window.pd == pd).ok_or(Fault::Protection)?;
@@ -106,7 +110,7 @@ impl Regions {
         Ok(self.rebind(key, Some(part), Window { to, ..window }))
     }
 
-    fn rebind(&mut self, key: u32, region: Option<Region>, window: Window) -> bool {
+    fn rebind(&mut self, key: u32, region: Option<Region>, window: Window) -> Option<Users> {
         let took = self.unbind(index(key));
         if let Some(region) = &region {
             self.table.insert(key, region);
@@ -117,19 +121,20 @@ impl Regions {
     }
 
     /// The application makes a key of its own invalid: that of a bound window of type 2. Others, of regions too, are not
-    /// for this (IBTA 10.6.7.2.7): they were not made by a work request.
-    pub fn invalidate_local(&mut self, key: u32, pd: u32) -> Result<(), Fault> {
+    /// for this (IBTA 10.6.7.2.7): they were not made by a work request. Returns who had it.
+    pub fn invalidate_local(&mut self, key: u32, pd: u32) -> Result<Users, Fault> {
         self.invalidate(key, |region| region.pd == pd && matches!(region.kind, Kind::WindowOf(_)))
     }
 
     /// The peer of a queue pair makes a key invalid: one that was bound there (IBTA 10.6.7.2.7).
     pub fn invalidate_remote(&mut self, key: u32, (pd, qpn): (u32, u32)) -> Result<(), Fault> {
-        self.invalidate(key, |region| region.pd == pd && region.kind == Kind::WindowOf(qpn))
+        self.invalidate(key, |region| region.pd == pd && region.kind == Kind::WindowOf(qpn)).map(|_| ())
     }
 
-    fn invalidate(&mut self, key: u32, may: impl FnOnce(&Region) -> bool) -> Result<(), Fault> {
+    fn invalidate(&mut self, key: u32, may: impl FnOnce(&Region) -> bool) -> Result<Users, Fault> {
         let region = self.keyed(key).and_then(|keyed| keyed.region.as_ref());
-        if region.is_some_and(may) && self.unbind(index(key)) { Ok(()) } else { Err(Fault::Protection) }
+        region.filter(|region| may(region)).ok_or(Fault::Protection)?;
+        self.unbind(index(key)).ok_or(Fault::Protection)
     }
 }
 

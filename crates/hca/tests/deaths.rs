@@ -3,18 +3,20 @@
 
 mod common;
 
-use common::{App, Cq, Host, Qp, TRUSTING, gid, next, until, wait_readable};
+use common::{App, Cq, Host, Qp, SIGNALED, TRUSTING, gid, next, until, wait_readable};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use uverbs::completion::{bytes, opcode};
-use uverbs::qp::mask;
+use uverbs::qp::{access, mask};
 use uverbs::{
     Arm, Bond, Completion, CompletionSink, Memory, QpAttributes, QpState, QpType, Refusal, Reply, Request,
-    WorkSource,
+    WorkRequest, WorkSource,
 };
 
 const FLUSHED: u8 = 5;
+const LOCAL_INV: u8 = 7;
+const BIND: u8 = 8;
 
 /// One who sends as the library does, up to where the test has it end.
 struct Sender {
@@ -103,9 +105,32 @@ impl Receiver {
         poll(&mut wanted, Some(&Timespec { tv_sec: 0, tv_nsec: 300_000_000 })) == Ok(1)
     }
 
+    /// Binds a window to memory, on one of its queue pairs; its key.
+    fn bind(&mut self, memory: &[u8], mw_type: u32, on: usize) -> u32 {
+        let region = self.app.register(memory, access::ALL);
+        let (reply, _) = self.app.ask(&Request::AllocMw { pd: self.app.pd, mw_type }).unwrap();
+        let Reply::Mw { rkey, .. } = reply else { panic!("{reply:?}") };
+        let (address, compare_add) = (memory.as_ptr() as u64, memory.len() as u64);
+        let rights = access::REMOTE_WRITE.into();
+        let part = WorkRequest { address, compare_add, swap: rights, rkey, immediate: region, ..asked(BIND) };
+        self.app.post_send(&mut self.qps[on], part, &[]);
+        assert_eq!(self.next(), (BIND.into(), 0, self.qps[on].qpn));
+        rkey
+    }
+
+    /// Takes the key of a window away, by a request of one of its queue pairs.
+    fn invalidate(&mut self, key: u32, on: usize) {
+        let asked = WorkRequest { immediate: key, ..asked(LOCAL_INV) };
+        self.app.post_send(&mut self.qps[on], asked, &[]);
+    }
+
     fn answer(&mut self) {
         self.app.connection.receive::<Result<Reply, Refusal>>().unwrap().0.unwrap();
     }
+}
+
+fn asked(opcode: u8) -> WorkRequest {
+    WorkRequest { id: opcode.into(), opcode, flags: SIGNALED, ..WorkRequest::default() }
 }
 
 #[test]
@@ -224,4 +249,30 @@ fn a_queue_pair_is_reset_once_nobody_is_at_work_with_it() {
     a.bond.leave();
     b.answer();
     assert_eq!([b.next(), b.next()], [(10, 0, qpn), (11, FLUSHED, qpn)]);
+}
+
+#[test]
+fn a_key_is_taken_away_once_those_who_could_use_it_are_done() {
+    let mut b = receiver();
+    let memory = vec![0; 4096];
+    let (a, c) = (b.senders.remove(0), b.senders.remove(0));
+    let key = b.bind(&memory, 2, 0);
+    // The peer of the other queue pair can't use it, and stands still.
+    assert!(c.bond.enter());
+    b.invalidate(key, 0);
+    assert_eq!(b.next(), (LOCAL_INV.into(), 0, b.qps[0].qpn));
+    // Nor can it use what is of another protection domain.
+    let own = b.app.pd;
+    b.app.pd = b.app.handle(&Request::AllocPd);
+    let region = b.app.register(&memory, 0);
+    b.app.ask(&Request::DeregMr { mr: region }).unwrap();
+    b.app.pd = own;
+    // The peer of its own is waited for.
+    let key = b.bind(&memory, 2, 0);
+    assert!(a.bond.enter());
+    b.invalidate(key, 0);
+    b.app.ask(&Request::QueryPort).unwrap();
+    assert!(b.cq.queue.poll().is_none());
+    a.bond.leave();
+    assert_eq!(b.next(), (LOCAL_INV.into(), 0, b.qps[0].qpn));
 }
