@@ -11,13 +11,25 @@ use std::path::{Path, PathBuf};
 pub const RDMA_DIR: &str = "rdma";
 
 /// What a verbs device counts, with names as `rdma statistic` has them for adapters, and what they mean.
-pub const RDMA_COUNTERS: [(&str, &str); 21] = [
+pub const RDMA_COUNTERS: [(&str, &str); 25] = [
     ("sent_pkts", "Packets sent, and messages that programs brought to peers with which they share memory."),
     ("sent_bytes", "Bytes sent."),
     ("rcvd_pkts", "Packets received, and messages that such peers brought."),
     ("rcvd_bytes", "Bytes received."),
     ("send_err", "Packets that could not be sent."),
     ("rcvd_pkts_unknown_qp", "Packets received for a queue pair that is not there."),
+    (
+        "rcvd_pkts_unknown_group",
+        "Datagrams received for a multicast group that no queue pair is attached to.",
+    ),
+    (
+        "rcvd_pkts_no_room",
+        "Packets received, and copies of them, for a program that does not take what waits.",
+    ),
+    (
+        "rcvd_pkts_multicast_limit",
+        "Datagrams received for multicast groups beyond the copies that are made in a second.",
+    ),
     ("rcvd_pkts_malformed", "Packets received that are no RoCEv2."),
     ("rx_icrc_encapsulated", "Packets received with a wrong ICRC."),
     ("out_of_sequence", "Packets received out of sequence."),
@@ -29,6 +41,7 @@ pub const RDMA_COUNTERS: [(&str, &str); 21] = [
     ("rnr_nak", "NAKs sent because no receive request was posted."),
     ("remote_access_errors", "Requests received that were refused access to memory."),
     ("qkey_violations", "Datagrams received with a wrong Q_Key."),
+    ("pkey_violations", "Datagrams received of another partition."),
     ("req_cqe_error", "Requests completed in error."),
     ("resp_cqe_error", "Receive requests completed in error."),
     ("np_cnp_sent", "Congestion notifications sent."),

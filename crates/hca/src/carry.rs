@@ -2,11 +2,12 @@
 
 use crate::counters::Counter;
 use crate::events::Event;
-use crate::groups;
+use crate::fabric::Adapter;
+use crate::groups::{self, Multicast};
 use crate::inbox::Packet;
 use crate::memory::{Place, right};
 use crate::objects::{BEFORE, Objects};
-use crate::path::Way;
+use crate::path::{Network, Way};
 use crate::qp::Own;
 use crate::wire::{self, source_port};
 use packet::WriteError;
@@ -198,7 +199,7 @@ impl Surroundings<'_> {
         counters.add(Counter::SentBytes, bytes.len() as u64);
         let Way::Local(adapter) = &path.way else {
             if matches!(path.way, Way::Group) && qpn == groups::QPN {
-                ours.spend(ours.groups.give((path.network, true), &bytes, Some(own.qpn), spare));
+                ours.spend(give(ours, path.network, &bytes, own.qpn, spare));
             }
             let port = source_port(path.network.flow_label, own.qpn, qpn);
             let sent = wire::send(uplink, path, port, &bytes);
@@ -221,6 +222,15 @@ impl Surroundings<'_> {
         }
         Ok(())
     }
+}
+
+/// Gives a datagram to those of its group that are of the sender's device. Returns the bytes of copies.
+fn give(ours: &Adapter, network: Network, bytes: &[u8], sender: u32, spare: &mut Vec<u8>) -> u64 {
+    let Some(members) = ours.groups.members(network.destination) else { return 0 };
+    // What we made is one.
+    let Ok(multicast) = Multicast::new((network, true), bytes) else { return 0 };
+    let copies = multicast.give(&members, Some(sender), (&ours.errors, spare), |inbox| inbox.announce());
+    (copies * bytes.len()) as u64
 }
 
 /// Why a packet isn't written.

@@ -198,7 +198,8 @@ impl Client {
         if own.kind != QpType::Ud || !groups::is_group(gid) {
             return refuse(Errno::INVAL, "queue pairs of datagrams are attached to multicast addresses");
         }
-        self.objects.adapter.groups.attach(gid, qpn, &self.objects.inbox).map_err(no_memory)?;
+        let (member, objects) = ((qpn, &own.queue_key), &self.objects);
+        objects.adapter.groups.attach(gid, member, &objects.inbox).map_err(no_memory)?;
         done()
     }
 
@@ -335,6 +336,7 @@ fn make_qp(
         kind: asked.qp_type,
         state: QpState::Reset,
         attributes: QpAttributes::default(),
+        queue_key: Arc::default(),
         capacity: cap,
         send_cq: asked.send_cq,
         recv_cq: asked.recv_cq,

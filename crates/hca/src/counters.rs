@@ -10,6 +10,9 @@ pub(crate) enum Counter {
     ReceivedBytes,
     SendError,
     UnknownQp,
+    UnknownGroup,
+    NoRoom,
+    MulticastPace,
     Malformed,
     Icrc,
     OutOfSequence,
@@ -21,6 +24,7 @@ pub(crate) enum Counter {
     Rnr,
     RemoteAccess,
     QkeyViolation,
+    PkeyViolation,
     RequesterError,
     ResponderError,
     CnpSent,
@@ -28,13 +32,16 @@ pub(crate) enum Counter {
 }
 
 /// Their names, in their order.
-const NAMES: [&str; 21] = [
+const NAMES: [&str; 25] = [
     "sent_pkts",
     "sent_bytes",
     "rcvd_pkts",
     "rcvd_bytes",
     "send_err",
     "rcvd_pkts_unknown_qp",
+    "rcvd_pkts_unknown_group",
+    "rcvd_pkts_no_room",
+    "rcvd_pkts_multicast_limit",
     "rcvd_pkts_malformed",
     "rx_icrc_encapsulated",
     "out_of_sequence",
@@ -46,6 +53,7 @@ const NAMES: [&str; 21] = [
     "rnr_nak",
     "remote_access_errors",
     "qkey_violations",
+    "pkey_violations",
     "req_cqe_error",
     "resp_cqe_error",
     "np_cnp_sent",

@@ -283,13 +283,11 @@ impl Shared {
     /// Lets applications in, gives packets that come to their threads, and works for the connection manager.
     fn run(self: &Arc<Self>, listener: &OwnedFd, mut downlink: Downlink) {
         let Management { cm, inbox, complaints } = &*self.manager;
-        let (mut spare, mut taken) = (Vec::new(), Arrivals::default());
+        let (mut delivery, mut taken) = (wire::Delivery::new(&self.adapter), Arrivals::default());
         // No application is let in before this time.
         let mut pause: Option<Duration> = None;
         loop {
-            let mut delivery = wire::Delivery::new(&self.adapter, &mut spare);
-            while downlink.receive(|frame| delivery.deliver(frame)) {}
-            drop(delivery);
+            delivery.turn(&mut downlink);
             inbox.take(&mut taken);
             while let Some(packet) = taken.packets.pop_front() {
                 cm.receive(&packet);

@@ -3,10 +3,15 @@
 //! Whose packets get here is the vRouter's business: it floods what is sent to a group in the network.
 
 use crate::inbox::{Inbox, Packet};
+use crate::modify::PARTITION;
 use crate::path::Network;
+use crate::wire::WireErrors;
+use packet::roce::{self, Opcode, Service};
 use std::collections::HashMap;
 use std::net::Ipv6Addr;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
+use std::time::Duration;
 
 pub(crate) use rdma::cm::MULTICAST_QUEUE_PAIR as QPN;
 
@@ -16,6 +21,11 @@ pub(crate) const MAX_GROUPS: u32 = 1024;
 pub(crate) const MAX_MEMBERS: u32 = 128;
 /// Queue pairs that are attached to all groups, together.
 pub(crate) const MAX_ATTACHED: u32 = 4096;
+/// What a copy of a datagram that came by a wire counts for: 200,000 are made in a second, as many as the vRouter makes for
+/// what comes to a network by wires.
+const COPY: Duration = Duration::from_micros(5);
+/// What may be made at once: 4000 copies.
+const BURST: Duration = Duration::from_millis(20);
 
 /// There are as many as there may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -33,10 +43,96 @@ pub(crate) fn is_group(gid: Ipv6Addr) -> bool {
     gid.to_ipv4_mapped().map_or(gid.is_multicast(), |v4| v4.is_multicast())
 }
 
+/// A queue pair that is attached to a group.
 #[derive(Clone, Debug)]
-struct Member {
+pub(crate) struct Member {
     qpn: u32,
+    /// The key that its datagrams must have: others make no copies for it. It looks at the key itself once more.
+    queue_key: Arc<AtomicU32>,
     inbox: Arc<Inbox>,
+}
+
+/// How many copies are made in a second (the generic cell rate algorithm of ITU-T I.371).
+#[derive(Debug, Default)]
+pub(crate) struct Pace {
+    /// When those made so far would have been made, one after the other.
+    until: Duration,
+}
+
+impl Pace {
+    /// Whether copies may be made now: of a datagram for which that is so, all.
+    pub fn may(&self, now: Duration) -> bool {
+        self.until.saturating_sub(now) < BURST
+    }
+
+    pub fn spend(&mut self, now: Duration, copies: usize) {
+        self.until = self.until.max(now) + COPY * copies as u32;
+    }
+}
+
+/// Why a datagram is for no queue pair of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unfit {
+    Malformed,
+    Partition,
+}
+
+/// A datagram for a group.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Multicast<'a> {
+    network: Network,
+    is_local: bool,
+    queue_key: u32,
+    bytes: &'a [u8],
+}
+
+impl<'a> Multicast<'a> {
+    /// What came so, once it is checked as far as one can who does not have the queue pairs.
+    pub fn new((network, is_local): (Network, bool), bytes: &'a [u8]) -> Result<Self, Unfit> {
+        let datagram = roce::parse(bytes).map_err(|_| Unfit::Malformed)?;
+        let (Opcode::Of(Service::Ud, _), Some(deth)) = (datagram.bth.opcode, datagram.deth) else {
+            return Err(Unfit::Malformed);
+        };
+        // Of the highest bit, membership, nothing depends here.
+        if (datagram.bth.partition ^ PARTITION) & 0x7fff != 0 {
+            return Err(Unfit::Partition);
+        }
+        Ok(Self { network, is_local, queue_key: deth.queue_key, bytes })
+    }
+
+    /// Gives a copy to each member but its sender. What there is no room for is lost. `gave` is called with who got copies,
+    /// to announce them there. Returns how many were made, the lost ones included: they cost as much.
+    pub fn give(
+        &self,
+        members: &[Member],
+        sender: Option<u32>,
+        (errors, spare): (&WireErrors, &mut Vec<u8>),
+        mut gave: impl FnMut(&Arc<Inbox>),
+    ) -> usize {
+        let (mut made, mut wrong, mut lost) = (0, 0, 0);
+        // Those of a program follow each other.
+        for its in members.chunk_by(|one, other| Arc::ptr_eq(&one.inbox, &other.inbox)) {
+            let before = made - lost;
+            for member in its.iter().filter(|member| Some(member.qpn) != sender) {
+                if member.queue_key.load(Ordering::Relaxed) != self.queue_key {
+                    wrong += 1;
+                    continue;
+                }
+                spare.clear();
+                spare.extend_from_slice(self.bytes);
+                let (network, is_local, bytes) = (self.network, self.is_local, std::mem::take(spare));
+                let packet = Packet { qpn: member.qpn, network, is_local, bytes };
+                made += 1;
+                lost += usize::from(!member.inbox.put_quietly(packet, spare));
+            }
+            if made - lost > before {
+                gave(&its[0].inbox);
+            }
+        }
+        errors.queue_key.fetch_add(wrong, Ordering::Relaxed);
+        errors.no_room.fetch_add(lost as u64, Ordering::Relaxed);
+        made
+    }
 }
 
 /// The groups of a device. Whoever has a datagram for one takes its list of members and needs no lock then.
@@ -48,12 +144,18 @@ impl Groups {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn members(&self, group: Ipv6Addr) -> Option<Arc<[Member]>> {
+    /// Who is attached to a group; `None`: nobody.
+    pub fn members(&self, group: Ipv6Addr) -> Option<Arc<[Member]>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).get(&group).cloned()
     }
 
     /// Attaches a queue pair to a group. One that is attached already stays so.
-    pub fn attach(&self, group: Ipv6Addr, qpn: u32, owner: &Arc<Inbox>) -> Result<(), Full> {
+    pub fn attach(
+        &self,
+        group: Ipv6Addr,
+        (qpn, queue_key): (u32, &Arc<AtomicU32>),
+        owner: &Arc<Inbox>,
+    ) -> Result<(), Full> {
         let mut groups = self.write();
         let members = groups.get(&group).cloned().unwrap_or_default();
         if members.iter().any(|member| member.qpn == qpn) {
@@ -68,8 +170,10 @@ impl Groups {
         if groups.values().map(|members| members.len()).sum::<usize>() >= MAX_ATTACHED as usize {
             return Err(Full::Attached);
         }
-        let new = Member { qpn, inbox: owner.clone() };
-        groups.insert(group, members.iter().cloned().chain([new]).collect());
+        let new = Member { qpn, queue_key: queue_key.clone(), inbox: owner.clone() };
+        let last = members.iter().rposition(|member| Arc::ptr_eq(&member.inbox, owner));
+        let (before, after) = members.split_at(last.map_or(members.len(), |last| last + 1));
+        groups.insert(group, before.iter().cloned().chain([new]).chain(after.iter().cloned()).collect());
         Ok(())
     }
 
@@ -101,26 +205,6 @@ impl Groups {
         drop(groups);
         its.into_iter().for_each(|group| _ = self.detach(group, qpn));
     }
-
-    /// Gives a copy of a datagram to each member but its sender. What there is no room for is lost. Returns the bytes of
-    /// copies that were taken.
-    pub fn give(
-        &self,
-        (network, is_local): (Network, bool),
-        bytes: &[u8],
-        sender: Option<u32>,
-        spare: &mut Vec<u8>,
-    ) -> u64 {
-        let Some(members) = self.members(network.destination) else { return 0 };
-        let mut copied = 0;
-        for member in members.iter().filter(|member| Some(member.qpn) != sender) {
-            spare.clear();
-            spare.extend_from_slice(bytes);
-            let packet = Packet { qpn: member.qpn, network, is_local, bytes: std::mem::take(spare) };
-            copied += u64::from(member.inbox.put(packet, spare)) * bytes.len() as u64;
-        }
-        copied
-    }
 }
 
 #[cfg(test)]
@@ -136,26 +220,27 @@ mod tests {
     #[test]
     fn what_is_attached_is_bounded() {
         let inbox = Arc::new(Inbox::new(Arc::new(Account::new(Arc::new(Stock::new(0, 0)), 0))).unwrap());
-        let groups = Groups::default();
+        let (groups, key) = (Groups::default(), Arc::default());
+        let attach = |group, qpn, inbox| groups.attach(group, (qpn, &key), inbox);
         for qpn in 0..MAX_MEMBERS {
-            assert_eq!(groups.attach(group(0), qpn, &inbox), Ok(()));
-            assert_eq!(groups.attach(group(0), qpn, &inbox), Ok(()), "once more is the same");
+            assert_eq!(attach(group(0), qpn, &inbox), Ok(()));
+            assert_eq!(attach(group(0), qpn, &inbox), Ok(()), "once more is the same");
         }
-        assert_eq!(groups.attach(group(0), MAX_MEMBERS, &inbox), Err(Full::Members));
+        assert_eq!(attach(group(0), MAX_MEMBERS, &inbox), Err(Full::Members));
         for number in 1..MAX_GROUPS {
-            assert_eq!(groups.attach(group(number), 0, &inbox), Ok(()));
+            assert_eq!(attach(group(number), 0, &inbox), Ok(()));
         }
-        assert_eq!(groups.attach(group(MAX_GROUPS), 0, &inbox), Err(Full::Groups));
+        assert_eq!(attach(group(MAX_GROUPS), 0, &inbox), Err(Full::Groups));
         let room = MAX_ATTACHED - MAX_MEMBERS - (MAX_GROUPS - 1);
         for more in 0..room {
             let number = 1 + more % (MAX_GROUPS - 1);
-            assert_eq!(groups.attach(group(number), 1 + more / (MAX_GROUPS - 1), &inbox), Ok(()));
+            assert_eq!(attach(group(number), 1 + more / (MAX_GROUPS - 1), &inbox), Ok(()));
         }
-        assert_eq!(groups.attach(group(MAX_GROUPS - 1), MAX_MEMBERS, &inbox), Err(Full::Attached));
+        assert_eq!(attach(group(MAX_GROUPS - 1), MAX_MEMBERS, &inbox), Err(Full::Attached));
         assert!(
             groups.detach(group(0), 1) && !groups.detach(group(0), 1) && !groups.detach(group(MAX_GROUPS), 1)
         );
-        assert_eq!(groups.attach(group(0), MAX_MEMBERS, &inbox), Ok(()));
+        assert_eq!(attach(group(0), MAX_MEMBERS, &inbox), Ok(()));
         assert!(groups.has(0));
         (0..=MAX_MEMBERS).for_each(|qpn| groups.remove(qpn));
         assert!(!groups.has(0) && groups.0.read().unwrap().is_empty());

@@ -9,11 +9,12 @@ use crate::transitions::transition;
 use packet::roce::RnrTimer;
 use rdma::{Attributes, DatagramAttributes, DatagramPair, Mtu, QueuePair};
 use rustix::io::Errno;
+use std::sync::atomic::Ordering;
 use uverbs::qp::{access, mask};
 use uverbs::{QpAttributes, QpState, QpType, Refusal};
 
 /// The partition every port is in.
-const PARTITION: u16 = 0xffff;
+pub(crate) const PARTITION: u16 = 0xffff;
 
 /// Bytes of a packet besides its payload, at most: IPv6, UDP, BTH, RETH, immediate data or AETH, ICRC.
 const HEADERS: u16 = 40 + 8 + 12 + 16 + 4 + 4;
@@ -74,6 +75,7 @@ pub(crate) fn modify(
         own.part(objects);
     }
     keep(&mut own.attributes, set, asked);
+    own.queue_key.store(own.attributes.qkey, Ordering::Relaxed);
     own.path = path.or(own.path.take());
     own.state = to;
     // A datagram is a packet, wherever it goes.

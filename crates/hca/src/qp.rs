@@ -16,6 +16,7 @@ use packet::roce::{self, Datagram, Nak};
 use rdma::{DatagramPair, Destination, LeftOut, Mtu, QueuePair, SendRequest, Status};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use uverbs::completion;
 use uverbs::work::send_flags;
@@ -87,6 +88,8 @@ pub(crate) struct Own {
     pub kind: QpType,
     pub state: QpState,
     pub attributes: QpAttributes,
+    /// Its queue key, for those who copy what comes for its groups.
+    pub queue_key: Arc<AtomicU32>,
     pub capacity: Capacity,
     pub send_cq: u32,
     pub recv_cq: u32,
@@ -566,6 +569,7 @@ impl Qp {
         own.shared_in = None;
         own.state = QpState::Reset;
         own.attributes = QpAttributes::default();
+        own.queue_key.store(0, Ordering::Relaxed);
         own.sends.reset();
         if let Receives::Own(source) = &mut own.receives {
             source.reset();
