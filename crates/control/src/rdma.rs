@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 pub const RDMA_DIR: &str = "rdma";
 
 /// What a verbs device counts, with names as `rdma statistic` has them for adapters, and what they mean.
-pub const RDMA_COUNTERS: [(&str, &str); 25] = [
+pub const RDMA_COUNTERS: [(&str, &str); 29] = [
     ("sent_pkts", "Packets sent, and messages that programs brought to peers with which they share memory."),
     ("sent_bytes", "Bytes sent."),
     ("rcvd_pkts", "Packets received, and messages that such peers brought."),
@@ -30,6 +30,11 @@ pub const RDMA_COUNTERS: [(&str, &str); 25] = [
         "rcvd_pkts_multicast_limit",
         "Datagrams received for multicast groups beyond the copies that are made in a second.",
     ),
+    ("rcvd_pkts_forged", "Requests to the connection manager from elsewhere under the guest's own address."),
+    (
+        "rcvd_pkts_not_taken",
+        "Packets received for a queue pair that is not ready, or that are not of its service or peer.",
+    ),
     ("rcvd_pkts_malformed", "Packets received that are no RoCEv2."),
     ("rx_icrc_encapsulated", "Packets received with a wrong ICRC."),
     ("out_of_sequence", "Packets received out of sequence."),
@@ -42,6 +47,8 @@ pub const RDMA_COUNTERS: [(&str, &str); 25] = [
     ("remote_access_errors", "Requests received that were refused access to memory."),
     ("qkey_violations", "Datagrams received with a wrong Q_Key."),
     ("pkey_violations", "Datagrams received of another partition."),
+    ("out_of_buffer", "Datagrams received while no receive request was posted."),
+    ("resp_local_length_error", "Datagrams received that were longer than the receive request."),
     ("req_cqe_error", "Requests completed in error."),
     ("resp_cqe_error", "Receive requests completed in error."),
     ("np_cnp_sent", "Congestion notifications sent."),

@@ -9,7 +9,7 @@ use crate::inbox::Packet;
 use crate::modify::active_mtu;
 use crate::path::{Path, Way};
 use crate::random;
-use crate::wire::{self, source_port};
+use crate::wire::{self, count, source_port};
 use packet::roce::cm::{MAD_LEN, QUEUE_KEY};
 use packet::roce::{self, Bth, Datagram, Deth, Opcode, Operation, Service};
 use rdma::Mtu;
@@ -120,13 +120,20 @@ impl ConnectionManager {
 
     /// Takes a packet that came for queue pair 1.
     pub fn receive(&self, packet: &Packet) {
-        let Ok(datagram) = roce::parse(&packet.bytes) else { return };
-        let is_ours = datagram.deth.is_some_and(|deth| deth.queue_key == QUEUE_KEY);
+        let mut state = self.lock();
+        let State { manager, adapter, .. } = &mut *state;
+        let errors = &adapter.errors;
+        let Ok(Datagram { deth: Some(deth), payload, .. }) = roce::parse(&packet.bytes) else {
+            return count(&errors.malformed);
+        };
         let (from, to) = (packet.network.source, packet.network.destination);
-        // What a guest says to itself does not come from elsewhere.
-        let is_forged = from == to && !packet.is_local;
-        if is_ours && !is_forged {
-            self.lock().manager.receive(monotonic(), from.into(), to.into(), datagram.payload);
+        if deth.queue_key != QUEUE_KEY {
+            count(&errors.queue_key);
+        } else if from == to && !packet.is_local {
+            // What a guest says to itself does not come from elsewhere.
+            count(&errors.forged);
+        } else if !manager.receive(monotonic(), from.into(), to.into(), payload) {
+            count(&errors.malformed);
         }
     }
 

@@ -13,6 +13,8 @@ pub(crate) enum Counter {
     UnknownGroup,
     NoRoom,
     MulticastPace,
+    Forged,
+    NotTaken,
     Malformed,
     Icrc,
     OutOfSequence,
@@ -25,6 +27,8 @@ pub(crate) enum Counter {
     RemoteAccess,
     QkeyViolation,
     PkeyViolation,
+    OutOfBuffer,
+    LocalLength,
     RequesterError,
     ResponderError,
     CnpSent,
@@ -32,7 +36,7 @@ pub(crate) enum Counter {
 }
 
 /// Their names, in their order.
-const NAMES: [&str; 25] = [
+const NAMES: [&str; 29] = [
     "sent_pkts",
     "sent_bytes",
     "rcvd_pkts",
@@ -42,6 +46,8 @@ const NAMES: [&str; 25] = [
     "rcvd_pkts_unknown_group",
     "rcvd_pkts_no_room",
     "rcvd_pkts_multicast_limit",
+    "rcvd_pkts_forged",
+    "rcvd_pkts_not_taken",
     "rcvd_pkts_malformed",
     "rx_icrc_encapsulated",
     "out_of_sequence",
@@ -54,6 +60,8 @@ const NAMES: [&str; 25] = [
     "remote_access_errors",
     "qkey_violations",
     "pkey_violations",
+    "out_of_buffer",
+    "resp_local_length_error",
     "req_cqe_error",
     "resp_cqe_error",
     "np_cnp_sent",

@@ -346,9 +346,10 @@ impl Qp {
         objects.counters.add(Counter::ReceivedBytes, packet.bytes.len() as u64);
         let mut around = Surroundings { own: &mut self.own, objects };
         match &mut self.transport {
-            Transport::None => {}
+            Transport::None => around.objects.counters.add(Counter::NotTaken, 1),
             Transport::Connected(connected) => {
                 if !around.own.is_from_peer(packet) {
+                    around.objects.counters.add(Counter::NotTaken, 1);
                     return;
                 }
                 around.hear();
@@ -593,7 +594,13 @@ fn receive_datagram(
     around: &mut Surroundings<'_>,
 ) {
     let header = received_header(&packet.network, packet.bytes.len());
-    if pair.receive(datagram, &header, around) == Err(LeftOut::QueueKey) {
-        around.objects.counters.add(Counter::QkeyViolation, 1);
-    }
+    let Err(why) = pair.receive(datagram, &header, around) else { return };
+    let counter = match why {
+        LeftOut::Foreign => Counter::NotTaken,
+        LeftOut::Partition => Counter::PkeyViolation,
+        LeftOut::QueueKey => Counter::QkeyViolation,
+        LeftOut::NotReady => Counter::OutOfBuffer,
+        LeftOut::Length => Counter::LocalLength,
+    };
+    around.objects.counters.add(counter, 1);
 }

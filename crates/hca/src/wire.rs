@@ -39,6 +39,8 @@ pub(crate) struct WireErrors {
     pub partition: AtomicU64,
     /// More copies than are made in a second.
     pub paced: AtomicU64,
+    /// The guest's own address, from elsewhere.
+    pub forged: AtomicU64,
 }
 
 pub(crate) fn count(counter: &AtomicU64) {
@@ -56,6 +58,7 @@ impl WireErrors {
             (Counter::QkeyViolation, &self.queue_key),
             (Counter::PkeyViolation, &self.partition),
             (Counter::MulticastPace, &self.paced),
+            (Counter::Forged, &self.forged),
         ];
         errors.into_iter().for_each(|(counter, value)| counters.add(counter, value.load(Ordering::Relaxed)));
     }

@@ -102,6 +102,11 @@ fn forged(mut frame: Vec<u8>) -> Vec<u8> {
         assert_eq!(frame[at..at + 4], own);
         frame[at..at + 4].copy_from_slice(&[127, 0, 0, 1]);
     }
+    sealed(frame)
+}
+
+/// A frame as it would be if its sender had meant it so.
+fn sealed(mut frame: Vec<u8>) -> Vec<u8> {
     frame[IP + 10..IP + 12].fill(0);
     let sum = packet::checksum::sum(&frame[IP..IP + 20]).finish();
     frame[IP + 10..IP + 12].copy_from_slice(&sum.to_be_bytes());
@@ -114,7 +119,7 @@ fn forged(mut frame: Vec<u8>) -> Vec<u8> {
 #[test]
 fn nobody_else_may_say_that_it_is_the_guest() {
     let (host, other) = (Host::new(), Host::new());
-    let (_here, mut port) = host.device_with_port(1, 1);
+    let (here, mut port) = host.device_with_port(1, 1);
     let (_there, mut far_port) = other.device_with_port(2, 1);
     let mut server = Program::new(&host, 1);
     let id = server.id;
@@ -128,6 +133,15 @@ fn nobody_else_may_say_that_it_is_the_guest() {
     // The second is answered, that nobody listens there; the first is not heard.
     let answer = frame(&mut port);
     assert_eq!((&answer[IP + 16..IP + 20], answer[BTH]), (&[10, 1, 1, 2][..], 0x64));
+    let counted = |name| here.counters(&[]).into_iter().find(|(other, _)| *other == name).unwrap().1;
+    assert_eq!((counted("rcvd_pkts_forged"), counted("rcvd_pkts_malformed")), (1, 0));
+    // Without the key of queue pair 1, or without a message.
+    for at in [BTH + 12, BTH + 12 + 8] {
+        let mut wrong = request.clone();
+        wrong[at] ^= 1;
+        put(&mut port, &sealed(wrong));
+    }
+    until(|| (counted("qkey_violations"), counted("rcvd_pkts_malformed")) == (1, 1));
     let mut client = Program::new(&host, 1);
     client.connect("127.0.0.1:7", 18);
     let asked = server.event();

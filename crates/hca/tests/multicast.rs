@@ -163,12 +163,19 @@ fn what_a_wire_brings_is_checked() {
     sender.send(group(), b"text");
     let good = frame(&mut port);
     let qpn = member.qp.qpn.to_be_bytes();
+    let unready = member.app.qp(QpType::Rc, &member.cq, None).qpn.to_be_bytes();
     let wrong = [
-        // To a queue pair of the group's, to the group's at one address; with another key; for another group.
+        // To a queue pair of the group's, to the group's at one address; with another key; for another group; of another
+        // partition; for a queue pair that is not ready.
         sealed(good.clone(), |frame| frame[BTH + 5..BTH + 8].copy_from_slice(&qpn[1..])),
         sealed(good.clone(), |frame| frame[IP + 16..IP + 20].copy_from_slice(&[10, 1, 1, 2])),
         sealed(good.clone(), |frame| frame[BTH + 12] ^= 1),
         sealed(good.clone(), |frame| frame[IP + 19] ^= 1),
+        sealed(good.clone(), |frame| frame[BTH + 3] ^= 1),
+        sealed(good.clone(), |frame| {
+            frame[IP + 16..IP + 20].copy_from_slice(&[10, 1, 1, 2]);
+            frame[BTH + 5..BTH + 8].copy_from_slice(&unready[1..]);
+        }),
     ];
     wrong.iter().for_each(|frame| put(&mut far_port, frame));
     let mut spoilt = good.clone();
@@ -179,10 +186,18 @@ fn what_a_wire_brings_is_checked() {
     }
     put(&mut far_port, &good);
     assert_eq!(member.received(), "text");
-    assert_eq!(
-        (member.errors(&there, "rx_icrc_encapsulated"), member.errors(&there, "qkey_violations")),
-        (1, 1)
-    );
+    for name in [
+        "rx_icrc_encapsulated",
+        "qkey_violations",
+        "pkey_violations",
+        "rcvd_pkts_unknown_group",
+        "rcvd_pkts_not_taken",
+    ] {
+        assert_eq!(member.errors(&there, name), 1, "{name}");
+    }
+    // Three receives are left.
+    (0..4).for_each(|_| put(&mut far_port, &good));
+    until(|| member.errors(&there, "out_of_buffer") == 1);
     assert!(member.errors(&there, "rcvd_pkts_malformed") >= 2);
 }
 

@@ -43,9 +43,12 @@ pub struct Destination {
 /// Why a datagram is left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LeftOut {
-    /// Not a datagram, or of another partition, or the queue pair is in the error state.
+    /// Not a datagram, or the queue pair is in the error state.
     #[error("not for this queue pair")]
     Foreign,
+    /// Of another partition.
+    #[error("wrong partition key")]
+    Partition,
     /// Another queue key.
     #[error("wrong queue key")]
     QueueKey,
@@ -156,10 +159,12 @@ impl DatagramPair {
         network_header: &[u8; NETWORK_HEADER],
         verbs: &mut impl Verbs,
     ) -> Result<(), LeftOut> {
-        let same_partition = packet.bth.partition & 0x7fff == self.attributes.partition & 0x7fff;
-        let Some(deth) = packet.deth.filter(|_| same_partition && self.state != State::Error) else {
+        let Some(deth) = packet.deth.filter(|_| self.state != State::Error) else {
             return Err(LeftOut::Foreign);
         };
+        if packet.bth.partition & 0x7fff != self.attributes.partition & 0x7fff {
+            return Err(LeftOut::Partition);
+        }
         if deth.queue_key != self.attributes.queue_key {
             return Err(LeftOut::QueueKey);
         }

@@ -73,7 +73,7 @@ fn what_is_not_for_it_is_left_out() {
     assert_eq!(verbs.completions, []);
     let mut foreign = sent(5, KEY);
     foreign[2] ^= 1;
-    assert_eq!(received(2000, &foreign).2, Err(LeftOut::Foreign));
+    assert_eq!(received(2000, &foreign).2, Err(LeftOut::Partition));
 }
 
 #[test]
@@ -202,7 +202,7 @@ fn a_message_is_for_members_of_the_partition() {
         let (mut pair, mut verbs) = (DatagramPair::new(attributes), Surroundings::default());
         verbs.post_receive(9, 100);
         let result = pair.receive(&packet, &HEADER, &mut verbs);
-        assert_eq!(result, if is_received { Ok(()) } else { Err(LeftOut::Foreign) }, "{theirs:x} {ours:x}");
+        assert_eq!(result, if is_received { Ok(()) } else { Err(LeftOut::Partition) }, "{theirs:x} {ours:x}");
     }
 }
 
