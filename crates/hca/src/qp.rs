@@ -569,6 +569,7 @@ impl Qp {
         own.brought = Brought::default();
         own.shared_in = None;
         own.state = QpState::Reset;
+        objects.regions.unbind_all(own.qpn);
         own.attributes = QpAttributes::default();
         own.sends.reset();
         if let Receives::Own(source) = &mut own.receives {
