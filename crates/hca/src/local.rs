@@ -57,7 +57,12 @@ impl Own {
         }
     }
 
-    /// Flushes the request that waits.
+    /// Whether it waits for peers at work with a key that was taken away.
+    pub fn awaits_peers(&self, objects: &Objects) -> bool {
+        self.awaited().is_some() && !objects.are_peers_done
+    }
+
+    /// Flushes the request that waits, once no peers are waited for: its completion says that they are done.
     pub fn flush_local(&mut self, objects: &mut Objects) {
         let status = if self.awaited().is_some() { Status::Success } else { Status::Flushed };
         self.end_local(status, objects);
@@ -82,7 +87,7 @@ impl Qp {
     pub fn do_local(&mut self, objects: &mut Objects) -> bool {
         let Some(local) = &self.own.local else { return true };
         if local.taken.is_some() {
-            if !objects.are_peers_done {
+            if self.own.awaits_peers(objects) {
                 return false;
             }
             self.own.end_local(Status::Success, objects);

@@ -9,7 +9,7 @@ use crate::events::Event;
 use crate::inbox::{Inbox, Packet};
 use crate::local::{Local, is_local};
 use crate::objects::{Objects, Receive, take_receive};
-use crate::parting::Inbound;
+use crate::parting::{AGAIN, Inbound};
 use crate::path::{Path, Way, received_header};
 use crate::terms::{describe, operation, status_number};
 use packet::roce::{self, Datagram, Nak};
@@ -372,9 +372,11 @@ impl Qp {
         match self.own.state {
             QpState::Error => {
                 self.flush(objects);
-                return std::mem::take(&mut self.own.looks_again).then_some(now + LATER);
+                let looks = std::mem::take(&mut self.own.looks_again).then_some(now + LATER);
+                let waits = self.own.awaits_peers(objects).then_some(now + AGAIN);
+                return looks.into_iter().chain(waits).min();
             }
-            QpState::SendQueueError => {
+            QpState::SendQueueError if !self.own.awaits_peers(objects) => {
                 self.own.flush_sends(objects);
                 self.settle(objects);
             }
@@ -534,7 +536,9 @@ impl Qp {
 
     /// Sends again after a send queue error: not what was posted meanwhile.
     pub fn resume(&mut self, objects: &mut Objects) {
-        self.own.flush_sends(objects);
+        if !self.own.awaits_peers(objects) {
+            self.own.flush_sends(objects);
+        }
         self.own.reason = None;
         match &mut self.transport {
             Transport::None => {}
@@ -543,10 +547,10 @@ impl Qp {
         }
     }
 
-    /// Flushes what was posted since, once nobody is at work with what came before it.
+    /// Flushes what was posted since, once nobody is at work with what came before it, or with what it took away.
     fn flush(&mut self, objects: &mut Objects) {
         let own = &mut self.own;
-        if objects.is_shared_still(own.qpn) {
+        if objects.is_shared_still(own.qpn) || own.awaits_peers(objects) {
             return;
         }
         own.flushed = 0;
@@ -569,6 +573,7 @@ impl Qp {
         own.brought = Brought::default();
         own.shared_in = None;
         own.state = QpState::Reset;
+        objects.regions.unbind_all(own.qpn);
         own.attributes = QpAttributes::default();
         own.queue_key.store(0, Ordering::Relaxed);
         own.sends.reset();

@@ -68,7 +68,7 @@ impl Regions {
         Some(Users::new(&part))
     }
 
-    /// Ends all bindings to a queue pair that goes: another one may have its number later.
+    /// Ends all bindings to a queue pair that goes, or is reset: they are for its peer, and another may come.
     pub fn unbind_all(&mut self, qpn: u32) {
         let is_its = |it: &&Keyed| it.region.is_some_and(|region| region.kind == Kind::WindowOf(qpn));
         let bound: Vec<_> = self.keyed.values().filter(is_its).map(|it| index(it.key)).collect();

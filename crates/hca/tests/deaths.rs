@@ -276,3 +276,24 @@ fn a_key_is_taken_away_once_those_who_could_use_it_are_done() {
     a.bond.leave();
     assert_eq!(b.next(), (LOCAL_INV.into(), 0, b.qps[0].qpn));
 }
+
+#[test]
+fn a_key_that_others_are_at_work_with_is_not_taken_away_by_an_error() {
+    let mut b = receiver();
+    let memory = vec![0; 4096];
+    let a = b.senders.remove(0);
+    let key = b.bind(&memory, 2, 0);
+    assert!(a.bond.enter());
+    b.invalidate(key, 1);
+    let (qpn, attributes) =
+        (b.qps[1].qpn, QpAttributes { qp_state: QpState::Error as u32, ..QpAttributes::default() });
+    b.app.modify(qpn, mask::STATE, attributes).unwrap();
+    b.app.post_send(&mut b.qps[1], asked(BIND), &[]);
+    let receives = [b.next(), b.next(), b.next()];
+    assert_eq!(receives, [20, 21, 22].map(|id| (id, FLUSHED, qpn)));
+    b.app.ask(&Request::QueryPort).unwrap();
+    assert!(b.cq.queue.poll().is_none());
+    a.bond.leave();
+    let done = [b.next(), b.next()];
+    assert_eq!(done, [(LOCAL_INV.into(), 0, qpn), (BIND.into(), FLUSHED, qpn)]);
+}

@@ -4,8 +4,8 @@
 mod common;
 
 use common::{App, Host, Qp, SIGNALED, Two, gid, next, segment, two};
-use uverbs::qp::access;
-use uverbs::{QpType, Reply, Request, WorkRequest};
+use uverbs::qp::{access, mask};
+use uverbs::{QpAttributes, QpType, Reply, Request, WorkRequest};
 
 const WRITE: u8 = 0;
 const SEND: u8 = 2;
@@ -325,6 +325,23 @@ fn a_queue_pair_takes_its_bindings_along() {
     let request = bind(key, &t.mb[..10], t.kb, RIGHTS);
     bound(&mut t, request, OK);
     t.b.ask(&Request::DestroyQp { qpn: t.qb.qpn }).unwrap();
+    t.b.ask(&Request::DeregMr { mr: t.kb }).unwrap();
+}
+
+#[test]
+fn a_reset_queue_pair_has_no_bindings() {
+    let mut t = two(QpType::Rc);
+    let (_, key) = window(&mut t.b, 2);
+    let request = bind(key, &t.mb[..10], t.kb, RIGHTS);
+    bound(&mut t, request, OK);
+    let (qa, qb) = (t.qa.qpn, t.qb.qpn);
+    for (app, qp, peer, qpn) in [(&mut t.b, &mut t.qb, 1, qa), (&mut t.a, &mut t.qa, 2, qb)] {
+        app.modify(qp.qpn, mask::STATE, QpAttributes::default()).unwrap();
+        qp.sends.reset();
+        app.connect(qp, QpType::Rc, gid(peer), qpn);
+    }
+    let there = at(&t.mb);
+    assert_eq!(write(&mut t, there, key), REMOTE_ACCESS);
     t.b.ask(&Request::DeregMr { mr: t.kb }).unwrap();
 }
 

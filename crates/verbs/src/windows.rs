@@ -16,6 +16,12 @@ struct Window {
 }
 
 impl Window {
+    /// Whether it is what is to be had by a key for this file. The keys of a region and of all memory windows bound to it
+    /// are of one file, but a peer may refuse one of them alone.
+    fn serves(&self, key: u32, file: u64) -> bool {
+        self.file == file && (self.pages.is_some() || self.key == key)
+    }
+
     /// Whether its region is.
     fn is_there(&self, regions: &RegionTable) -> bool {
         regions.get(self.key).is_some_and(|region| region.file == self.file)
@@ -39,9 +45,9 @@ impl Windows {
         if region.file == 0 {
             return None;
         }
-        // The keys of a region and of all windows bound to it are of one file.
-        if self.list.get(self.last).is_none_or(|window| window.file != region.file) {
-            match self.list.iter().position(|window| window.file == region.file) {
+        let serves = |window: &Window| window.serves(key, region.file);
+        if !self.list.get(self.last).is_some_and(serves) {
+            match self.list.iter().position(serves) {
                 Some(at) => self.last = at,
                 None => {
                     self.wanted = (self.list.len() < MOST).then_some((key, region.file));
@@ -79,5 +85,22 @@ impl Windows {
     /// Closes those of regions that are gone, and asks again for those that were not to be had.
     pub fn close_old(&mut self, regions: &RegionTable) {
         self.list.retain(|window| window.pages.is_some() && window.is_there(regions));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use uverbs::Kind;
+
+    #[test]
+    fn a_key_that_is_refused_refuses_no_other_of_its_file() {
+        let region = Region { pd: 1, address: 0, len: 8, iova: 0, access: 0, file: 7, kind: Kind::Region };
+        let refused = Window { key: 1, file: 7, pages: None };
+        let mut windows = Windows { list: vec![refused], ..Windows::default() };
+        assert_eq!(windows.find(1, &region, 0, 8), None);
+        assert!(!windows.is_wanted(), "it is not asked for again");
+        assert_eq!(windows.find(2, &region, 0, 8), None);
+        assert!(windows.is_wanted());
     }
 }
