@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from lab import eventually
+from lab import Lab, eventually
 from lab.perftest import with_device
 from lab.shell import Failed
 from lab.topology import SEATS, host_config, tap
@@ -16,17 +16,21 @@ ENDPOINTS = {
     "rdm over msg": "-p verbs;ofi_rxm -e rdm",
     "rdm over dgram": "-p verbs;ofi_rxd -e rdm",
 }
+# ofi_rxm destroys the queue pair of a peer that disconnected without another look at the completion queue: where its process
+# did not get the CPU for a while, the last messages of all, by which both take their leave, are lost.
+MAY_END_BADLY = "rdm over msg"
 # Where fi_pingpong's server waits for its client, by TCP.
 PORT = 47592
 
 
 @pytest.fixture(scope="module", params=["copy", "shared"])
-def guests(request, shared_lab):
-    """Two containers with addresses, which libfabric looks for its devices by; who has memory in common shares it, or nobody."""
+def guests(request):
+    """Two containers with addresses, by which libfabric finds devices; the daemon copies, or memory is shared."""
     keys = {"rdma_trust": "job"} if request.param == "shared" else {}
-    config = host_config(f"fi-{request.param}", {guest: {**tap(guest), "rdma": guest, **keys} for guest in ("a1", "a2")}, wire=False)
-    host = shared_lab.host(config)
-    return [shared_lab.container(host, guest) for guest in ("a1", "a2")]
+    guests = {guest: {**tap(guest), "rdma": guest, **keys} for guest in ("a1", "a2")}
+    with Lab() as lab:
+        host = lab.host(host_config("a", guests, wire=False))
+        yield [lab.container(host, guest) for guest in guests]
 
 
 def test_what_there_is(guests):
@@ -37,16 +41,21 @@ def test_what_there_is(guests):
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
 def test_messages_go_and_come(guests, endpoint):
     client, server = guests
-    words = ["fi_pingpong", *ENDPOINTS[endpoint].split(), "-I", "10", "-S", "1024", "-c"]
-    serving = server.background(with_device(server, words), endpoint.replace(" ", "-"))
+    words = ["stdbuf", "-oL", "fi_pingpong", *ENDPOINTS[endpoint].split(), "-I", "10", "-S", "1024", "-c"]
+    label = endpoint.replace(" ", "-")
+    programs = [server.background(with_device(server, words), label)]
     try:
-        listens = lambda: f":{PORT} " in server.run(["ss", "-ltn"]).stdout  # noqa: E731
-        eventually(lambda: listens() or not serving.running(), "fi_pingpong listening", 30)
-        printed = client.run(with_device(client, [*words, str(SEATS["a2"].address)])).stdout
-        assert printed.splitlines()[-1].split()[:2] == ["1k", "10"], printed
-        eventually(lambda: not serving.running(), "the server's end", 30)
-        assert serving.process.returncode == 0
+        eventually(lambda: f":{PORT} " in server.run(["ss", "-ltn"]).stdout, "fi_pingpong listening", 30)
+        programs.append(client.background(with_device(client, [*words, str(SEATS["a2"].address)]), label))
+        for program in programs:
+            eventually(lambda: " =10 " in program.text() or not program.running(), "ten messages", 60)
+            assert " =10 " in program.text()
+        if endpoint != MAY_END_BADLY:
+            for program in programs:
+                eventually(lambda: not program.running(), "the program's end", 30)
+                assert program.process.returncode == 0
     except (Failed, AssertionError) as why:
-        raise Failed(f"{why}\n{serving.describe()}") from None
+        raise Failed("\n".join([str(why), *(program.describe() for program in programs)])) from None
     finally:
-        serving.stop(signal.SIGKILL)
+        for program in programs:
+            program.stop(signal.SIGKILL)
