@@ -108,7 +108,7 @@ impl Kind {
 
     const fn name(self) -> &'static str {
         match self {
-            Self::Client => "applications",
+            Self::Client => "connections (`connections` of rdma_limits)",
             Self::QueuePair => "queue pairs",
             Self::CompletionQueue => "completion queues",
             Self::Channel => "completion channels",
@@ -139,11 +139,15 @@ impl Kind {
 /// There is no more for this device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Exhausted {
-    #[error("at most {1} {kind} of all applications of the guest together", kind = .0.name())]
+    #[error("all programs of the guest together may have {1} {kind}", kind = .0.name())]
     Objects(Kind, u32),
-    #[error("the queues and regions of the guest's applications have {0} bytes together (rdma_limits)")]
+    #[error(
+        "queues and regions of the guest's programs have {0} bytes together, the most they may: raise `queues_mb` of its rdma_limits"
+    )]
     Memory(u64),
-    #[error("the daemon has no more descriptors or mappings for this guest's applications")]
+    #[error(
+        "the daemon has no descriptor or mapping left for this guest's programs: raise LimitNOFILE and vm.max_map_count, and restart it"
+    )]
     Daemon,
 }
 
@@ -291,7 +295,7 @@ mod tests {
         assert_eq!(account.take(Kind::SharedQueue, u64::MAX, 2).unwrap_err(), Exhausted::Memory(QUEUES));
         let other = account.take(Kind::CompletionQueue, 1, 2).unwrap();
         let full = account.take(Kind::CompletionQueue, 0, 2).unwrap_err();
-        assert_eq!(full.to_string(), "at most 2 completion queues of all applications of the guest together");
+        assert_eq!(full.to_string(), "all programs of the guest together may have 2 completion queues");
         drop(one);
         assert_eq!(account.count(Kind::CompletionQueue), 1);
         drop(other);

@@ -420,13 +420,13 @@ pub enum RdmaAction {
     Cm,
     /// Processes that got memory of others by rdma_trust, and may still have it
     Holders,
-    /// Write what the kernel has of adapters in /sys, for containers to mount; what changed since is written anew
+    /// Write a tree like the kernel's /sys/class/infiniband into DIR, for containers to mount; run it again to renew it
     Tree(TreeArgs),
 }
 
 #[derive(Args)]
 pub struct TreeArgs {
-    /// Where: DIR/class/infiniband and others
+    /// Gets class/infiniband, class/infiniband_verbs and class/infiniband_mad; what else is in these three is removed
     pub dir: PathBuf,
     /// Devices, in the order of VIADUCT_RDMA; none: all
     #[arg(value_name = "NAME")]

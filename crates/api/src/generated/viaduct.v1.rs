@@ -1099,7 +1099,7 @@ pub struct RdmaQp {
     #[prost(uint64, tag = "16")]
     pub rnr_retries: u64,
 }
-/// A memory region. Its keys are not shown: who knows the remote one may reach the memory.
+/// A memory region, or a memory window that is bound. `mrn` is its key: who knows it may reach the memory as a peer.
 #[allow(clippy::all)]
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]
@@ -1120,10 +1120,10 @@ pub struct RdmaMr {
     pub iova: u64,
     #[prost(uint64, tag = "7")]
     pub length: u64,
-    /// As in: local-write remote-read.
+    /// As in: local-write remote-read; first "window", where it is one.
     #[prost(string, tag = "8")]
     pub access: ::prost::alloc::string::String,
-    /// How the daemon reaches it: shared, process or bounce.
+    /// How the daemon reaches it: shared (a file that peers map too) or process (by the program's descriptor).
     #[prost(string, tag = "9")]
     pub memory: ::prost::alloc::string::String,
 }

@@ -90,6 +90,9 @@ pub async fn rdma(on: &mut Context, args: RdmaArgs) -> Result<(), Failure> {
         Some(RdmaAction::Cq) => (RdmaTable::Cq, None),
         Some(RdmaAction::Cm) => (RdmaTable::Cm, None),
         Some(RdmaAction::Holders) => (RdmaTable::Holder, None),
+        Some(RdmaAction::Tree(_)) if args.device.is_some() => {
+            return Err(Failure::Usage("tree takes devices as NAME after DIR, not by --device".into()));
+        }
         Some(RdmaAction::Tree(args)) => return tree::write(on, args).await,
     };
     let request = v1::RdmaRequest { table: table.into(), device: only.clone().or(args.device) };

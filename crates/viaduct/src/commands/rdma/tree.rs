@@ -19,7 +19,8 @@ const NEW: &str = ".new";
 pub async fn write(on: &mut Context, args: &TreeArgs) -> Result<(), Failure> {
     loop {
         let written = match wanted(on, args).await {
-            Ok(tree) => Ok(put(&args.dir, &tree)?),
+            Ok(tree) => put(&args.dir, &tree)
+                .map_err(|e| Failure::Refused(format!("{} can't be written: {e}", args.dir.display()))),
             Err(failure) => Err(failure),
         };
         match written {
@@ -48,7 +49,9 @@ async fn wanted(on: &mut Context, args: &TreeArgs) -> Result<Tree, Failure> {
     }
     let find = |name: &String| devices.iter().find(|device| device.name == *name);
     if let Some(missing) = args.devices.iter().find(|name| !args.follow && find(name).is_none()) {
-        return Err(Failure::Refused(format!("there is no verbs device \"{missing}\"")));
+        return Err(Failure::Refused(format!(
+            "there is no verbs device \"{missing}\"; `viaduct rdma` lists them"
+        )));
     }
     Ok(tree(args.devices.iter().map(find), &version))
 }
