@@ -21,7 +21,7 @@ use std::net::Ipv6Addr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
-use uverbs::{Bond, DirectPeer, Memory, QpState, QpType, Refusal, Reply};
+use uverbs::{Bond, DirectPeer, Memory, Point, QpState, QpType, Refusal, Reply, point};
 
 /// How long to wait for the answer of a peer.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -190,7 +190,9 @@ pub(crate) fn grant(
         }
     };
     own.shared_in = Some(wish.trust.clone());
-    objects.adapter.holders.note(&wish.process, process, given, &wish.trust).then_some(granted)
+    let is_noted = objects.adapter.holders.note(&wish.process, process, given, &wish.trust);
+    point(Point::Granted);
+    is_noted.then_some(granted)
 }
 
 /// Prepares a queue pair for messages that its peer puts there itself.

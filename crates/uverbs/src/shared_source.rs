@@ -4,9 +4,10 @@
 //! ends in the middle has no more than one.
 
 use crate::Memory;
+use crate::point::{Point, point};
+use crate::sync::Ordering;
 use crate::work::{Corrupt, Segment, Shape, WorkQueue, WorkSource};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// Attempts to find a receive that nobody else takes at the same time. Who writes there all the time takes it all.
 const ATTEMPTS: u32 = 1 << 10;
@@ -74,9 +75,15 @@ impl SharedSource {
     pub fn claim(&self, number: u32) -> bool {
         self.source.prefetch_after(number);
         let head = &self.source.header().head;
+        let next = number.wrapping_add(1);
+        point(Point::ClaimNoted);
         // Release: the receive was read before its slot may be filled anew. Acquire: who takes the next one sees what was
         // done before this one was given away.
-        head.compare_exchange(number, number.wrapping_add(1), Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        let is_claimed = head.compare_exchange(number, next, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        if is_claimed {
+            point(Point::Claimed);
+        }
+        is_claimed
     }
 
     /// Takes the next receive, if there is one: its identifier; its list is appended.
@@ -135,7 +142,7 @@ impl SharedSource {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;

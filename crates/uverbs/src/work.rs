@@ -4,13 +4,13 @@
 //! request: their list comes in the place of the rest, so that the slot of one with up to three segments is a cache line.
 
 use crate::Memory;
-use crate::memory::fence;
+use crate::point::{Point, point};
 use crate::request::RECEIVE;
 pub use crate::request::{Segment, WorkRequest, opcode, send_flags};
+use crate::sync::{AtomicU32, Ordering, fence};
 use serde::{Deserialize, Serialize};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Where a queue lies in its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -184,6 +184,7 @@ impl WorkQueue {
             }
         }
         self.filled = self.filled.wrapping_add(1);
+        point(Point::Filled);
         true
     }
 
@@ -199,6 +200,7 @@ impl WorkQueue {
         self.published = self.filled;
         // Release: who sees the tail sees the slots before it.
         self.header().tail.store(self.filled, Ordering::Release);
+        point(Point::Published);
     }
 
     /// Whether the device asked to have the doorbell rung for receives that are published. One that asks in this moment looks
@@ -288,6 +290,7 @@ impl WorkQueue {
         // A completion of before a reset gives nothing back. Nor is `taken` looked at: it is in another's cache.
         if head != self.published {
             self.header().head.store(head.wrapping_add(1), Ordering::Release);
+            point(Point::GivenBack);
         }
     }
 
@@ -387,6 +390,7 @@ impl WorkSource {
         }
         let request = self.read(number, segments, inline)?;
         self.header().taken.store(number.wrapping_add(1), Ordering::Release);
+        point(Point::Taken);
         Ok(Some((number, request)))
     }
 
@@ -413,7 +417,9 @@ impl WorkSource {
         self.prefetch_after(number);
         let request = self.read(number, segments, &mut Vec::new())?;
         note(number, request.id);
+        point(Point::ReceiveNoted);
         self.header().taken.store(number.wrapping_add(1), Ordering::Release);
+        point(Point::ReceiveTaken);
         Ok(Some((number, request)))
     }
 
@@ -467,6 +473,7 @@ impl WorkSource {
     pub fn release_before(&mut self, number: u32) {
         // Release: they were read before they are filled anew.
         self.header().head.store(number, Ordering::Release);
+        point(Point::Released);
     }
 
     /// Lets the library use all slots again whose requests were taken.
@@ -515,6 +522,6 @@ fn header(memory: &Memory, shape: Shape) -> Result<NonNull<Header>, Corrupt> {
     Ok(memory.at(shape.offset as usize))
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests;
