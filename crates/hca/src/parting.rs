@@ -187,7 +187,9 @@ impl Own {
     fn make_good(&mut self, bond: &Bond, left: Left, objects: &mut Objects) {
         let is_taken = |number| match &self.receives {
             Receives::Own(source) => source.was_taken_last(number),
-            Receives::Shared(_) => true,
+            Receives::Shared(srq) => {
+                objects.srqs.get(srq).is_some_and(|srq| srq.source.was_claimed(number, self.taker))
+            }
         };
         let held = bond.held().filter(|(number, _)| is_taken(*number)).map(|(_, id)| id);
         point(Point::LeftFound);

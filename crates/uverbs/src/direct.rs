@@ -126,8 +126,7 @@ impl Bond {
         }
     }
 
-    /// The library's: it takes the receive with this number and identifier: of a shared queue it did just now, of another one it is
-    /// about to.
+    /// The library's: it is about to take the receive with this number and identifier.
     pub fn hold(&self, number: u32, id: u64) {
         self.page().id.store(id, Ordering::Relaxed);
         self.note(&self.page().receive, Hold::Tries(number));

@@ -7,8 +7,8 @@ use crate::model::{explore, mortal};
 use crate::sync::Ordering;
 use crate::work::Shape;
 use crate::{
-    Arm, Bond, Completion, CompletionQueue, CompletionSink, Left, Memory, Placement, WorkQueue, WorkRequest,
-    WorkSource, left,
+    Arm, Bond, Completion, CompletionQueue, CompletionSink, DEVICE, Left, Memory, Placement, SharedSource,
+    WorkQueue, WorkRequest, WorkSource, left,
 };
 use loom::sync::atomic::AtomicU32;
 use loom::thread;
@@ -325,5 +325,43 @@ fn memory_is_taken_away_once_nobody_is_at_work_with_it() {
         }
         here.1.with_mut(|_| ());
         library.join().unwrap();
+    });
+}
+
+/// Two take from a shared queue, and one of them dies: it is known whether it took what it tried to take, and nothing is taken twice.
+#[test]
+fn a_taker_dies_while_another_takes() {
+    for_each_death(2, |accesses| {
+        let shape = SharedSource::shape(1, 0);
+        let memory = Arc::new(Memory::create("test", shape.end()).unwrap().0);
+        let mut queue = WorkQueue::new(memory.clone(), shape, 2).unwrap();
+        for id in 0..2 {
+            assert!(queue.fill(&WorkRequest { id, ..WorkRequest::default() }, &[]));
+        }
+        queue.publish();
+        let taker = |taker| SharedSource::new(memory.clone(), shape, taker).unwrap();
+        let (mut first, mut second, device, mut last) = (taker(1), taker(2), taker(DEVICE), taker(DEVICE));
+        let [bond, same] = bonds();
+        let one = thread::spawn(move || {
+            mortal(accesses, || {
+                assert!(bond.enter());
+                while let Some((number, id)) = first.peek(&mut Vec::new()).unwrap() {
+                    bond.hold(number, id);
+                    if first.claim(number) {
+                        break;
+                    }
+                }
+            })
+        });
+        let other = thread::spawn(move || second.take(&mut Vec::new()).unwrap());
+        let lived = one.join().unwrap();
+        let held = || same.held().filter(|(number, _)| device.was_claimed(*number, 1)).map(|(_, id)| id);
+        let found = held();
+        let mut taken: Vec<_> = found.into_iter().chain(other.join().unwrap()).collect();
+        assert_eq!(found, held());
+        taken.extend(std::iter::from_fn(|| last.take(&mut Vec::new()).unwrap()));
+        taken.sort_unstable();
+        assert_eq!(taken, [0, 1]);
+        lived
     });
 }

@@ -45,5 +45,5 @@ pub use qp::{QpAttributes, QpState, QpType};
 pub use regions::{FIRST_KEY, Kind, Region, RegionTable};
 pub use seqpacket::{Connection, SocketError};
 pub use shared_pages::SharedPages;
-pub use shared_source::SharedSource;
+pub use shared_source::{DEVICE, SharedSource, TAKERS};
 pub use work::{Corrupt, Segment, Shape, WorkQueue, WorkRequest, WorkSource};

@@ -115,7 +115,7 @@ impl Direct {
         let receives = match shared {
             Some(file) => {
                 let queue = Arc::new(map(&file, peer.receive.end())?);
-                SharedSource::new(queue, peer.receive).map(Receives::Shared)
+                SharedSource::new(queue, peer.receive, peer.taker).map(Receives::Shared)
             }
             None => WorkSource::new(qp.clone(), peer.receive).map(Receives::Own),
         };
@@ -327,10 +327,10 @@ impl Direct {
             match &self.receives {
                 Receives::Own(source) if is_simple.is_none() => source.put_back(number),
                 Receives::Shared(source) if is_simple.is_some() => {
+                    self.bond.hold(number, id);
                     if !source.claim(number) {
                         continue;
                     }
-                    self.bond.hold(number, id);
                 }
                 _ => {}
             }
