@@ -126,9 +126,10 @@ mutants: ## mutations of the code that everything rests on: 95 % must be caught 
 	@scripts/setup mutants
 	@scripts/mutants $(MUTANTS)
 
-soak: build verbs ## hostile driver, program and wire, changes and restarts at once, for TIME seconds (default 30); all is given back
+soak: build verbs ## hostile driver, program and wire, changes and restarts at once, then verbs programs that die, for TIME seconds each (default 30)
 	@scripts/setup test
 	@scripts/as-root env SOAK_SECONDS=$(TIME) $(PYTHON) -m pytest tests/test_soak.py
+	SOAK_SECONDS=$(TIME) cargo test --profile card --locked -p verbs --test deaths -- --ignored --nocapture survived
 
 install: build verbs ## into DESTDIR/usr/local, with man pages, completions and the systemd unit
 	@dist/install

@@ -15,7 +15,7 @@ use packet::roce::{self, Aeth, Bth, Datagram, Nak, Opcode, Syndrome};
 use rdma::{Access, AtomicOperation, Completion, Fault, Payload, SendRequest, Verbs};
 use std::time::Duration;
 use uverbs::qp::access;
-use uverbs::{QpState, Segment};
+use uverbs::{Point, QpState, Segment, point};
 
 /// Bytes of headers before a payload, and behind it, at most.
 const AROUND: usize = 80;
@@ -308,6 +308,8 @@ impl Verbs for Surroundings<'_> {
             self.own.nak = Some(nak);
         }
         let bytes = self.store(packet, payload)?;
-        self.emit(to, packet.bth.destination, bytes)
+        let emitted = self.emit(to, packet.bth.destination, bytes);
+        point(Point::PacketSent);
+        emitted
     }
 }

@@ -27,7 +27,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 use uverbs::cm::CmRequest;
-use uverbs::{Connection, DeviceInfo, Doorbells, Memory, Refusal, Reply, Request, SocketError, VERSION};
+use uverbs::{
+    Connection, DeviceInfo, Doorbells, Memory, Point, Refusal, Reply, Request, SocketError, VERSION, point,
+};
 
 /// Rounds of work between looks at the control socket.
 const ROUNDS: u32 = 64;
@@ -286,6 +288,7 @@ impl Client {
         let count = taken.packets.len().min(PACKETS);
         for _ in 0..count {
             let Some(packet) = taken.packets.pop_front() else { break };
+            point(Point::PacketTaken);
             match self.qps.get_mut(&packet.qpn) {
                 Some(qp) => {
                     qp.receive(&packet, now, &mut self.objects);
@@ -410,6 +413,7 @@ impl Client {
 
     fn hear_request(&mut self) -> Result<(), SocketError> {
         let (request, files) = self.connection.receive::<Request>()?;
+        point(Point::Heard);
         let wished = match request {
             Request::Direct { qpn } => self.wish(qpn, Wanted::Peer),
             Request::Pages { qpn, rkey } => self.wish(qpn, Wanted::Pages(rkey)),
@@ -434,6 +438,12 @@ impl Client {
     }
 
     pub(crate) fn reply(&mut self, reply: Answer) -> Result<(), SocketError> {
+        let is_sent = self.send_reply(reply);
+        point(Point::Answered);
+        is_sent
+    }
+
+    fn send_reply(&mut self, reply: Answer) -> Result<(), SocketError> {
         match reply {
             Ok((reply, descriptors)) => {
                 let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();

@@ -18,7 +18,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use uverbs::qp::access;
 use uverbs::{
-    AddressVector, Capacity, CompletionSink, CreateQp, Kind as KeyKind, Memory, Parcels, PortInfo,
+    AddressVector, Capacity, CompletionSink, CreateQp, DEVICE, Kind as KeyKind, Memory, Parcels, PortInfo,
     QpAttributes, QpInfo, QpState, QpType, Refusal, Region, Reply, Request, Segment, Shape, SharedSource,
     WorkQueue, WorkSource, completion,
 };
@@ -342,6 +342,7 @@ fn make_qp(
         recv_cq: asked.recv_cq,
         sends: WorkSource::new(memory, send).map_err(no_memory)?,
         receives,
+        taker: doorbell + 1,
         works: vec![Work::default(); send.slots as usize],
         _held: held,
         taken: Taken::default(),
@@ -565,11 +566,11 @@ impl Objects {
         limit: u32,
     ) -> Result<(Srq, Arc<Memory>, OwnedFd), Refusal> {
         within("max_wr", max_wr, MAX_WORK)?;
-        let shape = Shape::of_receives(0, max_wr, max_sge);
+        let shape = SharedSource::shape(max_wr, max_sge);
         let held = self.take(Kind::SharedQueue, shape.end(), limit)?;
         let (memory, file) = guarded_memory("shared receive queue", shape.end(), &self.fault)?;
         let memory = Arc::new(memory);
-        let source = SharedSource::new(memory.clone(), shape).map_err(no_memory)?;
+        let source = SharedSource::new(memory.clone(), shape, DEVICE).map_err(no_memory)?;
         let kept = file.try_clone().map_err(no_memory)?;
         Ok((Srq { pd, source, file: kept, shape, max_sge, limit: 0, _held: held }, memory, file))
     }

@@ -21,7 +21,7 @@ use std::net::Ipv6Addr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
-use uverbs::{Bond, DirectPeer, Memory, QpState, QpType, Refusal, Reply};
+use uverbs::{Bond, DirectPeer, Memory, Point, QpState, QpType, Refusal, Reply, TAKERS, point};
 
 /// How long to wait for the answer of a peer.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -190,7 +190,9 @@ pub(crate) fn grant(
         }
     };
     own.shared_in = Some(wish.trust.clone());
-    objects.adapter.holders.note(&wish.process, process, given, &wish.trust).then_some(granted)
+    let is_noted = objects.adapter.holders.note(&wish.process, process, given, &wish.trust);
+    point(Point::Granted);
+    is_noted.then_some(granted)
 }
 
 /// Prepares a queue pair for messages that its peer puts there itself.
@@ -203,7 +205,7 @@ fn share(own: &mut Own, with: &Arc<Process>, objects: &mut Objects) -> Option<Bo
     let (receive, shared) = match own.receives {
         Receives::Own(_) => (own.receive_shape?, None),
         Receives::Shared(srq) => {
-            let srq = objects.srqs.get(&srq)?;
+            let srq = objects.srqs.get(&srq).filter(|_| own.taker < TAKERS)?;
             (srq.shape, Some(srq.file.try_clone().ok()?))
         }
     };
@@ -214,6 +216,7 @@ fn share(own: &mut Own, with: &Arc<Process>, objects: &mut Objects) -> Option<Bo
         access: own.attributes.qp_access_flags,
         receive,
         takes_shared: own.takes_shared(),
+        taker: own.taker,
         parcels: own.parcels.as_ref()?.1,
         memory: own.memory,
         cq: own.recv_cq,

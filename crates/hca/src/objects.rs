@@ -15,8 +15,8 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use uverbs::{
-    AddressVector, AsyncEvent, Completion, CompletionSink, Corrupt, Segment, Shape, SharedSource,
-    WorkRequest, WorkSource,
+    AddressVector, AsyncEvent, Completion, CompletionSink, Corrupt, Point, Segment, Shape, SharedSource,
+    WorkRequest, WorkSource, point,
 };
 
 /// A completion queue.
@@ -186,7 +186,9 @@ impl Objects {
     /// Puts a completion into a queue, and wakes who waits for it. False where the queue is full.
     pub fn complete(&mut self, handle: u32, completion: &Completion, solicited: bool) -> bool {
         let Some(cq) = self.cqs.get_mut(&handle).filter(|cq| !cq.overrun) else { return false };
-        match cq.sink.push(completion, solicited) {
+        let pushed = cq.sink.push(completion, solicited);
+        point(Point::Completed);
+        match pushed {
             Ok(tells) => {
                 if tells {
                     self.tell_channel(handle);
@@ -203,6 +205,7 @@ impl Objects {
 
     /// Wakes who waits for completions of a queue.
     pub fn tell_channel(&mut self, cq: u32) {
+        point(Point::Tells);
         let channel = self.cqs.get(&cq).and_then(|cq| cq.channel);
         if let Some(channel) = channel.and_then(|channel| self.channels.get_mut(&channel)) {
             channel.notifier.tell_once(&cq.to_ne_bytes());

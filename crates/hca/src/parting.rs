@@ -13,9 +13,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use uverbs::completion::{self, FORGOTTEN};
+use uverbs::completion::FORGOTTEN;
 use uverbs::qp::mask;
-use uverbs::{Bond, Completion, Kind, Place, QpState, Region, Request, SocketError};
+use uverbs::{Bond, Completion, Hold, Kind, Left, Point, QpState, Region, Request, SocketError, left, point};
 
 /// How long one who is at work is waited for at once: a message takes less.
 const SOON: Duration = Duration::from_micros(50);
@@ -126,8 +126,21 @@ impl Leaving {
     /// Whether it tries to get this place of a completion queue, or has it.
     fn tries(&self, cq: u32, place: u32) -> bool {
         let own = if self.process.is_some() { self.bond.place() } else { self.bond.own_place() };
-        self.cq == cq && own == Some(place) && !self.is_gone()
+        self.cq == cq && is_of(own, place) && !self.is_gone()
     }
+}
+
+/// Whether what one noted is of this place.
+fn is_of(noted: Option<Hold>, place: u32) -> bool {
+    matches!(noted, Some(Hold::Tries(at) | Hold::Has(at)) if at == place)
+}
+
+/// How somebody left.
+enum Ended {
+    /// It is done, or nothing of it is to be made good.
+    Done,
+    /// It died at work.
+    Died(Left),
 }
 
 /// A request that waits for the end of what is shared.
@@ -148,6 +161,7 @@ impl Own {
     /// Ends what is shared. Who is at work with it for long is among those who leave ([`Objects::leaving`]).
     pub fn part(&mut self, objects: &mut Objects) {
         self.close_bonds();
+        point(Point::Closed);
         let end = Instant::now() + SOON;
         let outbound = self.outbound.take().map(|bond| (bond, None, self.send_cq));
         let inbound = self.inbound.take().map(|it| (it.bond, Some(it.process), self.recv_cq));
@@ -170,25 +184,28 @@ impl Own {
 
     /// Does what one left undone that died at work here: completes the receive that it took, and fills the place in the completion
     /// queue that it had.
-    fn make_good(&mut self, bond: &Bond, objects: &mut Objects) {
+    fn make_good(&mut self, bond: &Bond, left: Left, objects: &mut Objects) {
         let is_taken = |number| match &self.receives {
             Receives::Own(source) => source.was_taken_last(number),
-            Receives::Shared(_) => true,
+            Receives::Shared(srq) => {
+                objects.srqs.get(srq).is_some_and(|srq| srq.source.was_claimed(number, self.taker))
+            }
         };
         let held = bond.held().filter(|(number, _)| is_taken(*number)).map(|(_, id)| id);
-        let Some(cq) = objects.cqs.get(&self.recv_cq) else { return };
-        let is_its = |done: &Completion| done.qpn == self.qpn && done.opcode & completion::opcode::RECV != 0;
-        match bond.place().map(|at| (at, cq.sink.look(at))) {
-            Some((at, Place::Empty)) => {
+        point(Point::LeftFound);
+        match left {
+            Left::Hole(at) => {
                 let nothing = Completion { status: FORGOTTEN, ..Completion::default() };
                 let instead = held.map_or(nothing, |id| self.flushed_receive(id));
-                if cq.sink.fill(at, &instead, true) {
+                let Some(cq) = objects.cqs.get(&self.recv_cq) else { return };
+                let tells = cq.sink.fill(at, &instead, true);
+                point(Point::HoleFilled);
+                if tells {
                     objects.tell_channel(self.recv_cq);
                 }
             }
-            Some((_, Place::Filled(done))) if is_its(&done) => {}
-            Some((_, Place::Passed)) => {}
-            _ => held.into_iter().for_each(|id| self.flush_receive(id, objects)),
+            Left::Nothing => held.into_iter().for_each(|id| self.flush_receive(id, objects)),
+            Left::Completed => {}
         }
     }
 }
@@ -223,6 +240,7 @@ impl Client {
             if reply.is_err() {
                 return self.reply(reply);
             }
+            point(Point::RegionRemoved);
             let taken = self.objects.take_away(users);
             self.await_peers(taken);
             Deferred::Reply(reply, taken)
@@ -331,53 +349,53 @@ impl Client {
     fn part_ways(&mut self) {
         let mut at = 0;
         while at < self.objects.leaving.len() {
-            if self.is_over(&self.objects.leaving[at]) {
-                let leaving = self.objects.leaving.swap_remove(at);
-                self.end(&leaving);
-            } else {
-                at += 1;
+            match self.how_ended(&self.objects.leaving[at]) {
+                Some(ended) => {
+                    let leaving = self.objects.leaving.swap_remove(at);
+                    self.end(&leaving, &ended);
+                }
+                None => at += 1,
             }
         }
     }
 
-    fn is_over(&self, leaving: &Leaving) -> bool {
+    /// How it left; `None`: it did not, or what it left behind is not known yet.
+    fn how_ended(&self, leaving: &Leaving) -> Option<Ended> {
+        // In this order: one that is gone does nothing any more.
+        let is_gone = leaving.is_gone();
         if !leaving.is_at_work() {
-            return true;
+            return Some(Ended::Done);
         }
-        if !leaving.is_gone() {
-            return false;
+        if !is_gone {
+            return None;
         }
-        // Who tries to get a place may have it, or somebody else who does: that one will fill it, or note another.
-        let (Some(cq), Some(place)) = (self.objects.cqs.get(&leaving.cq), leaving.bond.place()) else {
-            return true;
-        };
-        cq.sink.look(place) != Place::Empty || !self.is_tried(leaving.cq, place)
+        let Some(cq) = self.objects.cqs.get(&leaving.cq) else { return Some(Ended::Done) };
+        left(&leaving.bond, &cq.sink, |place| self.is_tried(leaving.cq, place)).map(Ended::Died)
     }
 
     /// Whether somebody alive tries to get a place of a completion queue, or has it.
     fn is_tried(&self, cq: u32, place: u32) -> bool {
         let by = |qp: &Qp| {
-            let here = |it: &Inbound| it.bond.place() == Some(place) && !it.is_gone();
-            let there = |bond: &Bond| bond.own_place() == Some(place);
+            let here = |it: &Inbound| is_of(it.bond.place(), place) && !it.is_gone();
+            let there = |bond: &Bond| is_of(bond.own_place(), place);
             qp.own.recv_cq == cq && qp.own.inbound.as_ref().is_some_and(here)
                 || qp.own.send_cq == cq && qp.own.outbound.as_ref().is_some_and(there)
         };
         self.qps.values().any(by) || self.objects.leaving.iter().any(|leaving| leaving.tries(cq, place))
     }
 
-    fn end(&mut self, leaving: &Leaving) {
+    fn end(&mut self, leaving: &Leaving, ended: &Ended) {
         let Some(qp) = self.qps.get_mut(&leaving.qpn) else { return };
         let (messages, bytes) = leaving.bond.counted();
         let more = (messages.wrapping_sub(leaving.counted.0), bytes.wrapping_sub(leaving.counted.1));
         qp.own.brought.add(leaving.process.is_some(), more);
         if leaving.is_gone() {
-            if leaving.is_at_work() {
-                qp.own.make_good(&leaving.bond, &mut self.objects);
+            if let Ended::Died(left) = *ended {
+                qp.own.make_good(&leaving.bond, left, &mut self.objects);
             }
             // It may have died before it told.
-            if self.objects.cqs.get(&leaving.cq).is_some_and(|cq| cq.sink.may_be_untold()) {
-                self.objects.tell_channel(leaving.cq);
-            }
+            self.objects.cqs.get(&leaving.cq).iter().for_each(|cq| cq.sink.disarm());
+            self.objects.tell_channel(leaving.cq);
         }
         self.wake(leaving.qpn);
     }

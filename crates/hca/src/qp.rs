@@ -95,6 +95,8 @@ pub(crate) struct Own {
     pub recv_cq: u32,
     pub sends: WorkSource,
     pub receives: Receives,
+    /// By which number a peer takes from a shared queue: that of no other queue pair of the application.
+    pub taker: u32,
     /// Requests under way, by their slot.
     pub works: Vec<Work>,
     /// Their share of what the device may have.

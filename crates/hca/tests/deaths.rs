@@ -10,8 +10,8 @@ use std::sync::Arc;
 use uverbs::completion::{bytes, opcode};
 use uverbs::qp::{access, mask};
 use uverbs::{
-    Arm, Bond, Completion, CompletionSink, Memory, QpAttributes, QpState, QpType, Refusal, Reply, Request,
-    WorkRequest, WorkSource,
+    Arm, Bond, Completion, CompletionSink, Hold, Memory, QpAttributes, QpState, QpType, Refusal, Reply,
+    Request, WorkRequest, WorkSource,
 };
 
 const FLUSHED: u8 = 5;
@@ -78,7 +78,7 @@ impl Sender {
 
     /// Reserves a place in the receiver's completion queue, and puts nothing there.
     fn reserve(&self, place: u32) {
-        self.bond.note_place(place);
+        self.bond.note_place(Hold::Tries(place));
         rustix::io::pwrite(&self.cq, &(place + 1).to_ne_bytes(), 128).unwrap();
     }
 
@@ -170,7 +170,7 @@ fn a_place_that_another_may_have_is_left_to_it() {
     // Both try to get it; the other one has it.
     assert!(a.bond.enter() && c.bond.enter());
     assert_eq!((a.take(), c.take()), (10, 20));
-    a.bond.note_place(0);
+    a.bond.note_place(Hold::Tries(0));
     c.reserve(0);
     a.die();
     // The device knows by now, and fills nothing.

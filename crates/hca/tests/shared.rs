@@ -51,7 +51,7 @@ fn shared() -> Shared {
     assert!(peer.takes_shared && !peer.has_channel);
     let bond = Bond::new(Memory::open(&files[0], Bond::BYTES).unwrap());
     let memory = Memory::open(files.last().unwrap(), peer.receive.end()).unwrap();
-    let source = SharedSource::new(Arc::new(memory), peer.receive).unwrap();
+    let source = SharedSource::new(Arc::new(memory), peer.receive, peer.taker).unwrap();
     Shared { b, cb, srq, qb, a, qa, bond, peer, source, _devices: devices, _host: host }
 }
 

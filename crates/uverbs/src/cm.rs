@@ -190,7 +190,7 @@ pub struct CmEvent {
     pub private: Vec<u8>,
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::{Reply, Request};

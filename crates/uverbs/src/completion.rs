@@ -1,9 +1,9 @@
 //! Completion queues: rings of completions, written by the device, read by the library.
 
 use crate::Memory;
-use crate::memory::fence;
+use crate::point::{Point, point};
+use crate::sync::{AtomicU32, Ordering, fence, reads, writes};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 /// What was done, or came (`ibv_wc_opcode`).
 pub mod opcode {
@@ -239,6 +239,7 @@ impl Ring {
     #[inline]
     fn read(&self, index: u32) -> Completion {
         let entry = self.entry(index);
+        reads(self.number(index));
         // SAFETY: within the mapping; any bytes are an entry; an application may have overwritten it, to its own loss.
         unsafe { entry.read_volatile() }.completion()
     }
@@ -251,10 +252,17 @@ pub enum Place {
     Free,
     /// It was, and is not filled.
     Empty,
-    /// Somebody put this there.
-    Filled(Completion),
-    /// It was filled and taken, and is another one's by now.
-    Passed,
+    /// It was filled.
+    Filled,
+}
+
+/// What one who may die in the middle notes of a place in a completion queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hold {
+    /// It is about to reserve it, as others may be.
+    Tries(u32),
+    /// It reserved it, and is about to fill it.
+    Has(u32),
 }
 
 /// Where completions are put: the device's end, and that of peers that share memory.
@@ -262,7 +270,7 @@ pub enum Place {
 pub struct CompletionSink {
     ring: Ring,
     /// What the library had taken when it was looked at last: it is looked at again where there would be no room.
-    taken: AtomicU32,
+    taken: std::sync::atomic::AtomicU32,
 }
 
 impl CompletionSink {
@@ -272,7 +280,7 @@ impl CompletionSink {
     /// Where it is not.
     #[must_use]
     pub fn new(memory: Memory, entries: u32) -> Self {
-        Self { ring: Ring::new(memory, entries), taken: AtomicU32::new(0) }
+        Self { ring: Ring::new(memory, entries), taken: std::sync::atomic::AtomicU32::new(0) }
     }
 
     /// Whether there is room for a completion with this index.
@@ -297,10 +305,10 @@ impl CompletionSink {
         header.tail.load(Ordering::Relaxed).wrapping_sub(head).min(self.ring.entries)
     }
 
-    /// Whether somebody may wait for completions that are there: the channel is not armed.
-    #[must_use]
-    pub fn may_be_untold(&self) -> bool {
-        self.waiting() > 0 && self.ring.header().armed.load(Ordering::Acquire) == 0
+    /// The completion channel is told in the place of one who died: it may have been about to do so, whether it had disarmed the
+    /// channel or not, and whether what it told of is here still or was taken meanwhile.
+    pub fn disarm(&self) {
+        self.ring.header().armed.swap(0, Ordering::AcqRel);
     }
 
     /// Whether there is no room.
@@ -321,10 +329,14 @@ impl CompletionSink {
                 return Err(Overrun);
             }
             note(tail);
+            point(Point::PlaceNoted);
             let next = tail.wrapping_add(1);
             // Who sees that it is reserved sees what was noted.
             match header.tail.compare_exchange_weak(tail, next, Ordering::Release, Ordering::Relaxed) {
-                Ok(_) => return Ok(tail),
+                Ok(_) => {
+                    point(Point::PlaceReserved);
+                    return Ok(tail);
+                }
                 Err(other) => tail = other,
             }
         }
@@ -340,7 +352,8 @@ impl CompletionSink {
         self.push_noting(completion, solicited, |_| ())
     }
 
-    /// The same, by one who may die in the middle: `note` hears of each place before it is tried to be reserved.
+    /// The same, by one who may die in the middle: `note` hears of each place before it is tried to be reserved, and of the one
+    /// that was, before it is filled.
     ///
     /// # Errors
     /// As of that.
@@ -349,9 +362,11 @@ impl CompletionSink {
         &self,
         completion: &Completion,
         solicited: bool,
-        note: impl Fn(u32),
+        note: impl Fn(Hold),
     ) -> Result<bool, Overrun> {
-        let at = self.reserve(note)?;
+        let at = self.reserve(|place| note(Hold::Tries(place)))?;
+        note(Hold::Has(at));
+        point(Point::PlaceHeld);
         Ok(self.fill(at, completion, solicited))
     }
 
@@ -362,6 +377,7 @@ impl CompletionSink {
         let entry = self.ring.entry(at);
         let written = Entry::of(completion);
         let flags = if solicited { written.flags | SOLICITED } else { written.flags };
+        writes(self.ring.number(at));
         // SAFETY: within the mapping, all but the number; the library reads it once that is right, which it is not yet, and
         // nobody else was given this place.
         unsafe {
@@ -375,11 +391,13 @@ impl CompletionSink {
             (&raw mut (*place).source_qpn).write_volatile(written.source_qpn);
             (&raw mut (*place).body).write_volatile(written.body);
         }
+        point(Point::EntryWritten);
         // Release: who sees the number sees the rest, and what was copied to the program's memory before.
         // Not by an exchange, which would let the line go to who polls before it is done.
         self.ring.number(at).store(at.wrapping_add(1), Ordering::Release);
         // Of the pair with `CompletionQueue::arm`.
         fence();
+        point(Point::EntryPublished);
         let armed = &self.ring.header().armed;
         let tells = match armed.load(Ordering::Acquire) {
             wanted if wanted == Arm::Any as u32 => true,
@@ -387,7 +405,11 @@ impl CompletionSink {
             wanted if wanted == Arm::Solicited as u32 => solicited || self.is_solicited_behind(at),
             _ => false,
         };
-        tells && armed.swap(0, Ordering::Relaxed) != 0
+        let tells = tells && armed.swap(0, Ordering::Relaxed) != 0;
+        if tells {
+            point(Point::Disarmed);
+        }
+        tells
     }
 
     /// Whether a solicited completion is there that only the one at this place kept from being seen.
@@ -416,8 +438,8 @@ impl CompletionSink {
             return Place::Free;
         }
         match self.ring.number(at).load(Ordering::Acquire).wrapping_sub(at.wrapping_add(1)).cast_signed() {
-            0 => Place::Filled(self.ring.read(at)),
-            1.. => Place::Passed,
+            // Once it was taken, it may be another one's by now.
+            0.. => Place::Filled,
             _ => Place::Empty,
         }
     }
@@ -502,6 +524,7 @@ impl CompletionQueue {
         self.head = next;
         // Release: it is read before another is put there.
         self.ring.header().head.store(next, Ordering::Release);
+        point(Point::EntryPolled);
         Some(completion)
     }
 
@@ -509,12 +532,13 @@ impl CompletionQueue {
     pub fn arm(&self, arm: Arm) {
         let armed = &self.ring.header().armed;
         // Who asks for any gets any, whoever else asks for less.
-        armed.fetch_max(arm as u32, Ordering::Relaxed);
+        armed.fetch_max(arm as u32, Ordering::AcqRel);
         // And looks for completions once more: what it misses then was completed by one who sees this (`fill`).
         fence();
+        point(Point::Armed);
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests;

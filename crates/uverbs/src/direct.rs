@@ -3,9 +3,9 @@
 //! The device can end it at any time. Memory that is taken away is taken away once nobody is at work with it. The library notes what it
 //! does before it does it: the device can make good for one that died in the middle.
 
-use crate::Memory;
-use crate::memory::fence_after_exchange;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::point::{Point, point};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence, fence_after_exchange};
+use crate::{Hold, Memory};
 
 /// Both sides write to a cache line of their own.
 #[repr(C, align(64))]
@@ -76,6 +76,7 @@ impl Bond {
         // For the look at `closed`, the exchange would do. What follows reads tables by weaker loads.
         fence_after_exchange();
         if page.closed.load(Ordering::SeqCst) == OPEN {
+            point(Point::Entered);
             return true;
         }
         self.leave();
@@ -88,6 +89,7 @@ impl Bond {
         let turn = page.turns.load(Ordering::Relaxed);
         // Release: who sees that we are done finds all that we did done.
         page.turns.store((turn | 1).wrapping_add(1), Ordering::Release);
+        point(Point::Left);
     }
 
     /// The library's: counts a message.
@@ -101,53 +103,63 @@ impl Bond {
     }
 
     /// With the turn that it is noted in.
-    fn note(&self, field: &AtomicU64, number: u32) {
+    #[inline]
+    fn note(&self, field: &AtomicU64, hold: Hold) {
         let turn = self.page().turns.load(Ordering::Relaxed);
+        let (turn, number) = match hold {
+            Hold::Tries(number) => (turn, number),
+            // Turns in which something is noted are odd, and nothing is noted in turn 0.
+            Hold::Has(number) => (turn.wrapping_add(1), number),
+        };
         // Release: what was done with the place noted before, and the identifier of a receive, come before the note.
         field.store(u64::from(turn) << 32 | u64::from(number), Ordering::Release);
     }
 
     /// What was noted in this turn, of one who is at work.
-    fn noted(&self, field: &AtomicU64) -> Option<u32> {
+    fn noted(&self, field: &AtomicU64) -> Option<Hold> {
         let (turn, noted) = (self.turn()?, field.load(Ordering::Acquire));
-        ((noted >> 32) as u32 == turn).then_some(noted as u32)
+        let (noted_in, number) = ((noted >> 32) as u32, noted as u32);
+        match noted_in {
+            _ if noted_in == turn => Some(Hold::Tries(number)),
+            _ if noted_in == turn.wrapping_add(1) => Some(Hold::Has(number)),
+            _ => None,
+        }
     }
 
-    /// The library's: it takes the receive with this number and identifier: of a shared queue it did just now, of another one it is
-    /// about to.
+    /// The library's: it is about to take the receive with this number and identifier.
     pub fn hold(&self, number: u32, id: u64) {
         self.page().id.store(id, Ordering::Relaxed);
-        self.note(&self.page().receive, number);
+        self.note(&self.page().receive, Hold::Tries(number));
     }
 
-    /// The library's: it is about to reserve this place in its peer's completion queue.
+    /// The library's: what it does about a place in its peer's completion queue.
     #[inline]
-    pub fn note_place(&self, place: u32) {
+    pub fn note_place(&self, place: Hold) {
         self.note(&self.page().place, place);
     }
 
     /// The library's: the same, in its own completion queue.
     #[inline]
-    pub fn note_own_place(&self, place: u32) {
+    pub fn note_own_place(&self, place: Hold) {
         self.note(&self.page().own_place, place);
     }
 
     /// The device's: number and identifier of the receive that the library is at work with.
     #[must_use]
     pub fn held(&self) -> Option<(u32, u64)> {
-        let number = self.noted(&self.page().receive)?;
+        let Hold::Tries(number) = self.noted(&self.page().receive)? else { return None };
         Some((number, self.page().id.load(Ordering::Relaxed)))
     }
 
     /// The device's: the place in the peer's completion queue that the library tries to get, or has, at this moment.
     #[must_use]
-    pub fn place(&self) -> Option<u32> {
+    pub fn place(&self) -> Option<Hold> {
         self.noted(&self.page().place)
     }
 
     /// The device's: the same, in the library's own completion queue.
     #[must_use]
-    pub fn own_place(&self) -> Option<u32> {
+    pub fn own_place(&self) -> Option<Hold> {
         self.noted(&self.page().own_place)
     }
 
@@ -177,12 +189,12 @@ impl Bond {
     #[must_use]
     pub fn turn(&self) -> Option<u32> {
         // Of the pair that `enter` tells of.
-        fence(Ordering::SeqCst);
+        fence();
         Some(self.page().turns.load(Ordering::Acquire)).filter(|turn| turn % 2 == 1)
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
@@ -226,11 +238,11 @@ mod tests {
             assert!(library.enter());
             assert_eq!((device.held(), device.place(), device.own_place()), (None, None, None));
             library.hold(0, turn);
-            library.note_place(7);
-            library.note_own_place(0);
+            library.note_place(Hold::Tries(7));
+            library.note_own_place(Hold::Has(0));
             assert_eq!(
                 (device.held(), device.place(), device.own_place()),
-                (Some((0, turn)), Some(7), Some(0))
+                (Some((0, turn)), Some(Hold::Tries(7)), Some(Hold::Has(0)))
             );
             library.leave();
             assert_eq!((device.turn(), device.held(), device.place()), (None, None, None));

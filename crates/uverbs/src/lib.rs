@@ -7,22 +7,30 @@
 //!
 //! Must not know: the C interface of `libibverbs`, how the device does what it is asked for.
 
+mod aftermath;
 pub mod cm;
 pub mod completion;
 mod direct;
 mod doorbell;
+#[cfg(all(test, loom))]
+mod interleavings;
 mod memory;
 mod message;
+#[cfg(loom)]
+mod model;
 mod parcels;
 mod peer;
+pub mod point;
 pub mod qp;
 mod regions;
 mod request;
 mod shared_pages;
 mod shared_source;
+mod sync;
 pub mod work;
 
-pub use completion::{Arm, Completion, CompletionQueue, CompletionSink, Overrun, Place, Placement};
+pub use aftermath::{Left, left};
+pub use completion::{Arm, Completion, CompletionQueue, CompletionSink, Hold, Overrun, Place, Placement};
 pub use direct::Bond;
 pub use doorbell::{Doorbells, Rung};
 pub use memory::{Memory, MemoryError};
@@ -32,9 +40,10 @@ pub use message::{
 };
 pub use parcels::Parcels;
 pub use peer::{Peer, peer};
+pub use point::{Point, point};
 pub use qp::{QpAttributes, QpState, QpType};
 pub use regions::{FIRST_KEY, Kind, Region, RegionTable};
 pub use seqpacket::{Connection, SocketError};
 pub use shared_pages::SharedPages;
-pub use shared_source::SharedSource;
+pub use shared_source::{DEVICE, SharedSource, TAKERS};
 pub use work::{Corrupt, Segment, Shape, WorkQueue, WorkRequest, WorkSource};

@@ -27,31 +27,6 @@ pub enum MemoryError {
 /// `TMPFS_MAGIC`: a memfd of ordinary pages is on it.
 const TMPFS: i64 = 0x0102_1994;
 
-/// What was stored before is seen by all others before what is loaded after is read:
-/// [`fence`](std::sync::atomic::fence) of sequential consistency, whose instruction on x86 (`mfence`) takes several times as
-/// long as this one. Both sides have one between their store and their load, where each must see the other's store if the
-/// other does not see its own: who arms a completion channel and who completes, who announces work and who wants it announced.
-#[inline]
-pub(crate) fn fence() {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: no memory is changed, and the flags may be.
-    unsafe {
-        std::arch::asm!("lock or dword ptr [rsp], 0");
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
-}
-
-/// The same, right after an exchange: on x86 that one is a fence already, and the compiler alone has to be kept from moving
-/// what comes after it.
-#[inline]
-pub(crate) fn fence_after_exchange() {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    fence();
-}
-
 /// Brings a cache line near, as it will be read soon. Nothing changes by it, wherever it points.
 #[inline]
 fn prefetch_line(line: *const u8) {
@@ -111,7 +86,13 @@ impl Memory {
         let file = rustix::fs::memfd_create(name, flags)?;
         rustix::fs::ftruncate(&file, len as u64)?;
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        Ok((Self::map(&file, len, ProtFlags::READ | ProtFlags::WRITE)?, file))
+        let memory = Self::map(&file, len, ProtFlags::READ | ProtFlags::WRITE)?;
+        #[cfg(loom)]
+        for at in (0..len).step_by(4) {
+            // SAFETY: within the mapping, which nobody else uses yet.
+            unsafe { memory.at::<u32>(at).write(crate::model::new_word()) };
+        }
+        Ok((memory, file))
     }
 
     /// Maps what the other side made.
@@ -237,7 +218,7 @@ impl Drop for Memory {
 }
 
 #[cfg(test)]
-#[cfg(not(miri))]
+#[cfg(not(any(miri, loom)))]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;

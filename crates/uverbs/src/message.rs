@@ -13,7 +13,7 @@ use std::net::Ipv6Addr;
 pub const TOKEN: usize = 16;
 
 /// Version of the protocol.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 
 /// What the library asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -304,6 +304,8 @@ pub struct DirectPeer {
     pub receive: Shape,
     /// Its receives are those of a shared queue.
     pub takes_shared: bool,
+    /// By which number we take from that.
+    pub taker: u32,
     /// Where parcels lie in the memory of its queue pair.
     pub parcels: u32,
     /// Bytes of that memory.
@@ -412,7 +414,7 @@ impl AsyncEvent {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;

@@ -31,8 +31,7 @@ pub fn peer(socket: impl AsFd) -> Result<Peer, Errno> {
     Ok(Peer { pid: said.pid, uid: said.uid })
 }
 
-#[cfg(test)]
-#[cfg(not(miri))]
+#[cfg(all(test, not(any(miri, loom))))]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;

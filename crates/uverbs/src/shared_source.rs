@@ -1,38 +1,92 @@
 //! Shared receive queues, as those see them who take from them: the device, and libraries of peers that share memory.
 //!
 //! A receive is read first, then claimed; who finds that another was faster begins anew. So nobody waits for anybody, and who
-//! ends in the middle has no more than one.
+//! ends in the middle has no more than one: the last one that it took is known, since who claims one says so by the same
+//! exchange, and who claims the next one writes that down before.
 
 use crate::Memory;
+use crate::point::{Point, point};
+use crate::sync::{AtomicU64, Ordering};
 use crate::work::{Corrupt, Segment, Shape, WorkQueue, WorkSource};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// Attempts to find a receive that nobody else takes at the same time. Who writes there all the time takes it all.
 const ATTEMPTS: u32 = 1 << 10;
+
+/// The device, among those who take. Nobody asks what it took: it does not die alone.
+pub const DEVICE: u32 = 0;
+/// Those who may take from a queue: the device, and libraries.
+pub const TAKERS: u32 = 1024;
+/// Bytes before the queue, where is written down what each took last, if another took one after it: a number, and that there is one.
+const RECORDS: usize = TAKERS as usize * size_of::<AtomicU64>();
+const IS_ONE: u64 = 1 << 32;
 
 /// The end of a shared receive queue where receives are taken. A slot is the library's again once its receive is claimed.
 #[derive(Debug)]
 pub struct SharedSource {
     source: WorkSource,
+    memory: Arc<Memory>,
+    /// Where its records are.
+    records: usize,
+    /// Who takes.
+    taker: u32,
     /// What was published when it was looked at last.
     tail: u32,
 }
 
 impl SharedSource {
-    /// A queue in this memory.
+    /// The shape of a queue with room for at least twice as many receives of at most `segments` segments each.
+    #[must_use]
+    pub fn shape(receives: u32, segments: u32) -> Shape {
+        Shape::of_receives(RECORDS as u32, receives, segments)
+    }
+
+    /// A queue in this memory, and who takes from it: [`DEVICE`], or another number below [`TAKERS`] that no other one has.
     ///
     /// # Errors
-    /// Where it does not lie in the memory, or its shape is none.
-    pub fn new(memory: Arc<Memory>, shape: Shape) -> Result<Self, Corrupt> {
-        Ok(Self { source: WorkSource::new(memory, shape)?, tail: 0 })
+    /// Where it does not lie in the memory, its shape is none, or there is no such taker.
+    pub fn new(memory: Arc<Memory>, shape: Shape, taker: u32) -> Result<Self, Corrupt> {
+        let records =
+            (shape.offset as usize).checked_sub(RECORDS).filter(|_| taker < TAKERS).ok_or(Corrupt)?;
+        Ok(Self { source: WorkSource::new(memory.clone(), shape)?, memory, records, taker, tail: 0 })
+    }
+
+    fn record(&self, taker: u32) -> &AtomicU64 {
+        let at = self.records + (taker % TAKERS) as usize * size_of::<AtomicU64>();
+        // SAFETY: it lies before the queue in the memory, which `self` keeps mapped; it is an atomic.
+        unsafe { self.memory.at::<AtomicU64>(at).as_ref() }
+    }
+
+    /// Writes down who took the receive before the next one, as the header says it now.
+    #[cold]
+    fn write_down(&self, header: u64) {
+        let last = u64::from((header as u32).wrapping_sub(1)) | IS_ONE;
+        let record = self.record((header >> 32) as u32);
+        let head = &self.source.header().head;
+        // Each of those who are late, and write down what was before, is in the way once.
+        for _ in 0..ATTEMPTS {
+            let known = record.load(Ordering::Acquire);
+            // In this order: what is known now was so before another one was taken.
+            if known == last || head.load(Ordering::Acquire) != header {
+                return;
+            }
+            let _ = record.compare_exchange(known, last, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+
+    /// The device's: whether the receive with this number is the last one that somebody took who died.
+    #[must_use]
+    pub fn was_claimed(&self, number: u32, taker: u32) -> bool {
+        let header = self.source.header().head.load(Ordering::Acquire);
+        header == u64::from(taker) << 32 | u64::from(number.wrapping_add(1))
+            || self.record(taker).load(Ordering::Acquire) == u64::from(number) | IS_ONE
     }
 
     /// The oldest receive, if there is one: its number, for [`Self::claim`]. Others may take it meanwhile.
     fn oldest(&mut self) -> Result<Option<u32>, Corrupt> {
         let (header, slots) = (self.source.header(), self.source.slots());
         for _ in 0..ATTEMPTS {
-            let head = header.head.load(Ordering::Acquire);
+            let head = header.head(Ordering::Acquire);
             let known = self.tail.wrapping_sub(head);
             if known > 0 && known <= slots {
                 return Ok(Some(head));
@@ -42,7 +96,7 @@ impl SharedSource {
                 return Ok(None);
             }
             // Others may have taken some, and more been posted, between one look and the other.
-            if self.tail.wrapping_sub(head) > slots && header.head.load(Ordering::Acquire) == head {
+            if self.tail.wrapping_sub(head) > slots && header.head(Ordering::Acquire) == head {
                 return Err(Corrupt);
             }
         }
@@ -59,7 +113,7 @@ impl SharedSource {
             let Some(number) = self.oldest()? else { return Ok(None) };
             match self.source.read(number, segments, &mut Vec::new()) {
                 Ok(request) => return Ok(Some((number, request.id))),
-                Err(Corrupt) if self.source.header().head.load(Ordering::Acquire) == number => {
+                Err(Corrupt) if self.source.header().head(Ordering::Acquire) == number => {
                     return Err(Corrupt);
                 }
                 // Another one's by now, who reads it while it is written.
@@ -74,9 +128,23 @@ impl SharedSource {
     pub fn claim(&self, number: u32) -> bool {
         self.source.prefetch_after(number);
         let head = &self.source.header().head;
+        let before = head.load(Ordering::Acquire);
+        if before as u32 != number {
+            return false;
+        }
+        let last = (before >> 32) as u32;
+        if last != self.taker && last != DEVICE {
+            self.write_down(before);
+        }
+        let next = u64::from(self.taker) << 32 | u64::from(number.wrapping_add(1));
+        point(Point::ClaimNoted);
         // Release: the receive was read before its slot may be filled anew. Acquire: who takes the next one sees what was
         // done before this one was given away.
-        head.compare_exchange(number, number.wrapping_add(1), Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        let is_claimed = head.compare_exchange(before, next, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        if is_claimed {
+            point(Point::Claimed);
+        }
+        is_claimed
     }
 
     /// Takes the next receive, if there is one: its identifier; its list is appended.
@@ -99,7 +167,7 @@ impl SharedSource {
     #[must_use]
     pub fn waiting(&self) -> u32 {
         let header = self.source.header();
-        let head = header.head.load(Ordering::Acquire);
+        let head = header.head(Ordering::Acquire);
         header.tail.load(Ordering::Acquire).wrapping_sub(head)
     }
 
@@ -135,7 +203,7 @@ impl SharedSource {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
@@ -145,11 +213,16 @@ mod tests {
     const SLOTS: u32 = 8;
 
     fn ends(takers: usize) -> (WorkQueue, Vec<SharedSource>) {
-        let shape = Shape::of_receives(0, SLOTS, 2);
+        let shape = SharedSource::shape(SLOTS, 2);
         let (memory, _) = Memory::create("test", shape.end()).unwrap();
         let memory = Arc::new(memory);
         let queue = WorkQueue::new(memory.clone(), shape, SLOTS).unwrap();
-        (queue, (0..takers).map(|_| SharedSource::new(memory.clone(), shape).unwrap()).collect())
+        (
+            queue,
+            (0..takers)
+                .map(|taker| SharedSource::new(memory.clone(), shape, taker as u32).unwrap())
+                .collect(),
+        )
     }
 
     fn fill(queue: &mut WorkQueue, id: u64) -> bool {
@@ -216,13 +289,13 @@ mod tests {
         (0..6).for_each(|id| assert!(fill(&mut queue, id)));
         assert_eq!(takers[0].take(&mut Vec::new()), Ok(Some(0)));
         let mut made = |room| {
-            let shape = Shape::of_receives(0, room, 2);
+            let shape = SharedSource::shape(room, 2);
             let (memory, _) = Memory::create("test", shape.end()).unwrap();
             let memory = Arc::new(memory);
             let mut to = WorkQueue::new(memory.clone(), shape, room).unwrap();
             let is_moved = takers[0].move_to(&mut to).unwrap();
             let ours = WorkQueue::new(memory.clone(), shape, room).unwrap().continued();
-            (is_moved, ours, SharedSource::new(memory, shape).unwrap())
+            (is_moved, ours, SharedSource::new(memory, shape, DEVICE).unwrap())
         };
         assert!(!made(4).0);
         let (is_moved, mut queue, mut taker) = made(5);
@@ -255,7 +328,12 @@ mod tests {
             let (mut queue, mut takers) = ends(1);
             for (to_head, value) in writes {
                 let header = takers[0].source.header();
-                if *to_head { &header.head } else { &header.tail }.store(*value, Ordering::Relaxed);
+                if *to_head {
+                    let any = u64::from(*value) | u64::from(value.rotate_left(7)) << 32;
+                    header.head.store(any, Ordering::Relaxed);
+                } else {
+                    header.tail.store(*value, Ordering::Relaxed);
+                }
                 let _ = fill(&mut queue, 1);
                 let mut list = Vec::new();
                 let _ = takers[0].take(&mut list);

@@ -4,13 +4,13 @@
 //! request: their list comes in the place of the rest, so that the slot of one with up to three segments is a cache line.
 
 use crate::Memory;
-use crate::memory::fence;
+use crate::point::{Point, point};
 use crate::request::RECEIVE;
 pub use crate::request::{Segment, WorkRequest, opcode, send_flags};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use serde::{Deserialize, Serialize};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Where a queue lies in its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,8 +74,9 @@ pub(crate) struct Header {
     pub tail: AtomicU32,
     _library: [u32; 15],
     /// Slots done with since the beginning: the device's; of a receive queue the library's; of a shared one that of all who take.
-    pub head: AtomicU32,
-    _done: [u32; 15],
+    /// Its lower half; in the upper one, of a shared queue, who took the last one.
+    pub head: AtomicU64,
+    _done: [u32; 14],
     /// Slots taken since the beginning: by the device, or, of a receive queue, by a peer that shares memory.
     taken: AtomicU32,
     _taker: [u32; 15],
@@ -84,6 +85,20 @@ pub(crate) struct Header {
     /// Of a shared receive queue: the device is told when fewer are left.
     pub limit: AtomicU32,
     _device: [u32; 14],
+}
+
+impl Header {
+    /// Slots done with.
+    #[inline]
+    pub fn head(&self, order: Ordering) -> u32 {
+        self.head.load(order) as u32
+    }
+
+    /// Release: who fills slots anew comes after who read them.
+    #[inline]
+    fn set_head(&self, head: u32) {
+        self.head.store(head.into(), Ordering::Release);
+    }
 }
 
 /// The other side wrote what can't be.
@@ -136,7 +151,7 @@ impl WorkQueue {
     pub fn has_room(&mut self) -> bool {
         if self.filled.wrapping_sub(self.done) >= self.limit {
             // Acquire: who is done with a slot has read it before it is filled anew.
-            self.done = self.header().head.load(Ordering::Acquire);
+            self.done = self.header().head(Ordering::Acquire);
         }
         self.filled.wrapping_sub(self.done) < self.limit
     }
@@ -184,6 +199,7 @@ impl WorkQueue {
             }
         }
         self.filled = self.filled.wrapping_add(1);
+        point(Point::Filled);
         true
     }
 
@@ -199,6 +215,7 @@ impl WorkQueue {
         self.published = self.filled;
         // Release: who sees the tail sees the slots before it.
         self.header().tail.store(self.filled, Ordering::Release);
+        point(Point::Published);
     }
 
     /// Whether the device asked to have the doorbell rung for receives that are published. One that asks in this moment looks
@@ -219,7 +236,7 @@ impl WorkQueue {
     /// Whether the device is done with everything that was published.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.header().head.load(Ordering::Acquire) == self.published
+        self.header().head(Ordering::Acquire) == self.published
     }
 
     /// Requests that were filled and not published.
@@ -276,7 +293,7 @@ impl WorkQueue {
     /// The identifier of the oldest receive that was not given back, and its list, which is appended.
     #[inline]
     pub fn oldest(&self, segments: &mut Vec<Segment>) -> u64 {
-        let (request, list) = self.slot(self.header().head.load(Ordering::Relaxed));
+        let (request, list) = self.slot(self.header().head(Ordering::Relaxed));
         self.append(&request, list, segments);
         request.id
     }
@@ -284,10 +301,11 @@ impl WorkQueue {
     /// Gives the oldest receive back, of those that were taken.
     #[inline]
     pub fn give_back(&mut self) {
-        let head = self.header().head.load(Ordering::Relaxed);
+        let head = self.header().head(Ordering::Relaxed);
         // A completion of before a reset gives nothing back. Nor is `taken` looked at: it is in another's cache.
         if head != self.published {
-            self.header().head.store(head.wrapping_add(1), Ordering::Release);
+            self.header().set_head(head.wrapping_add(1));
+            point(Point::GivenBack);
         }
     }
 
@@ -299,13 +317,13 @@ impl WorkQueue {
     /// For a queue whose device is gone: calls `each` with the requests that it was not done with, in their order, as if it
     /// had been.
     pub fn abandon(&mut self, mut each: impl FnMut(&WorkRequest)) {
-        let head = self.header().head.load(Ordering::Acquire);
+        let head = self.header().head(Ordering::Acquire);
         for index in 0..self.published.wrapping_sub(head).min(self.shape.slots) {
             let slot = self.shape.slot(head.wrapping_add(index));
             // SAFETY: the slot lies in the memory (`at`); we wrote it.
             each(&unsafe { self.memory.at::<WorkRequest>(slot).read_volatile() });
         }
-        self.header().head.store(self.published, Ordering::Release);
+        self.header().set_head(self.published);
     }
 
     /// Begins anew, as the device does with a queue pair that is reset.
@@ -354,7 +372,7 @@ impl WorkSource {
         let taken = header.taken.load(Ordering::Acquire);
         // In this order: of a receive queue, the library moves both on at any time, first the head.
         let tail = header.tail.load(Ordering::Acquire);
-        let head = header.head.load(Ordering::Relaxed);
+        let head = header.head(Ordering::Relaxed);
         let held = tail.wrapping_sub(head);
         let held_by_us = taken.wrapping_sub(head);
         if held > self.shape.slots || held < held_by_us {
@@ -387,6 +405,7 @@ impl WorkSource {
         }
         let request = self.read(number, segments, inline)?;
         self.header().taken.store(number.wrapping_add(1), Ordering::Release);
+        point(Point::Taken);
         Ok(Some((number, request)))
     }
 
@@ -413,7 +432,9 @@ impl WorkSource {
         self.prefetch_after(number);
         let request = self.read(number, segments, &mut Vec::new())?;
         note(number, request.id);
+        point(Point::ReceiveNoted);
         self.header().taken.store(number.wrapping_add(1), Ordering::Release);
+        point(Point::ReceiveTaken);
         Ok(Some((number, request)))
     }
 
@@ -466,7 +487,8 @@ impl WorkSource {
     /// Lets the library use all slots before the one with this number again.
     pub fn release_before(&mut self, number: u32) {
         // Release: they were read before they are filled anew.
-        self.header().head.store(number, Ordering::Release);
+        self.header().set_head(number);
+        point(Point::Released);
     }
 
     /// Lets the library use all slots again whose requests were taken.
@@ -495,7 +517,7 @@ impl WorkSource {
         let header = self.header();
         header.tail.store(0, Ordering::Relaxed);
         header.taken.store(0, Ordering::Relaxed);
-        header.head.store(0, Ordering::Release);
+        header.set_head(0);
         self.want_doorbell(false);
     }
 }
@@ -515,6 +537,6 @@ fn header(memory: &Memory, shape: Shape) -> Result<NonNull<Header>, Corrupt> {
     Ok(memory.at(shape.offset as usize))
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests;

@@ -6,7 +6,7 @@ use crate::context::Context;
 use crate::errno::{Outcome, code, pointer, set};
 use crate::events::{About, forget};
 use crate::link::{map, only};
-use crate::lock::{Lock, wait_for_acknowledgements};
+use crate::lock::{Guard, Lock, wait_for_acknowledgements};
 use crate::queue_pair::Qp;
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use uverbs::completion::opcode::RECV;
 use uverbs::completion::{INLINE, INLINE_SHARED};
-use uverbs::{Arm, Completion, CompletionQueue, Placement, Reply, Request, Segment, WorkRequest};
+use uverbs::{Arm, Completion, CompletionQueue, Placement, Reply, Request, Segment, WorkQueue, WorkRequest};
 
 /// Empty polls, some microseconds, after which the CPU is offered to whoever wants it.
 const YIELD: u32 = 256;
@@ -26,6 +26,8 @@ const YIELD_CROWDED: u32 = 1;
 const CROWDED: Duration = Duration::from_micros(5);
 /// Empty polls after which it is asked whether the device is gone: a system call.
 const LOOK: u32 = 4096;
+/// Yields for which somebody who polls is waited for: more than a poll takes.
+const PATIENCE: u32 = 1000;
 /// Queue pairs that are found without looking for them.
 const RECENT: usize = 16;
 
@@ -55,6 +57,8 @@ pub(crate) struct State {
     empty: u32,
     /// Whether others wanted our CPU lately: what is polled for may have to come from them.
     is_crowded: bool,
+    /// What was taken before the program asked for it ([`Cq::settle`]).
+    settled: VecDeque<Completion>,
     /// What a device that is gone left undone.
     flushed: VecDeque<Completion>,
     /// Of the receive at hand.
@@ -71,7 +75,9 @@ impl State {
     pub(crate) fn forget(&mut self, qpn: u32) {
         self.queue.forget(qpn);
         self.recent = Default::default();
-        self.flushed.retain(|completion| completion.qpn != qpn);
+        for others in [&mut self.settled, &mut self.flushed] {
+            others.retain(|completion| completion.qpn != qpn);
+        }
     }
 }
 
@@ -123,28 +129,54 @@ impl Cq {
 
     /// Takes the next completion.
     pub(crate) fn take(&self, state: &mut State) -> Option<Completion> {
-        let mut taken = state.queue.poll().or_else(|| state.flushed.pop_front());
-        if let Some(completion) = &mut taken {
-            state.empty = 0;
-            match completion.placement {
-                Placement::Done if completion.opcode & RECV == 0 => {
-                    if let Some(qp) = self.qp(completion.qpn, state) {
-                        // SAFETY: as `qp` says.
-                        unsafe { qp.as_ref() }.retire(completion.number);
-                    }
+        if !state.settled.is_empty() {
+            return state.settled.pop_front();
+        }
+        self.take_new(state)
+    }
+
+    /// Takes what is there, for who polls later: messages that came with their completions are now where they belong. What is polled
+    /// meanwhile is waited for, but not an iteration of the extended interface: it may be the caller's own.
+    pub(crate) fn settle(&self) {
+        for _ in 0..PATIENCE {
+            if let Some(mut state) = self.state.try_lock() {
+                while let Some(completion) = self.take_new(&mut state) {
+                    state.settled.push_back(completion);
                 }
-                Placement::Done => {}
-                Placement::At(address, message) => {
-                    let len = INLINE_SHARED.min(completion.byte_len as usize);
-                    // SAFETY: the peer saw that there is registered memory of that length.
-                    unsafe {
-                        std::ptr::copy_nonoverlapping(message.as_ptr().cast(), address as *mut u8, len)
-                    };
-                }
-                _ => self.receive(completion, state),
+                return;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    fn take_new(&self, state: &mut State) -> Option<Completion> {
+        loop {
+            let mut completion = state.queue.poll().or_else(|| state.flushed.pop_front())?;
+            if self.is_wanted(&mut completion, state) {
+                return Some(completion);
             }
         }
-        taken
+    }
+
+    /// Does what a completion asks for. False where nobody is to see it.
+    fn is_wanted(&self, completion: &mut Completion, state: &mut State) -> bool {
+        state.empty = 0;
+        match completion.placement {
+            Placement::Done if completion.opcode & RECV == 0 => {
+                if let Some(qp) = self.qp(completion.qpn, state) {
+                    // SAFETY: as `qp` says.
+                    unsafe { qp.as_ref() }.retire(completion.number);
+                }
+            }
+            Placement::Done => {}
+            Placement::At(address, message) => {
+                let len = INLINE_SHARED.min(completion.byte_len as usize);
+                // SAFETY: the peer saw that there is registered memory of that length.
+                unsafe { std::ptr::copy_nonoverlapping(message.as_ptr().cast(), address as *mut u8, len) };
+            }
+            _ => return self.receive(completion, state),
+        }
+        true
     }
 
     /// The queue pair with this number, which is there while the lock is held: who destroys it takes it from the table first, and
@@ -158,15 +190,21 @@ impl Cq {
         recent.map(|(_, qp)| qp)
     }
 
-    /// Gives the receive of a message back, and copies the message to where it says.
-    fn receive(&self, completion: &mut Completion, state: &mut State) {
-        let Some(qp) = self.qp(completion.qpn, state) else { return };
+    /// Gives the receive of a message back, and copies the message to where it says. False where the receive was flushed before, as
+    /// the device is gone: peers that share memory may not have heard of that.
+    fn receive(&self, completion: &mut Completion, state: &mut State) -> bool {
+        let Some(qp) = self.qp(completion.qpn, state) else { return true };
         // SAFETY: as `qp` says.
         let qp = unsafe { qp.as_ref() };
         let len = completion.byte_len as usize;
         let list = &mut state.list;
         list.clear();
         let mut receive = qp.receive.as_ref().map(Lock::lock);
+        let is_flushed =
+            |receive: &mut Guard<'_, WorkQueue>| receive.is_idle() && self.context().link.is_dead();
+        if receive.as_mut().is_some_and(is_flushed) {
+            return false;
+        }
         match (completion.placement, &receive) {
             (Placement::ParcelAt(address, position), _) => {
                 list.push(Segment { address, len: completion.byte_len, lkey: 0 });
@@ -190,6 +228,7 @@ impl Cq {
         if let Some(receive) = &mut receive {
             receive.give_back();
         }
+        true
     }
 
     /// After a poll that found nothing.
@@ -261,6 +300,7 @@ pub(crate) unsafe fn create(
             current: Completion::default(),
             empty: 0,
             is_crowded: false,
+            settled: VecDeque::new(),
             flushed: VecDeque::new(),
             list: Vec::new(),
             recent: Default::default(),
@@ -324,6 +364,7 @@ unsafe fn destroy(cq: *mut ibv_cq) -> Outcome<()> {
         let ours = Cq::of(cq);
         let context = ours.context();
         context.link.take_away(&Request::DestroyCq { cq: (*cq).handle })?;
+        let _nobody_settles = context.settling();
         context.objects().cqs.remove((*cq).handle, ours);
         if !(*cq).channel.is_null() {
             Channel::of((*cq).channel).forget((*cq).handle);

@@ -9,6 +9,7 @@ use std::cell::UnsafeCell;
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::mem::offset_of;
+use std::ptr::NonNull;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use uverbs::Region;
@@ -22,6 +23,8 @@ pub struct Context {
     objects: Mutex<Objects>,
     /// Its memory regions, by their keys.
     regions: Mutex<HashMap<u32, Region>>,
+    /// Held by who goes through its completion queues, none of which is destroyed meanwhile.
+    settling: Mutex<()>,
     /// Whether the program was told that the device is gone.
     pub told_of_death: AtomicBool,
 }
@@ -39,8 +42,8 @@ impl Context {
             abi_compat: usize::MAX as *mut c_void,
         };
         let c = UnsafeCell::new(extended(context));
-        let regions = Mutex::default();
-        Self { c, link, objects: Mutex::default(), regions, told_of_death: AtomicBool::new(false) }
+        let (objects, regions, settling) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self { c, link, objects, regions, settling, told_of_death: AtomicBool::new(false) }
     }
 
     /// The context behind a pointer of the C interface.
@@ -66,6 +69,21 @@ impl Context {
     /// Its objects. What is locked first: a completion queue, then this, then a work queue.
     pub fn objects(&self) -> MutexGuard<'_, Objects> {
         self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn settling(&self) -> MutexGuard<'_, ()> {
+        self.settling.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Brings all messages to where they belong that peers put into completion queues: after this, memory that was deregistered is not
+    /// written to.
+    pub fn settle(&self) {
+        if self.link.info().is_trusting {
+            let _none_is_destroyed = self.settling();
+            let queues: Vec<_> = self.objects().cqs.all().map(NonNull::from).collect();
+            // SAFETY: they are there as long as that is held.
+            queues.iter().for_each(|queue| unsafe { queue.as_ref() }.settle());
+        }
     }
 }
 

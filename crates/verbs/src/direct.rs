@@ -21,8 +21,8 @@ use uverbs::completion::{self, INLINE, INLINE_SHARED, Message, bytes};
 use uverbs::qp::access;
 use uverbs::work::{opcode, send_flags};
 use uverbs::{
-    Bond, Completion, CompletionSink, DirectPeer, Parcels, Placement, RegionTable, Reply, Request, Segment,
-    SharedSource, WorkRequest, WorkSource,
+    Bond, Completion, CompletionSink, DirectPeer, Parcels, Placement, Point, RegionTable, Reply, Request,
+    Segment, SharedSource, WorkRequest, WorkSource, point,
 };
 
 /// Messages of which the last byte is stored after all others, as peers wait for it, are longer than what is stored at
@@ -115,7 +115,7 @@ impl Direct {
         let receives = match shared {
             Some(file) => {
                 let queue = Arc::new(map(&file, peer.receive.end())?);
-                SharedSource::new(queue, peer.receive).map(Receives::Shared)
+                SharedSource::new(queue, peer.receive, peer.taker).map(Receives::Shared)
             }
             None => WorkSource::new(qp.clone(), peer.receive).map(Receives::Own),
         };
@@ -327,10 +327,10 @@ impl Direct {
             match &self.receives {
                 Receives::Own(source) if is_simple.is_none() => source.put_back(number),
                 Receives::Shared(source) if is_simple.is_some() => {
+                    self.bond.hold(number, id);
                     if !source.claim(number) {
                         continue;
                     }
-                    self.bond.hold(number, id);
                 }
                 _ => {}
             }
@@ -435,6 +435,7 @@ impl Direct {
         if let Some(channel) = self.channel.as_ref().filter(|_| tells) {
             use rustix::net::{SendFlags, send};
             let told = send(channel, &self.peer.cq.to_ne_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+            point(Point::Told);
             self.is_untold |= told == Err(rustix::io::Errno::AGAIN);
         }
         Some(())
@@ -491,6 +492,7 @@ impl Direct {
         } else {
             word.compare_exchange(operand, request.swap, order, order).unwrap_or_else(|old| old)
         };
+        point(Point::AtomicDone);
         // SAFETY: the caller's promise; it is as long as that.
         unsafe { part.iov_base.cast::<u64>().write_unaligned(old) };
         Some(())

@@ -11,7 +11,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
-use uverbs::{Connection, DeviceInfo, Doorbells, Memory, Refusal, Reply, Request, Rung, SocketError};
+use uverbs::{
+    Connection, DeviceInfo, Doorbells, Memory, Point, Refusal, Reply, Request, Rung, SocketError, point,
+};
 
 /// A device that we said hello to.
 #[derive(Debug)]
@@ -215,6 +217,7 @@ fn exchange(
     descriptors: &[BorrowedFd<'_>],
 ) -> Result<Answer, SocketError> {
     control.send(request, descriptors)?;
+    point(Point::Asked);
     control.receive()
 }
 

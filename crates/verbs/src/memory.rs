@@ -249,6 +249,7 @@ pub unsafe extern "C" fn ibv_rereg_mr(
                     regions.insert(lkey, Region { pd, address, len, iova, access: new_access, ..old });
                 }
                 ((*mr).handle, (*mr).lkey, (*mr).rkey) = (handle, lkey, rkey);
+                Context::of((*mr).context).settle();
             }
             other => {
                 set(other.err().unwrap_or(libc::EIO));
@@ -275,6 +276,7 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
         // Not later: its key may be another one's then.
         let region = context.regions().remove(&lkey);
         let taken = context.link.take_away(&Request::DeregMr { mr: (*mr).handle });
+        context.settle();
         if taken.is_err() {
             context.regions().extend(region.map(|region| (lkey, region)));
         }

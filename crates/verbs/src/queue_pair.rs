@@ -103,7 +103,14 @@ impl Qp {
         if of_sends == cq.c()
             && let Some(mut send) = self.send.try_lock()
         {
-            send.queue.abandon(|request| each(self, request, 0));
+            // The device may have ended after it completed a request, and before it gave its slot back.
+            let retired = self.retired.load(Ordering::Acquire);
+            let is_left = |request: &WorkRequest| request.number.wrapping_sub(retired).cast_signed() >= 0;
+            send.queue.abandon(|request| {
+                if is_left(request) {
+                    each(self, request, 0);
+                }
+            });
         }
         if of_receives == cq.c()
             && let Some(mut receive) = self.receive.as_ref().and_then(Lock::try_lock)

@@ -3,7 +3,7 @@
 use super::{Direct, Part, Place};
 use crate::far::Far;
 use std::os::fd::AsRawFd;
-use uverbs::WorkRequest;
+use uverbs::{Point, WorkRequest, point};
 
 /// Bytes of a WRITE or READ that are copied at a time, before it is looked again whether they may be.
 pub const PIECE: usize = 1 << 20;
@@ -45,6 +45,7 @@ impl Direct {
             }
             // SAFETY: the caller's promise.
             let done = unsafe { self.do_it(&piece, PIECE) };
+            point(Point::PieceCopied);
             self.bond.leave();
             done?;
             piece.address = piece.address.wrapping_add(PIECE as u64);
@@ -94,6 +95,7 @@ impl Direct {
             if !is_copied {
                 return None;
             }
+            point(Point::PartCopied);
         }
         Some(())
     }
@@ -158,6 +160,7 @@ impl Direct {
                 libc::process_vm_readv(pid, own.0, own.1, others.0, others.1, 0)
             }
         };
+        point(Point::PartCopied);
         (copied == len as isize).then_some(())
     }
 }

@@ -35,7 +35,7 @@ struct Host {
 }
 
 /// All may talk to all.
-struct NoRules;
+pub struct NoRules;
 
 impl hca::Rules for NoRules {
     fn lets(&self, _: u16, _: &[u8], _: u16) -> bool {
@@ -43,8 +43,13 @@ impl hca::Rules for NoRules {
     }
 }
 
-/// What the device's packets leave by: nobody takes them, and they need none.
-fn device_at(path: &Path, index: usize, fabric: &Arc<Fabric>) -> Device {
+/// A device, and the port by which its packets leave: most need none.
+pub fn device_at(
+    path: &Path,
+    index: usize,
+    fabric: &Arc<Fabric>,
+    trust: Option<String>,
+) -> (Device, mem::Opened) {
     let number = u8::try_from(index).unwrap() + 1;
     let spec = DeviceSpec {
         guest: format!("vm{number}"),
@@ -53,15 +58,15 @@ fn device_at(path: &Path, index: usize, fabric: &Arc<Fabric>) -> Device {
         addresses: vec![IpAddr::V4(address_of(index))],
         mtu: 1500,
         limits: Limits { qps: 64, mrs: REGIONS, registered: 1 << 30, ..Limits::default() },
-        trust: (index >= TRUSTING).then(|| format!("pair {}", index / 2)),
+        trust,
         is_watched: false,
         rate: None,
     };
     let socket = sockets::Place { path: path.into(), owner: None, mode: 0o600 };
-    let (_, uplink, downlink) = rdmaport::open(&rdmaport::RdmaPort { mtu: 1500, slots: 64 }).unwrap();
+    let (port, uplink, downlink) = rdmaport::open(&rdmaport::RdmaPort { mtu: 1500, slots: 64 }).unwrap();
     let device = Device::open(spec, (&socket, &sockets::Here), fabric, (uplink, downlink)).unwrap();
     device.set_port(number.into());
-    device
+    (device, port)
 }
 
 /// The host; the variable that says where its devices are is set before anybody asks.
@@ -74,8 +79,11 @@ fn host() -> &'static Host {
         unsafe { std::env::set_var("VIADUCT_RDMA", std::env::join_paths(&paths).unwrap()) };
         let fabric = Arc::new(Fabric::new(Box::new(NoRules)));
         let devices = paths.iter().enumerate();
-        let devices =
-            devices.map(|(index, path)| Mutex::new(Some(device_at(path, index, &fabric)))).collect();
+        let device = |(index, path): (usize, &std::path::PathBuf)| {
+            let trust = (index >= TRUSTING).then(|| format!("pair {}", index / 2));
+            Mutex::new(Some(device_at(path, index, &fabric, trust).0))
+        };
+        let devices = devices.map(device).collect();
         Host { devices, _directory: directory }
     })
 }
@@ -253,13 +261,25 @@ pub fn take(cq: *mut ibv_cq, count: usize) -> Vec<ibv_wc> {
 pub fn create(
     context: *mut ibv_context,
     pd: *mut ibv_pd,
+    cqs: [*mut ibv_cq; 2],
+    srq: *mut ibv_srq,
+    qp_type: u32,
+) -> *mut ibv_qp {
+    create_of(DEPTH, context, pd, cqs, srq, qp_type)
+}
+
+/// One with room for so many requests of each kind.
+pub fn create_of(
+    depth: u32,
+    context: *mut ibv_context,
+    pd: *mut ibv_pd,
     [send_cq, recv_cq]: [*mut ibv_cq; 2],
     srq: *mut ibv_srq,
     qp_type: u32,
 ) -> *mut ibv_qp {
     let cap = ibv_qp_cap {
-        max_send_wr: DEPTH,
-        max_recv_wr: DEPTH,
+        max_send_wr: depth,
+        max_recv_wr: depth,
         max_send_sge: 2,
         max_recv_sge: 2,
         max_inline_data: 64,

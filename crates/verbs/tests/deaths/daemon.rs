@@ -1,0 +1,49 @@
+//! The daemon of a scene: two devices, each with a host of its own where they talk by RoCE.
+
+use crate::program::{NoRules, device_at};
+use crate::scene::{Way, answer, commands};
+use hca::Fabric;
+use mem::{Burst, Offload, Opened};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Makes the devices in a directory, and obeys until its standard input ends.
+pub fn run(way: Way, directory: &Path) {
+    let fabric = || Arc::new(Fabric::new(Box::new(NoRules)));
+    let one = fabric();
+    let other = if way == Way::Roce { fabric() } else { one.clone() };
+    let trust = matches!(way, Way::Shared | Way::Files).then(|| "these".to_owned());
+    let (a, port_a) = device_at(&directory.join("a"), 0, &one, trust.clone());
+    let (b, port_b) = device_at(&directory.join("b"), 1, &other, trust);
+    if way == Way::Roce {
+        std::thread::spawn(move || carry([port_a, port_b]));
+    }
+    answer("ready");
+    for command in commands() {
+        assert_eq!(command.words(), ["look"]);
+        // Who has memory of whom is known until somebody asks, and both did not end.
+        answer(&format!("{}", a.holders().len() + b.holders().len()));
+    }
+}
+
+/// Carries frames from port to port for ever.
+fn carry(mut ports: [Opened; 2]) {
+    let mut burst = Burst::new();
+    loop {
+        for from in 0..2 {
+            ports[from].rx[0].poll(&mut burst, usize::MAX);
+            let copied = burst.packets().iter().map(|packet| {
+                let mut bytes = vec![0; packet.len as usize];
+                mem::gather(burst.segments(packet), 0, &mut bytes);
+                bytes
+            });
+            let frames: Vec<_> = copied.collect();
+            ports[from].rx[0].release(&mut burst);
+            ports[1 - from].tx[0].burst(&mut |room| {
+                // A full ring loses it.
+                frames.iter().for_each(|frame| _ = room.put(frame, &[], 0, 0, &Offload::default()));
+            });
+        }
+        std::thread::yield_now();
+    }
+}

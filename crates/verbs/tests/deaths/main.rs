@@ -1,0 +1,186 @@
+//! A party to memory that is shared, or to a connection, is killed, or stands still, at each point of the protocol: whoever else takes
+//! part goes on, each request has one completion, nothing is written to memory that was taken away, and the daemon has what it had.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod daemon;
+mod parties;
+#[path = "../program/mod.rs"]
+mod program;
+mod receiver;
+mod scene;
+mod sender;
+
+use scene::{Fate, Kind, Reached, Role, Victim, Way, play};
+use std::collections::HashMap;
+use std::panic::catch_unwind;
+use std::path::Path;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+use uverbs::Point;
+
+/// Scenes at a time: they wait more than they compute.
+const AT_ONCE: usize = 4;
+/// Attempts at a victim that may reach its point in one run and not in another: who sleeps, and when, is up to the system.
+const ATTEMPTS: usize = 5;
+
+/// A process of a scene; not a test of its own.
+#[test]
+#[ignore = "others run it"]
+fn party() {
+    let Ok(what) = std::env::var("DEATHS") else { return };
+    let directory = std::env::var("DEATHS_IN").unwrap();
+    let (role, kind) = what.split_once(' ').unwrap();
+    let kind = Kind::all().nth(kind.parse().unwrap()).unwrap();
+    match role {
+        "Daemon" => daemon::run(kind.way, Path::new(&directory)),
+        "Receiver" => receiver::run(kind),
+        _ => sender::run(kind),
+    }
+}
+
+/// Random deaths that are enough.
+const DEATHS: usize = 10_000;
+/// They die at the latest when a point is reached so often.
+const LATEST: usize = 12;
+
+/// What may happen.
+type Case = (Kind, Vec<Victim>);
+
+/// One that leaves a hole in the receiver's completion queue.
+const LEAVES_A_HOLE: Victim =
+    Victim { role: Role::Sender, point: Point::PlaceHeld, time: 1, fate: Fate::Killed };
+
+/// Plays scenes, some at a time, so often that victims reach their points; what was reached in each.
+fn play_all(cases: &[Case]) -> Vec<Option<Reached>> {
+    let outcomes = try_all(cases, ATTEMPTS);
+    for (outcome, case) in outcomes.iter().zip(cases) {
+        assert!(outcome.is_some(), "not reached: {case:?}");
+    }
+    outcomes
+}
+
+/// Plays scenes, some at a time, so often at most. `None`: a victim did not reach its point.
+fn try_all(cases: &[Case], attempts: usize) -> Vec<Option<Reached>> {
+    let next = Mutex::new(0);
+    let outcomes = Mutex::new(vec![None; cases.len()]);
+    let failures = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| {
+                loop {
+                    let at = {
+                        let mut next = next.lock().unwrap();
+                        *next += 1;
+                        *next - 1
+                    };
+                    let Some((kind, victims)) = cases.get(at) else { return };
+                    match catch_unwind(|| (0..attempts).find_map(|_| play(*kind, victims))) {
+                        Ok(reached) => outcomes.lock().unwrap()[at] = reached,
+                        Err(_) => failures.lock().unwrap().push(format!("{:?}", cases[at])),
+                    }
+                }
+            });
+        }
+    });
+    let failures = failures.into_inner().unwrap();
+    assert!(failures.is_empty(), "{} of {}:\n{}", failures.len(), cases.len(), failures.join("\n"));
+    outcomes.into_inner().unwrap()
+}
+
+/// Where each role reaches each point: in which scenes, with which others that die before.
+fn census() -> Vec<((Role, Point), Vec<Case>)> {
+    let mut cases: Vec<Case> = Kind::all().map(|kind| (kind, Vec::new())).collect();
+    let with_hole = Kind::all().filter(|kind| matches!(kind.way, Way::Shared | Way::Files));
+    cases.extend(with_hole.map(|kind| (kind, vec![LEAVES_A_HOLE])));
+    let mut found: HashMap<_, Vec<Case>> = HashMap::new();
+    for (case, reached) in cases.iter().zip(play_all(&cases)) {
+        for (role, point, _) in reached.unwrap() {
+            // The other sender is as the first one is.
+            if role != Role::Third && !case.1.iter().any(|victim| victim.role == role) {
+                found.entry((role, point)).or_default().push(case.clone());
+            }
+        }
+    }
+    for point in Point::ALL {
+        assert!(found.keys().any(|(_, one)| one == point), "{point:?} is never reached");
+    }
+    let mut found: Vec<_> = found.into_iter().collect();
+    found.sort_by_key(|(who, _)| format!("{who:?}"));
+    found
+}
+
+/// What may become of a role.
+fn fates(role: Role) -> &'static [Fate] {
+    if role == Role::Sender {
+        &[Fate::Killed, Fate::StoppedAndKilled, Fate::Stopped]
+    } else {
+        &[Fate::Killed, Fate::Stopped]
+    }
+}
+
+fn victim((role, point): (Role, Point), fate: Fate) -> Victim {
+    Victim { role, point, time: 1, fate }
+}
+
+/// Each point, by whom it may be reached, in one of the scenes.
+#[test]
+fn each_point_is_survived() {
+    let mut cases = Vec::new();
+    for (at, (who, scenes)) in census().into_iter().enumerate() {
+        // Where nobody died before, if that can be.
+        let alone: Vec<_> = scenes.iter().filter(|(_, others)| others.is_empty()).collect();
+        let scenes = if alone.is_empty() { scenes.iter().collect() } else { alone };
+        for (round, fate) in fates(who.0).iter().enumerate() {
+            let (kind, others) = scenes[(at + round) % scenes.len()];
+            cases.push((*kind, [others.clone(), vec![victim(who, *fate)]].concat()));
+        }
+    }
+    play_all(&cases);
+    println!("{} deaths and stops", cases.len());
+}
+
+/// The same, in all scenes: `make soak`.
+#[test]
+#[ignore = "takes minutes"]
+fn each_point_is_survived_in_each_scene() {
+    let mut cases = Vec::new();
+    for (who, scenes) in census() {
+        for (kind, others) in scenes {
+            let of = |fate: &Fate| (kind, [others.clone(), vec![victim(who, *fate)]].concat());
+            cases.extend(fates(who.0).iter().map(of));
+        }
+    }
+    play_all(&cases);
+    println!("{} deaths and stops", cases.len());
+}
+
+/// Random deaths, for `SOAK_SECONDS`, at most 10000 of them: `make soak`.
+#[test]
+#[ignore = "takes as long as it is told to"]
+fn random_deaths_are_survived() {
+    use std::hash::{BuildHasher, RandomState};
+    let seconds = std::env::var("SOAK_SECONDS").map_or(20, |seconds| seconds.parse().unwrap());
+    let end = Instant::now() + Duration::from_secs(seconds);
+    let places = census();
+    let mut number = 0_u64;
+    let seed = RandomState::new();
+    let mut chance = |below: usize| {
+        number += 1;
+        seed.hash_one(number) as usize % below
+    };
+    let mut deaths = 0;
+    while deaths < DEATHS && Instant::now() < end {
+        let mut case = || {
+            let (who, scenes) = &places[chance(places.len())];
+            let (kind, others) = &scenes[chance(scenes.len())];
+            let fate = [Fate::Killed, Fate::StoppedAndKilled][chance(2)];
+            let victim = Victim { time: 1 + chance(LATEST) as u32, ..victim(*who, fate) };
+            (*kind, [others.clone(), vec![victim]].concat())
+        };
+        let cases: Vec<_> = (0..10 * AT_ONCE).map(|_| case()).collect();
+        let outcomes = try_all(&cases, 1);
+        let died = cases.iter().zip(outcomes).filter(|(_, outcome)| outcome.is_some());
+        deaths += died.map(|((_, victims), _)| victims.len()).sum::<usize>();
+    }
+    println!("{deaths} random deaths");
+}

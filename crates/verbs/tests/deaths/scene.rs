@@ -1,0 +1,409 @@
+//! A scene: a daemon, a program that receives, and two that send to it. One of the four may die, or stand still, at a point of the
+//! protocol; the others go on.
+
+use crate::sender::RECEIVES;
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use uverbs::Point;
+
+/// How long what must come is waited for.
+const PATIENCE: Duration = Duration::from_secs(25);
+/// How long a receiver or a daemon stands still that goes on then: others are at work meanwhile, or wait for it.
+const STOP: Duration = Duration::from_millis(20);
+
+/// How messages travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Through shared memory; the receiver's regions are not in files.
+    Shared,
+    /// The same, and they are.
+    Files,
+    /// By the daemon.
+    Copied,
+    /// As packets.
+    Roce,
+}
+
+/// What a scene is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kind {
+    pub way: Way,
+    /// Receives come from a shared queue.
+    pub shares_receives: bool,
+    /// Programs sleep until they are told of completions.
+    pub sleeps: bool,
+}
+
+impl Kind {
+    /// All that there are.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let ways = [Way::Shared, Way::Files, Way::Copied, Way::Roce];
+        let flags = [(false, false), (false, true), (true, false), (true, true)];
+        let of = move |way| flags.map(|(shares_receives, sleeps)| Self { way, shares_receives, sleeps });
+        ways.into_iter().flat_map(of)
+    }
+}
+
+/// Who takes part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Role {
+    Daemon,
+    Receiver,
+    /// The one that others go on without.
+    Sender,
+    Third,
+}
+
+/// What becomes of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    Killed,
+    /// It stands still, and is killed later.
+    StoppedAndKilled,
+    /// It stands still, and goes on later.
+    Stopped,
+}
+
+/// Where, and when, something becomes of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Victim {
+    pub role: Role,
+    pub point: Point,
+    /// When the point is reached for the so many-th time.
+    pub time: u32,
+    pub fate: Fate,
+}
+
+/// Of a process's other end.
+#[derive(Debug)]
+enum Event {
+    Line(String),
+    Stopped,
+    /// By itself, with this status, or by a signal.
+    Ended(Option<i32>),
+}
+
+/// Another process.
+struct Party {
+    role: Role,
+    pid: Pid,
+    to: Option<ChildStdin>,
+    events: Receiver<Event>,
+    /// What becomes of it, if it is the victim.
+    fate: Arc<Mutex<Option<Fate>>>,
+    is_hit: bool,
+    is_gone: bool,
+    /// It stands still until it is let go.
+    is_held: bool,
+}
+
+/// Says something to the scene.
+pub fn answer(line: &str) {
+    println!("> {line}");
+}
+
+/// What the scene says, until it says no more. What is meant for any process is done here.
+pub fn commands() -> impl Iterator<Item = Line> {
+    std::io::stdin().lines().map(|line| Line(line.unwrap())).filter(|line| match line.words()[..] {
+        ["arm", point, time, signal] => {
+            let point = *Point::ALL.iter().find(|one| one.name() == point).unwrap();
+            uverbs::point::arm(point, time.parse().unwrap(), signal.parse().unwrap());
+            false
+        }
+        ["reached"] => {
+            let counts = uverbs::point::reached().into_iter().filter(|(_, count)| *count > 0);
+            let words: Vec<_> = counts.map(|(point, count)| format!("{} {count}", point.name())).collect();
+            answer(&words.join(" "));
+            false
+        }
+        _ => true,
+    })
+}
+
+/// A line of words.
+pub struct Line(String);
+
+impl Line {
+    pub fn words(&self) -> Vec<&str> {
+        self.0.split_whitespace().collect()
+    }
+}
+
+fn watch(role: Role, pid: Pid, fate: &Mutex<Option<Fate>>, events: &Sender<Event>) {
+    while let Ok(Some((_, status))) = waitpid(Some(pid), WaitOptions::UNTRACED) {
+        if !status.stopped() {
+            let _ = events.send(Event::Ended(status.exit_status()));
+            return;
+        }
+        let _ = events.send(Event::Stopped);
+        if role != Role::Sender {
+            std::thread::sleep(STOP);
+            let_go(pid, *fate.lock().unwrap());
+        }
+    }
+}
+
+/// Has one go on, or end, that stands still.
+fn let_go(pid: Pid, fate: Option<Fate>) {
+    let signal = if fate == Some(Fate::Stopped) { Signal::CONT } else { Signal::KILL };
+    let _ = kill_process(pid, signal);
+}
+
+impl Party {
+    #[allow(clippy::zombie_processes, reason = "`watch` waits for it")]
+    fn start(role: Role, kind: Kind, directory: &Path) -> Self {
+        let socket = directory.join(if role == Role::Receiver { "b" } else { "a" });
+        let share = if kind.way == Way::Files { "1" } else { "0" };
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--ignored", "--exact", "--nocapture", "party"])
+            .env("DEATHS", format!("{role:?} {}", Kind::all().position(|one| one == kind).unwrap()))
+            .env("DEATHS_IN", directory)
+            .env("VIADUCT_RDMA", socket)
+            .env("VIADUCT_RDMA_SHARE", share)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn();
+        let mut child = child.unwrap();
+        let pid = Pid::from_child(&child);
+        let (sender, events) = channel();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let tells = sender.clone();
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                if let Some(line) = line.strip_prefix("> ") {
+                    let _ = tells.send(Event::Line(line.into()));
+                }
+            }
+        });
+        let fate = Arc::new(Mutex::new(None));
+        let known = fate.clone();
+        std::thread::spawn(move || watch(role, pid, &known, &sender));
+        let to = child.stdin.take();
+        Self { role, pid, to, events, fate, is_hit: false, is_gone: false, is_held: false }
+    }
+
+    fn say(&mut self, command: &str) {
+        // One that is gone hears nothing.
+        let _ = self.to.as_mut().map(|to| writeln!(to, "{command}"));
+    }
+
+    /// Its answer; `None`: it is gone, or stands still and is held.
+    fn hear(&mut self) -> Option<String> {
+        while !self.is_gone && !self.is_held {
+            match self.events.recv_timeout(PATIENCE) {
+                Ok(Event::Line(line)) => return Some(line),
+                Ok(Event::Stopped) => (self.is_hit, self.is_held) = (true, self.role == Role::Sender),
+                Ok(Event::Ended(Some(0))) => self.is_gone = true,
+                Ok(Event::Ended(None)) if self.fate.lock().unwrap().is_some() => {
+                    (self.is_gone, self.is_hit) = (true, true)
+                }
+                Ok(Event::Ended(status)) => panic!("{:?} failed: {status:?}", self.role),
+                Err(_) => panic!("{:?} does not answer", self.role),
+            }
+        }
+        None
+    }
+
+    /// The same; one that is held is let go.
+    fn hear_in_the_end(&mut self) -> Option<String> {
+        loop {
+            let heard = self.hear();
+            if !self.is_held {
+                return heard;
+            }
+            self.let_go();
+        }
+    }
+
+    fn let_go(&mut self) {
+        self.is_held = false;
+        let_go(self.pid, *self.fate.lock().unwrap());
+    }
+
+    fn ask(&mut self, command: &str) -> Option<String> {
+        self.say(command);
+        self.hear()
+    }
+
+    fn reached(&mut self) -> Reached {
+        self.say("reached");
+        let counts = self.hear_in_the_end().unwrap_or_default();
+        let words: Vec<_> = counts.split_whitespace().collect();
+        let point = |name| *Point::ALL.iter().find(|one| one.name() == name).unwrap();
+        words.chunks(2).map(|two| (self.role, point(two[0]), two[1].parse().unwrap())).collect()
+    }
+}
+
+impl Drop for Party {
+    fn drop(&mut self) {
+        if !self.is_gone {
+            let _ = kill_process(self.pid, Signal::KILL);
+        }
+    }
+}
+
+/// What a process has: descriptors, mappings of shared memory, threads.
+fn possessions(pid: Pid) -> (usize, usize, usize) {
+    let at = |name| format!("/proc/{}/{name}", pid.as_raw_nonzero());
+    let count = |name| std::fs::read_dir(at(name)).map_or(0, Iterator::count);
+    let maps = std::fs::read_to_string(at("maps")).unwrap_or_default();
+    (count("fd"), maps.lines().filter(|line| line.contains("/memfd:")).count(), count("task"))
+}
+
+/// How often points were reached by a role.
+pub type Reached = Vec<(Role, Point, u32)>;
+
+struct Scene {
+    kind: Kind,
+    daemon: Party,
+    receiver: Party,
+    /// The victim, if it is a sender, and the other one.
+    senders: [Party; 2],
+    /// What the daemon had before there were programs.
+    before: (usize, usize, usize),
+    _directory: tempfile::TempDir,
+}
+
+impl Scene {
+    fn start(kind: Kind) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let mut daemon = Party::start(Role::Daemon, kind, directory.path());
+        assert_eq!(daemon.hear().as_deref(), Some("ready"));
+        let before = possessions(daemon.pid);
+        let [receiver, one, other] = [Role::Receiver, Role::Sender, Role::Third]
+            .map(|role| Party::start(role, kind, directory.path()));
+        Self { kind, daemon, receiver, senders: [one, other], before, _directory: directory }
+    }
+
+    fn all(&mut self) -> impl Iterator<Item = &mut Party> {
+        let Self { daemon, receiver, senders, .. } = self;
+        [daemon, receiver].into_iter().chain(senders)
+    }
+
+    fn party(&mut self, role: Role) -> &mut Party {
+        self.all().find(|party| party.role == role).unwrap()
+    }
+
+    fn connect(&mut self) {
+        let there = self.receiver.hear().unwrap();
+        let there: Vec<_> = there.split_whitespace().collect();
+        let numbers: Vec<_> = self.senders.iter_mut().map(|sender| sender.hear().unwrap()).collect();
+        for (sender, there) in self.senders.iter_mut().zip(there.chunks(3)) {
+            sender.say(&format!("connect {}", there.join(" ")));
+        }
+        assert_eq!(
+            self.receiver.ask(&format!("connect {}", numbers.join(" "))).as_deref(),
+            Some("connected")
+        );
+        self.senders.iter_mut().for_each(|sender| assert_eq!(sender.hear().as_deref(), Some("connected")));
+        // From here on they count.
+        self.all().for_each(|party| _ = party.ask("reached"));
+    }
+
+    fn arm(&mut self, Victim { role, point, time, fate }: Victim) {
+        let signal = if fate == Fate::Killed { Signal::KILL } else { Signal::STOP };
+        let party = self.party(role);
+        *party.fate.lock().unwrap() = Some(fate);
+        party.say(&format!("arm {} {time} {}", point.name(), signal.as_raw()));
+    }
+
+    /// Whether all but the first sender are as if nothing had happened.
+    fn goes_on(&self) -> bool {
+        let is_sound = |party: &Party| party.fate.lock().unwrap().is_none();
+        is_sound(&self.daemon) && is_sound(&self.receiver)
+    }
+
+    fn play(&mut self) {
+        let [one, other] = &mut self.senders;
+        one.say("go 2");
+        other.say("go 1");
+        let mut done = vec![other.hear()];
+        let own = one.hear();
+        if self.goes_on() {
+            done.push(self.senders[1].ask("go 1"));
+        }
+        self.receiver.say("dereg");
+        if self.senders[0].is_held {
+            self.senders[0].hear_in_the_end();
+        }
+        let taken = self.receiver.hear();
+        if self.goes_on() {
+            assert_eq!((taken.as_deref(), done), (Some("deregistered"), vec![Some("1".into()); 2]));
+            self.all_came(own);
+        }
+        if self.kind.shares_receives {
+            self.none_is_lost();
+        }
+    }
+
+    /// Who sleeps for what came has it, without anything else that happens.
+    fn all_came(&mut self, own: Option<String>) {
+        let rounds = own.map_or(0, |rounds| rounds.parse().unwrap());
+        let mut awaited = [rounds * RECEIVES, 2 * RECEIVES];
+        if self.kind.shares_receives {
+            awaited = [awaited[0] + awaited[1]; 2];
+        }
+        for (of, count) in awaited.into_iter().enumerate() {
+            let came = self.receiver.ask(&format!("await {of} {count}"));
+            assert!(came.is_some() || !self.goes_on(), "not all came");
+        }
+    }
+
+    /// Each receive of the shared queue is completed, or another's message comes there.
+    fn none_is_lost(&mut self) {
+        let Some(count) = self.receiver.ask("more") else { return };
+        let sent = self.senders[1].ask(&format!("send {count}"));
+        if self.goes_on() {
+            assert_eq!((sent, self.receiver.ask("drained").as_deref()), (Some(count), Some("drained")));
+        }
+    }
+
+    /// Ends all, in an order in which each has those that it needs.
+    fn end(&mut self) -> Reached {
+        let mut reached = Reached::new();
+        if let Some(judgement) = self.receiver.ask("flush") {
+            assert_eq!(judgement, "right");
+        }
+        let [one, other] = &mut self.senders;
+        for party in [one, other, &mut self.receiver] {
+            reached.extend(party.reached());
+            party.say("close");
+            while let Some(line) = party.hear_in_the_end() {
+                assert_eq!(line, "closed");
+            }
+        }
+        reached.extend(self.daemon.reached());
+        reached
+    }
+
+    /// The daemon has again what it had without programs.
+    fn is_given_back(&mut self) {
+        let start = Instant::now();
+        while !self.daemon.is_gone && possessions(self.daemon.pid) != self.before {
+            let has = possessions(self.daemon.pid);
+            assert!(
+                start.elapsed() < PATIENCE,
+                "descriptors, mappings, threads: {:?}, now {has:?}",
+                self.before
+            );
+            let _ = self.daemon.ask("look");
+        }
+    }
+}
+
+/// What happens in a scene; how often points were reached. Everything else is as it should be, or it panics. `None`: nothing became
+/// of a victim.
+pub fn play(kind: Kind, victims: &[Victim]) -> Option<Reached> {
+    let mut scene = Scene::start(kind);
+    scene.connect();
+    victims.iter().for_each(|victim| scene.arm(*victim));
+    scene.play();
+    let reached = scene.end();
+    scene.is_given_back();
+    victims.iter().all(|victim| scene.party(victim.role).is_hit).then_some(reached)
+}
