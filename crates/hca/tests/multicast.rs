@@ -3,10 +3,8 @@
 
 mod common;
 
-use common::{App, Cq, Host, Qp, SIGNALED, gid, next, segment, until, vector};
+use common::{App, Cq, Host, IP, Qp, SIGNALED, frame, gid, next, put, sealed, segment, until, vector};
 use hca::Device;
-use mem::{Burst, Offload, Opened};
-use packet::roce;
 use rustix::io::Errno;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use uverbs::qp::access;
@@ -15,7 +13,6 @@ use uverbs::{QpType, Request, WorkRequest};
 const GROUP_QPN: u32 = 0xff_ffff;
 const QKEY: u32 = 0x1234;
 /// Where an IPv4 header is in a frame, and the base transport header behind it and UDP's.
-const IP: usize = 14;
 const BTH: usize = IP + 20 + 8;
 
 fn group() -> Ipv6Addr {
@@ -87,39 +84,6 @@ impl Member {
     fn errors(&self, device: &Device, name: &str) -> u64 {
         device.counters(&device.describe()).iter().find(|(counter, _)| *counter == name).unwrap().1
     }
-}
-
-/// The next frame that a device sends.
-fn frame(port: &mut Opened) -> Vec<u8> {
-    let (mut burst, mut frames) = (Burst::new(), Vec::new());
-    until(|| {
-        port.rx[0].poll(&mut burst, usize::MAX);
-        for packet in burst.packets() {
-            let mut bytes = vec![0; packet.len as usize];
-            mem::gather(burst.segments(packet), 0, &mut bytes);
-            frames.push(bytes);
-        }
-        port.rx[0].release(&mut burst);
-        !frames.is_empty()
-    });
-    assert_eq!(frames.len(), 1);
-    frames.remove(0)
-}
-
-fn put(port: &mut Opened, frame: &[u8]) {
-    port.tx[0].burst(&mut |room| room.put(frame, &[], 0, 0, &Offload::default()).unwrap());
-}
-
-/// A frame as it would be if its sender had meant it so.
-fn sealed(mut frame: Vec<u8>, change: impl FnOnce(&mut [u8])) -> Vec<u8> {
-    change(&mut frame);
-    frame[IP + 10..IP + 12].fill(0);
-    let sum = packet::checksum::sum(&frame[IP..IP + 20]).finish();
-    frame[IP + 10..IP + 12].copy_from_slice(&sum.to_be_bytes());
-    let end = frame.len() - 4;
-    let icrc = roce::icrc(&frame[IP..end]).unwrap();
-    frame[end..].copy_from_slice(&icrc);
-    frame
 }
 
 #[test]
