@@ -51,7 +51,7 @@ impl MovedPages {
             *users += 1;
             return Some(Self(pages.clone()));
         }
-        if !is_movable(start, len, &Mapping::all()) {
+        if !is_movable(start, len, &Mapping::within(start, len)) {
             return None;
         }
         let pages = Arc::new(Moved::new(start, len).ok()?);
@@ -76,7 +76,7 @@ impl Drop for MovedPages {
         let Some(at) = all.iter().position(|(pages, _)| Arc::ptr_eq(pages, &self.0)) else { return };
         all[at].1 -= 1;
         if all[at].1 == 0 {
-            self.0.make_private(&Mapping::all());
+            self.0.make_private();
             all.swap_remove(at);
         }
     }
@@ -131,8 +131,14 @@ impl Moved {
 
     /// Lets the program have them to itself again, as memory like any other, as far as they are there still: it may have
     /// unmapped some.
-    fn make_private(&self, mappings: &[Mapping]) {
-        for mapping in mappings.iter().filter(|it| it.inode == self.inode && it.permissions.ends_with('s')) {
+    fn make_private(&self) {
+        let is_ours = |it: &Mapping| it.inode == self.inode && it.permissions.ends_with('s');
+        let mut mappings = Mapping::within(self.address, self.len);
+        if !are_all(self.address, self.len, &mappings, is_ours) {
+            // Some of it is elsewhere now.
+            mappings = Mapping::all();
+        }
+        for mapping in mappings.iter().filter(|it| is_ours(it)) {
             let (start, end) = (mapping.start.max(self.address), mapping.end.min(self.address + self.len));
             if start >= end {
                 continue;
