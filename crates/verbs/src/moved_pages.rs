@@ -161,14 +161,17 @@ impl Moved {
     /// # Safety
     /// What is at this address must be what the file has at this offset.
     unsafe fn put_copy(&self, address: usize, len: usize, access: i32, offset: u64) -> bool {
-        let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        // All of it is written to: a fault for each page would take longer.
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
         // SAFETY: new memory, which is filled before anybody has it, and takes the place of the same; or goes again.
         unsafe {
             let copy = libc::mmap(std::ptr::null_mut(), len, rights, flags, -1, 0);
             if copy == libc::MAP_FAILED {
                 return false;
             }
-            let is_whole = self.read(copy.cast(), len, offset) && libc::mprotect(copy, len, access) == 0;
+            let is_whole = self.read(copy.cast(), len, offset)
+                && (access == rights || libc::mprotect(copy, len, access) == 0);
             let moves = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
             let is_there = is_whole && libc::mremap(copy, len, len, moves, address) != libc::MAP_FAILED;
             if !is_there {
