@@ -21,8 +21,8 @@ pub(crate) const MAX_GROUPS: u32 = 1024;
 pub(crate) const MAX_MEMBERS: u32 = 128;
 /// Queue pairs that are attached to all groups, together.
 pub(crate) const MAX_ATTACHED: u32 = 4096;
-/// What a copy of a datagram that came by a wire counts for: 200,000 are made in a second, as many as the vRouter makes for
-/// what comes to a network by wires.
+/// What a copy of a datagram that came by a wire counts for: 200,000 are made in a second, as many as the vRouter
+/// makes for what comes to a network by wires.
 const COPY: Duration = Duration::from_micros(5);
 /// What may be made at once: 4000 copies.
 const BURST: Duration = Duration::from_millis(20);
@@ -100,8 +100,8 @@ impl<'a> Multicast<'a> {
         Ok(Self { network, is_local, queue_key: deth.queue_key, bytes })
     }
 
-    /// Gives a copy to each member but its sender. What there is no room for is lost. `gave` is called with who got copies,
-    /// to announce them there. Returns how many were made, the lost ones included: they cost as much.
+    /// Gives a copy to each member but its sender. What there is no room for is lost. `gave` is called with who got
+    /// copies, to announce them there. Returns how many were made, the lost ones included: they cost as much.
     pub fn give(
         &self,
         members: &[Member],

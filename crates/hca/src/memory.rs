@@ -44,7 +44,8 @@ impl AddressSpace {
         Ok(Self { memory: descriptor, identity: (stat.st_dev, stat.st_ino) })
     }
 
-    /// By which other descriptors of the same memory are known: while one is open, the file system keeps the file's number.
+    /// By which other descriptors of the same memory are known: while one is open, the file system keeps the file's
+    /// number.
     pub const fn identity(&self) -> Identity {
         self.identity
     }
@@ -337,8 +338,8 @@ impl Regions {
         self.pages.get(&place.key).map(|it| &*it.pages)
     }
 
-    /// Does something with a word in a file, on which peers may be at work themselves, by whatever key, of whatever context
-    /// of the application. Those take no turns.
+    /// Does something with a word in a file, on which peers may be at work themselves, by whatever key, of whatever
+    /// context of the application. Those take no turns.
     fn with_word<T>(
         &self,
         place: Place,

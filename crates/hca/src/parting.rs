@@ -1,5 +1,5 @@
-//! The end of what is shared: who is at work with it still is waited for, until it is done, or its process is gone. What one left undone
-//! that died in the middle is done for it.
+//! The end of what is shared: who is at work with it still is waited for, until it is done, or its process is gone.
+//! What one left undone that died in the middle is done for it.
 //!
 //! No thread waits here: requests that need the end of it are done once it is there.
 
@@ -55,8 +55,8 @@ pub(crate) struct TakenAway {
     number: u64,
 }
 
-/// The turn that a peer was at work in when a key was taken away, and the number of the first such key: whatever is taken
-/// away later, who waits for an earlier turn waits no longer.
+/// The turn that a peer was at work in when a key was taken away, and the number of the first such key: whatever is
+/// taken away later, who waits for an earlier turn waits no longer.
 #[derive(Debug, Default)]
 struct Seen(Option<(u32, u64)>);
 
@@ -182,8 +182,8 @@ impl Own {
         self.outbound.iter().chain(self.inbound.iter().map(|it| &it.bond)).for_each(Bond::close);
     }
 
-    /// Does what one left undone that died at work here: completes the receive that it took, and fills the place in the completion
-    /// queue that it had.
+    /// Does what one left undone that died at work here: completes the receive that it took, and fills the place in
+    /// the completion queue that it had.
     fn make_good(&mut self, bond: &Bond, left: Left, objects: &mut Objects) {
         let is_taken = |number| match &self.receives {
             Receives::Own(source) => source.was_taken_last(number),

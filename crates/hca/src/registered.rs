@@ -10,8 +10,8 @@ use uverbs::{RegionTable, SharedPages};
 
 /// Files of a device's applications that are mapped. Regions beyond that are reached as any others are.
 const FILES: u32 = 512;
-/// Bytes that the daemon keeps of a region: its entry, by key, with a byte of a hash table, which just after it grew has 7
-/// entries in 16 places.
+/// Bytes that the daemon keeps of a region: its entry, by key, with a byte of a hash table, which just after it grew
+/// has 7 entries in 16 places.
 pub(crate) const BYTES_OF_REGION: u64 = ((size_of::<(u32, Keyed)>() as u64 + 1) * 16).div_ceil(7);
 
 // docs/rdma.md says so (`queues_mb`).

@@ -77,8 +77,8 @@ impl Regions {
         }
     }
 
-    /// Binds a window, as a work request of this queue pair asks for it (IBTA 10.6.7.2.2, 11.4.2.3). Returns from whom a
-    /// key was taken away by it.
+    /// Binds a window, as a work request of this queue pair asks for it (IBTA 10.6.7.2.2, 11.4.2.3). Returns from
+    /// whom a key was taken away by it.
     pub fn bind(&mut self, (pd, qpn): (u32, u32), asked: &WorkRequest) -> Result<Option<Users>, Fault> {
         let WorkRequest { rkey: key, immediate: to, address, compare_add: len, swap, .. } = *asked;
         let keyed = self.keyed.get(&index(key)).ok_or(Fault::Protection)?;
@@ -120,8 +120,8 @@ impl Regions {
         took
     }
 
-    /// The application makes a key of its own invalid: that of a bound window of type 2. Others, of regions too, are not
-    /// for this (IBTA 10.6.7.2.7): they were not made by a work request. Returns who had it.
+    /// The application makes a key of its own invalid: that of a bound window of type 2. Others, of regions too, are
+    /// not for this (IBTA 10.6.7.2.7): they were not made by a work request. Returns who had it.
     pub fn invalidate_local(&mut self, key: u32, pd: u32) -> Result<Users, Fault> {
         self.invalidate(key, |region| region.pd == pd && matches!(region.kind, Kind::WindowOf(_)))
     }

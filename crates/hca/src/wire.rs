@@ -1,4 +1,5 @@
-//! Packets that leave the host, and those that come from elsewhere: ordinary packets of the guest's, which the vRouter carries.
+//! Packets that leave the host, and those that come from elsewhere: ordinary packets of the guest's, which the
+//! vRouter carries.
 
 use crate::client::monotonic;
 use crate::counters::{Counter, Counters};
@@ -158,8 +159,8 @@ impl<'a> Delivery<'a> {
         self.announce();
     }
 
-    /// Gives a packet to the threads that have its queue pairs, which are woken once for many. Returns how many copies were
-    /// made for members of a group.
+    /// Gives a packet to the threads that have its queue pairs, which are woken once for many. Returns how many
+    /// copies were made for members of a group.
     fn deliver(&mut self, frame: &[u8], now: Duration) -> usize {
         let errors = &self.adapter.errors;
         let Some((network, ip_at, udp_at, end)) = datagram(frame) else {

@@ -129,8 +129,8 @@ fn what_a_wire_brings_is_checked() {
     let qpn = member.qp.qpn.to_be_bytes();
     let unready = member.app.qp(QpType::Rc, &member.cq, None).qpn.to_be_bytes();
     let wrong = [
-        // To a queue pair of the group's, to the group's at one address; with another key; for another group; of another
-        // partition; for a queue pair that is not ready.
+        // To a queue pair of the group's, to the group's at one address; with another key; for another group; of
+        // another partition; for a queue pair that is not ready.
         sealed(good.clone(), |frame| frame[BTH + 5..BTH + 8].copy_from_slice(&qpn[1..])),
         sealed(good.clone(), |frame| frame[IP + 16..IP + 20].copy_from_slice(&[10, 1, 1, 2])),
         sealed(good.clone(), |frame| frame[BTH + 12] ^= 1),

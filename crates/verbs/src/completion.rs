@@ -135,8 +135,9 @@ impl Cq {
         self.take_new(state)
     }
 
-    /// Takes what is there, for who polls later: messages that came with their completions are now where they belong. What is polled
-    /// meanwhile is waited for, but not an iteration of the extended interface: it may be the caller's own.
+    /// Takes what is there, for who polls later: messages that came with their completions are now where they belong.
+    /// What is polled meanwhile is waited for, but not an iteration of the extended interface: it may be the caller's
+    /// own.
     pub(crate) fn settle(&self) {
         for _ in 0..PATIENCE {
             if let Some(mut state) = self.state.try_lock() {
@@ -179,8 +180,8 @@ impl Cq {
         true
     }
 
-    /// The queue pair with this number, which is there while the lock is held: who destroys it takes it from the table first, and
-    /// then has it forgotten here.
+    /// The queue pair with this number, which is there while the lock is held: who destroys it takes it from the
+    /// table first, and then has it forgotten here.
     #[inline]
     fn qp(&self, qpn: u32, state: &mut State) -> Option<NonNull<Qp>> {
         let recent = &mut state.recent[qpn as usize % RECENT];
@@ -190,8 +191,8 @@ impl Cq {
         recent.map(|(_, qp)| qp)
     }
 
-    /// Gives the receive of a message back, and copies the message to where it says. False where the receive was flushed before, as
-    /// the device is gone: peers that share memory may not have heard of that.
+    /// Gives the receive of a message back, and copies the message to where it says. False where the receive was
+    /// flushed before, as the device is gone: peers that share memory may not have heard of that.
     fn receive(&self, completion: &mut Completion, state: &mut State) -> bool {
         let Some(qp) = self.qp(completion.qpn, state) else { return true };
         // SAFETY: as `qp` says.

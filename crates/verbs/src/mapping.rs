@@ -139,9 +139,9 @@ pub fn are_all(start: usize, len: usize, mappings: &[Mapping], is_so: impl Fn(&M
     at >= end
 }
 
-/// Whether each mapping of this memory is as is asked for, by what `/proc/self/smaps` alone says (`proc_pid_smaps(5)`): its
-/// `VmFlags`, and its protection key, 0 where it has none. It is read no further than that memory: the kernel walks through
-/// the pages of what it tells of.
+/// Whether each mapping of this memory is as is asked for, by what `/proc/self/smaps` alone says
+/// (`proc_pid_smaps(5)`): its `VmFlags`, and its protection key, 0 where it has none. It is read no further than that
+/// memory: the kernel walks through the pages of what it tells of.
 pub fn are_all_flagged(start: usize, len: usize, is_so: impl Fn(&str, u32) -> bool) -> bool {
     let Ok(file) = File::open("/proc/self/smaps") else { return false };
     let (mut is_its, mut key) = (false, 0);
@@ -163,8 +163,8 @@ pub fn are_all_flagged(start: usize, len: usize, is_so: impl Fn(&str, u32) -> bo
     true
 }
 
-/// Whether the kernel has pages of the process pinned for long, as of buffers registered with `io_uring`: it does not say
-/// which.
+/// Whether the kernel has pages of the process pinned for long, as of buffers registered with `io_uring`: it does not
+/// say which.
 pub fn has_pinned_pages() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let pinned = status.lines().find_map(|line| line.strip_prefix("VmPin:"));
@@ -187,8 +187,8 @@ pub fn has_policy(address: usize) -> bool {
     said == 0 && policy != DEFAULT
 }
 
-/// Whether the program itself may read all of this memory, or write to it. The device could do more: what it reads and writes by heeds
-/// no protection of pages.
+/// Whether the program itself may read all of this memory, or write to it. The device could do more: what it reads
+/// and writes by heeds no protection of pages.
 pub fn may_use(start: usize, len: usize, writes: bool) -> bool {
     let may = |mapping: &Mapping| mapping.permissions.contains(if writes { 'w' } else { 'r' });
     // Where mappings are not to be seen, the program is believed.

@@ -1,7 +1,7 @@
-//! Pages of the program's memory that are moved into a sealed file, in place, when a region is registered: the device and peers
-//! that share memory map it, and need no system call for what is there. Only where the program's user asks for it, by
-//! `VIADUCT_RDMA_SHARE=1`: pages take time to move, and back, nobody may write to them meanwhile, and children of a fork have
-//! them too.
+//! Pages of the program's memory that are moved into a sealed file, in place, when a region is registered: the device
+//! and peers that share memory map it, and need no system call for what is there. Only where the program's user asks
+//! for it, by `VIADUCT_RDMA_SHARE=1`: pages take time to move, and back, nobody may write to them meanwhile, and
+//! children of a fork have them too.
 
 use crate::errno::Outcome;
 use crate::mapping::{Mapping, are_all, are_all_flagged, has_pinned_pages, has_policy};
@@ -82,9 +82,9 @@ impl Drop for MovedPages {
     }
 }
 
-/// What a mapping may be that is as good elsewhere (`VmFlags` of `proc_pid_smaps(5)`): readable and writable, now and later,
-/// accounted or not; what was advised of huge pages is lost. Others are lost as well, and mean more: that it is locked, kept
-/// from children of a fork, or emptied for them, watched by a `userfaultfd`.
+/// What a mapping may be that is as good elsewhere (`VmFlags` of `proc_pid_smaps(5)`): readable and writable, now and
+/// later, accounted or not; what was advised of huge pages is lost. Others are lost as well, and mean more: that it
+/// is locked, kept from children of a fork, or emptied for them, watched by a `userfaultfd`.
 const PLAIN: [&str; 10] = ["rd", "wr", "mr", "mw", "me", "ac", "nr", "sd", "hg", "nh"];
 
 /// Whether all these pages may be mapped from elsewhere.
@@ -129,8 +129,8 @@ impl Moved {
         mapped != libc::MAP_FAILED
     }
 
-    /// Lets the program have them to itself again, as memory like any other, as far as they are there still: it may have
-    /// unmapped some.
+    /// Lets the program have them to itself again, as memory like any other, as far as they are there still: it may
+    /// have unmapped some.
     fn make_private(&self) {
         let is_ours = |it: &Mapping| it.inode == self.inode && it.permissions.ends_with('s');
         let mut mappings = Mapping::within(self.address, self.len);
@@ -147,8 +147,8 @@ impl Moved {
             let right = |letter, flag| if mapping.permissions.contains(letter) { flag } else { 0 };
             let access = right('r', libc::PROT_READ) | right('w', libc::PROT_WRITE);
             let (len, flags) = (end - start, libc::MAP_PRIVATE | libc::MAP_FIXED);
-            // SAFETY: the file is mapped there, at that offset; what is written from now on is the program's alone. Without
-            // room for a copy it is still the file's where nothing is written.
+            // SAFETY: the file is mapped there, at that offset; what is written from now on is the program's alone.
+            // Without room for a copy it is still the file's where nothing is written.
             unsafe {
                 let _ = self.put_copy(start, len, access, offset)
                     || self.map(start, len, access, flags, offset as i64);
