@@ -381,7 +381,9 @@ impl Executor for Engine {
         let now = self.common.clock.now().seconds;
         match PacketView::parse(frame, frame.len() as u32, None) {
             Ok(packet) => {
-                model::explain(&snapshot.view(self.common.shared.flows(), now), &packet, ingress, now)
+                let unreachable = |scope, addr| self.common.shared.is_unreachable(scope, addr);
+                let view = snapshot.view(self.common.shared.flows(), now).without(&unreachable);
+                model::explain(&view, &packet, ingress, now)
             }
             Err(error) => Explanation {
                 steps: Vec::new(),

@@ -14,18 +14,23 @@ pub const FAILED_FOR: Seconds = 3;
 pub const PROBES_PER_SCOPE: usize = 1024;
 /// Of these, because of packets of one interface: a guest that scans leaves room for others.
 pub const PROBES_PER_ASKER: usize = 128;
+/// Neighbours that are asked for once, in a second, because of packets of one interface that has no such room: among
+/// those that it scans may be one that answers.
+pub const SPARE_QUESTIONS: u32 = 128;
 
 type Key = (NeighbourScope, IpAddr);
 
 /// What to do with a packet that waits for a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waiting {
-    /// Hold it, and send a solicitation now: it is the first to wait.
+    /// Hold it, and send a solicitation now: it is the first to wait, as far as is known.
     Solicit,
     /// Hold it; the neighbour has been asked.
     Hold,
-    /// Drop it: the neighbour does not answer, or too many are being asked.
+    /// Answer that the neighbour can't be reached: it was asked and does not answer.
     Failed,
+    /// Drop it: too many are being asked, and were asked in this second.
+    Full,
 }
 
 /// A neighbour being asked for.
@@ -48,6 +53,8 @@ impl Probe {
 pub(crate) struct Resolver {
     probes: BTreeMap<Key, Probe>,
     counts: Counts,
+    /// Spare questions of a second, by scope and whose packets wait.
+    spare: HashMap<(NeighbourScope, VifId), (Seconds, u32)>,
 }
 
 /// How many packets wait for, by scope, and by scope and whose packets they are.
@@ -90,11 +97,29 @@ impl Resolver {
         let full = self.counts.of(scope, None) >= PROBES_PER_SCOPE
             || self.counts.of(scope, Some(asker)) >= PROBES_PER_ASKER;
         if full {
-            return Waiting::Failed;
+            return self.ask_once((scope, asker), now);
         }
         self.counts.add(scope, asker);
         self.probes.insert(key, Probe { asked: 1, at: now, asker: Some(asker) });
         Waiting::Solicit
+    }
+
+    /// A question that is not remembered, so that who is full of questions still asks a neighbour that answers.
+    fn ask_once(&mut self, who: (NeighbourScope, VifId), now: Seconds) -> Waiting {
+        let (second, asked) = self.spare.entry(who).or_default();
+        if *second != now {
+            (*second, *asked) = (now, 0);
+        }
+        if *asked >= SPARE_QUESTIONS {
+            return Waiting::Full;
+        }
+        *asked += 1;
+        Waiting::Solicit
+    }
+
+    /// Whether a neighbour was asked for, and did not answer.
+    pub fn has_failed(&self, key: &Key) -> bool {
+        self.probes.get(key).is_some_and(|probe| probe.failed())
     }
 
     /// Whether a neighbour is being asked for.
@@ -119,7 +144,8 @@ impl Resolver {
                 Probe { asked: 1, at: now, asker: None }
             });
         }
-        let Self { probes, counts } = self;
+        self.spare.retain(|_, (second, _)| *second == now);
+        let Self { probes, counts, .. } = self;
         probes.retain(|key, probe| {
             let waited = now.saturating_sub(probe.at);
             if probe.failed() {

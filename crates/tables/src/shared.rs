@@ -223,6 +223,12 @@ impl Shared {
         lock(&self.resolver).wait((scope, addr), asker, now)
     }
 
+    /// Whether a neighbour was asked for lately, and did not answer. Not for workers.
+    #[must_use]
+    pub fn is_unreachable(&self, scope: NeighbourScope, addr: IpAddr) -> bool {
+        lock(&self.resolver).has_failed(&(scope, addr))
+    }
+
     /// Housekeeping, about once a second: whom to solicit now. Neighbours that were asked and did not answer within a
     /// second, thrice at most, and known ones that have not been heard of for a minute; those are forgotten when they
     /// do not answer either.

@@ -8,7 +8,7 @@ use packet::Mac;
 use std::net::{IpAddr, Ipv4Addr};
 use tables::{
     FlowLimits, MACS_BEHIND_TUNNELS, MACS_PER_PORT, NEIGHBOURS_PER_GUEST, PROBES_PER_ASKER, PROBES_PER_SCOPE,
-    Shared, Waiting,
+    SPARE_QUESTIONS, Shared, Waiting,
 };
 
 const BLUE: Vrf = Vrf(1);
@@ -295,19 +295,22 @@ fn neighbours_asked_for_are_bounded_for_each_asker_and_in_all() {
     };
     let asked = |answers: &[Waiting]| answers.iter().filter(|w| **w == Waiting::Solicit).count();
     for asker in 0..10 {
-        let expected = PROBES_PER_ASKER.min(PROBES_PER_SCOPE.saturating_sub(asker * PROBES_PER_ASKER));
+        let kept = PROBES_PER_ASKER.min(PROBES_PER_SCOPE.saturating_sub(asker * PROBES_PER_ASKER));
+        // Beyond, each is asked for once: even where all is full.
+        let expected = kept + SPARE_QUESTIONS as usize;
         let answers = answers(asker as u16, 1);
         assert_eq!(asked(&answers), expected, "asker {asker}");
-        assert!(answers[expected..].iter().all(|waiting| *waiting == Waiting::Failed));
+        assert!(answers[expected..].iter().all(|waiting| *waiting == Waiting::Full));
+        assert_eq!(shared.neighbours().len(), PROBES_PER_SCOPE.min((asker + 1) * PROBES_PER_ASKER));
     }
     let other = NeighbourScope::Wire(VifId(9));
     assert_eq!(shared.wait_for(other, addr(1), VifId(0), 1), Waiting::Solicit, "another scope");
     // Those that answer and those that are given up make room.
     found(&shared, 1 << 20, 1, 1);
     assert_eq!(shared.wait_for(SCOPE, addr(7), VifId(0), 1), Waiting::Solicit);
-    assert_eq!(shared.wait_for(SCOPE, addr(8), VifId(0), 1), Waiting::Failed);
+    assert_eq!(shared.wait_for(SCOPE, addr(8), VifId(0), 1), Waiting::Full);
     for now in 2..9 {
         let _ = shared.pending_solicitations(now);
     }
-    assert_eq!(asked(&answers(3, 9)), PROBES_PER_ASKER);
+    assert_eq!(asked(&answers(3, 9)), PROBES_PER_ASKER + SPARE_QUESTIONS as usize);
 }

@@ -49,15 +49,26 @@ fn packets_wait_for_a_neighbour_in_their_order() {
 }
 
 #[test]
-fn packets_for_a_neighbour_that_does_not_answer_are_dropped() {
+fn who_waited_for_a_neighbour_is_told_that_it_does_not_answer() {
     let mut host = host();
-    host.run(VifId(1), [to("10.9.5.7", 1)]);
+    host.run(VifId(1), [to("10.9.5.7", 1), to("10.9.5.7", 2)]);
     host.advance(1);
     assert!(host.retry_held().is_empty());
-    assert_eq!(host.core.hold.len(), 1);
+    assert_eq!(host.core.hold.len(), 2);
     host.advance(3);
-    host.retry_held();
-    assert_eq!(host.drops(), [(DropReason::NoNeighbour, 1)].into());
+    let output = host.retry_held();
+    assert_eq!(host.drops(), [(DropReason::NoNeighbour, 2)].into());
+    assert!(host.core.hold.is_empty());
+    let told = &output[&VifId(1)];
+    assert_eq!(told.len(), 2, "each packet's sender");
+    assert_eq!(told[0].0[34..36], [3, 1], "host unreachable");
+    // Until the neighbour is asked again, at once.
+    for second in 1..=3 {
+        let _ = host.shared.pending_solicitations(host.core.now.seconds - 4 + second);
+    }
+    let output = host.run(VifId(1), [to("10.9.5.7", 3)]);
+    let (port, (frame, _)) = only(&output);
+    assert_eq!((port, &frame[34..36]), (VifId(1), &[3, 1][..]));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::{
     DropReason, GATEWAY_MAC, Lookup, NeighbourFound, NeighbourScope, Network, Nexthop, Reply, ReplyKind,
     Verdict,
 };
-use packet::{Ethernet, Headers, L3, Mac};
+use packet::{Ethernet, Headers, IcmpError, L3, Mac};
 use std::net::IpAddr;
 
 /// ARP or ND, in one form.
@@ -144,9 +144,13 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
     }
 
-    /// The MAC of a neighbour; without it the packet waits.
+    /// The MAC of a neighbour; without it the packet waits. If the neighbour was asked and did not answer, the router
+    /// tells the sender that it can't reach the host (RFC 1812, 5.2.7.1; RFC 4861, 7.2.2).
     pub(super) fn neighbour_mac(&self, scope: NeighbourScope, addr: IpAddr) -> Result<Mac, Stop> {
-        self.tables.neighbour(scope, addr).ok_or(Stop::Hold { scope, addr })
+        self.tables.neighbour(scope, addr).ok_or_else(|| match self.tables.is_unreachable(scope, addr) {
+            true => Stop::Refuse(IcmpError::HostUnreachable, DropReason::NoNeighbour),
+            false => Stop::Hold { scope, addr },
+        })
     }
 }
 

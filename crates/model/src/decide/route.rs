@@ -88,9 +88,16 @@ impl<'a, T: Lookup> Walk<'a, T> {
         nat: Nat,
         nexthop: &'a Nexthop,
     ) -> Outcome {
-        let (exit, mac) = match self.exit(network, dst, nexthop)? {
-            (Some(exit), mac) => (exit, mac),
-            (None, mac) => {
+        let (exit, mac) = match self.exit(network, dst, nexthop) {
+            Ok((Some(exit), mac)) => (exit, mac),
+            Err(stop @ Stop::Refuse(..)) => {
+                // Who may not send there learns nothing of who is there.
+                self.admit(frame, None, network.vrf, Some(dst))?;
+                self.live(frame)?;
+                return Err(stop);
+            }
+            Err(stop) => return Err(stop),
+            Ok((None, mac)) => {
                 // The neighbour is known, its port is not.
                 self.live(frame)?;
                 return self.flood(frame, network, &frame.routed(nat, mac), Some(dst));
