@@ -63,7 +63,7 @@ impl Core {
                 self.send_mirrored(case, original, forward);
             }
             Verdict::Flood(flood) => return self.flood(tables, case, original, flood),
-            Verdict::Reply(reply) => self.reply(original, reply, case),
+            Verdict::Reply(reply) => self.reply(tables, original, reply, case),
             Verdict::Hold { scope, addr } => return self.hold_back(tables, original, case, (*scope, *addr)),
             Verdict::Consumed => {}
             Verdict::Drop(reason) => return Err(*reason),
@@ -185,8 +185,12 @@ impl Core {
     }
 
     /// Answers a packet, unless its sender gets too many answers.
-    fn reply(&mut self, original: &[u8], reply: &Reply, case: &Case) {
-        let allowed = self.replies.allow(case.ingress, &reply.kind, self.now.seconds);
+    fn reply(&mut self, tables: Tables<'_>, original: &[u8], reply: &Reply, case: &Case) {
+        let sender = match reply.asker {
+            Some(asker) => flooder(tables, case.ingress, asker.vrf),
+            None => Flooder::Guest(case.ingress),
+        };
+        let allowed = self.replies.allow(sender, reply.asker, &reply.kind, self.now.seconds);
         match (reply.dropped, allowed) {
             (Some(reason), _) => self.drop_whole(original, case.ingress, reason),
             (None, false) => self.drop_whole(original, case.ingress, DropReason::ReplyLimited),

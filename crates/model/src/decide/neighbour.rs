@@ -121,7 +121,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         {
             ethernet.dst = ALL_NODES;
         }
-        Ok(Verdict::Reply(Reply { kind: message.answer(mac, router), forward, dropped: None }))
+        Ok(Verdict::Reply(Reply { kind: message.answer(mac, router), forward, dropped: None, asker: None }))
     }
 
     /// Notes a neighbour in a network, unless it claims what is not its own.

@@ -160,7 +160,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
     pub(super) fn echo(&mut self, frame: &Frame<'a>, ip: &Ip) -> Outcome {
         let asked = frame.headers.eth.as_ref().map_or(crate::GATEWAY_MAC, |eth| eth.dst);
         let forward = self.back(frame, asked, ip.tos)?;
-        Ok(Verdict::Reply(Reply { kind: ReplyKind::Echo, forward, dropped: None }))
+        Ok(Verdict::Reply(Reply { kind: ReplyKind::Echo, forward, dropped: None, asker: None }))
     }
 
     /// Routes an answer to `frame` back to its sender: where there is no frame to turn round.
