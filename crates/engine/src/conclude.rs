@@ -14,10 +14,10 @@ use crate::template::Template;
 use crate::turn::Turn;
 use mem::Offload;
 use model::{
-    DropReason, Flood, Forward, Lookup, NeighbourScope, PacketView, Reply, Verdict, VifId, VifKind, Vrf,
+    DropReason, Flood, Forward, Lookup, NeighbourScope, PacketView, Question, Reply, Verdict, VifId, VifKind,
+    Vrf,
 };
 use packet::Headers;
-use std::net::IpAddr;
 use tables::Waiting;
 
 /// A packet in a buffer of ours, to be sent to one port or more.
@@ -55,7 +55,7 @@ impl Core {
         if let Some((scope, addr)) = decision.effects.solicit
             && tables.shared.wait_for(scope, addr, case.ingress, self.now.seconds) == Waiting::Solicit
         {
-            self.solicit(tables, scope, addr, Some(case.ingress));
+            self.solicit(tables, &Question { scope, addr, at: None }, Some(case.ingress));
         }
         match &decision.verdict {
             Verdict::Forward(forward) => {
@@ -252,7 +252,7 @@ impl Core {
             Waiting::Failed => Ok(false),
             Waiting::Full => Err(DropReason::NoNeighbour),
             Waiting::Solicit => {
-                self.solicit(tables, scope, addr, Some(asker));
+                self.solicit(tables, &Question { scope, addr, at: None }, Some(asker));
                 Ok(true)
             }
         }
@@ -323,9 +323,9 @@ impl Core {
     }
 
     /// Asks for a neighbour's MAC, because of a packet from `asker`, as far as the turn goes.
-    pub fn solicit(&mut self, tables: Tables<'_>, scope: NeighbourScope, addr: IpAddr, asker: Option<VifId>) {
-        let Some(asked) = model::solicit(&tables.view(self.now.seconds), scope, addr) else { return };
-        if let (Some(asker), NeighbourScope::Network(vrf)) = (asker, scope) {
+    pub fn solicit(&mut self, tables: Tables<'_>, question: &Question, asker: Option<VifId>) {
+        let Some(asked) = model::solicit(&tables.view(self.now.seconds), question) else { return };
+        if let (Some(asker), NeighbourScope::Network(vrf)) = (asker, question.scope) {
             self.storms.add(flooder(tables, asker, vrf), asked.to.len(), self.now.seconds);
         }
         for forward in &asked.to {

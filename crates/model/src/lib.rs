@@ -59,7 +59,7 @@ pub use network::{
 pub use nexthop::{Nexthop, Tunnel};
 pub use packet::{IcmpError, TunnelKind};
 pub use rule::{Action, Meter, MeterConfig, Modifier, PortRange, Rule, RuleAction};
-pub use solicit::{Solicitation, solicit};
+pub use solicit::{Question, Solicitation, solicit};
 pub use tables::Tables;
 pub use transport::Transport;
 pub use view::PacketView;

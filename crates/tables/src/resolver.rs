@@ -6,8 +6,10 @@ use std::net::IpAddr;
 
 /// Solicitations before a neighbour counts as gone, a second apart (RFC 4861: MAX_MULTICAST_SOLICIT, RETRANS_TIMER).
 pub const MAX_SOLICITATIONS: u8 = 3;
-/// Seconds after which a neighbour that did not say anything by itself is asked again.
+/// Seconds after which a neighbour that did not say anything by itself is asked again, if it is used.
 pub const STALE: Seconds = 60;
+/// Seconds after which one is forgotten that is not used and did not say anything.
+pub const UNUSED: Seconds = 600;
 /// Seconds for which packets to a neighbour that did not answer are dropped before it is asked again.
 pub const FAILED_FOR: Seconds = 3;
 /// Neighbours that packets wait for at a time, of one scope.
@@ -38,7 +40,7 @@ pub enum Waiting {
 struct Probe {
     asked: u8,
     at: Seconds,
-    /// Whose packet waits; none for one that was known and is asked again.
+    /// Whose packet waits; none for one that is known, and asked alone whether it is still there.
     asker: Option<VifId>,
 }
 
@@ -88,10 +90,10 @@ impl Resolver {
     /// A packet of `asker` waits for a neighbour that is not known.
     pub fn wait(&mut self, key: Key, asker: VifId, now: Seconds) -> Waiting {
         match self.probes.get(&key) {
+            Some(Probe { asker: None, .. }) | None => {}
             Some(probe) if !probe.failed() => return Waiting::Hold,
             Some(probe) if now.saturating_sub(probe.at) < FAILED_FOR => return Waiting::Failed,
             Some(_) => self.found(&key),
-            None => {}
         }
         let (scope, _) = key;
         let full = self.counts.of(scope, None) >= PROBES_PER_SCOPE
@@ -135,12 +137,12 @@ impl Resolver {
     }
 
     /// Advances the timers. `stale` are the known neighbours that are due to be asked again, in their order. Returns
-    /// who is to be solicited now, and who of `stale` is to be forgotten.
-    pub fn advance(&mut self, stale: &[Key], now: Seconds) -> (Vec<Key>, Vec<Key>) {
+    /// who is to be solicited now, with whether it alone is, and who of `stale` is to be forgotten.
+    pub fn advance(&mut self, stale: &[Key], now: Seconds) -> (Vec<(Key, bool)>, Vec<Key>) {
         let (mut solicit, mut forget) = (Vec::new(), Vec::new());
         for key in stale {
             self.probes.entry(*key).or_insert_with(|| {
-                solicit.push(*key);
+                solicit.push((*key, true));
                 Probe { asked: 1, at: now, asker: None }
             });
         }
@@ -155,15 +157,19 @@ impl Resolver {
                 }
                 return stays;
             }
-            if waited >= 1 {
-                (probe.asked, probe.at) = (probe.asked + 1, now);
-                if !probe.failed() {
-                    solicit.push(*key);
-                } else if stale.binary_search(key).is_ok() {
-                    forget.push(*key);
-                }
+            if waited < 1 {
+                return true;
             }
-            true
+            (probe.asked, probe.at) = (probe.asked + 1, now);
+            if !probe.failed() {
+                solicit.push((*key, probe.asker.is_none()));
+                return true;
+            }
+            // One that was known may be elsewhere by now: the next packet has all asked.
+            if probe.asker.is_none() {
+                forget.push(*key);
+            }
+            probe.asker.is_some()
         });
         (solicit, forget)
     }

@@ -200,7 +200,9 @@ impl Lookup for View<'_> {
 
     fn neighbour(&self, scope: NeighbourScope, addr: IpAddr) -> Option<Mac> {
         self.depend(Cell::neighbour(scope, addr));
-        self.snapshot.learned.neighbours.get(&(scope, addr)).map(|known| known.value)
+        let known = self.snapshot.learned.neighbours.get(&(scope, addr))?;
+        known.note_use(self.now);
+        Some(known.value)
     }
 
     fn is_unreachable(&self, scope: NeighbourScope, addr: IpAddr) -> bool {

@@ -6,7 +6,7 @@ use crate::capture::Tap;
 use mem::{Accepts, Offload};
 use model::{
     Action, CaptureFilter, Change, DropReason, MeterConfig, MeterId, Modifier, NeighbourFound,
-    NeighbourScope, Nexthop, NexthopId, RuleAction, RuleId, VifId,
+    NeighbourScope, Nexthop, NexthopId, Question, RuleAction, RuleId, VifId,
 };
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
@@ -69,6 +69,36 @@ fn who_waited_for_a_neighbour_is_told_that_it_does_not_answer() {
     let output = host.run(VifId(1), [to("10.9.5.7", 3)]);
     let (port, (frame, _)) = only(&output);
     assert_eq!((port, &frame[34..36]), (VifId(1), &[3, 1][..]));
+}
+
+#[test]
+fn a_neighbour_whose_packets_are_memoised_is_in_use() {
+    let mut host = host();
+    let way = "10.9.0.7";
+    host.run(VifId(1), [to(way, 1)]);
+    host.advance(70);
+    let now = host.core.now.seconds;
+    assert!(host.shared.pending_solicitations(now).is_empty(), "nobody needs it by now");
+    // What was decided long ago is decided anew; then packets do without.
+    host.run(VifId(1), [to(way, 1)]);
+    host.advance(1);
+    let before = host.hits();
+    host.run(VifId(1), [to(way, 1)]);
+    assert_eq!(host.hits(), before + 1);
+    let asked = host.shared.pending_solicitations(now);
+    let at = Some("02:bb:00:00:00:02".parse().unwrap());
+    let question = Question { scope: NeighbourScope::Wire(WIRE), addr: "192.0.2.2".parse().unwrap(), at };
+    assert_eq!(asked, [question]);
+    // It answers, and is asked again while the flow goes on.
+    let found = NeighbourFound { scope: question.scope, addr: question.addr, mac: at.unwrap() };
+    host.shared.neighbour(&host.shared.snapshot(), &found, WIRE, now + 1);
+    for _ in 0..61 {
+        host.advance(1);
+        host.run(VifId(1), [to(way, 1)]);
+        host.settle();
+    }
+    assert_eq!(host.hits(), before + 62, "no decision");
+    assert_eq!(host.shared.pending_solicitations(host.core.now.seconds), [question]);
 }
 
 #[test]

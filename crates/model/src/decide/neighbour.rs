@@ -6,7 +6,7 @@
 use super::{Frame, Origin, Outcome, Stop, Walk};
 use crate::{
     DropReason, GATEWAY_MAC, Lookup, NeighbourFound, NeighbourScope, Network, Nexthop, Reply, ReplyKind,
-    Verdict,
+    RouteEntry, Verdict,
 };
 use packet::{Ethernet, Headers, IcmpError, L3, Mac};
 use std::net::IpAddr;
@@ -95,18 +95,24 @@ impl<'a, T: Lookup> Walk<'a, T> {
             return other.then(|| self.tables.vif(guest)?.mac).flatten();
         }
         let floating = self.tables.inside_of(vrf, target).is_some();
-        (floating || self.leads_away(frame, target)).then_some(GATEWAY_MAC)
+        (floating || self.leads_away(frame, message)).then_some(GATEWAY_MAC)
     }
 
     /// Whether a guest reaches an address of its subnet by routing: its route is longer than the subnet's. What comes
     /// from elsewhere is not answered so, or every host would.
-    fn leads_away(&self, frame: &Frame<'a>, target: IpAddr) -> bool {
+    ///
+    /// Who probes whether an address is taken (RFC 5227, 2.1.1; RFC 4862, 5.4) is answered for a host's own route: one
+    /// for many does not say that each is some host's, and who probes would give up an address that is free.
+    fn leads_away(&self, frame: &Frame<'a>, message: &Message) -> bool {
+        let (target, probes) = (message.target, message.sender.is_unspecified());
         let subnets = frame.network.gateways.iter().filter(|subnet| subnet.contains(&target));
         let (Origin::Guest(_), Some(subnet)) = (frame.origin, subnets.map(|s| s.prefix_len()).max()) else {
             return false;
         };
         let route = self.tables.route(frame.network.vrf, target);
-        route.filter(|route| route.prefix_len > subnet).is_some_and(|route| {
+        let is_host =
+            |route: &RouteEntry| usize::from(route.prefix_len) == if target.is_ipv4() { 32 } else { 128 };
+        route.filter(|route| route.prefix_len > subnet && (!probes || is_host(route))).is_some_and(|route| {
             self.tables
                 .nexthop(route.nexthop)
                 .is_some_and(|nexthop| !matches!(nexthop, Nexthop::Resolve { .. }))
