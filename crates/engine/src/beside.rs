@@ -5,7 +5,7 @@ use crate::mailbox::Message;
 use mem::{RxQueue, TxQueue};
 use model::{Counters, FlowKey, Seconds, VifId};
 use std::sync::Arc;
-use tables::View;
+use tables::{Deps, View};
 
 impl Engine {
     /// Lets `look` read the live tables.
@@ -31,6 +31,11 @@ impl Engine {
         }
         let counters = counters.unwrap_or_default();
         !any || flows.touch(flow, reply, counters.packets, counters.bytes, now)
+    }
+
+    /// Packets that it did not see were sent by a decision that depends on `deps`.
+    pub fn used(&self, deps: &Deps) {
+        self.common.shared.used(deps, self.now());
     }
 
     /// Whether packets are captured.

@@ -19,7 +19,7 @@ const SPARE: usize = 4096;
 pub(crate) const PATIENCE_NS: u64 = 3_000_000_000;
 
 /// A neighbour: where it is sought, and its address.
-type Neighbour = (NeighbourScope, IpAddr);
+pub(crate) type Neighbour = (NeighbourScope, IpAddr);
 
 /// A packet that waits.
 #[derive(Debug)]

@@ -50,9 +50,9 @@ fn keep_house(common: &Common, visit: usize) {
     let now = common.clock.now().seconds;
     common.shared.flows().expire(now, visit);
     common.shared.age(now);
-    for (scope, addr) in common.shared.pending_solicitations(now) {
+    for question in common.shared.pending_solicitations(now) {
         if let Some(worker) = common.workers.first().filter(|worker| !worker.mailbox.is_full()) {
-            worker.mailbox.post(Message::Solicit { scope, addr });
+            worker.mailbox.post(Message::Solicit(question));
         }
     }
     forget_ended_captures(common);

@@ -46,8 +46,8 @@ pub fn decide<T: Lookup>(tables: &T, packet: &PacketView<'_>, ingress: VifId, no
     Decision { verdict, effects: walk.effects }
 }
 
-/// The deliveries of a frame that the gateway sends to all members of a network.
-pub(crate) fn flood_from_gateway<T: Lookup>(
+/// The deliveries of a frame that the gateway sends into a network: to one MAC, or to all members.
+pub(crate) fn bridge_from_gateway<T: Lookup>(
     tables: &T,
     network: &Network,
     packet: &PacketView<'_>,
@@ -55,8 +55,10 @@ pub(crate) fn flood_from_gateway<T: Lookup>(
     let (headers, end) = (packet.headers.clone(), packet.len as usize);
     let frame = Frame { headers, end, origin: Origin::Gateway, network, tos: 0 };
     let mut walk = Walk { tables, packet, ingress: VifId(0), now: 0, effects: Effects::default() };
-    match walk.flood(&frame, network, &frame.bridged(), None) {
+    let Some(eth) = &frame.headers.eth else { return Vec::new() };
+    match walk.bridge(&frame, eth) {
         Ok(Verdict::Flood(flood)) => flood.to,
+        Ok(Verdict::Forward(forward)) => vec![forward],
         _ => Vec::new(),
     }
 }

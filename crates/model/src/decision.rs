@@ -142,6 +142,17 @@ pub struct Reply {
     pub forward: Forward,
     /// Where the packet was refused rather than served: the reason that is counted.
     pub dropped: Option<DropReason>,
+    /// Of an error: who is told, by network and address. Executors bound how often (RFC 1812, 4.3.2.8; RFC 4443, 2.4 f).
+    pub asker: Option<Asker>,
+}
+
+/// Somebody who is told that a packet of his was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Asker {
+    /// The network that the packet was in.
+    pub vrf: Vrf,
+    /// Its source address there.
+    pub addr: IpAddr,
 }
 
 /// Kinds of answers.

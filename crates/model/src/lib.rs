@@ -39,8 +39,8 @@ mod vif;
 pub use change::Change;
 pub use decide::{decide, entropy_of};
 pub use decision::{
-    Decision, Effects, Encap, EthernetRewrite, Flood, Forward, Learn, Nat, NeighbourFound, Reply, ReplyKind,
-    Verdict,
+    Asker, Decision, Effects, Encap, EthernetRewrite, Flood, Forward, Learn, Nat, NeighbourFound, Reply,
+    ReplyKind, Verdict,
 };
 pub use drop::DropReason;
 pub use executor::{
@@ -59,7 +59,7 @@ pub use network::{
 pub use nexthop::{Nexthop, Tunnel};
 pub use packet::{IcmpError, TunnelKind};
 pub use rule::{Action, Meter, MeterConfig, Modifier, PortRange, Rule, RuleAction};
-pub use solicit::{Solicitation, solicit};
+pub use solicit::{Question, Solicitation, solicit};
 pub use tables::Tables;
 pub use transport::Transport;
 pub use view::PacketView;

@@ -59,6 +59,8 @@ pub trait Lookup {
     fn vxlan(&self, vni: u32) -> Option<Vrf>;
     /// A resolved neighbour's MAC.
     fn neighbour(&self, scope: NeighbourScope, addr: IpAddr) -> Option<Mac>;
+    /// Whether a neighbour that is not known was asked for, and did not answer.
+    fn is_unreachable(&self, scope: NeighbourScope, addr: IpAddr) -> bool;
     /// The floating address of an inside one, as seen in `outside`.
     fn floating_of(&self, inside_vrf: Vrf, inside: IpAddr, outside_vrf: Vrf) -> Option<IpAddr>;
     /// The inside address of a floating one.

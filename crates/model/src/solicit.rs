@@ -1,4 +1,4 @@
-//! Questions for a neighbour that packets wait for.
+//! Questions for a neighbour: that packets wait for, or that was silent for long.
 
 use crate::{Forward, GATEWAY_MAC, Lookup, NeighbourScope, PacketView, decide};
 use arrayvec::ArrayVec;
@@ -17,11 +17,23 @@ pub struct Solicitation {
     pub to: Vec<Forward>,
 }
 
-/// The question for a neighbour: out of its wire, or from the gateway to all members of its network, in which it needs
-/// no address. `None` where nobody can ask (no address of that family) or be asked.
+/// Who is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// Where it is sought.
+    pub scope: NeighbourScope,
+    /// Its address.
+    pub addr: IpAddr,
+    /// Where it was: it alone is asked whether it still is (RFC 4861, 7.3.3). `None`: all are asked.
+    pub at: Option<Mac>,
+}
+
+/// The question for a neighbour: out of its wire, or from the gateway to its MAC or all members of its network, in which
+/// it needs no address. `None` where nobody can ask (no address of that family) or be asked.
 #[must_use]
-pub fn solicit<T: Lookup>(tables: &T, scope: NeighbourScope, target: IpAddr) -> Option<Solicitation> {
-    match scope {
+pub fn solicit<T: Lookup>(tables: &T, asked: &Question) -> Option<Solicitation> {
+    let target = asked.addr;
+    match asked.scope {
         NeighbourScope::Wire(id) => {
             let vif = tables.vif(id)?;
             let subnets = || {
@@ -29,15 +41,15 @@ pub fn solicit<T: Lookup>(tables: &T, scope: NeighbourScope, target: IpAddr) -> 
                 addresses.iter().filter(|subnet| subnet.addr().is_ipv4() == target.is_ipv4())
             };
             let sender = subnets().find(|subnet| subnet.contains(&target)).or_else(|| subnets().next())?;
-            let frame = question(vif.mac?, sender.addr(), target)?;
+            let frame = question(vif.mac?, sender.addr(), target, asked.at)?;
             Some(Solicitation { frame, to: vec![Forward::unchanged(id)] })
         }
         NeighbourScope::Network(vrf) => {
             let network = tables.network(vrf)?;
             let sender = network.gateway_for(target).unwrap_or_else(|| nobody(target));
-            let frame = question(GATEWAY_MAC, sender, target)?;
+            let frame = question(GATEWAY_MAC, sender, target, asked.at)?;
             let view = PacketView::parse(&frame, frame.len() as u32, None).ok()?;
-            let to = decide::flood_from_gateway(tables, network, &view);
+            let to = decide::bridge_from_gateway(tables, network, &view);
             (!to.is_empty()).then_some(Solicitation { frame, to })
         }
     }
@@ -52,12 +64,19 @@ fn nobody(target: IpAddr) -> IpAddr {
     }
 }
 
-fn question(mac: Mac, sender: IpAddr, target: IpAddr) -> Option<ArrayVec<u8, MAX_LEN>> {
+fn question(mac: Mac, sender: IpAddr, target: IpAddr, at: Option<Mac>) -> Option<ArrayVec<u8, MAX_LEN>> {
     let mut frame = ArrayVec::from([0; MAX_LEN]);
-    let len = match (sender, target) {
-        (IpAddr::V4(sender), IpAddr::V4(target)) => neighbour::arp_request(&mut frame, mac, sender, target),
-        (IpAddr::V6(sender), IpAddr::V6(target)) => {
-            neighbour::neighbour_solicitation(&mut frame, mac, sender, target)
+    let out = &mut frame[..];
+    let len = match (sender, target, at) {
+        (IpAddr::V4(sender), IpAddr::V4(target), None) => neighbour::arp_request(out, mac, sender, target),
+        (IpAddr::V4(sender), IpAddr::V4(target), Some(at)) => {
+            neighbour::arp_probe(out, at, mac, sender, target)
+        }
+        (IpAddr::V6(sender), IpAddr::V6(target), None) => {
+            neighbour::neighbour_solicitation(out, mac, sender, target)
+        }
+        (IpAddr::V6(sender), IpAddr::V6(target), Some(at)) => {
+            neighbour::neighbour_probe(out, at, mac, sender, target)
         }
         _ => Err(WriteError::Mismatch),
     };

@@ -266,6 +266,9 @@ impl Lookup for Holes<'_> {
     fn neighbour(&self, scope: NeighbourScope, addr: IpAddr) -> Option<Mac> {
         self.maybe(self.tables.neighbour(scope, addr))
     }
+    fn is_unreachable(&self, _: NeighbourScope, _: IpAddr) -> bool {
+        self.rng.borrow_mut().percent(10)
+    }
     fn floating_of(&self, inside_vrf: Vrf, inside: IpAddr, outside_vrf: Vrf) -> Option<IpAddr> {
         self.maybe(self.tables.floating_of(inside_vrf, inside, outside_vrf))
     }

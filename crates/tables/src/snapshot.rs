@@ -80,12 +80,15 @@ impl Snapshot {
     /// What `decide` reads at `now`, with these connections.
     #[must_use]
     pub fn view<'a>(&'a self, flows: &'a Flows, now: Seconds) -> View<'a> {
-        View { snapshot: self, flows, now, floods: None, deps: RefCell::new(Deps::none()) }
+        View { snapshot: self, flows, now, floods: None, unreachable: None, deps: RefCell::new(Deps::none()) }
     }
 }
 
 /// Whether a packet may be flooded in a network ([`Lookup::may_flood`]).
 pub type Floods<'a> = dyn Fn(Vrf) -> Result<(), DropReason> + 'a;
+
+/// Whether a neighbour does not answer ([`Lookup::is_unreachable`]).
+pub type Unreachable<'a> = dyn Fn(NeighbourScope, IpAddr) -> bool + 'a;
 
 /// A snapshot and the connections as `decide` reads them; notes down what a decision depends on.
 pub struct View<'a> {
@@ -93,6 +96,7 @@ pub struct View<'a> {
     flows: &'a Flows,
     now: Seconds,
     floods: Option<&'a Floods<'a>>,
+    unreachable: Option<&'a Unreachable<'a>>,
     deps: RefCell<Deps>,
 }
 
@@ -107,6 +111,13 @@ impl<'a> View<'a> {
     #[must_use]
     pub const fn flooding(mut self, floods: &'a Floods<'a>) -> Self {
         self.floods = Some(floods);
+        self
+    }
+
+    /// The same, with what it says of neighbours that do not answer. Without it there are none.
+    #[must_use]
+    pub const fn without(mut self, unreachable: &'a Unreachable<'a>) -> Self {
+        self.unreachable = Some(unreachable);
         self
     }
 
@@ -189,7 +200,13 @@ impl Lookup for View<'_> {
 
     fn neighbour(&self, scope: NeighbourScope, addr: IpAddr) -> Option<Mac> {
         self.depend(Cell::neighbour(scope, addr));
-        self.snapshot.learned.neighbours.get(&(scope, addr)).map(|known| known.value)
+        let known = self.snapshot.learned.neighbours.get(&(scope, addr))?;
+        known.note_use(self.now);
+        Some(known.value)
+    }
+
+    fn is_unreachable(&self, scope: NeighbourScope, addr: IpAddr) -> bool {
+        self.unreachable.is_some_and(|unreachable| unreachable(scope, addr))
     }
 
     fn floating_of(&self, inside_vrf: Vrf, inside: IpAddr, outside_vrf: Vrf) -> Option<IpAddr> {

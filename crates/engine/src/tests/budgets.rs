@@ -5,6 +5,7 @@ use super::offloads::{ALL, GATEWAY, unfinished};
 use super::world::{WIRE, neighbours, rule, tables};
 use crate::capture::Tap;
 use crate::meters::Meters;
+use crate::replies::ReplyLimits;
 use crate::storms::Storms;
 use mem::{Accepts, Csum, Offload, Room, TxQueue};
 use model::{
@@ -227,6 +228,28 @@ fn a_scan_asks_no_more_than_a_storm_may() {
     // Another guest's first packet to such an address has the engine ask for it.
     let other = plain("eth 02:00:00:00:00:02 > 00:00:5e:00:01:00 / ip4 10.1.1.2 > 10.1.1.199 / udp 1 > 2");
     assert!(volume(&host.run(VifId(2), [other])).0 >= 3);
+}
+
+/// Whose packets expire many a time silences nobody else behind the same wire, and keeps nobody from learning what is
+/// too big, not even himself.
+#[test]
+fn errors_are_bounded_for_each_asker() {
+    let mut host = host(Accepts::default());
+    host.core.replies = ReplyLimits::new(100);
+    let outer =
+        "eth 02:bb:00:00:00:02 > 02:aa:00:00:00:01 / ip4 192.0.2.2 > 192.0.2.1 / udp 50000 > 4789 nosum";
+    let from = |vni, src, rest| {
+        plain(&format!(
+            "{outer} / vxlan {vni} / eth 02:dd:00:00:00:09 > 00:00:5e:00:01:00 / ip4 {src} > {rest}"
+        ))
+    };
+    let expired = "10.1.1.1 ttl 1 / udp 1 > 2";
+    let mut told = |vni, src, rest, n| volume(&host.run(WIRE, (0..n).map(|_| from(vni, src, rest)))).0;
+    assert_eq!(told(5001, "10.1.1.9", expired, 300), 100);
+    assert_eq!(told(5001, "10.1.1.8", expired, 1), 1, "another host of the network");
+    assert_eq!(told(5002, "10.1.1.9", expired, 1), 1, "another network");
+    assert_eq!(told(5001, "10.1.1.9", expired, 1), 0);
+    assert_eq!(told(5001, "10.1.1.9", "10.1.1.6 df / udp 1 > 2 / payload 1400", 300), 300, "too big");
 }
 
 fn unresolved(from: u16, subnet: usize, host: usize) -> (Vec<u8>, Offload) {

@@ -37,7 +37,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         self.route(frame)
     }
 
-    fn bridge(&mut self, frame: &Frame<'a>, eth: &Ethernet) -> Outcome {
+    /// Takes a frame to where its MAC is, or to all members.
+    pub(super) fn bridge(&mut self, frame: &Frame<'a>, eth: &Ethernet) -> Outcome {
         let network = frame.network;
         let dst = frame.headers.ip().map(|ip| ip.dst);
         let entry = if eth.dst.is_group() { None } else { self.tables.bridge(network.vrf, eth.dst) };

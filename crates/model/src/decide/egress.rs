@@ -171,13 +171,18 @@ impl<'a, T: Lookup> Walk<'a, T> {
         tos: u8,
     ) -> Result<Forward, Stop> {
         let path = self.path(tunnel.remote)?;
+        let dst_mac = self.neighbour_mac(path.scope(), path.hop).map_err(|stop| match stop {
+            // A bridge is no router: it tells nobody.
+            Stop::Refuse(_, reason) if base.ttl_decrement == 0 => reason.into(),
+            stop => stop,
+        })?;
         let encap = Encap {
             kind: tunnel.kind,
             id: tunnel.id,
             src: path.src,
             dst: tunnel.remote,
             src_mac: path.src_mac,
-            dst_mac: self.neighbour_mac(path.scope(), path.hop)?,
+            dst_mac,
             entropy: frame.entropy(),
             tos: tos & !packet::ecn::ECN_MASK | ecn_encap(tos),
         };

@@ -1,7 +1,7 @@
 //! Answers to a packet's sender.
 
 use super::{Frame, Origin, Stop, Walk};
-use crate::{DropReason, Forward, GATEWAY_MAC, Lookup, Nat, Reply, ReplyKind, Tunnel, Verdict};
+use crate::{Asker, DropReason, Forward, GATEWAY_MAC, Lookup, Nat, Reply, ReplyKind, Tunnel, Verdict};
 use packet::{IcmpError, Mac, TunnelKind, reply};
 
 impl<'a, T: Lookup> Walk<'a, T> {
@@ -22,7 +22,10 @@ impl<'a, T: Lookup> Walk<'a, T> {
             }
         };
         match answer {
-            Some((kind, forward)) => Verdict::Reply(Reply { kind, forward, dropped: Some(reason) }),
+            Some((kind, forward)) => {
+                let asker = frame.headers.ip().map(|ip| Asker { vrf: frame.network.vrf, addr: ip.src });
+                Verdict::Reply(Reply { kind, forward, dropped: Some(reason), asker })
+            }
             None => Verdict::Drop(reason),
         }
     }

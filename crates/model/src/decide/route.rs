@@ -88,9 +88,16 @@ impl<'a, T: Lookup> Walk<'a, T> {
         nat: Nat,
         nexthop: &'a Nexthop,
     ) -> Outcome {
-        let (exit, mac) = match self.exit(network, dst, nexthop)? {
-            (Some(exit), mac) => (exit, mac),
-            (None, mac) => {
+        let (exit, mac) = match self.exit(network, dst, nexthop) {
+            Ok((Some(exit), mac)) => (exit, mac),
+            Err(stop @ Stop::Refuse(..)) => {
+                // Who may not send there learns nothing of who is there.
+                self.admit(frame, None, network.vrf, Some(dst))?;
+                self.live(frame)?;
+                return Err(stop);
+            }
+            Err(stop) => return Err(stop),
+            Ok((None, mac)) => {
                 // The neighbour is known, its port is not.
                 self.live(frame)?;
                 return self.flood(frame, network, &frame.routed(nat, mac), Some(dst));
@@ -153,7 +160,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
     pub(super) fn echo(&mut self, frame: &Frame<'a>, ip: &Ip) -> Outcome {
         let asked = frame.headers.eth.as_ref().map_or(crate::GATEWAY_MAC, |eth| eth.dst);
         let forward = self.back(frame, asked, ip.tos)?;
-        Ok(Verdict::Reply(Reply { kind: ReplyKind::Echo, forward, dropped: None }))
+        Ok(Verdict::Reply(Reply { kind: ReplyKind::Echo, forward, dropped: None, asker: None }))
     }
 
     /// Routes an answer to `frame` back to its sender: where there is no frame to turn round.

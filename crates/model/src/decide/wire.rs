@@ -81,6 +81,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
                 kind: message.answer(mac, false),
                 forward,
                 dropped: None,
+                asker: None,
             })));
         }
         if answered {
@@ -106,7 +107,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         match headers.l4 {
             L4::Icmp { kind, .. } if kind == echo && ip.fragment == Fragment::Whole => {
                 let forward = turned(vif, headers.l3_at, eth, eth.dst);
-                Ok(Verdict::Reply(Reply { kind: ReplyKind::Echo, forward, dropped: None }))
+                Ok(Verdict::Reply(Reply { kind: ReplyKind::Echo, forward, dropped: None, asker: None }))
             }
             _ => Err(DropReason::NotForUs.into()),
         }

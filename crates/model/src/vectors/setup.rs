@@ -409,11 +409,20 @@ impl Setup {
         Ok(())
     }
 
-    fn neighbour(&mut self, words: &mut Words<'_>) -> Result<(), String> {
+    /// A neighbour's scope and address: `NAME ADDR`.
+    pub(super) fn neighbour_key(&mut self, text: &str) -> Result<(NeighbourScope, IpAddr), String> {
+        self.neighbour_of(&mut text.split_whitespace().peekable())
+    }
+
+    fn neighbour_of(&mut self, words: &mut Words<'_>) -> Result<(NeighbourScope, IpAddr), String> {
         let name: String = value(words)?;
         let network = self.network_names.iter().find(|(known, _)| *known == name).map(|(_, vrf)| *vrf);
         let scope = network.map_or_else(|| NeighbourScope::Wire(self.vif_id(&name)), NeighbourScope::Network);
-        let addr = value(words)?;
+        Ok((scope, value(words)?))
+    }
+
+    fn neighbour(&mut self, words: &mut Words<'_>) -> Result<(), String> {
+        let (scope, addr) = self.neighbour_of(words)?;
         must(words, "at")?;
         let neighbour = Some(NeighbourFound { scope, addr, mac: value(words)? });
         self.learned.push(Effects { neighbour, ..Effects::default() });
