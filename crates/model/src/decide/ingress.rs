@@ -1,6 +1,6 @@
 //! What comes from a guest: checked against spoofing, metered, mirrored, learned, then switched.
 
-use super::{Frame, Origin, Outcome, Walk, guard, push_new, spoof};
+use super::{Frame, Origin, Outcome, Walk, foreign_tags, guard, push_new, spoof};
 use crate::{BridgeTarget, DropReason, GATEWAY_MAC, Learn, Lookup, Network, Vif, VifKind};
 use packet::Mac;
 
@@ -36,6 +36,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
             origin: Origin::Guest(vif),
             network,
             tos,
+            foreign_tags: foreign_tags(headers, 0),
         };
         Ok(self.tenant(&frame))
     }

@@ -113,6 +113,10 @@ fn frame(rng: &mut Rng, tables: &Tables, own: Mac, vrf: u16, src: IpAddr, dst: I
         0 => " vlan 7".into(),
         1 => format!(" vlan {vrf}"),
         2 => " vlan 7 vlan 9".into(),
+        3 => " vlan 0".into(),
+        4 => rng
+            .one(&[" vlan 0xe000 vlan 0", " vlan 0 vlan 7", " vlan 7 vlan 0", " svlan 7", " svlan 0"])
+            .into(),
         _ => String::new(),
     };
     match rng.below(16) {
