@@ -26,7 +26,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         if let Some(mirror) = vif.mirror {
             push_new(&mut self.effects.mirror_in, mirror);
         }
-        if vif.mac.is_none() {
+        if vif.mac != Some(eth.src) {
             self.learn(network, eth.src, BridgeTarget::Vif(vif.id));
         }
         let tos = headers.ip().map_or(0, |ip| ip.tos);
