@@ -57,8 +57,9 @@ pub struct Forward {
     pub ethernet: Option<EthernetRewrite>,
     /// 802.1Q tag pushed behind the addresses (a network attached to a wire by VLAN).
     pub push_vlan: Option<u16>,
-    /// 802.1Q tag popped (the same, inwards). Where the frame is kept from its Ethernet header.
-    pub pop_vlan: bool,
+    /// 802.1Q tags popped, from the outermost on: the attachment's, and those that bear a priority alone. Where the frame
+    /// is kept from its Ethernet header.
+    pub pop_tags: u8,
     /// Tunnel it goes through.
     pub encap: Option<Encap>,
 }
@@ -75,7 +76,7 @@ impl Forward {
             nat: Nat { src: None, dst: None },
             ethernet: None,
             push_vlan: None,
-            pop_vlan: false,
+            pop_tags: 0,
             encap: None,
         }
     }

@@ -25,7 +25,7 @@ mod tunnel;
 pub use ecn::{EcnDrop, ecn_decap, ecn_encap};
 pub use entropy::{FIRST_PORT, entropy, entropy_l2, entropy_port};
 pub use error::{ParseError, WriteError};
-pub use headers::{Arp, Ethernet, Fragment, Headers, Ip, L3, L4, Nd};
+pub use headers::{Arp, Ethernet, Fragment, Headers, Ip, L3, L4, Nd, Tag};
 pub use mac::{BadMac, Mac};
 pub use reply::IcmpError;
 pub use tunnel::{Tunnel, TunnelKind, tunnel};

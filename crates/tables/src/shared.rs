@@ -344,6 +344,7 @@ mod tests {
             mac: None,
             addresses: vec![],
             allowed: vec![],
+            macs: vec![],
             mtu: 1500,
             policy: false,
             meter: None,

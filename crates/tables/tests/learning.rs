@@ -39,6 +39,7 @@ fn guest(id: u16, mac: Option<Mac>) -> Change {
         mac,
         addresses: vec![],
         allowed: vec![],
+        macs: vec![],
         mtu: 1450,
         policy: true,
         meter: None,

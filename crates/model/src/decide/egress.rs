@@ -1,7 +1,7 @@
 //! The way out: MTU, rewrite, and what is put around the packet.
 
 use super::route::is_ping;
-use super::{Frame, Origin, Stop, Walk, push_new};
+use super::{Frame, Stop, Walk, push_new};
 use crate::{
     DropReason, Encap, EthernetRewrite, Forward, GATEWAY_MAC, Lookup, Nat, Network, Tunnel, Vif, VifId,
     VifKind,
@@ -41,7 +41,7 @@ impl Frame<'_> {
         Forward {
             strip: self.headers.at,
             ecn: self.new_ecn(),
-            pop_vlan: matches!(self.origin, Origin::Attached { tagged: true, .. }),
+            pop_tags: self.foreign_tags,
             ..Forward::unchanged(VifId(0))
         }
     }
@@ -53,7 +53,7 @@ impl Frame<'_> {
             ttl_decrement: 1,
             nat,
             ethernet: dst.map(|dst| self.ethernet(dst, GATEWAY_MAC)),
-            pop_vlan: false,
+            pop_tags: 0,
             ..self.bridged()
         }
     }

@@ -62,7 +62,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         };
         base.push_vlan = match frame.tags() {
             [] => None,
-            [tag] => Some(tag & VLAN_ID),
+            [tag] if !tag.service => Some(tag.vlan()),
+            [_] => return Err(DropReason::VlanUnexpected.into()),
             _ => return Err(DropReason::TooManyTags.into()),
         };
         match frame.origin {
@@ -76,6 +77,3 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
     }
 }
-
-/// The VLAN identifier in tag control information.
-pub(super) const VLAN_ID: u16 = 0xfff;

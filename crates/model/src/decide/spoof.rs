@@ -20,7 +20,7 @@ pub(super) fn check<T: Lookup>(
     headers: &Headers,
 ) -> Result<(), DropReason> {
     let eth = headers.eth.as_ref().ok_or(DropReason::EthernetTruncated)?;
-    let own = vif.mac.is_none_or(|mac| mac == eth.src);
+    let own = vif.mac.is_none() || vif.has_mac(eth.src);
     if !own || eth.src.is_group() || eth.src.is_zero() || eth.src == GATEWAY_MAC {
         return Err(DropReason::MacSpoofed);
     }
@@ -61,7 +61,7 @@ fn may_say<T: Lookup>(
     message: &Message,
 ) -> bool {
     let eth_src = headers.eth.as_ref().map(|eth| eth.src);
-    let own_mac = vif.mac.is_none() || message.mac.is_none() || message.mac == eth_src;
+    let own_mac = vif.mac.is_none() || message.mac.is_none_or(|mac| eth_src == Some(mac) || vif.has_mac(mac));
     let other_guest = || tables.guest_by_address(network.vrf, message.sender).is_some_and(|id| id != vif.id);
     let own_address = match message.sender {
         // A probe makes others give up the address they probe for themselves.
@@ -95,7 +95,7 @@ fn is_free_link_local<T: Lookup>(tables: &T, vif: &Vif, network: &Network, addr:
 fn is_of_anothers_mac<T: Lookup>(tables: &T, vif: &Vif, network: &Network, addr: IpAddr) -> bool {
     let IpAddr::V6(v6) = addr else { return false };
     let own = |target| matches!(target, BridgeTarget::Vif(id) if is_same_guest(vif, id));
-    Mac::of_link_local(v6).filter(|mac| vif.mac != Some(*mac) && !owns(vif, addr)).is_some_and(|mac| {
+    Mac::of_link_local(v6).filter(|mac| !vif.has_mac(*mac) && !owns(vif, addr)).is_some_and(|mac| {
         mac == GATEWAY_MAC || tables.bridge(network.vrf, mac).is_some_and(|entry| !own(entry.target))
     })
 }

@@ -19,7 +19,7 @@ use std::str::FromStr;
 /// host ADDR... [peer PREFIX]...
 /// wire NAME [mac M] [address PREFIX]... [gateway ADDR]... [mtu N]
 /// network NAME vrf N [gateway PREFIX]... [vni N] [learning] [mtu N] [default ACTION] [wire NAME] [vlan N]
-/// guest NAME in NETWORK [kind tap|rdma] [mac M] [address ADDR]... [allowed PREFIX]... [mtu N] [policy] [rdma]
+/// guest NAME in NETWORK [kind tap|rdma] [mac M] [macs M]... [address ADDR]... [allowed PREFIX]... [mtu N] [policy] [rdma]
 ///       [router] [dhcp-server] [mirror NAME] [rate BITS/S BYTES]
 /// route NETWORK PREFIX > TARGET [, TARGET]...
 /// mac NETWORK MAC > TARGET
@@ -272,6 +272,7 @@ impl Setup {
             match word {
                 "kind" => vif.kind = if words.next() == Some("tap") { VifKind::Tap } else { VifKind::Rdma },
                 "mac" => vif.mac = Some(value(words)?),
+                "macs" => vif.macs.push(value(words)?),
                 "address" => vif.addresses.push(value(words)?),
                 "allowed" => vif.allowed.push(value(words)?),
                 "mtu" => vif.mtu = value(words)?,
@@ -287,7 +288,8 @@ impl Setup {
         if let Some(id) = vif.rdma {
             let name = format!("{name}:rdma").into();
             let (kind, rdma) = (VifKind::Rdma, Some(vif.id));
-            self.vifs.insert(id, Vif { id, name, kind, allowed: Vec::new(), rdma, ..vif.clone() });
+            let (allowed, macs) = Default::default();
+            self.vifs.insert(id, Vif { id, name, kind, allowed, macs, rdma, ..vif.clone() });
         }
         self.vifs.insert(vif.id, vif);
         Ok(())
@@ -465,6 +467,7 @@ fn blank(id: VifId, name: &str, kind: VifKind) -> Vif {
         mac: None,
         addresses: Vec::new(),
         allowed: Vec::new(),
+        macs: Vec::new(),
         mtu: 9000,
         policy: false,
         meter: None,

@@ -334,6 +334,7 @@ fn vif(id: VifId, kind: VifKind) -> Vif {
         mac: Some(Mac([2, 0, 0, 0, 0, id.0 as u8])),
         addresses: if guest { vec![format!("10.1.1.{id}").parse().unwrap()] } else { Vec::new() },
         allowed: Vec::new(),
+        macs: Vec::new(),
         mtu: 1500,
         policy: guest,
         meter: None,
