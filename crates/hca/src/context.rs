@@ -1,13 +1,17 @@
 //! What an application has besides queue pairs: completion queues and channels, shared receive queues, address handles.
 
+use crate::adapter::Adapter;
+use crate::address_space::AddressSpace;
 use crate::budget::Held;
 use crate::counters::Counters;
 use crate::events::{Event, Notifier};
-use crate::fabric::{Adapter, Fabric};
+use crate::fabric::Fabric;
 use crate::inbox::Inbox;
-use crate::memory::{AddressSpace, Reach, Regions};
-use crate::parting::{Leaving, TakenAway};
+use crate::keys::KeyUsers;
 use crate::path::Path;
+use crate::question::Question;
+use crate::regions::{Reach, Regions};
+use crate::sharing::{ClosedBond, Invalidation};
 use crate::wire::FRAMES;
 use mem::FaultWord;
 use rdmaport::Uplink;
@@ -87,10 +91,10 @@ pub(crate) const BEFORE: usize = 14 + 40 + 8;
 
 /// Everything of an application but its queue pairs.
 #[derive(Debug)]
-pub(crate) struct Objects {
+pub(crate) struct Context {
     pub adapter: Arc<Adapter>,
     pub fabric: Arc<Fabric>,
-    pub inbox: Arc<Inbox>,
+    pub inbox: Arc<Inbox<Question>>,
     pub uplink: Uplink,
     pub space: AddressSpace,
     pub regions: Regions,
@@ -102,15 +106,15 @@ pub(crate) struct Objects {
     pub asynchronous: Notifier,
     pub counters: Counters,
     /// What was shared, and somebody may be at work with still.
-    pub leaving: Vec<Leaving>,
+    pub closed_bonds: Vec<ClosedBond>,
     /// Raised where memory that the application shares with us went away.
     pub fault: Arc<FaultWord>,
     /// How many keys were taken away.
-    pub keys_taken: u64,
+    pub invalidations: u64,
     /// A work request just took one away: peers may be at work with it.
-    pub took_away: Option<TakenAway>,
+    pub pending_invalidation: Option<Invalidation>,
     /// The queue pair whose turn it is waits for such peers, and nobody is at work any more.
-    pub are_peers_done: bool,
+    pub peers_are_done: bool,
     /// Frames sent of which the worker was not told.
     unannounced: u32,
     /// Room for the next packet.
@@ -118,10 +122,10 @@ pub(crate) struct Objects {
     next_handle: u32,
 }
 
-impl Objects {
+impl Context {
     pub fn new(
         (adapter, fabric): (Arc<Adapter>, Arc<Fabric>),
-        inbox: Arc<Inbox>,
+        inbox: Arc<Inbox<Question>>,
         uplink: Uplink,
         (space, regions): (AddressSpace, Regions),
         asynchronous: Notifier,
@@ -141,11 +145,11 @@ impl Objects {
             ahs: HashMap::new(),
             asynchronous,
             counters: Counters::default(),
-            leaving: Vec::new(),
+            closed_bonds: Vec::new(),
             fault,
-            keys_taken: 0,
-            took_away: None,
-            are_peers_done: false,
+            invalidations: 0,
+            pending_invalidation: None,
+            peers_are_done: false,
             unannounced: 0,
             spare: Vec::new(),
             next_handle: 0,
@@ -265,4 +269,17 @@ pub(crate) fn take_receive(source: &mut WorkSource, into: &mut Receive) -> Resul
     };
     into.id = id;
     Ok(true)
+}
+
+impl Context {
+    /// Whether somebody is at work with what a queue pair shared.
+    pub fn is_still_used(&self, qpn: u32) -> bool {
+        self.closed_bonds.iter().any(|closed| closed.qpn == qpn)
+    }
+
+    /// A key is taken away from these.
+    pub const fn invalidate_for(&mut self, users: KeyUsers) -> Invalidation {
+        self.invalidations += 1;
+        Invalidation { users, number: self.invalidations }
+    }
 }

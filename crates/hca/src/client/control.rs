@@ -2,16 +2,19 @@
 
 use crate::budget::{Held, Kind};
 use crate::client::Client;
-use crate::direct::{Brought, is_trusting};
+use crate::context::{Ah, Channel, Context, Cq, Receive, Srq};
+use crate::endpoint::{Endpoint, Receives, Taken, Work};
 use crate::events::Notifier;
-use crate::groups;
+use crate::header::is_group;
+use crate::limits::{MAX_COMPLETIONS, MAX_INLINE, MAX_PDS, MAX_SEGMENTS, MAX_WORK};
 use crate::modify;
-use crate::objects::{Ah, Channel, Cq, Objects, Receive, Srq};
 use crate::path::Path;
-use crate::qp::{Own, Qp, Receives, Taken, Transport, Work};
-use crate::questions::Question;
+use crate::qp::{Qp, Transport};
+use crate::question::Question;
+use crate::queue_memory::{empty, guarded_memory};
+use crate::refusal::{Answer, done, found, no_memory, refuse, reply, within};
+use crate::sharing::DirectTraffic;
 use mem::FaultWord;
-use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use std::net::Ipv6Addr;
 use std::os::fd::OwnedFd;
@@ -23,47 +26,6 @@ use uverbs::{
     WorkQueue, WorkSource, completion,
 };
 
-/// The one port.
-pub(crate) const PORT: u32 = 1;
-/// Requests in a queue.
-pub(crate) const MAX_WORK: u32 = 16 << 10;
-/// Segments of a request.
-pub(crate) const MAX_SEGMENTS: u32 = 32;
-/// Bytes of an inline message.
-pub(crate) const MAX_INLINE: u32 = 1024;
-/// Completions in a queue.
-pub(crate) const MAX_COMPLETIONS: u32 = 1 << 20;
-/// READs and atomics under way of a queue pair, in either direction.
-pub(crate) const MAX_READS: u32 = 16;
-pub(crate) const MAX_PDS: u32 = 1024;
-
-pub(crate) type Answer = Result<(Reply, Vec<OwnedFd>), Refusal>;
-
-pub(crate) fn refuse<T>(errno: Errno, message: impl Into<String>) -> Result<T, Refusal> {
-    Err(Refusal { errno: errno.raw_os_error(), message: message.into() })
-}
-
-fn no_memory(error: impl std::fmt::Display) -> Refusal {
-    Refusal { errno: Errno::NOMEM.raw_os_error(), message: error.to_string() }
-}
-
-const fn done() -> Answer {
-    Ok((Reply::Done, Vec::new()))
-}
-
-const fn reply(reply: Reply) -> Answer {
-    Ok((reply, Vec::new()))
-}
-
-/// What there must be.
-fn found<T>(what: Option<T>, name: &str) -> Result<T, Refusal> {
-    what.map_or_else(|| refuse(Errno::INVAL, format!("there is no such {name}")), Ok)
-}
-
-fn within(what: &str, asked: u32, limit: u32) -> Result<(), Refusal> {
-    if asked <= limit { Ok(()) } else { refuse(Errno::INVAL, format!("{what}: {asked}; at most {limit}")) }
-}
-
 impl Client {
     /// Does what is asked for.
     pub(crate) fn handle(&mut self, request: Request, files: Vec<OwnedFd>) -> Answer {
@@ -74,155 +36,159 @@ impl Client {
             }
             Request::Cm(_) => refuse(Errno::PROTO, "the connection manager has connections of its own"),
             Request::Hello { .. } => refuse(Errno::PROTO, "greeted before"),
-            Request::QueryPort => reply(Reply::Port(self.objects.port())),
-            Request::AllocPd => self.objects.alloc_pd(),
+            Request::QueryPort => reply(Reply::Port(self.context.port())),
+            Request::AllocPd => self.context.alloc_pd(),
             Request::DeallocPd { pd } => self.dealloc_pd(pd),
             Request::RegMr { pd, address, length: len, iova, access, pages } => {
                 let region = Region { pd, address, len, iova, access, file: 0, kind: KeyKind::Region };
-                self.objects.register(region, pages, files)
+                self.context.register(region, pages, files)
             }
-            Request::ReregMr { mr, pd, range, access } => self.objects.reregister(mr, pd, range, access),
+            Request::ReregMr { mr, pd, range, access } => self.context.reregister(mr, pd, range, access),
             Request::DeregMr { mr } => {
-                self.objects.check_windows(mr)?;
-                found(self.objects.regions.remove(mr), "memory region")?;
+                self.context.check_windows(mr)?;
+                found(self.context.regions.remove(mr), "memory region")?;
                 done()
             }
-            Request::AllocMw { pd, mw_type } => self.objects.alloc_window(pd, mw_type),
-            Request::DeallocMw { mw } => self.objects.dealloc_window(mw),
-            Request::CreateChannel => self.objects.create_channel(),
-            Request::DestroyChannel { channel } => self.objects.destroy_channel(channel),
-            Request::CreateCq { entries, channel } => self.objects.create_cq(entries, channel),
-            Request::ResizeCq { cq, entries } => self.objects.resize_cq(cq, entries),
+            Request::AllocMw { pd, mw_type } => {
+                self.context.check_pd(pd)?;
+                let limits = self.context.adapter.spec().limits;
+                self.context.regions.alloc_window(pd, mw_type, limits)
+            }
+            Request::DeallocMw { mw } => self.context.regions.dealloc_window(mw),
+            Request::CreateChannel => self.context.create_channel(),
+            Request::DestroyChannel { channel } => self.context.destroy_channel(channel),
+            Request::CreateCq { entries, channel } => self.context.create_cq(entries, channel),
+            Request::ResizeCq { cq, entries } => self.context.resize_cq(cq, entries),
             Request::TellChannel { cq } => {
-                found(self.objects.cqs.get(&cq), "completion queue")?;
-                self.objects.tell_channel(cq);
+                found(self.context.cqs.get(&cq), "completion queue")?;
+                self.context.tell_channel(cq);
                 done()
             }
             Request::TellPeer { qpn } => {
-                found(self.qps.get(&qpn), "queue pair")?.own.tell_peer();
+                found(self.qps.get(&qpn), "queue pair")?.endpoint.tell_peer();
                 done()
             }
             Request::DestroyCq { cq } => self.destroy_cq(cq),
-            Request::CreateSrq { pd, max_wr, max_sge } => self.objects.create_srq(pd, max_wr, max_sge),
-            Request::ResizeSrq { srq, max_wr, limit } => self.objects.resize_srq(srq, max_wr, limit),
+            Request::CreateSrq { pd, max_wr, max_sge } => self.context.create_srq(pd, max_wr, max_sge),
+            Request::ResizeSrq { srq, max_wr, limit } => self.context.resize_srq(srq, max_wr, limit),
             Request::ArmSrq { srq, limit } => {
-                found(self.objects.srqs.get_mut(&srq), "shared receive queue")?.arm(limit);
+                found(self.context.srqs.get_mut(&srq), "shared receive queue")?.arm(limit);
                 done()
             }
             Request::PeerIsLow { qpn } => {
-                let own = &found(self.qps.get(&qpn), "queue pair")?.own;
-                if let Some(peer) = own.shares_with() {
+                let endpoint = &found(self.qps.get(&qpn), "queue pair")?.endpoint;
+                if let Some(peer) = endpoint.direct_peer() {
                     peer.ask(Question::FewReceives);
                 }
                 done()
             }
             Request::QuerySrq { srq } => {
-                let srq = found(self.objects.srqs.get(&srq), "shared receive queue")?;
+                let srq = found(self.context.srqs.get(&srq), "shared receive queue")?;
                 reply(Reply::SrqLimit(srq.limit))
             }
             Request::DestroySrq { srq } => self.destroy_srq(srq),
             Request::CreateQp(asked) => self.create_qp(&asked),
             Request::ModifyQp { qpn, mask, attributes } => {
                 let qp = found(self.qps.get_mut(&qpn), "queue pair")?;
-                modify::modify(qp, mask, &attributes, &mut self.objects)?;
+                modify::modify(qp, mask, &attributes, &mut self.context)?;
                 self.wake(qpn);
                 done()
             }
             Request::QueryQp { qpn } => {
-                let own = &found(self.qps.get(&qpn), "queue pair")?.own;
-                let state = own.state as u32;
-                let attributes = QpAttributes { qp_state: state, cur_qp_state: state, ..own.attributes };
-                reply(Reply::QpInfo(Box::new(QpInfo { attributes, capacity: own.capacity })))
+                let endpoint = &found(self.qps.get(&qpn), "queue pair")?.endpoint;
+                let state = endpoint.state as u32;
+                let attributes = QpAttributes { qp_state: state, cur_qp_state: state, ..endpoint.attributes };
+                reply(Reply::QpInfo(Box::new(QpInfo { attributes, capacity: endpoint.capacity })))
             }
             Request::DestroyQp { qpn } => self.destroy_qp(qpn),
             Request::AttachMcast { qpn, gid } => self.attach(qpn, gid),
             Request::DetachMcast { qpn, gid } => {
                 found(self.qps.get(&qpn), "queue pair")?;
-                found(self.objects.adapter.groups.detach(gid, qpn).then_some(()), "queue pair in the group")?;
+                found(self.context.adapter.groups.detach(gid, qpn).then_some(()), "queue pair in the group")?;
                 done()
             }
-            Request::CreateAh { pd, vector } => self.objects.create_ah(pd, &vector),
+            Request::CreateAh { pd, vector } => self.context.create_ah(pd, &vector),
             Request::DestroyAh { ah } => {
-                found(self.objects.ahs.remove(&ah), "address handle")?;
+                found(self.context.ahs.remove(&ah), "address handle")?;
                 done()
             }
         }
     }
 
     fn dealloc_pd(&mut self, pd: u32) -> Answer {
-        let objects = &mut self.objects;
-        objects.check_pd(pd)?;
-        let used = objects.regions.is_used(pd)
-            || objects.srqs.values().any(|srq| srq.pd == pd)
-            || objects.ahs.values().any(|ah| ah.pd == pd)
-            || self.qps.values().any(|qp| qp.own.pd == pd);
+        let context = &mut self.context;
+        context.check_pd(pd)?;
+        let used = context.regions.is_used(pd)
+            || context.srqs.values().any(|srq| srq.pd == pd)
+            || context.ahs.values().any(|ah| ah.pd == pd)
+            || self.qps.values().any(|qp| qp.endpoint.pd == pd);
         if used {
             return refuse(Errno::BUSY, "the protection domain is in use");
         }
-        objects.pds.remove(&pd);
+        context.pds.remove(&pd);
         done()
     }
 
     fn destroy_cq(&mut self, cq: u32) -> Answer {
-        if self.qps.values().any(|qp| qp.own.send_cq == cq || qp.own.recv_cq == cq) {
+        if self.qps.values().any(|qp| qp.endpoint.send_cq == cq || qp.endpoint.recv_cq == cq) {
             return refuse(Errno::BUSY, "queue pairs use the completion queue");
         }
-        empty(&found(self.objects.remove_cq(cq), "completion queue")?.file);
+        empty(&found(self.context.remove_cq(cq), "completion queue")?.file);
         done()
     }
 
     fn destroy_srq(&mut self, srq: u32) -> Answer {
-        if self.qps.values().any(|qp| qp.own.takes_from(srq)) {
+        if self.qps.values().any(|qp| qp.endpoint.takes_from(srq)) {
             return refuse(Errno::BUSY, "queue pairs use the shared receive queue");
         }
-        let srq = found(self.objects.srqs.remove(&srq), "shared receive queue")?;
+        let srq = found(self.context.srqs.remove(&srq), "shared receive queue")?;
         empty(&srq.file);
         done()
     }
 
     fn destroy_qp(&mut self, qpn: u32) -> Answer {
-        if self.objects.adapter.groups.has(qpn) {
+        if self.context.adapter.groups.has(qpn) {
             return refuse(Errno::BUSY, "the queue pair is attached to a multicast group");
         }
         let qp = found(self.qps.remove(&qpn), "queue pair")?;
-        self.objects.regions.unbind_all(qpn);
-        empty(&qp.own.file);
-        qp.count_into(&mut self.objects.counters);
-        self.objects.adapter.remove_qp(qpn);
+        self.context.regions.unbind_all(qpn);
+        empty(&qp.endpoint.file);
+        qp.count_into(&mut self.context.counters);
+        self.context.adapter.remove_qp(qpn);
         self.bells.iter_mut().filter(|bell| **bell == Some(qpn)).for_each(|bell| *bell = None);
         done()
     }
 
     fn attach(&self, qpn: u32, gid: Ipv6Addr) -> Answer {
-        let own = &found(self.qps.get(&qpn), "queue pair")?.own;
-        if own.kind != QpType::Ud || !groups::is_group(gid) {
+        let endpoint = &found(self.qps.get(&qpn), "queue pair")?.endpoint;
+        if endpoint.kind != QpType::Ud || !is_group(gid) {
             return refuse(Errno::INVAL, "queue pairs of datagrams are attached to multicast addresses");
         }
-        let (member, objects) = ((qpn, &own.queue_key), &self.objects);
-        objects.adapter.groups.attach(gid, member, &objects.inbox).map_err(no_memory)?;
+        let (member, context) = ((qpn, &endpoint.queue_key), &self.context);
+        context.adapter.groups.attach(gid, member, &context.inbox).map_err(no_memory)?;
         done()
     }
 
     fn create_qp(&mut self, asked: &CreateQp) -> Answer {
-        let objects = &mut self.objects;
-        objects.check_pd(asked.pd)?;
-        found(objects.cqs.get(&asked.send_cq), "completion queue for sends")?;
-        found(objects.cqs.get(&asked.recv_cq), "completion queue for receives")?;
+        let context = &mut self.context;
+        context.check_pd(asked.pd)?;
+        found(context.cqs.get(&asked.send_cq), "completion queue for sends")?;
+        found(context.cqs.get(&asked.recv_cq), "completion queue for receives")?;
         if let Some(srq) = asked.srq {
-            found(objects.srqs.get(&srq), "shared receive queue")?;
+            found(context.srqs.get(&srq), "shared receive queue")?;
         }
         let cap = checked_capacity(asked)?;
-        let shares = asked.qp_type == QpType::Rc && is_trusting(&objects.adapter.spec());
+        let shares = asked.qp_type == QpType::Rc && context.adapter.spec().shares_memory();
         let free = free_bell(&mut self.bells, self.doorbells.count());
-        let Some((bell, qpn)) = free.and_then(|bell| Some((bell, objects.adapter.add_qp(&objects.inbox)?)))
+        let Some((bell, qpn)) = free.and_then(|bell| Some((bell, context.adapter.add_qp(&context.inbox)?)))
         else {
             return refuse(Errno::NOMEM, "the guest's limit of queue pairs (rdma_limits) is reached");
         };
         let layout = Layout::of(asked, cap, shares);
-        let held = objects.adapter.account.take(Kind::QueuePair, layout.cost(), u32::MAX);
+        let held = context.adapter.account.take(Kind::QueuePair, layout.cost(), u32::MAX);
         let made = held
             .map_err(no_memory)
-            .and_then(|held| make_qp((qpn, bell as u32), asked, &layout, held, &objects.fault));
+            .and_then(|held| make_qp((qpn, bell as u32), asked, &layout, held, &context.fault));
         match made {
             Ok((qp, reply, file)) => {
                 self.qps.insert(qpn, qp);
@@ -230,7 +196,7 @@ impl Client {
                 Ok((reply, vec![file]))
             }
             Err(error) => {
-                objects.adapter.remove_qp(qpn);
+                context.adapter.remove_qp(qpn);
                 Err(error)
             }
         }
@@ -260,25 +226,6 @@ fn checked_capacity(asked: &CreateQp) -> Result<Capacity, Refusal> {
         max_recv_sge: if receives { cap.max_recv_sge } else { 0 },
         ..cap
     })
-}
-
-/// Memory that only we write, or that is guarded: what an application does to its file harms itself alone.
-pub(crate) fn guarded_memory(
-    name: &str,
-    bytes: usize,
-    fault: &Arc<FaultWord>,
-) -> Result<(Memory, OwnedFd), Refusal> {
-    let (memory, file) = Memory::create(name, bytes).map_err(no_memory)?;
-    Ok((memory.guarded(fault).map_err(no_memory)?, file))
-}
-
-/// Takes the pages out of a file that nobody needs any more: an application may keep it, and pages that we touched
-/// count as ours.
-pub(crate) fn empty(file: &OwnedFd) {
-    // The last page whole, however large pages are.
-    let len = rustix::fs::fstat(file).map_or(0, |stat| (stat.st_size as u64).next_multiple_of(1 << 16));
-    let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    let _ = rustix::fs::fallocate(file, hole, 0, len);
 }
 
 /// How the memory of a queue pair is laid out.
@@ -327,10 +274,10 @@ fn make_qp(
     let parcels =
         shares.then(|| Parcels::new(memory.clone(), queues as u32)).transpose().map_err(no_memory)?;
     let receives = match (receive, asked.srq) {
-        (Some(shape), _) => Receives::Own(WorkSource::new(memory.clone(), shape).map_err(no_memory)?),
+        (Some(shape), _) => Receives::Private(WorkSource::new(memory.clone(), shape).map_err(no_memory)?),
         (None, srq) => Receives::Shared(srq.unwrap_or_default()),
     };
-    let own = Own {
+    let endpoint = Endpoint {
         qpn,
         pd: asked.pd,
         kind: asked.qp_type,
@@ -355,7 +302,7 @@ fn make_qp(
         memory: bytes as u64,
         inbound: None,
         outbound: None,
-        brought: Brought::default(),
+        direct_traffic: DirectTraffic::default(),
         shared_in: None,
         path: None,
         peer: None,
@@ -371,7 +318,7 @@ fn make_qp(
         looks_again: false,
         local: None,
     };
-    let qp = Qp { own, transport: Transport::None, is_ready: false, deadline: None };
+    let qp = Qp { endpoint, transport: Transport::None, is_ready: false, deadline: None };
     let reply = Reply::Qp {
         qpn,
         capacity: cap,
@@ -384,12 +331,12 @@ fn make_qp(
     Ok((qp, reply, file))
 }
 
-impl Objects {
+impl Context {
     fn port(&self) -> PortInfo {
         let spec = self.adapter.spec();
         PortInfo {
             is_active: true,
-            active_mtu: modify::active_mtu(&spec),
+            active_mtu: spec.active_mtu(),
             gids: spec.gids(),
             bad_pkeys: 0,
             qkey_violations: self.counters.get("qkey_violations").unwrap_or_default() as u32,
