@@ -23,8 +23,6 @@ const AROUND: usize = 80;
 
 /// Both bits of ECN (RFC 3168).
 const CONGESTION_EXPERIENCED: u8 = 3;
-/// A peer is told of congestion no more often.
-const BETWEEN_NOTIFICATIONS: Duration = Duration::from_micros(50);
 
 /// A queue pair with everything around it.
 pub(crate) struct Callbacks<'a> {
@@ -78,11 +76,10 @@ impl Callbacks<'_> {
             self.context.counters.add(Counter::CnpHandled, 1);
             return;
         }
-        let told = self.endpoint.told_congestion.is_some_and(|at| now < at + BETWEEN_NOTIFICATIONS);
-        if packet.header.traffic_class & CONGESTION_EXPERIENCED != CONGESTION_EXPERIENCED || told {
+        let met = packet.header.traffic_class & CONGESTION_EXPERIENCED == CONGESTION_EXPERIENCED;
+        if !met || !self.endpoint.peer.may_tell_congestion(now) {
             return;
         }
-        self.endpoint.told_congestion = Some(now);
         let bth = Bth {
             opcode: Opcode::CongestionNotification,
             solicited: false,
@@ -101,7 +98,7 @@ impl Callbacks<'_> {
 
     /// Copies a part of what a request sends.
     fn gather(&self, request: &SendRequest, offset: u32, out: &mut [u8]) -> Result<(), Fault> {
-        let work = self.endpoint.work(request.id);
+        let work = self.endpoint.send.work(request.id);
         let start = offset as usize;
         if let Some(bytes) = work.inline.get(start..start + out.len()) {
             out.copy_from_slice(bytes);
@@ -174,7 +171,7 @@ impl Callbacks<'_> {
         let endpoint = &mut *self.endpoint;
         let Context { adapter: ours, ahs, counters, uplink, spare, .. } = &mut *self.context;
         let path = match to.map(|ah| ahs.get(&ah).filter(|ah| ah.pd == endpoint.pd)) {
-            None => endpoint.path.as_ref(),
+            None => endpoint.peer.path.as_ref(),
             Some(ah) => Some(&ah.ok_or(Fault::Protection)?.path),
         };
         let Some(path) = path else { return Ok(()) };
@@ -194,11 +191,11 @@ impl Callbacks<'_> {
         };
         // Guests with a rate reach others by the vRouter, and only themselves this way.
         ours.spend((bytes.len() + BEFORE) as u64);
-        let found = if to.is_some() || endpoint.peer.is_none() { adapter.owner(qpn) } else { None };
+        let found = if to.is_some() || endpoint.peer.inbox.is_none() { adapter.owner(qpn) } else { None };
         if to.is_none() && found.is_some() {
-            endpoint.peer.clone_from(&found);
+            endpoint.peer.inbox.clone_from(&found);
         }
-        let inbox = if to.is_some() { &found } else { &endpoint.peer };
+        let inbox = if to.is_some() { &found } else { &endpoint.peer.inbox };
         let packet = Packet { qpn, header: path.header, is_local: true, bytes };
         if inbox.as_ref().is_some_and(|inbox| !inbox.put(packet, spare)) {
             counters.add(Counter::SendError, 1);
@@ -236,7 +233,7 @@ impl From<WriteError> for NotWritten {
 
 impl Verbs for Callbacks<'_> {
     fn scatter(&mut self, request: &SendRequest, offset: u32, bytes: &[u8]) -> Result<(), Fault> {
-        scatter(self.context, self.endpoint.pd, &self.endpoint.work(request.id).segments, offset, bytes)
+        scatter(self.context, self.endpoint.pd, &self.endpoint.send.work(request.id).segments, offset, bytes)
     }
 
     fn take_receive(&mut self) -> Option<u64> {
@@ -248,11 +245,11 @@ impl Verbs for Callbacks<'_> {
     }
 
     fn shares_receives(&self) -> bool {
-        self.endpoint.takes_shared()
+        self.endpoint.receive.is_shared()
     }
 
     fn fill(&mut self, offset: u32, bytes: &[u8]) -> Result<(), Fault> {
-        scatter(self.context, self.endpoint.pd, &self.endpoint.receive.segments, offset, bytes)
+        scatter(self.context, self.endpoint.pd, &self.endpoint.receive.last.segments, offset, bytes)
     }
 
     fn check(&mut self, rkey: u32, address: u64, len: u32, wanted: Access) -> Result<(), Fault> {
@@ -288,7 +285,7 @@ impl Verbs for Callbacks<'_> {
         if let Some(Aeth { syndrome: Syndrome::Nak(nak), .. }) = packet.aeth
             && nak != Nak::PsnSequenceError
         {
-            self.endpoint.nak = Some(nak);
+            self.endpoint.peer.nak = Some(nak);
         }
         let bytes = self.store(packet, payload)?;
         let emitted = self.emit(to, packet.bth.destination, bytes);

@@ -2,7 +2,12 @@
 //! touches that: a page of it may take for ever.
 
 mod control;
+mod create;
 mod deferred;
+mod destroy;
+mod memory;
+mod multicast;
+mod query;
 mod sharing;
 
 use crate::adapter::Adapter;
@@ -14,6 +19,7 @@ use crate::context::Context;
 use crate::counters::Counter;
 use crate::crew::Nice;
 use crate::description::ClientDescription;
+use crate::doorbells::Bells;
 use crate::events::{Event, Notifier};
 use crate::fabric::Fabric;
 use crate::grant::grant;
@@ -101,7 +107,7 @@ pub(crate) struct Client {
     pub(crate) context: Context,
     pub(crate) qps: HashMap<u32, Qp>,
     /// Whose doorbell is whose.
-    pub(crate) bells: Vec<Option<u32>>,
+    pub(crate) bells: Bells,
     pub(crate) doorbells: Doorbells,
     ready: VecDeque<u32>,
     timers: BTreeSet<(Duration, u32)>,
@@ -179,7 +185,7 @@ impl Newcomer {
                 fault,
             ),
             qps: HashMap::new(),
-            bells: Vec::new(),
+            bells: Bells::default(),
             doorbells,
             ready: VecDeque::new(),
             timers: BTreeSet::new(),
@@ -269,9 +275,8 @@ impl Client {
 
     fn hear_doorbells(&mut self) -> bool {
         let (qps, ready, bells) = (&mut self.qps, &mut self.ready, &self.bells);
-        self.doorbells.answer(bells.len() as u32, |bell| {
-            let qpn = bells.get(bell as usize).copied().flatten();
-            if let Some(qp) = qpn.and_then(|qpn| qps.get_mut(&qpn)) {
+        self.doorbells.answer(bells.listened_to(), |bell| {
+            if let Some(qp) = bells.qpn(bell).and_then(|qpn| qps.get_mut(&qpn)) {
                 make_ready(qp, ready);
             }
         })
@@ -442,7 +447,7 @@ impl Client {
             }
             Question::Notify(qpn, from) => {
                 if let Some(qp) = self.qps.get(&qpn).filter(|qp| qp.endpoint.is_peer(from)) {
-                    self.context.tell_channel(qp.endpoint.recv_cq);
+                    self.context.tell_channel(qp.endpoint.receive.cq);
                 }
             }
             Question::Shared(answer) => {
@@ -451,8 +456,8 @@ impl Client {
                 }
             }
             Question::NotifyAll => {
-                let shares = |qp: &&Qp| qp.endpoint.inbound.is_some();
-                let cqs: Vec<_> = self.qps.values().filter(shares).map(|qp| qp.endpoint.recv_cq).collect();
+                let shares = |qp: &&Qp| qp.endpoint.sharing.inbound.is_some();
+                let cqs: Vec<_> = self.qps.values().filter(shares).map(|qp| qp.endpoint.receive.cq).collect();
                 cqs.into_iter().for_each(|cq| self.context.tell_channel(cq));
             }
             Question::Describe(ticket, answer) => {

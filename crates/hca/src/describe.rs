@@ -1,6 +1,7 @@
 //! Describes an application's objects.
 
-use crate::context::{Context, Cq};
+use crate::context::Context;
+use crate::cq::Cq;
 use crate::description::{ClientDescription, CqDescription, MrDescription, QpDescription};
 use crate::endpoint::Endpoint;
 use crate::path::{Path, Way};
@@ -10,9 +11,8 @@ use uverbs::{QpType, Region};
 
 /// How messages get to the peer of a queue pair, and why so.
 fn transport(endpoint: &Endpoint) -> (&'static str, &'static str) {
-    let shares = endpoint.outbound.as_ref().is_some_and(|bond| !bond.is_closed());
-    match &endpoint.path {
-        _ if shares => ("shared", "both trust each other"),
+    match &endpoint.peer.path {
+        _ if endpoint.sharing.is_direct() => ("shared", "both trust each other"),
         Some(Path { way: Way::Local(_), .. }) => ("copy", "the peer is on this host"),
         Some(Path { way: Way::Wire | Way::Group, .. }) => {
             ("roce", "the peer is elsewhere, or what is sent is watched")
@@ -35,7 +35,7 @@ impl QpDescription {
             kind: endpoint.kind,
             state: endpoint.state,
             error: endpoint.reason,
-            peer: endpoint.path.as_ref().map(|path| path.header.destination),
+            peer: endpoint.peer.path.as_ref().map(|path| path.header.destination),
             peer_qpn: endpoint.attributes.dest_qp_num,
             transport,
             reason,
@@ -43,7 +43,7 @@ impl QpDescription {
             rq_psn: endpoint.attributes.rq_psn,
             path_mtu: if endpoint.attributes.path_mtu > 0 { 128 << endpoint.attributes.path_mtu } else { 0 },
             retries: counts.packet_seq_err + counts.local_ack_timeout_err + counts.rnr_nak_retry_err,
-            direct: endpoint.outbound.as_ref().map(uverbs::Bond::counted).unwrap_or_default(),
+            direct: endpoint.sharing.outbound.as_ref().map(uverbs::Bond::counted).unwrap_or_default(),
         }
     }
 }
@@ -74,7 +74,7 @@ impl ClientDescription {
         qps: impl Iterator<Item = &'a Qp> + Clone,
         context: &Context,
     ) -> Self {
-        let uses: Vec<_> = qps.clone().map(|qp| (qp.endpoint.send_cq, qp.endpoint.recv_cq)).collect();
+        let uses: Vec<_> = qps.clone().map(|qp| (qp.endpoint.send.cq, qp.endpoint.receive.cq)).collect();
         let mut counters = context.counters;
         for qp in qps.clone() {
             qp.count_into(&mut counters);

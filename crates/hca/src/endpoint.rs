@@ -2,29 +2,25 @@
 
 use crate::budget::Held;
 use crate::clock::monotonic_nanoseconds;
-use crate::context::{Context, Receive, take_receive};
+use crate::context::Context;
 use crate::counters::Counter;
 use crate::events::Event;
-use crate::inbox::{Inbox, Packet};
+use crate::inbox::Inbox;
 use crate::limits::MAX_WORK;
-use crate::path::{Path, Way};
+use crate::peer::Peer;
 use crate::question::Question;
-use crate::sharing::{DirectTraffic, InboundBond, Invalidation};
+use crate::receive_queue::{ReceiveQueue, Receives, take_receive};
+use crate::send_queue::{LocalRequest, SendQueue};
+use crate::sharing::{Invalidation, Sharing};
 use crate::spec::DeviceSpec;
 use crate::terms::{describe, status_number};
-use packet::roce::Nak;
 use rdma::{Mtu, Status};
 use std::net::Ipv6Addr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
-use uverbs::completion;
-use uverbs::work::send_flags;
-use uverbs::{
-    Bond, Capacity, Completion, Corrupt, Parcels, Placement, QpAttributes, QpState, QpType, Segment, Shape,
-    WorkRequest, WorkSource,
-};
+use uverbs::{Capacity, Completion, Corrupt, Placement, QpAttributes, QpState, QpType, completion};
 
 /// Packets of one queue pair at a time, before others have their turn.
 pub(crate) const BUDGET: usize = 64;
@@ -32,42 +28,12 @@ pub(crate) const BUDGET: usize = 64;
 const HEADERS: u64 = 14 + 20 + 8 + 12 + 4;
 /// When a full ring towards the vRouter is looked at again.
 const NO_ROOM: Duration = Duration::from_micros(50);
-/// The longest time that what the guest's rate does not let go waits unseen.
+/// The longest time before the device looks again at what the guest's rate holds back.
 const LONG: Duration = Duration::from_millis(10);
-/// So many wrong keys of an unreliable peer, and it is heard no more.
+/// After so many wrong keys of an unreliable peer, nothing of that peer is taken any more.
 const WRONG_KEYS: u32 = 16;
-/// Set in what we call receives, to tell them from sends.
+/// Set in what the transport calls receives, to tell them from sends.
 const IS_RECEIVE: u64 = 1 << 63;
-/// Longest message (IBTA 9.7.1.1).
-const LONGEST_MESSAGE: u64 = 1 << 31;
-
-/// A request that is under way.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Work {
-    pub id: u64,
-    /// `ibv_wr_opcode`.
-    pub opcode: u8,
-    pub segments: Vec<Segment>,
-    /// The message itself, where it came inline.
-    pub inline: Vec<u8>,
-    pub len: u32,
-    /// What the library calls it.
-    pub number: u32,
-}
-
-/// The list, or the bytes, of a request.
-#[derive(Debug, Default)]
-pub(crate) struct Taken {
-    segments: Vec<Segment>,
-    inline: Vec<u8>,
-}
-
-/// Where receives come from.
-#[derive(Debug)]
-pub(crate) enum Receives {
-    Private(WorkSource),
-    Shared(u32),
-}
 
 /// A queue pair without its transport.
 #[derive(Debug)]
@@ -77,168 +43,74 @@ pub(crate) struct Endpoint {
     pub kind: QpType,
     pub state: QpState,
     pub attributes: QpAttributes,
-    /// Its queue key, for those who copy what comes for its groups.
+    /// Its queue key, for those who copy datagrams of its multicast groups.
     pub queue_key: Arc<AtomicU32>,
     pub capacity: Capacity,
-    pub send_cq: u32,
-    pub recv_cq: u32,
-    pub sends: WorkSource,
-    pub receives: Receives,
-    /// By which number a peer takes from a shared queue: that of no other queue pair of the application.
-    pub taker: u32,
-    /// Requests under way, by their slot.
-    pub works: Vec<Work>,
-    /// Their share of what the device may have.
-    pub _held: Held,
-    /// What is taken from the send queue: room that is used again.
-    pub taken: Taken,
-    /// Receives flushed in this turn.
-    pub flushed: u32,
-    /// The receive that was taken last.
-    pub receive: Receive,
-    pub all_signaled: bool,
-    /// Its memory, to share.
+    pub send: SendQueue,
+    pub receive: ReceiveQueue,
+    pub peer: Peer,
+    pub sharing: Sharing,
+    /// The file of its memory, to share, and bytes of that.
     pub file: OwnedFd,
-    pub receive_shape: Option<Shape>,
-    /// Where peers that share memory put messages, and where that is in its memory, which has so many bytes.
-    pub parcels: Option<(Parcels, u32)>,
     pub memory: u64,
-    /// A peer does what we would do here.
-    pub inbound: Option<InboundBond>,
-    /// The application does what the peer's device would do.
-    pub outbound: Option<Bond>,
-    /// What was done so before.
-    pub direct_traffic: DirectTraffic,
-    /// The trust in which memory is, or was, shared with the peer.
-    pub shared_in: Option<String>,
-    /// Of connections.
-    pub path: Option<Path>,
-    /// The thread that has the peer, where that is on this host.
-    pub peer: Option<Arc<Inbox<Question>>>,
-    /// What the peer did wrong.
-    pub nak: Option<Nak>,
-    pub wrong_keys: u32,
     /// Why it is in the error state, for people.
     pub reason: Option<&'static str>,
-    /// It can't go on: something of the application's is broken.
+    /// Something of the application's is broken: it goes to the error state.
     pub broken: Option<&'static str>,
-    /// The application need not announce sends.
-    pub spares_doorbell: bool,
-    /// The peer was heard of.
-    pub established: bool,
-    /// When the peer was told of congestion.
-    pub told_congestion: Option<Duration>,
-    /// The application is to be told once nothing is under way.
-    pub tells_drained: bool,
-    /// The application is to be told once no receive of a shared queue is under way any more.
-    pub tells_last: bool,
-    /// Receives are to be looked for once more that were posted when it went to the error state.
-    pub looks_again: bool,
-    /// A request that needs no peer, and waits for those before it; those after it wait for it.
-    pub local: Option<LocalRequest>,
-}
-
-/// A request that waits.
-#[derive(Debug)]
-pub(crate) struct LocalRequest {
-    /// Of its slot.
-    pub number: u32,
-    pub request: WorkRequest,
-    /// It is done, but for peers that may be at work with the key that it took away.
-    pub invalidation: Option<Invalidation>,
-}
-
-impl LocalRequest {
-    pub const fn new(number: u32, request: WorkRequest) -> Self {
-        Self { number, request, invalidation: None }
-    }
+    /// Its share of what the device may have.
+    pub _held: Held,
 }
 
 impl Endpoint {
-    const fn slot(&self, number: u64) -> usize {
-        number as usize & (self.works.len() - 1)
-    }
-
-    /// The request that the transport calls so.
-    pub fn work(&self, number: u64) -> &Work {
-        &self.works[self.slot(number)]
-    }
-
-    /// Takes a receive. What the transport calls it.
+    /// Takes a receive. Returns what the transport calls it.
     pub fn take_receive(&mut self, context: &mut Context) -> Option<u64> {
-        let taken = match &mut self.receives {
-            Receives::Private(source) => take_receive(source, &mut self.receive).unwrap_or_else(|Corrupt| {
-                self.broken = Some("its receive queue was overwritten");
-                false
-            }),
-            Receives::Shared(srq) => context.take_shared(*srq, &mut self.receive),
+        let taken = match &mut self.receive.receives {
+            Receives::Private(source, _) => {
+                take_receive(source, &mut self.receive.last).unwrap_or_else(|Corrupt| {
+                    self.broken = Some("its receive queue was overwritten");
+                    false
+                })
+            }
+            Receives::Shared(srq) => context.take_shared(*srq, &mut self.receive.last),
         };
         taken.then_some(IS_RECEIVE)
     }
 
-    /// Takes a receive to be flushed: of a shared queue none, and no more at a time than a queue has, whatever the
-    /// application writes there meanwhile.
+    /// Takes a receive to flush it. Of a shared queue none is flushed. No more are flushed in a turn than a queue has,
+    /// whatever the application writes there meanwhile.
     pub fn take_flushed(&mut self, context: &mut Context) -> Option<u64> {
-        if self.takes_shared() || self.flushed >= MAX_WORK || context.is_still_used(self.qpn) {
+        if self.receive.is_shared() || self.receive.flushed >= MAX_WORK || context.is_still_used(self.qpn) {
             return None;
         }
-        self.flushed += 1;
+        self.receive.flushed += 1;
         self.take_receive(context)
     }
 
-    /// Whether packets to the peer leave by the vRouter.
-    pub const fn is_remote(&self) -> bool {
-        matches!(self.path, Some(Path { way: Way::Wire, .. }))
+    /// Whether its completions go to this queue.
+    pub const fn completes_to(&self, cq: u32) -> bool {
+        self.send.cq == cq || self.receive.cq == cq
     }
 
-    pub const fn takes_shared(&self) -> bool {
-        matches!(self.receives, Receives::Shared(_))
+    /// Whether its packets leave by the vRouter.
+    fn uses_wire(&self) -> bool {
+        self.peer.is_remote() || self.kind == QpType::Ud
     }
 
     /// Bytes of a frame at most.
     fn longest(&self) -> u64 {
-        let is_far = self.is_remote() || self.kind == QpType::Ud;
-        let code = if is_far { self.attributes.path_mtu } else { Mtu::Bytes32768 as u32 };
+        let code = if self.uses_wire() { self.attributes.path_mtu } else { Mtu::Bytes32768 as u32 };
         HEADERS + code.checked_sub(1).map_or(0, |code| 256 << code)
     }
 
-    /// How many frames may leave now: for the vRouter, or for a peer on this host.
+    /// How many frames may leave now.
     pub fn frames(&self, now: Duration, context: &Context) -> usize {
-        let is_far = self.is_remote() || self.kind == QpType::Ud;
-        let room = if is_far { context.uplink.room().min(BUDGET) } else { BUDGET };
+        let room = if self.uses_wire() { context.uplink.room().min(BUDGET) } else { BUDGET };
         context.adapter.room(now, self.longest(), room)
     }
 
-    /// When what may not leave now is looked at again.
+    /// When the device looks again at what may not leave now.
     pub fn later(&self, now: Duration, context: &Context) -> Duration {
         now + context.adapter.wait(now, self.longest()).clamp(NO_ROOM, LONG)
-    }
-
-    /// Says whether the application has to announce sends.
-    pub fn spare_doorbell(&mut self, spared: bool) {
-        if std::mem::replace(&mut self.spares_doorbell, spared) != spared {
-            self.sends.spare_doorbell(spared);
-        }
-    }
-
-    /// Takes the next request of the send queue: the number of its slot, and the request.
-    pub fn take_send(&mut self) -> Result<Option<(u32, WorkRequest)>, Corrupt> {
-        let Taken { segments, inline } = &mut self.taken;
-        segments.clear();
-        inline.clear();
-        let Some((number, request)) = self.sends.take(segments, inline)? else { return Ok(None) };
-        let sum: u64 = segments.iter().map(|segment| u64::from(segment.len)).sum();
-        let len = sum.max(inline.len() as u64);
-        if len > LONGEST_MESSAGE {
-            return Err(Corrupt);
-        }
-        let slot = self.slot(number.into());
-        let work = &mut self.works[slot];
-        (work.id, work.opcode, work.len) = (request.id, request.opcode, len as u32);
-        work.number = request.number;
-        std::mem::swap(&mut work.segments, &mut self.taken.segments);
-        std::mem::swap(&mut work.inline, &mut self.taken.inline);
-        Ok(Some((number, request)))
     }
 
     /// Puts a completion into the queue it belongs to.
@@ -248,43 +120,49 @@ impl Endpoint {
         let mut completion =
             Completion { qpn: self.qpn, status, byte_len: done.len, ..Completion::default() };
         completion.timestamp = monotonic_nanoseconds();
-        let (cq, solicited) = if done.id & IS_RECEIVE != 0 {
+        let is_receive = done.id & IS_RECEIVE != 0;
+        let (cq, solicited) = if is_receive {
             completion.placement = self.placement();
-            completion.id = self.receive.id;
+            completion.id = self.receive.last.id;
             completion.opcode = completion::opcode::RECV;
             if let Some(received) = &done.received {
                 describe(received, self.kind, &mut completion);
             }
-            (self.recv_cq, done.received.is_some_and(|received| received.solicited))
+            (self.receive.cq, done.received.is_some_and(|received| received.solicited))
         } else {
-            let slot = self.slot(done.id);
-            let work = &mut self.works[slot];
-            (completion.id, completion.number) = (work.id, work.number);
-            completion.opcode = completion::opcode::of(work.opcode);
-            work.inline.clear();
-            (self.send_cq, false)
+            self.send.complete(done.id, &mut completion);
+            (self.send.cq, false)
         };
         if failed && done.status != Status::Flushed {
-            let receives = done.id & IS_RECEIVE != 0;
-            context.counters.add(if receives { Counter::ResponderError } else { Counter::RequesterError }, 1);
+            let counter = if is_receive { Counter::ResponderError } else { Counter::RequesterError };
+            context.counters.add(counter, 1);
         }
         if !context.complete(cq, &completion, solicited || failed) {
             self.broken = Some("its completion queue overran");
         }
-        // Only now: the library completes the next request itself where it finds the queue done with.
-        if done.id & IS_RECEIVE == 0 {
-            self.sends.release_before((done.id as u32).wrapping_add(1));
+        // Only now: the library completes the next request itself where it finds all requests done.
+        if !is_receive {
+            self.send.release(done.id);
         }
+    }
+
+    /// Completes the request in this slot, of which no bytes came.
+    pub fn complete_send(&mut self, number: u32, status: Status, context: &mut Context) {
+        self.complete(&rdma::Completion { id: number.into(), status, len: 0, received: None }, context);
     }
 
     /// Flushes a receive that was taken from a shared queue and not completed.
     pub fn flush_receive(&mut self, id: u64, context: &mut Context) {
-        self.receive.id = id;
-        let flushed = rdma::Completion { id: IS_RECEIVE, status: Status::Flushed, len: 0, received: None };
-        self.complete(&flushed, context);
+        self.receive.last.id = id;
+        self.complete_flushed(IS_RECEIVE, context);
     }
 
-    /// What such a receive is completed with, where the place for it is there already.
+    /// Completes as flushed the request or receive that the transport calls so.
+    pub fn complete_flushed(&mut self, id: u64, context: &mut Context) {
+        self.complete(&rdma::Completion { id, status: Status::Flushed, len: 0, received: None }, context);
+    }
+
+    /// The completion of a flushed receive, for a place in the completion queue that is taken already.
     pub fn flushed_receive(&self, id: u64) -> Completion {
         Completion {
             id,
@@ -297,69 +175,64 @@ impl Endpoint {
     }
 
     const fn placement(&self) -> Placement {
-        if self.takes_shared() { Placement::Done } else { Placement::There }
+        if self.receive.is_shared() { Placement::Done } else { Placement::There }
     }
 
+    /// Flushes the requests of the send queue.
     pub fn flush_sends(&mut self, context: &mut Context) {
         self.flush_local(context);
         for _ in 0..MAX_WORK {
-            let Ok(Some((number, _))) = self.take_send() else { break };
-            let id = number.into();
-            let flushed = rdma::Completion { id, status: Status::Flushed, len: 0, received: None };
-            self.complete(&flushed, context);
+            let Ok(Some((number, _))) = self.send.take() else { break };
+            self.complete_send(number, Status::Flushed, context);
         }
     }
 
-    /// Counts a key that is not right.
+    /// Counts a wrong key of the peer.
     pub fn wrong_key(&mut self) {
-        self.wrong_keys += 1;
-        if self.kind == QpType::Uc && self.wrong_keys >= WRONG_KEYS {
+        self.peer.wrong_keys += 1;
+        if self.kind == QpType::Uc && self.peer.wrong_keys >= WRONG_KEYS {
             self.broken = Some("too many wrong keys of its peer");
         }
     }
 
-    /// Whether a packet comes from the peer of the connection, and by the way that leads there.
-    pub fn is_from_peer(&self, packet: &Packet) -> bool {
-        self.path.as_ref().is_some_and(|path| {
-            packet.header.source == path.header.destination
-                && packet.header.destination == path.header.source
-                && packet.is_local == matches!(path.way, Way::Local(_))
-        })
+    /// Goes back to the state that it was made in. Nothing is shared.
+    pub fn reset(&mut self) {
+        self.state = QpState::Reset;
+        self.attributes = QpAttributes::default();
+        self.queue_key.store(0, Ordering::Relaxed);
+        self.send.reset();
+        self.receive.reset();
+        self.peer = Peer::default();
+        self.sharing.reset();
+        (self.reason, self.broken) = (None, None);
     }
 
-    /// The peer was heard of for the first time, while we can't send yet.
+    /// Notes that the peer was heard of. The application is told where it can't send yet.
     pub fn establish(&mut self, context: &mut Context) {
-        if !std::mem::replace(&mut self.established, true) && self.state == QpState::ReadyToReceive {
+        if !std::mem::replace(&mut self.peer.established, true) && self.state == QpState::ReadyToReceive {
             context.tell(Event::CommunicationEstablished, self.qpn);
         }
     }
 
-    /// All messages that this application, or its peers, copied themselves.
-    pub fn direct_traffic(&self) -> DirectTraffic {
-        let mut direct_traffic = self.direct_traffic;
-        self.outbound.iter().for_each(|bond| direct_traffic.add(false, bond.counted()));
-        self.inbound.iter().for_each(|inbound| direct_traffic.add(true, inbound.bond.counted()));
-        direct_traffic
-    }
-
     /// Whether the trust in which memory was shared still holds. True if none was shared.
     pub fn is_trusted(&self, spec: &DeviceSpec) -> bool {
-        let Some(trust) = &self.shared_in else { return true };
-        let Some(Path { way: Way::Local(adapter), .. }) = &self.path else { return false };
+        let Some(trust) = &self.sharing.trust else { return true };
+        let Some((_, adapter)) = self.peer.local() else { return false };
         spec.trusts(trust) && adapter.spec().trusts(trust)
     }
 
     /// The thread of the peer, if memory may be shared with it.
     pub fn sharing_peer(&self) -> Option<Arc<Inbox<Question>>> {
-        let Some(Path { way: Way::Local(adapter), .. }) = &self.path else { return None };
-        self.shared_in.as_ref().and_then(|_| adapter.owner(self.attributes.dest_qp_num))
+        let (_, adapter) = self.peer.local()?;
+        self.sharing.trust.as_ref().and_then(|_| adapter.owner(self.attributes.dest_qp_num))
     }
 
     /// The thread of the peer into whose queues the application puts messages.
     pub fn direct_peer(&self) -> Option<Arc<Inbox<Question>>> {
-        self.outbound.as_ref().and_then(|_| self.sharing_peer())
+        self.sharing.outbound.as_ref().and_then(|_| self.sharing_peer())
     }
 
+    /// Whether it is connected with this queue pair, and may share memory with it now.
     pub fn is_bonded_with(&self, from: (Ipv6Addr, u32)) -> bool {
         matches!(self.state, QpState::ReadyToReceive | QpState::ReadyToSend) && self.is_peer(from)
     }
@@ -367,10 +240,10 @@ impl Endpoint {
     /// Asks the peer's thread to notify the peer's completion channel.
     pub fn tell_peer(&self) {
         let peer = self.attributes.dest_qp_num;
-        if let Some(Path { header, way: Way::Local(adapter), .. }) = &self.path
+        if let Some((path, adapter)) = self.peer.local()
             && let Some(inbox) = adapter.owner(peer)
         {
-            inbox.ask(Question::Notify(peer, (header.source, self.qpn)));
+            inbox.ask(Question::Notify(peer, (path.header.source, self.qpn)));
         }
     }
 
@@ -378,28 +251,28 @@ impl Endpoint {
     pub fn is_peer(&self, from: (Ipv6Addr, u32)) -> bool {
         self.kind == QpType::Rc
             && self.attributes.dest_qp_num == from.1
-            && matches!(&self.path, Some(Path { header, way: Way::Local(_), .. }) if header.destination == from.0)
+            && self.peer.local().is_some_and(|(path, _)| path.header.destination == from.0)
     }
 
-    /// The key that was taken away with which peers may be at work that it waits for.
+    /// The invalidation whose users the local request waits for.
     pub fn awaited(&self) -> Option<Invalidation> {
-        self.local.as_ref().and_then(|local| local.invalidation)
+        self.send.local.as_ref().and_then(|local| local.invalidation)
     }
 
+    /// Ends the local request.
     pub fn end_local(&mut self, status: Status, context: &mut Context) {
-        let Some(LocalRequest { number, request, .. }) = self.local.take() else { return };
-        let is_wanted = self.all_signaled || request.flags & send_flags::SIGNALED != 0;
-        if is_wanted || status != Status::Success {
-            self.complete(&rdma::Completion { id: number.into(), status, len: 0, received: None }, context);
+        let Some(LocalRequest { number, request, .. }) = self.send.local.take() else { return };
+        if self.send.is_signaled(request.flags) || status != Status::Success {
+            self.complete_send(number, status, context);
         }
     }
 
-    /// Whether it waits for peers at work with a key that was taken away.
+    /// Whether the local request waits for peers that may still use a key.
     pub fn awaits_peers(&self, context: &Context) -> bool {
         self.awaited().is_some() && !context.peers_are_done
     }
 
-    /// Flushes the request that waits, once no peers are waited for: its completion says that they are done.
+    /// Flushes the local request, once it waits for no peers. Its completion says that those are done.
     pub fn flush_local(&mut self, context: &mut Context) {
         let status = if self.awaited().is_some() { Status::Success } else { Status::Flushed };
         self.end_local(status, context);

@@ -1,10 +1,11 @@
 //! What an application gives to a peer that asks to share memory with it.
 
 use crate::context::Context;
-use crate::endpoint::{Endpoint, Receives};
+use crate::endpoint::Endpoint;
 use crate::holders::{Given, Process};
 use crate::question::{Grant, QueuesGrant, SharedPart, SharingRequest};
 use crate::queue_memory::guarded_memory;
+use crate::receive_queue::Receives;
 use crate::sharing::InboundBond;
 use std::sync::Arc;
 use uverbs::{Bond, DirectPeer, Point, TAKERS, point};
@@ -23,7 +24,7 @@ pub(crate) fn grant(
     }
     let (granted, given) = match request.wanted {
         SharedPart::Queues => (Grant::Queues(share(endpoint, &request.process, context)?), Given::Queues),
-        _ if endpoint.inbound.is_none() => return None,
+        _ if endpoint.sharing.inbound.is_none() => return None,
         SharedPart::Pages(key) => {
             let shared = context.regions.shared(key)?;
             (Grant::Pages(shared.pages.range(), shared.file.try_clone().ok()?), Given::Regions)
@@ -32,7 +33,7 @@ pub(crate) fn grant(
             (Grant::Memory((process.pid, token), context.space.share().ok()?), Given::Everything)
         }
     };
-    endpoint.shared_in = Some(request.trust.clone());
+    endpoint.sharing.trust = Some(request.trust.clone());
     let is_noted = context.adapter.holders.note(&request.process, process, given, &request.trust);
     point(Point::Granted);
     is_noted.then_some(granted)
@@ -40,15 +41,15 @@ pub(crate) fn grant(
 
 /// Prepares a queue pair for messages that its peer puts there itself.
 fn share(endpoint: &mut Endpoint, with: &Arc<Process>, context: &mut Context) -> Option<Box<QueuesGrant>> {
-    let cq = context.cqs.get(&endpoint.recv_cq).filter(|cq| !cq.overrun)?;
+    let cq = context.cqs.get(&endpoint.receive.cq).filter(|cq| !cq.overrun)?;
     let channel = match cq.channel {
         Some(channel) => Some(context.channels.get(&channel)?.notifier.share().ok()?),
         None => None,
     };
-    let (receive, shared) = match endpoint.receives {
-        Receives::Private(_) => (endpoint.receive_shape?, None),
+    let (receive, shared) = match endpoint.receive.receives {
+        Receives::Private(_, shape) => (shape, None),
         Receives::Shared(srq) => {
-            let srq = context.srqs.get(&srq).filter(|_| endpoint.taker < TAKERS)?;
+            let srq = context.srqs.get(&srq).filter(|_| endpoint.receive.taker < TAKERS)?;
             (srq.shape, Some(srq.file.try_clone().ok()?))
         }
     };
@@ -58,11 +59,11 @@ fn share(endpoint: &mut Endpoint, with: &Arc<Process>, context: &mut Context) ->
         pd: endpoint.pd,
         access: endpoint.attributes.qp_access_flags,
         receive,
-        takes_shared: endpoint.takes_shared(),
-        taker: endpoint.taker,
-        parcels: endpoint.parcels.as_ref()?.1,
+        takes_shared: endpoint.receive.is_shared(),
+        taker: endpoint.receive.taker,
+        parcels: endpoint.sharing.parcels.as_ref()?.1,
         memory: endpoint.memory,
-        cq: endpoint.recv_cq,
+        cq: endpoint.receive.cq,
         entries: cq.entries,
         regions: context.regions.limit,
         own_regions: 0,
@@ -76,10 +77,10 @@ fn share(endpoint: &mut Endpoint, with: &Arc<Process>, context: &mut Context) ->
     ];
     let last = channel.into_iter().chain(shared).collect();
     // The peer asked anew, so it does not use an older bond any more.
-    if endpoint.inbound.is_some() {
+    if endpoint.sharing.inbound.is_some() {
         endpoint.unshare(context);
     }
-    endpoint.inbound = Some(InboundBond::new(Bond::new(memory), with.clone()));
+    endpoint.sharing.inbound = Some(InboundBond::new(Bond::new(memory), with.clone()));
     // Its first packet would say that the connection is established. No packets will come.
     endpoint.establish(context);
     Some(Box::new(QueuesGrant { peer, bond_file, files, last }))

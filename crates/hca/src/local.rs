@@ -4,8 +4,9 @@
 //! a fence. So the device need not know what is under way (IBTA 10.8.3.3 asks for less).
 
 use crate::context::Context;
-use crate::endpoint::{Endpoint, LocalRequest};
+use crate::endpoint::Endpoint;
 use crate::keys::KeyUsers;
+use crate::send_queue::LocalRequest;
 use crate::unshare::AGAIN;
 use rdma::{Fault, Status};
 use std::time::Duration;
@@ -31,7 +32,7 @@ pub(crate) enum Progress {
 impl Endpoint {
     /// Goes on with the local request. `is_sending` says whether requests before it are under way.
     pub fn advance_local(&mut self, is_sending: bool, context: &mut Context) -> Progress {
-        let Some(local) = &self.local else { return Progress::Done };
+        let Some(local) = &self.send.local else { return Progress::Done };
         if local.invalidation.is_some() {
             if self.awaits_peers(context) {
                 return Progress::Waits;
@@ -50,7 +51,10 @@ impl Endpoint {
             }
             Ok(Some(users)) => {
                 context.pending_invalidation = Some(context.invalidate_for(users));
-                self.local.iter_mut().for_each(|local| local.invalidation = context.pending_invalidation);
+                self.send
+                    .local
+                    .iter_mut()
+                    .for_each(|local| local.invalidation = context.pending_invalidation);
                 Progress::Waits
             }
             Err(_) => {
@@ -62,7 +66,7 @@ impl Endpoint {
 
     /// When the request that waits is to be looked at again, where nothing else tells.
     pub fn local_deadline(&self, is_sending: bool, now: Duration, context: &Context) -> Option<Duration> {
-        match &self.local {
+        match &self.send.local {
             Some(LocalRequest { invalidation: Some(_), .. }) if context.pending_invalidation.is_some() => {
                 Some(now)
             }

@@ -66,7 +66,7 @@ pub(crate) fn modify(
     }
     keep(&mut endpoint.attributes, set, asked);
     endpoint.queue_key.store(endpoint.attributes.qkey, Ordering::Relaxed);
-    endpoint.path = path.or(endpoint.path.take());
+    endpoint.peer.path = path.or(endpoint.peer.path.take());
     endpoint.state = to;
     // A datagram is a packet, wherever it goes.
     let longest = mtu(context.adapter.spec().active_mtu());
@@ -74,7 +74,9 @@ pub(crate) fn modify(
         QpState::ReadyToReceive if is_new => qp.transport = begin(endpoint, longest),
         QpState::ReadyToSend if from == QpState::ReadyToReceive => ready_to_send(qp, longest),
         QpState::ReadyToSend if from == QpState::SendQueueError => qp.resume(context),
-        QpState::SendQueueDrained if is_new => endpoint.tells_drained = set & mask::EN_SQD_ASYNC_NOTIFY != 0,
+        QpState::SendQueueDrained if is_new => {
+            endpoint.send.tells_drained = set & mask::EN_SQD_ASYNC_NOTIFY != 0
+        }
         _ => {}
     }
     if set & mask::MIN_RNR_TIMER != 0
@@ -165,7 +167,7 @@ fn datagram_attributes(endpoint: &Endpoint, mtu: Mtu) -> DatagramAttributes {
 
 fn attributes(endpoint: &Endpoint) -> Attributes {
     let set = &endpoint.attributes;
-    let is_local = endpoint.path.as_ref().is_some_and(|path| matches!(path.way, Way::Local(_)));
+    let is_local = endpoint.peer.path.as_ref().is_some_and(|path| matches!(path.way, Way::Local(_)));
     Attributes {
         reliable: endpoint.kind == QpType::Rc,
         mtu: if is_local { Mtu::Bytes32768 } else { mtu(set.path_mtu) },

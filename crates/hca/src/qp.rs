@@ -3,19 +3,19 @@
 use crate::carry::Callbacks;
 use crate::context::Context;
 use crate::counters::{Counter, Counters};
-use crate::endpoint::{BUDGET, Endpoint, LocalRequest, Receives};
+use crate::endpoint::{BUDGET, Endpoint};
 use crate::events::Event;
 use crate::inbox::Packet;
 use crate::local::{Progress, is_local};
+use crate::send_queue::LocalRequest;
 use crate::sharing::DirectTraffic;
 use crate::terms::operation;
 use crate::unshare::AGAIN;
 use packet::roce::{self, Datagram, Nak};
 use rdma::{DatagramPair, Destination, LeftOut, QueuePair, SendRequest, Status};
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 use uverbs::work::send_flags;
-use uverbs::{Corrupt, QpAttributes, QpState, WorkRequest};
+use uverbs::{Corrupt, QpState, WorkRequest};
 
 /// When receives are looked for that were posted, and not yet seen, when a queue pair went to the error state.
 const LATER: Duration = Duration::from_millis(1);
@@ -47,7 +47,7 @@ impl Qp {
         if let Transport::Connected(connected) = &self.transport {
             counters.add_connection(&connected.counts());
         }
-        let DirectTraffic { sent, received } = self.endpoint.direct_traffic();
+        let DirectTraffic { sent, received } = self.endpoint.sharing.traffic();
         counters.add(Counter::SentPackets, sent.0);
         counters.add(Counter::SentBytes, sent.1);
         counters.add(Counter::ReceivedPackets, received.0);
@@ -66,7 +66,7 @@ impl Qp {
         match &mut self.transport {
             Transport::None => around.context.counters.add(Counter::NotTaken, 1),
             Transport::Connected(connected) => {
-                if !around.endpoint.is_from_peer(packet) {
+                if !around.endpoint.peer.sent(packet) {
                     around.context.counters.add(Counter::NotTaken, 1);
                     return;
                 }
@@ -90,7 +90,7 @@ impl Qp {
         match self.endpoint.state {
             QpState::Error => {
                 self.flush(context);
-                let looks = std::mem::take(&mut self.endpoint.looks_again).then_some(now + LATER);
+                let looks = std::mem::take(&mut self.endpoint.receive.looks_again).then_some(now + LATER);
                 let waits = self.endpoint.awaits_peers(context).then_some(now + AGAIN);
                 return looks.into_iter().chain(waits).min();
             }
@@ -105,7 +105,7 @@ impl Qp {
 
     fn try_work(&mut self, now: Duration, context: &mut Context) -> Option<Duration> {
         // From here on: what is posted and not announced is seen below.
-        self.endpoint.spare_doorbell(false);
+        self.endpoint.send.spare_doorbell(false);
         let mut budget = BUDGET;
         // Datagrams are sent as they are taken.
         let is_datagram = matches!(self.transport, Transport::Datagram(_));
@@ -115,10 +115,10 @@ impl Qp {
             if is_datagram && self.endpoint.frames(now, context) == 0 {
                 return Some(self.endpoint.later(now, context));
             }
-            match self.endpoint.take_send() {
+            match self.endpoint.send.take() {
                 Ok(None) => break,
                 Ok(Some((number, request))) if is_local(&request, self.endpoint.kind) => {
-                    self.endpoint.local = Some(LocalRequest::new(number, request));
+                    self.endpoint.send.local = Some(LocalRequest::new(number, request));
                     may_go_on = self.do_local(context);
                 }
                 Ok(Some((number, request))) => self.post(number, &request, context),
@@ -137,13 +137,13 @@ impl Qp {
                 deadline = Some(self.endpoint.later(now, context));
             }
             // An answer, or a timeout, brings us here again, and what was posted meanwhile with it.
-            self.endpoint.spare_doorbell(deadline.is_some() && connected.awaits_answers());
+            self.endpoint.send.spare_doorbell(deadline.is_some() && connected.awaits_answers());
             let is_sending = connected.is_sending();
             let waits = self.endpoint.local_deadline(is_sending, now, context);
             deadline = waits.into_iter().chain(deadline).min();
-            if !is_sending && self.endpoint.local.is_none() {
-                self.endpoint.sends.release_taken();
-                if std::mem::take(&mut self.endpoint.tells_drained) {
+            if !is_sending && self.endpoint.send.local.is_none() {
+                self.endpoint.send.release_all();
+                if std::mem::take(&mut self.endpoint.send.tells_drained) {
                     context.tell(Event::SendQueueDrained, self.endpoint.qpn);
                 }
             }
@@ -170,25 +170,16 @@ impl Qp {
     /// Gives a request to the transport.
     fn post(&mut self, number: u32, asked: &WorkRequest, context: &mut Context) {
         let endpoint = &mut self.endpoint;
-        let work = endpoint.work(number.into());
+        let Some(operation) = operation(asked, endpoint.kind) else {
+            endpoint.complete_send(number, Status::LocalOperation, context);
+            endpoint.broken = Some("it was asked for an operation that it does not have");
+            return;
+        };
         let request = SendRequest {
             id: number.into(),
-            operation: match operation(asked, endpoint.kind) {
-                Some(operation) => operation,
-                None => {
-                    let wrong = rdma::Completion {
-                        id: number.into(),
-                        status: Status::LocalOperation,
-                        len: 0,
-                        received: None,
-                    };
-                    endpoint.complete(&wrong, context);
-                    endpoint.broken = Some("it was asked for an operation that it does not have");
-                    return;
-                }
-            },
-            len: work.len,
-            signaled: endpoint.all_signaled || asked.flags & send_flags::SIGNALED != 0,
+            operation,
+            len: endpoint.send.work(number.into()).len,
+            signaled: endpoint.send.is_signaled(asked.flags),
             solicited: asked.flags & send_flags::SOLICITED != 0,
             fence: asked.flags & send_flags::FENCE != 0,
         };
@@ -232,7 +223,7 @@ impl Qp {
         if let Some(reason) = broken {
             endpoint.reason = Some(reason);
             context.tell(Event::QpFatal, endpoint.qpn);
-        } else if let Some(nak) = endpoint.nak {
+        } else if let Some(nak) = endpoint.peer.nak {
             let (event, reason) = match nak {
                 Nak::RemoteAccessError => (Event::QpAccessError, "its peer used memory that it may not"),
                 _ => (Event::QpRequestError, "its peer asked for what can't be done"),
@@ -250,7 +241,7 @@ impl Qp {
             return;
         }
         self.endpoint.state = QpState::Error;
-        self.endpoint.spare_doorbell(false);
+        self.endpoint.send.spare_doorbell(false);
         self.endpoint.unshare(context);
         let mut around = Callbacks { endpoint: &mut self.endpoint, context };
         match &mut self.transport {
@@ -260,11 +251,7 @@ impl Qp {
             Transport::Connected(connected) => connected.fail(&mut around),
             Transport::Datagram(pair) => pair.fail(&mut around),
         }
-        if let Receives::Private(source) = &mut self.endpoint.receives {
-            source.want_doorbell(true);
-            self.endpoint.looks_again = true;
-        }
-        self.endpoint.tells_last = self.endpoint.takes_shared();
+        self.endpoint.receive.fail();
         self.flush(context);
     }
 
@@ -287,42 +274,24 @@ impl Qp {
         if context.is_still_used(endpoint.qpn) || endpoint.awaits_peers(context) {
             return;
         }
-        endpoint.flushed = 0;
+        endpoint.receive.flushed = 0;
         endpoint.flush_sends(context);
         while let Some(id) = endpoint.take_flushed(context) {
-            endpoint
-                .complete(&rdma::Completion { id, status: Status::Flushed, len: 0, received: None }, context);
+            endpoint.complete_flushed(id, context);
         }
         endpoint.broken = None;
-        if std::mem::take(&mut endpoint.tells_last) {
+        if std::mem::take(&mut endpoint.receive.tells_last) {
             context.tell(Event::LastWqeReached, endpoint.qpn);
         }
     }
 
-    /// Forgets everything: back to the beginning.
+    /// Goes back to the state that it was made in.
     pub fn reset(&mut self, context: &mut Context) {
         self.endpoint.unshare(context);
         self.count_into(&mut context.counters);
+        context.regions.unbind_all(self.endpoint.qpn);
         self.transport = Transport::None;
-        let endpoint = &mut self.endpoint;
-        endpoint.direct_traffic = DirectTraffic::default();
-        endpoint.shared_in = None;
-        endpoint.state = QpState::Reset;
-        context.regions.unbind_all(endpoint.qpn);
-        endpoint.attributes = QpAttributes::default();
-        endpoint.queue_key.store(0, Ordering::Relaxed);
-        endpoint.sends.reset();
-        if let Receives::Private(source) = &mut endpoint.receives {
-            source.reset();
-        }
-        if let Some((parcels, _)) = &endpoint.parcels {
-            parcels.reset();
-        }
-        (endpoint.path, endpoint.peer, endpoint.nak, endpoint.reason, endpoint.broken) =
-            (None, None, None, None, None);
-        (endpoint.wrong_keys, endpoint.established, endpoint.tells_drained) = (0, false, false);
-        (endpoint.spares_doorbell, endpoint.tells_last) = (false, false);
-        (endpoint.told_congestion, endpoint.local) = (None, None);
+        self.endpoint.reset();
         self.deadline = None;
     }
 }

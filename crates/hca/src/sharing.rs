@@ -3,7 +3,7 @@
 use crate::holders::Process;
 use crate::keys::KeyUsers;
 use std::sync::Arc;
-use uverbs::{Bond, Hold};
+use uverbs::{Bond, Hold, Parcels};
 
 /// Messages and bytes that applications copied to their peers themselves.
 #[derive(Clone, Copy, Debug, Default)]
@@ -106,6 +106,60 @@ impl ClosedBond {
 /// Whether what one noted is of this place.
 pub(crate) fn is_of(noted: Option<Hold>, place: u32) -> bool {
     matches!(noted, Some(Hold::Tries(at) | Hold::Has(at)) if at == place)
+}
+
+/// What a queue pair shares with its peer.
+#[derive(Debug, Default)]
+pub(crate) struct Sharing {
+    /// The peer puts messages into the queues of this queue pair.
+    pub inbound: Option<InboundBond>,
+    /// The application puts messages into the queues of the peer.
+    pub outbound: Option<Bond>,
+    /// What bonds counted that are closed.
+    pub traffic: DirectTraffic,
+    /// The trust in which memory is, or was, shared with the peer.
+    pub trust: Option<String>,
+    /// Where peers put messages that are too long for a slot, and where that is in the memory of the queue pair.
+    pub parcels: Option<(Parcels, u32)>,
+}
+
+impl Sharing {
+    pub fn new(parcels: Option<(Parcels, u32)>) -> Self {
+        Self { parcels, ..Self::default() }
+    }
+
+    /// All messages that the application, or its peers, copied themselves.
+    pub fn traffic(&self) -> DirectTraffic {
+        let mut traffic = self.traffic;
+        self.outbound.iter().for_each(|bond| traffic.add(false, bond.counted()));
+        self.inbound.iter().for_each(|inbound| traffic.add(true, inbound.bond.counted()));
+        traffic
+    }
+
+    /// Whether the application puts messages into the queues of the peer now.
+    pub fn is_direct(&self) -> bool {
+        self.outbound.as_ref().is_some_and(|bond| !bond.is_closed())
+    }
+
+    /// Closes the bonds: their users see that, and stop.
+    pub fn close_bonds(&self) {
+        self.outbound.iter().chain(self.inbound.iter().map(|it| &it.bond)).for_each(Bond::close);
+    }
+
+    /// Notes what the application puts messages into from now on.
+    pub fn set_outbound(&mut self, bond: Bond) {
+        if let Some(old) = self.outbound.replace(bond) {
+            self.traffic.add(false, old.counted());
+        }
+    }
+
+    /// Forgets all of it. No bond is open.
+    pub fn reset(&mut self) {
+        (self.traffic, self.trust) = (DirectTraffic::default(), None);
+        if let Some((parcels, _)) = &self.parcels {
+            parcels.reset();
+        }
+    }
 }
 
 #[cfg(test)]

@@ -117,9 +117,9 @@ impl Client {
                 self.context.is_still_used(qpn)
             }
             Deferred::Request(Request::ResizeCq { cq, .. }, _) => closed.iter().any(|it| it.cq == cq),
-            Deferred::Request(Request::ResizeSrq { srq, .. }, _) => {
-                closed.iter().any(|it| self.qps.get(&it.qpn).is_some_and(|qp| qp.endpoint.takes_from(srq)))
-            }
+            Deferred::Request(Request::ResizeSrq { srq, .. }, _) => closed
+                .iter()
+                .any(|it| self.qps.get(&it.qpn).is_some_and(|qp| qp.endpoint.receive.takes_from(srq))),
             Deferred::Request(..) => false,
             Deferred::Reply(_, taken) => self.has_peers_at_work(taken),
         }
@@ -128,7 +128,8 @@ impl Client {
     /// Whether somebody is at work with a key that was taken away.
     pub(crate) fn has_peers_at_work(&self, taken: Invalidation) -> bool {
         let is_user = |qp: &Qp| taken.users.include(qp.endpoint.qpn, qp.endpoint.pd);
-        let is_at_work = |qp: &Qp| qp.endpoint.inbound.as_ref().is_some_and(|inbound| inbound.may_use(taken));
+        let is_at_work =
+            |qp: &Qp| qp.endpoint.sharing.inbound.as_ref().is_some_and(|inbound| inbound.may_use(taken));
         let here = match taken.users {
             KeyUsers::Of(qpn) => self.qps.get(&qpn).is_some_and(is_at_work),
             KeyUsers::Domain(_) => self.qps.values().any(|qp| is_user(qp) && is_at_work(qp)),
@@ -140,7 +141,7 @@ impl Client {
     /// After a key was taken away: notes who is at work, and may have seen it.
     pub(crate) fn await_peers(&mut self, taken: Invalidation) {
         let note = |qp: &mut Qp| {
-            qp.endpoint.inbound.iter_mut().for_each(|it| it.seen.note(it.bond.turn(), taken.number));
+            qp.endpoint.sharing.inbound.iter_mut().for_each(|it| it.seen.note(it.bond.turn(), taken.number));
         };
         match taken.users {
             KeyUsers::Of(qpn) => self.qps.get_mut(&qpn).into_iter().for_each(note),
@@ -151,7 +152,7 @@ impl Client {
     /// Ends what was shared with peers that ended it: they may be gone.
     pub(crate) fn unshare_gone(&mut self) {
         for qp in self.qps.values_mut() {
-            if qp.endpoint.inbound.as_ref().is_some_and(|inbound| inbound.bond.is_closed()) {
+            if qp.endpoint.sharing.inbound.as_ref().is_some_and(|inbound| inbound.bond.is_closed()) {
                 qp.endpoint.unshare(&mut self.context);
             }
         }
@@ -190,8 +191,8 @@ impl Client {
         let by = |qp: &Qp| {
             let here = |it: &InboundBond| is_of(it.bond.place(), place) && !it.is_gone();
             let there = |bond: &Bond| is_of(bond.own_place(), place);
-            qp.endpoint.recv_cq == cq && qp.endpoint.inbound.as_ref().is_some_and(here)
-                || qp.endpoint.send_cq == cq && qp.endpoint.outbound.as_ref().is_some_and(there)
+            qp.endpoint.receive.cq == cq && qp.endpoint.sharing.inbound.as_ref().is_some_and(here)
+                || qp.endpoint.send.cq == cq && qp.endpoint.sharing.outbound.as_ref().is_some_and(there)
         };
         self.qps.values().any(by) || self.context.closed_bonds.iter().any(|closed| closed.tries(cq, place))
     }
@@ -200,7 +201,7 @@ impl Client {
         let Some(qp) = self.qps.get_mut(&closed.qpn) else { return };
         let (messages, bytes) = closed.bond.counted();
         let more = (messages.wrapping_sub(closed.counted.0), bytes.wrapping_sub(closed.counted.1));
-        qp.endpoint.direct_traffic.add(closed.process.is_some(), more);
+        qp.endpoint.sharing.traffic.add(closed.process.is_some(), more);
         if closed.is_gone() {
             if let Outcome::Died(left) = *ended {
                 qp.endpoint.finish_for_dead_peer(&closed.bond, left, &mut self.context);
@@ -215,10 +216,10 @@ impl Client {
     /// Ends all that is shared, and lets peers know where the application is gone: nobody is at work for it any more.
     pub(crate) fn say_goodbye(&mut self) {
         let is_gone = self.is_hung_up();
-        let bonds = self.qps.values().filter_map(|qp| qp.endpoint.outbound.as_ref());
+        let bonds = self.qps.values().filter_map(|qp| qp.endpoint.sharing.outbound.as_ref());
         let closed = self.context.closed_bonds.iter().filter(|closed| closed.process.is_none());
         bonds.chain(closed.map(|closed| &closed.bond)).filter(|_| is_gone).for_each(Bond::end);
-        self.qps.values().for_each(|qp| qp.endpoint.close_bonds());
+        self.qps.values().for_each(|qp| qp.endpoint.sharing.close_bonds());
         self.qps
             .values()
             .filter_map(|qp| qp.endpoint.sharing_peer())

@@ -39,7 +39,7 @@ impl Client {
         };
         let not_ready = || refuse(Errno::AGAIN, "the peer is not ready");
         let (Some(Path { header, way: Way::Local(adapter), .. }), Some(trust)) =
-            (&endpoint.path, &spec.trust)
+            (&endpoint.peer.path, &spec.trust)
         else {
             return refuse(Errno::PERM, "the peer does not share memory with this guest");
         };
@@ -93,15 +93,13 @@ impl Client {
         };
         let bond = Memory::open(&grant.bond_file, Bond::BYTES);
         let Ok(bond) = bond.and_then(|memory| memory.guarded(&self.context.fault)) else { return refused() };
-        let Some(cq) = self.context.cqs.get(&endpoint.send_cq) else { return refused() };
+        let Some(cq) = self.context.cqs.get(&endpoint.send.cq) else { return refused() };
         let (Ok(cq_file), Ok(regions)) = (cq.file.try_clone(), self.context.regions.file.try_clone()) else {
             return refused();
         };
         (grant.peer.own_regions, grant.peer.own_entries) = (self.context.regions.limit, cq.entries);
-        endpoint.shared_in = self.context.adapter.spec().trust.clone();
-        if let Some(old) = endpoint.outbound.replace(Bond::new(bond)) {
-            endpoint.direct_traffic.add(false, old.counted());
-        }
+        endpoint.sharing.trust = self.context.adapter.spec().trust.clone();
+        endpoint.sharing.set_outbound(Bond::new(bond));
         let mut files = vec![grant.bond_file];
         files.append(&mut grant.files);
         files.extend([regions, cq_file]);
@@ -118,7 +116,7 @@ impl Client {
         let spec = adapter.spec().clone();
         self.unshare_all();
         for qp in self.qps.values_mut() {
-            let was_local = qp.endpoint.path.as_ref().is_some_and(is_local);
+            let was_local = qp.endpoint.peer.path.as_ref().is_some_and(is_local);
             let found = Path::to_peer(&qp.endpoint.attributes.ah, &adapter, &fabric);
             let reason = if was_local && !found.as_ref().is_ok_and(is_local) {
                 Some("its peer may not be reached within the host any more")
@@ -144,7 +142,7 @@ impl Client {
 
     /// Ends all sharing.
     fn unshare_all(&mut self) {
-        self.qps.values().for_each(|qp| qp.endpoint.close_bonds());
+        self.qps.values().for_each(|qp| qp.endpoint.sharing.close_bonds());
         self.qps.values_mut().for_each(|qp| qp.endpoint.unshare(&mut self.context));
     }
 
@@ -160,13 +158,13 @@ impl Client {
 
     /// Ends the sharing of all queue pairs that receive from a shared queue.
     pub(crate) fn unshare_srq(&mut self, srq: u32) {
-        let uses = |qp: &&mut Qp| qp.endpoint.takes_from(srq);
+        let uses = |qp: &&mut Qp| qp.endpoint.receive.takes_from(srq);
         self.qps.values_mut().filter(uses).for_each(|qp| qp.endpoint.unshare(&mut self.context));
     }
 
     /// Ends the sharing of all queue pairs that use a completion queue.
     pub(crate) fn unshare_cq(&mut self, cq: u32) {
-        let uses = |qp: &&mut Qp| qp.endpoint.send_cq == cq || qp.endpoint.recv_cq == cq;
+        let uses = |qp: &&mut Qp| qp.endpoint.completes_to(cq);
         self.qps.values_mut().filter(uses).for_each(|qp| qp.endpoint.unshare(&mut self.context));
     }
 }
