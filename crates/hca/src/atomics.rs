@@ -5,7 +5,7 @@
 //! others wait for a moment. Those of the same address space then leave the request without an answer, as they would
 //! if it were their own page; all others go on. So a program holds up itself alone.
 
-use crate::memory::Identity;
+use crate::address_space::Identity;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 

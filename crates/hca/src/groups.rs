@@ -2,10 +2,11 @@
 //!
 //! Whose packets get here is the vRouter's business: it floods what is sent to a group in the network.
 
+use crate::header::NetworkHeader;
 use crate::inbox::{Inbox, Packet};
-use crate::modify::PARTITION;
-use crate::path::Network;
-use crate::wire::WireErrors;
+use crate::limits::{MAX_ATTACHED, MAX_GROUPS, MAX_MEMBERS, PARTITION};
+use crate::question::Question;
+use crate::wire_errors::WireErrors;
 use packet::roce::{self, Opcode, Service};
 use std::collections::HashMap;
 use std::net::Ipv6Addr;
@@ -15,12 +16,6 @@ use std::time::Duration;
 
 pub(crate) use rdma::cm::MULTICAST_QUEUE_PAIR as QPN;
 
-/// Groups of a device.
-pub(crate) const MAX_GROUPS: u32 = 1024;
-/// Queue pairs that are attached to a group: as many copies are made of a datagram.
-pub(crate) const MAX_MEMBERS: u32 = 128;
-/// Queue pairs that are attached to all groups, together.
-pub(crate) const MAX_ATTACHED: u32 = 4096;
 /// What a copy of a datagram that came by a wire counts for: 200,000 are made in a second, as many as the vRouter
 /// makes for what comes to a network by wires.
 const COPY: Duration = Duration::from_micros(5);
@@ -38,18 +33,13 @@ pub(crate) enum Full {
     Attached,
 }
 
-/// Whether a GID is that of a group: an IPv6 multicast address, or a mapped IPv4 one.
-pub(crate) fn is_group(gid: Ipv6Addr) -> bool {
-    gid.to_ipv4_mapped().map_or(gid.is_multicast(), |v4| v4.is_multicast())
-}
-
 /// A queue pair that is attached to a group.
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
     qpn: u32,
     /// The key that its datagrams must have: others make no copies for it. It looks at the key itself once more.
     queue_key: Arc<AtomicU32>,
-    inbox: Arc<Inbox>,
+    inbox: Arc<Inbox<Question>>,
 }
 
 /// How many copies are made in a second (the generic cell rate algorithm of ITU-T I.371).
@@ -80,7 +70,7 @@ pub(crate) enum Unfit {
 /// A datagram for a group.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Multicast<'a> {
-    network: Network,
+    header: NetworkHeader,
     is_local: bool,
     queue_key: u32,
     bytes: &'a [u8],
@@ -88,7 +78,7 @@ pub(crate) struct Multicast<'a> {
 
 impl<'a> Multicast<'a> {
     /// What came so, once it is checked as far as one can who does not have the queue pairs.
-    pub fn new((network, is_local): (Network, bool), bytes: &'a [u8]) -> Result<Self, Unfit> {
+    pub fn new((header, is_local): (NetworkHeader, bool), bytes: &'a [u8]) -> Result<Self, Unfit> {
         let datagram = roce::parse(bytes).map_err(|_| Unfit::Malformed)?;
         let (Opcode::Of(Service::Ud, _), Some(deth)) = (datagram.bth.opcode, datagram.deth) else {
             return Err(Unfit::Malformed);
@@ -97,7 +87,7 @@ impl<'a> Multicast<'a> {
         if (datagram.bth.partition ^ PARTITION) & 0x7fff != 0 {
             return Err(Unfit::Partition);
         }
-        Ok(Self { network, is_local, queue_key: deth.queue_key, bytes })
+        Ok(Self { header, is_local, queue_key: deth.queue_key, bytes })
     }
 
     /// Gives a copy to each member but its sender. What there is no room for is lost. `gave` is called with who got
@@ -107,7 +97,7 @@ impl<'a> Multicast<'a> {
         members: &[Member],
         sender: Option<u32>,
         (errors, spare): (&WireErrors, &mut Vec<u8>),
-        mut gave: impl FnMut(&Arc<Inbox>),
+        mut gave: impl FnMut(&Arc<Inbox<Question>>),
     ) -> usize {
         let (mut made, mut wrong, mut lost) = (0, 0, 0);
         // Those of a program follow each other.
@@ -120,8 +110,8 @@ impl<'a> Multicast<'a> {
                 }
                 spare.clear();
                 spare.extend_from_slice(self.bytes);
-                let (network, is_local, bytes) = (self.network, self.is_local, std::mem::take(spare));
-                let packet = Packet { qpn: member.qpn, network, is_local, bytes };
+                let (header, is_local, bytes) = (self.header, self.is_local, std::mem::take(spare));
+                let packet = Packet { qpn: member.qpn, header, is_local, bytes };
                 made += 1;
                 lost += usize::from(!member.inbox.put_quietly(packet, spare));
             }
@@ -154,7 +144,7 @@ impl Groups {
         &self,
         group: Ipv6Addr,
         (qpn, queue_key): (u32, &Arc<AtomicU32>),
-        owner: &Arc<Inbox>,
+        owner: &Arc<Inbox<Question>>,
     ) -> Result<(), Full> {
         let mut groups = self.write();
         let members = groups.get(&group).cloned().unwrap_or_default();
@@ -244,15 +234,5 @@ mod tests {
         assert!(groups.has(0));
         (0..=MAX_MEMBERS).for_each(|qpn| groups.remove(qpn));
         assert!(!groups.has(0) && groups.0.read().unwrap().is_empty());
-    }
-
-    #[test]
-    fn groups_are_known_by_their_addresses() {
-        for (gid, is) in [("::ffff:224.0.0.1", true), ("::ffff:239.1.2.3", true), ("ff0e::1", true)] {
-            assert_eq!(is_group(gid.parse().unwrap()), is);
-        }
-        for gid in ["::ffff:10.0.0.1", "::ffff:255.255.255.255", "fe80::1", "::", "::e000:1"] {
-            assert!(!is_group(gid.parse().unwrap()), "{gid}");
-        }
     }
 }

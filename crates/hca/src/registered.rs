@@ -1,8 +1,9 @@
 //! What the applications of a device have registered together, and what that takes of the daemon.
 
+use crate::address_space::{AddressSpace, Identity};
 use crate::budget::{Account, Exhausted, Held, Kind};
-use crate::fabric::Limits;
-use crate::memory::{AddressSpace, Identity, Keyed};
+use crate::keys::Keyed;
+use crate::limits::Limits;
 use std::collections::HashSet;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};

@@ -2,36 +2,19 @@
 //!
 //! Of type 2 there is what the standard calls 2B: the key is for the queue pair that the window was bound on.
 
-use crate::control::{Answer, refuse};
-use crate::fabric::Limits;
-use crate::memory::{Keyed, Regions, index};
-use crate::objects::Objects;
-use crate::parting::Users;
+use crate::keys::{KeyUsers, Keyed, Window, index};
+use crate::limits::Limits;
+use crate::refusal::{Answer, done, refuse};
+use crate::regions::Regions;
 use crate::registered::Full;
 use rdma::Fault;
 use rustix::io::Errno;
 use uverbs::qp::access;
 use uverbs::{Kind, Region, Reply, WorkRequest};
 
-/// A memory window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Window {
-    pub pd: u32,
-    is_type_2: bool,
-    /// The key of the region that it is bound to.
-    to: u32,
-}
-
 /// `ibv_mw_type`.
 const TYPE_1: u32 = 1;
 const TYPE_2: u32 = 2;
-
-impl Keyed {
-    /// The key of the region: its own, or the one that it is bound to.
-    pub fn region_key(&self) -> u32 {
-        self.window.map_or(self.key, |window| window.to)
-    }
-}
 
 impl Regions {
     /// Makes a window that is not bound; its key.
@@ -59,13 +42,13 @@ impl Regions {
     }
 
     /// Ends a binding, where there is one; who had its key.
-    fn unbind(&mut self, mw: u32) -> Option<Users> {
+    fn unbind(&mut self, mw: u32) -> Option<KeyUsers> {
         let keyed = self.keyed.get_mut(&mw)?;
         let part = keyed.region.take()?;
         self.table.remove(keyed.key);
         let to = index(keyed.region_key());
         self.keyed.entry(to).and_modify(|region| region.windows -= 1);
-        Some(Users::new(&part))
+        Some(KeyUsers::new(&part))
     }
 
     /// Ends all bindings to a queue pair that goes, or is reset: they are for its peer, and another may come.
@@ -79,7 +62,7 @@ impl Regions {
 
     /// Binds a window, as a work request of this queue pair asks for it (IBTA 10.6.7.2.2, 11.4.2.3). Returns from
     /// whom a key was taken away by it.
-    pub fn bind(&mut self, (pd, qpn): (u32, u32), asked: &WorkRequest) -> Result<Option<Users>, Fault> {
+    pub fn bind(&mut self, (pd, qpn): (u32, u32), asked: &WorkRequest) -> Result<Option<KeyUsers>, Fault> {
         let WorkRequest { rkey: key, immediate: to, address, compare_add: len, swap, .. } = *asked;
         let keyed = self.keyed.get(&index(key)).ok_or(Fault::Protection)?;
         let window = keyed.window.filter(|window| window.pd == pd).ok_or(Fault::Protection)?;
@@ -110,7 +93,7 @@ impl Regions {
         Ok(self.rebind(key, Some(part), Window { to, ..window }))
     }
 
-    fn rebind(&mut self, key: u32, region: Option<Region>, window: Window) -> Option<Users> {
+    fn rebind(&mut self, key: u32, region: Option<Region>, window: Window) -> Option<KeyUsers> {
         let took = self.unbind(index(key));
         if let Some(region) = &region {
             self.table.insert(key, region);
@@ -122,7 +105,7 @@ impl Regions {
 
     /// The application makes a key of its own invalid: that of a bound window of type 2. Others, of regions too, are
     /// not for this (IBTA 10.6.7.2.7): they were not made by a work request. Returns who had it.
-    pub fn invalidate_local(&mut self, key: u32, pd: u32) -> Result<Users, Fault> {
+    pub fn invalidate_local(&mut self, key: u32, pd: u32) -> Result<KeyUsers, Fault> {
         self.invalidate(key, |region| region.pd == pd && matches!(region.kind, Kind::WindowOf(_)))
     }
 
@@ -131,31 +114,27 @@ impl Regions {
         self.invalidate(key, |region| region.pd == pd && region.kind == Kind::WindowOf(qpn)).map(|_| ())
     }
 
-    fn invalidate(&mut self, key: u32, may: impl FnOnce(&Region) -> bool) -> Result<Users, Fault> {
+    fn invalidate(&mut self, key: u32, may: impl FnOnce(&Region) -> bool) -> Result<KeyUsers, Fault> {
         let region = self.keyed(key).and_then(|keyed| keyed.region.as_ref());
         region.filter(|region| may(region)).ok_or(Fault::Protection)?;
         self.unbind(index(key)).ok_or(Fault::Protection)
     }
-}
 
-impl Objects {
     /// Makes a memory window.
-    pub fn alloc_window(&mut self, pd: u32, mw_type: u32) -> Answer {
-        self.check_pd(pd)?;
+    pub fn alloc_window(&mut self, pd: u32, mw_type: u32, limits: Limits) -> Answer {
         if ![TYPE_1, TYPE_2].contains(&mw_type) {
             return refuse(Errno::INVAL, format!("memory windows of type {mw_type}; there are 1 and 2"));
         }
-        let limits = self.adapter.spec().limits;
-        match self.regions.insert_window(pd, mw_type == TYPE_2, limits) {
+        match self.insert_window(pd, mw_type == TYPE_2, limits) {
             Ok(key) => Ok((Reply::Mw { mw: index(key), rkey: key }, Vec::new())),
             Err(full) => refuse(Errno::NOMEM, full.to_string()),
         }
     }
 
-    /// Takes one away. Peers have its key no more.
+    /// Destroys a memory window. Peers can't use its key any more.
     pub fn dealloc_window(&mut self, mw: u32) -> Answer {
-        match self.regions.remove_window(mw) {
-            Some(()) => Ok((Reply::Done, Vec::new())),
+        match self.remove_window(mw) {
+            Some(()) => done(),
             None => refuse(Errno::INVAL, "there is no such memory window"),
         }
     }
