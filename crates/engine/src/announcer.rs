@@ -1,4 +1,4 @@
-//! What this host tells others unasked, once a second: addresses that came to it, thrice each; and groups it listens to.
+//! What this host tells others unasked, once a second: addresses that came to it, thrice; and groups it listens to.
 //!
 //! It compares what is to be announced with what was: so it does not matter whether an address is new because of the
 //! configuration, because its guest's link came up, or because it went to another MAC.
@@ -121,7 +121,7 @@ fn places(view: &View<'_>, up: &BTreeSet<VifId>) -> Places {
     places
 }
 
-/// Whether an inside address is one of this host's: of a guest whose link is up, or of no other host's as far as is known.
+/// Whether an inside address is one of this host's: a guest's whose link is up, or no other host's as far as is known.
 fn is_here(view: &View<'_>, up: &BTreeSet<VifId>, vrf: Vrf, addr: IpAddr) -> bool {
     if let Some(guest) = view.guest_by_address(vrf, addr) {
         return up.contains(&guest);
@@ -130,8 +130,8 @@ fn is_here(view: &View<'_>, up: &BTreeSet<VifId>, vrf: Vrf, addr: IpAddr) -> boo
     nexthop.is_none_or(|nexthop| matches!(nexthop, Nexthop::Encap { .. } | Nexthop::Resolve { .. }))
 }
 
-/// The IPv6 addresses for which solicitations that come by wires are answered: of the underlay, and in networks that are
-/// attached to a wire, the gateways', guests' and floating ones.
+/// The IPv6 addresses for which solicitations that come by wires are answered: of the underlay, and in networks that
+/// are attached to a wire, the gateways', guests' and floating ones.
 fn listening(view: &View<'_>, up: &BTreeSet<VifId>, places: &Places) -> Listening {
     let mut listening = Listening::new();
     let mut add = |scope, addr| {

@@ -35,8 +35,8 @@ pub struct EngineConfig {
     pub flows: FlowLimits,
     /// Entries of each worker's flow cache. Memory is taken as they fill.
     pub cache_entries: usize,
-    /// ICMP errors and TCP resets a worker sends at most per second to one address of a network; ten times as many to all
-    /// of a guest's, or of a network's behind wires, and ten times as many of each that tell of packets too big.
+    /// ICMP errors and TCP resets a worker sends at most per second to one address of a network; ten times as many to
+    /// all of a guest's, or of a network's behind wires, and ten times as many of each that tell of packets too big.
     pub errors_per_second: u32,
     /// Copies a second that are made of flooded packets of one guest, by all workers, about; ten times as many of a
     /// wire's.

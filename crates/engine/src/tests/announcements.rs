@@ -154,7 +154,7 @@ fn many_are_announced_by_and_by() {
 /// Length of the record of a group, bytes.
 const RECORD_LEN: usize = 20;
 
-/// Reports of one group each among what came out of an interface: whether they have a VLAN tag, and the number of groups.
+/// Reports of one group each among what came out of an interface: whether they are tagged, and the number of groups.
 fn reports(output: &Output, vif: VifId) -> Vec<(bool, u8)> {
     let frames = output.get(&vif).into_iter().flatten().map(|(frame, _)| frame);
     let reports = frames.filter(|frame| frame[..6] == [0x33, 0x33, 0, 0, 0, 0x16]);
