@@ -47,7 +47,7 @@ impl Engine {
     /// Receives by more queues of an attached interface; false where it is not attached.
     pub fn receive(&self, vif: VifId, queues: Vec<Box<dyn RxQueue>>) -> bool {
         let mut control = self.control();
-        if !control.ports.contains_key(&vif) {
+        if !self.is_attached(vif) {
             return false;
         }
         self.share_out(&mut control, vif, queues);
@@ -56,8 +56,8 @@ impl Engine {
 
     /// Sends by other queues of an attached interface, from when this returns; false where it is not attached.
     pub fn send(&self, vif: VifId, queues: Vec<Arc<dyn TxQueue>>) -> bool {
-        let control = self.control();
-        let attached = control.ports.contains_key(&vif);
+        let _control = self.control();
+        let attached = self.is_attached(vif);
         if attached {
             let queues: Arc<[_]> = queues.into();
             self.tell_all(|| Message::Send { vif, queues: queues.clone() });

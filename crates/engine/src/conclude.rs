@@ -2,7 +2,7 @@
 
 use crate::core::{Core, Dropped, note, show, shown_len};
 use crate::frame::{Frame, Rest, Unfinished};
-use crate::hold::{Held, Neighbour, PATIENCE_NS};
+use crate::hold::{Held, Holder, Neighbour, NoRoom, PATIENCE_NS};
 use crate::key::Layout;
 use crate::lanes::check_offload;
 use crate::linear::{MAX_FRAME, MAX_HEAD};
@@ -225,14 +225,26 @@ impl Core {
         if !self.ask(tables, case.ingress, neighbour)? {
             return self.give_up(tables, original, case.ingress, case.offload, neighbour);
         }
-        self.keep(original, case, neighbour)
+        self.keep(tables, original, case, neighbour)
     }
 
-    fn keep(&mut self, original: &[u8], case: &Case, neighbour: Neighbour) -> Result<(), DropReason> {
-        if !self.hold.push(neighbour, case.ingress, case.offload, self.now.ns, original) {
-            return Err(DropReason::HoldFull);
+    fn keep(
+        &mut self,
+        tables: Tables<'_>,
+        original: &[u8],
+        case: &Case,
+        neighbour: Neighbour,
+    ) -> Result<(), DropReason> {
+        let is_wire = tables.snapshot.vif(case.ingress).is_some_and(|vif| vif.kind == VifKind::Wire);
+        let holder = Holder { ingress: case.ingress, scope: is_wire.then_some(neighbour.0) };
+        let pushed = self.hold.push(neighbour, holder, case.offload, self.now.ns, original);
+        match pushed.map_err(|NoRoom| DropReason::HoldFull)? {
+            None => self.cells.hold(neighbour),
+            Some(oldest) => {
+                self.drop_whole(&oldest.frame, case.ingress, DropReason::HoldFull);
+                self.hold.recycle(oldest);
+            }
         }
-        self.cells.hold(neighbour);
         Ok(())
     }
 
@@ -274,7 +286,7 @@ impl Core {
         match case.decision.verdict {
             // Of several tunnels to flood to, another's.
             Verdict::Hold { scope, addr } if self.ask(tables, ingress, (scope, addr))? => {
-                self.keep(original, &case, (scope, addr))
+                self.keep(tables, original, &case, (scope, addr))
             }
             Verdict::Hold { .. } => Err(DropReason::NoNeighbour),
             _ => self.conclude_or_drop(tables, original, &case),
@@ -308,13 +320,13 @@ impl Core {
         let (scope, addr) = held.neighbour;
         if tables.view(self.now.seconds).neighbour(scope, addr).is_some() {
             self.cells.release(held.neighbour);
-            self.whole(tables, &held.frame, held.ingress, held.offload);
+            self.whole(tables, &held.frame, held.holder.ingress, held.offload);
             self.hold.recycle(held);
         } else if self.now.ns.saturating_sub(held.since_ns) > PATIENCE_NS {
             self.cells.release(held.neighbour);
-            let done = self.give_up(tables, &held.frame, held.ingress, held.offload, held.neighbour);
+            let done = self.give_up(tables, &held.frame, held.holder.ingress, held.offload, held.neighbour);
             if let Err(reason) = done {
-                self.drop_whole(&held.frame, held.ingress, reason);
+                self.drop_whole(&held.frame, held.holder.ingress, reason);
             }
             self.hold.recycle(held);
         } else {
@@ -328,11 +340,16 @@ impl Core {
         if let (Some(asker), NeighbourScope::Network(vrf)) = (asker, question.scope) {
             self.storms.add(flooder(tables, asker, vrf), asked.to.len(), self.now.seconds);
         }
-        for forward in &asked.to {
-            if !self.turn.take(1, asked.frame.len()) {
+        self.send_all(&asked.frame, &asked.to);
+    }
+
+    /// Sends a frame of our own to each of these, as far as the turn goes.
+    pub fn send_all(&mut self, frame: &[u8], to: &[Forward]) {
+        for forward in to {
+            if !self.turn.take(1, frame.len()) {
                 return;
             }
-            self.send_own(&asked.frame, forward);
+            self.send_own(frame, forward);
         }
     }
 }

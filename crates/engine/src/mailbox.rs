@@ -3,7 +3,7 @@
 use crate::capture::Tap;
 use crate::meters::Meters;
 use mem::{RxQueue, TxQueue};
-use model::{Question, VifId};
+use model::{Question, Unasked, VifId};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io;
 use std::collections::VecDeque;
@@ -30,6 +30,8 @@ pub(crate) enum Message {
     Taps(Vec<Arc<Tap>>),
     /// Ask for a neighbour's MAC.
     Solicit(Question),
+    /// Send a frame of this host's own.
+    Tell(Unasked),
     /// Empty the flow cache.
     Forget,
     /// Nothing: the answer shows that the worker runs.

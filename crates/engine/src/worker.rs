@@ -282,6 +282,11 @@ impl Worker {
                 self.core.turn = Turn::NEW;
                 self.core.solicit(tables, &question, None);
             }
+            Message::Tell(unasked) => {
+                self.core.now = self.clock.now();
+                self.core.turn = Turn::NEW;
+                self.core.send_all(&unasked.frame, &unasked.to);
+            }
             Message::Forget => {
                 let pinned = self.reader.pin();
                 self.core.clear(Tables { shared: &self.shared, snapshot: pinned.get() });

@@ -46,20 +46,23 @@ pub fn decide<T: Lookup>(tables: &T, packet: &PacketView<'_>, ingress: VifId, no
     Decision { verdict, effects: walk.effects }
 }
 
-/// The deliveries of a frame that the gateway sends into a network: to one MAC, or to all members.
-pub(crate) fn bridge_from_gateway<T: Lookup>(
+/// The deliveries of a frame of this host's own into a network, as from `origin`: to one MAC, or to all members; and a
+/// neighbour that is not known, because of whom a delivery is missing.
+pub(crate) fn bridge_own<T: Lookup>(
     tables: &T,
     network: &Network,
+    origin: Origin<'_>,
     packet: &PacketView<'_>,
-) -> Vec<Forward> {
+) -> (Vec<Forward>, Option<(NeighbourScope, IpAddr)>) {
     let (headers, end) = (packet.headers.clone(), packet.len as usize);
-    let frame = Frame { headers, end, origin: Origin::Gateway, network, tos: 0, foreign_tags: 0 };
+    let frame = Frame { headers, end, origin, network, tos: 0, foreign_tags: 0 };
     let mut walk = Walk { tables, packet, ingress: VifId(0), now: 0, effects: Effects::default() };
-    let Some(eth) = &frame.headers.eth else { return Vec::new() };
+    let Some(eth) = &frame.headers.eth else { return (Vec::new(), None) };
     match walk.bridge(&frame, eth) {
-        Ok(Verdict::Flood(flood)) => flood.to,
-        Ok(Verdict::Forward(forward)) => vec![forward],
-        _ => Vec::new(),
+        Ok(Verdict::Flood(flood)) => (flood.to, walk.effects.solicit),
+        Ok(Verdict::Forward(forward)) => (vec![forward], None),
+        Err(Stop::Hold { scope, addr }) => (Vec::new(), Some((scope, addr))),
+        _ => (Vec::new(), None),
     }
 }
 
@@ -119,7 +122,7 @@ struct Frame<'a> {
 
 /// Where a tenant's packet came from.
 #[derive(Clone, Copy)]
-enum Origin<'a> {
+pub(crate) enum Origin<'a> {
     /// A guest of this host.
     Guest(&'a Vif),
     /// A wire the network is attached to.

@@ -12,6 +12,7 @@
 //! Must not know: I/O, threads, guest memory, how an executor makes it fast.
 #![deny(unsafe_code)]
 
+mod announce;
 mod change;
 mod decide;
 mod decision;
@@ -36,6 +37,7 @@ pub mod vectors;
 mod view;
 mod vif;
 
+pub use announce::{Announcement, Unasked, announce, report};
 pub use change::Change;
 pub use decide::{decide, entropy_of};
 pub use decision::{

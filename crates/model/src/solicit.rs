@@ -49,7 +49,7 @@ pub fn solicit<T: Lookup>(tables: &T, asked: &Question) -> Option<Solicitation> 
             let sender = network.gateway_for(target).unwrap_or_else(|| nobody(target));
             let frame = question(GATEWAY_MAC, sender, target, asked.at)?;
             let view = PacketView::parse(&frame, frame.len() as u32, None).ok()?;
-            let to = decide::bridge_from_gateway(tables, network, &view);
+            let (to, _) = decide::bridge_own(tables, network, decide::Origin::Gateway, &view);
             (!to.is_empty()).then_some(Solicitation { frame, to })
         }
     }

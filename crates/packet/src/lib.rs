@@ -15,6 +15,7 @@ mod entropy;
 mod error;
 mod headers;
 mod mac;
+pub mod mld;
 pub mod neighbour;
 mod parse;
 pub mod proto;

@@ -123,6 +123,16 @@ pub fn neighbour_advertisement(
     Ok(at + message(&mut out[at..], nd.target, ALL_NODES, kind, nd.target, mac)?)
 }
 
+/// Writes an untagged frame that tells all nodes that `addr` is at `mac` now (RFC 4861, 7.2.6).
+///
+/// # Errors
+/// [`WriteError::TooShort`].
+pub fn unsolicited_advertisement(out: &mut [u8], mac: Mac, addr: Ipv6Addr) -> Result<usize, WriteError> {
+    let at = build::ethernet(out, multicast_mac(ALL_NODES), mac, proto::ETHERTYPE_IPV6)?;
+    let kind = Message::Advertisement { solicited: false, router: false };
+    Ok(at + message(&mut out[at..], addr, ALL_NODES, kind, addr, mac)?)
+}
+
 #[derive(Clone, Copy)]
 enum Message {
     Solicitation,

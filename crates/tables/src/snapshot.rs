@@ -5,9 +5,9 @@ use crate::config::Config;
 use crate::flow::Flows;
 use crate::learned::Learned;
 use model::{
-    Action, BridgeEntry, Connection, DropReason, FlowKey, FragmentKey, Host, Lookup, MeterConfig, MeterId,
-    NeighbourScope, Network, Nexthop, NexthopId, RouteEntry, Rule, RuleMatch, RuleQuery, Seconds, Transport,
-    Vif, VifId, Vrf,
+    Action, BridgeEntry, Connection, DropReason, FloatingAddress, FlowKey, FragmentKey, Host, Lookup,
+    MeterConfig, MeterId, NeighbourScope, Network, Nexthop, NexthopId, RouteEntry, Rule, RuleMatch,
+    RuleQuery, Seconds, Transport, Vif, VifId, Vrf,
 };
 use packet::Mac;
 use std::cell::RefCell;
@@ -53,6 +53,23 @@ impl Snapshot {
     /// The networks, in the order of their VRFs.
     pub fn networks(&self) -> impl Iterator<Item = &Network> {
         self.config.vrfs.values().filter_map(|tables| tables.network.as_deref())
+    }
+
+    /// The floating addresses.
+    pub fn floating(&self) -> impl Iterator<Item = FloatingAddress> {
+        let all = self.config.floating.iter();
+        all.map(|(&(outside_vrf, outside), &(inside_vrf, inside))| FloatingAddress {
+            inside_vrf,
+            inside,
+            outside_vrf,
+            outside,
+        })
+    }
+
+    /// Whether another snapshot has the same configuration, and differs at most in what was learned.
+    #[must_use]
+    pub fn is_configured_as(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.config, &other.config)
     }
 
     /// A policer's configuration.

@@ -49,6 +49,10 @@ impl Port for DevicePort {
     fn status(&self) -> PortStatus {
         self.port.status()
     }
+
+    fn is_up(&self) -> bool {
+        self.port.is_up()
+    }
 }
 
 impl Verbs {

@@ -4,6 +4,7 @@ use super::harness::{Host, Output};
 use super::offloads::{ALL, GATEWAY, unfinished};
 use super::world::{WIRE, neighbours, rule, tables};
 use crate::capture::Tap;
+use crate::hold::Holder;
 use crate::meters::Meters;
 use crate::replies::ReplyLimits;
 use crate::storms::Storms;
@@ -284,8 +285,13 @@ fn a_guest_holds_its_share_of_packets_and_leaves_others_theirs() {
 #[test]
 fn a_neighbour_is_asked_for_also_where_its_packet_finds_no_room() {
     let mut host = host(Accepts::default());
-    let neighbour = (NeighbourScope::Wire(WIRE), "192.0.2.99".parse().unwrap());
-    while host.core.hold.push(neighbour, VifId(1), Offload::default(), 0, &[0; 60]) {}
+    let holder = Holder { ingress: VifId(1), scope: None };
+    for n in 0.. {
+        let other = (NeighbourScope::Wire(WIRE), std::net::Ipv4Addr::from(n).into());
+        if host.core.hold.push(other, holder, Offload::default(), 0, &[0; 60]).is_err() {
+            break;
+        }
+    }
     let packet = plain(&format!("{GATEWAY} / ip4 10.1.1.1 > 10.9.5.7 / udp 1000 > 53 / payload 30"));
     let output = host.run(VifId(1), [packet]);
     assert_eq!(host.drops(), [(DropReason::HoldFull, 1)].into());

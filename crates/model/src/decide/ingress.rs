@@ -18,7 +18,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         let network = vif.vrf.and_then(|vrf| self.tables.network(vrf)).ok_or(DropReason::NoNetwork)?;
         let headers = &self.packet.headers;
         let eth = headers.eth.as_ref().ok_or(DropReason::EthernetTruncated)?;
-        spoof::check(self.tables, vif, network, headers)?;
+        spoof::check(self.tables, vif, network, self.packet)?;
         guard::check(vif, self.packet)?;
         if let Some(meter) = vif.meter {
             let _ = self.effects.meters.try_push((meter, DropReason::RateLimited));

@@ -265,8 +265,12 @@ pub struct World {
 
 impl World {
     pub fn new<C: Carry + 'static>(open: impl FnOnce() -> C + Send + 'static) -> Self {
-        let engine =
-            Engine::new(&EngineConfig { cache_entries: 1 << 12, ..EngineConfig::default() }).unwrap();
+        let engine = Engine::new(&EngineConfig {
+            cache_entries: 1 << 12,
+            announces: false,
+            ..EngineConfig::default()
+        })
+        .unwrap();
         let stopped = Arc::new(AtomicBool::new(false));
         let shared = stopped.clone();
         let card = move || Stopping { card: open(), stopped: shared };
