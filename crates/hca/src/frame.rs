@@ -1,6 +1,7 @@
 //! RoCE packets in Ethernet frames, as they leave a guest's port and come to it.
 
 use crate::header::{NetworkHeader, is_group, source_port};
+use crate::ids::Qpn;
 use packet::roce::{self, BTH_LEN, ICRC_LEN};
 use packet::{Headers, L4, Mac, WriteError, build, neighbour, proto};
 use std::net::{IpAddr, Ipv6Addr};
@@ -49,7 +50,7 @@ pub(crate) fn example(mac: [u8; 6], (source, destination): (Ipv6Addr, Ipv6Addr))
     let payload = [0; BTH_LEN + ICRC_LEN];
     let mut frame = vec![0; len(&header, payload.len())];
     // There is room for all headers.
-    let _ = write(&mut frame, (Mac(mac), &header), source_port(0, 1, 1), &payload);
+    let _ = write(&mut frame, (Mac(mac), &header), source_port(0, Qpn(1), Qpn(1)), &payload);
     frame
 }
 

@@ -48,6 +48,7 @@ mod grant;
 mod groups;
 mod header;
 mod holders;
+mod ids;
 mod inbox;
 mod keys;
 mod limits;
