@@ -84,7 +84,7 @@ pub use cm::CmDescription;
 pub use counters::Counters;
 pub use description::{ClientDescription, CqDescription, MrDescription, QpDescription};
 pub use device::{Answers, Device, DeviceError};
-pub use fabric::{Fabric, Rules};
+pub use fabric::{Fabric, RoceFlow, Rules};
 pub use holders::{Given, HolderDescription};
 pub use limits::Limits;
 pub use shaper::Rate;

@@ -200,7 +200,7 @@ mod tests {
     struct Anything;
 
     impl crate::Rules for Anything {
-        fn lets(&self, _: u16, _: &[u8], _: u16) -> bool {
+        fn lets(&self, _: u16, _: &crate::RoceFlow, _: u16) -> bool {
             true
         }
     }
