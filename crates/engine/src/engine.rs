@@ -262,6 +262,15 @@ impl Engine {
     pub(crate) fn control(&self) -> MutexGuard<'_, Control> {
         lock(&self.control)
     }
+
+    /// The decision about a packet that comes in by `ingress`, by the live tables, with no effect. A packet that nobody
+    /// sent will do: headers, and no bytes.
+    #[must_use]
+    pub fn decide(&self, ingress: VifId, packet: &PacketView<'_>) -> Decision {
+        let snapshot = self.common.shared.snapshot();
+        let now = self.common.clock.now().seconds;
+        model::decide(&snapshot.view(self.common.shared.flows(), now), packet, ingress, now)
+    }
 }
 
 impl Executor for Engine {

@@ -7,6 +7,7 @@ use crate::counters::Counters;
 use crate::crew::{Crew, Crews};
 use crate::groups::Groups;
 use crate::holders::Holders;
+use crate::ids::Qpn;
 use crate::inbox::Inbox;
 use crate::question::Question;
 use crate::random;
@@ -20,7 +21,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLo
 use std::time::Duration;
 
 /// The queue pair of connection managers (IBTA 12.1: the general service interface).
-pub(crate) const MANAGER_QPN: u32 = 1;
+pub(crate) const MANAGER_QPN: Qpn = Qpn(1);
 /// Queue pair numbers below are special (0, 1) or left alone.
 const FIRST_QPN: u32 = 16;
 
@@ -29,7 +30,7 @@ const FIRST_QPN: u32 = 16;
 pub(crate) struct Adapter {
     spec: RwLock<DeviceSpec>,
     /// Who has which queue pair.
-    qps: RwLock<HashMap<u32, Arc<Inbox<Question>>>>,
+    qps: RwLock<HashMap<Qpn, Arc<Inbox<Question>>>>,
     /// Who is attached to which multicast group.
     pub groups: Groups,
     pub errors: WireErrors,
@@ -84,7 +85,7 @@ impl Adapter {
         *self.spec.write().unwrap_or_else(PoisonError::into_inner) = spec;
     }
 
-    fn qps(&self) -> RwLockWriteGuard<'_, HashMap<u32, Arc<Inbox<Question>>>> {
+    fn qps(&self) -> RwLockWriteGuard<'_, HashMap<Qpn, Arc<Inbox<Question>>>> {
         self.qps.write().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -94,7 +95,7 @@ impl Adapter {
     }
 
     /// A number for a new queue pair, where there may be one more. Numbers are not used again soon: they are random.
-    pub fn add_qp(&self, owner: &Arc<Inbox<Question>>) -> Option<u32> {
+    pub fn add_qp(&self, owner: &Arc<Inbox<Question>>) -> Option<Qpn> {
         let limit = self.spec().limits.qps as usize;
         let mut qps = self.qps();
         // One is the connection manager's.
@@ -102,8 +103,8 @@ impl Adapter {
             return None;
         }
         loop {
-            let qpn = random::number() >> 8;
-            if (FIRST_QPN..0xff_ffff).contains(&qpn) && !qps.contains_key(&qpn) {
+            let qpn = Qpn(random::number() >> 8);
+            if (FIRST_QPN..0xff_ffff).contains(&qpn.0) && !qps.contains_key(&qpn) {
                 qps.insert(qpn, owner.clone());
                 return Some(qpn);
             }
@@ -153,13 +154,13 @@ impl Adapter {
         counters
     }
 
-    pub fn remove_qp(&self, qpn: u32) {
+    pub fn remove_qp(&self, qpn: Qpn) {
         self.qps().remove(&qpn);
         self.groups.remove(qpn);
     }
 
     /// Who has this queue pair.
-    pub fn owner(&self, qpn: u32) -> Option<Arc<Inbox<Question>>> {
+    pub fn owner(&self, qpn: Qpn) -> Option<Arc<Inbox<Question>>> {
         self.qps.read().unwrap_or_else(PoisonError::into_inner).get(&qpn).cloned()
     }
 }

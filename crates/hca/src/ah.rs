@@ -3,6 +3,7 @@
 use crate::adapter::Adapter;
 use crate::budget::{Held, Kind};
 use crate::fabric::Fabric;
+use crate::ids::PdId;
 use crate::path::Path;
 use crate::quota::Quota;
 use crate::refusal::refuse;
@@ -12,7 +13,7 @@ use uverbs::{AddressVector, Refusal};
 /// An address handle.
 #[derive(Debug)]
 pub(crate) struct Ah {
-    pub pd: u32,
+    pub pd: PdId,
     pub vector: AddressVector,
     pub path: Path,
     /// Its share of what the device may have.
@@ -22,7 +23,7 @@ pub(crate) struct Ah {
 impl Ah {
     /// A handle for this address, where there is a path to it.
     pub fn create(
-        pd: u32,
+        pd: PdId,
         vector: &AddressVector,
         (adapter, fabric): (&Adapter, &Fabric),
         quota: &Quota,

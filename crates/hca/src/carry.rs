@@ -6,6 +6,7 @@ use crate::counters::Counter;
 use crate::endpoint::Endpoint;
 use crate::groups::{self, Multicast};
 use crate::header::{NetworkHeader, source_port};
+use crate::ids::{Key, PdId, Qpn};
 use crate::inbox::Packet;
 use crate::limits::PARTITION;
 use crate::path::Way;
@@ -33,7 +34,7 @@ pub(crate) struct Callbacks<'a> {
 /// A part of a scatter/gather list: calls `each` with places in the application's memory and lengths.
 fn for_each_part(
     context: &Context,
-    pd: u32,
+    pd: PdId,
     list: &[Segment],
     (offset, len): (u32, usize),
     needs: u32,
@@ -51,14 +52,14 @@ fn for_each_part(
         }
         let part = ((segment_len - skip) as usize).min(left);
         let address = segment.address.wrapping_add(skip);
-        each(context.regions.find_local(segment.lkey, pd, address, part as u64, needs)?, part)?;
+        each(context.regions.find_local(Key(segment.lkey), pd, address, part as u64, needs)?, part)?;
         (skip, left) = (0, left - part);
     }
     if left == 0 { Ok(()) } else { Err(Fault::Length) }
 }
 
 /// Copies bytes to where a scatter/gather list says.
-fn scatter(context: &Context, pd: u32, list: &[Segment], offset: u32, bytes: &[u8]) -> Result<(), Fault> {
+fn scatter(context: &Context, pd: PdId, list: &[Segment], offset: u32, bytes: &[u8]) -> Result<(), Fault> {
     let mut done = 0;
     for_each_part(context, pd, list, (offset, bytes.len()), access::LOCAL_WRITE, |place, len| {
         context.memory().write(place, &bytes[done..done + len], false)?;
@@ -114,12 +115,12 @@ impl Callbacks<'_> {
     }
 
     /// Where the memory lies that the peer may use so.
-    fn region(&mut self, rkey: u32, address: u64, len: u64, wanted: Access) -> Result<Place, Fault> {
+    fn region(&mut self, key: Key, address: u64, len: u64, wanted: Access) -> Result<Place, Fault> {
         let needs = right(wanted);
         let found = if self.endpoint.attributes.qp_access_flags & needs == 0 {
             Err(Fault::Protection)
         } else {
-            self.context.regions.find_remote(rkey, (self.endpoint.pd, self.endpoint.qpn), address, len, needs)
+            self.context.regions.find_remote(key, (self.endpoint.pd, self.endpoint.qpn), address, len, needs)
         };
         if found.is_err() {
             self.context.counters.add(Counter::RemoteAccess, 1);
@@ -136,7 +137,7 @@ impl Callbacks<'_> {
         };
         let place = match payload {
             Payload::Region { rkey, address, len } => {
-                Some(self.region(rkey, address, len.into(), Access::Read)?)
+                Some(self.region(Key(rkey), address, len.into(), Access::Read)?)
             }
             _ => None,
         };
@@ -167,7 +168,7 @@ impl Callbacks<'_> {
     }
 
     /// Sends a packet on its way: of the connection, or of an address handle.
-    fn emit(&mut self, to: Option<u32>, qpn: u32, bytes: Vec<u8>) -> Result<(), Fault> {
+    fn emit(&mut self, to: Option<u32>, qpn: Qpn, bytes: Vec<u8>) -> Result<(), Fault> {
         let endpoint = &mut *self.endpoint;
         let Context { adapter: ours, ahs, counters, uplink, spare, .. } = &mut *self.context;
         let path = match to.map(|ah| ahs.get(&ah).filter(|ah| ah.pd == endpoint.pd)) {
@@ -205,7 +206,7 @@ impl Callbacks<'_> {
 }
 
 /// Gives a datagram to those of its group that are of the sender's device. Returns the bytes of copies.
-fn give(ours: &Adapter, header: NetworkHeader, bytes: &[u8], sender: u32, spare: &mut Vec<u8>) -> u64 {
+fn give(ours: &Adapter, header: NetworkHeader, bytes: &[u8], sender: Qpn, spare: &mut Vec<u8>) -> u64 {
     let Some(members) = ours.groups.members(header.destination) else { return 0 };
     // What we made is one.
     let Ok(multicast) = Multicast::new((header, true), bytes) else { return 0 };
@@ -253,16 +254,16 @@ impl Verbs for Callbacks<'_> {
     }
 
     fn check(&mut self, rkey: u32, address: u64, len: u32, wanted: Access) -> Result<(), Fault> {
-        self.region(rkey, address, len.into(), wanted).map(|_| ())
+        self.region(Key(rkey), address, len.into(), wanted).map(|_| ())
     }
 
     fn write(&mut self, rkey: u32, address: u64, bytes: &[u8], ends: bool) -> Result<(), Fault> {
-        let place = self.region(rkey, address, bytes.len() as u64, Access::Write)?;
+        let place = self.region(Key(rkey), address, bytes.len() as u64, Access::Write)?;
         self.context.memory().write(place, bytes, ends)
     }
 
     fn atomic(&mut self, rkey: u32, address: u64, operation: AtomicOperation) -> Result<u64, Fault> {
-        let place = self.region(rkey, address, 8, Access::Atomic)?;
+        let place = self.region(Key(rkey), address, 8, Access::Atomic)?;
         let turn = &self.context.adapter.turn;
         let done = self.context.memory().exchange(place, turn, |original| match operation {
             AtomicOperation::FetchAdd(add) => original.wrapping_add(add),
@@ -274,7 +275,7 @@ impl Verbs for Callbacks<'_> {
     }
 
     fn invalidate(&mut self, rkey: u32) -> Result<(), Fault> {
-        self.context.regions.invalidate_remote(rkey, (self.endpoint.pd, self.endpoint.qpn))
+        self.context.regions.invalidate_remote(Key(rkey), (self.endpoint.pd, self.endpoint.qpn))
     }
 
     fn complete(&mut self, completion: Completion) {
@@ -288,7 +289,7 @@ impl Verbs for Callbacks<'_> {
             self.endpoint.peer.nak = Some(nak);
         }
         let bytes = self.store(packet, payload)?;
-        let emitted = self.emit(to, packet.bth.destination, bytes);
+        let emitted = self.emit(to, Qpn(packet.bth.destination), bytes);
         point(Point::PacketSent);
         emitted
     }

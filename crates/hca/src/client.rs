@@ -24,6 +24,7 @@ use crate::events::{Event, Notifier};
 use crate::fabric::Fabric;
 use crate::grant::grant;
 use crate::holders::Process;
+use crate::ids::{Key, Qpn};
 use crate::inbox::{Arrivals, Inbox};
 use crate::limits::PORT;
 use crate::qp::Qp;
@@ -105,12 +106,12 @@ pub(crate) struct Newcomer {
 pub(crate) struct Client {
     connection: Connection,
     pub(crate) context: Context,
-    pub(crate) qps: HashMap<u32, Qp>,
+    pub(crate) qps: HashMap<Qpn, Qp>,
     /// Whose doorbell is whose.
     pub(crate) bells: Bells,
     pub(crate) doorbells: Doorbells,
-    ready: VecDeque<u32>,
-    timers: BTreeSet<(Duration, u32)>,
+    ready: VecDeque<Qpn>,
+    timers: BTreeSet<(Duration, Qpn)>,
     /// What we asked its peer for.
     pub(crate) awaited: Option<PendingAnswer>,
     /// A request that waits.
@@ -324,7 +325,7 @@ impl Client {
     }
 
     /// Has a queue pair looked at.
-    pub(crate) fn wake(&mut self, qpn: u32) {
+    pub(crate) fn wake(&mut self, qpn: Qpn) {
         if let Some(qp) = self.qps.get_mut(&qpn) {
             make_ready(qp, &mut self.ready);
         }
@@ -386,9 +387,9 @@ impl Client {
         let (request, files) = self.connection.receive::<Request>()?;
         point(Point::Heard);
         let wished = match request {
-            Request::Direct { qpn } => self.request_sharing(qpn, SharedPart::Queues),
-            Request::Pages { qpn, rkey } => self.request_sharing(qpn, SharedPart::Pages(rkey)),
-            Request::Memory { qpn } => self.request_sharing(qpn, SharedPart::Memory),
+            Request::Direct { qpn } => self.request_sharing(Qpn(qpn), SharedPart::Queues),
+            Request::Pages { qpn, rkey } => self.request_sharing(Qpn(qpn), SharedPart::Pages(Key(rkey))),
+            Request::Memory { qpn } => self.request_sharing(Qpn(qpn), SharedPart::Memory),
             other => {
                 self.catch_up();
                 return self.begin_request(other, files);
@@ -495,7 +496,7 @@ impl Client {
     }
 }
 
-fn make_ready(qp: &mut Qp, ready: &mut VecDeque<u32>) {
+fn make_ready(qp: &mut Qp, ready: &mut VecDeque<Qpn>) {
     if !std::mem::replace(&mut qp.is_ready, true) {
         ready.push_back(qp.endpoint.qpn);
     }

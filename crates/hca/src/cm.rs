@@ -342,11 +342,11 @@ fn management_datagram(psn: u32, mad: &[u8; MAD_LEN]) -> Option<Vec<u8>> {
         partition: PARTITION,
         forward_congestion: false,
         backward_congestion: false,
-        destination: MANAGER_QPN,
+        destination: MANAGER_QPN.0,
         acknowledge: false,
         psn,
     };
-    let deth = Some(Deth { queue_key: QUEUE_KEY, source: MANAGER_QPN });
+    let deth = Some(Deth { queue_key: QUEUE_KEY, source: MANAGER_QPN.0 });
     let mut bytes = vec![0; MAD_LEN + 64];
     let len = roce::write(&Datagram { deth, ..Datagram::new(bth, mad) }, &mut bytes).ok()?;
     bytes.truncate(len);

@@ -7,6 +7,7 @@ use crate::counters::Counters;
 use crate::cq::{Channel, Cq};
 use crate::events::{Event, Notifier};
 use crate::fabric::Fabric;
+use crate::ids::{CqId, Qpn, SrqId};
 use crate::inbox::Inbox;
 use crate::keys::KeyUsers;
 use crate::pd::Pds;
@@ -36,8 +37,8 @@ pub(crate) struct Context {
     pub regions: Regions,
     pub pds: Pds,
     pub channels: HashMap<u32, Channel>,
-    pub cqs: HashMap<u32, Cq>,
-    pub srqs: HashMap<u32, Srq>,
+    pub cqs: HashMap<CqId, Cq>,
+    pub srqs: HashMap<SrqId, Srq>,
     pub ahs: HashMap<u32, Ah>,
     pub asynchronous: Notifier,
     pub counters: Counters,
@@ -124,45 +125,45 @@ impl Context {
     }
 
     /// Puts a completion into a queue, and wakes who waits for it. False where the queue is full.
-    pub fn complete(&mut self, handle: u32, completion: &Completion, solicited: bool) -> bool {
-        let Some(cq) = self.cqs.get_mut(&handle).filter(|cq| !cq.overrun) else { return false };
-        let pushed = cq.sink.push(completion, solicited);
+    pub fn complete(&mut self, cq: CqId, completion: &Completion, solicited: bool) -> bool {
+        let Some(queue) = self.cqs.get_mut(&cq).filter(|cq| !cq.overrun) else { return false };
+        let pushed = queue.sink.push(completion, solicited);
         point(Point::Completed);
         match pushed {
             Ok(tells) => {
                 if tells {
-                    self.tell_channel(handle);
+                    self.tell_channel(cq);
                 }
                 true
             }
             Err(uverbs::Overrun) => {
-                cq.overrun = true;
-                self.tell(Event::CqError, handle);
+                queue.overrun = true;
+                self.tell(Event::CqError, cq.0);
                 false
             }
         }
     }
 
     /// Wakes who waits for completions of a queue.
-    pub fn tell_channel(&mut self, cq: u32) {
+    pub fn tell_channel(&mut self, cq: CqId) {
         point(Point::Tells);
         let channel = self.cqs.get(&cq).and_then(|cq| cq.channel);
         if let Some(channel) = channel.and_then(|channel| self.channels.get_mut(&channel)) {
-            channel.notifier.tell_once(&cq.to_ne_bytes());
+            channel.notifier.tell_once(&cq.0.to_ne_bytes());
         }
     }
 
     /// Removes a completion queue, if it is there, of which nobody is told any more.
-    pub fn remove_cq(&mut self, handle: u32) -> Option<Cq> {
+    pub fn remove_cq(&mut self, handle: CqId) -> Option<Cq> {
         let cq = self.cqs.remove(&handle)?;
         if let Some(channel) = cq.channel.and_then(|channel| self.channels.get_mut(&channel)) {
-            channel.notifier.forget(&handle.to_ne_bytes());
+            channel.notifier.forget(&handle.0.to_ne_bytes());
         }
         Some(cq)
     }
 
     /// Takes a receive from a shared queue.
-    pub fn take_shared(&mut self, handle: u32, into: &mut Receive) -> bool {
+    pub fn take_shared(&mut self, handle: SrqId, into: &mut Receive) -> bool {
         let Some(srq) = self.srqs.get_mut(&handle) else { return false };
         into.segments.clear();
         match srq.source.take(&mut into.segments) {
@@ -173,20 +174,20 @@ impl Context {
             }
             Err(Corrupt) => {
                 self.srqs.remove(&handle);
-                self.tell(Event::SrqError, handle);
+                self.tell(Event::SrqError, handle.0);
                 false
             }
         }
     }
 
     /// Says that few receives are left in a shared queue, where that is so.
-    pub fn tell_of_few(&mut self, handle: u32) {
+    pub fn tell_of_few(&mut self, handle: SrqId) {
         if let Some(srq) = self.srqs.get_mut(&handle)
             && srq.limit > 0
             && srq.source.waiting() < srq.limit
         {
             srq.arm(0);
-            self.tell(Event::SrqLimitReached, handle);
+            self.tell(Event::SrqLimitReached, handle.0);
         }
     }
 
@@ -197,7 +198,7 @@ impl Context {
     }
 
     /// Whether somebody is at work with what a queue pair shared.
-    pub fn is_still_used(&self, qpn: u32) -> bool {
+    pub fn is_still_used(&self, qpn: Qpn) -> bool {
         self.closed_bonds.iter().any(|closed| closed.qpn == qpn)
     }
 

@@ -2,6 +2,7 @@
 
 use crate::budget::Kind;
 use crate::endpoint::Endpoint;
+use crate::ids::{CqId, PdId, Qpn, SrqId};
 use crate::limits::{MAX_INLINE, MAX_SEGMENTS, MAX_WORK};
 use crate::peer::Peer;
 use crate::qp::{Qp, Transport};
@@ -69,7 +70,7 @@ impl Layout {
 
 /// A queue pair with this number and doorbell; the reply to the application, and the memory that goes with it.
 pub(crate) fn create(
-    (qpn, doorbell): (u32, u32),
+    (qpn, doorbell): (Qpn, u32),
     asked: &CreateQp,
     layout: &Layout,
     quota: &Quota,
@@ -82,17 +83,17 @@ pub(crate) fn create(
     let parcels =
         shares.then(|| Parcels::new(memory.clone(), queues as u32)).transpose().map_err(no_memory)?;
     let sends = WorkSource::new(memory.clone(), send).map_err(no_memory)?;
-    let receives = Receives::new(&memory, receive, asked.srq).map_err(no_memory)?;
+    let receives = Receives::new(&memory, receive, asked.srq.map(SrqId)).map_err(no_memory)?;
     let endpoint = Endpoint {
         qpn,
-        pd: asked.pd,
+        pd: PdId(asked.pd),
         kind: asked.qp_type,
         state: QpState::Reset,
         attributes: QpAttributes::default(),
         queue_key: Arc::default(),
         capacity: cap,
-        send: SendQueue::new(sends, send.slots, asked.send_cq, asked.sq_sig_all),
-        receive: ReceiveQueue::new(receives, asked.recv_cq, doorbell + 1),
+        send: SendQueue::new(sends, send.slots, CqId(asked.send_cq), asked.sq_sig_all),
+        receive: ReceiveQueue::new(receives, CqId(asked.recv_cq), doorbell + 1),
         peer: Peer::default(),
         sharing: Sharing::new(parcels.map(|parcels| (parcels, queues as u32))),
         file: file.try_clone().map_err(no_memory)?,
@@ -103,7 +104,7 @@ pub(crate) fn create(
     };
     let qp = Qp { endpoint, transport: Transport::None, is_ready: false, deadline: None };
     let reply = Reply::Qp {
-        qpn,
+        qpn: qpn.0,
         capacity: cap,
         send,
         receive,

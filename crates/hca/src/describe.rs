@@ -4,6 +4,7 @@ use crate::context::Context;
 use crate::cq::Cq;
 use crate::description::{ClientDescription, CqDescription, MrDescription, QpDescription};
 use crate::endpoint::Endpoint;
+use crate::ids::{CqId, Key};
 use crate::path::{Path, Way};
 use crate::qp::{Qp, Transport};
 use crate::regions::access_names;
@@ -31,7 +32,7 @@ impl QpDescription {
             _ => rdma::Counts::default(),
         };
         Self {
-            qpn: endpoint.qpn,
+            qpn: endpoint.qpn.0,
             kind: endpoint.kind,
             state: endpoint.state,
             error: endpoint.reason,
@@ -49,17 +50,17 @@ impl QpDescription {
 }
 
 impl MrDescription {
-    pub(crate) fn of((key, region): (u32, &Region)) -> Self {
+    pub(crate) fn of((key, region): (Key, &Region)) -> Self {
         let Region { address, iova, len, access, file, kind, .. } = *region;
-        Self { key, address, iova, len, access: access_names(access, kind), is_shared: file != 0 }
+        Self { key: key.0, address, iova, len, access: access_names(access, kind), is_shared: file != 0 }
     }
 }
 
 impl CqDescription {
-    pub(crate) fn of(handle: u32, cq: &Cq, qps: &[(u32, u32)]) -> Self {
+    pub(crate) fn of(handle: CqId, cq: &Cq, qps: &[(CqId, CqId)]) -> Self {
         let users = qps.iter().filter(|(send, receive)| *send == handle || *receive == handle).count();
         Self {
-            cq: handle,
+            cq: handle.0,
             entries: cq.entries,
             users: users as u32,
             waiting: cq.sink.waiting(),

@@ -1,8 +1,10 @@
 //! Which queue pair has which doorbell.
 
+use crate::ids::Qpn;
+
 /// The doorbells of an application that queue pairs have.
 #[derive(Debug, Default)]
-pub(crate) struct Bells(Vec<Option<u32>>);
+pub(crate) struct Bells(Vec<Option<Qpn>>);
 
 impl Bells {
     /// A doorbell that no queue pair has, out of `count`. The lowest numbers go first, since the device listens to all
@@ -17,17 +19,17 @@ impl Bells {
     }
 
     /// Gives a free doorbell to a queue pair.
-    pub fn give(&mut self, bell: u32, qpn: u32) {
+    pub fn give(&mut self, bell: u32, qpn: Qpn) {
         self.0[bell as usize] = Some(qpn);
     }
 
     /// Takes the doorbell of a queue pair back.
-    pub fn take_back(&mut self, qpn: u32) {
+    pub fn take_back(&mut self, qpn: Qpn) {
         self.0.iter_mut().filter(|bell| **bell == Some(qpn)).for_each(|bell| *bell = None);
     }
 
     /// The queue pair that has a doorbell.
-    pub fn qpn(&self, bell: u32) -> Option<u32> {
+    pub fn qpn(&self, bell: u32) -> Option<Qpn> {
         self.0.get(bell as usize).copied().flatten()
     }
 

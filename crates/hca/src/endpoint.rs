@@ -5,6 +5,7 @@ use crate::clock::monotonic_nanoseconds;
 use crate::context::Context;
 use crate::counters::Counter;
 use crate::events::Event;
+use crate::ids::{CqId, PdId, Qpn};
 use crate::inbox::Inbox;
 use crate::limits::MAX_WORK;
 use crate::peer::Peer;
@@ -38,8 +39,8 @@ const IS_RECEIVE: u64 = 1 << 63;
 /// A queue pair without its transport.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
-    pub qpn: u32,
-    pub pd: u32,
+    pub qpn: Qpn,
+    pub pd: PdId,
     pub kind: QpType,
     pub state: QpState,
     pub attributes: QpAttributes,
@@ -86,8 +87,13 @@ impl Endpoint {
         self.take_receive(context)
     }
 
+    /// The number of the peer's queue pair.
+    pub const fn peer_qpn(&self) -> Qpn {
+        Qpn(self.attributes.dest_qp_num)
+    }
+
     /// Whether its completions go to this queue.
-    pub const fn completes_to(&self, cq: u32) -> bool {
+    pub fn completes_to(&self, cq: CqId) -> bool {
         self.send.cq == cq || self.receive.cq == cq
     }
 
@@ -118,7 +124,7 @@ impl Endpoint {
         let status = status_number(done.status);
         let failed = done.status != Status::Success;
         let mut completion =
-            Completion { qpn: self.qpn, status, byte_len: done.len, ..Completion::default() };
+            Completion { qpn: self.qpn.0, status, byte_len: done.len, ..Completion::default() };
         completion.timestamp = monotonic_nanoseconds();
         let is_receive = done.id & IS_RECEIVE != 0;
         let (cq, solicited) = if is_receive {
@@ -166,7 +172,7 @@ impl Endpoint {
     pub fn flushed_receive(&self, id: u64) -> Completion {
         Completion {
             id,
-            qpn: self.qpn,
+            qpn: self.qpn.0,
             status: status_number(Status::Flushed),
             opcode: completion::opcode::RECV,
             placement: self.placement(),
@@ -210,7 +216,7 @@ impl Endpoint {
     /// Notes that the peer was heard of. The application is told where it can't send yet.
     pub fn establish(&mut self, context: &mut Context) {
         if !std::mem::replace(&mut self.peer.established, true) && self.state == QpState::ReadyToReceive {
-            context.tell(Event::CommunicationEstablished, self.qpn);
+            context.tell(Event::CommunicationEstablished, self.qpn.0);
         }
     }
 
@@ -224,7 +230,7 @@ impl Endpoint {
     /// The thread of the peer, if memory may be shared with it.
     pub fn sharing_peer(&self) -> Option<Arc<Inbox<Question>>> {
         let (_, adapter) = self.peer.local()?;
-        self.sharing.trust.as_ref().and_then(|_| adapter.owner(self.attributes.dest_qp_num))
+        self.sharing.trust.as_ref().and_then(|_| adapter.owner(self.peer_qpn()))
     }
 
     /// The thread of the peer into whose queues the application puts messages.
@@ -233,13 +239,13 @@ impl Endpoint {
     }
 
     /// Whether it is connected with this queue pair, and may share memory with it now.
-    pub fn is_bonded_with(&self, from: (Ipv6Addr, u32)) -> bool {
+    pub fn is_bonded_with(&self, from: (Ipv6Addr, Qpn)) -> bool {
         matches!(self.state, QpState::ReadyToReceive | QpState::ReadyToSend) && self.is_peer(from)
     }
 
     /// Asks the peer's thread to notify the peer's completion channel.
     pub fn tell_peer(&self) {
-        let peer = self.attributes.dest_qp_num;
+        let peer = self.peer_qpn();
         if let Some((path, adapter)) = self.peer.local()
             && let Some(inbox) = adapter.owner(peer)
         {
@@ -248,9 +254,9 @@ impl Endpoint {
     }
 
     /// Whether it is connected with this queue pair, and both are on this host.
-    pub fn is_peer(&self, from: (Ipv6Addr, u32)) -> bool {
+    pub fn is_peer(&self, from: (Ipv6Addr, Qpn)) -> bool {
         self.kind == QpType::Rc
-            && self.attributes.dest_qp_num == from.1
+            && self.peer_qpn() == from.1
             && self.peer.local().is_some_and(|(path, _)| path.header.destination == from.0)
     }
 

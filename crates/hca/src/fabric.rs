@@ -3,17 +3,27 @@
 use crate::adapter::Adapter;
 use crate::budget::Stock;
 use crate::crew::Crews;
-use crate::frame;
 use crate::holders::HolderDescription;
 use crate::spec::DeviceSpec;
 use std::collections::HashMap;
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// Whoever knows what becomes of packets.
+/// RoCE packets from one device to another, by what rules see of all of them. Both addresses are of the same IP version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoceFlow {
+    /// MAC of the device that sends.
+    pub mac: [u8; 6],
+    /// Its address.
+    pub source: IpAddr,
+    /// Address of the device that receives.
+    pub destination: IpAddr,
+}
+
+/// The rules of the vRouter.
 pub trait Rules: Send + Sync {
-    /// Whether a frame that the device with port `from` sends gets to the one with port `to`, and nobody looks on.
-    fn lets(&self, from: u16, frame: &[u8], to: u16) -> bool;
+    /// Whether packets that the device with port `from` sends reach the one with port `to`, and nobody watches them.
+    fn lets(&self, from: u16, flow: &RoceFlow, to: u16) -> bool;
 }
 
 const fn is_link_local(gid: Ipv6Addr) -> bool {
@@ -94,7 +104,11 @@ impl Fabric {
         } else {
             Some((source, destination))
         };
-        pair.is_some_and(|pair| self.rules.lets(own, &frame::example(sender.mac, pair), others))
+        pair.is_some_and(|(source, destination)| {
+            let (source, destination) =
+                (IpAddr::V6(source).to_canonical(), IpAddr::V6(destination).to_canonical());
+            self.rules.lets(own, &RoceFlow { mac: sender.mac, source, destination }, others)
+        })
     }
 
     /// Has the device found by its addresses, and by no others.

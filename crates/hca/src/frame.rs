@@ -1,7 +1,7 @@
 //! RoCE packets in Ethernet frames, as they leave a guest's port and come to it.
 
-use crate::header::{NetworkHeader, is_group, source_port};
-use packet::roce::{self, BTH_LEN, ICRC_LEN};
+use crate::header::{NetworkHeader, is_group};
+use packet::roce::{self, ICRC_LEN};
 use packet::{Headers, L4, Mac, WriteError, build, neighbour, proto};
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -41,16 +41,6 @@ pub(crate) fn write(
         frame[end..].copy_from_slice(&icrc);
     }
     Ok(())
-}
-
-/// A packet as devices send them to each other, in a frame: to ask what becomes of it.
-pub(crate) fn example(mac: [u8; 6], (source, destination): (Ipv6Addr, Ipv6Addr)) -> Vec<u8> {
-    let header = NetworkHeader { source, destination, traffic_class: 0, hop_limit: 64, flow_label: 0 };
-    let payload = [0; BTH_LEN + ICRC_LEN];
-    let mut frame = vec![0; len(&header, payload.len())];
-    // There is room for all headers.
-    let _ = write(&mut frame, (Mac(mac), &header), source_port(0, 1, 1), &payload);
-    frame
 }
 
 /// The network header of a RoCE packet, and where it, the UDP header and the packet's end are; `None` where a frame has

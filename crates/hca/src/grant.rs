@@ -55,15 +55,15 @@ fn share(endpoint: &mut Endpoint, with: &Arc<Process>, context: &mut Context) ->
     };
     let (memory, bond_file) = guarded_memory("bond", Bond::BYTES, &context.fault).ok()?;
     let peer = DirectPeer {
-        qpn: endpoint.qpn,
-        pd: endpoint.pd,
+        qpn: endpoint.qpn.0,
+        pd: endpoint.pd.0,
         access: endpoint.attributes.qp_access_flags,
         receive,
         takes_shared: endpoint.receive.is_shared(),
         taker: endpoint.receive.taker,
         parcels: endpoint.sharing.parcels.as_ref()?.1,
         memory: endpoint.memory,
-        cq: endpoint.receive.cq,
+        cq: endpoint.receive.cq.0,
         entries: cq.entries,
         regions: context.regions.limit,
         own_regions: 0,

@@ -3,6 +3,7 @@
 //! Whose packets get here is the vRouter's business: it floods what is sent to a group in the network.
 
 use crate::header::NetworkHeader;
+use crate::ids::Qpn;
 use crate::inbox::{Inbox, Packet};
 use crate::limits::{MAX_ATTACHED, MAX_GROUPS, MAX_MEMBERS, PARTITION};
 use crate::question::Question;
@@ -14,7 +15,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 use std::time::Duration;
 
-pub(crate) use rdma::cm::MULTICAST_QUEUE_PAIR as QPN;
+/// The number that datagrams to a group have for a queue pair (IBTA 10.5.1).
+pub(crate) const QPN: Qpn = Qpn(rdma::cm::MULTICAST_QUEUE_PAIR);
 
 /// What a copy of a datagram that came by a wire counts for: 200,000 are made in a second, as many as the vRouter
 /// makes for what comes to a network by wires.
@@ -36,7 +38,7 @@ pub(crate) enum Full {
 /// A queue pair that is attached to a group.
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
-    qpn: u32,
+    qpn: Qpn,
     /// The key that its datagrams must have: others make no copies for it. It looks at the key itself once more.
     queue_key: Arc<AtomicU32>,
     inbox: Arc<Inbox<Question>>,
@@ -95,7 +97,7 @@ impl<'a> Multicast<'a> {
     pub fn give(
         &self,
         members: &[Member],
-        sender: Option<u32>,
+        sender: Option<Qpn>,
         (errors, spare): (&WireErrors, &mut Vec<u8>),
         mut gave: impl FnMut(&Arc<Inbox<Question>>),
     ) -> usize {
@@ -143,7 +145,7 @@ impl Groups {
     pub fn attach(
         &self,
         group: Ipv6Addr,
-        (qpn, queue_key): (u32, &Arc<AtomicU32>),
+        (qpn, queue_key): (Qpn, &Arc<AtomicU32>),
         owner: &Arc<Inbox<Question>>,
     ) -> Result<(), Full> {
         let mut groups = self.write();
@@ -168,7 +170,7 @@ impl Groups {
     }
 
     /// Detaches a queue pair from a group. False where it is not attached.
-    pub fn detach(&self, group: Ipv6Addr, qpn: u32) -> bool {
+    pub fn detach(&self, group: Ipv6Addr, qpn: Qpn) -> bool {
         let mut groups = self.write();
         let Some(members) = groups.get(&group) else { return false };
         let left: Arc<[Member]> = members.iter().filter(|member| member.qpn != qpn).cloned().collect();
@@ -182,13 +184,13 @@ impl Groups {
     }
 
     /// Whether a queue pair is attached to any group.
-    pub fn has(&self, qpn: u32) -> bool {
+    pub fn has(&self, qpn: Qpn) -> bool {
         let groups = self.0.read().unwrap_or_else(PoisonError::into_inner);
         groups.values().any(|members| members.iter().any(|member| member.qpn == qpn))
     }
 
     /// A queue pair is gone.
-    pub fn remove(&self, qpn: u32) {
+    pub fn remove(&self, qpn: Qpn) {
         let groups = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let of_it = |members: &Arc<[Member]>| members.iter().any(|member| member.qpn == qpn);
         let its: Vec<_> = groups.iter().filter(|(_, members)| of_it(members)).map(|(gid, _)| *gid).collect();
@@ -211,7 +213,7 @@ mod tests {
     fn what_is_attached_is_bounded() {
         let inbox = Arc::new(Inbox::new(Arc::new(Account::new(Arc::new(Stock::new(0, 0)), 0))).unwrap());
         let (groups, key) = (Groups::default(), Arc::default());
-        let attach = |group, qpn, inbox| groups.attach(group, (qpn, &key), inbox);
+        let attach = |group, qpn, inbox| groups.attach(group, (Qpn(qpn), &key), inbox);
         for qpn in 0..MAX_MEMBERS {
             assert_eq!(attach(group(0), qpn, &inbox), Ok(()));
             assert_eq!(attach(group(0), qpn, &inbox), Ok(()), "once more is the same");
@@ -228,11 +230,13 @@ mod tests {
         }
         assert_eq!(attach(group(MAX_GROUPS - 1), MAX_MEMBERS, &inbox), Err(Full::Attached));
         assert!(
-            groups.detach(group(0), 1) && !groups.detach(group(0), 1) && !groups.detach(group(MAX_GROUPS), 1)
+            groups.detach(group(0), Qpn(1))
+                && !groups.detach(group(0), Qpn(1))
+                && !groups.detach(group(MAX_GROUPS), Qpn(1))
         );
         assert_eq!(attach(group(0), MAX_MEMBERS, &inbox), Ok(()));
-        assert!(groups.has(0));
-        (0..=MAX_MEMBERS).for_each(|qpn| groups.remove(qpn));
-        assert!(!groups.has(0) && groups.0.read().unwrap().is_empty());
+        assert!(groups.has(Qpn(0)));
+        (0..=MAX_MEMBERS).for_each(|qpn| groups.remove(Qpn(qpn)));
+        assert!(!groups.has(Qpn(0)) && groups.0.read().unwrap().is_empty());
     }
 }

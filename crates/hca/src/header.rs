@@ -1,5 +1,6 @@
 //! The network header of a RoCE packet: addresses, and what else an application chooses.
 
+use crate::ids::Qpn;
 use packet::{WriteError, build, proto};
 use std::net::Ipv6Addr;
 
@@ -78,11 +79,11 @@ pub(crate) fn same_version(a: Ipv6Addr, b: Ipv6Addr) -> bool {
 
 /// The UDP source port of packets of a connection: from the flow label, or from both queue pairs' numbers (IBTA A17.9.2
 /// wants one for each flow; Linux makes it this way).
-pub(crate) const fn source_port(flow_label: u32, qpn: u32, peer_qpn: u32) -> u16 {
+pub(crate) const fn source_port(flow_label: u32, qpn: Qpn, peer: Qpn) -> u16 {
     let label = if flow_label != 0 {
         flow_label
     } else {
-        let mut mixed = qpn as u64 * peer_qpn as u64;
+        let mut mixed = qpn.0 as u64 * peer.0 as u64;
         mixed ^= mixed >> 20;
         mixed ^= mixed >> 40;
         mixed as u32 & 0xf_ffff
@@ -109,7 +110,7 @@ mod tests {
     fn source_ports_are_those_of_linux() {
         // Seen in captures: queue pairs 17 and 17.
         let mixed: u32 = 17 * 17;
-        assert_eq!(source_port(0, 17, 17), 0xc000 | mixed as u16);
-        assert_eq!(source_port(0x4_0001, 17, 17), 0xc000 | (1 ^ 0x10));
+        assert_eq!(source_port(0, Qpn(17), Qpn(17)), 0xc000 | mixed as u16);
+        assert_eq!(source_port(0x4_0001, Qpn(17), Qpn(17)), 0xc000 | (1 ^ 0x10));
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::budget::Account;
 use crate::header::NetworkHeader;
+use crate::ids::Qpn;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
@@ -20,7 +21,7 @@ const CHUNK: u64 = 128 << 10;
 #[derive(Debug)]
 pub(crate) struct Packet {
     /// Number of the queue pair it is for.
-    pub qpn: u32,
+    pub qpn: Qpn,
     /// Its network header.
     pub header: NetworkHeader,
     /// It did not leave the host.
@@ -308,7 +309,7 @@ mod tests {
     fn packet(len: usize) -> Packet {
         let (source, destination) = (Ipv6Addr::LOCALHOST, Ipv6Addr::LOCALHOST);
         let header = NetworkHeader { source, destination, traffic_class: 0, hop_limit: 1, flow_label: 0 };
-        Packet { qpn: 17, header, is_local: true, bytes: vec![0; len] }
+        Packet { qpn: Qpn(17), header, is_local: true, bytes: vec![0; len] }
     }
 
     /// Puts packets there until they are lost: their bytes.

@@ -5,6 +5,7 @@
 
 use crate::context::Context;
 use crate::endpoint::Endpoint;
+use crate::ids::Key;
 use crate::keys::KeyUsers;
 use crate::send_queue::LocalRequest;
 use crate::unshare::AGAIN;
@@ -85,7 +86,7 @@ impl Endpoint {
         if request.opcode == opcode::BIND_MW {
             context.regions.bind((self.pd, self.qpn), request)
         } else {
-            context.regions.invalidate_local(request.immediate, self.pd).map(Some)
+            context.regions.invalidate_local(Key(request.immediate), self.pd).map(Some)
         }
     }
 }

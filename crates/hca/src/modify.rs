@@ -159,7 +159,7 @@ fn datagram_attributes(endpoint: &Endpoint, mtu: Mtu) -> DatagramAttributes {
     DatagramAttributes {
         mtu,
         partition: PARTITION,
-        number: endpoint.qpn,
+        number: endpoint.qpn.0,
         queue_key: endpoint.attributes.qkey,
         send_psn: endpoint.attributes.sq_psn,
     }

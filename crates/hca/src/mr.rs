@@ -1,6 +1,7 @@
 //! Memory regions: what an application may register, and how it changes that.
 
 use crate::address_space::AddressSpace;
+use crate::ids::{Key, PdId};
 use crate::limits::Limits;
 use crate::pd::Pds;
 use crate::refusal::{found, refuse};
@@ -15,7 +16,7 @@ use uverbs::{Kind, Refusal, Region};
 /// A change of a region: what is `None` stays.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Change {
-    pub pd: Option<u32>,
+    pub pd: Option<PdId>,
     /// Address and bytes.
     pub range: Option<(u64, u64)>,
     pub access: Option<u32>,
@@ -35,7 +36,7 @@ pub(crate) struct Registrar<'a> {
 
 impl Registrar<'_> {
     fn check(&self, region: &Region) -> Result<(), Refusal> {
-        self.pds.check(region.pd)?;
+        self.pds.check(PdId(region.pd))?;
         if region.access & !(access::ALL | access::OPTIONAL) != 0 {
             return refuse(Errno::OPNOTSUPP, format!("access flags {:#x} are not offered", region.access));
         }
@@ -56,7 +57,7 @@ impl Registrar<'_> {
     }
 
     /// Registers a region. Returns its key.
-    pub fn register(&self, regions: &mut Regions, region: Region, pages: Pages) -> Result<u32, Refusal> {
+    pub fn register(&self, regions: &mut Regions, region: Region, pages: Pages) -> Result<Key, Refusal> {
         self.check(&region)?;
         let pages = match pages {
             Some((range, Some(file))) => {
@@ -72,12 +73,12 @@ impl Registrar<'_> {
 
     /// Changes the region with this key. Returns its key. A region that moves gets another key, so that nobody uses the
     /// new memory with the old key.
-    pub fn reregister(&self, regions: &mut Regions, mr: u32, change: Change) -> Result<u32, Refusal> {
+    pub fn reregister(&self, regions: &mut Regions, mr: Key, change: Change) -> Result<Key, Refusal> {
         check_windows(regions, mr)?;
         let old = *found(regions.get(mr), "memory region")?;
         let (address, len) = change.range.unwrap_or((old.address, old.len));
         let new = Region {
-            pd: change.pd.unwrap_or(old.pd),
+            pd: change.pd.map_or(old.pd, |pd| pd.0),
             address,
             len,
             iova: if change.range.is_some() { address } else { old.iova },
@@ -92,13 +93,13 @@ impl Registrar<'_> {
 }
 
 /// Removes the region with this key.
-pub(crate) fn deregister(regions: &mut Regions, mr: u32) -> Result<(), Refusal> {
+pub(crate) fn deregister(regions: &mut Regions, mr: Key) -> Result<(), Refusal> {
     check_windows(regions, mr)?;
     found(regions.remove(mr), "memory region").map(|_| ())
 }
 
 /// A region stays as it is while windows are bound to it (`ibv_reg_mr(3)`).
-fn check_windows(regions: &Regions, mr: u32) -> Result<(), Refusal> {
+fn check_windows(regions: &Regions, mr: Key) -> Result<(), Refusal> {
     if regions.has_windows(mr) {
         return refuse(Errno::BUSY, "memory windows are bound to the memory region");
     }

@@ -144,7 +144,7 @@ impl Qp {
             if !is_sending && self.endpoint.send.local.is_none() {
                 self.endpoint.send.release_all();
                 if std::mem::take(&mut self.endpoint.send.tells_drained) {
-                    context.tell(Event::SendQueueDrained, self.endpoint.qpn);
+                    context.tell(Event::SendQueueDrained, self.endpoint.qpn.0);
                 }
             }
         }
@@ -222,14 +222,14 @@ impl Qp {
         }
         if let Some(reason) = broken {
             endpoint.reason = Some(reason);
-            context.tell(Event::QpFatal, endpoint.qpn);
+            context.tell(Event::QpFatal, endpoint.qpn.0);
         } else if let Some(nak) = endpoint.peer.nak {
             let (event, reason) = match nak {
                 Nak::RemoteAccessError => (Event::QpAccessError, "its peer used memory that it may not"),
                 _ => (Event::QpRequestError, "its peer asked for what can't be done"),
             };
             endpoint.reason = Some(reason);
-            context.tell(event, endpoint.qpn);
+            context.tell(event, endpoint.qpn.0);
         }
         endpoint.reason.get_or_insert(OWN_REQUEST);
         self.enter_error(context);
@@ -281,7 +281,7 @@ impl Qp {
         }
         endpoint.broken = None;
         if std::mem::take(&mut endpoint.receive.tells_last) {
-            context.tell(Event::LastWqeReached, endpoint.qpn);
+            context.tell(Event::LastWqeReached, endpoint.qpn.0);
         }
     }
 

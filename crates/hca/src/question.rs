@@ -2,6 +2,7 @@
 
 use crate::description::ClientDescription;
 use crate::holders::Process;
+use crate::ids::{Key, Qpn};
 use crate::inbox::{Ask, Inbox};
 use std::net::Ipv6Addr;
 use std::os::fd::OwnedFd;
@@ -20,7 +21,7 @@ pub(crate) enum SharedPart {
     /// The queues of a queue pair.
     Queues,
     /// The file of the region with this key.
-    Pages(u32),
+    Pages(Key),
     /// All memory of the peer's process.
     Memory,
 }
@@ -29,10 +30,10 @@ pub(crate) enum SharedPart {
 #[derive(Debug)]
 pub(crate) struct SharingRequest {
     /// The queue pair.
-    pub qpn: u32,
+    pub qpn: Qpn,
     pub wanted: SharedPart,
     /// Who asks: GID and number of its queue pair.
-    pub from: (Ipv6Addr, u32),
+    pub from: (Ipv6Addr, Qpn),
     pub uid: u32,
     pub trust: String,
     pub process: Arc<Process>,
@@ -88,7 +89,7 @@ pub(crate) enum Question {
     /// Take the answer to a question `Share` that this thread asked.
     Shared(SharingAnswer),
     /// Notify the completion channel of this queue pair: its peer, with this GID and number, has put a message into it.
-    Notify(u32, (Ipv6Addr, u32)),
+    Notify(Qpn, (Ipv6Addr, Qpn)),
     /// Notify the completion channels of all queue pairs into which peers put messages themselves.
     NotifyAll,
 }
@@ -161,9 +162,9 @@ mod tests {
         let tickets: Vec<_> = (0..1000).map(|_| Arc::new(())).collect();
         let request = |(at, ticket): (usize, &Arc<()>)| {
             let request = SharingRequest {
-                qpn: at as u32,
-                wanted: SharedPart::Pages(at as u32),
-                from: (Ipv6Addr::LOCALHOST, at as u32),
+                qpn: Qpn(at as u32),
+                wanted: SharedPart::Pages(Key(at as u32)),
+                from: (Ipv6Addr::LOCALHOST, Qpn(at as u32)),
                 uid: 0,
                 trust: "all".into(),
                 process: process.clone(),
@@ -178,7 +179,7 @@ mod tests {
             other => panic!("{other:?}"),
         };
         let from: Vec<_> = left.iter().map(qpn).collect();
-        assert_eq!(from, [998, 999]);
+        assert_eq!(from, [998, 999].map(Qpn));
         // Questions whose answer nobody waits for are left out.
         let (answer, _answers) = mpsc::channel();
         let asked = tickets.iter().map(|ticket| Question::Describe(Arc::downgrade(ticket), answer.clone()));
@@ -196,9 +197,9 @@ mod tests {
         assert_eq!(times(|_| Question::PeerGone), 1);
         assert_eq!(times(|_| Question::NewAddresses), 1);
         assert_eq!(times(|_| Question::FewReceives), 1);
-        assert_eq!(times(|qpn| Question::Notify(qpn % 7, (Ipv6Addr::LOCALHOST, 1))), 7);
+        assert_eq!(times(|qpn| Question::Notify(Qpn(qpn % 7), (Ipv6Addr::LOCALHOST, Qpn(1)))), 7);
         // Too many to be notified one by one.
-        let told = waiting((0..5000).map(|qpn| Question::Notify(qpn, (Ipv6Addr::LOCALHOST, 1))));
+        let told = waiting((0..5000).map(|qpn| Question::Notify(Qpn(qpn), (Ipv6Addr::LOCALHOST, Qpn(1)))));
         assert!(matches!(told[..], [Question::NotifyAll]), "{}", told.len());
     }
 }

@@ -1,5 +1,6 @@
 //! The receive queue of a queue pair: its own, or one that it shares with others.
 
+use crate::ids::{CqId, SrqId};
 use std::sync::Arc;
 use uverbs::{Corrupt, Memory, Segment, Shape, WorkRequest, WorkSource};
 
@@ -16,7 +17,7 @@ pub(crate) enum Receives {
     /// A queue of its own, and where that lies in the memory of the queue pair.
     Private(WorkSource, Shape),
     /// The shared receive queue with this handle.
-    Shared(u32),
+    Shared(SrqId),
 }
 
 /// A receive queue.
@@ -24,7 +25,7 @@ pub(crate) enum Receives {
 pub(crate) struct ReceiveQueue {
     pub receives: Receives,
     /// Its completion queue.
-    pub cq: u32,
+    pub cq: CqId,
     /// The number by which a peer takes from a shared queue. No other queue pair of the application has it.
     pub taker: u32,
     /// The receive that was taken last.
@@ -39,7 +40,7 @@ pub(crate) struct ReceiveQueue {
 
 impl Receives {
     /// A queue of its own with this shape, or the shared queue.
-    pub fn new(memory: &Arc<Memory>, shape: Option<Shape>, srq: Option<u32>) -> Result<Self, Corrupt> {
+    pub fn new(memory: &Arc<Memory>, shape: Option<Shape>, srq: Option<SrqId>) -> Result<Self, Corrupt> {
         Ok(match shape {
             Some(shape) => Self::Private(WorkSource::new(memory.clone(), shape)?, shape),
             None => Self::Shared(srq.unwrap_or_default()),
@@ -48,7 +49,7 @@ impl Receives {
 }
 
 impl ReceiveQueue {
-    pub fn new(receives: Receives, cq: u32, taker: u32) -> Self {
+    pub fn new(receives: Receives, cq: CqId, taker: u32) -> Self {
         let last = Receive::default();
         Self { receives, cq, taker, last, flushed: 0, tells_last: false, looks_again: false }
     }
@@ -58,7 +59,7 @@ impl ReceiveQueue {
     }
 
     /// Whether its receives are those of this shared queue.
-    pub const fn takes_from(&self, srq: u32) -> bool {
+    pub fn takes_from(&self, srq: SrqId) -> bool {
         matches!(self.receives, Receives::Shared(used) if used == srq)
     }
 

@@ -4,7 +4,8 @@
 
 use crate::address_space::AddressSpace;
 use crate::atomics::Turn;
-use crate::keys::{Keyed, index};
+use crate::ids::{Key, MwId, PdId, Qpn};
+use crate::keys::Keyed;
 use crate::limits::Limits;
 use crate::random;
 use crate::registered::{Full, Registered, Share, Spent};
@@ -28,7 +29,7 @@ pub(crate) struct RegionPages {
 /// Some of an application's bytes, which it, or a peer, may use by a key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
-    key: u32,
+    key: Key,
     pub address: u64,
 }
 
@@ -66,9 +67,9 @@ pub(crate) const fn right(access: Access) -> u32 {
 #[derive(Debug)]
 pub(crate) struct Regions {
     /// By [`index`].
-    pub(crate) keyed: HashMap<u32, Keyed>,
+    pub(crate) keyed: HashMap<MwId, Keyed>,
     /// Those of them that others may map.
-    pages: HashMap<u32, RegionPages>,
+    pages: HashMap<Key, RegionPages>,
     /// The same, for the application itself and peers that share memory.
     pub(crate) table: RegionTable,
     pub file: OwnedFd,
@@ -91,22 +92,22 @@ impl Regions {
     }
 
     /// What has this key.
-    pub fn keyed(&self, key: u32) -> Option<&Keyed> {
-        self.keyed.get(&index(key)).filter(|keyed| keyed.key == key)
+    pub fn keyed(&self, key: Key) -> Option<&Keyed> {
+        self.keyed.get(&key.index()).filter(|keyed| keyed.key == key)
     }
 
     /// The region, not a window, with this key.
-    pub fn get(&self, key: u32) -> Option<&Region> {
+    pub fn get(&self, key: Key) -> Option<&Region> {
         self.keyed(key).filter(|keyed| keyed.window.is_none()).and_then(|keyed| keyed.region.as_ref())
     }
 
     /// Whether windows are bound to the region with this key.
-    pub fn has_windows(&self, key: u32) -> bool {
+    pub fn has_windows(&self, key: Key) -> bool {
         self.keyed(key).is_some_and(|keyed| keyed.windows > 0)
     }
 
     /// Regions, and windows that are bound.
-    pub fn iter(&self) -> impl Iterator<Item = (u32, &Region)> {
+    pub fn iter(&self) -> impl Iterator<Item = (Key, &Region)> {
         self.keyed.values().filter_map(|keyed| Some((keyed.key, keyed.region.as_ref()?)))
     }
 
@@ -130,9 +131,9 @@ impl Regions {
         region: Region,
         pages: Option<RegionPages>,
         limits: Limits,
-    ) -> Result<u32, Full> {
+    ) -> Result<Key, Full> {
         let key = self.new_key();
-        self.spent.grow(self.keyed.len() + 1, self.table.page(key))?;
+        self.spent.grow(self.keyed.len() + 1, self.table.page(key.0))?;
         self.together.take(counted(&region), None, limits)?;
         self.put(key, Region { file: pages.as_ref().map_or(0, |it| it.pages.inode()), ..region });
         self.pages.extend(pages.map(|pages| (key, pages)));
@@ -142,14 +143,14 @@ impl Regions {
     /// Puts a region in the place of another, with its key and file, or a new key and none.
     pub fn replace(
         &mut self,
-        key: u32,
+        key: Key,
         region: Region,
         keeps_key: bool,
         limits: Limits,
-    ) -> Result<u32, Full> {
+    ) -> Result<Key, Full> {
         let old = self.get(key).copied();
         let new = if keeps_key { key } else { self.new_key() };
-        self.spent.grow(self.keyed.len() + usize::from(old.is_none()), self.table.page(new))?;
+        self.spent.grow(self.keyed.len() + usize::from(old.is_none()), self.table.page(new.0))?;
         self.together.take(counted(&region), old.as_ref().map(counted), limits)?;
         self.forget(key);
         if keeps_key {
@@ -161,7 +162,7 @@ impl Regions {
         Ok(new)
     }
 
-    pub fn remove(&mut self, key: u32) -> Option<Region> {
+    pub fn remove(&mut self, key: Key) -> Option<Region> {
         let region = self.forget(key)?;
         self.pages.remove(&key);
         self.together.give_back(1, counted(&region));
@@ -169,59 +170,59 @@ impl Regions {
     }
 
     /// A key of which no other has more than the lowest byte.
-    pub(crate) fn new_key(&self) -> u32 {
+    pub(crate) fn new_key(&self) -> Key {
         loop {
-            let key = random::number();
-            if key >= FIRST_KEY && !self.keyed.contains_key(&index(key)) {
+            let key = Key(random::number());
+            if key.0 >= FIRST_KEY && !self.keyed.contains_key(&key.index()) {
                 return key;
             }
         }
     }
 
-    fn put(&mut self, key: u32, region: Region) {
+    fn put(&mut self, key: Key, region: Region) {
         self.registered += counted(&region);
-        self.table.insert(key, &region);
-        self.keyed.insert(index(key), Keyed { key, region: Some(region), window: None, windows: 0 });
+        self.table.insert(key.0, &region);
+        self.keyed.insert(key.index(), Keyed { key, region: Some(region), window: None, windows: 0 });
     }
 
-    fn forget(&mut self, key: u32) -> Option<Region> {
+    fn forget(&mut self, key: Key) -> Option<Region> {
         let region = *self.get(key)?;
-        self.keyed.remove(&index(key));
-        self.table.remove(key);
+        self.keyed.remove(&key.index());
+        self.table.remove(key.0);
         self.registered -= counted(&region);
         Some(region)
     }
 
-    pub fn is_used(&self, pd: u32) -> bool {
+    pub fn is_used(&self, pd: PdId) -> bool {
         let is_its = |it: &Keyed| {
-            it.region.is_some_and(|it| it.pd == pd) || it.window.as_ref().is_some_and(|it| it.pd == pd)
+            it.region.is_some_and(|it| it.pd == pd.0) || it.window.as_ref().is_some_and(|it| it.pd == pd)
         };
         self.keyed.values().any(is_its)
     }
 
     /// Where the bytes lie that the application itself wants by a key.
-    pub fn find_local(&self, key: u32, pd: u32, address: u64, len: u64, needs: u32) -> Result<Place, Fault> {
-        let found = self.get(key).and_then(|region| region.find_local(pd, address, len, needs));
+    pub fn find_local(&self, key: Key, pd: PdId, address: u64, len: u64, needs: u32) -> Result<Place, Fault> {
+        let found = self.get(key).and_then(|region| region.find_local(pd.0, address, len, needs));
         found.map(|address| Place { key, address }).ok_or(Fault::Protection)
     }
 
     /// The same for the peer of a queue pair, by protection domain and number of that.
     pub fn find_remote(
         &self,
-        key: u32,
-        of: (u32, u32),
+        key: Key,
+        (pd, qpn): (PdId, Qpn),
         address: u64,
         len: u64,
         needs: u32,
     ) -> Result<Place, Fault> {
         let keyed = self.keyed(key).ok_or(Fault::Protection)?;
-        let found = keyed.region.and_then(|region| region.find_remote(of, address, len, needs));
+        let found = keyed.region.and_then(|region| region.find_remote((pd.0, qpn.0), address, len, needs));
         let address = found.ok_or(Fault::Protection)?;
         Ok(Place { key: keyed.region_key(), address })
     }
 
     /// Its pages in a file, for a peer that shares memory and has found its key.
-    pub fn shared(&self, key: u32) -> Option<&RegionPages> {
+    pub fn shared(&self, key: Key) -> Option<&RegionPages> {
         self.keyed(key).and_then(|keyed| self.pages.get(&keyed.region_key()))
     }
 

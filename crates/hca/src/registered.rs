@@ -2,6 +2,7 @@
 
 use crate::address_space::{AddressSpace, Identity};
 use crate::budget::{Account, Exhausted, Held, Kind};
+use crate::ids::MwId;
 use crate::keys::Keyed;
 use crate::limits::Limits;
 use std::collections::HashSet;
@@ -13,7 +14,7 @@ use uverbs::{RegionTable, SharedPages};
 const FILES: u32 = 512;
 /// Bytes that the daemon keeps of a region: its entry, by key, with a byte of a hash table, which just after it grew
 /// has 7 entries in 16 places.
-pub(crate) const BYTES_OF_REGION: u64 = ((size_of::<(u32, Keyed)>() as u64 + 1) * 16).div_ceil(7);
+pub(crate) const BYTES_OF_REGION: u64 = ((size_of::<(MwId, Keyed)>() as u64 + 1) * 16).div_ceil(7);
 
 // docs/rdma.md says so (`queues_mb`).
 const _: () = assert!(RegionTable::PAGE + BYTES_OF_REGION <= 4300);

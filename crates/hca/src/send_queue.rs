@@ -1,5 +1,6 @@
 //! The send queue of a queue pair, and its requests under way.
 
+use crate::ids::CqId;
 use crate::sharing::Invalidation;
 use std::mem::swap;
 use uverbs::work::send_flags;
@@ -54,7 +55,7 @@ pub(crate) struct SendQueue {
     /// Buffers for the next request that is taken.
     taken: Taken,
     /// Its completion queue.
-    pub cq: u32,
+    pub cq: CqId,
     /// Each request is completed, whether it asks for that or not.
     all_signaled: bool,
     /// The application need not announce sends.
@@ -67,7 +68,7 @@ pub(crate) struct SendQueue {
 
 impl SendQueue {
     /// A queue of so many slots, a power of two.
-    pub fn new(source: WorkSource, slots: u32, cq: u32, all_signaled: bool) -> Self {
+    pub fn new(source: WorkSource, slots: u32, cq: CqId, all_signaled: bool) -> Self {
         Self {
             source,
             works: vec![Work::default(); slots as usize],

@@ -1,6 +1,7 @@
 //! What a queue pair shares with its peer, and what is left of that while somebody still uses it.
 
 use crate::holders::Process;
+use crate::ids::{CqId, Qpn};
 use crate::keys::KeyUsers;
 use std::sync::Arc;
 use uverbs::{Bond, Hold, Parcels};
@@ -73,9 +74,9 @@ impl InboundBond {
 #[derive(Debug)]
 pub(crate) struct ClosedBond {
     pub bond: Bond,
-    pub qpn: u32,
+    pub qpn: Qpn,
     /// Where who works with it completes.
-    pub cq: u32,
+    pub cq: CqId,
     /// The peer's process; `None`: it is our application.
     pub process: Option<Arc<Process>>,
     /// What was counted before.
@@ -97,7 +98,7 @@ impl ClosedBond {
     }
 
     /// Whether it tries to get this place of a completion queue, or has it.
-    pub fn tries(&self, cq: u32, place: u32) -> bool {
+    pub fn tries(&self, cq: CqId, place: u32) -> bool {
         let place_of = if self.process.is_some() { self.bond.place() } else { self.bond.own_place() };
         self.cq == cq && is_of(place_of, place) && !self.is_gone()
     }

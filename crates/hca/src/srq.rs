@@ -1,6 +1,7 @@
 //! Shared receive queues.
 
 use crate::budget::{Held, Kind};
+use crate::ids::PdId;
 use crate::limits::{MAX_SEGMENTS, MAX_WORK};
 use crate::queue_memory::empty;
 use crate::quota::Quota;
@@ -13,7 +14,7 @@ use uverbs::{DEVICE, Memory, Refusal, Shape, SharedSource, WorkQueue};
 /// A shared receive queue.
 #[derive(Debug)]
 pub(crate) struct Srq {
-    pub pd: u32,
+    pub pd: PdId,
     pub source: SharedSource,
     /// Its memory, to share, and where it lies there.
     pub file: OwnedFd,
@@ -28,14 +29,14 @@ pub(crate) struct Srq {
 
 impl Srq {
     /// A queue, and its memory for the application.
-    pub fn create(pd: u32, max_wr: u32, max_sge: u32, quota: &Quota) -> Result<(Self, OwnedFd), Refusal> {
+    pub fn create(pd: PdId, max_wr: u32, max_sge: u32, quota: &Quota) -> Result<(Self, OwnedFd), Refusal> {
         within("max_sge", max_sge, MAX_SEGMENTS)?;
         let (srq, _, theirs) = Self::with_limit(pd, (max_wr, max_sge), quota, quota.limits.qps)?;
         Ok((srq, theirs))
     }
 
     fn with_limit(
-        pd: u32,
+        pd: PdId,
         (max_wr, max_sge): (u32, u32),
         quota: &Quota,
         limit: u32,

@@ -6,6 +6,7 @@ use crate::clock::monotonic;
 use crate::frame::{self, datagram};
 use crate::groups::{self, Member, Multicast, Pace, Unfit};
 use crate::header::{NetworkHeader, is_group};
+use crate::ids::Qpn;
 use crate::inbox::{Inbox, Packet};
 use crate::path::Path;
 use crate::question::Question;
@@ -85,7 +86,7 @@ impl<'a> Delivery<'a> {
         } else {
             let bytes = &frame[udp_at + proto::UDP_LEN..end];
             // Its base transport header is there: the ICRC covers it.
-            let qpn = u32::from_be_bytes([0, bytes[5], bytes[6], bytes[7]]);
+            let qpn = Qpn(u32::from_be_bytes([0, bytes[5], bytes[6], bytes[7]]));
             match (members, qpn == groups::QPN) {
                 (Some(members), true) => return self.copy(&members, header, bytes, now),
                 (None, false) => self.hand(qpn, header, bytes),
@@ -97,7 +98,7 @@ impl<'a> Delivery<'a> {
     }
 
     /// Gives a packet to the thread that has its queue pair.
-    fn hand(&mut self, qpn: u32, header: NetworkHeader, bytes: &[u8]) {
+    fn hand(&mut self, qpn: Qpn, header: NetworkHeader, bytes: &[u8]) {
         let errors = &self.adapter.errors;
         let Some(inbox) = self.adapter.owner(qpn) else { return count(&errors.unknown_qp) };
         self.spare.clear();
@@ -180,7 +181,7 @@ mod tests {
             partition,
             forward_congestion: false,
             backward_congestion: false,
-            destination: groups::QPN,
+            destination: groups::QPN.0,
             acknowledge: false,
             psn: 0,
         };
@@ -199,7 +200,7 @@ mod tests {
     struct Anything;
 
     impl crate::Rules for Anything {
-        fn lets(&self, _: u16, _: &[u8], _: u16) -> bool {
+        fn lets(&self, _: u16, _: &crate::RoceFlow, _: u16) -> bool {
             true
         }
     }
@@ -223,7 +224,7 @@ mod tests {
         inboxes.iter().for_each(|inbox| inbox.open());
         let key = Arc::new(AtomicU32::new(KEY));
         for (qpn, inbox) in (0..MAX_MEMBERS).zip(inboxes.iter().cycle()) {
-            adapter.groups.attach(group(3), (qpn, &key), inbox).unwrap();
+            adapter.groups.attach(group(3), (Qpn(qpn), &key), inbox).unwrap();
         }
         (adapter, inboxes)
     }

@@ -160,7 +160,7 @@ mod tests {
     struct Everything;
 
     impl hca::Rules for Everything {
-        fn lets(&self, _: u16, _: &[u8], _: u16) -> bool {
+        fn lets(&self, _: u16, _: &hca::RoceFlow, _: u16) -> bool {
             true
         }
     }

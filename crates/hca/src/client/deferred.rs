@@ -4,6 +4,7 @@
 //! No thread waits here: requests that need the end of it are done once it is there.
 
 use crate::client::Client;
+use crate::ids::{CqId, Key, MwId, Qpn, SrqId};
 use crate::keys::KeyUsers;
 use crate::qp::Qp;
 use crate::question::Question;
@@ -38,9 +39,9 @@ impl Client {
     fn users(&self, request: &Request) -> Option<KeyUsers> {
         match *request {
             Request::DeregMr { mr } | Request::ReregMr { mr, .. } => {
-                self.context.regions.get(mr).map(KeyUsers::new)
+                self.context.regions.get(Key(mr)).map(KeyUsers::new)
             }
-            Request::DeallocMw { mw } => self.context.regions.window_part(mw).map(KeyUsers::new),
+            Request::DeallocMw { mw } => self.context.regions.window_part(MwId(mw)).map(KeyUsers::new),
             _ => None,
         }
     }
@@ -101,11 +102,11 @@ impl Client {
         let qpn = match *request {
             Request::ModifyQp { qpn, mask, ref attributes } if changes(mask, attributes.qp_state) => qpn,
             Request::DestroyQp { qpn } => qpn,
-            Request::ResizeCq { cq, .. } => return self.unshare_cq(cq),
-            Request::ResizeSrq { srq, .. } => return self.unshare_srq(srq),
+            Request::ResizeCq { cq, .. } => return self.unshare_cq(CqId(cq)),
+            Request::ResizeSrq { srq, .. } => return self.unshare_srq(SrqId(srq)),
             _ => return,
         };
-        if let Some(qp) = self.qps.get_mut(&qpn) {
+        if let Some(qp) = self.qps.get_mut(&Qpn(qpn)) {
             qp.endpoint.unshare(&mut self.context);
         }
     }
@@ -114,12 +115,12 @@ impl Client {
         let closed = &self.context.closed_bonds;
         match *deferred {
             Deferred::Request(Request::ModifyQp { qpn, .. } | Request::DestroyQp { qpn }, _) => {
-                self.context.is_still_used(qpn)
+                self.context.is_still_used(Qpn(qpn))
             }
-            Deferred::Request(Request::ResizeCq { cq, .. }, _) => closed.iter().any(|it| it.cq == cq),
+            Deferred::Request(Request::ResizeCq { cq, .. }, _) => closed.iter().any(|it| it.cq == CqId(cq)),
             Deferred::Request(Request::ResizeSrq { srq, .. }, _) => closed
                 .iter()
-                .any(|it| self.qps.get(&it.qpn).is_some_and(|qp| qp.endpoint.receive.takes_from(srq))),
+                .any(|it| self.qps.get(&it.qpn).is_some_and(|qp| qp.endpoint.receive.takes_from(SrqId(srq)))),
             Deferred::Request(..) => false,
             Deferred::Reply(_, taken) => self.has_peers_at_work(taken),
         }
@@ -187,7 +188,7 @@ impl Client {
     }
 
     /// Whether somebody alive tries to get a place of a completion queue, or has it.
-    fn is_tried(&self, cq: u32, place: u32) -> bool {
+    fn is_tried(&self, cq: CqId, place: u32) -> bool {
         let by = |qp: &Qp| {
             let here = |it: &InboundBond| is_of(it.bond.place(), place) && !it.is_gone();
             let there = |bond: &Bond| is_of(bond.own_place(), place);

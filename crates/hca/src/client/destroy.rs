@@ -1,12 +1,13 @@
 //! Destroying an application's objects, which is refused while others use them.
 
 use crate::client::Client;
+use crate::ids::{CqId, PdId, Qpn, SrqId};
 use crate::queue_memory::empty;
 use crate::refusal::{Answer, done, found, refuse};
 use rustix::io::Errno;
 
 impl Client {
-    pub(super) fn dealloc_pd(&mut self, pd: u32) -> Answer {
+    pub(super) fn dealloc_pd(&mut self, pd: PdId) -> Answer {
         let context = &mut self.context;
         context.pds.check(pd)?;
         let used = context.regions.is_used(pd)
@@ -28,7 +29,7 @@ impl Client {
         done()
     }
 
-    pub(super) fn destroy_cq(&mut self, cq: u32) -> Answer {
+    pub(super) fn destroy_cq(&mut self, cq: CqId) -> Answer {
         if self.qps.values().any(|qp| qp.endpoint.completes_to(cq)) {
             return refuse(Errno::BUSY, "queue pairs use the completion queue");
         }
@@ -36,7 +37,7 @@ impl Client {
         done()
     }
 
-    pub(super) fn destroy_srq(&mut self, srq: u32) -> Answer {
+    pub(super) fn destroy_srq(&mut self, srq: SrqId) -> Answer {
         if self.qps.values().any(|qp| qp.endpoint.receive.takes_from(srq)) {
             return refuse(Errno::BUSY, "queue pairs use the shared receive queue");
         }
@@ -49,7 +50,7 @@ impl Client {
         done()
     }
 
-    pub(super) fn destroy_qp(&mut self, qpn: u32) -> Answer {
+    pub(super) fn destroy_qp(&mut self, qpn: Qpn) -> Answer {
         let context = &mut self.context;
         if context.adapter.groups.has(qpn) {
             return refuse(Errno::BUSY, "the queue pair is attached to a multicast group");

@@ -2,13 +2,14 @@
 
 use crate::client::Client;
 use crate::header::is_group;
+use crate::ids::Qpn;
 use crate::refusal::{Answer, done, found, no_memory, refuse};
 use rustix::io::Errno;
 use std::net::Ipv6Addr;
 use uverbs::QpType;
 
 impl Client {
-    pub(super) fn attach(&self, qpn: u32, gid: Ipv6Addr) -> Answer {
+    pub(super) fn attach(&self, qpn: Qpn, gid: Ipv6Addr) -> Answer {
         let endpoint = &found(self.qps.get(&qpn), "queue pair")?.endpoint;
         if endpoint.kind != QpType::Ud || !is_group(gid) {
             return refuse(Errno::INVAL, "queue pairs of datagrams are attached to multicast addresses");
@@ -18,7 +19,7 @@ impl Client {
         done()
     }
 
-    pub(super) fn detach(&self, qpn: u32, gid: Ipv6Addr) -> Answer {
+    pub(super) fn detach(&self, qpn: Qpn, gid: Ipv6Addr) -> Answer {
         found(self.qps.get(&qpn), "queue pair")?;
         found(self.context.adapter.groups.detach(gid, qpn).then_some(()), "queue pair in the group")?;
         done()

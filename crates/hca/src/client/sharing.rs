@@ -8,6 +8,7 @@ use crate::client::Client;
 use crate::clock::monotonic;
 use crate::events::Event;
 use crate::holders::Process;
+use crate::ids::{CqId, Qpn, SrqId};
 use crate::path::{Path, Way};
 use crate::qp::Qp;
 use crate::question::{Grant, Question, SharedPart, SharingAnswer, SharingRequest};
@@ -23,7 +24,7 @@ const PATIENCE: Duration = Duration::from_millis(100);
 /// A request whose answer has not come yet.
 #[derive(Debug)]
 pub(crate) struct PendingAnswer {
-    qpn: u32,
+    qpn: Qpn,
     pub until: Duration,
     ticket: Arc<()>,
 }
@@ -31,7 +32,7 @@ pub(crate) struct PendingAnswer {
 impl Client {
     /// Asks the peer of a queue pair to share memory. The application gets its answer from [`Self::granted`] or
     /// [`Self::give_up`].
-    pub(crate) fn request_sharing(&mut self, qpn: u32, wanted: SharedPart) -> Result<(), Refusal> {
+    pub(crate) fn request_sharing(&mut self, qpn: Qpn, wanted: SharedPart) -> Result<(), Refusal> {
         let spec = self.context.adapter.spec().clone();
         let process = self.process();
         let Some(endpoint) = self.qps.get(&qpn).map(|qp| &qp.endpoint) else {
@@ -46,11 +47,11 @@ impl Client {
         if endpoint.kind != QpType::Rc || endpoint.state != QpState::ReadyToSend || !spec.shares_memory() {
             return refuse(Errno::PERM, "the queue pair does not share memory");
         }
-        let Some(peer) = adapter.owner(endpoint.attributes.dest_qp_num) else { return not_ready() };
+        let Some(peer) = adapter.owner(endpoint.peer_qpn()) else { return not_ready() };
         let Some(process) = process else { return not_ready() };
         let ticket = Arc::new(());
         let request = SharingRequest {
-            qpn: endpoint.attributes.dest_qp_num,
+            qpn: endpoint.peer_qpn(),
             wanted,
             from: (header.source, qpn),
             uid: self.uid,
@@ -127,7 +128,7 @@ impl Client {
             };
             if let Some(reason) = reason {
                 qp.endpoint.reason = Some(reason);
-                self.context.tell(Event::QpFatal, qp.endpoint.qpn);
+                self.context.tell(Event::QpFatal, qp.endpoint.qpn.0);
                 qp.enter_error(&mut self.context);
                 ended.push(qp.endpoint.qpn);
             }
@@ -157,13 +158,13 @@ impl Client {
     }
 
     /// Ends the sharing of all queue pairs that receive from a shared queue.
-    pub(crate) fn unshare_srq(&mut self, srq: u32) {
+    pub(crate) fn unshare_srq(&mut self, srq: SrqId) {
         let uses = |qp: &&mut Qp| qp.endpoint.receive.takes_from(srq);
         self.qps.values_mut().filter(uses).for_each(|qp| qp.endpoint.unshare(&mut self.context));
     }
 
     /// Ends the sharing of all queue pairs that use a completion queue.
-    pub(crate) fn unshare_cq(&mut self, cq: u32) {
+    pub(crate) fn unshare_cq(&mut self, cq: CqId) {
         let uses = |qp: &&mut Qp| qp.endpoint.completes_to(cq);
         self.qps.values_mut().filter(uses).for_each(|qp| qp.endpoint.unshare(&mut self.context));
     }

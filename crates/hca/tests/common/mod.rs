@@ -28,8 +28,8 @@ pub const SOLICITED: u8 = 4;
 pub struct Forbidden(pub Arc<std::sync::Mutex<Vec<(u16, u16)>>>);
 
 impl hca::Rules for Forbidden {
-    fn lets(&self, from: u16, frame: &[u8], to: u16) -> bool {
-        assert!(frame.len() >= 14 + 20 + 8 + 16);
+    fn lets(&self, from: u16, flow: &hca::RoceFlow, to: u16) -> bool {
+        assert_eq!(flow.source.is_ipv4(), flow.destination.is_ipv4());
         !self.0.lock().unwrap().contains(&(from, to))
     }
 }
