@@ -276,15 +276,16 @@ impl Core {
 
     /// Asks for a neighbour's MAC, because of a packet from `asker`, as far as the turn goes.
     pub fn solicit(&mut self, tables: Tables<'_>, scope: NeighbourScope, addr: IpAddr, asker: Option<VifId>) {
-        let Some(asked) = model::solicit(&tables.view(self.now.seconds), scope, addr) else { return };
-        if let (Some(asker), NeighbourScope::Network(vrf)) = (asker, scope) {
-            self.storms.add(flooder(tables, asker, vrf), asked.to.len(), self.now.seconds);
-        }
-        for forward in &asked.to {
-            if !self.turn.take(1, asked.frame.len()) {
-                return;
+        for asked in model::solicit(&tables.view(self.now.seconds), scope, addr) {
+            if let (Some(asker), NeighbourScope::Network(vrf)) = (asker, scope) {
+                self.storms.add(flooder(tables, asker, vrf), asked.to.len(), self.now.seconds);
             }
-            self.send_own(&asked.frame, forward);
+            for forward in &asked.to {
+                if !self.turn.take(1, asked.frame.len()) {
+                    return;
+                }
+                self.send_own(&asked.frame, forward);
+            }
         }
     }
 }

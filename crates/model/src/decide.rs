@@ -25,10 +25,10 @@ mod underlay;
 mod wire;
 
 use crate::{
-    Decision, DropReason, Effects, Forward, Lookup, NeighbourScope, Network, PacketView, Seconds, Verdict,
-    Vif, VifId, VifKind,
+    Decision, DropReason, Effects, Forward, GATEWAY_MAC, Lookup, NeighbourScope, Network, PacketView,
+    Seconds, Verdict, Vif, VifId, VifKind,
 };
-use packet::{Fragment, Headers, IcmpError, L4, ParseError, entropy, entropy_l2, proto};
+use packet::{Fragment, Headers, IcmpError, L4, Mac, ParseError, entropy, entropy_l2, proto};
 use std::net::IpAddr;
 
 /// What happens to a packet that came in by `ingress`, by these tables. A pure function: what is to change is in the
@@ -46,7 +46,7 @@ pub fn decide<T: Lookup>(tables: &T, packet: &PacketView<'_>, ingress: VifId, no
     Decision { verdict, effects: walk.effects }
 }
 
-/// The deliveries of a frame that the gateway sends to all members of a network.
+/// The deliveries of a frame that the gateway sends to all members of a network but its wire, where it has another MAC.
 pub(crate) fn flood_from_gateway<T: Lookup>(
     tables: &T,
     network: &Network,
@@ -162,6 +162,19 @@ impl Origin<'_> {
 }
 
 impl Frame<'_> {
+    /// The MAC that the network's gateway has where the frame came from: on an attached wire one of this host's own.
+    fn gateway_mac(&self) -> Mac {
+        match self.origin {
+            Origin::Attached { wire, .. } => wire.mac.unwrap_or(GATEWAY_MAC),
+            Origin::Guest(_) | Origin::Tunnel { .. } | Origin::Gateway => GATEWAY_MAC,
+        }
+    }
+
+    /// Whether a MAC is the gateway's where the frame came from. Hosts of a wire may have heard of the anycast one.
+    fn is_gateways(&self, mac: Mac) -> bool {
+        mac == GATEWAY_MAC || mac == self.gateway_mac()
+    }
+
     /// The tenant's own VLAN tags.
     fn tags(&self) -> &[u16] {
         let tags = self.headers.eth.as_ref().map_or(&[][..], |eth| &eth.tags);

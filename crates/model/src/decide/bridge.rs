@@ -2,10 +2,8 @@
 
 use super::egress::Exit;
 use super::neighbour::Message;
-use super::{Frame, Outcome, Stop, Walk};
-use crate::{
-    BridgeTarget, DropReason, Flood, Forward, GATEWAY_MAC, Lookup, Network, Tunnel, Verdict, VifKind,
-};
+use super::{Frame, Origin, Outcome, Stop, Walk};
+use crate::{BridgeTarget, DropReason, Flood, Forward, Lookup, Network, Tunnel, Verdict, VifKind};
 use packet::{Ethernet, Mac, TunnelKind};
 use std::net::IpAddr;
 
@@ -28,7 +26,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         {
             return outcome;
         }
-        if eth.dst != GATEWAY_MAC {
+        if !frame.is_gateways(eth.dst) {
             return self.bridge(frame, eth);
         }
         if tagged {
@@ -134,7 +132,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         let tunnels: &[_] = if frame.origin.may_tunnel() { &network.flood } else { &[] };
         let guests = network.members.iter().filter_map(move |id| tables.vif(*id));
         let guests = guests.filter(move |vif| roce || vif.kind != VifKind::Rdma).map(Exit::Guest);
-        let wire = network.wire.and_then(|attached| {
+        let wire = network.wire.filter(|_| !matches!(origin, Origin::Gateway)).and_then(|attached| {
             Some(Exit::Attached { wire: tables.vif(attached.vif)?, vlan: attached.vlan })
         });
         let tunnels = tunnels.iter().filter_map(move |id| match tables.nexthop(*id) {

@@ -1,7 +1,7 @@
 //! Answers to a packet's sender.
 
 use super::{Frame, Origin, Stop, Walk};
-use crate::{DropReason, Forward, GATEWAY_MAC, Lookup, Nat, Reply, ReplyKind, Tunnel, Verdict};
+use crate::{DropReason, Forward, Lookup, Nat, Reply, ReplyKind, Tunnel, Verdict};
 use packet::{IcmpError, Mac, TunnelKind, reply};
 
 impl<'a, T: Lookup> Walk<'a, T> {
@@ -34,7 +34,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         if !reply::may_report(&frame.headers, error) {
             return None;
         }
-        let forward = self.back(frame, GATEWAY_MAC, reply::TOS_ERROR).ok()?;
+        let forward = self.back(frame, frame.gateway_mac(), reply::TOS_ERROR).ok()?;
         Some((ReplyKind::IcmpError { src, error }, forward))
     }
 
@@ -44,7 +44,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
             return None;
         }
         let host = frame.headers.eth.as_ref().map(|eth| eth.dst).filter(|mac| !mac.is_group());
-        let forward = self.back(frame, host.unwrap_or(GATEWAY_MAC), 0).ok()?;
+        let forward = self.back(frame, host.unwrap_or(frame.gateway_mac()), 0).ok()?;
         Some((ReplyKind::TcpReset, forward))
     }
 

@@ -1,7 +1,7 @@
 //! Routing between subnets, networks and hosts.
 
 use super::egress::Exit;
-use super::{Frame, Outcome, Stop, Walk, is_roce};
+use super::{Frame, Origin, Outcome, Stop, Walk, is_roce};
 use crate::{
     DropReason, Forward, Lookup, Nat, NeighbourScope, Network, Nexthop, Reply, ReplyKind, Verdict, Vrf,
 };
@@ -22,9 +22,21 @@ pub(super) enum Found<'a> {
 impl<'a, T: Lookup> Walk<'a, T> {
     /// Routes a packet from the network it is in.
     pub(super) fn route(&mut self, frame: &Frame<'a>) -> Outcome {
-        let ip = frame.headers.ip().ok_or(DropReason::GatewayNoService)?;
-        match self.find(frame, ip.src, ip.dst)? {
+        let attached = matches!(frame.origin, Origin::Attached { .. });
+        let no_ip = if attached { DropReason::NotForUs } else { DropReason::GatewayNoService };
+        let ip = frame.headers.ip().ok_or(no_ip)?;
+        let found = match self.find(frame, ip.src, ip.dst) {
+            Err(Stop::Refuse(IcmpError::NoRoute, _)) if attached => return Err(DropReason::NotForUs.into()),
+            found => found?,
+        };
+        match found {
             Found::Local => self.serve(frame, ip),
+            // The wire's MAC may be that of the host's kernel too, which has addresses of its own there.
+            Found::Nexthop { network, nexthop: Nexthop::Resolve { .. }, .. }
+                if attached && network.vrf == frame.network.vrf =>
+            {
+                Err(DropReason::NotForUs.into())
+            }
             Found::Nexthop { network, dst, nat, nexthop } => {
                 if !is_routable(ip.src) {
                     return Err(DropReason::NotRoutable.into());

@@ -18,15 +18,18 @@ impl<'a, T: Lookup> Walk<'a, T> {
         let (vlan, vrf) = match eth.tags.first().map(|tag| tag & VLAN_ID) {
             // A tag without an identifier bears a priority alone (IEEE 802.1Q, 6.9).
             None | Some(0) => {
-                if let Some(outcome) = self.underlay_frame(vif, wire, eth) {
+                let vrf = attached(None);
+                if let Some(outcome) = self.underlay_frame(vif, wire, eth, vrf.is_some()) {
                     return outcome;
                 }
-                (None, attached(None).ok_or(DropReason::NotForUs)?)
+                (None, vrf.ok_or(DropReason::NotForUs)?)
             }
             Some(vlan) => (Some(vlan), attached(Some(vlan)).ok_or(DropReason::VlanUnexpected)?),
         };
         let network = self.tables.network(vrf).ok_or(DropReason::NoNetwork)?;
-        self.learn(network, eth.src, BridgeTarget::Vif(vif.id));
+        if vif.mac != Some(eth.src) {
+            self.learn(network, eth.src, BridgeTarget::Vif(vif.id));
+        }
         let headers = self.packet.headers.clone();
         let tos = headers.ip().map_or(0, |ip| ip.tos);
         let origin = Origin::Attached { wire: vif, vlan, tagged: !eth.tags.is_empty() };
@@ -34,19 +37,24 @@ impl<'a, T: Lookup> Walk<'a, T> {
         Ok(self.tenant(&frame))
     }
 
-    /// Deals with a frame of the underlay; `None` if it isn't one.
-    fn underlay_frame(&mut self, vif: &'a Vif, wire: &WireAttributes, eth: &Ethernet) -> Option<Outcome> {
+    /// Deals with a frame of the underlay; `None` if it isn't one. `shared`: a network is attached here untagged, whose
+    /// gateway has the wire's MAC too.
+    fn underlay_frame(
+        &mut self,
+        vif: &'a Vif,
+        wire: &WireAttributes,
+        eth: &Ethernet,
+        shared: bool,
+    ) -> Option<Outcome> {
         let to_us = vif.mac == Some(eth.dst);
         if let Some(message) = Message::of(&self.packet.headers) {
-            return self.underlay_neighbour(vif, wire, eth, &message);
+            return self.underlay_neighbour(vif, wire, eth, &message, shared);
         }
-        if !to_us {
-            return None;
+        match self.packet.headers.ip() {
+            _ if !to_us => None,
+            Some(ip) if self.is_ours(ip.dst) => Some(self.host(vif, eth, ip)),
+            _ => (!shared).then_some(Err(DropReason::NotForUs.into())),
         }
-        Some(match self.packet.headers.ip() {
-            Some(ip) if self.is_ours(ip.dst) => self.host(vif, eth, ip),
-            _ => Err(DropReason::NotForUs.into()),
-        })
     }
 
     /// ARP and ND of the underlay: answered for the wire's addresses. Neighbours are noted if they are on its subnets.
@@ -56,6 +64,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         wire: &WireAttributes,
         eth: &Ethernet,
         message: &Message,
+        shared: bool,
     ) -> Option<Outcome> {
         let mac = vif.mac?;
         let scope = NeighbourScope::Wire(vif.id);
@@ -64,7 +73,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         let own = |addr: IpAddr| wire.addresses.iter().any(|subnet| subnet.addr() == addr);
         let to_us = eth.dst == mac;
         let asked = message.asks && own(message.target) && (to_us || eth.dst.is_group());
-        let answered = !message.asks && to_us;
+        let answered = !message.asks && to_us && (own(message.target) || !shared);
         let known = self.tables.neighbour(scope, message.sender).is_some();
         if on_link && !own(message.sender) && (asked || answered || known) {
             self.note(scope, message);
@@ -86,7 +95,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         if answered {
             return Some(Ok(Verdict::Consumed));
         }
-        to_us.then_some(Err(DropReason::NotForUs.into()))
+        (to_us && !shared).then_some(Err(DropReason::NotForUs.into()))
     }
 
     /// An IP packet to one of this host's underlay addresses: a tunnel's, or a ping.
