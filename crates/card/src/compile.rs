@@ -149,8 +149,8 @@ impl<T: Lookup> Compiler<'_, T> {
         let entry = self.tables.bridge(vrf, mac)?;
         let (at_tunnel, at) = match entry.target {
             BridgeTarget::Vif(id) => (false, self.attached(id).map_or(NOWHERE, |at| at.port.into())),
-            BridgeTarget::Vtep(IpAddr::V4(remote)) => (true, remote.to_bits()),
-            BridgeTarget::Vtep(IpAddr::V6(_)) | BridgeTarget::Nexthop(_) => (true, NOWHERE),
+            BridgeTarget::Vtep { remote: IpAddr::V4(remote), .. } => (true, remote.to_bits()),
+            BridgeTarget::Vtep { remote: IpAddr::V6(_), .. } | BridgeTarget::Nexthop(_) => (true, NOWHERE),
         };
         let hop = self.behind(vrf, entry.target).unwrap_or(Hop::Host);
         Some(Station { hop, fixed: entry.is_static, at_tunnel, at })
@@ -170,8 +170,8 @@ impl<T: Lookup> Compiler<'_, T> {
                 Nexthop::Tunnel(tunnel) => *tunnel,
                 _ => return None,
             },
-            BridgeTarget::Vtep(remote) => {
-                Tunnel { kind: TunnelKind::Vxlan, remote, id: network.vni?, mac: None }
+            BridgeTarget::Vtep { remote, vni } => {
+                Tunnel { kind: TunnelKind::Vxlan, remote, id: network.vni_at(remote, vni), mac: None }
             }
         };
         (tunnel.kind == TunnelKind::Vxlan).then_some(Hop::Tunnel { tunnel, vrf })

@@ -50,6 +50,7 @@ fn network(default_action: Action) -> Change {
         default_action,
         members: vec![ONE, OTHER],
         flood: Vec::new(),
+        overlay: Default::default(),
         wire: None,
     })
 }

@@ -25,8 +25,8 @@ mod underlay;
 mod wire;
 
 use crate::{
-    Decision, DropReason, Effects, Forward, GATEWAY_MAC, Lookup, NeighbourScope, Network, PacketView,
-    Seconds, Verdict, Vif, VifId, VifKind,
+    Decision, DropReason, Effects, Forward, GATEWAY_MAC, L2Gateway, Lookup, NeighbourScope, Network,
+    PacketView, Seconds, Verdict, Vif, VifId, VifKind,
 };
 use packet::{Fragment, Headers, IcmpError, L4, Mac, ParseError, entropy, entropy_l2, proto};
 use std::net::IpAddr;
@@ -134,10 +134,15 @@ impl Origin<'_> {
         }
     }
 
-    /// Whether it may go to tunnels of the network's bridge: what came from one or from the attached wire may not
-    /// (split horizon).
-    fn may_tunnel(&self) -> bool {
-        matches!(self, Self::Guest(_) | Self::Gateway)
+    /// Whether it may be flooded to a network's tunnels: what came from one may not (split horizon).
+    const fn may_flood_tunnels(&self, network: &Network) -> bool {
+        match self {
+            Self::Guest(_) | Self::Gateway => network.bridges_tunnels(),
+            Self::Attached { .. } => {
+                network.wire.is_none() || matches!(network.overlay.l2_gateway, L2Gateway::Here)
+            }
+            Self::Tunnel { .. } => false,
+        }
     }
 
     fn is_guest(&self) -> bool {

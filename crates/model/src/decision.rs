@@ -21,7 +21,8 @@ pub struct Decision {
 pub enum Verdict {
     /// To one port.
     Forward(Forward),
-    /// To every member of a network's bridge but the one it came from.
+    /// To every member of a network's bridge but the one it came from; what only other hosts' gateways are to hear, to its
+    /// tunnels.
     Flood(Flood),
     /// Nowhere: Viaduct answers it.
     Reply(Reply),
@@ -122,8 +123,8 @@ pub struct Encap {
     pub tos: u8,
 }
 
-/// Delivery to all members of a bridge: guests, the attached wire, flood tunnels. What came from a tunnel or from
-/// the attached wire goes to no tunnel (split horizon). Members the frame can't be sent to are left out.
+/// Delivery to all members of a bridge: guests, the attached wire, flood tunnels. What came from a tunnel goes to no
+/// tunnel (split horizon). Members the frame can't be sent to are left out.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Flood {
     /// The network.

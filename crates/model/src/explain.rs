@@ -101,7 +101,7 @@ impl<T: Lookup> Lookup for Traced<'_, T> {
             match entry.target {
                 crate::BridgeTarget::Vif(id) => format!("{} ({how})", self.vif_name(id)),
                 crate::BridgeTarget::Nexthop(id) => format!("nexthop {id} ({how})"),
-                crate::BridgeTarget::Vtep(remote) => format!("tunnel to {remote} ({how})"),
+                crate::BridgeTarget::Vtep { remote, .. } => format!("tunnel to {remote} ({how})"),
             }
         })
     }

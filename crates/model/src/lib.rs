@@ -53,8 +53,8 @@ pub use flow::{Connection, Endpoint, FlowChange, FlowKey, FlowState, FragmentKey
 pub use ids::{MeterId, NexthopId, RuleId, VifId, Vrf};
 pub use lookup::{Lookup, RuleMatch, RuleQuery};
 pub use network::{
-    BridgeEntry, BridgeTarget, FloatingAddress, GATEWAY_MAC, Host, NeighbourScope, Network, RouteEntry,
-    WireAttachment,
+    BridgeEntry, BridgeTarget, FloatingAddress, GATEWAY_MAC, Host, L2Gateway, NeighbourScope, Network,
+    Overlay, RouteEntry, WireAttachment,
 };
 pub use nexthop::{Nexthop, Tunnel};
 pub use packet::{IcmpError, TunnelKind};

@@ -200,7 +200,7 @@ impl Case {
     fn effects(&self, effects: &Effects) -> Vec<String> {
         let mut all = Vec::new();
         if let Some(learn) = &effects.learn {
-            let at = self.setup.target_words(&learn.at);
+            let at = self.setup.target_words(learn.vrf, &learn.at);
             all.push(format!("learn {} in {} at {at}", learn.mac, self.setup.network_name(learn.vrf)));
         }
         if let Some(found) = &effects.neighbour {

@@ -70,7 +70,7 @@ impl Port {
         match target {
             BridgeTarget::Vif(vif) => (Self::Vif(vif), None),
             BridgeTarget::Nexthop(_) => (Self::Tunnels, None),
-            BridgeTarget::Vtep(remote) => (Self::Remote(remote), Some(Self::Tunnels)),
+            BridgeTarget::Vtep { remote, .. } => (Self::Remote(remote), Some(Self::Tunnels)),
         }
     }
 
@@ -120,7 +120,7 @@ impl Learned {
         let place = match learn.at {
             BridgeTarget::Vif(vif) => config.has(Object::Vif(vif)),
             BridgeTarget::Nexthop(nexthop) => config.has(Object::Nexthop(nexthop)),
-            BridgeTarget::Vtep(_) => true,
+            BridgeTarget::Vtep { .. } => true,
         };
         if !place || !config.has(Object::Network(learn.vrf)) || config.bridge(learn.vrf, learn.mac).is_some()
         {

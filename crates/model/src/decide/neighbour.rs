@@ -6,7 +6,8 @@
 
 use super::{Frame, Origin, Outcome, Stop, Walk};
 use crate::{
-    DropReason, GATEWAY_MAC, Lookup, NeighbourFound, NeighbourScope, Nexthop, Reply, ReplyKind, Verdict,
+    BridgeTarget, DropReason, GATEWAY_MAC, Lookup, NeighbourFound, NeighbourScope, Nexthop, Reply, ReplyKind,
+    Verdict,
 };
 use packet::{Ethernet, Headers, L3, Mac};
 use std::net::IpAddr;
@@ -69,7 +70,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
         if !message.asks && to_gateway {
             self.found(frame, scope, message);
-            return Some(Ok(Verdict::Consumed));
+            let all_have_it = eth.dst == GATEWAY_MAC;
+            return Some(if all_have_it { self.relay(frame) } else { Ok(Verdict::Consumed) });
         }
         if self.tables.neighbour(scope, message.sender).is_some() {
             self.found(frame, scope, message);
@@ -79,7 +81,18 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
         match self.known(frame, message) {
             Some(mac) => Some(self.answer(frame, message, mac, false)),
+            None if is_other_hosts(frame, eth) => Some(self.ask_for_other(frame, scope, message)),
             None => to_gateway.then_some(Err(DropReason::GatewayNoService.into())),
+        }
+    }
+
+    /// Asks for another host's gateway, which has another MAC on the wire here; its question waits meanwhile.
+    fn ask_for_other(&mut self, frame: &Frame<'a>, scope: NeighbourScope, message: &Message) -> Outcome {
+        let mac = self.neighbour_mac(scope, message.target)?;
+        let entry = self.tables.bridge(frame.network.vrf, mac);
+        match entry.map(|entry| entry.target) {
+            Some(BridgeTarget::Vif(_)) => self.answer(frame, message, mac, false),
+            _ => Err(DropReason::SamePort.into()),
         }
     }
 
@@ -148,6 +161,12 @@ impl<'a, T: Lookup> Walk<'a, T> {
     pub(super) fn neighbour_mac(&self, scope: NeighbourScope, addr: IpAddr) -> Result<Mac, Stop> {
         self.tables.neighbour(scope, addr).ok_or(Stop::Hold { scope, addr })
     }
+}
+
+/// Whether another host's gateway sends this to where its MAC is not known.
+fn is_other_hosts(frame: &Frame<'_>, eth: &Ethernet) -> bool {
+    let attached = frame.network.wire.is_some() && frame.network.bridges_tunnels();
+    attached && matches!(frame.origin, Origin::Tunnel { .. }) && eth.src == GATEWAY_MAC
 }
 
 /// The MAC of ff02::1, to which probes for duplicate addresses are answered (RFC 4861, 7.2.4).

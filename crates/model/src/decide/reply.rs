@@ -68,6 +68,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
             Origin::Attached { wire, vlan, .. } => self.onto(frame, base, wire, vlan),
             Origin::Gateway => Err(DropReason::NotForUs.into()),
             Origin::Tunnel { remote, id } => {
+                let id = frame.network.vni_at(remote, id);
                 self.through(frame, base, &Tunnel { kind: TunnelKind::Vxlan, remote, id, mac: None }, tos)
             }
         }

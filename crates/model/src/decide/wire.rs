@@ -127,7 +127,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         let headers = Headers::ethernet(self.packet.bytes, tunnel.inner_at, tunnel.inner_end)?;
         let frame = self.decapsulated(tunnel, remote, headers, network)?;
         if let Some(eth) = &frame.headers.eth {
-            self.learn(network, eth.src, BridgeTarget::Vtep(remote));
+            self.learn(network, eth.src, BridgeTarget::Vtep { remote, vni: tunnel.id });
         }
         Ok(self.tenant(&frame))
     }
