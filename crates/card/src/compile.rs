@@ -133,13 +133,25 @@ impl<T: Lookup> Compiler<'_, T> {
         let nexthop = self.tables.nexthop(self.tables.mpls(label)?)?;
         match (nexthop, self.hop(Vrf(0), nexthop)) {
             _ if label >= LABELS => None,
-            (Nexthop::VrfTranslate { vrf }, _) => Some(Meaning { vrf: self.vrf(*vrf)?, hop: None }),
+            (Nexthop::VrfTranslate { vrf }, _) => {
+                let vif = |id: &VifId| self.tables.vif(*id).filter(|vif| vif.vrf == Some(*vrf));
+                let near = self.attachments.keys().filter_map(vif).any(|vif| self.is_near(vif));
+                (!near).then_some(Meaning { vrf: self.vrf(*vrf)?, hop: None })
+            }
             (_, hop @ Hop::Guest { vif, .. }) => {
-                let vrf = self.vrf(self.tables.vif(vif)?.vrf?)?;
-                Some(Meaning { vrf, hop: Some(hop) })
+                let vif = self.tables.vif(vif)?;
+                let hop = if self.is_near(vif) { Hop::Host } else { hop };
+                Some(Meaning { vrf: self.vrf(vif.vrf?)?, hop: Some(hop) })
             }
             _ => None,
         }
+    }
+
+    /// Whether packets reach a guest by a label, without a flow of their own, from the subnet that it is in: the card
+    /// would take a hop off their TTL.
+    fn is_near(&self, vif: &Vif) -> bool {
+        let has_subnets = |vrf| self.tables.network(vrf).is_some_and(|network| !network.gateways.is_empty());
+        !vif.policy && vif.rdma.is_none() && vif.vrf.is_some_and(has_subnets)
     }
 
     /// Where frames to a MAC go.
@@ -190,8 +202,11 @@ impl<T: Lookup> Compiler<'_, T> {
                 return Some(Hop::Flow);
             }
         }
-        let nexthop = self.tables.nexthop(nexthop?);
-        Some(nexthop.map_or(Hop::Host, |nexthop| self.hop(vrf, nexthop)))
+        let hop = self.tables.nexthop(nexthop?).map_or(Hop::Host, |nexthop| self.hop(vrf, nexthop));
+        // Whether it costs a hop depends on the source.
+        let mpls = matches!(hop, Hop::Tunnel { tunnel, .. } if tunnel.kind != TunnelKind::Vxlan);
+        let near = || self.tables.network(vrf).is_some_and(|n| n.gateways.iter().any(|s| s.contains(prefix)));
+        Some(if mpls && near() { Hop::Flow } else { hop })
     }
 
     /// Where the card routes packets to an address.

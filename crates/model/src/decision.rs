@@ -184,6 +184,8 @@ pub struct Effects {
     pub learn: Option<Learn>,
     /// A neighbour that made itself known.
     pub neighbour: Option<NeighbourFound>,
+    /// A bound of the underlay that made itself known.
+    pub path: Option<PathMtu>,
     /// Connection table.
     pub flow: Option<FlowChange>,
     /// The rules allow this packet, which is of no connection; but another like it may be of one. So the decision is not
@@ -215,6 +217,20 @@ pub struct Learn {
     pub mac: Mac,
     /// Where it is.
     pub at: crate::BridgeTarget,
+}
+
+/// The largest outer IP packet that the underlay carries to a tunnel's remote, as a router of it says (RFC 1191; RFC 8201).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathMtu {
+    /// The remote.
+    pub remote: IpAddr,
+    /// Bytes.
+    pub mtu: u16,
+}
+
+impl PathMtu {
+    /// Seconds after which it is forgotten, and larger packets are tried again (RFC 1191, 6.3; RFC 8201, 4).
+    pub const AGE: crate::Seconds = 600;
 }
 
 /// A neighbour seen.

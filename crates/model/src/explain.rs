@@ -146,6 +146,10 @@ impl<T: Lookup> Lookup for Traced<'_, T> {
         self.note("neighbour", key, self.tables.neighbour(scope, addr), Mac::to_string)
     }
 
+    fn path_mtu(&self, remote: IpAddr) -> Option<u16> {
+        self.note("path", remote.to_string(), self.tables.path_mtu(remote), |mtu| format!("mtu {mtu}"))
+    }
+
     fn floating_of(&self, inside_vrf: Vrf, inside: IpAddr, outside_vrf: Vrf) -> Option<IpAddr> {
         let (from, to) = (self.network_name(inside_vrf), self.network_name(outside_vrf));
         let result = self.tables.floating_of(inside_vrf, inside, outside_vrf);

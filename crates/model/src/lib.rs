@@ -39,8 +39,8 @@ mod vif;
 pub use change::Change;
 pub use decide::{decide, entropy_of};
 pub use decision::{
-    Decision, Effects, Encap, EthernetRewrite, Flood, Forward, Learn, Nat, NeighbourFound, Reply, ReplyKind,
-    Verdict,
+    Decision, Effects, Encap, EthernetRewrite, Flood, Forward, Learn, Nat, NeighbourFound, PathMtu, Reply,
+    ReplyKind, Verdict,
 };
 pub use drop::DropReason;
 pub use executor::{

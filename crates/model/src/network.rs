@@ -69,6 +69,12 @@ impl Network {
         vnis.get(at).filter(|(addr, _)| *addr == remote).map_or(came_by, |(_, vni)| *vni)
     }
 
+    /// Whether two addresses are of one subnet.
+    #[must_use]
+    pub fn is_one_subnet(&self, one: IpAddr, other: IpAddr) -> bool {
+        self.gateways.iter().any(|subnet| subnet.contains(&one) && subnet.contains(&other))
+    }
+
     /// The gateway address of the other's family, that of the subnet the other is in if there is one.
     #[must_use]
     pub fn gateway_for(&self, other: IpAddr) -> Option<IpAddr> {

@@ -206,6 +206,9 @@ impl Case {
         if let Some(found) = &effects.neighbour {
             all.push(format!("neighbour {} on {} at {}", found.addr, self.scope(found.scope), found.mac));
         }
+        if let Some(path) = &effects.path {
+            all.push(format!("path {} mtu {}", path.remote, path.mtu));
+        }
         match &effects.flow {
             Some(FlowChange::Create { connection, .. }) => {
                 all.push(format!("flow create {}", connection.state))

@@ -266,6 +266,9 @@ impl Lookup for Holes<'_> {
     fn neighbour(&self, scope: NeighbourScope, addr: IpAddr) -> Option<Mac> {
         self.maybe(self.tables.neighbour(scope, addr))
     }
+    fn path_mtu(&self, remote: IpAddr) -> Option<u16> {
+        self.maybe(self.tables.path_mtu(remote))
+    }
     fn floating_of(&self, inside_vrf: Vrf, inside: IpAddr, outside_vrf: Vrf) -> Option<IpAddr> {
         self.maybe(self.tables.floating_of(inside_vrf, inside, outside_vrf))
     }

@@ -77,6 +77,11 @@ impl Snapshot {
         self.config.vrfs.get(&vrf).into_iter().flat_map(|tables| tables.rules.iter()).map(|rule| &**rule)
     }
 
+    /// What the underlay is known to carry to remotes, where that is less than their wires do: bytes of an outer IP packet.
+    pub fn paths(&self) -> impl Iterator<Item = (IpAddr, u16)> {
+        self.learned.paths.iter().map(|(remote, (mtu, _))| (*remote, *mtu))
+    }
+
     /// What `decide` reads at `now`, with these connections.
     #[must_use]
     pub fn view<'a>(&'a self, flows: &'a Flows, now: Seconds) -> View<'a> {
@@ -190,6 +195,11 @@ impl Lookup for View<'_> {
     fn neighbour(&self, scope: NeighbourScope, addr: IpAddr) -> Option<Mac> {
         self.depend(Cell::neighbour(scope, addr));
         self.snapshot.learned.neighbours.get(&(scope, addr)).map(|known| known.value)
+    }
+
+    fn path_mtu(&self, remote: IpAddr) -> Option<u16> {
+        self.depend(Cell::remote(remote));
+        self.snapshot.learned.paths.get(&remote).map(|(mtu, _)| *mtu)
     }
 
     fn floating_of(&self, inside_vrf: Vrf, inside: IpAddr, outside_vrf: Vrf) -> Option<IpAddr> {

@@ -55,6 +55,9 @@ fn learn(host: &Host, effects: &model::Effects) {
     if let Some(found) = &effects.neighbour {
         host.shared.neighbour(&snapshot, found, model::VifId(0), now);
     }
+    if let Some(path) = &effects.path {
+        host.shared.path(path, now);
+    }
 }
 
 fn check(host: &mut Host, packet: &Packet, case: &str) {

@@ -136,7 +136,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
                     (Some(_), TunnelKind::Vxlan) => proto::ETHERNET_LEN,
                     (None, TunnelKind::Vxlan) => proto::ETHERNET_LEN + proto::VLAN_LEN * frame.tags().len(),
                 };
-                let room = usize::from(path.wire.mtu)
+                let learned = self.tables.path_mtu(tunnel.remote).unwrap_or(u16::MAX);
+                let room = usize::from(path.wire.mtu.min(learned))
                     .saturating_sub(overhead(tunnel.kind, tunnel.remote) + inner)
                     .min(usize::from(network.mtu));
                 self.fit(frame, &base, room)?;
@@ -209,7 +210,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         if frame.mtu_len(self.packet.gso_size) <= mtu {
             return Ok(());
         }
-        let told = frame.headers.ip().is_some_and(|ip| ip.dont_fragment) || base.ttl_decrement > 0;
+        let routed = base.strip == frame.headers.l3_at;
+        let told = frame.headers.ip().is_some_and(|ip| ip.dont_fragment) || routed;
         let mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
         Err(match told {
             true => Stop::Refuse(IcmpError::TooBig { mtu }, DropReason::Mtu),

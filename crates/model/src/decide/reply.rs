@@ -27,14 +27,20 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
     }
 
-    /// An ICMP error from the network's gateway, if it has one of the family and the packet may be answered so.
+    /// An ICMP error from the network's gateway, if it has one of the family and the packet may be answered so. Where there
+    /// is none, what is too big is refused as by whom it was for.
     fn error(&mut self, frame: &Frame<'a>, error: IcmpError) -> Option<(ReplyKind, Forward)> {
         let ip = frame.headers.ip()?;
-        let src = frame.network.gateway_for(ip.src)?;
+        let to = frame.headers.eth.as_ref().map(|eth| eth.dst).filter(|mac| !mac.is_group());
+        let stands_in = matches!(error, IcmpError::TooBig { .. }) && !ip.dst.is_multicast();
+        let (src, mac) = match frame.network.gateway_for(ip.src) {
+            Some(gateway) => (gateway, frame.gateway_mac()),
+            None => (ip.dst, to.filter(|_| stands_in)?),
+        };
         if !reply::may_report(&frame.headers, error) {
             return None;
         }
-        let forward = self.back(frame, frame.gateway_mac(), reply::TOS_ERROR).ok()?;
+        let forward = self.back(frame, mac, reply::TOS_ERROR).ok()?;
         Some((ReplyKind::IcmpError { src, error }, forward))
     }
 

@@ -111,6 +111,10 @@ impl<'a, T: Lookup> Walk<'a, T> {
             Some(tunnel) => return self.mpls(&tunnel, ip.src),
             None => {}
         }
+        if let Some(path) = self.too_big(ip) {
+            self.effects.path = Some(path);
+            return Ok(Verdict::Consumed);
+        }
         let echo = if ip.src.is_ipv4() { proto::ICMP_ECHO_REQUEST } else { proto::ICMPV6_ECHO_REQUEST };
         match headers.l4 {
             L4::Icmp { kind, .. } if kind == echo && ip.fragment == Fragment::Whole => {
@@ -169,8 +173,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
     fn labelled(&mut self, frame: &Frame<'a>, vif: &'a Vif, mac: Mac) -> Outcome {
         let dst = frame.headers.ip().map(|ip| ip.dst);
         self.admit(frame, Some(vif), frame.network.vrf, dst)?;
-        self.live(frame)?;
-        let base = frame.routed(Nat::default(), Some(mac));
+        let base = self.hop(frame, frame.routed(Nat::default(), Some(mac)))?;
         self.leave(frame, base, frame.network, super::egress::Exit::Guest(vif)).map(Verdict::Forward)
     }
 

@@ -3,7 +3,7 @@
 use super::Tables;
 use crate::{
     BridgeTarget, Connection, DropReason, Effects, FlowChange, FlowKey, FlowState, FragmentKey, Meter,
-    MeterId, NeighbourScope, Network, RuleId, Seconds, Transport, Vif, VifId, Vrf,
+    MeterId, NeighbourScope, Network, PathMtu, RuleId, Seconds, Transport, Vif, VifId, Vrf,
 };
 use packet::Mac;
 use std::collections::BTreeMap;
@@ -27,6 +27,7 @@ struct Remembered {
 pub(super) struct Dynamic {
     macs: BTreeMap<(Vrf, Mac), (BridgeTarget, Seconds)>,
     neighbours: BTreeMap<(NeighbourScope, IpAddr), Mac>,
+    paths: BTreeMap<IpAddr, (u16, Seconds)>,
     /// By the original direction.
     connections: BTreeMap<FlowKey, Remembered>,
     fragments: BTreeMap<FragmentKey, (Transport, Seconds)>,
@@ -40,6 +41,10 @@ impl Dynamic {
 
     pub(super) fn neighbour(&self, scope: NeighbourScope, addr: IpAddr) -> Option<Mac> {
         self.neighbours.get(&(scope, addr)).copied()
+    }
+
+    pub(super) fn path_mtu(&self, remote: IpAddr) -> Option<u16> {
+        self.paths.get(&remote).map(|(mtu, _)| *mtu)
     }
 
     pub(super) fn connection(&self, key: &FlowKey, now: Seconds) -> Option<(Connection, bool)> {
@@ -97,6 +102,9 @@ impl Tables {
         if let Some(found) = effects.neighbour {
             insert(&mut dynamic.neighbours, (found.scope, found.addr), found.mac);
         }
+        if let Some(path) = effects.path {
+            insert(&mut dynamic.paths, path.remote, (path.mtu, now));
+        }
         if let Some((key, transport)) = effects.fragment {
             insert(&mut dynamic.fragments, key, (transport, now));
         }
@@ -107,6 +115,7 @@ impl Tables {
     pub fn expire(&mut self, now: Seconds) {
         let dynamic = &mut self.dynamic;
         dynamic.macs.retain(|_, (_, seen)| now.saturating_sub(*seen) < MAC_AGE);
+        dynamic.paths.retain(|_, (_, since)| now.saturating_sub(*since) < PathMtu::AGE);
         dynamic.connections.retain(|_, c| !c.expired(now));
         dynamic.fragments.retain(|_, (_, seen)| now.saturating_sub(*seen) < FragmentKey::TIMEOUT);
     }

@@ -3,8 +3,8 @@
 use super::Step;
 use crate::{
     Action, BridgeTarget, Change, Effects, FloatingAddress, GATEWAY_MAC, Host, L2Gateway, Learn, MeterConfig,
-    MeterId, Modifier, NeighbourFound, NeighbourScope, Network, Nexthop, NexthopId, Overlay, PortRange, Rule,
-    RuleAction, RuleId, Tunnel, Vif, VifId, VifKind, Vrf, WireAttachment, WireAttributes,
+    MeterId, Modifier, NeighbourFound, NeighbourScope, Network, Nexthop, NexthopId, Overlay, PathMtu,
+    PortRange, Rule, RuleAction, RuleId, Tunnel, Vif, VifId, VifKind, Vrf, WireAttachment, WireAttributes,
 };
 use ipnet::IpNet;
 use packet::{Mac, TunnelKind};
@@ -32,6 +32,7 @@ use std::str::FromStr;
 /// delete rule NETWORK ID
 /// neighbour NAME ADDR at MAC               (of a wire or network, learned)
 /// learned NETWORK MAC at NAME | ADDR [VNI]
+/// path ADDR mtu N                          (to a remote, learned)
 /// ```
 ///
 /// `rdma` gives a guest a verbs device beside its port: the interface `NAME:rdma`.
@@ -86,6 +87,7 @@ impl Setup {
             "delete" => self.delete(&mut words)?,
             "neighbour" => self.neighbour(&mut words)?,
             "learned" => self.learned(&mut words)?,
+            "path" => self.path(&mut words)?,
             other => return Err(format!("'{other}' is no table")),
         }
         self.changed = true;
@@ -440,6 +442,14 @@ impl Setup {
         must(words, "at")?;
         let neighbour = Some(NeighbourFound { scope, addr, mac: value(words)? });
         self.learned.push(Effects { neighbour, ..Effects::default() });
+        Ok(())
+    }
+
+    fn path(&mut self, words: &mut Words<'_>) -> Result<(), String> {
+        let remote = value(words)?;
+        must(words, "mtu")?;
+        let path = Some(PathMtu { remote, mtu: value(words)? });
+        self.learned.push(Effects { path, ..Effects::default() });
         Ok(())
     }
 
