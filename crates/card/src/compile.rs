@@ -133,13 +133,25 @@ impl<T: Lookup> Compiler<'_, T> {
         let nexthop = self.tables.nexthop(self.tables.mpls(label)?)?;
         match (nexthop, self.hop(Vrf(0), nexthop)) {
             _ if label >= LABELS => None,
-            (Nexthop::VrfTranslate { vrf }, _) => Some(Meaning { vrf: self.vrf(*vrf)?, hop: None }),
+            (Nexthop::VrfTranslate { vrf }, _) => {
+                let vif = |id: &VifId| self.tables.vif(*id).filter(|vif| vif.vrf == Some(*vrf));
+                let near = self.attachments.keys().filter_map(vif).any(|vif| self.is_near(vif));
+                (!near).then_some(Meaning { vrf: self.vrf(*vrf)?, hop: None })
+            }
             (_, hop @ Hop::Guest { vif, .. }) => {
-                let vrf = self.vrf(self.tables.vif(vif)?.vrf?)?;
-                Some(Meaning { vrf, hop: Some(hop) })
+                let vif = self.tables.vif(vif)?;
+                let hop = if self.is_near(vif) { Hop::Host } else { hop };
+                Some(Meaning { vrf: self.vrf(vif.vrf?)?, hop: Some(hop) })
             }
             _ => None,
         }
+    }
+
+    /// Whether packets reach a guest by a label, without a flow of their own, from the subnet that it is in: the card
+    /// would take a hop off their TTL.
+    fn is_near(&self, vif: &Vif) -> bool {
+        let has_subnets = |vrf| self.tables.network(vrf).is_some_and(|network| !network.gateways.is_empty());
+        !vif.policy && vif.rdma.is_none() && vif.vrf.is_some_and(has_subnets)
     }
 
     /// Where frames to a MAC go.
@@ -149,8 +161,8 @@ impl<T: Lookup> Compiler<'_, T> {
         let entry = self.tables.bridge(vrf, mac)?;
         let (at_tunnel, at) = match entry.target {
             BridgeTarget::Vif(id) => (false, self.attached(id).map_or(NOWHERE, |at| at.port.into())),
-            BridgeTarget::Vtep(IpAddr::V4(remote)) => (true, remote.to_bits()),
-            BridgeTarget::Vtep(IpAddr::V6(_)) | BridgeTarget::Nexthop(_) => (true, NOWHERE),
+            BridgeTarget::Vtep { remote: IpAddr::V4(remote), .. } => (true, remote.to_bits()),
+            BridgeTarget::Vtep { remote: IpAddr::V6(_), .. } | BridgeTarget::Nexthop(_) => (true, NOWHERE),
         };
         let hop = self.behind(vrf, entry.target).unwrap_or(Hop::Host);
         Some(Station { hop, fixed: entry.is_static, at_tunnel, at })
@@ -170,8 +182,8 @@ impl<T: Lookup> Compiler<'_, T> {
                 Nexthop::Tunnel(tunnel) => *tunnel,
                 _ => return None,
             },
-            BridgeTarget::Vtep(remote) => {
-                Tunnel { kind: TunnelKind::Vxlan, remote, id: network.vni?, mac: None }
+            BridgeTarget::Vtep { remote, vni } => {
+                Tunnel { kind: TunnelKind::Vxlan, remote, id: network.vni_at(remote, vni), mac: None }
             }
         };
         (tunnel.kind == TunnelKind::Vxlan).then_some(Hop::Tunnel { tunnel, vrf })
@@ -190,8 +202,11 @@ impl<T: Lookup> Compiler<'_, T> {
                 return Some(Hop::Flow);
             }
         }
-        let nexthop = self.tables.nexthop(nexthop?);
-        Some(nexthop.map_or(Hop::Host, |nexthop| self.hop(vrf, nexthop)))
+        let hop = self.tables.nexthop(nexthop?).map_or(Hop::Host, |nexthop| self.hop(vrf, nexthop));
+        // Whether it costs a hop depends on the source.
+        let mpls = matches!(hop, Hop::Tunnel { tunnel, .. } if tunnel.kind != TunnelKind::Vxlan);
+        let near = || self.tables.network(vrf).is_some_and(|n| n.gateways.iter().any(|s| s.contains(prefix)));
+        Some(if mpls && near() { Hop::Flow } else { hop })
     }
 
     /// Where the card routes packets to an address.

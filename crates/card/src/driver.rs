@@ -161,7 +161,7 @@ impl<C: Card> Driver<C> {
         self.update(tables, touched)
     }
 
-    /// A neighbour was found, moved or forgotten.
+    /// A neighbour was found, moved or forgotten; or, of the underlay, what it carries to a remote changed.
     ///
     /// # Errors
     /// The card hangs.

@@ -104,6 +104,9 @@ struct Candidate<'a, T> {
 
 impl<T: Lookup> Candidate<'_, T> {
     fn forwarded(&self, forward: &Forward, change: Option<&FlowChange>) -> Option<Flow> {
+        if self.key.path != Path::Bridged && forward.ttl_decrement == 0 {
+            return None;
+        }
         let tables = self.compiler.tables;
         let hop = match self.key.path {
             Path::Routed => match self.compiler.routed(self.vrf, self.key.dst)? {

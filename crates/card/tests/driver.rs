@@ -51,6 +51,7 @@ fn network(default_action: Action) -> Change {
         default_action,
         members: vec![ONE, OTHER],
         flood: Vec::new(),
+        overlay: Default::default(),
         wire: None,
     })
 }

@@ -10,9 +10,9 @@ use crate::owner::Owned;
 use config::{DefaultAction, Guest, GuestKind, Index, Object, Rate, Route, RuleAction, Target, Wire};
 use ipnet::IpNet;
 use model::{
-    Action, BridgeTarget, FloatingAddress, MeterConfig, MeterId, Modifier, Network, Nexthop, NexthopId,
-    PortRange, Roles, Rule, RuleId, Tunnel, TunnelKind, Vif, VifId, VifKind, Vrf, WireAttachment,
-    WireAttributes,
+    Action, BridgeTarget, FloatingAddress, L2Gateway, MeterConfig, MeterId, Modifier, Network, Nexthop,
+    NexthopId, Overlay, PortRange, Roles, Rule, RuleId, Tunnel, TunnelKind, Vif, VifId, VifKind, Vrf,
+    WireAttachment, WireAttributes,
 };
 use packet::Mac;
 use std::collections::{BTreeMap, HashMap};
@@ -231,8 +231,12 @@ impl Compiler<'_> {
             }
             Object::Flood(flood) => {
                 let to = flood.to.iter().map(|target| self.target(target)).collect();
+                let tunnels = flood.to.iter().filter_map(Target::tunnel);
+                let mut vnis: Vec<_> = tunnels.map(|tunnel| (tunnel.remote, tunnel.id)).collect();
+                vnis.sort_unstable();
                 if let Some(network) = self.out.networks.get_mut(&self.vrf(&flood.network)) {
                     network.flood = to;
+                    network.overlay.vnis = vnis;
                 }
             }
             Object::Default(default) => {
@@ -307,6 +311,14 @@ impl Compiler<'_> {
             default_action: Action::Allow,
             members: Vec::new(),
             flood: Vec::new(),
+            overlay: Overlay {
+                l2_gateway: match network.l2_gateway.as_deref() {
+                    None => L2Gateway::Unnamed,
+                    Some(name) if *name == *self.out.host.name => L2Gateway::Here,
+                    Some(_) => L2Gateway::Elsewhere,
+                },
+                ..Overlay::default()
+            },
             wire,
         };
         self.out.networks.insert(vrf, compiled);

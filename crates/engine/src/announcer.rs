@@ -79,7 +79,7 @@ impl Announcer {
             let Some((guest, _)) = self.places.get(&key) else { continue };
             let (vrf, addr) = key;
             let told = model::announce(view, &Announcement { vrf, addr, guest: *guest });
-            times -= u8::from(told.as_ref().is_none_or(|told| told.missing.is_none()));
+            times -= u8::from(told.iter().all(|told| told.missing.is_none()));
             all.extend(told);
             if times > 0 && tries > 1 {
                 self.due.push_back(Due { key, times, tries: tries - 1 });

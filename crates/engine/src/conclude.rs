@@ -336,11 +336,12 @@ impl Core {
 
     /// Asks for a neighbour's MAC, because of a packet from `asker`, as far as the turn goes.
     pub fn solicit(&mut self, tables: Tables<'_>, question: &Question, asker: Option<VifId>) {
-        let Some(asked) = model::solicit(&tables.view(self.now.seconds), question) else { return };
-        if let (Some(asker), NeighbourScope::Network(vrf)) = (asker, question.scope) {
-            self.storms.add(flooder(tables, asker, vrf), asked.to.len(), self.now.seconds);
+        for asked in model::solicit(&tables.view(self.now.seconds), question) {
+            if let (Some(asker), NeighbourScope::Network(vrf)) = (asker, question.scope) {
+                self.storms.add(flooder(tables, asker, vrf), asked.to.len(), self.now.seconds);
+            }
+            self.send_all(&asked.frame, &asked.to);
         }
-        self.send_all(&asked.frame, &asked.to);
     }
 
     /// Sends a frame of our own to each of these, as far as the turn goes.

@@ -176,6 +176,9 @@ impl Core {
         if let Some(found) = &effects.neighbour {
             tables.shared.neighbour(tables.snapshot, found, case.ingress, now);
         }
+        if let Some(path) = &effects.path {
+            tables.shared.path(path, now);
+        }
         if let Some((key, transport)) = effects.fragment {
             tables.shared.flows().fragments().insert(key, transport, now);
         }

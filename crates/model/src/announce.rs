@@ -1,8 +1,8 @@
 //! What is told to all unasked: where an address is now, and which groups are listened to.
 
 use crate::decide::{self, Origin};
-use crate::{Forward, GATEWAY_MAC, Lookup, NeighbourScope, PacketView, VifId, Vrf};
-use packet::{WriteError, mld, neighbour};
+use crate::{Forward, GATEWAY_MAC, Lookup, NeighbourScope, Network, PacketView, VifId, Vrf};
+use packet::{Mac, WriteError, mld, neighbour};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -32,26 +32,62 @@ pub struct Announcement {
 }
 
 /// The announcement of an address to the members of its network, but for the guest that has it: a gratuitous ARP request
-/// (RFC 5227, 3) or an unsolicited advertisement (RFC 4861, 7.2.6). `None` where nobody else is there to hear it.
+/// (RFC 5227, 3) or an unsolicited advertisement (RFC 4861, 7.2.6). The gateway has a MAC of its own on the wire that the
+/// network is attached to. Nothing where nobody else is there to hear it.
 #[must_use]
-pub fn announce<T: Lookup>(tables: &T, announced: &Announcement) -> Option<Unasked> {
-    let network = tables.network(announced.vrf)?;
-    let (origin, mac) = match announced.guest {
-        Some(id) => {
-            let guest = tables.vif(id)?;
-            (Origin::Guest(guest), guest.mac?)
+pub fn announce<T: Lookup>(tables: &T, announced: &Announcement) -> Vec<Unasked> {
+    let Some(network) = tables.network(announced.vrf) else { return Vec::new() };
+    let guest = announced.guest.and_then(|id| tables.vif(id));
+    let unasked = match (announced.guest, guest) {
+        (None, _) => [
+            among_members(tables, network, Origin::Gateway, GATEWAY_MAC, announced.addr),
+            on_attached(tables, network, announced.addr),
+        ],
+        (_, Some(guest)) => {
+            let mac = guest.mac;
+            [
+                mac.and_then(|mac| among_members(tables, network, Origin::Guest(guest), mac, announced.addr)),
+                None,
+            ]
         }
-        None => (Origin::Gateway, GATEWAY_MAC),
+        (Some(_), None) => [None, None],
     };
+    unasked.into_iter().flatten().collect()
+}
+
+fn among_members<T: Lookup>(
+    tables: &T,
+    network: &Network,
+    origin: Origin<'_>,
+    mac: Mac,
+    addr: IpAddr,
+) -> Option<Unasked> {
+    let frame = announcement(mac, addr)?;
+    let view = PacketView::parse(&frame, frame.len() as u32, None).ok()?;
+    let (to, missing) = decide::bridge_own(tables, network, origin, &view);
+    (!to.is_empty() || missing.is_some()).then_some(Unasked { frame, to, missing })
+}
+
+fn on_attached<T: Lookup>(tables: &T, network: &Network, addr: IpAddr) -> Option<Unasked> {
+    let (mac, forward) = attachment(tables, network)?;
+    Some(Unasked { frame: announcement(mac, addr)?, to: vec![forward], missing: None })
+}
+
+/// The gateway's MAC on the wire that a network is attached to, and the way there.
+fn attachment<T: Lookup>(tables: &T, network: &Network) -> Option<(Mac, Forward)> {
+    let attached = network.wire?;
+    let mac = tables.vif(attached.vif)?.mac?;
+    Some((mac, Forward { push_vlan: attached.vlan, ..Forward::unchanged(attached.vif) }))
+}
+
+fn announcement(mac: Mac, addr: IpAddr) -> Option<Vec<u8>> {
     let mut frame = vec![0; ANNOUNCEMENT_LEN];
-    let len = match announced.addr {
+    let len = match addr {
         IpAddr::V4(addr) => neighbour::arp_request(&mut frame, mac, addr, addr),
         IpAddr::V6(addr) => neighbour::unsolicited_advertisement(&mut frame, mac, addr),
     };
     frame.truncate(len.ok()?);
-    let view = PacketView::parse(&frame, frame.len() as u32, None).ok()?;
-    let (to, missing) = decide::bridge_own(tables, network, origin, &view);
-    (!to.is_empty() || missing.is_some()).then_some(Unasked { frame, to, missing })
+    Some(frame)
 }
 
 /// Reports out of a wire that this host listens to the solicited-node groups of these addresses (RFC 3810, 5.2): switches
@@ -62,10 +98,7 @@ pub fn announce<T: Lookup>(tables: &T, announced: &Announcement) -> Option<Unask
 pub fn report<T: Lookup>(tables: &T, scope: NeighbourScope, listening: &[Ipv6Addr]) -> Vec<Unasked> {
     let way = || match scope {
         NeighbourScope::Wire(id) => Some((tables.vif(id)?.mac?, Forward::unchanged(id))),
-        NeighbourScope::Network(vrf) => {
-            let attached = tables.network(vrf)?.wire?;
-            Some((GATEWAY_MAC, Forward { push_vlan: attached.vlan, ..Forward::unchanged(attached.vif) }))
-        }
+        NeighbourScope::Network(vrf) => attachment(tables, tables.network(vrf)?),
     };
     let Some((mac, forward)) = way() else { return Vec::new() };
     let groups: BTreeSet<_> = listening.iter().copied().map(neighbour::solicited_node).collect();

@@ -25,10 +25,10 @@ mod underlay;
 mod wire;
 
 use crate::{
-    Decision, DropReason, Effects, Forward, Lookup, NeighbourScope, Network, PacketView, Seconds, Verdict,
-    Vif, VifId, VifKind,
+    Decision, DropReason, Effects, Forward, GATEWAY_MAC, L2Gateway, Lookup, NeighbourScope, Network,
+    PacketView, Seconds, Verdict, Vif, VifId, VifKind,
 };
-use packet::{Fragment, Headers, IcmpError, L4, ParseError, Tag, entropy, entropy_l2, proto};
+use packet::{Fragment, Headers, IcmpError, L4, Mac, ParseError, Tag, entropy, entropy_l2, proto};
 use std::net::IpAddr;
 
 /// What happens to a packet that came in by `ingress`, by these tables. A pure function: what is to change is in the
@@ -46,8 +46,9 @@ pub fn decide<T: Lookup>(tables: &T, packet: &PacketView<'_>, ingress: VifId, no
     Decision { verdict, effects: walk.effects }
 }
 
-/// The deliveries of a frame of this host's own into a network, as from `origin`: to one MAC, or to all members; and a
-/// neighbour that is not known, because of whom a delivery is missing.
+/// The deliveries of a frame of this host's own into a network, as from `origin`: to one MAC, or to all members, of which
+/// the attached wire is none for the gateway, which has another MAC there; and a neighbour that is not known, because of
+/// whom a delivery is missing.
 pub(crate) fn bridge_own<T: Lookup>(
     tables: &T,
     network: &Network,
@@ -142,10 +143,15 @@ impl Origin<'_> {
         }
     }
 
-    /// Whether it may go to tunnels of the network's bridge: what came from one or from the attached wire may not
-    /// (split horizon).
-    fn may_tunnel(&self) -> bool {
-        matches!(self, Self::Guest(_) | Self::Gateway)
+    /// Whether it may be flooded to a network's tunnels: what came from one may not (split horizon).
+    const fn may_flood_tunnels(&self, network: &Network) -> bool {
+        match self {
+            Self::Guest(_) | Self::Gateway => network.bridges_tunnels(),
+            Self::Attached { .. } => {
+                network.wire.is_none() || matches!(network.overlay.l2_gateway, L2Gateway::Here)
+            }
+            Self::Tunnel { .. } => false,
+        }
     }
 
     fn is_guest(&self) -> bool {
@@ -170,6 +176,19 @@ impl Origin<'_> {
 }
 
 impl Frame<'_> {
+    /// The MAC that the network's gateway has where the frame came from: on an attached wire one of this host's own.
+    fn gateway_mac(&self) -> Mac {
+        match self.origin {
+            Origin::Attached { wire, .. } => wire.mac.unwrap_or(GATEWAY_MAC),
+            Origin::Guest(_) | Origin::Tunnel { .. } | Origin::Gateway => GATEWAY_MAC,
+        }
+    }
+
+    /// Whether a MAC is the gateway's where the frame came from. Hosts of a wire may have heard of the anycast one.
+    fn is_gateways(&self, mac: Mac) -> bool {
+        mac == GATEWAY_MAC || mac == self.gateway_mac()
+    }
+
     /// The tenant's own VLAN tags.
     fn tags(&self) -> &[Tag] {
         let tags = self.headers.eth.as_ref().map_or(&[][..], |eth| &eth.tags);

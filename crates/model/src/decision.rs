@@ -21,7 +21,8 @@ pub struct Decision {
 pub enum Verdict {
     /// To one port.
     Forward(Forward),
-    /// To every member of a network's bridge but the one it came from.
+    /// To every member of a network's bridge but the one it came from; what only other hosts' gateways are to hear, to its
+    /// tunnels.
     Flood(Flood),
     /// Nowhere: Viaduct answers it.
     Reply(Reply),
@@ -123,8 +124,8 @@ pub struct Encap {
     pub tos: u8,
 }
 
-/// Delivery to all members of a bridge: guests, the attached wire, flood tunnels. What came from a tunnel or from
-/// the attached wire goes to no tunnel (split horizon). Members the frame can't be sent to are left out.
+/// Delivery to all members of a bridge: guests, the attached wire, flood tunnels. What came from a tunnel goes to no
+/// tunnel (split horizon). Members the frame can't be sent to are left out.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Flood {
     /// The network.
@@ -195,6 +196,8 @@ pub struct Effects {
     pub learn: Option<Learn>,
     /// A neighbour that made itself known.
     pub neighbour: Option<NeighbourFound>,
+    /// A bound of the underlay that made itself known.
+    pub path: Option<PathMtu>,
     /// Connection table.
     pub flow: Option<FlowChange>,
     /// The rules allow this packet, which is of no connection; but another like it may be of one. So the decision is not
@@ -226,6 +229,20 @@ pub struct Learn {
     pub mac: Mac,
     /// Where it is.
     pub at: crate::BridgeTarget,
+}
+
+/// The largest outer IP packet that the underlay carries to a tunnel's remote, as a router of it says (RFC 1191; RFC 8201).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathMtu {
+    /// The remote.
+    pub remote: IpAddr,
+    /// Bytes.
+    pub mtu: u16,
+}
+
+impl PathMtu {
+    /// Seconds after which it is forgotten, and larger packets are tried again (RFC 1191, 6.3; RFC 8201, 4).
+    pub const AGE: crate::Seconds = 600;
 }
 
 /// A neighbour seen.

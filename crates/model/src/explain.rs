@@ -108,7 +108,7 @@ impl<T: Lookup> Lookup for Traced<'_, T> {
             match entry.target {
                 crate::BridgeTarget::Vif(id) => format!("{} ({how})", self.vif_name(id)),
                 crate::BridgeTarget::Nexthop(id) => format!("nexthop {id} ({how})"),
-                crate::BridgeTarget::Vtep(remote) => format!("tunnel to {remote} ({how})"),
+                crate::BridgeTarget::Vtep { remote, .. } => format!("tunnel to {remote} ({how})"),
             }
         })
     }
@@ -162,6 +162,10 @@ impl<T: Lookup> Lookup for Traced<'_, T> {
             });
         }
         unreachable
+    }
+
+    fn path_mtu(&self, remote: IpAddr) -> Option<u16> {
+        self.note("path", remote.to_string(), self.tables.path_mtu(remote), |mtu| format!("mtu {mtu}"))
     }
 
     fn floating_of(&self, inside_vrf: Vrf, inside: IpAddr, outside_vrf: Vrf) -> Option<IpAddr> {

@@ -41,8 +41,8 @@ pub use announce::{Announcement, Unasked, announce, report};
 pub use change::Change;
 pub use decide::{decide, entropy_of};
 pub use decision::{
-    Asker, Decision, Effects, Encap, EthernetRewrite, Flood, Forward, Learn, Nat, NeighbourFound, Reply,
-    ReplyKind, Verdict,
+    Asker, Decision, Effects, Encap, EthernetRewrite, Flood, Forward, Learn, Nat, NeighbourFound, PathMtu,
+    Reply, ReplyKind, Verdict,
 };
 pub use drop::DropReason;
 pub use executor::{
@@ -55,8 +55,8 @@ pub use flow::{Connection, Endpoint, FlowChange, FlowKey, FlowState, FragmentKey
 pub use ids::{MeterId, NexthopId, RuleId, VifId, Vrf};
 pub use lookup::{Lookup, RuleMatch, RuleQuery};
 pub use network::{
-    BridgeEntry, BridgeTarget, FloatingAddress, GATEWAY_MAC, Host, NeighbourScope, Network, RouteEntry,
-    WireAttachment,
+    BridgeEntry, BridgeTarget, FloatingAddress, GATEWAY_MAC, Host, L2Gateway, NeighbourScope, Network,
+    Overlay, RouteEntry, WireAttachment,
 };
 pub use nexthop::{Nexthop, Tunnel};
 pub use packet::{IcmpError, TunnelKind};

@@ -34,6 +34,18 @@ pub struct Network {
     pub flood: Vec<NexthopId>,
     /// The wire the network is attached to, if any: a member of its bridge.
     pub wire: Option<WireAttachment>,
+    /// How its bridge goes on to other hosts.
+    pub overlay: Overlay,
+}
+
+/// How a network's bridge goes on to other hosts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Overlay {
+    /// Where frames go between its tunnels and the wire that it is attached to.
+    pub l2_gateway: L2Gateway,
+    /// What hosts that floods go to call this network, by address and in its order: their VXLAN network identifiers may
+    /// differ from ours.
+    pub vnis: Vec<(IpAddr, u32)>,
 }
 
 impl Network {
@@ -43,12 +55,45 @@ impl Network {
         self.gateways.iter().any(|gateway| gateway.addr() == addr)
     }
 
+    /// Whether frames may go between its tunnels and its other members.
+    #[must_use]
+    pub const fn bridges_tunnels(&self) -> bool {
+        self.wire.is_none() || !matches!(self.overlay.l2_gateway, L2Gateway::Elsewhere)
+    }
+
+    /// What another host calls this network, from which frames came by the identifier `came_by`.
+    #[must_use]
+    pub fn vni_at(&self, remote: IpAddr, came_by: u32) -> u32 {
+        let vnis = &self.overlay.vnis;
+        let at = vnis.partition_point(|(addr, _)| *addr < remote);
+        vnis.get(at).filter(|(addr, _)| *addr == remote).map_or(came_by, |(_, vni)| *vni)
+    }
+
+    /// Whether two addresses are of one subnet.
+    #[must_use]
+    pub fn is_one_subnet(&self, one: IpAddr, other: IpAddr) -> bool {
+        self.gateways.iter().any(|subnet| subnet.contains(&one) && subnet.contains(&other))
+    }
+
     /// The gateway address of the other's family, that of the subnet the other is in if there is one.
     #[must_use]
     pub fn gateway_for(&self, other: IpAddr) -> Option<IpAddr> {
         let family = || self.gateways.iter().filter(|gateway| gateway.addr().is_ipv4() == other.is_ipv4());
         family().find(|gateway| gateway.contains(&other)).or_else(|| family().next()).map(IpNet::addr)
     }
+}
+
+/// The host where frames go between a network's tunnels and the wire that it is attached to: one alone, else broadcasts
+/// would go round.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum L2Gateway {
+    /// None is named. This host bridges, but for what floods from the wire.
+    #[default]
+    Unnamed,
+    /// This host.
+    Here,
+    /// Another host.
+    Elsewhere,
 }
 
 /// A network's attachment to a wire (a provider network).
@@ -76,8 +121,13 @@ pub enum BridgeTarget {
     Vif(VifId),
     /// A configured tunnel nexthop.
     Nexthop(NexthopId),
-    /// Learned from a VXLAN tunnel: the remote's address; the VNI is the network's.
-    Vtep(IpAddr),
+    /// Learned from a VXLAN tunnel.
+    Vtep {
+        /// The remote's address.
+        remote: IpAddr,
+        /// The network identifier by which frames come from there.
+        vni: u32,
+    },
 }
 
 /// A route's result.

@@ -1,10 +1,12 @@
 //! Questions for a neighbour: that packets wait for, or that was silent for long.
 
-use crate::{Forward, GATEWAY_MAC, Lookup, NeighbourScope, PacketView, decide};
+use crate::{Forward, GATEWAY_MAC, Lookup, NeighbourScope, Network, PacketView, VifId, decide};
 use arrayvec::ArrayVec;
 use packet::{Mac, WriteError, neighbour};
 use std::net::{IpAddr, Ipv4Addr};
 
+/// Questions for one neighbour at most: to the guests and tunnels of its network, and to its wire.
+const MAX_QUESTIONS: usize = 2;
 /// Length of the longest: Ethernet, IPv6, and the solicitation with its option.
 const MAX_LEN: usize = 86;
 
@@ -28,39 +30,69 @@ pub struct Question {
     pub at: Option<Mac>,
 }
 
-/// The question for a neighbour: out of its wire, or from the gateway to its MAC or all members of its network, in which
-/// it needs no address. `None` where nobody can ask (no address of that family) or be asked.
+/// The questions for a neighbour: out of its wire, or from the gateway to its MAC or all members of its network, in which
+/// it needs no address; one for each MAC that the gateway has. None where nobody can ask (no address of that family) or
+/// be asked.
 #[must_use]
-pub fn solicit<T: Lookup>(tables: &T, asked: &Question) -> Option<Solicitation> {
-    let target = asked.addr;
-    match asked.scope {
-        NeighbourScope::Wire(id) => {
-            let vif = tables.vif(id)?;
-            let subnets = || {
-                let addresses = &vif.wire.as_ref().map_or(&[][..], |wire| &wire.addresses);
-                addresses.iter().filter(|subnet| subnet.addr().is_ipv4() == target.is_ipv4())
-            };
-            let sender = subnets().find(|subnet| subnet.contains(&target)).or_else(|| subnets().next())?;
-            let frame = question(vif.mac?, sender.addr(), target, asked.at)?;
-            Some(Solicitation { frame, to: vec![Forward::unchanged(id)] })
-        }
+pub fn solicit<T: Lookup>(tables: &T, asked: &Question) -> ArrayVec<Solicitation, MAX_QUESTIONS> {
+    let questions = match asked.scope {
+        NeighbourScope::Wire(id) => [on_wire(tables, id, asked), None],
         NeighbourScope::Network(vrf) => {
-            let network = tables.network(vrf)?;
-            let sender = network.gateway_for(target).unwrap_or_else(|| nobody(target));
-            let frame = question(GATEWAY_MAC, sender, target, asked.at)?;
-            let view = PacketView::parse(&frame, frame.len() as u32, None).ok()?;
-            let (to, _) = decide::bridge_own(tables, network, decide::Origin::Gateway, &view);
-            (!to.is_empty()).then_some(Solicitation { frame, to })
+            let Some(network) = tables.network(vrf) else { return ArrayVec::new() };
+            match among_members(tables, network, asked) {
+                Some(found) if asked.at.is_some() && !is_attached(network, &found.to) => [Some(found), None],
+                found => [found.filter(|_| asked.at.is_none()), on_attached(tables, network, asked)],
+            }
         }
-    }
+    };
+    questions.into_iter().flatten().collect()
 }
 
-/// The address of one who has the gateway's MAC and no address: a probe's in ARP (RFC 5227, 2.1.1), whose answer goes to
+/// A question from this host to one of the underlay.
+fn on_wire<T: Lookup>(tables: &T, id: VifId, asked: &Question) -> Option<Solicitation> {
+    let target = asked.addr;
+    let vif = tables.vif(id)?;
+    let subnets = || {
+        let addresses = &vif.wire.as_ref().map_or(&[][..], |wire| &wire.addresses);
+        addresses.iter().filter(|subnet| subnet.addr().is_ipv4() == target.is_ipv4())
+    };
+    let sender = subnets().find(|subnet| subnet.contains(&target)).or_else(|| subnets().next())?;
+    let frame = question(vif.mac?, sender.addr(), target, asked.at)?;
+    Some(Solicitation { frame, to: vec![Forward::unchanged(id)] })
+}
+
+/// A question from a gateway to guests, and through tunnels.
+fn among_members<T: Lookup>(tables: &T, network: &Network, asked: &Question) -> Option<Solicitation> {
+    let frame = from_gateway(network, GATEWAY_MAC, asked)?;
+    let view = PacketView::parse(&frame, frame.len() as u32, None).ok()?;
+    let (to, _) = decide::bridge_own(tables, network, decide::Origin::Gateway, &view);
+    (!to.is_empty()).then_some(Solicitation { frame, to })
+}
+
+/// A question from a gateway to the wire its network is attached to.
+fn on_attached<T: Lookup>(tables: &T, network: &Network, asked: &Question) -> Option<Solicitation> {
+    let attached = network.wire?;
+    let frame = from_gateway(network, tables.vif(attached.vif)?.mac?, asked)?;
+    let forward = Forward { push_vlan: attached.vlan, ..Forward::unchanged(attached.vif) };
+    Some(Solicitation { frame, to: vec![forward] })
+}
+
+fn from_gateway(network: &Network, mac: Mac, asked: &Question) -> Option<ArrayVec<u8, MAX_LEN>> {
+    let sender = network.gateway_for(asked.addr).unwrap_or_else(|| nobody(mac, asked.addr));
+    question(mac, sender, asked.addr, asked.at)
+}
+
+/// Whether it goes out of the wire that the network is attached to.
+fn is_attached(network: &Network, to: &[Forward]) -> bool {
+    network.wire.is_some_and(|attached| to.iter().any(|forward| forward.port == attached.vif))
+}
+
+/// The address of one who has a gateway's MAC and no address: a probe's in ARP (RFC 5227, 2.1.1), whose answer goes to
 /// the MAC alone; in ND, where a probe would be answered to all, the link-local one (RFC 4291, 2.5.6).
-fn nobody(target: IpAddr) -> IpAddr {
+fn nobody(mac: Mac, target: IpAddr) -> IpAddr {
     match target {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        IpAddr::V6(_) => GATEWAY_MAC.link_local().into(),
+        IpAddr::V6(_) => mac.link_local().into(),
     }
 }
 

@@ -145,6 +145,10 @@ impl Lookup for Tables {
         self.dynamic.is_unreachable(scope, addr)
     }
 
+    fn path_mtu(&self, remote: IpAddr) -> Option<u16> {
+        self.dynamic.path_mtu(remote)
+    }
+
     fn floating_of(&self, inside_vrf: Vrf, inside: IpAddr, outside_vrf: Vrf) -> Option<IpAddr> {
         self.floating
             .iter()

@@ -209,11 +209,14 @@ impl Case {
     fn effects(&self, effects: &Effects) -> Vec<String> {
         let mut all = Vec::new();
         if let Some(learn) = &effects.learn {
-            let at = self.setup.target_words(&learn.at);
+            let at = self.setup.target_words(learn.vrf, &learn.at);
             all.push(format!("learn {} in {} at {at}", learn.mac, self.setup.network_name(learn.vrf)));
         }
         if let Some(found) = &effects.neighbour {
             all.push(format!("neighbour {} on {} at {}", found.addr, self.scope(found.scope), found.mac));
+        }
+        if let Some(path) = &effects.path {
+            all.push(format!("path {} mtu {}", path.remote, path.mtu));
         }
         match &effects.flow {
             Some(FlowChange::Create { connection, .. }) => {

@@ -88,6 +88,7 @@ pub struct Carrier<C> {
     epoch: u64,
     macs: HashMap<(Vrf, Mac), BridgeTarget>,
     neighbours: HashMap<(NeighbourScope, IpAddr), Mac>,
+    paths: BTreeMap<IpAddr, u16>,
     /// The card forwards nothing, while the engine captures.
     captured: bool,
     /// Drops by reason as the card counts them.
@@ -132,6 +133,7 @@ impl<C: Carry> Carrier<C> {
             epoch: 0,
             macs: HashMap::new(),
             neighbours: HashMap::new(),
+            paths: BTreeMap::new(),
             captured: false,
             drops,
             hold_full: 0,
@@ -461,6 +463,12 @@ impl<C: Carry> Carrier<C> {
             self.engine.view(|view| self.driver.neighbour(view, scope))?;
         }
         self.neighbours = known;
+        let paths: BTreeMap<_, _> = self.engine.view(|view| view.snapshot().paths().collect());
+        if paths != self.paths {
+            let underlay = NeighbourScope::Wire(VifId(0)); // any
+            self.engine.view(|view| self.driver.neighbour(view, underlay))?;
+            self.paths = paths;
+        }
         self.epoch = epoch;
         Ok(())
     }

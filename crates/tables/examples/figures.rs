@@ -53,6 +53,7 @@ fn shared() -> Shared {
         default_action: Action::Allow,
         members: vec![],
         flood: vec![],
+        overlay: Default::default(),
         wire: None,
     };
     let nexthops = (0..256).map(|id| Change::PutNexthop(NexthopId(id), Nexthop::Discard));
@@ -248,7 +249,7 @@ fn readers() {
         let learn = Learn {
             vrf: Vrf(1),
             mac: packet::Mac([2, 0, a, b, c, d]),
-            at: model::BridgeTarget::Vtep(Ipv4Addr::LOCALHOST.into()),
+            at: model::BridgeTarget::Vtep { remote: Ipv4Addr::LOCALHOST.into(), vni: 1 },
         };
         shared.learn(&shared.snapshot(), &learn, 1);
     });

@@ -379,7 +379,7 @@ fn reference_of_target(target: BridgeTarget) -> Option<Object> {
     match target {
         BridgeTarget::Vif(vif) => Some(Object::Vif(vif)),
         BridgeTarget::Nexthop(nexthop) => Some(Object::Nexthop(nexthop)),
-        BridgeTarget::Vtep(_) => None,
+        BridgeTarget::Vtep { .. } => None,
     }
 }
 

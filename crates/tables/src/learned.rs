@@ -4,7 +4,7 @@ use crate::cells::Cell;
 use crate::config::{Config, Object};
 use crate::neighbours::Neighbours;
 use imbl::OrdMap;
-use model::{BridgeTarget, Learn, Seconds, VifId, Vrf};
+use model::{BridgeTarget, Learn, PathMtu, Seconds, VifId, Vrf};
 use packet::Mac;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,6 +16,9 @@ pub const MACS_PER_PORT: u32 = 4096;
 pub const MACS_BEHIND_TUNNELS: u32 = 16 * MACS_PER_PORT;
 /// Seconds after which a learned MAC that was not seen again is forgotten (IEEE 802.1Q, 8.8.3).
 pub const MAC_AGE: Seconds = 300;
+
+/// Remotes of tunnels whose paths are known to carry less than their wires.
+pub const PATHS: usize = 4096;
 
 /// What is known under a key, and since when. Shared between snapshots, so that `seen` is written in place.
 pub(crate) struct Known<T> {
@@ -84,7 +87,7 @@ impl Port {
         match target {
             BridgeTarget::Vif(vif) => (Self::Vif(vif), None),
             BridgeTarget::Nexthop(_) => (Self::Tunnels, None),
-            BridgeTarget::Vtep(remote) => (Self::Remote(remote), Some(Self::Tunnels)),
+            BridgeTarget::Vtep { remote, .. } => (Self::Remote(remote), Some(Self::Tunnels)),
         }
     }
 
@@ -102,6 +105,8 @@ pub(crate) struct Learned {
     pub macs: OrdMap<(Vrf, Mac), Arc<Known<BridgeTarget>>>,
     macs_of: OrdMap<(Vrf, Port), u32>,
     pub neighbours: Neighbours,
+    /// What the underlay carries to remotes, bytes, and since when that is known.
+    pub paths: OrdMap<IpAddr, (u16, Seconds)>,
 }
 
 /// Counts one more under a key, unless there are `most`.
@@ -134,7 +139,7 @@ impl Learned {
         let place = match learn.at {
             BridgeTarget::Vif(vif) => config.has(Object::Vif(vif)),
             BridgeTarget::Nexthop(nexthop) => config.has(Object::Nexthop(nexthop)),
-            BridgeTarget::Vtep(_) => true,
+            BridgeTarget::Vtep { .. } => true,
         };
         if !place || !config.has(Object::Network(learn.vrf)) || config.bridge(learn.vrf, learn.mac).is_some()
         {
@@ -176,6 +181,25 @@ impl Learned {
         let known = self.macs.remove(key)?;
         self.discount_mac(key.0, known.value);
         Some(Cell::bridge(key.0, key.1))
+    }
+
+    /// Notes what the underlay carries to a remote. Returns the cell of what changed.
+    pub fn enter_path(&mut self, found: &PathMtu, now: Seconds) -> Option<Cell> {
+        let room = self.paths.len() < PATHS || self.paths.contains_key(&found.remote);
+        room.then(|| {
+            self.paths.insert(found.remote, (found.mtu, now));
+            Cell::remote(found.remote)
+        })
+    }
+
+    /// Forgets the paths that may carry more again.
+    pub fn forget_old_paths(&mut self, now: Seconds) -> Vec<Cell> {
+        let old = self.paths.iter().filter(|(_, (_, since))| now.saturating_sub(*since) >= PathMtu::AGE);
+        let old: Vec<_> = old.map(|(remote, _)| *remote).collect();
+        for remote in &old {
+            self.paths.remove(remote);
+        }
+        old.into_iter().map(Cell::remote).collect()
     }
 
     /// Forgets what belongs to interfaces and networks that are gone; calls `touched` for its cells.

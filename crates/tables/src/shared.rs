@@ -10,8 +10,8 @@ use crate::resolver::{Resolver, STALE, UNUSED, Waiting};
 use crate::snapshot::Snapshot;
 use arrayvec::ArrayVec;
 use model::{
-    ApplyError, Change, Learn, LearnedMac, NeighbourFound, NeighbourInfo, NeighbourScope, Question, Seconds,
-    VifId,
+    ApplyError, Change, Learn, LearnedMac, NeighbourFound, NeighbourInfo, NeighbourScope, PathMtu, Question,
+    Seconds, VifId,
 };
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
@@ -178,6 +178,13 @@ impl Shared {
         });
     }
 
+    /// A worker heard what the underlay carries to a remote. Where another thread is writing, the next packet that is too
+    /// big brings another message.
+    pub fn path(&self, found: &PathMtu, now: Seconds) {
+        let Some(writer) = self.rcu.try_write() else { return };
+        self.relearn(writer, |_, learned| learned.enter_path(found, now).into_iter().collect());
+    }
+
     /// A worker saw a neighbour's MAC in a packet that came in by `by`. Costs a look-up where there is nothing to write;
     /// else a new snapshot is published, without waiting for anybody. Where another thread is writing, what packets wait
     /// for is entered by whoever writes next; the rest is left out: the next packet may tell of it again.
@@ -268,12 +275,17 @@ impl Shared {
         solicit.into_iter().filter_map(question).collect()
     }
 
-    /// Housekeeping, about once a second: forgets MACs that have not been seen for 300 s and frees old snapshots.
+    /// Housekeeping, about once a second: forgets MACs that have not been seen for 300 s and what paths carried 600 s ago,
+    /// and frees old snapshots.
     pub fn age(&self, now: Seconds) {
         let snapshot = self.snapshot();
         let macs = snapshot.learned.macs.iter();
         let old: Vec<_> = macs.filter(|(_, known)| known.idle(now) >= MAC_AGE).map(|(key, _)| *key).collect();
+        let has_paths = snapshot.paths().next().is_some();
         drop(snapshot);
+        if has_paths {
+            self.relearn(self.rcu.write(), |_, learned| learned.forget_old_paths(now));
+        }
         if !old.is_empty() {
             self.relearn(self.rcu.write(), |_, learned| {
                 let still_old = |learned: &Learned, key| {

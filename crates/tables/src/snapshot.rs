@@ -94,6 +94,11 @@ impl Snapshot {
         self.config.vrfs.get(&vrf).into_iter().flat_map(|tables| tables.rules.iter()).map(|rule| &**rule)
     }
 
+    /// What the underlay is known to carry to remotes, where that is less than their wires do: bytes of an outer IP packet.
+    pub fn paths(&self) -> impl Iterator<Item = (IpAddr, u16)> {
+        self.learned.paths.iter().map(|(remote, (mtu, _))| (*remote, *mtu))
+    }
+
     /// What `decide` reads at `now`, with these connections.
     #[must_use]
     pub fn view<'a>(&'a self, flows: &'a Flows, now: Seconds) -> View<'a> {
@@ -224,6 +229,11 @@ impl Lookup for View<'_> {
 
     fn is_unreachable(&self, scope: NeighbourScope, addr: IpAddr) -> bool {
         self.unreachable.is_some_and(|unreachable| unreachable(scope, addr))
+    }
+
+    fn path_mtu(&self, remote: IpAddr) -> Option<u16> {
+        self.depend(Cell::remote(remote));
+        self.snapshot.learned.paths.get(&remote).map(|(mtu, _)| *mtu)
     }
 
     fn floating_of(&self, inside_vrf: Vrf, inside: IpAddr, outside_vrf: Vrf) -> Option<IpAddr> {

@@ -61,7 +61,7 @@ fn target() -> impl Strategy<Value = BridgeTarget> {
     prop_oneof![
         vif().prop_map(BridgeTarget::Vif),
         nexthop_id().prop_map(BridgeTarget::Nexthop),
-        addr().prop_map(BridgeTarget::Vtep),
+        (addr(), 0..4_u32).prop_map(|(remote, vni)| BridgeTarget::Vtep { remote, vni }),
     ]
 }
 
@@ -109,6 +109,7 @@ fn network() -> impl Strategy<Value = Network> {
         default_action,
         members,
         flood,
+        overlay: Default::default(),
         wire: wire.map(|(vif, vlan)| WireAttachment { vif, vlan }),
     })
 }
@@ -245,6 +246,7 @@ fn foundation() -> Vec<Change> {
             default_action: Action::Allow,
             members: vec![],
             flood: vec![],
+            overlay: Default::default(),
             wire: None,
         })
     });
@@ -345,7 +347,7 @@ impl Both {
                 let there = match learn.at {
                     BridgeTarget::Vif(vif) => self.naive.vif(vif).is_some(),
                     BridgeTarget::Nexthop(id) => self.naive.nexthop(id).is_some(),
-                    BridgeTarget::Vtep(_) => true,
+                    BridgeTarget::Vtep { .. } => true,
                 };
                 let fixed = self.naive.bridge(learn.vrf, learn.mac).is_some_and(|entry| entry.is_static);
                 if there && !fixed && self.naive.network(learn.vrf).is_some() {

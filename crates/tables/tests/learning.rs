@@ -26,6 +26,7 @@ fn network(learning: bool) -> Change {
         default_action: Action::Allow,
         members: vec![],
         flood: vec![],
+        overlay: Default::default(),
         wire: None,
     })
 }
@@ -125,7 +126,7 @@ fn a_flood_of_macs_takes_only_its_port_s_share() {
 #[test]
 fn a_remote_takes_only_its_own_share_of_those_behind_tunnels() {
     let shared = shared();
-    let remote = |n: u8| BridgeTarget::Vtep(IpAddr::from([192, 0, 2, n]));
+    let remote = |n: u8| BridgeTarget::Vtep { remote: IpAddr::from([192, 0, 2, n]), vni: 1 };
     let learn = |n: u32, at, now| {
         let learn = Learn { vrf: BLUE, mac: mac(n), at };
         shared.learn(&shared.snapshot(), &learn, now);

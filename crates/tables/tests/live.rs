@@ -23,6 +23,7 @@ fn network() -> Change {
         default_action: Action::Allow,
         members: vec![],
         flood: vec![],
+        overlay: Default::default(),
         wire: None,
     })
 }
@@ -80,7 +81,8 @@ fn batches_are_seen_whole_and_bind_when_apply_returns() {
                         memoised = Some((view.deps(), snapshot.epoch(), entry.nexthop.0));
                     }
                     let mac = packet::Mac([2, 0, 0, 0, worker, now as u8 % 16]);
-                    let learn = Learn { vrf: BLUE, mac, at: model::BridgeTarget::Vtep(TO) };
+                    let learn =
+                        Learn { vrf: BLUE, mac, at: model::BridgeTarget::Vtep { remote: TO, vni: 1 } };
                     shared.learn(&snapshot, &learn, now);
                     now += 1;
                     if now % 64 == 0 {

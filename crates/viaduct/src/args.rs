@@ -329,6 +329,9 @@ pub struct NetworkArgs {
     /// The VLAN on that wire
     #[arg(long, requires = "wire")]
     pub vlan: Option<u32>,
+    /// The host that bridges between the wire and VXLAN tunnels
+    #[arg(long, requires = "wire", value_name = "HOST")]
+    pub l2_gateway: Option<String>,
     #[arg(long)]
     pub mtu: Option<u32>,
 }

@@ -97,6 +97,9 @@ pub struct Network {
     pub vlan: ::core::option::Option<u32>,
     #[prost(uint32, optional, tag = "8")]
     pub mtu: ::core::option::Option<u32>,
+    /// The name of the host that bridges between the wire and VXLAN tunnels.
+    #[prost(string, optional, tag = "9")]
+    pub l2_gateway: ::core::option::Option<::prost::alloc::string::String>,
 }
 /// A virtual machine's or container's interface.
 #[allow(clippy::all)]

@@ -49,7 +49,8 @@ impl<T: Lookup> Compiler<'_, T> {
         let at = self.attached(path.wire.id)?;
         let neighbour = self.tables.neighbour(NeighbourScope::Wire(path.wire.id), path.hop)?;
         let id_bits = if tunnel.kind == TunnelKind::Vxlan { 24 } else { 20 };
-        let mtu = path.wire.mtu.saturating_sub(overhead(tunnel)).min(network.mtu);
+        let learned = self.tables.path_mtu(tunnel.remote).unwrap_or(u16::MAX);
+        let mtu = path.wire.mtu.min(learned).saturating_sub(overhead(tunnel)).min(network.mtu);
         (tunnel.id >> id_bits == 0 && mtu >= LEAST_MTU).then(|| registers::Nexthop {
             kind: NexthopKind::Tunnel as u8,
             tunnel: encapsulation(tunnel.kind) as u8,

@@ -61,6 +61,7 @@ fn host(policy: bool) -> (Tables, Driver<Both>) {
         default_action: Action::Allow,
         members: vec![VifId(1), VifId(2)],
         flood: Vec::new(),
+        overlay: Default::default(),
         wire: None,
     });
     let changes = [network, guest(1, policy), guest(2, policy)];

@@ -67,6 +67,7 @@ impl Host {
             default_action: Action::Allow,
             members: guests().map(VifId).collect(),
             flood: Vec::new(),
+            overlay: Default::default(),
             wire: None,
         });
         let changes: Vec<_> = std::iter::once(network).chain(guests().map(guest)).collect();

@@ -145,6 +145,7 @@ pub fn tables() -> (Vec<Change>, NeighbourFound) {
         default_action: Action::Allow,
         members: vec![ONE, TWO],
         flood: Vec::new(),
+        overlay: Default::default(),
         wire: None,
     };
     let tunnel =

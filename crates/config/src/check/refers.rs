@@ -23,6 +23,7 @@ pub(super) fn check(index: &Index, unread: &[String], items: &[Item], problems: 
             Object::Mac(entry) => checker.mac(entry),
             Object::Flood(flood) => {
                 checker.network("network", &flood.network);
+                checker.bridged_tunnels(&flood.network, &flood.to);
                 flood.to.iter().for_each(|to| checker.target(Some(&flood.network), to));
             }
             Object::Nat(nat) => checker.nat(nat),
@@ -70,6 +71,21 @@ impl<'a> Checker<'a, '_> {
             self.missing(key, "guest", name, did_you_mean(name, self.index.guests().keys()));
         }
         found
+    }
+
+    /// Checks that a network which is bridged to tunnels goes on to its wire, if it has one, by one host alone.
+    fn bridged_tunnels(&mut self, network: &str, to: &[Target]) {
+        let Some(network) = self.index.networks().get(network) else { return };
+        if network.wire.is_some()
+            && network.l2_gateway.is_none()
+            && to.iter().any(|target| target.tunnel().is_some())
+        {
+            let message = format!(
+                "network \"{}\" is on a wire, which its tunnels lead to, too, so that broadcasts would go round; name the host that bridges between them (`l2_gateway`)",
+                network.name
+            );
+            self.problem("to", message);
+        }
     }
 
     fn network_object(&mut self, network: &Network) {
@@ -219,6 +235,7 @@ impl<'a> Checker<'a, '_> {
         if entry.mac == GATEWAY_MAC {
             self.problem("mac", format!("{GATEWAY_MAC} is the gateways' MAC"));
         }
+        self.bridged_tunnels(&entry.network, std::slice::from_ref(&entry.to));
         match &entry.to {
             Target::Guest(name) => {
                 let guest = self.guest("to", name);

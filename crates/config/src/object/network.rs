@@ -29,6 +29,9 @@ pub struct Network {
     /// The VLAN on that wire; `None`: untagged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vlan: Option<u16>,
+    /// The name of the host that bridges between that wire and VXLAN tunnels.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub l2_gateway: Option<String>,
     /// Largest IP packet, bytes. `None`: what fits the underlay with a tunnel's headers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u16>,
@@ -47,6 +50,7 @@ impl Network {
         let learning = r.get("learning").unwrap_or(true);
         let wire: Option<String> = r.get("wire");
         let vlan = r.get("vlan");
+        let l2_gateway: Option<String> = r.get("l2_gateway");
         let mtu = r.get("mtu");
         if vrf == Some(0) {
             r.problem(Some("vrf"), "vrf 0 is reserved; use 1 to 65535");
@@ -65,7 +69,11 @@ impl Network {
                 r.problem(Some("vlan"), "`vlan` needs the `wire` it is on");
             }
         }
-        let read = || Some(Self { name: name?, vrf: vrf?, gateways, vni, learning, wire, vlan, mtu });
+        if l2_gateway.is_some() && wire.is_none() {
+            r.problem(Some("l2_gateway"), "`l2_gateway` needs the `wire` that it bridges to");
+        }
+        let read =
+            || Some(Self { name: name?, vrf: vrf?, gateways, vni, learning, wire, vlan, l2_gateway, mtu });
         (read(), r.finish())
     }
 }

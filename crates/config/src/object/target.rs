@@ -181,6 +181,11 @@ impl Target {
         if let Self::Network(name) = self { Some(name) } else { None }
     }
 
+    /// The tunnel, if it is one.
+    pub const fn tunnel(&self) -> Option<&Tunnel> {
+        if let Self::Tunnel(tunnel) = self { Some(tunnel) } else { None }
+    }
+
     /// Whether it is a VXLAN tunnel.
     #[must_use]
     pub fn is_vxlan(&self) -> bool {

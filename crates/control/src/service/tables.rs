@@ -140,7 +140,7 @@ fn bridge(view: &View, only: Option<Vrf>) -> Vec<v1::BridgeEntry> {
     let target = |target: &BridgeTarget| match target {
         BridgeTarget::Vif(vif) => view.vif_name(*vif),
         BridgeTarget::Nexthop(nexthop) => nexthop_text(view, *nexthop),
-        BridgeTarget::Vtep(remote) => format!("vxlan to {remote}"),
+        BridgeTarget::Vtep { remote, .. } => format!("vxlan to {remote}"),
     };
     let fixed = view.tables.macs.iter().filter(|((vrf, _), _)| is_of(only, *vrf));
     let fixed = fixed.map(|((vrf, mac), to)| v1::BridgeEntry {

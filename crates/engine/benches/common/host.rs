@@ -62,6 +62,7 @@ pub fn tables() -> Vec<Change> {
         default_action: Action::Allow,
         members: vec![VifId(1), VifId(2)],
         flood: Vec::new(),
+        overlay: Default::default(),
         wire: None,
     };
     vec![

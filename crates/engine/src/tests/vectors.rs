@@ -58,6 +58,9 @@ fn learn(host: &Host, effects: &model::Effects) {
     if let Some(found) = &effects.neighbour {
         host.shared.neighbour(&snapshot, found, VifId(0), now);
     }
+    if let Some(path) = &effects.path {
+        host.shared.path(path, now);
+    }
 }
 
 /// Has a neighbour asked for until it counts as one that does not answer.

@@ -86,6 +86,7 @@ fn network(vrf: u16, gateways: &[&str], vni: u32, members: &[u16]) -> Network {
         default_action: Action::Allow,
         members: members.iter().map(|m| VifId(*m)).collect(),
         flood: Vec::new(),
+        overlay: Default::default(),
         wire: None,
     }
 }

@@ -2,10 +2,8 @@
 
 use super::egress::Exit;
 use super::neighbour::Message;
-use super::{Frame, Outcome, Stop, Walk};
-use crate::{
-    BridgeTarget, DropReason, Flood, Forward, GATEWAY_MAC, Lookup, Network, Tunnel, Verdict, VifKind,
-};
+use super::{Frame, Origin, Outcome, Stop, Walk};
+use crate::{BridgeTarget, DropReason, Flood, Forward, Lookup, Network, Tunnel, Verdict, VifKind};
 use packet::{Ethernet, Mac, TunnelKind};
 use std::net::IpAddr;
 
@@ -28,7 +26,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         {
             return outcome;
         }
-        if eth.dst != GATEWAY_MAC {
+        if !frame.is_gateways(eth.dst) {
             return self.bridge(frame, eth);
         }
         if tagged {
@@ -40,6 +38,9 @@ impl<'a, T: Lookup> Walk<'a, T> {
     /// Takes a frame to where its MAC is, or to all members.
     pub(super) fn bridge(&mut self, frame: &Frame<'a>, eth: &Ethernet) -> Outcome {
         let network = frame.network;
+        if matches!(frame.origin, Origin::Tunnel { .. }) && !network.bridges_tunnels() {
+            return Err(DropReason::NotL2Gateway.into());
+        }
         let dst = frame.headers.ip().map(|ip| ip.dst);
         let entry = if eth.dst.is_group() { None } else { self.tables.bridge(network.vrf, eth.dst) };
         let Some(entry) = entry else {
@@ -48,7 +49,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         let exit = self.behind(network, entry.target)?;
         let back = match &exit {
             Exit::Guest(vif) | Exit::Attached { wire: vif, .. } => frame.origin.is_of(vif),
-            Exit::Tunnel(_) => !frame.origin.may_tunnel(),
+            Exit::Tunnel(_) if !network.bridges_tunnels() => return Err(DropReason::NotL2Gateway.into()),
+            Exit::Tunnel(_) => matches!(frame.origin, Origin::Tunnel { .. }),
         };
         if back {
             return Err(DropReason::SamePort.into());
@@ -70,8 +72,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
                     _ => Err(DropReason::NexthopInvalid.into()),
                 }
             }
-            BridgeTarget::Vtep(remote) => {
-                let id = network.vni.ok_or(DropReason::NexthopInvalid)?;
+            BridgeTarget::Vtep { remote, vni } => {
+                let id = network.vni_at(remote, vni);
                 Ok(Exit::Tunnel(Tunnel { kind: TunnelKind::Vxlan, remote, id, mac: None }))
             }
         }
@@ -96,6 +98,28 @@ impl<'a, T: Lookup> Walk<'a, T> {
         base: &Forward,
         dst: Option<IpAddr>,
     ) -> Outcome {
+        let members = self.members(frame, network);
+        self.flood_to(frame, network, base, dst, members)
+    }
+
+    /// Passes an answer to the gateway on to other hosts' gateways: the question may be theirs, and all have one MAC.
+    pub(super) fn relay(&mut self, frame: &Frame<'a>) -> Outcome {
+        let network = frame.network;
+        let tunnels = self.tunnels(frame.origin, network);
+        match self.flood_to(frame, network, &frame.bridged(), None, tunnels) {
+            Err(Stop::Drop(_)) => Ok(Verdict::Consumed),
+            outcome => outcome,
+        }
+    }
+
+    fn flood_to(
+        &mut self,
+        frame: &Frame<'a>,
+        network: &'a Network,
+        base: &Forward,
+        dst: Option<IpAddr>,
+        members: impl Iterator<Item = Exit<'a>>,
+    ) -> Outcome {
         self.tables.may_flood(network.vrf)?;
         // Rules see addresses, not members: one answer holds for all members that have rules.
         let mut rules = frame.origin.policy().then(|| self.judge(frame, network.vrf, dst));
@@ -104,7 +128,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
         let mut to = Vec::new();
         let (mut missing, mut refused) = (None, None);
-        for exit in self.members(frame, network) {
+        for exit in members {
             let judged = match exit.guest() {
                 Some(vif) if vif.policy => *rules.get_or_insert_with(|| self.judge(frame, network.vrf, dst)),
                 _ => Ok(()),
@@ -132,19 +156,28 @@ impl<'a, T: Lookup> Walk<'a, T> {
     ) -> impl Iterator<Item = Exit<'a>> + use<'a, T> {
         let tables = self.tables;
         let (origin, roce) = (frame.origin, frame.is_roce());
-        let tunnels: &[_] = if frame.origin.may_tunnel() { &network.flood } else { &[] };
         let guests = network.members.iter().filter_map(move |id| tables.vif(*id));
         let guests = guests.filter(move |vif| roce || vif.kind != VifKind::Rdma).map(Exit::Guest);
-        let wire = network.wire.and_then(|attached| {
+        let wire = network.wire.filter(|_| !matches!(origin, Origin::Gateway)).and_then(|attached| {
             Some(Exit::Attached { wire: tables.vif(attached.vif)?, vlan: attached.vlan })
         });
-        let tunnels = tunnels.iter().filter_map(move |id| match tables.nexthop(*id) {
+        let ports = guests.chain(wire).filter(move |exit| !exit.vif().is_some_and(|vif| origin.is_of(vif)));
+        ports.chain(self.tunnels(origin, network))
+    }
+
+    /// The tunnels that a network floods to, if what came from there may go to them.
+    fn tunnels(
+        &self,
+        origin: Origin<'a>,
+        network: &'a Network,
+    ) -> impl Iterator<Item = Exit<'a>> + use<'a, T> {
+        let tables = self.tables;
+        let tunnels: &[_] = if origin.may_flood_tunnels(network) { &network.flood } else { &[] };
+        tunnels.iter().filter_map(move |id| match tables.nexthop(*id) {
             Some(crate::Nexthop::Tunnel(tunnel)) if tunnel.kind == TunnelKind::Vxlan => {
                 Some(Exit::Tunnel(*tunnel))
             }
             _ => None,
-        });
-        let ports = guests.chain(wire).filter(move |exit| !exit.vif().is_some_and(|vif| origin.is_of(vif)));
-        ports.chain(tunnels)
+        })
     }
 }

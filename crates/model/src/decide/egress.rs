@@ -1,5 +1,6 @@
 //! The way out: MTU, rewrite, and what is put around the packet.
 
+use super::neighbour::Message;
 use super::route::is_ping;
 use super::{Frame, Stop, Walk, push_new};
 use crate::{
@@ -135,7 +136,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
                     (Some(_), TunnelKind::Vxlan) => proto::ETHERNET_LEN,
                     (None, TunnelKind::Vxlan) => proto::ETHERNET_LEN + proto::VLAN_LEN * frame.tags().len(),
                 };
-                let room = usize::from(path.wire.mtu)
+                let learned = self.tables.path_mtu(tunnel.remote).unwrap_or(u16::MAX);
+                let room = usize::from(path.wire.mtu.min(learned))
                     .saturating_sub(overhead(tunnel.kind, tunnel.remote) + inner)
                     .min(usize::from(network.mtu));
                 self.fit(frame, &base, room)?;
@@ -145,7 +147,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
     }
 
     /// Out of the wire a network is attached to: with the attachment's tag and no other, which would be one of the
-    /// wire's other VLANs, and no tunnel packets for hosts of the underlay.
+    /// wire's other VLANs, from a MAC of this host where the gateway sends it, and no tunnel packets for hosts of the
+    /// underlay.
     pub(super) fn onto(
         &self,
         frame: &Frame<'_>,
@@ -159,7 +162,24 @@ impl<'a, T: Lookup> Walk<'a, T> {
         if self.is_underlay_tunnel(frame, base.nat) {
             return Err(DropReason::UnderlayTunnel.into());
         }
-        Ok(Forward { port: wire.id, push_vlan: vlan, ..base })
+        let mut base = Forward { port: wire.id, push_vlan: vlan, ..base };
+        let src = frame.headers.eth.as_ref().filter(|_| base.ethernet.is_none());
+        if let Some(eth) = src.filter(|eth| eth.src == GATEWAY_MAC) {
+            // Another host's gateway sends it, through a tunnel.
+            frame
+                .headers
+                .ip()
+                .filter(|_| Message::of(&frame.headers).is_none())
+                .ok_or(DropReason::NotForUs)?;
+            let ethernet = Some(frame.ethernet(eth.dst, GATEWAY_MAC));
+            base = Forward { strip: frame.headers.l3_at, pop_tags: 0, ethernet, ..base };
+        }
+        if let (Some(ethernet), Some(own)) = (&mut base.ethernet, wire.mac)
+            && ethernet.src == GATEWAY_MAC
+        {
+            ethernet.src = own;
+        }
+        Ok(base)
     }
 
     /// Through a tunnel. `tos` is the inner traffic class, which the outer one copies (RFC 2983, 3.1; ECN by RFC 6040).
@@ -195,7 +215,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         if frame.mtu_len(self.packet.gso_size) <= mtu {
             return Ok(());
         }
-        let told = frame.headers.ip().is_some_and(|ip| ip.dont_fragment) || base.ttl_decrement > 0;
+        let routed = base.strip == frame.headers.l3_at;
+        let told = frame.headers.ip().is_some_and(|ip| ip.dont_fragment) || routed;
         let mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
         Err(match told {
             true => Stop::Refuse(IcmpError::TooBig { mtu }, DropReason::Mtu),

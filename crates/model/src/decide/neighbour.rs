@@ -1,11 +1,12 @@
 //! ARP (RFC 826) and neighbour discovery (RFC 4861) of tenants: answered where the answer is known, else bridged.
 //!
 //! Known are gateways and floating addresses (the gateway's MAC), guests of this host (theirs), and what a host route
-//! leads out of the subnet (the gateway's MAC again: proxy ARP, RFC 1027).
+//! leads out of the subnet (the gateway's MAC again: proxy ARP, RFC 1027). On an attached wire the gateway's MAC is the
+//! wire's own: other hosts of that wire are gateways too, and a switch knows one port for a MAC (IEEE 802.1Q, 8.8).
 
 use super::{Frame, Origin, Outcome, Stop, Walk};
 use crate::{
-    DropReason, GATEWAY_MAC, Lookup, NeighbourFound, NeighbourScope, Network, Nexthop, Reply, ReplyKind,
+    BridgeTarget, DropReason, GATEWAY_MAC, Lookup, NeighbourFound, NeighbourScope, Nexthop, Reply, ReplyKind,
     RouteEntry, Verdict,
 };
 use packet::{Ethernet, Headers, IcmpError, L3, Mac};
@@ -61,25 +62,37 @@ impl<'a, T: Lookup> Walk<'a, T> {
         eth: &Ethernet,
         message: &Message,
     ) -> Option<Outcome> {
-        let to_gateway = eth.dst == GATEWAY_MAC;
+        let to_gateway = frame.is_gateways(eth.dst);
         let scope = NeighbourScope::Network(frame.network.vrf);
         if message.asks && frame.network.is_gateway(message.target) {
-            self.found(frame.network, scope, message);
-            return Some(self.answer(frame, message, GATEWAY_MAC, true));
+            self.found(frame, scope, message);
+            return Some(self.answer(frame, message, frame.gateway_mac(), true));
         }
         if !message.asks && to_gateway {
-            self.found(frame.network, scope, message);
-            return Some(Ok(Verdict::Consumed));
+            self.found(frame, scope, message);
+            let all_have_it = eth.dst == GATEWAY_MAC;
+            return Some(if all_have_it { self.relay(frame) } else { Ok(Verdict::Consumed) });
         }
         if self.tables.neighbour(scope, message.sender).is_some() {
-            self.found(frame.network, scope, message);
+            self.found(frame, scope, message);
         }
         if !message.asks {
             return None;
         }
         match self.known(frame, message) {
             Some(mac) => Some(self.answer(frame, message, mac, false)),
+            None if is_other_hosts(frame, eth) => Some(self.ask_for_other(frame, scope, message)),
             None => to_gateway.then_some(Err(DropReason::GatewayNoService.into())),
+        }
+    }
+
+    /// Asks for another host's gateway, which has another MAC on the wire here; its question waits meanwhile.
+    fn ask_for_other(&mut self, frame: &Frame<'a>, scope: NeighbourScope, message: &Message) -> Outcome {
+        let mac = self.neighbour_mac(scope, message.target)?;
+        let entry = self.tables.bridge(frame.network.vrf, mac);
+        match entry.map(|entry| entry.target) {
+            Some(BridgeTarget::Vif(_)) => self.answer(frame, message, mac, false),
+            _ => Err(DropReason::SamePort.into()),
         }
     }
 
@@ -95,7 +108,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
             return other.then(|| self.tables.vif(guest)?.mac).flatten();
         }
         let floating = self.tables.inside_of(vrf, target).is_some();
-        (floating || self.leads_away(frame, message)).then_some(GATEWAY_MAC)
+        (floating || self.leads_away(frame, message)).then_some(frame.gateway_mac())
     }
 
     /// Whether a guest reaches an address of its subnet by routing: its route is longer than the subnet's. What comes
@@ -131,8 +144,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
     }
 
     /// Notes a neighbour in a network, unless it claims what is not its own.
-    fn found(&mut self, network: &Network, scope: NeighbourScope, message: &Message) {
-        if !network.is_gateway(message.sender) {
+    fn found(&mut self, frame: &Frame<'_>, scope: NeighbourScope, message: &Message) {
+        if !frame.network.is_gateway(message.sender) && message.mac != Some(frame.gateway_mac()) {
             self.note(scope, message);
         }
     }
@@ -158,6 +171,12 @@ impl<'a, T: Lookup> Walk<'a, T> {
             false => Stop::Hold { scope, addr },
         })
     }
+}
+
+/// Whether another host's gateway sends this to where its MAC is not known.
+fn is_other_hosts(frame: &Frame<'_>, eth: &Ethernet) -> bool {
+    let attached = frame.network.wire.is_some() && frame.network.bridges_tunnels();
+    attached && matches!(frame.origin, Origin::Tunnel { .. }) && eth.src == GATEWAY_MAC
 }
 
 /// The MAC of ff02::1, to which probes for duplicate addresses are answered (RFC 4861, 7.2.4).

@@ -1,7 +1,7 @@
 //! Answers to a packet's sender.
 
 use super::{Frame, Origin, Stop, Walk};
-use crate::{Asker, DropReason, Forward, GATEWAY_MAC, Lookup, Nat, Reply, ReplyKind, Tunnel, Verdict};
+use crate::{Asker, DropReason, Forward, Lookup, Nat, Reply, ReplyKind, Tunnel, Verdict};
 use packet::{IcmpError, Mac, TunnelKind, reply};
 
 impl<'a, T: Lookup> Walk<'a, T> {
@@ -30,14 +30,20 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
     }
 
-    /// An ICMP error from the network's gateway, if it has one of the family and the packet may be answered so.
+    /// An ICMP error from the network's gateway, if it has one of the family and the packet may be answered so. Where there
+    /// is none, what is too big is refused as by whom it was for.
     fn error(&mut self, frame: &Frame<'a>, error: IcmpError) -> Option<(ReplyKind, Forward)> {
         let ip = frame.headers.ip()?;
-        let src = frame.network.gateway_for(ip.src)?;
+        let to = frame.headers.eth.as_ref().map(|eth| eth.dst).filter(|mac| !mac.is_group());
+        let stands_in = matches!(error, IcmpError::TooBig { .. }) && !ip.dst.is_multicast();
+        let (src, mac) = match frame.network.gateway_for(ip.src) {
+            Some(gateway) => (gateway, frame.gateway_mac()),
+            None => (ip.dst, to.filter(|_| stands_in)?),
+        };
         if !reply::may_report(&frame.headers, error) {
             return None;
         }
-        let forward = self.back(frame, GATEWAY_MAC, reply::TOS_ERROR).ok()?;
+        let forward = self.back(frame, mac, reply::TOS_ERROR).ok()?;
         Some((ReplyKind::IcmpError { src, error }, forward))
     }
 
@@ -47,7 +53,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
             return None;
         }
         let host = frame.headers.eth.as_ref().map(|eth| eth.dst).filter(|mac| !mac.is_group());
-        let forward = self.back(frame, host.unwrap_or(GATEWAY_MAC), 0).ok()?;
+        let forward = self.back(frame, host.unwrap_or(frame.gateway_mac()), 0).ok()?;
         Some((ReplyKind::TcpReset, forward))
     }
 
@@ -72,6 +78,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
             Origin::Attached { wire, vlan, .. } => self.onto(frame, base, wire, vlan),
             Origin::Gateway => Err(DropReason::NotForUs.into()),
             Origin::Tunnel { remote, id } => {
+                let id = frame.network.vni_at(remote, id);
                 self.through(frame, base, &Tunnel { kind: TunnelKind::Vxlan, remote, id, mac: None }, tos)
             }
         }

@@ -1,11 +1,11 @@
 //! Routing between subnets, networks and hosts.
 
 use super::egress::Exit;
-use super::{Frame, Outcome, Stop, Walk, is_roce};
+use super::{Frame, Origin, Outcome, Stop, Walk, is_roce};
 use crate::{
     DropReason, Forward, Lookup, Nat, NeighbourScope, Network, Nexthop, Reply, ReplyKind, Verdict, Vrf,
 };
-use packet::{Fragment, IcmpError, Ip, L4, Mac, proto};
+use packet::{Fragment, IcmpError, Ip, L4, Mac, TunnelKind, proto};
 use std::net::IpAddr;
 
 /// Changes of network (by route or by a floating address) on one packet's way at most.
@@ -22,9 +22,21 @@ pub(super) enum Found<'a> {
 impl<'a, T: Lookup> Walk<'a, T> {
     /// Routes a packet from the network it is in.
     pub(super) fn route(&mut self, frame: &Frame<'a>) -> Outcome {
-        let ip = frame.headers.ip().ok_or(DropReason::GatewayNoService)?;
-        match self.find(frame, ip.src, ip.dst)? {
+        let attached = matches!(frame.origin, Origin::Attached { .. });
+        let no_ip = if attached { DropReason::NotForUs } else { DropReason::GatewayNoService };
+        let ip = frame.headers.ip().ok_or(no_ip)?;
+        let found = match self.find(frame, ip.src, ip.dst) {
+            Err(Stop::Refuse(IcmpError::NoRoute, _)) if attached => return Err(DropReason::NotForUs.into()),
+            found => found?,
+        };
+        match found {
             Found::Local => self.serve(frame, ip),
+            // The wire's MAC may be that of the host's kernel too, which has addresses of its own there.
+            Found::Nexthop { network, nexthop: Nexthop::Resolve { .. }, .. }
+                if attached && network.vrf == frame.network.vrf =>
+            {
+                Err(DropReason::NotForUs.into())
+            }
             Found::Nexthop { network, dst, nat, nexthop } => {
                 if !is_routable(ip.src) {
                     return Err(DropReason::NotRoutable.into());
@@ -105,8 +117,25 @@ impl<'a, T: Lookup> Walk<'a, T> {
         };
         let network = exit.guest().and_then(|vif| self.tables.network(vif.vrf?)).unwrap_or(network);
         self.admit(frame, exit.guest(), network.vrf, Some(dst))?;
+        let base = frame.routed(nat, mac);
+        let base = if nat == Nat::default() && network.vrf == frame.network.vrf && is_link(frame, &exit) {
+            self.hop(frame, base)?
+        } else {
+            self.live(frame)?;
+            base
+        };
+        self.leave(frame, base, network, exit).map(Verdict::Forward)
+    }
+
+    /// A hop between guests by MPLS, at its either end. Within a subnet it is a link to them, which costs no TTL: BGP
+    /// (RFC 4271), single-hop BFD (RFC 5881) and whatever is bound to the link take that for granted. What goes round
+    /// between hosts is routed by them, and so costs a hop each time.
+    pub(super) fn hop(&self, frame: &Frame<'a>, base: Forward) -> Result<Forward, Stop> {
+        if frame.headers.ip().is_some_and(|ip| frame.network.is_one_subnet(ip.src, ip.dst)) {
+            return Ok(Forward { ttl_decrement: 0, ..base });
+        }
         self.live(frame)?;
-        self.leave(frame, frame.routed(nat, mac), network, exit).map(Verdict::Forward)
+        Ok(base)
     }
 
     /// Where a nexthop's packets leave and the MAC they are sent to, if in a frame; no exit: behind an unknown port.
@@ -179,6 +208,15 @@ impl<'a, T: Lookup> Walk<'a, T> {
             Exit::Attached { wire, vlan } => self.onto(frame, base, wire, vlan),
             Exit::Tunnel(tunnel) => self.through(frame, base, &tunnel, tos),
         }
+    }
+}
+
+/// Whether it goes from a guest into an MPLS tunnel, or out of one to a guest.
+fn is_link(frame: &Frame<'_>, exit: &Exit<'_>) -> bool {
+    match (frame.origin, exit) {
+        (Origin::Guest(_), Exit::Tunnel(tunnel)) => tunnel.kind != TunnelKind::Vxlan,
+        (Origin::Tunnel { .. }, Exit::Guest(_)) => frame.headers.eth.is_none(),
+        _ => false,
     }
 }
 

@@ -22,7 +22,8 @@ pub(super) fn check<T: Lookup>(
     let headers = &packet.headers;
     let eth = headers.eth.as_ref().ok_or(DropReason::EthernetTruncated)?;
     let own = vif.mac.is_none() || vif.has_mac(eth.src);
-    if !own || eth.src.is_group() || eth.src.is_zero() || eth.src == GATEWAY_MAC {
+    let gateways = || eth.src == GATEWAY_MAC || is_wires(tables, network, eth.src);
+    if !own || eth.src.is_group() || eth.src.is_zero() || gateways() {
         return Err(DropReason::MacSpoofed);
     }
     if let Some(ip) = headers.ip()
@@ -107,6 +108,11 @@ fn is_of_anothers_mac<T: Lookup>(tables: &T, vif: &Vif, network: &Network, addr:
 /// Whether an interface is the guest's, or the other one that it has.
 fn is_same_guest(vif: &Vif, id: VifId) -> bool {
     vif.id == id || vif.rdma == Some(id)
+}
+
+/// Whether a MAC is the one that the gateway has on the network's wire.
+fn is_wires<T: Lookup>(tables: &T, network: &Network, mac: Mac) -> bool {
+    network.wire.and_then(|attached| tables.vif(attached.vif)?.mac) == Some(mac)
 }
 
 /// Whether, in a network that shares a wire with the underlay, an address is one that the underlay's hosts ask for

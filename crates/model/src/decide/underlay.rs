@@ -1,9 +1,20 @@
 //! The way to another host's tunnel endpoint.
 
 use super::{Frame, Walk};
-use crate::{DropReason, Lookup, Nat, NeighbourScope, Vif, WireAttributes};
-use packet::{L4, Mac, proto};
+use crate::{DropReason, Lookup, Nat, NeighbourScope, PathMtu, Vif, WireAttributes};
+use packet::{Ip, L4, Mac, entropy_port, proto};
 use std::net::IpAddr;
+
+/// The code of "fragmentation needed and DF set" (RFC 792).
+const ICMP_TOO_BIG: u8 = 4;
+/// What every path carries, bytes, or is taken to: less is no use to tenants (RFC 1122, 3.3.2), or against the standard
+/// (RFC 8200, 5). Old routers say 0.
+const LEAST_V4: u16 = 576;
+const LEAST_V6: u16 = 1280;
+
+fn be16(bytes: &[u8], at: usize) -> u16 {
+    bytes.get(at..).and_then(|bytes| bytes.first_chunk()).map_or(0, |field| u16::from_be_bytes(*field))
+}
 
 /// The way to a remote.
 pub(super) struct Path<'a> {
@@ -56,6 +67,37 @@ impl<'a, T: Lookup> Walk<'a, T> {
             let gateway = attributes.gateways.iter().find(|g| g.is_ipv4() == remote.is_ipv4())?;
             Some((wire, attributes, *gateway))
         })
+    }
+
+    /// What a message to this host says that fits a router on the way to a remote, where it is less than was known. Of
+    /// what anybody may forge, it must quote a tunnel packet such as this host sends there, longer than what is said to
+    /// fit (RFC 5927, 7).
+    pub(super) fn too_big(&self, ip: &Ip) -> Option<PathMtu> {
+        let headers = &self.packet.headers;
+        let L4::Icmp { kind, code, .. } = headers.l4 else { return None };
+        let at = usize::from(headers.l4_at);
+        let said = self.packet.bytes.get(at + 4..at + proto::ICMP_LEN)?;
+        let (floor, said) = match (ip.src, kind, code) {
+            (IpAddr::V4(_), proto::ICMP_UNREACHABLE, ICMP_TOO_BIG) => (LEAST_V4, u32::from(be16(said, 2))),
+            (IpAddr::V6(_), proto::ICMPV6_TOO_BIG, _) => {
+                (LEAST_V6, u32::from(be16(said, 0)) << 16 | u32::from(be16(said, 2)))
+            }
+            _ => return None,
+        };
+        let mtu = u16::try_from(said).ok()?.max(floor);
+        let quoted = headers.quoted(self.packet.bytes, self.packet.len as usize).ok()??;
+        let refused = quoted.ip()?;
+        let is_tunnel = match quoted.l4 {
+            L4::Udp { src, dst } => {
+                src >= entropy_port(0) && matches!(dst, proto::PORT_VXLAN | proto::PORT_MPLS)
+            }
+            _ => refused.protocol == proto::GRE,
+        };
+        let path = self.path(refused.dst).ok().filter(|path| path.src == refused.src)?;
+        let known = self.tables.path_mtu(refused.dst).unwrap_or(path.wire.mtu);
+        let is_ours = is_tunnel && refused.src == ip.dst && self.is_peer(refused.dst);
+        let is_less = mtu < known && u32::from(mtu) < refused.len;
+        (is_ours && is_less).then_some(PathMtu { remote: refused.dst, mtu })
     }
 
     /// Whether an address is this host's on the underlay.

@@ -18,12 +18,13 @@ impl<'a, T: Lookup> Walk<'a, T> {
         let foreign_tags = foreign_tags(&self.packet.headers, tag.is_some().into());
         let (vlan, vrf) = match tag {
             None => {
+                let vrf = attached(None);
                 if eth.tags.len() == usize::from(foreign_tags)
-                    && let Some(outcome) = self.underlay_frame(vif, wire, eth)
+                    && let Some(outcome) = self.underlay_frame(vif, wire, eth, vrf.is_some())
                 {
                     return outcome;
                 }
-                (None, attached(None).ok_or(DropReason::NotForUs)?)
+                (None, vrf.ok_or(DropReason::NotForUs)?)
             }
             Some(tag) => {
                 let vlan = Some(tag.vlan()).filter(|_| !tag.service);
@@ -32,7 +33,9 @@ impl<'a, T: Lookup> Walk<'a, T> {
             }
         };
         let network = self.tables.network(vrf).ok_or(DropReason::NoNetwork)?;
-        self.learn(network, eth.src, BridgeTarget::Vif(vif.id));
+        if vif.mac != Some(eth.src) {
+            self.learn(network, eth.src, BridgeTarget::Vif(vif.id));
+        }
         let headers = self.packet.headers.clone();
         let tos = headers.ip().map_or(0, |ip| ip.tos);
         let origin = Origin::Attached { wire: vif, vlan };
@@ -40,19 +43,24 @@ impl<'a, T: Lookup> Walk<'a, T> {
         Ok(self.tenant(&frame))
     }
 
-    /// Deals with a frame of the underlay; `None` if it isn't one.
-    fn underlay_frame(&mut self, vif: &'a Vif, wire: &WireAttributes, eth: &Ethernet) -> Option<Outcome> {
+    /// Deals with a frame of the underlay; `None` if it isn't one. `shared`: a network is attached here untagged, whose
+    /// gateway has the wire's MAC too.
+    fn underlay_frame(
+        &mut self,
+        vif: &'a Vif,
+        wire: &WireAttributes,
+        eth: &Ethernet,
+        shared: bool,
+    ) -> Option<Outcome> {
         let to_us = vif.mac == Some(eth.dst);
         if let Some(message) = Message::of(&self.packet.headers) {
-            return self.underlay_neighbour(vif, wire, eth, &message);
+            return self.underlay_neighbour(vif, wire, eth, &message, shared);
         }
-        if !to_us {
-            return None;
+        match self.packet.headers.ip() {
+            _ if !to_us => None,
+            Some(ip) if self.is_ours(ip.dst) => Some(self.host(vif, eth, ip)),
+            _ => (!shared).then_some(Err(DropReason::NotForUs.into())),
         }
-        Some(match self.packet.headers.ip() {
-            Some(ip) if self.is_ours(ip.dst) => self.host(vif, eth, ip),
-            _ => Err(DropReason::NotForUs.into()),
-        })
     }
 
     /// ARP and ND of the underlay: answered for the wire's addresses. Neighbours are noted if they are on its subnets.
@@ -62,6 +70,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         wire: &WireAttributes,
         eth: &Ethernet,
         message: &Message,
+        shared: bool,
     ) -> Option<Outcome> {
         let mac = vif.mac?;
         let scope = NeighbourScope::Wire(vif.id);
@@ -70,7 +79,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         let own = |addr: IpAddr| wire.addresses.iter().any(|subnet| subnet.addr() == addr);
         let to_us = eth.dst == mac;
         let asked = message.asks && own(message.target) && (to_us || eth.dst.is_group());
-        let answered = !message.asks && to_us;
+        let answered = !message.asks && to_us && (own(message.target) || !shared);
         let known = self.tables.neighbour(scope, message.sender).is_some();
         if on_link && !own(message.sender) && (asked || answered || known) {
             self.note(scope, message);
@@ -93,7 +102,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         if answered {
             return Some(Ok(Verdict::Consumed));
         }
-        to_us.then_some(Err(DropReason::NotForUs.into()))
+        (to_us && !shared).then_some(Err(DropReason::NotForUs.into()))
     }
 
     /// An IP packet to one of this host's underlay addresses: a tunnel's, or a ping.
@@ -108,6 +117,10 @@ impl<'a, T: Lookup> Walk<'a, T> {
             Some(tunnel) if tunnel.kind == TunnelKind::Vxlan => return self.vxlan(&tunnel, ip.src),
             Some(tunnel) => return self.mpls(&tunnel, ip.src),
             None => {}
+        }
+        if let Some(path) = self.too_big(ip) {
+            self.effects.path = Some(path);
+            return Ok(Verdict::Consumed);
         }
         let echo = if ip.src.is_ipv4() { proto::ICMP_ECHO_REQUEST } else { proto::ICMPV6_ECHO_REQUEST };
         match headers.l4 {
@@ -125,7 +138,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         let headers = Headers::ethernet(self.packet.bytes, tunnel.inner_at, tunnel.inner_end)?;
         let frame = self.decapsulated(tunnel, remote, headers, network)?;
         if let Some(eth) = &frame.headers.eth {
-            self.learn(network, eth.src, BridgeTarget::Vtep(remote));
+            self.learn(network, eth.src, BridgeTarget::Vtep { remote, vni: tunnel.id });
         }
         Ok(self.tenant(&frame))
     }
@@ -167,8 +180,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
     fn labelled(&mut self, frame: &Frame<'a>, vif: &'a Vif, mac: Mac) -> Outcome {
         let dst = frame.headers.ip().map(|ip| ip.dst);
         self.admit(frame, Some(vif), frame.network.vrf, dst)?;
-        self.live(frame)?;
-        let base = frame.routed(Nat::default(), Some(mac));
+        let base = self.hop(frame, frame.routed(Nat::default(), Some(mac)))?;
         self.leave(frame, base, frame.network, super::egress::Exit::Guest(vif)).map(Verdict::Forward)
     }
 

@@ -2,9 +2,9 @@
 
 use super::Rng;
 use crate::{
-    Action, BridgeTarget, Change, FloatingAddress, Host, MeterConfig, MeterId, Modifier, Network, Nexthop,
-    NexthopId, PortRange, Roles, Rule, RuleAction, RuleId, Tunnel, Vif, VifId, VifKind, Vrf, WireAttachment,
-    WireAttributes,
+    Action, BridgeTarget, Change, FloatingAddress, Host, L2Gateway, MeterConfig, MeterId, Modifier, Network,
+    Nexthop, NexthopId, PortRange, Roles, Rule, RuleAction, RuleId, Tunnel, Vif, VifId, VifKind, Vrf,
+    WireAttachment, WireAttributes,
 };
 use ipnet::IpNet;
 use packet::{Mac, TunnelKind};
@@ -65,6 +65,10 @@ pub fn tables(rng: &mut Rng) -> Vec<Change> {
         for (id, nexthop) in &nexthops {
             if matches!(nexthop, Nexthop::Tunnel(t) if t.kind == TunnelKind::Vxlan) && rng.percent(30) {
                 network.flood.push(*id);
+                if let Nexthop::Tunnel(tunnel) = nexthop {
+                    network.overlay.vnis.push((tunnel.remote, tunnel.id));
+                    network.overlay.vnis.sort_unstable();
+                }
             }
         }
     }
@@ -204,6 +208,7 @@ fn network(rng: &mut Rng, vrf: u16, guests: &[Vif]) -> Network {
         default_action: action(rng),
         members,
         flood: Vec::new(),
+        overlay: Default::default(),
         wire: None,
     }
 }
@@ -221,6 +226,8 @@ fn attach(rng: &mut Rng, networks: &mut [Network], wires: &mut [Vif]) {
         if attributes.networks.iter().all(|(taken, _)| *taken != vlan) {
             attributes.networks.push((vlan, network.vrf));
             network.wire = Some(WireAttachment { vif: wire.id, vlan });
+            network.overlay.l2_gateway =
+                rng.one(&[L2Gateway::Unnamed, L2Gateway::Here, L2Gateway::Elsewhere]);
         }
     }
 }
@@ -283,7 +290,7 @@ pub(super) fn prefix(rng: &mut Rng, vrfs: &[u16]) -> IpNet {
 fn target(rng: &mut Rng, guests: &[Vif], ids: &[NexthopId]) -> BridgeTarget {
     match rng.below(3) {
         0 => BridgeTarget::Vif(rng.one(guests).id),
-        1 => BridgeTarget::Vtep(remote(rng)),
+        1 => BridgeTarget::Vtep { remote: remote(rng), vni: 5001 + rng.below(3) as u32 },
         _ => BridgeTarget::Nexthop(rng.one(ids)),
     }
 }

@@ -98,7 +98,7 @@ impl Tables {
             match target {
                 BridgeTarget::Vif(vif) => self.has_vif(*vif)?,
                 BridgeTarget::Nexthop(nexthop) => self.has_nexthop(*nexthop)?,
-                BridgeTarget::Vtep(_) => {}
+                BridgeTarget::Vtep { .. } => {}
             }
         }
         self.mpls.values().try_for_each(|nexthop| self.has_nexthop(*nexthop))?;

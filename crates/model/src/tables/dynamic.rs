@@ -3,7 +3,7 @@
 use super::Tables;
 use crate::{
     BridgeTarget, Connection, DropReason, Effects, FlowChange, FlowKey, FlowState, FragmentKey, Meter,
-    MeterId, NeighbourScope, Network, RuleId, Seconds, Transport, Vif, VifId, Vrf,
+    MeterId, NeighbourScope, Network, PathMtu, RuleId, Seconds, Transport, Vif, VifId, Vrf,
 };
 use packet::Mac;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,6 +29,7 @@ pub(super) struct Dynamic {
     neighbours: BTreeMap<(NeighbourScope, IpAddr), Mac>,
     /// Neighbours that did not answer.
     unreachable: BTreeSet<(NeighbourScope, IpAddr)>,
+    paths: BTreeMap<IpAddr, (u16, Seconds)>,
     /// By the original direction.
     connections: BTreeMap<FlowKey, Remembered>,
     fragments: BTreeMap<FragmentKey, (Transport, Seconds)>,
@@ -46,6 +47,10 @@ impl Dynamic {
 
     pub(super) fn is_unreachable(&self, scope: NeighbourScope, addr: IpAddr) -> bool {
         self.unreachable.contains(&(scope, addr))
+    }
+
+    pub(super) fn path_mtu(&self, remote: IpAddr) -> Option<u16> {
+        self.paths.get(&remote).map(|(mtu, _)| *mtu)
     }
 
     pub(super) fn connection(&self, key: &FlowKey, now: Seconds) -> Option<(Connection, bool)> {
@@ -106,6 +111,9 @@ impl Tables {
             dynamic.unreachable.remove(&(found.scope, found.addr));
             insert(&mut dynamic.neighbours, (found.scope, found.addr), found.mac);
         }
+        if let Some(path) = effects.path {
+            insert(&mut dynamic.paths, path.remote, (path.mtu, now));
+        }
         if let Some((key, transport)) = effects.fragment {
             insert(&mut dynamic.fragments, key, (transport, now));
         }
@@ -124,6 +132,7 @@ impl Tables {
     pub fn expire(&mut self, now: Seconds) {
         let dynamic = &mut self.dynamic;
         dynamic.macs.retain(|_, (_, seen)| now.saturating_sub(*seen) < MAC_AGE);
+        dynamic.paths.retain(|_, (_, since)| now.saturating_sub(*since) < PathMtu::AGE);
         dynamic.connections.retain(|_, c| !c.expired(now));
         dynamic.fragments.retain(|_, (_, seen)| now.saturating_sub(*seen) < FragmentKey::TIMEOUT);
     }

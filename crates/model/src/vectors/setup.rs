@@ -2,9 +2,9 @@
 
 use super::Step;
 use crate::{
-    Action, BridgeTarget, Change, Effects, FloatingAddress, GATEWAY_MAC, Host, Learn, MeterConfig, MeterId,
-    Modifier, NeighbourFound, NeighbourScope, Network, Nexthop, NexthopId, PortRange, Rule, RuleAction,
-    RuleId, Tunnel, Vif, VifId, VifKind, Vrf, WireAttachment, WireAttributes,
+    Action, BridgeTarget, Change, Effects, FloatingAddress, GATEWAY_MAC, Host, L2Gateway, Learn, MeterConfig,
+    MeterId, Modifier, NeighbourFound, NeighbourScope, Network, Nexthop, NexthopId, Overlay, PathMtu,
+    PortRange, Rule, RuleAction, RuleId, Tunnel, Vif, VifId, VifKind, Vrf, WireAttachment, WireAttributes,
 };
 use ipnet::IpNet;
 use packet::{Mac, TunnelKind};
@@ -19,17 +19,20 @@ use std::str::FromStr;
 /// host ADDR... [peer PREFIX]...
 /// wire NAME [mac M] [address PREFIX]... [gateway ADDR]... [mtu N]
 /// network NAME vrf N [gateway PREFIX]... [vni N] [learning] [mtu N] [default ACTION] [wire NAME] [vlan N]
+///         [l2-gateway here|elsewhere]
 /// guest NAME in NETWORK [kind tap|rdma] [mac M] [macs M]... [address ADDR]... [allowed PREFIX]... [mtu N] [policy] [rdma]
 ///       [router] [dhcp-server] [mirror NAME] [rate BITS/S BYTES]
 /// route NETWORK PREFIX > TARGET [, TARGET]...
 /// mac NETWORK MAC > TARGET
 /// flood NETWORK > TARGET
 /// label N > TARGET
+/// vni N > NETWORK                          (beside the network's own)
 /// nat NETWORK ADDR = NETWORK ADDR          (inside, outside)
 /// rule NETWORK PRIORITY [from PREFIX] [to PREFIX] [protocol N] [ports FIRST LAST] ACTION | mirror NAME | police BITS/S BYTES
 /// delete rule NETWORK ID
 /// neighbour NAME ADDR at MAC               (of a wire or network, learned)
-/// learned NETWORK MAC at NAME | ADDR
+/// learned NETWORK MAC at NAME | ADDR [VNI]
+/// path ADDR mtu N                          (to a remote, learned)
 /// ```
 ///
 /// `rdma` gives a guest a verbs device beside its port: the interface `NAME:rdma`.
@@ -78,11 +81,13 @@ impl Setup {
             "mac" => self.mac(&mut words)?,
             "flood" => self.flood(&mut words)?,
             "label" => self.label(&mut words)?,
+            "vni" => self.vni(&mut words)?,
             "nat" => self.nat(&mut words)?,
             "rule" => self.rule(&mut words)?,
             "delete" => self.delete(&mut words)?,
             "neighbour" => self.neighbour(&mut words)?,
             "learned" => self.learned(&mut words)?,
+            "path" => self.path(&mut words)?,
             other => return Err(format!("'{other}' is no table")),
         }
         self.changed = true;
@@ -164,10 +169,12 @@ impl Setup {
         self.network_names.iter().find(|(_, known)| *known == vrf).map_or("?", |(name, _)| name)
     }
 
-    pub(super) fn target_words(&self, target: &BridgeTarget) -> String {
+    pub(super) fn target_words(&self, vrf: Vrf, target: &BridgeTarget) -> String {
+        let own = |vni| self.networks.get(&vrf).is_some_and(|network| network.vni == Some(vni));
         match target {
             BridgeTarget::Vif(id) => self.vif_name(*id).into(),
-            BridgeTarget::Vtep(remote) => remote.to_string(),
+            BridgeTarget::Vtep { remote, vni } if own(*vni) => remote.to_string(),
+            BridgeTarget::Vtep { remote, vni } => format!("{remote} {vni}"),
             BridgeTarget::Nexthop(id) => format!("nexthop {id}"),
         }
     }
@@ -240,6 +247,7 @@ impl Setup {
             members: Vec::new(),
             flood: Vec::new(),
             wire: None,
+            overlay: Overlay::default(),
         };
         let (mut wire, mut vlan) = (None, None);
         while let Some(word) = words.next() {
@@ -247,6 +255,10 @@ impl Setup {
                 "gateway" => network.gateways.push(value(words)?),
                 "vni" => network.vni = Some(value(words)?),
                 "learning" => network.learning = true,
+                "l2-gateway" => {
+                    let here = words.next() == Some("here");
+                    network.overlay.l2_gateway = if here { L2Gateway::Here } else { L2Gateway::Elsewhere };
+                }
                 "mtu" => network.mtu = value(words)?,
                 "default" => network.default_action = action(words.next().unwrap_or_default())?,
                 "wire" => wire = Some(self.vif(words)?),
@@ -356,7 +368,12 @@ impl Setup {
     fn flood(&mut self, words: &mut Words<'_>) -> Result<(), String> {
         let vrf = self.vrf(words)?;
         let nexthop = self.targets(words)?;
-        self.networks.get_mut(&vrf).ok_or("network first")?.flood.push(nexthop);
+        let network = self.networks.get_mut(&vrf).ok_or("network first")?;
+        network.flood.push(nexthop);
+        if let Some(Nexthop::Tunnel(tunnel)) = self.nexthops.get(nexthop.0 as usize - 1) {
+            network.overlay.vnis.push((tunnel.remote, tunnel.id));
+            network.overlay.vnis.sort_unstable();
+        }
         Ok(())
     }
 
@@ -364,6 +381,14 @@ impl Setup {
         let label = value(words)?;
         let nexthop = self.targets(words)?;
         self.changes.push(Change::PutMpls { label, nexthop });
+        Ok(())
+    }
+
+    fn vni(&mut self, words: &mut Words<'_>) -> Result<(), String> {
+        let vni = value(words)?;
+        must(words, ">")?;
+        let vrf = self.vrf(words)?;
+        self.changes.push(Change::PutVxlan { vni, vrf });
         Ok(())
     }
 
@@ -431,12 +456,25 @@ impl Setup {
         Ok(())
     }
 
+    fn path(&mut self, words: &mut Words<'_>) -> Result<(), String> {
+        let remote = value(words)?;
+        must(words, "mtu")?;
+        let path = Some(PathMtu { remote, mtu: value(words)? });
+        self.learned.push(Effects { path, ..Effects::default() });
+        Ok(())
+    }
+
     fn learned(&mut self, words: &mut Words<'_>) -> Result<(), String> {
         let (vrf, mac) = (self.vrf(words)?, value(words)?);
         must(words, "at")?;
         let word = words.next().unwrap_or_default();
         let at = match word.parse() {
-            Ok(remote) => BridgeTarget::Vtep(remote),
+            Ok(remote) => {
+                let own = self.networks.get(&vrf).and_then(|network| network.vni);
+                let given = words.next_if(|word| word.parse::<u32>().is_ok());
+                let vni = given.map_or(own, |word| word.parse().ok()).unwrap_or(0);
+                BridgeTarget::Vtep { remote, vni }
+            }
             Err(_) => BridgeTarget::Vif(self.vif_id(word)),
         };
         self.learned.push(Effects { learn: Some(Learn { vrf, mac, at }), ..Effects::default() });

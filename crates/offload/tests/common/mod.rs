@@ -363,6 +363,7 @@ pub fn tables() -> Vec<Change> {
         default_action: Action::Allow,
         members: vec![ONE, TWO],
         flood: Vec::new(),
+        overlay: Default::default(),
         wire: None,
     };
     let tunnel =

@@ -200,6 +200,7 @@ pub async fn network(on: &mut Context, action: Option<Action<NetworkArgs>>) -> R
         ("LEARNING", "learning"),
         ("WIRE", "wire"),
         ("VLAN", "vlan"),
+        ("L2 GATEWAY", "l2_gateway"),
         ("MTU", "mtu"),
         ("OWNER", "owner"),
     ];

@@ -74,6 +74,7 @@ pub fn network(args: NetworkArgs) -> Result<Vec<Object>, Failure> {
         learning: args.no_learning.then_some(false),
         wire: args.wire,
         vlan: args.vlan,
+        l2_gateway: args.l2_gateway,
         mtu: args.mtu,
     })])
 }
