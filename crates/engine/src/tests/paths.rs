@@ -86,11 +86,12 @@ fn a_neighbour_whose_packets_are_memoised_is_in_use() {
     host.run(VifId(1), [to(way, 1)]);
     assert_eq!(host.hits(), before + 1);
     let asked = host.shared.pending_solicitations(now);
-    let at = Some("02:bb:00:00:00:02".parse().unwrap());
-    let question = Question { scope: NeighbourScope::Wire(WIRE), addr: "192.0.2.2".parse().unwrap(), at };
+    let mac = "02:bb:00:00:00:02".parse().unwrap();
+    let (scope, addr) = (NeighbourScope::Wire(WIRE), "192.0.2.2".parse().unwrap());
+    let question = Question { scope, addr, at: Some(mac) };
     assert_eq!(asked, [question]);
     // It answers, and is asked again while the flow goes on.
-    let found = NeighbourFound { scope: question.scope, addr: question.addr, mac: at.unwrap() };
+    let found = NeighbourFound { scope, addr, mac };
     host.shared.neighbour(&host.shared.snapshot(), &found, WIRE, now + 1);
     for _ in 0..61 {
         host.advance(1);

@@ -36,7 +36,7 @@ pub(super) fn check<T: Lookup>(
             return Err(DropReason::NeighbourSpoofed);
         }
         None if is_malformed_nd(headers) => return Err(DropReason::NeighbourSpoofed),
-        None if is_rarp(headers) && vif.mac.is_some_and(|mac| !tells_of(packet, mac)) => {
+        None if is_rarp(headers) && vif.mac.is_some() && !tells_of(packet, eth.src) => {
             return Err(DropReason::NeighbourSpoofed);
         }
         _ => {}
