@@ -22,31 +22,31 @@ use std::time::Duration;
 
 /// The queue pair of connection managers (IBTA 12.1: the general service interface).
 pub(crate) const MANAGER_QPN: Qpn = Qpn(1);
-/// Queue pair numbers below are special (0, 1) or left alone.
+/// Queue pair numbers below this are special (0, 1) or not used.
 const FIRST_QPN: u32 = 16;
 
-/// A guest's device, as others see it.
+/// A guest's device, as all threads see it.
 #[derive(Debug)]
 pub(crate) struct Adapter {
     spec: RwLock<DeviceSpec>,
-    /// Who has which queue pair.
+    /// The inbox of the thread that has a queue pair, by the number of that.
     qps: RwLock<HashMap<Qpn, Arc<Inbox<Question>>>>,
-    /// Who is attached to which multicast group.
+    /// Multicast groups, and the queue pairs that are attached to them.
     pub groups: Groups,
     pub errors: WireErrors,
     /// Memory that applications have registered.
     pub registered: Arc<Registered>,
-    /// What applications counted that are gone.
+    /// Counters of applications that have ended.
     kept: Mutex<Counters>,
     /// The device is being closed.
     closing: AtomicBool,
-    /// What its applications have together.
+    /// What its applications have of its limits.
     pub account: Arc<Account>,
-    /// How many threads its applications have.
+    /// The threads of its applications.
     pub crew: Crew,
-    /// Of atomic operations.
+    /// The order of its atomic operations.
     pub turn: Turn,
-    /// Processes that got memory of its applications.
+    /// Processes that were given memory of its applications.
     pub holders: Holders,
     /// The number of its port, once it has one.
     port: OnceLock<u16>,
@@ -89,12 +89,12 @@ impl Adapter {
         self.qps.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Who has the queue pair of the connection manager.
+    /// Sets the inbox of the connection manager's queue pair.
     pub fn set_manager(&self, owner: &Arc<Inbox<Question>>) {
         self.qps().insert(MANAGER_QPN, owner.clone());
     }
 
-    /// A number for a new queue pair, where there may be one more. Numbers are not used again soon: they are random.
+    /// Adds a queue pair within the limit, and returns its number. Numbers are random, so that none is used again soon.
     pub fn add_qp(&self, owner: &Arc<Inbox<Question>>) -> Option<Qpn> {
         let limit = self.spec().limits.qps as usize;
         let mut qps = self.qps();
@@ -138,7 +138,7 @@ impl Adapter {
         self.shaper.wait(now, frame)
     }
 
-    /// A frame left.
+    /// Counts a frame that left against the rate.
     pub fn spend(&self, bytes: u64) {
         self.shaper.spend(monotonic, bytes);
     }
@@ -147,7 +147,7 @@ impl Adapter {
         *self.kept.lock().unwrap_or_else(PoisonError::into_inner) += counters;
     }
 
-    /// What applications counted that are gone, and what the device itself did.
+    /// Counters of applications that have ended, and of the device itself.
     pub fn counters(&self) -> Counters {
         let mut counters = *self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         self.errors.count_into(&mut counters);
@@ -159,7 +159,7 @@ impl Adapter {
         self.groups.remove(qpn);
     }
 
-    /// Who has this queue pair.
+    /// The inbox of the thread that has this queue pair.
     pub fn owner(&self, qpn: Qpn) -> Option<Arc<Inbox<Question>>> {
         self.qps.read().unwrap_or_else(PoisonError::into_inner).get(&qpn).cloned()
     }

@@ -1,22 +1,22 @@
-//! What the threads of applications use of the CPUs, weighed against the workers that carry everybody's packets.
+//! How much CPU time the threads of applications get, compared with the workers that carry everybody's packets.
 //!
-//! All of them together weigh as much as one worker on each CPU: each device with applications has the same share of
-//! that, and each thread of a device the same part of its share. The weight of a thread is its nice value, which any
-//! user may raise, in any container, without a cgroup; each step of it is a quarter (sched(7)). Threads that run alone,
-//! or where CPUs are idle, lose nothing. `SCHED_IDLE` would be too little for them: programs that poll would starve the
-//! thread that does their work.
+//! All of these threads together weigh as much as one worker on each CPU. Each device with applications has the same
+//! share of that weight, and each thread of a device the same part of its share. The weight of a thread is its nice
+//! value, which any user may raise in any container, without a cgroup; each step reduces it by a fifth (sched(7)).
+//! Threads that run alone, or on idle CPUs, lose nothing. `SCHED_IDLE` would weigh too little: programs that poll would
+//! starve the thread that does their work.
 
 use rustix::process::{getpriority_process, setpriority_process};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The lowest weight that there is.
+/// The highest nice value: the lowest weight.
 const NICEST: i32 = 19;
 
-/// Of all devices.
+/// The devices of a host that have threads.
 #[derive(Debug, Default)]
 pub(crate) struct Crews {
-    /// Devices with threads.
+    /// How many devices have threads.
     devices: AtomicU32,
 }
 
@@ -32,7 +32,7 @@ impl Crew {
         Self { threads: AtomicU32::new(0), all }
     }
 
-    /// One more thread, until [`Self::leave`].
+    /// Counts one more thread, until [`Self::leave`].
     pub fn join(&self) {
         if self.threads.fetch_add(1, Ordering::Relaxed) == 0 {
             self.all.devices.fetch_add(1, Ordering::Relaxed);
@@ -52,31 +52,31 @@ fn niceness(threads: u32, devices: u32, cpus: u32) -> i32 {
     (many.max(1.0).ln() / 1.25_f64.ln()) as i32
 }
 
-/// A thread's.
+/// The nice value of a thread, which follows the number of threads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Nice {
     cpus: u32,
-    /// As nice as the daemon is.
+    /// The daemon's own nice value.
     base: i32,
     seen: (u32, u32),
 }
 
 impl Nice {
-    /// The thread's that calls this.
+    /// The nice value of the calling thread.
     pub fn of_thread() -> Self {
         let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32);
         Self { cpus, base: getpriority_process(None).unwrap_or(0), seen: (0, 0) }
     }
 
-    /// Follows the number of threads. Being less nice again takes RLIMIT_NICE, or CAP_SYS_NICE; a thread without stays
-    /// as it is.
+    /// Adapts the nice value to the number of threads. To lower it again takes RLIMIT_NICE or CAP_SYS_NICE; without
+    /// them it stays.
     pub fn follow(&mut self, crew: &Crew) {
         let threads = crew.threads.load(Ordering::Relaxed);
         let devices = crew.all.devices.load(Ordering::Relaxed);
         if self.seen != (threads, devices) {
             self.seen = (threads, devices);
             let nice = (self.base + niceness(threads, devices, self.cpus)).min(NICEST.max(self.base));
-            // Of the calling thread (in Linux each thread has its own).
+            // Sets it for the calling thread only: in Linux each thread has its own.
             let _ = setpriority_process(None, nice);
         }
     }

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// RoCE packets from one device to another, by what rules see of all of them. Both addresses are of the same IP version.
+/// RoCE packets from one device to another, as rules see them. Both addresses are of the same IP version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoceFlow {
     /// MAC of the device that sends.
@@ -45,7 +45,7 @@ impl std::fmt::Debug for Fabric {
 }
 
 impl Fabric {
-    /// A host without devices. They have half of the descriptors and mappings that this process may have.
+    /// A host without devices. Devices have half of the descriptors and mappings of this process.
     #[must_use]
     pub fn new(rules: Box<dyn Rules>) -> Self {
         Self::with_stock(rules, Stock::of_process())
@@ -61,14 +61,14 @@ impl Fabric {
         Self { by_address: RwLock::default(), rules, stock: Arc::new(stock), crews: Arc::default() }
     }
 
-    /// Descriptors and mappings that are set aside for what applications of all devices have.
+    /// Descriptors and mappings that applications of all devices may have now.
     #[must_use]
     pub fn taken(&self) -> (u64, u64) {
         let taken = self.stock.taken();
         (taken.descriptors, taken.mappings)
     }
 
-    /// A new device. It is found by its addresses once it is placed ([`Self::place`]).
+    /// Makes a device. Others find it by its addresses after [`Self::place`].
     pub(crate) fn adapter(&self, spec: DeviceSpec) -> Arc<Adapter> {
         Arc::new(Adapter::new(spec, &self.stock, &self.crews))
     }
@@ -86,7 +86,7 @@ impl Fabric {
         })
     }
 
-    /// Whether two devices may talk without anybody in between, by these addresses: both ways.
+    /// Whether two devices may exchange packets without the vRouter, by these addresses: in both directions.
     pub(crate) fn lets(&self, one: (&Adapter, Ipv6Addr), other: (&Adapter, Ipv6Addr)) -> bool {
         self.lets_one_way(one, other) && self.lets_one_way(other, one)
     }
@@ -98,7 +98,7 @@ impl Fabric {
     ) -> bool {
         let (Some(own), Some(others)) = (from.port(), to.port()) else { return false };
         let (sender, receiver) = (from.spec().clone(), to.spec().clone());
-        // Where guests use the addresses of their MACs, what is said of their others is meant.
+        // Rules know guests by their configured addresses, not by the link-local addresses of their MACs.
         let pair = if is_link_local(source) || is_link_local(destination) {
             sender.pair(&receiver)
         } else {
@@ -111,7 +111,7 @@ impl Fabric {
         })
     }
 
-    /// Has the device found by its addresses, and by no others.
+    /// Lets others find the device by its addresses, and by no older ones.
     pub(crate) fn place(&self, adapter: &Arc<Adapter>) {
         let (vrf, gids) = {
             let spec = adapter.spec();
@@ -127,7 +127,7 @@ impl Fabric {
         all.retain(|_, other| !Arc::ptr_eq(other, adapter));
     }
 
-    /// The device with this address in a network.
+    /// The device with this address in a VRF.
     pub(crate) fn find(&self, vrf: u32, gid: Ipv6Addr) -> Option<Arc<Adapter>> {
         self.by_address.read().unwrap_or_else(PoisonError::into_inner).get(&(vrf, gid)).cloned()
     }

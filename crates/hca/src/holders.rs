@@ -1,8 +1,8 @@
-//! Processes that got memory of a device's applications, and may still have it.
+//! Processes that were given memory of a device's applications, and may still have it.
 //!
-//! Neither closing a device nor taking trust away takes back what a process has mapped, or open: it has
-//! it until it ends, or gives it back. Nobody sees that it gave it back; so it is said to have it until one of both
-//! processes is gone.
+//! Neither closing a device nor taking trust away takes back what a process has mapped or open: it has the memory until
+//! it ends or gives it back. The device can't see that a process gives memory back, so it counts as having it until one
+//! of both processes ends.
 
 use crate::budget::{Account, Held, Kind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -10,12 +10,12 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// Processes of a device that give memory, or are given some.
+/// The most processes of a device that give memory or are given some.
 const PROCESSES: u32 = 1024;
-/// Gifts of a device at a time, all of which are known: beyond that no memory is given.
+/// The most grants of a device. All of them are recorded, so beyond this no memory is given.
 const GIFTS: usize = 4096;
 
-/// What was given.
+/// What memory was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Given {
     /// Queues and tables of a queue pair.
@@ -27,7 +27,7 @@ pub enum Given {
 }
 
 impl Given {
-    /// For people.
+    /// Its name, for people.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -41,15 +41,15 @@ impl Given {
 /// A process that may have memory of another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HolderDescription {
-    /// Its number, in our process namespace.
+    /// Its process number, in the daemon's namespace.
     pub pid: i32,
     /// The guest it belongs to.
     pub guest: String,
     /// Whose memory it has.
     pub of: i32,
-    /// What of it.
+    /// What memory of that process.
     pub given: Given,
-    /// Whether both guests trust each other still.
+    /// Whether both guests still trust each other.
     pub is_trusted: bool,
 }
 
@@ -58,7 +58,7 @@ pub struct HolderDescription {
 pub(crate) struct Process {
     pub pid: i32,
     pub guest: String,
-    /// Readable once it ended; `None`: that is not to be known.
+    /// Readable once the process has ended. `None`: the daemon can't know.
     end: Option<OwnedFd>,
     _held: Held,
 }
@@ -70,7 +70,7 @@ impl Process {
         Some(Self { pid, guest, end, _held: held })
     }
 
-    /// Whether it did not end, as far as that is to be known.
+    /// Whether the process still exists. True also where the daemon can't know.
     pub fn is_there(&self) -> bool {
         let Some(end) = &self.end else { return true };
         let mut wanted = [PollFd::new(end, PollFlags::IN)];
@@ -87,7 +87,7 @@ struct Gift {
     trust: String,
 }
 
-/// What was given by a device's applications, and their processes that give, or were given, memory.
+/// The memory that a device's applications gave, and the processes that gave it or were given it.
 #[derive(Debug, Default)]
 pub(crate) struct Holders {
     gifts: Mutex<Vec<Gift>>,
@@ -95,7 +95,7 @@ pub(crate) struct Holders {
 }
 
 impl Holders {
-    /// A process that is connected with the device: the same, however often it is. `None` where there are too many.
+    /// The process with this number. All connections of a process have the same. `None` where there are too many.
     pub fn process(&self, pid: i32, guest: &str, account: &Arc<Account>) -> Option<Arc<Process>> {
         let mut all = self.processes.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|process| process.strong_count() > 0);
@@ -109,7 +109,8 @@ impl Holders {
         Some(process)
     }
 
-    /// Notes that one process gets memory of another. False if there is no room to note it: then it must not get any.
+    /// Records that one process gets memory of another. False if there is no room for the record: then the process must
+    /// not get it.
     pub fn note(&self, to: &Arc<Process>, of: &Arc<Process>, given: Given, trust: &str) -> bool {
         let mut all = self.gifts.lock().unwrap_or_else(PoisonError::into_inner);
         let same =
@@ -126,7 +127,7 @@ impl Holders {
         true
     }
 
-    /// Those that may still have it; `trusts` says whether a trust includes a guest.
+    /// The processes that may still have memory. `trusts` says whether a guest has a trust.
     pub fn describe(&self, trusts: impl Fn(&str, &str) -> bool) -> Vec<HolderDescription> {
         let mut all = self.gifts.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|gift| gift.to.is_there() && gift.of.is_there());

@@ -9,13 +9,13 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak, mpsc};
 use uverbs::DirectPeer;
 
-/// Questions [`Question::Notify`] that may wait at a time. If there are more, one [`Question::NotifyAll`] replaces them.
+/// How many questions [`Question::Notify`] may wait. If there are more, one [`Question::NotifyAll`] replaces them.
 const NOTIFICATIONS: usize = 1024;
 
-/// Held strongly by the one who asks, for as long as he waits for the answer.
+/// Says whether somebody waits for the answer: the thread that asks keeps the strong reference.
 pub(crate) type Ticket = Weak<()>;
 
-/// What of a peer an application asks for.
+/// What an application asks a peer to share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SharedPart {
     /// The queues of a queue pair.
@@ -32,7 +32,7 @@ pub(crate) struct SharingRequest {
     /// The queue pair.
     pub qpn: Qpn,
     pub wanted: SharedPart,
-    /// Who asks: GID and number of its queue pair.
+    /// The GID and the number of the queue pair that asks.
     pub from: (Ipv6Addr, Qpn),
     pub uid: u32,
     pub trust: String,
@@ -56,8 +56,8 @@ pub(crate) enum Grant {
 #[derive(Debug)]
 pub(crate) struct QueuesGrant {
     pub peer: DirectPeer,
-    /// In the order that [`DirectPeer`] says. Those of the asking application's own queues come between `files` and
-    /// `last`.
+    /// In the order that [`DirectPeer`] defines. Descriptors of the asking application's own queues come between
+    /// `files` and `last`.
     pub bond_file: OwnedFd,
     pub files: Vec<OwnedFd>,
     pub last: Vec<OwnedFd>,

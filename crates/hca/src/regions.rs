@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use uverbs::qp::access;
 use uverbs::{FIRST_KEY, Kind as KeyKind, MemoryError, Region, RegionTable, SharedPages};
 
-/// Pages of a region that are in a file, and the file, to share.
+/// The pages of a region that are in a file, and the file, to share.
 #[derive(Debug)]
 pub(crate) struct RegionPages {
     pub pages: Arc<SharedPages>,
@@ -26,19 +26,19 @@ pub(crate) struct RegionPages {
     _share: Share,
 }
 
-/// Some of an application's bytes, which it, or a peer, may use by a key.
+/// A place in an application's memory that a key gives access to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     key: Key,
     pub address: u64,
 }
 
-/// Bytes that count as registered. Of all there is, which nobody can say how much it is, none: nothing is pinned.
+/// The bytes that count as registered. An implicit region counts as none: nothing is pinned, and its size is not known.
 const fn counted(region: &Region) -> u64 {
     if region.is_implicit() { 0 } else { region.len }
 }
 
-/// What may be done with a region, in words.
+/// The access flags of a region or window, in words.
 pub(crate) fn access_names(flags: u32, kind: KeyKind) -> String {
     let names = [
         (access::MW_BIND, "bind"),
@@ -62,24 +62,24 @@ pub(crate) const fn right(access: Access) -> u32 {
     }
 }
 
-/// The regions and windows of an application, by key. Keys are random in all their bits: a guess hits none of `n` but
-/// once in 2^32 / `n` times.
+/// The regions and windows of an application, by key. All bits of keys are random: a guess hits one of `n` keys with a
+/// probability of `n` in 2^32.
 #[derive(Debug)]
 pub(crate) struct Regions {
-    /// By [`index`].
+    /// By the part of the key that stays ([`Key::index`]).
     pub(crate) keyed: HashMap<MwId, Keyed>,
-    /// Those of them that others may map.
+    /// The pages of regions that peers may map.
     pages: HashMap<Key, RegionPages>,
-    /// The same, for the application itself and peers that share memory.
+    /// The same regions in a shared table, for the application itself and peers that share memory.
     pub(crate) table: RegionTable,
     pub file: OwnedFd,
-    /// Regions that there is room for.
+    /// How many regions the table has room for.
     pub limit: u32,
-    /// Bytes of all.
+    /// Registered bytes of all regions.
     pub registered: u64,
-    /// What the daemon has spent on them.
+    /// Memory of the daemon for the tables.
     pub(crate) spent: Spent,
-    /// With those of the device's other applications.
+    /// What all applications of the device have registered.
     pub(crate) together: Arc<Registered>,
 }
 
@@ -91,7 +91,7 @@ impl Regions {
         Ok(Self { keyed, pages, table, file, limit, registered: 0, spent, together })
     }
 
-    /// What has this key.
+    /// The region or window with this key.
     pub fn keyed(&self, key: Key) -> Option<&Keyed> {
         self.keyed.get(&key.index()).filter(|keyed| keyed.key == key)
     }
@@ -106,12 +106,12 @@ impl Regions {
         self.keyed(key).is_some_and(|keyed| keyed.windows > 0)
     }
 
-    /// Regions, and windows that are bound.
+    /// All regions and bound windows.
     pub fn iter(&self) -> impl Iterator<Item = (Key, &Region)> {
         self.keyed.values().filter_map(|keyed| Some((keyed.key, keyed.region.as_ref()?)))
     }
 
-    /// Maps pages that an application says it has in a file; `None` where too much is mapped already.
+    /// Maps a file that has pages of a region. `None` where too much is mapped already.
     pub fn map(
         &self,
         file: OwnedFd,
@@ -125,7 +125,7 @@ impl Regions {
         Ok(Some(RegionPages { pages, file, _share: share }))
     }
 
-    /// Adds a region, with pages of it in a file where there are; its key.
+    /// Adds a region, with its pages in a file if there are any. Returns its key.
     pub fn insert(
         &mut self,
         region: Region,
@@ -140,7 +140,7 @@ impl Regions {
         Ok(key)
     }
 
-    /// Puts a region in the place of another, with its key and file, or a new key and none.
+    /// Replaces a region. It keeps key and file, or gets a new key and no file.
     pub fn replace(
         &mut self,
         key: Key,
@@ -169,7 +169,7 @@ impl Regions {
         Some(region)
     }
 
-    /// A key of which no other has more than the lowest byte.
+    /// A new key. It differs from all others in more than the lowest byte.
     pub(crate) fn new_key(&self) -> Key {
         loop {
             let key = Key(random::number());
@@ -200,13 +200,13 @@ impl Regions {
         self.keyed.values().any(is_its)
     }
 
-    /// Where the bytes lie that the application itself wants by a key.
+    /// Finds memory for a request of the application itself, by a key and an access that it needs.
     pub fn find_local(&self, key: Key, pd: PdId, address: u64, len: u64, needs: u32) -> Result<Place, Fault> {
         let found = self.get(key).and_then(|region| region.find_local(pd.0, address, len, needs));
         found.map(|address| Place { key, address }).ok_or(Fault::Protection)
     }
 
-    /// The same for the peer of a queue pair, by protection domain and number of that.
+    /// Finds memory for a request of the peer of a queue pair, which has this protection domain and number.
     pub fn find_remote(
         &self,
         key: Key,
@@ -221,18 +221,18 @@ impl Regions {
         Ok(Place { key: keyed.region_key(), address })
     }
 
-    /// Its pages in a file, for a peer that shares memory and has found its key.
+    /// The pages in a file behind a key, for a peer that shares memory.
     pub fn shared(&self, key: Key) -> Option<&RegionPages> {
         self.keyed(key).and_then(|keyed| self.pages.get(&keyed.region_key()))
     }
 
-    /// Its pages in a file, if it has any there.
+    /// The pages in a file at this place, if there are any.
     fn pages(&self, place: Place) -> Option<&SharedPages> {
         self.pages.get(&place.key).map(|it| &*it.pages)
     }
 
-    /// Does something with a word in a file, on which peers may be at work themselves, by whatever key, of whatever
-    /// context of the application. Those take no turns.
+    /// Works on a word that is in a file. Peers may work on the same word themselves, by any key, of any context of the
+    /// application, without taking turns.
     fn with_word<T>(
         &self,
         place: Place,
@@ -250,7 +250,7 @@ impl Drop for Regions {
     }
 }
 
-/// An application's memory by its regions' keys.
+/// Access to an application's memory by the keys of its regions.
 #[derive(Clone, Copy)]
 pub(crate) struct Reach<'a> {
     pub space: &'a AddressSpace,
@@ -264,7 +264,8 @@ impl Reach<'_> {
         if is_read { Ok(()) } else { self.space.read(place.address, out) }
     }
 
-    /// Copies to the application; where it waits for the last byte (`ends`), that one after all others.
+    /// Copies to the application. If these are the last bytes of a message (`ends`), the last byte comes after all
+    /// others, since the application polls for it.
     pub fn write(self, place: Place, bytes: &[u8], ends: bool) -> Result<(), Fault> {
         if self.regions.pages(place).is_some_and(|pages| pages.write(place.address, bytes)) {
             return Ok(());
@@ -276,7 +277,7 @@ impl Reach<'_> {
         }
     }
 
-    /// Puts what `change` makes of it in the place of an aligned word; what was there.
+    /// Replaces an aligned word by what `change` makes of it. Returns the old value.
     pub fn exchange(self, place: Place, turn: &Turn, change: impl Fn(u64) -> u64) -> Result<u64, Fault> {
         let change_word = |word: &AtomicU64| {
             let order = Ordering::SeqCst;
@@ -286,7 +287,7 @@ impl Reach<'_> {
             return Ok(old);
         }
         let mut bytes = [0; 8];
-        // A page that takes long to come comes before others have to wait for it.
+        // Waits for a page that takes long to come before it takes the turn, so that others need not wait.
         self.space.read(place.address, &mut bytes)?;
         let _taken = turn.take(self.space.identity()).ok_or(Fault::Busy)?;
         self.space.read(place.address, &mut bytes)?;
@@ -345,7 +346,7 @@ mod tests {
             regions.remove(key).unwrap();
         }
         assert_eq!(account.bytes(), spent, "nothing of it is given back to the kernel");
-        // Where there is no more, no region comes, and none goes.
+        // Without room, no region is added, and none is lost.
         let key = regions.insert(region, None, limits).unwrap();
         let rest = (1 << 20) - account.bytes();
         account.take_bytes(rest).unwrap();

@@ -1,4 +1,4 @@
-//! What the applications of a device have registered together, and what that takes of the daemon.
+//! What all applications of a device have registered, and the memory of the daemon that this takes.
 
 use crate::address_space::{AddressSpace, Identity};
 use crate::budget::{Account, Exhausted, Held, Kind};
@@ -10,16 +10,16 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use uverbs::{RegionTable, SharedPages};
 
-/// Files of a device's applications that are mapped. Regions beyond that are reached as any others are.
+/// The most files of a device's applications that are mapped. Further regions are reached through the address space.
 const FILES: u32 = 512;
-/// Bytes that the daemon keeps of a region: its entry, by key, with a byte of a hash table, which just after it grew
-/// has 7 entries in 16 places.
+/// Bytes that the daemon keeps for a region: an entry and a byte of a hash table, which has 7 entries in 16 places just
+/// after it grew.
 pub(crate) const BYTES_OF_REGION: u64 = ((size_of::<(MwId, Keyed)>() as u64 + 1) * 16).div_ceil(7);
 
 // docs/rdma.md says so (`queues_mb`).
 const _: () = assert!(RegionTable::PAGE + BYTES_OF_REGION <= 4300);
 
-/// The device's limit is reached.
+/// A limit of the device is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Full {
     #[error("at most {0} memory regions and windows (rdma_limits)")]
@@ -30,18 +30,17 @@ pub(crate) enum Full {
     Memory(#[from] Exhausted),
 }
 
-/// What the applications of a device have registered together: regions, with windows, and bytes; and bytes of that
-/// which are mapped here.
+/// The sums of all applications of a device: registered regions, windows and bytes, and mapped bytes.
 #[derive(Debug)]
 pub(crate) struct Registered {
     regions: Mutex<(u64, u64)>,
     mapped: Mutex<u64>,
-    /// What is mapped, and of which address space.
+    /// The mapped pages, with their address space.
     shared: Mutex<Vec<(Identity, Weak<SharedPages>)>>,
     pub account: Arc<Account>,
 }
 
-/// A file's share of what is mapped.
+/// The mapped bytes of one file.
 #[derive(Debug)]
 pub(crate) struct Share {
     len: u64,
@@ -50,7 +49,7 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// For a file of so many bytes, if there is room.
+    /// Counts a file of so many bytes. `None` where there is no room.
     pub fn take(together: &Arc<Registered>, len: u64, limits: Limits) -> Option<Self> {
         let held = together.account.take(Kind::Pages, 0, FILES).ok()?;
         let mut mapped = together.mapped.lock().unwrap_or_else(PoisonError::into_inner);
@@ -75,14 +74,14 @@ impl Registered {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes what an application has in a file: all of its contexts find it.
+    /// Records pages that an application has in a file, so that all of its contexts find them.
     pub fn note(&self, space: &AddressSpace, pages: &Arc<SharedPages>) {
         let mut shared = self.shared();
         shared.retain(|(_, pages)| pages.strong_count() > 0);
         shared.push((space.identity(), Arc::downgrade(pages)));
     }
 
-    /// Does something with a word that is in a file, if it is in one.
+    /// Works on a word of an address space, if it is in a mapped file.
     pub fn with_word<T>(&self, of: Identity, address: u64, work: impl FnMut(&AtomicU64) -> T) -> Option<T> {
         let found = self.shared().iter().filter(|(identity, _)| *identity == of).find_map(|(_, pages)| {
             let pages = pages.upgrade()?;
@@ -96,7 +95,7 @@ impl Registered {
         self.regions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes room for a region, in the place of another of so many bytes where there was one; or for a window, of none.
+    /// Counts a region of `len` bytes, which replaces another of `old` bytes if there was one. A window has no bytes.
     pub fn take(&self, len: u64, old: Option<u64>, limits: Limits) -> Result<(), Full> {
         let mut sums = self.sums();
         let regions = sums.0 - u64::from(old.is_some()) + 1;
@@ -117,11 +116,11 @@ impl Registered {
     }
 }
 
-/// Memory of the daemon for an application's regions. It is in use until the application ends, however few regions are
-/// left: neither do tables shrink, nor does the kernel take back pages of theirs.
+/// Memory of the daemon for an application's regions. It stays in use until the application ends, however few regions
+/// are left: tables don't shrink, and the kernel takes none of their pages back.
 #[derive(Debug)]
 pub(crate) struct Spent {
-    /// The most regions that there were.
+    /// The highest number of regions so far.
     regions: usize,
     /// Pages of the shared table that were written.
     pages: HashSet<u32>,
@@ -133,7 +132,7 @@ impl Spent {
         Self { regions: 0, pages: HashSet::new(), account }
     }
 
-    /// Takes bytes for a table with so many regions, one of them in this page of the shared table.
+    /// Takes bytes for a table of so many regions, one of which is in this page of the shared table.
     pub fn grow(&mut self, regions: usize, page: u32) -> Result<(), Exhausted> {
         if regions > self.regions {
             self.account.take_bytes(BYTES_OF_REGION)?;

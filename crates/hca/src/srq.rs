@@ -51,7 +51,7 @@ impl Srq {
         Ok((Self { pd, source, file, shape, max_sge, limit: 0, _held: held }, memory, theirs))
     }
 
-    /// Gives the queue another size. Returns its new memory for the application. No peer takes from the queue meanwhile.
+    /// Gives the queue another size, while no peer takes from it. Returns its new memory for the application.
     pub fn resize(&mut self, max_wr: u32, limit: Option<u32>, quota: &Quota) -> Result<OwnedFd, Refusal> {
         let limit = limit.unwrap_or(self.limit);
         if limit > max_wr {
