@@ -1,10 +1,9 @@
 //! The device of a guest, as its own threads and those of other devices see it.
 
 use crate::atomics::Turn;
-use crate::budget::{Account, Stock};
+use crate::budget::{DeviceBudget, HostBudget};
 use crate::clock::monotonic;
 use crate::counters::Counters;
-use crate::crew::{Crew, Crews};
 use crate::groups::Groups;
 use crate::holders::Holders;
 use crate::ids::Qpn;
@@ -14,6 +13,7 @@ use crate::random;
 use crate::registered::Registered;
 use crate::shaper::Shaper;
 use crate::spec::DeviceSpec;
+use crate::threads::{DeviceThreads, HostThreads};
 use crate::wire_errors::WireErrors;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,9 +41,9 @@ pub(crate) struct Adapter {
     /// The device is being closed.
     closing: AtomicBool,
     /// What its applications have of its limits.
-    pub account: Arc<Account>,
+    pub budget: Arc<DeviceBudget>,
     /// The threads of its applications.
-    pub crew: Crew,
+    pub threads: DeviceThreads,
     /// The order of its atomic operations.
     pub turn: Turn,
     /// Processes that were given memory of its applications.
@@ -54,20 +54,20 @@ pub(crate) struct Adapter {
 }
 
 impl Adapter {
-    pub fn new(spec: DeviceSpec, stock: &Arc<Stock>, crews: &Arc<Crews>) -> Self {
+    pub fn new(spec: DeviceSpec, host_budget: &Arc<HostBudget>, threads: &Arc<HostThreads>) -> Self {
         let shaper = Shaper::default();
         shaper.set(spec.rate);
-        let account = Arc::new(Account::new(stock.clone(), spec.limits.queues));
+        let budget = Arc::new(DeviceBudget::new(host_budget.clone(), spec.limits.queues));
         Self {
             spec: RwLock::new(spec),
             qps: RwLock::default(),
             groups: Groups::default(),
             errors: WireErrors::default(),
-            registered: Arc::new(Registered::new(account.clone())),
+            registered: Arc::new(Registered::new(budget.clone())),
             kept: Mutex::default(),
             closing: AtomicBool::new(false),
-            account,
-            crew: Crew::new(crews.clone()),
+            budget,
+            threads: DeviceThreads::new(threads.clone()),
             turn: Turn::default(),
             holders: Holders::default(),
             port: OnceLock::new(),
@@ -81,7 +81,7 @@ impl Adapter {
 
     pub fn set_spec(&self, spec: DeviceSpec) {
         self.shaper.set(spec.rate);
-        self.account.set_queues(spec.limits.queues);
+        self.budget.set_queues(spec.limits.queues);
         *self.spec.write().unwrap_or_else(PoisonError::into_inner) = spec;
     }
 

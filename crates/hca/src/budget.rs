@@ -45,12 +45,12 @@ impl Use {
 
 /// The descriptors and mappings for all verbs devices of a host, and what is taken of them.
 #[derive(Debug)]
-pub(crate) struct Stock {
+pub(crate) struct HostBudget {
     limit: Use,
     used: Mutex<Use>,
 }
 
-impl Stock {
+impl HostBudget {
     /// Half of what the kernel allows this process.
     pub fn of_process() -> Self {
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(USUAL.descriptors);
@@ -169,18 +169,18 @@ impl Sums {
 
 /// What the applications of a device have together, and their limits.
 #[derive(Debug)]
-pub(crate) struct Account {
+pub(crate) struct DeviceBudget {
     sums: Mutex<Sums>,
     /// Bytes of packets.
     packets: AtomicU64,
-    stock: Arc<Stock>,
+    host_budget: Arc<HostBudget>,
 }
 
-impl Account {
+impl DeviceBudget {
     /// For a device whose queues and tables of regions may have so many bytes.
-    pub fn new(stock: Arc<Stock>, queues: u64) -> Self {
+    pub fn new(host_budget: Arc<HostBudget>, queues: u64) -> Self {
         let sums = Sums { most: queues, ..Sums::default() };
-        Self { sums: Mutex::new(sums), packets: AtomicU64::new(0), stock }
+        Self { sums: Mutex::new(sums), packets: AtomicU64::new(0), host_budget }
     }
 
     /// Changes the limit of bytes. Applications that have more keep it.
@@ -194,19 +194,19 @@ impl Account {
 
     /// Takes what one more object of a kind needs, and so many bytes for queues. There may be `limit` objects of the
     /// kind.
-    pub fn take(self: &Arc<Self>, kind: Kind, bytes: u64, limit: u32) -> Result<Held, Exhausted> {
+    pub fn take(self: &Arc<Self>, kind: Kind, bytes: u64, limit: u32) -> Result<Reservation, Exhausted> {
         let mut sums = self.sums();
         if sums.counts[kind as usize] >= limit {
             return Err(Exhausted::Context(kind, limit));
         }
         let sum = sums.with(bytes)?;
-        if !self.stock.take(sums.uses, kind.takes()) {
+        if !self.host_budget.take(sums.uses, kind.takes()) {
             return Err(Exhausted::Daemon);
         }
         sums.counts[kind as usize] += 1;
         sums.uses = sums.uses.plus(kind.takes());
         sums.bytes = sum;
-        Ok(Held { kind, bytes, account: self.clone() })
+        Ok(Reservation { kind, bytes, budget: self.clone() })
     }
 
     /// Takes bytes for a table that grows with its use.
@@ -247,19 +247,19 @@ impl Account {
 
 /// An object's part of the budget, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct Reservation {
     kind: Kind,
     bytes: u64,
-    account: Arc<Account>,
+    budget: Arc<DeviceBudget>,
 }
 
-impl Drop for Held {
+impl Drop for Reservation {
     fn drop(&mut self) {
-        let mut sums = self.account.sums();
+        let mut sums = self.budget.sums();
         sums.counts[self.kind as usize] -= 1;
         sums.uses = sums.uses.minus(self.kind.takes());
         sums.bytes -= self.bytes;
-        self.account.stock.give_back(self.kind.takes());
+        self.budget.host_budget.give_back(self.kind.takes());
     }
 }
 
@@ -272,49 +272,48 @@ mod tests {
 
     #[test]
     fn however_many_take_all_they_can_something_is_left() {
-        let stock = Arc::new(Stock::new(1000, 1000));
+        let host_budget = Arc::new(HostBudget::new(1000, 1000));
         let mut left = 1000;
         let mut all = Vec::new();
         for _ in 0..5 {
-            let account = Arc::new(Account::new(stock.clone(), 0));
-            let taken: Vec<_> =
-                std::iter::from_fn(|| account.take(Kind::Channel, 0, u32::MAX).ok()).collect();
-            assert_eq!(account.take(Kind::Channel, 0, u32::MAX).unwrap_err(), Exhausted::Daemon);
+            let budget = Arc::new(DeviceBudget::new(host_budget.clone(), 0));
+            let taken: Vec<_> = std::iter::from_fn(|| budget.take(Kind::Channel, 0, u32::MAX).ok()).collect();
+            assert_eq!(budget.take(Kind::Channel, 0, u32::MAX).unwrap_err(), Exhausted::Daemon);
             assert_eq!(taken.len(), left / 2);
             left -= taken.len();
             all.push(taken);
         }
         all.clear();
-        assert_eq!(stock.taken(), Use::default());
+        assert_eq!(host_budget.taken(), Use::default());
     }
 
     #[test]
     fn each_kind_and_all_bytes_have_their_limit() {
-        let account = Arc::new(Account::new(Arc::new(Stock::new(1 << 20, 1 << 20)), QUEUES));
-        let one = account.take(Kind::CompletionQueue, QUEUES - 1, 2).unwrap();
-        assert_eq!(account.take(Kind::SharedQueue, 2, 2).unwrap_err(), Exhausted::Memory(QUEUES));
-        assert_eq!(account.take(Kind::SharedQueue, u64::MAX, 2).unwrap_err(), Exhausted::Memory(QUEUES));
-        let other = account.take(Kind::CompletionQueue, 1, 2).unwrap();
-        let full = account.take(Kind::CompletionQueue, 0, 2).unwrap_err();
+        let budget = Arc::new(DeviceBudget::new(Arc::new(HostBudget::new(1 << 20, 1 << 20)), QUEUES));
+        let one = budget.take(Kind::CompletionQueue, QUEUES - 1, 2).unwrap();
+        assert_eq!(budget.take(Kind::SharedQueue, 2, 2).unwrap_err(), Exhausted::Memory(QUEUES));
+        assert_eq!(budget.take(Kind::SharedQueue, u64::MAX, 2).unwrap_err(), Exhausted::Memory(QUEUES));
+        let other = budget.take(Kind::CompletionQueue, 1, 2).unwrap();
+        let full = budget.take(Kind::CompletionQueue, 0, 2).unwrap_err();
         assert_eq!(full.to_string(), "all programs of the guest together may have 2 completion queues");
         drop(one);
-        assert_eq!(account.count(Kind::CompletionQueue), 1);
+        assert_eq!(budget.count(Kind::CompletionQueue), 1);
         drop(other);
-        assert!(account.take(Kind::CompletionQueue, QUEUES, 1).is_ok());
-        account.set_queues(QUEUES + 1);
-        assert!(account.take(Kind::CompletionQueue, QUEUES + 1, 1).is_ok());
+        assert!(budget.take(Kind::CompletionQueue, QUEUES, 1).is_ok());
+        budget.set_queues(QUEUES + 1);
+        assert!(budget.take(Kind::CompletionQueue, QUEUES + 1, 1).is_ok());
     }
 
     #[test]
     fn no_inbox_takes_what_the_others_need() {
-        let account = Account::new(Arc::new(Stock::new(0, 0)), 0);
+        let budget = DeviceBudget::new(Arc::new(HostBudget::new(0, 0)), 0);
         let mut has = 0;
-        while account.take_packets(has, 1 << 20) {
+        while budget.take_packets(has, 1 << 20) {
             has += 1 << 20;
         }
         assert_eq!(has, PACKETS / 2);
-        assert!(account.take_packets(0, PACKETS / 4) && !account.take_packets(0, PACKETS / 4));
-        account.give_back_packets(has);
-        assert!(account.take_packets(0, PACKETS / 4));
+        assert!(budget.take_packets(0, PACKETS / 4) && !budget.take_packets(0, PACKETS / 4));
+        budget.give_back_packets(has);
+        assert!(budget.take_packets(0, PACKETS / 4));
     }
 }

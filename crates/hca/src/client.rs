@@ -12,12 +12,11 @@ mod sharing;
 
 use crate::adapter::Adapter;
 use crate::address_space::{AddressSpace, NotMemory};
-use crate::budget::Held;
+use crate::budget::Reservation;
 use crate::clock::monotonic;
-use crate::cm::Management;
+use crate::cm::CmService;
 use crate::context::Context;
 use crate::counters::Counter;
-use crate::crew::Nice;
 use crate::description::ClientDescription;
 use crate::doorbells::Bells;
 use crate::events::{Event, Notifier};
@@ -32,6 +31,7 @@ use crate::question::{Question, SharedPart, SharingAnswer};
 use crate::queue_memory::empty;
 use crate::refusal::Answer;
 use crate::regions::Regions;
+use crate::threads::Nice;
 use crate::unshare::AGAIN;
 use deferred::Deferred;
 use mem::FaultWord;
@@ -89,17 +89,17 @@ impl AttachError {
 }
 
 /// What a client's thread starts with.
-pub(crate) struct Newcomer {
+pub(crate) struct NewClient {
     pub connection: Connection,
     pub adapter: Arc<Adapter>,
     pub fabric: Arc<Fabric>,
     pub inbox: Arc<Inbox<Question>>,
     pub uplink: Uplink,
-    pub manager: Arc<Management>,
+    pub manager: Arc<CmService>,
     pub pid: i32,
     pub uid: u32,
     /// What it takes of the device's budget.
-    pub _held: Held,
+    pub _reservation: Reservation,
 }
 
 /// An application.
@@ -124,28 +124,28 @@ pub(crate) struct Client {
     pub(crate) uid: u32,
 }
 
-impl Newcomer {
+impl NewClient {
     /// Greets the application and serves it until it is gone.
     pub fn serve(mut self) {
         let (inbox, adapter) = (self.inbox.clone(), self.adapter.clone());
         let mut nice = Nice::of_thread();
-        adapter.crew.join();
-        nice.follow(&adapter.crew);
+        adapter.threads.join();
+        nice.follow(&adapter.threads);
         match self.greet(nice) {
             Ok(Some(client)) => client.run(),
             Ok(None) => {
                 self.manager.cm.serve(&mut self.connection, self.pid, || {
-                    nice.follow(&adapter.crew);
+                    nice.follow(&adapter.threads);
                     self.manager.inbox.wake();
                 });
             }
             Err(error) => {
-                self.manager.complaints.tell(&error);
+                self.manager.refusals.tell(&error);
                 let _ = self.connection.send(&Err::<Reply, _>(error.refusal()), &[]);
             }
         }
         inbox.close();
-        adapter.crew.leave();
+        adapter.threads.leave();
     }
 
     /// Receives the greeting and answers it. `None`: the application wants the connection manager, which answers
@@ -245,7 +245,7 @@ impl Client {
                 }
             }
             let may_sleep = !busy && now.saturating_sub(busy_at) >= spin;
-            self.nice.follow(&self.context.adapter.crew);
+            self.nice.follow(&self.context.adapter.threads);
             self.context.inbox.settle(&mut taken);
             if self.wait(may_sleep).is_err() {
                 break;

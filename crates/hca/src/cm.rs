@@ -2,7 +2,7 @@
 //! from queue pair 1 to queue pair 1.
 
 use crate::adapter::{Adapter, MANAGER_QPN};
-use crate::budget::{Held, Kind};
+use crate::budget::{Kind, Reservation};
 use crate::clock::monotonic;
 use crate::fabric::Fabric;
 use crate::header::source_port;
@@ -12,7 +12,7 @@ use crate::path::{Path, Way};
 use crate::question::Question;
 use crate::random;
 use crate::refusal::refuse;
-use crate::refusal_log::Complaints;
+use crate::refusal_log::RefusalLog;
 use crate::wire;
 use crate::wire_errors::count;
 use packet::roce::cm::{MAD_LEN, QUEUE_KEY};
@@ -49,10 +49,10 @@ const CHANNELS: u32 = 4096;
 
 /// The connection manager of a device, the inbox of the thread that works for it, and the log of refusals.
 #[derive(Debug)]
-pub(crate) struct Management {
+pub(crate) struct CmService {
     pub cm: ConnectionManager,
     pub inbox: Arc<Inbox<Question>>,
-    pub complaints: Complaints,
+    pub refusals: RefusalLog,
 }
 
 /// The connection manager of a device.
@@ -81,7 +81,7 @@ struct Channel {
     socket: OwnedFd,
     tag: u32,
     /// What it takes of the device's budget.
-    _held: Held,
+    _reservation: Reservation,
 }
 
 /// The description of an identifier.
@@ -285,11 +285,11 @@ impl State {
         match request {
             R::Hello { .. } => return Err(Refused::State),
             R::CreateChannel { tag } => {
-                let held = self.adapter.account.take(Kind::Channel, 0, CHANNELS);
+                let held = self.adapter.budget.take(Kind::Channel, 0, CHANNELS);
                 let held = held.map_err(|_| Refused::TooMany)?;
                 let socket = socket.take().ok_or(Refused::Parameter)?;
                 let channel = manager.create_channel(client)?;
-                self.channels.insert(channel, Channel { client, socket, tag, _held: held });
+                self.channels.insert(channel, Channel { client, socket, tag, _reservation: held });
                 return Ok(Reply::Handle(channel));
             }
             R::DestroyChannel { channel } => {

@@ -13,7 +13,7 @@ use crate::keys::KeyUsers;
 use crate::pd::Pds;
 use crate::question::Question;
 use crate::receive_queue::Receive;
-use crate::regions::{Reach, Regions};
+use crate::regions::{MemoryAccess, Regions};
 use crate::sharing::{ClosedBond, Invalidation};
 use crate::srq::Srq;
 use crate::wire::FRAMES;
@@ -94,8 +94,8 @@ impl Context {
     }
 
     /// Access to the application's memory by the keys of its regions.
-    pub const fn memory(&self) -> Reach<'_> {
-        Reach { space: &self.space, regions: &self.regions }
+    pub const fn memory(&self) -> MemoryAccess<'_> {
+        MemoryAccess { space: &self.space, regions: &self.regions }
     }
 
     /// A new handle, which no other object has.

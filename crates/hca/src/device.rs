@@ -2,15 +2,15 @@
 
 use crate::adapter::Adapter;
 use crate::budget::{Exhausted, Kind};
-use crate::client::Newcomer;
+use crate::client::NewClient;
 use crate::clock::monotonic;
-use crate::cm::{CmDescription, ConnectionManager, Management};
+use crate::cm::{CmDescription, CmService, ConnectionManager};
 use crate::description::ClientDescription;
 use crate::fabric::Fabric;
 use crate::holders::HolderDescription;
 use crate::inbox::{Arrivals, Inbox};
 use crate::question::Question;
-use crate::refusal_log::Complaints;
+use crate::refusal_log::RefusalLog;
 use crate::spec::DeviceSpec;
 use crate::wire;
 use rdmaport::{Downlink, Uplink};
@@ -92,7 +92,7 @@ struct Shared {
     fabric: Arc<Fabric>,
     clients: Mutex<Clients>,
     uplink: Uplink,
-    manager: Arc<Management>,
+    manager: Arc<CmService>,
     stop: OwnedFd,
 }
 
@@ -118,12 +118,12 @@ impl Device {
         let (listener, file) = sockets.listen(place, SocketType::SEQPACKET, BACKLOG)?;
         let stop = eventfd(0, EventfdFlags::CLOEXEC)?;
         let adapter = fabric.adapter(spec);
-        let inbox = Arc::new(Inbox::new(adapter.account.clone())?);
+        let inbox = Arc::new(Inbox::new(adapter.budget.clone())?);
         inbox.open();
         fabric.place(&adapter);
         adapter.set_manager(&inbox);
         let cm = ConnectionManager::new(adapter.clone(), fabric.clone(), uplink.clone());
-        let manager = Arc::new(Management { cm, inbox, complaints: Complaints::default() });
+        let manager = Arc::new(CmService { cm, inbox, refusals: RefusalLog::default() });
         let clients = Mutex::default();
         let shared = Arc::new(Shared { adapter, fabric: fabric.clone(), clients, uplink, manager, stop });
         let served = shared.clone();
@@ -277,7 +277,7 @@ impl Shared {
     /// The device's thread: it accepts applications, delivers packets to their threads, and works for the connection
     /// manager.
     fn run(self: &Arc<Self>, listener: &OwnedFd, mut downlink: Downlink) {
-        let Management { cm, inbox, complaints } = &*self.manager;
+        let CmService { cm, inbox, refusals } = &*self.manager;
         let (mut delivery, mut taken) = (wire::Delivery::new(&self.adapter), Arrivals::default());
         // The thread accepts no application before this time.
         let mut pause: Option<Duration> = None;
@@ -307,7 +307,7 @@ impl Shared {
             if stops || polled.is_err_and(|errno| errno != rustix::io::Errno::INTR) {
                 return;
             }
-            if comes && pause.is_none() && self.accept(listener, complaints) {
+            if comes && pause.is_none() && self.accept(listener, refusals) {
                 pause = Some(monotonic() + PAUSE);
             }
         }
@@ -315,17 +315,17 @@ impl Shared {
 
     /// Accepts an application. Returns whether to pause before the next one, since the kernel is out of descriptors or
     /// memory.
-    fn accept(self: &Arc<Self>, listener: &OwnedFd, complaints: &Complaints) -> bool {
+    fn accept(self: &Arc<Self>, listener: &OwnedFd, refusals: &RefusalLog) -> bool {
         let socket = match accept_with(listener, SocketFlags::CLOEXEC) {
             Ok(socket) => Arc::new(socket),
             Err(Errno::INTR | Errno::AGAIN | Errno::CONNABORTED) => return false,
             Err(error) => {
-                complaints.tell(&error);
+                refusals.tell(&error);
                 return true;
             }
         };
         if let Err(error) = self.admit(&socket) {
-            complaints.tell(&error);
+            refusals.tell(&error);
         }
         false
     }
@@ -334,8 +334,8 @@ impl Shared {
     fn admit(self: &Arc<Self>, socket: &Arc<OwnedFd>) -> Result<(), NotAdmitted> {
         let uverbs::Peer { pid, uid } = uverbs::peer(socket)?;
         let limit = self.adapter.spec().limits.connections;
-        let held = self.adapter.account.take(Kind::Client, 0, limit)?;
-        let inbox = Arc::new(Inbox::new(self.adapter.account.clone())?);
+        let held = self.adapter.budget.take(Kind::Client, 0, limit)?;
+        let inbox = Arc::new(Inbox::new(self.adapter.budget.clone())?);
         let admission = Admission { shared: self.clone(), inbox: inbox.clone() };
         {
             let mut clients = self.clients();
@@ -344,7 +344,7 @@ impl Shared {
             }
             clients.all.push(Admitted { inbox: inbox.clone(), socket: socket.clone(), pid, uid });
         }
-        let newcomer = Newcomer {
+        let new_client = NewClient {
             connection: Connection::serving(socket.clone()),
             adapter: self.adapter.clone(),
             fabric: self.fabric.clone(),
@@ -353,10 +353,10 @@ impl Shared {
             manager: self.manager.clone(),
             pid,
             uid,
-            _held: held,
+            _reservation: held,
         };
         let serve = move || {
-            newcomer.serve();
+            new_client.serve();
             drop(admission);
         };
         std::thread::Builder::new().name("verbs-client".into()).spawn(serve).map_err(NotAdmitted::Thread)?;

@@ -1,10 +1,10 @@
 //! All devices of this host, and which of them reach each other without leaving it.
 
 use crate::adapter::Adapter;
-use crate::budget::Stock;
-use crate::crew::Crews;
+use crate::budget::HostBudget;
 use crate::holders::HolderDescription;
 use crate::spec::DeviceSpec;
+use crate::threads::HostThreads;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -34,8 +34,8 @@ const fn is_link_local(gid: Ipv6Addr) -> bool {
 pub struct Fabric {
     by_address: RwLock<HashMap<(u32, Ipv6Addr), Arc<Adapter>>>,
     rules: Box<dyn Rules>,
-    stock: Arc<Stock>,
-    crews: Arc<Crews>,
+    host_budget: Arc<HostBudget>,
+    threads: Arc<HostThreads>,
 }
 
 impl std::fmt::Debug for Fabric {
@@ -48,29 +48,34 @@ impl Fabric {
     /// A host without devices. Devices have half of the descriptors and mappings of this process.
     #[must_use]
     pub fn new(rules: Box<dyn Rules>) -> Self {
-        Self::with_stock(rules, Stock::of_process())
+        Self::with_budget(rules, HostBudget::of_process())
     }
 
     /// A fabric whose devices have at most so many descriptors and mappings together.
     #[must_use]
     pub fn limited(rules: Box<dyn Rules>, descriptors: u64, mappings: u64) -> Self {
-        Self::with_stock(rules, Stock::new(descriptors, mappings))
+        Self::with_budget(rules, HostBudget::new(descriptors, mappings))
     }
 
-    fn with_stock(rules: Box<dyn Rules>, stock: Stock) -> Self {
-        Self { by_address: RwLock::default(), rules, stock: Arc::new(stock), crews: Arc::default() }
+    fn with_budget(rules: Box<dyn Rules>, host_budget: HostBudget) -> Self {
+        Self {
+            by_address: RwLock::default(),
+            rules,
+            host_budget: Arc::new(host_budget),
+            threads: Arc::default(),
+        }
     }
 
     /// Descriptors and mappings that applications of all devices may have now.
     #[must_use]
     pub fn taken(&self) -> (u64, u64) {
-        let taken = self.stock.taken();
+        let taken = self.host_budget.taken();
         (taken.descriptors, taken.mappings)
     }
 
     /// Makes a device. Others find it by its addresses after [`Self::place`].
     pub(crate) fn adapter(&self, spec: DeviceSpec) -> Arc<Adapter> {
-        Arc::new(Adapter::new(spec, &self.stock, &self.crews))
+        Arc::new(Adapter::new(spec, &self.host_budget, &self.threads))
     }
 
     /// Processes that may have memory of a device's applications.

@@ -47,12 +47,12 @@ pub(crate) struct Member {
 
 /// Limits the copies made in a second (the generic cell rate algorithm of ITU-T I.371).
 #[derive(Debug, Default)]
-pub(crate) struct Pace {
+pub(crate) struct CopyRate {
     /// When the copies so far would have been made at the rate.
     until: Duration,
 }
 
-impl Pace {
+impl CopyRate {
     /// Whether a datagram may be copied now: to all members, or to none.
     pub fn may(&self, now: Duration) -> bool {
         self.until.saturating_sub(now) < BURST
@@ -205,7 +205,7 @@ impl Groups {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
-    use crate::budget::{Account, Stock};
+    use crate::budget::{DeviceBudget, HostBudget};
 
     fn group(number: u32) -> Ipv6Addr {
         std::net::Ipv4Addr::from(0xe000_0000 + number).to_ipv6_mapped()
@@ -213,7 +213,8 @@ mod tests {
 
     #[test]
     fn what_is_attached_is_bounded() {
-        let inbox = Arc::new(Inbox::new(Arc::new(Account::new(Arc::new(Stock::new(0, 0)), 0))).unwrap());
+        let inbox =
+            Arc::new(Inbox::new(Arc::new(DeviceBudget::new(Arc::new(HostBudget::new(0, 0)), 0))).unwrap());
         let (groups, key) = (Groups::default(), Arc::default());
         let attach = |group, qpn, inbox| groups.attach(group, (Qpn(qpn), &key), inbox);
         for qpn in 0..MAX_MEMBERS {

@@ -4,7 +4,7 @@
 //! it ends or gives it back. The device can't see that a process gives memory back, so it counts as having it until one
 //! of both processes ends.
 
-use crate::budget::{Account, Held, Kind};
+use crate::budget::{DeviceBudget, Kind, Reservation};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::os::fd::OwnedFd;
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 /// The most processes of a device that give memory or are given some.
 const PROCESSES: u32 = 1024;
 /// The most grants of a device. All of them are recorded, so beyond this no memory is given.
-const GIFTS: usize = 4096;
+const GRANTS: usize = 4096;
 
 /// What memory was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,14 +60,14 @@ pub(crate) struct Process {
     pub guest: String,
     /// Readable once the process has ended. `None`: the daemon can't know.
     end: Option<OwnedFd>,
-    _held: Held,
+    _reservation: Reservation,
 }
 
 impl Process {
-    fn new(pid: i32, guest: String, account: &Arc<Account>) -> Option<Self> {
-        let held = account.take(Kind::Process, 0, PROCESSES).ok()?;
+    fn new(pid: i32, guest: String, budget: &Arc<DeviceBudget>) -> Option<Self> {
+        let held = budget.take(Kind::Process, 0, PROCESSES).ok()?;
         let end = Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-        Some(Self { pid, guest, end, _held: held })
+        Some(Self { pid, guest, end, _reservation: held })
     }
 
     /// Whether the process still exists. True also where the daemon can't know.
@@ -79,7 +79,7 @@ impl Process {
 }
 
 #[derive(Debug)]
-struct Gift {
+struct MemoryGrant {
     to: Arc<Process>,
     of: Arc<Process>,
     given: Given,
@@ -90,13 +90,13 @@ struct Gift {
 /// The memory that a device's applications gave, and the processes that gave it or were given it.
 #[derive(Debug, Default)]
 pub(crate) struct Holders {
-    gifts: Mutex<Vec<Gift>>,
+    grants: Mutex<Vec<MemoryGrant>>,
     processes: Mutex<Vec<Weak<Process>>>,
 }
 
 impl Holders {
     /// The process with this number. All connections of a process have the same. `None` where there are too many.
-    pub fn process(&self, pid: i32, guest: &str, account: &Arc<Account>) -> Option<Arc<Process>> {
+    pub fn process(&self, pid: i32, guest: &str, budget: &Arc<DeviceBudget>) -> Option<Arc<Process>> {
         let mut all = self.processes.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|process| process.strong_count() > 0);
         // While the process exists, no other one has its number.
@@ -104,7 +104,7 @@ impl Holders {
         if let Some(process) = all.iter().filter_map(Weak::upgrade).find(same) {
             return Some(process);
         }
-        let process = Arc::new(Process::new(pid, guest.to_owned(), account)?);
+        let process = Arc::new(Process::new(pid, guest.to_owned(), budget)?);
         all.push(Arc::downgrade(&process));
         Some(process)
     }
@@ -112,31 +112,32 @@ impl Holders {
     /// Records that one process gets memory of another. False if there is no room for the record: then the process must
     /// not get it.
     pub fn note(&self, to: &Arc<Process>, of: &Arc<Process>, given: Given, trust: &str) -> bool {
-        let mut all = self.gifts.lock().unwrap_or_else(PoisonError::into_inner);
-        let same =
-            |gift: &&mut Gift| Arc::ptr_eq(&gift.to, to) && Arc::ptr_eq(&gift.of, of) && gift.trust == trust;
-        if let Some(gift) = all.iter_mut().find(same) {
-            gift.given = gift.given.max(given);
+        let mut all = self.grants.lock().unwrap_or_else(PoisonError::into_inner);
+        let same = |grant: &&mut MemoryGrant| {
+            Arc::ptr_eq(&grant.to, to) && Arc::ptr_eq(&grant.of, of) && grant.trust == trust
+        };
+        if let Some(grant) = all.iter_mut().find(same) {
+            grant.given = grant.given.max(given);
             return true;
         }
-        all.retain(|gift| gift.to.is_there() && gift.of.is_there());
-        if all.len() >= GIFTS {
+        all.retain(|grant| grant.to.is_there() && grant.of.is_there());
+        if all.len() >= GRANTS {
             return false;
         }
-        all.push(Gift { to: to.clone(), of: of.clone(), given, trust: trust.to_owned() });
+        all.push(MemoryGrant { to: to.clone(), of: of.clone(), given, trust: trust.to_owned() });
         true
     }
 
     /// The processes that may still have memory. `trusts` says whether a guest has a trust.
     pub fn describe(&self, trusts: impl Fn(&str, &str) -> bool) -> Vec<HolderDescription> {
-        let mut all = self.gifts.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|gift| gift.to.is_there() && gift.of.is_there());
-        let describe = |gift: &Gift| HolderDescription {
-            pid: gift.to.pid,
-            guest: gift.to.guest.clone(),
-            of: gift.of.pid,
-            given: gift.given,
-            is_trusted: trusts(&gift.to.guest, &gift.trust),
+        let mut all = self.grants.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|grant| grant.to.is_there() && grant.of.is_there());
+        let describe = |grant: &MemoryGrant| HolderDescription {
+            pid: grant.to.pid,
+            guest: grant.to.guest.clone(),
+            of: grant.of.pid,
+            given: grant.given,
+            is_trusted: trusts(&grant.to.guest, &grant.trust),
         };
         all.iter().map(describe).collect()
     }
@@ -146,16 +147,16 @@ impl Holders {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
-    use crate::budget::Stock;
+    use crate::budget::HostBudget;
     use std::process::{Command, Stdio};
 
     #[test]
     fn who_was_given_memory_has_it_until_it_ends() {
-        let account = Arc::new(Account::new(Arc::new(Stock::new(100, 100)), 0));
+        let budget = Arc::new(DeviceBudget::new(Arc::new(HostBudget::new(100, 100)), 0));
         let holders = Holders::default();
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let [pid, own] = [child.id(), std::process::id()].map(|pid| pid as i32);
-        let process = |pid| holders.process(pid, "vm1", &account).unwrap();
+        let process = |pid| holders.process(pid, "vm1", &budget).unwrap();
         let (to, of) = (process(pid), process(own));
         // It counts once, however often it comes.
         assert!(Arc::ptr_eq(&to, &process(pid)));
@@ -178,6 +179,6 @@ mod tests {
         drop(child.stdin.take());
         child.wait().unwrap();
         assert_eq!(given(true), []);
-        assert_eq!(account.count(Kind::Process), 0);
+        assert_eq!(budget.count(Kind::Process), 0);
     }
 }

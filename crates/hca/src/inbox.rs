@@ -1,6 +1,6 @@
 //! The inbox of a thread: packets for its queue pairs, and questions of other threads.
 
-use crate::budget::Account;
+use crate::budget::DeviceBudget;
 use crate::header::NetworkHeader;
 use crate::ids::Qpn;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
@@ -48,7 +48,7 @@ struct Room {
     held: u64,
     /// What the inbox has taken of the device's budget.
     taken: u64,
-    account: Arc<Account>,
+    budget: Arc<DeviceBudget>,
 }
 
 impl Room {
@@ -57,7 +57,7 @@ impl Room {
         let held = self.held + bytes as u64;
         if held > self.taken {
             let wanted = (held - self.taken).next_multiple_of(CHUNK);
-            if !self.account.take_packets(self.taken, wanted) {
+            if !self.budget.take_packets(self.taken, wanted) {
                 return false;
             }
             self.taken += wanted;
@@ -70,7 +70,7 @@ impl Room {
         self.held -= bytes as u64;
         let needed = self.held.next_multiple_of(CHUNK) + CHUNK;
         if self.taken > needed {
-            self.account.give_back_packets(self.taken - needed);
+            self.budget.give_back_packets(self.taken - needed);
             self.taken = needed;
         }
     }
@@ -78,7 +78,7 @@ impl Room {
 
 impl Drop for Room {
     fn drop(&mut self) {
-        self.account.give_back_packets(self.taken);
+        self.budget.give_back_packets(self.taken);
     }
 }
 
@@ -137,9 +137,9 @@ pub(crate) struct Inbox<Q> {
 
 impl<Q: Ask> Inbox<Q> {
     /// A closed inbox: it takes nothing yet.
-    pub fn new(account: Arc<Account>) -> rustix::io::Result<Self> {
+    pub fn new(budget: Arc<DeviceBudget>) -> rustix::io::Result<Self> {
         let (packets, questions, spares) = Default::default();
-        let room = Room { held: 0, taken: 0, account };
+        let room = Room { held: 0, taken: 0, budget };
         let inbox = Self {
             waiting: Mutex::new(Waiting { packets, questions, spares, room, is_open: false }),
             any: AtomicBool::new(false),
@@ -222,7 +222,7 @@ impl<Q: Ask> Inbox<Q> {
         waiting.room.release(held);
         let needless = waiting.room.taken;
         waiting.room.taken = 0;
-        waiting.room.account.give_back_packets(needless);
+        waiting.room.budget.give_back_packets(needless);
         drop(waiting);
         drop((packets, questions, spares));
     }
@@ -295,7 +295,7 @@ impl<Q: Ask> Inbox<Q> {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
-    use crate::budget::Stock;
+    use crate::budget::HostBudget;
     use std::net::Ipv6Addr;
 
     /// A question that nobody asks.
@@ -326,8 +326,8 @@ mod tests {
     #[test]
     fn those_who_stand_still_hold_no_more_together_than_a_device_may() {
         const LEN: usize = 30_000;
-        let account = Arc::new(Account::new(Arc::new(Stock::new(0, 0)), 0));
-        let inboxes: Vec<_> = (0..256).map(|_| Inbox::new(account.clone()).unwrap()).collect();
+        let budget = Arc::new(DeviceBudget::new(Arc::new(HostBudget::new(0, 0)), 0));
+        let inboxes: Vec<_> = (0..256).map(|_| Inbox::new(budget.clone()).unwrap()).collect();
         assert!(!inboxes[0].put(packet(1), &mut Vec::new()), "nobody takes it");
         inboxes.iter().for_each(Inbox::open);
         let bytes: Vec<_> = inboxes.iter().map(|inbox| fill(inbox, LEN)).collect();
@@ -344,6 +344,6 @@ mod tests {
         inboxes[0].settle(&mut taken);
         assert!(fill(&inboxes[0], LEN) > 30 << 20);
         inboxes.iter().for_each(Inbox::close);
-        assert!(account.take_packets(0, 64 << 20), "all is given back");
+        assert!(budget.take_packets(0, 64 << 20), "all is given back");
     }
 }

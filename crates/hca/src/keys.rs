@@ -5,7 +5,7 @@ use uverbs::{Kind, Region};
 
 /// What a key stands for.
 #[derive(Debug)]
-pub(crate) struct Keyed {
+pub(crate) struct KeyEntry {
     pub key: Key,
     /// The memory that the key gives access to. `None`: it is the key of a window that is not bound.
     pub region: Option<Region>,
@@ -14,7 +14,7 @@ pub(crate) struct Keyed {
     pub windows: u32,
 }
 
-impl Keyed {
+impl KeyEntry {
     /// The key of the region: its own, or that of the region to which the window is bound.
     pub fn region_key(&self) -> Key {
         self.window.map_or(self.key, |window| window.to)

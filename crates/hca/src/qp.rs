@@ -62,23 +62,23 @@ impl Qp {
         };
         context.counters.add(Counter::ReceivedPackets, 1);
         context.counters.add(Counter::ReceivedBytes, packet.bytes.len() as u64);
-        let mut around = Callbacks { endpoint: &mut self.endpoint, context };
+        let mut callbacks = Callbacks { endpoint: &mut self.endpoint, context };
         match &mut self.transport {
-            Transport::None => around.context.counters.add(Counter::NotTaken, 1),
+            Transport::None => callbacks.context.counters.add(Counter::NotTaken, 1),
             Transport::Connected(connected) => {
-                if !around.endpoint.peer.sent(packet) {
-                    around.context.counters.add(Counter::NotTaken, 1);
+                if !callbacks.endpoint.peer.sent(packet) {
+                    callbacks.context.counters.add(Counter::NotTaken, 1);
                     return;
                 }
-                around.endpoint.establish(around.context);
-                around.notify_congestion(packet, now);
-                connected.receive(&datagram, now, &mut around);
+                callbacks.endpoint.establish(callbacks.context);
+                callbacks.notify_congestion(packet, now);
+                connected.receive(&datagram, now, &mut callbacks);
                 if connected.state() == rdma::State::Error {
                     // Sends the NAK that tells the peer why, and notes the reason.
-                    connected.poll(now, BUDGET, &mut around);
+                    connected.poll(now, BUDGET, &mut callbacks);
                 }
             }
-            Transport::Datagram(pair) => receive_datagram(pair, packet, &datagram, &mut around),
+            Transport::Datagram(pair) => receive_datagram(pair, packet, &datagram, &mut callbacks),
         }
         self.settle(context);
     }
@@ -183,17 +183,17 @@ impl Qp {
             solicited: asked.flags & send_flags::SOLICITED != 0,
             fence: asked.flags & send_flags::FENCE != 0,
         };
-        let mut around = Callbacks { endpoint, context };
+        let mut callbacks = Callbacks { endpoint, context };
         match &mut self.transport {
             Transport::None => {}
-            Transport::Connected(connected) => connected.post_send(request, &mut around),
+            Transport::Connected(connected) => connected.post_send(request, &mut callbacks),
             Transport::Datagram(pair) => {
                 let to = Destination {
                     address: asked.ah,
                     queue_pair: asked.remote_qpn & 0xff_ffff,
                     queue_key: asked.remote_qkey,
                 };
-                pair.send(&request, &to, &mut around);
+                pair.send(&request, &to, &mut callbacks);
             }
         }
     }
@@ -243,13 +243,13 @@ impl Qp {
         self.endpoint.state = QpState::Error;
         self.endpoint.send.spare_doorbell(false);
         self.endpoint.unshare(context);
-        let mut around = Callbacks { endpoint: &mut self.endpoint, context };
+        let mut callbacks = Callbacks { endpoint: &mut self.endpoint, context };
         match &mut self.transport {
             Transport::None => {}
             // A transport that failed by itself still has to tell its peer why.
             Transport::Connected(connected) if connected.state() == rdma::State::Error => {}
-            Transport::Connected(connected) => connected.fail(&mut around),
-            Transport::Datagram(pair) => pair.fail(&mut around),
+            Transport::Connected(connected) => connected.fail(&mut callbacks),
+            Transport::Datagram(pair) => pair.fail(&mut callbacks),
         }
         self.endpoint.receive.fail();
         self.flush(context);
@@ -302,10 +302,10 @@ fn receive_datagram(
     pair: &mut DatagramPair,
     packet: &Packet,
     datagram: &Datagram<'_>,
-    around: &mut Callbacks<'_>,
+    callbacks: &mut Callbacks<'_>,
 ) {
     let header = packet.header.received(packet.bytes.len());
-    let Err(why) = pair.receive(datagram, &header, around) else { return };
+    let Err(why) = pair.receive(datagram, &header, callbacks) else { return };
     let counter = match why {
         LeftOut::Foreign => Counter::NotTaken,
         LeftOut::Partition => Counter::PkeyViolation,
@@ -313,5 +313,5 @@ fn receive_datagram(
         LeftOut::NotReady => Counter::OutOfBuffer,
         LeftOut::Length => Counter::LocalLength,
     };
-    around.context.counters.add(counter, 1);
+    callbacks.context.counters.add(counter, 1);
 }

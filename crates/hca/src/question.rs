@@ -144,7 +144,7 @@ fn notifies_all(waiting: &[Question]) -> bool {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
-    use crate::budget::{Account, Stock};
+    use crate::budget::{DeviceBudget, HostBudget};
     use crate::holders::Holders;
 
     /// The queue of a thread that is stopped, after these questions.
@@ -156,9 +156,9 @@ mod tests {
 
     #[test]
     fn who_asks_again_waits_once() {
-        let account = Arc::new(Account::new(Arc::new(Stock::new(100, 100)), 0));
-        let process = Holders::default().process(1, "vm1", &account).unwrap();
-        let inboxes = [(); 2].map(|()| Arc::new(Inbox::new(account.clone()).unwrap()));
+        let budget = Arc::new(DeviceBudget::new(Arc::new(HostBudget::new(100, 100)), 0));
+        let process = Holders::default().process(1, "vm1", &budget).unwrap();
+        let inboxes = [(); 2].map(|()| Arc::new(Inbox::new(budget.clone()).unwrap()));
         let tickets: Vec<_> = (0..1000).map(|_| Arc::new(())).collect();
         let request = |(at, ticket): (usize, &Arc<()>)| {
             let request = SharingRequest {

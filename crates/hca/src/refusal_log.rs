@@ -9,12 +9,12 @@ const BETWEEN_COMPLAINTS: Duration = Duration::from_secs(1);
 
 /// Logs refusals, no more often than people can read.
 #[derive(Debug, Default)]
-pub(crate) struct Complaints {
+pub(crate) struct RefusalLog {
     /// When the last refusal was logged, and how many came since.
     told: Mutex<(Option<Duration>, u64)>,
 }
 
-impl Complaints {
+impl RefusalLog {
     /// Logs that an application is refused.
     pub fn tell(&self, error: &dyn std::fmt::Display) {
         let untold = {

@@ -5,10 +5,10 @@
 use crate::address_space::AddressSpace;
 use crate::atomics::Turn;
 use crate::ids::{Key, MwId, PdId, Qpn};
-use crate::keys::Keyed;
+use crate::keys::KeyEntry;
 use crate::limits::Limits;
 use crate::random;
-use crate::registered::{Full, Registered, Share, Spent};
+use crate::registered::{Full, Registered, Share, TableMemory};
 use mem::FaultWord;
 use rdma::{Access, Fault};
 use std::collections::HashMap;
@@ -67,7 +67,7 @@ pub(crate) const fn right(access: Access) -> u32 {
 #[derive(Debug)]
 pub(crate) struct Regions {
     /// By the part of the key that stays ([`Key::index`]).
-    pub(crate) keyed: HashMap<MwId, Keyed>,
+    pub(crate) entries: HashMap<MwId, KeyEntry>,
     /// The pages of regions that peers may map.
     pages: HashMap<Key, RegionPages>,
     /// The same regions in a shared table, for the application itself and peers that share memory.
@@ -78,7 +78,7 @@ pub(crate) struct Regions {
     /// Registered bytes of all regions.
     pub registered: u64,
     /// Memory of the daemon for the tables.
-    pub(crate) spent: Spent,
+    pub(crate) table_memory: TableMemory,
     /// What all applications of the device have registered.
     pub(crate) together: Arc<Registered>,
 }
@@ -86,29 +86,29 @@ pub(crate) struct Regions {
 impl Regions {
     pub fn new(limit: u32, together: Arc<Registered>) -> Result<Self, MemoryError> {
         let (table, file) = RegionTable::create(limit)?;
-        let (keyed, pages) = Default::default();
-        let spent = Spent::new(together.account.clone());
-        Ok(Self { keyed, pages, table, file, limit, registered: 0, spent, together })
+        let (entries, pages) = Default::default();
+        let table_memory = TableMemory::new(together.budget.clone());
+        Ok(Self { entries, pages, table, file, limit, registered: 0, table_memory, together })
     }
 
     /// The region or window with this key.
-    pub fn keyed(&self, key: Key) -> Option<&Keyed> {
-        self.keyed.get(&key.index()).filter(|keyed| keyed.key == key)
+    pub fn entry(&self, key: Key) -> Option<&KeyEntry> {
+        self.entries.get(&key.index()).filter(|entry| entry.key == key)
     }
 
     /// The region, not a window, with this key.
     pub fn get(&self, key: Key) -> Option<&Region> {
-        self.keyed(key).filter(|keyed| keyed.window.is_none()).and_then(|keyed| keyed.region.as_ref())
+        self.entry(key).filter(|entry| entry.window.is_none()).and_then(|entry| entry.region.as_ref())
     }
 
     /// Whether windows are bound to the region with this key.
     pub fn has_windows(&self, key: Key) -> bool {
-        self.keyed(key).is_some_and(|keyed| keyed.windows > 0)
+        self.entry(key).is_some_and(|entry| entry.windows > 0)
     }
 
     /// All regions and bound windows.
     pub fn iter(&self) -> impl Iterator<Item = (Key, &Region)> {
-        self.keyed.values().filter_map(|keyed| Some((keyed.key, keyed.region.as_ref()?)))
+        self.entries.values().filter_map(|entry| Some((entry.key, entry.region.as_ref()?)))
     }
 
     /// Maps a file that has pages of a region. `None` where too much is mapped already.
@@ -133,7 +133,7 @@ impl Regions {
         limits: Limits,
     ) -> Result<Key, Full> {
         let key = self.new_key();
-        self.spent.grow(self.keyed.len() + 1, self.table.page(key.0))?;
+        self.table_memory.grow(self.entries.len() + 1, self.table.page(key.0))?;
         self.together.take(counted(&region), None, limits)?;
         self.put(key, Region { file: pages.as_ref().map_or(0, |it| it.pages.inode()), ..region });
         self.pages.extend(pages.map(|pages| (key, pages)));
@@ -150,7 +150,7 @@ impl Regions {
     ) -> Result<Key, Full> {
         let old = self.get(key).copied();
         let new = if keeps_key { key } else { self.new_key() };
-        self.spent.grow(self.keyed.len() + usize::from(old.is_none()), self.table.page(new.0))?;
+        self.table_memory.grow(self.entries.len() + usize::from(old.is_none()), self.table.page(new.0))?;
         self.together.take(counted(&region), old.as_ref().map(counted), limits)?;
         self.forget(key);
         if keeps_key {
@@ -173,7 +173,7 @@ impl Regions {
     pub(crate) fn new_key(&self) -> Key {
         loop {
             let key = Key(random::number());
-            if key.0 >= FIRST_KEY && !self.keyed.contains_key(&key.index()) {
+            if key.0 >= FIRST_KEY && !self.entries.contains_key(&key.index()) {
                 return key;
             }
         }
@@ -182,22 +182,22 @@ impl Regions {
     fn put(&mut self, key: Key, region: Region) {
         self.registered += counted(&region);
         self.table.insert(key.0, &region);
-        self.keyed.insert(key.index(), Keyed { key, region: Some(region), window: None, windows: 0 });
+        self.entries.insert(key.index(), KeyEntry { key, region: Some(region), window: None, windows: 0 });
     }
 
     fn forget(&mut self, key: Key) -> Option<Region> {
         let region = *self.get(key)?;
-        self.keyed.remove(&key.index());
+        self.entries.remove(&key.index());
         self.table.remove(key.0);
         self.registered -= counted(&region);
         Some(region)
     }
 
     pub fn is_used(&self, pd: PdId) -> bool {
-        let is_its = |it: &Keyed| {
+        let is_its = |it: &KeyEntry| {
             it.region.is_some_and(|it| it.pd == pd.0) || it.window.as_ref().is_some_and(|it| it.pd == pd)
         };
-        self.keyed.values().any(is_its)
+        self.entries.values().any(is_its)
     }
 
     /// Finds memory for a request of the application itself, by a key and an access that it needs.
@@ -215,15 +215,15 @@ impl Regions {
         len: u64,
         needs: u32,
     ) -> Result<Place, Fault> {
-        let keyed = self.keyed(key).ok_or(Fault::Protection)?;
-        let found = keyed.region.and_then(|region| region.find_remote((pd.0, qpn.0), address, len, needs));
+        let entry = self.entry(key).ok_or(Fault::Protection)?;
+        let found = entry.region.and_then(|region| region.find_remote((pd.0, qpn.0), address, len, needs));
         let address = found.ok_or(Fault::Protection)?;
-        Ok(Place { key: keyed.region_key(), address })
+        Ok(Place { key: entry.region_key(), address })
     }
 
     /// The pages in a file behind a key, for a peer that shares memory.
     pub fn shared(&self, key: Key) -> Option<&RegionPages> {
-        self.keyed(key).and_then(|keyed| self.pages.get(&keyed.region_key()))
+        self.entry(key).and_then(|entry| self.pages.get(&entry.region_key()))
     }
 
     /// The pages in a file at this place, if there are any.
@@ -246,18 +246,18 @@ impl Regions {
 
 impl Drop for Regions {
     fn drop(&mut self) {
-        self.together.give_back(self.keyed.len(), self.registered);
+        self.together.give_back(self.entries.len(), self.registered);
     }
 }
 
 /// Access to an application's memory by the keys of its regions.
 #[derive(Clone, Copy)]
-pub(crate) struct Reach<'a> {
+pub(crate) struct MemoryAccess<'a> {
     pub space: &'a AddressSpace,
     pub regions: &'a Regions,
 }
 
-impl Reach<'_> {
+impl MemoryAccess<'_> {
     /// Copies from the application.
     pub fn read(self, place: Place, out: &mut [u8]) -> Result<(), Fault> {
         let is_read = self.regions.pages(place).is_some_and(|pages| pages.read(place.address, out));
@@ -301,13 +301,13 @@ impl Reach<'_> {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
-    use crate::budget::{Account, Exhausted};
+    use crate::budget::{DeviceBudget, Exhausted};
     use crate::registered::BYTES_OF_REGION;
 
     #[test]
     fn limits_are_for_all_applications_of_a_device_together() {
-        let account = Account::new(Arc::new(crate::budget::Stock::new(1, 1)), 1 << 20);
-        let together = Arc::new(Registered::new(Arc::new(account)));
+        let budget = DeviceBudget::new(Arc::new(crate::budget::HostBudget::new(1, 1)), 1 << 20);
+        let together = Arc::new(Registered::new(Arc::new(budget)));
         let regions = || Regions::new(8, together.clone()).unwrap();
         let region =
             |len| Region { pd: 1, address: 0, len, iova: 0, access: 0, file: 0, kind: KeyKind::Region };
@@ -332,31 +332,31 @@ mod tests {
 
     #[test]
     fn tables_of_regions_count_as_memory_until_their_application_ends() {
-        let account = Arc::new(Account::new(Arc::new(crate::budget::Stock::new(1, 1)), 1 << 20));
-        let together = Arc::new(Registered::new(account.clone()));
+        let budget = Arc::new(DeviceBudget::new(Arc::new(crate::budget::HostBudget::new(1, 1)), 1 << 20));
+        let together = Arc::new(Registered::new(budget.clone()));
         let limits = Limits { mrs: 1000, registered: 1000, ..Limits::default() };
         let region = Region { pd: 1, address: 0, len: 1, iova: 0, access: 0, file: 0, kind: KeyKind::Region };
         let mut regions = Regions::new(limits.mrs, together.clone()).unwrap();
-        assert_eq!(account.bytes(), 0);
+        assert_eq!(budget.bytes(), 0);
         let keys: Vec<_> = (0..100).map(|_| regions.insert(region, None, limits).unwrap()).collect();
-        let spent = account.bytes();
-        let written = spent - 100 * BYTES_OF_REGION;
-        assert!(written > 0 && written.is_multiple_of(RegionTable::PAGE), "{spent}");
+        let taken = budget.bytes();
+        let written = taken - 100 * BYTES_OF_REGION;
+        assert!(written > 0 && written.is_multiple_of(RegionTable::PAGE), "{taken}");
         for key in keys {
             regions.remove(key).unwrap();
         }
-        assert_eq!(account.bytes(), spent, "nothing of it is given back to the kernel");
+        assert_eq!(budget.bytes(), taken, "nothing of it is given back to the kernel");
         // Without room, no region is added, and none is lost.
         let key = regions.insert(region, None, limits).unwrap();
-        let rest = (1 << 20) - account.bytes();
-        account.take_bytes(rest).unwrap();
+        let rest = (1 << 20) - budget.bytes();
+        budget.take_bytes(rest).unwrap();
         let refused = (0..200).find_map(|_| regions.insert(region, None, limits).err());
         assert_eq!(refused, Some(Full::Memory(Exhausted::Memory(1 << 20))));
         assert!(regions.get(key).is_some());
-        let left = regions.keyed.len() as u64;
+        let left = regions.entries.len() as u64;
         assert_eq!(*together.sums(), (left, left));
-        account.give_back_bytes(rest);
+        budget.give_back_bytes(rest);
         drop(regions);
-        assert_eq!(account.bytes(), 0);
+        assert_eq!(budget.bytes(), 0);
     }
 }

@@ -1,9 +1,9 @@
 //! What all applications of a device have registered, and the memory of the daemon that this takes.
 
 use crate::address_space::{AddressSpace, Identity};
-use crate::budget::{Account, Exhausted, Held, Kind};
+use crate::budget::{DeviceBudget, Exhausted, Kind, Reservation};
 use crate::ids::MwId;
-use crate::keys::Keyed;
+use crate::keys::KeyEntry;
 use crate::limits::Limits;
 use std::collections::HashSet;
 use std::sync::atomic::AtomicU64;
@@ -14,7 +14,7 @@ use uverbs::{RegionTable, SharedPages};
 const FILES: u32 = 512;
 /// Bytes that the daemon keeps for a region: an entry and a byte of a hash table, which has 7 entries in 16 places just
 /// after it grew.
-pub(crate) const BYTES_OF_REGION: u64 = ((size_of::<(MwId, Keyed)>() as u64 + 1) * 16).div_ceil(7);
+pub(crate) const BYTES_OF_REGION: u64 = ((size_of::<(MwId, KeyEntry)>() as u64 + 1) * 16).div_ceil(7);
 
 // docs/rdma.md says so (`queues_mb`).
 const _: () = assert!(RegionTable::PAGE + BYTES_OF_REGION <= 4300);
@@ -37,7 +37,7 @@ pub(crate) struct Registered {
     mapped: Mutex<u64>,
     /// The mapped pages, with their address space.
     shared: Mutex<Vec<(Identity, Weak<SharedPages>)>>,
-    pub account: Arc<Account>,
+    pub budget: Arc<DeviceBudget>,
 }
 
 /// The mapped bytes of one file.
@@ -45,16 +45,16 @@ pub(crate) struct Registered {
 pub(crate) struct Share {
     len: u64,
     together: Arc<Registered>,
-    _held: Held,
+    _reservation: Reservation,
 }
 
 impl Share {
     /// Counts a file of so many bytes. `None` where there is no room.
     pub fn take(together: &Arc<Registered>, len: u64, limits: Limits) -> Option<Self> {
-        let held = together.account.take(Kind::Pages, 0, FILES).ok()?;
+        let held = together.budget.take(Kind::Pages, 0, FILES).ok()?;
         let mut mapped = together.mapped.lock().unwrap_or_else(PoisonError::into_inner);
         *mapped = mapped.checked_add(len).filter(|bytes| *bytes <= limits.registered)?;
-        Some(Self { len, together: together.clone(), _held: held })
+        Some(Self { len, together: together.clone(), _reservation: held })
     }
 }
 
@@ -66,8 +66,8 @@ impl Drop for Share {
 }
 
 impl Registered {
-    pub fn new(account: Arc<Account>) -> Self {
-        Self { regions: Mutex::default(), mapped: Mutex::default(), shared: Mutex::default(), account }
+    pub fn new(budget: Arc<DeviceBudget>) -> Self {
+        Self { regions: Mutex::default(), mapped: Mutex::default(), shared: Mutex::default(), budget }
     }
 
     fn shared(&self) -> MutexGuard<'_, Vec<(Identity, Weak<SharedPages>)>> {
@@ -119,36 +119,36 @@ impl Registered {
 /// Memory of the daemon for an application's regions. It stays in use until the application ends, however few regions
 /// are left: tables don't shrink, and the kernel takes none of their pages back.
 #[derive(Debug)]
-pub(crate) struct Spent {
+pub(crate) struct TableMemory {
     /// The highest number of regions so far.
     regions: usize,
     /// Pages of the shared table that were written.
     pages: HashSet<u32>,
-    account: Arc<Account>,
+    budget: Arc<DeviceBudget>,
 }
 
-impl Spent {
-    pub fn new(account: Arc<Account>) -> Self {
-        Self { regions: 0, pages: HashSet::new(), account }
+impl TableMemory {
+    pub fn new(budget: Arc<DeviceBudget>) -> Self {
+        Self { regions: 0, pages: HashSet::new(), budget }
     }
 
     /// Takes bytes for a table of so many regions, one of which is in this page of the shared table.
     pub fn grow(&mut self, regions: usize, page: u32) -> Result<(), Exhausted> {
         if regions > self.regions {
-            self.account.take_bytes(BYTES_OF_REGION)?;
+            self.budget.take_bytes(BYTES_OF_REGION)?;
             self.regions += 1;
         }
         if !self.pages.contains(&page) {
-            self.account.take_bytes(RegionTable::PAGE)?;
+            self.budget.take_bytes(RegionTable::PAGE)?;
             self.pages.insert(page);
         }
         Ok(())
     }
 }
 
-impl Drop for Spent {
+impl Drop for TableMemory {
     fn drop(&mut self) {
         let bytes = self.regions as u64 * BYTES_OF_REGION + self.pages.len() as u64 * RegionTable::PAGE;
-        self.account.give_back_bytes(bytes);
+        self.budget.give_back_bytes(bytes);
     }
 }

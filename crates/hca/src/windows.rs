@@ -3,7 +3,7 @@
 //! Windows of type 2 are of type 2B: only the queue pair on which a window was bound, and its peer, may use the key.
 
 use crate::ids::{Key, MwId, PdId, Qpn};
-use crate::keys::{KeyUsers, Keyed, Window};
+use crate::keys::{KeyEntry, KeyUsers, Window};
 use crate::limits::Limits;
 use crate::refusal::{Answer, done, refuse};
 use crate::regions::Regions;
@@ -21,41 +21,41 @@ impl Regions {
     /// Makes a window that is not bound. Returns its key.
     fn insert_window(&mut self, pd: PdId, is_type_2: bool, limits: Limits) -> Result<Key, Full> {
         let key = self.new_key();
-        self.spent.grow(self.keyed.len() + 1, self.table.page(key.0))?;
+        self.table_memory.grow(self.entries.len() + 1, self.table.page(key.0))?;
         self.together.take(0, None, limits)?;
         let window = Some(Window { pd, is_type_2, to: Key::default() });
-        self.keyed.insert(key.index(), Keyed { key, region: None, window, windows: 0 });
+        self.entries.insert(key.index(), KeyEntry { key, region: None, window, windows: 0 });
         Ok(key)
     }
 
     /// Removes a window, bound or not.
     fn remove_window(&mut self, mw: MwId) -> Option<()> {
-        self.keyed.get(&mw)?.window?;
+        self.entries.get(&mw)?.window?;
         self.unbind(mw);
-        self.keyed.remove(&mw);
+        self.entries.remove(&mw);
         self.together.give_back(1, 0);
         Some(())
     }
 
     /// The part of a region to which a window is bound.
     pub fn window_part(&self, mw: MwId) -> Option<&Region> {
-        self.keyed.get(&mw).filter(|keyed| keyed.window.is_some()).and_then(|keyed| keyed.region.as_ref())
+        self.entries.get(&mw).filter(|entry| entry.window.is_some()).and_then(|entry| entry.region.as_ref())
     }
 
     /// Ends a window's binding, if there is one. Returns the users of its key.
     fn unbind(&mut self, mw: MwId) -> Option<KeyUsers> {
-        let keyed = self.keyed.get_mut(&mw)?;
-        let part = keyed.region.take()?;
-        self.table.remove(keyed.key.0);
-        let to = keyed.region_key().index();
-        self.keyed.entry(to).and_modify(|region| region.windows -= 1);
+        let entry = self.entries.get_mut(&mw)?;
+        let part = entry.region.take()?;
+        self.table.remove(entry.key.0);
+        let to = entry.region_key().index();
+        self.entries.entry(to).and_modify(|region| region.windows -= 1);
         Some(KeyUsers::new(&part))
     }
 
     /// Ends all bindings on a queue pair that is destroyed or reset: its next peer must not use them.
     pub fn unbind_all(&mut self, qpn: Qpn) {
-        let is_its = |it: &&Keyed| it.region.is_some_and(|region| region.kind == Kind::WindowOf(qpn.0));
-        let bound: Vec<_> = self.keyed.values().filter(is_its).map(|it| it.key.index()).collect();
+        let is_its = |it: &&KeyEntry| it.region.is_some_and(|region| region.kind == Kind::WindowOf(qpn.0));
+        let bound: Vec<_> = self.entries.values().filter(is_its).map(|it| it.key.index()).collect();
         for mw in bound {
             self.unbind(mw);
         }
@@ -66,13 +66,13 @@ impl Regions {
     pub fn bind(&mut self, (pd, qpn): (PdId, Qpn), asked: &WorkRequest) -> Result<Option<KeyUsers>, Fault> {
         let WorkRequest { rkey, immediate, address, compare_add: len, swap, .. } = *asked;
         let (key, to) = (Key(rkey), Key(immediate));
-        let keyed = self.keyed.get(&key.index()).ok_or(Fault::Protection)?;
-        let window = keyed.window.filter(|window| window.pd == pd).ok_or(Fault::Protection)?;
+        let entry = self.entries.get(&key.index()).ok_or(Fault::Protection)?;
+        let window = entry.window.filter(|window| window.pd == pd).ok_or(Fault::Protection)?;
         if len == 0 && !window.is_type_2 {
             return Ok(self.rebind(key, None, window));
         }
         // A window of type 2 must be invalidated before it is bound again.
-        if window.is_type_2 && (keyed.region.is_some() || len == 0) {
+        if window.is_type_2 && (entry.region.is_some() || len == 0) {
             return Err(Fault::Protection);
         }
         let region = *self.get(to).ok_or(Fault::Protection)?;
@@ -83,7 +83,7 @@ impl Regions {
             && (!writes || region.access & access::LOCAL_WRITE != 0)
             && asked & !known == 0;
         let there = region.find_local(pd.0, address, len, 0).filter(|_| may).ok_or(Fault::Protection)?;
-        self.spent.grow(self.keyed.len(), self.table.page(key.0)).map_err(|_| Fault::Protection)?;
+        self.table_memory.grow(self.entries.len(), self.table.page(key.0)).map_err(|_| Fault::Protection)?;
         let part = Region {
             address: there,
             len,
@@ -99,9 +99,9 @@ impl Regions {
         let took = self.unbind(key.index());
         if let Some(region) = &region {
             self.table.insert(key.0, region);
-            self.keyed.entry(window.to.index()).and_modify(|region| region.windows += 1);
+            self.entries.entry(window.to.index()).and_modify(|region| region.windows += 1);
         }
-        self.keyed.insert(key.index(), Keyed { key, region, window: Some(window), windows: 0 });
+        self.entries.insert(key.index(), KeyEntry { key, region, window: Some(window), windows: 0 });
         took
     }
 
@@ -117,7 +117,7 @@ impl Regions {
     }
 
     fn invalidate(&mut self, key: Key, may: impl FnOnce(&Region) -> bool) -> Result<KeyUsers, Fault> {
-        let region = self.keyed(key).and_then(|keyed| keyed.region.as_ref());
+        let region = self.entry(key).and_then(|entry| entry.region.as_ref());
         region.filter(|region| may(region)).ok_or(Fault::Protection)?;
         self.unbind(key.index()).ok_or(Fault::Protection)
     }

@@ -3,7 +3,7 @@
 use crate::adapter::Adapter;
 use crate::clock::monotonic;
 use crate::frame::{self, datagram};
-use crate::groups::{self, Member, Multicast, Pace, Unfit};
+use crate::groups::{self, CopyRate, Member, Multicast, Unfit};
 use crate::header::{NetworkHeader, is_group};
 use crate::ids::Qpn;
 use crate::inbox::{Inbox, Packet};
@@ -40,13 +40,13 @@ pub(crate) struct Delivery<'a> {
     /// Inboxes with packets that are not announced yet, and how many frames those came from.
     untold: Vec<Arc<Inbox<Question>>>,
     frames: u32,
-    pace: Pace,
+    copy_rate: CopyRate,
 }
 
 impl<'a> Delivery<'a> {
     pub fn new(adapter: &'a Adapter) -> Self {
         let untold = Vec::with_capacity(TOGETHER);
-        Self { adapter, spare: Vec::new(), untold, frames: 0, pace: Pace::default() }
+        Self { adapter, spare: Vec::new(), untold, frames: 0, copy_rate: CopyRate::default() }
     }
 
     /// Delivers packets that came, no more than belong to a turn: the thread has other work as well.
@@ -78,7 +78,7 @@ impl<'a> Delivery<'a> {
         let members = if is_multicast { self.adapter.groups.members(header.destination) } else { None };
         if is_multicast && members.is_none() {
             count(&errors.unknown_group);
-        } else if is_multicast && !self.pace.may(now) {
+        } else if is_multicast && !self.copy_rate.may(now) {
             count(&errors.paced);
         } else if !roce::has_right_icrc(&frame[ip_at..end]) {
             count(&errors.icrc);
@@ -112,7 +112,7 @@ impl<'a> Delivery<'a> {
 
     /// Copies a datagram to the members of its group.
     fn copy(&mut self, members: &[Member], header: NetworkHeader, bytes: &[u8], now: Duration) -> usize {
-        let Self { adapter: Adapter { errors, .. }, spare, untold, pace, .. } = self;
+        let Self { adapter: Adapter { errors, .. }, spare, untold, copy_rate, .. } = self;
         let multicast = match Multicast::new((header, false), bytes) {
             Ok(multicast) => multicast,
             Err(unfit) => {
@@ -121,7 +121,7 @@ impl<'a> Delivery<'a> {
             }
         };
         let copies = multicast.give(members, None, (errors, spare), |inbox| tell_later(untold, inbox));
-        pace.spend(now, copies);
+        copy_rate.spend(now, copies);
         self.brought();
         copies
     }
@@ -219,7 +219,7 @@ mod tests {
         };
         let adapter = crate::Fabric::limited(Box::new(Anything), 1000, 1000).adapter(spec);
         let inboxes: Vec<_> =
-            (0..programs).map(|_| Arc::new(Inbox::new(adapter.account.clone()).unwrap())).collect();
+            (0..programs).map(|_| Arc::new(Inbox::new(adapter.budget.clone()).unwrap())).collect();
         inboxes.iter().for_each(|inbox| inbox.open());
         let key = Arc::new(AtomicU32::new(KEY));
         for (qpn, inbox) in (0..MAX_MEMBERS).zip(inboxes.iter().cycle()) {

@@ -153,7 +153,7 @@ impl Client {
         if self.process.is_none() {
             let adapter = &self.context.adapter;
             let guest = adapter.spec().guest.clone();
-            self.process = adapter.holders.process(self.pid, &guest, &adapter.account);
+            self.process = adapter.holders.process(self.pid, &guest, &adapter.budget);
         }
         self.process.clone()
     }

@@ -15,33 +15,33 @@ const NICEST: i32 = 19;
 
 /// The devices of a host that have threads.
 #[derive(Debug, Default)]
-pub(crate) struct Crews {
+pub(crate) struct HostThreads {
     /// How many devices have threads.
     devices: AtomicU32,
 }
 
 /// The threads of a device's applications.
 #[derive(Debug)]
-pub(crate) struct Crew {
-    threads: AtomicU32,
-    all: Arc<Crews>,
+pub(crate) struct DeviceThreads {
+    count: AtomicU32,
+    host: Arc<HostThreads>,
 }
 
-impl Crew {
-    pub const fn new(all: Arc<Crews>) -> Self {
-        Self { threads: AtomicU32::new(0), all }
+impl DeviceThreads {
+    pub const fn new(host: Arc<HostThreads>) -> Self {
+        Self { count: AtomicU32::new(0), host }
     }
 
     /// Counts one more thread, until [`Self::leave`].
     pub fn join(&self) {
-        if self.threads.fetch_add(1, Ordering::Relaxed) == 0 {
-            self.all.devices.fetch_add(1, Ordering::Relaxed);
+        if self.count.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.host.devices.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     pub fn leave(&self) {
-        if self.threads.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.all.devices.fetch_sub(1, Ordering::Relaxed);
+        if self.count.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.host.devices.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
@@ -70,9 +70,9 @@ impl Nice {
 
     /// Adapts the nice value to the number of threads. To lower it again takes RLIMIT_NICE or CAP_SYS_NICE; without
     /// them it stays.
-    pub fn follow(&mut self, crew: &Crew) {
-        let threads = crew.threads.load(Ordering::Relaxed);
-        let devices = crew.all.devices.load(Ordering::Relaxed);
+    pub fn follow(&mut self, device: &DeviceThreads) {
+        let threads = device.count.load(Ordering::Relaxed);
+        let devices = device.host.devices.load(Ordering::Relaxed);
         if self.seen != (threads, devices) {
             self.seen = (threads, devices);
             let nice = (self.base + niceness(threads, devices, self.cpus)).min(NICEST.max(self.base));
