@@ -1,6 +1,6 @@
 //! The device of a guest, as its own threads and those of other devices see it.
 
-use crate::atomics::Turn;
+use crate::atomics::Turns;
 use crate::budget::{DeviceBudget, HostBudget};
 use crate::clock::monotonic;
 use crate::counters::Counters;
@@ -45,7 +45,7 @@ pub(crate) struct Adapter {
     /// The threads of its applications.
     pub threads: DeviceThreads,
     /// The order of its atomic operations.
-    pub turn: Turn,
+    pub turn: Turns,
     /// Processes that were given memory of its applications.
     pub holders: Holders,
     /// The number of its port, once it has one.
@@ -68,7 +68,7 @@ impl Adapter {
             closing: AtomicBool::new(false),
             budget,
             threads: DeviceThreads::new(threads.clone()),
-            turn: Turn::default(),
+            turn: Turns::default(),
             holders: Holders::default(),
             port: OnceLock::new(),
             shaper,

@@ -22,26 +22,26 @@ struct Holder {
 /// The turns of atomic operations. One thread has the turn at a time, besides those that are stopped; of each address
 /// space one at most.
 #[derive(Debug, Default)]
-pub(crate) struct Turn {
+pub(crate) struct Turns {
     holders: Mutex<Vec<Holder>>,
     free: Condvar,
 }
 
 /// A turn, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Taken<'a> {
-    turn: &'a Turn,
+pub(crate) struct TurnGuard<'a> {
+    turn: &'a Turns,
     of: Identity,
 }
 
-impl Turn {
+impl Turns {
     fn holders(&self) -> MutexGuard<'_, Vec<Holder>> {
         self.holders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes the turn for memory of this address space. `None` where another operation on the same has it for too long,
     /// or too many want it.
-    pub fn take(&self, of: Identity) -> Option<Taken<'_>> {
+    pub fn take(&self, of: Identity) -> Option<TurnGuard<'_>> {
         let start = Instant::now();
         let mut holders = self.holders();
         loop {
@@ -56,11 +56,11 @@ impl Turn {
             holders = self.free.wait_timeout(holders, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         holders.push(Holder { of, since: Instant::now() });
-        Some(Taken { turn: self, of })
+        Some(TurnGuard { turn: self, of })
     }
 }
 
-impl Drop for Taken<'_> {
+impl Drop for TurnGuard<'_> {
     fn drop(&mut self) {
         let mut holders = self.turn.holders();
         holders.retain(|it| it.of != self.of);
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn one_has_it_at_a_time() {
-        let (turn, inside, done) = (Turn::default(), AtomicU32::new(0), AtomicU32::new(0));
+        let (turn, inside, done) = (Turns::default(), AtomicU32::new(0), AtomicU32::new(0));
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn who_keeps_it_stops_its_own_address_space_alone() {
-        let turn = Turn::default();
+        let turn = Turns::default();
         let kept = turn.take(ONE).unwrap();
         assert!(turn.take(ONE).is_none());
         for _ in 0..2 {

@@ -64,7 +64,7 @@ pub(crate) struct ConnectionManager {
 #[derive(Debug)]
 struct State {
     manager: Manager,
-    channels: HashMap<u32, Channel>,
+    channels: HashMap<u32, EventChannel>,
     adapter: Arc<Adapter>,
     fabric: Arc<Fabric>,
     uplink: Uplink,
@@ -76,7 +76,7 @@ struct State {
 
 /// An event channel of a program.
 #[derive(Debug)]
-struct Channel {
+struct EventChannel {
     client: Client,
     socket: OwnedFd,
     tag: u32,
@@ -289,7 +289,7 @@ impl State {
                 let held = held.map_err(|_| Refused::TooMany)?;
                 let socket = socket.take().ok_or(Refused::Parameter)?;
                 let channel = manager.create_channel(client)?;
-                self.channels.insert(channel, Channel { client, socket, tag, _reservation: held });
+                self.channels.insert(channel, EventChannel { client, socket, tag, _reservation: held });
                 return Ok(Reply::Handle(channel));
             }
             R::DestroyChannel { channel } => {

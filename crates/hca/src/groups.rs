@@ -26,7 +26,7 @@ const BURST: Duration = Duration::from_millis(20);
 
 /// A limit of groups is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Full {
+pub(crate) enum GroupLimit {
     #[error("the device has {MAX_GROUPS} multicast groups, the most it may have")]
     Groups,
     #[error("{MAX_MEMBERS} queue pairs are attached to the group, the most there may be")]
@@ -149,20 +149,20 @@ impl Groups {
         group: Ipv6Addr,
         (qpn, queue_key): (Qpn, &Arc<AtomicU32>),
         owner: &Arc<Inbox<Question>>,
-    ) -> Result<(), Full> {
+    ) -> Result<(), GroupLimit> {
         let mut groups = self.write();
         let members = groups.get(&group).cloned().unwrap_or_default();
         if members.iter().any(|member| member.qpn == qpn) {
             return Ok(());
         }
         if members.is_empty() && groups.len() >= MAX_GROUPS as usize {
-            return Err(Full::Groups);
+            return Err(GroupLimit::Groups);
         }
         if members.len() >= MAX_MEMBERS as usize {
-            return Err(Full::Members);
+            return Err(GroupLimit::Members);
         }
         if groups.values().map(|members| members.len()).sum::<usize>() >= MAX_ATTACHED as usize {
-            return Err(Full::Attached);
+            return Err(GroupLimit::Attached);
         }
         let new = Member { qpn, queue_key: queue_key.clone(), inbox: owner.clone() };
         let last = members.iter().rposition(|member| Arc::ptr_eq(&member.inbox, owner));
@@ -221,17 +221,17 @@ mod tests {
             assert_eq!(attach(group(0), qpn, &inbox), Ok(()));
             assert_eq!(attach(group(0), qpn, &inbox), Ok(()), "once more is the same");
         }
-        assert_eq!(attach(group(0), MAX_MEMBERS, &inbox), Err(Full::Members));
+        assert_eq!(attach(group(0), MAX_MEMBERS, &inbox), Err(GroupLimit::Members));
         for number in 1..MAX_GROUPS {
             assert_eq!(attach(group(number), 0, &inbox), Ok(()));
         }
-        assert_eq!(attach(group(MAX_GROUPS), 0, &inbox), Err(Full::Groups));
+        assert_eq!(attach(group(MAX_GROUPS), 0, &inbox), Err(GroupLimit::Groups));
         let room = MAX_ATTACHED - MAX_MEMBERS - (MAX_GROUPS - 1);
         for more in 0..room {
             let number = 1 + more % (MAX_GROUPS - 1);
             assert_eq!(attach(group(number), 1 + more / (MAX_GROUPS - 1), &inbox), Ok(()));
         }
-        assert_eq!(attach(group(MAX_GROUPS - 1), MAX_MEMBERS, &inbox), Err(Full::Attached));
+        assert_eq!(attach(group(MAX_GROUPS - 1), MAX_MEMBERS, &inbox), Err(GroupLimit::Attached));
         assert!(
             groups.detach(group(0), Qpn(1))
                 && !groups.detach(group(0), Qpn(1))

@@ -3,12 +3,12 @@
 //! Pages that an application has in a sealed file are mapped; the others are reached through its address space.
 
 use crate::address_space::AddressSpace;
-use crate::atomics::Turn;
+use crate::atomics::Turns;
 use crate::ids::{Key, MwId, PdId, Qpn};
 use crate::keys::KeyEntry;
 use crate::limits::Limits;
 use crate::random;
-use crate::registered::{Full, Registered, Share, TableMemory};
+use crate::registered::{MappedBytes, RegionLimit, Registered, TableMemory};
 use mem::FaultWord;
 use rdma::{Access, Fault};
 use std::collections::HashMap;
@@ -23,7 +23,7 @@ use uverbs::{FIRST_KEY, Kind as KeyKind, MemoryError, Region, RegionTable, Share
 pub(crate) struct RegionPages {
     pub pages: Arc<SharedPages>,
     pub file: OwnedFd,
-    _share: Share,
+    _mapped: MappedBytes,
 }
 
 /// A place in an application's memory that a key gives access to.
@@ -119,10 +119,10 @@ impl Regions {
         limits: Limits,
         (space, fault): (&AddressSpace, &Arc<FaultWord>),
     ) -> Result<Option<RegionPages>, MemoryError> {
-        let Some(share) = Share::take(&self.together, len, limits) else { return Ok(None) };
+        let Some(share) = MappedBytes::take(&self.together, len, limits) else { return Ok(None) };
         let pages = Arc::new(SharedPages::open_guarded(&file, address, len, fault)?);
         self.together.note(space, &pages);
-        Ok(Some(RegionPages { pages, file, _share: share }))
+        Ok(Some(RegionPages { pages, file, _mapped: share }))
     }
 
     /// Adds a region, with its pages in a file if there are any. Returns its key.
@@ -131,7 +131,7 @@ impl Regions {
         region: Region,
         pages: Option<RegionPages>,
         limits: Limits,
-    ) -> Result<Key, Full> {
+    ) -> Result<Key, RegionLimit> {
         let key = self.new_key();
         self.table_memory.grow(self.entries.len() + 1, self.table.page(key.0))?;
         self.together.take(counted(&region), None, limits)?;
@@ -147,7 +147,7 @@ impl Regions {
         region: Region,
         keeps_key: bool,
         limits: Limits,
-    ) -> Result<Key, Full> {
+    ) -> Result<Key, RegionLimit> {
         let old = self.get(key).copied();
         let new = if keeps_key { key } else { self.new_key() };
         self.table_memory.grow(self.entries.len() + usize::from(old.is_none()), self.table.page(new.0))?;
@@ -278,7 +278,7 @@ impl MemoryAccess<'_> {
     }
 
     /// Replaces an aligned word by what `change` makes of it. Returns the old value.
-    pub fn exchange(self, place: Place, turn: &Turn, change: impl Fn(u64) -> u64) -> Result<u64, Fault> {
+    pub fn exchange(self, place: Place, turn: &Turns, change: impl Fn(u64) -> u64) -> Result<u64, Fault> {
         let change_word = |word: &AtomicU64| {
             let order = Ordering::SeqCst;
             word.fetch_update(order, order, |old| Some(change(old))).unwrap_or_else(|old| old)
@@ -315,13 +315,13 @@ mod tests {
         let (mut one, mut other) = (regions(), regions());
         let key = one.insert(region(60), None, limits).unwrap();
         other.insert(region(30), None, limits).unwrap();
-        assert_eq!(other.insert(region(11), None, limits), Err(Full::Bytes(100)));
-        assert_eq!(other.insert(region(u64::MAX), None, limits), Err(Full::Bytes(100)));
-        assert_eq!(one.replace(key, region(71), false, limits), Err(Full::Bytes(100)));
+        assert_eq!(other.insert(region(11), None, limits), Err(RegionLimit::Bytes(100)));
+        assert_eq!(other.insert(region(u64::MAX), None, limits), Err(RegionLimit::Bytes(100)));
+        assert_eq!(one.replace(key, region(71), false, limits), Err(RegionLimit::Bytes(100)));
         assert!(one.get(key).is_some());
         let key = one.replace(key, region(70), false, limits).unwrap();
         other.insert(region(0), None, limits).unwrap();
-        assert_eq!(one.insert(region(0), None, limits), Err(Full::Regions(3)));
+        assert_eq!(one.insert(region(0), None, limits), Err(RegionLimit::Regions(3)));
         one.replace(key, region(1), false, limits).unwrap();
         drop(other);
         one.insert(region(99), None, limits).unwrap();
@@ -351,7 +351,7 @@ mod tests {
         let rest = (1 << 20) - budget.bytes();
         budget.take_bytes(rest).unwrap();
         let refused = (0..200).find_map(|_| regions.insert(region, None, limits).err());
-        assert_eq!(refused, Some(Full::Memory(Exhausted::Memory(1 << 20))));
+        assert_eq!(refused, Some(RegionLimit::Memory(Exhausted::Memory(1 << 20))));
         assert!(regions.get(key).is_some());
         let left = regions.entries.len() as u64;
         assert_eq!(*together.sums(), (left, left));

@@ -21,7 +21,7 @@ const _: () = assert!(RegionTable::PAGE + BYTES_OF_REGION <= 4300);
 
 /// A limit of the device is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Full {
+pub(crate) enum RegionLimit {
     #[error("at most {0} memory regions and windows (rdma_limits)")]
     Regions(u32),
     #[error("at most {0} bytes registered (rdma_limits)")]
@@ -42,13 +42,13 @@ pub(crate) struct Registered {
 
 /// The mapped bytes of one file.
 #[derive(Debug)]
-pub(crate) struct Share {
+pub(crate) struct MappedBytes {
     len: u64,
     together: Arc<Registered>,
     _reservation: Reservation,
 }
 
-impl Share {
+impl MappedBytes {
     /// Counts a file of so many bytes. `None` where there is no room.
     pub fn take(together: &Arc<Registered>, len: u64, limits: Limits) -> Option<Self> {
         let held = together.budget.take(Kind::Pages, 0, FILES).ok()?;
@@ -58,7 +58,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for MappedBytes {
     fn drop(&mut self) {
         let mut mapped = self.together.mapped.lock().unwrap_or_else(PoisonError::into_inner);
         *mapped -= self.len;
@@ -96,15 +96,15 @@ impl Registered {
     }
 
     /// Counts a region of `len` bytes, which replaces another of `old` bytes if there was one. A window has no bytes.
-    pub fn take(&self, len: u64, old: Option<u64>, limits: Limits) -> Result<(), Full> {
+    pub fn take(&self, len: u64, old: Option<u64>, limits: Limits) -> Result<(), RegionLimit> {
         let mut sums = self.sums();
         let regions = sums.0 - u64::from(old.is_some()) + 1;
         let bytes = (sums.1 - old.unwrap_or_default()).saturating_add(len);
         if regions > limits.mrs.into() {
-            return Err(Full::Regions(limits.mrs));
+            return Err(RegionLimit::Regions(limits.mrs));
         }
         if bytes > limits.registered {
-            return Err(Full::Bytes(limits.registered));
+            return Err(RegionLimit::Bytes(limits.registered));
         }
         *sums = (regions, bytes);
         Ok(())

@@ -7,7 +7,7 @@ use crate::keys::{KeyEntry, KeyUsers, Window};
 use crate::limits::Limits;
 use crate::refusal::{Answer, done, refuse};
 use crate::regions::Regions;
-use crate::registered::Full;
+use crate::registered::RegionLimit;
 use rdma::Fault;
 use rustix::io::Errno;
 use uverbs::qp::access;
@@ -19,7 +19,7 @@ const TYPE_2: u32 = 2;
 
 impl Regions {
     /// Makes a window that is not bound. Returns its key.
-    fn insert_window(&mut self, pd: PdId, is_type_2: bool, limits: Limits) -> Result<Key, Full> {
+    fn insert_window(&mut self, pd: PdId, is_type_2: bool, limits: Limits) -> Result<Key, RegionLimit> {
         let key = self.new_key();
         self.table_memory.grow(self.entries.len() + 1, self.table.page(key.0))?;
         self.together.take(0, None, limits)?;
