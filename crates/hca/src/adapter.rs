@@ -1,10 +1,9 @@
 //! The device of a guest, as its own threads and those of other devices see it.
 
-use crate::atomics::Turn;
-use crate::budget::{Account, Stock};
+use crate::atomics::Turns;
+use crate::budget::{DeviceBudget, HostBudget};
 use crate::clock::monotonic;
 use crate::counters::Counters;
-use crate::crew::{Crew, Crews};
 use crate::groups::Groups;
 use crate::holders::Holders;
 use crate::ids::Qpn;
@@ -14,6 +13,7 @@ use crate::random;
 use crate::registered::Registered;
 use crate::shaper::Shaper;
 use crate::spec::DeviceSpec;
+use crate::threads::{DeviceThreads, HostThreads};
 use crate::wire_errors::WireErrors;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,31 +22,31 @@ use std::time::Duration;
 
 /// The queue pair of connection managers (IBTA 12.1: the general service interface).
 pub(crate) const MANAGER_QPN: Qpn = Qpn(1);
-/// Queue pair numbers below are special (0, 1) or left alone.
+/// Queue pair numbers below this are special (0, 1) or not used.
 const FIRST_QPN: u32 = 16;
 
-/// A guest's device, as others see it.
+/// A guest's device, as all threads see it.
 #[derive(Debug)]
 pub(crate) struct Adapter {
     spec: RwLock<DeviceSpec>,
-    /// Who has which queue pair.
+    /// The inbox of the thread that has a queue pair, by the number of that.
     qps: RwLock<HashMap<Qpn, Arc<Inbox<Question>>>>,
-    /// Who is attached to which multicast group.
+    /// Multicast groups, and the queue pairs that are attached to them.
     pub groups: Groups,
     pub errors: WireErrors,
     /// Memory that applications have registered.
     pub registered: Arc<Registered>,
-    /// What applications counted that are gone.
+    /// Counters of applications that have ended.
     kept: Mutex<Counters>,
     /// The device is being closed.
     closing: AtomicBool,
-    /// What its applications have together.
-    pub account: Arc<Account>,
-    /// How many threads its applications have.
-    pub crew: Crew,
-    /// Of atomic operations.
-    pub turn: Turn,
-    /// Processes that got memory of its applications.
+    /// What its applications have of its limits.
+    pub budget: Arc<DeviceBudget>,
+    /// The threads of its applications.
+    pub threads: DeviceThreads,
+    /// The order of its atomic operations.
+    pub turn: Turns,
+    /// Processes that were given memory of its applications.
     pub holders: Holders,
     /// The number of its port, once it has one.
     port: OnceLock<u16>,
@@ -54,21 +54,21 @@ pub(crate) struct Adapter {
 }
 
 impl Adapter {
-    pub fn new(spec: DeviceSpec, stock: &Arc<Stock>, crews: &Arc<Crews>) -> Self {
+    pub fn new(spec: DeviceSpec, host_budget: &Arc<HostBudget>, threads: &Arc<HostThreads>) -> Self {
         let shaper = Shaper::default();
         shaper.set(spec.rate);
-        let account = Arc::new(Account::new(stock.clone(), spec.limits.queues));
+        let budget = Arc::new(DeviceBudget::new(host_budget.clone(), spec.limits.queues));
         Self {
             spec: RwLock::new(spec),
             qps: RwLock::default(),
             groups: Groups::default(),
             errors: WireErrors::default(),
-            registered: Arc::new(Registered::new(account.clone())),
+            registered: Arc::new(Registered::new(budget.clone())),
             kept: Mutex::default(),
             closing: AtomicBool::new(false),
-            account,
-            crew: Crew::new(crews.clone()),
-            turn: Turn::default(),
+            budget,
+            threads: DeviceThreads::new(threads.clone()),
+            turn: Turns::default(),
             holders: Holders::default(),
             port: OnceLock::new(),
             shaper,
@@ -81,7 +81,7 @@ impl Adapter {
 
     pub fn set_spec(&self, spec: DeviceSpec) {
         self.shaper.set(spec.rate);
-        self.account.set_queues(spec.limits.queues);
+        self.budget.set_queues(spec.limits.queues);
         *self.spec.write().unwrap_or_else(PoisonError::into_inner) = spec;
     }
 
@@ -89,12 +89,12 @@ impl Adapter {
         self.qps.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Who has the queue pair of the connection manager.
+    /// Sets the inbox of the connection manager's queue pair.
     pub fn set_manager(&self, owner: &Arc<Inbox<Question>>) {
         self.qps().insert(MANAGER_QPN, owner.clone());
     }
 
-    /// A number for a new queue pair, where there may be one more. Numbers are not used again soon: they are random.
+    /// Adds a queue pair within the limit, and returns its number. Numbers are random, so that none is used again soon.
     pub fn add_qp(&self, owner: &Arc<Inbox<Question>>) -> Option<Qpn> {
         let limit = self.spec().limits.qps as usize;
         let mut qps = self.qps();
@@ -138,7 +138,7 @@ impl Adapter {
         self.shaper.wait(now, frame)
     }
 
-    /// A frame left.
+    /// Counts a frame that left against the rate.
     pub fn spend(&self, bytes: u64) {
         self.shaper.spend(monotonic, bytes);
     }
@@ -147,7 +147,7 @@ impl Adapter {
         *self.kept.lock().unwrap_or_else(PoisonError::into_inner) += counters;
     }
 
-    /// What applications counted that are gone, and what the device itself did.
+    /// Counters of applications that have ended, and of the device itself.
     pub fn counters(&self) -> Counters {
         let mut counters = *self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         self.errors.count_into(&mut counters);
@@ -159,7 +159,7 @@ impl Adapter {
         self.groups.remove(qpn);
     }
 
-    /// Who has this queue pair.
+    /// The inbox of the thread that has this queue pair.
     pub fn owner(&self, qpn: Qpn) -> Option<Arc<Inbox<Question>>> {
         self.qps.read().unwrap_or_else(PoisonError::into_inner).get(&qpn).cloned()
     }

@@ -1,19 +1,19 @@
 //! The memory of an application.
 //!
-//! An application hands over a descriptor of its own `/proc/self/mem`. The descriptor reaches what the application itself
-//! can reach and nothing else, whichever process has its number later.
+//! An application hands over a descriptor of its own `/proc/self/mem`. The descriptor reaches what the application
+//! itself can reach and nothing else, whichever process has its number later.
 
 use rdma::Fault;
 use rustix::fs::{FileType, OFlags};
 use rustix::io::{IoSlice, pread, pwrite, pwritev};
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// Not what an application was asked for.
+/// The descriptor is not of a process's memory.
 #[derive(Debug, thiserror::Error)]
 #[error("the descriptor is not of the application's own memory (/proc/self/mem, for reading and writing)")]
 pub(crate) struct NotMemory;
 
-/// What an address space is told from all others by: a file of `/proc`.
+/// Identifies an address space: device and inode of a file of `/proc`.
 pub(crate) type Identity = (u64, u64);
 
 /// An application's memory.
@@ -24,7 +24,8 @@ pub(crate) struct AddressSpace {
 }
 
 impl AddressSpace {
-    /// Takes it only where it is what it must be: writing to other files may mean more to us than to the application.
+    /// Takes a descriptor only if it is of a process's memory: the daemon may be able to write to other files that the
+    /// application can't.
     pub fn new(descriptor: OwnedFd) -> Result<Self, NotMemory> {
         if !Self::is_memory(&descriptor).unwrap_or(false) {
             return Err(NotMemory);
@@ -33,8 +34,8 @@ impl AddressSpace {
         Ok(Self { memory: descriptor, identity: (stat.st_dev, stat.st_ino) })
     }
 
-    /// By which other descriptors of the same memory are known: while one is open, the file system keeps the file's
-    /// number.
+    /// Equal for all descriptors of the same memory. While one is open, the file system does not use the file's number
+    /// again.
     pub const fn identity(&self) -> Identity {
         self.identity
     }
@@ -48,7 +49,7 @@ impl AddressSpace {
         let for_both = rustix::fs::fcntl_getfl(descriptor)?.contains(OFlags::RDWR);
         let link = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
         let name = rustix::fs::readlink(link, Vec::new())?;
-        // Of a process, or of one of its threads; it may be that of another mount than ours.
+        // The memory of a process, or of one of its threads, perhaps in another mount of `/proc` than the daemon's.
         let is_mem = name.to_bytes().rsplit(|byte| *byte == b'/').next() == Some(b"mem");
         let parent = name.to_bytes().rsplit(|byte| *byte == b'/').nth(1).unwrap_or_default();
         let of_process = !parent.is_empty() && parent.iter().all(u8::is_ascii_digit);
@@ -86,7 +87,7 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Copies to the application, the last byte after all others: applications wait for it.
+    /// Copies to the application, the last byte after all others: applications poll for it.
     pub fn write_tail_last(&self, address: u64, bytes: &[u8]) -> Result<(), Fault> {
         let Some((tail, body)) = bytes.split_last() else { return Ok(()) };
         let parts = [IoSlice::new(body), IoSlice::new(std::slice::from_ref(tail))];

@@ -1,7 +1,7 @@
 //! Address handles.
 
 use crate::adapter::Adapter;
-use crate::budget::{Held, Kind};
+use crate::budget::{Kind, Reservation};
 use crate::fabric::Fabric;
 use crate::ids::PdId;
 use crate::path::Path;
@@ -17,7 +17,7 @@ pub(crate) struct Ah {
     pub vector: AddressVector,
     pub path: Path,
     /// Its share of what the device may have.
-    _held: Held,
+    _reservation: Reservation,
 }
 
 impl Ah {
@@ -30,6 +30,6 @@ impl Ah {
     ) -> Result<Self, Refusal> {
         let held = quota.take(Kind::AddressHandle, 0, quota.limits.ahs())?;
         let path = Path::find(vector, adapter, fabric).or_else(|e| refuse(Errno::INVAL, e.to_string()))?;
-        Ok(Self { pd, vector: *vector, path, _held: held })
+        Ok(Self { pd, vector: *vector, path, _reservation: held })
     }
 }

@@ -1,46 +1,47 @@
-//! Atomic operations of a device are atomic towards each other (`IBV_ATOMIC_HCA`), whoever's thread does them:
-//! contexts of one program, or programs, may have the same memory.
+//! Makes atomic operations of a device atomic towards each other (`IBV_ATOMIC_HCA`), whichever thread does them:
+//! several contexts, of one program or of several, may have the same memory.
 //!
-//! What is done by system calls is done by one at a time. Who does it may stand still at a page that does not come:
-//! others wait for a moment. Those of the same address space then leave the request without an answer, as they would
-//! if it were their own page; all others go on. So a program holds up itself alone.
+//! Operations that need system calls take turns. A thread may stop in its turn at a page that does not come; then the
+//! others wait for a moment. Operations on the same address space are then left without an answer, as if it were their
+//! own page that does not come; all others go on. So a program delays only itself.
 
 use crate::address_space::Identity;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long one may take, and how long one waits for others.
+/// How long a thread may keep its turn, and how long others wait for it.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// Who does an atomic operation.
+/// An atomic operation under way.
 #[derive(Debug)]
 struct Holder {
     of: Identity,
     since: Instant,
 }
 
-/// The turn, which one has at a time, but for those that stand still: of each address space one at most.
+/// The turns of atomic operations. One thread has the turn at a time, besides those that are stopped; of each address
+/// space one at most.
 #[derive(Debug, Default)]
-pub(crate) struct Turn {
+pub(crate) struct Turns {
     holders: Mutex<Vec<Holder>>,
     free: Condvar,
 }
 
-/// The turn is given back with it.
+/// A turn, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Taken<'a> {
-    turn: &'a Turn,
+pub(crate) struct TurnGuard<'a> {
+    turn: &'a Turns,
     of: Identity,
 }
 
-impl Turn {
+impl Turns {
     fn holders(&self) -> MutexGuard<'_, Vec<Holder>> {
         self.holders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes it for memory of this address space; `None` where another of the same has it for too long, or too many
-    /// want it.
-    pub fn take(&self, of: Identity) -> Option<Taken<'_>> {
+    /// Takes the turn for memory of this address space. `None` where another operation on the same has it for too long,
+    /// or too many want it.
+    pub fn take(&self, of: Identity) -> Option<TurnGuard<'_>> {
         let start = Instant::now();
         let mut holders = self.holders();
         loop {
@@ -55,15 +56,15 @@ impl Turn {
             holders = self.free.wait_timeout(holders, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         holders.push(Holder { of, since: Instant::now() });
-        Some(Taken { turn: self, of })
+        Some(TurnGuard { turn: self, of })
     }
 }
 
-impl Drop for Taken<'_> {
+impl Drop for TurnGuard<'_> {
     fn drop(&mut self) {
         let mut holders = self.turn.holders();
         holders.retain(|it| it.of != self.of);
-        // Who waits may not be one that may have it, where others have it too.
+        // Some of those that wait may not have the turn yet while others are stopped, so all are woken then.
         if holders.is_empty() { self.turn.free.notify_one() } else { self.turn.free.notify_all() }
     }
 }
@@ -79,7 +80,7 @@ mod tests {
 
     #[test]
     fn one_has_it_at_a_time() {
-        let (turn, inside, done) = (Turn::default(), AtomicU32::new(0), AtomicU32::new(0));
+        let (turn, inside, done) = (Turns::default(), AtomicU32::new(0), AtomicU32::new(0));
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
@@ -97,7 +98,7 @@ mod tests {
 
     #[test]
     fn who_keeps_it_stops_its_own_address_space_alone() {
-        let turn = Turn::default();
+        let turn = Turns::default();
         let kept = turn.take(ONE).unwrap();
         assert!(turn.take(ONE).is_none());
         for _ in 0..2 {

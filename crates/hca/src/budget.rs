@@ -1,20 +1,20 @@
-//! What verbs take of the daemon: objects, descriptors, mappings and memory, counted for all applications of a device
-//! together, and descriptors and mappings for all devices together.
+//! What verbs take of the daemon: objects, descriptors, mappings and memory. They are counted for all applications of a
+//! device together; descriptors and mappings also for all devices together.
 //!
-//! Verbs have half of the descriptors and mappings that the kernel lets the daemon have: the other half is always there
-//! for VMs, wires and the control plane. No device has more of them than are left: however many devices take all they
-//! can, there is something for the next one.
+//! Verbs have half of the descriptors and mappings that the kernel allows the daemon. The other half stays free for
+//! VMs, wires and the control plane. No device may have more of them than are left. So however many devices take all
+//! they can, something is left for the next one.
 
 use rustix::process::{Resource, getrlimit};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Bytes of packets on their way to a device's applications, with the buffers that are kept for more.
+/// The most bytes of packets on their way to a device's applications, buffers for later packets included.
 const PACKETS: u64 = 128 << 20;
-/// Descriptors and mappings where the kernel does not say how many there may be: its usual limits.
+/// Descriptors and mappings where the kernel does not say how many are allowed: its usual limits.
 const USUAL: Use = Use { descriptors: 1024, mappings: 65530 };
 
-/// What something takes.
+/// Descriptors and mappings that something takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Use {
     pub descriptors: u64,
@@ -30,7 +30,7 @@ impl Use {
         Self { descriptors: self.descriptors - other.descriptors, mappings: self.mappings - other.mappings }
     }
 
-    /// What is left after taking another off; nothing if that is more.
+    /// What is left of this limit after `other` is taken; nothing if that is more.
     const fn left_by(self, other: Self) -> Self {
         Self {
             descriptors: self.descriptors.saturating_sub(other.descriptors),
@@ -43,15 +43,15 @@ impl Use {
     }
 }
 
-/// What there is for the verbs devices of a host, and what of it is taken.
+/// The descriptors and mappings for all verbs devices of a host, and what is taken of them.
 #[derive(Debug)]
-pub(crate) struct Stock {
+pub(crate) struct HostBudget {
     limit: Use,
     used: Mutex<Use>,
 }
 
-impl Stock {
-    /// Half of what the kernel lets this process have.
+impl HostBudget {
+    /// Half of what the kernel allows this process.
     pub fn of_process() -> Self {
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(USUAL.descriptors);
         let mappings = std::fs::read_to_string("/proc/sys/vm/max_map_count");
@@ -67,7 +67,7 @@ impl Stock {
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes something for a holder that has this much already.
+    /// Takes something for a device that has this much already.
     fn take(&self, has: Use, wanted: Use) -> bool {
         let mut used = self.used();
         let after = used.plus(wanted);
@@ -89,7 +89,7 @@ impl Stock {
     }
 }
 
-/// What is counted one by one.
+/// Objects that are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Client,
@@ -120,7 +120,7 @@ impl Kind {
         }
     }
 
-    /// What one of them takes at most.
+    /// The most that one object takes.
     const fn takes(self) -> Use {
         let (descriptors, mappings) = match self {
             // Its connection, its inbox (2), its events, its table of regions, its memory, and eleven that are on their
@@ -136,7 +136,7 @@ impl Kind {
     }
 }
 
-/// There is no more for this device.
+/// The device may have no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Exhausted {
     #[error("all programs of the guest together may have {1} {kind}", kind = .0.name())]
@@ -156,34 +156,34 @@ struct Sums {
     counts: [u32; Kind::COUNT],
     uses: Use,
     bytes: u64,
-    /// Bytes there may be.
+    /// The limit of bytes.
     most: u64,
 }
 
 impl Sums {
-    /// The sum of bytes with so many more.
+    /// The sum of bytes after adding so many.
     fn with(&self, bytes: u64) -> Result<u64, Exhausted> {
         self.bytes.checked_add(bytes).filter(|sum| *sum <= self.most).ok_or(Exhausted::Memory(self.most))
     }
 }
 
-/// What the applications of a device have together.
+/// What the applications of a device have together, and their limits.
 #[derive(Debug)]
-pub(crate) struct Account {
+pub(crate) struct DeviceBudget {
     sums: Mutex<Sums>,
     /// Bytes of packets.
     packets: AtomicU64,
-    stock: Arc<Stock>,
+    host_budget: Arc<HostBudget>,
 }
 
-impl Account {
-    /// Of a device whose queues and tables of regions may have so many bytes.
-    pub fn new(stock: Arc<Stock>, queues: u64) -> Self {
+impl DeviceBudget {
+    /// For a device whose queues and tables of regions may have so many bytes.
+    pub fn new(host_budget: Arc<HostBudget>, queues: u64) -> Self {
         let sums = Sums { most: queues, ..Sums::default() };
-        Self { sums: Mutex::new(sums), packets: AtomicU64::new(0), stock }
+        Self { sums: Mutex::new(sums), packets: AtomicU64::new(0), host_budget }
     }
 
-    /// From now on they may have so many; who has more keeps it.
+    /// Changes the limit of bytes. Applications that have more keep it.
     pub fn set_queues(&self, bytes: u64) {
         self.sums().most = bytes;
     }
@@ -192,23 +192,24 @@ impl Account {
         self.sums.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes what one more of a kind needs, and so many bytes for queues, where there may be `limit` of the kind.
-    pub fn take(self: &Arc<Self>, kind: Kind, bytes: u64, limit: u32) -> Result<Held, Exhausted> {
+    /// Takes what one more object of a kind needs, and so many bytes for queues. There may be `limit` objects of the
+    /// kind.
+    pub fn take(self: &Arc<Self>, kind: Kind, bytes: u64, limit: u32) -> Result<Reservation, Exhausted> {
         let mut sums = self.sums();
         if sums.counts[kind as usize] >= limit {
             return Err(Exhausted::Context(kind, limit));
         }
         let sum = sums.with(bytes)?;
-        if !self.stock.take(sums.uses, kind.takes()) {
+        if !self.host_budget.take(sums.uses, kind.takes()) {
             return Err(Exhausted::Daemon);
         }
         sums.counts[kind as usize] += 1;
         sums.uses = sums.uses.plus(kind.takes());
         sums.bytes = sum;
-        Ok(Held { kind, bytes, account: self.clone() })
+        Ok(Reservation { kind, bytes, budget: self.clone() })
     }
 
-    /// Takes bytes for what grows with its use.
+    /// Takes bytes for a table that grows with its use.
     pub fn take_bytes(&self, bytes: u64) -> Result<(), Exhausted> {
         let mut sums = self.sums();
         sums.bytes = sums.with(bytes)?;
@@ -231,7 +232,7 @@ impl Account {
         self.sums().counts[kind as usize]
     }
 
-    /// Takes bytes for packets, for a holder that has this many already: no holder has more than are left.
+    /// Takes bytes for packets, for an inbox that has so many already. No inbox has more than are left.
     pub fn take_packets(&self, has: u64, wanted: u64) -> bool {
         let order = Ordering::Relaxed;
         let may =
@@ -244,21 +245,21 @@ impl Account {
     }
 }
 
-/// One of a kind, until it is dropped.
+/// An object's part of the budget, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct Reservation {
     kind: Kind,
     bytes: u64,
-    account: Arc<Account>,
+    budget: Arc<DeviceBudget>,
 }
 
-impl Drop for Held {
+impl Drop for Reservation {
     fn drop(&mut self) {
-        let mut sums = self.account.sums();
+        let mut sums = self.budget.sums();
         sums.counts[self.kind as usize] -= 1;
         sums.uses = sums.uses.minus(self.kind.takes());
         sums.bytes -= self.bytes;
-        self.account.stock.give_back(self.kind.takes());
+        self.budget.host_budget.give_back(self.kind.takes());
     }
 }
 
@@ -271,49 +272,48 @@ mod tests {
 
     #[test]
     fn however_many_take_all_they_can_something_is_left() {
-        let stock = Arc::new(Stock::new(1000, 1000));
+        let host_budget = Arc::new(HostBudget::new(1000, 1000));
         let mut left = 1000;
         let mut all = Vec::new();
         for _ in 0..5 {
-            let account = Arc::new(Account::new(stock.clone(), 0));
-            let taken: Vec<_> =
-                std::iter::from_fn(|| account.take(Kind::Channel, 0, u32::MAX).ok()).collect();
-            assert_eq!(account.take(Kind::Channel, 0, u32::MAX).unwrap_err(), Exhausted::Daemon);
+            let budget = Arc::new(DeviceBudget::new(host_budget.clone(), 0));
+            let taken: Vec<_> = std::iter::from_fn(|| budget.take(Kind::Channel, 0, u32::MAX).ok()).collect();
+            assert_eq!(budget.take(Kind::Channel, 0, u32::MAX).unwrap_err(), Exhausted::Daemon);
             assert_eq!(taken.len(), left / 2);
             left -= taken.len();
             all.push(taken);
         }
         all.clear();
-        assert_eq!(stock.taken(), Use::default());
+        assert_eq!(host_budget.taken(), Use::default());
     }
 
     #[test]
     fn each_kind_and_all_bytes_have_their_limit() {
-        let account = Arc::new(Account::new(Arc::new(Stock::new(1 << 20, 1 << 20)), QUEUES));
-        let one = account.take(Kind::CompletionQueue, QUEUES - 1, 2).unwrap();
-        assert_eq!(account.take(Kind::SharedQueue, 2, 2).unwrap_err(), Exhausted::Memory(QUEUES));
-        assert_eq!(account.take(Kind::SharedQueue, u64::MAX, 2).unwrap_err(), Exhausted::Memory(QUEUES));
-        let other = account.take(Kind::CompletionQueue, 1, 2).unwrap();
-        let full = account.take(Kind::CompletionQueue, 0, 2).unwrap_err();
+        let budget = Arc::new(DeviceBudget::new(Arc::new(HostBudget::new(1 << 20, 1 << 20)), QUEUES));
+        let one = budget.take(Kind::CompletionQueue, QUEUES - 1, 2).unwrap();
+        assert_eq!(budget.take(Kind::SharedQueue, 2, 2).unwrap_err(), Exhausted::Memory(QUEUES));
+        assert_eq!(budget.take(Kind::SharedQueue, u64::MAX, 2).unwrap_err(), Exhausted::Memory(QUEUES));
+        let other = budget.take(Kind::CompletionQueue, 1, 2).unwrap();
+        let full = budget.take(Kind::CompletionQueue, 0, 2).unwrap_err();
         assert_eq!(full.to_string(), "all programs of the guest together may have 2 completion queues");
         drop(one);
-        assert_eq!(account.count(Kind::CompletionQueue), 1);
+        assert_eq!(budget.count(Kind::CompletionQueue), 1);
         drop(other);
-        assert!(account.take(Kind::CompletionQueue, QUEUES, 1).is_ok());
-        account.set_queues(QUEUES + 1);
-        assert!(account.take(Kind::CompletionQueue, QUEUES + 1, 1).is_ok());
+        assert!(budget.take(Kind::CompletionQueue, QUEUES, 1).is_ok());
+        budget.set_queues(QUEUES + 1);
+        assert!(budget.take(Kind::CompletionQueue, QUEUES + 1, 1).is_ok());
     }
 
     #[test]
     fn no_inbox_takes_what_the_others_need() {
-        let account = Account::new(Arc::new(Stock::new(0, 0)), 0);
+        let budget = DeviceBudget::new(Arc::new(HostBudget::new(0, 0)), 0);
         let mut has = 0;
-        while account.take_packets(has, 1 << 20) {
+        while budget.take_packets(has, 1 << 20) {
             has += 1 << 20;
         }
         assert_eq!(has, PACKETS / 2);
-        assert!(account.take_packets(0, PACKETS / 4) && !account.take_packets(0, PACKETS / 4));
-        account.give_back_packets(has);
-        assert!(account.take_packets(0, PACKETS / 4));
+        assert!(budget.take_packets(0, PACKETS / 4) && !budget.take_packets(0, PACKETS / 4));
+        budget.give_back_packets(has);
+        assert!(budget.take_packets(0, PACKETS / 4));
     }
 }

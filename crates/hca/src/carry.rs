@@ -1,4 +1,5 @@
-//! What the transport of a queue pair needs: memory, receives, completions, a way to the peer.
+//! What the transport of a queue pair calls: it reads and writes memory, takes receives, completes requests and sends
+//! packets to the peer.
 
 use crate::adapter::Adapter;
 use crate::context::{BEFORE, Context};
@@ -19,19 +20,20 @@ use std::time::Duration;
 use uverbs::qp::access;
 use uverbs::{Point, Segment, point};
 
-/// Bytes of headers before a payload, and behind it, at most.
+/// The most bytes of headers and trailers around a payload.
 const AROUND: usize = 80;
 
 /// Both bits of ECN (RFC 3168).
 const CONGESTION_EXPERIENCED: u8 = 3;
 
-/// A queue pair with everything around it.
+/// What the transport of a queue pair may use while it runs.
 pub(crate) struct Callbacks<'a> {
     pub endpoint: &'a mut Endpoint,
     pub context: &'a mut Context,
 }
 
-/// A part of a scatter/gather list: calls `each` with places in the application's memory and lengths.
+/// Calls `each` for the parts of a scatter/gather list between `offset` and `offset + len`: with the place of the part
+/// in the application's memory, and its length.
 fn for_each_part(
     context: &Context,
     pd: PdId,
@@ -58,7 +60,7 @@ fn for_each_part(
     if left == 0 { Ok(()) } else { Err(Fault::Length) }
 }
 
-/// Copies bytes to where a scatter/gather list says.
+/// Copies bytes to the places that a scatter/gather list names, from `offset` on.
 fn scatter(context: &Context, pd: PdId, list: &[Segment], offset: u32, bytes: &[u8]) -> Result<(), Fault> {
     let mut done = 0;
     for_each_part(context, pd, list, (offset, bytes.len()), access::LOCAL_WRITE, |place, len| {
@@ -69,7 +71,7 @@ fn scatter(context: &Context, pd: PdId, list: &[Segment], offset: u32, bytes: &[
 }
 
 impl Callbacks<'_> {
-    /// Tells the peer where its packets met congestion (IBTA annex A17.9).
+    /// Tells the peer that its packet met congestion, if it did (IBTA annex A17.9).
     pub fn notify_congestion(&mut self, packet: &Packet, now: Duration) {
         if let Some(Opcode::CongestionNotification) =
             packet.bytes.first().and_then(|it| Opcode::from_byte(*it))
@@ -92,12 +94,12 @@ impl Callbacks<'_> {
             acknowledge: false,
             psn: 0,
         };
-        // Without payload there is nothing that can't be had.
+        // The packet has no payload, so no memory can be missing.
         let _ = self.send(None, &Datagram::new(bth, &[]), Payload::None);
         self.context.counters.add(Counter::CnpSent, 1);
     }
 
-    /// Copies a part of what a request sends.
+    /// Copies a part of the message that a request sends.
     fn gather(&self, request: &SendRequest, offset: u32, out: &mut [u8]) -> Result<(), Fault> {
         let work = self.endpoint.send.work(request.id);
         let start = offset as usize;
@@ -114,7 +116,7 @@ impl Callbacks<'_> {
         })
     }
 
-    /// Where the memory lies that the peer may use so.
+    /// Finds the memory that the peer wants to use by a key, and checks that it may.
     fn region(&mut self, key: Key, address: u64, len: u64, wanted: Access) -> Result<Place, Fault> {
         let needs = right(wanted);
         let found = if self.endpoint.attributes.qp_access_flags & needs == 0 {
@@ -129,7 +131,7 @@ impl Callbacks<'_> {
         found
     }
 
-    /// A packet with its payload.
+    /// Writes a packet with its payload into a buffer.
     fn store(&mut self, packet: &Datagram<'_>, payload: Payload<'_>) -> Result<Vec<u8>, Fault> {
         let len = match payload {
             Payload::None => 0,
@@ -160,14 +162,14 @@ impl Callbacks<'_> {
                 self.context.spare = bytes;
                 match error {
                     NotWritten::Fault(fault) => Err(fault),
-                    // The transport makes packets that are whole, and there is room for all.
+                    // The transport makes whole packets, and the buffer has room for all of them.
                     NotWritten::Malformed => Err(Fault::Protection),
                 }
             }
         }
     }
 
-    /// Sends a packet on its way: of the connection, or of an address handle.
+    /// Sends a packet to the connection's peer, or by the address handle `to`.
     fn emit(&mut self, to: Option<u32>, qpn: Qpn, bytes: Vec<u8>) -> Result<(), Fault> {
         let endpoint = &mut *self.endpoint;
         let Context { adapter: ours, ahs, counters, uplink, spare, .. } = &mut *self.context;
@@ -190,7 +192,7 @@ impl Callbacks<'_> {
             self.context.sent_frame(len);
             return Ok(());
         };
-        // Guests with a rate reach others by the vRouter, and only themselves this way.
+        // A guest with a rate reaches other guests by the vRouter. Only what it sends to itself comes here.
         ours.spend((bytes.len() + BEFORE) as u64);
         let found = if to.is_some() || endpoint.peer.inbox.is_none() { adapter.owner(qpn) } else { None };
         if to.is_none() && found.is_some() {
@@ -205,10 +207,11 @@ impl Callbacks<'_> {
     }
 }
 
-/// Gives a datagram to those of its group that are of the sender's device. Returns the bytes of copies.
+/// Copies a datagram to the members of its group that are queue pairs of the sender's device. Returns the bytes of the
+/// copies.
 fn give(ours: &Adapter, header: NetworkHeader, bytes: &[u8], sender: Qpn, spare: &mut Vec<u8>) -> u64 {
     let Some(members) = ours.groups.members(header.destination) else { return 0 };
-    // What we made is one.
+    // The transport made this datagram, so it is well formed.
     let Ok(multicast) = Multicast::new((header, true), bytes) else { return 0 };
     let copies = multicast.give(&members, Some(sender), (&ours.errors, spare), |inbox| inbox.announce());
     (copies * bytes.len()) as u64

@@ -1,5 +1,5 @@
-//! The thread of an application: does its requests, and everything that copies from and to its memory. Nobody else
-//! touches that: a page of it may take for ever.
+//! The thread of an application. It does the application's requests, runs the transport of its queue pairs, and is the
+//! only thread that touches the application's memory: a page of that may take for ever to come.
 
 mod control;
 mod create;
@@ -12,12 +12,11 @@ mod sharing;
 
 use crate::adapter::Adapter;
 use crate::address_space::{AddressSpace, NotMemory};
-use crate::budget::Held;
+use crate::budget::Reservation;
 use crate::clock::monotonic;
-use crate::cm::Management;
+use crate::cm::CmService;
 use crate::context::Context;
 use crate::counters::Counter;
-use crate::crew::Nice;
 use crate::description::ClientDescription;
 use crate::doorbells::Bells;
 use crate::events::{Event, Notifier};
@@ -32,6 +31,7 @@ use crate::question::{Question, SharedPart, SharingAnswer};
 use crate::queue_memory::empty;
 use crate::refusal::Answer;
 use crate::regions::Regions;
+use crate::threads::Nice;
 use crate::unshare::AGAIN;
 use deferred::Deferred;
 use mem::FaultWord;
@@ -45,15 +45,15 @@ use std::time::Duration;
 use uverbs::cm::CmRequest;
 use uverbs::{Connection, Doorbells, Memory, Point, Refusal, Reply, Request, SocketError, VERSION, point};
 
-/// Rounds of work between looks at the control socket.
+/// Rounds of work before the thread looks at the control socket.
 const ROUNDS: u32 = 64;
-/// Packets taken before queue pairs have their turn.
+/// The most packets that are taken before queue pairs have their turn.
 const PACKETS: usize = 256;
-/// How long events wait that the application has no room for.
+/// How long the thread waits before it sends events again for which the application had no room.
 const EVENT_PATIENCE: Duration = Duration::from_millis(10);
-/// How long work is looked for before sleeping, where there are CPUs to spare.
+/// How long the thread polls for work before it sleeps, where there are CPUs to spare.
 const SPIN: Duration = Duration::from_micros(30);
-/// CPUs from which on there are some to spare.
+/// From this number of CPUs on, there are some to spare.
 const ENOUGH_CPUS: usize = 4;
 
 /// Why an application is refused.
@@ -88,18 +88,18 @@ impl AttachError {
     }
 }
 
-/// What a thread begins with.
-pub(crate) struct Newcomer {
+/// What a client's thread starts with.
+pub(crate) struct NewClient {
     pub connection: Connection,
     pub adapter: Arc<Adapter>,
     pub fabric: Arc<Fabric>,
     pub inbox: Arc<Inbox<Question>>,
     pub uplink: Uplink,
-    pub manager: Arc<Management>,
+    pub manager: Arc<CmService>,
     pub pid: i32,
     pub uid: u32,
-    /// Its share of what the device may have.
-    pub _held: Held,
+    /// What it takes of the device's budget.
+    pub _reservation: Reservation,
 }
 
 /// An application.
@@ -107,48 +107,49 @@ pub(crate) struct Client {
     connection: Connection,
     pub(crate) context: Context,
     pub(crate) qps: HashMap<Qpn, Qp>,
-    /// Whose doorbell is whose.
+    /// Which queue pair has which doorbell.
     pub(crate) bells: Bells,
     pub(crate) doorbells: Doorbells,
     ready: VecDeque<Qpn>,
     timers: BTreeSet<(Duration, Qpn)>,
-    /// What we asked its peer for.
+    /// The request to share memory that a peer has not answered yet.
     pub(crate) awaited: Option<PendingAnswer>,
-    /// A request that waits.
+    /// The request that waits until peers are done.
     pub(crate) deferred: Option<Deferred>,
     pub(crate) process: Option<Arc<Process>>,
     nice: Nice,
-    /// Where the application has what it is known by.
+    /// Address of bytes in the application's memory by which peers that share memory recognise it.
     token: u64,
     pub(crate) pid: i32,
     pub(crate) uid: u32,
 }
 
-impl Newcomer {
+impl NewClient {
     /// Greets the application and serves it until it is gone.
     pub fn serve(mut self) {
         let (inbox, adapter) = (self.inbox.clone(), self.adapter.clone());
         let mut nice = Nice::of_thread();
-        adapter.crew.join();
-        nice.follow(&adapter.crew);
+        adapter.threads.join();
+        nice.follow(&adapter.threads);
         match self.greet(nice) {
             Ok(Some(client)) => client.run(),
             Ok(None) => {
                 self.manager.cm.serve(&mut self.connection, self.pid, || {
-                    nice.follow(&adapter.crew);
+                    nice.follow(&adapter.threads);
                     self.manager.inbox.wake();
                 });
             }
             Err(error) => {
-                self.manager.complaints.tell(&error);
+                self.manager.refusals.tell(&error);
                 let _ = self.connection.send(&Err::<Reply, _>(error.refusal()), &[]);
             }
         }
         inbox.close();
-        adapter.crew.leave();
+        adapter.threads.leave();
     }
 
-    /// Hears what it is, and answers; `None`: one that wants the connection manager, which answers.
+    /// Receives the greeting and answers it. `None`: the application wants the connection manager, which answers
+    /// itself.
     fn greet(&mut self, nice: Nice) -> Result<Option<Client>, AttachError> {
         let (message, descriptors) = self.connection.receive::<Request>()?;
         let (version, token) = match message {
@@ -170,7 +171,7 @@ impl Newcomer {
         let wake = self.inbox.share()?;
         let doorbells = Doorbells::new(memory, info.doorbells);
         let descriptors = [file.as_fd(), wake.as_fd(), theirs.as_fd()];
-        // From here on it is asked, and has packets.
+        // From here on, questions and packets may come.
         self.inbox.open();
         self.connection.send(&Ok::<_, Refusal>(Reply::Device(info)), &descriptors)?;
         let regions = Regions::new(self.adapter.spec().limits.mrs, self.adapter.registered.clone())?;
@@ -218,7 +219,7 @@ impl Client {
             busy |= self.work(now);
             self.context.announce_frames();
             if self.awaited.as_ref().is_some_and(|awaited| now >= awaited.until) {
-                // The peer does not answer.
+                // The peer has not answered in time.
                 let _ = self.give_up().map(|reply| self.reply(reply));
             }
             if self.is_unsharing() && self.continue_request().is_err() {
@@ -244,7 +245,7 @@ impl Client {
                 }
             }
             let may_sleep = !busy && now.saturating_sub(busy_at) >= spin;
-            self.nice.follow(&self.context.adapter.crew);
+            self.nice.follow(&self.context.adapter.threads);
             self.context.inbox.settle(&mut taken);
             if self.wait(may_sleep).is_err() {
                 break;
@@ -283,7 +284,7 @@ impl Client {
         })
     }
 
-    /// Gives the queue pairs their turn that want one. Returns whether there were any.
+    /// Lets each queue pair work that is ready. Returns whether there were any.
     fn work(&mut self, now: Duration) -> bool {
         while let Some((at, qpn)) = self.timers.first().copied()
             && at <= now
@@ -311,7 +312,7 @@ impl Client {
             let Some(qp) = self.qps.get_mut(&qpn) else { continue };
             match deadline {
                 Some(at) if at <= now => make_ready(qp, &mut self.ready),
-                // An earlier timer stays: it is looked at again then.
+                // An earlier timer stays. The queue pair says its deadline again then.
                 Some(at) if qp.deadline.is_none_or(|earlier| at < earlier) => {
                     if let Some(later) = qp.deadline.replace(at) {
                         self.timers.remove(&(later, qpn));
@@ -324,14 +325,14 @@ impl Client {
         count > 0
     }
 
-    /// Has a queue pair looked at.
+    /// Makes a queue pair ready for its turn.
     pub(crate) fn wake(&mut self, qpn: Qpn) {
         if let Some(qp) = self.qps.get_mut(&qpn) {
             make_ready(qp, &mut self.ready);
         }
     }
 
-    /// Looks at the control socket, and sleeps before that if there is nothing to do.
+    /// Waits for work if there is none (`may_sleep`), then takes a request from the control socket.
     fn wait(&mut self, may_sleep: bool) -> Result<(), SocketError> {
         let events_wait = self.context.flush_events();
         let mut timeout = Duration::ZERO;
@@ -356,7 +357,7 @@ impl Client {
         if readable { self.hear_request() } else { Ok(()) }
     }
 
-    /// How long it may sleep.
+    /// How long the thread may sleep.
     fn patience(&self, events_wait: bool) -> Duration {
         let now = monotonic();
         let timer = self.timers.first().map(|(at, _)| at.saturating_sub(now));
@@ -366,10 +367,11 @@ impl Client {
         timer.into_iter().chain(events).chain(answer).chain(parting).min().unwrap_or(Duration::MAX)
     }
 
-    /// Returns whether there is a request.
+    /// Waits for a request or a wake-up, no longer than `timeout`. Returns whether there is a request.
     fn poll(&self, timeout: Duration) -> Result<bool, SocketError> {
         let wake = self.context.inbox.event().as_fd();
-        // One after the other: what comes while one waits does as well. That the connection ends is heard all the same.
+        // Requests are done one after the other: a request that waits keeps later ones in the socket. The poll still
+        // reports that the connection ended.
         let requests = if self.deferred.is_none() { PollFlags::IN } else { PollFlags::empty() };
         let mut wanted = [
             PollFd::from_borrowed_fd(self.connection.as_fd(), requests),
@@ -398,8 +400,8 @@ impl Client {
         wished.or_else(|refusal| self.reply(Err(refusal)))
     }
 
-    /// Does work that was posted before a request: who asks for a smaller completion queue, or destroys one, means the
-    /// one that has its completions.
+    /// Does the work that was posted before a request. An application that shrinks or destroys a completion queue
+    /// expects the completions of that work in it.
     fn catch_up(&mut self) {
         let rounds = if self.hear_doorbells() { ROUNDS } else { 0 };
         for _ in 0..rounds {
@@ -425,7 +427,7 @@ impl Client {
         }
     }
 
-    /// Returns whether it is to end.
+    /// Answers a question of another thread. Returns whether this thread must end.
     fn answer(&mut self, question: Question) -> bool {
         match question {
             Question::Review => self.review(),
@@ -435,7 +437,7 @@ impl Client {
             }
             Question::PeerGone => self.unshare_gone(),
             Question::NewAddresses => self.context.tell(Event::GidChange, PORT),
-            // Nobody awaits the answer any more.
+            // Nobody waits for the answer any more.
             Question::Share(request) if request.ticket.strong_count() == 0 => {}
             Question::Share(request) => {
                 let process = self.process();
@@ -484,7 +486,8 @@ impl Client {
             self.context.adapter.remove_qp(*qpn);
             qp.count_into(&mut self.context.counters);
         }
-        // Where it is the device that goes, the application looks in its queues for what was not done.
+        // When the device closes, the application looks in its queues for the requests that were not done, so they are
+        // kept.
         if !self.context.adapter.is_closing() {
             let context = &self.context;
             let queues =

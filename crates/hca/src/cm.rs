@@ -1,8 +1,8 @@
-//! The connection manager of a device: what programs ask of it, and its datagrams, which go from queue pair 1 to queue
-//! pair 1.
+//! The connection manager of a device. It serves requests of programs, and exchanges datagrams with other managers,
+//! from queue pair 1 to queue pair 1.
 
 use crate::adapter::{Adapter, MANAGER_QPN};
-use crate::budget::{Held, Kind};
+use crate::budget::{Kind, Reservation};
 use crate::clock::monotonic;
 use crate::fabric::Fabric;
 use crate::header::source_port;
@@ -12,7 +12,7 @@ use crate::path::{Path, Way};
 use crate::question::Question;
 use crate::random;
 use crate::refusal::refuse;
-use crate::refusal_log::Complaints;
+use crate::refusal_log::RefusalLog;
 use crate::wire;
 use crate::wire_errors::count;
 use packet::roce::cm::{MAD_LEN, QUEUE_KEY};
@@ -39,22 +39,23 @@ use uverbs::{
     AddressVector, Connection, QpAttributes, QpState, QpType, Refusal, Reply, Request, SocketError,
 };
 
-/// Exponent of the timeout of queue pairs: half a second, as Linux has it. A peer may stand still for seven of them.
+/// Exponent of the timeout of queue pairs: half a second, as in Linux. A queue pair waits seven times that for its
+/// peer.
 const ACK_TIMEOUT: u8 = 17;
-/// How long an event waits that a program had no room for.
+/// How long the manager waits before it sends an event again for which a program had no room.
 const PATIENCE: Duration = Duration::from_millis(10);
-/// Event channels of a device, with completion channels.
+/// The most event channels of a device, completion channels included.
 const CHANNELS: u32 = 4096;
 
-/// The connection manager, and what wakes who works for it.
+/// The connection manager of a device, the inbox of the thread that works for it, and the log of refusals.
 #[derive(Debug)]
-pub(crate) struct Management {
+pub(crate) struct CmService {
     pub cm: ConnectionManager,
     pub inbox: Arc<Inbox<Question>>,
-    pub complaints: Complaints,
+    pub refusals: RefusalLog,
 }
 
-/// A device's manager, and where what it says goes.
+/// The connection manager of a device.
 #[derive(Debug)]
 pub(crate) struct ConnectionManager {
     state: Mutex<State>,
@@ -63,32 +64,32 @@ pub(crate) struct ConnectionManager {
 #[derive(Debug)]
 struct State {
     manager: Manager,
-    channels: HashMap<u32, Channel>,
+    channels: HashMap<u32, EventChannel>,
     adapter: Arc<Adapter>,
     fabric: Arc<Fabric>,
     uplink: Uplink,
-    /// Programs: processes by their number.
+    /// The programs that it serves, with their process numbers.
     clients: BTreeMap<Client, i32>,
     last_client: u64,
     psn: u32,
 }
 
-/// Where events of a channel go.
+/// An event channel of a program.
 #[derive(Debug)]
-struct Channel {
+struct EventChannel {
     client: Client,
     socket: OwnedFd,
     tag: u32,
-    /// Its share of what the device may have.
-    _held: Held,
+    /// What it takes of the device's budget.
+    _reservation: Reservation,
 }
 
-/// An identifier, for people.
+/// The description of an identifier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CmDescription {
     /// Its process, in our process namespace.
     pub pid: i32,
-    /// What the manager knows of it.
+    /// What the manager knows of the identifier.
     pub id: rdma::cm::Description,
 }
 
@@ -124,7 +125,7 @@ impl ConnectionManager {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The guest has other addresses now.
+    /// Replaces the guest's addresses.
     pub fn set_gids(&self, gids: Vec<Ipv6Addr>) {
         self.lock().manager.set_gids(gids);
     }
@@ -141,14 +142,14 @@ impl ConnectionManager {
         if deth.queue_key != QUEUE_KEY {
             count(&errors.queue_key);
         } else if from == to && !packet.is_local {
-            // What a guest says to itself does not come from elsewhere.
+            // A guest's packets to itself never come by the wire.
             count(&errors.forged);
         } else if !manager.receive(monotonic(), from.into(), to.into(), payload) {
             count(&errors.malformed);
         }
     }
 
-    /// Sends what is to be sent, and tells what is to be told. Returns when it wants to do so again at the latest.
+    /// Sends datagrams and events that are due. Returns when it must be called again at the latest.
     pub fn work(&self) -> Option<Duration> {
         let mut state = self.lock();
         let now = monotonic();
@@ -160,7 +161,7 @@ impl ConnectionManager {
         if all_told { deadline } else { deadline.into_iter().chain([now + PATIENCE]).min() }
     }
 
-    /// Serves a program, until it is gone. `wake` is called after each request, and has [`Self::work`] called soon.
+    /// Serves a program until it disconnects. Calls `wake` after each request, so that [`Self::work`] runs soon.
     pub fn serve(&self, connection: &mut Connection, pid: i32, mut wake: impl FnMut()) {
         let client = self.lock().come(pid);
         let mut answer: Result<Reply, Refusal> = Ok(Reply::Done);
@@ -168,7 +169,8 @@ impl ConnectionManager {
             wake();
             answer = match connection.receive::<Request>() {
                 Ok((Request::Cm(request), descriptors)) => {
-                    // What came with it is closed by this thread, and while it holds no lock: that may take for ever.
+                    // Descriptors that came with the request are closed by this thread, without the lock: closing may
+                    // take for ever.
                     let mut socket = descriptors.into_iter().next().filter(is_message_socket);
                     let answer = self.lock().handle(client, request, &mut socket);
                     drop(socket);
@@ -183,7 +185,7 @@ impl ConnectionManager {
         wake();
     }
 
-    /// What programs have.
+    /// The identifiers of all programs.
     pub fn describe(&self) -> Vec<CmDescription> {
         let state = self.lock();
         let pid = |client| state.clients.get(&client).copied().unwrap_or_default();
@@ -215,12 +217,12 @@ impl State {
         let index = self.adapter.spec().gids().iter().position(|own| *own == source);
         let vector = AddressVector {
             dgid: gid(outgoing.destination),
-            // A source that the guest has no more is no index.
+            // The guest may have lost this address since: no GID has this index.
             sgid_index: index.map_or(u32::MAX, |index| index as u32),
             is_global: true,
             ..AddressVector::default()
         };
-        // Where there is no way it is sent again, and then given up.
+        // Where there is no path, the manager sends the message again, and gives up in the end.
         let Ok(path) = Path::to_peer(&vector, &self.adapter, &self.fabric) else { return };
         self.psn = (self.psn + 1) & 0xff_ffff;
         let Some(bytes) = management_datagram(self.psn, &outgoing.mad) else { return };
@@ -239,7 +241,7 @@ impl State {
         }
     }
 
-    /// Tells programs what happened. Returns whether all took it.
+    /// Sends events to programs. Returns whether all of them had room.
     fn tell(&mut self) -> bool {
         let (mut all, channels) = (true, &self.channels);
         let mut gone = BTreeSet::new();
@@ -283,11 +285,11 @@ impl State {
         match request {
             R::Hello { .. } => return Err(Refused::State),
             R::CreateChannel { tag } => {
-                let held = self.adapter.account.take(Kind::Channel, 0, CHANNELS);
+                let held = self.adapter.budget.take(Kind::Channel, 0, CHANNELS);
                 let held = held.map_err(|_| Refused::TooMany)?;
                 let socket = socket.take().ok_or(Refused::Parameter)?;
                 let channel = manager.create_channel(client)?;
-                self.channels.insert(channel, Channel { client, socket, tag, _held: held });
+                self.channels.insert(channel, EventChannel { client, socket, tag, _reservation: held });
                 return Ok(Reply::Handle(channel));
             }
             R::DestroyChannel { channel } => {
@@ -305,7 +307,7 @@ impl State {
                 return manager.bind_addr(client, id, address).map(|bound| Reply::Cm(CmReply::Bound(bound)));
             }
             R::ResolveAddr { id, source, destination } => {
-                // Whether a packet gets there is seen when it is sent.
+                // Whether packets reach the address shows when they are sent.
                 manager.resolve_addr(client, id, source, destination, |_, _| true)?;
             }
             R::ResolveRoute { id } => manager.resolve_route(client, id)?,
@@ -327,7 +329,8 @@ impl State {
     }
 }
 
-/// Whether messages can be sent there without waiting for anybody: other sockets have locks that their owners may keep.
+/// Whether messages can be sent to this socket without waiting for anybody: senders to other sockets may wait for a
+/// lock that the owner holds.
 fn is_message_socket(descriptor: &OwnedFd) -> bool {
     socket_domain(descriptor) == Ok(AddressFamily::UNIX)
         && socket_type(descriptor) == Ok(SocketType::SEQPACKET)
@@ -393,7 +396,7 @@ const fn target(state: u32) -> Option<Target> {
     })
 }
 
-/// What a queue pair is to be told, as `ibv_modify_qp` takes it.
+/// The attributes that a queue pair needs for a transition, as `ibv_modify_qp` takes them.
 fn told(transition: Transition, state: u32) -> (u32, QpAttributes) {
     let port = PORT;
     let mut of = QpAttributes { qp_state: state, ..QpAttributes::default() };

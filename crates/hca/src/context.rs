@@ -1,4 +1,4 @@
-//! What an application has besides queue pairs: completion queues and channels, shared receive queues, address handles.
+//! An application's context (`ibv_context`): all of its objects but the queue pairs.
 
 use crate::adapter::Adapter;
 use crate::address_space::AddressSpace;
@@ -13,7 +13,7 @@ use crate::keys::KeyUsers;
 use crate::pd::Pds;
 use crate::question::Question;
 use crate::receive_queue::Receive;
-use crate::regions::{Reach, Regions};
+use crate::regions::{MemoryAccess, Regions};
 use crate::sharing::{ClosedBond, Invalidation};
 use crate::srq::Srq;
 use crate::wire::FRAMES;
@@ -26,7 +26,7 @@ use uverbs::{AsyncEvent, Completion, Corrupt, Point, point};
 /// Bytes of Ethernet, IPv6 and UDP headers.
 pub(crate) const BEFORE: usize = 14 + 40 + 8;
 
-/// Everything of an application but its queue pairs.
+/// An application's context: everything but its queue pairs.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub adapter: Arc<Adapter>,
@@ -42,19 +42,19 @@ pub(crate) struct Context {
     pub ahs: HashMap<u32, Ah>,
     pub asynchronous: Notifier,
     pub counters: Counters,
-    /// What was shared, and somebody may be at work with still.
+    /// Closed bonds whose users may not have stopped yet.
     pub closed_bonds: Vec<ClosedBond>,
-    /// Raised where memory that the application shares with us went away.
+    /// Set when memory that the application shares with the device was truncated.
     pub fault: Arc<FaultWord>,
-    /// How many keys were taken away.
+    /// How many keys were invalidated so far.
     pub invalidations: u64,
-    /// A work request just took one away: peers may be at work with it.
+    /// A work request just invalidated this key. Peers may still use it.
     pub pending_invalidation: Option<Invalidation>,
-    /// The queue pair whose turn it is waits for such peers, and nobody is at work any more.
+    /// The queue pair that works now waits for peers to stop using a key, and all of them did.
     pub peers_are_done: bool,
-    /// Frames sent of which the worker was not told.
+    /// Frames sent since the worker was last notified.
     unannounced: u32,
-    /// Room for the next packet.
+    /// Buffer for the next packet.
     pub spare: Vec<u8>,
     next_handle: u32,
 }
@@ -93,18 +93,18 @@ impl Context {
         }
     }
 
-    /// The application's memory, by its regions' keys.
-    pub const fn memory(&self) -> Reach<'_> {
-        Reach { space: &self.space, regions: &self.regions }
+    /// Access to the application's memory by the keys of its regions.
+    pub const fn memory(&self) -> MemoryAccess<'_> {
+        MemoryAccess { space: &self.space, regions: &self.regions }
     }
 
-    /// A number for a new object that no other has.
+    /// A new handle, which no other object has.
     pub fn handle(&mut self) -> u32 {
         self.next_handle = self.next_handle.wrapping_add(1);
         self.next_handle
     }
 
-    /// Another frame was sent, with so many bytes behind its UDP header.
+    /// Counts a frame that was sent with so many bytes behind its UDP header.
     pub fn sent_frame(&mut self, bytes: usize) {
         self.adapter.spend((bytes + BEFORE) as u64);
         self.unannounced += 1;
@@ -113,7 +113,7 @@ impl Context {
         }
     }
 
-    /// Has the worker see the frames that were sent.
+    /// Notifies the worker of the frames that were sent.
     pub fn announce_frames(&mut self) {
         if std::mem::take(&mut self.unannounced) > 0 {
             self.uplink.ring();
@@ -124,7 +124,8 @@ impl Context {
         self.asynchronous.tell(&AsyncEvent { kind: event as u32, handle }.to_bytes());
     }
 
-    /// Puts a completion into a queue, and wakes who waits for it. False where the queue is full.
+    /// Puts a completion into a queue, and notifies the queue's channel where the application asked for it. False where
+    /// the queue is full.
     pub fn complete(&mut self, cq: CqId, completion: &Completion, solicited: bool) -> bool {
         let Some(queue) = self.cqs.get_mut(&cq).filter(|cq| !cq.overrun) else { return false };
         let pushed = queue.sink.push(completion, solicited);
@@ -144,7 +145,7 @@ impl Context {
         }
     }
 
-    /// Wakes who waits for completions of a queue.
+    /// Notifies the channel of a completion queue.
     pub fn tell_channel(&mut self, cq: CqId) {
         point(Point::Tells);
         let channel = self.cqs.get(&cq).and_then(|cq| cq.channel);
@@ -153,7 +154,7 @@ impl Context {
         }
     }
 
-    /// Removes a completion queue, if it is there, of which nobody is told any more.
+    /// Removes a completion queue. Its channel forgets notifications of it that wait.
     pub fn remove_cq(&mut self, handle: CqId) -> Option<Cq> {
         let cq = self.cqs.remove(&handle)?;
         if let Some(channel) = cq.channel.and_then(|channel| self.channels.get_mut(&channel)) {
@@ -180,7 +181,7 @@ impl Context {
         }
     }
 
-    /// Says that few receives are left in a shared queue, where that is so.
+    /// Raises the event that few receives are left in a shared queue, if that is so.
     pub fn tell_of_few(&mut self, handle: SrqId) {
         if let Some(srq) = self.srqs.get_mut(&handle)
             && srq.limit > 0
@@ -191,18 +192,18 @@ impl Context {
         }
     }
 
-    /// Sends the events that the application had no room for. Returns whether some still wait.
+    /// Sends the events for which the application had no room before. Returns whether some still wait.
     pub fn flush_events(&mut self) -> bool {
         let waiting = self.channels.values_mut().filter_map(|it| it.notifier.flush().then_some(())).count();
         self.asynchronous.flush() || waiting > 0
     }
 
-    /// Whether somebody is at work with what a queue pair shared.
+    /// Whether a peer, or the application, still uses what a queue pair shared.
     pub fn is_still_used(&self, qpn: Qpn) -> bool {
         self.closed_bonds.iter().any(|closed| closed.qpn == qpn)
     }
 
-    /// A key is taken away from these.
+    /// Counts a key that is invalidated for these users.
     pub const fn invalidate_for(&mut self, users: KeyUsers) -> Invalidation {
         self.invalidations += 1;
         Invalidation { users, number: self.invalidations }

@@ -1,4 +1,4 @@
-//! What a device counts, with names as `rdma statistic` has them.
+//! The counters of a device, with the names that `rdma statistic` uses.
 
 /// A counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,12 +75,12 @@ const NAMES: [&str; 30] = [
 pub struct Counters([u64; NAMES.len()]);
 
 impl Counters {
-    /// Adds to one.
+    /// Adds to a counter.
     pub(crate) const fn add(&mut self, counter: Counter, more: u64) {
         self.0[counter as usize] += more;
     }
 
-    /// Adds what a connection counted.
+    /// Adds what the transport of a connection counted.
     pub(crate) fn add_connection(&mut self, counts: &rdma::Counts) {
         for (counter, value) in [
             (Counter::OutOfSequence, counts.out_of_sequence),
@@ -95,13 +95,13 @@ impl Counters {
         }
     }
 
-    /// One of them.
+    /// The value of the counter with this name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<u64> {
         self.iter().find(|(other, _)| *other == name).map(|(_, value)| value)
     }
 
-    /// All of them, with their names.
+    /// All counters, with their names.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         NAMES.into_iter().zip(self.0)
     }

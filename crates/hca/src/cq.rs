@@ -1,6 +1,6 @@
 //! Completion queues, and the channels on which applications await completions.
 
-use crate::budget::{Held, Kind};
+use crate::budget::{Kind, Reservation};
 use crate::events::Notifier;
 use crate::limits::MAX_COMPLETIONS;
 use crate::queue_memory::empty;
@@ -21,7 +21,7 @@ pub(crate) struct Cq {
     /// It overran, and takes no more.
     pub overrun: bool,
     /// Its share of what the device may have.
-    held: Held,
+    held: Reservation,
 }
 
 /// How many completions a new queue has room for.
@@ -78,7 +78,7 @@ impl Cq {
 pub(crate) struct Channel {
     pub notifier: Notifier,
     /// Its share of what the device may have.
-    _held: Held,
+    _reservation: Reservation,
 }
 
 impl Channel {
@@ -86,6 +86,6 @@ impl Channel {
     pub fn create(quota: &Quota) -> Result<(Self, OwnedFd), Refusal> {
         let held = quota.take(Kind::Channel, 0, quota.limits.cqs())?;
         let (notifier, theirs) = Notifier::new().map_err(no_memory)?;
-        Ok((Self { notifier, _held: held }, theirs))
+        Ok((Self { notifier, _reservation: held }, theirs))
     }
 }

@@ -100,7 +100,7 @@ pub(crate) fn create(
         memory: bytes as u64,
         reason: None,
         broken: None,
-        _held: held,
+        _reservation: held,
     };
     let qp = Qp { endpoint, transport: Transport::None, is_ready: false, deadline: None };
     let reply = Reply::Qp {

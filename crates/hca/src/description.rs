@@ -1,4 +1,4 @@
-//! What people are shown of a device.
+//! What the control plane shows of a device.
 
 use crate::counters::Counters;
 use std::net::Ipv6Addr;
@@ -7,11 +7,11 @@ use uverbs::{QpState, QpType};
 /// An application that uses a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientDescription {
-    /// What it is known by.
+    /// Identifies it within the device.
     pub(crate) id: u64,
-    /// It does not answer: the rest is not known.
+    /// It does not answer. The rest is not known then.
     pub is_stuck: bool,
-    /// Its process, in our process namespace; 0 where it is in none of ours.
+    /// Its process number in the daemon's namespace; 0 where it has none there.
     pub pid: i32,
     /// Its user.
     pub uid: u32,
@@ -23,7 +23,7 @@ pub struct ClientDescription {
     pub cqs: Vec<CqDescription>,
     /// Bytes of its memory regions.
     pub registered: u64,
-    /// What happened.
+    /// Its counters.
     pub counters: Counters,
 }
 
@@ -32,7 +32,7 @@ pub struct ClientDescription {
 pub struct QpDescription {
     /// Its number.
     pub qpn: u32,
-    /// What it offers.
+    /// Its type.
     pub kind: QpType,
     /// Its state.
     pub state: QpState,
@@ -52,9 +52,9 @@ pub struct QpDescription {
     pub rq_psn: u32,
     /// Bytes in a packet at most.
     pub path_mtu: u32,
-    /// Times that something was sent again.
+    /// How often packets were sent again.
     pub retries: u64,
-    /// Messages that the application brought to its peer itself, and their bytes.
+    /// Messages that the application copied to its peer itself, and their bytes.
     pub direct: (u64, u64),
 }
 
@@ -63,15 +63,15 @@ pub struct QpDescription {
 pub struct MrDescription {
     /// Its key.
     pub key: u32,
-    /// Where it lies.
+    /// Its address in the application's memory.
     pub address: u64,
-    /// Where it begins for those who use the key.
+    /// The address of its first byte for users of the key (`iova`).
     pub iova: u64,
     /// Bytes.
     pub len: u64,
-    /// What may be done with it, in words.
+    /// Its access flags, in words.
     pub access: String,
-    /// Pages of it are in a file that others map.
+    /// Pages of it are in a file that peers may map.
     pub is_shared: bool,
 }
 
@@ -82,11 +82,11 @@ pub struct CqDescription {
     pub cq: u32,
     /// Completions it has room for.
     pub entries: u32,
-    /// Queue pairs that complete to it.
+    /// How many queue pairs use it.
     pub users: u32,
-    /// Completions that wait.
+    /// Completions that the application has not polled yet.
     pub waiting: u32,
-    /// It overran.
+    /// It had no room for a completion.
     pub overrun: bool,
 }
 

@@ -1,16 +1,16 @@
-//! A guest's device: its socket, and the applications behind it.
+//! A guest's device: its socket, its thread and its applications.
 
 use crate::adapter::Adapter;
 use crate::budget::{Exhausted, Kind};
-use crate::client::Newcomer;
+use crate::client::NewClient;
 use crate::clock::monotonic;
-use crate::cm::{CmDescription, ConnectionManager, Management};
+use crate::cm::{CmDescription, CmService, ConnectionManager};
 use crate::description::ClientDescription;
 use crate::fabric::Fabric;
 use crate::holders::HolderDescription;
 use crate::inbox::{Arrivals, Inbox};
 use crate::question::Question;
-use crate::refusal_log::Complaints;
+use crate::refusal_log::RefusalLog;
 use crate::spec::DeviceSpec;
 use crate::wire;
 use rdmaport::{Downlink, Uplink};
@@ -24,11 +24,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 use uverbs::Connection;
 
-/// Applications that may wait to be let in.
+/// How many applications may wait to be accepted.
 const BACKLOG: i32 = 64;
-/// How long applications may take to tell of themselves, all of them: they may be stuck in their own memory.
+/// How long all applications together may take to describe themselves: a thread may be stuck in its application's
+/// memory.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// How long no application is let in after the kernel ran out of descriptors or memory.
+/// How long the device accepts no application after the kernel ran out of descriptors or memory.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Why a device can't be opened.
 #[derive(Debug, thiserror::Error)]
@@ -44,17 +45,17 @@ pub enum DeviceError {
     Thread(std::io::Error),
 }
 
-/// An application that was let in.
+/// An application that was accepted.
 #[derive(Clone, Debug)]
 struct Admitted {
     inbox: Arc<Inbox<Question>>,
-    /// Its connection, to end it.
+    /// Its connection, which the device shuts down when it closes.
     socket: Arc<OwnedFd>,
     pid: i32,
     uid: u32,
 }
 
-/// Has it forgotten once its thread ended, or could not be started.
+/// Removes an application from the device when its thread has ended, or could not be started.
 struct Admission {
     shared: Arc<Shared>,
     inbox: Arc<Inbox<Question>>,
@@ -66,7 +67,7 @@ impl Drop for Admission {
     }
 }
 
-/// Why an application is not let in.
+/// Why an application is not accepted.
 #[derive(Debug, thiserror::Error)]
 enum NotAdmitted {
     #[error("{0}")]
@@ -91,20 +92,20 @@ struct Shared {
     fabric: Arc<Fabric>,
     clients: Mutex<Clients>,
     uplink: Uplink,
-    manager: Arc<Management>,
+    manager: Arc<CmService>,
     stop: OwnedFd,
 }
 
-/// A guest's device. Dropping it ends what its applications do.
+/// A guest's device. Dropping it disconnects its applications.
 #[derive(Debug)]
 pub struct Device {
     shared: Arc<Shared>,
-    /// Its socket's. Goes with it.
+    /// The file of its socket, which is removed with the device.
     file: Box<dyn ListeningFile>,
 }
 
 impl Device {
-    /// Opens the device, with a socket at a place that somebody makes. Its packets travel by the two ends of its port.
+    /// Opens the device with a socket at this place, and with the two ends of its port for packets.
     ///
     /// # Errors
     /// Where the socket can't be made.
@@ -117,12 +118,12 @@ impl Device {
         let (listener, file) = sockets.listen(place, SocketType::SEQPACKET, BACKLOG)?;
         let stop = eventfd(0, EventfdFlags::CLOEXEC)?;
         let adapter = fabric.adapter(spec);
-        let inbox = Arc::new(Inbox::new(adapter.account.clone())?);
+        let inbox = Arc::new(Inbox::new(adapter.budget.clone())?);
         inbox.open();
         fabric.place(&adapter);
         adapter.set_manager(&inbox);
         let cm = ConnectionManager::new(adapter.clone(), fabric.clone(), uplink.clone());
-        let manager = Arc::new(Management { cm, inbox, complaints: Complaints::default() });
+        let manager = Arc::new(CmService { cm, inbox, refusals: RefusalLog::default() });
         let clients = Mutex::default();
         let shared = Arc::new(Shared { adapter, fabric: fabric.clone(), clients, uplink, manager, stop });
         let served = shared.clone();
@@ -133,7 +134,7 @@ impl Device {
         Ok(Self { shared, file })
     }
 
-    /// Makes it be what it is to be now. Applications are told where their addresses changed.
+    /// Changes the device to this specification. Applications are told if their addresses changed.
     pub fn update(&self, spec: DeviceSpec) {
         let shared = &self.shared;
         let changed = *shared.adapter.spec() != spec;
@@ -146,18 +147,18 @@ impl Device {
         }
     }
 
-    /// What its applications have of the connection manager.
+    /// The connection manager's identifiers of its applications.
     #[must_use]
     pub fn describe_connections(&self) -> Vec<CmDescription> {
         self.shared.manager.cm.describe()
     }
 
-    /// Says the number of its port: until then everything goes that way.
+    /// Sets the number of its port. Until then all packets go through the vRouter.
     pub fn set_port(&self, port: u16) {
         self.shared.adapter.set_port(port);
     }
 
-    /// Has the ways of its packets looked at again: rules may be others now.
+    /// Looks up all paths again, since rules may have changed.
     pub fn review(&self) {
         self.shared.ask_all(|| Question::Review);
     }
@@ -168,7 +169,7 @@ impl Device {
         self.shared.adapter.spec().gids()
     }
 
-    /// Asks its applications what they have.
+    /// Asks its applications to describe themselves.
     #[must_use]
     pub fn ask(&self) -> Answers {
         let (answer, answers) = mpsc::channel();
@@ -179,37 +180,37 @@ impl Device {
         Answers { asked, answers, _ticket: ticket }
     }
 
-    /// What its applications have.
+    /// The descriptions of its applications.
     #[must_use]
     pub fn describe(&self) -> Vec<ClientDescription> {
         self.ask().wait(Answers::deadline())
     }
 
-    /// Processes that got memory of its applications, and may still have it.
+    /// Processes that were given memory of its applications, and may still have it.
     #[must_use]
     pub fn holders(&self) -> Vec<HolderDescription> {
         self.shared.fabric.describe_holders(&self.shared.adapter)
     }
 }
 
-/// Questions to the applications of a device, not all answered yet.
+/// The answers of a device's applications, some of which have not come yet.
 #[derive(Debug)]
 pub struct Answers {
     asked: Vec<Admitted>,
     answers: mpsc::Receiver<ClientDescription>,
-    /// As long as this lives, the answers are awaited.
+    /// The applications answer as long as this exists.
     _ticket: Arc<()>,
 }
 
 impl Answers {
-    /// When to stop waiting for answers to questions asked now.
+    /// When to stop waiting for answers to questions that are asked now.
     #[must_use]
     pub fn deadline() -> Instant {
         Instant::now() + PATIENCE
     }
 
-    /// Waits for them, no longer than until then. An application that does not answer is stuck, mostly in its own
-    /// memory: there is nothing to be said of it but that.
+    /// Waits for the answers until the deadline. An application that does not answer is described as stuck, mostly in
+    /// its own memory; nothing else is known of it.
     #[must_use]
     pub fn wait(self, deadline: Instant) -> Vec<ClientDescription> {
         let mut described = Vec::new();
@@ -229,7 +230,7 @@ impl Answers {
 }
 
 impl Device {
-    /// What happened since it was opened: with what these applications, all that it has, counted.
+    /// The counters since the device was opened, including those of these applications, which are all that it has.
     #[must_use]
     pub fn counters(&self, clients: &[ClientDescription]) -> Vec<(&'static str, u64)> {
         let mut counters = self.shared.adapter.counters();
@@ -240,7 +241,7 @@ impl Device {
     /// Gives its socket to another user and group.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel refuses.
     pub fn give_to(&self, owner: Option<(u32, u32)>, mode: u32) -> Result<(), DeviceError> {
         Ok(self.file.give_to(owner, mode)?)
     }
@@ -259,7 +260,7 @@ impl Drop for Device {
     }
 }
 
-/// How long may be slept.
+/// How long the thread may sleep.
 fn timeout(deadline: Option<Duration>, waits: bool) -> Option<Timespec> {
     if waits {
         return Some(Timespec::default());
@@ -273,11 +274,12 @@ impl Shared {
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets applications in, gives packets that come to their threads, and works for the connection manager.
+    /// The device's thread: it accepts applications, delivers packets to their threads, and works for the connection
+    /// manager.
     fn run(self: &Arc<Self>, listener: &OwnedFd, mut downlink: Downlink) {
-        let Management { cm, inbox, complaints } = &*self.manager;
+        let CmService { cm, inbox, refusals } = &*self.manager;
         let (mut delivery, mut taken) = (wire::Delivery::new(&self.adapter), Arrivals::default());
-        // No application is let in before this time.
+        // The thread accepts no application before this time.
         let mut pause: Option<Duration> = None;
         loop {
             delivery.turn(&mut downlink);
@@ -305,35 +307,35 @@ impl Shared {
             if stops || polled.is_err_and(|errno| errno != rustix::io::Errno::INTR) {
                 return;
             }
-            if comes && pause.is_none() && self.accept(listener, complaints) {
+            if comes && pause.is_none() && self.accept(listener, refusals) {
                 pause = Some(monotonic() + PAUSE);
             }
         }
     }
 
-    /// Lets an application in. Returns whether to pause before the next one, since the kernel is out of descriptors or
+    /// Accepts an application. Returns whether to pause before the next one, since the kernel is out of descriptors or
     /// memory.
-    fn accept(self: &Arc<Self>, listener: &OwnedFd, complaints: &Complaints) -> bool {
+    fn accept(self: &Arc<Self>, listener: &OwnedFd, refusals: &RefusalLog) -> bool {
         let socket = match accept_with(listener, SocketFlags::CLOEXEC) {
             Ok(socket) => Arc::new(socket),
             Err(Errno::INTR | Errno::AGAIN | Errno::CONNABORTED) => return false,
             Err(error) => {
-                complaints.tell(&error);
+                refusals.tell(&error);
                 return true;
             }
         };
         if let Err(error) = self.admit(&socket) {
-            complaints.tell(&error);
+            refusals.tell(&error);
         }
         false
     }
 
-    /// Starts the thread of an application.
+    /// Starts the thread of an accepted application.
     fn admit(self: &Arc<Self>, socket: &Arc<OwnedFd>) -> Result<(), NotAdmitted> {
         let uverbs::Peer { pid, uid } = uverbs::peer(socket)?;
         let limit = self.adapter.spec().limits.connections;
-        let held = self.adapter.account.take(Kind::Client, 0, limit)?;
-        let inbox = Arc::new(Inbox::new(self.adapter.account.clone())?);
+        let held = self.adapter.budget.take(Kind::Client, 0, limit)?;
+        let inbox = Arc::new(Inbox::new(self.adapter.budget.clone())?);
         let admission = Admission { shared: self.clone(), inbox: inbox.clone() };
         {
             let mut clients = self.clients();
@@ -342,7 +344,7 @@ impl Shared {
             }
             clients.all.push(Admitted { inbox: inbox.clone(), socket: socket.clone(), pid, uid });
         }
-        let newcomer = Newcomer {
+        let new_client = NewClient {
             connection: Connection::serving(socket.clone()),
             adapter: self.adapter.clone(),
             fabric: self.fabric.clone(),
@@ -351,10 +353,10 @@ impl Shared {
             manager: self.manager.clone(),
             pid,
             uid,
-            _held: held,
+            _reservation: held,
         };
         let serve = move || {
-            newcomer.serve();
+            new_client.serve();
             drop(admission);
         };
         std::thread::Builder::new().name("verbs-client".into()).spawn(serve).map_err(NotAdmitted::Thread)?;

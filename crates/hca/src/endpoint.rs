@@ -1,6 +1,6 @@
 //! A queue pair without its transport: what the transport of the queue pair works on.
 
-use crate::budget::Held;
+use crate::budget::Reservation;
 use crate::clock::monotonic_nanoseconds;
 use crate::context::Context;
 use crate::counters::Counter;
@@ -59,7 +59,7 @@ pub(crate) struct Endpoint {
     /// Something of the application's is broken: it goes to the error state.
     pub broken: Option<&'static str>,
     /// Its share of what the device may have.
-    pub _held: Held,
+    pub _reservation: Reservation,
 }
 
 impl Endpoint {

@@ -1,10 +1,10 @@
-//! What applications are told without asking: completion channels and asynchronous events.
+//! Events that the device sends to applications: notifications of completion channels, and asynchronous events.
 
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 
-/// Events that may wait for the application to read others; what comes then is lost.
+/// How many events may wait for the application to read others. Later ones are lost.
 const WAITING: usize = 4096;
 
 /// Numbers of `ibv_event_type`.
@@ -22,7 +22,7 @@ pub(crate) enum Event {
     GidChange = 18,
 }
 
-/// Our end of a socket on which an application hears of things. It never blocks us.
+/// The device's end of a socket by which it sends events to an application. Sending never blocks.
 #[derive(Debug)]
 pub(crate) struct Notifier {
     socket: OwnedFd,
@@ -30,14 +30,14 @@ pub(crate) struct Notifier {
 }
 
 impl Notifier {
-    /// It, and the application's end.
+    /// The device's end and the application's end.
     pub fn new() -> rustix::io::Result<(Self, OwnedFd)> {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         Ok((Self { socket: ours, waiting: VecDeque::new() }, theirs))
     }
 
-    /// Our end, for a peer that shares memory.
+    /// A duplicate of the device's end, for a peer that shares memory.
     pub fn share(&self) -> rustix::io::Result<OwnedFd> {
         rustix::io::fcntl_dupfd_cloexec(&self.socket, 0)
     }
@@ -48,30 +48,30 @@ impl Notifier {
         }
     }
 
-    /// Tells what need not be told again while it waits, and never loses it.
+    /// Sends a notification. While it waits it is not queued again, and it is never lost.
     pub fn tell_once(&mut self, message: &[u8]) {
         if !self.tell_now(message) && self.waiting.iter().all(|other| other != message) {
             self.waiting.push_back(message.to_vec());
         }
     }
 
-    /// Leaves out what waits.
+    /// Drops a notification that waits.
     pub fn forget(&mut self, message: &[u8]) {
         self.waiting.retain(|other| other != message);
     }
 
-    /// False where there is no room for it, or others wait.
+    /// Sends a message at once. False where the socket has no room, or other messages wait.
     fn tell_now(&mut self, message: &[u8]) -> bool {
         !self.flush() && self.has_room_for(message)
     }
 
-    /// Sends a message. It is sent, too, if the application has closed its end.
+    /// Sends a message. True also if the application has closed its end.
     fn has_room_for(&self, message: &[u8]) -> bool {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         send(&self.socket, message, flags) != Err(rustix::io::Errno::AGAIN)
     }
 
-    /// Sends what waits. Returns whether something still does.
+    /// Sends messages that wait. Returns whether some still wait.
     pub fn flush(&mut self) -> bool {
         while let Some(message) = self.waiting.front() {
             if !self.has_room_for(message) {

@@ -1,15 +1,15 @@
 //! All devices of this host, and which of them reach each other without leaving it.
 
 use crate::adapter::Adapter;
-use crate::budget::Stock;
-use crate::crew::Crews;
+use crate::budget::HostBudget;
 use crate::holders::HolderDescription;
 use crate::spec::DeviceSpec;
+use crate::threads::HostThreads;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// RoCE packets from one device to another, by what rules see of all of them. Both addresses are of the same IP version.
+/// RoCE packets from one device to another, as rules see them. Both addresses are of the same IP version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoceFlow {
     /// MAC of the device that sends.
@@ -34,8 +34,8 @@ const fn is_link_local(gid: Ipv6Addr) -> bool {
 pub struct Fabric {
     by_address: RwLock<HashMap<(u32, Ipv6Addr), Arc<Adapter>>>,
     rules: Box<dyn Rules>,
-    stock: Arc<Stock>,
-    crews: Arc<Crews>,
+    host_budget: Arc<HostBudget>,
+    threads: Arc<HostThreads>,
 }
 
 impl std::fmt::Debug for Fabric {
@@ -45,32 +45,37 @@ impl std::fmt::Debug for Fabric {
 }
 
 impl Fabric {
-    /// A host without devices. They have half of the descriptors and mappings that this process may have.
+    /// A host without devices. Devices have half of the descriptors and mappings of this process.
     #[must_use]
     pub fn new(rules: Box<dyn Rules>) -> Self {
-        Self::with_stock(rules, Stock::of_process())
+        Self::with_budget(rules, HostBudget::of_process())
     }
 
     /// A fabric whose devices have at most so many descriptors and mappings together.
     #[must_use]
     pub fn limited(rules: Box<dyn Rules>, descriptors: u64, mappings: u64) -> Self {
-        Self::with_stock(rules, Stock::new(descriptors, mappings))
+        Self::with_budget(rules, HostBudget::new(descriptors, mappings))
     }
 
-    fn with_stock(rules: Box<dyn Rules>, stock: Stock) -> Self {
-        Self { by_address: RwLock::default(), rules, stock: Arc::new(stock), crews: Arc::default() }
+    fn with_budget(rules: Box<dyn Rules>, host_budget: HostBudget) -> Self {
+        Self {
+            by_address: RwLock::default(),
+            rules,
+            host_budget: Arc::new(host_budget),
+            threads: Arc::default(),
+        }
     }
 
-    /// Descriptors and mappings that are set aside for what applications of all devices have.
+    /// Descriptors and mappings that applications of all devices may have now.
     #[must_use]
     pub fn taken(&self) -> (u64, u64) {
-        let taken = self.stock.taken();
+        let taken = self.host_budget.taken();
         (taken.descriptors, taken.mappings)
     }
 
-    /// A new device. It is found by its addresses once it is placed ([`Self::place`]).
+    /// Makes a device. Others find it by its addresses after [`Self::place`].
     pub(crate) fn adapter(&self, spec: DeviceSpec) -> Arc<Adapter> {
-        Arc::new(Adapter::new(spec, &self.stock, &self.crews))
+        Arc::new(Adapter::new(spec, &self.host_budget, &self.threads))
     }
 
     /// Processes that may have memory of a device's applications.
@@ -86,7 +91,7 @@ impl Fabric {
         })
     }
 
-    /// Whether two devices may talk without anybody in between, by these addresses: both ways.
+    /// Whether two devices may exchange packets without the vRouter, by these addresses: in both directions.
     pub(crate) fn lets(&self, one: (&Adapter, Ipv6Addr), other: (&Adapter, Ipv6Addr)) -> bool {
         self.lets_one_way(one, other) && self.lets_one_way(other, one)
     }
@@ -98,7 +103,7 @@ impl Fabric {
     ) -> bool {
         let (Some(own), Some(others)) = (from.port(), to.port()) else { return false };
         let (sender, receiver) = (from.spec().clone(), to.spec().clone());
-        // Where guests use the addresses of their MACs, what is said of their others is meant.
+        // Rules know guests by their configured addresses, not by the link-local addresses of their MACs.
         let pair = if is_link_local(source) || is_link_local(destination) {
             sender.pair(&receiver)
         } else {
@@ -111,7 +116,7 @@ impl Fabric {
         })
     }
 
-    /// Has the device found by its addresses, and by no others.
+    /// Lets others find the device by its addresses, and by no older ones.
     pub(crate) fn place(&self, adapter: &Arc<Adapter>) {
         let (vrf, gids) = {
             let spec = adapter.spec();
@@ -127,7 +132,7 @@ impl Fabric {
         all.retain(|_, other| !Arc::ptr_eq(other, adapter));
     }
 
-    /// The device with this address in a network.
+    /// The device with this address in a VRF.
     pub(crate) fn find(&self, vrf: u32, gid: Ipv6Addr) -> Option<Arc<Adapter>> {
         self.by_address.read().unwrap_or_else(PoisonError::into_inner).get(&(vrf, gid)).cloned()
     }

@@ -1,14 +1,14 @@
-//! RoCE packets in Ethernet frames, as they leave a guest's port and come to it.
+//! RoCE packets in Ethernet frames, as a guest's port sends and receives them.
 
 use crate::header::{NetworkHeader, is_group};
 use packet::roce::{self, ICRC_LEN};
 use packet::{Headers, L4, Mac, WriteError, build, neighbour, proto};
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Where routed packets go: the vRouter itself (RFC 5798's virtual router MAC).
+/// The MAC of the vRouter, which routes packets (RFC 5798's virtual router MAC).
 const ROUTER: Mac = Mac([0, 0, 0x5e, 0, 1, 0]);
 
-/// The MAC that packets to an address have: a group's (RFC 1112, 6.4; RFC 2464, 7), or the vRouter's.
+/// The destination MAC of packets to an address: that of the group (RFC 1112, 6.4; RFC 2464, 7), or the vRouter's.
 fn mac_towards(destination: Ipv6Addr) -> Mac {
     match destination.to_ipv4_mapped().map(|v4| v4.octets()) {
         _ if !is_group(destination) => ROUTER,
@@ -43,8 +43,8 @@ pub(crate) fn write(
     Ok(())
 }
 
-/// The network header of a RoCE packet, and where it, the UDP header and the packet's end are; `None` where a frame has
-/// no whole RoCE packet.
+/// The network header of a RoCE packet, the offsets of IP and UDP header, and the packet's end. `None` where the frame
+/// has no whole RoCE packet.
 pub(crate) fn datagram(frame: &[u8]) -> Option<(NetworkHeader, usize, usize, usize)> {
     let headers = Headers::ethernet(frame, 0, frame.len()).ok()?;
     let ip = headers.ip()?;

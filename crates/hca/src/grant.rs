@@ -76,12 +76,12 @@ fn share(endpoint: &mut Endpoint, with: &Arc<Process>, context: &mut Context) ->
         context.regions.file.try_clone().ok()?,
     ];
     let last = channel.into_iter().chain(shared).collect();
-    // The peer asked anew, so it does not use an older bond any more.
+    // The peer asks again, so it does not use an older bond any more.
     if endpoint.sharing.inbound.is_some() {
         endpoint.unshare(context);
     }
     endpoint.sharing.inbound = Some(InboundBond::new(Bond::new(memory), with.clone()));
-    // Its first packet would say that the connection is established. No packets will come.
+    // A first packet of the peer would establish the connection, but no packets will come.
     endpoint.establish(context);
     Some(Box::new(QueuesGrant { peer, bond_file, files, last }))
 }

@@ -1,6 +1,6 @@
 //! Multicast groups of a device, and the queue pairs that are attached to them (IBTA 10.5).
 //!
-//! Whose packets get here is the vRouter's business: it floods what is sent to a group in the network.
+//! The vRouter decides which packets get here: it floods packets to a group in the network.
 
 use crate::header::NetworkHeader;
 use crate::ids::Qpn;
@@ -18,15 +18,15 @@ use std::time::Duration;
 /// The number that datagrams to a group have for a queue pair (IBTA 10.5.1).
 pub(crate) const QPN: Qpn = Qpn(rdma::cm::MULTICAST_QUEUE_PAIR);
 
-/// What a copy of a datagram that came by a wire counts for: 200,000 are made in a second, as many as the vRouter
-/// makes for what comes to a network by wires.
+/// The time that one copy of a datagram from the wire takes of the rate: 200,000 copies a second, as many as the
+/// vRouter floods into a network from wires.
 const COPY: Duration = Duration::from_micros(5);
-/// What may be made at once: 4000 copies.
+/// The burst of the rate: 4000 copies.
 const BURST: Duration = Duration::from_millis(20);
 
-/// There are as many as there may be.
+/// A limit of groups is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Full {
+pub(crate) enum GroupLimit {
     #[error("the device has {MAX_GROUPS} multicast groups, the most it may have")]
     Groups,
     #[error("{MAX_MEMBERS} queue pairs are attached to the group, the most there may be")]
@@ -39,20 +39,21 @@ pub(crate) enum Full {
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
     qpn: Qpn,
-    /// The key that its datagrams must have: others make no copies for it. It looks at the key itself once more.
+    /// The queue key that datagrams for it must have. No copy is made of other datagrams; the queue pair checks the key
+    /// again.
     queue_key: Arc<AtomicU32>,
     inbox: Arc<Inbox<Question>>,
 }
 
-/// How many copies are made in a second (the generic cell rate algorithm of ITU-T I.371).
+/// Limits the copies made in a second (the generic cell rate algorithm of ITU-T I.371).
 #[derive(Debug, Default)]
-pub(crate) struct Pace {
-    /// When those made so far would have been made, one after the other.
+pub(crate) struct CopyRate {
+    /// When the copies so far would have been made at the rate.
     until: Duration,
 }
 
-impl Pace {
-    /// Whether copies may be made now: of a datagram for which that is so, all.
+impl CopyRate {
+    /// Whether a datagram may be copied now: to all members, or to none.
     pub fn may(&self, now: Duration) -> bool {
         self.until.saturating_sub(now) < BURST
     }
@@ -62,7 +63,7 @@ impl Pace {
     }
 }
 
-/// Why a datagram is for no queue pair of a group.
+/// Why no queue pair of a group takes a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unfit {
     Malformed,
@@ -79,21 +80,22 @@ pub(crate) struct Multicast<'a> {
 }
 
 impl<'a> Multicast<'a> {
-    /// What came so, once it is checked as far as one can who does not have the queue pairs.
+    /// A datagram, checked as far as possible without the queue pairs.
     pub fn new((header, is_local): (NetworkHeader, bool), bytes: &'a [u8]) -> Result<Self, Unfit> {
         let datagram = roce::parse(bytes).map_err(|_| Unfit::Malformed)?;
         let (Opcode::Of(Service::Ud, _), Some(deth)) = (datagram.bth.opcode, datagram.deth) else {
             return Err(Unfit::Malformed);
         };
-        // Of the highest bit, membership, nothing depends here.
+        // The highest bit (membership) does not matter here.
         if (datagram.bth.partition ^ PARTITION) & 0x7fff != 0 {
             return Err(Unfit::Partition);
         }
         Ok(Self { header, is_local, queue_key: deth.queue_key, bytes })
     }
 
-    /// Gives a copy to each member but its sender. What there is no room for is lost. `gave` is called with who got
-    /// copies, to announce them there. Returns how many were made, the lost ones included: they cost as much.
+    /// Puts a copy into the inbox of each member but the sender. Copies for a full inbox are lost. Calls `gave` for
+    /// each inbox that got copies, which the caller announces. Returns how many copies were made, lost ones included:
+    /// they cost as much.
     pub fn give(
         &self,
         members: &[Member],
@@ -102,7 +104,7 @@ impl<'a> Multicast<'a> {
         mut gave: impl FnMut(&Arc<Inbox<Question>>),
     ) -> usize {
         let (mut made, mut wrong, mut lost) = (0, 0, 0);
-        // Those of a program follow each other.
+        // Members of the same program follow each other.
         for its in members.chunk_by(|one, other| Arc::ptr_eq(&one.inbox, &other.inbox)) {
             let before = made - lost;
             for member in its.iter().filter(|member| Some(member.qpn) != sender) {
@@ -127,7 +129,7 @@ impl<'a> Multicast<'a> {
     }
 }
 
-/// The groups of a device. Whoever has a datagram for one takes its list of members and needs no lock then.
+/// The groups of a device. A sender takes a group's list of members and then needs no lock.
 #[derive(Debug, Default)]
 pub(crate) struct Groups(RwLock<HashMap<Ipv6Addr, Arc<[Member]>>>);
 
@@ -136,31 +138,31 @@ impl Groups {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Who is attached to a group; `None`: nobody.
+    /// The members of a group; `None` where there are none.
     pub fn members(&self, group: Ipv6Addr) -> Option<Arc<[Member]>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).get(&group).cloned()
     }
 
-    /// Attaches a queue pair to a group. One that is attached already stays so.
+    /// Attaches a queue pair to a group. Attaching it again changes nothing.
     pub fn attach(
         &self,
         group: Ipv6Addr,
         (qpn, queue_key): (Qpn, &Arc<AtomicU32>),
         owner: &Arc<Inbox<Question>>,
-    ) -> Result<(), Full> {
+    ) -> Result<(), GroupLimit> {
         let mut groups = self.write();
         let members = groups.get(&group).cloned().unwrap_or_default();
         if members.iter().any(|member| member.qpn == qpn) {
             return Ok(());
         }
         if members.is_empty() && groups.len() >= MAX_GROUPS as usize {
-            return Err(Full::Groups);
+            return Err(GroupLimit::Groups);
         }
         if members.len() >= MAX_MEMBERS as usize {
-            return Err(Full::Members);
+            return Err(GroupLimit::Members);
         }
         if groups.values().map(|members| members.len()).sum::<usize>() >= MAX_ATTACHED as usize {
-            return Err(Full::Attached);
+            return Err(GroupLimit::Attached);
         }
         let new = Member { qpn, queue_key: queue_key.clone(), inbox: owner.clone() };
         let last = members.iter().rposition(|member| Arc::ptr_eq(&member.inbox, owner));
@@ -189,7 +191,7 @@ impl Groups {
         groups.values().any(|members| members.iter().any(|member| member.qpn == qpn))
     }
 
-    /// A queue pair is gone.
+    /// Detaches a queue pair from all groups.
     pub fn remove(&self, qpn: Qpn) {
         let groups = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let of_it = |members: &Arc<[Member]>| members.iter().any(|member| member.qpn == qpn);
@@ -203,7 +205,7 @@ impl Groups {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
-    use crate::budget::{Account, Stock};
+    use crate::budget::{DeviceBudget, HostBudget};
 
     fn group(number: u32) -> Ipv6Addr {
         std::net::Ipv4Addr::from(0xe000_0000 + number).to_ipv6_mapped()
@@ -211,24 +213,25 @@ mod tests {
 
     #[test]
     fn what_is_attached_is_bounded() {
-        let inbox = Arc::new(Inbox::new(Arc::new(Account::new(Arc::new(Stock::new(0, 0)), 0))).unwrap());
+        let inbox =
+            Arc::new(Inbox::new(Arc::new(DeviceBudget::new(Arc::new(HostBudget::new(0, 0)), 0))).unwrap());
         let (groups, key) = (Groups::default(), Arc::default());
         let attach = |group, qpn, inbox| groups.attach(group, (Qpn(qpn), &key), inbox);
         for qpn in 0..MAX_MEMBERS {
             assert_eq!(attach(group(0), qpn, &inbox), Ok(()));
             assert_eq!(attach(group(0), qpn, &inbox), Ok(()), "once more is the same");
         }
-        assert_eq!(attach(group(0), MAX_MEMBERS, &inbox), Err(Full::Members));
+        assert_eq!(attach(group(0), MAX_MEMBERS, &inbox), Err(GroupLimit::Members));
         for number in 1..MAX_GROUPS {
             assert_eq!(attach(group(number), 0, &inbox), Ok(()));
         }
-        assert_eq!(attach(group(MAX_GROUPS), 0, &inbox), Err(Full::Groups));
+        assert_eq!(attach(group(MAX_GROUPS), 0, &inbox), Err(GroupLimit::Groups));
         let room = MAX_ATTACHED - MAX_MEMBERS - (MAX_GROUPS - 1);
         for more in 0..room {
             let number = 1 + more % (MAX_GROUPS - 1);
             assert_eq!(attach(group(number), 1 + more / (MAX_GROUPS - 1), &inbox), Ok(()));
         }
-        assert_eq!(attach(group(MAX_GROUPS - 1), MAX_MEMBERS, &inbox), Err(Full::Attached));
+        assert_eq!(attach(group(MAX_GROUPS - 1), MAX_MEMBERS, &inbox), Err(GroupLimit::Attached));
         assert!(
             groups.detach(group(0), Qpn(1))
                 && !groups.detach(group(0), Qpn(1))

@@ -1,10 +1,10 @@
-//! The network header of a RoCE packet: addresses, and what else an application chooses.
+//! The IP header of a RoCE packet: addresses, and what else an application chooses.
 
 use crate::ids::Qpn;
 use packet::{WriteError, build, proto};
 use std::net::Ipv6Addr;
 
-/// What an application, or a peer, chose of an IPv4 or IPv6 header.
+/// The fields of an IPv4 or IPv6 header that the sender chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NetworkHeader {
     pub source: Ipv6Addr,
@@ -67,7 +67,7 @@ impl NetworkHeader {
     }
 }
 
-/// Whether a GID is that of a group: an IPv6 multicast address, or a mapped IPv4 one.
+/// Whether a GID is a multicast address, IPv6 or mapped IPv4.
 pub(crate) fn is_group(gid: Ipv6Addr) -> bool {
     gid.to_ipv4_mapped().map_or(gid.is_multicast(), |v4| v4.is_multicast())
 }

@@ -1,21 +1,21 @@
-//! Processes that got memory of a device's applications, and may still have it.
+//! Processes that were given memory of a device's applications, and may still have it.
 //!
-//! Neither closing a device nor taking trust away takes back what a process has mapped, or open: it has
-//! it until it ends, or gives it back. Nobody sees that it gave it back; so it is said to have it until one of both
-//! processes is gone.
+//! Neither closing a device nor taking trust away takes back what a process has mapped or open: it has the memory until
+//! it ends or gives it back. The device can't see that a process gives memory back, so it counts as having it until one
+//! of both processes ends.
 
-use crate::budget::{Account, Held, Kind};
+use crate::budget::{DeviceBudget, Kind, Reservation};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// Processes of a device that give memory, or are given some.
+/// The most processes of a device that give memory or are given some.
 const PROCESSES: u32 = 1024;
-/// Gifts of a device at a time, all of which are known: beyond that no memory is given.
-const GIFTS: usize = 4096;
+/// The most grants of a device. All of them are recorded, so beyond this no memory is given.
+const GRANTS: usize = 4096;
 
-/// What was given.
+/// What memory was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Given {
     /// Queues and tables of a queue pair.
@@ -27,7 +27,7 @@ pub enum Given {
 }
 
 impl Given {
-    /// For people.
+    /// Its name, for people.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -41,15 +41,15 @@ impl Given {
 /// A process that may have memory of another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HolderDescription {
-    /// Its number, in our process namespace.
+    /// Its process number, in the daemon's namespace.
     pub pid: i32,
     /// The guest it belongs to.
     pub guest: String,
     /// Whose memory it has.
     pub of: i32,
-    /// What of it.
+    /// What memory of that process.
     pub given: Given,
-    /// Whether both guests trust each other still.
+    /// Whether both guests still trust each other.
     pub is_trusted: bool,
 }
 
@@ -58,19 +58,19 @@ pub struct HolderDescription {
 pub(crate) struct Process {
     pub pid: i32,
     pub guest: String,
-    /// Readable once it ended; `None`: that is not to be known.
+    /// Readable once the process has ended. `None`: the daemon can't know.
     end: Option<OwnedFd>,
-    _held: Held,
+    _reservation: Reservation,
 }
 
 impl Process {
-    fn new(pid: i32, guest: String, account: &Arc<Account>) -> Option<Self> {
-        let held = account.take(Kind::Process, 0, PROCESSES).ok()?;
+    fn new(pid: i32, guest: String, budget: &Arc<DeviceBudget>) -> Option<Self> {
+        let held = budget.take(Kind::Process, 0, PROCESSES).ok()?;
         let end = Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-        Some(Self { pid, guest, end, _held: held })
+        Some(Self { pid, guest, end, _reservation: held })
     }
 
-    /// Whether it did not end, as far as that is to be known.
+    /// Whether the process still exists. True also where the daemon can't know.
     pub fn is_there(&self) -> bool {
         let Some(end) = &self.end else { return true };
         let mut wanted = [PollFd::new(end, PollFlags::IN)];
@@ -79,7 +79,7 @@ impl Process {
 }
 
 #[derive(Debug)]
-struct Gift {
+struct MemoryGrant {
     to: Arc<Process>,
     of: Arc<Process>,
     given: Given,
@@ -87,16 +87,16 @@ struct Gift {
     trust: String,
 }
 
-/// What was given by a device's applications, and their processes that give, or were given, memory.
+/// The memory that a device's applications gave, and the processes that gave it or were given it.
 #[derive(Debug, Default)]
 pub(crate) struct Holders {
-    gifts: Mutex<Vec<Gift>>,
+    grants: Mutex<Vec<MemoryGrant>>,
     processes: Mutex<Vec<Weak<Process>>>,
 }
 
 impl Holders {
-    /// A process that is connected with the device: the same, however often it is. `None` where there are too many.
-    pub fn process(&self, pid: i32, guest: &str, account: &Arc<Account>) -> Option<Arc<Process>> {
+    /// The process with this number. All connections of a process have the same. `None` where there are too many.
+    pub fn process(&self, pid: i32, guest: &str, budget: &Arc<DeviceBudget>) -> Option<Arc<Process>> {
         let mut all = self.processes.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|process| process.strong_count() > 0);
         // While the process exists, no other one has its number.
@@ -104,38 +104,40 @@ impl Holders {
         if let Some(process) = all.iter().filter_map(Weak::upgrade).find(same) {
             return Some(process);
         }
-        let process = Arc::new(Process::new(pid, guest.to_owned(), account)?);
+        let process = Arc::new(Process::new(pid, guest.to_owned(), budget)?);
         all.push(Arc::downgrade(&process));
         Some(process)
     }
 
-    /// Notes that one process gets memory of another. False if there is no room to note it: then it must not get any.
+    /// Records that one process gets memory of another. False if there is no room for the record: then the process must
+    /// not get it.
     pub fn note(&self, to: &Arc<Process>, of: &Arc<Process>, given: Given, trust: &str) -> bool {
-        let mut all = self.gifts.lock().unwrap_or_else(PoisonError::into_inner);
-        let same =
-            |gift: &&mut Gift| Arc::ptr_eq(&gift.to, to) && Arc::ptr_eq(&gift.of, of) && gift.trust == trust;
-        if let Some(gift) = all.iter_mut().find(same) {
-            gift.given = gift.given.max(given);
+        let mut all = self.grants.lock().unwrap_or_else(PoisonError::into_inner);
+        let same = |grant: &&mut MemoryGrant| {
+            Arc::ptr_eq(&grant.to, to) && Arc::ptr_eq(&grant.of, of) && grant.trust == trust
+        };
+        if let Some(grant) = all.iter_mut().find(same) {
+            grant.given = grant.given.max(given);
             return true;
         }
-        all.retain(|gift| gift.to.is_there() && gift.of.is_there());
-        if all.len() >= GIFTS {
+        all.retain(|grant| grant.to.is_there() && grant.of.is_there());
+        if all.len() >= GRANTS {
             return false;
         }
-        all.push(Gift { to: to.clone(), of: of.clone(), given, trust: trust.to_owned() });
+        all.push(MemoryGrant { to: to.clone(), of: of.clone(), given, trust: trust.to_owned() });
         true
     }
 
-    /// Those that may still have it; `trusts` says whether a trust includes a guest.
+    /// The processes that may still have memory. `trusts` says whether a guest has a trust.
     pub fn describe(&self, trusts: impl Fn(&str, &str) -> bool) -> Vec<HolderDescription> {
-        let mut all = self.gifts.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|gift| gift.to.is_there() && gift.of.is_there());
-        let describe = |gift: &Gift| HolderDescription {
-            pid: gift.to.pid,
-            guest: gift.to.guest.clone(),
-            of: gift.of.pid,
-            given: gift.given,
-            is_trusted: trusts(&gift.to.guest, &gift.trust),
+        let mut all = self.grants.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|grant| grant.to.is_there() && grant.of.is_there());
+        let describe = |grant: &MemoryGrant| HolderDescription {
+            pid: grant.to.pid,
+            guest: grant.to.guest.clone(),
+            of: grant.of.pid,
+            given: grant.given,
+            is_trusted: trusts(&grant.to.guest, &grant.trust),
         };
         all.iter().map(describe).collect()
     }
@@ -145,16 +147,16 @@ impl Holders {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
-    use crate::budget::Stock;
+    use crate::budget::HostBudget;
     use std::process::{Command, Stdio};
 
     #[test]
     fn who_was_given_memory_has_it_until_it_ends() {
-        let account = Arc::new(Account::new(Arc::new(Stock::new(100, 100)), 0));
+        let budget = Arc::new(DeviceBudget::new(Arc::new(HostBudget::new(100, 100)), 0));
         let holders = Holders::default();
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let [pid, own] = [child.id(), std::process::id()].map(|pid| pid as i32);
-        let process = |pid| holders.process(pid, "vm1", &account).unwrap();
+        let process = |pid| holders.process(pid, "vm1", &budget).unwrap();
         let (to, of) = (process(pid), process(own));
         // It counts once, however often it comes.
         assert!(Arc::ptr_eq(&to, &process(pid)));
@@ -177,6 +179,6 @@ mod tests {
         drop(child.stdin.take());
         child.wait().unwrap();
         assert_eq!(given(true), []);
-        assert_eq!(account.count(Kind::Process), 0);
+        assert_eq!(budget.count(Kind::Process), 0);
     }
 }

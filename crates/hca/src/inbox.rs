@@ -1,6 +1,6 @@
-//! What comes to an application's thread from others: packets for its queue pairs, and questions.
+//! The inbox of a thread: packets for its queue pairs, and questions of other threads.
 
-use crate::budget::Account;
+use crate::budget::DeviceBudget;
 use crate::header::NetworkHeader;
 use crate::ids::Qpn;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
@@ -10,11 +10,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Packets that may wait. Past that they are lost, as on any wire; and where the device has no room for more bytes.
+/// How many packets may wait. Later ones are lost, as on a wire. Packets are also lost where the device has no room for
+/// more bytes.
 const PACKETS: usize = 16 << 10;
-/// Buffers that are kept for packets to come.
+/// How many buffers are kept for later packets.
 const SPARES: usize = 64;
-/// Bytes that an inbox takes of its device's at a time.
+/// Bytes that an inbox takes at a time of its device's budget.
 const CHUNK: u64 = 128 << 10;
 
 /// A packet on its way to a queue pair.
@@ -24,9 +25,9 @@ pub(crate) struct Packet {
     pub qpn: Qpn,
     /// Its network header.
     pub header: NetworkHeader,
-    /// It did not leave the host.
+    /// It came from this host, not by the wire.
     pub is_local: bool,
-    /// Payload of UDP: base transport header to ICRC, which was checked where there is one.
+    /// The payload of UDP: base transport header to ICRC. The ICRC of packets from the wire is checked already.
     pub bytes: Vec<u8>,
 }
 
@@ -41,13 +42,13 @@ pub(crate) trait Ask: Sized {
     fn add_to(self, waiting: &mut Vec<Self>) -> Vec<Self>;
 }
 
-/// Bytes of an inbox: of packets that wait or are looked at, and of buffers that are kept.
+/// The bytes of an inbox: of packets that wait or are being worked on, and of spare buffers.
 #[derive(Debug)]
 struct Room {
     held: u64,
-    /// This inbox's part of the device's budget.
+    /// What the inbox has taken of the device's budget.
     taken: u64,
-    account: Arc<Account>,
+    budget: Arc<DeviceBudget>,
 }
 
 impl Room {
@@ -56,7 +57,7 @@ impl Room {
         let held = self.held + bytes as u64;
         if held > self.taken {
             let wanted = (held - self.taken).next_multiple_of(CHUNK);
-            if !self.account.take_packets(self.taken, wanted) {
+            if !self.budget.take_packets(self.taken, wanted) {
                 return false;
             }
             self.taken += wanted;
@@ -69,7 +70,7 @@ impl Room {
         self.held -= bytes as u64;
         let needed = self.held.next_multiple_of(CHUNK) + CHUNK;
         if self.taken > needed {
-            self.account.give_back_packets(self.taken - needed);
+            self.budget.give_back_packets(self.taken - needed);
             self.taken = needed;
         }
     }
@@ -77,7 +78,7 @@ impl Room {
 
 impl Drop for Room {
     fn drop(&mut self) {
-        self.account.give_back_packets(self.taken);
+        self.budget.give_back_packets(self.taken);
     }
 }
 
@@ -87,18 +88,18 @@ struct Waiting<Q> {
     questions: Vec<Q>,
     spares: Vec<Vec<u8>>,
     room: Room,
-    /// Whether the reader is there.
+    /// Whether the thread reads its inbox.
     is_open: bool,
 }
 
-/// What a thread took out of its inbox.
+/// What a thread has taken out of its inbox.
 #[derive(Debug)]
 pub(crate) struct Arrivals<Q> {
     pub packets: VecDeque<Packet>,
     pub questions: Vec<Q>,
-    /// Buffers of packets that are done with.
+    /// Buffers of packets that were worked on.
     used: Vec<Vec<u8>>,
-    /// Bytes of packets that left.
+    /// Bytes of packets that were worked on and whose buffers are freed.
     gone: usize,
 }
 
@@ -109,7 +110,7 @@ impl<Q> Default for Arrivals<Q> {
 }
 
 impl<Q> Arrivals<Q> {
-    /// Has the buffer of a packet used again.
+    /// Returns the buffer of a packet, to be used again.
     pub fn give_back(&mut self, packet: Packet) {
         if self.used.len() < SPARES {
             self.used.push(packet.bytes);
@@ -119,26 +120,26 @@ impl<Q> Arrivals<Q> {
     }
 }
 
-/// Where others put what is for a thread.
+/// The inbox of a thread. Other threads put packets and questions into it.
 ///
-/// What wakes the thread is read by nobody: the kernel tells of each signal once (edge-triggered). The application has
-/// an event descriptor of its own for that, and whatever it does to it, none of our threads waits for it.
+/// No event descriptor is ever read: the kernel reports each signal once (edge-triggered). The application wakes the
+/// thread by a descriptor of its own; whatever it does to that, no thread of the daemon blocks.
 #[derive(Debug)]
 pub(crate) struct Inbox<Q> {
     waiting: Mutex<Waiting<Q>>,
     any: AtomicBool,
     asleep: AtomicBool,
-    /// Ours alone.
+    /// By which the daemon's threads wake the thread.
     wake: OwnedFd,
-    /// Readable where either was signalled.
+    /// Readable after either event descriptor was signalled.
     events: OwnedFd,
 }
 
 impl<Q: Ask> Inbox<Q> {
-    /// One that takes nothing yet.
-    pub fn new(account: Arc<Account>) -> rustix::io::Result<Self> {
+    /// A closed inbox: it takes nothing yet.
+    pub fn new(budget: Arc<DeviceBudget>) -> rustix::io::Result<Self> {
         let (packets, questions, spares) = Default::default();
-        let room = Room { held: 0, taken: 0, account };
+        let room = Room { held: 0, taken: 0, budget };
         let inbox = Self {
             waiting: Mutex::new(Waiting { packets, questions, spares, room, is_open: false }),
             any: AtomicBool::new(false),
@@ -155,7 +156,7 @@ impl<Q: Ask> Inbox<Q> {
         epoll::add(&self.events, descriptor, data, epoll::EventFlags::IN | epoll::EventFlags::ET)
     }
 
-    /// Readable where the thread is to wake.
+    /// Readable when the thread must wake.
     pub const fn event(&self) -> &OwnedFd {
         &self.events
     }
@@ -171,23 +172,23 @@ impl<Q: Ask> Inbox<Q> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What it is known by.
+    /// Identifies the inbox.
     pub fn id(&self) -> u64 {
         std::ptr::from_ref(self).addr() as u64
     }
 
-    /// Whether the reader is gone.
+    /// Whether the thread has ended.
     pub fn is_done(&self) -> bool {
         !self.lock().is_open
     }
 
-    /// Somebody takes what comes from now on.
+    /// Opens the inbox: the thread reads it from now on.
     pub fn open(&self) {
         self.lock().is_open = true;
     }
 
-    /// False where the packet is lost. `spare` is a buffer for the next one then: whoever sends here much allocates
-    /// nothing.
+    /// Puts a packet into the inbox and wakes the thread. False where the packet is lost. `spare` is a buffer for the
+    /// next packet then, so that a thread that sends much allocates nothing.
     pub fn put(&self, packet: Packet, spare: &mut Vec<u8>) -> bool {
         let taken = self.put_quietly(packet, spare);
         if taken {
@@ -196,7 +197,7 @@ impl<Q: Ask> Inbox<Q> {
         taken
     }
 
-    /// The same, without waking the thread: [`Self::announce`] is to follow.
+    /// Puts a packet into the inbox without waking the thread. The caller calls [`Self::announce`] later.
     pub fn put_quietly(&self, packet: Packet, spare: &mut Vec<u8>) -> bool {
         let mut waiting = self.lock();
         let may = waiting.is_open && waiting.packets.len() < PACKETS;
@@ -210,7 +211,7 @@ impl<Q: Ask> Inbox<Q> {
         true
     }
 
-    /// The thread ended: what is here, and what comes, is lost.
+    /// Closes the inbox: the thread has ended. Packets and questions in it are lost.
     pub fn close(&self) {
         let mut waiting = self.lock();
         waiting.is_open = false;
@@ -221,12 +222,12 @@ impl<Q: Ask> Inbox<Q> {
         waiting.room.release(held);
         let needless = waiting.room.taken;
         waiting.room.taken = 0;
-        waiting.room.account.give_back_packets(needless);
+        waiting.room.budget.give_back_packets(needless);
         drop(waiting);
         drop((packets, questions, spares));
     }
 
-    /// Asks for something. False if the reader is gone.
+    /// Puts a question into the inbox and wakes the thread. False if that has ended.
     pub fn ask(&self, question: Q) -> bool {
         let mut waiting = self.lock();
         if !waiting.is_open {
@@ -239,7 +240,7 @@ impl<Q: Ask> Inbox<Q> {
         true
     }
 
-    /// Has the thread see what was put here.
+    /// Wakes the thread, if it sleeps, for what was put into the inbox.
     pub fn announce(&self) {
         self.any.store(true, Ordering::Release);
         fence(Ordering::SeqCst);
@@ -253,7 +254,7 @@ impl<Q: Ask> Inbox<Q> {
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 
-    /// The thread's: takes everything, once what it took before is done with.
+    /// Called by the thread: takes everything out of the inbox, and gives back the buffers of earlier packets.
     pub fn take(&self, taken: &mut Arrivals<Q>) {
         if self.any.swap(false, Ordering::Acquire) {
             let mut waiting = self.lock();
@@ -268,21 +269,22 @@ impl<Q: Ask> Inbox<Q> {
         }
     }
 
-    /// The thread's, which has nothing to do: gives back the room of what it took.
+    /// Called by the idle thread: gives back the room of packets that it worked on.
     pub fn settle(&self, taken: &mut Arrivals<Q>) {
         if taken.gone > 0 {
             self.lock().room.release(std::mem::take(&mut taken.gone));
         }
     }
 
-    /// The thread's: whether it sleeps from now on. Returns whether it may not: there is something.
+    /// Called by the thread before and after it sleeps. Returns whether something is in the inbox, so that it must not
+    /// sleep.
     pub fn set_asleep(&self, asleep: bool) -> bool {
         self.asleep.store(asleep, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         self.any.load(Ordering::Relaxed)
     }
 
-    /// The thread's: was woken.
+    /// Called by the thread after it woke.
     pub fn drain(&self) {
         let mut events = [const { MaybeUninit::uninit() }; 2];
         let _ = epoll::wait(&self.events, &mut events, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
@@ -293,7 +295,7 @@ impl<Q: Ask> Inbox<Q> {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
-    use crate::budget::Stock;
+    use crate::budget::HostBudget;
     use std::net::Ipv6Addr;
 
     /// A question that nobody asks.
@@ -324,15 +326,15 @@ mod tests {
     #[test]
     fn those_who_stand_still_hold_no_more_together_than_a_device_may() {
         const LEN: usize = 30_000;
-        let account = Arc::new(Account::new(Arc::new(Stock::new(0, 0)), 0));
-        let inboxes: Vec<_> = (0..256).map(|_| Inbox::new(account.clone()).unwrap()).collect();
+        let budget = Arc::new(DeviceBudget::new(Arc::new(HostBudget::new(0, 0)), 0));
+        let inboxes: Vec<_> = (0..256).map(|_| Inbox::new(budget.clone()).unwrap()).collect();
         assert!(!inboxes[0].put(packet(1), &mut Vec::new()), "nobody takes it");
         inboxes.iter().for_each(Inbox::open);
         let bytes: Vec<_> = inboxes.iter().map(|inbox| fill(inbox, LEN)).collect();
         let all = bytes.iter().sum::<usize>();
         assert!((100 << 20..=128 << 20).contains(&all), "{all}");
         assert!((60 << 20..=64 << 20).contains(&bytes[0]), "one has half of what is left: {}", bytes[0]);
-        // What they took counts until it is done with.
+        // What an inbox's thread took counts until it is given back.
         let mut taken = Arrivals::default();
         inboxes[0].take(&mut taken);
         assert_eq!((taken.packets.len() * LEN, fill(&inboxes[0], LEN) / (1 << 20)), (bytes[0], 0));
@@ -342,6 +344,6 @@ mod tests {
         inboxes[0].settle(&mut taken);
         assert!(fill(&inboxes[0], LEN) > 30 << 20);
         inboxes.iter().for_each(Inbox::close);
-        assert!(account.take_packets(0, 64 << 20), "all is given back");
+        assert!(budget.take_packets(0, 64 << 20), "all is given back");
     }
 }

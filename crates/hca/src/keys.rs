@@ -3,19 +3,19 @@
 use crate::ids::{Key, PdId, Qpn};
 use uverbs::{Kind, Region};
 
-/// What has a key.
+/// What a key stands for.
 #[derive(Debug)]
-pub(crate) struct Keyed {
+pub(crate) struct KeyEntry {
     pub key: Key,
-    /// What the key is good for; nothing, where it is that of a window that is not bound.
+    /// The memory that the key gives access to. `None`: it is the key of a window that is not bound.
     pub region: Option<Region>,
     pub window: Option<Window>,
-    /// Windows that are bound to it.
+    /// How many windows are bound to it.
     pub windows: u32,
 }
 
-impl Keyed {
-    /// The key of the region: its own, or the one that it is bound to.
+impl KeyEntry {
+    /// The key of the region: its own, or that of the region to which the window is bound.
     pub fn region_key(&self) -> Key {
         self.window.map_or(self.key, |window| window.to)
     }
@@ -26,16 +26,16 @@ impl Keyed {
 pub(crate) struct Window {
     pub pd: PdId,
     pub is_type_2: bool,
-    /// The key of the region that it is bound to.
+    /// The key of the region to which it is bound.
     pub to: Key,
 }
 
 /// Whose peers may use a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyUsers {
-    /// That of the queue pair with this number.
+    /// The peer of the queue pair with this number.
     Of(Qpn),
-    /// Those of all queue pairs of this protection domain.
+    /// The peers of all queue pairs of this protection domain.
     Domain(PdId),
 }
 

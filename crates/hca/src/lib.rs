@@ -4,18 +4,18 @@
 //! pairs; one thread for each application, which runs the transport (`rdma`) of its queue pairs and is the only one
 //! that touches its memory; the way of packets from one to another on this host.
 //!
-//! Must not know: how packets travel between hosts, what rules there are (it is told where they leave it a way).
+//! Must not know: how packets travel between hosts, and what rules there are. It asks those by addresses ([`Rules`]).
 //!
-//! A request of a program walks down one stair: `client`, the program's thread in the daemon, takes it out of the shared
-//! queue of its queue pair (`qp`); the transport (crate `rdma`) makes packets of it; `carry` copies the payload out of the
-//! program's memory into them, and puts them into the `inbox` of the thread that has the peer, or into the ring of the
-//! guest's port (`wire`). Only the transport calls back: `carry` is what it calls. A packet that comes walks the same
-//! stair. Modules import only what stands below them:
+//! A request of a program walks down one stair. `client`, the program's thread in the daemon, takes it out of the
+//! shared queue of its queue pair (`qp`). The transport (crate `rdma`) makes packets of it. `carry` copies the payload
+//! out of the program's memory into them, and puts them into the `inbox` of the peer's thread, or into the ring of the
+//! guest's port (`wire`). Only the transport calls back: `carry` has the functions that it calls. A packet that comes
+//! walks the same stair. Modules import only modules that stand below them:
 //!
 //! | modules | what they are |
 //! |---|---|
 //! | `device`, `client` | threads: of a device, and of each application |
-//! | `qp`, `modify`, `describe`, `cm` | queue pairs with their transport, what is said of them; the connection manager |
+//! | `qp`, `modify`, `describe`, `cm` | queue pairs with their transport; the connection manager |
 //! | `carry`, `local`, `grant`, `unshare` | what is done for a queue pair, without its transport |
 //! | `endpoint`, `context` | a queue pair without its transport; everything else that an application has |
 //! | `wire`, `path`, `fabric`, `adapter`, `groups` | the devices of the host, and the ways between them |
@@ -35,7 +35,6 @@ mod context;
 mod counters;
 mod cq;
 mod create_qp;
-mod crew;
 mod describe;
 mod description;
 mod device;
@@ -74,6 +73,7 @@ mod sharing;
 mod spec;
 mod srq;
 mod terms;
+mod threads;
 mod transitions;
 mod unshare;
 mod windows;

@@ -1,7 +1,7 @@
 //! Requests that a queue pair does without its peer: binding memory windows and invalidating their keys.
 //!
-//! A local request begins once all requests before it are done, and those after it wait for its end: its order is that of
-//! a fence. So the device need not know what is under way (IBTA 10.8.3.3 asks for less).
+//! A local request begins once all requests before it are done, and later requests wait for its end, as after a fence.
+//! So the device need not know what is under way (IBTA 10.8.3.3 asks for less).
 
 use crate::context::Context;
 use crate::endpoint::Endpoint;
@@ -24,7 +24,7 @@ pub(crate) fn is_local(request: &WorkRequest, kind: QpType) -> bool {
 pub(crate) enum Progress {
     /// It is done, or there is none.
     Done,
-    /// It waits: for the requests before it, or for peers that may still use a key that it invalidated.
+    /// It waits for requests before it, or for peers that may still use a key that it invalidated.
     Waits,
     /// It failed, and the send queue with it.
     Failed,
@@ -65,7 +65,7 @@ impl Endpoint {
         }
     }
 
-    /// When the request that waits is to be looked at again, where nothing else tells.
+    /// When to look at the local request again, where nothing else wakes the queue pair.
     pub fn local_deadline(&self, is_sending: bool, now: Duration, context: &Context) -> Option<Duration> {
         match &self.send.local {
             Some(LocalRequest { invalidation: Some(_), .. }) if context.pending_invalidation.is_some() => {
@@ -77,7 +77,7 @@ impl Endpoint {
         }
     }
 
-    /// Does it; from whom it took a key away, if it did.
+    /// Does the request. Returns the users of the key that it invalidated, if it did.
     fn bind_or_invalidate(
         &self,
         request: &WorkRequest,

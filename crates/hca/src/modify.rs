@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use uverbs::qp::{access, mask};
 use uverbs::{QpAttributes, QpState, QpType, Refusal};
 
-/// Changes attributes of a queue pair, and its state: all of that, or nothing.
+/// Changes attributes and state of a queue pair: all of it, or nothing.
 pub(crate) fn modify(
     qp: &mut Qp,
     set: u32,
@@ -61,14 +61,14 @@ pub(crate) fn modify(
     }
     let endpoint = &mut qp.endpoint;
     if set & mask::ACCESS_FLAGS != 0 && asked.qp_access_flags != endpoint.attributes.qp_access_flags {
-        // A peer that shares memory was told the old ones.
+        // A peer that shares memory knows the old flags.
         endpoint.unshare(context);
     }
     keep(&mut endpoint.attributes, set, asked);
     endpoint.queue_key.store(endpoint.attributes.qkey, Ordering::Relaxed);
     endpoint.peer.path = path.or(endpoint.peer.path.take());
     endpoint.state = to;
-    // A datagram is a packet, wherever it goes.
+    // A datagram is one packet, on every path.
     let longest = mtu(context.adapter.spec().active_mtu());
     match to {
         QpState::ReadyToReceive if is_new => qp.transport = begin(endpoint, longest),
@@ -90,7 +90,7 @@ pub(crate) fn modify(
     Ok(())
 }
 
-/// Whether values are such as there are.
+/// Checks that the values are valid.
 fn check(set: u32, asked: &QpAttributes, spec: &DeviceSpec) -> Result<(), Refusal> {
     let limits = [
         (mask::PKEY_INDEX, "pkey_index", asked.pkey_index, 0, 0),
@@ -113,7 +113,7 @@ fn check(set: u32, asked: &QpAttributes, spec: &DeviceSpec) -> Result<(), Refusa
     Ok(())
 }
 
-/// Keeps the attributes that are set.
+/// Takes over the attributes that are set.
 fn keep(kept: &mut QpAttributes, set: u32, asked: &QpAttributes) {
     let mut each = |bit: u32, place: fn(&mut QpAttributes) -> &mut u32, value: u32| {
         if set & bit != 0 {

@@ -1,4 +1,4 @@
-//! The way of packets to their destination.
+//! The path of packets to their destination.
 
 use crate::adapter::Adapter;
 use crate::fabric::Fabric;
@@ -7,23 +7,23 @@ use std::net::Ipv6Addr;
 use std::sync::Arc;
 use uverbs::AddressVector;
 
-/// Hops of what we send, where the application says nothing else.
+/// The hop limit where the application chooses none.
 const HOPS: u8 = 64;
 
-/// From a GID of ours to another.
+/// A path from a GID of the device to another GID.
 #[derive(Clone, Debug)]
 pub(crate) struct Path {
     pub header: NetworkHeader,
-    /// Our MAC.
+    /// The MAC of the device.
     pub mac: [u8; 6],
-    /// Where it leads.
+    /// How packets travel on it.
     pub way: Way,
 }
 
 /// How packets travel.
 #[derive(Clone, Debug)]
 pub(crate) enum Way {
-    /// From thread to thread: both are guests of this host, in one network.
+    /// From thread to thread: both guests are on this host, in one network.
     Local(Arc<Adapter>),
     /// As packets of the guest, through the vRouter.
     Wire,
@@ -57,7 +57,8 @@ impl Path {
 
     /// The path that an address vector describes.
     pub fn find(vector: &AddressVector, adapter: &Adapter, fabric: &Fabric) -> Result<Self, NoPath> {
-        // A copy: more of its kind are looked at meanwhile, and who waits to change one would stop that.
+        // A copy: another device's specification is read below, and a writer that waits for either lock would stop
+        // that.
         let spec = adapter.spec().clone();
         if !vector.is_global {
             return Err(NoPath::NotGlobal);

@@ -1,6 +1,6 @@
 //! Protection domains.
 
-use crate::budget::{Held, Kind};
+use crate::budget::{Kind, Reservation};
 use crate::ids::PdId;
 use crate::limits::MAX_PDS;
 use crate::quota::Quota;
@@ -10,7 +10,7 @@ use uverbs::Refusal;
 
 /// The protection domains of an application. A domain is only a number that its objects have in common.
 #[derive(Debug, Default)]
-pub(crate) struct Pds(HashMap<PdId, Held>);
+pub(crate) struct Pds(HashMap<PdId, Reservation>);
 
 impl Pds {
     /// Adds the domain with this number.

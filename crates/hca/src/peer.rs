@@ -1,4 +1,4 @@
-//! The peer of a connected queue pair: the way to it, and what was heard of it.
+//! The peer of a connected queue pair: the path to it, and what is known of it.
 
 use crate::adapter::Adapter;
 use crate::inbox::{Inbox, Packet};
@@ -11,19 +11,19 @@ use std::time::Duration;
 /// A peer is told of congestion no more often than this.
 const BETWEEN_NOTIFICATIONS: Duration = Duration::from_micros(50);
 
-/// The peer of a connection; all of it is empty where there is none.
+/// The peer of a connection. Empty where the queue pair is not connected.
 #[derive(Debug, Default)]
 pub(crate) struct Peer {
     pub path: Option<Path>,
-    /// The inbox of the thread that has the peer, where that is on this host and a packet went there.
+    /// The inbox of the peer's thread, if the peer is on this host and a packet went there.
     pub inbox: Option<Arc<Inbox<Question>>>,
-    /// What the peer did wrong.
+    /// The NAK that the peer's last wrong request got.
     pub nak: Option<Nak>,
     /// How many wrong keys it used.
     pub wrong_keys: u32,
-    /// The peer was heard of.
+    /// A packet of the peer came, or it asked to share memory.
     pub established: bool,
-    /// When the peer was told of congestion.
+    /// When the peer was last told of congestion.
     told_congestion: Option<Duration>,
 }
 
@@ -41,7 +41,7 @@ impl Peer {
         }
     }
 
-    /// Whether a packet comes from the peer, and by the way that leads there.
+    /// Whether a packet comes from the peer, by the path that leads there.
     pub fn sent(&self, packet: &Packet) -> bool {
         self.path.as_ref().is_some_and(|path| {
             packet.header.source == path.header.destination

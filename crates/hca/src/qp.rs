@@ -1,4 +1,4 @@
-//! A queue pair: its queues in shared memory, its transport, and what moves requests from one to the other.
+//! A queue pair: moves requests and packets between its queues in shared memory and its transport.
 
 use crate::carry::Callbacks;
 use crate::context::Context;
@@ -17,12 +17,12 @@ use std::time::Duration;
 use uverbs::work::send_flags;
 use uverbs::{Corrupt, QpState, WorkRequest};
 
-/// When receives are looked for that were posted, and not yet seen, when a queue pair went to the error state.
+/// How long after a queue pair went to the error state it looks again for receives that were posted before.
 const LATER: Duration = Duration::from_millis(1);
-/// Why a queue pair is in an error state, where it is nobody else's fault.
+/// Why a queue pair is in an error state, where no peer caused it.
 const OWN_REQUEST: &str = "a request of its own failed";
 
-/// What carries its messages.
+/// The transport of a queue pair.
 #[derive(Debug)]
 pub(crate) enum Transport {
     None,
@@ -35,14 +35,14 @@ pub(crate) enum Transport {
 pub(crate) struct Qp {
     pub endpoint: Endpoint,
     pub transport: Transport,
-    /// It waits for its turn.
+    /// It is in the list of queue pairs that are ready.
     pub is_ready: bool,
-    /// When it wants its turn at the latest.
+    /// When it must work again at the latest.
     pub deadline: Option<Duration>,
 }
 
 impl Qp {
-    /// Adds what its transport counted.
+    /// Adds what its transport and its bonds counted.
     pub fn count_into(&self, counters: &mut Counters) {
         if let Transport::Connected(connected) = &self.transport {
             counters.add_connection(&connected.counts());
@@ -62,28 +62,28 @@ impl Qp {
         };
         context.counters.add(Counter::ReceivedPackets, 1);
         context.counters.add(Counter::ReceivedBytes, packet.bytes.len() as u64);
-        let mut around = Callbacks { endpoint: &mut self.endpoint, context };
+        let mut callbacks = Callbacks { endpoint: &mut self.endpoint, context };
         match &mut self.transport {
-            Transport::None => around.context.counters.add(Counter::NotTaken, 1),
+            Transport::None => callbacks.context.counters.add(Counter::NotTaken, 1),
             Transport::Connected(connected) => {
-                if !around.endpoint.peer.sent(packet) {
-                    around.context.counters.add(Counter::NotTaken, 1);
+                if !callbacks.endpoint.peer.sent(packet) {
+                    callbacks.context.counters.add(Counter::NotTaken, 1);
                     return;
                 }
-                around.endpoint.establish(around.context);
-                around.notify_congestion(packet, now);
-                connected.receive(&datagram, now, &mut around);
+                callbacks.endpoint.establish(callbacks.context);
+                callbacks.notify_congestion(packet, now);
+                connected.receive(&datagram, now, &mut callbacks);
                 if connected.state() == rdma::State::Error {
-                    // The peer is told why, and so are we.
-                    connected.poll(now, BUDGET, &mut around);
+                    // Sends the NAK that tells the peer why, and notes the reason.
+                    connected.poll(now, BUDGET, &mut callbacks);
                 }
             }
-            Transport::Datagram(pair) => receive_datagram(pair, packet, &datagram, &mut around),
+            Transport::Datagram(pair) => receive_datagram(pair, packet, &datagram, &mut callbacks),
         }
         self.settle(context);
     }
 
-    /// Does what there is to do. Returns when it wants its turn at the latest.
+    /// Works on requests and timers. Returns when it must work again at the latest.
     pub fn work(&mut self, now: Duration, context: &mut Context) -> Option<Duration> {
         let deadline = self.try_work(now, context);
         self.settle(context);
@@ -104,10 +104,10 @@ impl Qp {
     }
 
     fn try_work(&mut self, now: Duration, context: &mut Context) -> Option<Duration> {
-        // From here on: what is posted and not announced is seen below.
+        // Requests that are posted from here on without a doorbell are found below.
         self.endpoint.send.spare_doorbell(false);
         let mut budget = BUDGET;
-        // Datagrams are sent as they are taken.
+        // A datagram is sent when its request is taken.
         let is_datagram = matches!(self.transport, Transport::Datagram(_));
         let is_at_work = matches!(self.endpoint.state, QpState::ReadyToSend | QpState::SendQueueDrained);
         let mut may_go_on = is_at_work && self.do_local(context);
@@ -131,12 +131,12 @@ impl Qp {
         let mut deadline = None;
         if let Transport::Connected(connected) = &mut self.transport {
             let room = self.endpoint.frames(now, context);
-            // Time passes without room too.
+            // Timers run also without room.
             deadline = connected.poll(now, room, &mut Callbacks { endpoint: &mut self.endpoint, context });
             if room == 0 {
                 deadline = Some(self.endpoint.later(now, context));
             }
-            // An answer, or a timeout, brings us here again, and what was posted meanwhile with it.
+            // An answer or a timeout brings the queue pair here again, where it finds requests posted meanwhile.
             self.endpoint.send.spare_doorbell(deadline.is_some() && connected.awaits_answers());
             let is_sending = connected.is_sending();
             let waits = self.endpoint.local_deadline(is_sending, now, context);
@@ -151,7 +151,7 @@ impl Qp {
         if more { Some(now) } else { deadline }
     }
 
-    /// Goes on with a local request, where one waits. Returns whether those after it may go on.
+    /// Goes on with the local request, if there is one. Returns whether later requests may go on.
     fn do_local(&mut self, context: &mut Context) -> bool {
         let is_sending = matches!(&self.transport, Transport::Connected(connected) if connected.is_sending());
         match self.endpoint.advance_local(is_sending, context) {
@@ -183,17 +183,17 @@ impl Qp {
             solicited: asked.flags & send_flags::SOLICITED != 0,
             fence: asked.flags & send_flags::FENCE != 0,
         };
-        let mut around = Callbacks { endpoint, context };
+        let mut callbacks = Callbacks { endpoint, context };
         match &mut self.transport {
             Transport::None => {}
-            Transport::Connected(connected) => connected.post_send(request, &mut around),
+            Transport::Connected(connected) => connected.post_send(request, &mut callbacks),
             Transport::Datagram(pair) => {
                 let to = Destination {
                     address: asked.ah,
                     queue_pair: asked.remote_qpn & 0xff_ffff,
                     queue_key: asked.remote_qkey,
                 };
-                pair.send(&request, &to, &mut around);
+                pair.send(&request, &to, &mut callbacks);
             }
         }
     }
@@ -235,7 +235,7 @@ impl Qp {
         self.enter_error(context);
     }
 
-    /// Goes to the error state: everything is flushed.
+    /// Goes to the error state and flushes all requests.
     pub fn enter_error(&mut self, context: &mut Context) {
         if self.endpoint.state == QpState::Error {
             return;
@@ -243,19 +243,19 @@ impl Qp {
         self.endpoint.state = QpState::Error;
         self.endpoint.send.spare_doorbell(false);
         self.endpoint.unshare(context);
-        let mut around = Callbacks { endpoint: &mut self.endpoint, context };
+        let mut callbacks = Callbacks { endpoint: &mut self.endpoint, context };
         match &mut self.transport {
             Transport::None => {}
-            // One that failed itself still has to tell its peer why.
+            // A transport that failed by itself still has to tell its peer why.
             Transport::Connected(connected) if connected.state() == rdma::State::Error => {}
-            Transport::Connected(connected) => connected.fail(&mut around),
-            Transport::Datagram(pair) => pair.fail(&mut around),
+            Transport::Connected(connected) => connected.fail(&mut callbacks),
+            Transport::Datagram(pair) => pair.fail(&mut callbacks),
         }
         self.endpoint.receive.fail();
         self.flush(context);
     }
 
-    /// Sends again after a send queue error: not what was posted meanwhile.
+    /// Leaves the send queue error state. Requests that were posted meanwhile are flushed.
     pub fn resume(&mut self, context: &mut Context) {
         if !self.endpoint.awaits_peers(context) {
             self.endpoint.flush_sends(context);
@@ -268,7 +268,8 @@ impl Qp {
         }
     }
 
-    /// Flushes what was posted since, once nobody is at work with what came before it, or with what it took away.
+    /// Flushes requests that were posted in the error state, once nobody uses earlier ones, or a key that was
+    /// invalidated.
     fn flush(&mut self, context: &mut Context) {
         let endpoint = &mut self.endpoint;
         if context.is_still_used(endpoint.qpn) || endpoint.awaits_peers(context) {
@@ -296,15 +297,15 @@ impl Qp {
     }
 }
 
-/// A datagram for a queue pair of datagrams.
+/// Takes a datagram for a UD queue pair.
 fn receive_datagram(
     pair: &mut DatagramPair,
     packet: &Packet,
     datagram: &Datagram<'_>,
-    around: &mut Callbacks<'_>,
+    callbacks: &mut Callbacks<'_>,
 ) {
     let header = packet.header.received(packet.bytes.len());
-    let Err(why) = pair.receive(datagram, &header, around) else { return };
+    let Err(why) = pair.receive(datagram, &header, callbacks) else { return };
     let counter = match why {
         LeftOut::Foreign => Counter::NotTaken,
         LeftOut::Partition => Counter::PkeyViolation,
@@ -312,5 +313,5 @@ fn receive_datagram(
         LeftOut::NotReady => Counter::OutOfBuffer,
         LeftOut::Length => Counter::LocalLength,
     };
-    around.context.counters.add(counter, 1);
+    callbacks.context.counters.add(counter, 1);
 }

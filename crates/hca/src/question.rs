@@ -9,13 +9,13 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak, mpsc};
 use uverbs::DirectPeer;
 
-/// Questions [`Question::Notify`] that may wait at a time. If there are more, one [`Question::NotifyAll`] replaces them.
+/// How many questions [`Question::Notify`] may wait. If there are more, one [`Question::NotifyAll`] replaces them.
 const NOTIFICATIONS: usize = 1024;
 
-/// Held strongly by the one who asks, for as long as he waits for the answer.
+/// Says whether somebody waits for the answer: the thread that asks keeps the strong reference.
 pub(crate) type Ticket = Weak<()>;
 
-/// What of a peer an application asks for.
+/// What an application asks a peer to share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SharedPart {
     /// The queues of a queue pair.
@@ -32,7 +32,7 @@ pub(crate) struct SharingRequest {
     /// The queue pair.
     pub qpn: Qpn,
     pub wanted: SharedPart,
-    /// Who asks: GID and number of its queue pair.
+    /// The GID and the number of the queue pair that asks.
     pub from: (Ipv6Addr, Qpn),
     pub uid: u32,
     pub trust: String,
@@ -56,8 +56,8 @@ pub(crate) enum Grant {
 #[derive(Debug)]
 pub(crate) struct QueuesGrant {
     pub peer: DirectPeer,
-    /// In the order that [`DirectPeer`] says. Those of the asking application's own queues come between `files` and
-    /// `last`.
+    /// In the order that [`DirectPeer`] defines. Descriptors of the asking application's own queues come between
+    /// `files` and `last`.
     pub bond_file: OwnedFd,
     pub files: Vec<OwnedFd>,
     pub last: Vec<OwnedFd>,
@@ -144,7 +144,7 @@ fn notifies_all(waiting: &[Question]) -> bool {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
-    use crate::budget::{Account, Stock};
+    use crate::budget::{DeviceBudget, HostBudget};
     use crate::holders::Holders;
 
     /// The queue of a thread that is stopped, after these questions.
@@ -156,9 +156,9 @@ mod tests {
 
     #[test]
     fn who_asks_again_waits_once() {
-        let account = Arc::new(Account::new(Arc::new(Stock::new(100, 100)), 0));
-        let process = Holders::default().process(1, "vm1", &account).unwrap();
-        let inboxes = [(); 2].map(|()| Arc::new(Inbox::new(account.clone()).unwrap()));
+        let budget = Arc::new(DeviceBudget::new(Arc::new(HostBudget::new(100, 100)), 0));
+        let process = Holders::default().process(1, "vm1", &budget).unwrap();
+        let inboxes = [(); 2].map(|()| Arc::new(Inbox::new(budget.clone()).unwrap()));
         let tickets: Vec<_> = (0..1000).map(|_| Arc::new(())).collect();
         let request = |(at, ticket): (usize, &Arc<()>)| {
             let request = SharingRequest {

@@ -7,7 +7,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use uverbs::{Memory, Refusal};
 
-/// Memory that only we write, or that is guarded: what an application does to its file harms itself alone.
+/// Memory to share with an application. It is sealed or guarded: whatever an application does to its file harms only
+/// itself.
 pub(crate) fn guarded_memory(
     name: &str,
     bytes: usize,
@@ -17,10 +18,10 @@ pub(crate) fn guarded_memory(
     Ok((memory.guarded(fault).map_err(no_memory)?, file))
 }
 
-/// Takes the pages out of a file that nobody needs any more: an application may keep it, and pages that we touched
-/// count as ours.
+/// Frees the pages of a file that nobody needs any more: an application may keep the file, and pages that the daemon
+/// touched count as the daemon's.
 pub(crate) fn empty(file: &OwnedFd) {
-    // The last page whole, however large pages are.
+    // The whole last page, whatever the page size.
     let len = rustix::fs::fstat(file).map_or(0, |stat| (stat.st_size as u64).next_multiple_of(1 << 16));
     let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     let _ = rustix::fs::fallocate(file, hole, 0, len);

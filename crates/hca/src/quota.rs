@@ -1,7 +1,7 @@
 //! What a new object of an application counts against: the limits of its device.
 
 use crate::adapter::Adapter;
-use crate::budget::{Account, Held, Kind};
+use crate::budget::{DeviceBudget, Kind, Reservation};
 use crate::limits::Limits;
 use crate::queue_memory::guarded_memory;
 use crate::refusal::no_memory;
@@ -14,18 +14,18 @@ use uverbs::{Memory, Refusal};
 #[derive(Clone, Debug)]
 pub(crate) struct Quota {
     pub limits: Limits,
-    account: Arc<Account>,
+    budget: Arc<DeviceBudget>,
     fault: Arc<FaultWord>,
 }
 
 impl Quota {
     pub fn new(adapter: &Adapter, fault: &Arc<FaultWord>) -> Self {
-        Self { limits: adapter.spec().limits, account: adapter.account.clone(), fault: fault.clone() }
+        Self { limits: adapter.spec().limits, budget: adapter.budget.clone(), fault: fault.clone() }
     }
 
     /// Takes one more of a kind, and bytes, of what the applications of the device may have together.
-    pub fn take(&self, kind: Kind, bytes: usize, limit: u32) -> Result<Held, Refusal> {
-        self.account.take(kind, bytes as u64, limit).map_err(no_memory)
+    pub fn take(&self, kind: Kind, bytes: usize, limit: u32) -> Result<Reservation, Refusal> {
+        self.budget.take(kind, bytes as u64, limit).map_err(no_memory)
     }
 
     /// Memory to share with the application, and its file.

@@ -2,10 +2,10 @@
 
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// A number of the kernel's choice.
+/// A random number from the kernel.
 ///
 /// # Panics
-/// Never: the kernel gives that many bytes at once, once it is up.
+/// Never: the kernel gives that many bytes at once after it has started.
 pub(crate) fn number() -> u32 {
     let mut bytes = [0; 4];
     while getrandom(&mut bytes, GetRandomFlags::empty()).is_err() {}

@@ -30,11 +30,11 @@ pub(crate) struct ReceiveQueue {
     pub taker: u32,
     /// The receive that was taken last.
     pub last: Receive,
-    /// Receives flushed in this turn.
+    /// How many receives were flushed in this turn.
     pub flushed: u32,
-    /// The application is to be told once no receive of a shared queue is under way any more.
+    /// The application must be told when no receive of the shared queue is under way any more.
     pub tells_last: bool,
-    /// In the error state: receives that were posted before are to be looked for once more.
+    /// In the error state: the queue pair must look once more for receives that were posted before.
     pub looks_again: bool,
 }
 
@@ -63,7 +63,8 @@ impl ReceiveQueue {
         matches!(self.receives, Receives::Shared(used) if used == srq)
     }
 
-    /// Has receives announced that are posted in the error state, and looked for that were posted before.
+    /// In the error state the application announces receives, and the queue pair looks once more for those posted
+    /// before.
     pub fn fail(&mut self) {
         if let Receives::Private(source, _) = &mut self.receives {
             source.want_doorbell(true);

@@ -7,15 +7,15 @@ use std::time::Duration;
 /// Refusals are logged no more often than this.
 const BETWEEN_COMPLAINTS: Duration = Duration::from_secs(1);
 
-/// What a device logs, no more often than people can read.
+/// Logs refusals, no more often than people can read.
 #[derive(Debug, Default)]
-pub(crate) struct Complaints {
-    /// When it complained last, and how often it did not since.
+pub(crate) struct RefusalLog {
+    /// When the last refusal was logged, and how many came since.
     told: Mutex<(Option<Duration>, u64)>,
 }
 
-impl Complaints {
-    /// An application is refused.
+impl RefusalLog {
+    /// Logs that an application is refused.
     pub fn tell(&self, error: &dyn std::fmt::Display) {
         let untold = {
             let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);

@@ -3,12 +3,12 @@
 //! Pages that an application has in a sealed file are mapped; the others are reached through its address space.
 
 use crate::address_space::AddressSpace;
-use crate::atomics::Turn;
+use crate::atomics::Turns;
 use crate::ids::{Key, MwId, PdId, Qpn};
-use crate::keys::Keyed;
+use crate::keys::KeyEntry;
 use crate::limits::Limits;
 use crate::random;
-use crate::registered::{Full, Registered, Share, Spent};
+use crate::registered::{MappedBytes, RegionLimit, Registered, TableMemory};
 use mem::FaultWord;
 use rdma::{Access, Fault};
 use std::collections::HashMap;
@@ -18,27 +18,27 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use uverbs::qp::access;
 use uverbs::{FIRST_KEY, Kind as KeyKind, MemoryError, Region, RegionTable, SharedPages};
 
-/// Pages of a region that are in a file, and the file, to share.
+/// The pages of a region that are in a file, and the file, to share.
 #[derive(Debug)]
 pub(crate) struct RegionPages {
     pub pages: Arc<SharedPages>,
     pub file: OwnedFd,
-    _share: Share,
+    _mapped: MappedBytes,
 }
 
-/// Some of an application's bytes, which it, or a peer, may use by a key.
+/// A place in an application's memory that a key gives access to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     key: Key,
     pub address: u64,
 }
 
-/// Bytes that count as registered. Of all there is, which nobody can say how much it is, none: nothing is pinned.
+/// The bytes that count as registered. An implicit region counts as none: nothing is pinned, and its size is not known.
 const fn counted(region: &Region) -> u64 {
     if region.is_implicit() { 0 } else { region.len }
 }
 
-/// What may be done with a region, in words.
+/// The access flags of a region or window, in words.
 pub(crate) fn access_names(flags: u32, kind: KeyKind) -> String {
     let names = [
         (access::MW_BIND, "bind"),
@@ -62,56 +62,56 @@ pub(crate) const fn right(access: Access) -> u32 {
     }
 }
 
-/// The regions and windows of an application, by key. Keys are random in all their bits: a guess hits none of `n` but
-/// once in 2^32 / `n` times.
+/// The regions and windows of an application, by key. All bits of keys are random: a guess hits one of `n` keys with a
+/// probability of `n` in 2^32.
 #[derive(Debug)]
 pub(crate) struct Regions {
-    /// By [`index`].
-    pub(crate) keyed: HashMap<MwId, Keyed>,
-    /// Those of them that others may map.
+    /// By the part of the key that stays ([`Key::index`]).
+    pub(crate) entries: HashMap<MwId, KeyEntry>,
+    /// The pages of regions that peers may map.
     pages: HashMap<Key, RegionPages>,
-    /// The same, for the application itself and peers that share memory.
+    /// The same regions in a shared table, for the application itself and peers that share memory.
     pub(crate) table: RegionTable,
     pub file: OwnedFd,
-    /// Regions that there is room for.
+    /// How many regions the table has room for.
     pub limit: u32,
-    /// Bytes of all.
+    /// Registered bytes of all regions.
     pub registered: u64,
-    /// What the daemon has spent on them.
-    pub(crate) spent: Spent,
-    /// With those of the device's other applications.
+    /// Memory of the daemon for the tables.
+    pub(crate) table_memory: TableMemory,
+    /// What all applications of the device have registered.
     pub(crate) together: Arc<Registered>,
 }
 
 impl Regions {
     pub fn new(limit: u32, together: Arc<Registered>) -> Result<Self, MemoryError> {
         let (table, file) = RegionTable::create(limit)?;
-        let (keyed, pages) = Default::default();
-        let spent = Spent::new(together.account.clone());
-        Ok(Self { keyed, pages, table, file, limit, registered: 0, spent, together })
+        let (entries, pages) = Default::default();
+        let table_memory = TableMemory::new(together.budget.clone());
+        Ok(Self { entries, pages, table, file, limit, registered: 0, table_memory, together })
     }
 
-    /// What has this key.
-    pub fn keyed(&self, key: Key) -> Option<&Keyed> {
-        self.keyed.get(&key.index()).filter(|keyed| keyed.key == key)
+    /// The region or window with this key.
+    pub fn entry(&self, key: Key) -> Option<&KeyEntry> {
+        self.entries.get(&key.index()).filter(|entry| entry.key == key)
     }
 
     /// The region, not a window, with this key.
     pub fn get(&self, key: Key) -> Option<&Region> {
-        self.keyed(key).filter(|keyed| keyed.window.is_none()).and_then(|keyed| keyed.region.as_ref())
+        self.entry(key).filter(|entry| entry.window.is_none()).and_then(|entry| entry.region.as_ref())
     }
 
     /// Whether windows are bound to the region with this key.
     pub fn has_windows(&self, key: Key) -> bool {
-        self.keyed(key).is_some_and(|keyed| keyed.windows > 0)
+        self.entry(key).is_some_and(|entry| entry.windows > 0)
     }
 
-    /// Regions, and windows that are bound.
+    /// All regions and bound windows.
     pub fn iter(&self) -> impl Iterator<Item = (Key, &Region)> {
-        self.keyed.values().filter_map(|keyed| Some((keyed.key, keyed.region.as_ref()?)))
+        self.entries.values().filter_map(|entry| Some((entry.key, entry.region.as_ref()?)))
     }
 
-    /// Maps pages that an application says it has in a file; `None` where too much is mapped already.
+    /// Maps a file that has pages of a region. `None` where too much is mapped already.
     pub fn map(
         &self,
         file: OwnedFd,
@@ -119,38 +119,38 @@ impl Regions {
         limits: Limits,
         (space, fault): (&AddressSpace, &Arc<FaultWord>),
     ) -> Result<Option<RegionPages>, MemoryError> {
-        let Some(share) = Share::take(&self.together, len, limits) else { return Ok(None) };
+        let Some(share) = MappedBytes::take(&self.together, len, limits) else { return Ok(None) };
         let pages = Arc::new(SharedPages::open_guarded(&file, address, len, fault)?);
         self.together.note(space, &pages);
-        Ok(Some(RegionPages { pages, file, _share: share }))
+        Ok(Some(RegionPages { pages, file, _mapped: share }))
     }
 
-    /// Adds a region, with pages of it in a file where there are; its key.
+    /// Adds a region, with its pages in a file if there are any. Returns its key.
     pub fn insert(
         &mut self,
         region: Region,
         pages: Option<RegionPages>,
         limits: Limits,
-    ) -> Result<Key, Full> {
+    ) -> Result<Key, RegionLimit> {
         let key = self.new_key();
-        self.spent.grow(self.keyed.len() + 1, self.table.page(key.0))?;
+        self.table_memory.grow(self.entries.len() + 1, self.table.page(key.0))?;
         self.together.take(counted(&region), None, limits)?;
         self.put(key, Region { file: pages.as_ref().map_or(0, |it| it.pages.inode()), ..region });
         self.pages.extend(pages.map(|pages| (key, pages)));
         Ok(key)
     }
 
-    /// Puts a region in the place of another, with its key and file, or a new key and none.
+    /// Replaces a region. It keeps key and file, or gets a new key and no file.
     pub fn replace(
         &mut self,
         key: Key,
         region: Region,
         keeps_key: bool,
         limits: Limits,
-    ) -> Result<Key, Full> {
+    ) -> Result<Key, RegionLimit> {
         let old = self.get(key).copied();
         let new = if keeps_key { key } else { self.new_key() };
-        self.spent.grow(self.keyed.len() + usize::from(old.is_none()), self.table.page(new.0))?;
+        self.table_memory.grow(self.entries.len() + usize::from(old.is_none()), self.table.page(new.0))?;
         self.together.take(counted(&region), old.as_ref().map(counted), limits)?;
         self.forget(key);
         if keeps_key {
@@ -169,11 +169,11 @@ impl Regions {
         Some(region)
     }
 
-    /// A key of which no other has more than the lowest byte.
+    /// A new key. It differs from all others in more than the lowest byte.
     pub(crate) fn new_key(&self) -> Key {
         loop {
             let key = Key(random::number());
-            if key.0 >= FIRST_KEY && !self.keyed.contains_key(&key.index()) {
+            if key.0 >= FIRST_KEY && !self.entries.contains_key(&key.index()) {
                 return key;
             }
         }
@@ -182,31 +182,31 @@ impl Regions {
     fn put(&mut self, key: Key, region: Region) {
         self.registered += counted(&region);
         self.table.insert(key.0, &region);
-        self.keyed.insert(key.index(), Keyed { key, region: Some(region), window: None, windows: 0 });
+        self.entries.insert(key.index(), KeyEntry { key, region: Some(region), window: None, windows: 0 });
     }
 
     fn forget(&mut self, key: Key) -> Option<Region> {
         let region = *self.get(key)?;
-        self.keyed.remove(&key.index());
+        self.entries.remove(&key.index());
         self.table.remove(key.0);
         self.registered -= counted(&region);
         Some(region)
     }
 
     pub fn is_used(&self, pd: PdId) -> bool {
-        let is_its = |it: &Keyed| {
+        let is_its = |it: &KeyEntry| {
             it.region.is_some_and(|it| it.pd == pd.0) || it.window.as_ref().is_some_and(|it| it.pd == pd)
         };
-        self.keyed.values().any(is_its)
+        self.entries.values().any(is_its)
     }
 
-    /// Where the bytes lie that the application itself wants by a key.
+    /// Finds memory for a request of the application itself, by a key and an access that it needs.
     pub fn find_local(&self, key: Key, pd: PdId, address: u64, len: u64, needs: u32) -> Result<Place, Fault> {
         let found = self.get(key).and_then(|region| region.find_local(pd.0, address, len, needs));
         found.map(|address| Place { key, address }).ok_or(Fault::Protection)
     }
 
-    /// The same for the peer of a queue pair, by protection domain and number of that.
+    /// Finds memory for a request of the peer of a queue pair, which has this protection domain and number.
     pub fn find_remote(
         &self,
         key: Key,
@@ -215,24 +215,24 @@ impl Regions {
         len: u64,
         needs: u32,
     ) -> Result<Place, Fault> {
-        let keyed = self.keyed(key).ok_or(Fault::Protection)?;
-        let found = keyed.region.and_then(|region| region.find_remote((pd.0, qpn.0), address, len, needs));
+        let entry = self.entry(key).ok_or(Fault::Protection)?;
+        let found = entry.region.and_then(|region| region.find_remote((pd.0, qpn.0), address, len, needs));
         let address = found.ok_or(Fault::Protection)?;
-        Ok(Place { key: keyed.region_key(), address })
+        Ok(Place { key: entry.region_key(), address })
     }
 
-    /// Its pages in a file, for a peer that shares memory and has found its key.
+    /// The pages in a file behind a key, for a peer that shares memory.
     pub fn shared(&self, key: Key) -> Option<&RegionPages> {
-        self.keyed(key).and_then(|keyed| self.pages.get(&keyed.region_key()))
+        self.entry(key).and_then(|entry| self.pages.get(&entry.region_key()))
     }
 
-    /// Its pages in a file, if it has any there.
+    /// The pages in a file at this place, if there are any.
     fn pages(&self, place: Place) -> Option<&SharedPages> {
         self.pages.get(&place.key).map(|it| &*it.pages)
     }
 
-    /// Does something with a word in a file, on which peers may be at work themselves, by whatever key, of whatever
-    /// context of the application. Those take no turns.
+    /// Works on a word that is in a file. Peers may work on the same word themselves, by any key, of any context of the
+    /// application, without taking turns.
     fn with_word<T>(
         &self,
         place: Place,
@@ -246,25 +246,26 @@ impl Regions {
 
 impl Drop for Regions {
     fn drop(&mut self) {
-        self.together.give_back(self.keyed.len(), self.registered);
+        self.together.give_back(self.entries.len(), self.registered);
     }
 }
 
-/// An application's memory by its regions' keys.
+/// Access to an application's memory by the keys of its regions.
 #[derive(Clone, Copy)]
-pub(crate) struct Reach<'a> {
+pub(crate) struct MemoryAccess<'a> {
     pub space: &'a AddressSpace,
     pub regions: &'a Regions,
 }
 
-impl Reach<'_> {
+impl MemoryAccess<'_> {
     /// Copies from the application.
     pub fn read(self, place: Place, out: &mut [u8]) -> Result<(), Fault> {
         let is_read = self.regions.pages(place).is_some_and(|pages| pages.read(place.address, out));
         if is_read { Ok(()) } else { self.space.read(place.address, out) }
     }
 
-    /// Copies to the application; where it waits for the last byte (`ends`), that one after all others.
+    /// Copies to the application. If these are the last bytes of a message (`ends`), the last byte comes after all
+    /// others, since the application polls for it.
     pub fn write(self, place: Place, bytes: &[u8], ends: bool) -> Result<(), Fault> {
         if self.regions.pages(place).is_some_and(|pages| pages.write(place.address, bytes)) {
             return Ok(());
@@ -276,8 +277,8 @@ impl Reach<'_> {
         }
     }
 
-    /// Puts what `change` makes of it in the place of an aligned word; what was there.
-    pub fn exchange(self, place: Place, turn: &Turn, change: impl Fn(u64) -> u64) -> Result<u64, Fault> {
+    /// Replaces an aligned word by what `change` makes of it. Returns the old value.
+    pub fn exchange(self, place: Place, turn: &Turns, change: impl Fn(u64) -> u64) -> Result<u64, Fault> {
         let change_word = |word: &AtomicU64| {
             let order = Ordering::SeqCst;
             word.fetch_update(order, order, |old| Some(change(old))).unwrap_or_else(|old| old)
@@ -286,7 +287,7 @@ impl Reach<'_> {
             return Ok(old);
         }
         let mut bytes = [0; 8];
-        // A page that takes long to come comes before others have to wait for it.
+        // Waits for a page that takes long to come before it takes the turn, so that others need not wait.
         self.space.read(place.address, &mut bytes)?;
         let _taken = turn.take(self.space.identity()).ok_or(Fault::Busy)?;
         self.space.read(place.address, &mut bytes)?;
@@ -300,13 +301,13 @@ impl Reach<'_> {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
-    use crate::budget::{Account, Exhausted};
+    use crate::budget::{DeviceBudget, Exhausted};
     use crate::registered::BYTES_OF_REGION;
 
     #[test]
     fn limits_are_for_all_applications_of_a_device_together() {
-        let account = Account::new(Arc::new(crate::budget::Stock::new(1, 1)), 1 << 20);
-        let together = Arc::new(Registered::new(Arc::new(account)));
+        let budget = DeviceBudget::new(Arc::new(crate::budget::HostBudget::new(1, 1)), 1 << 20);
+        let together = Arc::new(Registered::new(Arc::new(budget)));
         let regions = || Regions::new(8, together.clone()).unwrap();
         let region =
             |len| Region { pd: 1, address: 0, len, iova: 0, access: 0, file: 0, kind: KeyKind::Region };
@@ -314,13 +315,13 @@ mod tests {
         let (mut one, mut other) = (regions(), regions());
         let key = one.insert(region(60), None, limits).unwrap();
         other.insert(region(30), None, limits).unwrap();
-        assert_eq!(other.insert(region(11), None, limits), Err(Full::Bytes(100)));
-        assert_eq!(other.insert(region(u64::MAX), None, limits), Err(Full::Bytes(100)));
-        assert_eq!(one.replace(key, region(71), false, limits), Err(Full::Bytes(100)));
+        assert_eq!(other.insert(region(11), None, limits), Err(RegionLimit::Bytes(100)));
+        assert_eq!(other.insert(region(u64::MAX), None, limits), Err(RegionLimit::Bytes(100)));
+        assert_eq!(one.replace(key, region(71), false, limits), Err(RegionLimit::Bytes(100)));
         assert!(one.get(key).is_some());
         let key = one.replace(key, region(70), false, limits).unwrap();
         other.insert(region(0), None, limits).unwrap();
-        assert_eq!(one.insert(region(0), None, limits), Err(Full::Regions(3)));
+        assert_eq!(one.insert(region(0), None, limits), Err(RegionLimit::Regions(3)));
         one.replace(key, region(1), false, limits).unwrap();
         drop(other);
         one.insert(region(99), None, limits).unwrap();
@@ -331,31 +332,31 @@ mod tests {
 
     #[test]
     fn tables_of_regions_count_as_memory_until_their_application_ends() {
-        let account = Arc::new(Account::new(Arc::new(crate::budget::Stock::new(1, 1)), 1 << 20));
-        let together = Arc::new(Registered::new(account.clone()));
+        let budget = Arc::new(DeviceBudget::new(Arc::new(crate::budget::HostBudget::new(1, 1)), 1 << 20));
+        let together = Arc::new(Registered::new(budget.clone()));
         let limits = Limits { mrs: 1000, registered: 1000, ..Limits::default() };
         let region = Region { pd: 1, address: 0, len: 1, iova: 0, access: 0, file: 0, kind: KeyKind::Region };
         let mut regions = Regions::new(limits.mrs, together.clone()).unwrap();
-        assert_eq!(account.bytes(), 0);
+        assert_eq!(budget.bytes(), 0);
         let keys: Vec<_> = (0..100).map(|_| regions.insert(region, None, limits).unwrap()).collect();
-        let spent = account.bytes();
-        let written = spent - 100 * BYTES_OF_REGION;
-        assert!(written > 0 && written.is_multiple_of(RegionTable::PAGE), "{spent}");
+        let taken = budget.bytes();
+        let written = taken - 100 * BYTES_OF_REGION;
+        assert!(written > 0 && written.is_multiple_of(RegionTable::PAGE), "{taken}");
         for key in keys {
             regions.remove(key).unwrap();
         }
-        assert_eq!(account.bytes(), spent, "nothing of it is given back to the kernel");
-        // Where there is no more, no region comes, and none goes.
+        assert_eq!(budget.bytes(), taken, "nothing of it is given back to the kernel");
+        // Without room, no region is added, and none is lost.
         let key = regions.insert(region, None, limits).unwrap();
-        let rest = (1 << 20) - account.bytes();
-        account.take_bytes(rest).unwrap();
+        let rest = (1 << 20) - budget.bytes();
+        budget.take_bytes(rest).unwrap();
         let refused = (0..200).find_map(|_| regions.insert(region, None, limits).err());
-        assert_eq!(refused, Some(Full::Memory(Exhausted::Memory(1 << 20))));
+        assert_eq!(refused, Some(RegionLimit::Memory(Exhausted::Memory(1 << 20))));
         assert!(regions.get(key).is_some());
-        let left = regions.keyed.len() as u64;
+        let left = regions.entries.len() as u64;
         assert_eq!(*together.sums(), (left, left));
-        account.give_back_bytes(rest);
+        budget.give_back_bytes(rest);
         drop(regions);
-        assert_eq!(account.bytes(), 0);
+        assert_eq!(budget.bytes(), 0);
     }
 }

@@ -1,27 +1,27 @@
-//! What the applications of a device have registered together, and what that takes of the daemon.
+//! What all applications of a device have registered, and the memory of the daemon that this takes.
 
 use crate::address_space::{AddressSpace, Identity};
-use crate::budget::{Account, Exhausted, Held, Kind};
+use crate::budget::{DeviceBudget, Exhausted, Kind, Reservation};
 use crate::ids::MwId;
-use crate::keys::Keyed;
+use crate::keys::KeyEntry;
 use crate::limits::Limits;
 use std::collections::HashSet;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use uverbs::{RegionTable, SharedPages};
 
-/// Files of a device's applications that are mapped. Regions beyond that are reached as any others are.
+/// The most files of a device's applications that are mapped. Further regions are reached through the address space.
 const FILES: u32 = 512;
-/// Bytes that the daemon keeps of a region: its entry, by key, with a byte of a hash table, which just after it grew
-/// has 7 entries in 16 places.
-pub(crate) const BYTES_OF_REGION: u64 = ((size_of::<(MwId, Keyed)>() as u64 + 1) * 16).div_ceil(7);
+/// Bytes that the daemon keeps for a region: an entry and a byte of a hash table, which has 7 entries in 16 places just
+/// after it grew.
+pub(crate) const BYTES_OF_REGION: u64 = ((size_of::<(MwId, KeyEntry)>() as u64 + 1) * 16).div_ceil(7);
 
 // docs/rdma.md says so (`queues_mb`).
 const _: () = assert!(RegionTable::PAGE + BYTES_OF_REGION <= 4300);
 
-/// The device's limit is reached.
+/// A limit of the device is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Full {
+pub(crate) enum RegionLimit {
     #[error("at most {0} memory regions and windows (rdma_limits)")]
     Regions(u32),
     #[error("at most {0} bytes registered (rdma_limits)")]
@@ -30,36 +30,35 @@ pub(crate) enum Full {
     Memory(#[from] Exhausted),
 }
 
-/// What the applications of a device have registered together: regions, with windows, and bytes; and bytes of that
-/// which are mapped here.
+/// The sums of all applications of a device: registered regions, windows and bytes, and mapped bytes.
 #[derive(Debug)]
 pub(crate) struct Registered {
     regions: Mutex<(u64, u64)>,
     mapped: Mutex<u64>,
-    /// What is mapped, and of which address space.
+    /// The mapped pages, with their address space.
     shared: Mutex<Vec<(Identity, Weak<SharedPages>)>>,
-    pub account: Arc<Account>,
+    pub budget: Arc<DeviceBudget>,
 }
 
-/// A file's share of what is mapped.
+/// The mapped bytes of one file.
 #[derive(Debug)]
-pub(crate) struct Share {
+pub(crate) struct MappedBytes {
     len: u64,
     together: Arc<Registered>,
-    _held: Held,
+    _reservation: Reservation,
 }
 
-impl Share {
-    /// For a file of so many bytes, if there is room.
+impl MappedBytes {
+    /// Counts a file of so many bytes. `None` where there is no room.
     pub fn take(together: &Arc<Registered>, len: u64, limits: Limits) -> Option<Self> {
-        let held = together.account.take(Kind::Pages, 0, FILES).ok()?;
+        let held = together.budget.take(Kind::Pages, 0, FILES).ok()?;
         let mut mapped = together.mapped.lock().unwrap_or_else(PoisonError::into_inner);
         *mapped = mapped.checked_add(len).filter(|bytes| *bytes <= limits.registered)?;
-        Some(Self { len, together: together.clone(), _held: held })
+        Some(Self { len, together: together.clone(), _reservation: held })
     }
 }
 
-impl Drop for Share {
+impl Drop for MappedBytes {
     fn drop(&mut self) {
         let mut mapped = self.together.mapped.lock().unwrap_or_else(PoisonError::into_inner);
         *mapped -= self.len;
@@ -67,22 +66,22 @@ impl Drop for Share {
 }
 
 impl Registered {
-    pub fn new(account: Arc<Account>) -> Self {
-        Self { regions: Mutex::default(), mapped: Mutex::default(), shared: Mutex::default(), account }
+    pub fn new(budget: Arc<DeviceBudget>) -> Self {
+        Self { regions: Mutex::default(), mapped: Mutex::default(), shared: Mutex::default(), budget }
     }
 
     fn shared(&self) -> MutexGuard<'_, Vec<(Identity, Weak<SharedPages>)>> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes what an application has in a file: all of its contexts find it.
+    /// Records pages that an application has in a file, so that all of its contexts find them.
     pub fn note(&self, space: &AddressSpace, pages: &Arc<SharedPages>) {
         let mut shared = self.shared();
         shared.retain(|(_, pages)| pages.strong_count() > 0);
         shared.push((space.identity(), Arc::downgrade(pages)));
     }
 
-    /// Does something with a word that is in a file, if it is in one.
+    /// Works on a word of an address space, if it is in a mapped file.
     pub fn with_word<T>(&self, of: Identity, address: u64, work: impl FnMut(&AtomicU64) -> T) -> Option<T> {
         let found = self.shared().iter().filter(|(identity, _)| *identity == of).find_map(|(_, pages)| {
             let pages = pages.upgrade()?;
@@ -96,16 +95,16 @@ impl Registered {
         self.regions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes room for a region, in the place of another of so many bytes where there was one; or for a window, of none.
-    pub fn take(&self, len: u64, old: Option<u64>, limits: Limits) -> Result<(), Full> {
+    /// Counts a region of `len` bytes, which replaces another of `old` bytes if there was one. A window has no bytes.
+    pub fn take(&self, len: u64, old: Option<u64>, limits: Limits) -> Result<(), RegionLimit> {
         let mut sums = self.sums();
         let regions = sums.0 - u64::from(old.is_some()) + 1;
         let bytes = (sums.1 - old.unwrap_or_default()).saturating_add(len);
         if regions > limits.mrs.into() {
-            return Err(Full::Regions(limits.mrs));
+            return Err(RegionLimit::Regions(limits.mrs));
         }
         if bytes > limits.registered {
-            return Err(Full::Bytes(limits.registered));
+            return Err(RegionLimit::Bytes(limits.registered));
         }
         *sums = (regions, bytes);
         Ok(())
@@ -117,39 +116,39 @@ impl Registered {
     }
 }
 
-/// Memory of the daemon for an application's regions. It is in use until the application ends, however few regions are
-/// left: neither do tables shrink, nor does the kernel take back pages of theirs.
+/// Memory of the daemon for an application's regions. It stays in use until the application ends, however few regions
+/// are left: tables don't shrink, and the kernel takes none of their pages back.
 #[derive(Debug)]
-pub(crate) struct Spent {
-    /// The most regions that there were.
+pub(crate) struct TableMemory {
+    /// The highest number of regions so far.
     regions: usize,
     /// Pages of the shared table that were written.
     pages: HashSet<u32>,
-    account: Arc<Account>,
+    budget: Arc<DeviceBudget>,
 }
 
-impl Spent {
-    pub fn new(account: Arc<Account>) -> Self {
-        Self { regions: 0, pages: HashSet::new(), account }
+impl TableMemory {
+    pub fn new(budget: Arc<DeviceBudget>) -> Self {
+        Self { regions: 0, pages: HashSet::new(), budget }
     }
 
-    /// Takes bytes for a table with so many regions, one of them in this page of the shared table.
+    /// Takes bytes for a table of so many regions, one of which is in this page of the shared table.
     pub fn grow(&mut self, regions: usize, page: u32) -> Result<(), Exhausted> {
         if regions > self.regions {
-            self.account.take_bytes(BYTES_OF_REGION)?;
+            self.budget.take_bytes(BYTES_OF_REGION)?;
             self.regions += 1;
         }
         if !self.pages.contains(&page) {
-            self.account.take_bytes(RegionTable::PAGE)?;
+            self.budget.take_bytes(RegionTable::PAGE)?;
             self.pages.insert(page);
         }
         Ok(())
     }
 }
 
-impl Drop for Spent {
+impl Drop for TableMemory {
     fn drop(&mut self) {
         let bytes = self.regions as u64 * BYTES_OF_REGION + self.pages.len() as u64 * RegionTable::PAGE;
-        self.account.give_back_bytes(bytes);
+        self.budget.give_back_bytes(bytes);
     }
 }

@@ -23,20 +23,20 @@ pub(crate) struct Work {
     number: u32,
 }
 
-/// The list, or the bytes, of a request.
+/// The scatter/gather list, or the inline bytes, of a request.
 #[derive(Debug, Default)]
 struct Taken {
     segments: Vec<Segment>,
     inline: Vec<u8>,
 }
 
-/// A request that needs no peer. It waits for those before it; those after it wait for it.
+/// A request that needs no peer. It waits for requests before it, and later ones wait for it.
 #[derive(Debug)]
 pub(crate) struct LocalRequest {
     /// The number of its slot.
     pub number: u32,
     pub request: WorkRequest,
-    /// It is done, but peers may still use the key that it took away.
+    /// Set once the request is done: peers may still use the key that it invalidated.
     pub invalidation: Option<Invalidation>,
 }
 
@@ -56,11 +56,11 @@ pub(crate) struct SendQueue {
     taken: Taken,
     /// Its completion queue.
     pub cq: CqId,
-    /// Each request is completed, whether it asks for that or not.
+    /// Every request gets a completion, whether it asks for one or not.
     all_signaled: bool,
-    /// The application need not announce sends.
+    /// The application need not ring the doorbell.
     spares_doorbell: bool,
-    /// The application is to be told once nothing is under way.
+    /// The application must be told when no request is under way any more.
     pub tells_drained: bool,
     /// The local request that waits.
     pub local: Option<LocalRequest>,
@@ -134,7 +134,7 @@ impl SendQueue {
         self.source.release_taken();
     }
 
-    /// Says whether the application has to announce sends.
+    /// Tells the application whether it must ring the doorbell.
     pub fn spare_doorbell(&mut self, spared: bool) {
         if std::mem::replace(&mut self.spares_doorbell, spared) != spared {
             self.source.spare_doorbell(spared);

@@ -1,10 +1,10 @@
-//! The rate of a guest, kept by its device: what the vRouter's policer would drop waits here. RoCE makes little of a
-//! way that loses packets.
+//! Keeps the rate of a guest. Packets that the vRouter's policer would drop wait here, since RoCE performs badly where
+//! packets are lost.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What a guest may send.
+/// How much a guest may send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
     /// Bits per second, of frames from the Ethernet header on.
@@ -21,18 +21,18 @@ impl Rate {
     }
 }
 
-/// Keeps a rate (the generic cell rate algorithm of ITU-T I.371). All queue pairs of a device have the same.
+/// Keeps a rate (the generic cell rate algorithm of ITU-T I.371). All queue pairs of a device share it.
 #[derive(Debug, Default)]
 pub(crate) struct Shaper {
-    /// 0: there is none.
+    /// 0: there is no rate.
     bits_per_second: AtomicU64,
     burst_bytes: AtomicU64,
-    /// When all that was sent so far will have been sent at the rate: nanoseconds of the monotonic clock.
+    /// When all bytes sent so far would have been sent at the rate: nanoseconds of the monotonic clock.
     until: AtomicU64,
 }
 
 impl Shaper {
-    /// Keeps this rate from now on, or none.
+    /// Changes the rate; `None`: there is none.
     pub fn set(&self, rate: Option<Rate>) {
         let rate = rate.map_or((0, 0), |rate| (rate.bits_per_second.max(1), rate.burst_bytes));
         self.burst_bytes.store(rate.1, Ordering::Relaxed);
@@ -45,8 +45,8 @@ impl Shaper {
         (bits_per_second > 0).then_some(Rate { bits_per_second, burst_bytes })
     }
 
-    /// How many frames of so many bytes may be sent now: `most`, fewer, or none. A frame may go where nothing is owed,
-    /// however small the burst.
+    /// How many frames of so many bytes may be sent now, at most `most`. One frame may always be sent when no time is
+    /// owed, however small the burst.
     pub fn room(&self, now: Duration, frame: u64, most: usize) -> usize {
         let Some(rate) = self.rate() else { return most };
         let owed = self.until.load(Ordering::Relaxed).saturating_sub(now.as_nanos() as u64);
@@ -66,7 +66,7 @@ impl Shaper {
         Duration::from_nanos(owed.saturating_sub(may_owe))
     }
 
-    /// A frame is sent.
+    /// Counts a frame that is sent.
     pub fn spend(&self, now: impl FnOnce() -> Duration, bytes: u64) {
         let Some(rate) = self.rate() else { return };
         let (now, cost) = (now().as_nanos() as u64, rate.nanoseconds(bytes));

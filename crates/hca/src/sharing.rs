@@ -1,4 +1,4 @@
-//! What a queue pair shares with its peer, and what is left of that while somebody still uses it.
+//! What a queue pair shares with its peer, and bonds that are closed while somebody still uses them.
 
 use crate::holders::Process;
 use crate::ids::{CqId, Qpn};
@@ -14,23 +14,23 @@ pub(crate) struct DirectTraffic {
 }
 
 impl DirectTraffic {
-    /// More, received or sent.
+    /// Adds messages and bytes, received or sent.
     pub fn add(&mut self, received: bool, more: (u64, u64)) {
         let (messages, bytes) = if received { &mut self.received } else { &mut self.sent };
         (*messages, *bytes) = (messages.wrapping_add(more.0), bytes.wrapping_add(more.1));
     }
 }
 
-/// A key was taken away: who waits for its users keeps this.
+/// A key that was invalidated. Whoever waits until its users are done keeps this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Invalidation {
     pub users: KeyUsers,
-    /// The later, the higher.
+    /// Later invalidations have higher numbers.
     pub number: u64,
 }
 
-/// The turn that a peer was at work in when a key was taken away, and the number of the first such key: whatever is
-/// taken away later, who waits for an earlier turn waits no longer.
+/// The turn of a peer in which keys were invalidated, and the number of the first of those invalidations. A peer that
+/// is in a later turn no longer uses any of those keys.
 #[derive(Debug, Default)]
 pub(crate) struct Seen(Option<(u32, u64)>);
 
@@ -41,13 +41,13 @@ impl Seen {
         }
     }
 
-    /// Whether the peer is in the turn still that it was in when the key with this number was taken away.
+    /// Whether the peer is still in the turn in which the key with this number was invalidated.
     pub fn is_in(&self, turn: Option<u32>, number: u64) -> bool {
         self.0.is_some_and(|(seen, first)| turn == Some(seen) && first <= number)
     }
 }
 
-/// What a peer works with here.
+/// The bond by which a peer uses the queues of this queue pair.
 #[derive(Debug)]
 pub(crate) struct InboundBond {
     pub bond: Bond,
@@ -64,22 +64,22 @@ impl InboundBond {
         self.bond.is_gone() || !self.process.is_there()
     }
 
-    /// Whether the peer is at work with what it saw before a key was taken away.
+    /// Whether the peer may still use a key that was invalidated.
     pub fn may_use(&self, taken: Invalidation) -> bool {
         self.seen.is_in(self.bond.turn(), taken.number) && !self.is_gone()
     }
 }
 
-/// What was shared, and somebody may be at work with still.
+/// A closed bond whose user may not have stopped yet.
 #[derive(Debug)]
 pub(crate) struct ClosedBond {
     pub bond: Bond,
     pub qpn: Qpn,
-    /// Where who works with it completes.
+    /// The completion queue in which its user completes messages.
     pub cq: CqId,
-    /// The peer's process; `None`: it is our application.
+    /// The peer's process; `None`: its user is the application itself.
     pub process: Option<Arc<Process>>,
-    /// What was counted before.
+    /// What the bond had counted when it was closed.
     pub counted: (u64, u64),
 }
 
@@ -92,19 +92,19 @@ impl ClosedBond {
         self.bond.turn().is_some()
     }
 
-    /// Whether the memory of our application may be written to still.
+    /// Whether its user may still write to the application's memory.
     pub fn may_write(&self) -> bool {
         self.process.is_some() && self.is_at_work() && !self.is_gone()
     }
 
-    /// Whether it tries to get this place of a completion queue, or has it.
+    /// Whether its user tries to get this place of a completion queue, or has it.
     pub fn tries(&self, cq: CqId, place: u32) -> bool {
         let place_of = if self.process.is_some() { self.bond.place() } else { self.bond.own_place() };
         self.cq == cq && is_of(place_of, place) && !self.is_gone()
     }
 }
 
-/// Whether what one noted is of this place.
+/// Whether the place that a user of a bond noted is this one.
 pub(crate) fn is_of(noted: Option<Hold>, place: u32) -> bool {
     matches!(noted, Some(Hold::Tries(at) | Hold::Has(at)) if at == place)
 }
@@ -116,7 +116,7 @@ pub(crate) struct Sharing {
     pub inbound: Option<InboundBond>,
     /// The application puts messages into the queues of the peer.
     pub outbound: Option<Bond>,
-    /// What bonds counted that are closed.
+    /// What closed bonds counted.
     pub traffic: DirectTraffic,
     /// The trust in which memory is, or was, shared with the peer.
     pub trust: Option<String>,
@@ -154,7 +154,7 @@ impl Sharing {
         }
     }
 
-    /// Forgets all of it. No bond is open.
+    /// Forgets traffic and trust. No bond is open.
     pub fn reset(&mut self) {
         (self.traffic, self.trust) = (DirectTraffic::default(), None);
         if let Some((parcels, _)) = &self.parcels {

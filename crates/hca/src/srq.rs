@@ -1,6 +1,6 @@
 //! Shared receive queues.
 
-use crate::budget::{Held, Kind};
+use crate::budget::{Kind, Reservation};
 use crate::ids::PdId;
 use crate::limits::{MAX_SEGMENTS, MAX_WORK};
 use crate::queue_memory::empty;
@@ -24,7 +24,7 @@ pub(crate) struct Srq {
     /// Where fewer receives than this wait, the application is told once. 0: it is not told.
     pub limit: u32,
     /// Its share of what the device may have.
-    _held: Held,
+    _reservation: Reservation,
 }
 
 impl Srq {
@@ -48,10 +48,10 @@ impl Srq {
         let memory = Arc::new(memory);
         let source = SharedSource::new(memory.clone(), shape, DEVICE).map_err(no_memory)?;
         let file = theirs.try_clone().map_err(no_memory)?;
-        Ok((Self { pd, source, file, shape, max_sge, limit: 0, _held: held }, memory, theirs))
+        Ok((Self { pd, source, file, shape, max_sge, limit: 0, _reservation: held }, memory, theirs))
     }
 
-    /// Gives the queue another size. Returns its new memory for the application. No peer takes from the queue meanwhile.
+    /// Gives the queue another size, while no peer takes from it. Returns its new memory for the application.
     pub fn resize(&mut self, max_wr: u32, limit: Option<u32>, quota: &Quota) -> Result<OwnedFd, Refusal> {
         let limit = limit.unwrap_or(self.limit);
         if limit > max_wr {

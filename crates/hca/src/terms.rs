@@ -1,4 +1,4 @@
-//! What applications ask for and are told, in the transport's terms, and the other way round.
+//! Translates between the verbs of applications and the terms of the transport.
 
 use rdma::{AtomicOperation, SendOperation, Status, With};
 use uverbs::completion;
@@ -42,7 +42,7 @@ pub(crate) const fn status_number(status: Status) -> u8 {
     }
 }
 
-/// What a request asks for; `None` where queue pairs of this kind do not have it.
+/// The operation that a request asks for; `None` where queue pairs of this type do not have it.
 pub(crate) fn operation(asked: &WorkRequest, kind: QpType) -> Option<SendOperation> {
     let immediate = asked.immediate.to_ne_bytes();
     let (address, rkey) = (asked.address, asked.rkey);

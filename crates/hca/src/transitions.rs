@@ -1,19 +1,19 @@
-//! Which attributes a queue pair needs and takes on its way from state to state (IBTA 11.2.5.2, table 91).
+//! The attributes that a queue pair needs and accepts on its way from state to state (IBTA 11.2.5.2, table 91).
 
 use uverbs::qp::mask::*;
 use uverbs::{QpState, QpType};
 
-/// Attributes that must be there, and those that may.
+/// Required attributes, and optional ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Transition {
     pub required: u32,
     pub optional: u32,
 }
 
-/// What is set with every change of state, and says nothing.
+/// Attributes that every change of state may set.
 const ALWAYS: u32 = STATE | CUR_STATE;
 
-/// What a transition takes; `None` where there is no such transition.
+/// The attributes of a transition; `None` where there is no such transition.
 pub(crate) fn transition(kind: QpType, from: QpState, to: QpState) -> Option<Transition> {
     use QpState as S;
     use QpType as T;
@@ -59,7 +59,7 @@ const fn while_ready(kind: QpType) -> u32 {
 }
 
 impl Transition {
-    /// Whether these attributes are right for it.
+    /// Whether the transition accepts these attributes.
     pub const fn takes(self, mask: u32) -> bool {
         mask & self.required == self.required && mask & !(self.required | self.optional) == 0
     }

@@ -1,5 +1,5 @@
-//! The end of sharing: peers that still use what was shared are given a moment, and what one that died in the middle left
-//! undone is done for it.
+//! Ends the sharing between a queue pair and its peer. A peer that still uses what was shared gets a moment to finish.
+//! If a peer died in the middle of a message, the device completes what it left unfinished.
 
 use crate::context::Context;
 use crate::endpoint::Endpoint;
@@ -9,13 +9,14 @@ use std::time::{Duration, Instant};
 use uverbs::completion::FORGOTTEN;
 use uverbs::{Bond, Completion, Left, Point, point};
 
-/// How long one who is at work is waited for at once: a message takes less.
+/// How long the device waits at once for a user of a bond: a message takes less.
 pub(crate) const SOON: Duration = Duration::from_micros(50);
-/// How often one is looked at who is at work for longer: it is stopped, or copies much. Nobody tells that it is done.
+/// How often the device looks again at a user that takes longer: it is stopped, or copies much. Nothing notifies the
+/// device when it is done.
 pub(crate) const AGAIN: Duration = Duration::from_millis(1);
 
 impl Endpoint {
-    /// Ends what is shared. Who is at work with it for long is among those who leave ([`Context::closed_bonds`]).
+    /// Closes the bonds. A bond that is still in use after a moment goes to [`Context::closed_bonds`].
     pub fn unshare(&mut self, context: &mut Context) {
         self.sharing.close_bonds();
         point(Point::Closed);
@@ -34,8 +35,8 @@ impl Endpoint {
         }
     }
 
-    /// Does what one left undone that died at work here: completes the receive that it took, and fills the place in
-    /// the completion queue that it had.
+    /// Completes what a user of a bond left unfinished when it died: the receive that it took, and the place in the
+    /// completion queue that it had.
     pub fn finish_for_dead_peer(&mut self, bond: &Bond, left: Left, context: &mut Context) {
         let is_taken = |number| match &self.receive.receives {
             Receives::Private(source, _) => source.was_taken_last(number),

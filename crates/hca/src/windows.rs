@@ -1,13 +1,13 @@
-//! Memory windows (IBTA 10.6.7.2): keys for a part of a region, that a work request binds to it and takes away again.
+//! Memory windows (IBTA 10.6.7.2): a work request binds a window's key to a part of a region, and invalidates it again.
 //!
-//! Of type 2 there is what the standard calls 2B: the key is for the queue pair that the window was bound on.
+//! Windows of type 2 are of type 2B: only the queue pair on which a window was bound, and its peer, may use the key.
 
 use crate::ids::{Key, MwId, PdId, Qpn};
-use crate::keys::{KeyUsers, Keyed, Window};
+use crate::keys::{KeyEntry, KeyUsers, Window};
 use crate::limits::Limits;
 use crate::refusal::{Answer, done, refuse};
 use crate::regions::Regions;
-use crate::registered::Full;
+use crate::registered::RegionLimit;
 use rdma::Fault;
 use rustix::io::Errno;
 use uverbs::qp::access;
@@ -18,61 +18,61 @@ const TYPE_1: u32 = 1;
 const TYPE_2: u32 = 2;
 
 impl Regions {
-    /// Makes a window that is not bound; its key.
-    fn insert_window(&mut self, pd: PdId, is_type_2: bool, limits: Limits) -> Result<Key, Full> {
+    /// Makes a window that is not bound. Returns its key.
+    fn insert_window(&mut self, pd: PdId, is_type_2: bool, limits: Limits) -> Result<Key, RegionLimit> {
         let key = self.new_key();
-        self.spent.grow(self.keyed.len() + 1, self.table.page(key.0))?;
+        self.table_memory.grow(self.entries.len() + 1, self.table.page(key.0))?;
         self.together.take(0, None, limits)?;
         let window = Some(Window { pd, is_type_2, to: Key::default() });
-        self.keyed.insert(key.index(), Keyed { key, region: None, window, windows: 0 });
+        self.entries.insert(key.index(), KeyEntry { key, region: None, window, windows: 0 });
         Ok(key)
     }
 
-    /// Takes a window away by its handle, bound or not.
+    /// Removes a window, bound or not.
     fn remove_window(&mut self, mw: MwId) -> Option<()> {
-        self.keyed.get(&mw)?.window?;
+        self.entries.get(&mw)?.window?;
         self.unbind(mw);
-        self.keyed.remove(&mw);
+        self.entries.remove(&mw);
         self.together.give_back(1, 0);
         Some(())
     }
 
-    /// What a window is bound to, by its handle.
+    /// The part of a region to which a window is bound.
     pub fn window_part(&self, mw: MwId) -> Option<&Region> {
-        self.keyed.get(&mw).filter(|keyed| keyed.window.is_some()).and_then(|keyed| keyed.region.as_ref())
+        self.entries.get(&mw).filter(|entry| entry.window.is_some()).and_then(|entry| entry.region.as_ref())
     }
 
-    /// Ends a binding, where there is one; who had its key.
+    /// Ends a window's binding, if there is one. Returns the users of its key.
     fn unbind(&mut self, mw: MwId) -> Option<KeyUsers> {
-        let keyed = self.keyed.get_mut(&mw)?;
-        let part = keyed.region.take()?;
-        self.table.remove(keyed.key.0);
-        let to = keyed.region_key().index();
-        self.keyed.entry(to).and_modify(|region| region.windows -= 1);
+        let entry = self.entries.get_mut(&mw)?;
+        let part = entry.region.take()?;
+        self.table.remove(entry.key.0);
+        let to = entry.region_key().index();
+        self.entries.entry(to).and_modify(|region| region.windows -= 1);
         Some(KeyUsers::new(&part))
     }
 
-    /// Ends all bindings to a queue pair that goes, or is reset: they are for its peer, and another may come.
+    /// Ends all bindings on a queue pair that is destroyed or reset: its next peer must not use them.
     pub fn unbind_all(&mut self, qpn: Qpn) {
-        let is_its = |it: &&Keyed| it.region.is_some_and(|region| region.kind == Kind::WindowOf(qpn.0));
-        let bound: Vec<_> = self.keyed.values().filter(is_its).map(|it| it.key.index()).collect();
+        let is_its = |it: &&KeyEntry| it.region.is_some_and(|region| region.kind == Kind::WindowOf(qpn.0));
+        let bound: Vec<_> = self.entries.values().filter(is_its).map(|it| it.key.index()).collect();
         for mw in bound {
             self.unbind(mw);
         }
     }
 
-    /// Binds a window, as a work request of this queue pair asks for it (IBTA 10.6.7.2.2, 11.4.2.3). Returns from
-    /// whom a key was taken away by it.
+    /// Binds a window as a work request of this queue pair asks (IBTA 10.6.7.2.2, 11.4.2.3). Returns the users of the
+    /// key that this invalidated.
     pub fn bind(&mut self, (pd, qpn): (PdId, Qpn), asked: &WorkRequest) -> Result<Option<KeyUsers>, Fault> {
         let WorkRequest { rkey, immediate, address, compare_add: len, swap, .. } = *asked;
         let (key, to) = (Key(rkey), Key(immediate));
-        let keyed = self.keyed.get(&key.index()).ok_or(Fault::Protection)?;
-        let window = keyed.window.filter(|window| window.pd == pd).ok_or(Fault::Protection)?;
+        let entry = self.entries.get(&key.index()).ok_or(Fault::Protection)?;
+        let window = entry.window.filter(|window| window.pd == pd).ok_or(Fault::Protection)?;
         if len == 0 && !window.is_type_2 {
             return Ok(self.rebind(key, None, window));
         }
-        // One of type 2 is to be invalidated before.
-        if window.is_type_2 && (keyed.region.is_some() || len == 0) {
+        // A window of type 2 must be invalidated before it is bound again.
+        if window.is_type_2 && (entry.region.is_some() || len == 0) {
             return Err(Fault::Protection);
         }
         let region = *self.get(to).ok_or(Fault::Protection)?;
@@ -83,7 +83,7 @@ impl Regions {
             && (!writes || region.access & access::LOCAL_WRITE != 0)
             && asked & !known == 0;
         let there = region.find_local(pd.0, address, len, 0).filter(|_| may).ok_or(Fault::Protection)?;
-        self.spent.grow(self.keyed.len(), self.table.page(key.0)).map_err(|_| Fault::Protection)?;
+        self.table_memory.grow(self.entries.len(), self.table.page(key.0)).map_err(|_| Fault::Protection)?;
         let part = Region {
             address: there,
             len,
@@ -99,25 +99,25 @@ impl Regions {
         let took = self.unbind(key.index());
         if let Some(region) = &region {
             self.table.insert(key.0, region);
-            self.keyed.entry(window.to.index()).and_modify(|region| region.windows += 1);
+            self.entries.entry(window.to.index()).and_modify(|region| region.windows += 1);
         }
-        self.keyed.insert(key.index(), Keyed { key, region, window: Some(window), windows: 0 });
+        self.entries.insert(key.index(), KeyEntry { key, region, window: Some(window), windows: 0 });
         took
     }
 
-    /// The application makes a key of its own invalid: that of a bound window of type 2. Others, of regions too, are
-    /// not for this (IBTA 10.6.7.2.7): they were not made by a work request. Returns who had it.
+    /// Invalidates a key for the application itself: that of a bound window of type 2. Other keys, of regions too, were
+    /// not made by a work request and stay (IBTA 10.6.7.2.7). Returns the key's users.
     pub fn invalidate_local(&mut self, key: Key, pd: PdId) -> Result<KeyUsers, Fault> {
         self.invalidate(key, |region| region.pd == pd.0 && matches!(region.kind, Kind::WindowOf(_)))
     }
 
-    /// The peer of a queue pair makes a key invalid: one that was bound there (IBTA 10.6.7.2.7).
+    /// Invalidates a key for the peer of a queue pair: a key that was bound on that queue pair (IBTA 10.6.7.2.7).
     pub fn invalidate_remote(&mut self, key: Key, (pd, qpn): (PdId, Qpn)) -> Result<(), Fault> {
         self.invalidate(key, |region| region.pd == pd.0 && region.kind == Kind::WindowOf(qpn.0)).map(|_| ())
     }
 
     fn invalidate(&mut self, key: Key, may: impl FnOnce(&Region) -> bool) -> Result<KeyUsers, Fault> {
-        let region = self.keyed(key).and_then(|keyed| keyed.region.as_ref());
+        let region = self.entry(key).and_then(|entry| entry.region.as_ref());
         region.filter(|region| may(region)).ok_or(Fault::Protection)?;
         self.unbind(key.index()).ok_or(Fault::Protection)
     }

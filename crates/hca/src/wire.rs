@@ -1,10 +1,9 @@
-//! Packets that leave the host, and those that come from elsewhere: ordinary packets of the guest's, which the
-//! vRouter carries.
+//! Packets to and from the wire: ordinary packets of the guest, which the vRouter carries.
 
 use crate::adapter::Adapter;
 use crate::clock::monotonic;
 use crate::frame::{self, datagram};
-use crate::groups::{self, Member, Multicast, Pace, Unfit};
+use crate::groups::{self, CopyRate, Member, Multicast, Unfit};
 use crate::header::{NetworkHeader, is_group};
 use crate::ids::Qpn;
 use crate::inbox::{Inbox, Packet};
@@ -17,12 +16,12 @@ use rdmaport::{Downlink, Uplink};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Frames after which who sleeps is woken for them, though more come.
+/// After so many frames, threads that sleep are woken, though more frames come.
 pub(crate) const FRAMES: u32 = 16;
-/// Frames that a turn brings, with copies of them, and bytes of both: about, since what is begun is done.
+/// About how many frames a turn delivers, copies included, and how many bytes. The last frame may exceed it.
 const PACKETS: usize = 1024;
 const BYTES: usize = 1 << 20;
-/// Inboxes that are announced to together.
+/// The most inboxes that are announced together.
 const TOGETHER: usize = 128;
 
 /// Sends the payload of a UDP datagram, with room for its ICRC at its end. False where it is lost.
@@ -33,24 +32,24 @@ pub(crate) fn send(uplink: &Uplink, path: &Path, source_port: u16, payload: &[u8
     })
 }
 
-/// Packets that came on their way to the threads that have their queue pairs.
+/// Delivers packets from the wire to the threads that have their queue pairs.
 pub(crate) struct Delivery<'a> {
     adapter: &'a Adapter,
-    /// Buffer for the next packet: for each that is given away one comes back.
+    /// Buffer for the next packet. Each inbox gives a buffer back for the one that it gets.
     spare: Vec<u8>,
-    /// Who got packets and was not told yet, and of how many frames.
+    /// Inboxes with packets that are not announced yet, and how many frames those came from.
     untold: Vec<Arc<Inbox<Question>>>,
     frames: u32,
-    pace: Pace,
+    copy_rate: CopyRate,
 }
 
 impl<'a> Delivery<'a> {
     pub fn new(adapter: &'a Adapter) -> Self {
         let untold = Vec::with_capacity(TOGETHER);
-        Self { adapter, spare: Vec::new(), untold, frames: 0, pace: Pace::default() }
+        Self { adapter, spare: Vec::new(), untold, frames: 0, copy_rate: CopyRate::default() }
     }
 
-    /// Delivers what came, as much as is done in a turn. Others that the thread works for have theirs between.
+    /// Delivers packets that came, no more than belong to a turn: the thread has other work as well.
     pub fn turn(&mut self, downlink: &mut Downlink) {
         let now = monotonic();
         let (mut packets, mut bytes) = (0, 0);
@@ -66,8 +65,8 @@ impl<'a> Delivery<'a> {
         self.announce();
     }
 
-    /// Gives a packet to the threads that have its queue pairs, which are woken once for many. Returns how many
-    /// copies were made for members of a group.
+    /// Delivers a packet to the threads that have its queue pairs. Threads are woken once for many packets. Returns how
+    /// many copies were made for members of a group.
     fn deliver(&mut self, frame: &[u8], now: Duration) -> usize {
         let errors = &self.adapter.errors;
         let Some((header, ip_at, udp_at, end)) = datagram(frame) else {
@@ -75,29 +74,29 @@ impl<'a> Delivery<'a> {
             return 0;
         };
         let is_multicast = is_group(header.destination);
-        // Before anything that costs: whoever floods a group that nobody has gets no more of us.
+        // Comes before anything costly, so that a flood to a group without members costs little.
         let members = if is_multicast { self.adapter.groups.members(header.destination) } else { None };
         if is_multicast && members.is_none() {
             count(&errors.unknown_group);
-        } else if is_multicast && !self.pace.may(now) {
+        } else if is_multicast && !self.copy_rate.may(now) {
             count(&errors.paced);
         } else if !roce::has_right_icrc(&frame[ip_at..end]) {
             count(&errors.icrc);
         } else {
             let bytes = &frame[udp_at + proto::UDP_LEN..end];
-            // Its base transport header is there: the ICRC covers it.
+            // The base transport header is whole: the ICRC covers it.
             let qpn = Qpn(u32::from_be_bytes([0, bytes[5], bytes[6], bytes[7]]));
             match (members, qpn == groups::QPN) {
                 (Some(members), true) => return self.copy(&members, header, bytes, now),
                 (None, false) => self.hand(qpn, header, bytes),
-                // What is for a group is for no queue pair of it, and the other way round (IBTA 10.5.1).
+                // A packet to a group names no queue pair, and a packet to an address must name one (IBTA 10.5.1).
                 _ => count(&errors.malformed),
             }
         }
         0
     }
 
-    /// Gives a packet to the thread that has its queue pair.
+    /// Puts a packet into the inbox of the thread that has its queue pair.
     fn hand(&mut self, qpn: Qpn, header: NetworkHeader, bytes: &[u8]) {
         let errors = &self.adapter.errors;
         let Some(inbox) = self.adapter.owner(qpn) else { return count(&errors.unknown_qp) };
@@ -111,9 +110,9 @@ impl<'a> Delivery<'a> {
         self.brought();
     }
 
-    /// Gives copies of a datagram to the members of its group.
+    /// Copies a datagram to the members of its group.
     fn copy(&mut self, members: &[Member], header: NetworkHeader, bytes: &[u8], now: Duration) -> usize {
-        let Self { adapter: Adapter { errors, .. }, spare, untold, pace, .. } = self;
+        let Self { adapter: Adapter { errors, .. }, spare, untold, copy_rate, .. } = self;
         let multicast = match Multicast::new((header, false), bytes) {
             Ok(multicast) => multicast,
             Err(unfit) => {
@@ -122,7 +121,7 @@ impl<'a> Delivery<'a> {
             }
         };
         let copies = multicast.give(members, None, (errors, spare), |inbox| tell_later(untold, inbox));
-        pace.spend(now, copies);
+        copy_rate.spend(now, copies);
         self.brought();
         copies
     }
@@ -140,7 +139,7 @@ impl<'a> Delivery<'a> {
     }
 }
 
-/// Notes who is to be told, once.
+/// Notes an inbox to be announced, once.
 fn tell_later(untold: &mut Vec<Arc<Inbox<Question>>>, inbox: &Arc<Inbox<Question>>) {
     if untold.iter().rev().any(|other| Arc::ptr_eq(other, inbox)) {
         return;
@@ -220,7 +219,7 @@ mod tests {
         };
         let adapter = crate::Fabric::limited(Box::new(Anything), 1000, 1000).adapter(spec);
         let inboxes: Vec<_> =
-            (0..programs).map(|_| Arc::new(Inbox::new(adapter.account.clone()).unwrap())).collect();
+            (0..programs).map(|_| Arc::new(Inbox::new(adapter.budget.clone()).unwrap())).collect();
         inboxes.iter().for_each(|inbox| inbox.open());
         let key = Arc::new(AtomicU32::new(KEY));
         for (qpn, inbox) in (0..MAX_MEMBERS).zip(inboxes.iter().cycle()) {
@@ -318,7 +317,7 @@ mod tests {
         ] {
             assert_eq!(counters.get(name), Some(count), "{name}");
         }
-        // What a program does not take is lost, and counted; it was copied all the same.
+        // Copies that a program does not take are lost and counted. They count as made.
         inboxes.iter().for_each(|inbox| inbox.close());
         assert_eq!(delivery.deliver(&multicast(KEY, 0x7fff, 4), Duration::ZERO), 128);
         assert_eq!(adapter.errors.no_room.load(Ordering::Relaxed), 128);

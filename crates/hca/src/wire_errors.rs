@@ -3,21 +3,21 @@
 use crate::counters::{Counter, Counters};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What was wrong with packets that came.
+/// Packets from the wire that were not delivered, by reason.
 #[derive(Debug, Default)]
 pub(crate) struct WireErrors {
     pub icrc: AtomicU64,
     pub malformed: AtomicU64,
     pub unknown_qp: AtomicU64,
-    /// Nobody is attached to the group.
+    /// No queue pair is attached to the group.
     pub unknown_group: AtomicU64,
-    /// A program does not take what waits.
+    /// The inbox of the program is full.
     pub no_room: AtomicU64,
     pub queue_key: AtomicU64,
     pub partition: AtomicU64,
-    /// More copies than are made in a second.
+    /// The rate of copies for groups is reached.
     pub paced: AtomicU64,
-    /// The guest's own address, from elsewhere.
+    /// The source is the guest's own address, but the packet came by the wire.
     pub forged: AtomicU64,
 }
 

@@ -7,6 +7,7 @@
 //!
 //! Must not know: the C interface of `libibverbs`, how the device does what it is asked for.
 
+mod address;
 mod aftermath;
 pub mod cm;
 pub mod completion;
@@ -29,14 +30,15 @@ mod shared_source;
 mod sync;
 pub mod work;
 
+pub use address::AddressVector;
 pub use aftermath::{Left, left};
 pub use completion::{Arm, Completion, CompletionQueue, CompletionSink, Hold, Overrun, Place, Placement};
 pub use direct::Bond;
 pub use doorbell::{Doorbells, Rung};
 pub use memory::{Memory, MemoryError};
 pub use message::{
-    AddressVector, AsyncEvent, Capacity, CreateQp, DeviceInfo, DirectPeer, PortInfo, QpInfo, Refusal, Reply,
-    Request, TOKEN, VERSION,
+    AsyncEvent, Capacity, CreateQp, DeviceInfo, DirectPeer, PortInfo, QpInfo, Refusal, Reply, Request, TOKEN,
+    VERSION,
 };
 pub use parcels::Parcels;
 pub use peer::{Peer, peer};

@@ -3,6 +3,7 @@
 //! A message is JSON in one datagram, descriptors go with it. Each request has one reply, in their order. An addition
 //! that older libraries can do without keeps the version.
 
+use crate::address::AddressVector;
 use crate::cm::{CmReply, CmRequest};
 use crate::qp::{QpAttributes, QpType};
 use crate::work::Shape;
@@ -201,37 +202,6 @@ pub struct Capacity {
     pub max_send_sge: u32,
     pub max_recv_sge: u32,
     pub max_inline_data: u32,
-}
-
-/// Where packets go (`ibv_ah_attr`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-#[allow(missing_docs)] // `ibv_ah_attr`'s names
-pub struct AddressVector {
-    pub dgid: Ipv6Addr,
-    pub sgid_index: u32,
-    pub flow_label: u32,
-    pub hop_limit: u8,
-    pub traffic_class: u8,
-    pub sl: u8,
-    pub port_num: u8,
-    /// Without one there is no address over Ethernet: such are refused.
-    pub is_global: bool,
-}
-
-impl Default for AddressVector {
-    fn default() -> Self {
-        Self {
-            dgid: Ipv6Addr::UNSPECIFIED,
-            sgid_index: 0,
-            flow_label: 0,
-            hop_limit: 0,
-            traffic_class: 0,
-            sl: 0,
-            port_num: 0,
-            is_global: false,
-        }
-    }
 }
 
 /// What the device answers.

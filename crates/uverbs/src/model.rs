@@ -3,9 +3,9 @@
 //! A word of the memory holds the number of its atomic, so that all mappings of it have the same. Only `cfg(loom)`
 //! has this.
 
-use crate::sync::Ordering;
 use loom::cell::UnsafeCell;
 use loom::sync::atomic as model;
+use loom::sync::atomic::Ordering;
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;

@@ -1,7 +1,7 @@
-//! The end of what is shared: who is at work with it still is waited for, until it is done, or its process is gone.
-//! What one left undone that died in the middle is done for it.
+//! Requests that end sharing. They wait until nobody uses what was shared any more, or the user's process has ended;
+//! what a dead user left unfinished is completed.
 //!
-//! No thread waits here: requests that need the end of it are done once it is there.
+//! The thread does not block: it goes on with its work, and does the request later.
 
 use crate::client::Client;
 use crate::ids::{CqId, Key, MwId, Qpn, SrqId};
@@ -17,25 +17,25 @@ use std::time::Instant;
 use uverbs::qp::mask;
 use uverbs::{Bond, Left, Point, QpState, Request, SocketError, left, point};
 
-/// A request that waits for the end of what is shared.
+/// A request that waits for the end of sharing.
 #[derive(Debug)]
 pub(crate) enum Deferred {
-    /// It is begun once nobody is at work with it.
+    /// The request is done once nobody uses the objects that it changes.
     Request(Request, Vec<OwnedFd>),
-    /// It is answered once nobody is at work with what it took away.
+    /// The request is done. It is answered once nobody uses the key that it invalidated.
     Reply(Answer, Invalidation),
 }
 
 /// How the use of a closed bond ended.
 enum Outcome {
-    /// It is done, or nothing of it is to be made good.
+    /// It stopped, or left nothing to complete.
     Done,
-    /// Its user died at work.
+    /// Its user died in the middle of a message.
     Died(Left),
 }
 
 impl Client {
-    /// Who may use the key that a request takes away.
+    /// The users of the key that a request invalidates.
     fn users(&self, request: &Request) -> Option<KeyUsers> {
         match *request {
             Request::DeregMr { mr } | Request::ReregMr { mr, .. } => {
@@ -46,7 +46,7 @@ impl Client {
         }
     }
 
-    /// Begins a request.
+    /// Begins a request. It may have to wait for users of what it changes.
     pub(crate) fn begin_request(&mut self, request: Request, files: Vec<OwnedFd>) -> Result<(), SocketError> {
         self.deferred = Some(if let Some(users) = self.users(&request) {
             let reply = self.handle(request, files);
@@ -70,7 +70,7 @@ impl Client {
         Ok(())
     }
 
-    /// Goes on with what waits for the end of what is shared.
+    /// Goes on with the request that waits, if it need not wait any more.
     pub(crate) fn continue_request(&mut self) -> Result<(), SocketError> {
         self.watch_closed_bonds();
         match self.deferred.take() {
@@ -87,12 +87,12 @@ impl Client {
         }
     }
 
-    /// Whether somebody is to be looked at again.
+    /// Whether the thread must soon look again at users of what was shared.
     pub(crate) fn is_unsharing(&self) -> bool {
         self.deferred.is_some() || !self.context.closed_bonds.is_empty()
     }
 
-    /// Ends what is shared, where a request is about to change that.
+    /// Ends sharing that a request is about to change.
     fn unshare_for(&mut self, request: &Request) {
         let changes = |mask, state| {
             mask & mask::ACCESS_FLAGS != 0
@@ -126,7 +126,7 @@ impl Client {
         }
     }
 
-    /// Whether somebody is at work with a key that was taken away.
+    /// Whether a peer may still use a key that was invalidated.
     pub(crate) fn has_peers_at_work(&self, taken: Invalidation) -> bool {
         let is_user = |qp: &Qp| taken.users.include(qp.endpoint.qpn, qp.endpoint.pd);
         let is_at_work =
@@ -139,7 +139,7 @@ impl Client {
         here || self.context.closed_bonds.iter().any(leaves)
     }
 
-    /// After a key was taken away: notes who is at work, and may have seen it.
+    /// Notes the current turns of all peers that may have seen a key that was invalidated.
     pub(crate) fn await_peers(&mut self, taken: Invalidation) {
         let note = |qp: &mut Qp| {
             qp.endpoint.sharing.inbound.iter_mut().for_each(|it| it.seen.note(it.bond.turn(), taken.number));
@@ -150,7 +150,7 @@ impl Client {
         }
     }
 
-    /// Ends what was shared with peers that ended it: they may be gone.
+    /// Ends the sharing with peers that closed it: their processes may have ended.
     pub(crate) fn unshare_gone(&mut self) {
         for qp in self.qps.values_mut() {
             if qp.endpoint.sharing.inbound.as_ref().is_some_and(|inbound| inbound.bond.is_closed()) {
@@ -159,7 +159,7 @@ impl Client {
         }
     }
 
-    /// Looks at those who leave.
+    /// Looks at the users of closed bonds.
     fn watch_closed_bonds(&mut self) {
         let mut at = 0;
         while at < self.context.closed_bonds.len() {
@@ -173,9 +173,9 @@ impl Client {
         }
     }
 
-    /// How it left; `None`: it did not, or what it left behind is not known yet.
+    /// How the use of a closed bond ended. `None`: it did not yet, or it is not known yet what a dead user left.
     fn outcome(&self, closed: &ClosedBond) -> Option<Outcome> {
-        // In this order: one that is gone does nothing any more.
+        // This comes first: a user that is gone changes nothing any more.
         let is_gone = closed.is_gone();
         if !closed.is_at_work() {
             return Some(Outcome::Done);
@@ -187,7 +187,7 @@ impl Client {
         left(&closed.bond, &cq.sink, |place| self.is_tried(closed.cq, place)).map(Outcome::Died)
     }
 
-    /// Whether somebody alive tries to get a place of a completion queue, or has it.
+    /// Whether a living user of a bond tries to get a place of a completion queue, or has it.
     fn is_tried(&self, cq: CqId, place: u32) -> bool {
         let by = |qp: &Qp| {
             let here = |it: &InboundBond| is_of(it.bond.place(), place) && !it.is_gone();
@@ -207,14 +207,15 @@ impl Client {
             if let Outcome::Died(left) = *ended {
                 qp.endpoint.finish_for_dead_peer(&closed.bond, left, &mut self.context);
             }
-            // It may have died before it told.
+            // The user may have died before it notified the channel.
             self.context.cqs.get(&closed.cq).iter().for_each(|cq| cq.sink.disarm());
             self.context.tell_channel(closed.cq);
         }
         self.wake(closed.qpn);
     }
 
-    /// Ends all that is shared, and lets peers know where the application is gone: nobody is at work for it any more.
+    /// Ends all sharing when the thread ends. If the application is gone, nobody uses the bonds for it, and peers are
+    /// told so.
     pub(crate) fn say_goodbye(&mut self) {
         let is_gone = self.is_hung_up();
         let bonds = self.qps.values().filter_map(|qp| qp.endpoint.sharing.outbound.as_ref());
@@ -227,7 +228,7 @@ impl Client {
             .for_each(|peer| _ = peer.ask(Question::PeerGone));
     }
 
-    /// Whether nobody has the other end of the connection. Ours is the end where the device closes.
+    /// Whether the application has closed its connection. Not so where the device closes it.
     fn is_hung_up(&self) -> bool {
         let mut connection = [PollFd::from_borrowed_fd(self.connection(), PollFlags::empty())];
         !self.context.adapter.is_closing()

@@ -108,8 +108,9 @@ impl Client {
         Some(Ok((Reply::Direct(grant.peer), files)))
     }
 
-    /// Looks up all paths again. All sharing ends, and applications ask for it again. A connection that was within this
-    /// host and may not be any more goes to the error state: packets over the wire would be cut and numbered otherwise.
+    /// Looks up all paths again. All sharing ends, and applications ask for it again. A connection within the host that
+    /// is not allowed any more goes to the error state: it could not go on over the wire, where packets have other
+    /// sizes and numbers.
     pub(crate) fn review(&mut self) {
         let (adapter, fabric) = (self.context.adapter.clone(), self.context.fabric.clone());
         let is_local = |path: &Path| matches!(path.way, Way::Local(_));
@@ -147,12 +148,12 @@ impl Client {
         self.qps.values_mut().for_each(|qp| qp.endpoint.unshare(&mut self.context));
     }
 
-    /// Its process, by which the device remembers who holds whose memory.
+    /// The application's process, by which the device records who has whose memory.
     pub(crate) fn process(&mut self) -> Option<Arc<Process>> {
         if self.process.is_none() {
             let adapter = &self.context.adapter;
             let guest = adapter.spec().guest.clone();
-            self.process = adapter.holders.process(self.pid, &guest, &adapter.account);
+            self.process = adapter.holders.process(self.pid, &guest, &adapter.budget);
         }
         self.process.clone()
     }
