@@ -9,7 +9,7 @@ pub use hop::outer_checksum;
 
 use crate::registers;
 use ipnet::IpNet;
-use model::{BridgeTarget, Lookup, Nexthop, NexthopId, Tunnel, VifId, VifKind, Vrf};
+use model::{BridgeTarget, Lookup, Nexthop, NexthopId, Tunnel, Vif, VifId, VifKind, Vrf};
 use packet::{Mac, TunnelKind};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
