@@ -1,7 +1,7 @@
 //! The way out: MTU, rewrite, and what is put around the packet.
 
 use super::route::is_ping;
-use super::{Frame, Stop, Walk, push_new};
+use super::{Frame, Stop, Walk, is_roce};
 use crate::{
     DropReason, Encap, EthernetRewrite, Forward, GATEWAY_MAC, Lookup, Nat, Network, Tunnel, Vif, VifId,
     VifKind,
@@ -119,9 +119,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         match exit {
             Exit::Guest(vif) => {
                 self.fit(frame, &base, usize::from(vif.mtu.min(network.mtu)))?;
-                if let Some(mirror) = vif.mirror {
-                    push_new(&mut self.effects.mirror_out, mirror);
-                }
+                self.show(vif);
                 Ok(Forward { port: door(frame, vif)?, ..base })
             }
             Exit::Attached { wire, vlan } => {
@@ -195,11 +193,13 @@ impl<'a, T: Lookup> Walk<'a, T> {
         if frame.mtu_len(self.packet.gso_size) <= mtu {
             return Ok(());
         }
-        let told = frame.headers.ip().is_some_and(|ip| ip.dont_fragment) || base.ttl_decrement > 0;
         let mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
-        Err(match told {
-            true => Stop::Refuse(IcmpError::TooBig { mtu }, DropReason::Mtu),
-            false => DropReason::Mtu.into(),
+        let whole = frame.headers.ip().is_some_and(|ip| ip.dont_fragment);
+        let (routed, roce) = (base.ttl_decrement > 0, is_roce(&frame.headers.l4));
+        Err(match (whole, routed) {
+            (false, true) if !roce => Stop::Refuse(IcmpError::TooBig { mtu }, DropReason::NotFragmented),
+            (false, false) => DropReason::Mtu.into(),
+            _ => Stop::Refuse(IcmpError::TooBig { mtu }, DropReason::Mtu),
         })
     }
 }
