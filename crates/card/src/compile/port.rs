@@ -16,11 +16,11 @@ impl<T: Lookup> Compiler<'_, T> {
         Some((at.port, line.unwrap_or(Port { valid: true, is_wire, host: true, ..Default::default() })))
     }
 
-    /// Meters and copies are the host's. Of a guest that has a verbs device beside its port fragments are the host's too,
+    /// Meters, copies and VLANs are the host's. Of a guest that has a verbs device beside its port fragments are the host's too,
     /// which the card can't tell from the device's: so connections are tracked.
     fn guest_port(&self, vif: &Vif) -> Option<Port> {
         let vrf = self.vrf(vif.vrf?)?;
-        let plain = is_port(vif.kind) && vif.meter.is_none() && vif.mirror.is_none();
+        let plain = is_port(vif.kind) && vif.meter.is_none() && vif.mirror.is_none() && vif.vlans.is_empty();
         let port = Port {
             valid: true,
             policy: vif.policy || vif.rdma.is_some(),
