@@ -20,7 +20,7 @@ impl<T: Lookup> Compiler<'_, T> {
     /// which the card can't tell from the device's: so connections are tracked.
     fn guest_port(&self, vif: &Vif) -> Option<Port> {
         let vrf = self.vrf(vif.vrf?)?;
-        let plain = is_port(vif.kind) && vif.meter.is_none() && vif.mirror.is_none() && vif.vlans.is_empty();
+        let plain = is_port(vif.kind) && vif.meter.is_none() && vif.mirror.is_none() && !vif.is_tagged();
         let port = Port {
             valid: true,
             policy: vif.policy || vif.rdma.is_some(),
