@@ -95,6 +95,23 @@ fn each_mistake_is_named() {
         ),
         ("mac = \"02:00:00:00:00:01\"", "mac = \"03:00:00:00:00:01\"", "can't be one host's MAC"),
         ("mac = \"02:00:00:00:00:01\"", "mac = \"00:00:5e:00:01:00\"", "the gateways' MAC"),
+        ("{ tag = 10,", "{ tag = 4095,", "guest \"vm1\": vlans: tag 4095 is out of range; use 1 to 4094"),
+        ("{ tag = 10,", "{ tag = 10, network = \"x\" }, { tag = 10,", "guest \"vm1\": tag 10 is there twice"),
+        (
+            "{ tag = 10, network = \"public\"",
+            "{ tag = 10, network = \"blue\"",
+            "network \"blue\" is there twice",
+        ),
+        (
+            "{ tag = 10, network = \"public\"",
+            "{ tag = 10, network = \"publik\"",
+            "guest \"vm1\": there is no network \"publik\"; did you mean \"public\"?",
+        ),
+        (
+            "[\"203.0.113.9\"]",
+            "[\"203.0.113.1\"]",
+            "address 203.0.113.1 of network \"public\" is already taken by network \"public\"",
+        ),
         ("macs = [\"00:00:5e:00:01:05\"", "macs = [\"00:00:5e:00:01:00\"", "the gateways' MAC"),
         ("macs = [\"00:00:5e:00:01:05\"", "macs = [\"01:00:5e:00:01:05\"", "can't be one host's MAC"),
         (
@@ -111,6 +128,22 @@ fn each_mistake_is_named() {
             "\"10.1.1.1\", \"fd00",
             "\"10.1.1.254\", \"fd00",
             "address 10.1.1.254 of network \"blue\" is already taken by network \"blue\"",
+        ),
+        (
+            "vni = 5001\n",
+            "vni = 5001\nmtu = 1279\n",
+            "network \"blue\": mtu 1279 is below 1280, which IPv6 needs; gateway fd00:1::ffff/64 is IPv6",
+        ),
+        ("mtu = 9000", "mtu = 1329", "network \"blue\": mtu 1279 is below 1280"),
+        (
+            "mtu = 1500\nrdma",
+            "mtu = 1279\nrdma",
+            "guest \"vm1\": mtu 1279 is below 1280, which IPv6 needs; fd00:1::1",
+        ),
+        (
+            "addresses = [\"192.0.2.1/24\"]\ngateway = \"192.0.2.254\"\nmtu = 9000",
+            "addresses = [\"192.0.2.1/24\", \"2001:db8::1/64\"]\ngateway = \"192.0.2.254\"\nmtu = 1279",
+            "wire \"up0\": mtu 1279 is below 1280, which IPv6 needs; 2001:db8::1/64 is IPv6",
         ),
         ("mirror = \"mon0\"", "mirror = \"vm1\"", "a guest can't mirror itself"),
         (
@@ -236,7 +269,7 @@ fn a_verbs_device_has_a_name_and_limits() {
     let document = parse(VALID).unwrap();
     let guest = |name: &str| {
         let found = document.objects.iter().find_map(|item| match &item.object {
-            config::Object::Guest(guest) if guest.name == name => Some(guest.clone()),
+            config::Object::Guest(guest) if guest.name == name => Some(*guest.clone()),
             _ => None,
         });
         found.unwrap()

@@ -7,7 +7,9 @@ pub(crate) use diff::Desired;
 use ids::Pool;
 
 use crate::owner::Owned;
-use config::{DefaultAction, Guest, GuestKind, Index, Object, Rate, Route, RuleAction, Target, Wire};
+use config::{
+    DefaultAction, Guest, GuestKind, GuestVlan, Index, Object, Rate, Route, RuleAction, Target, Wire,
+};
 use ipnet::IpNet;
 use model::{
     Action, BridgeTarget, FloatingAddress, L2Gateway, MeterConfig, MeterId, Modifier, Network, Nexthop,
@@ -59,35 +61,15 @@ fn vif_id(id: u32) -> VifId {
     VifId(u16::try_from(id).unwrap_or(u16::MAX))
 }
 
-/// Bytes that VXLAN, the longest encapsulation, adds to an IP packet over IPv4 and IPv6 (RFC 7348).
-const OVERHEAD: [u16; 2] = [50, 70];
-
-/// Largest IP packet of networks that don't say: what fits the smallest wire with a tunnel's headers around it.
-fn default_mtu(index: &Index) -> u16 {
-    let tunnel_sources = index.tunnel_sources();
-    let underlay = index.wires().iter().map(|wire| wire.mtu).min().unwrap_or(1500);
-    let v6 = tunnel_sources.iter().any(IpAddr::is_ipv6);
-    let overhead = if tunnel_sources.is_empty() { 0 } else { OVERHEAD[usize::from(v6)] };
-    underlay - overhead
-}
-
 /// Name of the interface of the verbs device that a guest has beside its port. No object can have it.
 pub(crate) fn verbs_vif(guest: &Guest) -> Option<String> {
     let beside = guest.rdma.is_some() && guest.kind != GuestKind::Rdma;
     beside.then(|| format!("{}:rdma", guest.name))
 }
 
-/// The largest IP packet of a guest.
-pub(crate) fn guest_mtu(index: &Index, guest: &Guest) -> u16 {
-    let default = || default_mtu(index);
-    guest.mtu.unwrap_or_else(|| network_mtu(index, &guest.network).unwrap_or_else(default))
-}
-
-/// A network that is attached to a wire and says nothing takes what the wire takes.
-fn network_mtu(index: &Index, name: &str) -> Option<u16> {
-    let network = index.networks().get(name)?;
-    let wire = || index.wire(network.wire.as_deref()?).map(|wire| wire.mtu);
-    network.mtu.or_else(wire)
+/// Name of the interface that stands for a VLAN of a guest. No object can have it.
+fn vlan_vif(guest: &Guest, vlan: &GuestVlan) -> String {
+    format!("{}:{}", guest.name, vlan.tag)
 }
 
 /// The tables that objects, checked before and in their order, stand for. `macs` are the link-layer addresses of
@@ -160,13 +142,16 @@ impl Compiler<'_> {
 
     /// Interfaces get their numbers in their own order, whatever refers to them first.
     fn number_vif(&mut self, object: &Object) {
-        if let Object::Wire(Wire { name, .. }) | Object::Guest(Guest { name, .. }) = object {
-            self.vif_id(name);
+        match object {
+            Object::Wire(wire) => drop(self.vif_id(&wire.name)),
+            Object::Guest(guest) => drop(self.vif_id(&guest.name)),
+            _ => {}
         }
-        if let Object::Guest(guest) = object
-            && let Some(name) = verbs_vif(guest)
-        {
-            self.vif_id(&name);
+        if let Object::Guest(guest) = object {
+            let vlans = guest.vlans.iter().map(|vlan| vlan_vif(guest, vlan));
+            for name in verbs_vif(guest).into_iter().chain(vlans) {
+                self.vif_id(&name);
+            }
         }
     }
 
@@ -223,10 +208,9 @@ impl Compiler<'_> {
     fn fill_network(&mut self, object: &Object) {
         match object {
             Object::Guest(guest) => {
-                let vif = self.vif_id(&guest.name);
-                if let Some(network) = self.out.networks.get_mut(&self.vrf(&guest.network)) {
-                    network.members.push(vif);
-                    network.members.sort_unstable();
+                self.member(&guest.name, &guest.network);
+                for vlan in &guest.vlans {
+                    self.member(&vlan_vif(guest, vlan), &vlan.network);
                 }
             }
             Object::Flood(flood) => {
@@ -245,6 +229,14 @@ impl Compiler<'_> {
                 }
             }
             _ => {}
+        }
+    }
+
+    fn member(&mut self, vif: &str, network: &str) {
+        let vif = self.vif_id(vif);
+        if let Some(network) = self.out.networks.get_mut(&self.vrf(network)) {
+            network.members.push(vif);
+            network.members.sort_unstable();
         }
     }
 
@@ -272,6 +264,8 @@ impl Compiler<'_> {
             addresses: Vec::new(),
             allowed: Vec::new(),
             macs: Vec::new(),
+            vlans: Vec::new(),
+            trunk: None,
             mtu: wire.mtu,
             policy: false,
             meter: None,
@@ -307,7 +301,7 @@ impl Compiler<'_> {
             gateways: network.gateways.clone(),
             vni: network.vni,
             learning: network.learning,
-            mtu: network_mtu(self.index, &network.name).unwrap_or_else(|| default_mtu(self.index)),
+            mtu: self.index.network_mtu(&network.name),
             default_action: Action::Allow,
             members: Vec::new(),
             flood: Vec::new(),
@@ -330,9 +324,7 @@ impl Compiler<'_> {
         if let Some(mac) = guest.mac {
             self.out.macs.insert((vrf, mac), BridgeTarget::Vif(id));
             let encap = self.nexthop(Nexthop::Encap { vif: id, mac });
-            for addr in &guest.addresses {
-                self.out.routes.insert((vrf, IpNet::from(*addr)), encap);
-            }
+            self.host_routes(vrf, &guest.addresses, encap);
             if let Some(label) = guest.label {
                 self.out.mpls.insert(label, encap);
             }
@@ -350,7 +342,9 @@ impl Compiler<'_> {
             addresses: guest.addresses.clone(),
             allowed: guest.allowed.clone(),
             macs: guest.macs.clone(),
-            mtu: guest_mtu(self.index, guest),
+            vlans: Vec::new(),
+            trunk: None,
+            mtu: self.index.guest_mtu(guest),
             policy: guest.policy,
             meter: guest.rate.map(|rate| self.meter("guest", guest.name.clone(), rate)),
             mirror: guest.mirror.as_ref().map(|name| self.vif_id(name)),
@@ -358,18 +352,53 @@ impl Compiler<'_> {
             rdma: None,
             wire: None,
         };
+        let vif = Vif { vlans: self.vlans(guest, &vif), ..vif };
         let vif = match verbs_vif(guest) {
             Some(name) => {
                 let device = self.vif_id(&name);
                 let (name, kind) = (name.into(), VifKind::Rdma);
-                let (allowed, macs) = Default::default();
-                let second = Vif { id: device, name, kind, allowed, macs, rdma: Some(id), ..vif.clone() };
+                let (allowed, macs, vlans) = Default::default();
+                let second =
+                    Vif { id: device, name, kind, allowed, macs, vlans, rdma: Some(id), ..vif.clone() };
                 self.out.vifs.insert(device, second);
                 Vif { rdma: Some(device), ..vif }
             }
             None => vif,
         };
         self.out.vifs.insert(id, vif);
+    }
+
+    /// The interfaces of a guest's VLANs are the guest's own in all but network and addresses.
+    fn vlans(&mut self, guest: &Guest, own: &Vif) -> Vec<(u16, VifId)> {
+        guest.vlans.iter().map(|vlan| (vlan.tag, self.vlan(guest, own, vlan))).collect()
+    }
+
+    fn vlan(&mut self, guest: &Guest, own: &Vif, vlan: &GuestVlan) -> VifId {
+        let name = vlan_vif(guest, vlan);
+        let (id, vrf) = (self.vif_id(&name), self.vrf(&vlan.network));
+        if let Some(mac) = guest.mac {
+            self.out.macs.insert((vrf, mac), BridgeTarget::Vif(id));
+            let encap = self.nexthop(Nexthop::Encap { vif: id, mac });
+            self.host_routes(vrf, &vlan.addresses, encap);
+        }
+        let vif = Vif {
+            id,
+            name: name.into(),
+            vrf: Some(vrf),
+            addresses: vlan.addresses.clone(),
+            allowed: vlan.allowed.clone(),
+            mtu: guest.mtu.unwrap_or_else(|| self.index.network_mtu(&vlan.network)),
+            trunk: Some((own.id, vlan.tag)),
+            ..own.clone()
+        };
+        self.out.vifs.insert(id, vif);
+        id
+    }
+
+    fn host_routes(&mut self, vrf: Vrf, addresses: &[IpAddr], to: NexthopId) {
+        for addr in addresses {
+            self.out.routes.insert((vrf, IpNet::from(*addr)), to);
+        }
     }
 
     fn rule(&mut self, rule: &config::Rule) {
@@ -399,7 +428,7 @@ impl Compiler<'_> {
 
     fn prefixes(&self, endpoint: &config::Endpoint) -> Vec<IpNet> {
         let guest = endpoint.guest.as_deref().and_then(|name| self.index.guests().get(name));
-        let addresses = guest.iter().flat_map(|guest| &guest.addresses).map(|addr| IpNet::from(*addr));
+        let addresses = guest.iter().flat_map(|guest| guest.all_addresses()).map(IpNet::from);
         endpoint.cidr.into_iter().chain(addresses).collect()
     }
 
@@ -499,8 +528,11 @@ pub(crate) fn route_origins<'a>(objects: &[&'a Owned]) -> BTreeMap<(String, IpNe
                 }
             }
             Object::Guest(guest) => {
-                for addr in &guest.addresses {
-                    origins.insert((guest.network.clone(), IpNet::from(*addr)), *owned);
+                let vlans = guest.vlans.iter().map(|vlan| (&vlan.network, &vlan.addresses));
+                for (network, addresses) in vlans.chain([(&guest.network, &guest.addresses)]) {
+                    for addr in addresses {
+                        origins.insert((network.clone(), IpNet::from(*addr)), *owned);
+                    }
                 }
             }
             Object::Route(route) => drop(origins.insert((route.network.clone(), route.prefix), *owned)),

@@ -53,6 +53,11 @@ pub struct Vif {
     /// is the other one: of the port's the device's (of kind [`VifKind::Rdma`]), which owns UDP 4791; of the device's
     /// the port's, by which alone the MAC and the addresses are found.
     pub rdma: Option<VifId>,
+    /// A guest's VLANs: identifiers, and the interfaces that stand for them. What has none of these tags is the guest's
+    /// own network's.
+    pub vlans: Vec<(u16, VifId)>,
+    /// Set for an interface that stands for a guest's VLAN: the guest's own, whose port it shares, and the identifier.
+    pub trunk: Option<(VifId, u16)>,
     /// Set for wires.
     pub wire: Option<WireAttributes>,
 }
@@ -68,6 +73,12 @@ impl Vif {
     #[must_use]
     pub fn has_mac(&self, mac: Mac) -> bool {
         self.mac == Some(mac) || self.macs.contains(&mac)
+    }
+
+    /// Whether it has VLANs or stands for one.
+    #[must_use]
+    pub const fn is_tagged(&self) -> bool {
+        !self.vlans.is_empty() || self.trunk.is_some()
     }
 
     /// Whether it is the second interface of its guest: that is found by its first one.

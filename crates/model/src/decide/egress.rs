@@ -2,7 +2,7 @@
 
 use super::neighbour::Message;
 use super::route::is_ping;
-use super::{Frame, Stop, Walk, push_new};
+use super::{Frame, Stop, Walk, is_roce};
 use crate::{
     DropReason, Encap, EthernetRewrite, Forward, GATEWAY_MAC, Lookup, Nat, Network, Tunnel, Vif, VifId,
     VifKind,
@@ -108,6 +108,17 @@ fn door(frame: &Frame<'_>, vif: &Vif) -> Result<VifId, Stop> {
     }
 }
 
+/// To a guest: with the tag of its VLAN, if it is one; without, tags of the sender's own would be those of its VLANs.
+fn to_guest(frame: &Frame<'_>, base: Forward, vif: &Vif) -> Result<Forward, Stop> {
+    let own_tags = if base.ethernet.is_none() { frame.tags().len() } else { 0 };
+    match vif.trunk {
+        Some(_) if own_tags > 1 => Err(DropReason::TooManyTags.into()),
+        Some((port, vlan)) => Ok(Forward { port, push_vlan: Some(vlan), ..base }),
+        None if !vif.vlans.is_empty() && own_tags > 0 => Err(DropReason::VlanUnexpected.into()),
+        None => Ok(Forward { port: door(frame, vif)?, ..base }),
+    }
+}
+
 impl<'a, T: Lookup> Walk<'a, T> {
     /// Completes a rewrite for the way it leaves by. `network` is the one it leaves from.
     pub(super) fn leave(
@@ -120,10 +131,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         match exit {
             Exit::Guest(vif) => {
                 self.fit(frame, &base, usize::from(vif.mtu.min(network.mtu)))?;
-                if let Some(mirror) = vif.mirror {
-                    push_new(&mut self.effects.mirror_out, mirror);
-                }
-                Ok(Forward { port: door(frame, vif)?, ..base })
+                self.show(vif);
+                to_guest(frame, base, vif)
             }
             Exit::Attached { wire, vlan } => {
                 self.fit(frame, &base, usize::from(wire.mtu.min(network.mtu)))?;
@@ -215,12 +224,13 @@ impl<'a, T: Lookup> Walk<'a, T> {
         if frame.mtu_len(self.packet.gso_size) <= mtu {
             return Ok(());
         }
-        let routed = base.strip == frame.headers.l3_at;
-        let told = frame.headers.ip().is_some_and(|ip| ip.dont_fragment) || routed;
         let mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
-        Err(match told {
-            true => Stop::Refuse(IcmpError::TooBig { mtu }, DropReason::Mtu),
-            false => DropReason::Mtu.into(),
+        let whole = frame.headers.ip().is_some_and(|ip| ip.dont_fragment);
+        let (routed, roce) = (base.strip == frame.headers.l3_at, is_roce(&frame.headers.l4));
+        Err(match (whole, routed) {
+            (false, true) if !roce => Stop::Refuse(IcmpError::TooBig { mtu }, DropReason::NotFragmented),
+            (false, false) => DropReason::Mtu.into(),
+            _ => Stop::Refuse(IcmpError::TooBig { mtu }, DropReason::Mtu),
         })
     }
 }

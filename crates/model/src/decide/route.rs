@@ -1,6 +1,7 @@
 //! Routing between subnets, networks and hosts.
 
 use super::egress::Exit;
+use super::reply::on_port;
 use super::{Frame, Origin, Outcome, Stop, Walk, is_roce};
 use crate::{
     DropReason, Forward, Lookup, Nat, NeighbourScope, Network, Nexthop, Reply, ReplyKind, Verdict, Vrf,
@@ -203,8 +204,12 @@ impl<'a, T: Lookup> Walk<'a, T> {
         };
         let (exit, mac) = self.exit(network, dst, nexthop)?;
         let base = Forward { ttl_decrement: 0, ecn: None, ..frame.routed(Nat::default(), mac) };
+        self.effects.mirror_out.clear();
         match exit.ok_or(DropReason::NoRoute)? {
-            Exit::Guest(vif) => Ok(Forward { port: vif.id, ..base }),
+            Exit::Guest(vif) => {
+                self.show(vif);
+                on_port(base, vif)
+            }
             Exit::Attached { wire, vlan } => self.onto(frame, base, wire, vlan),
             Exit::Tunnel(tunnel) => self.through(frame, base, &tunnel, tos),
         }
