@@ -300,14 +300,14 @@ impl Client {
             let Some(qpn) = self.ready.pop_front() else { break };
             let Some(qp) = self.qps.get_mut(&qpn) else { continue };
             qp.is_ready = false;
-            if let Some(taken) = qp.endpoint.awaited() {
-                self.context.peers_are_done = !self.has_peers_at_work(taken);
+            if let Some(invalidation) = qp.endpoint.awaited() {
+                self.context.peers_are_done = !self.has_peers_at_work(invalidation);
             }
             let Some(qp) = self.qps.get_mut(&qpn) else { continue };
             let deadline = qp.work(now, &mut self.context);
             self.context.peers_are_done = false;
-            if let Some(taken) = self.context.pending_invalidation.take() {
-                self.await_peers(taken);
+            if let Some(invalidation) = self.context.pending_invalidation.take() {
+                self.await_peers(invalidation);
             }
             let Some(qp) = self.qps.get_mut(&qpn) else { continue };
             match deadline {

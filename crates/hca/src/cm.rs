@@ -87,7 +87,7 @@ struct EventChannel {
 /// The description of an identifier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CmDescription {
-    /// Its process, in our process namespace.
+    /// Its process number, in the daemon's namespace.
     pub pid: i32,
     /// What the manager knows of the identifier.
     pub id: rdma::cm::Description,

@@ -60,7 +60,7 @@ impl Layout {
         self.queues + if self.shares { Parcels::BYTES } else { 0 }
     }
 
-    /// Bytes with those that we keep of requests under way.
+    /// Bytes with those that the device keeps of requests under way.
     const fn cost(&self) -> usize {
         let list = self.cap.max_send_sge as usize * size_of::<Segment>();
         let work = size_of::<Work>() + list + self.cap.max_inline_data as usize;

@@ -44,7 +44,7 @@ pub(crate) struct Endpoint {
     pub kind: QpType,
     pub state: QpState,
     pub attributes: QpAttributes,
-    /// Its queue key, for those who copy datagrams of its multicast groups.
+    /// Its queue key, for threads that copy datagrams of its multicast groups.
     pub queue_key: Arc<AtomicU32>,
     pub capacity: Capacity,
     pub send: SendQueue,

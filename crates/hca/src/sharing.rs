@@ -65,8 +65,8 @@ impl InboundBond {
     }
 
     /// Whether the peer may still use a key that was invalidated.
-    pub fn may_use(&self, taken: Invalidation) -> bool {
-        self.seen.is_in(self.bond.turn(), taken.number) && !self.is_gone()
+    pub fn may_use(&self, invalidation: Invalidation) -> bool {
+        self.seen.is_in(self.bond.turn(), invalidation.number) && !self.is_gone()
     }
 }
 

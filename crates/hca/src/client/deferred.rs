@@ -54,9 +54,9 @@ impl Client {
                 return self.reply(reply);
             }
             point(Point::RegionRemoved);
-            let taken = self.context.invalidate_for(users);
-            self.await_peers(taken);
-            Deferred::Reply(reply, taken)
+            let invalidation = self.context.invalidate_for(users);
+            self.await_peers(invalidation);
+            Deferred::Reply(reply, invalidation)
         } else {
             self.unshare_for(&request);
             Deferred::Request(request, files)
@@ -122,16 +122,17 @@ impl Client {
                 .iter()
                 .any(|it| self.qps.get(&it.qpn).is_some_and(|qp| qp.endpoint.receive.takes_from(SrqId(srq)))),
             Deferred::Request(..) => false,
-            Deferred::Reply(_, taken) => self.has_peers_at_work(taken),
+            Deferred::Reply(_, invalidation) => self.has_peers_at_work(invalidation),
         }
     }
 
     /// Whether a peer may still use a key that was invalidated.
-    pub(crate) fn has_peers_at_work(&self, taken: Invalidation) -> bool {
-        let is_user = |qp: &Qp| taken.users.include(qp.endpoint.qpn, qp.endpoint.pd);
-        let is_at_work =
-            |qp: &Qp| qp.endpoint.sharing.inbound.as_ref().is_some_and(|inbound| inbound.may_use(taken));
-        let here = match taken.users {
+    pub(crate) fn has_peers_at_work(&self, invalidation: Invalidation) -> bool {
+        let is_user = |qp: &Qp| invalidation.users.include(qp.endpoint.qpn, qp.endpoint.pd);
+        let is_at_work = |qp: &Qp| {
+            qp.endpoint.sharing.inbound.as_ref().is_some_and(|inbound| inbound.may_use(invalidation))
+        };
+        let here = match invalidation.users {
             KeyUsers::Of(qpn) => self.qps.get(&qpn).is_some_and(is_at_work),
             KeyUsers::Domain(_) => self.qps.values().any(|qp| is_user(qp) && is_at_work(qp)),
         };
@@ -140,11 +141,15 @@ impl Client {
     }
 
     /// Notes the current turns of all peers that may have seen a key that was invalidated.
-    pub(crate) fn await_peers(&mut self, taken: Invalidation) {
+    pub(crate) fn await_peers(&mut self, invalidation: Invalidation) {
         let note = |qp: &mut Qp| {
-            qp.endpoint.sharing.inbound.iter_mut().for_each(|it| it.seen.note(it.bond.turn(), taken.number));
+            qp.endpoint
+                .sharing
+                .inbound
+                .iter_mut()
+                .for_each(|it| it.seen.note(it.bond.turn(), invalidation.number));
         };
-        match taken.users {
+        match invalidation.users {
             KeyUsers::Of(qpn) => self.qps.get_mut(&qpn).into_iter().for_each(note),
             KeyUsers::Domain(pd) => self.qps.values_mut().filter(|qp| qp.endpoint.pd == pd).for_each(note),
         }
