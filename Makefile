@@ -60,7 +60,7 @@ bench-programs:
 	@scripts/setup bench
 	@$(MAKE) --no-print-directory build verbs
 	cargo build --release --locked --bin replay
-	@for program in generator memory; do $(MAKE) --no-print-directory -C bench/$$program BUILD=$(CURDIR)/target/bench; done
+	@for program in generator memory regions; do $(MAKE) --no-print-directory -C bench/$$program BUILD=$(CURDIR)/target/bench; done
 	@cp target/release/replay target/bench/
 
 bench: bench-programs ## Viaduct and its peers, measured side by side; report in bench/report (BENCH="--help" tells more)

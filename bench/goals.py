@@ -104,6 +104,8 @@ def _verbs():
     for device, what in (("verbs-roce", ""), ("verbs-roce-regions", ", shared regions")):
         title = f"Verbs, two hosts{what}, 64 KiB: Gbit/s, against TCP without TSO and GRO"
         yield Goal(title, "verbs-bandwidth", {"size": "64 KiB"}, "gbps", 1.0, 2.0, ("tcp-overlay",), device=device)
+    title, peers = "Verbs, shared regions, eight peers: deregistration", {"peers": 8}
+    yield Goal(title, "verbs-deregister", peers, "deregister", 20.0, 20.0, unit=" us", device="verbs-regions")
     title = "Verbs, two hosts, 64 KiB, one packet in a thousand lost: Gbit/s, against none lost"
     yield Goal(title, "verbs-loss", {"size": "64 KiB"}, "gbps", 0.7, 0.7, ("verbs-roce",), device="verbs-lossy")
 

@@ -80,6 +80,7 @@ package viaduct_pkg;
     logic [47:0]  mac_src;
     logic [15:0]  ethertype;    // behind the tags
     logic [1:0]   tags;
+    logic         priority_tag; // the outermost is a C-tag that bears a priority alone
     logic [7:0]   l3_at;        // offset of the IP header in the frame
     logic         ip;
     logic         v6;

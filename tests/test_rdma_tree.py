@@ -57,6 +57,20 @@ def test_a_tree_has_what_the_kernel_has_of_an_adapter(lab, host):
     assert refused.returncode == 1 and 'no verbs device "a3"' in refused.stderr
 
 
+def test_a_tree_is_not_written_where_others_may_lead_it_elsewhere(lab, host):
+    tree, elsewhere = lab.directory / "theirs", lab.directory / "elsewhere"
+    elsewhere.write_text("kept")
+    tree.mkdir()
+    tree.chmod(0o777)
+    refused = host.call("rdma", "tree", tree, "a1", check=False)
+    assert refused.returncode == 1 and "others may write there" in refused.stderr
+    tree.chmod(0o755)
+    (tree / ".new").symlink_to(elsewhere)
+    host.call("rdma", "tree", tree, "a1")
+    assert elsewhere.read_text() == "kept"
+    assert text(tree, "infiniband/viaduct0/node_desc") == "a1"
+
+
 def test_names_are_those_of_the_library(lab, host):
     """Named or not, the tree's viaduct0 is the library's."""
     for names in (["a2", "a1"], []):

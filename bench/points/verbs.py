@@ -193,6 +193,40 @@ class VerbsBandwidth(VerbsPoint):
 
 
 @point
+class VerbsRegions(VerbsPoint):
+    name = "verbs-deregister"
+    title = "Verbs: deregistration of memory"
+    about = (
+        "ibv_dereg_mr of a region of 64 KiB, while peers in processes of their own are connected that wrote to another region before: it returns when "
+        "none of them can write any more. `register`: ibv_reg_mr of the same."
+    )
+    metric = "deregister"
+
+    def cases(self, quick):
+        for peers in (1, 8):
+            yield Case({"peers": peers}, ["verbs-shared", "verbs-regions"])
+
+    def metrics(self, session, device, key):
+        from lab import eventually
+        from lab.perftest import with_device
+
+        program, own = session.programs / "regions", ["env", *device.environment]
+        words = [program, "listen", key["peers"], 1 << 16, round(2000 * session.case.seconds)]
+        listening = device.server.background(with_device(device.server, map(str, words), prefix=own), "regions")
+        peers = []
+        try:
+            eventually(lambda: "listening" in listening.text() or not listening.running(), "a program that listens")
+            for number in range(key["peers"]):
+                command = with_device(device.client, [str(program), "connect", device.address], prefix=own)
+                peers.append(device.client.background(command, f"peer{number}"))
+            eventually(lambda: not listening.running(), f"the end of regions\n{listening.describe()}", 60)
+            return json.loads(listening.text().splitlines()[-1])
+        finally:
+            for each in [*peers, listening]:
+                each.stop()
+
+
+@point
 class VerbsLoss(VerbsPoint):
     name = "verbs-loss"
     title = "Verbs: bandwidth where packets are lost"

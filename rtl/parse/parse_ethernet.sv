@@ -51,6 +51,7 @@ module parse_ethernet
       next.header.mac_dst = s.window[Top-:48];
       next.header.mac_src = s.window[Top-8*6-:48];
       next.header.tags = tags;
+      next.header.priority_tag = types[0] == EthertypeVlan && s.window[Top-8*14-4-:12] == '0;
       next.header.ethertype = types[tags];
       next.header.neighbour = types[tags] == EthertypeArp;
       next.header.l3_at = s.at + 8'(length);

@@ -210,7 +210,7 @@ module classify
     if (checked && header4.l4 == L4Udp && (header4.dport == 16'd68 || header4.dport == 16'd546)) return PuntDhcp;
     if (header4.l4 == L4Udp && header4.dport == 16'd4791) return PuntVerbs;
     if (header4.has_ethernet && group(header4.mac_dst)) return PuntGroup;
-    if (header4.has_ethernet && routed && vlan) return PuntVlan;
+    if (header4.has_ethernet && (header4.priority_tag || routed && vlan)) return PuntVlan;
     if (routed && !header4.ip) return PuntNotIp;
     // With a label to a guest too: it is a router's way.
     if (routed && !(routable(header4.v6, header4.src) && routable(header4.v6, header4.dst))) return PuntNotRoutable;

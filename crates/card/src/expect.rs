@@ -17,7 +17,7 @@ use crate::hold::Hold;
 use crate::registers::{FlowAction, LabelKind, Nexthop, NexthopKind, Path, Port, Punt, Vrf};
 use lookup::FlowLine;
 use model::{Encap, EthernetRewrite, Forward, GATEWAY_MAC, Nat, VifId, entropy_of};
-use packet::{L4, Mac, TunnelKind, ecn_encap, proto};
+use packet::{Ethernet, L4, Mac, TunnelKind, ecn_encap, proto};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// What becomes of a packet.
@@ -99,7 +99,7 @@ fn classify(memory: &Memory, number: u16, bytes: &[u8], len: usize) -> Result<Pa
     }
     let path = match &frame.headers.eth {
         Some(eth) if eth.dst.is_group() => return Err(Punt::Group),
-        Some(eth) if eth.dst == GATEWAY_MAC && !eth.tags.is_empty() => return Err(Punt::Vlan),
+        Some(eth) if is_the_hosts(eth) => return Err(Punt::Vlan),
         Some(eth) if eth.dst == GATEWAY_MAC => Path::Routed,
         Some(_) => Path::Bridged,
         None if labelled.is_some() => Path::Labelled,
@@ -112,6 +112,13 @@ fn classify(memory: &Memory, number: u16, bytes: &[u8], len: usize) -> Result<Pa
         }
     }
     Ok(Packet { frame, number, port, vrf, line, path, labelled: labelled.unwrap_or_default() })
+}
+
+/// Whether a frame's tags keep the card from it: an outer one that bears a priority alone goes no further, and to the
+/// gateway none is taken.
+fn is_the_hosts(eth: &Ethernet) -> bool {
+    let priority = eth.tags.first().is_some_and(|tag| tag.is_priority());
+    priority || eth.dst == GATEWAY_MAC && !eth.tags.is_empty()
 }
 
 /// The network a packet is in, and the nexthop of its label.
@@ -295,7 +302,7 @@ fn rewrite(packet: &Packet, hop: &Nexthop, nat: Nat) -> Forward {
         nat,
         ethernet: (!bridged && (!tunnel || kind == TunnelKind::Vxlan)).then_some(ethernet),
         push_vlan: None,
-        pop_vlan: false,
+        pop_tags: 0,
         encap: tunnel.then(|| Encap {
             kind,
             id: hop.id,

@@ -67,7 +67,7 @@ pub enum Punt {
     Ecn = 21,
     /// A group MAC address: flooded by the host.
     Group = 22,
-    /// A VLAN tag on a frame to the gateway.
+    /// A VLAN tag on a frame to the gateway, or one that bears a priority alone.
     Vlan = 23,
     /// The source MAC is not the port's, or a group's, or the gateway's.
     MacSpoofed = 24,

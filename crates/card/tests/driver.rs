@@ -29,6 +29,7 @@ fn guest(id: VifId, policy: bool) -> Change {
         mac: Some(mac(id.0)),
         addresses: vec![[10, 0, 0, id.0 as u8].into()],
         allowed: Vec::new(),
+        macs: Vec::new(),
         mtu: 1500,
         policy,
         meter: None,

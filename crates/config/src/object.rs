@@ -226,8 +226,8 @@ fn check_vni(r: &Reader<'_>, vni: u32) {
 }
 
 /// Checks a guest's MAC.
-fn check_mac(r: &Reader<'_>, mac: packet::Mac) {
+fn check_mac(r: &Reader<'_>, key: &str, mac: packet::Mac) {
     if mac.is_group() || mac.is_zero() {
-        r.problem(Some("mac"), format!("{mac} can't be one host's MAC; use one like 02:00:00:00:00:01"));
+        r.problem(Some(key), format!("{mac} can't be one host's MAC; use one like 02:00:00:00:00:01"));
     }
 }

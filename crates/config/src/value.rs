@@ -182,6 +182,14 @@ pub(crate) fn display<T: Display, S: serde::Serializer>(value: &T, serializer: S
     serializer.collect_str(value)
 }
 
+/// Serialises each value by `Display`.
+pub(crate) fn display_all<T: Display, S: serde::Serializer>(
+    values: &[T],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(values.iter().map(ToString::to_string))
+}
+
 /// Serialises an optional value by `Display`; skip `None` by `skip_serializing_if`.
 pub(crate) fn display_some<T: Display, S: serde::Serializer>(
     value: &Option<T>,

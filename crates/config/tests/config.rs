@@ -95,6 +95,13 @@ fn each_mistake_is_named() {
         ),
         ("mac = \"02:00:00:00:00:01\"", "mac = \"03:00:00:00:00:01\"", "can't be one host's MAC"),
         ("mac = \"02:00:00:00:00:01\"", "mac = \"00:00:5e:00:01:00\"", "the gateways' MAC"),
+        ("macs = [\"00:00:5e:00:01:05\"", "macs = [\"00:00:5e:00:01:00\"", "the gateways' MAC"),
+        ("macs = [\"00:00:5e:00:01:05\"", "macs = [\"01:00:5e:00:01:05\"", "can't be one host's MAC"),
+        (
+            "macs = [\"00:00:5e:00:01:05\"",
+            "macs = [\"02:00:00:00:00:05\"",
+            "02:00:00:00:00:05 of network \"blue\" is already taken by guest \"hpc1\"",
+        ),
         (
             "mac = \"02:00:00:00:00:01\"\n",
             "",

@@ -271,6 +271,7 @@ impl Compiler<'_> {
             ),
             addresses: Vec::new(),
             allowed: Vec::new(),
+            macs: Vec::new(),
             mtu: wire.mtu,
             policy: false,
             meter: None,
@@ -348,6 +349,7 @@ impl Compiler<'_> {
             mac: guest.mac,
             addresses: guest.addresses.clone(),
             allowed: guest.allowed.clone(),
+            macs: guest.macs.clone(),
             mtu: guest_mtu(self.index, guest),
             policy: guest.policy,
             meter: guest.rate.map(|rate| self.meter("guest", guest.name.clone(), rate)),
@@ -360,8 +362,8 @@ impl Compiler<'_> {
             Some(name) => {
                 let device = self.vif_id(&name);
                 let (name, kind) = (name.into(), VifKind::Rdma);
-                let second =
-                    Vif { id: device, name, kind, allowed: Vec::new(), rdma: Some(id), ..vif.clone() };
+                let (allowed, macs) = Default::default();
+                let second = Vif { id: device, name, kind, allowed, macs, rdma: Some(id), ..vif.clone() };
                 self.out.vifs.insert(device, second);
                 Vif { rdma: Some(device), ..vif }
             }

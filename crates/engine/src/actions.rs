@@ -192,15 +192,15 @@ impl Actions {
         self.free.push(number);
     }
 
-    /// Passes on what was counted, and that what they learn from was seen. Once a second.
+    /// Passes on what was counted, that what they learn from was seen, and that their neighbours are used. Once a second.
     pub fn settle(&mut self, tables: Tables<'_>, cells: &WorkerCells, now: Seconds) {
         for action in &mut self.all {
-            let counted = action.pending.0 > 0;
-            if counted
-                && action.stamp != GONE
-                && let Some(Policy { learn: Some(learn), .. }) = action.policy.as_deref()
-            {
-                tables.shared.learn(tables.snapshot, learn, now);
+            let counted = action.pending.0 > 0 && action.stamp != GONE;
+            if let Some(policy) = action.policy.as_deref().filter(|_| counted) {
+                tables.shared.used(&policy.deps, now);
+                if let Some(learn) = &policy.learn {
+                    tables.shared.learn(tables.snapshot, learn, now);
+                }
             }
             action.flush(cells);
         }

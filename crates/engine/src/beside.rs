@@ -5,7 +5,7 @@ use crate::mailbox::Message;
 use mem::{RxQueue, TxQueue};
 use model::{Counters, FlowKey, Seconds, VifId};
 use std::sync::Arc;
-use tables::View;
+use tables::{Deps, View};
 
 impl Engine {
     /// Lets `look` read the live tables.
@@ -33,6 +33,11 @@ impl Engine {
         !any || flows.touch(flow, reply, counters.packets, counters.bytes, now)
     }
 
+    /// Packets that it did not see were sent by a decision that depends on `deps`.
+    pub fn used(&self, deps: &Deps) {
+        self.common.shared.used(deps, self.now());
+    }
+
     /// Whether packets are captured.
     #[must_use]
     pub fn is_capturing(&self) -> bool {
@@ -42,7 +47,7 @@ impl Engine {
     /// Receives by more queues of an attached interface; false where it is not attached.
     pub fn receive(&self, vif: VifId, queues: Vec<Box<dyn RxQueue>>) -> bool {
         let mut control = self.control();
-        if !control.ports.contains_key(&vif) {
+        if !self.is_attached(vif) {
             return false;
         }
         self.share_out(&mut control, vif, queues);
@@ -51,8 +56,8 @@ impl Engine {
 
     /// Sends by other queues of an attached interface, from when this returns; false where it is not attached.
     pub fn send(&self, vif: VifId, queues: Vec<Arc<dyn TxQueue>>) -> bool {
-        let control = self.control();
-        let attached = control.ports.contains_key(&vif);
+        let _control = self.control();
+        let attached = self.is_attached(vif);
         if attached {
             let queues: Arc<[_]> = queues.into();
             self.tell_all(|| Message::Send { vif, queues: queues.clone() });

@@ -2,21 +2,22 @@
 
 use crate::core::{Core, Dropped, note, show, shown_len};
 use crate::frame::{Frame, Rest, Unfinished};
-use crate::hold::{Held, PATIENCE_NS};
+use crate::hold::{Held, Holder, Neighbour, NoRoom, PATIENCE_NS};
 use crate::key::Layout;
 use crate::lanes::check_offload;
 use crate::linear::{MAX_FRAME, MAX_HEAD};
 use crate::memo::Tables;
 use crate::rewrite::{HEADROOM, edit_any, kept, reframe};
-use crate::slow::Case;
+use crate::slow::{Case, decide};
 use crate::storms::Flooder;
 use crate::template::Template;
 use crate::turn::Turn;
+use mem::Offload;
 use model::{
-    DropReason, Flood, Forward, Lookup, NeighbourScope, PacketView, Reply, Verdict, VifId, VifKind, Vrf,
+    DropReason, Flood, Forward, Lookup, NeighbourScope, PacketView, Question, Reply, Verdict, VifId, VifKind,
+    Vrf,
 };
 use packet::Headers;
-use std::net::IpAddr;
 use tables::Waiting;
 
 /// A packet in a buffer of ours, to be sent to one port or more.
@@ -54,7 +55,7 @@ impl Core {
         if let Some((scope, addr)) = decision.effects.solicit
             && tables.shared.wait_for(scope, addr, case.ingress, self.now.seconds) == Waiting::Solicit
         {
-            self.solicit(tables, scope, addr, Some(case.ingress));
+            self.solicit(tables, &Question { scope, addr, at: None }, Some(case.ingress));
         }
         match &decision.verdict {
             Verdict::Forward(forward) => {
@@ -62,8 +63,8 @@ impl Core {
                 self.send_mirrored(case, original, forward);
             }
             Verdict::Flood(flood) => return self.flood(tables, case, original, flood),
-            Verdict::Reply(reply) => self.reply(original, reply, case),
-            Verdict::Hold { scope, addr } => return self.hold_back(tables, original, case, *scope, *addr),
+            Verdict::Reply(reply) => self.reply(tables, original, reply, case),
+            Verdict::Hold { scope, addr } => return self.hold_back(tables, original, case, (*scope, *addr)),
             Verdict::Consumed => {}
             Verdict::Drop(reason) => return Err(*reason),
         }
@@ -184,8 +185,12 @@ impl Core {
     }
 
     /// Answers a packet, unless its sender gets too many answers.
-    fn reply(&mut self, original: &[u8], reply: &Reply, case: &Case) {
-        let allowed = self.replies.allow(case.ingress, &reply.kind, self.now.seconds);
+    fn reply(&mut self, tables: Tables<'_>, original: &[u8], reply: &Reply, case: &Case) {
+        let sender = match reply.asker {
+            Some(asker) => flooder(tables, case.ingress, asker.vrf),
+            None => Flooder::Guest(case.ingress),
+        };
+        let allowed = self.replies.allow(sender, reply.asker, &reply.kind, self.now.seconds);
         match (reply.dropped, allowed) {
             (Some(reason), _) => self.drop_whole(original, case.ingress, reason),
             (None, false) => self.drop_whole(original, case.ingress, DropReason::ReplyLimited),
@@ -215,25 +220,77 @@ impl Core {
         tables: Tables<'_>,
         original: &[u8],
         case: &Case,
-        scope: NeighbourScope,
-        addr: IpAddr,
+        neighbour: Neighbour,
     ) -> Result<(), DropReason> {
+        if !self.ask(tables, case.ingress, neighbour)? {
+            return self.give_up(tables, original, case.ingress, case.offload, neighbour);
+        }
+        self.keep(tables, original, case, neighbour)
+    }
+
+    fn keep(
+        &mut self,
+        tables: Tables<'_>,
+        original: &[u8],
+        case: &Case,
+        neighbour: Neighbour,
+    ) -> Result<(), DropReason> {
+        let is_wire = tables.snapshot.vif(case.ingress).is_some_and(|vif| vif.kind == VifKind::Wire);
+        let holder = Holder { ingress: case.ingress, scope: is_wire.then_some(neighbour.0) };
+        let pushed = self.hold.push(neighbour, holder, case.offload, self.now.ns, original);
+        match pushed.map_err(|NoRoom| DropReason::HoldFull)? {
+            None => self.cells.hold(neighbour),
+            Some(oldest) => {
+                self.drop_whole(&oldest.frame, case.ingress, DropReason::HoldFull);
+                self.hold.recycle(oldest);
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks for a neighbour, unless it is being asked. False where it was, and does not answer.
+    fn ask(
+        &mut self,
+        tables: Tables<'_>,
+        asker: VifId,
+        (scope, addr): Neighbour,
+    ) -> Result<bool, DropReason> {
         // A guest that may not flood can't ask the network, either; without a question there is nothing to wait for.
         if let NeighbourScope::Network(vrf) = scope {
-            self.may_flood(tables, case.ingress, vrf)?;
+            self.may_flood(tables, asker, vrf)?;
         }
-        let waiting = tables.shared.wait_for(scope, addr, case.ingress, self.now.seconds);
-        if waiting == Waiting::Failed {
-            return Err(DropReason::NoNeighbour);
+        match tables.shared.wait_for(scope, addr, asker, self.now.seconds) {
+            Waiting::Hold => Ok(true),
+            Waiting::Failed => Ok(false),
+            Waiting::Full => Err(DropReason::NoNeighbour),
+            Waiting::Solicit => {
+                self.solicit(tables, &Question { scope, addr, at: None }, Some(asker));
+                Ok(true)
+            }
         }
-        if waiting == Waiting::Solicit {
-            self.solicit(tables, scope, addr, Some(case.ingress));
+    }
+
+    /// Decides a packet for a neighbour that does not answer: who sent it is told where a router tells it.
+    fn give_up(
+        &mut self,
+        tables: Tables<'_>,
+        original: &[u8],
+        ingress: VifId,
+        offload: Offload,
+        neighbour: Neighbour,
+    ) -> Result<(), DropReason> {
+        let floods = |vrf| self.may_flood(tables, ingress, vrf);
+        let unreachable = |scope, addr| (scope, addr) == neighbour;
+        let view = tables.view(self.now.seconds).flooding(&floods).without(&unreachable);
+        let case = decide(&view, original, original.len(), ingress, offload)?;
+        match case.decision.verdict {
+            // Of several tunnels to flood to, another's.
+            Verdict::Hold { scope, addr } if self.ask(tables, ingress, (scope, addr))? => {
+                self.keep(tables, original, &case, (scope, addr))
+            }
+            Verdict::Hold { .. } => Err(DropReason::NoNeighbour),
+            _ => self.conclude_or_drop(tables, original, &case),
         }
-        if !self.hold.push((scope, addr), case.ingress, case.offload, self.now.ns, original) {
-            return Err(DropReason::HoldFull);
-        }
-        self.cells.hold((scope, addr));
-        Ok(())
     }
 
     /// That a packet of this interface may be flooded in a network, or why not.
@@ -246,7 +303,7 @@ impl Core {
     }
 
     /// Decides the oldest held packets again, `most` at most and a turn's work: those whose neighbour is known by now
-    /// go on, those who waited long enough are dropped. Returns how many it looked at.
+    /// go on, those who waited long enough are given up. Returns how many it looked at.
     pub fn retry_held(&mut self, tables: Tables<'_>, most: usize) -> usize {
         self.turn = Turn::NEW;
         for looked_at in 0..most {
@@ -263,11 +320,14 @@ impl Core {
         let (scope, addr) = held.neighbour;
         if tables.view(self.now.seconds).neighbour(scope, addr).is_some() {
             self.cells.release(held.neighbour);
-            self.whole(tables, &held.frame, held.ingress, held.offload);
+            self.whole(tables, &held.frame, held.holder.ingress, held.offload);
             self.hold.recycle(held);
         } else if self.now.ns.saturating_sub(held.since_ns) > PATIENCE_NS {
             self.cells.release(held.neighbour);
-            self.drop_whole(&held.frame, held.ingress, DropReason::NoNeighbour);
+            let done = self.give_up(tables, &held.frame, held.holder.ingress, held.offload, held.neighbour);
+            if let Err(reason) = done {
+                self.drop_whole(&held.frame, held.holder.ingress, reason);
+            }
             self.hold.recycle(held);
         } else {
             self.hold.put_back(held);
@@ -275,17 +335,22 @@ impl Core {
     }
 
     /// Asks for a neighbour's MAC, because of a packet from `asker`, as far as the turn goes.
-    pub fn solicit(&mut self, tables: Tables<'_>, scope: NeighbourScope, addr: IpAddr, asker: Option<VifId>) {
-        for asked in model::solicit(&tables.view(self.now.seconds), scope, addr) {
-            if let (Some(asker), NeighbourScope::Network(vrf)) = (asker, scope) {
+    pub fn solicit(&mut self, tables: Tables<'_>, question: &Question, asker: Option<VifId>) {
+        for asked in model::solicit(&tables.view(self.now.seconds), question) {
+            if let (Some(asker), NeighbourScope::Network(vrf)) = (asker, question.scope) {
                 self.storms.add(flooder(tables, asker, vrf), asked.to.len(), self.now.seconds);
             }
-            for forward in &asked.to {
-                if !self.turn.take(1, asked.frame.len()) {
-                    return;
-                }
-                self.send_own(&asked.frame, forward);
+            self.send_all(&asked.frame, &asked.to);
+        }
+    }
+
+    /// Sends a frame of our own to each of these, as far as the turn goes.
+    pub fn send_all(&mut self, frame: &[u8], to: &[Forward]) {
+        for forward in to {
+            if !self.turn.take(1, frame.len()) {
+                return;
             }
+            self.send_own(frame, forward);
         }
     }
 }

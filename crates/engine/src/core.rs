@@ -42,7 +42,7 @@ pub(crate) struct Ingress {
 pub(crate) struct Limits {
     /// Entries of its cache.
     pub cache_entries: usize,
-    /// ICMP errors and TCP resets a second about the packets of one interface.
+    /// ICMP errors and TCP resets a second to one address of a network.
     pub errors_per_second: u32,
     /// Copies of flooded packets, of all workers.
     pub storms: Arc<Storms>,

@@ -35,11 +35,14 @@ pub struct EngineConfig {
     pub flows: FlowLimits,
     /// Entries of each worker's flow cache. Memory is taken as they fill.
     pub cache_entries: usize,
-    /// ICMP errors and TCP resets a worker sends at most per second about the packets of one interface.
+    /// ICMP errors and TCP resets a worker sends at most per second to one address of a network; ten times as many to
+    /// all of a guest's, or of a network's behind wires, and ten times as many of each that tell of packets too big.
     pub errors_per_second: u32,
     /// Copies a second that are made of flooded packets of one guest, by all workers, about; ten times as many of a
     /// wire's.
     pub flooded_per_second: u32,
+    /// Whether it tells neighbours unasked which addresses came to it, and switches which groups it listens to.
+    pub announces: bool,
 }
 
 impl Default for EngineConfig {
@@ -50,6 +53,7 @@ impl Default for EngineConfig {
             cache_entries: 1 << 21,
             errors_per_second: 100,
             flooded_per_second: 20_000,
+            announces: true,
         }
     }
 }
@@ -89,7 +93,6 @@ impl Handle {
 /// What changes by the control plane's calls.
 #[derive(Default)]
 pub(crate) struct Control {
-    pub ports: BTreeMap<VifId, Arc<dyn Port>>,
     meters: Meters,
     /// Worker that gets the next receiving queue.
     next_worker: usize,
@@ -101,6 +104,7 @@ pub(crate) struct Common {
     pub clock: Clock,
     pub workers: Vec<Handle>,
     pub taps: Mutex<Vec<Arc<Tap>>>,
+    pub ports: Mutex<BTreeMap<VifId, Arc<dyn Port>>>,
 }
 
 /// The CPU executor.
@@ -147,8 +151,9 @@ impl Engine {
             threads.push(std::thread::Builder::new().name(name).spawn(move || worker.run())?);
             workers.push(handle);
         }
-        let common = Arc::new(Common { shared, clock, workers, taps: Mutex::default() });
-        let housekeeper = Housekeeper::start(common.clone(), config.flows)?;
+        let common =
+            Arc::new(Common { shared, clock, workers, taps: Mutex::default(), ports: Mutex::default() });
+        let housekeeper = Housekeeper::start(common.clone(), config.flows, config.announces)?;
         Ok(Arc::new(Self { common, control: Mutex::default(), threads, _housekeeper: housekeeper }))
     }
 
@@ -161,14 +166,19 @@ impl Engine {
             return Err(AttachError::TooMany(vif));
         }
         let mut control = self.control();
-        if control.ports.contains_key(&vif) {
+        if self.is_attached(vif) {
             return Err(AttachError::Attached(vif));
         }
         let queues: Arc<[_]> = opened.tx.into();
         self.tell_all(|| Message::Send { vif, queues: queues.clone() });
         self.share_out(&mut control, vif, opened.rx);
-        control.ports.insert(vif, opened.port);
+        lock(&self.common.ports).insert(vif, opened.port);
         Ok(())
+    }
+
+    /// Whether an interface has a port.
+    pub(crate) fn is_attached(&self, vif: VifId) -> bool {
+        lock(&self.common.ports).contains_key(&vif)
     }
 
     /// Gives each queue to the worker whose turn it is.
@@ -183,8 +193,8 @@ impl Engine {
     /// Drops the port of an interface. When it returns, no worker touches it any more, and it is closed, unless
     /// somebody else holds it, or a worker is stalled ([`ExecutorStatus::stalled`]). False where there is none.
     pub fn detach(&self, vif: VifId) -> bool {
-        let mut control = self.control();
-        let Some(port) = control.ports.remove(&vif) else { return false };
+        let _control = self.control();
+        let Some(port) = lock(&self.common.ports).remove(&vif) else { return false };
         self.tell_all(|| Message::Detach(vif));
         drop(port);
         true
@@ -193,7 +203,7 @@ impl Engine {
     /// State of the port of an interface.
     #[must_use]
     pub fn status(&self, vif: VifId) -> Option<PortStatus> {
-        self.control().ports.get(&vif).map(|port| port.status())
+        lock(&self.common.ports).get(&vif).map(|port| port.status())
     }
 
     /// Enters a neighbour, as if a packet that came in by `by` had told of it.
@@ -251,6 +261,15 @@ impl Engine {
 
     pub(crate) fn control(&self) -> MutexGuard<'_, Control> {
         lock(&self.control)
+    }
+
+    /// The decision about a packet that comes in by `ingress`, by the live tables, with no effect. A packet that nobody
+    /// sent will do: headers, and no bytes.
+    #[must_use]
+    pub fn decide(&self, ingress: VifId, packet: &PacketView<'_>) -> Decision {
+        let snapshot = self.common.shared.snapshot();
+        let now = self.common.clock.now().seconds;
+        model::decide(&snapshot.view(self.common.shared.flows(), now), packet, ingress, now)
     }
 }
 
@@ -381,7 +400,9 @@ impl Executor for Engine {
         let now = self.common.clock.now().seconds;
         match PacketView::parse(frame, frame.len() as u32, None) {
             Ok(packet) => {
-                model::explain(&snapshot.view(self.common.shared.flows(), now), &packet, ingress, now)
+                let unreachable = |scope, addr| self.common.shared.is_unreachable(scope, addr);
+                let view = snapshot.view(self.common.shared.flows(), now).without(&unreachable);
+                model::explain(&view, &packet, ingress, now)
             }
             Err(error) => Explanation {
                 steps: Vec::new(),

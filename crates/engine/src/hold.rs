@@ -5,13 +5,13 @@ use model::{NeighbourScope, VifId};
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 
-/// Packets of one interface held for one neighbour at most.
+/// Packets of one holder for one neighbour at most.
 const PER_NEIGHBOUR: usize = 16;
 /// Packets held by a worker at most.
 const TOTAL: usize = 1024;
 /// Bytes held by a worker at most.
 const BYTES: usize = 4 << 20;
-/// One interface holds this part of both at most, so that a guest leaves room for others.
+/// One holder has this part of both at most, and leaves the rest to others.
 const PER_INTERFACE: Share = Share { packets: TOTAL / 8, bytes: BYTES / 8 };
 /// Buffers longer than this are not kept for later packets.
 const SPARE: usize = 4096;
@@ -19,15 +19,24 @@ const SPARE: usize = 4096;
 pub(crate) const PATIENCE_NS: u64 = 3_000_000_000;
 
 /// A neighbour: where it is sought, and its address.
-type Neighbour = (NeighbourScope, IpAddr);
+pub(crate) type Neighbour = (NeighbourScope, IpAddr);
+
+/// Whose packets wait, and have a share: a guest's, or those of one network behind a wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Holder {
+    /// Where they came in.
+    pub ingress: VifId,
+    /// Behind a wire, where their neighbours are sought.
+    pub scope: Option<NeighbourScope>,
+}
 
 /// A packet that waits.
 #[derive(Debug)]
 pub(crate) struct Held {
     /// The neighbour that it waits for.
     pub neighbour: Neighbour,
-    /// Where the packet came in.
-    pub ingress: VifId,
+    /// Whose it is.
+    pub holder: Holder,
     /// As it came in.
     pub offload: Offload,
     /// When, by the engine's clock.
@@ -35,6 +44,10 @@ pub(crate) struct Held {
     /// The whole frame.
     pub frame: Vec<u8>,
 }
+
+/// There is no room for a packet.
+#[derive(Debug)]
+pub(crate) struct NoRoom;
 
 /// Packets and bytes held.
 #[derive(Clone, Copy, Debug, Default)]
@@ -60,79 +73,105 @@ impl Share {
     }
 }
 
-/// A worker's held packets, oldest first.
+/// Packets that wait for a neighbour, of one holder.
+type Line = (Neighbour, Holder);
+
+/// A worker's held packets: in lines, each with the oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Hold {
-    queue: VecDeque<Held>,
+    lines: HashMap<Line, VecDeque<Held>>,
+    /// The lines, the next one to be looked at first.
+    order: VecDeque<Line>,
     all: Share,
-    by_interface: HashMap<VifId, Share>,
-    by_neighbour: HashMap<(Neighbour, VifId), usize>,
+    by_holder: HashMap<Holder, Share>,
     spare: Vec<Vec<u8>>,
 }
 
 impl Hold {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.queue.is_empty()
+        self.all.packets == 0
     }
 
     /// Packets held.
     pub fn len(&self) -> usize {
-        self.queue.len()
+        self.all.packets
     }
 
-    /// Holds a copy of `frame`; false where there is no room.
+    /// Holds a copy of `frame`; false where there is no room. Where its line is full the oldest of that gives way (RFC
+    /// 4861, 7.2.2; RFC 1122, 2.3.2.2), and is returned.
     pub fn push(
         &mut self,
         neighbour: Neighbour,
-        ingress: VifId,
+        holder: Holder,
         offload: Offload,
         since_ns: u64,
         frame: &[u8],
-    ) -> bool {
-        let share = self.by_interface.get(&ingress).copied().unwrap_or_default();
-        let waiting = self.by_neighbour.get(&(neighbour, ingress)).copied().unwrap_or(0);
+    ) -> Result<Option<Held>, NoRoom> {
+        let is_full = self.lines.get(&(neighbour, holder)).is_some_and(|line| line.len() >= PER_NEIGHBOUR);
+        let oldest = if is_full { self.take_from((neighbour, holder)) } else { None };
+        let share = self.by_holder.get(&holder).copied().unwrap_or_default();
         let has_room = self.all.has_room(Share { packets: TOTAL, bytes: BYTES }, frame.len())
-            && share.has_room(PER_INTERFACE, frame.len())
-            && waiting < PER_NEIGHBOUR;
+            && share.has_room(PER_INTERFACE, frame.len());
         if !has_room {
-            return false;
+            oldest.into_iter().for_each(|oldest| self.put_back(oldest));
+            return Err(NoRoom);
         }
         let mut copy = self.spare.pop().unwrap_or_default();
         copy.clear();
         copy.extend_from_slice(frame);
-        self.put_back(Held { neighbour, ingress, offload, since_ns, frame: copy });
-        true
+        self.count(holder, copy.len());
+        self.line((neighbour, holder)).push_back(Held { neighbour, holder, offload, since_ns, frame: copy });
+        Ok(oldest)
     }
 
-    /// Takes the oldest.
+    /// Takes the oldest of the next line.
     pub fn pop(&mut self) -> Option<Held> {
-        let held = self.queue.pop_front()?;
-        let len = held.frame.len();
-        self.all.take(len);
-        if let Some(share) = self.by_interface.get_mut(&held.ingress) {
-            share.take(len);
-            if share.packets == 0 {
-                self.by_interface.remove(&held.ingress);
+        self.take_from(*self.order.front()?)
+    }
+
+    /// Puts one back that has to wait on; its line is looked at again when all others were.
+    pub fn put_back(&mut self, held: Held) {
+        let line = (held.neighbour, held.holder);
+        self.count(held.holder, held.frame.len());
+        self.line(line).push_front(held);
+        if self.order.front() == Some(&line) {
+            self.order.rotate_left(1);
+        }
+    }
+
+    fn line(&mut self, line: Line) -> &mut VecDeque<Held> {
+        self.lines.entry(line).or_insert_with(|| {
+            self.order.push_back(line);
+            VecDeque::new()
+        })
+    }
+
+    fn count(&mut self, holder: Holder, len: usize) {
+        self.all.add(len);
+        self.by_holder.entry(holder).or_default().add(len);
+    }
+
+    fn take_from(&mut self, line: Line) -> Option<Held> {
+        let packets = self.lines.get_mut(&line)?;
+        let held = packets.pop_front()?;
+        if packets.is_empty() {
+            self.lines.remove(&line);
+            if self.order.front() == Some(&line) {
+                self.order.pop_front();
+            } else {
+                self.order.retain(|other| *other != line);
             }
         }
-        let key = (held.neighbour, held.ingress);
-        if let Some(waiting) = self.by_neighbour.get_mut(&key) {
-            *waiting -= 1;
-            if *waiting == 0 {
-                self.by_neighbour.remove(&key);
+        let len = held.frame.len();
+        self.all.take(len);
+        if let Some(share) = self.by_holder.get_mut(&held.holder) {
+            share.take(len);
+            if share.packets == 0 {
+                self.by_holder.remove(&held.holder);
             }
         }
         Some(held)
-    }
-
-    /// Puts one back that has to wait on, keeping when it came.
-    pub fn put_back(&mut self, held: Held) {
-        let len = held.frame.len();
-        self.all.add(len);
-        self.by_interface.entry(held.ingress).or_default().add(len);
-        *self.by_neighbour.entry((held.neighbour, held.ingress)).or_default() += 1;
-        self.queue.push_back(held);
     }
 
     /// Gives a buffer back for use by a later packet.
@@ -151,35 +190,69 @@ mod tests {
         (NeighbourScope::Wire(VifId(9)), std::net::Ipv4Addr::from(n).into())
     }
 
-    /// Pushes packets of an interface, each for another neighbour, until one finds no room; returns how many there
-    /// were.
-    fn fill(hold: &mut Hold, ingress: u16, len: usize) -> usize {
+    fn guest(id: u16) -> Holder {
+        Holder { ingress: VifId(id), scope: None }
+    }
+
+    /// Pushes packets of a holder, each for another neighbour, until one finds no room; returns how many there were.
+    fn fill(hold: &mut Hold, holder: Holder, len: usize) -> usize {
         let frame = vec![0; len];
-        let held = |n| hold.push(neighbour(n), VifId(ingress), Offload::default(), 0, &frame);
+        let held = |n| hold.push(neighbour(n), holder, Offload::default(), 0, &frame).is_ok();
         (0..2000).map(held).take_while(|held| *held).count()
     }
 
     #[test]
     fn an_interface_has_its_share_and_leaves_the_rest() {
         let mut hold = Hold::default();
-        let shares: Vec<_> = (0..9).map(|ingress| fill(&mut hold, ingress, 60)).collect();
+        let shares: Vec<_> = (0..9).map(|id| fill(&mut hold, guest(id), 60)).collect();
         assert_eq!(shares, [vec![128; 8], vec![0]].concat());
         while hold.pop().is_some() {}
-        let shares: Vec<_> = (0..9).map(|ingress| fill(&mut hold, ingress, 64 << 10)).collect();
+        let shares: Vec<_> = (0..9).map(|id| fill(&mut hold, guest(id), 64 << 10)).collect();
         assert_eq!(shares, [vec![8; 8], vec![0]].concat(), "of the bytes, too");
         while let Some(held) = hold.pop() {
             hold.recycle(held);
         }
         assert!(hold.spare.is_empty(), "long buffers are not kept");
-        assert!(hold.by_interface.is_empty() && hold.by_neighbour.is_empty());
-        assert_eq!(fill(&mut hold, 3, 60), 128, "what is gone makes room");
+        assert!(hold.by_holder.is_empty() && hold.lines.is_empty() && hold.order.is_empty());
+        assert_eq!(fill(&mut hold, guest(3), 60), 128, "what is gone makes room");
     }
 
     #[test]
-    fn a_neighbour_has_some_packets_of_each_interface() {
+    fn networks_behind_a_wire_have_their_own() {
         let mut hold = Hold::default();
-        let mut push = |ingress| hold.push(neighbour(1), VifId(ingress), Offload::default(), 0, &[0; 60]);
-        assert_eq!((0..100).filter(|_| push(1)).count(), PER_NEIGHBOUR);
-        assert!(push(2), "another's packet still has room");
+        let of = |vrf| Holder { ingress: VifId(9), scope: Some(NeighbourScope::Network(model::Vrf(vrf))) };
+        assert_eq!(fill(&mut hold, of(1), 60), 128);
+        assert_eq!(fill(&mut hold, of(1), 60), 0);
+        assert_eq!(fill(&mut hold, of(2), 60), 128, "another network behind the same wire");
+    }
+
+    #[test]
+    fn a_neighbour_has_the_latest_packets_of_each_interface() {
+        let mut hold = Hold::default();
+        let mut push = |id, n: u8| hold.push(neighbour(1), guest(id), Offload::default(), 0, &[n; 60]);
+        let displaced: Vec<_> =
+            (0..20).filter_map(|n| push(1, n).unwrap()).map(|held| held.frame[0]).collect();
+        assert_eq!(displaced, [0, 1, 2, 3], "the oldest");
+        assert!(push(2, 0).unwrap().is_none(), "another's packet still has room");
+        let left: Vec<_> = std::iter::from_fn(|| hold.pop()).map(|held| held.frame[0]).collect();
+        assert_eq!(left, [(4..20).collect(), vec![0]].concat());
+    }
+
+    #[test]
+    fn who_waits_on_keeps_its_place_before_those_that_came_later() {
+        let mut hold = Hold::default();
+        for (n, mark) in [(1, 1), (1, 2), (2, 3)] {
+            hold.push(neighbour(n), guest(1), Offload::default(), 0, &[mark; 60]).unwrap();
+        }
+        let mut looked_at = Vec::new();
+        for _ in 0..4 {
+            let held = hold.pop().unwrap();
+            looked_at.push(held.frame[0]);
+            hold.put_back(held);
+        }
+        assert_eq!(looked_at, [1, 3, 1, 3], "line by line");
+        let order: Vec<_> = std::iter::from_fn(|| hold.pop()).map(|held| held.frame[0]).collect();
+        assert_eq!(order, [1, 2, 3]);
+        assert_eq!(hold.len(), 0);
     }
 }

@@ -1,13 +1,16 @@
 //! What happens once a second, on a thread of its own: timeouts, ageing, solicitations.
 
+use crate::announcer::Announcer;
 use crate::engine::{Common, lock};
 use crate::mailbox::Message;
+use model::{NeighbourScope, Question, Seconds};
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
-use tables::FlowLimits;
+use tables::{FlowLimits, Waiting};
 
 const EVERY: Duration = Duration::from_secs(1);
 /// Seconds in which every connection is visited.
@@ -24,12 +27,13 @@ impl Housekeeper {
     ///
     /// # Errors
     /// The system has no more threads.
-    pub fn start(common: Arc<Common>, flows: FlowLimits) -> io::Result<Self> {
+    pub fn start(common: Arc<Common>, flows: FlowLimits, announces: bool) -> io::Result<Self> {
         let (stop, stopped) = channel();
         let visit = flows.connections.div_ceil(SECONDS_PER_WALK);
         let thread = Builder::new().name("housekeeping".into()).spawn(move || {
+            let mut announcer = announces.then(Announcer::default);
             while stopped.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
-                keep_house(&common, visit);
+                keep_house(&common, visit, announcer.as_mut());
             }
         })?;
         Ok(Self { stop: Some(stop), thread: Some(thread) })
@@ -46,13 +50,15 @@ impl Drop for Housekeeper {
     }
 }
 
-fn keep_house(common: &Common, visit: usize) {
+fn keep_house(common: &Common, visit: usize, announcer: Option<&mut Announcer>) {
     let now = common.clock.now().seconds;
     common.shared.flows().expire(now, visit);
     common.shared.age(now);
-    for (scope, addr) in common.shared.pending_solicitations(now) {
+    let questions = common.shared.pending_solicitations(now).into_iter().map(Message::Solicit);
+    let told = announcer.map_or_else(Vec::new, |announcer| tell(common, announcer, now));
+    for message in questions.chain(told) {
         if let Some(worker) = common.workers.first().filter(|worker| !worker.mailbox.is_full()) {
-            worker.mailbox.post(Message::Solicit { scope, addr });
+            worker.mailbox.post(message);
         }
     }
     forget_ended_captures(common);
@@ -73,4 +79,25 @@ fn forget_ended_captures(common: &Common) {
             worker.mailbox.post(Message::Taps(taps.clone()));
         }
     }
+}
+
+/// What is told unasked in this second, with questions for the neighbours that are needed for it.
+fn tell(common: &Common, announcer: &mut Announcer, now: Seconds) -> Vec<Message> {
+    let up = lock(&common.ports).iter().filter(|(_, port)| port.is_up()).map(|(vif, _)| *vif).collect();
+    let snapshot = common.shared.snapshot();
+    let unreachable = |scope, addr| common.shared.is_unreachable(scope, addr);
+    let view = snapshot.view(common.shared.flows(), now).without(&unreachable);
+    let mut messages = Vec::new();
+    for unasked in announcer.tell(&view, up) {
+        messages.extend(unasked.missing.and_then(|missing| ask(common, missing, now)).map(Message::Solicit));
+        messages.push(Message::Tell(unasked));
+    }
+    messages
+}
+
+/// Has a neighbour asked for, on behalf of the wire that it is sought on.
+fn ask(common: &Common, (scope, addr): (NeighbourScope, IpAddr), now: Seconds) -> Option<Question> {
+    let NeighbourScope::Wire(wire) = scope else { return None };
+    let waiting = common.shared.wait_for(scope, addr, wire, now);
+    (waiting == Waiting::Solicit).then_some(Question { scope, addr, at: None })
 }

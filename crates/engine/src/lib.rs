@@ -12,6 +12,7 @@
 #![deny(unsafe_code)]
 
 mod actions;
+mod announcer;
 mod beside;
 mod cache;
 mod capture;

@@ -3,11 +3,10 @@
 use crate::capture::Tap;
 use crate::meters::Meters;
 use mem::{RxQueue, TxQueue};
-use model::{NeighbourScope, VifId};
+use model::{Question, Unasked, VifId};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io;
 use std::collections::VecDeque;
-use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -30,12 +29,9 @@ pub(crate) enum Message {
     /// Show packets to these captures.
     Taps(Vec<Arc<Tap>>),
     /// Ask for a neighbour's MAC.
-    Solicit {
-        /// Where.
-        scope: NeighbourScope,
-        /// Whose.
-        addr: IpAddr,
-    },
+    Solicit(Question),
+    /// Send a frame of this host's own.
+    Tell(Unasked),
     /// Empty the flow cache.
     Forget,
     /// Nothing: the answer shows that the worker runs.

@@ -146,11 +146,12 @@ pub(crate) fn kept(
 pub(crate) fn reframe(buffer: &mut [u8], len: usize, template: &Template, entropy: u32) -> Option<usize> {
     let mut start = HEADROOM + usize::from(template.strip);
     let mut len = len;
-    if template.pop_vlan {
-        buffer.get(start..start + 16)?;
-        buffer.copy_within(start..start + 12, start + proto::VLAN_LEN);
-        start += proto::VLAN_LEN;
-        len -= proto::VLAN_LEN;
+    if template.pop_tags > 0 {
+        let popped = usize::from(template.pop_tags) * proto::VLAN_LEN;
+        buffer.get(start..start + 12 + popped)?;
+        buffer.copy_within(start..start + 12, start + popped);
+        start += popped;
+        len -= popped;
     }
     if let Some(vlan) = template.push_vlan {
         buffer.get(start..start + 12)?;

@@ -17,27 +17,36 @@ pub(crate) enum Flooder {
     Wires(Vrf),
 }
 
+impl Flooder {
+    /// Of how many something is counted.
+    pub const COUNT: usize = MAX_VIFS + u16::MAX as usize + 1;
+
+    /// Its place among all: guests, then networks.
+    pub fn index(self) -> Option<usize> {
+        match self {
+            Self::Guest(vif) => Some(usize::from(vif.0)).filter(|index| *index < MAX_VIFS),
+            Self::Wires(vrf) => Some(MAX_VIFS + usize::from(vrf.0)),
+        }
+    }
+}
+
 /// The copies made in the present second, by all workers.
 #[derive(Debug)]
 pub(crate) struct Storms {
     /// Copies for a guest at most.
     per_second: u32,
-    /// The second in the upper half, the copies in it in the lower: those of guests, then those of networks.
+    /// The second in the upper half, the copies in it in the lower.
     made: Box<[AtomicU64]>,
 }
 
 impl Storms {
     /// At most about `per_second` copies for a guest: a flood that begins below goes to all its members.
     pub fn new(per_second: u32) -> Self {
-        let networks = usize::from(u16::MAX) + 1;
-        Self { per_second, made: (0..MAX_VIFS + networks).map(|_| AtomicU64::new(0)).collect() }
+        Self { per_second, made: (0..Flooder::COUNT).map(|_| AtomicU64::new(0)).collect() }
     }
 
     fn made(&self, who: Flooder) -> Option<&AtomicU64> {
-        match who {
-            Flooder::Guest(vif) => self.made[..MAX_VIFS].get(usize::from(vif.0)),
-            Flooder::Wires(vrf) => self.made.get(MAX_VIFS + usize::from(vrf.0)),
-        }
+        self.made.get(who.index()?)
     }
 
     /// Whether a packet may be flooded now.

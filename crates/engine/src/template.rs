@@ -30,8 +30,8 @@ pub(crate) struct Template {
     pub nat: Nat,
     /// Tag to push into a kept Ethernet header.
     pub push_vlan: Option<u16>,
-    /// Tag to take out of a kept Ethernet header.
-    pub pop_vlan: bool,
+    /// Tags to take out of a kept Ethernet header.
+    pub pop_tags: u8,
     /// Whether what is kept begins with the IP header, not an Ethernet header.
     pub keeps_ip: bool,
     /// Tunnel it goes through.
@@ -72,7 +72,7 @@ impl Template {
             ttl_decrement: forward.ttl_decrement,
             nat: forward.nat,
             push_vlan: forward.push_vlan,
-            pop_vlan: forward.pop_vlan,
+            pop_tags: forward.pop_tags,
             keeps_ip: forward.ethernet.is_some() || forward.encap.as_ref().is_some_and(mpls),
             tunnel: None,
             unchanged: *forward == Forward::unchanged(forward.port),
@@ -122,7 +122,7 @@ impl Template {
     /// How many bytes longer a packet gets.
     pub fn grown(&self) -> isize {
         let tag = if self.push_vlan.is_some() { proto::VLAN_LEN } else { 0 };
-        let popped = if self.pop_vlan { proto::VLAN_LEN } else { 0 };
+        let popped = usize::from(self.pop_tags) * proto::VLAN_LEN;
         (self.prefix().len() + tag) as isize - (usize::from(self.strip) + popped) as isize
     }
 
@@ -186,7 +186,7 @@ impl Template {
     /// All that tells templates apart.
     fn identity(&self) -> impl Hash + PartialEq + '_ {
         let nat = (self.nat.src, self.nat.dst);
-        let fields = (self.port, self.strip, self.ecn, self.ttl_decrement, self.push_vlan, self.pop_vlan);
+        let fields = (self.port, self.strip, self.ecn, self.ttl_decrement, self.push_vlan, self.pop_tags);
         (fields, nat, self.keeps_ip, self.tunnel, self.prefix())
     }
 }

@@ -275,12 +275,17 @@ impl Worker {
             Message::Detach(vif) => self.detach(vif),
             Message::Meters(meters) => self.core.meters = meters,
             Message::Taps(taps) => self.core.taps = taps,
-            Message::Solicit { scope, addr } => {
+            Message::Solicit(question) => {
                 self.core.now = self.clock.now();
                 let pinned = self.reader.pin();
                 let tables = Tables { shared: &self.shared, snapshot: pinned.get() };
                 self.core.turn = Turn::NEW;
-                self.core.solicit(tables, scope, addr, None);
+                self.core.solicit(tables, &question, None);
+            }
+            Message::Tell(unasked) => {
+                self.core.now = self.clock.now();
+                self.core.turn = Turn::NEW;
+                self.core.send_all(&unasked.frame, &unasked.to);
             }
             Message::Forget => {
                 let pinned = self.reader.pin();

@@ -24,8 +24,8 @@ pub struct Controller {
     pub row_hits: u8,
     /// How long a direction keeps the data bus while the other one waits, tCK; at least 2 tRC. An estimate.
     pub turn: u32,
-    /// What AXI, clock crossings and the controller's pipeline add to each request, ns, half on the way in and half on the
-    /// way out. An estimate: 60-80; Shuhai's idle latencies on the U280 leave 91-94 (see `docs/hbm.md`).
+    /// What AXI, clock crossings and the controller's pipeline add to each request, ns, half on the way in and half
+    /// on the way out. An estimate: 60-80; Shuhai's idle latencies on the U280 leave 91-94 (see `docs/hbm.md`).
     pub latency_ns: u32,
     /// The port's clock period, ps: 4000 for 250 MHz. A clock moves 32 bytes a direction.
     pub clock_ps: u32,
@@ -94,7 +94,8 @@ struct Response {
     data: [[u8; 32]; 2],
 }
 
-/// One pseudo channel. In each card clock: look at the outputs, hand over requests and accept responses, [`Self::tick`].
+/// One pseudo channel. In each card clock: look at the outputs, hand over requests and accept responses,
+/// [`Self::tick`].
 pub struct Channel {
     time_ps: u64,
     wake_ps: u64, // nothing happens before
@@ -165,8 +166,8 @@ impl Channel {
         self.stalled == 0 && self.writing == 0 && self.writes.has_room()
     }
 
-    /// Takes a write of one or two beats, all bytes of which are written. The write data channel is taken for a clock a beat.
-    /// A beat is read whole, old or new; the response says that all are new.
+    /// Takes a write of one or two beats, all bytes of which are written. The write data channel is taken for a clock
+    /// a beat. A beat is read whole, old or new; the response says that all are new.
     pub fn write(&mut self, id: u8, addr: u64, data: &[[u8; 32]]) -> Result<(), Refused> {
         let mut request = self.request(id, addr, data.len())?;
         if !self.can_write() {

@@ -1,8 +1,9 @@
 //! The controller: which command goes next. First the oldest request whose row is open, beside it (the buses are
 //! two) the oldest whose bank is closed; one direction at a time; refreshes before all.
 //!
-//! It has no way to stop: of requests that wait for each other's ID, the oldest is always the oldest of its bank, so its
-//! bank is open for it or for requests that are older still. A row is kept open only for a request that could go at once.
+//! It has no way to stop: of requests that wait for each other's ID, the oldest is always the oldest of its bank, so
+//! its bank is open for it or for requests that are older still. A row is kept open only for a request that could go
+//! at once.
 
 use crate::channel::Channel;
 use crate::device::bits;

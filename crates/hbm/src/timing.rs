@@ -37,7 +37,8 @@ impl Refresh {
     pub const HBM2_PER_BANK: Self = Self::PerBank { rfc: 160, refi: 244, rrefd: 8 };
 }
 
-/// Least distances between commands, in clock periods of the memory (tCK). `_s` holds between bank groups, `_l` within one.
+/// Least distances between commands, in clock periods of the memory (tCK). `_s` holds between bank groups, `_l`
+/// within one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
     /// tCK, picoseconds.

@@ -10,7 +10,8 @@ use proptest::prelude::*;
 #[derive(Debug, PartialEq, Eq)]
 struct Broken(&'static str, Command, Command);
 
-/// How far back the rules reach, tCK: that of refreshes past tRFC, the others past tRC and a write's end to a precharge.
+/// How far back the rules reach, tCK: that of refreshes past tRFC, the others past tRC and a write's end to a
+/// precharge.
 const REACH: u64 = 600;
 const NEAR: u64 = 80;
 
@@ -92,8 +93,8 @@ fn activates(t: &Timing, trace: &[Command]) -> Result<(), Broken> {
     Ok(())
 }
 
-/// Columns go to open rows, activates and refreshes to closed banks; precharges that commands bring along keep tRAS, tRTP,
-/// tWR and tRP.
+/// Columns go to open rows, activates and refreshes to closed banks; precharges that commands bring along keep tRAS,
+/// tRTP, tWR and tRP.
 fn rows(t: &Timing, trace: &[Command]) -> Result<(), Broken> {
     let start = Command { at: 0, kind: Kind::Refresh { banks: 0 } };
     let mut opened = [None::<Command>; BANKS];

@@ -1,11 +1,11 @@
-//! Atomic operations of a device are atomic towards each other (`IBV_ATOMIC_HCA`), whoever's thread does them: contexts of
-//! one program, or programs, may have the same memory.
+//! Atomic operations of a device are atomic towards each other (`IBV_ATOMIC_HCA`), whoever's thread does them:
+//! contexts of one program, or programs, may have the same memory.
 //!
-//! What is done by system calls is done by one at a time. Who does it may stand still at a page that does not come: others
-//! wait for a moment. Those of the same address space then leave the request without an answer, as they would if it were
-//! their own page; all others go on. So a program holds up itself alone.
+//! What is done by system calls is done by one at a time. Who does it may stand still at a page that does not come:
+//! others wait for a moment. Those of the same address space then leave the request without an answer, as they would
+//! if it were their own page; all others go on. So a program holds up itself alone.
 
-use crate::memory::Identity;
+use crate::address_space::Identity;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -38,8 +38,8 @@ impl Turn {
         self.holders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes it for memory of this address space; `None` where another of the same has it for too long, or too many want
-    /// it.
+    /// Takes it for memory of this address space; `None` where another of the same has it for too long, or too many
+    /// want it.
     pub fn take(&self, of: Identity) -> Option<Taken<'_>> {
         let start = Instant::now();
         let mut holders = self.holders();

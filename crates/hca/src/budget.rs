@@ -140,7 +140,7 @@ impl Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Exhausted {
     #[error("all programs of the guest together may have {1} {kind}", kind = .0.name())]
-    Objects(Kind, u32),
+    Context(Kind, u32),
     #[error(
         "queues and regions of the guest's programs have {0} bytes together, the most they may: raise `queues_mb` of its rdma_limits"
     )]
@@ -196,7 +196,7 @@ impl Account {
     pub fn take(self: &Arc<Self>, kind: Kind, bytes: u64, limit: u32) -> Result<Held, Exhausted> {
         let mut sums = self.sums();
         if sums.counts[kind as usize] >= limit {
-            return Err(Exhausted::Objects(kind, limit));
+            return Err(Exhausted::Context(kind, limit));
         }
         let sum = sums.with(bytes)?;
         if !self.stock.take(sums.uses, kind.takes()) {

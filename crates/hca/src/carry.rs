@@ -1,51 +1,40 @@
 //! What the transport of a queue pair needs: memory, receives, completions, a way to the peer.
 
+use crate::adapter::Adapter;
+use crate::context::{BEFORE, Context};
 use crate::counters::Counter;
-use crate::events::Event;
-use crate::fabric::Adapter;
+use crate::endpoint::Endpoint;
 use crate::groups::{self, Multicast};
+use crate::header::{NetworkHeader, source_port};
+use crate::ids::{Key, PdId, Qpn};
 use crate::inbox::Packet;
-use crate::memory::{Place, right};
-use crate::objects::{BEFORE, Objects};
-use crate::path::{Network, Way};
-use crate::qp::Own;
-use crate::wire::{self, source_port};
+use crate::limits::PARTITION;
+use crate::path::Way;
+use crate::regions::{Place, right};
+use crate::wire;
 use packet::WriteError;
 use packet::roce::{self, Aeth, Bth, Datagram, Nak, Opcode, Syndrome};
 use rdma::{Access, AtomicOperation, Completion, Fault, Payload, SendRequest, Verbs};
 use std::time::Duration;
 use uverbs::qp::access;
-use uverbs::{Point, QpState, Segment, point};
+use uverbs::{Point, Segment, point};
 
 /// Bytes of headers before a payload, and behind it, at most.
 const AROUND: usize = 80;
 
 /// Both bits of ECN (RFC 3168).
 const CONGESTION_EXPERIENCED: u8 = 3;
-/// A peer is told of congestion no more often.
-const BETWEEN_NOTIFICATIONS: Duration = Duration::from_micros(50);
 
 /// A queue pair with everything around it.
-pub(crate) struct Surroundings<'a> {
-    pub own: &'a mut Own,
-    pub objects: &'a mut Objects,
-}
-
-impl Own {
-    /// Whether a packet comes from the peer of the connection, and by the way that leads there.
-    pub fn is_from_peer(&self, packet: &Packet) -> bool {
-        self.path.as_ref().is_some_and(|path| {
-            packet.network.source == path.network.destination
-                && packet.network.destination == path.network.source
-                && packet.is_local == matches!(path.way, Way::Local(_))
-        })
-    }
+pub(crate) struct Callbacks<'a> {
+    pub endpoint: &'a mut Endpoint,
+    pub context: &'a mut Context,
 }
 
 /// A part of a scatter/gather list: calls `each` with places in the application's memory and lengths.
 fn for_each_part(
-    objects: &Objects,
-    pd: u32,
+    context: &Context,
+    pd: PdId,
     list: &[Segment],
     (offset, len): (u32, usize),
     needs: u32,
@@ -63,62 +52,54 @@ fn for_each_part(
         }
         let part = ((segment_len - skip) as usize).min(left);
         let address = segment.address.wrapping_add(skip);
-        each(objects.regions.find_local(segment.lkey, pd, address, part as u64, needs)?, part)?;
+        each(context.regions.find_local(Key(segment.lkey), pd, address, part as u64, needs)?, part)?;
         (skip, left) = (0, left - part);
     }
     if left == 0 { Ok(()) } else { Err(Fault::Length) }
 }
 
 /// Copies bytes to where a scatter/gather list says.
-fn scatter(objects: &Objects, pd: u32, list: &[Segment], offset: u32, bytes: &[u8]) -> Result<(), Fault> {
+fn scatter(context: &Context, pd: PdId, list: &[Segment], offset: u32, bytes: &[u8]) -> Result<(), Fault> {
     let mut done = 0;
-    for_each_part(objects, pd, list, (offset, bytes.len()), access::LOCAL_WRITE, |place, len| {
-        objects.memory().write(place, &bytes[done..done + len], false)?;
+    for_each_part(context, pd, list, (offset, bytes.len()), access::LOCAL_WRITE, |place, len| {
+        context.memory().write(place, &bytes[done..done + len], false)?;
         done += len;
         Ok(())
     })
 }
 
-impl Surroundings<'_> {
-    /// The peer was heard of for the first time, while we can't send yet.
-    pub fn hear(&mut self) {
-        if !std::mem::replace(&mut self.own.established, true) && self.own.state == QpState::ReadyToReceive {
-            self.objects.tell(Event::CommunicationEstablished, self.own.qpn);
-        }
-    }
-
+impl Callbacks<'_> {
     /// Tells the peer where its packets met congestion (IBTA annex A17.9).
     pub fn notify_congestion(&mut self, packet: &Packet, now: Duration) {
         if let Some(Opcode::CongestionNotification) =
             packet.bytes.first().and_then(|it| Opcode::from_byte(*it))
         {
-            self.objects.counters.add(Counter::CnpHandled, 1);
+            self.context.counters.add(Counter::CnpHandled, 1);
             return;
         }
-        let told = self.own.told_congestion.is_some_and(|at| now < at + BETWEEN_NOTIFICATIONS);
-        if packet.network.traffic_class & CONGESTION_EXPERIENCED != CONGESTION_EXPERIENCED || told {
+        let met = packet.header.traffic_class & CONGESTION_EXPERIENCED == CONGESTION_EXPERIENCED;
+        if !met || !self.endpoint.peer.may_tell_congestion(now) {
             return;
         }
-        self.own.told_congestion = Some(now);
         let bth = Bth {
             opcode: Opcode::CongestionNotification,
             solicited: false,
             migrated: true,
-            partition: 0xffff,
+            partition: PARTITION,
             forward_congestion: false,
             backward_congestion: true,
-            destination: self.own.attributes.dest_qp_num,
+            destination: self.endpoint.attributes.dest_qp_num,
             acknowledge: false,
             psn: 0,
         };
         // Without payload there is nothing that can't be had.
         let _ = self.send(None, &Datagram::new(bth, &[]), Payload::None);
-        self.objects.counters.add(Counter::CnpSent, 1);
+        self.context.counters.add(Counter::CnpSent, 1);
     }
 
     /// Copies a part of what a request sends.
     fn gather(&self, request: &SendRequest, offset: u32, out: &mut [u8]) -> Result<(), Fault> {
-        let work = self.own.work(request.id);
+        let work = self.endpoint.send.work(request.id);
         let start = offset as usize;
         if let Some(bytes) = work.inline.get(start..start + out.len()) {
             out.copy_from_slice(bytes);
@@ -126,24 +107,24 @@ impl Surroundings<'_> {
         }
         let mut done = 0;
         let part = (offset, out.len());
-        for_each_part(self.objects, self.own.pd, &work.segments, part, 0, |place, len| {
-            self.objects.memory().read(place, &mut out[done..done + len])?;
+        for_each_part(self.context, self.endpoint.pd, &work.segments, part, 0, |place, len| {
+            self.context.memory().read(place, &mut out[done..done + len])?;
             done += len;
             Ok(())
         })
     }
 
     /// Where the memory lies that the peer may use so.
-    fn region(&mut self, rkey: u32, address: u64, len: u64, wanted: Access) -> Result<Place, Fault> {
+    fn region(&mut self, key: Key, address: u64, len: u64, wanted: Access) -> Result<Place, Fault> {
         let needs = right(wanted);
-        let found = if self.own.attributes.qp_access_flags & needs == 0 {
+        let found = if self.endpoint.attributes.qp_access_flags & needs == 0 {
             Err(Fault::Protection)
         } else {
-            self.objects.regions.find_remote(rkey, (self.own.pd, self.own.qpn), address, len, needs)
+            self.context.regions.find_remote(key, (self.endpoint.pd, self.endpoint.qpn), address, len, needs)
         };
         if found.is_err() {
-            self.objects.counters.add(Counter::RemoteAccess, 1);
-            self.own.wrong_key();
+            self.context.counters.add(Counter::RemoteAccess, 1);
+            self.endpoint.wrong_key();
         }
         found
     }
@@ -156,18 +137,18 @@ impl Surroundings<'_> {
         };
         let place = match payload {
             Payload::Region { rkey, address, len } => {
-                Some(self.region(rkey, address, len.into(), Access::Read)?)
+                Some(self.region(Key(rkey), address, len.into(), Access::Read)?)
             }
             _ => None,
         };
-        let mut bytes = std::mem::take(&mut self.objects.spare);
+        let mut bytes = std::mem::take(&mut self.context.spare);
         bytes.resize(len + AROUND, 0);
         let written = roce::write_with(packet, len, &mut bytes, |out| match payload {
             Payload::Message { request, offset, .. } => {
                 self.gather(request, offset, out).map_err(NotWritten::from)
             }
             _ => {
-                place.map_or(Ok(()), |place| self.objects.memory().read(place, out)).map_err(NotWritten::from)
+                place.map_or(Ok(()), |place| self.context.memory().read(place, out)).map_err(NotWritten::from)
             }
         });
         match written {
@@ -176,7 +157,7 @@ impl Surroundings<'_> {
                 Ok(bytes)
             }
             Err(error) => {
-                self.objects.spare = bytes;
+                self.context.spare = bytes;
                 match error {
                     NotWritten::Fault(fault) => Err(fault),
                     // The transport makes packets that are whole, and there is room for all.
@@ -187,11 +168,11 @@ impl Surroundings<'_> {
     }
 
     /// Sends a packet on its way: of the connection, or of an address handle.
-    fn emit(&mut self, to: Option<u32>, qpn: u32, bytes: Vec<u8>) -> Result<(), Fault> {
-        let own = &mut *self.own;
-        let Objects { adapter: ours, ahs, counters, uplink, spare, .. } = &mut *self.objects;
-        let path = match to.map(|ah| ahs.get(&ah).filter(|ah| ah.pd == own.pd)) {
-            None => own.path.as_ref(),
+    fn emit(&mut self, to: Option<u32>, qpn: Qpn, bytes: Vec<u8>) -> Result<(), Fault> {
+        let endpoint = &mut *self.endpoint;
+        let Context { adapter: ours, ahs, counters, uplink, spare, .. } = &mut *self.context;
+        let path = match to.map(|ah| ahs.get(&ah).filter(|ah| ah.pd == endpoint.pd)) {
+            None => endpoint.peer.path.as_ref(),
             Some(ah) => Some(&ah.ok_or(Fault::Protection)?.path),
         };
         let Some(path) = path else { return Ok(()) };
@@ -199,24 +180,24 @@ impl Surroundings<'_> {
         counters.add(Counter::SentBytes, bytes.len() as u64);
         let Way::Local(adapter) = &path.way else {
             if matches!(path.way, Way::Group) && qpn == groups::QPN {
-                ours.spend(give(ours, path.network, &bytes, own.qpn, spare));
+                ours.spend(give(ours, path.header, &bytes, endpoint.qpn, spare));
             }
-            let port = source_port(path.network.flow_label, own.qpn, qpn);
+            let port = source_port(path.header.flow_label, endpoint.qpn, qpn);
             let sent = wire::send(uplink, path, port, &bytes);
             counters.add(Counter::SendError, u64::from(!sent));
             let len = bytes.len();
             *spare = bytes;
-            self.objects.sent_frame(len);
+            self.context.sent_frame(len);
             return Ok(());
         };
         // Guests with a rate reach others by the vRouter, and only themselves this way.
         ours.spend((bytes.len() + BEFORE) as u64);
-        let found = if to.is_some() || own.peer.is_none() { adapter.owner(qpn) } else { None };
+        let found = if to.is_some() || endpoint.peer.inbox.is_none() { adapter.owner(qpn) } else { None };
         if to.is_none() && found.is_some() {
-            own.peer.clone_from(&found);
+            endpoint.peer.inbox.clone_from(&found);
         }
-        let inbox = if to.is_some() { &found } else { &own.peer };
-        let packet = Packet { qpn, network: path.network, is_local: true, bytes };
+        let inbox = if to.is_some() { &found } else { &endpoint.peer.inbox };
+        let packet = Packet { qpn, header: path.header, is_local: true, bytes };
         if inbox.as_ref().is_some_and(|inbox| !inbox.put(packet, spare)) {
             counters.add(Counter::SendError, 1);
         }
@@ -225,10 +206,10 @@ impl Surroundings<'_> {
 }
 
 /// Gives a datagram to those of its group that are of the sender's device. Returns the bytes of copies.
-fn give(ours: &Adapter, network: Network, bytes: &[u8], sender: u32, spare: &mut Vec<u8>) -> u64 {
-    let Some(members) = ours.groups.members(network.destination) else { return 0 };
+fn give(ours: &Adapter, header: NetworkHeader, bytes: &[u8], sender: Qpn, spare: &mut Vec<u8>) -> u64 {
+    let Some(members) = ours.groups.members(header.destination) else { return 0 };
     // What we made is one.
-    let Ok(multicast) = Multicast::new((network, true), bytes) else { return 0 };
+    let Ok(multicast) = Multicast::new((header, true), bytes) else { return 0 };
     let copies = multicast.give(&members, Some(sender), (&ours.errors, spare), |inbox| inbox.announce());
     (copies * bytes.len()) as u64
 }
@@ -251,64 +232,64 @@ impl From<WriteError> for NotWritten {
     }
 }
 
-impl Verbs for Surroundings<'_> {
+impl Verbs for Callbacks<'_> {
     fn scatter(&mut self, request: &SendRequest, offset: u32, bytes: &[u8]) -> Result<(), Fault> {
-        scatter(self.objects, self.own.pd, &self.own.work(request.id).segments, offset, bytes)
+        scatter(self.context, self.endpoint.pd, &self.endpoint.send.work(request.id).segments, offset, bytes)
     }
 
     fn take_receive(&mut self) -> Option<u64> {
-        self.own.take_receive(self.objects)
+        self.endpoint.take_receive(self.context)
     }
 
     fn take_flushed(&mut self) -> Option<u64> {
-        self.own.take_flushed(self.objects)
+        self.endpoint.take_flushed(self.context)
     }
 
     fn shares_receives(&self) -> bool {
-        self.own.takes_shared()
+        self.endpoint.receive.is_shared()
     }
 
     fn fill(&mut self, offset: u32, bytes: &[u8]) -> Result<(), Fault> {
-        scatter(self.objects, self.own.pd, &self.own.receive.segments, offset, bytes)
+        scatter(self.context, self.endpoint.pd, &self.endpoint.receive.last.segments, offset, bytes)
     }
 
     fn check(&mut self, rkey: u32, address: u64, len: u32, wanted: Access) -> Result<(), Fault> {
-        self.region(rkey, address, len.into(), wanted).map(|_| ())
+        self.region(Key(rkey), address, len.into(), wanted).map(|_| ())
     }
 
     fn write(&mut self, rkey: u32, address: u64, bytes: &[u8], ends: bool) -> Result<(), Fault> {
-        let place = self.region(rkey, address, bytes.len() as u64, Access::Write)?;
-        self.objects.memory().write(place, bytes, ends)
+        let place = self.region(Key(rkey), address, bytes.len() as u64, Access::Write)?;
+        self.context.memory().write(place, bytes, ends)
     }
 
     fn atomic(&mut self, rkey: u32, address: u64, operation: AtomicOperation) -> Result<u64, Fault> {
-        let place = self.region(rkey, address, 8, Access::Atomic)?;
-        let turn = &self.objects.adapter.turn;
-        let done = self.objects.memory().exchange(place, turn, |original| match operation {
+        let place = self.region(Key(rkey), address, 8, Access::Atomic)?;
+        let turn = &self.context.adapter.turn;
+        let done = self.context.memory().exchange(place, turn, |original| match operation {
             AtomicOperation::FetchAdd(add) => original.wrapping_add(add),
             AtomicOperation::CompareSwap { compare, swap } if compare == original => swap,
             AtomicOperation::CompareSwap { .. } => original,
         });
-        self.objects.counters.add(Counter::AtomicBusy, u64::from(done == Err(Fault::Busy)));
+        self.context.counters.add(Counter::AtomicBusy, u64::from(done == Err(Fault::Busy)));
         done
     }
 
     fn invalidate(&mut self, rkey: u32) -> Result<(), Fault> {
-        self.objects.regions.invalidate_remote(rkey, (self.own.pd, self.own.qpn))
+        self.context.regions.invalidate_remote(Key(rkey), (self.endpoint.pd, self.endpoint.qpn))
     }
 
     fn complete(&mut self, completion: Completion) {
-        self.own.complete(&completion, self.objects);
+        self.endpoint.complete(&completion, self.context);
     }
 
     fn send(&mut self, to: Option<u32>, packet: &Datagram<'_>, payload: Payload<'_>) -> Result<(), Fault> {
         if let Some(Aeth { syndrome: Syndrome::Nak(nak), .. }) = packet.aeth
             && nak != Nak::PsnSequenceError
         {
-            self.own.nak = Some(nak);
+            self.endpoint.peer.nak = Some(nak);
         }
         let bytes = self.store(packet, payload)?;
-        let emitted = self.emit(to, packet.bth.destination, bytes);
+        let emitted = self.emit(to, Qpn(packet.bth.destination), bytes);
         point(Point::PacketSent);
         emitted
     }

@@ -1,35 +1,49 @@
 //! The thread of an application: does its requests, and everything that copies from and to its memory. Nobody else
 //! touches that: a page of it may take for ever.
 
+mod control;
+mod create;
+mod deferred;
+mod destroy;
+mod memory;
+mod multicast;
+mod query;
+mod sharing;
+
+use crate::adapter::Adapter;
+use crate::address_space::{AddressSpace, NotMemory};
 use crate::budget::Held;
-use crate::control::{Answer, empty};
+use crate::clock::monotonic;
+use crate::cm::Management;
+use crate::context::Context;
 use crate::counters::Counter;
 use crate::crew::Nice;
-use crate::describe::ClientDescription;
-use crate::device::Management;
-use crate::direct::{Awaited, Granted, Wanted, grant};
+use crate::description::ClientDescription;
+use crate::doorbells::Bells;
 use crate::events::{Event, Notifier};
-use crate::fabric::{Adapter, Fabric};
-use crate::groups;
+use crate::fabric::Fabric;
+use crate::grant::grant;
 use crate::holders::Process;
+use crate::ids::{Key, Qpn};
 use crate::inbox::{Arrivals, Inbox};
-use crate::memory::{AddressSpace, NotMemory, Regions};
-use crate::objects::Objects;
-use crate::parting::{AGAIN, Deferred};
+use crate::limits::PORT;
 use crate::qp::Qp;
-use crate::questions::Question;
+use crate::question::{Question, SharedPart, SharingAnswer};
+use crate::queue_memory::empty;
+use crate::refusal::Answer;
+use crate::regions::Regions;
+use crate::unshare::AGAIN;
+use deferred::Deferred;
 use mem::FaultWord;
 use rdmaport::Uplink;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::time::{ClockId, clock_gettime};
+use sharing::PendingAnswer;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 use uverbs::cm::CmRequest;
-use uverbs::{
-    Connection, DeviceInfo, Doorbells, Memory, Point, Refusal, Reply, Request, SocketError, VERSION, point,
-};
+use uverbs::{Connection, Doorbells, Memory, Point, Refusal, Reply, Request, SocketError, VERSION, point};
 
 /// Rounds of work between looks at the control socket.
 const ROUNDS: u32 = 64;
@@ -79,7 +93,7 @@ pub(crate) struct Newcomer {
     pub connection: Connection,
     pub adapter: Arc<Adapter>,
     pub fabric: Arc<Fabric>,
-    pub inbox: Arc<Inbox>,
+    pub inbox: Arc<Inbox<Question>>,
     pub uplink: Uplink,
     pub manager: Arc<Management>,
     pub pid: i32,
@@ -91,15 +105,15 @@ pub(crate) struct Newcomer {
 /// An application.
 pub(crate) struct Client {
     connection: Connection,
-    pub(crate) objects: Objects,
-    pub(crate) qps: HashMap<u32, Qp>,
+    pub(crate) context: Context,
+    pub(crate) qps: HashMap<Qpn, Qp>,
     /// Whose doorbell is whose.
-    pub(crate) bells: Vec<Option<u32>>,
+    pub(crate) bells: Bells,
     pub(crate) doorbells: Doorbells,
-    ready: VecDeque<u32>,
-    timers: BTreeSet<(Duration, u32)>,
+    ready: VecDeque<Qpn>,
+    timers: BTreeSet<(Duration, Qpn)>,
     /// What we asked its peer for.
-    pub(crate) awaited: Option<Awaited>,
+    pub(crate) awaited: Option<PendingAnswer>,
     /// A request that waits.
     pub(crate) deferred: Option<Deferred>,
     pub(crate) process: Option<Arc<Process>>,
@@ -149,7 +163,7 @@ impl Newcomer {
         let memory = descriptors.into_iter().next().ok_or(NotMemory)?;
         let space = AddressSpace::new(memory)?;
         let (asynchronous, theirs) = Notifier::new()?;
-        let info = device_info(&self.adapter);
+        let info = self.adapter.spec().info();
         let fault = Arc::new(FaultWord::new());
         let (memory, file) = Memory::create("doorbells", Doorbells::bytes(info.doorbells))?;
         let memory = memory.guarded(&fault)?;
@@ -163,7 +177,7 @@ impl Newcomer {
         let ours = (self.adapter.clone(), self.fabric.clone());
         Ok(Some(Client {
             connection: self.connection.clone(),
-            objects: Objects::new(
+            context: Context::new(
                 ours,
                 self.inbox.clone(),
                 self.uplink.clone(),
@@ -172,7 +186,7 @@ impl Newcomer {
                 fault,
             ),
             qps: HashMap::new(),
-            bells: Vec::new(),
+            bells: Bells::default(),
             doorbells,
             ready: VecDeque::new(),
             timers: BTreeSet::new(),
@@ -185,47 +199,6 @@ impl Newcomer {
             uid: self.uid,
         }))
     }
-}
-
-/// What the device can do.
-pub(crate) fn device_info(adapter: &Adapter) -> DeviceInfo {
-    let spec = adapter.spec();
-    let qps = spec.limits.qps;
-    DeviceInfo {
-        name: spec.guest.clone(),
-        version: env!("CARGO_PKG_VERSION").into(),
-        node_guid: spec.guid(),
-        max_mr_size: spec.limits.registered,
-        max_qp: qps,
-        max_qp_wr: crate::control::MAX_WORK,
-        max_sge: crate::control::MAX_SEGMENTS,
-        max_inline_data: crate::control::MAX_INLINE,
-        max_cq: spec.limits.cqs(),
-        max_cqe: crate::control::MAX_COMPLETIONS,
-        max_mr: spec.limits.mrs,
-        max_mw: spec.limits.mrs,
-        max_pd: crate::control::MAX_PDS,
-        max_ah: spec.limits.ahs(),
-        max_srq: qps,
-        max_srq_wr: crate::control::MAX_WORK,
-        max_srq_sge: crate::control::MAX_SEGMENTS,
-        max_rd_atomic: crate::control::MAX_READS,
-        max_mcast_grp: groups::MAX_GROUPS,
-        max_mcast_qp_attach: groups::MAX_MEMBERS,
-        max_total_mcast_qp_attach: groups::MAX_ATTACHED,
-        doorbells: qps,
-        is_trusting: crate::direct::is_trusting(&spec),
-    }
-}
-
-pub(crate) fn monotonic() -> Duration {
-    let now = clock_gettime(ClockId::Monotonic);
-    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec as u32)
-}
-
-/// The monotonic clock.
-pub(crate) fn monotonic_nanoseconds() -> u64 {
-    monotonic().as_nanos() as u64
 }
 
 impl Client {
@@ -243,15 +216,15 @@ impl Client {
             }
             busy |= self.hear_doorbells();
             busy |= self.work(now);
-            self.objects.announce_frames();
+            self.context.announce_frames();
             if self.awaited.as_ref().is_some_and(|awaited| now >= awaited.until) {
                 // The peer does not answer.
                 let _ = self.give_up().map(|reply| self.reply(reply));
             }
-            if self.is_parting() && self.go_on().is_err() {
+            if self.is_unsharing() && self.continue_request().is_err() {
                 break;
             }
-            if self.objects.fault.get().is_some() {
+            if self.context.fault.get().is_some() {
                 tracing::debug!(
                     pid = self.pid,
                     "verbs: memory that an application shared went away; it is given up"
@@ -271,8 +244,8 @@ impl Client {
                 }
             }
             let may_sleep = !busy && now.saturating_sub(busy_at) >= spin;
-            self.nice.follow(&self.objects.adapter.crew);
-            self.objects.inbox.settle(&mut taken);
+            self.nice.follow(&self.context.adapter.crew);
+            self.context.inbox.settle(&mut taken);
             if self.wait(may_sleep).is_err() {
                 break;
             }
@@ -281,9 +254,9 @@ impl Client {
     }
 
     /// Gives packets to their queue pairs. Returns whether there were any.
-    fn take_packets(&mut self, taken: &mut Arrivals, now: Duration) -> bool {
+    fn take_packets(&mut self, taken: &mut Arrivals<Question>, now: Duration) -> bool {
         if taken.packets.is_empty() {
-            self.objects.inbox.take(taken);
+            self.context.inbox.take(taken);
         }
         let count = taken.packets.len().min(PACKETS);
         for _ in 0..count {
@@ -291,10 +264,10 @@ impl Client {
             point(Point::PacketTaken);
             match self.qps.get_mut(&packet.qpn) {
                 Some(qp) => {
-                    qp.receive(&packet, now, &mut self.objects);
+                    qp.receive(&packet, now, &mut self.context);
                     make_ready(qp, &mut self.ready);
                 }
-                None => self.objects.counters.add(Counter::UnknownQp, 1),
+                None => self.context.counters.add(Counter::UnknownQp, 1),
             }
             taken.give_back(packet);
         }
@@ -303,9 +276,8 @@ impl Client {
 
     fn hear_doorbells(&mut self) -> bool {
         let (qps, ready, bells) = (&mut self.qps, &mut self.ready, &self.bells);
-        self.doorbells.answer(bells.len() as u32, |bell| {
-            let qpn = bells.get(bell as usize).copied().flatten();
-            if let Some(qp) = qpn.and_then(|qpn| qps.get_mut(&qpn)) {
+        self.doorbells.answer(bells.listened_to(), |bell| {
+            if let Some(qp) = bells.qpn(bell).and_then(|qpn| qps.get_mut(&qpn)) {
                 make_ready(qp, ready);
             }
         })
@@ -327,13 +299,13 @@ impl Client {
             let Some(qpn) = self.ready.pop_front() else { break };
             let Some(qp) = self.qps.get_mut(&qpn) else { continue };
             qp.is_ready = false;
-            if let Some(taken) = qp.own.awaited() {
-                self.objects.are_peers_done = !self.has_peers_at_work(taken);
+            if let Some(taken) = qp.endpoint.awaited() {
+                self.context.peers_are_done = !self.has_peers_at_work(taken);
             }
             let Some(qp) = self.qps.get_mut(&qpn) else { continue };
-            let deadline = qp.work(now, &mut self.objects);
-            self.objects.are_peers_done = false;
-            if let Some(taken) = self.objects.took_away.take() {
+            let deadline = qp.work(now, &mut self.context);
+            self.context.peers_are_done = false;
+            if let Some(taken) = self.context.pending_invalidation.take() {
                 self.await_peers(taken);
             }
             let Some(qp) = self.qps.get_mut(&qpn) else { continue };
@@ -353,7 +325,7 @@ impl Client {
     }
 
     /// Has a queue pair looked at.
-    pub(crate) fn wake(&mut self, qpn: u32) {
+    pub(crate) fn wake(&mut self, qpn: Qpn) {
         if let Some(qp) = self.qps.get_mut(&qpn) {
             make_ready(qp, &mut self.ready);
         }
@@ -361,12 +333,12 @@ impl Client {
 
     /// Looks at the control socket, and sleeps before that if there is nothing to do.
     fn wait(&mut self, may_sleep: bool) -> Result<(), SocketError> {
-        let events_wait = self.objects.flush_events();
+        let events_wait = self.context.flush_events();
         let mut timeout = Duration::ZERO;
         let mut asleep = false;
         if may_sleep {
             self.doorbells.set_asleep(true);
-            let has_packets = self.objects.inbox.set_asleep(true);
+            let has_packets = self.context.inbox.set_asleep(true);
             let rung = self.hear_doorbells();
             asleep = !has_packets && !rung;
             if asleep {
@@ -376,9 +348,9 @@ impl Client {
         let readable = self.poll(timeout)?;
         if may_sleep {
             self.doorbells.set_asleep(false);
-            self.objects.inbox.set_asleep(false);
+            self.context.inbox.set_asleep(false);
             if asleep {
-                self.objects.inbox.drain();
+                self.context.inbox.drain();
             }
         }
         if readable { self.hear_request() } else { Ok(()) }
@@ -390,13 +362,13 @@ impl Client {
         let timer = self.timers.first().map(|(at, _)| at.saturating_sub(now));
         let answer = self.awaited.as_ref().map(|awaited| awaited.until.saturating_sub(now));
         let events = events_wait.then_some(EVENT_PATIENCE);
-        let parting = self.is_parting().then_some(AGAIN);
+        let parting = self.is_unsharing().then_some(AGAIN);
         timer.into_iter().chain(events).chain(answer).chain(parting).min().unwrap_or(Duration::MAX)
     }
 
     /// Returns whether there is a request.
     fn poll(&self, timeout: Duration) -> Result<bool, SocketError> {
-        let wake = self.objects.inbox.event().as_fd();
+        let wake = self.context.inbox.event().as_fd();
         // One after the other: what comes while one waits does as well. That the connection ends is heard all the same.
         let requests = if self.deferred.is_none() { PollFlags::IN } else { PollFlags::empty() };
         let mut wanted = [
@@ -415,12 +387,12 @@ impl Client {
         let (request, files) = self.connection.receive::<Request>()?;
         point(Point::Heard);
         let wished = match request {
-            Request::Direct { qpn } => self.wish(qpn, Wanted::Peer),
-            Request::Pages { qpn, rkey } => self.wish(qpn, Wanted::Pages(rkey)),
-            Request::Memory { qpn } => self.wish(qpn, Wanted::Memory),
+            Request::Direct { qpn } => self.request_sharing(Qpn(qpn), SharedPart::Queues),
+            Request::Pages { qpn, rkey } => self.request_sharing(Qpn(qpn), SharedPart::Pages(Key(rkey))),
+            Request::Memory { qpn } => self.request_sharing(Qpn(qpn), SharedPart::Memory),
             other => {
                 self.catch_up();
-                return self.take_up(other, files);
+                return self.begin_request(other, files);
             }
         };
         wished.or_else(|refusal| self.reply(Err(refusal)))
@@ -458,35 +430,36 @@ impl Client {
         match question {
             Question::Review => self.review(),
             Question::FewReceives => {
-                let srqs: Vec<_> = self.objects.srqs.keys().copied().collect();
-                srqs.into_iter().for_each(|srq| self.objects.tell_of_few(srq));
+                let srqs: Vec<_> = self.context.srqs.keys().copied().collect();
+                srqs.into_iter().for_each(|srq| self.context.tell_of_few(srq));
             }
-            Question::PeerGone => self.part_from_gone(),
-            Question::NewAddresses => self.objects.tell(Event::GidChange, crate::control::PORT),
+            Question::PeerGone => self.unshare_gone(),
+            Question::NewAddresses => self.context.tell(Event::GidChange, PORT),
             // Nobody awaits the answer any more.
-            Question::Direct(wish) if wish.ticket.strong_count() == 0 => {}
-            Question::Direct(wish) => {
+            Question::Share(request) if request.ticket.strong_count() == 0 => {}
+            Question::Share(request) => {
                 let process = self.process();
                 let grant = process.and_then(|process| {
                     let who = (&process, self.uid, self.token);
-                    grant(self.qps.get_mut(&wish.qpn), &wish, who, &mut self.objects)
+                    let endpoint = &mut self.qps.get_mut(&request.qpn)?.endpoint;
+                    grant(endpoint, &request, who, &mut self.context)
                 });
-                wish.inbox.ask(Question::Granted(Granted { ticket: wish.ticket, grant }));
+                request.inbox.ask(Question::Shared(SharingAnswer { ticket: request.ticket, grant }));
             }
-            Question::Tell(qpn, from) => {
-                if let Some(qp) = self.qps.get(&qpn).filter(|qp| qp.own.is_peer(from)) {
-                    self.objects.tell_channel(qp.own.recv_cq);
+            Question::Notify(qpn, from) => {
+                if let Some(qp) = self.qps.get(&qpn).filter(|qp| qp.endpoint.is_peer(from)) {
+                    self.context.tell_channel(qp.endpoint.receive.cq);
                 }
             }
-            Question::Granted(granted) => {
-                if let Some(reply) = self.granted(granted) {
+            Question::Shared(answer) => {
+                if let Some(reply) = self.granted(answer) {
                     return self.reply(reply).is_err();
                 }
             }
-            Question::TellAll => {
-                let shares = |qp: &&Qp| qp.own.inbound.is_some();
-                let cqs: Vec<_> = self.qps.values().filter(shares).map(|qp| qp.own.recv_cq).collect();
-                cqs.into_iter().for_each(|cq| self.objects.tell_channel(cq));
+            Question::NotifyAll => {
+                let shares = |qp: &&Qp| qp.endpoint.sharing.inbound.is_some();
+                let cqs: Vec<_> = self.qps.values().filter(shares).map(|qp| qp.endpoint.receive.cq).collect();
+                cqs.into_iter().for_each(|cq| self.context.tell_channel(cq));
             }
             Question::Describe(ticket, answer) => {
                 if ticket.strong_count() > 0 {
@@ -502,29 +475,29 @@ impl Client {
     }
 
     fn describe(&self) -> ClientDescription {
-        ClientDescription::of((self.pid, self.uid), self.qps.values(), &self.objects)
+        ClientDescription::of((self.pid, self.uid), self.qps.values(), &self.context)
     }
 
     fn leave(mut self) {
         self.say_goodbye();
         for (qpn, qp) in &mut self.qps {
-            self.objects.adapter.remove_qp(*qpn);
-            qp.count_into(&mut self.objects.counters);
+            self.context.adapter.remove_qp(*qpn);
+            qp.count_into(&mut self.context.counters);
         }
         // Where it is the device that goes, the application looks in its queues for what was not done.
-        if !self.objects.adapter.is_closing() {
-            let objects = &self.objects;
+        if !self.context.adapter.is_closing() {
+            let context = &self.context;
             let queues =
-                objects.cqs.values().map(|cq| &cq.file).chain(objects.srqs.values().map(|srq| &srq.file));
-            queues.chain(self.qps.values().map(|qp| &qp.own.file)).for_each(empty);
+                context.cqs.values().map(|cq| &cq.file).chain(context.srqs.values().map(|srq| &srq.file));
+            queues.chain(self.qps.values().map(|qp| &qp.endpoint.file)).for_each(empty);
         }
-        self.objects.adapter.keep_counters(&self.objects.counters);
+        self.context.adapter.keep_counters(&self.context.counters);
         tracing::debug!(pid = self.pid, "verbs: an application went");
     }
 }
 
-fn make_ready(qp: &mut Qp, ready: &mut VecDeque<u32>) {
+fn make_ready(qp: &mut Qp, ready: &mut VecDeque<Qpn>) {
     if !std::mem::replace(&mut qp.is_ready, true) {
-        ready.push_back(qp.own.qpn);
+        ready.push_back(qp.endpoint.qpn);
     }
 }

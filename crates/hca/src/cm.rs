@@ -1,15 +1,20 @@
 //! The connection manager of a device: what programs ask of it, and its datagrams, which go from queue pair 1 to queue
 //! pair 1.
 
+use crate::adapter::{Adapter, MANAGER_QPN};
 use crate::budget::{Held, Kind};
-use crate::client::monotonic;
-use crate::control::refuse;
-use crate::fabric::{Adapter, Fabric};
-use crate::inbox::Packet;
-use crate::modify::active_mtu;
+use crate::clock::monotonic;
+use crate::fabric::Fabric;
+use crate::header::source_port;
+use crate::inbox::{Inbox, Packet};
+use crate::limits::{MAX_READS, PARTITION, PORT};
 use crate::path::{Path, Way};
+use crate::question::Question;
 use crate::random;
-use crate::wire::{self, count, source_port};
+use crate::refusal::refuse;
+use crate::refusal_log::Complaints;
+use crate::wire;
+use crate::wire_errors::count;
 use packet::roce::cm::{MAD_LEN, QUEUE_KEY};
 use packet::roce::{self, Bth, Datagram, Deth, Opcode, Operation, Service};
 use rdma::Mtu;
@@ -34,14 +39,20 @@ use uverbs::{
     AddressVector, Connection, QpAttributes, QpState, QpType, Refusal, Reply, Request, SocketError,
 };
 
-/// Queue pair of managers (IBTA 12.1: the general service interface).
-pub(crate) const QPN: u32 = 1;
 /// Exponent of the timeout of queue pairs: half a second, as Linux has it. A peer may stand still for seven of them.
 const ACK_TIMEOUT: u8 = 17;
 /// How long an event waits that a program had no room for.
 const PATIENCE: Duration = Duration::from_millis(10);
 /// Event channels of a device, with completion channels.
 const CHANNELS: u32 = 4096;
+
+/// The connection manager, and what wakes who works for it.
+#[derive(Debug)]
+pub(crate) struct Management {
+    pub cm: ConnectionManager,
+    pub inbox: Arc<Inbox<Question>>,
+    pub complaints: Complaints,
+}
 
 /// A device's manager, and where what it says goes.
 #[derive(Debug)]
@@ -85,11 +96,11 @@ impl ConnectionManager {
     pub fn new(adapter: Arc<Adapter>, fabric: Arc<Fabric>, uplink: Uplink) -> Self {
         let (config, gids) = {
             let spec = adapter.spec();
-            let mtu = Mtu::from_code(active_mtu(&spec) as u8).unwrap_or(Mtu::Bytes256);
+            let mtu = Mtu::from_code(spec.active_mtu() as u8).unwrap_or(Mtu::Bytes256);
             let config = Config {
                 guid: spec.guid(),
                 mtu,
-                max_reads: crate::control::MAX_READS as u8,
+                max_reads: MAX_READS as u8,
                 ack_timeout: ACK_TIMEOUT,
                 limits: Limits::default(),
             };
@@ -126,7 +137,7 @@ impl ConnectionManager {
         let Ok(Datagram { deth: Some(deth), payload, .. }) = roce::parse(&packet.bytes) else {
             return count(&errors.malformed);
         };
-        let (from, to) = (packet.network.source, packet.network.destination);
+        let (from, to) = (packet.header.source, packet.header.destination);
         if deth.queue_key != QUEUE_KEY {
             count(&errors.queue_key);
         } else if from == to && !packet.is_local {
@@ -215,13 +226,13 @@ impl State {
         let Some(bytes) = management_datagram(self.psn, &outgoing.mad) else { return };
         match &path.way {
             Way::Wire | Way::Group => {
-                if wire::send(&self.uplink, &path, source_port(0, QPN, QPN), &bytes) {
+                if wire::send(&self.uplink, &path, source_port(0, MANAGER_QPN, MANAGER_QPN), &bytes) {
                     self.uplink.ring();
                 }
             }
             Way::Local(adapter) => {
-                if let Some(inbox) = adapter.owner(QPN) {
-                    let packet = Packet { qpn: QPN, network: path.network, is_local: true, bytes };
+                if let Some(inbox) = adapter.owner(MANAGER_QPN) {
+                    let packet = Packet { qpn: MANAGER_QPN, header: path.header, is_local: true, bytes };
                     inbox.put(packet, &mut Vec::new());
                 }
             }
@@ -328,14 +339,14 @@ fn management_datagram(psn: u32, mad: &[u8; MAD_LEN]) -> Option<Vec<u8>> {
         opcode: Opcode::Of(Service::Ud, Operation::SendOnly),
         solicited: false,
         migrated: true,
-        partition: 0xffff,
+        partition: PARTITION,
         forward_congestion: false,
         backward_congestion: false,
-        destination: QPN,
+        destination: MANAGER_QPN.0,
         acknowledge: false,
         psn,
     };
-    let deth = Some(Deth { queue_key: QUEUE_KEY, source: QPN });
+    let deth = Some(Deth { queue_key: QUEUE_KEY, source: MANAGER_QPN.0 });
     let mut bytes = vec![0; MAD_LEN + 64];
     let len = roce::write(&Datagram { deth, ..Datagram::new(bth, mad) }, &mut bytes).ok()?;
     bytes.truncate(len);
@@ -384,7 +395,7 @@ const fn target(state: u32) -> Option<Target> {
 
 /// What a queue pair is to be told, as `ibv_modify_qp` takes it.
 fn told(transition: Transition, state: u32) -> (u32, QpAttributes) {
-    let port = crate::control::PORT;
+    let port = PORT;
     let mut of = QpAttributes { qp_state: state, ..QpAttributes::default() };
     let mask = mask::STATE
         | match transition {

@@ -1,13 +1,17 @@
 //! A guest's device: its socket, and the applications behind it.
 
+use crate::adapter::Adapter;
 use crate::budget::{Exhausted, Kind};
-use crate::client::{Newcomer, monotonic};
-use crate::cm::{CmDescription, ConnectionManager};
-use crate::describe::ClientDescription;
-use crate::fabric::{Adapter, DeviceSpec, Fabric};
+use crate::client::Newcomer;
+use crate::clock::monotonic;
+use crate::cm::{CmDescription, ConnectionManager, Management};
+use crate::description::ClientDescription;
+use crate::fabric::Fabric;
 use crate::holders::HolderDescription;
 use crate::inbox::{Arrivals, Inbox};
-use crate::questions::Question;
+use crate::question::Question;
+use crate::refusal_log::Complaints;
+use crate::spec::DeviceSpec;
 use crate::wire;
 use rdmaport::{Downlink, Uplink};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -26,9 +30,6 @@ const BACKLOG: i32 = 64;
 const PATIENCE: Duration = Duration::from_millis(200);
 /// How long no application is let in after the kernel ran out of descriptors or memory.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Refusals are logged no more often than this.
-const BETWEEN_COMPLAINTS: Duration = Duration::from_secs(1);
-
 /// Why a device can't be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
@@ -46,7 +47,7 @@ pub enum DeviceError {
 /// An application that was let in.
 #[derive(Clone, Debug)]
 struct Admitted {
-    inbox: Arc<Inbox>,
+    inbox: Arc<Inbox<Question>>,
     /// Its connection, to end it.
     socket: Arc<OwnedFd>,
     pid: i32,
@@ -56,7 +57,7 @@ struct Admitted {
 /// Has it forgotten once its thread ended, or could not be started.
 struct Admission {
     shared: Arc<Shared>,
-    inbox: Arc<Inbox>,
+    inbox: Arc<Inbox<Question>>,
 }
 
 impl Drop for Admission {
@@ -82,14 +83,6 @@ enum NotAdmitted {
 struct Clients {
     all: Vec<Admitted>,
     stopped: bool,
-}
-
-/// The connection manager, and what wakes who works for it.
-#[derive(Debug)]
-pub(crate) struct Management {
-    pub cm: ConnectionManager,
-    pub inbox: Arc<Inbox>,
-    pub complaints: Complaints,
 }
 
 #[derive(Debug)]
@@ -123,7 +116,7 @@ impl Device {
     ) -> Result<Self, DeviceError> {
         let (listener, file) = sockets.listen(place, SocketType::SEQPACKET, BACKLOG)?;
         let stop = eventfd(0, EventfdFlags::CLOEXEC)?;
-        let adapter = Arc::new(Adapter::new(spec, fabric));
+        let adapter = fabric.adapter(spec);
         let inbox = Arc::new(Inbox::new(adapter.account.clone())?);
         inbox.open();
         fabric.place(&adapter);
@@ -195,7 +188,7 @@ impl Device {
     /// Processes that got memory of its applications, and may still have it.
     #[must_use]
     pub fn holders(&self) -> Vec<HolderDescription> {
-        self.shared.adapter.describe_holders(&self.shared.fabric)
+        self.shared.fabric.describe_holders(&self.shared.adapter)
     }
 }
 
@@ -271,7 +264,7 @@ fn timeout(deadline: Option<Duration>, waits: bool) -> Option<Timespec> {
     if waits {
         return Some(Timespec::default());
     }
-    let left = deadline?.saturating_sub(crate::client::monotonic());
+    let left = deadline?.saturating_sub(monotonic());
     Some(Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() })
 }
 
@@ -371,29 +364,5 @@ impl Shared {
     fn ask_all(&self, question: impl Fn() -> Question) {
         let clients = self.clients().all.clone();
         clients.iter().for_each(|client| _ = client.inbox.ask(question()));
-    }
-}
-
-/// What a device logs, no more often than people can read.
-#[derive(Debug, Default)]
-pub(crate) struct Complaints {
-    /// When it complained last, and how often it did not since.
-    told: Mutex<(Option<Duration>, u64)>,
-}
-
-impl Complaints {
-    /// An application is refused.
-    pub fn tell(&self, error: &dyn std::fmt::Display) {
-        let untold = {
-            let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-            let now = monotonic();
-            if told.0.is_some_and(|at| now < at + BETWEEN_COMPLAINTS) {
-                told.1 += 1;
-                return;
-            }
-            told.0 = Some(now);
-            std::mem::take(&mut told.1)
-        };
-        tracing::warn!(untold, "verbs: an application is refused: {error}");
     }
 }

@@ -2,10 +2,12 @@
 //!
 //! Whose packets get here is the vRouter's business: it floods what is sent to a group in the network.
 
+use crate::header::NetworkHeader;
+use crate::ids::Qpn;
 use crate::inbox::{Inbox, Packet};
-use crate::modify::PARTITION;
-use crate::path::Network;
-use crate::wire::WireErrors;
+use crate::limits::{MAX_ATTACHED, MAX_GROUPS, MAX_MEMBERS, PARTITION};
+use crate::question::Question;
+use crate::wire_errors::WireErrors;
 use packet::roce::{self, Opcode, Service};
 use std::collections::HashMap;
 use std::net::Ipv6Addr;
@@ -13,16 +15,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 use std::time::Duration;
 
-pub(crate) use rdma::cm::MULTICAST_QUEUE_PAIR as QPN;
+/// The number that datagrams to a group have for a queue pair (IBTA 10.5.1).
+pub(crate) const QPN: Qpn = Qpn(rdma::cm::MULTICAST_QUEUE_PAIR);
 
-/// Groups of a device.
-pub(crate) const MAX_GROUPS: u32 = 1024;
-/// Queue pairs that are attached to a group: as many copies are made of a datagram.
-pub(crate) const MAX_MEMBERS: u32 = 128;
-/// Queue pairs that are attached to all groups, together.
-pub(crate) const MAX_ATTACHED: u32 = 4096;
-/// What a copy of a datagram that came by a wire counts for: 200,000 are made in a second, as many as the vRouter makes for
-/// what comes to a network by wires.
+/// What a copy of a datagram that came by a wire counts for: 200,000 are made in a second, as many as the vRouter
+/// makes for what comes to a network by wires.
 const COPY: Duration = Duration::from_micros(5);
 /// What may be made at once: 4000 copies.
 const BURST: Duration = Duration::from_millis(20);
@@ -38,18 +35,13 @@ pub(crate) enum Full {
     Attached,
 }
 
-/// Whether a GID is that of a group: an IPv6 multicast address, or a mapped IPv4 one.
-pub(crate) fn is_group(gid: Ipv6Addr) -> bool {
-    gid.to_ipv4_mapped().map_or(gid.is_multicast(), |v4| v4.is_multicast())
-}
-
 /// A queue pair that is attached to a group.
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
-    qpn: u32,
+    qpn: Qpn,
     /// The key that its datagrams must have: others make no copies for it. It looks at the key itself once more.
     queue_key: Arc<AtomicU32>,
-    inbox: Arc<Inbox>,
+    inbox: Arc<Inbox<Question>>,
 }
 
 /// How many copies are made in a second (the generic cell rate algorithm of ITU-T I.371).
@@ -80,7 +72,7 @@ pub(crate) enum Unfit {
 /// A datagram for a group.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Multicast<'a> {
-    network: Network,
+    header: NetworkHeader,
     is_local: bool,
     queue_key: u32,
     bytes: &'a [u8],
@@ -88,7 +80,7 @@ pub(crate) struct Multicast<'a> {
 
 impl<'a> Multicast<'a> {
     /// What came so, once it is checked as far as one can who does not have the queue pairs.
-    pub fn new((network, is_local): (Network, bool), bytes: &'a [u8]) -> Result<Self, Unfit> {
+    pub fn new((header, is_local): (NetworkHeader, bool), bytes: &'a [u8]) -> Result<Self, Unfit> {
         let datagram = roce::parse(bytes).map_err(|_| Unfit::Malformed)?;
         let (Opcode::Of(Service::Ud, _), Some(deth)) = (datagram.bth.opcode, datagram.deth) else {
             return Err(Unfit::Malformed);
@@ -97,17 +89,17 @@ impl<'a> Multicast<'a> {
         if (datagram.bth.partition ^ PARTITION) & 0x7fff != 0 {
             return Err(Unfit::Partition);
         }
-        Ok(Self { network, is_local, queue_key: deth.queue_key, bytes })
+        Ok(Self { header, is_local, queue_key: deth.queue_key, bytes })
     }
 
-    /// Gives a copy to each member but its sender. What there is no room for is lost. `gave` is called with who got copies,
-    /// to announce them there. Returns how many were made, the lost ones included: they cost as much.
+    /// Gives a copy to each member but its sender. What there is no room for is lost. `gave` is called with who got
+    /// copies, to announce them there. Returns how many were made, the lost ones included: they cost as much.
     pub fn give(
         &self,
         members: &[Member],
-        sender: Option<u32>,
+        sender: Option<Qpn>,
         (errors, spare): (&WireErrors, &mut Vec<u8>),
-        mut gave: impl FnMut(&Arc<Inbox>),
+        mut gave: impl FnMut(&Arc<Inbox<Question>>),
     ) -> usize {
         let (mut made, mut wrong, mut lost) = (0, 0, 0);
         // Those of a program follow each other.
@@ -120,8 +112,8 @@ impl<'a> Multicast<'a> {
                 }
                 spare.clear();
                 spare.extend_from_slice(self.bytes);
-                let (network, is_local, bytes) = (self.network, self.is_local, std::mem::take(spare));
-                let packet = Packet { qpn: member.qpn, network, is_local, bytes };
+                let (header, is_local, bytes) = (self.header, self.is_local, std::mem::take(spare));
+                let packet = Packet { qpn: member.qpn, header, is_local, bytes };
                 made += 1;
                 lost += usize::from(!member.inbox.put_quietly(packet, spare));
             }
@@ -153,8 +145,8 @@ impl Groups {
     pub fn attach(
         &self,
         group: Ipv6Addr,
-        (qpn, queue_key): (u32, &Arc<AtomicU32>),
-        owner: &Arc<Inbox>,
+        (qpn, queue_key): (Qpn, &Arc<AtomicU32>),
+        owner: &Arc<Inbox<Question>>,
     ) -> Result<(), Full> {
         let mut groups = self.write();
         let members = groups.get(&group).cloned().unwrap_or_default();
@@ -178,7 +170,7 @@ impl Groups {
     }
 
     /// Detaches a queue pair from a group. False where it is not attached.
-    pub fn detach(&self, group: Ipv6Addr, qpn: u32) -> bool {
+    pub fn detach(&self, group: Ipv6Addr, qpn: Qpn) -> bool {
         let mut groups = self.write();
         let Some(members) = groups.get(&group) else { return false };
         let left: Arc<[Member]> = members.iter().filter(|member| member.qpn != qpn).cloned().collect();
@@ -192,13 +184,13 @@ impl Groups {
     }
 
     /// Whether a queue pair is attached to any group.
-    pub fn has(&self, qpn: u32) -> bool {
+    pub fn has(&self, qpn: Qpn) -> bool {
         let groups = self.0.read().unwrap_or_else(PoisonError::into_inner);
         groups.values().any(|members| members.iter().any(|member| member.qpn == qpn))
     }
 
     /// A queue pair is gone.
-    pub fn remove(&self, qpn: u32) {
+    pub fn remove(&self, qpn: Qpn) {
         let groups = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let of_it = |members: &Arc<[Member]>| members.iter().any(|member| member.qpn == qpn);
         let its: Vec<_> = groups.iter().filter(|(_, members)| of_it(members)).map(|(gid, _)| *gid).collect();
@@ -221,7 +213,7 @@ mod tests {
     fn what_is_attached_is_bounded() {
         let inbox = Arc::new(Inbox::new(Arc::new(Account::new(Arc::new(Stock::new(0, 0)), 0))).unwrap());
         let (groups, key) = (Groups::default(), Arc::default());
-        let attach = |group, qpn, inbox| groups.attach(group, (qpn, &key), inbox);
+        let attach = |group, qpn, inbox| groups.attach(group, (Qpn(qpn), &key), inbox);
         for qpn in 0..MAX_MEMBERS {
             assert_eq!(attach(group(0), qpn, &inbox), Ok(()));
             assert_eq!(attach(group(0), qpn, &inbox), Ok(()), "once more is the same");
@@ -238,21 +230,13 @@ mod tests {
         }
         assert_eq!(attach(group(MAX_GROUPS - 1), MAX_MEMBERS, &inbox), Err(Full::Attached));
         assert!(
-            groups.detach(group(0), 1) && !groups.detach(group(0), 1) && !groups.detach(group(MAX_GROUPS), 1)
+            groups.detach(group(0), Qpn(1))
+                && !groups.detach(group(0), Qpn(1))
+                && !groups.detach(group(MAX_GROUPS), Qpn(1))
         );
         assert_eq!(attach(group(0), MAX_MEMBERS, &inbox), Ok(()));
-        assert!(groups.has(0));
-        (0..=MAX_MEMBERS).for_each(|qpn| groups.remove(qpn));
-        assert!(!groups.has(0) && groups.0.read().unwrap().is_empty());
-    }
-
-    #[test]
-    fn groups_are_known_by_their_addresses() {
-        for (gid, is) in [("::ffff:224.0.0.1", true), ("::ffff:239.1.2.3", true), ("ff0e::1", true)] {
-            assert_eq!(is_group(gid.parse().unwrap()), is);
-        }
-        for gid in ["::ffff:10.0.0.1", "::ffff:255.255.255.255", "fe80::1", "::", "::e000:1"] {
-            assert!(!is_group(gid.parse().unwrap()), "{gid}");
-        }
+        assert!(groups.has(Qpn(0)));
+        (0..=MAX_MEMBERS).for_each(|qpn| groups.remove(Qpn(qpn)));
+        assert!(!groups.has(Qpn(0)) && groups.0.read().unwrap().is_empty());
     }
 }

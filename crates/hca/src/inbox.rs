@@ -1,8 +1,8 @@
 //! What comes to an application's thread from others: packets for its queue pairs, and questions.
 
 use crate::budget::Account;
-use crate::path::Network;
-use crate::questions::{self, Question};
+use crate::header::NetworkHeader;
+use crate::ids::Qpn;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
@@ -21,13 +21,24 @@ const CHUNK: u64 = 128 << 10;
 #[derive(Debug)]
 pub(crate) struct Packet {
     /// Number of the queue pair it is for.
-    pub qpn: u32,
+    pub qpn: Qpn,
     /// Its network header.
-    pub network: Network,
+    pub header: NetworkHeader,
     /// It did not leave the host.
     pub is_local: bool,
     /// Payload of UDP: base transport header to ICRC, which was checked where there is one.
     pub bytes: Vec<u8>,
+}
+
+/// A question to a thread.
+///
+/// The thread may stop for ever, at a page of its application's memory that never comes. So that the queue of its
+/// questions stays short, a new question replaces older ones that it makes unnecessary.
+pub(crate) trait Ask: Sized {
+    /// Adds the question to those that wait. Returns the questions that this makes unnecessary. The caller drops them
+    /// after it has released its locks: they may hold descriptors, and closing those can take long.
+    #[must_use]
+    fn add_to(self, waiting: &mut Vec<Self>) -> Vec<Self>;
 }
 
 /// Bytes of an inbox: of packets that wait or are looked at, and of buffers that are kept.
@@ -71,9 +82,9 @@ impl Drop for Room {
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct Waiting<Q> {
     packets: VecDeque<Packet>,
-    questions: Vec<Question>,
+    questions: Vec<Q>,
     spares: Vec<Vec<u8>>,
     room: Room,
     /// Whether the reader is there.
@@ -81,17 +92,23 @@ struct Waiting {
 }
 
 /// What a thread took out of its inbox.
-#[derive(Debug, Default)]
-pub(crate) struct Arrivals {
+#[derive(Debug)]
+pub(crate) struct Arrivals<Q> {
     pub packets: VecDeque<Packet>,
-    pub questions: Vec<Question>,
+    pub questions: Vec<Q>,
     /// Buffers of packets that are done with.
     used: Vec<Vec<u8>>,
     /// Bytes of packets that left.
     gone: usize,
 }
 
-impl Arrivals {
+impl<Q> Default for Arrivals<Q> {
+    fn default() -> Self {
+        Self { packets: VecDeque::new(), questions: Vec::new(), used: Vec::new(), gone: 0 }
+    }
+}
+
+impl<Q> Arrivals<Q> {
     /// Has the buffer of a packet used again.
     pub fn give_back(&mut self, packet: Packet) {
         if self.used.len() < SPARES {
@@ -107,8 +124,8 @@ impl Arrivals {
 /// What wakes the thread is read by nobody: the kernel tells of each signal once (edge-triggered). The application has
 /// an event descriptor of its own for that, and whatever it does to it, none of our threads waits for it.
 #[derive(Debug)]
-pub(crate) struct Inbox {
-    waiting: Mutex<Waiting>,
+pub(crate) struct Inbox<Q> {
+    waiting: Mutex<Waiting<Q>>,
     any: AtomicBool,
     asleep: AtomicBool,
     /// Ours alone.
@@ -117,7 +134,7 @@ pub(crate) struct Inbox {
     events: OwnedFd,
 }
 
-impl Inbox {
+impl<Q: Ask> Inbox<Q> {
     /// One that takes nothing yet.
     pub fn new(account: Arc<Account>) -> rustix::io::Result<Self> {
         let (packets, questions, spares) = Default::default();
@@ -150,7 +167,7 @@ impl Inbox {
         Ok(event)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, Waiting<Q>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -210,12 +227,12 @@ impl Inbox {
     }
 
     /// Asks for something. False if the reader is gone.
-    pub fn ask(&self, question: Question) -> bool {
+    pub fn ask(&self, question: Q) -> bool {
         let mut waiting = self.lock();
         if !waiting.is_open {
             return false;
         }
-        let needless = questions::add(&mut waiting.questions, question);
+        let needless = question.add_to(&mut waiting.questions);
         drop(waiting);
         drop(needless);
         self.announce();
@@ -237,7 +254,7 @@ impl Inbox {
     }
 
     /// The thread's: takes everything, once what it took before is done with.
-    pub fn take(&self, taken: &mut Arrivals) {
+    pub fn take(&self, taken: &mut Arrivals<Q>) {
         if self.any.swap(false, Ordering::Acquire) {
             let mut waiting = self.lock();
             std::mem::swap(&mut waiting.packets, &mut taken.packets);
@@ -252,7 +269,7 @@ impl Inbox {
     }
 
     /// The thread's, which has nothing to do: gives back the room of what it took.
-    pub fn settle(&self, taken: &mut Arrivals) {
+    pub fn settle(&self, taken: &mut Arrivals<Q>) {
         if taken.gone > 0 {
             self.lock().room.release(std::mem::take(&mut taken.gone));
         }
@@ -279,14 +296,24 @@ mod tests {
     use crate::budget::Stock;
     use std::net::Ipv6Addr;
 
+    /// A question that nobody asks.
+    #[derive(Debug)]
+    enum Never {}
+
+    impl Ask for Never {
+        fn add_to(self, _: &mut Vec<Self>) -> Vec<Self> {
+            match self {}
+        }
+    }
+
     fn packet(len: usize) -> Packet {
         let (source, destination) = (Ipv6Addr::LOCALHOST, Ipv6Addr::LOCALHOST);
-        let network = Network { source, destination, traffic_class: 0, hop_limit: 1, flow_label: 0 };
-        Packet { qpn: 17, network, is_local: true, bytes: vec![0; len] }
+        let header = NetworkHeader { source, destination, traffic_class: 0, hop_limit: 1, flow_label: 0 };
+        Packet { qpn: Qpn(17), header, is_local: true, bytes: vec![0; len] }
     }
 
     /// Puts packets there until they are lost: their bytes.
-    fn fill(inbox: &Inbox, len: usize) -> usize {
+    fn fill(inbox: &Inbox<Never>, len: usize) -> usize {
         let (mut bytes, mut spare) = (0, Vec::new());
         while inbox.put(packet(len), &mut spare) {
             bytes += len;

@@ -6,48 +6,86 @@
 //!
 //! Must not know: how packets travel between hosts, what rules there are (it is told where they leave it a way).
 //!
-//! A message's way: the library rings a doorbell, [`Device`]'s thread of that application (`client`) takes the request
-//! out of the shared queue (`qp`), the transport makes packets of it, `carry` copies the payload out of the
-//! application's memory into them and puts them into the `inbox` of the thread that has the peer, which does the same
-//! the other way round.
+//! A request of a program walks down one stair: `client`, the program's thread in the daemon, takes it out of the shared
+//! queue of its queue pair (`qp`); the transport (crate `rdma`) makes packets of it; `carry` copies the payload out of the
+//! program's memory into them, and puts them into the `inbox` of the thread that has the peer, or into the ring of the
+//! guest's port (`wire`). Only the transport calls back: `carry` is what it calls. A packet that comes walks the same
+//! stair. Modules import only what stands below them:
+//!
+//! | modules | what they are |
+//! |---|---|
+//! | `device`, `client` | threads: of a device, and of each application |
+//! | `qp`, `modify`, `describe`, `cm` | queue pairs with their transport, what is said of them; the connection manager |
+//! | `carry`, `local`, `grant`, `unshare` | what is done for a queue pair, without its transport |
+//! | `endpoint`, `context` | a queue pair without its transport; everything else that an application has |
+//! | `wire`, `path`, `fabric`, `adapter`, `groups` | the devices of the host, and the ways between them |
+//! | `question`, `inbox`, `regions`, `sharing`, `spec`, ... | what all of them speak of |
 #![deny(unsafe_code)]
 
+mod adapter;
+mod address_space;
+mod ah;
 mod atomics;
 mod budget;
 mod carry;
 mod client;
+mod clock;
 mod cm;
-mod control;
+mod context;
 mod counters;
+mod cq;
+mod create_qp;
 mod crew;
 mod describe;
+mod description;
 mod device;
-mod direct;
+mod doorbells;
+mod endpoint;
 mod events;
 mod fabric;
+mod frame;
+mod grant;
 mod groups;
+mod header;
 mod holders;
+mod ids;
 mod inbox;
+mod keys;
+mod limits;
 mod local;
-mod memory;
 mod modify;
-mod objects;
-mod parting;
+mod mr;
 mod path;
+mod pd;
+mod peer;
 mod qp;
-mod questions;
+mod question;
+mod queue_memory;
+mod quota;
 mod random;
+mod receive_queue;
+mod refusal;
+mod refusal_log;
+mod regions;
 mod registered;
+mod send_queue;
 mod shaper;
+mod sharing;
+mod spec;
+mod srq;
 mod terms;
 mod transitions;
+mod unshare;
 mod windows;
 mod wire;
+mod wire_errors;
 
 pub use cm::CmDescription;
 pub use counters::Counters;
-pub use describe::{ClientDescription, CqDescription, MrDescription, QpDescription};
+pub use description::{ClientDescription, CqDescription, MrDescription, QpDescription};
 pub use device::{Answers, Device, DeviceError};
-pub use fabric::{DeviceSpec, Fabric, Limits, Rules};
+pub use fabric::{Fabric, RoceFlow, Rules};
 pub use holders::{Given, HolderDescription};
+pub use limits::Limits;
 pub use shaper::Rate;
+pub use spec::DeviceSpec;

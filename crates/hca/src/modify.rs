@@ -1,10 +1,12 @@
 //! State transitions of queue pairs.
 
-use crate::control::{MAX_READS, PORT, refuse};
-use crate::fabric::DeviceSpec;
-use crate::objects::Objects;
+use crate::context::Context;
+use crate::endpoint::Endpoint;
+use crate::limits::{MAX_READS, PARTITION, PORT};
 use crate::path::{Path, Way};
-use crate::qp::{Own, Qp, Transport};
+use crate::qp::{Qp, Transport};
+use crate::refusal::refuse;
+use crate::spec::DeviceSpec;
 use crate::transitions::transition;
 use packet::roce::RnrTimer;
 use rdma::{Attributes, DatagramAttributes, DatagramPair, Mtu, QueuePair};
@@ -13,32 +15,20 @@ use std::sync::atomic::Ordering;
 use uverbs::qp::{access, mask};
 use uverbs::{QpAttributes, QpState, QpType, Refusal};
 
-/// The partition every port is in.
-pub(crate) const PARTITION: u16 = 0xffff;
-
-/// Bytes of a packet besides its payload, at most: IPv6, UDP, BTH, RETH, immediate data or AETH, ICRC.
-const HEADERS: u16 = 40 + 8 + 12 + 16 + 4 + 4;
-
-/// The longest payload that a packet of the guest has room for (`ibv_mtu`).
-pub(crate) fn active_mtu(spec: &DeviceSpec) -> u32 {
-    let fits = |code: &u32| 128_u16 << code <= spec.mtu.saturating_sub(HEADERS);
-    (1..=5).rev().find(fits).unwrap_or(1)
-}
-
 /// Changes attributes of a queue pair, and its state: all of that, or nothing.
 pub(crate) fn modify(
     qp: &mut Qp,
     set: u32,
     asked: &QpAttributes,
-    objects: &mut Objects,
+    context: &mut Context,
 ) -> Result<(), Refusal> {
-    let own = &qp.own;
-    let from = own.state;
+    let endpoint = &qp.endpoint;
+    let from = endpoint.state;
     if set & mask::CUR_STATE != 0 && asked.cur_qp_state != from as u32 {
         return refuse(Errno::INVAL, format!("the queue pair is in state {from:?}, not the one told"));
     }
     let to = if set & mask::STATE == 0 { Some(from) } else { QpState::from_number(asked.qp_state) };
-    let way = to.and_then(|to| Some((to, transition(own.kind, from, to)?)));
+    let way = to.and_then(|to| Some((to, transition(endpoint.kind, from, to)?)));
     let Some((to, way)) = way else {
         return refuse(Errno::INVAL, format!("no way from state {from:?} to {}", asked.qp_state));
     };
@@ -47,44 +37,46 @@ pub(crate) fn modify(
             format!("attributes {set:#x} on the way from {from:?} to {to:?}; needed are {:#x}", way.required);
         return refuse(Errno::INVAL, text);
     }
-    check(set, asked, &objects.adapter.spec())?;
+    check(set, asked, &context.adapter.spec())?;
     let path = if set & mask::AV == 0 {
         None
     } else {
         Some(
-            Path::to_peer(&asked.ah, &objects.adapter, &objects.fabric)
+            Path::to_peer(&asked.ah, &context.adapter, &context.fabric)
                 .or_else(|e| refuse(Errno::INVAL, e.to_string()))?,
         )
     };
     let is_new = from != to;
     match to {
         QpState::Reset => {
-            qp.reset(objects);
+            qp.reset(context);
             return Ok(());
         }
         QpState::Error => {
-            qp.own.reason = Some("the application asked for it");
-            qp.enter_error(objects);
+            qp.endpoint.reason = Some("the application asked for it");
+            qp.enter_error(context);
             return Ok(());
         }
         _ => {}
     }
-    let own = &mut qp.own;
-    if set & mask::ACCESS_FLAGS != 0 && asked.qp_access_flags != own.attributes.qp_access_flags {
+    let endpoint = &mut qp.endpoint;
+    if set & mask::ACCESS_FLAGS != 0 && asked.qp_access_flags != endpoint.attributes.qp_access_flags {
         // A peer that shares memory was told the old ones.
-        own.part(objects);
+        endpoint.unshare(context);
     }
-    keep(&mut own.attributes, set, asked);
-    own.queue_key.store(own.attributes.qkey, Ordering::Relaxed);
-    own.path = path.or(own.path.take());
-    own.state = to;
+    keep(&mut endpoint.attributes, set, asked);
+    endpoint.queue_key.store(endpoint.attributes.qkey, Ordering::Relaxed);
+    endpoint.peer.path = path.or(endpoint.peer.path.take());
+    endpoint.state = to;
     // A datagram is a packet, wherever it goes.
-    let longest = mtu(active_mtu(&objects.adapter.spec()));
+    let longest = mtu(context.adapter.spec().active_mtu());
     match to {
-        QpState::ReadyToReceive if is_new => qp.transport = begin(own, longest),
+        QpState::ReadyToReceive if is_new => qp.transport = begin(endpoint, longest),
         QpState::ReadyToSend if from == QpState::ReadyToReceive => ready_to_send(qp, longest),
-        QpState::ReadyToSend if from == QpState::SendQueueError => qp.resume(objects),
-        QpState::SendQueueDrained if is_new => own.tells_drained = set & mask::EN_SQD_ASYNC_NOTIFY != 0,
+        QpState::ReadyToSend if from == QpState::SendQueueError => qp.resume(context),
+        QpState::SendQueueDrained if is_new => {
+            endpoint.send.tells_drained = set & mask::EN_SQD_ASYNC_NOTIFY != 0
+        }
         _ => {}
     }
     if set & mask::MIN_RNR_TIMER != 0
@@ -93,7 +85,7 @@ pub(crate) fn modify(
         connected.set_rnr_timer(RnrTimer::new(asked.min_rnr_timer as u8));
     }
     if let Transport::Datagram(pair) = &mut qp.transport {
-        pair.set_queue_key(qp.own.attributes.qkey);
+        pair.set_queue_key(qp.endpoint.attributes.qkey);
     }
     Ok(())
 }
@@ -103,7 +95,7 @@ fn check(set: u32, asked: &QpAttributes, spec: &DeviceSpec) -> Result<(), Refusa
     let limits = [
         (mask::PKEY_INDEX, "pkey_index", asked.pkey_index, 0, 0),
         (mask::PORT, "port_num", asked.port_num, PORT, PORT),
-        (mask::PATH_MTU, "path_mtu", asked.path_mtu, 1, active_mtu(spec)),
+        (mask::PATH_MTU, "path_mtu", asked.path_mtu, 1, spec.active_mtu()),
         (mask::TIMEOUT, "timeout", asked.timeout, 0, 31),
         (mask::RETRY_CNT, "retry_cnt", asked.retry_cnt, 0, 7),
         (mask::RNR_RETRY, "rnr_retry", asked.rnr_retry, 0, 7),
@@ -148,36 +140,36 @@ fn keep(kept: &mut QpAttributes, set: u32, asked: &QpAttributes) {
 }
 
 /// The transport of a queue pair that is ready to receive.
-fn begin(own: &Own, longest: Mtu) -> Transport {
-    match own.kind {
-        QpType::Ud => Transport::Datagram(DatagramPair::new(datagram_attributes(own, longest))),
-        _ => Transport::Connected(Box::new(QueuePair::new(attributes(own)))),
+fn begin(endpoint: &Endpoint, longest: Mtu) -> Transport {
+    match endpoint.kind {
+        QpType::Ud => Transport::Datagram(DatagramPair::new(datagram_attributes(endpoint, longest))),
+        _ => Transport::Connected(Box::new(QueuePair::new(attributes(endpoint)))),
     }
 }
 
 fn ready_to_send(qp: &mut Qp, longest: Mtu) {
     match &mut qp.transport {
-        Transport::Connected(connected) => connected.ready_to_send(attributes(&qp.own)),
-        Transport::Datagram(pair) => *pair = DatagramPair::new(datagram_attributes(&qp.own, longest)),
+        Transport::Connected(connected) => connected.ready_to_send(attributes(&qp.endpoint)),
+        Transport::Datagram(pair) => *pair = DatagramPair::new(datagram_attributes(&qp.endpoint, longest)),
         Transport::None => {}
     }
 }
 
-fn datagram_attributes(own: &Own, mtu: Mtu) -> DatagramAttributes {
+fn datagram_attributes(endpoint: &Endpoint, mtu: Mtu) -> DatagramAttributes {
     DatagramAttributes {
         mtu,
         partition: PARTITION,
-        number: own.qpn,
-        queue_key: own.attributes.qkey,
-        send_psn: own.attributes.sq_psn,
+        number: endpoint.qpn.0,
+        queue_key: endpoint.attributes.qkey,
+        send_psn: endpoint.attributes.sq_psn,
     }
 }
 
-fn attributes(own: &Own) -> Attributes {
-    let set = &own.attributes;
-    let is_local = own.path.as_ref().is_some_and(|path| matches!(path.way, Way::Local(_)));
+fn attributes(endpoint: &Endpoint) -> Attributes {
+    let set = &endpoint.attributes;
+    let is_local = endpoint.peer.path.as_ref().is_some_and(|path| matches!(path.way, Way::Local(_)));
     Attributes {
-        reliable: own.kind == QpType::Rc,
+        reliable: endpoint.kind == QpType::Rc,
         mtu: if is_local { Mtu::Bytes32768 } else { mtu(set.path_mtu) },
         partition: PARTITION,
         destination: set.dest_qp_num,

@@ -1,9 +1,8 @@
 //! The way of packets to their destination.
 
-use crate::fabric::{Adapter, Fabric};
-use crate::groups::is_group;
-use crate::wire::same_version;
-use packet::{WriteError, build, proto};
+use crate::adapter::Adapter;
+use crate::fabric::Fabric;
+use crate::header::{NetworkHeader, is_group, same_version};
 use std::net::Ipv6Addr;
 use std::sync::Arc;
 use uverbs::AddressVector;
@@ -11,26 +10,10 @@ use uverbs::AddressVector;
 /// Hops of what we send, where the application says nothing else.
 const HOPS: u8 = 64;
 
-/// What is in a network header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Network {
-    pub source: Ipv6Addr,
-    pub destination: Ipv6Addr,
-    pub traffic_class: u8,
-    pub hop_limit: u8,
-    pub flow_label: u32,
-}
-
-impl Network {
-    pub fn is_v4(&self) -> bool {
-        self.source.to_ipv4_mapped().is_some()
-    }
-}
-
 /// From a GID of ours to another.
 #[derive(Clone, Debug)]
 pub(crate) struct Path {
-    pub network: Network,
+    pub header: NetworkHeader,
     /// Our MAC.
     pub mac: [u8; 6],
     /// Where it leads.
@@ -107,58 +90,13 @@ impl Path {
             }
             _ => Way::Wire,
         };
-        let network = Network {
+        let header = NetworkHeader {
             source: *source,
             destination,
             traffic_class: vector.traffic_class,
             hop_limit: if vector.hop_limit <= 1 { HOPS } else { vector.hop_limit },
             flow_label: vector.flow_label & 0xf_ffff,
         };
-        Ok(Self { network, mac: spec.mac, way })
+        Ok(Self { header, mac: spec.mac, way })
     }
-}
-
-/// Writes a network header that has so many bytes behind it. Returns its own length.
-pub(crate) fn write_network_header(
-    out: &mut [u8],
-    network: &Network,
-    len: usize,
-) -> Result<usize, WriteError> {
-    let Network { source, destination, traffic_class, hop_limit, flow_label } = *network;
-    let (Some(src), Some(dst)) = (source.to_ipv4_mapped(), destination.to_ipv4_mapped()) else {
-        return build::ipv6(
-            out,
-            &build::Ipv6 {
-                src: source,
-                dst: destination,
-                next_header: proto::UDP,
-                hop_limit,
-                traffic_class,
-                flow_label,
-                payload_len: len as u16,
-            },
-        );
-    };
-    build::ipv4(
-        out,
-        &build::Ipv4 {
-            src,
-            dst,
-            protocol: proto::UDP,
-            ttl: hop_limit,
-            tos: traffic_class,
-            id: 0,
-            dont_fragment: true,
-            len: (len + proto::IPV4_LEN) as u16,
-        },
-    )
-}
-
-/// The network header that a datagram is received with (IBTA A17.4.4): IPv6's, or IPv4's behind 20 zeroes.
-pub(crate) fn received_header(network: &Network, len: usize) -> [u8; rdma::NETWORK_HEADER] {
-    let mut header = [0; rdma::NETWORK_HEADER];
-    let at = if network.is_v4() { rdma::NETWORK_HEADER - proto::IPV4_LEN } else { 0 };
-    // It has the room of either.
-    let _ = write_network_header(&mut header[at..], network, len + proto::UDP_LEN);
-    header
 }

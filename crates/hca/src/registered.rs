@@ -1,8 +1,10 @@
 //! What the applications of a device have registered together, and what that takes of the daemon.
 
+use crate::address_space::{AddressSpace, Identity};
 use crate::budget::{Account, Exhausted, Held, Kind};
-use crate::fabric::Limits;
-use crate::memory::{AddressSpace, Identity, Keyed};
+use crate::ids::MwId;
+use crate::keys::Keyed;
+use crate::limits::Limits;
 use std::collections::HashSet;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -10,9 +12,9 @@ use uverbs::{RegionTable, SharedPages};
 
 /// Files of a device's applications that are mapped. Regions beyond that are reached as any others are.
 const FILES: u32 = 512;
-/// Bytes that the daemon keeps of a region: its entry, by key, with a byte of a hash table, which just after it grew has 7
-/// entries in 16 places.
-pub(crate) const BYTES_OF_REGION: u64 = ((size_of::<(u32, Keyed)>() as u64 + 1) * 16).div_ceil(7);
+/// Bytes that the daemon keeps of a region: its entry, by key, with a byte of a hash table, which just after it grew
+/// has 7 entries in 16 places.
+pub(crate) const BYTES_OF_REGION: u64 = ((size_of::<(MwId, Keyed)>() as u64 + 1) * 16).div_ceil(7);
 
 // docs/rdma.md says so (`queues_mb`).
 const _: () = assert!(RegionTable::PAGE + BYTES_OF_REGION <= 4300);

@@ -2,50 +2,34 @@
 //!
 //! Of type 2 there is what the standard calls 2B: the key is for the queue pair that the window was bound on.
 
-use crate::control::{Answer, refuse};
-use crate::fabric::Limits;
-use crate::memory::{Keyed, Regions, index};
-use crate::objects::Objects;
-use crate::parting::Users;
+use crate::ids::{Key, MwId, PdId, Qpn};
+use crate::keys::{KeyUsers, Keyed, Window};
+use crate::limits::Limits;
+use crate::refusal::{Answer, done, refuse};
+use crate::regions::Regions;
 use crate::registered::Full;
 use rdma::Fault;
 use rustix::io::Errno;
 use uverbs::qp::access;
 use uverbs::{Kind, Region, Reply, WorkRequest};
 
-/// A memory window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Window {
-    pub pd: u32,
-    is_type_2: bool,
-    /// The key of the region that it is bound to.
-    to: u32,
-}
-
 /// `ibv_mw_type`.
 const TYPE_1: u32 = 1;
 const TYPE_2: u32 = 2;
 
-impl Keyed {
-    /// The key of the region: its own, or the one that it is bound to.
-    pub fn region_key(&self) -> u32 {
-        self.window.map_or(self.key, |window| window.to)
-    }
-}
-
 impl Regions {
     /// Makes a window that is not bound; its key.
-    fn insert_window(&mut self, pd: u32, is_type_2: bool, limits: Limits) -> Result<u32, Full> {
+    fn insert_window(&mut self, pd: PdId, is_type_2: bool, limits: Limits) -> Result<Key, Full> {
         let key = self.new_key();
-        self.spent.grow(self.keyed.len() + 1, self.table.page(key))?;
+        self.spent.grow(self.keyed.len() + 1, self.table.page(key.0))?;
         self.together.take(0, None, limits)?;
-        let window = Some(Window { pd, is_type_2, to: 0 });
-        self.keyed.insert(index(key), Keyed { key, region: None, window, windows: 0 });
+        let window = Some(Window { pd, is_type_2, to: Key::default() });
+        self.keyed.insert(key.index(), Keyed { key, region: None, window, windows: 0 });
         Ok(key)
     }
 
     /// Takes a window away by its handle, bound or not.
-    fn remove_window(&mut self, mw: u32) -> Option<()> {
+    fn remove_window(&mut self, mw: MwId) -> Option<()> {
         self.keyed.get(&mw)?.window?;
         self.unbind(mw);
         self.keyed.remove(&mw);
@@ -54,34 +38,35 @@ impl Regions {
     }
 
     /// What a window is bound to, by its handle.
-    pub fn window_part(&self, mw: u32) -> Option<&Region> {
+    pub fn window_part(&self, mw: MwId) -> Option<&Region> {
         self.keyed.get(&mw).filter(|keyed| keyed.window.is_some()).and_then(|keyed| keyed.region.as_ref())
     }
 
     /// Ends a binding, where there is one; who had its key.
-    fn unbind(&mut self, mw: u32) -> Option<Users> {
+    fn unbind(&mut self, mw: MwId) -> Option<KeyUsers> {
         let keyed = self.keyed.get_mut(&mw)?;
         let part = keyed.region.take()?;
-        self.table.remove(keyed.key);
-        let to = index(keyed.region_key());
+        self.table.remove(keyed.key.0);
+        let to = keyed.region_key().index();
         self.keyed.entry(to).and_modify(|region| region.windows -= 1);
-        Some(Users::new(&part))
+        Some(KeyUsers::new(&part))
     }
 
     /// Ends all bindings to a queue pair that goes, or is reset: they are for its peer, and another may come.
-    pub fn unbind_all(&mut self, qpn: u32) {
-        let is_its = |it: &&Keyed| it.region.is_some_and(|region| region.kind == Kind::WindowOf(qpn));
-        let bound: Vec<_> = self.keyed.values().filter(is_its).map(|it| index(it.key)).collect();
+    pub fn unbind_all(&mut self, qpn: Qpn) {
+        let is_its = |it: &&Keyed| it.region.is_some_and(|region| region.kind == Kind::WindowOf(qpn.0));
+        let bound: Vec<_> = self.keyed.values().filter(is_its).map(|it| it.key.index()).collect();
         for mw in bound {
             self.unbind(mw);
         }
     }
 
-    /// Binds a window, as a work request of this queue pair asks for it (IBTA 10.6.7.2.2, 11.4.2.3). Returns from whom a
-    /// key was taken away by it.
-    pub fn bind(&mut self, (pd, qpn): (u32, u32), asked: &WorkRequest) -> Result<Option<Users>, Fault> {
-        let WorkRequest { rkey: key, immediate: to, address, compare_add: len, swap, .. } = *asked;
-        let keyed = self.keyed.get(&index(key)).ok_or(Fault::Protection)?;
+    /// Binds a window, as a work request of this queue pair asks for it (IBTA 10.6.7.2.2, 11.4.2.3). Returns from
+    /// whom a key was taken away by it.
+    pub fn bind(&mut self, (pd, qpn): (PdId, Qpn), asked: &WorkRequest) -> Result<Option<KeyUsers>, Fault> {
+        let WorkRequest { rkey, immediate, address, compare_add: len, swap, .. } = *asked;
+        let (key, to) = (Key(rkey), Key(immediate));
+        let keyed = self.keyed.get(&key.index()).ok_or(Fault::Protection)?;
         let window = keyed.window.filter(|window| window.pd == pd).ok_or(Fault::Protection)?;
         if len == 0 && !window.is_type_2 {
             return Ok(self.rebind(key, None, window));
@@ -97,65 +82,61 @@ impl Regions {
         let may = region.access & access::MW_BIND != 0
             && (!writes || region.access & access::LOCAL_WRITE != 0)
             && asked & !known == 0;
-        let there = region.find_local(pd, address, len, 0).filter(|_| may).ok_or(Fault::Protection)?;
-        self.spent.grow(self.keyed.len(), self.table.page(key)).map_err(|_| Fault::Protection)?;
+        let there = region.find_local(pd.0, address, len, 0).filter(|_| may).ok_or(Fault::Protection)?;
+        self.spent.grow(self.keyed.len(), self.table.page(key.0)).map_err(|_| Fault::Protection)?;
         let part = Region {
             address: there,
             len,
             iova: if asked & access::ZERO_BASED != 0 { 0 } else { address },
             access: asked & access::REMOTE,
-            kind: if window.is_type_2 { Kind::WindowOf(qpn) } else { Kind::Window },
+            kind: if window.is_type_2 { Kind::WindowOf(qpn.0) } else { Kind::Window },
             ..region
         };
         Ok(self.rebind(key, Some(part), Window { to, ..window }))
     }
 
-    fn rebind(&mut self, key: u32, region: Option<Region>, window: Window) -> Option<Users> {
-        let took = self.unbind(index(key));
+    fn rebind(&mut self, key: Key, region: Option<Region>, window: Window) -> Option<KeyUsers> {
+        let took = self.unbind(key.index());
         if let Some(region) = &region {
-            self.table.insert(key, region);
-            self.keyed.entry(index(window.to)).and_modify(|region| region.windows += 1);
+            self.table.insert(key.0, region);
+            self.keyed.entry(window.to.index()).and_modify(|region| region.windows += 1);
         }
-        self.keyed.insert(index(key), Keyed { key, region, window: Some(window), windows: 0 });
+        self.keyed.insert(key.index(), Keyed { key, region, window: Some(window), windows: 0 });
         took
     }
 
-    /// The application makes a key of its own invalid: that of a bound window of type 2. Others, of regions too, are not
-    /// for this (IBTA 10.6.7.2.7): they were not made by a work request. Returns who had it.
-    pub fn invalidate_local(&mut self, key: u32, pd: u32) -> Result<Users, Fault> {
-        self.invalidate(key, |region| region.pd == pd && matches!(region.kind, Kind::WindowOf(_)))
+    /// The application makes a key of its own invalid: that of a bound window of type 2. Others, of regions too, are
+    /// not for this (IBTA 10.6.7.2.7): they were not made by a work request. Returns who had it.
+    pub fn invalidate_local(&mut self, key: Key, pd: PdId) -> Result<KeyUsers, Fault> {
+        self.invalidate(key, |region| region.pd == pd.0 && matches!(region.kind, Kind::WindowOf(_)))
     }
 
     /// The peer of a queue pair makes a key invalid: one that was bound there (IBTA 10.6.7.2.7).
-    pub fn invalidate_remote(&mut self, key: u32, (pd, qpn): (u32, u32)) -> Result<(), Fault> {
-        self.invalidate(key, |region| region.pd == pd && region.kind == Kind::WindowOf(qpn)).map(|_| ())
+    pub fn invalidate_remote(&mut self, key: Key, (pd, qpn): (PdId, Qpn)) -> Result<(), Fault> {
+        self.invalidate(key, |region| region.pd == pd.0 && region.kind == Kind::WindowOf(qpn.0)).map(|_| ())
     }
 
-    fn invalidate(&mut self, key: u32, may: impl FnOnce(&Region) -> bool) -> Result<Users, Fault> {
+    fn invalidate(&mut self, key: Key, may: impl FnOnce(&Region) -> bool) -> Result<KeyUsers, Fault> {
         let region = self.keyed(key).and_then(|keyed| keyed.region.as_ref());
         region.filter(|region| may(region)).ok_or(Fault::Protection)?;
-        self.unbind(index(key)).ok_or(Fault::Protection)
+        self.unbind(key.index()).ok_or(Fault::Protection)
     }
-}
 
-impl Objects {
     /// Makes a memory window.
-    pub fn alloc_window(&mut self, pd: u32, mw_type: u32) -> Answer {
-        self.check_pd(pd)?;
+    pub fn alloc_window(&mut self, pd: PdId, mw_type: u32, limits: Limits) -> Answer {
         if ![TYPE_1, TYPE_2].contains(&mw_type) {
             return refuse(Errno::INVAL, format!("memory windows of type {mw_type}; there are 1 and 2"));
         }
-        let limits = self.adapter.spec().limits;
-        match self.regions.insert_window(pd, mw_type == TYPE_2, limits) {
-            Ok(key) => Ok((Reply::Mw { mw: index(key), rkey: key }, Vec::new())),
+        match self.insert_window(pd, mw_type == TYPE_2, limits) {
+            Ok(key) => Ok((Reply::Mw { mw: key.index().0, rkey: key.0 }, Vec::new())),
             Err(full) => refuse(Errno::NOMEM, full.to_string()),
         }
     }
 
-    /// Takes one away. Peers have its key no more.
-    pub fn dealloc_window(&mut self, mw: u32) -> Answer {
-        match self.regions.remove_window(mw) {
-            Some(()) => Ok((Reply::Done, Vec::new())),
+    /// Destroys a memory window. Peers can't use its key any more.
+    pub fn dealloc_window(&mut self, mw: MwId) -> Answer {
+        match self.remove_window(mw) {
+            Some(()) => done(),
             None => refuse(Errno::INVAL, "there is no such memory window"),
         }
     }

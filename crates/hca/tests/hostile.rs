@@ -211,7 +211,7 @@ fn who_does_not_read_answers_is_given_up() {
 struct Slow(Arc<(Mutex<Option<u16>>, Condvar)>);
 
 impl hca::Rules for Slow {
-    fn lets(&self, from: u16, _: &[u8], _: u16) -> bool {
+    fn lets(&self, from: u16, _: &hca::RoceFlow, _: u16) -> bool {
         let mut stuck = self.0.0.lock().unwrap();
         while *stuck == Some(from) {
             stuck = self.0.1.wait(stuck).unwrap();

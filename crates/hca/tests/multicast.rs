@@ -3,10 +3,8 @@
 
 mod common;
 
-use common::{App, Cq, Host, Qp, SIGNALED, gid, next, segment, until, vector};
+use common::{App, Cq, Host, IP, Qp, SIGNALED, frame, gid, next, put, sealed, segment, until, vector};
 use hca::Device;
-use mem::{Burst, Offload, Opened};
-use packet::roce;
 use rustix::io::Errno;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use uverbs::qp::access;
@@ -15,7 +13,6 @@ use uverbs::{QpType, Request, WorkRequest};
 const GROUP_QPN: u32 = 0xff_ffff;
 const QKEY: u32 = 0x1234;
 /// Where an IPv4 header is in a frame, and the base transport header behind it and UDP's.
-const IP: usize = 14;
 const BTH: usize = IP + 20 + 8;
 
 fn group() -> Ipv6Addr {
@@ -89,39 +86,6 @@ impl Member {
     }
 }
 
-/// The next frame that a device sends.
-fn frame(port: &mut Opened) -> Vec<u8> {
-    let (mut burst, mut frames) = (Burst::new(), Vec::new());
-    until(|| {
-        port.rx[0].poll(&mut burst, usize::MAX);
-        for packet in burst.packets() {
-            let mut bytes = vec![0; packet.len as usize];
-            mem::gather(burst.segments(packet), 0, &mut bytes);
-            frames.push(bytes);
-        }
-        port.rx[0].release(&mut burst);
-        !frames.is_empty()
-    });
-    assert_eq!(frames.len(), 1);
-    frames.remove(0)
-}
-
-fn put(port: &mut Opened, frame: &[u8]) {
-    port.tx[0].burst(&mut |room| room.put(frame, &[], 0, 0, &Offload::default()).unwrap());
-}
-
-/// A frame as it would be if its sender had meant it so.
-fn sealed(mut frame: Vec<u8>, change: impl FnOnce(&mut [u8])) -> Vec<u8> {
-    change(&mut frame);
-    frame[IP + 10..IP + 12].fill(0);
-    let sum = packet::checksum::sum(&frame[IP..IP + 20]).finish();
-    frame[IP + 10..IP + 12].copy_from_slice(&sum.to_be_bytes());
-    let end = frame.len() - 4;
-    let icrc = roce::icrc(&frame[IP..end]).unwrap();
-    frame[end..].copy_from_slice(&icrc);
-    frame
-}
-
 #[test]
 fn a_message_reaches_who_is_attached() {
     let (host, other) = (Host::new(), Host::new());
@@ -165,8 +129,8 @@ fn what_a_wire_brings_is_checked() {
     let qpn = member.qp.qpn.to_be_bytes();
     let unready = member.app.qp(QpType::Rc, &member.cq, None).qpn.to_be_bytes();
     let wrong = [
-        // To a queue pair of the group's, to the group's at one address; with another key; for another group; of another
-        // partition; for a queue pair that is not ready.
+        // To a queue pair of the group's, to the group's at one address; with another key; for another group; of
+        // another partition; for a queue pair that is not ready.
         sealed(good.clone(), |frame| frame[BTH + 5..BTH + 8].copy_from_slice(&qpn[1..])),
         sealed(good.clone(), |frame| frame[IP + 16..IP + 20].copy_from_slice(&[10, 1, 1, 2])),
         sealed(good.clone(), |frame| frame[BTH + 12] ^= 1),

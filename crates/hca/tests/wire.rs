@@ -3,8 +3,8 @@
 
 mod common;
 
-use common::{Host, PATIENCE, SIGNALED, Two, between, gid, next, segment, until, vector};
-use mem::{Burst, Offload, Opened};
+use common::{Host, PATIENCE, SIGNALED, Two, between, frames, gid, next, segment, until, vector};
+use mem::{Offload, Opened};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -35,21 +35,6 @@ impl Drop for Wire {
     }
 }
 
-fn frames(port: &mut Opened, burst: &mut Burst) -> Vec<Vec<u8>> {
-    port.rx[0].poll(burst, usize::MAX);
-    let copied = burst
-        .packets()
-        .iter()
-        .map(|packet| {
-            let mut bytes = vec![0; packet.len as usize];
-            mem::gather(burst.segments(packet), 0, &mut bytes);
-            bytes
-        })
-        .collect();
-    port.rx[0].release(burst);
-    copied
-}
-
 /// As a router does whose queue is long (RFC 3168): of IPv4 frames.
 fn mark_congested(frame: &mut [u8]) {
     frame[15] |= 3;
@@ -67,11 +52,10 @@ fn carry(mut ports: [Opened; 2], faults: Faults) -> Wire {
         (seed >> 33) % 1000 < of_a_thousand
     };
     let thread = std::thread::spawn(move || {
-        let mut burst = Burst::new();
         while !stops.load(Ordering::Relaxed) {
             for from in 0..2 {
                 let mut out: Vec<Vec<u8>> = Vec::new();
-                for mut frame in frames(&mut ports[from], &mut burst) {
+                for mut frame in frames(&mut ports[from]) {
                     count.fetch_add(1, Ordering::Relaxed);
                     if chance(faults.lost) {
                         continue;

@@ -10,12 +10,13 @@ pub(crate) const REGISTERS: u8 = 2;
 /// Who made the card: Xilinx, as pci.ids has it.
 const VENDOR: &str = "0x10ee";
 
-/// Opens the file of BAR `number` of the card at `address`, as `0000:01:00.0`. Whoever has the registers of any other device
-/// may have all of the machine's memory.
+/// Opens the file of BAR `number` of the card at `address`, as `0000:01:00.0`. Whoever has the registers of any other
+/// device may have all of the machine's memory.
 ///
 /// # Errors
-/// No such device, not a card, no permission; or a driver of the kernel has the device: with the registers of a disk or a
-/// NIC in use, one reads and writes all of the host's memory. A device without a driver cannot reach memory (its DMA is off).
+/// No such device, not a card, no permission; or a driver of the kernel has the device: with the registers of a disk
+/// or a NIC in use, one reads and writes all of the host's memory. A device without a driver cannot reach memory (its
+/// DMA is off).
 pub fn open_bar(address: &str, number: u8) -> io::Result<File> {
     open(&Path::new("/sys/bus/pci/devices").join(address), number)
 }

@@ -263,7 +263,8 @@ mod tests {
     use std::os::unix::net::{UnixListener, UnixStream};
     use std::path::PathBuf;
 
-    /// A helper that is a thread of this process, of a daemon with a run-dir of its own. Sockets may also be beside that.
+    /// A helper that is a thread of this process, of a daemon with a run-dir of its own. Sockets may also be beside
+    /// that.
     fn helper() -> (Helper, tempfile::TempDir) {
         let (helper, dir, _) = helper_and_server();
         (helper, dir)

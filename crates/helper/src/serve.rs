@@ -48,8 +48,8 @@ pub fn serve(socket: OwnedFd, directories: Directories) {
     std::mem::forget(server);
 }
 
-/// Ends this process with the daemon, whoever else got its end of the socket: a daemon in the hands of a guest could give it
-/// away, and what it can have done would go on after the next one has started.
+/// Ends this process with the daemon, whoever else got its end of the socket: a daemon in the hands of a guest could
+/// give it away, and what it can have done would go on after the next one has started.
 fn end_with(daemon: &OwnedFd) {
     let mut gone = [PollFd::new(daemon, PollFlags::IN)];
     while rustix::event::poll(&mut gone, None) == Err(rustix::io::Errno::INTR) {}

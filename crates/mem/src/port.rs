@@ -123,6 +123,11 @@ pub struct PortStatus {
 pub trait Port: Send + Sync {
     /// Its state now.
     fn status(&self) -> PortStatus;
+
+    /// Whether packets can flow, as far as that is known without asking anybody.
+    fn is_up(&self) -> bool {
+        self.status().up
+    }
 }
 
 /// An opened port: the device and its queues.

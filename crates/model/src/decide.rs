@@ -28,7 +28,7 @@ use crate::{
     Decision, DropReason, Effects, Forward, GATEWAY_MAC, L2Gateway, Lookup, NeighbourScope, Network,
     PacketView, Seconds, Verdict, Vif, VifId, VifKind,
 };
-use packet::{Fragment, Headers, IcmpError, L4, Mac, ParseError, entropy, entropy_l2, proto};
+use packet::{Fragment, Headers, IcmpError, L4, Mac, ParseError, Tag, entropy, entropy_l2, proto};
 use std::net::IpAddr;
 
 /// What happens to a packet that came in by `ingress`, by these tables. A pure function: what is to change is in the
@@ -46,18 +46,24 @@ pub fn decide<T: Lookup>(tables: &T, packet: &PacketView<'_>, ingress: VifId, no
     Decision { verdict, effects: walk.effects }
 }
 
-/// The deliveries of a frame that the gateway sends to all members of a network but its wire, where it has another MAC.
-pub(crate) fn flood_from_gateway<T: Lookup>(
+/// The deliveries of a frame of this host's own into a network, as from `origin`: to one MAC, or to all members; and a
+/// neighbour that is not known, because of whom a delivery is missing. The gateway has another MAC on the network's wire,
+/// so a frame from its anycast one does not go there.
+pub(crate) fn bridge_own<T: Lookup>(
     tables: &T,
     network: &Network,
+    origin: Origin<'_>,
     packet: &PacketView<'_>,
-) -> Vec<Forward> {
+) -> (Vec<Forward>, Option<(NeighbourScope, IpAddr)>) {
     let (headers, end) = (packet.headers.clone(), packet.len as usize);
-    let frame = Frame { headers, end, origin: Origin::Gateway, network, tos: 0 };
+    let frame = Frame { headers, end, origin, network, tos: 0, foreign_tags: 0 };
     let mut walk = Walk { tables, packet, ingress: VifId(0), now: 0, effects: Effects::default() };
-    match walk.flood(&frame, network, &frame.bridged(), None) {
-        Ok(Verdict::Flood(flood)) => flood.to,
-        _ => Vec::new(),
+    let Some(eth) = &frame.headers.eth else { return (Vec::new(), None) };
+    match walk.bridge(&frame, eth) {
+        Ok(Verdict::Flood(flood)) => (flood.to, walk.effects.solicit),
+        Ok(Verdict::Forward(forward)) => (vec![forward], None),
+        Err(Stop::Hold { scope, addr }) => (Vec::new(), Some((scope, addr))),
+        _ => (Vec::new(), None),
     }
 }
 
@@ -110,15 +116,18 @@ struct Frame<'a> {
     network: &'a Network,
     /// Traffic class with which it goes on.
     tos: u8,
+    /// How many of its tags, from the outermost on, are not the tenant's and go no further: that of the VLAN it came by,
+    /// and those that bear a priority alone.
+    foreign_tags: u8,
 }
 
 /// Where a tenant's packet came from.
 #[derive(Clone, Copy)]
-enum Origin<'a> {
+pub(crate) enum Origin<'a> {
     /// A guest of this host.
     Guest(&'a Vif),
-    /// A wire the network is attached to. The outermost tag, if `tagged`, is the attachment's and not the tenant's.
-    Attached { wire: &'a Vif, vlan: Option<u16>, tagged: bool },
+    /// A wire the network is attached to.
+    Attached { wire: &'a Vif, vlan: Option<u16> },
     /// Another host, by this VNI or label.
     Tunnel { remote: IpAddr, id: u32 },
     /// The network's gateway.
@@ -181,12 +190,9 @@ impl Frame<'_> {
     }
 
     /// The tenant's own VLAN tags.
-    fn tags(&self) -> &[u16] {
+    fn tags(&self) -> &[Tag] {
         let tags = self.headers.eth.as_ref().map_or(&[][..], |eth| &eth.tags);
-        match self.origin {
-            Origin::Attached { tagged: true, .. } => tags.get(1..).unwrap_or_default(),
-            _ => tags,
-        }
+        tags.get(self.foreign_tags.into()..).unwrap_or_default()
     }
 
     /// Whether it is RoCEv2 that a verbs device takes: whole, and not in a VLAN of the tenant's own.
@@ -208,6 +214,13 @@ impl Frame<'_> {
 
 fn is_roce(l4: &L4) -> bool {
     matches!(l4, L4::Udp { dst: proto::PORT_ROCE, .. })
+}
+
+/// How many tags of a frame go no further: `own` of the VLAN it came by, and those behind that bear a priority alone.
+fn foreign_tags(headers: &Headers, own: usize) -> u8 {
+    let tags = headers.eth.as_ref().map_or(&[][..], |eth| &eth.tags);
+    let behind = tags.iter().skip(own).take_while(|tag| tag.is_priority()).count();
+    (own + behind) as u8
 }
 
 /// The entropy hash of a tenant's packet: of addresses and ports, but of addresses alone where not all packets of the

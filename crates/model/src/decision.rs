@@ -58,8 +58,9 @@ pub struct Forward {
     pub ethernet: Option<EthernetRewrite>,
     /// 802.1Q tag pushed behind the addresses (a network attached to a wire by VLAN).
     pub push_vlan: Option<u16>,
-    /// 802.1Q tag popped (the same, inwards). Where the frame is kept from its Ethernet header.
-    pub pop_vlan: bool,
+    /// 802.1Q tags popped, from the outermost on: the attachment's, and those that bear a priority alone. Where the frame
+    /// is kept from its Ethernet header.
+    pub pop_tags: u8,
     /// Tunnel it goes through.
     pub encap: Option<Encap>,
 }
@@ -76,7 +77,7 @@ impl Forward {
             nat: Nat { src: None, dst: None },
             ethernet: None,
             push_vlan: None,
-            pop_vlan: false,
+            pop_tags: 0,
             encap: None,
         }
     }
@@ -143,6 +144,17 @@ pub struct Reply {
     pub forward: Forward,
     /// Where the packet was refused rather than served: the reason that is counted.
     pub dropped: Option<DropReason>,
+    /// Of an error: who is told, by network and address. Executors bound how often (RFC 1812, 4.3.2.8; RFC 4443, 2.4 f).
+    pub asker: Option<Asker>,
+}
+
+/// Somebody who is told that a packet of his was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Asker {
+    /// The network that the packet was in.
+    pub vrf: Vrf,
+    /// Its source address there.
+    pub addr: IpAddr,
 }
 
 /// Kinds of answers.

@@ -63,6 +63,13 @@ impl<T: Lookup> Traced<'_, T> {
         self.tables.network(vrf).map_or_else(|| format!("network {vrf}"), |network| network.name.to_string())
     }
 
+    fn neighbour_key(&self, scope: NeighbourScope, addr: IpAddr) -> String {
+        match scope {
+            NeighbourScope::Wire(id) => format!("{} {addr}", self.vif_name(id)),
+            NeighbourScope::Network(vrf) => format!("{} {addr}", self.network_name(vrf)),
+        }
+    }
+
     fn endpoint(&self, end: &crate::Endpoint) -> String {
         format!("{} {} port {}", self.network_name(end.vrf), end.addr, end.port)
     }
@@ -139,11 +146,22 @@ impl<T: Lookup> Lookup for Traced<'_, T> {
     }
 
     fn neighbour(&self, scope: NeighbourScope, addr: IpAddr) -> Option<Mac> {
-        let key = match scope {
-            NeighbourScope::Wire(id) => format!("{} {addr}", self.vif_name(id)),
-            NeighbourScope::Network(vrf) => format!("{} {addr}", self.network_name(vrf)),
-        };
-        self.note("neighbour", key, self.tables.neighbour(scope, addr), Mac::to_string)
+        self.note(
+            "neighbour",
+            self.neighbour_key(scope, addr),
+            self.tables.neighbour(scope, addr),
+            Mac::to_string,
+        )
+    }
+
+    fn is_unreachable(&self, scope: NeighbourScope, addr: IpAddr) -> bool {
+        let unreachable = self.tables.is_unreachable(scope, addr);
+        if unreachable {
+            self.note("neighbour", self.neighbour_key(scope, addr), Some("does not answer"), |words| {
+                (*words).into()
+            });
+        }
+        unreachable
     }
 
     fn path_mtu(&self, remote: IpAddr) -> Option<u16> {

@@ -12,6 +12,7 @@
 //! Must not know: I/O, threads, guest memory, how an executor makes it fast.
 #![deny(unsafe_code)]
 
+mod announce;
 mod change;
 mod decide;
 mod decision;
@@ -36,11 +37,12 @@ pub mod vectors;
 mod view;
 mod vif;
 
+pub use announce::{Announcement, Unasked, announce, report};
 pub use change::Change;
 pub use decide::{decide, entropy_of};
 pub use decision::{
-    Decision, Effects, Encap, EthernetRewrite, Flood, Forward, Learn, Nat, NeighbourFound, PathMtu, Reply,
-    ReplyKind, Verdict,
+    Asker, Decision, Effects, Encap, EthernetRewrite, Flood, Forward, Learn, Nat, NeighbourFound, PathMtu,
+    Reply, ReplyKind, Verdict,
 };
 pub use drop::DropReason;
 pub use executor::{
@@ -59,7 +61,7 @@ pub use network::{
 pub use nexthop::{Nexthop, Tunnel};
 pub use packet::{IcmpError, TunnelKind};
 pub use rule::{Action, Meter, MeterConfig, Modifier, PortRange, Rule, RuleAction};
-pub use solicit::{Solicitation, solicit};
+pub use solicit::{Question, Solicitation, solicit};
 pub use tables::Tables;
 pub use transport::Transport;
 pub use view::PacketView;

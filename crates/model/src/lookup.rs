@@ -61,6 +61,8 @@ pub trait Lookup {
     fn neighbour(&self, scope: NeighbourScope, addr: IpAddr) -> Option<Mac>;
     /// What routers of the underlay say that fits them on the way to a tunnel's remote, bytes of the outer IP packet.
     fn path_mtu(&self, remote: IpAddr) -> Option<u16>;
+    /// Whether a neighbour that is not known was asked for, and did not answer.
+    fn is_unreachable(&self, scope: NeighbourScope, addr: IpAddr) -> bool;
     /// The floating address of an inside one, as seen in `outside`.
     fn floating_of(&self, inside_vrf: Vrf, inside: IpAddr, outside_vrf: Vrf) -> Option<IpAddr>;
     /// The inside address of a floating one.

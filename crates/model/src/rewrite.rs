@@ -89,13 +89,12 @@ pub fn rewrite(forward: &Forward, packet: &PacketView<'_>) -> Option<Vec<u8>> {
         build::ethernet(&mut frame, ethernet.dst, ethernet.src, ethernet.ethertype).ok()?;
     }
     frame.append(&mut body);
-    let tags = forward.pop_vlan || forward.push_vlan.is_some();
-    if tags && frame.len() < TAG_AT + proto::VLAN_LEN {
+    let popped = usize::from(forward.pop_tags) * proto::VLAN_LEN;
+    let tags = popped > 0 || forward.push_vlan.is_some();
+    if tags && frame.len() < TAG_AT + popped {
         return None;
     }
-    if forward.pop_vlan {
-        frame.drain(TAG_AT..TAG_AT + proto::VLAN_LEN);
-    }
+    frame.drain(TAG_AT..TAG_AT + popped);
     if let Some(vlan) = forward.push_vlan {
         frame.splice(TAG_AT..TAG_AT, tag(vlan));
     }

@@ -1,6 +1,6 @@
-//! Questions for a neighbour that packets wait for.
+//! Questions for a neighbour: that packets wait for, or that was silent for long.
 
-use crate::{Forward, GATEWAY_MAC, Lookup, NeighbourScope, Network, PacketView, VifId, decide};
+use crate::{BridgeTarget, Forward, GATEWAY_MAC, Lookup, NeighbourScope, Network, PacketView, VifId, decide};
 use arrayvec::ArrayVec;
 use packet::{Mac, WriteError, neighbour};
 use std::net::{IpAddr, Ipv4Addr};
@@ -19,56 +19,71 @@ pub struct Solicitation {
     pub to: Vec<Forward>,
 }
 
-/// The questions for a neighbour: out of its wire, or from the gateway to all members of its network, in which it needs
-/// no address; one for each MAC that the gateway has. None where nobody can ask (no address of that family) or be
-/// asked.
+/// Who is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// Where it is sought.
+    pub scope: NeighbourScope,
+    /// Its address.
+    pub addr: IpAddr,
+    /// Where it was: it alone is asked whether it still is (RFC 4861, 7.3.3). `None`: all are asked.
+    pub at: Option<Mac>,
+}
+
+/// The questions for a neighbour: out of its wire, or from the gateway to its MAC or all members of its network, in which
+/// it needs no address; one for each MAC that the gateway has. None where nobody can ask (no address of that family) or
+/// be asked.
 #[must_use]
-pub fn solicit<T: Lookup>(
-    tables: &T,
-    scope: NeighbourScope,
-    target: IpAddr,
-) -> ArrayVec<Solicitation, MAX_QUESTIONS> {
-    let asked = match scope {
-        NeighbourScope::Wire(id) => [on_wire(tables, id, target), None],
+pub fn solicit<T: Lookup>(tables: &T, asked: &Question) -> ArrayVec<Solicitation, MAX_QUESTIONS> {
+    let questions = match asked.scope {
+        NeighbourScope::Wire(id) => [on_wire(tables, id, asked), None],
         NeighbourScope::Network(vrf) => {
             let Some(network) = tables.network(vrf) else { return ArrayVec::new() };
-            [among_members(tables, network, target), on_attached(tables, network, target)]
+            [among_members(tables, network, asked), on_attached(tables, network, asked)]
         }
     };
-    asked.into_iter().flatten().collect()
+    questions.into_iter().flatten().collect()
 }
 
 /// A question from this host to one of the underlay.
-fn on_wire<T: Lookup>(tables: &T, id: VifId, target: IpAddr) -> Option<Solicitation> {
-    let vif = tables.vif(id)?;
+fn on_wire<T: Lookup>(tables: &T, id: VifId, asked: &Question) -> Option<Solicitation> {
+    let (vif, target) = (tables.vif(id)?, asked.addr);
     let subnets = || {
         let addresses = &vif.wire.as_ref().map_or(&[][..], |wire| &wire.addresses);
         addresses.iter().filter(|subnet| subnet.addr().is_ipv4() == target.is_ipv4())
     };
     let sender = subnets().find(|subnet| subnet.contains(&target)).or_else(|| subnets().next())?;
-    let frame = question(vif.mac?, sender.addr(), target)?;
+    let frame = question(vif.mac?, sender.addr(), target, asked.at)?;
     Some(Solicitation { frame, to: vec![Forward::unchanged(id)] })
 }
 
 /// A question from a gateway to guests, and through tunnels.
-fn among_members<T: Lookup>(tables: &T, network: &Network, target: IpAddr) -> Option<Solicitation> {
-    let frame = from_gateway(network, GATEWAY_MAC, target)?;
+fn among_members<T: Lookup>(tables: &T, network: &Network, asked: &Question) -> Option<Solicitation> {
+    let frame = from_gateway(network, GATEWAY_MAC, asked)?;
     let view = PacketView::parse(&frame, frame.len() as u32, None).ok()?;
-    let to = decide::flood_from_gateway(tables, network, &view);
+    let (to, _) = decide::bridge_own(tables, network, decide::Origin::Gateway, &view);
     (!to.is_empty()).then_some(Solicitation { frame, to })
 }
 
-/// A question from a gateway to the wire its network is attached to.
-fn on_attached<T: Lookup>(tables: &T, network: &Network, target: IpAddr) -> Option<Solicitation> {
-    let attached = network.wire?;
-    let frame = from_gateway(network, tables.vif(attached.vif)?.mac?, target)?;
-    let forward = Forward { push_vlan: attached.vlan, ..Forward::unchanged(attached.vif) };
-    Some(Solicitation { frame, to: vec![forward] })
+/// A question from a gateway to the wire its network is attached to, unless who is asked is elsewhere.
+fn on_attached<T: Lookup>(tables: &T, network: &Network, asked: &Question) -> Option<Solicitation> {
+    let (mac, forward) = attached(tables, network)?;
+    let entry = asked.at.and_then(|at| tables.bridge(network.vrf, at));
+    let elsewhere = entry.is_some_and(|entry| entry.target != BridgeTarget::Vif(forward.port));
+    let frame = from_gateway(network, mac, asked)?;
+    (!elsewhere).then_some(Solicitation { frame, to: vec![forward] })
 }
 
-fn from_gateway(network: &Network, mac: Mac, target: IpAddr) -> Option<ArrayVec<u8, MAX_LEN>> {
-    let sender = network.gateway_for(target).unwrap_or_else(|| nobody(mac, target));
-    question(mac, sender, target)
+/// The gateway's MAC on the wire that a network is attached to, and the way there.
+pub(crate) fn attached<T: Lookup>(tables: &T, network: &Network) -> Option<(Mac, Forward)> {
+    let attached = network.wire?;
+    let mac = tables.vif(attached.vif)?.mac?;
+    Some((mac, Forward { push_vlan: attached.vlan, ..Forward::unchanged(attached.vif) }))
+}
+
+fn from_gateway(network: &Network, mac: Mac, asked: &Question) -> Option<ArrayVec<u8, MAX_LEN>> {
+    let sender = network.gateway_for(asked.addr).unwrap_or_else(|| nobody(mac, asked.addr));
+    question(mac, sender, asked.addr, asked.at)
 }
 
 /// The address of one who has a gateway's MAC and no address: a probe's in ARP (RFC 5227, 2.1.1), whose answer goes to
@@ -80,12 +95,19 @@ fn nobody(mac: Mac, target: IpAddr) -> IpAddr {
     }
 }
 
-fn question(mac: Mac, sender: IpAddr, target: IpAddr) -> Option<ArrayVec<u8, MAX_LEN>> {
+fn question(mac: Mac, sender: IpAddr, target: IpAddr, at: Option<Mac>) -> Option<ArrayVec<u8, MAX_LEN>> {
     let mut frame = ArrayVec::from([0; MAX_LEN]);
-    let len = match (sender, target) {
-        (IpAddr::V4(sender), IpAddr::V4(target)) => neighbour::arp_request(&mut frame, mac, sender, target),
-        (IpAddr::V6(sender), IpAddr::V6(target)) => {
-            neighbour::neighbour_solicitation(&mut frame, mac, sender, target)
+    let out = &mut frame[..];
+    let len = match (sender, target, at) {
+        (IpAddr::V4(sender), IpAddr::V4(target), None) => neighbour::arp_request(out, mac, sender, target),
+        (IpAddr::V4(sender), IpAddr::V4(target), Some(at)) => {
+            neighbour::arp_probe(out, at, mac, sender, target)
+        }
+        (IpAddr::V6(sender), IpAddr::V6(target), None) => {
+            neighbour::neighbour_solicitation(out, mac, sender, target)
+        }
+        (IpAddr::V6(sender), IpAddr::V6(target), Some(at)) => {
+            neighbour::neighbour_probe(out, at, mac, sender, target)
         }
         _ => Err(WriteError::Mismatch),
     };

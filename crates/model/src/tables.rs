@@ -145,6 +145,10 @@ impl Lookup for Tables {
         self.dynamic.path_mtu(remote)
     }
 
+    fn is_unreachable(&self, scope: NeighbourScope, addr: IpAddr) -> bool {
+        self.dynamic.is_unreachable(scope, addr)
+    }
+
     fn floating_of(&self, inside_vrf: Vrf, inside: IpAddr, outside_vrf: Vrf) -> Option<IpAddr> {
         self.floating
             .iter()

@@ -9,7 +9,7 @@
 //!
 //! | layer | |
 //! |---|---|
-//! | `eth SRC > DST [vlan ID]... [type N]` | Ethernet, with tags |
+//! | `eth SRC > DST [vlan ID\|svlan ID]... [type N]` | Ethernet, with C-tags and S-tags |
 //! | `arp request SENDER at MAC for TARGET` | ARP, also `arp reply SENDER at MAC to TARGET at MAC` |
 //! | `ip4 SRC > DST [ttl N] [tos N] [id N] [df] [frag OFFSET] [more] [proto N] [len N] [badsum]` | |
 //! | `ip6 SRC > DST [ttl N] [tos N] [flow N] [id N] [frag OFFSET] [more] [proto N] [len N]` | `id`: with a fragment header |

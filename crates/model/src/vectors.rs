@@ -16,6 +16,7 @@
 //! | `out PORT PACKET` | a packet goes out: a delivery, an answer or a copy |
 //! | `drop REASON`, `hold ADDR on NAME`, `consumed` | the verdict, if it isn't to deliver |
 //! | `effect WORDS` | what else happens |
+//! | `unreachable NAME ADDR` | a neighbour (of a wire or network) that was asked for does not answer |
 //! | `wait SECONDS` | time passes |
 //! | a table's line | the tables change |
 
@@ -27,6 +28,7 @@ use crate::{
     Change, Decision, DropReason, Effects, FlowChange, NeighbourScope, PacketView, Verdict, VifId, rewrite,
     text,
 };
+use std::net::IpAddr;
 
 /// A case of a vector file.
 #[derive(Clone, Debug)]
@@ -46,6 +48,8 @@ pub enum Step {
     Apply(Vec<Change>),
     /// Something was learned before.
     Learn(Box<Effects>),
+    /// A neighbour that was asked for does not answer.
+    GiveUp(NeighbourScope, IpAddr),
     /// Time passes, seconds.
     Wait(u32),
     /// A packet comes in.
@@ -121,6 +125,11 @@ impl Case {
                 self.steps.extend(self.setup.take_steps());
                 let packet = self.packet(number, rest)?;
                 self.steps.push(Step::Packet(packet));
+            }
+            "unreachable" => {
+                let (scope, addr) = self.setup.neighbour_key(rest)?;
+                self.steps.extend(self.setup.take_steps());
+                self.steps.push(Step::GiveUp(scope, addr));
             }
             "wait" => self.steps.push(Step::Wait(rest.parse().map_err(|_| "seconds expected")?)),
             "out" | "drop" | "hold" | "consumed" | "effect" => {

@@ -30,9 +30,11 @@ pub struct Vif {
     pub kind: VifKind,
     /// A guest's network. `None` for a wire; networks attached to one are in [`WireAttributes::networks`].
     pub vrf: Option<Vrf>,
-    /// A guest's MAC: the only source it may use, and by itself a static bridge entry. `None`: any, learned.
+    /// A guest's MAC: the only source it may use beside `macs`, and by itself a static bridge entry. `None`: any, learned.
     /// A wire's own MAC: the source of what Viaduct sends there, and the only unicast it takes.
     pub mac: Option<Mac>,
+    /// More source MACs a guest may use, which others may have as well: they are learned (a VRRP router's, RFC 9568, 7.3).
+    pub macs: Vec<Mac>,
     /// A guest's own addresses. With none configured its source addresses are not checked.
     pub addresses: Vec<IpAddr>,
     /// More source prefixes a forwarding guest may use.
@@ -60,6 +62,12 @@ impl Vif {
     #[must_use]
     pub fn verbs(&self) -> Option<VifId> {
         if self.kind == VifKind::Rdma { Some(self.id) } else { self.rdma }
+    }
+
+    /// Whether a MAC is configured to be the guest's.
+    #[must_use]
+    pub fn has_mac(&self, mac: Mac) -> bool {
+        self.mac == Some(mac) || self.macs.contains(&mac)
     }
 
     /// Whether it is the second interface of its guest: that is found by its first one.

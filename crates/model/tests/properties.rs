@@ -269,6 +269,9 @@ impl Lookup for Holes<'_> {
     fn path_mtu(&self, remote: IpAddr) -> Option<u16> {
         self.maybe(self.tables.path_mtu(remote))
     }
+    fn is_unreachable(&self, _: NeighbourScope, _: IpAddr) -> bool {
+        self.rng.borrow_mut().percent(10)
+    }
     fn floating_of(&self, inside_vrf: Vrf, inside: IpAddr, outside_vrf: Vrf) -> Option<IpAddr> {
         self.maybe(self.tables.floating_of(inside_vrf, inside, outside_vrf))
     }

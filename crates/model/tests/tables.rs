@@ -4,8 +4,9 @@
 
 use model::vectors::{Setup, Step, load};
 use model::{
-    ApplyError, Change, Lookup, Meter, MeterConfig, NeighbourScope, Nexthop, NexthopId, PacketView, Tables,
-    Tunnel, TunnelKind, VifId, Vrf, explain, solicit, text,
+    ApplyError, BridgeTarget, Change, Effects, Learn, Lookup, Meter, MeterConfig, NeighbourScope, Nexthop,
+    NexthopId, PacketView, Question, Solicitation, Tables, Tunnel, TunnelKind, VifId, Vrf, explain, solicit,
+    text,
 };
 use packet::Mac;
 use std::net::IpAddr;
@@ -128,11 +129,15 @@ fn equal_nexthops_weigh_the_same_whatever_their_numbers() {
     assert_eq!(Nexthop::Discard.fingerprint(), 0x050c_5d1f);
 }
 
+fn ask(tables: &Tables, scope: NeighbourScope, addr: IpAddr) -> Vec<Solicitation> {
+    solicit(tables, &Question { scope, addr, at: None }).into_iter().collect()
+}
+
 #[test]
 fn the_underlay_is_asked_from_the_wire() {
     let (tables, mut setup) = tables();
     let up0 = setup.vif_id("up0");
-    let asked = solicit(&tables, NeighbourScope::Wire(up0), IpAddr::from([192, 0, 2, 9])).remove(0);
+    let asked = ask(&tables, NeighbourScope::Wire(up0), IpAddr::from([192, 0, 2, 9])).remove(0);
     assert_eq!(
         text::show(&asked.frame),
         "eth 02:aa:00:00:00:01 > ff:ff:ff:ff:ff:ff / arp request 192.0.2.1 at 02:aa:00:00:00:01 for 192.0.2.9"
@@ -143,7 +148,7 @@ fn the_underlay_is_asked_from_the_wire() {
 #[test]
 fn a_network_is_asked_from_its_gateway_and_by_its_attachment() {
     let (tables, mut setup) = tables();
-    let asked = solicit(&tables, NeighbourScope::Network(Vrf(1)), "fd00:1::77".parse().unwrap());
+    let asked = ask(&tables, NeighbourScope::Network(Vrf(1)), "fd00:1::77".parse().unwrap());
     let [members, wire] = &asked[..] else { panic!("{asked:?}") };
     assert_eq!(
         text::show(&members.frame),
@@ -159,7 +164,7 @@ fn a_network_is_asked_from_its_gateway_and_by_its_attachment() {
     let to: Vec<_> = to.map(|forward| (forward.port, forward.push_vlan)).collect();
     let ports = ["vm1", "vm2", "up0"].map(|name| setup.vif_id(name));
     assert_eq!(to, [(ports[0], None), (ports[1], None), (ports[2], Some(7))]);
-    let other_family = solicit(&tables, NeighbourScope::Network(Vrf(9)), "fd00:1::77".parse().unwrap());
+    let other_family = ask(&tables, NeighbourScope::Network(Vrf(9)), "fd00:1::77".parse().unwrap());
     assert!(other_family.is_empty());
 }
 
@@ -168,7 +173,7 @@ fn a_network_without_gateway_is_asked_from_no_address() {
     let flat = TABLES.replace(" gateway 10.1.1.254/24 gateway fd00:1::ffff/64", "");
     let (tables, _) = tables_of(&flat);
     let asked = |addr: &str| {
-        let asked = solicit(&tables, NeighbourScope::Network(Vrf(1)), addr.parse().unwrap()).remove(0);
+        let asked = ask(&tables, NeighbourScope::Network(Vrf(1)), addr.parse().unwrap()).remove(0);
         text::show(&asked.frame)
     };
     assert_eq!(
@@ -180,6 +185,44 @@ fn a_network_without_gateway_is_asked_from_no_address() {
         "eth 00:00:5e:00:01:00 > 33:33:ff:00:00:09 / ip6 fe80::200:5eff:fe00:100 > ff02::1:ff00:9 ttl 255 \
          / ns fd00:1::9 at 00:00:5e:00:01:00"
     );
+}
+
+#[test]
+fn a_known_neighbour_is_asked_alone() {
+    let (mut tables, mut setup) = tables();
+    let (vm1, up0) = (setup.vif_id("vm1"), setup.vif_id("up0"));
+    let mac = Mac([2, 0, 0, 0, 0, 0x77]);
+    let at = |vif| Learn { vrf: Vrf(1), mac, at: BridgeTarget::Vif(vif) };
+    let scope = NeighbourScope::Network(Vrf(1));
+    let ask = |tables: &Tables, scope, addr: &str| {
+        let asked = Question { scope, addr: addr.parse().unwrap(), at: Some(mac) };
+        let Solicitation { frame, to } = solicit(tables, &asked).remove(0);
+        (text::show(&frame), to.iter().map(|forward| forward.port).collect::<Vec<_>>())
+    };
+    let effects = Effects { learn: Some(at(up0)), ..Effects::default() };
+    tables.commit(&effects, 0, 0).unwrap();
+    let (frame, to) = ask(&tables, scope, "10.1.1.77");
+    assert_eq!(
+        frame,
+        "eth 02:aa:00:00:00:01 > 02:00:00:00:00:77 \
+         / arp request 10.1.1.254 at 02:aa:00:00:00:01 for 10.1.1.77"
+    );
+    assert_eq!(to, [up0]);
+    let effects = Effects { learn: Some(at(vm1)), ..Effects::default() };
+    tables.commit(&effects, 0, 1_000_000_000).unwrap();
+    let (frame, to) = ask(&tables, scope, "fd00:1::77");
+    assert_eq!(
+        frame,
+        "eth 00:00:5e:00:01:00 > 02:00:00:00:00:77 / ip6 fd00:1::ffff > fd00:1::77 ttl 255 \
+         / ns fd00:1::77 at 00:00:5e:00:01:00"
+    );
+    assert_eq!(to, [vm1]);
+    let (frame, to) = ask(&tables, NeighbourScope::Wire(up0), "192.0.2.9");
+    assert!(
+        frame.starts_with("eth 02:aa:00:00:00:01 > 02:00:00:00:00:77 / arp request 192.0.2.1 "),
+        "{frame}"
+    );
+    assert_eq!(to, [up0]);
 }
 
 #[test]

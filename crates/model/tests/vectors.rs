@@ -28,6 +28,7 @@ fn run(case: &Case, mut look: impl FnMut(&'static str, bool)) -> Vec<(Packet, Ve
                 tables.apply(changes).unwrap_or_else(|error| panic!("{}: {error}", case.name));
             }
             Step::Learn(effects) => tables.commit(effects, 0, 0).unwrap(),
+            Step::GiveUp(scope, addr) => tables.give_up(*scope, *addr),
             Step::Wait(seconds) => {
                 now += seconds;
                 tables.expire(now);
@@ -110,11 +111,10 @@ fn rewritten(text: &str, observed: &BTreeMap<usize, Vec<String>>) -> String {
 }
 
 /// Drops that an executor makes and `decide` does not: queues, quotas, ports, the sender's offload requests.
-const EXECUTORS: [DropReason; 16] = [
+const EXECUTORS: [DropReason; 15] = [
     DropReason::HeaderTooLong,
     DropReason::OffloadMalformed,
     DropReason::HoldFull,
-    DropReason::NoNeighbour,
     DropReason::FlowQuota,
     DropReason::FlowTableFull,
     DropReason::ReplyLimited,

@@ -77,7 +77,7 @@ impl<C: Carry> Carrier<C> {
             self.settle_accounts(flow.as_ref().map(|flow| &flow.key), &decision)?;
             let key = self.driver.decided_behind(Some(hold), view, &packet, ingress, &decision)?;
             if let (Some(key), Some(flow)) = (key, flow) {
-                self.carry(key, Carried::new(&flow, &decision));
+                self.carry(key, Carried::new(&flow, &decision, view.deps()));
             }
             Ok(key.filter(|key| self.driver.is_held(key, hold)))
         })

@@ -8,6 +8,7 @@ use card::frame::Key;
 use model::{Counters, Decision, FlowChange, FlowKey, NexthopId, RuleId};
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
+use tables::Deps;
 
 /// Flows that are looked after at a time, at least.
 const PER_LOOK: usize = 32;
@@ -25,13 +26,15 @@ pub struct Carried {
     direction: Option<FlowKey>,
     rules: Vec<RuleId>,
     nexthop: Option<NexthopId>,
+    /// What of the tables the decision depended on.
+    deps: Deps,
     /// Looks since it last carried a packet.
     idle: u8,
 }
 
 impl Carried {
     /// Of a flow that a decision put onto the card just now.
-    pub fn new(flow: &Flow, decision: &Decision) -> Self {
+    pub fn new(flow: &Flow, decision: &Decision, deps: Deps) -> Self {
         let direction = decision.effects.flow.as_ref().map(|change| match change {
             FlowChange::Update { connection, reply: true } => connection.original.reverse(),
             FlowChange::Create { connection, .. } | FlowChange::Update { connection, .. } => {
@@ -43,6 +46,7 @@ impl Carried {
             direction,
             rules: decision.effects.rules.to_vec(),
             nexthop: decision.effects.nexthop,
+            deps,
             idle: 0,
         }
     }
@@ -89,6 +93,9 @@ impl<C: Carry> Carrier<C> {
             Some(Usage::Seen(seen)) => (seen, None),
         };
         carried.idle = if used { 0 } else { carried.idle.saturating_add(1) };
+        if used {
+            self.engine.used(&carried.deps);
+        }
         if let Some(counters) = counters.filter(|counters| counters.packets > 0) {
             self.stats.tables(&carried.rules, carried.nexthop, counters);
         }
@@ -160,8 +167,14 @@ mod tests {
                 protocol: 17,
                 ports: (port, 1),
             };
-            let carried =
-                || Carried { connection: None, direction: None, rules: Vec::new(), nexthop: None, idle: 0 };
+            let carried = || Carried {
+                connection: None,
+                direction: None,
+                rules: Vec::new(),
+                nexthop: None,
+                deps: Deps::none(),
+                idle: 0,
+            };
             let mut flows =
                 Flows { carried: (0..count).map(|port| (key(port), carried())).collect(), looked: None };
             for _ in 0..3 {

@@ -128,6 +128,30 @@ pub enum L3 {
     Ip(Ip),
 }
 
+/// A VLAN tag (IEEE 802.1Q, 9.3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tag {
+    /// Whether it is a provider's S-tag (EtherType 0x88a8); else a C-tag (0x8100).
+    pub service: bool,
+    /// Tag control information: priority, drop eligibility, VLAN identifier.
+    pub tci: u16,
+}
+
+impl Tag {
+    /// The VLAN identifier.
+    #[must_use]
+    pub const fn vlan(self) -> u16 {
+        self.tci & 0xfff
+    }
+
+    /// Whether it bears a priority alone: the frame is an untagged one (IEEE 802.1Q, 6.9). An S-tag is none to those who
+    /// know C-tags.
+    #[must_use]
+    pub const fn is_priority(self) -> bool {
+        !self.service && self.vlan() == 0
+    }
+}
+
 /// The Ethernet header (none in front of an IP packet that came out of an MPLS tunnel).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ethernet {
@@ -137,8 +161,8 @@ pub struct Ethernet {
     pub src: Mac,
     /// EtherType after all tags.
     pub ethertype: u16,
-    /// Tag control information of 802.1Q / 802.1ad tags, outermost first.
-    pub tags: ArrayVec<u16, 2>,
+    /// VLAN tags, outermost first.
+    pub tags: ArrayVec<Tag, 2>,
 }
 
 /// A parsed packet. Offsets are in bytes from the first byte of the slice that was parsed.

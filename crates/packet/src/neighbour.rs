@@ -24,9 +24,24 @@ pub fn arp_request(
     sender: Ipv4Addr,
     target: Ipv4Addr,
 ) -> Result<usize, WriteError> {
+    arp_probe(out, Mac::BROADCAST, mac, sender, target)
+}
+
+/// Writes an untagged frame that asks the one at `at` alone whether it still has `target` (RFC 1122, 2.3.2.1: unicast
+/// poll).
+///
+/// # Errors
+/// [`WriteError::TooShort`].
+pub fn arp_probe(
+    out: &mut [u8],
+    at: Mac,
+    mac: Mac,
+    sender: Ipv4Addr,
+    target: Ipv4Addr,
+) -> Result<usize, WriteError> {
     let body = Arp { request: true, sender_mac: mac, sender, target_mac: Mac::default(), target };
-    let at = build::ethernet(out, Mac::BROADCAST, mac, proto::ETHERTYPE_ARP)?;
-    Ok(at + build::arp(&mut out[at..], &body)?)
+    let len = build::ethernet(out, at, mac, proto::ETHERTYPE_ARP)?;
+    Ok(len + build::arp(&mut out[len..], &body)?)
 }
 
 /// Writes the answer to the ARP request parsed from `request`: its target is at `mac`. Tags are kept.
@@ -63,6 +78,21 @@ pub fn neighbour_solicitation(
     Ok(at + message(&mut out[at..], sender, dst, Message::Solicitation, target, mac)?)
 }
 
+/// Writes an untagged frame that asks the one at `at` alone whether it still has `target` (RFC 4861, 7.3.3).
+///
+/// # Errors
+/// [`WriteError::TooShort`].
+pub fn neighbour_probe(
+    out: &mut [u8],
+    at: Mac,
+    mac: Mac,
+    sender: Ipv6Addr,
+    target: Ipv6Addr,
+) -> Result<usize, WriteError> {
+    let len = build::ethernet(out, at, mac, proto::ETHERTYPE_IPV6)?;
+    Ok(len + message(&mut out[len..], sender, target, Message::Solicitation, target, mac)?)
+}
+
 /// Writes the answer to the solicitation parsed from `request`: its target is at `mac`, and forwards packets
 /// if `router`. Tags are kept.
 ///
@@ -91,6 +121,16 @@ pub fn neighbour_advertisement(
     }
     let kind = Message::Advertisement { solicited: false, router };
     Ok(at + message(&mut out[at..], nd.target, ALL_NODES, kind, nd.target, mac)?)
+}
+
+/// Writes an untagged frame that tells all nodes that `addr` is at `mac` now (RFC 4861, 7.2.6).
+///
+/// # Errors
+/// [`WriteError::TooShort`].
+pub fn unsolicited_advertisement(out: &mut [u8], mac: Mac, addr: Ipv6Addr) -> Result<usize, WriteError> {
+    let at = build::ethernet(out, multicast_mac(ALL_NODES), mac, proto::ETHERTYPE_IPV6)?;
+    let kind = Message::Advertisement { solicited: false, router: false };
+    Ok(at + message(&mut out[at..], addr, ALL_NODES, kind, addr, mac)?)
 }
 
 #[derive(Clone, Copy)]

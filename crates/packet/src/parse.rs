@@ -15,7 +15,7 @@ mod window;
 
 pub(crate) use window::{Window, be16, be32};
 
-use crate::{Ethernet, Headers, L3, L4, Mac, Nd, ParseError, proto};
+use crate::{Ethernet, Headers, L3, L4, Mac, Nd, ParseError, Tag, proto};
 use arrayvec::ArrayVec;
 
 impl Headers {
@@ -31,7 +31,8 @@ impl Headers {
         let mut l3_at = at + proto::ETHERNET_LEN;
         while ethertype == proto::ETHERTYPE_VLAN || ethertype == proto::ETHERTYPE_QINQ {
             let tag: &[u8; 4] = window.read(l3_at, ParseError::EthernetTruncated)?;
-            tags.try_push(be16(tag, 0)).map_err(|_| ParseError::TooManyTags)?;
+            let service = ethertype == proto::ETHERTYPE_QINQ;
+            tags.try_push(Tag { service, tci: be16(tag, 0) }).map_err(|_| ParseError::TooManyTags)?;
             ethertype = be16(tag, 2);
             l3_at += proto::VLAN_LEN;
         }

@@ -4,6 +4,8 @@
 pub const ETHERTYPE_IPV4: u16 = 0x0800;
 /// EtherType of ARP.
 pub const ETHERTYPE_ARP: u16 = 0x0806;
+/// EtherType of RARP (RFC 903).
+pub const ETHERTYPE_RARP: u16 = 0x8035;
 /// EtherType of an 802.1Q tag (C-VLAN).
 pub const ETHERTYPE_VLAN: u16 = 0x8100;
 /// EtherType of IPv6.

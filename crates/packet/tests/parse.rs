@@ -3,7 +3,7 @@
 mod common;
 
 use common::{A, A4, A6, B, B4, B6, ethernet, frame, hex, icmp, ip, samples, tcp, udp, v4, v6};
-use packet::{Arp, Fragment, Headers, L3, L4, Nd, ParseError, checksum, neighbour, proto};
+use packet::{Arp, Fragment, Headers, L3, L4, Nd, ParseError, Tag, checksum, neighbour, proto};
 use std::net::Ipv6Addr;
 
 fn parse(bytes: &[u8]) -> Result<Headers, ParseError> {
@@ -44,7 +44,8 @@ fn tags_are_kept_outermost_first() {
     bytes.extend(ip(A4, B4, proto::UDP, &udp(A4, B4, 1, 2, b"")));
     let headers = parse(&bytes).unwrap();
     let eth = headers.eth.as_ref().unwrap();
-    assert_eq!((eth.tags.as_slice(), eth.ethertype), ([7, 0xa008].as_slice(), 0x0800));
+    let tags = [Tag { service: false, tci: 7 }, Tag { service: false, tci: 0xa008 }];
+    assert_eq!((eth.tags.as_slice(), eth.ethertype), (tags.as_slice(), 0x0800));
     assert_eq!(headers.l3_at, 22);
     assert_eq!(parse(&ethernet(&[1, 2, 3], 0x0800)), Err(ParseError::TooManyTags));
 }

@@ -82,7 +82,9 @@ proptest! {
 
         let headers = Headers::ethernet(&bytes, 0, bytes.len()).unwrap();
         let eth = headers.eth.as_ref().unwrap();
-        prop_assert_eq!((eth.ethertype, eth.tags.as_slice()), (ethertype, tags.as_slice()));
+        let seen: Vec<_> = eth.tags.iter().map(|tag| (tag.service, tag.tci)).collect();
+        let written: Vec<_> = tags.iter().map(|tci| (false, *tci)).collect();
+        prop_assert_eq!((eth.ethertype, seen), (ethertype, written));
         let ip = headers.ip().unwrap();
         prop_assert_eq!((ip.src, ip.dst, ip.protocol), (src, dst, protocol));
         prop_assert_eq!((usize::from(ip.at), ip.len as usize), (l3_at, ip_len));

@@ -6,7 +6,7 @@ mod common;
 use common::{A, A4, A6, B, B4, B6, GATEWAY, ethernet, frame, hex, icmp, ip, tcp, udp, v4, v6, written};
 use packet::checksum::{L4Check, verify_l4};
 use packet::reply::{echo_reply, icmp_error, tcp_reset};
-use packet::{Headers, IcmpError, L4, Nd, WriteError, neighbour, proto};
+use packet::{Headers, IcmpError, L4, Nd, WriteError, mld, neighbour, proto};
 use std::net::IpAddr;
 
 fn parse(bytes: &[u8]) -> Headers {
@@ -54,6 +54,35 @@ fn neighbour_discovery() {
     let expected = Nd { solicitation: false, target: v6(B6), link_addr: Some(GATEWAY) };
     assert_eq!(parsed.nd, Some(expected));
     assert_eq!(parsed.ip().unwrap().dst, A6);
+}
+
+#[test]
+fn a_neighbour_is_asked_alone_and_announced() {
+    let asked = answer(|out| neighbour::arp_probe(out, B, A, v4(A4), v4(B4)));
+    assert_eq!(asked[..14], hex("020000000002 020000000001 0806"));
+    let asked = answer(|out| neighbour::neighbour_probe(out, B, A, v6(A6), v6(B6)));
+    assert_eq!(asked[..14], hex("020000000002 020000000001 86dd"));
+    assert_eq!(parse(&asked).ip().unwrap().dst, B6);
+    let told = answer(|out| neighbour::unsolicited_advertisement(out, A, v6(A6)));
+    assert_eq!(told[..14], hex("333300000001 020000000001 86dd"));
+    assert_eq!(told[58], 0x20, "override alone");
+    let expected = Nd { solicitation: false, target: v6(A6), link_addr: Some(A) };
+    assert_eq!(parse(&told).nd, Some(expected));
+}
+
+#[test]
+fn groups_are_reported() {
+    let group = neighbour::solicited_node(v6(B6));
+    let report = answer(|out| mld::report(out, A, &[group, group]));
+    let expected = hex("333300000016 020000000001 86dd
+         60000000 0038 00 01 fe80000000000000000000fffe000001 ff020000000000000000000000000016
+         3a00 0502 0000 0100
+         8f00 0000 0000 0002
+         02000000 ff0200000000000000000001ff000002
+         02000000 ff0200000000000000000001ff000002");
+    assert_eq!([&report[..64], &report[66..]].concat(), [&expected[..64], &expected[66..]].concat());
+    parse(&report);
+    assert_eq!(mld::report(&mut [0; 4000], A, &[group; 61]), Err(WriteError::TooShort));
 }
 
 #[test]

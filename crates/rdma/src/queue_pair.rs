@@ -212,8 +212,8 @@ impl QueuePair {
         }
     }
 
-    /// Sends at most `budget` packets, and looks at the clock. Returns when it wants to be called again at the latest, where
-    /// nothing comes in before; at once, where the budget was too small.
+    /// Sends at most `budget` packets, and looks at the clock. Returns when it wants to be called again at the
+    /// latest, where nothing comes in before; at once, where the budget was too small.
     pub fn poll(&mut self, now: Duration, budget: usize, verbs: &mut impl Verbs) -> Option<Duration> {
         let mut budget = budget;
         // In the error state too: what is the peer's fault it is told.

@@ -1,8 +1,8 @@
 //! The requester: makes packets of work requests, and takes what answers them (IBTA 9.7.2 to 9.7.5).
 //!
-//! Every packet has its number from the moment its request is posted, so that there is one cursor: the number of the packet
-//! to send next. Going back is setting it back. These numbers don't go round: what is posted at once may have more packets
-//! than there are PSNs.
+//! Every packet has its number from the moment its request is posted, so that there is one cursor: the number of the
+//! packet to send next. Going back is setting it back. These numbers don't go round: what is posted at once may have
+//! more packets than there are PSNs.
 
 use crate::queue_pair::{Attributes, Mtu, flushed};
 use crate::work::{AtomicOperation, Completion, Payload, SendOperation, SendRequest, Status, Verbs, With};
@@ -14,8 +14,8 @@ use std::time::Duration;
 /// Number of a packet, from 0 on.
 type Number = u64;
 
-/// Packets that may be under way without an answer: fewer, where they are long and stay in the host's cache, and less is sent again
-/// where one is lost.
+/// Packets that may be under way without an answer: fewer, where they are long and stay in the host's cache, and less
+/// is sent again where one is lost.
 const fn window(attributes: &Attributes) -> Number {
     match attributes.mtu {
         Mtu::Bytes32768 => 32,
@@ -186,8 +186,8 @@ impl Requester {
         }
     }
 
-    /// Has the clock watched while there is something without an answer. After an attempt in vain it is waited for longer: both
-    /// ends may want for CPUs. The standard allows for four times what was asked for (IBTA 9.7.6.1.3).
+    /// Has the clock watched while there is something without an answer. After an attempt in vain it is waited for
+    /// longer: both ends may want for CPUs. The standard allows for four times what was asked for (IBTA 9.7.6.1.3).
     fn watch(&mut self, now: Duration, attributes: &Attributes) {
         if self.sent == self.unanswered {
             self.timeout = None;
@@ -386,7 +386,8 @@ impl Requester {
         true
     }
 
-    /// Completes the requests whose packets all come before `through`; false where one of them still waits for a response.
+    /// Completes the requests whose packets all come before `through`; false where one of them still waits for a
+    /// response.
     fn done_before(
         &mut self,
         through: Number,

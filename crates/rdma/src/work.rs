@@ -141,8 +141,8 @@ pub enum Fault {
     /// The message is longer than the memory for it.
     #[error("message too long")]
     Length,
-    /// Somebody is at work with such memory, for too long. The request is not answered: its sender asks again, as for what
-    /// was lost.
+    /// Somebody is at work with such memory, for too long. The request is not answered: its sender asks again, as for
+    /// what was lost.
     #[error("memory in use")]
     Busy,
 }
@@ -160,12 +160,12 @@ pub trait Verbs {
     /// Takes a work request from the receive queue, or the shared one; its identifier.
     fn take_receive(&mut self) -> Option<u64>;
 
-    /// Takes a work request that is to be flushed: from the receive queue, but not from a shared one (IBTA 10.2.9.3); its
-    /// identifier.
+    /// Takes a work request that is to be flushed: from the receive queue, but not from a shared one (IBTA 10.2.9.3);
+    /// its identifier.
     fn take_flushed(&mut self) -> Option<u64>;
 
-    /// Whether receives are taken from a queue that others take from too: one that is too short for its message is completed
-    /// then, as it can't wait for the next message here (IBTA 9.9.3).
+    /// Whether receives are taken from a queue that others take from too: one that is too short for its message is
+    /// completed then, as it can't wait for the next message here (IBTA 9.9.3).
     fn shares_receives(&self) -> bool;
 
     /// Copies what was received into the memory of the receive taken last.

@@ -245,7 +245,8 @@ fn a_message_too_long_is_an_invalid_request() {
     assert_eq!(syndrome(&ours).1, syndrome(&linux).1);
 }
 
-/// IBTA 9.7.5.2.8: what comes behind a packet that was told to come again is left out. Linux 6.1 asks for it as if it were lost.
+/// IBTA 9.7.5.2.8: what comes behind a packet that was told to come again is left out. Linux 6.1 asks for it as if it
+/// were lost.
 #[test]
 fn a_receiver_that_is_not_ready_says_so_alone() {
     let captures = captures::roce();

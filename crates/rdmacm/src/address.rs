@@ -28,8 +28,8 @@ pub const fn nothing() -> sockaddr_storage {
     unsafe { std::mem::zeroed() }
 }
 
-/// Reads an address of IPv4 or IPv6, or of `AF_IB`, whose GID is one and whose service ends with the port (IBTA A11.3.2);
-/// none of another family, or where there is none.
+/// Reads an address of IPv4 or IPv6, or of `AF_IB`, whose GID is one and whose service ends with the port (IBTA
+/// A11.3.2); none of another family, or where there is none.
 ///
 /// # Safety
 /// It must be null, or to an address as long as its family has it.

@@ -1,5 +1,5 @@
-//! Event channels. A channel's descriptor is an epoll of two: of the socket on which devices write events, and of one that says
-//! that events were read from there already, but are still to be told.
+//! Event channels. A channel's descriptor is an epoll of two: of the socket on which devices write events, and of one
+//! that says that events were read from there already, but are still to be told.
 
 use crate::abi::EventChannel;
 use crate::device::{self, Device, lock};
@@ -74,8 +74,8 @@ impl Channel {
         .cast())
     }
 
-    /// The channel that C has. It stays while it is used, even if it is destroyed meanwhile: programs do that while a thread of
-    /// theirs waits for an event.
+    /// The channel that C has. It stays while it is used, even if it is destroyed meanwhile: programs do that while a
+    /// thread of theirs waits for an event.
     ///
     /// # Safety
     /// It must be one that `create` made and that is not destroyed yet.
@@ -109,8 +109,8 @@ impl Channel {
         }
     }
 
-    /// Never returns where the program destroyed it: with Linux's library a thread that waits for its events goes on waiting,
-    /// and programs count on that when they end.
+    /// Never returns where the program destroyed it: with Linux's library a thread that waits for its events goes on
+    /// waiting, and programs count on that when they end.
     pub fn stay_if_destroyed(&self) {
         while self.is_destroyed.load(Ordering::Acquire) {
             std::thread::park();

@@ -120,8 +120,8 @@ pub fn is_loopback(ip: IpAddr) -> bool {
     ip.is_loopback() || ip.is_unspecified()
 }
 
-/// The device to reach a destination by, where the source does not matter; for loopback the first that is active, as with
-/// Linux.
+/// The device to reach a destination by, where the source does not matter; for loopback the first that is active, as
+/// with Linux.
 pub fn towards(ip: IpAddr) -> Option<&'static Device> {
     if is_loopback(ip) {
         // One that went away has no GIDs.

@@ -116,8 +116,8 @@ impl Id {
 
     /// Reads or changes what C sees.
     pub fn visible<T>(&self, with: impl FnOnce(&mut CmId) -> T) -> T {
-        // SAFETY: it lives as long as `self`; as in C, a program does not use one identifier from several threads, but for
-        // events, of which those that change it are told one after the other.
+        // SAFETY: it lives as long as `self`; as in C, a program does not use one identifier from several threads,
+        // but for events, of which those that change it are told one after the other.
         with(unsafe { &mut *self.public.get() })
     }
 

@@ -1,11 +1,11 @@
 //! `librdmacm.so.1`: connections by addresses, for programs on a host of Viaduct, over the guest's device.
 //!
-//! Owns: the C interface of `librdmacm` as Debian 12 has it ([`abi`]), its event channels and identifiers. What a connection
-//! is, the device knows: here its control messages (`uverbs::cm`) are sent, its events are received, and queue pairs are made
-//! ready by `libibverbs` at the right moments.
+//! Owns: the C interface of `librdmacm` as Debian 12 has it ([`abi`]), its event channels and identifiers. What a
+//! connection is, the device knows: here its control messages (`uverbs::cm`) are sent, its events are received, and
+//! queue pairs are made ready by `libibverbs` at the right moments.
 //!
-//! Must not know: how connections are managed, how verbs are done. It needs `libibverbs.so.1`, for its symbols and for where
-//! the devices' sockets are (`viaduct_device`).
+//! Must not know: how connections are managed, how verbs are done. It needs `libibverbs.so.1`, for its symbols and
+//! for where the devices' sockets are (`viaduct_device`).
 //!
 //! XRC, enhanced connection establishment and rsockets are refused.
 //!
@@ -13,8 +13,8 @@
 //!
 //! # Safety
 //!
-//! Functions of the C interface have C's rules: a pointer is null where the man page allows it, or to what it says; identifiers,
-//! channels and events are such as this library has made and not yet destroyed.
+//! Functions of the C interface have C's rules: a pointer is null where the man page allows it, or to what it says;
+//! identifiers, channels and events are such as this library has made and not yet destroyed.
 
 pub mod abi;
 pub mod address;

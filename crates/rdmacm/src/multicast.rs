@@ -46,8 +46,8 @@ fn join(id: &Id, address: SocketAddr, flags: u32, context: *mut c_void) -> Resul
     complete(id)
 }
 
-/// The device has told the GID of a group: its packets come from now on, and end with [`leave`]. Returns what the program
-/// gave with the join; none, where it has left the group meanwhile.
+/// The device has told the GID of a group: its packets come from now on, and end with [`leave`]. Returns what the
+/// program gave with the join; none, where it has left the group meanwhile.
 pub fn joined(id: &Id, told: &CmGroup, event: &mut CmEvent) -> Option<*mut c_void> {
     let find = |group: &&mut Joined| group.join == told.join;
     let (context, only_sends) = id.state(|state| {

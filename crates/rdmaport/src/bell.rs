@@ -14,8 +14,8 @@ const RUNG: u32 = 2;
 
 /// An event descriptor that is written only for one who sleeps, and read only where it was written.
 ///
-/// The sleeper arms it and then looks at the ring once more; the other side publishes and then looks whether it is armed.
-/// Fences in between put both in one order: one of them sees the other.
+/// The sleeper arms it and then looks at the ring once more; the other side publishes and then looks whether it is
+/// armed. Fences in between put both in one order: one of them sees the other.
 #[derive(Debug)]
 pub(crate) struct Bell {
     event: OwnedFd,

@@ -79,8 +79,9 @@ struct Up {
 }
 
 impl Uplink {
-    /// Sends a frame of `len` bytes, which `fill` writes: it finds other bytes there. False, with `fill` not run, where the
-    /// ring is full or the frame too long; that is counted. A worker that sleeps is woken by [`Self::ring`].
+    /// Sends a frame of `len` bytes, which `fill` writes: it finds other bytes there. False, with `fill` not run,
+    /// where the ring is full or the frame too long; that is counted. A worker that sleeps is woken by
+    /// [`Self::ring`].
     #[must_use]
     pub fn send(&self, len: usize, fill: impl FnOnce(&mut [u8])) -> bool {
         self.send_unfinished(len, &Offload::default(), fill)
@@ -207,8 +208,8 @@ impl Downlink {
         self.shared.down.fd()
     }
 
-    /// Asks for events, before sleeping. True where there is reason not to sleep: frames are waiting already. Whatever it
-    /// says, [`Downlink::disarm`] must follow.
+    /// Asks for events, before sleeping. True where there is reason not to sleep: frames are waiting already.
+    /// Whatever it says, [`Downlink::disarm`] must follow.
     #[must_use]
     pub fn arm(&mut self) -> bool {
         !self.shared.down.arm() || self.frames.is_ready()

@@ -1,8 +1,8 @@
 //! A bounded ring of frames in slots allocated once, with two ends.
 //!
-//! There is one [`Filler`] and one [`Taker`], and what they do needs `&mut`: so one thread at a time fills slots at the tail
-//! and publishes them, and one takes them from the head and gives them back. A slot belongs to the filler from when it was
-//! given back until it is published, and to the taker the rest of the time.
+//! There is one [`Filler`] and one [`Taker`], and what they do needs `&mut`: so one thread at a time fills slots at
+//! the tail and publishes them, and one takes them from the head and gives them back. A slot belongs to the filler
+//! from when it was given back until it is published, and to the taker the rest of the time.
 
 use mem::{Accepts, Offload, Segment, vnet};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -39,7 +39,8 @@ struct Ring {
     head: Line<AtomicU32>,
 }
 
-// SAFETY: the memory is owned by the ring, and its bytes are reached through pointers alone, by the side they belong to.
+// SAFETY: the memory is owned by the ring, and its bytes are reached through pointers alone, by the side they belong
+// to.
 unsafe impl Send for Ring {}
 // SAFETY: as above; the rest consists of atomics and of what never changes.
 unsafe impl Sync for Ring {}
@@ -99,8 +100,8 @@ impl Ring {
         let len = len.min(self.frame);
         // SAFETY: the index is below the number of slots.
         let at = unsafe { self.memory.as_ptr().add(self.index(number) * self.stride) };
-        // SAFETY: `len` bytes from there are the slot's, mapped for as long as the ring, which both ends hold: they live as
-        // long as the queues, and so longer than a burst.
+        // SAFETY: `len` bytes from there are the slot's, mapped for as long as the ring, which both ends hold: they
+        // live as long as the queues, and so longer than a burst.
         unsafe { Segment::new(at, len as u32) }
     }
 }
@@ -143,8 +144,8 @@ impl Filler {
         Some(slot)
     }
 
-    /// Lets `fill` write a frame of `len` bytes that has this left to do, and publishes it; false, with `fill` not run, where
-    /// no slot is free or it is too long.
+    /// Lets `fill` write a frame of `len` bytes that has this left to do, and publishes it; false, with `fill` not
+    /// run, where no slot is free or it is too long.
     pub fn fill(&mut self, len: usize, offload: &Offload, fill: impl FnOnce(&mut [u8])) -> bool {
         if len > self.frame() {
             return false;
@@ -201,8 +202,8 @@ impl Taker {
     /// Lets `look` read the next frame, and gives back its slot; `None` where there is none.
     pub fn look<R>(&mut self, look: impl FnOnce(&[u8]) -> R) -> Option<R> {
         let (slot, _) = self.take()?;
-        // SAFETY: the slot is mapped and initialised, and this end's alone until it is given back: segments of it that the
-        // filler handed out were done with when it was published.
+        // SAFETY: the slot is mapped and initialised, and this end's alone until it is given back: segments of it
+        // that the filler handed out were done with when it was published.
         let seen = look(unsafe { std::slice::from_raw_parts(slot.as_ptr(), slot.len()) });
         self.give_back();
         Some(seen)

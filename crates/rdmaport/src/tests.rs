@@ -160,8 +160,8 @@ fn events_come_to_who_armed() {
     assert!(!is_readable(downlink.event_fd()));
 }
 
-/// Many senders, a worker that sleeps whenever it can and sends back what it gets, and a device that sleeps likewise: each
-/// frame arrives once, in its sender's order, and nobody sleeps for ever.
+/// Many senders, a worker that sleeps whenever it can and sends back what it gets, and a device that sleeps likewise:
+/// each frame arrives once, in its sender's order, and nobody sleeps for ever.
 #[test]
 fn nothing_is_lost_among_threads() {
     const SENDERS: u32 = 4;

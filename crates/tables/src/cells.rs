@@ -5,9 +5,10 @@
 //! the snapshot it was made from. It holds as long as none of its cells has changed since.
 use crate::sync::{AtomicU64, Ordering};
 use ipnet::IpNet;
-use model::{NeighbourScope, NexthopId, VifId, Vrf};
+use model::{NeighbourScope, NexthopId, Seconds, VifId, Vrf};
 use packet::Mac;
 use std::net::IpAddr;
+use std::sync::atomic::AtomicU32;
 
 /// Kinds of cells, each with its share of the array: first cell and number of cells, a power of two. The first ones
 /// are single.
@@ -186,6 +187,30 @@ impl Cells {
         deps.cells().is_some_and(|cells| {
             cells.iter().all(|&cell| self.0[usize::from(cell)].load(Ordering::Acquire) <= epoch)
         })
+    }
+}
+
+/// When packets were last sent to the neighbours of a cell by a memoised decision.
+pub(crate) struct Uses(Box<[AtomicU32]>);
+
+impl Uses {
+    pub fn new() -> Self {
+        Self((0..NEIGHBOUR.1).map(|_| AtomicU32::new(0)).collect())
+    }
+
+    /// Packets were sent by a decision that depends on these.
+    pub fn note(&self, deps: &Deps, now: Seconds) {
+        for &cell in deps.cells().unwrap_or_default() {
+            if let Some(used) = cell.checked_sub(NEIGHBOUR.0).and_then(|at| self.0.get(usize::from(at))) {
+                used.store(now, std::sync::atomic::Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// When that was, of this neighbour or another one of its cell; 0 if never.
+    pub fn last(&self, scope: NeighbourScope, addr: IpAddr) -> Seconds {
+        let Cell(cell) = Cell::neighbour(scope, addr);
+        self.0[usize::from(cell - NEIGHBOUR.0)].load(std::sync::atomic::Ordering::Relaxed)
     }
 }
 

@@ -26,11 +26,25 @@ pub(crate) struct Known<T> {
     /// When it was made or changed; it changes once a second at most.
     since: Seconds,
     seen: AtomicU32,
+    /// When a decision last needed it. Not kept for MACs.
+    used: AtomicU32,
 }
 
 impl<T: Copy + PartialEq> Known<T> {
     pub fn new(value: T, now: Seconds) -> Arc<Self> {
-        Arc::new(Self { value, since: now, seen: AtomicU32::new(now) })
+        Arc::new(Self { value, since: now, seen: AtomicU32::new(now), used: AtomicU32::new(0) })
+    }
+
+    /// A decision needs it.
+    pub fn note_use(&self, now: Seconds) {
+        if self.used.load(Ordering::Relaxed) < now {
+            self.used.store(now, Ordering::Relaxed);
+        }
+    }
+
+    /// When a decision last needed it; 0 if none did.
+    pub fn used(&self) -> Seconds {
+        self.used.load(Ordering::Relaxed)
     }
 
     /// When it was seen last.

@@ -42,6 +42,9 @@ pub use flow::{Account, FlowLimits, FlowRef, Flows, Fragments};
 pub use learned::{MAC_AGE, MACS_BEHIND_TUNNELS, MACS_PER_PORT};
 pub use neighbours::{NEIGHBOURS_PER_GUEST, NEIGHBOURS_PER_WIRE};
 pub use rcu::{Pinned, Reader};
-pub use resolver::{FAILED_FOR, MAX_SOLICITATIONS, PROBES_PER_ASKER, PROBES_PER_SCOPE, STALE, Waiting};
+pub use resolver::{
+    FAILED_FOR, MAX_SOLICITATIONS, PROBES_PER_ASKER, PROBES_PER_SCOPE, SPARE_QUESTIONS, STALE, UNUSED,
+    Waiting,
+};
 pub use shared::{Applied, PinnedSnapshot, Shared};
 pub use snapshot::{Floods, Snapshot, View};

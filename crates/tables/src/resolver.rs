@@ -6,26 +6,33 @@ use std::net::IpAddr;
 
 /// Solicitations before a neighbour counts as gone, a second apart (RFC 4861: MAX_MULTICAST_SOLICIT, RETRANS_TIMER).
 pub const MAX_SOLICITATIONS: u8 = 3;
-/// Seconds after which a neighbour that did not say anything by itself is asked again.
+/// Seconds after which a neighbour that did not say anything by itself is asked again, if it is used.
 pub const STALE: Seconds = 60;
+/// Seconds after which one is forgotten that is not used and did not say anything.
+pub const UNUSED: Seconds = 600;
 /// Seconds for which packets to a neighbour that did not answer are dropped before it is asked again.
 pub const FAILED_FOR: Seconds = 3;
 /// Neighbours that packets wait for at a time, of one scope.
 pub const PROBES_PER_SCOPE: usize = 1024;
 /// Of these, because of packets of one interface: a guest that scans leaves room for others.
 pub const PROBES_PER_ASKER: usize = 128;
+/// Neighbours that are asked for once, in a second, because of packets of one interface that has no such room: among
+/// those that it scans may be one that answers.
+pub const SPARE_QUESTIONS: u32 = 128;
 
 type Key = (NeighbourScope, IpAddr);
 
 /// What to do with a packet that waits for a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waiting {
-    /// Hold it, and send a solicitation now: it is the first to wait.
+    /// Hold it, and send a solicitation now: it is the first to wait, as far as is known.
     Solicit,
     /// Hold it; the neighbour has been asked.
     Hold,
-    /// Drop it: the neighbour does not answer, or too many are being asked.
+    /// Answer that the neighbour can't be reached: it was asked and does not answer.
     Failed,
+    /// Drop it: too many are being asked, and were asked in this second.
+    Full,
 }
 
 /// A neighbour being asked for.
@@ -33,7 +40,7 @@ pub enum Waiting {
 struct Probe {
     asked: u8,
     at: Seconds,
-    /// Whose packet waits; none for one that was known and is asked again.
+    /// Whose packet waits; none for one that is known, and asked alone whether it is still there.
     asker: Option<VifId>,
 }
 
@@ -48,6 +55,8 @@ impl Probe {
 pub(crate) struct Resolver {
     probes: BTreeMap<Key, Probe>,
     counts: Counts,
+    /// Spare questions of a second, by scope and whose packets wait.
+    spare: HashMap<(NeighbourScope, VifId), (Seconds, u32)>,
 }
 
 /// How many packets wait for, by scope, and by scope and whose packets they are.
@@ -81,20 +90,38 @@ impl Resolver {
     /// A packet of `asker` waits for a neighbour that is not known.
     pub fn wait(&mut self, key: Key, asker: VifId, now: Seconds) -> Waiting {
         match self.probes.get(&key) {
+            Some(Probe { asker: None, .. }) | None => {}
             Some(probe) if !probe.failed() => return Waiting::Hold,
             Some(probe) if now.saturating_sub(probe.at) < FAILED_FOR => return Waiting::Failed,
             Some(_) => self.found(&key),
-            None => {}
         }
         let (scope, _) = key;
         let full = self.counts.of(scope, None) >= PROBES_PER_SCOPE
             || self.counts.of(scope, Some(asker)) >= PROBES_PER_ASKER;
         if full {
-            return Waiting::Failed;
+            return self.ask_once((scope, asker), now);
         }
         self.counts.add(scope, asker);
         self.probes.insert(key, Probe { asked: 1, at: now, asker: Some(asker) });
         Waiting::Solicit
+    }
+
+    /// A question that is not remembered, so that who is full of questions still asks a neighbour that answers.
+    fn ask_once(&mut self, who: (NeighbourScope, VifId), now: Seconds) -> Waiting {
+        let (second, asked) = self.spare.entry(who).or_default();
+        if *second != now {
+            (*second, *asked) = (now, 0);
+        }
+        if *asked >= SPARE_QUESTIONS {
+            return Waiting::Full;
+        }
+        *asked += 1;
+        Waiting::Solicit
+    }
+
+    /// Whether a neighbour was asked for, and did not answer.
+    pub fn has_failed(&self, key: &Key) -> bool {
+        self.probes.get(key).is_some_and(|probe| probe.failed())
     }
 
     /// Whether a neighbour is being asked for.
@@ -110,16 +137,17 @@ impl Resolver {
     }
 
     /// Advances the timers. `stale` are the known neighbours that are due to be asked again, in their order. Returns
-    /// who is to be solicited now, and who of `stale` is to be forgotten.
-    pub fn advance(&mut self, stale: &[Key], now: Seconds) -> (Vec<Key>, Vec<Key>) {
+    /// who is to be solicited now, with whether it alone is, and who of `stale` is to be forgotten.
+    pub fn advance(&mut self, stale: &[Key], now: Seconds) -> (Vec<(Key, bool)>, Vec<Key>) {
         let (mut solicit, mut forget) = (Vec::new(), Vec::new());
         for key in stale {
             self.probes.entry(*key).or_insert_with(|| {
-                solicit.push(*key);
+                solicit.push((*key, true));
                 Probe { asked: 1, at: now, asker: None }
             });
         }
-        let Self { probes, counts } = self;
+        self.spare.retain(|_, (second, _)| *second == now);
+        let Self { probes, counts, .. } = self;
         probes.retain(|key, probe| {
             let waited = now.saturating_sub(probe.at);
             if probe.failed() {
@@ -129,15 +157,19 @@ impl Resolver {
                 }
                 return stays;
             }
-            if waited >= 1 {
-                (probe.asked, probe.at) = (probe.asked + 1, now);
-                if !probe.failed() {
-                    solicit.push(*key);
-                } else if stale.binary_search(key).is_ok() {
-                    forget.push(*key);
-                }
+            if waited < 1 {
+                return true;
             }
-            true
+            (probe.asked, probe.at) = (probe.asked + 1, now);
+            if !probe.failed() {
+                solicit.push((*key, probe.asker.is_none()));
+                return true;
+            }
+            // One that was known may be elsewhere by now: the next packet has all asked.
+            if probe.asker.is_none() {
+                forget.push(*key);
+            }
+            probe.asker.is_some()
         });
         (solicit, forget)
     }

@@ -1,17 +1,17 @@
 //! The tables as threads share them: one writer at a time, readers without locks.
 
-use crate::cells::{Cell, Cells, Deps};
+use crate::cells::{Cell, Cells, Deps, Uses};
 use crate::draft::Draft;
 use crate::flow::{FlowLimits, Flows};
 use crate::learned::{Learned, MAC_AGE};
-use crate::neighbours::Told;
+use crate::neighbours::{Key, Told};
 use crate::rcu::{Pinned, Rcu, Reader, Writer};
-use crate::resolver::{Resolver, STALE, Waiting};
+use crate::resolver::{Resolver, STALE, UNUSED, Waiting};
 use crate::snapshot::Snapshot;
 use arrayvec::ArrayVec;
 use model::{
-    ApplyError, Change, Learn, LearnedMac, NeighbourFound, NeighbourInfo, NeighbourScope, PathMtu, Seconds,
-    VifId,
+    ApplyError, Change, Learn, LearnedMac, NeighbourFound, NeighbourInfo, NeighbourScope, PathMtu, Question,
+    Seconds, VifId,
 };
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
@@ -32,6 +32,7 @@ pub struct Shared {
     /// Held over the whole of an `apply`, so that preparing a large batch keeps nobody from learning.
     applying: Mutex<()>,
     cells: Cells,
+    uses: Uses,
     resolver: Mutex<Resolver>,
     /// Neighbours that packets wait for, found while another thread was writing.
     late: Mutex<ArrayVec<Told, LATE>>,
@@ -56,6 +57,7 @@ impl Shared {
             rcu: Rcu::new(Snapshot::empty()),
             applying: Mutex::default(),
             cells: Cells::new(),
+            uses: Uses::new(),
             resolver: Mutex::default(),
             late: Mutex::default(),
             flows: Flows::new(limits),
@@ -86,6 +88,12 @@ impl Shared {
     #[inline]
     pub fn still_valid(&self, deps: &Deps, stamp: u64) -> bool {
         self.cells.unchanged(deps, stamp)
+    }
+
+    /// Packets were sent by a memoised decision that depends on `deps`: their neighbours are in use. To be told about once
+    /// a second.
+    pub fn used(&self, deps: &Deps, now: Seconds) {
+        self.uses.note(deps, now);
     }
 
     /// Applies a batch as a whole: one snapshot has all of it, those before it nothing. Returns once no online
@@ -231,20 +239,40 @@ impl Shared {
         lock(&self.resolver).wait((scope, addr), asker, now)
     }
 
+    /// Whether a neighbour was asked for lately, and did not answer. Not for workers.
+    #[must_use]
+    pub fn is_unreachable(&self, scope: NeighbourScope, addr: IpAddr) -> bool {
+        lock(&self.resolver).has_failed(&(scope, addr))
+    }
+
     /// Housekeeping, about once a second: whom to solicit now. Neighbours that were asked and did not answer within a
-    /// second, thrice at most, and known ones that have not been heard of for a minute; those are forgotten when they
-    /// do not answer either.
-    pub fn pending_solicitations(&self, now: Seconds) -> Vec<(NeighbourScope, IpAddr)> {
-        let snapshot = self.snapshot();
-        let known = snapshot.learned.neighbours.iter();
-        let stale: Vec<_> = known.filter(|(_, n)| n.idle(now) >= STALE).map(|(key, _)| *key).collect();
-        let (solicit, forget) = lock(&self.resolver).advance(&stale, now);
+    /// second, thrice at most; and known ones that have not been heard of for a minute and are used since, those alone.
+    /// They are forgotten when they do not answer either, as are those that nobody uses or hears of for ten minutes.
+    pub fn pending_solicitations(&self, now: Seconds) -> Vec<Question> {
+        let neighbours = self.snapshot().learned.neighbours;
+        let (mut stale, mut forget) = (Vec::new(), Vec::new());
+        for (key, known) in neighbours.iter().filter(|(_, known)| known.idle(now) >= STALE) {
+            let used = known.used().max(self.uses.last(key.0, key.1));
+            if used >= known.seen() + STALE {
+                stale.push(*key);
+            } else if known.idle(now) >= UNUSED {
+                forget.push(*key);
+            }
+        }
+        let (solicit, silent) = lock(&self.resolver).advance(&stale, now);
+        forget.extend(silent);
         if !forget.is_empty() {
             self.relearn(self.rcu.write(), |_, learned| {
                 forget.iter().filter_map(|key| learned.neighbours.forget(key)).collect()
             });
         }
-        solicit
+        let question = |((scope, addr), alone): (Key, bool)| {
+            let known = neighbours.get(&(scope, addr)).map(|known| known.value);
+            // What was forgotten meanwhile is asked for when a packet needs it.
+            let at = if alone { Some(known?) } else { None };
+            Some(Question { scope, addr, at })
+        };
+        solicit.into_iter().filter_map(question).collect()
     }
 
     /// Housekeeping, about once a second: forgets MACs that have not been seen for 300 s and what paths carried 600 s ago,
@@ -328,6 +356,7 @@ mod tests {
             mac: None,
             addresses: vec![],
             allowed: vec![],
+            macs: vec![],
             mtu: 1500,
             policy: false,
             meter: None,

@@ -5,9 +5,9 @@ use crate::config::Config;
 use crate::flow::Flows;
 use crate::learned::Learned;
 use model::{
-    Action, BridgeEntry, Connection, DropReason, FlowKey, FragmentKey, Host, Lookup, MeterConfig, MeterId,
-    NeighbourScope, Network, Nexthop, NexthopId, RouteEntry, Rule, RuleMatch, RuleQuery, Seconds, Transport,
-    Vif, VifId, Vrf,
+    Action, BridgeEntry, Connection, DropReason, FloatingAddress, FlowKey, FragmentKey, Host, Lookup,
+    MeterConfig, MeterId, NeighbourScope, Network, Nexthop, NexthopId, RouteEntry, Rule, RuleMatch,
+    RuleQuery, Seconds, Transport, Vif, VifId, Vrf,
 };
 use packet::Mac;
 use std::cell::RefCell;
@@ -55,6 +55,23 @@ impl Snapshot {
         self.config.vrfs.values().filter_map(|tables| tables.network.as_deref())
     }
 
+    /// The floating addresses.
+    pub fn floating(&self) -> impl Iterator<Item = FloatingAddress> {
+        let all = self.config.floating.iter();
+        all.map(|(&(outside_vrf, outside), &(inside_vrf, inside))| FloatingAddress {
+            inside_vrf,
+            inside,
+            outside_vrf,
+            outside,
+        })
+    }
+
+    /// Whether another snapshot has the same configuration, and differs at most in what was learned.
+    #[must_use]
+    pub fn is_configured_as(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.config, &other.config)
+    }
+
     /// A policer's configuration.
     #[must_use]
     pub fn meter(&self, id: MeterId) -> Option<MeterConfig> {
@@ -85,12 +102,15 @@ impl Snapshot {
     /// What `decide` reads at `now`, with these connections.
     #[must_use]
     pub fn view<'a>(&'a self, flows: &'a Flows, now: Seconds) -> View<'a> {
-        View { snapshot: self, flows, now, floods: None, deps: RefCell::new(Deps::none()) }
+        View { snapshot: self, flows, now, floods: None, unreachable: None, deps: RefCell::new(Deps::none()) }
     }
 }
 
 /// Whether a packet may be flooded in a network ([`Lookup::may_flood`]).
 pub type Floods<'a> = dyn Fn(Vrf) -> Result<(), DropReason> + 'a;
+
+/// Whether a neighbour does not answer ([`Lookup::is_unreachable`]).
+pub type Unreachable<'a> = dyn Fn(NeighbourScope, IpAddr) -> bool + 'a;
 
 /// A snapshot and the connections as `decide` reads them; notes down what a decision depends on.
 pub struct View<'a> {
@@ -98,6 +118,7 @@ pub struct View<'a> {
     flows: &'a Flows,
     now: Seconds,
     floods: Option<&'a Floods<'a>>,
+    unreachable: Option<&'a Unreachable<'a>>,
     deps: RefCell<Deps>,
 }
 
@@ -112,6 +133,13 @@ impl<'a> View<'a> {
     #[must_use]
     pub const fn flooding(mut self, floods: &'a Floods<'a>) -> Self {
         self.floods = Some(floods);
+        self
+    }
+
+    /// The same, with what it says of neighbours that do not answer. Without it there are none.
+    #[must_use]
+    pub const fn without(mut self, unreachable: &'a Unreachable<'a>) -> Self {
+        self.unreachable = Some(unreachable);
         self
     }
 
@@ -194,7 +222,13 @@ impl Lookup for View<'_> {
 
     fn neighbour(&self, scope: NeighbourScope, addr: IpAddr) -> Option<Mac> {
         self.depend(Cell::neighbour(scope, addr));
-        self.snapshot.learned.neighbours.get(&(scope, addr)).map(|known| known.value)
+        let known = self.snapshot.learned.neighbours.get(&(scope, addr))?;
+        known.note_use(self.now);
+        Some(known.value)
+    }
+
+    fn is_unreachable(&self, scope: NeighbourScope, addr: IpAddr) -> bool {
+        self.unreachable.is_some_and(|unreachable| unreachable(scope, addr))
     }
 
     fn path_mtu(&self, remote: IpAddr) -> Option<u16> {

@@ -80,6 +80,7 @@ fn any_vif() -> impl Strategy<Value = Vif> {
             mac,
             addresses,
             allowed: vec![],
+            macs: vec![],
             mtu: 1500,
             policy,
             meter,

@@ -1,14 +1,14 @@
 //! What packets teach: learned MACs and neighbours, their bounds and their timers.
 
 use model::{
-    Action, BridgeTarget, Change, Learn, Lookup, NeighbourFound, NeighbourScope, Network, Seconds, Vif,
-    VifId, VifKind, Vrf,
+    Action, BridgeTarget, Change, Learn, Lookup, NeighbourFound, NeighbourScope, Network, Question, Seconds,
+    Vif, VifId, VifKind, Vrf,
 };
 use packet::Mac;
 use std::net::{IpAddr, Ipv4Addr};
 use tables::{
-    FlowLimits, MACS_BEHIND_TUNNELS, MACS_PER_PORT, NEIGHBOURS_PER_GUEST, PROBES_PER_ASKER, PROBES_PER_SCOPE,
-    Shared, Waiting,
+    Deps, FlowLimits, MACS_BEHIND_TUNNELS, MACS_PER_PORT, NEIGHBOURS_PER_GUEST, PROBES_PER_ASKER,
+    PROBES_PER_SCOPE, SPARE_QUESTIONS, Shared, Waiting,
 };
 
 const BLUE: Vrf = Vrf(1);
@@ -40,6 +40,7 @@ fn guest(id: u16, mac: Option<Mac>) -> Change {
         mac,
         addresses: vec![],
         allowed: vec![],
+        macs: vec![],
         mtu: 1450,
         policy: true,
         meter: None,
@@ -194,9 +195,9 @@ fn an_unknown_neighbour_is_asked_for_thrice_then_left_alone() {
     let wait = |now| shared.wait_for(SCOPE, addr(1), ASKER, now);
     assert_eq!((wait(10), wait(10)), (Waiting::Solicit, Waiting::Hold));
     assert!(shared.pending_solicitations(10).is_empty(), "it has been asked this second");
-    assert_eq!(shared.pending_solicitations(11), [(SCOPE, addr(1))]);
+    assert_eq!(shared.pending_solicitations(11), [question(1, None)]);
     assert_eq!(shared.neighbours().len(), 1);
-    assert_eq!(shared.pending_solicitations(12), [(SCOPE, addr(1))]);
+    assert_eq!(shared.pending_solicitations(12), [question(1, None)]);
     assert_eq!(wait(12), Waiting::Hold);
     assert!(shared.pending_solicitations(13).is_empty());
     assert_eq!((wait(13), wait(15)), (Waiting::Failed, Waiting::Failed));
@@ -206,20 +207,57 @@ fn an_unknown_neighbour_is_asked_for_thrice_then_left_alone() {
     assert!(shared.pending_solicitations(17).is_empty());
 }
 
+fn question(n: u32, at: Option<Mac>) -> Question {
+    Question { scope: SCOPE, addr: addr(n), at }
+}
+
+/// A decision at `now` needs a neighbour; returns what it depends on.
+fn use_it(shared: &Shared, n: u32, now: Seconds) -> Deps {
+    let snapshot = shared.snapshot();
+    let view = snapshot.view(shared.flows(), now);
+    view.neighbour(SCOPE, addr(n));
+    view.deps()
+}
+
 #[test]
-fn known_neighbours_are_asked_again_and_forgotten_if_silent() {
+fn neighbours_in_use_are_asked_alone_and_forgotten_if_silent() {
+    let shared = shared();
+    (1..4).for_each(|n| found(&shared, n, n, 10));
+    let memoised = use_it(&shared, 2, 11);
+    use_it(&shared, 3, 69);
+    assert!(shared.pending_solicitations(70).is_empty(), "none is used since it is stale");
+    use_it(&shared, 1, 70);
+    shared.used(&memoised, 71);
+    let alone = |n| question(n, Some(mac(n)));
+    assert_eq!(shared.pending_solicitations(71), [alone(1), alone(2)]);
+    found(&shared, 2, 2, 71);
+    assert_eq!(shared.pending_solicitations(72), [alone(1)]);
+    assert_eq!(shared.pending_solicitations(73), [alone(1)]);
+    assert_eq!(neighbour(&shared, 1), Some(mac(1)), "used until it counts as gone");
+    assert!(shared.pending_solicitations(74).is_empty());
+    assert_eq!(known(&shared, 1..4), [2, 3]);
+    assert_eq!(shared.wait_for(SCOPE, addr(1), ASKER, 74), Waiting::Solicit, "then all are asked");
+    // One that nobody uses is left alone, and forgotten one day.
+    assert!(shared.pending_solicitations(609).iter().all(|question| question.addr != addr(3)));
+    assert_eq!(neighbour(&shared, 3), Some(mac(3)));
+    let _ = shared.pending_solicitations(610);
+    assert_eq!(known(&shared, 1..4), [2]);
+}
+
+#[test]
+fn a_packet_that_waits_has_all_asked_also_where_one_was_asked_alone() {
     let shared = shared();
     found(&shared, 1, 1, 10);
-    found(&shared, 2, 2, 10);
-    assert!(shared.pending_solicitations(69).is_empty());
-    assert_eq!(shared.pending_solicitations(70), [(SCOPE, addr(1)), (SCOPE, addr(2))]);
-    found(&shared, 2, 2, 70);
-    assert_eq!(shared.pending_solicitations(71), [(SCOPE, addr(1))]);
-    assert_eq!(shared.pending_solicitations(72), [(SCOPE, addr(1))]);
-    assert_eq!(neighbour(&shared, 1), Some(mac(1)), "used until it counts as gone");
-    assert!(shared.pending_solicitations(73).is_empty());
-    assert_eq!((neighbour(&shared, 1), neighbour(&shared, 2)), (None, Some(mac(2))));
-    assert_eq!(shared.wait_for(SCOPE, addr(1), ASKER, 73), Waiting::Failed);
+    use_it(&shared, 1, 70);
+    assert_eq!(shared.pending_solicitations(70), [question(1, Some(mac(1)))]);
+    // Its interface tells of so many that it is displaced.
+    (1000..1000 + NEIGHBOURS_PER_GUEST).for_each(|n| {
+        assert_ne!(shared.wait_for(SCOPE, addr(n), VifId(n as u16), 70), Waiting::Hold);
+        found(&shared, n, n, 70);
+    });
+    assert_eq!(neighbour(&shared, 1), None);
+    assert_eq!(shared.wait_for(SCOPE, addr(1), ASKER, 70), Waiting::Solicit);
+    assert_eq!(shared.pending_solicitations(71), [question(1, None)]);
 }
 
 /// Whose neighbours are known, of those numbered so.
@@ -296,19 +334,22 @@ fn neighbours_asked_for_are_bounded_for_each_asker_and_in_all() {
     };
     let asked = |answers: &[Waiting]| answers.iter().filter(|w| **w == Waiting::Solicit).count();
     for asker in 0..10 {
-        let expected = PROBES_PER_ASKER.min(PROBES_PER_SCOPE.saturating_sub(asker * PROBES_PER_ASKER));
+        let kept = PROBES_PER_ASKER.min(PROBES_PER_SCOPE.saturating_sub(asker * PROBES_PER_ASKER));
+        // Beyond, each is asked for once: even where all is full.
+        let expected = kept + SPARE_QUESTIONS as usize;
         let answers = answers(asker as u16, 1);
         assert_eq!(asked(&answers), expected, "asker {asker}");
-        assert!(answers[expected..].iter().all(|waiting| *waiting == Waiting::Failed));
+        assert!(answers[expected..].iter().all(|waiting| *waiting == Waiting::Full));
+        assert_eq!(shared.neighbours().len(), PROBES_PER_SCOPE.min((asker + 1) * PROBES_PER_ASKER));
     }
     let other = NeighbourScope::Wire(VifId(9));
     assert_eq!(shared.wait_for(other, addr(1), VifId(0), 1), Waiting::Solicit, "another scope");
     // Those that answer and those that are given up make room.
     found(&shared, 1 << 20, 1, 1);
     assert_eq!(shared.wait_for(SCOPE, addr(7), VifId(0), 1), Waiting::Solicit);
-    assert_eq!(shared.wait_for(SCOPE, addr(8), VifId(0), 1), Waiting::Failed);
+    assert_eq!(shared.wait_for(SCOPE, addr(8), VifId(0), 1), Waiting::Full);
     for now in 2..9 {
         let _ = shared.pending_solicitations(now);
     }
-    assert_eq!(asked(&answers(3, 9)), PROBES_PER_ASKER);
+    assert_eq!(asked(&answers(3, 9)), PROBES_PER_ASKER + SPARE_QUESTIONS as usize);
 }

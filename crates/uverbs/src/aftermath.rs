@@ -13,8 +13,8 @@ pub enum Left {
     Completed,
 }
 
-/// What one left behind who died, whose notes these are. `is_tried` says whether somebody alive tries to get a place, or has it.
-/// `None`: nobody knows yet whose the place is; others will show.
+/// What one left behind who died, whose notes these are. `is_tried` says whether somebody alive tries to get a place,
+/// or has it. `None`: nobody knows yet whose the place is; others will show.
 pub fn left(bond: &Bond, sink: &CompletionSink, is_tried: impl FnOnce(u32) -> bool) -> Option<Left> {
     match bond.place() {
         None => Some(Left::Nothing),

@@ -39,8 +39,9 @@ pub enum CmRequest {
     SetOption { id: u32, option: CmOption },
     /// `rdma_bind_addr`: an address of the guest's, loopback's, or the unspecified one. Answered by [`CmReply::Bound`].
     BindAddr { id: u32, address: SocketAddr },
-    /// `rdma_resolve_addr`. What goes to a loopback address stays in the device. The device looks up whether the guest's packets from the source (or the address that is
-    /// chosen for it) get to the destination. Told by `ADDR_RESOLVED`, with the route, or `ADDR_ERROR`.
+    /// `rdma_resolve_addr`. What goes to a loopback address stays in the device. The device looks up whether the
+    /// guest's packets from the source (or the address that is chosen for it) get to the destination. Told by
+    /// `ADDR_RESOLVED`, with the route, or `ADDR_ERROR`.
     ResolveAddr { id: u32, source: Option<SocketAddr>, destination: SocketAddr },
     /// `rdma_resolve_route`. Told by `ROUTE_RESOLVED`.
     ResolveRoute { id: u32 },
@@ -61,8 +62,8 @@ pub enum CmRequest {
     /// `rdma_notify` of `IBV_EVENT_COMM_EST`: a message came before the peer said that it is ready. The device may see
     /// that itself. Told by `ESTABLISHED`, if it was not yet.
     Notify { id: u32 },
-    /// `rdma_join_multicast`, of datagrams: asks for the GID of a group, that the queue pair is then attached to. Told by
-    /// `MULTICAST_JOIN` or `MULTICAST_ERROR`, with the group that has this number.
+    /// `rdma_join_multicast`, of datagrams: asks for the GID of a group, that the queue pair is then attached to.
+    /// Told by `MULTICAST_JOIN` or `MULTICAST_ERROR`, with the group that has this number.
     JoinMulticast { id: u32, address: SocketAddr, join: u32 },
     /// `rdma_init_qp_attr`: what the identifier's queue pair is to be told on its way to a state (`ibv_qp_state`: INIT,
     /// RTR, RTS). Answered by [`CmReply::QpAttributes`].

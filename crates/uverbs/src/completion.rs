@@ -93,7 +93,8 @@ pub enum Placement {
     There,
     /// Here, from where the library is to copy it to where the oldest receive of the queue says, and to give that back.
     Here(Message),
-    /// Here, from where the library is to copy it to that address, as the receive of a shared queue says, which is done with.
+    /// Here, from where the library is to copy it to that address, as the receive of a shared queue says, which is
+    /// done with.
     At(u64, ShortMessage),
     /// In the [`Parcels`](crate::Parcels) of the queue pair, at that position; the rest as of [`Self::Here`].
     Parcel(u32),
@@ -126,13 +127,15 @@ const PARCEL_AT: u16 = 5 << 13;
 /// In the flags of an entry: who waits for solicited completions waits for this one.
 const SOLICITED: u16 = 1 << 12;
 
-/// Completions behind the one at hand that are looked at for one that somebody waits for: as many as others put there meanwhile.
+/// Completions behind the one at hand that are looked at for one that somebody waits for: as many as others put there
+/// meanwhile.
 const BEHIND: u32 = 64;
 
 /// Attempts at a place, where others take theirs at the same time.
 const ATTEMPTS: u32 = 1 << 16;
 
-/// Status of an entry that nobody sees: nobody wants it any more, or who was to write it died. Not one of `ibv_wc_status`.
+/// Status of an entry that nobody sees: nobody wants it any more, or who was to write it died. Not one of
+/// `ibv_wc_status`.
 pub const FORGOTTEN: u8 = 0xff;
 
 const _: () = assert!(size_of::<Entry>() == 64 && size_of::<Header>() == 192);
@@ -287,8 +290,8 @@ impl CompletionSink {
     #[inline]
     fn has_room(&self, index: u32) -> bool {
         let fits = |taken: u32| index.wrapping_sub(taken) < self.ring.entries;
-        // Acquire, and Release below: another thread may have looked for us, and what the library read of the place, it has
-        // read before we write there.
+        // Acquire, and Release below: another thread may have looked for us, and what the library read of the place,
+        // it has read before we write there.
         if fits(self.taken.load(Ordering::Acquire)) {
             return true;
         }
@@ -305,8 +308,8 @@ impl CompletionSink {
         header.tail.load(Ordering::Relaxed).wrapping_sub(head).min(self.ring.entries)
     }
 
-    /// The completion channel is told in the place of one who died: it may have been about to do so, whether it had disarmed the
-    /// channel or not, and whether what it told of is here still or was taken meanwhile.
+    /// The completion channel is told in the place of one who died: it may have been about to do so, whether it had
+    /// disarmed the channel or not, and whether what it told of is here still or was taken meanwhile.
     pub fn disarm(&self) {
         self.ring.header().armed.swap(0, Ordering::AcqRel);
     }
@@ -352,8 +355,8 @@ impl CompletionSink {
         self.push_noting(completion, solicited, |_| ())
     }
 
-    /// The same, by one who may die in the middle: `note` hears of each place before it is tried to be reserved, and of the one
-    /// that was, before it is filled.
+    /// The same, by one who may die in the middle: `note` hears of each place before it is tried to be reserved, and
+    /// of the one that was, before it is filled.
     ///
     /// # Errors
     /// As of that.
@@ -370,16 +373,16 @@ impl CompletionSink {
         Ok(self.fill(at, completion, solicited))
     }
 
-    /// Puts a completion into a place that was reserved, by us, or by somebody who died. Returns whether the completion channel
-    /// is to be told.
+    /// Puts a completion into a place that was reserved, by us, or by somebody who died. Returns whether the
+    /// completion channel is to be told.
     #[inline]
     pub fn fill(&self, at: u32, completion: &Completion, solicited: bool) -> bool {
         let entry = self.ring.entry(at);
         let written = Entry::of(completion);
         let flags = if solicited { written.flags | SOLICITED } else { written.flags };
         writes(self.ring.number(at));
-        // SAFETY: within the mapping, all but the number; the library reads it once that is right, which it is not yet, and
-        // nobody else was given this place.
+        // SAFETY: within the mapping, all but the number; the library reads it once that is right, which it is not
+        // yet, and nobody else was given this place.
         unsafe {
             let place = entry.as_ptr();
             (&raw mut (*place).opcode).write_volatile(written.opcode);

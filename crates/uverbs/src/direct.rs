@@ -1,7 +1,7 @@
 //! The bond between two queue pairs whose libraries share memory: one does what the other's device would do.
 //!
-//! The device can end it at any time. Memory that is taken away is taken away once nobody is at work with it. The library notes what it
-//! does before it does it: the device can make good for one that died in the middle.
+//! The device can end it at any time. Memory that is taken away is taken away once nobody is at work with it. The
+//! library notes what it does before it does it: the device can make good for one that died in the middle.
 
 use crate::point::{Point, point};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence, fence_after_exchange};
@@ -66,8 +66,9 @@ impl Bond {
 
     /// The library's: begins to work. False where it may not; else [`Self::leave`] follows.
     ///
-    /// The device changes first (closes the bond, takes a region out of the table) and looks for turns then; here the turn
-    /// comes first, then the looks. A fence is between the two on both sides, so that one of them sees what the other did.
+    /// The device changes first (closes the bond, takes a region out of the table) and looks for turns then; here the
+    /// turn comes first, then the looks. A fence is between the two on both sides, so that one of them sees what the
+    /// other did.
     #[must_use]
     pub fn enter(&self) -> bool {
         let page = self.page();

@@ -76,8 +76,8 @@ impl Doorbells {
         self.words * 64
     }
 
-    /// The device's: calls `each` with every doorbell that was rung since the last time, of the first `used`, and perhaps some
-    /// behind them. Returns whether there were any.
+    /// The device's: calls `each` with every doorbell that was rung since the last time, of the first `used`, and
+    /// perhaps some behind them. Returns whether there were any.
     pub fn answer(&self, used: u32, mut each: impl FnMut(u32)) -> bool {
         let mut any = false;
         for index in 0..self.words.min(used.div_ceil(64)) {

@@ -1,5 +1,5 @@
-//! Every interleaving of those who work with what is shared, of whom one may die before any of its accesses, that some preemptions
-//! allow: `RUSTFLAGS="--cfg loom" cargo test -p uverbs --lib --release interleavings`.
+//! Every interleaving of those who work with what is shared, of whom one may die before any of its accesses, that
+//! some preemptions allow: `RUSTFLAGS="--cfg loom" cargo test -p uverbs --lib --release interleavings`.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::completion::{FORGOTTEN, bytes, opcode};
@@ -328,7 +328,8 @@ fn memory_is_taken_away_once_nobody_is_at_work_with_it() {
     });
 }
 
-/// Two take from a shared queue, and one of them dies: it is known whether it took what it tried to take, and nothing is taken twice.
+/// Two take from a shared queue, and one of them dies: it is known whether it took what it tried to take, and nothing
+/// is taken twice.
 #[test]
 fn a_taker_dies_while_another_takes() {
     for_each_death(2, |accesses| {

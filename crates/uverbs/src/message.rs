@@ -102,8 +102,8 @@ pub enum Request {
         max_wr: u32,
         max_sge: u32,
     },
-    /// Answered by [`Reply::Srq`] with its new memory, to which the receives that wait are moved: nobody posts meanwhile.
-    /// `limit`: as [`Self::ArmSrq`] has it; `None`: it stays.
+    /// Answered by [`Reply::Srq`] with its new memory, to which the receives that wait are moved: nobody posts
+    /// meanwhile. `limit`: as [`Self::ArmSrq`] has it; `None`: it stays.
     ResizeSrq {
         srq: u32,
         max_wr: u32,

@@ -1,6 +1,7 @@
 //! Shared memory of a model: its words are loom's atomics, and who is at work with them may die before any access.
 //!
-//! A word of the memory holds the number of its atomic, so that all mappings of it have the same. Only `cfg(loom)` has this.
+//! A word of the memory holds the number of its atomic, so that all mappings of it have the same. Only `cfg(loom)`
+//! has this.
 
 use crate::sync::Ordering;
 use loom::cell::UnsafeCell;

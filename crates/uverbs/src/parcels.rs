@@ -1,5 +1,6 @@
-//! Messages that are too long for their completion, and too short to be worth a system call: a peer that shares memory puts them
-//! into the memory of the receiver's queue pair, from where the receiver's library copies them to where they are to be.
+//! Messages that are too long for their completion, and too short to be worth a system call: a peer that shares
+//! memory puts them into the memory of the receiver's queue pair, from where the receiver's library copies them to
+//! where they are to be.
 
 use crate::Memory;
 use crate::point::{Point, point};

@@ -1,4 +1,5 @@
-//! Points of the protocol between programs, and of the device's part in it, at which a test has a process end, or stand still.
+//! Points of the protocol between programs, and of the device's part in it, at which a test has a process end, or
+//! stand still.
 //!
 //! Only tests have the feature `points`. Without it nothing is left of them.
 

@@ -56,7 +56,8 @@ pub struct Region {
 }
 
 impl Region {
-    /// Whether it is all of the application's memory, whatever will be there: an implicit region (`IBV_ODP_SUPPORT_IMPLICIT`).
+    /// Whether it is all of the application's memory, whatever will be there: an implicit region
+    /// (`IBV_ODP_SUPPORT_IMPLICIT`).
     #[must_use]
     pub const fn is_implicit(&self) -> bool {
         self.access & access::ON_DEMAND != 0 && self.address == 0 && self.len == u64::MAX
@@ -89,9 +90,9 @@ impl Region {
 
 /// A place of the table. Odd versions are of places being written.
 ///
-/// Of one writer and readers that never write (a sequence lock): the release fence after the odd version keeps what is written
-/// behind it, the release store of the even one keeps that before it; readers load the version by acquire, the rest, and then,
-/// after an acquire fence, the version again.
+/// Of one writer and readers that never write (a sequence lock): the release fence after the odd version keeps what
+/// is written behind it, the release store of the even one keeps that before it; readers load the version by acquire,
+/// the rest, and then, after an acquire fence, the version again.
 #[repr(C, align(64))]
 struct Slot {
     version: AtomicU32,

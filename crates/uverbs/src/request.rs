@@ -47,7 +47,8 @@ pub struct WorkRequest {
     pub swap: u64,
     /// Key at the peer; the one that a window is to have.
     pub rkey: u32,
-    /// Immediate data in the order of the wire; the key to be made invalid; that of the region that a window is bound to.
+    /// Immediate data in the order of the wire; the key to be made invalid; that of the region that a window is bound
+    /// to.
     pub immediate: u32,
     /// Address handle of a datagram.
     pub ah: u32,

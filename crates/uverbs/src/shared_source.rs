@@ -1,8 +1,8 @@
 //! Shared receive queues, as those see them who take from them: the device, and libraries of peers that share memory.
 //!
-//! A receive is read first, then claimed; who finds that another was faster begins anew. So nobody waits for anybody, and who
-//! ends in the middle has no more than one: the last one that it took is known, since who claims one says so by the same
-//! exchange, and who claims the next one writes that down before.
+//! A receive is read first, then claimed; who finds that another was faster begins anew. So nobody waits for anybody,
+//! and who ends in the middle has no more than one: the last one that it took is known, since who claims one says so
+//! by the same exchange, and who claims the next one writes that down before.
 
 use crate::Memory;
 use crate::point::{Point, point};
@@ -17,11 +17,13 @@ const ATTEMPTS: u32 = 1 << 10;
 pub const DEVICE: u32 = 0;
 /// Those who may take from a queue: the device, and libraries.
 pub const TAKERS: u32 = 1024;
-/// Bytes before the queue, where is written down what each took last, if another took one after it: a number, and that there is one.
+/// Bytes before the queue, where is written down what each took last, if another took one after it: a number, and
+/// that there is one.
 const RECORDS: usize = TAKERS as usize * size_of::<AtomicU64>();
 const IS_ONE: u64 = 1 << 32;
 
-/// The end of a shared receive queue where receives are taken. A slot is the library's again once its receive is claimed.
+/// The end of a shared receive queue where receives are taken. A slot is the library's again once its receive is
+/// claimed.
 #[derive(Debug)]
 pub struct SharedSource {
     source: WorkSource,
@@ -41,7 +43,8 @@ impl SharedSource {
         Shape::of_receives(RECORDS as u32, receives, segments)
     }
 
-    /// A queue in this memory, and who takes from it: [`DEVICE`], or another number below [`TAKERS`] that no other one has.
+    /// A queue in this memory, and who takes from it: [`DEVICE`], or another number below [`TAKERS`] that no other
+    /// one has.
     ///
     /// # Errors
     /// Where it does not lie in the memory, its shape is none, or there is no such taker.
@@ -103,7 +106,8 @@ impl SharedSource {
         Ok(None)
     }
 
-    /// Reads the next receive, if there is one: the number by which it is claimed, and its identifier; its list is appended.
+    /// Reads the next receive, if there is one: the number by which it is claimed, and its identifier; its list is
+    /// appended.
     ///
     /// # Errors
     /// Where the queue or the receive can't be.
@@ -138,8 +142,8 @@ impl SharedSource {
         }
         let next = u64::from(self.taker) << 32 | u64::from(number.wrapping_add(1));
         point(Point::ClaimNoted);
-        // Release: the receive was read before its slot may be filled anew. Acquire: who takes the next one sees what was
-        // done before this one was given away.
+        // Release: the receive was read before its slot may be filled anew. Acquire: who takes the next one sees what
+        // was done before this one was given away.
         let is_claimed = head.compare_exchange(before, next, Ordering::AcqRel, Ordering::Relaxed).is_ok();
         if is_claimed {
             point(Point::Claimed);
@@ -171,8 +175,8 @@ impl SharedSource {
         header.tail.load(Ordering::Acquire).wrapping_sub(head)
     }
 
-    /// The device's: moves the receives that wait to an empty queue. False where it has no room for them. Nobody posts or
-    /// takes meanwhile.
+    /// The device's: moves the receives that wait to an empty queue. False where it has no room for them. Nobody
+    /// posts or takes meanwhile.
     ///
     /// # Errors
     /// As of [`Self::peek`].

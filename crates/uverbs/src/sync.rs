@@ -1,4 +1,5 @@
-//! Atomics of what is shared: the processor's, or a model's, which tries every interleaving that the memory model allows.
+//! Atomics of what is shared: the processor's, or a model's, which tries every interleaving that the memory model
+//! allows.
 
 #[cfg(loom)]
 pub(crate) use crate::model::{AtomicU32, AtomicU64, reads, writes};
@@ -17,10 +18,10 @@ pub(crate) const fn reads(_: &AtomicU32) {}
 #[inline(always)]
 pub(crate) const fn writes(_: &AtomicU32) {}
 
-/// What was stored before is seen by all others before what is loaded after is read: a fence of sequential consistency, whose
-/// instruction on x86 (`mfence`) takes several times as long as this one. Both sides have one between their store and their
-/// load, where each must see the other's store if the other does not see its own: who arms a completion channel and who
-/// completes, who announces work and who wants it announced.
+/// What was stored before is seen by all others before what is loaded after is read: a fence of sequential
+/// consistency, whose instruction on x86 (`mfence`) takes several times as long as this one. Both sides have one
+/// between their store and their load, where each must see the other's store if the other does not see its own: who
+/// arms a completion channel and who completes, who announces work and who wants it announced.
 #[inline]
 pub(crate) fn fence() {
     #[cfg(all(target_arch = "x86_64", not(any(miri, loom))))]
@@ -34,8 +35,8 @@ pub(crate) fn fence() {
     loom::sync::atomic::fence(Ordering::SeqCst);
 }
 
-/// The same, right after an exchange: on x86 that one is a fence already, and the compiler alone has to be kept from moving
-/// what comes after it.
+/// The same, right after an exchange: on x86 that one is a fence already, and the compiler alone has to be kept from
+/// moving what comes after it.
 #[inline]
 pub(crate) fn fence_after_exchange() {
     #[cfg(all(target_arch = "x86_64", not(any(miri, loom))))]

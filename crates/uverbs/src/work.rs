@@ -1,7 +1,8 @@
 //! Work queues: rings of slots of one size, written by the library, read by the device.
 //!
-//! A slot holds a [`WorkRequest`], and after it the scatter/gather list, or the bytes of an inline message. Receives need little of a
-//! request: their list comes in the place of the rest, so that the slot of one with up to three segments is a cache line.
+//! A slot holds a [`WorkRequest`], and after it the scatter/gather list, or the bytes of an inline message. Receives
+//! need little of a request: their list comes in the place of the rest, so that the slot of one with up to three
+//! segments is a cache line.
 
 use crate::Memory;
 use crate::point::{Point, point};
@@ -33,8 +34,8 @@ impl Shape {
         Self::with(offset, requests, size_of::<WorkRequest>() as u32, bytes)
     }
 
-    /// Room for at least twice as many receives of at most `segments` segments each: the slot that is filled next is never the one that
-    /// was read right now.
+    /// Room for at least twice as many receives of at most `segments` segments each: the slot that is filled next is
+    /// never the one that was read right now.
     #[must_use]
     pub fn of_receives(offset: u32, receives: u32, segments: u32) -> Self {
         Self::with(offset, receives.max(1) * 2, RECEIVE as u32, segments * size_of::<Segment>() as u32)
@@ -73,8 +74,8 @@ pub(crate) struct Header {
     /// Slots filled since the beginning: the library's.
     pub tail: AtomicU32,
     _library: [u32; 15],
-    /// Slots done with since the beginning: the device's; of a receive queue the library's; of a shared one that of all who take.
-    /// Its lower half; in the upper one, of a shared queue, who took the last one.
+    /// Slots done with since the beginning: the device's; of a receive queue the library's; of a shared one that of
+    /// all who take. Its lower half; in the upper one, of a shared queue, who took the last one.
     pub head: AtomicU64,
     _done: [u32; 14],
     /// Slots taken since the beginning: by the device, or, of a receive queue, by a peer that shares memory.
@@ -156,8 +157,8 @@ impl WorkQueue {
         self.filled.wrapping_sub(self.done) < self.limit
     }
 
-    /// Fills the next slot, if there is one: with a request and its segments. False where there is no room, or the list is
-    /// longer than a slot.
+    /// Fills the next slot, if there is one: with a request and its segments. False where there is no room, or the
+    /// list is longer than a slot.
     #[must_use]
     pub fn fill(&mut self, request: &WorkRequest, segments: &[Segment]) -> bool {
         let parts = [segments.as_ptr().cast::<u8>()];
@@ -218,8 +219,8 @@ impl WorkQueue {
         point(Point::Published);
     }
 
-    /// Whether the device asked to have the doorbell rung for receives that are published. One that asks in this moment looks
-    /// again later: to wait here until others see what was published takes longer than all the rest.
+    /// Whether the device asked to have the doorbell rung for receives that are published. One that asks in this
+    /// moment looks again later: to wait here until others see what was published takes longer than all the rest.
     #[must_use]
     pub fn is_awaited(&self) -> bool {
         self.header().doorbell.load(Ordering::Relaxed) == WANTED
@@ -253,14 +254,15 @@ impl WorkQueue {
         (request, self.memory.at(slot + self.shape.list as usize))
     }
 
-    /// The request that was filled as the `index`th and is not published, and its list, which is appended, or the bytes of its
-    /// inline message.
+    /// The request that was filled as the `index`th and is not published, and its list, which is appended, or the
+    /// bytes of its inline message.
     #[inline]
     pub fn peek(&self, index: u32, segments: &mut Vec<Segment>) -> (WorkRequest, &[u8]) {
         let (request, list) = self.slot(self.published.wrapping_add(index));
         self.append(&request, list, segments);
         let len = (request.inline_len as usize).min(self.shape.room());
-        // SAFETY: within the slot, which nobody writes to while `self` is borrowed: the device never does, as it is not published.
+        // SAFETY: within the slot, which nobody writes to while `self` is borrowed: the device never does, as it is
+        // not published.
         (request, unsafe { std::slice::from_raw_parts(list.as_ptr(), len) })
     }
 
@@ -314,8 +316,8 @@ impl WorkQueue {
         self.filled = self.published;
     }
 
-    /// For a queue whose device is gone: calls `each` with the requests that it was not done with, in their order, as if it
-    /// had been.
+    /// For a queue whose device is gone: calls `each` with the requests that it was not done with, in their order, as
+    /// if it had been.
     pub fn abandon(&mut self, mut each: impl FnMut(&WorkRequest)) {
         let head = self.header().head(Ordering::Acquire);
         for index in 0..self.published.wrapping_sub(head).min(self.shape.slots) {
@@ -332,8 +334,8 @@ impl WorkQueue {
     }
 }
 
-/// The end of a work queue where requests are taken: the device's, or, of a receive queue, that of a peer that shares memory.
-/// One at a time takes.
+/// The end of a work queue where requests are taken: the device's, or, of a receive queue, that of a peer that shares
+/// memory. One at a time takes.
 #[derive(Debug)]
 pub struct WorkSource {
     memory: Arc<Memory>,
@@ -389,8 +391,8 @@ impl WorkSource {
         self.look().map(|(waiting, _)| waiting)
     }
 
-    /// Takes the next request, if there is one, with the number of its slot; its segments are appended to `segments`, the
-    /// bytes of an inline message to `inline`.
+    /// Takes the next request, if there is one, with the number of its slot; its segments are appended to `segments`,
+    /// the bytes of an inline message to `inline`.
     ///
     /// # Errors
     /// Where the queue or the request can't be.
@@ -409,8 +411,8 @@ impl WorkSource {
         Ok(Some((number, request)))
     }
 
-    /// As [`Self::take`], for a peer that shares memory: what the library writes is looked at only where nothing is known to be
-    /// left. `note` hears of number and identifier before it is taken.
+    /// As [`Self::take`], for a peer that shares memory: what the library writes is looked at only where nothing is
+    /// known to be left. `note` hears of number and identifier before it is taken.
     ///
     /// # Errors
     /// As of that.

@@ -1,5 +1,5 @@
-//! On-demand paging: all memory is paged on demand here, so that a region that asks for it is one like any other. It may be
-//! said in advance which pages will be needed.
+//! On-demand paging: all memory is paged on demand here, so that a region that asks for it is one like any other. It
+//! may be said in advance which pages will be needed.
 
 use crate::abi::*;
 use crate::context::Context;

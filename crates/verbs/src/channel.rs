@@ -81,7 +81,8 @@ pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel
 
 /// Waits for the next event.
 ///
-/// When the device is gone, each completion queue of the channel has one more, so that it is polled and says what was flushed.
+/// When the device is gone, each completion queue of the channel has one more, so that it is polled and says what was
+/// flushed.
 unsafe fn next(channel: *mut ibv_comp_channel) -> Outcome<*mut ibv_cq> {
     // SAFETY: a channel of ours.
     let (ours, context) = unsafe { (Channel::of(channel), Context::of((*channel).context)) };

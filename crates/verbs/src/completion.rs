@@ -12,7 +12,7 @@ use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use uverbs::completion::opcode::RECV;
 use uverbs::completion::{INLINE, INLINE_SHARED};
@@ -26,8 +26,6 @@ const YIELD_CROWDED: u32 = 1;
 const CROWDED: Duration = Duration::from_micros(5);
 /// Empty polls after which it is asked whether the device is gone: a system call.
 const LOOK: u32 = 4096;
-/// Yields for which somebody who polls is waited for: more than a poll takes.
-const PATIENCE: u32 = 1000;
 /// Queue pairs that are found without looking for them.
 const RECENT: usize = 16;
 
@@ -42,6 +40,17 @@ pub struct Cq {
     pub(crate) told_async: AtomicU32,
     /// Whether its channel told that the device is gone.
     pub(crate) told_of_death: AtomicBool,
+    /// The thread ([`this_thread`]) whose code runs within an iteration of the extended interface, which keeps the
+    /// state locked; 0: none.
+    reader: AtomicUsize,
+    /// Whether messages are copied only to memory that is registered still: one of a deregistered region may be here.
+    is_strict: AtomicBool,
+}
+
+/// A number of this thread, other than 0.
+fn this_thread() -> usize {
+    thread_local!(static HERE: u8 = const { 0 });
+    HERE.with(|here| std::ptr::from_ref(here).addr())
 }
 
 // SAFETY: the C part is the program's as much as ours, and its events are counted under its mutex; the rest has locks.
@@ -135,18 +144,65 @@ impl Cq {
         self.take_new(state)
     }
 
-    /// Takes what is there, for who polls later: messages that came with their completions are now where they belong. What is polled
-    /// meanwhile is waited for, but not an iteration of the extended interface: it may be the caller's own.
+    /// Copies all messages that came with their completions to where they belong, and keeps the completions for the
+    /// next poll: afterwards nothing is written to memory that was deregistered before.
     pub(crate) fn settle(&self) {
-        for _ in 0..PATIENCE {
+        loop {
             if let Some(mut state) = self.state.try_lock() {
-                while let Some(completion) = self.take_new(&mut state) {
-                    state.settled.push_back(completion);
+                return self.settle_in(&mut state);
+            }
+            let reader = self.reader.load(Ordering::Acquire);
+            if reader == this_thread() {
+                // SAFETY: this thread has the lock by `start_poll`, and is not in another call that uses the state.
+                return self.settle_in(unsafe { self.state.held() });
+            }
+            if reader != 0 {
+                // Its iteration may wait for this thread. Whichever of its calls comes next sees this (`resume`).
+                self.is_strict.store(true, Ordering::SeqCst);
+                if self.reader.load(Ordering::SeqCst) == reader {
+                    return;
                 }
-                return;
             }
             std::thread::yield_now();
         }
+    }
+
+    fn settle_in(&self, state: &mut State) {
+        while let Some(completion) = self.take_new(state) {
+            state.settled.push_back(completion);
+        }
+    }
+
+    /// An iteration of the extended interface returns to the program's code.
+    pub(crate) fn pause(&self) {
+        self.reader.store(this_thread(), Ordering::Release);
+    }
+
+    /// The program's code goes on with its iteration, or ends it.
+    pub(crate) fn resume(&self) {
+        self.reader.swap(0, Ordering::SeqCst);
+    }
+
+    /// Empties a list of memory that is not registered any more: a message is copied nowhere then.
+    fn keep_registered(&self, list: &mut Vec<Segment>) {
+        if !self.may_write(list) {
+            list.clear();
+        }
+    }
+
+    /// Whether a message may be copied to where this list says.
+    fn may_write(&self, list: &[Segment]) -> bool {
+        if !self.is_strict.load(Ordering::SeqCst) {
+            return true;
+        }
+        let regions = self.context().regions();
+        let is_within = |part: &Segment| {
+            let end = part.address.checked_add(part.len.into());
+            regions
+                .values()
+                .any(|it| it.address <= part.address && end.is_some_and(|end| end <= it.address + it.len))
+        };
+        list.iter().filter(|part| part.len > 0).all(is_within)
     }
 
     fn take_new(&self, state: &mut State) -> Option<Completion> {
@@ -171,16 +227,20 @@ impl Cq {
             Placement::Done => {}
             Placement::At(address, message) => {
                 let len = INLINE_SHARED.min(completion.byte_len as usize);
-                // SAFETY: the peer saw that there is registered memory of that length.
-                unsafe { std::ptr::copy_nonoverlapping(message.as_ptr().cast(), address as *mut u8, len) };
+                if self.may_write(&[Segment { address, len: len as u32, lkey: 0 }]) {
+                    // SAFETY: the peer saw that there is registered memory of that length.
+                    unsafe {
+                        std::ptr::copy_nonoverlapping(message.as_ptr().cast(), address as *mut u8, len)
+                    };
+                }
             }
             _ => return self.receive(completion, state),
         }
         true
     }
 
-    /// The queue pair with this number, which is there while the lock is held: who destroys it takes it from the table first, and
-    /// then has it forgotten here.
+    /// The queue pair with this number, which is there while the lock is held: who destroys it takes it from the
+    /// table first, and then has it forgotten here.
     #[inline]
     fn qp(&self, qpn: u32, state: &mut State) -> Option<NonNull<Qp>> {
         let recent = &mut state.recent[qpn as usize % RECENT];
@@ -190,8 +250,8 @@ impl Cq {
         recent.map(|(_, qp)| qp)
     }
 
-    /// Gives the receive of a message back, and copies the message to where it says. False where the receive was flushed before, as
-    /// the device is gone: peers that share memory may not have heard of that.
+    /// Gives the receive of a message back, and copies the message to where it says. False where the receive was
+    /// flushed before, as the device is gone: peers that share memory may not have heard of that.
     fn receive(&self, completion: &mut Completion, state: &mut State) -> bool {
         let Some(qp) = self.qp(completion.qpn, state) else { return true };
         // SAFETY: as `qp` says.
@@ -208,16 +268,19 @@ impl Cq {
         match (completion.placement, &receive) {
             (Placement::ParcelAt(address, position), _) => {
                 list.push(Segment { address, len: completion.byte_len, lkey: 0 });
+                self.keep_registered(list);
                 // SAFETY: the peer saw that there is registered memory of that length.
                 unsafe { unpack(qp, position, len, list) };
             }
             (Placement::Parcel(position), Some(receive)) => {
                 completion.id = receive.oldest(list);
+                self.keep_registered(list);
                 // SAFETY: the peer saw that the list is of registered memory, with room for it.
                 unsafe { unpack(qp, position, len, list) };
             }
             (Placement::Here(message), Some(receive)) => {
                 completion.id = receive.oldest(list);
+                self.keep_registered(list);
                 // SAFETY: as above.
                 unsafe {
                     scatter(std::slice::from_raw_parts(message.as_ptr().cast(), INLINE.min(len)), list)
@@ -308,6 +371,8 @@ pub(crate) unsafe fn create(
         told: AtomicU32::new(0),
         told_async: AtomicU32::new(0),
         told_of_death: AtomicBool::new(false),
+        reader: AtomicUsize::new(0),
+        is_strict: AtomicBool::new(false),
     }));
     let mut objects = ours.objects();
     if handle.is_some() {

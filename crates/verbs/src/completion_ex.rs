@@ -79,6 +79,8 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
         if found != 0 {
             ours.idle(ours.state.held());
             ours.state.release();
+        } else {
+            ours.pause();
         }
         found
     }
@@ -88,13 +90,20 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
     // SAFETY: a completion queue of ours, locked by `start_poll`.
     unsafe {
         let ours = Cq::of(cq.cast());
-        advance(cq, ours, ours.state.held())
+        ours.resume();
+        let found = advance(cq, ours, ours.state.held());
+        ours.pause();
+        found
     }
 }
 
 unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
     // SAFETY: a completion queue of ours, locked by `start_poll`.
-    unsafe { Cq::of(cq.cast()).state.release() };
+    unsafe {
+        let ours = Cq::of(cq.cast());
+        ours.resume();
+        ours.state.release();
+    }
 }
 
 unsafe fn current<'a>(cq: *mut ibv_cq_ex) -> &'a Completion {

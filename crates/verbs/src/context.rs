@@ -75,8 +75,8 @@ impl Context {
         self.settling.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Brings all messages to where they belong that peers put into completion queues: after this, memory that was deregistered is not
-    /// written to.
+    /// Brings all messages to where they belong that peers put into completion queues: after this, memory that was
+    /// deregistered is not written to.
     pub fn settle(&self) {
         if self.link.info().is_trusting {
             let _none_is_destroyed = self.settling();
@@ -90,7 +90,8 @@ impl Context {
 /// Completion vectors at most: programs spread their completion queues, and threads, over them.
 const MAX_VECTORS: usize = 8;
 
-/// As many as CPUs. They are all the same: events come by completion channels, and there is no interrupt to give to a CPU.
+/// As many as CPUs. They are all the same: events come by completion channels, and there is no interrupt to give to a
+/// CPU.
 fn completion_vectors() -> c_int {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     cpus.min(MAX_VECTORS) as c_int

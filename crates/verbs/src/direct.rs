@@ -503,8 +503,8 @@ impl Direct {
         let place = self.remote(request, len, access::REMOTE_WRITE)?;
         self.places.clear();
         if len > AT_ONCE && place.window.is_none() {
-            // The kernel lets a page go after each place, by an atomic operation that orders all stores: the last one is
-            // seen last on processors that reorder them as well.
+            // The kernel lets a page go after each place, by an atomic operation that orders all stores: the last one
+            // is seen last on processors that reorder them as well.
             self.places.push(Place { len: len - 1, ..place });
             self.places.push(Place { address: place.address + len as u64 - 1, len: 1, ..place });
         } else {

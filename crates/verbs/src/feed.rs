@@ -1,7 +1,8 @@
 //! Where events come from the device, and programs sleep until one does.
 //!
-//! What they poll is readable where there is an event for them, or the device is gone. The socket alone would say neither: it has events
-//! of what was destroyed meanwhile, and peers that share memory have the device's end of it as well, and keep it when the device dies.
+//! What they poll is readable where there is an event for them, or the device is gone. The socket alone would say
+//! neither: it has events of what was destroyed meanwhile, and peers that share memory have the device's end of it as
+//! well, and keep it when the device dies.
 
 use crate::errno::Outcome;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};

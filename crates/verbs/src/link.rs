@@ -185,8 +185,8 @@ impl Link {
     }
 }
 
-/// The program can't have a descriptor of its own memory. Who is not "dumpable" (`PR_SET_DUMPABLE`: after `setuid`, of files
-/// that can't be read, or as it wished) owns its files in `/proc` no more, unless it is root.
+/// The program can't have a descriptor of its own memory. Who is not "dumpable" (`PR_SET_DUMPABLE`: after `setuid`,
+/// of files that can't be read, or as it wished) owns its files in `/proc` no more, unless it is root.
 struct NoMemory(rustix::io::Errno);
 
 impl std::fmt::Display for NoMemory {

@@ -35,7 +35,7 @@ impl<T> Lock<T> {
 
     #[inline]
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
-        self.try_acquire().then_some(Guard(self))
+        self.try_acquire().then(|| Guard(self))
     }
 
     #[inline]
@@ -172,6 +172,8 @@ mod tests {
     fn one_at_a_time() {
         let lock = Lock::new(0);
         lock.acquire();
+        // One who does not get it leaves it to who has it.
+        assert!(lock.try_lock().is_none());
         assert!(lock.try_lock().is_none());
         // SAFETY: acquired above, released here.
         unsafe {

@@ -1,7 +1,9 @@
 //! What is mapped in this process, and what may be done there.
 
+use std::ffi::CStr;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
+use std::os::fd::AsRawFd;
 
 /// What is mapped at some addresses (`proc(5)`).
 #[derive(Debug)]
@@ -36,6 +38,94 @@ impl Mapping {
     }
 }
 
+/// `PROCMAP_QUERY` of `linux/fs.h`.
+const QUERY: u32 = 0xC068_6611;
+/// The mapping at an address, or the next one.
+const COVERING_OR_NEXT: u64 = 0x10;
+const READABLE: u64 = 0x1;
+const WRITABLE: u64 = 0x2;
+const EXECUTABLE: u64 = 0x4;
+const SHARED: u64 = 0x8;
+
+/// `struct procmap_query` of `linux/fs.h`.
+#[repr(C)]
+#[derive(Default)]
+struct Query {
+    size: u64,
+    flags: u64,
+    address: u64,
+    start: u64,
+    end: u64,
+    vma_flags: u64,
+    page_size: u64,
+    offset: u64,
+    inode: u64,
+    device: [u32; 2],
+    name_size: u32,
+    build_id_size: u32,
+    name: u64,
+    build_id: u64,
+}
+
+const _: () = assert!(size_of::<Query>() == 104);
+
+impl Mapping {
+    /// Those that have a part of this memory, in their order. Kernels from Linux 6.11 on are asked for them alone.
+    pub fn within(start: usize, len: usize) -> Vec<Self> {
+        let end = start.saturating_add(len);
+        Self::queried(start, end).unwrap_or_else(|| {
+            Self::all().into_iter().filter(|it| it.end > start && it.start < end).collect()
+        })
+    }
+
+    /// The same by queries; `None` where the kernel does not answer them.
+    fn queried(start: usize, end: usize) -> Option<Vec<Self>> {
+        let file = File::open("/proc/self/maps").ok()?;
+        let (mut at, mut found) = (start, Vec::new());
+        while at < end {
+            match Self::query(&file, at) {
+                Ok(mapping) if mapping.start < end => {
+                    at = mapping.end;
+                    found.push(mapping);
+                }
+                Ok(_) => break,
+                Err(libc::ENOENT) => break,
+                Err(_) => return None,
+            }
+        }
+        Some(found)
+    }
+
+    /// The mapping at this address, or the next one.
+    fn query(maps: &File, address: usize) -> Result<Self, i32> {
+        let mut name = [0_u8; 256];
+        let mut query = Query {
+            size: size_of::<Query>() as u64,
+            flags: COVERING_OR_NEXT,
+            address: address as u64,
+            name_size: name.len() as u32,
+            name: name.as_mut_ptr() as u64,
+            ..Query::default()
+        };
+        // SAFETY: the kernel writes to the query, and a name that is no longer than `name`.
+        if unsafe { libc::ioctl(maps.as_raw_fd(), QUERY as _, &raw mut query) } != 0 {
+            return Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO));
+        }
+        let letters =
+            [(READABLE, 'r', '-'), (WRITABLE, 'w', '-'), (EXECUTABLE, 'x', '-'), (SHARED, 's', 'p')];
+        let letter = |(flag, set, unset)| if query.vma_flags & flag != 0 { set } else { unset };
+        let name = if query.name_size == 0 { None } else { CStr::from_bytes_until_nul(&name).ok() };
+        Ok(Self {
+            start: query.start as usize,
+            end: query.end as usize,
+            permissions: letters.map(letter).iter().collect(),
+            offset: query.offset,
+            inode: query.inode,
+            name: name.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default(),
+        })
+    }
+}
+
 /// Whether all of this memory is mapped, so that each mapping is as is asked for.
 pub fn are_all(start: usize, len: usize, mappings: &[Mapping], is_so: impl Fn(&Mapping) -> bool) -> bool {
     let Some(end) = start.checked_add(len) else { return false };
@@ -49,9 +139,9 @@ pub fn are_all(start: usize, len: usize, mappings: &[Mapping], is_so: impl Fn(&M
     at >= end
 }
 
-/// Whether each mapping of this memory is as is asked for, by what `/proc/self/smaps` alone says (`proc_pid_smaps(5)`): its
-/// `VmFlags`, and its protection key, 0 where it has none. It is read no further than that memory: the kernel walks through
-/// the pages of what it tells of.
+/// Whether each mapping of this memory is as is asked for, by what `/proc/self/smaps` alone says
+/// (`proc_pid_smaps(5)`): its `VmFlags`, and its protection key, 0 where it has none. It is read no further than that
+/// memory: the kernel walks through the pages of what it tells of.
 pub fn are_all_flagged(start: usize, len: usize, is_so: impl Fn(&str, u32) -> bool) -> bool {
     let Ok(file) = File::open("/proc/self/smaps") else { return false };
     let (mut is_its, mut key) = (false, 0);
@@ -73,8 +163,8 @@ pub fn are_all_flagged(start: usize, len: usize, is_so: impl Fn(&str, u32) -> bo
     true
 }
 
-/// Whether the kernel has pages of the process pinned for long, as of buffers registered with `io_uring`: it does not say
-/// which.
+/// Whether the kernel has pages of the process pinned for long, as of buffers registered with `io_uring`: it does not
+/// say which.
 pub fn has_pinned_pages() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let pinned = status.lines().find_map(|line| line.strip_prefix("VmPin:"));
@@ -97,11 +187,30 @@ pub fn has_policy(address: usize) -> bool {
     said == 0 && policy != DEFAULT
 }
 
-/// Whether the program itself may read all of this memory, or write to it. The device could do more: what it reads and writes by heeds
-/// no protection of pages.
+/// Whether the program itself may read all of this memory, or write to it. The device could do more: what it reads
+/// and writes by heeds no protection of pages.
 pub fn may_use(start: usize, len: usize, writes: bool) -> bool {
-    let mappings = Mapping::all();
-    // Where they are not to be seen, the program is believed.
     let may = |mapping: &Mapping| mapping.permissions.contains(if writes { 'w' } else { 'r' });
-    len == 0 || mappings.is_empty() || are_all(start, len, &mappings, may)
+    // Where mappings are not to be seen, the program is believed.
+    len == 0 || are_all(start, len, &Mapping::within(start, len), may) || Mapping::all().is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_is_asked_for_is_what_its_list_says() {
+        let on_heap = vec![0_u8; 1 << 20];
+        let end = (&raw const on_heap) as usize;
+        let all = Mapping::all();
+        let told: Vec<_> = all.iter().filter(|it| it.start <= end && it.end > end).collect();
+        let asked = Mapping::within(end, 1);
+        assert_eq!(format!("{told:?}"), format!("{:?}", asked.iter().collect::<Vec<_>>()));
+        assert!(may_use(on_heap.as_ptr() as usize, on_heap.len(), true));
+        let code = may_use as *const () as usize;
+        assert!(may_use(code, 1, false) && !may_use(code, 1, true));
+        assert!(!may_use(0, 4096, false));
+        assert!(!may_use(usize::MAX - 4095, 4096, false));
+    }
 }

@@ -1,7 +1,7 @@
-//! Pages of the program's memory that are moved into a sealed file, in place, when a region is registered: the device and peers
-//! that share memory map it, and need no system call for what is there. Only where the program's user asks for it, by
-//! `VIADUCT_RDMA_SHARE=1`: pages take time to move, and back, nobody may write to them meanwhile, and children of a fork have
-//! them too.
+//! Pages of the program's memory that are moved into a sealed file, in place, when a region is registered: the device
+//! and peers that share memory map it, and need no system call for what is there. Only where the program's user asks
+//! for it, by `VIADUCT_RDMA_SHARE=1`: pages take time to move, and back, nobody may write to them meanwhile, and
+//! children of a fork have them too.
 
 use crate::errno::Outcome;
 use crate::mapping::{Mapping, are_all, are_all_flagged, has_pinned_pages, has_policy};
@@ -51,7 +51,7 @@ impl MovedPages {
             *users += 1;
             return Some(Self(pages.clone()));
         }
-        if !is_movable(start, len, &Mapping::all()) {
+        if !is_movable(start, len, &Mapping::within(start, len)) {
             return None;
         }
         let pages = Arc::new(Moved::new(start, len).ok()?);
@@ -76,15 +76,15 @@ impl Drop for MovedPages {
         let Some(at) = all.iter().position(|(pages, _)| Arc::ptr_eq(pages, &self.0)) else { return };
         all[at].1 -= 1;
         if all[at].1 == 0 {
-            self.0.make_private(&Mapping::all());
+            self.0.make_private();
             all.swap_remove(at);
         }
     }
 }
 
-/// What a mapping may be that is as good elsewhere (`VmFlags` of `proc_pid_smaps(5)`): readable and writable, now and later,
-/// accounted or not; what was advised of huge pages is lost. Others are lost as well, and mean more: that it is locked, kept
-/// from children of a fork, or emptied for them, watched by a `userfaultfd`.
+/// What a mapping may be that is as good elsewhere (`VmFlags` of `proc_pid_smaps(5)`): readable and writable, now and
+/// later, accounted or not; what was advised of huge pages is lost. Others are lost as well, and mean more: that it
+/// is locked, kept from children of a fork, or emptied for them, watched by a `userfaultfd`.
 const PLAIN: [&str; 10] = ["rd", "wr", "mr", "mw", "me", "ac", "nr", "sd", "hg", "nh"];
 
 /// Whether all these pages may be mapped from elsewhere.
@@ -129,10 +129,16 @@ impl Moved {
         mapped != libc::MAP_FAILED
     }
 
-    /// Lets the program have them to itself again, as memory like any other, as far as they are there still: it may have
-    /// unmapped some.
-    fn make_private(&self, mappings: &[Mapping]) {
-        for mapping in mappings.iter().filter(|it| it.inode == self.inode && it.permissions.ends_with('s')) {
+    /// Lets the program have them to itself again, as memory like any other, as far as they are there still: it may
+    /// have unmapped some.
+    fn make_private(&self) {
+        let is_ours = |it: &Mapping| it.inode == self.inode && it.permissions.ends_with('s');
+        let mut mappings = Mapping::within(self.address, self.len);
+        if !are_all(self.address, self.len, &mappings, is_ours) {
+            // Some of it is elsewhere now.
+            mappings = Mapping::all();
+        }
+        for mapping in mappings.iter().filter(|it| is_ours(it)) {
             let (start, end) = (mapping.start.max(self.address), mapping.end.min(self.address + self.len));
             if start >= end {
                 continue;
@@ -141,8 +147,8 @@ impl Moved {
             let right = |letter, flag| if mapping.permissions.contains(letter) { flag } else { 0 };
             let access = right('r', libc::PROT_READ) | right('w', libc::PROT_WRITE);
             let (len, flags) = (end - start, libc::MAP_PRIVATE | libc::MAP_FIXED);
-            // SAFETY: the file is mapped there, at that offset; what is written from now on is the program's alone. Without
-            // room for a copy it is still the file's where nothing is written.
+            // SAFETY: the file is mapped there, at that offset; what is written from now on is the program's alone.
+            // Without room for a copy it is still the file's where nothing is written.
             unsafe {
                 let _ = self.put_copy(start, len, access, offset)
                     || self.map(start, len, access, flags, offset as i64);
@@ -155,14 +161,17 @@ impl Moved {
     /// # Safety
     /// What is at this address must be what the file has at this offset.
     unsafe fn put_copy(&self, address: usize, len: usize, access: i32, offset: u64) -> bool {
-        let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        // All of it is written to: a fault for each page would take longer.
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
         // SAFETY: new memory, which is filled before anybody has it, and takes the place of the same; or goes again.
         unsafe {
             let copy = libc::mmap(std::ptr::null_mut(), len, rights, flags, -1, 0);
             if copy == libc::MAP_FAILED {
                 return false;
             }
-            let is_whole = self.read(copy.cast(), len, offset) && libc::mprotect(copy, len, access) == 0;
+            let is_whole = self.read(copy.cast(), len, offset)
+                && (access == rights || libc::mprotect(copy, len, access) == 0);
             let moves = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
             let is_there = is_whole && libc::mremap(copy, len, len, moves, address) != libc::MAP_FAILED;
             if !is_there {

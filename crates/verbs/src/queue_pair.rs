@@ -94,7 +94,8 @@ impl Qp {
         unsafe { Context::of((*self.c()).context) }
     }
 
-    /// Tells of every request whose completion would have come to `cq` from a device that is gone, with its opcode there.
+    /// Tells of every request whose completion would have come to `cq` from a device that is gone, with its opcode
+    /// there.
     ///
     /// What somebody is at work with is left for the next time.
     pub(crate) fn flush(&self, cq: &Cq, mut each: impl FnMut(&Self, &WorkRequest, u8)) {
@@ -252,7 +253,8 @@ pub unsafe extern "C" fn create_qp_ex(
     {
         return pointer(Err(libc::EOPNOTSUPP));
     }
-    // SAFETY: the program's attributes, with objects of ours; they begin as those of `ibv_create_qp`, and are written by field.
+    // SAFETY: the program's attributes, with objects of ours; they begin as those of `ibv_create_qp`, and are written
+    // by field.
     pointer(unsafe { create(attr.pd, &mut *all.cast(), is_extended) })
 }
 

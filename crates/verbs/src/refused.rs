@@ -55,7 +55,8 @@ pub extern "C" fn ibv_reg_dmabuf_mr(
     pointer(Err(libc::EOPNOTSUPP))
 }
 
-// No page is pinned: a child of the program has its own copy of registered memory, and the device keeps to the parent's.
+// No page is pinned: a child of the program has its own copy of registered memory, and the device keeps to the
+// parent's.
 
 #[unsafe(no_mangle)]
 pub const extern "C" fn ibv_fork_init() -> c_int {

@@ -1,5 +1,5 @@
-//! Files about devices. They are where somebody mounted what `viaduct rdma tree` writes; else what programs ask for is not
-//! found, as on a kernel without RDMA.
+//! Files about devices. They are where somebody mounted what `viaduct rdma tree` writes; else what programs ask for
+//! is not found, as on a kernel without RDMA.
 
 use crate::environment::variable;
 use std::ffi::{CStr, CString, OsStr, c_char, c_int};

@@ -16,8 +16,8 @@ struct Window {
 }
 
 impl Window {
-    /// Whether it is what is to be had by a key for this file. The keys of a region and of all memory windows bound to it
-    /// are of one file, but a peer may refuse one of them alone.
+    /// Whether it is what is to be had by a key for this file. The keys of a region and of all memory windows bound
+    /// to it are of one file, but a peer may refuse one of them alone.
     fn serves(&self, key: u32, file: u64) -> bool {
         self.file == file && (self.pages.is_some() || self.key == key)
     }

@@ -1,4 +1,5 @@
-//! The extended interface of send queues: a work request is made call by call, between `ibv_wr_start` and `ibv_wr_complete`.
+//! The extended interface of send queues: a work request is made call by call, between `ibv_wr_start` and
+//! `ibv_wr_complete`.
 
 use crate::abi::*;
 use crate::direct::Bytes;
@@ -203,7 +204,8 @@ impl SendQueue {
     }
 }
 
-/// Whether a request that brings something back says where to: inline it can't, and the value of an atomic has one place.
+/// Whether a request that brings something back says where to: inline it can't, and the value of an atomic has one
+/// place.
 pub(crate) fn has_place(opcode: u32, is_inline: bool, list: &[Segment]) -> bool {
     match opcode {
         IBV_WR_RDMA_READ => !is_inline,
@@ -402,7 +404,8 @@ unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, l
 }
 
 unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_data_buf) {
-    // SAFETY: a queue pair of ours, locked by `wr_start`; a list as long as the program says, of buffers that may be read.
+    // SAFETY: a queue pair of ours, locked by `wr_start`; a list as long as the program says, of buffers that may be
+    // read.
     unsafe {
         let (ours, send) = making(qp);
         send.inline.clear();

@@ -1,4 +1,5 @@
-//! Queues that are full, overrun, or change their size: whether memory is shared with the peer or not, the same happens.
+//! Queues that are full, overrun, or change their size: whether memory is shared with the peer or not, the same
+//! happens.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

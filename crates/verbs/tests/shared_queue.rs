@@ -1,5 +1,5 @@
-//! Two applications whose queue pairs receive from one shared queue of a third: whether they share memory or not, the same
-//! happens.
+//! Two applications whose queue pairs receive from one shared queue of a third: whether they share memory or not, the
+//! same happens.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -123,8 +123,8 @@ fn messages(shares: bool) {
     shared.close();
 }
 
-/// Both send at the same time, more than there are receives for at any time: each message takes a receive of its own, and
-/// those of a sender keep their order.
+/// Both send at the same time, more than there are receives for at any time: each message takes a receive of its own,
+/// and those of a sender keep their order.
 fn all_at_once(shares: bool) {
     const MESSAGES: u64 = 500;
     let shared = Shared::new(shares);

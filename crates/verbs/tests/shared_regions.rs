@@ -228,6 +228,26 @@ fn messages_that_the_device_copies() {
     messages(false, 0);
 }
 
+/// Adds 1 to a word so many times by each connection, all at once.
+fn add_from_each(connections: [&Two; 2], regions: [*mut ibv_mr; 2], address: u64, times: u64) {
+    std::thread::scope(|scope| {
+        for (two, region) in connections.into_iter().zip(regions) {
+            // SAFETY: the region is registered.
+            let (two, there) = (Shared(two), (address, unsafe { (*region).rkey }));
+            scope.spawn(move || {
+                let (two, result) = (two.get(), Pages::new(1));
+                let own = result.register(two.a.pd, 0, PAGE);
+                for _ in 0..times {
+                    let part = result.sge(own, 8, 8);
+                    assert_eq!(atomic(two, IBV_WR_ATOMIC_FETCH_AND_ADD, part, there, (1, 0)), 0);
+                }
+                deregister(own);
+                result.unmap();
+            });
+        }
+    });
+}
+
 #[test]
 fn atomic_operations_of_peers_and_of_the_device_are_one_after_the_other() {
     const TIMES: u64 = 3000;
@@ -238,22 +258,7 @@ fn atomic_operations_of_peers_and_of_the_device_are_one_after_the_other() {
     let counter = Pages::new(1);
     let regions = [&direct, &copied].map(|two| counter.register(two.b.pd, 0, PAGE));
     assert_eq!(mapped(counter.file().unwrap()), 3);
-    std::thread::scope(|scope| {
-        for (two, region) in [&direct, &copied].into_iter().zip(regions) {
-            // SAFETY: the region is registered.
-            let (two, there) = (Shared(two), (counter.start as u64 + 64, unsafe { (*region).rkey }));
-            scope.spawn(move || {
-                let (two, result) = (two.get(), Pages::new(1));
-                let own = result.register(two.a.pd, 0, PAGE);
-                for _ in 0..TIMES {
-                    let part = result.sge(own, 8, 8);
-                    assert_eq!(atomic(two, IBV_WR_ATOMIC_FETCH_AND_ADD, part, there, (1, 0)), 0);
-                }
-                deregister(own);
-                result.unmap();
-            });
-        }
-    });
+    add_from_each([&direct, &copied], regions, counter.start as u64 + 64, TIMES);
     // SAFETY: it is mapped, and aligned; others write whole words.
     let sum = || unsafe { counter.start.add(64).cast::<u64>().read_volatile() };
     assert_eq!(sum(), 2 * TIMES);
@@ -407,23 +412,7 @@ fn contexts_of_a_program_agree_on_words_in_files() {
     let counter = Pages::new(3);
     let regions = [counter.register(ends[0].b.pd, PAGE, PAGE), counter.register(ends[1].b.pd, 0, 3 * PAGE)];
     assert_eq!(counter.maps().len(), 3, "{:?}", counter.maps());
-    std::thread::scope(|scope| {
-        for (two, region) in ends.iter().zip(regions) {
-            // SAFETY: the region is registered.
-            let (two, there) =
-                (Shared(two), ((counter.start as usize + PAGE) as u64, unsafe { (*region).rkey }));
-            scope.spawn(move || {
-                let (two, result) = (two.get(), Pages::new(1));
-                let own = result.register(two.a.pd, 0, PAGE);
-                for _ in 0..TIMES {
-                    let part = result.sge(own, 8, 8);
-                    assert_eq!(atomic(two, IBV_WR_ATOMIC_FETCH_AND_ADD, part, there, (1, 0)), 0);
-                }
-                deregister(own);
-                result.unmap();
-            });
-        }
-    });
+    add_from_each(ends.each_ref(), regions, counter.start as u64 + PAGE as u64, TIMES);
     assert!(ends[0].a.direct() >= TIMES - 2 && ends[1].a.direct() < 2);
     // SAFETY: it is mapped, and aligned; nobody writes to it any more.
     assert_eq!(unsafe { counter.start.add(PAGE).cast::<u64>().read_volatile() }, 2 * TIMES);

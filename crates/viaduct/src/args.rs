@@ -227,6 +227,9 @@ pub struct GuestArgs {
     pub queues: Option<u32>,
     #[arg(long)]
     pub mac: Option<String>,
+    /// A MAC that it may use besides; may be repeated
+    #[arg(long, value_name = "MAC")]
+    pub macs: Vec<String>,
     /// One of its addresses; may be repeated
     #[arg(long = "address", value_name = "ADDRESS")]
     pub addresses: Vec<String>,

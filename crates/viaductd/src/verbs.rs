@@ -49,6 +49,10 @@ impl Port for DevicePort {
     fn status(&self) -> PortStatus {
         self.port.status()
     }
+
+    fn is_up(&self) -> bool {
+        self.port.is_up()
+    }
 }
 
 impl Verbs {
@@ -156,7 +160,7 @@ mod tests {
     struct Everything;
 
     impl hca::Rules for Everything {
-        fn lets(&self, _: u16, _: &[u8], _: u16) -> bool {
+        fn lets(&self, _: u16, _: &hca::RoceFlow, _: u16) -> bool {
             true
         }
     }

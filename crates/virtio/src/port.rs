@@ -145,12 +145,17 @@ struct Device {
 }
 
 impl Port for Device {
+    fn is_up(&self) -> bool {
+        let shared = &self.control.shared;
+        shared.pairs.load(Ordering::Relaxed) > 0 && shared.healthy()
+    }
+
     fn status(&self) -> PortStatus {
         let shared = &self.control.shared;
         let queues = shared.pairs.load(Ordering::Relaxed);
         let fault = shared.fault.get().map(fault_words).or_else(|| lock(&self.control.refused).clone());
         PortStatus {
-            up: queues > 0 && shared.healthy(),
+            up: self.is_up(),
             features: Features(shared.features.load(Ordering::Relaxed)).words(),
             queues,
             fault,

@@ -159,6 +159,9 @@ pub struct Guest {
     /// May send what DHCP clients take from servers.
     #[prost(bool, optional, tag = "23")]
     pub dhcp_server: ::core::option::Option<bool>,
+    /// More source MACs, which other guests may have as well.
+    #[prost(string, repeated, tag = "24")]
+    pub macs: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// What the clients of a verbs device may have together.
 #[allow(clippy::all)]

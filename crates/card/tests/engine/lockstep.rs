@@ -161,6 +161,7 @@ impl Lockstep {
             match step {
                 Step::Apply(changes) => assert!(bench.host.apply(changes)),
                 Step::Learn(effects) => bench.host.effects(effects, 0),
+                Step::GiveUp(scope, addr) => bench.host.tables.give_up(*scope, *addr),
                 Step::Wait(_) | Step::Packet(_) => {}
             }
         }

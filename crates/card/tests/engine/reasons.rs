@@ -55,6 +55,7 @@ fn last_packet(case: &Case, bench: &mut Lockstep) -> Prepared {
         match step {
             CaseStep::Apply(changes) => assert!(bench.host.apply(changes)),
             CaseStep::Learn(effects) => bench.host.effects(effects, 0),
+            CaseStep::GiveUp(scope, addr) => bench.host.tables.give_up(*scope, *addr),
             CaseStep::Wait(seconds) => bench.host.wait(*seconds),
             CaseStep::Packet(packet) => {
                 packets.push(Packet { ingress: packet.ingress, frame: packet.frame.clone(), gso_size: None });

@@ -37,6 +37,7 @@ fn run(case: &Case, bench: &mut Lockstep) {
         match step {
             Step::Apply(changes) => assert!(bench.host.apply(changes)),
             Step::Learn(effects) => bench.host.effects(effects, 0),
+            Step::GiveUp(scope, addr) => bench.host.tables.give_up(*scope, *addr),
             Step::Wait(seconds) => bench.host.wait(*seconds),
             // Guests of a card are offered no segmentation.
             Step::Packet(packet) if packet.gso_size.is_some() => {}

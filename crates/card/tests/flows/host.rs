@@ -36,6 +36,7 @@ fn guest(id: u16) -> Change {
         mac: Some(Mac([2, 0, 0, 0, 0, id as u8])),
         addresses: vec![[10, 0, 0, id as u8].into(), [0xfd00, 0, 0, 0, 0, 0, 0, id].into()],
         allowed: Vec::new(),
+        macs: Vec::new(),
         mtu: 1500,
         policy: true,
         meter: None,

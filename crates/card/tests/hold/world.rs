@@ -122,6 +122,7 @@ fn vif(id: VifId, kind: VifKind) -> Vif {
         mac: Some(mac(id)),
         addresses: if guest { addresses.map(|addr| addr.parse().unwrap()).into() } else { Vec::new() },
         allowed: Vec::new(),
+        macs: Vec::new(),
         mtu: 1600,
         policy: guest,
         meter: None,

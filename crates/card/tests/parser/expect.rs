@@ -106,6 +106,7 @@ impl Accepted {
                 ("mac_src", mac(eth.src)),
                 ("ethertype", eth.ethertype.into()),
                 ("tags", eth.tags.len() as u128),
+                ("priority_tag", eth.tags.first().is_some_and(|tag| tag.is_priority()).into()),
             ]);
         }
         self.fields.push(("ip", headers.ip().is_some().into()));

@@ -229,6 +229,7 @@ fn vectors_leave_as_the_model_rewrites_them() {
             match step {
                 Step::Apply(changes) => tables.apply(changes).unwrap(),
                 Step::Learn(effects) => tables.commit(effects, 0, 0).unwrap(),
+                Step::GiveUp(scope, addr) => tables.give_up(*scope, *addr),
                 Step::Wait(seconds) => {
                     now += seconds;
                     tables.expire(now);

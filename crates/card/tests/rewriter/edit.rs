@@ -44,7 +44,7 @@ impl Edit {
         let network = forward.ethernet.is_some() || forward.encap.is_some_and(|encap| mpls(encap.kind));
         let parse = if network { Headers::network } else { Headers::ethernet };
         let headers = parse(body, 0, body.len()).ok()?;
-        let tags = forward.push_vlan.is_some() || forward.pop_vlan;
+        let tags = forward.push_vlan.is_some() || forward.pop_tags > 0;
         let gateways = forward.ethernet.is_none_or(|ethernet| ethernet.src == GATEWAY_MAC);
         let simple = !tags && gateways && forward.strip < 256 && forward.ttl_decrement < 2;
         let kept = u16::try_from(range.len()).ok()?;

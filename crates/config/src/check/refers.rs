@@ -106,8 +106,12 @@ impl<'a> Checker<'a, '_> {
 
     fn guest_object(&mut self, guest: &Guest) {
         self.network("network", &guest.network);
-        if guest.mac == Some(GATEWAY_MAC) {
-            self.problem("mac", format!("{GATEWAY_MAC} is the gateways' MAC; give the guest another"));
+        for (key, used) in
+            [("mac", guest.mac == Some(GATEWAY_MAC)), ("macs", guest.macs.contains(&GATEWAY_MAC))]
+        {
+            if used {
+                self.problem(key, format!("{GATEWAY_MAC} is the gateways' MAC; give the guest another"));
+            }
         }
         if let Some(mirror) = &guest.mirror {
             if *mirror == guest.name {

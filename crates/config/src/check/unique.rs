@@ -24,6 +24,24 @@ pub(super) fn check(objects: &[Item], problems: &mut Vec<Problem>) {
             problem(problems, item, key, format!("{what} is already taken by {}{line}", first.object.key()));
         }
     }
+    for item in objects {
+        shared(item, &claimed, problems);
+    }
+}
+
+/// Guests may share the MACs that are learned, but not those that are one guest's.
+fn shared(item: &Item, claimed: &HashMap<String, &Item>, problems: &mut Vec<Problem>) {
+    let Object::Guest(guest) = &item.object else { return };
+    for mac in &guest.macs {
+        let what = mac_of(*mac, &guest.network);
+        if let Some(owner) = claimed.get(&what) {
+            problem(problems, item, "macs", format!("{what} is already taken by {}", owner.object.key()));
+        }
+    }
+}
+
+fn mac_of(mac: packet::Mac, network: &str) -> String {
+    format!("{mac} of network \"{network}\"")
 }
 
 fn claims(object: &Object) -> Vec<Claim> {
@@ -55,7 +73,7 @@ fn claims(object: &Object) -> Vec<Claim> {
             claim(format!("interface name \"{}\"", guest.name), "name");
             guest.socket.iter().for_each(|socket| claim(device(true, socket), "socket"));
             guest.device.iter().for_each(|name| claim(device(false, name), "device"));
-            guest.mac.iter().for_each(|mac| claim(format!("{mac} of network \"{network}\""), "mac"));
+            guest.mac.iter().for_each(|mac| claim(mac_of(*mac, network), "mac"));
             guest.rdma.iter().for_each(|name| claim(format!("verbs device \"{name}\""), "rdma"));
             guest.label.iter().for_each(|label| claim(format!("label {label}"), "label"));
             for addr in &guest.addresses {
@@ -66,7 +84,7 @@ fn claims(object: &Object) -> Vec<Claim> {
         Object::Route(route) => {
             claim(format!("route {} of network \"{}\"", route.prefix, route.network), "prefix");
         }
-        Object::Mac(entry) => claim(format!("{} of network \"{}\"", entry.mac, entry.network), "mac"),
+        Object::Mac(entry) => claim(mac_of(entry.mac, &entry.network), "mac"),
         Object::Flood(flood) => claim(format!("flood of network \"{}\"", flood.network), "network"),
         Object::Nat(nat) => {
             claim(format!("address {} of network \"{}\"", nat.outside, nat.outside_network), "outside");

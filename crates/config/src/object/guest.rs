@@ -3,7 +3,7 @@
 use super::rdma::{self, RdmaLimits};
 use super::{Kind, Place, check_label, check_mac, check_mtu, read_name};
 use crate::reader::Reader;
-use crate::value::{Prefix, Value, describe, display_some, names};
+use crate::value::{Prefix, Value, describe, display_all, display_some, names};
 use ipnet::IpNet;
 use packet::Mac;
 use serde::Serialize;
@@ -83,9 +83,12 @@ pub struct Guest {
     pub role: Role,
     /// Queue pairs.
     pub queues: u16,
-    /// Its MAC, the only source it may use. `None`: any, learned.
+    /// Its MAC, the only source it may use beside `macs`. `None`: any, learned.
     #[serde(serialize_with = "display_some", skip_serializing_if = "Option::is_none")]
     pub mac: Option<Mac>,
+    /// More source MACs, which other guests may have as well.
+    #[serde(serialize_with = "display_all")]
+    pub macs: Vec<Mac>,
     /// Its addresses.
     pub addresses: Vec<IpAddr>,
     /// MPLS label of packets that arrive for it.
@@ -129,6 +132,8 @@ pub struct Guest {
     pub rdma_limits: Option<RdmaLimits>,
 }
 
+/// Source MACs of a guest at most, beside its own.
+const MAX_MACS: usize = 64;
 /// Queue pairs of a guest at most.
 const MAX_QUEUES: u16 = 64;
 
@@ -166,6 +171,7 @@ impl Guest {
             role: r.get("role").unwrap_or_default(),
             queues: r.get("queues").unwrap_or(1),
             mac: r.get("mac"),
+            macs: r.list("macs"),
             addresses: r.list("addresses"),
             label: r.get("label"),
             rate: r.get("rate"),
@@ -231,6 +237,7 @@ impl Guest {
                     ("queues", self.queues != 1),
                     ("owner", self.owner.is_some()),
                     ("socket_mode", self.socket_mode.is_some()),
+                    ("macs", !self.macs.is_empty()),
                     ("router", self.router),
                     ("dhcp_server", self.dhcp_server),
                 ];
@@ -242,9 +249,25 @@ impl Guest {
         }
     }
 
+    fn check_macs(&self, r: &Reader<'_>) {
+        if self.mac.is_none() && !self.macs.is_empty() {
+            r.problem(
+                Some("macs"),
+                "`macs` are more than `mac`, which is missing; a guest without it may use any",
+            );
+        }
+        if self.macs.len() > MAX_MACS {
+            r.problem(Some("macs"), format!("{} MACs; use {MAX_MACS} at most", self.macs.len()));
+        }
+        for mac in &self.macs {
+            check_mac(r, "macs", *mac);
+        }
+    }
+
     fn check(&self, r: &Reader<'_>) {
+        self.check_macs(r);
         if let Some(mac) = self.mac {
-            check_mac(r, mac);
+            check_mac(r, "mac", mac);
         } else if !self.addresses.is_empty() || self.label.is_some() || self.rdma.is_some() {
             r.problem(None, "`mac` is missing; a guest with addresses, a label or a verbs device needs one");
         }

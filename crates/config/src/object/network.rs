@@ -99,7 +99,7 @@ impl MacEntry {
         let mac: Option<Mac> = r.require("mac");
         let network = read_network(&mut r, Kind::Mac, mac.as_ref().map(|m| m as _));
         if let Some(mac) = mac {
-            check_mac(&r, mac);
+            check_mac(&r, "mac", mac);
         }
         let to: Option<Target> = r.require("to");
         if to.as_ref().is_some_and(|to| to.guest().is_none() && !to.is_vxlan()) {

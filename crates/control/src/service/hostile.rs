@@ -15,7 +15,7 @@ use std::path::Path;
 use tokio::runtime::Runtime;
 
 /// Keys and values of objects: what is right somewhere, and what nearly is.
-const LINES: [&str; 63] = [
+const LINES: [&str; 64] = [
     "name = \"vm1\"",
     "name = \"vm2\"",
     "name = \"blue\"",
@@ -53,6 +53,7 @@ const LINES: [&str; 63] = [
     "gateways = [\"0.0.0.0/0\", \"::/128\"]",
     "gateway = [\"192.0.2.254\"]",
     "allowed = [\"10.7.0.0/16\"]",
+    "macs = [\"00:00:5e:00:01:05\"]",
     "prefix = \"10.9.0.0/16\"",
     "prefix = \"0.0.0.0/0\"",
     "prefix = \"10.9.0.1/16\"",
@@ -109,7 +110,7 @@ fn filled<T: DeserializeOwned>(picks: &[u8]) -> Option<T> {
     for must in ["vrf", "vni", "label", "priority"] {
         keys.entry(must).or_insert(1.into());
     }
-    for must in ["addresses", "gateways", "gateway", "allowed"] {
+    for must in ["addresses", "gateways", "gateway", "allowed", "macs"] {
         keys.entry(must).or_insert_with(|| toml::Value::Array(Vec::new()));
     }
     keys.try_into().ok()

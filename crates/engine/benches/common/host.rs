@@ -33,6 +33,7 @@ pub fn guest(id: u16) -> Vif {
         mac: Some(Mac([2, 0, 0, 0, 0, id as u8])),
         addresses: Vec::new(),
         allowed: Vec::new(),
+        macs: Vec::new(),
         mtu: 1500,
         policy: true,
         meter: None,

@@ -4,7 +4,9 @@ use super::harness::{Host, Output};
 use super::offloads::{ALL, GATEWAY, unfinished};
 use super::world::{WIRE, neighbours, rule, tables};
 use crate::capture::Tap;
+use crate::hold::Holder;
 use crate::meters::Meters;
+use crate::replies::ReplyLimits;
 use crate::storms::Storms;
 use mem::{Accepts, Csum, Offload, Room, TxQueue};
 use model::{
@@ -229,6 +231,28 @@ fn a_scan_asks_no_more_than_a_storm_may() {
     assert!(volume(&host.run(VifId(2), [other])).0 >= 3);
 }
 
+/// Whose packets expire many a time silences nobody else behind the same wire, and keeps nobody from learning what is
+/// too big, not even himself.
+#[test]
+fn errors_are_bounded_for_each_asker() {
+    let mut host = host(Accepts::default());
+    host.core.replies = ReplyLimits::new(100);
+    let outer =
+        "eth 02:bb:00:00:00:02 > 02:aa:00:00:00:01 / ip4 192.0.2.2 > 192.0.2.1 / udp 50000 > 4789 nosum";
+    let from = |vni, src, rest| {
+        plain(&format!(
+            "{outer} / vxlan {vni} / eth 02:dd:00:00:00:09 > 00:00:5e:00:01:00 / ip4 {src} > {rest}"
+        ))
+    };
+    let expired = "10.1.1.1 ttl 1 / udp 1 > 2";
+    let mut told = |vni, src, rest, n| volume(&host.run(WIRE, (0..n).map(|_| from(vni, src, rest)))).0;
+    assert_eq!(told(5001, "10.1.1.9", expired, 300), 100);
+    assert_eq!(told(5001, "10.1.1.8", expired, 1), 1, "another host of the network");
+    assert_eq!(told(5002, "10.1.1.9", expired, 1), 1, "another network");
+    assert_eq!(told(5001, "10.1.1.9", expired, 1), 0);
+    assert_eq!(told(5001, "10.1.1.9", "10.1.1.6 df / udp 1 > 2 / payload 1400", 300), 300, "too big");
+}
+
 fn unresolved(from: u16, subnet: usize, host: usize) -> (Vec<u8>, Offload) {
     plain(&format!(
         "eth 02:00:00:00:00:0{from} > 00:00:5e:00:01:00 / ip4 10.1.1.{from} > 203.0.{subnet}.{host} / udp 1 > 2 / payload 30"
@@ -261,8 +285,13 @@ fn a_guest_holds_its_share_of_packets_and_leaves_others_theirs() {
 #[test]
 fn a_neighbour_is_asked_for_also_where_its_packet_finds_no_room() {
     let mut host = host(Accepts::default());
-    let neighbour = (NeighbourScope::Wire(WIRE), "192.0.2.99".parse().unwrap());
-    while host.core.hold.push(neighbour, VifId(1), Offload::default(), 0, &[0; 60]) {}
+    let holder = Holder { ingress: VifId(1), scope: None };
+    for n in 0.. {
+        let other = (NeighbourScope::Wire(WIRE), std::net::Ipv4Addr::from(n).into());
+        if host.core.hold.push(other, holder, Offload::default(), 0, &[0; 60]).is_err() {
+            break;
+        }
+    }
     let packet = plain(&format!("{GATEWAY} / ip4 10.1.1.1 > 10.9.5.7 / udp 1000 > 53 / payload 30"));
     let output = host.run(VifId(1), [packet]);
     assert_eq!(host.drops(), [(DropReason::HoldFull, 1)].into());

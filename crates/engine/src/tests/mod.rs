@@ -1,5 +1,6 @@
 //! Tests of the packet path as a whole.
 
+mod announcements;
 mod budgets;
 mod connections;
 mod differential;

@@ -6,7 +6,7 @@ use crate::capture::Tap;
 use mem::{Accepts, Offload};
 use model::{
     Action, CaptureFilter, Change, DropReason, MeterConfig, MeterId, Modifier, NeighbourFound,
-    NeighbourScope, Nexthop, NexthopId, RuleAction, RuleId, VifId,
+    NeighbourScope, Nexthop, NexthopId, Question, RuleAction, RuleId, VifId,
 };
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
@@ -43,21 +43,62 @@ fn packets_wait_for_a_neighbour_in_their_order() {
     let output = host.retry_held();
     let lengths: Vec<_> = output[&WIRE].iter().map(|(frame, _)| frame.len()).collect();
     let overhead = 14 + 20 + 8 + 4 + 20 + 8;
-    assert_eq!(lengths, (1..=16).map(|n| overhead + n).collect::<Vec<_>>());
+    assert_eq!(lengths, (5..=20).map(|n| overhead + n).collect::<Vec<_>>(), "the latest");
     assert!(host.core.hold.is_empty());
     assert_eq!(host.core.cells.held((scope, addr)), 0);
 }
 
 #[test]
-fn packets_for_a_neighbour_that_does_not_answer_are_dropped() {
+fn who_waited_for_a_neighbour_is_told_that_it_does_not_answer() {
     let mut host = host();
-    host.run(VifId(1), [to("10.9.5.7", 1)]);
+    host.run(VifId(1), [to("10.9.5.7", 1), to("10.9.5.7", 2)]);
     host.advance(1);
     assert!(host.retry_held().is_empty());
-    assert_eq!(host.core.hold.len(), 1);
+    assert_eq!(host.core.hold.len(), 2);
     host.advance(3);
-    host.retry_held();
-    assert_eq!(host.drops(), [(DropReason::NoNeighbour, 1)].into());
+    let output = host.retry_held();
+    assert_eq!(host.drops(), [(DropReason::NoNeighbour, 2)].into());
+    assert!(host.core.hold.is_empty());
+    let told = &output[&VifId(1)];
+    assert_eq!(told.len(), 2, "each packet's sender");
+    assert_eq!(told[0].0[34..36], [3, 1], "host unreachable");
+    // Until the neighbour is asked again, at once.
+    for second in 1..=3 {
+        let _ = host.shared.pending_solicitations(host.core.now.seconds - 4 + second);
+    }
+    let output = host.run(VifId(1), [to("10.9.5.7", 3)]);
+    let (port, (frame, _)) = only(&output);
+    assert_eq!((port, &frame[34..36]), (VifId(1), &[3, 1][..]));
+}
+
+#[test]
+fn a_neighbour_whose_packets_are_memoised_is_in_use() {
+    let mut host = host();
+    let way = "10.9.0.7";
+    host.run(VifId(1), [to(way, 1)]);
+    host.advance(70);
+    let now = host.core.now.seconds;
+    assert!(host.shared.pending_solicitations(now).is_empty(), "nobody needs it by now");
+    // What was decided long ago is decided anew; then packets do without.
+    host.run(VifId(1), [to(way, 1)]);
+    host.advance(1);
+    let before = host.hits();
+    host.run(VifId(1), [to(way, 1)]);
+    assert_eq!(host.hits(), before + 1);
+    let asked = host.shared.pending_solicitations(now);
+    let at = Some("02:bb:00:00:00:02".parse().unwrap());
+    let question = Question { scope: NeighbourScope::Wire(WIRE), addr: "192.0.2.2".parse().unwrap(), at };
+    assert_eq!(asked, [question]);
+    // It answers, and is asked again while the flow goes on.
+    let found = NeighbourFound { scope: question.scope, addr: question.addr, mac: at.unwrap() };
+    host.shared.neighbour(&host.shared.snapshot(), &found, WIRE, now + 1);
+    for _ in 0..61 {
+        host.advance(1);
+        host.run(VifId(1), [to(way, 1)]);
+        host.settle();
+    }
+    assert_eq!(host.hits(), before + 62, "no decision");
+    assert_eq!(host.shared.pending_solicitations(host.core.now.seconds), [question]);
 }
 
 #[test]

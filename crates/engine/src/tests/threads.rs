@@ -14,8 +14,12 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const ALL: Accepts = Accepts { csum: true, tso4: true, tso6: true, ecn: true };
 
 fn engine(workers: usize) -> Arc<Engine> {
-    let config =
-        EngineConfig { workers: vec![None; workers], cache_entries: 1 << 12, ..EngineConfig::default() };
+    let config = EngineConfig {
+        workers: vec![None; workers],
+        cache_entries: 1 << 12,
+        announces: false,
+        ..EngineConfig::default()
+    };
     let engine = Engine::new(&config).unwrap();
     engine.apply(&tables()).unwrap();
     engine

@@ -3,10 +3,12 @@
 use super::harness::Host;
 use crate::meters::Meters;
 use mem::{Accepts, Offload};
-use model::Change;
 use model::vectors::{Expected, Packet, Step, load};
+use model::{Change, NeighbourScope, VifId};
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
+use tables::{MAX_SOLICITATIONS, Waiting};
 
 #[test]
 fn the_engine_reproduces_the_vectors() {
@@ -32,6 +34,7 @@ fn the_engine_reproduces_the_vectors() {
                         host.core.meters = Arc::new(meters.clone());
                     }
                     Step::Learn(effects) => learn(&host, effects),
+                    Step::GiveUp(scope, addr) => give_up(&mut host, *scope, *addr),
                     Step::Wait(seconds) => {
                         host.advance(*seconds);
                         host.shared.age(host.core.now.seconds);
@@ -53,11 +56,21 @@ fn learn(host: &Host, effects: &model::Effects) {
         host.shared.learn(&snapshot, learn, now);
     }
     if let Some(found) = &effects.neighbour {
-        host.shared.neighbour(&snapshot, found, model::VifId(0), now);
+        host.shared.neighbour(&snapshot, found, VifId(0), now);
     }
     if let Some(path) = &effects.path {
         host.shared.path(path, now);
     }
+}
+
+/// Has a neighbour asked for until it counts as one that does not answer.
+fn give_up(host: &mut Host, scope: NeighbourScope, addr: IpAddr) {
+    let now = host.core.now.seconds;
+    assert_eq!(host.shared.wait_for(scope, addr, VifId(0), now), Waiting::Solicit);
+    for second in 1..=u32::from(MAX_SOLICITATIONS) {
+        let _ = host.shared.pending_solicitations(now + second);
+    }
+    host.advance(MAX_SOLICITATIONS.into());
 }
 
 fn check(host: &mut Host, packet: &Packet, case: &str) {

@@ -36,6 +36,7 @@ fn guest(id: u16, vrf: u16, addresses: &[&str]) -> Vif {
         mac: Some(Mac([2, 0, 0, 0, 0, id as u8])),
         addresses: addresses.iter().map(|a| ip(a)).collect(),
         allowed: Vec::new(),
+        macs: Vec::new(),
         mtu: 1500,
         policy: true,
         meter: None,
@@ -63,6 +64,7 @@ fn wire(id: VifId, mac: &str, wire: WireAttributes) -> Vif {
         mac: Some(self::mac(mac)),
         addresses: Vec::new(),
         allowed: Vec::new(),
+        macs: Vec::new(),
         mtu: 1600,
         policy: false,
         meter: None,
@@ -329,7 +331,8 @@ fn from_guest(r: &mut Rng, id: u16) -> String {
         if flood { "ff:ff:ff:ff:ff:ff" } else { "02:00:00:00:00:02" },
     ]);
     let src_mac = if r.percent(3) { "02:00:00:00:00:99".into() } else { format!("02:00:00:00:00:0{id}") };
-    let tag = if r.percent(3) { " vlan 9" } else { "" };
+    let tag =
+        if r.percent(6) { r.one(&[" vlan 9", " vlan 0", " vlan 0xe000 vlan 0", " svlan 9"]) } else { "" };
     let eth = format!("eth {src_mac} > {dst_mac}{tag}");
     if r.percent(4) {
         let target = r.one(&["10.1.1.254", "10.1.1.2", "10.1.1.77", "10.9.0.1"]);

@@ -2,7 +2,8 @@
 #![allow(dead_code)] // not every test needs all of it
 
 use hca::{Device, DeviceSpec, Fabric, Limits};
-use mem::Opened;
+use mem::{Burst, Offload, Opened};
+use packet::roce;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, OwnedFd};
@@ -27,8 +28,8 @@ pub const SOLICITED: u8 = 4;
 pub struct Forbidden(pub Arc<std::sync::Mutex<Vec<(u16, u16)>>>);
 
 impl hca::Rules for Forbidden {
-    fn lets(&self, from: u16, frame: &[u8], to: u16) -> bool {
-        assert!(frame.len() >= 14 + 20 + 8 + 16);
+    fn lets(&self, from: u16, flow: &hca::RoceFlow, to: u16) -> bool {
+        assert_eq!(flow.source.is_ipv4(), flow.destination.is_ipv4());
         !self.0.lock().unwrap().contains(&(from, to))
     }
 }
@@ -366,4 +367,49 @@ pub fn between(kind: QpType, host: Host, devices: [Device; 2], one: &Path, other
     let mb: Box<[u8]> = vec![0; SIZE].into();
     let (ka, kb) = (a.register(&ma, access::ALL), b.register(&mb, access::ALL));
     Two { host, devices, a, b, qa, qb, ca, cb, ma, mb, ka, kb }
+}
+
+/// Where the IP header of a frame begins.
+pub const IP: usize = 14;
+
+/// The frames that a device has sent.
+pub fn frames(port: &mut Opened) -> Vec<Vec<u8>> {
+    let mut burst = Burst::new();
+    port.rx[0].poll(&mut burst, usize::MAX);
+    let copied = burst.packets().iter().map(|packet| {
+        let mut bytes = vec![0; packet.len as usize];
+        mem::gather(burst.segments(packet), 0, &mut bytes);
+        bytes
+    });
+    let copied = copied.collect();
+    port.rx[0].release(&mut burst);
+    copied
+}
+
+/// The next frame that a device sends, alone.
+pub fn frame(port: &mut Opened) -> Vec<u8> {
+    let mut all = Vec::new();
+    until(|| {
+        all.extend(frames(port));
+        !all.is_empty()
+    });
+    assert_eq!(all.len(), 1);
+    all.remove(0)
+}
+
+/// Gives a frame to a device.
+pub fn put(port: &mut Opened, frame: &[u8]) {
+    port.tx[0].burst(&mut |room| room.put(frame, &[], 0, 0, &Offload::default()).unwrap());
+}
+
+/// The frame with a change, and the sums that it would have if its sender had meant it so.
+pub fn sealed(mut frame: Vec<u8>, change: impl FnOnce(&mut [u8])) -> Vec<u8> {
+    change(&mut frame);
+    frame[IP + 10..IP + 12].fill(0);
+    let sum = packet::checksum::sum(&frame[IP..IP + 20]).finish();
+    frame[IP + 10..IP + 12].copy_from_slice(&sum.to_be_bytes());
+    let end = frame.len() - 4;
+    let icrc = roce::icrc(&frame[IP..end]).unwrap();
+    frame[end..].copy_from_slice(&icrc);
+    frame
 }

@@ -35,7 +35,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         self.route(frame)
     }
 
-    fn bridge(&mut self, frame: &Frame<'a>, eth: &Ethernet) -> Outcome {
+    /// Takes a frame to where its MAC is, or to all members.
+    pub(super) fn bridge(&mut self, frame: &Frame<'a>, eth: &Ethernet) -> Outcome {
         let network = frame.network;
         if matches!(frame.origin, Origin::Tunnel { .. }) && !network.bridges_tunnels() {
             return Err(DropReason::NotL2Gateway.into());

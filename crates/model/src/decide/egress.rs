@@ -2,7 +2,7 @@
 
 use super::neighbour::Message;
 use super::route::is_ping;
-use super::{Frame, Origin, Stop, Walk, push_new};
+use super::{Frame, Stop, Walk, push_new};
 use crate::{
     DropReason, Encap, EthernetRewrite, Forward, GATEWAY_MAC, Lookup, Nat, Network, Tunnel, Vif, VifId,
     VifKind,
@@ -42,7 +42,7 @@ impl Frame<'_> {
         Forward {
             strip: self.headers.at,
             ecn: self.new_ecn(),
-            pop_vlan: matches!(self.origin, Origin::Attached { tagged: true, .. }),
+            pop_tags: self.foreign_tags,
             ..Forward::unchanged(VifId(0))
         }
     }
@@ -54,7 +54,7 @@ impl Frame<'_> {
             ttl_decrement: 1,
             nat,
             ethernet: dst.map(|dst| self.ethernet(dst, GATEWAY_MAC)),
-            pop_vlan: false,
+            pop_tags: 0,
             ..self.bridged()
         }
     }
@@ -172,7 +172,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
                 .filter(|_| Message::of(&frame.headers).is_none())
                 .ok_or(DropReason::NotForUs)?;
             let ethernet = Some(frame.ethernet(eth.dst, GATEWAY_MAC));
-            base = Forward { strip: frame.headers.l3_at, pop_vlan: false, ethernet, ..base };
+            base = Forward { strip: frame.headers.l3_at, pop_tags: 0, ethernet, ..base };
         }
         if let (Some(ethernet), Some(own)) = (&mut base.ethernet, wire.mac)
             && ethernet.src == GATEWAY_MAC
@@ -191,13 +191,18 @@ impl<'a, T: Lookup> Walk<'a, T> {
         tos: u8,
     ) -> Result<Forward, Stop> {
         let path = self.path(tunnel.remote)?;
+        let dst_mac = self.neighbour_mac(path.scope(), path.hop).map_err(|stop| match stop {
+            // A bridge is no router: it tells nobody.
+            Stop::Refuse(_, reason) if base.ttl_decrement == 0 => reason.into(),
+            stop => stop,
+        })?;
         let encap = Encap {
             kind: tunnel.kind,
             id: tunnel.id,
             src: path.src,
             dst: tunnel.remote,
             src_mac: path.src_mac,
-            dst_mac: self.neighbour_mac(path.scope(), path.hop)?,
+            dst_mac,
             entropy: frame.entropy(),
             tos: tos & !packet::ecn::ECN_MASK | ecn_encap(tos),
         };

@@ -1,6 +1,6 @@
 //! What comes from a guest: checked against spoofing, metered, mirrored, learned, then switched.
 
-use super::{Frame, Origin, Outcome, Walk, guard, push_new, spoof};
+use super::{Frame, Origin, Outcome, Walk, foreign_tags, guard, push_new, spoof};
 use crate::{BridgeTarget, DropReason, GATEWAY_MAC, Learn, Lookup, Network, Vif, VifKind};
 use packet::Mac;
 
@@ -18,7 +18,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         let network = vif.vrf.and_then(|vrf| self.tables.network(vrf)).ok_or(DropReason::NoNetwork)?;
         let headers = &self.packet.headers;
         let eth = headers.eth.as_ref().ok_or(DropReason::EthernetTruncated)?;
-        spoof::check(self.tables, vif, network, headers)?;
+        spoof::check(self.tables, vif, network, self.packet)?;
         guard::check(vif, self.packet)?;
         if let Some(meter) = vif.meter {
             let _ = self.effects.meters.try_push((meter, DropReason::RateLimited));
@@ -26,7 +26,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         if let Some(mirror) = vif.mirror {
             push_new(&mut self.effects.mirror_in, mirror);
         }
-        if vif.mac.is_none() {
+        if vif.mac != Some(eth.src) {
             self.learn(network, eth.src, BridgeTarget::Vif(vif.id));
         }
         let tos = headers.ip().map_or(0, |ip| ip.tos);
@@ -36,6 +36,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
             origin: Origin::Guest(vif),
             network,
             tos,
+            foreign_tags: foreign_tags(headers, 0),
         };
         Ok(self.tenant(&frame))
     }

@@ -7,9 +7,9 @@
 use super::{Frame, Origin, Outcome, Stop, Walk};
 use crate::{
     BridgeTarget, DropReason, GATEWAY_MAC, Lookup, NeighbourFound, NeighbourScope, Nexthop, Reply, ReplyKind,
-    Verdict,
+    RouteEntry, Verdict,
 };
-use packet::{Ethernet, Headers, L3, Mac};
+use packet::{Ethernet, Headers, IcmpError, L3, Mac};
 use std::net::IpAddr;
 
 /// ARP or ND, in one form.
@@ -108,18 +108,24 @@ impl<'a, T: Lookup> Walk<'a, T> {
             return other.then(|| self.tables.vif(guest)?.mac).flatten();
         }
         let floating = self.tables.inside_of(vrf, target).is_some();
-        (floating || self.leads_away(frame, target)).then_some(frame.gateway_mac())
+        (floating || self.leads_away(frame, message)).then_some(frame.gateway_mac())
     }
 
     /// Whether a guest reaches an address of its subnet by routing: its route is longer than the subnet's. What comes
     /// from elsewhere is not answered so, or every host would.
-    fn leads_away(&self, frame: &Frame<'a>, target: IpAddr) -> bool {
+    ///
+    /// Who probes whether an address is taken (RFC 5227, 2.1.1; RFC 4862, 5.4) is answered for a host's own route: one
+    /// for many does not say that each is some host's, and who probes would give up an address that is free.
+    fn leads_away(&self, frame: &Frame<'a>, message: &Message) -> bool {
+        let (target, probes) = (message.target, message.sender.is_unspecified());
         let subnets = frame.network.gateways.iter().filter(|subnet| subnet.contains(&target));
         let (Origin::Guest(_), Some(subnet)) = (frame.origin, subnets.map(|s| s.prefix_len()).max()) else {
             return false;
         };
         let route = self.tables.route(frame.network.vrf, target);
-        route.filter(|route| route.prefix_len > subnet).is_some_and(|route| {
+        let is_host =
+            |route: &RouteEntry| usize::from(route.prefix_len) == if target.is_ipv4() { 32 } else { 128 };
+        route.filter(|route| route.prefix_len > subnet && (!probes || is_host(route))).is_some_and(|route| {
             self.tables
                 .nexthop(route.nexthop)
                 .is_some_and(|nexthop| !matches!(nexthop, Nexthop::Resolve { .. }))
@@ -134,7 +140,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         {
             ethernet.dst = ALL_NODES;
         }
-        Ok(Verdict::Reply(Reply { kind: message.answer(mac, router), forward, dropped: None }))
+        Ok(Verdict::Reply(Reply { kind: message.answer(mac, router), forward, dropped: None, asker: None }))
     }
 
     /// Notes a neighbour in a network, unless it claims what is not its own.
@@ -157,9 +163,13 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
     }
 
-    /// The MAC of a neighbour; without it the packet waits.
+    /// The MAC of a neighbour; without it the packet waits. If the neighbour was asked and did not answer, the router
+    /// tells the sender that it can't reach the host (RFC 1812, 5.2.7.1; RFC 4861, 7.2.2).
     pub(super) fn neighbour_mac(&self, scope: NeighbourScope, addr: IpAddr) -> Result<Mac, Stop> {
-        self.tables.neighbour(scope, addr).ok_or(Stop::Hold { scope, addr })
+        self.tables.neighbour(scope, addr).ok_or_else(|| match self.tables.is_unreachable(scope, addr) {
+            true => Stop::Refuse(IcmpError::HostUnreachable, DropReason::NoNeighbour),
+            false => Stop::Hold { scope, addr },
+        })
     }
 }
 

@@ -5,6 +5,7 @@
 //! against the rules as if they went the way of its first one, so that a change of rules cuts both.
 
 use super::route::MAX_TRANSLATIONS;
+use super::spoof::is_rarp;
 use super::{Frame, Origin, Stop, Walk, push_new};
 use crate::transport::{Query, is_icmp, query};
 use crate::{
@@ -32,7 +33,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
 
     /// Asks the rules, and follows the connection.
     pub(super) fn judge(&mut self, frame: &Frame<'a>, vrf: Vrf, dst: Option<IpAddr>) -> Result<(), Stop> {
-        let resolution = matches!(frame.headers.l3, L3::Arp(_)) || frame.headers.nd.is_some();
+        let headers = &frame.headers;
+        let resolution = matches!(headers.l3, L3::Arp(_)) || headers.nd.is_some() || is_rarp(headers);
         if resolution {
             return Ok(());
         }

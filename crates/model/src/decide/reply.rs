@@ -1,7 +1,7 @@
 //! Answers to a packet's sender.
 
 use super::{Frame, Origin, Stop, Walk};
-use crate::{DropReason, Forward, Lookup, Nat, Reply, ReplyKind, Tunnel, Verdict};
+use crate::{Asker, DropReason, Forward, Lookup, Nat, Reply, ReplyKind, Tunnel, Verdict};
 use packet::{IcmpError, Mac, TunnelKind, reply};
 
 impl<'a, T: Lookup> Walk<'a, T> {
@@ -22,7 +22,10 @@ impl<'a, T: Lookup> Walk<'a, T> {
             }
         };
         match answer {
-            Some((kind, forward)) => Verdict::Reply(Reply { kind, forward, dropped: Some(reason) }),
+            Some((kind, forward)) => {
+                let asker = frame.headers.ip().map(|ip| Asker { vrf: frame.network.vrf, addr: ip.src });
+                Verdict::Reply(Reply { kind, forward, dropped: Some(reason), asker })
+            }
             None => Verdict::Drop(reason),
         }
     }
@@ -65,7 +68,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         };
         base.push_vlan = match frame.tags() {
             [] => None,
-            [tag] => Some(tag & VLAN_ID),
+            [tag] if !tag.service => Some(tag.vlan()),
+            [_] => return Err(DropReason::VlanUnexpected.into()),
             _ => return Err(DropReason::TooManyTags.into()),
         };
         match frame.origin {
@@ -80,6 +84,3 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
     }
 }
-
-/// The VLAN identifier in tag control information.
-pub(super) const VLAN_ID: u16 = 0xfff;

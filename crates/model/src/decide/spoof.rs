@@ -5,7 +5,7 @@
 //! their MAC (RFC 4291, appendix A); but others' are not theirs.
 
 use super::neighbour::Message;
-use crate::{BridgeTarget, DropReason, GATEWAY_MAC, Lookup, Network, Vif, VifId, VifKind};
+use crate::{BridgeTarget, DropReason, GATEWAY_MAC, Lookup, Network, PacketView, Vif, VifId, VifKind};
 use packet::{Headers, Ip, L4, Mac, proto};
 use std::net::IpAddr;
 
@@ -17,10 +17,11 @@ pub(super) fn check<T: Lookup>(
     tables: &T,
     vif: &Vif,
     network: &Network,
-    headers: &Headers,
+    packet: &PacketView<'_>,
 ) -> Result<(), DropReason> {
+    let headers = &packet.headers;
     let eth = headers.eth.as_ref().ok_or(DropReason::EthernetTruncated)?;
-    let own = vif.mac.is_none_or(|mac| mac == eth.src);
+    let own = vif.mac.is_none() || vif.has_mac(eth.src);
     let gateways = || eth.src == GATEWAY_MAC || is_wires(tables, network, eth.src);
     if !own || eth.src.is_group() || eth.src.is_zero() || gateways() {
         return Err(DropReason::MacSpoofed);
@@ -35,6 +36,9 @@ pub(super) fn check<T: Lookup>(
             return Err(DropReason::NeighbourSpoofed);
         }
         None if is_malformed_nd(headers) => return Err(DropReason::NeighbourSpoofed),
+        None if is_rarp(headers) && vif.mac.is_some_and(|mac| !tells_of(packet, mac)) => {
+            return Err(DropReason::NeighbourSpoofed);
+        }
         _ => {}
     }
     let roce = matches!(headers.l4, L4::Udp { dst: proto::PORT_ROCE, .. });
@@ -62,7 +66,7 @@ fn may_say<T: Lookup>(
     message: &Message,
 ) -> bool {
     let eth_src = headers.eth.as_ref().map(|eth| eth.src);
-    let own_mac = vif.mac.is_none() || message.mac.is_none() || message.mac == eth_src;
+    let own_mac = vif.mac.is_none() || message.mac.is_none_or(|mac| eth_src == Some(mac) || vif.has_mac(mac));
     let other_guest = || tables.guest_by_address(network.vrf, message.sender).is_some_and(|id| id != vif.id);
     let own_address = match message.sender {
         // A probe makes others give up the address they probe for themselves.
@@ -96,7 +100,7 @@ fn is_free_link_local<T: Lookup>(tables: &T, vif: &Vif, network: &Network, addr:
 fn is_of_anothers_mac<T: Lookup>(tables: &T, vif: &Vif, network: &Network, addr: IpAddr) -> bool {
     let IpAddr::V6(v6) = addr else { return false };
     let own = |target| matches!(target, BridgeTarget::Vif(id) if is_same_guest(vif, id));
-    Mac::of_link_local(v6).filter(|mac| vif.mac != Some(*mac) && !owns(vif, addr)).is_some_and(|mac| {
+    Mac::of_link_local(v6).filter(|mac| !vif.has_mac(*mac) && !owns(vif, addr)).is_some_and(|mac| {
         mac == GATEWAY_MAC || tables.bridge(network.vrf, mac).is_some_and(|entry| !own(entry.target))
     })
 }
@@ -126,6 +130,19 @@ fn is_of_underlay<T: Lookup>(tables: &T, network: &Network, addr: IpAddr) -> boo
 /// Whether a guest may send from an address.
 pub(super) fn owns(vif: &Vif, addr: IpAddr) -> bool {
     vif.addresses.contains(&addr) || vif.allowed.iter().any(|prefix| prefix.contains(&addr))
+}
+
+/// Whether it is RARP (RFC 903). By it hypervisors tell on behalf of guests that moved where those are now.
+pub(super) fn is_rarp(headers: &Headers) -> bool {
+    headers.eth.as_ref().is_some_and(|eth| eth.ethertype == proto::ETHERTYPE_RARP)
+}
+
+/// Whether RARP asks for the address of this MAC, by that itself. Servers' answers, which give others addresses, do not.
+fn tells_of(packet: &PacketView<'_>, mac: Mac) -> bool {
+    const REQUEST: [u8; 8] = [0, 1, 8, 0, 6, 4, 0, 3];
+    let body = packet.bytes.get(packet.headers.l3_at.into()..);
+    body.and_then(|body| body.first_chunk::<{ proto::ARP_LEN }>())
+        .is_some_and(|body| body[..8] == REQUEST && body[8..14] == mac.0 && body[18..24] == mac.0)
 }
 
 /// ND that another host may accept though it could not be read here, and so not checked. Whoever follows RFC 6980 takes

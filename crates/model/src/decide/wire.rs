@@ -1,8 +1,7 @@
 //! What comes from a wire: the underlay's own traffic, tunnels, and networks attached to the wire.
 
 use super::neighbour::Message;
-use super::reply::VLAN_ID;
-use super::{Frame, Origin, Outcome, Stop, Walk, entropy_of};
+use super::{Frame, Origin, Outcome, Stop, Walk, entropy_of, foreign_tags};
 use crate::{
     BridgeTarget, DropReason, EthernetRewrite, Forward, Lookup, Nat, NeighbourScope, Network, Nexthop, Reply,
     ReplyKind, Verdict, Vif, WireAttributes,
@@ -15,16 +14,23 @@ impl<'a, T: Lookup> Walk<'a, T> {
         let wire = vif.wire.as_ref().ok_or(DropReason::NotForUs)?;
         let eth = self.packet.headers.eth.as_ref().ok_or(DropReason::EthernetTruncated)?;
         let attached = |vlan| wire.networks.iter().find(|(id, _)| *id == vlan).map(|(_, vrf)| *vrf);
-        let (vlan, vrf) = match eth.tags.first().map(|tag| tag & VLAN_ID) {
-            // A tag without an identifier bears a priority alone (IEEE 802.1Q, 6.9).
-            None | Some(0) => {
+        let tag = eth.tags.first().filter(|tag| !tag.is_priority());
+        let foreign_tags = foreign_tags(&self.packet.headers, tag.is_some().into());
+        let (vlan, vrf) = match tag {
+            None => {
                 let vrf = attached(None);
-                if let Some(outcome) = self.underlay_frame(vif, wire, eth, vrf.is_some()) {
+                if eth.tags.len() == usize::from(foreign_tags)
+                    && let Some(outcome) = self.underlay_frame(vif, wire, eth, vrf.is_some())
+                {
                     return outcome;
                 }
                 (None, vrf.ok_or(DropReason::NotForUs)?)
             }
-            Some(vlan) => (Some(vlan), attached(Some(vlan)).ok_or(DropReason::VlanUnexpected)?),
+            Some(tag) => {
+                let vlan = Some(tag.vlan()).filter(|_| !tag.service);
+                let vrf = vlan.and_then(|vlan| attached(Some(vlan)));
+                (vlan, vrf.ok_or(DropReason::VlanUnexpected)?)
+            }
         };
         let network = self.tables.network(vrf).ok_or(DropReason::NoNetwork)?;
         if vif.mac != Some(eth.src) {
@@ -32,8 +38,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
         let headers = self.packet.headers.clone();
         let tos = headers.ip().map_or(0, |ip| ip.tos);
-        let origin = Origin::Attached { wire: vif, vlan, tagged: !eth.tags.is_empty() };
-        let frame = Frame { headers, end: self.packet.len as usize, origin, network, tos };
+        let origin = Origin::Attached { wire: vif, vlan };
+        let frame = Frame { headers, end: self.packet.len as usize, origin, network, tos, foreign_tags };
         Ok(self.tenant(&frame))
     }
 
@@ -90,6 +96,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
                 kind: message.answer(mac, false),
                 forward,
                 dropped: None,
+                asker: None,
             })));
         }
         if answered {
@@ -119,7 +126,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         match headers.l4 {
             L4::Icmp { kind, .. } if kind == echo && ip.fragment == Fragment::Whole => {
                 let forward = turned(vif, headers.l3_at, eth, eth.dst);
-                Ok(Verdict::Reply(Reply { kind: ReplyKind::Echo, forward, dropped: None }))
+                Ok(Verdict::Reply(Reply { kind: ReplyKind::Echo, forward, dropped: None, asker: None }))
             }
             _ => Err(DropReason::NotForUs.into()),
         }
@@ -190,7 +197,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
             None => 0,
         };
         let origin = Origin::Tunnel { remote, id: tunnel.id };
-        Ok(Frame { headers, end: tunnel.inner_end, origin, network, tos })
+        let foreign_tags = foreign_tags(&headers, 0);
+        Ok(Frame { headers, end: tunnel.inner_end, origin, network, tos, foreign_tags })
     }
 }
 

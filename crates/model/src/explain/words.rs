@@ -99,7 +99,7 @@ impl Display for Forward {
         if let Some(eth) = &self.ethernet {
             write!(f, ", ethernet {} > {}", eth.src, eth.dst)?;
         }
-        if self.pop_vlan {
+        for _ in 0..self.pop_tags {
             f.write_str(", pop vlan")?;
         }
         if let Some(vlan) = self.push_vlan {

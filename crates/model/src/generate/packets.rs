@@ -1,7 +1,7 @@
 //! Random packets, most of them what the guests and remotes of some tables could send.
 
 use super::Rng;
-use super::tables::{floating, host4, host6, mac, remote};
+use super::tables::{SHARED_MAC, floating, host4, host6, mac, remote};
 use crate::{GATEWAY_MAC, Lookup, Tables, Vif, VifId, VifKind, text};
 use packet::Mac;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -93,6 +93,7 @@ fn spoil(rng: &mut Rng, frame: &mut Vec<u8>) {
 
 fn from_guest(rng: &mut Rng, tables: &Tables, vif: &Vif) -> String {
     let own = match vif.mac {
+        Some(_) if rng.percent(5) => SHARED_MAC,
         Some(mac) if !rng.percent(3) => mac,
         _ => mac(vif.id.0),
     };
@@ -113,6 +114,10 @@ fn frame(rng: &mut Rng, tables: &Tables, own: Mac, vrf: u16, src: IpAddr, dst: I
         0 => " vlan 7".into(),
         1 => format!(" vlan {vrf}"),
         2 => " vlan 7 vlan 9".into(),
+        3 => " vlan 0".into(),
+        4 => rng
+            .one(&[" vlan 0xe000 vlan 0", " vlan 0 vlan 7", " vlan 7 vlan 0", " svlan 7", " svlan 0"])
+            .into(),
         _ => String::new(),
     };
     match rng.below(16) {
@@ -213,6 +218,7 @@ fn destination_mac(rng: &mut Rng, tables: &Tables, dst: IpAddr) -> Mac {
     let owner = tables.vifs().find(|vif| vif.addresses.contains(&dst)).and_then(|vif| vif.mac);
     match rng.below(10) {
         0..=4 => GATEWAY_MAC,
+        5 if rng.percent(50) => SHARED_MAC,
         5 => mac(rng.below(30) as u16),
         6 => rng.one(&[Mac::BROADCAST, Mac([1, 0, 0x5e, 0, 0, 5]), Mac([1, 0x80, 0xc2, 0, 0, 0])]),
         _ => owner.unwrap_or(GATEWAY_MAC),

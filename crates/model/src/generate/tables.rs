@@ -28,6 +28,9 @@ pub(super) fn host6(vrf: u16, host: u16) -> IpAddr {
     Ipv6Addr::new(0xfd00, vrf, 0, 0, 0, 0, 0, host).into()
 }
 
+/// A MAC that several guests may have.
+pub(super) const SHARED_MAC: Mac = Mac([0, 0, 0x5e, 0, 1, 5]);
+
 pub(super) fn mac(number: u16) -> Mac {
     let [a, b] = number.to_be_bytes();
     Mac([2, 0, 0, 0, a, b])
@@ -119,6 +122,7 @@ fn blank(id: u16, kind: VifKind) -> Vif {
         mac: None,
         addresses: Vec::new(),
         allowed: Vec::new(),
+        macs: Vec::new(),
         mtu: 1500,
         policy: false,
         meter: None,
@@ -154,6 +158,7 @@ fn guest(rng: &mut Rng, id: u16, vrfs: &[u16]) -> Vif {
     let mut vif = Vif { vrf: Some(Vrf(vrf)), mtu: rng.one(&[1500, 9000, 700]), ..blank(id, kind) };
     if rng.percent(80) {
         vif.mac = Some(mac(id));
+        vif.macs.extend(rng.percent(20).then_some(SHARED_MAC));
     }
     if rng.percent(80) {
         vif.addresses = vec![host4(vrf, 1 + (id % 2) as u8, id as u8), host6(vrf, id)];

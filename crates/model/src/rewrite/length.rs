@@ -25,7 +25,7 @@ fn leaving(forward: &Forward, packet: &PacketView<'_>) -> usize {
     let kept = kept(forward, packet);
     let ethernet = if forward.ethernet.is_some() { proto::ETHERNET_LEN } else { 0 };
     let tag = if forward.push_vlan.is_some() { proto::VLAN_LEN } else { 0 };
-    let popped = if forward.pop_vlan { proto::VLAN_LEN } else { 0 };
+    let popped = usize::from(forward.pop_tags) * proto::VLAN_LEN;
     let front = forward.encap.as_ref().map_or(0, encap_len) + ethernet + tag;
     // What is put in front, less what is taken off.
     let grown = front as isize - popped as isize - kept.start as isize;

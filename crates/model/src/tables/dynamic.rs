@@ -6,7 +6,7 @@ use crate::{
     MeterId, NeighbourScope, Network, PathMtu, RuleId, Seconds, Transport, Vif, VifId, Vrf,
 };
 use packet::Mac;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 /// Seconds after which a learned MAC that was not seen again is forgotten (IEEE 802.1Q, 8.8.3).
@@ -28,6 +28,8 @@ pub(super) struct Dynamic {
     macs: BTreeMap<(Vrf, Mac), (BridgeTarget, Seconds)>,
     neighbours: BTreeMap<(NeighbourScope, IpAddr), Mac>,
     paths: BTreeMap<IpAddr, (u16, Seconds)>,
+    /// Neighbours that did not answer.
+    unreachable: BTreeSet<(NeighbourScope, IpAddr)>,
     /// By the original direction.
     connections: BTreeMap<FlowKey, Remembered>,
     fragments: BTreeMap<FragmentKey, (Transport, Seconds)>,
@@ -47,6 +49,10 @@ impl Dynamic {
         self.paths.get(&remote).map(|(mtu, _)| *mtu)
     }
 
+    pub(super) fn is_unreachable(&self, scope: NeighbourScope, addr: IpAddr) -> bool {
+        self.unreachable.contains(&(scope, addr))
+    }
+
     pub(super) fn connection(&self, key: &FlowKey, now: Seconds) -> Option<(Connection, bool)> {
         let alive =
             |key: &FlowKey| self.connections.get(key).filter(|c| !c.expired(now)).map(|c| c.connection);
@@ -63,10 +69,12 @@ impl Dynamic {
         self.macs.retain(|(vrf, _), (target, _)| {
             networks.contains_key(vrf) && !matches!(target, BridgeTarget::Vif(id) if !vifs.contains_key(id))
         });
-        self.neighbours.retain(|(scope, _), _| match scope {
+        let is_there = |scope: &NeighbourScope| match scope {
             NeighbourScope::Wire(id) => vifs.contains_key(id),
             NeighbourScope::Network(vrf) => networks.contains_key(vrf),
-        });
+        };
+        self.neighbours.retain(|(scope, _), _| is_there(scope));
+        self.unreachable.retain(|(scope, _)| is_there(scope));
         self.connections
             .retain(|key, _| networks.contains_key(&key.src.vrf) && networks.contains_key(&key.dst.vrf));
         self.fragments.retain(|key, _| networks.contains_key(&key.vrf));
@@ -100,6 +108,7 @@ impl Tables {
             insert(&mut dynamic.macs, (learn.vrf, learn.mac), (learn.at, now));
         }
         if let Some(found) = effects.neighbour {
+            dynamic.unreachable.remove(&(found.scope, found.addr));
             insert(&mut dynamic.neighbours, (found.scope, found.addr), found.mac);
         }
         if let Some(path) = effects.path {
@@ -109,6 +118,14 @@ impl Tables {
             insert(&mut dynamic.fragments, key, (transport, now));
         }
         effects.flow.map_or(Ok(()), |change| dynamic.follow(change, now))
+    }
+
+    /// Forgets a neighbour, which did not answer.
+    pub fn give_up(&mut self, scope: NeighbourScope, addr: IpAddr) {
+        self.dynamic.neighbours.remove(&(scope, addr));
+        if self.dynamic.unreachable.len() < CAPACITY {
+            self.dynamic.unreachable.insert((scope, addr));
+        }
     }
 
     /// Forgets what is too old at `now`.

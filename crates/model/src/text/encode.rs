@@ -157,8 +157,14 @@ fn name_of(layer: &str) -> &str {
 fn ethernet(words: &mut Words<'_>, inner: &[&str]) -> Bytes {
     let (src, dst) = words.pair::<Mac>()?;
     let mut tags = Vec::new();
-    while let Some(vlan) = words.option("vlan")? {
-        tags.push(vlan as u16);
+    loop {
+        if let Some(vlan) = words.option("vlan")? {
+            tags.push((proto::ETHERTYPE_VLAN, vlan as u16));
+        } else if let Some(vlan) = words.option("svlan")? {
+            tags.push((proto::ETHERTYPE_QINQ, vlan as u16));
+        } else {
+            break;
+        }
     }
     let ethertype = match inner.first().map(|layer| name_of(layer)) {
         Some("ip4") => proto::ETHERTYPE_IPV4,
@@ -170,9 +176,9 @@ fn ethernet(words: &mut Words<'_>, inner: &[&str]) -> Bytes {
     let ethertype = words.option("type")?.map_or(ethertype, |number| number as u16);
     let mut inside = encode(inner, Around { addresses: None })?;
     let mut next = ethertype;
-    for tag in tags.iter().rev() {
-        inside = with_header(proto::VLAN_LEN, &inside, |out| build::vlan(out, *tag, next));
-        next = proto::ETHERTYPE_VLAN;
+    for (tpid, tci) in tags.iter().rev() {
+        inside = with_header(proto::VLAN_LEN, &inside, |out| build::vlan(out, *tci, next));
+        next = *tpid;
     }
     Ok(with_header(proto::ETHERNET_LEN, &inside, |out| build::ethernet(out, dst, src, next)))
 }

@@ -76,8 +76,8 @@ fn ethernet(bytes: &[u8], layers: &mut Vec<String>) {
     }
     let mut text = format!("eth {} > {}", mac(bytes, 6), mac(bytes, 0));
     let mut at = 12;
-    while be16(bytes, at) == proto::ETHERTYPE_VLAN && bytes.len() >= at + 6 {
-        let _ = write!(text, " vlan {}", be16(bytes, at + 2));
+    while let Some(name) = tag_name(be16(bytes, at)).filter(|_| bytes.len() >= at + 6) {
+        let _ = write!(text, " {name} {}", be16(bytes, at + 2));
         at += proto::VLAN_LEN;
     }
     let (ethertype, inside) = (be16(bytes, at), &bytes[at + 2..]);
@@ -90,6 +90,15 @@ fn ethernet(bytes: &[u8], layers: &mut Vec<String>) {
         proto::ETHERTYPE_IPV4 | proto::ETHERTYPE_IPV6 => network(inside, layers),
         proto::ETHERTYPE_ARP if inside.len() >= proto::ARP_LEN => arp(inside, layers),
         _ => raw(inside, layers),
+    }
+}
+
+/// What a tag of this EtherType is called.
+fn tag_name(ethertype: u16) -> Option<&'static str> {
+    match ethertype {
+        proto::ETHERTYPE_VLAN => Some("vlan"),
+        proto::ETHERTYPE_QINQ => Some("svlan"),
+        _ => None,
     }
 }
 

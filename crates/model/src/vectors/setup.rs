@@ -20,7 +20,7 @@ use std::str::FromStr;
 /// wire NAME [mac M] [address PREFIX]... [gateway ADDR]... [mtu N]
 /// network NAME vrf N [gateway PREFIX]... [vni N] [learning] [mtu N] [default ACTION] [wire NAME] [vlan N]
 ///         [l2-gateway here|elsewhere]
-/// guest NAME in NETWORK [kind tap|rdma] [mac M] [address ADDR]... [allowed PREFIX]... [mtu N] [policy] [rdma]
+/// guest NAME in NETWORK [kind tap|rdma] [mac M] [macs M]... [address ADDR]... [allowed PREFIX]... [mtu N] [policy] [rdma]
 ///       [router] [dhcp-server] [mirror NAME] [rate BITS/S BYTES]
 /// route NETWORK PREFIX > TARGET [, TARGET]...
 /// mac NETWORK MAC > TARGET
@@ -284,6 +284,7 @@ impl Setup {
             match word {
                 "kind" => vif.kind = if words.next() == Some("tap") { VifKind::Tap } else { VifKind::Rdma },
                 "mac" => vif.mac = Some(value(words)?),
+                "macs" => vif.macs.push(value(words)?),
                 "address" => vif.addresses.push(value(words)?),
                 "allowed" => vif.allowed.push(value(words)?),
                 "mtu" => vif.mtu = value(words)?,
@@ -299,7 +300,8 @@ impl Setup {
         if let Some(id) = vif.rdma {
             let name = format!("{name}:rdma").into();
             let (kind, rdma) = (VifKind::Rdma, Some(vif.id));
-            self.vifs.insert(id, Vif { id, name, kind, allowed: Vec::new(), rdma, ..vif.clone() });
+            let (allowed, macs) = Default::default();
+            self.vifs.insert(id, Vif { id, name, kind, allowed, macs, rdma, ..vif.clone() });
         }
         self.vifs.insert(vif.id, vif);
         Ok(())
@@ -434,11 +436,20 @@ impl Setup {
         Ok(())
     }
 
-    fn neighbour(&mut self, words: &mut Words<'_>) -> Result<(), String> {
+    /// A neighbour's scope and address: `NAME ADDR`.
+    pub(super) fn neighbour_key(&mut self, text: &str) -> Result<(NeighbourScope, IpAddr), String> {
+        self.neighbour_of(&mut text.split_whitespace().peekable())
+    }
+
+    fn neighbour_of(&mut self, words: &mut Words<'_>) -> Result<(NeighbourScope, IpAddr), String> {
         let name: String = value(words)?;
         let network = self.network_names.iter().find(|(known, _)| *known == name).map(|(_, vrf)| *vrf);
         let scope = network.map_or_else(|| NeighbourScope::Wire(self.vif_id(&name)), NeighbourScope::Network);
-        let addr = value(words)?;
+        Ok((scope, value(words)?))
+    }
+
+    fn neighbour(&mut self, words: &mut Words<'_>) -> Result<(), String> {
+        let (scope, addr) = self.neighbour_of(words)?;
         must(words, "at")?;
         let neighbour = Some(NeighbourFound { scope, addr, mac: value(words)? });
         self.learned.push(Effects { neighbour, ..Effects::default() });
@@ -494,6 +505,7 @@ fn blank(id: VifId, name: &str, kind: VifKind) -> Vif {
         mac: None,
         addresses: Vec::new(),
         allowed: Vec::new(),
+        macs: Vec::new(),
         mtu: 9000,
         policy: false,
         meter: None,

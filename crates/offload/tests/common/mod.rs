@@ -265,8 +265,12 @@ pub struct World {
 
 impl World {
     pub fn new<C: Carry + 'static>(open: impl FnOnce() -> C + Send + 'static) -> Self {
-        let engine =
-            Engine::new(&EngineConfig { cache_entries: 1 << 12, ..EngineConfig::default() }).unwrap();
+        let engine = Engine::new(&EngineConfig {
+            cache_entries: 1 << 12,
+            announces: false,
+            ..EngineConfig::default()
+        })
+        .unwrap();
         let stopped = Arc::new(AtomicBool::new(false));
         let shared = stopped.clone();
         let card = move || Stopping { card: open(), stopped: shared };
@@ -334,6 +338,7 @@ fn vif(id: VifId, kind: VifKind) -> Vif {
         mac: Some(Mac([2, 0, 0, 0, 0, id.0 as u8])),
         addresses: if guest { vec![format!("10.1.1.{id}").parse().unwrap()] } else { Vec::new() },
         allowed: Vec::new(),
+        macs: Vec::new(),
         mtu: 1500,
         policy: guest,
         meter: None,

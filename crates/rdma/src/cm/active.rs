@@ -91,8 +91,8 @@ impl Manager {
         Ok(())
     }
 
-    /// The queue pair is ready (`rdma_establish`, and what `librdmacm` does by itself where it has the queue pair): tells the
-    /// peer so, after `ConnectResponse`.
+    /// The queue pair is ready (`rdma_establish`, and what `librdmacm` does by itself where it has the queue pair):
+    /// tells the peer so, after `ConnectResponse`.
     ///
     /// # Errors
     /// [`Refused::NoSuchId`], [`Refused::State`].

@@ -9,8 +9,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 const EPHEMERAL: std::ops::Range<u16> = 32768..61000;
 
 impl Manager {
-    /// Gives an identifier an address (`rdma_bind_addr`), one of the guest's, loopback's or the unspecified one; with port 0, a port that
-    /// is free. Returns what it got.
+    /// Gives an identifier an address (`rdma_bind_addr`), one of the guest's, loopback's or the unspecified one; with
+    /// port 0, a port that is free. Returns what it got.
     ///
     /// # Errors
     /// [`Refused::NoSuchId`], [`Refused::State`], [`Refused::AddressNotAvailable`], [`Refused::AddressInUse`].
@@ -75,13 +75,15 @@ impl Manager {
         })
     }
 
-    /// Finds how a destination is reached (`rdma_resolve_addr`): the source is the one given, the one bound, or one of the
-    /// guest's. The host says by `reaches` whether its packets from the one to the other get there. Told by `AddrResolved` or
-    /// `AddrError`. Datagrams may go to a multicast group. The unspecified address means loopback's, as with Linux; what goes there stays in the device.
+    /// Finds how a destination is reached (`rdma_resolve_addr`): the source is the one given, the one bound, or one
+    /// of the guest's. The host says by `reaches` whether its packets from the one to the other get there. Told by
+    /// `AddrResolved` or `AddrError`. Datagrams may go to a multicast group. The unspecified address means
+    /// loopback's, as with Linux; what goes there stays in the device.
     ///
     /// # Errors
     /// [`Refused::NoSuchId`], [`Refused::State`], [`Refused::AddressNotAvailable`], [`Refused::AddressInUse`];
-    /// [`Refused::Parameter`], where the destination can't be one; [`Refused::TooMany`], where its events are not taken.
+    /// [`Refused::Parameter`], where the destination can't be one; [`Refused::TooMany`], where its events are not
+    /// taken.
     pub fn resolve_addr(
         &mut self,
         client: Client,
@@ -163,8 +165,8 @@ impl Manager {
         own.clone().find(|ip| *ip == to).or_else(|| right.next()).or_else(any)
     }
 
-    /// Finds the way to a destination that was resolved (`rdma_resolve_route`): over Ethernet, there is nothing to find. Told by
-    /// `RouteResolved`.
+    /// Finds the way to a destination that was resolved (`rdma_resolve_route`): over Ethernet, there is nothing to
+    /// find. Told by `RouteResolved`.
     ///
     /// # Errors
     /// [`Refused::NoSuchId`], [`Refused::State`].
@@ -177,8 +179,8 @@ impl Manager {
         Ok(())
     }
 
-    /// Has requests to an identifier's address come as `ConnectRequest` (`rdma_listen`). At most `backlog` may wait for an
-    /// answer; 0 means as many as there may be.
+    /// Has requests to an identifier's address come as `ConnectRequest` (`rdma_listen`). At most `backlog` may wait
+    /// for an answer; 0 means as many as there may be.
     ///
     /// # Errors
     /// [`Refused::NoSuchId`], [`Refused::State`], [`Refused::AddressInUse`].

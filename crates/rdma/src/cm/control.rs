@@ -60,8 +60,8 @@ impl Manager {
     /// A new identifier (`rdma_create_id`), whose events come on a channel.
     ///
     /// # Errors
-    /// [`Refused::NoSuchId`], where there is no such channel; [`Refused::TooMany`]; [`Refused::Parameter`], where port space
-    /// and transport do not go together.
+    /// [`Refused::NoSuchId`], where there is no such channel; [`Refused::TooMany`]; [`Refused::Parameter`], where
+    /// port space and transport do not go together.
     pub fn create_id(
         &mut self,
         client: Client,
@@ -80,8 +80,8 @@ impl Manager {
         Ok(self.add(Endpoint::new(Some(channel), space, transport, self.config.mtu)))
     }
 
-    /// Destroys an identifier (`rdma_destroy_id`). The peer is told, of a connection until it answers. Its events are gone, and
-    /// so are requests of a listener that it was not told of yet.
+    /// Destroys an identifier (`rdma_destroy_id`). The peer is told, of a connection until it answers. Its events are
+    /// gone, and so are requests of a listener that it was not told of yet.
     ///
     /// # Errors
     /// [`Refused::NoSuchId`].

@@ -1,7 +1,8 @@
 //! Requests that come before their listener: they wait a moment for who is about to listen.
 //!
-//! perftest's server (`-R`) listens, is connected, ends its listener, tells the client to go on, and only then listens again.
-//! An adapter's client resolves addresses meanwhile, which takes long enough; here that takes no time, and would find nobody.
+//! perftest's server (`-R`) listens, is connected, ends its listener, tells the client to go on, and only then
+//! listens again. An adapter's client resolves addresses meanwhile, which takes long enough; here that takes no time,
+//! and would find nobody.
 
 use super::header::IpHeader;
 use super::{Manager, PortSpace};

@@ -8,8 +8,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 impl Manager {
-    /// Ends a connection (`rdma_disconnect`). Told by `Disconnected`, and later `TimewaitExit`. Where the peer was first, there
-    /// is nothing left to do.
+    /// Ends a connection (`rdma_disconnect`). Told by `Disconnected`, and later `TimewaitExit`. Where the peer was
+    /// first, there is nothing left to do.
     ///
     /// # Errors
     /// [`Refused::NoSuchId`]; [`Refused::State`], where there is no connection.

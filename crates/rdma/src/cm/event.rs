@@ -30,7 +30,8 @@ pub enum EventKind {
     TimewaitExit = 15,
 }
 
-/// Values of [`Event::status`] that are negative: error numbers of Linux. Positive ones are reasons of a REJ or a `SIDR_REP`.
+/// Values of [`Event::status`] that are negative: error numbers of Linux. Positive ones are reasons of a REJ or a
+/// `SIDR_REP`.
 pub mod status {
     #![allow(missing_docs)] // they say it
     pub const TIMED_OUT: i32 = -110;

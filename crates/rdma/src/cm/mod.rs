@@ -1,17 +1,18 @@
-//! The connection manager of a device (IBTA 1.5, chapter 12), as Linux's RDMA CM uses it for IP addresses (annex A11), without
-//! I/O.
+//! The connection manager of a device (IBTA 1.5, chapter 12), as Linux's RDMA CM uses it for IP addresses (annex
+//! A11), without I/O.
 //!
-//! A [`Manager`] has the identifiers (`rdma_cm_id`) of all programs of a guest. What they ask for are its methods; what
-//! comes of it are [`Event`]s, of a client's channel. Messages to other managers are datagrams of queue pair 1, which the
-//! host carries: [`Manager::receive`], [`Manager::next_datagram`]. The host has the clock too: [`Manager::poll`].
+//! A [`Manager`] has the identifiers (`rdma_cm_id`) of all programs of a guest. What they ask for are its methods;
+//! what comes of it are [`Event`]s, of a client's channel. Messages to other managers are datagrams of queue pair 1,
+//! which the host carries: [`Manager::receive`], [`Manager::next_datagram`]. The host has the clock too:
+//! [`Manager::poll`].
 //!
-//! A connection's way: `connect` sends a REQ (`active`); there it becomes a new identifier of a listener (`passive`), which
-//! `accept` answers with a REP; that is told here, and `establish` sends the RTU. `disconnect` sends a DREQ (`ending`).
-//! Queue pairs of datagrams have a question and an answer only (`datagrams`). What is not answered is sent again (`timers`); what
-//! comes before somebody listens for it waits a moment (`early`).
+//! A connection's way: `connect` sends a REQ (`active`); there it becomes a new identifier of a listener (`passive`),
+//! which `accept` answers with a REP; that is told here, and `establish` sends the RTU. `disconnect` sends a DREQ
+//! (`ending`). Queue pairs of datagrams have a question and an answer only (`datagrams`). What is not answered is
+//! sent again (`timers`); what comes before somebody listens for it waits a moment (`early`).
 //!
-//! What comes from the wire is believed only where it is of a conversation that exists, from the address it is with, with its
-//! random names. Of the rest, requests are refused, and nothing changes.
+//! What comes from the wire is believed only where it is of a conversation that exists, from the address it is with,
+//! with its random names. Of the rest, requests are refused, and nothing changes.
 
 mod active;
 mod attributes;
@@ -46,7 +47,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
-/// How long an answer is waited for, and for how long others are asked to wait for ours: 4.096 us times 2 to the power of this.
+/// How long an answer is waited for, and for how long others are asked to wait for ours: 4.096 us times 2 to the
+/// power of this.
 pub const RESPONSE_TIMEOUT: u8 = 20;
 /// How often a message is sent again.
 pub const RETRIES: u8 = 15;
@@ -236,8 +238,8 @@ impl Manager {
         self.datagrams.pop_front()
     }
 
-    /// Hands out events, in the order of each channel. Where `take` returns false, a channel takes no more now: that event and
-    /// the channel's later ones are kept.
+    /// Hands out events, in the order of each channel. Where `take` returns false, a channel takes no more now: that
+    /// event and the channel's later ones are kept.
     pub fn deliver(&mut self, mut take: impl FnMut(&Event) -> bool) {
         let mut full = BTreeSet::new();
         let Self { events, endpoints, .. } = self;

@@ -10,13 +10,14 @@ use std::net::SocketAddr;
 pub const QUEUE_PAIR: u32 = 0xff_ffff;
 
 impl Manager {
-    /// Joins a multicast group (`rdma_join_multicast`), from the address that the identifier is bound to. `join` is the
-    /// program's name for that. Told by `MulticastJoin`, or by `MulticastError` where the group is of another version of
-    /// IP.
+    /// Joins a multicast group (`rdma_join_multicast`), from the address that the identifier is bound to. `join` is
+    /// the program's name for that. Told by `MulticastJoin`, or by `MulticastError` where the group is of another
+    /// version of IP.
     ///
     /// # Errors
     /// [`Refused::NoSuchId`]; [`Refused::State`], where it has no address, or is not one for datagrams;
-    /// [`Refused::Parameter`], where the address is not a group's; [`Refused::TooMany`], where its events are not taken.
+    /// [`Refused::Parameter`], where the address is not a group's; [`Refused::TooMany`], where its events are not
+    /// taken.
     pub fn join_multicast(
         &mut self,
         client: Client,

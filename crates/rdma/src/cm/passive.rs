@@ -45,7 +45,8 @@ impl Manager {
         }
     }
 
-    /// Whether the peer has begun anew with a queue pair, or a name, that is of a connection here: that one has ended then.
+    /// Whether the peer has begun anew with a queue pair, or a name, that is of a connection here: that one has ended
+    /// then.
     fn is_stale(&mut self, now: Duration, from: IpAddr, to: IpAddr, req: &Req) -> bool {
         let by_name = self.by_peer.get(&(from, req.local, false));
         let by_queue_pair = self.by_queue_pair.get(&(from, req.queue_pair)).filter(|_| req.queue_pair != 0);
@@ -158,8 +159,8 @@ impl Manager {
         });
     }
 
-    /// Accepts a request (`rdma_accept`); the queue pair must be ready. Told by `Established`, when the peer is ready too, or
-    /// `Unreachable`, `Rejected`. Of datagrams, the answer is all.
+    /// Accepts a request (`rdma_accept`); the queue pair must be ready. Told by `Established`, when the peer is ready
+    /// too, or `Unreachable`, `Rejected`. Of datagrams, the answer is all.
     ///
     /// # Errors
     /// [`Refused::NoSuchId`]; [`Refused::State`], where it is no request that waits; [`Refused::PrivateData`].
@@ -203,7 +204,8 @@ impl Manager {
         Ok(())
     }
 
-    /// Turns a request down, or a reply (`rdma_reject`). `reason` is what the peer sees: 28, the program's, where it is 0.
+    /// Turns a request down, or a reply (`rdma_reject`). `reason` is what the peer sees: 28, the program's, where it
+    /// is 0.
     ///
     /// # Errors
     /// [`Refused::NoSuchId`]; [`Refused::State`], where it is neither; [`Refused::PrivateData`].
@@ -232,7 +234,8 @@ impl Manager {
         }
     }
 
-    /// A packet of the connection came (`rdma_notify`, and what the device sees itself): the peer is ready, its RTU is late.
+    /// A packet of the connection came (`rdma_notify`, and what the device sees itself): the peer is ready, its RTU
+    /// is late.
     ///
     /// # Errors
     /// [`Refused::NoSuchId`], [`Refused::State`].

@@ -24,8 +24,8 @@ const APR: u16 = 0x1a;
 const LAP_UNSUPPORTED: u8 = 1;
 
 impl Manager {
-    /// Takes a datagram that came to queue pair 1 with its queue key, from another manager to an address of the guest. False
-    /// where it is no message of a manager.
+    /// Takes a datagram that came to queue pair 1 with its queue key, from another manager to an address of the
+    /// guest. False where it is no message of a manager.
     pub fn receive(&mut self, now: Duration, from: IpAddr, to: IpAddr, payload: &[u8]) -> bool {
         let (from, to) = (from.to_canonical(), to.to_canonical());
         let mad = match cm::parse(payload) {

@@ -7,7 +7,8 @@ use packet::roce::cm::Message;
 use std::time::Duration;
 
 impl Manager {
-    /// Looks at the clock: `now` is the time since any fixed one. Returns when it wants to be called again at the latest.
+    /// Looks at the clock: `now` is the time since any fixed one. Returns when it wants to be called again at the
+    /// latest.
     pub fn poll(&mut self, now: Duration) -> Option<Duration> {
         let early = self.serve_early(now);
         while let Some((at, id)) = self.timers.first().copied() {

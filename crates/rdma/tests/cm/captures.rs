@@ -28,8 +28,8 @@ fn messages(capture: &str) -> Vec<(IpAddr, Mad)> {
     frames.iter().filter_map(message).collect()
 }
 
-/// One side is ours, the other is Linux as it was captured. Names and transactions of the captured one are those that ours
-/// has: a name of the capture stands for one of ours.
+/// One side is ours, the other is Linux as it was captured. Names and transactions of the captured one are those that
+/// ours has: a name of the capture stands for one of ours.
 struct Replay {
     ours: Host,
     linux: IpAddr,

@@ -28,7 +28,8 @@ fn resolve(host: &mut Host, source: Option<&str>, to: &str, transport: Transport
     (id, host.event())
 }
 
-/// Connects a client with a listener, if it gets there: by which address, and what client and server are told of both ends.
+/// Connects a client with a listener, if it gets there: by which address, and what client and server are told of both
+/// ends.
 fn connected(listens: &str, source: Option<&str>, to: &str) -> Option<(IpAddr, [(IpAddr, IpAddr); 2])> {
     let mut a = Host::new("10.0.0.1");
     let listener = a.listen(listens, Transport::Reliable);

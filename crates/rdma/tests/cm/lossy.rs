@@ -140,8 +140,8 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// Where no more than two messages of a host are lost one after the other, both are connected in the end; then both have
-    /// ended.
+    /// Where no more than two messages of a host are lost one after the other, both are connected in the end; then
+    /// both have ended.
     #[test]
     fn both_get_there(fates in fates()) {
         let mut world = World::new(fates, Duration::MAX..Duration::MAX);
@@ -154,8 +154,8 @@ proptest! {
         prop_assert_eq!(world.fared, [Fared::Failed; 2]);
     }
 
-    /// Where the wire is cut for a while, at any time, both are connected, or both have failed. One may have to find out that
-    /// the other is gone: nothing that it sends is acknowledged, and it disconnects.
+    /// Where the wire is cut for a while, at any time, both are connected, or both have failed. One may have to find
+    /// out that the other is gone: nothing that it sends is acknowledged, and it disconnects.
     #[test]
     fn both_agree_in_the_end(fates in fates(), from in 0_u64..30_000, len in 0_u64..200_000) {
         let from = Duration::from_millis(from);

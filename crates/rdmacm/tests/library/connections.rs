@@ -319,7 +319,8 @@ fn a_channel_may_be_destroyed_under_who_waits() {
         // SAFETY: it asks for nothing.
         tell.send(unsafe { libc::gettid() }).unwrap();
         let mut event = ptr::null_mut();
-        // SAFETY: the channel was not destroyed when the call began, and the library keeps callers that it is destroyed under.
+        // SAFETY: the channel was not destroyed when the call began, and the library keeps callers that it is
+        // destroyed under.
         unsafe { (rdma_get_cm_event(channel as *mut EventChannel, &raw mut event), errno()) }
     });
     // Until it does wait: a program can't know that either.
@@ -344,8 +345,8 @@ fn what_can_not_be_is_refused() {
     let one = id(channel, RDMA_PS_TCP);
     let mut foreign = address::write("192.0.2.1:5".parse().unwrap());
     let foreign = (&raw mut foreign).cast::<libc::sockaddr>();
-    // SAFETY: the identifier is the test's until the end; it, addresses and parameters may be null, else they are whole, and
-    // the value has four bytes, or one as it is said.
+    // SAFETY: the identifier is the test's until the end; it, addresses and parameters may be null, else they are
+    // whole, and the value has four bytes, or one as it is said.
     unsafe {
         assert_eq!((rdma_bind_addr(one, foreign), errno()), (-1, libc::EADDRNOTAVAIL));
         assert_eq!((rdma_bind_addr(one, ptr::null_mut()), errno()), (-1, libc::EINVAL));

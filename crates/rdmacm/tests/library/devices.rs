@@ -129,8 +129,8 @@ impl World {
         self.devices.iter_mut().flat_map(sent).collect()
     }
 
-    /// Carries messages until there are none, and tells what came of it. Nobody is about to listen: who asks is not made to wait
-    /// for that.
+    /// Carries messages until there are none, and tells what came of it. Nobody is about to listen: who asks is not
+    /// made to wait for that.
     fn carry(&mut self) {
         loop {
             let mut outgoing = self.sent();

@@ -51,8 +51,8 @@ fn endpoints_connect() {
     let server = std::thread::spawn(move || {
         let Listening(listening) = { there };
         let mut id = ptr::null_mut();
-        // SAFETY: this thread alone has the identifiers, which live until the end, and looks at events that the next call
-        // acknowledges before it.
+        // SAFETY: this thread alone has the identifiers, which live until the end, and looks at events that the next
+        // call acknowledges before it.
         unsafe {
             assert_eq!(rdma_get_request(listening, &raw mut id), 0, "{}", errno());
             assert!(heard((*id).event).starts_with(b"\0"));

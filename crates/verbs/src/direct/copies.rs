@@ -26,7 +26,8 @@ fn cut(from: &mut Vec<Part>, mut len: usize, to: &mut Vec<Part>) {
 }
 
 impl Direct {
-    /// Does all of a long message but its last piece, and returns that. Who takes its memory away waits for a piece at most.
+    /// Does all of a long message but its last piece, and returns that. Who takes its memory away waits for a piece
+    /// at most.
     ///
     /// # Safety
     /// The parts must be readable, of a READ writable.

@@ -1,5 +1,6 @@
-//! A party to memory that is shared, or to a connection, is killed, or stands still, at each point of the protocol: whoever else takes
-//! part goes on, each request has one completion, nothing is written to memory that was taken away, and the daemon has what it had.
+//! A party to memory that is shared, or to a connection, is killed, or stands still, at each point of the protocol:
+//! whoever else takes part goes on, each request has one completion, nothing is written to memory that was taken
+//! away, and the daemon has what it had.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod daemon;
@@ -20,7 +21,8 @@ use uverbs::Point;
 
 /// Scenes at a time: they wait more than they compute.
 const AT_ONCE: usize = 4;
-/// Attempts at a victim that may reach its point in one run and not in another: who sleeps, and when, is up to the system.
+/// Attempts at a victim that may reach its point in one run and not in another: who sleeps, and when, is up to the
+/// system.
 const ATTEMPTS: usize = 5;
 
 /// A process of a scene; not a test of its own.

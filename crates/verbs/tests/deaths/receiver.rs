@@ -1,5 +1,5 @@
-//! The program that receives: a queue pair for each of two senders, with one completion queue, and with receives of their own or
-//! from a shared queue.
+//! The program that receives: a queue pair for each of two senders, with one completion queue, and with receives of
+//! their own or from a shared queue.
 
 use crate::parties::{Queue, connect, number, open};
 use crate::program::*;

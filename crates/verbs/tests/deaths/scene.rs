@@ -1,5 +1,5 @@
-//! A scene: a daemon, a program that receives, and two that send to it. One of the four may die, or stand still, at a point of the
-//! protocol; the others go on.
+//! A scene: a daemon, a program that receives, and two that send to it. One of the four may die, or stand still, at a
+//! point of the protocol; the others go on.
 
 use crate::sender::RECEIVES;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
@@ -396,8 +396,8 @@ impl Scene {
     }
 }
 
-/// What happens in a scene; how often points were reached. Everything else is as it should be, or it panics. `None`: nothing became
-/// of a victim.
+/// What happens in a scene; how often points were reached. Everything else is as it should be, or it panics. `None`:
+/// nothing became of a victim.
 pub fn play(kind: Kind, victims: &[Victim]) -> Option<Reached> {
     let mut scene = Scene::start(kind);
     scene.connect();

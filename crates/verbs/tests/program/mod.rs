@@ -38,7 +38,7 @@ struct Host {
 pub struct NoRules;
 
 impl hca::Rules for NoRules {
-    fn lets(&self, _: u16, _: &[u8], _: u16) -> bool {
+    fn lets(&self, _: u16, _: &hca::RoceFlow, _: u16) -> bool {
         true
     }
 }

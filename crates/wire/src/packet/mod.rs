@@ -119,6 +119,10 @@ fn replace(queues: &[Queue], sockets: Vec<OwnedFd>, state: &State) -> io::Result
 }
 
 impl Port for Packet {
+    fn is_up(&self) -> bool {
+        self.state.up()
+    }
+
     fn status(&self) -> PortStatus {
         for queue in self.queues.iter() {
             self.state.lost.add(socket::take_drops(queue.socket.get().as_fd()));

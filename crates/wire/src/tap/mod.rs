@@ -171,6 +171,10 @@ impl Shared {
 }
 
 impl Port for Tap {
+    fn is_up(&self) -> bool {
+        self.shared.state.up()
+    }
+
     fn status(&self) -> PortStatus {
         let Shared { config, state, queues, .. } = &*self.shared;
         let link = self.shared.link();

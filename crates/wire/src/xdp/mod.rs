@@ -255,6 +255,10 @@ fn replace(queues: &[Queue], rings: Vec<(RxRings, TxRings)>, state: &State) -> i
 }
 
 impl Port for Xdp {
+    fn is_up(&self) -> bool {
+        self.state.up()
+    }
+
     fn status(&self) -> PortStatus {
         let link = self.device.link();
         let zero_copy = self.queues.iter().all(|queue| queue.xsk().zero_copy());

@@ -35,6 +35,7 @@ pub fn guest(args: GuestArgs) -> Result<Vec<Object>, Failure> {
         role: args.role,
         queues: args.queues,
         mac: args.mac,
+        macs: args.macs,
         addresses: args.addresses,
         label: args.label,
         rate: args.rate.map(|mbps| v1::Rate { mbps, burst_kb: args.burst }),

@@ -6,8 +6,8 @@ use crate::client::{Failure, connect};
 use crate::commands::Context;
 use api::v1::{RdmaRequest, RdmaTable, StatusRequest};
 use std::fs;
-use std::io::{self, ErrorKind};
-use std::os::unix::fs::symlink;
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, symlink};
 use std::path::Path;
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ const PERIOD: Duration = Duration::from_secs(1);
 const NEW: &str = ".new";
 
 pub async fn write(on: &mut Context, args: &TreeArgs) -> Result<(), Failure> {
+    own_directory(&args.dir)?;
     loop {
         let written = match wanted(on, args).await {
             Ok(tree) => put(&args.dir, &tree)
@@ -35,6 +36,22 @@ pub async fn write(on: &mut Context, args: &TreeArgs) -> Result<(), Failure> {
         }
         tokio::time::sleep(PERIOD).await;
     }
+}
+
+/// Makes the directory, and sees that nobody else may change what is in it: links there would lead elsewhere.
+fn own_directory(dir: &Path) -> Result<(), Failure> {
+    let refuse = |why: String| Failure::Refused(format!("{} can't be written: {why}", dir.display()));
+    make_directory(dir).map_err(|e| refuse(e.to_string()))?;
+    let found = fs::metadata(dir).map_err(|e| refuse(e.to_string()))?;
+    if found.uid() != rustix::process::geteuid().as_raw() || found.mode() & 0o022 != 0 {
+        return Err(refuse("others may write there: take a directory of your own, of mode 755".into()));
+    }
+    Ok(())
+}
+
+/// Makes a directory, where it is not there, which only we may write to.
+fn make_directory(dir: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o755).create(dir)
 }
 
 /// The tree as it is to be now.
@@ -63,21 +80,22 @@ fn put(dir: &Path, tree: &Tree) -> io::Result<()> {
         if is_there(&at, entry) {
             continue;
         }
-        fs::create_dir_all(at.parent().unwrap_or(dir))?;
+        make_directory(at.parent().unwrap_or(dir))?;
         let new = dir.join(NEW);
+        // One that was cut short may have left it.
+        gone(fs::remove_file(&new))?;
         match entry {
-            Entry::File(text) => fs::write(&new, text)?,
-            Entry::Link(to) => {
-                // One that was cut short may have left it.
-                gone(fs::remove_file(&new))?;
-                symlink(to, &new)?;
+            Entry::File(text) => {
+                let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o644).open(&new)?;
+                file.write_all(text.as_bytes())?;
             }
+            Entry::Link(to) => symlink(to, &new)?,
         }
         fs::rename(&new, &at)?;
     }
     for class in CLASSES {
         let path = Path::new("class").join(class);
-        fs::create_dir_all(dir.join(&path))?;
+        make_directory(&dir.join(&path))?;
         remove_others(dir, &path, tree)?;
     }
     Ok(())

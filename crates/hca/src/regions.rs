@@ -1,111 +1,22 @@
-//! Memory of applications: their regions, and how it is reached.
+//! The memory regions of an application, and how the daemon reaches its memory by their keys.
 //!
-//! An application hands over a descriptor of its own `/proc/self/mem`: it reaches what the application itself can, and
-//! nothing else, whoever gets its process number later. Pages that it has in a sealed file are mapped instead.
+//! Pages that an application has in a sealed file are mapped; the others are reached through its address space.
 
+use crate::address_space::AddressSpace;
 use crate::atomics::Turn;
-use crate::fabric::Limits;
+use crate::ids::{Key, MwId, PdId, Qpn};
+use crate::keys::Keyed;
+use crate::limits::Limits;
 use crate::random;
 use crate::registered::{Full, Registered, Share, Spent};
-use crate::windows::Window;
 use mem::FaultWord;
 use rdma::{Access, Fault};
-use rustix::fs::{FileType, OFlags};
-use rustix::io::{IoSlice, pread, pwrite, pwritev};
 use std::collections::HashMap;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use uverbs::qp::access;
 use uverbs::{FIRST_KEY, Kind as KeyKind, MemoryError, Region, RegionTable, SharedPages};
-
-/// Not what an application was asked for.
-#[derive(Debug, thiserror::Error)]
-#[error("the descriptor is not of the application's own memory (/proc/self/mem, for reading and writing)")]
-pub(crate) struct NotMemory;
-
-/// What an address space is told from all others by: a file of `/proc`.
-pub(crate) type Identity = (u64, u64);
-
-/// An application's memory.
-#[derive(Debug)]
-pub(crate) struct AddressSpace {
-    memory: OwnedFd,
-    identity: Identity,
-}
-
-impl AddressSpace {
-    /// Takes it only where it is what it must be: writing to other files may mean more to us than to the application.
-    pub fn new(descriptor: OwnedFd) -> Result<Self, NotMemory> {
-        if !Self::is_memory(&descriptor).unwrap_or(false) {
-            return Err(NotMemory);
-        }
-        let stat = rustix::fs::fstat(&descriptor).map_err(|_| NotMemory)?;
-        Ok(Self { memory: descriptor, identity: (stat.st_dev, stat.st_ino) })
-    }
-
-    /// By which other descriptors of the same memory are known: while one is open, the file system keeps the file's number.
-    pub const fn identity(&self) -> Identity {
-        self.identity
-    }
-
-    fn is_memory(descriptor: &OwnedFd) -> rustix::io::Result<bool> {
-        /// `PROC_SUPER_MAGIC`.
-        const PROC: i64 = 0x9fa0;
-        let on_proc = rustix::fs::fstatfs(descriptor)?.f_type == PROC;
-        let mode = rustix::fs::fstat(descriptor)?.st_mode;
-        let is_file = FileType::from_raw_mode(mode) == FileType::RegularFile;
-        let for_both = rustix::fs::fcntl_getfl(descriptor)?.contains(OFlags::RDWR);
-        let link = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
-        let name = rustix::fs::readlink(link, Vec::new())?;
-        // Of a process, or of one of its threads; it may be that of another mount than ours.
-        let is_mem = name.to_bytes().rsplit(|byte| *byte == b'/').next() == Some(b"mem");
-        let parent = name.to_bytes().rsplit(|byte| *byte == b'/').nth(1).unwrap_or_default();
-        let of_process = !parent.is_empty() && parent.iter().all(u8::is_ascii_digit);
-        Ok(on_proc && is_file && for_both && is_mem && of_process)
-    }
-
-    /// Its descriptor, for a peer that shares memory.
-    pub fn share(&self) -> rustix::io::Result<OwnedFd> {
-        rustix::io::fcntl_dupfd_cloexec(&self.memory, 0)
-    }
-
-    /// Copies from the application.
-    pub fn read(&self, address: u64, out: &mut [u8]) -> Result<(), Fault> {
-        let mut done = 0;
-        while done < out.len() {
-            let len = pread(&self.memory, &mut out[done..], address.wrapping_add(done as u64)).unwrap_or(0);
-            if len == 0 {
-                return Err(Fault::Protection);
-            }
-            done += len;
-        }
-        Ok(())
-    }
-
-    /// Copies to the application.
-    pub fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Fault> {
-        let mut done = 0;
-        while done < bytes.len() {
-            let len = pwrite(&self.memory, &bytes[done..], address.wrapping_add(done as u64)).unwrap_or(0);
-            if len == 0 {
-                return Err(Fault::Protection);
-            }
-            done += len;
-        }
-        Ok(())
-    }
-
-    /// Copies to the application, the last byte after all others: applications wait for it.
-    pub fn write_tail_last(&self, address: u64, bytes: &[u8]) -> Result<(), Fault> {
-        let Some((tail, body)) = bytes.split_last() else { return Ok(()) };
-        let parts = [IoSlice::new(body), IoSlice::new(std::slice::from_ref(tail))];
-        if pwritev(&self.memory, &parts, address).is_ok_and(|len| len == bytes.len()) {
-            return Ok(());
-        }
-        self.write(address, bytes)
-    }
-}
 
 /// Pages of a region that are in a file, and the file, to share.
 #[derive(Debug)]
@@ -118,7 +29,7 @@ pub(crate) struct RegionPages {
 /// Some of an application's bytes, which it, or a peer, may use by a key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
-    key: u32,
+    key: Key,
     pub address: u64,
 }
 
@@ -151,31 +62,14 @@ pub(crate) const fn right(access: Access) -> u32 {
     }
 }
 
-/// What has a key.
-#[derive(Debug)]
-pub(crate) struct Keyed {
-    pub key: u32,
-    /// What the key is good for; nothing, where it is that of a window that is not bound.
-    pub region: Option<Region>,
-    pub window: Option<Window>,
-    /// Windows that are bound to it.
-    pub windows: u32,
-}
-
-/// What a key is known by that stays while a window's changes: all of it but its lowest byte, which the application
-/// chooses.
-pub(crate) const fn index(key: u32) -> u32 {
-    key >> 8
-}
-
 /// The regions and windows of an application, by key. Keys are random in all their bits: a guess hits none of `n` but
 /// once in 2^32 / `n` times.
 #[derive(Debug)]
 pub(crate) struct Regions {
     /// By [`index`].
-    pub(crate) keyed: HashMap<u32, Keyed>,
+    pub(crate) keyed: HashMap<MwId, Keyed>,
     /// Those of them that others may map.
-    pages: HashMap<u32, RegionPages>,
+    pages: HashMap<Key, RegionPages>,
     /// The same, for the application itself and peers that share memory.
     pub(crate) table: RegionTable,
     pub file: OwnedFd,
@@ -198,22 +92,22 @@ impl Regions {
     }
 
     /// What has this key.
-    pub fn keyed(&self, key: u32) -> Option<&Keyed> {
-        self.keyed.get(&index(key)).filter(|keyed| keyed.key == key)
+    pub fn keyed(&self, key: Key) -> Option<&Keyed> {
+        self.keyed.get(&key.index()).filter(|keyed| keyed.key == key)
     }
 
     /// The region, not a window, with this key.
-    pub fn get(&self, key: u32) -> Option<&Region> {
+    pub fn get(&self, key: Key) -> Option<&Region> {
         self.keyed(key).filter(|keyed| keyed.window.is_none()).and_then(|keyed| keyed.region.as_ref())
     }
 
     /// Whether windows are bound to the region with this key.
-    pub fn has_windows(&self, key: u32) -> bool {
+    pub fn has_windows(&self, key: Key) -> bool {
         self.keyed(key).is_some_and(|keyed| keyed.windows > 0)
     }
 
     /// Regions, and windows that are bound.
-    pub fn iter(&self) -> impl Iterator<Item = (u32, &Region)> {
+    pub fn iter(&self) -> impl Iterator<Item = (Key, &Region)> {
         self.keyed.values().filter_map(|keyed| Some((keyed.key, keyed.region.as_ref()?)))
     }
 
@@ -237,9 +131,9 @@ impl Regions {
         region: Region,
         pages: Option<RegionPages>,
         limits: Limits,
-    ) -> Result<u32, Full> {
+    ) -> Result<Key, Full> {
         let key = self.new_key();
-        self.spent.grow(self.keyed.len() + 1, self.table.page(key))?;
+        self.spent.grow(self.keyed.len() + 1, self.table.page(key.0))?;
         self.together.take(counted(&region), None, limits)?;
         self.put(key, Region { file: pages.as_ref().map_or(0, |it| it.pages.inode()), ..region });
         self.pages.extend(pages.map(|pages| (key, pages)));
@@ -249,14 +143,14 @@ impl Regions {
     /// Puts a region in the place of another, with its key and file, or a new key and none.
     pub fn replace(
         &mut self,
-        key: u32,
+        key: Key,
         region: Region,
         keeps_key: bool,
         limits: Limits,
-    ) -> Result<u32, Full> {
+    ) -> Result<Key, Full> {
         let old = self.get(key).copied();
         let new = if keeps_key { key } else { self.new_key() };
-        self.spent.grow(self.keyed.len() + usize::from(old.is_none()), self.table.page(new))?;
+        self.spent.grow(self.keyed.len() + usize::from(old.is_none()), self.table.page(new.0))?;
         self.together.take(counted(&region), old.as_ref().map(counted), limits)?;
         self.forget(key);
         if keeps_key {
@@ -268,7 +162,7 @@ impl Regions {
         Ok(new)
     }
 
-    pub fn remove(&mut self, key: u32) -> Option<Region> {
+    pub fn remove(&mut self, key: Key) -> Option<Region> {
         let region = self.forget(key)?;
         self.pages.remove(&key);
         self.together.give_back(1, counted(&region));
@@ -276,59 +170,59 @@ impl Regions {
     }
 
     /// A key of which no other has more than the lowest byte.
-    pub(crate) fn new_key(&self) -> u32 {
+    pub(crate) fn new_key(&self) -> Key {
         loop {
-            let key = random::number();
-            if key >= FIRST_KEY && !self.keyed.contains_key(&index(key)) {
+            let key = Key(random::number());
+            if key.0 >= FIRST_KEY && !self.keyed.contains_key(&key.index()) {
                 return key;
             }
         }
     }
 
-    fn put(&mut self, key: u32, region: Region) {
+    fn put(&mut self, key: Key, region: Region) {
         self.registered += counted(&region);
-        self.table.insert(key, &region);
-        self.keyed.insert(index(key), Keyed { key, region: Some(region), window: None, windows: 0 });
+        self.table.insert(key.0, &region);
+        self.keyed.insert(key.index(), Keyed { key, region: Some(region), window: None, windows: 0 });
     }
 
-    fn forget(&mut self, key: u32) -> Option<Region> {
+    fn forget(&mut self, key: Key) -> Option<Region> {
         let region = *self.get(key)?;
-        self.keyed.remove(&index(key));
-        self.table.remove(key);
+        self.keyed.remove(&key.index());
+        self.table.remove(key.0);
         self.registered -= counted(&region);
         Some(region)
     }
 
-    pub fn is_used(&self, pd: u32) -> bool {
+    pub fn is_used(&self, pd: PdId) -> bool {
         let is_its = |it: &Keyed| {
-            it.region.is_some_and(|it| it.pd == pd) || it.window.as_ref().is_some_and(|it| it.pd == pd)
+            it.region.is_some_and(|it| it.pd == pd.0) || it.window.as_ref().is_some_and(|it| it.pd == pd)
         };
         self.keyed.values().any(is_its)
     }
 
     /// Where the bytes lie that the application itself wants by a key.
-    pub fn find_local(&self, key: u32, pd: u32, address: u64, len: u64, needs: u32) -> Result<Place, Fault> {
-        let found = self.get(key).and_then(|region| region.find_local(pd, address, len, needs));
+    pub fn find_local(&self, key: Key, pd: PdId, address: u64, len: u64, needs: u32) -> Result<Place, Fault> {
+        let found = self.get(key).and_then(|region| region.find_local(pd.0, address, len, needs));
         found.map(|address| Place { key, address }).ok_or(Fault::Protection)
     }
 
     /// The same for the peer of a queue pair, by protection domain and number of that.
     pub fn find_remote(
         &self,
-        key: u32,
-        of: (u32, u32),
+        key: Key,
+        (pd, qpn): (PdId, Qpn),
         address: u64,
         len: u64,
         needs: u32,
     ) -> Result<Place, Fault> {
         let keyed = self.keyed(key).ok_or(Fault::Protection)?;
-        let found = keyed.region.and_then(|region| region.find_remote(of, address, len, needs));
+        let found = keyed.region.and_then(|region| region.find_remote((pd.0, qpn.0), address, len, needs));
         let address = found.ok_or(Fault::Protection)?;
         Ok(Place { key: keyed.region_key(), address })
     }
 
     /// Its pages in a file, for a peer that shares memory and has found its key.
-    pub fn shared(&self, key: u32) -> Option<&RegionPages> {
+    pub fn shared(&self, key: Key) -> Option<&RegionPages> {
         self.keyed(key).and_then(|keyed| self.pages.get(&keyed.region_key()))
     }
 
@@ -337,8 +231,8 @@ impl Regions {
         self.pages.get(&place.key).map(|it| &*it.pages)
     }
 
-    /// Does something with a word in a file, on which peers may be at work themselves, by whatever key, of whatever context
-    /// of the application. Those take no turns.
+    /// Does something with a word in a file, on which peers may be at work themselves, by whatever key, of whatever
+    /// context of the application. Those take no turns.
     fn with_word<T>(
         &self,
         place: Place,
@@ -409,24 +303,6 @@ mod tests {
     use crate::budget::{Account, Exhausted};
     use crate::registered::BYTES_OF_REGION;
 
-    fn own(path: &str, writable: bool) -> OwnedFd {
-        std::fs::OpenOptions::new().read(true).write(writable).open(path).unwrap().into()
-    }
-
-    #[test]
-    fn only_memory_of_processes_is_taken() {
-        assert!(AddressSpace::new(own("/proc/self/mem", true)).is_ok());
-        assert!(AddressSpace::new(own("/proc/thread-self/mem", true)).is_ok());
-        assert!(AddressSpace::new(own("/proc/self/mem", false)).is_err());
-        assert!(AddressSpace::new(own("/proc/self/oom_score_adj", true)).is_err());
-        assert!(AddressSpace::new(own("/dev/null", true)).is_err());
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::create_dir(dir.path().join("1")).unwrap();
-        let file = dir.path().join("1/mem");
-        std::fs::write(&file, "").unwrap();
-        assert!(AddressSpace::new(own(file.to_str().unwrap(), true)).is_err());
-    }
-
     #[test]
     fn limits_are_for_all_applications_of_a_device_together() {
         let account = Account::new(Arc::new(crate::budget::Stock::new(1, 1)), 1 << 20);
@@ -481,21 +357,5 @@ mod tests {
         account.give_back_bytes(rest);
         drop(regions);
         assert_eq!(account.bytes(), 0);
-    }
-
-    #[test]
-    fn what_is_not_there_is_a_fault() {
-        let space = AddressSpace::new(own("/proc/self/mem", true)).unwrap();
-        let mut bytes = [1_u8, 2, 3, 4];
-        let address = bytes.as_mut_ptr() as u64;
-        let mut out = [0; 4];
-        space.read(address, &mut out).unwrap();
-        assert_eq!(out, [1, 2, 3, 4]);
-        space.write_tail_last(address, &[5, 6, 7, 8]).unwrap();
-        space.read(address, &mut out).unwrap();
-        assert_eq!(out, [5, 6, 7, 8]);
-        assert_eq!(space.read(8, &mut out), Err(Fault::Protection));
-        assert_eq!(space.write(u64::MAX - 2, &out), Err(Fault::Protection));
-        assert_eq!(space.write_tail_last(8, &out), Err(Fault::Protection));
     }
 }

@@ -1,116 +1,57 @@
 //! What an application has besides queue pairs: completion queues and channels, shared receive queues, address handles.
 
-use crate::budget::Held;
+use crate::adapter::Adapter;
+use crate::address_space::AddressSpace;
+use crate::ah::Ah;
 use crate::counters::Counters;
+use crate::cq::{Channel, Cq};
 use crate::events::{Event, Notifier};
-use crate::fabric::{Adapter, Fabric};
+use crate::fabric::Fabric;
+use crate::ids::{CqId, Qpn, SrqId};
 use crate::inbox::Inbox;
-use crate::memory::{AddressSpace, Reach, Regions};
-use crate::parting::{Leaving, TakenAway};
-use crate::path::Path;
+use crate::keys::KeyUsers;
+use crate::pd::Pds;
+use crate::question::Question;
+use crate::receive_queue::Receive;
+use crate::regions::{Reach, Regions};
+use crate::sharing::{ClosedBond, Invalidation};
+use crate::srq::Srq;
 use crate::wire::FRAMES;
 use mem::FaultWord;
 use rdmaport::Uplink;
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use uverbs::{
-    AddressVector, AsyncEvent, Completion, CompletionSink, Corrupt, Point, Segment, Shape, SharedSource,
-    WorkRequest, WorkSource, point,
-};
-
-/// A completion queue.
-#[derive(Debug)]
-pub(crate) struct Cq {
-    pub sink: CompletionSink,
-    pub entries: u32,
-    pub channel: Option<u32>,
-    /// Its memory, to share.
-    pub file: OwnedFd,
-    /// It overran, and takes no more.
-    pub overrun: bool,
-    /// Its share of what the device may have.
-    pub held: Held,
-}
-
-/// A shared receive queue.
-#[derive(Debug)]
-pub(crate) struct Srq {
-    pub pd: u32,
-    pub source: SharedSource,
-    /// Its memory, to share, and where it lies there.
-    pub file: OwnedFd,
-    pub shape: Shape,
-    /// Segments of a receive.
-    pub max_sge: u32,
-    /// Fewer receives than this are told of, once.
-    pub limit: u32,
-    /// Its share of what the device may have.
-    pub _held: Held,
-}
-
-/// A completion channel.
-#[derive(Debug)]
-pub(crate) struct Channel {
-    pub notifier: Notifier,
-    /// Its share of what the device may have.
-    pub _held: Held,
-}
-
-impl Srq {
-    /// Has fewer receives than this told of, by all who take them.
-    pub fn arm(&mut self, limit: u32) {
-        self.limit = limit;
-        self.source.set_limit(limit);
-    }
-}
-
-/// An address handle.
-#[derive(Debug)]
-pub(crate) struct Ah {
-    pub pd: u32,
-    pub vector: AddressVector,
-    pub path: Path,
-    /// Its share of what the device may have.
-    pub _held: Held,
-}
-
-/// A receive that was taken from its queue.
-#[derive(Debug, Default)]
-pub(crate) struct Receive {
-    pub id: u64,
-    pub segments: Vec<Segment>,
-}
+use uverbs::{AsyncEvent, Completion, Corrupt, Point, point};
 
 /// Bytes of Ethernet, IPv6 and UDP headers.
 pub(crate) const BEFORE: usize = 14 + 40 + 8;
 
 /// Everything of an application but its queue pairs.
 #[derive(Debug)]
-pub(crate) struct Objects {
+pub(crate) struct Context {
     pub adapter: Arc<Adapter>,
     pub fabric: Arc<Fabric>,
-    pub inbox: Arc<Inbox>,
+    pub inbox: Arc<Inbox<Question>>,
     pub uplink: Uplink,
     pub space: AddressSpace,
     pub regions: Regions,
-    pub pds: HashMap<u32, Held>,
+    pub pds: Pds,
     pub channels: HashMap<u32, Channel>,
-    pub cqs: HashMap<u32, Cq>,
-    pub srqs: HashMap<u32, Srq>,
+    pub cqs: HashMap<CqId, Cq>,
+    pub srqs: HashMap<SrqId, Srq>,
     pub ahs: HashMap<u32, Ah>,
     pub asynchronous: Notifier,
     pub counters: Counters,
     /// What was shared, and somebody may be at work with still.
-    pub leaving: Vec<Leaving>,
+    pub closed_bonds: Vec<ClosedBond>,
     /// Raised where memory that the application shares with us went away.
     pub fault: Arc<FaultWord>,
     /// How many keys were taken away.
-    pub keys_taken: u64,
+    pub invalidations: u64,
     /// A work request just took one away: peers may be at work with it.
-    pub took_away: Option<TakenAway>,
+    pub pending_invalidation: Option<Invalidation>,
     /// The queue pair whose turn it is waits for such peers, and nobody is at work any more.
-    pub are_peers_done: bool,
+    pub peers_are_done: bool,
     /// Frames sent of which the worker was not told.
     unannounced: u32,
     /// Room for the next packet.
@@ -118,10 +59,10 @@ pub(crate) struct Objects {
     next_handle: u32,
 }
 
-impl Objects {
+impl Context {
     pub fn new(
         (adapter, fabric): (Arc<Adapter>, Arc<Fabric>),
-        inbox: Arc<Inbox>,
+        inbox: Arc<Inbox<Question>>,
         uplink: Uplink,
         (space, regions): (AddressSpace, Regions),
         asynchronous: Notifier,
@@ -134,18 +75,18 @@ impl Objects {
             uplink,
             space,
             regions,
-            pds: HashMap::new(),
+            pds: Pds::default(),
             channels: HashMap::new(),
             cqs: HashMap::new(),
             srqs: HashMap::new(),
             ahs: HashMap::new(),
             asynchronous,
             counters: Counters::default(),
-            leaving: Vec::new(),
+            closed_bonds: Vec::new(),
             fault,
-            keys_taken: 0,
-            took_away: None,
-            are_peers_done: false,
+            invalidations: 0,
+            pending_invalidation: None,
+            peers_are_done: false,
             unannounced: 0,
             spare: Vec::new(),
             next_handle: 0,
@@ -184,45 +125,45 @@ impl Objects {
     }
 
     /// Puts a completion into a queue, and wakes who waits for it. False where the queue is full.
-    pub fn complete(&mut self, handle: u32, completion: &Completion, solicited: bool) -> bool {
-        let Some(cq) = self.cqs.get_mut(&handle).filter(|cq| !cq.overrun) else { return false };
-        let pushed = cq.sink.push(completion, solicited);
+    pub fn complete(&mut self, cq: CqId, completion: &Completion, solicited: bool) -> bool {
+        let Some(queue) = self.cqs.get_mut(&cq).filter(|cq| !cq.overrun) else { return false };
+        let pushed = queue.sink.push(completion, solicited);
         point(Point::Completed);
         match pushed {
             Ok(tells) => {
                 if tells {
-                    self.tell_channel(handle);
+                    self.tell_channel(cq);
                 }
                 true
             }
             Err(uverbs::Overrun) => {
-                cq.overrun = true;
-                self.tell(Event::CqError, handle);
+                queue.overrun = true;
+                self.tell(Event::CqError, cq.0);
                 false
             }
         }
     }
 
     /// Wakes who waits for completions of a queue.
-    pub fn tell_channel(&mut self, cq: u32) {
+    pub fn tell_channel(&mut self, cq: CqId) {
         point(Point::Tells);
         let channel = self.cqs.get(&cq).and_then(|cq| cq.channel);
         if let Some(channel) = channel.and_then(|channel| self.channels.get_mut(&channel)) {
-            channel.notifier.tell_once(&cq.to_ne_bytes());
+            channel.notifier.tell_once(&cq.0.to_ne_bytes());
         }
     }
 
     /// Removes a completion queue, if it is there, of which nobody is told any more.
-    pub fn remove_cq(&mut self, handle: u32) -> Option<Cq> {
+    pub fn remove_cq(&mut self, handle: CqId) -> Option<Cq> {
         let cq = self.cqs.remove(&handle)?;
         if let Some(channel) = cq.channel.and_then(|channel| self.channels.get_mut(&channel)) {
-            channel.notifier.forget(&handle.to_ne_bytes());
+            channel.notifier.forget(&handle.0.to_ne_bytes());
         }
         Some(cq)
     }
 
     /// Takes a receive from a shared queue.
-    pub fn take_shared(&mut self, handle: u32, into: &mut Receive) -> bool {
+    pub fn take_shared(&mut self, handle: SrqId, into: &mut Receive) -> bool {
         let Some(srq) = self.srqs.get_mut(&handle) else { return false };
         into.segments.clear();
         match srq.source.take(&mut into.segments) {
@@ -233,20 +174,20 @@ impl Objects {
             }
             Err(Corrupt) => {
                 self.srqs.remove(&handle);
-                self.tell(Event::SrqError, handle);
+                self.tell(Event::SrqError, handle.0);
                 false
             }
         }
     }
 
     /// Says that few receives are left in a shared queue, where that is so.
-    pub fn tell_of_few(&mut self, handle: u32) {
+    pub fn tell_of_few(&mut self, handle: SrqId) {
         if let Some(srq) = self.srqs.get_mut(&handle)
             && srq.limit > 0
             && srq.source.waiting() < srq.limit
         {
             srq.arm(0);
-            self.tell(Event::SrqLimitReached, handle);
+            self.tell(Event::SrqLimitReached, handle.0);
         }
     }
 
@@ -255,14 +196,15 @@ impl Objects {
         let waiting = self.channels.values_mut().filter_map(|it| it.notifier.flush().then_some(())).count();
         self.asynchronous.flush() || waiting > 0
     }
-}
 
-/// Takes a receive.
-pub(crate) fn take_receive(source: &mut WorkSource, into: &mut Receive) -> Result<bool, Corrupt> {
-    into.segments.clear();
-    let Some((_, WorkRequest { id, .. })) = source.take(&mut into.segments, &mut Vec::new())? else {
-        return Ok(false);
-    };
-    into.id = id;
-    Ok(true)
+    /// Whether somebody is at work with what a queue pair shared.
+    pub fn is_still_used(&self, qpn: Qpn) -> bool {
+        self.closed_bonds.iter().any(|closed| closed.qpn == qpn)
+    }
+
+    /// A key is taken away from these.
+    pub const fn invalidate_for(&mut self, users: KeyUsers) -> Invalidation {
+        self.invalidations += 1;
+        Invalidation { users, number: self.invalidations }
+    }
 }

@@ -1,0 +1,157 @@
+//! What this host tells others unasked, once a second: addresses that came to it, thrice; and groups it listens to.
+//!
+//! It compares what is to be announced with what was: so it does not matter whether an address is new because of the
+//! configuration, because its guest's link came up, or because it went to another MAC.
+
+use model::{Announcement, Lookup, NeighbourScope, Nexthop, Seconds, Unasked, VifId, VifKind, Vrf};
+use packet::Mac;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::{IpAddr, Ipv6Addr};
+use tables::{Snapshot, View};
+
+/// How often an address is announced, a second apart (RFC 4861, 10: MAX_NEIGHBOR_ADVERTISEMENT; RFC 5227, 1.1:
+/// ANNOUNCE_NUM).
+const TIMES: u8 = 3;
+/// How often it is tried, where the way to some tunnel's other end is to be found first.
+const TRIES: u8 = 10;
+/// Announcements a second at most: after a start there are many.
+const PER_SECOND: usize = 64;
+/// Seconds between reports of the same groups: twice in what a switch with the shortest usual timers remembers them for
+/// (RFC 3810, 9.2: Query Interval 125 s, twice and a bit).
+const REPORT_EVERY: Seconds = 60;
+
+/// What is at which MAC.
+type Places = BTreeMap<(Vrf, IpAddr), (Option<VifId>, Mac)>;
+/// The groups to report, by the addresses that make them.
+type Listening = BTreeMap<NeighbourScope, BTreeSet<Ipv6Addr>>;
+
+/// What was told.
+#[derive(Default)]
+pub(crate) struct Announcer {
+    /// The tables that the rest is of, and the interfaces that were up.
+    of: Option<(Snapshot, BTreeSet<VifId>)>,
+    places: Places,
+    listening: Listening,
+    /// Addresses that are still to be announced.
+    due: VecDeque<Due>,
+    /// When groups are reported next, and how often without a pause.
+    report: (Seconds, u8),
+}
+
+/// An address, how often it is still to be announced, and how often that may be tried.
+struct Due {
+    key: (Vrf, IpAddr),
+    times: u8,
+    tries: u8,
+}
+
+impl Announcer {
+    /// What is to be sent in this second.
+    pub fn tell(&mut self, view: &View<'_>, up: BTreeSet<VifId>) -> Vec<Unasked> {
+        let same = |(of, was_up): &(Snapshot, _)| of.is_configured_as(view.snapshot()) && *was_up == up;
+        if !self.of.as_ref().is_some_and(same) {
+            self.follow(view, &up);
+            self.of = Some((view.snapshot().clone(), up));
+        }
+        let mut all = self.announcements(view);
+        all.extend(self.reports(view));
+        all
+    }
+
+    fn follow(&mut self, view: &View<'_>, up: &BTreeSet<VifId>) {
+        let places = places(view, up);
+        let news =
+            places.iter().filter(|(key, place)| self.places.get(key) != Some(place)).map(|(key, _)| *key);
+        let news: BTreeSet<_> = news.collect();
+        self.due.retain(|due| places.contains_key(&due.key) && !news.contains(&due.key));
+        self.due.extend(news.into_iter().map(|key| Due { key, times: TIMES, tries: TRIES }));
+        self.places = places;
+        let listening = listening(view, up, &self.places);
+        if self.listening != listening {
+            (self.listening, self.report) = (listening, (view.now(), TIMES));
+        }
+    }
+
+    fn announcements(&mut self, view: &View<'_>) -> Vec<Unasked> {
+        let mut all = Vec::new();
+        for _ in 0..PER_SECOND.min(self.due.len()) {
+            let Some(Due { key, mut times, tries }) = self.due.pop_front() else { break };
+            let Some((guest, _)) = self.places.get(&key) else { continue };
+            let (vrf, addr) = key;
+            let told = model::announce(view, &Announcement { vrf, addr, guest: *guest });
+            times -= u8::from(told.iter().all(|told| told.missing.is_none()));
+            all.extend(told);
+            if times > 0 && tries > 1 {
+                self.due.push_back(Due { key, times, tries: tries - 1 });
+            }
+        }
+        all
+    }
+
+    fn reports(&mut self, view: &View<'_>) -> Vec<Unasked> {
+        let (at, left) = &mut self.report;
+        if view.now() < *at {
+            return Vec::new();
+        }
+        *left = left.saturating_sub(1);
+        *at = view.now() + if *left > 0 { 1 } else { REPORT_EVERY };
+        let listening = self.listening.iter();
+        let reports = listening.map(|(scope, addresses)| {
+            model::report(view, *scope, &addresses.iter().copied().collect::<Vec<_>>())
+        });
+        reports.flatten().collect()
+    }
+}
+
+/// The addresses of guests whose link is up, and floating ones of guests of this host.
+fn places(view: &View<'_>, up: &BTreeSet<VifId>) -> Places {
+    let mut places = Places::new();
+    let snapshot = view.snapshot();
+    for vif in snapshot.vifs().filter(|vif| up.contains(&vif.id) && !vif.is_second()) {
+        if let (Some(vrf), Some(mac)) = (vif.vrf, vif.mac) {
+            places.extend(vif.addresses.iter().map(|addr| ((vrf, *addr), (Some(vif.id), mac))));
+        }
+    }
+    for floating in snapshot.floating() {
+        if is_here(view, up, floating.inside_vrf, floating.inside) {
+            let place = (None, model::GATEWAY_MAC);
+            places.insert((floating.outside_vrf, floating.outside), place);
+        }
+    }
+    places
+}
+
+/// Whether an inside address is one of this host's: a guest's whose link is up, or no other host's as far as is known.
+fn is_here(view: &View<'_>, up: &BTreeSet<VifId>, vrf: Vrf, addr: IpAddr) -> bool {
+    if let Some(guest) = view.guest_by_address(vrf, addr) {
+        return up.contains(&guest);
+    }
+    let nexthop = view.route(vrf, addr).and_then(|route| view.nexthop(route.nexthop));
+    nexthop.is_none_or(|nexthop| matches!(nexthop, Nexthop::Encap { .. } | Nexthop::Resolve { .. }))
+}
+
+/// The IPv6 addresses for which solicitations that come by wires are answered: of the underlay, and in networks that
+/// are attached to a wire, the gateways', guests' and floating ones.
+fn listening(view: &View<'_>, up: &BTreeSet<VifId>, places: &Places) -> Listening {
+    let mut listening = Listening::new();
+    let mut add = |scope, addr| {
+        if let IpAddr::V6(v6) = addr {
+            listening.entry(scope).or_default().insert(v6);
+        }
+    };
+    let snapshot = view.snapshot();
+    for vif in snapshot.vifs().filter(|vif| vif.kind == VifKind::Wire && up.contains(&vif.id)) {
+        let addresses = vif.wire.iter().flat_map(|wire| &wire.addresses);
+        addresses.for_each(|subnet| add(NeighbourScope::Wire(vif.id), subnet.addr()));
+    }
+    let is_attached =
+        |vrf| view.network(vrf).and_then(|network| network.wire).is_some_and(|wire| up.contains(&wire.vif));
+    for network in snapshot.networks().filter(|network| is_attached(network.vrf)) {
+        let gateways = network.gateways.iter();
+        gateways.for_each(|subnet| add(NeighbourScope::Network(network.vrf), subnet.addr()));
+    }
+    for (vrf, addr) in places.keys().filter(|(vrf, _)| is_attached(*vrf)) {
+        add(NeighbourScope::Network(*vrf), *addr);
+    }
+    listening
+}

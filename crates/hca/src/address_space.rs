@@ -1,0 +1,138 @@
+//! The memory of an application.
+//!
+//! An application hands over a descriptor of its own `/proc/self/mem`. The descriptor reaches what the application itself
+//! can reach and nothing else, whichever process has its number later.
+
+use rdma::Fault;
+use rustix::fs::{FileType, OFlags};
+use rustix::io::{IoSlice, pread, pwrite, pwritev};
+use std::os::fd::{AsRawFd, OwnedFd};
+
+/// Not what an application was asked for.
+#[derive(Debug, thiserror::Error)]
+#[error("the descriptor is not of the application's own memory (/proc/self/mem, for reading and writing)")]
+pub(crate) struct NotMemory;
+
+/// What an address space is told from all others by: a file of `/proc`.
+pub(crate) type Identity = (u64, u64);
+
+/// An application's memory.
+#[derive(Debug)]
+pub(crate) struct AddressSpace {
+    memory: OwnedFd,
+    identity: Identity,
+}
+
+impl AddressSpace {
+    /// Takes it only where it is what it must be: writing to other files may mean more to us than to the application.
+    pub fn new(descriptor: OwnedFd) -> Result<Self, NotMemory> {
+        if !Self::is_memory(&descriptor).unwrap_or(false) {
+            return Err(NotMemory);
+        }
+        let stat = rustix::fs::fstat(&descriptor).map_err(|_| NotMemory)?;
+        Ok(Self { memory: descriptor, identity: (stat.st_dev, stat.st_ino) })
+    }
+
+    /// By which other descriptors of the same memory are known: while one is open, the file system keeps the file's
+    /// number.
+    pub const fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    fn is_memory(descriptor: &OwnedFd) -> rustix::io::Result<bool> {
+        /// `PROC_SUPER_MAGIC`.
+        const PROC: i64 = 0x9fa0;
+        let on_proc = rustix::fs::fstatfs(descriptor)?.f_type == PROC;
+        let mode = rustix::fs::fstat(descriptor)?.st_mode;
+        let is_file = FileType::from_raw_mode(mode) == FileType::RegularFile;
+        let for_both = rustix::fs::fcntl_getfl(descriptor)?.contains(OFlags::RDWR);
+        let link = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
+        let name = rustix::fs::readlink(link, Vec::new())?;
+        // Of a process, or of one of its threads; it may be that of another mount than ours.
+        let is_mem = name.to_bytes().rsplit(|byte| *byte == b'/').next() == Some(b"mem");
+        let parent = name.to_bytes().rsplit(|byte| *byte == b'/').nth(1).unwrap_or_default();
+        let of_process = !parent.is_empty() && parent.iter().all(u8::is_ascii_digit);
+        Ok(on_proc && is_file && for_both && is_mem && of_process)
+    }
+
+    /// Its descriptor, for a peer that shares memory.
+    pub fn share(&self) -> rustix::io::Result<OwnedFd> {
+        rustix::io::fcntl_dupfd_cloexec(&self.memory, 0)
+    }
+
+    /// Copies from the application.
+    pub fn read(&self, address: u64, out: &mut [u8]) -> Result<(), Fault> {
+        let mut done = 0;
+        while done < out.len() {
+            let len = pread(&self.memory, &mut out[done..], address.wrapping_add(done as u64)).unwrap_or(0);
+            if len == 0 {
+                return Err(Fault::Protection);
+            }
+            done += len;
+        }
+        Ok(())
+    }
+
+    /// Copies to the application.
+    pub fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Fault> {
+        let mut done = 0;
+        while done < bytes.len() {
+            let len = pwrite(&self.memory, &bytes[done..], address.wrapping_add(done as u64)).unwrap_or(0);
+            if len == 0 {
+                return Err(Fault::Protection);
+            }
+            done += len;
+        }
+        Ok(())
+    }
+
+    /// Copies to the application, the last byte after all others: applications wait for it.
+    pub fn write_tail_last(&self, address: u64, bytes: &[u8]) -> Result<(), Fault> {
+        let Some((tail, body)) = bytes.split_last() else { return Ok(()) };
+        let parts = [IoSlice::new(body), IoSlice::new(std::slice::from_ref(tail))];
+        if pwritev(&self.memory, &parts, address).is_ok_and(|len| len == bytes.len()) {
+            return Ok(());
+        }
+        self.write(address, bytes)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    fn own(path: &str, writable: bool) -> OwnedFd {
+        std::fs::OpenOptions::new().read(true).write(writable).open(path).unwrap().into()
+    }
+
+    #[test]
+    fn only_memory_of_processes_is_taken() {
+        assert!(AddressSpace::new(own("/proc/self/mem", true)).is_ok());
+        assert!(AddressSpace::new(own("/proc/thread-self/mem", true)).is_ok());
+        assert!(AddressSpace::new(own("/proc/self/mem", false)).is_err());
+        assert!(AddressSpace::new(own("/proc/self/oom_score_adj", true)).is_err());
+        assert!(AddressSpace::new(own("/dev/null", true)).is_err());
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("1")).unwrap();
+        let file = dir.path().join("1/mem");
+        std::fs::write(&file, "").unwrap();
+        assert!(AddressSpace::new(own(file.to_str().unwrap(), true)).is_err());
+    }
+
+    #[test]
+    fn what_is_not_there_is_a_fault() {
+        let space = AddressSpace::new(own("/proc/self/mem", true)).unwrap();
+        let mut bytes = [1_u8, 2, 3, 4];
+        let address = bytes.as_mut_ptr() as u64;
+        let mut out = [0; 4];
+        space.read(address, &mut out).unwrap();
+        assert_eq!(out, [1, 2, 3, 4]);
+        space.write_tail_last(address, &[5, 6, 7, 8]).unwrap();
+        space.read(address, &mut out).unwrap();
+        assert_eq!(out, [5, 6, 7, 8]);
+        assert_eq!(space.read(8, &mut out), Err(Fault::Protection));
+        assert_eq!(space.write(u64::MAX - 2, &out), Err(Fault::Protection));
+        assert_eq!(space.write_tail_last(8, &out), Err(Fault::Protection));
+    }
+}

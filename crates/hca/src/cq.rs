@@ -1,0 +1,91 @@
+//! Completion queues, and the channels on which applications await completions.
+
+use crate::budget::{Held, Kind};
+use crate::events::Notifier;
+use crate::limits::MAX_COMPLETIONS;
+use crate::queue_memory::empty;
+use crate::quota::Quota;
+use crate::refusal::{no_memory, refuse, within};
+use rustix::io::Errno;
+use std::os::fd::OwnedFd;
+use uverbs::{CompletionSink, Refusal, completion};
+
+/// A completion queue.
+#[derive(Debug)]
+pub(crate) struct Cq {
+    pub sink: CompletionSink,
+    pub entries: u32,
+    pub channel: Option<u32>,
+    /// Its memory, to share.
+    pub file: OwnedFd,
+    /// It overran, and takes no more.
+    pub overrun: bool,
+    /// Its share of what the device may have.
+    held: Held,
+}
+
+/// How many completions a new queue has room for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entries(u32);
+
+impl Entries {
+    /// Room for as many as an application asks for, within the limit.
+    pub fn new(asked: u32) -> Result<Self, Refusal> {
+        within("entries of a completion queue", asked, MAX_COMPLETIONS)?;
+        if asked == 0 {
+            return refuse(Errno::INVAL, "a completion queue of no entries");
+        }
+        Ok(Self(asked.next_power_of_two()))
+    }
+}
+
+impl Cq {
+    /// A queue, and its memory for the application.
+    pub fn create(entries: Entries, channel: Option<u32>, quota: &Quota) -> Result<(Self, OwnedFd), Refusal> {
+        Self::with_limit(entries, channel, quota, quota.limits.cqs())
+    }
+
+    fn with_limit(
+        Entries(entries): Entries,
+        channel: Option<u32>,
+        quota: &Quota,
+        limit: u32,
+    ) -> Result<(Self, OwnedFd), Refusal> {
+        let bytes = completion::bytes(entries);
+        let held = quota.take(Kind::CompletionQueue, bytes, limit)?;
+        let (memory, theirs) = quota.memory("completion queue", bytes)?;
+        let file = theirs.try_clone().map_err(no_memory)?;
+        let sink = CompletionSink::new(memory, entries);
+        Ok((Self { sink, entries, channel, file, overrun: false, held }, theirs))
+    }
+
+    /// Gives the queue another size. Returns its new memory for the application.
+    pub fn resize(&mut self, entries: Entries, quota: &Quota) -> Result<OwnedFd, Refusal> {
+        // Both are there for a moment.
+        let (new, theirs) = Self::with_limit(entries, self.channel, quota, u32::MAX)?;
+        if !self.sink.move_to(&new.sink) {
+            return refuse(Errno::INVAL, "more completions wait than the queue would have room for");
+        }
+        let Self { sink, entries, file, held, .. } = new;
+        (self.sink, self.entries, self.held) = (sink, entries, held);
+        empty(&std::mem::replace(&mut self.file, file));
+        Ok(theirs)
+    }
+}
+
+/// A completion channel.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    pub notifier: Notifier,
+    /// Its share of what the device may have.
+    _held: Held,
+}
+
+impl Channel {
+    /// A channel, and the application's end of it.
+    pub fn create(quota: &Quota) -> Result<(Self, OwnedFd), Refusal> {
+        let held = quota.take(Kind::Channel, 0, quota.limits.cqs())?;
+        let (notifier, theirs) = Notifier::new().map_err(no_memory)?;
+        Ok((Self { notifier, _held: held }, theirs))
+    }
+}

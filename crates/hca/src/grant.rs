@@ -1,0 +1,87 @@
+//! What an application gives to a peer that asks to share memory with it.
+
+use crate::context::Context;
+use crate::endpoint::Endpoint;
+use crate::holders::{Given, Process};
+use crate::question::{Grant, QueuesGrant, SharedPart, SharingRequest};
+use crate::queue_memory::guarded_memory;
+use crate::receive_queue::Receives;
+use crate::sharing::InboundBond;
+use std::sync::Arc;
+use uverbs::{Bond, DirectPeer, Point, TAKERS, point};
+
+/// Decides about a request to share memory with this application, which has this process, user and token. Returns what
+/// to give, or `None` to refuse.
+pub(crate) fn grant(
+    endpoint: &mut Endpoint,
+    request: &SharingRequest,
+    (process, uid, token): (&Arc<Process>, u32, u64),
+    context: &mut Context,
+) -> Option<Grant> {
+    let trusts = context.adapter.spec().trusts(&request.trust) && uid == request.uid;
+    if !trusts || !endpoint.is_bonded_with(request.from) {
+        return None;
+    }
+    let (granted, given) = match request.wanted {
+        SharedPart::Queues => (Grant::Queues(share(endpoint, &request.process, context)?), Given::Queues),
+        _ if endpoint.sharing.inbound.is_none() => return None,
+        SharedPart::Pages(key) => {
+            let shared = context.regions.shared(key)?;
+            (Grant::Pages(shared.pages.range(), shared.file.try_clone().ok()?), Given::Regions)
+        }
+        SharedPart::Memory => {
+            (Grant::Memory((process.pid, token), context.space.share().ok()?), Given::Everything)
+        }
+    };
+    endpoint.sharing.trust = Some(request.trust.clone());
+    let is_noted = context.adapter.holders.note(&request.process, process, given, &request.trust);
+    point(Point::Granted);
+    is_noted.then_some(granted)
+}
+
+/// Prepares a queue pair for messages that its peer puts there itself.
+fn share(endpoint: &mut Endpoint, with: &Arc<Process>, context: &mut Context) -> Option<Box<QueuesGrant>> {
+    let cq = context.cqs.get(&endpoint.receive.cq).filter(|cq| !cq.overrun)?;
+    let channel = match cq.channel {
+        Some(channel) => Some(context.channels.get(&channel)?.notifier.share().ok()?),
+        None => None,
+    };
+    let (receive, shared) = match endpoint.receive.receives {
+        Receives::Private(_, shape) => (shape, None),
+        Receives::Shared(srq) => {
+            let srq = context.srqs.get(&srq).filter(|_| endpoint.receive.taker < TAKERS)?;
+            (srq.shape, Some(srq.file.try_clone().ok()?))
+        }
+    };
+    let (memory, bond_file) = guarded_memory("bond", Bond::BYTES, &context.fault).ok()?;
+    let peer = DirectPeer {
+        qpn: endpoint.qpn.0,
+        pd: endpoint.pd.0,
+        access: endpoint.attributes.qp_access_flags,
+        receive,
+        takes_shared: endpoint.receive.is_shared(),
+        taker: endpoint.receive.taker,
+        parcels: endpoint.sharing.parcels.as_ref()?.1,
+        memory: endpoint.memory,
+        cq: endpoint.receive.cq.0,
+        entries: cq.entries,
+        regions: context.regions.limit,
+        own_regions: 0,
+        own_entries: 0,
+        has_channel: channel.is_some(),
+    };
+    let files = vec![
+        endpoint.file.try_clone().ok()?,
+        cq.file.try_clone().ok()?,
+        context.regions.file.try_clone().ok()?,
+    ];
+    let last = channel.into_iter().chain(shared).collect();
+    // The peer asked anew, so it does not use an older bond any more.
+    if endpoint.sharing.inbound.is_some() {
+        endpoint.unshare(context);
+    }
+    endpoint.sharing.inbound = Some(InboundBond::new(Bond::new(memory), with.clone()));
+    // Its first packet would say that the connection is established. No packets will come.
+    endpoint.establish(context);
+    Some(Box::new(QueuesGrant { peer, bond_file, files, last }))
+}

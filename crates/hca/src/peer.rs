@@ -1,0 +1,61 @@
+//! The peer of a connected queue pair: the way to it, and what was heard of it.
+
+use crate::adapter::Adapter;
+use crate::inbox::{Inbox, Packet};
+use crate::path::{Path, Way};
+use crate::question::Question;
+use packet::roce::Nak;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A peer is told of congestion no more often than this.
+const BETWEEN_NOTIFICATIONS: Duration = Duration::from_micros(50);
+
+/// The peer of a connection; all of it is empty where there is none.
+#[derive(Debug, Default)]
+pub(crate) struct Peer {
+    pub path: Option<Path>,
+    /// The inbox of the thread that has the peer, where that is on this host and a packet went there.
+    pub inbox: Option<Arc<Inbox<Question>>>,
+    /// What the peer did wrong.
+    pub nak: Option<Nak>,
+    /// How many wrong keys it used.
+    pub wrong_keys: u32,
+    /// The peer was heard of.
+    pub established: bool,
+    /// When the peer was told of congestion.
+    told_congestion: Option<Duration>,
+}
+
+impl Peer {
+    /// Whether packets to the peer leave by the vRouter.
+    pub const fn is_remote(&self) -> bool {
+        matches!(self.path, Some(Path { way: Way::Wire, .. }))
+    }
+
+    /// The path to a peer on this host, and its device.
+    pub const fn local(&self) -> Option<(&Path, &Arc<Adapter>)> {
+        match &self.path {
+            Some(path @ Path { way: Way::Local(adapter), .. }) => Some((path, adapter)),
+            _ => None,
+        }
+    }
+
+    /// Whether a packet comes from the peer, and by the way that leads there.
+    pub fn sent(&self, packet: &Packet) -> bool {
+        self.path.as_ref().is_some_and(|path| {
+            packet.header.source == path.header.destination
+                && packet.header.destination == path.header.source
+                && packet.is_local == matches!(path.way, Way::Local(_))
+        })
+    }
+
+    /// Whether the peer may be told of congestion now. If so it counts as told.
+    pub fn may_tell_congestion(&mut self, now: Duration) -> bool {
+        let told = self.told_congestion.is_some_and(|at| now < at + BETWEEN_NOTIFICATIONS);
+        if !told {
+            self.told_congestion = Some(now);
+        }
+        !told
+    }
+}

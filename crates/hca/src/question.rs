@@ -1,0 +1,205 @@
+//! The questions that threads ask each other: applications' threads, and the thread of a device.
+
+use crate::description::ClientDescription;
+use crate::holders::Process;
+use crate::ids::{Key, Qpn};
+use crate::inbox::{Ask, Inbox};
+use std::net::Ipv6Addr;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Weak, mpsc};
+use uverbs::DirectPeer;
+
+/// Questions [`Question::Notify`] that may wait at a time. If there are more, one [`Question::NotifyAll`] replaces them.
+const NOTIFICATIONS: usize = 1024;
+
+/// Held strongly by the one who asks, for as long as he waits for the answer.
+pub(crate) type Ticket = Weak<()>;
+
+/// What of a peer an application asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SharedPart {
+    /// The queues of a queue pair.
+    Queues,
+    /// The file of the region with this key.
+    Pages(Key),
+    /// All memory of the peer's process.
+    Memory,
+}
+
+/// A request to share memory with a queue pair and its application.
+#[derive(Debug)]
+pub(crate) struct SharingRequest {
+    /// The queue pair.
+    pub qpn: Qpn,
+    pub wanted: SharedPart,
+    /// Who asks: GID and number of its queue pair.
+    pub from: (Ipv6Addr, Qpn),
+    pub uid: u32,
+    pub trust: String,
+    pub process: Arc<Process>,
+    /// The thread that gets the answer.
+    pub inbox: Arc<Inbox<Question>>,
+    pub ticket: Ticket,
+}
+
+/// What an application is given.
+#[derive(Debug)]
+pub(crate) enum Grant {
+    Queues(Box<QueuesGrant>),
+    /// Address and length of a region's pages, and their file.
+    Pages((u64, u64), OwnedFd),
+    /// Number and token of a process, and its `/proc/self/mem`.
+    Memory((i32, u64), OwnedFd),
+}
+
+/// A queue pair that is shared, and the descriptors to send with it.
+#[derive(Debug)]
+pub(crate) struct QueuesGrant {
+    pub peer: DirectPeer,
+    /// In the order that [`DirectPeer`] says. Those of the asking application's own queues come between `files` and
+    /// `last`.
+    pub bond_file: OwnedFd,
+    pub files: Vec<OwnedFd>,
+    pub last: Vec<OwnedFd>,
+}
+
+/// An answer to a [`SharingRequest`].
+#[derive(Debug)]
+pub(crate) struct SharingAnswer {
+    pub ticket: Ticket,
+    pub grant: Option<Grant>,
+}
+
+/// A question to an application's thread.
+#[derive(Debug)]
+pub(crate) enum Question {
+    /// Describe the application's objects.
+    Describe(Ticket, mpsc::Sender<ClientDescription>),
+    /// Look up all paths again: rules or addresses have changed.
+    Review,
+    /// Find out who still uses the memory that is shared here: an application that used it is gone, perhaps in the
+    /// middle of something.
+    PeerGone,
+    /// Tell the application that addresses have changed.
+    NewAddresses,
+    /// Tell the application which of its shared receive queues are low.
+    FewReceives,
+    /// Share memory with a peer.
+    Share(Box<SharingRequest>),
+    /// Take the answer to a question `Share` that this thread asked.
+    Shared(SharingAnswer),
+    /// Notify the completion channel of this queue pair: its peer, with this GID and number, has put a message into it.
+    Notify(Qpn, (Ipv6Addr, Qpn)),
+    /// Notify the completion channels of all queue pairs into which peers put messages themselves.
+    NotifyAll,
+}
+
+impl Question {
+    /// Whether it can be left out, since `newer` is asked or since nobody waits for the answer.
+    fn is_made_needless_by(&self, newer: &Self) -> bool {
+        let is_replaced = match (self, newer) {
+            (Self::Share(request), Self::Share(newer)) => Arc::ptr_eq(&request.inbox, &newer.inbox),
+            (Self::Review, Self::Review)
+            | (Self::PeerGone, Self::PeerGone)
+            | (Self::NewAddresses, Self::NewAddresses)
+            | (Self::FewReceives, Self::FewReceives)
+            | (Self::Notify(..), Self::NotifyAll)
+            | (Self::NotifyAll, Self::NotifyAll) => true,
+            (Self::Notify(qpn, from), Self::Notify(to, by)) => (qpn, from) == (to, by),
+            _ => false,
+        };
+        is_replaced || self.is_stale()
+    }
+
+    /// Whether nobody waits for the answer any more.
+    fn is_stale(&self) -> bool {
+        match self {
+            Self::Describe(ticket, _) => ticket.strong_count() == 0,
+            Self::Share(request) => request.ticket.strong_count() == 0,
+            Self::Shared(answer) => answer.ticket.strong_count() == 0,
+            _ => false,
+        }
+    }
+}
+
+impl Ask for Question {
+    fn add_to(self, waiting: &mut Vec<Self>) -> Vec<Self> {
+        if self.is_stale() || matches!(self, Self::Notify(..)) && notifies_all(waiting) {
+            return vec![self];
+        }
+        let notifications = waiting.iter().filter(|other| matches!(other, Self::Notify(..))).count();
+        let is_one_too_many = matches!(self, Self::Notify(..)) && notifications >= NOTIFICATIONS;
+        let question = if is_one_too_many { Self::NotifyAll } else { self };
+        let needless = waiting.extract_if(.., |other| other.is_made_needless_by(&question)).collect();
+        waiting.push(question);
+        needless
+    }
+}
+
+fn notifies_all(waiting: &[Question]) -> bool {
+    waiting.iter().any(|other| matches!(other, Question::NotifyAll))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use crate::budget::{Account, Stock};
+    use crate::holders::Holders;
+
+    /// The queue of a thread that is stopped, after these questions.
+    fn waiting(questions: impl Iterator<Item = Question>) -> Vec<Question> {
+        let mut waiting = Vec::new();
+        questions.for_each(|question| drop(question.add_to(&mut waiting)));
+        waiting
+    }
+
+    #[test]
+    fn who_asks_again_waits_once() {
+        let account = Arc::new(Account::new(Arc::new(Stock::new(100, 100)), 0));
+        let process = Holders::default().process(1, "vm1", &account).unwrap();
+        let inboxes = [(); 2].map(|()| Arc::new(Inbox::new(account.clone()).unwrap()));
+        let tickets: Vec<_> = (0..1000).map(|_| Arc::new(())).collect();
+        let request = |(at, ticket): (usize, &Arc<()>)| {
+            let request = SharingRequest {
+                qpn: Qpn(at as u32),
+                wanted: SharedPart::Pages(Key(at as u32)),
+                from: (Ipv6Addr::LOCALHOST, Qpn(at as u32)),
+                uid: 0,
+                trust: "all".into(),
+                process: process.clone(),
+                inbox: inboxes[at % 2].clone(),
+                ticket: Arc::downgrade(ticket),
+            };
+            Question::Share(Box::new(request))
+        };
+        let left = waiting(tickets.iter().enumerate().map(request));
+        let qpn = |question: &Question| match question {
+            Question::Share(request) => request.qpn,
+            other => panic!("{other:?}"),
+        };
+        let from: Vec<_> = left.iter().map(qpn).collect();
+        assert_eq!(from, [998, 999].map(Qpn));
+        // Questions whose answer nobody waits for are left out.
+        let (answer, _answers) = mpsc::channel();
+        let asked = tickets.iter().map(|ticket| Question::Describe(Arc::downgrade(ticket), answer.clone()));
+        let mut left = waiting(asked);
+        assert_eq!(left.len(), 1000);
+        drop(tickets);
+        drop(Question::Review.add_to(&mut left));
+        assert_eq!(left.len(), 1);
+    }
+
+    #[test]
+    fn what_needs_no_answer_waits_once() {
+        let times = |question: fn(u32) -> Question| waiting((0..5000).map(question)).len();
+        assert_eq!(times(|_| Question::Review), 1);
+        assert_eq!(times(|_| Question::PeerGone), 1);
+        assert_eq!(times(|_| Question::NewAddresses), 1);
+        assert_eq!(times(|_| Question::FewReceives), 1);
+        assert_eq!(times(|qpn| Question::Notify(Qpn(qpn % 7), (Ipv6Addr::LOCALHOST, Qpn(1)))), 7);
+        // Too many to be notified one by one.
+        let told = waiting((0..5000).map(|qpn| Question::Notify(Qpn(qpn), (Ipv6Addr::LOCALHOST, Qpn(1)))));
+        assert!(matches!(told[..], [Question::NotifyAll]), "{}", told.len());
+    }
+}

@@ -1,0 +1,27 @@
+//! Memory that the device shares with an application: of queues, and of bonds between queue pairs.
+
+use crate::refusal::no_memory;
+use mem::FaultWord;
+use rustix::fs::FallocateFlags;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use uverbs::{Memory, Refusal};
+
+/// Memory that only we write, or that is guarded: what an application does to its file harms itself alone.
+pub(crate) fn guarded_memory(
+    name: &str,
+    bytes: usize,
+    fault: &Arc<FaultWord>,
+) -> Result<(Memory, OwnedFd), Refusal> {
+    let (memory, file) = Memory::create(name, bytes).map_err(no_memory)?;
+    Ok((memory.guarded(fault).map_err(no_memory)?, file))
+}
+
+/// Takes the pages out of a file that nobody needs any more: an application may keep it, and pages that we touched
+/// count as ours.
+pub(crate) fn empty(file: &OwnedFd) {
+    // The last page whole, however large pages are.
+    let len = rustix::fs::fstat(file).map_or(0, |stat| (stat.st_size as u64).next_multiple_of(1 << 16));
+    let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    let _ = rustix::fs::fallocate(file, hole, 0, len);
+}

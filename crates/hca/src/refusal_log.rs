@@ -1,0 +1,32 @@
+//! The log of applications that a device refuses.
+
+use crate::clock::monotonic;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// Refusals are logged no more often than this.
+const BETWEEN_COMPLAINTS: Duration = Duration::from_secs(1);
+
+/// What a device logs, no more often than people can read.
+#[derive(Debug, Default)]
+pub(crate) struct Complaints {
+    /// When it complained last, and how often it did not since.
+    told: Mutex<(Option<Duration>, u64)>,
+}
+
+impl Complaints {
+    /// An application is refused.
+    pub fn tell(&self, error: &dyn std::fmt::Display) {
+        let untold = {
+            let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+            let now = monotonic();
+            if told.0.is_some_and(|at| now < at + BETWEEN_COMPLAINTS) {
+                told.1 += 1;
+                return;
+            }
+            told.0 = Some(now);
+            std::mem::take(&mut told.1)
+        };
+        tracing::warn!(untold, "verbs: an application is refused: {error}");
+    }
+}

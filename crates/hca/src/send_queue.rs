@@ -1,0 +1,149 @@
+//! The send queue of a queue pair, and its requests under way.
+
+use crate::ids::CqId;
+use crate::sharing::Invalidation;
+use std::mem::swap;
+use uverbs::work::send_flags;
+use uverbs::{Completion, Corrupt, Segment, WorkRequest, WorkSource, completion};
+
+/// Longest message (IBTA 9.7.1.1).
+const LONGEST_MESSAGE: u64 = 1 << 31;
+
+/// A request that is under way.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Work {
+    id: u64,
+    /// `ibv_wr_opcode`.
+    opcode: u8,
+    pub segments: Vec<Segment>,
+    /// The message itself, where it came inline.
+    pub inline: Vec<u8>,
+    pub len: u32,
+    /// What the library calls it.
+    number: u32,
+}
+
+/// The list, or the bytes, of a request.
+#[derive(Debug, Default)]
+struct Taken {
+    segments: Vec<Segment>,
+    inline: Vec<u8>,
+}
+
+/// A request that needs no peer. It waits for those before it; those after it wait for it.
+#[derive(Debug)]
+pub(crate) struct LocalRequest {
+    /// The number of its slot.
+    pub number: u32,
+    pub request: WorkRequest,
+    /// It is done, but peers may still use the key that it took away.
+    pub invalidation: Option<Invalidation>,
+}
+
+impl LocalRequest {
+    pub const fn new(number: u32, request: WorkRequest) -> Self {
+        Self { number, request, invalidation: None }
+    }
+}
+
+/// A send queue.
+#[derive(Debug)]
+pub(crate) struct SendQueue {
+    source: WorkSource,
+    /// Requests under way, by their slot.
+    works: Vec<Work>,
+    /// Buffers for the next request that is taken.
+    taken: Taken,
+    /// Its completion queue.
+    pub cq: CqId,
+    /// Each request is completed, whether it asks for that or not.
+    all_signaled: bool,
+    /// The application need not announce sends.
+    spares_doorbell: bool,
+    /// The application is to be told once nothing is under way.
+    pub tells_drained: bool,
+    /// The local request that waits.
+    pub local: Option<LocalRequest>,
+}
+
+impl SendQueue {
+    /// A queue of so many slots, a power of two.
+    pub fn new(source: WorkSource, slots: u32, cq: CqId, all_signaled: bool) -> Self {
+        Self {
+            source,
+            works: vec![Work::default(); slots as usize],
+            taken: Taken::default(),
+            cq,
+            all_signaled,
+            spares_doorbell: false,
+            tells_drained: false,
+            local: None,
+        }
+    }
+
+    const fn slot(&self, number: u64) -> usize {
+        number as usize & (self.works.len() - 1)
+    }
+
+    /// The request in the slot with this number.
+    pub fn work(&self, number: u64) -> &Work {
+        &self.works[self.slot(number)]
+    }
+
+    /// Takes the next request: the number of its slot, and the request.
+    pub fn take(&mut self) -> Result<Option<(u32, WorkRequest)>, Corrupt> {
+        let Taken { segments, inline } = &mut self.taken;
+        segments.clear();
+        inline.clear();
+        let Some((number, request)) = self.source.take(segments, inline)? else { return Ok(None) };
+        let sum: u64 = segments.iter().map(|segment| u64::from(segment.len)).sum();
+        let len = sum.max(inline.len() as u64);
+        if len > LONGEST_MESSAGE {
+            return Err(Corrupt);
+        }
+        let slot = self.slot(number.into());
+        let work = &mut self.works[slot];
+        (work.id, work.opcode, work.len) = (request.id, request.opcode, len as u32);
+        work.number = request.number;
+        swap(&mut work.segments, &mut self.taken.segments);
+        swap(&mut work.inline, &mut self.taken.inline);
+        Ok(Some((number, request)))
+    }
+
+    /// Whether the application wants to know that a request with these flags is done.
+    pub const fn is_signaled(&self, flags: u8) -> bool {
+        self.all_signaled || flags & send_flags::SIGNALED != 0
+    }
+
+    /// Writes into a completion which request it completes: the one in the slot with this number.
+    pub fn complete(&mut self, number: u64, completion: &mut Completion) {
+        let slot = self.slot(number);
+        let work = &mut self.works[slot];
+        (completion.id, completion.number) = (work.id, work.number);
+        completion.opcode = completion::opcode::of(work.opcode);
+        work.inline.clear();
+    }
+
+    /// Gives the slots up to this one back to the library.
+    pub fn release(&mut self, number: u64) {
+        self.source.release_before((number as u32).wrapping_add(1));
+    }
+
+    /// Gives all slots that were taken back to the library.
+    pub fn release_all(&mut self) {
+        self.source.release_taken();
+    }
+
+    /// Says whether the application has to announce sends.
+    pub fn spare_doorbell(&mut self, spared: bool) {
+        if std::mem::replace(&mut self.spares_doorbell, spared) != spared {
+            self.source.spare_doorbell(spared);
+        }
+    }
+
+    /// Forgets all requests.
+    pub fn reset(&mut self) {
+        self.source.reset();
+        (self.spares_doorbell, self.tells_drained, self.local) = (false, false, None);
+    }
+}

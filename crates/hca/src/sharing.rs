@@ -1,0 +1,183 @@
+//! What a queue pair shares with its peer, and what is left of that while somebody still uses it.
+
+use crate::holders::Process;
+use crate::ids::{CqId, Qpn};
+use crate::keys::KeyUsers;
+use std::sync::Arc;
+use uverbs::{Bond, Hold, Parcels};
+
+/// Messages and bytes that applications copied to their peers themselves.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct DirectTraffic {
+    pub sent: (u64, u64),
+    pub received: (u64, u64),
+}
+
+impl DirectTraffic {
+    /// More, received or sent.
+    pub fn add(&mut self, received: bool, more: (u64, u64)) {
+        let (messages, bytes) = if received { &mut self.received } else { &mut self.sent };
+        (*messages, *bytes) = (messages.wrapping_add(more.0), bytes.wrapping_add(more.1));
+    }
+}
+
+/// A key was taken away: who waits for its users keeps this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Invalidation {
+    pub users: KeyUsers,
+    /// The later, the higher.
+    pub number: u64,
+}
+
+/// The turn that a peer was at work in when a key was taken away, and the number of the first such key: whatever is
+/// taken away later, who waits for an earlier turn waits no longer.
+#[derive(Debug, Default)]
+pub(crate) struct Seen(Option<(u32, u64)>);
+
+impl Seen {
+    pub fn note(&mut self, turn: Option<u32>, number: u64) {
+        if self.0.map(|(seen, _)| seen) != turn {
+            self.0 = turn.map(|turn| (turn, number));
+        }
+    }
+
+    /// Whether the peer is in the turn still that it was in when the key with this number was taken away.
+    pub fn is_in(&self, turn: Option<u32>, number: u64) -> bool {
+        self.0.is_some_and(|(seen, first)| turn == Some(seen) && first <= number)
+    }
+}
+
+/// What a peer works with here.
+#[derive(Debug)]
+pub(crate) struct InboundBond {
+    pub bond: Bond,
+    pub process: Arc<Process>,
+    pub seen: Seen,
+}
+
+impl InboundBond {
+    pub const fn new(bond: Bond, process: Arc<Process>) -> Self {
+        Self { bond, process, seen: Seen(None) }
+    }
+
+    pub fn is_gone(&self) -> bool {
+        self.bond.is_gone() || !self.process.is_there()
+    }
+
+    /// Whether the peer is at work with what it saw before a key was taken away.
+    pub fn may_use(&self, taken: Invalidation) -> bool {
+        self.seen.is_in(self.bond.turn(), taken.number) && !self.is_gone()
+    }
+}
+
+/// What was shared, and somebody may be at work with still.
+#[derive(Debug)]
+pub(crate) struct ClosedBond {
+    pub bond: Bond,
+    pub qpn: Qpn,
+    /// Where who works with it completes.
+    pub cq: CqId,
+    /// The peer's process; `None`: it is our application.
+    pub process: Option<Arc<Process>>,
+    /// What was counted before.
+    pub counted: (u64, u64),
+}
+
+impl ClosedBond {
+    pub fn is_gone(&self) -> bool {
+        self.process.as_ref().is_some_and(|process| self.bond.is_gone() || !process.is_there())
+    }
+
+    pub fn is_at_work(&self) -> bool {
+        self.bond.turn().is_some()
+    }
+
+    /// Whether the memory of our application may be written to still.
+    pub fn may_write(&self) -> bool {
+        self.process.is_some() && self.is_at_work() && !self.is_gone()
+    }
+
+    /// Whether it tries to get this place of a completion queue, or has it.
+    pub fn tries(&self, cq: CqId, place: u32) -> bool {
+        let place_of = if self.process.is_some() { self.bond.place() } else { self.bond.own_place() };
+        self.cq == cq && is_of(place_of, place) && !self.is_gone()
+    }
+}
+
+/// Whether what one noted is of this place.
+pub(crate) fn is_of(noted: Option<Hold>, place: u32) -> bool {
+    matches!(noted, Some(Hold::Tries(at) | Hold::Has(at)) if at == place)
+}
+
+/// What a queue pair shares with its peer.
+#[derive(Debug, Default)]
+pub(crate) struct Sharing {
+    /// The peer puts messages into the queues of this queue pair.
+    pub inbound: Option<InboundBond>,
+    /// The application puts messages into the queues of the peer.
+    pub outbound: Option<Bond>,
+    /// What bonds counted that are closed.
+    pub traffic: DirectTraffic,
+    /// The trust in which memory is, or was, shared with the peer.
+    pub trust: Option<String>,
+    /// Where peers put messages that are too long for a slot, and where that is in the memory of the queue pair.
+    pub parcels: Option<(Parcels, u32)>,
+}
+
+impl Sharing {
+    pub fn new(parcels: Option<(Parcels, u32)>) -> Self {
+        Self { parcels, ..Self::default() }
+    }
+
+    /// All messages that the application, or its peers, copied themselves.
+    pub fn traffic(&self) -> DirectTraffic {
+        let mut traffic = self.traffic;
+        self.outbound.iter().for_each(|bond| traffic.add(false, bond.counted()));
+        self.inbound.iter().for_each(|inbound| traffic.add(true, inbound.bond.counted()));
+        traffic
+    }
+
+    /// Whether the application puts messages into the queues of the peer now.
+    pub fn is_direct(&self) -> bool {
+        self.outbound.as_ref().is_some_and(|bond| !bond.is_closed())
+    }
+
+    /// Closes the bonds: their users see that, and stop.
+    pub fn close_bonds(&self) {
+        self.outbound.iter().chain(self.inbound.iter().map(|it| &it.bond)).for_each(Bond::close);
+    }
+
+    /// Notes what the application puts messages into from now on.
+    pub fn set_outbound(&mut self, bond: Bond) {
+        if let Some(old) = self.outbound.replace(bond) {
+            self.traffic.add(false, old.counted());
+        }
+    }
+
+    /// Forgets all of it. No bond is open.
+    pub fn reset(&mut self) {
+        (self.traffic, self.trust) = (DirectTraffic::default(), None);
+        if let Some((parcels, _)) = &self.parcels {
+            parcels.reset();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waits_for_a_turn_waits_for_no_later_one() {
+        let mut seen = Seen::default();
+        seen.note(Some(5), 1);
+        assert!(seen.is_in(Some(5), 1) && !seen.is_in(None, 1) && !seen.is_in(Some(6), 1));
+        // It is in that turn still, and then in the next one.
+        seen.note(Some(5), 2);
+        assert!(seen.is_in(Some(5), 1) && seen.is_in(Some(5), 2));
+        seen.note(Some(6), 3);
+        assert!(!seen.is_in(Some(6), 1) && !seen.is_in(Some(6), 2) && seen.is_in(Some(6), 3));
+        seen.note(None, 4);
+        assert!(!seen.is_in(Some(6), 4));
+    }
+}

@@ -1,0 +1,80 @@
+//! Shared receive queues.
+
+use crate::budget::{Held, Kind};
+use crate::ids::PdId;
+use crate::limits::{MAX_SEGMENTS, MAX_WORK};
+use crate::queue_memory::empty;
+use crate::quota::Quota;
+use crate::refusal::{no_memory, refuse, within};
+use rustix::io::Errno;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use uverbs::{DEVICE, Memory, Refusal, Shape, SharedSource, WorkQueue};
+
+/// A shared receive queue.
+#[derive(Debug)]
+pub(crate) struct Srq {
+    pub pd: PdId,
+    pub source: SharedSource,
+    /// Its memory, to share, and where it lies there.
+    pub file: OwnedFd,
+    pub shape: Shape,
+    /// Segments of a receive.
+    pub max_sge: u32,
+    /// Where fewer receives than this wait, the application is told once. 0: it is not told.
+    pub limit: u32,
+    /// Its share of what the device may have.
+    _held: Held,
+}
+
+impl Srq {
+    /// A queue, and its memory for the application.
+    pub fn create(pd: PdId, max_wr: u32, max_sge: u32, quota: &Quota) -> Result<(Self, OwnedFd), Refusal> {
+        within("max_sge", max_sge, MAX_SEGMENTS)?;
+        let (srq, _, theirs) = Self::with_limit(pd, (max_wr, max_sge), quota, quota.limits.qps)?;
+        Ok((srq, theirs))
+    }
+
+    fn with_limit(
+        pd: PdId,
+        (max_wr, max_sge): (u32, u32),
+        quota: &Quota,
+        limit: u32,
+    ) -> Result<(Self, Arc<Memory>, OwnedFd), Refusal> {
+        within("max_wr", max_wr, MAX_WORK)?;
+        let shape = SharedSource::shape(max_wr, max_sge);
+        let held = quota.take(Kind::SharedQueue, shape.end(), limit)?;
+        let (memory, theirs) = quota.memory("shared receive queue", shape.end())?;
+        let memory = Arc::new(memory);
+        let source = SharedSource::new(memory.clone(), shape, DEVICE).map_err(no_memory)?;
+        let file = theirs.try_clone().map_err(no_memory)?;
+        Ok((Self { pd, source, file, shape, max_sge, limit: 0, _held: held }, memory, theirs))
+    }
+
+    /// Gives the queue another size. Returns its new memory for the application. No peer takes from the queue meanwhile.
+    pub fn resize(&mut self, max_wr: u32, limit: Option<u32>, quota: &Quota) -> Result<OwnedFd, Refusal> {
+        let limit = limit.unwrap_or(self.limit);
+        if limit > max_wr {
+            return refuse(Errno::INVAL, "the limit is more than the queue would have room for");
+        }
+        // Both are there for a moment.
+        let (mut new, memory, theirs) = Self::with_limit(self.pd, (max_wr, self.max_sge), quota, u32::MAX)?;
+        let mut queue = WorkQueue::new(memory, new.shape, max_wr).map_err(no_memory)?;
+        match self.source.move_to(&mut queue) {
+            Ok(true) => {}
+            Ok(false) => {
+                return refuse(Errno::INVAL, "more receives wait than the queue would have room for");
+            }
+            Err(error) => return refuse(Errno::INVAL, error.to_string()),
+        }
+        new.arm(limit);
+        empty(&std::mem::replace(self, new).file);
+        Ok(theirs)
+    }
+
+    /// Has the application told, once, where fewer receives wait than this, whoever takes them.
+    pub fn arm(&mut self, limit: u32) {
+        self.limit = limit;
+        self.source.set_limit(limit);
+    }
+}

@@ -1,0 +1,63 @@
+//! The end of sharing: peers that still use what was shared are given a moment, and what one that died in the middle left
+//! undone is done for it.
+
+use crate::context::Context;
+use crate::endpoint::Endpoint;
+use crate::receive_queue::Receives;
+use crate::sharing::ClosedBond;
+use std::time::{Duration, Instant};
+use uverbs::completion::FORGOTTEN;
+use uverbs::{Bond, Completion, Left, Point, point};
+
+/// How long one who is at work is waited for at once: a message takes less.
+pub(crate) const SOON: Duration = Duration::from_micros(50);
+/// How often one is looked at who is at work for longer: it is stopped, or copies much. Nobody tells that it is done.
+pub(crate) const AGAIN: Duration = Duration::from_millis(1);
+
+impl Endpoint {
+    /// Ends what is shared. Who is at work with it for long is among those who leave ([`Context::closed_bonds`]).
+    pub fn unshare(&mut self, context: &mut Context) {
+        self.sharing.close_bonds();
+        point(Point::Closed);
+        let end = Instant::now() + SOON;
+        let outbound = self.sharing.outbound.take().map(|bond| (bond, None, self.send.cq));
+        let inbound = self.sharing.inbound.take().map(|it| (it.bond, Some(it.process), self.receive.cq));
+        for (bond, process, cq) in outbound.into_iter().chain(inbound) {
+            while bond.turn().is_some() && !bond.is_gone() && Instant::now() < end {
+                std::thread::yield_now();
+            }
+            let closed = ClosedBond { counted: bond.counted(), bond, qpn: self.qpn, cq, process };
+            self.sharing.traffic.add(closed.process.is_some(), closed.counted);
+            if closed.is_at_work() || closed.is_gone() {
+                context.closed_bonds.push(closed);
+            }
+        }
+    }
+
+    /// Does what one left undone that died at work here: completes the receive that it took, and fills the place in
+    /// the completion queue that it had.
+    pub fn finish_for_dead_peer(&mut self, bond: &Bond, left: Left, context: &mut Context) {
+        let is_taken = |number| match &self.receive.receives {
+            Receives::Private(source, _) => source.was_taken_last(number),
+            Receives::Shared(srq) => {
+                context.srqs.get(srq).is_some_and(|srq| srq.source.was_claimed(number, self.receive.taker))
+            }
+        };
+        let held = bond.held().filter(|(number, _)| is_taken(*number)).map(|(_, id)| id);
+        point(Point::LeftFound);
+        match left {
+            Left::Hole(at) => {
+                let nothing = Completion { status: FORGOTTEN, ..Completion::default() };
+                let instead = held.map_or(nothing, |id| self.flushed_receive(id));
+                let Some(cq) = context.cqs.get(&self.receive.cq) else { return };
+                let tells = cq.sink.fill(at, &instead, true);
+                point(Point::HoleFilled);
+                if tells {
+                    context.tell_channel(self.receive.cq);
+                }
+            }
+            Left::Nothing => held.into_iter().for_each(|id| self.flush_receive(id, context)),
+            Left::Completed => {}
+        }
+    }
+}

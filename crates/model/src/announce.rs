@@ -1,0 +1,88 @@
+//! What is told to all unasked: where an address is now, and which groups are listened to.
+
+use crate::decide::{self, Origin};
+use crate::solicit::attached;
+use crate::{Forward, GATEWAY_MAC, Lookup, NeighbourScope, PacketView, VifId, Vrf};
+use packet::{Mac, WriteError, mld, neighbour};
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv6Addr};
+
+/// Length of the longest announcement: Ethernet, IPv6, and the advertisement with its option, bytes.
+const ANNOUNCEMENT_LEN: usize = 86;
+
+/// A frame of this host's own, and where it is sent.
+#[derive(Clone, Debug)]
+pub struct Unasked {
+    /// The frame.
+    pub frame: Vec<u8>,
+    /// Each delivery of it.
+    pub to: Vec<Forward>,
+    /// A neighbour that is not known, because of whom a delivery is missing: a tunnel's next hop.
+    pub missing: Option<(NeighbourScope, IpAddr)>,
+}
+
+/// An address that is at a MAC now, so that its neighbours forget where it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Announcement {
+    /// Its network.
+    pub vrf: Vrf,
+    /// The address.
+    pub addr: IpAddr,
+    /// The guest that has it. `None`: the gateway answers for it (a floating address).
+    pub guest: Option<VifId>,
+}
+
+/// The announcements of an address to the members of its network, but for the guest that has it: gratuitous ARP requests
+/// (RFC 5227, 3) or unsolicited advertisements (RFC 4861, 7.2.6), one for each MAC that the gateway has. None where nobody
+/// else is there to hear it.
+#[must_use]
+pub fn announce<T: Lookup>(tables: &T, announced: &Announcement) -> Vec<Unasked> {
+    let Some(network) = tables.network(announced.vrf) else { return Vec::new() };
+    let among_members = |origin, mac| {
+        let frame = announcement(mac, announced.addr)?;
+        let view = PacketView::parse(&frame, frame.len() as u32, None).ok()?;
+        let (to, missing) = decide::bridge_own(tables, network, origin, &view);
+        (!to.is_empty() || missing.is_some()).then_some(Unasked { frame, to, missing })
+    };
+    let on_wire = || {
+        let (mac, forward) = attached(tables, network)?;
+        Some(Unasked { frame: announcement(mac, announced.addr)?, to: vec![forward], missing: None })
+    };
+    let told = match announced.guest.map(|id| tables.vif(id)) {
+        Some(Some(guest)) => [guest.mac.and_then(|mac| among_members(Origin::Guest(guest), mac)), None],
+        Some(None) => [None, None],
+        None => [among_members(Origin::Gateway, GATEWAY_MAC), on_wire()],
+    };
+    told.into_iter().flatten().collect()
+}
+
+fn announcement(mac: Mac, addr: IpAddr) -> Option<Vec<u8>> {
+    let mut frame = vec![0; ANNOUNCEMENT_LEN];
+    let len = match addr {
+        IpAddr::V4(addr) => neighbour::arp_request(&mut frame, mac, addr, addr),
+        IpAddr::V6(addr) => neighbour::unsolicited_advertisement(&mut frame, mac, addr),
+    };
+    frame.truncate(len.ok()?);
+    Some(frame)
+}
+
+/// Reports out of a wire that this host listens to the solicited-node groups of these addresses (RFC 3810, 5.2): switches
+/// that look into MLD pass on what is sent to those groups only to who reported it. Of the underlay
+/// ([`NeighbourScope::Wire`]) from the wire, of a network attached to one from the gateway. Nothing where there is no
+/// wire.
+#[must_use]
+pub fn report<T: Lookup>(tables: &T, scope: NeighbourScope, listening: &[Ipv6Addr]) -> Vec<Unasked> {
+    let way = || match scope {
+        NeighbourScope::Wire(id) => Some((tables.vif(id)?.mac?, Forward::unchanged(id))),
+        NeighbourScope::Network(vrf) => attached(tables, tables.network(vrf)?),
+    };
+    let Some((mac, forward)) = way() else { return Vec::new() };
+    let groups: BTreeSet<_> = listening.iter().copied().map(neighbour::solicited_node).collect();
+    let groups: Vec<_> = groups.into_iter().collect();
+    let reports = groups.chunks(mld::MAX_GROUPS).map(|groups| {
+        let mut frame = vec![0; mld::report_len(groups.len())];
+        mld::report(&mut frame, mac, groups)?;
+        Ok::<_, WriteError>(Unasked { frame, to: vec![forward.clone()], missing: None })
+    });
+    reports.filter_map(Result::ok).collect()
+}
