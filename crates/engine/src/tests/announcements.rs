@@ -50,7 +50,8 @@ fn at(addr: &str, mac: &str) -> (String, String) {
 }
 
 const ONE: &str = "02:00:00:00:00:01";
-const GATEWAY: &str = "00:00:5e:00:01:00";
+/// The MAC of the wire that the provider network is attached to.
+const GATEWAY: &str = "02:aa:00:00:00:02";
 
 #[test]
 fn an_address_whose_guest_came_is_announced_thrice() {
