@@ -253,6 +253,16 @@ fn each_mistake_is_named() {
         ("action = \"reject\"", "action = \"deny\"", "\"deny\" is none of allow, drop, reject"),
         ("metrics = \"127.0.0.1:9101\"", "metrics = \"9101\"", "is not an address with port"),
         ("name = \"vm1\"", "name = \"../vm1\"", "can't be a name"),
+        (
+            "[[flood]]\nnetwork = \"blue\"",
+            "[[flood]]\nnetwork = \"public\"",
+            "name the host that bridges between them (`l2_gateway`)",
+        ),
+        (
+            "vni = 5001\nlearning",
+            "l2_gateway = \"a\"\nlearning",
+            "`l2_gateway` needs the `wire` that it bridges to",
+        ),
         ("[[flood]]", "[[floods]]", "unknown key `floods`; did you mean `flood`?"),
         ("[host]", "[hots]", "[host]: missing"),
     ];

@@ -1,7 +1,8 @@
 //! What is told to all unasked: where an address is now, and which groups are listened to.
 
 use crate::decide::{self, Origin};
-use crate::{Forward, GATEWAY_MAC, Lookup, NeighbourScope, Network, PacketView, VifId, Vrf};
+use crate::solicit::attached;
+use crate::{Forward, GATEWAY_MAC, Lookup, NeighbourScope, PacketView, VifId, Vrf};
 use packet::{Mac, WriteError, mld, neighbour};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr};
@@ -31,53 +32,28 @@ pub struct Announcement {
     pub guest: Option<VifId>,
 }
 
-/// The announcement of an address to the members of its network, but for the guest that has it: a gratuitous ARP request
-/// (RFC 5227, 3) or an unsolicited advertisement (RFC 4861, 7.2.6). The gateway has a MAC of its own on the wire that the
-/// network is attached to. Nothing where nobody else is there to hear it.
+/// The announcements of an address to the members of its network, but for the guest that has it: gratuitous ARP requests
+/// (RFC 5227, 3) or unsolicited advertisements (RFC 4861, 7.2.6), one for each MAC that the gateway has. None where nobody
+/// else is there to hear it.
 #[must_use]
 pub fn announce<T: Lookup>(tables: &T, announced: &Announcement) -> Vec<Unasked> {
     let Some(network) = tables.network(announced.vrf) else { return Vec::new() };
-    let guest = announced.guest.and_then(|id| tables.vif(id));
-    let unasked = match (announced.guest, guest) {
-        (None, _) => [
-            among_members(tables, network, Origin::Gateway, GATEWAY_MAC, announced.addr),
-            on_attached(tables, network, announced.addr),
-        ],
-        (_, Some(guest)) => {
-            let mac = guest.mac;
-            [
-                mac.and_then(|mac| among_members(tables, network, Origin::Guest(guest), mac, announced.addr)),
-                None,
-            ]
-        }
-        (Some(_), None) => [None, None],
+    let among_members = |origin, mac| {
+        let frame = announcement(mac, announced.addr)?;
+        let view = PacketView::parse(&frame, frame.len() as u32, None).ok()?;
+        let (to, missing) = decide::bridge_own(tables, network, origin, &view);
+        (!to.is_empty() || missing.is_some()).then_some(Unasked { frame, to, missing })
     };
-    unasked.into_iter().flatten().collect()
-}
-
-fn among_members<T: Lookup>(
-    tables: &T,
-    network: &Network,
-    origin: Origin<'_>,
-    mac: Mac,
-    addr: IpAddr,
-) -> Option<Unasked> {
-    let frame = announcement(mac, addr)?;
-    let view = PacketView::parse(&frame, frame.len() as u32, None).ok()?;
-    let (to, missing) = decide::bridge_own(tables, network, origin, &view);
-    (!to.is_empty() || missing.is_some()).then_some(Unasked { frame, to, missing })
-}
-
-fn on_attached<T: Lookup>(tables: &T, network: &Network, addr: IpAddr) -> Option<Unasked> {
-    let (mac, forward) = attachment(tables, network)?;
-    Some(Unasked { frame: announcement(mac, addr)?, to: vec![forward], missing: None })
-}
-
-/// The gateway's MAC on the wire that a network is attached to, and the way there.
-fn attachment<T: Lookup>(tables: &T, network: &Network) -> Option<(Mac, Forward)> {
-    let attached = network.wire?;
-    let mac = tables.vif(attached.vif)?.mac?;
-    Some((mac, Forward { push_vlan: attached.vlan, ..Forward::unchanged(attached.vif) }))
+    let on_wire = || {
+        let (mac, forward) = attached(tables, network)?;
+        Some(Unasked { frame: announcement(mac, announced.addr)?, to: vec![forward], missing: None })
+    };
+    let told = match announced.guest.map(|id| tables.vif(id)) {
+        Some(Some(guest)) => [guest.mac.and_then(|mac| among_members(Origin::Guest(guest), mac)), None],
+        Some(None) => [None, None],
+        None => [among_members(Origin::Gateway, GATEWAY_MAC), on_wire()],
+    };
+    told.into_iter().flatten().collect()
 }
 
 fn announcement(mac: Mac, addr: IpAddr) -> Option<Vec<u8>> {
@@ -98,7 +74,7 @@ fn announcement(mac: Mac, addr: IpAddr) -> Option<Vec<u8>> {
 pub fn report<T: Lookup>(tables: &T, scope: NeighbourScope, listening: &[Ipv6Addr]) -> Vec<Unasked> {
     let way = || match scope {
         NeighbourScope::Wire(id) => Some((tables.vif(id)?.mac?, Forward::unchanged(id))),
-        NeighbourScope::Network(vrf) => attachment(tables, tables.network(vrf)?),
+        NeighbourScope::Network(vrf) => attached(tables, tables.network(vrf)?),
     };
     let Some((mac, forward)) = way() else { return Vec::new() };
     let groups: BTreeSet<_> = listening.iter().copied().map(neighbour::solicited_node).collect();

@@ -1,6 +1,6 @@
 //! Questions for a neighbour: that packets wait for, or that was silent for long.
 
-use crate::{Forward, GATEWAY_MAC, Lookup, NeighbourScope, Network, PacketView, VifId, decide};
+use crate::{BridgeTarget, Forward, GATEWAY_MAC, Lookup, NeighbourScope, Network, PacketView, VifId, decide};
 use arrayvec::ArrayVec;
 use packet::{Mac, WriteError, neighbour};
 use std::net::{IpAddr, Ipv4Addr};
@@ -39,10 +39,7 @@ pub fn solicit<T: Lookup>(tables: &T, asked: &Question) -> ArrayVec<Solicitation
         NeighbourScope::Wire(id) => [on_wire(tables, id, asked), None],
         NeighbourScope::Network(vrf) => {
             let Some(network) = tables.network(vrf) else { return ArrayVec::new() };
-            match among_members(tables, network, asked) {
-                Some(found) if asked.at.is_some() && !is_attached(network, &found.to) => [Some(found), None],
-                found => [found.filter(|_| asked.at.is_none()), on_attached(tables, network, asked)],
-            }
+            [among_members(tables, network, asked), on_attached(tables, network, asked)]
         }
     };
     questions.into_iter().flatten().collect()
@@ -50,8 +47,7 @@ pub fn solicit<T: Lookup>(tables: &T, asked: &Question) -> ArrayVec<Solicitation
 
 /// A question from this host to one of the underlay.
 fn on_wire<T: Lookup>(tables: &T, id: VifId, asked: &Question) -> Option<Solicitation> {
-    let target = asked.addr;
-    let vif = tables.vif(id)?;
+    let (vif, target) = (tables.vif(id)?, asked.addr);
     let subnets = || {
         let addresses = &vif.wire.as_ref().map_or(&[][..], |wire| &wire.addresses);
         addresses.iter().filter(|subnet| subnet.addr().is_ipv4() == target.is_ipv4())
@@ -69,22 +65,25 @@ fn among_members<T: Lookup>(tables: &T, network: &Network, asked: &Question) -> 
     (!to.is_empty()).then_some(Solicitation { frame, to })
 }
 
-/// A question from a gateway to the wire its network is attached to.
+/// A question from a gateway to the wire its network is attached to, unless who is asked is elsewhere.
 fn on_attached<T: Lookup>(tables: &T, network: &Network, asked: &Question) -> Option<Solicitation> {
+    let (mac, forward) = attached(tables, network)?;
+    let entry = asked.at.and_then(|at| tables.bridge(network.vrf, at));
+    let elsewhere = entry.is_some_and(|entry| entry.target != BridgeTarget::Vif(forward.port));
+    let frame = from_gateway(network, mac, asked)?;
+    (!elsewhere).then_some(Solicitation { frame, to: vec![forward] })
+}
+
+/// The gateway's MAC on the wire that a network is attached to, and the way there.
+pub(crate) fn attached<T: Lookup>(tables: &T, network: &Network) -> Option<(Mac, Forward)> {
     let attached = network.wire?;
-    let frame = from_gateway(network, tables.vif(attached.vif)?.mac?, asked)?;
-    let forward = Forward { push_vlan: attached.vlan, ..Forward::unchanged(attached.vif) };
-    Some(Solicitation { frame, to: vec![forward] })
+    let mac = tables.vif(attached.vif)?.mac?;
+    Some((mac, Forward { push_vlan: attached.vlan, ..Forward::unchanged(attached.vif) }))
 }
 
 fn from_gateway(network: &Network, mac: Mac, asked: &Question) -> Option<ArrayVec<u8, MAX_LEN>> {
     let sender = network.gateway_for(asked.addr).unwrap_or_else(|| nobody(mac, asked.addr));
     question(mac, sender, asked.addr, asked.at)
-}
-
-/// Whether it goes out of the wire that the network is attached to.
-fn is_attached(network: &Network, to: &[Forward]) -> bool {
-    network.wire.is_some_and(|attached| to.iter().any(|forward| forward.port == attached.vif))
 }
 
 /// The address of one who has a gateway's MAC and no address: a probe's in ARP (RFC 5227, 2.1.1), whose answer goes to

@@ -1,13 +1,13 @@
 //! What packets teach: learned MACs and neighbours, their bounds and their timers.
 
 use model::{
-    Action, BridgeTarget, Change, Learn, Lookup, NeighbourFound, NeighbourScope, Network, Question, Seconds,
-    Vif, VifId, VifKind, Vrf,
+    Action, BridgeTarget, Change, Learn, Lookup, NeighbourFound, NeighbourScope, Network, PathMtu, Question,
+    Seconds, Vif, VifId, VifKind, Vrf,
 };
 use packet::Mac;
 use std::net::{IpAddr, Ipv4Addr};
 use tables::{
-    Deps, FlowLimits, MACS_BEHIND_TUNNELS, MACS_PER_PORT, NEIGHBOURS_PER_GUEST, PROBES_PER_ASKER,
+    Deps, FlowLimits, MACS_BEHIND_TUNNELS, MACS_PER_PORT, NEIGHBOURS_PER_GUEST, PATHS, PROBES_PER_ASKER,
     PROBES_PER_SCOPE, SPARE_QUESTIONS, Shared, Waiting,
 };
 
@@ -189,6 +189,35 @@ fn memoised_decisions_notice_what_is_learned() {
     learn(&shared, 1, 1, 1);
     assert!(!shared.still_valid(&deps, stamp), "a miss that is a hit now");
     assert!(shared.still_valid(&deps, shared.snapshot().epoch()));
+}
+
+#[test]
+fn what_the_underlay_carries_is_known_for_ten_minutes() {
+    let shared = shared();
+    let (remote, flows) = (addr(1), shared.flows());
+    let carries = |now| shared.snapshot().view(flows, now).path_mtu(remote);
+    let (before, snapshot) = (shared.snapshot().epoch(), shared.snapshot());
+    let view = snapshot.view(flows, 0);
+    assert_eq!(view.path_mtu(remote), None);
+    shared.path(&PathMtu { remote, mtu: 1400 }, 5);
+    assert_eq!(carries(5), Some(1400));
+    assert!(!shared.still_valid(&view.deps(), before), "a decision by the larger one");
+    shared.age(5 + PathMtu::AGE - 1);
+    assert_eq!(carries(0), Some(1400));
+    shared.age(5 + PathMtu::AGE);
+    assert_eq!(carries(0), None);
+}
+
+#[test]
+fn paths_are_bounded() {
+    let shared = shared();
+    let most = PATHS as u32;
+    (0..=most).for_each(|n| shared.path(&PathMtu { remote: addr(n), mtu: 1400 }, 1));
+    shared.path(&PathMtu { remote: addr(0), mtu: 1300 }, 2);
+    let snapshot = shared.snapshot();
+    assert_eq!(snapshot.paths().count(), PATHS);
+    let view = snapshot.view(shared.flows(), 2);
+    assert_eq!((view.path_mtu(addr(0)), view.path_mtu(addr(most))), (Some(1300), None));
 }
 
 #[test]

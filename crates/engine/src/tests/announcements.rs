@@ -50,7 +50,7 @@ fn at(addr: &str, mac: &str) -> (String, String) {
 }
 
 const ONE: &str = "02:00:00:00:00:01";
-/// The gateway's MAC on the wire to the provider.
+/// The MAC of the wire that the provider network is attached to.
 const GATEWAY: &str = "02:aa:00:00:00:02";
 
 #[test]

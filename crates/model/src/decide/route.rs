@@ -23,18 +23,17 @@ pub(super) enum Found<'a> {
 impl<'a, T: Lookup> Walk<'a, T> {
     /// Routes a packet from the network it is in.
     pub(super) fn route(&mut self, frame: &Frame<'a>) -> Outcome {
-        let attached = matches!(frame.origin, Origin::Attached { .. });
-        let no_ip = if attached { DropReason::NotForUs } else { DropReason::GatewayNoService };
+        let shared = is_kernels_too(frame);
+        let no_ip = if shared { DropReason::NotForUs } else { DropReason::GatewayNoService };
         let ip = frame.headers.ip().ok_or(no_ip)?;
         let found = match self.find(frame, ip.src, ip.dst) {
-            Err(Stop::Refuse(IcmpError::NoRoute, _)) if attached => return Err(DropReason::NotForUs.into()),
+            Err(Stop::Refuse(IcmpError::NoRoute, _)) if shared => return Err(DropReason::NotForUs.into()),
             found => found?,
         };
         match found {
             Found::Local => self.serve(frame, ip),
-            // The wire's MAC may be that of the host's kernel too, which has addresses of its own there.
             Found::Nexthop { network, nexthop: Nexthop::Resolve { .. }, .. }
-                if attached && network.vrf == frame.network.vrf =>
+                if shared && network.vrf == frame.network.vrf =>
             {
                 Err(DropReason::NotForUs.into())
             }
@@ -214,6 +213,13 @@ impl<'a, T: Lookup> Walk<'a, T> {
             Exit::Tunnel(tunnel) => self.through(frame, base, &tunnel, tos),
         }
     }
+}
+
+/// Whether it came to a MAC that the host's kernel may have, too: that of a wire, untagged. The kernel's addresses there are
+/// not known here.
+fn is_kernels_too(frame: &Frame<'_>) -> bool {
+    let dst = frame.headers.eth.as_ref().map(|eth| eth.dst);
+    matches!(frame.origin, Origin::Attached { wire, vlan: None } if dst == wire.mac)
 }
 
 /// Whether it goes from a guest into an MPLS tunnel, or out of one to a guest.
