@@ -211,6 +211,18 @@ impl Core {
             self.cells.replies.add(1);
             self.send_own(&answer[..len], &Forward::unchanged(reply.forward.port));
         }
+        let mirrors = &case.decision.effects.mirror_out;
+        if !mirrors.is_empty()
+            && let Ok(len) = model::rewrite::build_reply(&reply.bare(), &packet, &mut answer)
+        {
+            for &mirror in mirrors {
+                if self.turn.take(1, len) {
+                    self.send_own(&answer[..len], &Forward::unchanged(mirror));
+                } else {
+                    self.lost(mirror, DropReason::TurnBudget, len, &answer[..len]);
+                }
+            }
+        }
         self.linear.reply = answer;
     }
 

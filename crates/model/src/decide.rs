@@ -59,12 +59,19 @@ pub(crate) fn bridge_own<T: Lookup>(
     let frame = Frame { headers, end, origin, network, tos: 0, foreign_tags: 0 };
     let mut walk = Walk { tables, packet, ingress: VifId(0), now: 0, effects: Effects::default() };
     let Some(eth) = &frame.headers.eth else { return (Vec::new(), None) };
-    match walk.bridge(&frame, eth) {
+    let (mut to, missing) = match walk.bridge(&frame, eth) {
         Ok(Verdict::Flood(flood)) => (flood.to, walk.effects.solicit),
         Ok(Verdict::Forward(forward)) => (vec![forward], None),
         Err(Stop::Hold { scope, addr }) => (Vec::new(), Some((scope, addr))),
         _ => (Vec::new(), None),
+    };
+    let delivered = !to.is_empty();
+    for mirror in walk.effects.mirror_out {
+        if delivered && to.iter().all(|forward| forward.port != mirror) {
+            to.push(Forward::unchanged(mirror));
+        }
     }
+    (to, missing)
 }
 
 /// One packet's way through the tables.
@@ -249,9 +256,16 @@ impl<'a, T: Lookup> Walk<'a, T> {
 impl Effects {
     /// Leaves of the effects what a verdict allows. `other` tells the other interface of a guest that has two.
     fn restrict(&mut self, verdict: &Verdict, ingress: VifId, other: impl Fn(VifId) -> Option<VifId>) {
-        let forwarded = matches!(verdict, Verdict::Forward(_) | Verdict::Flood(_));
-        if !forwarded {
+        let deliveries = match verdict {
+            Verdict::Forward(forward) => std::slice::from_ref(forward),
+            Verdict::Flood(flood) => &flood.to,
+            Verdict::Reply(reply) => std::slice::from_ref(&reply.forward),
+            Verdict::Hold { .. } | Verdict::Consumed | Verdict::Drop(_) => &[],
+        };
+        if !matches!(verdict, Verdict::Forward(_) | Verdict::Flood(_)) {
             (self.flow, self.fragment) = (None, None);
+        }
+        if deliveries.is_empty() {
             self.mirror_out.clear();
         }
         if matches!(verdict, Verdict::Hold { .. }) {
@@ -264,10 +278,17 @@ impl Effects {
             return;
         }
         // Nobody gets a copy of what he sends or receives himself.
-        let port = if let Verdict::Forward(forward) = verdict { Some(forward.port) } else { None };
-        let own = [Some(ingress), port, other(ingress), port.and_then(other)];
-        self.mirror_in.retain(|copy| !own.contains(&Some(*copy)));
-        self.mirror_out.retain(|copy| !own.contains(&Some(*copy)));
+        let own = |copy| {
+            let is = |port| port == copy || other(port) == Some(copy);
+            is(ingress) || deliveries.iter().any(|forward| is(forward.port))
+        };
+        self.mirror_in.retain(|copy| !own(*copy));
+        self.mirror_out.retain(|copy| !own(*copy));
+        // Nor twice what leaves as it came.
+        if deliveries.first().is_some_and(Forward::keeps_frame) {
+            let Self { mirror_in, mirror_out, .. } = self;
+            mirror_out.retain(|copy| !mirror_in.contains(copy));
+        }
     }
 }
 

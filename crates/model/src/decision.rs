@@ -81,6 +81,11 @@ impl Forward {
             encap: None,
         }
     }
+
+    /// Whether the frame leaves as it came, if in a tunnel.
+    pub(crate) fn keeps_frame(&self) -> bool {
+        Self { encap: None, ..self.clone() } == Self::unchanged(self.port)
+    }
 }
 
 /// Address translation, one to one.
@@ -157,6 +162,14 @@ pub struct Asker {
     pub addr: IpAddr,
 }
 
+impl Reply {
+    /// The same before it is encapsulated.
+    #[must_use]
+    pub fn bare(&self) -> Self {
+        Self { forward: Forward { encap: None, ..self.forward.clone() }, ..self.clone() }
+    }
+}
+
 /// Kinds of answers.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ReplyKind {
@@ -210,7 +223,7 @@ pub struct Effects {
     pub meters: ArrayVec<(MeterId, DropReason), 4>,
     /// Guests that get a copy of the frame as it came in.
     pub mirror_in: ArrayVec<VifId, 4>,
-    /// Guests that get a copy of the frame as it is delivered.
+    /// Guests that get a copy of the frame as it is delivered, or of the answer.
     pub mirror_out: ArrayVec<VifId, 4>,
     /// A neighbour to solicit though the packet does not wait for it: a flood left one of its tunnels out.
     pub solicit: Option<(NeighbourScope, IpAddr)>,

@@ -67,6 +67,7 @@ reasons! {
     NoUnderlay = "no_underlay", "No wire, tunnel source or gateway reaches the tunnel's remote.";
     TtlExpired = "ttl_expired", "TTL or hop limit ran out.";
     Mtu = "mtu", "Too big for the next link, and not to be fragmented.";
+    NotFragmented = "not_fragmented", "Too big for the next link, where a router may fragment it: Viaduct tells its sender instead.";
     GatewayNoService = "gateway_no_service", "Sent to a gateway address, which serves only ping.";
     NotForUs = "not_for_us", "On the wire, and neither to this host nor of an attached network.";
     OuterFragment = "outer_fragment", "A tunnel packet came in fragments.";

@@ -9,12 +9,12 @@ pub use encap::{encap_len, write_encap};
 pub use length::metered_len;
 pub use reply::build_reply;
 
-use crate::{Decision, Forward, Nat, PacketView, Verdict, VifId};
+use crate::{Decision, Forward, Nat, PacketView, Reply, Verdict, VifId};
 use packet::{Headers, TunnelKind, build, edit, proto};
 use std::ops::Range;
 
 /// Everything that leaves because of a packet, all of which is in `packet.bytes`: copies of what came in, deliveries,
-/// an answer, and copies of the first delivery as it is before it is encapsulated. The packet has no unfinished
+/// an answer, and copies of the answer or the first delivery as it is before it is encapsulated. The packet has no unfinished
 /// checksum.
 #[must_use]
 pub fn emit(decision: &Decision, packet: &PacketView<'_>) -> Vec<(VifId, Vec<u8>)> {
@@ -26,10 +26,9 @@ pub fn emit(decision: &Decision, packet: &PacketView<'_>) -> Vec<(VifId, Vec<u8>
         Verdict::Forward(forward) => std::slice::from_ref(forward),
         Verdict::Flood(flood) => &flood.to,
         Verdict::Reply(reply) => {
-            let mut frame = vec![0; packet.bytes.len() + MAX_ANSWER];
-            if let Ok(len) = build_reply(reply, packet, &mut frame) {
-                frame.truncate(len);
-                out.push((reply.forward.port, frame));
+            out.extend(answer(reply, packet).map(|frame| (reply.forward.port, frame)));
+            if let Some(frame) = answer(&reply.bare(), packet) {
+                out.extend(decision.effects.mirror_out.iter().map(|port| (*port, frame.clone())));
             }
             &[]
         }
@@ -41,6 +40,13 @@ pub fn emit(decision: &Decision, packet: &PacketView<'_>) -> Vec<(VifId, Vec<u8>
         out.extend(decision.effects.mirror_out.iter().map(|port| (*port, frame.clone())));
     }
     out
+}
+
+fn answer(reply: &Reply, packet: &PacketView<'_>) -> Option<Vec<u8>> {
+    let mut frame = vec![0; packet.bytes.len() + MAX_ANSWER];
+    let len = build_reply(reply, packet, &mut frame).ok()?;
+    frame.truncate(len);
+    Some(frame)
 }
 
 /// What an answer may be longer than the packet it answers: an ICMP error's headers, and a tunnel's.

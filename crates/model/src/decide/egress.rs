@@ -2,7 +2,7 @@
 
 use super::neighbour::Message;
 use super::route::is_ping;
-use super::{Frame, Stop, Walk, push_new};
+use super::{Frame, Stop, Walk, is_roce};
 use crate::{
     DropReason, Encap, EthernetRewrite, Forward, GATEWAY_MAC, Lookup, Nat, Network, Tunnel, Vif, VifId,
     VifKind,
@@ -120,9 +120,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         match exit {
             Exit::Guest(vif) => {
                 self.fit(frame, &base, usize::from(vif.mtu.min(network.mtu)))?;
-                if let Some(mirror) = vif.mirror {
-                    push_new(&mut self.effects.mirror_out, mirror);
-                }
+                self.show(vif);
                 Ok(Forward { port: door(frame, vif)?, ..base })
             }
             Exit::Attached { wire, vlan } => {
@@ -215,12 +213,13 @@ impl<'a, T: Lookup> Walk<'a, T> {
         if frame.mtu_len(self.packet.gso_size) <= mtu {
             return Ok(());
         }
-        let routed = base.strip == frame.headers.l3_at;
-        let told = frame.headers.ip().is_some_and(|ip| ip.dont_fragment) || routed;
         let mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
-        Err(match told {
-            true => Stop::Refuse(IcmpError::TooBig { mtu }, DropReason::Mtu),
-            false => DropReason::Mtu.into(),
+        let whole = frame.headers.ip().is_some_and(|ip| ip.dont_fragment);
+        let (routed, roce) = (base.strip == frame.headers.l3_at, is_roce(&frame.headers.l4));
+        Err(match (whole, routed) {
+            (false, true) if !roce => Stop::Refuse(IcmpError::TooBig { mtu }, DropReason::NotFragmented),
+            (false, false) => DropReason::Mtu.into(),
+            _ => Stop::Refuse(IcmpError::TooBig { mtu }, DropReason::Mtu),
         })
     }
 }

@@ -140,6 +140,10 @@ impl<'a, T: Lookup> Walk<'a, T> {
         {
             ethernet.dst = ALL_NODES;
         }
+        let guest = self.tables.guest_by_address(frame.network.vrf, message.target);
+        if let Some(guest) = guest.and_then(|id| self.tables.vif(id)) {
+            self.show(guest);
+        }
         Ok(Verdict::Reply(Reply { kind: message.answer(mac, router), forward, dropped: None, asker: None }))
     }
 

@@ -1,7 +1,7 @@
 //! Answers to a packet's sender.
 
-use super::{Frame, Origin, Stop, Walk};
-use crate::{Asker, DropReason, Forward, Lookup, Nat, Reply, ReplyKind, Tunnel, Verdict};
+use super::{Frame, Origin, Stop, Walk, push_new};
+use crate::{Asker, DropReason, Forward, Lookup, Nat, Reply, ReplyKind, Tunnel, Verdict, Vif};
 use packet::{IcmpError, Mac, TunnelKind, reply};
 
 impl<'a, T: Lookup> Walk<'a, T> {
@@ -57,6 +57,13 @@ impl<'a, T: Lookup> Walk<'a, T> {
         Some((ReplyKind::TcpReset, forward))
     }
 
+    /// Has an answer that a guest gets, or that is given in its name, copied to its mirror.
+    pub(super) fn show(&mut self, guest: &Vif) {
+        if let Some(mirror) = guest.mirror {
+            push_new(&mut self.effects.mirror_out, mirror);
+        }
+    }
+
     /// The way back to the sender, for an answer from `mac` with the traffic class `tos`.
     pub(super) fn back(&mut self, frame: &Frame<'a>, mac: Mac, tos: u8) -> Result<Forward, Stop> {
         let Some(eth) = &frame.headers.eth else { return self.route_back(frame, tos) };
@@ -72,8 +79,12 @@ impl<'a, T: Lookup> Walk<'a, T> {
             [_] => return Err(DropReason::VlanUnexpected.into()),
             _ => return Err(DropReason::TooManyTags.into()),
         };
+        self.effects.mirror_out.clear();
         match frame.origin {
-            Origin::Guest(vif) => Ok(Forward { port: vif.id, ..base }),
+            Origin::Guest(vif) => {
+                self.show(vif);
+                Ok(Forward { port: vif.id, ..base })
+            }
             Origin::Attached { .. } if base.push_vlan.is_some() => Err(DropReason::VlanUnexpected.into()),
             Origin::Attached { wire, vlan, .. } => self.onto(frame, base, wire, vlan),
             Origin::Gateway => Err(DropReason::NotForUs.into()),

@@ -203,8 +203,12 @@ impl<'a, T: Lookup> Walk<'a, T> {
         };
         let (exit, mac) = self.exit(network, dst, nexthop)?;
         let base = Forward { ttl_decrement: 0, ecn: None, ..frame.routed(Nat::default(), mac) };
+        self.effects.mirror_out.clear();
         match exit.ok_or(DropReason::NoRoute)? {
-            Exit::Guest(vif) => Ok(Forward { port: vif.id, ..base }),
+            Exit::Guest(vif) => {
+                self.show(vif);
+                Ok(Forward { port: vif.id, ..base })
+            }
             Exit::Attached { wire, vlan } => self.onto(frame, base, wire, vlan),
             Exit::Tunnel(tunnel) => self.through(frame, base, &tunnel, tos),
         }
