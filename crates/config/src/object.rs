@@ -85,7 +85,7 @@ impl fmt::Display for Key {
 }
 
 macro_rules! objects {
-    ($($variant:ident($type:ty) = $name:literal,)*) => {
+    ($($variant:ident($type:ty, $held:ty) = $name:literal,)*) => {
         /// Kinds of objects.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[allow(missing_docs)] // as their types
@@ -105,7 +105,7 @@ macro_rules! objects {
         #[serde(untagged)]
         #[allow(missing_docs)] // as their types
         pub enum Object {
-            $($variant($type),)*
+            $($variant($held),)*
         }
 
         impl Object {
@@ -132,7 +132,7 @@ macro_rules! objects {
                 let (object, place) = match kind {
                     $(Kind::$variant => {
                         let (object, place) = <$type>::read(reader);
-                        (object.map(Self::$variant), place)
+                        (object.map(Self::from), place)
                     })*
                 };
                 Some(Item { object: object?, place })
@@ -141,25 +141,25 @@ macro_rules! objects {
 
         $(impl From<$type> for Object {
             fn from(object: $type) -> Self {
-                Self::$variant(object)
+                Self::$variant(object.into())
             }
         })*
     };
 }
 
 objects! {
-    Wire(Wire) = "wire",
-    Network(Network) = "network",
-    Guest(Guest) = "guest",
-    Nexthop(Nexthop) = "nexthop",
-    Route(Route) = "route",
-    Mac(MacEntry) = "mac",
-    Flood(Flood) = "flood",
-    Nat(Nat) = "nat",
-    Rule(Rule) = "rule",
-    Default(Default) = "default",
-    Mpls(Mpls) = "mpls",
-    Vxlan(Vxlan) = "vxlan",
+    Wire(Wire, Wire) = "wire",
+    Network(Network, Network) = "network",
+    Guest(Guest, Box<Guest>) = "guest",
+    Nexthop(Nexthop, Nexthop) = "nexthop",
+    Route(Route, Route) = "route",
+    Mac(MacEntry, MacEntry) = "mac",
+    Flood(Flood, Flood) = "flood",
+    Nat(Nat, Nat) = "nat",
+    Rule(Rule, Rule) = "rule",
+    Default(Default, Default) = "default",
+    Mpls(Mpls, Mpls) = "mpls",
+    Vxlan(Vxlan, Vxlan) = "vxlan",
 }
 
 impl Object {
@@ -210,6 +210,9 @@ fn check_mtu(r: &Reader<'_>, mtu: u16) {
         r.problem(Some("mtu"), format!("mtu {mtu} is out of range; use 576 to 9216"));
     }
 }
+
+/// The least MTU of a link with IPv6, bytes (RFC 8200, 5).
+pub(crate) const MIN_IPV6_MTU: u16 = 1280;
 
 /// Checks an MPLS label (below 16: reserved, RFC 7274).
 fn check_label(r: &Reader<'_>, label: u32) {

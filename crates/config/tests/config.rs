@@ -112,6 +112,22 @@ fn each_mistake_is_named() {
             "\"10.1.1.254\", \"fd00",
             "address 10.1.1.254 of network \"blue\" is already taken by network \"blue\"",
         ),
+        (
+            "vni = 5001\n",
+            "vni = 5001\nmtu = 1279\n",
+            "network \"blue\": mtu 1279 is below 1280, which IPv6 needs; gateway fd00:1::ffff/64 is IPv6",
+        ),
+        ("mtu = 9000", "mtu = 1329", "network \"blue\": mtu 1279 is below 1280"),
+        (
+            "mtu = 1500\nrdma",
+            "mtu = 1279\nrdma",
+            "guest \"vm1\": mtu 1279 is below 1280, which IPv6 needs; fd00:1::1",
+        ),
+        (
+            "addresses = [\"192.0.2.1/24\"]\ngateway = \"192.0.2.254\"\nmtu = 9000",
+            "addresses = [\"192.0.2.1/24\", \"2001:db8::1/64\"]\ngateway = \"192.0.2.254\"\nmtu = 1279",
+            "wire \"up0\": mtu 1279 is below 1280, which IPv6 needs; 2001:db8::1/64 is IPv6",
+        ),
         ("mirror = \"mon0\"", "mirror = \"vm1\"", "a guest can't mirror itself"),
         (
             "mirror = \"mon0\"",
@@ -236,7 +252,7 @@ fn a_verbs_device_has_a_name_and_limits() {
     let document = parse(VALID).unwrap();
     let guest = |name: &str| {
         let found = document.objects.iter().find_map(|item| match &item.object {
-            config::Object::Guest(guest) if guest.name == name => Some(guest.clone()),
+            config::Object::Guest(guest) if guest.name == name => Some(*guest.clone()),
             _ => None,
         });
         found.unwrap()

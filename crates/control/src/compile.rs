@@ -16,7 +16,6 @@ use model::{
 };
 use packet::Mac;
 use std::collections::{BTreeMap, HashMap};
-use std::net::IpAddr;
 
 /// Numbers given to names and contents; they stay from one compilation to the next.
 #[derive(Clone, Default)]
@@ -59,35 +58,10 @@ fn vif_id(id: u32) -> VifId {
     VifId(u16::try_from(id).unwrap_or(u16::MAX))
 }
 
-/// Bytes that VXLAN, the longest encapsulation, adds to an IP packet over IPv4 and IPv6 (RFC 7348).
-const OVERHEAD: [u16; 2] = [50, 70];
-
-/// Largest IP packet of networks that don't say: what fits the smallest wire with a tunnel's headers around it.
-fn default_mtu(index: &Index) -> u16 {
-    let tunnel_sources = index.tunnel_sources();
-    let underlay = index.wires().iter().map(|wire| wire.mtu).min().unwrap_or(1500);
-    let v6 = tunnel_sources.iter().any(IpAddr::is_ipv6);
-    let overhead = if tunnel_sources.is_empty() { 0 } else { OVERHEAD[usize::from(v6)] };
-    underlay - overhead
-}
-
 /// Name of the interface of the verbs device that a guest has beside its port. No object can have it.
 pub(crate) fn verbs_vif(guest: &Guest) -> Option<String> {
     let beside = guest.rdma.is_some() && guest.kind != GuestKind::Rdma;
     beside.then(|| format!("{}:rdma", guest.name))
-}
-
-/// The largest IP packet of a guest.
-pub(crate) fn guest_mtu(index: &Index, guest: &Guest) -> u16 {
-    let default = || default_mtu(index);
-    guest.mtu.unwrap_or_else(|| network_mtu(index, &guest.network).unwrap_or_else(default))
-}
-
-/// A network that is attached to a wire and says nothing takes what the wire takes.
-fn network_mtu(index: &Index, name: &str) -> Option<u16> {
-    let network = index.networks().get(name)?;
-    let wire = || index.wire(network.wire.as_deref()?).map(|wire| wire.mtu);
-    network.mtu.or_else(wire)
 }
 
 /// The tables that objects, checked before and in their order, stand for. `macs` are the link-layer addresses of
@@ -160,8 +134,10 @@ impl Compiler<'_> {
 
     /// Interfaces get their numbers in their own order, whatever refers to them first.
     fn number_vif(&mut self, object: &Object) {
-        if let Object::Wire(Wire { name, .. }) | Object::Guest(Guest { name, .. }) = object {
-            self.vif_id(name);
+        match object {
+            Object::Wire(wire) => drop(self.vif_id(&wire.name)),
+            Object::Guest(guest) => drop(self.vif_id(&guest.name)),
+            _ => {}
         }
         if let Object::Guest(guest) = object
             && let Some(name) = verbs_vif(guest)
@@ -307,7 +283,7 @@ impl Compiler<'_> {
             gateways: network.gateways.clone(),
             vni: network.vni,
             learning: network.learning,
-            mtu: network_mtu(self.index, &network.name).unwrap_or_else(|| default_mtu(self.index)),
+            mtu: self.index.network_mtu(&network.name),
             default_action: Action::Allow,
             members: Vec::new(),
             flood: Vec::new(),
@@ -350,7 +326,7 @@ impl Compiler<'_> {
             addresses: guest.addresses.clone(),
             allowed: guest.allowed.clone(),
             macs: guest.macs.clone(),
-            mtu: guest_mtu(self.index, guest),
+            mtu: self.index.guest_mtu(guest),
             policy: guest.policy,
             meter: guest.rate.map(|rate| self.meter("guest", guest.name.clone(), rate)),
             mirror: guest.mirror.as_ref().map(|name| self.vif_id(name)),

@@ -5,7 +5,7 @@ mod view;
 
 pub(crate) use view::View;
 
-use crate::compile::{self, Desired, Ids, compile, recompile};
+use crate::compile::{Desired, Ids, compile, recompile};
 use crate::owner::{Changed, Objects, Owned, Owner};
 use crate::plan::{self, ObjectChange};
 use crate::ports::{self, Ports};
@@ -248,7 +248,7 @@ impl Core {
         let ordered = next.in_order();
         let plain: Vec<&Object> = ordered.iter().map(|owned| &owned.object).collect();
         let index = Index::new(&host, plain.iter().copied());
-        let mtu_of = |guest: &config::Guest| compile::guest_mtu(&index, guest);
+        let mtu_of = |guest: &config::Guest| index.guest_mtu(guest);
         let wanted = ports::wanted(&host, &self.run_dir, &plain, &mtu_of);
 
         let old_ids = state.ids.clone();

@@ -10,6 +10,7 @@ mod clients;
 mod compile;
 mod convert;
 mod core;
+mod kernel;
 mod lock;
 mod matching;
 mod metrics;
@@ -24,6 +25,7 @@ mod service;
 mod store;
 
 pub use core::{Core, Error};
+pub use kernel::forwarding;
 pub use owner::Owner;
 pub use ports::{Device, PortSpec, Ports, socket_directories};
 pub use rdma::{RDMA_COUNTERS, RDMA_DIR, RdmaSpec};

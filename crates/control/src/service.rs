@@ -99,8 +99,7 @@ impl Viaduct for Service {
             return Ok(Response::new(changes(done, Vec::new())));
         }
         let view = self.view();
-        let guests = view.objects.of_kind(config::Kind::Guest).map(|owned| &owned.object);
-        Ok(Response::new(changed(&view, done, state::warnings(guests))))
+        Ok(Response::new(changed(&view, done, state::all_warnings(&view))))
     }
 
     async fn add(&self, request: Request<v1::AddRequest>) -> Reply<v1::Changes> {

@@ -80,6 +80,13 @@ fn main() -> ExitCode {
     if options.check {
         return ExitCode::SUCCESS;
     }
+    for item in &file.objects {
+        if let config::Object::Wire(wire) = &item.object
+            && let Some(warning) = control::forwarding(wire)
+        {
+            tracing::warn!("wire \"{}\": {warning}", wire.name);
+        }
+    }
     match run(&options, file) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {

@@ -53,13 +53,14 @@ impl Privileges {
     }
 
     /// Gives up all that the helper has. The daemon still has one thread. Later it opens only `/dev/null`, by
-    /// which eventfds are signalled, and its own program, by which a panic names functions.
+    /// which eventfds are signalled, its own program, by which a panic names functions, and settings of the kernel's
+    /// network, to warn of them.
     pub fn give_up(&self) -> v1::Sandbox {
         let Some(helper) = &self.helper else {
             return v1::Sandbox { enabled: false, ..reply(sandbox::now()) };
         };
         let program = std::env::current_exe().unwrap_or_default();
-        let files = [sandbox::readable(Path::new("/dev/null")), sandbox::readable(&program)];
+        let files = [Path::new("/dev/null"), &program, Path::new("/proc/sys/net")].map(sandbox::readable);
         let keep = Keep {
             capabilities: CapabilitySet::empty(),
             calls: Calls::Daemon,

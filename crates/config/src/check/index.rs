@@ -4,6 +4,9 @@ use crate::{Guest, Host, Key, Network, Nexthop, Object, Wire};
 use std::collections::HashMap;
 use std::net::IpAddr;
 
+/// Bytes that VXLAN, the longest encapsulation, adds to an IP packet over IPv4 and IPv6 (RFC 7348).
+const OVERHEAD: [u16; 2] = [50, 70];
+
 /// The wires, networks, guests and nexthops of a host: what other objects refer to. Routes, of which there may be a
 /// million, are not in it.
 #[derive(Clone, Debug, Default)]
@@ -31,7 +34,7 @@ impl Index {
                 }
                 Object::Guest(guest) => {
                     index.own(&guest.network, guest.addresses.iter().copied(), object);
-                    index.guests.insert(guest.name.clone(), guest.clone());
+                    index.guests.insert(guest.name.clone(), Guest::clone(guest));
                 }
                 Object::Nexthop(nexthop) => {
                     drop(index.nexthops.insert(nexthop.name.clone(), nexthop.clone()))
@@ -70,6 +73,28 @@ impl Index {
     #[must_use]
     pub const fn networks(&self) -> &HashMap<String, Network> {
         &self.networks
+    }
+
+    /// Largest IP packet of a network, bytes: its own, that of the wire it is attached to, or what the smallest wire takes
+    /// with a tunnel's headers around it.
+    #[must_use]
+    pub fn network_mtu(&self, name: &str) -> u16 {
+        let of = |network: &Network| {
+            network.mtu.or_else(|| self.wire(network.wire.as_deref()?).map(|wire| wire.mtu))
+        };
+        self.networks.get(name).and_then(of).unwrap_or_else(|| self.tunnelled_mtu())
+    }
+
+    fn tunnelled_mtu(&self) -> u16 {
+        let underlay = self.wires.iter().map(|wire| wire.mtu).min().unwrap_or(1500);
+        let v6 = self.tunnel_sources.iter().any(IpAddr::is_ipv6);
+        underlay - if self.tunnel_sources.is_empty() { 0 } else { OVERHEAD[usize::from(v6)] }
+    }
+
+    /// Largest IP packet of a guest, bytes.
+    #[must_use]
+    pub fn guest_mtu(&self, guest: &Guest) -> u16 {
+        guest.mtu.unwrap_or_else(|| self.network_mtu(&guest.network))
     }
 
     /// The guests by name.

@@ -1,10 +1,12 @@
 //! What objects refer to: it must exist and be of use there.
 
 use super::{Index, problem};
+use crate::object::MIN_IPV6_MTU;
 use crate::{
     Endpoint, Guest, GuestKind, Item, MacEntry, Nat, Network, Object, Problem, Route, Rule, RuleAction,
     Target, Tunnel,
 };
+use ipnet::IpNet;
 use packet::Mac;
 
 /// The MAC of all gateways.
@@ -89,6 +91,14 @@ impl<'a> Checker<'a, '_> {
     }
 
     fn network_object(&mut self, network: &Network) {
+        let mtu = self.index.network_mtu(&network.name);
+        if mtu < MIN_IPV6_MTU
+            && let Some(gateway) = ipv6_gateway(network)
+        {
+            let message =
+                format!("mtu {mtu} is below {MIN_IPV6_MTU}, which IPv6 needs; gateway {gateway} is IPv6");
+            self.problem("mtu", message);
+        }
         let Some(name) = &network.wire else { return };
         match self.index.wire(name) {
             None => {
@@ -113,12 +123,29 @@ impl<'a> Checker<'a, '_> {
                 self.problem(key, format!("{GATEWAY_MAC} is the gateways' MAC; give the guest another"));
             }
         }
+        self.guest_mtu(guest);
         if let Some(mirror) = &guest.mirror {
             if *mirror == guest.name {
                 self.problem("mirror", "a guest can't mirror itself; name another guest".to_owned());
             } else {
                 self.mirror("mirror", mirror);
             }
+        }
+    }
+
+    /// With IPv6 a guest's MTU must do for it. That of its network is a problem of the network, if it has a gateway.
+    fn guest_mtu(&mut self, guest: &Guest) {
+        let network = self.index.networks().get(&guest.network);
+        let gateway = network.and_then(ipv6_gateway);
+        let mtu = self.index.guest_mtu(guest);
+        if mtu >= MIN_IPV6_MTU || guest.mtu.is_none() && gateway.is_some() {
+            return;
+        }
+        let own = guest.addresses.iter().find(|addr| addr.is_ipv6()).map(ToString::to_string);
+        let allowed = || guest.allowed.iter().find(|net| net.addr().is_ipv6()).map(ToString::to_string);
+        if let Some(v6) = own.or_else(allowed).or_else(|| gateway.map(|net| net.to_string())) {
+            let message = format!("mtu {mtu} is below {MIN_IPV6_MTU}, which IPv6 needs; {v6} is IPv6");
+            self.problem("mtu", message);
         }
     }
 
@@ -295,6 +322,10 @@ impl<'a> Checker<'a, '_> {
             self.problem("protocol", format!("guest \"{name}\" has no address of that protocol's family"));
         }
     }
+}
+
+fn ipv6_gateway(network: &Network) -> Option<&IpNet> {
+    network.gateways.iter().find(|net| net.addr().is_ipv6())
 }
 
 /// A suggestion where another name is near.

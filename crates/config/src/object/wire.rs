@@ -1,6 +1,6 @@
 //! `[[wire]]`: a way out of the host.
 
-use super::{Kind, Place, check_mtu, read_name};
+use super::{Kind, MIN_IPV6_MTU, Place, check_mtu, read_name};
 use crate::reader::Reader;
 use crate::value::names;
 use ipnet::IpNet;
@@ -54,6 +54,14 @@ impl Wire {
         let gateway: Vec<IpAddr> = r.one_or_many("gateway");
         let mtu = r.get("mtu").unwrap_or(1500);
         check_mtu(&r, mtu);
+        if mtu < MIN_IPV6_MTU
+            && let Some(net) = addresses.iter().find(|net| net.addr().is_ipv6())
+        {
+            r.problem(
+                Some("mtu"),
+                format!("mtu {mtu} is below {MIN_IPV6_MTU}, which IPv6 needs; {net} is IPv6"),
+            );
+        }
         if driver == Some(Driver::Dpdk) {
             r.problem(Some("driver"), "driver \"dpdk\" is not built in; use \"af-xdp\" or \"af-packet\"");
         }

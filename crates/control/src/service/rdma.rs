@@ -49,7 +49,7 @@ pub(crate) fn devices(core: &Core) -> Vec<v1::RdmaDevice> {
 
 fn specs(core: &Core, view: &View) -> Vec<RdmaSpec> {
     let guests = view.objects.in_order().into_iter().filter_map(|owned| match &owned.object {
-        Object::Guest(guest) => Some(guest),
+        Object::Guest(guest) => Some(&**guest),
         _ => None,
     });
     let spec = |guest: &Guest| {

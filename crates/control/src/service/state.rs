@@ -2,6 +2,7 @@
 
 use super::tables::vif_entries;
 use crate::core::View;
+use crate::kernel;
 use api::v1;
 use config::{Kind, Object};
 use model::{DropReason, WorkerCounters};
@@ -11,7 +12,6 @@ pub(super) fn status(view: &View) -> v1::StatusReply {
     let workers = view.executor.workers();
     let reasons = reasons(&workers);
     let executor = view.executor.status();
-    let guests = warnings(view.objects.of_kind(Kind::Guest).map(|owned| &owned.object)).into_iter();
     v1::StatusReply {
         name: view.host.name.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -28,15 +28,24 @@ pub(super) fn status(view: &View) -> v1::StatusReply {
         workers: workers.iter().map(worker).collect(),
         pid: std::process::id(),
         card: executor.card.map(card),
-        warnings: guests.chain(stalled(&executor.stalled)).collect(),
+        warnings: all_warnings(view).into_iter().chain(stalled(&executor.stalled)).collect(),
         sandbox: None,
     }
+}
+
+/// Warnings about the objects in force.
+pub(super) fn all_warnings(view: &View) -> Vec<v1::Warning> {
+    let of = |kind| view.objects.of_kind(kind).map(|owned| &owned.object);
+    warnings(of(Kind::Guest).chain(of(Kind::Wire)))
 }
 
 /// Warnings about some objects.
 pub(super) fn warnings<'a>(objects: impl Iterator<Item = &'a Object>) -> Vec<v1::Warning> {
     let warning = |object: &Object| {
-        let message = object.warning()?.to_owned();
+        let message = match object {
+            Object::Wire(wire) => kernel::forwarding(wire),
+            other => other.warning().map(str::to_owned),
+        }?;
         Some(v1::Warning { object: object.key().to_string(), message })
     };
     objects.filter_map(warning).collect()

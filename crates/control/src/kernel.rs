@@ -1,0 +1,64 @@
+//! What the host's kernel does beside Viaduct with what comes in by a wire.
+
+use config::{Driver, Wire};
+use std::path::Path;
+
+const SETTINGS: &str = "/proc/sys/net";
+
+/// A warning where the kernel forwards, too, what comes in by a wire of the driver `af-packet`: the device is the kernel's
+/// as well, which gets a copy of each frame. `None`: it does not, or the device is not there.
+#[must_use]
+pub fn forwarding(wire: &Wire) -> Option<String> {
+    forwarding_by(Path::new(SETTINGS), wire)
+}
+
+fn forwarding_by(settings: &Path, wire: &Wire) -> Option<String> {
+    // What comes in by an IPv6 device is forwarded if all devices are set to.
+    let keys = [format!("ipv4/conf/{}/forwarding", wire.device), "ipv6/conf/all/forwarding".to_owned()];
+    let is_on = |key: &&String| {
+        std::fs::read_to_string(settings.join(key)).is_ok_and(|value| !matches!(value.trim(), "" | "0"))
+    };
+    let on: Vec<_> = keys.iter().filter(is_on).map(|key| format!("{SETTINGS}/{key}")).collect();
+    if wire.driver != Driver::AfPacket || on.is_empty() {
+        return None;
+    }
+    Some(format!(
+        "the kernel forwards what comes in by \"{}\", tunnel packets too, which then arrive twice or are refused; \
+         write 0 to {}, or use driver \"af-xdp\"",
+        wire.device,
+        on.join(" and "),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wire(driver: Driver) -> Wire {
+        let (name, device, addresses) = ("up0".to_owned(), "va".to_owned(), Vec::new());
+        Wire { name, driver, device, addresses, gateway: Vec::new(), mtu: 1500 }
+    }
+
+    #[test]
+    fn a_kernel_that_forwards_is_told_of_by_family_and_device() {
+        let settings = tempfile::tempdir().unwrap();
+        let set = |key: &str, value: &str| {
+            let path = settings.path().join(key);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, value).unwrap();
+        };
+        let told = |driver| forwarding_by(settings.path(), &wire(driver));
+        assert_eq!(told(Driver::AfPacket), None, "there is no such device");
+        set("ipv4/conf/va/forwarding", "0\n");
+        set("ipv4/conf/other/forwarding", "1\n");
+        set("ipv6/conf/all/forwarding", "0\n");
+        assert_eq!(told(Driver::AfPacket), None);
+        set("ipv4/conf/va/forwarding", "1\n");
+        let text = told(Driver::AfPacket).unwrap();
+        assert!(text.contains("write 0 to /proc/sys/net/ipv4/conf/va/forwarding, or"), "{text}");
+        assert_eq!(told(Driver::AfXdp), None, "it takes its frames from the kernel");
+        set("ipv6/conf/all/forwarding", "1\n");
+        let text = told(Driver::AfPacket).unwrap();
+        assert!(text.contains("/va/forwarding and /proc/sys/net/ipv6/conf/all/forwarding"), "{text}");
+    }
+}
