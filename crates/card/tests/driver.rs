@@ -30,6 +30,8 @@ fn guest(id: VifId, policy: bool) -> Change {
         addresses: vec![[10, 0, 0, id.0 as u8].into()],
         allowed: Vec::new(),
         macs: Vec::new(),
+        vlans: Vec::new(),
+        trunk: None,
         mtu: 1500,
         policy,
         meter: None,

@@ -53,6 +53,11 @@ pub struct Vif {
     /// is the other one: of the port's the device's (of kind [`VifKind::Rdma`]), which owns UDP 4791; of the device's
     /// the port's, by which alone the MAC and the addresses are found.
     pub rdma: Option<VifId>,
+    /// A guest's VLANs: identifiers, and the interfaces that stand for them. What has none of these tags is the guest's
+    /// own network's.
+    pub vlans: Vec<(u16, VifId)>,
+    /// Set for an interface that stands for a guest's VLAN: the guest's own, whose port it shares, and the identifier.
+    pub trunk: Option<(VifId, u16)>,
     /// Set for wires.
     pub wire: Option<WireAttributes>,
 }

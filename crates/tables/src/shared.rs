@@ -357,6 +357,8 @@ mod tests {
             addresses: vec![],
             allowed: vec![],
             macs: vec![],
+            vlans: Vec::new(),
+            trunk: None,
             mtu: 1500,
             policy: false,
             meter: None,

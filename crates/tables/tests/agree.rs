@@ -81,6 +81,8 @@ fn any_vif() -> impl Strategy<Value = Vif> {
             addresses,
             allowed: vec![],
             macs: vec![],
+            vlans: Vec::new(),
+            trunk: None,
             mtu: 1500,
             policy,
             meter,

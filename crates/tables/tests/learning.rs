@@ -41,6 +41,8 @@ fn guest(id: u16, mac: Option<Mac>) -> Change {
         addresses: vec![],
         allowed: vec![],
         macs: vec![],
+        vlans: Vec::new(),
+        trunk: None,
         mtu: 1450,
         policy: true,
         meter: None,

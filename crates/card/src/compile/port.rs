@@ -16,14 +16,15 @@ impl<T: Lookup> Compiler<'_, T> {
         Some((at.port, line.unwrap_or(Port { valid: true, is_wire, host: true, ..Default::default() })))
     }
 
-    /// Meters and copies are the host's, and guests without a MAC of their own beside a wire, whose MAC they may not use.
-    /// Of a guest that has a verbs device beside its port fragments are the host's too, which the card can't tell from the
-    /// device's: so connections are tracked.
+    /// Meters, copies and VLANs are the host's, and guests without a MAC of their own beside a wire, whose MAC they may not
+    /// use. Of a guest that has a verbs device beside its port fragments are the host's too, which the card can't tell from
+    /// the device's: so connections are tracked.
     fn guest_port(&self, vif: &Vif) -> Option<Port> {
         let vrf = self.vrf(vif.vrf?)?;
         let attached = || self.tables.network(vif.vrf?)?.wire;
         let anybody = vif.mac.is_none() && attached().is_some();
-        let plain = is_port(vif.kind) && vif.meter.is_none() && vif.mirror.is_none() && !anybody;
+        let hosts = vif.meter.is_some() || vif.mirror.is_some() || !vif.vlans.is_empty();
+        let plain = is_port(vif.kind) && !hosts && !anybody;
         let port = Port {
             valid: true,
             policy: vif.policy || vif.rdma.is_some(),

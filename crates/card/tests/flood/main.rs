@@ -37,6 +37,8 @@ fn guest(id: u16, policy: bool) -> Change {
         addresses: vec![[10, 0, 0, id as u8].into()],
         allowed: Vec::new(),
         macs: Vec::new(),
+        vlans: Vec::new(),
+        trunk: None,
         mtu: 1500,
         policy,
         meter: None,

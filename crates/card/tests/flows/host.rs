@@ -37,6 +37,8 @@ fn guest(id: u16) -> Change {
         addresses: vec![[10, 0, 0, id as u8].into(), [0xfd00, 0, 0, 0, 0, 0, 0, id].into()],
         allowed: Vec::new(),
         macs: Vec::new(),
+        vlans: Vec::new(),
+        trunk: None,
         mtu: 1500,
         policy: true,
         meter: None,

@@ -123,6 +123,8 @@ fn vif(id: VifId, kind: VifKind) -> Vif {
         addresses: if guest { addresses.map(|addr| addr.parse().unwrap()).into() } else { Vec::new() },
         allowed: Vec::new(),
         macs: Vec::new(),
+        vlans: Vec::new(),
+        trunk: None,
         mtu: 1600,
         policy: guest,
         meter: None,

@@ -34,6 +34,8 @@ pub fn guest(id: u16) -> Vif {
         addresses: Vec::new(),
         allowed: Vec::new(),
         macs: Vec::new(),
+        vlans: Vec::new(),
+        trunk: None,
         mtu: 1500,
         policy: true,
         meter: None,

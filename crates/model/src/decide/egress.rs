@@ -108,6 +108,17 @@ fn door(frame: &Frame<'_>, vif: &Vif) -> Result<VifId, Stop> {
     }
 }
 
+/// To a guest: with the tag of its VLAN, if it is one; without, tags of the sender's own would be those of its VLANs.
+pub(super) fn to_guest(frame: &Frame<'_>, base: Forward, vif: &Vif) -> Result<Forward, Stop> {
+    let bridged_tags = base.ethernet.is_none() && !frame.tags().is_empty();
+    match vif.trunk {
+        Some(_) if base.push_vlan.is_some() => Err(DropReason::VlanUnexpected.into()),
+        Some((port, vlan)) => Ok(Forward { port, push_vlan: Some(vlan), ..base }),
+        None if !vif.vlans.is_empty() && bridged_tags => Err(DropReason::VlanUnexpected.into()),
+        None => Ok(Forward { port: door(frame, vif)?, ..base }),
+    }
+}
+
 impl<'a, T: Lookup> Walk<'a, T> {
     /// Completes a rewrite for the way it leaves by. `network` is the one it leaves from.
     pub(super) fn leave(
@@ -121,7 +132,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
             Exit::Guest(vif) => {
                 self.fit(frame, &base, usize::from(vif.mtu.min(network.mtu)))?;
                 self.show(vif);
-                Ok(Forward { port: door(frame, vif)?, ..base })
+                to_guest(frame, base, vif)
             }
             Exit::Attached { wire, vlan } => {
                 self.fit(frame, &base, usize::from(wire.mtu.min(network.mtu)))?;

@@ -2,7 +2,7 @@
 
 use super::{Frame, Origin, Outcome, Walk, foreign_tags, guard, push_new, spoof};
 use crate::{BridgeTarget, DropReason, GATEWAY_MAC, Learn, Lookup, Network, Vif, VifKind};
-use packet::Mac;
+use packet::{Mac, Tag};
 
 impl<'a, T: Lookup> Walk<'a, T> {
     /// Where every packet's way begins.
@@ -14,7 +14,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
     }
 
-    fn guest(&mut self, vif: &'a Vif) -> Outcome {
+    fn guest(&mut self, port: &'a Vif) -> Outcome {
+        let (vif, foreign_tags) = self.vlan_of(port)?;
         let network = vif.vrf.and_then(|vrf| self.tables.network(vrf)).ok_or(DropReason::NoNetwork)?;
         let headers = &self.packet.headers;
         let eth = headers.eth.as_ref().ok_or(DropReason::EthernetTruncated)?;
@@ -36,9 +37,25 @@ impl<'a, T: Lookup> Walk<'a, T> {
             origin: Origin::Guest(vif),
             network,
             tos,
-            foreign_tags: foreign_tags(headers, 0),
+            foreign_tags,
         };
         Ok(self.tenant(&frame))
+    }
+
+    /// The guest's interface for the VLAN of a frame, and how many of its tags go no further. A guest with VLANs has none
+    /// but those, nor tags of its own where it has no VLAN: to others that have some, they would be theirs.
+    fn vlan_of(&self, port: &'a Vif) -> Result<(&'a Vif, u8), DropReason> {
+        let headers = &self.packet.headers;
+        let tags = headers.eth.as_ref().map_or(&[][..], |eth| &eth.tags);
+        let priorities = foreign_tags(headers, 0);
+        let Some(tag) = tags.get(usize::from(priorities)).filter(|_| !port.vlans.is_empty()) else {
+            return Ok((port, priorities));
+        };
+        let vlan = |tag: &&Tag| priorities == 0 && !tag.service;
+        let id =
+            Some(tag).filter(vlan).and_then(|tag| port.vlans.iter().find(|(vlan, _)| *vlan == tag.vlan()));
+        let vif = id.and_then(|(_, id)| self.tables.vif(*id)).ok_or(DropReason::VlanUnexpected)?;
+        Ok((vif, foreign_tags(headers, 1)))
     }
 
     /// Learns where a MAC is, unless that is configured. The gateway's is everywhere, so never learned.

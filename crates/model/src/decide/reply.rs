@@ -4,6 +4,15 @@ use super::{Frame, Origin, Stop, Walk, push_new};
 use crate::{Asker, DropReason, Forward, Lookup, Nat, Reply, ReplyKind, Tunnel, Verdict, Vif};
 use packet::{IcmpError, Mac, TunnelKind, reply};
 
+/// An answer to a guest: where it asked.
+pub(super) fn on_port(base: Forward, vif: &Vif) -> Result<Forward, Stop> {
+    match vif.trunk {
+        Some(_) if base.push_vlan.is_some() => Err(DropReason::VlanUnexpected.into()),
+        Some((port, vlan)) => Ok(Forward { port, push_vlan: Some(vlan), ..base }),
+        None => Ok(Forward { port: vif.id, ..base }),
+    }
+}
+
 impl<'a, T: Lookup> Walk<'a, T> {
     /// The verdict on a packet that goes no further.
     pub(super) fn stopped(&mut self, frame: &Frame<'a>, stop: Stop) -> Verdict {
@@ -83,7 +92,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         match frame.origin {
             Origin::Guest(vif) => {
                 self.show(vif);
-                Ok(Forward { port: vif.id, ..base })
+                on_port(base, vif)
             }
             Origin::Attached { .. } if base.push_vlan.is_some() => Err(DropReason::VlanUnexpected.into()),
             Origin::Attached { wire, vlan, .. } => self.onto(frame, base, wire, vlan),

@@ -1,6 +1,7 @@
 //! Routing between subnets, networks and hosts.
 
 use super::egress::Exit;
+use super::reply::on_port;
 use super::{Frame, Origin, Outcome, Stop, Walk, is_roce};
 use crate::{
     DropReason, Forward, Lookup, Nat, NeighbourScope, Network, Nexthop, Reply, ReplyKind, Verdict, Vrf,
@@ -207,7 +208,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         match exit.ok_or(DropReason::NoRoute)? {
             Exit::Guest(vif) => {
                 self.show(vif);
-                Ok(Forward { port: vif.id, ..base })
+                on_port(base, vif)
             }
             Exit::Attached { wire, vlan } => self.onto(frame, base, wire, vlan),
             Exit::Tunnel(tunnel) => self.through(frame, base, &tunnel, tos),

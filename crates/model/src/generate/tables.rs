@@ -123,6 +123,8 @@ fn blank(id: u16, kind: VifKind) -> Vif {
         addresses: Vec::new(),
         allowed: Vec::new(),
         macs: Vec::new(),
+        vlans: Vec::new(),
+        trunk: None,
         mtu: 1500,
         policy: false,
         meter: None,

@@ -113,7 +113,8 @@ impl Tables {
     fn check_vif(&self, vif: &Vif) -> Result<(), ApplyError> {
         vif.vrf.map_or(Ok(()), |vrf| self.has_network(vrf))?;
         vif.meter.map_or(Ok(()), |meter| self.has_meter(meter))?;
-        vif.mirror.iter().chain(&vif.rdma).try_for_each(|other| self.has_vif(*other))?;
+        let vlans = vif.vlans.iter().map(|(_, id)| id).chain(vif.trunk.iter().map(|(port, _)| port));
+        vif.mirror.iter().chain(&vif.rdma).chain(vlans).try_for_each(|other| self.has_vif(*other))?;
         let attached = vif.wire.iter().flat_map(|wire| &wire.networks);
         attached.map(|(_, vrf)| *vrf).try_for_each(|vrf| self.has_network(vrf))
     }

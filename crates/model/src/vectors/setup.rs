@@ -22,6 +22,7 @@ use std::str::FromStr;
 ///         [l2-gateway here|elsewhere]
 /// guest NAME in NETWORK [kind tap|rdma] [mac M] [macs M]... [address ADDR]... [allowed PREFIX]... [mtu N] [policy] [rdma]
 ///       [router] [dhcp-server] [mirror NAME] [rate BITS/S BYTES]
+/// vlan GUEST ID in NETWORK [address ADDR]... [allowed PREFIX]...      (of a guest: the interface GUEST:ID)
 /// route NETWORK PREFIX > TARGET [, TARGET]...
 /// mac NETWORK MAC > TARGET
 /// flood NETWORK > TARGET
@@ -77,6 +78,7 @@ impl Setup {
             "wire" => self.wire(&mut words)?,
             "network" => self.network(&mut words)?,
             "guest" => self.guest(&mut words)?,
+            "vlan" => self.vlan(&mut words)?,
             "route" => self.route(&mut words)?,
             "mac" => self.mac(&mut words)?,
             "flood" => self.flood(&mut words)?,
@@ -307,6 +309,29 @@ impl Setup {
         Ok(())
     }
 
+    fn vlan(&mut self, words: &mut Words<'_>) -> Result<(), String> {
+        let (guest, vlan): (String, u16) = (value(words)?, value(words)?);
+        must(words, "in")?;
+        let vrf = Some(self.vrf(words)?);
+        let port = self.vif_id(&guest);
+        let name = format!("{guest}:{vlan}");
+        let id = self.vif_id(&name);
+        let vif = self.vifs.get_mut(&port).ok_or("guest first")?;
+        let own = Vif { id, name: name.into(), vrf, trunk: Some((port, vlan)), ..vif.clone() };
+        let (addresses, allowed, vlans) = Default::default();
+        let mut own = Vif { addresses, allowed, vlans, ..own };
+        vif.vlans.push((vlan, id));
+        while let Some(word) = words.next() {
+            match word {
+                "address" => own.addresses.push(value(words)?),
+                "allowed" => own.allowed.push(value(words)?),
+                other => return Err(format!("'{other}' is not understood")),
+            }
+        }
+        self.vifs.insert(id, own);
+        Ok(())
+    }
+
     fn meter(&mut self, words: &mut Words<'_>) -> Result<MeterId, String> {
         let config = MeterConfig { bits_per_second: value(words)?, burst_bytes: value(words)? };
         self.meters += 1;
@@ -506,6 +531,8 @@ fn blank(id: VifId, name: &str, kind: VifKind) -> Vif {
         addresses: Vec::new(),
         allowed: Vec::new(),
         macs: Vec::new(),
+        vlans: Vec::new(),
+        trunk: None,
         mtu: 9000,
         policy: false,
         meter: None,

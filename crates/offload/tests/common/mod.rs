@@ -339,6 +339,8 @@ fn vif(id: VifId, kind: VifKind) -> Vif {
         addresses: if guest { vec![format!("10.1.1.{id}").parse().unwrap()] } else { Vec::new() },
         allowed: Vec::new(),
         macs: Vec::new(),
+        vlans: Vec::new(),
+        trunk: None,
         mtu: 1500,
         policy: guest,
         meter: None,
