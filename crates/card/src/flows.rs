@@ -61,7 +61,7 @@ pub fn flow<T: Lookup>(
         || effects.fragment.is_some()
         || effects.neighbour.is_some()
         || effects.solicit.is_some();
-    if !plain || more {
+    if !plain || more || vif.is_tagged() {
         return None;
     }
     let (vrf, path) = compiler.network_of(vif, &frame)?;

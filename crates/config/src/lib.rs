@@ -17,9 +17,9 @@ mod value;
 pub use check::{Index, check, check_routes};
 pub use host::{Executor, Host};
 pub use object::{
-    Default, DefaultAction, Driver, Endpoint, Flood, Guest, GuestKind, Item, Key, Kind, MacEntry, Mpls, Nat,
-    Network, Nexthop, Object, Place, Ports, Protocol, Rate, RdmaLimits, Role, Route, Rule, RuleAction,
-    Target, Tunnel, TunnelKind, Vxlan, Wire,
+    Default, DefaultAction, Driver, Endpoint, Flood, Guest, GuestKind, GuestVlan, Item, Key, Kind, MacEntry,
+    Mpls, Nat, Network, Nexthop, Object, Place, Ports, Protocol, Rate, RdmaLimits, Role, Route, Rule,
+    RuleAction, Target, Tunnel, TunnelKind, Vxlan, Wire,
 };
 pub use problem::{Problem, Problems};
 

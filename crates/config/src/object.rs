@@ -6,6 +6,7 @@ mod rdma;
 mod route;
 mod rule;
 mod target;
+mod vlan;
 mod wire;
 
 pub use guest::{Guest, GuestKind, Rate, Role};
@@ -14,6 +15,7 @@ pub use rdma::RdmaLimits;
 pub use route::{Nexthop, Route};
 pub use rule::{DefaultAction, Endpoint, Ports, Protocol, Rule, RuleAction};
 pub use target::{Target, Tunnel, TunnelKind};
+pub use vlan::GuestVlan;
 pub use wire::{Driver, Wire};
 
 use crate::Problem;

@@ -95,6 +95,23 @@ fn each_mistake_is_named() {
         ),
         ("mac = \"02:00:00:00:00:01\"", "mac = \"03:00:00:00:00:01\"", "can't be one host's MAC"),
         ("mac = \"02:00:00:00:00:01\"", "mac = \"00:00:5e:00:01:00\"", "the gateways' MAC"),
+        ("{ tag = 10,", "{ tag = 4095,", "guest \"vm1\": vlans: tag 4095 is out of range; use 1 to 4094"),
+        ("{ tag = 10,", "{ tag = 10, network = \"x\" }, { tag = 10,", "guest \"vm1\": tag 10 is there twice"),
+        (
+            "{ tag = 10, network = \"public\"",
+            "{ tag = 10, network = \"blue\"",
+            "network \"blue\" is there twice",
+        ),
+        (
+            "{ tag = 10, network = \"public\"",
+            "{ tag = 10, network = \"publik\"",
+            "guest \"vm1\": there is no network \"publik\"; did you mean \"public\"?",
+        ),
+        (
+            "[\"203.0.113.9\"]",
+            "[\"203.0.113.1\"]",
+            "address 203.0.113.1 of network \"public\" is already taken by network \"public\"",
+        ),
         ("macs = [\"00:00:5e:00:01:05\"", "macs = [\"00:00:5e:00:01:00\"", "the gateways' MAC"),
         ("macs = [\"00:00:5e:00:01:05\"", "macs = [\"01:00:5e:00:01:05\"", "can't be one host's MAC"),
         (

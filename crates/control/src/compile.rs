@@ -7,7 +7,9 @@ pub(crate) use diff::Desired;
 use ids::Pool;
 
 use crate::owner::Owned;
-use config::{DefaultAction, Guest, GuestKind, Index, Object, Rate, Route, RuleAction, Target, Wire};
+use config::{
+    DefaultAction, Guest, GuestKind, GuestVlan, Index, Object, Rate, Route, RuleAction, Target, Wire,
+};
 use ipnet::IpNet;
 use model::{
     Action, BridgeTarget, FloatingAddress, L2Gateway, MeterConfig, MeterId, Modifier, Network, Nexthop,
@@ -16,6 +18,7 @@ use model::{
 };
 use packet::Mac;
 use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
 
 /// Numbers given to names and contents; they stay from one compilation to the next.
 #[derive(Clone, Default)]
@@ -62,6 +65,11 @@ fn vif_id(id: u32) -> VifId {
 pub(crate) fn verbs_vif(guest: &Guest) -> Option<String> {
     let beside = guest.rdma.is_some() && guest.kind != GuestKind::Rdma;
     beside.then(|| format!("{}:rdma", guest.name))
+}
+
+/// Name of the interface that stands for a VLAN of a guest. No object can have it.
+fn vlan_vif(guest: &Guest, vlan: &GuestVlan) -> String {
+    format!("{}:{}", guest.name, vlan.tag)
 }
 
 /// The tables that objects, checked before and in their order, stand for. `macs` are the link-layer addresses of
@@ -139,10 +147,11 @@ impl Compiler<'_> {
             Object::Guest(guest) => drop(self.vif_id(&guest.name)),
             _ => {}
         }
-        if let Object::Guest(guest) = object
-            && let Some(name) = verbs_vif(guest)
-        {
-            self.vif_id(&name);
+        if let Object::Guest(guest) = object {
+            let vlans = guest.vlans.iter().map(|vlan| vlan_vif(guest, vlan));
+            for name in verbs_vif(guest).into_iter().chain(vlans) {
+                self.vif_id(&name);
+            }
         }
     }
 
@@ -199,10 +208,9 @@ impl Compiler<'_> {
     fn fill_network(&mut self, object: &Object) {
         match object {
             Object::Guest(guest) => {
-                let vif = self.vif_id(&guest.name);
-                if let Some(network) = self.out.networks.get_mut(&self.vrf(&guest.network)) {
-                    network.members.push(vif);
-                    network.members.sort_unstable();
+                self.member(&guest.name, &guest.network);
+                for vlan in &guest.vlans {
+                    self.member(&vlan_vif(guest, vlan), &vlan.network);
                 }
             }
             Object::Flood(flood) => {
@@ -221,6 +229,14 @@ impl Compiler<'_> {
                 }
             }
             _ => {}
+        }
+    }
+
+    fn member(&mut self, vif: &str, network: &str) {
+        let vif = self.vif_id(vif);
+        if let Some(network) = self.out.networks.get_mut(&self.vrf(network)) {
+            network.members.push(vif);
+            network.members.sort_unstable();
         }
     }
 
@@ -308,9 +324,7 @@ impl Compiler<'_> {
         if let Some(mac) = guest.mac {
             self.out.macs.insert((vrf, mac), BridgeTarget::Vif(id));
             let encap = self.nexthop(Nexthop::Encap { vif: id, mac });
-            for addr in &guest.addresses {
-                self.out.routes.insert((vrf, IpNet::from(*addr)), encap);
-            }
+            self.host_routes(vrf, &guest.addresses, encap);
             if let Some(label) = guest.label {
                 self.out.mpls.insert(label, encap);
             }
@@ -338,18 +352,53 @@ impl Compiler<'_> {
             rdma: None,
             wire: None,
         };
+        let vif = Vif { vlans: self.vlans(guest, &vif), ..vif };
         let vif = match verbs_vif(guest) {
             Some(name) => {
                 let device = self.vif_id(&name);
                 let (name, kind) = (name.into(), VifKind::Rdma);
-                let (allowed, macs) = Default::default();
-                let second = Vif { id: device, name, kind, allowed, macs, rdma: Some(id), ..vif.clone() };
+                let (allowed, macs, vlans) = Default::default();
+                let second =
+                    Vif { id: device, name, kind, allowed, macs, vlans, rdma: Some(id), ..vif.clone() };
                 self.out.vifs.insert(device, second);
                 Vif { rdma: Some(device), ..vif }
             }
             None => vif,
         };
         self.out.vifs.insert(id, vif);
+    }
+
+    /// The interfaces of a guest's VLANs are the guest's own in all but network and addresses.
+    fn vlans(&mut self, guest: &Guest, own: &Vif) -> Vec<(u16, VifId)> {
+        guest.vlans.iter().map(|vlan| (vlan.tag, self.vlan(guest, own, vlan))).collect()
+    }
+
+    fn vlan(&mut self, guest: &Guest, own: &Vif, vlan: &GuestVlan) -> VifId {
+        let name = vlan_vif(guest, vlan);
+        let (id, vrf) = (self.vif_id(&name), self.vrf(&vlan.network));
+        if let Some(mac) = guest.mac {
+            self.out.macs.insert((vrf, mac), BridgeTarget::Vif(id));
+            let encap = self.nexthop(Nexthop::Encap { vif: id, mac });
+            self.host_routes(vrf, &vlan.addresses, encap);
+        }
+        let vif = Vif {
+            id,
+            name: name.into(),
+            vrf: Some(vrf),
+            addresses: vlan.addresses.clone(),
+            allowed: vlan.allowed.clone(),
+            mtu: guest.mtu.unwrap_or_else(|| self.index.network_mtu(&vlan.network)),
+            trunk: Some((own.id, vlan.tag)),
+            ..own.clone()
+        };
+        self.out.vifs.insert(id, vif);
+        id
+    }
+
+    fn host_routes(&mut self, vrf: Vrf, addresses: &[IpAddr], to: NexthopId) {
+        for addr in addresses {
+            self.out.routes.insert((vrf, IpNet::from(*addr)), to);
+        }
     }
 
     fn rule(&mut self, rule: &config::Rule) {
@@ -379,7 +428,7 @@ impl Compiler<'_> {
 
     fn prefixes(&self, endpoint: &config::Endpoint) -> Vec<IpNet> {
         let guest = endpoint.guest.as_deref().and_then(|name| self.index.guests().get(name));
-        let addresses = guest.iter().flat_map(|guest| &guest.addresses).map(|addr| IpNet::from(*addr));
+        let addresses = guest.iter().flat_map(|guest| guest.all_addresses()).map(IpNet::from);
         endpoint.cidr.into_iter().chain(addresses).collect()
     }
 
@@ -479,8 +528,11 @@ pub(crate) fn route_origins<'a>(objects: &[&'a Owned]) -> BTreeMap<(String, IpNe
                 }
             }
             Object::Guest(guest) => {
-                for addr in &guest.addresses {
-                    origins.insert((guest.network.clone(), IpNet::from(*addr)), *owned);
+                let vlans = guest.vlans.iter().map(|vlan| (&vlan.network, &vlan.addresses));
+                for (network, addresses) in vlans.chain([(&guest.network, &guest.addresses)]) {
+                    for addr in addresses {
+                        origins.insert((network.clone(), IpNet::from(*addr)), *owned);
+                    }
                 }
             }
             Object::Route(route) => drop(origins.insert((route.network.clone(), route.prefix), *owned)),

@@ -75,6 +75,12 @@ impl Vif {
         self.mac == Some(mac) || self.macs.contains(&mac)
     }
 
+    /// Whether it has VLANs or stands for one.
+    #[must_use]
+    pub const fn is_tagged(&self) -> bool {
+        !self.vlans.is_empty() || self.trunk.is_some()
+    }
+
     /// Whether it is the second interface of its guest: that is found by its first one.
     #[must_use]
     pub fn is_second(&self) -> bool {

@@ -105,7 +105,7 @@ pub struct Network {
 #[allow(clippy::all)]
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Guest {
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
@@ -162,6 +162,26 @@ pub struct Guest {
     /// More source MACs, which other guests may have as well.
     #[prost(string, repeated, tag = "24")]
     pub macs: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Its VLANs, beside its own network, which is that of untagged frames.
+    #[prost(message, repeated, tag = "25")]
+    pub vlans: ::prost::alloc::vec::Vec<GuestVlan>,
+}
+/// A VLAN of a guest's, which is in a network of its own.
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GuestVlan {
+    /// VLAN identifier of the C-tags.
+    #[prost(uint32, tag = "1")]
+    pub tag: u32,
+    #[prost(string, tag = "2")]
+    pub network: ::prost::alloc::string::String,
+    /// The guest's addresses there.
+    #[prost(string, repeated, tag = "3")]
+    pub addresses: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(string, repeated, tag = "4")]
+    pub allowed: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// What the clients of a verbs device may have together.
 #[allow(clippy::all)]

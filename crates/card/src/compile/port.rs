@@ -23,7 +23,7 @@ impl<T: Lookup> Compiler<'_, T> {
         let vrf = self.vrf(vif.vrf?)?;
         let attached = || self.tables.network(vif.vrf?)?.wire;
         let anybody = vif.mac.is_none() && attached().is_some();
-        let hosts = vif.meter.is_some() || vif.mirror.is_some() || !vif.vlans.is_empty();
+        let hosts = vif.meter.is_some() || vif.mirror.is_some() || vif.is_tagged();
         let plain = is_port(vif.kind) && !hosts && !anybody;
         let port = Port {
             valid: true,

@@ -34,6 +34,9 @@ impl Index {
                 }
                 Object::Guest(guest) => {
                     index.own(&guest.network, guest.addresses.iter().copied(), object);
+                    for vlan in &guest.vlans {
+                        index.own(&vlan.network, vlan.addresses.iter().copied(), object);
+                    }
                     index.guests.insert(guest.name.clone(), Guest::clone(guest));
                 }
                 Object::Nexthop(nexthop) => {

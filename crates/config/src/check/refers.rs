@@ -124,6 +124,17 @@ impl<'a> Checker<'a, '_> {
             }
         }
         self.guest_mtu(guest);
+        for vlan in &guest.vlans {
+            self.network("vlans", &vlan.network);
+            let small = guest.mtu.unwrap_or_else(|| self.index.network_mtu(&vlan.network)) < MIN_IPV6_MTU;
+            if let Some(v6) = vlan.addresses.iter().find(|addr| addr.is_ipv6() && small) {
+                let message = format!(
+                    "VLAN {}: its mtu is below {MIN_IPV6_MTU}, which IPv6 needs; {v6} is IPv6",
+                    vlan.tag
+                );
+                self.problem("vlans", message);
+            }
+        }
         if let Some(mirror) = &guest.mirror {
             if *mirror == guest.name {
                 self.problem("mirror", "a guest can't mirror itself; name another guest".to_owned());
@@ -309,7 +320,8 @@ impl<'a> Checker<'a, '_> {
     fn endpoint(&mut self, rule: &Rule, key: &str, endpoint: &Endpoint) {
         let Some(name) = &endpoint.guest else { return };
         let Some(guest) = self.guest(key, name) else { return };
-        if guest.addresses.is_empty() {
+        let addresses: Vec<_> = guest.all_addresses().collect();
+        if addresses.is_empty() {
             let message =
                 format!("guest \"{name}\" has no addresses to match; give it some, or use {{ cidr = ... }}");
             self.problem(key, message);
@@ -318,7 +330,7 @@ impl<'a> Checker<'a, '_> {
         let wrong = |v4: bool| {
             rule.protocol.is_some_and(|p| p.0 == if v4 { packet::proto::ICMPV6 } else { packet::proto::ICMP })
         };
-        if !guest.addresses.is_empty() && guest.addresses.iter().all(|a| wrong(a.is_ipv4())) {
+        if !addresses.is_empty() && addresses.iter().all(|a| wrong(a.is_ipv4())) {
             self.problem("protocol", format!("guest \"{name}\" has no address of that protocol's family"));
         }
     }

@@ -32,10 +32,11 @@ pub(super) fn check(objects: &[Item], problems: &mut Vec<Problem>) {
 /// Guests may share the MACs that are learned, but not those that are one guest's.
 fn shared(item: &Item, claimed: &HashMap<String, &Item>, problems: &mut Vec<Problem>) {
     let Object::Guest(guest) = &item.object else { return };
-    for mac in &guest.macs {
-        let what = mac_of(*mac, &guest.network);
-        if let Some(owner) = claimed.get(&what) {
-            problem(problems, item, "macs", format!("{what} is already taken by {}", owner.object.key()));
+    for network in guest.vlans.iter().map(|vlan| &vlan.network).chain([&guest.network]) {
+        for what in guest.macs.iter().map(|mac| mac_of(*mac, network)) {
+            if let Some(owner) = claimed.get(&what) {
+                problem(problems, item, "macs", format!("{what} is already taken by {}", owner.object.key()));
+            }
         }
     }
 }
@@ -78,6 +79,13 @@ fn claims(object: &Object) -> Vec<Claim> {
             guest.label.iter().for_each(|label| claim(format!("label {label}"), "label"));
             for addr in &guest.addresses {
                 claim(format!("address {addr} of network \"{network}\""), "addresses");
+            }
+            for vlan in &guest.vlans {
+                let network = &vlan.network;
+                guest.mac.iter().for_each(|mac| claim(mac_of(*mac, network), "mac"));
+                for addr in &vlan.addresses {
+                    claim(format!("address {addr} of network \"{network}\""), "vlans");
+                }
             }
         }
         Object::Nexthop(nexthop) => claim(format!("nexthop name \"{}\"", nexthop.name), "name"),

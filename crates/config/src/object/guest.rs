@@ -1,6 +1,7 @@
 //! `[[guest]]`: a virtual machine's or container's interface.
 
 use super::rdma::{self, RdmaLimits};
+use super::vlan::{self, GuestVlan};
 use super::{Kind, Place, check_label, check_mac, check_mtu, read_name};
 use crate::reader::Reader;
 use crate::value::{Prefix, Value, describe, display_all, display_some, names};
@@ -91,6 +92,9 @@ pub struct Guest {
     pub macs: Vec<Mac>,
     /// Its addresses.
     pub addresses: Vec<IpAddr>,
+    /// Its VLANs, beside its own network, which is that of untagged frames.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub vlans: Vec<GuestVlan>,
     /// MPLS label of packets that arrive for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<u32>,
@@ -150,8 +154,18 @@ impl Guest {
                 "only the MAC of what it sends is checked: it may use others' addresses, and pose as a router or DHCP \
                  server; give it `addresses`",
             ),
+            (Some(_), false) if self.vlans.iter().any(|vlan| vlan.addresses.is_empty()) => Some(
+                "only the MAC of what it sends in some of its VLANs is checked: it may use others' addresses there, and \
+                 pose as a router or DHCP server; give each of them `addresses`",
+            ),
             (Some(_), false) => None,
         }
+    }
+
+    /// Its addresses, those in its VLANs too.
+    pub fn all_addresses(&self) -> impl Iterator<Item = IpAddr> {
+        let vlans = self.vlans.iter().flat_map(|vlan| &vlan.addresses);
+        self.addresses.iter().chain(vlans).copied()
     }
 
     pub(super) fn key(&self) -> (Option<String>, String) {
@@ -173,6 +187,7 @@ impl Guest {
             mac: r.get("mac"),
             macs: r.list("macs"),
             addresses: r.list("addresses"),
+            vlans: r.list("vlans"),
             label: r.get("label"),
             rate: r.get("rate"),
             mirror: r.get("mirror"),
@@ -195,6 +210,7 @@ impl Guest {
             guest.rdma.clone_from(&name);
         }
         rdma::check(&guest, &r);
+        vlan::check(&guest, &r);
         if guest.rdma.is_some() {
             guest.rdma_limits.get_or_insert_default();
         }
@@ -238,6 +254,7 @@ impl Guest {
                     ("owner", self.owner.is_some()),
                     ("socket_mode", self.socket_mode.is_some()),
                     ("macs", !self.macs.is_empty()),
+                    ("vlans", !self.vlans.is_empty()),
                     ("router", self.router),
                     ("dhcp_server", self.dhcp_server),
                 ];
@@ -268,7 +285,7 @@ impl Guest {
         self.check_macs(r);
         if let Some(mac) = self.mac {
             check_mac(r, "mac", mac);
-        } else if !self.addresses.is_empty() || self.label.is_some() || self.rdma.is_some() {
+        } else if self.all_addresses().next().is_some() || self.label.is_some() || self.rdma.is_some() {
             r.problem(None, "`mac` is missing; a guest with addresses, a label or a verbs device needs one");
         }
         if let Some(label) = self.label {

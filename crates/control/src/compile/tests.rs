@@ -4,7 +4,6 @@ use super::*;
 use crate::owner::{Objects, Owner};
 use model::{Change, Tables};
 use proptest::prelude::*;
-use std::net::IpAddr;
 
 const HOST: &str = r#"
 [host]
@@ -229,6 +228,27 @@ fn tunnel_packets_are_taken_from_whom_the_file_names() {
     tables.apply(&Desired::default().changes_to(&desired)).unwrap();
     let known = |n: u8| model::Lookup::is_remote(&tables, IpAddr::from([192, 0, 2, n]));
     assert_eq!((0..=255).filter(|n| known(*n)).collect::<Vec<_>>(), [2, 3, 4, 5, 6]);
+}
+
+#[test]
+fn each_vlan_of_a_guest_is_an_interface_of_its_network() {
+    let vlans = "vlans = [{ tag = 10, network = \"red\", addresses = [\"10.2.2.1\"] }]\nmacs = [\"00:00:5e:00:01:05\"]\n";
+    let text = format!("{HOST}{BASE}{}{vlans}rdma = \"d\"\nallowed = [\"10.7.0.0/16\"]\n", guest(1));
+    let desired = compiled(&text, &mut Ids::default());
+    let vif = |name: &str| desired.vifs.values().find(|vif| &*vif.name == name).unwrap();
+    let (own, vlan) = (vif("vm1"), vif("vm1:10"));
+    assert_eq!((&own.vlans[..], own.trunk), (&[(10, vlan.id)][..], None));
+    assert_eq!((vlan.trunk, vlan.vrf, vlan.rdma), (Some((own.id, 10)), Some(Vrf(2)), None));
+    assert_eq!((vlan.mac, &vlan.macs), (own.mac, &own.macs));
+    assert_eq!(vlan.addresses, ["10.2.2.1".parse::<IpAddr>().unwrap()]);
+    assert!(vlan.allowed.is_empty() && vif("vm1:rdma").vlans.is_empty());
+    assert_eq!(desired.networks[&Vrf(1)].members, [own.id]);
+    assert_eq!(desired.networks[&Vrf(2)].members, [vlan.id]);
+    let route = desired.routes[&(Vrf(2), "10.2.2.1/32".parse().unwrap())];
+    assert_eq!(desired.nexthops[&route], Nexthop::Encap { vif: vlan.id, mac: vlan.mac.unwrap() });
+    let mut tables = Tables::new();
+    tables.apply(&Desired::default().changes_to(&desired)).unwrap();
+    tables.apply(&desired.changes_to(&compiled(HOST, &mut Ids::default()))).unwrap();
 }
 
 #[test]

@@ -15,7 +15,7 @@ use std::path::Path;
 use tokio::runtime::Runtime;
 
 /// Keys and values of objects: what is right somewhere, and what nearly is.
-const LINES: [&str; 64] = [
+const LINES: [&str; 65] = [
     "name = \"vm1\"",
     "name = \"vm2\"",
     "name = \"blue\"",
@@ -54,6 +54,7 @@ const LINES: [&str; 64] = [
     "gateway = [\"192.0.2.254\"]",
     "allowed = [\"10.7.0.0/16\"]",
     "macs = [\"00:00:5e:00:01:05\"]",
+    "vlans = [{ tag = 4095, network = \"red\", addresses = [\"10.2.2.1\"], allowed = [] }]",
     "prefix = \"10.9.0.0/16\"",
     "prefix = \"0.0.0.0/0\"",
     "prefix = \"10.9.0.1/16\"",
@@ -110,7 +111,7 @@ fn filled<T: DeserializeOwned>(picks: &[u8]) -> Option<T> {
     for must in ["vrf", "vni", "label", "priority"] {
         keys.entry(must).or_insert(1.into());
     }
-    for must in ["addresses", "gateways", "gateway", "allowed", "macs"] {
+    for must in ["addresses", "gateways", "gateway", "allowed", "macs", "vlans"] {
         keys.entry(must).or_insert_with(|| toml::Value::Array(Vec::new()));
     }
     keys.try_into().ok()

@@ -109,12 +109,12 @@ fn door(frame: &Frame<'_>, vif: &Vif) -> Result<VifId, Stop> {
 }
 
 /// To a guest: with the tag of its VLAN, if it is one; without, tags of the sender's own would be those of its VLANs.
-pub(super) fn to_guest(frame: &Frame<'_>, base: Forward, vif: &Vif) -> Result<Forward, Stop> {
-    let bridged_tags = base.ethernet.is_none() && !frame.tags().is_empty();
+fn to_guest(frame: &Frame<'_>, base: Forward, vif: &Vif) -> Result<Forward, Stop> {
+    let own_tags = if base.ethernet.is_none() { frame.tags().len() } else { 0 };
     match vif.trunk {
-        Some(_) if base.push_vlan.is_some() => Err(DropReason::VlanUnexpected.into()),
+        Some(_) if own_tags > 1 => Err(DropReason::TooManyTags.into()),
         Some((port, vlan)) => Ok(Forward { port, push_vlan: Some(vlan), ..base }),
-        None if !vif.vlans.is_empty() && bridged_tags => Err(DropReason::VlanUnexpected.into()),
+        None if !vif.vlans.is_empty() && own_tags > 0 => Err(DropReason::VlanUnexpected.into()),
         None => Ok(Forward { port: door(frame, vif)?, ..base }),
     }
 }

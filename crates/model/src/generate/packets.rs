@@ -40,7 +40,11 @@ pub fn warm_up(rng: &mut Rng, tables: &Tables) -> Vec<Packet> {
     for vif in tables.vifs().filter(|vif| vif.vrf.is_some()) {
         let own = vif.mac.unwrap_or_else(|| mac(vif.id.0));
         let addresses = vif.addresses.iter().filter(|_| rng.percent(50));
-        all.extend(addresses.map(|addr| made(vif.id, &announcement(own, GATEWAY_MAC, *addr, *addr))));
+        all.extend(
+            addresses
+                .filter(|_| vif.trunk.is_none())
+                .map(|addr| made(vif.id, &announcement(own, GATEWAY_MAC, *addr, *addr))),
+        );
     }
     all
 }
@@ -68,7 +72,8 @@ pub fn packet(rng: &mut Rng, tables: &Tables) -> Packet {
     let vif = rng.one(&vifs);
     let text =
         if vif.kind == VifKind::Wire { from_wire(rng, tables, vif) } else { from_guest(rng, tables, vif) };
-    let mut packet = made(vif.id, &text);
+    let ingress = vif.trunk.map_or(vif.id, |(port, _)| port);
+    let mut packet = made(ingress, &text);
     if text.contains("/ tcp") && rng.percent(10) {
         packet.gso_size = Some(rng.one(&[536, 1448, 8000]));
     }
@@ -104,7 +109,11 @@ fn from_guest(rng: &mut Rng, tables: &Tables, vif: &Vif) -> String {
         [own] if !rng.percent(4) => **own,
         _ => any_host(rng, vrf, dst.is_ipv4()),
     };
-    frame(rng, tables, own, vrf, src, dst)
+    let text = frame(rng, tables, own, vrf, src, dst);
+    match vif.trunk {
+        Some((_, vlan)) => text.replacen(" /", &format!(" vlan {vlan} /"), 1),
+        None => text,
+    }
 }
 
 /// A tenant's frame.

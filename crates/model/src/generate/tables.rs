@@ -17,6 +17,7 @@ const FIRST_GUEST: u16 = 10;
 /// The first id of a verbs device that its guest has beside its port: in the generated tables they come after all
 /// others.
 const FIRST_DEVICE: u16 = 30;
+const FIRST_VLAN: u16 = 50;
 const METERS: u32 = 3;
 
 /// A host of a network; also an address nobody has.
@@ -57,6 +58,8 @@ pub fn tables(rng: &mut Rng) -> Vec<Change> {
     let guests: Vec<Vif> = (0..2 + rng.below(6) as u16).map(|n| guest(rng, FIRST_GUEST + n, &vrfs)).collect();
     let mut guests = guests;
     let devices = verbs_devices(rng, &mut guests);
+    let vlans = trunks(rng, &mut guests, &vrfs);
+    guests.extend(vlans);
     let mut networks: Vec<Network> = vrfs.iter().map(|vrf| network(rng, *vrf, &guests)).collect();
     let mut wires: Vec<Vif> = (1..=WIRES).map(|id| wire(rng, id)).collect();
     attach(rng, &mut networks, &mut wires);
@@ -193,6 +196,30 @@ fn verbs_devices(rng: &mut Rng, guests: &mut [Vif]) -> Vec<Vif> {
         }
     }
     devices
+}
+
+/// Gives some of the guests VLANs in networks other than their own.
+fn trunks(rng: &mut Rng, guests: &mut [Vif], vrfs: &[u16]) -> Vec<Vif> {
+    let mut vlans = Vec::new();
+    for (vif, id) in guests.iter_mut().zip(FIRST_VLAN..) {
+        let vrf = rng.one(vrfs);
+        if vif.kind == VifKind::Rdma || vif.vrf == Some(Vrf(vrf)) || rng.percent(60) {
+            continue;
+        }
+        vif.vlans.push((7, VifId(id)));
+        vlans.push(Vif {
+            id: VifId(id),
+            name: format!("{}:7", vif.name).into(),
+            vrf: Some(Vrf(vrf)),
+            addresses: vif.addresses.iter().map(|_| host4(vrf, 2, id as u8)).take(1).collect(),
+            allowed: Vec::new(),
+            rdma: None,
+            vlans: Vec::new(),
+            trunk: Some((vif.id, 7)),
+            ..vif.clone()
+        });
+    }
+    vlans
 }
 
 fn network(rng: &mut Rng, vrf: u16, guests: &[Vif]) -> Network {

@@ -302,8 +302,8 @@ impl Setup {
         if let Some(id) = vif.rdma {
             let name = format!("{name}:rdma").into();
             let (kind, rdma) = (VifKind::Rdma, Some(vif.id));
-            let (allowed, macs) = Default::default();
-            self.vifs.insert(id, Vif { id, name, kind, allowed, macs, rdma, ..vif.clone() });
+            let (allowed, macs, vlans) = Default::default();
+            self.vifs.insert(id, Vif { id, name, kind, allowed, macs, vlans, rdma, ..vif.clone() });
         }
         self.vifs.insert(vif.id, vif);
         Ok(())
@@ -319,7 +319,7 @@ impl Setup {
         let vif = self.vifs.get_mut(&port).ok_or("guest first")?;
         let own = Vif { id, name: name.into(), vrf, trunk: Some((port, vlan)), ..vif.clone() };
         let (addresses, allowed, vlans) = Default::default();
-        let mut own = Vif { addresses, allowed, vlans, ..own };
+        let mut own = Vif { addresses, allowed, vlans, rdma: None, ..own };
         vif.vlans.push((vlan, id));
         while let Some(word) = words.next() {
             match word {

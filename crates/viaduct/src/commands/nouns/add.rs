@@ -36,6 +36,8 @@ pub fn guest(args: GuestArgs) -> Result<Vec<Object>, Failure> {
         queues: args.queues,
         mac: args.mac,
         macs: args.macs,
+        // Those are for files and the API.
+        vlans: Vec::new(),
         addresses: args.addresses,
         label: args.label,
         rate: args.rate.map(|mbps| v1::Rate { mbps, burst_kb: args.burst }),
