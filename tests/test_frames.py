@@ -129,3 +129,34 @@ def test_a_kernel_that_forwards_is_warned_of(lab):
     assert warnings() == []
     host.namespace.sysctl("net.ipv4.conf.up0.forwarding", 1)
     assert "up0" in str(warnings())
+
+
+def test_a_trunk_puts_each_vlan_of_a_guest_into_a_network(lab):
+    config = host_config("a", {name: tap(name) for name in ("a1", "a2", "a3")}, wire=False)
+    config.entry("guest", "a1")["vlans"] = [{"tag": 10, "network": "red", "addresses": ["10.2.2.50", "fd00:2::50"]}]
+    host = lab.host(config)
+    a1, a2, a3 = (lab.container(host, name) for name in ("a1", "a2", "a3"))
+    red = SEATS["a3"]
+    tagged = lambda dst, vlan=10: Ether(src=A1.mac, dst=dst) / Dot1Q(vlan=vlan)
+    echoed = lambda frame: (frame[Dot1Q].vlan, frame[Ether].src)
+    with RawPort(a1.namespace, a1.device) as trunk, RawPort(a2.namespace, a2.device) as blue:
+        arp = answer(trunk, tagged(BROADCAST) / ARP(hwsrc=A1.mac, psrc="10.2.2.50", pdst="10.2.2.254"), ARP)
+        assert (echoed(arp), arp[ARP].hwsrc) == ((10, GATEWAY_MAC), GATEWAY_MAC)
+        # The other guest's kernel asks for the address, which Viaduct knows, and answers by the VLAN.
+        ping = tagged(red.mac) / IP(src="10.2.2.50", dst=red.address) / ICMP() / b"bridged"
+        assert echoed(answer(trunk, ping, ICMP)) == (10, red.mac)
+        ping = tagged(red.mac) / IPv6(src="fd00:2::50", dst=red.address6) / ICMPv6EchoRequest(data=b"bridged")
+        assert echoed(answer(trunk, ping, ICMPv6EchoReply)) == (10, red.mac)
+        trunk.send(tagged(BROADCAST) / IP(src="10.2.2.50", dst="10.2.2.255") / UDP(dport=9999) / b"of red")
+        assert not blue.collect(lambda frame: b"of red" in frame, 0.3)
+        for wrong in (
+            tagged(red.mac) / IP(src=A1.address, dst=red.address) / UDP(dport=9999),
+            tagged(red.mac, 11) / IP(src="10.2.2.50", dst=red.address) / UDP(dport=9999),
+        ):
+            trunk.send(wrong)
+        eventually(lambda: {"address_spoofed", "vlan_unexpected"} <= host.drops().keys(), "drops")
+        blue.send(Ether(src=A2.mac, dst=A1.mac) / Dot1Q(vlan=10) / IP(src=A2.address, dst=A1.address) / UDP() / b"hop")
+        assert not trunk.collect(lambda frame: b"hop" in frame, 0.3)
+    a1.expect_ping(A2.address)
+    names = {row["name"]: row["network"] for row in host.viaduct("vif")}
+    assert (names["a1"], names["a1:10"]) == ("blue", "red")

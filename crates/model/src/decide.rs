@@ -62,11 +62,12 @@ pub(crate) fn bridge_own<T: Lookup>(
     let (mut to, missing) = match walk.bridge(&frame, eth) {
         Ok(Verdict::Flood(flood)) => (flood.to, walk.effects.solicit),
         Ok(Verdict::Forward(forward)) => (vec![forward], None),
-        Err(Stop::Hold { scope, addr }) => return (Vec::new(), Some((scope, addr))),
-        _ => return (Vec::new(), None),
+        Err(Stop::Hold { scope, addr }) => (Vec::new(), Some((scope, addr))),
+        _ => (Vec::new(), None),
     };
+    let delivered = !to.is_empty();
     for mirror in walk.effects.mirror_out {
-        if to.iter().all(|forward| forward.port != mirror) {
+        if delivered && to.iter().all(|forward| forward.port != mirror) {
             to.push(Forward::unchanged(mirror));
         }
     }

@@ -1,13 +1,17 @@
 """Frames sent and seen on a device by hand: a peer that does what no kernel would."""
 
 import socket
+import struct
 import time
 
 from .netns import Namespace
 from .shell import Failed
 
 ETH_P_ALL = 3
-SOL_PACKET, PACKET_IGNORE_OUTGOING = 263, 23
+SOL_PACKET, PACKET_AUXDATA, PACKET_IGNORE_OUTGOING = 263, 8, 23
+# struct tpacket_auxdata of linux/if_packet.h, and a bit of its first field: the kernel took a VLAN tag off the frame.
+AUXDATA = struct.Struct("=IIIHHHH")
+TP_STATUS_VLAN_VALID = 1 << 4
 
 
 class RawPort:
@@ -17,6 +21,7 @@ class RawPort:
         self.device = device
         self.socket = namespace.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
         self.socket.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
+        self.socket.setsockopt(SOL_PACKET, PACKET_AUXDATA, 1)
         self.socket.bind((device, ETH_P_ALL))
 
     def __enter__(self):
@@ -45,8 +50,18 @@ class RawPort:
         while (left := deadline - time.monotonic()) > 0:
             self.socket.settimeout(left)
             try:
-                frame = self.socket.recv(65536)
+                frame = self._receive()
             except TimeoutError:
                 return
             if wanted(frame):
                 yield frame
+
+    def _receive(self):
+        """The next frame, with the outermost tag that the kernel took off."""
+        frame, control, *_ = self.socket.recvmsg(65536, socket.CMSG_SPACE(AUXDATA.size))
+        for level, kind, data in control:
+            if (level, kind) == (SOL_PACKET, PACKET_AUXDATA):
+                status, _, _, _, _, tci, tpid = AUXDATA.unpack(data[: AUXDATA.size])
+                if status & TP_STATUS_VLAN_VALID:
+                    return frame[:12] + struct.pack("!HH", tpid, tci) + frame[12:]
+        return frame

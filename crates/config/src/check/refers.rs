@@ -154,7 +154,8 @@ impl<'a> Checker<'a, '_> {
         }
         let own = guest.addresses.iter().find(|addr| addr.is_ipv6()).map(ToString::to_string);
         let allowed = || guest.allowed.iter().find(|net| net.addr().is_ipv6()).map(ToString::to_string);
-        if let Some(v6) = own.or_else(allowed).or_else(|| gateway.map(|net| net.to_string())) {
+        let any = || gateway.filter(|_| guest.addresses.is_empty()).map(ToString::to_string);
+        if let Some(v6) = own.or_else(allowed).or_else(any) {
             let message = format!("mtu {mtu} is below {MIN_IPV6_MTU}, which IPv6 needs; {v6} is IPv6");
             self.problem("mtu", message);
         }
