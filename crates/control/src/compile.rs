@@ -11,7 +11,7 @@ use config::{DefaultAction, Guest, GuestKind, Index, Object, Rate, Route, RuleAc
 use ipnet::IpNet;
 use model::{
     Action, BridgeTarget, FloatingAddress, MeterConfig, MeterId, Modifier, Network, Nexthop, NexthopId,
-    PortRange, Roles, Rule, RuleId, Tunnel, TunnelKind, Vif, VifId, VifKind, Vrf, WireAttachment,
+    PortRange, Roles, Rule, RuleId, TcpPaths, Tunnel, TunnelKind, Vif, VifId, VifKind, Vrf, WireAttachment,
     WireAttributes,
 };
 use packet::Mac;
@@ -305,6 +305,7 @@ impl Compiler<'_> {
             learning: network.learning,
             mtu: network_mtu(self.index, &network.name).unwrap_or_else(|| default_mtu(self.index)),
             default_action: Action::Allow,
+            tcp: TcpPaths { midstream: network.tcp_midstream, asymmetric: network.tcp_asymmetric },
             members: Vec::new(),
             flood: Vec::new(),
             wire,

@@ -34,6 +34,23 @@ pub struct Network {
     pub flood: Vec<NexthopId>,
     /// The wire the network is attached to, if any: a member of its bridge.
     pub wire: Option<WireAttachment>,
+    /// Which packets of TCP connections pass here.
+    pub tcp: TcpPaths,
+}
+
+/// Which packets of its TCP connections a network expects to see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcpPaths {
+    /// Whether a connection may be picked up whose SYN was not seen: before a restart, or on another way.
+    pub midstream: bool,
+    /// Whether a direction may go another way. Then nobody is held to what is known of it.
+    pub asymmetric: bool,
+}
+
+impl Default for TcpPaths {
+    fn default() -> Self {
+        Self { midstream: true, asymmetric: false }
+    }
 }
 
 impl Network {

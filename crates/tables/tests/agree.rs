@@ -107,6 +107,7 @@ fn network() -> impl Strategy<Value = Network> {
         learning: true,
         mtu: 1450,
         default_action,
+        tcp: Default::default(),
         members,
         flood,
         wire: wire.map(|(vif, vlan)| WireAttachment { vif, vlan }),
@@ -243,6 +244,7 @@ fn foundation() -> Vec<Change> {
             learning: true,
             mtu: 1450,
             default_action: Action::Allow,
+            tcp: Default::default(),
             members: vec![],
             flood: vec![],
             wire: None,
@@ -399,7 +401,8 @@ impl Both {
                 FlowChange::Update { connection: Connection { state, seen, ..old }, reply }
             }
             _ => {
-                let connection = Connection { original: *key, state: FlowState::New, seen: 0 };
+                let connection =
+                    Connection { original: *key, state: FlowState::New, seen: 0, tcp: Default::default() };
                 FlowChange::Create { connection, rule: None }
             }
         };

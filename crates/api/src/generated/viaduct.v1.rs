@@ -97,6 +97,10 @@ pub struct Network {
     pub vlan: ::core::option::Option<u32>,
     #[prost(uint32, optional, tag = "8")]
     pub mtu: ::core::option::Option<u32>,
+    #[prost(bool, optional, tag = "9")]
+    pub tcp_midstream: ::core::option::Option<bool>,
+    #[prost(bool, optional, tag = "10")]
+    pub tcp_asymmetric: ::core::option::Option<bool>,
 }
 /// A virtual machine's or container's interface.
 #[allow(clippy::all)]

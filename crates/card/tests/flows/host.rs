@@ -65,6 +65,7 @@ impl Host {
             learning: false,
             mtu: 1500,
             default_action: Action::Allow,
+            tcp: Default::default(),
             members: guests().map(VifId).collect(),
             flood: Vec::new(),
             wire: None,

@@ -32,6 +32,10 @@ pub struct Network {
     /// Largest IP packet, bytes. `None`: what fits the underlay with a tunnel's headers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u16>,
+    /// Whether TCP connections are picked up whose SYN was not seen.
+    pub tcp_midstream: bool,
+    /// Whether a direction of TCP connections may go another way.
+    pub tcp_asymmetric: bool,
 }
 
 impl Network {
@@ -48,6 +52,8 @@ impl Network {
         let wire: Option<String> = r.get("wire");
         let vlan = r.get("vlan");
         let mtu = r.get("mtu");
+        let tcp_midstream = r.get("tcp_midstream").unwrap_or(true);
+        let tcp_asymmetric = r.get("tcp_asymmetric").unwrap_or(false);
         if vrf == Some(0) {
             r.problem(Some("vrf"), "vrf 0 is reserved; use 1 to 65535");
         }
@@ -65,7 +71,20 @@ impl Network {
                 r.problem(Some("vlan"), "`vlan` needs the `wire` it is on");
             }
         }
-        let read = || Some(Self { name: name?, vrf: vrf?, gateways, vni, learning, wire, vlan, mtu });
+        let read = || {
+            Some(Self {
+                name: name?,
+                vrf: vrf?,
+                gateways,
+                vni,
+                learning,
+                wire,
+                vlan,
+                mtu,
+                tcp_midstream,
+                tcp_asymmetric,
+            })
+        };
         (read(), r.finish())
     }
 }

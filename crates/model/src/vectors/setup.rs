@@ -19,6 +19,7 @@ use std::str::FromStr;
 /// host ADDR... [peer PREFIX]...
 /// wire NAME [mac M] [address PREFIX]... [gateway ADDR]... [mtu N]
 /// network NAME vrf N [gateway PREFIX]... [vni N] [learning] [mtu N] [default ACTION] [wire NAME] [vlan N]
+///         [no-midstream] [asymmetric]
 /// guest NAME in NETWORK [kind tap|rdma] [mac M] [macs M]... [address ADDR]... [allowed PREFIX]... [mtu N] [policy] [rdma]
 ///       [router] [dhcp-server] [mirror NAME] [rate BITS/S BYTES]
 /// route NETWORK PREFIX > TARGET [, TARGET]...
@@ -237,6 +238,7 @@ impl Setup {
             learning: false,
             mtu: 9000,
             default_action: Action::Allow,
+            tcp: Default::default(),
             members: Vec::new(),
             flood: Vec::new(),
             wire: None,
@@ -247,6 +249,8 @@ impl Setup {
                 "gateway" => network.gateways.push(value(words)?),
                 "vni" => network.vni = Some(value(words)?),
                 "learning" => network.learning = true,
+                "no-midstream" => network.tcp.midstream = false,
+                "asymmetric" => network.tcp.asymmetric = true,
                 "mtu" => network.mtu = value(words)?,
                 "default" => network.default_action = action(words.next().unwrap_or_default())?,
                 "wire" => wire = Some(self.vif(words)?),

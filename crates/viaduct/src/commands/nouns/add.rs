@@ -75,6 +75,8 @@ pub fn network(args: NetworkArgs) -> Result<Vec<Object>, Failure> {
         wire: args.wire,
         vlan: args.vlan,
         mtu: args.mtu,
+        tcp_midstream: args.no_tcp_midstream.then_some(false),
+        tcp_asymmetric: args.tcp_asymmetric.then_some(true),
     })])
 }
 
