@@ -11,7 +11,8 @@ use crate::frame::{Frame, Key};
 use crate::registers::{Flow4, Flow6, NexthopKind, Path};
 use model::{
     Action, Connection, Decision, DropReason, FlowChange, FlowKey, FlowState, Forward, GATEWAY_MAC, Lookup,
-    Nat, Nexthop, NexthopId, PacketView, RuleQuery, Tunnel, Verdict, Vif, VifId, VifKind, Vrf, entropy_of,
+    Nat, Nexthop, NexthopId, PacketView, RuleMatch, RuleQuery, Tunnel, Verdict, Vif, VifId, VifKind, Vrf,
+    entropy_of,
 };
 use packet::{L4, TunnelKind, proto};
 use std::net::IpAddr;
@@ -151,17 +152,12 @@ impl<T: Lookup> Candidate<'_, T> {
         if reply && self.is_icmp() {
             return None;
         }
-        let stays = |l4: &L4| connection.after(reply, self.key.protocol, l4) == connection;
         let steady = match self.frame.l4() {
-            L4::Tcp { src, dst, header_len, .. } => {
+            L4::Tcp { .. } => {
                 let fins = Connection::FIN | Connection::REPLY_FIN;
-                connection.state == FlowState::Established
-                    && connection.seen & fins == 0
-                    && [0, proto::TCP_ACK]
-                        .iter()
-                        .all(|&flags| stays(&L4::Tcp { src, dst, flags, header_len }))
+                connection.state == FlowState::Established && connection.seen & fins == 0
             }
-            l4 => stays(&l4),
+            _ => connection.after(reply) == connection,
         };
         let key = connection.original;
         let silent = [key.src.vrf, key.dst.vrf]
@@ -183,8 +179,11 @@ impl<T: Lookup> Candidate<'_, T> {
         }
         let matched = tables.rules(self.vrf, &query(&key));
         let by = if matched.rule.is_some() { DropReason::RuleDrop } else { DropReason::DefaultDrop };
-        let silent = matched.action == Action::Drop && matched.modifiers.is_empty();
-        (silent && by == reason).then_some(Flow {
+        let silent = |matched: &RuleMatch| matched.action == Action::Drop && matched.modifiers.is_empty();
+        // A segment in mid-stream also passes if the other direction may.
+        let may_belong =
+            key.protocol == proto::TCP && !silent(&tables.rules(self.vrf, &query(&key.reverse())));
+        (silent(&matched) && by == reason && !may_belong).then_some(Flow {
             key: self.key,
             verdict: FlowVerdict::Drop(reason),
             connection: Some(key),

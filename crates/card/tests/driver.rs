@@ -51,6 +51,7 @@ fn network(default_action: Action) -> Change {
         learning: false,
         mtu: 1500,
         default_action,
+        tcp: Default::default(),
         members: vec![ONE, OTHER],
         flood: Vec::new(),
         overlay: Default::default(),

@@ -13,8 +13,8 @@ use config::{
 use ipnet::IpNet;
 use model::{
     Action, BridgeTarget, FloatingAddress, L2Gateway, MeterConfig, MeterId, Modifier, Network, Nexthop,
-    NexthopId, Overlay, PortRange, Roles, Rule, RuleId, Tunnel, TunnelKind, Vif, VifId, VifKind, Vrf,
-    WireAttachment, WireAttributes,
+    NexthopId, Overlay, PortRange, Roles, Rule, RuleId, TcpPaths, Tunnel, TunnelKind, Vif, VifId, VifKind,
+    Vrf, WireAttachment, WireAttributes,
 };
 use packet::Mac;
 use std::collections::{BTreeMap, HashMap};
@@ -303,6 +303,7 @@ impl Compiler<'_> {
             learning: network.learning,
             mtu: self.index.network_mtu(&network.name),
             default_action: Action::Allow,
+            tcp: TcpPaths { midstream: network.tcp_midstream, asymmetric: network.tcp_asymmetric },
             members: Vec::new(),
             flood: Vec::new(),
             overlay: Overlay {

@@ -18,7 +18,7 @@ use mem::BURST;
 use model::{Lookup, RuleQuery, TunnelKind, VifId, Vrf};
 use stages::callgrind;
 use stages::cycles::Stage;
-use stages::hosts::{Policy, between_guests, into_tunnel, out_of_tunnel};
+use stages::hosts::{Policy, between_guests, into_tunnel, out_of_tunnel, tcp_between_guests};
 use stages::lookups::{self, Asked};
 use stages::worker::{PACKETS, Worker};
 use std::hint::black_box;
@@ -67,6 +67,8 @@ fn parse(mut worker: Worker) -> Worker {
 #[bench::no_rules_10k_flows(between_guests(Policy::NoRules, PACKETS))]
 #[bench::stateful_64_flows(between_guests(Policy::Stateful, 64))]
 #[bench::stateful_10k_flows(between_guests(Policy::Stateful, PACKETS))]
+#[bench::tcp_64_flows(tcp_between_guests(64))]
+#[bench::tcp_10k_flows(tcp_between_guests(PACKETS))]
 fn lookup(worker: Worker) -> Worker {
     count_known(worker, Stage::Lookup)
 }

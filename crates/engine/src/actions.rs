@@ -25,6 +25,8 @@ pub(crate) struct Policy {
     pub deps: Deps,
     /// What is learnt from packets.
     pub learn: Option<Learn>,
+    /// Whether packets are of a TCP connection that is followed.
+    pub follows: bool,
     /// Policers, and the reason to drop what is over their rate.
     pub meters: ArrayVec<(MeterId, DropReason), 4>,
     /// Rules that matched.
@@ -49,8 +51,12 @@ pub(crate) struct Action {
     stamp: u64,
     /// How packets are rewritten: first of all, what each packet needs.
     pub template: Template,
-    /// Whether packets are policed.
+    /// Whether packets are policed, or of a TCP connection that is followed.
+    pub looks: bool,
+    /// Whether they are policed.
     pub metered: bool,
+    /// Whether they are of such a connection.
+    pub follows: bool,
     /// Entries with its number.
     users: u32,
     /// Packets and bytes not yet counted for its rules and nexthop.
@@ -110,12 +116,16 @@ impl Actions {
             self.all[number as usize].users += 1;
             return Some(number);
         }
+        let follows = policy.follows;
         let metered = !policy.meters.is_empty();
+        let looks = follows || metered;
         let policy = Arc::new(policy);
         let action = Action {
             stamp: epoch,
             template: policy.template.clone(),
+            looks,
             metered,
+            follows,
             users: 1,
             pending: (0, 0),
             policy: Some(Arc::clone(&policy)),

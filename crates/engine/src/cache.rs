@@ -130,6 +130,15 @@ impl Found<'_> {
         (self.0[6] >> ENTROPY_AT) as u32
     }
 
+    /// Its connection, and whether its packets are replies.
+    #[inline(always)]
+    pub const fn flow(&self) -> Option<(FlowRef, bool)> {
+        if self.0[7] == NO_FLOW {
+            return None;
+        }
+        Some((FlowRef::from_bits(self.0[7]), self.0[5] >> REPLY_AT & 1 != 0))
+    }
+
     /// Counts a packet.
     #[inline(always)]
     pub const fn count(&mut self, len: u32) {

@@ -249,7 +249,7 @@ impl Core {
         let mut entry = self.cache.found(slot);
         let current = entry.is_current(self.now.tick) & self.actions.get(entry.action()).holds(self.epoch);
         if !current {
-            if !self.renew(tables, slot) {
+            if !self.renew(tables, slot, lane) {
                 return false;
             }
             entry = self.cache.found(slot);
@@ -266,12 +266,18 @@ impl Core {
             }
         };
         let action = self.actions.get(entry.action());
-        if action.metered
-            && let len = metered_len(fast, packet, &action.template)
-            && let Some(reason) = self.meters.over(action, self.now.ns, len)
-        {
-            self.drop(lane, packet, ingress, reason);
-            return true;
+        if action.looks {
+            if action.metered
+                && let len = metered_len(fast, packet, &action.template)
+                && let Some(reason) = self.meters.over(action, self.now.ns, len)
+            {
+                self.drop(lane, packet, ingress, reason);
+                return true;
+            }
+            // What is not of the stream is for the slow path.
+            if action.follows && !self.lanes.follow(lane, &entry, tables) {
+                return false;
+            }
         }
         entry.count(packet.len);
 
@@ -295,9 +301,14 @@ impl Core {
     }
 
     /// Brings an entry up to date with the tables, its connection and the clock; false where it does not hold (any
-    /// more), and is gone.
+    /// more), and is gone, or is not for the packet in this lane.
     #[cold]
-    fn renew(&mut self, tables: Tables<'_>, slot: Slot) -> bool {
+    fn renew(&mut self, tables: Tables<'_>, slot: Slot, lane: usize) -> bool {
+        let found = self.cache.found(slot);
+        if self.actions.get(found.action()).follows && !self.lanes.follow(lane, &found, tables) {
+            // No sign of life of the connection: the entry stays as it is for those that are.
+            return false;
+        }
         let mut entry = self.cache.get(slot);
         let idle = self.now.tick.wrapping_sub(entry.tick);
         let due = idle > 0 || entry.packets >= Entry::FULL;

@@ -1,9 +1,9 @@
 //! The fast parse: recognises the packets whose decision may be cached, and makes their cache key.
 //!
 //! It accepts only what `packet`'s parser accepts, and of that only what is common: IPv4 without options or IPv6
-//! without extension headers, whole, with TCP, UDP, SCTP or ICMP echo, plain or in one tunnel from a wire. All
-//! else takes the slow path, as does whatever `decide` looks at per packet: expiring TTLs and the TCP flags that
-//! move a connection.
+//! without extension headers, whole, but for ICMP that is no echo, plain or in one tunnel from a wire. All else takes
+//! the slow path, as does whatever `decide` looks at per packet: expiring TTLs and the TCP flags that move a
+//! connection.
 
 use crate::contexts::{self, Context};
 use crate::template::Template;
@@ -114,6 +114,18 @@ pub(crate) struct Outer {
 
 /// A GRE header without options before an MPLS label stack (RFC 4023).
 const GRE_MPLS: [u8; proto::GRE_LEN] = [0, 0, 0x88, 0x47];
+
+/// In the place of ports, GRE with another header: no tunnel that ends here.
+const OTHER_GRE: u32 = 1;
+
+/// Whether more of IPv6 follows a header with this number (RFC 8200, 4; RFC 4302).
+#[inline(always)]
+const fn is_extension(next: u8) -> bool {
+    matches!(
+        next,
+        proto::HOP_BY_HOP | proto::ROUTING | proto::FRAGMENT | proto::AH | proto::DESTINATION_OPTIONS
+    )
+}
 
 const FLAG_V6: u64 = 1 << 48;
 const FLAG_ICMP_REPLY: u64 = 1 << 49;
@@ -247,10 +259,7 @@ fn transport(head: &[u8], end: usize, fast: &mut Fast) -> Option<()> {
         }
         proto::SCTP => l4.first_chunk::<{ proto::SCTP_LEN }>().map(|_| proto::SCTP_LEN)?,
         proto::GRE => {
-            if *l4.first_chunk()? != GRE_MPLS {
-                return None;
-            }
-            ports = 0;
+            ports = if *l4.first_chunk()? == GRE_MPLS { 0 } else { OTHER_GRE };
             proto::GRE_LEN
         }
         proto::ICMP if !fast.at.v6 => {
@@ -261,7 +270,13 @@ fn transport(head: &[u8], end: usize, fast: &mut Fast) -> Option<()> {
             ports = echo(start, proto::ICMPV6_ECHO_REQUEST, proto::ICMPV6_ECHO_REPLY, fast)?;
             proto::ICMP_LEN
         }
-        _ => return None,
+        protocol if fast.at.v6 && is_extension(protocol) => return None,
+        proto::ICMP | proto::ICMPV6 => return None,
+        // Known by its addresses alone.
+        _ => {
+            ports = 0;
+            0
+        }
     };
     fast.key.0[5] = u64::from(ports);
     fast.at.l4_end = (at + header_len) as u16;
@@ -285,7 +300,7 @@ fn tunnel_kind(outer: &Fast) -> Option<TunnelKind> {
     match (outer.at.protocol, outer.key.0[5] as u16) {
         (proto::UDP, proto::PORT_VXLAN) => Some(TunnelKind::Vxlan),
         (proto::UDP, proto::PORT_MPLS) => Some(TunnelKind::MplsUdp),
-        (proto::GRE, _) => Some(TunnelKind::MplsGre),
+        (proto::GRE, 0) => Some(TunnelKind::MplsGre),
         _ => None,
     }
 }

@@ -1,13 +1,15 @@
 //! Scratch of a burst: what the passes over its packets hand each other, lane by lane.
 
+use crate::cache::Found;
 use crate::core::place;
 use crate::frame::{Chunk, Delivered, Frame, Refused, Rest, Unfinished};
 use crate::key::{Fast, Layout};
+use crate::memo::Tables;
 use crate::rewrite::{HEADROOM, edit_fast};
 use crate::template::{OuterHeaders, Template};
 use crate::turn::Turn;
 use mem::{Accepts, BURST, Burst, Csum, Offload, Room, RxPacket};
-use model::DropReason;
+use model::{DropReason, Segment};
 use packet::{Fragment, Headers, L4, proto};
 
 /// Bytes of each packet copied out before anything is looked at.
@@ -192,6 +194,16 @@ impl Lanes {
         Ok(())
     }
 
+    /// Follows the TCP segment that a lane holds, as long as it wasn't rewritten. False where that is for the slow path.
+    #[inline(always)]
+    pub fn follow(&self, lane: usize, entry: &Found<'_>, tables: Tables<'_>) -> bool {
+        let fast = &self.fast.lanes[lane];
+        let Some((flow, reply)) = entry.flow() else { return true };
+        let header = self.heads[lane].0.get(HEADROOM + usize::from(fast.at.l4)..);
+        let Some(header) = header.and_then(|header| header.first_chunk()) else { return false };
+        tables.shared.flows().advance(flow, reply, &segment(header, fast.at.payload()))
+    }
+
     /// The snapshot of a packet, as long as it wasn't rewritten.
     #[inline(always)]
     pub fn head(&self, lane: usize) -> &[u8] {
@@ -234,6 +246,20 @@ impl Lanes {
             at,
             tunnel,
         }
+    }
+}
+
+/// A TCP segment with this header and so many bytes, which is neither SYN nor FIN.
+#[inline(always)]
+fn segment(header: &[u8; proto::TCP_LEN], payload: usize) -> Segment {
+    let [_, _, _, _, s0, s1, s2, s3, a0, a1, a2, a3, _, flags, w0, w1, ..] = *header;
+    Segment {
+        flags,
+        seq: u32::from_be_bytes([s0, s1, s2, s3]),
+        len: payload as u32,
+        ack: u32::from_be_bytes([a0, a1, a2, a3]),
+        window: u16::from_be_bytes([w0, w1]),
+        scale: None,
     }
 }
 

@@ -4,7 +4,7 @@ use crate::actions::{Actions, Policy};
 use crate::cache::{Entry, Slot};
 use crate::core::{Core, hash_bit};
 use crate::key::Key;
-use model::{Decision, FlowChange, FlowState, Seconds, Verdict};
+use model::{Connection, Decision, FlowChange, FlowState, Seconds, Verdict};
 use packet::proto;
 use tables::{Shared, Snapshot, View};
 
@@ -53,8 +53,10 @@ pub(crate) fn is_lasting(decision: &Decision) -> bool {
         None => true,
         Some(FlowChange::Create { connection, .. } | FlowChange::Update { connection, .. }) => {
             // A TCP handshake's next packet moves the connection without a flag that says so.
+            let both = connection.seen & Connection::BOTH_WAYS == Connection::BOTH_WAYS;
             connection.original.protocol != proto::TCP
-                || matches!(connection.state, FlowState::Established | FlowState::Closing)
+                || connection.state != FlowState::New
+                || !both && !connection.tcp.liberal
         }
     };
     single && settled

@@ -11,7 +11,7 @@ use crate::rewrite::{HEADROOM, edit_any, kept};
 use crate::template::Template;
 use mem::{Burst, Offload, RxPacket};
 use model::{Decision, DropReason, Forward, PacketView, Verdict, VifId, VifKind};
-use packet::Headers;
+use packet::{Headers, proto};
 use tables::{Account, Deps, FlowRef, Snapshot, View};
 
 /// A packet with the decision about it.
@@ -216,6 +216,7 @@ impl Core {
         let policy = Policy {
             template: template.clone(),
             deps: case.deps,
+            follows: flow.is_some() && fast.at.protocol == proto::TCP,
             learn: effects.learn,
             meters: effects.meters.clone(),
             rules: effects.rules.clone(),

@@ -82,6 +82,8 @@ reasons! {
     RuleDrop = "rule_drop", "A rule says drop.";
     RuleReject = "rule_reject", "A rule says reject.";
     DefaultDrop = "default_drop", "No rule matches, and the network's default is not allow.";
+    TcpReset = "tcp_reset", "A TCP reset outside of its receiver's window.";
+    TcpMidstream = "tcp_midstream", "TCP of a connection whose SYN was not seen, in a network with `tcp_midstream = false`.";
     Policed = "policed", "Over the rate of a police rule.";
     RateLimited = "rate_limited", "Over the guest's own rate.";
     RoceNat = "roce_nat", "RoCEv2 covers addresses by its ICRC, so that NAT would break it.";

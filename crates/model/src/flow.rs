@@ -1,8 +1,9 @@
 //! Connections: the state behind stateful rules.
 
+use crate::tcp::Reset;
 use crate::transport::{Query, is_icmp, query};
-use crate::{RuleId, VifId, Vrf};
-use packet::{L4, proto};
+use crate::{RuleId, Segment, Tcp, VifId, Vrf};
+use packet::{Headers, L4, proto};
 use std::net::IpAddr;
 
 /// Coarse time: whole seconds since the executor started.
@@ -91,12 +92,29 @@ impl FlowState {
 /// What is remembered of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connection {
-    /// The direction of its first packet.
+    /// The direction of its first packet; of one that was picked up in mid-stream, that which rules allow.
     pub original: FlowKey,
     /// Where it stands.
     pub state: FlowState,
-    /// What was seen so far: a set of [`Connection::FIN`], [`Connection::REPLY_FIN`] and [`Connection::REPLIED`].
+    /// What was seen so far: a set of [`Connection::FIN`], [`Connection::REPLY_FIN`], [`Connection::REPLIED`] and
+    /// [`Connection::ASKED`].
     pub seen: u8,
+    /// Sequence numbers, of TCP.
+    pub tcp: Tcp,
+}
+
+/// What a packet is to a connection that has its addresses and ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Follow {
+    /// One of its packets, after which this is known.
+    Moves(Connection),
+    /// The answer to a SYN that came when it was open already: it begins anew, and this is known then.
+    Reopens(Connection),
+    /// It passes with the connection and leaves it as it is: TCP outside of the stream, of which its receiver makes what
+    /// it makes of it, or a reset that its receiver must ask back about.
+    Stray,
+    /// A reset outside of the window.
+    Outside,
 }
 
 impl Connection {
@@ -106,13 +124,17 @@ impl Connection {
     pub const REPLY_FIN: u8 = 2;
     /// A packet in the reply direction.
     pub const REPLIED: u8 = 4;
+    /// A packet in the original direction.
+    pub const ASKED: u8 = 8;
+    /// Packets in both directions.
+    pub const BOTH_WAYS: u8 = Self::REPLIED | Self::ASKED;
 
     /// The connection that a first packet makes, if it makes one: resets do not, nor ICMP but requests, nor does what
-    /// goes to a group, which nobody answers.
+    /// goes to a group, which nobody answers. With `reply`, the packet goes against `original`.
     #[must_use]
-    pub fn first(original: FlowKey, l4: &L4) -> Option<Self> {
+    pub fn first(original: FlowKey, reply: bool, headers: &Headers, liberal: bool) -> Option<Self> {
         let v6 = original.src.addr.is_ipv6();
-        let makes = match *l4 {
+        let makes = match headers.l4 {
             L4::Tcp { flags, .. } => flags & proto::TCP_RST == 0,
             L4::Icmp { kind, .. } => matches!(query(v6, kind), Some(Query::Request)),
             // A later fragment, whose type is not known.
@@ -121,42 +143,127 @@ impl Connection {
         };
         let dst = original.dst.addr;
         let group = dst.is_multicast() || matches!(dst, IpAddr::V4(v4) if v4.is_broadcast());
-        let new = Self { original, state: FlowState::New, seen: 0 };
-        (makes && !group).then(|| new.after(false, original.protocol, l4))
+        if !makes || group {
+            return None;
+        }
+        let segment = Segment::of(headers);
+        let tcp = segment.map_or_else(Tcp::default, |tcp| Tcp::first(reply.into(), &tcp, liberal));
+        let mut new = Self { original, state: FlowState::New, seen: Self::way(reply), tcp };
+        if segment.is_some_and(|segment| segment.has(proto::TCP_FIN)) {
+            new.finish(reply);
+        }
+        Some(new)
     }
 
-    /// The connection after a packet of it.
-    ///
-    /// TCP's states are coarse (sequence numbers are not followed): established once the original direction acknowledges
-    /// something of the other, or the other acknowledges without a SYN.
+    /// The connection after a packet of another protocol than TCP, or a fragment whose flags are not known.
     #[must_use]
-    pub fn after(mut self, reply: bool, protocol: u8, l4: &L4) -> Self {
-        if reply {
-            self.seen |= Self::REPLIED;
+    pub fn after(mut self, reply: bool) -> Self {
+        self.seen |= Self::way(reply);
+        if self.goes_both_ways() && self.original.protocol != proto::TCP {
+            self.state = FlowState::Established;
         }
-        let replied = self.seen & Self::REPLIED != 0;
-        self.state = match *l4 {
-            L4::Tcp { flags, .. } => self.after_tcp(reply, replied, flags),
-            // A later fragment, whose flags are not known.
-            _ if protocol == proto::TCP => self.state,
-            _ if replied => FlowState::Established,
-            _ => self.state,
-        };
         self
     }
 
-    fn after_tcp(&mut self, reply: bool, replied: bool, flags: u8) -> FlowState {
-        if flags & proto::TCP_FIN != 0 {
-            self.seen |= if reply { Self::REPLY_FIN } else { Self::FIN };
+    /// What a packet is to the connection. With `reply`, it goes against its original direction.
+    #[must_use]
+    pub fn follow(self, reply: bool, headers: &Headers) -> Follow {
+        match Segment::of(headers) {
+            // A later fragment of TCP as well, whose flags are not known.
+            None => Follow::Moves(self.after(reply)),
+            Some(segment) => self.follow_segment(reply, &segment),
         }
-        let acknowledges = flags & (proto::TCP_ACK | proto::TCP_SYN) == proto::TCP_ACK;
-        match (self.state, self.seen & (Self::FIN | Self::REPLY_FIN)) {
-            _ if flags & proto::TCP_RST != 0 => FlowState::Closed,
-            (FlowState::Closed, _) | (_, 3) => FlowState::Closed,
-            (_, 1 | 2) => FlowState::Closing,
-            (FlowState::New, _) if replied && acknowledges => FlowState::Established,
-            (state, _) => state,
+    }
+
+    /// What a TCP segment is to the connection.
+    ///
+    /// TCP is established once the original direction acknowledges something of the other, or the other acknowledges
+    /// without a SYN; where not all packets are seen ([`Tcp::liberal`]), once anybody acknowledges without a SYN.
+    #[must_use]
+    pub fn follow_segment(self, reply: bool, segment: &Segment) -> Follow {
+        match segment {
+            segment if segment.has(proto::TCP_RST) => self.reset(reply, segment),
+            segment if segment.opens() => self.opened(reply, segment),
+            segment if segment.has(proto::TCP_SYN) => self.answered(reply, segment),
+            segment => self.continued(reply, segment),
         }
+    }
+
+    /// After a segment that is neither SYN nor RST.
+    fn continued(mut self, reply: bool, segment: &Segment) -> Follow {
+        if !self.tcp.advance(reply.into(), segment) {
+            return Follow::Stray;
+        }
+        self.seen |= Self::way(reply);
+        if segment.has(proto::TCP_FIN) {
+            self.finish(reply);
+        }
+        let open = self.goes_both_ways() || self.tcp.liberal;
+        if self.state == FlowState::New && open && segment.has(proto::TCP_ACK) {
+            self.state = FlowState::Established;
+        }
+        Follow::Moves(self)
+    }
+
+    /// After a SYN without ACK. In an open connection it changes nothing (RFC 5961, 4), but its answer may.
+    fn opened(mut self, reply: bool, segment: &Segment) -> Follow {
+        let side = usize::from(reply);
+        match self.state {
+            FlowState::New if self.seen & Self::REPLIED == 0 || self.tcp.only(side, segment) => {
+                self.tcp.open(side, segment);
+                self.seen |= Self::way(reply);
+            }
+            FlowState::Established | FlowState::Closing if !reply => self.tcp.reopen = Some(segment.end()),
+            _ => return Follow::Stray,
+        }
+        Follow::Moves(self)
+    }
+
+    /// After a SYN with ACK.
+    fn answered(mut self, reply: bool, segment: &Segment) -> Follow {
+        match self.state {
+            FlowState::New if self.tcp.answers(reply.into(), segment) => {
+                self.tcp.open(reply.into(), segment);
+                self.seen |= Self::way(reply);
+                Follow::Moves(self)
+            }
+            FlowState::Established | FlowState::Closing if reply => {
+                let reopened = |tcp| Self { state: FlowState::New, seen: Self::BOTH_WAYS, tcp, ..self };
+                self.tcp.reopened(segment).map_or(Follow::Stray, |tcp| Follow::Reopens(reopened(tcp)))
+            }
+            _ => Follow::Stray,
+        }
+    }
+
+    /// After a reset (RFC 9293, 3.10.7.4; RFC 5961, 3.2).
+    fn reset(mut self, reply: bool, segment: &Segment) -> Follow {
+        let reset = self.tcp.reset(reply.into(), segment);
+        // A host also resets what answers an old SYN of its own (RFC 9293, 3.5.2): that has numbers of its own.
+        let handshake = self.state == FlowState::New && !reply;
+        self.state = match (reset, self.state) {
+            (Reset::Exact, _) | (_, FlowState::Closed) => FlowState::Closed,
+            // What its receiver expects is not known well: more packets tell whether that took it.
+            _ if self.tcp.liberal => FlowState::Closing,
+            (Reset::Outside, _) if !handshake => return Follow::Outside,
+            _ => return Follow::Stray,
+        };
+        self.seen |= Self::way(reply);
+        Follow::Moves(self)
+    }
+
+    fn finish(&mut self, reply: bool) {
+        const BOTH: u8 = Connection::FIN | Connection::REPLY_FIN;
+        self.seen |= if reply { Self::REPLY_FIN } else { Self::FIN };
+        let closed = self.state == FlowState::Closed || self.seen & BOTH == BOTH;
+        self.state = if closed { FlowState::Closed } else { FlowState::Closing };
+    }
+
+    const fn way(reply: bool) -> u8 {
+        if reply { Self::REPLIED } else { Self::ASKED }
+    }
+
+    const fn goes_both_ways(&self) -> bool {
+        self.seen & Self::BOTH_WAYS == Self::BOTH_WAYS
     }
 }
 

@@ -30,6 +30,7 @@ pub mod rewrite;
 mod rule;
 mod solicit;
 mod tables;
+pub mod tcp;
 pub mod text;
 mod transport;
 #[cfg(feature = "vectors")]
@@ -51,18 +52,19 @@ pub use executor::{
     WorkerCounters,
 };
 pub use explain::{Traced, explain};
-pub use flow::{Connection, Endpoint, FlowChange, FlowKey, FlowState, FragmentKey, Seconds};
+pub use flow::{Connection, Endpoint, FlowChange, FlowKey, FlowState, Follow, FragmentKey, Seconds};
 pub use ids::{MeterId, NexthopId, RuleId, VifId, Vrf};
 pub use lookup::{Lookup, RuleMatch, RuleQuery};
 pub use network::{
     BridgeEntry, BridgeTarget, FloatingAddress, GATEWAY_MAC, Host, L2Gateway, NeighbourScope, Network,
-    Overlay, RouteEntry, WireAttachment,
+    Overlay, RouteEntry, TcpPaths, WireAttachment,
 };
 pub use nexthop::{Nexthop, Tunnel};
 pub use packet::{IcmpError, TunnelKind};
 pub use rule::{Action, Meter, MeterConfig, Modifier, PortRange, Rule, RuleAction};
 pub use solicit::{Question, Solicitation, solicit};
 pub use tables::Tables;
+pub use tcp::{Segment, Tcp};
 pub use transport::Transport;
 pub use view::PacketView;
 pub use vif::{Roles, Vif, VifKind, WireAttributes};

@@ -36,6 +36,23 @@ pub struct Network {
     pub wire: Option<WireAttachment>,
     /// How its bridge goes on to other hosts.
     pub overlay: Overlay,
+    /// Which packets of TCP connections pass here.
+    pub tcp: TcpPaths,
+}
+
+/// Which packets of its TCP connections a network expects to see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcpPaths {
+    /// Whether a connection may be picked up whose SYN was not seen: before a restart, or on another way.
+    pub midstream: bool,
+    /// Whether a direction may go another way. Then nobody is held to what is known of it.
+    pub asymmetric: bool,
+}
+
+impl Default for TcpPaths {
+    fn default() -> Self {
+        Self { midstream: true, asymmetric: false }
+    }
 }
 
 /// How a network's bridge goes on to other hosts.

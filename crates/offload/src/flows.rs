@@ -103,13 +103,11 @@ impl<C: Carry> Carrier<C> {
         alive && carried.idle < IDLE
     }
 
-    /// Remembers a flow that is on the card now. Where it has no counter, its connection's packets are known to be missing
-    /// before the first one is.
+    /// Remembers a flow that is on the card now. Its connection's packets are known to be missing before the first one is.
     pub fn carry(&mut self, key: Key, carried: Carried) {
-        if !self.driver.is_counted(&key)
-            && let Some(direction) = &carried.direction
-        {
-            self.engine.carried(direction, false, None);
+        let counters = self.driver.is_counted(&key).then(Counters::default);
+        if let Some(direction) = &carried.direction {
+            self.engine.carried(direction, false, counters);
         }
         self.flows.carried.insert(key, carried);
     }

@@ -64,6 +64,14 @@ pub enum L4 {
         flags: u8,
         /// Header length with options, bytes.
         header_len: u8,
+        /// Sequence number.
+        seq: u32,
+        /// Acknowledgment number; of use with the flag ACK.
+        ack: u32,
+        /// Window as it stands in the header.
+        window: u16,
+        /// Of a SYN that has it, the option by how many bits later windows are shifted (RFC 7323, 2); at most 14.
+        scale: Option<u8>,
     },
     /// UDP (RFC 768).
     Udp {

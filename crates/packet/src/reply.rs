@@ -172,7 +172,7 @@ pub fn echo_reply(out: &mut [u8], request: &[u8], headers: &Headers, mac: Mac) -
 /// [`WriteError::TooShort`]; [`WriteError::Mismatch`] if it isn't TCP; [`WriteError::Unanswerable`] if it is
 /// a reset, a fragment, or was sent to a group or from nowhere.
 pub fn tcp_reset(out: &mut [u8], request: &[u8], headers: &Headers, mac: Mac) -> Result<usize, WriteError> {
-    let (Some(ip), L4::Tcp { src, dst, flags, header_len }) = (headers.ip(), headers.l4) else {
+    let (Some(ip), L4::Tcp { src, dst, flags, header_len, .. }) = (headers.ip(), headers.l4) else {
         return Err(WriteError::Mismatch);
     };
     if !may_reset(headers) {

@@ -203,7 +203,8 @@ fn ipv6_header_is_checked() {
 fn l4_headers_are_checked() {
     let syn = tcp(A4, B4, proto::TCP_SYN, &[2, 4, 5, 0xb4], b"");
     let headers = parse(&frame(A4, B4, proto::TCP, &syn)).unwrap();
-    assert_eq!(headers.l4, L4::Tcp { src: 1000, dst: 80, flags: 2, header_len: 24 });
+    let (seq, ack, window, scale) = (1, 2, 0xffff, None);
+    assert_eq!(headers.l4, L4::Tcp { src: 1000, dst: 80, flags: 2, header_len: 24, seq, ack, window, scale });
     let mut bad = syn.clone();
     bad[12] = 0x70;
     assert_eq!(parse(&frame(A4, B4, proto::TCP, &bad)), Err(ParseError::L4Malformed));
@@ -262,6 +263,29 @@ fn neighbour_discovery() {
 }
 
 #[test]
+fn the_window_scale_of_a_syn() {
+    let scale =
+        |flags, options: &[u8]| match parse(&frame(A4, B4, proto::TCP, &tcp(A4, B4, flags, options, b"")))
+            .unwrap()
+            .l4
+        {
+            L4::Tcp { scale, .. } => scale,
+            l4 => panic!("{l4:?}"),
+        };
+    let (syn, ack) = (proto::TCP_SYN, proto::TCP_ACK);
+    assert_eq!(scale(syn, &[1, 3, 3, 7]), Some(7));
+    assert_eq!(scale(syn | ack, &[2, 4, 5, 0xb4, 4, 2, 1, 3, 3, 9, 0, 0]), Some(9));
+    assert_eq!(scale(syn, &[3, 3, 200, 0]), Some(14), "no shift is larger (RFC 7323, 2.3)");
+    assert_eq!(scale(ack, &[1, 3, 3, 7]), None, "only a SYN says so");
+    // Ended, cut off, too short or too long.
+    for options in
+        [[0, 3, 3, 7], [1, 1, 3, 3], [3, 2, 3, 7], [3, 4, 7, 7], [8, 0, 3, 3], [1, 1, 1, 8], [8, 200, 3, 3]]
+    {
+        assert_eq!(scale(syn, &options), None, "{options:?}");
+    }
+}
+
+#[test]
 fn quoted_packets() {
     let original = ip(A4, B4, proto::TCP, &tcp(A4, B4, 0x10, b"", &[7; 100]));
     let mut body = hex("000005b4");
@@ -271,7 +295,8 @@ fn quoted_packets() {
     let quoted = error.quoted(&bytes, bytes.len()).unwrap().unwrap();
     let ip = quoted.ip().unwrap();
     assert_eq!((ip.src, ip.dst, ip.len, ip.at, quoted.l4_at), (A4, B4, 140, 42, 62));
-    assert_eq!(quoted.l4, L4::Tcp { src: 1000, dst: 80, flags: 0, header_len: 0 });
+    let (seq, ack, window, scale) = (1, 0, 0, None);
+    assert_eq!(quoted.l4, L4::Tcp { src: 1000, dst: 80, flags: 0, header_len: 0, seq, ack, window, scale });
 
     let mut short = bytes.clone();
     short[17] -= 1;

@@ -62,7 +62,8 @@ proptest! {
         let [src, dst] = bits.map(address);
         let (protocol, segment, l4) = match kind {
             0 => {
-                let l4 = L4::Tcp { src: 1000, dst: 80, flags: 0x1b, header_len: 24 };
+                let (seq, ack, window, scale) = (1, 2, 0xffff, None);
+                let l4 = L4::Tcp { src: 1000, dst: 80, flags: 0x1b, header_len: 24, seq, ack, window, scale };
                 (proto::TCP, tcp(src, dst, 0x1b, &[1; 4], &payload), l4)
             }
             1 => (proto::UDP, udp(src, dst, 7, 9, &payload), L4::Udp { src: 7, dst: 9 }),

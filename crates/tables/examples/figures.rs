@@ -51,6 +51,7 @@ fn shared() -> Shared {
         learning: true,
         mtu: 1450,
         default_action: Action::Allow,
+        tcp: Default::default(),
         members: vec![],
         flood: vec![],
         overlay: Default::default(),
@@ -208,7 +209,8 @@ fn flows() {
         };
         FlowKey { src: end(0x0a00_0000 + (n >> 16), n), dst: end(0x0a01_0000 + n % 251, 443), protocol: 6 }
     };
-    let connection = |n| Connection { original: key(n), state: FlowState::Established, seen: 0 };
+    let connection =
+        |n| Connection { original: key(n), state: FlowState::Established, seen: 0, tcp: Default::default() };
     let create = |n| FlowChange::Create { connection: connection(n), rule: None };
     let count = 1_000_000;
     time("  create", count, |n| {

@@ -14,6 +14,7 @@ mod entry;
 mod fragments;
 mod hash;
 mod room;
+mod state;
 mod zeroed;
 
 pub use account::Account;
@@ -21,7 +22,7 @@ use account::Accounts;
 use entry::{Entry, New, Read, WORDS, pack};
 pub use fragments::Fragments;
 use hash::FlowHash;
-use model::{Connection, DropReason, FlowChange, FlowInfo, FlowKey, FlowUse, Seconds, VifId};
+use model::{Connection, DropReason, FlowChange, FlowInfo, FlowKey, FlowUse, Seconds, Segment, VifId};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use zeroed::Zeroed;
@@ -241,9 +242,17 @@ impl Flows {
         self.entry(flow.index).is(flow.seq)
     }
 
-    /// Notes what a packet did to a connection found before ([`Connection::after`]). Returns false where it is gone.
-    pub fn update(&self, flow: FlowRef, connection: &Connection, now: Seconds) -> bool {
-        self.entry(flow.index).update(connection, flow.seq, now)
+    /// Notes what a packet did to a connection found before ([`Connection::follow`]). Returns false where it is gone.
+    pub fn update(&self, flow: FlowRef, connection: &Connection, reply: bool, now: Seconds) -> bool {
+        self.entry(flow.index).update(connection, reply, flow.seq, now)
+    }
+
+    /// Follows a TCP segment that is neither SYN, FIN nor RST, of a connection found before. Returns false, and does
+    /// nothing, where [`Connection::follow`] is to be asked: where the connection is gone, or the segment moves it, or is
+    /// not of its stream.
+    #[inline(always)]
+    pub fn advance(&self, flow: FlowRef, reply: bool, segment: &Segment) -> bool {
+        self.entry(flow.index).advance(reply, flow.seq, segment)
     }
 
     /// Counts packets of a connection and notes the time. Returns false, and counts nothing, where it is gone.
@@ -253,6 +262,11 @@ impl Flows {
             self.entry(flow.index).count(reply, packets, bytes, now);
         }
         alive
+    }
+
+    /// Notes that packets of a connection found before are forwarded whose sequence numbers nobody follows.
+    pub fn loosen(&self, flow: FlowRef) {
+        self.entry(flow.index).loosen(flow.seq);
     }
 
     /// Notes that packets of a connection found before are forwarded which nobody counts.
@@ -277,11 +291,11 @@ impl Flows {
                 let new = New { connection: *connection, rule: *rule, charged, hash, now };
                 self.create(&new).map(Some)
             }
-            FlowChange::Update { connection, .. } => {
+            FlowChange::Update { connection, reply } => {
                 let key = &connection.original;
                 let found = self.find(self.hash(key), key);
                 let flow = found.map(|(read, _, index)| FlowRef { index, seq: read.seq });
-                Ok(flow.filter(|flow| self.update(*flow, connection, now)))
+                Ok(flow.filter(|flow| self.update(*flow, connection, *reply, now)))
             }
         }
     }
@@ -298,9 +312,16 @@ impl Flows {
             if twin {
                 return Ok(FlowRef { index, seq: read.seq });
             }
+            // Who answers may be who begins a connection anew: it stays charged to who opened it.
+            let charged = if reply { new.charged } else { self.entry(index).charged() };
             self.remove(&mut shard, index);
+            return self.admit_or_refuse(&mut shard, at, &New { charged, ..*new });
         }
-        let flow = self.admit(&mut shard, at, new);
+        self.admit_or_refuse(&mut shard, at, new)
+    }
+
+    fn admit_or_refuse(&self, shard: &mut Shard, at: usize, new: &New) -> Result<FlowRef, DropReason> {
+        let flow = self.admit(shard, at, new);
         if flow.is_err() {
             self.accounts.refuse(new.charged);
         }
@@ -310,8 +331,9 @@ impl Flows {
     /// Removes a live entry of the locked shard.
     fn remove(&self, shard: &mut Shard, index: u32) {
         let entry = self.entry(index);
-        let slot = Self::slot(entry.hash(), index);
-        let mut slots = self.buckets(entry.hash()).into_iter().flatten();
+        let hash = self.hash(&entry.original());
+        let slot = Self::slot(hash, index);
+        let mut slots = self.buckets(hash).into_iter().flatten();
         if let Some(mine) = slots.find(|s| s.load(Ordering::Relaxed) == slot) {
             mine.store(0, Ordering::Release);
         }

@@ -109,6 +109,7 @@ fn network() -> impl Strategy<Value = Network> {
         learning: true,
         mtu: 1450,
         default_action,
+        tcp: Default::default(),
         members,
         flood,
         overlay: Default::default(),
@@ -246,6 +247,7 @@ fn foundation() -> Vec<Change> {
             learning: true,
             mtu: 1450,
             default_action: Action::Allow,
+            tcp: Default::default(),
             members: vec![],
             flood: vec![],
             overlay: Default::default(),
@@ -403,7 +405,8 @@ impl Both {
                 FlowChange::Update { connection: Connection { state, seen, ..old }, reply }
             }
             _ => {
-                let connection = Connection { original: *key, state: FlowState::New, seen: 0 };
+                let connection =
+                    Connection { original: *key, state: FlowState::New, seen: 0, tcp: Default::default() };
                 FlowChange::Create { connection, rule: None }
             }
         };

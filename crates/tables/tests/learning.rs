@@ -24,6 +24,7 @@ fn network(learning: bool) -> Change {
         learning,
         mtu: 1450,
         default_action: Action::Allow,
+        tcp: Default::default(),
         members: vec![],
         flood: vec![],
         overlay: Default::default(),

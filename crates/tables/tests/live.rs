@@ -21,6 +21,7 @@ fn network() -> Change {
         learning: true,
         mtu: 1450,
         default_action: Action::Allow,
+        tcp: Default::default(),
         members: vec![],
         flood: vec![],
         overlay: Default::default(),
@@ -145,7 +146,12 @@ fn connections_go_with_their_network() {
         })])
         .expect("valid");
     for key in [key(BLUE, BLUE), key(Vrf(2), BLUE), key(Vrf(2), Vrf(2))] {
-        let connection = model::Connection { original: key, state: model::FlowState::New, seen: 0 };
+        let connection = model::Connection {
+            original: key,
+            state: model::FlowState::New,
+            seen: 0,
+            tcp: Default::default(),
+        };
         let change = FlowChange::Create { connection, rule: None };
         shared.flows().apply(&change, Account::of_guest(VifId(1)), 0).expect("there is room");
     }

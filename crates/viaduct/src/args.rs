@@ -334,6 +334,12 @@ pub struct NetworkArgs {
     pub l2_gateway: Option<String>,
     #[arg(long)]
     pub mtu: Option<u32>,
+    /// Don't pick up TCP connections whose SYN was not seen
+    #[arg(long)]
+    pub no_tcp_midstream: bool,
+    /// A direction of TCP connections may go another way
+    #[arg(long)]
+    pub tcp_asymmetric: bool,
 }
 
 #[derive(Args)]

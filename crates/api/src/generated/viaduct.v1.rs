@@ -100,6 +100,10 @@ pub struct Network {
     /// The name of the host that bridges between the wire and VXLAN tunnels.
     #[prost(string, optional, tag = "9")]
     pub l2_gateway: ::core::option::Option<::prost::alloc::string::String>,
+    #[prost(bool, optional, tag = "10")]
+    pub tcp_midstream: ::core::option::Option<bool>,
+    #[prost(bool, optional, tag = "11")]
+    pub tcp_asymmetric: ::core::option::Option<bool>,
 }
 /// A virtual machine's or container's interface.
 #[allow(clippy::all)]

@@ -61,6 +61,7 @@ fn host(policy: bool) -> (Tables, Driver<Both>) {
         learning: false,
         mtu: 1500,
         default_action: Action::Allow,
+        tcp: Default::default(),
         members: vec![VifId(1), VifId(2)],
         flood: Vec::new(),
         overlay: Default::default(),

@@ -67,6 +67,7 @@ impl Host {
             learning: false,
             mtu: 1500,
             default_action: Action::Allow,
+            tcp: Default::default(),
             members: guests().map(VifId).collect(),
             flood: Vec::new(),
             overlay: Default::default(),

@@ -43,7 +43,7 @@ fn headers(rng: &mut Rng) -> Headers {
     let dst = rng.one(&[dst, proto::PORT_ROCE]);
     let l4 = rng.one(&[
         L4::Other,
-        L4::Tcp { src, dst, flags: 0, header_len: 20 },
+        L4::Tcp { src, dst, flags: 0, header_len: 20, seq: 0, ack: 0, window: 0, scale: None },
         L4::Udp { src, dst },
         L4::Sctp { src, dst },
         L4::Icmp { kind: 8, code: 0, id: src },

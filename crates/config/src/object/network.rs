@@ -35,6 +35,10 @@ pub struct Network {
     /// Largest IP packet, bytes. `None`: what fits the underlay with a tunnel's headers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u16>,
+    /// Whether TCP connections are picked up whose SYN was not seen.
+    pub tcp_midstream: bool,
+    /// Whether a direction of TCP connections may go another way.
+    pub tcp_asymmetric: bool,
 }
 
 impl Network {
@@ -52,6 +56,8 @@ impl Network {
         let vlan = r.get("vlan");
         let l2_gateway: Option<String> = r.get("l2_gateway");
         let mtu = r.get("mtu");
+        let tcp_midstream = r.get("tcp_midstream").unwrap_or(true);
+        let tcp_asymmetric = r.get("tcp_asymmetric").unwrap_or(false);
         if vrf == Some(0) {
             r.problem(Some("vrf"), "vrf 0 is reserved; use 1 to 65535");
         }
@@ -72,8 +78,21 @@ impl Network {
         if l2_gateway.is_some() && wire.is_none() {
             r.problem(Some("l2_gateway"), "`l2_gateway` needs the `wire` that it bridges to");
         }
-        let read =
-            || Some(Self { name: name?, vrf: vrf?, gateways, vni, learning, wire, vlan, l2_gateway, mtu });
+        let read = || {
+            Some(Self {
+                name: name?,
+                vrf: vrf?,
+                gateways,
+                vni,
+                learning,
+                wire,
+                vlan,
+                l2_gateway,
+                mtu,
+                tcp_midstream,
+                tcp_asymmetric,
+            })
+        };
         (read(), r.finish())
     }
 }

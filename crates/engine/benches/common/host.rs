@@ -62,6 +62,7 @@ pub fn tables() -> Vec<Change> {
         learning: false,
         mtu: 1500,
         default_action: Action::Allow,
+        tcp: Default::default(),
         members: vec![VifId(1), VifId(2)],
         flood: Vec::new(),
         overlay: Default::default(),
@@ -96,13 +97,18 @@ pub fn neighbour() -> NeighbourFound {
 
 /// Frames of `flows` UDP flows that the first guest sends, `len` bytes each.
 pub fn frames(to: &str, flows: usize, len: usize) -> Vec<Vec<u8>> {
+    frames_of(to, flows, &|sport| format!("udp {sport} > 53 nosum / payload {}", len - 42))
+}
+
+/// Frames of flows that the first guest sends, whose upper layer follows from the source port.
+pub fn frames_of(to: &str, flows: usize, upper: &dyn Fn(usize) -> String) -> Vec<Vec<u8>> {
     (0..flows)
         .map(|flow| {
             let (host, sport) = (flow / 50_000 + 5, 1000 + flow % 50_000);
             let text = format!(
-                "eth 02:00:00:00:00:01 > {to} / ip4 10.1.0.{host} > {} / udp {sport} > 53 nosum / payload {}",
+                "eth 02:00:00:00:00:01 > {to} / ip4 10.1.0.{host} > {} / {}",
                 if to.starts_with("02") { "10.1.0.2" } else { "10.9.0.2" },
-                len - 42
+                upper(sport)
             );
             model::text::parse(&text).expect("a packet")
         })

@@ -1,7 +1,7 @@
 //! Workers on hosts: what is configured, and what the packets are.
 
 use super::worker::{Worker, ingress};
-use crate::common::host::{GATEWAY, GUEST, WIRE, frames, guest, neighbour, net, tables, tunnel};
+use crate::common::host::{GATEWAY, GUEST, WIRE, frames, frames_of, guest, neighbour, net, tables, tunnel};
 use model::{
     Action, Change, Nexthop, NexthopId, PortRange, Rule, RuleAction, RuleId, TunnelKind, Vif, VifId, Vrf,
 };
@@ -38,6 +38,15 @@ pub fn between_guests(policy: Policy, flows: usize) -> Worker {
     Worker::new(&changes, &neighbour(), ingress(VifId(1), false), frames(GUEST, flows, LEN))
 }
 
+/// TCP connections from guest to guest by a rule, of which one direction alone passes.
+pub fn tcp_between_guests(flows: usize) -> Worker {
+    let mut changes = tables();
+    changes.push(rule(1000, "10.1.0.0/24", 53, Action::Allow, proto::TCP));
+    let segment = |sport| format!("tcp {sport} > 53 A seq 7 ack 9 win 1000 / payload {}", LEN - 54);
+    let frames = frames_of(GUEST, flows, &segment);
+    Worker::new(&changes, &neighbour(), ingress(VifId(1), false), frames)
+}
+
 /// UDP flows from a guest into a tunnel.
 pub fn into_tunnel(kind: TunnelKind, flows: usize) -> Worker {
     let mut changes = tables();
@@ -72,19 +81,19 @@ fn tunnelled(kind: TunnelKind, flow: usize) -> Vec<u8> {
 
 /// Rules of which the last decides.
 fn rules(action: Action) -> impl Iterator<Item = Change> {
-    let others =
-        (1..=OTHER_RULES).map(|n| rule(u32::from(n), &format!("10.1.{n}.0/24"), 1000 + n, Action::Drop));
-    others.chain([rule(1000, "10.1.0.0/24", 53, action)])
+    let others = (1..=OTHER_RULES)
+        .map(|n| rule(u32::from(n), &format!("10.1.{n}.0/24"), 1000 + n, Action::Drop, proto::UDP));
+    others.chain([rule(1000, "10.1.0.0/24", 53, action, proto::UDP)])
 }
 
-fn rule(id: u32, to: &str, port: u16, action: Action) -> Change {
+fn rule(id: u32, to: &str, port: u16, action: Action, protocol: u8) -> Change {
     Change::PutRule(Rule {
         id: RuleId(id),
         vrf: Vrf(1),
         priority: id,
         from: vec![net("10.1.0.0/16")],
         to: vec![net(to)],
-        protocol: Some(proto::UDP),
+        protocol: Some(protocol),
         ports: Some(PortRange { first: port, last: port }),
         action: RuleAction::End(action),
     })

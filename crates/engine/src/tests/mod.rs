@@ -8,6 +8,7 @@ mod harness;
 mod offloads;
 mod paths;
 mod stalls;
+mod tcp;
 mod threads;
 mod vectors;
 mod world;

@@ -88,6 +88,7 @@ fn network(vrf: u16, gateways: &[&str], vni: u32, members: &[u16]) -> Network {
         learning: true,
         mtu: 1500,
         default_action: Action::Allow,
+        tcp: Default::default(),
         members: members.iter().map(|m| VifId(*m)).collect(),
         flood: Vec::new(),
         overlay: Default::default(),
@@ -391,19 +392,23 @@ fn inner(r: &mut Rng, src: &str, dst: &str, v6: bool) -> String {
     let payload = if len == 0 { String::new() } else { format!(" / payload {len}") };
     let sport = 1000 + r.below(4);
     let dport = [53, 666, 667, 705, 715, 725, 1001, 1003, 4791, 4791, 4789, 68, 546][r.below(13)];
-    let l4 = match r.below(12) {
+    let proto = if fragment.is_empty() && r.percent(5) { r.one(&[" proto 50", " proto 47"]) } else { "" };
+    let l4 = match if proto.is_empty() { r.below(12) } else { 12 } {
         0..=4 => format!("udp {sport} > {dport}"),
         5..=8 => {
             let flags = ["A", "A", "A", "A", "PA", "S", "SA", "FA", "R"][r.below(9)];
-            format!("tcp {sport} > {dport} {flags}")
+            let [seq, ack] = [(); 2].map(|()| if r.percent(85) { 1 } else { r.one(&[0, 2, 900, 5_000_000]) });
+            format!("tcp {sport} > {dport} {flags} seq {seq} ack {ack} win {}", r.one(&[0, 2000, 65_535]))
         }
+        // ESP, or GRE that carries something else.
+        _ if !proto.is_empty() => "hex 2000080000000001".into(),
         9 => format!("sctp {sport} > {dport}"),
         10 if v6 => format!("icmp6 echo {sport} 1"),
         10 => format!("icmp echo {sport} 1"),
         _ if v6 => format!("icmp6 reply {sport} 1"),
         _ => format!("icmp reply {sport} 1"),
     };
-    format!("{ip} {src} > {dst} ttl {ttl}{tos}{id}{df}{fragment} / {l4}{payload}")
+    format!("{ip} {src} > {dst} ttl {ttl}{tos}{id}{df}{fragment}{proto} / {l4}{payload}")
 }
 
 fn from_wire(r: &mut Rng) -> String {

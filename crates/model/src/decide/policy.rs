@@ -9,8 +9,8 @@ use super::spoof::is_rarp;
 use super::{Frame, Origin, Stop, Walk, push_new};
 use crate::transport::{Query, is_icmp, query};
 use crate::{
-    Action, Connection, DropReason, Endpoint, FlowChange, FlowKey, FlowState, FragmentKey, GATEWAY_MAC,
-    Lookup, Modifier, Nexthop, RuleMatch, RuleQuery, Transport, Vif, Vrf,
+    Action, Connection, DropReason, Effects, Endpoint, FlowChange, FlowKey, FlowState, Follow, FragmentKey,
+    GATEWAY_MAC, Lookup, Modifier, Nexthop, RuleMatch, RuleQuery, Segment, TcpPaths, Transport, Vif, Vrf,
 };
 use packet::{Fragment, Headers, IcmpError, Ip, L3, L4, proto};
 use std::net::IpAddr;
@@ -51,29 +51,46 @@ impl<'a, T: Lookup> Walk<'a, T> {
             let passes = self.rules(&connection.original, &frame.origin);
             return passes.map(|_| ()).map_err(|refusal| refusal.stop(ip, &frame.headers));
         }
-        let known = transport.ports.and_then(|ports| self.connection(&key, ports));
-        let known = known.filter(|(c, reply)| is_of(c, *reply, &frame.headers.l4));
-        let (original, reply) = known.map_or((key, false), |(c, reply)| (c.original, reply));
+        let found = transport.ports.and_then(|ports| self.connection(&key, ports));
+        let known = found.filter(|(c, reply)| is_of(c, *reply, &frame.headers));
+        let mut original = known.map_or(key, |(connection, _)| connection.original);
+        let noted = self.noted();
         let mut rule = self.rules(&original, &frame.origin);
         let unruled = matches!(rule, Err(Refusal { by_rule: false, .. }));
         let answers = unruled && is_dhcp_answer(frame, &key);
         if answers {
             rule = self.rules(&key.reverse(), &frame.origin);
         }
+        let paths = if found.is_none() { self.tcp_paths(&key, &frame.headers) } else { TcpPaths::default() };
+        if rule.is_err() && found.is_none() && paths.midstream && is_midstream(&frame.headers) {
+            self.forget(noted);
+            original = key.reverse();
+            rule = self.rules(&original, &frame.origin);
+            if rule.is_err() {
+                self.forget(noted);
+                original = key;
+                rule = self.rules(&original, &frame.origin);
+            }
+        }
         let rule = rule.map_err(|refusal| refusal.stop(ip, &frame.headers))?;
+        if !paths.midstream && !begins(&frame.headers, paths) {
+            return Err(DropReason::TcpMidstream.into());
+        }
         if matches!(ip.fragment, Fragment::First { .. }) && needs_first(ip) {
             self.effects.fragment = Some((self.fragment_key(frame, ip), transport));
         }
         self.effects.flow = match known {
-            Some((connection, _)) => {
-                let connection = connection.after(reply, original.protocol, &frame.headers.l4);
-                Some(FlowChange::Update { connection, reply })
-            }
-            None if answers || transport.ports.is_none() => None,
-            None => Connection::first(original, &frame.headers.l4)
+            Some((connection, reply)) => match connection.follow(reply, &frame.headers) {
+                Follow::Moves(connection) => Some(FlowChange::Update { connection, reply }),
+                Follow::Reopens(connection) => Some(FlowChange::Create { connection, rule }),
+                Follow::Stray => None,
+                Follow::Outside => return Err(DropReason::TcpReset.into()),
+            },
+            None if answers || transport.ports.is_none() || found.is_some_and(|(c, _)| is_open(&c)) => None,
+            None => Connection::first(original, original != key, &frame.headers, paths.asymmetric)
                 .map(|connection| FlowChange::Create { connection, rule }),
         };
-        let may_belong = answers || is_icmp(transport.protocol);
+        let may_belong = answers || is_icmp(transport.protocol) || transport.protocol == proto::TCP;
         self.effects.once = may_belong && self.effects.flow.is_none();
         Ok(())
     }
@@ -106,6 +123,32 @@ impl<'a, T: Lookup> Walk<'a, T> {
         let plain = FlowKey { src: Endpoint { port: ports.0, ..key.src }, ..*key };
         let known = self.tables.connection(key, self.now);
         known.or_else(|| if plain == *key { None } else { self.tables.connection(&plain, self.now) })
+    }
+
+    /// What both networks of a packet say of TCP.
+    fn tcp_paths(&self, key: &FlowKey, headers: &Headers) -> TcpPaths {
+        let mut paths = TcpPaths::default();
+        if matches!(headers.l4, L4::Tcp { .. }) {
+            for network in [key.src.vrf, key.dst.vrf].iter().filter_map(|vrf| self.tables.network(*vrf)) {
+                paths.midstream &= network.tcp.midstream;
+                paths.asymmetric |= network.tcp.asymmetric;
+            }
+        }
+        paths
+    }
+
+    /// How much rules have noted so far.
+    fn noted(&self) -> [usize; 4] {
+        let Effects { rules, meters, mirror_in, mirror_out, .. } = &self.effects;
+        [rules.len(), meters.len(), mirror_in.len(), mirror_out.len()]
+    }
+
+    /// Forgets what rules noted since.
+    fn forget(&mut self, [rules, meters, mirror_in, mirror_out]: [usize; 4]) {
+        self.effects.rules.truncate(rules);
+        self.effects.meters.truncate(meters);
+        self.effects.mirror_in.truncate(mirror_in);
+        self.effects.mirror_out.truncate(mirror_out);
     }
 
     /// Asks the rules of both networks; returns the rule that allows.
@@ -201,18 +244,40 @@ const fn needs_first(ip: &Ip) -> bool {
     has_ports || ip.src.is_ipv6()
 }
 
-/// Whether a packet is of the connection that has its key: not if it opens another between the ends of a closed one, nor
-/// if it asks where it would have to answer.
-fn is_of(connection: &Connection, reply: bool, l4: &L4) -> bool {
+/// Whether a packet is of the connection that has its key: not if it opens another between the ends of a closed one, or
+/// asks where it would have to answer.
+pub(super) fn is_of(connection: &Connection, reply: bool, headers: &Headers) -> bool {
     let v6 = connection.original.src.addr.is_ipv6();
-    match *l4 {
-        L4::Tcp { flags, .. } => {
-            let opens = flags & (proto::TCP_SYN | proto::TCP_ACK) == proto::TCP_SYN;
-            !(opens && connection.state == FlowState::Closed)
+    match headers.l4 {
+        L4::Tcp { .. } => {
+            let opens = Segment::of(headers).is_some_and(|segment| segment.opens());
+            // Both may open a connection at once (RFC 9293, 3.5).
+            let asked = connection.tcp.edges[0].is_some_and(|edge| edge.ack.is_none());
+            let at_once = connection.state == FlowState::New && asked;
+            !opens || connection.state != FlowState::Closed && (!reply || at_once)
         }
         L4::Icmp { kind, .. } => matches!(query(v6, kind), Some(Query::Reply(_))) == reply,
         _ => true,
     }
+}
+
+/// Whether it is a TCP connection that no SYN replaces.
+const fn is_open(connection: &Connection) -> bool {
+    let established = matches!(connection.state, FlowState::Established | FlowState::Closing);
+    established && connection.original.protocol == proto::TCP
+}
+
+/// Whether it is a TCP segment that may be of a connection whose SYN was not seen.
+fn is_midstream(headers: &Headers) -> bool {
+    matches!(headers.l4, L4::Tcp { flags, .. } if flags & (proto::TCP_SYN | proto::TCP_RST) == 0)
+}
+
+/// Whether a packet of no known connection may pass where none is picked up in mid-stream: what is not TCP, a SYN, and
+/// where SYNs may go another way their answers.
+fn begins(headers: &Headers, paths: TcpPaths) -> bool {
+    Segment::of(headers).is_none_or(|segment| {
+        segment.opens() || segment.has(proto::TCP_SYN | proto::TCP_ACK) && paths.asymmetric
+    })
 }
 
 /// Whether it is what a DHCP server or relay of the network answers. The request went to a group, or came from no address,

@@ -1,5 +1,6 @@
 //! ICMP errors about known connections: they pass with what they are about (RFC 5508, 4).
 
+use super::policy::is_of;
 use super::spoof::owns;
 use super::{Frame, Origin, Walk};
 use crate::{Connection, FlowKey, Lookup, Transport, Vrf};
@@ -21,7 +22,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
         let Transport { protocol, ports } = Transport::of(&quoted)?;
         let key = FlowKey::new(dst, self.source(frame, refused.dst), protocol, ports?);
-        self.connection(&key, ports?).map(|(connection, _)| connection)
+        let known = self.connection(&key, ports?).filter(|(known, reply)| is_of(known, *reply, &quoted));
+        known.map(|(connection, _)| connection)
     }
 }
 

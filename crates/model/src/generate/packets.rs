@@ -268,10 +268,14 @@ fn transport(rng: &mut Rng, v4: bool) -> String {
         5 => format!("udp {sport} > {dport} nosum / payload {len}"),
         6 => "payload 64".into(),
         7..=10 => {
-            let flags = rng.one(&["S", "SA", "A", "A", "PA", "FA", "RA", "R"]);
-            // Both directions, so that connections get replies.
+            let flags = rng.one(&["S", "SA", "A", "A", "A", "PA", "FA", "RA", "R"]);
+            // Both directions, so that connections get replies. Numbers are mostly near each other, as in one stream.
             let (sport, dport) = if rng.percent(50) { (sport, dport) } else { (dport, sport) };
-            format!("tcp {sport} > {dport} {flags} seq 7 / payload {len}")
+            let mut near = || if rng.percent(95) { 7 + rng.below(2) as u32 } else { rng.next_u64() as u32 };
+            let (seq, ack) = (near(), near());
+            let window = rng.one(&[0, 500, 9000, 65_535]);
+            let scale = if flags.contains('S') && rng.percent(50) { " scale 2" } else { "" };
+            format!("tcp {sport} > {dport} {flags} seq {seq} ack {ack} win {window}{scale} / payload {len}")
         }
         _ if rng.percent(40) => format!("udp {dport} > {sport} / payload {len}"),
         _ => format!("udp {sport} > {dport} / payload {len}"),

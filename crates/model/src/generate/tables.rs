@@ -235,6 +235,7 @@ fn network(rng: &mut Rng, vrf: u16, guests: &[Vif]) -> Network {
         learning: rng.percent(70),
         mtu: rng.one(&[9000, 1500, 1450, 650]),
         default_action: action(rng),
+        tcp: Default::default(),
         members,
         flood: Vec::new(),
         overlay: Default::default(),

@@ -305,9 +305,12 @@ fn tcp(words: &mut Words<'_>, inside: &[u8]) -> Segment {
     out.extend(dst.to_be_bytes());
     out.extend(words.option("seq")?.unwrap_or(0).to_be_bytes());
     out.extend(words.option("ack")?.unwrap_or(0).to_be_bytes());
-    out.extend([5 << 4, flags]);
-    out.extend((words.option("win")?.unwrap_or(0) as u16).to_be_bytes());
+    let window = words.option("win")?.unwrap_or(0) as u16;
+    let scale = words.option("scale")?.map(|shift| [1, 3, 3, shift as u8]);
+    out.extend([if scale.is_some() { 6 << 4 } else { 5 << 4 }, flags]);
+    out.extend(window.to_be_bytes());
     out.extend([0; 4]);
+    out.extend(scale.into_iter().flatten());
     out.extend_from_slice(inside);
     Ok((out, proto::TCP, 16))
 }

@@ -252,8 +252,13 @@ fn tcp(bytes: &[u8], layers: &mut Vec<String>) {
     option(&mut text, "seq", be32(bytes, 4), 0);
     option(&mut text, "ack", be32(bytes, 8), 0);
     option(&mut text, "win", be16(bytes, 14).into(), 0);
+    let mut inside = &bytes[proto::TCP_LEN..];
+    if let (96, [1, 3, 3, shift, rest @ ..]) = (bytes[12], inside) {
+        let _ = write!(text, " scale {shift}");
+        inside = rest;
+    }
     layers.push(text);
-    raw(&bytes[proto::TCP_LEN..], layers);
+    raw(inside, layers);
 }
 
 fn icmp(bytes: &[u8], is_v6: bool, layers: &mut Vec<String>) {

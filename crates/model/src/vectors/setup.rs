@@ -19,7 +19,7 @@ use std::str::FromStr;
 /// host ADDR... [peer PREFIX]...
 /// wire NAME [mac M] [address PREFIX]... [gateway ADDR]... [mtu N]
 /// network NAME vrf N [gateway PREFIX]... [vni N] [learning] [mtu N] [default ACTION] [wire NAME] [vlan N]
-///         [l2-gateway here|elsewhere]
+///         [l2-gateway here|elsewhere] [no-midstream] [asymmetric]
 /// guest NAME in NETWORK [kind tap|rdma] [mac M] [macs M]... [address ADDR]... [allowed PREFIX]... [mtu N] [policy] [rdma]
 ///       [router] [dhcp-server] [mirror NAME] [rate BITS/S BYTES]
 /// vlan GUEST ID in NETWORK [address ADDR]... [allowed PREFIX]...      (of a guest: the interface GUEST:ID)
@@ -246,6 +246,7 @@ impl Setup {
             learning: false,
             mtu: 9000,
             default_action: Action::Allow,
+            tcp: Default::default(),
             members: Vec::new(),
             flood: Vec::new(),
             wire: None,
@@ -261,6 +262,8 @@ impl Setup {
                     let here = words.next() == Some("here");
                     network.overlay.l2_gateway = if here { L2Gateway::Here } else { L2Gateway::Elsewhere };
                 }
+                "no-midstream" => network.tcp.midstream = false,
+                "asymmetric" => network.tcp.asymmetric = true,
                 "mtu" => network.mtu = value(words)?,
                 "default" => network.default_action = action(words.next().unwrap_or_default())?,
                 "wire" => wire = Some(self.vif(words)?),

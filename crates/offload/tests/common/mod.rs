@@ -363,6 +363,7 @@ pub fn tables() -> Vec<Change> {
         learning: false,
         mtu: 1500,
         default_action: Action::Allow,
+        tcp: Default::default(),
         members: vec![ONE, TWO],
         flood: Vec::new(),
         overlay: Default::default(),

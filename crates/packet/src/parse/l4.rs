@@ -1,6 +1,6 @@
 //! TCP, UDP, SCTP, ICMP and ICMPv6.
 
-use super::{Upper, Window, be16, nd, offset};
+use super::{Upper, Window, be16, be32, nd, offset};
 use crate::{Fragment, Ip, L4, ParseError, proto};
 
 /// Checks a fragment's place in its datagram, in bytes.
@@ -50,8 +50,37 @@ fn tcp(window: Window<'_>, at: usize, short: ParseError) -> Result<L4, ParseErro
     if usize::from(header_len) < proto::TCP_LEN {
         return Err(ParseError::L4Malformed);
     }
-    window.slice(at, usize::from(header_len), short)?;
-    Ok(L4::Tcp { src: be16(head, 0), dst: be16(head, 2), flags: head[13], header_len })
+    let header = window.slice(at, usize::from(header_len), short)?;
+    let flags = head[13];
+    let scale = if flags & proto::TCP_SYN == 0 { None } else { window_scale(&header[proto::TCP_LEN..]) };
+    Ok(L4::Tcp {
+        src: be16(head, 0),
+        dst: be16(head, 2),
+        flags,
+        header_len,
+        seq: be32(head, 4),
+        ack: be32(head, 8),
+        window: be16(head, 14),
+        scale,
+    })
+}
+
+/// The window scale among a SYN's options (RFC 9293, 3.1; RFC 7323, 2.2). Options end where they are malformed.
+#[cold]
+fn window_scale(mut options: &[u8]) -> Option<u8> {
+    const END: u8 = 0;
+    const NOTHING: u8 = 1;
+    const SCALE: u8 = 3;
+    const MOST: u8 = 14;
+    loop {
+        options = match *options {
+            [NOTHING, ref rest @ ..] => rest,
+            [] | [END, ..] => return None,
+            [SCALE, 3, shift, ..] => return Some(shift.min(MOST)),
+            [_, len, ..] => options.get(usize::from(len.max(2))..)?,
+            [_] => return None,
+        };
+    }
 }
 
 #[inline(always)]

@@ -1,6 +1,6 @@
 //! The packet that an ICMP error quotes (RFC 792; RFC 4443, 3; RFC 5508).
 
-use super::{Window, be16, ipv4, ipv6, l4, offset};
+use super::{Window, be16, be32, ipv4, ipv6, l4, offset};
 use crate::{Fragment, Headers, Ip, L3, L4, ParseError, proto};
 
 impl Headers {
@@ -71,7 +71,16 @@ fn quoted_l4(window: Window<'_>, at: usize, ip: &Ip) -> Result<L4, ParseError> {
     Ok(match ip.protocol {
         proto::TCP => {
             let head = read()?;
-            L4::Tcp { src: be16(head, 0), dst: be16(head, 2), flags: 0, header_len: 0 }
+            L4::Tcp {
+                src: be16(head, 0),
+                dst: be16(head, 2),
+                flags: 0,
+                header_len: 0,
+                seq: be32(head, 4),
+                ack: 0,
+                window: 0,
+                scale: None,
+            }
         }
         proto::UDP => {
             let head = read()?;

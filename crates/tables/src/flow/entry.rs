@@ -4,7 +4,9 @@
 //! seqlock); state, time and counters change in place.
 
 use super::account::Account;
-use model::{Connection, Counters, Endpoint, FlowInfo, FlowKey, FlowState, RuleId, Seconds, Vrf};
+use super::state::{State, pack_edge, pack_windows, unpack_edge, window_of};
+use model::tcp::advance;
+use model::{Connection, Counters, Endpoint, FlowInfo, FlowKey, RuleId, Seconds, Segment, Tcp, Vrf};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -45,32 +47,33 @@ fn unpack([s0, s1, d0, d1, ends, about]: KeyWords) -> FlowKey {
     }
 }
 
-/// Words of an entry.
+/// Words of an entry: two cache lines. What packets of the original direction write of a TCP connection lies in the first
+/// line, what replies write in the second.
 pub(super) const WORDS: usize = 16;
 /// Sequence number: bit 0 while being written, bit 1 while in use, generation above.
 const SEQ: usize = 0;
-/// The key, packed.
+/// The key, packed. Its last word also has the account that the connection is charged to, and its rule. Of a free entry,
+/// the first has the next free one: not a word that a worker may still write which found the entry in use just before.
 const KEY: usize = 1;
-/// Rule (low half) and second of creation. Of a free entry, the next free one: not in a word that a worker may still
-/// write which found the entry in use just before.
-const ORIGIN: usize = 7;
-/// The account that it is charged to (low half), and whether there is a rule.
-const CHARGE: usize = 8;
-/// Its hash, by which it is found in the index.
-const HASH: usize = 9;
-/// State, what was seen, whether packets are missing in the counters, and the sequence number they belong to (high
-/// half).
-const STATE: usize = 10;
-/// Second of the last packet.
-const LAST: usize = 11;
+/// The last word of the key.
+const ABOUT: usize = 6;
+/// What the sides of a TCP connection sent: end (high half) and acknowledgment.
+const EDGES: [usize; 2] = [7, 14];
+/// State, what was seen, what is known of TCP, and the sequence number they belong to (high half).
+const STATE: usize = 8;
+/// Second of the last packet, and second of creation (high half).
+const LAST: usize = 9;
 /// Packets and bytes, original direction and replies.
-const COUNTERS: usize = 12;
+const COUNTERS: usize = 10;
+/// Of a TCP connection: the sides' largest windows, and where a SYN would begin it anew (high half).
+const WINDOWS: usize = 15;
 
 const WRITING: u64 = 1;
 const LIVE: u64 = 2;
-const HAS_RULE: u64 = 1 << 32;
-/// Of the state's word: packets are missing in the counters.
-const APPROXIMATE: u64 = 1 << 16;
+/// In the last word of the key.
+const HAS_RULE: u64 = 1 << 10;
+const ACCOUNT_AT: u32 = 11;
+const RULE_AT: u32 = 28;
 
 /// An entry, wherever it lies.
 #[derive(Clone, Copy)]
@@ -99,33 +102,6 @@ pub(super) struct New {
     pub now: Seconds,
 }
 
-const fn rank(state: FlowState) -> u8 {
-    match state {
-        FlowState::New => 0,
-        FlowState::Established => 1,
-        FlowState::Closing => 2,
-        FlowState::Closed => 3,
-    }
-}
-
-const fn later(a: FlowState, b: FlowState) -> FlowState {
-    if rank(a) >= rank(b) { a } else { b }
-}
-
-fn pack_state(state: FlowState, seen: u8, seq: u64) -> u64 {
-    seq << 32 | u64::from(seen) << 8 | u64::from(rank(state))
-}
-
-fn unpack_state(word: u64) -> (FlowState, u8) {
-    let state = match word & 3 {
-        0 => FlowState::New,
-        1 => FlowState::Established,
-        2 => FlowState::Closing,
-        _ => FlowState::Closed,
-    };
-    (state, (word >> 8) as u8)
-}
-
 impl Entry<'_> {
     fn get(self, word: usize) -> u64 {
         self.0[word].load(Ordering::Relaxed)
@@ -141,15 +117,21 @@ impl Entry<'_> {
         if seq & (WRITING | LIVE) != LIVE {
             return None;
         }
-        let key = std::array::from_fn(|i| self.get(KEY + i));
-        let (state, seen) = unpack_state(self.get(STATE));
+        let original = self.original();
+        let state = State(self.0[STATE].load(Ordering::Acquire));
+        let tcp = state.tcp(EDGES.map(|edge| self.get(edge)), self.get(WINDOWS));
         let last = self.get(LAST) as Seconds;
         fence(Ordering::Acquire);
         (self.get(SEQ) == seq).then(|| Read {
-            connection: Connection { original: unpack(key), state, seen },
+            connection: Connection { original, state: state.state(), seen: state.seen(), tcp },
             seq: seq as u32,
             last,
         })
+    }
+
+    /// The key. Of an entry that is in use, by whoever holds the shard's lock.
+    pub fn original(self) -> FlowKey {
+        unpack(std::array::from_fn(|i| self.get(KEY + i)))
     }
 
     /// Whether `seq` is still the one of [`Self::read`].
@@ -162,14 +144,17 @@ impl Entry<'_> {
         let seq = (self.get(SEQ) | WRITING | LIVE) + 4;
         self.set(SEQ, seq);
         fence(Ordering::Release);
-        pack(&new.connection.original).into_iter().enumerate().for_each(|(i, word)| self.set(KEY + i, word));
-        self.set(ORIGIN, u64::from(new.now) << 32 | u64::from(new.rule.map_or(0, |r| r.0)));
-        let has_rule = if new.rule.is_some() { HAS_RULE } else { 0 };
-        self.set(CHARGE, has_rule | u64::from(new.charged.number()));
-        self.set(HASH, new.hash);
+        let connection = &new.connection;
+        pack(&connection.original).into_iter().enumerate().for_each(|(i, word)| self.set(KEY + i, word));
+        let rule = new.rule.map_or(0, |rule| HAS_RULE | u64::from(rule.0) << RULE_AT);
+        self.set(ABOUT, self.get(ABOUT) | rule | u64::from(new.charged.number()) << ACCOUNT_AT);
         let seq = seq & !WRITING;
-        self.set(STATE, pack_state(new.connection.state, new.connection.seen, seq));
-        self.set(LAST, new.now.into());
+        for (word, edge) in EDGES.into_iter().zip(connection.tcp.edges) {
+            self.set(word, pack_edge(edge));
+        }
+        self.set(WINDOWS, pack_windows(&connection.tcp));
+        self.set(STATE, State::of(connection, seq as u32).0);
+        self.set(LAST, u64::from(new.now) << 32 | u64::from(new.now));
         (0..4).for_each(|i| self.set(COUNTERS + i, 0));
         self.0[SEQ].store(seq, Ordering::Release);
         seq as u32
@@ -179,48 +164,47 @@ impl Entry<'_> {
     pub fn clear(self, next_free: u32) {
         self.0[SEQ].store(self.get(SEQ) & !LIVE, Ordering::Relaxed);
         fence(Ordering::Release); // Whoever reads what follows finds it no longer in use.
-        self.set(ORIGIN, next_free.into());
+        self.set(KEY, next_free.into());
     }
 
     /// The free entry after this one.
     pub fn next_free(self) -> u32 {
-        self.get(ORIGIN) as u32
-    }
-
-    pub fn hash(self) -> u64 {
-        self.get(HASH)
+        self.get(KEY) as u32
     }
 
     pub fn charged(self) -> Account {
-        Account::numbered(self.get(CHARGE) as u32)
+        Account::numbered((self.get(ABOUT) >> ACCOUNT_AT) as u32 & ((1 << (RULE_AT - ACCOUNT_AT)) - 1))
     }
 
     /// Whether it has had a packet each way at most, as far as they have been counted.
     pub fn is_single(self) -> bool {
         let most = self.get(COUNTERS).max(self.get(COUNTERS + 2));
-        most <= 1 && self.get(STATE) & APPROXIMATE == 0
+        most <= 1 && !State(self.get(STATE)).is_approximate()
     }
 
     pub fn created(self) -> Seconds {
-        (self.get(ORIGIN) >> 32) as Seconds
+        (self.get(LAST) >> 32) as Seconds
     }
 
     /// Brings what is remembered together with what a packet did. Two workers may do so at once, one for each
     /// direction, neither knowing of the other's packet: what was seen adds up, and states only advance. Returns
     /// whether it is still the connection `seq` says.
-    pub fn update(self, to: &Connection, seq: u32, now: Seconds) -> bool {
-        const BOTH: u8 = Connection::FIN | Connection::REPLY_FIN;
+    pub fn update(self, to: &Connection, reply: bool, seq: u32, now: Seconds) -> bool {
+        let side = usize::from(reply);
+        let is_same = State(self.get(STATE)).seq() == seq;
+        if let Some(edge) = to.tcp.edges[side].filter(|_| is_same) {
+            self.set(EDGES[side], pack_edge(Some(edge)));
+        }
+        if is_same && to.tcp != Tcp::default() {
+            self.raise_windows(pack_windows(&to.tcp), to.tcp.reopen.is_some());
+        }
         let merge = |word: u64| {
-            let (state, seen) = unpack_state(word);
-            let seen = seen | to.seen;
-            let state = match later(state, to.state) {
-                FlowState::Closing if seen & BOTH == BOTH => FlowState::Closed,
-                state => state,
-            };
-            let new = pack_state(state, seen, seq.into()) | word & APPROXIMATE;
-            ((word >> 32) as u32 == seq && new != word).then_some(new)
+            let state = State(word);
+            let new = state.merged(to, reply);
+            (state.seq() == seq && new != state).then_some(new.0)
         };
-        let _ = self.0[STATE].fetch_update(Ordering::Relaxed, Ordering::Relaxed, merge);
+        // Who sees what it says is known sees the edges.
+        let _ = self.0[STATE].fetch_update(Ordering::Release, Ordering::Relaxed, merge);
         let still = self.is(seq);
         if still {
             self.touch_at(now);
@@ -228,10 +212,49 @@ impl Entry<'_> {
         still
     }
 
+    /// Follows a TCP segment that is neither SYN, FIN nor RST: notes what it sent, if that is all that
+    /// [`Connection::follow`] would do. Else it does nothing, and returns false.
+    #[inline(always)]
+    pub fn advance(self, reply: bool, seq: u32, segment: &Segment) -> bool {
+        let (side, state) = (usize::from(reply), State(self.0[STATE].load(Ordering::Acquire)));
+        if !state.is_plain_for(side, seq) {
+            return false;
+        }
+        let word = self.get(EDGES[side]);
+        let other = state.acknowledges(1 - side).then(|| unpack_edge(self.get(EDGES[1 - side])));
+        let windows = self.get(WINDOWS);
+        let window = state.window(windows, 1 - side);
+        let Some(edge) = advance(Some(unpack_edge(word)), other, window, state.is_liberal(), segment) else {
+            return false;
+        };
+        let edge = pack_edge(Some(edge));
+        if edge != word {
+            // Where two workers have packets of one direction at once, one of them is forgotten: the next one brings it.
+            self.set(EDGES[side], edge);
+        }
+        if segment.window > window_of(windows, side) {
+            self.raise_windows(u64::from(segment.window) << (16 * side), false);
+        }
+        true
+    }
+
+    /// Notes larger windows, and where a SYN `reopens` the connection.
+    #[cold]
+    fn raise_windows(self, to: u64, reopens: bool) {
+        let raise = |word: u64| {
+            let raised = |side| u64::from(window_of(word, side).max(window_of(to, side))) << (16 * side);
+            let reopen = if reopens { to } else { word } >> 32 << 32;
+            let new = reopen | raised(1) | raised(0);
+            (new != word).then_some(new)
+        };
+        let _ = self.0[WINDOWS].fetch_update(Ordering::Relaxed, Ordering::Relaxed, raise);
+    }
+
     fn touch_at(self, now: Seconds) {
         // Counts may come late, for packets of seconds ago: they must not make it look idle.
-        if self.get(LAST) < u64::from(now) {
-            self.set(LAST, now.into());
+        let word = self.get(LAST);
+        if (word as Seconds) < now {
+            self.set(LAST, word >> 32 << 32 | u64::from(now));
         }
     }
 
@@ -245,9 +268,18 @@ impl Entry<'_> {
 
     /// Notes that packets are missing in the counters, unless it is another connection than `seq` says.
     pub fn miscount(self, seq: u32) {
+        self.mark(seq, State::approximate);
+    }
+
+    /// Notes that packets are missing in what is known of TCP, unless it is another connection than `seq` says.
+    pub fn loosen(self, seq: u32) {
+        self.mark(seq, State::liberal);
+    }
+
+    fn mark(self, seq: u32, marked: impl Fn(State) -> State) {
         let mark = |word: u64| {
-            let marks = (word >> 32) as u32 == seq && word & APPROXIMATE == 0;
-            marks.then_some(word | APPROXIMATE)
+            let (state, marked) = (State(word), marked(State(word)));
+            (state.seq() == seq && marked != state).then_some(marked.0)
         };
         let _ = self.0[STATE].fetch_update(Ordering::Relaxed, Ordering::Relaxed, mark);
     }
@@ -255,7 +287,8 @@ impl Entry<'_> {
     /// For people.
     pub fn info(self, now: Seconds) -> Option<FlowInfo> {
         let read = self.read()?;
-        let rule = (self.get(CHARGE) & HAS_RULE != 0).then(|| RuleId(self.get(ORIGIN) as u32));
+        let about = self.get(ABOUT);
+        let rule = (about & HAS_RULE != 0).then_some(RuleId((about >> RULE_AT) as u32));
         let counters = |at| Counters { packets: self.get(COUNTERS + at), bytes: self.get(COUNTERS + at + 1) };
         let info = FlowInfo {
             key: read.connection.original,
@@ -263,7 +296,7 @@ impl Entry<'_> {
             rule,
             forward: counters(0),
             reply: counters(2),
-            approximate: self.get(STATE) & APPROXIMATE != 0,
+            approximate: State(self.get(STATE)).is_approximate(),
             age: now.saturating_sub(self.created()),
             idle: now.saturating_sub(read.last),
         };

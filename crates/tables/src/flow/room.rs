@@ -158,7 +158,7 @@ impl Flows {
     fn relocate(&self, bucket: usize) -> bool {
         self.index.records()[bucket].iter().any(|slot| {
             let Some(index) = entry_of(slot) else { return false };
-            let hash = self.entry(index).hash();
+            let hash = self.hash(&self.entry(index).original());
             let [first, second] = self.bucket_numbers(hash);
             let free = |slot: &&AtomicU64| slot.load(Ordering::Relaxed) == 0;
             let room = self.index.records()[second].iter().find(free);

@@ -1,7 +1,7 @@
 //! Bounds, eviction, quotas, and threads.
 
 use super::*;
-use model::{Endpoint, FlowState, FragmentKey, RuleId, Transport, Vrf};
+use model::{Endpoint, FlowState, Follow, FragmentKey, RuleId, Tcp, Transport, Vrf};
 use packet::proto::{TCP, UDP};
 use proptest::prelude::*;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -17,7 +17,10 @@ fn key(n: u32) -> FlowKey {
 }
 
 fn create(key: FlowKey, state: FlowState) -> FlowChange {
-    FlowChange::Create { connection: Connection { original: key, state, seen: 0 }, rule: Some(RuleId(9)) }
+    FlowChange::Create {
+        connection: Connection { original: key, state, seen: 0, tcp: Default::default() },
+        rule: Some(RuleId(9)),
+    }
 }
 
 fn table(connections: usize) -> Flows {
@@ -32,7 +35,7 @@ fn fill(flows: &Flows, keys: impl Iterator<Item = u32>, state: FlowState, now: S
 fn both_directions_find_one_connection() {
     let flows = table(64);
     let flow = flows.apply(&create(key(1), FlowState::New), GUEST, 5).unwrap().unwrap();
-    let made = Connection { original: key(1), state: FlowState::New, seen: 0 };
+    let made = Connection { original: key(1), state: FlowState::New, seen: 0, tcp: Default::default() };
     assert_eq!(flows.get(&key(1), 5), Some((made, false, flow)));
     assert_eq!(flows.get(&key(1).reverse(), 5), Some((made, true, flow)));
     assert_eq!(flows.get(&key(2), 5), None);
@@ -72,13 +75,19 @@ fn roce_is_tracked_by_address_pair() {
 fn updates_of_both_directions_add_up() {
     let flows = table(64);
     let flow = flows.apply(&create(key(1), FlowState::Established), GUEST, 0).unwrap().unwrap();
-    let seen_by = |seen| Connection { original: key(1), state: FlowState::Closing, seen };
+    let seen_by =
+        |seen| Connection { original: key(1), state: FlowState::Closing, seen, tcp: Default::default() };
     // Each worker saw the FIN of its own direction only.
-    assert!(flows.update(flow, &seen_by(Connection::FIN), 1));
-    assert!(flows.update(flow, &seen_by(Connection::REPLY_FIN), 1));
+    assert!(flows.update(flow, &seen_by(Connection::FIN), false, 1));
+    assert!(flows.update(flow, &seen_by(Connection::REPLY_FIN), true, 1));
     assert_eq!(flows.connection(flow).map(|c| c.state), Some(FlowState::Closed));
-    let late = Connection { original: key(1), state: FlowState::Established, seen: Connection::REPLIED };
-    assert!(flows.update(flow, &late, 2));
+    let late = Connection {
+        original: key(1),
+        state: FlowState::Established,
+        seen: Connection::REPLIED,
+        tcp: Default::default(),
+    };
+    assert!(flows.update(flow, &late, true, 2));
     assert_eq!(flows.connection(flow).map(|c| (c.state, c.seen)), Some((FlowState::Closed, 7)));
 }
 
@@ -97,14 +106,65 @@ fn counters_lack_packets_to_the_connections_end() {
     flows.apply(&create(key(2), FlowState::New), GUEST, 0).unwrap().unwrap();
     flows.miscount(old);
     assert_eq!((approximate(1), approximate(2)), (Some(true), Some(false)));
-    let later = Connection { original: key(1), state: FlowState::Closed, seen: Connection::REPLIED };
-    assert!(flows.update(old, &later, 0) && flows.touch(old, false, 1, 60, 0));
+    let later = Connection {
+        original: key(1),
+        state: FlowState::Closed,
+        seen: Connection::REPLIED,
+        tcp: Default::default(),
+    };
+    assert!(flows.update(old, &later, true, 0) && flows.touch(old, false, 1, 60, 0));
     assert_eq!((flows.connection(old), approximate(1)), (Some(later), Some(true)));
     // One after it has counters of its own.
     flows.apply(&create(key(1), FlowState::Established), GUEST, 0).unwrap().unwrap();
     assert_eq!(approximate(1), Some(false));
     flows.miscount(old);
     assert_eq!(approximate(1), Some(false));
+}
+
+/// Two workers that have packets of one connection at once keep what each of them knows.
+#[test]
+fn workers_follow_the_two_directions_of_tcp_without_each_other() {
+    let flows = &table(64);
+    let segment = |seq, len, ack, window| Segment { flags: 0x10, seq, len, ack, window, scale: None };
+    let tcp = Tcp::first(0, &segment(0, 0, 0, 9), false);
+    let new = Connection { original: key(1), state: FlowState::Established, seen: 12, tcp };
+    let flow = flows.apply(&FlowChange::Create { connection: new, rule: None }, GUEST, 0).unwrap().unwrap();
+    let Follow::Moves(answered) = new.follow_segment(true, &segment(0, 0, 0, 9)) else {
+        panic!("it answers")
+    };
+    assert!(flows.update(flow, &answered, true, 0));
+    let rounds = if cfg!(miri) { 50 } else { 20_000 };
+    std::thread::scope(|scope| {
+        for reply in [false, true] {
+            scope.spawn(move || {
+                for n in 0..rounds {
+                    assert!(flows.advance(flow, reply, &segment(10 * n, 10, 0, n as u16)), "{reply} {n}");
+                }
+            });
+        }
+    });
+    let tcp = flows.connection(flow).unwrap().tcp;
+    assert_eq!(tcp.edges.map(|edge| edge.unwrap().end), [10 * rounds; 2]);
+    assert_eq!(tcp.windows, [(rounds - 1) as u16; 2]);
+}
+
+/// What a cache keeps of a connection that is gone does not follow the one after it.
+#[test]
+fn no_other_connection_is_followed() {
+    let flows = table(64);
+    let segment = Segment { flags: 0x10, seq: 1, len: 0, ack: 1, window: 9, scale: None };
+    let tcp = Tcp::first(0, &segment, false);
+    let connection = Connection { original: key(1), state: FlowState::Established, seen: 12, tcp };
+    let create = FlowChange::Create { connection, rule: None };
+    let old = flows.apply(&create, GUEST, 0).unwrap().unwrap();
+    assert!(flows.advance(old, false, &segment));
+    flows.flush(0, &mut |_| true);
+    let new = flows.apply(&create, GUEST, 0).unwrap().unwrap();
+    assert!(!flows.advance(old, false, &segment) && flows.advance(new, false, &segment));
+    flows.loosen(old);
+    assert!(!flows.connection(new).unwrap().tcp.liberal);
+    flows.loosen(new);
+    assert!(flows.connection(new).unwrap().tcp.liberal);
 }
 
 #[test]
@@ -114,8 +174,8 @@ fn a_new_connection_replaces_a_closed_one() {
     let new = flows.apply(&create(key(1).reverse(), FlowState::New), GUEST, 0).unwrap().unwrap();
     assert!(!flows.alive(old) && flows.alive(new));
     assert!(!flows.touch(old, false, 1, 1, 1) && flows.connection(old).is_none());
-    let gone = Connection { original: key(1), state: FlowState::Closed, seen: 0 };
-    assert!(!flows.update(old, &gone, 1));
+    let gone = Connection { original: key(1), state: FlowState::Closed, seen: 0, tcp: Default::default() };
+    assert!(!flows.update(old, &gone, false, 1));
     assert_eq!(flows.get(&key(1), 0).map(|(_, reply, _)| reply), Some(true));
     assert_eq!(flows.len(), 1);
     let twin = flows.apply(&create(key(1).reverse(), FlowState::New), GUEST, 0).unwrap();
@@ -305,13 +365,69 @@ fn any_end() -> impl Strategy<Value = Endpoint> {
     })
 }
 
+/// A segment of which the numbers are near those of others, and often just the next.
+fn any_segment() -> impl Strategy<Value = (bool, Segment)> {
+    let flags = prop_oneof![
+        6 => Just(0x10_u8), 2 => Just(0x18), 1 => Just(0x11), 1 => Just(0x04), 1 => Just(0x14), 1 => Just(0x02),
+        1 => Just(0x12), 1 => Just(0),
+    ];
+    let number = || prop_oneof![9 => (0_u32..6).prop_map(|n| (n * 10).wrapping_sub(20)), 1 => any::<u32>()];
+    let (window, scale) =
+        (prop_oneof![Just(0_u16), Just(9), Just(1000), Just(u16::MAX)], prop::option::of(0_u8..15));
+    let data = prop_oneof![3 => Just(0_u32), 2 => Just(10), 1 => Just(65_000)];
+    (any::<bool>(), flags, number(), data, number(), window, scale).prop_map(
+        |(reply, flags, seq, data, ack, window, scale)| {
+            let len = data + (flags & 0x03_u8).count_ones();
+            (reply, Segment { flags, seq, len, ack, window, scale: scale.filter(|_| flags & 2 != 0) })
+        },
+    )
+}
+
 proptest! {
+    /// The table follows TCP as the model does, whether a packet takes the fast way or not.
+    #[test]
+    fn tcp_is_followed_as_the_model_says(
+        liberal in prop::bool::weighted(0.2),
+        first in any_segment(),
+        segments in prop::collection::vec(any_segment(), 1..40),
+    ) {
+        let (reply, segment) = first;
+        let (seen, tcp) = (if reply { 4 } else { 8 }, Tcp::first(reply.into(), &segment, liberal));
+        let mut wanted = Connection { original: key(1), state: FlowState::New, seen, tcp };
+        let flows = table(64);
+        let change = FlowChange::Create { connection: wanted, rule: None };
+        let mut flow = flows.apply(&change, GUEST, 0).unwrap().unwrap();
+        for (reply, segment) in segments {
+            let plain = segment.is_plain() && flows.advance(flow, reply, &segment);
+            match wanted.follow_segment(reply, &segment) {
+                Follow::Moves(connection) => {
+                    let moves = (connection.state, connection.seen) != (wanted.state, wanted.seen);
+                    prop_assert!(!(plain && moves), "{segment:?} moves {wanted:?}");
+                    if !plain {
+                        let change = FlowChange::Update { connection, reply };
+                        prop_assert_eq!(flows.apply(&change, GUEST, 0), Ok(Some(flow)));
+                    }
+                    wanted = connection;
+                }
+                Follow::Reopens(connection) => {
+                    prop_assert!(!plain);
+                    let change = FlowChange::Create { connection, rule: None };
+                    flow = flows.apply(&change, Account::of_guest(VifId(2)), 0).unwrap().unwrap();
+                    prop_assert_eq!(flows.held_by(GUEST), 1, "it stays charged to who opened it");
+                    wanted = connection;
+                }
+                Follow::Stray | Follow::Outside => prop_assert!(!plain, "{segment:?} is not of {wanted:?}"),
+            }
+            prop_assert_eq!(flows.connection(flow), Some(wanted), "after {:?}", segment);
+        }
+    }
+
     #[test]
     fn every_key_is_told_back_as_it_was(src in any_end(), dst in any_end(), protocol: u8, rule: Option<u32>) {
         let flows = table(64);
         let account = Account::from_wire(VifId(u16::MAX));
         let key = FlowKey { src, dst, protocol };
-        let connection = Connection { original: key, state: FlowState::Closing, seen: 5 };
+        let connection = Connection { original: key, state: FlowState::Closing, seen: 5, tcp: Default::default() };
         let change = FlowChange::Create { connection, rule: rule.map(RuleId) };
         flows.apply(&change, account, 1).unwrap();
         prop_assert_eq!(flows.get(&key, 1).map(|(c, reply, _)| (c, reply)), Some((connection, false)));

@@ -23,7 +23,10 @@ fn table(connections: usize) -> Flows {
 
 /// Opens a connection that stands like this at once.
 fn open(flows: &Flows, key: FlowKey, state: FlowState, account: Account, now: Seconds) -> Option<FlowRef> {
-    let change = FlowChange::Create { connection: Connection { original: key, state, seen: 0 }, rule: None };
+    let change = FlowChange::Create {
+        connection: Connection { original: key, state, seen: 0, tcp: Default::default() },
+        rule: None,
+    };
     match flows.apply(&change, account, now) {
         Ok(flow) => flow,
         Err(reason) => {
@@ -271,7 +274,12 @@ fn who_has_all_he_may_have_gives_way_to_himself() {
     ping(&full, 2, 0, B, 0).unwrap();
     tcp(&full, 1, 0, A).unwrap();
     let change = FlowChange::Create {
-        connection: Connection { original: key(1, 1, TCP), state: FlowState::New, seen: 0 },
+        connection: Connection {
+            original: key(1, 1, TCP),
+            state: FlowState::New,
+            seen: 0,
+            tcp: Default::default(),
+        },
         rule: None,
     };
     assert_eq!(full.apply(&change, A, 1000), Err(DropReason::FlowQuota));
@@ -283,7 +291,12 @@ fn what_comes_by_a_wire_has_a_rate_of_its_own() {
     let flows = Flows::new(FlowLimits { connections: 1024, per_guest: 1024, new_per_second: 3 });
     let opened = |account, who, now| {
         let change = |n| FlowChange::Create {
-            connection: Connection { original: key(who, n, UDP), state: FlowState::New, seen: 0 },
+            connection: Connection {
+                original: key(who, n, UDP),
+                state: FlowState::New,
+                seen: 0,
+                tcp: Default::default(),
+            },
             rule: None,
         };
         (now * 10..now * 10 + 9).filter(|n| flows.apply(&change(*n), account, now).is_ok()).count()

@@ -78,6 +78,8 @@ pub fn network(args: NetworkArgs) -> Result<Vec<Object>, Failure> {
         vlan: args.vlan,
         l2_gateway: args.l2_gateway,
         mtu: args.mtu,
+        tcp_midstream: args.no_tcp_midstream.then_some(false),
+        tcp_asymmetric: args.tcp_asymmetric.then_some(true),
     })])
 }
 

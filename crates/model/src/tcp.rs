@@ -1,0 +1,278 @@
+//! TCP's sequence numbers (RFC 9293, 3.4), as far as connections follow them: which segments belong to the stream, and
+//! which resets end it (RFC 9293, 3.10.7.4; RFC 5961, 3).
+//!
+//! A segment changes only what is remembered of its sender, but for windows, which only grow. So two threads may follow
+//! the two directions of a connection without waiting for each other.
+
+use packet::{Headers, L4, proto};
+
+/// Sides of a connection: who opened it, and who answers.
+const SIDES: usize = 2;
+/// The shift of a side whose SYN was not seen: the largest there is (RFC 7323, 2.3).
+pub const UNKNOWN_SCALE: u8 = 14;
+/// In the place of a shift: the side's SYN had no window scale, so windows are not shifted (RFC 7323, 2.2).
+pub const UNSCALED: u8 = 15;
+/// The largest window of all, bytes.
+const LARGEST_WINDOW: u32 = 0xffff << UNKNOWN_SCALE;
+/// Acknowledgments this far behind what they acknowledge are old, but not from elsewhere.
+const OLD_ACK: i32 = 1 << 30;
+/// Segments that start at most this much before a window of its size are retransmitted ones.
+const LEAST_BACK: u32 = 1 << 16;
+
+/// What one side of a connection sent last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Edge {
+    /// Sequence number behind the furthest byte, SYN or FIN it sent.
+    pub end: u32,
+    /// The furthest sequence number it acknowledged, if it has: what it expects next.
+    pub ack: Option<u32>,
+}
+
+/// A TCP segment, or a large send of many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Flags.
+    pub flags: u8,
+    /// Sequence number.
+    pub seq: u32,
+    /// Sequence numbers it takes: its bytes, SYN and FIN.
+    pub len: u32,
+    /// Acknowledgment number, with the flag ACK.
+    pub ack: u32,
+    /// Window, as in the header.
+    pub window: u16,
+    /// Window scale option of a SYN.
+    pub scale: Option<u8>,
+}
+
+impl Segment {
+    /// That of a packet, unless it is none.
+    #[must_use]
+    pub fn of(headers: &Headers) -> Option<Self> {
+        let ip = headers.ip()?;
+        let L4::Tcp { flags, header_len, seq, ack, window, scale, .. } = headers.l4 else { return None };
+        let data = ip.len.saturating_sub(u32::from(headers.l4_at - ip.at) + u32::from(header_len));
+        let controls = (flags & (proto::TCP_SYN | proto::TCP_FIN)).count_ones();
+        Some(Self { flags, seq, len: data + controls, ack, window, scale })
+    }
+
+    /// Whether these flags are set.
+    #[inline(always)]
+    #[must_use]
+    pub const fn has(&self, flags: u8) -> bool {
+        self.flags & flags == flags
+    }
+
+    /// Whether it opens a connection: a SYN without ACK.
+    #[must_use]
+    pub const fn opens(&self) -> bool {
+        self.flags & (proto::TCP_SYN | proto::TCP_ACK) == proto::TCP_SYN
+    }
+
+    /// Whether it is neither SYN, FIN nor RST.
+    #[must_use]
+    pub const fn is_plain(&self) -> bool {
+        self.flags & (proto::TCP_SYN | proto::TCP_FIN | proto::TCP_RST) == 0
+    }
+
+    #[inline(always)]
+    pub(crate) const fn end(&self) -> u32 {
+        self.seq.wrapping_add(self.len)
+    }
+
+    /// What is known of a side of which this is the first segment.
+    #[inline(always)]
+    const fn edge(&self) -> Edge {
+        Edge { end: self.end(), ack: if self.has(proto::TCP_ACK) { Some(self.ack) } else { None } }
+    }
+}
+
+/// The later of two sequence numbers.
+#[inline(always)]
+const fn later(a: u32, b: u32) -> u32 {
+    if distance(a, b) > 0 { b } else { a }
+}
+
+/// How far `b` comes after `a`; negative, where it comes before.
+#[inline(always)]
+const fn distance(a: u32, b: u32) -> i32 {
+    b.wrapping_sub(a) as i32
+}
+
+/// What a reset does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reset {
+    /// It is the next that its receiver expects: the connection ends.
+    Exact,
+    /// It lies in the window: its receiver asks back (RFC 5961, 3.2), and the connection goes on.
+    Doubtful,
+    /// It lies outside of the window.
+    Outside,
+}
+
+/// What is remembered of a TCP connection's sequence numbers. By side: who opened it first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tcp {
+    /// What the sides sent; `None`: nothing yet.
+    pub edges: [Option<Edge>; SIDES],
+    /// The largest window that each side advertised, as in the header of a segment that is no SYN. 0: none yet.
+    pub windows: [u16; SIDES],
+    /// By how many bits each side's windows are shifted; also [`UNKNOWN_SCALE`] and [`UNSCALED`].
+    pub scales: [u8; SIDES],
+    /// Where the last SYN would begin the connection anew that came from who opened it, when it was open already: the
+    /// sequence number behind it.
+    pub reopen: Option<u32>,
+    /// Segments may be missing of those that are known, so none is known to be from elsewhere.
+    pub liberal: bool,
+}
+
+impl Default for Tcp {
+    fn default() -> Self {
+        Self {
+            edges: [None; SIDES],
+            windows: [0; SIDES],
+            scales: [UNKNOWN_SCALE; SIDES],
+            reopen: None,
+            liberal: false,
+        }
+    }
+}
+
+impl Tcp {
+    /// What is known after the first segment, which `side` sent.
+    #[must_use]
+    pub fn first(side: usize, segment: &Segment, liberal: bool) -> Self {
+        let mut tcp = Self { liberal, ..Self::default() };
+        tcp.open(side, segment);
+        tcp
+    }
+
+    /// What is known when the SYN in [`Tcp::reopen`] is answered by this segment.
+    pub(crate) fn reopened(&self, segment: &Segment) -> Option<Self> {
+        let opener = self.reopen.filter(|end| *end == segment.ack).map(|end| Edge { end, ack: None });
+        let edges = [Some(opener?), Some(segment.edge())];
+        Some(Self { edges, liberal: self.liberal, ..Self::default() })
+    }
+
+    /// Notes a side's SYN, or its first segment.
+    pub(crate) fn open(&mut self, side: usize, segment: &Segment) {
+        self.edges[side] = Some(segment.edge());
+        self.note_window(side, segment);
+    }
+
+    /// Whether a side has sent nothing but this.
+    pub(crate) fn only(&self, side: usize, segment: &Segment) -> bool {
+        self.edges[side].is_none_or(|edge| edge == segment.edge())
+    }
+
+    /// Notes the window, and by how much later ones are shifted. That of a SYN is not (RFC 7323, 2.2).
+    fn note_window(&mut self, side: usize, segment: &Segment) {
+        let mut window = segment.window;
+        if segment.has(proto::TCP_SYN) {
+            self.scales[side] = segment.scale.unwrap_or(UNSCALED);
+            window = window.div_ceil(1 << segment.scale.unwrap_or(0).min(UNKNOWN_SCALE));
+            if segment.scale.is_none() && self.scales[1 - side] != UNSCALED && self.windows[1 - side] != 0 {
+                // The other side's SYN was noted as if it was to be shifted.
+                self.windows[1 - side] = u16::MAX;
+            }
+        }
+        self.windows[side] = self.windows[side].max(window);
+    }
+
+    fn window(&self, side: usize) -> u32 {
+        window_size(self.windows[side], self.scales[side], self.scales[1 - side])
+    }
+
+    /// Notes a segment of `side` without SYN and RST. False if it is not of the stream, and changes nothing.
+    pub(crate) fn advance(&mut self, side: usize, segment: &Segment) -> bool {
+        let [own, other] = [self.edges[side], self.edges[1 - side]];
+        // What comes before the answer to a SYN is of an older connection.
+        let opened = self.scales[1 - side] != UNKNOWN_SCALE && other.is_some_and(|other| other.ack.is_none());
+        if opened && own.is_none() && !self.liberal {
+            return false;
+        }
+        let edge = advance(own, other, self.window(1 - side), self.liberal, segment);
+        if edge.is_some() {
+            self.edges[side] = edge;
+            self.note_window(side, segment);
+        }
+        edge.is_some()
+    }
+
+    /// What a reset does that `side` sends.
+    pub(crate) fn reset(&self, side: usize, segment: &Segment) -> Reset {
+        let (own, other) = (self.edges[side], self.edges[1 - side]);
+        let sent = own.map(|own| own.end);
+        let Some(expected) = other.and_then(|other| other.ack).or(sent) else {
+            // It answers a SYN: it must acknowledge that (RFC 9293, 3.10.7.3).
+            let acknowledges =
+                segment.has(proto::TCP_ACK) && other.is_some_and(|other| other.end == segment.ack);
+            return if acknowledges { Reset::Exact } else { Reset::Outside };
+        };
+        // What its sender sent last passed here, so its receiver has it, or soon will.
+        if segment.seq == expected || sent == Some(segment.seq) {
+            return Reset::Exact;
+        }
+        let ahead = distance(expected, segment.seq);
+        let inside = ahead > 0 && ahead as u32 <= self.window(1 - side);
+        if inside { Reset::Doubtful } else { Reset::Outside }
+    }
+
+    /// Whether a SYN with ACK answers the other side's SYN, or is the first that is seen.
+    pub(crate) fn answers(&self, side: usize, segment: &Segment) -> bool {
+        self.edges[1 - side].is_none_or(|other| {
+            let behind = distance(segment.ack, other.end);
+            // It need not acknowledge data of the SYN.
+            behind >= 0 && behind < LEAST_BACK as i32
+        })
+    }
+}
+
+/// A side's window, in bytes: the largest in its headers was `window`, its SYN had the one scale and the other side's the
+/// other.
+#[inline(always)]
+#[must_use]
+pub const fn window_size(window: u16, scale: u8, other_scale: u8) -> u32 {
+    if window == 0 {
+        LARGEST_WINDOW
+    } else if scale == UNSCALED || other_scale == UNSCALED {
+        window as u32
+    } else {
+        (window as u32) << scale
+    }
+}
+
+/// What is known of a side after a segment without SYN and RST, of which `own` was known before, and `other` of the other
+/// side, whose window is `window` bytes. `None`: it is not of the stream. Its bytes must lie in the window, or just before
+/// (RFC 9293, 3.10.7.4), and it must acknowledge nothing that was not sent (RFC 5961, 5.2).
+#[inline(always)]
+#[must_use]
+pub fn advance(
+    own: Option<Edge>,
+    other: Option<Edge>,
+    window: u32,
+    liberal: bool,
+    segment: &Segment,
+) -> Option<Edge> {
+    let new = segment.edge();
+    let expected = match (own, other) {
+        (_, Some(Edge { ack: Some(ack), .. })) => ack,
+        (Some(own), _) => own.end,
+        _ => segment.seq,
+    };
+    let back = 2 * if window > LEAST_BACK { window as i32 } else { LEAST_BACK as i32 };
+    let fits = distance(expected, segment.seq) <= window as i32 && distance(expected, new.end) >= -back;
+    let acknowledges = match (new.ack, other) {
+        (Some(ack), Some(other)) => (0..=OLD_ACK).contains(&distance(ack, other.end)),
+        _ => true,
+    };
+    let Some(own) = own else { return (fits && acknowledges || liberal).then_some(new) };
+    if !(fits && acknowledges) {
+        return liberal.then_some(Edge { end: new.end, ack: new.ack.or(own.ack) });
+    }
+    let ack = match (own.ack, new.ack) {
+        (Some(own), Some(new)) => Some(later(own, new)),
+        (own, new) => own.or(new),
+    };
+    Some(Edge { end: later(own.end, new.end), ack })
+}
