@@ -61,16 +61,9 @@ impl<'a, T: Lookup> Walk<'a, T> {
         if answers {
             rule = self.rules(&key.reverse(), &frame.origin);
         }
-        let paths = if found.is_none() { self.tcp_paths(&key, &frame.headers) } else { TcpPaths::default() };
+        let paths = if known.is_none() { self.tcp_paths(&key, &frame.headers) } else { TcpPaths::default() };
         if rule.is_err() && found.is_none() && paths.midstream && is_midstream(&frame.headers) {
-            self.forget(noted);
-            original = key.reverse();
-            rule = self.rules(&original, &frame.origin);
-            if rule.is_err() {
-                self.forget(noted);
-                original = key;
-                rule = self.rules(&original, &frame.origin);
-            }
+            (original, rule) = self.turn(&key, noted, &frame.origin);
         }
         let rule = rule.map_err(|refusal| refusal.stop(ip, &frame.headers))?;
         if !paths.midstream && !begins(&frame.headers, paths) {
@@ -135,6 +128,24 @@ impl<'a, T: Lookup> Walk<'a, T> {
             }
         }
         paths
+    }
+
+    /// Asks the rules about the other direction of a segment in mid-stream, which they refuse in its own; and about that
+    /// again if they refuse both, so that what they note is of it. `noted`: how much they had noted before.
+    fn turn(
+        &mut self,
+        key: &FlowKey,
+        noted: [usize; 4],
+        origin: &Origin<'_>,
+    ) -> (FlowKey, Result<Option<crate::RuleId>, Refusal>) {
+        self.forget(noted);
+        let turned = key.reverse();
+        let rule = self.rules(&turned, origin);
+        if rule.is_ok() {
+            return (turned, rule);
+        }
+        self.forget(noted);
+        (*key, self.rules(key, origin))
     }
 
     /// How much rules have noted so far.
