@@ -21,7 +21,13 @@ impl<T: Lookup> Compiler<'_, T> {
     /// the device's: so connections are tracked.
     fn guest_port(&self, vif: &Vif) -> Option<Port> {
         let vrf = self.vrf(vif.vrf?)?;
-        let attached = || self.tables.network(vif.vrf?)?.wire;
+        // Where MACs are learned, nobody learns that one.
+        let attached = || {
+            self.tables
+                .network(vif.vrf?)?
+                .wire
+                .filter(|_| vif.vrf.and_then(|vrf| self.learning(vrf)) == Some(false))
+        };
         let is_anybody = vif.mac.is_none() && attached().is_some();
         let is_simple = vif.meter.is_none() && vif.mirror.is_none() && !vif.is_tagged();
         let plain = is_port(vif.kind) && is_simple && !is_anybody;
