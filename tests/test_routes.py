@@ -96,9 +96,13 @@ def test_tags_and_tunnels_of_guests_stay_off_the_wire(lab):
     ip = IP(src="10.7.7.1", dst="192.0.2.2")
     forged, plain = b"of the guest", b"plain"
     frames = {
-        "vlan_unexpected": [ethernet / Dot1Q(vlan=tag) / ip / UDP() / forged for tag in (0, 9)],
-        "underlay_tunnel": [ethernet / ip / UDP(sport=50000, dport=port) / forged for port in (4789, 6635)]
-        + [ethernet / ip / GRE(proto=0x8847) / forged],
+        "vlan_unexpected": [ethernet / Dot1Q(vlan=9) / ip / UDP() / forged, ethernet / Dot1Q(vlan=0) / Dot1Q(vlan=9) / ip / UDP() / forged],
+        # A priority tag hides nothing.
+        "underlay_tunnel": [
+            link / ip / tunnel / forged
+            for link in (ethernet, ethernet / Dot1Q(vlan=0))
+            for tunnel in (UDP(sport=50000, dport=4789), UDP(sport=50000, dport=6635), GRE(proto=0x8847))
+        ],
     }
     ordinary = ethernet / ip / UDP() / plain
     with RawPort(p1.namespace, p1.device) as guest, lab.capture("fabric", "a-up0") as seen:

@@ -121,10 +121,11 @@ impl<T: Lookup> Compiler<'_, T> {
         self.tables.network(vrf).map(|network| network.learning)
     }
 
-    /// The network of a VNI.
+    /// The network of a VNI, if its bridge goes on to tunnels here.
     #[must_use]
     pub fn vni(&self, vni: u32) -> Option<u16> {
-        self.tables.vxlan(vni).and_then(|vrf| self.vrf(vrf)).filter(|_| vni < 1 << 24)
+        let vrf = self.tables.vxlan(vni).filter(|vrf| self.bridges_tunnels(*vrf));
+        vrf.and_then(|vrf| self.vrf(vrf)).filter(|_| vni < 1 << 24)
     }
 
     /// What a label stands for. A choice among several is the host's.
@@ -145,6 +146,10 @@ impl<T: Lookup> Compiler<'_, T> {
             }
             _ => None,
         }
+    }
+
+    fn bridges_tunnels(&self, vrf: Vrf) -> bool {
+        self.tables.network(vrf).is_some_and(|network| network.bridges_tunnels())
     }
 
     /// Whether packets reach a guest by a label, without a flow of their own, from the subnet that it is in: the card
@@ -186,7 +191,8 @@ impl<T: Lookup> Compiler<'_, T> {
                 Tunnel { kind: TunnelKind::Vxlan, remote, id: network.vni_at(remote, vni), mac: None }
             }
         };
-        (tunnel.kind == TunnelKind::Vxlan).then_some(Hop::Tunnel { tunnel, vrf })
+        let bridged = tunnel.kind == TunnelKind::Vxlan && network.bridges_tunnels();
+        bridged.then_some(Hop::Tunnel { tunnel, vrf })
     }
 
     /// Where packets to a prefix go that is routed to `nexthop`, if any: gateways' and floating addresses come before

@@ -44,7 +44,7 @@ fn tags_are_kept_outermost_first() {
     bytes.extend(ip(A4, B4, proto::UDP, &udp(A4, B4, 1, 2, b"")));
     let headers = parse(&bytes).unwrap();
     let eth = headers.eth.as_ref().unwrap();
-    let tags = [Tag { service: false, tci: 7 }, Tag { service: false, tci: 0xa008 }];
+    let tags = [Tag { service: true, tci: 7 }, Tag { service: false, tci: 0xa008 }];
     assert_eq!((eth.tags.as_slice(), eth.ethertype), (tags.as_slice(), 0x0800));
     assert_eq!(headers.l3_at, 22);
     assert_eq!(parse(&ethernet(&[1, 2, 3], 0x0800)), Err(ParseError::TooManyTags));

@@ -21,10 +21,16 @@ impl<T: Lookup> Compiler<'_, T> {
     /// the device's: so connections are tracked.
     fn guest_port(&self, vif: &Vif) -> Option<Port> {
         let vrf = self.vrf(vif.vrf?)?;
-        let attached = || self.tables.network(vif.vrf?)?.wire;
-        let anybody = vif.mac.is_none() && attached().is_some();
-        let hosts = vif.meter.is_some() || vif.mirror.is_some() || vif.is_tagged();
-        let plain = is_port(vif.kind) && !hosts && !anybody;
+        // Where MACs are learned, nobody learns that one.
+        let attached = || {
+            self.tables
+                .network(vif.vrf?)?
+                .wire
+                .filter(|_| vif.vrf.and_then(|vrf| self.learning(vrf)) == Some(false))
+        };
+        let is_anybody = vif.mac.is_none() && attached().is_some();
+        let is_simple = vif.meter.is_none() && vif.mirror.is_none() && !vif.is_tagged();
+        let plain = is_port(vif.kind) && is_simple && !is_anybody;
         let port = Port {
             valid: true,
             policy: vif.policy || vif.rdma.is_some(),
