@@ -65,7 +65,7 @@ impl Carrier for Bench {
         if matches!(first, Outcome::Punt(_)) {
             self.host.hosted(packet);
         }
-        let plain = self.decide(packet).is_some_and(|decision| is_plain(&decision));
+        let plain = self.decide(packet).is_some_and(|decision| self.is_plain(packet, &decision));
         let again = self.host.outcome(packet);
         self.check(packet, &again);
         self.counts.plain += usize::from(plain);
@@ -74,6 +74,18 @@ impl Carrier for Bench {
 }
 
 impl Bench {
+    /// Whether any card should do it by itself: one delivery, nothing that only the host can, as for guests with VLANs.
+    fn is_plain(&self, packet: &Packet, decision: &Decision) -> bool {
+        let Verdict::Forward(forward) = &decision.verdict else { return false };
+        let is_tagged = |id| self.host.tables.vif(id).is_some_and(Vif::is_tagged);
+        let effects = &decision.effects;
+        effects.meters.is_empty()
+            && effects.mirror_in.is_empty()
+            && effects.mirror_out.is_empty()
+            && !is_tagged(packet.ingress)
+            && !is_tagged(forward.port)
+    }
+
     /// Holds what the card does against `decide`.
     fn check(&mut self, packet: &Packet, outcome: &Outcome) {
         self.counts.packets += 1;
@@ -205,15 +217,6 @@ fn agrees(outcome: &Outcome, decision: Option<&Decision>) -> bool {
         }
         _ => false,
     }
-}
-
-/// What any card should do by itself: one delivery, nothing that only the host can.
-fn is_plain(decision: &Decision) -> bool {
-    let effects = &decision.effects;
-    matches!(decision.verdict, Verdict::Forward(_))
-        && effects.meters.is_empty()
-        && effects.mirror_in.is_empty()
-        && effects.mirror_out.is_empty()
 }
 
 /// A host with random tables, made tame or not, and with neighbours that are known.
