@@ -45,6 +45,8 @@ pub struct Cq {
     reader: AtomicUsize,
     /// Whether messages are copied only to memory that is registered still: one of a deregistered region may be here.
     is_strict: AtomicBool,
+    /// Whether others wanted the CPU lately: what is polled for may have to come from them.
+    is_crowded: AtomicBool,
 }
 
 /// A number of this thread, other than 0.
@@ -64,8 +66,6 @@ pub(crate) struct State {
     pub(crate) current: Completion,
     /// Polls in a row that found nothing.
     empty: u32,
-    /// Whether others wanted our CPU lately: what is polled for may have to come from them.
-    is_crowded: bool,
     /// What was taken before the program asked for it ([`Cq::settle`]).
     settled: VecDeque<Completion>,
     /// What a device that is gone left undone.
@@ -294,23 +294,27 @@ impl Cq {
         true
     }
 
-    /// After a poll that found nothing.
-    pub(crate) fn idle(&self, state: &mut State) {
+    /// After a poll that found nothing. Returns whether the CPU is to be offered to others, by [`Self::give_way`], once
+    /// the state is unlocked.
+    pub(crate) fn idle(&self, state: &mut State) -> bool {
         let link = &self.context().link;
         state.empty = state.empty.wrapping_add(1);
-        // Whoever is waited for needs a CPU of its own, or this one; nothing tells where it is.
-        let every = if state.is_crowded { YIELD_CROWDED } else { YIELD };
-        if state.empty.is_multiple_of(every) {
-            let began = Instant::now();
-            std::thread::yield_now();
-            state.is_crowded = began.elapsed() >= CROWDED;
-        }
         if state.empty.is_multiple_of(LOOK) {
             link.look();
         }
         if link.is_dead() {
             self.flush(state);
         }
+        // Whoever is waited for needs a CPU of its own, or this one; nothing tells where it is.
+        let is_crowded = self.is_crowded.load(Ordering::Relaxed);
+        state.empty.is_multiple_of(if is_crowded { YIELD_CROWDED } else { YIELD })
+    }
+
+    /// Offers the CPU to others. Who does so with the state locked keeps those from it who wait for that.
+    pub(crate) fn give_way(&self) {
+        let began = Instant::now();
+        std::thread::yield_now();
+        self.is_crowded.store(began.elapsed() >= CROWDED, Ordering::Relaxed);
     }
 
     /// Ends what the device, which is gone, was not done with.
@@ -362,7 +366,6 @@ pub(crate) unsafe fn create(
             queue,
             current: Completion::default(),
             empty: 0,
-            is_crowded: false,
             settled: VecDeque::new(),
             flushed: VecDeque::new(),
             list: Vec::new(),
@@ -373,6 +376,7 @@ pub(crate) unsafe fn create(
         told_of_death: AtomicBool::new(false),
         reader: AtomicUsize::new(0),
         is_strict: AtomicBool::new(false),
+        is_crowded: AtomicBool::new(false),
     }));
     let mut objects = ours.objects();
     if handle.is_some() {
@@ -466,8 +470,10 @@ pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, to: *mut ibv_wc) 
         unsafe { to.add(taken as usize).write(completion.into()) };
         taken += 1;
     }
-    if taken == 0 {
-        ours.idle(&mut state);
+    let gives_way = taken == 0 && ours.idle(&mut state);
+    drop(state);
+    if gives_way {
+        ours.give_way();
     }
     taken
 }

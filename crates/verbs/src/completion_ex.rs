@@ -77,8 +77,11 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
         ours.state.acquire();
         let found = advance(cq, ours, ours.state.held());
         if found != 0 {
-            ours.idle(ours.state.held());
+            let gives_way = ours.idle(ours.state.held());
             ours.state.release();
+            if gives_way {
+                ours.give_way();
+            }
         } else {
             ours.pause();
         }
