@@ -102,10 +102,12 @@ impl<T> Clone for Compiler<'_, T> {
 impl<T> Copy for Compiler<'_, T> {}
 
 impl<T: Lookup> Compiler<'_, T> {
-    /// A network's number on the card, if it is there.
+    /// A network's number on the card, if it is there. One that lowers the MSS of SYNs is not: the card tells no SYNs apart
+    /// but those of connections that it follows.
     #[must_use]
     pub fn vrf(&self, vrf: Vrf) -> Option<u16> {
-        self.tables.network(vrf).filter(|_| vrf.0 < VRFS).map(|_| vrf.0)
+        let network = self.tables.network(vrf)?;
+        (vrf.0 < VRFS && !network.tcp.mss_clamp).then_some(vrf.0)
     }
 
     /// Where an interface is attached.

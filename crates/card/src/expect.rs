@@ -300,6 +300,7 @@ fn rewrite(packet: &Packet, hop: &Nexthop, nat: Nat) -> Forward {
         ecn: headers.ip().filter(|ip| ip.tos != tos).map(|_| tos & packet::ecn::ECN_MASK),
         ttl_decrement: (!bridged).into(),
         nat,
+        mss: None,
         ethernet: (!bridged && (!tunnel || kind == TunnelKind::Vxlan)).then_some(ethernet),
         push_vlan: None,
         pop_tags: 0,

@@ -59,6 +59,13 @@ fn network(default_action: Action) -> Change {
     })
 }
 
+/// The network lowers the MSS of SYNs, or does not.
+fn clamping(mss_clamp: bool) -> Change {
+    let Change::PutNetwork(mut network) = network(Action::Allow) else { unreachable!() };
+    network.tcp.mss_clamp = mss_clamp;
+    Change::PutNetwork(network)
+}
+
 fn encap(number: u32) -> Change {
     Change::PutNexthop(NexthopId(number), Nexthop::Encap { vif: OTHER, mac: mac(100 + number as u16) })
 }
@@ -136,6 +143,35 @@ fn nexthops_without_room_are_the_hosts_and_numbers_are_used_again() {
         host.apply(&[encap(new), route(&format!("192.0.2.{new}/32"), new)]);
         let outcome = host.card(ONE, &routed("10.0.0.1", &format!("192.0.2.{new}")));
         assert!(is_sent_to(&outcome, mac(100 + new as u16)), "{outcome:?}");
+    }
+}
+
+#[test]
+fn a_network_that_lowers_the_mss_of_syns_is_the_hosts_from_either_side() {
+    let mut host = Host::new(Sizes::default(), false);
+    host.apply(&[encap(0), route("192.0.2.0/24", 0)]);
+    let syn = frame(&format!(
+        "eth {} > {} / ip4 10.0.0.1 > 192.0.2.1 ttl 9 / tcp 7 > 8 S mss 8960",
+        mac(1),
+        model::GATEWAY_MAC
+    ));
+    for clamp in [false, true, false] {
+        host.apply(&[clamping(clamp)]);
+        let outcome = host.card(ONE, &syn);
+        assert_eq!(is_sent_to(&outcome, mac(100)), !clamp, "{outcome:?}");
+    }
+    let other = Vrf(6);
+    let (Change::PutVif(mut one), Change::PutNetwork(mut near)) = (guest(ONE, false), clamping(false)) else {
+        unreachable!()
+    };
+    (one.vrf, near.vrf) = (Some(other), other);
+    let prefix = "192.0.2.0/24".parse().unwrap();
+    let route = Change::PutRoute { vrf: other, prefix, nexthop: NexthopId(0) };
+    host.apply(&[Change::PutNetwork(near), Change::PutVif(one), route]);
+    for clamp in [false, true, false] {
+        host.apply(&[clamping(clamp)]);
+        let outcome = host.card(ONE, &syn);
+        assert_eq!(is_sent_to(&outcome, mac(100)), !clamp, "{outcome:?}");
     }
 }
 

@@ -303,7 +303,11 @@ impl Compiler<'_> {
             learning: network.learning,
             mtu: self.index.network_mtu(&network.name),
             default_action: Action::Allow,
-            tcp: TcpPaths { midstream: network.tcp_midstream, asymmetric: network.tcp_asymmetric },
+            tcp: TcpPaths {
+                midstream: network.tcp_midstream,
+                asymmetric: network.tcp_asymmetric,
+                mss_clamp: network.mss_clamp,
+            },
             members: Vec::new(),
             flood: Vec::new(),
             overlay: Overlay {

@@ -95,6 +95,9 @@ pub(crate) fn edit_any(
     for _ in 0..template.ttl_decrement {
         edit::decrement_ttl(frame, &mut edited)?;
     }
+    if let Some(mss) = template.mss {
+        edit::lower_mss(frame, &edited, mss, partial)?;
+    }
     let (src, dst) = (template.nat.src, template.nat.dst);
     if src.is_none() && dst.is_none() {
         return Ok(());

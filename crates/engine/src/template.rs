@@ -28,6 +28,8 @@ pub(crate) struct Template {
     pub ttl_decrement: u8,
     /// Address translation.
     pub nat: Nat,
+    /// What a SYN's MSS is lowered to.
+    pub mss: Option<u16>,
     /// Tag to push into a kept Ethernet header.
     pub push_vlan: Option<u16>,
     /// Tags to take out of a kept Ethernet header.
@@ -71,6 +73,7 @@ impl Template {
             ecn: forward.ecn,
             ttl_decrement: forward.ttl_decrement,
             nat: forward.nat,
+            mss: forward.mss,
             push_vlan: forward.push_vlan,
             pop_tags: forward.pop_tags,
             keeps_ip: forward.ethernet.is_some() || forward.encap.as_ref().is_some_and(mpls),
@@ -128,7 +131,11 @@ impl Template {
 
     /// Whether the IP header is edited.
     pub const fn edits_ip(&self) -> bool {
-        self.ecn.is_some() || self.ttl_decrement > 0 || self.nat.src.is_some() || self.nat.dst.is_some()
+        self.ecn.is_some()
+            || self.ttl_decrement > 0
+            || self.nat.src.is_some()
+            || self.nat.dst.is_some()
+            || self.mss.is_some()
     }
 
     fn put(&mut self, header: impl FnOnce(&mut [u8]) -> Result<usize, packet::WriteError>) {
@@ -185,9 +192,9 @@ impl Template {
 
     /// All that tells templates apart.
     fn identity(&self) -> impl Hash + PartialEq + '_ {
-        let nat = (self.nat.src, self.nat.dst);
+        let l4 = (self.nat.src, self.nat.dst, self.mss);
         let fields = (self.port, self.strip, self.ecn, self.ttl_decrement, self.push_vlan, self.pop_tags);
-        (fields, nat, self.keeps_ip, self.tunnel, self.prefix())
+        (fields, l4, self.keeps_ip, self.tunnel, self.prefix())
     }
 }
 

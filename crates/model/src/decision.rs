@@ -40,7 +40,7 @@ pub enum Verdict {
 }
 
 /// One destination and how the packet is rewritten for it, applied in the order of the fields:
-/// strip, ECN, TTL, NAT, Ethernet, VLAN, encapsulation.
+/// strip, ECN, TTL, NAT, MSS, Ethernet, VLAN, encapsulation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Forward {
     /// Interface it leaves by.
@@ -54,6 +54,8 @@ pub struct Forward {
     pub ttl_decrement: u8,
     /// Address translation of the (inner) IP packet.
     pub nat: Nat,
+    /// What the MSS that the (inner) TCP SYN tells is lowered to ([`packet::mss`]).
+    pub mss: Option<u16>,
     /// New Ethernet header in front of what is left.
     pub ethernet: Option<EthernetRewrite>,
     /// 802.1Q tag pushed behind the addresses (a network attached to a wire by VLAN).
@@ -75,6 +77,7 @@ impl Forward {
             ecn: None,
             ttl_decrement: 0,
             nat: Nat { src: None, dst: None },
+            mss: None,
             ethernet: None,
             push_vlan: None,
             pop_tags: 0,

@@ -36,22 +36,24 @@ pub struct Network {
     pub wire: Option<WireAttachment>,
     /// How its bridge goes on to other hosts.
     pub overlay: Overlay,
-    /// Which packets of TCP connections pass here.
+    /// What becomes of TCP connections here.
     pub tcp: TcpPaths,
 }
 
-/// Which packets of its TCP connections a network expects to see.
+/// What a network knows of the paths of its TCP connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpPaths {
     /// Whether a connection may be picked up whose SYN was not seen: before a restart, or on another way.
     pub midstream: bool,
     /// Whether a direction may go another way. Then nobody is held to what is known of it.
     pub asymmetric: bool,
+    /// Whether path MTU discovery fails on it, so that SYNs tell no larger MSS than fits where they leave.
+    pub mss_clamp: bool,
 }
 
 impl Default for TcpPaths {
     fn default() -> Self {
-        Self { midstream: true, asymmetric: false }
+        Self { midstream: true, asymmetric: false, mss_clamp: false }
     }
 }
 

@@ -89,6 +89,9 @@ pub fn rewrite(forward: &Forward, packet: &PacketView<'_>) -> Option<Vec<u8>> {
         edit::decrement_ttl(&mut body, &mut headers).ok()?;
     }
     translate(&mut body, &mut headers, &forward.nat)?;
+    if let Some(mss) = forward.mss {
+        edit::lower_mss(&mut body, &headers, mss, false).ok()?;
+    }
     let mut frame = Vec::with_capacity(body.len() + MAX_ANSWER);
     if let Some(ethernet) = &forward.ethernet {
         frame.resize(proto::ETHERNET_LEN, 0);

@@ -14,7 +14,7 @@
 //! | `ip4 SRC > DST [ttl N] [tos N] [id N] [df] [frag OFFSET] [more] [proto N] [len N] [badsum]` | |
 //! | `ip6 SRC > DST [ttl N] [tos N] [flow N] [id N] [frag OFFSET] [more] [proto N] [len N]` | `id`: with a fragment header |
 //! | `udp SRC > DST [len N] [nosum]` | |
-//! | `tcp SRC > DST [FLAGS] [seq N] [ack N] [win N] [scale N]` | flags: letters of `FSRPAUEC` |
+//! | `tcp SRC > DST [FLAGS] [seq N] [ack N] [win N] [mss N] [scale N] [options BYTES]` | flags: letters of `FSRPAUEC` |
 //! | `sctp SRC > DST` | |
 //! | `icmp echo ID SEQ`, `icmp reply ID SEQ`, `icmp TYPE CODE [REST]` | `icmp6` likewise |
 //! | `ns TARGET [at MAC]`, `na TARGET [at MAC] [FLAGS]` | flags: letters of `rso` |

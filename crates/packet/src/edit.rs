@@ -116,6 +116,32 @@ pub fn set_quoted_destination(
     set_quoted_address(bytes, headers, quoted, Side::Destination, addr, partial)
 }
 
+/// Lowers the MSS that a SYN tells to `most`, and updates its checksum. A packet without [`crate::mss`], or with a lower
+/// one, stays as it is.
+///
+/// With `partial` the checksum does not cover the option yet, and is left alone.
+///
+/// # Errors
+/// [`WriteError::TooShort`] if the headers are not those of these bytes.
+pub fn lower_mss(bytes: &mut [u8], headers: &Headers, most: u16, partial: bool) -> Result<(), WriteError> {
+    let Some((at, told)) = crate::mss(bytes, headers).filter(|(_, told)| *told > most) else { return Ok(()) };
+    *field(bytes, at)? = most.to_be_bytes();
+    if partial {
+        return Ok(());
+    }
+    let l4 = usize::from(headers.l4_at);
+    let mut delta = Delta::default();
+    if (at - l4).is_multiple_of(2) {
+        delta.replace_u16(told, most);
+    } else {
+        // It is in the halves of two words that are the other way round (RFC 1071, 2 B).
+        delta.replace_u16(told.swap_bytes(), most.swap_bytes());
+    }
+    let checksum: &mut [u8; 2] = field(bytes, l4 + 16)?;
+    *checksum = delta.apply(u16::from_be_bytes(*checksum)).to_be_bytes();
+    Ok(())
+}
+
 #[derive(Clone, Copy)]
 enum Side {
     Source,

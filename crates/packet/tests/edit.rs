@@ -77,6 +77,49 @@ proptest! {
     }
 
     #[test]
+    fn a_lower_mss_keeps_the_checksum(
+        [src, dst, ..] in addresses(),
+        before in 0_usize..5,
+        [told, most] in any::<[u16; 2]>(),
+    ) {
+        let with = |mss: u16| {
+            let mut options = vec![1; before];
+            options.extend([2, 4]);
+            options.extend(mss.to_be_bytes());
+            options.resize(12, 0);
+            frame(src, dst, proto::TCP, &tcp(src, dst, proto::TCP_SYN, &options, &[]))
+        };
+        let mut bytes = with(told);
+        let headers = parse(&bytes);
+        edit::lower_mss(&mut bytes, &headers, most, false).unwrap();
+        prop_assert_eq!(&bytes, &with(told.min(most)));
+        prop_assert_eq!(headers, parse(&bytes));
+
+        let mut partial = with(told);
+        let field = usize::from(parse(&partial).l4_at) + 16;
+        let checksum = [partial[field], partial[field + 1]];
+        let headers = parse(&partial);
+        edit::lower_mss(&mut partial, &headers, most, true).unwrap();
+        prop_assert_eq!(&partial[field..field + 2], &checksum);
+        partial[field..field + 2].copy_from_slice(&bytes[field..field + 2]);
+        prop_assert_eq!(partial, bytes);
+    }
+
+    #[test]
+    fn any_options_of_a_syn_are_read(options in prop::collection::vec(0_u8..9, 0..40), cut in 0_usize..9) {
+        let (src, dst) = (A4, B4);
+        let mut options = options;
+        options.truncate(options.len() / 4 * 4);
+        let bytes = frame(src, dst, proto::TCP, &tcp(src, dst, proto::TCP_SYN, &options, &[]));
+        let headers = parse(&bytes);
+        let mut lowered = bytes.clone();
+        edit::lower_mss(&mut lowered, &headers, 1, false).unwrap();
+        prop_assert_eq!(verify_l4(&lowered, &headers), L4Check::Right);
+        let cut = &mut lowered[..bytes.len() - cut];
+        edit::lower_mss(cut, &headers, 0, false).unwrap();
+    }
+
+    #[test]
     fn ttl_and_tos_keep_the_header_checksum(
         [src, dst, ..] in addresses(),
         tos in any::<u8>(),

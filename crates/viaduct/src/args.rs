@@ -340,6 +340,9 @@ pub struct NetworkArgs {
     /// A direction of TCP connections may go another way
     #[arg(long)]
     pub tcp_asymmetric: bool,
+    /// Lower the MSS that TCP SYNs tell to what fits where they leave
+    #[arg(long)]
+    pub mss_clamp: bool,
 }
 
 #[derive(Args)]

@@ -104,6 +104,8 @@ pub struct Network {
     pub tcp_midstream: ::core::option::Option<bool>,
     #[prost(bool, optional, tag = "11")]
     pub tcp_asymmetric: ::core::option::Option<bool>,
+    #[prost(bool, optional, tag = "12")]
+    pub mss_clamp: ::core::option::Option<bool>,
 }
 /// A virtual machine's or container's interface.
 #[allow(clippy::all)]

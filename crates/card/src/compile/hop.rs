@@ -26,14 +26,14 @@ impl<T: Lookup> Compiler<'_, T> {
         .unwrap_or_else(host_line)
     }
 
-    /// To a guest that is attached, has no VLANs and gets no copies made. RoCEv2, which may be its verbs device's, goes to the host anyway.
+    /// To a guest that is attached, has no VLANs and gets no copies made, in a network that lowers no MSS. RoCEv2, which may be its verbs device's, goes to the host anyway.
     fn guest(&self, id: VifId, mac: Mac) -> Option<registers::Nexthop> {
         let vif = self
             .tables
             .vif(id)
             .filter(|vif| is_port(vif.kind) && vif.mirror.is_none() && !vif.is_tagged())?;
         let at = self.attached(id)?;
-        let network = self.tables.network(vif.vrf?)?;
+        let network = self.tables.network(vif.vrf?).filter(|network| !network.tcp.mss_clamp)?;
         Some(registers::Nexthop {
             kind: NexthopKind::Guest as u8,
             policy: vif.policy,

@@ -39,6 +39,8 @@ pub struct Network {
     pub tcp_midstream: bool,
     /// Whether a direction of TCP connections may go another way.
     pub tcp_asymmetric: bool,
+    /// Whether TCP SYNs tell no larger MSS than fits where they leave.
+    pub mss_clamp: bool,
 }
 
 impl Network {
@@ -58,6 +60,7 @@ impl Network {
         let mtu = r.get("mtu");
         let tcp_midstream = r.get("tcp_midstream").unwrap_or(true);
         let tcp_asymmetric = r.get("tcp_asymmetric").unwrap_or(false);
+        let mss_clamp = r.get("mss_clamp").unwrap_or(false);
         if vrf == Some(0) {
             r.problem(Some("vrf"), "vrf 0 is reserved; use 1 to 65535");
         }
@@ -91,6 +94,7 @@ impl Network {
                 mtu,
                 tcp_midstream,
                 tcp_asymmetric,
+                mss_clamp,
             })
         };
         (read(), r.finish())

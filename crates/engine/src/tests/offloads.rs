@@ -91,6 +91,45 @@ fn partial_checksum_is_completed_for_those_who_do_not_accept_it_and_in_tunnels()
     }
 }
 
+/// The MSS that the packet of an output tells.
+fn told(frame: &[u8]) -> Option<u16> {
+    packet::mss(frame, &Headers::network(frame, 0, frame.len()).unwrap()).map(|(_, mss)| mss)
+}
+
+#[test]
+fn a_syn_with_a_partial_checksum_tells_a_lower_mss_and_its_segments_take_no_slow_path() {
+    let mut changes = tables();
+    for change in &mut changes {
+        if let model::Change::PutNetwork(network) = change {
+            network.tcp.mss_clamp = true;
+        }
+    }
+    for accepts in [ALL, Accepts::default()] {
+        let mut host = Host::new(&changes, &neighbours(), accepts, 333);
+        for dst in ["10.1.1.2", "10.9.0.7", "10.9.1.7"] {
+            for (options, wanted) in
+                [("mss 8960", 1460), ("options 0102042300000000", 1460), ("mss 536", 536)]
+            {
+                let segment = |l4: &str| format!("{GATEWAY} / ip4 10.1.1.1 > {dst} / tcp 1000 > 80 {l4}");
+                host.run(VifId(1), [unfinished(&segment("A / payload 9"), None)]);
+                let hits = host.hits();
+                host.run(VifId(1), [unfinished(&segment("A / payload 9"), None)]);
+                assert_eq!(host.hits(), hits + 1, "{dst}");
+                let output = host.run(VifId(1), [unfinished(&segment(&format!("S {options}")), None)]);
+                assert_eq!(host.hits(), hits + 1, "{dst}");
+                let (_, (frame, offload)) = only(&output);
+                let mut frame = frame.clone();
+                if let Csum::Partial { start, offset } = offload.csum {
+                    let (start, field) = (usize::from(start), usize::from(start + offset));
+                    let checksum = checksum::sum(&frame[start..]).finish();
+                    frame[field..field + 2].copy_from_slice(&checksum.to_be_bytes());
+                }
+                assert_eq!(told(&tenant(&frame)), Some(wanted), "{dst} {options}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_large_send_is_passed_on_where_accepted() {
     let mut host = host(ALL);

@@ -130,12 +130,12 @@ impl<'a, T: Lookup> Walk<'a, T> {
     ) -> Result<Forward, Stop> {
         match exit {
             Exit::Guest(vif) => {
-                self.fit(frame, &base, usize::from(vif.mtu.min(network.mtu)))?;
+                let base = self.fit(frame, base, network, vif.mtu.into())?;
                 self.show(vif);
                 to_guest(frame, base, vif)
             }
             Exit::Attached { wire, vlan } => {
-                self.fit(frame, &base, usize::from(wire.mtu.min(network.mtu)))?;
+                let base = self.fit(frame, base, network, wire.mtu.into())?;
                 self.onto(frame, base, wire, vlan)
             }
             Exit::Tunnel(tunnel) => {
@@ -147,9 +147,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
                 };
                 let learned = self.tables.path_mtu(tunnel.remote).unwrap_or(u16::MAX);
                 let room = usize::from(path.wire.mtu.min(learned))
-                    .saturating_sub(overhead(tunnel.kind, tunnel.remote) + inner)
-                    .min(usize::from(network.mtu));
-                self.fit(frame, &base, room)?;
+                    .saturating_sub(overhead(tunnel.kind, tunnel.remote) + inner);
+                let base = self.fit(frame, base, network, room)?;
                 self.through(frame, base, &tunnel, frame.tos)
             }
         }
@@ -218,11 +217,14 @@ impl<'a, T: Lookup> Walk<'a, T> {
         Ok(Forward { port: path.wire.id, encap: Some(encap), ..base })
     }
 
-    /// Refuses what is too big for a link. The router tells its senders always, and stands in for the link towards
+    /// Refuses what is too big for a link with this MTU, bytes, and has SYNs ask for what is not. The router tells its senders always, and stands in for the link towards
     /// those it only bridges for, if they asked not to be fragmented (RFC 1191; RFC 8201).
-    fn fit(&self, frame: &Frame<'_>, base: &Forward, mtu: usize) -> Result<(), Stop> {
+    fn fit(&self, frame: &Frame<'_>, base: Forward, network: &Network, link: usize) -> Result<Forward, Stop> {
+        let mtu = link.min(network.mtu.into());
         if frame.mtu_len(self.packet.gso_size) <= mtu {
-            return Ok(());
+            let clamps = frame.network.tcp.mss_clamp || network.tcp.mss_clamp;
+            let mss = if clamps { self.lower_mss(frame, mtu) } else { None };
+            return Ok(Forward { mss, ..base });
         }
         let mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
         let whole = frame.headers.ip().is_some_and(|ip| ip.dont_fragment);
@@ -232,5 +234,15 @@ impl<'a, T: Lookup> Walk<'a, T> {
             (false, false) => DropReason::Mtu.into(),
             _ => Stop::Refuse(IcmpError::TooBig { mtu }, DropReason::Mtu),
         })
+    }
+
+    /// What a SYN's MSS is lowered to: what fits with IP and TCP headers of the least length (RFC 6691, 2). `None` where it
+    /// tells no more.
+    #[cold]
+    fn lower_mss(&self, frame: &Frame<'_>, mtu: usize) -> Option<u16> {
+        let (_, told) = packet::mss(self.packet.bytes, &frame.headers)?;
+        let ip = if frame.headers.ip()?.src.is_ipv4() { proto::IPV4_LEN } else { proto::IPV6_LEN };
+        let most = u16::try_from(mtu.checked_sub(ip + proto::TCP_LEN)?).ok()?;
+        (1..told).contains(&most).then_some(most)
     }
 }

@@ -96,6 +96,9 @@ impl Display for Forward {
         if let Some(dst) = self.nat.dst {
             write!(f, ", destination {dst}")?;
         }
+        if let Some(mss) = self.mss {
+            write!(f, ", mss {mss}")?;
+        }
         if let Some(eth) = &self.ethernet {
             write!(f, ", ethernet {} > {}", eth.src, eth.dst)?;
         }

@@ -306,13 +306,34 @@ fn tcp(words: &mut Words<'_>, inside: &[u8]) -> Segment {
     out.extend(words.option("seq")?.unwrap_or(0).to_be_bytes());
     out.extend(words.option("ack")?.unwrap_or(0).to_be_bytes());
     let window = words.option("win")?.unwrap_or(0) as u16;
-    let scale = words.option("scale")?.map(|shift| [1, 3, 3, shift as u8]);
-    out.extend([if scale.is_some() { 6 << 4 } else { 5 << 4 }, flags]);
+    let options = tcp_options(words)?;
+    let header_words = (proto::TCP_LEN + options.len()) / 4;
+    out.extend([(header_words as u8) << 4, flags]);
     out.extend(window.to_be_bytes());
     out.extend([0; 4]);
-    out.extend(scale.into_iter().flatten());
+    out.extend(options);
     out.extend_from_slice(inside);
     Ok((out, proto::TCP, 16))
+}
+
+/// Whole words of them.
+fn tcp_options(words: &mut Words<'_>) -> Bytes {
+    const MOST: usize = 40;
+    let mut options = Vec::new();
+    if let Some(mss) = words.option("mss")? {
+        options.extend([2, 4]);
+        options.extend((mss as u16).to_be_bytes());
+    }
+    if let Some(shift) = words.option("scale")? {
+        options.extend([1, 3, 3, shift as u8]);
+    }
+    if words.has("options") {
+        options.extend(hex(words)?);
+    }
+    if options.len() % 4 != 0 || options.len() > MOST {
+        return Err(words.error("TCP options are whole words, ten at most"));
+    }
+    Ok(options)
 }
 
 fn sctp(words: &mut Words<'_>, inside: &[u8]) -> Segment {

@@ -252,10 +252,20 @@ fn tcp(bytes: &[u8], layers: &mut Vec<String>) {
     option(&mut text, "seq", be32(bytes, 4), 0);
     option(&mut text, "ack", be32(bytes, 8), 0);
     option(&mut text, "win", be16(bytes, 14).into(), 0);
-    let mut inside = &bytes[proto::TCP_LEN..];
-    if let (96, [1, 3, 3, shift, rest @ ..]) = (bytes[12], inside) {
+    let inside = &bytes[proto::TCP_LEN..];
+    let len = usize::from(bytes[12] >> 4) * 4;
+    let (mut options, inside) =
+        inside.split_at_checked(len.saturating_sub(proto::TCP_LEN)).unwrap_or((&[], inside));
+    if let [2, 4, high, low, rest @ ..] = options {
+        let _ = write!(text, " mss {}", u16::from_be_bytes([*high, *low]));
+        options = rest;
+    }
+    if let [1, 3, 3, shift, rest @ ..] = options {
         let _ = write!(text, " scale {shift}");
-        inside = rest;
+        options = rest;
+    }
+    if !options.is_empty() {
+        let _ = write!(text, " options {}", hex(options).trim_start_matches("hex "));
     }
     layers.push(text);
     raw(inside, layers);

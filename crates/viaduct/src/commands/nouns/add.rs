@@ -80,6 +80,7 @@ pub fn network(args: NetworkArgs) -> Result<Vec<Object>, Failure> {
         mtu: args.mtu,
         tcp_midstream: args.no_tcp_midstream.then_some(false),
         tcp_asymmetric: args.tcp_asymmetric.then_some(true),
+        mss_clamp: args.mss_clamp.then_some(true),
     })])
 }
 
