@@ -49,9 +49,10 @@ package registers_pkg;
     PuntMtu = 6'd40,
     PuntNat = 6'd41,
     PuntUnknownRemote = 6'd42,
-    PuntDhcp = 6'd43
+    PuntDhcp = 6'd43,
+    PuntOuterChecksumMissing = 6'd44
   } punt_e;
-  localparam int unsigned PuntCount = 44;
+  localparam int unsigned PuntCount = 45;
 
   // Encapsulations, numbered as `packet::TunnelKind`.
   typedef enum logic [1:0] {

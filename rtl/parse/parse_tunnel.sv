@@ -49,6 +49,7 @@ module parse_tunnel
   logic gre_other;
   logic gre_refused;
   logic vxlan_refused;
+  logic lacks_checksum;
   punt_e outer;  // what is wrong outside
   punt_e stack;  // with the label stack
   punt_e found;
@@ -58,6 +59,7 @@ module parse_tunnel
     gre_other = gre && s.window[Top-8*2-:16] != EthertypeMpls;
     gre_refused = gre && (s.window[Top-:16] & GreRefused) != 0;
     vxlan_refused = vxlan && !s.window[Top-8*8-4];
+    lacks_checksum = s.header.v6 && !gre && s.window[Top-8*6-:16] == 0;
     if (s.header.exception != PuntNone) outer = s.header.exception;
     else if (s.header.neighbour) outer = PuntNeighbour;
     else if (s.header.tags != 0) outer = PuntNotForUs;
@@ -72,7 +74,9 @@ module parse_tunnel
     else if (label_ttl == 0) stack = PuntTtl;
     else if (!has_version || !(version inside {4'd4, 4'd6})) stack = PuntTunnelPayload;
     else stack = PuntNone;
-    found = outer != PuntNone ? outer : stack;
+    if (outer != PuntNone) found = outer;
+    else if (stack != PuntNone) found = stack;
+    else found = lacks_checksum ? PuntOuterChecksumMissing : PuntNone;
   end
 
   parse_t next;

@@ -94,6 +94,9 @@ impl Frame {
             }
             near(bytes, |bytes| Headers::network(bytes, tunnel.inner_at, tunnel.inner_end))
         };
+        if tunnel.lacks_checksum {
+            return Err(Punt::OuterChecksumMissing);
+        }
         let headers = headers?;
         let tos = match headers.ip() {
             Some(inner) => ecn_decap(inner.tos, tunnel.outer_tos).map_err(|_| Punt::Ecn)?,

@@ -109,6 +109,8 @@ pub enum Punt {
     UnknownRemote = 42,
     /// To a DHCP client's port, from a guest whose sources are checked.
     Dhcp = 43,
+    /// A tunnel packet over IPv6 without a UDP checksum.
+    OuterChecksumMissing = 44,
 }
 
 impl Punt {
@@ -158,6 +160,7 @@ impl Punt {
         Self::Nat,
         Self::UnknownRemote,
         Self::Dhcp,
+        Self::OuterChecksumMissing,
     ];
 
     /// The name that people see.
@@ -208,6 +211,7 @@ impl Punt {
             Self::Nat => "nat",
             Self::UnknownRemote => "unknown_remote",
             Self::Dhcp => "dhcp",
+            Self::OuterChecksumMissing => "outer_checksum_missing",
         }
     }
 }

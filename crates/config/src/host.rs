@@ -21,6 +21,8 @@ pub struct Host {
     pub tunnel_source: Vec<IpAddr>,
     /// Prefixes that tunnel packets are taken from, beside the remotes that targets name.
     pub tunnel_peers: Vec<IpNet>,
+    /// Tunnel packets over IPv6 may have no UDP checksum (RFC 6935, 5).
+    pub udp6_zero_checksum: bool,
     /// Where Prometheus may scrape; `None`: nowhere.
     pub metrics: Option<SocketAddr>,
     /// Directories, besides the run-dir and those of sockets in the file, in which sockets may be that are added while
@@ -86,6 +88,7 @@ impl Host {
             executor: r.get("executor").unwrap_or_default(),
             tunnel_source: r.one_or_many("tunnel_source"),
             tunnel_peers: r.list::<Prefix>("tunnel_peers").into_iter().map(|prefix| prefix.0).collect(),
+            udp6_zero_checksum: r.get("udp6_zero_checksum").unwrap_or_default(),
             metrics: r.get("metrics"),
             socket_dirs: match r.given::<SocketDir>("socket_dirs") {
                 Some(dirs) => dirs.into_iter().map(|dir| dir.0).collect(),

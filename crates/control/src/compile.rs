@@ -87,6 +87,7 @@ pub(crate) fn compile(
         name: host.name.as_str().into(),
         tunnel_source: index.tunnel_sources().to_vec(),
         tunnel_peers: host.tunnel_peers.clone(),
+        udp6_zero_checksum: host.udp6_zero_checksum,
     };
     objects.iter().for_each(|owned| compiler.number_vif(&owned.object));
     objects.iter().for_each(|owned| compiler.object(&owned.object));

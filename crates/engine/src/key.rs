@@ -131,6 +131,7 @@ const FLAG_V6: u64 = 1 << 48;
 const FLAG_ICMP_REPLY: u64 = 1 << 49;
 const OUTER_ECN_SHIFT: u32 = 50;
 const MPLS_TC_SHIFT: u32 = 52;
+const LACKS_CHECKSUM_SHIFT: u32 = 55;
 const ICMP_CODE_SHIFT: u32 = 56;
 
 /// Parses the frame of `len` bytes that starts with `head` into `fast`, all but the context in its key, which goes into
@@ -308,11 +309,11 @@ fn tunnel_kind(outer: &Fast) -> Option<TunnelKind> {
 /// The packet inside the one in `fast`, which it replaces.
 #[inline]
 fn tunnel(head: &[u8], kind: TunnelKind, context: &mut Context, fast: &mut Fast) -> Option<()> {
-    let end = match kind {
-        TunnelKind::MplsGre => usize::from(fast.at.l3) + usize::from(fast.at.ip_len),
+    let (end, lacks_checksum) = match kind {
+        TunnelKind::MplsGre => (usize::from(fast.at.l3) + usize::from(fast.at.ip_len), false),
         _ => {
             let udp: &[u8; 8] = head.get(usize::from(fast.at.l4)..)?.first_chunk()?;
-            usize::from(fast.at.l4) + usize::from(be16(udp, 4))
+            (usize::from(fast.at.l4) + usize::from(be16(udp, 4)), fast.at.v6 && be16(udp, 6) == 0)
         }
     };
     if context.is_tagged() {
@@ -321,7 +322,9 @@ fn tunnel(head: &[u8], kind: TunnelKind, context: &mut Context, fast: &mut Fast)
     let (src, dst) = outer_addresses(fast);
     context.enter(kind, src, dst);
     let ecn = (fast.key.0[0] >> 40) as u8 & packet::ecn::ECN_MASK;
-    inner(head, &Outer { kind, at: fast.at.l4_end.into(), end, ecn }, context, fast)
+    inner(head, &Outer { kind, at: fast.at.l4_end.into(), end, ecn }, context, fast)?;
+    fast.key.0[0] |= u64::from(lacks_checksum) << LACKS_CHECKSUM_SHIFT;
+    Some(())
 }
 
 /// Parses what is inside `outer`, whose tunnel `context` has entered.

@@ -189,4 +189,6 @@ pub struct Host {
     pub tunnel_source: Vec<IpAddr>,
     /// Addresses that tunnel packets are taken from beside the remotes that nexthops name.
     pub tunnel_peers: Vec<IpNet>,
+    /// Tunnel packets over IPv6 may have no UDP checksum (RFC 6935, 5).
+    pub udp6_zero_checksum: bool,
 }

@@ -33,6 +33,9 @@ pub struct Tunnel {
     pub mpls_tc: u8,
     /// Traffic class of the outer IP header: DSCP and ECN.
     pub outer_tos: u8,
+    /// The outer UDP checksum is zero over IPv6, which RFC 8200, 8.1 forbids but where the receiver wants it so
+    /// (RFC 6935, 5).
+    pub lacks_checksum: bool,
     /// Offset of the inner packet, bytes: an Ethernet header for VXLAN, as a rule an IP header for MPLS.
     pub inner_at: usize,
     /// Offset just past the inner packet, bytes: the `len` to parse it with.
@@ -59,6 +62,7 @@ pub fn tunnel(bytes: &[u8], outer: &Headers, len: usize) -> Result<Option<Tunnel
         mpls_ttl: ip.ttl,
         mpls_tc: 0,
         outer_tos: ip.tos,
+        lacks_checksum: false,
         inner_at: 0,
         inner_end: packet.end(),
     };
@@ -76,6 +80,10 @@ pub fn tunnel(bytes: &[u8], outer: &Headers, len: usize) -> Result<Option<Tunnel
             mpls(packet, payload, TunnelKind::MplsGre, &mut tunnel)?;
         }
         _ => return Ok(None),
+    }
+    if tunnel.kind != TunnelKind::MplsGre && ip.src.is_ipv6() {
+        let head: &[u8; proto::UDP_LEN] = packet.read(at, ParseError::TunnelMalformed)?;
+        tunnel.lacks_checksum = be16(head, 6) == 0;
     }
     Ok(Some(tunnel))
 }

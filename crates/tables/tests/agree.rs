@@ -175,7 +175,7 @@ fn change() -> impl Strategy<Value = Change> {
             .prop_map(|(id, n)| Change::PutMeter(id, MeterConfig { bits_per_second: n, burst_bytes: n })),
         3 => rule().prop_map(Change::PutRule),
         1 => (addr(), prefix()).prop_map(|(a, p)| Change::SetHost(Host {
-            name: "h".into(), tunnel_source: vec![a], tunnel_peers: vec![p],
+            name: "h".into(), tunnel_source: vec![a], tunnel_peers: vec![p], ..Host::default()
         })),
     ];
     let del = prop_oneof![

@@ -37,6 +37,9 @@ pub fn wire(frame: &[u8], window: usize) -> Result<Accepted, Punt> {
         label(bytes, &tunnel)?;
         Headers::network(bytes, tunnel.inner_at, tunnel.inner_end)
     };
+    if tunnel.lacks_checksum {
+        return Err(Punt::OuterChecksumMissing);
+    }
     let inner = inner.map_err(punt)?;
     let tos = match inner.ip() {
         Some(ip) => ecn_decap(ip.tos, tunnel.outer_tos).map_err(|_| Punt::Ecn)?,

@@ -218,10 +218,11 @@ const REASONS: [Punt; 11] = [
     Punt::Fragment,
     Punt::L4Malformed,
 ];
-const TUNNEL_REASONS: [Punt; 9] = [
+const TUNNEL_REASONS: [Punt; 10] = [
     Punt::HeaderTooLong,
     Punt::Neighbour,
     Punt::OuterFragment,
+    Punt::OuterChecksumMissing,
     Punt::NotForUs,
     Punt::TunnelMalformed,
     Punt::LabelStack,

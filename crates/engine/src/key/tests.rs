@@ -110,6 +110,7 @@ fn expected(head: &[u8], len: usize, wire: bool) -> Option<(Context, Fast)> {
     let mut found = common(head, &inner)?;
     context.set_id(tunnel.id);
     found.key.0[0] |= u64::from(ip.tos & 3) << 50 | u64::from(tunnel.mpls_tc) << 52;
+    found.key.0[0] |= u64::from(tunnel.lacks_checksum) << 55;
     found.at.tunnelled = true;
     found.tunnel_end = tunnel.inner_end as u32;
     Some((context, found))

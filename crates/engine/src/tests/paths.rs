@@ -213,9 +213,14 @@ fn a_change_is_felt_by_the_next_packet() {
 
 /// Packets to a guest out of a tunnel from `remote`, and how many of them came out.
 fn from_tunnel(host: &mut Host, remote: &str) -> usize {
+    from_tunnel_with(host, remote, if remote.contains(':') { "" } else { " nosum" })
+}
+
+/// The same, with or without an outer UDP checksum.
+fn from_tunnel_with(host: &mut Host, remote: &str, sum: &str) -> usize {
     let outer = if remote.contains(':') { ("ip6", "2001:db8::1") } else { ("ip4", "192.0.2.1") };
     let text = format!(
-        "eth 02:bb:00:00:00:02 > 02:aa:00:00:00:01 / {} {remote} > {} / udp 50000 > 6635 nosum / mpls 17 \
+        "eth 02:bb:00:00:00:02 > 02:aa:00:00:00:01 / {} {remote} > {} / udp 50000 > 6635{sum} / mpls 17 \
          / ip4 10.9.0.7 > 10.1.1.2 / udp 1000 > 53 / payload 9",
         outer.0, outer.1
     );
@@ -232,6 +237,23 @@ fn tunnel_packets_are_taken_from_remotes_that_nexthops_name() {
         assert!(host.hits() > 0);
         assert_eq!(from_tunnel(&mut host, unknown), 0);
         assert_eq!(host.drops(), [(DropReason::UnknownRemote, 5)].into());
+    }
+}
+
+#[test]
+fn tunnel_packets_without_a_checksum_over_ipv6_are_not_those_of_a_cached_flow_with_one() {
+    let mut host = host();
+    let remote = "2001:db8::2";
+    for _ in 0..2 {
+        assert_eq!(from_tunnel_with(&mut host, remote, ""), 5);
+        assert_eq!(from_tunnel_with(&mut host, remote, " nosum"), 0);
+    }
+    assert_eq!(host.drops(), [(DropReason::OuterChecksumMissing, 10)].into());
+    let tables = tables();
+    let Change::SetHost(own) = &tables[0] else { panic!("the host comes first") };
+    host.shared.apply(&[Change::SetHost(model::Host { udp6_zero_checksum: true, ..own.clone() })]).unwrap();
+    for _ in 0..2 {
+        assert_eq!(from_tunnel_with(&mut host, remote, " nosum"), 5);
     }
 }
 

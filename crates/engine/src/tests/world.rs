@@ -123,6 +123,7 @@ fn host(peers: &[&str]) -> Change {
         name: "a".into(),
         tunnel_source: vec![ip("192.0.2.1"), ip("2001:db8::1")],
         tunnel_peers: peers.iter().map(|peer| net(peer)).collect(),
+        udp6_zero_checksum: false,
     })
 }
 
@@ -421,6 +422,7 @@ fn from_wire(r: &mut Rng) -> String {
     } else {
         format!("ip4 {} > 192.0.2.1{tos}", r.one(&["192.0.2.2", "192.0.2.2", "192.0.2.3", "192.0.2.66"]))
     };
+    let sum = if v6_outside && r.percent(80) { "" } else { " nosum" };
     let v6 = r.percent(33);
     let src = if v6 { "fd00:9::7" } else { r.one(&["10.9.0.7", "10.9.4.7", "10.9.1.7"]) };
     let dst = if v6 {
@@ -433,7 +435,7 @@ fn from_wire(r: &mut Rng) -> String {
     let pad = if r.percent(25) { " / pad 6" } else { "" };
     match r.below(8) {
         0..=2 => format!(
-            "{eth} / {outer} / udp {sport} > 6635 nosum / mpls {label} / {}{pad}",
+            "{eth} / {outer} / udp {sport} > 6635{sum} / mpls {label} / {}{pad}",
             inner(r, src, dst, v6)
         ),
         3..=4 => format!("{eth} / {outer} / gre / mpls {label} / {}{pad}", inner(r, src, dst, v6)),
@@ -448,7 +450,7 @@ fn from_wire(r: &mut Rng) -> String {
             ]);
             let from = r.one(&["02:dd:00:00:00:01", "02:dd:00:00:00:02"]);
             let frame = format!("eth {from} > {to} / {}", inner(r, src, dst, v6));
-            format!("{eth} / {outer} / udp {sport} > 4789 nosum / vxlan {vni} / {frame}{pad}")
+            format!("{eth} / {outer} / udp {sport} > 4789{sum} / vxlan {vni} / {frame}{pad}")
         }
         _ => format!("{eth} / ip4 192.0.2.2 > 192.0.2.1 / icmp echo 7 1 / payload 56"),
     }

@@ -114,6 +114,9 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
         match packet::tunnel(self.packet.bytes, headers, self.packet.len as usize)? {
             Some(_) if !self.is_peer(ip.src) => return Err(DropReason::UnknownRemote.into()),
+            Some(tunnel) if tunnel.lacks_checksum && !self.tables.host().udp6_zero_checksum => {
+                return Err(DropReason::OuterChecksumMissing.into());
+            }
             Some(tunnel) if tunnel.kind == TunnelKind::Vxlan => return self.vxlan(&tunnel, ip.src),
             Some(tunnel) => return self.mpls(&tunnel, ip.src),
             None => {}

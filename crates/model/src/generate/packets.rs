@@ -298,6 +298,7 @@ fn from_wire(rng: &mut Rng, tables: &Tables, vif: &Vif) -> String {
     };
     let name = if us.is_ipv4() { "ip4" } else { "ip6" };
     let tos = rng.one(&[0, 0, 0, 0xb8, 1, 2, 3]);
+    let sum = if rng.percent(30) { " nosum" } else { "" };
     let underlay = format!("eth {peer} > {own} / {name} {from} > {us} tos {tos}");
     let (src, dst) = (destination(rng, tables, vrf), destination(rng, tables, vrf));
     let inner_mac = mac(0x300 + rng.below(4) as u16);
@@ -325,13 +326,13 @@ fn from_wire(rng: &mut Rng, tables: &Tables, vif: &Vif) -> String {
             let more = if rng.percent(3) { " more / mpls 7" } else { "" };
             let src = any_host(rng, vrf, dst.is_ipv4());
             let inner = ip(rng, src, dst);
-            let outer = if rng.percent(70) { "udp 50000 > 6635" } else { "gre" };
+            let outer = if rng.percent(70) { format!("udp 50000 > 6635{sum}") } else { "gre".into() };
             format!("{underlay} / {outer} / mpls {label} ttl {ttl}{more} / {inner}")
         }
         _ => {
             let src = any_host(rng, vrf, dst.is_ipv4());
             let inner = frame(rng, tables, inner_mac, vrf, src, dst);
-            format!("{underlay} / udp 50000 > 4789 / vxlan {} / {inner}", 5000 + vrf)
+            format!("{underlay} / udp 50000 > 4789{sum} / vxlan {} / {inner}", 5000 + vrf)
         }
     }
 }

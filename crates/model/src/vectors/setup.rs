@@ -205,6 +205,8 @@ impl Setup {
         while words.peek().is_some() {
             if words.next_if_eq(&"peer").is_some() {
                 host.tunnel_peers.push(value(words)?);
+            } else if words.next_if_eq(&"udp6-zero-checksum").is_some() {
+                host.udp6_zero_checksum = true;
             } else {
                 host.tunnel_source.push(value(words)?);
             }
