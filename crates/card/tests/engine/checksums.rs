@@ -11,12 +11,15 @@ const WORLD: &str = "\
     wire up0 mac 02:aa:00:00:00:01 address 192.0.2.1/24 address 2001:db8::1/64 mtu 9000\n\
     network blue vrf 1 gateway 10.1.1.254/24 gateway fd00:1::ffff/64 vni 5001\n\
     network public vrf 9 gateway 203.0.113.254/24\n\
+    network far vrf 3\n\
     guest vm1 in blue mac 02:00:00:00:00:01 address 10.1.1.1 address fd00:1::1\n\
     guest vm2 in blue mac 02:00:00:00:00:02 address 10.1.1.2 address fd00:1::2 policy\n\
     guest vm3 in blue mac 02:00:00:00:00:03 address 10.1.1.3 address fd00:1::3\n\
     guest vm4 in blue mac 02:00:00:00:00:04\n\
     rule blue 10 allow\n\
-    label 200 > network blue\n\
+    label 200 > network far\n\
+    route far 10.1.4.0/24 > mpls-over-udp 2001:db8::2 1048575\n\
+    route far fd00:5::/64 > vxlan 2001:db8::2 16777215 mac 02:cc:00:00:00:01\n\
     route blue 10.1.4.0/24 > mpls-over-udp 2001:db8::2 1048575\n\
     route blue 10.1.5.0/24 > vxlan 2001:db8::2 5001 mac 02:cc:00:00:00:01\n\
     route blue fd00:4::/64 > mpls-over-udp 2001:db8::2 17\n\
