@@ -19,6 +19,7 @@ const WORLD: &str = "\
     rule blue 10 allow\n\
     label 200 > network far\n\
     route far 10.1.4.0/24 > mpls-over-udp 2001:db8::2 1048575\n\
+    route far fd00:4::/64 > mpls-over-udp 2001:db8::2 17\n\
     route far fd00:5::/64 > vxlan 2001:db8::2 16777215 mac 02:cc:00:00:00:01\n\
     route blue 10.1.4.0/24 > mpls-over-udp 2001:db8::2 1048575\n\
     route blue 10.1.5.0/24 > vxlan 2001:db8::2 5001 mac 02:cc:00:00:00:01\n\
