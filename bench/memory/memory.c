@@ -20,8 +20,9 @@
 #include <sys/prctl.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "../timing.h"
 
 #define MOST_BATCHES 1000000
 #define PAGE 4096
@@ -34,13 +35,6 @@ static void fail(const char *what)
 	exit(1);
 }
 
-static double now_us(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec * 1e6 + t.tv_nsec / 1e3;
-}
-
 static void pin(int cpu)
 {
 	cpu_set_t set;
@@ -48,18 +42,6 @@ static void pin(int cpu)
 	CPU_SET(cpu, &set);
 	if (sched_setaffinity(0, sizeof set, &set))
 		fail("sched_setaffinity");
-}
-
-static int ascending(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-	return (x > y) - (x < y);
-}
-
-static double median(size_t count)
-{
-	qsort(batches, count, sizeof *batches, ascending);
-	return batches[count / 2];
 }
 
 /* A process that exists, and ends with this one. */
@@ -108,7 +90,7 @@ static void ping_pong(double milliseconds, int cpu, int other_cpu)
 	}
 	kill(pid, SIGKILL);
 	waitpid(pid, NULL, 0);
-	printf("{\"latency\": %.4f}\n", median(count));
+	printf("{\"latency\": %.4f}\n", median(batches, count));
 }
 
 static void copies(const char *how, double milliseconds, int cpu, size_t bytes)
@@ -166,7 +148,7 @@ static void copies(const char *how, double milliseconds, int cpu, size_t bytes)
 		batches[count++] = (now - then) / batch;
 		then = now;
 	}
-	double mean = (then - start) / batch / count, middle = median(count);
+	double mean = (then - start) / batch / count, middle = median(batches, count);
 	kill(pid, SIGKILL);
 	waitpid(pid, NULL, 0);
 	printf("{\"latency\": %.4f, \"gbps\": %.4f}\n", middle, bytes * 8 / mean / 1e3);

@@ -13,8 +13,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "../timing.h"
 
 #define PORT "18519"
 #define ACCESS (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)
@@ -29,25 +30,6 @@ static void fail(const char *what)
 {
 	fprintf(stderr, "regions: %s: %s\n", what, strerror(errno));
 	exit(1);
-}
-
-static double now_us(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec * 1e6 + t.tv_nsec / 1e3;
-}
-
-static int ascending(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-	return (x > y) - (x < y);
-}
-
-static double median(double *times, size_t count)
-{
-	qsort(times, count, sizeof *times, ascending);
-	return times[count / 2];
 }
 
 static struct rdma_addrinfo *resolve(const char *address, int flags)
@@ -67,21 +49,22 @@ static struct ibv_qp_init_attr queue_pair(void)
 	};
 }
 
-/* Accepts a peer, which writes its number to memory. */
-static struct rdma_cm_id *accept_peer(struct rdma_cm_id *listener, volatile uint8_t *memory, int peer)
+/* Accepts a peer, which writes to memory, and sends a byte there afterwards. */
+static struct rdma_cm_id *accept_peer(struct rdma_cm_id *listener, uint8_t *memory)
 {
 	struct rdma_cm_id *id;
+	struct ibv_wc came;
 	if (rdma_get_request(listener, &id))
 		fail("rdma_get_request");
-	struct ibv_mr *region = rdma_reg_write(id, (void *)memory, 4096);
-	if (!region)
-		fail("rdma_reg_write");
-	struct place place = {(uintptr_t)memory + peer, region->rkey};
+	struct ibv_mr *region = rdma_reg_write(id, memory, 4096);
+	if (!region || rdma_post_recv(id, NULL, memory, 1, region))
+		fail("rdma_post_recv");
+	struct place place = {(uintptr_t)memory, region->rkey};
 	struct rdma_conn_param told = {.private_data = &place, .private_data_len = sizeof place};
 	if (rdma_accept(id, &told))
 		fail("rdma_accept");
-	while (!memory[peer])
-		usleep(1000);
+	if (rdma_get_recv_comp(id, &came) != 1 || came.status != IBV_WC_SUCCESS)
+		fail("the peer's message");
 	return id;
 }
 
@@ -101,7 +84,7 @@ static void listen_and_measure(int peers, size_t bytes, int repeats)
 	memset(memory, 0, 4096);
 	memset(own, 1, bytes);
 	for (int peer = 0; peer < peers; peer++)
-		id = accept_peer(listener, (uint8_t *)memory, peer);
+		id = accept_peer(listener, (uint8_t *)memory);
 	for (int each = 0; each < repeats; each++) {
 		double start = now_us();
 		struct ibv_mr *region = ibv_reg_mr(id->pd, own, bytes, ACCESS);
@@ -128,8 +111,11 @@ static void connect_and_write(const char *address)
 	struct ibv_wc done;
 	if (!region || rdma_post_write(id, NULL, &one, sizeof one, region, 0, place.address, place.rkey))
 		fail("rdma_post_write");
-	if (rdma_get_send_comp(id, &done) != 1 || done.status != IBV_WC_SUCCESS)
-		fail("the write's completion");
+	if (rdma_post_send(id, NULL, &one, sizeof one, region, 0))
+		fail("rdma_post_send");
+	for (int each = 0; each < 2; each++)
+		if (rdma_get_send_comp(id, &done) != 1 || done.status != IBV_WC_SUCCESS)
+			fail("a completion");
 	for (;;)
 		pause();
 }

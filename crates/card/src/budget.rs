@@ -13,8 +13,8 @@ pub struct Budgets {
 impl Budgets {
     /// Any number of packets.
     pub const NONE: Self = Self { guest: 0, wire: 0 };
-    /// Of a simulated card, whose windows last for seconds: a guest that the host serves alone, as while there is a capture,
-    /// must get along with it, and a flood of small packets must not.
+    /// Of a simulated card, whose windows last for seconds: a guest that the host serves alone, as while there is a
+    /// capture, must get along with it, and a flood of small packets must not.
     pub const SIMULATED: Self = Self { guest: 16_384, wire: 65_536 };
 }
 

@@ -102,8 +102,8 @@ impl<T> Clone for Compiler<'_, T> {
 impl<T> Copy for Compiler<'_, T> {}
 
 impl<T: Lookup> Compiler<'_, T> {
-    /// A network's number on the card, if it is there. One that lowers the MSS of SYNs is not: the card tells no SYNs apart
-    /// but those of connections that it follows.
+    /// A network's number on the card, if it is there. One that lowers the MSS of SYNs is not: the card tells no SYNs
+    /// apart but those of connections that it follows.
     #[must_use]
     pub fn vrf(&self, vrf: Vrf) -> Option<u16> {
         let network = self.tables.network(vrf)?;

@@ -33,8 +33,8 @@ pub trait Entry: Copy + PartialEq {
         Self::SLOTS == 1
     }
 
-    /// The lines of a bucket; one that takes it all is in slot 0. Where both lines of such an entry are written, `version`
-    /// differs from that of whatever was in the bucket before.
+    /// The lines of a bucket; one that takes it all is in slot 0. Where both lines of such an entry are written,
+    /// `version` differs from that of whatever was in the bucket before.
     fn encode(bucket: [Option<&Self>; 2], version: u8) -> [Line; 2];
 }
 

@@ -31,8 +31,8 @@ impl Flow {
     }
 }
 
-/// An IPv6 flow is written in two halves: until both are there the card does not find it. Its action is in one of them, so
-/// that it changes at once.
+/// An IPv6 flow is written in two halves: until both are there the card does not find it. Its action is in one of
+/// them, so that it changes at once.
 impl Entry for Flow {
     const TABLE: Table = Table::Flow;
     const SLOTS: usize = 2;

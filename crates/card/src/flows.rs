@@ -1,9 +1,9 @@
 //! Which decisions may become flows on the card: those that hold for every later packet of the same key.
 //!
-//! A decision about a packet follows from the tables and the packet. What of the packet counts is in the key, or the card
-//! asks the host (TCP flags that change a connection, fragments, ICMP errors, TTL, MTU), or the card looks it up anew
-//! (destination MAC and label, which find the nexthop). What of the tables counts is up to [`crate::driver`], which lets
-//! flows end where it changes. Connections that end are told to the driver by whoever keeps them.
+//! A decision about a packet follows from the tables and the packet. What of the packet counts is in the key, or the
+//! card asks the host (TCP flags that change a connection, fragments, ICMP errors, TTL, MTU), or the card looks it up
+//! anew (destination MAC and label, which find the nexthop). What of the tables counts is up to [`crate::driver`],
+//! which lets flows end where it changes. Connections that end are told to the driver by whoever keeps them.
 
 use crate::compile::{Compiler, Hop, address_bits};
 use crate::entries;
@@ -24,7 +24,8 @@ pub struct Flow {
     pub key: Key,
     /// What is done with them.
     pub verdict: FlowVerdict,
-    /// The connection it is a direction of, by the direction of its first packet; of a dropped flow the one it would be.
+    /// The connection it is a direction of, by the direction of its first packet; of a dropped flow the one it would
+    /// be.
     pub connection: Option<FlowKey>,
     /// It depends on more than the rules of the network it comes in by: on the tables of other networks.
     pub far: bool,

@@ -1,6 +1,6 @@
-//! The keyed hash of the card's tables of two choices: the last four rounds of the Ascon permutation (NIST SP 800-232)
-//! over key and secret. Not linear, so who does not know the secret can't make keys that collide; `rtl/lookup/hash.sv` is
-//! the same in hardware.
+//! The keyed hash of the card's tables of two choices: the last four rounds of the Ascon permutation (NIST SP
+//! 800-232) over key and secret. Not linear, so who does not know the secret can't make keys that collide;
+//! `rtl/lookup/hash.sv` is the same in hardware.
 
 /// A key as it is hashed, or the secret: 320 bits, bits 63:0 in the first word.
 pub type Words = [u64; 5];

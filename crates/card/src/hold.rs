@@ -1,8 +1,8 @@
-//! Hold groups: flows that go onto the card at once, and whose packets wait there until what the host still has of them is
-//! in front.
+//! Hold groups: flows that go onto the card at once, and whose packets wait there until what the host still has of
+//! them is in front.
 //!
-//! A group is released at an output by a packet through each pipe, behind what the host sent there. So nothing is under way
-//! when its next turn begins, and no clock is needed in which it is neither released nor not.
+//! A group is released at an output by a packet through each pipe, behind what the host sent there. So nothing is
+//! under way when its next turn begins, and no clock is needed in which it is neither released nor not.
 
 use crate::registers::PuntMeta;
 use std::collections::VecDeque;
@@ -55,7 +55,8 @@ impl Hold {
         meta.release_hold.then_some(Self(meta.hold))
     }
 
-    /// Whether the group is released at the first `outputs`, by the turns that the card tells ([`crate::registers::engine::RELEASED`]).
+    /// Whether the group is released at the first `outputs`, by the turns that the card tells
+    /// ([`crate::registers::engine::RELEASED`]).
     #[must_use]
     pub fn is_released(self, turns: u32, outputs: usize) -> bool {
         (0..outputs).all(|output| (turns >> (GROUPS * output + self.group()) & 1 != 0) == self.turn())

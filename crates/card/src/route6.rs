@@ -109,8 +109,8 @@ impl Routes6 {
         self.after_others(length, true, steps)
     }
 
-    /// The steps of a change, behind a barrier where longer prefixes were changed before; of a removal, also where a look-up
-    /// may miss what takes the prefix's place, not knowing its length.
+    /// The steps of a change, behind a barrier where longer prefixes were changed before; of a removal, also where a
+    /// look-up may miss what takes the prefix's place, not knowing its length.
     fn after_others(&mut self, length: u8, removal: bool, mut steps: Vec<Step>) -> Vec<Step> {
         if steps.is_empty() {
             return steps;

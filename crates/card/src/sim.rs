@@ -68,8 +68,8 @@ impl SimCard {
         }
     }
 
-    /// Resets the engine, with memory that is empty again. The tables on chip and the counters stay as they are: a reset does
-    /// not reach what is in RAM.
+    /// Resets the engine, with memory that is empty again. The tables on chip and the counters stay as they are: a
+    /// reset does not reach what is in RAM.
     pub fn reset(&mut self) {
         self.inputs.fill_with(Input::default);
         self.outputs.fill_with(Output::default);
@@ -79,8 +79,8 @@ impl SimCard {
         (self.offers, self.takes) = (u32::MAX, u32::MAX);
     }
 
-    /// Stores a line of a table in memory at once, behind the engine's back: before the first packet since reset, as later the
-    /// engine's caches may have it.
+    /// Stores a line of a table in memory at once, behind the engine's back: before the first packet since reset, as
+    /// later the engine's caches may have it.
     pub fn load(&mut self, table: Table, address: u32, line: &Line) {
         let pipes = self.pipes();
         let (way, bridge, route) = (4 * pipes, 2 * pipes, 4 * pipes);

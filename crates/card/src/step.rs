@@ -8,7 +8,8 @@ pub const LINE: usize = 32;
 /// A line of the card's memory.
 pub type Line = [u8; LINE];
 
-/// What the shadow of a table yields: done in this order, look-ups give at every moment what was right before or is after.
+/// What the shadow of a table yields: done in this order, look-ups give at every moment what was right before or is
+/// after.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Write a line.
@@ -31,8 +32,8 @@ pub enum Step {
     Barrier,
 }
 
-/// Several changes, each as its steps, so that they share their barriers: what of each has to be behind a barrier still is,
-/// and what is written to one line is written in the order of the changes.
+/// Several changes, each as its steps, so that they share their barriers: what of each has to be behind a barrier
+/// still is, and what is written to one line is written in the order of the changes.
 #[must_use]
 pub fn together(changes: impl IntoIterator<Item = Vec<Step>>) -> Vec<Step> {
     // What is written between barriers, and between which a line was written last.

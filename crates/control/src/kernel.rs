@@ -5,8 +5,8 @@ use std::path::Path;
 
 const SETTINGS: &str = "/proc/sys/net";
 
-/// A warning where the kernel forwards, too, what comes in by a wire of the driver `af-packet`: the device is the kernel's
-/// as well, which gets a copy of each frame. `None`: it does not, or the device is not there.
+/// A warning where the kernel forwards, too, what comes in by a wire of the driver `af-packet`: the device is the
+/// kernel's as well, which gets a copy of each frame. `None`: it does not, or the device is not there.
 #[must_use]
 pub fn forwarding(wire: &Wire) -> Option<String> {
     forwarding_by(Path::new(SETTINGS), wire)

@@ -25,8 +25,8 @@ pub trait Ports: Send + Sync {
     fn tables_changed(&self);
     /// Tells an open port of another specification that needs no other port.
     fn update(&self, spec: &PortSpec);
-    /// What the open verbs devices know of one of the tables: of themselves, what changes while they run; the rest of an
-    /// [`api::v1::RdmaDevice`] but its name is filled in.
+    /// What the open verbs devices know of one of the tables: of themselves, what changes while they run; the rest of
+    /// an [`api::v1::RdmaDevice`] but its name is filled in.
     fn rdma(&self, table: RdmaTable) -> RdmaReply;
 }
 

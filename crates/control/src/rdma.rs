@@ -117,7 +117,8 @@ impl RdmaSpec {
         (&self.guest, &self.socket, self.vrf, self.mac) == (&other.guest, &other.socket, other.vrf, other.mac)
     }
 
-    /// Its GIDs by their index: the MAC's link-local address, then the guest's addresses, IPv4 ones mapped (IBTA, annex A17).
+    /// Its GIDs by their index: the MAC's link-local address, then the guest's addresses, IPv4 ones mapped (IBTA,
+    /// annex A17).
     #[must_use]
     pub fn gids(&self) -> Vec<Ipv6Addr> {
         let mapped = |addr: &IpAddr| match addr {

@@ -1,7 +1,8 @@
 //! Instructions a packet takes in each stage of the packet path, counted by callgrind on fixed inputs.
 //!
-//! `make bench-instructions` runs this and compares with `instructions.json`. Every benchmark counts 10,240 packets (or
-//! look-ups); hash keys, time and packets are the same in every run, and so are the counts, but for the compiler's version.
+//! `make bench-instructions` runs this and compares with `instructions.json`. Every benchmark counts 10,240 packets
+//! (or look-ups); hash keys, time and packets are the same in every run, and so are the counts, but for the
+//! compiler's version.
 
 #![allow(missing_docs)] // of what the macros make
 

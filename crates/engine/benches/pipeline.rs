@@ -1,7 +1,8 @@
 //! Cycles per packet of the packet path without rings: packets come from memory and go to memory.
 //!
-//! `cargo bench -p engine --bench pipeline -- [PART OF A NAME]`. Nanoseconds are the worker's time on a CPU, which holds on a
-//! busy machine too; the stages are TSC cycles a packet: `lookup` is all from the parse to the rewritten header.
+//! `cargo bench -p engine --bench pipeline -- [PART OF A NAME]`. Nanoseconds are the worker's time on a CPU, which
+//! holds on a busy machine too; the stages are TSC cycles a packet: `lookup` is all from the parse to the rewritten
+//! header.
 
 mod common;
 

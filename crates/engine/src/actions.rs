@@ -1,9 +1,10 @@
 //! What decisions say, shared by the flows they are the same for: how packets are rewritten, what of the tables the
 //! decision depended on, and what counts along.
 //!
-//! A flow's cache entry has the number of its action. Whether the tables still say so is known per action, so a change of
-//! the tables costs one look at each action's generation cells, however many flows there are. An action that does not
-//! hold any more never does again: the next packet of each of its flows is decided anew, and finds or makes another.
+//! A flow's cache entry has the number of its action. Whether the tables still say so is known per action, so a
+//! change of the tables costs one look at each action's generation cells, however many flows there are. An action
+//! that does not hold any more never does again: the next packet of each of its flows is decided anew, and finds or
+//! makes another.
 
 use crate::cache::Entry;
 use crate::counters::WorkerCells;
@@ -202,7 +203,8 @@ impl Actions {
         self.free.push(number);
     }
 
-    /// Passes on what was counted, that what they learn from was seen, and that their neighbours are used. Once a second.
+    /// Passes on what was counted, that what they learn from was seen, and that their neighbours are used. Once a
+    /// second.
     pub fn settle(&mut self, tables: Tables<'_>, cells: &WorkerCells, now: Seconds) {
         for action in &mut self.all {
             let counted = action.pending.0 > 0 && action.stamp != GONE;

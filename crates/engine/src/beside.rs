@@ -20,9 +20,10 @@ impl Engine {
         self.common.clock.now().seconds
     }
 
-    /// Counts packets of a connection that it did not see, in the direction of `key`, and notes the time if there were `any`,
-    /// so that the connection does not time out. From then on, TCP's sequence numbers are known not to be known. Without `counters` they are not counted, and the connection's counters are
-    /// known to lack packets from then on. False where it is gone.
+    /// Counts packets of a connection that it did not see, in the direction of `key`, and notes the time if there
+    /// were `any`, so that the connection does not time out. From then on, TCP's sequence numbers are known not to be
+    /// known. Without `counters` they are not counted, and the connection's counters are known to lack packets from
+    /// then on. False where it is gone.
     pub fn carried(&self, key: &FlowKey, any: bool, counters: Option<Counters>) -> bool {
         let (flows, now) = (self.common.shared.flows(), self.now());
         let Some((_, reply, flow)) = flows.get(key, now) else { return false };

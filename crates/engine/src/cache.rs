@@ -3,11 +3,11 @@
 //! An entry is one cache line: its key, the number of the action that its packets share with those of other flows, its
 //! connection, and what it has not counted there yet. Nothing here is shared between workers, so nothing is atomic.
 //!
-//! The table is set-associative: a look-up probes [`WAYS`] lines at most, whatever keys a guest chooses; the hash is keyed
-//! and not linear, so that it can't choose those of one set. Each hash has its own order of a set's lines, and an entry
-//! lies in the first one that was free, so that a look-up ends at the first free line: mostly the first. The table is a
-//! quarter full at most until it has its full size, and grows by linear hashing, one set at a time: few flows lie close
-//! together, and no growth takes longer than an insertion.
+//! The table is set-associative: a look-up probes [`WAYS`] lines at most, whatever keys a guest chooses; the hash is
+//! keyed and not linear, so that it can't choose those of one set. Each hash has its own order of a set's lines, and
+//! an entry lies in the first one that was free, so that a look-up ends at the first free line: mostly the first. The
+//! table is a quarter full at most until it has its full size, and grows by linear hashing, one set at a time: few
+//! flows lie close together, and no growth takes longer than an insertion.
 
 use crate::contexts::Contexts;
 use crate::huge::{Line, Table};

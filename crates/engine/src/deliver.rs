@@ -10,9 +10,10 @@ use std::sync::Arc;
 /// End of a list of lanes.
 const NONE: u8 = u8::MAX;
 
-/// How long a queue is left alone that could not be leased, nanoseconds. An attempt takes some tens of microseconds. Whoever
-/// holds a queue that long copies large packets, waits for a CPU, or never gives it back. Attempts become fewer, so that
-/// they cost a percent or two of a worker's time; a guest with one queue that others fill still hears from this worker.
+/// How long a queue is left alone that could not be leased, nanoseconds. An attempt takes some tens of microseconds.
+/// Whoever holds a queue that long copies large packets, waits for a CPU, or never gives it back. Attempts become
+/// fewer, so that they cost a percent or two of a worker's time; a guest with one queue that others fill still hears
+/// from this worker.
 const LEFT_ALONE_NS: std::ops::RangeInclusive<u64> = 50_000..=5_000_000;
 
 /// Queues that are tried in vain in one delivery, at most.

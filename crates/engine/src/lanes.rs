@@ -194,7 +194,8 @@ impl Lanes {
         Ok(())
     }
 
-    /// Follows the TCP segment that a lane holds, as long as it wasn't rewritten. False where that is for the slow path.
+    /// Follows the TCP segment that a lane holds, as long as it wasn't rewritten. False where that is for the slow
+    /// path.
     #[inline(always)]
     pub fn follow(&self, lane: usize, entry: &Found<'_>, tables: Tables<'_>) -> bool {
         let fast = &self.fast.lanes[lane];

@@ -11,7 +11,8 @@ use packet::proto;
 const LEN: usize = proto::ETHERNET_LEN + proto::IPV4_LEN + proto::UDP_LEN;
 /// Those of them that are compared, as words: all but UDP's checksum.
 type Words = [u64; 5];
-/// What packets of a tunnel have in common. Not DSCP and ECN, lengths, identification, DF, TTL, checksum and source port.
+/// What packets of a tunnel have in common. Not DSCP and ECN, lengths, identification, DF, TTL, checksum and source
+/// port.
 const COMMON: Words = [u64::MAX, u64::MAX >> 8, 0xff00_ff3f_0000_0000, u64::MAX << 16, 0x0000_ffff_0000_ffff];
 /// Outer headers known at once.
 const RECENT: usize = 64;
@@ -50,8 +51,8 @@ const fn place(words: &Words) -> usize {
 }
 
 impl Outers {
-    /// Takes the outer headers off the frame of `len` bytes that starts with `head`, if they are known: what is inside is
-    /// left to parse. `None` says nothing about the frame.
+    /// Takes the outer headers off the frame of `len` bytes that starts with `head`, if they are known: what is
+    /// inside is left to parse. `None` says nothing about the frame.
     #[inline(always)]
     pub fn enter(&self, head: &[u8], len: usize, context: &mut Context) -> Option<Outer> {
         let words = words(head)?;

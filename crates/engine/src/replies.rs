@@ -6,8 +6,8 @@ use model::{Asker, ReplyKind, Seconds};
 use packet::IcmpError;
 use std::hash::{BuildHasher, RandomState};
 
-/// How many times as many errors all of a guest's addresses get as one of them, or all hosts of a network behind wires as
-/// one of them.
+/// How many times as many errors all of a guest's addresses get as one of them, or all hosts of a network behind
+/// wires as one of them.
 const TOGETHER: u32 = 10;
 /// How many times as many errors tell of packets too big, apart from the others: without them a connection hangs, and
 /// each makes its packets fit.
@@ -60,8 +60,8 @@ impl ReplyLimits {
         let asker = self.hash.hash_one((too_big, asker));
         let at = sender.index().map(|index| index + usize::from(too_big) * Flooder::COUNT);
         let Some(together) = at.and_then(|at| self.together.get_mut(at)) else { return false };
-        // Who is over his own share takes nothing of the others'; and who brings many addresses has no more buckets than
-        // errors.
+        // Who is over his own share takes nothing of the others'; and who brings many addresses has no more buckets
+        // than errors.
         let may = count(*together, now) < most.saturating_mul(TOGETHER)
             && bucket(&mut self.askers, asker, now).is_none_or(|sent| take(sent, most, now));
         may && take(together, u32::MAX, now)

@@ -183,8 +183,8 @@ pub(crate) fn ipv4_sums(headers: &[u8]) -> Option<(u16, u16)> {
     Some((u16::from_be_bytes([ip[2], ip[3]]), u16::from_be_bytes([ip[10], ip[11]])))
 }
 
-/// Sets what depends on length and flow in the outer headers at the start of `frame`, a frame of `len` bytes. `sums` are
-/// those in it before ([`ipv4_sums`]). The checksum of UDP over IPv6 is left zero: it covers the payload.
+/// Sets what depends on length and flow in the outer headers at the start of `frame`, a frame of `len` bytes. `sums`
+/// are those in it before ([`ipv4_sums`]). The checksum of UDP over IPv6 is left zero: it covers the payload.
 #[inline(always)]
 pub(crate) fn finish_outer(
     frame: &mut [u8],

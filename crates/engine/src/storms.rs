@@ -1,5 +1,5 @@
-//! Storm control: how many copies of flooded packets are made for a guest, or for what comes to a network by wires, in a
-//! second.
+//! Storm control: how many copies of flooded packets are made for a guest, or for what comes to a network by wires,
+//! in a second.
 
 use crate::counters::MAX_VIFS;
 use model::{Seconds, VifId, Vrf};

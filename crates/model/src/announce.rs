@@ -32,9 +32,9 @@ pub struct Announcement {
     pub guest: Option<VifId>,
 }
 
-/// The announcements of an address to the members of its network, but for the guest that has it: gratuitous ARP requests
-/// (RFC 5227, 3) or unsolicited advertisements (RFC 4861, 7.2.6), one for each MAC that the gateway has. None where nobody
-/// else is there to hear it.
+/// The announcements of an address to the members of its network, but for the guest that has it: gratuitous ARP
+/// requests (RFC 5227, 3) or unsolicited advertisements (RFC 4861, 7.2.6), one for each MAC that the gateway has.
+/// None where nobody else is there to hear it.
 #[must_use]
 pub fn announce<T: Lookup>(tables: &T, announced: &Announcement) -> Vec<Unasked> {
     let Some(network) = tables.network(announced.vrf) else { return Vec::new() };
@@ -66,8 +66,8 @@ fn announcement(mac: Mac, addr: IpAddr) -> Option<Vec<u8>> {
     Some(frame)
 }
 
-/// Reports out of a wire that this host listens to the solicited-node groups of these addresses (RFC 3810, 5.2): switches
-/// that look into MLD pass on what is sent to those groups only to who reported it. Of the underlay
+/// Reports out of a wire that this host listens to the solicited-node groups of these addresses (RFC 3810, 5.2):
+/// switches that look into MLD pass on what is sent to those groups only to who reported it. Of the underlay
 /// ([`NeighbourScope::Wire`]) from the wire, of a network attached to one from the gateway. Nothing where there is no
 /// wire.
 #[must_use]

@@ -46,9 +46,9 @@ pub fn decide<T: Lookup>(tables: &T, packet: &PacketView<'_>, ingress: VifId, no
     Decision { verdict, effects: walk.effects }
 }
 
-/// The deliveries of a frame of this host's own into a network, as from `origin`: to one MAC, or to all members, of which
-/// the attached wire is none for the gateway, which has another MAC there; and a neighbour that is not known, because of
-/// whom a delivery is missing.
+/// The deliveries of a frame of this host's own into a network, as from `origin`: to one MAC, or to all members, of
+/// which the attached wire is none for the gateway, which has another MAC there; and a neighbour that is not known,
+/// because of whom a delivery is missing.
 pub(crate) fn bridge_own<T: Lookup>(
     tables: &T,
     network: &Network,
@@ -123,8 +123,8 @@ struct Frame<'a> {
     network: &'a Network,
     /// Traffic class with which it goes on.
     tos: u8,
-    /// How many of its tags, from the outermost on, are not the tenant's and go no further: that of the VLAN it came by,
-    /// and those that bear a priority alone.
+    /// How many of its tags, from the outermost on, are not the tenant's and go no further: that of the VLAN it came
+    /// by, and those that bear a priority alone.
     foreign_tags: u8,
 }
 

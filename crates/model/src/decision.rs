@@ -21,8 +21,8 @@ pub struct Decision {
 pub enum Verdict {
     /// To one port.
     Forward(Forward),
-    /// To every member of a network's bridge but the one it came from; what only other hosts' gateways are to hear, to its
-    /// tunnels.
+    /// To every member of a network's bridge but the one it came from; what only other hosts' gateways are to hear,
+    /// to its tunnels.
     Flood(Flood),
     /// Nowhere: Viaduct answers it.
     Reply(Reply),
@@ -60,8 +60,8 @@ pub struct Forward {
     pub ethernet: Option<EthernetRewrite>,
     /// 802.1Q tag pushed behind the addresses (a network attached to a wire by VLAN).
     pub push_vlan: Option<u16>,
-    /// 802.1Q tags popped, from the outermost on: the attachment's, and those that bear a priority alone. Where the frame
-    /// is kept from its Ethernet header.
+    /// 802.1Q tags popped, from the outermost on: the attachment's, and those that bear a priority alone. Where the
+    /// frame is kept from its Ethernet header.
     pub pop_tags: u8,
     /// Tunnel it goes through.
     pub encap: Option<Encap>,
@@ -152,7 +152,8 @@ pub struct Reply {
     pub forward: Forward,
     /// Where the packet was refused rather than served: the reason that is counted.
     pub dropped: Option<DropReason>,
-    /// Of an error: who is told, by network and address. Executors bound how often (RFC 1812, 4.3.2.8; RFC 4443, 2.4 f).
+    /// Of an error: who is told, by network and address. Executors bound how often (RFC 1812, 4.3.2.8; RFC 4443, 2.4
+    /// f).
     pub asker: Option<Asker>,
 }
 
@@ -216,8 +217,8 @@ pub struct Effects {
     pub path: Option<PathMtu>,
     /// Connection table.
     pub flow: Option<FlowChange>,
-    /// The rules allow this packet, which is of no connection; but another like it may be of one. So the decision is not
-    /// for those.
+    /// The rules allow this packet, which is of no connection; but another like it may be of one. So the decision is
+    /// not for those.
     pub once: bool,
     /// Protocol and ports for later fragments.
     pub fragment: Option<(FragmentKey, Transport)>,
@@ -247,7 +248,8 @@ pub struct Learn {
     pub at: crate::BridgeTarget,
 }
 
-/// The largest outer IP packet that the underlay carries to a tunnel's remote, as a router of it says (RFC 1191; RFC 8201).
+/// The largest outer IP packet that the underlay carries to a tunnel's remote, as a router of it says (RFC 1191; RFC
+/// 8201).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathMtu {
     /// The remote.

@@ -16,8 +16,8 @@ pub struct Endpoint {
     pub vrf: Vrf,
     /// Address before source NAT or after destination NAT.
     pub addr: IpAddr,
-    /// Port, or what stands for it ([`crate::Transport::ports`]); 0 for the source of UDP 4791 (RoCEv2: both directions go to
-    /// that port, so flows track the address pair).
+    /// Port, or what stands for it ([`crate::Transport::ports`]); 0 for the source of UDP 4791 (RoCEv2: both
+    /// directions go to that port, so flows track the address pair).
     pub port: u16,
 }
 
@@ -110,8 +110,8 @@ pub enum Follow {
     Moves(Connection),
     /// The answer to a SYN that came when it was open already: it begins anew, and this is known then.
     Reopens(Connection),
-    /// It passes with the connection and leaves it as it is: TCP outside of the stream, of which its receiver makes what
-    /// it makes of it, or a reset that its receiver must ask back about.
+    /// It passes with the connection and leaves it as it is: TCP outside of the stream, of which its receiver makes
+    /// what it makes of it, or a reset that its receiver must ask back about.
     Stray,
     /// A reset outside of the window.
     Outside,

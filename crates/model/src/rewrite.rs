@@ -14,8 +14,8 @@ use packet::{Headers, TunnelKind, build, edit, proto};
 use std::ops::Range;
 
 /// Everything that leaves because of a packet, all of which is in `packet.bytes`: copies of what came in, deliveries,
-/// an answer, and copies of the answer or the first delivery as it is before it is encapsulated. The packet has no unfinished
-/// checksum.
+/// an answer, and copies of the answer or the first delivery as it is before it is encapsulated. The packet has no
+/// unfinished checksum.
 #[must_use]
 pub fn emit(decision: &Decision, packet: &PacketView<'_>) -> Vec<(VifId, Vec<u8>)> {
     let mut out = Vec::new();

@@ -30,9 +30,9 @@ pub struct Question {
     pub at: Option<Mac>,
 }
 
-/// The questions for a neighbour: out of its wire, or from the gateway to its MAC or all members of its network, in which
-/// it needs no address; one for each MAC that the gateway has. None where nobody can ask (no address of that family) or
-/// be asked.
+/// The questions for a neighbour: out of its wire, or from the gateway to its MAC or all members of its network, in
+/// which it needs no address; one for each MAC that the gateway has. None where nobody can ask (no address of that
+/// family) or be asked.
 #[must_use]
 pub fn solicit<T: Lookup>(tables: &T, asked: &Question) -> ArrayVec<Solicitation, MAX_QUESTIONS> {
     let questions = match asked.scope {

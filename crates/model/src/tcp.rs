@@ -228,8 +228,8 @@ impl Tcp {
     }
 }
 
-/// A side's window, in bytes: the largest in its headers was `window`, its SYN had the one scale and the other side's the
-/// other.
+/// A side's window, in bytes: the largest in its headers was `window`, its SYN had the one scale and the other side's
+/// the other.
 #[inline(always)]
 #[must_use]
 pub const fn window_size(window: u16, scale: u8, other_scale: u8) -> u32 {
@@ -242,9 +242,9 @@ pub const fn window_size(window: u16, scale: u8, other_scale: u8) -> u32 {
     }
 }
 
-/// What is known of a side after a segment without SYN and RST, of which `own` was known before, and `other` of the other
-/// side, whose window is `window` bytes. `None`: it is not of the stream. Its bytes must lie in the window, or just before
-/// (RFC 9293, 3.10.7.4), and it must acknowledge nothing that was not sent (RFC 5961, 5.2).
+/// What is known of a side after a segment without SYN and RST, of which `own` was known before, and `other` of the
+/// other side, whose window is `window` bytes. `None`: it is not of the stream. Its bytes must lie in the window, or
+/// just before (RFC 9293, 3.10.7.4), and it must acknowledge nothing that was not sent (RFC 5961, 5.2).
 #[inline(always)]
 #[must_use]
 pub fn advance(

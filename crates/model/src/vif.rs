@@ -30,10 +30,11 @@ pub struct Vif {
     pub kind: VifKind,
     /// A guest's network. `None` for a wire; networks attached to one are in [`WireAttributes::networks`].
     pub vrf: Option<Vrf>,
-    /// A guest's MAC: the only source it may use beside `macs`, and by itself a static bridge entry. `None`: any, learned.
-    /// A wire's own MAC: the source of what Viaduct sends there, and the only unicast it takes.
+    /// A guest's MAC: the only source it may use beside `macs`, and by itself a static bridge entry. `None`: any,
+    /// learned. A wire's own MAC: the source of what Viaduct sends there, and the only unicast it takes.
     pub mac: Option<Mac>,
-    /// More source MACs a guest may use, which others may have as well: they are learned (a VRRP router's, RFC 9568, 7.3).
+    /// More source MACs a guest may use, which others may have as well: they are learned (a VRRP router's, RFC 9568,
+    /// 7.3).
     pub macs: Vec<Mac>,
     /// A guest's own addresses. With none configured its source addresses are not checked.
     pub addresses: Vec<IpAddr>,

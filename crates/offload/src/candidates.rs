@@ -53,7 +53,8 @@ impl<C: Carry> Carrier<C> {
         line.hand(taken, self.driver.commands().card().buffers());
     }
 
-    /// Tells the card of a packet's flow, whose packets it keeps until the hold group is released. The flow, where it does.
+    /// Tells the card of a packet's flow, whose packets it keeps until the hold group is released. The flow, where it
+    /// does.
     pub fn install(
         &mut self,
         candidate: &Candidate,

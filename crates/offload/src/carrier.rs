@@ -1,5 +1,5 @@
-//! The carrier: one thread that takes packets from ports, moves them through the card, and gives the engine what the card
-//! leaves to the host. It sleeps when there is nothing to do; a simulated card stands still then.
+//! The carrier: one thread that takes packets from ports, moves them through the card, and gives the engine what the
+//! card leaves to the host. It sleeps when there is nothing to do; a simulated card stands still then.
 
 use crate::candidates::Candidate;
 use crate::carry::{Carry, Incoming, Outgoing};
@@ -33,8 +33,8 @@ const AGAIN: usize = 4 * QUEUE;
 const AHEAD: usize = 2;
 /// Clocks without a packet coming out after which the card is asked whether any is still inside: it drops some.
 const QUIET: u32 = 512;
-/// Clocks without a packet coming out after which none is left between where a barrier waits for it and the output: outputs
-/// are always taken from, and the longest packet has fewer beats.
+/// Clocks without a packet coming out after which none is left between where a barrier waits for it and the output:
+/// outputs are always taken from, and the longest packet has fewer beats.
 const EXIT: u32 = 256;
 /// Clocks without a packet moving after which the card hangs.
 const HANG: u32 = 50_000;
@@ -188,8 +188,8 @@ impl<C: Carry> Carrier<C> {
         Ok(taken || engine || self.is_busy())
     }
 
-    /// Takes what the engine sent, to be sent by the card as it is, so that nothing overtakes it there; where less than so many
-    /// frames wait for an input.
+    /// Takes what the engine sent, to be sent by the card as it is, so that nothing overtakes it there; where less
+    /// than so many frames wait for an input.
     pub fn take_sent(&mut self, most: usize) {
         let pipes = self.card().pipes();
         for (vif, line) in &mut self.lines {
@@ -274,7 +274,8 @@ impl<C: Carry> Carrier<C> {
         ready < QUEUE && own < QUEUE
     }
 
-    /// A frame came in. One that the card can't take goes past it, when all before it have come out; and so do those behind.
+    /// A frame came in. One that the card can't take goes past it, when all before it have come out; and so do those
+    /// behind.
     fn enter(&mut self, vif: VifId, input: usize, taken: Taken) -> Result<(), Fault> {
         let past = self.lines.get(&vif).is_some_and(|line| line.past);
         if !past && !taken.is_beyond_card() {

@@ -28,8 +28,8 @@ pub struct Outgoing {
 
 /// A card in this process: nothing moves but by [`Carry::tick`], and by its registers.
 pub trait Carry: Card {
-    /// Pipes of each direction. Inputs are those from guests, and after them those from wires; outputs as many queues to
-    /// the host, by which guests are reached too, and after them wires.
+    /// Pipes of each direction. Inputs are those from guests, and after them those from wires; outputs as many queues
+    /// to the host, by which guests are reached too, and after them wires.
     fn pipes(&self) -> usize;
     /// Queues a packet for an input.
     fn send(&mut self, input: usize, packet: Incoming);

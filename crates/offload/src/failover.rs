@@ -10,8 +10,8 @@ use model::VifId;
 const LAST_CLOCKS: u32 = 4096;
 
 impl<C: Carry> Carrier<C> {
-    /// Gives up the card. What is inside and does not come out is lost; what waited for it goes to the engine, and after
-    /// that the ports do, for good.
+    /// Gives up the card. What is inside and does not come out is lost; what waited for it goes to the engine, and
+    /// after that the ports do, for good.
     pub fn fail(&mut self, fault: &Fault) {
         if self.failed {
             return;

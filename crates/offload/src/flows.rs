@@ -83,8 +83,8 @@ impl Flows {
 }
 
 impl<C: Carry> Carrier<C> {
-    /// Counts what a flow carried since the last look. False where it is to leave the card: it is idle, its connection is
-    /// gone, or it has left already.
+    /// Counts what a flow carried since the last look. False where it is to leave the card: it is idle, its
+    /// connection is gone, or it has left already.
     pub fn account(&mut self, key: &Key) -> bool {
         let Some(carried) = self.flows.carried.get_mut(key) else { return false };
         let (used, counters) = match self.driver.usage(key) {
@@ -103,7 +103,8 @@ impl<C: Carry> Carrier<C> {
         alive && carried.idle < IDLE
     }
 
-    /// Remembers a flow that is on the card now. Its connection's packets are known to be missing before the first one is.
+    /// Remembers a flow that is on the card now. Its connection's packets are known to be missing before the first
+    /// one is.
     pub fn carry(&mut self, key: Key, carried: Carried) {
         let counters = self.driver.is_counted(&key).then(Counters::default);
         if let Some(direction) = &carried.direction {

@@ -5,10 +5,10 @@
 //!
 //! Must not know: what the card's tables look like, how packets are decided.
 //!
-//! What the card is not sure of it leaves to the host, which gives it to the engine by a ring that stands for the port it
-//! came in by. The engine decides and sends it, by a ring again, and the card lets it out as it is; then the flow goes onto
-//! the card, if the decision allows that. Nothing overtakes: the card keeps the flow's packets until the engine is done with
-//! those that came before.
+//! What the card is not sure of it leaves to the host, which gives it to the engine by a ring that stands for the
+//! port it came in by. The engine decides and sends it, by a ring again, and the card lets it out as it is; then the
+//! flow goes onto the card, if the decision allows that. Nothing overtakes: the card keeps the flow's packets until
+//! the engine is done with those that came before.
 #![deny(unsafe_code)]
 
 mod candidates;

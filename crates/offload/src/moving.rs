@@ -1,9 +1,9 @@
 //! Flows on their way onto the card: nothing of a flow overtakes, and nothing else waits.
 //!
-//! The card is told of the flows, and keeps their packets from then on. A mark by each pipe comes out behind all of theirs
-//! that were the host's. Once the engine is done with what it had been given by then, the flows are released at the card's
-//! outputs. Until that is so everywhere, what comes out for the host waits here: it may be of such a flow, whose packets
-//! before it leave by another output.
+//! The card is told of the flows, and keeps their packets from then on. A mark by each pipe comes out behind all of
+//! theirs that were the host's. Once the engine is done with what it had been given by then, the flows are released
+//! at the card's outputs. Until that is so everywhere, what comes out for the host waits here: it may be of such a
+//! flow, whose packets before it leave by another output.
 
 use crate::candidates::Candidate;
 use crate::carrier::{Carrier, Fault, PATIENCE};

@@ -116,8 +116,8 @@ pub fn set_quoted_destination(
     set_quoted_address(bytes, headers, quoted, Side::Destination, addr, partial)
 }
 
-/// Lowers the MSS that a SYN tells to `most`, and updates its checksum. A packet without [`crate::mss`], or with a lower
-/// one, stays as it is.
+/// Lowers the MSS that a SYN tells to `most`, and updates its checksum. A packet without [`crate::mss`], or with a
+/// lower one, stays as it is.
 ///
 /// With `partial` the checksum does not cover the option yet, and is left alone.
 ///
@@ -237,7 +237,8 @@ fn updated(before: u16, address: Delta, udp: bool, partial: bool) -> u16 {
     }
 }
 
-/// Where the checksum is that covers the pseudo-header, and whether it is UDP's or UDP-Lite's (RFC 3828), which is never
+/// Where the checksum is that covers the pseudo-header, and whether it is UDP's or UDP-Lite's (RFC 3828), which is
+/// never
 /// 0. DCCP's (RFC 4340, 9.1) is as TCP's.
 fn l4_checksum(headers: &Headers) -> Option<(usize, bool)> {
     let ip = headers.ip()?;

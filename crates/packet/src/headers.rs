@@ -152,8 +152,8 @@ impl Tag {
         self.tci & 0xfff
     }
 
-    /// Whether it bears a priority alone: the frame is an untagged one (IEEE 802.1Q, 6.9). An S-tag is none to those who
-    /// know C-tags.
+    /// Whether it bears a priority alone: the frame is an untagged one (IEEE 802.1Q, 6.9). An S-tag is none to those
+    /// who know C-tags.
     #[must_use]
     pub const fn is_priority(self) -> bool {
         !self.service && self.vlan() == 0

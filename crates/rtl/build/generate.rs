@@ -10,8 +10,8 @@ pub struct Port {
     width: usize,
 }
 
-/// The ports that a generated class declares (`VL_IN8(&clk,0,0);`) by their names, so that those of variants are in the same
-/// order, or the line that isn't understood.
+/// The ports that a generated class declares (`VL_IN8(&clk,0,0);`) by their names, so that those of variants are in
+/// the same order, or the line that isn't understood.
 pub fn ports(header: &str) -> Result<Vec<Port>, String> {
     let lines = header.lines().map(str::trim);
     let ports = lines.filter(|line| line.starts_with("VL_IN") || line.starts_with("VL_OUT")).map(port);

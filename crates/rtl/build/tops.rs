@@ -8,8 +8,8 @@ pub struct Top {
     pub variant_of: Option<&'static str>,
     /// The module, and its file.
     pub module: &'static str,
-    /// What `verilator` is told besides the file: packages it uses, each before those that use it, as paths below `rtl/`, and
-    /// parameters (`-GWidth=64`). Modules it instantiates are found by their names.
+    /// What `verilator` is told besides the file: packages it uses, each before those that use it, as paths below
+    /// `rtl/`, and parameters (`-GWidth=64`). Modules it instantiates are found by their names.
     pub arguments: &'static [&'static str],
 }
 

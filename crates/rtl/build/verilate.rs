@@ -184,8 +184,8 @@ fn compile(
     library().map_err(|error| Error::Compile { top: name.to_owned(), error })
 }
 
-/// Files that include the generated ones whose names match, so many that the compiler doesn't spend its time on headers, and
-/// not so many that one compiler has all the work.
+/// Files that include the generated ones whose names match, so many that the compiler doesn't spend its time on
+/// headers, and not so many that one compiler has all the work.
 fn units(directory: &Path, prefix: &str, matches: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>, Error> {
     const BYTES: usize = 256 << 10;
     let (mut texts, mut room) = (Vec::<String>::new(), 0);

@@ -2,8 +2,8 @@
 //!
 //! The build translates the tops listed in `build/tops.rs` whose features are on with Verilator, compiles each, and
 //! makes a struct of it: `skid` becomes [`Skid`]. A struct derefs to [`Model`] for what all tops have in common
-//! (`clock`, `eval`, `reset`), and has two methods per port: `s_valid()` and, for inputs, `set_s_valid(value)`. A port of
-//! one bit is a `bool`, of up to 64 bits an unsigned integer, a wider one [`Bits`].
+//! (`clock`, `eval`, `reset`), and has two methods per port: `s_valid()` and, for inputs, `set_s_valid(value)`. A
+//! port of one bit is a `bool`, of up to 64 bits an unsigned integer, a wider one [`Bits`].
 //!
 //! Without a feature this crate is empty, and nobody needs Verilator.
 //!

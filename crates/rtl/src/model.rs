@@ -60,8 +60,8 @@ pub struct Model {
     finished: bool,
 }
 
-// SAFETY: a model shares nothing with others: it has a context of its own, which `rtl_eval` makes its thread's before each
-// evaluation. So it may move between threads, but (raw pointers: not `Sync`) not be used by two at a time.
+// SAFETY: a model shares nothing with others: it has a context of its own, which `rtl_eval` makes its thread's before
+// each evaluation. So it may move between threads, but (raw pointers: not `Sync`) not be used by two at a time.
 unsafe impl Send for Model {}
 
 impl Model {
@@ -156,7 +156,8 @@ impl Model {
     #[inline]
     pub(crate) fn get(&self, port: usize) -> u64 {
         let Port { data, bits } = self.ports[port];
-        // SAFETY: `data` points to the port, whose type follows from its width; nothing writes it while `self` is borrowed.
+        // SAFETY: `data` points to the port, whose type follows from its width; nothing writes it while `self` is
+        // borrowed.
         unsafe {
             match bits {
                 0..=8 => u64::from(*data.cast::<u8>()),

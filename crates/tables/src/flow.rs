@@ -248,8 +248,8 @@ impl Flows {
     }
 
     /// Follows a TCP segment that is neither SYN, FIN nor RST, of a connection found before. Returns false, and does
-    /// nothing, where [`Connection::follow`] is to be asked: where the connection is gone, or the segment moves it, or is
-    /// not of its stream.
+    /// nothing, where [`Connection::follow`] is to be asked: where the connection is gone, or the segment moves it,
+    /// or is not of its stream.
     #[inline(always)]
     pub fn advance(&self, flow: FlowRef, reply: bool, segment: &Segment) -> bool {
         self.entry(flow.index).advance(reply, flow.seq, segment)

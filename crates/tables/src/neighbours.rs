@@ -14,8 +14,8 @@ use std::sync::Arc;
 pub const NEIGHBOURS_PER_WIRE: u32 = 4096;
 /// The same for a guest, in one network.
 pub const NEIGHBOURS_PER_GUEST: u32 = 512;
-/// Seconds that a full share lasts at least, where nobody asked for what displaces it. Each neighbour that is used is asked
-/// again meanwhile ([`crate::STALE`]), and spared if it answered.
+/// Seconds that a full share lasts at least, where nobody asked for what displaces it. Each neighbour that is used is
+/// asked again meanwhile ([`crate::STALE`]), and spared if it answered.
 const LASTS: u32 = 128;
 /// Neighbours that are spared, since they were heard of again, before one is displaced all the same.
 const SPARED: usize = 8;

@@ -90,8 +90,8 @@ impl Shared {
         self.cells.unchanged(deps, stamp)
     }
 
-    /// Packets were sent by a memoised decision that depends on `deps`: their neighbours are in use. To be told about once
-    /// a second.
+    /// Packets were sent by a memoised decision that depends on `deps`: their neighbours are in use. To be told about
+    /// once a second.
     pub fn used(&self, deps: &Deps, now: Seconds) {
         self.uses.note(deps, now);
     }
@@ -178,16 +178,17 @@ impl Shared {
         });
     }
 
-    /// A worker heard what the underlay carries to a remote. Where another thread is writing, the next packet that is too
-    /// big brings another message.
+    /// A worker heard what the underlay carries to a remote. Where another thread is writing, the next packet that is
+    /// too big brings another message.
     pub fn path(&self, found: &PathMtu, now: Seconds) {
         let Some(writer) = self.rcu.try_write() else { return };
         self.relearn(writer, |_, learned| learned.enter_path(found, now).into_iter().collect());
     }
 
-    /// A worker saw a neighbour's MAC in a packet that came in by `by`. Costs a look-up where there is nothing to write;
-    /// else a new snapshot is published, without waiting for anybody. Where another thread is writing, what packets wait
-    /// for is entered by whoever writes next; the rest is left out: the next packet may tell of it again.
+    /// A worker saw a neighbour's MAC in a packet that came in by `by`. Costs a look-up where there is nothing to
+    /// write; else a new snapshot is published, without waiting for anybody. Where another thread is writing, what
+    /// packets wait for is entered by whoever writes next; the rest is left out: the next packet may tell of it
+    /// again.
     pub fn neighbour(&self, snapshot: &Snapshot, found: &NeighbourFound, by: VifId, now: Seconds) {
         let confirmed = snapshot.learned.neighbours.confirms(found, now);
         if confirmed.is_some_and(|idle| idle < STALE) {
@@ -275,8 +276,8 @@ impl Shared {
         solicit.into_iter().filter_map(question).collect()
     }
 
-    /// Housekeeping, about once a second: forgets MACs that have not been seen for 300 s and what paths carried 600 s ago,
-    /// and frees old snapshots.
+    /// Housekeeping, about once a second: forgets MACs that have not been seen for 300 s and what paths carried 600 s
+    /// ago, and frees old snapshots.
     pub fn age(&self, now: Seconds) {
         let snapshot = self.snapshot();
         let macs = snapshot.learned.macs.iter();

@@ -94,7 +94,8 @@ impl Snapshot {
         self.config.vrfs.get(&vrf).into_iter().flat_map(|tables| tables.rules.iter()).map(|rule| &**rule)
     }
 
-    /// What the underlay is known to carry to remotes, where that is less than their wires do: bytes of an outer IP packet.
+    /// What the underlay is known to carry to remotes, where that is less than their wires do: bytes of an outer IP
+    /// packet.
     pub fn paths(&self) -> impl Iterator<Item = (IpAddr, u16)> {
         self.learned.paths.iter().map(|(remote, (mtu, _))| (*remote, *mtu))
     }

@@ -2,9 +2,9 @@
 //!
 //! Above, a tree bitmap (Eatherton, Varghese, Dittia 2004) of stride 6 with path compression: a node holds the
 //! prefixes that end in its next six bits as a bitmap in heap order with a packed array of values, and up to 64
-//! children likewise. Below, where no more than [`SPLIT`] prefixes are left, a sorted array of them ([`leaf`]). Cloning
-//! a trie is one reference; changing a clone copies the nodes on the way and one leaf, once per batch, since what nobody
-//! else holds is changed in place.
+//! children likewise. Below, where no more than [`SPLIT`] prefixes are left, a sorted array of them ([`leaf`]).
+//! Cloning a trie is one reference; changing a clone copies the nodes on the way and one leaf, once per batch, since
+//! what nobody else holds is changed in place.
 //!
 //! Memory for a FIB is that of its leaves' arrays, mostly: 6 bytes a route in a full IPv4 table, 8 in one of IPv6
 //! (see `examples/figures.rs`).

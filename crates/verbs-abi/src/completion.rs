@@ -130,8 +130,9 @@ pub fn wc_flags(flags: u16) -> u32 {
     (flags & !uverbs::completion::flags::BY_IPV4).into()
 }
 
-/// What packet a datagram was, which completions tell (IBTA, annex A17.4.5.1): in the place of the service level, that there is none of,
-/// since `ibv_wc` has no other; numbered as adapters of Mellanox do, which UCX asks for. RC and UC: 0.
+/// What packet a datagram was, which completions tell (IBTA, annex A17.4.5.1): in the place of the service level,
+/// that there is none of, since `ibv_wc` has no other; numbered as adapters of Mellanox do, which UCX asks for. RC
+/// and UC: 0.
 pub fn packet_type(flags: u16) -> u8 {
     const UDP: u8 = 8;
     const IPV6: u8 = 1;

@@ -1,7 +1,7 @@
 //! What programs were compiled with: the layout of `libibverbs`' structures, by their C names.
 //!
-//! Owns: the structures, and what becomes of them in control messages ([`uverbs`]). Must not know: what is done with them. Each
-//! structure is held against the system's headers by `tests/layout.rs`.
+//! Owns: the structures, and what becomes of them in control messages ([`uverbs`]). Must not know: what is done with
+//! them. Each structure is held against the system's headers by `tests/layout.rs`.
 
 #![allow(non_camel_case_types)]
 #![allow(missing_docs)] // the names are the C interface's

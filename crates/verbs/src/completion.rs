@@ -178,9 +178,13 @@ impl Cq {
         self.reader.store(this_thread(), Ordering::Release);
     }
 
-    /// The program's code goes on with its iteration, or ends it.
-    pub(crate) fn resume(&self) {
+    /// The program's code goes on with its iteration, or ends it. Does what [`Self::settle`] left to it meanwhile.
+    pub(crate) fn resume(&self, state: &mut State) {
         self.reader.swap(0, Ordering::SeqCst);
+        if self.is_strict.load(Ordering::SeqCst) {
+            self.settle_in(state);
+            self.is_strict.store(false, Ordering::SeqCst);
+        }
     }
 
     /// Empties a list of memory that is not registered any more: a message is copied nowhere then.

@@ -93,8 +93,9 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
     // SAFETY: a completion queue of ours, locked by `start_poll`.
     unsafe {
         let ours = Cq::of(cq.cast());
-        ours.resume();
-        let found = advance(cq, ours, ours.state.held());
+        let state = ours.state.held();
+        ours.resume(state);
+        let found = advance(cq, ours, state);
         ours.pause();
         found
     }
@@ -104,7 +105,7 @@ unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
     // SAFETY: a completion queue of ours, locked by `start_poll`.
     unsafe {
         let ours = Cq::of(cq.cast());
-        ours.resume();
+        ours.resume(ours.state.held());
         ours.state.release();
     }
 }

@@ -1,5 +1,5 @@
-//! Instructions a packet takes in rings, counted by callgrind: a burst taken from a guest and given back, and one stored
-//! for a guest. As `crates/engine/benches/instructions.rs`, with which it is compared with one baseline.
+//! Instructions a packet takes in rings, counted by callgrind: a burst taken from a guest and given back, and one
+//! stored for a guest. As `crates/engine/benches/instructions.rs`, with which it is compared with one baseline.
 
 #![allow(missing_docs)] // of what the macros make
 #![allow(clippy::duplicate_mod)] // the driver, which the crate has for its tests only

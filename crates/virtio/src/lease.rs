@@ -1,8 +1,8 @@
 //! Who may touch a ring now: one worker for a burst, or the control thread.
 //!
-//! A worker takes the lease and then looks whether it is closed; who closes it does so and then looks whether a worker has
-//! it. Both in one total order (Dekker): one of them sees the other. So giving it back is a plain store: a locked
-//! operation there would wait for all that was written to the guest.
+//! A worker takes the lease and then looks whether it is closed; who closes it does so and then looks whether a
+//! worker has it. Both in one total order (Dekker): one of them sees the other. So giving it back is a plain store: a
+//! locked operation there would wait for all that was written to the guest.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -12,7 +12,8 @@ pub enum Gate {
     Gbits(f64),
     /// This part of what the beats allow, in both directions.
     Limit(f64),
-    /// Latency, clocks, at most: the median of a packet whose reads do not wait for each other, and the 99.9th percentile.
+    /// Latency, clocks, at most: the median of a packet whose reads do not wait for each other, and the 99.9th
+    /// percentile.
     Clocks(u32, u32),
 }
 

@@ -42,8 +42,8 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Gbit/s on wires. What is sent to guests is checked and counted before it would go over one; what comes and goes there
-    /// has `WIRE` more.
+    /// Gbit/s on wires. What is sent to guests is checked and counted before it would go over one; what comes and
+    /// goes there has `WIRE` more.
     fn wires(&self) -> [f64; 2] {
         let bits = 8.0 * (self.point.load.size - 14 + 46 + WIRE) as f64;
         self.mpps.map(|mpps| mpps * bits / 1000.0)

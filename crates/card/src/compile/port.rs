@@ -16,9 +16,9 @@ impl<T: Lookup> Compiler<'_, T> {
         Some((at.port, line.unwrap_or(Port { valid: true, is_wire, host: true, ..Default::default() })))
     }
 
-    /// Meters, copies and VLANs are the host's, and guests without a MAC of their own beside a wire, whose MAC they may not
-    /// use. Of a guest that has a verbs device beside its port fragments are the host's too, which the card can't tell from
-    /// the device's: so connections are tracked.
+    /// Meters, copies and VLANs are the host's, and guests without a MAC of their own beside a wire, whose MAC they
+    /// may not use. Of a guest that has a verbs device beside its port fragments are the host's too, which the card
+    /// can't tell from the device's: so connections are tracked.
     fn guest_port(&self, vif: &Vif) -> Option<Port> {
         let vrf = self.vrf(vif.vrf?)?;
         // Where MACs are learned, nobody learns that one.

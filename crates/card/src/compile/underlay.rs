@@ -15,8 +15,8 @@ pub(super) struct Path<'a> {
 }
 
 impl<'a, T: Lookup> Compiler<'a, T> {
-    /// By the wire on whose subnet the remote is (the longest, of equal ones the first), else by the first that has a gateway
-    /// of its family.
+    /// By the wire on whose subnet the remote is (the longest, of equal ones the first), else by the first that has a
+    /// gateway of its family.
     pub(super) fn underlay(&self, remote: IpAddr) -> Option<Path<'a>> {
         let same = |addr: &IpAddr| addr.is_ipv4() == remote.is_ipv4();
         let subnets = || {

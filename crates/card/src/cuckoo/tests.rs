@@ -102,8 +102,8 @@ fn torn<E: Entry>(entry: &E) -> bool {
     E::LINES > 1 && entry.whole()
 }
 
-/// Does what `changes` say (entry number, new value or none) in a small table, with so large a stash; after each step all that was there before and
-/// isn't what changes is found, and what changes is as before or after.
+/// Does what `changes` say (entry number, new value or none) in a small table, with so large a stash; after each step
+/// all that was there before and isn't what changes is found, and what changes is as before or after.
 fn check<E: Read>(make: fn(u32, u32) -> E, bits: u32, stash: u32, changes: &[(u32, Option<u32>)]) {
     let mut table = Cuckoo::new(bits, SECRET).with_stash(stash);
     let (mut memory, mut map) = (Memory::default(), HashMap::<u32, E>::new());

@@ -10,9 +10,10 @@ use crate::{Card, CardError};
 use model::{Decision, FlowChange, FlowKey, FlowState, Lookup, PacketView, VifId, VifKind};
 
 impl<C: Card> Driver<C> {
-    /// The host decided about a packet, and carried the decision out: lets the flows end that the connection's new state ends,
-    /// and puts the packet's own flow onto the card where that can be. To be told of every packet that makes or changes a
-    /// connection, also of those that came by no port of the card. Returns the flow's key if it is on the card now.
+    /// The host decided about a packet, and carried the decision out: lets the flows end that the connection's new
+    /// state ends, and puts the packet's own flow onto the card where that can be. To be told of every packet that
+    /// makes or changes a connection, also of those that came by no port of the card. Returns the flow's key if it is
+    /// on the card now.
     ///
     /// # Errors
     /// The card hangs.
@@ -76,7 +77,8 @@ impl<C: Card> Driver<C> {
         }
     }
 
-    /// A new connection ends the drops of both its directions, one that closes its own flows: what comes next is the host's.
+    /// A new connection ends the drops of both its directions, one that closes its own flows: what comes next is the
+    /// host's.
     fn follow(&mut self, change: &FlowChange) -> Result<(), CardError> {
         match change {
             FlowChange::Create { connection, .. } => {

@@ -58,8 +58,8 @@ pub struct FlowTable {
     generations: BTreeMap<u16, u8>,
     /// Networks that have flows which depend on other networks.
     far: BTreeSet<u16>,
-    /// Numbers of counters that were used; all from `next` on were not, and there are `end`. Below `counted` there are counters,
-    /// beyond only bits that say whether packets came.
+    /// Numbers of counters that were used; all from `next` on were not, and there are `end`. Below `counted` there
+    /// are counters, beyond only bits that say whether packets came.
     free: BTreeSet<u32>,
     next: u32,
     end: u32,

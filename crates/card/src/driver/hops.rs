@@ -47,8 +47,8 @@ impl Hops {
         self.free.is_empty() && self.next == self.end && !self.retired.is_empty()
     }
 
-    /// The number of a nexthop that is used once more, and its line if that has to be written. Where there is no room it
-    /// is the host's.
+    /// The number of a nexthop that is used once more, and its line if that has to be written. Where there is no room
+    /// it is the host's.
     pub fn acquire(&mut self, hop: Hop, line: impl FnOnce() -> Nexthop) -> (u32, Option<Nexthop>) {
         if hop == Hop::Host {
             return (HOST, None);

@@ -1,4 +1,5 @@
-//! What the card knows of flows' packets: how many, of the flows that have counters; whether there were any, of the others.
+//! What the card knows of flows' packets: how many, of the flows that have counters; whether there were any, of the
+//! others.
 
 use super::Driver;
 use crate::Card;
@@ -100,8 +101,8 @@ impl<C: Card> Driver<C> {
         Counter { index, last: if fresh { (0, 0) } else { self.count(index) }, more: (0, 0) }
     }
 
-    /// Reads the counters that went far since they were last read, so that none begins anew twice in between: `most` of them.
-    /// To be called every few seconds: the fastest counter takes a minute for half of its range.
+    /// Reads the counters that went far since they were last read, so that none begins anew twice in between: `most`
+    /// of them. To be called every few seconds: the fastest counter takes a minute for half of its range.
     pub fn follow_counters(&mut self, most: usize) {
         for _ in 0..most {
             let event = self.commands.flow_event();

@@ -13,8 +13,8 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// What becomes of a packet that came in by this port, in a pipe for wires or for guests, and was judged in this clock, by
-    /// what its headers and the tables say.
+    /// What becomes of a packet that came in by this port, in a pipe for wires or for guests, and was judged in this
+    /// clock, by what its headers and the tables say.
     pub fn limit(&mut self, memory: &Memory, port: u16, wire: bool, clock: u64, outcome: Outcome) -> Outcome {
         let Outcome::Punt(_) = outcome else { return outcome };
         let (window, budget) = (clock >> WINDOW, memory.budget(wire));

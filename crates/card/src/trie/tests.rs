@@ -8,7 +8,8 @@ use std::collections::HashMap;
 type Memory = HashMap<u32, Line>;
 type Routes = BTreeMap<(u16, u32, u8), u32>;
 
-/// As the card walks, each level as the memory was at one of `moments`; `None`: it came to memory that was never written.
+/// As the card walks, each level as the memory was at one of `moments`; `None`: it came to memory that was never
+/// written.
 fn walk(moments: [&Memory; 3], root: u32, address: u32) -> Option<Option<u32>> {
     let mut entry = u64::from(root) << 16 | u64::from(address >> 16);
     for (memory, next) in moments.into_iter().zip([address >> 8 & 255, address & 255, 0]) {

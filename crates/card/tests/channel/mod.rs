@@ -134,8 +134,8 @@ struct Write {
     stored: bool,
 }
 
-/// A channel as unpleasant as AXI allows: answers after any time and in any order, beats of different reads mixed, bytes
-/// read and written at any moment between request and answer.
+/// A channel as unpleasant as AXI allows: answers after any time and in any order, beats of different reads mixed,
+/// bytes read and written at any moment between request and answer.
 pub struct Adversary {
     random: Random,
     pub words: HashMap<u64, Word>,

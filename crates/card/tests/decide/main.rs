@@ -1,5 +1,5 @@
-//! What the card does, by the lines that the driver writes, against `decide`: whatever it forwards or drops is forwarded or
-//! dropped by `decide` in the same way, with random tables that change, and random packets.
+//! What the card does, by the lines that the driver writes, against `decide`: whatever it forwards or drops is
+//! forwarded or dropped by `decide` in the same way, with random tables that change, and random packets.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "../host/mod.rs"]
@@ -24,8 +24,8 @@ struct Counts {
     tracked: usize,
     translated: usize,
     punted: BTreeMap<Punt, usize>,
-    /// Packets that `decide` forwards to one port without copies, meters or parts that only hosts see; and those of them that the card
-    /// forwards when they come again.
+    /// Packets that `decide` forwards to one port without copies, meters or parts that only hosts see; and those of
+    /// them that the card forwards when they come again.
     plain: usize,
     plain_forwarded: usize,
 }

@@ -15,8 +15,8 @@ pub const STREAMS: usize = 2 * PIPES;
 /// Data, table and address of the command block.
 const WORDS: usize = 18;
 
-/// Both. What only costs clocks is left out: registers are written where they change, and before the first packet the lines
-/// of tables in memory are there at once.
+/// Both. What only costs clocks is left out: registers are written where they change, and before the first packet the
+/// lines of tables in memory are there at once.
 pub struct Both {
     sim: SimCard,
     memory: Memory,

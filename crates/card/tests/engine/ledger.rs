@@ -3,8 +3,8 @@
 use card::{Card, Commands};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Kinds of counters (`select` of the counters' block): packets; the bytes are the kind behind each, but of what is punted and
-/// dropped.
+/// Kinds of counters (`select` of the counters' block): packets; the bytes are the kind behind each, but of what is
+/// punted and dropped.
 pub const RECEIVED: u8 = 0;
 pub const SENT: u8 = 2;
 pub const PUNTED: u8 = 4;

@@ -1,5 +1,5 @@
-//! Every reason for which the card gives a packet to the host, and every one for which it drops one, occurs: by the model and
-//! by the engine.
+//! Every reason for which the card gives a packet to the host, and every one for which it drops one, occurs: by the
+//! model and by the engine.
 
 use crate::host::SECRET;
 use crate::lockstep::{Lockstep, Prepared};

@@ -1,4 +1,5 @@
-//! Tables that change while packets are under way: each packet is treated by the old or by the new ones, or is the host's.
+//! Tables that change while packets are under way: each packet is treated by the old or by the new ones, or is the
+//! host's.
 
 use crate::both::STREAMS;
 use crate::host::{port_of, tables, talk, vif_at};

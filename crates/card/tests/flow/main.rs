@@ -14,8 +14,8 @@ use card::step::Step;
 use channel::{Adversary, Channel, Random};
 use hbm::{Controller, Timing};
 
-/// A table of flows, one in four IPv6, and as many flows that are not in it, one in four of which differ from one that is
-/// there in a bit.
+/// A table of flows, one in four IPv6, and as many flows that are not in it, one in four of which differ from one
+/// that is there in a bit.
 fn loaded<C: Channel + Store>(
     bench: &mut Bench<C>,
     random: &mut Random,

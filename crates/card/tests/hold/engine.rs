@@ -1,5 +1,5 @@
-//! Flows that go onto the card under traffic, behind a slow host: what of a flow leaves the card leaves in its order, and
-//! what is missing was counted.
+//! Flows that go onto the card under traffic, behind a slow host: what of a flow leaves the card leaves in its order,
+//! and what is missing was counted.
 
 use crate::world::{Flow, tables};
 use card::compile::Attachment;

@@ -39,8 +39,8 @@ fn hold(number: usize) -> Hold {
     Hold::of_action(8 + number as u8).unwrap()
 }
 
-/// Packets of eight groups' turns, and releases of them; each group's turns follow each other, and behind a release only a
-/// few come that were under way.
+/// Packets of eight groups' turns, and releases of them; each group's turns follow each other, and behind a release
+/// only a few come that were under way.
 fn random(rng: &mut Rng, count: u32, largest: usize) -> Vec<Packet> {
     let mut turns = [4; 4];
     let mut releases = [0; 4];
@@ -95,7 +95,8 @@ fn offer(unit: &mut rtl::Hold, packet: &Packet, beat: u16) {
     data.set(539, 1, (beat + 1 == packet.beats()).into());
 }
 
-/// Sends packets, each side ready in so many of a hundred clocks, and holds what leaves against the model; returns clocks.
+/// Sends packets, each side ready in so many of a hundred clocks, and holds what leaves against the model; returns
+/// clocks.
 fn run(packets: &[Packet], valid: usize, ready: usize, rng: &mut Rng) -> u64 {
     let mut unit = rtl::Hold::new();
     unit.reset(2);

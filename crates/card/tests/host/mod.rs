@@ -1,5 +1,5 @@
-//! A host with a card: the model's tables, the driver that keeps the card's as they are, and `decide` for the packets that
-//! the card leaves to the host.
+//! A host with a card: the model's tables, the driver that keeps the card's as they are, and `decide` for the packets
+//! that the card leaves to the host.
 #![allow(dead_code, reason = "each test uses its part")]
 
 pub mod pair;
@@ -135,6 +135,15 @@ impl<C: Known> Host<C> {
             self.neighbours.push(found.scope);
             self.driver.neighbour(&self.tables, found.scope).unwrap();
         }
+        if effects.path.is_some() {
+            self.underlay_changed();
+        }
+    }
+
+    /// What the underlay carries to a remote changed.
+    fn underlay_changed(&mut self) {
+        let any = NeighbourScope::Wire(VifId(0));
+        self.driver.neighbour(&self.tables, any).unwrap();
     }
 
     /// Time passes: what is forgotten the driver is told.
@@ -142,6 +151,7 @@ impl<C: Known> Host<C> {
         self.now += seconds;
         let known: Vec<_> = self.tables.connections().map(|(connection, _)| connection.original).collect();
         self.tables.expire(self.now);
+        self.underlay_changed();
         for key in known {
             if self.tables.connections().all(|(connection, _)| connection.original != key) {
                 self.driver.forgotten(&key).unwrap();

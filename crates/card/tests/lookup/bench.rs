@@ -245,9 +245,9 @@ pub fn run<U: Unit>(
     Figures { latencies, clocks: bench.now - began }
 }
 
-/// Does the changes one after the other while look-ups go on; each answer must be right behind as many changes as were
-/// done at some moment between the look-up's beginning and its end. How many answers there were, and how many of them were
-/// of before the last change. `key` is told what version of the tables the line of the network is of.
+/// Does the changes one after the other while look-ups go on; each answer must be right behind as many changes as
+/// were done at some moment between the look-up's beginning and its end. How many answers there were, and how many of
+/// them were of before the last change. `key` is told what version of the tables the line of the network is of.
 pub fn update<U: Unit>(
     bench: &mut Bench<U>,
     changes: &[Vec<Step>],

@@ -1,5 +1,5 @@
-//! The card's memory against channels as unpleasant as AXI allows: every request is answered once and with the right bytes,
-//! whatever is cached, on its way, written at the time or stalled.
+//! The card's memory against channels as unpleasant as AXI allows: every request is answered once and with the right
+//! bytes, whatever is cached, on its way, written at the time or stalled.
 #![cfg(feature = "card-test")]
 
 #[path = "../channel/mod.rs"]
@@ -179,7 +179,8 @@ impl<T: Top> Bench<T> {
         self.top.clock();
     }
 
-    /// An answer is to something asked, and each word is no older than what was done then and no newer than what was begun.
+    /// An answer is to something asked, and each word is no older than what was done then and no newer than what was
+    /// begun.
     fn check(&mut self, r: usize, context: u16, words: &[Word]) {
         let asked =
             self.asked[r].remove(&context).expect("an answer to what was asked, and not yet answered");
@@ -248,7 +249,8 @@ fn whoever_asks_after_a_write_gets_the_new_bytes() {
     }
 }
 
-/// Clocks that a run of requests takes, each requester asking for the lines in turn as fast as it can, answers taken at once.
+/// Clocks that a run of requests takes, each requester asking for the lines in turn as fast as it can, answers taken
+/// at once.
 fn clocks<T: Top>(bench: &mut Bench<T>, requests: u64, line: impl Fn(usize, u64) -> u32) -> u64 {
     let (start, answered) = (bench.top.cycle(), bench.answers);
     let mut asked = [0; REQUESTERS];

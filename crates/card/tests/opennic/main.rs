@@ -1,5 +1,5 @@
-//! The engine in OpenNIC's box: the same packets come out as of the engine alone (`tests/engine`), as the shell wants them;
-//! registers are reached from the shell's clock, and the shell's reset leaves no half packet behind.
+//! The engine in OpenNIC's box: the same packets come out as of the engine alone (`tests/engine`), as the shell wants
+//! them; registers are reached from the shell's clock, and the shell's reset leaves no half packet behind.
 #![cfg(feature = "card-test")]
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 

@@ -1,5 +1,5 @@
-//! The card's parser against `packet`, clock by clock: what `packet` refuses the card must refuse, for the same reason; what
-//! `packet` accepts the card must find the same fields in, or be stricter in one of a few ways.
+//! The card's parser against `packet`, clock by clock: what `packet` refuses the card must refuse, for the same
+//! reason; what `packet` accepts the card must find the same fields in, or be stricter in one of a few ways.
 #![cfg(feature = "card-test")]
 
 mod expect;

@@ -73,8 +73,8 @@ impl Edit {
     }
 }
 
-/// Whether the card does this translation, or there is none: not in fragments, behind IPv4 options, or in what ICMP errors
-/// quote.
+/// Whether the card does this translation, or there is none: not in fragments, behind IPv4 options, or in what ICMP
+/// errors quote.
 fn translates(nat: &Nat, headers: &Headers, body: &[u8]) -> bool {
     let Some(ip) = headers.ip() else { return true };
     let quotes = !matches!(headers.quoted(body, body.len()), Ok(None));

@@ -41,7 +41,8 @@ impl Packet {
     }
 }
 
-/// How often, in a hundred cycles, a beat comes and a packet is taken; whether it is waited for; cycles that the parser takes.
+/// How often, in a hundred cycles, a beat comes and a packet is taken; whether it is waited for; cycles that the
+/// parser takes.
 #[derive(Clone, Copy)]
 struct Pace {
     beats: usize,

@@ -78,8 +78,8 @@ impl Index {
         &self.networks
     }
 
-    /// Largest IP packet of a network, bytes: its own, that of the wire it is attached to, or what the smallest wire takes
-    /// with a tunnel's headers around it.
+    /// Largest IP packet of a network, bytes: its own, that of the wire it is attached to, or what the smallest wire
+    /// takes with a tunnel's headers around it.
     #[must_use]
     pub fn network_mtu(&self, name: &str) -> u16 {
         let of = |network: &Network| {

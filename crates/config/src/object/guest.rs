@@ -142,7 +142,8 @@ const MAX_MACS: usize = 64;
 const MAX_QUEUES: u16 = 64;
 
 impl Guest {
-    /// What the guest may do to its neighbours because keys are missing, and which keys. `None`: what it sends is checked.
+    /// What the guest may do to its neighbours because keys are missing, and which keys. `None`: what it sends is
+    /// checked.
     #[must_use]
     pub fn warning(&self) -> Option<&'static str> {
         match (self.mac, self.addresses.is_empty()) {

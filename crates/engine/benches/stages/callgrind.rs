@@ -11,8 +11,8 @@ pub fn toggle() {
     #[cfg(target_arch = "x86_64")]
     {
         let request = [TOGGLE_COLLECT, 0, 0, 0, 0, 0];
-        // SAFETY: valgrind knows these instructions and reads the request at rax; on a CPU they do nothing: the rotations
-        // of rdi add up to 128 bits.
+        // SAFETY: valgrind knows these instructions and reads the request at rax; on a CPU they do nothing: the
+        // rotations of rdi add up to 128 bits.
         unsafe {
             std::arch::asm!(
                 "rol rdi, 3", "rol rdi, 13", "rol rdi, 61", "rol rdi, 51", "xchg rbx, rbx",

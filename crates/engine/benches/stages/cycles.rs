@@ -1,5 +1,5 @@
-//! In place of the engine's cycle counter, which it reads where one stage ends and the next begins: here that starts and
-//! stops counting. What is measured are thus the stages that a worker's own counters tell apart.
+//! In place of the engine's cycle counter, which it reads where one stage ends and the next begins: here that starts
+//! and stops counting. What is measured are thus the stages that a worker's own counters tell apart.
 
 use super::callgrind;
 use std::cell::Cell;

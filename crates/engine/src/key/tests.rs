@@ -204,8 +204,8 @@ fn mend(frame: &mut [u8], at: usize) {
 fn each_kind_is_taken_or_not_as_it_should_be() {
     let taken: Vec<_> = packets().iter().map(|frame| check(frame, frame.len())).collect();
     let count = taken.iter().filter(|taken| **taken).count();
-    // Of the 20 of each family 13, the padded one, in tunnels three of each four whose TTL does not run out, and all of the
-    // other protocols but IPv6's authentication header.
+    // Of the 20 of each family 13, the padded one, in tunnels three of each four whose TTL does not run out, and all
+    // of the other protocols but IPv6's authentication header.
     assert_eq!((taken.len(), count), (80, 48), "{taken:?}");
 }
 

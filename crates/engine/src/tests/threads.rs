@@ -96,8 +96,8 @@ fn an_answer_comes_from_the_gateway() {
     assert_eq!(answer[0].0[34], packet::proto::ICMP_ECHO_REPLY);
 }
 
-/// Routes, rules and interfaces change all the time; flows they do not concern lose nothing, get nothing twice, and stay
-/// in order.
+/// Routes, rules and interfaces change all the time; flows they do not concern lose nothing, get nothing twice, and
+/// stay in order.
 #[test]
 fn nothing_is_lost_twice_or_out_of_order_while_tables_change() {
     const FLOWS: u16 = 32;

@@ -217,8 +217,9 @@ impl<'a, T: Lookup> Walk<'a, T> {
         Ok(Forward { port: path.wire.id, encap: Some(encap), ..base })
     }
 
-    /// Refuses what is too big for a link with this MTU, bytes, and has SYNs ask for what is not. The router tells its senders always, and stands in for the link towards
-    /// those it only bridges for, if they asked not to be fragmented (RFC 1191; RFC 8201).
+    /// Refuses what is too big for a link with this MTU, bytes, and has SYNs ask for what is not. The router tells
+    /// its senders always, and stands in for the link towards those it only bridges for, if they asked not to be
+    /// fragmented (RFC 1191; RFC 8201).
     fn fit(&self, frame: &Frame<'_>, base: Forward, network: &Network, link: usize) -> Result<Forward, Stop> {
         let mtu = link.min(network.mtu.into());
         if frame.mtu_len(self.packet.gso_size) <= mtu {
@@ -236,8 +237,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         })
     }
 
-    /// What a SYN's MSS is lowered to: what fits with IP and TCP headers of the least length (RFC 6691, 2). `None` where it
-    /// tells no more.
+    /// What a SYN's MSS is lowered to: what fits with IP and TCP headers of the least length (RFC 6691, 2). `None`
+    /// where it tells no more.
     #[cold]
     fn lower_mss(&self, frame: &Frame<'_>, mtu: usize) -> Option<u16> {
         let (_, told) = packet::mss(self.packet.bytes, &frame.headers)?;

@@ -42,8 +42,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         Ok(self.tenant(&frame))
     }
 
-    /// The guest's interface for the VLAN of a frame, and how many of its tags go no further. A guest with VLANs has none
-    /// but those, nor tags of its own where it has no VLAN: to others that have some, they would be theirs.
+    /// The guest's interface for the VLAN of a frame, and how many of its tags go no further. A guest with VLANs has
+    /// none but those, nor tags of its own where it has no VLAN: to others that have some, they would be theirs.
     fn vlan_of(&self, port: &'a Vif) -> Result<(&'a Vif, u8), DropReason> {
         let headers = &self.packet.headers;
         let tags = headers.eth.as_ref().map_or(&[][..], |eth| &eth.tags);

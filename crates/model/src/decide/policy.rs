@@ -110,8 +110,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         FragmentKey { ingress, vrf, src: ip.src, dst: ip.dst, protocol, id }
     }
 
-    /// The connection that `key` with these ports is a direction of. What goes to UDP 4791 may be the answer to a client
-    /// that has that port, and no RoCEv2.
+    /// The connection that `key` with these ports is a direction of. What goes to UDP 4791 may be the answer to a
+    /// client that has that port, and no RoCEv2.
     pub(super) fn connection(&self, key: &FlowKey, ports: (u16, u16)) -> Option<(Connection, bool)> {
         let plain = FlowKey { src: Endpoint { port: ports.0, ..key.src }, ..*key };
         let known = self.tables.connection(key, self.now);
@@ -130,8 +130,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         paths
     }
 
-    /// Asks the rules about the other direction of a segment in mid-stream, which they refuse in its own; and about that
-    /// again if they refuse both, so that what they note is of it. `noted`: how much they had noted before.
+    /// Asks the rules about the other direction of a segment in mid-stream, which they refuse in its own; and about
+    /// that again if they refuse both, so that what they note is of it. `noted`: how much they had noted before.
     fn turn(
         &mut self,
         key: &FlowKey,
@@ -291,8 +291,8 @@ fn begins(headers: &Headers, paths: TcpPaths) -> bool {
     })
 }
 
-/// Whether it is what a DHCP server or relay of the network answers. The request went to a group, or came from no address,
-/// so that no connection is known. Those elsewhere are asked by unicast, which is a connection.
+/// Whether it is what a DHCP server or relay of the network answers. The request went to a group, or came from no
+/// address, so that no connection is known. Those elsewhere are asked by unicast, which is a connection.
 fn is_dhcp_answer(frame: &Frame<'_>, key: &FlowKey) -> bool {
     let is_bridged = frame.headers.eth.as_ref().is_some_and(|eth| eth.dst != GATEWAY_MAC);
     let ports = matches!((key.src.port, key.dst.port), (67, 68) | (547, 546));

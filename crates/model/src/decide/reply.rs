@@ -39,8 +39,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
     }
 
-    /// An ICMP error from the network's gateway, if it has one of the family and the packet may be answered so. Where there
-    /// is none, what is too big is refused as by whom it was for.
+    /// An ICMP error from the network's gateway, if it has one of the family and the packet may be answered so. Where
+    /// there is none, what is too big is refused as by whom it was for.
     fn error(&mut self, frame: &Frame<'a>, error: IcmpError) -> Option<(ReplyKind, Forward)> {
         let ip = frame.headers.ip()?;
         let to = frame.headers.eth.as_ref().map(|eth| eth.dst).filter(|mac| !mac.is_group());

@@ -215,8 +215,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
     }
 }
 
-/// Whether it came to a MAC that the host's kernel may have, too: that of a wire, untagged. The kernel's addresses there are
-/// not known here.
+/// Whether it came to a MAC that the host's kernel may have, too: that of a wire, untagged. The kernel's addresses
+/// there are not known here.
 fn is_kernels_too(frame: &Frame<'_>) -> bool {
     let dst = frame.headers.eth.as_ref().map(|eth| eth.dst);
     matches!(frame.origin, Origin::Attached { wire, vlan: None } if dst == wire.mac)

@@ -80,8 +80,8 @@ fn may_say<T: Lookup>(
     own_mac && own_address
 }
 
-/// Whether a guest may ask whether somebody has an address. Of IPv6 it must be one that it may have, or one that it is told is
-/// taken: whoever else is probing for it would give it up, on another host.
+/// Whether a guest may ask whether somebody has an address. Of IPv6 it must be one that it may have, or one that it
+/// is told is taken: whoever else is probing for it would give it up, on another host.
 fn may_probe<T: Lookup>(tables: &T, vif: &Vif, network: &Network, target: IpAddr) -> bool {
     let IpAddr::V6(v6) = target else { return true };
     let is_answered = || network.is_gateway(target) || tables.guest_by_address(network.vrf, target).is_some();
@@ -137,7 +137,8 @@ pub(super) fn is_rarp(headers: &Headers) -> bool {
     headers.eth.as_ref().is_some_and(|eth| eth.ethertype == proto::ETHERTYPE_RARP)
 }
 
-/// Whether RARP asks for the address of this MAC, by that itself. Servers' answers, which give others addresses, do not.
+/// Whether RARP asks for the address of this MAC, by that itself. Servers' answers, which give others addresses, do
+/// not.
 fn tells_of(packet: &PacketView<'_>, mac: Mac) -> bool {
     const REQUEST: [u8; 8] = [0, 1, 8, 0, 6, 4, 0, 3];
     let body = packet.bytes.get(packet.headers.l3_at.into()..);

@@ -116,7 +116,8 @@ fn optional<T>(there: bool, read: impl FnOnce() -> Result<T, RoceError>) -> Resu
     if there { read().map(Some) } else { Ok(None) }
 }
 
-/// Parses the payload of a UDP datagram to port [`PORT_ROCE`](crate::proto::PORT_ROCE), its ICRC, which is not checked here, included.
+/// Parses the payload of a UDP datagram to port [`PORT_ROCE`](crate::proto::PORT_ROCE), its ICRC, which is not
+/// checked here, included.
 ///
 /// # Errors
 /// What is wrong with it.

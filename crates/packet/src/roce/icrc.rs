@@ -1,5 +1,5 @@
-//! The invariant CRC (IBTA 7.8.1 and annex A17.3): CRC-32 as of Ethernet over eight bytes of ones and the packet from its IP
-//! header on, with ones in place of what routers may change.
+//! The invariant CRC (IBTA 7.8.1 and annex A17.3): CRC-32 as of Ethernet over eight bytes of ones and the packet from
+//! its IP header on, with ones in place of what routers may change.
 
 use super::BTH_LEN;
 use crate::proto;
@@ -10,8 +10,8 @@ pub const ICRC_LEN: usize = 4;
 /// Longest headers with fields that are masked: IPv4 with options, or IPv6; UDP; BTH.
 const MASKED: usize = 60 + proto::UDP_LEN + BTH_LEN;
 
-/// The invariant CRC of a packet, for the wire: of all from its IP header on up to the place of the CRC. `None` where it
-/// isn't UDP with a BTH.
+/// The invariant CRC of a packet, for the wire: of all from its IP header on up to the place of the CRC. `None` where
+/// it isn't UDP with a BTH.
 #[must_use]
 pub fn icrc(packet: &[u8]) -> Option<[u8; ICRC_LEN]> {
     let mut head = [0; MASKED];

@@ -22,12 +22,12 @@ const fn beside(byte: u8, number: u32) -> [u8; 4] {
     (number & 0xff_ffff | (byte as u32) << 24).to_be_bytes()
 }
 
-/// Writes a packet as the payload of a UDP datagram, with padding and room for the ICRC, which covers the headers before
-/// it: [`icrc`](super::icrc). Returns how many bytes it has, the ICRC included.
+/// Writes a packet as the payload of a UDP datagram, with padding and room for the ICRC, which covers the headers
+/// before it: [`icrc`](super::icrc). Returns how many bytes it has, the ICRC included.
 ///
 /// # Errors
-/// [`WriteError::Mismatch`] where a header is missing that the opcode asks for, or there is one too many, or there is payload
-/// where it has none; [`WriteError::TooShort`] where `out` has too little room.
+/// [`WriteError::Mismatch`] where a header is missing that the opcode asks for, or there is one too many, or there is
+/// payload where it has none; [`WriteError::TooShort`] where `out` has too little room.
 pub fn write(packet: &Datagram<'_>, out: &mut [u8]) -> Result<usize, WriteError> {
     write_with(packet, packet.payload.len(), out, |place| {
         place.copy_from_slice(packet.payload);

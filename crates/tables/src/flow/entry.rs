@@ -47,13 +47,14 @@ fn unpack([s0, s1, d0, d1, ends, about]: KeyWords) -> FlowKey {
     }
 }
 
-/// Words of an entry: two cache lines. What packets of the original direction write of a TCP connection lies in the first
-/// line, what replies write in the second.
+/// Words of an entry: two cache lines. What packets of the original direction write of a TCP connection lies in the
+/// first line, what replies write in the second.
 pub(super) const WORDS: usize = 16;
 /// Sequence number: bit 0 while being written, bit 1 while in use, generation above.
 const SEQ: usize = 0;
-/// The key, packed. Its last word also has the account that the connection is charged to, and its rule. Of a free entry,
-/// the first has the next free one: not a word that a worker may still write which found the entry in use just before.
+/// The key, packed. Its last word also has the account that the connection is charged to, and its rule. Of a free
+/// entry, the first has the next free one: not a word that a worker may still write which found the entry in use just
+/// before.
 const KEY: usize = 1;
 /// The last word of the key.
 const ABOUT: usize = 6;
@@ -229,7 +230,8 @@ impl Entry<'_> {
         };
         let edge = pack_edge(Some(edge));
         if edge != word {
-            // Where two workers have packets of one direction at once, one of them is forgotten: the next one brings it.
+            // Where two workers have packets of one direction at once, one of them is forgotten: the next one brings
+            // it.
             self.set(EDGES[side], edge);
         }
         if segment.window > window_of(windows, side) {

@@ -3,8 +3,8 @@
 use model::tcp::{Edge, window_size};
 use model::{Connection, FlowState, Tcp};
 
-/// Where a connection stands. From the lowest bit: state, what was seen, flags, and (high half) the sequence number of the
-/// entry's connection that all that belongs to.
+/// Where a connection stands. From the lowest bit: state, what was seen, flags, and (high half) the sequence number
+/// of the entry's connection that all that belongs to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct State(pub u64);
 

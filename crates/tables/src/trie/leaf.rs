@@ -1,9 +1,9 @@
 //! The ends of the trie: up to some hundred prefixes below one, packed into two arrays.
 //!
-//! A prefix is a number: its bits below the leaf's, from the top, and their count in the lowest bits. Such numbers sort
-//! shorter prefixes before the longer ones within them, so that of all that are not above an address the last one is
-//! its longest match, or tells by where it differs how long the next candidate can be. The numbers of a leaf are as wide
-//! as its longest prefix needs: two bytes for a full IPv4 table, four for an IPv6 one.
+//! A prefix is a number: its bits below the leaf's, from the top, and their count in the lowest bits. Such numbers
+//! sort shorter prefixes before the longer ones within them, so that of all that are not above an address the last
+//! one is its longest match, or tells by where it differs how long the next candidate can be. The numbers of a leaf
+//! are as wide as its longest prefix needs: two bytes for a full IPv4 table, four for an IPv6 one.
 
 /// A left-aligned string of bits.
 pub(super) type Tail = u128;

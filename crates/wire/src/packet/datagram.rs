@@ -60,8 +60,8 @@ impl Datagram {
         Some(datagram)
     }
 
-    /// The same, of a packet of a tunnel that may go in one frame with others: by doing so it gets a checksum (in IPv6 it
-    /// had that one), and an identification that means nothing, as it is not to be fragmented.
+    /// The same, of a packet of a tunnel that may go in one frame with others: by doing so it gets a checksum (in
+    /// IPv6 it had that one), and an identification that means nothing, as it is not to be fragmented.
     pub fn joinable(frame: Segment) -> Option<Self> {
         let port = match frame.load::<2>(12).map(u16::from_be_bytes)? {
             proto::ETHERTYPE_IPV4 => PORT_V4,
@@ -91,7 +91,8 @@ impl Datagram {
         self.udp + proto::UDP_LEN
     }
 
-    /// Whether `next` may follow in one frame with `payload` bytes so far, all but the last of which are as long as this.
+    /// Whether `next` may follow in one frame with `payload` bytes so far, all but the last of which are as long as
+    /// this.
     pub fn takes(&self, next: &Self, payload: usize) -> bool {
         next.payload <= self.payload
             && payload.is_multiple_of(self.payload)

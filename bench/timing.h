@@ -1,0 +1,30 @@
+/* Clock and median of the benchmark's programs. */
+#ifndef TIMING_H
+#define TIMING_H
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <time.h>
+
+/* Microseconds of the monotonic clock. */
+static inline double now_us(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1e6 + t.tv_nsec / 1e3;
+}
+
+static inline int ascending(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+	return (x > y) - (x < y);
+}
+
+/* The median of `count` times, at least one, which are sorted. */
+static inline double median(double *times, size_t count)
+{
+	qsort(times, count, sizeof *times, ascending);
+	return times[count / 2];
+}
+
+#endif
