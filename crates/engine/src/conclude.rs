@@ -204,6 +204,7 @@ impl Core {
             len: original.len() as u32,
             gso_size: None,
             headers: case.headers.clone(),
+            checked: true,
         };
         let mut answer = std::mem::take(&mut self.linear.reply);
         answer.resize(MAX_FRAME, 0);
@@ -294,7 +295,7 @@ impl Core {
         let floods = |vrf| self.may_flood(tables, ingress, vrf);
         let unreachable = |scope, addr| (scope, addr) == neighbour;
         let view = tables.view(self.now.seconds).flooding(&floods).without(&unreachable);
-        let case = decide(&view, original, original.len(), ingress, offload)?;
+        let case = decide(&view, original, original.len(), ingress, offload, false)?;
         match case.decision.verdict {
             // Of several tunnels to flood to, another's.
             Verdict::Hold { scope, addr } if self.ask(tables, ingress, (scope, addr))? => {

@@ -15,13 +15,13 @@ use crate::lanes::{Lanes, check_offload, metered_len, mtu_len};
 use crate::linear::{Linear, MAX_HEAD};
 use crate::memo::{QUIET, Tables, settle};
 use crate::meters::Meters;
-use crate::outer::Outers;
+use crate::outer::{self, Outers};
 use crate::replies::ReplyLimits;
 use crate::rewrite::{HEADROOM, reframe};
 use crate::storms::Storms;
 use crate::template::Template;
 use crate::turn::Turn;
-use mem::{Burst, RxPacket};
+use mem::{Burst, Csum, RxPacket};
 use model::{DropReason, VifId};
 use std::sync::Arc;
 
@@ -146,7 +146,8 @@ impl Core {
         }
     }
 
-    /// Fast parse, context and hash of every packet; brings its entry near.
+    /// Fast parse, context and hash of every packet; brings its entry near. Takes no packet of a tunnel whose outer
+    /// checksum is wrong.
     #[inline(always)]
     fn keys<const WIRE: bool>(&mut self, burst: &Burst, vif: VifId) {
         self.lanes.fast.clear();
@@ -154,13 +155,21 @@ impl Core {
             let mut context = Context::of(vif);
             let (head, fast) = self.lanes.parts(lane);
             let len = packet.len as usize;
-            let outer = if WIRE { self.outers.enter(head, len, &mut context) } else { None };
-            let parsed = match &outer {
+            let known = if WIRE { self.outers.enter(head, len, &mut context) } else { None };
+            let parsed = match &known {
                 Some(outer) => key::inner(head, outer, &mut context, fast),
                 None => key::parse(head, len, WIRE, &mut context, fast),
             };
             if parsed.is_some() {
-                if WIRE && outer.is_none() && fast.at.tunnelled {
+                if WIRE
+                    && fast.at.tunnelled
+                    && fast.summed_at != 0
+                    && packet.offload.csum == Csum::Unknown
+                    && !outer::sum_is_right(head, burst.segments(packet), fast, &mut self.chunk)
+                {
+                    continue;
+                }
+                if WIRE && known.is_none() && fast.at.tunnelled {
                     self.outers.learn(head, &context);
                 }
                 fast.key.set_context(self.cache.contexts.number::<WIRE>(&context));

@@ -64,6 +64,8 @@ pub(crate) struct Fast {
     pub ttl: u8,
     /// Where what the tunnel carried ends in the frame; 0 without one.
     pub tunnel_end: u32,
+    /// Of a packet in a tunnel: where the outer UDP header ends that has a checksum; 0 if it has none.
+    pub summed_at: u16,
 }
 
 impl Fast {
@@ -341,6 +343,8 @@ pub(crate) fn inner(head: &[u8], outer: &Outer, context: &mut Context, fast: &mu
     fast.key.0[0] |= u64::from(ecn) << OUTER_ECN_SHIFT | traffic_class << MPLS_TC_SHIFT;
     fast.at.tunnelled = true;
     fast.tunnel_end = end as u32;
+    let has_sum = kind != TunnelKind::MplsGre && head[at - 2..at] != [0, 0];
+    fast.summed_at = if has_sum { at as u16 } else { 0 };
     Some(())
 }
 

@@ -4,7 +4,10 @@
 //! Known here is the usual form, IPv4 without options and UDP, untagged; [`key`](crate::key) parses any.
 
 use crate::contexts::Context;
-use crate::key::{LOW_TTL, Outer};
+use crate::frame::{CHUNK, Chunk, addresses};
+use crate::key::{Fast, LOW_TTL, Layout, Outer};
+use mem::Segment;
+use packet::checksum::pseudo_header;
 use packet::proto;
 
 /// Bytes of such headers.
@@ -86,6 +89,29 @@ impl Outers {
     }
 }
 
+/// Whether the outer UDP checksum is right of the frame that starts with `head` and goes on in `segments`: `fast`
+/// says that it has one.
+pub(crate) fn sum_is_right(head: &[u8], segments: &[Segment], fast: &Fast, chunk: &mut Chunk) -> bool {
+    let udp = usize::from(fast.summed_at) - proto::UDP_LEN;
+    let end = fast.tunnel_end as usize;
+    let v6 = head[12..proto::ETHERNET_LEN] == proto::ETHERTYPE_IPV6.to_be_bytes();
+    let ip = Layout { l3: proto::ETHERNET_LEN as u16, v6, ..Layout::default() };
+    let Some((src, dst)) = addresses(head, &ip) else { return false };
+    let mut sum = pseudo_header(src, dst, proto::UDP, (end - udp) as u32);
+    sum.add(&head[udp..end.min(head.len())]);
+    let mut at = head.len();
+    while at < end {
+        let part = &mut chunk[..(end - at).min(CHUNK)];
+        let had = mem::gather(segments, at, part);
+        if had == 0 {
+            return false;
+        }
+        sum.add(&part[..had]);
+        at += had;
+    }
+    sum.fold() == 0xffff
+}
+
 const HALF: u64 = 0xffff_ffff;
 
 /// A sum in ones' complement, of words that began where a header's did.
@@ -99,7 +125,7 @@ const fn folded(sum: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::key::{self, Fast};
+    use crate::key;
     use model::VifId;
     use packet::TunnelKind;
     use proptest::prelude::*;

@@ -9,7 +9,7 @@ use crate::lanes::{check_offload, mtu_len};
 use crate::memo::{Tables, is_lasting};
 use crate::rewrite::{HEADROOM, edit_any, kept};
 use crate::template::Template;
-use mem::{Burst, Offload, RxPacket};
+use mem::{Burst, Csum, Offload, RxPacket};
 use model::{Decision, DropReason, Forward, PacketView, Verdict, VifId, VifKind};
 use packet::{Headers, proto};
 use tables::{Account, Deps, FlowRef, Snapshot, View};
@@ -25,7 +25,8 @@ pub(crate) struct Case {
     pub deps: Deps,
 }
 
-/// Decides the frame of `len` bytes that starts with `bytes`, by what `view` reads.
+/// Decides the frame of `len` bytes that starts with `bytes`, by what `view` reads. `checked`: its outer checksum was
+/// found right.
 ///
 /// # Errors
 /// What is malformed; [`DropReason::HeaderTooLong`] also where `bytes` holds too little.
@@ -36,8 +37,10 @@ pub(crate) fn decide(
     len: usize,
     ingress: VifId,
     offload: Offload,
+    checked: bool,
 ) -> Result<Case, DropReason> {
-    let packet = PacketView::parse(bytes, len as u32, offload.gso.map(|gso| gso.size))?;
+    let mut packet = PacketView::parse(bytes, len as u32, offload.gso.map(|gso| gso.size))?;
+    packet.checked = checked || offload.csum != Csum::Unknown;
     let decision = model::decide(view, &packet, ingress, view.now());
     let too_long = DropReason::HeaderTooLong;
     if decision.verdict == Verdict::Drop(too_long) && bytes.len() < len {
@@ -75,7 +78,9 @@ impl Core {
         let (head, len) = (self.lanes.head(lane), packet.len as usize);
         let floods = |vrf| self.may_flood(tables, from.vif, vrf);
         let view = tables.view(self.now.seconds).flooding(&floods);
-        let case = match decide(&view, head, len, from.vif, packet.offload) {
+        // The fast parse takes no packet of a tunnel with a wrong checksum.
+        let checked = self.lanes.fast.get(lane).is_some_and(|fast| fast.at.tunnelled);
+        let case = match decide(&view, head, len, from.vif, packet.offload, checked) {
             Ok(case) => case,
             Err(DropReason::HeaderTooLong) if head.len() < len => {
                 return self.slow_whole(tables, burst, lane, from.vif);
@@ -118,7 +123,7 @@ impl Core {
     pub fn whole(&mut self, tables: Tables<'_>, original: &[u8], ingress: VifId, offload: Offload) {
         let floods = |vrf| self.may_flood(tables, ingress, vrf);
         let view = tables.view(self.now.seconds).flooding(&floods);
-        match decide(&view, original, original.len(), ingress, offload) {
+        match decide(&view, original, original.len(), ingress, offload, false) {
             Ok(case) => self.conclude(tables, original, &case),
             Err(reason) => self.drop_whole(original, ingress, reason),
         }

@@ -101,6 +101,7 @@ reasons! {
     TurnBudget = "turn_budget", "The interface's packets made as much work as one turn of it may: copies of floods and mirrors, segments.";
     NotL2Gateway = "not_l2_gateway", "Between the tunnels and the wire of a network, on a host that is not its `l2_gateway`.";
     OuterChecksumMissing = "outer_checksum_missing", "A tunnel packet over IPv6 without a UDP checksum, on a host without `udp6_zero_checksum = true`.";
+    OuterChecksumWrong = "outer_checksum_wrong", "A tunnel packet whose outer UDP checksum is wrong.";
 }
 
 impl From<ParseError> for DropReason {

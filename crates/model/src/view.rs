@@ -14,15 +14,17 @@ pub struct PacketView<'a> {
     pub gso_size: Option<u16>,
     /// Its (outermost) headers.
     pub headers: Headers,
+    /// Somebody vouches for the L4 checksum behind these headers: a NIC, this host's kernel, or who summed it before.
+    pub checked: bool,
 }
 
 impl<'a> PacketView<'a> {
-    /// Parses the frame whose first bytes are `bytes` and whose length is `len`.
+    /// Parses the frame whose first bytes are `bytes` and whose length is `len`. Nobody vouches for its checksum.
     ///
     /// # Errors
     /// What is wrong with it.
     pub fn parse(bytes: &'a [u8], len: u32, gso_size: Option<u16>) -> Result<Self, ParseError> {
         let headers = Headers::ethernet(bytes, 0, len as usize)?;
-        Ok(Self { bytes, len, gso_size, headers })
+        Ok(Self { bytes, len, gso_size, headers, checked: false })
     }
 }

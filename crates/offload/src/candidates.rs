@@ -63,7 +63,8 @@ impl<C: Carry> Carrier<C> {
     ) -> Result<Option<Key>, Fault> {
         let Candidate { ingress, ref head, len, gso_size, .. } = *candidate;
         let head = &head[..HEAD.min(len as usize)];
-        let Ok(packet) = PacketView::parse(head, len, gso_size) else { return Ok(None) };
+        let Ok(mut packet) = PacketView::parse(head, len, gso_size) else { return Ok(None) };
+        packet.checked = true;
         let (engine, now) = (self.engine.clone(), self.engine.now());
         engine.view(|view| {
             let decision = decide(view, &packet, ingress, now);

@@ -41,6 +41,8 @@ fn run(case: &Case, bench: &mut Lockstep) {
             Step::Wait(seconds) => bench.host.wait(*seconds),
             // Guests of a card are offered no segmentation.
             Step::Packet(packet) if packet.gso_size.is_some() => {}
+            // The card has passed on a packet's head before it could have summed the packet.
+            Step::Packet(packet) if packet.expected == [Expected::Drop(DropReason::OuterChecksumWrong)] => {}
             Step::Packet(packet) => {
                 let came = model::generate::Packet {
                     ingress: packet.ingress,

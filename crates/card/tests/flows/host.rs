@@ -95,7 +95,8 @@ impl Host {
 
     /// The same, but the flow's packets wait on the card; its key, if it is there.
     pub fn host_behind(&mut self, hold: Option<Hold>, from: u16, frame: &[u8]) -> Option<Key> {
-        let view = PacketView::parse(frame, frame.len() as u32, None).unwrap();
+        let mut view = PacketView::parse(frame, frame.len() as u32, None).unwrap();
+        view.checked = true;
         let decision = decide(&self.tables, &view, VifId(from), 0);
         assert!(matches!(decision.verdict, model::Verdict::Forward(_)), "{decision:?}");
         self.tables.commit(&decision.effects, frame.len(), 0).unwrap();

@@ -110,15 +110,22 @@ impl<C: Known> Host<C> {
         outcome(self.card().memory(), port_of(packet.ingress), &packet.frame, packet.frame.len())
     }
 
+    /// A packet, if it is well-formed. The card takes outer UDP checksums as right, unless there is none.
+    fn view<'a>(&self, packet: &'a Packet) -> Option<PacketView<'a>> {
+        let mut view = PacketView::parse(&packet.frame, packet.frame.len() as u32, None).ok()?;
+        view.checked = true;
+        Some(view)
+    }
+
     /// What the host does with it, if it is well-formed.
     pub fn decide(&self, packet: &Packet) -> Option<Decision> {
-        let view = PacketView::parse(&packet.frame, packet.frame.len() as u32, None).ok()?;
+        let view = self.view(packet)?;
         Some(decide(&self.tables, &view, packet.ingress, self.now))
     }
 
     /// The host deals with a packet, and tells the card.
     pub fn hosted(&mut self, packet: &Packet) {
-        let Ok(view) = PacketView::parse(&packet.frame, packet.frame.len() as u32, None) else { return };
+        let Some(view) = self.view(packet) else { return };
         let decision = decide(&self.tables, &view, packet.ingress, self.now);
         self.effects(&decision.effects, packet.frame.len());
         self.driver.decided(&self.tables, &view, packet.ingress, &decision).unwrap();

@@ -113,6 +113,8 @@ fn expected(head: &[u8], len: usize, wire: bool) -> Option<(Context, Fast)> {
     found.key.0[0] |= u64::from(tunnel.lacks_checksum) << 55;
     found.at.tunnelled = true;
     found.tunnel_end = tunnel.inner_end as u32;
+    let has_sum = kind != TunnelKind::MplsGre && head[at - 2..at] != [0, 0];
+    found.summed_at = if has_sum { at as u16 } else { 0 };
     Some((context, found))
 }
 
@@ -168,7 +170,7 @@ fn common(head: &[u8], headers: &Headers) -> Option<Fast> {
         v6,
         tunnelled: false,
     };
-    Some(Fast { key: Key(key), at, mtu_len: ip_len, ttl: ip.ttl, tunnel_end: 0 })
+    Some(Fast { key: Key(key), at, mtu_len: ip_len, ttl: ip.ttl, tunnel_end: 0, summed_at: 0 })
 }
 
 /// Compares both on the first bytes of a frame; returns whether it is taken.

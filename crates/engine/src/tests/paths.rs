@@ -3,7 +3,7 @@
 use super::harness::{Host, only};
 use super::world::{MIRROR, WIRE, neighbours, rule, tables};
 use crate::capture::Tap;
-use mem::{Accepts, Offload};
+use mem::{Accepts, Csum, Offload};
 use model::{
     Action, CaptureFilter, Change, DropReason, MeterConfig, MeterId, Modifier, NeighbourFound,
     NeighbourScope, Nexthop, NexthopId, Question, RuleAction, RuleId, VifId,
@@ -254,6 +254,30 @@ fn tunnel_packets_without_a_checksum_over_ipv6_are_not_those_of_a_cached_flow_wi
     host.shared.apply(&[Change::SetHost(model::Host { udp6_zero_checksum: true, ..own.clone() })]).unwrap();
     for _ in 0..2 {
         assert_eq!(from_tunnel_with(&mut host, remote, " nosum"), 5);
+    }
+}
+
+#[test]
+fn tunnel_packets_with_a_wrong_checksum_are_dropped_though_their_flow_is_cached() {
+    for remote in ["192.0.2.3", "2001:db8::2"] {
+        let mut host = host();
+        for _ in 0..2 {
+            assert_eq!(from_tunnel_with(&mut host, remote, ""), 5);
+            assert_eq!(from_tunnel_with(&mut host, remote, " badsum"), 0);
+        }
+        assert!(host.hits() >= 5, "packets with checksums are cached");
+        assert_eq!(host.drops(), [(DropReason::OuterChecksumWrong, 10)].into());
+    }
+}
+
+#[test]
+fn a_checksum_that_somebody_vouches_for_is_not_summed_again() {
+    let mut host = host();
+    let text = "eth 02:bb:00:00:00:02 > 02:aa:00:00:00:01 / ip4 192.0.2.3 > 192.0.2.1 / udp 50000 > 6635 badsum \
+                / mpls 17 / ip4 10.9.0.7 > 10.1.1.2 / udp 1000 > 53 / payload 9";
+    let vouched = || (packet(text).0, Offload { csum: Csum::Valid, gso: None });
+    for _ in 0..2 {
+        assert_eq!(host.run(WIRE, (0..5).map(|_| vouched())).get(&VifId(2)).map(Vec::len), Some(5));
     }
 }
 

@@ -6,6 +6,7 @@ use crate::{
     BridgeTarget, DropReason, EthernetRewrite, Forward, Lookup, Nat, NeighbourScope, Network, Nexthop, Reply,
     ReplyKind, Verdict, Vif, WireAttributes,
 };
+use packet::checksum::{L4Check, verify_l4};
 use packet::{Ethernet, Fragment, Headers, Ip, L4, Mac, Tunnel, TunnelKind, ecn_decap, proto};
 use std::net::IpAddr;
 
@@ -112,14 +113,12 @@ impl<'a, T: Lookup> Walk<'a, T> {
         if tunnels && ip.fragment != Fragment::Whole {
             return Err(DropReason::OuterFragment.into());
         }
-        match packet::tunnel(self.packet.bytes, headers, self.packet.len as usize)? {
-            Some(_) if !self.is_peer(ip.src) => return Err(DropReason::UnknownRemote.into()),
-            Some(tunnel) if tunnel.lacks_checksum && !self.tables.host().udp6_zero_checksum => {
-                return Err(DropReason::OuterChecksumMissing.into());
-            }
-            Some(tunnel) if tunnel.kind == TunnelKind::Vxlan => return self.vxlan(&tunnel, ip.src),
-            Some(tunnel) => return self.mpls(&tunnel, ip.src),
-            None => {}
+        if let Some(tunnel) = packet::tunnel(self.packet.bytes, headers, self.packet.len as usize)? {
+            self.admit_tunnel(&tunnel, ip.src)?;
+            return match tunnel.kind {
+                TunnelKind::Vxlan => self.vxlan(&tunnel, ip.src),
+                TunnelKind::MplsUdp | TunnelKind::MplsGre => self.mpls(&tunnel, ip.src),
+            };
         }
         if let Some(path) = self.too_big(ip) {
             self.effects.path = Some(path);
@@ -132,6 +131,25 @@ impl<'a, T: Lookup> Walk<'a, T> {
                 Ok(Verdict::Reply(Reply { kind: ReplyKind::Echo, forward, dropped: None, asker: None }))
             }
             _ => Err(DropReason::NotForUs.into()),
+        }
+    }
+
+    /// Whether a tunnel packet may be opened: it comes from a remote, and its UDP checksum is right (RFC 768; over
+    /// IPv6, RFC 8200, 8.1).
+    fn admit_tunnel(&self, tunnel: &Tunnel, remote: IpAddr) -> Result<(), DropReason> {
+        if !self.is_peer(remote) {
+            return Err(DropReason::UnknownRemote);
+        }
+        if tunnel.lacks_checksum && !self.tables.host().udp6_zero_checksum {
+            return Err(DropReason::OuterChecksumMissing);
+        }
+        if self.packet.checked || tunnel.kind == TunnelKind::MplsGre {
+            return Ok(());
+        }
+        match verify_l4(self.packet.bytes, &self.packet.headers) {
+            L4Check::Right | L4Check::Absent => Ok(()),
+            L4Check::Wrong => Err(DropReason::OuterChecksumWrong),
+            L4Check::TooShort => Err(DropReason::HeaderTooLong),
         }
     }
 

@@ -277,8 +277,9 @@ fn l4(name: &str, words: &mut Words<'_>, inner: &[&str], around: Around) -> Byte
         _ => nd(name == "ns", words)?,
     };
     let summed = protocol != proto::SCTP && !words.has("nosum");
+    let wrong = words.has("badsum");
     if let (Some((src, dst)), true) = (around.addresses, summed) {
-        let sum = checksum::l4(src, dst, protocol, &out);
+        let sum = checksum::l4(src, dst, protocol, &out) ^ u16::from(wrong) << 8;
         out[sum_at..sum_at + 2].copy_from_slice(&sum.to_be_bytes());
     }
     Ok(out)

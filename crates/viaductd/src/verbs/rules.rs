@@ -20,7 +20,7 @@ impl hca::Rules for EngineRules {
     fn lets(&self, from: u16, flow: &RoceFlow, to: u16) -> bool {
         let headers = headers(flow);
         let len = headers.ip().map_or(0, |ip| u32::from(ip.at) + ip.len);
-        let packet = PacketView { bytes: &[], len, gso_size: None, headers };
+        let packet = PacketView { bytes: &[], len, gso_size: None, headers, checked: true };
         let decision = self.0.decide(VifId(from), &packet);
         let effects = &decision.effects;
         let watched =
