@@ -21,7 +21,7 @@ use crate::rewrite::{HEADROOM, reframe};
 use crate::storms::Storms;
 use crate::template::Template;
 use crate::turn::Turn;
-use mem::{Burst, Csum, RxPacket};
+use mem::{Burst, RxPacket};
 use model::{DropReason, VifId};
 use std::sync::Arc;
 
@@ -161,15 +161,11 @@ impl Core {
                 None => key::parse(head, len, WIRE, &mut context, fast),
             };
             if parsed.is_some() {
-                if WIRE
-                    && fast.at.tunnelled
-                    && fast.summed_at != 0
-                    && packet.offload.csum == Csum::Unknown
-                    && !outer::sum_is_right(head, burst.segments(packet), fast, &mut self.chunk)
-                {
-                    continue;
-                }
                 if WIRE && known.is_none() && fast.at.tunnelled {
+                    if fast.summed_at != 0 && !outer::sum_is_right(head, burst, packet, fast, &mut self.chunk)
+                    {
+                        continue;
+                    }
                     self.outers.learn(head, &context);
                 }
                 fast.key.set_context(self.cache.contexts.number::<WIRE>(&context));

@@ -64,7 +64,8 @@ pub(crate) struct Fast {
     pub ttl: u8,
     /// Where what the tunnel carried ends in the frame; 0 without one.
     pub tunnel_end: u32,
-    /// Of a packet in a tunnel: where the outer UDP header ends that has a checksum; 0 if it has none.
+    /// Of a packet in a tunnel whose outer headers were parsed: where the UDP header ends that has a checksum; 0 if it
+    /// has none.
     pub summed_at: u16,
 }
 
@@ -311,13 +312,15 @@ fn tunnel_kind(outer: &Fast) -> Option<TunnelKind> {
 /// The packet inside the one in `fast`, which it replaces.
 #[inline]
 fn tunnel(head: &[u8], kind: TunnelKind, context: &mut Context, fast: &mut Fast) -> Option<()> {
-    let (end, lacks_checksum) = match kind {
-        TunnelKind::MplsGre => (usize::from(fast.at.l3) + usize::from(fast.at.ip_len), false),
+    let (end, sum) = match kind {
+        TunnelKind::MplsGre => (usize::from(fast.at.l3) + usize::from(fast.at.ip_len), None),
         _ => {
             let udp: &[u8; 8] = head.get(usize::from(fast.at.l4)..)?.first_chunk()?;
-            (usize::from(fast.at.l4) + usize::from(be16(udp, 4)), fast.at.v6 && be16(udp, 6) == 0)
+            (usize::from(fast.at.l4) + usize::from(be16(udp, 4)), Some(be16(udp, 6)))
         }
     };
+    let lacks_checksum = fast.at.v6 && sum == Some(0);
+    let summed_at = if sum.is_some_and(|sum| sum != 0) { fast.at.l4_end } else { 0 };
     if context.is_tagged() {
         return None;
     }
@@ -326,6 +329,7 @@ fn tunnel(head: &[u8], kind: TunnelKind, context: &mut Context, fast: &mut Fast)
     let ecn = (fast.key.0[0] >> 40) as u8 & packet::ecn::ECN_MASK;
     inner(head, &Outer { kind, at: fast.at.l4_end.into(), end, ecn }, context, fast)?;
     fast.key.0[0] |= u64::from(lacks_checksum) << LACKS_CHECKSUM_SHIFT;
+    fast.summed_at = summed_at;
     Some(())
 }
 
@@ -343,8 +347,6 @@ pub(crate) fn inner(head: &[u8], outer: &Outer, context: &mut Context, fast: &mu
     fast.key.0[0] |= u64::from(ecn) << OUTER_ECN_SHIFT | traffic_class << MPLS_TC_SHIFT;
     fast.at.tunnelled = true;
     fast.tunnel_end = end as u32;
-    let has_sum = kind != TunnelKind::MplsGre && head[at - 2..at] != [0, 0];
-    fast.summed_at = if has_sum { at as u16 } else { 0 };
     Some(())
 }
 

@@ -1,12 +1,13 @@
 //! Outer headers met before: packets of a tunnel differ in few fields of them, so that the others are compared as they
 //! came, by words, and not parsed again.
 //!
-//! Known here is the usual form, IPv4 without options and UDP, untagged; [`key`](crate::key) parses any.
+//! Known here is the usual form, IPv4 without options and UDP without a checksum, untagged; [`key`](crate::key) parses
+//! any.
 
 use crate::contexts::Context;
 use crate::frame::{CHUNK, Chunk, addresses};
 use crate::key::{Fast, LOW_TTL, Layout, Outer};
-use mem::Segment;
+use mem::{Burst, Csum, RxPacket};
 use packet::checksum::pseudo_header;
 use packet::proto;
 
@@ -37,12 +38,12 @@ impl Default for Outers {
     }
 }
 
-/// The start of a frame, in words of the wire's byte order.
+/// The start of a frame, in words of the wire's byte order. Nothing where UDP has a checksum.
 #[inline(always)]
 fn words(head: &[u8]) -> Option<Words> {
     let headers: &[u8; LEN] = head.first_chunk()?;
-    let (words, _) = headers.as_chunks::<8>();
-    let &[a, b, c, d, e] = words else { return None };
+    let (words, sum) = headers.as_chunks::<8>();
+    let (&[a, b, c, d, e], [0, 0]) = (words, sum) else { return None };
     Some([a, b, c, d, e].map(u64::from_le_bytes))
 }
 
@@ -89,9 +90,19 @@ impl Outers {
     }
 }
 
-/// Whether the outer UDP checksum is right of the frame that starts with `head` and goes on in `segments`: `fast`
-/// says that it has one.
-pub(crate) fn sum_is_right(head: &[u8], segments: &[Segment], fast: &Fast, chunk: &mut Chunk) -> bool {
+/// Whether the outer UDP checksum is right of the packet whose snapshot is `head`: `fast` says that it has one.
+#[cold]
+pub(crate) fn sum_is_right(
+    head: &[u8],
+    burst: &Burst,
+    packet: &RxPacket,
+    fast: &Fast,
+    chunk: &mut Chunk,
+) -> bool {
+    if packet.offload.csum != Csum::Unknown {
+        return true;
+    }
+    let segments = burst.segments(packet);
     let udp = usize::from(fast.summed_at) - proto::UDP_LEN;
     let end = fast.tunnel_end as usize;
     let v6 = head[12..proto::ETHERNET_LEN] == proto::ETHERTYPE_IPV6.to_be_bytes();

@@ -3,10 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use model::generate::{self, Packet, Rng};
+use model::tcp::Edge;
 use model::{
     BridgeEntry, Connection, DropReason, FlowKey, FragmentKey, Host, Lookup, NeighbourScope, Network,
-    Nexthop, NexthopId, PacketView, RouteEntry, RuleMatch, RuleQuery, Seconds, Tables, Transport, Verdict,
-    Vif, VifId, Vrf, decide, explain, rewrite, text,
+    Nexthop, NexthopId, PacketView, RouteEntry, RuleMatch, RuleQuery, Seconds, Segment, Tables, Transport,
+    Verdict, Vif, VifId, Vrf, decide, explain, rewrite, tcp, text,
 };
 use packet::{Headers, L4, Mac, checksum, proto};
 use std::cell::RefCell;
@@ -301,4 +302,35 @@ fn tables_that_contradict_themselves_do_no_harm() {
         rng.replace(holes.rng.into_inner());
         drop(rewrite::emit(&decision, &view));
     });
+}
+
+/// Near each other, so that what is in order, old or out of a window comes up often.
+fn sequence_number(rng: &mut Rng, near: u32) -> u32 {
+    match rng.below(4) {
+        0 => near,
+        1 => near.wrapping_add(rng.below(5) as u32).wrapping_sub(2),
+        2 => near.wrapping_add(rng.below(1 << 18) as u32).wrapping_sub(1 << 17),
+        _ => rng.next_u64() as u32,
+    }
+}
+
+#[test]
+fn a_tcp_segment_in_order_is_followed_as_any_other() {
+    let (mut rng, mut followed) = (Rng::new(11), 0);
+    for _ in 0..200_000 {
+        let start = rng.next_u64() as u32;
+        let mut number = |near| sequence_number(&mut rng, near);
+        let own = Edge { end: number(start), ack: Some(number(start)) };
+        let other = Edge { end: number(start), ack: Some(number(start)) };
+        let (seq, ack) = (number(own.end), number(other.end));
+        let window = [0, 1, 1000, 1 << 20, 0xffff << 14][rng.below(5) as usize];
+        let flags = if rng.percent(90) { proto::TCP_ACK } else { 0 };
+        let segment = Segment { flags, seq, len: rng.below(1 << 16) as u32, ack, window: 9, scale: None };
+        if let Some(edge) = tcp::advance_in_order(own, other, window, &segment) {
+            let any = tcp::advance(Some(own), Some(other), window, false, &segment);
+            assert_eq!(any, Some(edge), "{own:?} {other:?} {window} {segment:?}");
+            followed += 1;
+        }
+    }
+    assert!(followed > 1000, "{followed}");
 }

@@ -102,15 +102,19 @@ pub fn frames(to: &str, flows: usize, len: usize) -> Vec<Vec<u8>> {
 
 /// Frames of flows that the first guest sends, whose upper layer follows from the source port.
 pub fn frames_of(to: &str, flows: usize, upper: &dyn Fn(usize) -> String) -> Vec<Vec<u8>> {
-    (0..flows)
-        .map(|flow| {
-            let (host, sport) = (flow / 50_000 + 5, 1000 + flow % 50_000);
-            let text = format!(
-                "eth 02:00:00:00:00:01 > {to} / ip4 10.1.0.{host} > {} / {}",
-                if to.starts_with("02") { "10.1.0.2" } else { "10.9.0.2" },
-                upper(sport)
-            );
-            model::text::parse(&text).expect("a packet")
-        })
-        .collect()
+    let far = if to.starts_with("02") { "10.1.0.2" } else { "10.9.0.2" };
+    let frame = |(near, port)| {
+        packet(&format!("eth 02:00:00:00:00:01 > {to} / ip4 {near} > {far} / {}", upper(port)))
+    };
+    clients(flows).map(frame).collect()
+}
+
+/// Addresses and ports that the first guest sends flows from.
+pub fn clients(flows: usize) -> impl Iterator<Item = (String, usize)> {
+    (0..flows).map(|flow| (format!("10.1.0.{}", flow / 50_000 + 5), 1000 + flow % 50_000))
+}
+
+/// The frame that this text says.
+pub fn packet(text: &str) -> Vec<u8> {
+    model::text::parse(text).expect("a packet")
 }

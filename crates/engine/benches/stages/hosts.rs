@@ -1,7 +1,9 @@
 //! Workers on hosts: what is configured, and what the packets are.
 
-use super::worker::{Worker, ingress};
-use crate::common::host::{GATEWAY, GUEST, WIRE, frames, frames_of, guest, neighbour, net, tables, tunnel};
+use super::worker::{PACKETS, Worker, ingress};
+use crate::common::host::{
+    GATEWAY, GUEST, WIRE, clients, frames, frames_of, guest, neighbour, net, packet, tables, tunnel,
+};
 use model::{
     Action, Change, Nexthop, NexthopId, PortRange, Rule, RuleAction, RuleId, TunnelKind, Vif, VifId, Vrf,
 };
@@ -38,13 +40,32 @@ pub fn between_guests(policy: Policy, flows: usize) -> Worker {
     Worker::new(&changes, &neighbour(), ingress(VifId(1), false), frames(GUEST, flows, LEN))
 }
 
-/// TCP connections from guest to guest by a rule, of which one direction alone passes.
+/// TCP connections from guest to guest by a rule, open, whose clients send data: each segment follows the one before.
 pub fn tcp_between_guests(flows: usize) -> Worker {
     let mut changes = tables();
     changes.push(rule(1000, "10.1.0.0/24", 53, Action::Allow, proto::TCP));
-    let segment = |sport| format!("tcp {sport} > 53 A seq 7 ack 9 win 1000 / payload {}", LEN - 54);
-    let frames = frames_of(GUEST, flows, &segment);
-    Worker::new(&changes, &neighbour(), ingress(VifId(1), false), frames)
+    let (client, server) = (ingress(VifId(1), false), ingress(VifId(2), false));
+    let to_server = |text: &str| frames_of(GUEST, flows, &|port| format!("tcp {port} > 53 {text}"));
+    let mut worker = Worker::new(&changes, &neighbour(), client, to_server("S seq 999 win 60000 scale 7"));
+    worker.forward(flows, None);
+    worker.receives(
+        server,
+        answers_of(flows, &|port| format!("tcp 53 > {port} SA seq 4999 ack 1000 win 60000 scale 7")),
+    );
+    worker.forward(flows, None);
+    let data = LEN - 54;
+    let segment =
+        |n: usize| to_server(&format!("A seq {} ack 5000 win 1000 / payload {data}", 1000 + n * data));
+    worker.receives(client, (0..2 * PACKETS / flows).flat_map(segment).collect());
+    worker
+}
+
+/// Frames that the second guest answers those flows with.
+fn answers_of(flows: usize, upper: &dyn Fn(usize) -> String) -> Vec<Vec<u8>> {
+    let frame = |(near, port)| {
+        packet(&format!("eth {GUEST} > 02:00:00:00:00:01 / ip4 10.1.0.2 > {near} / {}", upper(port)))
+    };
+    clients(flows).map(frame).collect()
 }
 
 /// UDP flows from a guest into a tunnel.

@@ -64,6 +64,12 @@ impl Worker {
         }
     }
 
+    /// Other frames come now, from this interface.
+    pub fn receives(&mut self, from: Ingress, frames: Vec<Vec<u8>>) {
+        self.source.release(&mut self.burst);
+        (self.from, self.source) = (from, Source::new(frames));
+    }
+
     /// Has the next burst there.
     pub fn poll(&mut self) {
         self.source.release(&mut self.burst);

@@ -5,7 +5,7 @@
 
 use super::account::Account;
 use super::state::{State, pack_edge, pack_windows, unpack_edge, window_of};
-use model::tcp::advance;
+use model::tcp::{Edge, advance, advance_in_order};
 use model::{Connection, Counters, Endpoint, FlowInfo, FlowKey, RuleId, Seconds, Segment, Tcp, Vrf};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -218,24 +218,40 @@ impl Entry<'_> {
     #[inline(always)]
     pub fn advance(self, reply: bool, seq: u32, segment: &Segment) -> bool {
         let (side, state) = (usize::from(reply), State(self.0[STATE].load(Ordering::Acquire)));
+        let [word, other, windows] = [EDGES[side], EDGES[1 - side], WINDOWS].map(|at| self.get(at));
+        let window = state.plain_window(windows, 1 - side);
+        let followed = state.is_followed(seq);
+        match advance_in_order(unpack_edge(word), unpack_edge(other), window, segment) {
+            Some(edge) if followed => self.note(side, [word, windows], edge, segment.window),
+            _ => self.advance_any(side, seq, segment),
+        }
+    }
+
+    /// [`Self::advance`] for any segment.
+    #[cold]
+    fn advance_any(self, side: usize, seq: u32, segment: &Segment) -> bool {
+        let state = State(self.0[STATE].load(Ordering::Acquire));
         if !state.is_plain_for(side, seq) {
             return false;
         }
-        let word = self.get(EDGES[side]);
+        let (word, windows) = (self.get(EDGES[side]), self.get(WINDOWS));
         let other = state.acknowledges(1 - side).then(|| unpack_edge(self.get(EDGES[1 - side])));
-        let windows = self.get(WINDOWS);
         let window = state.window(windows, 1 - side);
-        let Some(edge) = advance(Some(unpack_edge(word)), other, window, state.is_liberal(), segment) else {
-            return false;
-        };
+        advance(Some(unpack_edge(word)), other, window, state.is_liberal(), segment)
+            .is_some_and(|edge| self.note(side, [word, windows], edge, segment.window))
+    }
+
+    /// Notes what a side sent last, and a larger window, where these words were there.
+    #[inline(always)]
+    fn note(self, side: usize, [word, windows]: [u64; 2], edge: Edge, window: u16) -> bool {
         let edge = pack_edge(Some(edge));
         if edge != word {
             // Where two workers have packets of one direction at once, one of them is forgotten: the next one brings
             // it.
             self.set(EDGES[side], edge);
         }
-        if segment.window > window_of(windows, side) {
-            self.raise_windows(u64::from(segment.window) << (16 * side), false);
+        if window > window_of(windows, side) {
+            self.raise_windows(u64::from(window) << (16 * side), false);
         }
         true
     }

@@ -1,6 +1,6 @@
 //! The word that says where a connection stands, and those of a TCP connection's numbers.
 
-use model::tcp::{Edge, window_size};
+use model::tcp::{Edge, UNSCALED, window_size};
 use model::{Connection, FlowState, Tcp};
 
 /// Where a connection stands. From the lowest bit: state, what was seen, flags, and (high half) the sequence number
@@ -8,6 +8,8 @@ use model::{Connection, FlowState, Tcp};
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct State(pub u64);
 
+/// Windows of both sides are shifted.
+const SCALED: u64 = 1 << 2;
 const SEEN_AT: u32 = 8;
 /// Packets are missing in the counters.
 const APPROXIMATE: u64 = 1 << 16;
@@ -62,8 +64,9 @@ impl State {
     fn standing(self, state: FlowState, seen: u8) -> Self {
         let both = seen & Connection::BOTH_WAYS == Connection::BOTH_WAYS;
         let moves = state == FlowState::New && (both || self.is_liberal());
+        let scaled = self.scale(0) != UNSCALED && self.scale(1) != UNSCALED;
         let word = self.0 & !(SETTLED | 0xffff) | u64::from(seen) << SEEN_AT | u64::from(rank(state));
-        Self(word | if moves { 0 } else { SETTLED })
+        Self(word | if moves { 0 } else { SETTLED } | if scaled { SCALED } else { 0 })
     }
 
     /// Brought together with what the connection is after a packet: what was seen adds up, states only advance.
@@ -121,6 +124,20 @@ impl State {
     pub const fn is_plain_for(self, side: usize, seq: u32) -> bool {
         let settled = self.0 & SETTLED != 0 && self.seq() == seq;
         settled && self.known(side) == SENT | ACKNOWLEDGES && self.known(1 - side) != SENT
+    }
+
+    /// The same, and both sides are known, and by how much [`Self::plain_window`] is to be shifted.
+    #[inline(always)]
+    pub const fn is_followed(self, seq: u32) -> bool {
+        const KNOWN: u64 = (SENT | ACKNOWLEDGES) << KNOWN_AT | (SENT | ACKNOWLEDGES) << (KNOWN_AT + 2);
+        const ALL: u64 = SETTLED | SCALED | KNOWN;
+        (self.0 ^ ((seq as u64) << 32 | ALL)) & (u64::MAX << 32 | ALL) == 0
+    }
+
+    /// A side's window, bytes, where [`Self::is_followed`]; 0 where it is not known.
+    #[inline(always)]
+    pub const fn plain_window(self, windows: u64, side: usize) -> u32 {
+        (window_of(windows, side) as u32) << self.scale(side)
     }
 
     #[inline(always)]
