@@ -4,8 +4,9 @@
 //! Known here is the usual form, IPv4 without options and UDP, untagged; [`key`](crate::key) parses any.
 
 use crate::contexts::Context;
-use crate::frame::{CHUNK, Chunk, addresses};
+use crate::frame::{CHUNK, Chunk};
 use crate::key::{Fast, LOW_TTL, Layout, Outer};
+use crate::sums::addresses;
 use mem::Segment;
 use packet::checksum::pseudo_header;
 use packet::proto;
