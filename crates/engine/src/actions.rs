@@ -8,7 +8,7 @@
 
 use crate::cache::Entry;
 use crate::counters::WorkerCells;
-use crate::memo::Tables;
+use crate::pinned::Tables;
 use crate::template::Template;
 use arrayvec::ArrayVec;
 use model::{DropReason, Learn, MeterId, NexthopId, RuleId, Seconds};

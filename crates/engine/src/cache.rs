@@ -10,6 +10,7 @@
 //! flows lie close together, and no growth takes longer than an insertion.
 
 use crate::contexts::Contexts;
+use crate::fold::fold;
 use crate::huge::{Line, Table};
 use crate::key::Key;
 use mem::prefetch;
@@ -370,13 +371,6 @@ impl Cache {
     pub const fn lines(&self) -> usize {
         self.sets * WAYS
     }
-}
-
-/// Multiplies to 128 bits and folds them.
-#[inline(always)]
-pub(crate) const fn fold(a: u64, b: u64) -> u64 {
-    let product = a as u128 * b as u128;
-    product as u64 ^ (product >> 64) as u64
 }
 
 #[cfg(test)]

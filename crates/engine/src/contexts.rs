@@ -1,6 +1,6 @@
 //! Contexts of flows, known by number: so that a flow's key, whatever headers its packets have, fits a cache line.
 
-use crate::cache::fold;
+use crate::fold::fold;
 use model::VifId;
 use packet::TunnelKind;
 use std::collections::HashMap;

@@ -1,13 +1,14 @@
 //! A worker's counters: written by it alone with plain adds, read by anybody.
 
+use crate::mutex::lock;
 use model::{
     Counters, DropReason, NeighbourScope, NexthopId, RuleId, StageCycles, VifCounters, VifId, WorkerCounters,
 };
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::IpAddr;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Interfaces at most: their counters and queues are found by index.
 pub(crate) const MAX_VIFS: usize = 4096;
@@ -233,9 +234,4 @@ pub(crate) fn sum(a: Counters, b: Counters) -> Counters {
 fn count<K: Hash + Eq>(counted: &mut HashMap<K, Counters>, key: K, packets: u64, bytes: u64) {
     let entry = counted.entry(key).or_default();
     *entry = sum(*entry, Counters { packets, bytes });
-}
-
-/// Counters are never left half-changed, so poison is ignored.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

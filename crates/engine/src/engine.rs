@@ -1,24 +1,25 @@
 //! The engine as the control plane sees it.
 
-use crate::capture::{DropLog, Tap};
+use crate::capture::Tap;
 use crate::clock::Clock;
+use crate::common::{Common, Handle};
 use crate::core::Limits;
-use crate::counters::{MAX_VIFS, WorkerCells, sum};
+use crate::counters::{MAX_VIFS, sum};
 use crate::housekeeping::Housekeeper;
-use crate::mailbox::{Mailbox, Message, Pending, Receipt};
+use crate::mailbox::{Message, Pending, Receipt};
 use crate::meters::Meters;
+use crate::mutex::lock;
 use crate::storms::Storms;
 use crate::worker::{Parts, Worker};
-use mem::{Opened, Port, PortStatus, RxQueue};
+use mem::{Opened, PortStatus, RxQueue};
 use model::{
     ApplyError, CaptureFilter, Captured, Change, Counters, Decision, DroppedPacket, Effects, Executor,
     ExecutorStatus, Explanation, FlowInfo, LearnedMac, NeighbourInfo, NexthopId, PacketView, RuleId, Verdict,
     VifCounters, VifId, WorkerCounters,
 };
-use std::collections::BTreeMap;
 use std::io;
 use std::sync::mpsc::SyncSender;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tables::{FlowLimits, Shared};
@@ -69,42 +70,12 @@ pub enum AttachError {
     TooMany(VifId),
 }
 
-/// What others hold of a worker.
-pub(crate) struct Handle {
-    pub cpu: Option<usize>,
-    pub mailbox: Arc<Mailbox>,
-    pub cells: Arc<WorkerCells>,
-    pub log: Arc<DropLog>,
-    /// The change that it did not take up in time.
-    behind: Mutex<Option<Pending>>,
-}
-
-impl Handle {
-    /// Whether it is late with a change.
-    fn is_stalled(&self) -> bool {
-        let mut behind = lock(&self.behind);
-        if behind.as_ref().is_some_and(|pending| pending.wait(Instant::now())) {
-            *behind = None;
-        }
-        behind.is_some()
-    }
-}
-
 /// What changes by the control plane's calls.
 #[derive(Default)]
 pub(crate) struct Control {
     meters: Meters,
     /// Worker that gets the next receiving queue.
     next_worker: usize,
-}
-
-/// What the engine and its housekeeper share.
-pub(crate) struct Common {
-    pub shared: Arc<Shared>,
-    pub clock: Clock,
-    pub workers: Vec<Handle>,
-    pub taps: Mutex<Vec<Arc<Tap>>>,
-    pub ports: Mutex<BTreeMap<VifId, Arc<dyn Port>>>,
 }
 
 /// The CPU executor.
@@ -130,13 +101,7 @@ impl Engine {
         };
         let (mut workers, mut threads) = (Vec::new(), Vec::new());
         for (number, &cpu) in config.workers.iter().enumerate() {
-            let handle = Handle {
-                cpu,
-                mailbox: Arc::new(Mailbox::new()?),
-                cells: Arc::new(WorkerCells::new()),
-                log: Arc::new(DropLog::new()),
-                behind: Mutex::default(),
-            };
+            let handle = Handle::new(cpu)?;
             let worker = Worker::new(Parts {
                 number,
                 cpu,
@@ -242,7 +207,7 @@ impl Engine {
             let known = worker.is_stalled();
             let obeyed = pending.wait(if known { Instant::now() } else { deadline });
             if !obeyed {
-                *lock(&worker.behind) = Some(pending);
+                worker.falls_behind(pending);
             }
             if !obeyed && !known {
                 tracing::error!(
@@ -437,9 +402,4 @@ impl Drop for Engine {
             }
         }
     }
-}
-
-/// Nothing guarded here is left half-changed by a panic, so poison is ignored.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

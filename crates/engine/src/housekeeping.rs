@@ -1,8 +1,9 @@
 //! What happens once a second, on a thread of its own: timeouts, ageing, solicitations.
 
 use crate::announcer::Announcer;
-use crate::engine::{Common, lock};
+use crate::common::Common;
 use crate::mailbox::Message;
+use crate::mutex::lock;
 use model::{NeighbourScope, Question, Seconds};
 use std::io;
 use std::net::IpAddr;

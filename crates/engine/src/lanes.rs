@@ -1,11 +1,10 @@
 //! Scratch of a burst: what the passes over its packets hand each other, lane by lane.
 
 use crate::cache::Found;
-use crate::core::place;
 use crate::frame::{Chunk, Delivered, Frame, Refused, Rest, Unfinished};
 use crate::key::{Fast, Layout};
-use crate::memo::Tables;
-use crate::rewrite::{HEADROOM, edit_fast};
+use crate::pinned::Tables;
+use crate::rewrite::{HEADROOM, edit_fast, place};
 use crate::template::{OuterHeaders, Template};
 use crate::turn::Turn;
 use mem::{Accepts, BURST, Burst, Csum, Offload, Room, RxPacket};

@@ -7,8 +7,8 @@
 //! (it reads them through `tables`), what the control plane speaks.
 //!
 //! A burst's way: `worker` polls it when it is its turn (`receivers`), `core` leads it through snapshot (`lanes`), fast
-//! parse (`key`, `outer`), flow cache (`cache`) or `decide` (`slow`), rewrite (`rewrite`, by a `template`) and delivery
-//! (`deliver`, `frame`, `segment`). What has more than one destination goes through `conclude`.
+//! parse (`key`, `outer`), flow cache (`cache`) or `decide` (`core::slow`), rewrite (`rewrite`, by a `template`) and
+//! delivery (`deliver`, `frame`, `frame::segment`). What has more than one destination goes through `core::conclude`.
 #![deny(unsafe_code)]
 
 mod actions;
@@ -17,13 +17,14 @@ mod beside;
 mod cache;
 mod capture;
 mod clock;
-mod conclude;
+mod common;
 mod contexts;
 mod core;
 mod counters;
 mod cycles;
 mod deliver;
 mod engine;
+mod fold;
 mod frame;
 mod hold;
 mod housekeeping;
@@ -32,15 +33,16 @@ mod key;
 mod lanes;
 mod linear;
 mod mailbox;
-mod memo;
 mod meters;
+mod mutex;
+mod notice;
 mod outer;
+mod pinned;
 mod receivers;
 mod replies;
 mod rewrite;
-mod segment;
-mod slow;
 mod storms;
+mod sums;
 mod template;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

@@ -5,8 +5,9 @@
 //! any.
 
 use crate::contexts::Context;
-use crate::frame::{CHUNK, Chunk, addresses};
+use crate::frame::{CHUNK, Chunk};
 use crate::key::{Fast, LOW_TTL, Layout, Outer};
+use crate::sums::addresses;
 use mem::{Burst, Csum, RxPacket};
 use packet::checksum::pseudo_header;
 use packet::proto;

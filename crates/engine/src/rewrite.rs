@@ -176,6 +176,22 @@ pub(crate) fn reframe(buffer: &mut [u8], len: usize, template: &Template, entrop
     Some(new_start)
 }
 
+/// Puts the new headers in front of a lane's edited head. `end` is where the packet that goes on ends in the frame.
+/// Returns where the new frame starts in the head, where its part there ends, and how many bytes follow.
+#[inline(always)]
+pub(crate) fn place(
+    head: &mut [u8],
+    head_len: usize,
+    end: usize,
+    template: &Template,
+    entropy: u32,
+) -> Option<(usize, usize, usize)> {
+    let len = end.checked_sub(usize::from(template.strip))?;
+    let in_head = head_len.min(end);
+    let start = reframe(&mut head[..HEADROOM + head_len], len, template, entropy)?;
+    Some((start, HEADROOM + in_head, end - in_head))
+}
+
 /// Total length and checksum in the outer IPv4 header of `headers`.
 #[inline(always)]
 pub(crate) fn ipv4_sums(headers: &[u8]) -> Option<(u16, u16)> {

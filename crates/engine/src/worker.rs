@@ -6,7 +6,7 @@ use crate::core::{Core, Limits};
 use crate::counters::WorkerCells;
 use crate::cycles;
 use crate::mailbox::{Mailbox, Message};
-use crate::memo::Tables;
+use crate::pinned::Tables;
 use crate::receivers::{Receiver, Receivers};
 use crate::turn::Turn;
 use mem::RxQueue;

@@ -1,26 +1,23 @@
 //! Packets that the engine was given, whose flows may go onto the card.
 
-use crate::carrier::{Carrier, Fault};
-use crate::carry::Carry;
-use crate::flows::Carried;
-use crate::ports::Taken;
-use card::flows::flow;
-use card::frame::Key;
-use card::hold::Hold;
-use model::{Decision, FlowChange, FlowState, PacketView, Verdict, VifId, decide};
-use std::collections::HashSet;
+use crate::line::Taken;
+use crate::ports::Ports;
+use model::{PacketView, VifId};
+use std::vec::Drain;
 
 /// Bytes of a packet that are looked at: the card looks at fewer.
 const HEAD: usize = 192;
 /// Packets that are remembered. The flows of others go onto the card with a later packet.
 const MOST: usize = 1024;
+/// Flows that move at a time, at most: writing them takes the card's time.
+const FLOWS: usize = 64;
 
 /// Such a packet.
 #[derive(Debug)]
 pub struct Candidate {
     pub ingress: VifId,
     /// Its number among the frames that the engine was given of this interface.
-    pub number: u64,
+    number: u64,
     head: [u8; HEAD],
     len: u32,
     gso_size: Option<u16>,
@@ -28,7 +25,7 @@ pub struct Candidate {
 
 impl Candidate {
     /// Of a frame that came in by an interface.
-    pub fn new(ingress: VifId, number: u64, taken: &Taken) -> Self {
+    fn new(ingress: VifId, number: u64, taken: &Taken) -> Self {
         let bytes = &taken.bytes;
         let mut head = [0; HEAD];
         let len = bytes.len().min(HEAD);
@@ -41,62 +38,52 @@ impl Candidate {
             gso_size: taken.offload.gso.map(|gso| gso.size),
         }
     }
+
+    /// The packet, if it is one.
+    pub fn packet(&self) -> Option<PacketView<'_>> {
+        let mut packet =
+            PacketView::parse(&self.head[..HEAD.min(self.len as usize)], self.len, self.gso_size).ok()?;
+        packet.checked = true;
+        Some(packet)
+    }
 }
 
-impl<C: Carry> Carrier<C> {
-    /// Gives the engine a frame, and remembers it.
-    pub fn hand(&mut self, vif: VifId, taken: Taken) {
-        let Some(line) = self.lines.get_mut(&vif) else { return };
-        if self.candidates.len() < MOST {
-            self.candidates.push(Candidate::new(vif, line.handed + 1, &taken));
+/// All of them.
+#[derive(Debug, Default)]
+pub struct Candidates {
+    waiting: Vec<Candidate>,
+    /// Those whose flows are put onto the card just now; empty in between.
+    chosen: Vec<Candidate>,
+}
+
+impl Candidates {
+    /// Remembers a frame that the engine is given, by its number.
+    pub fn remember(&mut self, ingress: VifId, number: u64, taken: &Taken) {
+        if self.waiting.len() < MOST {
+            self.waiting.push(Candidate::new(ingress, number, taken));
         }
-        line.hand(taken, self.driver.commands().card().buffers());
     }
 
-    /// Tells the card of a packet's flow, whose packets it keeps until the hold group is released. The flow, where it
-    /// does.
-    pub fn install(
-        &mut self,
-        candidate: &Candidate,
-        hold: Hold,
-        done: &mut HashSet<Key>,
-    ) -> Result<Option<Key>, Fault> {
-        let Candidate { ingress, ref head, len, gso_size, .. } = *candidate;
-        let head = &head[..HEAD.min(len as usize)];
-        let Ok(mut packet) = PacketView::parse(head, len, gso_size) else { return Ok(None) };
-        packet.checked = true;
-        let (engine, now) = (self.engine.clone(), self.engine.now());
-        engine.view(|view| {
-            let decision = decide(view, &packet, ingress, now);
-            // A connection that an interface makes which is the engine's alone would not end a drop.
-            if matches!(decision.verdict, Verdict::Drop(_)) && !self.beside.is_empty() {
-                return Ok(None);
-            }
-            let flow = flow(self.driver.compiler(view), &packet, ingress, &decision);
-            if flow.as_ref().is_some_and(|flow| !done.insert(flow.key)) {
-                return Ok(None);
-            }
-            self.settle_accounts(flow.as_ref().map(|flow| &flow.key), &decision)?;
-            let key = self.driver.decided_behind(Some(hold), view, &packet, ingress, &decision)?;
-            if let (Some(key), Some(flow)) = (key, flow) {
-                self.carry(key, Carried::new(&flow, &decision, view.deps()));
-            }
-            Ok(key.filter(|key| self.driver.is_held(key, hold)))
-        })
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
     }
 
-    /// Counts what flows carried that are about to leave the card.
-    fn settle_accounts(&mut self, key: Option<&Key>, decision: &Decision) -> Result<(), Fault> {
-        let mut ended: Vec<Key> = key.into_iter().copied().collect();
-        if let Some(FlowChange::Update { connection, .. }) = &decision.effects.flow
-            && matches!(connection.state, FlowState::Closing | FlowState::Closed)
-        {
-            ended.extend(self.flows.of(&connection.original));
-        }
-        for key in ended {
-            self.account(&key);
-            self.flows.remove(&key);
-        }
-        Ok(())
+    /// Chooses packets that the engine is done with. Returns whether there are any.
+    pub fn choose(&mut self, ports: &Ports) -> bool {
+        let is_done = |candidate: &mut Candidate| ports.is_done(candidate.ingress, candidate.number);
+        self.chosen.extend(self.waiting.extract_if(.., is_done).take(FLOWS));
+        !self.chosen.is_empty()
+    }
+
+    /// Takes those that were chosen.
+    pub fn chosen(&mut self) -> Drain<'_, Candidate> {
+        self.chosen.drain(..)
+    }
+
+    /// Forgets all.
+    pub fn clear(&mut self) {
+        self.waiting.clear();
+        self.chosen.clear();
     }
 }

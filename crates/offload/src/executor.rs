@@ -1,9 +1,10 @@
 //! The executor as the control plane sees it.
 
-use crate::carrier::Carrier;
+use crate::carrier::{Carrier, Shared};
 use crate::carry::Carry;
+use crate::line::{Line, RING};
 use crate::mailbox::{Mailbox, Message};
-use crate::ports::{Line, RING};
+use crate::sleep::Sleep;
 use crate::stats::{PORTS, Stats, less};
 use card::driver::Driver;
 use card::{Budgets, CardError, Commands};
@@ -14,7 +15,6 @@ use model::{
     Explanation, FlowInfo, FlowUse, LearnedMac, NeighbourInfo, NexthopId, RuleId, VifCounters, VifId,
     VifKind, WorkerCounters,
 };
-use rustix::event::epoll;
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::io;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -74,12 +74,10 @@ impl CardExecutor {
         open: impl FnOnce() -> C + Send + 'static,
     ) -> Result<Arc<Self>, OffloadError> {
         let (stats, mailbox) = (Arc::new(Stats::new()), Arc::new(Mailbox::new().map_err(io::Error::from)?));
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io::Error::from)?;
-        let data = epoll::EventData::new_u64(0);
-        epoll::add(&epoll, mailbox.event(), data, epoll::EventFlags::IN).map_err(io::Error::from)?;
+        let sleep = Sleep::new(&mailbox).map_err(io::Error::from)?;
         let secret = secret()?;
         let (opened, said) = sync_channel(1);
-        let parts = (engine.clone(), stats.clone(), mailbox.clone());
+        let shared = Shared { engine: engine.clone(), stats: stats.clone(), mailbox: mailbox.clone() };
         let carrier = Builder::new().name("card".into()).spawn(move || {
             let commands =
                 Commands::open(open()).map(|commands| commands.with_polls(POLLS).with_blank_memory());
@@ -93,9 +91,8 @@ impl CardExecutor {
             };
             // Whoever started it waits for this.
             let _ = opened.send(error);
-            let (engine, stats, mailbox) = parts;
             if let Some(driver) = driver {
-                Carrier::new(engine, driver, stats, mailbox, epoll).run();
+                Carrier::new(shared, driver, sleep).run();
             }
         })?;
         let error = said.recv().map_err(|_| io::Error::other("its thread ended"))?;

@@ -1,10 +1,11 @@
 //! The flows on the card as the engine counts them: their connections do not time out while the card carries them.
 
-use crate::carrier::{Carrier, Fault};
-use crate::carry::Carry;
-use card::driver::Usage;
+use crate::stats::Stats;
+use card::driver::{Driver, Usage};
 use card::flows::Flow;
 use card::frame::Key;
+use card::{Card, CardError};
+use engine::Engine;
 use model::{Counters, Decision, FlowChange, FlowKey, NexthopId, RuleId};
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
@@ -16,6 +17,13 @@ const PER_LOOK: usize = 32;
 const LOOKS: usize = 8;
 /// Looks in vain after which a flow leaves the card.
 const IDLE: u8 = 10;
+
+/// Who knows of flows.
+pub struct Host<'a, C> {
+    pub engine: &'a Engine,
+    pub driver: &'a mut Driver<C>,
+    pub stats: &'a Stats,
+}
 
 /// A flow on the card.
 #[derive(Debug)]
@@ -61,11 +69,6 @@ pub struct Flows {
 }
 
 impl Flows {
-    /// Forgets one.
-    pub fn remove(&mut self, key: &Key) {
-        self.carried.remove(key);
-    }
-
     /// Those of a connection.
     pub fn of(&self, connection: &FlowKey) -> Vec<Key> {
         let of = |(_, carried): &(&Key, &Carried)| carried.connection.as_ref() == Some(connection);
@@ -80,69 +83,68 @@ impl Flows {
         self.looked = if keys.len() < count { None } else { keys.last().copied() };
         keys
     }
-}
 
-impl<C: Carry> Carrier<C> {
     /// Counts what a flow carried since the last look. False where it is to leave the card: it is idle, its
     /// connection is gone, or it has left already.
-    pub fn account(&mut self, key: &Key) -> bool {
-        let Some(carried) = self.flows.carried.get_mut(key) else { return false };
-        let (used, counters) = match self.driver.usage(key) {
+    fn account<C: Card>(&mut self, key: &Key, host: &mut Host<'_, C>) -> bool {
+        let Some(carried) = self.carried.get_mut(key) else { return false };
+        let (used, counters) = match host.driver.usage(key) {
             None => return false,
             Some(Usage::Counted { packets, bytes }) => (packets > 0, Some(Counters { packets, bytes })),
             Some(Usage::Seen(seen)) => (seen, None),
         };
         carried.idle = if used { 0 } else { carried.idle.saturating_add(1) };
         if used {
-            self.engine.used(&carried.deps);
+            host.engine.used(&carried.deps);
         }
         if let Some(counters) = counters.filter(|counters| counters.packets > 0) {
-            self.stats.tables(&carried.rules, carried.nexthop, counters);
+            host.stats.tables(&carried.rules, carried.nexthop, counters);
         }
-        let alive = carried.direction.is_none_or(|direction| self.engine.carried(&direction, used, counters));
+        let alive = carried.direction.is_none_or(|direction| host.engine.carried(&direction, used, counters));
         alive && carried.idle < IDLE
     }
 
     /// Remembers a flow that is on the card now. Its connection's packets are known to be missing before the first
     /// one is.
-    pub fn carry(&mut self, key: Key, carried: Carried) {
-        let counters = self.driver.is_counted(&key).then(Counters::default);
+    pub fn insert<C: Card>(&mut self, key: Key, carried: Carried, host: &Host<'_, C>) {
+        let counters = host.driver.is_counted(&key).then(Counters::default);
         if let Some(direction) = &carried.direction {
-            self.engine.carried(direction, false, counters);
+            host.engine.carried(direction, false, counters);
         }
-        self.flows.carried.insert(key, carried);
+        self.carried.insert(key, carried);
+    }
+
+    /// Counts what a flow carried that is about to leave the card, and forgets it.
+    pub fn remove<C: Card>(&mut self, key: &Key, host: &mut Host<'_, C>) {
+        self.account(key, host);
+        self.carried.remove(key);
     }
 
     /// Looks after some of the flows.
-    pub fn look_after_flows(&mut self) -> Result<(), Fault> {
-        for key in self.flows.next() {
-            self.account_or_end(&key)?;
+    pub fn look_after<C: Card>(&mut self, host: &mut Host<'_, C>) -> Result<(), CardError> {
+        for key in self.next() {
+            self.account_or_end(&key, host)?;
         }
-        self.driver.sweep(PER_LOOK)?;
-        self.driver.follow_counters(PER_LOOK);
-        self.stats.flows.set(self.driver.flows() as u64);
-        self.stats.flows_uncounted.set(self.driver.uncounted() as u64);
+        host.driver.sweep(PER_LOOK)?;
+        host.driver.follow_counters(PER_LOOK);
+        host.stats.flows.set(host.driver.flows() as u64);
+        host.stats.flows_uncounted.set(host.driver.uncounted() as u64);
         Ok(())
     }
 
     /// Takes the flows off the card whose connections the engine forgot.
-    pub fn forget_flows(&mut self) -> Result<(), Fault> {
-        // Their connections may be among those.
-        self.candidates.clear();
-        for key in self.flows.carried.keys().copied().collect::<Vec<_>>() {
-            self.account_or_end(&key)?;
+    pub fn end_forgotten<C: Card>(&mut self, host: &mut Host<'_, C>) -> Result<(), CardError> {
+        for key in self.carried.keys().copied().collect::<Vec<_>>() {
+            self.account_or_end(&key, host)?;
         }
-        self.driver.commands().barrier()?;
-        self.collect();
-        self.stats.flows.set(self.driver.flows() as u64);
         Ok(())
     }
 
-    fn account_or_end(&mut self, key: &Key) -> Result<(), Fault> {
-        if !self.account(key)
-            && let Some(connection) = self.flows.carried.remove(key).and_then(|carried| carried.connection)
+    fn account_or_end<C: Card>(&mut self, key: &Key, host: &mut Host<'_, C>) -> Result<(), CardError> {
+        if !self.account(key, host)
+            && let Some(connection) = self.carried.remove(key).and_then(|carried| carried.connection)
         {
-            self.driver.forgotten(&connection)?;
+            host.driver.forgotten(&connection)?;
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! How the executor speaks to the carrier: by messages that it waits for.
 
-use crate::ports::Line;
+use crate::line::Line;
 use model::{Change, VifId};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io;

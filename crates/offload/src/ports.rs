@@ -1,180 +1,93 @@
-//! The ports as the carrier has them: it takes what comes in, and stands in for each towards the engine.
+//! The ports that the card serves.
 
-use crate::stats::VifCells;
+use crate::line::{Line, Taken};
 use card::buffers::Buffers;
-use mem::{BURST, Burst, Csum, NoRoom, Offload, RxQueue, Segment, TxQueue, gather, scatter};
-use model::{DropReason, VifId};
-use rdmaport::{Downlink, RdmaPort, Uplink};
-use std::collections::VecDeque;
-use std::sync::Arc;
+use mem::{Burst, RxQueue};
+use model::VifId;
+use std::collections::BTreeMap;
+use std::ops::Bound::{Excluded, Unbounded};
 
-/// Frames that wait for the engine in a port's ring.
-pub const SLOTS: u32 = 256;
-/// The ring of a port. Frames may be large sends of the host's own.
-pub const RING: RdmaPort = RdmaPort { mtu: u16::MAX, slots: SLOTS };
-/// Bytes taken from a queue at a time.
-const BYTES_PER_BURST: usize = 64 << 10;
-/// Times that a queue held by a worker is tried again.
-const TRIES: u32 = 100;
-/// Longest frame that the card is given, bytes.
-pub const LONGEST: usize = 9600;
-
-/// A frame that came in.
-#[derive(Debug)]
-pub struct Taken {
-    /// Its bytes.
-    pub bytes: Vec<u8>,
-    /// What is left to do of it.
-    pub offload: Offload,
+/// All of them, by interface.
+pub struct Ports {
+    lines: BTreeMap<VifId, Line>,
+    burst: Burst,
+    /// What was just taken from a port; empty in between.
+    taken: Vec<Taken>,
 }
 
-impl Taken {
-    /// Whether the card can't take it: what is left to do is not for the card.
-    pub fn is_beyond_card(&self) -> bool {
-        let unfinished = matches!(self.offload.csum, Csum::Partial { .. }) || self.offload.gso.is_some();
-        unfinished || self.bytes.is_empty() || self.bytes.len() > LONGEST
-    }
-}
-
-/// A port.
-pub struct Line {
-    /// The port's own queues.
-    pub rx: Vec<Box<dyn RxQueue>>,
-    pub tx: Vec<Arc<dyn TxQueue>>,
-    /// Where the engine receives what came in by the port.
-    pub uplink: Uplink,
-    /// What the engine sent by the port.
-    pub downlink: Downlink,
-    /// A wire; else a guest.
-    pub wire: bool,
-    /// What its ring has no room for.
-    waiting: VecDeque<Taken>,
-    /// Frames that the engine was given, those that wait for room included.
-    pub handed: u64,
-    /// The last frames went past the card: none goes there before the engine is done with them.
-    pub past: bool,
-}
-
-impl Line {
-    /// A port with these queues, whose rings end here.
-    pub fn new(
-        rx: Vec<Box<dyn RxQueue>>,
-        tx: Vec<Arc<dyn TxQueue>>,
-        (uplink, downlink): (Uplink, Downlink),
-        wire: bool,
-    ) -> Self {
-        Self { rx, tx, uplink, downlink, wire, waiting: VecDeque::new(), handed: 0, past: false }
+impl Ports {
+    /// None yet.
+    pub fn new() -> Self {
+        Self { lines: BTreeMap::new(), burst: Burst::new(), taken: Vec::new() }
     }
 
-    /// Whether frames may be taken from it: the engine keeps up, and nothing would overtake.
-    pub fn is_open(&mut self) -> bool {
-        self.past &= !self.is_settled();
-        self.waiting.is_empty() && !self.past
+    /// Adds one.
+    pub fn insert(&mut self, vif: VifId, line: Line) {
+        self.lines.insert(vif, line);
     }
 
-    /// Whether the engine is done with all that it was given.
-    pub fn is_settled(&self) -> bool {
-        self.done() == self.handed
+    /// Takes one out.
+    pub fn remove(&mut self, vif: VifId) -> Option<Line> {
+        self.lines.remove(&vif)
     }
 
-    /// Frames that the engine is done with, of those that it was given.
-    pub fn done(&self) -> u64 {
-        let inside = SLOTS as usize - self.uplink.room();
-        self.handed - (self.waiting.len() + inside) as u64
+    /// An interface's.
+    pub fn get(&self, vif: VifId) -> Option<&Line> {
+        self.lines.get(&vif)
     }
 
-    /// The next frame that the engine sent.
-    pub fn sent(&mut self, buffers: &mut Buffers) -> Option<Vec<u8>> {
-        let mut bytes = None;
-        self.downlink.receive(|frame| bytes.insert(buffers.take()).extend_from_slice(frame));
-        bytes
+    /// An interface's, to be changed.
+    pub fn get_mut(&mut self, vif: VifId) -> Option<&mut Line> {
+        self.lines.get_mut(&vif)
     }
 
-    /// Takes a burst of each queue.
-    pub fn take(&mut self, burst: &mut Burst, buffers: &mut Buffers, taken: &mut Vec<Taken>) {
-        for queue in &mut self.rx {
-            if queue.poll(burst, BYTES_PER_BURST) == 0 {
-                continue;
-            }
-            for packet in burst.packets() {
-                let mut bytes = buffers.take();
-                bytes.resize(packet.len as usize, 0);
-                let len = gather(burst.segments(packet), 0, &mut bytes);
-                bytes.truncate(len);
-                taken.push(Taken { bytes, offload: packet.offload });
-            }
-            queue.release(burst);
+    /// All of them, to be changed.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (VifId, &mut Line)> {
+        self.lines.iter_mut().map(|(vif, line)| (*vif, line))
+    }
+
+    /// Every queue that packets come in by.
+    pub fn queues(&mut self) -> impl Iterator<Item = &mut Box<dyn RxQueue>> {
+        self.lines.values_mut().flat_map(|line| &mut line.rx)
+    }
+
+    /// The first interface behind another, or of all.
+    pub fn after(&self, vif: Option<VifId>) -> Option<VifId> {
+        let from = vif.map_or(Unbounded, Excluded);
+        self.lines.range((from, Unbounded)).next().map(|(vif, _)| *vif)
+    }
+
+    /// Takes a burst of each queue of an interface. They are given back to [`Self::give_back`], empty.
+    pub fn take(&mut self, vif: VifId, buffers: &mut Buffers) -> Vec<Taken> {
+        let mut taken = std::mem::take(&mut self.taken);
+        if let Some(line) = self.lines.get_mut(&vif) {
+            line.take(&mut self.burst, buffers, &mut taken);
         }
-        debug_assert!(taken.len() <= BURST * self.rx.len(), "a burst is bounded");
+        taken
     }
 
-    /// Gives a frame to the engine; it waits where there is no room.
-    pub fn hand(&mut self, taken: Taken, buffers: &mut Buffers) {
-        self.handed += 1;
-        self.waiting.push_back(taken);
-        self.push(buffers);
+    /// Keeps the memory of what [`Self::take`] returned for the next time.
+    pub fn give_back(&mut self, taken: Vec<Taken>) {
+        self.taken = taken;
     }
 
-    /// Gives the engine what waits, as far as there is room. Returns whether something still waits.
+    /// Gives the engine what waits for room in its rings. Returns whether something still waits.
     pub fn push(&mut self, buffers: &mut Buffers) -> bool {
-        let mut sent = false;
-        while self.uplink.room() > 0
-            && let Some(Taken { bytes, offload }) = self.waiting.pop_front()
-        {
-            // A frame too long for the ring is counted as refused; no port has longer ones.
-            sent |= self.uplink.send_unfinished(bytes.len(), &offload, |to| to.copy_from_slice(&bytes));
-            buffers.give_back(bytes);
-        }
-        if sent {
-            self.uplink.ring();
-        }
-        !self.waiting.is_empty()
+        self.lines.values_mut().fold(false, |waits, line| line.push(buffers) | waits)
     }
 
-    /// Sends a frame that the card forwarded here. A worker that holds the queue is given time to let it go.
-    pub fn send(&self, frame: &[u8], cells: Option<&VifCells>) -> Result<(), DropReason> {
-        let mut sent = send(&self.tx, frame);
-        for _ in 0..TRIES {
-            if sent != Err(DropReason::TxBusy) {
-                break;
-            }
-            std::thread::yield_now();
-            sent = send(&self.tx, frame);
-        }
-        if let Some(cells) = cells {
-            match sent {
-                Ok(()) => cells.sent.packet(frame.len()),
-                Err(_) => cells.send_drops.add(1),
-            }
-        }
-        sent
+    /// The same. Returns whether the engine is done with all that it was given.
+    pub fn settle(&mut self, buffers: &mut Buffers) -> bool {
+        self.lines.values_mut().all(|line| !line.push(buffers) && line.is_settled())
     }
-}
 
-/// Sends a frame by the first queue that can be had.
-fn send(queues: &[Arc<dyn TxQueue>], frame: &[u8]) -> Result<(), DropReason> {
-    let mut reason = DropReason::TxDown;
-    for queue in queues {
-        let mut done = None;
-        let leased = queue.burst(&mut |room| {
-            let reserved = room.reserve(frame.len(), &Offload::default());
-            done = Some(reserved.map(|to: &[Segment]| {
-                scatter(frame, to, 0);
-            }));
-        });
-        match done {
-            Some(Ok(())) => return Ok(()),
-            Some(Err(NoRoom::Full)) => return Err(DropReason::TxFull),
-            Some(Err(NoRoom::TooLong)) => return Err(DropReason::TxTooLong),
-            Some(Err(NoRoom::Down)) => {}
-            None if !leased => reason = DropReason::TxBusy,
-            None => {}
-        }
+    /// How many frames of each interface the engine was given.
+    pub fn handed(&self) -> BTreeMap<VifId, u64> {
+        self.lines.iter().map(|(vif, line)| (*vif, line.handed)).collect()
     }
-    Err(reason)
-}
 
-/// The card's input that a port is at, and the output by which it is reached.
-pub fn place(vif: VifId, wire: bool, pipes: usize) -> usize {
-    usize::from(vif.0) % pipes + if wire { pipes } else { 0 }
+    /// Whether the engine is done with so many frames of an interface, or the interface is gone.
+    pub fn is_done(&self, vif: VifId, number: u64) -> bool {
+        self.lines.get(&vif).is_none_or(|line| line.done() >= number)
+    }
 }

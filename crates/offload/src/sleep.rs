@@ -1,16 +1,32 @@
 //! Sleeping until a port has packets or the executor a message.
 
-use crate::carrier::Carrier;
-use crate::carry::Carry;
-use crate::ports::Line;
-use mem::RxQueue;
+use crate::line::Line;
+use crate::mailbox::Mailbox;
+use crate::ports::Ports;
+use crate::stats::Count;
 use model::VifId;
 use rustix::event::{Timespec, epoll};
-use std::os::fd::AsFd;
+use rustix::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
-impl<C: Carry> Carrier<C> {
-    /// Has packets of a port wake the carrier.
+/// What wakes the carrier.
+pub struct Sleep {
+    epoll: OwnedFd,
+}
+
+impl Sleep {
+    /// Messages do.
+    ///
+    /// # Errors
+    /// No event descriptors are left.
+    pub fn new(mailbox: &Mailbox) -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, mailbox.event(), epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+        Ok(Self { epoll })
+    }
+
+    /// Packets of a port do, too.
     pub fn watch(&self, vif: VifId, line: &mut Line) {
         for queue in &mut line.rx {
             let data = epoll::EventData::new_u64(u64::from(vif.0) + 1);
@@ -26,7 +42,7 @@ impl<C: Carry> Carrier<C> {
         line.downlink.disarm();
     }
 
-    /// Undoes that.
+    /// They do no more.
     pub fn forget(&self, line: &Line) {
         for queue in &line.rx {
             // It was added; and with the queue its descriptor goes anyway.
@@ -35,36 +51,34 @@ impl<C: Carry> Carrier<C> {
         let _ = epoll::delete(&self.epoll, line.downlink.event_fd());
     }
 
-    /// Sleeps until there is a packet or a message, or flows are to be looked after.
-    pub fn sleep(&mut self) {
+    /// Sleeps until there is a packet or a message, but not past an instant.
+    pub fn sleep(&self, ports: &mut Ports, mailbox: &Mailbox, until: Option<Instant>, sleeps: &Count) {
         let mut armed = 0;
-        let mut ready = self.lines.values_mut().fold(false, |ready, line| line.downlink.arm() | ready);
-        for queue in queues(&mut self.lines) {
+        let mut ready = ports.iter_mut().fold(false, |ready, (_, line)| line.downlink.arm() | ready);
+        for queue in ports.queues() {
             if ready {
                 break;
             }
             armed += 1;
             ready = queue.arm();
         }
-        if !ready && self.mailbox.is_empty() {
-            let left = self.next.saturating_duration_since(Instant::now());
-            let timeout =
-                Timespec { tv_sec: left.as_secs() as _, tv_nsec: i64::from(left.subsec_nanos()) as _ };
-            let timeout = (!self.failed).then_some(&timeout);
-            let mut events =
-                [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 8];
-            self.stats.sleeps.add(1);
-            // Interrupted or not: the carrier looks for itself what there is.
-            let _ = epoll::wait(self.epoll.as_fd(), &mut events[..], timeout);
+        if !ready && mailbox.is_empty() {
+            sleeps.add(1);
+            self.wait(until);
         }
-        self.mailbox.drain();
-        queues(&mut self.lines).take(armed).for_each(|queue| queue.disarm());
-        self.lines.values_mut().for_each(|line| line.downlink.disarm());
+        mailbox.drain();
+        ports.queues().take(armed).for_each(|queue| queue.disarm());
+        ports.iter_mut().for_each(|(_, line)| line.downlink.disarm());
     }
-}
 
-fn queues(
-    lines: &mut std::collections::BTreeMap<VifId, Line>,
-) -> impl Iterator<Item = &mut Box<dyn RxQueue>> {
-    lines.values_mut().flat_map(|line| &mut line.rx)
+    fn wait(&self, until: Option<Instant>) {
+        let timeout = until.map(|until| {
+            let left = until.saturating_duration_since(Instant::now());
+            Timespec { tv_sec: left.as_secs() as _, tv_nsec: i64::from(left.subsec_nanos()) as _ }
+        });
+        let mut events =
+            [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 8];
+        // Interrupted or not: the carrier looks for itself what there is.
+        let _ = epoll::wait(self.epoll.as_fd(), &mut events[..], timeout.as_ref());
+    }
 }

@@ -121,6 +121,12 @@ impl Stats {
         self.vifs.get(usize::from(vif.0))
     }
 
+    /// Counts a packet that the card left to the host.
+    pub fn count_punt(&self, vif: VifId, bytes: usize) {
+        self.vif(vif).into_iter().for_each(|cells| cells.punted.packet(bytes));
+        self.punted.packet(bytes);
+    }
+
     /// Counts packets of a flow for what carried it.
     pub fn tables(&self, rules: &[RuleId], nexthop: Option<NexthopId>, counters: Counters) {
         let mut counted = lock(&self.rules);

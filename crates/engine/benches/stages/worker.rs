@@ -6,7 +6,7 @@ use crate::clock::Now;
 use crate::common::ports::{Sink, Source};
 use crate::core::{Core, Ingress, Limits};
 use crate::counters::WorkerCells;
-use crate::memo::Tables;
+use crate::pinned::Tables;
 use crate::storms::Storms;
 use mem::{BURST, Burst, RxQueue};
 use model::{Change, NeighbourFound, VifId};

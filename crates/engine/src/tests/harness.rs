@@ -4,7 +4,7 @@ use crate::capture::DropLog;
 use crate::clock::Now;
 use crate::core::{Core, Ingress, Limits};
 use crate::counters::WorkerCells;
-use crate::memo::Tables;
+use crate::pinned::Tables;
 use crate::storms::Storms;
 use crate::testing::{Packet, TestPort, TestRx};
 use mem::{Accepts, Burst, RxQueue};

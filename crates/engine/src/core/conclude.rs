@@ -1,14 +1,15 @@
 //! Decisions with more than one destination, or none yet: floods, mirrors, answers, packets that wait.
 
-use crate::core::{Core, Dropped, note, show, shown_len};
+use super::Core;
+use super::case::{Case, decide, deliveries};
 use crate::frame::{Frame, Rest, Unfinished};
 use crate::hold::{Held, Holder, Neighbour, NoRoom, PATIENCE_NS};
 use crate::key::Layout;
 use crate::lanes::check_offload;
 use crate::linear::{MAX_FRAME, MAX_HEAD};
-use crate::memo::Tables;
+use crate::notice::{Dropped, note, show, shown_len};
+use crate::pinned::Tables;
 use crate::rewrite::{HEADROOM, edit_any, kept, reframe};
-use crate::slow::{Case, decide};
 use crate::storms::Flooder;
 use crate::template::Template;
 use crate::turn::Turn;
@@ -32,7 +33,7 @@ struct Whole<'a> {
 
 impl Core {
     /// Does what was decided about a packet that lies in `original`.
-    pub fn conclude(&mut self, tables: Tables<'_>, original: &[u8], case: &Case) {
+    pub(super) fn conclude(&mut self, tables: Tables<'_>, original: &[u8], case: &Case) {
         if let Err(reason) = self.conclude_or_drop(tables, original, case) {
             self.drop_whole(original, case.ingress, reason);
         }
@@ -307,7 +308,7 @@ impl Core {
     }
 
     /// That a packet of this interface may be flooded in a network, or why not.
-    pub fn may_flood(&self, tables: Tables<'_>, ingress: VifId, vrf: Vrf) -> Result<(), DropReason> {
+    pub(super) fn may_flood(&self, tables: Tables<'_>, ingress: VifId, vrf: Vrf) -> Result<(), DropReason> {
         if self.turn.is_done() {
             return Err(DropReason::TurnBudget);
         }
@@ -372,15 +373,6 @@ impl Core {
 fn flooder(tables: Tables<'_>, ingress: VifId, vrf: Vrf) -> Flooder {
     let is_wire = tables.snapshot.vif(ingress).is_some_and(|vif| vif.kind == VifKind::Wire);
     if is_wire { Flooder::Wires(vrf) } else { Flooder::Guest(ingress) }
-}
-
-/// Where a packet is delivered.
-pub(crate) fn deliveries(verdict: &Verdict) -> &[Forward] {
-    match verdict {
-        Verdict::Forward(forward) => std::slice::from_ref(forward),
-        Verdict::Flood(flood) => &flood.to,
-        Verdict::Reply(_) | Verdict::Hold { .. } | Verdict::Consumed | Verdict::Drop(_) => &[],
-    }
 }
 
 impl<'a> Whole<'a> {

@@ -1,57 +1,20 @@
 //! The slow path: `decide`, what it says is done, and what it says is memoised where it lasts.
 
+use super::case::{Case, decide, deliveries};
+use super::memo::is_lasting;
+use super::{Core, Ingress};
 use crate::actions::Policy;
 use crate::cache::Entry;
-use crate::conclude::deliveries;
-use crate::core::{Core, Dropped, Ingress, note, place};
 use crate::key::Layout;
 use crate::lanes::{check_offload, mtu_len};
-use crate::memo::{Tables, is_lasting};
-use crate::rewrite::{HEADROOM, edit_any, kept};
+use crate::notice::{Dropped, note};
+use crate::pinned::Tables;
+use crate::rewrite::{HEADROOM, edit_any, kept, place};
 use crate::template::Template;
-use mem::{Burst, Csum, Offload, RxPacket};
-use model::{Decision, DropReason, Forward, PacketView, Verdict, VifId, VifKind};
-use packet::{Headers, proto};
-use tables::{Account, Deps, FlowRef, Snapshot, View};
-
-/// A packet with the decision about it.
-pub(crate) struct Case {
-    pub ingress: VifId,
-    pub offload: Offload,
-    pub headers: Headers,
-    pub decision: Decision,
-    /// Bytes that count against policers, where there are any.
-    pub metered: usize,
-    pub deps: Deps,
-}
-
-/// Decides the frame of `len` bytes that starts with `bytes`, by what `view` reads. `checked`: its outer checksum was
-/// found right.
-///
-/// # Errors
-/// What is malformed; [`DropReason::HeaderTooLong`] also where `bytes` holds too little.
-#[inline(always)] // else what it returns is copied
-pub(crate) fn decide(
-    view: &View<'_>,
-    bytes: &[u8],
-    len: usize,
-    ingress: VifId,
-    offload: Offload,
-    checked: bool,
-) -> Result<Case, DropReason> {
-    let mut packet = PacketView::parse(bytes, len as u32, offload.gso.map(|gso| gso.size))?;
-    packet.checked = checked || offload.csum != Csum::Unknown;
-    let decision = model::decide(view, &packet, ingress, view.now());
-    let too_long = DropReason::HeaderTooLong;
-    if decision.verdict == Verdict::Drop(too_long) && bytes.len() < len {
-        return Err(too_long);
-    }
-    let metered = match decision.effects.meters.is_empty() {
-        true => 0,
-        false => model::rewrite::metered_len(&decision.verdict, &packet),
-    };
-    Ok(Case { ingress, offload, headers: packet.headers, decision, metered, deps: view.deps() })
-}
+use mem::{Burst, Offload, RxPacket};
+use model::{DropReason, Forward, Verdict, VifId, VifKind};
+use packet::proto;
+use tables::{Account, FlowRef, Snapshot};
 
 /// To whom a packet's connection is charged: to the guest that sent it; if it came by a wire, to the guest it goes to,
 /// or to the wire where that is no guest alone. Of a guest's two interfaces it is the port.
@@ -73,7 +36,7 @@ fn charged(snapshot: &Snapshot, case: &Case) -> Account {
 impl Core {
     /// Decides a packet of a burst and does what is decided.
     #[cold]
-    pub fn slow(&mut self, tables: Tables<'_>, burst: &Burst, lane: usize, from: Ingress) {
+    pub(super) fn slow(&mut self, tables: Tables<'_>, burst: &Burst, lane: usize, from: Ingress) {
         let packet = burst.packets()[lane];
         let (head, len) = (self.lanes.head(lane), packet.len as usize);
         let floods = |vrf| self.may_flood(tables, from.vif, vrf);
@@ -120,7 +83,7 @@ impl Core {
     }
 
     /// Decides a packet that lies in a buffer of ours, and does what is decided.
-    pub fn whole(&mut self, tables: Tables<'_>, original: &[u8], ingress: VifId, offload: Offload) {
+    pub(super) fn whole(&mut self, tables: Tables<'_>, original: &[u8], ingress: VifId, offload: Offload) {
         let floods = |vrf| self.may_flood(tables, ingress, vrf);
         let view = tables.view(self.now.seconds).flooding(&floods);
         match decide(&view, original, original.len(), ingress, offload, false) {
@@ -162,7 +125,7 @@ impl Core {
     }
 
     /// What a decision does beside sending the packet somewhere. Returns its connection, and whether it is a reply.
-    pub fn effects(
+    pub(super) fn effects(
         &mut self,
         tables: Tables<'_>,
         case: &Case,
@@ -237,7 +200,7 @@ impl Core {
     }
 
     /// Drops a packet that lies in a buffer of ours.
-    pub fn drop_whole(&mut self, original: &[u8], ingress: VifId, reason: DropReason) {
+    pub(super) fn drop_whole(&mut self, original: &[u8], ingress: VifId, reason: DropReason) {
         let dropped = Dropped { vif: ingress, outbound: false, reason, len: original.len(), bytes: original };
         if let Some(cells) = self.cells.vif(ingress) {
             cells.receive_drops.add(1);

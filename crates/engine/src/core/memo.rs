@@ -1,37 +1,23 @@
 //! Which decisions are memoised, and how what their entries count reaches connections and tables.
 
+use super::{Core, hash_bit};
 use crate::actions::{Actions, Policy};
 use crate::cache::{Entry, Slot};
-use crate::core::{Core, hash_bit};
 use crate::key::Key;
+use crate::pinned::Tables;
 use model::{Connection, Decision, FlowChange, FlowState, Seconds, Verdict};
 use packet::proto;
-use tables::{Shared, Snapshot, View};
 
 /// Ticks without a packet after which an entry is decided anew: a tick is less than half the shortest timeout of
 /// a connection ([`model::FlowState::timeout`]), so that none is used that may have timed out.
-pub(crate) const QUIET: u8 = 2;
+pub(super) const QUIET: u8 = 2;
 
 /// Ticks without a packet after which an entry is forgotten, two minutes.
 const IDLE: u8 = 28;
 
-/// The tables as a burst sees them.
-#[derive(Clone, Copy)]
-pub(crate) struct Tables<'a> {
-    pub shared: &'a Shared,
-    pub snapshot: &'a Snapshot,
-}
-
-impl<'a> Tables<'a> {
-    /// As `decide` reads them.
-    pub fn view(self, now: Seconds) -> View<'a> {
-        self.snapshot.view(self.shared.flows(), now)
-    }
-}
-
 /// Passes on what an entry counted, to its connection and its action. False where the connection is gone.
 #[inline]
-pub(crate) fn settle(entry: &mut Entry, actions: &mut Actions, tables: Tables<'_>, now: Seconds) -> bool {
+pub(super) fn settle(entry: &mut Entry, actions: &mut Actions, tables: Tables<'_>, now: Seconds) -> bool {
     let (packets, bytes) = (u64::from(entry.packets), u64::from(entry.bytes));
     (entry.packets, entry.bytes) = (0, 0);
     actions.get_mut(entry.action).count(packets, bytes);
@@ -40,7 +26,7 @@ pub(crate) fn settle(entry: &mut Entry, actions: &mut Actions, tables: Tables<'_
 
 /// Whether packets of the same flow, without the TCP flags that take the slow path anyway, would be decided alike as
 /// long as nothing it depended on changes.
-pub(crate) fn is_lasting(decision: &Decision) -> bool {
+pub(super) fn is_lasting(decision: &Decision) -> bool {
     let effects = &decision.effects;
     let single = matches!(decision.verdict, Verdict::Forward(_))
         && effects.mirror_in.is_empty()
@@ -86,14 +72,14 @@ impl Core {
     }
 
     /// Removes an entry that does not hold.
-    pub fn forget(&mut self, tables: Tables<'_>, slot: Slot) {
+    pub(super) fn forget(&mut self, tables: Tables<'_>, slot: Slot) {
         if let Some(removed) = self.cache.remove(slot) {
             self.retire(tables, removed);
         }
     }
 
     /// Counts what an entry that was given up had not counted yet.
-    pub fn retire(&mut self, tables: Tables<'_>, mut removed: Entry) {
+    pub(super) fn retire(&mut self, tables: Tables<'_>, mut removed: Entry) {
         if removed.packets > 0 {
             settle(&mut removed, &mut self.actions, tables, self.now.seconds);
         }
@@ -101,7 +87,7 @@ impl Core {
     }
 
     /// Enters a decision of the present epoch into the cache.
-    pub fn memoise(&mut self, tables: Tables<'_>, key: &Key, policy: Policy, entry: Entry) {
+    pub(super) fn memoise(&mut self, tables: Tables<'_>, key: &Key, policy: Policy, entry: Entry) {
         let Some(action) = self.actions.take(policy, tables, self.epoch) else { return };
         let hash = self.cache.hash(key);
         self.memoised |= hash_bit(hash);

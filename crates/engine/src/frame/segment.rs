@@ -1,7 +1,8 @@
 //! Segmentation in software: a large TCP segment cut up for a receiver that doesn't take it whole.
 
-use crate::frame::{Chunk, Delivered, Frame, Refused, addresses, append, complete_outer};
+use super::{Chunk, Delivered, Frame, Refused};
 use crate::rewrite::HEADROOM;
+use crate::sums::{addresses, append, complete_outer};
 use crate::template::OuterHeaders;
 use crate::turn::Turn;
 use mem::{Offload, Room};
@@ -12,7 +13,7 @@ use packet::proto;
 const MAX_HEADERS: usize = HEADROOM + 192;
 
 /// Writes `frame` in segments of `size` bytes of payload. What was written before an error stays delivered.
-pub(crate) fn write(
+pub(super) fn write(
     frame: &Frame<'_>,
     size: u16,
     room: &mut dyn Room,

@@ -1,8 +1,14 @@
 //! The packet path: one burst from its snapshot to its delivery.
 
+mod case;
+mod conclude;
+mod memo;
+mod slow;
+
+use self::memo::{QUIET, settle};
 use crate::actions::Actions;
 use crate::cache::{Cache, Entry, Slot};
-use crate::capture::{DropLog, LogBudget, Seen, Tap};
+use crate::capture::{DropLog, LogBudget, Tap};
 use crate::clock::Now;
 use crate::contexts::Context;
 use crate::counters::WorkerCells;
@@ -12,14 +18,13 @@ use crate::frame::{CHUNK, Chunk};
 use crate::hold::Hold;
 use crate::key::{self, Fast, Key};
 use crate::lanes::{Lanes, check_offload, metered_len, mtu_len};
-use crate::linear::{Linear, MAX_HEAD};
-use crate::memo::{QUIET, Tables, settle};
+use crate::linear::Linear;
 use crate::meters::Meters;
+use crate::notice::{Dropped, note, show, shown_len};
 use crate::outer::{self, Outers};
+use crate::pinned::Tables;
 use crate::replies::ReplyLimits;
-use crate::rewrite::{HEADROOM, reframe};
 use crate::storms::Storms;
-use crate::template::Template;
 use crate::turn::Turn;
 use mem::{Burst, RxPacket};
 use model::{DropReason, VifId};
@@ -422,68 +427,6 @@ impl Core {
 }
 
 /// The bit of a hash in [`Core::memoised`].
-pub(crate) const fn hash_bit(hash: u64) -> u64 {
+const fn hash_bit(hash: u64) -> u64 {
     1 << (hash >> 58)
-}
-
-/// Puts the new headers in front of a lane's edited head. `end` is where the packet that goes on ends in the frame.
-/// Returns where the new frame starts in the head, where its part there ends, and how many bytes follow.
-#[inline(always)]
-pub(crate) fn place(
-    head: &mut [u8],
-    head_len: usize,
-    end: usize,
-    template: &Template,
-    entropy: u32,
-) -> Option<(usize, usize, usize)> {
-    let len = end.checked_sub(usize::from(template.strip))?;
-    let in_head = head_len.min(end);
-    let start = reframe(&mut head[..HEADROOM + head_len], len, template, entropy)?;
-    Some((start, HEADROOM + in_head, end - in_head))
-}
-
-/// A dropped packet, for whom it may concern.
-pub(crate) struct Dropped<'a> {
-    pub vif: VifId,
-    pub outbound: bool,
-    pub reason: DropReason,
-    pub len: usize,
-    pub bytes: &'a [u8],
-}
-
-/// Counts, logs and shows a drop.
-pub(crate) fn note(
-    cells: &WorkerCells,
-    log: &DropLog,
-    budget: &mut LogBudget,
-    taps: &[Arc<Tap>],
-    now: Now,
-    dropped: Dropped<'_>,
-) {
-    let Dropped { vif, outbound, reason, len, bytes } = dropped;
-    cells.drop(reason);
-    if budget.take() {
-        log.note(now.unix_ns, vif, reason, len, bytes);
-    }
-    show(taps, now, vif, outbound, Some(reason), len, bytes);
-}
-
-/// Bytes of a packet that captures look at or take, at most.
-pub(crate) fn shown_len(taps: &[Arc<Tap>]) -> usize {
-    taps.iter().map(|tap| tap.snap_len()).max().unwrap_or(0).max(MAX_HEAD)
-}
-
-/// Shows a packet to all captures.
-pub(crate) fn show(
-    taps: &[Arc<Tap>],
-    now: Now,
-    vif: VifId,
-    outbound: bool,
-    dropped: Option<DropReason>,
-    len: usize,
-    bytes: &[u8],
-) {
-    for tap in taps {
-        tap.show(&Seen { time_ns: now.unix_ns, vif, outbound, dropped, len, bytes });
-    }
 }

@@ -1,0 +1,63 @@
+//! What the engine and its housekeeper share.
+
+use crate::capture::{DropLog, Tap};
+use crate::clock::Clock;
+use crate::counters::WorkerCells;
+use crate::mailbox::{Mailbox, Pending};
+use crate::mutex::lock;
+use mem::Port;
+use model::VifId;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+use tables::Shared;
+
+/// What others hold of a worker.
+pub(crate) struct Handle {
+    pub cpu: Option<usize>,
+    pub mailbox: Arc<Mailbox>,
+    pub cells: Arc<WorkerCells>,
+    pub log: Arc<DropLog>,
+    /// The change that it did not take up in time.
+    behind: Mutex<Option<Pending>>,
+}
+
+impl Handle {
+    /// Of a worker that is to be started, pinned to a CPU or not.
+    ///
+    /// # Errors
+    /// No event descriptors are left.
+    pub fn new(cpu: Option<usize>) -> io::Result<Self> {
+        Ok(Self {
+            cpu,
+            mailbox: Arc::new(Mailbox::new()?),
+            cells: Arc::new(WorkerCells::new()),
+            log: Arc::new(DropLog::new()),
+            behind: Mutex::default(),
+        })
+    }
+
+    /// It did not take up a change in time.
+    pub fn falls_behind(&self, pending: Pending) {
+        *lock(&self.behind) = Some(pending);
+    }
+
+    /// Whether it is late with a change.
+    pub fn is_stalled(&self) -> bool {
+        let mut behind = lock(&self.behind);
+        if behind.as_ref().is_some_and(|pending| pending.wait(Instant::now())) {
+            *behind = None;
+        }
+        behind.is_some()
+    }
+}
+
+/// What the engine and its housekeeper share.
+pub(crate) struct Common {
+    pub shared: Arc<Shared>,
+    pub clock: Clock,
+    pub workers: Vec<Handle>,
+    pub taps: Mutex<Vec<Arc<Tap>>>,
+    pub ports: Mutex<BTreeMap<VifId, Arc<dyn Port>>>,
+}

@@ -1,0 +1,54 @@
+//! A packet with the decision about it.
+
+use mem::{Csum, Offload};
+use model::{Decision, DropReason, Forward, PacketView, Verdict, VifId};
+use packet::Headers;
+use tables::{Deps, View};
+
+/// A packet with the decision about it.
+pub(crate) struct Case {
+    pub ingress: VifId,
+    pub offload: Offload,
+    pub headers: Headers,
+    pub decision: Decision,
+    /// Bytes that count against policers, where there are any.
+    pub metered: usize,
+    pub deps: Deps,
+}
+
+/// Decides the frame of `len` bytes that starts with `bytes`, by what `view` reads. `checked`: its outer checksum was
+/// found right.
+///
+/// # Errors
+/// What is malformed; [`DropReason::HeaderTooLong`] also where `bytes` holds too little.
+#[inline(always)] // else what it returns is copied
+pub(super) fn decide(
+    view: &View<'_>,
+    bytes: &[u8],
+    len: usize,
+    ingress: VifId,
+    offload: Offload,
+    checked: bool,
+) -> Result<Case, DropReason> {
+    let mut packet = PacketView::parse(bytes, len as u32, offload.gso.map(|gso| gso.size))?;
+    packet.checked = checked || offload.csum != Csum::Unknown;
+    let decision = model::decide(view, &packet, ingress, view.now());
+    let too_long = DropReason::HeaderTooLong;
+    if decision.verdict == Verdict::Drop(too_long) && bytes.len() < len {
+        return Err(too_long);
+    }
+    let metered = match decision.effects.meters.is_empty() {
+        true => 0,
+        false => model::rewrite::metered_len(&decision.verdict, &packet),
+    };
+    Ok(Case { ingress, offload, headers: packet.headers, decision, metered, deps: view.deps() })
+}
+
+/// Where a packet is delivered.
+pub(super) fn deliveries(verdict: &Verdict) -> &[Forward] {
+    match verdict {
+        Verdict::Forward(forward) => std::slice::from_ref(forward),
+        Verdict::Flood(flood) => &flood.to,
+        Verdict::Reply(_) | Verdict::Hold { .. } | Verdict::Consumed | Verdict::Drop(_) => &[],
+    }
+}

@@ -1,0 +1,8 @@
+//! The step that hashes are made of.
+
+/// Multiplies to 128 bits and folds them.
+#[inline(always)]
+pub(crate) const fn fold(a: u64, b: u64) -> u64 {
+    let product = a as u128 * b as u128;
+    product as u64 ^ (product >> 64) as u64
+}

@@ -1,0 +1,48 @@
+//! Checksums of frames whose head is summed apart from the rest.
+
+use crate::key::Layout;
+use crate::rewrite::outer_v6_addresses;
+use crate::template::OuterHeaders;
+use packet::checksum::{Sum, pseudo_header};
+use packet::proto;
+use std::net::IpAddr;
+
+/// Sets the outer UDP checksum over IPv6 (RFC 8200, 8.1) of the frame of `len` bytes that starts with `head`; `rest`
+/// is the sum of the bytes after `head`.
+pub(crate) fn complete_outer(head: &mut [u8], outer: OuterHeaders, rest: Sum, len: usize) {
+    let udp = outer.l4();
+    let (Some((src, dst)), true) = (outer_v6_addresses(head), head.len() >= udp + proto::UDP_LEN) else {
+        return;
+    };
+    let mut sum = pseudo_header(src, dst, proto::UDP, (len - udp) as u32);
+    sum.add(&head[udp..]);
+    append(&mut sum, rest, head.len() - udp);
+    let checksum = match sum.finish() {
+        0 => 0xffff,
+        checksum => checksum,
+    };
+    head[udp + 6..udp + 8].copy_from_slice(&checksum.to_be_bytes());
+}
+
+/// Adds `tail`, the sum of bytes that follow an even or odd number `len` of summed bytes.
+pub(crate) fn append(sum: &mut Sum, tail: Sum, len: usize) {
+    let words = tail.fold();
+    let mut aligned = Sum::default();
+    aligned.add_u16(sum.fold());
+    aligned.add_u16(if len % 2 == 1 { words.swap_bytes() } else { words });
+    *sum = aligned;
+}
+
+/// The addresses of the (inner) IP header of `frame`.
+pub(crate) fn addresses(frame: &[u8], at: &Layout) -> Option<(IpAddr, IpAddr)> {
+    let ip = frame.get(usize::from(at.l3)..)?;
+    if at.v6 {
+        let (pairs, _) = ip.get(8..40)?.as_chunks::<16>();
+        let &[src, dst] = pairs else { return None };
+        Some((src.into(), dst.into()))
+    } else {
+        let (pairs, _) = ip.get(12..20)?.as_chunks::<4>();
+        let &[src, dst] = pairs else { return None };
+        Some((src.into(), dst.into()))
+    }
+}

@@ -1,0 +1,38 @@
+//! What the card dropped, as the host counts it.
+
+use crate::stats::Stats;
+use card::{Card, Commands};
+use model::DropReason;
+
+/// The counters of packets the card dropped, by reason ([`card::registers::counters::SELECT`]).
+const DROPS: u8 = 5;
+/// Why the card drops a packet.
+const REASONS: [DropReason; 4] =
+    [DropReason::RuleDrop, DropReason::DefaultDrop, DropReason::DiscardRoute, DropReason::PuntBudget];
+
+/// How far the card's counters were counted.
+pub struct Dropped {
+    /// Drops by reason.
+    reasons: [u64; REASONS.len()],
+    /// Those for want of room while flows moved.
+    hold_full: u32,
+}
+
+impl Dropped {
+    /// From now on.
+    pub fn new<C: Card>(commands: &mut Commands<C>) -> Self {
+        Self { reasons: REASONS.map(|reason| commands.counter(DROPS, reason as u32)), hold_full: 0 }
+    }
+
+    /// Counts what was dropped since the last time.
+    pub fn count<C: Card>(&mut self, commands: &mut Commands<C>, stats: &Stats) {
+        let (_, full) = commands.held();
+        let more = full.wrapping_sub(std::mem::replace(&mut self.hold_full, full));
+        stats.drops[DropReason::HoldFull as usize].add(more.into());
+        for (seen, reason) in self.reasons.iter_mut().zip(REASONS) {
+            let count = commands.counter(DROPS, reason as u32);
+            stats.drops[reason as usize].add(count.saturating_sub(*seen));
+            *seen = count;
+        }
+    }
+}

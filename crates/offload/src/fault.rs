@@ -1,0 +1,19 @@
+//! Why a card is given up.
+
+use card::CardError;
+
+/// Why the card can't be used any more.
+#[derive(Debug, thiserror::Error)]
+pub enum Fault {
+    /// The driver's.
+    #[error(transparent)]
+    Driver(#[from] CardError),
+    /// Packets went in, and nothing comes out.
+    #[error("the card hangs: {inside} packets are inside, and none came out in {clocks} clocks")]
+    Silent {
+        /// Packets in the card.
+        inside: u64,
+        /// How long it was waited for them.
+        clocks: u32,
+    },
+}

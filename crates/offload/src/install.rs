@@ -1,0 +1,87 @@
+//! Putting flows onto the card that it keeps the packets of until they are released.
+
+use crate::candidates::Candidate;
+use crate::flows::{Carried, Flows, Host};
+use card::flows::flow;
+use card::frame::Key;
+use card::hold::Hold;
+use card::{Card, CardError};
+use model::{Decision, FlowChange, FlowState, Verdict, VifId, decide};
+use std::collections::{BTreeSet, HashSet};
+
+/// Flows that are put onto the card together.
+pub struct Installing<'a, C> {
+    host: Host<'a, C>,
+    flows: &'a mut Flows,
+    hold: Hold,
+    /// Dropped ones, too. A connection made by an interface that is the engine's alone would not end a drop.
+    drops: bool,
+    /// Those that were looked at.
+    done: HashSet<Key>,
+    /// What is on the card now, and of which interfaces.
+    keys: Vec<Key>,
+    ports: BTreeSet<VifId>,
+}
+
+impl<'a, C: Card> Installing<'a, C> {
+    /// None yet. Dropped flows are put there where `drops`.
+    pub fn new(host: Host<'a, C>, flows: &'a mut Flows, hold: Hold, drops: bool) -> Self {
+        let (done, keys, ports) = (HashSet::new(), Vec::new(), BTreeSet::new());
+        Self { host, flows, hold, drops, done, keys, ports }
+    }
+
+    /// Puts a packet's flow there, if that is one the card takes.
+    ///
+    /// # Errors
+    /// The card can't be used.
+    pub fn install(&mut self, candidate: &Candidate) -> Result<(), CardError> {
+        if let Some(key) = self.decide(candidate)? {
+            self.keys.push(key);
+            self.ports.insert(candidate.ingress);
+        }
+        Ok(())
+    }
+
+    /// The flows, and the interfaces they come in by.
+    pub fn finish(self) -> (Vec<Key>, BTreeSet<VifId>) {
+        self.host.stats.flows.set(self.host.driver.flows() as u64);
+        let refused = self.host.driver.refused();
+        self.host.stats.flows_refused.set(refused.quota + refused.full);
+        (self.keys, self.ports)
+    }
+
+    fn decide(&mut self, candidate: &Candidate) -> Result<Option<Key>, CardError> {
+        let Some(packet) = candidate.packet() else { return Ok(None) };
+        let (engine, ingress, hold) = (self.host.engine, candidate.ingress, self.hold);
+        let now = engine.now();
+        engine.view(|view| {
+            let decision = decide(view, &packet, ingress, now);
+            if matches!(decision.verdict, Verdict::Drop(_)) && !self.drops {
+                return Ok(None);
+            }
+            let flow = flow(self.host.driver.compiler(view), &packet, ingress, &decision);
+            if flow.as_ref().is_some_and(|flow| !self.done.insert(flow.key)) {
+                return Ok(None);
+            }
+            self.end_others(flow.as_ref().map(|flow| &flow.key), &decision);
+            let key = self.host.driver.decided_behind(Some(hold), view, &packet, ingress, &decision)?;
+            if let (Some(key), Some(flow)) = (key, flow) {
+                self.flows.insert(key, Carried::new(&flow, &decision, view.deps()), &self.host);
+            }
+            Ok(key.filter(|key| self.host.driver.is_held(key, hold)))
+        })
+    }
+
+    /// Counts what flows carried that are about to leave the card.
+    fn end_others(&mut self, key: Option<&Key>, decision: &Decision) {
+        let mut ended: Vec<Key> = key.into_iter().copied().collect();
+        if let Some(FlowChange::Update { connection, .. }) = &decision.effects.flow
+            && matches!(connection.state, FlowState::Closing | FlowState::Closed)
+        {
+            ended.extend(self.flows.of(&connection.original));
+        }
+        for key in ended {
+            self.flows.remove(&key, &mut self.host);
+        }
+    }
+}

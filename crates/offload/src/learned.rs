@@ -1,0 +1,62 @@
+//! What packets taught the engine, as far as the card knows it.
+
+use card::driver::Driver;
+use card::{Card, CardError};
+use engine::Engine;
+use model::{BridgeTarget, Executor, NeighbourScope, VifId, Vrf};
+use packet::Mac;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+
+/// What the card knows of that.
+#[derive(Default)]
+pub struct Learned {
+    /// The epoch of it.
+    epoch: u64,
+    macs: HashMap<(Vrf, Mac), BridgeTarget>,
+    neighbours: HashMap<(NeighbourScope, IpAddr), Mac>,
+    paths: BTreeMap<IpAddr, u16>,
+}
+
+impl Learned {
+    /// Tells the card what is new.
+    ///
+    /// # Errors
+    /// The card can't be used.
+    pub fn follow<C: Card>(&mut self, engine: &Engine, driver: &mut Driver<C>) -> Result<(), CardError> {
+        let epoch = engine.view(|view| view.snapshot().epoch());
+        if epoch == self.epoch {
+            return Ok(());
+        }
+        let macs = engine.learned().into_iter().map(|mac| ((mac.vrf, mac.mac), mac.target)).collect();
+        for (vrf, mac) in differences(&self.macs, &macs) {
+            engine.view(|view| driver.learned(view, vrf, mac))?;
+        }
+        self.macs = macs;
+        let known = engine.neighbours().into_iter();
+        let known = known.filter_map(|known| Some(((known.scope, known.addr), known.mac?))).collect();
+        let scopes: BTreeSet<_> =
+            differences(&self.neighbours, &known).into_iter().map(|(scope, _)| scope).collect();
+        for scope in scopes {
+            engine.view(|view| driver.neighbour(view, scope))?;
+        }
+        self.neighbours = known;
+        let paths: BTreeMap<_, _> = engine.view(|view| view.snapshot().paths().collect());
+        if paths != self.paths {
+            let underlay = NeighbourScope::Wire(VifId(0)); // any
+            engine.view(|view| driver.neighbour(view, underlay))?;
+            self.paths = paths;
+        }
+        self.epoch = epoch;
+        Ok(())
+    }
+}
+
+/// The keys that have another value now, or one in one of them alone.
+fn differences<K: Copy + Eq + std::hash::Hash, V: PartialEq>(
+    before: &HashMap<K, V>,
+    now: &HashMap<K, V>,
+) -> Vec<K> {
+    let changed = now.iter().filter(|(key, value)| before.get(key) != Some(value)).map(|(key, _)| *key);
+    changed.chain(before.keys().filter(|key| !now.contains_key(key)).copied()).collect()
+}

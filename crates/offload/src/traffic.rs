@@ -1,0 +1,349 @@
+//! Packets on their way between ports, card and engine.
+
+mod failover;
+
+use crate::candidates::Candidates;
+use crate::carry::{Carry, Incoming, Outgoing};
+use crate::dropped::Dropped;
+use crate::fault::Fault;
+use crate::line::{LONGEST, Line, Taken};
+use crate::moving::{Batch, Due, PATIENCE, is_mark};
+use crate::passage::{Passage, QUEUE};
+use crate::ports::Ports;
+use crate::stats::Stats;
+use card::buffers::Buffers;
+use card::driver::Driver;
+use card::frame::Key;
+use card::hold::Hold;
+use card::registers::PuntMeta;
+use model::{DropReason, VifId};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Clocks between looks at ports and messages.
+const SLICE: u32 = 256;
+/// Frames that wait for an input of the card, where the engine's are no longer taken.
+const AGAIN: usize = 4 * QUEUE;
+/// Clocks without a packet coming out after which the card is asked whether any is still inside: it drops some.
+const QUIET: u32 = 512;
+/// Clocks without a packet coming out after which none is left between where a barrier waits for it and the output:
+/// outputs are always taken from, and the longest packet has fewer beats.
+const EXIT: u32 = 256;
+/// Clocks without a packet moving after which the card hangs.
+const HANG: u32 = 50_000;
+
+/// The ports, the card, and what is between them.
+pub struct Traffic<C> {
+    pub driver: Driver<C>,
+    pub ports: Ports,
+    passage: Passage,
+    pub candidates: Candidates,
+    /// Flows on their way onto the card.
+    batch: Option<Batch>,
+    dropped: Dropped,
+    stats: Arc<Stats>,
+}
+
+impl<C: Carry> Traffic<C> {
+    /// Of no ports.
+    pub fn new(mut driver: Driver<C>, stats: Arc<Stats>) -> Self {
+        let commands = driver.commands();
+        stats.clock.set(commands.identity().clock.into());
+        let passage = Passage::new(2 * commands.card().pipes());
+        let dropped = Dropped::new(commands);
+        let (ports, candidates) = (Ports::new(), Candidates::default());
+        Self { driver, ports, passage, candidates, batch: None, dropped, stats }
+    }
+
+    /// The card.
+    pub fn card(&mut self) -> &mut C {
+        self.driver.commands().card()
+    }
+
+    fn buffers(&mut self) -> &mut Buffers {
+        self.card().buffers()
+    }
+
+    /// Whether packets are in the card or wait for it, or flows move.
+    pub fn is_busy(&self) -> bool {
+        self.batch.is_some() || self.passage.is_busy()
+    }
+
+    /// Whether flows are on their way onto the card.
+    pub fn is_moving(&self) -> bool {
+        self.batch.is_some()
+    }
+
+    /// Takes what came in by the ports and what the engine sent, and moves it. Returns whether something came in, and
+    /// whether something waits for the engine.
+    pub fn round(&mut self) -> Result<(bool, bool), Fault> {
+        let taken = self.take()?;
+        self.take_sent(AGAIN);
+        Ok((taken, self.work()?))
+    }
+
+    /// Takes what the engine sent, to be sent by the card as it is, so that nothing overtakes it there; where less
+    /// than so many frames wait for an input.
+    pub fn take_sent(&mut self, most: usize) {
+        let pipes = self.card().pipes();
+        let Self { driver, ports, passage, stats, .. } = self;
+        let buffers = driver.commands().card().buffers();
+        for (vif, line) in ports.iter_mut() {
+            let output = line.place(vif, pipes);
+            while passage.len(output) < most
+                && let Some(bytes) = line.sent(buffers)
+            {
+                let (port, egress, len) = (vif.0, output as u8, bytes.len());
+                if len > LONGEST {
+                    stats.drops[DropReason::TxTooLong as usize].add(1);
+                    buffers.give_back(bytes);
+                    continue;
+                }
+                stats.again.packet(len);
+                stats.vif(vif).into_iter().for_each(|cells| cells.again.packet(len));
+                let meta = PuntMeta { port, size: len as u16, egress, ..PuntMeta::default() };
+                passage.push(output, Incoming { port, direct: Some(meta), bytes });
+            }
+        }
+    }
+
+    /// Moves what is here. Returns whether something waits for the engine.
+    fn work(&mut self) -> Result<bool, Fault> {
+        self.run_card()?;
+        let waits = self.ports.push(self.driver.commands().card().buffers());
+        if self.is_moving() {
+            self.take_sent(AGAIN);
+            self.advance()?;
+        }
+        Ok(waits)
+    }
+
+    /// Takes what came in by the ports, but where the card or the engine does not keep up.
+    fn take(&mut self) -> Result<bool, Fault> {
+        let mut any = false;
+        let mut next = self.ports.after(None);
+        while let Some(vif) = next {
+            next = self.ports.after(Some(vif));
+            any |= self.take_from(vif)?;
+        }
+        Ok(any)
+    }
+
+    /// The same of one port.
+    fn take_from(&mut self, vif: VifId) -> Result<bool, Fault> {
+        let pipes = self.card().pipes();
+        let Some(line) = self.ports.get(vif) else { return Ok(false) };
+        let input = line.place(vif, pipes);
+        if line.past && line.is_settled() {
+            // What went past the card left the engine; now it leaves.
+            self.take_sent(usize::MAX);
+            self.empty_card()?;
+        }
+        let room = self.passage.has_room(vif, input);
+        if !self.ports.get_mut(vif).is_some_and(Line::is_open) {
+            // The engine is about to be done with it.
+            return Ok(true);
+        }
+        if !room {
+            return Ok(false);
+        }
+        let mut taken = self.ports.take(vif, self.driver.commands().card().buffers());
+        let any = !taken.is_empty();
+        taken.drain(..).try_for_each(|taken| self.enter(vif, input, taken))?;
+        self.ports.give_back(taken);
+        Ok(any)
+    }
+
+    /// A frame came in. One that the card can't take goes past it, when all before it have come out; and so do those
+    /// behind.
+    fn enter(&mut self, vif: VifId, input: usize, taken: Taken) -> Result<(), Fault> {
+        let past = self.ports.get(vif).is_some_and(|line| line.past);
+        if !past && !taken.is_beyond_card() {
+            if let Some(cells) = self.stats.vif(vif) {
+                cells.received.packet(taken.bytes.len());
+            }
+            self.stats.received.packet(taken.bytes.len());
+            self.passage.push(input, Incoming { port: vif.0, direct: None, bytes: taken.bytes });
+            return Ok(());
+        }
+        if !past {
+            self.empty_card()?;
+        }
+        self.ports.get_mut(vif).into_iter().for_each(|line| line.past = true);
+        self.hand(vif, taken);
+        Ok(())
+    }
+
+    /// A slice of clocks, unless there is nothing for them.
+    fn run_card(&mut self) -> Result<(), Fault> {
+        for _ in 0..SLICE {
+            self.passage.feed(self.driver.commands().card());
+            let marking = self.batch.as_ref().is_some_and(Batch::is_marking);
+            let still = self.passage.quiet() >= QUIET && self.is_moving() && !marking;
+            if self.passage.inside() == 0 && !marking || still {
+                break;
+            }
+            self.passage.tick(self.driver.commands().card());
+            self.stats.busy.add(1);
+            self.collect();
+            if self.passage.quiet() % QUIET == QUIET - 1 && !self.is_moving() {
+                self.reckon()?;
+            }
+            if self.passage.quiet() > HANG {
+                return Err(Fault::Silent { inside: self.passage.inside(), clocks: HANG });
+            }
+        }
+        let clocks = self.card().clocks();
+        self.stats.clocks.set(clocks);
+        Ok(())
+    }
+
+    /// Takes what came out: of the wires first, so that what the engine is given overtakes nothing.
+    pub fn collect(&mut self) {
+        for output in (0..self.passage.inputs()).rev() {
+            while let Some(packet) = self.card().receive(output) {
+                self.passage.stir();
+                if is_mark(&packet) {
+                    self.batch.as_mut().into_iter().for_each(|batch| batch.marked(&self.ports));
+                    self.buffers().give_back(packet.bytes);
+                    continue;
+                }
+                self.passage.leave();
+                let packet = match &mut self.batch {
+                    Some(batch) if packet.punt.is_some() => batch.hold_back(packet),
+                    _ => Some(packet),
+                };
+                packet.into_iter().for_each(|packet| self.deliver(packet));
+            }
+        }
+    }
+
+    /// Gives a packet that came out to the engine, or to its port.
+    fn deliver(&mut self, packet: Outgoing) {
+        let Outgoing { port, punt, bytes } = packet;
+        let vif = VifId(port);
+        match punt {
+            Some(meta) => {
+                self.stats.count_punt(vif, bytes.len());
+                if let Some(count) = self.stats.punts.get(usize::from(meta.reason)) {
+                    count.add(1);
+                }
+                self.hand(vif, Taken::finished(bytes));
+            }
+            None => {
+                let sent = match self.ports.get(vif) {
+                    Some(line) => line.send(&bytes, self.stats.vif(vif)),
+                    None => Err(DropReason::TxDown),
+                };
+                match sent {
+                    Ok(()) => self.stats.sent.packet(bytes.len()),
+                    Err(reason) => self.stats.drops[reason as usize].add(1),
+                }
+                self.buffers().give_back(bytes);
+            }
+        }
+    }
+
+    /// Gives the engine a frame, and remembers it.
+    fn hand(&mut self, vif: VifId, taken: Taken) {
+        let Some(line) = self.ports.get_mut(vif) else { return };
+        self.candidates.remember(vif, line.handed + 1, &taken);
+        line.hand(taken, self.driver.commands().card().buffers());
+    }
+
+    /// Finds out how many packets the card dropped, where none is still inside.
+    fn reckon(&mut self) -> Result<(), Fault> {
+        if (0..self.passage.inputs()).any(|input| self.card().backlog(input) > 0) {
+            return Ok(());
+        }
+        self.driver.commands().barrier()?;
+        self.let_out();
+        self.stats.dropped.add(self.passage.write_off());
+        self.dropped.count(self.driver.commands(), &self.stats);
+        Ok(())
+    }
+
+    /// Lets what has left the pipes come out, after a barrier.
+    pub fn let_out(&mut self) {
+        self.collect();
+        self.passage.stir();
+        while self.passage.inside() > 0 && self.passage.quiet() < EXIT {
+            self.passage.tick(self.driver.commands().card());
+            self.collect();
+        }
+    }
+
+    /// Lets everything come out of the card that is in it or waits for it.
+    pub fn empty_card(&mut self) -> Result<(), Fault> {
+        while self.is_busy() {
+            self.work()?;
+        }
+        Ok(())
+    }
+
+    /// Lets all that is under way arrive, in the card and in the engine. False where the engine takes too long.
+    pub fn settle(&mut self) -> Result<bool, Fault> {
+        self.empty_card()?;
+        let settled = self.settle_engine();
+        self.take_sent(usize::MAX);
+        self.empty_card()?;
+        Ok(settled)
+    }
+
+    /// Lets the engine be done with what it was given; false where it takes too long.
+    fn settle_engine(&mut self) -> bool {
+        let since = Instant::now();
+        loop {
+            if self.ports.settle(self.driver.commands().card().buffers()) {
+                return true;
+            }
+            self.take_sent(usize::MAX);
+            if since.elapsed() > PATIENCE {
+                return false;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Flows that the card was told of are on their way there; they come in by these ports.
+    pub fn move_flows(&mut self, hold: Hold, keys: Vec<Key>, ports: BTreeSet<VifId>) {
+        self.batch = Some(Batch::new(hold, keys, ports, &mut self.passage));
+    }
+
+    /// Lets the flows that move arrive.
+    pub fn finish_moving(&mut self) -> Result<(), Fault> {
+        while self.is_moving() {
+            self.work()?;
+        }
+        Ok(())
+    }
+
+    /// Does the next thing for the flows that move.
+    fn advance(&mut self) -> Result<(), Fault> {
+        let Some(batch) = &self.batch else { return Ok(()) };
+        match batch.due(&self.ports, &mut self.driver) {
+            Due::Nothing => {}
+            Due::Release => {
+                // All of it.
+                self.take_sent(usize::MAX);
+                self.batch.as_mut().into_iter().for_each(|batch| batch.release(&mut self.passage));
+            }
+            Due::End => {
+                // What was released is in front of what came out behind it.
+                self.collect();
+                if let Some((hold, keys)) = self.end_moving() {
+                    self.driver.end_hold(hold, &keys)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// No flows move from here on. Those that did.
+    fn end_moving(&mut self) -> Option<(Hold, Vec<Key>)> {
+        let (hold, keys, behind) = self.batch.take()?.end(&mut self.passage);
+        behind.into_iter().for_each(|packet| self.deliver(packet));
+        Some((hold, keys))
+    }
+}

@@ -1,0 +1,58 @@
+//! What happens when the card fails: the engine takes over its ports.
+
+use super::Traffic;
+use crate::carry::{Carry, Outgoing};
+use crate::line::Taken;
+use engine::Engine;
+use model::VifId;
+
+/// Clocks that a failed card is given to let go of what is inside.
+const LAST_CLOCKS: u32 = 4096;
+
+impl<C: Carry> Traffic<C> {
+    /// Takes what still comes out of the card. The number of packets that do not, and are lost.
+    pub fn give_up(&mut self) -> u64 {
+        self.end_moving();
+        for _ in 0..LAST_CLOCKS {
+            self.card().tick();
+            self.collect();
+        }
+        self.candidates.clear();
+        let lost = self.passage.write_off();
+        self.stats.lost.add(lost);
+        lost
+    }
+
+    /// Gives the engine what waited for the card, and has it send by the ports themselves. Nothing is to be taken from
+    /// the ports any more.
+    pub fn hand_over(&mut self, engine: &Engine) {
+        for packet in self.passage.take_back() {
+            if packet.direct.is_none() {
+                let vif = VifId(packet.port);
+                if let Some(line) = self.ports.get_mut(vif) {
+                    self.stats.count_punt(vif, packet.bytes.len());
+                    line.hand(Taken::finished(packet.bytes), self.driver.commands().card().buffers());
+                }
+            } else if !packet.bytes.is_empty() {
+                // What is empty is a mark or a release, and for nobody any more.
+                self.deliver(Outgoing { port: packet.port, punt: None, bytes: packet.bytes });
+            }
+        }
+        if !self.settle_engine() {
+            tracing::warn!("the engine does not keep up; packets it has not seen yet may come late");
+        }
+        self.send_what_is_left();
+        for (vif, line) in self.ports.iter_mut() {
+            engine.send(vif, line.tx.clone());
+        }
+        self.send_what_is_left();
+    }
+
+    /// Sends what the engine sent, without the card.
+    fn send_what_is_left(&mut self) {
+        self.take_sent(usize::MAX);
+        for packet in self.passage.take_back() {
+            self.deliver(Outgoing { port: packet.port, punt: None, bytes: packet.bytes });
+        }
+    }
+}
