@@ -91,6 +91,11 @@ pub enum Device {
         /// Whether all traffic is ours: networks are attached.
         all: bool,
     },
+    /// A DPDK device. No build has them, and opening one is an error.
+    Dpdk {
+        /// Device arguments.
+        device: String,
+    },
     /// A verbs device of our own.
     Verbs(RdmaSpec),
 }
@@ -118,9 +123,7 @@ pub(crate) fn wanted(
         match object {
             Object::Guest(guest) => {
                 let mtu = mtu_of(guest);
-                if guest.kind != GuestKind::Rdma {
-                    specs.push(of_guest(guest, run_dir, mtu));
-                }
+                specs.extend(of_guest(guest, run_dir, mtu));
                 if let Some(spec) = RdmaSpec::of(guest, run_dir, vrf_of(&guest.network), mtu) {
                     let name = verbs_vif(guest).unwrap_or_else(|| guest.name.clone());
                     specs.push(PortSpec { name, device: Device::Verbs(spec), queues: 1, mtu });
@@ -145,12 +148,13 @@ pub fn socket_directories(file: &Document, run_dir: &Path) -> Vec<PathBuf> {
     ports.into_values().filter_map(socket).collect()
 }
 
-fn of_guest(guest: &Guest, run_dir: &Path, mtu: u16) -> PortSpec {
+/// The port of a guest. One that has a verbs device alone has no other.
+fn of_guest(guest: &Guest, run_dir: &Path, mtu: u16) -> Option<PortSpec> {
     let text = |field: &Option<String>| field.clone().unwrap_or_default();
     let device = match guest.kind {
         GuestKind::Tap => Device::Tap { device: text(&guest.device), mac: guest.mac },
-        // Who has a verbs device alone has no other port.
-        GuestKind::Vhost | GuestKind::Rdma => Device::Vhost {
+        GuestKind::Rdma => return None,
+        GuestKind::Vhost => Device::Vhost {
             socket: run_dir.join(text(&guest.socket)),
             role: guest.role,
             owner: guest.owner.clone(),
@@ -160,7 +164,7 @@ fn of_guest(guest: &Guest, run_dir: &Path, mtu: u16) -> PortSpec {
                 .map_or(SOCKET_MODE, |mode| u32::from_str_radix(mode, 8).unwrap_or(SOCKET_MODE)),
         },
     };
-    PortSpec { name: guest.name.clone(), device, queues: guest.queues, mtu }
+    Some(PortSpec { name: guest.name.clone(), device, queues: guest.queues, mtu })
 }
 
 fn of_wire(wire: &Wire, run_dir: &Path, queues: u16, objects: &[&Object]) -> PortSpec {
@@ -168,7 +172,8 @@ fn of_wire(wire: &Wire, run_dir: &Path, queues: u16, objects: &[&Object]) -> Por
         |object: &&Object| matches!(object, Object::Network(n) if n.wire.as_ref() == Some(&wire.name));
     let device = wire.device.clone();
     let device = match wire.driver {
-        Driver::AfPacket | Driver::Dpdk => Device::AfPacket { device },
+        Driver::AfPacket => Device::AfPacket { device },
+        Driver::Dpdk => Device::Dpdk { device },
         Driver::AfXdp => Device::AfXdp {
             device,
             addresses: wire.addresses.iter().map(|net| net.addr()).collect(),

@@ -48,6 +48,9 @@ impl Ports for ExecutorPorts {
             Device::AfXdp { device, addresses, all } => {
                 wire::open_xdp(&wire::XdpPort { device, addresses, all }, opener)?
             }
+            Device::Dpdk { device } => {
+                return Err(format!("DPDK device \"{device}\": DPDK is not built in").into());
+            }
             Device::Verbs(device) => self.verbs.open(&device)?,
         };
         Ok(opened)
