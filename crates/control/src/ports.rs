@@ -1,8 +1,7 @@
 //! The ports of the host: what is to be opened, and who opens it.
 
 use crate::compile::verbs_vif;
-use crate::rdma::RdmaSpec;
-use api::v1::{RdmaReply, RdmaTable};
+use crate::rdma::{RdmaSpec, RdmaStatus};
 use config::{Document, Driver, Guest, GuestKind, Host, Index, Item, Object, Role, Wire};
 use model::{VifId, Vrf};
 use packet::Mac;
@@ -25,9 +24,8 @@ pub trait Ports: Send + Sync {
     fn tables_changed(&self);
     /// Tells an open port of another specification that needs no other port.
     fn update(&self, spec: &PortSpec);
-    /// What the open verbs devices know of one of the tables: of themselves, what changes while they run; the rest of
-    /// an [`api::v1::RdmaDevice`] but its name is filled in.
-    fn rdma(&self, table: RdmaTable) -> RdmaReply;
+    /// What the open verbs devices tell of themselves, by name.
+    fn rdma(&self) -> Vec<RdmaStatus>;
 }
 
 /// A port to be open.
