@@ -6,21 +6,20 @@ mod unique;
 
 pub use index::Index;
 
-use crate::{Host, Item, Object, Problem};
+use crate::{Item, Object, Problem};
 
-/// Checks everything that holds between the objects of a host; what is wrong with one alone was found when it was
-/// read. Empty: nothing is wrong.
+/// Checks everything that holds between the objects of a host, by their index; what is wrong with one alone was found
+/// when it was read. Empty: nothing is wrong.
 #[must_use]
-pub fn check(host: &Host, objects: &[Item]) -> Vec<Problem> {
-    check_beside(&[], host, objects)
+pub fn check(index: &Index, objects: &[Item]) -> Vec<Problem> {
+    check_beside(&[], index, objects)
 }
 
 /// The same, beside objects of these names that could not be read: that they are missing is no problem of others.
-pub(crate) fn check_beside(unread: &[String], host: &Host, objects: &[Item]) -> Vec<Problem> {
+pub(crate) fn check_beside(unread: &[String], index: &Index, objects: &[Item]) -> Vec<Problem> {
     let mut problems = Vec::new();
     unique::check(objects, &mut problems);
-    let index = Index::new(host, objects.iter().map(|item| &item.object));
-    refers::check(&index, unread, objects, &mut problems);
+    refers::check(index, unread, objects, &mut problems);
     problems
 }
 

@@ -43,7 +43,8 @@ pub fn parse(text: &str) -> Result<Document, Problems> {
     parts.require_host();
     let document = Document { host: parts.host.unwrap_or_default(), objects: parts.objects };
     let mut problems = parts.problems;
-    problems.extend(check::check_beside(&parts.unread, &document.host, &document.objects));
+    let index = Index::new(&document.host, document.objects.iter().map(|item| &item.object));
+    problems.extend(check::check_beside(&parts.unread, &index, &document.objects));
     if problems.is_empty() { Ok(document) } else { Err(Problems::new(problems)) }
 }
 

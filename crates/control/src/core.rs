@@ -60,6 +60,13 @@ pub struct Core {
     view: Mutex<Arc<View>>,
 }
 
+/// What is to be in force: the objects fit together.
+struct Next {
+    host: Arc<Host>,
+    objects: Objects,
+    index: Index,
+}
+
 /// What is in force.
 struct State {
     host: Arc<Host>,
@@ -99,8 +106,8 @@ impl Core {
         let started = Instant::now();
         let view = Mutex::new(Arc::new(View::new(&empty, executor.clone(), started)));
         let core = Self { executor, ports, store, run_dir, started, state: Mutex::new(empty), view };
-        check(&file.host, &objects, &[])?;
-        core.switch(&mut core.lock(), file.host.into(), objects, Durability::Disk)?;
+        let next = Next::checked(file.host.into(), objects, &[])?;
+        core.switch(&mut core.lock(), next, Durability::Disk)?;
         Ok(core)
     }
 
@@ -150,11 +157,11 @@ impl Core {
             }
             places.push(item);
         }
-        check(&file.host, &next, &places)?;
+        let next = Next::checked(file.host.into(), next, &places)?;
         if dry_run {
-            return Ok(plan::describe(&state.objects.changes_to(&next)));
+            return Ok(plan::describe(&state.objects.changes_to(&next.objects)));
         }
-        self.switch(&mut state, file.host.into(), next, Durability::Disk)
+        self.switch(&mut state, next, Durability::Disk)
     }
 
     /// Adds objects for an owner. What is there already, and the same, is no change.
@@ -210,8 +217,9 @@ impl Core {
         if !state.a_wire_moved() {
             return Ok(());
         }
-        let (host, next) = (state.host.clone(), state.objects.clone());
-        self.switch(&mut state, host, next, Durability::Kernel).map(drop)
+        let next =
+            Next { host: state.host.clone(), objects: state.objects.clone(), index: state.index.clone() };
+        self.switch(&mut state, next, Durability::Kernel).map(drop)
     }
 
     /// Makes `next` be in force, for a client of the API. Where only routes come and go, it costs what these cost.
@@ -221,9 +229,8 @@ impl Core {
             return Ok(Vec::new());
         }
         if !state.only_routes_matter(&changed) {
-            check(&state.host, &next, &[])?;
-            let host = state.host.clone();
-            return self.switch(state, host, next, Durability::Kernel);
+            let next = Next::checked(state.host.clone(), next, &[])?;
+            return self.switch(state, next, Durability::Kernel);
         }
         none_of(config::check_routes(&state.index, changed.iter().filter_map(|c| Some(&c.new?.object))))?;
         let mut ids = state.ids.clone();
@@ -241,21 +248,16 @@ impl Core {
     fn switch(
         &self,
         state: &mut State,
-        host: Arc<Host>,
-        next: Objects,
+        Next { host, objects: next, index }: Next,
         durability: Durability,
     ) -> Result<Vec<ObjectChange>, Error> {
-        let ordered = next.in_order();
-        let plain: Vec<&Object> = ordered.iter().map(|owned| &owned.object).collect();
-        let index = Index::new(&host, plain.iter().copied());
-        let mtu_of = |guest: &config::Guest| index.guest_mtu(guest);
-        let wanted = ports::wanted(&host, &self.run_dir, &plain, &mtu_of);
+        let wanted = ports::wanted(&host, &self.run_dir, &index);
 
         let old_ids = state.ids.clone();
         let switch = Switch::open(&*self.ports, &mut state.open, wanted, &|name| old_ids.vif(name))?;
         let macs = macs(switch.ports());
         let mut ids = old_ids.clone();
-        let desired = compile(&host, &index, &ordered, &macs, &mut ids);
+        let desired = compile(&host, &index, &next.in_order(), &macs, &mut ids);
         let changed = state.objects.changes_to(&next);
         if let Err(e) = self.commit((&state.desired, &desired), &changed, &next, durability) {
             switch.undo();
@@ -333,16 +335,20 @@ fn macs(open: &BTreeMap<String, Open>) -> HashMap<String, Mac> {
     open.iter().filter_map(|(name, open)| Some((name.clone(), open.mac()?))).collect()
 }
 
-/// Checks objects against each other; `places` are the file's, with their lines.
-fn check(host: &Host, objects: &Objects, places: &[&Item]) -> Result<(), Error> {
-    let others = objects.in_order();
-    let others = others.into_iter().filter(|owned| places.is_empty() || owned.owner != Owner::File);
-    let items: Vec<Item> = places
-        .iter()
-        .map(|item| (*item).clone())
-        .chain(others.map(|owned: &Owned| Item::from(owned.object.clone())))
-        .collect();
-    none_of(config::check(host, &items))
+impl Next {
+    /// Checks objects against each other; `places` are the file's, with their lines.
+    fn checked(host: Arc<Host>, objects: Objects, places: &[&Item]) -> Result<Self, Error> {
+        let ordered = objects.in_order();
+        let index = Index::new(&host, ordered.iter().map(|owned| &owned.object));
+        let others = ordered.into_iter().filter(|owned| places.is_empty() || owned.owner != Owner::File);
+        let items: Vec<Item> = places
+            .iter()
+            .map(|item| (*item).clone())
+            .chain(others.map(|owned| Item::from(owned.object.clone())))
+            .collect();
+        none_of(config::check(&index, &items))?;
+        Ok(Self { host, objects, index })
+    }
 }
 
 /// That there are no problems, or which.

@@ -8,7 +8,6 @@
 
 mod clients;
 mod compile;
-mod convert;
 mod core;
 mod kernel;
 mod lock;
@@ -28,6 +27,6 @@ pub use core::{Core, Error};
 pub use kernel::forwarding;
 pub use owner::Owner;
 pub use ports::{Device, PortSpec, Ports, socket_directories};
-pub use rdma::{RDMA_COUNTERS, RDMA_DIR, RdmaSpec};
-pub use server::{Listeners, RunDir, ServeError, serve};
+pub use rdma::{RDMA_DIR, RdmaSpec, RdmaStatus};
+pub use server::{Listeners, RunDir, Sandbox, ServeError, serve};
 pub use store::{Store, StoreError};

@@ -1,7 +1,6 @@
 //! Metrics in Prometheus' text format (version 0.0.4), served over HTTP.
 
 use crate::core::{Core, View};
-use crate::rdma::RDMA_COUNTERS;
 use crate::scrapes;
 use crate::service::{rdma_devices, reasons, vif_entries};
 use api::v1::{RdmaDevice, VifEntry};
@@ -151,7 +150,7 @@ fn verbs(devices: &[RdmaDevice], text: &mut Text) {
     each("rdma_mrs", "Memory regions of the verbs device.", &|device| device.mrs.into());
     each("rdma_cqs", "Completion queues of the verbs device.", &|device| device.cqs.into());
     each("rdma_registered_bytes", "Memory registered with the verbs device.", &|d| d.registered_bytes);
-    for (name, help) in RDMA_COUNTERS {
+    for (name, help) in hca::COUNTERS {
         let value = |device: &RdmaDevice| {
             let counter = device.counters.iter().find(|counter| counter.name == name)?;
             Some((labels(device), counter.value))

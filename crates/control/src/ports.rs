@@ -1,9 +1,8 @@
 //! The ports of the host: what is to be opened, and who opens it.
 
 use crate::compile::verbs_vif;
-use crate::rdma::RdmaSpec;
-use api::v1::{RdmaReply, RdmaTable};
-use config::{Document, Driver, Guest, GuestKind, Host, Object, Role, Wire};
+use crate::rdma::{RdmaSpec, RdmaStatus};
+use config::{Document, Driver, Guest, GuestKind, Host, Index, Item, Object, Role, Wire};
 use model::{VifId, Vrf};
 use packet::Mac;
 use std::collections::BTreeMap;
@@ -25,9 +24,8 @@ pub trait Ports: Send + Sync {
     fn tables_changed(&self);
     /// Tells an open port of another specification that needs no other port.
     fn update(&self, spec: &PortSpec);
-    /// What the open verbs devices know of one of the tables: of themselves, what changes while they run; the rest of
-    /// an [`api::v1::RdmaDevice`] but its name is filled in.
-    fn rdma(&self, table: RdmaTable) -> RdmaReply;
+    /// What the open verbs devices tell of themselves, by name.
+    fn rdma(&self) -> Vec<RdmaStatus>;
 }
 
 /// A port to be open.
@@ -91,6 +89,11 @@ pub enum Device {
         /// Whether all traffic is ours: networks are attached.
         all: bool,
     },
+    /// A DPDK device. No build has them, and opening one is an error.
+    Dpdk {
+        /// Device arguments.
+        device: String,
+    },
     /// A verbs device of our own.
     Verbs(RdmaSpec),
 }
@@ -98,59 +101,60 @@ pub enum Device {
 /// Mode of a vhost-user socket unless told otherwise.
 const SOCKET_MODE: u32 = 0o660;
 
-/// The ports that objects ask for, by name. `mtu_of` tells a guest's MTU.
-pub(crate) fn wanted(
-    host: &Host,
-    run_dir: &Path,
-    objects: &[&Object],
-    mtu_of: &dyn Fn(&Guest) -> u16,
-) -> BTreeMap<String, PortSpec> {
+/// The ports that the guests and wires of `index` ask for, by name.
+pub(crate) fn wanted(host: &Host, run_dir: &Path, index: &Index) -> BTreeMap<String, PortSpec> {
     let workers = u16::try_from(host.workers.len().max(1)).unwrap_or(u16::MAX);
-    let vrf_of = |name: &str| {
-        let network = objects.iter().find_map(|object| match object {
-            Object::Network(network) if network.name == name => Some(network.vrf),
-            _ => None,
-        });
-        Vrf(network.unwrap_or_default())
-    };
-    let mut specs = Vec::new();
-    for object in objects {
-        match object {
-            Object::Guest(guest) => {
-                let mtu = mtu_of(guest);
-                if guest.kind != GuestKind::Rdma {
-                    specs.push(of_guest(guest, run_dir, mtu));
-                }
-                if let Some(spec) = RdmaSpec::of(guest, run_dir, vrf_of(&guest.network), mtu) {
-                    let name = verbs_vif(guest).unwrap_or_else(|| guest.name.clone());
-                    specs.push(PortSpec { name, device: Device::Verbs(spec), queues: 1, mtu });
-                }
-            }
-            Object::Wire(wire) => specs.push(of_wire(wire, run_dir, workers, objects)),
-            _ => {}
-        }
-    }
-    specs.into_iter().map(|spec| (spec.name.clone(), spec)).collect()
+    let guests = index.guests().values().flat_map(|guest| of_guest(guest, run_dir, index));
+    let wires = index.wires().iter().map(|wire| PortSpec {
+        name: wire.name.clone(),
+        device: wire_device(wire, run_dir, is_attached(wire, index)),
+        queues: workers,
+        mtu: wire.mtu,
+    });
+    guests.chain(wires).map(|spec| (spec.name.clone(), spec)).collect()
 }
 
 /// The directories of vhost-user sockets that a file names.
 #[must_use]
 pub fn socket_directories(file: &Document, run_dir: &Path) -> Vec<PathBuf> {
-    let objects: Vec<_> = file.objects.iter().map(|item| &item.object).collect();
-    let ports = wanted(&file.host, run_dir, &objects, &|_| 0);
-    let socket = |port: PortSpec| match port.device {
-        Device::Vhost { socket, .. } => socket.parent().map(Path::to_owned),
+    let device = |object: &Object| match object {
+        Object::Guest(guest) => guest_device(guest, run_dir),
+        Object::Wire(wire) => Some(wire_device(wire, run_dir, false)),
         _ => None,
     };
-    ports.into_values().filter_map(socket).collect()
+    let directory = |item: &Item| match device(&item.object) {
+        Some(Device::Vhost { socket, .. }) => socket.parent().map(Path::to_owned),
+        _ => None,
+    };
+    file.objects.iter().filter_map(directory).collect()
 }
 
-fn of_guest(guest: &Guest, run_dir: &Path, mtu: u16) -> PortSpec {
+/// The ports of a guest: its own, and that of its verbs device.
+fn of_guest(guest: &Guest, run_dir: &Path, index: &Index) -> impl Iterator<Item = PortSpec> {
+    let mtu = index.guest_mtu(guest);
+    let own = guest_device(guest, run_dir).map(|device| PortSpec {
+        name: guest.name.clone(),
+        device,
+        queues: guest.queues,
+        mtu,
+    });
+    let vrf = Vrf(index.networks().get(&guest.network).map_or(0, |network| network.vrf));
+    let verbs = RdmaSpec::of(guest, run_dir, vrf, mtu).map(|spec| PortSpec {
+        name: verbs_vif(guest).unwrap_or_else(|| guest.name.clone()),
+        device: Device::Verbs(spec),
+        queues: 1,
+        mtu,
+    });
+    own.into_iter().chain(verbs)
+}
+
+/// What the port of a guest is connected to. A guest that has only a verbs device has no such port.
+fn guest_device(guest: &Guest, run_dir: &Path) -> Option<Device> {
     let text = |field: &Option<String>| field.clone().unwrap_or_default();
-    let device = match guest.kind {
+    Some(match guest.kind {
         GuestKind::Tap => Device::Tap { device: text(&guest.device), mac: guest.mac },
-        // Who has a verbs device alone has no other port.
-        GuestKind::Vhost | GuestKind::Rdma => Device::Vhost {
+        GuestKind::Rdma => return None,
+        GuestKind::Vhost => Device::Vhost {
             socket: run_dir.join(text(&guest.socket)),
             role: guest.role,
             owner: guest.owner.clone(),
@@ -159,25 +163,26 @@ fn of_guest(guest: &Guest, run_dir: &Path, mtu: u16) -> PortSpec {
                 .as_ref()
                 .map_or(SOCKET_MODE, |mode| u32::from_str_radix(mode, 8).unwrap_or(SOCKET_MODE)),
         },
-    };
-    PortSpec { name: guest.name.clone(), device, queues: guest.queues, mtu }
+    })
 }
 
-fn of_wire(wire: &Wire, run_dir: &Path, queues: u16, objects: &[&Object]) -> PortSpec {
-    let attached =
-        |object: &&Object| matches!(object, Object::Network(n) if n.wire.as_ref() == Some(&wire.name));
+/// Whether networks are attached to a wire.
+fn is_attached(wire: &Wire, index: &Index) -> bool {
+    index.networks().values().any(|network| network.wire.as_ref() == Some(&wire.name))
+}
+
+/// What a wire is connected to. `all`: all its traffic is ours.
+fn wire_device(wire: &Wire, run_dir: &Path, all: bool) -> Device {
     let device = wire.device.clone();
-    let device = match wire.driver {
-        Driver::AfPacket | Driver::Dpdk => Device::AfPacket { device },
-        Driver::AfXdp => Device::AfXdp {
-            device,
-            addresses: wire.addresses.iter().map(|net| net.addr()).collect(),
-            all: objects.iter().any(attached),
-        },
+    match wire.driver {
+        Driver::AfPacket => Device::AfPacket { device },
+        Driver::AfXdp => {
+            Device::AfXdp { device, addresses: wire.addresses.iter().map(|net| net.addr()).collect(), all }
+        }
         Driver::Tap => Device::Tap { device, mac: None },
         Driver::Vhost => {
             Device::Vhost { socket: run_dir.join(device), role: Role::Server, owner: None, mode: SOCKET_MODE }
         }
-    };
-    PortSpec { name: wire.name.clone(), device, queues, mtu: wire.mtu }
+        Driver::Dpdk => Device::Dpdk { device },
+    }
 }

@@ -61,6 +61,15 @@ impl RunDir {
     }
 }
 
+/// What the daemon may still do.
+#[derive(Clone, Debug, Default)]
+pub struct Sandbox {
+    /// Its user, capabilities and filters.
+    pub report: sandbox::Report,
+    /// Process id of its helper, which opens devices and sockets for it. `None`: the daemon has no sandbox.
+    pub helper: Option<u32>,
+}
+
 /// The sockets that clients come to.
 pub struct Listeners {
     /// Of the API: a unix socket.
@@ -89,7 +98,7 @@ impl Listeners {
 pub async fn serve(
     core: Arc<Core>,
     listeners: Listeners,
-    sandbox: api::v1::Sandbox,
+    sandbox: Sandbox,
     ready: impl FnOnce(),
     stop: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {

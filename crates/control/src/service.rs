@@ -1,15 +1,16 @@
 //! The gRPC service: reads from [`View`]s, changes through [`Core`].
 
+mod convert;
 mod flows;
 mod packets;
 mod rdma;
 mod state;
 mod tables;
 
-use crate::convert;
 use crate::core::{Core, Error, View};
 use crate::owner::Owner;
 use crate::plan::ObjectChange;
+use crate::server::Sandbox;
 use api::v1;
 use api::v1::viaduct_server::Viaduct;
 use std::pin::Pin;
@@ -17,6 +18,8 @@ use std::sync::Arc;
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 
+#[cfg(test)]
+pub(crate) use convert::message;
 pub(crate) use rdma::devices as rdma_devices;
 pub(crate) use state::reasons;
 pub(crate) use tables::vif_entries;
@@ -24,7 +27,7 @@ pub(crate) use tables::vif_entries;
 pub(crate) struct Service {
     pub(crate) core: Arc<Core>,
     /// What the daemon may still do.
-    pub(crate) sandbox: v1::Sandbox,
+    pub(crate) sandbox: Sandbox,
 }
 
 type Reply<T> = Result<Response<T>, Status>;
@@ -146,7 +149,7 @@ impl Viaduct for Service {
 
     async fn status(&self, _: Request<v1::StatusRequest>) -> Reply<v1::StatusReply> {
         let status = self.blocking(|core| Ok(state::status(&core.view()))).await?;
-        Ok(Response::new(v1::StatusReply { sandbox: Some(self.sandbox.clone()), ..status }))
+        Ok(Response::new(v1::StatusReply { sandbox: Some(state::sandbox(&self.sandbox)), ..status }))
     }
 
     async fn stats(&self, request: Request<v1::StatsRequest>) -> Reply<v1::StatsReply> {

@@ -19,7 +19,7 @@ pub struct Wire {
     from_engine: Mutex<Vec<Packet>>,
     arrived: Condvar,
     event: OwnedFd,
-    accepts: Mutex<Accepts>,
+    accepts: Accepts,
     /// Buffers free for the engine; `usize::MAX`: without bound.
     room: AtomicUsize,
     down: AtomicBool,
@@ -45,7 +45,7 @@ impl TestPort {
             from_engine: Mutex::default(),
             arrived: Condvar::new(),
             event,
-            accepts: Mutex::new(accepts),
+            accepts,
             room: AtomicUsize::new(usize::MAX),
             down: AtomicBool::new(false),
             piece,
@@ -117,11 +117,6 @@ impl TestPort {
     pub fn is_alone(&self) -> bool {
         Arc::strong_count(&self.0) == 1
     }
-
-    /// Sets what it takes unfinished.
-    pub fn set_accepts(&self, accepts: Accepts) {
-        *lock(&self.0.accepts) = accepts;
-    }
 }
 
 impl Port for TestPort {
@@ -178,7 +173,7 @@ struct TestTx {
 
 impl TxQueue for TestTx {
     fn accepts(&self) -> Accepts {
-        *lock(&self.wire.accepts)
+        self.wire.accepts
     }
 
     fn burst(&self, fill: &mut dyn FnMut(&mut dyn Room)) -> bool {

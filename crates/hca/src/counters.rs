@@ -1,78 +1,54 @@
 //! The counters of a device, with the names that `rdma statistic` uses.
 
-/// A counter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)] // the names say it
-pub(crate) enum Counter {
-    SentPackets,
-    SentBytes,
-    ReceivedPackets,
-    ReceivedBytes,
-    SendError,
-    UnknownQp,
-    UnknownGroup,
-    NoRoom,
-    MulticastPace,
-    Forged,
-    NotTaken,
-    Malformed,
-    Icrc,
-    OutOfSequence,
-    Duplicate,
-    SequenceError,
-    ImpliedSequenceError,
-    AckTimeout,
-    RnrRetry,
-    Rnr,
-    RemoteAccess,
-    QkeyViolation,
-    PkeyViolation,
-    OutOfBuffer,
-    LocalLength,
-    RequesterError,
-    ResponderError,
-    CnpSent,
-    CnpHandled,
-    AtomicBusy,
+macro_rules! counters {
+    ($($counter:ident = $name:literal, $help:literal;)*) => {
+        /// A counter.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum Counter {
+            $(#[doc = $help] $counter,)*
+        }
+
+        /// The names of all counters, and what they mean.
+        pub const COUNTERS: [(&str, &str); [$($name),*].len()] = [$(($name, $help)),*];
+    };
 }
 
-/// Their names, in their order.
-const NAMES: [&str; 30] = [
-    "sent_pkts",
-    "sent_bytes",
-    "rcvd_pkts",
-    "rcvd_bytes",
-    "send_err",
-    "rcvd_pkts_unknown_qp",
-    "rcvd_pkts_unknown_group",
-    "rcvd_pkts_no_room",
-    "rcvd_pkts_multicast_limit",
-    "rcvd_pkts_forged",
-    "rcvd_pkts_not_taken",
-    "rcvd_pkts_malformed",
-    "rx_icrc_encapsulated",
-    "out_of_sequence",
-    "duplicate_request",
-    "packet_seq_err",
-    "implied_nak_seq_err",
-    "local_ack_timeout_err",
-    "rnr_nak_retry_err",
-    "rnr_nak",
-    "remote_access_errors",
-    "qkey_violations",
-    "pkey_violations",
-    "out_of_buffer",
-    "resp_local_length_error",
-    "req_cqe_error",
-    "resp_cqe_error",
-    "np_cnp_sent",
-    "rp_cnp_handled",
-    "atomic_busy",
-];
+counters! {
+    SentPackets = "sent_pkts", "Packets sent, and messages that programs brought to peers with which they share memory.";
+    SentBytes = "sent_bytes", "Bytes sent.";
+    ReceivedPackets = "rcvd_pkts", "Packets received, and messages that such peers brought.";
+    ReceivedBytes = "rcvd_bytes", "Bytes received.";
+    SendError = "send_err", "Packets that could not be sent.";
+    UnknownQp = "rcvd_pkts_unknown_qp", "Packets received for a queue pair that is not there.";
+    UnknownGroup = "rcvd_pkts_unknown_group", "Datagrams received for a multicast group that no queue pair is attached to.";
+    NoRoom = "rcvd_pkts_no_room", "Packets received, and copies of them, for a program that does not take what waits.";
+    MulticastPace = "rcvd_pkts_multicast_limit", "Datagrams received for multicast groups beyond the copies that are made in a second.";
+    Forged = "rcvd_pkts_forged", "Requests to the connection manager from elsewhere under the guest's own address.";
+    NotTaken = "rcvd_pkts_not_taken", "Packets received for a queue pair that is not ready, or that are not of its service or peer.";
+    Malformed = "rcvd_pkts_malformed", "Packets received that are no RoCEv2.";
+    Icrc = "rx_icrc_encapsulated", "Packets received with a wrong ICRC.";
+    OutOfSequence = "out_of_sequence", "Packets received out of sequence.";
+    Duplicate = "duplicate_request", "Requests received again.";
+    SequenceError = "packet_seq_err", "NAKs received for packets out of sequence.";
+    ImpliedSequenceError = "implied_nak_seq_err", "Answers received that imply the loss of an earlier one.";
+    AckTimeout = "local_ack_timeout_err", "Times an acknowledgement did not come in time.";
+    RnrRetry = "rnr_nak_retry_err", "NAKs received because the other end had no receive request posted.";
+    Rnr = "rnr_nak", "NAKs sent because no receive request was posted.";
+    RemoteAccess = "remote_access_errors", "Requests received that were refused access to memory.";
+    QkeyViolation = "qkey_violations", "Datagrams received with a wrong Q_Key.";
+    PkeyViolation = "pkey_violations", "Datagrams received of another partition.";
+    OutOfBuffer = "out_of_buffer", "Datagrams received while no receive request was posted.";
+    LocalLength = "resp_local_length_error", "Datagrams received that were longer than the receive request.";
+    RequesterError = "req_cqe_error", "Requests completed in error.";
+    ResponderError = "resp_cqe_error", "Receive requests completed in error.";
+    CnpSent = "np_cnp_sent", "Congestion notifications sent.";
+    CnpHandled = "rp_cnp_handled", "Congestion notifications received.";
+    AtomicBusy = "atomic_busy", "Atomic requests left without an answer, since others were at work for too long.";
+}
 
 /// Counters of something.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters([u64; NAMES.len()]);
+pub struct Counters([u64; COUNTERS.len()]);
 
 impl Counters {
     /// Adds to a counter.
@@ -103,7 +79,7 @@ impl Counters {
 
     /// All counters, with their names.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
-        NAMES.into_iter().zip(self.0)
+        COUNTERS.into_iter().map(|(name, _)| name).zip(self.0)
     }
 }
 

@@ -81,7 +81,7 @@ mod wire;
 mod wire_errors;
 
 pub use cm::CmDescription;
-pub use counters::Counters;
+pub use counters::{COUNTERS, Counters};
 pub use description::{ClientDescription, CqDescription, MrDescription, QpDescription};
 pub use device::{Answers, Device, DeviceError};
 pub use fabric::{Fabric, RoceFlow, Rules};

@@ -3,11 +3,11 @@
 mod delta;
 mod verify;
 
-pub use delta::{Delta, update_bytes16, update_u16, update_u32};
+pub use delta::{Delta, update_u16};
 pub use verify::{L4Check, verify_l4};
 
 use crate::proto;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 /// A one's complement sum in the making. Takes pieces of any length in sequence, odd ones too.
 #[derive(Clone, Copy, Debug, Default)]
@@ -85,14 +85,6 @@ pub(crate) fn sum_ipv4_header(header: &[u8; proto::IPV4_LEN]) -> u16 {
         sum += u64::from(u32::from_ne_bytes(*word));
     }
     fold(sum)
-}
-
-/// Copies `src` to `dst` (the shorter of their lengths) and returns the sum of what it copied.
-#[inline]
-pub fn copy_and_sum(dst: &mut [u8], src: &[u8]) -> Sum {
-    let mut sum = Sum::default();
-    sum.copy(dst, src);
-    sum
 }
 
 #[inline(always)]
@@ -181,20 +173,6 @@ fn add_address(sum: &mut Sum, addr: IpAddr) {
         IpAddr::V4(v4) => sum.add(&v4.octets()),
         IpAddr::V6(v6) => sum.add(&v6.octets()),
     }
-}
-
-/// The IPv4 pseudo-header's sum.
-#[inline]
-#[must_use]
-pub fn pseudo_header_v4(src: Ipv4Addr, dst: Ipv4Addr, protocol: u8, len: u16) -> Sum {
-    pseudo_header(src.into(), dst.into(), protocol, u32::from(len))
-}
-
-/// The IPv6 pseudo-header's sum.
-#[inline]
-#[must_use]
-pub fn pseudo_header_v6(src: Ipv6Addr, dst: Ipv6Addr, protocol: u8, len: u32) -> Sum {
-    pseudo_header(src.into(), dst.into(), protocol, len)
 }
 
 /// The checksum of an L4 `segment` whose checksum field is zero. A UDP checksum of 0 is sent as 0xffff (RFC

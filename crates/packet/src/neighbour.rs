@@ -1,7 +1,7 @@
 //! Address resolution: whole ARP and ND frames.
 
 use crate::build::{self, Ipv6};
-use crate::{Arp, Headers, L3, Mac, WriteError, checksum, proto, reply};
+use crate::{Arp, Headers, Mac, WriteError, checksum, proto, reply};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// ff02::1
@@ -42,25 +42,6 @@ pub fn arp_probe(
     let body = Arp { request: true, sender_mac: mac, sender, target_mac: Mac::default(), target };
     let len = build::ethernet(out, at, mac, proto::ETHERTYPE_ARP)?;
     Ok(len + build::arp(&mut out[len..], &body)?)
-}
-
-/// Writes the answer to the ARP request parsed from `request`: its target is at `mac`. Tags are kept.
-///
-/// # Errors
-/// [`WriteError::TooShort`]; [`WriteError::Mismatch`] if it is no ARP request.
-pub fn arp_reply(out: &mut [u8], request: &[u8], headers: &Headers, mac: Mac) -> Result<usize, WriteError> {
-    let L3::Arp(asked @ Arp { request: true, .. }) = headers.l3 else {
-        return Err(WriteError::Mismatch);
-    };
-    let answer = Arp {
-        request: false,
-        sender_mac: mac,
-        sender: asked.target,
-        target_mac: asked.sender_mac,
-        target: asked.sender,
-    };
-    let at = reply::ethernet(out, request, headers, mac)?;
-    Ok(at + build::arp(&mut out[at..], &answer)?)
 }
 
 /// Writes an untagged frame that asks for the link-layer address of `target` (RFC 4861, 4.3).

@@ -31,8 +31,6 @@ pub const ROUTING: u8 = 43;
 pub const FRAGMENT: u8 = 44;
 /// GRE.
 pub const GRE: u8 = 47;
-/// Encapsulating security payload.
-pub const ESP: u8 = 50;
 /// Authentication header.
 pub const AH: u8 = 51;
 /// ICMPv6.
@@ -128,10 +126,6 @@ pub const TCP_RST: u8 = 4;
 pub const TCP_PSH: u8 = 8;
 /// TCP flag ACK.
 pub const TCP_ACK: u8 = 16;
-/// TCP flag URG.
-pub const TCP_URG: u8 = 32;
-/// TCP flag ECE.
-pub const TCP_ECE: u8 = 64;
 /// TCP flag CWR.
 pub const TCP_CWR: u8 = 128;
 

@@ -46,5 +46,5 @@ pub use resolver::{
     FAILED_FOR, MAX_SOLICITATIONS, PROBES_PER_ASKER, PROBES_PER_SCOPE, SPARE_QUESTIONS, STALE, UNUSED,
     Waiting,
 };
-pub use shared::{Applied, PinnedSnapshot, Shared};
+pub use shared::{Applied, Shared};
 pub use snapshot::{Floods, Snapshot, View};

@@ -5,7 +5,7 @@ use crate::draft::Draft;
 use crate::flow::{FlowLimits, Flows};
 use crate::learned::{Learned, MAC_AGE};
 use crate::neighbours::{Key, Told};
-use crate::rcu::{Pinned, Rcu, Reader, Writer};
+use crate::rcu::{Rcu, Reader, Writer};
 use crate::resolver::{Resolver, STALE, UNUSED, Waiting};
 use crate::snapshot::Snapshot;
 use arrayvec::ArrayVec;
@@ -334,9 +334,6 @@ fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
         Err(TryLockError::WouldBlock) => None,
     }
 }
-
-/// A snapshot in use by a reader.
-pub type PinnedSnapshot<'a> = Pinned<'a, Snapshot>;
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]

@@ -3,8 +3,7 @@
 use crate::forwarder::Forwarder;
 use crate::privileges::Privileges;
 use crate::verbs::{EngineRules, Verbs};
-use api::v1::{RdmaReply, RdmaTable};
-use control::{Device, PortSpec, Ports};
+use control::{Device, PortSpec, Ports, RdmaStatus};
 use mem::Opened;
 use model::VifId;
 use std::error::Error;
@@ -48,6 +47,9 @@ impl Ports for ExecutorPorts {
             Device::AfXdp { device, addresses, all } => {
                 wire::open_xdp(&wire::XdpPort { device, addresses, all }, opener)?
             }
+            Device::Dpdk { device } => {
+                return Err(format!("DPDK device \"{device}\": DPDK is not built in").into());
+            }
             Device::Verbs(device) => self.verbs.open(&device)?,
         };
         Ok(opened)
@@ -72,11 +74,11 @@ impl Ports for ExecutorPorts {
         if let Device::Verbs(device) = &spec.device
             && let Err(e) = self.verbs.update(device)
         {
-            tracing::error!("verbs device of {}: {e}", device.guest);
+            tracing::error!("verbs device of {}: {e}", device.adapter.guest);
         }
     }
 
-    fn rdma(&self, table: RdmaTable) -> RdmaReply {
-        self.verbs.describe(table)
+    fn rdma(&self) -> Vec<RdmaStatus> {
+        self.verbs.describe()
     }
 }

@@ -1,8 +1,8 @@
 //! Who has the daemon's privileges: its helper, or in a daemon without a sandbox itself.
 
-use api::v1;
+use control::Sandbox;
 use helper::{Directories, Helper};
-use sandbox::{Calls, CapabilitySet, Keep, Report};
+use sandbox::{Calls, CapabilitySet, Keep};
 use sockets::Sockets;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -55,9 +55,9 @@ impl Privileges {
     /// Gives up all that the helper has. The daemon still has one thread. Later it opens only `/dev/null`, by
     /// which eventfds are signalled, its own program, by which a panic names functions, and settings of the kernel's
     /// network, to warn of them.
-    pub fn give_up(&self) -> v1::Sandbox {
+    pub fn give_up(&self) -> Sandbox {
         let Some(helper) = &self.helper else {
-            return v1::Sandbox { enabled: false, ..reply(sandbox::now()) };
+            return Sandbox { report: sandbox::now(), helper: None };
         };
         let program = std::env::current_exe().unwrap_or_default();
         let files = [Path::new("/dev/null"), &program, Path::new("/proc/sys/net")].map(sandbox::readable);
@@ -71,22 +71,6 @@ impl Privileges {
         for missing in &report.missing {
             tracing::warn!("the sandbox lacks {missing}");
         }
-        v1::Sandbox { enabled: true, helper: Some(helper.pid()), ..reply(report) }
-    }
-}
-
-fn reply(report: Report) -> v1::Sandbox {
-    let Report { uid, user, capabilities, bounding, no_new_privs, seccomp, landlock, missing } = report;
-    v1::Sandbox {
-        enabled: false,
-        user,
-        uid,
-        capabilities,
-        bounding,
-        no_new_privs,
-        seccomp,
-        landlock,
-        helper: None,
-        missing,
+        Sandbox { report, helper: Some(helper.pid()) }
     }
 }

@@ -4,8 +4,7 @@ mod device;
 mod rules;
 
 use crate::privileges::Privileges;
-use api::v1::{RdmaReply, RdmaTable};
-use control::RdmaSpec;
+use control::{RdmaSpec, RdmaStatus};
 use device::Device;
 use hca::{Answers, Fabric};
 use mem::{Opened, Port, PortStatus};
@@ -88,7 +87,7 @@ impl Verbs {
             (&self.fabric, &*self.privileges.sockets),
             (uplink, downlink),
         )?);
-        tracing::info!("verbs device of {}: socket {}", spec.guest, spec.socket.display());
+        tracing::info!("verbs device of {}: socket {}", spec.adapter.guest, spec.socket.display());
         let port: Arc<dyn Port> = Arc::new(DevicePort { port: opened.port, _device: device.clone() });
         let open = Open { device: Arc::downgrade(&device), port: Arc::downgrade(&port) };
         self.devices().insert(spec.name.clone(), open);
@@ -108,9 +107,8 @@ impl Verbs {
         Ok(())
     }
 
-    /// What the devices know of a table.
-    pub fn describe(&self, table: RdmaTable) -> RdmaReply {
-        let mut reply = RdmaReply::default();
+    /// What the devices tell of themselves.
+    pub fn describe(&self) -> Vec<RdmaStatus> {
         // A device takes its time to answer, and meanwhile others may come and go.
         let devices: Vec<_> = {
             let mut devices = self.devices();
@@ -120,10 +118,8 @@ impl Verbs {
         // All are asked at once, so that many that do not answer take no longer than one.
         let deadline = Answers::deadline();
         let asked: Vec<_> = devices.iter().map(|(_, device)| device.ask()).collect();
-        for ((name, device), answers) in devices.iter().zip(asked) {
-            device.describe(name, table, &answers.wait(deadline), &mut reply);
-        }
-        reply
+        let answered = devices.into_iter().zip(asked);
+        answered.map(|((name, device), answers)| device.describe(name, answers.wait(deadline))).collect()
     }
 
     /// User and group that a device is for; `None`: of whoever started the daemon.
@@ -167,20 +163,22 @@ mod tests {
 
     fn spec(dir: &Path, owner: Option<&str>) -> RdmaSpec {
         RdmaSpec {
-            guest: "vm1".to_owned(),
             name: "job".to_owned(),
             socket: dir.join("rdma/job"),
             owner: owner.map(str::to_owned),
             mode: 0o600,
-            vrf: model::Vrf(1),
-            mac: packet::Mac([2, 0, 0, 0, 0, 1]),
             tap: None,
-            addresses: vec!["10.1.1.1".parse().unwrap()],
-            mtu: 1500,
-            limits: config::RdmaLimits::default(),
-            trust: None,
-            watched: false,
-            rate: None,
+            adapter: hca::DeviceSpec {
+                guest: "vm1".to_owned(),
+                vrf: 1,
+                mac: [2, 0, 0, 0, 0, 1],
+                addresses: vec!["10.1.1.1".parse().unwrap()],
+                mtu: 1500,
+                limits: hca::Limits::default(),
+                trust: None,
+                is_watched: false,
+                rate: None,
+            },
         }
     }
 
@@ -227,13 +225,14 @@ mod tests {
         let opened = verbs.open(&spec).unwrap();
         assert!(opened.port.status().up);
         assert_eq!((opened.rx.len(), opened.tx.len()), (1, 1));
-        let names = |reply: RdmaReply| reply.devices.into_iter().map(|d| d.name).collect::<Vec<_>>();
-        assert_eq!(names(verbs.describe(RdmaTable::Device)), ["job"]);
-        assert!(verbs.update(&RdmaSpec { mtu: 9000, ..spec.clone() }).is_ok());
+        let names = || verbs.describe().into_iter().map(|device| device.name).collect::<Vec<_>>();
+        assert_eq!(names(), ["job"]);
+        let adapter = hca::DeviceSpec { mtu: 9000, ..spec.adapter.clone() };
+        assert!(verbs.update(&RdmaSpec { adapter, ..spec.clone() }).is_ok());
         let nobody = RdmaSpec { owner: Some("no-such-user".to_owned()), ..spec };
         let said = verbs.update(&nobody).unwrap_err().to_string();
         assert!(said.contains("rdma_owner: there is no user"), "{said}");
         drop(opened);
-        assert!(names(verbs.describe(RdmaTable::Device)).is_empty());
+        assert!(names().is_empty());
     }
 }

@@ -19,7 +19,7 @@ impl Open {
     pub(super) fn mac(&self) -> Option<Mac> {
         match self.spec.device {
             Device::AfPacket { .. } | Device::AfXdp { .. } => self.port.status().mac.map(Mac),
-            Device::Tap { .. } | Device::Vhost { .. } | Device::Verbs(_) => None,
+            Device::Tap { .. } | Device::Vhost { .. } | Device::Dpdk { .. } | Device::Verbs(_) => None,
         }
     }
 }

@@ -46,7 +46,7 @@ async fn with_server_of<F: Future<Output = ()>>(
     let run_dir = RunDir::take(dir.path()).unwrap();
     let api = std::os::unix::net::UnixListener::bind(api::socket(dir.path())).unwrap().into();
     let metrics = Some(std::net::TcpListener::bind("127.0.0.1:0").unwrap());
-    let sandbox = v1::Sandbox { enabled: true, landlock: 6, ..v1::Sandbox::default() };
+    let sandbox = Sandbox { report: sandbox::Report { landlock: 6, ..Default::default() }, helper: Some(7) };
     let ports = Box::new(FakePorts::new(Log::default()));
     let core = Core::start(
         config::parse(&file()).unwrap(),
@@ -180,7 +180,7 @@ async fn packets_in_words_are_explained() {
 async fn verbs_devices_are_listed() {
     with_server(|dir| async move {
         let mut client = client(dir.path()).await;
-        let objects = config::parse_objects(VERBS).unwrap().iter().map(crate::convert::message).collect();
+        let objects = config::parse_objects(VERBS).unwrap().iter().map(crate::service::message).collect();
         client.add(v1::AddRequest { objects }).await.unwrap();
         let request = |table: RdmaTable, device: Option<&str>| v1::RdmaRequest {
             table: table.into(),
@@ -222,7 +222,7 @@ async fn with_few<F: Future<Output = ()>>(test: impl FnOnce(tempfile::TempDir) -
     let bounds = Bounds { connections: 4, silence: Duration::from_millis(200) };
     let server = tokio::spawn(
         tonic::transport::Server::builder()
-            .add_service(ViaductServer::new(Service { core, sandbox: v1::Sandbox::default() }))
+            .add_service(ViaductServer::new(Service { core, sandbox: Sandbox::default() }))
             .serve_with_incoming(Clients::new(listener, bounds)),
     );
     test(dir).await;

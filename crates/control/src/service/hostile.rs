@@ -164,7 +164,7 @@ impl Target {
     fn new() -> Self {
         let (state, executor) = (directory(), Arc::new(FakeExecutor::default()));
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let service = Service { core: start(state.path(), &executor), sandbox: v1::Sandbox::default() };
+        let service = Service { core: start(state.path(), &executor), sandbox: Sandbox::default() };
         Self { service, executor, runtime, state }
     }
 

@@ -2,10 +2,18 @@
 
 use crate::compile::verbs_vif;
 use crate::core::{Core, View};
-use crate::rdma::RdmaSpec;
-use api::v1::{self, RdmaTable};
+use crate::rdma::{RdmaSpec, RdmaStatus};
+use api::v1::{self, RdmaCm, RdmaCq, RdmaHolder, RdmaMr, RdmaQp, RdmaTable};
 use config::{Guest, Object};
+use hca::{ClientDescription, CmDescription, HolderDescription, QpDescription};
+use std::net::Ipv6Addr;
 use tonic::Status;
+
+/// A device that is configured.
+struct Configured<'a> {
+    spec: RdmaSpec,
+    guest: &'a Guest,
+}
 
 pub(super) fn reply(core: &Core, request: &v1::RdmaRequest) -> Result<v1::RdmaReply, Status> {
     let table = match request.table() {
@@ -13,31 +21,25 @@ pub(super) fn reply(core: &Core, request: &v1::RdmaRequest) -> Result<v1::RdmaRe
         table => table,
     };
     let view = core.view();
-    let specs = specs(core, &view);
-    if let Some(device) = request.device.as_ref().filter(|name| !specs.iter().any(|s| s.name == **name)) {
-        return Err(Status::not_found(format!("there is no verbs device \"{device}\"")));
+    let mut configured = configured(core, &view);
+    if let Some(name) = &request.device {
+        configured.retain(|device| device.spec.name == *name);
+        if configured.is_empty() {
+            return Err(Status::not_found(format!("there is no verbs device \"{name}\"")));
+        }
     }
-    let mut reply = core.ports().rdma(table);
+    let live = core.ports().rdma();
+    let mut reply = v1::RdmaReply::default();
     if table == RdmaTable::Device {
-        reply.devices = specs.iter().map(|spec| device(&view, spec, &mut reply.devices)).collect();
+        let status = |of: &Configured<'_>| live.iter().find(|live| live.name == of.spec.name);
+        reply.devices = configured.iter().map(|of| device(of, status(of))).collect();
     }
-    // A device may go between two looks; what was its is of no device then.
-    let guest_of = |device: &str| {
-        let wanted = request.device.as_ref().is_none_or(|only| only == device);
-        specs.iter().find(|spec| wanted && spec.name == device).map(|spec| spec.guest.clone())
-    };
-    macro_rules! complete {
-        ($($table:ident),*) => {
-            $(reply.$table.retain_mut(|entry| {
-                let guest = guest_of(&entry.device);
-                let known = guest.is_some();
-                entry.guest = guest.unwrap_or_default();
-                known
-            });)*
-        };
+    for live in &live {
+        // A device may go between two looks; what was its is of no device then.
+        if let Some(of) = configured.iter().find(|of| of.spec.name == live.name) {
+            list(&mut reply, table, &Named { device: &of.spec.name, guest: &of.guest.name }, live);
+        }
     }
-    complete!(qps, mrs, cqs, cms, holders);
-    reply.devices.retain(|device| request.device.as_ref().is_none_or(|only| *only == device.name));
     Ok(reply)
 }
 
@@ -47,41 +49,167 @@ pub(crate) fn devices(core: &Core) -> Vec<v1::RdmaDevice> {
     reply(core, &request).map(|reply| reply.devices).unwrap_or_default()
 }
 
-fn specs(core: &Core, view: &View) -> Vec<RdmaSpec> {
+fn configured<'a>(core: &Core, view: &'a View) -> Vec<Configured<'a>> {
     let guests = view.objects.in_order().into_iter().filter_map(|owned| match &owned.object {
         Object::Guest(guest) => Some(&**guest),
         _ => None,
     });
-    let spec = |guest: &Guest| {
+    let configured = |guest: &'a Guest| {
         let name = verbs_vif(guest).unwrap_or_else(|| guest.name.clone());
         let vif = view.tables.vifs.get(&view.ids.vif(&name)?)?;
-        RdmaSpec::of(guest, core.run_dir(), vif.vrf?, vif.mtu)
+        Some(Configured { spec: RdmaSpec::of(guest, core.run_dir(), vif.vrf?, vif.mtu)?, guest })
     };
-    guests.filter_map(spec).collect()
+    guests.filter_map(configured).collect()
 }
 
 /// What is known of a device: by the configuration, and by the device itself.
-fn device(view: &View, spec: &RdmaSpec, live: &mut [v1::RdmaDevice]) -> v1::RdmaDevice {
-    let live =
-        live.iter_mut().find(|device| device.name == spec.name).map(std::mem::take).unwrap_or_default();
-    v1::RdmaDevice {
+fn device(Configured { spec, guest }: &Configured<'_>, live: Option<&RdmaStatus>) -> v1::RdmaDevice {
+    let limits = guest.rdma_limits.unwrap_or_default();
+    let device = v1::RdmaDevice {
         name: spec.name.clone(),
-        guest: spec.guest.clone(),
-        network: view.network_name(spec.vrf),
+        guest: guest.name.clone(),
+        network: guest.network.clone(),
         socket: spec.socket.display().to_string(),
-        mac: spec.mac.to_string(),
+        mac: guest.mac.map(|mac| mac.to_string()).unwrap_or_default(),
         net_device: spec.tap.clone(),
-        addresses: spec.addresses.iter().map(ToString::to_string).collect(),
-        gids: spec.gids().iter().map(ToString::to_string).collect(),
-        mtu: spec.mtu.into(),
-        trust: spec.trust.clone(),
+        addresses: guest.addresses.iter().map(ToString::to_string).collect(),
+        gids: spec.adapter.gids().iter().map(ToString::to_string).collect(),
+        mtu: spec.adapter.mtu.into(),
+        trust: guest.rdma_trust.clone(),
         limits: Some(v1::RdmaLimits {
-            qps: Some(spec.limits.qps),
-            mrs: Some(spec.limits.mrs),
-            registered_mb: Some(spec.limits.registered_mb),
-            queues_mb: Some(spec.limits.queues_mb),
-            connections: Some(spec.limits.connections),
+            qps: Some(limits.qps),
+            mrs: Some(limits.mrs),
+            registered_mb: Some(limits.registered_mb),
+            queues_mb: Some(limits.queues_mb),
+            connections: Some(limits.connections),
         }),
-        ..live
+        ..v1::RdmaDevice::default()
+    };
+    match live {
+        Some(live) => counted(device, live),
+        None => device,
+    }
+}
+
+/// The device with what it tells of itself.
+fn counted(device: v1::RdmaDevice, live: &RdmaStatus) -> v1::RdmaDevice {
+    let clients = &live.clients;
+    let sum = |of: fn(&ClientDescription) -> usize| clients.iter().map(of).sum::<usize>() as u32;
+    let counter = |&(name, value): &(&'static str, u64)| v1::RdmaCounter { name: name.to_owned(), value };
+    v1::RdmaDevice {
+        clients: clients.len() as u32,
+        qps: sum(|client| client.qps.len()),
+        mrs: sum(|client| client.mrs.len()),
+        cqs: sum(|client| client.cqs.len()),
+        stuck: clients.iter().filter(|client| client.is_stuck).count() as u32,
+        distrusted: live.holders.iter().filter(|holder| !holder.is_trusted).count() as u32,
+        registered_bytes: clients.iter().map(|client| client.registered).sum(),
+        counters: live.counters.iter().map(counter).collect(),
+        ..device
+    }
+}
+
+/// Adds what a device and its clients tell of a table.
+fn list(reply: &mut v1::RdmaReply, table: RdmaTable, of: &Named<'_>, live: &RdmaStatus) {
+    let clients = &live.clients;
+    match table {
+        RdmaTable::Qp => reply.qps.extend(clients.iter().flat_map(|client| qps(of, client))),
+        RdmaTable::Mr => reply.mrs.extend(clients.iter().flat_map(|client| mrs(of, client))),
+        RdmaTable::Cq => reply.cqs.extend(clients.iter().flat_map(|client| cqs(of, client))),
+        RdmaTable::Cm => reply.cms.extend(live.connections.iter().map(|one| connection(of, one))),
+        RdmaTable::Holder => reply.holders.extend(live.holders.iter().map(|one| holder(of, one))),
+        RdmaTable::Device | RdmaTable::Unspecified => {}
+    }
+}
+
+/// The names of a device and of its guest.
+struct Named<'a> {
+    device: &'a str,
+    guest: &'a str,
+}
+
+/// An address as people write it.
+fn address(gid: Ipv6Addr) -> String {
+    gid.to_ipv4_mapped().map_or_else(|| gid.to_string(), |v4| v4.to_string())
+}
+
+fn pid(client: &ClientDescription) -> u32 {
+    client.pid.unsigned_abs()
+}
+
+fn qps<'a>(of: &'a Named<'_>, client: &'a ClientDescription) -> impl Iterator<Item = RdmaQp> + 'a {
+    let qp = |qp: &QpDescription| RdmaQp {
+        device: of.device.to_owned(),
+        guest: of.guest.to_owned(),
+        pid: pid(client),
+        qpn: qp.qpn,
+        r#type: qp.kind.name().to_owned(),
+        state: qp.state.name().to_owned(),
+        error: qp.error.map(str::to_owned),
+        peer: qp.peer.map(address),
+        peer_qpn: qp.peer.map(|_| qp.peer_qpn),
+        transport: qp.transport.to_owned(),
+        reason: qp.reason.to_owned(),
+        rq_psn: qp.rq_psn,
+        sq_psn: qp.sq_psn,
+        path_mtu: qp.path_mtu,
+        retries: qp.retries,
+        ..RdmaQp::default()
+    };
+    client.qps.iter().map(qp)
+}
+
+fn mrs<'a>(of: &'a Named<'_>, client: &'a ClientDescription) -> impl Iterator<Item = RdmaMr> + 'a {
+    client.mrs.iter().map(|mr| RdmaMr {
+        device: of.device.to_owned(),
+        guest: of.guest.to_owned(),
+        pid: pid(client),
+        mrn: mr.key,
+        address: mr.address,
+        iova: mr.iova,
+        length: mr.len,
+        access: mr.access.clone(),
+        memory: if mr.is_shared { "shared" } else { "process" }.to_owned(),
+    })
+}
+
+fn cqs<'a>(of: &'a Named<'_>, client: &'a ClientDescription) -> impl Iterator<Item = RdmaCq> + 'a {
+    client.cqs.iter().map(|cq| RdmaCq {
+        device: of.device.to_owned(),
+        guest: of.guest.to_owned(),
+        pid: pid(client),
+        cqn: cq.cq,
+        entries: cq.entries,
+        users: cq.users,
+        overrun: cq.overrun,
+    })
+}
+
+fn holder(of: &Named<'_>, one: &HolderDescription) -> RdmaHolder {
+    RdmaHolder {
+        device: of.device.to_owned(),
+        guest: of.guest.to_owned(),
+        pid: one.of.unsigned_abs(),
+        holder: one.guest.clone(),
+        holder_pid: one.pid.unsigned_abs(),
+        memory: one.given.name().to_owned(),
+        trusted: one.is_trusted,
+    }
+}
+
+fn connection(of: &Named<'_>, CmDescription { pid, id }: &CmDescription) -> RdmaCm {
+    let ip = |address: std::net::SocketAddr| address.ip().to_canonical().to_string();
+    RdmaCm {
+        device: of.device.to_owned(),
+        guest: of.guest.to_owned(),
+        pid: pid.unsigned_abs(),
+        id: id.id,
+        state: id.state.to_owned(),
+        port_space: id.space.name().to_owned(),
+        source: id.local.map(ip).unwrap_or_default(),
+        source_port: id.local.map_or(0, |local| local.port().into()),
+        destination: id.peer.map(ip),
+        destination_port: id.peer.map(|peer| peer.port().into()),
+        qpn: id.queue_pair,
     }
 }

@@ -3,6 +3,7 @@
 use super::tables::vif_entries;
 use crate::core::View;
 use crate::kernel;
+use crate::server::Sandbox;
 use api::v1;
 use config::{Kind, Object};
 use model::{DropReason, WorkerCounters};
@@ -30,6 +31,22 @@ pub(super) fn status(view: &View) -> v1::StatusReply {
         card: executor.card.map(card),
         warnings: all_warnings(view).into_iter().chain(stalled(&executor.stalled)).collect(),
         sandbox: None,
+    }
+}
+
+pub(super) fn sandbox(of: &Sandbox) -> v1::Sandbox {
+    let report = of.report.clone();
+    v1::Sandbox {
+        enabled: of.helper.is_some(),
+        user: report.user,
+        uid: report.uid,
+        capabilities: report.capabilities,
+        bounding: report.bounding,
+        no_new_privs: report.no_new_privs,
+        seccomp: report.seccomp,
+        landlock: report.landlock,
+        helper: of.helper,
+        missing: report.missing,
     }
 }
 

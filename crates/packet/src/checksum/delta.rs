@@ -56,21 +56,3 @@ pub fn update_u16(checksum: u16, old: u16, new: u16) -> u16 {
     delta.replace_u16(old, new);
     delta.apply(checksum)
 }
-
-/// The checksum after a 32-bit field changed from `old` to `new`.
-#[inline]
-#[must_use]
-pub fn update_u32(checksum: u16, old: u32, new: u32) -> u16 {
-    let mut delta = Delta::default();
-    delta.replace_u32(old, new);
-    delta.apply(checksum)
-}
-
-/// The checksum after a 16-byte field changed from `old` to `new`.
-#[inline]
-#[must_use]
-pub fn update_bytes16(checksum: u16, old: [u8; 16], new: [u8; 16]) -> u16 {
-    let mut delta = Delta::default();
-    delta.replace_bytes16(old, new);
-    delta.apply(checksum)
-}

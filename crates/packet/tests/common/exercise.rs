@@ -99,7 +99,6 @@ fn check_replies(headers: &Headers, bytes: &[u8]) {
         }
     }
     let _ = reply::echo_reply(&mut out, bytes, headers, MAC);
-    let _ = neighbour::arp_reply(&mut out, bytes, headers, MAC);
     let _ = neighbour::neighbour_advertisement(&mut out, bytes, headers, MAC, true);
 }
 

@@ -1,7 +1,8 @@
 //! An executor that is nothing but tables, and ports that are nothing but a log.
 
 use crate::ports::{Device, PortSpec, Ports};
-use api::v1::{RdmaCounter, RdmaDevice, RdmaQp, RdmaReply, RdmaTable};
+use crate::rdma::RdmaStatus;
+use hca::{ClientDescription, QpDescription};
 use mem::{Opened, Port, PortStatus};
 use model::{
     ApplyError, CaptureFilter, Captured, Change, Counters, Decision, DroppedPacket, Effects, Executor,
@@ -13,6 +14,7 @@ use std::error::Error;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex};
+use uverbs::{QpState, QpType};
 
 #[derive(Default)]
 pub struct FakeExecutor {
@@ -185,23 +187,30 @@ impl Ports for FakePorts {
         self.log.note(format!("update {}", spec.name));
     }
 
-    fn rdma(&self, table: RdmaTable) -> RdmaReply {
-        let mut reply = RdmaReply::default();
-        match table {
-            RdmaTable::Device => {
-                reply.devices = vec![RdmaDevice {
-                    name: "vm3.0".to_owned(),
-                    clients: 2,
-                    counters: vec![RdmaCounter { name: "out_of_sequence".to_owned(), value: 5 }],
-                    ..RdmaDevice::default()
-                }]
-            }
-            RdmaTable::Qp => {
-                let qp = |device: &str| RdmaQp { device: device.to_owned(), qpn: 17, ..RdmaQp::default() };
-                reply.qps = vec![qp("vm3.0"), qp("other")];
-            }
-            _ => {}
-        }
-        reply
+    fn rdma(&self) -> Vec<RdmaStatus> {
+        let qp = QpDescription {
+            qpn: 17,
+            kind: QpType::Rc,
+            state: QpState::Reset,
+            error: None,
+            peer: None,
+            peer_qpn: 0,
+            transport: "copy",
+            reason: "",
+            sq_psn: 0,
+            rq_psn: 0,
+            path_mtu: 1024,
+            retries: 0,
+            direct: (0, 0),
+        };
+        let mut client = ClientDescription::default();
+        client.qps = vec![qp];
+        let status = |name: &str, clients: &[&ClientDescription]| RdmaStatus {
+            name: name.to_owned(),
+            clients: clients.iter().copied().cloned().collect(),
+            counters: vec![("out_of_sequence", 5)],
+            ..RdmaStatus::default()
+        };
+        vec![status("other", &[&client]), status("vm3.0", &[&client, &ClientDescription::default()])]
     }
 }

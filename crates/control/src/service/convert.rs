@@ -109,7 +109,7 @@ pub(crate) fn key(message: &v1::Key) -> Result<Key, String> {
 mod tests {
     #[test]
     fn every_object_survives_the_api() {
-        let file = config::parse(include_str!("../../config/tests/valid.toml")).unwrap();
+        let file = config::parse(include_str!("../../../config/tests/valid.toml")).unwrap();
         for item in file.objects {
             assert_eq!(super::object(&super::message(&item.object)), Ok(item.object));
         }
