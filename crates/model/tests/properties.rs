@@ -323,7 +323,7 @@ fn a_tcp_segment_in_order_is_followed_as_any_other() {
         let own = Edge { end: number(start), ack: Some(number(start)) };
         let other = Edge { end: number(start), ack: Some(number(start)) };
         let (seq, ack) = (number(own.end), number(other.end));
-        let window = [0, 1, 1000, 1 << 20, 0xffff << 14][rng.below(5) as usize];
+        let window = [0, 1, 1000, 1 << 20, 0xffff << 14][rng.below(5)];
         let flags = if rng.percent(90) { proto::TCP_ACK } else { 0 };
         let segment = Segment { flags, seq, len: rng.below(1 << 16) as u32, ack, window: 9, scale: None };
         if let Some(edge) = tcp::advance_in_order(own, other, window, &segment) {

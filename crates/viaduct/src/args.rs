@@ -4,16 +4,16 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use std::path::PathBuf;
 
-/// Asks and tells the Viaduct daemon of this host.
+/// Query and control the Viaduct daemon on this host.
 ///
-/// Exit status: 0 done, 1 refused (the message says why, and what would do), 2 wrong usage, 3 no daemon.
+/// Exit status: 0 done, 1 refused (the message says why, and what to do instead), 2 wrong usage, 3 no daemon.
 #[derive(Parser)]
 #[command(version, about, arg_required_else_help = true)]
 pub struct Options {
-    /// Where the daemon runs
+    /// The daemon's run-dir
     #[arg(long, value_name = "DIR", global = true, default_value = api::RUN_DIR, env = "VIADUCT_RUN_DIR")]
     pub run_dir: PathBuf,
-    /// Print JSON, for scripts: keys stay, new ones may come
+    /// Print JSON, for scripts: keys are stable, new ones may be added
     #[arg(long, global = true)]
     pub json: bool,
     #[command(subcommand)]
@@ -22,15 +22,15 @@ pub struct Options {
 
 #[derive(Subcommand)]
 pub enum Command {
-    /// Make the host be what FILE says: all of it, or nothing
+    /// Configure the host as FILE says: all of it, or nothing
     Apply { file: PathBuf },
     /// Show what `apply FILE` would change
     Diff { file: PathBuf },
-    /// Say what is wrong with FILE; needs no daemon
+    /// Report errors in FILE; needs no daemon
     Check { file: PathBuf },
-    /// The host at a glance
+    /// Show the state of the host on one screen
     Status,
-    /// The same, live (q quits)
+    /// Show the state of the host, live (q quits)
     Top,
     /// Interfaces: guests and wires, with state and counters
     #[command(after_help = GUEST_EXAMPLES)]
@@ -43,37 +43,37 @@ pub enum Command {
         after_help = "Example: viaduct wire add up0 --driver af-packet --device eth1 --address 192.0.2.1/24"
     )]
     Wire(Noun<WireArgs>),
-    /// Networks of tenants
+    /// Tenant networks
     #[command(after_help = "Example: viaduct network add blue --vrf 1 --gateway 10.1.1.254/24 --vni 5001")]
     Network(Noun<NetworkArgs>),
-    /// Nexthops; those added have a name and may be shared by routes
+    /// Nexthops; added ones have a name, and routes can share them
     #[command(
         after_help = "Example: viaduct nh add spine --to mpls-over-udp:192.0.2.2:100 --to mpls-over-udp:192.0.2.3:100"
     )]
     Nh(Noun<NexthopArgs>),
-    /// Routes of networks
+    /// Routes
     #[command(after_help = RT_EXAMPLES)]
     Rt(NetworkNoun<RouteArgs>),
-    /// MAC tables of networks, static and learned
+    /// MAC tables, with static and learned entries
     #[command(
         after_help = "Example: viaduct bridge add --network blue 02:00:00:00:00:03 --to vxlan:192.0.2.2:5001"
     )]
     Bridge(NetworkNoun<BridgeArgs>),
-    /// MPLS labels of packets that arrive
+    /// MPLS labels of arriving packets
     #[command(after_help = "Example: viaduct mpls add 200 --to network:blue")]
     Mpls(Noun<MplsArgs>),
-    /// VXLAN network identifiers of packets that arrive
+    /// VXLAN network identifiers of arriving packets
     #[command(after_help = "Example: viaduct vxlan add 5003 --network blue")]
     Vxlan(Noun<VxlanArgs>),
-    /// Security rules; their KEY is the id in the list
+    /// Security rules; KEY is the id in the list
     #[command(after_help = RULE_EXAMPLES)]
     Rule(RuleNoun),
-    /// Verbs devices of guests, and what their clients have
+    /// Verbs devices of guests, and the objects of their clients
     #[command(after_help = RDMA_EXAMPLES)]
     Rdma(RdmaArgs),
     /// Connections
     Flow(FlowArgs),
-    /// Packets, drops and cycles of workers
+    /// Packets, drops and cycles by worker
     Stats {
         /// Only this worker
         #[arg(long)]
@@ -81,36 +81,36 @@ pub enum Command {
     },
     /// Drops by reason
     Dropstats {
-        /// Also the last N dropped packets
+        /// Also show the last N dropped packets
         #[arg(long, value_name = "N", default_value_t = 0)]
         log: u32,
     },
-    /// What would happen to a packet: every table touched, and the decision
+    /// Show what would happen to a packet: every table it touches, and the decision
     #[command(after_help = EXPLAIN_EXAMPLES)]
     Explain {
-        /// The interface it would come in by
+        /// The interface by which the packet arrives
         #[arg(long = "in", value_name = "VIF")]
         interface: String,
         /// Text, hexadecimal digits, or a pcap or pcapng file
         #[arg(required = true)]
         packet: Vec<String>,
     },
-    /// Packets as they come, go and are dropped
+    /// Capture packets that arrive, leave and are dropped
     #[command(after_help = CAPTURE_EXAMPLES)]
     Capture {
-        /// Only at this guest or wire
+        /// Capture only at this guest or wire
         #[arg(long, value_name = "VIF")]
         guest: Option<String>,
-        /// Only these, as in "10.1.1.1 & tcp & port 80"; also "dropped"
+        /// Capture only matching packets, for example "10.1.1.1 & tcp & port 80" or "dropped"
         #[arg(long, value_name = "MATCH", default_value = "")]
         filter: String,
-        /// Write pcapng; - is standard output
+        /// Write pcapng to FILE; - is standard output
         #[arg(short, long = "write", value_name = "FILE")]
         write: Option<PathBuf>,
-        /// Bytes kept of each packet; 0 is all
+        /// Keep the first BYTES of each packet; 0 keeps all
         #[arg(short, long, value_name = "BYTES", default_value_t = 0)]
         snap_length: u32,
-        /// End after N packets
+        /// Stop after N packets
         #[arg(short, long, value_name = "N")]
         count: Option<u64>,
     },
@@ -156,7 +156,7 @@ Examples:
   viaduct capture --guest vm1 --filter 'udp & port 53'
   viaduct capture -w - | wireshark -k -i -";
 
-/// What can be done with a kind of thing.
+/// The actions on one kind of object.
 #[derive(Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Noun<A: Args> {
@@ -168,25 +168,25 @@ pub struct Noun<A: Args> {
 pub enum Action<A: Args> {
     /// List all (the default)
     List,
-    /// Show one, with all that is known
+    /// Show one in full
     Show { key: String },
     /// Add one
     Add(A),
-    /// Remove those that were added here: all, or none where one can't be
+    /// Remove objects that the API added: all of those named, or none
     Del(Keys),
 }
 
-/// Which ones.
+/// The objects to act on.
 #[derive(Args)]
 pub struct Keys {
     #[arg(value_name = "KEY", required_unless_present = "file")]
     pub keys: Vec<String>,
-    /// Those that the lines of FILE begin with; - is standard input
+    /// Read the keys from the first word of each line of FILE; - is standard input
     #[arg(short, long, value_name = "FILE", conflicts_with = "keys")]
     pub file: Option<PathBuf>,
 }
 
-/// The same for what is part of a network.
+/// The actions on one kind of object that belongs to a network.
 #[derive(Args)]
 pub struct NetworkNoun<A: Args> {
     /// The network
@@ -210,7 +210,7 @@ pub struct GuestArgs {
     pub name: String,
     #[arg(long)]
     pub network: String,
-    /// vhost, tap, or rdma: a verbs device and no port
+    /// vhost, tap, or rdma (a verbs device without a port)
     #[arg(long, default_value = "vhost")]
     pub kind: String,
     /// vhost: the socket, relative to the run-dir [default: NAME.sock]
@@ -222,39 +222,39 @@ pub struct GuestArgs {
     /// vhost: server (the VMM connects) or client
     #[arg(long)]
     pub role: Option<String>,
-    /// Queue pairs
+    /// Number of queue pairs
     #[arg(long)]
     pub queues: Option<u32>,
     #[arg(long)]
     pub mac: Option<String>,
-    /// A MAC that it may use besides; may be repeated
+    /// Another MAC that it may use; may be repeated
     #[arg(long, value_name = "MAC")]
     pub macs: Vec<String>,
     /// One of its addresses; may be repeated
     #[arg(long = "address", value_name = "ADDRESS")]
     pub addresses: Vec<String>,
-    /// MPLS label of packets for it
+    /// MPLS label of packets for the guest
     #[arg(long)]
     pub label: Option<u32>,
-    /// Policer of what it sends, Mbit/s
+    /// Rate limit of what it sends, Mbit/s
     #[arg(long, value_name = "MBPS")]
     pub rate: Option<u32>,
-    /// The policer's burst, kilobytes
+    /// Burst of the rate limit, kilobytes
     #[arg(long, value_name = "KB", requires = "rate")]
     pub burst: Option<u32>,
-    /// The guest that gets a copy of its packets
+    /// The guest that gets copies of its packets
     #[arg(long, value_name = "GUEST")]
     pub mirror: Option<String>,
-    /// Neither run rules nor track flows
+    /// Do not run rules or track flows
     #[arg(long)]
     pub no_policy: bool,
-    /// A source prefix it may use besides; may be repeated
+    /// Another source prefix that it may use; may be repeated
     #[arg(long, value_name = "PREFIX")]
     pub allowed: Vec<String>,
-    /// It may send router advertisements and redirects
+    /// Let it send router advertisements and redirects
     #[arg(long)]
     pub router: bool,
-    /// It may send what DHCP clients take from servers
+    /// Let it send DHCP server messages
     #[arg(long)]
     pub dhcp_server: bool,
     /// vhost: owner of the socket, user or user:group
@@ -265,28 +265,28 @@ pub struct GuestArgs {
     pub socket_mode: Option<String>,
     #[arg(long)]
     pub mtu: Option<u32>,
-    /// Gives it a verbs device on its addresses, with this socket under RUN_DIR/rdma [kind rdma: NAME]
+    /// Add a verbs device on its addresses, with this socket in RUN_DIR/rdma [default for kind rdma: the guest's name]
     #[arg(long, value_name = "NAME")]
     pub rdma: Option<String>,
-    /// Who may open the verbs device, user or user:group [default: the daemon's user]
+    /// The user, or user:group, that may open the verbs device [default: the daemon's user]
     #[arg(long, value_name = "OWNER")]
     pub rdma_owner: Option<String>,
-    /// Devices of one network, user and trust may share memory directly
+    /// Devices with the same trust, network and user may share memory directly
     #[arg(long, value_name = "NAME")]
     pub rdma_trust: Option<String>,
-    /// Queue pairs of the verbs device at most
+    /// Most queue pairs of the verbs device
     #[arg(long, value_name = "N")]
     pub rdma_qps: Option<u32>,
-    /// Memory regions of the verbs device at most
+    /// Most memory regions of the verbs device
     #[arg(long, value_name = "N")]
     pub rdma_mrs: Option<u32>,
-    /// Memory registered with the verbs device at most, megabytes
+    /// Most memory registered with the verbs device, megabytes
     #[arg(long, value_name = "MB")]
     pub rdma_registered: Option<u32>,
-    /// Memory of the verbs device's queues at most, megabytes
+    /// Most memory for the verbs device's queues, megabytes
     #[arg(long, value_name = "MB")]
     pub rdma_queues: Option<u32>,
-    /// Connections of programs to the verbs device at most
+    /// Most connections of programs to the verbs device
     #[arg(long, value_name = "N")]
     pub rdma_connections: Option<u32>,
 }
@@ -303,7 +303,7 @@ pub struct WireArgs {
     /// An underlay address with prefix length; may be repeated
     #[arg(long = "address", value_name = "ADDRESS/LEN")]
     pub addresses: Vec<String>,
-    /// Next hop for remotes off the subnets; one per family
+    /// Next hop for remotes outside the wire's subnets; one per family
     #[arg(long)]
     pub gateway: Vec<String>,
     #[arg(long)]
@@ -323,10 +323,10 @@ pub struct NetworkArgs {
     /// Don't learn MACs
     #[arg(long)]
     pub no_learning: bool,
-    /// The wire it is attached to
+    /// Attach it to this wire
     #[arg(long)]
     pub wire: Option<String>,
-    /// The VLAN on that wire
+    /// Use this VLAN on the wire
     #[arg(long, requires = "wire")]
     pub vlan: Option<u32>,
     /// The host that bridges between the wire and VXLAN tunnels
@@ -334,13 +334,13 @@ pub struct NetworkArgs {
     pub l2_gateway: Option<String>,
     #[arg(long)]
     pub mtu: Option<u32>,
-    /// Don't pick up TCP connections whose SYN was not seen
+    /// Don't accept TCP connections whose SYN was not seen
     #[arg(long)]
     pub no_tcp_midstream: bool,
-    /// A direction of TCP connections may go another way
+    /// Accept TCP connections of which one direction takes another path
     #[arg(long)]
     pub tcp_asymmetric: bool,
-    /// Lower the MSS that TCP SYNs tell to what fits where they leave
+    /// Lower the MSS in TCP SYNs to what fits the MTU of their path
     #[arg(long)]
     pub mss_clamp: bool,
 }
@@ -358,8 +358,8 @@ pub struct RouteArgs {
     pub prefix: Option<String>,
     #[arg(long, required_unless_present = "file", value_name = "TARGET", help = TO)]
     pub to: Vec<String>,
-    /// Add the routes of FILE, all or none; - is standard input. A line is PREFIX [TARGET ...]; without targets,
-    /// those of --to
+    /// Add the routes of FILE, all or none; - is standard input. A line is PREFIX [TARGET ...]; a line without targets
+    /// uses those of --to
     #[arg(short, long, value_name = "FILE", conflicts_with = "prefix")]
     pub file: Option<PathBuf>,
 }
@@ -379,7 +379,7 @@ pub struct MplsArgs {
 }
 
 const TO: &str = "drop, guest:NAME, network:NAME, nexthop:NAME, via:ADDRESS, mpls-over-udp:REMOTE:LABEL, \
-    mpls-over-gre:REMOTE:LABEL or vxlan:REMOTE:VNI[@MAC]; where it may be repeated, flows are spread";
+    mpls-over-gre:REMOTE:LABEL or vxlan:REMOTE:VNI[@MAC]; if it is repeated, flows are spread";
 
 #[derive(Args)]
 pub struct VxlanArgs {
@@ -390,7 +390,7 @@ pub struct VxlanArgs {
 
 #[derive(Args)]
 pub struct RuleArgs {
-    /// Lower is tried first
+    /// Rules with lower priority are tried first
     #[arg(long)]
     pub priority: u32,
     /// Source: a prefix or a guest [default: any]
@@ -402,7 +402,7 @@ pub struct RuleArgs {
     /// tcp, udp, sctp, icmp, icmp6 or a number [default: any]
     #[arg(long)]
     pub protocol: Option<String>,
-    /// Destination ports, as in 80 or 80-443 [default: any]
+    /// Destination port or range, for example 80 or 80-443 [default: any]
     #[arg(long)]
     pub ports: Option<String>,
     /// allow, drop, reject, mirror:GUEST or police:MBPS
@@ -412,7 +412,7 @@ pub struct RuleArgs {
 
 #[derive(Args)]
 pub struct RdmaArgs {
-    /// Only of this device
+    /// Show only this device
     #[arg(long, value_name = "NAME", global = true)]
     pub device: Option<String>,
     #[command(subcommand)]
@@ -423,7 +423,7 @@ pub struct RdmaArgs {
 pub enum RdmaAction {
     /// List the devices (the default)
     List,
-    /// Show one device, with all of its counters
+    /// Show one device with all its counters
     Show { name: String },
     /// Queue pairs: state, peer and transport
     Qp,
@@ -431,29 +431,29 @@ pub enum RdmaAction {
     Mr,
     /// Completion queues
     Cq,
-    /// Endpoints of the connection manager
+    /// Identifiers of the connection manager
     Cm,
-    /// Processes that got memory of others by rdma_trust, and may still have it
+    /// Processes that may still have access to memory of others, by rdma_trust
     Holders,
-    /// Write a tree like the kernel's /sys/class/infiniband into DIR, for containers to mount; run it again to renew it
+    /// Write a tree like the kernel's /sys/class/infiniband into DIR, for containers to mount; run again to update it
     Tree(TreeArgs),
 }
 
 #[derive(Args)]
 pub struct TreeArgs {
-    /// Gets class/infiniband, class/infiniband_verbs and class/infiniband_mad; what else is in these three is removed
+    /// Write class/infiniband, class/infiniband_verbs and class/infiniband_mad here; other files in these are removed
     pub dir: PathBuf,
-    /// Devices, in the order of VIADUCT_RDMA; none: all
+    /// Devices, in the order of VIADUCT_RDMA [default: all]
     #[arg(value_name = "NAME")]
     pub devices: Vec<String>,
-    /// Go on, and write what changes, once a second
+    /// Keep running, and write changes once a second
     #[arg(long)]
     pub follow: bool,
 }
 
 #[derive(Args)]
 pub struct FlowArgs {
-    /// Only these, as in "10.1.1.1 & tcp & port 80"
+    /// Only matching connections, for example "10.1.1.1 & tcp & port 80"
     #[arg(long = "match", value_name = "MATCH", default_value = "", global = true)]
     pub matching: String,
     #[command(subcommand)]
@@ -462,11 +462,11 @@ pub struct FlowArgs {
 
 #[derive(Subcommand)]
 pub enum FlowAction {
-    /// List them (the default)
+    /// List connections (the default)
     List,
-    /// Forget them
+    /// Remove connections from the table
     Flush,
-    /// New flows and packets per second, measured for a second
+    /// New connections and packets per second, measured over one second
     Rate,
 }
 

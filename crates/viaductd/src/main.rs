@@ -30,19 +30,19 @@ use tracing_subscriber::filter::LevelFilter;
 #[derive(Parser)]
 #[command(version, about)]
 struct Options {
-    /// What the host is (host.toml)
+    /// Configuration of the host (host.toml)
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// Directory of sockets
+    /// Directory for sockets
     #[arg(long, value_name = "DIR", default_value = "/run/viaduct")]
     run_dir: PathBuf,
-    /// Directory of what outlives the daemon
+    /// Directory for applied state, kept over restarts
     #[arg(long, value_name = "DIR", default_value = "/var/lib/viaduct")]
     state_dir: PathBuf,
-    /// What is logged to stderr: error, warn, info, debug, trace or off
+    /// Log level on stderr: error, warn, info, debug, trace or off
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     log: LevelFilter,
-    /// Only check the file
+    /// Check the file and exit
     #[arg(long)]
     check: bool,
     /// Keep all privileges, for debugging
