@@ -2,11 +2,11 @@
 
 use crate::object::Wire;
 use crate::reader::Reader;
+use crate::tree::Node;
 use crate::value::{Prefix, Value, text};
 use ipnet::IpNet;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Component, Path};
-use toml::de::DeValue;
 
 /// `[host]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub struct Host {
 struct SocketDir(String);
 
 impl Value for SocketDir {
-    fn read(value: &DeValue<'_>) -> Result<Self, String> {
+    fn read(value: &Node<'_>) -> Result<Self, String> {
         let dir = text(value)?;
         let mut names = Path::new(dir).components();
         let is_plain =
@@ -57,7 +57,7 @@ pub enum Executor {
 }
 
 impl Value for Executor {
-    fn read(value: &DeValue<'_>) -> Result<Self, String> {
+    fn read(value: &Node<'_>) -> Result<Self, String> {
         match text(value)? {
             "cpu" => Ok(Self::Cpu),
             "card-sim" if cfg!(feature = "card-sim") => Ok(Self::CardSim),

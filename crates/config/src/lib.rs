@@ -12,6 +12,7 @@ mod host;
 mod object;
 mod problem;
 mod reader;
+mod tree;
 mod value;
 
 pub use check::{Index, check, check_routes};
@@ -23,7 +24,9 @@ pub use object::{
 };
 pub use problem::{Problem, Problems};
 
-use reader::{Reader, Source};
+use reader::Reader;
+use std::cell::RefCell;
+use tree::Table;
 
 /// A whole file.
 #[derive(Clone, Debug)]
@@ -61,7 +64,7 @@ pub fn read(text: &str) -> Result<Document, Problems> {
     Ok(Document { host: parts.host.unwrap_or_default(), objects: parts.objects })
 }
 
-/// Reads objects alone, as they are sent to the API or kept in the store; what holds between objects is not checked.
+/// Reads objects alone, as they are kept in the store; what holds between objects is not checked.
 ///
 /// # Errors
 /// All problems of the text.
@@ -76,6 +79,20 @@ pub fn parse_objects(text: &str) -> Result<Vec<Object>, Problems> {
     Ok(parts.objects.into_iter().map(|item| item.object).collect())
 }
 
+/// Reads one object from its fields, as a message of the API has them; what holds between objects is not checked.
+///
+/// # Errors
+/// All problems of the object.
+pub fn object(kind: Kind, fields: toml::Table) -> Result<Object, Problems> {
+    let (table, problems) = (Table::of_fields(fields), RefCell::default());
+    let read = Object::read(kind, Reader::new(&problems, &table, kind.name()));
+    let problems = problems.into_inner();
+    match read {
+        Some(item) if problems.is_empty() => Ok(item.object),
+        _ => Err(Problems::new(problems)),
+    }
+}
+
 /// What could be read of a text.
 struct Parts {
     host: Option<Host>,
@@ -87,8 +104,9 @@ struct Parts {
 
 impl Parts {
     fn read(text: &str) -> Self {
-        let (source, root) = Source::parse(text);
-        let mut reader = Reader::root(&source, root.get_ref());
+        let (root, problems) = Table::of_text(text);
+        let problems = RefCell::new(problems);
+        let mut reader = Reader::new(&problems, &root, "");
         let host = reader.table("host").map(Host::read);
         let (mut objects, mut unread) = (Vec::new(), Vec::new());
         for kind in Kind::ALL {
@@ -101,7 +119,7 @@ impl Parts {
             }
         }
         reader.finish();
-        Self { host, objects, unread, problems: source.into_problems() }
+        Self { host, objects, unread, problems: problems.into_inner() }
     }
 
     fn require_host(&mut self) {

@@ -1,12 +1,12 @@
 //! Reading of single values.
 
 use crate::reader::Reader;
+use crate::tree::Node;
 use ipnet::IpNet;
 use packet::Mac;
 use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
-use toml::de::DeValue;
 
 /// Reads a value from the table it is written as.
 pub(crate) type FromTable<T> = fn(Reader<'_>) -> Option<T>;
@@ -17,72 +17,73 @@ pub(crate) trait Value: Sized {
     const TABLE: Option<FromTable<Self>> = None;
 
     /// Reads anything but a table; the error says what was expected.
-    fn read(value: &DeValue<'_>) -> Result<Self, String>;
+    fn read(value: &Node<'_>) -> Result<Self, String>;
 }
 
 /// The text of a string.
-pub(crate) fn text<'a>(value: &'a DeValue<'_>) -> Result<&'a str, String> {
+pub(crate) fn text<'a>(value: &'a Node<'_>) -> Result<&'a str, String> {
     value.as_str().ok_or_else(|| format!("expected a string in quotes, found {}", describe(value)))
 }
 
 /// A value as messages call it.
-pub(crate) fn describe(value: &DeValue<'_>) -> String {
+pub(crate) fn describe(value: &Node<'_>) -> String {
     match value {
-        DeValue::String(s) => format!("\"{s}\""),
-        DeValue::Integer(i) => i.as_str().to_owned(),
-        DeValue::Float(f) => f.as_str().to_owned(),
-        DeValue::Boolean(b) => b.to_string(),
-        DeValue::Datetime(d) => d.to_string(),
-        DeValue::Array(_) => "an array".to_owned(),
-        DeValue::Table(_) => "a table".to_owned(),
+        Node::String(s) => format!("\"{s}\""),
+        Node::Integer(i) => i.to_string(),
+        Node::Boolean(b) => b.to_string(),
+        Node::Other(text) => text.clone(),
+        Node::Array(_) => "an array".to_owned(),
+        Node::Table(_) => "a table".to_owned(),
     }
 }
 
-fn from_text<T: FromStr>(value: &DeValue<'_>, expected: &str) -> Result<T, String> {
+fn from_text<T: FromStr>(value: &Node<'_>, expected: &str) -> Result<T, String> {
     let text = text(value)?;
     text.parse().map_err(|_| format!("\"{text}\" is not {expected}"))
 }
 
 impl Value for String {
-    fn read(value: &DeValue<'_>) -> Result<Self, String> {
+    fn read(value: &Node<'_>) -> Result<Self, String> {
         text(value).map(str::to_owned)
     }
 }
 
 impl Value for bool {
-    fn read(value: &DeValue<'_>) -> Result<Self, String> {
-        value.as_bool().ok_or_else(|| format!("expected true or false, found {}", describe(value)))
+    fn read(value: &Node<'_>) -> Result<Self, String> {
+        match value {
+            Node::Boolean(flag) => Ok(*flag),
+            other => Err(format!("expected true or false, found {}", describe(other))),
+        }
     }
 }
 
-fn integer<T: TryFrom<i128> + Display>(value: &DeValue<'_>, max: T) -> Result<T, String> {
-    let number = value.as_integer().ok_or_else(|| format!("expected a number, found {}", describe(value)))?;
-    i128::from_str_radix(number.as_str(), number.radix())
-        .ok()
-        .and_then(|n| T::try_from(n).ok())
-        .ok_or_else(|| format!("{} is out of range; use 0 to {max}", describe(value)))
+fn integer<T: TryFrom<i128> + Display>(value: &Node<'_>, max: T) -> Result<T, String> {
+    let Node::Integer(number) = value else {
+        return Err(format!("expected a number, found {}", describe(value)));
+    };
+    T::try_from(*number).map_err(|_| format!("{number} is out of range; use 0 to {max}"))
 }
 
 impl Value for u16 {
-    fn read(value: &DeValue<'_>) -> Result<Self, String> {
+    fn read(value: &Node<'_>) -> Result<Self, String> {
         integer(value, Self::MAX)
     }
 }
 
 impl Value for u32 {
-    fn read(value: &DeValue<'_>) -> Result<Self, String> {
+    fn read(value: &Node<'_>) -> Result<Self, String> {
         integer(value, Self::MAX)
     }
 }
 
 impl Value for Mac {
-    fn read(value: &DeValue<'_>) -> Result<Self, String> {
+    fn read(value: &Node<'_>) -> Result<Self, String> {
         text(value)?.parse().map_err(|e: packet::BadMac| e.to_string())
     }
 }
 
 impl Value for IpAddr {
-    fn read(value: &DeValue<'_>) -> Result<Self, String> {
+    fn read(value: &Node<'_>) -> Result<Self, String> {
         let text = text(value)?;
         let addr: Self = text.parse().map_err(|_| {
             let hint = if text.contains('/') { " (without prefix length)" } else { "" };
@@ -96,14 +97,14 @@ impl Value for IpAddr {
 }
 
 impl Value for SocketAddr {
-    fn read(value: &DeValue<'_>) -> Result<Self, String> {
+    fn read(value: &Node<'_>) -> Result<Self, String> {
         from_text(value, "an address with port, as in \"127.0.0.1:9101\" or \"[::1]:9101\"")
     }
 }
 
 /// An address with the length of its subnet's prefix: host bits may be set.
 impl Value for IpNet {
-    fn read(value: &DeValue<'_>) -> Result<Self, String> {
+    fn read(value: &Node<'_>) -> Result<Self, String> {
         let text = text(value)?;
         text.parse().map_err(|_| match text.parse::<IpAddr>() {
             Ok(addr) => format!(
@@ -119,7 +120,7 @@ impl Value for IpNet {
 pub(crate) struct Prefix(pub(crate) IpNet);
 
 impl Value for Prefix {
-    fn read(value: &DeValue<'_>) -> Result<Self, String> {
+    fn read(value: &Node<'_>) -> Result<Self, String> {
         let text = text(value)?;
         let net: IpNet = text.parse().map_err(|_| match text.parse::<IpAddr>() {
             Ok(addr) => {
@@ -157,7 +158,7 @@ macro_rules! names {
         }
 
         impl $crate::value::Value for $type {
-            fn read(value: &toml::de::DeValue<'_>) -> Result<Self, String> {
+            fn read(value: &$crate::tree::Node<'_>) -> Result<Self, String> {
                 $crate::value::text(value)?.parse()
             }
         }

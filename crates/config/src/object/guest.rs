@@ -4,12 +4,12 @@ use super::rdma::{self, RdmaLimits};
 use super::vlan::{self, GuestVlan};
 use super::{Kind, Place, check_label, check_mac, check_mtu, read_name};
 use crate::reader::Reader;
+use crate::tree::Node;
 use crate::value::{Prefix, Value, describe, display_all, display_some, names};
 use ipnet::IpNet;
 use packet::Mac;
 use serde::Serialize;
 use std::net::IpAddr;
-use toml::de::DeValue;
 
 /// How a guest is plugged in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +60,7 @@ impl Value for Rate {
         Some(Self { mbps: mbps?, burst_kb })
     });
 
-    fn read(value: &DeValue<'_>) -> Result<Self, String> {
+    fn read(value: &Node<'_>) -> Result<Self, String> {
         Err(format!("expected {{ mbps = N, burst_kb = N }}, found {}", describe(value)))
     }
 }

@@ -3,9 +3,9 @@
 use super::Guest;
 use super::guest::check_owner;
 use crate::reader::Reader;
+use crate::tree::Node;
 use crate::value::{Value, describe};
 use serde::Serialize;
-use toml::de::DeValue;
 
 /// What the clients of a verbs device may have together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -60,7 +60,7 @@ impl Value for RdmaLimits {
         Some(limits)
     });
 
-    fn read(value: &DeValue<'_>) -> Result<Self, String> {
+    fn read(value: &Node<'_>) -> Result<Self, String> {
         Err(format!(
             "expected {{ qps = N, mrs = N, registered_mb = N, queues_mb = N, connections = N }}, found {}",
             describe(value)

@@ -2,13 +2,13 @@
 
 use super::{Kind, Place, read_network};
 use crate::reader::Reader;
+use crate::tree::Node;
 use crate::value::{Prefix, Value, describe, display, display_some, names, text};
 use ipnet::IpNet;
 use packet::proto;
 use serde::Serialize;
 use std::fmt;
 use std::str::FromStr;
-use toml::de::DeValue;
 
 /// What a network does with traffic that no rule matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -64,7 +64,7 @@ impl FromStr for RuleAction {
 }
 
 impl Value for RuleAction {
-    fn read(value: &DeValue<'_>) -> Result<Self, String> {
+    fn read(value: &Node<'_>) -> Result<Self, String> {
         text(value)?.parse()
     }
 }
@@ -109,7 +109,7 @@ impl Value for Endpoint {
         Some(Self { cidr, guest })
     });
 
-    fn read(value: &DeValue<'_>) -> Result<Self, String> {
+    fn read(value: &Node<'_>) -> Result<Self, String> {
         match text(value) {
             Ok("any") => Ok(Self::default()),
             _ => Err(format!(
@@ -156,9 +156,9 @@ impl FromStr for Protocol {
 struct MaybeProtocol(Option<Protocol>);
 
 impl Value for MaybeProtocol {
-    fn read(value: &DeValue<'_>) -> Result<Self, String> {
+    fn read(value: &Node<'_>) -> Result<Self, String> {
         match value {
-            DeValue::Integer(number) => number.as_str().parse().map(|p| Self(Some(p))),
+            Node::Integer(number) => number.to_string().parse().map(|p| Self(Some(p))),
             other => match text(other)? {
                 "any" => Ok(Self(None)),
                 name => name.parse().map(|p| Self(Some(p))),
@@ -197,9 +197,9 @@ impl FromStr for Ports {
 }
 
 impl Value for Ports {
-    fn read(value: &DeValue<'_>) -> Result<Self, String> {
+    fn read(value: &Node<'_>) -> Result<Self, String> {
         match value {
-            DeValue::Integer(number) => number.as_str().parse(),
+            Node::Integer(number) => number.to_string().parse(),
             other => text(other)?.parse(),
         }
     }

@@ -1,11 +1,11 @@
 //! Where packets go: the `to` of routes, MACs, floods, labels and nexthops.
 
 use crate::reader::Reader;
+use crate::tree::Node;
 use crate::value::{Value, display_some, names, text};
 use packet::Mac;
 use serde::Serialize;
 use std::net::IpAddr;
-use toml::de::DeValue;
 
 /// Encapsulations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -108,7 +108,7 @@ impl Value for Target {
         target
     });
 
-    fn read(value: &DeValue<'_>) -> Result<Self, String> {
+    fn read(value: &Node<'_>) -> Result<Self, String> {
         match text(value) {
             Ok("drop") => Ok(Self::Drop),
             _ => Err(format!("{} is no target; use {FORMS}", crate::value::describe(value))),

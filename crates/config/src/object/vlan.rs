@@ -2,6 +2,7 @@
 
 use super::Guest;
 use crate::reader::Reader;
+use crate::tree::Node;
 use crate::value::{Prefix, Value, describe};
 use ipnet::IpNet;
 use serde::Serialize;
@@ -35,7 +36,7 @@ impl Value for GuestVlan {
         Some(Self { tag: tag?, network: network?, addresses, allowed })
     });
 
-    fn read(value: &toml::de::DeValue<'_>) -> Result<Self, String> {
+    fn read(value: &Node<'_>) -> Result<Self, String> {
         Err(format!("expected {{ tag = N, network = \"NAME\" }}, found {}", describe(value)))
     }
 }

@@ -1,5 +1,5 @@
-//! Between the API's messages and the configuration's objects. Both have the same fields; TOML is what they share,
-//! so that objects are read and checked in one way, wherever they come from.
+//! Between the API's messages and the configuration's objects. Both have the same fields, so that objects are read and
+//! checked in one way, wherever they come from.
 
 use api::v1::{self, object::Object as Message};
 use config::{Key, Kind, Object};
@@ -23,16 +23,7 @@ pub(crate) fn object(message: &v1::Object) -> Result<Object, String> {
         Message::Mpls(m) => (Kind::Mpls, table(m)),
         Message::Vxlan(m) => (Kind::Vxlan, table(m)),
     };
-    let list = toml::Value::Array(vec![toml::Value::Table(table?)]);
-    let document = toml::Table::from_iter([(kind.name().to_owned(), list)]);
-    let text = toml::to_string(&document).map_err(|e| e.to_string())?;
-    // Lines are those of the text made here; they would mean nothing to the client.
-    let said = |problems: config::Problems| {
-        let lines: Vec<String> = problems.iter().map(|p| format!("{}: {}", p.at, p.message)).collect();
-        lines.join("\n")
-    };
-    let mut objects = config::parse_objects(&text).map_err(said)?;
-    objects.pop().ok_or_else(|| "an object without content".to_owned())
+    config::object(kind, table?).map_err(|problems| problems.to_string())
 }
 
 fn table<T: Serialize>(message: &T) -> Result<toml::Table, String> {

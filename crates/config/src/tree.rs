@@ -1,0 +1,120 @@
+//! A configuration as a tree of values: of a text in TOML, each value with its line, or of a message of the API.
+
+use crate::Problem;
+use std::borrow::Cow;
+use std::ops::Range;
+use toml::Value;
+use toml::de::{DeTable, DeValue};
+
+/// A value.
+pub(crate) enum Node<'a> {
+    String(Cow<'a, str>),
+    Integer(i128),
+    Boolean(bool),
+    /// What no key takes, as it is written.
+    Other(String),
+    Array(Vec<Placed<Node<'a>>>),
+    Table(Table<'a>),
+}
+
+/// Something, and the line on which it is written, if it is.
+pub(crate) struct Placed<T> {
+    pub(crate) line: Option<usize>,
+    pub(crate) of: T,
+}
+
+/// Keys and values.
+#[derive(Default)]
+pub(crate) struct Table<'a>(Vec<(Placed<Cow<'a, str>>, Placed<Node<'a>>)>);
+
+impl<'a> Table<'a> {
+    /// Parses a text; syntax errors are problems, and what could be read is returned.
+    pub(crate) fn of_text(text: &'a str) -> (Self, Vec<Problem>) {
+        let starts = text.bytes().enumerate().filter(|(_, b)| *b == b'\n').map(|(i, _)| i + 1);
+        let lines = Lines(std::iter::once(0).chain(starts).filter(|start| *start <= text.len()).collect());
+        let (root, errors) = DeTable::parse_recoverable(text);
+        let problem = |e: toml::de::Error| {
+            let line = e.span().and_then(|span| lines.at(&span));
+            Problem::new(line, "", e.message().trim())
+        };
+        (lines.table(root.into_inner()), errors.into_iter().map(problem).collect())
+    }
+
+    /// The same from fields that no text says.
+    pub(crate) fn of_fields(fields: toml::Table) -> Table<'static> {
+        let unplaced = |(key, value): (String, Value)| {
+            (Placed { line: None, of: key.into() }, Placed { line: None, of: Node::of_value(value) })
+        };
+        Table(fields.into_iter().map(unplaced).collect())
+    }
+
+    /// The value of a key, with the key.
+    pub(crate) fn entry(&self, key: &str) -> Option<&(Placed<Cow<'a, str>>, Placed<Node<'a>>)> {
+        self.0.iter().find(|(name, _)| name.of == key)
+    }
+
+    /// The value of a key.
+    pub(crate) fn get(&self, key: &str) -> Option<&Placed<Node<'a>>> {
+        self.entry(key).map(|(_, value)| value)
+    }
+
+    /// The keys.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &Placed<Cow<'a, str>>> {
+        self.0.iter().map(|(key, _)| key)
+    }
+}
+
+impl Node<'_> {
+    /// The text of a string.
+    pub(crate) fn as_str(&self) -> Option<&str> {
+        if let Self::String(text) = self { Some(text) } else { None }
+    }
+
+    fn of_value(value: Value) -> Node<'static> {
+        match value {
+            Value::String(text) => Node::String(text.into()),
+            Value::Integer(number) => Node::Integer(number.into()),
+            Value::Boolean(flag) => Node::Boolean(flag),
+            Value::Float(number) => Node::Other(number.to_string()),
+            Value::Datetime(time) => Node::Other(time.to_string()),
+            Value::Array(values) => {
+                let unplaced = |value| Placed { line: None, of: Self::of_value(value) };
+                Node::Array(values.into_iter().map(unplaced).collect())
+            }
+            Value::Table(fields) => Node::Table(Table::of_fields(fields)),
+        }
+    }
+}
+
+/// Offsets at which the lines of a text start.
+struct Lines(Vec<usize>);
+
+impl Lines {
+    /// The line, from 1, on which something starts.
+    fn at(&self, span: &Range<usize>) -> Option<usize> {
+        Some(self.0.partition_point(|start| *start <= span.start))
+    }
+
+    fn table<'a>(&self, table: DeTable<'a>) -> Table<'a> {
+        let placed = |(key, value): (toml::Spanned<Cow<'a, str>>, toml::Spanned<DeValue<'a>>)| {
+            let key = Placed { line: self.at(&key.span()), of: key.into_inner() };
+            (key, self.placed(value))
+        };
+        Table(table.into_iter().map(placed).collect())
+    }
+
+    fn placed<'a>(&self, value: toml::Spanned<DeValue<'a>>) -> Placed<Node<'a>> {
+        let line = self.at(&value.span());
+        let of = match value.into_inner() {
+            DeValue::String(text) => Node::String(text),
+            DeValue::Integer(number) => i128::from_str_radix(number.as_str(), number.radix())
+                .map_or_else(|_| Node::Other(number.as_str().to_owned()), Node::Integer),
+            DeValue::Boolean(flag) => Node::Boolean(flag),
+            DeValue::Float(number) => Node::Other(number.as_str().to_owned()),
+            DeValue::Datetime(time) => Node::Other(time.to_string()),
+            DeValue::Array(values) => Node::Array(values.into_iter().map(|one| self.placed(one)).collect()),
+            DeValue::Table(table) => Node::Table(self.table(table)),
+        };
+        Placed { line, of }
+    }
+}
