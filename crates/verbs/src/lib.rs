@@ -37,15 +37,16 @@ mod multicast;
 mod names;
 mod objects;
 pub mod post;
+mod post_ex;
 mod private;
 mod publish;
 pub mod query;
 pub mod queue_pair;
 mod rate;
 mod refused;
+mod send_queue;
 pub mod shared_receive;
 mod sysfs;
 mod windows;
-pub mod work_request;
 
 pub use verbs_abi as abi;

@@ -69,7 +69,7 @@ unsafe fn bind(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *const ibv_mw_bind) -> Ou
     if !may_send(qp) || mw.type_ != IBV_MW_TYPE_1 {
         return Err(libc::EINVAL);
     }
-    hand_over_local(qp, &mut send, &mut request)?;
+    hand_over_local(qp, &mut send.queue, &mut request)?;
     mw.rkey = rkey;
     Ok(())
 }

@@ -28,7 +28,7 @@ fn modify(qp: &Qp, attr: &ibv_qp_attr, mask: u32) -> Outcome<()> {
         }
         // Nobody waits for its queues who has a completion queue locked.
         qp.forget_completions();
-        send.begin_anew(qp.qp_type, qp.context().link.info().is_trusting);
+        send.queue.begin_anew(qp.qp_type, qp.context().link.info().is_trusting);
     } else {
         qp.context().link.ask(&request)?;
     }

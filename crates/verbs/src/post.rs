@@ -3,9 +3,10 @@
 use crate::abi::*;
 use crate::errno::{Outcome, code};
 use crate::memory_window::ask_to_bind;
-use crate::publish::{at_once, hand_over};
+use crate::post_ex::Sending;
+use crate::publish::hand_over;
 use crate::queue_pair::Qp;
-use crate::work_request::{SendQueue, has_place, is_offered};
+use crate::send_queue::{SendQueue, has_place, is_inline, is_offered};
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 use uverbs::{Segment, WorkQueue, WorkRequest};
@@ -66,19 +67,17 @@ pub(crate) fn hand_over_local(qp: &Qp, send: &mut SendQueue, request: &mut WorkR
 }
 
 fn fill_local(qp: &Qp, send: &mut SendQueue, request: &mut WorkRequest) -> Outcome<()> {
-    request.number = send.next().ok_or(libc::ENOMEM)?;
-    if !is_offered(qp.qp_type, request.opcode.into()) || !send.queue.fill(request, &[]) {
-        return Err(libc::EINVAL);
-    }
-    send.count();
-    Ok(())
+    send.number(request)?;
+    // SAFETY: there is no message.
+    let is_filled = is_offered(qp.qp_type, request.opcode.into()) && unsafe { send.fill(request, &[], &[]) };
+    if is_filled { Ok(()) } else { Err(libc::EINVAL) }
 }
 
 /// Does a request at once, where that can be, or fills a slot.
 ///
 /// # Safety
 /// The request must be as its man page says.
-unsafe fn post(qp: &Qp, send: &mut SendQueue, wr: &ibv_send_wr) -> Outcome<()> {
+unsafe fn post(qp: &Qp, Sending { queue: send, parts, .. }: &mut Sending, wr: &ibv_send_wr) -> Outcome<()> {
     if !is_offered(qp.qp_type, wr.opcode) {
         return Err(libc::EINVAL);
     }
@@ -98,37 +97,25 @@ unsafe fn post(qp: &Qp, send: &mut SendQueue, wr: &ibv_send_wr) -> Outcome<()> {
     if is_local {
         return fill_local(qp, send, &mut request);
     }
-    request.number = send.next().ok_or(libc::ENOMEM)?;
-    let is_inline = wr.send_flags & IBV_SEND_INLINE != 0;
-    if !has_place(wr.opcode, is_inline, list) {
+    send.number(&mut request)?;
+    if !has_place(&request, list) {
         return Err(libc::EINVAL);
     }
-    // After those that were filled, if there are any.
-    let SendQueue { queue, sharing, parts, .. } = send;
-    let may_be_done = queue.unpublished() == 0;
-    let is_filled = if !is_inline {
-        request.segments = list.len() as u16;
-        // SAFETY: memory that is registered is there, says the program.
-        may_be_done && unsafe { at_once(qp, queue, sharing, &request, list, &[]) }
-            || queue.fill(&request, list)
-    } else {
+    parts.clear();
+    let list = if is_inline(&request) {
         let len = list.iter().map(|part| u64::from(part.len)).sum::<u64>();
         if len > qp.capacity.max_inline_data.into() {
             return Err(libc::EINVAL);
         }
         request.inline_len = len as u32;
-        parts.clear();
         parts.extend(list.iter().map(|part| (part.address as *const u8, part.len as usize)));
-        // SAFETY: the program says that they may be read.
-        unsafe {
-            may_be_done && at_once(qp, queue, sharing, &request, &[], parts)
-                || queue.fill_inline(&request, parts)
-        }
+        &[]
+    } else {
+        request.segments = list.len() as u16;
+        list
     };
-    if is_filled {
-        send.count();
-    }
-    if is_filled { Ok(()) } else { Err(libc::EINVAL) }
+    // SAFETY: the program says that they may be read, and that memory which is registered is there.
+    if unsafe { send.put(qp, &request, list, parts) } { Ok(()) } else { Err(libc::EINVAL) }
 }
 
 /// In these states sends may be posted. In some of them they wait, or are flushed: that is up to the device.
@@ -154,7 +141,7 @@ pub unsafe extern "C" fn post_send(
             }
         }
     }
-    hand_over(qp, &mut send);
+    hand_over(qp, &mut send.queue);
     if outcome.is_err() {
         // SAFETY: room for a pointer.
         unsafe { bad.write(wr) };

@@ -6,52 +6,15 @@ use crate::direct::Bytes;
 use crate::errno::set;
 use crate::memory_window::ask_to_bind;
 use crate::post::may_send;
-use crate::publish::{Sharing, at_once, hand_over, publish};
+use crate::publish::{hand_over, publish};
 use crate::queue_pair::Qp;
+use crate::send_queue::{SendQueue, has_place, is_inline, is_offered};
 use std::ffi::{c_int, c_void};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use uverbs::{Capacity, Segment, WorkQueue, WorkRequest};
+use uverbs::{Capacity, Segment, WorkRequest};
 
-const ON_RC: u64 = bit(IBV_WR_RDMA_READ) | bit(IBV_WR_ATOMIC_CMP_AND_SWP) | bit(IBV_WR_ATOMIC_FETCH_AND_ADD);
-const ON_CONNECTED: u64 = bit(IBV_WR_RDMA_WRITE)
-    | bit(IBV_WR_RDMA_WRITE_WITH_IMM)
-    | bit(IBV_WR_SEND_WITH_INV)
-    | bit(IBV_WR_LOCAL_INV)
-    | bit(IBV_WR_BIND_MW);
-const ON_ANY: u64 = bit(IBV_WR_SEND) | bit(IBV_WR_SEND_WITH_IMM);
-
-/// Yields while a slot is about to be given back: the device may wait for a CPU.
-const PATIENCE: u32 = 1 << 14;
-
-/// Operations that each type of queue pair offers: bits `ibv_qp_create_send_ops_flags`, which are those of the opcodes.
-pub(crate) const OFFERED: [(u32, u64); 3] = [
-    (IBV_QPT_RC, ON_ANY | ON_CONNECTED | ON_RC),
-    (IBV_QPT_UC, ON_ANY | (ON_CONNECTED & !bit(IBV_WR_SEND_WITH_INV))),
-    (IBV_QPT_UD, ON_ANY),
-];
-
-const fn bit(opcode: u32) -> u64 {
-    1 << opcode
-}
-
-/// Whether a queue pair of that type offers an operation.
-pub(crate) fn is_offered(qp_type: u32, opcode: u32) -> bool {
-    opcode < u64::BITS && OFFERED.iter().any(|(of, flags)| *of == qp_type && flags & bit(opcode) != 0)
-}
-
-/// A send queue, and the request that is being made.
-pub(crate) struct SendQueue {
-    pub(crate) queue: WorkQueue,
-    /// Sends since the beginning, with those that are filled and not published.
-    posted: u32,
-    /// Those among them that were polled, or came before one that was.
-    retired: Arc<AtomicU32>,
-    /// Sends that may be posted and not polled.
-    limit: u32,
-    pub(crate) sharing: Sharing,
-    /// The list of a request, while it is performed.
-    pub(crate) list: Vec<Segment>,
+/// The sending half of a queue pair.
+pub(crate) struct Sending {
+    pub(crate) queue: SendQueue,
     /// Parts of an inline message, while its slot is filled.
     pub(crate) parts: Vec<Bytes>,
     draft: Option<WorkRequest>,
@@ -65,23 +28,13 @@ pub(crate) struct SendQueue {
 }
 
 // SAFETY: pointers among the parts are used by the call that put them there.
-unsafe impl Send for SendQueue {}
+unsafe impl Send for Sending {}
 
-impl SendQueue {
+impl Sending {
     /// With room for what a request may have, so that posting does not allocate.
-    pub(crate) fn new(
-        (queue, retired): (WorkQueue, Arc<AtomicU32>),
-        capacity: &Capacity,
-        qp_type: u32,
-        is_trusting: bool,
-    ) -> Self {
+    pub(crate) fn new(queue: SendQueue, capacity: &Capacity, qp_type: u32) -> Self {
         Self {
             queue,
-            posted: 0,
-            retired,
-            limit: capacity.max_send_wr,
-            sharing: Sharing::new(qp_type, is_trusting),
-            list: Vec::with_capacity(capacity.max_send_sge as usize),
             parts: Vec::with_capacity(capacity.max_send_sge as usize),
             draft: None,
             segments: Vec::with_capacity(capacity.max_send_sge as usize),
@@ -90,39 +43,6 @@ impl SendQueue {
             needs_address: qp_type == IBV_QPT_UD,
             error: 0,
         }
-    }
-
-    /// Forgets everything, the peer too. Its completions must be forgotten by now.
-    pub(crate) fn begin_anew(&mut self, qp_type: u32, is_trusting: bool) {
-        self.queue.reset();
-        self.retired.store(self.posted, Ordering::Release);
-        self.sharing = Sharing::new(qp_type, is_trusting);
-    }
-
-    /// The number of the next send, if there is room for it: until its completion, or a later one, is polled.
-    pub(crate) fn next(&mut self) -> Option<u32> {
-        if self.posted.wrapping_sub(self.retired.load(Ordering::Acquire)) >= self.limit {
-            return None;
-        }
-        // The device gives a slot back right after it completed what was there.
-        for _ in 0..PATIENCE {
-            if self.queue.has_room() {
-                return Some(self.posted);
-            }
-            std::thread::yield_now();
-        }
-        None
-    }
-
-    /// The next send is done, or filled.
-    pub(crate) const fn count(&mut self) {
-        self.posted = self.posted.wrapping_add(1);
-    }
-
-    /// Takes back what was filled and not published.
-    fn abort(&mut self) {
-        self.posted = self.posted.wrapping_sub(self.queue.unpublished());
-        self.queue.abort();
     }
 
     fn fail(&mut self, errno: c_int) {
@@ -147,19 +67,15 @@ impl SendQueue {
     /// The request that was made last, if it can be one.
     fn end_draft(&mut self) -> Option<WorkRequest> {
         let mut request = self.draft.take().filter(|_| self.error == 0)?;
-        let is_inline = u32::from(request.flags) & IBV_SEND_INLINE != 0;
-        let lacks = self.needs_address && !self.has_address
-            || !has_place(request.opcode.into(), is_inline, &self.segments);
-        if lacks {
+        if self.needs_address && !self.has_address || !has_place(&request, &self.segments) {
             self.fail(libc::EINVAL);
             return None;
         }
-        let Some(number) = self.next() else {
-            self.fail(libc::ENOMEM);
+        if let Err(errno) = self.queue.number(&mut request) {
+            self.fail(errno);
             return None;
-        };
-        request.number = number;
-        if is_inline {
+        }
+        if is_inline(&request) {
             request.inline_len = self.inline.len() as u32;
             self.segments.clear();
         } else {
@@ -171,15 +87,9 @@ impl SendQueue {
 
     /// Fills a slot with it.
     fn fill(&mut self, request: &WorkRequest) {
-        let is_filled = if request.inline_len == 0 {
-            self.queue.fill(request, &self.segments)
-        } else {
-            // SAFETY: a vector of that length.
-            unsafe { self.queue.fill_inline(request, &[(self.inline.as_ptr(), self.inline.len())]) }
-        };
-        if is_filled {
-            self.count();
-        } else {
+        let inline = [(self.inline.as_ptr(), self.inline.len())];
+        // SAFETY: a vector of that length.
+        if !unsafe { self.queue.fill(request, &self.segments, &inline) } {
             self.fail(libc::EINVAL);
         }
     }
@@ -187,32 +97,17 @@ impl SendQueue {
     /// Has everything done that was made, if all of it can be requests. One alone is done at once, where that can be.
     fn finish(&mut self, qp: &Qp) {
         let Some(request) = self.end_draft() else { return };
-        let Self { queue, sharing, segments, inline, .. } = self;
-        let is_alone = queue.unpublished() == 0;
-        let inline = [(inline.as_ptr(), inline.len())];
+        let is_alone = self.queue.queue.unpublished() == 0;
+        let inline = [(self.inline.as_ptr(), self.inline.len())];
         // SAFETY: a vector of that length; memory that is registered is there, says the program.
-        if is_alone && unsafe { at_once(qp, queue, sharing, &request, segments, &inline) } {
-            self.count();
-            return;
+        if !unsafe { self.queue.put(qp, &request, &self.segments, &inline) } {
+            self.fail(libc::EINVAL);
         }
-        self.fill(&request);
         match self.error {
-            0 if is_alone => hand_over(qp, self),
-            0 => publish(qp, self),
+            0 if is_alone => hand_over(qp, &mut self.queue),
+            0 => publish(qp, &mut self.queue),
             _ => {}
         }
-    }
-}
-
-/// Whether a request that brings something back says where to: inline it can't, and the value of an atomic has one
-/// place.
-pub(crate) fn has_place(opcode: u32, is_inline: bool, list: &[Segment]) -> bool {
-    match opcode {
-        IBV_WR_RDMA_READ => !is_inline,
-        IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => {
-            !is_inline && matches!(list, [Segment { len: 8, .. }])
-        }
-        _ => true,
     }
 }
 
@@ -220,7 +115,7 @@ pub(crate) fn has_place(opcode: u32, is_inline: bool, list: &[Segment]) -> bool 
 ///
 /// # Safety
 /// It must be a queue pair of ours, and locked so.
-unsafe fn making<'a>(qp: *mut ibv_qp_ex) -> (&'a Qp, &'a mut SendQueue) {
+unsafe fn making<'a>(qp: *mut ibv_qp_ex) -> (&'a Qp, &'a mut Sending) {
     // SAFETY: the caller's promise; the C part comes first.
     unsafe {
         let ours = Qp::of(qp.cast());
@@ -257,7 +152,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
         send.finish(ours);
         let error = send.error;
         if error != 0 {
-            send.abort();
+            send.queue.abort();
             set(error);
         }
         ours.send.release();
@@ -270,7 +165,7 @@ unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
     unsafe {
         let (ours, send) = making(qp);
         send.draft = None;
-        send.abort();
+        send.queue.abort();
         ours.send.release();
     }
 }

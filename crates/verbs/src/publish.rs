@@ -3,7 +3,7 @@
 use crate::abi::{IBV_QPS_RTS, IBV_QPT_RC, IBV_SEND_SIGNALED};
 use crate::direct::{Bytes, Direct, Sender};
 use crate::queue_pair::Qp;
-use crate::work_request::SendQueue;
+use crate::send_queue::SendQueue;
 use std::sync::atomic::Ordering;
 use uverbs::{Request, Segment, WorkQueue, WorkRequest};
 

@@ -7,7 +7,8 @@ use crate::errno::{Outcome, code, pointer};
 use crate::events::{About, forget};
 use crate::link::{map, only};
 use crate::lock::{Lock, wait_for_acknowledgements};
-use crate::work_request::{OFFERED, SendQueue, operations};
+use crate::post_ex::{Sending, operations};
+use crate::send_queue::{OFFERED, SendQueue};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ pub struct Qp {
     pub(crate) state: AtomicU32,
     pub(crate) capacity: Capacity,
     pub(crate) sq_sig_all: bool,
-    pub(crate) send: Lock<SendQueue>,
+    pub(crate) send: Lock<Sending>,
     /// Sends whose completions were polled, with those before that have none, since the beginning.
     retired: Arc<AtomicU32>,
     /// None, where there is an SRQ.
@@ -107,7 +108,7 @@ impl Qp {
             // The device may have ended after it completed a request, and before it gave its slot back.
             let retired = self.retired.load(Ordering::Acquire);
             let is_left = |request: &WorkRequest| request.number.wrapping_sub(retired).cast_signed() >= 0;
-            send.queue.abandon(|request| {
+            send.queue.queue.abandon(|request| {
                 if is_left(request) {
                     each(self, request, 0);
                 }
@@ -205,18 +206,15 @@ unsafe fn create(pd: *mut ibv_pd, attr: &mut ibv_qp_init_attr, is_extended: bool
         events_completed: 0,
     };
     let retired = Arc::new(AtomicU32::new(0));
+    let send = (queue(send, capacity.max_send_wr)?, retired.clone());
+    let send = SendQueue::new(send, &capacity, attr.qp_type, ours.link.info().is_trusting);
     let made = Box::into_raw(Box::new(Qp {
         c: UnsafeCell::new(operations(base)),
         qp_type: attr.qp_type,
         state: AtomicU32::new(IBV_QPS_RESET),
         capacity,
         sq_sig_all,
-        send: Lock::new(SendQueue::new(
-            (queue(send, capacity.max_send_wr)?, retired.clone()),
-            &capacity,
-            attr.qp_type,
-            ours.link.info().is_trusting,
-        )),
+        send: Lock::new(Sending::new(send, &capacity, attr.qp_type)),
         retired,
         receive: receive.map(Lock::new),
         parcels,

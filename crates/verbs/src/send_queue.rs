@@ -1,0 +1,166 @@
+//! A send queue: numbers, and slots for requests. Both ways of posting put their requests in here.
+
+use crate::abi::*;
+use crate::direct::Bytes;
+use crate::errno::Outcome;
+use crate::publish::{Sharing, at_once};
+use crate::queue_pair::Qp;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use uverbs::{Capacity, Segment, WorkQueue, WorkRequest};
+
+const ON_RC: u64 = bit(IBV_WR_RDMA_READ) | bit(IBV_WR_ATOMIC_CMP_AND_SWP) | bit(IBV_WR_ATOMIC_FETCH_AND_ADD);
+const ON_CONNECTED: u64 = bit(IBV_WR_RDMA_WRITE)
+    | bit(IBV_WR_RDMA_WRITE_WITH_IMM)
+    | bit(IBV_WR_SEND_WITH_INV)
+    | bit(IBV_WR_LOCAL_INV)
+    | bit(IBV_WR_BIND_MW);
+const ON_ANY: u64 = bit(IBV_WR_SEND) | bit(IBV_WR_SEND_WITH_IMM);
+
+/// Yields while a slot is about to be given back: the device may wait for a CPU.
+const PATIENCE: u32 = 1 << 14;
+
+/// Operations that each type of queue pair offers: bits `ibv_qp_create_send_ops_flags`, which are those of the opcodes.
+pub(crate) const OFFERED: [(u32, u64); 3] = [
+    (IBV_QPT_RC, ON_ANY | ON_CONNECTED | ON_RC),
+    (IBV_QPT_UC, ON_ANY | (ON_CONNECTED & !bit(IBV_WR_SEND_WITH_INV))),
+    (IBV_QPT_UD, ON_ANY),
+];
+
+const fn bit(opcode: u32) -> u64 {
+    1 << opcode
+}
+
+/// Whether a queue pair of that type offers an operation.
+pub(crate) fn is_offered(qp_type: u32, opcode: u32) -> bool {
+    opcode < u64::BITS && OFFERED.iter().any(|(of, flags)| *of == qp_type && flags & bit(opcode) != 0)
+}
+
+/// A send queue.
+pub(crate) struct SendQueue {
+    pub(crate) queue: WorkQueue,
+    /// Sends since the beginning, with those that are filled and not published.
+    posted: u32,
+    /// Those among them that were polled, or came before one that was.
+    retired: Arc<AtomicU32>,
+    /// Sends that may be posted and not polled.
+    limit: u32,
+    pub(crate) sharing: Sharing,
+    /// The list of a request, while it is performed.
+    pub(crate) list: Vec<Segment>,
+}
+
+impl SendQueue {
+    /// With room for what a request may have, so that posting does not allocate.
+    pub(crate) fn new(
+        (queue, retired): (WorkQueue, Arc<AtomicU32>),
+        capacity: &Capacity,
+        qp_type: u32,
+        is_trusting: bool,
+    ) -> Self {
+        Self {
+            queue,
+            posted: 0,
+            retired,
+            limit: capacity.max_send_wr,
+            sharing: Sharing::new(qp_type, is_trusting),
+            list: Vec::with_capacity(capacity.max_send_sge as usize),
+        }
+    }
+
+    /// Forgets everything, the peer too. Its completions must be forgotten by now.
+    pub(crate) fn begin_anew(&mut self, qp_type: u32, is_trusting: bool) {
+        self.queue.reset();
+        self.retired.store(self.posted, Ordering::Release);
+        self.sharing = Sharing::new(qp_type, is_trusting);
+    }
+
+    /// The number of the next send, if there is room for it: until its completion, or a later one, is polled.
+    fn next(&mut self) -> Option<u32> {
+        if self.posted.wrapping_sub(self.retired.load(Ordering::Acquire)) >= self.limit {
+            return None;
+        }
+        // The device gives a slot back right after it completed what was there.
+        for _ in 0..PATIENCE {
+            if self.queue.has_room() {
+                return Some(self.posted);
+            }
+            std::thread::yield_now();
+        }
+        None
+    }
+
+    /// Gives a request its number, if there is room for it.
+    pub(crate) fn number(&mut self, request: &mut WorkRequest) -> Outcome<()> {
+        request.number = self.next().ok_or(libc::ENOMEM)?;
+        Ok(())
+    }
+
+    /// The next send is done, or filled.
+    const fn count(&mut self) {
+        self.posted = self.posted.wrapping_add(1);
+    }
+
+    /// Fills a slot with a numbered request. False where it does not fit.
+    ///
+    /// # Safety
+    /// The bytes of an inline message must be there.
+    pub(crate) unsafe fn fill(&mut self, request: &WorkRequest, list: &[Segment], inline: &[Bytes]) -> bool {
+        let is_filled = if is_inline(request) {
+            // SAFETY: the caller's promise.
+            unsafe { self.queue.fill_inline(request, inline) }
+        } else {
+            self.queue.fill(request, list)
+        };
+        if is_filled {
+            self.count();
+        }
+        is_filled
+    }
+
+    /// Does a numbered request at once, where none waits in front of it and that can be; else fills a slot with it.
+    /// False where it does not fit.
+    ///
+    /// # Safety
+    /// The bytes of an inline message, and memory that is registered, must be there.
+    pub(crate) unsafe fn put(
+        &mut self,
+        qp: &Qp,
+        request: &WorkRequest,
+        list: &[Segment],
+        inline: &[Bytes],
+    ) -> bool {
+        let Self { queue, sharing, .. } = self;
+        // SAFETY: the caller's promise.
+        if queue.unpublished() == 0 && unsafe { at_once(qp, queue, sharing, request, list, inline) } {
+            self.count();
+            return true;
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.fill(request, list, inline) }
+    }
+
+    /// Takes back what was filled and not published.
+    pub(crate) fn abort(&mut self) {
+        self.posted = self.posted.wrapping_sub(self.queue.unpublished());
+        self.queue.abort();
+    }
+}
+
+/// Whether the data of a message are in its slot.
+pub(crate) fn is_inline(request: &WorkRequest) -> bool {
+    u32::from(request.flags) & IBV_SEND_INLINE != 0
+}
+
+/// Whether a request that brings something back says where to: inline it can't, and the value of an atomic has one
+/// place.
+pub(crate) fn has_place(request: &WorkRequest, list: &[Segment]) -> bool {
+    let is_inline = is_inline(request);
+    match request.opcode.into() {
+        IBV_WR_RDMA_READ => !is_inline,
+        IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => {
+            !is_inline && matches!(list, [Segment { len: 8, .. }])
+        }
+        _ => true,
+    }
+}
