@@ -1,23 +1,23 @@
 //! The one place where the host's objects change: checked, compiled, applied and stored as a whole, or not at all.
 
-mod switch;
+mod open_ports;
 mod view;
 
 pub(crate) use view::View;
 
 use crate::compile::{Desired, Ids, compile, recompile};
+use crate::object_change::{ObjectChange, describe};
 use crate::owner::{Changed, Objects, Owned, Owner};
-use crate::plan::{self, ObjectChange};
 use crate::ports::{self, Ports};
 use crate::store::{Durability, Store, StoreError};
 use config::{Host, Index, Item, Key, Kind, Object, Problem, Problems, Route};
 use model::{ApplyError, Executor, Vrf};
+use open_ports::{Open, Switch};
 use packet::Mac;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
-use switch::{Open, Switch};
 
 /// Why a change was refused. Nothing of it was done.
 #[derive(Debug, thiserror::Error)]
@@ -159,7 +159,7 @@ impl Core {
         }
         let next = Next::checked(file.host.into(), next, &places)?;
         if dry_run {
-            return Ok(plan::describe(&state.objects.changes_to(&next.objects)));
+            return Ok(describe(&state.objects.changes_to(&next.objects)));
         }
         self.switch(&mut state, next, Durability::Disk)
     }
@@ -238,7 +238,7 @@ impl Core {
         let added = changed.iter().filter_map(|changed| route(changed.new));
         let desired = recompile(&state.desired, &state.index, removed, added, &mut ids);
         self.commit((&state.desired, &desired), &changed, &next, Durability::Kernel)?;
-        let described = plan::describe(&changed);
+        let described = describe(&changed);
         (state.objects, state.ids, state.desired) = (next, ids, desired);
         self.publish(self.view().after(state));
         Ok(described)
@@ -264,7 +264,7 @@ impl Core {
             return Err(e);
         }
         switch.finish(&|name| ids.vif(name));
-        let described = plan::describe(&changed);
+        let described = describe(&changed);
         (state.host, state.index) = (host, index);
         (state.objects, state.ids, state.desired) = (next, ids, desired);
         self.publish(View::new(state, self.executor.clone(), self.started));

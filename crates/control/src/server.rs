@@ -2,8 +2,8 @@
 
 use crate::clients::{Bounds, Clients};
 use crate::core::Core;
-use crate::lock::Lock;
 use crate::metrics;
+use crate::run_dir_lock::Lock;
 use crate::service::Service;
 use api::v1::viaduct_server::ViaductServer;
 use std::future::Future;

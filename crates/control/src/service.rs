@@ -8,8 +8,8 @@ mod state;
 mod tables;
 
 use crate::core::{Core, Error, View};
+use crate::object_change::ObjectChange;
 use crate::owner::Owner;
-use crate::plan::ObjectChange;
 use crate::server::Sandbox;
 use api::v1;
 use api::v1::viaduct_server::Viaduct;
