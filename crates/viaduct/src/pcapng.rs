@@ -1,4 +1,7 @@
 //! Writing pcapng (draft-ietf-opsawg-pcapng): a section, interfaces with names, packets with direction and comment.
+//!
+//! Written by hand: `pcapng-writer` has one release, of 2021, and the newest `pcap-file` is a release candidate, which
+//! reads and writes all of the format. Three kinds of blocks are all that a capture needs.
 
 use std::collections::HashMap;
 use std::io::{Result, Write};

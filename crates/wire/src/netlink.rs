@@ -1,5 +1,8 @@
 //! The little of rtnetlink that ioctls don't tell: that some link changed, and what a link is linked to, and links of
 //! other namespaces.
+//!
+//! Written by hand: `netlink-packet-route` knows every message of rtnetlink, and parses an answer with all its attributes
+//! into allocated values. Two requests, and a handful of attributes of their answers, are what is used here.
 
 use crate::device::{Device, Link, is_up};
 use crate::opener::TapState;
