@@ -91,7 +91,7 @@ impl Index {
     fn tunnelled_mtu(&self) -> u16 {
         let underlay = self.wires.iter().map(|wire| wire.mtu).min().unwrap_or(1500);
         let v6 = self.tunnel_sources.iter().any(IpAddr::is_ipv6);
-        underlay - if self.tunnel_sources.is_empty() { 0 } else { OVERHEAD[usize::from(v6)] }
+        underlay.saturating_sub(if self.tunnel_sources.is_empty() { 0 } else { OVERHEAD[usize::from(v6)] })
     }
 
     /// Largest IP packet of a guest, bytes.
