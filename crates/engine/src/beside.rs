@@ -1,7 +1,7 @@
 //! What an executor needs that stands in front of the engine and leaves it what it can't do itself.
 
 use crate::engine::Engine;
-use crate::mailbox::Message;
+use crate::message::Message;
 use crate::mutex::lock;
 use mem::{RxQueue, TxQueue};
 use model::{Counters, FlowKey, Seconds, VifId};

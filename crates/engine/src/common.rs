@@ -4,6 +4,7 @@ use crate::capture::{DropLog, Tap};
 use crate::clock::Clock;
 use crate::counters::WorkerCells;
 use crate::mailbox::{Mailbox, Pending};
+use crate::message::Message;
 use crate::mutex::lock;
 use mem::Port;
 use model::VifId;
@@ -16,7 +17,7 @@ use tables::Shared;
 /// What others hold of a worker.
 pub(crate) struct Handle {
     pub cpu: Option<usize>,
-    pub mailbox: Arc<Mailbox>,
+    pub mailbox: Arc<Mailbox<Message>>,
     pub cells: Arc<WorkerCells>,
     pub log: Arc<DropLog>,
     /// The change that it did not take up in time.

@@ -2,7 +2,7 @@
 
 use crate::announcer::Announcer;
 use crate::common::Common;
-use crate::mailbox::Message;
+use crate::message::Message;
 use crate::mutex::lock;
 use model::{NeighbourScope, Question, Seconds};
 use std::io;

@@ -33,6 +33,7 @@ mod key;
 mod lanes;
 mod linear;
 mod mailbox;
+mod message;
 mod meters;
 mod mutex;
 mod notice;
@@ -53,3 +54,4 @@ mod turn;
 mod worker;
 
 pub use engine::{AttachError, Engine, EngineConfig};
+pub use mailbox::{Mailbox, Pending, Receipt};

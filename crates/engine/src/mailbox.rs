@@ -1,56 +1,30 @@
-//! How the control plane speaks to a worker: by messages, looked for once per round.
+//! How a thread that is busy is spoken to: by messages, which it looks for once per round.
 
-use crate::capture::Tap;
-use crate::meters::Meters;
-use mem::{RxQueue, TxQueue};
-use model::{Question, Unasked, VifId};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// With so many messages waiting for a worker, it gets only those that somebody needs.
+/// With so many messages waiting for a thread, it gets only those that somebody needs.
 const FULL: usize = 4096;
 
-/// What a worker is told.
-pub(crate) enum Message {
-    /// Own this receiving queue of an interface, its `index`th.
-    Receive { vif: VifId, queue: Box<dyn RxQueue> },
-    /// Send to an interface by these queues, beginning with the one of the worker's number.
-    Send { vif: VifId, queues: Arc<[Arc<dyn TxQueue>]> },
-    /// Drop all queues of an interface.
-    Detach(VifId),
-    /// Police by these meters.
-    Meters(Arc<Meters>),
-    /// Show packets to these captures.
-    Taps(Vec<Arc<Tap>>),
-    /// Ask for a neighbour's MAC.
-    Solicit(Question),
-    /// Send a frame of this host's own.
-    Tell(Unasked),
-    /// Empty the flow cache.
-    Forget,
-    /// Nothing: the answer shows that the worker runs.
-    Answer,
-    /// End.
-    Stop,
-}
-
 /// Proof that a message was dealt with: dropped with it.
-pub(crate) struct Receipt {
+#[derive(Debug)]
+pub struct Receipt {
     _sender: Option<Sender<()>>,
 }
 
 /// The other end of a receipt.
 #[derive(Debug)]
-pub(crate) struct Pending(Receiver<()>);
+pub struct Pending(Receiver<()>);
 
 impl Receipt {
     /// A receipt, and what tells when it is gone.
+    #[must_use]
     pub fn new() -> (Self, Pending) {
         let (sender, receiver) = channel();
         (Self { _sender: Some(sender) }, Pending(receiver))
@@ -59,6 +33,7 @@ impl Receipt {
 
 impl Pending {
     /// Waits until the message was dealt with, at most until `deadline`; false where it was not.
+    #[must_use]
     pub fn wait(&self, deadline: Instant) -> bool {
         let left = deadline.saturating_duration_since(Instant::now());
         // Ends, with an error, when the sender is gone.
@@ -66,44 +41,45 @@ impl Pending {
     }
 }
 
-/// A worker's mailbox.
-pub(crate) struct Mailbox {
-    messages: Mutex<VecDeque<(Message, Receipt)>>,
+/// The mailbox of a thread, for messages `M`.
+#[derive(Debug)]
+pub struct Mailbox<M> {
+    messages: Mutex<VecDeque<(M, Receipt)>>,
     waiting: AtomicBool,
     event: OwnedFd,
 }
 
-impl Mailbox {
+impl<M> Mailbox<M> {
     /// An empty one.
     ///
     /// # Errors
     /// No event descriptor could be had.
     pub fn new() -> io::Result<Self> {
         let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        Ok(Self { messages: Mutex::default(), waiting: AtomicBool::new(false), event })
+        Ok(Self { messages: Mutex::new(VecDeque::new()), waiting: AtomicBool::new(false), event })
     }
 
     /// Posts a message nobody waits for.
-    pub fn post(&self, message: Message) {
+    pub fn post(&self, message: M) {
         self.post_with(message, Receipt { _sender: None });
     }
 
     /// Posts a message.
-    pub fn post_with(&self, message: Message, receipt: Receipt) {
+    pub fn post_with(&self, message: M, receipt: Receipt) {
         self.lock().push_back((message, receipt));
         self.waiting.store(true, Ordering::Release);
         self.wake();
     }
 
-    /// Wakes the worker, if it sleeps.
+    /// Wakes the thread, if it sleeps.
     pub fn wake(&self) {
-        // It can only fail by being full, and then the worker is woken already.
+        // It can only fail by being full, and then the thread is woken already.
         let _ = io::write(&self.event, &1_u64.to_ne_bytes());
     }
 
     /// The next message.
     #[inline(always)]
-    pub fn next(&self) -> Option<(Message, Receipt)> {
+    pub fn next(&self) -> Option<(M, Receipt)> {
         if !self.waiting.load(Ordering::Relaxed) {
             return None;
         }
@@ -111,7 +87,7 @@ impl Mailbox {
     }
 
     #[cold]
-    fn take(&self) -> Option<(Message, Receipt)> {
+    fn take(&self) -> Option<(M, Receipt)> {
         let mut messages = self.lock();
         let message = messages.pop_front();
         if messages.is_empty() {
@@ -121,16 +97,19 @@ impl Mailbox {
     }
 
     /// Whether so many messages wait that only those are added that somebody needs.
+    #[must_use]
     pub fn is_full(&self) -> bool {
         self.lock().len() >= FULL
     }
 
     /// Whether there is a message.
+    #[must_use]
     pub fn has_mail(&self) -> bool {
         self.waiting.load(Ordering::Acquire)
     }
 
-    /// Readable when the worker should wake.
+    /// Readable when the thread should wake.
+    #[must_use]
     pub fn event(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }
@@ -141,7 +120,7 @@ impl Mailbox {
         let _ = io::read(&self.event, &mut count);
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<(Message, Receipt)>> {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<(M, Receipt)>> {
         self.messages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -5,7 +5,8 @@ use crate::clock::Clock;
 use crate::core::{Core, Limits};
 use crate::counters::WorkerCells;
 use crate::cycles;
-use crate::mailbox::{Mailbox, Message};
+use crate::mailbox::Mailbox;
+use crate::message::Message;
 use crate::pinned::Tables;
 use crate::receivers::{Receiver, Receivers};
 use crate::turn::Turn;
@@ -41,7 +42,7 @@ pub(crate) struct Parts {
     pub number: usize,
     pub cpu: Option<usize>,
     pub shared: Arc<Shared>,
-    pub mailbox: Arc<Mailbox>,
+    pub mailbox: Arc<Mailbox<Message>>,
     pub cells: Arc<WorkerCells>,
     pub log: Arc<DropLog>,
     pub clock: Clock,
@@ -52,7 +53,7 @@ pub(crate) struct Parts {
 pub(crate) struct Worker {
     cpu: Option<usize>,
     shared: Arc<Shared>,
-    mailbox: Arc<Mailbox>,
+    mailbox: Arc<Mailbox<Message>>,
     clock: Clock,
     epoll: OwnedFd,
     reader: Reader<Snapshot>,

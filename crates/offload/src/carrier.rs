@@ -7,7 +7,7 @@ use crate::flows::{Flows, Host};
 use crate::install::Installing;
 use crate::learned::Learned;
 use crate::line::Line;
-use crate::mailbox::{Mailbox, Message};
+use crate::orders::{Message, Orders};
 use crate::sleep::Sleep;
 use crate::stats::Stats;
 use crate::traffic::Traffic;
@@ -26,7 +26,7 @@ const EVERY: Duration = Duration::from_secs(1);
 pub struct Shared {
     pub engine: Arc<Engine>,
     pub stats: Arc<Stats>,
-    pub mailbox: Arc<Mailbox>,
+    pub orders: Arc<Orders>,
 }
 
 /// The carrier.
@@ -65,7 +65,7 @@ impl<C: Carry> Carrier<C> {
     /// Carries until told to stop.
     pub fn run(mut self) {
         loop {
-            while let Some((message, _done)) = self.shared.mailbox.next() {
+            while let Some((message, _done)) = self.shared.orders.mailbox.next() {
                 if matches!(message, Message::Stop) {
                     return;
                 }
@@ -87,9 +87,9 @@ impl<C: Carry> Carrier<C> {
 
     /// Sleeps until there is a packet or a message, or flows are to be looked after.
     fn sleep(&mut self) {
-        let Shared { stats, mailbox, .. } = &self.shared;
+        let Shared { stats, orders, .. } = &self.shared;
         let until = (!self.failed).then_some(self.next);
-        self.sleep.sleep(&mut self.traffic.ports, mailbox, until, &stats.sleeps);
+        self.sleep.sleep(&mut self.traffic.ports, &orders.mailbox, until, &stats.sleeps);
     }
 
     /// Moves what there is to move. Returns whether there is more.

@@ -3,7 +3,7 @@
 use crate::carrier::{Carrier, Shared};
 use crate::carry::Carry;
 use crate::line::{Line, RING};
-use crate::mailbox::{Mailbox, Message};
+use crate::orders::{Message, Orders};
 use crate::sleep::Sleep;
 use crate::stats::{PORTS, Stats, less};
 use card::driver::Driver;
@@ -56,7 +56,7 @@ pub struct CardExecutor {
     name: &'static str,
     engine: Arc<Engine>,
     stats: Arc<Stats>,
-    mailbox: Arc<Mailbox>,
+    orders: Arc<Orders>,
     carrier: Option<JoinHandle<()>>,
     /// So that the card is told of changes in the order in which the engine was.
     applying: Mutex<()>,
@@ -73,11 +73,11 @@ impl CardExecutor {
         engine: Arc<Engine>,
         open: impl FnOnce() -> C + Send + 'static,
     ) -> Result<Arc<Self>, OffloadError> {
-        let (stats, mailbox) = (Arc::new(Stats::new()), Arc::new(Mailbox::new().map_err(io::Error::from)?));
-        let sleep = Sleep::new(&mailbox).map_err(io::Error::from)?;
+        let (stats, orders) = (Arc::new(Stats::new()), Arc::new(Orders::new().map_err(io::Error::from)?));
+        let sleep = Sleep::new(&orders.mailbox).map_err(io::Error::from)?;
         let secret = secret()?;
         let (opened, said) = sync_channel(1);
-        let shared = Shared { engine: engine.clone(), stats: stats.clone(), mailbox: mailbox.clone() };
+        let shared = Shared { engine: engine.clone(), stats: stats.clone(), orders: orders.clone() };
         let carrier = Builder::new().name("card".into()).spawn(move || {
             let commands =
                 Commands::open(open()).map(|commands| commands.with_polls(POLLS).with_blank_memory());
@@ -97,7 +97,7 @@ impl CardExecutor {
         })?;
         let error = said.recv().map_err(|_| io::Error::other("its thread ended"))?;
         let executor =
-            Self { name, engine, stats, mailbox, carrier: Some(carrier), applying: Mutex::default() };
+            Self { name, engine, stats, orders, carrier: Some(carrier), applying: Mutex::default() };
         error.map_or_else(|| Ok(Arc::new(executor)), |error| Err(error.into()))
     }
 
@@ -110,7 +110,7 @@ impl CardExecutor {
         let kind = self.engine.view(|view| view.vif(vif).map(|vif| vif.kind));
         let served = matches!(kind, Some(VifKind::Vhost | VifKind::Tap | VifKind::Wire));
         if !served || usize::from(vif.0) >= PORTS {
-            self.mailbox.tell(Message::Beside(vif, true));
+            self.orders.tell(Message::Beside(vif, true));
             return Ok(self.engine.attach(vif, port)?);
         }
         let (ring, uplink, downlink) =
@@ -118,15 +118,15 @@ impl CardExecutor {
         let Opened { port, rx, tx } = port;
         self.engine.attach(vif, Opened { port, rx: ring.rx, tx: ring.tx })?;
         let line = Line::new(rx, tx, (uplink, downlink), kind == Some(VifKind::Wire));
-        self.mailbox.tell(Message::Attach(vif, line));
+        self.orders.tell(Message::Attach(vif, line));
         Ok(())
     }
 
     /// Drops the port of an interface; false where there is none.
     pub fn detach(&self, vif: VifId) -> bool {
-        self.mailbox.tell(Message::Detach(vif));
+        self.orders.tell(Message::Detach(vif));
         let had = self.engine.detach(vif);
-        self.mailbox.tell(Message::Beside(vif, false));
+        self.orders.tell(Message::Beside(vif, false));
         had
     }
 }
@@ -138,7 +138,7 @@ impl Executor for CardExecutor {
             Some(why) => format!("{} (failed: {why}; on cpu)", self.name),
         };
         let mut stalled = Executor::status(&*self.engine).stalled;
-        if self.mailbox.is_stalled() {
+        if self.orders.is_stalled() {
             // The carrier is counted as the worker after the engine's.
             stalled.push(self.engine.workers().len());
         }
@@ -149,7 +149,7 @@ impl Executor for CardExecutor {
     fn apply(&self, changes: &[Change]) -> Result<(), ApplyError> {
         let _applying = self.applying.lock().unwrap_or_else(PoisonError::into_inner);
         self.engine.apply(changes)?;
-        self.mailbox.tell(Message::Apply(changes.to_vec()));
+        self.orders.tell(Message::Apply(changes.to_vec()));
         Ok(())
     }
 
@@ -186,7 +186,7 @@ impl Executor for CardExecutor {
 
     fn flush_flows(&self, which: &mut dyn FnMut(&FlowInfo) -> bool) -> usize {
         let flushed = self.engine.flush_flows(which);
-        self.mailbox.tell(Message::Flushed);
+        self.orders.tell(Message::Flushed);
         flushed
     }
 
@@ -221,13 +221,13 @@ impl Executor for CardExecutor {
     /// While it runs all packets go to the engine, which shows them to it.
     fn capture(&self, filter: CaptureFilter, to: SyncSender<Captured>) {
         self.engine.capture(filter, to);
-        self.mailbox.tell(Message::Capture);
+        self.orders.tell(Message::Capture);
     }
 }
 
 impl Drop for CardExecutor {
     fn drop(&mut self) {
-        drop(self.mailbox.post(Message::Stop));
+        self.orders.mailbox.post(Message::Stop);
         if let Some(carrier) = self.carrier.take() {
             // A thread that panicked has said so already.
             let _ = carrier.join();

@@ -1,14 +1,11 @@
 //! How the executor speaks to the carrier: by messages that it waits for.
 
 use crate::line::Line;
+use engine::{Mailbox, Pending, Receipt};
 use model::{Change, VifId};
-use rustix::event::{EventfdFlags, eventfd};
 use rustix::io;
-use std::collections::VecDeque;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// How long the carrier may take to obey: a simulated card takes its time. After that nobody waits for it any more.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -31,72 +28,45 @@ pub enum Message {
     Stop,
 }
 
-/// The mailbox. A message's sender is dropped once it was obeyed, or with the carrier.
-pub struct Mailbox {
-    messages: Mutex<VecDeque<(Message, Sender<()>)>>,
-    event: OwnedFd,
+/// The carrier's mailbox. A message is obeyed once it is dropped, or with the carrier.
+pub struct Orders {
+    pub mailbox: Mailbox<Message>,
     /// How long a message is waited for.
     patience: Duration,
     /// The last message that was not obeyed in time.
-    late: Mutex<Option<Receiver<()>>>,
+    late: Mutex<Option<Pending>>,
 }
 
-impl Mailbox {
-    /// An empty one.
+impl Orders {
+    /// None yet.
     ///
     /// # Errors
     /// No event descriptors are left.
     pub fn new() -> io::Result<Self> {
-        let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        Ok(Self { messages: Mutex::default(), event, patience: PATIENCE, late: Mutex::default() })
-    }
-
-    /// Posts a message. The receiver's end tells when it was obeyed.
-    pub fn post(&self, message: Message) -> Receiver<()> {
-        let (sender, done) = channel();
-        self.messages.lock().unwrap_or_else(PoisonError::into_inner).push_back((message, sender));
-        // It can only fail by being full, and then the carrier is woken already.
-        let _ = io::write(&self.event, &1_u64.to_ne_bytes());
-        done
+        Ok(Self { mailbox: Mailbox::new()?, patience: PATIENCE, late: Mutex::default() })
     }
 
     /// Posts a message and waits until it was obeyed, but not for a carrier that is stalled.
     pub fn tell(&self, message: Message) {
-        let done = self.post(message);
+        let (receipt, done) = Receipt::new();
+        self.mailbox.post_with(message, receipt);
         let patience = if self.is_stalled() { Duration::ZERO } else { self.patience };
-        // Ends, with another error, when the sender is gone.
-        if done.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
-            *self.late.lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
+        if !done.wait(Instant::now() + patience) {
+            *self.late() = Some(done);
         }
     }
 
     /// Whether the carrier has not done yet what it was given time for.
     pub fn is_stalled(&self) -> bool {
-        let mut late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
-        if late.as_ref().is_some_and(|done| done.try_recv() == Err(TryRecvError::Disconnected)) {
+        let mut late = self.late();
+        if late.as_ref().is_some_and(|done| done.wait(Instant::now())) {
             *late = None;
         }
         late.is_some()
     }
 
-    /// The next message.
-    pub fn next(&self) -> Option<(Message, Sender<()>)> {
-        self.messages.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.messages.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
-    }
-
-    /// Readable when there is a message.
-    pub fn event(&self) -> BorrowedFd<'_> {
-        self.event.as_fd()
-    }
-
-    /// Takes back the wake-ups so far.
-    pub fn drain(&self) {
-        let _ = io::read(&self.event, &mut [0; 8]);
+    fn late(&self) -> MutexGuard<'_, Option<Pending>> {
+        self.late.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -109,16 +79,16 @@ mod tests {
     /// There is no carrier: nothing is obeyed until the test does.
     #[test]
     fn a_carrier_that_does_not_obey_is_not_waited_for_for_ever() {
-        let mailbox = Mailbox { patience: Duration::from_millis(1), ..Mailbox::new().unwrap() };
-        assert!(!mailbox.is_stalled());
+        let orders = Orders { patience: Duration::from_millis(1), ..Orders::new().unwrap() };
+        assert!(!orders.is_stalled());
         for _ in 0..3 {
-            mailbox.tell(Message::Beside(VifId(1), true));
+            orders.tell(Message::Beside(VifId(1), true));
         }
-        assert!(mailbox.is_stalled());
-        while let Some((_, done)) = mailbox.next() {
-            assert!(mailbox.is_stalled(), "all of it counts");
+        assert!(orders.is_stalled());
+        while let Some((_, done)) = orders.mailbox.next() {
+            assert!(orders.is_stalled(), "all of it counts");
             drop(done);
         }
-        assert!(!mailbox.is_stalled());
+        assert!(!orders.is_stalled());
     }
 }

@@ -1,9 +1,10 @@
 //! Sleeping until a port has packets or the executor a message.
 
 use crate::line::Line;
-use crate::mailbox::Mailbox;
+use crate::orders::Message;
 use crate::ports::Ports;
 use crate::stats::Count;
+use engine::Mailbox;
 use model::VifId;
 use rustix::event::{Timespec, epoll};
 use rustix::io;
@@ -20,7 +21,7 @@ impl Sleep {
     ///
     /// # Errors
     /// No event descriptors are left.
-    pub fn new(mailbox: &Mailbox) -> io::Result<Self> {
+    pub fn new(mailbox: &Mailbox<Message>) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, mailbox.event(), epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
         Ok(Self { epoll })
@@ -52,7 +53,13 @@ impl Sleep {
     }
 
     /// Sleeps until there is a packet or a message, but not past an instant.
-    pub fn sleep(&self, ports: &mut Ports, mailbox: &Mailbox, until: Option<Instant>, sleeps: &Count) {
+    pub fn sleep(
+        &self,
+        ports: &mut Ports,
+        mailbox: &Mailbox<Message>,
+        until: Option<Instant>,
+        sleeps: &Count,
+    ) {
         let mut armed = 0;
         let mut ready = ports.iter_mut().fold(false, |ready, (_, line)| line.downlink.arm() | ready);
         for queue in ports.queues() {
@@ -62,7 +69,7 @@ impl Sleep {
             armed += 1;
             ready = queue.arm();
         }
-        if !ready && mailbox.is_empty() {
+        if !ready && !mailbox.has_mail() {
             sleeps.add(1);
             self.wait(until);
         }

@@ -1,0 +1,31 @@
+//! What the control plane tells a worker.
+
+use crate::capture::Tap;
+use crate::meters::Meters;
+use mem::{RxQueue, TxQueue};
+use model::{Question, Unasked, VifId};
+use std::sync::Arc;
+
+/// What a worker is told.
+pub(crate) enum Message {
+    /// Own this receiving queue of an interface, its `index`th.
+    Receive { vif: VifId, queue: Box<dyn RxQueue> },
+    /// Send to an interface by these queues, beginning with the one of the worker's number.
+    Send { vif: VifId, queues: Arc<[Arc<dyn TxQueue>]> },
+    /// Drop all queues of an interface.
+    Detach(VifId),
+    /// Police by these meters.
+    Meters(Arc<Meters>),
+    /// Show packets to these captures.
+    Taps(Vec<Arc<Tap>>),
+    /// Ask for a neighbour's MAC.
+    Solicit(Question),
+    /// Send a frame of this host's own.
+    Tell(Unasked),
+    /// Empty the flow cache.
+    Forget,
+    /// Nothing: the answer shows that the worker runs.
+    Answer,
+    /// End.
+    Stop,
+}
