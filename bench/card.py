@@ -4,11 +4,16 @@ import json
 import sys
 from pathlib import Path
 
-from .plots import finished, pyplot
+from .plots import pyplot, titled
 
-# A published FPGA vRouter with HBM, one pipe of each direction: guests' frames, bytes, and Gbit/s of them.
-PUBLISHED = {"downstream": [(64, 191e-3 * 64 * 8)], "upstream": [(64, 130e-3 * 64 * 8)], "both": [(64, 320e-3 * 64 * 8), (1518, 250)]}
+# A published FPGA vRouter with HBM, one pipe each way: guests' frames, bytes, and Gbit/s of them.
+PUBLISHED = {
+    "downstream": [(64, 191e-3 * 64 * 8)],
+    "upstream": [(64, 130e-3 * 64 * 8)],
+    "both": [(64, 320e-3 * 64 * 8), (1518, 250)],
+}
 COLOURS = {"1+1": "#2f5d9b", "2+2": "#0b6e4f"}
+SIMULATED = "simulated clock by clock at 250 MHz, no board; 1+1: one pipe each way, 2+2: two"
 
 
 def gbits(mpps, size):
@@ -17,7 +22,7 @@ def gbits(mpps, size):
 
 def throughput(results):
     """Gbit/s of guests' frames by their size, of each direction while both are busy, beside what the beats allow."""
-    figure, panels = pyplot.subplots(1, 3, figsize=(13, 3.6), gridspec_kw={"wspace": 0.3})
+    drawing, panels = pyplot.subplots(1, 3, figsize=(12, 3.6), gridspec_kw={"wspace": 0.25})
     for axes, name in zip(panels, ("downstream", "upstream", "both")):
         directions = {"downstream": ("down",), "upstream": ("up",), "both": ("down", "up")}[name]
         for card, colour in COLOURS.items():
@@ -25,27 +30,32 @@ def throughput(results):
             sizes = [point["size"] for point in points]
             rates = [sum(gbits(point[f"{d}_mpps"], point["size"]) for d in directions) for point in points]
             limits = [len(directions) * gbits(point["limit_mpps"], point["size"]) for point in points]
-            axes.plot(sizes, rates, "o-", color=colour, markersize=3, label=f"{card} pipes")
-            axes.plot(sizes, limits, ":", color=colour, label=f"limit of {card}'s beats")
-        axes.plot(*zip(*PUBLISHED[name]), "x", color="#d1495b", label="published FPGA vRouter")
+            axes.plot(sizes, limits, "-", color=colour, linewidth=5, alpha=0.25, label=f"{card}: limit of the beats")
+            axes.plot(sizes, rates, "o-", color=colour, markersize=3, linewidth=1, label=f"{card}: measured")
+        axes.plot(*zip(*PUBLISHED[name]), "x", color="#d1495b", label="published FPGA vRouter,\none pipe each way")
         axes.set_xscale("log", base=2)
         axes.set_xticks([64, 128, 256, 512, 1518], ["64", "128", "256", "512", "1518"])
         axes.set_ylim(bottom=0)
-        axes.set_title(name, fontsize=10)
-    return finished(figure, panels, "guest's frame, bytes", "Gbit/s of guests' frames")
+        axes.set_title(name, fontsize=9)
+    figure = {"title": "Card: throughput by frame size, both directions busy", "on": SIMULATED, "better": "higher"}
+    return titled(drawing, panels, {**figure, "across": "guest's frame, bytes", "up": "Gbit/s of guests' frames"})
 
 
 def latency(results):
     """Percentiles of each point that measured them, of both directions."""
     points = [r for r in results if r["latency_clocks_down"][0]]
-    figure, axes = pyplot.subplots(figsize=(9, 3.2))
+    drawing, axes = pyplot.subplots(figsize=(9, 3.2))
     for index, (part, colour) in enumerate(zip(("p50", "p99", "p99.9"), ("#0b6e4f", "#c98b2b", "#d1495b"))):
         values = [r[f"latency_clocks_{direction}"][index] for r in points for direction in ("down", "up")]
-        axes.bar([place + (index - 1) * 0.27 for place in range(len(values))], values, 0.25, color=colour, label=part)
-    names = [f"{r['name'].replace(' latency 64', '').replace(',', chr(10))}\n{d}" for r in points for d in ("down", "up")]
-    axes.set_xticks(range(len(names)), names, fontsize=7)
-    axes.axhline(500, color="#888888", linewidth=0.8, linestyle=":")
-    return finished(figure, [axes], "", "clocks of 4 ns")
+        places = [place + (index - 1) * 0.27 for place in range(len(values))]
+        axes.bar(places, values, 0.25, color=colour, label=part)
+    axes.set_xticks(range(2 * len(points)), ["down", "up"] * len(points), fontsize=8)
+    for index, point in enumerate(points):
+        name = point["name"].replace(" latency 64", "").replace(",", "\n")
+        axes.text(2 * index + 0.5, -0.1, name, transform=axes.get_xaxis_transform(), ha="center", va="top", fontsize=8)
+    axes.axhline(500, color="#888888", linewidth=0.8, linestyle=":", label="goal for p99.9")
+    figure = {"title": "Card: latency of 64-byte frames, at 90 % of the load unless named", "on": SIMULATED}
+    return titled(drawing, [axes], {**figure, "across": "", "up": "clocks of 4 ns", "better": "lower"})
 
 
 def main(results, folder):

@@ -1,4 +1,4 @@
-"""The report: report.json with every sample, and index.html with plots and tables."""
+"""The report: report.json with every sample, index.html with plots and tables, figures/ with the data of the plots."""
 
 import json
 from pathlib import Path
@@ -14,13 +14,13 @@ BURSTS = ["1", "2-3", "4-7", "8-15", "16-31", "32-63", "64"]
 
 
 def write(results, goals, directory):
-    """Writes both files."""
+    """Writes all files."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "report.json").write_text(json.dumps(results.as_json(goals), indent=1) + "\n")
-    (directory / "index.html").write_text(_html(results, goals))
+    (directory / "index.html").write_text(_html(results, goals, directory / "figures"))
 
 
-def _html(results, goals):
+def _html(results, goals, figures):
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     template = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True).get_template("report.html.j2")
     known = {name: devices.make(name, Path()) for name in devices.NAMES}
@@ -31,7 +31,7 @@ def _html(results, goals):
         time=results.time.strftime("%Y-%m-%d %H:%M UTC"),
         goals=[(goal, tables.goal_row(goal)) for goal in goals],
         conditions=[(known[name].title, known[name].conditions) for name in used],
-        points=[_point(results, point, titles) for point in results.points if results.of(point.name)],
+        points=[_point(results, point, titles, figures) for point in results.points if results.of(point.name)],
         lacking=[point for point in results.points if point.needs],
         samples=len(results.samples),
         disturbed=sum(bool(sample.get("contaminated")) for sample in results.samples),
@@ -39,7 +39,7 @@ def _html(results, goals):
     )
 
 
-def _point(results, point, titles):
+def _point(results, point, titles, figures):
     measured = {metric: tables.rows(results, point, metric) for metric in METRICS}
     shown = [
         ([METRICS[metric], *(titles[name] for name in found[0][1:])], found[1]) for metric, found in measured.items() if found
@@ -48,10 +48,19 @@ def _point(results, point, titles):
         "title": point.title,
         "name": point.name,
         "about": point.about,
-        "plots": [plot for draw in PLOTS if (plot := draw(results, point, titles))],
+        "plots": [plots.svg(figure) for figure in _figures(results, point, titles, figures)],
         "tables": shown,
         "stages": _stages(results, point),
     }
+
+
+def _figures(results, point, titles, directory):
+    """The point's figures, which are recorded as well."""
+    directory.mkdir(exist_ok=True)
+    for draw in PLOTS:
+        if figure := draw(results, point, titles):
+            (directory / f"{point.name}-{draw.__name__}.json").write_text(json.dumps(figure, indent=1) + "\n")
+            yield figure
 
 
 def _stages(results, point):

@@ -19,6 +19,7 @@ METRICS = {
     "seconds": "seconds",
     "percent": "% of a core",
 }
+HIGHER_IS_BETTER = {"mpps", "gbps", "changes_per_second"}
 
 
 def value(sample, metric):
