@@ -3,13 +3,12 @@
 
 mod hop;
 mod port;
-mod underlay;
 
 pub use hop::outer_checksum;
 
 use crate::registers;
 use ipnet::IpNet;
-use model::{BridgeTarget, Lookup, Nexthop, NexthopId, Tunnel, Vif, VifId, VifKind, Vrf};
+use model::{BridgeTarget, Destination, Lookup, Nexthop, NexthopId, Tunnel, Vif, VifId, VifKind, Vrf};
 use packet::{Mac, TunnelKind};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -203,11 +202,10 @@ impl<T: Lookup> Compiler<'_, T> {
     pub fn route(&self, vrf: Vrf, prefix: &IpNet, nexthop: Option<NexthopId>) -> Option<Hop> {
         self.vrf(vrf)?;
         if prefix.prefix_len() == prefix.max_prefix_len() {
-            if self.tables.network(vrf)?.is_gateway(prefix.addr()) {
-                return Some(Hop::Host);
-            }
-            if self.tables.inside_of(vrf, prefix.addr()).is_some() {
-                return Some(Hop::Flow);
+            match Destination::of(self.tables, self.tables.network(vrf)?, prefix.addr()) {
+                Destination::Gateway => return Some(Hop::Host),
+                Destination::Floating(..) => return Some(Hop::Flow),
+                Destination::Routed => {}
             }
         }
         let hop = self.tables.nexthop(nexthop?).map_or(Hop::Host, |nexthop| self.hop(vrf, nexthop));

@@ -10,9 +10,9 @@ use crate::entries;
 use crate::frame::{Frame, Key};
 use crate::registers::{Flow4, Flow6, NexthopKind, Path};
 use model::{
-    Action, Connection, Decision, DropReason, FlowChange, FlowKey, FlowState, Forward, GATEWAY_MAC, Lookup,
-    Nat, Nexthop, NexthopId, PacketView, RuleMatch, RuleQuery, Tunnel, Verdict, Vif, VifId, VifKind, Vrf,
-    entropy_of,
+    Action, Connection, Decision, Destination, DropReason, FlowChange, FlowKey, FlowState, Forward,
+    GATEWAY_MAC, Lookup, Nat, Nexthop, PacketView, RuleMatch, RuleQuery, Tunnel, Verdict, Vif, VifId,
+    VifKind, Vrf, ecmp_member, entropy_of,
 };
 use packet::{L4, TunnelKind, proto};
 use std::net::IpAddr;
@@ -244,32 +244,19 @@ impl<T: Lookup> Candidate<'_, T> {
 
 /// Networks on a packet's way at most.
 const MAX_NETWORKS: usize = 5;
-/// Groups within groups that are followed at most.
-const MAX_DEPTH: usize = 4;
 
 /// The network from which a packet leaves that is routed from another, whose MTU holds for it. As `decide` routes it.
 fn last_network<T: Lookup>(tables: &T, vrf: Vrf, dst: IpAddr, entropy: u32) -> Option<Vrf> {
     let (mut vrf, mut dst) = (vrf, dst);
     for _ in 0..MAX_NETWORKS {
-        if let Some(inside) = tables.inside_of(vrf, dst) {
-            (vrf, dst) = inside;
-            continue;
+        match Destination::of(tables, tables.network(vrf)?, dst) {
+            Destination::Gateway => return None,
+            Destination::Floating(inside_vrf, inside) => (vrf, dst) = (inside_vrf, inside),
+            Destination::Routed => match ecmp_member(tables, tables.route(vrf, dst)?.nexthop, entropy)? {
+                (_, Nexthop::VrfTranslate { vrf: next }) => vrf = *next,
+                _ => return Some(vrf),
+            },
         }
-        match member(tables, tables.route(vrf, dst)?.nexthop, entropy)? {
-            Nexthop::VrfTranslate { vrf: next } => vrf = *next,
-            _ => return Some(vrf),
-        }
-    }
-    None
-}
-
-/// The nexthop, or the member of its group, that a flow uses.
-fn member<T: Lookup>(tables: &T, id: NexthopId, entropy: u32) -> Option<&Nexthop> {
-    let mut nexthop = tables.nexthop(id)?;
-    for _ in 0..MAX_DEPTH {
-        let Nexthop::Ecmp(members) = nexthop else { return Some(nexthop) };
-        let members = members.iter().filter_map(|id| tables.nexthop(*id));
-        nexthop = members.max_by_key(|member| (member.weight(entropy), member.fingerprint()))?;
     }
     None
 }

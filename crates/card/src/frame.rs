@@ -75,12 +75,7 @@ impl Frame {
             return Err(Punt::LabelStack);
         }
         // Optional fields of GRE, and explicit nulls above the label.
-        let transport = match tunnel.kind {
-            TunnelKind::MplsUdp => proto::UDP_LEN + proto::MPLS_LEN,
-            TunnelKind::MplsGre => proto::GRE_LEN + proto::MPLS_LEN,
-            TunnelKind::Vxlan => proto::UDP_LEN + proto::VXLAN_LEN,
-        };
-        if tunnel.inner_at != usize::from(outer.l4_at) + transport {
+        if tunnel.inner_at != usize::from(outer.l4_at) + tunnel.kind.header_len() {
             return Err(Punt::TunnelMalformed);
         }
         let headers = if tunnel.kind == TunnelKind::Vxlan {

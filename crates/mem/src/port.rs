@@ -1,4 +1,26 @@
-//! What an executor moves packets through. Implemented by `virtio` and `wire`; the executor sees only these.
+//! What an executor moves packets through. Implemented by `virtio`, `wire` and `rdmaport`; the executor sees only
+//! these.
+//!
+//! The life of a port, and on which thread each step runs:
+//!
+//! 1. **Opened**, on a thread of the control plane (`control` asks, `viaductd` calls the crate of the port's
+//!    kind). That makes the queues and starts the port's own thread where it needs one: it serves the VMM of a
+//!    guest (`virtio`), follows the state of a network device, or keeps a tap (`wire`). The result is
+//!    [`Opened`]. Nothing polls it yet.
+//! 2. **Started**, on the same thread: the executor's `attach` keeps the [`Port`], gives each [`RxQueue`] to one
+//!    worker (with a card in front, to the card's carrier) and every [`TxQueue`] to all of them, by messages
+//!    that each worker takes between two bursts.
+//! 3. **Polled**, on the workers' threads. A worker calls [`RxQueue::poll`], forwards the burst and calls
+//!    [`RxQueue::release`]; it sends by [`TxQueue::burst`], which any worker may call. Before it sleeps it calls
+//!    [`RxQueue::arm`] and waits for [`RxQueue::event_fd`]; after that, [`RxQueue::disarm`].
+//! 4. **Down and up again**, by the other side: the VMM goes or resets its device, a network device disappears,
+//!    a guest breaks its ring. The port's own thread, or the worker that meets the fault, stops the queues. Then
+//!    `poll` finds nothing, sending fails with [`NoRoom::Down`], and [`Port::is_up`] is false. Queues and their
+//!    descriptors stay the same, so the workers need not be told when the other side comes back.
+//! 5. **Stopped**, on a thread of the control plane: the executor's `detach` has every worker drop its queues,
+//!    and returns once all have done so, except workers that are stalled: these drop theirs when they move on.
+//! 6. **Gone** with the last [`Arc`] of the [`Port`], which the control plane holds: dropping it ends the port's
+//!    own thread, waits for it (`virtio` a second at most) and removes its socket or device.
 
 use crate::{Burst, Offload, Segment, copy, scatter};
 use std::os::fd::BorrowedFd;

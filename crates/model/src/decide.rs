@@ -15,7 +15,6 @@ mod egress;
 mod guard;
 mod ingress;
 mod neighbour;
-mod nexthop;
 mod policy;
 mod related;
 mod reply;

@@ -27,12 +27,14 @@ mod lookup;
 mod network;
 mod nexthop;
 pub mod rewrite;
+mod routing;
 mod rule;
 mod solicit;
 mod tables;
 pub mod tcp;
 pub mod text;
 mod transport;
+mod underlay;
 #[cfg(feature = "vectors")]
 pub mod vectors;
 mod view;
@@ -61,10 +63,12 @@ pub use network::{
 };
 pub use nexthop::{Nexthop, Tunnel};
 pub use packet::{IcmpError, TunnelKind};
+pub use routing::{Destination, ecmp_member};
 pub use rule::{Action, Meter, MeterConfig, Modifier, PortRange, Rule, RuleAction};
 pub use solicit::{Question, Solicitation, solicit};
 pub use tables::Tables;
 pub use tcp::{Segment, Tcp};
 pub use transport::Transport;
+pub use underlay::{UnderlayPath, underlay_path};
 pub use view::PacketView;
 pub use vif::{Roles, Vif, VifKind, WireAttributes};

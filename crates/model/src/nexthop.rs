@@ -49,6 +49,12 @@ pub struct Tunnel {
 }
 
 impl Tunnel {
+    /// What it takes of the underlay's MTU, bytes, without an inner Ethernet header.
+    #[must_use]
+    pub const fn overhead(&self) -> usize {
+        self.kind.overhead(self.remote.is_ipv6())
+    }
+
     /// Inner destination MAC of routed packets; `None` where they go without an Ethernet header.
     #[must_use]
     pub fn inner_mac(&self) -> Option<Mac> {

@@ -15,6 +15,25 @@ pub enum TunnelKind {
     Vxlan,
 }
 
+impl TunnelKind {
+    /// Length of the headers between the outer IP header and the payload, bytes, without optional fields.
+    #[must_use]
+    pub const fn header_len(self) -> usize {
+        match self {
+            Self::MplsUdp => proto::UDP_LEN + proto::MPLS_LEN,
+            Self::MplsGre => proto::GRE_LEN + proto::MPLS_LEN,
+            Self::Vxlan => proto::UDP_LEN + proto::VXLAN_LEN,
+        }
+    }
+
+    /// What a tunnel takes of the underlay's MTU, bytes: the outer IP header and those behind it. VXLAN carries an
+    /// Ethernet header besides.
+    #[must_use]
+    pub const fn overhead(self, v6: bool) -> usize {
+        (if v6 { proto::IPV6_LEN } else { proto::IPV4_LEN }) + self.header_len()
+    }
+}
+
 /// An encapsulation header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tunnel {

@@ -2,7 +2,7 @@
 
 use super::{Compiler, Hop, address_bits, host_line, is_port, mac_bits};
 use crate::registers::{self, NexthopKind};
-use model::{DropReason, Lookup, NeighbourScope, Tunnel, VifId, Vrf};
+use model::{DropReason, Lookup, Tunnel, VifId, Vrf, underlay_path};
 use packet::{Mac, TunnelKind, checksum, proto};
 use std::net::IpAddr;
 
@@ -50,12 +50,14 @@ impl<T: Lookup> Compiler<'_, T> {
     /// Through a tunnel whose next hop in the underlay is known.
     fn tunnel(&self, tunnel: &Tunnel, vrf: Vrf) -> Option<registers::Nexthop> {
         let network = self.tables.network(vrf)?;
-        let path = self.underlay(tunnel.remote)?;
+        let path = underlay_path(self.tables, tunnel.remote)?;
         let at = self.attached(path.wire.id)?;
-        let neighbour = self.tables.neighbour(NeighbourScope::Wire(path.wire.id), path.hop)?;
+        let neighbour = self.tables.neighbour(path.scope(), path.hop)?;
         let id_bits = if tunnel.kind == TunnelKind::Vxlan { 24 } else { 20 };
         let learned = self.tables.path_mtu(tunnel.remote).unwrap_or(u16::MAX);
-        let mtu = path.wire.mtu.min(learned).saturating_sub(overhead(tunnel)).min(network.mtu);
+        let inner = if tunnel.kind == TunnelKind::Vxlan { proto::ETHERNET_LEN } else { 0 };
+        let overhead = (tunnel.overhead() + inner) as u16;
+        let mtu = path.wire.mtu.min(learned).saturating_sub(overhead).min(network.mtu);
         (tunnel.id >> id_bits == 0 && mtu >= LEAST_MTU).then(|| registers::Nexthop {
             kind: NexthopKind::Tunnel as u8,
             tunnel: encapsulation(tunnel.kind) as u8,
@@ -105,15 +107,4 @@ pub fn outer_checksum(kind: TunnelKind, id: u32, src: IpAddr, dst: IpAddr) -> u1
         }
     }
     sum.fold()
-}
-
-/// What a tunnel takes of the wire's MTU, bytes; of an inner Ethernet header without tags.
-const fn overhead(tunnel: &Tunnel) -> u16 {
-    let ip = if tunnel.remote.is_ipv4() { proto::IPV4_LEN } else { proto::IPV6_LEN };
-    let inner = match tunnel.kind {
-        TunnelKind::MplsUdp => proto::UDP_LEN + proto::MPLS_LEN,
-        TunnelKind::MplsGre => proto::GRE_LEN + proto::MPLS_LEN,
-        TunnelKind::Vxlan => proto::UDP_LEN + proto::VXLAN_LEN + proto::ETHERNET_LEN,
-    };
-    (ip + inner) as u16
 }

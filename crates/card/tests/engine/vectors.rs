@@ -28,7 +28,7 @@ fn the_card_does_what_the_vectors_say_or_leaves_it_to_the_host() {
     }
     println!("{:#?}", bench.counts);
     assert!(bench.counts.forwarded >= 190 && bench.counts.tracked >= 50, "{:?}", bench.counts);
-    assert!(bench.counts.checksummed >= 4, "{:?}", bench.counts);
+    assert!(bench.counts.checksummed >= 2, "{:?}", bench.counts);
 }
 
 /// Does what a case says; the card gets each packet as it comes first, and once more when the host has seen it.

@@ -1,11 +1,9 @@
 //! What objects refer to, by name.
 
 use crate::{Guest, Host, Key, Network, Nexthop, Object, Wire};
+use packet::{TunnelKind, proto};
 use std::collections::HashMap;
 use std::net::IpAddr;
-
-/// Bytes that VXLAN, the longest encapsulation, adds to an IP packet over IPv4 and IPv6 (RFC 7348).
-const OVERHEAD: [u16; 2] = [50, 70];
 
 /// The wires, networks, guests and nexthops of a host: what other objects refer to. Routes, of which there may be a
 /// million, are not in it.
@@ -91,7 +89,9 @@ impl Index {
     fn tunnelled_mtu(&self) -> u16 {
         let underlay = self.wires.iter().map(|wire| wire.mtu).min().unwrap_or(1500);
         let v6 = self.tunnel_sources.iter().any(IpAddr::is_ipv6);
-        underlay.saturating_sub(if self.tunnel_sources.is_empty() { 0 } else { OVERHEAD[usize::from(v6)] })
+        // The longest encapsulation's.
+        let overhead = TunnelKind::Vxlan.overhead(v6) + proto::ETHERNET_LEN;
+        underlay.saturating_sub(if self.tunnel_sources.is_empty() { 0 } else { overhead as u16 })
     }
 
     /// Largest IP packet of a guest, bytes.

@@ -8,7 +8,6 @@ use crate::{
     VifKind,
 };
 use packet::{Fragment, IcmpError, L4, Mac, TunnelKind, ecn_encap, proto};
-use std::net::IpAddr;
 
 /// Where a packet leaves.
 #[derive(Clone, Copy)]
@@ -84,16 +83,6 @@ impl Frame<'_> {
     }
 }
 
-/// What a tunnel puts in front of a packet within the outer MTU, without an inner Ethernet header, bytes.
-const fn overhead(kind: TunnelKind, remote: IpAddr) -> usize {
-    let ip = if remote.is_ipv4() { proto::IPV4_LEN } else { proto::IPV6_LEN };
-    ip + match kind {
-        TunnelKind::MplsUdp => proto::UDP_LEN + proto::MPLS_LEN,
-        TunnelKind::MplsGre => proto::GRE_LEN + proto::MPLS_LEN,
-        TunnelKind::Vxlan => proto::UDP_LEN + proto::VXLAN_LEN,
-    }
-}
-
 /// By which of its interfaces a guest takes a packet: RoCEv2 to an address of its own, or to a group, by its verbs
 /// device. For a device that stands alone pings are answered.
 fn door(frame: &Frame<'_>, vif: &Vif) -> Result<VifId, Stop> {
@@ -146,8 +135,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
                     (None, TunnelKind::Vxlan) => proto::ETHERNET_LEN + proto::VLAN_LEN * frame.tags().len(),
                 };
                 let learned = self.tables.path_mtu(tunnel.remote).unwrap_or(u16::MAX);
-                let room = usize::from(path.wire.mtu.min(learned))
-                    .saturating_sub(overhead(tunnel.kind, tunnel.remote) + inner);
+                let room = usize::from(path.wire.mtu.min(learned)).saturating_sub(tunnel.overhead() + inner);
                 let base = self.fit(frame, base, network, room)?;
                 self.through(frame, base, &tunnel, frame.tos)
             }

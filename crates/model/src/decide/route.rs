@@ -4,7 +4,8 @@ use super::egress::Exit;
 use super::reply::on_port;
 use super::{Frame, Origin, Outcome, Stop, Walk, is_roce};
 use crate::{
-    DropReason, Forward, Lookup, Nat, NeighbourScope, Network, Nexthop, Reply, ReplyKind, Verdict, Vrf,
+    Destination, DropReason, Forward, Lookup, Nat, NeighbourScope, Network, Nexthop, NexthopId, Reply,
+    ReplyKind, Verdict, Vrf, ecmp_member,
 };
 use packet::{Fragment, IcmpError, Ip, L4, Mac, TunnelKind, proto};
 use std::net::IpAddr;
@@ -54,13 +55,14 @@ impl<'a, T: Lookup> Walk<'a, T> {
     pub(super) fn find(&mut self, frame: &Frame<'a>, src: IpAddr, dst: IpAddr) -> Result<Found<'a>, Stop> {
         let (mut network, mut dst, mut nat) = (frame.network, dst, Nat::default());
         for _ in 0..=MAX_TRANSLATIONS {
-            if network.is_gateway(dst) {
-                return Ok(Found::Local);
-            }
-            if let Some((vrf, inside)) = self.tables.inside_of(network.vrf, dst) {
-                (dst, nat.dst) = (inside, Some(inside));
-                network = self.network(vrf)?;
-                continue;
+            match Destination::of(self.tables, network, dst) {
+                Destination::Gateway => return Ok(Found::Local),
+                Destination::Floating(vrf, inside) => {
+                    (dst, nat.dst) = (inside, Some(inside));
+                    network = self.network(vrf)?;
+                    continue;
+                }
+                Destination::Routed => {}
             }
             if !is_routable(dst) {
                 return Err(DropReason::NotRoutable.into());
@@ -85,6 +87,11 @@ impl<'a, T: Lookup> Walk<'a, T> {
             }
         }
         Err(DropReason::RouteLoop.into())
+    }
+
+    /// The nexthop with this id, or the member of its group that the flow uses.
+    pub(super) fn pick(&self, id: NexthopId, entropy: u32) -> Result<(NexthopId, &'a Nexthop), DropReason> {
+        ecmp_member(self.tables, id, entropy).ok_or(DropReason::NexthopInvalid)
     }
 
     fn network(&self, vrf: Vrf) -> Result<&'a Network, DropReason> {

@@ -1,8 +1,9 @@
-//! The way to another host's tunnel endpoint.
+//! The way to another host's tunnel endpoint, what routers on it say, and who may send tunnel packets.
 
 use super::{Frame, Walk};
-use crate::{DropReason, Lookup, Nat, NeighbourScope, PathMtu, Vif, WireAttributes};
-use packet::{Ip, L4, Mac, entropy_port, proto};
+use crate::underlay::{UnderlayPath, is_own_underlay, underlay, underlay_path};
+use crate::{DropReason, Lookup, Nat, PathMtu, WireAttributes};
+use packet::{Ip, L4, entropy_port, proto};
 use std::net::IpAddr;
 
 /// The code of "fragmentation needed and DF set" (RFC 792).
@@ -16,57 +17,10 @@ fn be16(bytes: &[u8], at: usize) -> u16 {
     bytes.get(at..).and_then(|bytes| bytes.first_chunk()).map_or(0, |field| u16::from_be_bytes(*field))
 }
 
-/// The way to a remote.
-pub(super) struct Path<'a> {
-    pub wire: &'a Vif,
-    /// Source MAC: the wire's.
-    pub src_mac: Mac,
-    /// Outer source address.
-    pub src: IpAddr,
-    /// The remote itself, or the router it is behind.
-    pub hop: IpAddr,
-}
-
-impl Path<'_> {
-    /// Where the next hop is sought.
-    pub fn scope(&self) -> NeighbourScope {
-        NeighbourScope::Wire(self.wire.id)
-    }
-}
-
 impl<'a, T: Lookup> Walk<'a, T> {
-    /// The way to a remote, which is not this host: the wire on whose subnet it is (the longest), else the first with a
-    /// gateway of its family.
-    pub(super) fn path(&self, remote: IpAddr) -> Result<Path<'a>, DropReason> {
-        if self.is_ours(remote) {
-            return Err(DropReason::NoUnderlay);
-        }
-        let (wire, attributes, hop) =
-            self.on_link(remote).or_else(|| self.by_gateway(remote)).ok_or(DropReason::NoUnderlay)?;
-        let family = |addr: &IpAddr| addr.is_ipv4() == remote.is_ipv4();
-        let tunnel_source = self.tables.host().tunnel_source.iter().copied().find(family);
-        let own = || attributes.addresses.iter().map(|subnet| subnet.addr()).find(family);
-        let src = tunnel_source.or_else(own).ok_or(DropReason::NoUnderlay)?;
-        let src_mac = wire.mac.ok_or(DropReason::NoUnderlay)?;
-        Ok(Path { wire, src_mac, src, hop })
-    }
-
-    fn on_link(&self, remote: IpAddr) -> Option<(&'a Vif, &'a WireAttributes, IpAddr)> {
-        let subnets = self.underlay().flat_map(|(wire, attributes)| {
-            attributes.addresses.iter().map(move |subnet| (wire, attributes, subnet))
-        });
-        // Of equal ones the first.
-        let longest = subnets
-            .filter(|(.., subnet)| subnet.contains(&remote))
-            .reduce(|best, next| if next.2.prefix_len() > best.2.prefix_len() { next } else { best });
-        longest.map(|(wire, attributes, _)| (wire, attributes, remote))
-    }
-
-    fn by_gateway(&self, remote: IpAddr) -> Option<(&'a Vif, &'a WireAttributes, IpAddr)> {
-        self.underlay().find_map(|(wire, attributes)| {
-            let gateway = attributes.gateways.iter().find(|g| g.is_ipv4() == remote.is_ipv4())?;
-            Some((wire, attributes, *gateway))
-        })
+    /// The way to a remote.
+    pub(super) fn path(&self, remote: IpAddr) -> Result<UnderlayPath<'a>, DropReason> {
+        underlay_path(self.tables, remote).ok_or(DropReason::NoUnderlay)
     }
 
     /// What a message to this host says that fits a router on the way to a remote, where it is less than was known. Of
@@ -102,8 +56,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
 
     /// Whether an address is this host's on the underlay.
     pub(super) fn is_ours(&self, addr: IpAddr) -> bool {
-        self.tables.host().tunnel_source.contains(&addr)
-            || self.underlay().any(|(_, wire)| wire.addresses.iter().any(|subnet| subnet.addr() == addr))
+        is_own_underlay(self.tables, addr)
     }
 
     /// Whether tunnel packets are taken from an address.
@@ -115,7 +68,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
     /// Whether an address is one that hosts of the underlay may have.
     fn is_underlay(&self, addr: IpAddr) -> bool {
         let on_link = |wire: &WireAttributes| wire.addresses.iter().any(|subnet| subnet.contains(&addr));
-        self.is_peer(addr) || self.is_ours(addr) || self.underlay().any(|(_, wire)| on_link(wire))
+        self.is_peer(addr) || self.is_ours(addr) || underlay(self.tables).any(|(_, wire)| on_link(wire))
     }
 
     /// Whether a tenant's packet is one that a host of the underlay would take for a tunnel's, or would answer to
@@ -127,13 +80,5 @@ impl<'a, T: Lookup> Walk<'a, T> {
             _ => ip.protocol == proto::GRE,
         };
         tunnel && (self.is_underlay(nat.dst.unwrap_or(ip.dst)) || self.is_underlay(nat.src.unwrap_or(ip.src)))
-    }
-
-    fn underlay(&self) -> impl Iterator<Item = (&'a Vif, &'a WireAttributes)> + use<'a, T> {
-        let tables = self.tables;
-        tables.wires().iter().filter_map(|id| {
-            let wire = tables.vif(*id)?;
-            Some((wire, wire.wire.as_ref()?))
-        })
     }
 }

@@ -11,19 +11,11 @@ const TTL: u8 = 64;
 /// Length of the headers in front of a tunnel's payload, from the outer Ethernet header on, bytes.
 #[must_use]
 pub const fn encap_len(encap: &Encap) -> usize {
-    proto::ETHERNET_LEN + ip_len(encap) + transport_len(encap.kind)
+    proto::ETHERNET_LEN + ip_len(encap) + encap.kind.header_len()
 }
 
 const fn ip_len(encap: &Encap) -> usize {
     if encap.dst.is_ipv4() { proto::IPV4_LEN } else { proto::IPV6_LEN }
-}
-
-const fn transport_len(kind: TunnelKind) -> usize {
-    match kind {
-        TunnelKind::MplsUdp => proto::UDP_LEN + proto::MPLS_LEN,
-        TunnelKind::MplsGre => proto::GRE_LEN + proto::MPLS_LEN,
-        TunnelKind::Vxlan => proto::UDP_LEN + proto::VXLAN_LEN,
-    }
 }
 
 /// Writes the headers of a tunnel in front of its payload of `payload` bytes, which lies behind them in `frame`:
@@ -35,7 +27,7 @@ const fn transport_len(kind: TunnelKind) -> usize {
 /// [`WriteError::TooShort`] also for more than an IP packet holds; [`WriteError::Mismatch`] for outer addresses of
 /// two families.
 pub fn write_encap(frame: &mut [u8], encap: &Encap, payload: usize) -> Result<usize, WriteError> {
-    let total = transport_len(encap.kind) + payload;
+    let total = encap.kind.header_len() + payload;
     let ethertype = if encap.dst.is_ipv4() { proto::ETHERTYPE_IPV4 } else { proto::ETHERTYPE_IPV6 };
     let mut at = build::ethernet(frame, encap.dst_mac, encap.src_mac, ethertype)?;
     at += write_ip(&mut frame[at..], encap, total)?;

@@ -1,0 +1,45 @@
+//! How routing chooses: what comes before routes, and the member of an ECMP group.
+
+use crate::{Lookup, Network, Nexthop, NexthopId, Vrf};
+use std::net::IpAddr;
+
+/// Groups within groups that are followed at most.
+const MAX_DEPTH: usize = 4;
+
+/// What a destination address is in a network, in the order of precedence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Destination {
+    /// A gateway address of the network.
+    Gateway,
+    /// A floating address, of this network's inside address.
+    Floating(Vrf, IpAddr),
+    /// Another: routes say.
+    Routed,
+}
+
+impl Destination {
+    /// What an address is.
+    pub fn of<T: Lookup>(tables: &T, network: &Network, addr: IpAddr) -> Self {
+        if network.is_gateway(addr) {
+            return Self::Gateway;
+        }
+        let inside = tables.inside_of(network.vrf, addr);
+        inside.map_or(Self::Routed, |(vrf, inside)| Self::Floating(vrf, inside))
+    }
+}
+
+/// The nexthop with this id, or the member of its group that a flow with this entropy hash uses. `None` where there is
+/// none, or groups are nested too deep.
+///
+/// Rendezvous hashing: the member with the highest [`Nexthop::weight`] wins, so that a flow moves only if its own
+/// member goes or a new one takes it over, and every host that has the same members chooses alike.
+pub fn ecmp_member<T: Lookup>(tables: &T, id: NexthopId, entropy: u32) -> Option<(NexthopId, &Nexthop)> {
+    let mut id = id;
+    for _ in 0..MAX_DEPTH {
+        let nexthop = tables.nexthop(id)?;
+        let Nexthop::Ecmp(members) = nexthop else { return Some((id, nexthop)) };
+        let known = members.iter().filter_map(|id| Some((*id, tables.nexthop(*id)?)));
+        (id, _) = known.max_by_key(|(_, member)| (member.weight(entropy), member.fingerprint()))?;
+    }
+    None
+}

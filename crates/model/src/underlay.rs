@@ -1,0 +1,71 @@
+//! The choice of the underlay's way to another host.
+
+use crate::{Lookup, NeighbourScope, Vif, WireAttributes};
+use packet::Mac;
+use std::net::IpAddr;
+
+/// The way to the remote of a tunnel.
+#[derive(Clone, Copy, Debug)]
+pub struct UnderlayPath<'a> {
+    /// Where packets leave.
+    pub wire: &'a Vif,
+    /// Source MAC: the wire's.
+    pub src_mac: Mac,
+    /// Outer source address.
+    pub src: IpAddr,
+    /// The remote itself, or the router it is behind.
+    pub hop: IpAddr,
+}
+
+impl UnderlayPath<'_> {
+    /// Where the next hop is sought.
+    #[must_use]
+    pub const fn scope(&self) -> NeighbourScope {
+        NeighbourScope::Wire(self.wire.id)
+    }
+}
+
+/// The way to a remote, which is not this host: the wire on whose subnet it is (the longest), else the first with a
+/// gateway of its family.
+pub fn underlay_path<T: Lookup>(tables: &T, remote: IpAddr) -> Option<UnderlayPath<'_>> {
+    if is_own_underlay(tables, remote) {
+        return None;
+    }
+    let (wire, attributes, hop) = on_link(tables, remote).or_else(|| by_gateway(tables, remote))?;
+    let family = |addr: &IpAddr| addr.is_ipv4() == remote.is_ipv4();
+    let tunnel_source = tables.host().tunnel_source.iter().copied().find(family);
+    let own = || attributes.addresses.iter().map(|subnet| subnet.addr()).find(family);
+    Some(UnderlayPath { wire, src_mac: wire.mac?, src: tunnel_source.or_else(own)?, hop })
+}
+
+/// Whether an address is this host's on the underlay.
+pub(crate) fn is_own_underlay<T: Lookup>(tables: &T, addr: IpAddr) -> bool {
+    tables.host().tunnel_source.contains(&addr)
+        || underlay(tables).any(|(_, wire)| wire.addresses.iter().any(|subnet| subnet.addr() == addr))
+}
+
+/// The wires.
+pub(crate) fn underlay<T: Lookup>(tables: &T) -> impl Iterator<Item = (&Vif, &WireAttributes)> {
+    tables.wires().iter().filter_map(|id| {
+        let wire = tables.vif(*id)?;
+        Some((wire, wire.wire.as_ref()?))
+    })
+}
+
+fn on_link<T: Lookup>(tables: &T, remote: IpAddr) -> Option<(&Vif, &WireAttributes, IpAddr)> {
+    let subnets = underlay(tables).flat_map(|(wire, attributes)| {
+        attributes.addresses.iter().map(move |subnet| (wire, attributes, subnet))
+    });
+    // Of equal ones the first.
+    let longest = subnets
+        .filter(|(.., subnet)| subnet.contains(&remote))
+        .reduce(|best, next| if next.2.prefix_len() > best.2.prefix_len() { next } else { best });
+    longest.map(|(wire, attributes, _)| (wire, attributes, remote))
+}
+
+fn by_gateway<T: Lookup>(tables: &T, remote: IpAddr) -> Option<(&Vif, &WireAttributes, IpAddr)> {
+    underlay(tables).find_map(|(wire, attributes)| {
+        let gateway = attributes.gateways.iter().find(|g| g.is_ipv4() == remote.is_ipv4())?;
+        Some((wire, attributes, *gateway))
+    })
+}
