@@ -1,7 +1,7 @@
 //! The control plane: what a daemon is asked for becomes what its executor forwards by.
 //!
 //! Owns: the objects of a host with their owners, their storage, their compilation to the tables of `model`, the
-//! gRPC server, metrics. It drives the executor through [`model::Executor`] and has ports opened through [`Ports`].
+//! gRPC server, metrics. It drives the executor through [`executor::Executor`] and has ports opened through [`Ports`].
 //!
 //! Must not know: which executor it is, and how ports are opened.
 #![deny(unsafe_code)]

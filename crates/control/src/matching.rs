@@ -4,8 +4,9 @@
 //! (`new`, `established`, `closing`, `closed`), `dropped`.
 
 use config::Protocol;
+use executor::{CaptureFilter, FlowInfo};
 use ipnet::IpNet;
-use model::{CaptureFilter, FlowInfo, FlowState, VifId};
+use model::{FlowState, VifId};
 use std::net::IpAddr;
 
 /// What is asked for.
@@ -98,7 +99,8 @@ fn prefix(text: &str) -> Option<IpNet> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use model::{Counters, Endpoint, FlowKey, Vrf};
+    use executor::Counters;
+    use model::{Endpoint, FlowKey, Vrf};
 
     /// An established TCP connection from 10.1.1.1.
     pub(crate) fn flow() -> FlowInfo {

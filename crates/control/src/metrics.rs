@@ -91,7 +91,7 @@ fn workers(view: &View, text: &mut Text) {
     let workers = view.executor.workers();
     let drops = reasons(&workers).into_iter().map(|r| (format!("reason=\"{}\"", r.reason), r.packets));
     text.family("drops_total", "counter", "Packets dropped, by reason.", drops);
-    let mut each = |name: &str, help: &str, value: &dyn Fn(&model::WorkerCounters) -> u64| {
+    let mut each = |name: &str, help: &str, value: &dyn Fn(&executor::WorkerCounters) -> u64| {
         let values = workers.iter().map(|w| (format!("worker=\"{}\"", w.worker), value(w)));
         text.family(name, "counter", help, values);
     };
@@ -115,7 +115,7 @@ fn workers(view: &View, text: &mut Text) {
     text.family("worker_cycles_total", "counter", "TSC ticks by stage.", cycles);
 }
 
-fn card(card: Option<&model::CardCounters>, text: &mut Text) {
+fn card(card: Option<&executor::CardCounters>, text: &mut Text) {
     let Some(card) = card else { return };
     let mut one = |name: &str, kind: &str, help: &str, value: u64| {
         text.family(name, kind, help, [(String::new(), value)]);

@@ -9,7 +9,8 @@ mod common;
 use common::host::{GATEWAY, GUEST, WIRE, frames, neighbour, tables};
 use common::ports::port;
 use engine::{Engine, EngineConfig};
-use model::{Executor, StageCycles, VifId};
+use executor::{Executor, StageCycles};
+use model::VifId;
 use std::time::Duration;
 
 fn measure(name: &str, frames: Vec<Vec<u8>>) {

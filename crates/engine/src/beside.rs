@@ -3,8 +3,9 @@
 use crate::engine::Engine;
 use crate::message::Message;
 use crate::mutex::lock;
+use executor::Counters;
 use mem::{RxQueue, TxQueue};
-use model::{Counters, FlowKey, Seconds, VifId};
+use model::{FlowKey, Seconds, VifId};
 use std::sync::Arc;
 use tables::{Deps, View};
 

@@ -1,6 +1,7 @@
 //! What people see of packets: the drop log and live captures.
 
-use model::{CaptureFilter, Captured, DropReason, DroppedPacket, VifId};
+use executor::{CaptureFilter, Captured, DroppedPacket};
+use model::{DropReason, VifId};
 use packet::{Headers, TunnelKind};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

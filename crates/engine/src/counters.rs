@@ -1,9 +1,8 @@
 //! A worker's counters: written by it alone with plain adds, read by anybody.
 
 use crate::mutex::lock;
-use model::{
-    Counters, DropReason, NeighbourScope, NexthopId, RuleId, StageCycles, VifCounters, VifId, WorkerCounters,
-};
+use executor::{Counters, StageCycles, VifCounters, WorkerCounters};
+use model::{DropReason, NeighbourScope, NexthopId, RuleId, VifId};
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::IpAddr;

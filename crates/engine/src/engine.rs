@@ -12,11 +12,13 @@ use crate::meters::Meters;
 use crate::mutex::lock;
 use crate::storms::Storms;
 use crate::worker::{Parts, Worker};
+use executor::{
+    CaptureFilter, Captured, Counters, DroppedPacket, Executor, ExecutorStatus, FlowInfo, LearnedMac,
+    NeighbourInfo, VifCounters, WorkerCounters,
+};
 use mem::{Opened, PortStatus, RxQueue};
 use model::{
-    ApplyError, CaptureFilter, Captured, Change, Counters, Decision, DroppedPacket, Effects, Executor,
-    ExecutorStatus, Explanation, FlowInfo, LearnedMac, NeighbourInfo, NexthopId, PacketView, RuleId, Verdict,
-    VifCounters, VifId, WorkerCounters,
+    ApplyError, Change, Decision, Effects, Explanation, NexthopId, PacketView, RuleId, Verdict, VifId,
 };
 use std::io;
 use std::sync::mpsc::SyncSender;
@@ -344,7 +346,7 @@ impl Executor for Engine {
         self.common.shared.flows().len()
     }
 
-    fn flow_use(&self, vif: VifId) -> model::FlowUse {
+    fn flow_use(&self, vif: VifId) -> executor::FlowUse {
         self.common.shared.flows().used_by(vif)
     }
 

@@ -67,3 +67,19 @@ pub enum Change {
         id: RuleId,
     },
 }
+
+/// Why a batch of changes was refused. Nothing of it was applied.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ApplyError {
+    /// The executor has a limit.
+    #[error("{what}: at most {limit} fit this executor")]
+    Limit {
+        /// Of what.
+        what: &'static str,
+        /// The limit.
+        limit: usize,
+    },
+    /// A change refers to something that isn't there.
+    #[error("{0} does not exist")]
+    Missing(String),
+}

@@ -3,13 +3,34 @@
 mod words;
 
 use crate::{
-    BridgeEntry, Connection, DropReason, Explanation, FlowKey, FragmentKey, Host, Lookup, NeighbourScope,
-    Network, Nexthop, NexthopId, PacketView, RouteEntry, RuleMatch, RuleQuery, Seconds, Step, Transport, Vif,
+    BridgeEntry, Connection, Decision, DropReason, FlowKey, FragmentKey, Host, Lookup, NeighbourScope,
+    Network, Nexthop, NexthopId, PacketView, RouteEntry, RuleMatch, RuleQuery, Seconds, Transport, Vif,
     VifId, Vrf, decide,
 };
 use packet::Mac;
 use std::cell::RefCell;
 use std::net::IpAddr;
+
+/// One table look-up of an explained packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// The table: `bridge`, `flow`, `fragment`, `guest`, `mpls`, `nat`, `neighbour`, `network`, `nexthop`, `route`,
+    /// `rule`, `vif` or `vxlan`.
+    pub table: &'static str,
+    /// The key, in words.
+    pub key: String,
+    /// What was found; `None`: a miss.
+    pub result: Option<String>,
+}
+
+/// What `decide` says about a packet that nobody sent.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Explanation {
+    /// Look-ups in their order.
+    pub steps: Vec<Step>,
+    /// The decision.
+    pub decision: Decision,
+}
 
 /// Decides about a packet, and tells how.
 #[must_use]

@@ -2,9 +2,8 @@
 //! defined.
 //!
 //! Owns: the types of every table, the [`Lookup`] trait through which they are read, `decide()` (written to be
-//! read: start in `decide.rs`), [`explain()`], the naive [`Tables`] that tests hold every faster table against, the
-//! reference [`rewrite`] of a packet by a [`Decision`], and the [`Executor`] trait by which the control plane drives
-//! whatever forwards packets.
+//! read: start in `decide.rs`), [`explain()`], the naive [`Tables`] that tests hold every faster table against, and the
+//! reference [`rewrite`] of a packet by a [`Decision`].
 //!
 //! For tests of executors: conformance vectors (`vectors/`, feature `vectors`), written in the language of [`text`],
 //! and random tables and packets (feature `generate`).
@@ -17,7 +16,6 @@ mod change;
 mod decide;
 mod decision;
 mod drop;
-mod executor;
 mod explain;
 mod flow;
 #[cfg(feature = "generate")]
@@ -41,19 +39,14 @@ mod view;
 mod vif;
 
 pub use announce::{Announcement, Unasked, announce, report};
-pub use change::Change;
+pub use change::{ApplyError, Change};
 pub use decide::{decide, entropy_of};
 pub use decision::{
     Asker, Decision, Effects, Encap, EthernetRewrite, Flood, Forward, Learn, Nat, NeighbourFound, PathMtu,
     Reply, ReplyKind, Verdict,
 };
 pub use drop::DropReason;
-pub use executor::{
-    ApplyError, CaptureFilter, Captured, CardCounters, Counters, DroppedPacket, Executor, ExecutorStatus,
-    Explanation, FlowInfo, FlowUse, LearnedMac, NeighbourInfo, StageCycles, Step, VifCounters,
-    WorkerCounters,
-};
-pub use explain::{Traced, explain};
+pub use explain::{Explanation, Step, Traced, explain};
 pub use flow::{Connection, Endpoint, FlowChange, FlowKey, FlowState, Follow, FragmentKey, Seconds};
 pub use ids::{MeterId, NexthopId, RuleId, VifId, Vrf};
 pub use lookup::{Lookup, RuleMatch, RuleQuery};

@@ -3,7 +3,8 @@
 use card::driver::Driver;
 use card::{Card, CardError};
 use engine::Engine;
-use model::{BridgeTarget, Executor, NeighbourScope, VifId, Vrf};
+use executor::Executor;
+use model::{BridgeTarget, NeighbourScope, VifId, Vrf};
 use packet::Mac;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;

@@ -12,10 +12,10 @@
 #![deny(unsafe_code)]
 
 mod candidates;
+mod card_executor;
 mod carrier;
 mod carry;
 mod dropped;
-mod executor;
 mod fault;
 mod flows;
 mod install;
@@ -28,5 +28,5 @@ mod ports;
 mod sleep;
 mod stats;
 mod traffic;
+pub use card_executor::{CardExecutor, LineError, OffloadError};
 pub use carry::{Carry, Incoming, Outgoing};
-pub use executor::{CardExecutor, LineError, OffloadError};

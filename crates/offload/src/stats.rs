@@ -1,9 +1,8 @@
 //! What the carrier counted: written by it alone, read by anybody.
 
 use card::registers::Punt;
-use model::{
-    CardCounters, Counters, DropReason, NexthopId, RuleId, StageCycles, VifCounters, VifId, WorkerCounters,
-};
+use executor::{CardCounters, Counters, StageCycles, VifCounters, WorkerCounters};
+use model::{DropReason, NexthopId, RuleId, VifId};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -4,10 +4,9 @@
 mod common;
 
 use common::{ONE, PATIENCE, SoftCard, TWO, World, counted, frame, number_of, numbered, tables, until};
+use executor::{CaptureFilter, Executor};
 use mem::{Csum, Offload};
-use model::{
-    Action, CaptureFilter, Change, DropReason, Executor, Network, NexthopId, Rule, RuleAction, RuleId, Vrf,
-};
+use model::{Action, Change, DropReason, Network, NexthopId, Rule, RuleAction, RuleId, Vrf};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 

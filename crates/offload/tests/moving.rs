@@ -5,7 +5,8 @@ mod common;
 
 use common::{ONE, PATIENCE, SoftCard, TWO, WIRE, World, frame, numbered};
 use engine::testing::Packet;
-use model::{Action, CaptureFilter, Change, DropReason, Executor, Rule, RuleAction, RuleId, Vrf};
+use executor::{CaptureFilter, Executor};
+use model::{Action, Change, DropReason, Rule, RuleAction, RuleId, Vrf};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::time::Instant;

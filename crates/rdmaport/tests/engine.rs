@@ -3,8 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use engine::{Engine, EngineConfig};
+use executor::Executor;
 use model::vectors::{Case, Step, load};
-use model::{Executor, VifId, text};
+use model::{VifId, text};
 use rdmaport::{Downlink, RdmaPort, Uplink, open};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::sync::Arc;

@@ -9,10 +9,8 @@ use crate::rcu::{Rcu, Reader, Writer};
 use crate::resolver::{Resolver, STALE, UNUSED, Waiting};
 use crate::snapshot::Snapshot;
 use arrayvec::ArrayVec;
-use model::{
-    ApplyError, Change, Learn, LearnedMac, NeighbourFound, NeighbourInfo, NeighbourScope, PathMtu, Question,
-    Seconds, VifId,
-};
+use executor::{LearnedMac, NeighbourInfo};
+use model::{ApplyError, Change, Learn, NeighbourFound, NeighbourScope, PathMtu, Question, Seconds, VifId};
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;

@@ -3,8 +3,9 @@
 use anyhow::Context;
 use config::Host;
 use engine::{Engine, EngineConfig};
+use executor::Executor;
 use mem::Opened;
-use model::{Executor, VifId};
+use model::VifId;
 use std::error::Error;
 use std::sync::Arc;
 

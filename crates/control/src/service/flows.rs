@@ -4,7 +4,7 @@ use crate::core::View;
 use crate::matching::Matching;
 use api::v1;
 use config::Protocol;
-use model::FlowInfo;
+use executor::FlowInfo;
 use tonic::Status;
 
 /// The connections that a text asks for. They are collected before any is sent: a slow client holds up nobody.

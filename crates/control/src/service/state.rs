@@ -6,7 +6,8 @@ use crate::kernel;
 use crate::server::Sandbox;
 use api::v1;
 use config::{Kind, Object};
-use model::{DropReason, WorkerCounters};
+use executor::WorkerCounters;
+use model::DropReason;
 use tonic::Status;
 
 pub(super) fn status(view: &View) -> v1::StatusReply {
@@ -76,7 +77,7 @@ pub(super) fn stalled(workers: &[usize]) -> impl Iterator<Item = v1::Warning> {
         .map(move |worker| v1::Warning { object: format!("worker {worker}"), message: message.to_owned() })
 }
 
-fn card(card: model::CardCounters) -> v1::CardStats {
+fn card(card: executor::CardCounters) -> v1::CardStats {
     let punted = |(reason, packets): (&str, u64)| v1::PuntCount { reason: reason.to_owned(), packets };
     v1::CardStats {
         clock: card.clock,
@@ -167,7 +168,7 @@ pub(crate) fn reasons(workers: &[WorkerCounters]) -> Vec<v1::DropCount> {
 
 pub(super) fn drops(view: &View, log: u32) -> v1::DropStatsReply {
     let dropped = if log == 0 { Vec::new() } else { view.executor.dropped(log as usize) };
-    let entry = |packet: model::DroppedPacket| v1::DroppedPacket {
+    let entry = |packet: executor::DroppedPacket| v1::DroppedPacket {
         time_ns: packet.time_ns,
         interface: view.vif_name(packet.ingress),
         reason: packet.reason.name().to_owned(),

@@ -230,7 +230,7 @@ fn neighbours(view: &View, only: Option<Vrf>) -> Vec<v1::NeighbourEntry> {
         NeighbourScope::Network(vrf) => is_of(only, vrf),
         NeighbourScope::Wire(_) => only.is_none(),
     });
-    let entry = |n: &model::NeighbourInfo| v1::NeighbourEntry {
+    let entry = |n: &executor::NeighbourInfo| v1::NeighbourEntry {
         scope: match n.scope {
             NeighbourScope::Wire(vif) => view.vif_name(vif),
             NeighbourScope::Network(vrf) => view.network_name(vrf),

@@ -8,10 +8,9 @@ use crate::hold::Holder;
 use crate::meters::Meters;
 use crate::replies::ReplyLimits;
 use crate::storms::Storms;
+use executor::CaptureFilter;
 use mem::{Accepts, Csum, Offload, Room, TxQueue};
-use model::{
-    CaptureFilter, Change, DropReason, MeterConfig, MeterId, Modifier, NeighbourScope, RuleAction, VifId,
-};
+use model::{Change, DropReason, MeterConfig, MeterId, Modifier, NeighbourScope, RuleAction, VifId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;

@@ -3,8 +3,9 @@
 use super::harness::Host;
 use super::world::{PROVIDER, WIRE, neighbours, tables};
 use crate::testing::Packet;
+use executor::FlowUse;
 use mem::{Accepts, Offload};
-use model::{FlowState, FlowUse, VifId};
+use model::{FlowState, VifId};
 use tables::FlowLimits;
 
 fn host(connections: usize) -> Host {

@@ -3,10 +3,11 @@
 use super::harness::{Host, only};
 use super::world::{MIRROR, WIRE, neighbours, rule, tables};
 use crate::capture::Tap;
+use executor::CaptureFilter;
 use mem::{Accepts, Csum, Offload};
 use model::{
-    Action, CaptureFilter, Change, DropReason, MeterConfig, MeterId, Modifier, NeighbourFound,
-    NeighbourScope, Nexthop, NexthopId, Question, RuleAction, RuleId, VifId,
+    Action, Change, DropReason, MeterConfig, MeterId, Modifier, NeighbourFound, NeighbourScope, Nexthop,
+    NexthopId, Question, RuleAction, RuleId, VifId,
 };
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;

@@ -3,9 +3,10 @@
 use super::world::{WIRE, neighbours, some_change, tables};
 use crate::testing::{Packet, TestPort};
 use crate::{Engine, EngineConfig};
+use executor::Executor;
 use mem::{Accepts, Offload};
 use model::generate::Rng;
-use model::{Change, Executor, VifId};
+use model::{Change, VifId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

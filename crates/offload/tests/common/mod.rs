@@ -9,11 +9,12 @@ use card::hold::{GROUPS, Hold, RING};
 use card::registers::{self, PuntMeta};
 use engine::testing::{Packet, TestPort};
 use engine::{Engine, EngineConfig};
+use executor::Executor;
 use ipnet::IpNet;
 use mem::{Accepts, Offload};
 use model::{
-    Action, Change, Executor, Host, NeighbourFound, NeighbourScope, Network, Nexthop, NexthopId, PacketView,
-    Tunnel, Vif, VifId, VifKind, Vrf, WireAttributes,
+    Action, Change, Host, NeighbourFound, NeighbourScope, Network, Nexthop, NexthopId, PacketView, Tunnel,
+    Vif, VifId, VifKind, Vrf, WireAttributes,
 };
 use offload::{CardExecutor, Carry, Incoming, Outgoing};
 use packet::{Mac, TunnelKind};

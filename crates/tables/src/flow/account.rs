@@ -1,7 +1,8 @@
 //! The accounts that connections are charged to, and what each has of the table.
 
 use super::zeroed::Zeroed;
-use model::{FlowUse, Seconds, VifId};
+use executor::FlowUse;
+use model::{Seconds, VifId};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 /// Who is charged for a connection. What a guest opens and what others open to it by a wire are two accounts, so that

@@ -5,8 +5,9 @@
 
 use super::account::Account;
 use super::state::{State, pack_edge, pack_windows, unpack_edge, window_of};
+use executor::{Counters, FlowInfo};
 use model::tcp::{Edge, advance, advance_in_order};
-use model::{Connection, Counters, Endpoint, FlowInfo, FlowKey, RuleId, Seconds, Segment, Tcp, Vrf};
+use model::{Connection, Endpoint, FlowKey, RuleId, Seconds, Segment, Tcp, Vrf};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 

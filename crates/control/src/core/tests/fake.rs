@@ -2,12 +2,14 @@
 
 use crate::ports::{Device, PortSpec, Ports};
 use crate::rdma::RdmaStatus;
+use executor::{
+    CaptureFilter, Captured, Counters, DroppedPacket, Executor, ExecutorStatus, FlowInfo, FlowUse,
+    LearnedMac, NeighbourInfo, VifCounters, WorkerCounters,
+};
 use hca::{ClientDescription, QpDescription};
 use mem::{Opened, Port, PortStatus};
 use model::{
-    ApplyError, CaptureFilter, Captured, Change, Counters, Decision, DroppedPacket, Effects, Executor,
-    ExecutorStatus, Explanation, FlowInfo, FlowUse, LearnedMac, NeighbourInfo, NexthopId, PacketView, RuleId,
-    Tables, Verdict, VifCounters, VifId, WorkerCounters,
+    ApplyError, Change, Decision, Effects, Explanation, NexthopId, PacketView, RuleId, Tables, Verdict, VifId,
 };
 use std::collections::HashMap;
 use std::error::Error;

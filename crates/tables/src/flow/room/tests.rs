@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::flow::{FlowLimits, lock};
-use model::{Connection, Endpoint, FlowChange, FlowKey, FlowUse, VifId, Vrf};
+use executor::FlowUse;
+use model::{Connection, Endpoint, FlowChange, FlowKey, VifId, Vrf};
 use packet::proto::{ICMP, TCP, UDP};
 use std::net::Ipv4Addr;
 

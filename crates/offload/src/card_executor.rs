@@ -9,12 +9,12 @@ use crate::stats::{PORTS, Stats, less};
 use card::driver::Driver;
 use card::{Budgets, CardError, Commands};
 use engine::{AttachError, Engine};
-use mem::Opened;
-use model::{
-    ApplyError, CaptureFilter, Captured, Change, Counters, DroppedPacket, Executor, ExecutorStatus,
-    Explanation, FlowInfo, FlowUse, LearnedMac, NeighbourInfo, NexthopId, RuleId, VifCounters, VifId,
-    VifKind, WorkerCounters,
+use executor::{
+    CaptureFilter, Captured, Counters, DroppedPacket, Executor, ExecutorStatus, FlowInfo, FlowUse,
+    LearnedMac, NeighbourInfo, VifCounters, WorkerCounters,
 };
+use mem::Opened;
+use model::{ApplyError, Change, Explanation, NexthopId, RuleId, VifId, VifKind};
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::io;
 use std::sync::mpsc::{SyncSender, sync_channel};

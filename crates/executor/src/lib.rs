@@ -1,0 +1,64 @@
+//! What the control plane drives: whatever forwards packets by the model's tables.
+//!
+//! Owns: the trait [`Executor`], which the CPU engine implements, and the engine with a card in front; its answers:
+//! counters, listings of what executors learn and remember, dropped and captured packets.
+//!
+//! Must not know: how any executor forwards, how tables are configured, what the API looks like.
+#![deny(unsafe_code)]
+
+mod counters;
+mod listing;
+mod packets;
+mod status;
+
+pub use counters::{CardCounters, Counters, StageCycles, VifCounters, WorkerCounters};
+pub use listing::{FlowInfo, FlowUse, LearnedMac, NeighbourInfo};
+pub use packets::{CaptureFilter, Captured, DroppedPacket};
+pub use status::ExecutorStatus;
+
+use model::{ApplyError, Change, Explanation, NexthopId, RuleId, VifId};
+use std::sync::mpsc::SyncSender;
+
+/// Whatever forwards packets by the tables: the CPU engine, or a card.
+pub trait Executor: Send + Sync {
+    /// What it is and how it is doing.
+    fn status(&self) -> ExecutorStatus;
+
+    /// Applies a batch as a whole. Returns once removals bind: no packet is forwarded by what was removed, but by
+    /// workers that are stalled ([`ExecutorStatus::stalled`]).
+    ///
+    /// # Errors
+    /// [`ApplyError`]; nothing was applied.
+    fn apply(&self, changes: &[Change]) -> Result<(), ApplyError>;
+
+    /// Counters by worker.
+    fn workers(&self) -> Vec<WorkerCounters>;
+    /// Counters of an interface, over all workers.
+    fn vif_counters(&self, vif: VifId) -> VifCounters;
+    /// Counter of a rule.
+    fn rule_counters(&self, rule: RuleId) -> Counters;
+    /// Counter of a nexthop.
+    fn nexthop_counters(&self, nexthop: NexthopId) -> Counters;
+
+    /// Calls `each` for connections until it returns false.
+    fn flows(&self, each: &mut dyn FnMut(FlowInfo) -> bool);
+    /// Forgets the connections for which `which` is true; returns how many.
+    fn flush_flows(&self, which: &mut dyn FnMut(&FlowInfo) -> bool) -> usize;
+    /// Connections made since start.
+    fn flows_created(&self) -> u64;
+    /// Connections remembered now, idle ones that have not been swept yet included.
+    fn flow_count(&self) -> usize;
+    /// What an interface has of the connection table.
+    fn flow_use(&self, vif: VifId) -> FlowUse;
+    /// Learned MACs.
+    fn learned(&self) -> Vec<LearnedMac>;
+    /// Neighbours.
+    fn neighbours(&self) -> Vec<NeighbourInfo>;
+
+    /// The decision about `frame` coming in by `ingress`, by the live tables, with no effect.
+    fn explain(&self, ingress: VifId, frame: &[u8]) -> Explanation;
+    /// Dropped packets, newest last, at most `n`.
+    fn dropped(&self, n: usize) -> Vec<DroppedPacket>;
+    /// Sends captured packets to `to` until its receiver is gone; what does not fit is lost and counted.
+    fn capture(&self, filter: CaptureFilter, to: SyncSender<Captured>);
+}

@@ -1,0 +1,53 @@
+//! Packets that people look at: dropped and captured ones.
+
+use model::{DropReason, VifId};
+use std::net::IpAddr;
+
+/// A dropped packet of the drop log.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DroppedPacket {
+    /// Nanoseconds since the Unix epoch.
+    pub time_ns: u64,
+    /// Where it came in.
+    pub ingress: VifId,
+    /// Why.
+    pub reason: DropReason,
+    /// Whole length, bytes.
+    pub len: u32,
+    /// Its head.
+    pub head: Vec<u8>,
+}
+
+/// Which packets a capture takes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CaptureFilter {
+    /// Only at this interface.
+    pub vif: Option<VifId>,
+    /// Only with this address as source or destination.
+    pub host: Option<IpAddr>,
+    /// Only this IP protocol.
+    pub protocol: Option<u8>,
+    /// Only with this port as source or destination.
+    pub port: Option<u16>,
+    /// Only dropped packets.
+    pub dropped_only: bool,
+    /// Bytes of each packet kept.
+    pub snap_len: u32,
+}
+
+/// A captured packet.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Captured {
+    /// Nanoseconds since the Unix epoch.
+    pub time_ns: u64,
+    /// The interface.
+    pub vif: VifId,
+    /// Whether it left by the interface; else it came in.
+    pub outbound: bool,
+    /// Why it was dropped, if it was.
+    pub dropped: Option<DropReason>,
+    /// Whole length, bytes.
+    pub len: u32,
+    /// Its bytes, at most `snap_len`.
+    pub bytes: Vec<u8>,
+}
