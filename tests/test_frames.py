@@ -122,6 +122,26 @@ def test_a_mirror_shows_each_broadcast_once_and_answers_too(lab):
     assert kinds == [8, 0]
 
 
+def test_a_mirror_on_another_host_gets_both_directions_in_vxlan(lab):
+    lab.plug("a")
+    config = host_config("a", {name: tap(name) for name in ("a1", "a2")})
+    config.entry("guest", "a1")["mirror"] = "vxlan:192.0.2.2:77"
+    host = lab.host(config)
+    a1, a2 = lab.container(host, "a1"), lab.container(host, "a2")
+    collector = lab.namespace("fabric")
+    collector.ip("addr add 192.0.2.2/24 dev br0")
+    wanted = {("8", ""), ("0", ""), ("", "128"), ("", "129")}
+    with lab.capture("fabric", "a-up0") as seen:
+
+        def all_shown():
+            """None is, until the mirror's MAC is known."""
+            a1.expect_ping(A2.address)
+            a2.expect_ping(A1.address6)
+            return wanted <= {tuple(row) for row in seen.fields("vxlan.vni == 77", "icmp.type", "icmpv6.type")}
+
+        eventually(all_shown, "copies of pings and their answers")
+
+
 def test_a_kernel_that_forwards_is_warned_of(lab):
     lab.plug("a")
     host = lab.host(host_config("a", {"a1": tap("a1")}))

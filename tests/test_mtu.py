@@ -66,3 +66,21 @@ def test_network_hands_a_fitting_mtu_to_nobody_but_enforces_it(lab):
     a1 = guests["a1"]
     size = int(a1.run(["cat", f"/sys/class/net/{a1.device}/mtu"]).stdout)
     a1.expect_ping(SEATS["a2"].address, size=size - 28, options=("-M", "do"))
+
+
+@pytest.mark.parametrize("family", [4, 6])
+def test_syns_ask_for_what_fits_where_the_network_clamps(lab, family):
+    def clamped(config, *remotes):
+        config.entry("network", "blue")["mss_clamp"] = True
+        return tunnel_routes(config, "mpls-over-udp", *remotes)
+
+    hosts, guests = two_hosts(lab, clamped, mtu=1500)
+    a1, b1 = guests["a1"], guests["b1"]
+    address, headers = (B1.address, 40) if family == 4 else (B1.address6, 60)
+    for guest in (a1, b1):
+        guest.namespace.ip("link set", guest.device, "mtu 1500")
+    with lab.capture("b1", b1.device) as seen:
+        tcp_rate(a1, b1, address, options=("-n", "1M"))
+    asked = {int(row[0]) for row in seen.fields("tcp.flags.syn == 1 && tcp.flags.ack == 0", "tcp.options.mss_val")}
+    assert asked and max(asked) <= 1500 - OVERHEAD["mpls-over-udp"] - headers, asked
+    assert "mtu" not in hosts["a"].drops() and "mtu" not in hosts["b"].drops()

@@ -2,6 +2,7 @@
 
 import pytest
 from scapy.layers.inet import IP, UDP
+from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.layers.vxlan import VXLAN
 
@@ -108,3 +109,30 @@ def test_tunnel_packets_of_hosts_that_nobody_named_are_dropped(lab):
         guest.expect(wanted, "packet of a peer")
     explained = host.call("explain", "--in", "up0", bytes(frame).hex()).stdout
     assert "remote" in explained, explained
+
+
+@pytest.mark.parametrize("family, sum, reason", [
+    (4, 0x1234, "outer_checksum_wrong"),
+    (6, 0x1234, "outer_checksum_wrong"),
+    (6, 0, "outer_checksum_missing"),
+])
+def test_outer_checksums(lab, family, sum, reason):
+    """The same packet passes with a right checksum, and then with a wrong one or none is dropped by name."""
+    connect = lambda config, *remotes: bridge_entries(config, *remotes, family=family)
+    hosts, guests = two_hosts(lab, connect, ("a1", "b1"), family=family)
+    host, a1 = hosts["a"], guests["a1"]
+    a1.expect_ping(B1.address)
+    mac = host.namespace.run(["cat", "/sys/class/net/up0/address"]).stdout.strip()
+    ip = IP(src=UNDERLAY["b"], dst=UNDERLAY["a"]) if family == 4 else IPv6(src=UNDERLAY6["b"], dst=UNDERLAY6["a"])
+    inner = Ether(src=B1.mac, dst=A1.mac) / IP(src=B1.address, dst=A1.address) / UDP() / (b"summed" + bytes(1000))
+    carried = VXLAN(vni=5001, flags="Instance") / inner
+    right = Ether(dst=mac) / ip / UDP(sport=50000, dport=4789) / carried
+    wrong = Ether(dst=mac) / ip / UDP(sport=50000, dport=4789, chksum=sum) / carried
+    wanted = lambda seen: b"summed" in seen
+    with RawPort(lab.namespace("fabric"), "a-up0") as port, RawPort(a1.namespace, a1.device) as guest:
+        for _ in range(2):
+            port.send(right)
+            guest.expect(wanted, "a packet with a right checksum")
+        port.send(wrong, wrong)
+        eventually(lambda: host.drops().get(reason) == 2, f"drop {reason}")
+        assert not guest.collect(wanted, 0.1)

@@ -72,6 +72,42 @@ fn vlan_vif(guest: &Guest, vlan: &GuestVlan) -> String {
     format!("{}:{}", guest.name, vlan.tag)
 }
 
+/// An interface of no guest.
+fn nobodys(id: VifId, name: &str, kind: VifKind) -> Vif {
+    Vif {
+        id,
+        name: name.into(),
+        kind,
+        vrf: None,
+        mac: None,
+        addresses: Vec::new(),
+        allowed: Vec::new(),
+        macs: Vec::new(),
+        vlans: Vec::new(),
+        trunk: None,
+        mtu: u16::MAX,
+        policy: false,
+        meter: None,
+        mirror: None,
+        roles: Roles::default(),
+        rdma: None,
+        wire: None,
+    }
+}
+
+fn encapsulation(tunnel: &config::Tunnel) -> Tunnel {
+    Tunnel {
+        kind: match tunnel.kind {
+            config::TunnelKind::MplsOverUdp => TunnelKind::MplsUdp,
+            config::TunnelKind::MplsOverGre => TunnelKind::MplsGre,
+            config::TunnelKind::Vxlan => TunnelKind::Vxlan,
+        },
+        remote: tunnel.remote,
+        id: tunnel.id,
+        mac: tunnel.mac,
+    }
+}
+
 /// The tables that objects, checked before and in their order, stand for. `macs` are the link-layer addresses of
 /// wires' devices.
 pub(crate) fn compile(
@@ -251,35 +287,27 @@ impl Compiler<'_> {
             .collect();
         networks.sort_unstable();
         let id = self.vif_id(&wire.name);
+        let mac = self.macs.get(&wire.name).copied();
         let vif = Vif {
-            id,
-            name: wire.name.as_str().into(),
-            kind: VifKind::Wire,
-            vrf: None,
-            mac: Some(
-                self.macs
-                    .get(&wire.name)
-                    .copied()
-                    .unwrap_or_else(|| made_up_mac(&self.out.host.name, &wire.name)),
-            ),
-            addresses: Vec::new(),
-            allowed: Vec::new(),
-            macs: Vec::new(),
-            vlans: Vec::new(),
-            trunk: None,
+            mac: Some(mac.unwrap_or_else(|| made_up_mac(&self.out.host.name, &wire.name))),
             mtu: wire.mtu,
-            policy: false,
-            meter: None,
-            mirror: None,
-            roles: Default::default(),
-            rdma: None,
             wire: Some(WireAttributes {
                 addresses: wire.addresses.clone(),
                 gateways: wire.gateway.clone(),
                 networks,
             }),
+            ..nobodys(id, &wire.name, VifKind::Wire)
         };
         self.out.vifs.insert(id, vif);
+    }
+
+    /// What gets copies: a guest, or a tunnel, which is numbered like an interface.
+    fn mirror(&mut self, name: &str) -> VifId {
+        let id = self.vif_id(name);
+        if let Some(Ok(tunnel)) = config::Tunnel::of_mirror(name) {
+            self.out.vifs.insert(id, nobodys(id, name, VifKind::Mirror(encapsulation(&tunnel))));
+        }
+        id
     }
 
     fn network(&mut self, network: &config::Network) {
@@ -353,7 +381,7 @@ impl Compiler<'_> {
             mtu: self.index.guest_mtu(guest),
             policy: guest.policy,
             meter: guest.rate.map(|rate| self.meter("guest", guest.name.clone(), rate)),
-            mirror: guest.mirror.as_ref().map(|name| self.vif_id(name)),
+            mirror: guest.mirror.as_ref().map(|name| self.mirror(name)),
             roles: Roles { router: guest.router, dhcp_server: guest.dhcp_server },
             rdma: None,
             wire: None,
@@ -411,7 +439,7 @@ impl Compiler<'_> {
         let key = (rule.network.clone(), rule.to_string());
         let action = match &rule.action {
             RuleAction::End(end) => model::RuleAction::End(action(*end)),
-            RuleAction::Mirror(name) => model::RuleAction::Modify(Modifier::Mirror(self.vif_id(name))),
+            RuleAction::Mirror(name) => model::RuleAction::Modify(Modifier::Mirror(self.mirror(name))),
             RuleAction::Police(mbps) => {
                 let rate = Rate { mbps: *mbps, burst_kb: None };
                 let meter = self.meter("rule", format!("{} {}", key.0, key.1), rate);
@@ -480,16 +508,7 @@ impl Compiler<'_> {
             },
             Target::Network(name) => Nexthop::VrfTranslate { vrf: self.vrf(name) },
             Target::Via(addr) => Nexthop::Resolve { via: Some(*addr) },
-            Target::Tunnel(tunnel) => Nexthop::Tunnel(Tunnel {
-                kind: match tunnel.kind {
-                    config::TunnelKind::MplsOverUdp => TunnelKind::MplsUdp,
-                    config::TunnelKind::MplsOverGre => TunnelKind::MplsGre,
-                    config::TunnelKind::Vxlan => TunnelKind::Vxlan,
-                },
-                remote: tunnel.remote,
-                id: tunnel.id,
-                mac: tunnel.mac,
-            }),
+            Target::Tunnel(tunnel) => Nexthop::Tunnel(encapsulation(tunnel)),
         };
         self.nexthop(nexthop)
     }

@@ -14,6 +14,7 @@ mod bridge;
 mod egress;
 mod guard;
 mod ingress;
+mod mirror;
 mod neighbour;
 mod policy;
 mod related;
@@ -42,6 +43,7 @@ pub fn decide<T: Lookup>(tables: &T, packet: &PacketView<'_>, ingress: VifId, no
         Err(Stop::Echo) => Verdict::Drop(DropReason::VerbsOnly),
     };
     walk.effects.restrict(&verdict, ingress, |id| tables.vif(id).and_then(|vif| vif.rdma));
+    walk.find_mirrors();
     Decision { verdict, effects: walk.effects }
 }
 
@@ -58,16 +60,19 @@ pub(crate) fn bridge_own<T: Lookup>(
     let frame = Frame { headers, end, origin, network, tos: 0, foreign_tags: 0 };
     let mut walk = Walk { tables, packet, ingress: VifId(0), now: 0, effects: Effects::default() };
     let Some(eth) = &frame.headers.eth else { return (Vec::new(), None) };
-    let (mut to, missing) = match walk.bridge(&frame, eth) {
+    let (mut to, mut missing) = match walk.bridge(&frame, eth) {
         Ok(Verdict::Flood(flood)) => (flood.to, walk.effects.solicit),
         Ok(Verdict::Forward(forward)) => (vec![forward], None),
         Err(Stop::Hold { scope, addr }) => (Vec::new(), Some((scope, addr))),
         _ => (Vec::new(), None),
     };
     let delivered = !to.is_empty();
-    for mirror in walk.effects.mirror_out {
+    walk.effects.solicit = None;
+    walk.find_mirrors();
+    missing = missing.or(walk.effects.solicit);
+    for &mirror in &walk.effects.mirror_out {
         if delivered && to.iter().all(|forward| forward.port != mirror) {
-            to.push(Forward::unchanged(mirror));
+            to.extend(walk.effects.copy_to(mirror, &Forward::unchanged(mirror)));
         }
     }
     (to, missing)

@@ -43,7 +43,7 @@ pub use change::{ApplyError, Change};
 pub use decide::{decide, entropy_of};
 pub use decision::{
     Asker, Decision, Effects, Encap, EthernetRewrite, Flood, Forward, Learn, Nat, NeighbourFound, PathMtu,
-    Reply, ReplyKind, Verdict,
+    RemoteMirror, Reply, ReplyKind, Verdict,
 };
 pub use drop::DropReason;
 pub use explain::{Explanation, Step, Traced, explain};

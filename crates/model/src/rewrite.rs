@@ -9,7 +9,7 @@ pub use encap::{encap_len, write_encap};
 pub use length::metered_len;
 pub use reply::build_reply;
 
-use crate::{Decision, Forward, Nat, PacketView, Reply, Verdict, VifId};
+use crate::{Decision, Effects, Forward, Nat, PacketView, Reply, Verdict, VifId};
 use packet::{Headers, TunnelKind, build, edit, proto};
 use std::ops::Range;
 
@@ -19,16 +19,17 @@ use std::ops::Range;
 #[must_use]
 pub fn emit(decision: &Decision, packet: &PacketView<'_>) -> Vec<(VifId, Vec<u8>)> {
     let mut out = Vec::new();
-    for port in &decision.effects.mirror_in {
-        out.push((*port, packet.bytes.to_vec()));
-    }
+    let effects = &decision.effects;
+    let copies =
+        effects.mirror_in.iter().filter_map(|port| effects.copy_to(*port, &Forward::unchanged(*port)));
+    out.extend(copies.filter_map(|forward| Some((forward.port, rewrite(&forward, packet)?))));
     let deliveries = match &decision.verdict {
         Verdict::Forward(forward) => std::slice::from_ref(forward),
         Verdict::Flood(flood) => &flood.to,
         Verdict::Reply(reply) => {
             out.extend(answer(reply, packet).map(|frame| (reply.forward.port, frame)));
             if let Some(frame) = answer(&reply.bare(), packet) {
-                out.extend(decision.effects.mirror_out.iter().map(|port| (*port, frame.clone())));
+                out.extend(mirrored(effects, &frame));
             }
             &[]
         }
@@ -37,9 +38,19 @@ pub fn emit(decision: &Decision, packet: &PacketView<'_>) -> Vec<(VifId, Vec<u8>
     out.extend(deliveries.iter().filter_map(|forward| Some((forward.port, rewrite(forward, packet)?))));
     let delivered = deliveries.first().map(|first| Forward { encap: None, ..first.clone() });
     if let Some(frame) = delivered.and_then(|forward| rewrite(&forward, packet)) {
-        out.extend(decision.effects.mirror_out.iter().map(|port| (*port, frame.clone())));
+        out.extend(mirrored(effects, &frame));
     }
     out
+}
+
+/// Copies of a frame that leaves.
+fn mirrored<'a>(effects: &'a Effects, frame: &'a [u8]) -> impl Iterator<Item = (VifId, Vec<u8>)> + 'a {
+    let copy = |mirror: &VifId| {
+        let forward = effects.copy_to(*mirror, &Forward::unchanged(*mirror))?;
+        let view = PacketView::parse(frame, frame.len() as u32, None).ok()?;
+        Some((forward.port, rewrite(&forward, &view)?))
+    };
+    effects.mirror_out.iter().filter_map(copy)
 }
 
 fn answer(reply: &Reply, packet: &PacketView<'_>) -> Option<Vec<u8>> {

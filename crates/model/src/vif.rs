@@ -1,6 +1,6 @@
 //! Interfaces.
 
-use crate::{MeterId, VifId, Vrf};
+use crate::{MeterId, Tunnel, VifId, Vrf};
 use ipnet::IpNet;
 use packet::Mac;
 use std::net::IpAddr;
@@ -17,6 +17,8 @@ pub enum VifKind {
     Rdma,
     /// A way out of the host.
     Wire,
+    /// No interface of the host: copies go through this VXLAN tunnel to somebody who looks at them.
+    Mirror(Tunnel),
 }
 
 /// An interface of the host: a guest's or a wire.
@@ -46,7 +48,7 @@ pub struct Vif {
     pub policy: bool,
     /// Policer of what the guest sends.
     pub meter: Option<MeterId>,
-    /// The guest that gets a copy of both directions.
+    /// The guest, or the [`VifKind::Mirror`], that gets a copy of both directions.
     pub mirror: Option<VifId>,
     /// What the guest is to its neighbours, beside a host.
     pub roles: Roles,

@@ -161,8 +161,13 @@ impl<'a> Checker<'a, '_> {
         }
     }
 
-    /// The guest that gets copies.
+    /// The guest, or the tunnel, that gets copies.
     fn mirror(&mut self, key: &str, name: &str) {
+        match Tunnel::of_mirror(name) {
+            Some(Ok(tunnel)) => return self.tunnel(key, &tunnel),
+            Some(Err(message)) => return self.problem(key, message),
+            None => {}
+        }
         if self.guest(key, name).is_some_and(|guest| guest.kind == GuestKind::Rdma) {
             let message =
                 format!("guest \"{name}\" has only a verbs device, which takes no copies; name another");
@@ -200,7 +205,7 @@ impl<'a> Checker<'a, '_> {
                 }
             }
             Target::Via(addr) => self.via(network, *addr),
-            Target::Tunnel(tunnel) => self.tunnel(tunnel),
+            Target::Tunnel(tunnel) => self.tunnel("to", tunnel),
         }
     }
 
@@ -226,7 +231,7 @@ impl<'a> Checker<'a, '_> {
         }
     }
 
-    fn tunnel(&mut self, tunnel: &Tunnel) {
+    fn tunnel(&mut self, key: &str, tunnel: &Tunnel) {
         let remote = tunnel.remote;
         let family = if remote.is_ipv4() { "IPv4" } else { "IPv6" };
         let Some(source) = self.index.tunnel_sources().iter().find(|a| a.is_ipv4() == remote.is_ipv4())
@@ -234,19 +239,16 @@ impl<'a> Checker<'a, '_> {
             let message = format!(
                 "a tunnel to {remote} needs an {family} `tunnel_source` in [host], an address of a wire"
             );
-            self.problem("to", message);
+            self.problem(key, message);
             return;
         };
         let local =
             |addr| self.index.wires().iter().any(|w| w.addresses.iter().any(|net| net.addr() == addr));
         if !local(*source) {
-            self.problem(
-                "to",
-                format!("`tunnel_source` {source} is no wire's address; add it to a [[wire]]"),
-            );
+            self.problem(key, format!("`tunnel_source` {source} is no wire's address; add it to a [[wire]]"));
         }
         if local(remote) {
-            self.problem("to", format!("{remote} is this host; a tunnel leads to another"));
+            self.problem(key, format!("{remote} is this host; a tunnel leads to another"));
         }
     }
 

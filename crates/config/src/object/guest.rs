@@ -101,7 +101,7 @@ pub struct Guest {
     /// Policer of what it sends.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<Rate>,
-    /// The guest that gets a copy of both directions.
+    /// The guest, or the other host ([`super::Tunnel::of_mirror`]), that gets a copy of both directions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mirror: Option<String>,
     /// Whether rules run and flows are tracked.

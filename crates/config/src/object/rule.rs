@@ -28,7 +28,7 @@ names!(DefaultAction { Allow = "allow", Drop = "drop", Reject = "reject" });
 pub enum RuleAction {
     /// Ends the walk: allow, drop or reject.
     End(DefaultAction),
-    /// A copy goes to this guest; the walk goes on.
+    /// A copy goes to this guest, or to another host ([`super::Tunnel::of_mirror`]); the walk goes on.
     Mirror(String),
     /// Dropped where over this rate in megabits per second; the walk goes on.
     Police(u32),

@@ -33,6 +33,31 @@ pub struct Tunnel {
     pub mac: Option<Mac>,
 }
 
+impl Tunnel {
+    /// The tunnel to a mirror on another host, `vxlan:REMOTE:VNI`, with an IPv6 address in brackets or without.
+    /// Nothing where the mirror is a guest: no name of one has a colon.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    #[must_use]
+    pub fn of_mirror(mirror: &str) -> Option<Result<Self, String>> {
+        let (scheme, rest) = mirror.split_once(':')?;
+        let parts = rest.rsplit_once(':').filter(|_| scheme == "vxlan");
+        let tunnel = parts.and_then(|(remote, id)| {
+            let bare = remote.strip_prefix('[').and_then(|inside| inside.strip_suffix(']'));
+            let (remote, id) = (bare.unwrap_or(remote).parse().ok()?, id.parse().ok()?);
+            Some(Self { kind: TunnelKind::Vxlan, remote, id, mac: None })
+        });
+        Some(match tunnel {
+            Some(tunnel) if (1..1 << 24).contains(&tunnel.id) => Ok(tunnel),
+            Some(tunnel) => Err(format!("{} is no VXLAN network identifier; 1 to 16777215 are", tunnel.id)),
+            None => Err(format!(
+                "\"{mirror}\" is no mirror; name a guest, or another host as in \"vxlan:192.0.2.9:77\""
+            )),
+        })
+    }
+}
+
 /// Where packets go.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Target {

@@ -54,6 +54,7 @@ fn vif_entry(view: &View, vif: &Vif) -> v1::VifEntry {
             VifKind::Tap => "tap",
             VifKind::Rdma => "rdma",
             VifKind::Wire => "wire",
+            VifKind::Mirror(_) => "mirror",
         }
         .to_owned(),
         network: vif.vrf.map(|vrf| view.network_name(vrf)),

@@ -51,7 +51,7 @@ impl Core {
         }
         self.effects(tables, case, original.len())?;
         for &mirror in &decision.effects.mirror_in {
-            self.send_copy(case, original, &Forward::unchanged(mirror));
+            self.send_copy(case, original, mirror, &Forward::unchanged(mirror));
         }
         if let Some((scope, addr)) = decision.effects.solicit
             && tables.shared.wait_for(scope, addr, case.ingress, self.now.seconds) == Waiting::Solicit
@@ -96,14 +96,15 @@ impl Core {
     /// Sends mirrors what the receiver by `forward` gets, before it is encapsulated.
     fn send_mirrored(&mut self, case: &Case, original: &[u8], forward: &Forward) {
         for &mirror in &case.decision.effects.mirror_out {
-            self.send_copy(case, original, &Forward { port: mirror, encap: None, ..forward.clone() });
+            self.send_copy(case, original, mirror, forward);
         }
     }
 
-    /// Sends a copy to a mirror, if the turn's budget allows it.
-    fn send_copy(&mut self, case: &Case, original: &[u8], forward: &Forward) {
+    /// Sends a copy to a mirror, if it can be reached and the turn's budget allows it.
+    fn send_copy(&mut self, case: &Case, original: &[u8], mirror: VifId, base: &Forward) {
+        let Some(forward) = case.decision.effects.copy_to(mirror, base) else { return };
         if self.turn.take(1, original.len()) {
-            self.send(case, original, forward);
+            self.send(case, original, &forward);
         } else {
             self.lost(forward.port, DropReason::TurnBudget, original.len(), original);
         }
@@ -217,11 +218,12 @@ impl Core {
         if !mirrors.is_empty()
             && let Ok(len) = model::rewrite::build_reply(&reply.bare(), &packet, &mut answer)
         {
-            for &mirror in mirrors {
+            let effects = &case.decision.effects;
+            for forward in mirrors.iter().filter_map(|id| effects.copy_to(*id, &Forward::unchanged(*id))) {
                 if self.turn.take(1, len) {
-                    self.send_own(&answer[..len], &Forward::unchanged(mirror));
+                    self.send_own(&answer[..len], &forward);
                 } else {
-                    self.lost(mirror, DropReason::TurnBudget, len, &answer[..len]);
+                    self.lost(forward.port, DropReason::TurnBudget, len, &answer[..len]);
                 }
             }
         }

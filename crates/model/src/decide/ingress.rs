@@ -11,6 +11,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         match vif.kind {
             VifKind::Wire => self.wire(vif),
             VifKind::Vhost | VifKind::Tap | VifKind::Rdma => self.guest(vif),
+            VifKind::Mirror(_) => Err(DropReason::NoNetwork.into()),
         }
     }
 

@@ -18,6 +18,9 @@ const FIRST_GUEST: u16 = 10;
 /// others.
 const FIRST_DEVICE: u16 = 30;
 const FIRST_VLAN: u16 = 50;
+/// A mirror on another host, and its network identifier.
+const REMOTE_MIRROR: u16 = 70;
+const MIRROR_VNI: u32 = 7777;
 const METERS: u32 = 3;
 
 /// A host of a network; also an address nobody has.
@@ -96,9 +99,20 @@ pub fn tables(rng: &mut Rng) -> Vec<Change> {
     changes.extend((0..rng.below(4)).map(|n| Change::PutFloating(floating_address(rng, n as u8, &vrfs))));
     changes.extend((0..rng.below(20)).map(|n| Change::PutRule(rule(rng, n as u32, &vrfs, &guests))));
     changes.extend(networks.into_iter().map(Change::PutNetwork));
+    let remote = vxlan_remotes(&nexthops).next().unwrap_or(IpAddr::from(Ipv4Addr::new(192, 0, 1, 2)));
+    let tunnel = Tunnel { kind: TunnelKind::Vxlan, remote, id: MIRROR_VNI, mac: None };
+    changes.push(Change::PutVif(blank(REMOTE_MIRROR, VifKind::Mirror(tunnel))));
     changes.extend(wires.into_iter().chain(guests).chain(devices).map(Change::PutVif));
     changes.extend(nexthops.into_iter().map(|(id, nexthop)| Change::PutNexthop(id, nexthop)));
     changes
+}
+
+/// Remotes that nexthops of VXLAN tunnels name.
+fn vxlan_remotes(nexthops: &[(NexthopId, Nexthop)]) -> impl Iterator<Item = IpAddr> {
+    nexthops.iter().filter_map(|(_, nexthop)| match nexthop {
+        Nexthop::Tunnel(tunnel) if tunnel.kind == TunnelKind::Vxlan => Some(tunnel.remote),
+        _ => None,
+    })
 }
 
 fn tunnel_sources(rng: &mut Rng) -> Host {
@@ -176,7 +190,8 @@ fn guest(rng: &mut Rng, id: u16, vrfs: &[u16]) -> Vif {
     }
     vif.policy = rng.percent(60);
     vif.meter = rng.percent(15).then(|| MeterId(rng.below(METERS as usize) as u32));
-    vif.mirror = rng.percent(20).then_some(VifId(FIRST_GUEST));
+    let mirror = if id % 2 == 0 { FIRST_GUEST } else { REMOTE_MIRROR };
+    vif.mirror = rng.percent(20).then_some(VifId(mirror));
     vif
 }
 

@@ -26,6 +26,7 @@ use std::str::FromStr;
 /// route NETWORK PREFIX > TARGET [, TARGET]...
 /// mac NETWORK MAC > TARGET
 /// flood NETWORK > TARGET
+/// remote-mirror NAME REMOTE VNI
 /// label N > TARGET
 /// vni N > NETWORK                          (beside the network's own)
 /// nat NETWORK ADDR = NETWORK ADDR          (inside, outside)
@@ -83,6 +84,7 @@ impl Setup {
             "mac" => self.mac(&mut words)?,
             "flood" => self.flood(&mut words)?,
             "label" => self.label(&mut words)?,
+            "remote-mirror" => self.remote_mirror(&mut words)?,
             "vni" => self.vni(&mut words)?,
             "nat" => self.nat(&mut words)?,
             "rule" => self.rule(&mut words)?,
@@ -212,6 +214,14 @@ impl Setup {
             }
         }
         self.changes.push(Change::SetHost(host));
+        Ok(())
+    }
+
+    fn remote_mirror(&mut self, words: &mut Words<'_>) -> Result<(), String> {
+        let name: String = value(words)?;
+        let (id, kind) = (self.vif_id(&name), TunnelKind::Vxlan);
+        let tunnel = Tunnel { kind, remote: value(words)?, id: value(words)?, mac: None };
+        self.vifs.insert(id, blank(id, &name, VifKind::Mirror(tunnel)));
         Ok(())
     }
 
