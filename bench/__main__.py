@@ -18,15 +18,25 @@ def arguments():
     every = [each.name for each in points.load()]
     every += sorted({each.section for each in points.load() if each.section})
     parser = argparse.ArgumentParser(prog="python3 -m bench", description="Measures Viaduct and its peers.")
-    parser.add_argument("--only", metavar="POINT", action="append", choices=every, help=f"only this point or section: {', '.join(every)}")
+    parser.add_argument(
+        "--only",
+        metavar="POINT",
+        action="append",
+        choices=every,
+        help=f"only this point or section: {', '.join(every)}",
+    )
     parser.add_argument("--device", metavar="DEVICE", action="append", choices=devices.NAMES, help="only this device")
     parser.add_argument("--rounds", type=int, metavar="N", help="rounds of each case (5; 1 with --quick)")
     parser.add_argument("--attempts", type=int, default=3, metavar="N", help="at a sample that others disturb (3)")
     parser.add_argument("--quick", action="store_true", help="a few short cases, to see that everything works")
     parser.add_argument("--json", action="store_true", help="print report.json instead of tables")
     parser.add_argument("--output", type=Path, default=ROOT / "bench/report", help="directory of the report")
-    parser.add_argument("--viaduct-bin", type=Path, default=ROOT / "target/release", metavar="DIR", help="where viaductd is")
-    parser.add_argument("--programs", type=Path, default=ROOT / "target/bench", metavar="DIR", help="where the generators are")
+    parser.add_argument(
+        "--viaduct-bin", type=Path, default=ROOT / "target/release", metavar="DIR", help="where viaductd is"
+    )
+    parser.add_argument(
+        "--programs", type=Path, default=ROOT / "target/bench", metavar="DIR", help="where the generators are"
+    )
     return parser.parse_args()
 
 

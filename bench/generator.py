@@ -13,7 +13,9 @@ MOST_PORTS = 30  # of one generator: a DPDK process has 32 at most
 
 def option(**keys):
     """Keys and values as the generator reads them; underscores are hyphens."""
-    return ",".join(f"{key.replace('_', '-')}={int(value) if isinstance(value, bool) else value}" for key, value in keys.items())
+    return ",".join(
+        f"{key.replace('_', '-')}={int(value) if isinstance(value, bool) else value}" for key, value in keys.items()
+    )
 
 
 @dataclass
@@ -46,7 +48,15 @@ class Generator:
 
     def __init__(self, programs, ports, guests, traffic, log):
         # Telemetry would wait for an answer of a generator that is stopped.
-        words = ["-l", machine.GENERATOR_CPU, "--no-pci", "--in-memory", "--no-telemetry", "--single-file-segments", "--log-level=*:4"]
+        words = [
+            "-l",
+            machine.GENERATOR_CPU,
+            "--no-pci",
+            "--in-memory",
+            "--no-telemetry",
+            "--single-file-segments",
+            "--log-level=*:4",
+        ]
         words += ["-m", traffic.memory, "--file-prefix=viaduct-bench"]
         for number, port in enumerate(ports):
             words += ["--vdev", port.vdev(number, traffic.queue_size, traffic.ring)]
@@ -83,7 +93,8 @@ class Generator:
         self.child.process.stdin.flush()
 
     def run(self, seconds, *, share=False):
-        """Makes traffic and returns the generator's counters. `share`: leaves the core to the device's threads there."""
+        """Makes traffic and returns the generator's counters. `share`: leaves the core to the device's threads
+        there."""
         self.command(f"{'share' if share else 'run'} {seconds}")
         return self._read("done")
 

@@ -76,7 +76,9 @@ def _wire(direction, title, least, aim):
     for tunnel, name in {"mpls-over-udp": "MPLS over UDP", "vxlan": "VXLAN"}.items():
         for flows in (1, 10_000):
             case = {"tunnel": tunnel, "direction": direction, "size": 64, "flows": flows}
-            yield _cycles(f"{title}, {name}, 64 B, {FLOWS[flows]}, against OVS VXLAN", "wire", case, least, aim, ("ovs-vxlan",))
+            yield _cycles(
+                f"{title}, {name}, 64 B, {FLOWS[flows]}, against OVS VXLAN", "wire", case, least, aim, ("ovs-vxlan",)
+            )
 
 
 def _verbs():
@@ -89,13 +91,52 @@ def _verbs():
         case, limit = {"operation": operation, "cpus": 2}, lambda mem, vm, line: min(mem, vm) + 1.5 * line
         yield Goal(title, latency, case, "latency", 1.0, 1.0, bare, together=limit, **shared)
     for operation in ("write", "read"):
-        title, case = f"Verbs, shared regions, 8 B: {operation}, in ways of a cache line", {"operation": operation, "cpus": 2}
+        title, case = f"Verbs, shared regions, 8 B: {operation}, in ways of a cache line", {
+            "operation": operation,
+            "cpus": 2,
+        }
         yield Goal(title, latency, case, "lines", 2.0, 2.0, device="verbs-regions")
-    yield Goal("Verbs, shared, 8 B: send, against UCX's shared memory", latency, send, "latency", 1.3, 1.0, ("ucx-posix",), **shared)
-    yield Goal("MPI, verbs, 8 B: against Open MPI's shared memory", latency, send, "latency", 2.0, 1.3, ("mpi-vader",), device="mpi-verbs")
-    yield Goal("Verbs, shared, 8 B: send, against TCP loopback", latency, send, "latency", 0.2, 0.2, ("tcp-loopback",), **shared)
+    yield Goal(
+        "Verbs, shared, 8 B: send, against UCX's shared memory",
+        latency,
+        send,
+        "latency",
+        1.3,
+        1.0,
+        ("ucx-posix",),
+        **shared,
+    )
+    yield Goal(
+        "MPI, verbs, 8 B: against Open MPI's shared memory",
+        latency,
+        send,
+        "latency",
+        2.0,
+        1.3,
+        ("mpi-vader",),
+        device="mpi-verbs",
+    )
+    yield Goal(
+        "Verbs, shared, 8 B: send, against TCP loopback",
+        latency,
+        send,
+        "latency",
+        0.2,
+        0.2,
+        ("tcp-loopback",),
+        **shared,
+    )
     one = {"operation": "send", "cpus": 1}
-    yield Goal("Verbs, shared, 8 B, one CPU: send, against TCP loopback", latency, one, "latency", 1.0, 1.0, ("tcp-loopback",), **shared)
+    yield Goal(
+        "Verbs, shared, 8 B, one CPU: send, against TCP loopback",
+        latency,
+        one,
+        "latency",
+        1.0,
+        1.0,
+        ("tcp-loopback",),
+        **shared,
+    )
     for size in ("64 KiB", "1 MiB", "4 MiB"):
         title = f"Verbs, shared, {size}: Gbit/s, against the better copying system call"
         yield Goal(title, "verbs-bandwidth", {"size": size}, "gbps", 0.9, 0.95, bare[:2], **shared)
@@ -113,15 +154,37 @@ def _verbs():
 GOALS = [
     *(_cycles(f"No rules, 64 B, {FLOWS[n]}, against OVS", "flows", {"flows": n}, 0.7, 0.5, OVS) for n in (1, 10_000)),
     *(
-        Goal(f"No rules, 64 B, {FLOWS[n]}, replayer, against testpmd: Mpps", "replay", case, "mpps", 1.0, 1.3, ("testpmd",))
+        Goal(
+            f"No rules, 64 B, {FLOWS[n]}, replayer, against testpmd: Mpps",
+            "replay",
+            case,
+            "mpps",
+            1.0,
+            1.3,
+            ("testpmd",),
+        )
         for n, case in ((n, {"size": 64, "flows": n}) for n in (1, 10_000))
     ),
     *(
-        _cycles(f"Stateful rules, 64 B, {FLOWS[n]}, against OVS conntrack", "stateful", {"flows": n}, 0.35, 0.2, ("ovs-conntrack",))
+        _cycles(
+            f"Stateful rules, 64 B, {FLOWS[n]}, against OVS conntrack",
+            "stateful",
+            {"flows": n},
+            0.35,
+            0.2,
+            ("ovs-conntrack",),
+        )
         for n in FLOWS
     ),
     _cycles("Flows one by one, 10 k, against OVS", "one-by-one", {"flows": 10_000}, 0.2, 0.12, ("ovs-per-flow",)),
-    _cycles("Flows one by one, 100 k, against OVS", "one-by-one", {"flows": 100_000}, 0.15, 0.1, ("ovs-per-flow", "ovs-per-flow-smc")),
+    _cycles(
+        "Flows one by one, 100 k, against OVS",
+        "one-by-one",
+        {"flows": 100_000},
+        0.15,
+        0.1,
+        ("ovs-per-flow", "ovs-per-flow-smc"),
+    ),
     Goal("1518 B, against testpmd and OVS: Mpps", "throughput", {"size": 1518}, "mpps", 1.4, 1.8, ("testpmd", *OVS)),
     *_wire("out", "Guest to wire", 0.5, 0.3),
     *_wire("in", "Wire to guest", 0.4, 0.25),
@@ -138,7 +201,14 @@ GOALS = [
         against={"neighbour": "undisturbed"},
     ),
     Goal("TCP frames of 64 KB, against OVS: Gbit/s", "segmentation", {}, "gbps", 1.5, 1.5, ("ovs-normal",)),
-    Goal("Table changes, 10 k a second at 80 % load: sent per delivered", "churn", {"changes": 10_000}, "sent_per_delivered", 1.0, 1.0),
+    Goal(
+        "Table changes, 10 k a second at 80 % load: sent per delivered",
+        "churn",
+        {"changes": 10_000},
+        "sent_per_delivered",
+        1.0,
+        1.0,
+    ),
     Goal("Memory of a flow, 1 M flows", "memory", {"of": "flow", "count": 1_000_000}, "bytes", 128, 96, unit=" B"),
     Goal("Idle host, 16 guests: share of a core", "idle", {}, "percent", 1.0, 0.1, unit=" %"),
     *_verbs(),

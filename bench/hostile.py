@@ -1,7 +1,7 @@
 """A guest that does its worst, over and over: python3 -m bench.hostile SOCKET MAC VICTIM-MAC [--harmless]
 
-With --harmless it does the same in memory that the device never looks at: rings are written, not started. So both take the same of the
-generator's core, and what differs is what the device makes of it."""
+With --harmless it does the same in memory that the device never looks at: rings are written, not started. So both take
+the same of the generator's core, and what differs is what the device makes of it."""
 
 import argparse
 import struct
@@ -10,7 +10,19 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests/lib"))
 
-from lab.driver import CSUM, GSO_TCPV4, HEADER, HOST_TSO4, MRG_RXBUF, NEEDS_CSUM, NEXT, VERSION_1, WRITE, Driver, spoil  # noqa: E402
+from lab.driver import (
+    CSUM,
+    GSO_TCPV4,
+    HEADER,
+    HOST_TSO4,
+    MRG_RXBUF,
+    NEEDS_CSUM,
+    NEXT,
+    VERSION_1,
+    WRITE,
+    Driver,
+    spoil,
+)  # noqa: E402
 
 TURNS = 200
 SIZE = 1024
@@ -20,7 +32,9 @@ PAYLOAD = 1000
 def frame(source, destination):
     """A TCP segment to be cut into pieces of a byte."""
     packed = lambda mac: bytes.fromhex(mac.replace(":", ""))
-    ip = struct.pack("!BBHHHBBH4s4s", 0x45, 0, PAYLOAD + 40, 1, 0, 64, 6, 0, bytes([10, 1, 0, 9]), bytes([10, 1, 0, 2]))
+    ip = struct.pack(
+        "!BBHHHBBH4s4s", 0x45, 0, PAYLOAD + 40, 1, 0, 64, 6, 0, bytes([10, 1, 0, 9]), bytes([10, 1, 0, 2])
+    )
     total = sum(struct.unpack("!10H", ip))
     ip = ip[:10] + struct.pack("!H", ~(total + (total >> 16)) & 0xFFFF) + ip[12:]
     tcp = struct.pack("!HHIIBBHHH", 1, 2, 0, 0, 0x50, 0x10, 1024, 0, 0)
@@ -29,7 +43,8 @@ def frame(source, destination):
 
 
 def misbehave(driver, data):
-    """A connection's worth of it: a receive ring of malformed chains, frames to cut, floods, notifications that would block."""
+    """A connection's worth of it: a receive ring of malformed chains, frames to cut, floods, notifications that would
+    block."""
     receive, transmit = driver.rings
     for index in range(256):
         receive.descriptor(index, driver.buffers + 64 * index, 64, WRITE | NEXT, (index + 1) % 256)

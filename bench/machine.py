@@ -23,7 +23,11 @@ class Unfit(Exception):
 def huge_pages(megabytes):
     """Has that many megabytes of free 2 MB pages, and gives back what it had to take for it."""
     before = int(HUGE_PAGES.read_text())
-    free = next(int(line.split()[1]) for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("HugePages_Free"))
+    free = next(
+        int(line.split()[1])
+        for line in Path("/proc/meminfo").read_text().splitlines()
+        if line.startswith("HugePages_Free")
+    )
     wanted = before + max(0, megabytes // 2 - free)
     try:
         HUGE_PAGES.write_text(str(wanted))
@@ -109,7 +113,9 @@ def _first_line(*command):
 def describe(viaduct_bin):
     """Machine and versions, for the report."""
     cpus = Path("/proc/cpuinfo").read_text()
-    model = next((line.split(":", 1)[1].strip() for line in cpus.splitlines() if line.startswith("model name")), "unknown")
+    model = next(
+        (line.split(":", 1)[1].strip() for line in cpus.splitlines() if line.startswith("model name")), "unknown"
+    )
     memory = int(Path("/proc/meminfo").read_text().split()[1]) // 2**20
     system = dict(line.split("=", 1) for line in Path("/etc/os-release").read_text().splitlines() if "=" in line)
     virtual = "hypervisor" in cpus

@@ -63,8 +63,17 @@ def bars(results, point, titles):
     ]
     better = "higher" if point.metric in HIGHER_IS_BETTER else "lower"
     groups = [_label(case, keys) for case in cases]
-    return _figure("bars", point, results, ", ".join(keys), METRICS[point.metric], better, groups=groups, series=series,
-                   log=point.scale == "log")
+    return _figure(
+        "bars",
+        point,
+        results,
+        ", ".join(keys),
+        METRICS[point.metric],
+        better,
+        groups=groups,
+        series=series,
+        log=point.scale == "log",
+    )
 
 
 def cumulative(results, point, titles):
@@ -86,7 +95,9 @@ def cumulative(results, point, titles):
             series.append({"label": titles[device], "colour": colour(device, devices), "style": "-", "x": x, "y": y})
     if not series:
         return None
-    return _figure("curves", point, results, "round trip, us", "share that took at least as long", "lower", series=series)
+    return _figure(
+        "curves", point, results, "round trip, us", "share that took at least as long", "lower", series=series
+    )
 
 
 def bandwidth_by_message(results, point, titles):
@@ -111,7 +122,9 @@ def _by_message(results, point, titles, key, up, better):
             if sizes:
                 label = ", ".join([titles[device], *(str(value) for value in case.values() if len(cases) > 1)])
                 y = [median(sizes[size]) for size in sorted(sizes)]
-                series.append({"label": label, "colour": colour(device, devices), "style": style, "x": sorted(sizes), "y": y})
+                series.append(
+                    {"label": label, "colour": colour(device, devices), "style": style, "x": sorted(sizes), "y": y}
+                )
     return _figure("curves", point, results, "message, bytes", up, better, series=series) if series else None
 
 

@@ -13,7 +13,9 @@ class Failed(Exception):
 
 def run(*command, check=True, **kwargs):
     """Runs a command to its end and returns what it printed."""
-    done = subprocess.run([str(word) for word in command], text=True, capture_output=True, check=False, timeout=120, **kwargs)
+    done = subprocess.run(
+        [str(word) for word in command], text=True, capture_output=True, check=False, timeout=120, **kwargs
+    )
     if check and done.returncode != 0:
         raise Failed(f"{' '.join(map(str, command))}: {(done.stderr or done.stdout).strip()[-600:]}")
     return done.stdout
@@ -68,7 +70,8 @@ class Child:
         os.kill(self.pid, signal.SIGCONT)
 
     def make_real_time(self, *names):
-        """Gives the threads whose names start with one of these real-time priority; the polling thread of every device has the same."""
+        """Gives the threads whose names start with one of these real-time priority; the polling thread of every device
+        has the same."""
         found = False
         for task in Path(f"/proc/{self.pid}/task").iterdir():
             if (task / "comm").read_text().startswith(names):

@@ -41,5 +41,7 @@ class Progress:
             words.append(f"round trip {sample['round_trip']['p50']:.2f} us, p99 {sample['round_trip']['p99']:.2f}")
         notes = ["generator-bound"] * bool(sample.get("generator_bound"))
         notes += [f"device refused {100 * sample.get('refused', 0):.0f} %"] * (sample.get("refused", 0) > 0.01)
-        notes += ["counts disagree"] * (sample.get("counts_agree") is False) + ["disturbed"] * bool(sample.get("contaminated"))
+        notes += ["counts disagree"] * (sample.get("counts_agree") is False) + ["disturbed"] * bool(
+            sample.get("contaminated")
+        )
         self.say(", ".join(words or ["done"]) + (f" ({', '.join(notes)})" if notes else ""))

@@ -42,7 +42,9 @@ def _html(results, goals, figures):
 def _point(results, point, titles, figures):
     measured = {metric: tables.rows(results, point, metric) for metric in METRICS}
     shown = [
-        ([METRICS[metric], *(titles[name] for name in found[0][1:])], found[1]) for metric, found in measured.items() if found
+        ([METRICS[metric], *(titles[name] for name in found[0][1:])], found[1])
+        for metric, found in measured.items()
+        if found
     ]
     return {
         "title": point.title,
@@ -77,4 +79,7 @@ def _stages(results, point):
         rows.append((" ".join(f"{key}={value}" for key, value in case.items()), cycles + shares))
     if not rows:
         return None
-    return {"header": ["", *(name.replace("_", " ") for name in names), *(f"bursts of {size}" for size in BURSTS)], "rows": rows}
+    return {
+        "header": ["", *(name.replace("_", " ") for name in names), *(f"bursts of {size}" for size in BURSTS)],
+        "rows": rows,
+    }

@@ -47,7 +47,11 @@ class Session:
         metrics = traffic_metrics(done) | device_metrics(done, before, after)
         if not self.case.saturates:
             metrics["generator_bound"] = False
-        return metrics | {"others": noise.others, "steal": noise.steal, "contaminated": noise.contaminated and bool(self.device.pids)}
+        return metrics | {
+            "others": noise.others,
+            "steal": noise.steal,
+            "contaminated": noise.contaminated and bool(self.device.pids),
+        }
 
     def _wait_for_traffic(self, generator):
         """Until something gets through: a device may take a while to take up ports that came up."""
@@ -179,7 +183,14 @@ class Runner:
                 raise Failed(f"{name}, {case.text}: {failure}\n{device.last_words()}") from failure
             finally:
                 device.pause()
-            sample = {"point": point.name, "case": case.key, "device": name, "round": number, "time": time.time(), **metrics}
+            sample = {
+                "point": point.name,
+                "case": case.key,
+                "device": name,
+                "round": number,
+                "time": time.time(),
+                **metrics,
+            }
             self.samples.append(sample)
             self.progress.done(point, sample)
 

@@ -23,7 +23,8 @@ def rows(results, point, metric):
     """Header and rows of a point's table for a metric; None where it has no such metric."""
     names = results.devices(point.name)
     table = [
-        [" ".join(f"{key}={value}" for key, value in case.items())] + [cell(results, point.name, case, name, metric) for name in names]
+        [" ".join(f"{key}={value}" for key, value in case.items())]
+        + [cell(results, point.name, case, name, metric) for name in names]
         for case in results.cases(point.name)
     ]
     if all(text == "-" for row in table for text in row[1:]):
@@ -48,7 +49,10 @@ def show(results, goals):
             if shown and metric in (point.metric, "mpps", "cycles"):
                 print(f"\n{point.title}")
                 print_table(*shown)
-    print("\nMedian of the rounds (least-greatest); * the generator was the limit; ! the device refused over 1 % of the packets.")
+    print(
+        "\nMedian of the rounds (least-greatest); * the generator was the limit; ! the device refused over 1 % of "
+        "the packets."
+    )
     if goals:
         print("\nGoals (median of the ratios within rounds)")
         print_table(["goal", "at least", "aim", "measured", "spread", ""], [goal_row(goal) for goal in goals])
@@ -61,4 +65,11 @@ def goal_row(goal):
     note = ["met" if goal["met"] else "not met"] + ["generator-bound"] * goal["generator_bound"]
     note += ["Viaduct refused packets"] * goal["refused"]
     spread = f"{number(goal['spread'][0])}-{number(goal['spread'][1])}"
-    return [goal["title"], goal["least_text"], goal["aim_text"], number(goal["measured"]) + goal["unit"], spread, ", ".join(note)]
+    return [
+        goal["title"],
+        goal["least_text"],
+        goal["aim_text"],
+        number(goal["measured"]) + goal["unit"],
+        spread,
+        ", ".join(note),
+    ]

@@ -9,11 +9,12 @@
               |          +------------- underlay ---+------------------------+         |
               +------------------------- outside, 203.0.113.0/24 ----------------------+
 
-Beside them, containers sim1 and sim2 on host a and sim3 on host b (blue, 10.1.1.3, .4 and .13) have a tap and a verbs device each.
-Host d stands alone: containers left and right (green, 10.3.3.1 and .2) behind an FPGA card, simulated clock by clock.
+Beside them, containers sim1 and sim2 on host a and sim3 on host b (blue, 10.1.1.3, .4 and .13) have a tap and a verbs
+device each. Host d stands alone: containers left and right (green, 10.3.3.1 and .2) behind an FPGA card, simulated
+clock by clock.
 
-Hosts and containers are network namespaces, the machines real (QEMU). The configurations are a.toml, b.toml and d.toml.
-Run it by `make demo`; `make demo QEMU=no` has containers in the place of the machines.
+Hosts and containers are network namespaces, the machines real (QEMU). The configurations are a.toml, b.toml and
+d.toml. Run it by `make demo`; `make demo QEMU=no` has containers in the place of the machines.
 """
 
 import argparse
@@ -66,7 +67,15 @@ class Demo:
             self.a, self.b = (self.lab.host(self.config(name)) for name in ("a", "b"))
             self.say("a: ready\nb: ready\nc: vxlan id 5001, no Viaduct")
         with self.step("seven guests"):
-            places = {"web": self.a, "db": self.a, "app": self.b, "ops": self.b, "sim1": self.a, "sim2": self.a, "sim3": self.b}
+            places = {
+                "web": self.a,
+                "db": self.a,
+                "app": self.b,
+                "ops": self.b,
+                "sim1": self.a,
+                "sim2": self.a,
+                "sim3": self.b,
+            }
             machines = {
                 name: self.lab.vm(host, name) for name, host in places.items() if self.kind(host, name) == "vhost"
             }
@@ -169,7 +178,9 @@ class Demo:
                 next(row for row in self.table if row["address"] == address)["rate"] = f"{rate:,.0f} Mbit/s"
 
     def verbs(self):
-        with self.step("verbs and sockets at the same addresses: sim1 -> sim2, both on host a, and sim1 -> sim3, on host b"):
+        with self.step(
+            "verbs and sockets at the same addresses: sim1 -> sim2, both on host a, and sim1 -> sim3, on host b"
+        ):
             trusting = self.a.config
             wary = trusting.copy()
             del wary.entry("guest", "sim2")["rdma_trust"]
@@ -183,7 +194,10 @@ class Demo:
             for title, *figures in (head, *rows):
                 self.say(f"{title:<36}" + "".join(f"{figure:>21}" for figure in figures))
             if (cpus := os.cpu_count()) < 6:
-                self.say(f"Programs that poll, workers and devices' threads share {cpus} CPUs here: what the daemons do takes longer for it.")
+                self.say(
+                    f"Programs that poll, workers and devices' threads share {cpus} CPUs here, "
+                    "which slows the daemons down."
+                )
 
     def verbs_row(self, title, transport, server, address):
         """Latency and bandwidth by verbs and by sockets; shows the queue pair."""
@@ -192,9 +206,17 @@ class Demo:
         echoes = round_trip(client.expect_ping(address, 10, interval=0.02))
         latency = perftest("ib_send_lat", client, server, address, "-s", 8, "-n", 300, *patient)[0].latency
         show = lambda: self.queue_pair(transport)  # noqa: E731
-        rate = perftest("ib_write_bw", client, server, address, "-s", 1 << 16, "-D", 1, *patient, meanwhile=show)[0].gbps
+        rate = perftest("ib_write_bw", client, server, address, "-s", 1 << 16, "-D", 1, *patient, meanwhile=show)[
+            0
+        ].gbps
         sockets = tcp_rate(client, server, address, seconds=1)
-        return title, f"{latency:.1f} us", f"{rate:.2f} Gbit/s", f"{echoes * 500:.0f} us", f"{sockets / 1000:.2f} Gbit/s"
+        return (
+            title,
+            f"{latency:.1f} us",
+            f"{rate:.2f} Gbit/s",
+            f"{echoes * 500:.0f} us",
+            f"{sockets / 1000:.2f} Gbit/s",
+        )
 
     def queue_pair(self, transport):
         """Says what `viaduct rdma qp` tells of sim1's queue pair, once it goes this way."""
@@ -211,12 +233,16 @@ class Demo:
             self.guests.update({name: self.lab.container(host, name) for name in ("left", "right")})
             self.ping("left", "right", RIGHT, "simulated card")
             card = host.viaduct("status")["card"]
-            forwarded, left = card.get("forwarded", 0), {row["reason"]: row["packets"] for row in card.get("punted", [])}
+            forwarded, left = card.get("forwarded", 0), {
+                row["reason"]: row["packets"] for row in card.get("punted", [])
+            }
             self.say(f"viaduct status: {card['received']} packets came to the card: {forwarded} forwarded, "
                      f"{sum(left.values())} left to the host")
             self.say("left to the host: " + ", ".join(f"{reason} {packets}" for reason, packets in left.items()))
-            self.say(f"{card['busy']:,} clocks of {1000 / card['clock']:g} ns with packets inside, "
-                     f"{card['busy'] / card['received']:.0f} a packet; what a clock takes to simulate is in the round trip")
+            self.say(
+                f"{card['busy']:,} clocks of {1000 / card['clock']:g} ns with packets inside, "
+                f"{card['busy'] / card['received']:.0f} a packet; what a clock takes to simulate is in the round trip"
+            )
             if forwarded < 5:  # of 10 requests, the first being the host's, as replies to pings are
                 raise Failed(f"the card forwarded {forwarded} packets only")
 
@@ -230,7 +256,9 @@ class Demo:
             for row in self.table:
                 self.say("{source:<12}{target:<14}{path:<24}{latency:>9.3f} ms{rate:>16}".format(**row))
             if self.machines and vm.accelerator() != "kvm":
-                self.say("\nThe virtual machines run without KVM, which is slow: their rates say nothing about Viaduct.")
+                self.say(
+                    "\nThe virtual machines run without KVM, which is slow: their rates say nothing about Viaduct."
+                )
 
     def ping(self, source, target, address, path=None, note=""):
         self.ping_from(self.guests[source], source, target, address, path, note)
@@ -240,7 +268,14 @@ class Demo:
         latency = round_trip(guest.expect_ping(address, 10, interval=0.02))
         self.say(f"{note}{source} -> {target} ({address}): 10 of 10 echoes, {latency:.3f} ms")
         if path:
-            row = {"source": source, "target": target, "address": address, "path": path, "latency": latency, "rate": ""}
+            row = {
+                "source": source,
+                "target": target,
+                "address": address,
+                "path": path,
+                "latency": latency,
+                "rate": "",
+            }
             self.table.append(row)
 
     def run(self):

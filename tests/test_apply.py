@@ -15,7 +15,8 @@ BAD = {
     "unknown key": (GOOD.replace("vrf = 1", "vfr = 1"), "vfr", ["vrf"]),
     "unknown table": (GOOD + "\n[[gest]]\nname = \"x\"\n", "gest", ["guest"]),
     "unknown key of a tunnel": (
-        GOOD + '\n[[route]]\nnetwork = "blue"\nprefix = "10.9.0.0/16"\nto = [{ tunnel = "vxlan", remot = "192.0.2.9" }]\n',
+        GOOD
+        + '\n[[route]]\nnetwork = "blue"\nprefix = "10.9.0.0/16"\nto = [{ tunnel = "vxlan", remot = "192.0.2.9" }]\n',
         "remot",
         ["remote"],
     ),

@@ -74,10 +74,15 @@ def test_what_people_see(lab):
     text = host.call("status").stdout
     assert "card-sim: " in text and "left to the host" in text, text
     metrics = host.namespace.run(["curl", "-s", "http://127.0.0.1:9101/metrics"]).stdout
-    assert "viaduct_card_forwarded_packets_total" in metrics and 'viaduct_card_punted_packets_total{reason="flow_miss"}' in metrics
+    assert (
+        "viaduct_card_forwarded_packets_total" in metrics
+        and 'viaduct_card_punted_packets_total{reason="flow_miss"}' in metrics
+    )
     # A connection counts what the card carried of it.
     sent = a1.ping(A2.address, 8)[0]
-    packets = lambda: max((flow.get("packets", 0) + flow.get("reply_packets", 0) for flow in host.viaduct("flow")), default=0)
+    packets = lambda: max(
+        (flow.get("packets", 0) + flow.get("reply_packets", 0) for flow in host.viaduct("flow")), default=0
+    )
     assert sent == 8
     eventually(lambda: packets() >= 16, "the card's packets in the flow list", 20)
     vifs = {vif["name"]: vif for vif in host.viaduct("status")["vifs"]}

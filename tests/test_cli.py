@@ -111,7 +111,16 @@ def test_completion(host, shell):
 
 def test_help_names_every_command():
     text = run([binary("viaduct"), "--help"]).stdout
-    for command in ("apply", "diff", "check", "status", "top", "explain", "capture", *(name.split()[0] for name in LISTS)):
+    for command in (
+        "apply",
+        "diff",
+        "check",
+        "status",
+        "top",
+        "explain",
+        "capture",
+        *(name.split()[0] for name in LISTS),
+    ):
         assert command in text
 
 

@@ -1,4 +1,5 @@
-"""What belongs to a connection, and what does not: forged resets, ICMP errors, replies that nobody asked for, restarts."""
+"""What belongs to a connection, and what does not: forged resets, ICMP errors, replies that nobody asked for,
+restarts."""
 
 import socket
 import struct
@@ -155,7 +156,9 @@ def test_errors_about_others_do_not_pass(lab, v6):
     quoted = ip(A1, A2) / UDP(sport=1000, dport=53)
     ports = [RawPort(guest.namespace, guest.device) for guest in (a1, a2, b1)]
     at_a1, at_a2, at_b1 = ports
-    is_error = lambda frame: (packet := Ether(frame)) and (ICMPv6DestUnreach in packet or ICMP in packet and packet[ICMP].type == 3)
+    is_error = lambda frame: (packet := Ether(frame)) and (
+        ICMPv6DestUnreach in packet or ICMP in packet and packet[ICMP].type == 3
+    )
     silent = a2.namespace.socket(socket.AF_INET6 if v6 else socket.AF_INET, socket.SOCK_DGRAM)
     silent.bind(("", 53))  # else the kernel of a2 sends an error of its own
     at_a1.send(Ether(src=A1.mac, dst=A2.mac) / quoted)
@@ -221,7 +224,11 @@ def test_one_rule_is_enough_for_dhcp(lab):
     asks = Ether(src=A1.mac, dst="ff:ff:ff:ff:ff:ff") / IP(src="0.0.0.0", dst="255.255.255.255")
     offers = Ether(src=A2.mac, dst=A1.mac) / IP(src=A2.address, dst=A1.address)
     discover = UDP(sport=68, dport=67) / BOOTP(op=1, xid=77) / DHCP(options=[("message-type", "discover"), "end"])
-    offer = UDP(sport=67, dport=68) / BOOTP(op=2, xid=77, yiaddr=A1.address) / DHCP(options=[("message-type", "offer"), "end"])
+    offer = (
+        UDP(sport=67, dport=68)
+        / BOOTP(op=2, xid=77, yiaddr=A1.address)
+        / DHCP(options=[("message-type", "offer"), "end"])
+    )
     with RawPort(a1.namespace, a1.device) as at_a1, RawPort(a2.namespace, a2.device) as at_a2:
         of = lambda op: lambda frame: BOOTP in (packet := Ether(frame)) and packet[BOOTP].op == op
         at_a1.send(asks / discover)

@@ -43,7 +43,9 @@ def test_ring(lab, ring):
 @pytest.mark.parametrize("packed", [0, 1], ids=["split", "packed"])
 def test_two_queues(lab, packed):
     host, a1, testpmd = host_with_testpmd(lab, ring=f"packed_vq={packed}", mode="5tswap", queues=2)
-    streams = [Stream(a1.namespace, a1.namespace, A2.address, port=7000 + number, rate=1000, echo=True) for number in range(4)]
+    streams = [
+        Stream(a1.namespace, a1.namespace, A2.address, port=7000 + number, rate=1000, echo=True) for number in range(4)
+    ]
     for stream in streams:
         stream.__enter__()
     for stream in streams:

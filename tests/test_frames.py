@@ -78,7 +78,8 @@ def keepalived(lab, guest, priority):
 
 
 def test_keepalived_moves_a_virtual_mac_between_guests(lab):
-    """Two routers with `use_vmac`: the virtual address answers by the virtual MAC, whoever has it, and nobody else may."""
+    """Two routers with `use_vmac`: the virtual address answers by the virtual MAC, whoever has it, and nobody else
+    may."""
     config = host_config("a", {name: tap(name) for name in ("a1", "a2", "b1")}, wire=False)
     for name in ("a1", "a2"):
         guest = config.entry("guest", name)
@@ -92,7 +93,9 @@ def test_keepalived_moves_a_virtual_mac_between_guests(lab):
     for address in ("10.1.1.50", "fd00:1::50"):
         reached(address)
     macs = b1.run(["ip", "neigh", "show"]).stdout
-    assert re.search(r"10\.1\.1\.50 .*00:00:5e:00:01:33", macs) and re.search(r"fd00:1::50 .*00:00:5e:00:02:33", macs), macs
+    assert re.search(r"10\.1\.1\.50 .*00:00:5e:00:01:33", macs) and re.search(
+        r"fd00:1::50 .*00:00:5e:00:02:33", macs
+    ), macs
     assert "a1" in str(location("00:00:5e:00:01:33")), host.viaduct("bridge", "--network", "blue")
     first.stop()
     for mac in ("00:00:5e:00:01:33", "00:00:5e:00:02:33"):
@@ -100,7 +103,10 @@ def test_keepalived_moves_a_virtual_mac_between_guests(lab):
     for address in ("10.1.1.50", "fd00:1::50"):
         reached(address)
     with RawPort(b1.namespace, b1.device) as port:
-        port.send(Ether(src="00:00:5e:00:01:33", dst=BROADCAST) / ARP(hwsrc="00:00:5e:00:01:33", psrc="10.1.1.50", pdst="10.1.1.50"))
+        port.send(
+            Ether(src="00:00:5e:00:01:33", dst=BROADCAST)
+            / ARP(hwsrc="00:00:5e:00:01:33", psrc="10.1.1.50", pdst="10.1.1.50")
+        )
     eventually(lambda: host.drops().get("mac_spoofed"), "the drop of a MAC that is not the guest's")
     assert second.running()
     second.stop()

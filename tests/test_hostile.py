@@ -27,7 +27,9 @@ def unix(path):
     return connection
 
 
-@pytest.mark.parametrize("garbage", [b"", b"\0" * 4096, b"GET / HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 999])
+@pytest.mark.parametrize(
+    "garbage", [b"", b"\0" * 4096, b"GET / HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 999]
+)
 def test_garbage_on_the_control_socket(host, garbage):
     with Stream(host.a1.namespace, host.a2.namespace, A2.address) as stream:
         for _ in range(20):

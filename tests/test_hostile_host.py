@@ -115,7 +115,10 @@ def test_a_link_in_the_place_of_a_socket(host, lab):
             host.write(config)
             host.call("apply", host.file, check=False)
             status = victim.stat()
-            assert (status.st_uid, stat.S_IMODE(status.st_mode)) == (0, 0o600), "what the link points to was given away"
+            assert (status.st_uid, stat.S_IMODE(status.st_mode)) == (
+                0,
+                0o600,
+            ), "what the link points to was given away"
         host.config = config.without("guest", name="b1")
         host.call("apply", host.write(), check=False)
         host.config = config
@@ -152,5 +155,7 @@ def test_churn_by_the_api_while_drivers_come_and_go(host):
                 changed = host.config.without("guest", name="b1")
                 host.call("apply", host.write(changed))
                 host.config = changed
-                back = host.config.copy().add("guest", name="b1", network="blue", **vhost("b1"), mac="02:00:00:00:01:0b", addresses=["10.1.1.11"])
+                back = host.config.copy().add(
+                    "guest", name="b1", network="blue", **vhost("b1"), mac="02:00:00:00:01:0b", addresses=["10.1.1.11"]
+                )
                 host.apply(back)

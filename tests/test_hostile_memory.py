@@ -1,5 +1,5 @@
-"""Attacks by a verbs program's memory: a peer's that it was trusted with, and its own whose pages never come. They hurt
-nobody else."""
+"""Attacks by a verbs program's memory: a peer's that it was trusted with, and its own whose pages never come. They
+hurt nobody else."""
 
 import re
 import signal
@@ -64,7 +64,8 @@ def without_trust(host, guest):
 
 @pytest.mark.parametrize("memory, first", [("everything", "holder"), ("regions", "owner")])
 def test_trust_is_taken_away(monkeypatch, host, memory, first):
-    """The connection ends on both sides, nothing more is written, and the daemon says who may still have the memory."""
+    """The connection ends on both sides, nothing more is written, and the daemon says who may still have the
+    memory."""
     if memory == "regions":
         monkeypatch.setenv("VIADUCT_RDMA_SHARE", "1")
     with unharmed(host, host.a1, host.a2):

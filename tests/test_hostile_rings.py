@@ -10,7 +10,18 @@ from scapy.layers.inet import IP, TCP, UDP
 from scapy.layers.l2 import Ether
 
 from lab import Driver, Failed, RawPort, eventually, spoil, unharmed
-from lab.driver import CSUM, GSO_TCPV4, HEADER, HOST_TSO4, INDIRECT, INDIRECT_TABLE, MRG_RXBUF, NEEDS_CSUM, NEXT, PACKED
+from lab.driver import (
+    CSUM,
+    GSO_TCPV4,
+    HEADER,
+    HOST_TSO4,
+    INDIRECT,
+    INDIRECT_TABLE,
+    MRG_RXBUF,
+    NEEDS_CSUM,
+    NEXT,
+    PACKED,
+)
 from lab.driver import VERSION_1, WRITE
 from lab.topology import SEATS, host_config, tap, vhost
 
@@ -34,7 +45,9 @@ def host(lab):
 
 
 def frame_to(seat, payload=b"x" * 40):
-    return bytes(Ether(src=A2.mac, dst=seat.mac) / IP(src=A2.address, dst=seat.address) / UDP(sport=1, dport=2) / payload)
+    return bytes(
+        Ether(src=A2.mac, dst=seat.mac) / IP(src=A2.address, dst=seat.address) / UDP(sport=1, dport=2) / payload
+    )
 
 
 def vif(host, name):
@@ -55,8 +68,8 @@ def deliver(host, driver, payload=b"x" * 40, seat=B1):
 
 
 def test_the_available_index_goes_back_to_what_was_read(host):
-    """A driver offers so many bytes that a worker needs many turns. Meanwhile the index goes back: heads that were read
-    before do not count any more, no turn completes more chains than the ring has, and nothing is written past the
+    """A driver offers so many bytes that a worker needs many turns. Meanwhile the index goes back: heads that were
+    read before do not count any more, no turn completes more chains than the ring has, and nothing is written past the
     used ring."""
     size, big = 32, 1 << 20
     small = size - 1
@@ -103,7 +116,9 @@ def test_a_notification_would_block(host, which):
         for _ in range(5):
             deliver(host, driver)
         for _ in range(5):
-            driver.send(Ether(src=B1.mac, dst=A1.mac) / IP(src=B1.address, dst=A1.address) / UDP(sport=1, dport=9) / b"z")
+            driver.send(
+                Ether(src=B1.mac, dst=A1.mac) / IP(src=B1.address, dst=A1.address) / UDP(sport=1, dport=9) / b"z"
+            )
         if which == "err":
             driver.transmit.head(driver.transmit.next, 0xFFFF)
             driver.transmit.set_available(driver.transmit.next + 1)
@@ -145,7 +160,9 @@ def rubbish(driver, flags):
 def indirect_rubbish(driver, flags):
     """The same, by tables that link in a circle."""
     ring = driver.receive
-    entries = [struct.pack("<QIHH", driver.buffers + 65536, 64, flags | NEXT, (index + 1) % 256) for index in range(256)]
+    entries = [
+        struct.pack("<QIHH", driver.buffers + 65536, 64, flags | NEXT, (index + 1) % 256) for index in range(256)
+    ]
     table = driver.put(0, b"".join(entries))
     ring.descriptor(0, table, 16 * 256, INDIRECT_TABLE)
     for slot in range(ring.size):
@@ -198,7 +215,11 @@ def test_segments_of_a_few_bytes(host, size):
         receiver.post_buffers(length=256)
         with Driver(host.socket("b1"), features=features) as driver:
             length = 1000 * size
-            headers = Ether(src=B1.mac, dst=B2.mac) / IP(src=B1.address, dst=B2.address, len=length + 40) / TCP(sport=1, dport=2)
+            headers = (
+                Ether(src=B1.mac, dst=B2.mac)
+                / IP(src=B1.address, dst=B2.address, len=length + 40)
+                / TCP(sport=1, dport=2)
+            )
             frame = bytes(headers)[:54] + b"x" * length
             vnet = struct.pack("<BBHHHHH", NEEDS_CSUM, GSO_TCPV4, 54, size, 34, 16, 0)
             before, streamed = sent_and_dropped(host), stream.sent

@@ -30,7 +30,13 @@ MAPPINGS = 65_530
 @pytest.fixture
 def host(lab):
     """Two guests that exchange traffic, two verbs devices, a seat for a VM."""
-    guests = {"a1": tap("a1"), "a2": tap("a2"), "b1": verbs(rdma_limits={"mrs": 4096}), "b2": verbs(), "b3": vhost("b3")}
+    guests = {
+        "a1": tap("a1"),
+        "a2": tap("a2"),
+        "b1": verbs(rdma_limits={"mrs": 4096}),
+        "b2": verbs(),
+        "b3": vhost("b3"),
+    }
     host = lab.host(host_config("a", guests, wire=False))
     host.a1, host.a2 = lab.container(host, "a1"), lab.container(host, "a2")
     host.mean, host.other = lab.verbs(host, "b1"), lab.verbs(host, "b2")
@@ -243,7 +249,9 @@ GREEDY = {
 
 
 def limit_of_descriptors(pid):
-    line = next(line for line in Path(f"/proc/{pid}/limits").read_text().splitlines() if line.startswith("Max open files"))
+    line = next(
+        line for line in Path(f"/proc/{pid}/limits").read_text().splitlines() if line.startswith("Max open files")
+    )
     return int(line.split()[3])
 
 
@@ -277,7 +285,14 @@ def test_regions_by_the_thousand_of_many_programs(host):
                 programs.append(program)
                 pd = program.make("alloc_pd")["handle"]
                 buffer = ctypes.create_string_buffer(4096)
-                region = {"pd": pd, "address": ctypes.addressof(buffer), "length": 4096, "iova": 0, "access": 1, "pages": None}
+                region = {
+                    "pd": pd,
+                    "address": ctypes.addressof(buffer),
+                    "length": 4096,
+                    "iova": 0,
+                    "access": 1,
+                    "pages": None,
+                }
                 here = 0
                 while here < 1000 and program.ask({"reg_mr": region})[0] == "Ok":
                     here += 1

@@ -136,7 +136,11 @@ def from_a1(destination, payload):
 
 def learned(host):
     """Has the bridge know where the stranger of the wire is."""
-    host.evil.send(Ether(src=WIRE_MAC, dst="ff:ff:ff:ff:ff:ff") / IP(src="10.1.1.66", dst="255.255.255.255") / UDP(sport=1, dport=1))
+    host.evil.send(
+        Ether(src=WIRE_MAC, dst="ff:ff:ff:ff:ff:ff")
+        / IP(src="10.1.1.66", dst="255.255.255.255")
+        / UDP(sport=1, dport=1)
+    )
     host.guest.send(from_a1("10.1.1.66", UDP(sport=1, dport=2) / b"plainly"))
     host.evil.expect(lambda frame: b"plainly" in frame, "what a guest may send")
 
@@ -175,7 +179,9 @@ def advertisement():
 
 
 def hop(payload, source=None, destination=ALL_NODES):
-    return Ether(src=A1.mac, dst=ALL_NODES_MAC) / IPv6(src=source or link_local(A1), dst=destination, hlim=255) / payload
+    return (
+        Ether(src=A1.mac, dst=ALL_NODES_MAC) / IPv6(src=source or link_local(A1), dst=destination, hlim=255) / payload
+    )
 
 
 SERVER = UDP(sport=67, dport=68) / BOOTP(op=2, chaddr=bytes.fromhex(A2.mac.replace(":", "")), yiaddr=A2.address)
@@ -185,12 +191,17 @@ LIES = {
     "router advertisement behind an extension": (lambda: hop(IPv6ExtHdrDestOpt() / advertisement()), "router_guard"),
     "redirect": (lambda: hop(ICMPv6ND_Redirect(tgt=link_local(A1), dst="fd00:1::2")), "router_guard"),
     "redirect of IPv4": (
-        lambda: Ether(src=A1.mac, dst=A2.mac) / IP(src=A1.address, dst=A2.address)
-        / ICMP(type=5, code=1, gw=A1.address) / IP(src=A2.address, dst="10.1.1.254") / UDP(),
+        lambda: Ether(src=A1.mac, dst=A2.mac)
+        / IP(src=A1.address, dst=A2.address)
+        / ICMP(type=5, code=1, gw=A1.address)
+        / IP(src=A2.address, dst="10.1.1.254")
+        / UDP(),
         "router_guard",
     ),
     "offer of a DHCP server": (
-        lambda: Ether(src=A1.mac, dst="ff:ff:ff:ff:ff:ff") / IP(src=A1.address, dst="255.255.255.255") / SERVER
+        lambda: Ether(src=A1.mac, dst="ff:ff:ff:ff:ff:ff")
+        / IP(src=A1.address, dst="255.255.255.255")
+        / SERVER
         / DHCP(options=[("message-type", "offer"), "end"]),
         "dhcp_guard",
     ),
@@ -198,7 +209,10 @@ LIES = {
         lambda: hop(UDP(sport=547, dport=546) / Raw(b"\2abc"), destination="ff02::1"),
         "dhcp_guard",
     ),
-    "another's link-local address": (lambda: hop(ICMPv6EchoRequest(data=b"lie"), source=link_local(A2)), "address_spoofed"),
+    "another's link-local address": (
+        lambda: hop(ICMPv6EchoRequest(data=b"lie"), source=link_local(A2)),
+        "address_spoofed",
+    ),
     "advertisement of another's link-local address": (
         lambda: hop(ICMPv6ND_NA(tgt=link_local(A2), S=0, O=1) / ICMPv6NDOptDstLLAddr(lladdr=A1.mac)),
         None,

@@ -1,4 +1,5 @@
-"""More than one host: on one provider network, in one overlay, and on an underlay that carries less than they think."""
+"""More than one host: on one provider network, in one overlay, and on an underlay that carries less than they
+think."""
 
 import re
 
@@ -63,8 +64,8 @@ SERVER = "10.1.1.50"
 
 @pytest.fixture
 def gateway(lab):
-    """Host a, with guests a1 of network blue and a3 of red; host b, on whose second wire blue goes on, to a server. VXLAN
-    between them."""
+    """Host a, with guests a1 of network blue and a3 of red; host b, on whose second wire blue goes on, to a server.
+    VXLAN between them."""
     guests = {}
     for name in ("a", "b"):
         other = "b" if name == "a" else "a"
@@ -139,7 +140,15 @@ def test_underlay_that_carries_less(lab, kind):
         config = Config(name, tunnel_source=address.split("/")[0])
         config.add("wire", name="up0", driver="af-packet", device="up0", addresses=[address], gateway=router, mtu=1500)
         config.add("network", name="blue", vrf=1, gateways=["10.1.1.254/24"], vni=5001)
-        config.add("guest", name=seat.name, network="blue", mac=seat.mac, addresses=[seat.address], label=seat.label, **tap(seat.name))
+        config.add(
+            "guest",
+            name=seat.name,
+            network="blue",
+            mac=seat.mac,
+            addresses=[seat.address],
+            label=seat.label,
+            **tap(seat.name),
+        )
         if kind == "vxlan":
             config.add("mac", network="blue", mac=other.mac, to={"tunnel": "vxlan", "remote": remote, "vni": 5001})
             config.add("flood", network="blue", to={"tunnel": "vxlan", "remote": remote, "vni": 5001})

@@ -16,8 +16,8 @@ ENDPOINTS = {
     "rdm over msg": "-p verbs;ofi_rxm -e rdm",
     "rdm over dgram": "-p verbs;ofi_rxd -e rdm",
 }
-# ofi_rxm destroys the queue pair of a peer that disconnected without another look at the completion queue: where its process
-# did not get the CPU for a while, the last messages of all, by which both take their leave, are lost.
+# ofi_rxm destroys the queue pair of a peer that disconnected without another look at the completion queue: where its
+# process did not get the CPU for a while, the last messages of all, by which both take their leave, are lost.
 MAY_END_BADLY = "rdm over msg"
 # Where fi_pingpong's server waits for its client, by TCP.
 PORT = 47592

@@ -14,7 +14,17 @@ UCX = {"UCX_TLS": "rc_verbs,ud_verbs,self", "UCX_NET_DEVICES": "viaduct0:1"}
 IPV6 = {"UCX_IB_GID_INDEX": "2"}
 # Where ranks find in /sys what `viaduct rdma tree` wrote.
 MOUNTED = REPOSITORY / "dist/with-rdma-tree"
-MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--mca", "pml", "ucx", "--mca", "btl", "^openib,vader,tcp"]
+MPIRUN = [
+    "mpirun",
+    "--allow-run-as-root",
+    "--oversubscribe",
+    "--mca",
+    "pml",
+    "ucx",
+    "--mca",
+    "btl",
+    "^openib,vader,tcp",
+]
 # UCX looks for it before it tries verbs; nothing is done with it.
 DEVICE_FILE = Path("/dev/infiniband/uverbs0")
 
@@ -27,12 +37,19 @@ def device_file():
 
 
 def mpirun(devices, ranks, *words, trees=None, timeout=120):
-    """Runs a program with so many ranks, which use the devices by turns, and find the devices' trees; returns what it printed."""
+    """Runs a program with so many ranks, which use the devices by turns, and find the devices' trees; returns what it
+    printed."""
     sockets = " ".join(str(device.socket) for device in devices)
     rank = 'all=($SOCKETS); export VIADUCT_RDMA=${all[OMPI_COMM_WORLD_RANK % ${#all[@]}]}; '
     rank += 'exec "$@"' if trees is None else f'exec {MOUNTED} {trees}/${{VIADUCT_RDMA##*/}} "$@"'
     libraries = binary("verbs/libibverbs.so.1").parent
-    environment = {**os.environ, **UCX, **(IPV6 if trees is None else {}), "LD_LIBRARY_PATH": str(libraries), "SOCKETS": sockets}
+    environment = {
+        **os.environ,
+        **UCX,
+        **(IPV6 if trees is None else {}),
+        "LD_LIBRARY_PATH": str(libraries),
+        "SOCKETS": sockets,
+    }
     command = [*MPIRUN, "-np", str(ranks), "bash", "-c", rank, "rank", *map(str, words)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout)
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
@@ -64,7 +81,9 @@ def test_collectives_of_four_ranks(one_host, collective):
 
 
 def test_netpipe(one_host, tmp_path):
-    printed = mpirun(one_host, 2, "NPopenmpi", "-l", 8, "-u", 65536, "-n", 20, "-p", 0, "-i", "-o", tmp_path / "np.out")
+    printed = mpirun(
+        one_host, 2, "NPopenmpi", "-l", 8, "-u", 65536, "-n", 20, "-p", 0, "-i", "-o", tmp_path / "np.out"
+    )
     assert printed.count("Integrity check passed") > 20 and "failed" not in printed
 
 
@@ -75,7 +94,9 @@ def test_between_hosts(lab, collective):
 
 def test_by_ipv4_with_what_is_in_sysfs(lab, collective):
     """Ranks that find in /sys what the kernel has of adapters need not be told which GID to take."""
-    devices = list(two_verbs_hosts(lab, lambda config, *remotes: tunnel_routes(config, "mpls-over-udp", *remotes))[1].values())
+    devices = list(
+        two_verbs_hosts(lab, lambda config, *remotes: tunnel_routes(config, "mpls-over-udp", *remotes))[1].values()
+    )
     trees = lab.directory / "trees"
     for device in devices:
         device.host.call("rdma", "tree", trees / device.device, device.device)

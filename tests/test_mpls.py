@@ -34,7 +34,9 @@ def test_between_two_hosts(lab, kind, family):
     assert seen.expert() == []
     underlay = (UNDERLAY if family == 4 else UNDERLAY6)["b"]
     outer = "ip" if family == 4 else "ipv6"
-    requests = seen.fields(f"icmp.type == 8 && {outer}.dst == {underlay}", "mpls.label", "mpls.bottom", "udp.checksum", "gre.proto")
+    requests = seen.fields(
+        f"icmp.type == 8 && {outer}.dst == {underlay}", "mpls.label", "mpls.bottom", "udp.checksum", "gre.proto"
+    )
     assert requests
     for label, bottom, checksum, protocol in requests:
         assert label == str(B1.label)

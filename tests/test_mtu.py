@@ -8,7 +8,8 @@ from lab.topology import SEATS, bridge_entries, tunnel_routes, two_hosts
 from lab.traffic import tcp_rate
 
 B1 = SEATS["b1"]
-# Outer Ethernet is no part of the MTU. MPLS over UDP: IPv4 20, UDP 8, label 4. VXLAN: IPv4 20, UDP 8, VXLAN 8, Ethernet 14.
+# Outer Ethernet is no part of the MTU. MPLS over UDP: IPv4 20, UDP 8, label 4. VXLAN: IPv4 20, UDP 8, VXLAN 8,
+# Ethernet 14.
 OVERHEAD = {"mpls-over-udp": 32, "mpls-over-gre": 28, "vxlan": 50}
 
 

@@ -24,7 +24,18 @@ class Group:
 
     def start(self, seat, *more):
         # Its lines are looked at while it runs.
-        words = ["stdbuf", "-oL", "mckey", "-m", self.group, "-b", getattr(SEATS[seat], self.own), "-C", MESSAGES, *more]
+        words = [
+            "stdbuf",
+            "-oL",
+            "mckey",
+            "-m",
+            self.group,
+            "-b",
+            getattr(SEATS[seat], self.own),
+            "-C",
+            MESSAGES,
+            *more,
+        ]
         return self.devices[seat].start(words, "mckey")
 
     def expect(self, receivers, sender, *more):

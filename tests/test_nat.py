@@ -14,7 +14,8 @@ OUTSIDE, ROUTER = "203.0.113.7", "203.0.113.1"
 
 @pytest.fixture
 def floating(lab):
-    """Host a with guest a1 (floating address) and a2 (none); network public lies on a wire with a plain Linux machine."""
+    """Host a with guest a1 (floating address) and a2 (none); network public lies on a wire with a plain Linux
+    machine."""
     lab.plug("a", "ext0", mtu=1500, fabric="outside")
     config = host_config("a", {"a1": tap("a1"), "a2": tap("a2")}, wire=False)
     config.add("wire", name="ext0", driver="af-packet", device="ext0")
@@ -47,7 +48,9 @@ def test_guest_is_seen_outside_by_its_floating_address(floating, lab):
     inside = seen.fields(f"ip.addr == {A1.address}", "frame.number")
     assert inside == [], "an inside address got out"
     assert seen.fields(f"ip.src == {OUTSIDE} && tcp", "frame.number")
-    wrong = seen.fields("ip.checksum.status == 0 || udp.checksum.status == 0 || icmp.checksum.status == 0", "frame.number")
+    wrong = seen.fields(
+        "ip.checksum.status == 0 || udp.checksum.status == 0 || icmp.checksum.status == 0", "frame.number"
+    )
     assert wrong == []
 
 

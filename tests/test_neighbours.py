@@ -82,7 +82,9 @@ def test_known_neighbours_are_asked_alone_and_only_those_in_use(host, lab):
 def test_floating_addresses_are_announced(host):
     other = "203.0.113.8"
     host.server.namespace.ip("neigh replace", other, "lladdr", STRANGER, "dev ext0 nud stale")
-    host.apply(host.config.copy().add("nat", network="blue", inside=A2.address, outside=other, outside_network="public"))
+    host.apply(
+        host.config.copy().add("nat", network="blue", inside=A2.address, outside=other, outside_network="public")
+    )
     eventually(lambda: wire_mac(host) in neighbour(host.server, other), "the announcement")
 
 

@@ -30,9 +30,21 @@ def host(lab):
 # packet, delivered to a2?, word of the explanation
 QUESTIONS = {
     "bridged": (Ether(src=A1.mac, dst=A2.mac) / IP(src=A1.address, dst=A2.address) / TCP(dport=80), True, "a2"),
-    "rule": (Ether(src=A1.mac, dst=A2.mac) / IP(src=A1.address, dst=A2.address) / UDP(sport=9, dport=7653), False, "rule_drop"),
-    "spoofed": (Ether(src=A1.mac, dst=A2.mac) / IP(src="10.1.1.77", dst=A2.address) / ICMP(), False, "address_spoofed"),
-    "no route": (Ether(src=A1.mac, dst=GATEWAY_MAC) / IP(src=A1.address, dst="172.16.9.9") / ICMP(), False, "no_route"),
+    "rule": (
+        Ether(src=A1.mac, dst=A2.mac) / IP(src=A1.address, dst=A2.address) / UDP(sport=9, dport=7653),
+        False,
+        "rule_drop",
+    ),
+    "spoofed": (
+        Ether(src=A1.mac, dst=A2.mac) / IP(src="10.1.1.77", dst=A2.address) / ICMP(),
+        False,
+        "address_spoofed",
+    ),
+    "no route": (
+        Ether(src=A1.mac, dst=GATEWAY_MAC) / IP(src=A1.address, dst="172.16.9.9") / ICMP(),
+        False,
+        "no_route",
+    ),
     "tunnel": (Ether(src=A1.mac, dst=GATEWAY_MAC) / IP(src=A1.address, dst=B1.address) / ICMP(), False, str(B1.label)),
 }
 
@@ -77,7 +89,9 @@ def test_capture_opens_in_tshark_with_names_and_reasons(host, lab):
     host.a1.expect_ping(A2.address)
     host.a1.ping(B1.address, 1, timeout=0.5)
     datagram(host.a1, A2.address, 7653, timeout=0.3)
-    eventually(lambda: "rule_drop" in str(fields(file, "udp.dstport == 7653", "frame.comment")), "the reason as a comment")
+    eventually(
+        lambda: "rule_drop" in str(fields(file, "udp.dstport == 7653", "frame.comment")), "the reason as a comment"
+    )
     eventually(lambda: fields(file, "mpls", "frame.number"), "an encapsulated packet")
     assert capture.stop(2) == 0, capture.describe()
     names = {row[0] for row in fields(file, "icmp", "frame.interface_name")}

@@ -1,4 +1,5 @@
-"""What programs look for in /sys and /dev before they ask the verbs library: `viaduct rdma tree`, mounted, and who reads it."""
+"""What programs look for in /sys and /dev before they ask the verbs library: `viaduct rdma tree`, mounted, and who
+reads it."""
 
 import re
 import signal
@@ -18,7 +19,11 @@ A1, A2 = SEATS["a1"], SEATS["a2"]
 def host(lab):
     """A container a1 with a verbs device, and a guest a2 with nothing else; both have IPv4 addresses alone."""
     guests = {"a1": {**tap("a1"), "rdma": "a1"}, "a2": verbs()}
-    return lab.host(host_config("a", {name: {**keys, "addresses": [SEATS[name].address]} for name, keys in guests.items()}, wire=False))
+    return lab.host(
+        host_config(
+            "a", {name: {**keys, "addresses": [SEATS[name].address]} for name, keys in guests.items()}, wire=False
+        )
+    )
 
 
 @pytest.fixture
@@ -81,14 +86,19 @@ def test_names_are_those_of_the_library(lab, host):
         program = device.start(["env", f"VIADUCT_RDMA={sockets}", "ibv_devices"])
         eventually(lambda: not program.running(), "ibv_devices' end")
         found = dict(re.findall(r"(viaduct\d)\s+([0-9a-f]{16})", program.text()))
-        written = {path.name: text(tree, f"infiniband/{path.name}/node_guid").replace(":", "") for path in (tree / "class/infiniband").iterdir()}
+        written = {
+            path.name: text(tree, f"infiniband/{path.name}/node_guid").replace(":", "")
+            for path in (tree / "class/infiniband").iterdir()
+        }
         assert found == written and len(found) == 2
 
 
 def test_ibstat_shows_the_devices(trees):
     shown = run([MOUNTED, trees / "a1", "ibstat"]).stdout
     assert "CA 'viaduct0'" in shown and "State: Active" in shown and "Link layer: Ethernet" in shown, shown
-    assert run([MOUNTED, trees / "a1", "cat", "/sys/class/net/lo/mtu"]).stdout.strip().isdigit(), "other classes are there"
+    assert (
+        run([MOUNTED, trees / "a1", "cat", "/sys/class/net/lo/mtu"]).stdout.strip().isdigit()
+    ), "other classes are there"
 
 
 def by_tree(trees, *words):
@@ -116,14 +126,17 @@ def test_ucx_talks_over_ipv4(lab, host, trees, transport):
 
 
 def test_a_mounted_tree_follows(lab, host):
-    """Addresses and devices come and go; programs that have the tree mounted see it, whatever becomes of the daemon."""
+    """Addresses and devices come and go; programs that have the tree mounted see it, whatever becomes of the
+    daemon."""
     tree = lab.directory / "tree"
     following = host.background("rdma", "tree", "--follow", tree, "a1", "a2", label="follow")
     eventually(lambda: (tree / "class/infiniband_verbs/uverbs1/dev").exists(), "the tree")
     mounted = Background([str(MOUNTED), str(tree), "sleep", "infinity"], lab.directory / "mounted.log")
 
     def seen(path):
-        found = run(["nsenter", "--mount", f"--target={mounted.process.pid}", "cat", f"/sys/class/{path}"], check=False)
+        found = run(
+            ["nsenter", "--mount", f"--target={mounted.process.pid}", "cat", f"/sys/class/{path}"], check=False
+        )
         return found.stdout.removesuffix("\n") if found.returncode == 0 else None
 
     gid = "infiniband/viaduct1/ports/1/gids/{}".format
@@ -131,7 +144,10 @@ def test_a_mounted_tree_follows(lab, host):
     config = host.config.copy()
     config.entry("guest", "a2")["addresses"] = ["10.1.1.7", "fd00:1::7"]
     host.apply(config)
-    eventually(lambda: (seen(gid(1)), seen(gid(2))) == (mapped("10.1.1.7"), "fd00:0001:0000:0000:0000:0000:0000:0007"), "new GIDs")
+    eventually(
+        lambda: (seen(gid(1)), seen(gid(2))) == (mapped("10.1.1.7"), "fd00:0001:0000:0000:0000:0000:0000:0007"),
+        "new GIDs",
+    )
     host.kill()
     host.start()
     config.entry("guest", "a2")["addresses"] = ["10.1.1.8"]

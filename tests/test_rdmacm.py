@@ -91,7 +91,9 @@ LOOPBACK = {
 
 
 @pytest.mark.parametrize("run", LOOPBACK)
-@pytest.mark.parametrize("listens, asks", [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "127.0.0.1"), ("::1", "::1"), ("::", "::1")])
+@pytest.mark.parametrize(
+    "listens, asks", [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "127.0.0.1"), ("::1", "::1"), ("::", "::1")]
+)
 def test_loopback(one_host, run, listens, asks):
     program, *options = LOOPBACK[run]
     device, _ = one_host

@@ -30,7 +30,9 @@ def test_virtual_machines_live_on(lab, how):
     getattr(host, how)()
     host.start()
     last = sequence_numbers(one)[-1]
-    eventually(lambda: len([number for number in sequence_numbers(one) if number > last]) > 10, "ten echoes after it", 30)
+    eventually(
+        lambda: len([number for number in sequence_numbers(one) if number > last]) > 10, "ten echoes after it", 30
+    )
     one.shell("kill $(pidof ping)", check=False)
     numbers = sequence_numbers(one)
     jumps = [(before, after) for before, after in zip(numbers, numbers[1:]) if after != before + 1]
@@ -94,7 +96,15 @@ def test_restart_of_a_host_is_invisible_to_the_guests_of_another(lab):
 
 def test_a_second_daemon_with_the_same_run_dir_is_refused(lab):
     host = lab.host(host_config("a", {"a1": tap("a1")}, wire=False))
-    words = [binary("viaductd"), "--config", host.file, "--run-dir", host.run_dir, "--state-dir", host.directory / "other"]
+    words = [
+        binary("viaductd"),
+        "--config",
+        host.file,
+        "--run-dir",
+        host.run_dir,
+        "--state-dir",
+        host.directory / "other",
+    ]
     refused = run(host.namespace.words(words), check=False, timeout=20)
     assert refused.returncode in (1, 2) and str(host.run_dir) in refused.stderr, refused.stderr
     host.viaduct("status")
@@ -104,7 +114,9 @@ def test_a_host_of_many_guests_starts_with_the_usual_limit_of_open_files(lab):
     config = host_config("a", {"a1": tap("a1"), "a2": tap("a2")}, wire=False)
     for number in range(300):
         high, low = divmod(number, 256)
-        config.add("guest", name=f"many{number}", network="blue", kind="vhost", mac=f"02:00:00:01:{high:02x}:{low:02x}")
+        config.add(
+            "guest", name=f"many{number}", network="blue", kind="vhost", mac=f"02:00:00:01:{high:02x}:{low:02x}"
+        )
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
     try:

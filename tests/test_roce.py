@@ -15,12 +15,23 @@ PERFTEST = ["-d", "viaduct0", "-F"]
 PINGPONGS = ["rc", "rc -e", "rc -N", "uc", "uc -e", "ud", "ud -e", "srq", "srq -e"]
 RUNS = [
     *("send_lat -s 8", "send_lat -c UD -s 1024", "send_bw -s 65536", "send_bw -c UC -s 4096", "send_bw -c UD -s 1024"),
-    *("send_bw -e", "send_bw -b", "write_lat -s 8", "write_bw -s 1048576 -n 50", "write_bw -c UC -s 65536", "read_lat -s 8"),
+    *(
+        "send_bw -e",
+        "send_bw -b",
+        "write_lat -s 8",
+        "write_bw -s 1048576 -n 50",
+        "write_bw -c UC -s 65536",
+        "read_lat -s 8",
+    ),
     *("read_bw -s 65536 -q 4", "read_bw -a -n 5", "atomic_lat", "atomic_bw -q 4"),
 ]
 # Operations of RoCEv2 (InfiniBand Architecture Specification 1, table 38).
 FIRST, MIDDLE, LAST, ONLY = range(4)
-SEND, WRITE, READ_RESPONSE = {FIRST: 0, MIDDLE: 1, LAST: 2, ONLY: 4}, {FIRST: 6, MIDDLE: 7, LAST: 8}, {FIRST: 13, MIDDLE: 14, LAST: 15}
+SEND, WRITE, READ_RESPONSE = (
+    {FIRST: 0, MIDDLE: 1, LAST: 2, ONLY: 4},
+    {FIRST: 6, MIDDLE: 7, LAST: 8},
+    {FIRST: 13, MIDDLE: 14, LAST: 15},
+)
 READ, ACK, ATOMIC_ACK, FETCH_ADD, UC, UD_SEND = 12, 17, 18, 20, 0x20, 0x64
 
 
@@ -125,7 +136,8 @@ def test_packets_on_the_underlay(pair, shared_lab, run):
 
 
 def icrc(packet):
-    """The invariant CRC that belongs to an IPv4 packet with RoCEv2, and the one that is in it (specification annex A17.3.3)."""
+    """The invariant CRC that belongs to an IPv4 packet with RoCEv2, and the one that is in it (specification annex
+    A17.3.3)."""
     bytes_ = bytearray(packet)
     for index in (1, 8, 10, 11, 26, 27, 32):
         bytes_[index] = 0xFF
@@ -185,7 +197,10 @@ def test_no_nat(lab):
     config.add("nat", network="blue", inside=A1.address, outside="10.2.2.100", outside_network="red")
     config.add("route", network="blue", prefix="10.2.2.0/24", to={"network": "red"})
     host = lab.host(config)
-    text = f"eth {A1.mac} > 00:00:5e:00:01:00 / ip4 {A1.address} > {SEATS['a3'].address} df / udp 50000 > 4791 nosum / payload 32"
+    text = (
+        f"eth {A1.mac} > 00:00:5e:00:01:00 / ip4 {A1.address} > {SEATS['a3'].address} df / udp 50000 > 4791 nosum / "
+        "payload 32"
+    )
     told = host.call("explain", "--in", "a1", text, check=False)
     assert "roce_nat" in told.stdout, told.stdout + told.stderr
 
@@ -220,7 +235,10 @@ def test_capture_explain_and_stats(lab):
         eventually(lambda: file.exists() and file.stat().st_size > 0, "the capture's file")
     meet(*pair, *perftest("write_bw -s 4096 -n 20"))
     for name, file in files.items():
-        eventually(lambda: fields(file, "infiniband.bth.opcode == 17 && mpls", "frame.number"), "an acknowledgement in a tunnel")
+        eventually(
+            lambda: fields(file, "infiniband.bth.opcode == 17 && mpls", "frame.number"),
+            "an acknowledgement in a tunnel",
+        )
         assert captures[name].stop(2) == 0, captures[name].describe()
         guest = "a1" if name == "a" else "b1"
         seen = fields(file, "infiniband", "frame.interface_name", "frame.protocols")
@@ -229,7 +247,10 @@ def test_capture_explain_and_stats(lab):
         assert all(":mpls:" not in protocols for _, protocols in by_interface[guest])
         assert all(":mpls:" in protocols for _, protocols in by_interface["up0"])
         assert expert(file) == []
-    text = f"eth {A1.mac} > 00:00:5e:00:01:00 / ip4 {A1.address} > {B1.address} df / udp 50000 > 4791 nosum / roce rc send-only > 18 psn 100 / payload 32"
+    text = (
+        f"eth {A1.mac} > 00:00:5e:00:01:00 / ip4 {A1.address} > {B1.address} df / udp 50000 > 4791 nosum / roce rc "
+        "send-only > 18 psn 100 / payload 32"
+    )
     told = hosts["a"].call("explain", "--in", "a1", text).stdout
     assert str(B1.label) in told and "up0" in told, told
     rows = {row["name"]: row for row in hosts["a"].viaduct("vif")}

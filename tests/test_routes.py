@@ -14,7 +14,10 @@ A1, A3 = SEATS["a1"], SEATS["a3"]
 def leaking_host(lab):
     """Networks blue and red with routes to each other."""
     config = host_config("a", {"a1": tap("a1"), "a3": tap("a3")}, wire=False)
-    for network, prefixes, other in (("blue", ("10.2.2.0/24", "fd00:2::/64"), "red"), ("red", ("10.1.1.0/24", "fd00:1::/64"), "blue")):
+    for network, prefixes, other in (
+        ("blue", ("10.2.2.0/24", "fd00:2::/64"), "red"),
+        ("red", ("10.1.1.0/24", "fd00:1::/64"), "blue"),
+    ):
         for prefix in prefixes:
             config.add("route", network=network, prefix=prefix, to={"network": other})
     host = lab.host(config)
@@ -67,10 +70,14 @@ def test_vlan_network_on_a_wire(lab):
     p1 = lab.container(host, "p1")
     mac = "02:00:00:00:07:63"
     with RawPort(lab.namespace("fabric"), "a-up0") as outside:
-        request = Ether(src=mac, dst="ff:ff:ff:ff:ff:ff") / Dot1Q(vlan=7) / ARP(hwsrc=mac, psrc="10.7.7.99", pdst="10.7.7.1")
+        request = (
+            Ether(src=mac, dst="ff:ff:ff:ff:ff:ff") / Dot1Q(vlan=7) / ARP(hwsrc=mac, psrc="10.7.7.99", pdst="10.7.7.1")
+        )
         outside.send(request)
         # The kernel keeps a received tag apart from the frame: the packet socket shows the frame without it.
-        answered = outside.expect(lambda frame: ARP in Ether(frame) and Ether(frame)[ARP].psrc == "10.7.7.1", "ARP reply")
+        answered = outside.expect(
+            lambda frame: ARP in Ether(frame) and Ether(frame)[ARP].psrc == "10.7.7.1", "ARP reply"
+        )
         assert Ether(answered)[ARP].hwsrc == "02:00:00:00:07:01"
         echo = IP(src="10.7.7.99", dst="10.7.7.1") / ICMP(id=7, seq=1) / b"tagged"
         with lab.capture("fabric", "a-up0", "vlan 7") as seen:
@@ -85,7 +92,8 @@ def test_vlan_network_on_a_wire(lab):
 
 
 def test_tags_and_tunnels_of_guests_stay_off_the_wire(lab):
-    """A network on the underlay's wire, untagged: else its guests could be in the wire's VLANs, and speak for other hosts."""
+    """A network on the underlay's wire, untagged: else its guests could be in the wire's VLANs, and speak for other
+    hosts."""
     lab.plug("a")
     config = host_config("a", {})
     config.add("network", name="provider", vrf=7, gateways=["10.7.7.254/24"], wire="up0")
@@ -96,7 +104,10 @@ def test_tags_and_tunnels_of_guests_stay_off_the_wire(lab):
     ip = IP(src="10.7.7.1", dst="192.0.2.2")
     forged, plain = b"of the guest", b"plain"
     frames = {
-        "vlan_unexpected": [ethernet / Dot1Q(vlan=9) / ip / UDP() / forged, ethernet / Dot1Q(vlan=0) / Dot1Q(vlan=9) / ip / UDP() / forged],
+        "vlan_unexpected": [
+            ethernet / Dot1Q(vlan=9) / ip / UDP() / forged,
+            ethernet / Dot1Q(vlan=0) / Dot1Q(vlan=9) / ip / UDP() / forged,
+        ],
         # A priority tag hides nothing.
         "underlay_tunnel": [
             link / ip / tunnel / forged

@@ -56,7 +56,9 @@ def test_replies_of_an_allowed_connection_pass(lab):
 
 @pytest.mark.parametrize("address", [A2.address, A2.address6])
 def test_reject_answers_at_once(lab, address):
-    _, a1, a2 = with_rules(lab, (10, "reject", {"protocol": "tcp", "ports": "81"}), (11, "reject", {"protocol": "udp"}))
+    _, a1, a2 = with_rules(
+        lab, (10, "reject", {"protocol": "tcp", "ports": "81"}), (11, "reject", {"protocol": "udp"})
+    )
     with pytest.raises(ConnectionRefusedError):
         connect(a1, address, 81, timeout=5)
     # The kernel turns ICMP "prohibited" into an error of the socket; a mere drop would be a time-out.

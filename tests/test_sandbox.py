@@ -66,7 +66,11 @@ def test_its_files_are_those_of_its_start(host):
     pid = host.viaduct("status")["pid"]
     names = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
     files = [name for name in names if name.startswith("/") and not name.startswith(("/dev/", "/memfd:"))]
-    ours = {host.run_dir / "viaductd.lock", host.directory / "state/viaduct.redb", host.directory / "state/viaduct.journal"}
+    ours = {
+        host.run_dir / "viaductd.lock",
+        host.directory / "state/viaduct.redb",
+        host.directory / "state/viaduct.journal",
+    }
     assert set(map(Path, files)) - ours <= {host.daemon.log}, files
 
 
@@ -79,7 +83,9 @@ def test_guests_of_every_kind_come_at_any_time(lab, host):
     # A guest and its verbs device are added; sockets belong to whom they are for.
     config = host.config.copy()
     mine = {"mac": "02:00:00:00:01:07", "addresses": ["10.1.1.7"], "network": "blue"}
-    config.add("guest", name="late", **mine, **vhost("late", owner="daemon:daemon" if IS_MAPPED else None, socket_mode="0640"))
+    config.add(
+        "guest", name="late", **mine, **vhost("late", owner="daemon:daemon" if IS_MAPPED else None, socket_mode="0640")
+    )
     config.entry("guest", "a2")["rdma"] = "a2"
     host.apply(config)
     made = (host.run_dir / "late.sock").stat()
@@ -215,7 +221,9 @@ def test_sockets_are_in_directories_that_the_file_names(lab):
     host = lab.host(config)
     host.call("guest", "add", "b2", "--network", "blue", "--kind", "vhost", "--socket", at("listed"))
     host.call("guest", "add", "b3", "--network", "blue", "--kind", "vhost", "--socket", "b3.sock")
-    refused = host.call("guest", "add", "b4", "--network", "blue", "--kind", "vhost", "--socket", at("other"), check=False)
+    refused = host.call(
+        "guest", "add", "b4", "--network", "blue", "--kind", "vhost", "--socket", at("other"), check=False
+    )
     assert refused.returncode != 0
     assert str(at("other")) in refused.stderr and "`socket_dirs`" in refused.stderr, refused.stderr
     assert [at(name).exists() for name in names] == [True, True, False]

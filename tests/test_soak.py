@@ -1,5 +1,5 @@
-"""Everything hostile at once, for SOAK_SECONDS: drivers, verbs programs, the wire, clients of the API; and a restart in the midst
-of it. It ends with a daemon that has what it had at first."""
+"""Everything hostile at once, for SOAK_SECONDS: drivers, verbs programs, the wire, clients of the API; and a restart
+in the midst of it. It ends with a daemon that has what it had at first."""
 
 import os
 import random
@@ -57,9 +57,13 @@ class Attack:
 def scribble(driver, ring, chance):
     """Descriptors and available entries of any kind, some of them right."""
     for index in range(ring.size):
-        address = chance.choice([driver.buffers, driver.buffers + 4096 * index % driver.length, 0, 1 << 62, driver.length - 8])
+        address = chance.choice(
+            [driver.buffers, driver.buffers + 4096 * index % driver.length, 0, 1 << 62, driver.length - 8]
+        )
         flags = chance.choice([0, NEXT, WRITE, NEXT | WRITE, 4, 7, 0xFFFF])
-        ring.descriptor(index, address, chance.choice([0, 14, 64, 2048, 1 << 31]), flags, chance.randrange(2 * ring.size))
+        ring.descriptor(
+            index, address, chance.choice([0, 14, 64, 2048, 1 << 31]), flags, chance.randrange(2 * ring.size)
+        )
         ring.head(index, chance.choice([index, 0, ring.size, 0xFFFF]))
     ring.set_available(ring.next + chance.choice([1, ring.size, ring.size + 1, 0x8000, 0xFFFF]))
 
@@ -100,9 +104,13 @@ def program(device, chance):
 def flood(host, port, chance):
     """Tunnel packets of anybody to anybody, cut and garbled."""
     for _ in range(50):
-        inner = IP(src=f"198.18.{chance.randrange(256)}.{chance.randrange(256)}", dst=chance.choice([A1, A2, B1]).address)
+        inner = IP(
+            src=f"198.18.{chance.randrange(256)}.{chance.randrange(256)}", dst=chance.choice([A1, A2, B1]).address
+        )
         outer = IP(src=chance.choice([UNDERLAY["b"], "192.0.2.66"]), dst=UNDERLAY["a"])
-        whole = bytearray(bytes(Ether(src=WIRE_MAC, dst=host.mac) / outer / chance.choice(list(TUNNELS.values()))(inner / UDP())))
+        whole = bytearray(
+            bytes(Ether(src=WIRE_MAC, dst=host.mac) / outer / chance.choice(list(TUNNELS.values()))(inner / UDP()))
+        )
         if chance.random() < 0.5:
             whole[chance.randrange(14, len(whole))] ^= 1 << chance.randrange(8)
         port.send(bytes(whole[: chance.randrange(14, len(whole) + 1)]))

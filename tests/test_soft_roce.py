@@ -1,4 +1,5 @@
-"""A guest that runs RoCEv2 itself, Linux with rdma_rxe, and a guest with a verbs device: one protocol, two implementations."""
+"""A guest that runs RoCEv2 itself, Linux with rdma_rxe, and a guest with a verbs device: one protocol, two
+implementations."""
 
 import itertools
 
@@ -13,10 +14,19 @@ A1, A2 = SEATS["a1"], SEATS["a2"]
 OURS = ["-d", "viaduct0"]
 THEIRS = ["-d", "rxe0"]
 RUNS = [
-    *("ibv_rc_pingpong -g 1 -n 50", "ibv_rc_pingpong -g 1 -n 50 -e", "ibv_uc_pingpong -g 1 -n 50", "ibv_ud_pingpong -g 1 -n 50 -s 1000"),
+    *(
+        "ibv_rc_pingpong -g 1 -n 50",
+        "ibv_rc_pingpong -g 1 -n 50 -e",
+        "ibv_uc_pingpong -g 1 -n 50",
+        "ibv_ud_pingpong -g 1 -n 50 -s 1000",
+    ),
     *("ibv_srq_pingpong -g 1 -n 50 -q 4", "ib_send_lat -x 1 -F -s 8 -n 50", "ib_send_bw -x 1 -F -s 65536 -n 20"),
     *("ib_write_lat -x 1 -F -s 8 -n 50", "ib_write_bw -x 1 -F -s 65536 -n 20", "ib_read_lat -x 1 -F -s 8 -n 50 -o 8"),
-    *("ib_read_bw -x 1 -F -s 65536 -n 20 -o 8", "ib_atomic_lat -x 1 -F -n 50 -o 8", "ib_send_lat -c UD -x 1 -F -s 512 -n 50"),
+    *(
+        "ib_read_bw -x 1 -F -s 65536 -n 20 -o 8",
+        "ib_atomic_lat -x 1 -F -n 50 -o 8",
+        "ib_send_lat -c UD -x 1 -F -s 512 -n 50",
+    ),
 ]
 _ports = itertools.count(21000)
 
@@ -53,11 +63,15 @@ def test_soft_roce_is_asked(guests, run):
     words = " ".join(str(word) for word in [f"/bin/{program[0]}", *THEIRS, *program[1:]])
     vm.shell(f"({words} > /tmp/server 2>&1; echo $? > /tmp/status) & ")
     heard = f":{program[-1]:04X} .* 0A "
-    eventually(lambda: vm.shell(f"grep '{heard}' /proc/net/tcp /proc/net/tcp6", check=False).returncode == 0, "a listener", 30)
+    eventually(
+        lambda: vm.shell(f"grep '{heard}' /proc/net/tcp /proc/net/tcp6", check=False).returncode == 0, "a listener", 30
+    )
     client = device.start([program[0], *OURS, *program[1:], A1.address])
     try:
         eventually(lambda: not client.running(), "the client's end", 90)
-        status = eventually(lambda: vm.shell("cat /tmp/status 2>/dev/null", check=False).stdout.strip(), "the server's end", 30)
+        status = eventually(
+            lambda: vm.shell("cat /tmp/status 2>/dev/null", check=False).stdout.strip(), "the server's end", 30
+        )
         assert (client.process.returncode, status) == (0, "0"), client.describe()
     except (AssertionError, Failed) as failed:
         raise Failed(f"{failed}\n{client.describe()}\n{vm.shell('cat /tmp/server', check=False).stdout}") from None

@@ -15,8 +15,8 @@ RUNS = {
     "ucmatose": ("ucmatose", "-b {server} -c 4", "-s {server} -c 4"),
     "udaddy": ("udaddy", "-b {server} -c 2", "-s {server} -c 2"),
 }
-# Between its two connections a server of perftest listens to nobody for a while. Of a guest in software that is long enough
-# for the client to be refused, so that they are asked by the guest only.
+# Between its two connections a server of perftest listens to nobody for a while. Of a guest in software that is long
+# enough for the client to be refused, so that they are asked by the guest only.
 PERFTEST = {
     "ib_send_bw": "ib_send_bw -x 1 -F -R -n 50",
     "ib_write_bw": "ib_write_bw -x 1 -F -R -n 50",
@@ -71,7 +71,9 @@ class Device:
         self.running = None
 
     def listens(self):
-        return any(row["state"] == "listen" for row in self.verbs.host.viaduct("rdma", "cm", "--device", self.verbs.device))
+        return any(
+            row["state"] == "listen" for row in self.verbs.host.viaduct("rdma", "cm", "--device", self.verbs.device)
+        )
 
     def joined(self):
         return "joined dgid" in self.said()
@@ -117,7 +119,9 @@ def meet(server, client, program, serving, asking):
         assert (server.status(), client.status()) == (0, 0)
         return server.said(), client.said()
     except (AssertionError, Failed) as failed:
-        raise Failed(f"{failed}\nserver {server.status()}: {server.said()}\nclient {client.status()}: {client.said()}") from None
+        raise Failed(
+            f"{failed}\nserver {server.status()}: {server.said()}\nclient {client.status()}: {client.said()}"
+        ) from None
     finally:
         client.stop(program)
         server.stop(program)

@@ -78,7 +78,7 @@ class Shell:
         printed = lambda: self.log.read_text(errors="replace")[begin:]
         status = lambda: re.search(r"exit status (\d+)\.", printed())
         try:
-            eventually(lambda: status() and missing(printed()) is None, f"its end and its output: {command}", 20)
+            eventually(lambda: status() and missing(printed()) is None, f"its end and its output: {command}", 60)
         except Failed as failed:
             raise Failed(f"{failed}\nmissing: {missing(printed())}\n{printed()}") from None
         if status()[1] != "0":

@@ -50,9 +50,18 @@ def test_known_neighbours_are_answered_without_a_broadcast(lab):
 
 def test_broadcast_reaches_every_other_guest_of_the_network_only(lab):
     _, (a1, a2, a3) = one_host(lab, "a1", "a2", "a3")
-    frame = Ether(src=A1.mac, dst="ff:ff:ff:ff:ff:ff") / IP(src=A1.address, dst="10.1.1.255") / UDP(dport=9999) / b"everyone"
+    frame = (
+        Ether(src=A1.mac, dst="ff:ff:ff:ff:ff:ff")
+        / IP(src=A1.address, dst="10.1.1.255")
+        / UDP(dport=9999)
+        / b"everyone"
+    )
     wanted = lambda seen: b"everyone" in seen
-    with RawPort(a1.namespace, a1.device) as one, RawPort(a2.namespace, a2.device) as two, RawPort(a3.namespace, a3.device) as three:
+    with (
+        RawPort(a1.namespace, a1.device) as one,
+        RawPort(a2.namespace, a2.device) as two,
+        RawPort(a3.namespace, a3.device) as three,
+    ):
         one.send(frame)
         two.expect(wanted, "broadcast")
         assert not three.collect(wanted, 0.3)
@@ -74,7 +83,11 @@ OFFER = BOOTP(op=2, yiaddr="10.1.1.66") / DHCP(options=[("message-type", "offer"
 ROUTERS = {
     "advertisement": ETHERNET / LINK / ICMPv6ND_RA(),
     "redirect": ETHERNET / LINK / ICMPv6ND_Redirect(tgt=LINK_LOCAL[A1], dst="fd00:9::1"),
-    "redirect of IPv4": ETHERNET / IP(src=A1.address, dst=A2.address) / ICMP(type=5, code=1, gw=A1.address) / IP(dst="8.8.8.8") / UDP(),
+    "redirect of IPv4": ETHERNET
+    / IP(src=A1.address, dst=A2.address)
+    / ICMP(type=5, code=1, gw=A1.address)
+    / IP(dst="8.8.8.8")
+    / UDP(),
 }
 SERVERS = {
     "offer": ETHERNET / IP(src=A1.address, dst=A2.address) / UDP(sport=67, dport=68) / OFFER,
@@ -93,10 +106,14 @@ FORGERIES = {
     / LINK
     / ICMPv6ND_NA(tgt=LINK_LOCAL[A2], R=0, S=0, O=1)
     / ICMPv6NDOptDstLLAddr(lladdr=A1.mac),
-    "mac_spoofed": Ether(src="02:00:00:00:66:66", dst=A2.mac) / IP(src=A1.address, dst=A2.address) / ICMP() / b"forged",
+    "mac_spoofed": Ether(src="02:00:00:00:66:66", dst=A2.mac)
+    / IP(src=A1.address, dst=A2.address)
+    / ICMP()
+    / b"forged",
     "address_spoofed": Ether(src=A1.mac, dst=A2.mac) / IP(src="10.1.1.99", dst=A2.address) / ICMP() / b"forged",
     "address_spoofed, v6": Ether(src=A1.mac, dst=A2.mac) / IPv6(src="fd00:1::99", dst=A2.address6) / UDP() / b"forged",
-    "neighbour_spoofed": Ether(src=A1.mac, dst=A2.mac) / ARP(op=2, hwsrc=A1.mac, psrc="10.1.1.254", hwdst=A2.mac, pdst=A2.address),
+    "neighbour_spoofed": Ether(src=A1.mac, dst=A2.mac)
+    / ARP(op=2, hwsrc=A1.mac, psrc="10.1.1.254", hwdst=A2.mac, pdst=A2.address),
     "neighbour_spoofed, MAC": Ether(src=A1.mac, dst=A2.mac)
     / ARP(op=2, hwsrc="02:00:00:00:66:66", psrc=A1.address, hwdst=A2.mac, pdst=A2.address),
     "neighbour_spoofed, v6": Ether(src=A1.mac, dst=A2.mac)
@@ -131,7 +148,9 @@ def test_routers_and_dhcp_servers_may_send_what_they_do(lab):
 
 
 def test_guest_that_is_not_checked_is_named(lab):
-    config = host_config("a", {"a1": {**tap("a1"), "mac": None, "addresses": None, "label": None}, "a2": tap("a2")}, wire=False)
+    config = host_config(
+        "a", {"a1": {**tap("a1"), "mac": None, "addresses": None, "label": None}, "a2": tap("a2")}, wire=False
+    )
     host = lab.host(config)
     told = 'guest "a1": what it sends is not checked'
     for command in (("apply", host.file), ("check", host.file), ("status",)):
@@ -154,7 +173,9 @@ def test_forwarding_guest_may_send_for_its_prefixes(lab):
 
 
 def test_unlearned_mac_is_learned_and_shown(lab):
-    config = host_config("a", {"a1": {**tap("a1"), "mac": None, "addresses": None, "label": None}, "a2": tap("a2")}, wire=False)
+    config = host_config(
+        "a", {"a1": {**tap("a1"), "mac": None, "addresses": None, "label": None}, "a2": tap("a2")}, wire=False
+    )
     host = lab.host(config)
     a1, a2 = lab.container(host, "a1"), lab.container(host, "a2")
     a1.namespace.ip("addr add 10.1.1.50/24 dev", a1.device)

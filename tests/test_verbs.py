@@ -11,11 +11,35 @@ PAIRS = {"copy": ("a1", "a2"), "shared": ("t1", "t2")}
 PINGPONGS = ["rc", "rc -e", "rc -N", "uc", "uc -e", "ud", "ud -e", "srq", "srq -e"]
 RUNS = [
     *("send_lat -s 8", "send_lat -s 1048576 -n 50", "send_lat -e", "send_lat -c UC -s 4096", "send_lat -c UD -s 1024"),
-    *("send_bw -s 8 --use_old_post_send", "send_bw -s 4096 -q 4", "send_bw -s 1048576 -n 100", "send_bw -e", "send_bw -b"),
-    *("send_bw --use-srq", "send_bw -c UC -s 65536", "send_bw -c UD -s 1024 -q 4", "send_bw -c UD -s 8 -e", "send_bw -I 64 -s 64"),
+    *(
+        "send_bw -s 8 --use_old_post_send",
+        "send_bw -s 4096 -q 4",
+        "send_bw -s 1048576 -n 100",
+        "send_bw -e",
+        "send_bw -b",
+    ),
+    *(
+        "send_bw --use-srq",
+        "send_bw -c UC -s 65536",
+        "send_bw -c UD -s 1024 -q 4",
+        "send_bw -c UD -s 8 -e",
+        "send_bw -I 64 -s 64",
+    ),
     *("write_lat -s 8", "write_lat -s 4096 --use_old_post_send", "write_lat -s 1048576 -n 50", "write_lat -c UC -s 8"),
-    *("write_bw -s 8", "write_bw -s 4096 -q 4", "write_bw -s 1048576 -n 100", "write_bw -c UC -s 65536", "write_bw -l 8 -n 320"),
-    *("read_lat -s 8", "read_lat -s 1048576 -n 50", "read_bw -s 8 --use_old_post_send", "read_bw -s 4096 -q 4", "read_bw -e"),
+    *(
+        "write_bw -s 8",
+        "write_bw -s 4096 -q 4",
+        "write_bw -s 1048576 -n 100",
+        "write_bw -c UC -s 65536",
+        "write_bw -l 8 -n 320",
+    ),
+    *(
+        "read_lat -s 8",
+        "read_lat -s 1048576 -n 50",
+        "read_bw -s 8 --use_old_post_send",
+        "read_bw -s 4096 -q 4",
+        "read_bw -e",
+    ),
     *("read_bw -a -n 5", "atomic_lat", "atomic_lat --use_old_post_send", "atomic_bw -q 4", "atomic_bw -e"),
 ]
 
@@ -69,7 +93,13 @@ def regions_in_files(monkeypatch):
 
 
 IN_FILES = [
-    *("send_lat -s 4096", "send_bw -s 1048576 -n 100", "send_bw --use-srq -s 8192", "send_bw -e -s 65536", "send_bw -c UD -s 1024"),
+    *(
+        "send_lat -s 4096",
+        "send_bw -s 1048576 -n 100",
+        "send_bw --use-srq -s 8192",
+        "send_bw -e -s 65536",
+        "send_bw -c UD -s 1024",
+    ),
     *("write_lat -s 8", "write_bw -s 4096 -q 4", "write_bw -a -n 5", "read_lat -s 1048576 -n 50", "read_bw -a -n 5"),
     *("atomic_lat", "atomic_lat -A CMP_AND_SWAP", "atomic_bw -q 4", "atomic_bw -e"),
 ]
@@ -129,8 +159,8 @@ def test_what_is_shown_of_a_connection(pair, run, transport):
 
         (ours,) = eventually(established, f"{transport}: {client.host.call('rdma', 'qp').stdout}", 20)
         (theirs,) = server.queue_pairs()
-        # A server that only receives stays where it can: perftest does not take it any further. Who shares memory is the one
-        # that sends.
+        # A server that only receives stays where it can: perftest does not take it any further. Who shares memory is
+        # the one that sends.
         assert theirs["state"] in ("RTR", "RTS") and theirs["transport"] in (transport, "copy")
         if transport != "each":
             assert (ours["peer"], ours["peer_qpn"]) == (server.shown()["addresses"][0], theirs["qpn"])
@@ -139,7 +169,9 @@ def test_what_is_shown_of_a_connection(pair, run, transport):
         assert ours["type"] == (options[1] if "-c" in options else "RC")
         for device in pair:
             shown = device.shown()
-            assert shown["clients"] == 1 and shown["mrs"] == 1 and shown["cqs"] and shown["registered_bytes"] >= 4096, shown
+            assert (
+                shown["clients"] == 1 and shown["mrs"] == 1 and shown["cqs"] and shown["registered_bytes"] >= 4096
+            ), shown
 
 
 @on_every_pair

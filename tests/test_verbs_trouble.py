@@ -255,7 +255,8 @@ REQUESTS = [
 
 @on_one_host
 def test_strangers_do_no_harm(pair):
-    """Garbage, requests for what is not there, connections by the hundred: those who were there before notice nothing."""
+    """Garbage, requests for what is not there, connections by the hundred: those who were there before notice
+    nothing."""
     server, client = pair
     with Meeting(server, client, perftest("write_bw", "-D", "8")) as meeting:
         under_way(meeting, server, client)
@@ -403,7 +404,9 @@ def test_limits(lab, what):
         assert second.text().split()[-3:] == ["made", "0", "ENOMEM"], second.text()
         shown = limited.shown()
         assert shown["limits"][what] == 10
-        assert (shown["qps"], shown["mrs"], shown["registered_bytes"] >> 20)[["qps", "mrs", "registered_mb"].index(what)] == 10
+        assert (shown["qps"], shown["mrs"], shown["registered_bytes"] >> 20)[
+            ["qps", "mrs", "registered_mb"].index(what)
+        ] == 10
         meet(other, other, "ibv_rc_pingpong", "-g", "1", "-n", "10")
     finally:
         first.stop(signal.SIGKILL)

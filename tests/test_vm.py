@@ -29,7 +29,9 @@ def guests(shared_lab):
     lab = shared_lab
     lab.plug("a"), lab.plug("b")
     config = host_config("a", {"a1": vhost("a1"), "a2": vhost("a2", role="client", queues=2)})
-    config.add("guest", name="c7", network="blue", mac="02:00:00:00:01:07", addresses=["10.1.1.7", "fd00:1::7"], **tap("c7"))
+    config.add(
+        "guest", name="c7", network="blue", mac="02:00:00:00:01:07", addresses=["10.1.1.7", "fd00:1::7"], **tap("c7")
+    )
     a = lab.host(overlay(config, "b1"))
     b = lab.host(overlay(host_config("b", {"b1": vhost("b1")}), "a1", "a2"))
     vms = {
@@ -73,7 +75,9 @@ def test_across_hosts(guests, shared_lab):
     assert seen.expert() == []
 
 
-@pytest.mark.parametrize("client, server", [("a1", "a2"), ("a2", "a1"), ("a1", "b1"), ("container", "a1"), ("a2", "container")])
+@pytest.mark.parametrize(
+    "client, server", [("a1", "a2"), ("a2", "a1"), ("a1", "b1"), ("container", "a1"), ("a2", "container")]
+)
 def test_tcp(guests, client, server):
     address = {"a1": A1.address, "a2": A2.address, "b1": B1.address, "container": "10.1.1.7"}[server]
     assert tcp_rate(guests[client], guests[server], address, options=("-P", 2)) > 1

@@ -24,7 +24,9 @@ def test_between_two_hosts(lab, family):
     assert seen.expert() == []
     outer = "ip" if family == 4 else "ipv6"
     underlay = UNDERLAY if family == 4 else UNDERLAY6
-    requests = seen.fields(f"icmp.type == 8 && {outer}.dst == {underlay['b']}", "vxlan.vni", "udp.checksum", "udp.srcport")
+    requests = seen.fields(
+        f"icmp.type == 8 && {outer}.dst == {underlay['b']}", "vxlan.vni", "udp.checksum", "udp.srcport"
+    )
     assert requests
     for vni, checksum, port in requests:
         assert vni == "5001"

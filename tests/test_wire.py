@@ -53,7 +53,17 @@ def test_vhost_socket(lab, connect):
     for name in ("a", "b"):
         hosts[name] = lab.host(config_of(name, connect, driver="vhost", device="wire.sock"))
     devices = [f"net_virtio_user{i},path={hosts[name].run_dir}/wire.sock" for i, name in enumerate(("a", "b"))]
-    words = ["dpdk-testpmd", "--lcores", "0@0,1@0", "--no-huge", "-m", "256", "--no-pci", "--no-telemetry", "--no-shconf"]
+    words = [
+        "dpdk-testpmd",
+        "--lcores",
+        "0@0,1@0",
+        "--no-huge",
+        "-m",
+        "256",
+        "--no-pci",
+        "--no-telemetry",
+        "--no-shconf",
+    ]
     words += ["--file-prefix", lab.prefix, *(word for device in devices for word in ("--vdev", device)), "--"]
     words += ["--forward-mode", "io", "--total-num-mbufs", "8192", "--stats-period", "1"]
     cable = Background(words, lab.directory / "cable.log")

@@ -26,7 +26,10 @@ class LinuxBridge(Device):
     """A bridge between veth pairs, whose receive work is moved to the device's CPU."""
 
     title = "Linux bridge"
-    conditions = "veth pairs with AF_PACKET ends, receive packet steering to the device's CPU; the figure holds all of that path"
+    conditions = (
+        "veth pairs with AF_PACKET ends, receive packet steering to the device's CPU; the figure holds all of that "
+        "path"
+    )
 
     def _start(self, scenario):
         if scenario.mtu > 1500:

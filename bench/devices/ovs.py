@@ -50,7 +50,11 @@ def _port_rules(scenario):
 def _conntrack(scenario):
     established = "table=1,udp,ct_state=+trk+est,actions=NORMAL"
     new = f"table=1,udp,tp_dst={FIRST_PORT},ct_state=+trk+new,actions=ct(commit,zone=1),NORMAL"
-    other = ["table=0,priority=10,arp,actions=NORMAL", "table=0,priority=0,actions=drop", "table=1,priority=0,actions=drop"]
+    other = [
+        "table=0,priority=10,arp,actions=NORMAL",
+        "table=0,priority=0,actions=drop",
+        "table=1,priority=0,actions=drop",
+    ]
     return ["table=0,priority=20,udp,actions=ct(table=1,zone=1)", established, new, *other]
 
 
@@ -64,7 +68,9 @@ MODES = {
     "normal-smc": Mode("OVS NORMAL, SMC", "MAC learning (action NORMAL)", _normal, signatures=True),
     "port": Mode("OVS port rule", "a rule from port to port", _port_rules),
     "conntrack": Mode("OVS conntrack", "connections tracked, new ones allowed to UDP port 5001", _conntrack),
-    "per-flow": Mode("OVS megaflow per flow", "multipath over the 5-tuple, then NORMAL: a megaflow for every flow", _per_flow),
+    "per-flow": Mode(
+        "OVS megaflow per flow", "multipath over the 5-tuple, then NORMAL: a megaflow for every flow", _per_flow
+    ),
     "per-flow-smc": Mode("OVS megaflow per flow, SMC", "the same", _per_flow, signatures=True),
     "vxlan": Mode("OVS VXLAN", "rules from guest to tunnel port and back, wire as vhost-user port", _port_rules),
 }
@@ -85,7 +91,12 @@ class OvsDpdk(Device):
         self.environment = {"OVS_RUNDIR": str(directory), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
         run("ovsdb-tool", "create", directory / "conf.db", SCHEMA)
         database = Child(
-            *("ovsdb-server", directory / "conf.db", f"--remote=punix:{directory}/db.sock", f"--unixctl={directory}/db.ctl"),
+            *(
+                "ovsdb-server",
+                directory / "conf.db",
+                f"--remote=punix:{directory}/db.sock",
+                f"--unixctl={directory}/db.ctl",
+            ),
             *("--no-chdir", f"--pidfile={directory}/db.pid"),
             log=directory / "db.log",
         )
@@ -95,7 +106,15 @@ class OvsDpdk(Device):
         self._vsctl("--no-wait", "set", "Open_vSwitch", ".", *self._settings(scenario))
         # Every instance makes a device called ovs-netdev: it gets a network namespace of its own.
         daemon = Child(
-            *("unshare", "--net", "env", f"OVS_RUNDIR={directory}", DAEMON, f"unix:{directory}/db.sock", f"--unixctl={directory}/vs.ctl"),
+            *(
+                "unshare",
+                "--net",
+                "env",
+                f"OVS_RUNDIR={directory}",
+                DAEMON,
+                f"unix:{directory}/db.sock",
+                f"--unixctl={directory}/vs.ctl",
+            ),
             *("--no-chdir", f"--pidfile={directory}/vs.pid"),
             log=directory / "vs.log",
         )

@@ -1,4 +1,5 @@
-"""Ways between two programs that pass messages: verbs devices, sockets, what MPI has, and what the machine does at best."""
+"""Ways between two programs that pass messages: verbs devices, sockets, what MPI has, and what the machine does at
+best."""
 
 import os
 import shutil
@@ -88,7 +89,9 @@ class Overlay(Way):
     """Containers with a verbs device and a tap on the same address, on one host or on two."""
 
     title = "TCP, two hosts"
-    conditions = "NetPIPE and iperf3 between containers on taps without TSO, GSO and GRO; two hosts, MPLS over UDP by AF_PACKET"
+    conditions = (
+        "NetPIPE and iperf3 between containers on taps without TSO, GSO and GRO; two hosts, MPLS over UDP by AF_PACKET"
+    )
     places = {"a": ("a1",), "b": ("b1",)}
     trust = None
     driver = "af-packet"
@@ -129,7 +132,10 @@ class Verbs(Overlay):
         told = {
             "shared": ("Verbs, shared memory", "perftest between two containers of one host with the same rdma_trust"),
             "copy": ("Verbs, copied by the daemon", "perftest between two containers of one host without trust"),
-            "regions": ("Verbs, shared regions", "the same, whose regions are moved into files (VIADUCT_RDMA_SHARE=1)"),
+            "regions": (
+                "Verbs, shared regions",
+                "the same, whose regions are moved into files (VIADUCT_RDMA_SHARE=1)",
+            ),
             "roce": ("Verbs, two hosts", "perftest over RoCEv2, two hosts, MPLS over UDP by AF_PACKET"),
             "roce-regions": ("Verbs, two hosts, shared regions", "the same, whose regions are moved into files"),
         }
@@ -187,7 +193,9 @@ class Lossy(Verbs):
     def __init__(self, name, binaries):
         super().__init__("verbs-roce", binaries)
         self.name, self.title = name, "Verbs, two hosts, 0.1 % lost"
-        self.conditions += ", whose bridge drops one frame in a thousand, by chance, and with it all packets that it carries"
+        self.conditions += (
+            ", whose bridge drops one frame in a thousand, by chance, and with it all packets that it carries"
+        )
 
     def _set_up(self):
         super()._set_up()
@@ -251,13 +259,24 @@ class Memory(Way):
             "cache-line": ("Cache line", "two processes store to one cache line in turn; no queue, no message"),
             "memcpy": ("memcpy", "within one process"),
             "proc-mem": ("pwrite, pread", "on /proc/PID/mem of another process, and nothing else"),
-            "process-vm": ("process_vm_*v", "process_vm_writev and process_vm_readv of another process, and nothing else"),
+            "process-vm": (
+                "process_vm_*v",
+                "process_vm_writev and process_vm_readv of another process, and nothing else",
+            ),
         }
         self.title, self.conditions = told[name]
 
 
 NAMES = [
-    *("verbs-shared", "verbs-regions", "verbs-copy", "verbs-roce", "verbs-roce-regions", "verbs-roce-xdp", "verbs-lossy"),
+    *(
+        "verbs-shared",
+        "verbs-regions",
+        "verbs-copy",
+        "verbs-roce",
+        "verbs-roce-regions",
+        "verbs-roce-xdp",
+        "verbs-lossy",
+    ),
     *("tcp-overlay", "tcp-one-host", "tcp-loopback", "tcp-veth", "tcp-bridge"),
     *("mpi-verbs", "mpi-vader", "ucx-posix"),
     *("cache-line", "memcpy", "proc-mem", "process-vm"),

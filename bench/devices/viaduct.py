@@ -60,7 +60,10 @@ class Viaduct(Device):
     """As many workers as the scenario has, each on one core."""
 
     title = "Viaduct"
-    conditions = "one worker unless said otherwise, counters on, anti-spoofing by MAC address on; it sleeps after a while without packets"
+    conditions = (
+        "one worker unless said otherwise, counters on, anti-spoofing by MAC address on; it sleeps after a while "
+        "without packets"
+    )
 
     def __init__(self, name, binaries):
         super().__init__(name)
@@ -97,7 +100,9 @@ class Viaduct(Device):
         workers = self.ask("stats")["workers"]
         cycles = total(worker["cycles"] for worker in workers)
         stages = {name: cycles[name] for name in ("receive", "lookup", "slow_path", "deliver")}
-        details = total({name: worker[name] for name in ("packets", "hits", "misses", "drops", "sleeps")} for worker in workers)
+        details = total(
+            {name: worker[name] for name in ("packets", "hits", "misses", "drops", "sleeps")} for worker in workers
+        )
         packets = details.pop("packets")
         drops = total({reason["reason"]: reason["packets"] for reason in worker["reasons"]} for worker in workers)
         bursts = [sum(column) for column in zip(*(worker["bursts"] for worker in workers))]

@@ -48,8 +48,9 @@ class Memory(Point):
     name = "memory"
     title = "Memory of the daemon for each flow and route"
     about = (
-        "Growth of its anonymous memory over their number. A flow: one direction, tracked, with its share of tables and counters; the table "
-        "of connections grows as they come. A route: everything the daemon keeps of it, text and store included, not the FIB alone."
+        "Growth of its anonymous memory over their number. A flow: one direction, tracked, with its share of tables "
+        "and counters; the table of connections grows as they come. A route: everything the daemon keeps of it, text "
+        "and store included, not the FIB alone."
     )
     metric = "bytes"
     over = "of"

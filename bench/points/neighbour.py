@@ -22,7 +22,16 @@ def beside(session, *words):
     device = session.device
     socket = device.ports[HOSTILE].socket
     log = device.directory / "hostile.log"
-    command = ["taskset", "--cpu-list", machine.GENERATOR_CPU, "env", f"PYTHONPATH={REPOSITORY}", sys.executable, "-m", "bench.hostile"]
+    command = [
+        "taskset",
+        "--cpu-list",
+        machine.GENERATOR_CPU,
+        "env",
+        f"PYTHONPATH={REPOSITORY}",
+        sys.executable,
+        "-m",
+        "bench.hostile",
+    ]
     child = Child(*command, socket, guest_mac(HOSTILE), guest_mac(1), *words, log=log)
     try:
         child.wait_until(lambda: "ready" in log.read_text(), "ready")
@@ -37,9 +46,10 @@ class Neighbour(Point):
     name = "neighbour"
     title = "Round trip beside a hostile guest"
     about = (
-        "Two guests, 1000 round trips a second; a third one connects, posts malformed chains, has frames cut into pieces of a byte, floods, lets "
-        "notifications block, and breaks its rings, over and over. Undisturbed: it does the same in memory that the device does not look at. "
-        "testpmd knows no third guest's floods: its ports are pairs."
+        "Two guests, 1000 round trips a second; a third one connects, posts malformed chains, has frames cut into "
+        "pieces of a byte, floods, lets notifications block, and breaks its rings, over and over. Undisturbed: it "
+        "does the same in memory that the device does not look at. testpmd knows no third guest's floods: its ports "
+        "are pairs."
     )
     metric = "p99"
     over = "neighbour"
@@ -62,6 +72,6 @@ class Neighbour(Point):
         hostile = session.case.key["neighbour"] == "hostile"
         with beside(session, *([] if hostile else ["--harmless"])):
             metrics = session.measure_traffic()
-        # The guest beside takes a part of a core by design, and what it sends is refused. The device counts its packets, too, and
-        # its work: there is nothing to hold those against.
+        # The guest beside takes a part of a core by design, and what it sends is refused. The device counts its
+        # packets, too, and its work: there is nothing to hold those against.
         return metrics | {"contaminated": False, "refused": 0} | ({"counts_agree": None} if hostile else {})

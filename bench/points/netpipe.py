@@ -122,8 +122,9 @@ class Containers(Point):
     name = "containers"
     title = "TCP between two containers (NetPIPE by TCP and by MPI, iperf3)"
     about = (
-        "Both ends are the kernel's TCP; with Viaduct over taps, on two hosts over MPLS over UDP by AF_PACKET, with the Linux bridge over veth "
-        "pairs, without a tunnel. The latency is NetPIPE's, half a round trip of one byte. All of it shares all CPUs."
+        "Both ends are the kernel's TCP; with Viaduct over taps, on two hosts over MPLS over UDP by AF_PACKET, with "
+        "the Linux bridge over veth pairs, without a tunnel. The latency is NetPIPE's, half a round trip of one "
+        "byte. All of it shares all CPUs."
     )
     metric = "gbps"
     over = "hosts"

@@ -13,7 +13,10 @@ LARGE = 65_000
 class Segmentation(Point):
     name = "segmentation"
     title = "TCP frames of 64 KB between guests (TSO)"
-    about = "The sender asks for segmentation, the receiver takes large frames: nobody needs to cut. OVS runs with userspace-tso-enable."
+    about = (
+        "The sender asks for segmentation, the receiver takes large frames: nobody needs to cut. OVS runs with "
+        "userspace-tso-enable."
+    )
     metric = "gbps"
 
     def cases(self, quick):
@@ -37,7 +40,10 @@ RINGS = {
 class Rings(Point):
     name = "rings"
     title = "Kinds of rings, 64 bytes"
-    about = "What the guests' driver was given; the device may not offer in-order or packed rings, and then they are not used."
+    about = (
+        "What the guests' driver was given; the device may not offer in-order or packed rings, and then they are not "
+        "used."
+    )
     over = "ring"
 
     def cases(self, quick):

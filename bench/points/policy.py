@@ -17,7 +17,10 @@ def learning_time(flows):
 class Stateful(Point):
     name = "stateful"
     title = "Stateful rules at 64 bytes, by number of flows"
-    about = "Connections are tracked; UDP to one port is allowed, everything else is dropped. OVS: conntrack rules of the same meaning."
+    about = (
+        "Connections are tracked; UDP to one port is allowed, everything else is dropped. OVS: conntrack rules of "
+        "the same meaning."
+    )
     metric = "cycles"
     over = "flows"
 
@@ -32,8 +35,9 @@ class OneByOne(Point):
     name = "one-by-one"
     title = "Flows decided one by one, at 64 bytes"
     about = (
-        "Viaduct decides every flow by itself in any case (here without rules); OVS does where its rules depend on the whole 5-tuple. "
-        "At a million flows OVS's upcall handlers share the generator's core, which leaves them their share there."
+        "Viaduct decides every flow by itself in any case (here without rules); OVS does where its rules depend on "
+        "the whole 5-tuple. At a million flows OVS's upcall handlers share the generator's core, which leaves them "
+        "their share there."
     )
     metric = "cycles"
     over = "flows"
@@ -56,7 +60,10 @@ class OneByOne(Point):
 class NewFlows(Point):
     name = "new-flows"
     title = "New flows per second, stateful rules"
-    about = "Every packet begins a new connection that must be tracked: millions of packets a second are millions of new flows."
+    about = (
+        "Every packet begins a new connection that must be tracked: millions of packets a second are millions of new "
+        "flows."
+    )
 
     def cases(self, quick):
         devices, traffic = ["viaduct", "ovs-conntrack"], one_way(flows=ALL_NEW)

@@ -72,7 +72,10 @@ class Routes:
 class ByRoutes(Point):
     name = "routes"
     title = "Guest to wire, MPLS over UDP, by number of routes"
-    about = "Routes are looked up for new flows only: one row with 10 k flows, one where every packet begins a flow. No rules."
+    about = (
+        "Routes are looked up for new flows only: one row with 10 k flows, one where every packet begins a flow. No "
+        "rules."
+    )
     metric = "cycles"
     over = "routes"
 
@@ -81,7 +84,9 @@ class ByRoutes(Point):
             for flows, text in [(10_000, "10 k")] if quick else [(10_000, "10 k"), (ALL_NEW, "all new")]:
                 traffic = Traffic(streams=[outward("mpls-over-udp", 64, flows)], neighbours=[NEIGHBOUR])
                 scenario = Scenario(guests=1, tunnel="mpls-over-udp")
-                yield Case({"routes": count, "flows": text}, ["viaduct"], scenario, traffic, rounds=3, share=flows == ALL_NEW)
+                yield Case(
+                    {"routes": count, "flows": text}, ["viaduct"], scenario, traffic, rounds=3, share=flows == ALL_NEW
+                )
 
     def measure(self, session):
         Routes(session.device).become(session.case.key["routes"])
@@ -98,7 +103,9 @@ class ByRules(Point):
 
     def cases(self, quick):
         for count in [1_000] if quick else [1, 1_000, 8_000, 32_000]:
-            yield Case({"rules": count}, ["viaduct"], STATEFUL, one_way(flows=ALL_NEW), seconds=0.5, rounds=3, share=True)
+            yield Case(
+                {"rules": count}, ["viaduct"], STATEFUL, one_way(flows=ALL_NEW), seconds=0.5, rounds=3, share=True
+            )
 
     def measure(self, session):
         device, case = session.device, session.case
@@ -117,13 +124,17 @@ class ByRules(Point):
 class ByGuests(Point):
     name = "guests"
     title = "Guest to guest at 64 bytes, by number of guests attached"
-    about = "Two have traffic. The others' rings are up, by the same driver in stopped processes, and are polled in vain."
+    about = (
+        "Two have traffic. The others' rings are up, by the same driver in stopped processes, and are polled in vain."
+    )
     metric = "cycles"
     over = "guests"
 
     def cases(self, quick):
         for guests in [] if quick else [2, 16, 64, 256]:
-            yield Case({"guests": guests}, ["viaduct"], Scenario(guests=guests), one_way(flows=1_000), active=2, rounds=3)
+            yield Case(
+                {"guests": guests}, ["viaduct"], Scenario(guests=guests), one_way(flows=1_000), active=2, rounds=3
+            )
 
     def measure(self, session):
         self._attach_idle(session)
@@ -144,7 +155,9 @@ class ByGuests(Point):
 class ByWorkers(Point):
     name = "workers"
     title = "Guest to guest at 64 bytes, by number of workers"
-    about = "For each worker two guests that send to each other, 100 flows each way. One core makes the traffic of all."
+    about = (
+        "For each worker two guests that send to each other, 100 flows each way. One core makes the traffic of all."
+    )
     over = "workers"
     needs = "" if os.cpu_count() > 2 else "three CPUs or more, one of them for the generator"
 
@@ -198,9 +211,10 @@ class UnderChurn(Point):
     name = "churn"
     title = "Packets lost while tables change"
     about = (
-        f"Traffic at 80 % of the highest rate at which nothing was lost, {BATCH * REQUESTS} changes of routes a second in requests of "
-        f"{BATCH}, counters read each second; and the same without changes, in turns. The changing programs share the generator's core: where "
-        "that leaves the generator too little for the rate, the sample says so and has no verdict."
+        f"Traffic at 80 % of the highest rate at which nothing was lost, {BATCH * REQUESTS} changes of routes a "
+        f"second in requests of {BATCH}, counters read each second; and the same without changes, in turns. The "
+        "changing programs share the generator's core: where that leaves the generator too little for the rate, the "
+        "sample says so and has no verdict."
     )
     metric = "sent_per_delivered"
     over = "changes"
@@ -208,7 +222,9 @@ class UnderChurn(Point):
     def cases(self, quick):
         for changes in (0, BATCH * REQUESTS):
             traffic = one_way(flows=10_000)
-            yield Case({"changes": changes}, ["viaduct"], STATEFUL, traffic, seconds=1 if quick else 4, saturates=False)
+            yield Case(
+                {"changes": changes}, ["viaduct"], STATEFUL, traffic, seconds=1 if quick else 4, saturates=False
+            )
 
     def measure(self, session):
         device = session.device
@@ -219,7 +235,9 @@ class UnderChurn(Point):
             done, others = self._run(session, LOAD * device.no_drop, session.case.seconds)
         after = device.counters()
         metrics = traffic_metrics(done)
-        drops = {name: count for name, count in after.since(before).details.items() if name.startswith("drop ") and count}
+        drops = {
+            name: count for name, count in after.since(before).details.items() if name.startswith("drop ") and count
+        }
         load = metrics["sent"] / done["seconds"] / device.no_drop
         metrics |= {"load": load, "drops": drops, "no_drop": device.no_drop, "generator_bound": load < LOAD - 0.02}
         metrics["changes_per_second"] = churn.changes / churn.seconds

@@ -71,11 +71,18 @@ class Replayed(Point):
     name = "replay"
     title = "Guest to guest by the ring replayer"
     about = (
-        "Not by DPDK's driver but by guests whose packets lie in their rings for good, and who only turn indexes (bench/replay): "
-        "the generator's own cost is next to nothing. There are as many flows as the sender has descriptors, 32768 at most."
+        "Not by DPDK's driver but by guests whose packets lie in their rings for good, and who only turn indexes "
+        "(bench/replay): the generator's own cost is next to nothing. There are as many flows as the sender has "
+        "descriptors, 32768 at most."
     )
     over = "flows"
 
     def cases(self, quick):
-        for size, flows, ring in [(64, 1, 1024)] if quick else [(64, 1, 1024), (64, 1_000, 1024), (64, 10_000, 16384), (1518, 1, 1024)]:
-            yield Case({"size": size, "flows": flows}, PEERS[:1] + PEERS[-1:] if quick else PEERS, traffic=Replay(size, flows, ring))
+        for size, flows, ring in (
+            [(64, 1, 1024)] if quick else [(64, 1, 1024), (64, 1_000, 1024), (64, 10_000, 16384), (1518, 1, 1024)]
+        ):
+            yield Case(
+                {"size": size, "flows": flows},
+                PEERS[:1] + PEERS[-1:] if quick else PEERS,
+                traffic=Replay(size, flows, ring),
+            )

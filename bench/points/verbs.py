@@ -23,7 +23,8 @@ MESSAGES = {"verbs-shared": 100_000, "verbs-regions": 100_000, "verbs-copy": 10_
 
 
 class VerbsPoint(Point):
-    """The programs have a CPU each, daemons run where there is room; all of them before everything else on the machine."""
+    """The programs have a CPU each, daemons run where there is room; all of them before everything else on the
+    machine."""
 
     section = "verbs"
     scale = "log"
@@ -67,8 +68,8 @@ def cache_line(session, repeats=500):
 
 
 def beside_cache_line(session, measure):
-    """A latency, and how many ways of a cache line that is: measured again where that way changed meanwhile, as a hypervisor makes two
-    CPUs now two cores, now two threads of one."""
+    """A latency, and how many ways of a cache line that is: measured again where that way changed meanwhile, as a
+    hypervisor makes two CPUs now two cores, now two threads of one."""
     for _ in range(8):
         before, latency, after = cache_line(session, 200), measure(), cache_line(session, 200)
         if max(before, after) < 1.3 * min(before, after):
@@ -88,13 +89,21 @@ def mpi(device, least, most, repeats):
 
 
 def over_verbs(device):
-    """What Open MPI is told for UCX on the guests' devices, a rank each. Of IPv6 addresses UCX does not look in /sys for their kind."""
+    """What Open MPI is told for UCX on the guests' devices, a rank each. Of IPv6 addresses UCX does not look in /sys
+    for their kind."""
     from lab.perftest import libraries
 
     run_dir = device.client.host.run_dir / "rdma"
     variables = {"UCX_TLS": "rc_verbs,ud_verbs,self", "UCX_NET_DEVICES": "viaduct0:1", "UCX_IB_GID_INDEX": "2"}
     variables |= {"LD_LIBRARY_PATH": libraries()}
-    options = ["pml", "ucx", "--mca", "btl", "^openib,vader,tcp", *(word for item in variables.items() for word in ("-x", "=".join(map(str, item))))]
+    options = [
+        "pml",
+        "ucx",
+        "--mca",
+        "btl",
+        "^openib,vader,tcp",
+        *(word for item in variables.items() for word in ("-x", "=".join(map(str, item)))),
+    ]
     rank = f'VIADUCT_RDMA={run_dir}/a$((OMPI_COMM_WORLD_RANK + 1)) exec "$@"'
     return [*options, "bash", "-c", rank, "rank"]
 
@@ -123,16 +132,22 @@ class VerbsLatency(VerbsPoint):
     name = "verbs-latency"
     title = "Verbs: latency of 8 bytes"
     about = (
-        "Half a round trip; of a read, and of a system call that copies, all of it. perftest, UCX and the bare figures are medians of single "
-        "messages or small batches, NetPIPE's are means, the best of a few. Polled: both programs wait for messages without sleeping, with a CPU each "
-        "or both on one. `lines`: the same in ways of a cache line between these CPUs, measured right before and after. On two hosts, or with copies "
-        "by the daemon, the daemons want CPUs too, which a machine with two doesn't have."
+        "Half a round trip; of a read, and of a system call that copies, all of it. perftest, UCX and the bare "
+        "figures are medians of single messages or small batches, NetPIPE's are means, the best of a few. Polled: "
+        "both programs wait for messages without sleeping, with a CPU each or both on one. `lines`: the same in ways "
+        "of a cache line between these CPUs, measured right before and after. On two hosts, or with copies by the "
+        "daemon, the daemons want CPUs too, which a machine with two doesn't have."
     )
     metric = "latency"
 
     def cases(self, quick):
         bare = ["cache-line", "proc-mem", "process-vm"]
-        own, peers = ["verbs-shared", "verbs-copy", "verbs-roce"], ["tcp-loopback", "tcp-overlay", "mpi-verbs", "mpi-vader"]
+        own, peers = ["verbs-shared", "verbs-copy", "verbs-roce"], [
+            "tcp-loopback",
+            "tcp-overlay",
+            "mpi-verbs",
+            "mpi-vader",
+        ]
         # What is held against each other comes right after each other.
         for operation, cpus, devices in (
             ("send", 2, ["verbs-shared", "ucx-posix", "cache-line", *own[1:], *peers]),
@@ -160,7 +175,9 @@ class VerbsLatency(VerbsPoint):
         messages = MESSAGES[name] // (1 if key["cpus"] == 2 else 50)
         options = ["-s", LEAST, "-n", int(messages * session.case.seconds)]
         options += ["-e"] if "events" in key["operation"] else []
-        measure = lambda: perftest(device, f"ib_{operation}_lat", *options, cores=key["cpus"])[LEAST].latency  # noqa: E731
+        measure = lambda: perftest(device, f"ib_{operation}_lat", *options, cores=key["cpus"])[
+            LEAST
+        ].latency  # noqa: E731
         if name in ("verbs-shared", "verbs-regions") and key["cpus"] == 2 and "events" not in key["operation"]:
             return beside_cache_line(session, measure)
         return {"latency": measure()}
@@ -171,8 +188,9 @@ class VerbsBandwidth(VerbsPoint):
     name = "verbs-bandwidth"
     title = "Verbs: bandwidth"
     about = (
-        "Writes (ib_write_bw, a second each) from one heap to another one, or to a region that is mapped; copies from one buffer to another, the same "
-        "two all the time as perftest has them; iperf3 with writes of this size, 1 MiB at most."
+        "Writes (ib_write_bw, a second each) from one heap to another one, or to a region that is mapped; copies "
+        "from one buffer to another, the same two all the time as perftest has them; iperf3 with writes of this "
+        "size, 1 MiB at most."
     )
     metric = "gbps"
 
@@ -197,8 +215,8 @@ class VerbsRegions(VerbsPoint):
     name = "verbs-deregister"
     title = "Verbs: deregistration of memory"
     about = (
-        "ibv_dereg_mr of a region of 64 KiB, while peers in processes of their own are connected that wrote to another region before: it returns when "
-        "none of them can write any more. `register`: ibv_reg_mr of the same."
+        "ibv_dereg_mr of a region of 64 KiB, while peers in processes of their own are connected that wrote to "
+        "another region before: it returns when none of them can write any more. `register`: ibv_reg_mr of the same."
     )
     metric = "deregister"
 
@@ -230,7 +248,10 @@ class VerbsRegions(VerbsPoint):
 class VerbsLoss(VerbsPoint):
     name = "verbs-loss"
     title = "Verbs: bandwidth where packets are lost"
-    about = "Writes of 64 KiB between two hosts, over an underlay that loses nothing, and over one that loses one packet in a thousand."
+    about = (
+        "Writes of 64 KiB between two hosts, over an underlay that loses nothing, and over one that loses one packet "
+        "in a thousand."
+    )
     metric = "gbps"
 
     def cases(self, quick):
@@ -251,8 +272,8 @@ class VerbsSizes(VerbsPoint):
     name = "verbs-sizes"
     title = "Verbs: 8 bytes to 4 MiB"
     about = (
-        "Latency of ib_send_lat, bandwidth of ib_write_bw, which has many writes under way; NetPIPE for the others, whose bandwidth is that of a message "
-        "that goes back and forth. The table has the best bandwidth."
+        "Latency of ib_send_lat, bandwidth of ib_write_bw, which has many writes under way; NetPIPE for the others, "
+        "whose bandwidth is that of a message that goes back and forth. The table has the best bandwidth."
     )
     metric = "gbps"
 
@@ -268,8 +289,20 @@ class VerbsSizes(VerbsPoint):
         elif device.name.startswith("tcp-"):
             curve = tcp(device, LEAST, MOST, 10 if device.name in ("tcp-one-host", "tcp-overlay") else 50)
         else:
-            latencies = perftest(device, "ib_send_lat", "-a", "-n", {"verbs-shared": 1000, "verbs-regions": 1000, "verbs-copy": 200}.get(device.name, 20))
-            rates = perftest(device, "ib_write_bw", "-a", "-n", {"verbs-shared": 400, "verbs-regions": 400, "verbs-copy": 100}.get(device.name, 10))
+            latencies = perftest(
+                device,
+                "ib_send_lat",
+                "-a",
+                "-n",
+                {"verbs-shared": 1000, "verbs-regions": 1000, "verbs-copy": 200}.get(device.name, 20),
+            )
+            rates = perftest(
+                device,
+                "ib_write_bw",
+                "-a",
+                "-n",
+                {"verbs-shared": 400, "verbs-regions": 400, "verbs-copy": 100}.get(device.name, 10),
+            )
             sizes = sorted(size for size in latencies.keys() & rates.keys() if LEAST <= size <= MOST)
             curve = [{"bytes": size, "mbps": rates[size].gbps * 1000, "us": latencies[size].latency} for size in sizes]
         return {"gbps": max(row["mbps"] for row in curve) / 1000, "latency": curve[0]["us"], "curve": curve}

@@ -18,12 +18,25 @@ def outward(tunnel, size, flows):
     """Guest to a guest of the other host."""
     destination = GATEWAY_MAC if tunnel == "mpls-over-udp" else REMOTE_MAC
     addresses = {"source_ip": "10.1.0.1", "destination_ip": "10.2.0.1"}
-    return {"tx": 0, "rx": WIRE, "size": size, "flows": flows, "source": guest_mac(0), "destination": destination, **addresses}
+    return {
+        "tx": 0,
+        "rx": WIRE,
+        "size": size,
+        "flows": flows,
+        "source": guest_mac(0),
+        "destination": destination,
+        **addresses,
+    }
 
 
 def inward(tunnel, size, flows, mac):
     """A guest of the other host to the guest."""
-    outer = {"outer_source": WIRE_MAC, "outer_destination": mac, "outer_source_ip": REMOTE, "outer_destination_ip": UNDERLAY}
+    outer = {
+        "outer_source": WIRE_MAC,
+        "outer_destination": mac,
+        "outer_source_ip": REMOTE,
+        "outer_destination_ip": UNDERLAY,
+    }
     inner = {"source": REMOTE_MAC, "destination": guest_mac(0), "source_ip": "10.2.0.1", "destination_ip": "10.1.0.1"}
     number = VNI if tunnel == "vxlan" else LABEL
     return {"tx": WIRE, "rx": 0, "size": size, "flows": flows, "tunnel": tunnel, "id": number, **outer, **inner}

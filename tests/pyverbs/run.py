@@ -1,4 +1,5 @@
-"""Runs rdma-core's own tests and writes what became of each as JSON: `run.py OUTPUT DEVICE ADDRESS MODULE..`, where `tests` lies."""
+"""Runs rdma-core's own tests and writes what became of each as JSON: `run.py OUTPUT DEVICE ADDRESS MODULE..`, where
+`tests` lies."""
 
 import importlib
 import json

@@ -1,4 +1,4 @@
-//! What must hold between objects.
+//! Rules that must hold between objects.
 
 mod index;
 mod refers;

@@ -1,8 +1,8 @@
 //! `host.toml`: its schema, its checks and its error messages.
 //!
-//! Owns: what may be written about a host, as typed [`Object`]s; the reading of TOML into them with the line of
-//! every key; and [`check`], every rule that holds between them. A file's problems are all found, not only the
-//! first; each says where it is, what is wrong and what would be right.
+//! Owns: the configuration of a host as typed [`Object`]s; the parser from TOML, which keeps the line of every key; and
+//! [`check`], all rules between objects. It reports all problems of a file, not only the first; each message says where
+//! the problem is, what is wrong and what would be right.
 //!
 //! Must not know: the daemon's tables, ports and storage.
 #![deny(unsafe_code)]

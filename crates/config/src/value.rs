@@ -1,4 +1,4 @@
-//! Reading of single values.
+//! Parsing of single values.
 
 use crate::reader::Reader;
 use crate::tree::Node;

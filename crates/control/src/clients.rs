@@ -1,4 +1,4 @@
-//! Connections of the control socket: a limited number, and none for clients that send nothing.
+//! Connections of the control socket: limits their number, and closes those of clients that send nothing.
 
 use std::io;
 use std::pin::Pin;

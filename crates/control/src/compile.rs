@@ -1,4 +1,4 @@
-//! Compilation: from objects, as people write them, to tables, as packets are forwarded by.
+//! Compilation of the configured objects into the tables of the model.
 
 mod diff;
 mod ids;

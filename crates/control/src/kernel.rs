@@ -1,4 +1,4 @@
-//! What the host's kernel does beside Viaduct with what comes in by a wire.
+//! Detects whether the host's kernel also forwards the packets that arrive by a wire.
 
 use config::{Driver, Wire};
 use std::path::Path;

@@ -1,9 +1,9 @@
-//! The control plane: what a daemon is asked for becomes what its executor forwards by.
+//! The control plane: turns the objects that users configure into the tables by which the executor forwards.
 //!
 //! Owns: the objects of a host with their owners, their storage, their compilation to the tables of `model`, the
-//! gRPC server, metrics. It drives the executor through [`executor::Executor`] and has ports opened through [`Ports`].
+//! gRPC server, metrics. It drives the executor through [`executor::Executor`], and opens ports through [`Ports`].
 //!
-//! Must not know: which executor it is, and how ports are opened.
+//! Must not know: the kind of executor, how ports are opened.
 #![deny(unsafe_code)]
 
 mod clients;

@@ -1,4 +1,4 @@
-//! The small language in which flows and packets are asked for: `10.1.1.1 & tcp & port 80`.
+//! The expressions that select flows and packets: `10.1.1.1 & tcp & port 80`.
 //!
 //! Terms are joined by `&`, and all must hold: an address or prefix, a protocol, `port N`, `network NAME`, a state
 //! (`new`, `established`, `closing`, `closed`), `dropped`.

@@ -1,4 +1,4 @@
-//! Who asked for an object.
+//! Owners of objects.
 
 use config::{Key, Kind, Object};
 use imbl::OrdMap;

@@ -1,4 +1,4 @@
-//! Packets as operators write them for `explain`: the language of [`model::text`], with less to type.
+//! Packets as operators write them for `explain`: the language of [`model::text`], with abbreviations.
 //!
 //! `10.1.1.1 > 10.1.1.2 / tcp 40000 > 80 syn` is completed: the IP layer's name follows from the addresses, the
 //! Ethernet header from the interface and the tables, TCP flags may be words, and an IP packet with nothing in it

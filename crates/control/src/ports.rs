@@ -1,4 +1,4 @@
-//! The ports of the host: what is to be opened, and who opens it.
+//! The ports of the host: their specifications, and the trait that opens them.
 
 use crate::compile::verbs_vif;
 use crate::rdma::{RdmaSpec, RdmaStatus};

@@ -1,4 +1,4 @@
-//! One daemon to a run-dir.
+//! The lock that allows only one daemon per run-dir.
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::Errno;

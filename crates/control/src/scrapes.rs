@@ -1,4 +1,4 @@
-//! HTTP for metrics: one request a connection, some connections at a time, none for long.
+//! The HTTP server for metrics: one request per connection; bounded number and duration of connections.
 
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderValue};

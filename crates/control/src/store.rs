@@ -1,4 +1,4 @@
-//! The store: the host's objects on disk. A write is whole or not at all.
+//! The store: the host's objects on disk. Writes are atomic.
 //!
 //! It is a database, whose every write waits for the disk, and a journal of the changes made since: a line each, in
 //! the kernel's hands when the write returns, so that it outlives the daemon though not a power cut. The next write

@@ -1,10 +1,9 @@
-//! What decisions say, shared by the flows they are the same for: how packets are rewritten, what of the tables the
-//! decision depended on, and what counts along.
+//! Actions: memoised decisions, shared by all flows treated alike. An action has the rewrite of the packets, the
+//! generation cells of the table entries that the decision read, and the counters that packets increment.
 //!
-//! A flow's cache entry has the number of its action. Whether the tables still say so is known per action, so a
-//! change of the tables costs one look at each action's generation cells, however many flows there are. An action
-//! that does not hold any more never does again: the next packet of each of its flows is decided anew, and finds or
-//! makes another.
+//! A flow's cache entry has the number of its action. The validity is checked per action, so a change of the tables
+//! costs one look at each action's generation cells, however many flows there are. An invalid action never becomes
+//! valid again: the next packet of each of its flows is decided anew, and finds or makes another action.
 
 use crate::cache::Entry;
 use crate::counters::WorkerCells;
@@ -17,14 +16,14 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use tables::Deps;
 
-/// All that tells actions apart.
+/// The identity of an action: two actions are equal if all of this is.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Policy {
     /// How packets are rewritten.
     pub template: Template,
-    /// What of the tables the decision depended on.
+    /// The table entries on which the decision depended.
     pub deps: Deps,
-    /// What is learnt from packets.
+    /// What the tables learn from the packets.
     pub learn: Option<Learn>,
     /// Whether packets are of a TCP connection that is followed.
     pub follows: bool,

@@ -1,4 +1,4 @@
-//! What people see of packets: the drop log and live captures.
+//! The drop log and live captures.
 
 use executor::{CaptureFilter, Captured, DroppedPacket};
 use model::{DropReason, VifId};

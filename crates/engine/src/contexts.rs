@@ -1,4 +1,4 @@
-//! Contexts of flows, known by number: so that a flow's key, whatever headers its packets have, fits a cache line.
+//! Numbers for the contexts of flows, so that a flow's key fits a cache line, whatever headers its packets have.
 
 use crate::fold::fold;
 use model::VifId;
@@ -12,7 +12,7 @@ const MOST: usize = 1 << 16;
 /// Contexts found without asking the map: what the packets of the last bursts had.
 const RECENT: usize = 64;
 
-/// What a flow's packets share below their addresses: where they came in and all of their L2 and tunnel headers.
+/// What a flow's packets have in common besides the 5-tuple: where they came in, and all L2 and tunnel headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Context {
     /// Interface, the outermost header's tag (with its presence in bit 16) and the kind of tunnel.

@@ -1,4 +1,4 @@
-//! Packets that wait for a neighbour: copied out, bounded, decided again when there is news.
+//! Packets that wait for a neighbour: copied out, bounded, decided again when the neighbour answers or fails.
 
 use mem::Offload;
 use model::{NeighbourScope, VifId};

@@ -1,4 +1,4 @@
-//! Scratch of a burst: what the passes over its packets hand each other, lane by lane.
+//! Scratch memory of a burst: the state that the passes over its packets share, one lane per packet.
 
 use crate::cache::Found;
 use crate::frame::{Chunk, Delivered, Frame, Refused, Rest, Unfinished};

@@ -1,4 +1,4 @@
-//! How a thread that is busy is spoken to: by messages, which it looks for once per round.
+//! Messages to a busy thread, which looks for them once per round.
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io;

@@ -1,5 +1,5 @@
-//! Outer headers met before: packets of a tunnel differ in few fields of them, so that the others are compared as they
-//! came, by words, and not parsed again.
+//! Cache of outer headers: packets of a tunnel differ in few of their fields, so the other fields are compared word by
+//! word with a known header, and not parsed again.
 //!
 //! Known here is the usual form, IPv4 without options and UDP without a checksum, untagged; [`key`](crate::key) parses
 //! any.

@@ -1,4 +1,4 @@
-//! The queues that a worker receives from, and whose turn it is.
+//! The queues from which a worker receives, and the order of their turns.
 //!
 //! Polling an empty queue costs as much as half a packet. Those that had packets lately are polled in every round, of
 //! the others only a few, in turn: a host has many guests, and few of them send at a time.

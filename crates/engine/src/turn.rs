@@ -1,4 +1,4 @@
-//! How much work one turn of an interface may make: a burst is bounded by what comes in, this bounds what comes of it.
+//! The work that one turn of an interface may cause: this bounds the output of a burst, not its input.
 
 /// Copies and segments made in one turn at most, beyond the packets that came in. The largest sends that one burst
 /// brings fit in segments of [`crate::lanes::MIN_SEGMENT`] bytes, and a flood to all interfaces there can be.

@@ -1,4 +1,4 @@
-//! What is told to all unasked: where an address is now, and which groups are listened to.
+//! Unsolicited announcements: the location of an address, and group memberships.
 
 use crate::decide::{self, Origin};
 use crate::solicit::attached;

@@ -1,4 +1,4 @@
-//! Changes to the tables: what the control plane tells an executor.
+//! Changes to the tables, from the control plane to an executor.
 
 use crate::{
     BridgeTarget, FloatingAddress, Host, MeterConfig, MeterId, Network, Nexthop, NexthopId, Rule, RuleId,

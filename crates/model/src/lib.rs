@@ -2,13 +2,13 @@
 //! defined.
 //!
 //! Owns: the types of every table, the [`Lookup`] trait through which they are read, `decide()` (written to be
-//! read: start in `decide.rs`), [`explain()`], the naive [`Tables`] that tests hold every faster table against, and the
+//! read: start in `decide.rs`), [`explain()`], the naive [`Tables`] with which tests compare every faster table, and the
 //! reference [`rewrite`] of a packet by a [`Decision`].
 //!
 //! For tests of executors: conformance vectors (`vectors/`, feature `vectors`), written in the language of [`text`],
 //! and random tables and packets (feature `generate`).
 //!
-//! Must not know: I/O, threads, guest memory, how an executor makes it fast.
+//! Must not know: I/O, threads, guest memory, how executors optimise it.
 #![deny(unsafe_code)]
 
 mod announce;

@@ -1,4 +1,4 @@
-//! How `decide` reads the tables, so that it runs alike on the naive ones, the fast ones and traced ones.
+//! How `decide` reads the tables, so that it runs on the naive, the fast and the traced ones.
 
 use crate::{
     Action, BridgeEntry, Connection, DropReason, FlowKey, FragmentKey, Host, Modifier, NeighbourScope,

@@ -1,4 +1,4 @@
-//! Questions for a neighbour: that packets wait for, or that was silent for long.
+//! Solicitations of a neighbour: one for which packets wait, or one that was silent for long.
 
 use crate::{BridgeTarget, Forward, GATEWAY_MAC, Lookup, NeighbourScope, Network, PacketView, VifId, decide};
 use arrayvec::ArrayVec;

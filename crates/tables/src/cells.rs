@@ -1,4 +1,4 @@
-//! Generation cells: how a memoised decision learns that something it depends on has changed.
+//! Generation cells: they tell a memoised decision that a table entry on which it depends has changed.
 //!
 //! A cell stands for a table entry, or for all entries that hash to it, and holds the epoch of its last change. A
 //! decision records the cells of everything it looked up, hit or miss ([`Deps`]), and is stamped with the epoch of

@@ -1,4 +1,4 @@
-//! What the tables learn from packets, but for connections: where MACs are, and neighbours' MACs ([`Neighbours`]).
+//! What the tables learn from packets, except connections: locations of MACs, and neighbours' MACs ([`Neighbours`]).
 
 use crate::cells::Cell;
 use crate::config::{Config, Object};

@@ -2,10 +2,10 @@
 //!
 //! Owns: the persistent form of [`model`]'s tables (FIB, rule classifier, bridge and the rest) and their hand-over to
 //! readers by quiescent states ([`Shared`], [`Reader`], [`Snapshot`]); the generation cells by which memoised
-//! decisions learn that they are out of date ([`Deps`]); what packets teach (MACs, neighbours); and the connection
+//! decisions learn that they are out of date ([`Deps`]); learned entries (MACs, neighbours); and the connection
 //! table ([`Flows`]). `model`'s `decide` reads all of it through a [`View`].
 //!
-//! Must not know: packets, ports, workers, where changes come from.
+//! Must not know: packets, ports, workers, the source of changes.
 //!
 //! A worker's loop, in short:
 //! ```

@@ -1,4 +1,4 @@
-//! One version of all tables but connections, and how `decide` reads it.
+//! One version of all tables except connections, and the view through which `decide` reads it.
 
 use crate::cells::{Cell, Deps};
 use crate::config::Config;

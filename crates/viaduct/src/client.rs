@@ -1,4 +1,4 @@
-//! Connecting to the daemon, and what can go wrong.
+//! The connection to the daemon, and its errors.
 
 use api::v1::viaduct_client::ViaductClient;
 use hyper_util::rt::TokioIo;

@@ -1,4 +1,4 @@
-//! What each command does.
+//! Execution of the commands.
 
 mod apply;
 mod capture;

@@ -1,4 +1,4 @@
-//! Lists that commands read: from a file, or from standard input.
+//! Lists that commands read from a file or standard input.
 
 use crate::args::Keys;
 use crate::client::Failure;

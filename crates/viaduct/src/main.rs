@@ -1,6 +1,6 @@
-//! The Viaduct command line: asks the daemon over its API, and shows what it says.
+//! The Viaduct command line: queries and controls the daemon through its API.
 //!
-//! It builds on `api` and `config` alone; nothing of the daemon is linked into it.
+//! It depends only on `api` and `config`; it links no code of the daemon.
 #![deny(unsafe_code)]
 
 mod args;

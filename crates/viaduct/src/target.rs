@@ -1,4 +1,4 @@
-//! Where packets go, as one word: the argument of `--to`.
+//! The argument of `--to`: a target as one word.
 
 use api::v1::Target;
 

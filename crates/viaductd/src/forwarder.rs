@@ -1,4 +1,4 @@
-//! What forwards packets: the engine, or a card with the engine beside it.
+//! The executor of this daemon: the engine, or a card with the engine beside it.
 
 use anyhow::Context;
 use config::Host;

@@ -1,4 +1,4 @@
-//! The Viaduct daemon: puts executor, ports and control plane together.
+//! The Viaduct daemon: connects executor, ports and control plane.
 #![deny(unsafe_code)]
 
 mod forwarder;

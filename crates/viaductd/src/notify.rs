@@ -1,4 +1,4 @@
-//! Telling systemd that the daemon is ready (sd_notify(3)).
+//! Notifies systemd that the daemon is ready (sd_notify(3)).
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;

@@ -1,4 +1,4 @@
-//! Who has the daemon's privileges: its helper, or in a daemon without a sandbox itself.
+//! The holder of the daemon's privileges: its helper, or without a sandbox the daemon itself.
 
 use control::Sandbox;
 use helper::{Directories, Helper};

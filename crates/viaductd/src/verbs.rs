@@ -1,4 +1,4 @@
-//! Verbs devices: where their sockets are, the ports they send and receive by, and what there is to say of them.
+//! Verbs devices: their sockets, the ports by which they send and receive, and their status.
 
 mod device;
 mod rules;

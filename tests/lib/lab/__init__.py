@@ -20,7 +20,19 @@ from .verbs import Meeting, Verbs, meet
 from .vm import Vm
 
 __all__ = [
-    *("Account", "Background", "Capture", "Config", "Container", "Driver", "Failed", "Host", "Lab", "Meeting", "Namespace"),
+    *(
+        "Account",
+        "Background",
+        "Capture",
+        "Config",
+        "Container",
+        "Driver",
+        "Failed",
+        "Host",
+        "Lab",
+        "Meeting",
+        "Namespace",
+    ),
     *("Pulse", "RawPort", "Server", "Stream", "Testpmd", "Verbs", "Vm", "binary", "cable", "daemon_pid", "eventually"),
     *("expect_back", "expert", "fields", "meet", "packets", "run", "spoil", "toml", "tshark", "unharmed"),
 ]

@@ -39,7 +39,11 @@ class Account:
 
     def beyond(self, before):
         """In words what there is more of than before; empty if all is back."""
-        more = [f"{count} x {what}" for what, count in (self.descriptors - before.descriptors).items() if what != OF_THREADS]
+        more = [
+            f"{count} x {what}"
+            for what, count in (self.descriptors - before.descriptors).items()
+            if what != OF_THREADS
+        ]
         if self.descriptors[OF_THREADS] > self.threads.total() + 1:
             more.append(f"{self.descriptors[OF_THREADS]} x {OF_THREADS}")
         more += [f"{count} threads {name}" for name, count in (self.threads - before.threads).items()]
@@ -85,8 +89,8 @@ def daemon_pid(host):
 
 
 class Pulse:
-    """Asks the daemon for `status`, and adds and removes a route, again and again while the `with` block runs: the tables
-    change, and every worker must take that up, as for any `apply`."""
+    """Asks the daemon for `status`, and adds and removes a route, again and again while the `with` block runs: the
+    tables change, and every worker must take that up, as for any `apply`."""
 
     ROUTE = ("--network", "blue", "198.51.100.0/24")
 

@@ -50,15 +50,16 @@ def tshark(file, *words):
 
 
 def fields(file, display_filter, *names):
-    """The named fields of the packets that match, one list for each packet; every occurrence of a field, joined by commas."""
+    """The named fields of the packets that match, one list for each packet; every occurrence of a field, joined by
+    commas."""
     words = [word for name in names for word in ("-e", name)]
     output = tshark(file, "-Y", display_filter, "-T", "fields", *words)
     return [line.split("\t") for line in output.splitlines()]
 
 
 def expert(file):
-    """What tshark complains about: malformed packets, and expert notes of severity warning or error except on TCP, where
-    a retransmission or a reset is nobody's mistake."""
+    """What tshark complains about: malformed packets, and expert notes of severity warning or error except on TCP,
+    where a retransmission or a reset is nobody's mistake."""
     severe = "_ws.malformed || (_ws.expert.severity >= 6291456 && !tcp)"
     return fields(file, severe, "frame.number", "_ws.col.Protocol", "_ws.expert.message")
 

@@ -69,5 +69,6 @@ class Config:
     def text(self):
         blocks = [("[host]", self.host)] + [(f"[[{table}]]", keys) for table, keys in self.tables]
         return "\n".join(
-            "\n".join([title, *(f"{key} = {toml(value)}" for key, value in keys.items()), ""]) for title, keys in blocks
+            "\n".join([title, *(f"{key} = {toml(value)}" for key, value in keys.items()), ""])
+            for title, keys in blocks
         )

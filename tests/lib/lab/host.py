@@ -20,7 +20,8 @@ def binary(name):
 
 
 def card_daemon():
-    """The viaductd that has a simulated card; VIADUCT_CARD_BIN names another directory than that of `make card-daemon`."""
+    """The viaductd that has a simulated card; VIADUCT_CARD_BIN names another directory than that of `make
+    card-daemon`."""
     default = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")) / "card"
     return Path(os.environ.get("VIADUCT_CARD_BIN", default)) / "viaductd"
 

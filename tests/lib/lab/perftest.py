@@ -1,4 +1,5 @@
-"""Programs that use RDMA in containers whose guests have a verbs device, over the libraries of `make verbs`; perftest."""
+"""Programs that use RDMA in containers whose guests have a verbs device, over the libraries of `make verbs`;
+perftest."""
 
 import os
 from dataclasses import dataclass
@@ -28,7 +29,8 @@ def with_device(container, command, *, prefix=()):
 
 @dataclass
 class Row:
-    """What perftest says of a size: a latency is the median in microseconds, of half a round trip where there are two ways."""
+    """What perftest says of a size: a latency is the median in microseconds, of half a round trip where there are two
+    ways."""
 
     bytes: int
     latency: float = None
@@ -38,7 +40,8 @@ class Row:
 def perftest(program, client, server, address, *options, prefixes=((), ()), meanwhile=None, timeout=120):
     """Runs a program of perftest, such as `ib_send_lat`; returns a `Row` for each size.
 
-    `prefixes`: what comes in front of the client's and the server's program. `meanwhile()` is called once the client runs.
+    `prefixes`: what comes in front of the client's and the server's program. `meanwhile()` is called once the client
+    runs.
     """
     words = [program, "-d", "viaduct0", "-x", 1, "-F", *options]
     words += ["--report_gbits"] if program.endswith("_bw") else []
@@ -48,7 +51,9 @@ def perftest(program, client, server, address, *options, prefixes=((), ()), mean
         eventually(ready, f"{program} listening")
         if not listening.running():
             raise Failed(f"{program} ended with {listening.process.returncode}\n{listening.describe()}")
-        asking = client.background(with_device(client, [*map(str, words), address], prefix=prefixes[0]), f"{client.name}-{program}")
+        asking = client.background(
+            with_device(client, [*map(str, words), address], prefix=prefixes[0]), f"{client.name}-{program}"
+        )
         try:
             if meanwhile:
                 meanwhile()
@@ -56,7 +61,9 @@ def perftest(program, client, server, address, *options, prefixes=((), ()), mean
         finally:
             asking.stop()
         if asking.process.returncode != 0:
-            raise Failed(f"{program} ended with {asking.process.returncode}\n{asking.describe()}\n{listening.describe()}")
+            raise Failed(
+                f"{program} ended with {asking.process.returncode}\n{asking.describe()}\n{listening.describe()}"
+            )
         output = asking.text()
         asking.log.unlink()
     finally:

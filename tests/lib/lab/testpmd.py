@@ -27,7 +27,16 @@ class Testpmd:
         directory.mkdir(parents=True, exist_ok=True)
         self.name = guest
         self.words = [
-            *("dpdk-testpmd", "--lcores", f"0@{core},1@{core}", "--no-huge", "-m", "256", "--no-pci", "--no-telemetry"),
+            *(
+                "dpdk-testpmd",
+                "--lcores",
+                f"0@{core},1@{core}",
+                "--no-huge",
+                "-m",
+                "256",
+                "--no-pci",
+                "--no-telemetry",
+            ),
             *("--no-shconf", "--file-prefix", f"{host.namespace.name}-{guest}", "--vdev", device, "--"),
             *("--forward-mode", mode, "--rxq", str(queues), "--txq", str(queues), "--total-num-mbufs", "8192"),
             *("--stats-period", "1"),

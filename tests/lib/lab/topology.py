@@ -138,7 +138,8 @@ def one_host(lab, *guests, **host):
 
 
 def two_verbs_hosts(lab, connect, guests=("a1", "b1"), *, family=4, mtu=9000, **keys):
-    """Hosts a and b like those of `two_hosts`, whose guests are verbs devices. Returns (hosts by name, devices by guest name)."""
+    """Hosts a and b like those of `two_hosts`, whose guests are verbs devices. Returns (hosts by name, devices by
+    guest name)."""
     hosts, devices = {}, {}
     for name in ("a", "b"):
         lab.plug(name, mtu=mtu)

@@ -105,7 +105,15 @@ def datagram(guest, address, port, text=b"hello", timeout=1.5):
 def tcp_rate(client, server, address, *, seconds=2, options=()):
     """The rate of one TCP connection in Mbit/s, by iperf3; with options ("-n", "4M") for so many bytes."""
     server.run(["iperf3", "-s", "-1", "-D", "-B", address, "--idle-timeout", "20"], check=False)
-    words = ["iperf3", "-c", address, "-J", "--connect-timeout", "5000", *(options if "-n" in options else ("-t", seconds, *options))]
+    words = [
+        "iperf3",
+        "-c",
+        address,
+        "-J",
+        "--connect-timeout",
+        "5000",
+        *(options if "-n" in options else ("-t", seconds, *options)),
+    ]
     # A server in the background may need a moment before it listens.
     refused = "unable to connect to server: Connection refused"
     attempt = lambda: client.run(words, check=False, timeout=seconds + 30).stdout

@@ -107,7 +107,11 @@ class Vm(Guest):
             *("-chardev", f"socket,id=vhost,path={self.host.socket(self.name)},{role}"),
             *("-netdev", f"vhost-user,id=net0,chardev=vhost,queues={queues}"),
             *("-device", device),
-            *("-chardev", f"socket,id=serial,path={self.directory}/serial,server=on,wait=off,logfile={self.directory}/serial.log"),
+            *(
+                "-chardev",
+                f"socket,id=serial,path={self.directory}/serial,server=on,wait=off,"
+                f"logfile={self.directory}/serial.log",
+            ),
             *("-serial", "chardev:serial"),
         ]
         self.qemu = Background(words, self.directory / "qemu.log", stdout=subprocess.DEVNULL)
@@ -137,7 +141,9 @@ class Vm(Guest):
         """Runs a line of shell in the guest. One at a time: there is one serial line."""
         self.console = self.console or self._connect()
         tag = f"{time.monotonic_ns():x}"
-        self.console.sendall(f"echo begin-{tag}; eval {shlex.quote(line)} </dev/null 2>&1; echo end-{tag}=$?.\n".encode())
+        self.console.sendall(
+            f"echo begin-{tag}; eval {shlex.quote(line)} </dev/null 2>&1; echo end-{tag}=$?.\n".encode()
+        )
         # The shell echoes nothing, so that the marks occur only in what echo wrote.
         ended = re.compile(rf"begin-{tag}\r?\n(.*)end-{tag}=(\d+)\.".encode(), re.S)
         seen, deadline = b"", time.monotonic() + timeout

@@ -1,4 +1,4 @@
-//! What objects refer to, by name.
+//! Index by name of the objects to which others refer.
 
 use crate::{Guest, Host, Key, Network, Nexthop, Object, Wire};
 use packet::{TunnelKind, proto};

@@ -1,4 +1,4 @@
-//! What objects refer to: it must exist and be of use there.
+//! Checks references between objects: the target must exist and fit.
 
 use super::{Index, problem};
 use crate::object::MIN_IPV6_MTU;

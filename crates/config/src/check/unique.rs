@@ -1,4 +1,4 @@
-//! What no two objects may share.
+//! Checks values that no two objects may share.
 
 use super::problem;
 use crate::{Driver, Item, Object, Problem};

@@ -1,4 +1,4 @@
-//! Where packets go: the `to` of routes, MACs, floods, labels and nexthops.
+//! Targets: the `to` of routes, MACs, floods, labels and nexthops.
 
 use crate::reader::Reader;
 use crate::tree::Node;

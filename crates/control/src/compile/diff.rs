@@ -1,4 +1,4 @@
-//! What the tables shall hold, and the changes from one such state to another.
+//! The desired contents of the tables, and the changes from one such state to another.
 
 use imbl::OrdMap;
 use imbl::ordmap::DiffItem;

@@ -1,4 +1,4 @@
-//! Opening and closing of ports around a change.
+//! Opens and closes ports around a change.
 
 use super::Error;
 use crate::ports::{Device, PortSpec, Ports};

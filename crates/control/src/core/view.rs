@@ -1,4 +1,4 @@
-//! What is in force, for those who only read.
+//! Read-only views of the configuration in force.
 
 use super::State;
 use crate::compile::{Desired, Ids};

@@ -1,4 +1,4 @@
-//! Connections.
+//! Requests about connections.
 
 use crate::core::View;
 use crate::matching::Matching;

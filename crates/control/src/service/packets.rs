@@ -1,4 +1,4 @@
-//! Packets: explained, and captured.
+//! Requests about packets: explain and capture.
 
 use super::Streamed;
 use crate::core::{Core, View};

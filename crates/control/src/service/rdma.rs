@@ -1,4 +1,4 @@
-//! Verbs devices, and what their clients have.
+//! Requests about verbs devices and the objects of their clients.
 
 use crate::compile::verbs_vif;
 use crate::core::{Core, View};

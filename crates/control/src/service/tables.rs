@@ -1,4 +1,4 @@
-//! Tables, entry by entry.
+//! Requests for table entries.
 
 use crate::compile::route_origins;
 use crate::core::View;

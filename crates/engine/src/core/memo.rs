@@ -1,4 +1,4 @@
-//! Which decisions are memoised, and how what their entries count reaches connections and tables.
+//! Which decisions are memoised, and how the counts of their entries reach connections and tables.
 
 use super::{Core, hash_bit};
 use crate::actions::{Actions, Policy};

@@ -1,4 +1,4 @@
-//! The slow path: `decide`, what it says is done, and what it says is memoised where it lasts.
+//! The slow path: calls `decide`, executes the decision, and memoises it if it lasts.
 
 use super::case::{Case, decide, deliveries};
 use super::memo::is_lasting;

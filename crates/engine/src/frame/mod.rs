@@ -1,4 +1,4 @@
-//! A packet ready to be delivered: its rewritten head, and where the rest of it lies.
+//! A packet ready for delivery: its rewritten head, and the location of the rest.
 
 mod segment;
 

@@ -1,4 +1,4 @@
-//! The way out: MTU, rewrite, and what is put around the packet.
+//! Egress: MTU, rewrite, encapsulation.
 
 use super::neighbour::Message;
 use super::route::is_ping;

@@ -1,4 +1,4 @@
-//! What comes from a guest: checked against spoofing, metered, mirrored, learned, then switched.
+//! Packets from a guest: checked against spoofing, metered, mirrored, learned, then switched.
 
 use super::{Frame, Origin, Outcome, Walk, foreign_tags, guard, push_new, spoof};
 use crate::{BridgeTarget, DropReason, GATEWAY_MAC, Learn, Lookup, Network, Vif, VifKind};

@@ -1,4 +1,4 @@
-//! ARP (RFC 826) and neighbour discovery (RFC 4861) of tenants: answered where the answer is known, else bridged.
+//! ARP (RFC 826) and neighbour discovery (RFC 4861) of tenants: answered if the answer is known, otherwise bridged.
 //!
 //! Known are gateways and floating addresses (the gateway's MAC), guests of this host (theirs), and what a host route
 //! leads out of the subnet (the gateway's MAC again: proxy ARP, RFC 1027). On an attached wire the gateway's MAC is the

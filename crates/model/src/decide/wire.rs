@@ -1,4 +1,4 @@
-//! What comes from a wire: the underlay's own traffic, tunnels, and networks attached to the wire.
+//! Packets from a wire: the underlay's own traffic, tunnels, and networks attached to the wire.
 
 use super::neighbour::Message;
 use super::{Frame, Origin, Outcome, Stop, Walk, entropy_of, foreign_tags};

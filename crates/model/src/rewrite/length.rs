@@ -1,4 +1,4 @@
-//! How long a packet is where it leaves, which is what policers count.
+//! The length of a packet where it leaves, which policers count.
 
 use super::{encap_len, is_network, kept};
 use crate::{Forward, PacketView, Verdict};

@@ -1,4 +1,4 @@
-//! The kinds of things: list, show, add, del.
+//! The kinds of objects: list, show, add, del.
 
 mod add;
 

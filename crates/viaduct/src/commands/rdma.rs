@@ -1,4 +1,4 @@
-//! rdma: verbs devices, and what their clients have.
+//! rdma: verbs devices, and the objects of their clients.
 
 mod sysfs;
 mod tree;

@@ -1,4 +1,4 @@
-//! rdma tree: writes what the kernel would have of verbs devices in `/sys`, for containers to mount.
+//! rdma tree: writes the files that the kernel would show for verbs devices in `/sys`, for containers to mount.
 
 use super::sysfs::{CLASSES, Entry, Tree, tree};
 use crate::args::TreeArgs;
