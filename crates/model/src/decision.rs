@@ -249,14 +249,15 @@ pub struct RemoteMirror {
 }
 
 impl Effects {
-    /// How a copy that leaves as `base` says goes to a mirror. Nothing where the mirror can't be reached.
+    /// How a copy that leaves as `base` says goes to a mirror; to one on another host without the tag of a guest's
+    /// VLAN. Nothing where the mirror can't be reached.
     #[must_use]
     pub fn copy_to(&self, mirror: VifId, base: &Forward) -> Option<Forward> {
-        let (port, encap) = match self.remote_mirrors.iter().find(|remote| remote.mirror == mirror) {
-            Some(remote) => remote.way.map(|(wire, encap)| (wire, Some(encap)))?,
-            None => (mirror, None),
+        let Some(remote) = self.remote_mirrors.iter().find(|remote| remote.mirror == mirror) else {
+            return Some(Forward { port: mirror, encap: None, ..base.clone() });
         };
-        Some(Forward { port, encap, ..base.clone() })
+        let (port, encap) = remote.way?;
+        Some(Forward { port, encap: Some(encap), push_vlan: None, ..base.clone() })
     }
 }
 

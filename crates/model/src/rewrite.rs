@@ -36,18 +36,18 @@ pub fn emit(decision: &Decision, packet: &PacketView<'_>) -> Vec<(VifId, Vec<u8>
         Verdict::Hold { .. } | Verdict::Consumed | Verdict::Drop(_) => &[],
     };
     out.extend(deliveries.iter().filter_map(|forward| Some((forward.port, rewrite(forward, packet)?))));
-    let delivered = deliveries.first().map(|first| Forward { encap: None, ..first.clone() });
-    if let Some(frame) = delivered.and_then(|forward| rewrite(&forward, packet)) {
-        out.extend(mirrored(effects, &frame));
+    if let Some(first) = deliveries.first() {
+        let copies = effects.mirror_out.iter().filter_map(|mirror| effects.copy_to(*mirror, first));
+        out.extend(copies.filter_map(|forward| Some((forward.port, rewrite(&forward, packet)?))));
     }
     out
 }
 
-/// Copies of a frame that leaves.
-fn mirrored<'a>(effects: &'a Effects, frame: &'a [u8]) -> impl Iterator<Item = (VifId, Vec<u8>)> + 'a {
+/// Copies of an answer.
+fn mirrored<'a>(effects: &'a Effects, answer: &'a [u8]) -> impl Iterator<Item = (VifId, Vec<u8>)> + 'a {
     let copy = |mirror: &VifId| {
         let forward = effects.copy_to(*mirror, &Forward::unchanged(*mirror))?;
-        let view = PacketView::parse(frame, frame.len() as u32, None).ok()?;
+        let view = PacketView::parse(answer, answer.len() as u32, None).ok()?;
         Some((forward.port, rewrite(&forward, &view)?))
     };
     effects.mirror_out.iter().filter_map(copy)

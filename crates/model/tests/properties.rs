@@ -5,9 +5,9 @@
 use model::generate::{self, Packet, Rng};
 use model::tcp::Edge;
 use model::{
-    BridgeEntry, Connection, DropReason, FlowKey, FragmentKey, Host, Lookup, NeighbourScope, Network,
-    Nexthop, NexthopId, PacketView, RouteEntry, RuleMatch, RuleQuery, Seconds, Segment, Tables, Transport,
-    Verdict, Vif, VifId, Vrf, decide, explain, rewrite, tcp, text,
+    BridgeEntry, Connection, DropReason, FlowKey, Forward, FragmentKey, Host, Lookup, NeighbourScope,
+    Network, Nexthop, NexthopId, PacketView, RouteEntry, RuleMatch, RuleQuery, Seconds, Segment, Tables,
+    Transport, Verdict, Vif, VifId, Vrf, decide, explain, rewrite, tcp, text,
 };
 use packet::{Headers, L4, Mac, checksum, proto};
 use std::cell::RefCell;
@@ -72,7 +72,9 @@ fn whatever_is_emitted_parses_again() {
             Verdict::Flood(flood) => flood.to.len(),
             _ => 0,
         };
-        let copies = decision.effects.mirror_in.len() + decision.effects.mirror_out.len();
+        let effects = &decision.effects;
+        let reached = |mirror: &&VifId| effects.copy_to(**mirror, &Forward::unchanged(**mirror)).is_some();
+        let copies = effects.mirror_in.iter().chain(&effects.mirror_out).filter(reached).count();
         let out = rewrite::emit(&decision, &view);
         assert_eq!(out.len(), expected + copies, "{decision} of {}", text::show(&packet.frame));
         for (_, frame) in &out {

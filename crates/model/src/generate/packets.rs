@@ -68,7 +68,7 @@ fn made(ingress: VifId, text: &str) -> Packet {
 /// A packet for these tables.
 #[must_use]
 pub fn packet(rng: &mut Rng, tables: &Tables) -> Packet {
-    let vifs: Vec<&Vif> = tables.vifs().collect();
+    let vifs: Vec<&Vif> = tables.vifs().filter(|vif| !matches!(vif.kind, VifKind::Mirror(_))).collect();
     let vif = rng.one(&vifs);
     let text =
         if vif.kind == VifKind::Wire { from_wire(rng, tables, vif) } else { from_guest(rng, tables, vif) };
