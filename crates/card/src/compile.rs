@@ -58,9 +58,9 @@ pub enum Hop {
     },
 }
 
-/// An entry of the bridge table.
+/// An entry of the bridge's MAC table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Station {
+pub struct MacEntry {
     /// Where frames to it go.
     pub hop: Hop,
     /// Configured.
@@ -74,9 +74,9 @@ pub struct Station {
 /// No packet comes from there: as an address it is the broadcast one, and there is no such port.
 pub const NOWHERE: u32 = u32::MAX;
 
-/// What a label stands for: a network to route in, or a guest in one.
+/// An entry of the incoming label map (RFC 3031, 3.11): a network to route in, or a guest in one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Meaning {
+pub struct LabelEntry {
     /// The network.
     pub vrf: u16,
     /// The guest.
@@ -131,19 +131,19 @@ impl<T: Lookup> Compiler<'_, T> {
 
     /// What a label stands for. A choice among several is the host's.
     #[must_use]
-    pub fn label(&self, label: u32) -> Option<Meaning> {
+    pub fn label(&self, label: u32) -> Option<LabelEntry> {
         let nexthop = self.tables.nexthop(self.tables.mpls(label)?)?;
         match (nexthop, self.hop(Vrf(0), nexthop)) {
             _ if label >= LABELS => None,
             (Nexthop::VrfTranslate { vrf }, _) => {
                 let vif = |id: &VifId| self.tables.vif(*id).filter(|vif| vif.vrf == Some(*vrf));
                 let near = self.attachments.keys().filter_map(vif).any(|vif| self.is_near(vif));
-                (!near).then_some(Meaning { vrf: self.vrf(*vrf)?, hop: None })
+                (!near).then_some(LabelEntry { vrf: self.vrf(*vrf)?, hop: None })
             }
             (_, hop @ Hop::Guest { vif, .. }) => {
                 let vif = self.tables.vif(vif)?;
                 let hop = if self.is_near(vif) { Hop::Host } else { hop };
-                Some(Meaning { vrf: self.vrf(vif.vrf?)?, hop: Some(hop) })
+                Some(LabelEntry { vrf: self.vrf(vif.vrf?)?, hop: Some(hop) })
             }
             _ => None,
         }
@@ -162,7 +162,7 @@ impl<T: Lookup> Compiler<'_, T> {
 
     /// Where frames to a MAC go.
     #[must_use]
-    pub fn station(&self, vrf: Vrf, mac: Mac) -> Option<Station> {
+    pub fn mac_entry(&self, vrf: Vrf, mac: Mac) -> Option<MacEntry> {
         self.vrf(vrf)?;
         let entry = self.tables.bridge(vrf, mac)?;
         let (at_tunnel, at) = match entry.target {
@@ -171,7 +171,7 @@ impl<T: Lookup> Compiler<'_, T> {
             BridgeTarget::Vtep { remote: IpAddr::V6(_), .. } | BridgeTarget::Nexthop(_) => (true, NOWHERE),
         };
         let hop = self.behind(vrf, entry.target).unwrap_or(Hop::Host);
-        Some(Station { hop, fixed: entry.is_static, at_tunnel, at })
+        Some(MacEntry { hop, fixed: entry.is_static, at_tunnel, at })
     }
 
     /// What lies behind a bridge entry, but for attached wires.

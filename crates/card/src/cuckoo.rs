@@ -75,7 +75,7 @@ struct Reached {
 }
 
 /// Entries to be moved, in this order, so that the bucket `room` has room.
-struct Path {
+struct Displacement {
     room: Place,
     moves: Vec<(Id, Place, Place)>,
 }
@@ -219,7 +219,7 @@ impl<E: Entry> Cuckoo<E> {
     }
 
     /// The shortest way to room in one of these buckets, through none of `closed`.
-    fn search(&self, places: &[Place], whole: bool, closed: Option<Place>) -> Option<Path> {
+    fn search(&self, places: &[Place], whole: bool, closed: Option<Place>) -> Option<Displacement> {
         let mut seen: HashSet<Place> = places.iter().copied().chain(closed).collect();
         let mut reached: Vec<_> = places.iter().map(|&place| Reached { place, whole, from: None }).collect();
         let mut next = 0;
@@ -353,7 +353,7 @@ impl<E: Entry> Cuckoo<E> {
 
     fn follow(
         &mut self,
-        path: &Path,
+        path: &Displacement,
         steps: &mut Vec<Step>,
         touched: &mut Vec<(Place, Slots, u8)>,
     ) -> (Place, [Line; 2]) {
@@ -374,13 +374,13 @@ impl<E: Entry> Cuckoo<E> {
 }
 
 /// The moves that give room to what is to go to the first bucket on the way to the `last`.
-fn path(reached: &[Reached], mut last: usize) -> Path {
+fn path(reached: &[Reached], mut last: usize) -> Displacement {
     let mut moves = Vec::new();
     while let Some((from, id)) = reached[last].from {
         moves.push((id, reached[from].place, reached[last].place));
         last = from;
     }
-    Path { room: reached[last].place, moves }
+    Displacement { room: reached[last].place, moves }
 }
 
 #[cfg(test)]

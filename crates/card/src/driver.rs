@@ -15,7 +15,7 @@ mod usage;
 use crate::budget::Budgets;
 use crate::commands::Commands;
 use crate::compile::{
-    Attachment, Attachments, Compiler, Hop, Meaning, Station, VRFS, mac_bits, remote, remote_places,
+    Attachment, Attachments, Compiler, Hop, LabelEntry, MacEntry, VRFS, mac_bits, remote, remote_places,
 };
 use crate::cuckoo::Cuckoo;
 use crate::frame::Key;
@@ -45,9 +45,9 @@ const PAGES: u32 = 8192;
 struct Image {
     ports: BTreeMap<VifId, (u16, Port)>,
     vrfs: BTreeMap<u16, registers::Vrf>,
-    stations: BTreeMap<(Vrf, Mac), Station>,
+    macs: BTreeMap<(Vrf, Mac), MacEntry>,
     routes: BTreeMap<(Vrf, IpNet), Hop>,
-    labels: BTreeMap<u32, Meaning>,
+    labels: BTreeMap<u32, LabelEntry>,
     /// VNIs and their networks by their places.
     vnis: BTreeMap<u32, (u32, u16)>,
     /// Remotes by their places.
@@ -157,7 +157,7 @@ impl<C: Card> Driver<C> {
     /// # Errors
     /// The card hangs.
     pub fn learned<T: Lookup>(&mut self, tables: &T, vrf: Vrf, mac: Mac) -> Result<(), CardError> {
-        let touched = Touched { stations: [(vrf, mac)].into(), bump_far: true, ..Touched::default() };
+        let touched = Touched { macs: [(vrf, mac)].into(), bump_far: true, ..Touched::default() };
         self.update(tables, touched)
     }
 
@@ -185,7 +185,7 @@ impl<C: Card> Driver<C> {
             self.add_network(compiler, *vrf)?;
         }
         self.routes(compiler, &touched, true)?;
-        self.stations(compiler, &touched)?;
+        self.macs(compiler, &touched)?;
         self.vrf_lines(compiler, &touched.vrfs)?;
         // Packets under way may not know of a new prefix length: they must not miss a longer one that goes.
         self.barrier()?;
@@ -229,15 +229,15 @@ impl<C: Card> Driver<C> {
             }
             let line = match new {
                 None => Label::default(),
-                Some(Meaning { vrf, hop: None }) => {
+                Some(LabelEntry { vrf, hop: None }) => {
                     Label { kind: LabelKind::Vrf as u8, vrf, ..Label::default() }
                 }
-                Some(Meaning { vrf, hop: Some(hop) }) => {
+                Some(LabelEntry { vrf, hop: Some(hop) }) => {
                     Label { kind: LabelKind::Nexthop as u8, vrf, nexthop: self.acquire(compiler, hop)? }
                 }
             };
             self.commands.write(Table::Label, *label, &line.encode())?;
-            self.release(old.and_then(|meaning| meaning.hop));
+            self.release(old.and_then(|entry| entry.hop));
             set(&mut self.image.labels, *label, new);
         }
         Ok(())
@@ -281,9 +281,9 @@ impl<C: Card> Driver<C> {
         Ok(())
     }
 
-    fn stations<T: Lookup>(&mut self, compiler: Compiler<'_, T>, touched: &Touched) -> Result<(), CardError> {
-        for &(vrf, mac) in &touched.stations {
-            let (old, new) = (self.image.stations.get(&(vrf, mac)).copied(), compiler.station(vrf, mac));
+    fn macs<T: Lookup>(&mut self, compiler: Compiler<'_, T>, touched: &Touched) -> Result<(), CardError> {
+        for &(vrf, mac) in &touched.macs {
+            let (old, new) = (self.image.macs.get(&(vrf, mac)).copied(), compiler.mac_entry(vrf, mac));
             if old == new {
                 continue;
             }
@@ -291,7 +291,7 @@ impl<C: Card> Driver<C> {
             let mut kept = new;
             let steps = match new {
                 None => self.bridge.remove(&crate::cuckoo::Entry::key(&blank)),
-                Some(Station { hop, fixed, at_tunnel, at }) => {
+                Some(MacEntry { hop, fixed, at_tunnel, at }) => {
                     let nexthop = self.acquire(compiler, hop)?;
                     let entry = Bridge { fixed, nexthop, at_tunnel, at, ..blank };
                     self.bridge.insert(entry).unwrap_or_else(|_full| {
@@ -303,8 +303,8 @@ impl<C: Card> Driver<C> {
                 }
             };
             self.run(&steps)?;
-            self.release(old.map(|station| station.hop));
-            set(&mut self.image.stations, (vrf, mac), kept);
+            self.release(old.map(|entry| entry.hop));
+            set(&mut self.image.macs, (vrf, mac), kept);
         }
         Ok(())
     }

@@ -14,14 +14,14 @@ fn halves(value: u128) -> [u64; 2] {
 
 /// An entry of the flow table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flow {
+pub enum FlowEntry {
     /// IPv4: half a bucket.
     V4(Flow4),
     /// IPv6: a whole one.
     V6(Flow6),
 }
 
-impl Flow {
+impl FlowEntry {
     /// What is done with its packets.
     pub const fn action_mut(&mut self) -> &mut u8 {
         match self {
@@ -33,7 +33,7 @@ impl Flow {
 
 /// An IPv6 flow is written in two halves: until both are there the card does not find it. Its action is in one of
 /// them, so that it changes at once.
-impl Entry for Flow {
+impl Entry for FlowEntry {
     const TABLE: Table = Table::Flow;
     const SLOTS: usize = 2;
     const LINES: usize = 2;

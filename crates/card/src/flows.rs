@@ -87,9 +87,9 @@ impl<T: Lookup> Compiler<'_, T> {
             None => Some((vif.vrf?, by_mac()?)),
             Some(outer) if outer.kind == TunnelKind::Vxlan => Some((self.tables.vxlan(outer.id)?, by_mac()?)),
             Some(outer) => {
-                let meaning = self.label(outer.id)?;
-                let path = if meaning.hop.is_some() { Path::Labelled } else { Path::Routed };
-                Some((Vrf(meaning.vrf), path))
+                let entry = self.label(outer.id)?;
+                let path = if entry.hop.is_some() { Path::Labelled } else { Path::Routed };
+                Some((Vrf(entry.vrf), path))
             }
         }
     }
@@ -272,7 +272,7 @@ fn query(key: &FlowKey) -> RuleQuery {
     }
 }
 
-impl From<&Key> for entries::Flow {
+impl From<&Key> for entries::FlowEntry {
     /// An entry with this key, that does nothing yet.
     fn from(key: &Key) -> Self {
         let (vrf, path, from_tunnel, protocol) = (key.vrf, key.path as u8, key.from_tunnel, key.protocol);

@@ -12,7 +12,7 @@ mod tests;
 use crate::pool::Pool;
 use crate::registers::{Route4, Table};
 use crate::step::Step;
-use network::{Network, Range, mask};
+use network::{NetworkTrie, Range, mask};
 use std::collections::BTreeMap;
 use thiserror::Error;
 
@@ -30,7 +30,7 @@ pub enum TrieError {
 /// The tries of all networks.
 pub struct Trie {
     pool: Pool,
-    networks: BTreeMap<u16, Network>,
+    networks: BTreeMap<u16, NetworkTrie>,
 }
 
 impl Trie {
@@ -49,7 +49,7 @@ impl Trie {
         if let Some(network) = self.networks.get(&vrf) {
             return Ok((network.root, Vec::new()));
         }
-        let network = Network::new(self.pool.page().ok_or(TrieError::Full(vrf))?);
+        let network = NetworkTrie::new(self.pool.page().ok_or(TrieError::Full(vrf))?);
         let (root, mut steps) = (network.root, Vec::new());
         network.write(Range::ROOT, &mut steps);
         steps.push(Step::Barrier);

@@ -3,7 +3,7 @@
 
 use crate::carry::Carry;
 use crate::fault::Fault;
-use crate::flows::{Flows, Host};
+use crate::flows::{Datapaths, Flows};
 use crate::install::Installing;
 use crate::learned::Learned;
 use crate::line::Line;
@@ -97,8 +97,8 @@ impl<C: Carry> Carrier<C> {
         // What flows on the card depend on does not change while some move.
         if !self.traffic.is_moving() && Instant::now() >= self.next {
             self.next = Instant::now() + EVERY;
-            let (mut host, flows) = self.host();
-            flows.look_after(&mut host)?;
+            let (mut paths, flows) = self.datapaths();
+            flows.look_after(&mut paths)?;
             self.follow_tables()?;
             self.end_of_capture()?;
         }
@@ -115,9 +115,9 @@ impl<C: Carry> Carrier<C> {
     }
 
     /// The flows on the card, and who knows of them.
-    fn host(&mut self) -> (Host<'_, C>, &mut Flows) {
+    fn datapaths(&mut self) -> (Datapaths<'_, C>, &mut Flows) {
         let Shared { engine, stats, .. } = &self.shared;
-        (Host { engine, driver: &mut self.traffic.driver, stats }, &mut self.flows)
+        (Datapaths { engine, driver: &mut self.traffic.driver, stats }, &mut self.flows)
     }
 
     /// Tells the card what packets taught the engine.
@@ -134,8 +134,8 @@ impl<C: Carry> Carrier<C> {
         let Traffic { driver, candidates, .. } = &mut self.traffic;
         let chosen = candidates.chosen();
         let Some(hold) = driver.begin_hold() else { return Ok(()) };
-        let host = Host { engine: &self.shared.engine, driver, stats: &self.shared.stats };
-        let mut installing = Installing::new(host, &mut self.flows, hold, self.beside.is_empty());
+        let paths = Datapaths { engine: &self.shared.engine, driver, stats: &self.shared.stats };
+        let mut installing = Installing::new(paths, &mut self.flows, hold, self.beside.is_empty());
         for candidate in chosen {
             installing.install(&candidate)?;
         }
@@ -221,8 +221,8 @@ impl<C: Carry> Carrier<C> {
     fn forget_flows(&mut self) -> Result<(), Fault> {
         // Their connections may be among those.
         self.traffic.candidates.clear();
-        let (mut host, flows) = self.host();
-        flows.end_forgotten(&mut host)?;
+        let (mut paths, flows) = self.datapaths();
+        flows.end_forgotten(&mut paths)?;
         self.traffic.driver.commands().barrier()?;
         self.traffic.collect();
         self.shared.stats.flows.set(self.traffic.driver.flows() as u64);

@@ -19,8 +19,8 @@ const LOOKS: usize = 8;
 /// Looks in vain after which a flow leaves the card.
 const IDLE: u8 = 10;
 
-/// Who knows of flows.
-pub struct Host<'a, C> {
+/// The datapaths that flows are on, and what counts them.
+pub struct Datapaths<'a, C> {
     pub engine: &'a Engine,
     pub driver: &'a mut Driver<C>,
     pub stats: &'a Stats,
@@ -87,65 +87,66 @@ impl Flows {
 
     /// Counts what a flow carried since the last look. False where it is to leave the card: it is idle, its
     /// connection is gone, or it has left already.
-    fn account<C: Card>(&mut self, key: &Key, host: &mut Host<'_, C>) -> bool {
+    fn account<C: Card>(&mut self, key: &Key, paths: &mut Datapaths<'_, C>) -> bool {
         let Some(carried) = self.carried.get_mut(key) else { return false };
-        let (used, counters) = match host.driver.usage(key) {
+        let (used, counters) = match paths.driver.usage(key) {
             None => return false,
             Some(Usage::Counted { packets, bytes }) => (packets > 0, Some(Counters { packets, bytes })),
             Some(Usage::Seen(seen)) => (seen, None),
         };
         carried.idle = if used { 0 } else { carried.idle.saturating_add(1) };
         if used {
-            host.engine.used(&carried.deps);
+            paths.engine.used(&carried.deps);
         }
         if let Some(counters) = counters.filter(|counters| counters.packets > 0) {
-            host.stats.tables(&carried.rules, carried.nexthop, counters);
+            paths.stats.tables(&carried.rules, carried.nexthop, counters);
         }
-        let alive = carried.direction.is_none_or(|direction| host.engine.carried(&direction, used, counters));
+        let alive =
+            carried.direction.is_none_or(|direction| paths.engine.carried(&direction, used, counters));
         alive && carried.idle < IDLE
     }
 
     /// Remembers a flow that is on the card now. Its connection's packets are known to be missing before the first
     /// one is.
-    pub fn insert<C: Card>(&mut self, key: Key, carried: Carried, host: &Host<'_, C>) {
-        let counters = host.driver.is_counted(&key).then(Counters::default);
+    pub fn insert<C: Card>(&mut self, key: Key, carried: Carried, paths: &Datapaths<'_, C>) {
+        let counters = paths.driver.is_counted(&key).then(Counters::default);
         if let Some(direction) = &carried.direction {
-            host.engine.carried(direction, false, counters);
+            paths.engine.carried(direction, false, counters);
         }
         self.carried.insert(key, carried);
     }
 
     /// Counts what a flow carried that is about to leave the card, and forgets it.
-    pub fn remove<C: Card>(&mut self, key: &Key, host: &mut Host<'_, C>) {
-        self.account(key, host);
+    pub fn remove<C: Card>(&mut self, key: &Key, paths: &mut Datapaths<'_, C>) {
+        self.account(key, paths);
         self.carried.remove(key);
     }
 
     /// Looks after some of the flows.
-    pub fn look_after<C: Card>(&mut self, host: &mut Host<'_, C>) -> Result<(), CardError> {
+    pub fn look_after<C: Card>(&mut self, paths: &mut Datapaths<'_, C>) -> Result<(), CardError> {
         for key in self.next() {
-            self.account_or_end(&key, host)?;
+            self.account_or_end(&key, paths)?;
         }
-        host.driver.sweep(PER_LOOK)?;
-        host.driver.follow_counters(PER_LOOK);
-        host.stats.flows.set(host.driver.flows() as u64);
-        host.stats.flows_uncounted.set(host.driver.uncounted() as u64);
+        paths.driver.sweep(PER_LOOK)?;
+        paths.driver.follow_counters(PER_LOOK);
+        paths.stats.flows.set(paths.driver.flows() as u64);
+        paths.stats.flows_uncounted.set(paths.driver.uncounted() as u64);
         Ok(())
     }
 
     /// Takes the flows off the card whose connections the engine forgot.
-    pub fn end_forgotten<C: Card>(&mut self, host: &mut Host<'_, C>) -> Result<(), CardError> {
+    pub fn end_forgotten<C: Card>(&mut self, paths: &mut Datapaths<'_, C>) -> Result<(), CardError> {
         for key in self.carried.keys().copied().collect::<Vec<_>>() {
-            self.account_or_end(&key, host)?;
+            self.account_or_end(&key, paths)?;
         }
         Ok(())
     }
 
-    fn account_or_end<C: Card>(&mut self, key: &Key, host: &mut Host<'_, C>) -> Result<(), CardError> {
-        if !self.account(key, host)
+    fn account_or_end<C: Card>(&mut self, key: &Key, paths: &mut Datapaths<'_, C>) -> Result<(), CardError> {
+        if !self.account(key, paths)
             && let Some(connection) = self.carried.remove(key).and_then(|carried| carried.connection)
         {
-            host.driver.forgotten(&connection)?;
+            paths.driver.forgotten(&connection)?;
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Putting flows onto the card that it keeps the packets of until they are released.
 
 use crate::candidates::Candidate;
-use crate::flows::{Carried, Flows, Host};
+use crate::flows::{Carried, Datapaths, Flows};
 use card::flows::flow;
 use card::frame::Key;
 use card::hold::Hold;
@@ -11,7 +11,7 @@ use std::collections::{BTreeSet, HashSet};
 
 /// Flows that are put onto the card together.
 pub struct Installing<'a, C> {
-    host: Host<'a, C>,
+    paths: Datapaths<'a, C>,
     flows: &'a mut Flows,
     hold: Hold,
     /// Dropped ones, too. A connection made by an interface that is the engine's alone would not end a drop.
@@ -25,9 +25,9 @@ pub struct Installing<'a, C> {
 
 impl<'a, C: Card> Installing<'a, C> {
     /// None yet. Dropped flows are put there where `drops`.
-    pub fn new(host: Host<'a, C>, flows: &'a mut Flows, hold: Hold, drops: bool) -> Self {
+    pub fn new(paths: Datapaths<'a, C>, flows: &'a mut Flows, hold: Hold, drops: bool) -> Self {
         let (done, keys, ports) = (HashSet::new(), Vec::new(), BTreeSet::new());
-        Self { host, flows, hold, drops, done, keys, ports }
+        Self { paths, flows, hold, drops, done, keys, ports }
     }
 
     /// Puts a packet's flow there, if that is one the card takes.
@@ -44,31 +44,31 @@ impl<'a, C: Card> Installing<'a, C> {
 
     /// The flows, and the interfaces they come in by.
     pub fn finish(self) -> (Vec<Key>, BTreeSet<VifId>) {
-        self.host.stats.flows.set(self.host.driver.flows() as u64);
-        let refused = self.host.driver.refused();
-        self.host.stats.flows_refused.set(refused.quota + refused.full);
+        self.paths.stats.flows.set(self.paths.driver.flows() as u64);
+        let refused = self.paths.driver.refused();
+        self.paths.stats.flows_refused.set(refused.quota + refused.full);
         (self.keys, self.ports)
     }
 
     fn decide(&mut self, candidate: &Candidate) -> Result<Option<Key>, CardError> {
         let Some(packet) = candidate.packet() else { return Ok(None) };
-        let (engine, ingress, hold) = (self.host.engine, candidate.ingress, self.hold);
+        let (engine, ingress, hold) = (self.paths.engine, candidate.ingress, self.hold);
         let now = engine.now();
         engine.view(|view| {
             let decision = decide(view, &packet, ingress, now);
             if matches!(decision.verdict, Verdict::Drop(_)) && !self.drops {
                 return Ok(None);
             }
-            let flow = flow(self.host.driver.compiler(view), &packet, ingress, &decision);
+            let flow = flow(self.paths.driver.compiler(view), &packet, ingress, &decision);
             if flow.as_ref().is_some_and(|flow| !self.done.insert(flow.key)) {
                 return Ok(None);
             }
             self.end_others(flow.as_ref().map(|flow| &flow.key), &decision);
-            let key = self.host.driver.decided_behind(Some(hold), view, &packet, ingress, &decision)?;
+            let key = self.paths.driver.decided_behind(Some(hold), view, &packet, ingress, &decision)?;
             if let (Some(key), Some(flow)) = (key, flow) {
-                self.flows.insert(key, Carried::new(&flow, &decision, view.deps()), &self.host);
+                self.flows.insert(key, Carried::new(&flow, &decision, view.deps()), &self.paths);
             }
-            Ok(key.filter(|key| self.host.driver.is_held(key, hold)))
+            Ok(key.filter(|key| self.paths.driver.is_held(key, hold)))
         })
     }
 
@@ -81,7 +81,7 @@ impl<'a, C: Card> Installing<'a, C> {
             ended.extend(self.flows.of(&connection.original));
         }
         for key in ended {
-            self.flows.remove(&key, &mut self.host);
+            self.flows.remove(&key, &mut self.paths);
         }
     }
 }

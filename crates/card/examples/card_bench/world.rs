@@ -1,7 +1,7 @@
 //! The workload: networks, guests, routes and flows, as lines of a card's tables.
 
 use card::cuckoo::{Cuckoo, Entry};
-use card::entries::Flow;
+use card::entries::FlowEntry;
 use card::expect::{Memory, Outcome, Sizes, outcome};
 use card::registers::{
     Flow4, FlowAction, Label, LabelKind, Nexthop, NexthopKind, Path, Port, Remote, Table, Tunnel, Vrf,
@@ -50,7 +50,7 @@ pub type Direction = usize;
 pub struct World {
     /// The tables in Rust, which say what becomes of a packet.
     memory: Commands<Memory>,
-    flows: Cuckoo<Flow>,
+    flows: Cuckoo<FlowEntry>,
     lines: Vec<(Table, u32, Line)>,
     /// What is written by commands.
     chip: Vec<(Table, u32, Vec<u8>)>,
@@ -90,7 +90,7 @@ impl World {
             let (vrf, dst, nexthop) = (world.vrf(flow), world.remote(flow), world.nexthop(flow));
             steps.extend(trie.insert(vrf as u16, dst, 32, nexthop)?);
             for direction in 0..2 {
-                let entry = Flow::V4(world.entry(flow, direction));
+                let entry = FlowEntry::V4(world.entry(flow, direction));
                 steps.extend(world.flows.insert(entry)?);
             }
         }
@@ -247,9 +247,9 @@ impl World {
     }
 
     /// A flow that no packet is of.
-    fn another(&mut self) -> Flow {
+    fn another(&mut self) -> FlowEntry {
         self.extra += 1;
-        Flow::V4(Flow4 { protocol: proto::TCP, src: self.extra, ..self.entry(0, 0) })
+        FlowEntry::V4(Flow4 { protocol: proto::TCP, src: self.extra, ..self.entry(0, 0) })
     }
 
     /// What an update does. Two of three give a flow's line another counter; the third adds a flow for which others
@@ -259,10 +259,10 @@ impl World {
             let flow = number.wrapping_mul(0x9e37_79b1) % self.count;
             let mut entry = self.entry(flow, number as usize % 2);
             entry.index ^= 1 << 21;
-            return self.flows.insert(Flow::V4(entry)).unwrap_or_default();
+            return self.flows.insert(FlowEntry::V4(entry)).unwrap_or_default();
         }
         let oldest = Flow4 { protocol: proto::TCP, src: number / 3 + 1, ..self.entry(0, 0) };
-        let mut steps = self.flows.remove(&Flow::V4(oldest).key());
+        let mut steps = self.flows.remove(&FlowEntry::V4(oldest).key());
         for _ in 0..100 {
             let entry = self.another();
             let key = entry.key();

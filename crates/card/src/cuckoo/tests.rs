@@ -1,6 +1,6 @@
 //! The shadow against a map, and every step of its writes against what a look-up must find.
 use super::*;
-use crate::entries::Flow;
+use crate::entries::FlowEntry;
 use crate::registers::{Bridge, Flow4, Flow6, FlowKind, Route6};
 use crate::step::LINE;
 use proptest::prelude::*;
@@ -27,7 +27,7 @@ impl Read for Route6 {
     }
 }
 
-impl Read for Flow {
+impl Read for FlowEntry {
     fn read(lines: [Line; 2]) -> Vec<Self> {
         let whole = Flow6::decode(&[lines[0], lines[1]].concat().try_into().unwrap());
         let kinds = (whole.kind, whole.kind_high, whole.version);
@@ -89,11 +89,18 @@ fn route(number: u32, value: u32) -> Route6 {
 }
 
 /// Every third flow is of IPv6.
-fn flow(number: u32, value: u32) -> Flow {
+fn flow(number: u32, value: u32) -> FlowEntry {
     if number.is_multiple_of(3) {
-        Flow::V6(Flow6 { src: number.into(), dst: 7, vrf: 3, v6: true, index: value, ..Flow6::default() })
+        FlowEntry::V6(Flow6 {
+            src: number.into(),
+            dst: 7,
+            vrf: 3,
+            v6: true,
+            index: value,
+            ..Flow6::default()
+        })
     } else {
-        Flow::V4(Flow4 { src: number, dst: 7, vrf: 3, index: value, ..Flow4::default() })
+        FlowEntry::V4(Flow4 { src: number, dst: 7, vrf: 3, index: value, ..Flow4::default() })
     }
 }
 

@@ -46,7 +46,7 @@ impl Record {
 
 /// The flows.
 pub struct FlowTable {
-    table: Cuckoo<entries::Flow>,
+    table: Cuckoo<entries::FlowEntry>,
     records: BTreeMap<Key, Record>,
     connections: BTreeMap<FlowKey, BTreeSet<Key>>,
     /// How many came in by each interface.
@@ -247,8 +247,8 @@ impl FlowTable {
         self.held(key, hold).is_some()
     }
 
-    fn held(&self, key: &Key, hold: Hold) -> Option<entries::Flow> {
-        let mut entry = *self.table.find(&entries::Flow::from(key).key())?;
+    fn held(&self, key: &Key, hold: Hold) -> Option<entries::FlowEntry> {
+        let mut entry = *self.table.find(&entries::FlowEntry::from(key).key())?;
         (*entry.action_mut() == hold.action()).then_some(entry)
     }
 
@@ -271,12 +271,12 @@ impl FlowTable {
                 self.connections.remove(&connection);
             }
         }
-        Some((record.hop(), self.table.remove(&entries::Flow::from(key).key())))
+        Some((record.hop(), self.table.remove(&entries::FlowEntry::from(key).key())))
     }
 }
 
 /// A flow's entry.
-fn entry(flow: &Flow, nexthop: Option<u32>, generation: u8, index: u32) -> entries::Flow {
+fn entry(flow: &Flow, nexthop: Option<u32>, generation: u8, index: u32) -> entries::FlowEntry {
     let (action, number, nat) = match flow.verdict {
         FlowVerdict::Forward { nat, .. } => (FlowAction::Forward as u8, nexthop.unwrap_or_default(), nat),
         FlowVerdict::Drop(reason) => (FlowAction::Drop as u8, reason as u32, Nat::default()),
@@ -285,19 +285,19 @@ fn entry(flow: &Flow, nexthop: Option<u32>, generation: u8, index: u32) -> entri
         Some(IpAddr::V4(v4)) => Some(v4.to_bits()),
         _ => None,
     };
-    match entries::Flow::from(&flow.key) {
-        entries::Flow::V4(mut line) => {
+    match entries::FlowEntry::from(&flow.key) {
+        entries::FlowEntry::V4(mut line) => {
             let (src, dst) = (v4(nat.src), v4(nat.dst));
             (line.action, line.generation, line.index) = (action, generation, index);
             (line.nexthop, line.has_nexthop) = (number, nexthop.is_some());
             (line.nat_src, line.nat_dst) = (src.is_some(), dst.is_some());
             (line.new_src, line.new_dst) = (src.unwrap_or_default(), dst.unwrap_or_default());
-            entries::Flow::V4(line)
+            entries::FlowEntry::V4(line)
         }
-        entries::Flow::V6(mut line) => {
+        entries::FlowEntry::V6(mut line) => {
             (line.action, line.generation, line.index) = (action, generation, index);
             (line.nexthop, line.has_nexthop) = (number, nexthop.is_some());
-            entries::Flow::V6(line)
+            entries::FlowEntry::V6(line)
         }
     }
 }

@@ -33,7 +33,7 @@ pub fn clear<C: Card>(commands: &mut Commands<C>) -> Result<(), CardError> {
     commands.write(Table::NexthopChange, 0, &[])?;
     let identity = *commands.identity();
     commands.clear(Table::Stash, 0, identity.stash_flows)?;
-    clear_ways::<entries::Flow, C>(commands, identity.flow_buckets)?;
+    clear_ways::<entries::FlowEntry, C>(commands, identity.flow_buckets)?;
     clear_ways::<Bridge, C>(commands, identity.bridge_lines)?;
     clear_ways::<Route6, C>(commands, identity.route6_lines)
 }

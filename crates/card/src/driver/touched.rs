@@ -29,7 +29,7 @@ pub struct Configured {
 pub struct Touched {
     pub vifs: BTreeSet<VifId>,
     pub vrfs: BTreeSet<Vrf>,
-    pub stations: BTreeSet<(Vrf, Mac)>,
+    pub macs: BTreeSet<(Vrf, Mac)>,
     pub routes: BTreeSet<(Vrf, IpNet)>,
     pub labels: BTreeSet<u32>,
     pub vnis: BTreeSet<u32>,
@@ -83,7 +83,7 @@ impl Configured {
             Change::DelRoute { vrf, prefix } => self.note_route(tables, *vrf, prefix.trunc(), None, touched),
             Change::PutMac { vrf, mac, .. } | Change::DelMac { vrf, mac } => {
                 let put = matches!(change, Change::PutMac { .. });
-                note_key(&mut self.macs, &mut touched.stations, (*vrf, *mac), put);
+                note_key(&mut self.macs, &mut touched.macs, (*vrf, *mac), put);
                 touched.bump_far = true;
             }
             Change::PutMpls { label, .. } | Change::DelMpls { label } => {
@@ -118,7 +118,7 @@ impl Configured {
         for (vrf, mac) in [old, new].into_iter().flatten() {
             if let Some(vrf) = vrf {
                 touched.bump.insert(vrf);
-                touched.stations.extend(mac.map(|mac| (vrf, mac)));
+                touched.macs.extend(mac.map(|mac| (vrf, mac)));
             }
         }
         touched.vifs.insert(id);
@@ -214,8 +214,8 @@ impl Touched {
         if self.all_vifs {
             self.vifs.extend(configured.vifs.keys().chain(image.ports.keys()));
             let guests = configured.vifs.values().filter_map(|(vrf, mac)| vrf.zip(*mac));
-            self.stations.extend(guests.chain(configured.macs.iter().copied()));
-            self.stations.extend(image.stations.keys());
+            self.macs.extend(guests.chain(configured.macs.iter().copied()));
+            self.macs.extend(image.macs.keys());
             self.labels.extend(&configured.labels);
         }
         if !self.networks.is_empty() {

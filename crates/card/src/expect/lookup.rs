@@ -82,7 +82,7 @@ impl Memory {
     }
 
     pub(super) fn flow(&self, key: &Key) -> Option<FlowLine> {
-        let wanted = entries::Flow::from(key);
+        let wanted = entries::FlowEntry::from(key);
         let buckets = self.places(&wanted, self.sizes().flow_buckets).into_iter();
         let buckets = buckets.map(|bucket| [0, 1].map(|half| self.line(Table::Flow, bucket | half)));
         let stash = (0..self.sizes().stash_flows).map(|number| {
@@ -90,8 +90,8 @@ impl Memory {
             [0, 32].map(|at| std::array::from_fn(|byte| flow[at + byte]))
         });
         buckets.chain(stash).find_map(|lines: [[u8; 32]; 2]| match wanted {
-            entries::Flow::V4(wanted) => lines.iter().find_map(|line| flow4(line, &wanted)),
-            entries::Flow::V6(wanted) => flow6(&lines, &wanted),
+            entries::FlowEntry::V4(wanted) => lines.iter().find_map(|line| flow4(line, &wanted)),
+            entries::FlowEntry::V6(wanted) => flow6(&lines, &wanted),
         })
     }
 
@@ -135,7 +135,7 @@ impl Memory {
 
 fn flow4(line: &[u8; 32], wanted: &Flow4) -> Option<FlowLine> {
     let flow = Flow4::decode(line);
-    let key = |flow: &Flow4| entries::Flow::V4(*flow).key();
+    let key = |flow: &Flow4| entries::FlowEntry::V4(*flow).key();
     let v4 = |addr: u32| IpAddr::from(Ipv4Addr::from_bits(addr));
     (flow.kind == FlowKind::V4 as u8 && key(&flow) == key(wanted)).then(|| FlowLine {
         action: flow.action,
@@ -155,7 +155,7 @@ fn flow6(lines: &[[u8; 32]; 2], wanted: &Flow6) -> Option<FlowLine> {
     let whole = flow.kind == FlowKind::V6Low as u8
         && flow.kind_high == FlowKind::V6High as u8
         && flow.version == flow.version_high;
-    let key = |flow: &Flow6| entries::Flow::V6(*flow).key();
+    let key = |flow: &Flow6| entries::FlowEntry::V6(*flow).key();
     (whole && key(&flow) == key(wanted)).then(|| FlowLine {
         action: flow.action,
         generation: flow.generation,

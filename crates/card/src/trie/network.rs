@@ -15,7 +15,7 @@ const BLOCK_LINES: u32 = BLOCK / ENTRIES;
 
 /// The trie and the routes in it.
 #[derive(Debug)]
-pub struct Network {
+pub struct NetworkTrie {
     /// Address of the first level, units of 256 KiB.
     pub root: u32,
     /// Nexthop by address and length: a prefix comes before those that it contains.
@@ -86,7 +86,7 @@ fn leaf(nexthop: Option<u32>) -> Route4 {
     }
 }
 
-impl Network {
+impl NetworkTrie {
     /// Without routes.
     pub fn new(root: u32) -> Self {
         Self { root, routes: BTreeMap::new(), blocks: [BTreeMap::new(), BTreeMap::new()] }

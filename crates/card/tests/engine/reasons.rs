@@ -84,7 +84,7 @@ fn flow_entry(mut bench: Lockstep) -> Lockstep {
     let (path, kind) = (Path::Bridged as u8, FlowKind::V4 as u8);
     let flow = Flow4 { path, kind, action: FlowAction::Host as u8, generation, index: 77, ..key };
     let bits = bench.host.driver.commands().identity().flow_buckets;
-    for step in Cuckoo::new(bits, SECRET).insert(entries::Flow::V4(flow)).unwrap() {
+    for step in Cuckoo::new(bits, SECRET).insert(entries::FlowEntry::V4(flow)).unwrap() {
         if let Step::Write { table, address, data } = step {
             bench.host.driver.commands().write(table, address, &data).unwrap();
         }

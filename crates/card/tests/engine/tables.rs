@@ -50,7 +50,7 @@ fn buckets(ports: (u16, u16), bits: u32) -> [u32; 2] {
 /// The buckets of a packet's flow.
 fn places(packet: &Packet, bits: u32) -> [u32; 2] {
     let key = Frame::parse(&packet.frame, packet.frame.len(), false).unwrap().key(1, Path::Bridged).unwrap();
-    choices(&entries::Flow::from(&key).key(), &SECRET).map(|choice| choice & ((1 << bits) - 1))
+    choices(&entries::FlowEntry::from(&key).key(), &SECRET).map(|choice| choice & ((1 << bits) - 1))
 }
 
 /// Ports of flows whose first buckets are alike in what `of` says of them.

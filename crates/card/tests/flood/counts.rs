@@ -20,7 +20,7 @@ fn with_flow() -> (Driver<Both>, Key, u32) {
     let decision = decide(&tables, &view, VifId(1), 0);
     tables.commit(&decision.effects, bytes.len(), 0).unwrap();
     let key = driver.decided(&tables, &view, VifId(1), &decision).unwrap().unwrap();
-    let [bucket, _] = card::hash::choices(&entries::Flow::from(&key).key(), &SECRET);
+    let [bucket, _] = card::hash::choices(&entries::FlowEntry::from(&key).key(), &SECRET);
     let buckets = driver.commands().identity().flow_buckets;
     assert_eq!(key, Frame::parse(&bytes, bytes.len(), false).unwrap().key(5, Path::Bridged).unwrap());
     (driver, key, bucket & ((1 << buckets) - 1))

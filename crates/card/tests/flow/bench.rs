@@ -4,7 +4,7 @@ use std::array::from_fn;
 use std::collections::VecDeque;
 
 use card::cuckoo::{Cuckoo, Entry};
-use card::entries::Flow;
+use card::entries::FlowEntry;
 use card::hash::Words;
 use card::registers::{Flow4, Flow6};
 use card::step::{Line, Step};
@@ -27,7 +27,7 @@ const SECRET: Words = [
 ];
 
 /// A flow that looks random.
-pub fn flow(random: &mut Random, v6: bool) -> Flow {
+pub fn flow(random: &mut Random, v6: bool) -> FlowEntry {
     let addresses = [random.next(), random.next(), random.next(), random.next()];
     let ([sport, dport, vrf], protocol) = ([(); 3].map(|()| random.next() as u16), 17);
     let (vrf, path) = (vrf & 0xfff, (vrf >> 12) as u8 % 3);
@@ -39,18 +39,24 @@ pub fn flow(random: &mut Random, v6: bool) -> Flow {
         let (src, dst) = (wide(addresses[0], addresses[1]), wide(addresses[2], addresses[3]));
         let flow =
             Flow6 { src, dst, sport, dport, vrf, protocol, path, action, generation, ..Flow6::default() };
-        Flow::V6(Flow6 { index, nexthop, has_nexthop: random.chance(50), ..flow })
+        FlowEntry::V6(Flow6 { index, nexthop, has_nexthop: random.chance(50), ..flow })
     } else {
         let [src, dst, new_src, new_dst] = addresses.map(|address| address as u32);
         let flow =
             Flow4 { src, dst, sport, dport, vrf, protocol, path, action, generation, ..Flow4::default() };
         let flow = Flow4 { index, nexthop, has_nexthop: random.chance(50), ..flow };
-        Flow::V4(Flow4 { nat_src: random.chance(30), nat_dst: random.chance(30), new_src, new_dst, ..flow })
+        FlowEntry::V4(Flow4 {
+            nat_src: random.chance(30),
+            nat_dst: random.chance(30),
+            new_src,
+            new_dst,
+            ..flow
+        })
     }
 }
 
 /// `flow_result_t`, or 0 of a flow that isn't there.
-pub fn result(flow: Option<&Flow>) -> u128 {
+pub fn result(flow: Option<&FlowEntry>) -> u128 {
     let common = |action: u8, generation: u8, index: u32, nexthop: u32, has_nexthop: bool| {
         // Of those unknown the host decides.
         let action = if (3..8).contains(&action) { 0 } else { action };
@@ -63,8 +69,8 @@ pub fn result(flow: Option<&Flow>) -> u128 {
     };
     match flow {
         None => 0,
-        Some(Flow::V6(f)) => common(f.action, f.generation, f.index, f.nexthop, f.has_nexthop),
-        Some(Flow::V4(f)) => {
+        Some(FlowEntry::V6(f)) => common(f.action, f.generation, f.index, f.nexthop, f.has_nexthop),
+        Some(FlowEntry::V4(f)) => {
             common(f.action, f.generation, f.index, f.nexthop, f.has_nexthop)
                 | u128::from(f.new_dst)
                 | u128::from(f.new_src) << 32
@@ -82,7 +88,7 @@ pub struct Probe {
 }
 
 impl Probe {
-    pub fn new(table: &Cuckoo<Flow>, flow: &Flow) -> Self {
+    pub fn new(table: &Cuckoo<FlowEntry>, flow: &FlowEntry) -> Self {
         let key = flow.key();
         Self { key, results: [result(table.find(&key)); 2] }
     }
@@ -108,7 +114,7 @@ impl Store for hbm::Channel {
 pub struct Bench<C> {
     top: FlowUnitSim,
     ports: Vec<Port<C>>,
-    pub table: Cuckoo<Flow>,
+    pub table: Cuckoo<FlowEntry>,
     offered: [Option<(u16, Probe)>; PIPES],
     asked: [Vec<Option<Probe>>; PIPES],
     free: [VecDeque<u16>; PIPES],
@@ -148,7 +154,7 @@ impl<C: Channel + Store> Bench<C> {
     }
 
     /// Puts a flow into the table before anything runs.
-    pub fn load(&mut self, flow: Flow) {
+    pub fn load(&mut self, flow: FlowEntry) {
         for step in self.table.insert(flow).expect("a table with room") {
             if let Step::Write { address, data, .. } = step {
                 let (half, line, word) = place(address);

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use bench::{Bench, PIPES, Probe, Store, flow, result};
 use card::cuckoo::Entry;
-use card::entries::Flow;
+use card::entries::FlowEntry;
 use card::step::Step;
 use channel::{Adversary, Channel, Random};
 use hbm::{Controller, Timing};
@@ -20,17 +20,17 @@ fn loaded<C: Channel + Store>(
     bench: &mut Bench<C>,
     random: &mut Random,
     count: u64,
-) -> (Vec<Flow>, Vec<Flow>) {
+) -> (Vec<FlowEntry>, Vec<FlowEntry>) {
     let there: Vec<_> = (0..count).map(|n| flow(random, n % 4 == 0)).collect();
     there.iter().for_each(|flow| bench.load(*flow));
-    let near = |flow: &Flow, bit: u64| match *flow {
-        Flow::V4(mut flow) => {
+    let near = |flow: &FlowEntry, bit: u64| match *flow {
+        FlowEntry::V4(mut flow) => {
             flow.dst ^= 1 << (bit % 32);
-            Flow::V4(flow)
+            FlowEntry::V4(flow)
         }
-        Flow::V6(mut flow) => {
+        FlowEntry::V6(mut flow) => {
             flow.dst ^= 1 << (bit % 128);
-            Flow::V6(flow)
+            FlowEntry::V6(flow)
         }
     };
     let absent = |n: usize| {
@@ -83,16 +83,18 @@ fn flows_stay_found_while_the_table_changes() {
         let before = result(bench.table.find(&probes[n].key));
         let steps = match there[n] {
             _ if before != 0 && random.chance(40) => bench.table.remove(&probes[n].key),
-            Flow::V4(flow) => {
-                bench.table.insert(Flow::V4(card::registers::Flow4 { index: changes, ..flow })).expect("room")
-            }
-            Flow::V6(flow) => {
-                bench.table.insert(Flow::V6(card::registers::Flow6 { index: changes, ..flow })).expect("room")
-            }
+            FlowEntry::V4(flow) => bench
+                .table
+                .insert(FlowEntry::V4(card::registers::Flow4 { index: changes, ..flow }))
+                .expect("room"),
+            FlowEntry::V6(flow) => bench
+                .table
+                .insert(FlowEntry::V6(card::registers::Flow6 { index: changes, ..flow }))
+                .expect("room"),
         };
         let after = result(bench.table.find(&probes[n].key));
         // Between its two halves an IPv6 flow isn't found.
-        let torn = matches!(there[n], Flow::V6(_)) && before != 0 && after != 0;
+        let torn = matches!(there[n], FlowEntry::V6(_)) && before != 0 && after != 0;
         probes[n].results = [before, after];
         bench.steps.extend(steps);
         while !bench.steps.is_empty() {
@@ -112,14 +114,14 @@ fn flows_stay_found_while_the_table_changes() {
 
 /// What is in the stash, and what of it may be found.
 struct Stash {
-    flows: Vec<Flow>,
+    flows: Vec<FlowEntry>,
     probes: Vec<Probe>,
     places: [Option<usize>; 16],
 }
 
 impl Stash {
     /// Of these flows none is there.
-    fn of(flows: Vec<Flow>) -> Self {
+    fn of(flows: Vec<FlowEntry>) -> Self {
         let probes = flows.iter().map(|flow| Probe { key: flow.key(), results: [0; 2] }).collect();
         Self { flows, probes, places: [None; 16] }
     }
@@ -135,8 +137,8 @@ impl Stash {
             // Known by all that is said of it.
             let value = random.next() as u32 >> 8;
             match &mut self.flows[flow] {
-                Flow::V4(flow) => (flow.index, flow.new_src) = (value, !value),
-                Flow::V6(flow) => flow.index = value,
+                FlowEntry::V4(flow) => (flow.index, flow.new_src) = (value, !value),
+                FlowEntry::V6(flow) => flow.index = value,
             }
         }
         let changed: Vec<_> = before.into_iter().chain(after.filter(|_| after != before)).collect();
@@ -144,7 +146,7 @@ impl Stash {
             let now = result(Some(&self.flows[*flow]).filter(|_| after == Some(*flow)));
             self.probes[*flow].results[1] = now;
         }
-        let lines = Flow::encode([after.map(|flow| &self.flows[flow]), None], 0);
+        let lines = FlowEntry::encode([after.map(|flow| &self.flows[flow]), None], 0);
         (Step::Stash { number: number as u32, lines }, changed)
     }
 }

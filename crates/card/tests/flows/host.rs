@@ -138,7 +138,7 @@ pub fn key(frame: &[u8]) -> Key {
 pub fn colliding(v6: bool, bits: u32) -> impl Iterator<Item = (u16, u16)> {
     let model = key(&if v6 { frame6(1, 2, (0, 0)) } else { frame(1, 2, (0, 0)) });
     let buckets = move |key: &Key| {
-        choices(&entries::Flow::from(key).key(), &SECRET).map(|choice| choice & ((1 << bits) - 1))
+        choices(&entries::FlowEntry::from(key).key(), &SECRET).map(|choice| choice & ((1 << bits) - 1))
     };
     let wanted = buckets(&key(&frame(1, 2, (0, 0))));
     let all = (0..=u16::MAX).flat_map(|sport| (0..=u16::MAX).map(move |dport| (sport, dport)));
