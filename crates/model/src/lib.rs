@@ -46,7 +46,7 @@ pub use decision::{
     RemoteMirror, Reply, ReplyKind, Verdict,
 };
 pub use drop::DropReason;
-pub use explain::{Explanation, Step, Traced, explain};
+pub use explain::{Explanation, Names, Numbers, Step, Traced, explain};
 pub use flow::{Connection, Endpoint, FlowChange, FlowKey, FlowState, Follow, FragmentKey, Seconds};
 pub use ids::{MeterId, NexthopId, RuleId, VifId, Vrf};
 pub use lookup::{Lookup, RuleMatch, RuleQuery};

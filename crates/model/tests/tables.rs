@@ -4,9 +4,9 @@
 
 use model::vectors::{Setup, Step, load};
 use model::{
-    ApplyError, BridgeTarget, Change, Effects, Learn, Lookup, Meter, MeterConfig, NeighbourScope, Nexthop,
-    NexthopId, PacketView, Question, Solicitation, Tables, Tunnel, TunnelKind, VifId, Vrf, explain, solicit,
-    text,
+    ApplyError, BridgeTarget, Change, Effects, Learn, Lookup, Meter, MeterConfig, Names, NeighbourScope,
+    Nexthop, NexthopId, PacketView, Question, Solicitation, Tables, Tunnel, TunnelKind, VifId, Vrf, explain,
+    solicit, text,
 };
 use packet::Mac;
 use std::net::IpAddr;
@@ -225,6 +225,18 @@ fn a_known_neighbour_is_asked_alone() {
     assert_eq!(to, [up0]);
 }
 
+struct NamesOf<'a>(&'a Tables);
+
+impl Names for NamesOf<'_> {
+    fn vif(&self, id: VifId) -> String {
+        self.0.vif(id).unwrap().name.to_string()
+    }
+
+    fn network(&self, vrf: Vrf) -> String {
+        self.0.network(vrf).unwrap().name.to_string()
+    }
+}
+
 #[test]
 fn an_explanation_names_what_was_looked_up() {
     let (tables, mut setup) = tables();
@@ -234,10 +246,14 @@ fn an_explanation_names_what_was_looked_up() {
     .unwrap();
     let view = PacketView::parse(&frame, frame.len() as u32, None).unwrap();
     let explained = explain(&tables, &view, setup.vif_id("vm1"), 0);
+    let names = NamesOf(&tables);
     let lines: Vec<_> = explained
         .steps
         .iter()
-        .map(|step| format!("{} {}: {}", step.table, step.key, step.result.as_deref().unwrap_or("no")))
+        .map(|step| {
+            let result = step.result(&names);
+            format!("{} {}: {}", step.table(), step.key(&names), result.as_deref().unwrap_or("no"))
+        })
         .collect();
     for line in [
         "route blue 10.1.1.2: 10.1.1.2/32 to nexthop 4",
@@ -248,7 +264,12 @@ fn an_explanation_names_what_was_looked_up() {
     ] {
         assert!(lines.iter().any(|known| known == line), "{line} is not in {lines:#?}");
     }
+    assert_eq!(explained.steps.iter().find_map(model::Step::protocol), Some(packet::proto::UDP));
+    let forwarded = &explained.decision.verdict;
+    let words = "forward to vm2, ttl -1, ethernet 00:00:5e:00:01:00 > 02:00:00:00:00:02";
+    assert_eq!((forwarded.name(), forwarded.lines(&names)), ("forward", vec![words.to_owned()]));
     let vm2 = setup.vif_id("vm2");
+    assert_eq!((forwarded.egress(), forwarded.reason()), (vec![vm2], None));
     assert_eq!(
         explained.decision.to_string(),
         format!(

@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use model::vectors::{Case, Expected, Packet, Step, load};
-use model::{DropReason, PacketView, Tables, Traced, decide};
+use model::{DropReason, Numbers, PacketView, Tables, Traced, decide};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
@@ -56,7 +56,7 @@ fn receive(
     };
     let traced = Traced::new(tables);
     let decision = decide(&traced, &view, packet.ingress, now);
-    traced.into_steps().iter().for_each(|step| look(step.table, step.result.is_some()));
+    traced.into_steps().iter().for_each(|step| look(step.table(), step.result(&Numbers).is_some()));
     let metered = model::rewrite::metered_len(&decision.verdict, &view);
     match tables.commit(&decision.effects, metered, u64::from(now) * 1_000_000_000) {
         Ok(()) => case.observed(&decision, &view),

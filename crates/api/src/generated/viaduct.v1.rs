@@ -1353,6 +1353,30 @@ pub struct Explanation {
     #[prost(bytes = "vec", tag = "5")]
     #[serde(with = "crate::hex")]
     pub frame: ::prost::alloc::vec::Vec<u8>,
+    /// Why the packet is dropped, by the name that dropstats has for it.
+    #[prost(string, optional, tag = "6")]
+    pub reason: ::core::option::Option<::prost::alloc::string::String>,
+    /// Where it comes in.
+    #[prost(message, optional, tag = "7")]
+    pub ingress: ::core::option::Option<ExplainedPort>,
+    /// Where it, or the answer to it, leaves.
+    #[prost(message, repeated, tag = "8")]
+    pub egress: ::prost::alloc::vec::Vec<ExplainedPort>,
+}
+/// The port of an interface.
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ExplainedPort {
+    #[prost(string, tag = "1")]
+    pub interface: ::prost::alloc::string::String,
+    /// Whether packets can flow.
+    #[prost(bool, tag = "2")]
+    pub up: bool,
+    /// Why not, where that is known.
+    #[prost(string, optional, tag = "3")]
+    pub fault: ::core::option::Option<::prost::alloc::string::String>,
 }
 /// One look-up.
 #[allow(clippy::all)]
@@ -1367,6 +1391,9 @@ pub struct Step {
     /// Absent: a miss.
     #[prost(string, optional, tag = "3")]
     pub result: ::core::option::Option<::prost::alloc::string::String>,
+    /// Of rules, flows and fragments: the IP protocol, as in: tcp.
+    #[prost(string, optional, tag = "4")]
+    pub protocol: ::core::option::Option<::prost::alloc::string::String>,
 }
 #[allow(clippy::all)]
 #[derive(serde::Serialize, serde::Deserialize)]

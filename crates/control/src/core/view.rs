@@ -6,7 +6,7 @@ use crate::owner::Objects;
 use config::Host;
 use executor::Executor;
 use mem::{Port, PortStatus};
-use model::{Network, VifId, Vrf};
+use model::{Names, Network, VifId, Vrf};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -73,44 +73,14 @@ impl View {
     pub(crate) fn network(&self, name: &str) -> Option<&Network> {
         self.tables.networks.values().find(|network| &*network.name == name)
     }
-
-    /// A text in which interfaces and networks are numbers, with their names: `vif 3` becomes `vm1`.
-    pub(crate) fn named(&self, text: &str) -> String {
-        let vif = |n: u16| self.tables.vifs.get(&VifId(n)).map(|vif| vif.name.to_string());
-        let network = |n: u16| self.tables.networks.get(&Vrf(n)).map(|n| format!("network {}", n.name));
-        substitute(&substitute(text, "vif ", vif), "network ", network)
-    }
 }
 
-/// Replaces each `word` with the number behind it by what `name` calls that number.
-fn substitute(text: &str, word: &str, name: impl Fn(u16) -> Option<String>) -> String {
-    let mut parts = text.split(word);
-    let mut out = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        let digits = part.bytes().take_while(u8::is_ascii_digit).count();
-        match part[..digits].parse().ok().and_then(&name) {
-            Some(found) => {
-                out.push_str(&found);
-                out.push_str(&part[digits..]);
-            }
-            None => {
-                out.push_str(word);
-                out.push_str(part);
-            }
-        }
+impl Names for View {
+    fn vif(&self, id: VifId) -> String {
+        self.vif_name(id)
     }
-    out
-}
 
-#[cfg(test)]
-mod tests {
-    use super::substitute;
-
-    #[test]
-    fn numbers_become_names() {
-        let name = |n| (n == 3).then(|| "vm1".to_owned());
-        assert_eq!(substitute("to vif 3, then vif 4", "vif ", name), "to vm1, then vif 4");
-        assert_eq!(substitute("vif 33", "vif ", name), "vif 33");
-        assert_eq!(substitute("vif 3", "vif ", name), "vm1");
+    fn network(&self, vrf: Vrf) -> String {
+        self.network_name(vrf)
     }
 }

@@ -170,6 +170,10 @@ async fn packets_in_words_are_explained() {
         );
         let spoofed = explain("10.1.1.9 > 10.1.1.254 / tcp 1 > 80 syn").await.unwrap().into_inner();
         assert_eq!(spoofed.decision[0], "drop address_spoofed");
+        assert_eq!((&*spoofed.verdict, spoofed.reason.as_deref()), ("drop", Some("address_spoofed")));
+        assert!(spoofed.egress.is_empty());
+        let [egress] = &pinged.egress[..] else { panic!("{pinged:?}") };
+        assert_eq!((&*egress.interface, egress.up, pinged.reason), ("vm1", true, None));
         assert!(spoofed.steps.iter().any(|step| step.table == "vif" && step.key == "vm1"));
         assert_eq!(explain("nonsense").await.unwrap_err().code(), tonic::Code::InvalidArgument);
     })

@@ -6,8 +6,9 @@ use crate::matching::Matching;
 use crate::packet_text;
 use api::v1;
 use api::v1::explain_request::Packet;
+use config::Protocol;
 use executor::Captured;
-use model::{Verdict, VifId};
+use model::VifId;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
@@ -37,44 +38,36 @@ pub(super) fn explain(view: &View, request: v1::ExplainRequest) -> Result<v1::Ex
         None => return Err(Status::invalid_argument("no packet to explain")),
     };
     let explanation = view.executor.explain(ingress, &frame);
-    let step = |step: model::Step| {
-        // These tables' keys are numbers; the others' are words.
-        let number = step.key.parse::<u16>().ok();
-        let key = match (step.table, number) {
-            ("vif", Some(id)) => view.vif_name(VifId(id)),
-            ("network", Some(vrf)) => view.network_name(model::Vrf(vrf)),
-            _ => view.named(&step.key),
-        };
-        let result = step.result.map(|result| view.named(&result));
-        v1::Step { table: step.table.to_owned(), key, result }
-    };
     let decision = explanation.decision;
-    let verdict = match &decision.verdict {
-        Verdict::Forward(_) => "forward",
-        Verdict::Flood(_) => "flood",
-        Verdict::Reply(_) => "reply",
-        Verdict::Hold { .. } => "hold",
-        Verdict::Drop(_) => "drop",
-        Verdict::Consumed => "consumed",
-    };
-    let mut lines: Vec<String> = Vec::new();
-    lines.extend(decision.verdict.to_string().split("; ").map(|line| view.named(line)));
-    lines.extend(
-        decision.effects.to_string().split("; ").filter(|line| !line.is_empty()).map(|line| view.named(line)),
-    );
-    let reason = match &decision.verdict {
-        Verdict::Drop(reason) => Some(*reason),
-        Verdict::Reply(reply) => reply.dropped,
-        _ => None,
-    };
+    let reason = decision.verdict.reason();
+    let mut lines = decision.verdict.lines(view);
+    lines.extend(decision.effects.lines(view));
     lines.extend(reason.map(|reason| format!("{reason}: {}", reason.help())));
     Ok(v1::Explanation {
         packet: model::text::show(&frame),
-        steps: explanation.steps.into_iter().map(step).collect(),
-        verdict: verdict.to_owned(),
+        steps: explanation.steps.iter().map(|of| step(view, of)).collect(),
+        verdict: decision.verdict.name().to_owned(),
         decision: lines,
         frame,
+        reason: reason.map(|reason| reason.name().to_owned()),
+        ingress: Some(port(view, ingress)),
+        egress: decision.verdict.egress().into_iter().map(|vif| port(view, vif)).collect(),
     })
+}
+
+fn step(view: &View, of: &model::Step) -> v1::Step {
+    v1::Step {
+        table: of.table().to_owned(),
+        key: of.key(view),
+        result: of.result(view),
+        protocol: of.protocol().map(|protocol| Protocol(protocol).to_string()),
+    }
+}
+
+fn port(view: &View, vif: VifId) -> v1::ExplainedPort {
+    let interface = view.vif_name(vif);
+    let status = view.port(&interface);
+    v1::ExplainedPort { interface, up: status.up, fault: status.fault }
 }
 
 pub(super) fn capture(

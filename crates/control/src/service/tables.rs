@@ -90,7 +90,7 @@ fn nexthop_text(view: &View, id: NexthopId) -> String {
             let members: Vec<String> = members.iter().map(|member| nexthop_text(view, *member)).collect();
             format!("one of: {}", members.join("; "))
         }
-        Some(nexthop) => view.named(&nexthop.to_string()),
+        Some(nexthop) => nexthop.words(view),
         None => format!("nexthop {id}"),
     }
 }

@@ -1,8 +1,8 @@
 //! Decisions in words.
 
 use crate::{
-    Action, Decision, Effects, Encap, Forward, Modifier, NeighbourScope, Nexthop, Reply, ReplyKind,
-    RuleMatch, Tunnel, Verdict,
+    Action, Decision, DropReason, Effects, Encap, Forward, Modifier, NeighbourScope, Nexthop, Reply,
+    ReplyKind, RuleId, RuleMatch, Tunnel, Verdict, VifId, Vrf,
 };
 use packet::{IcmpError, TunnelKind};
 use std::fmt::{Display, Formatter, Result};
@@ -35,41 +35,78 @@ impl Display for Tunnel {
     }
 }
 
-impl Display for Nexthop {
-    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        match self {
-            Self::Discard => f.write_str("discard"),
-            Self::Receive => f.write_str("receive"),
-            Self::Encap { vif, mac } => write!(f, "encap {mac} to vif {vif}"),
-            Self::Tunnel(tunnel) => tunnel.fmt(f),
-            Self::VrfTranslate { vrf } => write!(f, "to network {vrf}"),
-            Self::Resolve { via: Some(via) } => write!(f, "resolve via {via}"),
-            Self::Resolve { via: None } => f.write_str("resolve"),
-            Self::Ecmp(members) => write!(f, "ecmp of {} nexthops", members.len()),
-        }
+/// What interfaces and networks are called.
+pub trait Names {
+    /// An interface.
+    fn vif(&self, id: VifId) -> String;
+    /// A network, of which texts say that it is one.
+    fn network(&self, vrf: Vrf) -> String;
+}
+
+/// They are called by their numbers.
+#[derive(Clone, Copy, Debug)]
+pub struct Numbers;
+
+impl Names for Numbers {
+    fn vif(&self, id: VifId) -> String {
+        format!("vif {id}")
+    }
+
+    fn network(&self, vrf: Vrf) -> String {
+        vrf.to_string()
     }
 }
 
-impl Display for RuleMatch {
-    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        for (id, modifier) in &self.modifiers {
-            match modifier {
-                Modifier::Mirror(vif) => write!(f, "rule {id} mirror to vif {vif}, ")?,
-                Modifier::Police(meter) => write!(f, "rule {id} police by meter {meter}, ")?,
+/// Displays what has words with numbers in them.
+macro_rules! displayed {
+    ($($type:ty),*) => {
+        $(impl Display for $type {
+            fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+                f.write_str(&self.words(&Numbers))
             }
-        }
-        match self.rule {
-            Some(id) => write!(f, "rule {id} {}", action(self.action)),
-            None => write!(f, "default {}", action(self.action)),
+        })*
+    };
+}
+
+displayed!(Nexthop, RuleMatch, Verdict);
+
+impl Nexthop {
+    /// What it does, in words.
+    #[must_use]
+    pub fn words(&self, names: &dyn Names) -> String {
+        match self {
+            Self::Discard => "discard".to_owned(),
+            Self::Receive => "receive".to_owned(),
+            Self::Encap { vif, mac } => format!("encap {mac} to {}", names.vif(*vif)),
+            Self::Tunnel(tunnel) => tunnel.to_string(),
+            Self::VrfTranslate { vrf } => format!("to network {}", names.network(*vrf)),
+            Self::Resolve { via: Some(via) } => format!("resolve via {via}"),
+            Self::Resolve { via: None } => "resolve".to_owned(),
+            Self::Ecmp(members) => format!("ecmp of {} nexthops", members.len()),
         }
     }
 }
 
-impl Display for NeighbourScope {
-    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+impl RuleMatch {
+    /// Which rules match, and what they say, in words.
+    pub(super) fn words(&self, names: &dyn Names) -> String {
+        let modifier = |(id, modifier): &(RuleId, Modifier)| match modifier {
+            Modifier::Mirror(vif) => format!("rule {id} mirror to {}", names.vif(*vif)),
+            Modifier::Police(meter) => format!("rule {id} police by meter {meter}"),
+        };
+        let last = match self.rule {
+            Some(id) => format!("rule {id} {}", action(self.action)),
+            None => format!("default {}", action(self.action)),
+        };
+        self.modifiers.iter().map(modifier).chain([last]).collect::<Vec<_>>().join(", ")
+    }
+}
+
+impl NeighbourScope {
+    fn words(self, names: &dyn Names) -> String {
         match self {
-            Self::Wire(id) => write!(f, "vif {id}"),
-            Self::Network(vrf) => write!(f, "network {vrf}"),
+            Self::Wire(id) => names.vif(id),
+            Self::Network(vrf) => format!("network {}", names.network(vrf)),
         }
     }
 }
@@ -81,50 +118,32 @@ impl Display for Encap {
     }
 }
 
-impl Display for Forward {
-    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        write!(f, "vif {}", self.port)?;
-        if let Some(ecn) = self.ecn {
-            write!(f, ", ecn {ecn}")?;
-        }
-        if self.ttl_decrement > 0 {
-            write!(f, ", ttl -{}", self.ttl_decrement)?;
-        }
-        if let Some(src) = self.nat.src {
-            write!(f, ", source {src}")?;
-        }
-        if let Some(dst) = self.nat.dst {
-            write!(f, ", destination {dst}")?;
-        }
-        if let Some(mss) = self.mss {
-            write!(f, ", mss {mss}")?;
-        }
-        if let Some(eth) = &self.ethernet {
-            write!(f, ", ethernet {} > {}", eth.src, eth.dst)?;
-        }
-        for _ in 0..self.pop_tags {
-            f.write_str(", pop vlan")?;
-        }
-        if let Some(vlan) = self.push_vlan {
-            write!(f, ", push vlan {vlan}")?;
-        }
-        match &self.encap {
-            Some(encap) => write!(f, ", {encap}"),
-            None => Ok(()),
-        }
+impl Forward {
+    fn words(&self, names: &dyn Names) -> String {
+        let mut words = vec![names.vif(self.port)];
+        words.extend(self.ecn.map(|ecn| format!("ecn {ecn}")));
+        words.extend((self.ttl_decrement > 0).then(|| format!("ttl -{}", self.ttl_decrement)));
+        words.extend(self.nat.src.map(|src| format!("source {src}")));
+        words.extend(self.nat.dst.map(|dst| format!("destination {dst}")));
+        words.extend(self.mss.map(|mss| format!("mss {mss}")));
+        words.extend(self.ethernet.as_ref().map(|eth| format!("ethernet {} > {}", eth.src, eth.dst)));
+        words.extend((0..self.pop_tags).map(|_| "pop vlan".to_owned()));
+        words.extend(self.push_vlan.map(|vlan| format!("push vlan {vlan}")));
+        words.extend(self.encap.as_ref().map(ToString::to_string));
+        words.join(", ")
     }
 }
 
-impl Display for Reply {
-    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        match &self.kind {
-            ReplyKind::Arp { mac } => write!(f, "arp: at {mac}")?,
-            ReplyKind::NeighbourAdvertisement { mac, .. } => write!(f, "neighbour advertisement: at {mac}")?,
-            ReplyKind::Echo => f.write_str("echo")?,
-            ReplyKind::IcmpError { src, error } => write!(f, "icmp from {src}: {}", icmp_error(*error))?,
-            ReplyKind::TcpReset => f.write_str("tcp reset")?,
-        }
-        write!(f, ", to {}", self.forward)
+impl Reply {
+    fn words(&self, names: &dyn Names) -> String {
+        let what = match &self.kind {
+            ReplyKind::Arp { mac } => format!("arp: at {mac}"),
+            ReplyKind::NeighbourAdvertisement { mac, .. } => format!("neighbour advertisement: at {mac}"),
+            ReplyKind::Echo => "echo".to_owned(),
+            ReplyKind::IcmpError { src, error } => format!("icmp from {src}: {}", icmp_error(*error)),
+            ReplyKind::TcpReset => "tcp reset".to_owned(),
+        };
+        format!("{what}, to {}", self.forward.words(names))
     }
 }
 
@@ -139,55 +158,97 @@ fn icmp_error(error: IcmpError) -> String {
     }
 }
 
-impl Display for Verdict {
-    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+impl Verdict {
+    /// Its kind: `forward`, `flood`, `reply`, `hold`, `drop` or `consumed`.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
         match self {
-            Self::Forward(forward) => write!(f, "forward to {forward}"),
+            Self::Forward(_) => "forward",
+            Self::Flood(_) => "flood",
+            Self::Reply(_) => "reply",
+            Self::Hold { .. } => "hold",
+            Self::Drop(_) => "drop",
+            Self::Consumed => "consumed",
+        }
+    }
+
+    /// Why the packet is dropped, if it is.
+    #[must_use]
+    pub const fn reason(&self) -> Option<DropReason> {
+        match self {
+            Self::Drop(reason) => Some(*reason),
+            Self::Reply(reply) => reply.dropped,
+            _ => None,
+        }
+    }
+
+    /// The interfaces by which it, or the answer to it, leaves.
+    #[must_use]
+    pub fn egress(&self) -> Vec<VifId> {
+        match self {
+            Self::Forward(forward) => vec![forward.port],
+            Self::Flood(flood) => flood.to.iter().map(|forward| forward.port).collect(),
+            Self::Reply(reply) => vec![reply.forward.port],
+            Self::Hold { .. } | Self::Drop(_) | Self::Consumed => Vec::new(),
+        }
+    }
+
+    /// In words, a line for each thing that is done.
+    #[must_use]
+    pub fn lines(&self, names: &dyn Names) -> Vec<String> {
+        match self {
+            Self::Forward(forward) => vec![format!("forward to {}", forward.words(names))],
             Self::Flood(flood) => {
-                write!(f, "flood network {}", flood.vrf)?;
-                flood.to.iter().try_for_each(|forward| write!(f, "; to {forward}"))
+                let to = flood.to.iter().map(|forward| format!("to {}", forward.words(names)));
+                [format!("flood network {}", names.network(flood.vrf))].into_iter().chain(to).collect()
             }
             Self::Reply(reply) => {
-                if let Some(reason) = reply.dropped {
-                    write!(f, "drop {reason}; ")?;
-                }
-                write!(f, "reply {reply}")
+                let dropped = reply.dropped.map(|reason| format!("drop {reason}"));
+                dropped.into_iter().chain([format!("reply {}", reply.words(names))]).collect()
             }
-            Self::Hold { scope, addr } => write!(f, "hold for neighbour {addr} of {scope}"),
-            Self::Consumed => f.write_str("consumed"),
-            Self::Drop(reason) => write!(f, "drop {reason}"),
+            Self::Hold { scope, addr } => {
+                vec![format!("hold for neighbour {addr} of {}", scope.words(names))]
+            }
+            Self::Consumed => vec!["consumed".to_owned()],
+            Self::Drop(reason) => vec![format!("drop {reason}")],
         }
+    }
+
+    fn words(&self, names: &dyn Names) -> String {
+        self.lines(names).join("; ")
+    }
+}
+
+impl Effects {
+    /// In words, a line for each of them.
+    #[must_use]
+    pub fn lines(&self, names: &dyn Names) -> Vec<String> {
+        let mut lines = Vec::new();
+        lines.extend(
+            self.learn
+                .as_ref()
+                .map(|learn| format!("learn {} in network {}", learn.mac, names.network(learn.vrf))),
+        );
+        lines.extend(self.neighbour.as_ref().map(|found| {
+            format!("neighbour {} of {} at {}", found.addr, found.scope.words(names), found.mac)
+        }));
+        lines.extend(self.flow.as_ref().map(|flow| match flow {
+            crate::FlowChange::Create { connection, .. } => format!("new flow, {}", connection.state),
+            crate::FlowChange::Update { connection, .. } => format!("flow {}", connection.state),
+        }));
+        lines.extend(self.fragment.is_some().then(|| "ports kept for later fragments".to_owned()));
+        lines.extend(self.meters.iter().map(|(meter, reason)| format!("meter {meter} ({reason})")));
+        let copies = self.mirror_in.iter().chain(&self.mirror_out);
+        lines.extend(copies.map(|copy| format!("copy to {}", names.vif(*copy))));
+        let solicit = self.solicit.as_ref();
+        lines.extend(solicit.map(|(scope, addr)| format!("solicit {addr} of {}", scope.words(names))));
+        lines
     }
 }
 
 impl Display for Effects {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        if let Some(learn) = &self.learn {
-            write!(f, "; learn {} in network {}", learn.mac, learn.vrf)?;
-        }
-        if let Some(found) = &self.neighbour {
-            write!(f, "; neighbour {} of {} at {}", found.addr, found.scope, found.mac)?;
-        }
-        match &self.flow {
-            Some(crate::FlowChange::Create { connection, .. }) => {
-                write!(f, "; new flow, {}", connection.state)?
-            }
-            Some(crate::FlowChange::Update { connection, .. }) => write!(f, "; flow {}", connection.state)?,
-            None => {}
-        }
-        if self.fragment.is_some() {
-            f.write_str("; ports kept for later fragments")?;
-        }
-        for (meter, reason) in &self.meters {
-            write!(f, "; meter {meter} ({reason})")?;
-        }
-        for copy in self.mirror_in.iter().chain(&self.mirror_out) {
-            write!(f, "; copy to vif {copy}")?;
-        }
-        match &self.solicit {
-            Some((scope, addr)) => write!(f, "; solicit {addr} of {scope}"),
-            None => Ok(()),
-        }
+        self.lines(&Numbers).iter().try_for_each(|line| write!(f, "; {line}"))
     }
 }
 

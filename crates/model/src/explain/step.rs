@@ -1,0 +1,180 @@
+//! The look-ups of an explained packet, and their words.
+
+use super::words::{Names, action};
+use crate::{
+    Action, BridgeEntry, BridgeTarget, Endpoint, FlowKey, FlowState, FragmentKey, NeighbourScope, Nexthop,
+    NexthopId, RouteEntry, RuleMatch, RuleQuery, Transport, VifId, VifKind, Vrf,
+};
+use packet::Mac;
+use std::net::IpAddr;
+
+/// One table look-up of an explained packet: what was asked for, and what was found; `None`: a miss.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // fields: what is asked for, and `found`
+pub enum Step {
+    /// An interface.
+    Vif { id: VifId, found: Option<(VifKind, Option<Vrf>)> },
+    /// A network.
+    Network { vrf: Vrf, found: bool },
+    /// The guest that has an address.
+    Guest { vrf: Vrf, addr: IpAddr, found: Option<VifId> },
+    /// A bridge entry.
+    Bridge { vrf: Vrf, mac: Mac, found: Option<BridgeEntry> },
+    /// A route.
+    Route { vrf: Vrf, addr: IpAddr, found: Option<RouteEntry> },
+    /// A nexthop.
+    Nexthop { id: NexthopId, found: Option<Nexthop> },
+    /// Whether tunnel packets are taken from a host.
+    Remote { addr: IpAddr, found: bool },
+    /// What an MPLS label stands for.
+    Mpls { label: u32, found: Option<NexthopId> },
+    /// What a VXLAN network identifier stands for.
+    Vxlan { vni: u32, found: Option<Vrf> },
+    /// A neighbour's MAC.
+    Neighbour { scope: NeighbourScope, addr: IpAddr, found: Option<Mac> },
+    /// A neighbour that does not answer.
+    Unreachable { scope: NeighbourScope, addr: IpAddr },
+    /// A path's MTU, bytes.
+    Path { remote: IpAddr, found: Option<u16> },
+    /// The floating address of an inside one.
+    FloatingOf { vrf: Vrf, inside: IpAddr, outside_vrf: Vrf, found: Option<IpAddr> },
+    /// The inside address of a floating one.
+    InsideOf { vrf: Vrf, outside: IpAddr, found: Option<(Vrf, IpAddr)> },
+    /// The rules of a network.
+    Rules { vrf: Vrf, query: RuleQuery, found: Option<RuleMatch> },
+    /// What a network does with what no rule matches.
+    Default { vrf: Vrf, action: Action },
+    /// A connection, and whether the packet is of its reply direction.
+    Flow { key: FlowKey, found: Option<(FlowState, bool)> },
+    /// Protocol and ports of a fragment's datagram.
+    Fragment { key: FragmentKey, found: Option<Transport> },
+}
+
+impl Step {
+    /// The table: `bridge`, `flow`, `fragment`, `guest`, `mpls`, `nat`, `neighbour`, `network`, `nexthop`, `path`,
+    /// `remote`, `route`, `rule`, `vif` or `vxlan`.
+    #[must_use]
+    pub const fn table(&self) -> &'static str {
+        match self {
+            Self::Vif { .. } => "vif",
+            Self::Network { .. } => "network",
+            Self::Guest { .. } => "guest",
+            Self::Bridge { .. } => "bridge",
+            Self::Route { .. } => "route",
+            Self::Nexthop { .. } => "nexthop",
+            Self::Remote { .. } => "remote",
+            Self::Mpls { .. } => "mpls",
+            Self::Vxlan { .. } => "vxlan",
+            Self::Neighbour { .. } | Self::Unreachable { .. } => "neighbour",
+            Self::Path { .. } => "path",
+            Self::FloatingOf { .. } | Self::InsideOf { .. } => "nat",
+            Self::Rules { .. } | Self::Default { .. } => "rule",
+            Self::Flow { .. } => "flow",
+            Self::Fragment { .. } => "fragment",
+        }
+    }
+
+    /// The IP protocol that was asked about.
+    #[must_use]
+    pub const fn protocol(&self) -> Option<u8> {
+        match self {
+            Self::Rules { query, .. } => Some(query.protocol),
+            Self::Flow { key, .. } => Some(key.protocol),
+            Self::Fragment { found: Some(transport), .. } => Some(transport.protocol),
+            _ => None,
+        }
+    }
+
+    /// What was asked for, in words.
+    #[must_use]
+    pub fn key(&self, names: &dyn Names) -> String {
+        let network = |vrf: &Vrf| names.network(*vrf);
+        let end = |end: &Endpoint| format!("{} {} port {}", names.network(end.vrf), end.addr, end.port);
+        match self {
+            Self::Vif { id, .. } => names.vif(*id),
+            Self::Network { vrf, .. } => network(vrf),
+            Self::Guest { vrf, addr, .. } | Self::Route { vrf, addr, .. } => {
+                format!("{} {addr}", network(vrf))
+            }
+            Self::Bridge { vrf, mac, .. } => format!("{} {mac}", network(vrf)),
+            Self::Nexthop { id, .. } => id.to_string(),
+            Self::Remote { addr, .. } => addr.to_string(),
+            Self::Mpls { label, .. } => label.to_string(),
+            Self::Vxlan { vni, .. } => vni.to_string(),
+            Self::Neighbour { scope, addr, .. } | Self::Unreachable { scope, addr } => match scope {
+                NeighbourScope::Wire(id) => format!("{} {addr}", names.vif(*id)),
+                NeighbourScope::Network(vrf) => format!("{} {addr}", network(vrf)),
+            },
+            Self::Path { remote, .. } => remote.to_string(),
+            Self::FloatingOf { vrf, inside, outside_vrf, .. } => {
+                format!("{} {inside} in {}", network(vrf), network(outside_vrf))
+            }
+            Self::InsideOf { vrf, outside, .. } => format!("{} {outside}", network(vrf)),
+            Self::Rules { vrf, query, .. } => {
+                let port = query.dst_port.map_or_else(String::new, |port| format!(" port {port}"));
+                let RuleQuery { src, dst, protocol, .. } = query;
+                format!("{} {src} > {dst} protocol {protocol}{port}", network(vrf))
+            }
+            Self::Default { vrf, .. } => format!("{} default", network(vrf)),
+            Self::Flow { key, .. } => {
+                format!("{} > {} protocol {}", end(&key.src), end(&key.dst), key.protocol)
+            }
+            Self::Fragment { key, .. } => {
+                format!("{} {} > {} id {}", network(&key.vrf), key.src, key.dst, key.id)
+            }
+        }
+    }
+
+    /// What was found, in words; `None`: a miss.
+    #[must_use]
+    pub fn result(&self, names: &dyn Names) -> Option<String> {
+        Some(match self {
+            Self::Vif { id, found } => match (*found)? {
+                (kind, Some(vrf)) => format!("{} ({kind:?}) in {}", names.vif(*id), names.network(vrf)),
+                (kind, None) => format!("{} ({kind:?})", names.vif(*id)),
+            },
+            Self::Network { vrf, found } => found.then(|| names.network(*vrf))?,
+            Self::Guest { found, .. } => names.vif((*found)?),
+            Self::Bridge { found, .. } => bridged(&(*found)?, names),
+            Self::Route { addr, found, .. } => routed(*addr, (*found)?),
+            Self::Nexthop { found, .. } => found.as_ref()?.words(names),
+            Self::Remote { found, .. } => found.then(|| "named by a nexthop".to_owned())?,
+            Self::Mpls { found, .. } => format!("nexthop {}", (*found)?),
+            Self::Vxlan { found, .. } => names.network((*found)?),
+            Self::Neighbour { found, .. } => (*found)?.to_string(),
+            Self::Unreachable { .. } => "does not answer".to_owned(),
+            Self::Path { found, .. } => format!("mtu {}", (*found)?),
+            Self::FloatingOf { found, .. } => (*found)?.to_string(),
+            Self::InsideOf { found, .. } => {
+                let (vrf, addr) = (*found)?;
+                format!("{} {addr}", names.network(vrf))
+            }
+            Self::Rules { found, .. } => found.as_ref()?.words(names),
+            Self::Default { action: of, .. } => action(*of).to_owned(),
+            Self::Flow { found, .. } => {
+                let (state, is_reply) = (*found)?;
+                format!("{state}, {} direction", if is_reply { "reply" } else { "original" })
+            }
+            Self::Fragment { found, .. } => {
+                let transport = (*found)?;
+                let (src, dst) = transport.ports.unwrap_or_default();
+                format!("protocol {}, ports {src} > {dst}", transport.protocol)
+            }
+        })
+    }
+}
+
+fn bridged(entry: &BridgeEntry, names: &dyn Names) -> String {
+    let how = if entry.is_static { "static" } else { "learned" };
+    match entry.target {
+        BridgeTarget::Vif(id) => format!("{} ({how})", names.vif(id)),
+        BridgeTarget::Nexthop(id) => format!("nexthop {id} ({how})"),
+        BridgeTarget::Vtep { remote, .. } => format!("tunnel to {remote} ({how})"),
+    }
+}
+
+fn routed(addr: IpAddr, route: RouteEntry) -> String {
+    let prefix = ipnet::IpNet::new(addr, route.prefix_len).map(|prefix| prefix.trunc());
+    let prefix = prefix.map_or_else(|_| addr.to_string(), |prefix| prefix.to_string());
+    format!("{prefix} to nexthop {}", route.nexthop)
+}
