@@ -131,6 +131,7 @@ impl Step {
         Some(match self {
             Self::Vif { id, found } => match (*found)? {
                 (kind, Some(vrf)) => format!("{} ({kind:?}) in {}", names.vif(*id), names.network(vrf)),
+                (VifKind::Mirror(_), _) => format!("{} (Mirror)", names.vif(*id)),
                 (kind, None) => format!("{} ({kind:?})", names.vif(*id)),
             },
             Self::Network { vrf, found } => found.then(|| names.network(*vrf))?,

@@ -190,7 +190,7 @@ fn guest(rng: &mut Rng, id: u16, vrfs: &[u16]) -> Vif {
     }
     vif.policy = rng.percent(60);
     vif.meter = rng.percent(15).then(|| MeterId(rng.below(METERS as usize) as u32));
-    let mirror = if id % 2 == 0 { FIRST_GUEST } else { REMOTE_MIRROR };
+    let mirror = if id.is_multiple_of(2) { FIRST_GUEST } else { REMOTE_MIRROR };
     vif.mirror = rng.percent(20).then_some(VifId(mirror));
     vif
 }
