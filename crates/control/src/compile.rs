@@ -72,29 +72,6 @@ fn vlan_vif(guest: &Guest, vlan: &GuestVlan) -> String {
     format!("{}:{}", guest.name, vlan.tag)
 }
 
-/// An interface of no guest.
-fn nobodys(id: VifId, name: &str, kind: VifKind) -> Vif {
-    Vif {
-        id,
-        name: name.into(),
-        kind,
-        vrf: None,
-        mac: None,
-        addresses: Vec::new(),
-        allowed: Vec::new(),
-        macs: Vec::new(),
-        vlans: Vec::new(),
-        trunk: None,
-        mtu: u16::MAX,
-        policy: false,
-        meter: None,
-        mirror: None,
-        roles: Roles::default(),
-        rdma: None,
-        wire: None,
-    }
-}
-
 fn encapsulation(tunnel: &config::Tunnel) -> Tunnel {
     Tunnel {
         kind: match tunnel.kind {
@@ -296,7 +273,7 @@ impl Compiler<'_> {
                 gateways: wire.gateway.clone(),
                 networks,
             }),
-            ..nobodys(id, &wire.name, VifKind::Wire)
+            ..Vif::new(id, &wire.name, VifKind::Wire)
         };
         self.out.vifs.insert(id, vif);
     }
@@ -305,7 +282,7 @@ impl Compiler<'_> {
     fn mirror(&mut self, name: &str) -> VifId {
         let id = self.vif_id(name);
         if let Some(Ok(tunnel)) = config::Tunnel::of_mirror(name) {
-            self.out.vifs.insert(id, nobodys(id, name, VifKind::Mirror(encapsulation(&tunnel))));
+            self.out.vifs.insert(id, Vif::new(id, name, VifKind::Mirror(encapsulation(&tunnel))));
         }
         id
     }

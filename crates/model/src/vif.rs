@@ -66,6 +66,30 @@ pub struct Vif {
 }
 
 impl Vif {
+    /// An interface of no network, without addresses, roles and policy, for packets of 1500 bytes.
+    #[must_use]
+    pub fn new(id: VifId, name: &str, kind: VifKind) -> Self {
+        Self {
+            id,
+            name: name.into(),
+            kind,
+            vrf: None,
+            mac: None,
+            macs: Vec::new(),
+            addresses: Vec::new(),
+            allowed: Vec::new(),
+            mtu: 1500,
+            policy: false,
+            meter: None,
+            mirror: None,
+            roles: Roles::default(),
+            rdma: None,
+            vlans: Vec::new(),
+            trunk: None,
+            wire: None,
+        }
+    }
+
     /// The interface of the guest's verbs device, if it has one.
     #[must_use]
     pub fn verbs(&self) -> Option<VifId> {

@@ -131,25 +131,7 @@ fn meter(rng: &mut Rng) -> MeterConfig {
 }
 
 fn blank(id: u16, kind: VifKind) -> Vif {
-    Vif {
-        id: VifId(id),
-        name: format!("vif{id}").into(),
-        kind,
-        vrf: None,
-        mac: None,
-        addresses: Vec::new(),
-        allowed: Vec::new(),
-        macs: Vec::new(),
-        vlans: Vec::new(),
-        trunk: None,
-        mtu: 1500,
-        policy: false,
-        meter: None,
-        mirror: None,
-        roles: Default::default(),
-        rdma: None,
-        wire: None,
-    }
+    Vif::new(VifId(id), &format!("vif{id}"), kind)
 }
 
 fn wire(rng: &mut Rng, id: u16) -> Vif {

@@ -221,7 +221,7 @@ impl Setup {
         let name: String = value(words)?;
         let (id, kind) = (self.vif_id(&name), TunnelKind::Vxlan);
         let tunnel = Tunnel { kind, remote: value(words)?, id: value(words)?, mac: None };
-        self.vifs.insert(id, blank(id, &name, VifKind::Mirror(tunnel)));
+        self.vifs.insert(id, Vif::new(id, &name, VifKind::Mirror(tunnel)));
         Ok(())
     }
 
@@ -229,7 +229,7 @@ impl Setup {
         let name: String = value(words)?;
         let id = self.vif_id(&name);
         let mut attributes = WireAttributes::default();
-        let mut vif = blank(id, &name, VifKind::Wire);
+        let mut vif = Vif::new(id, &name, VifKind::Wire);
         while let Some(word) = words.next() {
             match word {
                 "mac" => vif.mac = Some(value(words)?),
@@ -296,7 +296,7 @@ impl Setup {
     fn guest(&mut self, words: &mut Words<'_>) -> Result<(), String> {
         let name: String = value(words)?;
         must(words, "in")?;
-        let mut vif = blank(self.vif_id(&name), &name, VifKind::Vhost);
+        let mut vif = Vif::new(self.vif_id(&name), &name, VifKind::Vhost);
         vif.vrf = Some(self.vrf(words)?);
         while let Some(word) = words.next() {
             match word {
@@ -533,28 +533,5 @@ fn action(word: &str) -> Result<Action, String> {
         "drop" => Ok(Action::Drop),
         "reject" => Ok(Action::Reject),
         other => Err(format!("'{other}' is no action")),
-    }
-}
-
-/// An interface with nothing set.
-fn blank(id: VifId, name: &str, kind: VifKind) -> Vif {
-    Vif {
-        id,
-        name: name.into(),
-        kind,
-        vrf: None,
-        mac: None,
-        addresses: Vec::new(),
-        allowed: Vec::new(),
-        macs: Vec::new(),
-        vlans: Vec::new(),
-        trunk: None,
-        mtu: 9000,
-        policy: false,
-        meter: None,
-        mirror: None,
-        roles: Default::default(),
-        rdma: None,
-        wire: None,
     }
 }
