@@ -14,7 +14,6 @@ mod bridge;
 mod egress;
 mod guard;
 mod ingress;
-mod mirror;
 mod neighbour;
 mod policy;
 mod related;
@@ -26,7 +25,7 @@ mod wire;
 
 use crate::{
     Decision, DropReason, Effects, Forward, GATEWAY_MAC, L2Gateway, Lookup, NeighbourScope, Network,
-    PacketView, Seconds, Verdict, Vif, VifId, VifKind,
+    PacketView, Seconds, Verdict, Vif, VifId, VifKind, copy_to, mirror,
 };
 use packet::{Fragment, Headers, IcmpError, L4, Mac, ParseError, Tag, entropy, entropy_l2, proto};
 use std::net::IpAddr;
@@ -43,7 +42,10 @@ pub fn decide<T: Lookup>(tables: &T, packet: &PacketView<'_>, ingress: VifId, no
         Err(Stop::Echo) => Verdict::Drop(DropReason::VerbsOnly),
     };
     walk.effects.restrict(&verdict, ingress, |id| tables.vif(id).and_then(|vif| vif.rdma));
-    walk.find_mirrors();
+    let Effects { mirror_in, mirror_out, solicit, .. } = &mut walk.effects;
+    if solicit.is_none() && !(mirror_in.is_empty() && mirror_out.is_empty()) {
+        *solicit = mirror::missing(tables, mirror_in.iter().chain(&*mirror_out));
+    }
     Decision { verdict, effects: walk.effects }
 }
 
@@ -67,12 +69,11 @@ pub(crate) fn bridge_own<T: Lookup>(
         _ => (Vec::new(), None),
     };
     let delivered = !to.is_empty();
-    walk.effects.solicit = None;
-    walk.find_mirrors();
-    missing = missing.or(walk.effects.solicit);
-    for &mirror in &walk.effects.mirror_out {
+    let mirrors = &walk.effects.mirror_out;
+    missing = missing.or(mirror::missing(tables, mirrors));
+    for &mirror in mirrors {
         if delivered && to.iter().all(|forward| forward.port != mirror) {
-            to.extend(walk.effects.copy_to(mirror, &Forward::unchanged(mirror)));
+            to.extend(copy_to(tables, &packet.headers, mirror, &Forward::unchanged(mirror)));
         }
     }
     (to, missing)

@@ -229,36 +229,12 @@ pub struct Effects {
     pub mirror_in: ArrayVec<VifId, 4>,
     /// Guests that get a copy of the frame as it is delivered, or of the answer.
     pub mirror_out: ArrayVec<VifId, 4>,
-    /// Of the mirrors those on other hosts.
-    pub remote_mirrors: ArrayVec<RemoteMirror, 2>,
     /// A neighbour to solicit though the packet does not wait for it: a flood left one of its tunnels out, or a mirror's.
     pub solicit: Option<(NeighbourScope, IpAddr)>,
     /// The rules that applied, for their counters: of both networks, those that go on before the one that decided.
     pub rules: ArrayVec<RuleId, 10>,
     /// The nexthop used, for its counter.
     pub nexthop: Option<NexthopId>,
-}
-
-/// A mirror on another host ([`crate::VifKind::Mirror`]).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RemoteMirror {
-    /// Which.
-    pub mirror: VifId,
-    /// The wire by which it is reached, and the encapsulation; `None`: it can't be reached now.
-    pub way: Option<(VifId, Encap)>,
-}
-
-impl Effects {
-    /// How a copy that leaves as `base` says goes to a mirror; to one on another host without the tag of a guest's
-    /// VLAN. Nothing where the mirror can't be reached.
-    #[must_use]
-    pub fn copy_to(&self, mirror: VifId, base: &Forward) -> Option<Forward> {
-        let Some(remote) = self.remote_mirrors.iter().find(|remote| remote.mirror == mirror) else {
-            return Some(Forward { port: mirror, encap: None, ..base.clone() });
-        };
-        let (port, encap) = remote.way?;
-        Some(Forward { port, encap: Some(encap), push_vlan: None, ..base.clone() })
-    }
 }
 
 /// A source MAC seen.

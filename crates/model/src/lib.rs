@@ -22,6 +22,7 @@ mod flow;
 pub mod generate;
 mod ids;
 mod lookup;
+mod mirror;
 mod network;
 mod nexthop;
 pub mod rewrite;
@@ -43,13 +44,14 @@ pub use change::{ApplyError, Change};
 pub use decide::{decide, entropy_of};
 pub use decision::{
     Asker, Decision, Effects, Encap, EthernetRewrite, Flood, Forward, Learn, Nat, NeighbourFound, PathMtu,
-    RemoteMirror, Reply, ReplyKind, Verdict,
+    Reply, ReplyKind, Verdict,
 };
 pub use drop::DropReason;
 pub use explain::{Explanation, Names, Numbers, Step, Traced, explain};
 pub use flow::{Connection, Endpoint, FlowChange, FlowKey, FlowState, Follow, FragmentKey, Seconds};
 pub use ids::{MeterId, NexthopId, RuleId, VifId, Vrf};
 pub use lookup::{Lookup, RuleMatch, RuleQuery};
+pub use mirror::copy_to;
 pub use network::{
     BridgeEntry, BridgeTarget, FloatingAddress, GATEWAY_MAC, Host, L2Gateway, NeighbourScope, Network,
     Overlay, RouteEntry, TcpPaths, WireAttachment,

@@ -9,7 +9,7 @@ pub use encap::{encap_len, write_encap};
 pub use length::metered_len;
 pub use reply::build_reply;
 
-use crate::{Decision, Effects, Forward, Nat, PacketView, Reply, Verdict, VifId};
+use crate::{Decision, Effects, Forward, Lookup, Nat, PacketView, Reply, Verdict, VifId, copy_to};
 use packet::{Headers, TunnelKind, build, edit, proto};
 use std::ops::Range;
 
@@ -17,19 +17,23 @@ use std::ops::Range;
 /// an answer, and copies of the answer or the first delivery as it is before it is encapsulated. The packet has no
 /// unfinished checksum.
 #[must_use]
-pub fn emit(decision: &Decision, packet: &PacketView<'_>) -> Vec<(VifId, Vec<u8>)> {
+pub fn emit<T: Lookup>(tables: &T, decision: &Decision, packet: &PacketView<'_>) -> Vec<(VifId, Vec<u8>)> {
     let mut out = Vec::new();
-    let effects = &decision.effects;
-    let copies =
-        effects.mirror_in.iter().filter_map(|port| effects.copy_to(*port, &Forward::unchanged(*port)));
-    out.extend(copies.filter_map(|forward| Some((forward.port, rewrite(&forward, packet)?))));
+    let Effects { mirror_in, mirror_out, .. } = &decision.effects;
+    let copy = |mirror: &VifId, base: &Forward, frame: &PacketView<'_>| {
+        let forward = copy_to(tables, &packet.headers, *mirror, base)?;
+        Some((forward.port, rewrite(&forward, frame)?))
+    };
+    let unchanged = Forward::unchanged(VifId(0));
+    out.extend(mirror_in.iter().filter_map(|mirror| copy(mirror, &unchanged, packet)));
     let deliveries = match &decision.verdict {
         Verdict::Forward(forward) => std::slice::from_ref(forward),
         Verdict::Flood(flood) => &flood.to,
         Verdict::Reply(reply) => {
             out.extend(answer(reply, packet).map(|frame| (reply.forward.port, frame)));
-            if let Some(frame) = answer(&reply.bare(), packet) {
-                out.extend(mirrored(effects, &frame));
+            let bare = answer(&reply.bare(), packet).unwrap_or_default();
+            if let Ok(frame) = PacketView::parse(&bare, bare.len() as u32, None) {
+                out.extend(mirror_out.iter().filter_map(|mirror| copy(mirror, &unchanged, &frame)));
             }
             &[]
         }
@@ -37,20 +41,9 @@ pub fn emit(decision: &Decision, packet: &PacketView<'_>) -> Vec<(VifId, Vec<u8>
     };
     out.extend(deliveries.iter().filter_map(|forward| Some((forward.port, rewrite(forward, packet)?))));
     if let Some(first) = deliveries.first() {
-        let copies = effects.mirror_out.iter().filter_map(|mirror| effects.copy_to(*mirror, first));
-        out.extend(copies.filter_map(|forward| Some((forward.port, rewrite(&forward, packet)?))));
+        out.extend(mirror_out.iter().filter_map(|mirror| copy(mirror, first, packet)));
     }
     out
-}
-
-/// Copies of an answer.
-fn mirrored<'a>(effects: &'a Effects, answer: &'a [u8]) -> impl Iterator<Item = (VifId, Vec<u8>)> + 'a {
-    let copy = |mirror: &VifId| {
-        let forward = effects.copy_to(*mirror, &Forward::unchanged(*mirror))?;
-        let view = PacketView::parse(answer, answer.len() as u32, None).ok()?;
-        Some((forward.port, rewrite(&forward, &view)?))
-    };
-    effects.mirror_out.iter().filter_map(copy)
 }
 
 fn answer(reply: &Reply, packet: &PacketView<'_>) -> Option<Vec<u8>> {

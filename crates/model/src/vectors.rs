@@ -25,8 +25,8 @@ mod setup;
 pub use setup::Setup;
 
 use crate::{
-    Change, Decision, DropReason, Effects, FlowChange, NeighbourScope, PacketView, Verdict, VifId, rewrite,
-    text,
+    Change, Decision, DropReason, Effects, FlowChange, Lookup, NeighbourScope, PacketView, Verdict, VifId,
+    rewrite, text,
 };
 use std::net::IpAddr;
 
@@ -171,8 +171,13 @@ impl Case {
 
     /// What a decision does, as a vector file says it.
     #[must_use]
-    pub fn observed(&self, decision: &Decision, packet: &PacketView<'_>) -> Vec<Expected> {
-        let sent = rewrite::emit(decision, packet).into_iter();
+    pub fn observed<T: Lookup>(
+        &self,
+        tables: &T,
+        decision: &Decision,
+        packet: &PacketView<'_>,
+    ) -> Vec<Expected> {
+        let sent = rewrite::emit(tables, decision, packet).into_iter();
         let mut all: Vec<_> = sent.map(|(port, frame)| Expected::Out(port, frame)).collect();
         match &decision.verdict {
             Verdict::Drop(reason) => all.push(Expected::Drop(*reason)),

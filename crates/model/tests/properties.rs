@@ -7,7 +7,7 @@ use model::tcp::Edge;
 use model::{
     BridgeEntry, Connection, DropReason, FlowKey, Forward, FragmentKey, Host, Lookup, NeighbourScope,
     Network, Nexthop, NexthopId, PacketView, RouteEntry, RuleMatch, RuleQuery, Seconds, Segment, Tables,
-    Transport, Verdict, Vif, VifId, Vrf, decide, explain, rewrite, tcp, text,
+    Transport, Verdict, Vif, VifId, Vrf, copy_to, decide, explain, rewrite, tcp, text,
 };
 use packet::{Headers, L4, Mac, checksum, proto};
 use std::cell::RefCell;
@@ -73,9 +73,10 @@ fn whatever_is_emitted_parses_again() {
             _ => 0,
         };
         let effects = &decision.effects;
-        let reached = |mirror: &&VifId| effects.copy_to(**mirror, &Forward::unchanged(**mirror)).is_some();
+        let base = Forward::unchanged(VifId(0));
+        let reached = |mirror: &&VifId| copy_to(tables, &view.headers, **mirror, &base).is_some();
         let copies = effects.mirror_in.iter().chain(&effects.mirror_out).filter(reached).count();
-        let out = rewrite::emit(&decision, &view);
+        let out = rewrite::emit(tables, &decision, &view);
         assert_eq!(out.len(), expected + copies, "{decision} of {}", text::show(&packet.frame));
         for (_, frame) in &out {
             let headers = Headers::ethernet(frame, 0, frame.len());
@@ -117,7 +118,7 @@ fn rewriting_keeps_checksums_right() {
             return;
         };
         let decision = decide(tables, &view, packet.ingress, now);
-        for (_, frame) in rewrite::emit(&decision, &view) {
+        for (_, frame) in rewrite::emit(tables, &decision, &view) {
             assert!(checksums_valid_inside(&frame), "{decision} of {}", text::show(&packet.frame));
             checked += 1;
         }
@@ -302,7 +303,7 @@ fn tables_that_contradict_themselves_do_no_harm() {
         let holes = Holes { tables, rng: RefCell::new(rng.borrow().clone()) };
         let decision = decide(&holes, &view, packet.ingress, now);
         rng.replace(holes.rng.into_inner());
-        drop(rewrite::emit(&decision, &view));
+        drop(rewrite::emit(tables, &decision, &view));
     });
 }
 

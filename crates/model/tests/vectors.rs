@@ -59,7 +59,7 @@ fn receive(
     traced.into_steps().iter().for_each(|step| look(step.table(), step.result(&Numbers).is_some()));
     let metered = model::rewrite::metered_len(&decision.verdict, &view);
     match tables.commit(&decision.effects, metered, u64::from(now) * 1_000_000_000) {
-        Ok(()) => case.observed(&decision, &view),
+        Ok(()) => case.observed(tables, &decision, &view),
         Err(reason) => vec![Expected::Drop(reason)],
     }
 }

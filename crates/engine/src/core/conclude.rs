@@ -51,7 +51,7 @@ impl Core {
         }
         self.effects(tables, case, original.len())?;
         for &mirror in &decision.effects.mirror_in {
-            self.send_copy(case, original, mirror, &Forward::unchanged(mirror));
+            self.send_copy(tables, case, original, mirror, &Forward::unchanged(mirror));
         }
         if let Some((scope, addr)) = decision.effects.solicit
             && tables.shared.wait_for(scope, addr, case.ingress, self.now.seconds) == Waiting::Solicit
@@ -61,7 +61,7 @@ impl Core {
         match &decision.verdict {
             Verdict::Forward(forward) => {
                 self.send(case, original, forward);
-                self.send_mirrored(case, original, forward);
+                self.send_mirrored(tables, case, original, forward);
             }
             Verdict::Flood(flood) => return self.flood(tables, case, original, flood),
             Verdict::Reply(reply) => self.reply(tables, original, reply, case),
@@ -88,21 +88,22 @@ impl Core {
             self.send(case, original, forward);
         }
         if let Some(first) = to.first() {
-            self.send_mirrored(case, original, first);
+            self.send_mirrored(tables, case, original, first);
         }
         Ok(())
     }
 
     /// Sends mirrors what the receiver by `forward` gets, before it is encapsulated.
-    fn send_mirrored(&mut self, case: &Case, original: &[u8], forward: &Forward) {
+    fn send_mirrored(&mut self, tables: Tables<'_>, case: &Case, original: &[u8], forward: &Forward) {
         for &mirror in &case.decision.effects.mirror_out {
-            self.send_copy(case, original, mirror, forward);
+            self.send_copy(tables, case, original, mirror, forward);
         }
     }
 
     /// Sends a copy to a mirror, if it can be reached and the turn's budget allows it.
-    fn send_copy(&mut self, case: &Case, original: &[u8], mirror: VifId, base: &Forward) {
-        let Some(forward) = case.decision.effects.copy_to(mirror, base) else { return };
+    fn send_copy(&mut self, tables: Tables<'_>, case: &Case, original: &[u8], mirror: VifId, base: &Forward) {
+        let view = tables.view(self.now.seconds);
+        let Some(forward) = model::copy_to(&view, &case.headers, mirror, base) else { return };
         if self.turn.take(1, original.len()) {
             self.send(case, original, &forward);
         } else {
@@ -218,8 +219,9 @@ impl Core {
         if !mirrors.is_empty()
             && let Ok(len) = model::rewrite::build_reply(&reply.bare(), &packet, &mut answer)
         {
-            let effects = &case.decision.effects;
-            for forward in mirrors.iter().filter_map(|id| effects.copy_to(*id, &Forward::unchanged(*id))) {
+            let view = tables.view(self.now.seconds);
+            let copy = |id: &VifId| model::copy_to(&view, &case.headers, *id, &Forward::unchanged(*id));
+            for forward in mirrors.iter().filter_map(copy) {
                 if self.turn.take(1, len) {
                     self.send_own(&answer[..len], &forward);
                 } else {

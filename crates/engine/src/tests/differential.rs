@@ -30,7 +30,7 @@ fn expected(host: &Host, vif: VifId, frame: &[u8]) -> Expected {
     };
     let decision = host.decide(vif, &packet);
     let mut frames: BTreeMap<_, Vec<_>> = BTreeMap::new();
-    for (port, frame) in model::rewrite::emit(&decision, &packet) {
+    for (port, frame) in host.emit(&decision, &packet) {
         frames.entry(port).or_default().push(frame);
     }
     let dropped = match &decision.verdict {

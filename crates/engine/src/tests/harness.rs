@@ -81,6 +81,12 @@ impl Host {
         model::decide(&snapshot.view(self.shared.flows(), now), packet, vif, now)
     }
 
+    /// What leaves by a decision made right now.
+    pub fn emit(&self, decision: &Decision, packet: &PacketView<'_>) -> Vec<(VifId, Vec<u8>)> {
+        let (snapshot, now) = (self.shared.snapshot(), self.core.now.seconds);
+        model::rewrite::emit(&snapshot.view(self.shared.flows(), now), decision, packet)
+    }
+
     /// Sends packets into `vif`; returns what comes out.
     pub fn run(&mut self, vif: VifId, packets: impl IntoIterator<Item = Packet>) -> Output {
         self.ports[&vif].send(packets);

@@ -1,0 +1,48 @@
+//! Copies for mirrors, those on other hosts too.
+
+use crate::underlay::underlay_path;
+use crate::{Encap, Forward, Lookup, NeighbourScope, Tunnel, VifId, VifKind, entropy_of};
+use packet::Headers;
+use std::net::IpAddr;
+
+/// How a copy of a packet with these headers, as it came in, goes to a mirror, if it leaves as `base` says; to one on
+/// another host without the tag of a guest's VLAN. Nothing where the mirror can't be reached.
+#[must_use]
+pub fn copy_to<T: Lookup>(tables: &T, headers: &Headers, mirror: VifId, base: &Forward) -> Option<Forward> {
+    let Some(tunnel) = remote(tables, mirror) else {
+        return Some(Forward { port: mirror, encap: None, ..base.clone() });
+    };
+    let path = underlay_path(tables, tunnel.remote)?;
+    let encap = Encap {
+        kind: tunnel.kind,
+        id: tunnel.id,
+        src: path.src,
+        dst: tunnel.remote,
+        src_mac: path.src_mac,
+        dst_mac: tables.neighbour(path.scope(), path.hop)?,
+        entropy: entropy_of(headers),
+        tos: 0,
+    };
+    Some(Forward { port: path.wire.id, encap: Some(encap), push_vlan: None, ..base.clone() })
+}
+
+/// The neighbour that is not known on the way to one of these mirrors.
+pub(crate) fn missing<'m, T: Lookup>(
+    tables: &T,
+    mirrors: impl IntoIterator<Item = &'m VifId>,
+) -> Option<(NeighbourScope, IpAddr)> {
+    mirrors.into_iter().find_map(|mirror| {
+        let path = underlay_path(tables, remote(tables, *mirror)?.remote)?;
+        let (scope, hop) = (path.scope(), path.hop);
+        let asked = tables.neighbour(scope, hop).is_none() && !tables.is_unreachable(scope, hop);
+        asked.then_some((scope, hop))
+    })
+}
+
+/// The tunnel to a mirror, if it is on another host.
+fn remote<T: Lookup>(tables: &T, mirror: VifId) -> Option<Tunnel> {
+    match tables.vif(mirror)?.kind {
+        VifKind::Mirror(tunnel) => Some(tunnel),
+        _ => None,
+    }
+}
