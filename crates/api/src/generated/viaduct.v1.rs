@@ -330,7 +330,7 @@ pub struct Rule {
     pub protocol: ::core::option::Option<::prost::alloc::string::String>,
     #[prost(string, optional, tag = "6")]
     pub ports: ::core::option::Option<::prost::alloc::string::String>,
-    /// allow, drop, reject, mirror:GUEST or police:MBPS.
+    /// allow, drop, reject, mirror:GUEST, mirror:vxlan:ADDRESS:VNI or police:MBPS.
     #[prost(string, tag = "7")]
     pub action: ::prost::alloc::string::String,
 }
