@@ -29,6 +29,7 @@ struct Run {
 
 fn timing(name: &str) -> Timing {
     match name {
+        "hbm2_1800" => Timing::hbm2_1800(),
         "conservative" => Timing::conservative(),
         "ddr4_2400" => Timing::ddr4_2400(),
         "hbm2, per-bank refresh" => Timing { refresh: Refresh::HBM2_PER_BANK, ..Timing::hbm2() },
@@ -105,6 +106,7 @@ fn rates() -> Vec<(Run, Run, Run, &'static str)> {
     let expected = [
         ("hbm2", ["42", "70-88", "112", "203", "231", "240"]),
         ("hbm2, per-bank refresh", ["40", "70-88", "110", "207", "240", "249"]),
+        ("hbm2_1800", ["-"; 6]),
         ("conservative", ["47", "70-88", "110", "124", "125", "125"]),
         ("ddr4_2400", ["53", "-", "128", "176", "177", "177"]),
     ];

@@ -122,6 +122,23 @@ impl Timing {
         }
     }
 
+    /// HBM2 at 1.8 Gb/s a pin, the most that AMD's controller for UltraScale+ does (PG276): what [`Self::hbm2`] says in
+    /// ns, in periods of 1.111 ns, rounded up; what is said in periods stays, and tFAW, which is 4 tRRD_S.
+    pub const fn hbm2_1800() -> Self {
+        Self {
+            tck_ps: 1111,
+            cl: 13,
+            rcd_rd: 13,
+            rcd_wr: 11,
+            rp: 13,
+            ras: 31,
+            rc: 44,
+            wr: 15,
+            refresh: Refresh::AllBank { rfc: 316, refi: 3510 },
+            ..Self::hbm2()
+        }
+    }
+
     /// HBM2 where the sources disagree, the slower of [`Self::hbm2`] and DRAMsim3: tFAW 30 ns above all.
     pub const fn conservative() -> Self {
         Self { rcd_wr: 14, rtp: 6, faw: 30, ..Self::hbm2() }

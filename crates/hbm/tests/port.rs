@@ -5,8 +5,8 @@ use std::collections::{HashMap, VecDeque};
 use hbm::{Beat, Channel, Controller, Refused, Timing};
 use proptest::prelude::*;
 
-fn presets() -> [Timing; 3] {
-    [Timing::hbm2(), Timing::conservative(), Timing::ddr4_2400()]
+fn presets() -> [Timing; 4] {
+    [Timing::hbm2(), Timing::hbm2_1800(), Timing::conservative(), Timing::ddr4_2400()]
 }
 
 fn mark(addr: u64) -> [u8; 32] {

@@ -209,7 +209,7 @@ fn controller() -> impl Strategy<Value = Controller> {
 
 fn timings() -> Vec<Timing> {
     let per_bank = Timing { refresh: Refresh::HBM2_PER_BANK, ..Timing::hbm2() };
-    vec![Timing::hbm2(), Timing::conservative(), per_bank, Timing::ddr4_2400()]
+    vec![Timing::hbm2(), Timing::hbm2_1800(), Timing::conservative(), per_bank, Timing::ddr4_2400()]
 }
 
 /// Runs the traffic and gives the commands.
