@@ -66,7 +66,7 @@ reasons! {
     NexthopInvalid = "nexthop_invalid", "The nexthop or its interface is gone.";
     NoUnderlay = "no_underlay", "No wire, tunnel source or gateway reaches the tunnel's remote.";
     TtlExpired = "ttl_expired", "TTL or hop limit ran out.";
-    Mtu = "mtu", "The packet is too big for the next link, and must not be fragmented.";
+    Mtu = "mtu", "The packet is too big for the next link, and has Don't Fragment or is only bridged.";
     NotFragmented = "not_fragmented", "The packet is too big for the next link. Viaduct does not fragment it, but informs its sender.";
     GatewayNoService = "gateway_no_service", "A packet other than ping to a gateway address.";
     NotForUs = "not_for_us", "A packet on the wire that is neither for this host nor for an attached network.";
@@ -87,7 +87,7 @@ reasons! {
     Policed = "policed", "Over the rate of a police rule.";
     RateLimited = "rate_limited", "Over the guest's own rate.";
     RoceNat = "roce_nat", "RoCEv2's checksum (ICRC) covers addresses, so NAT would break it.";
-    FlowQuota = "flow_quota", "The guest has used its share of flows, or opens them too fast.";
+    FlowQuota = "flow_quota", "The guest, or hosts behind a wire, have as many connections as their limit allows, or open too many in a second.";
     FlowTableFull = "flow_table_full", "The flow table is full, and no entry may be displaced by this flow.";
     ReplyLimited = "reply_limited", "An answer or ICMP error was over its rate limit.";
     TxFull = "tx_full", "The receiver has no free buffers.";

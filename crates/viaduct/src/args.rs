@@ -242,8 +242,8 @@ pub struct GuestArgs {
     /// Burst of the rate limit, kilobytes
     #[arg(long, value_name = "KB", requires = "rate")]
     pub burst: Option<u32>,
-    /// The guest that gets copies of its packets
-    #[arg(long, value_name = "GUEST")]
+    /// What gets copies of its packets: a guest, or vxlan:ADDRESS:VNI
+    #[arg(long, value_name = "MIRROR")]
     pub mirror: Option<String>,
     /// Do not run rules or track flows
     #[arg(long)]
@@ -367,14 +367,16 @@ pub struct RouteArgs {
 #[derive(Args)]
 pub struct BridgeArgs {
     pub mac: String,
-    #[arg(long, value_name = "TARGET", help = TO)]
+    /// guest:NAME or vxlan:REMOTE:VNI
+    #[arg(long, value_name = "TARGET")]
     pub to: String,
 }
 
 #[derive(Args)]
 pub struct MplsArgs {
     pub label: u32,
-    #[arg(long, value_name = "TARGET", help = TO)]
+    /// guest:NAME or network:NAME
+    #[arg(long, value_name = "TARGET")]
     pub to: String,
 }
 
@@ -405,7 +407,7 @@ pub struct RuleArgs {
     /// Destination port or range, for example 80 or 80-443 [default: any]
     #[arg(long)]
     pub ports: Option<String>,
-    /// allow, drop, reject, mirror:GUEST or police:MBPS
+    /// allow, drop, reject, mirror:GUEST, mirror:vxlan:ADDRESS:VNI or police:MBPS
     #[arg(long)]
     pub action: String,
 }

@@ -41,7 +41,7 @@ names!(Role { Server = "server", Client = "client" });
 pub struct Rate {
     /// Megabits per second.
     pub mbps: u32,
-    /// Burst, kilobytes. `None`: 10 ms at that rate, at least 128.
+    /// Burst, kilobytes. `None`: 10 ms at that rate, at least 192.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub burst_kb: Option<u32>,
 }
@@ -54,7 +54,7 @@ impl Value for Rate {
             r.problem(Some("mbps"), "a rate of 0 lets nothing pass; remove the guest, or use a rule");
         }
         if burst_kb.is_some_and(|kb: u32| kb < 64) {
-            r.problem(Some("burst_kb"), "a burst below 64 kB stops large sends for good; use 64 or more");
+            r.problem(Some("burst_kb"), "a burst below 64 kB stops large sends for good; use 192 or more");
         }
         r.finish();
         Some(Self { mbps: mbps?, burst_kb })

@@ -57,7 +57,9 @@ impl FromStr for RuleAction {
                 .map(Self::Police)
                 .ok_or_else(|| format!("\"{s}\": the rate is in Mbit/s, as in \"police:100\"")),
             _ => s.parse().map(Self::End).map_err(|_| {
-                format!("\"{s}\" is no action; use allow, drop, reject, mirror:GUEST or police:MBPS")
+                format!(
+                    "\"{s}\" is no action; use allow, drop, reject, mirror:GUEST, mirror:vxlan:ADDRESS:VNI or police:MBPS"
+                )
             }),
         }
     }
