@@ -89,11 +89,16 @@ impl Value for IpAddr {
             let hint = if text.contains('/') { " (without prefix length)" } else { "" };
             format!("\"{text}\" is not an IP address{hint}")
         })?;
-        if addr.is_unspecified() || addr.is_multicast() || addr.is_loopback() {
-            return Err(format!("{addr} can't be a host's address"));
-        }
-        Ok(addr)
+        host_address(addr)
     }
+}
+
+/// An address that a host may have.
+pub(crate) fn host_address(addr: IpAddr) -> Result<IpAddr, String> {
+    if addr.is_unspecified() || addr.is_multicast() || addr.is_loopback() {
+        return Err(format!("{addr} can't be a host's address"));
+    }
+    Ok(addr)
 }
 
 impl Value for SocketAddr {

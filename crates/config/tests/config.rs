@@ -156,6 +156,13 @@ fn each_mistake_is_named() {
         ("mirror = \"mon0\"", "mirror = \"vxlan:192.0.2.9:0\"", "0 is no VXLAN network identifier"),
         ("mirror = \"mon0\"", "mirror = \"vxlan:2001:db8:9::1:7\"", "needs an IPv6 `tunnel_source`"),
         ("mirror = \"mon0\"", "mirror = \"vxlan:192.0.2.1:7\"", "192.0.2.1 is this host"),
+        ("mirror = \"mon0\"", "mirror = \"vxlan:192.0.2.9:+7\"", "name a guest, or another host as in"),
+        (
+            "mirror = \"mon0\"",
+            "mirror = \"vxlan:192.0.2.9:000000077\"",
+            "name a guest, or another host as in",
+        ),
+        ("mirror = \"mon0\"", "mirror = \"vxlan:224.0.0.1:7\"", "224.0.0.1 can't be a host's address"),
         ("mirror = \"mon0\"", "mirror = \"mon1\"", "there is no guest \"mon1\"; did you mean \"mon0\"?"),
         ("allowed = [\"10.7.0.0/16\"]", "allowed = [\"10.7.0.1/16\"]", "did you mean \"10.7.0.0/16\"?"),
         (

@@ -280,10 +280,11 @@ impl Compiler<'_> {
 
     /// What gets copies: a guest, or a tunnel, which is numbered like an interface.
     fn mirror(&mut self, name: &str) -> VifId {
-        let id = self.vif_id(name);
-        if let Some(Ok(tunnel)) = config::Tunnel::of_mirror(name) {
-            self.out.vifs.insert(id, Vif::new(id, name, VifKind::Mirror(encapsulation(&tunnel))));
-        }
+        let Some(Ok(tunnel)) = config::Tunnel::of_mirror(name) else { return self.vif_id(name) };
+        // However it is written, it is one.
+        let name = format!("vxlan:{}:{}", tunnel.remote, tunnel.id);
+        let id = self.vif_id(&name);
+        self.out.vifs.insert(id, Vif::new(id, &name, VifKind::Mirror(encapsulation(&tunnel))));
         id
     }
 

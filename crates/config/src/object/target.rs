@@ -2,7 +2,7 @@
 
 use crate::reader::Reader;
 use crate::tree::Node;
-use crate::value::{Value, display_some, names, text};
+use crate::value::{Value, display_some, host_address, names, text};
 use packet::Mac;
 use serde::Serialize;
 use std::net::IpAddr;
@@ -45,12 +45,20 @@ impl Tunnel {
         let parts = rest.rsplit_once(':').filter(|_| scheme == "vxlan");
         let tunnel = parts.and_then(|(remote, id)| {
             let bare = remote.strip_prefix('[').and_then(|inside| inside.strip_suffix(']'));
-            let (remote, id) = (bare.unwrap_or(remote).parse().ok()?, id.parse().ok()?);
-            Some(Self { kind: TunnelKind::Vxlan, remote, id, mac: None })
+            let digits = id.len() <= 8 && id.bytes().all(|byte| byte.is_ascii_digit());
+            let id = id.parse().ok().filter(|_| digits)?;
+            Some(Self {
+                kind: TunnelKind::Vxlan,
+                remote: bare.unwrap_or(remote).parse().ok()?,
+                id,
+                mac: None,
+            })
         });
         Some(match tunnel {
-            Some(tunnel) if (1..1 << 24).contains(&tunnel.id) => Ok(tunnel),
-            Some(tunnel) => Err(format!("{} is no VXLAN network identifier; 1 to 16777215 are", tunnel.id)),
+            Some(tunnel) if !(1..1 << 24).contains(&tunnel.id) => {
+                Err(format!("{} is no VXLAN network identifier; 1 to 16777215 are", tunnel.id))
+            }
+            Some(tunnel) => host_address(tunnel.remote).map(|_| tunnel),
             None => Err(format!(
                 "\"{mirror}\" is no mirror; name a guest, or another host as in \"vxlan:192.0.2.9:77\""
             )),

@@ -36,7 +36,9 @@ fn is_of(only: Option<Vrf>, vrf: Vrf) -> bool {
 }
 
 pub(crate) fn vif_entries(view: &View, only: Option<Vrf>) -> Vec<v1::VifEntry> {
-    let wanted = |vif: &&Vif| only.is_none() || vif.vrf == only;
+    // A mirror on another host is no interface of this one: its copies count where they leave.
+    let is_here = |vif: &Vif| !matches!(vif.kind, VifKind::Mirror(_));
+    let wanted = |vif: &&Vif| is_here(vif) && (only.is_none() || vif.vrf == only);
     view.tables.vifs.values().filter(wanted).map(|vif| vif_entry(view, vif)).collect()
 }
 

@@ -53,10 +53,15 @@ impl Core {
         for &mirror in &decision.effects.mirror_in {
             self.send_copy(tables, case, original, mirror, &Forward::unchanged(mirror));
         }
-        if let Some((scope, addr)) = decision.effects.solicit
-            && tables.shared.wait_for(scope, addr, case.ingress, self.now.seconds) == Waiting::Solicit
-        {
-            self.solicit(tables, &Question { scope, addr, at: None }, Some(case.ingress));
+        if let Some((scope, addr)) = decision.effects.solicit {
+            // Packet after packet may ask for one that does not answer: once a second is enough.
+            let asked = Some((scope, addr, case.ingress, self.now.seconds));
+            if self.asked != asked
+                && tables.shared.wait_for(scope, addr, case.ingress, self.now.seconds) == Waiting::Solicit
+            {
+                self.solicit(tables, &Question { scope, addr, at: None }, Some(case.ingress));
+            }
+            self.asked = asked;
         }
         match &decision.verdict {
             Verdict::Forward(forward) => {

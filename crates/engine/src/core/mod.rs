@@ -27,7 +27,8 @@ use crate::replies::ReplyLimits;
 use crate::storms::Storms;
 use crate::turn::Turn;
 use mem::{Burst, RxPacket};
-use model::{DropReason, VifId};
+use model::{DropReason, NeighbourScope, VifId};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// Nanoseconds after which all entries are idle ones, and the bytes that say since when go round.
@@ -77,6 +78,8 @@ pub(crate) struct Core {
     pub epoch: u64,
     /// When that was, nanoseconds.
     pub last_ns: u64,
+    /// The neighbour asked for last though no packet waits for it, for whom, and the second.
+    pub asked: Option<(NeighbourScope, IpAddr, VifId, u32)>,
     /// Which entries this burst made: a bit for each 64th of the hashes.
     pub memoised: u64,
 }
@@ -104,6 +107,7 @@ impl Core {
             now,
             epoch: 0,
             last_ns: now.ns,
+            asked: None,
             memoised: 0,
         }
     }
