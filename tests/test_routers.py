@@ -16,7 +16,8 @@ class Bgp:
         config = self.directory / "bgpd.conf"
         config.write_text(
             f"router bgp {system}\n bgp router-id {own}\n no bgp ebgp-requires-policy\n"
-            f" neighbor {peer} remote-as {peer_system}\n neighbor {peer} timers 1 3\n neighbor {peer} timers connect 1\n"
+            f" neighbor {peer} remote-as {peer_system}\n neighbor {peer} timers 1 3\n"
+            f" neighbor {peer} timers connect 1\n"
         )
         words = ["/usr/lib/frr/bgpd", "-f", config, "-i", self.directory / "pid", "--vty_socket", self.directory]
         guest.background([*words, "-Z", "-S", "-u", "root", "-g", "root", "-A", "127.0.0.1", "--log", "stdout"], "bgpd")

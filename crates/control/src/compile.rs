@@ -281,7 +281,7 @@ impl Compiler<'_> {
     /// What gets copies: a guest, or a tunnel, which is numbered like an interface.
     fn mirror(&mut self, name: &str) -> VifId {
         let Some(Ok(tunnel)) = config::Tunnel::of_mirror(name) else { return self.vif_id(name) };
-        // However it is written, it is one.
+        // Different spellings of one tunnel share one interface.
         let name = format!("vxlan:{}:{}", tunnel.remote, tunnel.id);
         let id = self.vif_id(&name);
         self.out.vifs.insert(id, Vif::new(id, &name, VifKind::Mirror(encapsulation(&tunnel))));

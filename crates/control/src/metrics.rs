@@ -1,7 +1,7 @@
 //! Metrics in Prometheus' text format (version 0.0.4), served over HTTP.
 //!
-//! Written by hand: `prometheus-client` writes OpenMetrics, another format, and the `prometheus` crate keeps counters of
-//! its own in a registry, while these values are sums made for each scrape. The format is one function.
+//! Written by hand: `prometheus-client` writes OpenMetrics, another format, and the `prometheus` crate keeps its own
+//! counters in a registry, while these values are summed at each scrape. The format is one function.
 
 use crate::core::{Core, View};
 use crate::scrapes;

@@ -477,7 +477,7 @@ impl Client {
     }
 
     fn describe(&self) -> ClientDescription {
-        ClientDescription::of((self.pid, self.uid), self.qps.values(), &self.context)
+        ClientDescription::of(self.pid, self.qps.values(), &self.context)
     }
 
     fn leave(mut self) {

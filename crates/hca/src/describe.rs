@@ -70,11 +70,7 @@ impl CqDescription {
 }
 
 impl ClientDescription {
-    pub(crate) fn of<'a>(
-        (pid, uid): (i32, u32),
-        qps: impl Iterator<Item = &'a Qp> + Clone,
-        context: &Context,
-    ) -> Self {
+    pub(crate) fn of<'a>(pid: i32, qps: impl Iterator<Item = &'a Qp> + Clone, context: &Context) -> Self {
         let uses: Vec<_> = qps.clone().map(|qp| (qp.endpoint.send.cq, qp.endpoint.receive.cq)).collect();
         let mut counters = context.counters;
         for qp in qps.clone() {
@@ -84,7 +80,6 @@ impl ClientDescription {
             id: context.inbox.id(),
             is_stuck: false,
             pid,
-            uid,
             qps: qps.map(QpDescription::of).collect(),
             mrs: context.regions.iter().map(MrDescription::of).collect(),
             cqs: context.cqs.iter().map(|(handle, cq)| CqDescription::of(*handle, cq, &uses)).collect(),

@@ -13,8 +13,6 @@ pub struct ClientDescription {
     pub is_stuck: bool,
     /// Its process number in the daemon's namespace; 0 where it has none there.
     pub pid: i32,
-    /// Its user.
-    pub uid: u32,
     /// Queue pairs.
     pub qps: Vec<QpDescription>,
     /// Memory regions.
@@ -92,7 +90,7 @@ pub struct CqDescription {
 
 impl ClientDescription {
     /// The description of an application that does not answer.
-    pub(crate) fn stuck(pid: i32, uid: u32, id: u64) -> Self {
-        Self { id, is_stuck: true, pid, uid, ..Self::default() }
+    pub(crate) fn stuck(pid: i32, id: u64) -> Self {
+        Self { id, is_stuck: true, pid, ..Self::default() }
     }
 }

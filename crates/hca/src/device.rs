@@ -52,7 +52,6 @@ struct Admitted {
     /// Its connection, which the device shuts down when it closes.
     socket: Arc<OwnedFd>,
     pid: i32,
-    uid: u32,
 }
 
 /// Removes an application from the device when its thread has ended, or could not be started.
@@ -222,7 +221,7 @@ impl Answers {
         let stuck = self.asked.iter().filter(|asked| !asked.inbox.is_done());
         let stuck = stuck.filter(|asked| !described.iter().any(|one| one.id == asked.inbox.id()));
         let stuck: Vec<_> =
-            stuck.map(|asked| ClientDescription::stuck(asked.pid, asked.uid, asked.inbox.id())).collect();
+            stuck.map(|asked| ClientDescription::stuck(asked.pid, asked.inbox.id())).collect();
         described.extend(stuck);
         described.sort_by_key(|client| client.pid);
         described
@@ -342,7 +341,7 @@ impl Shared {
             if clients.stopped {
                 return Err(NotAdmitted::Closing);
             }
-            clients.all.push(Admitted { inbox: inbox.clone(), socket: socket.clone(), pid, uid });
+            clients.all.push(Admitted { inbox: inbox.clone(), socket: socket.clone(), pid });
         }
         let new_client = NewClient {
             connection: Connection::serving(socket.clone()),

@@ -229,7 +229,8 @@ pub struct Effects {
     pub mirror_in: ArrayVec<VifId, 4>,
     /// Guests that get a copy of the frame as it is delivered, or of the answer.
     pub mirror_out: ArrayVec<VifId, 4>,
-    /// A neighbour to solicit though the packet does not wait for it: a flood left one of its tunnels out, or a mirror's.
+    /// A neighbour to solicit though the packet does not wait for it: the next hop of one of a flood's tunnels, or of
+    /// a mirror on another host.
     pub solicit: Option<(NeighbourScope, IpAddr)>,
     /// The rules that applied, for their counters: of both networks, those that go on before the one that decided.
     pub rules: ArrayVec<RuleId, 10>,

@@ -1,8 +1,8 @@
 //! The forwarding model: Viaduct's tables and [`decide()`], the one place where "what happens to this packet" is
 //! defined.
 //!
-//! Owns: the types of every table, the [`Lookup`] trait through which they are read, `decide()` (written to be
-//! read: start in `decide.rs`), [`explain()`], the naive [`Tables`] with which tests compare every faster table, and the
+//! Owns: the types of every table, the [`Lookup`] trait through which they are read, `decide()` (written to be read:
+//! start in `decide.rs`), [`explain()`], the naive [`Tables`] with which tests compare every faster table, and the
 //! reference [`rewrite`] of a packet by a [`Decision`].
 //!
 //! For tests of executors: conformance vectors (`vectors/`, feature `vectors`), written in the language of [`text`],

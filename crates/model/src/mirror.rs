@@ -1,7 +1,7 @@
 //! Copies for mirrors, those on other hosts too.
 
 use crate::underlay::underlay_path;
-use crate::{Encap, Forward, Lookup, NeighbourScope, Tunnel, VifId, VifKind, entropy_of};
+use crate::{Forward, Lookup, NeighbourScope, Tunnel, VifId, VifKind, entropy_of};
 use packet::Headers;
 use std::net::IpAddr;
 
@@ -13,16 +13,8 @@ pub fn copy_to<T: Lookup>(tables: &T, headers: &Headers, mirror: VifId, base: &F
         return Some(Forward { port: mirror, encap: None, ..base.clone() });
     };
     let path = underlay_path(tables, tunnel.remote)?;
-    let encap = Encap {
-        kind: tunnel.kind,
-        id: tunnel.id,
-        src: path.src,
-        dst: tunnel.remote,
-        src_mac: path.src_mac,
-        dst_mac: tables.neighbour(path.scope(), path.hop)?,
-        entropy: entropy_of(headers),
-        tos: 0,
-    };
+    let dst_mac = tables.neighbour(path.scope(), path.hop)?;
+    let encap = path.encap(&tunnel, dst_mac, entropy_of(headers), 0);
     Some(Forward { port: path.wire.id, encap: Some(encap), push_vlan: None, ..base.clone() })
 }
 

@@ -1,6 +1,6 @@
 //! The choice of the underlay's way to another host.
 
-use crate::{Lookup, NeighbourScope, Vif, WireAttributes};
+use crate::{Encap, Lookup, NeighbourScope, Tunnel, Vif, WireAttributes};
 use packet::Mac;
 use std::net::IpAddr;
 
@@ -22,6 +22,13 @@ impl UnderlayPath<'_> {
     #[must_use]
     pub const fn scope(&self) -> NeighbourScope {
         NeighbourScope::Wire(self.wire.id)
+    }
+
+    /// What is put around a packet of this entropy for a tunnel whose remote this way leads to. `dst_mac` is the next
+    /// hop's, `tos` the outer traffic class.
+    pub(crate) fn encap(&self, tunnel: &Tunnel, dst_mac: Mac, entropy: u32, tos: u8) -> Encap {
+        let Self { src_mac, src, .. } = *self;
+        Encap { kind: tunnel.kind, id: tunnel.id, src, dst: tunnel.remote, src_mac, dst_mac, entropy, tos }
     }
 }
 

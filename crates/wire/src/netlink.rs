@@ -1,8 +1,7 @@
-//! The little of rtnetlink that ioctls don't tell: that some link changed, and what a link is linked to, and links of
-//! other namespaces.
+//! What rtnetlink knows and ioctls do not: that a link changed, which link is its peer, links of other namespaces.
 //!
-//! Written by hand: `netlink-packet-route` knows every message of rtnetlink, and parses an answer with all its attributes
-//! into allocated values. Two requests, and a handful of attributes of their answers, are what is used here.
+//! Written by hand: `netlink-packet-route` parses every attribute of an answer into allocated values, and this module
+//! needs two requests and a handful of attributes.
 
 use crate::device::{Device, Link, is_up};
 use crate::opener::TapState;

@@ -54,7 +54,8 @@ impl Core {
             self.send_copy(tables, case, original, mirror, &Forward::unchanged(mirror));
         }
         if let Some((scope, addr)) = decision.effects.solicit {
-            // Packet after packet may ask for one that does not answer: once a second is enough.
+            // Mirrored packets ask again and again for a neighbour that does not answer. The resolver has a lock, so
+            // this worker goes there once a second.
             let asked = Some((scope, addr, case.ingress, self.now.seconds));
             if self.asked != asked
                 && tables.shared.wait_for(scope, addr, case.ingress, self.now.seconds) == Waiting::Solicit

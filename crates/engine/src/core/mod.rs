@@ -78,7 +78,7 @@ pub(crate) struct Core {
     pub epoch: u64,
     /// When that was, nanoseconds.
     pub last_ns: u64,
-    /// The neighbour asked for last though no packet waits for it, for whom, and the second.
+    /// The last neighbour that was solicited without a waiting packet: scope, address, whose packet, second.
     pub asked: Option<(NeighbourScope, IpAddr, VifId, u32)>,
     /// Which entries this burst made: a bit for each 64th of the hashes.
     pub memoised: u64,

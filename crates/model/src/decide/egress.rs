@@ -4,8 +4,7 @@ use super::neighbour::Message;
 use super::route::is_ping;
 use super::{Frame, Stop, Walk, is_roce};
 use crate::{
-    DropReason, Encap, EthernetRewrite, Forward, GATEWAY_MAC, Lookup, Nat, Network, Tunnel, Vif, VifId,
-    VifKind,
+    DropReason, EthernetRewrite, Forward, GATEWAY_MAC, Lookup, Nat, Network, Tunnel, Vif, VifId, VifKind,
 };
 use packet::{Fragment, IcmpError, L4, Mac, TunnelKind, ecn_encap, proto};
 
@@ -192,16 +191,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
             Stop::Refuse(_, reason) if base.ttl_decrement == 0 => reason.into(),
             stop => stop,
         })?;
-        let encap = Encap {
-            kind: tunnel.kind,
-            id: tunnel.id,
-            src: path.src,
-            dst: tunnel.remote,
-            src_mac: path.src_mac,
-            dst_mac,
-            entropy: frame.entropy(),
-            tos: tos & !packet::ecn::ECN_MASK | ecn_encap(tos),
-        };
+        let tos = tos & !packet::ecn::ECN_MASK | ecn_encap(tos);
+        let encap = path.encap(tunnel, dst_mac, frame.entropy(), tos);
         Ok(Forward { port: path.wire.id, encap: Some(encap), ..base })
     }
 
