@@ -35,7 +35,7 @@ use crate::threads::Nice;
 use crate::unshare::AGAIN;
 use deferred::Deferred;
 use mem::FaultWord;
-use rdmaport::Uplink;
+use ringport::Uplink;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sharing::PendingAnswer;
 use std::collections::{BTreeSet, HashMap, VecDeque};

@@ -22,7 +22,7 @@ use rdma::cm::{
     Choice, Client, Config, Event, Limits, Manager, Outgoing, Parameters, PortSpace, Refused, Target,
     Transition, Transport,
 };
-use rdmaport::Uplink;
+use ringport::Uplink;
 use rustix::io::Errno;
 use rustix::net::sockopt::{socket_domain, socket_type};
 use rustix::net::{AddressFamily, SendFlags, SocketType, send};

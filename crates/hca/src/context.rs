@@ -18,7 +18,7 @@ use crate::sharing::{ClosedBond, Invalidation};
 use crate::srq::Srq;
 use crate::wire::FRAMES;
 use mem::FaultWord;
-use rdmaport::Uplink;
+use ringport::Uplink;
 use std::collections::HashMap;
 use std::sync::Arc;
 use uverbs::{AsyncEvent, Completion, Corrupt, Point, point};

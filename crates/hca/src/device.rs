@@ -13,7 +13,7 @@ use crate::question::Question;
 use crate::refusal_log::RefusalLog;
 use crate::spec::DeviceSpec;
 use crate::wire;
-use rdmaport::{Downlink, Uplink};
+use ringport::{Downlink, Uplink};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, SocketFlags, SocketType, accept_with, shutdown};

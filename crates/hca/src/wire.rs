@@ -12,7 +12,7 @@ use crate::question::Question;
 use crate::wire_errors::count;
 use packet::roce;
 use packet::{Mac, proto};
-use rdmaport::{Downlink, Uplink};
+use ringport::{Downlink, Uplink};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -239,8 +239,8 @@ mod tests {
     fn a_turn_ends_though_more_comes() {
         for (len, most) in [(4, PACKETS + 128), (4000, 128 * 3)] {
             let (adapter, inboxes) = device(1);
-            let port = rdmaport::RdmaPort { mtu: 9000, slots: 64 };
-            let (port, _uplink, mut downlink) = rdmaport::open(&port).unwrap();
+            let port = ringport::RingPort { mtu: 9000, slots: 64 };
+            let (port, _uplink, mut downlink) = ringport::open(&port).unwrap();
             let frame = multicast(KEY, 0xffff, len);
             for _ in 0..64 {
                 port.tx[0].burst(&mut |room| {

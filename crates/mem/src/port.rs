@@ -1,4 +1,4 @@
-//! What an executor moves packets through. Implemented by `virtio`, `wire` and `rdmaport`; the executor sees only
+//! What an executor moves packets through. Implemented by `virtio`, `wire` and `ringport`; the executor sees only
 //! these.
 //!
 //! The life of a port, and on which thread each step runs:

@@ -114,7 +114,7 @@ impl CardExecutor {
             return Ok(self.engine.attach(vif, port)?);
         }
         let (ring, uplink, downlink) =
-            rdmaport::open(&RING).map_err(|error| LineError::Ring { vif, error })?;
+            ringport::open(&RING).map_err(|error| LineError::Ring { vif, error })?;
         let Opened { port, rx, tx } = port;
         self.engine.attach(vif, Opened { port, rx: ring.rx, tx: ring.tx })?;
         let line = Line::new(rx, tx, (uplink, downlink), kind == Some(VifKind::Wire));

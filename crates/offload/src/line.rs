@@ -4,14 +4,14 @@ use crate::stats::VifCells;
 use card::buffers::Buffers;
 use mem::{BURST, Burst, Csum, NoRoom, Offload, RxQueue, Segment, TxQueue, gather, scatter};
 use model::{DropReason, VifId};
-use rdmaport::{Downlink, RdmaPort, Uplink};
+use ringport::{Downlink, RingPort, Uplink};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Frames that wait for the engine in a port's ring.
 pub const SLOTS: u32 = 256;
 /// The ring of a port. Frames may be large sends of the host's own.
-pub const RING: RdmaPort = RdmaPort { mtu: u16::MAX, slots: SLOTS };
+pub const RING: RingPort = RingPort { mtu: u16::MAX, slots: SLOTS };
 /// Bytes taken from a queue at a time.
 const BYTES_PER_BURST: usize = 64 << 10;
 /// Times that a queue held by a worker is tried again.

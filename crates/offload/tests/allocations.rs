@@ -8,7 +8,7 @@ use card::buffers::Buffers;
 use common::{ONE, SoftCard, TWO, World, frame, until};
 use model::VifId;
 use offload::{Carry, Incoming, Outgoing};
-use rdmaport::{Downlink, RdmaPort, Uplink};
+use ringport::{Downlink, RingPort, Uplink};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -104,7 +104,7 @@ struct Guest {
 impl Guest {
     fn attach(world: &World, vif: VifId) -> Self {
         assert!(world.card.detach(vif));
-        let (port, to, from) = rdmaport::open(&RdmaPort { mtu: 1500, slots: 64 }).unwrap();
+        let (port, to, from) = ringport::open(&RingPort { mtu: 1500, slots: 64 }).unwrap();
         world.card.attach(vif, port).unwrap();
         Self { to, from }
     }

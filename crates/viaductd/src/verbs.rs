@@ -9,7 +9,7 @@ use device::Device;
 use hca::{Answers, Fabric};
 use mem::{Opened, Port, PortStatus};
 use model::VifId;
-use rdmaport::RdmaPort;
+use ringport::RingPort;
 pub use rules::EngineRules;
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -80,7 +80,7 @@ impl Verbs {
     /// Its socket has no place or its owner no account; a system call failed.
     pub fn open(&self, spec: &RdmaSpec) -> Result<Opened, AnyError> {
         let owner = self.owner(spec)?;
-        let (opened, uplink, downlink) = rdmaport::open(&RdmaPort { mtu: MAX_MTU, slots: SLOTS })?;
+        let (opened, uplink, downlink) = ringport::open(&RingPort { mtu: MAX_MTU, slots: SLOTS })?;
         let device = Arc::new(Device::open(
             spec,
             owner,

@@ -96,8 +96,8 @@ impl Host {
 
     pub fn device_of(&self, number: u8, spec: DeviceSpec) -> (Device, Opened) {
         let socket = sockets::Place { path: self.socket(number), owner: None, mode: 0o600 };
-        let port = rdmaport::RdmaPort { mtu: 1500, slots: 256 };
-        let (opened, uplink, downlink) = rdmaport::open(&port).unwrap();
+        let port = ringport::RingPort { mtu: 1500, slots: 256 };
+        let (opened, uplink, downlink) = ringport::open(&port).unwrap();
         let device = Device::open(spec, (&socket, &sockets::Here), &self.fabric, (uplink, downlink)).unwrap();
         device.set_port(number.into());
         (device, opened)

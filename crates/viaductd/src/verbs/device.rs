@@ -3,7 +3,7 @@
 use super::AnyError;
 use control::{RdmaSpec, RdmaStatus};
 use hca::{Answers, ClientDescription, Fabric};
-use rdmaport::{Downlink, Uplink};
+use ringport::{Downlink, Uplink};
 use sockets::{Place, Sockets};
 use std::sync::Arc;
 

@@ -6,7 +6,7 @@ use engine::{Engine, EngineConfig};
 use executor::Executor;
 use model::vectors::{Case, Step, load};
 use model::{VifId, text};
-use rdmaport::{Downlink, RdmaPort, Uplink, open};
+use ringport::{Downlink, RingPort, Uplink, open};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ impl Host {
 
     fn device(&mut self, name: &str) -> (VifId, Uplink, Downlink) {
         let vif = self.case.setup.vif_id(name);
-        let (opened, uplink, downlink) = open(&RdmaPort { mtu: 1500, slots: 64 }).unwrap();
+        let (opened, uplink, downlink) = open(&RingPort { mtu: 1500, slots: 64 }).unwrap();
         self.engine.attach(vif, opened).unwrap();
         (vif, uplink, downlink)
     }

@@ -1,5 +1,5 @@
-//! The port of a verbs device: in place of a guest's rings, two rings in our own memory between the workers and the
-//! threads that run the device.
+//! A port made of two rings in this process's memory, between workers and other threads: a verbs device sends and
+//! receives by one, and so does the host's side of a simulated card.
 //!
 //! Owns: the rings, and who wakes whom. [`open`] makes a port for the executor, the [`Uplink`] by which any thread
 //! sends, and the [`Downlink`] by which one receives.
@@ -14,4 +14,4 @@ mod ring;
 #[cfg(test)]
 mod tests;
 
-pub use port::{Downlink, RdmaPort, Uplink, open};
+pub use port::{Downlink, RingPort, Uplink, open};

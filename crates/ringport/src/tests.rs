@@ -1,12 +1,12 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use crate::{Downlink, RdmaPort, Uplink, open};
+use crate::{Downlink, RingPort, Uplink, open};
 use mem::{Burst, Csum, Gso, NoRoom, Offload, Opened, RxQueue, gather};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::BorrowedFd;
 
 fn port(slots: u32) -> (Opened, Uplink, Downlink) {
-    open(&RdmaPort { mtu: 1500, slots }).unwrap()
+    open(&RingPort { mtu: 1500, slots }).unwrap()
 }
 
 /// Sends a frame that begins with its number and whose every byte follows from it.

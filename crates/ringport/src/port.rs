@@ -13,9 +13,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Ethernet header and two VLAN tags, bytes.
 const LINK_HEADERS: usize = 14 + 2 * 4;
 
-/// A verbs device's port.
+/// What a port of rings is opened with.
 #[derive(Clone, Copy, Debug)]
-pub struct RdmaPort {
+pub struct RingPort {
     /// Largest IP packet it will ever carry, bytes.
     pub mtu: u16,
     /// Frames each ring holds; rounded up to a power of two.
@@ -37,7 +37,7 @@ struct Shared {
 ///
 /// # Errors
 /// No event descriptors are left.
-pub fn open(port: &RdmaPort) -> io::Result<(Opened, Uplink, Downlink)> {
+pub fn open(port: &RingPort) -> io::Result<(Opened, Uplink, Downlink)> {
     let frame = usize::from(port.mtu) + LINK_HEADERS;
     let (to_worker, from_device) = ring(port.slots, frame);
     let (to_device, from_worker) = ring(port.slots, frame);
