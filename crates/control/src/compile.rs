@@ -2,9 +2,12 @@
 
 mod diff;
 mod ids;
+mod routes;
 
 pub(crate) use diff::Desired;
 use ids::Pool;
+pub(crate) use routes::route_origins;
+use routes::{ObjectRoute, To, routes_of};
 
 use crate::owner::Owned;
 use config::{
@@ -17,8 +20,7 @@ use model::{
     Vrf, WireAttachment, WireAttributes,
 };
 use packet::Mac;
-use std::collections::{BTreeMap, HashMap};
-use std::net::IpAddr;
+use std::collections::HashMap;
 
 /// Numbers given to names and contents; they stay from one compilation to the next.
 #[derive(Clone, Default)]
@@ -121,7 +123,7 @@ pub(crate) fn recompile<'a>(
     let mut compiler = Compiler { index, ids, macs: &macs, out: of.clone(), removing: true };
     removed.for_each(|route| compiler.remove_route(route));
     compiler.removing = false;
-    added.for_each(|route| compiler.route(route));
+    added.for_each(|route| compiler.route(&ObjectRoute::from(route)));
     compiler.finish()
 }
 
@@ -170,13 +172,13 @@ impl Compiler<'_> {
     }
 
     fn object(&mut self, object: &Object) {
+        routes_of(object).iter().for_each(|route| self.route(route));
         match object {
             Object::Wire(wire) => self.wire(wire),
             Object::Network(network) => self.network(network),
             Object::Guest(guest) => self.guest(guest),
             // Taken up by the routes that name it.
             Object::Nexthop(nexthop) => drop(self.group(&nexthop.to)),
-            Object::Route(route) => self.route(route),
             Object::Mac(entry) => {
                 let target = match &entry.to {
                     Target::Guest(name) => BridgeTarget::Vif(self.vif_id(name)),
@@ -197,13 +199,24 @@ impl Compiler<'_> {
                 self.out.mpls.insert(mpls.label, nexthop);
             }
             Object::Vxlan(vxlan) => drop(self.out.vxlan.insert(vxlan.vni, self.vrf(&vxlan.network))),
-            Object::Flood(_) | Object::Default(_) => {}
+            Object::Route(_) | Object::Flood(_) | Object::Default(_) => {}
         }
     }
 
-    fn route(&mut self, route: &Route) {
-        let nexthop = self.group(&route.to);
-        self.out.routes.insert((self.vrf(&route.network), route.prefix), nexthop);
+    fn route(&mut self, route: &ObjectRoute<'_>) {
+        let nexthop = match &route.to {
+            To::Gateway => self.nexthop(Nexthop::Receive),
+            To::Subnet => self.nexthop(Nexthop::Resolve { via: None }),
+            To::Guest { vif, mac } => {
+                let vif = self.vif_id(vif);
+                self.nexthop(Nexthop::Encap { vif, mac: *mac })
+            }
+            To::Route(route) => self.group(&route.to),
+        };
+        let key = (self.vrf(route.network), route.prefix);
+        if !(route.gives_way() && self.out.routes.contains_key(&key)) {
+            self.out.routes.insert(key, nexthop);
+        }
     }
 
     /// Takes a route out of the tables. What follows from a gateway comes to light again.
@@ -293,13 +306,6 @@ impl Compiler<'_> {
         if let Some(vni) = network.vni {
             self.out.vxlan.insert(vni, vrf);
         }
-        for gateway in &network.gateways {
-            let receive = self.nexthop(Nexthop::Receive);
-            self.out.routes.insert((vrf, IpNet::from(gateway.addr())), receive);
-            // A route of the same prefix is more deliberate than the subnet that follows from the gateway.
-            let on_link = self.nexthop(Nexthop::Resolve { via: None });
-            self.out.routes.entry((vrf, gateway.trunc())).or_insert(on_link);
-        }
         let wire =
             network.wire.as_ref().map(|wire| WireAttachment { vif: self.vif_id(wire), vlan: network.vlan });
         let compiled = Network {
@@ -335,9 +341,8 @@ impl Compiler<'_> {
         let vrf = self.vrf(&guest.network);
         if let Some(mac) = guest.mac {
             self.out.macs.insert((vrf, mac), BridgeTarget::Vif(id));
-            let encap = self.nexthop(Nexthop::Encap { vif: id, mac });
-            self.host_routes(vrf, &guest.addresses, encap);
             if let Some(label) = guest.label {
+                let encap = self.nexthop(Nexthop::Encap { vif: id, mac });
                 self.out.mpls.insert(label, encap);
             }
         }
@@ -390,8 +395,6 @@ impl Compiler<'_> {
         let (id, vrf) = (self.vif_id(&name), self.vrf(&vlan.network));
         if let Some(mac) = guest.mac {
             self.out.macs.insert((vrf, mac), BridgeTarget::Vif(id));
-            let encap = self.nexthop(Nexthop::Encap { vif: id, mac });
-            self.host_routes(vrf, &vlan.addresses, encap);
         }
         let vif = Vif {
             id,
@@ -405,12 +408,6 @@ impl Compiler<'_> {
         };
         self.out.vifs.insert(id, vif);
         id
-    }
-
-    fn host_routes(&mut self, vrf: Vrf, addresses: &[IpAddr], to: NexthopId) {
-        for addr in addresses {
-            self.out.routes.insert((vrf, IpNet::from(*addr)), to);
-        }
     }
 
     fn rule(&mut self, rule: &config::Rule) {
@@ -517,32 +514,6 @@ fn made_up_mac(host: &str, wire: &str) -> Mac {
         .fold(0x811c_9dc5_u32, |hash, b| (hash ^ u32::from(b)).wrapping_mul(0x0100_0193));
     let [a, b, c, d] = hash.to_be_bytes();
     Mac([0x02, 0x56, a, b, c, d])
-}
-
-/// The key, in words, of the object that a route follows from.
-pub(crate) fn route_origins<'a>(objects: &[&'a Owned]) -> BTreeMap<(String, IpNet), &'a Owned> {
-    let mut origins = BTreeMap::new();
-    for owned in objects {
-        match &owned.object {
-            Object::Network(network) => {
-                for gateway in &network.gateways {
-                    origins.insert((network.name.clone(), IpNet::from(gateway.addr())), *owned);
-                    origins.entry((network.name.clone(), gateway.trunc())).or_insert(*owned);
-                }
-            }
-            Object::Guest(guest) => {
-                let vlans = guest.vlans.iter().map(|vlan| (&vlan.network, &vlan.addresses));
-                for (network, addresses) in vlans.chain([(&guest.network, &guest.addresses)]) {
-                    for addr in addresses {
-                        origins.insert((network.clone(), IpNet::from(*addr)), *owned);
-                    }
-                }
-            }
-            Object::Route(route) => drop(origins.insert((route.network.clone(), route.prefix), *owned)),
-            _ => {}
-        }
-    }
-    origins
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use super::*;
 use crate::owner::{Objects, Owner};
 use model::{Change, Tables};
 use proptest::prelude::*;
+use std::net::IpAddr;
 
 const HOST: &str = r#"
 [host]

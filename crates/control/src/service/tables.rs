@@ -126,7 +126,7 @@ fn routes(view: &View, only: Option<Vrf>) -> Vec<v1::RouteEntry> {
     let wanted = view.tables.routes.iter().filter(|((vrf, _), _)| is_of(only, *vrf));
     let entries = wanted.map(|(&(vrf, prefix), &nexthop)| {
         let network = view.network_name(vrf);
-        let origin = origins.get(&(network.clone(), prefix));
+        let origin = origins.get(&(network.as_str(), prefix));
         v1::RouteEntry {
             prefix: prefix.to_string(),
             nexthop: nexthop.0,

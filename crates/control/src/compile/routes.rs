@@ -1,0 +1,87 @@
+//! The routes that objects bring along, and which of two with the same prefix counts.
+
+use super::vlan_vif;
+use crate::owner::Owned;
+use config::{Guest, Object, Route};
+use ipnet::IpNet;
+use packet::Mac;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+/// A route that follows from an object.
+pub(super) struct ObjectRoute<'a> {
+    pub(super) network: &'a str,
+    pub(super) prefix: IpNet,
+    pub(super) to: To<'a>,
+}
+
+/// Where it leads.
+pub(super) enum To<'a> {
+    /// To the gateway itself.
+    Gateway,
+    /// To the gateway's subnet, on link.
+    Subnet,
+    /// To a guest's interface.
+    Guest { vif: String, mac: Mac },
+    /// Where the object says.
+    Route(&'a Route),
+}
+
+impl<'a> From<&'a Route> for ObjectRoute<'a> {
+    fn from(route: &'a Route) -> Self {
+        Self { network: &route.network, prefix: route.prefix, to: To::Route(route) }
+    }
+}
+
+impl ObjectRoute<'_> {
+    /// Whether it gives way to any other of its prefix: what somebody wrote is more deliberate than the subnet that
+    /// follows from a gateway. Of others the last one counts.
+    pub(super) fn gives_way(&self) -> bool {
+        matches!(self.to, To::Subnet)
+    }
+}
+
+/// All routes that an object brings along.
+pub(super) fn routes_of(object: &Object) -> Vec<ObjectRoute<'_>> {
+    match object {
+        Object::Network(network) => {
+            let both = |gateway: &IpNet| {
+                let route = |prefix, to| ObjectRoute { network: &network.name, prefix, to };
+                [route(IpNet::from(gateway.addr()), To::Gateway), route(gateway.trunc(), To::Subnet)]
+            };
+            network.gateways.iter().flat_map(both).collect()
+        }
+        Object::Guest(guest) => guest.mac.map(|mac| addresses_of(guest, mac)).unwrap_or_default(),
+        Object::Route(route) => {
+            vec![ObjectRoute::from(route)]
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn addresses_of(guest: &Guest, mac: Mac) -> Vec<ObjectRoute<'_>> {
+    let route = |network, addr: &IpAddr, vif| ObjectRoute {
+        network,
+        prefix: IpNet::from(*addr),
+        to: To::Guest { vif, mac },
+    };
+    let own = guest.addresses.iter().map(|addr| route(guest.network.as_str(), addr, guest.name.clone()));
+    let vlans = guest.vlans.iter().flat_map(|vlan| {
+        vlan.addresses.iter().map(move |addr| route(vlan.network.as_str(), addr, vlan_vif(guest, vlan)))
+    });
+    own.chain(vlans).collect()
+}
+
+/// The object that each route of the tables follows from, by network and prefix.
+pub(crate) fn route_origins<'a>(objects: &[&'a Owned]) -> BTreeMap<(&'a str, IpNet), &'a Owned> {
+    let mut origins = BTreeMap::new();
+    for owned in objects {
+        for route in routes_of(&owned.object) {
+            let key = (route.network, route.prefix);
+            if !(route.gives_way() && origins.contains_key(&key)) {
+                origins.insert(key, *owned);
+            }
+        }
+    }
+    origins
+}
