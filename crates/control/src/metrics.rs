@@ -4,16 +4,19 @@
 //! counters in a registry, while these values are summed at each scrape. The format is one function.
 
 use crate::core::{Core, View};
+use crate::process::{Process, Usage};
 use crate::scrapes;
-use crate::service::{rdma_devices, reasons, vif_entries};
+use crate::service::{nexthop_entries, rdma_devices, reasons, rule_entries, vif_entries};
 use api::v1::{RdmaDevice, VifEntry};
+use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::net::TcpListener;
 
 /// Serves `/metrics` until the task is dropped.
-pub(crate) async fn serve(core: Arc<Core>, listener: TcpListener) -> ! {
-    scrapes::serve(listener, scrapes::Bounds::default(), Arc::new(move || render(&core))).await
+pub(crate) async fn serve(core: Arc<Core>, process: Process, listener: TcpListener) -> ! {
+    scrapes::serve(listener, scrapes::Bounds::default(), Arc::new(move || render(&core, &process))).await
 }
 
 /// Families of metrics being written.
@@ -29,18 +32,37 @@ impl Text {
         help: &str,
         values: impl IntoIterator<Item = (String, V)>,
     ) {
-        let _ = writeln!(self.0, "# HELP viaduct_{name} {help}\n# TYPE viaduct_{name} {kind}");
+        self.write(&format!("viaduct_{name}"), kind, help, values);
+    }
+
+    fn write<V: Display>(
+        &mut self,
+        name: &str,
+        kind: &str,
+        help: &str,
+        values: impl IntoIterator<Item = (String, V)>,
+    ) {
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
         for (labels, value) in values {
             let labels = if labels.is_empty() { labels } else { format!("{{{labels}}}") };
-            let _ = writeln!(self.0, "viaduct_{name}{labels} {value}");
+            let _ = writeln!(self.0, "{name}{labels} {value}");
         }
     }
 }
 
-fn render(core: &Core) -> String {
+/// A label's value, escaped.
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+fn render(core: &Core, process: &Process) -> String {
     let view = &*core.view();
     let mut text = Text::default();
     host(view, &mut text);
+    match process.usage() {
+        Ok(usage) => own(&usage, view.started.elapsed(), &mut text),
+        Err(error) => tracing::debug!("what the process takes can't be read: {error}"),
+    }
     vifs(&vif_entries(view, None), &mut text);
     workers(view, &mut text);
     tables(view, &mut text);
@@ -54,6 +76,28 @@ fn host(view: &View, text: &mut Text) {
     text.family("info", "gauge", "The daemon.", [(info, 1)]);
     let uptime = view.started.elapsed().as_secs();
     text.family("uptime_seconds", "gauge", "Seconds since the daemon started.", [(String::new(), uptime)]);
+}
+
+/// What every process says under the names of Prometheus' client libraries.
+fn own(usage: &Usage, up: Duration, text: &mut Text) {
+    let mut one = |name: &str, kind: &str, help: &str, value: f64| {
+        text.write(&format!("process_{name}"), kind, help, [(String::new(), value)]);
+    };
+    let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().saturating_sub(up);
+    one("cpu_seconds_total", "counter", "CPU time of the daemon's threads, seconds.", usage.cpu);
+    one("resident_memory_bytes", "gauge", "Memory of the daemon in RAM.", usage.resident as f64);
+    one(
+        "virtual_memory_bytes",
+        "gauge",
+        "Address space of the daemon, guests' memory included.",
+        usage.virtual_ as f64,
+    );
+    one("threads", "gauge", "Threads of the daemon.", usage.threads as f64);
+    one("open_fds", "gauge", "Open file descriptors.", usage.descriptors as f64);
+    if let Some(most) = usage.most_descriptors {
+        one("max_fds", "gauge", "File descriptors that may be open at once.", most as f64);
+    }
+    one("start_time_seconds", "gauge", "When the daemon started, Unix time.", started.as_secs_f64());
 }
 
 fn vifs(vifs: &[VifEntry], text: &mut Text) {
@@ -183,11 +227,26 @@ fn tables(view: &View, text: &mut Text) {
     ];
     let sizes = sizes.map(|(table, size)| (format!("table=\"{table}\""), size));
     text.family("table_entries", "gauge", "Entries of a table.", sizes);
-    let used = |id: &model::NexthopId| view.executor.nexthop_counters(*id).packets;
-    let nexthops = tables.nexthops.keys().map(|id| (format!("nexthop=\"{id}\""), used(id)));
+    // Two nexthops of different numbers may read alike; each set of labels comes once.
+    let mut nexthops = BTreeMap::<String, u64>::new();
+    for entry in nexthop_entries(view) {
+        let labels = format!("kind=\"{}\",nexthop=\"{}\"", entry.kind, escaped(&entry.text));
+        *nexthops.entry(labels).or_default() += entry.packets;
+    }
     text.family("nexthop_packets_total", "counter", "Packets sent by a nexthop.", nexthops);
-    let matched = |id: &model::RuleId| view.executor.rule_counters(*id).packets;
-    let rules = tables.rules.keys().map(|id| (format!("rule=\"{id}\""), matched(id)));
+    let rules = rule_entries(view, None).into_iter().map(|rule| {
+        let words = format!("{} {}", rule.priority, rule.action);
+        let labels = format!(
+            "network=\"{}\",rule=\"{}\",from=\"{}\",to=\"{}\",protocol=\"{}\",ports=\"{}\"",
+            rule.network,
+            escaped(&words),
+            rule.from,
+            rule.to,
+            rule.protocol,
+            rule.ports
+        );
+        (labels, rule.packets)
+    });
     text.family("rule_packets_total", "counter", "Packets a rule decided.", rules);
 }
 
@@ -215,6 +274,11 @@ mod tests {
         for (name, n) in [("opened", 7), ("from_wire", 8), ("refused_total", 9), ("displaced_total", 10)] {
             assert!(text.0.contains(&format!("viaduct_vif_flows_{name}{labels} {n}\n")), "{}", text.0);
         }
+    }
+
+    #[test]
+    fn labels_are_escaped() {
+        assert_eq!(escaped("a\"b\\c\nd"), "a\\\"b\\\\c\\nd");
     }
 
     #[test]

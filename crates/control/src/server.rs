@@ -3,6 +3,7 @@
 use crate::clients::{Bounds, Clients};
 use crate::core::Core;
 use crate::metrics;
+use crate::process::Process;
 use crate::run_dir_lock::Lock;
 use crate::service::Service;
 use api::v1::viaduct_server::ViaductServer;
@@ -74,17 +75,17 @@ pub struct Sandbox {
 pub struct Listeners {
     /// Of the API: a unix socket.
     pub api: OwnedFd,
-    /// Of metrics, if they are wanted.
-    pub metrics: Option<std::net::TcpListener>,
+    /// Of metrics, if they are wanted, with the process that they tell of.
+    pub metrics: Option<(std::net::TcpListener, Process)>,
 }
 
 impl Listeners {
-    fn open(self) -> std::io::Result<(UnixListener, Option<TcpListener>)> {
+    fn open(self) -> std::io::Result<(UnixListener, Option<(TcpListener, Process)>)> {
         let api = std::os::unix::net::UnixListener::from(self.api);
         api.set_nonblocking(true)?;
-        let metrics = self.metrics.map(|metrics| {
+        let metrics = self.metrics.map(|(metrics, process)| {
             metrics.set_nonblocking(true)?;
-            TcpListener::from_std(metrics)
+            TcpListener::from_std(metrics).map(|metrics| (metrics, process))
         });
         Ok((UnixListener::from_std(api)?, metrics.transpose()?))
     }
@@ -119,9 +120,9 @@ pub async fn serve(
     Ok(())
 }
 
-async fn scrape(core: Arc<Core>, listener: Option<TcpListener>) {
-    match listener {
-        Some(listener) => metrics::serve(core, listener).await,
+async fn scrape(core: Arc<Core>, metrics: Option<(TcpListener, Process)>) {
+    match metrics {
+        Some((listener, process)) => metrics::serve(core, process, listener).await,
         None => std::future::pending().await,
     }
 }

@@ -22,7 +22,7 @@ use tonic::{Request, Response, Status};
 pub(crate) use convert::message;
 pub(crate) use rdma::devices as rdma_devices;
 pub(crate) use state::reasons;
-pub(crate) use tables::vif_entries;
+pub(crate) use tables::{nexthop_entries, rule_entries, vif_entries};
 
 pub(crate) struct Service {
     pub(crate) core: Arc<Core>,

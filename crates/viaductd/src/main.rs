@@ -9,7 +9,7 @@ mod verbs;
 
 use anyhow::Context;
 use clap::Parser;
-use control::{Core, Listeners, RunDir, Store};
+use control::{Core, Listeners, Process, RunDir, Store};
 use forwarder::Forwarder;
 use helper::Directories;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -171,7 +171,11 @@ fn run(options: &Options, file: config::Document) -> anyhow::Result<()> {
     let host = file.host.clone();
     let metrics =
         host.metrics.map(|addr| TcpListener::bind(addr).with_context(|| format!("metrics on {addr}")));
-    let (metrics, notifier) = (metrics.transpose()?, notify::connect());
+    let metrics = match metrics.transpose()? {
+        Some(metrics) => Some((metrics, Process::open().context("the daemon's own files in /proc")?)),
+        None => None,
+    };
+    let notifier = notify::connect();
     let helper_ended = privileges.ended()?;
     let sandbox = privileges.give_up();
 

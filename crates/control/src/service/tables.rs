@@ -20,12 +20,12 @@ pub(super) fn reply(view: &View, request: &v1::TableRequest) -> Result<v1::Table
     match request.table() {
         TableName::Unspecified => return Err(Status::invalid_argument("which table?")),
         TableName::Vif => reply.vifs = vif_entries(view, only),
-        TableName::Nexthop => reply.nexthops = nexthops(view),
+        TableName::Nexthop => reply.nexthops = nexthop_entries(view),
         TableName::Route => reply.routes = routes(view, only),
         TableName::Bridge => reply.bridge = bridge(view, only),
         TableName::Mpls => reply.mpls = mpls(view),
         TableName::Vxlan => reply.vxlan = vxlan(view, only),
-        TableName::Rule => reply.rules = rules(view, only),
+        TableName::Rule => reply.rules = rule_entries(view, only),
         TableName::Neighbour => reply.neighbours = neighbours(view, only),
     }
     Ok(reply)
@@ -97,7 +97,8 @@ fn nexthop_text(view: &View, id: NexthopId) -> String {
     }
 }
 
-fn nexthops(view: &View) -> Vec<v1::NexthopEntry> {
+/// The nexthops of all networks.
+pub(crate) fn nexthop_entries(view: &View) -> Vec<v1::NexthopEntry> {
     let entry = |(&id, nexthop): (&NexthopId, &Nexthop)| {
         let used = view.executor.nexthop_counters(id);
         v1::NexthopEntry {
@@ -183,7 +184,8 @@ fn vxlan(view: &View, only: Option<Vrf>) -> Vec<v1::VxlanEntry> {
     wanted.map(entry).collect()
 }
 
-fn rules(view: &View, only: Option<Vrf>) -> Vec<v1::RuleEntry> {
+/// The rules, in the order in which they are tried.
+pub(crate) fn rule_entries(view: &View, only: Option<Vrf>) -> Vec<v1::RuleEntry> {
     let mut entries: Vec<_> =
         view.objects.in_order().into_iter().filter_map(|o| rule(view, only, o)).collect();
     entries.sort_by(|a, b| (&a.network, a.priority, a.id).cmp(&(&b.network, b.priority, b.id)));
