@@ -18,7 +18,7 @@ PYTEST ?=
 # make bench BENCH="--only throughput --rounds 3": arguments for the benchmark.
 BENCH ?=
 
-.PHONY: help demo test test-rust test-e2e bench bench-quick bench-instructions bench-instructions-update \
+.PHONY: help demo test test-rust test-e2e nightly bench bench-quick bench-instructions bench-instructions-update \
 	bench-programs card-test card-bench card-soak card-daemon card-synthesis rtl-lint fmt fmt-check lint \
 	dependencies fuzz mutants soak build verbs verbs-musl \
 	install clean
@@ -47,14 +47,17 @@ demo: ## hosts, containers, VMs and a simulated card on this machine: build, run
 	@$(MAKE) --no-print-directory card-daemon
 	@scripts/as-root $(PYTHON) demo/demo.py $(if $(filter no,$(QEMU)),--no-vm)
 
-test: ## every test, the fast ones first; stops at the first stage that fails
+test: ## every test but those of `make nightly`, the fast ones first; stops at the first stage that fails
 	@scripts/run-tests
 
-test-rust: ## unit, property and differential tests, then loom, miri, a short turn of the fuzz targets, the card
+test-rust: ## unit, property and differential tests, then miri, other processors, the card
 	@scripts/run-tests rust
 
 test-e2e: ## end to end, with real guests and peers (PYTEST="-k vxlan" selects)
 	@scripts/run-tests e2e $(PYTEST)
+
+nightly: ## what takes too long for every change (hours): loom, fuzz targets for TIME seconds each, proofs and benchmark of the card, soak; writes docs/nightly.md
+	@TIME=$(TIME) scripts/run-tests nightly
 
 bench-programs:
 	@scripts/setup bench

@@ -11,7 +11,6 @@ from lab.topology import SEATS, UNDERLAY, UNDERLAY6, host_config, tap, tunnel_ro
 from lab.traffic import EchoServer, tcp_rate
 
 # The simulation takes a CPU.
-pytestmark = pytest.mark.alone
 
 
 @pytest.fixture(autouse=True, scope="module")

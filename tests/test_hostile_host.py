@@ -11,7 +11,6 @@ import pytest
 from lab import Driver, eventually, unharmed
 from lab.topology import host_config, tap, vhost
 
-pytestmark = pytest.mark.alone
 
 METRICS = 9101
 # Descriptors that connections of the metrics endpoint may take: one each, and some for what else goes on.

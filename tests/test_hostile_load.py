@@ -13,7 +13,6 @@ from lab import Driver, eventually, unharmed
 from lab.driver import CSUM, GSO_TCPV4, HOST_TSO4, MRG_RXBUF, NEEDS_CSUM, VERSION_1
 from lab.topology import GATEWAY_MAC, SEATS, UNDERLAY, host_config, tap, vhost
 
-pytestmark = pytest.mark.alone
 
 A1, A2, B1, B2 = (SEATS[name] for name in ("a1", "a2", "b1", "b2"))
 

@@ -9,7 +9,6 @@ import pytest
 from lab import eventually, meet, unharmed
 from lab.topology import host_config, tap, verbs
 
-pytestmark = pytest.mark.alone
 
 PEER = """
 import signal

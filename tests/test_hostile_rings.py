@@ -25,7 +25,6 @@ from lab.driver import (
 from lab.driver import VERSION_1, WRITE
 from lab.topology import SEATS, host_config, tap, vhost
 
-pytestmark = pytest.mark.alone
 
 A1, A2, B1, B2 = (SEATS[name] for name in ("a1", "a2", "b1", "b2"))
 # Chains that a worker may look at for one packet, before it gives up for this turn.

@@ -17,7 +17,6 @@ from test_verbs_trouble import VERSION, stranger
 from lab import Account, Driver, daemon_pid, eventually, spoil, unharmed
 from lab.topology import host_config, tap, verbs, vhost
 
-pytestmark = pytest.mark.alone
 
 libc = ctypes.CDLL(None)
 PUNCH_HOLE, KEEP_SIZE = 2, 1

@@ -15,7 +15,6 @@ from scapy.packet import Raw
 from lab import RawPort, eventually, unharmed
 from lab.topology import SEATS, UNDERLAY, host_config, tap, tunnel_routes
 
-pytestmark = pytest.mark.alone
 
 A1, A2, B1, B2 = (SEATS[name] for name in ("a1", "a2", "b1", "b2"))
 STRANGER = "192.0.2.66"

@@ -11,7 +11,6 @@ from scapy.layers.l2 import Ether
 from lab import RawPort, eventually
 from lab.topology import SEATS, UNDERLAY, UNDERLAY6, host_config, tap, tunnel_routes, two_hosts
 
-pytestmark = pytest.mark.alone
 
 A1, B1 = SEATS["a1"], SEATS["b1"]
 KINDS = ["mpls-over-udp", "mpls-over-gre"]

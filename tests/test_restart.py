@@ -8,7 +8,6 @@ import pytest
 from lab import Stream, binary, eventually, run
 from lab.topology import SEATS, host_config, one_host, tap, vhost
 
-pytestmark = pytest.mark.alone
 
 A1, A2 = SEATS["a1"], SEATS["a2"]
 

@@ -8,7 +8,6 @@ from lab import eventually
 from lab.topology import SEATS, bridge_entries, host_config, tap, tunnel_routes, vhost
 from lab.traffic import tcp_rate
 
-pytestmark = pytest.mark.alone
 
 A1, A2, B1 = SEATS["a1"], SEATS["a2"], SEATS["b1"]
 PACKED, EVENT_IDX, CSUM, TSO4, MERGEABLE, MQ = 34, 29, 0, 11, 15, 22

@@ -1,4 +1,4 @@
-//! Generates `src/generated` from `proto/viaduct.proto`. Needs protoc.
+//! Generates `src/generated` and docs/api-reference.md from `proto/viaduct.proto`. Needs protoc.
 
 use std::io::Result;
 use std::path::Path;
@@ -7,5 +7,7 @@ use std::path::Path;
 mod generate;
 
 fn main() -> Result<()> {
-    generate::generate(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/generated"))
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let reference = generate::generate(&here.join("src/generated"))?;
+    std::fs::write(here.join("../../docs/api-reference.md"), reference)
 }

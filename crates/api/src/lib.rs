@@ -23,5 +23,11 @@ pub fn socket(run_dir: &Path) -> PathBuf {
     run_dir.join("viaduct.sock")
 }
 
+/// The socket for those who may read what the daemon in `run_dir` has, and change nothing.
+#[must_use]
+pub fn readers_socket(run_dir: &Path) -> PathBuf {
+    run_dir.join("viaduct-read.sock")
+}
+
 /// Where the daemon runs unless told otherwise.
 pub const RUN_DIR: &str = "/run/viaduct";

@@ -25,6 +25,8 @@ pub struct Host {
     pub udp6_zero_checksum: bool,
     /// Where Prometheus may scrape; `None`: nowhere.
     pub metrics: Option<SocketAddr>,
+    /// Group whose members may read by a second API socket; `None`: there is none.
+    pub readers: Option<String>,
     /// Directories, besides the run-dir and those of sockets in the file, in which sockets may be that are added while
     /// the daemon runs; `DIR/**` is `DIR` with all below it. `/**` in a file that names none.
     pub socket_dirs: Vec<String>,
@@ -43,6 +45,20 @@ impl Value for SocketDir {
             return Err(format!("\"{dir}\" is no absolute path of a directory"));
         }
         Ok(Self(dir.to_owned()))
+    }
+}
+
+/// The name of a group, or its number.
+struct Group(String);
+
+impl Value for Group {
+    fn read(value: &Node<'_>) -> Result<Self, String> {
+        let name = text(value)?;
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+        match !name.is_empty() && name.len() <= 32 && name.chars().all(is_plain) {
+            true => Ok(Self(name.to_owned())),
+            false => Err(format!("\"{name}\" is no name of a group")),
+        }
     }
 }
 
@@ -90,6 +106,7 @@ impl Host {
             tunnel_peers: r.list::<Prefix>("tunnel_peers").into_iter().map(|prefix| prefix.0).collect(),
             udp6_zero_checksum: r.get("udp6_zero_checksum").unwrap_or_default(),
             metrics: r.get("metrics"),
+            readers: r.get::<Group>("readers").map(|group| group.0),
             socket_dirs: match r.given::<SocketDir>("socket_dirs") {
                 Some(dirs) => dirs.into_iter().map(|dir| dir.0).collect(),
                 None => vec!["/**".to_owned()],

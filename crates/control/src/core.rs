@@ -370,6 +370,7 @@ fn check_host(running: &Host, wanted: &Host) -> Result<(), Error> {
         ("workers", running.workers != wanted.workers),
         ("executor", running.executor != wanted.executor),
         ("metrics", running.metrics != wanted.metrics),
+        ("readers", running.readers != wanted.readers),
         ("socket_dirs", running.socket_dirs != wanted.socket_dirs),
     ];
     match fixed.iter().find(|(_, changed)| *changed) {

@@ -1,12 +1,13 @@
-//! The daemon's sockets: the API on RUN_DIR/viaduct.sock, metrics over HTTP.
+//! The daemon's sockets: the API on RUN_DIR/viaduct.sock and, for reading, RUN_DIR/viaduct-read.sock; metrics over
+//! HTTP.
 
 use crate::clients::{Bounds, Clients};
 use crate::core::Core;
 use crate::metrics;
 use crate::process::Process;
 use crate::run_dir_lock::Lock;
-use crate::service::Service;
-use api::v1::viaduct_server::ViaductServer;
+use crate::service::{ReadOnly, Service};
+use api::v1::viaduct_server::{Viaduct, ViaductServer};
 use std::future::Future;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -75,20 +76,21 @@ pub struct Sandbox {
 pub struct Listeners {
     /// Of the API: a unix socket.
     pub api: OwnedFd,
+    /// Of the API for those who only read, if they are wanted: a unix socket.
+    pub readers: Option<OwnedFd>,
     /// Of metrics, if they are wanted, with the process that they tell of.
     pub metrics: Option<(std::net::TcpListener, Process)>,
 }
 
-impl Listeners {
-    fn open(self) -> std::io::Result<(UnixListener, Option<(TcpListener, Process)>)> {
-        let api = std::os::unix::net::UnixListener::from(self.api);
-        api.set_nonblocking(true)?;
-        let metrics = self.metrics.map(|(metrics, process)| {
-            metrics.set_nonblocking(true)?;
-            TcpListener::from_std(metrics).map(|metrics| (metrics, process))
-        });
-        Ok((UnixListener::from_std(api)?, metrics.transpose()?))
-    }
+fn unix(socket: OwnedFd) -> std::io::Result<UnixListener> {
+    let socket = std::os::unix::net::UnixListener::from(socket);
+    socket.set_nonblocking(true)?;
+    UnixListener::from_std(socket)
+}
+
+fn tcp((listener, process): (std::net::TcpListener, Process)) -> std::io::Result<(TcpListener, Process)> {
+    listener.set_nonblocking(true)?;
+    Ok((TcpListener::from_std(listener)?, process))
 }
 
 /// Serves the API, and metrics where they have a listener, until `stop`. Calls `ready` first. Clients that ask are told
@@ -103,21 +105,37 @@ pub async fn serve(
     ready: impl FnOnce(),
     stop: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
-    let (listener, scrapes) = at("sockets of clients", listeners.open())?;
-    let service =
-        ViaductServer::new(Service { core: core.clone(), sandbox }).max_decoding_message_size(MAX_REQUEST);
-    let api = tonic::transport::Server::builder()
-        .http2_keepalive_interval(Some(KEEP_ALIVE))
-        .add_service(service)
-        .serve_with_incoming(Clients::new(listener, Bounds::default()));
+    let what = "sockets of clients";
+    let (listener, readers) =
+        (at(what, unix(listeners.api))?, at(what, listeners.readers.map(unix).transpose())?);
+    let scrapes = at(what, listeners.metrics.map(tcp).transpose())?;
+    let service = Service { core: core.clone(), sandbox };
+    let readers = readers.map(|listener| answer(listener, ReadOnly(service.clone())));
     ready();
     tokio::select! {
-        result = api => at("control socket", result.map_err(std::io::Error::other))?,
+        result = answer(listener, service) => at("control socket", result)?,
+        result = or_never(readers) => at("socket of readers", result)?,
         () = scrape(core.clone(), scrapes) => {}
         () = refresh(&core) => {}
         () = stop => {}
     }
     Ok(())
+}
+
+async fn answer(listener: UnixListener, service: impl Viaduct) -> std::io::Result<()> {
+    let service = ViaductServer::new(service).max_decoding_message_size(MAX_REQUEST);
+    let server = tonic::transport::Server::builder()
+        .http2_keepalive_interval(Some(KEEP_ALIVE))
+        .add_service(service)
+        .serve_with_incoming(Clients::new(listener, Bounds::default()));
+    server.await.map_err(std::io::Error::other)
+}
+
+async fn or_never<T>(work: Option<impl Future<Output = T>>) -> T {
+    match work {
+        Some(work) => work.await,
+        None => std::future::pending().await,
+    }
 }
 
 async fn scrape(core: Arc<Core>, metrics: Option<(TcpListener, Process)>) {

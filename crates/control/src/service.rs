@@ -4,6 +4,7 @@ mod convert;
 mod flows;
 mod packets;
 mod rdma;
+mod read_only;
 mod state;
 mod tables;
 
@@ -21,9 +22,11 @@ use tonic::{Request, Response, Status};
 #[cfg(test)]
 pub(crate) use convert::message;
 pub(crate) use rdma::devices as rdma_devices;
+pub(crate) use read_only::ReadOnly;
 pub(crate) use state::reasons;
 pub(crate) use tables::{nexthop_entries, rule_entries, vif_entries};
 
+#[derive(Clone)]
 pub(crate) struct Service {
     pub(crate) core: Arc<Core>,
     /// What the daemon may still do.

@@ -61,8 +61,15 @@ const MAX_REPLY: usize = 1 << 30;
 
 /// Connects to the daemon that runs in `run_dir`.
 pub async fn connect(run_dir: &Path) -> Result<Client, Failure> {
-    let socket = api::socket(run_dir);
-    let stream = UnixStream::connect(&socket).await.map_err(|e| {
+    let (socket, readers) = (api::socket(run_dir), api::readers_socket(run_dir));
+    let connected = match UnixStream::connect(&socket).await {
+        // Who may not change anything may still read.
+        Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
+            UnixStream::connect(readers).await.map_err(|_| e)
+        }
+        other => other,
+    };
+    let stream = connected.map_err(|e| {
         let hint = match e.kind() {
             std::io::ErrorKind::PermissionDenied => "you may not use it; try with sudo",
             _ => "is viaductd running, with this --run-dir?",

@@ -191,6 +191,18 @@ fn run(options: &Options, file: config::Document) -> anyhow::Result<()> {
     let place = Place { path: api::socket(&run_dir), owner: None, mode: 0o660 };
     let (api, _file) =
         privileges.sockets.listen(&place, SocketType::STREAM, BACKLOG).context("control socket")?;
+    let (readers, _readers_file) = match &host.readers {
+        Some(group) => {
+            let group = privileges.owner(&format!("root:{group}"));
+            let (_, group) = group.map_err(|e| anyhow::anyhow!("[host] readers: {e}"))?;
+            let owner = Some((rustix::process::getuid().as_raw(), group));
+            let place = Place { path: api::readers_socket(&run_dir), owner, mode: 0o660 };
+            let made = privileges.sockets.listen(&place, SocketType::STREAM, BACKLOG);
+            let (socket, file) = made.context("socket of readers")?;
+            (Some(socket), Some(file))
+        }
+        None => (None, None),
+    };
     let served = runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
@@ -200,8 +212,13 @@ fn run(options: &Options, file: config::Document) -> anyhow::Result<()> {
                 _ = interrupt.recv() => {}
             }
         };
-        let served =
-            control::serve(Arc::new(core), Listeners { api, metrics }, sandbox, || ready(&notifier), stop);
+        let served = control::serve(
+            Arc::new(core),
+            Listeners { api, readers, metrics },
+            sandbox,
+            || ready(&notifier),
+            stop,
+        );
         tokio::select! {
             served = served => Ok(served?),
             ended = ended(helper_ended) => ended,

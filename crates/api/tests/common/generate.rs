@@ -1,11 +1,18 @@
-//! How the committed code is made.
+//! How the committed code and the reference are made of `proto/viaduct.proto`.
 
-use std::io::Result;
+use prost::Message;
+use prost_types::FileDescriptorSet;
+use std::io::{Error, Result};
 use std::path::Path;
 
-/// Writes the code for `proto/viaduct.proto` into `out`.
-pub fn generate(out: &Path) -> Result<()> {
+#[path = "reference.rs"]
+mod reference;
+
+/// Writes the code into `out`, and returns the reference.
+pub fn generate(out: &Path) -> Result<String> {
     let proto = Path::new(env!("CARGO_MANIFEST_DIR")).join("proto");
+    let scratch = tempfile::tempdir()?;
+    let descriptors = scratch.path().join("descriptors");
     let serde = "#[derive(serde::Serialize, serde::Deserialize)]";
     let hex = "#[serde(with = \"crate::hex\")]";
     tonic_prost_build::configure()
@@ -17,5 +24,8 @@ pub fn generate(out: &Path) -> Result<()> {
         .field_attribute("viaduct.v1.DroppedPacket.head", hex)
         .field_attribute("viaduct.v1.CapturedPacket.data", hex)
         .field_attribute("viaduct.v1.Explanation.frame", hex)
-        .compile_protos(&[proto.join("viaduct.proto")], &[proto])
+        .file_descriptor_set_path(&descriptors)
+        .compile_protos(&[proto.join("viaduct.proto")], &[proto])?;
+    let set = FileDescriptorSet::decode(&*std::fs::read(descriptors)?).map_err(Error::other)?;
+    Ok(set.file.iter().map(reference::reference).collect())
 }

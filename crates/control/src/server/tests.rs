@@ -19,7 +19,10 @@ action = "drop"
 "#;
 
 async fn client(run_dir: &Path) -> ViaductClient<Channel> {
-    let socket = api::socket(run_dir);
+    client_of(api::socket(run_dir)).await
+}
+
+async fn client_of(socket: PathBuf) -> ViaductClient<Channel> {
     let connector = tower::service_fn(move |_| {
         let socket = socket.clone();
         async move { tokio::net::UnixStream::connect(socket).await.map(TokioIo::new) }
@@ -45,6 +48,8 @@ async fn with_server_of<F: Future<Output = ()>>(
     let (dir, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let run_dir = RunDir::take(dir.path()).unwrap();
     let api = std::os::unix::net::UnixListener::bind(api::socket(dir.path())).unwrap().into();
+    let readers = std::os::unix::net::UnixListener::bind(api::readers_socket(dir.path())).unwrap();
+    let readers = Some(readers.into());
     let metrics = Some((std::net::TcpListener::bind("127.0.0.1:0").unwrap(), Process::open().unwrap()));
     let sandbox = Sandbox { report: sandbox::Report { landlock: 6, ..Default::default() }, helper: Some(7) };
     let ports = Box::new(FakePorts::new(Log::default()));
@@ -61,7 +66,7 @@ async fn with_server_of<F: Future<Output = ()>>(
         let told = || ready.send(()).unwrap();
         let stopped = async { stopped.await.unwrap_or_default() };
         let _run_dir = run_dir;
-        serve(core, Listeners { api, metrics }, sandbox, told, stopped).await
+        serve(core, Listeners { api, readers, metrics }, sandbox, told, stopped).await
     });
     is_ready.await.unwrap();
     test(dir).await;
@@ -107,6 +112,32 @@ async fn objects_come_and_go() {
         let missing = client.remove(remove(key("10.8.0.0/16"))).await.unwrap_err();
         assert_eq!(missing.code(), tonic::Code::NotFound);
         assert_eq!(client.remove(remove(key("10.9.0.0/16"))).await.unwrap().into_inner().changes.len(), 1);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn readers_see_and_change_nothing() {
+    with_server(|dir| async move {
+        let mut client = client_of(api::readers_socket(dir.path())).await;
+        assert!(client.status(v1::StatusRequest {}).await.is_ok());
+        let all = v1::ObjectsRequest { kind: Kind::Unspecified.into(), network: None };
+        let before = client.objects(all.clone()).await.unwrap().into_inner().objects;
+        assert!(!before.is_empty());
+        let apply = v1::ApplyRequest { toml: HOST.to_owned(), dry_run: false };
+        let route =
+            v1::Route { network: "blue".into(), prefix: "10.9.0.0/16".into(), ..v1::Route::default() };
+        let object = v1::Object { object: Some(v1::object::Object::Route(route)) };
+        let key = v1::Key { kind: Kind::Guest.into(), network: None, name: "vm1".into() };
+        let refused = [
+            client.apply(apply).await.unwrap_err(),
+            client.add(v1::AddRequest { objects: vec![object] }).await.unwrap_err(),
+            client.remove(v1::RemoveRequest { keys: vec![key] }).await.unwrap_err(),
+            client.flush_flows(v1::FlushFlowsRequest::default()).await.unwrap_err(),
+            client.capture(v1::CaptureRequest::default()).await.unwrap_err(),
+        ];
+        assert!(refused.iter().all(|status| status.code() == tonic::Code::PermissionDenied), "{refused:?}");
+        assert_eq!(client.objects(all).await.unwrap().into_inner().objects, before);
     })
     .await;
 }

@@ -1,0 +1,122 @@
+//! How docs/api-reference.md is made of the protocol file.
+
+use prost_types::field_descriptor_proto::{Label, Type};
+use prost_types::{DescriptorProto, FieldDescriptorProto, FileDescriptorProto, ServiceDescriptorProto};
+use std::collections::HashMap;
+use std::fmt::Write;
+
+// Numbers of fields in descriptor.proto, of which paths of comments consist.
+const MESSAGES: i32 = 4;
+const ENUMS: i32 = 5;
+const SERVICES: i32 = 6;
+const MEMBERS: i32 = 2;
+
+const HEAD: &str = "\
+# The API, message by message
+
+Made of [viaduct.proto](../crates/api/proto/viaduct.proto) by `cargo run -p api --example generate`. [api.md](api.md)
+says how to use it.
+";
+
+/// The page, in Markdown.
+pub fn reference(file: &FileDescriptorProto) -> String {
+    let page = Page { comments: comments(file) };
+    let mut text = HEAD.to_owned();
+    for (i, service) in (0..).zip(&file.service) {
+        page.service(&mut text, &[SERVICES, i], service);
+    }
+    text += "\n## Messages\n";
+    for (i, message) in (0..).zip(&file.message_type) {
+        page.message(&mut text, &[MESSAGES, i], message);
+    }
+    text += "\n## Enumerations\n";
+    for (i, one) in (0..).zip(&file.enum_type) {
+        let path = [ENUMS, i];
+        let _ = write!(text, "\n### {}\n\n{}", one.name(), page.paragraph(&path));
+        let _ = writeln!(text, "| value | number | |\n|---|---|---|");
+        for (j, value) in (0..).zip(&one.value) {
+            let note = page.comment(&[&path[..], &[MEMBERS, j]].concat());
+            let _ = writeln!(text, "| `{}` | {} | {note} |", value.name(), value.number());
+        }
+    }
+    text
+}
+
+/// Comments by the path of what they are about.
+fn comments(file: &FileDescriptorProto) -> HashMap<Vec<i32>, String> {
+    let locations = file.source_code_info.iter().flat_map(|info| &info.location);
+    locations
+        .filter_map(|location| {
+            let comment = location.leading_comments.as_ref()?;
+            let lines: Vec<_> = comment.lines().map(str::trim).collect();
+            Some((location.path.clone(), lines.join(" ").trim().replace('|', "\\|")))
+        })
+        .collect()
+}
+
+struct Page {
+    comments: HashMap<Vec<i32>, String>,
+}
+
+impl Page {
+    fn comment(&self, path: &[i32]) -> &str {
+        self.comments.get(path).map_or("", String::as_str)
+    }
+
+    fn paragraph(&self, path: &[i32]) -> String {
+        match self.comment(path) {
+            "" => String::new(),
+            comment => format!("{comment}\n\n"),
+        }
+    }
+
+    fn service(&self, text: &mut String, path: &[i32], service: &ServiceDescriptorProto) {
+        let _ = write!(text, "\n## Service {}\n\n{}", service.name(), self.paragraph(path));
+        let _ = writeln!(text, "| method | request | reply | |\n|---|---|---|---|");
+        for (i, method) in (0..).zip(&service.method) {
+            let stream = if method.server_streaming() { "stream of " } else { "" };
+            let note = self.comment(&[path, &[MEMBERS, i]].concat());
+            let (input, output) = (link(method.input_type()), link(method.output_type()));
+            let _ = writeln!(text, "| `{}` | {input} | {stream}{output} | {note} |", method.name());
+        }
+    }
+
+    fn message(&self, text: &mut String, path: &[i32], message: &DescriptorProto) {
+        let _ = write!(text, "\n### {}\n\n{}", message.name(), self.paragraph(path));
+        if message.field.is_empty() {
+            let _ = writeln!(text, "It has no fields.");
+            return;
+        }
+        let _ = writeln!(text, "| field | type | number | |\n|---|---|---|---|");
+        for (i, field) in (0..).zip(&message.field) {
+            let note = self.comment(&[path, &[MEMBERS, i]].concat());
+            let of = match field.oneof_index {
+                Some(index) if !field.proto3_optional() => {
+                    format!("one of `{}`. ", message.oneof_decl[index as usize].name())
+                }
+                _ => String::new(),
+            };
+            let (name, number) = (field.name(), field.number());
+            let _ = writeln!(text, "| `{name}` | {} | {number} | {of}{note} |", kind(field));
+        }
+    }
+}
+
+/// A field's type in the words of the protocol file.
+fn kind(field: &FieldDescriptorProto) -> String {
+    let name = match field.r#type() {
+        Type::Message | Type::Enum => link(field.type_name()),
+        other => other.as_str_name().trim_start_matches("TYPE_").to_lowercase(),
+    };
+    match field.label() {
+        Label::Repeated => format!("repeated {name}"),
+        _ if field.proto3_optional() => format!("optional {name}"),
+        _ => name,
+    }
+}
+
+/// A message's name, which leads to its heading.
+fn link(full: &str) -> String {
+    let name = full.rsplit('.').next().unwrap_or(full);
+    format!("[{name}](#{})", name.to_lowercase())
+}

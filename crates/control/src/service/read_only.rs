@@ -1,0 +1,74 @@
+//! The service as those see it who may look and not touch.
+
+use super::{Reply, Service};
+use api::v1;
+use api::v1::viaduct_server::Viaduct;
+use tonic::{Request, Status};
+
+/// A [`Service`] that refuses what changes the host, and what shows all of tenants' packets.
+pub(crate) struct ReadOnly(pub(crate) Service);
+
+fn refused<T>(what: &str) -> Result<T, Status> {
+    let text =
+        format!("this socket is for reading: {what} needs the control socket (group viaduct, or root)");
+    Err(Status::permission_denied(text))
+}
+
+#[tonic::async_trait]
+impl Viaduct for ReadOnly {
+    async fn apply(&self, _: Request<v1::ApplyRequest>) -> Reply<v1::Changes> {
+        refused("apply")
+    }
+
+    async fn add(&self, _: Request<v1::AddRequest>) -> Reply<v1::Changes> {
+        refused("add")
+    }
+
+    async fn remove(&self, _: Request<v1::RemoveRequest>) -> Reply<v1::Changes> {
+        refused("remove")
+    }
+
+    async fn objects(&self, request: Request<v1::ObjectsRequest>) -> Reply<v1::ObjectsReply> {
+        self.0.objects(request).await
+    }
+
+    async fn table(&self, request: Request<v1::TableRequest>) -> Reply<v1::TableReply> {
+        self.0.table(request).await
+    }
+
+    async fn status(&self, request: Request<v1::StatusRequest>) -> Reply<v1::StatusReply> {
+        self.0.status(request).await
+    }
+
+    async fn stats(&self, request: Request<v1::StatsRequest>) -> Reply<v1::StatsReply> {
+        self.0.stats(request).await
+    }
+
+    async fn drop_stats(&self, request: Request<v1::DropStatsRequest>) -> Reply<v1::DropStatsReply> {
+        self.0.drop_stats(request).await
+    }
+
+    async fn rdma(&self, request: Request<v1::RdmaRequest>) -> Reply<v1::RdmaReply> {
+        self.0.rdma(request).await
+    }
+
+    type FlowsStream = <Service as Viaduct>::FlowsStream;
+
+    async fn flows(&self, request: Request<v1::FlowsRequest>) -> Reply<Self::FlowsStream> {
+        self.0.flows(request).await
+    }
+
+    async fn flush_flows(&self, _: Request<v1::FlushFlowsRequest>) -> Reply<v1::FlushFlowsReply> {
+        refused("flow flush")
+    }
+
+    async fn explain(&self, request: Request<v1::ExplainRequest>) -> Reply<v1::Explanation> {
+        self.0.explain(request).await
+    }
+
+    type CaptureStream = <Service as Viaduct>::CaptureStream;
+
+    async fn capture(&self, _: Request<v1::CaptureRequest>) -> Reply<Self::CaptureStream> {
+        refused("capture")
+    }
+}
