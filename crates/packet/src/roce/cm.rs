@@ -62,9 +62,9 @@ pub struct Req {
     pub queue_key: u32,
     /// The sender's queue pair; 24 bits.
     pub queue_pair: u32,
-    /// READs and atomics that the sender takes at a time.
+    /// READs and atomics that the sender accepts at a time.
     pub responder_resources: u8,
-    /// READs and atomics that the sender has under way at most.
+    /// Most READs and atomics that the sender has under way.
     pub initiator_depth: u8,
     /// Time within which the receiver must answer.
     pub remote_timeout: u8,
@@ -72,7 +72,7 @@ pub struct Req {
     pub transport: u8,
     /// End-to-end flow control.
     pub flow_control: bool,
-    /// First PSN that the sender wants to be sent; 24 bits.
+    /// First PSN that the sender expects; 24 bits.
     pub psn: u32,
     /// How long the sender takes to answer.
     pub local_timeout: u8,
@@ -138,11 +138,11 @@ pub struct Rep {
     pub queue_key: u32,
     /// The sender's queue pair; 24 bits.
     pub queue_pair: u32,
-    /// First PSN that the sender wants to be sent; 24 bits.
+    /// First PSN that the sender expects; 24 bits.
     pub psn: u32,
-    /// READs and atomics that the sender takes at a time.
+    /// READs and atomics that the sender accepts at a time.
     pub responder_resources: u8,
-    /// READs and atomics that the sender has under way at most.
+    /// Most READs and atomics that the sender has under way.
     pub initiator_depth: u8,
     /// How long the sender takes to acknowledge.
     pub ack_delay: u8,
