@@ -1,15 +1,15 @@
-//! Instructions a packet takes in each stage of the packet path, counted by callgrind on fixed inputs.
+//! Instructions per packet in each stage of the packet path, counted by callgrind on fixed inputs.
 //!
 //! `make bench-instructions` runs this and compares with `instructions.json`. Every benchmark counts 10,240 packets
-//! (or look-ups); hash keys, time and packets are the same in every run, and so are the counts, but for the
-//! compiler's version.
+//! (or look-ups). Hash keys, time and packets are the same in every run, and so are the counts, unless the compiler's
+//! version changes.
 
-#![allow(missing_docs)] // of what the macros make
+#![allow(missing_docs)] // the macros' output has none
 
 mod common;
 mod stages;
 
-// The engine's sources know each other by these names.
+// The engine's sources refer to each other by these names.
 use stages::sources::*;
 
 use gungraun::{
@@ -25,11 +25,11 @@ use stages::worker::{PACKETS, Worker};
 use std::hint::black_box;
 use std::net::IpAddr;
 
-/// Makes glibc choose the same copies and comparisons on every CPU, those that need no more than SSE2.
+/// Makes glibc choose the same copies and comparisons on every CPU: those that need only SSE2.
 const SAME_ON_EVERY_CPU: &str =
     "glibc.cpu.hwcaps=-AVX,-AVX2,-AVX_Fast_Unaligned_Load,-AVX512F,-AVX512VL,-ERMS,-FSRM";
 
-/// Forwards all flows once, so that the cache knows them, and then counts a stage.
+/// Forwards all flows once, so that the cache knows them, then counts a stage.
 fn count_known(mut worker: Worker, stage: Stage) -> Worker {
     let before = worker.sent();
     worker.forward(PACKETS, None);

@@ -1,8 +1,8 @@
 //! Cycles per packet of the packet path without rings: packets come from memory and go to memory.
 //!
-//! `cargo bench -p engine --bench pipeline -- [PART OF A NAME]`. Nanoseconds are the worker's time on a CPU, which
-//! holds on a busy machine too; the stages are TSC cycles a packet: `lookup` is all from the parse to the rewritten
-//! header.
+//! `cargo bench -p engine --bench pipeline -- [PART OF A NAME]`. Nanoseconds are the worker's time on a CPU, which is
+//! valid on a busy machine too. The stages are in TSC cycles per packet; `lookup` is everything from the parse to the
+//! rewritten header.
 
 mod common;
 
@@ -49,7 +49,7 @@ fn measure(name: &str, frames: Vec<Vec<u8>>) {
     );
 }
 
-/// Time the worker has spent on a CPU, once it has its name.
+/// CPU time of the worker, once its thread has its name.
 fn on_cpu_ns() -> u64 {
     loop {
         let tasks = std::fs::read_dir("/proc/self/task").expect("our threads");

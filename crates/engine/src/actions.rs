@@ -1,9 +1,9 @@
-//! Actions: memoised decisions, shared by all flows treated alike. An action has the rewrite of the packets, the
+//! Actions: memoised decisions, shared by all flows treated alike. An action holds the rewrite of the packets, the
 //! generation cells of the table entries that the decision read, and the counters that packets increment.
 //!
-//! A flow's cache entry has the number of its action. The validity is checked per action, so a change of the tables
-//! costs one look at each action's generation cells, however many flows there are. An invalid action never becomes
-//! valid again: the next packet of each of its flows is decided anew, and finds or makes another action.
+//! A flow's cache entry holds the number of its action. Validity is checked per action, so a change of the tables
+//! costs one comparison of generation cells for each action, however many flows there are. An invalid action never
+//! becomes valid again: the next packet of each of its flows is decided anew and gets another action.
 
 use crate::cache::Entry;
 use crate::counters::WorkerCells;
@@ -25,9 +25,9 @@ pub(crate) struct Policy {
     pub deps: Deps,
     /// What the tables learn from the packets.
     pub learn: Option<Learn>,
-    /// Whether packets are of a TCP connection that is followed.
+    /// Whether the packets belong to a tracked TCP connection.
     pub follows: bool,
-    /// Policers, and the reason to drop what is over their rate.
+    /// Policers, with the reason to drop packets over their rate.
     pub meters: ArrayVec<(MeterId, DropReason), 4>,
     /// Rules that matched.
     pub rules: ArrayVec<RuleId, 10>,
@@ -37,7 +37,7 @@ pub(crate) struct Policy {
 
 impl Hash for Policy {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        // Enough to tell nearly all apart.
+        // Enough to distinguish nearly all.
         self.deps.hash(state);
         self.template.hash(state);
         self.rules.hash(state);
@@ -47,21 +47,21 @@ impl Hash for Policy {
 /// An action.
 #[derive(Debug)]
 pub(crate) struct Action {
-    /// Epoch at which it was last known to hold; [`GONE`] once it does not.
+    /// Epoch at which it was last known to hold; [`GONE`] once it no longer does.
     stamp: u64,
-    /// How packets are rewritten: first of all, what each packet needs.
+    /// How packets are rewritten. It comes first because every packet needs it.
     pub template: Template,
-    /// Whether packets are policed, or of a TCP connection that is followed.
+    /// Whether packets are policed, or belong to a tracked TCP connection.
     pub looks: bool,
     /// Whether they are policed.
     pub metered: bool,
-    /// Whether they are of such a connection.
+    /// Whether they belong to such a connection.
     pub follows: bool,
     /// Entries with its number.
     users: u32,
-    /// Packets and bytes not yet counted for its rules and nexthop.
+    /// Packets and bytes not yet counted to its rules and nexthop.
     pending: (u64, u64),
-    /// The rest; `None` where the number is free.
+    /// The rest; `None` if the number is free.
     policy: Option<Arc<Policy>>,
 }
 
@@ -75,7 +75,7 @@ impl Action {
         self.stamp == epoch
     }
 
-    /// Counts packets for its rules and nexthop.
+    /// Counts packets to its rules and nexthop.
     #[inline(always)]
     pub const fn count(&mut self, packets: u64, bytes: u64) {
         self.pending.0 += packets;
@@ -103,12 +103,13 @@ pub(crate) struct Actions {
     all: Vec<Action>,
     free: Vec<u32>,
     numbers: HashMap<Arc<Policy>, u32>,
-    /// The number last asked for.
+    /// The number that was looked up last.
     recent: u32,
 }
 
 impl Actions {
-    /// The number of the action of `policy`, decided at `epoch`, with one more user. `None` where there are too many.
+    /// The number of the action of `policy`, decided at `epoch`, with one more user. `None` if there are too many
+    /// actions.
     pub fn take(&mut self, policy: Policy, tables: Tables<'_>, epoch: u64) -> Option<u32> {
         if let Some(number) = self.find(&policy)
             && self.revalidate(number, tables, epoch)
@@ -146,7 +147,7 @@ impl Actions {
         Some(number)
     }
 
-    /// The number of a policy; most often that of the one before.
+    /// The number of a policy, which is usually that of the last one.
     fn find(&mut self, policy: &Policy) -> Option<u32> {
         let recent = self.all.get(self.recent as usize).filter(|action| action.stamp != GONE);
         if recent.is_none_or(|action| action.policy() != Some(policy)) {
@@ -202,8 +203,8 @@ impl Actions {
         self.free.push(number);
     }
 
-    /// Passes on what was counted, that what they learn from was seen, and that their neighbours are used. Once a
-    /// second.
+    /// Passes on the counts, confirms what the tables learned from the packets, and marks the neighbours as used. Once
+    /// a second.
     pub fn settle(&mut self, tables: Tables<'_>, cells: &WorkerCells, now: Seconds) {
         for action in &mut self.all {
             let counted = action.pending.0 > 0 && action.stamp != GONE;

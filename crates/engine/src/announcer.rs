@@ -1,7 +1,7 @@
-//! What this host tells others unasked, once a second: addresses that came to it, thrice; and groups it listens to.
+//! What this host announces unasked, once a second: new addresses, three times each, and the groups it listens to.
 //!
-//! It compares what is to be announced with what was: so it does not matter whether an address is new because of the
-//! configuration, because its guest's link came up, or because it went to another MAC.
+//! It compares what should be announced with what was announced. So it does not matter whether an address is new
+//! because of the configuration, because its guest's link came up, or because it moved to another MAC.
 
 use model::{Announcement, Lookup, NeighbourScope, Nexthop, Seconds, Unasked, VifId, VifKind, Vrf};
 use packet::Mac;
@@ -9,36 +9,36 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
 use tables::{Snapshot, View};
 
-/// How often an address is announced, a second apart (RFC 4861, 10: MAX_NEIGHBOR_ADVERTISEMENT; RFC 5227, 1.1:
+/// How often an address is announced, one second apart (RFC 4861, 10: MAX_NEIGHBOR_ADVERTISEMENT; RFC 5227, 1.1:
 /// ANNOUNCE_NUM).
 const TIMES: u8 = 3;
-/// How often it is tried, where the way to some tunnel's other end is to be found first.
+/// Most attempts, if the path to a tunnel's other end must be found first.
 const TRIES: u8 = 10;
-/// Announcements a second at most: after a start there are many.
+/// Most announcements in a second: there are many after a start.
 const PER_SECOND: usize = 64;
-/// Seconds between reports of the same groups: twice in what a switch with the shortest usual timers remembers them for
-/// (RFC 3810, 9.2: Query Interval 125 s, twice and a bit).
+/// Seconds between reports of the same groups: there are two within the time for which a switch with the shortest
+/// usual timers remembers them (RFC 3810, 9.2: Query Interval 125 s, twice and a bit).
 const REPORT_EVERY: Seconds = 60;
 
-/// What is at which MAC.
+/// Which MAC each address has.
 type Places = BTreeMap<(Vrf, IpAddr), (Option<VifId>, Mac)>;
-/// The groups to report, by the addresses that make them.
+/// The groups to report, by the addresses from which they derive.
 type Listening = BTreeMap<NeighbourScope, BTreeSet<Ipv6Addr>>;
 
 /// What was told.
 #[derive(Default)]
 pub(crate) struct Announcer {
-    /// The tables that the rest is of, and the interfaces that were up.
+    /// The tables from which the rest was made, and the interfaces that were up.
     of: Option<(Snapshot, BTreeSet<VifId>)>,
     places: Places,
     listening: Listening,
-    /// Addresses that are still to be announced.
+    /// Addresses still to be announced.
     due: VecDeque<Due>,
-    /// When groups are reported next, and how often without a pause.
+    /// When groups are reported next, and how many reports follow without a pause.
     report: (Seconds, u8),
 }
 
-/// An address, how often it is still to be announced, and how often that may be tried.
+/// An address, how often it is still to be announced, and how many attempts remain.
 struct Due {
     key: (Vrf, IpAddr),
     times: u8,
@@ -46,7 +46,7 @@ struct Due {
 }
 
 impl Announcer {
-    /// What is to be sent in this second.
+    /// What to send in this second.
     pub fn tell(&mut self, view: &View<'_>, up: BTreeSet<VifId>) -> Vec<Unasked> {
         let same = |(of, was_up): &(Snapshot, _)| of.is_configured_as(view.snapshot()) && *was_up == up;
         if !self.of.as_ref().is_some_and(same) {
@@ -121,7 +121,7 @@ fn places(view: &View<'_>, up: &BTreeSet<VifId>) -> Places {
     places
 }
 
-/// Whether an inside address is one of this host's: a guest's whose link is up, or no other host's as far as is known.
+/// Whether an inside address is on this host: a guest's whose link is up, or, as far as is known, on no other host.
 fn is_here(view: &View<'_>, up: &BTreeSet<VifId>, vrf: Vrf, addr: IpAddr) -> bool {
     if let Some(guest) = view.guest_by_address(vrf, addr) {
         return up.contains(&guest);
@@ -130,8 +130,8 @@ fn is_here(view: &View<'_>, up: &BTreeSet<VifId>, vrf: Vrf, addr: IpAddr) -> boo
     nexthop.is_none_or(|nexthop| matches!(nexthop, Nexthop::Encap { .. } | Nexthop::Resolve { .. }))
 }
 
-/// The IPv6 addresses for which solicitations that come by wires are answered: of the underlay, and in networks that
-/// are attached to a wire, the gateways', guests' and floating ones.
+/// The IPv6 addresses for which this host answers solicitations from wires: those of the underlay and, in networks
+/// attached to a wire, those of gateways and guests and floating ones.
 fn listening(view: &View<'_>, up: &BTreeSet<VifId>, places: &Places) -> Listening {
     let mut listening = Listening::new();
     let mut add = |scope, addr| {

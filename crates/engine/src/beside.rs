@@ -1,4 +1,4 @@
-//! What an executor needs that stands in front of the engine and leaves it what it can't do itself.
+//! The interface for an executor that stands before the engine and leaves to it what it can't do itself.
 
 use crate::engine::Engine;
 use crate::message::Message;
@@ -22,10 +22,10 @@ impl Engine {
         self.common.clock.now().seconds
     }
 
-    /// Counts packets of a connection that it did not see, in the direction of `key`, and notes the time if there
-    /// were `any`, so that the connection does not time out. From then on, TCP's sequence numbers are known not to be
-    /// known. Without `counters` they are not counted, and the connection's counters are known to lack packets from
-    /// then on. False where it is gone.
+    /// Counts packets of a connection that the engine did not see, in the direction of `key`. If there were `any`,
+    /// also records the time, so that the connection does not time out. From then on, TCP's sequence numbers count as
+    /// unknown. Without `counters`, the packets are not counted, and the connection's counters are marked as
+    /// incomplete. False if the connection no longer exists.
     pub fn carried(&self, key: &FlowKey, any: bool, counters: Option<Counters>) -> bool {
         let (flows, now) = (self.common.shared.flows(), self.now());
         let Some((_, reply, flow)) = flows.get(key, now) else { return false };
@@ -37,7 +37,7 @@ impl Engine {
         !any || flows.touch(flow, reply, counters.packets, counters.bytes, now)
     }
 
-    /// Packets that it did not see were sent by a decision that depends on `deps`.
+    /// A decision that depends on `deps` sent packets that the engine did not see.
     pub fn used(&self, deps: &Deps) {
         self.common.shared.used(deps, self.now());
     }
@@ -48,7 +48,7 @@ impl Engine {
         !lock(&self.common.taps).is_empty()
     }
 
-    /// Receives by more queues of an attached interface; false where it is not attached.
+    /// Receives from more queues of an attached interface; false if it is not attached.
     pub fn receive(&self, vif: VifId, queues: Vec<Box<dyn RxQueue>>) -> bool {
         let mut control = self.control();
         if !self.is_attached(vif) {
@@ -58,7 +58,7 @@ impl Engine {
         true
     }
 
-    /// Sends by other queues of an attached interface, from when this returns; false where it is not attached.
+    /// From when this returns, sends to an attached interface by other queues; false if it is not attached.
     pub fn send(&self, vif: VifId, queues: Vec<Arc<dyn TxQueue>>) -> bool {
         let _control = self.control();
         let attached = self.is_attached(vif);

@@ -1,13 +1,13 @@
-//! The flow cache of one worker: decisions memoised by flow.
+//! The flow cache of one worker: memoised decisions by flow.
 //!
-//! An entry is one cache line: its key, the number of the action that its packets share with those of other flows, its
-//! connection, and what it has not counted there yet. Nothing here is shared between workers, so nothing is atomic.
+//! An entry is one cache line: its key, the number of its action, which other flows share, its connection, and counts
+//! not yet passed on to these. Nothing here is shared between workers, so nothing is atomic.
 //!
-//! The table is set-associative: a look-up probes [`WAYS`] lines at most, whatever keys a guest chooses; the hash is
-//! keyed and not linear, so that it can't choose those of one set. Each hash has its own order of a set's lines, and
-//! an entry lies in the first one that was free, so that a look-up ends at the first free line: mostly the first. The
-//! table is a quarter full at most until it has its full size, and grows by linear hashing, one set at a time: few
-//! flows lie close together, and no growth takes longer than an insertion.
+//! The table is set-associative: a look-up probes at most [`WAYS`] lines, whatever keys a guest chooses. The hash is
+//! keyed and not linear, so a guest can't choose keys of one set. Each hash has its own order of a set's lines, and an
+//! entry is put into the first free one. So a look-up ends at the first free line, usually at the first of all. Until
+//! it has its full size, the table is at most a quarter full. It grows by linear hashing, one set at a time: few flows
+//! lie close together, and no growth takes longer than an insertion.
 
 use crate::contexts::Contexts;
 use crate::fold::fold;
@@ -22,33 +22,33 @@ use tables::FlowRef;
 const WAYS: usize = 8;
 /// Sets of an empty table.
 const FIRST_SETS: usize = 512;
-/// Entries to a set, on average, above which the table grows.
+/// Average number of entries per set above which the table grows.
 const DENSITY: usize = WAYS / 4;
 
-/// An entry's place, good until the next insertion or removal.
+/// The location of an entry, valid until the next insertion or removal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Slot(u32);
 
-/// An entry, besides its key.
+/// An entry without its key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Entry {
-    /// What is done with its packets, less than [`Entry::ACTIONS`].
+    /// The number of the action for its packets, less than [`Entry::ACTIONS`].
     pub action: u32,
-    /// Longest IP packet known to pass.
+    /// Longest IP packet that is known to pass.
     pub max_len: u16,
-    /// When the connection was last told of a packet, in ticks ([`crate::clock::Now::tick`]).
+    /// When the connection was last updated for a packet, in ticks ([`crate::clock::Now::tick`]).
     pub tick: u8,
-    /// Packets not yet counted elsewhere, at most [`Entry::FULL`].
+    /// Packets not yet counted elsewhere; at most [`Entry::FULL`].
     pub packets: u32,
     /// Their bytes.
     pub bytes: u32,
-    /// Entropy hash of the flow, for tunnels; its lower 20 bits, more than any use of it takes.
+    /// Entropy hash of the flow, for tunnels: the lower 20 bits, which are enough for every use.
     pub entropy: u32,
-    /// Its connection, and whether its packets are replies.
+    /// Its connection, and whether its packets go in the reply direction.
     pub flow: Option<(FlowRef, bool)>,
 }
 
-/// Bits of the fields in the two words, from the lowest. The first word's lower half is the key's.
+/// Positions of the fields in the two words, in bits from the lowest. The first word's lower half belongs to the key.
 const ACTION_AT: u32 = 32;
 const ACTION_BITS: u32 = 20;
 const TICK_AT: u32 = 52;
@@ -71,7 +71,8 @@ impl Entry {
     pub const ACTIONS: usize = 1 << ACTION_BITS;
     /// Bits of an entropy hash that entries keep.
     pub const ENTROPY: u32 = (1 << (64 - ENTROPY_AT)) - 1;
-    /// Packets after which they are counted elsewhere: so many of the longest frames have their sum in the field.
+    /// Number of packets after which they are counted elsewhere: the bytes of so many of the longest frames fit the
+    /// field.
     pub const FULL: u32 = 63;
 
     #[inline(always)]
@@ -103,7 +104,7 @@ impl Entry {
     }
 }
 
-/// The entry of a packet, to be used without unpacking it.
+/// The entry of a packet, read and written without unpacking it.
 pub(crate) struct Found<'a>(&'a mut Line);
 
 impl Found<'_> {
@@ -113,13 +114,13 @@ impl Found<'_> {
         field(self.0[5], ACTION_AT, ACTION_BITS)
     }
 
-    /// Whether it was touched in this tick, and can count another packet.
+    /// Whether it was updated in this tick and can count another packet.
     #[inline(always)]
     pub const fn is_current(&self, tick: u8) -> bool {
         ((self.0[5] >> TICK_AT) as u8 == tick) & (field(self.0[6], PACKETS_AT, PACKETS_BITS) < Entry::FULL)
     }
 
-    /// Longest IP packet known to pass.
+    /// Longest IP packet that is known to pass.
     #[inline(always)]
     pub const fn max_len(&self) -> u16 {
         self.0[6] as u16
@@ -131,7 +132,7 @@ impl Found<'_> {
         (self.0[6] >> ENTROPY_AT) as u32
     }
 
-    /// Its connection, and whether its packets are replies.
+    /// Its connection, and whether its packets go in the reply direction.
     #[inline(always)]
     pub const fn flow(&self) -> Option<(FlowRef, bool)> {
         if self.0[7] == NO_FLOW {
@@ -152,16 +153,16 @@ const _: () = assert!(Entry::FULL < 1 << PACKETS_BITS && (Entry::FULL as u64 * (
 /// The flow cache.
 #[derive(Debug)]
 pub(crate) struct Cache {
-    /// Lines of all sets there may be.
+    /// The lines of all sets, up to the largest size.
     lines: Table,
-    /// Sets in use: from a power of two to less than twice that, or the most there may be.
+    /// Sets in use: at least a power of two and less than twice that, or the largest number.
     sets: usize,
-    /// The least power of two above `sets`, less one.
+    /// The lowest power of two above `sets`, minus one.
     mask: usize,
     secrets: [u64; 7],
     used: usize,
     cursor: usize,
-    /// What the contexts in its keys stand for.
+    /// The contexts of the keys.
     pub contexts: Contexts,
 }
 
@@ -200,7 +201,7 @@ impl Cache {
         fold(c ^ b.rotate_left(21), key[4] ^ s[6])
     }
 
-    /// The set of a hash: sets not yet split have the flows of the one to come too.
+    /// The set of a hash. A set that is not yet split also holds the flows of the new set.
     #[inline(always)]
     fn set_of(&self, hash: u64) -> usize {
         let set = hash as usize & self.mask;
@@ -212,7 +213,7 @@ impl Cache {
         self.set_of(hash) * WAYS + (way ^ (hash >> 61) as usize)
     }
 
-    /// Brings near the line where the key with this hash most likely lies.
+    /// Prefetches the line where the key with this hash most likely is.
     #[inline(always)]
     pub fn prefetch(&self, hash: u64) {
         prefetch(self.lines[self.line_of(hash, 0)].as_ptr().cast());
@@ -224,7 +225,7 @@ impl Cache {
         for way in 0..WAYS {
             let at = self.line_of(hash, way);
             let line = &self.lines[at];
-            // Without a branch per word: a line whose first word matches is nearly always the one.
+            // Without a branch per word: if its first word matches, the line nearly always does.
             let differs = (key[0] ^ line[0])
                 | (key[1] ^ line[1])
                 | (key[2] ^ line[2])
@@ -259,7 +260,8 @@ impl Cache {
         entry.pack_into(&mut self.lines[slot as usize]);
     }
 
-    /// Inserts an entry; a full set gives up the entry longest unused, which is returned, as is one of the same key.
+    /// Inserts an entry. In a full set it replaces the entry unused for longest, which is returned; so is a replaced
+    /// entry of the same key.
     pub fn insert(&mut self, hash: u64, key: &Key, entry: &Entry) -> Option<Entry> {
         let slot = self.find(hash, key).unwrap_or_else(|| self.victim(hash, entry.tick));
         let removed = self.is_used(slot).then(|| self.get(slot));
@@ -274,7 +276,7 @@ impl Cache {
         removed
     }
 
-    /// Adds a set, and moves there what belongs there of the set that had it so far.
+    /// Adds a set and moves its entries there from the set that held them so far.
     fn split(&mut self) {
         let old = self.sets - (self.mask >> 1) - 1;
         self.sets += 1;
@@ -288,7 +290,7 @@ impl Cache {
         }
     }
 
-    /// Puts an entry into the first free line there is for its key.
+    /// Puts an entry into the first free line for its key.
     fn place(&mut self, line: &Line) {
         let hash = self.hash_of(line);
         let free = (0..WAYS).map(|way| self.line_of(hash, way)).find(|&at| self.lines[at][0] == 0);
@@ -303,7 +305,7 @@ impl Cache {
         self.hash(&Key([a, b, c, d, e, u64::from(f as u32)]))
     }
 
-    /// The line of the set to use: the first free one, or that of the entry longest unused.
+    /// The line of the set to use: the first free one, or that of the entry unused for longest.
     fn victim(&self, hash: u64, now: u8) -> Slot {
         let mut oldest = (0, Slot(self.line_of(hash, 0) as u32));
         for way in 0..WAYS {
@@ -319,7 +321,7 @@ impl Cache {
         oldest.1
     }
 
-    /// Removes an entry, if there is one. Another may take its place.
+    /// Removes an entry, if there is one. Another may move into its line.
     pub fn remove(&mut self, slot: Slot) -> Option<Entry> {
         if !self.is_used(slot) {
             return None;
@@ -329,7 +331,7 @@ impl Cache {
         let first = hole - hole % WAYS;
         self.lines[hole].fill(0);
         self.used -= 1;
-        // Who would be found before the hole no longer: whose order has the hole before its own line.
+        // Entries that a look-up would no longer reach: those in whose order the hole comes before their line.
         while let Some(later) = (first..first + WAYS).find(|&at| self.lies_past(at, hole)) {
             self.lines[hole] = std::mem::take(&mut self.lines[later]);
             hole = later;
@@ -337,7 +339,7 @@ impl Cache {
         Some(removed)
     }
 
-    /// Whether there is an entry in this line whose key would rather be in that of `hole`, one of the same set.
+    /// Whether this line holds an entry whose key prefers the line of `hole`, in the same set.
     fn lies_past(&self, at: usize, hole: usize) -> bool {
         let line = &self.lines[at];
         let turn = |at: usize, hash: u64| (at % WAYS) ^ (hash >> 61) as usize;
@@ -347,7 +349,7 @@ impl Cache {
         }
     }
 
-    /// The next `lines` lines of an endless walk over the table.
+    /// The next `lines` lines of an endless round through the table.
     pub fn walk(&mut self, lines: usize) -> impl Iterator<Item = Slot> + use<> {
         let total = self.lines();
         let start = self.cursor;
@@ -401,7 +403,7 @@ mod tests {
 
     #[test]
     fn entries_are_found_whatever_else_was_removed() {
-        // Four to six entries for each of eight sets, so that they lie in each other's way.
+        // Four to six entries for each of eight sets, so that they get in each other's way.
         let mut cache = Cache::new(8 * WAYS);
         let mut there = std::collections::BTreeSet::new();
         let mut random = 1_u64;

@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError};
 use std::sync::{Mutex, PoisonError};
 
-/// Dropped packets a worker remembers.
+/// Number of dropped packets that a worker remembers.
 const LOG: usize = 1024;
 /// Bytes of each.
 pub(crate) const LOG_HEAD: usize = 128;
-/// Drops logged per burst at most; the rest is only counted.
+/// Most drops logged per burst; the others are only counted.
 const LOG_PER_BURST: usize = 8;
 
 #[derive(Clone, Copy, Debug)]
@@ -30,12 +30,12 @@ struct Dropped {
 pub(crate) struct DropLog(Mutex<VecDeque<Dropped>>);
 
 impl DropLog {
-    /// An empty log; allocates what it will ever need.
+    /// An empty log. It allocates all the memory it will ever need.
     pub fn new() -> Self {
         Self(Mutex::new(VecDeque::with_capacity(LOG)))
     }
 
-    /// Notes a drop, unless somebody is reading the log right now.
+    /// Records a drop, unless somebody is reading the log right now.
     pub fn note(&self, time_ns: u64, ingress: VifId, reason: DropReason, len: usize, bytes: &[u8]) {
         let Ok(mut log) = self.0.try_lock() else { return };
         if log.len() == LOG {
@@ -47,7 +47,7 @@ impl DropLog {
         log.push_back(Dropped { time_ns, ingress, reason, len: len as u32, head_len: head_len as u8, head });
     }
 
-    /// What it holds, oldest first.
+    /// Its content, oldest first.
     pub fn read(&self) -> Vec<DroppedPacket> {
         let log = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         log.iter()
@@ -72,7 +72,7 @@ impl LogBudget {
         Self(LOG_PER_BURST)
     }
 
-    /// Whether one more may be.
+    /// Takes one from the budget, if any is left.
     pub fn take(&mut self) -> bool {
         let more = self.0 > 0;
         self.0 -= usize::from(more);
@@ -96,7 +96,7 @@ pub(crate) struct Seen<'a> {
     pub time_ns: u64,
     /// Interface.
     pub vif: VifId,
-    /// Leaves by it; else came in.
+    /// Whether it leaves by the interface; otherwise it came in.
     pub outbound: bool,
     /// Dropped, and why.
     pub dropped: Option<DropReason>,
@@ -112,17 +112,17 @@ impl Tap {
         Self { filter, to, lost: AtomicU64::new(0), gone: AtomicBool::new(false) }
     }
 
-    /// Whether nobody listens any more.
+    /// Whether the receiver is gone.
     pub fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed)
     }
 
-    /// Packets that did not fit.
+    /// Packets for which there was no room.
     pub fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Bytes of each packet that are of use.
+    /// Number of bytes that it takes of each packet.
     pub fn snap_len(&self) -> usize {
         self.filter.snap_len as usize
     }
@@ -175,7 +175,7 @@ impl Tap {
     }
 }
 
-/// The headers inside a tunnel, if the packet is one.
+/// The headers inside a tunnel, if it is a tunnel packet.
 fn inner(seen: &Seen<'_>, outer: &Headers) -> Option<Headers> {
     let tunnel = packet::tunnel(seen.bytes, outer, seen.len).ok()??;
     if tunnel.kind == TunnelKind::Vxlan {

@@ -3,7 +3,7 @@
 use model::Seconds;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// When the engine started, by both clocks.
+/// When the engine started, on both clocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     start: Instant,
@@ -17,7 +17,7 @@ pub(crate) struct Now {
     pub ns: u64,
     /// Seconds since the engine started.
     pub seconds: Seconds,
-    /// Ticks of 2^32 nanoseconds since the engine started, round a byte.
+    /// Ticks of 2^32 nanoseconds since the engine started, modulo 256.
     pub tick: u8,
     /// Nanoseconds since the Unix epoch.
     pub unix_ns: u64,

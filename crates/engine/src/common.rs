@@ -14,21 +14,21 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use tables::Shared;
 
-/// What others hold of a worker.
+/// What other threads hold of a worker.
 pub(crate) struct Handle {
     pub cpu: Option<usize>,
     pub mailbox: Arc<Mailbox<Message>>,
     pub cells: Arc<WorkerCells>,
     pub log: Arc<DropLog>,
-    /// The change that it did not take up in time.
+    /// The change that it did not process in time.
     behind: Mutex<Option<Pending>>,
 }
 
 impl Handle {
-    /// Of a worker that is to be started, pinned to a CPU or not.
+    /// For a new worker, which may be pinned to a CPU.
     ///
     /// # Errors
-    /// No event descriptors are left.
+    /// If no event descriptor is left.
     pub fn new(cpu: Option<usize>) -> io::Result<Self> {
         Ok(Self {
             cpu,
@@ -39,7 +39,7 @@ impl Handle {
         })
     }
 
-    /// It did not take up a change in time.
+    /// Records that it did not process a change in time.
     pub fn falls_behind(&self, pending: Pending) {
         *lock(&self.behind) = Some(pending);
     }

@@ -1,4 +1,4 @@
-//! Numbers for the contexts of flows, so that a flow's key fits a cache line, whatever headers its packets have.
+//! Numbers for the contexts of flows: with them a flow's key fits a cache line, whatever headers its packets have.
 
 use crate::fold::fold;
 use model::VifId;
@@ -9,17 +9,18 @@ use std::net::Ipv6Addr;
 
 /// Contexts known at once.
 const MOST: usize = 1 << 16;
-/// Contexts found without asking the map: what the packets of the last bursts had.
+/// Contexts that are found without the map: those of the most recent bursts.
 const RECENT: usize = 64;
 
-/// What a flow's packets have in common besides the 5-tuple: where they came in, and all L2 and tunnel headers.
+/// What a flow's packets have in common besides the 5-tuple: their ingress, and all L2 and tunnel headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Context {
     /// Interface, the outermost header's tag (with its presence in bit 16) and the kind of tunnel.
     origin: u64,
-    /// Addresses of the innermost Ethernet header, zero without one; above them a label or VXLAN network identifier.
+    /// Addresses of the innermost Ethernet header, zero if there is none; above them a label or VXLAN network
+    /// identifier.
     macs: [u64; 2],
-    /// Addresses of the outer Ethernet header, and of the outer IP header; IPv4 as mapped. Of a tunnel only.
+    /// Addresses of the outer Ethernet header and of the outer IP header, IPv4 as mapped. Only with a tunnel.
     outer: [u64; 6],
 }
 
@@ -49,7 +50,7 @@ pub(crate) const fn macs(ethernet: &[u8; 14]) -> [u64; 2] {
 }
 
 impl Context {
-    /// Of a packet that came from `ingress`.
+    /// The context of a packet from `ingress`, without any headers yet.
     #[inline(always)]
     pub const fn of(ingress: VifId) -> Self {
         Self { origin: ingress.0 as u64, macs: [0; 2], outer: [0; 6] }
@@ -67,13 +68,13 @@ impl Context {
         self.origin |= (1 << 16 | tag as u64) << 16;
     }
 
-    /// Whether there is a tag.
+    /// Whether it has a tag.
     #[inline(always)]
     pub const fn is_tagged(&self) -> bool {
         self.origin >> 32 & 1 != 0
     }
 
-    /// Makes the Ethernet header that of a tunnel: to be called before the inner one's addresses are set.
+    /// Turns the Ethernet header into that of a tunnel. Call it before setting the inner addresses.
     #[inline(always)]
     pub const fn enter(&mut self, kind: TunnelKind, src: Ipv6Addr, dst: Ipv6Addr) {
         let (src, dst) = (src.to_bits(), dst.to_bits());
@@ -83,7 +84,7 @@ impl Context {
         self.macs = [0; 2];
     }
 
-    /// Enters the tunnel that `other` is in.
+    /// Enters the tunnel of `other`.
     #[inline(always)]
     pub const fn enter_as(&mut self, other: &Self) {
         self.origin |= other.origin >> KIND_AT << KIND_AT;
@@ -91,13 +92,13 @@ impl Context {
         self.macs = [0; 2];
     }
 
-    /// The kind of tunnel it is in.
+    /// The kind of its tunnel.
     #[inline(always)]
     pub fn tunnel(&self) -> Option<TunnelKind> {
         KINDS.into_iter().find(|kind| number_of(*kind) == self.origin >> KIND_AT)
     }
 
-    /// Sets the label or VXLAN network identifier of the tunnel: after the inner addresses.
+    /// Sets the label or VXLAN network identifier of the tunnel. Call it after setting the inner addresses.
     #[inline(always)]
     pub const fn set_id(&mut self, id: u32) {
         self.macs[1] |= (id as u64) << 32;
@@ -110,7 +111,7 @@ impl Context {
         plain == 0 && (!WIRE || self.origin >> KIND_AT == PLAIN || self.outer_differs(other) == 0)
     }
 
-    /// Not by `==`, which would call `memcmp`.
+    /// Without `==`, which would call `memcmp`.
     #[inline(always)]
     fn outer_differs(&self, other: &Self) -> u64 {
         (0..self.outer.len()).fold(0, |all, i| all | self.outer[i] ^ other.outer[i])
@@ -141,12 +142,12 @@ pub(crate) struct Contexts {
 }
 
 impl Contexts {
-    /// None yet; `secrets` keep others from making them collide.
+    /// Empty. `secrets` prevent senders from making contexts collide.
     pub fn new(secrets: [u64; 2]) -> Self {
         Self { recent: Box::new([NOBODY; RECENT]), numbers: HashMap::with_hasher(Keyed(secrets)), next: 0 }
     }
 
-    /// The number a context is known by; 0 where it isn't. `WIRE`: whether it may have a tunnel.
+    /// The number of a known context, otherwise 0. `WIRE`: whether it may have a tunnel.
     #[inline(always)]
     pub fn number<const WIRE: bool>(&mut self, context: &Context) -> u32 {
         let (recent, number) = &self.recent[context.place()];
@@ -163,7 +164,7 @@ impl Contexts {
         number
     }
 
-    /// The number of a context, made known if it wasn't. `None` where there are too many: empty the cache.
+    /// The number of a context, which is assigned if it has none. `None` if there are too many: then empty the cache.
     pub fn intern(&mut self, context: &Context) -> Option<u32> {
         match self.number::<true>(context) {
             0 if self.numbers.len() >= MOST => None,
@@ -176,14 +177,14 @@ impl Contexts {
         }
     }
 
-    /// Forgets all; no entry may be left.
+    /// Forgets all contexts. The cache must be empty.
     pub fn clear(&mut self) {
         self.recent.fill(NOBODY);
         self.numbers.clear();
     }
 }
 
-/// Builds the hashers of the map: quick, and keyed.
+/// Builds the map's hashers, which are fast and keyed.
 #[derive(Clone, Copy, Debug)]
 struct Keyed([u64; 2]);
 
@@ -203,7 +204,7 @@ struct KeyedHasher {
 
 impl Hasher for KeyedHasher {
     fn write(&mut self, bytes: &[u8]) {
-        // Contexts are hashed by words; this is for completeness.
+        // Contexts are hashed by words; this is only for completeness.
         bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
     }
 

@@ -1,4 +1,4 @@
-//! A worker's counters: written by it alone with plain adds, read by anybody.
+//! A worker's counters: only the worker writes them, with plain adds; anybody may read them.
 
 use crate::mutex::lock;
 use executor::{Counters, StageCycles, VifCounters, WorkerCounters};
@@ -9,10 +9,10 @@ use std::net::IpAddr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Interfaces at most: their counters and queues are found by index.
+/// Most interfaces: their counters and queues are found by index.
 pub(crate) const MAX_VIFS: usize = 4096;
 
-/// Sizes of bursts told apart.
+/// Number of classes of burst sizes.
 pub(crate) const BURST_CLASSES: usize = 7;
 
 /// A number with one writer. An add is a load and a store, not an atomic read-modify-write.
@@ -62,7 +62,7 @@ pub(crate) struct VifCells {
     pub sent: Pair,
     /// From it, dropped.
     pub receive_drops: Count,
-    /// To it, dropped for want of room or connection.
+    /// Packets to it that were dropped because it had no room or no connection.
     pub send_drops: Count,
 }
 
@@ -135,7 +135,7 @@ impl WorkerCells {
         self.vifs.get(usize::from(vif.0))
     }
 
-    /// Counts packets of rules and of a nexthop. Once per 64 packets of a flow, or per slow one.
+    /// Counts packets to rules and a nexthop. Once per 64 packets of a flow, or per packet on the slow path.
     pub fn tables(&self, rules: &[RuleId], nexthop: Option<NexthopId>, packets: u64, bytes: u64) {
         if !rules.is_empty() {
             let mut counted = lock(&self.rules);
@@ -148,12 +148,12 @@ impl WorkerCells {
         }
     }
 
-    /// Notes that one more packet waits for a neighbour.
+    /// Records that one more packet waits for a neighbour.
     pub fn hold(&self, neighbour: (NeighbourScope, IpAddr)) {
         *lock(&self.held).entry(neighbour).or_default() += 1;
     }
 
-    /// Notes that one packet less waits.
+    /// Records that one packet less waits for a neighbour.
     pub fn release(&self, neighbour: (NeighbourScope, IpAddr)) {
         let mut held = lock(&self.held);
         if let Some(count) = held.get_mut(&neighbour) {
@@ -169,12 +169,12 @@ impl WorkerCells {
         lock(&self.held).get(&neighbour).copied().unwrap_or(0)
     }
 
-    /// Forgets a rule that is gone.
+    /// Forgets a rule that no longer exists.
     pub fn forget_rule(&self, rule: RuleId) {
         lock(&self.rules).remove(&rule);
     }
 
-    /// Forgets a nexthop that is gone.
+    /// Forgets a nexthop that no longer exists.
     pub fn forget_nexthop(&self, nexthop: NexthopId) {
         lock(&self.nexthops).remove(&nexthop);
     }
@@ -199,7 +199,7 @@ impl WorkerCells {
         })
     }
 
-    /// All of the worker's own.
+    /// All of the worker's own counters.
     pub fn snapshot(&self, worker: usize, cpu: Option<usize>) -> WorkerCounters {
         let cycles = &self.cycles;
         WorkerCounters {

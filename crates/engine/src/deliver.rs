@@ -1,4 +1,4 @@
-//! A worker's view of where packets can go: the sending queues of every interface.
+//! A worker's access to destinations: the sending queues of every interface.
 
 use crate::counters::MAX_VIFS;
 use crate::frame::{Delivered, Refused};
@@ -10,26 +10,26 @@ use std::sync::Arc;
 /// End of a list of lanes.
 const NONE: u8 = u8::MAX;
 
-/// How long a queue is left alone that could not be leased, nanoseconds. An attempt takes some tens of microseconds.
-/// Whoever holds a queue that long copies large packets, waits for a CPU, or never gives it back. Attempts become
-/// fewer, so that they cost a percent or two of a worker's time; a guest with one queue that others fill still hears
-/// from this worker.
+/// How long a queue is not tried again after a failed lease, nanoseconds. An attempt takes some tens of microseconds.
+/// A worker that holds a queue for that long copies large packets, waits for a CPU, or never returns it. The interval
+/// grows, so that attempts cost a percent or two of a worker's time, and a guest whose only queue others fill still
+/// gets packets from this worker.
 const LEFT_ALONE_NS: std::ops::RangeInclusive<u64> = 50_000..=5_000_000;
 
-/// Queues that are tried in vain in one delivery, at most.
+/// Most queues that are tried in vain in one delivery.
 const ATTEMPTS: usize = 2;
 
-/// When a queue is tried again that could not be leased.
+/// When a queue that could not be leased is tried again.
 #[derive(Clone, Copy, Debug, Default)]
 struct Held {
-    /// By the engine's clock; 0: at once.
+    /// Time by the engine's clock; 0: at once.
     until_ns: u64,
-    /// How long it was left alone.
+    /// The last interval.
     wait_ns: u64,
 }
 
 impl Held {
-    /// It could not be leased, again.
+    /// The lease failed again.
     fn fails(&mut self, now_ns: u64) {
         let (least, most) = LEFT_ALONE_NS.into_inner();
         self.wait_ns = (self.wait_ns * 2).clamp(least, most);
@@ -37,7 +37,7 @@ impl Held {
     }
 }
 
-/// The queues of one interface, and the lanes of this burst that go there.
+/// The queues of one interface, and the lanes of this burst for it.
 struct Sender {
     queues: Arc<[Arc<dyn TxQueue>]>,
     /// Of each queue.
@@ -46,29 +46,29 @@ struct Sender {
     last: u8,
 }
 
-/// All interfaces this worker can send to.
+/// All interfaces to which this worker can send.
 pub(crate) struct Ports {
     senders: Vec<Option<Sender>>,
     /// Interfaces with lanes waiting.
     active: ArrayVec<VifId, BURST>,
-    /// Next lane to the same interface.
+    /// Next lane for the same interface.
     next: [u8; BURST],
-    /// Which queue of a port this worker tries first.
+    /// Determines which queue of a port this worker tries first.
     worker: usize,
 }
 
 /// Lanes, in their order.
 pub(crate) type Order = ArrayVec<u8, BURST>;
 
-/// Writes the frame of this number, for a receiver that accepts this.
+/// Writes the frame with this number, for a receiver that accepts these offloads.
 pub(crate) type Write<'a> = dyn FnMut(u8, &mut dyn Room, Accepts) -> Result<Delivered, Refused> + 'a;
 
-/// What became of a delivery.
+/// The result of a delivery.
 #[derive(Debug, Default)]
 pub(crate) struct Delivery {
     /// What was delivered.
     pub sent: Delivered,
-    /// Which frames were not, and why.
+    /// The frames that were not delivered, and why.
     pub drops: ArrayVec<(u8, DropReason), BURST>,
 }
 
@@ -91,14 +91,14 @@ impl Ports {
         }
     }
 
-    /// Forgets the queues of `vif`. No lane may wait.
+    /// Forgets the queues of `vif`. No lane may be queued for it.
     pub fn detach(&mut self, vif: VifId) {
         if let Some(place) = self.senders.get_mut(usize::from(vif.0)) {
             *place = None;
         }
     }
 
-    /// Puts a lane in line for `vif`; false where that is not attached.
+    /// Queues a lane for `vif`; false if that is not attached.
     #[inline(always)]
     pub fn enqueue(&mut self, vif: VifId, lane: u8) -> bool {
         let Some(Some(sender)) = self.senders.get_mut(usize::from(vif.0)) else { return false };
@@ -113,7 +113,7 @@ impl Ports {
         true
     }
 
-    /// Takes an interface with lanes in line, and those.
+    /// Takes an interface with queued lanes, and these lanes.
     #[inline(always)]
     pub fn dequeue(&mut self) -> Option<(VifId, Order)> {
         let vif = self.active.pop()?;
@@ -129,7 +129,7 @@ impl Ports {
         Some((vif, order))
     }
 
-    /// Delivers `frames` to `vif`, each by `write`, by the first queue that can be had at `now_ns`.
+    /// Delivers `frames` to `vif`, each written by `write`, through the first queue that can be leased at `now_ns`.
     #[inline]
     pub fn deliver(&mut self, vif: VifId, frames: &[u8], now_ns: u64, write: &mut Write<'_>) -> Delivery {
         let mut delivery = Delivery::default();

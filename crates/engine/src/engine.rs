@@ -27,25 +27,26 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tables::{FlowLimits, Shared};
 
-/// How long workers may take to obey. One that takes longer counts as stalled, and nothing waits for it any more.
+/// How long workers may take to obey. A worker that takes longer counts as stalled, and nothing waits for it any more.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What an engine is started with.
+/// The configuration of an engine.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
-    /// Workers, each with the CPU it is pinned to, if any.
+    /// Workers, each with the CPU to which it is pinned, if any.
     pub workers: Vec<Option<usize>>,
     /// Limits of the connection table.
     pub flows: FlowLimits,
-    /// Entries of each worker's flow cache. Memory is taken as they fill.
+    /// Entries of each worker's flow cache. It takes memory as it fills.
     pub cache_entries: usize,
-    /// ICMP errors and TCP resets a worker sends at most per second to one address of a network; ten times as many to
-    /// all of a guest's, or of a network's behind wires, and ten times as many of each that tell of packets too big.
+    /// Most ICMP errors and TCP resets per second that a worker sends to one address in a network. All addresses of a
+    /// guest, or of a network behind wires, together get ten times as many. The limits for "packet too big" errors are
+    /// separate and ten times as high.
     pub errors_per_second: u32,
-    /// Copies a second that are made of flooded packets of one guest, by all workers, about; ten times as many of a
-    /// wire's.
+    /// Approximate limit of copies per second that all workers make of one guest's flooded packets; ten times as many
+    /// of a wire's.
     pub flooded_per_second: u32,
-    /// Whether it tells neighbours unasked which addresses came to it, and switches which groups it listens to.
+    /// Whether it announces, unasked, new addresses to neighbours and group memberships to switches.
     pub announces: bool,
 }
 
@@ -66,18 +67,18 @@ impl Default for EngineConfig {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AttachError {
     /// There is one already.
-    #[error("interface {0} has a port already")]
+    #[error("interface {0} already has a port")]
     Attached(VifId),
     /// Its number is too high.
     #[error("interface {0}: at most {MAX_VIFS} are possible")]
     TooMany(VifId),
 }
 
-/// What changes by the control plane's calls.
+/// What the control plane's calls change.
 #[derive(Default)]
 pub(crate) struct Control {
     meters: Meters,
-    /// Worker that gets the next receiving queue.
+    /// The worker that gets the next receiving queue.
     next_worker: usize,
 }
 
@@ -93,7 +94,7 @@ impl Engine {
     /// Starts the workers, without ports and with empty tables.
     ///
     /// # Errors
-    /// The system has no more threads or descriptors.
+    /// If the system has no more threads or descriptors.
     pub fn new(config: &EngineConfig) -> io::Result<Arc<Self>> {
         let shared = Arc::new(Shared::new(config.flows));
         let clock = Clock::start();
@@ -125,7 +126,7 @@ impl Engine {
         Ok(Arc::new(Self { common, control: Mutex::default(), threads, _housekeeper: housekeeper }))
     }
 
-    /// Moves packets through this port from now on. Its receiving queues are spread over the workers.
+    /// From now on, moves packets through this port. Its receiving queues are spread over the workers.
     ///
     /// # Errors
     /// [`AttachError`].
@@ -149,7 +150,7 @@ impl Engine {
         lock(&self.common.ports).contains_key(&vif)
     }
 
-    /// Gives each queue to the worker whose turn it is.
+    /// Assigns the queues to workers in turn.
     pub(crate) fn share_out(&self, control: &mut Control, vif: VifId, queues: Vec<Box<dyn RxQueue>>) {
         for queue in queues {
             let worker = &self.common.workers[control.next_worker % self.common.workers.len()];
@@ -158,8 +159,8 @@ impl Engine {
         }
     }
 
-    /// Drops the port of an interface. When it returns, no worker touches it any more, and it is closed, unless
-    /// somebody else holds it, or a worker is stalled ([`ExecutorStatus::stalled`]). False where there is none.
+    /// Drops the port of an interface. When it returns, no worker touches the port any more, and it is closed, unless
+    /// somebody else holds it or a worker is stalled ([`ExecutorStatus::stalled`]). False if there is none.
     pub fn detach(&self, vif: VifId) -> bool {
         let _control = self.control();
         let Some(port) = lock(&self.common.ports).remove(&vif) else { return false };
@@ -174,7 +175,7 @@ impl Engine {
         lock(&self.common.ports).get(&vif).map(|port| port.status())
     }
 
-    /// Enters a neighbour, as if a packet that came in by `by` had told of it.
+    /// Enters a neighbour, as if a packet that came in on `by` had announced it.
     #[cfg(feature = "testing")]
     pub fn learn_neighbour(&self, found: &model::NeighbourFound, by: VifId) {
         let now = self.common.clock.now().seconds;
@@ -187,7 +188,7 @@ impl Engine {
         &self.common.shared
     }
 
-    /// Tells all workers, and waits until all but stalled ones have obeyed.
+    /// Sends a message to all workers, and waits until all but stalled ones have obeyed.
     pub(crate) fn tell_all(&self, message: impl Fn() -> Message) {
         let pending = self.post_all(message);
         self.await_all(pending);
@@ -231,8 +232,8 @@ impl Engine {
         lock(&self.control)
     }
 
-    /// The decision about a packet that comes in by `ingress`, by the live tables, with no effect. A packet that nobody
-    /// sent will do: headers, and no bytes.
+    /// The decision about a packet that comes in on `ingress`, according to the live tables, without effects. The
+    /// packet may be hypothetical: headers without bytes.
     #[must_use]
     pub fn decide(&self, ingress: VifId, packet: &PacketView<'_>) -> Decision {
         let snapshot = self.common.shared.snapshot();
@@ -256,7 +257,7 @@ impl Executor for Engine {
                 return Err(ApplyError::Limit { what: "interfaces", limit: MAX_VIFS });
             }
         }
-        // A meter is there before a packet is sent to it, and goes after the last.
+        // A meter exists before the first packet is sent to it, and is removed after the last.
         let mut control = self.control();
         let before = control.meters.clone();
         let (mut with, mut put, mut deleted) = (before.clone(), false, false);
@@ -275,7 +276,9 @@ impl Executor for Engine {
             self.police_by(&mut control, before.clone());
         }
         if !applied?.settled {
-            tracing::warn!("a worker has been in one burst for a second; it follows the change after that");
+            tracing::warn!(
+                "a worker has been in one burst for a second; it will apply the change after that"
+            );
             self.tell_all(|| Message::Answer);
         }
         if deleted {
@@ -388,7 +391,7 @@ impl Executor for Engine {
     fn capture(&self, filter: CaptureFilter, to: SyncSender<Captured>) {
         let mut taps = lock(&self.common.taps);
         taps.push(Arc::new(Tap::new(filter, to)));
-        // In the order in which captures came, without keeping others from theirs.
+        // In the order in which captures were added, without delaying others.
         let pending = self.post_all(|| Message::Taps(taps.clone()));
         drop(taps);
         self.await_all(pending);
@@ -399,7 +402,7 @@ impl Drop for Engine {
     fn drop(&mut self) {
         self.tell_all(|| Message::Stop);
         for (worker, thread) in self.common.workers.iter().zip(self.threads.drain(..)) {
-            // A worker that panicked has said so already, and one that is stalled ends with the process.
+            // A worker that panicked has reported it already, and a stalled one ends with the process.
             if !worker.is_stalled() {
                 let _ = thread.join();
             }

@@ -1,32 +1,32 @@
-//! Packets that wait for a neighbour: copied out, bounded, decided again when the neighbour answers or fails.
+//! Packets that wait for a neighbour: copied, limited, and decided again when the neighbour answers or fails.
 
 use mem::Offload;
 use model::{NeighbourScope, VifId};
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 
-/// Packets of one holder for one neighbour at most.
+/// Most packets of one holder for one neighbour.
 const PER_NEIGHBOUR: usize = 16;
-/// Packets held by a worker at most.
+/// Most packets held by a worker.
 const TOTAL: usize = 1024;
-/// Bytes held by a worker at most.
+/// Most bytes held by a worker.
 const BYTES: usize = 4 << 20;
-/// One holder has this part of both at most, and leaves the rest to others.
+/// One holder gets at most this part of both, which leaves the rest to others.
 const PER_INTERFACE: Share = Share { packets: TOTAL / 8, bytes: BYTES / 8 };
 /// Buffers longer than this are not kept for later packets.
 const SPARE: usize = 4096;
 /// How long a packet waits, nanoseconds: three solicitations (RFC 4861, 10).
 pub(crate) const PATIENCE_NS: u64 = 3_000_000_000;
 
-/// A neighbour: where it is sought, and its address.
+/// A neighbour: where it is looked for, and its address.
 pub(crate) type Neighbour = (NeighbourScope, IpAddr);
 
-/// Whose packets wait, and have a share: a guest's, or those of one network behind a wire.
+/// Whose packets wait, and share a limit: a guest's, or those of one network behind a wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Holder {
     /// Where they came in.
     pub ingress: VifId,
-    /// Behind a wire, where their neighbours are sought.
+    /// Behind a wire: where the packets' neighbours are looked for.
     pub scope: Option<NeighbourScope>,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Held {
     pub holder: Holder,
     /// As it came in.
     pub offload: Offload,
-    /// When, by the engine's clock.
+    /// Since when, by the engine's clock.
     pub since_ns: u64,
     /// The whole frame.
     pub frame: Vec<u8>,
@@ -73,14 +73,14 @@ impl Share {
     }
 }
 
-/// Packets that wait for a neighbour, of one holder.
+/// Packets of one holder that wait for one neighbour.
 type Line = (Neighbour, Holder);
 
-/// A worker's held packets: in lines, each with the oldest first.
+/// A worker's held packets, in lines, each with the oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Hold {
     lines: HashMap<Line, VecDeque<Held>>,
-    /// The lines, the next one to be looked at first.
+    /// The lines, in the order in which they are looked at.
     order: VecDeque<Line>,
     all: Share,
     by_holder: HashMap<Holder, Share>,
@@ -98,8 +98,8 @@ impl Hold {
         self.all.packets
     }
 
-    /// Holds a copy of `frame`; false where there is no room. Where its line is full the oldest of that gives way (RFC
-    /// 4861, 7.2.2; RFC 1122, 2.3.2.2), and is returned.
+    /// Holds a copy of `frame`; false if there is no room. If its line is full, the oldest packet of that line is
+    /// replaced (RFC 4861, 7.2.2; RFC 1122, 2.3.2.2) and returned.
     pub fn push(
         &mut self,
         neighbour: Neighbour,
@@ -125,12 +125,12 @@ impl Hold {
         Ok(oldest)
     }
 
-    /// Takes the oldest of the next line.
+    /// Takes the oldest packet of the next line.
     pub fn pop(&mut self) -> Option<Held> {
         self.take_from(*self.order.front()?)
     }
 
-    /// Puts one back that has to wait on; its line is looked at again when all others were.
+    /// Puts a packet back that must go on waiting. Its line is looked at again after all others.
     pub fn put_back(&mut self, held: Held) {
         let line = (held.neighbour, held.holder);
         self.count(held.holder, held.frame.len());
@@ -174,7 +174,7 @@ impl Hold {
         Some(held)
     }
 
-    /// Gives a buffer back for use by a later packet.
+    /// Keeps a buffer for a later packet.
     pub fn recycle(&mut self, held: Held) {
         if held.frame.capacity() <= SPARE {
             self.spare.push(held.frame);
@@ -194,7 +194,7 @@ mod tests {
         Holder { ingress: VifId(id), scope: None }
     }
 
-    /// Pushes packets of a holder, each for another neighbour, until one finds no room; returns how many there were.
+    /// Pushes packets of a holder, each for another neighbour, until there is no room; returns how many were held.
     fn fill(hold: &mut Hold, holder: Holder, len: usize) -> usize {
         let frame = vec![0; len];
         let held = |n| hold.push(neighbour(n), holder, Offload::default(), 0, &frame).is_ok();

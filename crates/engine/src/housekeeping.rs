@@ -1,4 +1,4 @@
-//! What happens once a second, on a thread of its own: timeouts, ageing, solicitations.
+//! Work done once a second, on its own thread: timeouts, ageing, solicitations.
 
 use crate::announcer::Announcer;
 use crate::common::Common;
@@ -14,10 +14,10 @@ use std::time::Duration;
 use tables::{FlowLimits, Waiting};
 
 const EVERY: Duration = Duration::from_secs(1);
-/// Seconds in which every connection is visited.
+/// Seconds within which every connection is visited.
 const SECONDS_PER_WALK: usize = 8;
 
-/// The thread. Ends when dropped.
+/// The thread. It ends when this is dropped.
 pub(crate) struct Housekeeper {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -27,7 +27,7 @@ impl Housekeeper {
     /// Starts it.
     ///
     /// # Errors
-    /// The system has no more threads.
+    /// If the system has no more threads.
     pub fn start(common: Arc<Common>, flows: FlowLimits, announces: bool) -> io::Result<Self> {
         let (stop, stopped) = channel();
         let visit = flows.connections.div_ceil(SECONDS_PER_WALK);
@@ -45,7 +45,7 @@ impl Drop for Housekeeper {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // A thread that panicked has said so already.
+            // A thread that panicked has reported it already.
             let _ = thread.join();
         }
     }
@@ -65,13 +65,16 @@ fn keep_house(common: &Common, visit: usize, announcer: Option<&mut Announcer>) 
     forget_ended_captures(common);
 }
 
-/// Takes captures whose receiver is gone from the workers.
+/// Removes captures from the workers whose receiver is gone.
 fn forget_ended_captures(common: &Common) {
     let mut taps = lock(&common.taps);
     let before = taps.len();
     taps.retain(|tap| {
         if tap.is_gone() && tap.lost() > 0 {
-            tracing::warn!(lost = tap.lost(), "a capture ended that could not take all its packets");
+            tracing::warn!(
+                lost = tap.lost(),
+                "a capture ended; it missed packets because its receiver was too slow"
+            );
         }
         !tap.is_gone()
     });
@@ -82,7 +85,7 @@ fn forget_ended_captures(common: &Common) {
     }
 }
 
-/// What is told unasked in this second, with questions for the neighbours that are needed for it.
+/// What to announce in this second, with solicitations for the neighbours needed for it.
 fn tell(common: &Common, announcer: &mut Announcer, now: Seconds) -> Vec<Message> {
     let up = lock(&common.ports).iter().filter(|(_, port)| port.is_up()).map(|(vif, _)| *vif).collect();
     let snapshot = common.shared.snapshot();
@@ -96,7 +99,7 @@ fn tell(common: &Common, announcer: &mut Announcer, now: Seconds) -> Vec<Message
     messages
 }
 
-/// Has a neighbour asked for, on behalf of the wire that it is sought on.
+/// Has a neighbour solicited, on behalf of the wire on which it is looked for.
 fn ask(common: &Common, (scope, addr): (NeighbourScope, IpAddr), now: Seconds) -> Option<Question> {
     let NeighbourScope::Wire(wire) = scope else { return None };
     let waiting = common.shared.wait_for(scope, addr, wire, now);

@@ -1,5 +1,5 @@
-//! A large table of cache lines in huge pages: with small ones, most accesses at random would miss the TLB first.
-#![allow(unsafe_code)] // No allocator hands out aligned memory that is zero without being touched.
+//! A large table of cache lines in huge pages: with small pages, most random accesses would miss the TLB first.
+#![allow(unsafe_code)] // No allocator provides aligned memory that is zero without being touched.
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::ops::{Deref, DerefMut};
@@ -7,7 +7,7 @@ use std::ops::{Deref, DerefMut};
 /// A cache line.
 pub(crate) type Line = [u64; 8];
 
-/// Lines, zero at first. Memory is taken from the kernel as they are written, in huge pages where there are some.
+/// Lines, zero at first. The kernel provides memory as they are written, in huge pages if there are some.
 #[derive(Debug)]
 pub(crate) struct Table {
     lines: *mut Line,
@@ -21,7 +21,7 @@ impl Table {
     /// A table of `len` lines.
     ///
     /// # Panics
-    /// Where there is no address space for it, as `Vec` does.
+    /// If there is no address space for it, as `Vec` does.
     pub fn new(len: usize) -> Self {
         let bytes = len * size_of::<Line>();
         let (protection, flags) =
@@ -42,7 +42,7 @@ impl Deref for Table {
 
     #[inline(always)]
     fn deref(&self) -> &[Line] {
-        // SAFETY: the mapping holds that many lines, is aligned to pages, and zeroes are lines.
+        // SAFETY: the mapping holds that many lines, is aligned to pages, and all-zero lines are valid.
         unsafe { std::slice::from_raw_parts(self.lines, self.len) }
     }
 }

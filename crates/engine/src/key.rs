@@ -1,9 +1,9 @@
-//! The fast parse: recognises the packets whose decision may be cached, and makes their cache key.
+//! The fast parse: recognises packets whose decision may be cached, and makes their cache key.
 //!
-//! It accepts only what `packet`'s parser accepts, and of that only what is common: IPv4 without options or IPv6
-//! without extension headers, whole, but for ICMP that is no echo, plain or in one tunnel from a wire. All else takes
-//! the slow path, as does whatever `decide` looks at per packet: expiring TTLs and the TCP flags that move a
-//! connection.
+//! It accepts only what `packet`'s parser accepts, and of that only the common forms: unfragmented IPv4 without
+//! options or IPv6 without extension headers, plain or in one tunnel from a wire, except ICMP other than echo.
+//! Everything else takes the slow path, as does whatever `decide` examines per packet: expiring TTLs, and the TCP
+//! flags that change a connection's state.
 
 use crate::contexts::{self, Context};
 use crate::template::Template;
@@ -11,22 +11,22 @@ use model::{Endpoint, FlowKey, Vrf};
 use packet::{TunnelKind, proto};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// TTLs and hop limits up to this always take the slow path: a packet is routed at most twice.
+/// Packets with a TTL or hop limit up to this always take the slow path: a packet is routed at most twice.
 pub(crate) const LOW_TTL: u8 = 2;
 
 /// What distinguishes flows of one context: protocol, traffic class and flags (upper half of the first word),
-/// addresses, and ports (lower half of the last, whose upper half is the cache's).
+/// addresses, and ports (lower half of the last word, whose upper half belongs to the cache).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Key(pub [u64; 6]);
 
 impl Key {
-    /// Makes it the key within the context known as `context`.
+    /// Puts the key into the context with the number `context`.
     #[inline(always)]
     pub fn set_context(&mut self, context: u32) {
         self.0[0] = self.0[0] & !0xffff_ffff | u64::from(context);
     }
 
-    /// The connection of a packet that stays within `vrf`, without address translation; of TCP and UDP only.
+    /// The connection of a packet that stays within `vrf`, without address translation; only for TCP and UDP.
     pub fn flow(&self, vrf: Vrf) -> Option<FlowKey> {
         let [about, a, b, c, d, ports] = self.0;
         let protocol = (about >> 32) as u8;
@@ -44,33 +44,33 @@ impl Key {
         })
     }
 
-    /// The context it is within; 0 where that isn't known.
+    /// The number of its context; 0 if that isn't known.
     #[inline(always)]
     pub const fn context(&self) -> u32 {
         self.0[0] as u32
     }
 }
 
-/// A packet the fast parse took.
+/// A packet that the fast parse accepted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fast {
     /// Key.
     pub key: Key,
-    /// Where the parts of the (inner) packet are.
+    /// Offsets of the parts of the (inner) packet.
     pub at: Layout,
-    /// IP packet length; of one segment, where it is a large send. What counts against MTUs.
+    /// Length that counts against MTUs: that of the IP packet, or of one segment of a large send.
     pub mtu_len: u16,
     /// TTL or hop limit.
     pub ttl: u8,
-    /// Where what the tunnel carried ends in the frame; 0 without one.
+    /// Where the packet in the tunnel ends in the frame; 0 without a tunnel.
     pub tunnel_end: u32,
-    /// Of a packet in a tunnel whose outer headers were parsed: where the UDP header ends that has a checksum; 0 if it
-    /// has none.
+    /// For a tunnel packet whose outer headers were parsed: the end of the UDP header if it has a checksum, otherwise
+    /// 0.
     pub summed_at: u16,
 }
 
 impl Fast {
-    /// Where what is kept of the frame of `len` bytes ends: padding of links goes with their headers.
+    /// The end of what is kept of the frame of `len` bytes: the padding of links is removed with their headers.
     #[inline(always)]
     pub fn end(&self, len: usize, template: &Template) -> usize {
         if template.strip == 0 {
@@ -83,7 +83,7 @@ impl Fast {
     }
 }
 
-/// Where the headers of the innermost packet lie, in bytes from the frame's first, and which they are.
+/// Offsets of the innermost packet's headers, in bytes from the frame's first byte, and their kinds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Layout {
     /// Offset of the IP header.
@@ -98,18 +98,18 @@ pub(crate) struct Layout {
     pub protocol: u8,
     /// Over IPv6.
     pub v6: bool,
-    /// Was taken out of a tunnel.
+    /// Whether it came out of a tunnel.
     pub tunnelled: bool,
 }
 
-/// The outer headers of a packet in a tunnel.
+/// The outer headers of a tunnel packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outer {
     /// Kind of tunnel.
     pub kind: TunnelKind,
-    /// Offset of the tunnel's own header in the frame, past UDP's or GRE's.
+    /// Offset in the frame of the tunnel's own header, after UDP's or GRE's.
     pub at: usize,
-    /// Where what the tunnel carries ends in the frame.
+    /// Where the packet in the tunnel ends in the frame.
     pub end: usize,
     /// ECN field.
     pub ecn: u8,
@@ -118,10 +118,10 @@ pub(crate) struct Outer {
 /// A GRE header without options before an MPLS label stack (RFC 4023).
 const GRE_MPLS: [u8; proto::GRE_LEN] = [0, 0, 0x88, 0x47];
 
-/// In the place of ports, GRE with another header: no tunnel that ends here.
+/// In place of ports, for GRE with another header: a tunnel that does not end here.
 const OTHER_GRE: u32 = 1;
 
-/// Whether more of IPv6 follows a header with this number (RFC 8200, 4; RFC 4302).
+/// Whether more of IPv6's headers follow a header with this number (RFC 8200, 4; RFC 4302).
 #[inline(always)]
 const fn is_extension(next: u8) -> bool {
     matches!(
@@ -137,8 +137,8 @@ const MPLS_TC_SHIFT: u32 = 52;
 const LACKS_CHECKSUM_SHIFT: u32 = 55;
 const ICMP_CODE_SHIFT: u32 = 56;
 
-/// Parses the frame of `len` bytes that starts with `head` into `fast`, all but the context in its key, which goes into
-/// `context`. `wire`: tunnels may end here. `None` where it is not for the fast path.
+/// Parses the frame of `len` bytes that starts with `head` into `fast`; the context goes into `context` instead of the
+/// key. `wire`: tunnels may end here. `None` if the packet is not for the fast path.
 #[inline(always)]
 pub(crate) fn parse(
     head: &[u8],
@@ -177,7 +177,7 @@ fn ethernet(head: &[u8], at: usize, context: &mut Context) -> Option<(usize, boo
     }
 }
 
-/// The IP packet at `at`, in a frame or payload that ends at `end`.
+/// Parses the IP packet at `at`, in a frame or payload that ends at `end`.
 #[inline(always)]
 fn network(head: &[u8], at: usize, end: usize, v6: bool, fast: &mut Fast) -> Option<()> {
     if v6 {
@@ -237,7 +237,7 @@ fn ipv6(head: &[u8], at: usize, fast: &mut Fast) -> Option<()> {
     Some(())
 }
 
-/// The L4 header of the packet that ends at `end`: ports into the key.
+/// Parses the L4 header of the packet that ends at `end`: ports go into the key.
 #[inline(always)]
 fn transport(head: &[u8], end: usize, fast: &mut Fast) -> Option<()> {
     let at = usize::from(fast.at.l4);
@@ -276,7 +276,7 @@ fn transport(head: &[u8], end: usize, fast: &mut Fast) -> Option<()> {
         }
         protocol if fast.at.v6 && is_extension(protocol) => return None,
         proto::ICMP | proto::ICMPV6 => return None,
-        // Known by its addresses alone.
+        // Identified by its addresses alone.
         _ => {
             ports = 0;
             0
@@ -287,7 +287,7 @@ fn transport(head: &[u8], end: usize, fast: &mut Fast) -> Option<()> {
     Some(())
 }
 
-/// The identifier of an echo message; its code goes into the key too.
+/// The identifier of an echo message; the code goes into the key too.
 #[inline(always)]
 fn echo(icmp: &[u8; 8], request: u8, reply: u8, fast: &mut Fast) -> Option<u32> {
     if icmp[0] == reply {
@@ -309,7 +309,7 @@ fn tunnel_kind(outer: &Fast) -> Option<TunnelKind> {
     }
 }
 
-/// The packet inside the one in `fast`, which it replaces.
+/// Parses the packet inside the one in `fast`, and replaces that one.
 #[inline]
 fn tunnel(head: &[u8], kind: TunnelKind, context: &mut Context, fast: &mut Fast) -> Option<()> {
     let (end, sum) = match kind {
@@ -333,7 +333,7 @@ fn tunnel(head: &[u8], kind: TunnelKind, context: &mut Context, fast: &mut Fast)
     Some(())
 }
 
-/// Parses what is inside `outer`, whose tunnel `context` has entered.
+/// Parses the packet inside `outer`, whose tunnel `context` has entered.
 #[inline]
 pub(crate) fn inner(head: &[u8], outer: &Outer, context: &mut Context, fast: &mut Fast) -> Option<()> {
     let &Outer { kind, at, end, ecn } = outer;
@@ -411,7 +411,7 @@ const fn be64<const N: usize>(bytes: &[u8; N], at: usize) -> u64 {
     (be32(bytes, at) as u64) << 32 | be32(bytes, at + 4) as u64
 }
 
-// By its path, since the benchmark takes this file in by its own.
+// By its path, since the benchmark includes this file as its own.
 #[cfg(test)]
 #[path = "key/tests.rs"]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]

@@ -1,4 +1,4 @@
-//! Scratch memory of a burst: the state that the passes over its packets share, one lane per packet.
+//! Scratch memory of a burst: the state that the passes over its packets share. Each packet has a lane.
 
 use crate::cache::Found;
 use crate::frame::{Chunk, Delivered, Frame, Refused, Rest, Unfinished};
@@ -11,13 +11,13 @@ use mem::{Accepts, BURST, Burst, Csum, Offload, Room, RxPacket};
 use model::{DropReason, Segment};
 use packet::{Fragment, Headers, L4, proto};
 
-/// Bytes of each packet copied out before anything is looked at.
+/// Bytes of each packet that are copied before anything is examined.
 pub(crate) const SNAPSHOT: usize = 192;
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Bytes of a packet that are brought near early: a frame of the usual MTU. Longer copies keep ahead of themselves.
+/// Bytes of a packet that are prefetched early: a frame of the usual MTU. Longer copies run ahead of themselves.
 const PREFETCHED: usize = 1536;
 
 /// A packet's head with room for new headers before it.
@@ -25,33 +25,33 @@ const PREFETCHED: usize = 1536;
 #[repr(align(64))]
 pub(crate) struct Head(pub [u8; HEADROOM + SNAPSHOT]);
 
-/// A packet as it is to be delivered.
+/// A packet ready for delivery.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Out {
     /// Where the frame starts in its [`Head`].
     pub start: u16,
     /// Where its part in the head ends.
     pub end: u16,
-    /// Bytes of it that lie in the sender's memory past the snapshot.
+    /// Number of its bytes in the sender's memory after the snapshot.
     pub rest_len: u32,
     /// What is left to do, if anything is.
     pub work: Option<Work>,
 }
 
-/// What is left to do to a frame when it is known who gets it.
+/// What remains to be done to a frame when its receiver is known.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Work {
     /// By its sender.
     pub unfinished: Unfinished,
-    /// Where the headers are in the new frame.
+    /// Offsets of the headers in the new frame.
     pub at: Layout,
     /// Outer headers.
     pub tunnel: Option<OuterHeaders>,
 }
 
 impl Out {
-    /// A frame that goes from `start` of its [`Head`] to `end`, and on in the sender's memory for `rest_len` bytes.
-    /// `at` is where the headers were in the frame as it came.
+    /// A frame from `start` to `end` of its [`Head`], which continues in the sender's memory for `rest_len` bytes.
+    /// `at` are the headers' offsets in the original frame.
     #[inline(always)]
     pub fn set(
         &mut self,
@@ -71,7 +71,7 @@ impl Out {
     }
 }
 
-/// What the fast parse found.
+/// The results of the fast parse.
 pub(crate) struct Parsed {
     lanes: Box<[Fast; BURST]>,
     /// Which lanes it took.
@@ -81,25 +81,25 @@ pub(crate) struct Parsed {
 const _: () = assert!(BURST <= u64::BITS as usize);
 
 impl Parsed {
-    /// Says that it took none.
+    /// Records that it accepted none.
     #[inline(always)]
     pub const fn clear(&mut self) {
         self.taken = 0;
     }
 
-    /// Says that it took this lane.
+    /// Records that it accepted this lane.
     #[inline(always)]
     pub const fn mark(&mut self, lane: usize) {
         self.taken |= 1 << lane;
     }
 
-    /// A lane, if there is such and it was taken.
+    /// A lane's result, if the lane exists and was accepted.
     #[inline(always)]
     pub fn get(&self, lane: usize) -> Option<&Fast> {
         self.lanes.get(lane).filter(|_| self.taken >> lane & 1 != 0)
     }
 
-    /// A lane that was taken.
+    /// The result of a lane that was accepted.
     #[inline(always)]
     pub fn at(&self, lane: usize) -> &Fast {
         &self.lanes[lane]
@@ -110,9 +110,9 @@ impl Parsed {
 pub(crate) struct Lanes {
     /// Heads.
     pub heads: Box<[Head; BURST]>,
-    /// Bytes of each head that are the packet's.
+    /// Number of the packet's bytes in each head.
     pub head_len: [u16; BURST],
-    /// What the fast parse found.
+    /// The results of the fast parse.
     pub fast: Parsed,
     /// Hash of the key.
     pub hash: [u64; BURST],
@@ -132,7 +132,7 @@ impl Lanes {
         }
     }
 
-    /// Copies out the head of every packet. Returns the bytes of all packets.
+    /// Copies the head of every packet. Returns the bytes of all packets.
     #[inline]
     pub fn snapshot(&mut self, burst: &Burst) -> u64 {
         const AHEAD: usize = 4;
@@ -149,7 +149,7 @@ impl Lanes {
             let head = &mut self.heads[lane].0[HEADROOM..HEADROOM + len];
             self.head_len[lane] = mem::gather(burst.segments(packet), 0, head) as u16;
             if let [only] = burst.segments(packet) {
-                // What will be copied past the snapshot: on its way while the burst is looked at.
+                // What will be copied after the snapshot arrives while the burst is processed.
                 for at in (SNAPSHOT..only.len().min(PREFETCHED)).step_by(LINE) {
                     mem::prefetch(only.as_ptr().wrapping_add(at));
                 }
@@ -158,14 +158,14 @@ impl Lanes {
         bytes
     }
 
-    /// The snapshot of a packet, and where what the fast parse finds in it goes.
+    /// The snapshot of a packet, and the place for its fast parse's result.
     #[inline(always)]
     pub fn parts(&mut self, lane: usize) -> (&[u8], &mut Fast) {
         let head = &self.heads[lane].0[HEADROOM..HEADROOM + usize::from(self.head_len[lane])];
         (head, &mut self.fast.lanes[lane])
     }
 
-    /// Rewrites a packet of `len` bytes that the fast parse took.
+    /// Rewrites a packet of `len` bytes that the fast parse accepted.
     #[inline(always)]
     pub fn rewrite(
         &mut self,
@@ -193,8 +193,7 @@ impl Lanes {
         Ok(())
     }
 
-    /// Follows the TCP segment that a lane holds, as long as it wasn't rewritten. False where that is for the slow
-    /// path.
+    /// Tracks a lane's TCP segment, which must not be rewritten yet. False if that takes the slow path.
     #[inline(always)]
     pub fn follow(&self, lane: usize, entry: &Found<'_>, tables: Tables<'_>) -> bool {
         let fast = &self.fast.lanes[lane];
@@ -204,13 +203,13 @@ impl Lanes {
         tables.shared.flows().advance(flow, reply, &segment(header, fast.at.payload()))
     }
 
-    /// The snapshot of a packet, as long as it wasn't rewritten.
+    /// The snapshot of a packet that is not rewritten yet.
     #[inline(always)]
     pub fn head(&self, lane: usize) -> &[u8] {
         &self.heads[lane].0[HEADROOM..HEADROOM + usize::from(self.head_len[lane])]
     }
 
-    /// Writes the frame to deliver into `room`.
+    /// Writes the frame for delivery into `room`.
     #[inline(always)]
     pub fn write(
         &mut self,
@@ -249,7 +248,7 @@ impl Lanes {
     }
 }
 
-/// A TCP segment with this header and so many bytes, which is neither SYN nor FIN.
+/// A TCP segment with this header and payload length, neither SYN nor FIN.
 #[inline(always)]
 fn segment(header: &[u8; proto::TCP_LEN], payload: usize) -> Segment {
     let [_, _, _, _, s0, s1, s2, s3, a0, a1, a2, a3, _, flags, w0, w1, ..] = *header;
@@ -264,8 +263,7 @@ fn segment(header: &[u8; proto::TCP_LEN], payload: usize) -> Segment {
 }
 
 impl Layout {
-    /// Where the headers are that were parsed into `headers`; `None` where it isn't an IP packet whose L4 header is
-    /// known.
+    /// The offsets of the headers parsed into `headers`; `None` if it isn't an IP packet with a known L4 header.
     pub fn of(headers: &Headers, tunnelled: bool) -> Option<Self> {
         let ip = headers.ip()?;
         let header_len = match headers.l4 {
@@ -281,7 +279,7 @@ impl Layout {
             protocol: match (headers.l4, ip.fragment) {
                 (L4::Tcp { .. }, Fragment::Whole) => proto::TCP,
                 (L4::Udp { .. }, Fragment::Whole) => proto::UDP,
-                // Nothing unfinished is possible; which protocol it is doesn't matter.
+                // Nothing can be unfinished, so the protocol does not matter.
                 _ => proto::NO_NEXT_HEADER,
             },
             v6: ip.src.is_ipv6(),
@@ -294,12 +292,12 @@ impl Layout {
         self.payload().div_ceil(size.max(1).into()).max(1)
     }
 
-    /// Bytes behind the L4 header, without padding.
+    /// Bytes after the L4 header, without padding.
     pub fn payload(&self) -> usize {
         (usize::from(self.l3) + usize::from(self.ip_len)).saturating_sub(self.l4_end.into())
     }
 
-    /// The same headers in a frame that starts `by` bytes before.
+    /// The same headers in a frame that starts `by` bytes earlier.
     #[inline(always)]
     pub fn shifted(self, by: isize) -> Self {
         let shift = |at: u16| (at as isize + by) as u16;
@@ -307,16 +305,16 @@ impl Layout {
     }
 }
 
-/// Segments smaller than this many bytes of payload are made in small numbers only ([`SMALL_SEGMENTS`]). No TCP needs
-/// them: without an MSS option segments are of 536 bytes over IPv4 and 1220 over IPv6 (RFC 9293, 3.7.1), hosts do not
-/// go below some 200 when they learn a path's MTU, and the segmentation of NICs begins here (i40e, ice; 88 for idpf,
+/// Segments with less payload than this, in bytes, are made only in small numbers ([`SMALL_SEGMENTS`]). No TCP needs
+/// them: without an MSS option, segments have 536 bytes over IPv4 and 1220 over IPv6 (RFC 9293, 3.7.1); hosts do not
+/// go below some 200 when they learn a path's MTU; and the segmentation of NICs begins here (i40e, ice; 88 for idpf,
 /// gve).
 pub(crate) const MIN_SEGMENT: u16 = 64;
-/// Smaller segments of one packet at most. They are what a kernel merges of short segments that came in one batch,
-/// which is of 64 packets (Linux: `NAPI_POLL_WEIGHT`), and passes on as a large send.
+/// Most smaller segments of one packet. They come from a kernel that merges short segments of one batch, which has 64
+/// packets (Linux: `NAPI_POLL_WEIGHT`), and passes them on as a large send.
 pub(crate) const SMALL_SEGMENTS: usize = 64;
 
-/// Compares what a sender left unfinished with the headers found (VIRTIO 1.2, 5.1.6.2).
+/// Compares a sender's offload request with the headers found (VIRTIO 1.2, 5.1.6.2).
 ///
 /// # Errors
 /// The reason to drop the packet: the request does not fit it, or asks for too many small segments.
@@ -326,10 +324,11 @@ pub(crate) fn check_offload(offload: &Offload, at: Option<&Layout>) -> Result<Un
     let mut unfinished = Unfinished::default();
     match offload.csum {
         Csum::Unknown => {}
-        // What was checked is the outer packet, where there is a tunnel.
+        // If there is a tunnel, the outer packet was checked.
         Csum::Valid => unfinished.valid = at.is_some_and(|at| !at.tunnelled),
         Csum::Partial { start, offset } => {
-            // A frame without IP has nothing to complete: out of a tunnel, it was the outer header's checksum.
+            // A frame without IP has nothing to complete. If it came from a tunnel, the request was about the outer
+            // checksum.
             let Some(at) = at else {
                 return if offload.gso.is_some() { Err(MALFORMED) } else { Ok(unfinished) };
             };
@@ -360,8 +359,8 @@ pub(crate) fn check_offload(offload: &Offload, at: Option<&Layout>) -> Result<Un
     Ok(unfinished)
 }
 
-/// Bytes that count against policers where a packet of `len` bytes that the fast parse took leaves by `template`: as
-/// [`model::rewrite::metered_len`] says.
+/// Bytes that count against policers if a packet of `len` bytes that the fast parse accepted leaves by `template`, as
+/// defined by [`model::rewrite::metered_len`].
 #[cold]
 pub(crate) fn metered_len(fast: &Fast, packet: &RxPacket, template: &Template) -> usize {
     let grown = template.grown();
@@ -372,7 +371,7 @@ pub(crate) fn metered_len(fast: &Fast, packet: &RxPacket, template: &Template) -
     })
 }
 
-/// The packet's length as an MTU sees it, of one segment where it is a large send.
+/// The packet's length that counts against an MTU; for a large send, that of one segment.
 #[inline(always)]
 pub(crate) fn mtu_len(fast: &Fast, packet: &RxPacket) -> u16 {
     match packet.offload.gso {

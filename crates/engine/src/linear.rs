@@ -1,21 +1,21 @@
-//! Buffers for packets that are needed whole, or more than once: flooded, mirrored, held, answered, captured.
+//! Buffers for packets that are needed whole or more than once: flooded, mirrored, held, answered, captured.
 
 use crate::frame::Frame;
 use crate::rewrite::HEADROOM;
 use mem::Segment;
 
-/// Longest frame: an IP packet of 65535 bytes with its Ethernet header and tags, or tunnelled.
+/// Longest frame: an IP packet of 65535 bytes with its Ethernet header and tags, or in a tunnel.
 pub(crate) const MAX_FRAME: usize = 66_000;
 
-/// Bytes of a linear packet that are rewritten for each destination; its headers must lie there.
+/// Bytes of a linear packet that are rewritten for each destination. All its headers must be in them.
 pub(crate) const MAX_HEAD: usize = 1024;
 
 /// The buffers.
 #[derive(Debug)]
 pub(crate) struct Linear {
-    /// The packet as it came in. Taken out while it is worked on.
+    /// The packet as it came in. Taken out during the work on it.
     pub original: Vec<u8>,
-    /// A copy of its head, with room before it. Taken out while it is worked on.
+    /// A copy of its head, with room before it. Taken out during the work on it.
     pub head: Vec<u8>,
     /// An answer.
     pub reply: Vec<u8>,
@@ -23,7 +23,7 @@ pub(crate) struct Linear {
 }
 
 impl Linear {
-    /// Allocates what it will ever need.
+    /// Allocates all the memory it will ever need.
     pub fn new() -> Self {
         Self {
             original: Vec::with_capacity(MAX_FRAME),
@@ -33,7 +33,7 @@ impl Linear {
         }
     }
 
-    /// Takes out the original, loaded with a packet: `head` as it was copied out before, the rest from `segments`.
+    /// Takes out the original and loads it with a packet: `head` as it was copied before, the rest from `segments`.
     pub fn take(&mut self, segments: &[Segment], head: &[u8], len: usize) -> Vec<u8> {
         let mut original = std::mem::take(&mut self.original);
         fill(&mut original, segments, head, len);
@@ -46,13 +46,13 @@ impl Linear {
         &self.shown
     }
 
-    /// Bytes that the last packet shown to captures took.
+    /// Bytes of the last packet that was shown to captures.
     #[cfg(test)]
     pub fn shown_len(&self) -> usize {
         self.shown.len()
     }
 
-    /// The first bytes, `most` at most, of a frame to be delivered, for captures.
+    /// The first bytes, at most `most`, of a frame for delivery, for captures.
     pub fn gather(&mut self, frame: &Frame<'_>, most: usize) -> &[u8] {
         self.shown.resize(frame.len().min(most).min(MAX_FRAME), 0);
         let len = frame.gather(&mut self.shown);

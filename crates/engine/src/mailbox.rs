@@ -1,4 +1,4 @@
-//! Messages to a busy thread, which looks for them once per round.
+//! Messages to a busy thread, which checks for them once per round.
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io;
@@ -9,10 +9,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// With so many messages waiting for a thread, it gets only those that somebody needs.
+/// If this many messages wait for a thread, only messages that somebody needs are added.
 const FULL: usize = 4096;
 
-/// Proof that a message was dealt with: dropped with it.
+/// Proof that a message was processed: it is dropped with the message.
 #[derive(Debug)]
 pub struct Receipt {
     _sender: Option<Sender<()>>,
@@ -23,7 +23,7 @@ pub struct Receipt {
 pub struct Pending(Receiver<()>);
 
 impl Receipt {
-    /// A receipt, and what tells when it is gone.
+    /// A receipt, and the end that notices when the receipt is dropped.
     #[must_use]
     pub fn new() -> (Self, Pending) {
         let (sender, receiver) = channel();
@@ -32,7 +32,7 @@ impl Receipt {
 }
 
 impl Pending {
-    /// Waits until the message was dealt with, at most until `deadline`; false where it was not.
+    /// Waits until the message was processed, at most until `deadline`; false if it was not.
     #[must_use]
     pub fn wait(&self, deadline: Instant) -> bool {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -53,13 +53,13 @@ impl<M> Mailbox<M> {
     /// An empty one.
     ///
     /// # Errors
-    /// No event descriptor could be had.
+    /// If no event descriptor can be created.
     pub fn new() -> io::Result<Self> {
         let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
         Ok(Self { messages: Mutex::new(VecDeque::new()), waiting: AtomicBool::new(false), event })
     }
 
-    /// Posts a message nobody waits for.
+    /// Posts a message for which nobody waits.
     pub fn post(&self, message: M) {
         self.post_with(message, Receipt { _sender: None });
     }
@@ -71,9 +71,9 @@ impl<M> Mailbox<M> {
         self.wake();
     }
 
-    /// Wakes the thread, if it sleeps.
+    /// Wakes the thread if it sleeps.
     pub fn wake(&self) {
-        // It can only fail by being full, and then the thread is woken already.
+        // It can fail only if it is full, and then the thread is awake already.
         let _ = io::write(&self.event, &1_u64.to_ne_bytes());
     }
 
@@ -108,13 +108,13 @@ impl<M> Mailbox<M> {
         self.waiting.load(Ordering::Acquire)
     }
 
-    /// Readable when the thread should wake.
+    /// Becomes readable when the thread should wake.
     #[must_use]
     pub fn event(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }
 
-    /// Takes back the wake-ups so far.
+    /// Resets the wake-ups so far.
     pub fn drain(&self) {
         let mut count = [0; 8];
         let _ = io::read(&self.event, &mut count);

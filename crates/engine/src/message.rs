@@ -1,4 +1,4 @@
-//! What the control plane tells a worker.
+//! Messages from the control plane to a worker.
 
 use crate::capture::Tap;
 use crate::meters::Meters;
@@ -6,11 +6,11 @@ use mem::{RxQueue, TxQueue};
 use model::{Question, Unasked, VifId};
 use std::sync::Arc;
 
-/// What a worker is told.
+/// A message to a worker.
 pub(crate) enum Message {
-    /// Own this receiving queue of an interface, its `index`th.
+    /// Own this receiving queue of an interface: its `index`th.
     Receive { vif: VifId, queue: Box<dyn RxQueue> },
-    /// Send to an interface by these queues, beginning with the one of the worker's number.
+    /// Send to an interface by these queues, starting with the one of the worker's number.
     Send { vif: VifId, queues: Arc<[Arc<dyn TxQueue>]> },
     /// Drop all queues of an interface.
     Detach(VifId),
@@ -24,7 +24,7 @@ pub(crate) enum Message {
     Tell(Unasked),
     /// Empty the flow cache.
     Forget,
-    /// Nothing: the answer shows that the worker runs.
+    /// Nothing: the receipt shows that the worker runs.
     Answer,
     /// End.
     Stop,

@@ -5,7 +5,7 @@ use model::{DropReason, Meter, MeterConfig, MeterId};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Attempts to lease a bucket before the thread is put to wait.
+/// Attempts to lease a bucket before the thread waits for it.
 const SPINS: usize = 1000;
 
 /// A bucket. Workers lease it for some nanoseconds.
@@ -13,7 +13,7 @@ const SPINS: usize = 1000;
 pub(crate) struct SharedMeter(Mutex<Meter>);
 
 impl SharedMeter {
-    /// Whether a frame of `len` bytes conforms; takes its tokens if so.
+    /// Whether a frame of `len` bytes conforms; if so, takes its tokens.
     pub fn conforms(&self, now_ns: u64, len: usize) -> bool {
         for _ in 0..SPINS {
             if let Ok(mut meter) = self.0.try_lock() {
@@ -25,12 +25,12 @@ impl SharedMeter {
     }
 }
 
-/// The meters at one time, by id. Replaced as a whole; the buckets live on.
+/// The current meters, by id. The map is replaced as a whole; the buckets live on.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Meters(BTreeMap<MeterId, (MeterConfig, Arc<SharedMeter>)>);
 
 impl Meters {
-    /// Puts a meter; a bucket whose configuration stays the same is kept as full as it is.
+    /// Sets a meter. If its configuration does not change, the bucket keeps its level.
     pub fn put(&mut self, id: MeterId, config: MeterConfig) {
         if self.0.get(&id).is_none_or(|(old, _)| *old != config) {
             self.0.insert(id, (config, Arc::new(SharedMeter(Mutex::new(Meter::new(config))))));
@@ -42,14 +42,14 @@ impl Meters {
         self.0.remove(&id);
     }
 
-    /// Why a frame is dropped that is over the rate of one of an action's meters; those before it lose its tokens.
+    /// The reason to drop a frame that exceeds the rate of one of an action's meters. Earlier meters lose its tokens.
     #[cold]
     pub fn over(&self, action: &Action, now_ns: u64, len: usize) -> Option<DropReason> {
         let meters = &action.policy()?.meters;
         meters.iter().find(|(meter, _)| !self.conforms(*meter, now_ns, len)).map(|(_, reason)| *reason)
     }
 
-    /// Whether a frame conforms; one that is not there limits nothing.
+    /// Whether a frame conforms. A meter that does not exist limits nothing.
     pub fn conforms(&self, id: MeterId, now_ns: u64, len: usize) -> bool {
         self.0.get(&id).is_none_or(|(_, meter)| meter.conforms(now_ns, len))
     }

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Locks. No state that the engine guards is left half-changed by a panic, so poison is ignored.
+/// Locks. A panic leaves no state that the engine guards half-changed, so poison is ignored.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

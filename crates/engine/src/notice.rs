@@ -1,4 +1,4 @@
-//! Telling of packets: counting a drop, logging it, showing captures what passes.
+//! Notices of packets: counts and logs drops, and shows captures what passes.
 
 use crate::capture::{DropLog, LogBudget, Seen, Tap};
 use crate::clock::Now;
@@ -7,7 +7,7 @@ use crate::linear::MAX_HEAD;
 use model::{DropReason, VifId};
 use std::sync::Arc;
 
-/// A dropped packet, for whom it may concern.
+/// A dropped packet, and who is notified.
 pub(crate) struct Dropped<'a> {
     pub vif: VifId,
     pub outbound: bool,
@@ -33,7 +33,7 @@ pub(crate) fn note(
     show(taps, now, vif, outbound, Some(reason), len, bytes);
 }
 
-/// Bytes of a packet that captures look at or take, at most.
+/// Most bytes of a packet that captures examine or take.
 pub(crate) fn shown_len(taps: &[Arc<Tap>]) -> usize {
     taps.iter().map(|tap| tap.snap_len()).max().unwrap_or(0).max(MAX_HEAD)
 }

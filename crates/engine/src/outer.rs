@@ -1,8 +1,8 @@
-//! Cache of outer headers: packets of a tunnel differ in few of their fields, so the other fields are compared word by
-//! word with a known header, and not parsed again.
+//! Cache of outer headers: packets of a tunnel differ in only a few of their outer fields. The others are compared
+//! word by word with a known header, and not parsed again.
 //!
-//! Known here is the usual form, IPv4 without options and UDP without a checksum, untagged; [`key`](crate::key) parses
-//! any.
+//! It knows the usual form: untagged IPv4 without options, and UDP without a checksum. [`key`](crate::key) parses any
+//! form.
 
 use crate::contexts::Context;
 use crate::frame::{CHUNK, Chunk};
@@ -14,22 +14,22 @@ use packet::proto;
 
 /// Bytes of such headers.
 const LEN: usize = proto::ETHERNET_LEN + proto::IPV4_LEN + proto::UDP_LEN;
-/// Those of them that are compared, as words: all but UDP's checksum.
+/// The bytes that are compared, as words: all except UDP's checksum.
 type Words = [u64; 5];
-/// What packets of a tunnel have in common. Not DSCP and ECN, lengths, identification, DF, TTL, checksum and source
-/// port.
+/// The bits that packets of a tunnel have in common: not DSCP and ECN, lengths, identification, DF, TTL, checksum and
+/// source port.
 const COMMON: Words = [u64::MAX, u64::MAX >> 8, 0xff00_ff3f_0000_0000, u64::MAX << 16, 0x0000_ffff_0000_ffff];
-/// Outer headers known at once.
+/// Number of outer headers known at a time.
 const RECENT: usize = 64;
 
-/// Outer headers, and the context that they give packets.
+/// Outer headers, and the context of their packets.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
     common: Words,
     context: Context,
 }
 
-/// Outer headers of the last packets.
+/// Outer headers of the most recent packets.
 #[derive(Debug)]
 pub(crate) struct Outers(Box<[Known; RECENT]>);
 
@@ -39,7 +39,7 @@ impl Default for Outers {
     }
 }
 
-/// The start of a frame, in words of the wire's byte order. Nothing where UDP has a checksum.
+/// The start of a frame, in words of the wire's byte order. `None` if UDP has a checksum.
 #[inline(always)]
 fn words(head: &[u8]) -> Option<Words> {
     let headers: &[u8; LEN] = head.first_chunk()?;
@@ -48,7 +48,7 @@ fn words(head: &[u8]) -> Option<Words> {
     Some([a, b, c, d, e].map(u64::from_le_bytes))
 }
 
-/// Where they are kept: by the sender's address, and the port that tells the kind of tunnel.
+/// Where they are kept: by the sender's address and the port that determines the kind of tunnel.
 #[inline(always)]
 const fn place(words: &Words) -> usize {
     let mixed = words[3] >> 16 ^ words[4] & 0xffff_0000_0000;
@@ -56,8 +56,8 @@ const fn place(words: &Words) -> usize {
 }
 
 impl Outers {
-    /// Takes the outer headers off the frame of `len` bytes that starts with `head`, if they are known: what is
-    /// inside is left to parse. `None` says nothing about the frame.
+    /// Strips the outer headers of the frame of `len` bytes that starts with `head`, if they are known; the inner
+    /// packet is yet to be parsed. `None` says nothing about the frame.
     #[inline(always)]
     pub fn enter(&self, head: &[u8], len: usize, context: &mut Context) -> Option<Outer> {
         let words = words(head)?;
@@ -79,7 +79,7 @@ impl Outers {
         Some(Outer { kind, at: LEN, end, ecn: (b >> 56) as u8 & packet::ecn::ECN_MASK })
     }
 
-    /// Remembers the outer headers at the start of `head`, a frame that was found to be in this context, of a tunnel.
+    /// Remembers the outer headers at the start of `head`, a tunnel packet that was found to be in this context.
     pub fn learn(&mut self, head: &[u8], context: &Context) {
         let Some(words) = words(head) else { return };
         let [_, b, c, ..] = words;
@@ -91,7 +91,7 @@ impl Outers {
     }
 }
 
-/// Whether the outer UDP checksum is right of the packet whose snapshot is `head`: `fast` says that it has one.
+/// Whether the outer UDP checksum of the packet with the snapshot `head` is right. `fast` says that it has one.
 #[cold]
 pub(crate) fn sum_is_right(
     head: &[u8],
@@ -126,7 +126,7 @@ pub(crate) fn sum_is_right(
 
 const HALF: u64 = 0xffff_ffff;
 
-/// A sum in ones' complement, of words that began where a header's did.
+/// Folds a ones' complement sum over words that began where a header begins.
 #[inline(always)]
 const fn folded(sum: u64) -> u64 {
     let sum = (sum & HALF) + (sum >> 32);
@@ -207,7 +207,7 @@ mod tests {
                 }
             }
             if mend {
-                // So that not every change of the outer header ends with its checksum.
+                // Otherwise every change of the outer header would be found by its checksum.
                 changed[24..26].fill(0);
                 let sum = packet::checksum::sum(&changed[14..34]).finish();
                 changed[24..26].copy_from_slice(&sum.to_be_bytes());

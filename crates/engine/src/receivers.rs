@@ -1,36 +1,36 @@
-//! The queues from which a worker receives, and the order of their turns.
+//! The queues from which a worker receives, and the order in which it polls them.
 //!
-//! Polling an empty queue costs as much as half a packet. Those that had packets lately are polled in every round, of
-//! the others only a few, in turn: a host has many guests, and few of them send at a time.
+//! Polling an empty queue costs as much as half a packet. Queues that had packets recently are polled in every round;
+//! of the others only a few, in turn. A host has many guests, and few of them send at a time.
 
 use crate::core::Ingress;
 use mem::{Burst, RxQueue};
 use model::{VifId, VifKind};
 use tables::Snapshot;
 
-/// Rounds in vain after which a queue is quiet.
+/// Rounds without packets after which a queue counts as quiet.
 const PATIENCE: u32 = 1024;
-/// Quiet queues that are polled in a round.
+/// Quiet queues that are polled in each round.
 const QUIET_PER_ROUND: usize = 16;
 
-/// A queue and the burst that is taken from it.
+/// A queue and the burst that is received from it.
 pub(crate) struct Receiver {
     /// Queue.
     pub queue: Box<dyn RxQueue>,
     /// Burst.
     pub burst: Burst,
-    /// Where its packets come from.
+    /// The origin of its packets.
     pub from: Ingress,
     /// Epoch at which `from.wire` was looked up.
     epoch: u64,
-    /// Rounds in which it was polled in vain since it had packets.
+    /// Rounds without a packet since the last one.
     vain: u32,
-    /// Rounds in which it is not polled: its last turn made the work of more than one.
+    /// Rounds in which it is not polled, because its last turn did the work of several.
     pub sits_out: u32,
 }
 
 impl Receiver {
-    /// Of a queue of an interface.
+    /// For a queue of an interface.
     pub fn new(vif: VifId, queue: Box<dyn RxQueue>) -> Self {
         Self {
             queue,
@@ -42,7 +42,7 @@ impl Receiver {
         }
     }
 
-    /// Finds out whether tunnels end here, when the tables changed.
+    /// Updates whether tunnels end here, if the tables changed.
     #[inline]
     pub fn look_up_kind(&mut self, snapshot: &Snapshot) {
         if self.epoch != snapshot.epoch() {
@@ -52,13 +52,13 @@ impl Receiver {
     }
 }
 
-/// The queues: first those that had packets lately.
+/// The queues; those that had packets recently come first.
 #[derive(Default)]
 pub(crate) struct Receivers {
     all: Vec<Receiver>,
     /// How many had.
     active: usize,
-    /// The quiet one to poll next.
+    /// The quiet queue to poll next.
     next: usize,
 }
 
@@ -80,8 +80,8 @@ impl Receivers {
         self.all.iter_mut()
     }
 
-    /// A round: has those served whose turn it is. `serve` says whether there was a packet. Returns whether there was
-    /// any.
+    /// A round: serves the queues whose turn it is. `serve` returns whether there was a packet. Returns whether there
+    /// was any.
     pub fn round(&mut self, mut serve: impl FnMut(&mut Receiver) -> bool) -> bool {
         let mut busy = false;
         let mut at = 0;
@@ -132,7 +132,7 @@ mod tests {
         receivers
     }
 
-    /// How often each interface was served in these rounds, of which `busy` have packets.
+    /// How often each interface is served in these rounds, if those in `busy` have packets.
     fn served(receivers: &mut Receivers, rounds: u32, busy: &[u16]) -> BTreeMap<u16, u32> {
         let mut times = BTreeMap::new();
         for _ in 0..rounds {

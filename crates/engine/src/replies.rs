@@ -1,25 +1,24 @@
-//! How often Viaduct answers with an error (RFC 1812, 4.3.2.8; RFC 4443, 2.4 f): bounded for who is told, and for all
-//! behind one interface of a guest, or in one network behind wires.
+//! How often Viaduct answers with an error (RFC 1812, 4.3.2.8; RFC 4443, 2.4 f): limited for each receiver of errors,
+//! and for all behind one interface of a guest or in one network behind wires.
 
 use crate::storms::Flooder;
 use model::{Asker, ReplyKind, Seconds};
 use packet::IcmpError;
 use std::hash::{BuildHasher, RandomState};
 
-/// How many times as many errors all of a guest's addresses get as one of them, or all hosts of a network behind
-/// wires as one of them.
+/// How many times the limit of one address all of a guest's addresses share, or all hosts of a network behind wires.
 const TOGETHER: u32 = 10;
-/// How many times as many errors tell of packets too big, apart from the others: without them a connection hangs, and
-/// each makes its packets fit.
+/// How many times as many "packet too big" errors are allowed; they are counted apart from the others. Without them a
+/// connection hangs, and each makes the packets fit.
 const TOO_BIG: u32 = 10;
-/// Askers that are told apart in a second, of a worker: sets, and askers in one.
+/// Receivers that a worker distinguishes within a second: sets, and receivers in each.
 const SETS: usize = 1024;
 const WAYS: usize = 4;
 
-/// Errors in a second: the second in the upper half, how many in the lower.
+/// Errors in a second: the second in the upper half, their number in the lower.
 type Sent = u64;
 
-/// What an asker was sent, who is known by a hash.
+/// Errors sent to a receiver, which is identified by a hash.
 #[derive(Clone, Copy, Debug, Default)]
 struct Bucket {
     asker: u64,
@@ -31,13 +30,13 @@ struct Bucket {
 pub(crate) struct ReplyLimits {
     per_second: u32,
     askers: Vec<[Bucket; WAYS]>,
-    /// By interface, then by network; twice, for packets too big.
+    /// By interface, then by network; twice, the second time for packets too big.
     together: Vec<Sent>,
     hash: RandomState,
 }
 
 impl ReplyLimits {
-    /// At most `per_second` errors a second for an asker.
+    /// At most `per_second` errors per second to one receiver.
     pub fn new(per_second: u32) -> Self {
         Self {
             per_second,
@@ -47,7 +46,7 @@ impl ReplyLimits {
         }
     }
 
-    /// Whether an answer of this kind may go to `asker`, behind `sender`.
+    /// Whether an answer of this kind may be sent to `asker`, behind `sender`.
     pub fn allow(&mut self, sender: Flooder, asker: Option<Asker>, kind: &ReplyKind, now: Seconds) -> bool {
         let too_big = match kind {
             ReplyKind::IcmpError { error: IcmpError::TooBig { .. }, .. } => true,
@@ -60,15 +59,16 @@ impl ReplyLimits {
         let asker = self.hash.hash_one((too_big, asker));
         let at = sender.index().map(|index| index + usize::from(too_big) * Flooder::COUNT);
         let Some(together) = at.and_then(|at| self.together.get_mut(at)) else { return false };
-        // Who is over his own share takes nothing of the others'; and who brings many addresses has no more buckets
-        // than errors.
+        // A receiver over its own limit takes nothing of the others' share, and a sender with many addresses gets no
+        // more buckets than errors.
         let may = count(*together, now) < most.saturating_mul(TOGETHER)
             && bucket(&mut self.askers, asker, now).is_none_or(|sent| take(sent, most, now));
         may && take(together, u32::MAX, now)
     }
 }
 
-/// What an asker was sent. `None` where others of this second have all the room: the network's bound holds alone.
+/// The errors sent to a receiver. `None` if others of this second occupy its set: then only the limit of the network
+/// applies.
 fn bucket(askers: &mut [[Bucket; WAYS]], asker: u64, now: Seconds) -> Option<&mut Sent> {
     let set = &mut askers[asker as usize % SETS];
     let is_free = |bucket: &Bucket| bucket.sent >> 32 != u64::from(now);
@@ -83,7 +83,7 @@ const fn count(sent: Sent, now: Seconds) -> u32 {
     if sent >> 32 == now as u64 { sent as u32 } else { 0 }
 }
 
-/// Counts one more, unless there are `most`.
+/// Counts one more, unless the limit `most` is reached.
 const fn take(sent: &mut Sent, most: u32, now: Seconds) -> bool {
     let before = count(*sent, now);
     let may = before < most;
@@ -108,7 +108,7 @@ mod tests {
         error: IcmpError::TooBig { mtu: 1400 },
     };
 
-    /// How many of `n` errors go to the host `host` of a network behind a wire.
+    /// How many of `n` errors are sent to the host `host` of a network behind a wire.
     fn sent(limits: &mut ReplyLimits, vrf: u16, host: u32, kind: &ReplyKind, n: usize) -> usize {
         let asker = Asker { vrf: Vrf(vrf), addr: Ipv4Addr::from(host).into() };
         (0..n).filter(|_| limits.allow(Flooder::Wires(Vrf(vrf)), Some(asker), kind, 7)).count()

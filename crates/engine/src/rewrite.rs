@@ -1,4 +1,4 @@
-//! Rewriting the head of a packet in its scratch, in the order [`model::Forward`] defines.
+//! Rewrites the head of a packet in its scratch, in the order that [`model::Forward`] defines.
 
 use crate::key::Layout;
 use crate::template::{OuterHeaders, Template};
@@ -6,10 +6,10 @@ use packet::checksum::{self, Delta};
 use packet::{Headers, WriteError, edit, proto};
 use std::net::IpAddr;
 
-/// Room for new headers before a packet's head. Two cache lines, so that heads are aligned.
+/// Room for new headers before a packet's head: two cache lines, so that heads are aligned.
 pub(crate) const HEADROOM: usize = 128;
 
-/// Edits the IP header of a packet that the fast parse took. `frame` starts where the frame did.
+/// Edits the IP header of a packet that the fast parse accepted. `frame` starts with the original frame.
 #[inline(always)]
 pub(crate) fn edit_fast(frame: &mut [u8], at: &Layout, template: &Template, partial: bool) -> Option<()> {
     let ip = frame.get_mut(usize::from(at.l3)..)?;
@@ -49,7 +49,7 @@ fn edit_ipv6(ip: &mut [u8], template: &Template) -> Option<()> {
     Some(())
 }
 
-/// Floating addresses: rare enough to go by the general editor.
+/// Floating addresses, which are rare enough for the general editor.
 #[inline(never)]
 fn translate(frame: &mut [u8], at: &Layout, template: &Template, partial: bool) -> Option<()> {
     let l3 = usize::from(at.l3);
@@ -72,11 +72,11 @@ fn set_addresses(
     Ok(())
 }
 
-/// Edits the IP header of any packet. `headers` are those of the packet that goes on: the inner one, where a tunnel
+/// Edits the IP header of any packet. `headers` are those of the forwarded packet, which is the inner one if a tunnel
 /// is stripped; `end` is where that packet ends in the frame.
 ///
 /// # Errors
-/// [`WriteError`], where headers and template do not fit each other.
+/// [`WriteError`] if headers and template do not fit each other.
 pub(crate) fn edit_any(
     frame: &mut [u8],
     headers: &Headers,
@@ -102,7 +102,7 @@ pub(crate) fn edit_any(
     if src.is_none() && dst.is_none() {
         return Ok(());
     }
-    // What an ICMP error quotes travelled the other way (RFC 5508, 4.2).
+    // The packet that an ICMP error quotes went in the opposite direction (RFC 5508, 4.2).
     let quoted = headers.quoted(frame, end).ok().flatten();
     if let (Some(mut quoted), Some(ip)) = (quoted, headers.ip())
         && let Some(refused) = quoted.ip().copied()
@@ -117,8 +117,8 @@ pub(crate) fn edit_any(
     set_addresses(frame, &mut edited, template, partial)
 }
 
-/// The headers of the packet that goes on after what `template` strips of the frame is gone, and where it ends: without
-/// the padding of links whose headers go.
+/// The headers of the packet that remains after `template` strips the frame, and where it ends: the padding of
+/// stripped links is left out.
 pub(crate) fn kept(
     frame: &[u8],
     headers: &Headers,
@@ -143,8 +143,8 @@ pub(crate) fn kept(
     Some((inner, end))
 }
 
-/// Puts the new headers of `template` in front. `buffer` holds [`HEADROOM`] bytes and then the frame; `len` is the
-/// length of what is left of the frame after stripping. Returns where in `buffer` the new frame starts.
+/// Puts the new headers of `template` in front. `buffer` holds [`HEADROOM`] bytes, then the frame; `len` is the length
+/// of the frame that is left after stripping. Returns where in `buffer` the new frame starts.
 #[inline(always)]
 pub(crate) fn reframe(buffer: &mut [u8], len: usize, template: &Template, entropy: u32) -> Option<usize> {
     let mut start = HEADROOM + usize::from(template.strip);
@@ -176,8 +176,8 @@ pub(crate) fn reframe(buffer: &mut [u8], len: usize, template: &Template, entrop
     Some(new_start)
 }
 
-/// Puts the new headers in front of a lane's edited head. `end` is where the packet that goes on ends in the frame.
-/// Returns where the new frame starts in the head, where its part there ends, and how many bytes follow.
+/// Puts the new headers before a lane's edited head. `end` is where the forwarded packet ends in the frame. Returns
+/// where the new frame starts in the head, where its part there ends, and how many bytes follow.
 #[inline(always)]
 pub(crate) fn place(
     head: &mut [u8],
@@ -199,8 +199,9 @@ pub(crate) fn ipv4_sums(headers: &[u8]) -> Option<(u16, u16)> {
     Some((u16::from_be_bytes([ip[2], ip[3]]), u16::from_be_bytes([ip[10], ip[11]])))
 }
 
-/// Sets what depends on length and flow in the outer headers at the start of `frame`, a frame of `len` bytes. `sums`
-/// are those in it before ([`ipv4_sums`]). The checksum of UDP over IPv6 is left zero: it covers the payload.
+/// Sets the fields that depend on length and flow in the outer headers at the start of `frame`, a frame of `len`
+/// bytes. `sums` are length and checksum in it before ([`ipv4_sums`]). UDP's checksum over IPv6 is left zero, because
+/// it covers the payload.
 #[inline(always)]
 pub(crate) fn finish_outer(
     frame: &mut [u8],

@@ -1,14 +1,15 @@
-//! Storm control: how many copies of flooded packets are made for a guest, or for what comes to a network by wires,
-//! in a second.
+//! Storm control: how many copies of flooded packets are made in a second for a guest, or for packets that come into a
+//! network through wires.
 
 use crate::counters::MAX_VIFS;
 use model::{Seconds, VifId, Vrf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How many times as many copies wires may cause in a network as a guest: behind them are its guests on other hosts.
+/// How many times as many copies wires may cause in a network as a guest may: its guests on other hosts are behind
+/// them.
 const WIRE_FACTOR: u32 = 10;
 
-/// For whom copies are made. What comes by wires is counted by network: the guests of one leave others theirs.
+/// Who causes copies. For wires, copies are counted by network, so that guests of one network leave others theirs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flooder {
     /// A guest of this host.
@@ -18,10 +19,10 @@ pub(crate) enum Flooder {
 }
 
 impl Flooder {
-    /// Of how many something is counted.
+    /// Number of counters.
     pub const COUNT: usize = MAX_VIFS + u16::MAX as usize + 1;
 
-    /// Its place among all: guests, then networks.
+    /// Its index among all: guests, then networks.
     pub fn index(self) -> Option<usize> {
         match self {
             Self::Guest(vif) => Some(usize::from(vif.0)).filter(|index| *index < MAX_VIFS),
@@ -30,17 +31,17 @@ impl Flooder {
     }
 }
 
-/// The copies made in the present second, by all workers.
+/// The copies that all workers made in the current second.
 #[derive(Debug)]
 pub(crate) struct Storms {
-    /// Copies for a guest at most.
+    /// Most copies for a guest.
     per_second: u32,
-    /// The second in the upper half, the copies in it in the lower.
+    /// The second in the upper half, its number of copies in the lower.
     made: Box<[AtomicU64]>,
 }
 
 impl Storms {
-    /// At most about `per_second` copies for a guest: a flood that begins below goes to all its members.
+    /// At most about `per_second` copies for a guest: a flood that begins below the limit goes to all its members.
     pub fn new(per_second: u32) -> Self {
         Self { per_second, made: (0..Flooder::COUNT).map(|_| AtomicU64::new(0)).collect() }
     }
@@ -58,13 +59,13 @@ impl Storms {
         self.made(who).is_some_and(|made| made_in(made.load(Ordering::Relaxed), now) < most)
     }
 
-    /// So many copies are made.
+    /// Counts copies.
     pub fn add(&self, who: Flooder, copies: usize, now: Seconds) {
         let Some(made) = self.made(who) else { return };
         let copies = u32::try_from(copies).unwrap_or(u32::MAX);
         let after =
             |before| Some(u64::from(now) << 32 | u64::from(made_in(before, now).saturating_add(copies)));
-        // It never says no.
+        // The update never fails.
         let _ = made.fetch_update(Ordering::Relaxed, Ordering::Relaxed, after);
     }
 }

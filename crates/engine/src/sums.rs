@@ -1,4 +1,4 @@
-//! Checksums of frames whose head is summed apart from the rest.
+//! Checksums of frames whose head is summed separately from the rest.
 
 use crate::key::Layout;
 use crate::rewrite::outer_v6_addresses;
@@ -24,7 +24,7 @@ pub(crate) fn complete_outer(head: &mut [u8], outer: OuterHeaders, rest: Sum, le
     head[udp + 6..udp + 8].copy_from_slice(&checksum.to_be_bytes());
 }
 
-/// Adds `tail`, the sum of bytes that follow an even or odd number `len` of summed bytes.
+/// Adds `tail`, the sum of the bytes that follow `len` summed bytes; `len` may be odd.
 pub(crate) fn append(sum: &mut Sum, tail: Sum, len: usize) {
     let words = tail.fold();
     let mut aligned = Sum::default();

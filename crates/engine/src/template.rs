@@ -1,16 +1,16 @@
-//! How a flow's packets are rewritten, compiled: a [`Forward`] with its new headers prebuilt.
+//! How a flow's packets are rewritten, compiled: a [`Forward`] with prebuilt new headers.
 //!
-//! Templates hold nothing of a single flow but floating addresses, so flows to one next hop share one.
+//! The only part of a single flow in a template are floating addresses, so flows to one next hop share one.
 
 use model::{Encap, Forward, Nat, VifId};
 use packet::{TunnelKind, build, proto};
 use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 
-/// Room for the longest headers put in front of a packet (Ethernet, IPv6, UDP, VXLAN, Ethernet with a tag), a multiple
-/// of what is copied at a time.
+/// Room for the longest new headers (Ethernet, IPv6, UDP, VXLAN, Ethernet with a tag), a multiple of the size of a
+/// move.
 const MAX_PREFIX: usize = 96;
-/// Room that most headers need, those of VXLAN over IPv4 among them.
+/// Room that suffices for most headers, including VXLAN over IPv4.
 const SHORT_PREFIX: usize = 64;
 
 const TTL: u8 = 64;
@@ -20,7 +20,7 @@ const TTL: u8 = 64;
 pub(crate) struct Template {
     /// Interface it leaves by.
     pub port: VifId,
-    /// Bytes taken off the front.
+    /// Bytes stripped from the front.
     pub strip: u16,
     /// New ECN field of the IP header.
     pub ecn: Option<u8>,
@@ -28,13 +28,13 @@ pub(crate) struct Template {
     pub ttl_decrement: u8,
     /// Address translation.
     pub nat: Nat,
-    /// What a SYN's MSS is lowered to.
+    /// The value to which a SYN's MSS is lowered.
     pub mss: Option<u16>,
     /// Tag to push into a kept Ethernet header.
     pub push_vlan: Option<u16>,
-    /// Tags to take out of a kept Ethernet header.
+    /// Number of tags to remove from a kept Ethernet header.
     pub pop_tags: u8,
-    /// Whether what is kept begins with the IP header, not an Ethernet header.
+    /// Whether the kept bytes begin with the IP header rather than an Ethernet header.
     pub keeps_ip: bool,
     /// Tunnel it goes through.
     pub tunnel: Option<OuterHeaders>,
@@ -44,7 +44,7 @@ pub(crate) struct Template {
     prefix_len: u8,
 }
 
-/// Which outer headers a prefix has, all lengths in them still zero.
+/// The outer headers in a prefix, in which all lengths are still zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct OuterHeaders {
     /// Over IPv6.
@@ -57,7 +57,7 @@ impl OuterHeaders {
     /// Offset of the outer IP header from the outer Ethernet header's first byte.
     pub const IP: usize = proto::ETHERNET_LEN;
 
-    /// Offset of what follows the outer IP header.
+    /// Offset of the header after the outer IP header.
     pub const fn l4(self) -> usize {
         Self::IP + if self.v6 { proto::IPV6_LEN } else { proto::IPV4_LEN }
     }
@@ -98,8 +98,8 @@ impl Template {
         template
     }
 
-    /// Copies the new headers to where they end at `end` of `buffer`, by moves of fixed size: what lies before them is
-    /// overwritten. Returns where they start.
+    /// Copies the new headers into `buffer` so that they end at `end`, by moves of fixed size, which also overwrite
+    /// bytes before them. Returns where they start.
     #[inline(always)]
     pub fn put_prefix(&self, buffer: &mut [u8], end: usize) -> Option<usize> {
         let len = usize::from(self.prefix_len);
@@ -112,17 +112,17 @@ impl Template {
         Some(end - len)
     }
 
-    /// Whether packets go on as they came.
+    /// Whether packets are forwarded unchanged.
     pub const fn changes_nothing(&self) -> bool {
         self.unchanged
     }
 
-    /// The headers to put in front; lengths and what depends on them are still to be set.
+    /// The headers to put in front. Lengths and what depends on them are not set yet.
     pub fn prefix(&self) -> &[u8] {
         &self.prefix[MAX_PREFIX - usize::from(self.prefix_len)..]
     }
 
-    /// How many bytes longer a packet gets.
+    /// By how many bytes a packet grows.
     pub fn grown(&self) -> isize {
         let tag = if self.push_vlan.is_some() { proto::VLAN_LEN } else { 0 };
         let popped = usize::from(self.pop_tags) * proto::VLAN_LEN;
@@ -190,7 +190,7 @@ impl Template {
         }
     }
 
-    /// All that tells templates apart.
+    /// Everything that distinguishes templates.
     fn identity(&self) -> impl Hash + PartialEq + '_ {
         let l4 = (self.nat.src, self.nat.dst, self.mss);
         let fields = (self.port, self.strip, self.ecn, self.ttl_decrement, self.push_vlan, self.pop_tags);

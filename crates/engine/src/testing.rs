@@ -1,5 +1,5 @@
 //! A port in memory, for tests and benchmarks.
-#![allow(unsafe_code)] // makes segments of its own buffers
+#![allow(unsafe_code)] // makes segments from its own buffers
 
 use mem::{Accepts, Burst, NoRoom, Offload, Opened, Port, PortStatus, Room, RxQueue, Segment, TxQueue};
 use rustix::event::{EventfdFlags, eventfd};
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// A frame with what is left unfinished of it.
+/// A frame and its unfinished offloads.
 pub type Packet = (Vec<u8>, Offload);
 
 /// The other side of a [`TestPort`]: sends and receives.
@@ -20,7 +20,7 @@ pub struct Wire {
     arrived: Condvar,
     event: OwnedFd,
     accepts: Accepts,
-    /// Buffers free for the engine; `usize::MAX`: without bound.
+    /// Buffers free for the engine; `usize::MAX`: unlimited.
     room: AtomicUsize,
     down: AtomicBool,
     /// Longest piece of a packet, bytes.
@@ -32,7 +32,7 @@ pub struct Wire {
 pub struct TestPort(Arc<Wire>);
 
 impl TestPort {
-    /// A port whose packets lie in pieces of at most `piece` bytes.
+    /// A port whose packets are in pieces of at most `piece` bytes.
     ///
     /// # Panics
     /// Without event descriptors.
@@ -52,7 +52,7 @@ impl TestPort {
         }))
     }
 
-    /// What is attached to an engine.
+    /// The port as it is attached to an engine.
     #[must_use]
     pub fn open(&self) -> Opened {
         Self::open_all(std::slice::from_ref(self))
@@ -92,7 +92,7 @@ impl TestPort {
         std::mem::take(&mut *lock(&self.0.from_engine))
     }
 
-    /// Waits until the engine has sent `n` packets, or for `patience`; takes them.
+    /// Waits until the engine has sent `n` packets, or for `patience`, then takes them.
     #[must_use]
     pub fn wait(&self, n: usize, patience: Duration) -> Vec<Packet> {
         let guard = lock(&self.0.from_engine);
@@ -102,7 +102,7 @@ impl TestPort {
         std::mem::take(&mut *guard)
     }
 
-    /// Sets how many more packets it takes.
+    /// Sets how many more packets it accepts.
     pub fn set_room(&self, room: usize) {
         self.0.room.store(room, Ordering::Relaxed);
     }
@@ -177,7 +177,7 @@ impl TxQueue for TestTx {
     }
 
     fn burst(&self, fill: &mut dyn FnMut(&mut dyn Room)) -> bool {
-        // A holder that waits for a CPU is waited for.
+        // Waits for a holder that waits for a CPU.
         let _lease = lock(&self.leased);
         let mut room = TestRoom { wire: &self.wire, frames: Vec::new(), segments: Vec::new() };
         fill(&mut room);
@@ -211,10 +211,10 @@ impl Room for TestRoom<'_> {
     }
 }
 
-/// The pieces of a frame. Its bytes must not move or go while they are in use.
+/// The pieces of a frame. Its bytes must not move or be freed while they are in use.
 fn pieces(frame: &mut [u8], piece: usize) -> Vec<Segment> {
     let piece = piece.max(frame.len().div_ceil(64)).max(1);
-    // SAFETY: each lies in the frame, a heap buffer kept until the burst has ended.
+    // SAFETY: each piece lies in the frame, a heap buffer that is kept until the burst has ended.
     frame
         .chunks_mut(piece)
         .map(|part| unsafe { Segment::new(part.as_mut_ptr(), part.len() as u32) })

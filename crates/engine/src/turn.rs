@@ -1,15 +1,17 @@
-//! The work that one turn of an interface may cause: this bounds the output of a burst, not its input.
+//! The work that one turn of an interface may cause: this limits the output of a burst, not its input.
 
-/// Copies and segments made in one turn at most, beyond the packets that came in. The largest sends that one burst
-/// brings fit in segments of [`crate::lanes::MIN_SEGMENT`] bytes, and a flood to all interfaces there can be.
+/// Most copies and segments made in one turn, beyond the packets that came in. It suffices for the largest sends of
+/// one burst, in segments of [`crate::lanes::MIN_SEGMENT`] bytes, and for a flood to as many interfaces as there can
+/// be.
 const PACKETS: u32 = 4096;
 /// Their bytes.
 const BYTES: u32 = 2 << 20;
-/// Of both, what a turn may make that is followed by another in the next round: an ordinary burst of large sends.
+/// The copies and segments of a turn that may be followed by another in the next round: those of an ordinary burst of
+/// large sends.
 const PACKETS_PER_ROUND: u32 = 256;
 const BYTES_PER_ROUND: u32 = 256 << 10;
 
-/// What a turn may still make.
+/// The budget that a turn has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Turn {
     packets: u32,
@@ -20,8 +22,8 @@ impl Turn {
     /// A new turn.
     pub const NEW: Self = Self { packets: PACKETS, bytes: BYTES };
 
-    /// Takes the work of making so many packets; false where the turn has made all it may. What was begun is done, so
-    /// that a turn makes one packet's copy or segments more at most.
+    /// Takes the work for this many packets from the budget; false if the budget is used up. Work that was begun is
+    /// finished, so a turn exceeds its budget by at most one packet's copy or segments.
     pub const fn take(&mut self, packets: usize, bytes: usize) -> bool {
         if self.is_done() {
             return false;
@@ -36,7 +38,7 @@ impl Turn {
         self.packets == 0 || self.bytes == 0
     }
 
-    /// Rounds that the interface has to sit out for what this turn made, so that others have as much.
+    /// Rounds that the interface must sit out for this turn, so that others get as much work.
     pub const fn rounds(&self) -> u32 {
         let packets = (PACKETS - self.packets) / PACKETS_PER_ROUND;
         let bytes = (BYTES - self.bytes) / BYTES_PER_ROUND;

@@ -1,4 +1,4 @@
-//! A worker: one thread that polls the queues it owns, and sleeps when there is nothing in them.
+//! A worker: one thread that polls the queues it owns, and sleeps when they are empty.
 
 use crate::capture::DropLog;
 use crate::clock::Clock;
@@ -18,26 +18,26 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tables::{Reader, Shared, Snapshot};
 
-/// Bytes taken from a queue at a time: no guest holds a worker up longer than it takes to copy these.
+/// Bytes taken from a queue at a time: no guest holds up a worker longer than copying these takes.
 const BYTES_PER_BURST: usize = 128 << 10;
-/// How long a worker polls in vain before it sleeps. Waking costs a guest tens of microseconds and us system calls:
-/// where packets come at least every [`LONGEST_SPIN`], it stays awake for the next one.
+/// How long a worker polls in vain before it sleeps. Waking costs a guest tens of microseconds and us system calls: if
+/// packets come at least every [`LONGEST_SPIN`], the worker stays awake for the next one.
 const SHORTEST_SPIN: Duration = Duration::from_micros(60);
 const LONGEST_SPIN: Duration = Duration::from_millis(2);
-/// Rounds in vain between looks at the clock.
+/// Rounds in vain between readings of the clock.
 const ROUNDS_PER_LOOK: u32 = 16;
-/// A yield that took so long had somebody to yield to.
+/// If a yield takes this long, another thread used the CPU.
 const CROWDED: Duration = Duration::from_micros(5);
-/// Nanoseconds in which all lines of the cache are visited while there is work, as a power of two: two seconds.
+/// Nanoseconds within which all lines of the cache are visited while there is work, as a power of two: two seconds.
 const WALK_NS_BITS: u32 = 31;
-/// Lines visited in a round at most.
+/// Most lines visited in a round.
 const LINES_PER_ROUND: usize = 256;
 /// Held packets looked at in a round.
 const HELD_PER_ROUND: usize = 64;
 /// How often held packets are looked at when nothing changes, nanoseconds.
 const HELD_EVERY_NS: u64 = 20_000_000;
 
-/// What a worker is made of that others hold too.
+/// The parts of a worker that others hold too.
 pub(crate) struct Parts {
     pub number: usize,
     pub cpu: Option<usize>,
@@ -63,13 +63,13 @@ pub(crate) struct Worker {
     unsettled: bool,
     /// How long it polls in vain before it sleeps.
     spin: Duration,
-    /// Whether others want its CPU.
+    /// Whether other threads want its CPU.
     is_crowded: bool,
-    /// When held packets are looked at next, and the epoch at which they were last.
+    /// When held packets are looked at next, and the epoch of the last time.
     held: (u64, u64),
-    /// Of those held then, how many are still to be looked at.
+    /// How many of the packets held then are still to be looked at.
     held_left: usize,
-    /// When the cache was last looked after, in nanoseconds, and the actions, in seconds.
+    /// When the cache was last tidied, in nanoseconds, and the actions, in seconds.
     tidied: (u64, Seconds),
 }
 
@@ -105,7 +105,7 @@ impl Worker {
     pub fn run(mut self) {
         self.pin_to_cpu();
         if let Err(error) = mem::prepare_to_signal() {
-            tracing::error!(%error, "drivers that wait for packets can't be notified (sysctl fs.aio-max-nr)");
+            tracing::error!(%error, "drivers that wait for packets can't be notified; raise sysctl fs.aio-max-nr");
         }
         let (mut idle_rounds, mut idle_since) = (0, None);
         let mut last = cycles::now();
@@ -130,7 +130,7 @@ impl Worker {
             if self.is_crowded || idle_rounds % ROUNDS_PER_LOOK == 0 {
                 let since: Instant = *idle_since.get_or_insert_with(Instant::now);
                 let idle = since.elapsed();
-                // Where others want our CPU, it is theirs: we give way once, and sleep if that brought nothing.
+                // If other threads want our CPU, they get it: we yield once, and sleep if that brought nothing.
                 if idle >= self.spin || self.is_crowded && idle_rounds > 1 {
                     self.sleep();
                     self.spin = spin_after(since.elapsed());
@@ -144,7 +144,7 @@ impl Worker {
         }
     }
 
-    /// Lets others run that want our CPU: what is polled for may have to come from them.
+    /// Lets other threads use our CPU: the packets we poll for may have to come from them.
     fn give_way(&mut self) {
         let began = Instant::now();
         rustix::thread::sched_yield();
@@ -160,7 +160,7 @@ impl Worker {
         }
     }
 
-    /// Polls the queues whose turn it is, and forwards what is there. Returns whether there was a packet.
+    /// Polls the queues whose turn it is, and forwards their packets. Returns whether there was a packet.
     fn round(&mut self) -> bool {
         let Self { receivers, reader, core, .. } = self;
         let mut busy = receivers.round(|receiver| {
@@ -186,7 +186,7 @@ impl Worker {
         busy
     }
 
-    /// Looks after so much of the cache that all of it is visited in two seconds, and once a second after the actions.
+    /// Tidies a part of the cache, so that all of it is visited in two seconds; and once a second, the actions.
     fn in_passing(&mut self) {
         let elapsed = self.core.now.ns.saturating_sub(self.tidied.0);
         let lines = ((elapsed * self.core.cache.lines() as u64) >> WALK_NS_BITS) as usize;
@@ -202,7 +202,8 @@ impl Worker {
         }
     }
 
-    /// Decides held packets again, some in a round, when there may be news. Returns whether there are more to look at.
+    /// Decides held packets again, some in each round, when there may be news. Returns whether there are more to look
+    /// at.
     fn look_at_held(&mut self) -> bool {
         if self.core.hold.is_empty() {
             return false;
@@ -253,12 +254,12 @@ impl Worker {
         }
     }
 
-    /// Undoes `arm` for the first of the queues.
+    /// Reverts `arm` for the first `armed` queues.
     fn disarm(&mut self, armed: usize) {
         self.receivers.iter_mut().take(armed).for_each(|receiver| receiver.queue.disarm());
     }
 
-    /// Nothing happened for a second: counts all there is to count, so that it may sleep for good.
+    /// After a second without packets: passes on all counts, so that the worker may sleep indefinitely.
     fn settle_all(&mut self) {
         self.core.now = self.clock.now();
         let pinned = self.reader.pin();
@@ -268,7 +269,7 @@ impl Worker {
         self.unsettled = false;
     }
 
-    /// Does what a message says; false if that is to end.
+    /// Obeys a message; returns false if the worker must end.
     fn obey(&mut self, message: Message) -> bool {
         match message {
             Message::Receive { vif, queue } => self.receive(vif, queue),
@@ -301,7 +302,7 @@ impl Worker {
     fn receive(&mut self, vif: VifId, mut queue: Box<dyn RxQueue>) {
         let data = epoll::EventData::new_u64(u64::from(vif.0) + 1);
         if let Err(error) = epoll::add(&self.epoll, queue.event_fd(), data, epoll::EventFlags::IN) {
-            tracing::error!(%vif, %error, "a queue can't be waited for; it is not polled");
+            tracing::error!(%vif, %error, "can't wait for this queue, so it is not polled");
             return;
         }
         queue.disarm();
@@ -310,14 +311,14 @@ impl Worker {
 
     fn detach(&mut self, vif: VifId) {
         for receiver in self.receivers.remove(vif) {
-            // It was added; and with the queue its descriptor goes anyway.
+            // It was added before; and its descriptor is closed with the queue anyway.
             let _ = epoll::delete(&self.epoll, receiver.queue.event_fd());
         }
         self.core.ports.detach(vif);
     }
 }
 
-/// How long to poll in vain next time, after nothing came for `idle`.
+/// How long to poll in vain next time, after `idle` without packets.
 fn spin_after(idle: Duration) -> Duration {
     if idle <= LONGEST_SPIN { LONGEST_SPIN } else { SHORTEST_SPIN }
 }

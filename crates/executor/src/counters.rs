@@ -12,7 +12,7 @@ pub struct Counters {
 /// Busy cycles of a worker's stages, in TSC ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StageCycles {
-    /// Taking bursts from ports, with the snapshot.
+    /// Receiving bursts from ports, including the snapshot.
     pub receive: u64,
     /// Parsing and flow cache.
     pub lookup: u64,
@@ -35,7 +35,7 @@ pub struct WorkerCounters {
     pub cpu: Option<usize>,
     /// Taken from ports.
     pub received: Counters,
-    /// Delivered to ports (a flooded packet counts once per delivery).
+    /// Delivered to ports; a flooded packet counts once per delivery.
     pub sent: Counters,
     /// Drops by reason, indexed as [`model::DropReason::ALL`].
     pub drops: Vec<u64>,
@@ -62,7 +62,7 @@ pub struct VifCounters {
     pub sent: Counters,
     /// Packets from it that were dropped.
     pub receive_drops: u64,
-    /// Packets to it that were dropped for want of room or connection.
+    /// Packets to it that were dropped because it had no room or no connection.
     pub send_drops: u64,
 }
 
@@ -71,25 +71,25 @@ pub struct VifCounters {
 pub struct CardCounters {
     /// Clock of its pipes, MHz.
     pub clock: u32,
-    /// Clocks since its start; a simulated card stands still while there is nothing to do.
+    /// Clock cycles since its start. A simulated card stands still while it has nothing to do.
     pub clocks: u64,
-    /// Of these, with packets inside.
+    /// Of these, cycles with packets inside.
     pub busy: u64,
     /// Packets that came in by its ports.
     pub received: u64,
-    /// Of these, those it forwarded.
+    /// Of these, packets that it forwarded.
     pub forwarded: u64,
     /// Those it dropped.
     pub dropped: u64,
-    /// Those that were inside when it failed.
+    /// Packets that were inside when it failed.
     pub lost: u64,
-    /// Those it left to the host, by the name of the reason; reasons without any are left out.
+    /// Packets that it punted to the host, by the name of the reason; reasons without packets are left out.
     pub punted: Vec<(&'static str, u64)>,
     /// Flows in its table.
     pub flows: u64,
-    /// How often a flow was left to the host because its interface had its share of the table, or the table no room.
+    /// How often a flow stayed on the host because its interface had used up its share of the table, or the table was
+    /// full.
     pub flows_refused: u64,
-    /// Of the flows in its table, those without counters: their packets are in no count of connections, rules,
-    /// nexthops.
+    /// Flows in its table without counters: connections, rules and nexthops do not count their packets.
     pub flows_uncounted: u64,
 }

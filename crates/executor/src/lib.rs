@@ -19,13 +19,13 @@ pub use status::ExecutorStatus;
 use model::{ApplyError, Change, Explanation, NexthopId, RuleId, VifId};
 use std::sync::mpsc::SyncSender;
 
-/// Whatever forwards packets by the tables: the CPU engine, or a card.
+/// Anything that forwards packets according to the tables: the CPU engine, or a card.
 pub trait Executor: Send + Sync {
-    /// What it is and how it is doing.
+    /// What it is and how it works at present.
     fn status(&self) -> ExecutorStatus;
 
-    /// Applies a batch as a whole. Returns once removals bind: no packet is forwarded by what was removed, but by
-    /// workers that are stalled ([`ExecutorStatus::stalled`]).
+    /// Applies a batch as a whole. Returns once removed objects no longer affect traffic, except on stalled workers
+    /// ([`ExecutorStatus::stalled`]).
     ///
     /// # Errors
     /// [`ApplyError`]; nothing was applied.
@@ -42,23 +42,23 @@ pub trait Executor: Send + Sync {
 
     /// Calls `each` for connections until it returns false.
     fn flows(&self, each: &mut dyn FnMut(FlowInfo) -> bool);
-    /// Forgets the connections for which `which` is true; returns how many.
+    /// Removes the connections for which `which` returns true; returns how many.
     fn flush_flows(&self, which: &mut dyn FnMut(&FlowInfo) -> bool) -> usize;
     /// Connections made since start.
     fn flows_created(&self) -> u64;
-    /// Connections remembered now, idle ones that have not been swept yet included.
+    /// Number of connections, including idle ones that have not been swept yet.
     fn flow_count(&self) -> usize;
-    /// What an interface has of the connection table.
+    /// An interface's use of the connection table.
     fn flow_use(&self, vif: VifId) -> FlowUse;
     /// Learned MACs.
     fn learned(&self) -> Vec<LearnedMac>;
     /// Neighbours.
     fn neighbours(&self) -> Vec<NeighbourInfo>;
 
-    /// The decision about `frame` coming in by `ingress`, by the live tables, with no effect.
+    /// The decision about `frame` coming in on `ingress`, according to the live tables, without effects.
     fn explain(&self, ingress: VifId, frame: &[u8]) -> Explanation;
     /// Dropped packets, newest last, at most `n`.
     fn dropped(&self, n: usize) -> Vec<DroppedPacket>;
-    /// Sends captured packets to `to` until its receiver is gone; what does not fit is lost and counted.
+    /// Sends captured packets to `to` until its receiver is gone. Packets that do not fit are lost and counted.
     fn capture(&self, filter: CaptureFilter, to: SyncSender<Captured>);
 }

@@ -1,4 +1,4 @@
-//! What executors learn and remember, as it is listed.
+//! Listings of what executors learn and remember.
 
 use crate::Counters;
 use model::{BridgeTarget, FlowKey, FlowState, NeighbourScope, RuleId, Seconds, Vrf};
@@ -18,7 +18,7 @@ pub struct FlowInfo {
     pub forward: Counters,
     /// Replies.
     pub reply: Counters,
-    /// Packets are missing in the counters: a card forwarded a direction of it without one.
+    /// The counters miss packets: a card forwarded one of its directions without a counter.
     pub approximate: bool,
     /// Seconds since it began.
     pub age: Seconds,
@@ -26,16 +26,16 @@ pub struct FlowInfo {
     pub idle: Seconds,
 }
 
-/// What a guest, or a wire, has of the connection table.
+/// A guest's or a wire's use of the connection table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowUse {
     /// Connections it opened.
     pub opened: u64,
-    /// Connections that came to it by a wire; of a wire, those that go to no guest alone.
+    /// Connections that came to it through a wire; for a wire, those that go to no single guest.
     pub from_wire: u64,
-    /// Connections of either kind it was refused since the start: too many, too fast, or no room.
+    /// Connections of either kind that it was refused since the start: too many, too fast, or no room.
     pub refused: u64,
-    /// Connections of either kind that others displaced before they timed out.
+    /// Connections of either kind that others evicted before they timed out.
     pub displaced: u64,
 }
 

@@ -1,9 +1,9 @@
-//! Packets that people look at: dropped and captured ones.
+//! Packets for display: dropped and captured ones.
 
 use model::{DropReason, VifId};
 use std::net::IpAddr;
 
-/// A dropped packet of the drop log.
+/// A dropped packet in the drop log.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DroppedPacket {
     /// Nanoseconds since the Unix epoch.
@@ -31,7 +31,7 @@ pub struct CaptureFilter {
     pub port: Option<u16>,
     /// Only dropped packets.
     pub dropped_only: bool,
-    /// Bytes of each packet kept.
+    /// Number of bytes kept of each packet.
     pub snap_len: u32,
 }
 
@@ -42,7 +42,7 @@ pub struct Captured {
     pub time_ns: u64,
     /// The interface.
     pub vif: VifId,
-    /// Whether it left by the interface; else it came in.
+    /// Whether it left by the interface; otherwise it came in.
     pub outbound: bool,
     /// Why it was dropped, if it was.
     pub dropped: Option<DropReason>,

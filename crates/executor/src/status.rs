@@ -1,15 +1,15 @@
-//! What an executor is and how it is doing.
+//! The status of an executor.
 
 use crate::CardCounters;
 
-/// What an executor is and how it is doing, for people.
+/// The status of an executor, for display.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExecutorStatus {
-    /// `cpu`, or the card's kind, and what became of the card.
+    /// `cpu`, or the card's kind with the card's state.
     pub name: String,
-    /// The card, where there is one.
+    /// The card's counters, if there is a card.
     pub card: Option<CardCounters>,
-    /// Numbers of the workers that did not do in time what they were told, and have not done it since: what was removed
-    /// may still be in force for their packets.
+    /// Numbers of the workers that did not obey a message in time, and have not done so since: removed objects may
+    /// still affect their packets.
     pub stalled: Vec<usize>,
 }

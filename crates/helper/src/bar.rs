@@ -4,19 +4,19 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::Path;
 
-/// The BAR in which a card's registers lie (docs/card.md). Those of its DMA engine lie in another.
+/// The BAR with a card's registers (docs/card.md). The registers of its DMA engine are in another one.
 pub(crate) const REGISTERS: u8 = 2;
 
-/// Who made the card: Xilinx, as pci.ids has it.
+/// The card's vendor: Xilinx, according to pci.ids.
 const VENDOR: &str = "0x10ee";
 
-/// Opens the file of BAR `number` of the card at `address`, as `0000:01:00.0`. Whoever has the registers of any other
-/// device may have all of the machine's memory.
+/// Opens the file of BAR `number` of the card at `address`, as `0000:01:00.0`. Other devices are refused, because
+/// their registers may give access to all of the machine's memory.
 ///
 /// # Errors
-/// No such device, not a card, no permission; or a driver of the kernel has the device: with the registers of a disk
-/// or a NIC in use, one reads and writes all of the host's memory. A device without a driver cannot reach memory (its
-/// DMA is off).
+/// If there is no such device, it is not a card, permission is missing, or a kernel driver has the device: through the
+/// registers of a disk or a NIC in use, one can read and write all of the host's memory. A device without a driver
+/// cannot reach memory (its DMA is off).
 pub fn open_bar(address: &str, number: u8) -> io::Result<File> {
     open(&Path::new("/sys/bus/pci/devices").join(address), number)
 }
@@ -29,7 +29,7 @@ fn open(device: &Path, number: u8) -> io::Result<File> {
     match device.join("driver").symlink_metadata() {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {}
         Err(e) => return Err(e),
-        Ok(_) => return refused("a driver of the kernel has it: unbind it first"),
+        Ok(_) => return refused("a kernel driver is bound to it: unbind the driver first"),
     }
     OpenOptions::new().read(true).write(true).open(device.join(format!("resource{number}")))
 }

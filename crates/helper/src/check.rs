@@ -1,4 +1,4 @@
-//! Whether a request makes sense: a guest may have taken over the daemon.
+//! Whether a request is valid: a guest may have taken over the daemon.
 
 use crate::bar;
 use crate::request::{Refusal, Request};
@@ -9,22 +9,22 @@ use std::os::fd::OwnedFd;
 use std::path::{Component, Path};
 use wire::{MAX_QUEUES, TapPort, XdpProgram};
 
-/// Bytes of a path at most (`PATH_MAX`).
+/// Most bytes of a path (`PATH_MAX`).
 const LONGEST_PATH: usize = 4096;
-/// Bytes of names of user and group at most.
+/// Most bytes of user and group names.
 const LONGEST_NAME: usize = 256;
-/// Addresses of a wire at most.
+/// Most addresses of a wire.
 const MOST_ADDRESSES: usize = 1024;
-/// Connections that may wait at most.
+/// Longest backlog of connections.
 const MOST_WAITING: i32 = 4096;
 /// The smallest MTU that a device may have (RFC 791).
 const LEAST_MTU: u16 = 68;
-/// Index of the loopback device, in each network namespace (`LOOPBACK_IFINDEX` of the kernel).
+/// Index of the loopback device in each network namespace (the kernel's `LOOPBACK_IFINDEX`).
 const LOOPBACK: i32 = 1;
 /// Number of /dev/net/tun (linux/miscdevice.h).
 const TUN: (u32, u32) = (10, 200);
 
-/// Checks a request and the descriptors that come with it.
+/// Checks a request and its descriptors.
 ///
 /// # Errors
 /// What is wrong.
@@ -36,7 +36,10 @@ pub(crate) fn check(request: &Request, descriptors: &[OwnedFd]) -> Result<(), Re
         _ => 0,
     };
     if descriptors.len() != wanted {
-        return Err(Refusal::new(format!("{} descriptors, not {wanted}", descriptors.len())));
+        return Err(Refusal::new(format!(
+            "the request has {} descriptors; {wanted} are expected",
+            descriptors.len()
+        )));
     }
     match request {
         Request::Tap(port) => tap(port),
@@ -76,12 +79,12 @@ fn within(number: u16, least: usize, most: usize) -> bool {
     (least..=most).contains(&usize::from(number))
 }
 
-/// Whether an interface may be a wire: what programs of this host say to each other is not the daemon's business.
+/// Whether an interface may be a wire: what programs of this host send to each other is not the daemon's business.
 const fn is_wire(index: i32) -> bool {
     index > LOOPBACK
 }
 
-/// A name that the kernel takes as it is; it would fill in `tap%d` itself.
+/// A name that the kernel takes literally; it would expand `tap%d` itself.
 fn tap(port: &TapPort) -> Result<(), Refusal> {
     let name = port.device.as_bytes();
     let plain = name.iter().all(|byte| byte.is_ascii_graphic() && !b"/:%".contains(byte));
@@ -101,7 +104,7 @@ fn is_mode(mode: u32) -> bool {
     mode & !0o777 == 0
 }
 
-/// An absolute path without steps upwards.
+/// An absolute path without `..`.
 fn is_path(path: &Path) -> Result<(), Refusal> {
     let bytes = path.as_os_str().as_encoded_bytes();
     let downwards = path.components().all(|c| matches!(c, Component::RootDir | Component::Normal(_)));
@@ -206,13 +209,13 @@ mod tests {
         for address in ["", "0000:af:00.1/..", "../../x", "0000:AF:00.1", "0000:af:00-1"] {
             refused(&bar(address, 2), &[]);
         }
-        // In the first BAR lie the registers of its DMA engine.
+        // The registers of its DMA engine are in the first BAR.
         for number in [0, 1, 3, 6] {
             refused(&bar("0000:af:00.1", number), &[]);
         }
     }
 
-    /// `cargo bolero test -p helper check::tests::requests`: whatever comes, what is done is of the kinds that may be
+    /// `cargo bolero test -p helper check::tests::requests`: whatever comes, only the permitted kinds of actions are
     /// done.
     #[test]
     fn requests() {

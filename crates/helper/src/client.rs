@@ -1,4 +1,4 @@
-//! The daemon's end: starts the helper and asks it.
+//! The daemon's end: starts the helper and sends it requests.
 
 use crate::ARGUMENT;
 use crate::directories::Directories;
@@ -17,18 +17,18 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use wire::{Attachment, Opener, Stage, TapPort, TapState, XdpError, XdpProgram, XdpSocket};
 
-/// How long the helper may take: users' names may come from another machine.
+/// How long the helper may take: user names may come from another machine.
 const PATIENCE: Timespec = Timespec { tv_sec: 30, tv_nsec: 0 };
 
-/// Why the helper can't be had.
+/// Why there is no helper.
 #[derive(Debug, thiserror::Error)]
 pub enum HelperError {
     /// It can't be started.
-    #[error("the helper process can't be started: {0}")]
+    #[error("can't start the helper process: {0}")]
     Start(io::Error),
 }
 
-/// The helper. It ends when this is dropped and all sockets are that came of it.
+/// The helper. It ends when this and all sockets that came from it are dropped.
 #[derive(Clone, Debug)]
 pub struct Helper(Arc<Shared>);
 
@@ -36,12 +36,12 @@ pub struct Helper(Arc<Shared>);
 struct Shared {
     connection: Mutex<Connection>,
     pid: u32,
-    /// Polls readable when the helper is gone.
+    /// Polls readable when the helper has ended.
     pidfd: OwnedFd,
 }
 
 impl Helper {
-    /// Starts it: this very program, with [`ARGUMENT`], what it logs and the directories of sockets.
+    /// Starts it: this same program, with [`ARGUMENT`], the log level and the directories of sockets.
     ///
     /// # Errors
     /// [`HelperError::Start`].
@@ -54,12 +54,13 @@ impl Helper {
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let mut command = Command::new("/proc/self/exe");
         command.arg0("viaductd-helper").arg(ARGUMENT).arg(log).args(directories.words());
-        // It is asked by its standard input; that it holds no output of ours lets readers see the daemon's end.
+        // Requests come through its standard input. It holds none of our outputs, so that readers notice when the
+        // daemon ends.
         let child = command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).spawn()?;
         Self::over(ours, Pid::from_child(&child))
     }
 
-    /// The helper that is this process, at the other end of a socket.
+    /// The helper that runs in this process, at the other end of a socket.
     fn over(socket: OwnedFd, pid: Pid) -> io::Result<Self> {
         let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
         let connection = Mutex::new(Connection::carrying(socket, MOST_DESCRIPTORS));
@@ -73,7 +74,7 @@ impl Helper {
         self.0.pid
     }
 
-    /// A descriptor that polls readable when the helper is gone.
+    /// A descriptor that polls readable when the helper has ended.
     ///
     /// # Errors
     /// Out of descriptors.
@@ -84,7 +85,7 @@ impl Helper {
     /// User and group id of `user` or `user:group`; see [`crate::lookup`].
     ///
     /// # Errors
-    /// There is no such user or group.
+    /// If there is no such user or group.
     pub fn owner(&self, names: &str) -> Result<(u32, u32), String> {
         match self.ask(&Request::Owner { names: names.to_owned() }, &[]) {
             Ok((Reply::Owner(user, group), _)) => Ok((user, group)),
@@ -95,13 +96,13 @@ impl Helper {
     /// See [`crate::open_bar`].
     ///
     /// # Errors
-    /// No such device, no permission.
+    /// If there is no such device, or permission is missing.
     pub fn bar(&self, address: &str, number: u8) -> io::Result<File> {
         let request = Request::Bar { address: address.to_owned(), number };
         Ok(one(self.descriptors(&request, &[])?)?.into())
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request and waits for the answer.
     fn ask(
         &self,
         request: &Request,
@@ -112,7 +113,7 @@ impl Helper {
                 socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
             let all: Vec<_> = [theirs.as_fd()].into_iter().chain(descriptors.iter().copied()).collect();
             self.0.connection.lock().unwrap_or_else(PoisonError::into_inner).send(request, &all)?;
-            // Where it ends without an answer, this socket is closed.
+            // If it ends without an answer, this socket is closed.
             drop(theirs);
             let mut readable = [PollFd::new(&ours, PollFlags::IN)];
             rustix::io::retry_on_intr(|| poll(&mut readable, Some(&PATIENCE)))?;
@@ -138,9 +139,9 @@ impl Helper {
     }
 }
 
-/// The refusal, or that the answer is of another request.
+/// The refusal, or an error for an answer to another request.
 fn unexpected(answer: Result<(Reply, Vec<OwnedFd>), Refusal>) -> Refusal {
-    answer.err().unwrap_or_else(|| Refusal::new("the helper process answers something else"))
+    answer.err().unwrap_or_else(|| Refusal::new("the helper process gave an answer to another request"))
 }
 
 /// The only descriptor.
@@ -148,17 +149,17 @@ fn one(descriptors: Vec<OwnedFd>) -> Result<OwnedFd, Refusal> {
     descriptors
         .into_iter()
         .next()
-        .ok_or_else(|| Refusal::new("the helper process answers without a descriptor"))
+        .ok_or_else(|| Refusal::new("the helper process gave an answer without a descriptor"))
 }
 
 impl Opener for Helper {
     fn tap(&self, tap: &TapPort) -> io::Result<Vec<OwnedFd>> {
         let queues = self.descriptors(&Request::Tap(tap.clone()), &[])?;
-        // A port has as many queues as it was told.
+        // A port has as many queues as requested.
         if queues.len() == usize::from(tap.queues.max(1)) {
             Ok(queues)
         } else {
-            Err(Refusal::new("queues are missing").into())
+            Err(Refusal::new("the helper process gave an answer without all queues").into())
         }
     }
 
@@ -206,7 +207,7 @@ fn xdp_error(refusal: Refusal) -> XdpError {
     XdpError { stage, source: refusal.into(), log }
 }
 
-/// The file of a socket that the helper made.
+/// The file of a socket that the helper created.
 #[derive(Debug)]
 struct HelpersFile {
     helper: Helper,
@@ -248,7 +249,7 @@ impl ListeningFile for HelpersFile {
 
 impl Drop for HelpersFile {
     fn drop(&mut self) {
-        // Where the helper is gone the file stays, and is replaced by the next daemon.
+        // If the helper has ended, the file stays, and the next daemon replaces it.
         let _ = self.helper.descriptors(&Request::Remove { file: self.file }, &[]);
     }
 }
@@ -263,8 +264,7 @@ mod tests {
     use std::os::unix::net::{UnixListener, UnixStream};
     use std::path::PathBuf;
 
-    /// A helper that is a thread of this process, of a daemon with a run-dir of its own. Sockets may also be beside
-    /// that.
+    /// A helper as a thread of this process, for a daemon with its own run-dir. Sockets may also be next to that.
     fn helper() -> (Helper, tempfile::TempDir) {
         let (helper, dir, _) = helper_and_server();
         (helper, dir)
@@ -335,7 +335,7 @@ mod tests {
     fn paths_that_do_not_answer_hold_few_threads() {
         let (helper, dir, server) = helper_and_server();
         let path = dir.path().join("vmm.sock");
-        // As requests do that wait for a file system.
+        // As with requests that wait for a file system.
         let waiting = [server.begin(&path).unwrap(), server.begin(&path).unwrap()];
         let refused = helper.connect(&path).unwrap_err().to_string();
         assert!(refused.contains("vmm.sock: requests from before wait there"), "{refused}");
@@ -394,7 +394,8 @@ mod tests {
         assert_eq!(helper.ask(&nobody, &[]).unwrap_err().text, "no such socket");
         let null = std::fs::File::open("/dev/null").unwrap();
         assert!(helper.tap_state(null.as_fd()).unwrap_err().to_string().contains("not of a tap"));
-        // Nothing to answer to, and nonsense: nobody is told, and the helper goes on.
+        // Requests without a socket for the answer, and malformed ones: nobody gets an answer, and the helper
+        // continues.
         let connection = || helper.0.connection.lock().unwrap();
         connection().send(&nobody, &[]).unwrap();
         connection().send(&"nonsense", &[]).unwrap();

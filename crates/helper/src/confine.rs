@@ -1,10 +1,11 @@
-//! What the helper itself keeps.
+//! What the helper itself keeps of its privileges.
 
 use sandbox::{Access, Calls, CapabilitySet, File, Keep, Report};
 use std::path::Path;
 
-/// Capabilities that requests need: taps and programs; packet and AF_XDP sockets; programs; frames of AF_XDP; owners,
-/// and modes of files that are not ours any more; directories that are closed to others.
+/// Capabilities that requests need, in this order: for taps and programs; for packet and AF_XDP sockets; for programs;
+/// for frames of AF_XDP; for owners and for modes of files that no longer belong to us; for directories that are
+/// closed to others.
 pub(crate) const CAPABILITIES: CapabilitySet = CapabilitySet::NET_ADMIN
     .union(CapabilitySet::NET_RAW)
     .union(CapabilitySet::BPF)
@@ -13,11 +14,11 @@ pub(crate) const CAPABILITIES: CapabilitySet = CapabilitySet::NET_ADMIN
     .union(CapabilitySet::FOWNER)
     .union(CapabilitySet::DAC_OVERRIDE);
 
-/// Gives up the rest. The helper is not root any more: peers of its connections see that, and it does not own root's
+/// Gives up the rest. The helper is then no longer root: peers of its connections see that, and it does not own root's
 /// files.
 pub(crate) fn confine() -> Report {
     let file = |path: &'static str, access| File { path: Path::new(path), access };
-    // Sockets may be anywhere; users' names are looked up in files and by services.
+    // Sockets may be anywhere; user names are looked up in files and by services.
     let files = [
         file("/", Access::Sockets),
         file("/dev/net/tun", Access::Write),

@@ -1,18 +1,20 @@
-//! Where the daemon may have its sockets, and connect to those of others.
+//! The directories in which the daemon may create sockets, and connect to others' sockets.
 
 use crate::request::Refusal;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// The last name of an entry that allows what is below a directory, too.
+/// The last name of an entry that also allows everything below its directory.
 const BELOW: &str = "**";
-/// Entries that a refusal names at most.
+/// Most entries that a refusal names.
 const MOST_NAMED: usize = 16;
 
-/// The run-dir with all below it, and other directories, each by itself; `DIR/**` is `DIR` with all below it.
+/// The run-dir with all below it, and other directories without what is below them; `DIR/**` is `DIR` with all below
+/// it.
 ///
-/// Paths are compared as they are written: links on the way are of root or ours ([`sockets`]). `/var/run` is `/run`.
+/// Paths are compared as they are written, because links on the path belong to root or to us ([`sockets`]). `/var/run`
+/// is `/run`.
 #[derive(Clone, Debug)]
 pub struct Directories {
     run_dir: PathBuf,
@@ -33,14 +35,14 @@ impl Directories {
         std::iter::once(&self.run_dir).chain(&self.others).map(|dir| dir.as_os_str())
     }
 
-    /// What [`Self::words`] made; `None` where there is no run-dir.
+    /// Parses [`Self::words`]; `None` if there is no run-dir.
     #[must_use]
     pub fn of_words(words: &[OsString]) -> Option<Self> {
         let (run_dir, others) = words.split_first()?;
         Some(Self::new(Path::new(run_dir), others.iter().map(PathBuf::from)))
     }
 
-    /// Whether a path is in the run-dir, or below it.
+    /// Whether a path is in or below the run-dir.
     pub(crate) fn is_in_run_dir(&self, path: &Path) -> bool {
         plain(path).starts_with(&self.run_dir)
     }
@@ -48,7 +50,7 @@ impl Directories {
     /// Whether a socket may be at `path`.
     ///
     /// # Errors
-    /// It may not, with what to do.
+    /// If it may not; the error says what to do.
     pub(crate) fn check(&self, path: &Path) -> Result<(), Refusal> {
         let path = plain(path);
         let dir = path.parent().unwrap_or(&path);
@@ -83,7 +85,7 @@ fn allows(entry: &Path, dir: &Path) -> bool {
     }
 }
 
-/// The same path with `/run` for `/var/run`, its old name (file-hierarchy(7)).
+/// The path with `/run` for `/var/run`, its old name (file-hierarchy(7)).
 fn plain(path: &Path) -> PathBuf {
     path.strip_prefix("/var/run").map_or_else(|_| path.to_owned(), |rest| Path::new("/run").join(rest))
 }

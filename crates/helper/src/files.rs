@@ -1,11 +1,11 @@
-//! The socket files that the helper made, by number.
+//! The socket files that the helper created, by number.
 
 use sockets::ListeningFile;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Files at a time at most: a daemon has a few for each guest.
+/// Most files: a daemon has a few for each guest.
 const MOST: usize = 65_536;
 
 /// See above.
@@ -23,7 +23,7 @@ impl Files {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps the file at a path; `None` where there are too many.
+    /// Keeps the file at a path; `None` if there are too many.
     pub(crate) fn keep(&self, path: &Path, file: Box<dyn ListeningFile>) -> Option<u64> {
         let mut state = self.lock();
         if state.files.len() >= MOST {
@@ -40,9 +40,9 @@ impl Files {
         self.lock().files.get(&number).cloned()
     }
 
-    /// Forgets a file. It is removed once nobody has it any more.
+    /// Forgets a file. It is removed once nobody uses it any more.
     pub(crate) fn forget(&self, number: u64) {
-        // Not while the table is locked: the owner of a file system (FUSE) decides how long this takes.
+        // Not while the table is locked: the owner of a file system (FUSE) determines how long this takes.
         let file = self.lock().files.remove(&number);
         drop(file);
     }

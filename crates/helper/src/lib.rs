@@ -30,5 +30,5 @@ pub use request::{Answer, Refusal, Reply, Request};
 pub use serve::{Server, serve};
 pub use users::lookup;
 
-/// First argument of a process that is to be the helper.
+/// First argument of the helper process.
 pub const ARGUMENT: &str = "--helper";

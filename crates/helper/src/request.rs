@@ -1,44 +1,44 @@
-//! What is asked of the helper, and what it answers.
+//! Requests to the helper, and its answers.
 
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::PathBuf;
 use wire::{Mode, Stage, TapPort, TapState, XdpProgram};
 
-/// A request. Its first descriptor is the socket that the answer goes to; those named here come behind that.
+/// A request. Its first descriptor is the socket for the answer; the descriptors named here follow.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
-    /// To make a tap. Answered with its queues.
+    /// Create a tap. The answer has its queues.
     Tap(TapPort),
-    /// State of a tap, one of whose queues comes along.
+    /// The state of a tap. One of its queues comes with the request.
     TapState,
-    /// Packet sockets on an interface. Answered with them.
+    /// Packet sockets on an interface. The answer has them.
     Packet {
         /// Index of the interface.
         index: i32,
         /// How many.
         sockets: u16,
     },
-    /// An AF_XDP socket. Answered with it and the memory of its frames.
+    /// An AF_XDP socket. The answer has the socket and the memory of its frames.
     XdpSocket,
-    /// To attach a program that gives frames to the sockets that come along. Answered by [`Reply::Attached`].
+    /// Attach a program that passes frames to the sockets that come with the request. Answered by [`Reply::Attached`].
     AttachXdp(XdpProgram),
-    /// To put another program in the place of the one whose map and link come along.
+    /// Replace the program whose map and link come with the request.
     ReplaceXdp(XdpProgram),
-    /// A unix socket that is listened on. Answered with it, by [`Reply::Listening`].
+    /// A listening unix socket. The answer is [`Reply::Listening`] with the socket.
     Listen {
         /// Path of its file.
         path: PathBuf,
-        /// Whether it keeps the boundaries of messages (`SOCK_SEQPACKET`), else it is a stream.
+        /// Whether it keeps the boundaries of messages (`SOCK_SEQPACKET`); otherwise it is a stream.
         messages: bool,
-        /// User and group that the file is for; `None`: whoever started the daemon.
+        /// User and group that will own the file; `None`: whoever started the daemon.
         owner: Option<(u32, u32)>,
         /// The file's mode.
         mode: u32,
         /// Connections that may wait.
         backlog: i32,
     },
-    /// To give a socket's file to somebody else.
+    /// Give a socket's file to another owner.
     Give {
         /// Its number.
         file: u64,
@@ -47,12 +47,12 @@ pub enum Request {
         /// As above.
         mode: u32,
     },
-    /// To remove a socket's file.
+    /// Remove a socket's file.
     Remove {
         /// Its number.
         file: u64,
     },
-    /// A connection to the unix socket at a path. Answered with it.
+    /// Connect to the unix socket at a path. The answer has the connection.
     Connect {
         /// Its path.
         path: PathBuf,
@@ -62,7 +62,7 @@ pub enum Request {
         /// The names.
         names: String,
     },
-    /// The registers of a PCI device. Answered with the file.
+    /// The registers of a PCI device. The answer has the file.
     Bar {
         /// The device's address, as `0000:01:00.0`.
         address: String,
@@ -74,11 +74,12 @@ pub enum Request {
 /// What was done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
-    /// It was done; descriptors come along where there are any.
+    /// Done, with descriptors if there are any.
     Done,
     /// State of a tap.
     TapState(TapState),
-    /// With the program's map and link, and where everything is ours a third descriptor that asks the device for it.
+    /// The program is attached. With its map and link and, if everything is ours, a third descriptor for queries about
+    /// the device.
     Attached {
         /// Where the program runs.
         mode: Mode,
@@ -92,18 +93,18 @@ pub enum Reply {
     Owner(u32, u32),
 }
 
-/// Why a request was not done.
+/// Why a request was refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
-    /// The kernel's answer, if it is one.
+    /// The kernel's error code, if it refused.
     pub errno: Option<i32>,
     /// In words.
     pub text: String,
-    /// How far attaching a program came, and the verifier's log.
+    /// How far attaching a program went, and the verifier's log.
     pub xdp: Option<(Stage, Option<String>)>,
 }
 
-/// What a request is answered with.
+/// The answer to a request.
 pub type Answer = Result<Reply, Refusal>;
 
 impl Refusal {

@@ -1,4 +1,4 @@
-//! The helper's side: does each request on a thread of its own, so that one that waits does not block the others.
+//! The helper's side: handles each request on its own thread, so that one that waits does not block the others.
 
 use crate::check::check;
 use crate::directories::Directories;
@@ -20,12 +20,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use wire::{Attachment, Mode, Opener, XdpError, XdpSocket};
 
-/// Requests that are being done at most.
+/// Most requests that are handled at a time.
 const MOST_AT_ONCE: usize = 256;
 
-/// Does what the daemon at the other end of `socket` asks until that is gone. Sockets are in these directories.
+/// Handles the requests of the daemon at the other end of `socket` until the daemon has ended. Sockets may be in these
+/// directories.
 ///
-/// Called before the process has another thread; gives up what it does not need first.
+/// Call it while the process has only one thread; it first gives up privileges that it does not need.
 pub fn serve(socket: OwnedFd, directories: Directories) {
     let _ = rustix::thread::set_name(c"viaductd-helper");
     ignore_terminal();
@@ -43,20 +44,20 @@ pub fn serve(socket: OwnedFd, directories: Directories) {
     }
     let server = Arc::new(Server::new(directories, started_as));
     server.clone().serve(socket);
-    // A daemon that ends in order has removed its sockets. What one that died left is the next one's to replace: it may
-    // have begun, and a file system may have given its files the numbers of those.
+    // A daemon that ends normally has removed its sockets. Those of one that died are for the next daemon to replace:
+    // it may already have started, and a file system may have reused the inode numbers for its files.
     std::mem::forget(server);
 }
 
-/// Ends this process with the daemon, whoever else got its end of the socket: a daemon in the hands of a guest could
-/// give it away, and what it can have done would go on after the next one has started.
+/// Ends this process together with the daemon, whoever else got its end of the socket. A daemon controlled by a guest
+/// could give it away, and its requests would continue after the next daemon has started.
 fn end_with(daemon: &OwnedFd) {
     let mut gone = [PollFd::new(daemon, PollFlags::IN)];
     while rustix::event::poll(&mut gone, None) == Err(rustix::io::Errno::INTR) {}
     std::process::exit(0);
 }
 
-/// Signals of the terminal and of the service manager are the daemon's: the helper goes when that has gone.
+/// Signals of the terminal and of the service manager are for the daemon: the helper ends after it.
 fn ignore_terminal() {
     use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
     let signals: SigSet =
@@ -68,17 +69,17 @@ fn ignore_terminal() {
 #[derive(Debug)]
 pub struct Server {
     directories: Directories,
-    /// Owns sockets for which the daemon names no owner.
+    /// The owner of sockets for which the daemon names none.
     started_as: Account,
     files: Files,
     at_once: AtomicUsize,
     under_way: UnderWay,
-    /// Lines that there were to log because of the daemon.
+    /// Lines to log that the daemon caused.
     lines: AtomicU64,
 }
 
 impl Server {
-    /// For the daemon whose sockets are in these directories, that was started by this user.
+    /// For the daemon with sockets in these directories that this user started.
     #[must_use]
     pub fn new(directories: Directories, started_as: Account) -> Self {
         let (files, under_way) = (Files::default(), UnderWay::default());
@@ -86,8 +87,8 @@ impl Server {
         Self { directories, started_as, files, at_once, under_way, lines }
     }
 
-    /// Logs what the daemon brings about, the first, second, fourth, eighth time and so on: however often it asks
-    /// nonsense, it does not fill the log.
+    /// Logs what the daemon causes, the first, second, fourth, eighth time and so on: however many invalid requests it
+    /// sends, it does not fill the log.
     fn warn(&self, what: fmt::Arguments<'_>) {
         let times = self.lines.fetch_add(1, Ordering::Relaxed) + 1;
         if times.is_power_of_two() {
@@ -95,21 +96,21 @@ impl Server {
         }
     }
 
-    /// Does what is asked by this socket, until its other end is closed.
+    /// Handles requests from this socket until its other end is closed.
     pub fn serve(self: Arc<Self>, socket: OwnedFd) {
         let mut connection = Connection::carrying(socket, MOST_DESCRIPTORS);
         loop {
             match connection.receive::<Request>() {
                 Ok((request, descriptors)) => self.clone().take(request, descriptors),
                 Err(SocketError::Malformed(what)) => {
-                    self.warn(format_args!("got a request that it cannot read: {what}"))
+                    self.warn(format_args!("got a request that it can't parse: {what}"))
                 }
                 Err(SocketError::Closed | SocketError::Kernel(_)) => return,
             }
         }
     }
 
-    /// Has a request done on a thread of its own, and answered.
+    /// Has a request handled and answered on its own thread.
     fn take(self: Arc<Self>, request: Request, descriptors: Vec<OwnedFd>) {
         let mut descriptors = descriptors.into_iter();
         let Some(to) = descriptors.next() else {
@@ -120,7 +121,7 @@ impl Server {
         let server = self.clone();
         let answer = move || {
             let done = if busy {
-                Err(Refusal::new("too many requests are being done"))
+                Err(Refusal::new("too many requests at a time"))
             } else {
                 server.handle(&request, &descriptors)
             };
@@ -130,7 +131,7 @@ impl Server {
             };
             let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
             let answer: Answer = answer;
-            // The daemon may have given up waiting.
+            // The daemon may no longer wait for it.
             let _ = Connection::carrying(to, MOST_DESCRIPTORS).send(&answer, &borrowed);
             server.at_once.fetch_sub(1, Ordering::Relaxed);
         };
@@ -143,7 +144,7 @@ impl Server {
         }
     }
 
-    /// Checks a request and does it.
+    /// Checks a request and carries it out.
     ///
     /// # Errors
     /// Why not.
@@ -170,7 +171,7 @@ impl Server {
             }
             Request::ReplaceXdp(program) => {
                 let [map, link] = [&descriptors[0], &descriptors[1]].map(OwnedFd::try_clone);
-                // Where it runs does not matter here.
+                // The place where it runs does not matter here.
                 let attachment =
                     Attachment { map: map?, link: link?, mode: Mode::Generic, promiscuous: None };
                 here.replace_xdp(program, &attachment)?;
@@ -207,12 +208,12 @@ impl Server {
         owner.unwrap_or((self.started_as.uid, self.started_as.gid))
     }
 
-    /// Begins work on the path of a socket.
+    /// Starts work on the path of a socket.
     pub(crate) fn begin(&self, path: &Path) -> Result<Work<'_>, Refusal> {
         self.under_way.begin(path, self.directories.is_in_run_dir(path))
     }
 
-    /// Makes a socket. Returned with the number of its file.
+    /// Creates a socket. Returns it with the number of its file.
     fn listen(&self, place: &Place, kind: SocketType, backlog: i32) -> Result<(OwnedFd, u64), Refusal> {
         self.directories.check(&place.path)?;
         let _work = self.begin(&place.path)?;
@@ -221,7 +222,7 @@ impl Server {
         Ok((socket, file))
     }
 
-    /// Connects to a VMM: in the run-dir to anybody's socket, elsewhere not to root's, whose services give rights away.
+    /// Connects to a VMM: in the run-dir, to anybody's socket; elsewhere, not to root's, whose services grant rights.
     fn connect(&self, path: &Path) -> Result<OwnedFd, Refusal> {
         self.directories.check(path)?;
         let _work = self.begin(path)?;

@@ -1,16 +1,17 @@
-//! Which paths requests are at work on. The owner of a file system (FUSE, NFS) decides how long a look at a path takes,
-//! and each look holds a thread: paths that do not answer hold a few threads of the helper, and never all of them.
+//! The paths on which requests are at work. The owner of a file system (FUSE, NFS) determines how long an access to a
+//! path takes, and each access occupies a thread. So paths that do not answer occupy a few threads of the helper,
+//! never all of them.
 
 use crate::request::Refusal;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Requests at a time for one path: one that waits, and one that removes the file.
+/// Most requests for one path: one that waits, and one that removes the file.
 const AT_A_PATH: usize = 2;
-/// Requests at a time for the paths of one directory.
+/// Most requests for the paths of one directory.
 const IN_A_DIRECTORY: usize = 32;
-/// Requests at a time for all paths outside of the run-dir: half of what the helper does at once.
+/// Most requests for all paths outside the run-dir: half of what the helper handles at a time.
 const OUTSIDE: usize = 128;
 
 /// What is limited.
@@ -31,7 +32,7 @@ impl Part {
     }
 }
 
-/// Requests under way, by part.
+/// Requests in progress, by part.
 #[derive(Debug, Default)]
 pub(crate) struct UnderWay(Mutex<BTreeMap<Part, usize>>);
 
@@ -40,10 +41,10 @@ impl UnderWay {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins work on a path, until what is returned is dropped.
+    /// Starts work on a path, which lasts until the returned value is dropped.
     ///
     /// # Errors
-    /// As many requests as there may be are at work there already.
+    /// If the limit of requests is reached there.
     pub(crate) fn begin(&self, path: &Path, is_in_run_dir: bool) -> Result<Work<'_>, Refusal> {
         let directory = path.parent().unwrap_or(path).to_owned();
         let mut parts = vec![Part::Path(path.to_owned()), Part::Directory(directory)];
@@ -91,7 +92,7 @@ impl Drop for Work<'_> {
 mod tests {
     use super::*;
 
-    /// Begins work on paths until it is refused; how often it was not.
+    /// Starts work on paths until it is refused; returns how often it was not.
     fn begun<'a>(
         under_way: &'a UnderWay,
         paths: impl Iterator<Item = String>,
@@ -109,7 +110,7 @@ mod tests {
         assert_eq!(one.len() + others.len(), IN_A_DIRECTORY);
         let elsewhere = begun(&under_way, (0..).map(|number| format!("/{number}/vm")), false);
         assert_eq!(one.len() + others.len() + elsewhere.len(), OUTSIDE);
-        // The run-dir goes on.
+        // The run-dir still works.
         let inside = begun(&under_way, (0..).map(|number| format!("/run/viaduct/{number}")), true);
         assert_eq!(inside.len(), IN_A_DIRECTORY);
         drop((one, others, elsewhere, inside));

@@ -2,17 +2,17 @@
 
 use nix::unistd::{Group, User};
 
-/// Has the C library load its modules for look-ups (nsswitch.conf(5)) while the process may still load code.
+/// Makes the C library load its modules for look-ups (nsswitch.conf(5)) while the process may still load code.
 pub(crate) fn prepare() {
-    // A name that nobody has is asked of every module.
+    // Every module is asked for a name that nobody has.
     let _ = User::from_name("-");
     let _ = Group::from_name("-");
 }
 
-/// User and group id of `user` or `user:group`, by name or number; without a group it is the user's own.
+/// User and group id of `user` or `user:group`, by name or number. Without a group, it is the user's primary one.
 ///
 /// # Errors
-/// There is no such user or group.
+/// If there is no such user or group.
 pub fn lookup(owner: &str) -> Result<(u32, u32), String> {
     let (user, group) = match owner.split_once(':') {
         Some((user, group)) => (user, Some(group)),

@@ -1,12 +1,12 @@
-//! The packets a port hands to a worker at once.
+//! The packets that a port hands to a worker at once.
 
 use crate::{Offload, Segment};
 use arrayvec::ArrayVec;
 
-/// Packets in a burst at most.
+/// Most packets in a burst.
 pub const BURST: usize = 64;
 
-/// Segments in a burst at most; a port ends a burst early rather than exceed it.
+/// Most segments in a burst. A port ends a burst early rather than exceed it.
 const SEGMENTS: usize = 2048;
 
 /// One received packet: a run of the burst's segments.
@@ -16,12 +16,11 @@ pub struct RxPacket {
     count: u16,
     /// Length of the frame in bytes, from the Ethernet header, without any vnet header.
     pub len: u32,
-    /// Checksum and segmentation state, as the sender claims it.
+    /// Checksum and segmentation state, as claimed by the sender.
     pub offload: Offload,
 }
 
-/// Up to [`BURST`] packets and the segments they lie in. The memory belongs to the port until the packets
-/// are released to it.
+/// Up to [`BURST`] packets and their segments. The memory belongs to the port until the packets are released to it.
 #[derive(Debug, Default)]
 pub struct Burst {
     packets: ArrayVec<RxPacket, BURST>,
@@ -29,13 +28,13 @@ pub struct Burst {
 }
 
 impl Burst {
-    /// An empty burst; allocates what it will ever need.
+    /// An empty burst. It allocates all the memory it will ever need.
     #[must_use]
     pub fn new() -> Self {
         Self { packets: ArrayVec::new(), segments: Vec::with_capacity(SEGMENTS) }
     }
 
-    /// Appends a packet lying in `segments`; false (and nothing done) where the burst has no room for it.
+    /// Appends a packet in `segments`. False, with nothing done, if the burst has no room for it.
     #[inline]
     pub fn push(&mut self, segments: &[Segment], len: u32, offload: Offload) -> bool {
         if self.packets.is_full() || self.segments.len() + segments.len() > SEGMENTS {
@@ -50,8 +49,7 @@ impl Burst {
         true
     }
 
-    /// Appends a packet that lies in one segment, all of it; false (and nothing done) where the burst has no room for
-    /// it.
+    /// Appends a packet that fills one segment. False, with nothing done, if the burst has no room for it.
     #[inline(always)]
     pub fn push_one(&mut self, segment: Segment, offload: Offload) -> bool {
         let fits = self.segments.len() < SEGMENTS;
@@ -70,7 +68,7 @@ impl Burst {
         &self.packets
     }
 
-    /// Where the bytes of `packet` lie.
+    /// The segments of `packet`.
     #[must_use]
     pub fn segments(&self, packet: &RxPacket) -> &[Segment] {
         &self.segments[usize::from(packet.first)..usize::from(packet.first) + usize::from(packet.count)]
@@ -82,19 +80,19 @@ impl Burst {
         self.packets.len()
     }
 
-    /// Whether there is no packet.
+    /// Whether it has no packet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.packets.is_empty()
     }
 
-    /// Whether another packet of `segments` segments would not fit.
+    /// Whether a packet of `segments` segments no longer fits.
     #[must_use]
     pub fn is_full(&self, segments: usize) -> bool {
         self.packets.is_full() || self.segments.len() + segments > SEGMENTS
     }
 
-    /// Forgets all packets. The port calls it when it has taken them back.
+    /// Removes all packets. The port calls it when it has taken them back.
     pub fn clear(&mut self) {
         self.packets.clear();
         self.segments.clear();

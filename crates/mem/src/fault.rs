@@ -1,14 +1,14 @@
-//! The word that says why a guest was disabled.
+//! The word that tells why a guest was disabled.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Why a guest is disabled: zero while it is not, else a code of the owner's choosing or [`FaultWord::BUS`].
-/// The first fault stays until it is cleared.
+/// Why a guest is disabled: zero while it is not, otherwise a code that the owner chooses or [`FaultWord::BUS`]. The
+/// first fault stays until it is cleared.
 #[derive(Debug, Default)]
 pub struct FaultWord(AtomicU32);
 
 impl FaultWord {
-    /// The guest's memory went away under us: a file was truncated, or no page could be had.
+    /// The guest's memory disappeared: a file was truncated, or no page was available.
     pub const BUS: u32 = 1;
 
     /// A word without a fault.
@@ -26,12 +26,12 @@ impl FaultWord {
         }
     }
 
-    /// Notes a fault, and says whether it is the first. Safe to call in a signal handler.
+    /// Records a fault and returns whether it is the first. Safe to call in a signal handler.
     pub fn raise(&self, code: u32) -> bool {
         self.0.compare_exchange(0, code, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// Forgets the fault: the guest starts afresh.
+    /// Clears the fault: the guest starts afresh.
     pub fn clear(&self) {
         self.0.store(0, Ordering::Relaxed);
     }

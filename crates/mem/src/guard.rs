@@ -1,9 +1,9 @@
-//! SIGBUS guard: a guest that takes its memory away disables itself and nobody else.
+//! SIGBUS guard: a guest that removes its memory disables only itself.
 //!
-//! Whoever made a memory file can truncate it while we have it mapped, and a huge page may be missing when it
-//! is first touched; either way the access ends in SIGBUS. The handler puts zero pages over the mapping, so
-//! that the access completes, and raises the guest's [`FaultWord`]; its owner stops using the memory at the
-//! end of the burst. A SIGBUS anywhere else goes to the handler that was installed before.
+//! The creator of a memory file can truncate it while we have it mapped, and a huge page may be unavailable when it is
+//! first touched. In both cases the access raises SIGBUS. The handler maps zero pages over the mapping, so that the
+//! access completes, and raises the guest's [`FaultWord`]; its owner stops using the memory at the end of the burst.
+//! Any other SIGBUS goes to the handler that was installed before.
 
 use crate::FaultWord;
 use std::mem::MaybeUninit;
@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 /// Mappings per block of the registry.
 const SLOTS: usize = 128;
 
-/// One guarded mapping. The handler reads it at any time, so it is written like a sequence lock: `version` is
-/// odd while the rest changes.
+/// One guarded mapping. The handler may read it at any time, so it is written like a sequence lock: `version` is odd
+/// while the other fields change.
 struct Slot {
     version: AtomicUsize,
     start: AtomicUsize,
@@ -36,7 +36,7 @@ impl Block {
 }
 
 static REGISTRY: Block = Block::new();
-/// Held by those who change the registry; the handler does without.
+/// Held while the registry changes; the handler does not take it.
 static CHANGING: Mutex<()> = Mutex::new(());
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 
@@ -72,7 +72,7 @@ impl Slot {
         self.version.store(version.wrapping_add(2), Ordering::Release);
     }
 
-    /// The mapping, if it holds `addr`.
+    /// The mapping, if `addr` is in it.
     fn read(&self, addr: usize) -> Option<(usize, usize, *mut FaultWord)> {
         let version = self.version.load(Ordering::Acquire);
         let (start, len) = (self.start.load(Ordering::Relaxed), self.len.load(Ordering::Relaxed));
@@ -83,11 +83,11 @@ impl Slot {
     }
 }
 
-/// Keeps a mapping guarded until dropped, which must be before it is unmapped.
+/// Keeps a mapping guarded until it is dropped. Drop it before the mapping is unmapped.
 #[derive(Debug)]
 pub struct Guarded {
     start: usize,
-    /// What the handler raises; the registry holds its address.
+    /// The word that the handler raises; the registry holds its address.
     _fault: Arc<FaultWord>,
 }
 
@@ -95,11 +95,11 @@ impl Guarded {
     /// Guards `len` bytes mapped at `start`.
     ///
     /// # Errors
-    /// Where the handler can't be installed.
+    /// If the handler can't be installed.
     ///
     /// # Safety
-    /// They must be the whole of one `mmap`, of ordinary pages, so that it can be mapped over, and stay mapped until
-    /// this is dropped.
+    /// They must be the whole of one `mmap` of ordinary pages, so that the handler can map over it, and stay mapped
+    /// until this is dropped.
     pub unsafe fn new(start: *mut u8, len: usize, fault: &Arc<FaultWord>) -> std::io::Result<Self> {
         install()?;
         let _changing = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -132,7 +132,7 @@ fn grow() -> &'static Slot {
     &block.slots[0]
 }
 
-/// Installs the handler, once for the process.
+/// Installs the handler, once per process.
 fn install() -> std::io::Result<()> {
     static DONE: Mutex<bool> = Mutex::new(false);
     let mut done = DONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -140,11 +140,11 @@ fn install() -> std::io::Result<()> {
         return Ok(());
     }
     let mut old = MaybeUninit::uninit();
-    // SAFETY: asks for the present action; `old` has room for it.
+    // SAFETY: only reads the current action; `old` has room for it.
     if unsafe { libc::sigaction(libc::SIGBUS, ptr::null(), old.as_mut_ptr()) } != 0 {
         return Err(std::io::Error::last_os_error());
     }
-    // SAFETY: sigaction succeeded and filled it. It is noted before the handler can run.
+    // SAFETY: sigaction succeeded and filled it. It is stored before the handler can run.
     PREVIOUS.get_or_init(|| unsafe { old.assume_init() });
     // SAFETY: all-zero is a valid sigaction (no flags, empty mask).
     let mut new: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -158,18 +158,18 @@ fn install() -> std::io::Result<()> {
     Ok(())
 }
 
-/// The handler: atomics, one system call, no allocation, errno kept.
+/// The handler: only atomics and one system call, no allocation; errno is preserved.
 extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel passes a valid siginfo (SA_SIGINFO).
     let (code, addr) = unsafe { ((*info).si_code, (*info).si_addr().addr()) };
-    // A code above zero: a fault, not somebody's kill(2).
+    // A code above zero is a fault, not somebody's kill(2).
     if code > 0
         && let Some((start, len, fault)) = slots().find_map(|s| s.read(addr))
     {
         // SAFETY: errno is this thread's.
         let errno = unsafe { *libc::__errno_location() };
-        // SAFETY: replaces a mapping of ours as a whole by zero pages; the thread that faulted is using it, so
-        // it has not been unmapped, and every other user only ever copies bytes.
+        // SAFETY: replaces one whole mapping of ours by zero pages. The thread that faulted is using it, so it has not
+        // been unmapped, and every other user only copies bytes.
         let zeros = unsafe {
             libc::mmap(
                 ptr::with_exposed_provenance_mut(start),
@@ -192,12 +192,12 @@ extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context
     chain(signal, info, context);
 }
 
-/// Does what would have been done had we not been there.
+/// Does what would have happened without this handler.
 fn chain(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let Some(previous) = PREVIOUS.get() else { return };
     match previous.sa_sigaction {
         libc::SIG_DFL | libc::SIG_IGN => {
-            // The access is repeated on return and then has its default effect; the kernel ignores no fault.
+            // The access is repeated on return and then has its default effect; the kernel never ignores a fault.
             // SAFETY: all-zero is the default action.
             unsafe {
                 let default: libc::sigaction = std::mem::zeroed();
@@ -244,7 +244,7 @@ mod tests {
             let spec = RegionSpec { gpa: 0, len: LEN, user: 0, offset: 0 };
             let mut regions = Regions::default();
             regions.insert(Region::map(&spec, &file, &fault).unwrap()).unwrap();
-            // SAFETY: the segments below go before it.
+            // SAFETY: the segments below are dropped before it.
             let memory = unsafe { Resolver::new(Arc::new(regions)) }.unwrap();
             Self { file, fault, memory }
         }
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn memory_that_goes_away_raises_the_fault_of_its_guest_alone() {
-        // More than one block of the registry holds.
+        // More than fit one block of the registry.
         let mut guests: Vec<Guest> = (0..SLOTS + 10).map(|_| Guest::new()).collect();
         for i in [3, SLOTS + 5] {
             assert_eq!(guests[i].touch(), [1; 4]);
@@ -276,7 +276,7 @@ mod tests {
         }
         let faults = guests.iter().filter(|g| g.fault.get().is_some()).count();
         assert_eq!(faults, 2);
-        // Slots are used again.
+        // Slots are reused.
         guests.truncate(1);
         let mut again = Guest::new();
         again.file.set_len(0).unwrap();
@@ -291,7 +291,7 @@ mod tests {
         if std::env::var_os(CHILD).is_some() {
             let _guarded = Guest::new();
             let file = File::from(memfd_create("test", MemfdFlags::CLOEXEC).unwrap());
-            // SAFETY: a new mapping of an empty file, made to be faulted on.
+            // SAFETY: a new mapping of an empty file, made to fault.
             unsafe {
                 let read = rustix::mm::ProtFlags::READ;
                 let shared = rustix::mm::MapFlags::SHARED;

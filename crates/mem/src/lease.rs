@@ -1,23 +1,23 @@
-//! A value that one thread at a time takes, without ever sleeping.
+//! A value that one thread at a time may take, without sleeping.
 
 use std::cell::UnsafeCell;
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-/// Looks at a lease held by another before giving up; more than a burst of system calls takes would only
-/// burn what the packets could use.
+/// How often a thread checks a lease that another one holds before it gives up. Waiting longer than a burst of system
+/// calls takes would only burn cycles that packets need.
 const SPINS: u32 = 4096;
 
-/// A value leased by one compare-and-swap, with a bounded spin.
+/// A value that is leased by one compare-and-swap, with a bounded spin.
 pub struct Lease<T> {
     held: AtomicBool,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: `held` lets one thread at a time reach the value, so the value need only be Send.
+// SAFETY: `held` admits one thread at a time to the value, so the value need only be Send.
 unsafe impl<T: Send> Sync for Lease<T> {}
 
-/// Ends the lease, also when the holder panics.
+/// Ends the lease, even if the holder panics.
 struct Held<'a>(&'a AtomicBool);
 
 impl Drop for Held<'_> {
@@ -33,13 +33,13 @@ impl<T> std::fmt::Debug for Lease<T> {
 }
 
 impl<T> Lease<T> {
-    /// A value that nobody has.
+    /// A value that nobody holds.
     #[must_use]
     pub const fn new(value: T) -> Self {
         Self { held: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
 
-    /// Runs `f` on the value; None where another thread held it for too long.
+    /// Runs `f` on the value; `None` if another thread held it for too long.
     pub fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R> {
         let mut spins = 0;
         while self.held.load(Relaxed)
@@ -52,7 +52,7 @@ impl<T> Lease<T> {
             spin_loop();
         }
         let _held = Held(&self.held);
-        // SAFETY: the exchange above gave this thread the value until `_held` drops.
+        // SAFETY: the exchange above gave this thread the value until `_held` is dropped.
         Some(f(unsafe { &mut *self.value.get() }))
     }
 }

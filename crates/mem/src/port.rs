@@ -1,5 +1,5 @@
-//! What an executor moves packets through. Implemented by `virtio`, `wire` and `ringport`; the executor sees only
-//! these.
+//! The traits through which an executor moves packets. `virtio`, `wire` and `ringport` implement them; the executor
+//! sees nothing else of ports.
 //!
 //! The life of a port, and on which thread each step runs:
 //!
@@ -26,30 +26,29 @@ use crate::{Burst, Offload, Segment, copy, scatter};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-/// The receiving half of one queue pair: packets that the guest sent, or that came in by the wire.
-/// Owned by one worker.
+/// The receiving half of one queue pair: packets that the guest sent, or that came in by the wire. One worker owns it.
 pub trait RxQueue: Send {
-    /// Takes packets into the empty `burst`, at most [`crate::BURST`] and about `byte_budget` bytes (always
-    /// one packet where there is one); returns how many. What is malformed is returned to the other side at
-    /// once and counted in [`PortStatus`]. The memory stays valid until [`RxQueue::release`].
+    /// Takes packets into the empty `burst`, at most [`crate::BURST`] and about `byte_budget` bytes (but always one
+    /// packet if there is one). Returns how many. Malformed ones are returned to the other side at once and counted in
+    /// [`PortStatus`]. The memory stays valid until [`RxQueue::release`].
     fn poll(&mut self, burst: &mut Burst, byte_budget: usize) -> usize;
 
-    /// Gives the burst's packets back to the other side, in the order they came, and clears it. Must follow
+    /// Returns the burst's packets to the other side, in the order in which they came, and clears it. Must follow
     /// every `poll` that returned packets.
     fn release(&mut self, burst: &mut Burst);
 
-    /// A descriptor that polls readable when, after [`RxQueue::arm`], there are packets. It stays the same for
-    /// the life of the queue, whatever the other side does.
+    /// A descriptor that polls readable when there are packets after [`RxQueue::arm`]. It stays the same for the life
+    /// of the queue, whatever the other side does.
     fn event_fd(&self) -> BorrowedFd<'_>;
 
-    /// Asks for events, before sleeping. True where packets are waiting already (then don't sleep).
+    /// Requests events, before sleeping. True if packets are already waiting (then don't sleep).
     fn arm(&mut self) -> bool;
 
-    /// Asks for no more events and drains those pending, after waking.
+    /// Ends the request for events and drains pending ones, after waking.
     fn disarm(&mut self);
 }
 
-/// What the other side can take unfinished.
+/// Which unfinished packets the other side accepts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Accepts {
     /// Partial checksums ([`crate::Csum::Partial`]).
@@ -65,10 +64,10 @@ pub struct Accepts {
 /// Why there is no room for a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoRoom {
-    /// No free buffers now, or none found for the work that a packet is worth.
+    /// No free buffers now, or none found within the work that a packet is worth.
     #[error("no free buffers")]
     Full,
-    /// Longer than the largest buffer the other side posts.
+    /// Longer than the largest buffer that the other side posts.
     #[error("packet longer than the receiver's buffers")]
     TooLong,
     /// Not connected, not started, or disabled after a fault.
@@ -76,18 +75,18 @@ pub enum NoRoom {
     Down,
 }
 
-/// Room for packets in a queue leased by the caller of [`TxQueue::burst`].
+/// Room for packets in a queue that the caller of [`TxQueue::burst`] has leased.
 pub trait Room {
     /// Reserves room for one frame of `len` bytes, in order, and writes its metadata. The caller then fills the
-    /// segments returned (their lengths sum up to `len`) before the next call. `offload` holds only what
+    /// returned segments (whose lengths sum up to `len`) before the next call. `offload` holds only what
     /// [`TxQueue::accepts`] allows.
     ///
     /// # Errors
     /// [`NoRoom`]; nothing was reserved.
     fn reserve(&mut self, len: usize, offload: &Offload) -> Result<&[Segment], NoRoom>;
 
-    /// Reserves room for a frame and stores it: `head`, and after that the `rest_len` bytes from `rest_at` of the
-    /// packet that lies in `rest`.
+    /// Reserves room for a frame and stores it: first `head`, then the `rest_len` bytes from `rest_at` of the packet
+    /// in `rest`.
     ///
     /// # Errors
     /// [`NoRoom`]; nothing was reserved.
@@ -108,36 +107,36 @@ pub trait Room {
     }
 }
 
-/// The sending half of one queue pair. Shared by all workers; each burst leases it.
+/// The sending half of one queue pair. All workers share it; each burst leases it.
 pub trait TxQueue: Send + Sync {
-    /// What the other side takes unfinished, as negotiated now.
+    /// What the other side accepts unfinished, as currently negotiated.
     fn accepts(&self) -> Accepts;
 
-    /// Leases the queue (one atomic exchange, bounded spin), runs `fill`, publishes all that was reserved and
-    /// notifies the other side if it asked. False, with `fill` not run, where another worker held it too long.
+    /// Leases the queue (one atomic exchange, bounded spin), runs `fill`, publishes all that was reserved, and
+    /// notifies the other side if it asked for that. False, with `fill` not run, if another worker held it too long.
     fn burst(&self, fill: &mut dyn FnMut(&mut dyn Room)) -> bool;
 }
 
-/// State of a port, for people.
+/// State of a port, for display.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortStatus {
     /// Whether packets can flow.
     pub up: bool,
-    /// Negotiated features or driver mode, in words.
+    /// Negotiated features, or the driver's mode, in words.
     pub features: Vec<String>,
     /// Queue pairs in use by the other side.
     pub queues: u16,
-    /// Why the port was disabled, where a fault of the other side did it.
+    /// Why the port was disabled, if a fault of the other side caused it.
     pub fault: Option<String>,
     /// Descriptors, chains or frames refused as malformed.
     pub malformed: u64,
-    /// Frames the kernel dropped before we received them: its buffers were full (wires, taps).
+    /// Frames that the kernel dropped before we received them because its buffers were full (wires, taps).
     pub lost: u64,
-    /// Frames the kernel did not take from us: its queue was full or the device down (wires, taps).
+    /// Frames that the kernel refused because its queue was full or the device was down (wires, taps).
     pub refused: u64,
     /// The other side's MTU as agreed, if any.
     pub mtu: Option<u16>,
-    /// Link-layer address of the device, where it has one of its own (wires, taps).
+    /// Link-layer address of the device, if it has its own (wires, taps).
     pub mac: Option<[u8; 6]>,
 }
 
@@ -146,7 +145,7 @@ pub trait Port: Send + Sync {
     /// Its state now.
     fn status(&self) -> PortStatus;
 
-    /// Whether packets can flow, as far as that is known without asking anybody.
+    /// Whether packets can flow, as far as that is known without asking the other side.
     fn is_up(&self) -> bool {
         self.status().up
     }
@@ -156,7 +155,7 @@ pub trait Port: Send + Sync {
 pub struct Opened {
     /// The device.
     pub port: Arc<dyn Port>,
-    /// Receiving queues, each to be given to one worker.
+    /// Receiving queues, each for one worker.
     pub rx: Vec<Box<dyn RxQueue>>,
     /// Sending queues, shared by all workers.
     pub tx: Vec<Arc<dyn TxQueue>>,

@@ -1,4 +1,4 @@
-//! Guest memory: which guest-physical addresses lie where in our address space.
+//! Guest memory: where guest-physical addresses are in our address space.
 
 use crate::guard::Guarded;
 use crate::{FaultWord, Segment};
@@ -8,20 +8,20 @@ use std::os::fd::AsFd;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-/// Memory slots a guest may have, as QEMU's KVM offers.
+/// Most memory slots of a guest, the number that QEMU offers with KVM.
 pub const MAX_REGIONS: usize = 509;
 
-/// `f_type` of the file systems whose files are memory (linux/magic.h); a memfd is on one of them.
+/// `f_type` of the file systems whose files are memory (linux/magic.h). A memfd is on one of them.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
 
 /// Why guest memory was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum RegionError {
-    /// A disk file could block a worker for a disk's latency, a device could do anything.
+    /// A disk file could block a worker for a disk's latency; a device could do anything.
     #[error("memory is neither a memfd nor a file on tmpfs or hugetlbfs")]
     NotMemory,
-    /// Its end is before the region's: every access there would fault.
+    /// The file ends before the region: every access after its end would fault.
     #[error("memory file of {size} bytes is shorter than the region's end at {end}")]
     TooShort {
         /// Size of the file in bytes.
@@ -29,10 +29,10 @@ pub enum RegionError {
         /// File offset of the region's end.
         end: u64,
     },
-    /// An empty region, or one whose end is past 2^64.
+    /// An empty region, or one that ends past 2^64.
     #[error("empty region, or one past the end of the address space")]
     Range,
-    /// Shares guest-physical or VMM addresses with another region.
+    /// It shares guest-physical or VMM addresses with another region.
     #[error("region at guest address {0:#x} overlaps another")]
     Overlap(u64),
     /// More than [`MAX_REGIONS`].
@@ -57,7 +57,7 @@ struct Mapping {
     guarded: Option<Guarded>,
 }
 
-// SAFETY: an address range; what is in it is only copied, from any thread.
+// SAFETY: an address range, whose content is only copied, from any thread.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -65,25 +65,25 @@ unsafe impl Sync for Mapping {}
 impl Drop for Mapping {
     fn drop(&mut self) {
         self.guarded = None;
-        // SAFETY: exactly what `Region::map` mapped; whoever held segments of it is done (Segment::new).
+        // SAFETY: exactly what `Region::map` mapped; nobody uses segments of it any more (Segment::new).
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
 
-/// Where a region lies: in the guest, in the VMM, in the file.
+/// The location of a region: in the guest, in the VMM, in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionSpec {
     /// First guest-physical address.
     pub gpa: u64,
     /// Length in bytes.
     pub len: u64,
-    /// First address in the VMM's address space (vhost-user names rings by these).
+    /// First address in the VMM's address space (by which vhost-user refers to rings).
     pub user: u64,
     /// Where it starts in the file, in bytes.
     pub offset: u64,
 }
 
-/// Addresses of a region: guest-physical, and ours.
+/// A region's addresses: guest-physical, and ours.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     gpa: u64,
@@ -91,19 +91,19 @@ struct Place {
     host: *mut u8,
 }
 
-// SAFETY: addresses; see `Mapping`.
+// SAFETY: only addresses; see `Mapping`.
 unsafe impl Send for Place {}
 // SAFETY: as above.
 unsafe impl Sync for Place {}
 
 impl Place {
-    /// The bytes from `gpa` that lie here, at most `len`.
+    /// The bytes from `gpa` that are in this region, at most `len`.
     #[inline(always)]
     fn part(&self, gpa: u64, len: u32) -> Option<Segment> {
         let offset = gpa.wrapping_sub(self.gpa);
         let room = self.len.checked_sub(offset).filter(|room| *room > 0)?;
-        // SAFETY: inside the region, which stays mapped while it is used (`Region::map`, `from_raw`); that its
-        // users keep it for the burst is the promise of `Resolver::new`.
+        // SAFETY: inside the region, which stays mapped while it is used (`Region::map`, `from_raw`). The promise of
+        // `Resolver::new` is that its users keep it for the burst.
         Some(unsafe { Segment::new(self.host.add(offset as usize), room.min(u64::from(len)) as u32) })
     }
 }
@@ -114,19 +114,19 @@ pub struct Region {
     place: Place,
     user: u64,
     shrinkable: bool,
-    /// None: memory that the caller of `from_raw` keeps.
+    /// `None` for memory that the caller of `from_raw` keeps.
     _mapping: Option<Arc<Mapping>>,
 }
 
 impl Region {
-    /// Maps `spec` of `file`, shared and guarded: should the file be truncated, `fault` is raised.
+    /// Maps `spec` of `file`, shared and guarded: if the file is truncated, `fault` is raised.
     ///
     /// # Errors
     /// [`RegionError`]: not a memory file, too short, or it can't be mapped.
     pub fn map(spec: &RegionSpec, file: impl AsFd, fault: &Arc<FaultWord>) -> Result<Self, RegionError> {
         let end = spec.offset.checked_add(spec.len).ok_or(RegionError::Range)?;
-        // Only files that are memory have seals. To ask a file system for anything (FUSE, NFS) may take for ever; this
-        // asks the kernel alone.
+        // Only files that are memory have seals. Asking a file system for anything else (FUSE, NFS) may take forever;
+        // this asks only the kernel.
         let seals = fcntl_get_seals(&file).map_err(|_| RegionError::NotMemory)?;
         let (stat, fs) = (fstat(&file)?, fstatfs(&file)?);
         if ![TMPFS_MAGIC, HUGETLBFS_MAGIC].contains(&fs.f_type) {
@@ -136,12 +136,12 @@ impl Region {
         if size < end {
             return Err(RegionError::TooShort { size, end });
         }
-        // A mapping starts and ends at page bounds; the file system's block is its page, huge or not.
+        // A mapping starts and ends at page boundaries; the file system's block is its page, huge or not.
         let page = u64::try_from(fs.f_bsize).unwrap_or(0).max(4096);
         let start = spec.offset - spec.offset % page;
         let len = usize::try_from((end - start).checked_next_multiple_of(page).ok_or(RegionError::Range)?)
             .map_err(|_| RegionError::Range)?;
-        // SAFETY: a new mapping at an address of the kernel's choice.
+        // SAFETY: a new mapping at an address that the kernel chooses.
         let base = unsafe {
             rustix::mm::mmap(
                 ptr::null_mut(),
@@ -158,17 +158,17 @@ impl Region {
         let mut mapping = Mapping { base, len, guarded: None };
         // SAFETY: the whole of that mapping, which `Mapping` unguards before it unmaps it.
         mapping.guarded = Some(unsafe { Guarded::new(base.as_ptr(), len, fault) }?);
-        // Guest RAM has no place in our core dumps.
-        // SAFETY: advice about our own mapping that does not change its contents.
+        // Guest RAM must not be in our core dumps. SAFETY: advice about our own mapping that does not change its
+        // contents.
         let _ = unsafe { rustix::mm::madvise(base.as_ptr().cast(), len, Advice::LinuxDontDump) };
         // SAFETY: the mapping holds `spec.len` bytes from there, for as long as the region.
         let region = unsafe { Self::from_raw(spec, base.as_ptr().add((spec.offset - start) as usize)) }?;
-        // A huge page may be punched out of the middle all the same, and then not come again.
+        // Even so, a huge page may be punched out of the middle and then be unavailable.
         let stays = seals.contains(SealFlags::SHRINK) && fs.f_type == TMPFS_MAGIC;
         Ok(Self { shrinkable: !stays, _mapping: Some(Arc::new(mapping)), ..region })
     }
 
-    /// A region over memory that is mapped already; `spec.offset` is ignored.
+    /// A region over memory that is already mapped; `spec.offset` is ignored.
     ///
     /// # Errors
     /// [`RegionError::Range`].
@@ -184,7 +184,7 @@ impl Region {
         Ok(Self { place: Place { gpa, len, host }, user, shrinkable: false, _mapping: None })
     }
 
-    /// Whether the guest's side may still take memory away: it is not sealed against shrinking, or has huge pages.
+    /// Whether the guest's side can still remove memory: the file is not sealed against shrinking, or has huge pages.
     #[must_use]
     pub fn shrinkable(&self) -> bool {
         self.shrinkable
@@ -216,14 +216,14 @@ impl Regions {
         Ok(())
     }
 
-    /// Removes the region with these bounds; false where there is none.
+    /// Removes the region with these bounds; false if there is none.
     pub fn remove(&mut self, spec: &RegionSpec) -> bool {
         let before = self.0.len();
         self.0.retain(|r| (r.place.gpa, r.place.len, r.user) != (spec.gpa, spec.len, spec.user));
         self.0.len() != before
     }
 
-    /// Our address of `len` bytes at address `user` of the VMM, where they lie in one region.
+    /// Our address for the `len` bytes at address `user` of the VMM, if they are in one region.
     #[must_use]
     pub fn user(&self, user: u64, len: u64) -> Option<*mut u8> {
         let region = self.0.iter().find(|r| user.wrapping_sub(r.user) < r.place.len)?;
@@ -238,12 +238,12 @@ impl Regions {
     }
 }
 
-/// A guest-physical range is not, or not wholly, memory of the guest, or lies in more regions than it may.
+/// A guest-physical range is not, or not wholly, memory of the guest, or spans more regions than allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("address outside guest memory, or a buffer in too many regions")]
 pub struct Unmapped;
 
-/// One ring's look-up in its guest's memory: the region of the last hit first.
+/// A ring's look-up in its guest's memory. It tries the region of the last hit first.
 #[derive(Debug)]
 pub struct Resolver {
     regions: Arc<Regions>,
@@ -251,7 +251,7 @@ pub struct Resolver {
 }
 
 impl Resolver {
-    /// A look-up in `regions`; none where there is no memory.
+    /// A look-up in `regions`; `None` if there is no memory.
     ///
     /// # Safety
     /// Segments resolved must not be used after the resolver is dropped.
@@ -261,18 +261,18 @@ impl Resolver {
         Some(Self { regions, last })
     }
 
-    /// The `len` bytes at guest-physical `gpa`, where they lie in the region of the last hit.
+    /// The `len` bytes at guest-physical `gpa`, if they are in the region of the last hit.
     #[inline(always)]
     #[must_use]
     pub fn hit(&self, gpa: u64, len: u32) -> Option<Segment> {
         self.last.part(gpa, len).filter(|part| part.len() == len as usize)
     }
 
-    /// Appends the `len` bytes at guest-physical `gpa` to `out`: one segment, or more where regions meet, but `most` at
-    /// most.
+    /// Appends the `len` bytes at guest-physical `gpa` to `out`: as one segment, or as several where regions meet, but
+    /// at most `most`.
     ///
     /// # Errors
-    /// [`Unmapped`]; `out` may hold a part.
+    /// [`Unmapped`]; `out` may hold a part of the range.
     #[inline]
     pub fn resolve(
         &mut self,
@@ -331,7 +331,7 @@ mod tests {
     }
 
     fn resolve(regions: &Regions, gpa: u64, len: u32) -> Result<Vec<Segment>, Unmapped> {
-        // SAFETY: the segments are used before the memory goes.
+        // SAFETY: the segments are not used after the memory is freed.
         let mut resolver = unsafe { Resolver::new(Arc::new(regions.clone())) }.unwrap();
         let mut out = Vec::new();
         resolver.resolve(gpa, len, usize::MAX, &mut out).map(|()| out)
@@ -340,7 +340,7 @@ mod tests {
     #[test]
     fn a_buffer_lies_where_its_regions_lie() {
         let mut bytes: Vec<u8> = (0..200).collect();
-        // The second comes first in our memory, and there is a gap before the third.
+        // The second region comes first in our memory, and there is a gap before the third.
         let list = [(GPA, 100, 50), (GPA + 50, 0, 50), (GPA + 200, 150, 50)];
         // Memory starts at 0 in most guests.
         assert_eq!(
@@ -361,7 +361,7 @@ mod tests {
     #[test]
     fn a_hit_is_whole_and_not_empty() {
         let mut bytes = [0; 100];
-        // SAFETY: the segments are used before the memory goes.
+        // SAFETY: the segments are not used after the memory is freed.
         let resolver =
             unsafe { Resolver::new(Arc::new(regions(&mut bytes, &[(GPA, 0, 50), (GPA + 50, 50, 50)]))) };
         let resolver = resolver.unwrap();
@@ -378,7 +378,7 @@ mod tests {
         let mut bytes = [0; 100];
         let regions = Arc::new(regions(&mut bytes, &[(GPA, 0, 10), (GPA + 10, 10, 10), (GPA + 20, 20, 10)]));
         let resolve = |len, most| {
-            // SAFETY: the segments are used before the memory goes.
+            // SAFETY: the segments are not used after the memory is freed.
             let mut resolver = unsafe { Resolver::new(regions.clone()) }.unwrap();
             let mut out = Vec::new();
             let resolved = resolver.resolve(GPA, len, most, &mut out);
@@ -523,7 +523,7 @@ mod tests {
         #[test]
         fn huge_pages_can_be_taken_away_whatever_the_seals() {
             let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
-            // A kernel may be without.
+            // Some kernels lack it.
             let Ok(file) = memfd_create("test", flags).map(File::from) else { return };
             let page = rustix::fs::fstatfs(&file).unwrap().f_bsize as u64;
             file.set_len(page).unwrap();

@@ -2,10 +2,10 @@
 
 use std::ptr;
 
-/// `len` bytes at `ptr` that were checked to be mapped for as long as the current burst lasts.
+/// `len` bytes at `ptr` that are known to stay mapped for the current burst.
 ///
-/// Another party (a guest, the kernel) may write the bytes at any time, so they are only ever copied, never
-/// borrowed. Making one is `unsafe`; using one is not.
+/// Another party (a guest, the kernel) may write the bytes at any time, so they are only copied, never borrowed.
+/// Making a segment is `unsafe`; using one is not.
 #[derive(Clone, Copy, Debug)]
 pub struct Segment {
     ptr: *mut u8,
@@ -21,7 +21,7 @@ impl Segment {
     /// A segment over `len` bytes at `ptr`.
     ///
     /// # Safety
-    /// The bytes must stay mapped readable and writable until the burst in which the segment is used has ended.
+    /// The bytes must stay mapped readable and writable until the burst that uses the segment has ended.
     #[must_use]
     pub const unsafe fn new(ptr: *mut u8, len: u32) -> Self {
         Self { ptr, len }
@@ -33,7 +33,7 @@ impl Segment {
         self.len as usize
     }
 
-    /// Whether it holds no byte.
+    /// Whether it holds no bytes.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
@@ -45,29 +45,29 @@ impl Segment {
         self.ptr
     }
 
-    /// The `N` bytes at `offset`, if there are so many.
+    /// The `N` bytes at `offset`, if there are that many.
     #[must_use]
     #[inline(always)]
     pub fn load<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {
         let fits = offset <= self.len() && N <= self.len() - offset;
-        // SAFETY: the range is inside the segment, which is mapped (`Segment::new`); bytes have no alignment to keep.
+        // SAFETY: the range is inside the segment, which is mapped (`Segment::new`); bytes need no alignment.
         fits.then(|| unsafe { self.ptr.add(offset).cast::<[u8; N]>().read_unaligned() })
     }
 
-    /// Stores `bytes` at `offset`; false, and nothing is stored, where they do not fit.
+    /// Stores `bytes` at `offset`. False, with nothing stored, if they do not fit.
     #[must_use]
     #[inline(always)]
     pub fn store(&self, offset: usize, bytes: &[u8]) -> bool {
         let fits = offset <= self.len() && bytes.len() <= self.len() - offset;
         if fits {
-            // SAFETY: the range is inside the segment, which is mapped (`Segment::new`); what is borrowed does not
-            // overlap packet memory.
+            // SAFETY: the range is inside the segment, which is mapped (`Segment::new`); borrowed bytes do not overlap
+            // packet memory.
             unsafe { copy_bytes(bytes.as_ptr(), self.ptr.add(offset), bytes.len()) };
         }
         fits
     }
 
-    /// The part of this segment from `offset`, at most `len` bytes; empty where `offset` is past the end.
+    /// The part of this segment from `offset`, at most `len` bytes; empty if `offset` is past the end.
     #[must_use]
     #[inline(always)]
     pub fn slice(&self, offset: usize, len: usize) -> Self {
@@ -78,11 +78,10 @@ impl Segment {
     }
 }
 
-/// Asks the CPU to bring the cache line at `ptr` near, for writing: it need not be had for itself later. Any address
-/// will do.
+/// Prefetches the cache line at `ptr` for writing, without the need to own it later. Any address is allowed.
 #[inline]
 pub fn prefetch_write(ptr: *const u8) {
-    // SAFETY: a prefetch never faults, and CPUs without this one take it for no operation.
+    // SAFETY: a prefetch never faults, and CPUs without this one treat it as a no-op.
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     unsafe {
         core::arch::asm!("prefetchw [{}]", in(reg) ptr, options(nostack, preserves_flags, readonly));
@@ -91,7 +90,7 @@ pub fn prefetch_write(ptr: *const u8) {
     let _ = ptr;
 }
 
-/// Asks the CPU to bring the cache line at `ptr` near, for reading. Any address will do.
+/// Prefetches the cache line at `ptr` for reading. Any address is allowed.
 #[inline]
 pub fn prefetch(ptr: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -104,8 +103,8 @@ pub fn prefetch(ptr: *const u8) {
     let _ = ptr;
 }
 
-/// Copies `len` bytes. Heads of packets and small packets, which most are, are copied by moves of fixed sizes that meet
-/// or overlap in the middle: a call and its dispatch cost more than the moves.
+/// Copies `len` bytes. Heads of packets and small packets, which are the majority, are copied by moves of fixed sizes
+/// that meet or overlap in the middle: a call and its dispatch cost more than the moves.
 ///
 /// # Safety
 /// As [`ptr::copy_nonoverlapping`].
@@ -131,7 +130,7 @@ unsafe fn copy_bytes(src: *const u8, dst: *mut u8, len: usize) {
 #[inline(always)]
 unsafe fn copy_ends<T>(src: *const u8, dst: *mut u8, len: usize) {
     let last = len - size_of::<T>();
-    // SAFETY: both lie in the `len` bytes; unaligned accesses have no alignment to keep.
+    // SAFETY: both are within the `len` bytes; unaligned accesses need no alignment.
     unsafe {
         let (head, tail) = (src.cast::<T>().read_unaligned(), src.add(last).cast::<T>().read_unaligned());
         dst.cast::<T>().write_unaligned(head);
@@ -161,7 +160,7 @@ pub fn gather(src: &[Segment], mut offset: usize, out: &mut [u8]) -> usize {
     done
 }
 
-/// Copies `bytes` to `offset` of the packet memory `dst`; returns how many had room.
+/// Copies `bytes` to `offset` of the packet memory `dst`; returns how many fit.
 #[inline]
 pub fn scatter(bytes: &[u8], dst: &[Segment], mut offset: usize) -> usize {
     let mut done = 0;
@@ -175,16 +174,16 @@ pub fn scatter(bytes: &[u8], dst: &[Segment], mut offset: usize) -> usize {
         }
         let part = d.slice(offset, bytes.len() - done);
         offset = 0;
-        // SAFETY: as in `gather`, the other way round.
+        // SAFETY: as in `gather`, in the opposite direction.
         unsafe { copy_bytes(bytes.as_ptr().add(done), part.ptr, part.len()) };
         done += part.len();
     }
     done
 }
 
-/// Copies `len` bytes from `src_offset` of `src` to `dst_offset` of `dst`, segment by segment; returns how
-/// many were copied (fewer only where either side ends). Overlapping memory (a guest may post one buffer
-/// twice) is copied byte-correct or not, but never outside the segments.
+/// Copies `len` bytes from `src_offset` of `src` to `dst_offset` of `dst`, segment by segment. Returns how many were
+/// copied (fewer only if either side ends). If the memory overlaps (a guest may post one buffer twice), the copied
+/// bytes may be wrong, but the copy never leaves the segments.
 pub fn copy(
     src: &[Segment],
     mut src_offset: usize,
@@ -217,19 +216,19 @@ pub fn copy(
 mod tests {
     use super::*;
 
-    /// Bytes between segments, which nobody may touch.
+    /// Bytes between segments, which must not be touched.
     const GAP: usize = 8;
 
-    /// Memory with segments of some lengths in it.
+    /// Memory that holds segments of the given lengths.
     struct Packet {
         bytes: Vec<u8>,
         segments: Vec<Segment>,
-        /// Where each byte of the packet lies.
+        /// The index of each byte of the packet.
         places: Vec<usize>,
     }
 
     impl Packet {
-        /// Each byte of it, and around it, another than its neighbours.
+        /// Each byte of the memory differs from its neighbours.
         fn new(lens: &[usize], seed: u8) -> Self {
             let total = GAP + lens.iter().map(|len| len + GAP).sum::<usize>();
             let mut bytes: Vec<u8> = (0..total).map(|i| (i as u8).wrapping_mul(7) ^ seed).collect();
@@ -248,7 +247,7 @@ mod tests {
             self.places.iter().map(|at| self.bytes[*at]).collect()
         }
 
-        /// All of the memory as it would be with `new` at `offset` of the packet.
+        /// The memory as it would be with `new` at `offset` of the packet.
         fn with(&self, offset: usize, new: &[u8]) -> Vec<u8> {
             let mut bytes = self.bytes.clone();
             let places = self.places.iter().skip(offset);

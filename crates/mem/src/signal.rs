@@ -1,10 +1,10 @@
-//! Signals an eventfd that somebody else holds, without ever waiting for it.
+//! Signals an eventfd that somebody else also holds, without ever waiting for it.
 //!
-//! A `write` to an eventfd waits where its counter is full and O_NONBLOCK is clear, and both belong to the open file: a
-//! VMM that shares it changes them at any time. The kernel itself adds to an eventfd without waiting
-//! (`eventfd_signal`), and does so when an asynchronous read completes that names one (IOCB_FLAG_RESFD, io_submit(2)).
-//! A read of no bytes from /dev/null completes within the call. This costs a system call, as `write` does, and about
-//! half a microsecond more.
+//! A `write` to an eventfd waits if its counter is full and O_NONBLOCK is clear. Both belong to the open file, so a
+//! VMM that shares it can change them at any time. The kernel itself adds to an eventfd without waiting
+//! (`eventfd_signal`). It does so on completion of an asynchronous read that names an eventfd (IOCB_FLAG_RESFD,
+//! io_submit(2)), and a read of no bytes from /dev/null completes within the call. This costs one system call, as
+//! `write` does, and about half a microsecond more.
 
 use rustix::fs::{Mode, OFlags, open};
 use std::cell::OnceCell;
@@ -13,7 +13,7 @@ use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-/// Reads under way at once. Each completes before the next begins; the kernel makes room for some more.
+/// Most reads in progress. Each completes before the next begins; the kernel makes room for some more.
 const EVENTS: c_ulong = 8;
 
 /// Completions collected at a time.
@@ -51,7 +51,7 @@ struct IoEvent {
 const _: () =
     assert!(size_of::<Iocb>() == 64 && size_of::<IoEvent>() == 32 && cfg!(target_endian = "little"));
 
-/// A thread's own context of asynchronous reads, so that threads share nothing.
+/// A thread's own context for asynchronous reads, so that threads share nothing.
 struct Context {
     id: c_ulong,
     null: OwnedFd,
@@ -66,7 +66,7 @@ impl Context {
         if made < 0 { Err(io::Error::last_os_error()) } else { Ok(Self { id, null }) }
     }
 
-    /// Adds one to `fd`; says whether the kernel took it.
+    /// Adds one to `fd`; returns whether the kernel accepted it.
     fn signal(&self, fd: BorrowedFd<'_>) -> bool {
         let read = Iocb {
             opcode: PREAD,
@@ -76,7 +76,7 @@ impl Context {
             ..Iocb::default()
         };
         self.submit(&read) || {
-            // Completions that nobody collects fill the context.
+            // Completions that were not collected fill the context.
             self.collect();
             self.submit(&read)
         }
@@ -84,14 +84,15 @@ impl Context {
 
     fn submit(&self, read: &Iocb) -> bool {
         let reads = [std::ptr::from_ref(read)];
-        // SAFETY: the kernel reads one pointer and the request that it points to; a request for no bytes has no buffer.
+        // SAFETY: the kernel reads one pointer and the request to which it points; a request for no bytes has no
+        // buffer.
         unsafe { libc::syscall(libc::SYS_io_submit, self.id, 1 as c_ulong, reads.as_ptr()) == 1 }
     }
 
     fn collect(&self) {
         let mut done = [const { MaybeUninit::<IoEvent>::uninit() }; COLLECTED];
         let none = std::ptr::null::<libc::timespec>();
-        // SAFETY: the kernel writes COLLECTED completions at most. As 0 are asked for at least, it does not wait.
+        // SAFETY: the kernel writes at most COLLECTED completions. Since the minimum is 0, it does not wait.
         unsafe {
             let most = COLLECTED as c_ulong;
             libc::syscall(libc::SYS_io_getevents, self.id, 0 as c_ulong, most, done.as_mut_ptr(), none);
@@ -101,7 +102,7 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: no read is under way, and nobody has the number any more.
+        // SAFETY: no read is in progress, and nobody uses the number any more.
         unsafe { libc::syscall(libc::SYS_io_destroy, self.id) };
     }
 }
@@ -123,16 +124,16 @@ fn with_context<T>(act: impl FnOnce(&Context) -> T) -> io::Result<T> {
     })
 }
 
-/// Makes the calling thread ready to [`signal`], so that the first signal allocates nothing.
+/// Prepares the calling thread for [`signal`], so that the first signal allocates nothing.
 ///
 /// # Errors
-/// The kernel has no asynchronous I/O (ENOSYS), or its contexts are used up (EAGAIN: `sysctl fs.aio-max-nr`).
+/// If the kernel has no asynchronous I/O (ENOSYS), or its contexts are used up (EAGAIN: `sysctl fs.aio-max-nr`).
 pub fn prepare() -> io::Result<()> {
     with_context(|_| ())
 }
 
-/// Adds one to the eventfd `fd`, whoever else holds it; never waits. Returns false where `fd` is no eventfd, or where
-/// the thread has no context ([`prepare`]). A counter at its maximum stays there, which is a signal as well.
+/// Adds one to the eventfd `fd`, whoever else holds it; never waits. False if `fd` is not an eventfd, or if the thread
+/// has no context ([`prepare`]). A counter at its maximum stays there, which is a signal as well.
 pub fn signal(fd: BorrowedFd<'_>) -> bool {
     with_context(|context| context.signal(fd)).unwrap_or(false)
 }

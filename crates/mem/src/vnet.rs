@@ -1,7 +1,7 @@
-//! `struct virtio_net_hdr` (VIRTIO 1.2, 5.1.6) to and from [`Offload`]: what guests, taps and packet sockets
-//! put before each frame.
+//! Conversion between `struct virtio_net_hdr` (VIRTIO 1.2, 5.1.6), which guests, taps and packet sockets put before
+//! each frame, and [`Offload`].
 //!
-//! All fields are little-endian, as VIRTIO 1 has them and as the kernel has them on the hosts we run on.
+//! All fields are little-endian, as in VIRTIO 1 and in the kernel on the hosts we run on.
 
 use crate::{Accepts, Csum, Gso, Offload};
 
@@ -20,12 +20,12 @@ const GSO_TCPV6: u8 = 4;
 const GSO_UDP_L4: u8 = 5;
 const GSO_ECN: u8 = 0x80;
 
-/// Whether the sender is believed when it says that a checksum was verified.
+/// Whether to trust a sender that claims to have verified a checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataValid {
-    /// The kernel: it did verify it.
+    /// The sender is the kernel, which has verified it.
     Trust,
-    /// A guest's driver: VIRTIO forbids it to say so (5.1.6.2.1).
+    /// The sender is a guest's driver, which VIRTIO forbids to claim it (5.1.6.2.1).
     Ignore,
 }
 
@@ -35,25 +35,25 @@ pub enum BadVnetHeader {
     /// The checksum field lies outside the frame.
     #[error("checksum field outside the frame")]
     CsumOutside,
-    /// A partial checksum, which the sender may not send.
+    /// A partial checksum, which the sender did not negotiate.
     #[error("partial checksum not negotiated")]
     CsumRefused,
-    /// A segmentation type that is unknown or that the sender may not send.
+    /// A segmentation type that is unknown, or that the sender did not negotiate.
     #[error("segmentation type unknown or not negotiated")]
     GsoRefused,
     /// A large segment without a segment size.
     #[error("large segment with segment size 0")]
     GsoSize,
-    /// A large segment whose checksum is not partial, so that segments could not get theirs.
+    /// A large segment whose checksum is not partial, so that its segments could not get theirs.
     #[error("large segment without partial checksum")]
     GsoWithoutCsum,
 }
 
-/// Reads the header of a frame of `frame_len` bytes whose sender may leave unfinished what `allowed` has.
+/// Reads the header of a frame of `frame_len` bytes. The sender may leave unfinished what `allowed` contains.
 ///
-/// `header` is a private copy: its bytes were read once. Flags not known are ignored (VIRTIO 1.2, 5.1.6.2.2).
-/// `hdr_len` is taken as a hint, `csum_start` is only known to lie inside the frame: who uses them compares
-/// them with the headers found.
+/// `header` is a private copy, whose bytes were read once. Unknown flags are ignored (VIRTIO 1.2, 5.1.6.2.2).
+/// `hdr_len` is only a hint, and `csum_start` is only known to be within the frame: users of these fields compare them
+/// with the parsed headers.
 ///
 /// # Errors
 /// [`BadVnetHeader`].
@@ -71,7 +71,7 @@ pub fn parse(
     parse_unfinished(header, frame_len, allowed, data_valid)
 }
 
-/// The same, where there is something to know.
+/// The same, if there is anything unfinished.
 fn parse_unfinished(
     header: &[u8; VNET_HEADER_SHORT],
     frame_len: usize,
@@ -146,16 +146,17 @@ fn build_unfinished(offload: &Offload) -> [u8; VNET_HEADER] {
     header
 }
 
-/// The header of a frame whose payload, behind `hdr_len` bytes up to and including UDP's header at `udp`, is that of
-/// several datagrams, `size` bytes each and the last one maybe shorter; their checksums are partial.
+/// The header of a frame that holds several UDP datagrams. Their payload follows the `hdr_len` bytes up to and
+/// including UDP's header at `udp`: `size` bytes for each datagram, perhaps fewer for the last one. Their checksums
+/// are partial.
 #[must_use]
 pub fn build_datagrams(udp: u16, hdr_len: u16, size: u16) -> [u8; VNET_HEADER_SHORT] {
     let [[h0, h1], [s0, s1], [u0, u1]] = [hdr_len, size, udp].map(u16::to_le_bytes);
     [NEEDS_CSUM, GSO_UDP_L4, h0, h1, s0, s1, u0, u1, 6, 0]
 }
 
-/// Bytes of payload of each datagram, where the header is of a frame that holds several. [`parse`] refuses it:
-/// such frames are for those only who take them apart.
+/// Payload bytes of each datagram, if the frame with this header holds several. [`parse`] refuses such headers: these
+/// frames are only for receivers that split them.
 #[must_use]
 #[inline]
 pub fn datagrams(header: &[u8; VNET_HEADER_SHORT]) -> Option<u16> {

@@ -8,8 +8,8 @@ use ipnet::IpNet;
 use packet::Mac;
 use std::net::IpAddr;
 
-/// One change. A batch is applied as a whole: no packet sees half of it. What a change refers to must be there once the
-/// batch is applied, and what it deletes before.
+/// One change. A batch is applied as a whole: no packet sees half of it. What a change refers to must exist once the
+/// whole batch is applied; what it deletes must exist before.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs)] // each variant's fields are the key and the value of its table
 pub enum Change {
@@ -20,7 +20,7 @@ pub enum Change {
     DelNetwork(Vrf),
     PutNexthop(NexthopId, Nexthop),
     DelNexthop(NexthopId),
-    /// Host bits of the prefix do not count, here and for `DelRoute`.
+    /// Host bits of the prefix are ignored, here and in `DelRoute`.
     PutRoute {
         vrf: Vrf,
         prefix: IpNet,
@@ -68,18 +68,18 @@ pub enum Change {
     },
 }
 
-/// Why a batch of changes was refused. Nothing of it was applied.
+/// Why a batch of changes was refused. No part of it was applied.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ApplyError {
     /// The executor has a limit.
-    #[error("{what}: at most {limit} fit this executor")]
+    #[error("{what}: this executor holds at most {limit}")]
     Limit {
         /// Of what.
         what: &'static str,
         /// The limit.
         limit: usize,
     },
-    /// A change refers to something that isn't there.
+    /// A change refers to something that does not exist.
     #[error("{0} does not exist")]
     Missing(String),
 }

@@ -7,8 +7,7 @@
 //!                  └── label ───────────────────────────┘
 //! ```
 //!
-//! A step that ends a packet's way returns a [`Stop`]; [`reply`] turns it into a drop, a hold, or the answer that
-//! its sender gets.
+//! A step that stops a packet returns a [`Stop`]; [`reply`] turns it into a drop, a hold, or an answer to the sender.
 
 mod bridge;
 mod egress;
@@ -30,8 +29,8 @@ use crate::{
 use packet::{Fragment, Headers, IcmpError, L4, Mac, ParseError, Tag, entropy, entropy_l2, proto};
 use std::net::IpAddr;
 
-/// What happens to a packet that came in by `ingress`, by these tables. A pure function: what is to change is in the
-/// effects.
+/// Decides what happens to a packet that came in on `ingress`, according to these tables. A pure function: all changes
+/// to the tables are in the effects.
 #[must_use]
 pub fn decide<T: Lookup>(tables: &T, packet: &PacketView<'_>, ingress: VifId, now: Seconds) -> Decision {
     let mut walk = Walk { tables, packet, ingress, now, effects: Effects::default() };
@@ -49,9 +48,9 @@ pub fn decide<T: Lookup>(tables: &T, packet: &PacketView<'_>, ingress: VifId, no
     Decision { verdict, effects: walk.effects }
 }
 
-/// The deliveries of a frame of this host's own into a network, as from `origin`: to one MAC, or to all members, of
-/// which the attached wire is none for the gateway, which has another MAC there; and a neighbour that is not known,
-/// because of whom a delivery is missing.
+/// The deliveries of this host's own frame into a network, as if from `origin`: to one MAC, or to all members. The
+/// attached wire is not a member for the gateway, which has another MAC there. Also returns an unknown neighbour
+/// without which a delivery is missing.
 pub(crate) fn bridge_own<T: Lookup>(
     tables: &T,
     network: &Network,
@@ -79,7 +78,7 @@ pub(crate) fn bridge_own<T: Lookup>(
     (to, missing)
 }
 
-/// One packet's way through the tables.
+/// A packet on its way through the tables.
 struct Walk<'a, T> {
     tables: &'a T,
     packet: &'a PacketView<'a>,
@@ -88,19 +87,19 @@ struct Walk<'a, T> {
     effects: Effects,
 }
 
-/// What most steps return: where the packet goes, or why it goes no further.
+/// What most steps return: where the packet goes, or why it stops.
 type Outcome = Result<Verdict, Stop>;
 
-/// Why a packet goes no further.
+/// Why a packet stops.
 #[derive(Clone, Copy, Debug)]
 enum Stop {
     /// Dropped.
     Drop(DropReason),
-    /// Dropped, and its sender told by ICMP where that is possible.
+    /// Dropped; its sender is informed by ICMP where that is possible.
     Refuse(IcmpError, DropReason),
-    /// Dropped, and its sender told by a TCP reset.
+    /// Dropped; its sender gets a TCP reset.
     Reset(DropReason),
-    /// A ping to a guest that has a verbs device alone: answered for it.
+    /// A ping to a guest that is only a verbs device: answered on the guest's behalf.
     Echo,
     /// Waits for a neighbour.
     Hold { scope: NeighbourScope, addr: IpAddr },
@@ -118,18 +117,18 @@ impl From<ParseError> for Stop {
     }
 }
 
-/// A tenant's packet, freed of the tunnel it came in.
+/// A tenant's packet, without the tunnel in which it came.
 struct Frame<'a> {
     headers: Headers,
-    /// Offset just past it, bytes.
+    /// Offset of the end of the packet, bytes.
     end: usize,
     origin: Origin<'a>,
     /// The network it is in.
     network: &'a Network,
-    /// Traffic class with which it goes on.
+    /// Its new traffic class.
     tos: u8,
-    /// How many of its tags, from the outermost on, are not the tenant's and go no further: that of the VLAN it came
-    /// by, and those that bear a priority alone.
+    /// How many of its tags, from the outermost on, are not the tenant's and are removed: the tag of the VLAN in which
+    /// it came, and priority tags.
     foreign_tags: u8,
 }
 
@@ -140,14 +139,14 @@ pub(crate) enum Origin<'a> {
     Guest(&'a Vif),
     /// A wire the network is attached to.
     Attached { wire: &'a Vif, vlan: Option<u16> },
-    /// Another host, by this VNI or label.
+    /// Another host, which sent it with this VNI or label.
     Tunnel { remote: IpAddr, id: u32 },
     /// The network's gateway.
     Gateway,
 }
 
 impl Origin<'_> {
-    /// The port behind which the sender lies.
+    /// The port through which the sender is reached.
     fn port(&self) -> Option<VifId> {
         match self {
             Self::Guest(vif) | Self::Attached { wire: vif, .. } => Some(vif.id),
@@ -155,7 +154,7 @@ impl Origin<'_> {
         }
     }
 
-    /// Whether it may be flooded to a network's tunnels: what came from one may not (split horizon).
+    /// Whether it may be flooded to a network's tunnels: a frame from a tunnel may not (split horizon).
     const fn may_flood_tunnels(&self, network: &Network) -> bool {
         match self {
             Self::Guest(_) | Self::Gateway => network.bridges_tunnels(),
@@ -170,25 +169,25 @@ impl Origin<'_> {
         matches!(self, Self::Guest(_))
     }
 
-    /// Whether the sender is behind this interface, or behind the other one of the same guest.
+    /// Whether the sender is behind this interface, or behind the same guest's other interface.
     fn is_of(&self, vif: &Vif) -> bool {
         let other = matches!(self, Self::Guest(own) if own.rdma == Some(vif.id));
         other || self.port() == Some(vif.id)
     }
 
-    /// Whether it is a verbs device, which has everything routed: it knows no neighbours.
+    /// Whether it is a verbs device. All its packets are routed, because it knows no neighbours.
     fn is_verbs(&self) -> bool {
         matches!(self, Self::Guest(vif) if vif.kind == VifKind::Rdma)
     }
 
-    /// Whether rules run for the sender's sake; the way it is, only guests have them.
+    /// Whether rules apply because of the sender. Among senders, only guests have rules.
     fn policy(&self) -> bool {
         matches!(self, Self::Guest(vif) if vif.policy)
     }
 }
 
 impl Frame<'_> {
-    /// The MAC that the network's gateway has where the frame came from: on an attached wire one of this host's own.
+    /// The MAC of the network's gateway where the frame came from: on an attached wire, one of this host's own.
     fn gateway_mac(&self) -> Mac {
         match self.origin {
             Origin::Attached { wire, .. } => wire.mac.unwrap_or(GATEWAY_MAC),
@@ -196,7 +195,7 @@ impl Frame<'_> {
         }
     }
 
-    /// Whether a MAC is the gateway's where the frame came from. Hosts of a wire may have heard of the anycast one.
+    /// Whether a MAC is the gateway's where the frame came from. Hosts on a wire may know the anycast MAC too.
     fn is_gateways(&self, mac: Mac) -> bool {
         mac == GATEWAY_MAC || mac == self.gateway_mac()
     }
@@ -207,7 +206,7 @@ impl Frame<'_> {
         tags.get(self.foreign_tags.into()..).unwrap_or_default()
     }
 
-    /// Whether it is RoCEv2 that a verbs device takes: whole, and not in a VLAN of the tenant's own.
+    /// Whether it is RoCEv2 that a verbs device accepts: not a fragment, and not in a tenant's own VLAN.
     fn is_roce(&self) -> bool {
         let whole = self.headers.ip().is_some_and(|ip| ip.fragment == Fragment::Whole);
         whole && is_roce(&self.headers.l4) && self.tags().is_empty()
@@ -217,7 +216,7 @@ impl Frame<'_> {
         entropy_of(&self.headers)
     }
 
-    /// The new ECN field, where decapsulation changes it (RFC 6040).
+    /// The new ECN field, if decapsulation changes it (RFC 6040).
     fn new_ecn(&self) -> Option<u8> {
         let ip = self.headers.ip()?;
         (self.tos != ip.tos).then_some(self.tos & packet::ecn::ECN_MASK)
@@ -228,15 +227,15 @@ fn is_roce(l4: &L4) -> bool {
     matches!(l4, L4::Udp { dst: proto::PORT_ROCE, .. })
 }
 
-/// How many tags of a frame go no further: `own` of the VLAN it came by, and those behind that bear a priority alone.
+/// How many of a frame's tags are removed: `own` tags of the VLAN in which it came, and the priority tags after them.
 fn foreign_tags(headers: &Headers, own: usize) -> u8 {
     let tags = headers.eth.as_ref().map_or(&[][..], |eth| &eth.tags);
     let behind = tags.iter().skip(own).take_while(|tag| tag.is_priority()).count();
     (own + behind) as u8
 }
 
-/// The entropy hash of a tenant's packet: of addresses and ports, but of addresses alone where not all packets of the
-/// flow have the same ports (fragments; RoCEv2, whose flows are address pairs), and of the MACs where it isn't IP.
+/// The entropy hash of a tenant's packet: of addresses and ports. If not all packets of the flow have the same ports
+/// (fragments; RoCEv2, whose flows are address pairs), of addresses alone. If it isn't IP, of the MACs.
 #[must_use]
 pub fn entropy_of(headers: &Headers) -> u32 {
     let Some(ip) = headers.ip() else {
@@ -252,14 +251,14 @@ pub fn entropy_of(headers: &Headers) -> u32 {
 }
 
 impl<'a, T: Lookup> Walk<'a, T> {
-    /// Takes a tenant's packet on, and answers its sender where its way ends.
+    /// Forwards a tenant's packet, or answers its sender if it is stopped.
     fn tenant(&mut self, frame: &Frame<'a>) -> Verdict {
         self.switch(frame).unwrap_or_else(|stop| self.stopped(frame, stop))
     }
 }
 
 impl Effects {
-    /// Leaves of the effects what a verdict allows. `other` tells the other interface of a guest that has two.
+    /// Removes the effects that a verdict does not allow. `other` returns the other interface of a guest that has two.
     fn restrict(&mut self, verdict: &Verdict, ingress: VifId, other: impl Fn(VifId) -> Option<VifId>) {
         let deliveries = match verdict {
             Verdict::Forward(forward) => std::slice::from_ref(forward),
@@ -282,14 +281,14 @@ impl Effects {
         if self.mirror_in.is_empty() && self.mirror_out.is_empty() {
             return;
         }
-        // Nobody gets a copy of what he sends or receives himself.
+        // Nobody gets a copy of a packet that it sends or receives itself.
         let own = |copy| {
             let is = |port| port == copy || other(port) == Some(copy);
             is(ingress) || deliveries.iter().any(|forward| is(forward.port))
         };
         self.mirror_in.retain(|copy| !own(*copy));
         self.mirror_out.retain(|copy| !own(*copy));
-        // Nor twice what leaves as it came.
+        // Nobody gets two copies of a frame that leaves as it came.
         if deliveries.first().is_some_and(Forward::keeps_frame) {
             let Self { mirror_in, mirror_out, .. } = self;
             mirror_out.retain(|copy| !mirror_in.contains(copy));
@@ -297,7 +296,7 @@ impl Effects {
     }
 }
 
-/// Appends unless it is there already or there is no room.
+/// Appends a value unless the list contains it or is full.
 fn push_new<V: PartialEq, const N: usize>(list: &mut arrayvec::ArrayVec<V, N>, value: V) {
     if !list.contains(&value) {
         let _ = list.try_push(value);

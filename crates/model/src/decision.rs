@@ -1,4 +1,4 @@
-//! What `decide` says about a packet: a verdict, and what else happens because of it.
+//! The result of `decide`: a verdict, and the effects of the packet.
 
 use crate::{
     DropReason, FlowChange, FragmentKey, MeterId, NeighbourScope, NexthopId, RuleId, Transport, VifId, Vrf,
@@ -21,32 +21,32 @@ pub struct Decision {
 pub enum Verdict {
     /// To one port.
     Forward(Forward),
-    /// To every member of a network's bridge but the one it came from; what only other hosts' gateways are to hear,
-    /// to its tunnels.
+    /// To every member of a network's bridge except the sender; or, if only other hosts' gateways need it, to the
+    /// tunnels.
     Flood(Flood),
     /// Nowhere: Viaduct answers it.
     Reply(Reply),
-    /// Nowhere yet: it waits for this neighbour, for which a solicitation goes out; then it is decided again.
+    /// It waits for this neighbour, for which a solicitation is sent; then it is decided again.
     Hold {
-        /// Where the neighbour is sought.
+        /// Where the neighbour is looked for.
         scope: NeighbourScope,
         /// Its address.
         addr: IpAddr,
     },
-    /// Nowhere: it was for Viaduct, and its effects are all there is to it (an answer to ARP or ND).
+    /// It was for Viaduct; nothing remains but its effects (an answer to ARP or ND).
     Consumed,
     /// Nowhere.
     Drop(DropReason),
 }
 
-/// One destination and how the packet is rewritten for it, applied in the order of the fields:
-/// strip, ECN, TTL, NAT, MSS, Ethernet, VLAN, encapsulation.
+/// One destination, and how the packet is rewritten for it. The fields apply in their order: strip, ECN, TTL, NAT,
+/// MSS, Ethernet, VLAN, encapsulation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Forward {
     /// Interface it leaves by.
     pub port: VifId,
-    /// Bytes taken off the front of the frame: tunnel headers, and the Ethernet header where a new one is written.
-    /// What lies behind the packet as padding goes too ([`crate::rewrite::kept`]).
+    /// Bytes removed from the front of the frame: tunnel headers, and the Ethernet header if a new one is written.
+    /// Padding after the packet is removed too ([`crate::rewrite::kept`]).
     pub strip: u16,
     /// New ECN field of the (inner) IP header (RFC 6040 decapsulation).
     pub ecn: Option<u8>,
@@ -54,21 +54,21 @@ pub struct Forward {
     pub ttl_decrement: u8,
     /// Address translation of the (inner) IP packet.
     pub nat: Nat,
-    /// What the MSS that the (inner) TCP SYN tells is lowered to ([`packet::mss`]).
+    /// The value to which the MSS of the (inner) TCP SYN is lowered ([`packet::mss()`]).
     pub mss: Option<u16>,
-    /// New Ethernet header in front of what is left.
+    /// New Ethernet header before the remaining bytes.
     pub ethernet: Option<EthernetRewrite>,
-    /// 802.1Q tag pushed behind the addresses (a network attached to a wire by VLAN).
+    /// 802.1Q tag pushed after the addresses (a network attached to a wire by VLAN).
     pub push_vlan: Option<u16>,
-    /// 802.1Q tags popped, from the outermost on: the attachment's, and those that bear a priority alone. Where the
-    /// frame is kept from its Ethernet header.
+    /// 802.1Q tags popped, from the outermost on, if the Ethernet header is kept: the attachment's tag, and priority
+    /// tags.
     pub pop_tags: u8,
     /// Tunnel it goes through.
     pub encap: Option<Encap>,
 }
 
 impl Forward {
-    /// Out of this port as it is.
+    /// Out of this port, unchanged.
     #[must_use]
     pub const fn unchanged(port: VifId) -> Self {
         Self {
@@ -85,7 +85,7 @@ impl Forward {
         }
     }
 
-    /// Whether the frame leaves as it came, if in a tunnel.
+    /// Whether the frame leaves as it came, perhaps in a tunnel.
     pub(crate) fn keeps_frame(&self) -> bool {
         Self { encap: None, ..self.clone() } == Self::unchanged(self.port)
     }
@@ -132,8 +132,8 @@ pub struct Encap {
     pub tos: u8,
 }
 
-/// Delivery to all members of a bridge: guests, the attached wire, flood tunnels. What came from a tunnel goes to no
-/// tunnel (split horizon). Members the frame can't be sent to are left out.
+/// Delivery to all members of a bridge: guests, the attached wire, flood tunnels. A frame from a tunnel goes to no
+/// tunnel (split horizon). Members that can't be sent to are left out.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Flood {
     /// The network.
@@ -147,27 +147,27 @@ pub struct Flood {
 pub struct Reply {
     /// What it says.
     pub kind: ReplyKind,
-    /// How it is sent. The answer is built from its L3 header on (ARP body, IP header); this puts the Ethernet
-    /// header or the tunnel in front of it. `strip` is where the L3 header of what it answers lies in the frame.
+    /// How it is sent. The answer is built from its L3 header on (ARP body, IP header); `forward` puts the Ethernet
+    /// header or the tunnel before it. `strip` is the offset of the L3 header in the frame that is answered.
     pub forward: Forward,
-    /// Where the packet was refused rather than served: the reason that is counted.
+    /// If the packet was refused rather than served: the reason that is counted.
     pub dropped: Option<DropReason>,
-    /// Of an error: who is told, by network and address. Executors bound how often (RFC 1812, 4.3.2.8; RFC 4443, 2.4
-    /// f).
+    /// For an error: who is informed, by network and address. Executors limit how often (RFC 1812, 4.3.2.8; RFC 4443,
+    /// 2.4 f).
     pub asker: Option<Asker>,
 }
 
-/// Somebody who is told that a packet of his was refused.
+/// A sender who is informed that its packet was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Asker {
-    /// The network that the packet was in.
+    /// The network in which the packet was.
     pub vrf: Vrf,
     /// Its source address there.
     pub addr: IpAddr,
 }
 
 impl Reply {
-    /// The same before it is encapsulated.
+    /// The same, without the tunnel.
     #[must_use]
     pub fn bare(&self) -> Self {
         Self { forward: Forward { encap: None, ..self.forward.clone() }, ..self.clone() }
@@ -204,35 +204,35 @@ pub enum ReplyKind {
 
 /// What else happens.
 ///
-/// Meters come first: a packet that is over a rate is dropped, and nothing else happens. What a dropped packet leaves
-/// behind are its source MAC, its counters and the copies of what came in; never a connection. A held packet's meters,
+/// Meters come first: a packet over its rate is dropped, and nothing else happens. A dropped packet leaves behind its
+/// source MAC, its counters and the copies of the frame as it came in, but never a connection. A held packet's meters,
 /// copies and connection wait until it is decided again.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Effects {
     /// A source MAC to learn.
     pub learn: Option<Learn>,
-    /// A neighbour that made itself known.
+    /// A neighbour that announced itself.
     pub neighbour: Option<NeighbourFound>,
-    /// A bound of the underlay that made itself known.
+    /// A path MTU of the underlay that a router reported.
     pub path: Option<PathMtu>,
     /// Connection table.
     pub flow: Option<FlowChange>,
-    /// The rules allow this packet, which is of no connection; but another like it may be of one. So the decision is
-    /// not for those.
+    /// The rules allow this packet, which belongs to no connection; but a similar one may. So the decision must not be
+    /// cached.
     pub once: bool,
     /// Protocol and ports for later fragments.
     pub fragment: Option<(FragmentKey, Transport)>,
-    /// Policers, asked in this order, each dropping what does not conform for its reason (`rate_limited`, `policed`):
-    /// the guest's rate first. Past the capacity, police rules are ignored.
+    /// Policers, asked in this order. Each drops packets over its rate, with its own reason (`rate_limited`,
+    /// `policed`); the guest's rate comes first. Police rules beyond the capacity are ignored.
     pub meters: ArrayVec<(MeterId, DropReason), 4>,
     /// Guests that get a copy of the frame as it came in.
     pub mirror_in: ArrayVec<VifId, 4>,
     /// Guests that get a copy of the frame as it is delivered, or of the answer.
     pub mirror_out: ArrayVec<VifId, 4>,
-    /// A neighbour to solicit though the packet does not wait for it: the next hop of one of a flood's tunnels, or of
-    /// a mirror on another host.
+    /// A neighbour to solicit although the packet does not wait for it: the next hop of one of a flood's tunnels, or
+    /// of a mirror on another host.
     pub solicit: Option<(NeighbourScope, IpAddr)>,
-    /// The rules that applied, for their counters: of both networks, those that go on before the one that decided.
+    /// The rules that applied in both networks, for their counters: modifiers, then the one that decided.
     pub rules: ArrayVec<RuleId, 10>,
     /// The nexthop used, for its counter.
     pub nexthop: Option<NexthopId>,
@@ -249,7 +249,7 @@ pub struct Learn {
     pub at: crate::BridgeTarget,
 }
 
-/// The largest outer IP packet that the underlay carries to a tunnel's remote, as a router of it says (RFC 1191; RFC
+/// The largest outer IP packet that the underlay carries to a tunnel's remote, as a router reports it (RFC 1191; RFC
 /// 8201).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathMtu {
@@ -260,7 +260,7 @@ pub struct PathMtu {
 }
 
 impl PathMtu {
-    /// Seconds after which it is forgotten, and larger packets are tried again (RFC 1191, 6.3; RFC 8201, 4).
+    /// Seconds after which it expires and larger packets are tried again (RFC 1191, 6.3; RFC 8201, 4).
     pub const AGE: crate::Seconds = 600;
 }
 

@@ -15,7 +15,7 @@ use packet::Mac;
 use std::cell::RefCell;
 use std::net::IpAddr;
 
-/// What `decide` says about a packet that nobody sent.
+/// The decision about a hypothetical packet.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Explanation {
     /// Look-ups in their order.
@@ -24,7 +24,7 @@ pub struct Explanation {
     pub decision: Decision,
 }
 
-/// Decides about a packet, and tells how.
+/// Decides about a packet and records how.
 #[must_use]
 pub fn explain<T: Lookup>(tables: &T, packet: &PacketView<'_>, ingress: VifId, now: Seconds) -> Explanation {
     let traced = Traced::new(tables);
@@ -32,7 +32,7 @@ pub fn explain<T: Lookup>(tables: &T, packet: &PacketView<'_>, ingress: VifId, n
     Explanation { steps: traced.into_steps(), decision }
 }
 
-/// Tables that note every look-up.
+/// Tables that record every look-up.
 #[derive(Debug)]
 pub struct Traced<'a, T> {
     tables: &'a T,
@@ -40,12 +40,12 @@ pub struct Traced<'a, T> {
 }
 
 impl<'a, T> Traced<'a, T> {
-    /// Notes look-ups in these tables.
+    /// Records look-ups in these tables.
     pub const fn new(tables: &'a T) -> Self {
         Self { tables, steps: RefCell::new(Vec::new()) }
     }
 
-    /// The look-ups so far, in their order; each once.
+    /// The look-ups so far, in order; each once.
     #[must_use]
     pub fn into_steps(self) -> Vec<Step> {
         self.steps.into_inner()

@@ -16,8 +16,8 @@ pub struct Endpoint {
     pub vrf: Vrf,
     /// Address before source NAT or after destination NAT.
     pub addr: IpAddr,
-    /// Port, or what stands for it ([`crate::Transport::ports`]); 0 for the source of UDP 4791 (RoCEv2: both
-    /// directions go to that port, so flows track the address pair).
+    /// Port, or its substitute ([`crate::Transport::ports`]). 0 for the source of UDP 4791: RoCEv2's packets go to
+    /// that port in both directions, so flows track the address pair.
     pub port: u16,
 }
 
@@ -33,7 +33,7 @@ pub struct FlowKey {
 }
 
 impl FlowKey {
-    /// The key of a packet between two inside addresses, with its ports. Of RoCEv2 the source port does not count.
+    /// The key of a packet between two inside addresses, with its ports. For RoCEv2 the source port is ignored.
     #[must_use]
     pub fn new(src: (Vrf, IpAddr), dst: (Vrf, IpAddr), protocol: u8, ports: (u16, u16)) -> Self {
         let roce = protocol == proto::UDP && ports.1 == proto::PORT_ROCE;
@@ -45,7 +45,7 @@ impl FlowKey {
         }
     }
 
-    /// The other direction. RoCEv2's is to port 4791 again.
+    /// The other direction. RoCEv2's also goes to port 4791.
     #[must_use]
     pub fn reverse(&self) -> Self {
         let roce = self.protocol == proto::UDP && self.dst.port == proto::PORT_ROCE && self.src.port == 0;
@@ -58,11 +58,11 @@ impl FlowKey {
     }
 }
 
-/// Where a connection stands (after RFC 9293 for TCP).
+/// The state of a connection (after RFC 9293 for TCP).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FlowState {
     /// TCP before the end of its handshake (or picked up in mid-stream and not answered yet), or another protocol
-    /// without a reply yet. First to be evicted.
+    /// without a reply yet. Evicted first.
     New,
     /// Packets seen in both directions (TCP: acknowledged in both).
     Established,
@@ -89,10 +89,10 @@ impl FlowState {
     }
 }
 
-/// What is remembered of a connection.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connection {
-    /// The direction of its first packet; of one that was picked up in mid-stream, that which rules allow.
+    /// The direction of its first packet. For a connection picked up in mid-stream: the direction that rules allow.
     pub original: FlowKey,
     /// Where it stands.
     pub state: FlowState,
@@ -103,15 +103,15 @@ pub struct Connection {
     pub tcp: Tcp,
 }
 
-/// What a packet is to a connection that has its addresses and ports.
+/// How a packet relates to a connection that has its addresses and ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Follow {
-    /// One of its packets, after which this is known.
+    /// It belongs to the connection, whose new state this is.
     Moves(Connection),
-    /// The answer to a SYN that came when it was open already: it begins anew, and this is known then.
+    /// It answers a SYN that came while the connection was open. The connection starts anew, with this state.
     Reopens(Connection),
-    /// It passes with the connection and leaves it as it is: TCP outside of the stream, of which its receiver makes
-    /// what it makes of it, or a reset that its receiver must ask back about.
+    /// It passes with the connection but does not change it: a TCP segment outside the stream, with which its receiver
+    /// deals, or a reset that its receiver must answer with a challenge ACK.
     Stray,
     /// A reset outside of the window.
     Outside,
@@ -129,15 +129,15 @@ impl Connection {
     /// Packets in both directions.
     pub const BOTH_WAYS: u8 = Self::REPLIED | Self::ASKED;
 
-    /// The connection that a first packet makes, if it makes one: resets do not, nor ICMP but requests, nor does what
-    /// goes to a group, which nobody answers. With `reply`, the packet goes against `original`.
+    /// The connection that a first packet creates, if any. Resets create none; neither do ICMP messages other than
+    /// requests, nor packets to a group, which nobody answers. With `reply`, the packet goes against `original`.
     #[must_use]
     pub fn first(original: FlowKey, reply: bool, headers: &Headers, liberal: bool) -> Option<Self> {
         let v6 = original.src.addr.is_ipv6();
         let makes = match headers.l4 {
             L4::Tcp { flags, .. } => flags & proto::TCP_RST == 0,
             L4::Icmp { kind, .. } => matches!(query(v6, kind), Some(Query::Request)),
-            // A later fragment, whose type is not known.
+            // A later fragment, whose type is unknown.
             L4::Other if is_icmp(original.protocol) => false,
             _ => true,
         };
@@ -155,7 +155,7 @@ impl Connection {
         Some(new)
     }
 
-    /// The connection after a packet of another protocol than TCP, or a fragment whose flags are not known.
+    /// The connection after a packet of a protocol other than TCP, or after a fragment whose flags are unknown.
     #[must_use]
     pub fn after(mut self, reply: bool) -> Self {
         self.seen |= Self::way(reply);
@@ -165,20 +165,21 @@ impl Connection {
         self
     }
 
-    /// What a packet is to the connection. With `reply`, it goes against its original direction.
+    /// How a packet relates to the connection. With `reply`, it goes against the original direction.
     #[must_use]
     pub fn follow(self, reply: bool, headers: &Headers) -> Follow {
         match Segment::of(headers) {
-            // A later fragment of TCP as well, whose flags are not known.
+            // Includes later fragments of TCP, whose flags are unknown.
             None => Follow::Moves(self.after(reply)),
             Some(segment) => self.follow_segment(reply, &segment),
         }
     }
 
-    /// What a TCP segment is to the connection.
+    /// How a TCP segment relates to the connection.
     ///
     /// TCP is established once the original direction acknowledges something of the other, or the other acknowledges
-    /// without a SYN; where not all packets are seen ([`Tcp::liberal`]), once anybody acknowledges without a SYN.
+    /// without a SYN. Where some packets go unseen ([`Tcp::liberal`]), it is established once either side acknowledges
+    /// without a SYN.
     #[must_use]
     pub fn follow_segment(self, reply: bool, segment: &Segment) -> Follow {
         match segment {
@@ -205,7 +206,7 @@ impl Connection {
         Follow::Moves(self)
     }
 
-    /// After a SYN without ACK. In an open connection it changes nothing (RFC 5961, 4), but its answer may.
+    /// After a SYN without ACK. It does not change an open connection (RFC 5961, 4), but its answer may.
     fn opened(mut self, reply: bool, segment: &Segment) -> Follow {
         let side = usize::from(reply);
         match self.state {
@@ -238,11 +239,11 @@ impl Connection {
     /// After a reset (RFC 9293, 3.10.7.4; RFC 5961, 3.2).
     fn reset(mut self, reply: bool, segment: &Segment) -> Follow {
         let reset = self.tcp.reset(reply.into(), segment);
-        // A host also resets what answers an old SYN of its own (RFC 9293, 3.5.2): that has numbers of its own.
+        // A host also resets the answer to an old SYN of its own (RFC 9293, 3.5.2), whose numbers are unrelated.
         let handshake = self.state == FlowState::New && !reply;
         self.state = match (reset, self.state) {
             (Reset::Exact, _) | (_, FlowState::Closed) => FlowState::Closed,
-            // What its receiver expects is not known well: more packets tell whether that took it.
+            // The receiver's next expected number is not well known: later packets show whether it accepted the reset.
             _ if self.tcp.liberal => FlowState::Closing,
             (Reset::Outside, _) if !handshake => return Follow::Outside,
             _ => return Follow::Stray,
@@ -286,10 +287,10 @@ pub enum FlowChange {
     },
 }
 
-/// What fragments of one datagram share (RFC 791): where they came in, and the header fields.
+/// What fragments of one datagram share (RFC 791): their ingress and header fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FragmentKey {
-    /// Interface (the wire, for what came in a tunnel).
+    /// Interface; for fragments in a tunnel, the wire.
     pub ingress: VifId,
     /// Network.
     pub vrf: Vrf,
@@ -304,6 +305,6 @@ pub struct FragmentKey {
 }
 
 impl FragmentKey {
-    /// Seconds for which later fragments find the ports of their first.
+    /// Seconds for which later fragments find the ports of their first fragment.
     pub const TIMEOUT: Seconds = 30;
 }

@@ -1,6 +1,6 @@
-//! Random tables, and packets that meet them: for property and differential tests of every executor.
+//! Random tables and packets for them, for property and differential tests of every executor.
 //!
-//! Everything follows from a seed, so that a failure can be told by one number.
+//! Everything follows from a seed, so one number describes a failure.
 
 mod packets;
 mod tables;
@@ -33,12 +33,12 @@ impl Rng {
         if end == 0 { 0 } else { (self.next_u64() % end as u64) as usize }
     }
 
-    /// True `n` times of a hundred.
+    /// True with a probability of `n` per cent.
     pub const fn percent(&mut self, n: usize) -> bool {
         self.below(100) < n
     }
 
-    /// One of some values, of which there is at least one.
+    /// One of `values`, which must not be empty.
     pub fn one<V: Clone>(&mut self, values: &[V]) -> V {
         values[self.below(values.len())].clone()
     }

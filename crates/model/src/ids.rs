@@ -17,7 +17,7 @@ macro_rules! id {
 }
 
 id!(
-    /// An interface: guest or wire. Small and dense; numbered by the control plane.
+    /// An interface: a guest's or a wire. Ids are small and dense; the control plane assigns them.
     VifId, u16
 );
 id!(

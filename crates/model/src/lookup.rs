@@ -1,4 +1,4 @@
-//! How `decide` reads the tables, so that it runs on the naive, the fast and the traced ones.
+//! How `decide` reads the tables: a trait, so that it runs on the naive, the fast and the traced ones.
 
 use crate::{
     Action, BridgeEntry, Connection, DropReason, FlowKey, FragmentKey, Host, Modifier, NeighbourScope,
@@ -8,7 +8,7 @@ use arrayvec::ArrayVec;
 use packet::Mac;
 use std::net::IpAddr;
 
-/// What rules are asked about: inside addresses, and the destination port where the packet has one.
+/// What rules match on: inside addresses, and the destination port if the packet has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RuleQuery {
     /// Source.
@@ -21,14 +21,14 @@ pub struct RuleQuery {
     pub dst_port: Option<u16>,
 }
 
-/// What the rules of one network say.
+/// The result of one network's rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleMatch {
     /// The terminal action.
     pub action: Action,
     /// The rule it comes from; `None`: the network's default.
     pub rule: Option<RuleId>,
-    /// Modifiers of matching rules before the terminal one, by priority; past the capacity they are ignored.
+    /// Modifiers of matching rules before the terminal one, by priority. Those beyond the capacity are ignored.
     pub modifiers: ArrayVec<(RuleId, Modifier), 4>,
 }
 
@@ -44,8 +44,8 @@ pub trait Lookup {
     fn network(&self, vrf: Vrf) -> Option<&Network>;
     /// The guest that has this address in this network.
     fn guest_by_address(&self, vrf: Vrf, addr: IpAddr) -> Option<VifId>;
-    /// Where frames to this MAC go: as configured ([`crate::Change::PutMac`]), else to the guest that has it, else
-    /// as learned.
+    /// Where frames to this MAC go: as configured ([`crate::Change::PutMac`]), else to the guest that has the MAC,
+    /// else as learned.
     fn bridge(&self, vrf: Vrf, mac: Mac) -> Option<BridgeEntry>;
     /// The longest prefix that matches.
     fn route(&self, vrf: Vrf, addr: IpAddr) -> Option<RouteEntry>;
@@ -59,26 +59,26 @@ pub trait Lookup {
     fn vxlan(&self, vni: u32) -> Option<Vrf>;
     /// A resolved neighbour's MAC.
     fn neighbour(&self, scope: NeighbourScope, addr: IpAddr) -> Option<Mac>;
-    /// Whether a neighbour that is not known was asked for, and did not answer.
+    /// Whether an unknown neighbour was asked and did not answer.
     fn is_unreachable(&self, scope: NeighbourScope, addr: IpAddr) -> bool;
-    /// What routers of the underlay say that fits them on the way to a tunnel's remote, bytes of the outer IP packet.
+    /// The path MTU to a tunnel's remote that routers of the underlay reported: bytes of the outer IP packet.
     fn path_mtu(&self, remote: IpAddr) -> Option<u16>;
     /// The floating address of an inside one, as seen in `outside`.
     fn floating_of(&self, inside_vrf: Vrf, inside: IpAddr, outside_vrf: Vrf) -> Option<IpAddr>;
     /// The inside address of a floating one.
     fn inside_of(&self, outside_vrf: Vrf, outside: IpAddr) -> Option<(Vrf, IpAddr)>;
-    /// What the rules of a network say (its default where none matches).
+    /// The result of a network's rules, or its default if none matches.
     fn rules(&self, vrf: Vrf, query: &RuleQuery) -> RuleMatch;
-    /// The connection this key is a direction of, unless it timed out before `now`; the flag says whether it is the
-    /// reply direction.
+    /// The connection of which this key is a direction, unless it timed out before `now`. The flag tells whether the
+    /// key is the reply direction.
     fn connection(&self, key: &FlowKey, now: Seconds) -> Option<(Connection, bool)>;
-    /// That the packet may be flooded in a network, or why not: executors bound what floods of one sender cost.
+    /// Whether the packet may be flooded in a network: executors limit what the floods of one sender cost.
     ///
     /// # Errors
     /// The reason to drop the packet.
     fn may_flood(&self, _: Vrf) -> Result<(), DropReason> {
         Ok(())
     }
-    /// Protocol and ports of the datagram a later fragment belongs to, unless its first fragment is too old.
+    /// Protocol and ports of the datagram to which a later fragment belongs, unless its first fragment is too old.
     fn fragment(&self, key: &FragmentKey, now: Seconds) -> Option<Transport>;
 }

@@ -1,12 +1,12 @@
-//! Copies for mirrors, those on other hosts too.
+//! Copies for mirrors, including those on other hosts.
 
 use crate::underlay::underlay_path;
 use crate::{Forward, Lookup, NeighbourScope, Tunnel, VifId, VifKind, entropy_of};
 use packet::Headers;
 use std::net::IpAddr;
 
-/// How a copy of a packet with these headers, as it came in, goes to a mirror, if it leaves as `base` says; to one on
-/// another host without the tag of a guest's VLAN. Nothing where the mirror can't be reached.
+/// How a copy of an incoming packet with these headers goes to a mirror if the packet itself leaves as in `base`. A
+/// copy to another host loses the tag of a guest's VLAN. `None` if the mirror can't be reached.
 #[must_use]
 pub fn copy_to<T: Lookup>(tables: &T, headers: &Headers, mirror: VifId, base: &Forward) -> Option<Forward> {
     let Some(tunnel) = remote(tables, mirror) else {
@@ -18,7 +18,7 @@ pub fn copy_to<T: Lookup>(tables: &T, headers: &Headers, mirror: VifId, base: &F
     Some(Forward { port: path.wire.id, encap: Some(encap), push_vlan: None, ..base.clone() })
 }
 
-/// The neighbour that is not known on the way to one of these mirrors.
+/// The unknown neighbour on the path to one of these mirrors.
 pub(crate) fn missing<'m, T: Lookup>(
     tables: &T,
     mirrors: impl IntoIterator<Item = &'m VifId>,

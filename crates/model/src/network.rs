@@ -1,4 +1,4 @@
-//! Tenant networks and what hangs off them: bridge and route entries, floating addresses, neighbours; the host.
+//! Tenant networks and what belongs to them: bridge and route entries, floating addresses, neighbours; the host.
 
 use crate::{Action, NexthopId, VifId, Vrf};
 use ipnet::IpNet;
@@ -6,7 +6,7 @@ use packet::Mac;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// MAC of every gateway (the VRRP range's first, as Tungsten Fabric uses): never learned, never flooded.
+/// MAC of every gateway (the first of VRRP's range, as Tungsten Fabric uses it): never learned, never flooded.
 pub const GATEWAY_MAC: Mac = Mac([0x00, 0x00, 0x5e, 0x00, 0x01, 0x00]);
 
 /// A tenant network: one VRF with its bridge and route tables.
@@ -24,30 +24,31 @@ pub struct Network {
     pub learning: bool,
     /// Largest IP packet, bytes.
     pub mtu: u16,
-    /// What happens to traffic no rule matches. Also decides non-IP frames other than ARP, and fragments that
-    /// come before their head: those pass where this is `Allow`.
+    /// The action for traffic that no rule matches. It also decides about non-IP frames other than ARP, and about
+    /// fragments that arrive before the first one: they pass if it is `Allow`.
     pub default_action: Action,
-    /// The guests of the network, in the order of their ids: where floods go. Given with the network, as is all here;
-    /// what is not there (yet) is passed over.
+    /// The guests of the network, in the order of their ids: the members that floods go to. The whole list is set with
+    /// the network; ids that don't exist (yet) are skipped.
     pub members: Vec<VifId>,
     /// Tunnels that floods also go to.
     pub flood: Vec<NexthopId>,
     /// The wire the network is attached to, if any: a member of its bridge.
     pub wire: Option<WireAttachment>,
-    /// How its bridge goes on to other hosts.
+    /// How its bridge extends to other hosts.
     pub overlay: Overlay,
-    /// What becomes of TCP connections here.
+    /// How its TCP connections are tracked.
     pub tcp: TcpPaths,
 }
 
-/// What a network knows of the paths of its TCP connections.
+/// Properties of the paths that a network's TCP connections take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpPaths {
-    /// Whether a connection may be picked up whose SYN was not seen: before a restart, or on another way.
+    /// Whether a connection may be picked up whose SYN was not seen, because it came before a restart or on another
+    /// path.
     pub midstream: bool,
-    /// Whether a direction may go another way. Then nobody is held to what is known of it.
+    /// Whether a direction may take another path. Then sequence numbers are not enforced.
     pub asymmetric: bool,
-    /// Whether path MTU discovery fails on it, so that SYNs tell no larger MSS than fits where they leave.
+    /// Whether path MTU discovery fails on the path, so that the MSS of SYNs is clamped to what fits the exit.
     pub mss_clamp: bool,
 }
 
@@ -57,13 +58,13 @@ impl Default for TcpPaths {
     }
 }
 
-/// How a network's bridge goes on to other hosts.
+/// How a network's bridge extends to other hosts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Overlay {
-    /// Where frames go between its tunnels and the wire that it is attached to.
+    /// The host that bridges between the network's tunnels and the wire to which it is attached.
     pub l2_gateway: L2Gateway,
-    /// What hosts that floods go to call this network, by address and in its order: their VXLAN network identifiers may
-    /// differ from ours.
+    /// The identifiers of this network on hosts to which it floods, by address and in its order: their VNIs may differ
+    /// from ours.
     pub vnis: Vec<(IpAddr, u32)>,
 }
 
@@ -80,7 +81,7 @@ impl Network {
         self.wire.is_none() || !matches!(self.overlay.l2_gateway, L2Gateway::Elsewhere)
     }
 
-    /// What another host calls this network, from which frames came by the identifier `came_by`.
+    /// This network's identifier on another host, from which frames came with the identifier `came_by`.
     #[must_use]
     pub fn vni_at(&self, remote: IpAddr, came_by: u32) -> u32 {
         let vnis = &self.overlay.vnis;
@@ -88,13 +89,13 @@ impl Network {
         vnis.get(at).filter(|(addr, _)| *addr == remote).map_or(came_by, |(_, vni)| *vni)
     }
 
-    /// Whether two addresses are of one subnet.
+    /// Whether two addresses are in one subnet.
     #[must_use]
     pub fn is_one_subnet(&self, one: IpAddr, other: IpAddr) -> bool {
         self.gateways.iter().any(|subnet| subnet.contains(&one) && subnet.contains(&other))
     }
 
-    /// The gateway address of the other's family, that of the subnet the other is in if there is one.
+    /// The gateway address of `other`'s family: the one of its subnet, if there is one.
     #[must_use]
     pub fn gateway_for(&self, other: IpAddr) -> Option<IpAddr> {
         let family = || self.gateways.iter().filter(|gateway| gateway.addr().is_ipv4() == other.is_ipv4());
@@ -102,11 +103,11 @@ impl Network {
     }
 }
 
-/// The host where frames go between a network's tunnels and the wire that it is attached to: one alone, else broadcasts
-/// would go round.
+/// The host that bridges between a network's tunnels and the wire to which it is attached. There must be only one, or
+/// broadcasts would loop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum L2Gateway {
-    /// None is named. This host bridges, but for what floods from the wire.
+    /// None is named. This host bridges, except for floods from the wire.
     #[default]
     Unnamed,
     /// This host.
@@ -127,16 +128,16 @@ pub struct WireAttachment {
 /// Where frames to a MAC go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BridgeEntry {
-    /// A static entry's target is configured, a learned one's was seen.
+    /// A static entry's target is configured; a learned one's is where the MAC was seen last.
     pub target: BridgeTarget,
-    /// Configured: never moved nor aged by learning.
+    /// Configured: learning never moves it, and it does not age.
     pub is_static: bool,
 }
 
 /// Target of a bridge entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BridgeTarget {
-    /// A guest, or the wire the network is attached to.
+    /// A guest, or the wire to which the network is attached.
     Vif(VifId),
     /// A configured tunnel nexthop.
     Nexthop(NexthopId),
@@ -144,7 +145,7 @@ pub enum BridgeTarget {
     Vtep {
         /// The remote's address.
         remote: IpAddr,
-        /// The network identifier by which frames come from there.
+        /// The network identifier of frames from there.
         vni: u32,
     },
 }
@@ -154,7 +155,7 @@ pub enum BridgeTarget {
 pub struct RouteEntry {
     /// Where packets go.
     pub nexthop: NexthopId,
-    /// The prefix that matched, bits.
+    /// Length of the prefix that matched, bits.
     pub prefix_len: u8,
 }
 
@@ -180,14 +181,14 @@ pub enum NeighbourScope {
     Network(Vrf),
 }
 
-/// What belongs to the host as a whole.
+/// Settings of the host as a whole.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Host {
     /// Its name.
     pub name: Arc<str>,
     /// Outer source addresses of tunnels, at most one per family.
     pub tunnel_source: Vec<IpAddr>,
-    /// Addresses that tunnel packets are taken from beside the remotes that nexthops name.
+    /// Addresses from which tunnel packets are accepted, besides the remotes that nexthops name.
     pub tunnel_peers: Vec<IpNet>,
     /// Tunnel packets over IPv6 may have no UDP checksum (RFC 6935, 5).
     pub udp6_zero_checksum: bool,

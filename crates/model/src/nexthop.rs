@@ -5,14 +5,14 @@ use arrayvec::ArrayVec;
 use packet::{Mac, TunnelKind};
 use std::net::IpAddr;
 
-/// What is done with a packet that a table sent here. Names follow Tungsten Fabric's vRouter.
+/// What happens to a packet that a table sends here. Names follow Tungsten Fabric's vRouter.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Nexthop {
     /// Dropped as `discard_route`.
     Discard,
     /// Local to Viaduct: a gateway address.
     Receive,
-    /// To a guest, with a new Ethernet header where the packet was routed.
+    /// To a guest, with a new Ethernet header if the packet was routed.
     Encap {
         /// The guest.
         vif: VifId,
@@ -26,9 +26,9 @@ pub enum Nexthop {
         /// That network.
         vrf: Vrf,
     },
-    /// A subnet or router reached by ARP or ND in the tenant network itself, then by its bridge table.
+    /// A subnet or router, resolved by ARP or ND in the tenant network itself and then by its bridge table.
     Resolve {
-        /// The router; `None`: the destination itself is on the link.
+        /// The router; `None` if the destination itself is on the link.
         via: Option<IpAddr>,
     },
     /// One of several, by the flow's entropy hash (rendezvous hashing: members that stay keep their flows).
@@ -49,13 +49,13 @@ pub struct Tunnel {
 }
 
 impl Tunnel {
-    /// What it takes of the underlay's MTU, bytes, without an inner Ethernet header.
+    /// How much of the underlay's MTU it takes, bytes, without an inner Ethernet header.
     #[must_use]
     pub const fn overhead(&self) -> usize {
         self.kind.overhead(self.remote.is_ipv6())
     }
 
-    /// Inner destination MAC of routed packets; `None` where they go without an Ethernet header.
+    /// Inner destination MAC of routed packets; `None` if they have no inner Ethernet header.
     #[must_use]
     pub fn inner_mac(&self) -> Option<Mac> {
         (self.kind == TunnelKind::Vxlan).then(|| self.mac.unwrap_or(GATEWAY_MAC))
@@ -63,14 +63,14 @@ impl Tunnel {
 }
 
 impl Nexthop {
-    /// The tunnel's remote, if it is one.
+    /// The remote, if it is a tunnel.
     #[must_use]
     pub const fn remote(&self) -> Option<IpAddr> {
         if let Self::Tunnel(tunnel) = self { Some(tunnel.remote) } else { None }
     }
 
-    /// What it is, in 32 bits that do not depend on this host's numbering: FNV-1a over a tag and the fields, numbers
-    /// big-endian, IPv4 addresses as IPv4-mapped ones.
+    /// A hash in 32 bits that does not depend on this host's numbering: FNV-1a over a tag and the fields, with numbers
+    /// in big-endian order and IPv4 addresses as IPv4-mapped ones.
     ///
     /// | nexthop | bytes |
     /// |---|---|
@@ -109,8 +109,8 @@ impl Nexthop {
         bytes.iter().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
     }
 
-    /// Its weight for a flow in rendezvous hashing: its fingerprint and the flow's entropy hash, exclusive-ored and
-    /// mixed by the finaliser of MurmurHash3 (32 bits). The mixing must not be linear, or of three members one would
+    /// Its weight for a flow in rendezvous hashing: its fingerprint exclusive-ored with the flow's entropy hash, mixed
+    /// by the finaliser of MurmurHash3 (32 bits). The mixing must not be linear: otherwise one of three members would
     /// get half of all flows.
     #[must_use]
     pub fn weight(&self, entropy: u32) -> u32 {

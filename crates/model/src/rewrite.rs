@@ -1,4 +1,4 @@
-//! The reference rewrite: what leaves, byte for byte, by a [`Decision`]. It copies whole packets; executors that
+//! The reference rewrite: the bytes that leave according to a [`Decision`]. It copies whole packets; executors that
 //! rewrite in place are tested against it.
 
 mod encap;
@@ -13,9 +13,9 @@ use crate::{Decision, Effects, Forward, Lookup, Nat, PacketView, Reply, Verdict,
 use packet::{Headers, TunnelKind, build, edit, proto};
 use std::ops::Range;
 
-/// Everything that leaves because of a packet, all of which is in `packet.bytes`: copies of what came in, deliveries,
-/// an answer, and copies of the answer or the first delivery as it is before it is encapsulated. The packet has no
-/// unfinished checksum.
+/// Everything that leaves because of a packet: copies of the frame as it came in, deliveries, an answer, and copies of
+/// the answer or of the first delivery before encapsulation. `packet.bytes` must hold the whole packet, and its
+/// checksum must be complete.
 #[must_use]
 pub fn emit<T: Lookup>(tables: &T, decision: &Decision, packet: &PacketView<'_>) -> Vec<(VifId, Vec<u8>)> {
     let mut out = Vec::new();
@@ -53,11 +53,11 @@ fn answer(reply: &Reply, packet: &PacketView<'_>) -> Option<Vec<u8>> {
     Some(frame)
 }
 
-/// What an answer may be longer than the packet it answers: an ICMP error's headers, and a tunnel's.
+/// By how much an answer may be longer than the packet it answers, bytes: an ICMP error's headers, and a tunnel's.
 const MAX_ANSWER: usize = 256;
 
-/// The bytes of a packet that are kept: from `strip` on, without the padding of links that it leaves. Where its
-/// Ethernet header goes, the IP packet is kept; where a tunnel goes, what it carried.
+/// The bytes of a packet that are kept: from `strip` on, without the padding of the links it leaves. If its Ethernet
+/// header is removed, the IP packet is kept; if a tunnel is removed, the packet in it.
 #[must_use]
 pub fn kept(forward: &Forward, packet: &PacketView<'_>) -> Range<usize> {
     let start = usize::from(forward.strip);
@@ -73,13 +73,13 @@ pub fn kept(forward: &Forward, packet: &PacketView<'_>) -> Range<usize> {
     start..end.max(start)
 }
 
-/// Whether what is kept begins with the IP header, not an Ethernet header.
+/// Whether the kept bytes begin with the IP header rather than an Ethernet header.
 fn is_network(forward: &Forward) -> bool {
     let mpls = |kind| matches!(kind, TunnelKind::MplsUdp | TunnelKind::MplsGre);
     forward.ethernet.is_some() || forward.encap.is_some_and(|encap| mpls(encap.kind))
 }
 
-/// One delivery. `None` if the decision is not about this packet.
+/// One delivery. `None` if the decision does not fit this packet.
 #[must_use]
 pub fn rewrite(forward: &Forward, packet: &PacketView<'_>) -> Option<Vec<u8>> {
     let mut body = packet.bytes.get(kept(forward, packet))?.to_vec();
@@ -118,7 +118,7 @@ pub fn rewrite(forward: &Forward, packet: &PacketView<'_>) -> Option<Vec<u8>> {
     Some(frame)
 }
 
-/// Offset of the outermost tag in a frame: behind the addresses.
+/// Offset of the outermost tag in a frame: after the addresses.
 const TAG_AT: usize = 12;
 
 fn tag(vlan: u16) -> [u8; proto::VLAN_LEN] {
@@ -126,7 +126,8 @@ fn tag(vlan: u16) -> [u8; proto::VLAN_LEN] {
     [a, b, c, d]
 }
 
-/// Translates addresses, also in the packet that an ICMP error quotes, which went the other way (RFC 5508, 4.2).
+/// Translates addresses, also in the packet that an ICMP error quotes, which went in the opposite direction (RFC 5508,
+/// 4.2).
 fn translate(body: &mut [u8], headers: &mut Headers, nat: &Nat) -> Option<()> {
     let Some(ip) = headers.ip().copied() else { return Some(()) };
     let quoted = headers.quoted(body, body.len()).ok().flatten();

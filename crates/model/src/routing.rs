@@ -1,17 +1,17 @@
-//! How routing chooses: what comes before routes, and the member of an ECMP group.
+//! How routing chooses: what takes precedence over routes, and the member of an ECMP group.
 
 use crate::{Lookup, Network, Nexthop, NexthopId, Vrf};
 use std::net::IpAddr;
 
-/// Groups within groups that are followed at most.
+/// Most levels of nested groups that are followed.
 const MAX_DEPTH: usize = 4;
 
-/// What a destination address is in a network, in the order of precedence.
+/// The kind of a destination address in a network, in the order of precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destination {
     /// A gateway address of the network.
     Gateway,
-    /// A floating address, of this network's inside address.
+    /// A floating address of this inside address in that network.
     Floating(Vrf, IpAddr),
     /// Another: routes say.
     Routed,
@@ -28,11 +28,11 @@ impl Destination {
     }
 }
 
-/// The nexthop with this id, or the member of its group that a flow with this entropy hash uses. `None` where there is
-/// none, or groups are nested too deep.
+/// The nexthop with this id, or the member of its group that a flow with this entropy hash uses. `None` if it does not
+/// exist, or if groups are nested too deep.
 ///
-/// Rendezvous hashing: the member with the highest [`Nexthop::weight`] wins, so that a flow moves only if its own
-/// member goes or a new one takes it over, and every host that has the same members chooses alike.
+/// Rendezvous hashing: the member with the highest [`Nexthop::weight`] wins. So a flow moves only if its member goes
+/// or a new one wins it, and every host with the same members makes the same choice.
 pub fn ecmp_member<T: Lookup>(tables: &T, id: NexthopId, entropy: u32) -> Option<(NexthopId, &Nexthop)> {
     let mut id = id;
     for _ in 0..MAX_DEPTH {

@@ -3,7 +3,7 @@
 use crate::{MeterId, RuleId, RuleQuery, VifId, Vrf};
 use ipnet::IpNet;
 
-/// How a packet's way through the rules ends.
+/// The result of the rules for a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Action {
     /// It passes, and so do the replies of its flow.
@@ -11,7 +11,7 @@ pub enum Action {
     Allow,
     /// It is dropped.
     Drop,
-    /// It is dropped and its sender told: TCP RST, or ICMP administratively prohibited.
+    /// It is dropped and its sender informed: TCP RST, or ICMP administratively prohibited.
     Reject,
 }
 
@@ -20,7 +20,7 @@ pub enum Action {
 pub enum Modifier {
     /// A copy goes to this guest.
     Mirror(VifId),
-    /// Dropped where over this rate.
+    /// Dropped if over this rate.
     Police(MeterId),
 }
 
@@ -44,23 +44,23 @@ impl PortRange {
     }
 }
 
-/// A prioritised wildcard match. Matches when every given field does; addresses are inside ones (before source
-/// NAT, after destination NAT).
+/// A prioritised wildcard match. It matches if every given field does; addresses are inside ones (before source NAT,
+/// after destination NAT).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// Its key.
     pub id: RuleId,
-    /// Network whose traffic it sees.
+    /// Network to whose traffic it applies.
     pub vrf: Vrf,
-    /// Lower first; equal priorities in the order of their ids.
+    /// Lower first; among equal priorities, in the order of their ids.
     pub priority: u32,
-    /// Source prefixes; empty: any. One rule for a guest lists that guest's addresses.
+    /// Source prefixes; empty: any. A rule for a guest lists that guest's addresses.
     pub from: Vec<IpNet>,
     /// Destination prefixes; empty: any.
     pub to: Vec<IpNet>,
     /// IP protocol number; `None`: any.
     pub protocol: Option<u8>,
-    /// Destination ports; a rule with ports matches no packet without (other protocols, fragments unknown).
+    /// Destination ports. A rule with ports matches no packet without them (other protocols, unknown fragments).
     pub ports: Option<PortRange>,
     /// What it does.
     pub action: RuleAction,
@@ -97,11 +97,11 @@ pub struct MeterConfig {
     pub burst_bytes: u64,
 }
 
-/// A token bucket: a function of ticks and lengths alone (RFC 2697's committed bucket).
+/// A token bucket: a function only of ticks and lengths (RFC 2697's committed bucket).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meter {
     config: MeterConfig,
-    /// Tokens in the bucket, in bits scaled by nanoseconds per second.
+    /// Tokens in the bucket, in bits times nanoseconds per second.
     tokens: u128,
     last_ns: u64,
 }
@@ -115,8 +115,8 @@ impl Meter {
         Self { config, tokens: config.burst_bytes as u128 * 8 * NS, last_ns: 0 }
     }
 
-    /// Whether a frame of `len` bytes at `now_ns` conforms; takes its tokens if so. Time that runs backwards
-    /// adds nothing.
+    /// Whether a frame of `len` bytes at `now_ns` conforms; if so, takes its tokens. Time that runs backwards adds no
+    /// tokens.
     pub fn conforms(&mut self, now_ns: u64, len: usize) -> bool {
         let full = u128::from(self.config.burst_bytes) * 8 * NS;
         let elapsed = u128::from(now_ns.saturating_sub(self.last_ns));

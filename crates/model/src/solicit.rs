@@ -1,13 +1,13 @@
-//! Solicitations of a neighbour: one for which packets wait, or one that was silent for long.
+//! Solicitations of a neighbour: one for which packets wait, or one that has been silent for long.
 
 use crate::{BridgeTarget, Forward, GATEWAY_MAC, Lookup, NeighbourScope, Network, PacketView, VifId, decide};
 use arrayvec::ArrayVec;
 use packet::{Mac, WriteError, neighbour};
 use std::net::{IpAddr, Ipv4Addr};
 
-/// Questions for one neighbour at most: to the guests and tunnels of its network, and to its wire.
+/// Most questions for one neighbour: to the guests and tunnels of its network, and to its wire.
 const MAX_QUESTIONS: usize = 2;
-/// Length of the longest: Ethernet, IPv6, and the solicitation with its option.
+/// Length of the longest, bytes: Ethernet, IPv6, and the solicitation with its option.
 const MAX_LEN: usize = 86;
 
 /// An ARP request or neighbour solicitation, and where it is sent.
@@ -26,13 +26,14 @@ pub struct Question {
     pub scope: NeighbourScope,
     /// Its address.
     pub addr: IpAddr,
-    /// Where it was: it alone is asked whether it still is (RFC 4861, 7.3.3). `None`: all are asked.
+    /// Its last known MAC: only that host is asked, whether it is still there (RFC 4861, 7.3.3). `None`: all are
+    /// asked.
     pub at: Option<Mac>,
 }
 
-/// The questions for a neighbour: out of its wire, or from the gateway to its MAC or all members of its network, in
-/// which it needs no address; one for each MAC that the gateway has. None where nobody can ask (no address of that
-/// family) or be asked.
+/// The questions for a neighbour: out of its wire, or from the gateway to the neighbour's MAC or to all members of its
+/// network (the gateway needs no address for that); one for each MAC that the gateway has. Empty if nobody can ask (no
+/// address of that family) or be asked.
 #[must_use]
 pub fn solicit<T: Lookup>(tables: &T, asked: &Question) -> ArrayVec<Solicitation, MAX_QUESTIONS> {
     let questions = match asked.scope {
@@ -65,7 +66,8 @@ fn among_members<T: Lookup>(tables: &T, network: &Network, asked: &Question) -> 
     (!to.is_empty()).then_some(Solicitation { frame, to })
 }
 
-/// A question from a gateway to the wire its network is attached to, unless who is asked is elsewhere.
+/// A question from a gateway to the wire to which its network is attached, unless the neighbour is known to be
+/// elsewhere.
 fn on_attached<T: Lookup>(tables: &T, network: &Network, asked: &Question) -> Option<Solicitation> {
     let (mac, forward) = attached(tables, network)?;
     let entry = asked.at.and_then(|at| tables.bridge(network.vrf, at));
@@ -74,7 +76,7 @@ fn on_attached<T: Lookup>(tables: &T, network: &Network, asked: &Question) -> Op
     (!elsewhere).then_some(Solicitation { frame, to: vec![forward] })
 }
 
-/// The gateway's MAC on the wire that a network is attached to, and the way there.
+/// The gateway's MAC on the wire to which a network is attached, and the exit there.
 pub(crate) fn attached<T: Lookup>(tables: &T, network: &Network) -> Option<(Mac, Forward)> {
     let attached = network.wire?;
     let mac = tables.vif(attached.vif)?.mac?;
@@ -86,8 +88,9 @@ fn from_gateway(network: &Network, mac: Mac, asked: &Question) -> Option<ArrayVe
     question(mac, sender, asked.addr, asked.at)
 }
 
-/// The address of one who has a gateway's MAC and no address: a probe's in ARP (RFC 5227, 2.1.1), whose answer goes to
-/// the MAC alone; in ND, where a probe would be answered to all, the link-local one (RFC 4291, 2.5.6).
+/// The sender's address for a gateway that has a MAC but no address: in ARP that of a probe (RFC 5227, 2.1.1), whose
+/// answer goes only to the MAC; in ND, where the answer to a probe would go to all, the link-local one (RFC 4291,
+/// 2.5.6).
 fn nobody(mac: Mac, target: IpAddr) -> IpAddr {
     match target {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),

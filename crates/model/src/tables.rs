@@ -1,4 +1,4 @@
-//! The naive tables: maps, scanned where need be. Every faster form is tested against them.
+//! The naive tables: maps, scanned where necessary. Every faster form is tested against them.
 
 mod apply;
 mod dynamic;
@@ -13,7 +13,7 @@ use packet::Mac;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// Everything `decide` reads: what is configured, and what was learned from packets.
+/// Everything `decide` reads: the configuration, and what was learned from packets.
 #[derive(Clone, Debug, Default)]
 pub struct Tables {
     host: Host,
@@ -60,7 +60,7 @@ impl Tables {
         self.routes.iter().map(|(&(vrf, prefix), &nexthop)| (vrf, prefix, nexthop))
     }
 
-    /// The labels and what they stand for.
+    /// The labels and their nexthops.
     pub fn labels(&self) -> impl Iterator<Item = (u32, NexthopId)> {
         self.mpls.iter().map(|(&label, &nexthop)| (label, nexthop))
     }

@@ -1,30 +1,31 @@
-//! TCP's sequence numbers (RFC 9293, 3.4), as far as connections follow them: which segments belong to the stream, and
-//! which resets end it (RFC 9293, 3.10.7.4; RFC 5961, 3).
+//! TCP's sequence numbers (RFC 9293, 3.4), as far as connection tracking needs them: which segments belong to the
+//! stream, and which resets end it (RFC 9293, 3.10.7.4; RFC 5961, 3).
 //!
-//! A segment changes only what is remembered of its sender, but for windows, which only grow. So two threads may follow
-//! the two directions of a connection without waiting for each other.
+//! A segment changes only the state of its sender, except for windows, which only grow. So two threads can track the
+//! two directions of a connection without waiting for each other.
 
 use packet::{Headers, L4, proto};
 
-/// Sides of a connection: who opened it, and who answers.
+/// Sides of a connection: its opener and its answerer.
 const SIDES: usize = 2;
 /// The shift of a side whose SYN was not seen: the largest there is (RFC 7323, 2.3).
 pub const UNKNOWN_SCALE: u8 = 14;
-/// In the place of a shift: the side's SYN had no window scale, so windows are not shifted (RFC 7323, 2.2).
+/// Instead of a shift: the side's SYN had no window scale, so windows are not shifted (RFC 7323, 2.2).
 pub const UNSCALED: u8 = 15;
 /// The largest window of all, bytes.
 const LARGEST_WINDOW: u32 = 0xffff << UNKNOWN_SCALE;
-/// Acknowledgments this far behind what they acknowledge are old, but not from elsewhere.
+/// Acknowledgments at most this far behind are old, not forged.
 const OLD_ACK: i32 = 1 << 30;
-/// Segments that start at most this much before a window of its size are retransmitted ones.
+/// Half the least distance, in bytes, at which a segment may end behind the expected number and still count as a
+/// retransmission.
 const LEAST_BACK: u32 = 1 << 16;
 
 /// What one side of a connection sent last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Edge {
-    /// Sequence number behind the furthest byte, SYN or FIN it sent.
+    /// Sequence number after the last byte, SYN or FIN it sent.
     pub end: u32,
-    /// The furthest sequence number it acknowledged, if it has: what it expects next.
+    /// The highest sequence number it acknowledged, if any: what it expects next.
     pub ack: Option<u32>,
 }
 
@@ -46,7 +47,7 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// That of a packet, unless it is none.
+    /// The segment in a packet, if it is TCP.
     #[must_use]
     pub fn of(headers: &Headers) -> Option<Self> {
         let ip = headers.ip()?;
@@ -80,7 +81,7 @@ impl Segment {
         self.seq.wrapping_add(self.len)
     }
 
-    /// What is known of a side of which this is the first segment.
+    /// The state of a side whose first segment this is.
     #[inline(always)]
     const fn edge(&self) -> Edge {
         Edge { end: self.end(), ack: if self.has(proto::TCP_ACK) { Some(self.ack) } else { None } }
@@ -93,7 +94,7 @@ const fn later(a: u32, b: u32) -> u32 {
     if distance(a, b) > 0 { b } else { a }
 }
 
-/// How far `b` comes after `a`; negative, where it comes before.
+/// How far `b` comes after `a`; negative if it comes before.
 #[inline(always)]
 const fn distance(a: u32, b: u32) -> i32 {
     b.wrapping_sub(a) as i32
@@ -102,27 +103,27 @@ const fn distance(a: u32, b: u32) -> i32 {
 /// What a reset does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reset {
-    /// It is the next that its receiver expects: the connection ends.
+    /// It has exactly the number that its receiver expects: the connection ends.
     Exact,
-    /// It lies in the window: its receiver asks back (RFC 5961, 3.2), and the connection goes on.
+    /// It lies in the window: its receiver sends a challenge ACK (RFC 5961, 3.2), and the connection continues.
     Doubtful,
-    /// It lies outside of the window.
+    /// It lies outside the window.
     Outside,
 }
 
-/// What is remembered of a TCP connection's sequence numbers. By side: who opened it first.
+/// The sequence numbers of a TCP connection. Arrays are by side, the opener first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tcp {
     /// What the sides sent; `None`: nothing yet.
     pub edges: [Option<Edge>; SIDES],
-    /// The largest window that each side advertised, as in the header of a segment that is no SYN. 0: none yet.
+    /// The largest window that each side advertised, as in the header of a segment that is not a SYN. 0: none yet.
     pub windows: [u16; SIDES],
     /// By how many bits each side's windows are shifted; also [`UNKNOWN_SCALE`] and [`UNSCALED`].
     pub scales: [u8; SIDES],
-    /// Where the last SYN would begin the connection anew that came from who opened it, when it was open already: the
-    /// sequence number behind it.
+    /// After the opener sent a SYN while the connection was open: the sequence number after that SYN. If it is
+    /// answered, the connection starts anew there.
     pub reopen: Option<u32>,
-    /// Segments may be missing of those that are known, so none is known to be from elsewhere.
+    /// Segments may go unseen, so none is known to be forged.
     pub liberal: bool,
 }
 
@@ -139,7 +140,7 @@ impl Default for Tcp {
 }
 
 impl Tcp {
-    /// What is known after the first segment, which `side` sent.
+    /// The state after the first segment, which `side` sent.
     #[must_use]
     pub fn first(side: usize, segment: &Segment, liberal: bool) -> Self {
         let mut tcp = Self { liberal, ..Self::default() };
@@ -147,32 +148,32 @@ impl Tcp {
         tcp
     }
 
-    /// What is known when the SYN in [`Tcp::reopen`] is answered by this segment.
+    /// The state after this segment, if it answers the SYN in [`Tcp::reopen`].
     pub(crate) fn reopened(&self, segment: &Segment) -> Option<Self> {
         let opener = self.reopen.filter(|end| *end == segment.ack).map(|end| Edge { end, ack: None });
         let edges = [Some(opener?), Some(segment.edge())];
         Some(Self { edges, liberal: self.liberal, ..Self::default() })
     }
 
-    /// Notes a side's SYN, or its first segment.
+    /// Records a side's SYN, or its first segment.
     pub(crate) fn open(&mut self, side: usize, segment: &Segment) {
         self.edges[side] = Some(segment.edge());
         self.note_window(side, segment);
     }
 
-    /// Whether a side has sent nothing but this.
+    /// Whether this is all that a side has sent.
     pub(crate) fn only(&self, side: usize, segment: &Segment) -> bool {
         self.edges[side].is_none_or(|edge| edge == segment.edge())
     }
 
-    /// Notes the window, and by how much later ones are shifted. That of a SYN is not (RFC 7323, 2.2).
+    /// Records the window, and by how much later ones are shifted. A SYN's own window is not shifted (RFC 7323, 2.2).
     fn note_window(&mut self, side: usize, segment: &Segment) {
         let mut window = segment.window;
         if segment.has(proto::TCP_SYN) {
             self.scales[side] = segment.scale.unwrap_or(UNSCALED);
             window = window.div_ceil(1 << segment.scale.unwrap_or(0).min(UNKNOWN_SCALE));
             if segment.scale.is_none() && self.scales[1 - side] != UNSCALED && self.windows[1 - side] != 0 {
-                // The other side's SYN was noted as if it was to be shifted.
+                // The window in the other side's SYN was recorded as if it were to be shifted.
                 self.windows[1 - side] = u16::MAX;
             }
         }
@@ -183,10 +184,11 @@ impl Tcp {
         window_size(self.windows[side], self.scales[side], self.scales[1 - side])
     }
 
-    /// Notes a segment of `side` without SYN and RST. False if it is not of the stream, and changes nothing.
+    /// Records a segment of `side` without SYN and RST. Returns false, and records nothing, if it is not of the
+    /// stream.
     pub(crate) fn advance(&mut self, side: usize, segment: &Segment) -> bool {
         let [own, other] = [self.edges[side], self.edges[1 - side]];
-        // What comes before the answer to a SYN is of an older connection.
+        // A segment before the answer to a SYN belongs to an older connection.
         let opened = self.scales[1 - side] != UNKNOWN_SCALE && other.is_some_and(|other| other.ack.is_none());
         if opened && own.is_none() && !self.liberal {
             return false;
@@ -199,17 +201,17 @@ impl Tcp {
         edge.is_some()
     }
 
-    /// What a reset does that `side` sends.
+    /// The effect of a reset that `side` sends.
     pub(crate) fn reset(&self, side: usize, segment: &Segment) -> Reset {
         let (own, other) = (self.edges[side], self.edges[1 - side]);
         let sent = own.map(|own| own.end);
         let Some(expected) = other.and_then(|other| other.ack).or(sent) else {
-            // It answers a SYN: it must acknowledge that (RFC 9293, 3.10.7.3).
+            // It answers a SYN, which it must acknowledge (RFC 9293, 3.10.7.3).
             let acknowledges =
                 segment.has(proto::TCP_ACK) && other.is_some_and(|other| other.end == segment.ack);
             return if acknowledges { Reset::Exact } else { Reset::Outside };
         };
-        // What its sender sent last passed here, so its receiver has it, or soon will.
+        // Its sender's last segment passed here, so its receiver has it or will have it soon.
         if segment.seq == expected || sent == Some(segment.seq) {
             return Reset::Exact;
         }
@@ -218,18 +220,18 @@ impl Tcp {
         if inside { Reset::Doubtful } else { Reset::Outside }
     }
 
-    /// Whether a SYN with ACK answers the other side's SYN, or is the first that is seen.
+    /// Whether a SYN with ACK answers the other side's SYN, or is the first segment seen.
     pub(crate) fn answers(&self, side: usize, segment: &Segment) -> bool {
         self.edges[1 - side].is_none_or(|other| {
             let behind = distance(segment.ack, other.end);
-            // It need not acknowledge data of the SYN.
+            // It need not acknowledge data in the SYN.
             behind >= 0 && behind < LEAST_BACK as i32
         })
     }
 }
 
-/// A side's window, in bytes: the largest in its headers was `window`, its SYN had the one scale and the other side's
-/// the other.
+/// A side's window in bytes. `window` is the largest in its headers, `scale` that of its SYN, `other_scale` that of
+/// the other side's.
 #[inline(always)]
 #[must_use]
 pub const fn window_size(window: u16, scale: u8, other_scale: u8) -> u32 {
@@ -242,8 +244,8 @@ pub const fn window_size(window: u16, scale: u8, other_scale: u8) -> u32 {
     }
 }
 
-/// [`advance`] for a segment that begins where the one before ended, of a connection whose sides are both known: its
-/// usual case, in few steps. `None` says nothing about the segment.
+/// [`advance`] for the usual case, in few steps: a segment that begins where the last one ended, in a connection whose
+/// sides are both known. `None` says nothing about the segment.
 #[inline(always)]
 #[must_use]
 pub fn advance_in_order(own: Edge, other: Edge, window: u32, segment: &Segment) -> Option<Edge> {
@@ -258,9 +260,9 @@ pub fn advance_in_order(own: Edge, other: Edge, window: u32, segment: &Segment) 
     in_order.then(|| segment.edge())
 }
 
-/// What is known of a side after a segment without SYN and RST, of which `own` was known before, and `other` of the
-/// other side, whose window is `window` bytes. `None`: it is not of the stream. Its bytes must lie in the window, or
-/// just before (RFC 9293, 3.10.7.4), and it must acknowledge nothing that was not sent (RFC 5961, 5.2).
+/// The new state of a side after a segment without SYN and RST. `own` is its state before, `other` the other side's,
+/// whose window is `window` bytes. `None` if the segment is not of the stream: its bytes must lie in the window or
+/// just before (RFC 9293, 3.10.7.4), and it must not acknowledge what was not sent (RFC 5961, 5.2).
 #[inline(always)]
 #[must_use]
 pub fn advance(

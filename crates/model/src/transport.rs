@@ -1,15 +1,15 @@
-//! What of a packet's upper layer rules and connections go by.
+//! The upper-layer fields that rules and connections use.
 
 use packet::{Headers, L4, proto};
 
-/// The protocol of a packet, and what distinguishes the connections of two hosts in it.
+/// The protocol of a packet, and what distinguishes connections of that protocol between two hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transport {
     /// IP protocol.
     pub protocol: u8,
-    /// The sender's and the receiver's port; zeros where the protocol has none. An ICMP query has its identifier in the
-    /// place of the port of who asks, and its type in that of who is asked, so that replies are of the type that was
-    /// asked for (RFC 5508, 3). `None`: no part of a connection, as ICMP is that is neither a query nor a reply.
+    /// The sender's and the receiver's port; zeros if the protocol has none. For an ICMP query, the identifier takes
+    /// the place of the asker's port and the type that of the answerer's, so replies have the type of their request
+    /// (RFC 5508, 3). `None` if it is no part of a connection, such as ICMP that is neither a query nor a reply.
     pub ports: Option<(u16, u16)>,
 }
 
@@ -23,7 +23,7 @@ pub(crate) enum Query {
 }
 
 impl Transport {
-    /// Of a packet that is whole or a first fragment; `None` where it isn't IP.
+    /// The transport of a packet that is whole or a first fragment; `None` if it isn't IP.
     #[must_use]
     pub fn of(headers: &Headers) -> Option<Self> {
         let ip = headers.ip()?;
@@ -44,7 +44,7 @@ pub(crate) const fn is_icmp(protocol: u8) -> bool {
 }
 
 /// Whether ICMP of this type (ICMPv6, if `v6`) asks or answers. Errors, redirects, the messages of routers, of
-/// neighbour discovery and of group membership do neither, nor does what is unknown.
+/// neighbour discovery and of group membership do neither, nor do unknown types.
 pub(crate) const fn query(v6: bool, kind: u8) -> Option<Query> {
     use Query::{Reply, Request};
     Some(match (v6, kind) {

@@ -1,10 +1,10 @@
-//! The choice of the underlay's way to another host.
+//! The choice of the underlay's path to another host.
 
 use crate::{Encap, Lookup, NeighbourScope, Tunnel, Vif, WireAttributes};
 use packet::Mac;
 use std::net::IpAddr;
 
-/// The way to the remote of a tunnel.
+/// The path to the remote of a tunnel.
 #[derive(Clone, Copy, Debug)]
 pub struct UnderlayPath<'a> {
     /// Where packets leave.
@@ -13,27 +13,27 @@ pub struct UnderlayPath<'a> {
     pub src_mac: Mac,
     /// Outer source address.
     pub src: IpAddr,
-    /// The remote itself, or the router it is behind.
+    /// The remote itself, or the router to it.
     pub hop: IpAddr,
 }
 
 impl UnderlayPath<'_> {
-    /// Where the next hop is sought.
+    /// Where the next hop is looked for.
     #[must_use]
     pub const fn scope(&self) -> NeighbourScope {
         NeighbourScope::Wire(self.wire.id)
     }
 
-    /// What is put around a packet of this entropy for a tunnel whose remote this way leads to. `dst_mac` is the next
-    /// hop's, `tos` the outer traffic class.
+    /// The encapsulation of a packet with this entropy in a tunnel to this path's remote. `dst_mac` is the next hop's,
+    /// `tos` the outer traffic class.
     pub(crate) fn encap(&self, tunnel: &Tunnel, dst_mac: Mac, entropy: u32, tos: u8) -> Encap {
         let Self { src_mac, src, .. } = *self;
         Encap { kind: tunnel.kind, id: tunnel.id, src, dst: tunnel.remote, src_mac, dst_mac, entropy, tos }
     }
 }
 
-/// The way to a remote, which is not this host: the wire on whose subnet it is (the longest), else the first with a
-/// gateway of its family.
+/// The path to a remote other than this host: the wire with the longest subnet that contains it, otherwise the first
+/// wire with a gateway of its family.
 pub fn underlay_path<T: Lookup>(tables: &T, remote: IpAddr) -> Option<UnderlayPath<'_>> {
     if is_own_underlay(tables, remote) {
         return None;
@@ -63,7 +63,7 @@ fn on_link<T: Lookup>(tables: &T, remote: IpAddr) -> Option<(&Vif, &WireAttribut
     let subnets = underlay(tables).flat_map(|(wire, attributes)| {
         attributes.addresses.iter().map(move |subnet| (wire, attributes, subnet))
     });
-    // Of equal ones the first.
+    // The first of several equally long ones.
     let longest = subnets
         .filter(|(.., subnet)| subnet.contains(&remote))
         .reduce(|best, next| if next.2.prefix_len() > best.2.prefix_len() { next } else { best });

@@ -1,7 +1,7 @@
-//! Conformance vectors: tables, packets in, packets out. Any executor can be held against them.
+//! Conformance vectors: tables, packets in, packets out. They can test any executor.
 //!
-//! A file begins with tables, one line each ([`Setup`]); cases follow. A case starts with `case NAME`; more tables may
-//! follow, which change those of the file for this case alone; then packets, each with what is expected of it:
+//! A file begins with tables, one line each ([`Setup`]); cases follow. A case starts with `case NAME`. It may have
+//! more tables, which change those of the file for this case only; then come packets, each with its expectations:
 //!
 //! ```text
 //! case a unicast frame to a guest of the same network
@@ -35,7 +35,7 @@ use std::net::IpAddr;
 pub struct Case {
     /// What it shows.
     pub name: String,
-    /// What is done, in order.
+    /// Its steps, in order.
     pub steps: Vec<Step>,
     /// The tables, for their names.
     pub setup: Setup,
@@ -48,7 +48,7 @@ pub enum Step {
     Apply(Vec<Change>),
     /// Something was learned before.
     Learn(Box<Effects>),
-    /// A neighbour that was asked for does not answer.
+    /// A neighbour was asked and does not answer.
     GiveUp(NeighbourScope, IpAddr),
     /// Time passes, seconds.
     Wait(u32),
@@ -56,7 +56,7 @@ pub enum Step {
     Packet(Packet),
 }
 
-/// A packet and what is expected of it.
+/// A packet and its expectations.
 #[derive(Clone, Debug)]
 pub struct Packet {
     /// Line in the file, from 1.
@@ -71,7 +71,7 @@ pub struct Packet {
     pub expected: Vec<Expected>,
 }
 
-/// Something expected of a packet.
+/// One expectation of a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expected {
     /// A frame goes out of this port.
@@ -169,7 +169,7 @@ impl Case {
         })
     }
 
-    /// What a decision does, as a vector file says it.
+    /// What a decision does, in the words of a vector file.
     #[must_use]
     pub fn observed<T: Lookup>(
         &self,
@@ -193,7 +193,7 @@ impl Case {
         all
     }
 
-    /// The line that expects this.
+    /// The line for this expectation.
     #[must_use]
     pub fn words(&self, expected: &Expected) -> String {
         match expected {
@@ -210,7 +210,7 @@ impl Case {
         }
     }
 
-    /// Effects but for copies, which go out, and counters.
+    /// Effects except copies, which are packets out, and counters.
     fn effects(&self, effects: &Effects) -> Vec<String> {
         let mut all = Vec::new();
         if let Some(learn) = &effects.learn {

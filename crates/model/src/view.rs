@@ -9,17 +9,17 @@ pub struct PacketView<'a> {
     pub bytes: &'a [u8],
     /// Length of the whole frame, bytes, without FCS.
     pub len: u32,
-    /// TCP payload bytes per segment, where the frame is a large send still to be segmented: what counts against
-    /// an MTU is then one segment.
+    /// TCP payload bytes per segment, if the frame is a large send that is yet to be segmented. One segment then
+    /// counts against an MTU.
     pub gso_size: Option<u16>,
     /// Its (outermost) headers.
     pub headers: Headers,
-    /// Somebody vouches for the L4 checksum behind these headers: a NIC, this host's kernel, or who summed it before.
+    /// Whether a NIC, this host's kernel or an earlier sum vouches for the L4 checksum after these headers.
     pub checked: bool,
 }
 
 impl<'a> PacketView<'a> {
-    /// Parses the frame whose first bytes are `bytes` and whose length is `len`. Nobody vouches for its checksum.
+    /// Parses the frame whose first bytes are `bytes` and whose length is `len`. Nothing vouches for its checksum.
     ///
     /// # Errors
     /// What is wrong with it.

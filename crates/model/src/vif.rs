@@ -17,7 +17,7 @@ pub enum VifKind {
     Rdma,
     /// A way out of the host.
     Wire,
-    /// No interface of the host: copies go through this VXLAN tunnel to somebody who looks at them.
+    /// Not an interface of the host: copies go through this VXLAN tunnel to an observer.
     Mirror(Tunnel),
 }
 
@@ -32,13 +32,13 @@ pub struct Vif {
     pub kind: VifKind,
     /// A guest's network. `None` for a wire; networks attached to one are in [`WireAttributes::networks`].
     pub vrf: Option<Vrf>,
-    /// A guest's MAC: the only source it may use beside `macs`, and by itself a static bridge entry. `None`: any,
-    /// learned. A wire's own MAC: the source of what Viaduct sends there, and the only unicast it takes.
+    /// A guest's MAC: the only source it may use besides `macs`, and itself a static bridge entry. `None`: any,
+    /// learned. A wire's own MAC: the source of Viaduct's frames on it, and the only unicast address it accepts.
     pub mac: Option<Mac>,
-    /// More source MACs a guest may use, which others may have as well: they are learned (a VRRP router's, RFC 9568,
-    /// 7.3).
+    /// More source MACs that a guest may use. Others may have them as well, so they are learned (a VRRP router's, RFC
+    /// 9568, 7.3).
     pub macs: Vec<Mac>,
-    /// A guest's own addresses. With none configured its source addresses are not checked.
+    /// A guest's own addresses. If none is configured, its source addresses are not checked.
     pub addresses: Vec<IpAddr>,
     /// More source prefixes a forwarding guest may use.
     pub allowed: Vec<IpNet>,
@@ -50,23 +50,24 @@ pub struct Vif {
     pub meter: Option<MeterId>,
     /// The guest, or the [`VifKind::Mirror`], that gets a copy of both directions.
     pub mirror: Option<VifId>,
-    /// What the guest is to its neighbours, beside a host.
+    /// The guest's role to its neighbours, besides that of a host.
     pub roles: Roles,
-    /// A guest with a verbs device beside its port has two interfaces, of the same network, MAC and addresses, and this
-    /// is the other one: of the port's the device's (of kind [`VifKind::Rdma`]), which owns UDP 4791; of the device's
-    /// the port's, by which alone the MAC and the addresses are found.
+    /// A guest with a verbs device beside its port has two interfaces with the same network, MAC and addresses; this
+    /// is the other one. The port names the device (of kind [`VifKind::Rdma`]), which owns UDP 4791. The device names
+    /// the port, which alone is found by MAC and addresses.
     pub rdma: Option<VifId>,
-    /// A guest's VLANs: identifiers, and the interfaces that stand for them. What has none of these tags is the guest's
-    /// own network's.
+    /// A guest's VLANs: identifiers, and the interfaces that stand for them. Frames without one of these tags belong
+    /// to the guest's own network.
     pub vlans: Vec<(u16, VifId)>,
-    /// Set for an interface that stands for a guest's VLAN: the guest's own, whose port it shares, and the identifier.
+    /// For an interface that stands for a guest's VLAN: the guest's own interface, whose port it shares, and the VLAN
+    /// identifier.
     pub trunk: Option<(VifId, u16)>,
     /// Set for wires.
     pub wire: Option<WireAttributes>,
 }
 
 impl Vif {
-    /// An interface of no network, without addresses, roles and policy, for packets of 1500 bytes.
+    /// An interface without network, addresses, roles or policy, with an MTU of 1500 bytes.
     #[must_use]
     pub fn new(id: VifId, name: &str, kind: VifKind) -> Self {
         Self {
@@ -96,7 +97,7 @@ impl Vif {
         if self.kind == VifKind::Rdma { Some(self.id) } else { self.rdma }
     }
 
-    /// Whether a MAC is configured to be the guest's.
+    /// Whether a MAC is configured as the guest's.
     #[must_use]
     pub fn has_mac(&self, mac: Mac) -> bool {
         self.mac == Some(mac) || self.macs.contains(&mac)
@@ -108,19 +109,19 @@ impl Vif {
         !self.vlans.is_empty() || self.trunk.is_some()
     }
 
-    /// Whether it is the second interface of its guest: that is found by its first one.
+    /// Whether it is the second interface of its guest, which is looked up by its first one.
     #[must_use]
     pub fn is_second(&self) -> bool {
         self.kind == VifKind::Rdma && self.rdma.is_some()
     }
 }
 
-/// Roles of a guest whose messages hosts believe, whoever sends them. A guest with addresses has none but these.
+/// Roles of a guest whose messages hosts believe from any sender. A guest with addresses has only these.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Roles {
     /// May send router advertisements and redirects (RFC 4861; RFC 792; RFC 1256).
     pub router: bool,
-    /// May send what DHCP clients take from servers (RFC 2131; RFC 8415).
+    /// May send what DHCP clients accept from servers (RFC 2131; RFC 8415).
     pub dhcp_server: bool,
 }
 

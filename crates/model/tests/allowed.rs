@@ -1,5 +1,5 @@
-//! No packet is delivered that no rule allows, whatever it is wrapped in: against an oracle that knows nothing of how
-//! `decide` works. It knows what was delivered before, and asks of each packet by whose leave it passed.
+//! No packet is delivered that no rule allows, whatever encloses it. The oracle knows nothing of how `decide` works:
+//! it knows what was delivered before, and finds for each packet the reason why it may pass.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -21,7 +21,7 @@ struct Rule {
     port: Option<u16>,
 }
 
-/// What a packet says. Of ICMP the ports are type and identifier.
+/// The fields of a packet. For ICMP, the ports are type and identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Said {
     v6: bool,
@@ -33,20 +33,20 @@ struct Said {
     flags: &'static str,
 }
 
-/// A packet: what it says, or an error about somebody's.
+/// A packet: its fields, or an error about another one.
 #[derive(Clone, Copy, Debug)]
 enum Packet {
     Plain(Said),
     Error { from: usize, to: usize, about: Said },
 }
 
-/// By whose leave a packet passes.
+/// Why a packet may pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Leave {
     Rule,
-    /// That of a packet delivered before, which it answers.
+    /// A packet delivered before allows it, which it answers.
     Answer,
-    /// That of the other direction, of which something may have been delivered before the start.
+    /// The rules allow its other direction, in which a packet may have been delivered before the start.
     Midstream,
     Error,
 }
@@ -59,7 +59,7 @@ impl Said {
         matches!(self.protocol, 1 | 58)
     }
 
-    /// Whether it is what `asked` asks for.
+    /// Whether it answers `asked`.
     fn answers(&self, asked: &Self) -> bool {
         let back =
             (self.from, self.to, self.v6, self.protocol) == (asked.to, asked.from, asked.v6, asked.protocol);
@@ -74,7 +74,7 @@ impl Said {
         back && fits
     }
 
-    /// Whether both are of one connection.
+    /// Whether both belong to one connection.
     fn accompanies(&self, other: &Self) -> bool {
         let ways = |said: &Self| (said.from, said.to, said.v6, said.protocol, said.ports.1);
         let roce = self.protocol == 17 && self.ports.1 == 4791;
@@ -94,7 +94,7 @@ impl Rule {
     }
 }
 
-/// Who gave a packet leave, if anybody did.
+/// The reason why a packet may pass, if any.
 fn leave(rules: &[Rule], delivered: &[Said], packet: &Packet) -> Option<Leave> {
     let ruled = |said: &Said| rules.iter().any(|rule| rule.allows(said));
     match packet {
@@ -105,11 +105,11 @@ fn leave(rules: &[Rule], delivered: &[Said], packet: &Packet) -> Option<Leave> {
                 ports: (said.ports.1, said.ports.0),
                 ..*said
             };
-            // A SYN opens a connection, unless that is being opened from the other side just now.
+            // A SYN opens a connection, unless the other side is opening it at the same time.
             let opens = said.protocol == 6 && said.flags == "S";
             let answers =
                 |asked: &&Said| said.answers(asked) && ruled(asked) && (!opens || asked.flags == "S");
-            // More of what was picked up in mid-stream.
+            // More packets of a connection picked up in mid-stream.
             let goes_on = |before: &&Said| {
                 said.protocol == 6 && !opens && said.accompanies(before) && ruled(&turned(said))
             };
@@ -131,7 +131,7 @@ fn leave(rules: &[Rule], delivered: &[Said], packet: &Packet) -> Option<Leave> {
                 ports: (0, 0),
                 flags: "",
             };
-            // To whom sent what it is about, from whom that was for; and that passed.
+            // The error goes to the sender of a packet that was delivered, from the receiver of that packet.
             let concerned = (about.from, about.to) == (*to, *from);
             match () {
                 () if ruled(&error) => Some(Leave::Rule),
@@ -190,7 +190,7 @@ fn said(rng: &mut Rng) -> Said {
     if protocol == icmp {
         let pairs: &[(u16, u16)] = if v6 { &ICMP6 } else { &ICMP4 };
         let (request, reply) = rng.one(pairs);
-        // Also what is neither: a redirect, a router's message, an unknown one.
+        // Also types that are neither: a redirect, a router's message, an unknown one.
         let other = if v6 { 200 } else { rng.one(&[5, 9, 200]) };
         let kind = rng.one(&[request, request, reply, reply, other]);
         let echo = matches!((v6, kind), (false, 0 | 8) | (true, 128 | 129));
@@ -199,7 +199,7 @@ fn said(rng: &mut Rng) -> Said {
     Said { v6, from, to: if to == from { from % GUESTS + 1 } else { to }, protocol, ports, flags }
 }
 
-/// Something to send; mostly near to what was delivered.
+/// A packet to send, mostly similar to delivered ones.
 fn packet(rng: &mut Rng, delivered: &[Said]) -> Packet {
     let mut said = if delivered.is_empty() || rng.percent(40) { said(rng) } else { rng.one(delivered) };
     if rng.percent(60) {
@@ -240,7 +240,7 @@ fn rule(rng: &mut Rng) -> Rule {
     }
 }
 
-/// The tables of a world, as vectors say them.
+/// The tables of a world, in the language of vectors.
 fn world(rules: &[Rule]) -> (Case, Tables) {
     let mut lines =
         vec!["network blue vrf 1 gateway 10.1.1.254/24 gateway fd00:1::ffff/64 default drop".to_owned()];
@@ -250,7 +250,7 @@ fn world(rules: &[Rule]) -> (Case, Tables) {
     }
     lines.push("case one".into());
     for (priority, rule) in (1..).zip(rules) {
-        // A rule is of one family of addresses, so it is said twice.
+        // A rule has addresses of one family, so each is written twice.
         for v6 in [false, true] {
             let end = |word, guest: Option<usize>| {
                 guest.map_or(String::new(), |guest| {

@@ -17,7 +17,7 @@ use std::net::IpAddr;
 const WORLDS: u64 = 120;
 const PACKETS: usize = 200;
 
-/// Tables that have met their neighbours.
+/// Tables that know their neighbours.
 fn world(rng: &mut Rng) -> Tables {
     let mut tables = Tables::new();
     tables.apply(&generate::tables(rng)).unwrap();
@@ -83,7 +83,7 @@ fn whatever_is_emitted_parses_again() {
             let headers =
                 headers.unwrap_or_else(|error| panic!("{error}: {decision}: {}", text::show(frame)));
             emitted += 1;
-            // What tenants put into tunnels of their own is theirs.
+            // Tunnel packets that tenants make themselves are not checked.
             if !headers.ip().is_some_and(|ip| is_own(tables, ip.src)) {
                 continue;
             }
@@ -185,7 +185,7 @@ fn nothing_goes_back_to_where_it_came_from_by_bridging() {
             Some(Verdict::Flood(flood)) => flood.to.iter().filter(bridged).any(|f| f.port == packet.ingress),
             _ => false,
         };
-        // Out of a tunnel and into a network attached to the same wire is no way back.
+        // Out of a tunnel into a network attached to the same wire is not the way back.
         assert!(!same || from_wire, "{}", text::show(&packet.frame));
     });
 }
@@ -221,7 +221,7 @@ fn text_describes_every_frame() {
     for_many(|_, packet, _| assert_eq!(text::parse(&text::show(&packet.frame)).unwrap(), packet.frame));
 }
 
-/// Tables in which any look-up may fail, as tables in the midst of a change might.
+/// Tables in which any look-up may fail, as tables in the middle of a change might.
 struct Holes<'a> {
     tables: &'a Tables,
     rng: RefCell<Rng>,
@@ -307,7 +307,7 @@ fn tables_that_contradict_themselves_do_no_harm() {
     });
 }
 
-/// Near each other, so that what is in order, old or out of a window comes up often.
+/// Close together, so that numbers in order, old ones and ones outside a window all come up often.
 fn sequence_number(rng: &mut Rng, near: u32) -> u32 {
     match rng.below(4) {
         0 => near,

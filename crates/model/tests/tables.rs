@@ -1,4 +1,4 @@
-//! The naive tables and what hangs off them: batches, meters, choice among paths, solicitations, explanations.
+//! The naive tables and what depends on them: batches, meters, choice of paths, solicitations, explanations.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -44,7 +44,7 @@ fn a_batch_is_applied_as_a_whole_or_not_at_all() {
     let bad = Change::PutRoute { vrf: Vrf(1), prefix, nexthop: NexthopId(901) };
     assert_eq!(tables.apply(&[good.clone(), bad]), Err(ApplyError::Missing("nexthop 901".into())));
     assert!(tables.nexthop(nexthop).is_none());
-    // What is referred to may come later in the batch.
+    // A change may refer to something later in the batch.
     tables.apply(&[Change::PutRoute { vrf: Vrf(1), prefix, nexthop }, good]).unwrap();
     let route = tables.route(Vrf(1), IpAddr::from([10, 9, 1, 1])).unwrap();
     assert_eq!((route.nexthop, route.prefix_len), (nexthop, 16));

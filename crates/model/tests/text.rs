@@ -1,4 +1,4 @@
-//! Packets as text: what people read is what the bytes are.
+//! Packets as text: the text matches the bytes.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 use model::text;
@@ -18,7 +18,7 @@ fn roce_packets_are_told_by_their_headers() {
         "eth 02:00:00:00:00:01 > 02:00:00:00:00:02 / ip4 10.0.0.1 > 10.0.0.2 tos 2 df / udp 49170 > 4791 nosum / \
          roce rc ack > 18 psn 100 migrated syndrome 0x1f msn 1"
     );
-    // Another ICRC: no more than bytes.
+    // With a wrong ICRC it is shown as bytes.
     let mut wrong = ack.clone();
     *wrong.last_mut().unwrap() ^= 1;
     let shown = text::show(&wrong);

@@ -1,6 +1,6 @@
 //! Runs the conformance vectors (`vectors/*.txt`) on the naive tables and the reference rewrite.
 //!
-//! With `BLESS=1` in the environment expectations are rewritten to what was observed; read the difference.
+//! With `BLESS=1` in the environment, expectations are overwritten by what was observed; read the diff.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -17,7 +17,8 @@ fn files() -> Vec<(PathBuf, String)> {
     paths.into_iter().map(|path| (path.clone(), std::fs::read_to_string(path).unwrap())).collect()
 }
 
-/// What the model makes of each packet of a case; calls `look` with every table that was asked, and whether it knew.
+/// The result of the model for each packet of a case. Calls `look` with every table that was read, and whether it had
+/// the entry.
 fn run(case: &Case, mut look: impl FnMut(&'static str, bool)) -> Vec<(Packet, Vec<Expected>)> {
     let mut tables = Tables::new();
     let mut now = 1;
@@ -91,7 +92,7 @@ fn the_model_agrees_with_the_vectors() {
     assert!(bless || failures.is_empty(), "{}", failures.join("\n\n"));
 }
 
-/// The file with other expectations behind its packets, which are known by their lines.
+/// The file with other expectations after its packets, which are identified by their lines.
 fn rewritten(text: &str, observed: &BTreeMap<usize, Vec<String>>) -> String {
     let mut out = String::new();
     let expects = |line: &str| {
@@ -110,7 +111,7 @@ fn rewritten(text: &str, observed: &BTreeMap<usize, Vec<String>>) -> String {
     out
 }
 
-/// Drops that an executor makes and `decide` does not: queues, quotas, ports, the sender's offload requests.
+/// Drops that an executor makes and `decide` does not: for queues, quotas, ports and the sender's offload requests.
 const EXECUTORS: [DropReason; 15] = [
     DropReason::HeaderTooLong,
     DropReason::OffloadMalformed,
@@ -170,7 +171,7 @@ fn every_reason_to_drop_and_every_table_is_covered() {
     assert!(uncovered.is_empty(), "no vector drops for {uncovered:?}");
     for table in TABLES {
         assert!(looks.contains(&(table, true)), "no vector finds something in {table}");
-        // Consistent tables refer to no network and no nexthop that is not there.
+        // Consistent tables never refer to a network or nexthop that does not exist.
         let misses = !["network", "nexthop"].contains(&table);
         assert!(!misses || looks.contains(&(table, false)), "no vector misses in {table}");
     }

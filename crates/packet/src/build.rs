@@ -21,7 +21,7 @@ pub fn ethernet(out: &mut [u8], dst: Mac, src: Mac, ethertype: u16) -> Result<us
     put(out, header)
 }
 
-/// Writes tag control information and the EtherType after it. The header before it says that a tag follows:
+/// Writes tag control information and the EtherType after it. The header before it announces the tag:
 /// [`proto::ETHERTYPE_VLAN`] or [`proto::ETHERTYPE_QINQ`].
 ///
 /// # Errors

@@ -9,7 +9,7 @@ pub use verify::{L4Check, verify_l4};
 use crate::proto;
 use std::net::IpAddr;
 
-/// A one's complement sum in the making. Takes pieces of any length in sequence, odd ones too.
+/// A running one's complement sum. It takes pieces of any length in sequence, odd ones too.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sum {
     /// Sum of 16-bit words in memory order, with its carries in the upper bits.
@@ -25,20 +25,20 @@ impl Sum {
         self.join(add_words(bytes), bytes.len());
     }
 
-    /// Adds bytes while copying them: the shorter of the two slices' lengths.
+    /// Adds bytes while copying them: as many as the shorter of the two slices holds.
     #[inline]
     pub fn copy(&mut self, dst: &mut [u8], src: &[u8]) {
         let len = dst.len().min(src.len());
         self.join(copy_words(&mut dst[..len], &src[..len]), len);
     }
 
-    /// Adds a 16-bit value at an even place.
+    /// Adds a 16-bit value at an even offset.
     #[inline]
     pub fn add_u16(&mut self, value: u16) {
         self.join(u64::from(value.to_be()), 2);
     }
 
-    /// Adds a 32-bit value at an even place.
+    /// Adds a 32-bit value at an even offset.
     #[inline]
     pub fn add_u32(&mut self, value: u32) {
         self.join(u64::from(value.to_be()), 4);
@@ -60,8 +60,7 @@ impl Sum {
 
     #[inline(always)]
     fn join(&mut self, words: u64, len: usize) {
-        // Bytes that start at an odd place are swapped within their words, and so is their sum (RFC 1071, 2
-        // B).
+        // Bytes that start at an odd offset are swapped within their words, and so is their sum (RFC 1071, 2 B).
         let words = if self.odd { u64::from(fold(words).swap_bytes()) } else { words };
         // Two 32-bit sums: the upper half never overflows, however many are joined.
         self.words = u64::from(fold32(self.words)) + u64::from(fold32(words));
@@ -114,7 +113,7 @@ fn add_words(bytes: &[u8]) -> u64 {
     total(&lanes) + add_rest(rest)
 }
 
-/// [`add_words`] of what is copied.
+/// [`add_words`] of the bytes it copies.
 #[inline(always)]
 fn copy_words(dst: &mut [u8], src: &[u8]) -> u64 {
     let (rounds, rest) = src.as_chunks::<ROUND>();
@@ -155,7 +154,7 @@ fn add_rest(rest: &[u8]) -> u64 {
 
 /// The pseudo-header's sum for an L4 segment of `len` bytes (RFC 9293, 3.1; RFC 8200, 8.1).
 ///
-/// Addresses of different families have no pseudo-header: each is summed as it is.
+/// Addresses of different families have no pseudo-header; each is then summed as it is.
 #[inline]
 #[must_use]
 pub fn pseudo_header(src: IpAddr, dst: IpAddr, protocol: u8, len: u32) -> Sum {

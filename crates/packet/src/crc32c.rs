@@ -22,7 +22,7 @@ const fn table() -> [u32; 256] {
     table
 }
 
-/// A CRC in the making.
+/// A running CRC.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Crc32c(u32);
 

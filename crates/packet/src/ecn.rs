@@ -13,7 +13,7 @@ pub const ECT_0: u8 = 2;
 /// Congestion experienced.
 pub const CE: u8 = 3;
 
-/// Congestion was marked on the outer header of a packet whose transport wouldn't see it: the packet must be
+/// The outer header is marked with congestion, but the inner packet's transport does not know ECN: the packet must be
 /// dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("congestion experienced by a packet that is not ECN-capable")]

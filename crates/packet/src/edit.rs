@@ -18,7 +18,7 @@ pub fn set_macs(bytes: &mut [u8], headers: &mut Headers, dst: Mac, src: Mac) -> 
     Ok(())
 }
 
-/// Takes one off TTL or hop limit. It stays 0 if it is 0: the caller drops packets that arrive with 0 or 1.
+/// Decrements the TTL or hop limit. 0 stays 0: the caller drops packets that arrive with 0 or 1.
 ///
 /// # Errors
 /// [`WriteError::Mismatch`] if it isn't an IP packet.
@@ -58,8 +58,7 @@ pub fn set_tos(bytes: &mut [u8], headers: &mut Headers, tos: u8) -> Result<(), W
 
 /// Sets the source address, and updates the checksums that cover it.
 ///
-/// With `partial` the L4 checksum field holds the pseudo-header's sum, to be completed further on
-/// (NEEDS_CSUM).
+/// With `partial`, the L4 checksum field holds the pseudo-header's sum, which somebody completes later (NEEDS_CSUM).
 ///
 /// # Errors
 /// [`WriteError::Mismatch`] if it isn't a packet of the address's family.
@@ -72,7 +71,7 @@ pub fn set_source(
     set_address(bytes, headers, Side::Source, addr, partial).map(|_| ())
 }
 
-/// Sets the destination address; as [`set_source`].
+/// Sets the destination address as [`set_source`] sets the source.
 ///
 /// # Errors
 /// As for [`set_source`].
@@ -85,10 +84,10 @@ pub fn set_destination(
     set_address(bytes, headers, Side::Destination, addr, partial).map(|_| ())
 }
 
-/// Sets the source address of the packet `quoted` in the ICMP error `headers` ([`Headers::quoted`]), and
-/// updates the quoted checksums as far as they are quoted, and the error's own.
+/// Sets the source address of the packet `quoted` in the ICMP error `headers` ([`Headers::quoted`]). Updates the
+/// error's own checksum and those checksums of the quoted packet that are quoted.
 ///
-/// With `partial` the error's own checksum is still to be completed, and is left alone.
+/// With `partial`, the error's own checksum is still to be completed and stays as it is.
 ///
 /// # Errors
 /// As for [`set_source`].
@@ -102,7 +101,7 @@ pub fn set_quoted_source(
     set_quoted_address(bytes, headers, quoted, Side::Source, addr, partial)
 }
 
-/// Sets the destination address of a quoted packet; as [`set_quoted_source`].
+/// Sets the destination address of a quoted packet as [`set_quoted_source`] sets the source.
 ///
 /// # Errors
 /// As for [`set_source`].
@@ -116,10 +115,10 @@ pub fn set_quoted_destination(
     set_quoted_address(bytes, headers, quoted, Side::Destination, addr, partial)
 }
 
-/// Lowers the MSS that a SYN tells to `most`, and updates its checksum. A packet without [`crate::mss`], or with a
-/// lower one, stays as it is.
+/// Lowers the MSS that a SYN announces to at most `most`, and updates its checksum. A packet without an MSS
+/// ([`crate::mss()`]), or with a lower one, stays as it is.
 ///
-/// With `partial` the checksum does not cover the option yet, and is left alone.
+/// With `partial`, the checksum does not cover the option yet and stays as it is.
 ///
 /// # Errors
 /// [`WriteError::TooShort`] if the headers are not those of these bytes.
@@ -134,7 +133,7 @@ pub fn lower_mss(bytes: &mut [u8], headers: &Headers, most: u16, partial: bool) 
     if (at - l4).is_multiple_of(2) {
         delta.replace_u16(told, most);
     } else {
-        // It is in the halves of two words that are the other way round (RFC 1071, 2 B).
+        // At an odd offset the value spans two words, with its bytes swapped (RFC 1071, 2 B).
         delta.replace_u16(told.swap_bytes(), most.swap_bytes());
     }
     let checksum: &mut [u8; 2] = field(bytes, l4 + 16)?;
@@ -171,8 +170,7 @@ fn set_quoted_address(
     Ok(())
 }
 
-/// Sets an address, the header checksum and the L4 checksum; returns what that does to a checksum over all of
-/// them.
+/// Sets an address, the header checksum and the L4 checksum. Returns the change to a checksum that covers all three.
 fn set_address(
     bytes: &mut [u8],
     headers: &mut Headers,
@@ -223,7 +221,7 @@ fn set_address(
     Ok(all)
 }
 
-/// The L4 checksum after its pseudo-header changed.
+/// The L4 checksum after a change of its pseudo-header.
 fn updated(before: u16, address: Delta, udp: bool, partial: bool) -> u16 {
     if partial {
         return address.apply_partial(before);
@@ -237,9 +235,8 @@ fn updated(before: u16, address: Delta, udp: bool, partial: bool) -> u16 {
     }
 }
 
-/// Where the checksum is that covers the pseudo-header, and whether it is UDP's or UDP-Lite's (RFC 3828), which is
-/// never
-/// 0. DCCP's (RFC 4340, 9.1) is as TCP's.
+/// The offset of the checksum that covers the pseudo-header, and whether it is UDP's or UDP-Lite's (RFC 3828), which
+/// is never 0. DCCP's (RFC 4340, 9.1) behaves like TCP's.
 fn l4_checksum(headers: &Headers) -> Option<(usize, bool)> {
     let ip = headers.ip()?;
     if matches!(ip.fragment, Fragment::Later { .. }) {

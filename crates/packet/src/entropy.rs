@@ -24,8 +24,8 @@ pub const FIRST_PORT: u16 = 49152;
 /// | 33 | 2 | source port |
 /// | 35 | 2 | destination port |
 ///
-/// Ports are 0 where the protocol has none. All fragments of a datagram go one way only if the caller passes
-/// 0 for the first one too.
+/// Ports are 0 where the protocol has none. The caller passes 0 for a first fragment too; otherwise the fragments of a
+/// datagram take different paths.
 #[must_use]
 pub fn entropy(src: IpAddr, dst: IpAddr, protocol: u8, sport: u16, dport: u16) -> u32 {
     let mut layout = [0; 37];

@@ -1,9 +1,9 @@
 //! Why a packet can't be parsed.
 
-/// What is wrong with a packet. Each has a drop reason and a counter of its own.
+/// What is wrong with a packet. Each error has its own drop reason and counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
 pub enum ParseError {
-    /// Ends before the Ethernet header does, or inside a tag.
+    /// The frame ends inside the Ethernet header or a tag.
     #[error("frame ends inside the Ethernet header")]
     EthernetTruncated,
     /// More than two VLAN tags.
@@ -24,20 +24,20 @@ pub enum ParseError {
     /// IPv4 header checksum wrong.
     #[error("wrong IPv4 header checksum")]
     IpChecksum,
-    /// Source address no host may send from (multicast, broadcast, loopback).
+    /// A source address that no host may use (multicast, broadcast, loopback).
     #[error("invalid source address")]
     IpSource,
     /// IPv6 extension headers that are malformed, out of place, or too many.
     #[error("malformed IPv6 extension headers")]
     Ipv6Extension,
-    /// A fragment that ends past 65535, isn't the last and no multiple of 8 long, or could overwrite the
-    /// first one's TCP header (RFC 3128); or a first fragment without the whole L4 header.
+    /// A fragment that ends past byte 65535, that is not the last but whose length is no multiple of 8, or that could
+    /// overwrite the TCP header in the first one (RFC 3128); or a first fragment without the whole L4 header.
     #[error("malformed fragment")]
     Fragment,
     /// L4 header ends past the packet, or its length field is impossible.
     #[error("malformed L4 header")]
     L4Malformed,
-    /// Headers reach past what the caller had at hand, though the packet is longer.
+    /// The headers end within the packet but past the bytes that the caller has at hand.
     #[error("headers longer than the snapshot")]
     HeaderTooLong,
     /// UDP, GRE, MPLS or VXLAN encapsulation malformed (flags, bottom of stack, length).
@@ -51,10 +51,10 @@ pub enum WriteError {
     /// The buffer ends before what was to be written.
     #[error("buffer too short")]
     TooShort,
-    /// The packet has no such header, or one of another address family.
-    #[error("packet without the header to write")]
+    /// The packet has no such header, or the header has another address family.
+    #[error("the packet has no such header, or one of another address family")]
     Mismatch,
-    /// No host may answer such a packet in this way.
-    #[error("packet that must not be answered")]
+    /// No host may answer this packet in this way.
+    #[error("the packet must not be answered")]
     Unanswerable,
 }

@@ -51,7 +51,7 @@ pub struct Ip {
 /// The L4 header's fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum L4 {
-    /// Not looked into: another protocol, or a later fragment.
+    /// Not parsed: another protocol, or a later fragment.
     #[default]
     Other,
     /// TCP (RFC 9293).
@@ -66,11 +66,11 @@ pub enum L4 {
         header_len: u8,
         /// Sequence number.
         seq: u32,
-        /// Acknowledgment number; of use with the flag ACK.
+        /// Acknowledgment number; valid only with the flag ACK.
         ack: u32,
-        /// Window as it stands in the header.
+        /// Window as in the header, not scaled.
         window: u16,
-        /// Of a SYN that has it, the option by how many bits later windows are shifted (RFC 7323, 2); at most 14.
+        /// The window scale option of a SYN: by how many bits later windows are shifted (RFC 7323, 2); at most 14.
         scale: Option<u8>,
     },
     /// UDP (RFC 768).
@@ -152,15 +152,15 @@ impl Tag {
         self.tci & 0xfff
     }
 
-    /// Whether it bears a priority alone: the frame is an untagged one (IEEE 802.1Q, 6.9). An S-tag is none to those
-    /// who know C-tags.
+    /// Whether it carries only a priority, so that the frame counts as untagged (IEEE 802.1Q, 6.9). An S-tag is never
+    /// a priority tag to a device that knows C-tags.
     #[must_use]
     pub const fn is_priority(self) -> bool {
         !self.service && self.vlan() == 0
     }
 }
 
-/// The Ethernet header (none in front of an IP packet that came out of an MPLS tunnel).
+/// The Ethernet header. An IP packet from an MPLS tunnel has none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ethernet {
     /// Destination.
@@ -186,9 +186,9 @@ pub struct Headers {
     pub l3: L3,
     /// The L4 header.
     pub l4: L4,
-    /// Offset of what follows the IP header, as a rule the L4 header; 0 in a later fragment and without IP.
+    /// Offset of what follows the IP header, usually the L4 header; 0 in a later fragment and without IP.
     pub l4_at: u16,
-    /// ND body, where the packet is ICMPv6 type 135 or 136 with hop limit 255 and well formed.
+    /// ND body, if the packet is a well-formed ICMPv6 message of type 135 or 136 with hop limit 255.
     pub nd: Option<Nd>,
 }
 
@@ -202,7 +202,7 @@ impl Headers {
         }
     }
 
-    /// Source and destination port; ICMP echo's identifier stands for both; 0 where the protocol has none.
+    /// Source and destination port. An ICMP echo's identifier serves as both; 0 where the protocol has none.
     #[must_use]
     pub const fn ports(&self) -> (u16, u16) {
         match self.l4 {

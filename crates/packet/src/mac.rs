@@ -24,14 +24,14 @@ impl Mac {
         self.0 == [0; 6]
     }
 
-    /// The IPv6 link-local address made of it (RFC 4291, 2.5.6 and appendix A).
+    /// The IPv6 link-local address derived from it (RFC 4291, 2.5.6 and appendix A).
     #[must_use]
     pub fn link_local(self) -> Ipv6Addr {
         let [a, b, c, d, e, f] = self.0;
         Ipv6Addr::from([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])
     }
 
-    /// The one that an IPv6 link-local address has the form of being made of.
+    /// The MAC address from which this IPv6 link-local address is derived, if it has that form.
     #[must_use]
     pub const fn of_link_local(addr: Ipv6Addr) -> Option<Self> {
         match addr.octets() {

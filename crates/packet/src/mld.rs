@@ -9,24 +9,24 @@ use std::net::Ipv6Addr;
 const ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0x16);
 /// Type of a version 2 report.
 const REPORT: u8 = 143;
-/// A hop-by-hop header that holds the router alert option (RFC 2711), and what pads it.
+/// A hop-by-hop header with the router alert option (RFC 2711) and padding.
 const ALERT: [u8; 8] = [proto::ICMPV6, 0, 5, 2, 0, 0, 1, 0];
 /// Length of a report's header, and of a record without sources, bytes.
 const HEADER_LEN: usize = 8;
 const RECORD_LEN: usize = 20;
-/// Record type: listens to all sources (RFC 3810, 5.2.12: MODE_IS_EXCLUDE).
+/// Record type: listen to all sources (RFC 3810, 5.2.12: MODE_IS_EXCLUDE).
 const IS_EXCLUDE: u8 = 2;
 
-/// Groups in one report at most, so that it fits the least MTU of IPv6 (1280 bytes).
+/// Most groups in one report: it fits IPv6's minimum MTU (1280 bytes).
 pub const MAX_GROUPS: usize = 60;
 
-/// Length of the frame of a report about so many groups, bytes.
+/// Length of the frame that reports `groups` groups, bytes.
 #[must_use]
 pub const fn report_len(groups: usize) -> usize {
     proto::ETHERNET_LEN + proto::IPV6_LEN + ALERT.len() + HEADER_LEN + groups * RECORD_LEN
 }
 
-/// Writes an untagged frame that reports groups that the one at `mac` listens to; returns its length, bytes.
+/// Writes an untagged frame by which the host at `mac` reports the groups it listens to. Returns its length, bytes.
 ///
 /// # Errors
 /// [`WriteError::TooShort`]; also for more than [`MAX_GROUPS`].

@@ -1,11 +1,11 @@
-//! The maximum segment size that a TCP SYN tells (RFC 9293, 3.7.1).
+//! The maximum segment size that a TCP SYN announces (RFC 9293, 3.7.1).
 
 use crate::{Fragment, Headers, L4, proto};
 
-/// The MSS option of a SYN or SYN-ACK: where its value stands in the frame, bytes, and the value.
+/// The MSS option of a SYN or SYN-ACK: the offset of its value in the frame, bytes, and the value.
 ///
-/// `None` if it has none, also where `bytes` end before it does; if it carries data; and if its options are malformed,
-/// two of this kind included: who reads them may take them otherwise.
+/// `None` if the packet has no such option, if `bytes` ends before it, if the packet carries data, or if its options
+/// are malformed. Two MSS options count as malformed, because the receiver may use either.
 #[must_use]
 pub fn mss(bytes: &[u8], headers: &Headers) -> Option<(usize, u16)> {
     let (ip, L4::Tcp { flags, header_len, .. }) = (headers.ip()?, headers.l4) else { return None };

@@ -8,13 +8,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 /// ND messages are valid only with this hop limit: it proves that no router forwarded them (RFC 4861, 3.1).
 const HOP_LIMIT: u8 = 255;
-/// Flag of an advertisement: replaces what is cached.
+/// Override flag of an advertisement: it replaces a cached entry.
 const OVERRIDE: u8 = 0x20;
 /// ICMPv6 header, target address and one link-layer address option.
 const BODY_LEN: usize = 32;
 
-/// Writes an untagged frame that asks who has `target`. With `sender` equal to `target` it announces it (RFC
-/// 5227, 3).
+/// Writes an untagged frame that asks who has `target`. With `sender` equal to `target` the frame announces that
+/// address (RFC 5227, 3).
 ///
 /// # Errors
 /// [`WriteError::TooShort`].
@@ -27,7 +27,7 @@ pub fn arp_request(
     arp_probe(out, Mac::BROADCAST, mac, sender, target)
 }
 
-/// Writes an untagged frame that asks the one at `at` alone whether it still has `target` (RFC 1122, 2.3.2.1: unicast
+/// Writes an untagged frame that asks only the host at `at` whether it still has `target` (RFC 1122, 2.3.2.1: unicast
 /// poll).
 ///
 /// # Errors
@@ -59,7 +59,7 @@ pub fn neighbour_solicitation(
     Ok(at + message(&mut out[at..], sender, dst, Message::Solicitation, target, mac)?)
 }
 
-/// Writes an untagged frame that asks the one at `at` alone whether it still has `target` (RFC 4861, 7.3.3).
+/// Writes an untagged frame that asks only the host at `at` whether it still has `target` (RFC 4861, 7.3.3).
 ///
 /// # Errors
 /// [`WriteError::TooShort`].
@@ -74,13 +74,13 @@ pub fn neighbour_probe(
     Ok(len + message(&mut out[len..], sender, target, Message::Solicitation, target, mac)?)
 }
 
-/// Writes the answer to the solicitation parsed from `request`: its target is at `mac`, and forwards packets
-/// if `router`. Tags are kept.
+/// Writes the answer to the solicitation parsed from `request`: the target is at `mac`, and is a router if `router`.
+/// VLAN tags are kept.
 ///
 /// A probe from `::` (duplicate address detection) is answered to all nodes (RFC 4861, 7.2.4).
 ///
 /// # Errors
-/// [`WriteError::TooShort`]; [`WriteError::Mismatch`] if it is no solicitation.
+/// [`WriteError::TooShort`]; [`WriteError::Mismatch`] if `request` is not a solicitation.
 pub fn neighbour_advertisement(
     out: &mut [u8],
     request: &[u8],
@@ -104,7 +104,7 @@ pub fn neighbour_advertisement(
     Ok(at + message(&mut out[at..], nd.target, ALL_NODES, kind, nd.target, mac)?)
 }
 
-/// Writes an untagged frame that tells all nodes that `addr` is at `mac` now (RFC 4861, 7.2.6).
+/// Writes an untagged frame that tells all nodes that `addr` is now at `mac` (RFC 4861, 7.2.6).
 ///
 /// # Errors
 /// [`WriteError::TooShort`].

@@ -1,7 +1,7 @@
 //! Answers to a packet: ICMP echo replies and errors, TCP resets.
 //!
-//! Each takes the packet as it was parsed and writes a whole frame back to its sender, with the same VLAN
-//! tags; without an Ethernet header where the packet had none.
+//! Each takes a parsed packet and writes a whole frame to its sender, with the same VLAN tags. If the packet has no
+//! Ethernet header, the answer has none.
 
 use crate::build::{self, Ipv4, Ipv6};
 use crate::parse::be32;
@@ -11,7 +11,7 @@ use std::net::IpAddr;
 const TTL: u8 = 64;
 /// Network control (DSCP CS6): the precedence of ICMP errors (RFC 1812, 4.3.2.5).
 pub const TOS_ERROR: u8 = 0xc0;
-/// Length of an ICMP error's whole packet, bytes (RFC 1812, 4.3.2.3; RFC 4443, 2.4 c).
+/// Longest ICMP error over IPv4, bytes, IP header included (RFC 1812, 4.3.2.3; RFC 4443, 2.4 c).
 const MAX_ERROR_V4: usize = 576;
 const MAX_ERROR_V6: usize = 1280;
 
@@ -20,7 +20,7 @@ const MAX_ERROR_V6: usize = 1280;
 pub enum IcmpError {
     /// TTL or hop limit ran out.
     TimeExceeded,
-    /// Longer than the next link takes: fragmentation needed (IPv4) or packet too big (IPv6).
+    /// Longer than the next link's MTU: fragmentation needed (IPv4) or packet too big (IPv6).
     TooBig {
         /// MTU of that link, bytes.
         mtu: u16,
@@ -59,8 +59,7 @@ impl IcmpError {
 
 /// Writes an ICMP error about the packet parsed from `request`, from the router at `mac` and `from`.
 ///
-/// It quotes as much of the packet as is at hand and as an error may hold: 576 bytes in all for IPv4, 1280
-/// for IPv6.
+/// It quotes as much of the packet as is at hand and fits: an error has at most 576 bytes for IPv4, 1280 for IPv6.
 ///
 /// # Errors
 /// [`WriteError::TooShort`]; [`WriteError::Mismatch`] if `from` is of another family or the packet isn't IP;
@@ -96,8 +95,8 @@ pub fn icmp_error(
     Ok(at + proto::ICMP_LEN + len)
 }
 
-/// Whether an ICMP error may be sent about a packet: it has one known sender, isn't an error itself, and
-/// isn't a later fragment. A group learns of packets too big for it only with IPv6.
+/// Whether an ICMP error may be sent about a packet: the packet has one known sender, isn't an error itself, and isn't
+/// a later fragment. About a packet to a group, only IPv6's packet too big may be sent.
 #[must_use]
 pub fn may_report(headers: &Headers, error: IcmpError) -> bool {
     let Some(ip) = headers.ip() else { return false };
@@ -122,13 +121,13 @@ const fn is_icmp_query(kind: u8) -> bool {
     matches!(kind, proto::ICMP_ECHO_REPLY | proto::ICMP_ECHO_REQUEST | 9 | 10 | 13..=18)
 }
 
-/// Writes the answer to the ICMP echo request parsed from `request`, all of which must be at hand.
+/// Writes the answer to the ICMP echo request parsed from `request`. The whole request must be at hand.
 ///
-/// The checksum is carried over, so that a request with a wrong one gets an answer with a wrong one.
+/// The checksum is updated, not recomputed: a request with a wrong one gets an answer with a wrong one.
 ///
 /// # Errors
-/// [`WriteError::TooShort`] if `out` or what is at hand of the request is; [`WriteError::Mismatch`] if it is
-/// no echo request or a fragment; [`WriteError::Unanswerable`] if it was sent to a group or from nowhere.
+/// [`WriteError::TooShort`] if `out` or `request` is; [`WriteError::Mismatch`] if the packet is no echo request, or is
+/// a fragment; [`WriteError::Unanswerable`] if it was sent to a group or has no sender's address.
 pub fn echo_reply(out: &mut [u8], request: &[u8], headers: &Headers, mac: Mac) -> Result<usize, WriteError> {
     let ip = headers.ip().ok_or(WriteError::Mismatch)?;
     let (asked, answer) = match headers.l4 {
@@ -165,12 +164,12 @@ pub fn echo_reply(out: &mut [u8], request: &[u8], headers: &Headers, mac: Mac) -
     Ok(at + echo.len())
 }
 
-/// Writes the reset that the host at the packet's destination would answer the TCP segment parsed from
-/// `request` with if nothing listened there (RFC 9293, 3.10.7.1).
+/// Writes a reset in answer to the TCP segment parsed from `request`, as its destination would if no program listened
+/// there (RFC 9293, 3.10.7.1).
 ///
 /// # Errors
-/// [`WriteError::TooShort`]; [`WriteError::Mismatch`] if it isn't TCP; [`WriteError::Unanswerable`] if it is
-/// a reset, a fragment, or was sent to a group or from nowhere.
+/// [`WriteError::TooShort`]; [`WriteError::Mismatch`] if it isn't TCP; [`WriteError::Unanswerable`] if it is a reset
+/// or a fragment, was sent to a group, or has no sender's address.
 pub fn tcp_reset(out: &mut [u8], request: &[u8], headers: &Headers, mac: Mac) -> Result<usize, WriteError> {
     let (Some(ip), L4::Tcp { src, dst, flags, header_len, .. }) = (headers.ip(), headers.l4) else {
         return Err(WriteError::Mismatch);
@@ -204,7 +203,7 @@ pub fn tcp_reset(out: &mut [u8], request: &[u8], headers: &Headers, mac: Mac) ->
     Ok(at + build::put(&mut out[at..], reset)?)
 }
 
-/// Whether a packet may be answered by a TCP reset: a whole TCP segment between two hosts that is none itself.
+/// Whether a packet may be answered by a TCP reset: it is a whole TCP segment between two hosts, and no reset itself.
 #[must_use]
 pub fn may_reset(headers: &Headers) -> bool {
     let (Some(ip), L4::Tcp { flags, .. }) = (headers.ip(), headers.l4) else { return false };
@@ -212,7 +211,7 @@ pub fn may_reset(headers: &Headers) -> bool {
     flags & proto::TCP_RST == 0 && ip.fragment == Fragment::Whole && unicast
 }
 
-/// Writes the Ethernet header of an answer from `mac`: the request's with its tags, back to its sender.
+/// Writes the Ethernet header of an answer from `mac` to the request's sender, with the request's tags.
 pub(crate) fn ethernet(
     out: &mut [u8],
     request: &[u8],

@@ -1,6 +1,6 @@
 //! RoCEv2: InfiniBand's transport over UDP (IBTA 1.5, chapter 9 and annex A17).
 //!
-//! After the UDP header come the base transport header (BTH), the extended headers that its opcode asks for, the
+//! After the UDP header come the base transport header (BTH), the extended headers that its opcode requires, the
 //! payload, padding to a multiple of four bytes, and the invariant CRC ([`icrc`]) over all that routers leave alone.
 
 mod aeth;
@@ -18,7 +18,7 @@ pub use write::{write, write_with};
 
 /// Bytes of a base transport header.
 pub const BTH_LEN: usize = 12;
-/// Bytes of immediate data, and of the key that a SEND with invalidate names.
+/// Bytes of immediate data, and of the key in a SEND with invalidate.
 pub const IMMEDIATE_LEN: usize = 4;
 
 /// Why the payload of a UDP datagram is no RoCEv2 packet.
@@ -36,7 +36,7 @@ pub enum RoceError {
     /// A type of acknowledgement that is reserved.
     #[error("reserved acknowledge syndrome {0:#04x}")]
     Syndrome(u8),
-    /// Padding, or a length, that such a packet can't have: padding without payload, or payload behind a request or an
+    /// Padding or a length that the opcode does not allow: padding without payload, or payload after a request or an
     /// acknowledgement that has none.
     #[error("impossible length")]
     Length,

@@ -26,8 +26,8 @@ impl TunnelKind {
         }
     }
 
-    /// What a tunnel takes of the underlay's MTU, bytes: the outer IP header and those behind it. VXLAN carries an
-    /// Ethernet header besides.
+    /// How much of the underlay's MTU a tunnel takes, bytes: the outer IP header and those after it. VXLAN also
+    /// carries an Ethernet header.
     #[must_use]
     pub const fn overhead(self, v6: bool) -> usize {
         (if v6 { proto::IPV6_LEN } else { proto::IPV4_LEN }) + self.header_len()
@@ -43,8 +43,7 @@ pub struct Tunnel {
     pub id: u32,
     /// The label stack from `id` on, top first; empty for VXLAN.
     pub labels: ArrayVec<u32, 4>,
-    /// Whether `id` is the bottom of the label stack; true for VXLAN. The payload is known by it alone only
-    /// then.
+    /// Whether `id` is the bottom of the label stack; true for VXLAN. Only then does `id` alone determine the payload.
     pub bottom: bool,
     /// TTL of the outermost label; that of the outer IP header for VXLAN.
     pub mpls_ttl: u8,
@@ -52,20 +51,19 @@ pub struct Tunnel {
     pub mpls_tc: u8,
     /// Traffic class of the outer IP header: DSCP and ECN.
     pub outer_tos: u8,
-    /// The outer UDP checksum is zero over IPv6, which RFC 8200, 8.1 forbids but where the receiver wants it so
-    /// (RFC 6935, 5).
+    /// The outer UDP checksum is zero over IPv6. RFC 8200, 8.1 forbids that unless the receiver allows it (RFC 6935,
+    /// 5).
     pub lacks_checksum: bool,
-    /// Offset of the inner packet, bytes: an Ethernet header for VXLAN, as a rule an IP header for MPLS.
+    /// Offset of the inner packet, bytes: an Ethernet header for VXLAN, usually an IP header for MPLS.
     pub inner_at: usize,
     /// Offset just past the inner packet, bytes: the `len` to parse it with.
     pub inner_end: usize,
 }
 
-/// The encapsulation in the packet `outer` that was parsed from `bytes` and `len`, or nothing if it carries
-/// none.
+/// The encapsulation in the packet `outer` that was parsed from `bytes` and `len`, or `None` if there is none.
 ///
-/// Fragments are not looked into: a tunnel packet must be reassembled first. A GRE checksum is verified; it
-/// covers the payload, so the whole packet must be at hand if there is one.
+/// Fragments are not parsed: a tunnel packet must be reassembled first. A GRE checksum is verified; it covers the
+/// payload, so the whole packet must be at hand if there is one.
 ///
 /// # Errors
 /// [`ParseError::TunnelMalformed`], or [`ParseError::HeaderTooLong`] if `bytes` holds too little.
@@ -155,7 +153,7 @@ fn mpls(packet: Window<'_>, at: usize, kind: TunnelKind, tunnel: &mut Tunnel) ->
     Ok(())
 }
 
-/// Where the payload of the GRE header at `at` starts, or nothing if it isn't MPLS.
+/// Where the payload of the GRE header at `at` starts, or `None` if it isn't MPLS.
 fn gre(packet: Window<'_>, at: usize) -> Result<Option<usize>, ParseError> {
     /// Checksum and reserved field present (RFC 2784).
     const CHECKSUM: u16 = 0x8000;

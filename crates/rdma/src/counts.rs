@@ -1,21 +1,21 @@
-//! What went wrong on the way of a connection's packets, and was mended.
+//! Errors that a connection recovered from.
 
-/// Events of a connection since its beginning, with the names that `rdma statistic` has for them.
+/// Events of a connection since its start, with the names that `rdma statistic` gives them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Requests that came with a number ahead of the expected one.
+    /// Requests whose number was ahead of the expected one.
     pub out_of_sequence: u64,
     /// Requests that came again.
     pub duplicate_request: u64,
     /// NAKs received for packets out of sequence.
     pub packet_seq_err: u64,
-    /// Answers received that tell of the loss of an earlier one.
+    /// Answers received that show that an earlier one was lost.
     pub implied_nak_seq_err: u64,
-    /// Times that no answer came.
+    /// How often no answer came in time.
     pub local_ack_timeout_err: u64,
-    /// NAKs received as the peer had no receive.
+    /// NAKs received because the peer had no receive posted.
     pub rnr_nak_retry_err: u64,
-    /// NAKs sent as we had no receive.
+    /// NAKs sent because we had no receive posted.
     pub rnr_nak: u64,
 }
 

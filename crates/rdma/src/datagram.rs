@@ -1,4 +1,4 @@
-//! Queue pairs of unreliable datagrams (IBTA 9.8.3): a message is a packet, and each has a destination of its own.
+//! Queue pairs of unreliable datagrams (IBTA 9.8.3): a message is one packet, and each has its own destination.
 
 use crate::queue_pair::{Mtu, flushed};
 use crate::responder::refused;
@@ -8,10 +8,10 @@ use crate::work::{
 use crate::{Psn, State};
 use packet::roce::{Bth, Datagram, Deth, Opcode, Operation, Service};
 
-/// Bytes before each message that is received: the network header it came with, IPv6's, or IPv4's after 20 zeroes.
+/// Bytes before each received message: the network header with which it came, IPv6's, or IPv4's after 20 zeroes.
 pub const NETWORK_HEADER: usize = 40;
 
-/// Set in a queue key: the sender's own is meant (IBTA 10.2.5).
+/// Flag in a queue key that stands for the sender's own key (IBTA 10.2.5).
 const OWN_KEY: u32 = 1 << 31;
 
 /// What `ibv_modify_qp` sets.
@@ -23,7 +23,7 @@ pub struct DatagramAttributes {
     pub partition: u16,
     /// Its own number.
     pub number: u32,
-    /// Key that a packet must have to be received.
+    /// Key that a packet must have.
     pub queue_key: u32,
     /// Number of the first packet sent.
     pub send_psn: u32,
@@ -34,13 +34,13 @@ pub struct DatagramAttributes {
 pub struct Destination {
     /// Address handle.
     pub address: u32,
-    /// Number of the queue pair there.
+    /// Number of the destination queue pair.
     pub queue_pair: u32,
     /// The key it demands.
     pub queue_key: u32,
 }
 
-/// Why a datagram is left out.
+/// Why a datagram is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LeftOut {
     /// Not a datagram, or the queue pair is in the error state.
@@ -66,7 +66,7 @@ pub struct DatagramPair {
     attributes: DatagramAttributes,
     state: State,
     next: Psn,
-    /// A receive that a message did not fit into: for the next one.
+    /// A receive that was too short for a message: it is used for the next one.
     spare: Option<u64>,
 }
 
@@ -84,19 +84,19 @@ impl DatagramPair {
         self.state
     }
 
-    /// Changes the key that packets must have from now on.
+    /// Changes the key that packets must have.
     pub const fn set_queue_key(&mut self, key: u32) {
         self.attributes.queue_key = key;
     }
 
-    /// Sends again after a send queue error.
+    /// Resumes sending after a send queue error.
     pub fn resume(&mut self) {
         if self.state == State::SendQueueError {
             self.state = State::ReadyToSend;
         }
     }
 
-    /// Sends a message, and completes its request. In the error states it is flushed.
+    /// Sends a message and completes its request. In the error states, the request is flushed.
     pub fn send(&mut self, request: &SendRequest, to: &Destination, verbs: &mut impl Verbs) {
         if self.state != State::ReadyToSend {
             return verbs.complete(flushed(request.id));
@@ -149,10 +149,10 @@ impl DatagramPair {
         Ok(())
     }
 
-    /// Takes a packet that came with this network header.
+    /// Receives a packet that came with this network header.
     ///
     /// # Errors
-    /// Why it is left out.
+    /// Why it is dropped.
     pub fn receive(
         &mut self,
         packet: &Datagram<'_>,
@@ -201,7 +201,7 @@ impl DatagramPair {
         }
     }
 
-    /// Makes it go to the error state: receives are flushed.
+    /// Enters the error state: receives are flushed.
     pub fn fail(&mut self, verbs: &mut impl Verbs) {
         self.state = State::Error;
         self.spare.take().into_iter().for_each(|id| verbs.complete(flushed(id)));

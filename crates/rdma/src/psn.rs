@@ -1,11 +1,11 @@
-//! Packet sequence numbers: 24 bits that go round (IBTA 9.7.1).
+//! Packet sequence numbers: 24 bits that wrap around (IBTA 9.7.1).
 
 /// A packet sequence number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Psn(u32);
 
 impl Psn {
-    /// From a number, whose upper eight bits are left out.
+    /// From a number, whose upper eight bits are ignored.
     #[must_use]
     pub const fn new(number: u32) -> Self {
         Self(number & 0xff_ffff)
@@ -17,7 +17,7 @@ impl Psn {
         self.0
     }
 
-    /// The number so many packets later.
+    /// The number `packets` packets later.
     #[must_use]
     pub const fn plus(self, packets: u32) -> Self {
         Self::new(self.0.wrapping_add(packets))
@@ -29,7 +29,7 @@ impl Psn {
         Self::new(self.0.wrapping_sub(1))
     }
 
-    /// How many packets it comes after `other`: negative where it comes before. Half of all numbers do.
+    /// How many packets it comes after `other`; negative if it comes before. Half of all numbers do.
     #[must_use]
     pub const fn since(self, other: Self) -> i32 {
         (self.0.wrapping_sub(other.0) << 8) as i32 >> 8

@@ -1,4 +1,4 @@
-//! A queue pair of a connection: its states, and its two halves.
+//! A connection's queue pair: its states, and its two halves.
 
 use crate::Counts;
 use crate::requester::Requester;
@@ -16,7 +16,7 @@ pub enum Mtu {
     Bytes1024 = 3,
     Bytes2048 = 4,
     Bytes4096 = 5,
-    /// Between queue pairs of one host: such packets are on no wire.
+    /// For queue pairs on the same host: such packets never reach a wire.
     Bytes32768 = 8,
 }
 
@@ -44,7 +44,7 @@ impl Mtu {
 /// What `ibv_modify_qp` sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
-    /// Whether the connection is reliable: else what is lost is lost, and there are neither READs nor atomics.
+    /// Whether the connection is reliable. Otherwise lost packets stay lost, and there are neither READs nor atomics.
     pub reliable: bool,
     /// Longest payload of a packet.
     pub mtu: Mtu,
@@ -54,19 +54,19 @@ pub struct Attributes {
     pub destination: u32,
     /// Number of the first packet sent.
     pub send_psn: u32,
-    /// Number of the first packet that comes.
+    /// Number of the first packet received.
     pub receive_psn: u32,
-    /// How long an answer is waited for: 4.096 us times 2 to the power of this; 0: for ever.
+    /// How long to wait for an answer: 4.096 us times 2 to the power of this; 0: forever.
     pub timeout: u8,
     /// How often a packet is sent again, 0 to 7.
     pub retries: u8,
-    /// How often a receiver that is not ready is asked again, 0 to 6; 7: for ever.
+    /// How often to retry if the receiver is not ready, 0 to 6; 7: forever.
     pub rnr_retries: u8,
-    /// What a peer is told to wait that finds no receive.
+    /// How long a peer waits that finds no receive.
     pub rnr_timer: RnrTimer,
-    /// READs and atomics that may be under way.
+    /// Most READs and atomics under way.
     pub reads: u8,
-    /// READs and atomics that the peer may have under way.
+    /// Most READs and atomics that the peer may have under way.
     pub peer_reads: u8,
 }
 
@@ -75,13 +75,13 @@ impl Attributes {
         if self.reliable { Service::Rc } else { Service::Uc }
     }
 
-    /// How long an answer is waited for.
+    /// How long to wait for an answer.
     pub(crate) fn patience(&self) -> Option<Duration> {
         let exponent = u32::from(self.timeout & 31);
         (exponent > 0).then(|| Duration::from_nanos(4096_u64 << exponent))
     }
 
-    /// Packets of a message: one at least.
+    /// Number of packets of a message, at least one.
     pub(crate) fn packets(&self, len: u32) -> u32 {
         len.div_ceil(self.mtu.bytes().into()).max(1)
     }
@@ -102,16 +102,18 @@ impl Attributes {
     }
 }
 
-/// State of a queue pair (IBTA 10.3.1). Those before are its owner's, who makes it when both directions can be told of.
+/// State of a queue pair (IBTA 10.3.1). Its owner keeps the earlier states, and creates it once the attributes of both
+/// directions are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// Receives.
     ReadyToReceive,
     /// Receives and sends.
     ReadyToSend,
-    /// Receives. A send of it failed; what is posted is flushed, until it is resumed. Not of reliable connections.
+    /// Receives only, because a send failed: posted requests are flushed until it is resumed. Not for reliable
+    /// connections.
     SendQueueError,
-    /// Does nothing any more; what is posted is flushed.
+    /// Does nothing any more; posted requests are flushed.
     Error,
 }
 
@@ -142,7 +144,7 @@ impl QueuePair {
         self.state
     }
 
-    /// Makes it ready to send, with what `ibv_modify_qp` sets on the way there.
+    /// Makes it ready to send, with the attributes that `ibv_modify_qp` sets in that transition.
     pub fn ready_to_send(&mut self, attributes: Attributes) {
         if self.state == State::ReadyToReceive {
             self.attributes = attributes;
@@ -151,7 +153,7 @@ impl QueuePair {
         }
     }
 
-    /// Sends again after a send queue error.
+    /// Resumes sending after a send queue error.
     pub fn resume(&mut self) {
         if self.state == State::SendQueueError {
             self.state = State::ReadyToSend;
@@ -166,7 +168,7 @@ impl QueuePair {
         counts
     }
 
-    /// Whether as many packets are under way as may be: nothing is sent before the peer answers, or time passes.
+    /// Whether the limit of packets under way is reached: nothing is sent before the peer answers, or time passes.
     #[must_use]
     pub fn awaits_answers(&self) -> bool {
         self.requester.is_full(&self.attributes)
@@ -178,7 +180,7 @@ impl QueuePair {
         !self.requester.is_idle()
     }
 
-    /// What a peer is told to wait from now on that finds no receive.
+    /// Sets how long a peer waits that finds no receive.
     pub const fn set_rnr_timer(&mut self, timer: RnrTimer) {
         self.attributes.rnr_timer = timer;
     }
@@ -191,7 +193,7 @@ impl QueuePair {
         self.requester.post(request, &self.attributes);
     }
 
-    /// Takes a packet from the peer, at `now`, a time since any fixed one.
+    /// Receives a packet from the peer at `now`, a time since a fixed moment.
     pub fn receive(&mut self, packet: &Datagram<'_>, now: Duration, verbs: &mut impl Verbs) {
         let Opcode::Of(service, operation) = packet.bth.opcode else { return };
         let is_ours = service == self.attributes.service()
@@ -212,11 +214,11 @@ impl QueuePair {
         }
     }
 
-    /// Sends at most `budget` packets, and looks at the clock. Returns when it wants to be called again at the
-    /// latest, where nothing comes in before; at once, where the budget was too small.
+    /// Sends at most `budget` packets, and checks the clock. Returns by when it must be called again if nothing
+    /// arrives before: at once if the budget was too small.
     pub fn poll(&mut self, now: Duration, budget: usize, verbs: &mut impl Verbs) -> Option<Duration> {
         let mut budget = budget;
-        // In the error state too: what is the peer's fault it is told.
+        // In the error state too: the peer is told of its error.
         let answered = self.responder.answer(&mut budget, &self.attributes, verbs);
         let worked = self.state != State::ReadyToSend
             || self.requester.work(now, &mut budget, &self.attributes, verbs);
@@ -229,7 +231,8 @@ impl QueuePair {
         if budget == 0 { Some(now) } else { self.requester.deadline() }
     }
 
-    /// A request failed that is none of ours, after all of ours: it goes to the state that a failed send leads to.
+    /// A request failed that the transport does not know, after all of its own: enters the state to which a failed
+    /// send leads.
     pub fn fail_request(&mut self, verbs: &mut impl Verbs) {
         if self.attributes.reliable {
             self.end(verbs);
@@ -239,7 +242,7 @@ impl QueuePair {
         }
     }
 
-    /// Makes it go to the error state: what is posted is flushed.
+    /// Enters the error state: posted requests are flushed.
     pub fn fail(&mut self, verbs: &mut impl Verbs) {
         self.responder.forget();
         self.end(verbs);
@@ -254,7 +257,7 @@ impl QueuePair {
     }
 }
 
-/// The end of a work request that nobody looks at any more.
+/// The completion of a flushed work request.
 pub(crate) const fn flushed(id: u64) -> Completion {
     Completion { id, status: Status::Flushed, len: 0, received: None }
 }

@@ -1,8 +1,8 @@
-//! The requester: makes packets of work requests, and takes what answers them (IBTA 9.7.2 to 9.7.5).
+//! The requester: makes packets of work requests, and processes their answers (IBTA 9.7.2 to 9.7.5).
 //!
-//! Every packet has its number from the moment its request is posted, so that there is one cursor: the number of the
-//! packet to send next. Going back is setting it back. These numbers don't go round: what is posted at once may have
-//! more packets than there are PSNs.
+//! Every packet gets its number when its request is posted. So one cursor suffices, the number of the packet to send
+//! next, and going back means setting it back. These numbers don't wrap around: requests posted together may have more
+//! packets than there are PSNs.
 
 use crate::queue_pair::{Attributes, Mtu, flushed};
 use crate::work::{AtomicOperation, Completion, Payload, SendOperation, SendRequest, Status, Verbs, With};
@@ -11,11 +11,11 @@ use packet::roce::{Aeth, Atomic, Datagram, Nak, Operation, Reth, Syndrome};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Number of a packet, from 0 on.
+/// Number of a packet, from 0.
 type Number = u64;
 
-/// Packets that may be under way without an answer: fewer, where they are long and stay in the host's cache, and less
-/// is sent again where one is lost.
+/// Most packets under way without an answer. Longer packets have a smaller window, so that they stay in the host's
+/// cache, and less is sent again after a loss.
 const fn window(attributes: &Attributes) -> Number {
     match attributes.mtu {
         Mtu::Bytes32768 => 32,
@@ -24,14 +24,14 @@ const fn window(attributes: &Attributes) -> Number {
     }
 }
 
-/// An answer is wanted so many times in a window, and for the last packet of a message.
+/// How many times per window an answer is requested, besides the last packet of each message.
 const ANSWERS: Number = 8;
-/// Bytes that an atomic operation is about.
+/// Bytes of an atomic operation's operand.
 const ATOMIC: u32 = 8;
-/// `rnr_retries` that stands for no end.
+/// The value of `rnr_retries` that means forever.
 const FOR_EVER: u8 = 7;
 
-/// A request with the numbers of its packets.
+/// A request and the numbers of its packets.
 #[derive(Debug)]
 struct Posted {
     request: SendRequest,
@@ -40,43 +40,43 @@ struct Posted {
 }
 
 impl Posted {
-    /// Whether it is done by its responses, not by an acknowledgement.
+    /// Whether its responses complete it rather than an acknowledgement.
     const fn is_answered(&self) -> bool {
         matches!(self.request.operation, SendOperation::Read { .. } | SendOperation::Atomic { .. })
     }
 
-    /// Where in the message the packet with that number begins.
+    /// The offset in the message at which the packet with this number begins.
     const fn offset(&self, number: Number, mtu: u16) -> u32 {
         (number - self.first) as u32 * mtu as u32
     }
 }
 
-/// What came of sending a packet.
+/// The result of sending a packet.
 enum Sent {
     Yes,
-    /// Its memory can't be had; what was sent before it comes first.
+    /// Its memory is not available now; what was sent before must finish first.
     Waits,
     Failed,
 }
 
-/// The send half of a queue pair.
+/// The sending half of a queue pair.
 #[derive(Debug)]
 pub(crate) struct Requester {
     /// PSN of packet 0.
     start: Psn,
-    /// Requests that are not done, in their order.
+    /// Unfinished requests, in order.
     posted: VecDeque<Posted>,
-    /// Number of the packet after the last one posted.
+    /// Number after the last posted packet.
     end: Number,
     /// Number of the packet to send next.
     next: Number,
-    /// Number after the last one ever sent.
+    /// Number after the last packet that was ever sent.
     sent: Number,
-    /// Number of the first packet that has no answer.
+    /// Number of the first packet without an answer.
     unanswered: Number,
-    /// It was gone back since the last progress: what tells of the same loss again is nothing new.
+    /// It went back since the last progress: further signs of the same loss are not new.
     recovering: bool,
-    /// READs and atomics before `next` that are not done.
+    /// Number of unfinished READs and atomics before `next`.
     open: usize,
     pub counts: Counts,
     /// Retries left.
@@ -118,7 +118,7 @@ impl Requester {
         self.end += packets;
     }
 
-    /// Whether as much is under way as may be: what is sent next waits for answers.
+    /// Whether the limit of packets under way is reached: sending waits for answers.
     pub fn is_full(&self, attributes: &Attributes) -> bool {
         self.next - self.unanswered >= window(attributes)
     }
@@ -133,18 +133,18 @@ impl Requester {
         self.start.plus(number as u32)
     }
 
-    /// The packet that a PSN means, if it was sent and has no answer yet.
+    /// The packet to which a PSN refers, if it was sent and has no answer yet.
     fn under_way(&self, psn: Psn) -> Option<Number> {
         let since = Number::try_from(psn.since(self.psn(self.unanswered))).ok()?;
         Some(self.unanswered + since).filter(|number| *number < self.sent)
     }
 
-    /// When it wants to work at the latest.
+    /// By when it must work again.
     pub fn deadline(&self) -> Option<Duration> {
         self.pause.or(self.timeout)
     }
 
-    /// Sends what may be sent; false where the connection failed.
+    /// Sends what may be sent; false if the connection failed.
     pub fn work(
         &mut self,
         now: Duration,
@@ -178,7 +178,7 @@ impl Requester {
         true
     }
 
-    /// What was sent on an unreliable connection is done.
+    /// On an unreliable connection, a sent message is done.
     fn is_gone(&mut self, verbs: &mut impl Verbs) {
         self.unanswered = self.next;
         if self.posted.front().is_some_and(|posted| posted.last < self.next) {
@@ -186,8 +186,8 @@ impl Requester {
         }
     }
 
-    /// Has the clock watched while there is something without an answer. After an attempt in vain it is waited for
-    /// longer: both ends may want for CPUs. The standard allows for four times what was asked for (IBTA 9.7.6.1.3).
+    /// Starts the timeout while something is unanswered. After a failed attempt it waits longer, because both ends may
+    /// lack CPU time. The standard allows four times the requested timeout (IBTA 9.7.6.1.3).
     fn watch(&mut self, now: Duration, attributes: &Attributes) {
         if self.sent == self.unanswered {
             self.timeout = None;
@@ -198,7 +198,7 @@ impl Requester {
         }
     }
 
-    /// Whether the packet at the cursor may go.
+    /// Whether the packet at the cursor may be sent.
     fn may_send(&self, attributes: &Attributes) -> bool {
         if self.next == self.end || self.is_full(attributes) {
             return false;
@@ -209,7 +209,7 @@ impl Requester {
         fits && !(posted.request.fence && self.open > 0)
     }
 
-    /// The place of the request that has the packet with this number.
+    /// The index of the request with the packet of this number.
     fn at(&self, number: Number) -> Option<usize> {
         let at = self.posted.partition_point(|posted| posted.last < number);
         self.posted.get(at).filter(|posted| posted.first <= number).map(|_| at)
@@ -278,7 +278,7 @@ impl Requester {
         Sent::Yes
     }
 
-    /// Takes an answer; false where the connection failed.
+    /// Processes an answer; false if the connection failed.
     pub fn receive(
         &mut self,
         packet: &Datagram<'_>,
@@ -299,7 +299,7 @@ impl Requester {
         }
     }
 
-    /// The responder said something of the packet with this number, and that those before it are done.
+    /// The responder answered the packet with this number; those before it are done.
     fn acknowledged(
         &mut self,
         number: Number,
@@ -341,7 +341,7 @@ impl Requester {
         }
     }
 
-    /// A response came: a packet of what a READ reads, or the answer to an atomic.
+    /// A response: a packet of a READ's data, or the answer to an atomic.
     fn answered(
         &mut self,
         number: Number,
@@ -352,7 +352,7 @@ impl Requester {
         verbs: &mut impl Verbs,
     ) -> bool {
         let Some(first) = self.at(number).map(|at| self.posted[at].first) else { return true };
-        // Sends and writes before it are done; reads are not, if they are still there.
+        // Sends and writes before it are done; unfinished reads are not.
         if !self.done_before(first, attributes, now, verbs) {
             return self.response_lost(verbs);
         }
@@ -386,7 +386,7 @@ impl Requester {
         true
     }
 
-    /// Completes the requests whose packets all come before `through`; false where one of them still waits for a
+    /// Completes the requests whose packets all come before `through`; false if one of them still waits for a
     /// response.
     fn done_before(
         &mut self,
@@ -415,7 +415,7 @@ impl Requester {
         true
     }
 
-    /// The peer is there: everything before `to` has its answer.
+    /// The peer answers: everything before `to` has its answer.
     fn progress(&mut self, to: Number, attributes: &Attributes, now: Duration) {
         self.unanswered = to;
         self.next = self.next.max(to);
@@ -428,14 +428,14 @@ impl Requester {
         (self.next, self.open, self.timeout) = (self.unanswered, 0, None);
     }
 
-    /// An answer came, and one before it did not. Others that were on their way say the same again.
+    /// An answer came, but an earlier one is missing. Later answers that were on the way show the same loss again.
     fn response_lost(&mut self, verbs: &mut impl Verbs) -> bool {
         self.counts.implied_nak_seq_err += 1;
         let first_heard = !std::mem::replace(&mut self.recovering, true);
         !first_heard || self.try_again(verbs)
     }
 
-    /// Sends everything without an answer again; false where that was done often enough.
+    /// Sends everything unanswered again; false if the retries are used up.
     fn try_again(&mut self, verbs: &mut impl Verbs) -> bool {
         if self.retries == 0 {
             self.end_first(Status::RetryExceeded, verbs);
@@ -458,7 +458,7 @@ impl Requester {
         }
     }
 
-    /// Ends all requests. What is posted after that continues with the packet that was not sent.
+    /// Ends all requests. Later requests continue with the first packet that was not sent.
     pub fn flush(&mut self, verbs: &mut impl Verbs) {
         for posted in self.posted.drain(..) {
             verbs.complete(flushed(posted.request.id));

@@ -1,4 +1,4 @@
-//! The responder: does what the peer's requests ask for, once and in their order, and answers (IBTA 9.7.4 and 9.7.5).
+//! The responder: executes the peer's requests, once and in order, and answers (IBTA 9.7.4 and 9.7.5).
 
 use crate::queue_pair::{Attributes, flushed};
 use crate::work::{Access, Arrival, AtomicOperation, Completion, Fault, Payload, Received, Status, Verbs};
@@ -6,10 +6,10 @@ use crate::{Counts, Psn};
 use packet::roce::{Aeth, Atomic, Datagram, Nak, Operation, Reth, Syndrome};
 use std::collections::VecDeque;
 
-/// Longest message (IBTA 9.7.1.1): of a longer one, PSNs would not tell the packets apart.
+/// Longest message (IBTA 9.7.1.1): in a longer one, PSNs would be ambiguous.
 const LONGEST_MESSAGE: u32 = 1 << 31;
 
-/// A message of which not all packets came yet.
+/// A message of which some packets are still missing.
 #[derive(Clone, Copy, Debug)]
 struct Arriving {
     what: What,
@@ -33,7 +33,7 @@ enum Answer {
     Read(Reading),
 }
 
-/// What is left to send of what a READ reads.
+/// The rest of a READ's data.
 #[derive(Clone, Copy, Debug)]
 struct Reading {
     reth: Reth,
@@ -46,7 +46,7 @@ struct Reading {
     again: bool,
 }
 
-/// A READ or atomic that was done, in case its answer gets lost.
+/// A finished READ or atomic, kept in case its answer is lost.
 #[derive(Clone, Copy, Debug)]
 struct Done {
     first: Psn,
@@ -60,13 +60,13 @@ enum Redo {
     Atomic { original: u64, msn: u32 },
 }
 
-/// Why a request isn't done.
+/// Why a request isn't executed.
 enum Refusal {
     /// No receive is posted.
     NotReady,
-    /// It is as if the packet were lost.
+    /// The packet is treated as lost.
     Unanswered,
-    /// The receive with this identifier can't take what came.
+    /// The receive with this identifier can't hold the message.
     Receive(u64, Fault),
     /// For good.
     Nak(Nak),
@@ -83,17 +83,17 @@ fn access(_: Fault) -> Nak {
     Nak::RemoteAccessError
 }
 
-/// The receive half of a queue pair.
+/// The receiving half of a queue pair.
 #[derive(Debug)]
 pub(crate) struct Responder {
-    /// Number of the packet that comes next.
+    /// Number of the expected packet.
     expected: Psn,
     /// Messages finished.
     msn: u32,
     /// The peer was told that a packet is missing.
     told: bool,
     arriving: Option<Arriving>,
-    /// The receive of a message that was left out: for the next one, or to be flushed.
+    /// The receive of a dropped message: used for the next one, or flushed.
     spare: Option<u64>,
     pub counts: Counts,
     answers: VecDeque<Answer>,
@@ -114,7 +114,7 @@ impl Responder {
         }
     }
 
-    /// Takes a request; false where the connection failed by it.
+    /// Handles a request; false if the connection failed because of it.
     pub fn receive(
         &mut self,
         packet: &Datagram<'_>,
@@ -147,7 +147,7 @@ impl Responder {
             Err(Refusal::NotReady) => {
                 self.counts.rnr_nak += 1;
                 self.acknowledge(Syndrome::ReceiverNotReady(attributes.rnr_timer), psn);
-                // What comes behind it is not missing: it comes again with it.
+                // Packets after it are not missing: they come again with it.
                 self.told = true;
                 true
             }
@@ -171,8 +171,8 @@ impl Responder {
         }
     }
 
-    /// Takes a request on an unreliable connection: what is not whole, may not be, or is longer than its receive, is
-    /// left out (IBTA 9.8.2, 9.9.3). False where the connection failed.
+    /// Handles a request on an unreliable connection. Messages that are incomplete, not permitted, or longer than
+    /// their receive are dropped (IBTA 9.8.2, 9.9.3). False if the connection failed.
     pub fn receive_unreliable(
         &mut self,
         packet: &Datagram<'_>,
@@ -204,7 +204,7 @@ impl Responder {
         }
     }
 
-    /// Does what the expected packet asks for.
+    /// Executes the expected packet's request.
     fn execute(
         &mut self,
         packet: &Datagram<'_>,
@@ -268,7 +268,7 @@ impl Responder {
         self.spare.take().or_else(|| verbs.take_receive()).ok_or(Refusal::NotReady)
     }
 
-    /// Puts a packet of a SEND or WRITE where it belongs, and ends the message with its last.
+    /// Stores a packet of a SEND or WRITE, and ends the message with its last one.
     fn store(
         &mut self,
         packet: &Datagram<'_>,
@@ -307,7 +307,7 @@ impl Responder {
                 if !fits {
                     return Err(Nak::InvalidRequest.into());
                 }
-                // Before anything is written by its last packet: a receive, where one is needed.
+                // Before its last packet writes anything: takes a receive if one is needed.
                 let receive = match packet.immediate {
                     Some(_) => Some(self.take_receive(verbs)?),
                     None => None,
@@ -392,7 +392,7 @@ impl Responder {
         Ok(())
     }
 
-    /// Whether another READ or atomic may be under way: that came first now, or again.
+    /// Whether another READ or atomic may be under way, new or repeated.
     fn has_room(&self, came_again: bool, attributes: &Attributes) -> bool {
         let counts = |answer: &&Answer| match answer {
             Answer::Acknowledge { .. } => false,
@@ -408,7 +408,7 @@ impl Responder {
         self.done.push_back(done);
     }
 
-    /// A packet that came before: nothing is done again but reading.
+    /// A repeated packet: only reads are executed again.
     fn again(&mut self, packet: &Datagram<'_>, operation: Operation, psn: Psn, attributes: &Attributes) {
         if !is_answered(operation) {
             // The acknowledgement was lost.
@@ -423,7 +423,7 @@ impl Responder {
             (Redo::Atomic { original, msn }, None) => {
                 self.answers.push_back(Answer::Atomic { original, psn, msn, again: true });
             }
-            // It may ask for the end of what it asked for.
+            // It may ask for the rest of the former request.
             (Redo::Read(old), Some(reth)) => {
                 let skipped = psn.since(first) as u64 * u64::from(attributes.mtu.bytes());
                 let is_part = reth.rkey == old.rkey
@@ -443,8 +443,9 @@ impl Responder {
         }
     }
 
-    /// Queues an acknowledgement. It tells of all before it, and so stands for those that wait and say it of the same
-    /// packet or of one before: whatever the peer sends, at most two of them wait between READs and atomics.
+    /// Queues an acknowledgement. It includes everything before it, so it replaces waiting ones of the same kind for
+    /// the same packet or an earlier one. So whatever the peer sends, at most two of them wait between READs and
+    /// atomics.
     fn acknowledge(&mut self, syndrome: Syndrome, psn: Psn) {
         while let Some(Answer::Acknowledge { syndrome: waiting, psn: of, .. }) = self.answers.back()
             && (matches!(waiting, Syndrome::Ack(_)) || psn.since(*of) >= 0)
@@ -454,7 +455,7 @@ impl Responder {
         self.answers.push_back(Answer::Acknowledge { syndrome, psn, msn: self.msn });
     }
 
-    /// Sends answers; false where memory that is read is gone.
+    /// Sends answers; false if the memory to be read no longer exists.
     pub fn answer(&mut self, budget: &mut usize, attributes: &Attributes, verbs: &mut impl Verbs) -> bool {
         while *budget > 0
             && let Some(answer) = self.answers.front_mut()
@@ -488,7 +489,7 @@ impl Responder {
         true
     }
 
-    /// Forgets what is to be answered.
+    /// Drops all waiting answers.
     pub fn forget(&mut self) {
         self.answers.clear();
     }
@@ -530,7 +531,7 @@ impl Reading {
     }
 }
 
-/// Whether a request is answered by more than an acknowledgement.
+/// Whether the answer to a request is more than an acknowledgement.
 const fn is_answered(operation: Operation) -> bool {
     matches!(operation, Operation::ReadRequest | Operation::CompareSwap | Operation::FetchAdd)
 }
@@ -548,7 +549,7 @@ fn deliver(id: u64, len: u32, by: Arrival, packet: &Datagram<'_>, verbs: &mut im
     verbs.complete(Completion { id, status: Status::Success, len, received: Some(received) });
 }
 
-/// The end of a receive that can't take what came.
+/// The completion of a receive that can't hold the message.
 pub(crate) const fn refused(id: u64, fault: Fault) -> Completion {
     let status = match fault {
         Fault::Length => Status::LocalLength,
@@ -566,6 +567,6 @@ fn send(
 ) {
     let packet =
         Datagram { aeth: Some(aeth), original, ..Datagram::new(attributes.bth(operation, psn), &[]) };
-    // Without payload there is nothing that can't be had.
+    // Without payload, sending can't fail.
     let _ = verbs.send(None, &packet, Payload::None);
 }

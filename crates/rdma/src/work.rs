@@ -1,25 +1,25 @@
-//! What a queue pair is asked for, what it says when that is done, and what it needs of its surroundings.
+//! The work requests of a queue pair, their completions, and the interface to its surroundings.
 
 use packet::roce::Datagram;
 
 /// A work request of the send queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendRequest {
-    /// What the application calls it.
+    /// The application's identifier for it.
     pub id: u64,
-    /// What is to be done.
+    /// The operation.
     pub operation: SendOperation,
-    /// Bytes of the message: what its scatter/gather list holds.
+    /// Bytes of the message: the length of its scatter/gather list.
     pub len: u32,
-    /// Whether its success is completed too, not its failure alone.
+    /// Whether success is completed too, rather than only failure.
     pub signaled: bool,
-    /// The receiver is woken by it.
+    /// Whether it wakes the receiver.
     pub solicited: bool,
     /// It waits for the READs and atomics before it.
     pub fence: bool,
 }
 
-/// What is to be done.
+/// The operation of a send request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // the standard's names
 pub enum SendOperation {
@@ -29,32 +29,32 @@ pub enum SendOperation {
     Atomic { address: u64, rkey: u32, operation: AtomicOperation },
 }
 
-/// What goes with a SEND.
+/// What a SEND carries besides its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum With {
     /// Nothing.
     Nothing,
     /// Immediate data, in the order of the wire.
     Immediate([u8; 4]),
-    /// A remote key of the receiver that is invalid then.
+    /// A remote key of the receiver, which becomes invalid.
     Invalidate(u32),
 }
 
 /// An operation on eight bytes of the responder's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtomicOperation {
-    /// Puts `swap` there if `compare` is.
+    /// Stores `swap` if memory holds `compare`.
     CompareSwap {
         /// What must be there.
         compare: u64,
         /// What comes there.
         swap: u64,
     },
-    /// Adds to what is there.
+    /// Adds to the value in memory.
     FetchAdd(u64),
 }
 
-/// How a work request ended (`ibv_wc_status`).
+/// The result of a work request (`ibv_wc_status`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)] // the standard's names
 pub enum Status {
@@ -62,7 +62,7 @@ pub enum Status {
     LocalLength,
     LocalOperation,
     LocalProtection,
-    /// Memory management operation error: of what needs no peer (`IBV_WC_MW_BIND_ERR`).
+    /// Memory management operation error, for operations without a peer (`IBV_WC_MW_BIND_ERR`).
     WindowBind,
     Flushed,
     RemoteInvalidRequest,
@@ -72,33 +72,33 @@ pub enum Status {
     RnrRetryExceeded,
 }
 
-/// The end of a work request.
+/// The completion of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// What the application calls it.
+    /// The application's identifier for it.
     pub id: u64,
     /// How it ended.
     pub status: Status,
     /// Bytes received or read.
     pub len: u32,
-    /// What came, for a work request of the receive queue.
+    /// What was received, for a work request of the receive queue.
     pub received: Option<Received>,
 }
 
 /// What came into a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// By SEND, into the receive's memory; else by WRITE with immediate.
+    /// By SEND, into the receive's memory; or by WRITE with immediate.
     pub by: Arrival,
     /// Immediate data, in the order of the wire.
     pub immediate: Option<[u8; 4]>,
-    /// The remote key that is invalid now.
+    /// The remote key that became invalid.
     pub invalidated: Option<u32>,
-    /// Whether a completion channel armed for solicited events is to be woken.
+    /// Whether to wake a completion channel that is armed for solicited events.
     pub solicited: bool,
-    /// The queue pair that a datagram comes from.
+    /// The queue pair from which a datagram comes.
     pub source: Option<u32>,
-    /// Whether a datagram came by IPv4, else by IPv6.
+    /// Whether a datagram came over IPv4; otherwise over IPv6.
     pub by_ipv4: bool,
 }
 
@@ -110,7 +110,7 @@ pub enum Arrival {
     WriteWithImmediate,
 }
 
-/// What a peer wants to do with a memory region.
+/// How a peer accesses a memory region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // the standard's names
 pub enum Access {
@@ -119,91 +119,92 @@ pub enum Access {
     Atomic,
 }
 
-/// What a packet carries: it is copied once, to where it leaves from.
+/// The payload of a packet, which is copied once, to where it is sent from.
 #[derive(Clone, Copy, Debug)]
 pub enum Payload<'a> {
     /// Nothing.
     None,
-    /// `len` bytes, `offset` bytes into the memory that a request sends.
+    /// `len` bytes from `offset` of the memory that a request sends.
     #[allow(missing_docs)]
     Message { request: &'a SendRequest, offset: u32, len: u32 },
-    /// Memory that the peer reads, if it may.
+    /// Memory that the peer reads, if it is permitted to.
     #[allow(missing_docs)]
     Region { rkey: u32, address: u64, len: u32 },
 }
 
-/// Why memory can't be had.
+/// Why memory is not accessible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// No such region, or not so long, or not for that.
+    /// There is no such region, it is too short, or it does not permit the access.
     #[error("no such memory")]
     Protection,
     /// The message is longer than the memory for it.
     #[error("message too long")]
     Length,
-    /// Somebody is at work with such memory, for too long. The request is not answered: its sender asks again, as for
-    /// what was lost.
+    /// Another thread uses this memory, for too long. The request is not answered: the sender repeats it, as after a
+    /// loss.
     #[error("memory in use")]
     Busy,
 }
 
-/// What a queue pair needs of its surroundings: memory, receives, completion queues, a way to its peer.
+/// What a queue pair needs from its surroundings: memory, receives, completion queues, a way to its peer.
 ///
-/// Offsets are bytes of a message. Every region is checked at every access: it may be gone by the next.
+/// Offsets are in bytes of a message. Every region is checked at every access, because it may be gone by the next one.
 pub trait Verbs {
-    /// Copies what was read, or was there before an atomic operation, into the memory of `request`.
+    /// Copies what was read, or the value before an atomic operation, into the memory of `request`.
     ///
     /// # Errors
-    /// Where it isn't the application's.
+    /// If it isn't the application's memory.
     fn scatter(&mut self, request: &SendRequest, offset: u32, bytes: &[u8]) -> Result<(), Fault>;
 
-    /// Takes a work request from the receive queue, or the shared one; its identifier.
+    /// Takes a work request from the receive queue, or the shared one; returns its identifier.
     fn take_receive(&mut self) -> Option<u64>;
 
-    /// Takes a work request that is to be flushed: from the receive queue, but not from a shared one (IBTA 10.2.9.3);
-    /// its identifier.
+    /// Takes a work request to flush from the receive queue, but not from a shared one (IBTA 10.2.9.3); returns its
+    /// identifier.
     fn take_flushed(&mut self) -> Option<u64>;
 
-    /// Whether receives are taken from a queue that others take from too: one that is too short for its message is
-    /// completed then, as it can't wait for the next message here (IBTA 9.9.3).
+    /// Whether receives come from a shared queue. A receive that is too short for its message is then completed, since
+    /// it can't wait here for the next message (IBTA 9.9.3).
     fn shares_receives(&self) -> bool;
 
-    /// Copies what was received into the memory of the receive taken last.
+    /// Copies received bytes into the memory of the receive that was taken last.
     ///
     /// # Errors
-    /// Where it isn't the application's, or ends before.
+    /// If it isn't the application's memory, or ends before.
     fn fill(&mut self, offset: u32, bytes: &[u8]) -> Result<(), Fault>;
 
-    /// Whether the peer may access memory so.
+    /// Whether the peer may make this access.
     ///
     /// # Errors
     /// Where it may not.
     fn check(&mut self, rkey: u32, address: u64, len: u32, access: Access) -> Result<(), Fault>;
 
-    /// Copies what the peer writes. Where it `ends` its message, the last byte comes after all others.
+    /// Copies the bytes that the peer writes. If they end its message (`ends`), the last byte is written after all
+    /// others.
     ///
     /// # Errors
     /// Where it may not.
     fn write(&mut self, rkey: u32, address: u64, bytes: &[u8], ends: bool) -> Result<(), Fault>;
 
-    /// Does what the peer wants done atomically with eight bytes. Returns what was there.
+    /// Executes the peer's atomic operation on eight bytes. Returns the former value.
     ///
     /// # Errors
     /// Where it may not.
     fn atomic(&mut self, rkey: u32, address: u64, operation: AtomicOperation) -> Result<u64, Fault>;
 
-    /// Makes a remote key invalid.
+    /// Invalidates a remote key.
     ///
     /// # Errors
-    /// Where there is no such key of a kind that peers may invalidate.
+    /// If there is no such key that peers may invalidate.
     fn invalidate(&mut self, rkey: u32) -> Result<(), Fault>;
 
-    /// Puts the end of a work request into its completion queue.
+    /// Puts a work request's completion into its completion queue.
     fn complete(&mut self, completion: Completion);
 
-    /// Sends a packet with this payload to the peer, or to where an address handle points.
+    /// Sends a packet with this payload to the peer, or to the address handle `to`.
     ///
     /// # Errors
-    /// Where the payload can't be had.
+    /// If the payload is not accessible.
     fn send(&mut self, to: Option<u32>, packet: &Datagram<'_>, payload: Payload<'_>) -> Result<(), Fault>;
 }

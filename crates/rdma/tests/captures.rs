@@ -1,4 +1,4 @@
-//! The responder against Linux's: the same requests give the same answers.
+//! The responder, compared with Linux's: the same requests get the same answers.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 #[path = "../../../tests/captures/captures.rs"]
@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// What tells answers apart: opcode, PSN, syndrome and MSN, length.
+/// The compared parts of answers: opcode, PSN, syndrome and MSN, length.
 type Answer = (Operation, u32, Option<(Syndrome, u32)>, usize);
 
 fn answer(packet: &Datagram<'_>) -> Option<Answer> {
@@ -22,14 +22,14 @@ fn answer(packet: &Datagram<'_>) -> Option<Answer> {
     operation.is_answer().then_some((operation, packet.bth.psn, aeth, packet.payload.len()))
 }
 
-/// The responder's surroundings, with what the capture shows of them.
+/// The responder's surroundings, as far as the capture shows them.
 #[derive(Default)]
 struct Captured {
     /// What READs found.
     memory: BTreeMap<u64, u8>,
     /// What atomics found.
     originals: VecDeque<u64>,
-    /// What becomes of the next request.
+    /// The result of the next request.
     next: Option<Syndrome>,
     /// Receives that are posted.
     receives: u32,
@@ -95,7 +95,7 @@ impl Verbs for Captured {
     }
 }
 
-/// Requests of one side to the other's only queue pair, and what was answered, as payloads of UDP, in their order.
+/// Requests of one side to the other's only queue pair, and their answers, as UDP payloads in order.
 struct Conversation {
     requests_and_answers: Vec<(bool, Vec<u8>)>,
 }
@@ -148,7 +148,7 @@ impl Conversation {
         if longest.unwrap() <= 256 { Mtu::Bytes256 } else { Mtu::Bytes1024 }
     }
 
-    /// What READs and atomics found.
+    /// The surroundings, with the results of READs and atomics.
     fn surroundings(&self) -> Captured {
         let mut found = Captured::default();
         let mtu = u32::from(self.mtu().bytes());
@@ -204,7 +204,7 @@ impl Conversation {
     }
 }
 
-/// Captures in which nothing was sent twice.
+/// Captures without retransmissions.
 const CLEAN: [&str; 8] = [
     "cm-rping",
     "mix-nak-rkey",
@@ -233,7 +233,7 @@ fn requests_are_answered_as_linux_does() {
     assert!(replayed > 150, "{replayed}");
 }
 
-/// IBTA 9.7.5.2.8: a message longer than its receive is an invalid request. Linux 6.1 says it is an operational error.
+/// IBTA 9.7.5.2.8: a message longer than its receive is an invalid request. Linux 6.1 reports an operational error.
 #[test]
 fn a_message_too_long_is_an_invalid_request() {
     let captures = captures::roce();
@@ -245,8 +245,7 @@ fn a_message_too_long_is_an_invalid_request() {
     assert_eq!(syndrome(&ours).1, syndrome(&linux).1);
 }
 
-/// IBTA 9.7.5.2.8: what comes behind a packet that was told to come again is left out. Linux 6.1 asks for it as if it
-/// were lost.
+/// IBTA 9.7.5.2.8: packets after one that must be repeated are dropped. Linux 6.1 asks for it as if it were lost.
 #[test]
 fn a_receiver_that_is_not_ready_says_so_alone() {
     let captures = captures::roce();

@@ -27,7 +27,7 @@ fn to(queue_key: u32) -> Destination {
     Destination { address: PEER, queue_pair: 22, queue_key }
 }
 
-/// The packet that a message of so many bytes is, sent to a queue pair with this key.
+/// The packet of a message of `len` bytes, sent to a queue pair with this key.
 fn sent(len: u32, queue_key: u32) -> Vec<u8> {
     let mut verbs = Surroundings::default();
     verbs.local.insert(1, (0..len).map(|i| i as u8).collect());
@@ -45,7 +45,7 @@ fn received(receive: u32, packet: &[u8]) -> (DatagramPair, Surroundings, Result<
 
 #[test]
 fn a_message_comes_with_its_network_header() {
-    // With the highest bit, the sender's own key is meant, which is the same here.
+    // The highest bit stands for the sender's own key, which is the same here.
     for (len, key) in [(0, KEY), (5, KEY), (1024, 1 << 31 | 7)] {
         let (_, verbs, result) = received(2000, &sent(len, key));
         assert_eq!(result, Ok(()));
@@ -85,7 +85,7 @@ fn a_receive_that_is_too_short_serves_the_next_message() {
     assert_eq!(pair.receive(&shorter, &HEADER, &mut verbs), Ok(()));
     assert_eq!((verbs.completions[0].id, verbs.completions[0].len), (9, 44));
     assert_eq!(pair.receive(&shorter, &HEADER, &mut verbs), Err(LeftOut::NotReady));
-    // One of a shared queue does not wait here.
+    // A receive of a shared queue does not wait here.
     verbs.shares_receives = true;
     verbs.post_receive(10, 43);
     assert_eq!(pair.receive(&shorter, &HEADER, &mut verbs), Err(LeftOut::Length));
@@ -121,7 +121,7 @@ fn what_cannot_be_sent_stops_the_send_queue_alone() {
     }
 }
 
-/// A message as it is sent, with this.
+/// A message as it is sent, with this queue key.
 fn packet(request: &SendRequest, queue_key: u32) -> Vec<u8> {
     let mut verbs = Surroundings::default();
     verbs.local.insert(request.id, vec![7; request.len as usize]);
@@ -145,7 +145,7 @@ fn a_packet_says_who_sends_what_to_whom() {
         assert_eq!(packet.deth, Some(Deth { queue_key: 9, source: 11 }));
         assert_eq!((packet.immediate, packet.payload), (immediate, &[7; 5][..]));
     }
-    // With its highest bit, the sender's own key is meant.
+    // The highest bit stands for the sender's own key.
     for (asked, said) in [(0x7fff_ffff, 0x7fff_ffff), (1 << 31, KEY), (u32::MAX, KEY), (0, 0)] {
         assert_eq!(roce::parse(&packet(&plain, asked)).unwrap().deth.unwrap().queue_key, said);
     }
@@ -160,7 +160,7 @@ fn packets_are_numbered_one_after_the_other() {
         pair.resume();
         verbs.sent().map(|bytes| roce::parse(&bytes).unwrap().bth.psn)
     };
-    // One that is not sent has no number.
+    // A message that is not sent gets no number.
     assert_eq!([5, 1025, 5, 1024].map(&mut number), [Some(0xff_ffff), None, Some(0), Some(1)]);
 }
 
@@ -182,7 +182,7 @@ fn who_asks_for_no_completion_gets_one_of_a_failure() {
     }
 }
 
-/// The highest bit of a partition key says only how one is a member.
+/// The highest bit of a partition key only says whether one is a full member.
 #[test]
 fn a_message_is_for_members_of_the_partition() {
     for (theirs, ours, is_received) in [
@@ -220,7 +220,7 @@ fn a_pair_that_failed_takes_nothing() {
     let (mut pair, mut verbs, _) = received(44, &sent(5, KEY));
     verbs.post_receive(10, 100);
     pair.fail(&mut verbs);
-    // The receive that a message was too long for is the first.
+    // The receive that was too short for a message comes first.
     let ended: Vec<_> = verbs.completions.iter().map(|done| (done.id, done.status)).collect();
     assert_eq!(ended, [(9, Status::Flushed), (10, Status::Flushed)]);
     verbs.post_receive(11, 100);

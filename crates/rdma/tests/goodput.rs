@@ -1,4 +1,4 @@
-//! What a line that loses packets costs: in packets, and in time by the line's own clock.
+//! The cost of a line that loses packets: in packets, and in time by the line's own clock.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -8,13 +8,13 @@ use rdma::{Attributes, Mtu, SendOperation, SendRequest, Status};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// A packet leaves each microsecond, 8 Gbit/s, and is so long on its way.
+/// Time per packet, 1 us at 8 Gbit/s, and the delay of the line.
 const TICK: Duration = Duration::from_micros(1);
 const DELAY: Duration = Duration::from_micros(20);
 /// Packets that wait for the line before their sender stops.
 const QUEUE: usize = 64;
 const MESSAGES: u64 = 4000;
-/// Messages under way, as `ib_write_bw` has them.
+/// Messages under way, as in `ib_write_bw`.
 const DEPTH: u64 = 32;
 
 /// One direction of a line.
@@ -39,7 +39,7 @@ impl Line {
         (mixed ^ mixed >> 31) % 1_000_000 < self.loss
     }
 
-    /// Sends a packet, if one waits; what arrives now.
+    /// Sends a packet, if one waits; returns the packet that arrives now.
     fn tick(&mut self, now: Duration) -> Option<Vec<u8>> {
         if let Some(packet) = self.waiting.pop_front() {
             self.sent += 1;
@@ -52,7 +52,7 @@ impl Line {
     }
 }
 
-/// Writes all messages; how many packets that took, and how long.
+/// Writes all messages; returns the number of packets and the time.
 fn written(loss: u64, seed: u64) -> (u64, Duration) {
     let attributes = Attributes { mtu: Mtu::Bytes1024, timeout: 14, ..attributes(0xff_fff0) };
     let mut pair = Pair::new(attributes, 1);
@@ -94,7 +94,7 @@ fn written(loss: u64, seed: u64) -> (u64, Duration) {
 #[test]
 fn one_packet_in_a_thousand_costs_less_than_a_third() {
     let (mut sent, mut took) = (0, Duration::ZERO);
-    // So long that some of what tells of a loss, or mends it, is lost as well: then it takes a timeout.
+    // So long that some of the packets that report or repair a loss are lost as well: then it takes a timeout.
     for seed in 1..=8 {
         let (packets, time) = written(1000, seed);
         (sent, took) = (sent + packets, took + time);

@@ -1,4 +1,4 @@
-//! Two queue pairs over a wire that loses, doubles and reorders.
+//! Two queue pairs over a wire that loses, duplicates and reorders.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -19,7 +19,7 @@ fn write_at(offset: u64) -> SendOperation {
     SendOperation::Write { address: ADDRESS + offset, rkey: WRITABLE, immediate: None }
 }
 
-/// What one side asks of the other.
+/// What one side requests from the other.
 #[derive(Clone, Debug)]
 enum Ask {
     Send { len: u32, immediate: Option<[u8; 4]> },
@@ -46,7 +46,7 @@ fn any_ask() -> impl Strategy<Value = Ask> {
     ]
 }
 
-/// Asks, and notes what must come of it.
+/// Posts a request, and records the expected result.
 fn post(pair: &mut Pair, id: u64, ask: &Ask, expected: &mut Memory) {
     let bytes = |len: u32| -> Vec<u8> { (0..len).map(|i| (u64::from(i) * 7 + id * 13) as u8).collect() };
     let (operation, buffer) = match *ask {
@@ -127,7 +127,7 @@ proptest! {
         prop_assert_eq!(arrivals, wanted);
     }
 
-    /// Whatever comes, nothing panics, and nobody else's memory is written.
+    /// Whatever arrives, nothing panics, and nobody else's memory is written.
     #[test]
     fn forged_packets_do_no_harm(packets in proptest::collection::vec(
         (any::<u8>().prop_filter_map("known", Opcode::from_byte), any::<[u32; 4]>(), 0_usize..300), 0..60,
@@ -223,7 +223,7 @@ fn a_peer_that_says_nothing_is_given_up() {
     let attempts = 1 + u32::from(attributes(0).retries);
     // Three packets each time; 4.096 us times 2^10 between them.
     assert_eq!(pair.wire.lost, 3 * attempts);
-    // Twice as long after the first, four times as long after the others.
+    // Twice as long after the first one, four times as long after the others.
     let (least, most) = (4194 * (1 + 2 + 4 * 6), 4194 * 4 * u64::from(attempts));
     assert!((least..most).contains(&(pair.now.as_micros() as u64)), "{:?}", pair.now);
 }
@@ -273,7 +273,8 @@ fn no_more_reads_are_under_way_than_agreed() {
     assert_eq!(ended(&pair), (0..40).map(|id| (id, Status::Success)).collect::<Vec<_>>());
 }
 
-/// Sends that came whole, in the order in which they came, of `count` over a wire; each is filled with its number.
+/// The sends of `count` that arrive whole over an unreliable wire, in order of arrival; each is filled with its
+/// number.
 fn sent_unreliably(count: u64, loss: u32, seed: u64) -> (Pair, Vec<u8>) {
     let mut pair = Pair::new(rdma::Attributes { reliable: false, ..attributes(0xff_ff00) }, seed);
     pair.wire.loss = loss;
@@ -303,7 +304,7 @@ fn what_is_lost_on_an_unreliable_connection_is_lost() {
         assert!(came.len() < 100 && came.len() > 50, "{}", came.len());
         assert!(came.is_sorted(), "{came:?}");
         assert_eq!(ended(&pair).len(), 100);
-        // Receives are used by the messages that came, one after the other.
+        // The messages that arrive use receives in order.
         let used: Vec<_> = pair.b.verbs.completions.iter().map(|done| done.id).collect();
         assert_eq!(used, (0..came.len() as u64).collect::<Vec<_>>());
     }
@@ -338,7 +339,7 @@ fn a_send_that_fails_on_an_unreliable_connection_stops_the_send_queue_alone() {
 
 #[test]
 fn a_message_longer_than_its_receive_is_left_out_on_an_unreliable_connection() {
-    // The first packet, and the last one, do not fit.
+    // The first packet, or the last one, does not fit.
     for too_short in [200, 599] {
         let mut pair = Pair::new(rdma::Attributes { reliable: false, ..attributes(0) }, 1);
         pair.b.verbs.post_receive(8, too_short);

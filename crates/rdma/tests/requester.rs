@@ -1,4 +1,4 @@
-//! What a requester sends, packet by packet, to a peer that makes its answers itself (IBTA 9.7.2 to 9.7.6).
+//! What a requester sends, packet by packet, to a peer that makes its own answers (IBTA 9.7.2 to 9.7.6).
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 const FIRST_PSN: u32 = 0xff_fffd;
 const MS: Duration = Duration::from_millis(1);
-/// Time that an answer is waited for at first: 4.096 us times 2^10.
+/// How long it waits for an answer at first: 4.096 us times 2^10.
 const PATIENCE: Duration = Duration::from_nanos(4096 << 10);
 
 struct Requester {
@@ -20,7 +20,7 @@ struct Requester {
     verbs: Surroundings,
 }
 
-/// What is looked at of a packet that was sent.
+/// The examined parts of a sent packet.
 #[derive(Debug, Default, PartialEq)]
 struct Packet {
     number: u32,
@@ -111,7 +111,7 @@ const ADD: SendOperation =
 /// The packets of one request of 600 bytes, solicited.
 fn packets_of(operation: SendOperation) -> Vec<(O, Packet)> {
     let mut requester = Requester::new();
-    // One before it, since the very first packet asks for an answer, too.
+    // After another request, since the very first packet requests an answer, too.
     requester.post(9, SEND, 0);
     requester.post_request(SendRequest {
         id: 1,
@@ -207,7 +207,7 @@ fn an_acknowledgement_ends_what_it_reaches() {
     let mut requester = Requester::new();
     (1..=3).for_each(|id| requester.post(id, SEND, 512));
     requester.sent(Duration::ZERO);
-    // Of numbers that were never sent, or long answered, nothing is learned.
+    // Answers with numbers that were never sent, or answered long ago, change nothing.
     requester.told(6, ACK);
     requester.told(0xff_ffff, ACK);
     assert_eq!(requester.ended(), []);
@@ -248,7 +248,7 @@ fn what_the_peer_misses_is_sent_again_from_there() {
     let again = [(O::SendLast, 3), (O::SendFirst, 4), (O::SendLast, 5)];
     assert_eq!(requester.numbers(Duration::ZERO), again);
     assert_eq!(requester.qp.counts().packet_seq_err, 1);
-    // So often: the first one and seven more, without any progress.
+    // That is, the first attempt and seven more, without progress.
     for _ in 0..6 {
         requester.told(3, Syndrome::Nak(Nak::PsnSequenceError));
         assert_eq!(requester.numbers(Duration::ZERO), again);
@@ -295,7 +295,7 @@ fn silence_is_answered_after_twice_the_time_each_time() {
     assert_eq!(requester.numbers(due + 4 * PATIENCE), []);
     assert_eq!(requester.ended(), [(1, Status::RetryExceeded)]);
     assert_eq!(requester.qp.counts().local_ack_timeout_err, 4);
-    // Without a timeout, it is waited for ever.
+    // Without a timeout, it waits forever.
     let mut patient = Requester::with(Attributes { timeout: 0, ..attributes(FIRST_PSN) });
     patient.post(1, SEND, 0);
     assert_eq!(patient.qp.poll(Duration::ZERO, 64, &mut patient.verbs), None);
@@ -316,7 +316,7 @@ fn a_receiver_that_is_not_ready_has_the_time_that_it_asked_for() {
     requester.told(0, Syndrome::ReceiverNotReady(timer));
     assert_eq!(requester.ended(), [(1, Status::RnrRetryExceeded)]);
     assert_eq!(requester.qp.counts().rnr_nak_retry_err, 2);
-    // Seven stands for no end (IBTA 9.7.5.2.8).
+    // Seven means forever (IBTA 9.7.5.2.8).
     let mut patient = Requester::new();
     patient.post(1, SEND, 0);
     for round in 0..100 {
@@ -367,7 +367,7 @@ fn what_a_read_lacks_is_read_again_from_there() {
     requester.sent(Duration::ZERO);
     let part = [1; 256];
     requester.hear(&answer(O::ReadFirst, 0, ACK, &part), Duration::ZERO);
-    // The middle one was lost. What comes after it says the same, once.
+    // The middle one was lost. Those after it report the loss only once.
     requester.hear(&answer(O::ReadLast, 2, ACK, &part[..88]), Duration::ZERO);
     let sent = requester.sent(Duration::ZERO);
     let reth = Reth { address: ADDRESS + 256, rkey: READ_ONLY, len: 344 };
@@ -391,7 +391,7 @@ fn a_response_tells_that_sends_before_it_are_done() {
     requester.post(1, SEND, 300);
     requester.post(2, READ, 8);
     requester.sent(Duration::ZERO);
-    // A response to what is no READ tells nothing.
+    // A response to a request that is not a READ changes nothing.
     requester.hear(&answer(O::ReadOnly, 1, ACK, &[1; 8]), Duration::ZERO);
     assert_eq!(requester.ended(), []);
     requester.hear(&answer(O::ReadOnly, 2, ACK, &[1; 8]), Duration::ZERO);

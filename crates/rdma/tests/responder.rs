@@ -1,4 +1,4 @@
-//! What a responder answers to single packets of a peer that makes them itself, packet by packet (IBTA 9.7.4, 9.7.5).
+//! What a responder answers to single packets of a peer that makes its own packets (IBTA 9.7.4, 9.7.5).
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -16,7 +16,7 @@ const NO_ACCESS: Syndrome = Syndrome::Nak(Nak::RemoteAccessError);
 const MISSING: Syndrome = Syndrome::Nak(Nak::PsnSequenceError);
 const FIRST_PSN: u32 = 0xff_fffe;
 
-/// A responder, and what its peer makes packets of.
+/// A responder, and the data from which its peer makes packets.
 struct Responder {
     qp: QueuePair,
     verbs: Surroundings,
@@ -34,7 +34,7 @@ impl Responder {
         Self { qp: QueuePair::new(attributes), verbs: Surroundings::default() }
     }
 
-    /// What comes back for a packet.
+    /// The answers to a packet.
     fn ask(&mut self, packet: &Datagram<'_>) -> Vec<Answer> {
         self.take(packet);
         self.answers()
@@ -62,7 +62,7 @@ impl Responder {
     }
 }
 
-/// The `number`-th packet, which asks for an acknowledgement.
+/// The `number`-th packet, which requests an acknowledgement.
 fn packet(operation: O, number: u32, payload: &[u8]) -> Datagram<'_> {
     let bth = Bth {
         acknowledge: true,
@@ -100,7 +100,8 @@ fn said(number: u32, syndrome: Syndrome, msn: u32) -> Vec<Answer> {
     vec![(O::Acknowledge, FIRST_PSN.wrapping_add(number) & 0xff_ffff, Some((syndrome, msn)))]
 }
 
-/// Packets before the last are taken; of the last, the responder says that it is an invalid request, and gives up.
+/// All packets before the last one are accepted. The responder answers that the last one is an invalid request, and
+/// gives up.
 fn assert_invalid(packets: &[Datagram<'_>]) {
     let mut responder = Responder::new();
     responder.verbs.post_receive(1, 4096);
@@ -159,7 +160,7 @@ fn payloads_have_the_length_that_their_place_asks_for() {
 fn a_write_is_as_long_as_it_says() {
     assert_invalid(&[write(O::WriteOnly, 0, &MTU[..8], 7)]);
     assert_invalid(&[write(O::WriteOnly, 0, &MTU[..8], 9)]);
-    // One that begins goes on.
+    // The first packet of a message must be followed by others.
     assert_invalid(&[write(O::WriteFirst, 0, &MTU, 256)]);
     assert_invalid(&[write(O::WriteFirst, 0, &MTU, 100)]);
     for len in [43, 45] {
@@ -174,7 +175,7 @@ fn a_write_is_as_long_as_it_says() {
     let memory = &responder.verbs.memory.writable;
     assert_eq!((&memory[..512], &memory[512..514]), (&[0xab; 512][..], &[7, 0][..]));
     assert_eq!(responder.ended(), []);
-    // Of no bytes, where it leads is not asked.
+    // With no bytes, its address is not checked.
     let nowhere = Reth { address: 0, rkey: 1, len: 0 };
     let empty = Datagram { reth: Some(nowhere), ..packet(O::WriteOnly, 3, &[]) };
     assert_eq!(responder.ask(&empty), acknowledged(3, 2));
@@ -193,7 +194,7 @@ fn a_write_with_immediate_takes_a_receive() {
     let received = done.received.unwrap();
     assert_eq!((done.id, done.status, done.len), (1, Status::Success, 8));
     assert_eq!((received.by, received.immediate), (Arrival::WriteWithImmediate, Some(*b"abcd")));
-    // The length counts all packets.
+    // The length includes all packets.
     responder.verbs.post_receive(2, 0);
     responder.ask(&write(O::WriteFirst, 1, &MTU, 260));
     assert_eq!(responder.ask(&packet(O::WriteLastImmediate, 2, &MTU[..4])), acknowledged(2, 2));
@@ -209,7 +210,7 @@ fn packets_that_are_missing_are_asked_for_once() {
     assert_eq!(responder.ask(&packet(O::SendOnly, 0, &[])), acknowledged(0, 1));
     assert_eq!(responder.ask(&packet(O::SendOnly, 2, &[])), said(1, MISSING, 1));
     assert_eq!(responder.qp.counts().out_of_sequence, 3);
-    // What came before is acknowledged again, as far as all came, and not done again.
+    // Repeated packets are acknowledged again, as far as all came, but not executed again.
     assert_eq!(responder.ask(&packet(O::SendOnly, 1, &[])), acknowledged(1, 2));
     assert_eq!(responder.ask(&packet(O::SendOnly, 0, &[])), acknowledged(1, 2));
     assert_eq!(responder.qp.counts().duplicate_request, 1);
@@ -236,7 +237,7 @@ fn an_acknowledgement_is_sent_where_one_is_asked_for_and_stands_for_those_before
     responder.take(&packet(O::SendOnly, 1, &[]));
     responder.take(&packet(O::SendOnly, 2, &[]));
     assert_eq!(responder.answers(), acknowledged(2, 3));
-    // One that waits gives way to the complaint of a later one.
+    // A waiting acknowledgement is replaced by the NAK of a later packet.
     responder.take(&packet(O::SendOnly, 3, &[]));
     responder.take(&packet(O::SendOnly, 5, &[]));
     assert_eq!(responder.answers(), said(4, MISSING, 4));
@@ -253,14 +254,14 @@ fn reads_are_answered_again_in_whole_or_their_end() {
     let end = [(first, psn(1), Some((ACK, 1))), (last, psn(2), Some((ACK, 1)))];
     assert_eq!(responder.ask(&read(1, 16 + 256, 344)), end);
     assert_eq!(responder.ask(&read(2, 16 + 512, 88)), [(O::ReadOnly, psn(2), Some((ACK, 1)))]);
-    // Less of it is a part of it; more, or elsewhere, is another.
+    // A smaller request is a part of it; a larger one, or one elsewhere, is another.
     assert_eq!(responder.ask(&read(2, 16 + 512, 87)).len(), 1);
     assert_eq!(responder.ask(&read(2, 16 + 512, 89)), []);
     assert_eq!(responder.ask(&read(2, 16 + 511, 88)), []);
     let other_key = Reth { address: ADDRESS + 16, rkey: WRITABLE, len: 600 };
     assert_eq!(responder.ask(&Datagram { reth: Some(other_key), ..read(0, 0, 0) }), []);
     assert_eq!(responder.ask(&add(0, ADDRESS)), [], "it was a READ");
-    // The next request is behind its last packet; one of no bytes takes a packet, too.
+    // The next request comes after its last packet; one of no bytes takes a packet, too.
     assert_eq!(responder.ask(&read(3, 0, 0)), [(O::ReadOnly, psn(3), Some((ACK, 2)))]);
     assert_eq!(responder.ask(&read(4, 0, 1)), [(O::ReadOnly, psn(4), Some((ACK, 3)))]);
 }
@@ -273,7 +274,7 @@ fn an_atomic_is_done_once() {
     assert_eq!(responder.ask(&add(0, ADDRESS)), answer);
     assert_eq!(responder.ask(&read(0, 0, 8)), [], "it was no READ");
     assert_eq!(responder.verbs.memory.counter, 5 + 3);
-    // Four are remembered: of the fifth before the last, the peer has its answer.
+    // Four are remembered. For the fifth before the last, the peer has its answer already.
     (1..5).for_each(|number| drop(responder.ask(&add(number, ADDRESS))));
     assert_eq!(responder.ask(&add(0, ADDRESS)), []);
     assert_eq!(responder.ask(&add(1, ADDRESS)).len(), 1);
@@ -295,7 +296,7 @@ fn no_more_reads_and_atomics_are_under_way_than_agreed() {
     assert_eq!((answers.len(), state), (4, State::ReadyToReceive));
     let (answers, state) = asked(1);
     assert_eq!((answers.last().unwrap().2.unwrap().0, state), (INVALID, State::Error));
-    // Of those that came before, so many are answered at a time.
+    // Only this many repeated ones are answered at a time.
     let mut responder = Responder::new();
     responder.ask(&read(0, 0, 8));
     (0..9).for_each(|_| responder.take(&read(0, 0, 8)));
@@ -349,7 +350,7 @@ fn an_atomic_on_memory_that_is_in_use_is_not_answered_until_it_comes_again() {
     responder.verbs.memory.is_busy = true;
     let asked = add(0, ADDRESS);
     assert_eq!(responder.ask(&asked), []);
-    // What is behind it comes again with it.
+    // The packets after it are repeated with it.
     responder.verbs.post_receive(1, 256);
     assert_eq!(responder.ask(&packet(O::SendOnly, 1, &[1])), []);
     assert_eq!(responder.qp.state(), State::ReadyToReceive);

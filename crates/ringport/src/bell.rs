@@ -1,4 +1,4 @@
-//! How a side that sleeps is woken.
+//! Wakes a side that sleeps.
 
 use rustix::event::{EventfdFlags, eventfd};
 use std::io;
@@ -7,15 +7,15 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 /// Nobody sleeps.
 const IDLE: u32 = 0;
-/// Somebody sleeps, or is about to.
+/// The owner sleeps, or is about to.
 const ARMED: u32 = 1;
-/// Somebody was woken: the descriptor is written, or about to be.
+/// The owner was woken: the descriptor is written, or about to be.
 const RUNG: u32 = 2;
 
-/// An event descriptor that is written only for one who sleeps, and read only where it was written.
+/// An event descriptor that is written only while its owner sleeps, and read only after it was written.
 ///
-/// The sleeper arms it and then looks at the ring once more; the other side publishes and then looks whether it is
-/// armed. Fences in between put both in one order: one of them sees the other.
+/// The sleeper arms it and then checks the ring once more; the other side publishes and then checks whether it is
+/// armed. Fences order each pair, so at least one side sees the other.
 #[derive(Debug)]
 pub(crate) struct Bell {
     event: OwnedFd,
@@ -28,19 +28,19 @@ impl Bell {
         Ok(Self { event, state: AtomicU32::new(IDLE) })
     }
 
-    /// Wakes the sleeper, if there is one. After something was published.
+    /// Wakes the sleeper, if there is one. Call it after publishing.
     #[inline]
     pub fn ring(&self) {
         fence(Ordering::SeqCst);
         let armed = self.state.load(Ordering::Relaxed) == ARMED;
         if armed && self.state.compare_exchange(ARMED, RUNG, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
-            // Fails only where it polls readable already.
+            // Fails only if it already polls readable.
             let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
         }
     }
 
-    /// The sleeper's: asks to be woken. It must look at the ring after this, and before it sleeps. False, with nothing
-    /// asked, where the end of the last sleep is still to come: then it must not sleep.
+    /// For the sleeper: asks to be woken. It must check the ring after this, before it sleeps. False, with nothing
+    /// asked, if the previous wake-up is not complete: then it must not sleep.
     #[must_use]
     pub fn arm(&self) -> bool {
         if self.state.load(Ordering::Relaxed) == RUNG {
@@ -51,13 +51,13 @@ impl Bell {
         true
     }
 
-    /// The sleeper's: asks no more, and forgets that it was woken.
+    /// For the sleeper: withdraws the request, and resets a wake-up.
     pub fn disarm(&self) {
         let rung = match self.state.compare_exchange(ARMED, IDLE, Ordering::Relaxed, Ordering::Relaxed) {
             Ok(_) => false,
             Err(state) => state == RUNG,
         };
-        // Who rang may not have written yet. It stays rung until then.
+        // The other side may not have written yet. It stays rung until then.
         if rung && rustix::io::read(&self.event, &mut [0; 8]).is_ok() {
             self.state.store(IDLE, Ordering::Relaxed);
         }

@@ -13,16 +13,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Ethernet header and two VLAN tags, bytes.
 const LINK_HEADERS: usize = 14 + 2 * 4;
 
-/// What a port of rings is opened with.
+/// The parameters of a port of rings.
 #[derive(Clone, Copy, Debug)]
 pub struct RingPort {
     /// Largest IP packet it will ever carry, bytes.
     pub mtu: u16,
-    /// Frames each ring holds; rounded up to a power of two.
+    /// Number of frames in each ring; rounded up to a power of two.
     pub slots: u32,
 }
 
-/// Bells and counters, of both directions.
+/// Bells and counters of both directions.
 #[derive(Debug)]
 struct Shared {
     /// Rung for the worker.
@@ -33,10 +33,10 @@ struct Shared {
     refused: AtomicU64,
 }
 
-/// Opens a port: for the executor, for those who send, and for the one who receives.
+/// Opens a port: one end for the executor, one for senders, one for the receiver.
 ///
 /// # Errors
-/// No event descriptors are left.
+/// If no event descriptor is left.
 pub fn open(port: &RingPort) -> io::Result<(Opened, Uplink, Downlink)> {
     let frame = usize::from(port.mtu) + LINK_HEADERS;
     let (to_worker, from_device) = ring(port.slots, frame);
@@ -68,7 +68,7 @@ impl Port for Device {
     }
 }
 
-/// Where a device sends: frames for the worker. Clones send into the same ring.
+/// The sending end of a device: its frames go to the worker. Clones send into the same ring.
 #[derive(Clone, Debug)]
 pub struct Uplink(Arc<Up>);
 
@@ -79,15 +79,14 @@ struct Up {
 }
 
 impl Uplink {
-    /// Sends a frame of `len` bytes, which `fill` writes: it finds other bytes there. False, with `fill` not run,
-    /// where the ring is full or the frame too long; that is counted. A worker that sleeps is woken by
-    /// [`Self::ring`].
+    /// Sends a frame of `len` bytes. `fill` writes it over old bytes. False, with `fill` not run, if the ring is full
+    /// or the frame too long; that is counted. [`Self::ring`] wakes a worker that sleeps.
     #[must_use]
     pub fn send(&self, len: usize, fill: impl FnOnce(&mut [u8])) -> bool {
         self.send_unfinished(len, &Offload::default(), fill)
     }
 
-    /// The same of a frame that has `offload` left to do.
+    /// The same for a frame with unfinished `offload`.
     #[must_use]
     pub fn send_unfinished(&self, len: usize, offload: &Offload, fill: impl FnOnce(&mut [u8])) -> bool {
         // A `fill` that panicked left nothing behind.
@@ -98,12 +97,12 @@ impl Uplink {
         sent
     }
 
-    /// Has the worker see what was sent, if it sleeps.
+    /// Wakes the worker, if it sleeps, so that it sees what was sent.
     pub fn ring(&self) {
         self.0.shared.up.ring();
     }
 
-    /// How many frames there is room for, unless others send.
+    /// For how many frames there is room, unless others send.
     #[must_use]
     pub fn room(&self) -> usize {
         self.0.frames.lock().unwrap_or_else(PoisonError::into_inner).free() as usize
@@ -128,7 +127,7 @@ impl RxQueue for Rx {
         while burst.len() < BURST && (bytes < byte_budget || burst.is_empty()) {
             let Some((frame, offload)) = self.frames.take() else { break };
             bytes += frame.len();
-            // There is room: the burst has as many segments as packets at least.
+            // There is room: a burst has room for at least as many segments as packets.
             burst.push_one(frame, offload);
         }
         burst.len()
@@ -197,25 +196,25 @@ pub struct Downlink {
 }
 
 impl Downlink {
-    /// Lets `look` read the next frame; false where there is none.
+    /// Lets `look` read the next frame; false if there is none.
     pub fn receive(&mut self, look: impl FnOnce(&[u8])) -> bool {
         self.frames.look(look).is_some()
     }
 
-    /// A descriptor that polls readable when, after [`Downlink::arm`], there are frames.
+    /// A descriptor that polls readable when there are frames after [`Downlink::arm`].
     #[must_use]
     pub fn event_fd(&self) -> BorrowedFd<'_> {
         self.shared.down.fd()
     }
 
-    /// Asks for events, before sleeping. True where there is reason not to sleep: frames are waiting already.
-    /// Whatever it says, [`Downlink::disarm`] must follow.
+    /// Requests events, before sleeping. True if frames are already waiting, so that the caller must not sleep. In
+    /// either case, [`Downlink::disarm`] must follow.
     #[must_use]
     pub fn arm(&mut self) -> bool {
         !self.shared.down.arm() || self.frames.is_ready()
     }
 
-    /// Asks for no more events and drains those pending, after waking.
+    /// Ends the request for events and drains pending ones, after waking.
     pub fn disarm(&mut self) {
         self.shared.down.disarm();
     }

@@ -1,8 +1,8 @@
-//! A bounded ring of frames in slots allocated once, with two ends.
+//! A bounded ring of frames, with two ends and slots that are allocated once.
 //!
-//! There is one [`Filler`] and one [`Taker`], and what they do needs `&mut`: so one thread at a time fills slots at
-//! the tail and publishes them, and one takes them from the head and gives them back. A slot belongs to the filler
-//! from when it was given back until it is published, and to the taker the rest of the time.
+//! There is one [`Filler`] and one [`Taker`], and both need `&mut`. So one thread at a time fills slots at the tail
+//! and publishes them, and one takes them from the head and returns them. A slot belongs to the filler from its return
+//! until it is published, and to the taker otherwise.
 
 use mem::{Accepts, Offload, Segment, vnet};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -10,12 +10,12 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Added to the length of a frame that has something left to do.
+/// Flag in the length of a frame with unfinished offloads.
 const UNFINISHED: u32 = 1 << 31;
-/// Whatever a sender may leave to be done.
+/// Everything a sender may leave unfinished.
 const ALL: Accepts = Accepts { csum: true, tso4: true, tso6: true, ecn: true };
 
-/// Bytes of a cache line, twice: the CPU fetches them in pairs.
+/// Two cache lines, because the CPU fetches them in pairs.
 #[repr(align(128))]
 #[derive(Debug, Default)]
 struct Line<T>(T);
@@ -25,29 +25,28 @@ struct Line<T>(T);
 struct Ring {
     memory: NonNull<u8>,
     layout: Layout,
-    /// Length of the frame in each slot, and [`UNFINISHED`].
+    /// Length of the frame in each slot, with the flag [`UNFINISHED`].
     lens: Box<[AtomicU32]>,
-    /// What is left to do of those, as a `virtio_net_hdr`.
+    /// The offloads of those frames, as a `virtio_net_hdr`.
     headers: Box<[[AtomicU64; 2]]>,
-    /// Bytes from slot to slot.
+    /// Distance between slots, bytes.
     stride: usize,
     /// The longest frame.
     frame: usize,
-    /// Slots published so far; wraps around.
+    /// Number of slots published so far; wraps around.
     tail: Line<AtomicU32>,
-    /// Slots given back so far; wraps around.
+    /// Number of slots returned so far; wraps around.
     head: Line<AtomicU32>,
 }
 
-// SAFETY: the memory is owned by the ring, and its bytes are reached through pointers alone, by the side they belong
-// to.
+// SAFETY: the ring owns the memory, and each byte is accessed only through pointers, by the side to which it belongs.
 unsafe impl Send for Ring {}
-// SAFETY: as above; the rest consists of atomics and of what never changes.
+// SAFETY: as above; the rest are atomics and fields that never change.
 unsafe impl Sync for Ring {}
 
 impl Ring {
     fn new(slots: u32, frame: usize) -> Self {
-        // An odd number of lines, so that the heads of frames do not meet in few sets of the cache.
+        // An odd number of cache lines, so that the heads of frames spread over the cache's sets.
         let stride = frame.next_multiple_of(128) + 64;
         let slots = slots.clamp(2, 1 << 16).next_power_of_two();
         #[allow(clippy::expect_used, reason = "frames and slots are few")]
@@ -71,7 +70,7 @@ impl Ring {
         number as usize & (self.lens.len() - 1)
     }
 
-    /// Notes what is left to do of the frame in a slot. Before it is published.
+    /// Records the offloads of the frame in a slot, before it is published.
     fn leave(&self, number: u32, offload: &Offload) {
         let (mut words, header) = ([0; 16], vnet::build(offload));
         words[..header.len()].copy_from_slice(&header);
@@ -83,7 +82,7 @@ impl Ring {
         self.lens[at].fetch_or(UNFINISHED, Ordering::Relaxed);
     }
 
-    /// What is left to do of the frame of `len` bytes in a slot.
+    /// The offloads of the frame of `len` bytes in a slot.
     #[cold]
     fn left(&self, number: u32, len: usize) -> Offload {
         let [low, high] = &self.headers[self.index(number)];
@@ -91,32 +90,32 @@ impl Ring {
         let words = (word(low) | word(high) << 64).to_le_bytes();
         let mut header = [0; vnet::VNET_HEADER_SHORT];
         header.copy_from_slice(&words[..vnet::VNET_HEADER_SHORT]);
-        // It is what `build` made.
+        // `build` made it.
         vnet::parse(&header, len, ALL, vnet::DataValid::Trust).unwrap_or_default()
     }
 
-    /// The first `len` bytes of a slot, as many as there are.
+    /// The first `len` bytes of a slot, or as many as it has.
     fn slot(&self, number: u32, len: usize) -> Segment {
         let len = len.min(self.frame);
         // SAFETY: the index is below the number of slots.
         let at = unsafe { self.memory.as_ptr().add(self.index(number) * self.stride) };
-        // SAFETY: `len` bytes from there are the slot's, mapped for as long as the ring, which both ends hold: they
-        // live as long as the queues, and so longer than a burst.
+        // SAFETY: `len` bytes from there belong to the slot, and are mapped as long as the ring, which both ends hold.
+        // The ends live as long as the queues, and so longer than a burst.
         unsafe { Segment::new(at, len as u32) }
     }
 }
 
-/// A ring for at least so many frames of at most `frame` bytes.
+/// A ring for at least `slots` frames of at most `frame` bytes each.
 pub(crate) fn ring(slots: u32, frame: usize) -> (Filler, Taker) {
     let ring = Arc::new(Ring::new(slots, frame));
     (Filler { ring: ring.clone(), next: 0 }, Taker { ring, next: 0 })
 }
 
-/// The end at which frames come in.
+/// The end that puts frames in.
 #[derive(Debug)]
 pub(crate) struct Filler {
     ring: Arc<Ring>,
-    /// The slot filled next; wraps around. Those before it that are not published yet are its own still.
+    /// The slot to fill next; wraps around. Earlier ones that are not yet published still belong to this end.
     next: u32,
 }
 
@@ -132,7 +131,7 @@ impl Filler {
         self.ring.lens.len() as u32 - self.next.wrapping_sub(self.ring.head.0.load(Ordering::Acquire))
     }
 
-    /// A slot for a frame of `len` bytes; `None` where none is free. It is filled before it is published.
+    /// A slot for a frame of `len` bytes; `None` if none is free. Fill it before it is published.
     #[inline]
     pub fn slot(&mut self, len: usize) -> Option<Segment> {
         if self.free() == 0 {
@@ -144,17 +143,17 @@ impl Filler {
         Some(slot)
     }
 
-    /// Lets `fill` write a frame of `len` bytes that has this left to do, and publishes it; false, with `fill` not
-    /// run, where no slot is free or it is too long.
+    /// Lets `fill` write a frame of `len` bytes with these unfinished offloads, and publishes it. False, with `fill`
+    /// not run, if no slot is free or the frame is too long.
     pub fn fill(&mut self, len: usize, offload: &Offload, fill: impl FnOnce(&mut [u8])) -> bool {
         if len > self.frame() {
             return false;
         }
         let next = self.next;
         let Some(slot) = self.slot(len) else { return false };
-        // What `fill` leaves by a panic is not published, and filled again.
+        // A frame that `fill` left by a panic is not published; the slot is filled again.
         self.next = next;
-        // SAFETY: the slot is mapped and initialised, and this end's alone until it is published.
+        // SAFETY: the slot is mapped and initialised, and belongs only to this end until it is published.
         fill(unsafe { std::slice::from_raw_parts_mut(slot.as_ptr(), slot.len()) });
         if *offload != Offload::default() {
             self.ring.leave(next, offload);
@@ -164,18 +163,18 @@ impl Filler {
         true
     }
 
-    /// Publishes the slots that were filled.
+    /// Publishes the filled slots.
     #[inline]
     pub fn publish(&mut self) {
         self.ring.tail.0.store(self.next, Ordering::Release);
     }
 }
 
-/// The end at which frames go out.
+/// The end that takes frames out.
 #[derive(Debug)]
 pub(crate) struct Taker {
     ring: Arc<Ring>,
-    /// The slot taken next; wraps around. Those before it that were not given back are its own still.
+    /// The slot to take next; wraps around. Earlier ones that were not returned still belong to this end.
     next: u32,
 }
 
@@ -185,7 +184,7 @@ impl Taker {
         self.ring.tail.0.load(Ordering::Acquire) != self.next
     }
 
-    /// The next frame, whose slot is its taker's until given back, and what is left to do of it.
+    /// The next frame and its offloads. Its slot belongs to this end until it is returned.
     #[inline]
     pub fn take(&mut self) -> Option<(Segment, Offload)> {
         if !self.is_ready() {
@@ -199,17 +198,17 @@ impl Taker {
         Some((slot, left))
     }
 
-    /// Lets `look` read the next frame, and gives back its slot; `None` where there is none.
+    /// Lets `look` read the next frame, and returns its slot; `None` if there is none.
     pub fn look<R>(&mut self, look: impl FnOnce(&[u8]) -> R) -> Option<R> {
         let (slot, _) = self.take()?;
-        // SAFETY: the slot is mapped and initialised, and this end's alone until it is given back: segments of it
-        // that the filler handed out were done with when it was published.
+        // SAFETY: the slot is mapped and initialised, and belongs only to this end until it is returned: segments of
+        // it that the filler handed out were no longer used when it was published.
         let seen = look(unsafe { std::slice::from_raw_parts(slot.as_ptr(), slot.len()) });
         self.give_back();
         Some(seen)
     }
 
-    /// Gives back the slots that were taken.
+    /// Returns the slots that were taken.
     #[inline]
     pub fn give_back(&mut self) {
         self.ring.head.0.store(self.next, Ordering::Release);

@@ -9,7 +9,7 @@ fn port(slots: u32) -> (Opened, Uplink, Downlink) {
     open(&RingPort { mtu: 1500, slots }).unwrap()
 }
 
-/// Sends a frame that begins with its number and whose every byte follows from it.
+/// Sends a frame that begins with its number, from which every other byte derives.
 fn send(uplink: &Uplink, number: u32, len: usize) -> bool {
     let sent = uplink.send(len, |frame| {
         frame.fill(number as u8);
@@ -84,7 +84,7 @@ fn a_full_ring_refuses_and_counts() {
     assert_eq!((0..6).filter(|n| send(&uplink, *n, 64)).count(), 4);
     assert!(!uplink.send(1523, |_| panic!("asked to fill a frame that is too long")));
     assert_eq!((uplink.room(), uplink.refused(), opened.port.status().lost), (0, 3, 3));
-    // What a burst holds is not filled again until it is released.
+    // Slots in a burst are not filled again until they are released.
     let mut burst = Burst::new();
     assert_eq!(opened.rx[0].poll(&mut burst, 1), 1, "one frame, whatever the budget");
     assert!(!send(&uplink, 7, 64));
@@ -160,8 +160,8 @@ fn events_come_to_who_armed() {
     assert!(!is_readable(downlink.event_fd()));
 }
 
-/// Many senders, a worker that sleeps whenever it can and sends back what it gets, and a device that sleeps likewise:
-/// each frame arrives once, in its sender's order, and nobody sleeps for ever.
+/// Many senders; a worker that sleeps whenever it can, and echoes what it receives; and a device that sleeps likewise.
+/// Each frame arrives once, in its sender's order, and nobody sleeps forever.
 #[test]
 fn nothing_is_lost_among_threads() {
     const SENDERS: u32 = 4;

@@ -1,4 +1,4 @@
-//! Verbs devices on a host with workers: what one sends, another receives.
+//! Verbs devices on a host with workers: what one device sends, another receives.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -44,12 +44,12 @@ impl Host {
     }
 }
 
-/// A packet of one device to another, as it is sent.
+/// A packet from one device to another, as it is sent.
 fn roce(from: u8, to: u8, psn: u32) -> String {
     packet(&format!("02:00:00:00:00:0{from} > 00:00:5e:00:01:00"), (from, to), "", psn)
 }
 
-/// The same as it arrives.
+/// The same packet as it arrives.
 fn routed(from: u8, to: u8, psn: u32) -> String {
     packet(&format!("00:00:5e:00:01:00 > 02:00:00:00:00:0{to}"), (from, to), " ttl 63", psn)
 }
@@ -67,7 +67,7 @@ fn send(uplink: &Uplink, packet: &str) {
     uplink.ring();
 }
 
-/// The next frame, slept for.
+/// The next frame, for which it may sleep.
 fn receive(downlink: &mut Downlink) -> String {
     let mut shown = None;
     loop {
@@ -86,15 +86,15 @@ fn packets_travel_between_devices() {
     let mut host = Host::new();
     let (_, up_a, mut down_a) = host.device("a:rdma");
     let (vif_b, up_b, mut down_b) = host.device("b");
-    // Longer than the rings, so that slots are used again.
+    // More than the rings hold, so that slots are reused.
     for psn in 0..500 {
         send(&up_a, &roce(1, 2, psn));
         assert_eq!(receive(&mut down_b), routed(1, 2, psn));
-        // The ICRC is right still, or `show` would not know it.
+        // The ICRC is still right, or `show` would not recognise it.
         send(&up_b, &roce(2, 1, psn));
         assert_eq!(receive(&mut down_a), routed(2, 1, psn));
     }
-    // A spoofed packet goes nowhere; the one behind it arrives.
+    // A spoofed packet is dropped; the one after it arrives.
     send(&up_a, &roce(9, 2, 1));
     send(&up_a, &roce(1, 2, 1000));
     assert!(receive(&mut down_b).contains("psn 1000"));
@@ -113,7 +113,7 @@ fn what_a_closed_device_was_to_get_is_dropped() {
     send(&up_a, &roce(1, 2, 2));
     let (_, _up, mut again) = host.device("b");
     send(&up_a, &roce(1, 2, 3));
-    // The second may have come in time for the port opened again.
+    // The second one may have come in time for the reopened port.
     while !receive(&mut again).contains("psn 3") {}
     assert!(!down_b.receive(|_| ()));
 }

@@ -1,8 +1,8 @@
 //! System calls, by seccomp(2).
 //!
-//! Three filters, of which the kernel takes the strictest answer: what only an intruder would call ends the process;
-//! `clone3` is not there, so that what new threads may share is seen in `clone`'s flags; all else fails that is not on
-//! the list. A call without conditions costs the kernel one look into a bitmap.
+//! Three filters, of which the kernel applies the strictest result. Calls that only an intruder would make end the
+//! process. `clone3` appears to be missing, so that `clone`'s flags show what new threads share. All other calls fail
+//! that are not on the list. A call without conditions costs the kernel one look-up in a bitmap.
 
 use libc::c_long;
 use seccompiler::{
@@ -14,15 +14,16 @@ use std::collections::BTreeMap;
 /// Which calls a process keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Calls {
-    /// What carries packets and serves an API: memory, threads, descriptors it was given or gets by messages.
+    /// A process that carries packets and serves an API: memory, threads, and descriptors that it was given or
+    /// receives in messages.
     Daemon,
-    /// What opens devices and sockets besides.
+    /// A process that also opens devices and sockets.
     Helper,
 }
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
-/// Calls that neither makes: they execute, look into others, change what the machine is.
+/// Calls that neither makes: they execute programs, inspect other processes, or change the machine.
 const HOSTILE: &[c_long] = &[
     libc::SYS_execve,
     libc::SYS_execveat,
@@ -88,7 +89,7 @@ const COMMON: &[c_long] = &[
     libc::SYS_pselect6,
     libc::SYS_eventfd2,
     libc::SYS_pipe2,
-    // Files, as far as Landlock lets it.
+    // Files, as far as Landlock allows.
     libc::SYS_openat,
     libc::SYS_readlinkat,
     libc::SYS_faccessat,
@@ -164,12 +165,12 @@ const DAEMON: &[c_long] = &[
     libc::SYS_timerfd_create,
     libc::SYS_timerfd_settime,
     libc::SYS_timerfd_gettime,
-    // Sockets it was given, and the rings of others.
+    // Sockets that it was given, and other parties' rings.
     libc::SYS_listen,
     libc::SYS_accept4,
     libc::SYS_recvmmsg,
     libc::SYS_sendmmsg,
-    // How eventfds that others hold are signalled.
+    // For signalling eventfds that others hold.
     libc::SYS_io_setup,
     libc::SYS_io_destroy,
     libc::SYS_io_submit,
@@ -218,10 +219,10 @@ const HELPER: &[c_long] = &[
     libc::SYS_sendmmsg,
 ];
 
-/// `fchmodat2` (since 6.6), of which this version of libc has no name on all machines.
+/// `fchmodat2` (since 6.6), which this version of libc does not name on all machines.
 const SYS_FCHMODAT2: c_long = 452;
 
-/// Calls that only x86-64 has beside their newer forms.
+/// Calls that only x86-64 has, besides their newer forms.
 #[cfg(target_arch = "x86_64")]
 const OLD: &[c_long] = &[
     libc::SYS_open,
@@ -246,7 +247,7 @@ const OLD_HELPER: &[c_long] = &[libc::SYS_unlink, libc::SYS_chmod, libc::SYS_cho
 #[cfg(not(target_arch = "x86_64"))]
 const OLD_HELPER: &[c_long] = &[];
 
-/// What the daemon asks of descriptors (ioctl(2)): of files, terminals, devices; nothing that changes a device.
+/// What the daemon may ask of descriptors (ioctl(2)): files, terminals, devices; nothing that changes a device.
 const QUESTIONS: &[libc::Ioctl] = &[
     libc::FIONBIO,
     libc::FIONREAD,
@@ -262,7 +263,7 @@ const QUESTIONS: &[libc::Ioctl] = &[
     libc::TUNGETIFF,
 ];
 
-/// Filters the calls of this thread and of those that it starts.
+/// Filters the calls of this thread and of those it starts later.
 pub(crate) fn restrict(calls: Calls) -> Result<(), String> {
     let filters = filters(calls).map_err(|e| e.to_string())?;
     filters.iter().try_for_each(|filter| apply_filter(filter)).map_err(|e| e.to_string())
@@ -298,11 +299,11 @@ fn allowed(calls: Calls) -> Result<Rules, seccompiler::BackendError> {
         Calls::Helper => [HELPER, OLD_HELPER],
     };
     let mut rules = plain([COMMON, OLD].iter().chain(&besides).copied().flatten());
-    // The second filter answers it; here it must not be refused before.
+    // The second filter answers it, so this one must not refuse it.
     rules.insert(libc::SYS_clone3, Vec::new());
     let thread = libc::CLONE_THREAD as u64;
     rules.insert(libc::SYS_clone, vec![when(0, SeccompCmpOp::MaskedEq(thread), thread)?]);
-    // No memory becomes a program.
+    // No memory becomes executable.
     let executable = SeccompCmpOp::MaskedEq(libc::PROT_EXEC as u64);
     for call in [libc::SYS_mmap, libc::SYS_mprotect] {
         rules.insert(call, vec![when(2, executable.clone(), 0)?]);
@@ -319,7 +320,7 @@ fn allowed(calls: Calls) -> Result<Rules, seccompiler::BackendError> {
     Ok(rules)
 }
 
-/// Names a mapping (linux/prctl.h); the allocator and thread stacks do.
+/// Names a mapping (linux/prctl.h), as the allocator and thread stacks do.
 const PR_SET_VMA: libc::c_int = 0x5356_4d41;
 
 /// A rule with one condition, on the lower half of an argument.

@@ -7,10 +7,10 @@ use rustix::thread::{
 };
 use std::io;
 
-/// Capabilities by number, as this version knows them; the kernel says which of them there are.
+/// Capability numbers that this version knows; the kernel decides which of them exist.
 const NUMBERS: std::ops::Range<u32> = 0..64;
 
-/// Takes all out of the bounding set. Needs CAP_SETPCAP.
+/// Removes all capabilities from the bounding set. Needs CAP_SETPCAP.
 pub(crate) fn empty_bounding_set() -> io::Result<()> {
     for capability in NUMBERS.map(|number| CapabilitySet::from_bits_retain(1 << number)) {
         match capability_is_in_bounding_set(capability) {
@@ -24,7 +24,7 @@ pub(crate) fn empty_bounding_set() -> io::Result<()> {
     Ok(())
 }
 
-/// Keeps those of `wanted` that the process has, in effect.
+/// Keeps those of `wanted` that the process has, as effective ones.
 pub(crate) fn keep(wanted: CapabilitySet) -> io::Result<()> {
     clear_ambient_capability_set()?;
     let kept = capabilities(None)?.permitted & wanted;
@@ -32,12 +32,12 @@ pub(crate) fn keep(wanted: CapabilitySet) -> io::Result<()> {
     Ok(set_capabilities(None, sets)?)
 }
 
-/// Those that the process has, or may have.
+/// Those that the process has or may have.
 pub(crate) fn present() -> CapabilitySet {
     capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.permitted | sets.effective)
 }
 
-/// Those that a program could gain.
+/// Those that an executed program could gain.
 pub(crate) fn bounding() -> CapabilitySet {
     NUMBERS
         .map(|number| CapabilitySet::from_bits_retain(1 << number))
@@ -45,7 +45,7 @@ pub(crate) fn bounding() -> CapabilitySet {
         .collect()
 }
 
-/// Their names, in small letters as systemd and capsh print them.
+/// Their names in lower case, as systemd and capsh print them.
 #[must_use]
 pub fn names(set: CapabilitySet) -> Vec<String> {
     set.iter_names().map(|(name, _)| format!("cap_{}", name.to_ascii_lowercase())).collect()

@@ -1,4 +1,4 @@
-//! Files, by Landlock (landlock(7)): a process opens what it is allowed, whoever it is.
+//! Files, restricted by Landlock (landlock(7)): a process opens only what is allowed, whatever its user.
 
 use landlock::Access as _;
 use landlock::{
@@ -7,21 +7,21 @@ use landlock::{
 };
 use std::path::Path;
 
-/// The version that rules are written for. What the kernel does not have of it is left out.
+/// The version for which the rules are written. What the kernel lacks of it is left out.
 const VERSION: ABI = ABI::V6;
 
-/// What a process may do with a file, or with all below a directory.
+/// What a process may do with a file, or with everything below a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Read it.
     Read,
-    /// Read and write it, or ask a device.
+    /// Read and write it, or query a device.
     Write,
-    /// Read it, make sockets there and remove files.
+    /// Read it, create sockets there and remove files.
     Sockets,
 }
 
-/// A file or directory, and what may be done with it. One that is not there is left out.
+/// A file or directory, and the allowed access. One that does not exist is left out.
 #[derive(Clone, Copy, Debug)]
 pub struct File<'a> {
     /// Its path.
@@ -40,8 +40,8 @@ impl Access {
     }
 }
 
-/// Forbids all other files, and unless `outside` what the kernel knows of the rest of the machine. Returns the version
-/// in force.
+/// Forbids all other files and, unless `outside`, TCP sockets, and signals and abstract sockets of processes outside
+/// the sandbox. Returns the version in force.
 pub(crate) fn restrict(files: &[File<'_>], outside: bool) -> Result<u32, String> {
     apply(files, outside).map_err(|e| e.to_string())?
 }

@@ -27,19 +27,19 @@ pub struct Keep<'a> {
     pub capabilities: CapabilitySet,
     /// System calls.
     pub calls: Calls,
-    /// Files it may open, and how.
+    /// Files it may open, with the access to each.
     pub files: &'a [File<'a>],
-    /// Whether it may bind and connect TCP sockets, and signal processes and connect abstract sockets outside of its
+    /// Whether it may bind and connect TCP sockets, and signal processes and connect abstract sockets outside its
     /// sandbox.
     pub outside: bool,
 }
 
-/// What a process is after [`enter`].
+/// The state of a process after [`enter`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// User id.
     pub uid: u32,
-    /// The user's name, where it has one.
+    /// The user's name, if it has one.
     pub user: String,
     /// Capabilities it has or may have, as capabilities(7) names them.
     pub capabilities: Vec<String>,
@@ -51,11 +51,11 @@ pub struct Report {
     pub seccomp: bool,
     /// Landlock's version in force; 0: none.
     pub landlock: u32,
-    /// What it does not have of its sandbox, and why.
+    /// The parts of the sandbox that are missing, and why.
     pub missing: Vec<String>,
 }
 
-/// Keeps this and nothing else. A process of root becomes `account`; another one stays who it is.
+/// Keeps this and nothing else. A process of root becomes `account`; another one keeps its user.
 #[must_use]
 pub fn enter(account: Account, keep: &Keep<'_>) -> Report {
     let mut missing = Vec::new();
@@ -74,7 +74,7 @@ pub fn enter(account: Account, keep: &Keep<'_>) -> Report {
         missing.push(format!("Landlock: {why}"));
         0
     });
-    // Asked before the filter, which forbids these calls.
+    // Queried before the filter, which forbids these calls.
     let mut now = gave_up();
     now.user = names.into_iter().find(|(uid, _)| *uid == now.uid).map_or(now.user, |(_, name)| name);
     let seccomp = calls::restrict(keep.calls).map_err(|why| missing.push(format!("seccomp: {why}"))).is_ok();
@@ -88,7 +88,7 @@ pub fn now() -> Report {
     Report { user: user::name(report.uid), ..report }
 }
 
-/// The same without the user's name.
+/// The same, without the user's name.
 fn gave_up() -> Report {
     Report {
         uid: nix::unistd::geteuid().as_raw(),

@@ -6,8 +6,9 @@ use std::io;
 /// The user of a daemon that was started by root.
 pub const USER: &str = "viaduct";
 
-/// User and group where there is no user [`USER`]. No account has it: systemd keeps 61184 to 65519 for users that it
-/// makes up while a service runs, and counts by a hash of its name, so that another service hardly has the same.
+/// User and group if the user [`USER`] does not exist. No account has this number: systemd reserves 61184 to 65519 for
+/// users that it invents while a service runs, and picks them by a hash of the service's name, so another service
+/// hardly gets the same.
 const NOBODY_ELSE: u32 = 64_917;
 
 /// User and group.
@@ -19,7 +20,7 @@ pub struct Account {
     pub gid: u32,
 }
 
-/// The user that a daemon of root becomes: [`USER`] if that exists, else a number that nobody has.
+/// The user that a daemon of root becomes: [`USER`] if it exists, otherwise a number that nobody has.
 #[must_use]
 pub fn account() -> Account {
     let user = User::from_name(USER).ok().flatten();
@@ -35,7 +36,7 @@ pub(crate) fn name(uid: u32) -> String {
     user.map_or_else(|| uid.to_string(), |user| user.name)
 }
 
-/// Becomes this user where the process is root's. Capabilities stay.
+/// Switches to this user if the process is root's. Capabilities stay.
 pub(crate) fn become_account(Account { uid, gid }: Account) -> io::Result<()> {
     if !geteuid().is_root() {
         return Ok(());
@@ -46,7 +47,7 @@ pub(crate) fn become_account(Account { uid, gid }: Account) -> io::Result<()> {
         io::Error::new(error.kind(), format!("it stays root: {what}: {error}"))
     };
     rustix::thread::set_keep_capabilities(true)?;
-    // First what fails where ids are not mapped: all three happen, or none.
+    // First the call that fails if ids are not mapped: all three happen, or none.
     setgroups(&[]).map_err(|e| failed("setgroups", e))?;
     setresgid(gid, gid, gid).map_err(|e| failed("setresgid", e))?;
     setresuid(uid, uid, uid).map_err(|e| failed("setresuid", e))

@@ -1,5 +1,5 @@
-//! What a process in the sandbox can't do any more. Each act is done by this very program, started anew: once as it is,
-//! where the act works, and once in the sandbox, where it must not.
+//! What a process in the sandbox can no longer do. This same program, started anew, does each act: once without the
+//! sandbox, where it works, and once in the sandbox, where it must not.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use nix::errno::Errno;
@@ -12,10 +12,10 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus};
 
-/// What the child is to do, and how.
+/// The child's act, and how it does it.
 const ACT: &str = "SANDBOX_TEST_ACT";
 const ENTER: &str = "SANDBOX_TEST_ENTER";
-/// Exit status of a child whose act worked; of one whose act failed it is the errno.
+/// Exit status of a child whose act worked. If the act failed, the status is its errno.
 const WORKED: i32 = 200;
 /// User and group in the sandbox.
 const ACCOUNT: Account = Account { uid: 64_000, gid: 64_000 };
@@ -23,17 +23,17 @@ const ACCOUNT: Account = Account { uid: 64_000, gid: 64_000 };
 /// Something that is tried.
 type Act = fn() -> io::Result<()>;
 
-/// What is tried, by name.
+/// The acts, by name.
 const ACTS: &[(&str, Act)] = &[
     ("execute", || Command::new("/bin/true").status().map(drop)),
     ("trace", || match nix::sys::ptrace::attach(nix::unistd::Pid::from_raw(i32::MAX)) {
-        // That there is no such process says that it would have been let.
+        // The error that there is no such process shows that the call was permitted.
         Err(Errno::ESRCH) => Ok(()),
         other => Ok(other?),
     }),
     ("unshare", || Ok(nix::sched::unshare(nix::sched::CloneFlags::CLONE_FILES)?)),
     ("fork", || {
-        // A process, not a thread: by the call that posix_spawn makes, without what comes after.
+        // A process, not a thread: the call that posix_spawn makes, without the rest.
         Command::new("/does/not/exist").spawn().map(drop).or_else(|e| match e.raw_os_error() {
             Some(libc::ENOENT) => Ok(()),
             _ => Err(e),
@@ -46,7 +46,7 @@ const ACTS: &[(&str, Act)] = &[
     ("null", || File::open("/dev/null").map(drop)),
     ("unix", || socket(AddressFamily::UNIX, SocketType::STREAM, None).map(drop).map_err(Into::into)),
     ("connect", || match std::os::unix::net::UnixStream::connect("/does/not/exist") {
-        // That nobody listens there says that it would have been let.
+        // The error that nobody listens shows that the call was permitted.
         Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(()),
         other => other.map(drop),
     }),
@@ -57,11 +57,11 @@ const ACTS: &[(&str, Act)] = &[
     ("become-root", || Ok(nix::unistd::setresuid(0.into(), 0.into(), 0.into())?)),
 ];
 
-/// Memory that is a program.
+/// Executable memory.
 fn executable() -> io::Result<()> {
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
     let access = ProtFlags::READ | ProtFlags::EXEC;
-    // SAFETY: a new mapping, that nobody uses.
+    // SAFETY: a new mapping that nobody uses.
     unsafe { mmap_anonymous(std::ptr::null_mut(), 4096, access, MapFlags::PRIVATE)? };
     Ok(())
 }
@@ -89,7 +89,7 @@ fn act() {
     std::process::exit(status);
 }
 
-/// How a child ends that does this act.
+/// How a child with this act ends.
 fn child(act: &str, enter: &str) -> ExitStatus {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "act", "--quiet", "--nocapture"]).env(ACT, act).env(ENTER, enter);
@@ -158,7 +158,7 @@ fn memory_does_not_become_a_program() {
     assert_eq!(child("executable", "helper").code(), Some(libc::EPERM));
 }
 
-/// The child that tells what it is.
+/// The child that reports its state.
 #[test]
 fn report() {
     if std::env::var(ACT).as_deref() != Ok("report") {

@@ -13,16 +13,16 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// Bytes of a message at most.
+/// Most bytes in a message.
 const LONGEST: usize = 64 << 10;
-/// Descriptors of a message at most, unless told otherwise.
+/// Most descriptors in a message, unless set otherwise.
 const DESCRIPTORS: usize = 12;
-/// Descriptors that the kernel takes in one message (`SCM_MAX_FD`).
+/// Most descriptors that the kernel accepts in one message (`SCM_MAX_FD`).
 pub const MOST_DESCRIPTORS: usize = 253;
-/// Bytes of control data in which requests come: they have one descriptor at most (the kernel finds room for two).
+/// Bytes of control data for requests, which have at most one descriptor (the kernel has room for two in that space).
 const ONE_DESCRIPTOR: usize = rustix::cmsg_space!(ScmRights(1));
 
-/// Why a message did not come or go.
+/// Why a message could not be sent or received.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     /// The other side is gone.
@@ -41,7 +41,7 @@ pub enum SocketError {
 pub struct Connection {
     socket: Arc<OwnedFd>,
     buffer: Vec<u8>,
-    /// Room for the descriptors of a message to come, and how many go with one.
+    /// Room for the descriptors of an incoming message, and how many go with one.
     space: Vec<MaybeUninit<u8>>,
     most: usize,
     /// This end answers.
@@ -63,19 +63,19 @@ impl Connection {
         Self { socket: Arc::new(socket), buffer: Vec::new(), space, most, serves: false }
     }
 
-    /// The end of who answers. It never waits for who does not read its answers, and takes no more descriptors than a
-    /// request has.
+    /// The responder's end. It never waits for a peer that does not read its answers, and accepts no more descriptors
+    /// than a request has.
     #[must_use]
     pub fn serving(socket: Arc<OwnedFd>) -> Self {
         let space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
         Self { socket, buffer: Vec::new(), space, most: DESCRIPTORS, serves: true }
     }
 
-    /// Sends a message with descriptors. Who answers does not wait: who asks, and has no
-    /// room for the answer, gets an error.
+    /// Sends a message with descriptors. A responder does not wait: if the requester has no room for the answer,
+    /// sending fails.
     ///
     /// # Errors
-    /// Where it can't be sent.
+    /// If it can't be sent.
     pub fn send(
         &mut self,
         message: &impl Serialize,
@@ -98,7 +98,7 @@ impl Connection {
     /// Receives a message with its descriptors. Waits for it.
     ///
     /// # Errors
-    /// Where none comes, or not one of this protocol.
+    /// If none comes, or it is not of this protocol.
     pub fn receive<T: DeserializeOwned>(&mut self) -> Result<(T, Vec<OwnedFd>), SocketError> {
         self.buffer.resize(LONGEST, 0);
         let room = if self.serves { ONE_DESCRIPTOR } else { self.space.len() };

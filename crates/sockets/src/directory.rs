@@ -1,7 +1,7 @@
-//! The way to a directory, past what others could have put there.
+//! The path to a directory, protected against entries that others put there.
 //!
-//! Who can write a directory decides what its names mean. So the way is walked name by name, each directory held open
-//! by a descriptor and looked at before its names are used.
+//! Whoever can write a directory decides what its names mean. So the path is walked name by name; each directory is
+//! held open by a descriptor and checked before its names are used.
 
 use crate::Error;
 use rustix::fs::{FileType, Mode, OFlags, Stat};
@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 
-/// Symbolic links on one way at most, as the kernel has it (path_resolution(7)).
+/// Most symbolic links on one path, as in the kernel (path_resolution(7)).
 const MAX_LINKS: usize = 40;
 
 const STICKY: u32 = 0o1000;
@@ -24,15 +24,15 @@ pub(crate) struct Directory {
     pub(crate) name: OsString,
 }
 
-/// Who may write directories on the way.
+/// Who may write directories on the path.
 struct Trusted {
     /// Us.
     uid: u32,
     gid: u32,
-    /// The socket's user, who only fools himself by replacing his own socket.
+    /// The socket's user, who only harms himself by replacing his own socket.
     owner: Option<u32>,
-    /// The number by which the kernel shows users without one in this user namespace: the host's, who rule over it
-    /// anyway.
+    /// The number that the kernel shows for users that are not mapped into this user namespace: the host's, who
+    /// control it anyway.
     unmapped: Option<u32>,
 }
 
@@ -42,7 +42,7 @@ impl Trusted {
         Self { uid, gid, owner, unmapped: unmapped() }
     }
 
-    /// Whether it is root or we, whose links may be followed.
+    /// Whether this is root or us: links of these may be followed.
     fn is_ours(&self, uid: u32) -> bool {
         uid == 0 || uid == self.uid || Some(uid) == self.unmapped
     }
@@ -71,13 +71,13 @@ fn unmapped() -> Option<u32> {
     if whole { None } else { shown.trim().parse().ok() }
 }
 
-/// The directory of `path`, where a socket is to be made for the user `owner`.
+/// The directory of `path`, in which a socket for the user `owner` will be created.
 pub(crate) fn find(path: &Path, owner: Option<u32>) -> Result<Directory, Error> {
     walk(path, owner, false)
 }
 
-/// The directory of `path`, whoever can write it: what is there is theirs. But no link of theirs leads elsewhere, where
-/// they could not go themselves.
+/// The directory of `path`, whoever can write it: what is there is theirs. But their links are not followed, which
+/// could lead to places they can't reach themselves.
 pub(crate) fn find_of_others(path: &Path) -> Result<Directory, Error> {
     walk(path, None, true)
 }
@@ -104,13 +104,13 @@ fn walk(path: &Path, owner: Option<u32>, is_others: bool) -> Result<Directory, E
     Ok(Directory { dir: way.at, name: name.to_owned() })
 }
 
-/// The names of a path, the last one first; `/` for where it starts at the root.
+/// The names of a path, last one first; `/` if it starts at the root.
 fn names(path: &Path) -> Vec<OsString> {
     let names = path.components().filter(|c| *c != Component::CurDir);
     names.rev().map(|c| c.as_os_str().to_owned()).collect()
 }
 
-/// Why a step isn't taken.
+/// Why a step is refused.
 enum Stop {
     Os(Errno),
     Link,
@@ -122,11 +122,11 @@ impl From<Errno> for Stop {
     }
 }
 
-/// Where a walk has come to.
+/// The state of a walk.
 struct Way {
     trusted: Trusted,
     at: OwnedFd,
-    /// The same for people: links on the way are not in it.
+    /// The path for display, without the links on it.
     path: PathBuf,
     /// Whether only we decide what names here mean.
     ours: bool,
@@ -140,7 +140,7 @@ impl Way {
         Ok(Self { trusted, at, path: PathBuf::from("/"), ours: true, stranger: None, links: 0 })
     }
 
-    /// Goes on to `name`; where it is a link, its target says how.
+    /// Steps to `name`. If it is a link, its target determines how.
     fn step(&mut self, name: &OsStr) -> Result<Option<PathBuf>, Stop> {
         let next = open_at(&self.at, name)?;
         let stat = rustix::fs::fstat(&next)?;

@@ -20,7 +20,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// Where and for whom a socket is.
+/// A socket's path, owner and mode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// Path of its file.
@@ -34,7 +34,7 @@ pub struct Place {
 /// Why a socket can't be made.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Somebody else could put another socket in its place, and talk to those that connect.
+    /// Somebody else could put another socket in its place, and talk to the programs that connect.
     #[error(
         "{} can be written by {who}, who could put another socket in its place: \
          take that right away, {}choose another directory",
@@ -47,7 +47,7 @@ pub enum Error {
         /// In words.
         who: String,
     },
-    /// A link that leads where somebody else wants.
+    /// A link whose target somebody else determines.
     #[error("{} is a symbolic link that others can change: give the path that it leads to", .0.display())]
     Link(PathBuf),
     /// Something else is at the path.
@@ -56,10 +56,10 @@ pub enum Error {
     /// Somebody listens there.
     #[error("{} is in use by another process", .0.display())]
     InUse(PathBuf),
-    /// Another file took the socket's place while it was made.
+    /// Another file took the socket's place while it was created.
     #[error("{} was replaced while it was made", .0.display())]
     Replaced(PathBuf),
-    /// The process that was asked to make it says so.
+    /// Reported by the process that was asked to create it.
     #[error("{0}")]
     Asked(String),
     /// A system call failed.
@@ -72,17 +72,17 @@ pub enum Error {
     },
 }
 
-/// The file of a socket. Dropping it removes the file, if it is still the one that was made.
+/// The file of a socket. Dropping it removes the file, if it is still the same.
 #[derive(Debug)]
 pub struct SocketFile {
     dir: OwnedFd,
     name: OsString,
-    /// Device and number of the file.
+    /// Device and inode number of the file.
     id: (u64, u64),
 }
 
 impl SocketFile {
-    /// Whether this is it. A file system gives numbers of files that are gone to others.
+    /// Whether this is the file. File systems reuse the inode numbers of removed files.
     fn is(&self, stat: &Stat) -> bool {
         (stat.st_dev, stat.st_ino) == self.id && is_socket(stat.st_mode)
     }
@@ -90,7 +90,7 @@ impl SocketFile {
     /// Gives it to another user and group, and sets its mode.
     ///
     /// # Errors
-    /// [`Error::Replaced`], or what the kernel says.
+    /// [`Error::Replaced`], or the kernel's error.
     pub fn give_to(&self, owner: Option<(u32, u32)>, mode: u32) -> Result<(), Error> {
         let path = PathBuf::from(&self.name);
         let failed = |source: Errno| Error::Os { path: path.clone(), source: source.into() };
@@ -113,11 +113,11 @@ impl Drop for SocketFile {
     }
 }
 
-/// Makes a socket at `place` and listens there, with up to `backlog` connections waiting. Accepting from it never
-/// waits. A socket file that nobody listens on any more is replaced.
+/// Creates a socket at `place` and listens there, with up to `backlog` waiting connections. Accepting from it never
+/// waits. A socket file on which nobody listens any more is replaced.
 ///
 /// # Errors
-/// [`Error`]; no file is left.
+/// [`Error`]; no file remains.
 pub fn listen(place: &Place, kind: SocketType, backlog: i32) -> Result<(OwnedFd, SocketFile), Error> {
     let Directory { dir, name } = directory::find(&place.path, place.owner.map(|(uid, _)| uid))?;
     remove_stale(&dir, &name, &place.path, kind)?;
@@ -135,14 +135,14 @@ pub fn listen(place: &Place, kind: SocketType, backlog: i32) -> Result<(OwnedFd,
     // From here on, an error removes the file.
     let file = SocketFile { dir, name, id: (stat.st_dev, stat.st_ino) };
     give_away(&entry, place.owner, place.mode).map_err(failed)?;
-    // Nobody can connect before this, so nobody can before owner and mode are set.
+    // Nobody can connect before this, so not before owner and mode are set.
     rustix::net::listen(&socket, backlog).map_err(failed)?;
     Ok((socket, file))
 }
 
-/// Sets mode and owner of the very file that `entry` is, whatever is at its path now.
+/// Sets mode and owner of exactly the file that `entry` refers to, whatever is at its path now.
 fn give_away(entry: &OwnedFd, owner: Option<(u32, u32)>, mode: u32) -> rustix::io::Result<()> {
-    // A descriptor without rights to the contents (O_PATH) takes no fchmod.
+    // A descriptor without access to the contents (O_PATH) does not allow fchmod.
     rustix::fs::chmod(format!("/proc/self/fd/{}", entry.as_raw_fd()), Mode::from_raw_mode(mode))?;
     if let Some((uid, gid)) = owner {
         let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
@@ -165,7 +165,7 @@ fn address(dir: BorrowedFd<'_>, name: &OsString) -> rustix::io::Result<SocketAdd
     SocketAddrUnix::new(Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string()).join(name))
 }
 
-/// Removes the socket file of a process that is gone.
+/// Removes the socket file of a process that no longer exists.
 fn remove_stale(dir: &OwnedFd, name: &OsString, path: &Path, kind: SocketType) -> Result<(), Error> {
     let failed = |source: Errno| Error::Os { path: path.to_owned(), source: source.into() };
     match rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {

@@ -1,4 +1,4 @@
-//! What makes sockets and connects to them.
+//! Creating sockets and connecting to them.
 
 use crate::directory::{self, Directory};
 use crate::{Error, Place, SocketFile, listen, new_socket};
@@ -10,10 +10,10 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-/// A socket that is listened on, and its file.
+/// A listening socket and its file.
 pub type Listening = (OwnedFd, Box<dyn ListeningFile>);
 
-/// Makes sockets and connects to them: this process ([`Here`]), or another one that has the rights.
+/// Creates sockets and connects to them: in this process ([`Here`]), or through another one that has the rights.
 pub trait Sockets: Send + Sync {
     /// As [`listen`].
     ///
@@ -21,20 +21,20 @@ pub trait Sockets: Send + Sync {
     /// As [`listen`].
     fn listen(&self, place: &Place, kind: SocketType, backlog: i32) -> Result<Listening, Error>;
 
-    /// Connects to a stream socket, without waiting until there is room for the connection. Links of others are not
-    /// followed: they could lead to a socket that is not theirs.
+    /// Connects to a stream socket, without waiting for room in its backlog. Links of others are not followed: they
+    /// could lead to a socket that is not theirs.
     ///
     /// # Errors
     /// [`Error`].
     fn connect(&self, path: &Path) -> Result<OwnedFd, Error>;
 }
 
-/// The file of a socket. Dropping it removes the file, if it is still the one that was made.
+/// The file of a socket. Dropping it removes the file, if it is still the same.
 pub trait ListeningFile: Debug + Send + Sync {
     /// Gives it to another user and group, and sets its mode.
     ///
     /// # Errors
-    /// It is another file now; no permission (CAP_CHOWN).
+    /// If the path now has another file, or permission is missing (CAP_CHOWN).
     fn give_to(&self, owner: Option<(u32, u32)>, mode: u32) -> Result<(), Error>;
 }
 
@@ -48,7 +48,7 @@ impl ListeningFile for SocketFile {
 #[derive(Clone, Copy, Debug)]
 pub struct Here;
 
-/// A maker that is this process.
+/// Creates sockets in this process.
 #[must_use]
 pub fn here() -> Arc<dyn Sockets> {
     Arc::new(Here)
@@ -76,7 +76,7 @@ fn connect(path: &Path) -> Result<OwnedFd, Error> {
         FileType::Symlink => return Err(Error::Link(path.to_owned())),
         _ => return Err(Error::NotSocket(path.to_owned())),
     }
-    // To this very file, whatever is at its path now.
+    // To exactly this file, whatever is at its path now.
     let address = SocketAddrUnix::new(format!("/proc/self/fd/{}", entry.as_raw_fd())).map_err(failed)?;
     let socket = new_socket(SocketType::STREAM).map_err(failed)?;
     retry_on_intr(|| rustix::net::connect(&socket, &address)).map_err(failed)?;

@@ -43,7 +43,7 @@ fn the_file_belongs_to_whom_it_is_for() {
         return;
     }
     let (_outer, dir) = directory("run", 0o755);
-    // Also where the directory is that user's.
+    // Even if the directory belongs to that user.
     std::os::unix::fs::chown(&dir, Some(4711), Some(4712)).unwrap();
     assert!(matches!(listen_at(&dir), Err(Error::Writable { who, .. }) if who == "user 4711"));
     let place = Place { owner: Some((4711, 4712)), ..place(&dir) };
@@ -52,7 +52,7 @@ fn the_file_belongs_to_whom_it_is_for() {
     assert_eq!((meta.uid(), meta.gid(), meta.mode() & 0o7777), (4711, 4712, 0o626));
 }
 
-/// File systems give the number of a file that is gone to the next one.
+/// File systems reuse the inode number of a removed file.
 #[test]
 fn a_file_with_the_number_of_the_socket_is_not_the_socket() {
     let (_outer, dir) = directory("run", 0o755);
@@ -73,17 +73,17 @@ fn a_connection_follows_no_link_of_others() {
     let (_socket, _file) = listen_at(&dir).unwrap();
     let path = place(&dir).path;
     Here.connect(&path).unwrap();
-    // One of ours, to a directory.
+    // One of our links, to a directory.
     symlink(&dir, dir.join("ours")).unwrap();
     Here.connect(&dir.join("ours/vm.sock")).unwrap();
-    // A link in the place of the socket could be anybody's who owns the directory.
+    // A link in place of the socket could belong to anybody who owns the directory.
     symlink(&path, dir.join("link.sock")).unwrap();
     assert!(matches!(Here.connect(&dir.join("link.sock")), Err(Error::Link(_))));
     fs::write(dir.join("file"), "").unwrap();
     assert!(matches!(Here.connect(&dir.join("file")), Err(Error::NotSocket(_))));
     let missing = Here.connect(&dir.join("missing")).unwrap_err();
     assert!(matches!(missing, Error::Os { source, .. } if source.kind() == io::ErrorKind::NotFound));
-    // A directory that others can write has their sockets, but not their links.
+    // In a directory that others can write, their sockets are used, but not their links.
     let theirs = dir.join("theirs");
     fs::create_dir(&theirs).unwrap();
     let _listening = UnixListener::bind(theirs.join("vm.sock")).unwrap();
@@ -132,7 +132,7 @@ fn only_a_stale_socket_is_replaced() {
     fs::write(&path, "precious").unwrap();
     assert!(matches!(listen_at(&dir), Err(Error::NotSocket(_))));
     fs::remove_file(&path).unwrap();
-    // Neither what a link leads to.
+    // Nor what a link leads to.
     let secret = dir.join("secret");
     fs::write(&secret, "precious").unwrap();
     let mode = fs::metadata(&secret).unwrap().mode();
@@ -152,7 +152,7 @@ fn links_are_followed_only_where_nobody_else_made_them() {
     let refused = listen_at(&shared.join("sub"));
     assert!(matches!(refused, Err(Error::Link(path)) if path == shared.join("sub")));
     assert_eq!(fs::read_dir(&secret).unwrap().count(), 0);
-    // Ours may be used, also with a relative target and more than one on the way.
+    // Our own links may be used, also with a relative target, and several on one path.
     symlink(&secret, outer.path().join("first")).unwrap();
     symlink("./shared/../first", outer.path().join("second")).unwrap();
     let (_socket, _file) = listen_at(&outer.path().join("second")).unwrap();

@@ -1,6 +1,7 @@
 //! Sizes and times of the tables at scale: `cargo run --release -p tables --example figures`.
 //!
-//! Times are per operation on an otherwise idle core, with keys drawn at random, so caches are cold as in a slow path.
+//! Times are per operation on an otherwise idle core. Keys are drawn at random, so caches are cold, as on the slow
+//! path.
 #![allow(clippy::print_stdout)]
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -33,7 +34,7 @@ fn resident() -> usize {
     pages * 4096
 }
 
-/// Runs `operation` `times` times and says what one took.
+/// Runs `operation` `times` times and prints how long one took.
 fn time(what: &str, times: u64, mut operation: impl FnMut(u64)) {
     let start = Instant::now();
     (0..times).for_each(&mut operation);
@@ -89,7 +90,7 @@ fn routes(v6: bool) {
     let (shared, mut random) = (shared(), Random(1));
     let prefix = |random: &mut Random| -> IpNet {
         if v6 {
-            // Allocations are dense: some thousand /32, and below them mostly /48 and /40.
+            // Allocations are dense: some thousand /32, most of them split into /48 and /40.
             let bits = 0x2001_u128 << 112
                 | u128::from(random.next() % 4096) << 96
                 | u128::from(random.next() % 65536) << 80;
@@ -130,7 +131,7 @@ fn routes(v6: bool) {
     });
 }
 
-/// Rules of security groups: each of 4096 guests has eight, for its address, one service and some sources.
+/// Rules of security groups: each of 4096 guests has eight, with its address, one service and some sources.
 fn group_rule(id: u32, random: &mut Random) -> Rule {
     let guest = Ipv4Addr::from_bits(0x0a00_0000 + id / 8);
     let source = Ipv4Net::new_assert(Ipv4Addr::from_bits(random.next() as u32), 8 + id as u8 % 17).trunc();
@@ -138,13 +139,13 @@ fn group_rule(id: u32, random: &mut Random) -> Rule {
     rule(id, vec![source.into()], vec![IpNet::from(IpAddr::V4(guest))], PortRange { first: port, last: port })
 }
 
-/// The worst to store and to search: any address, each a range of ports of its own.
+/// The rules that take most memory and time: any address, each with its own range of ports.
 fn range_rule(id: u32, random: &mut Random) -> Rule {
     let (a, b) = (random.next() as u16, random.next() as u16);
     rule(id, vec![], vec![], PortRange { first: a.min(b), last: a.max(b).min(a.min(b) | 0x3ff) })
 }
 
-/// Rules that agree with a packet in one address each, never in both: no summary excludes them.
+/// Rules of which each matches a packet in one address, but never in both: no summary excludes them.
 fn crossed_rule(id: u32, random: &mut Random) -> Rule {
     let common = IpNet::from(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 0)));
     let other = IpNet::from(IpAddr::V4(Ipv4Addr::from_bits(random.next() as u32)));
@@ -256,7 +257,7 @@ fn readers() {
         shared.learn(&shared.snapshot(), &learn, 1);
     });
 }
-/// A part of the report, by its name.
+/// A part of the report, with its name.
 type Part = (&'static str, fn());
 
 const PARTS: &[Part] = &[
@@ -269,7 +270,8 @@ const PARTS: &[Part] = &[
     ("readers", readers),
 ];
 
-/// Runs the part named, or each in a process of its own, so that one's freed memory does not hide what the next takes.
+/// Runs the named part, or each part in its own process: memory that one part freed would hide what the next one
+/// takes.
 fn main() -> std::io::Result<()> {
     let wanted = std::env::args().nth(1);
     for (name, part) in PARTS {

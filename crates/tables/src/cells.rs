@@ -1,8 +1,8 @@
 //! Generation cells: they tell a memoised decision that a table entry on which it depends has changed.
 //!
 //! A cell stands for a table entry, or for all entries that hash to it, and holds the epoch of its last change. A
-//! decision records the cells of everything it looked up, hit or miss ([`Deps`]), and is stamped with the epoch of
-//! the snapshot it was made from. It holds as long as none of its cells has changed since.
+//! decision records the cells of everything it looked up, hit or miss ([`Deps`]), and is stamped with the epoch of the
+//! snapshot from which it was made. It holds as long as none of its cells has changed since.
 use crate::sync::{AtomicU64, Ordering};
 use ipnet::IpNet;
 use model::{NeighbourScope, NexthopId, Seconds, VifId, Vrf};
@@ -10,8 +10,8 @@ use packet::Mac;
 use std::net::IpAddr;
 use std::sync::atomic::AtomicU32;
 
-/// Kinds of cells, each with its share of the array: first cell and number of cells, a power of two. The first ones
-/// are single.
+/// Kinds of cells, each with its range of the array: first cell, and number of cells, a power of two. The first kinds
+/// have one cell each.
 macro_rules! kinds {
     ($($name:ident: $first:expr, $count:expr;)*) => {$(
         const $name: (u16, u16) = ($first, $count);
@@ -37,7 +37,7 @@ kinds! {
     VXLAN: 15360, 1024;
 }
 
-/// Length of the prefix bits a route cell is picked by. Shorter prefixes share one cell per VRF.
+/// Number of prefix bits that select a route cell. Shorter prefixes share one cell per VRF.
 const ROUTE_BITS_V4: u8 = 16;
 const ROUTE_BITS_V6: u8 = 48;
 
@@ -45,7 +45,7 @@ const ROUTE_BITS_V6: u8 = 48;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cell(u16);
 
-/// A mixing step good enough to spread keys over cells; collisions only cost a needless second look.
+/// A mixing step good enough to spread keys over cells. A collision only costs a needless second look-up.
 fn mix(a: u64, b: u64) -> u64 {
     let product = u128::from(a ^ 0x9e37_79b9_7f4a_7c15) * u128::from(b ^ 0xd1b5_4a32_d192_ed03);
     (product >> 64) as u64 ^ product as u64
@@ -125,7 +125,7 @@ impl Cell {
         Self::of(INSIDE, mix_addr(outside_vrf.0.into(), outside))
     }
 
-    /// The cells a route look-up depends on: that of the address' first bits, and that of short prefixes.
+    /// The cells on which a route look-up depends: that of the address's first bits, and that of short prefixes.
     pub fn routes(vrf: Vrf, addr: IpAddr) -> [Self; 2] {
         let bits = match addr {
             IpAddr::V4(a) => u64::from(a.to_bits()) >> (32 - ROUTE_BITS_V4),
@@ -134,7 +134,7 @@ impl Cell {
         [Self::of(ROUTE, mix(bits, vrf.0.into())), Self::of(SHORT, vrf.0.into())]
     }
 
-    /// The cell a change of a route bumps.
+    /// The cell that a change of a route bumps.
     pub fn prefix(vrf: Vrf, prefix: &IpNet) -> Self {
         let long = match prefix {
             IpNet::V4(p) => p.prefix_len() >= ROUTE_BITS_V4,
@@ -166,7 +166,7 @@ impl Cells {
         Self((0..COUNT).map(|_| AtomicU64::new(0)).collect())
     }
 
-    /// Marks cells as changed at `epoch`: before the snapshot of that epoch is published, which orders it.
+    /// Marks cells as changed at `epoch`. Must come before the snapshot of that epoch is published, which orders it.
     pub fn bump(&self, touched: &Touched, epoch: u64) {
         for (word, &bits) in touched.0.iter().enumerate() {
             let mut left = bits;
@@ -190,7 +190,7 @@ impl Cells {
     }
 }
 
-/// When packets were last sent to the neighbours of a cell by a memoised decision.
+/// When a memoised decision last sent packets to the neighbours of a cell.
 pub(crate) struct Uses(Box<[AtomicU32]>);
 
 impl Uses {
@@ -198,7 +198,7 @@ impl Uses {
         Self((0..NEIGHBOUR.1).map(|_| AtomicU32::new(0)).collect())
     }
 
-    /// Packets were sent by a decision that depends on these.
+    /// Records that a decision with these dependencies sent packets.
     pub fn note(&self, deps: &Deps, now: Seconds) {
         for &cell in deps.cells().unwrap_or_default() {
             if let Some(used) = cell.checked_sub(NEIGHBOUR.0).and_then(|at| self.0.get(usize::from(at))) {
@@ -207,14 +207,14 @@ impl Uses {
         }
     }
 
-    /// When that was, of this neighbour or another one of its cell; 0 if never.
+    /// When packets were last sent to this neighbour or another one of its cell; 0 if never.
     pub fn last(&self, scope: NeighbourScope, addr: IpAddr) -> Seconds {
         let Cell(cell) = Cell::neighbour(scope, addr);
         self.0[usize::from(cell - NEIGHBOUR.0)].load(std::sync::atomic::Ordering::Relaxed)
     }
 }
 
-/// The cells a decision depends on: a cache line. More than fit make the decision one not to memoise.
+/// The cells on which a decision depends: a cache line. A decision that depends on more is not memoised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Deps {
     cells: [u16; Self::CAPACITY],
@@ -231,7 +231,7 @@ impl Deps {
         Self { cells: [0; Self::CAPACITY], len: 0 }
     }
 
-    /// Whether a decision with these may be memoised.
+    /// Whether a decision with these dependencies may be memoised.
     #[must_use]
     pub const fn cacheable(&self) -> bool {
         self.len != Self::OVERFLOW

@@ -1,16 +1,16 @@
 //! The rule classifier: which of up to 32 K prioritised wildcard rules match a packet, without walking them.
 //!
-//! Aggregated bit vectors (Baboescu, Varghese 2001), made persistent. Rules lie in *chunks* of up to 512 slots;
-//! chunks are ordered by priority, slots within one are not. Each field (source, destination, port, protocol) maps a
-//! value to the rules that accept it: a trie from prefixes to sets of slots, where the rules accepting a value are
-//! the union along its path. A set says which chunks it has members in; so a look-up intersects first these summaries
-//! and then, chunk by chunk in the order of priority, one cache line per set, and ends with the first chunk in which a
-//! terminal rule matched.
+//! Aggregated bit vectors (Baboescu, Varghese 2001), made persistent. Rules lie in *chunks* of up to 512 slots. Chunks
+//! are ordered by priority; slots within a chunk are not. Each field (source, destination, port, protocol) maps a
+//! value to the rules that accept it: a trie maps prefixes to sets of slots, and the rules that accept a value are the
+//! union of the sets along its path. A set knows in which chunks it has members. So a look-up first intersects these
+//! summaries and then, chunk by chunk in the order of priority, one cache line per set. It ends with the first chunk
+//! in which a terminal rule matches.
 //!
-//! Sets hold what a rule says and nothing implied, so memory grows with the rules' own prefixes: at most 64 bytes and
-//! a trie's share for each (a range of ports is at most 30 prefixes). A change of a rule touches the chunk and the
-//! sets of its own prefixes; a chunk that runs full is split, neighbours that run empty are merged (a B-tree's leaves).
-//! Rules of one kind (say, those of one guest) lie best at neighbouring priorities.
+//! Sets hold only what a rule states, nothing implied, so memory grows with the rules' own prefixes: at most 64 bytes
+//! and a share of a trie for each (a range of ports is at most 30 prefixes). A change of a rule touches its chunk and
+//! the sets of its own prefixes. A full chunk is split, and neighbouring chunks with few rules are merged, like a
+//! B-tree's leaves. Similar rules (say, those of one guest) work best at neighbouring priorities.
 
 mod chunk;
 mod field;
@@ -23,19 +23,19 @@ use lines::{CHUNK, CHUNKS, Line, Slot};
 use model::{Action, Modifier, Rule, RuleId, RuleQuery};
 use std::sync::Arc;
 
-/// Rules a classifier is sure to have room for.
+/// Number of rules for which a classifier always has room.
 pub(crate) const MAX_RULES: usize = 32 * 1024;
 
-/// Neighbouring chunks with no more rules than this together become one. With every two neighbours above it,
-/// [`MAX_RULES`] need at most 171 chunks.
+/// Neighbouring chunks with at most this many rules together are merged. Since every two neighbours exceed it,
+/// [`MAX_RULES`] rules need at most 171 chunks.
 const MERGE: usize = 384;
 const _: () = assert!(2 * (MAX_RULES / MERGE + 1) <= CHUNKS);
 
-/// The classifier of one network. A clone is cheap and shares all that is not changed.
+/// The classifier of one network. A clone is cheap and shares all that is unchanged.
 #[derive(Clone, Default)]
 pub(crate) struct Classifier {
     chunks: Arc<Vec<Option<Arc<Chunk>>>>,
-    /// The chunks in use by ascending priority: each one's index and the key from which on rules belong to it.
+    /// The chunks in use by ascending priority: for each, the lowest key of its rules, and its index.
     order: Arc<Vec<(u64, u8)>>,
     places: OrdMap<RuleId, Slot>,
     fields: Fields,
@@ -58,19 +58,19 @@ impl Classifier {
         self.chunk(slot.chunk)?.rule(slot.bit)
     }
 
-    /// All rules, in the order of priority within 512.
+    /// All rules. Chunks of up to 512 are in the order of priority.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Rule>> {
         self.order.iter().filter_map(|&(_, chunk)| self.chunk(chunk)).flat_map(|c| c.rules())
     }
 
-    /// Calls `modifier` for the rules that go on and come before the terminal one, by priority, until it returns
-    /// false; returns the terminal action and its rule.
+    /// Calls `modifier` for the matching rules before the terminal one, by priority, until it returns false. Returns
+    /// the terminal action and its rule.
     pub fn classify(
         &self,
         query: &RuleQuery,
         mut modifier: impl FnMut(RuleId, Modifier) -> bool,
     ) -> Option<(RuleId, Action)> {
-        // Filled in place: they are long.
+        // Filled in place, because they are long.
         let mut fields = [Accepting::NONE; 4];
         self.fields.accepting(query, &mut fields);
         let mut present = fields[0].present();
@@ -104,7 +104,7 @@ impl Classifier {
         None
     }
 
-    /// Adds a rule, in place of the one with its id.
+    /// Adds a rule, or replaces the one with its id.
     pub fn insert(&mut self, rule: Arc<Rule>) {
         self.remove(rule.id);
         let mut at = self.position(key(&rule));
@@ -131,7 +131,7 @@ impl Classifier {
         self.chunk(self.order.get(at)?.1)
     }
 
-    /// Where in the order the chunk for `key` stands.
+    /// The position in the order of the chunk for `key`.
     fn position(&self, key: u64) -> usize {
         self.order.partition_point(|&(from, _)| from <= key).saturating_sub(1)
     }
@@ -168,8 +168,8 @@ impl Classifier {
         Arc::make_mut(&mut self.order).insert(at, (from, free as u8));
     }
 
-    /// Makes room for `key` in a full chunk: half of its rules go to a new one behind it. Rules that are added in
-    /// their order fill chunks instead of leaving halves behind.
+    /// Makes room for `key` in a full chunk: half of its rules go to a new one after it. Rules that are added in their
+    /// order fill chunks instead of leaving them half empty.
     fn split(&mut self, at: usize, key: u64) {
         let keys = self.chunk_at(at).map(Chunk::sorted).unwrap_or_default();
         let in_order = at + 1 == self.order.len() && keys.last().is_some_and(|&(last, _)| last < key);
@@ -188,13 +188,13 @@ impl Classifier {
         }
     }
 
-    /// Merges the chunk with a neighbour, or drops it, where it has become small.
+    /// Merges a chunk that has become small with a neighbour, or drops it.
     fn merge(&mut self, index: u8) {
         let len = |this: &Self, at: usize| this.chunk_at(at).map(Chunk::len);
         let Some(at) = self.order.iter().position(|&(_, i)| i == index) else { return };
         let mine = len(self, at).unwrap_or(0);
         let fits = |other: Option<usize>| other.is_some_and(|n| n + mine <= MERGE);
-        // `into` keeps the lower bound, so it is always the earlier of the two.
+        // `into` keeps the lower bound, so it is always the earlier one.
         let (into, out) = if at > 0 && fits(len(self, at - 1)) {
             (at - 1, at)
         } else if fits(len(self, at + 1)) {

@@ -1,4 +1,4 @@
-//! The configured tables: what [`Change`]s make, as one persistent value.
+//! The configured tables: the result of [`Change`]s, as one persistent value.
 
 use crate::classifier::{Classifier, MAX_RULES};
 use crate::trie::Trie;
@@ -12,10 +12,10 @@ use packet::Mac;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// What hangs off one network.
+/// The tables of one network.
 #[derive(Clone, Default)]
 pub(crate) struct VrfTables {
-    /// Absent within a batch at most.
+    /// Absent only within a batch.
     pub network: Option<Arc<Network>>,
     pub v4: Trie<u32, NexthopId>,
     pub v6: Trie<u128, NexthopId>,
@@ -28,8 +28,8 @@ impl VrfTables {
     }
 }
 
-/// All of it. A clone is cheap and shares what is not changed; keys are ordered, so that no guest can choose
-/// them to collide.
+/// The whole configuration. A clone is cheap and shares what is unchanged. Keys are ordered, not hashed, so no guest
+/// can choose keys that collide.
 #[derive(Clone, Default)]
 pub(crate) struct Config {
     pub host: Arc<Host>,
@@ -37,11 +37,11 @@ pub(crate) struct Config {
     vifs: Arc<Vec<Option<Arc<Vif>>>>,
     wires: Arc<Vec<VifId>>,
     pub vrfs: OrdMap<Vrf, Arc<VrfTables>>,
-    /// Guests by address, and by MAC. The lowest id counts.
+    /// Guests by address, and by MAC. The one with the lowest id counts.
     pub guest_addresses: OrdSet<(Vrf, IpAddr, VifId)>,
     pub guest_macs: OrdSet<(Vrf, Mac, VifId)>,
     pub nexthops: OrdMap<NexthopId, Nexthop>,
-    /// Remotes of tunnels: how many nexthops have each.
+    /// Remotes of tunnels, each with the number of nexthops that name it.
     remotes: OrdMap<IpAddr, u32>,
     pub macs: OrdMap<(Vrf, Mac), BridgeTarget>,
     pub mpls: OrdMap<u32, NexthopId>,
@@ -50,13 +50,13 @@ pub(crate) struct Config {
     pub floating: OrdMap<(Vrf, IpAddr), (Vrf, IpAddr)>,
     pub floating_of: OrdSet<(Vrf, IpAddr, Vrf, IpAddr)>,
     pub meters: OrdMap<MeterId, MeterConfig>,
-    /// How many table entries refer to each object (those of a network's own tables don't count).
+    /// How many table entries refer to each object (entries in a network's own tables are not counted).
     pub references: OrdMap<Object, u32>,
     /// Rules of all networks.
     pub rule_count: usize,
 }
 
-/// What table entries refer to.
+/// An object to which table entries refer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Object {
     Vif(VifId),
@@ -118,7 +118,7 @@ impl Config {
         ((found.0, found.1, found.2) == key).then_some(found.3)
     }
 
-    /// Whether an object is there.
+    /// Whether an object exists.
     pub fn has(&self, object: Object) -> bool {
         match object {
             Object::Vif(id) => self.vif(id).is_some(),
@@ -128,13 +128,13 @@ impl Config {
         }
     }
 
-    /// Whether something refers to it.
+    /// Whether something refers to an object.
     pub fn needs(&self, object: Object) -> bool {
         let own = |vrf: &Vrf| self.vrfs.get(vrf).is_some_and(|tables| !tables.is_unused());
         self.references.contains_key(&object) || matches!(object, Object::Network(vrf) if own(&vrf))
     }
 
-    /// Puts or, with `None`, removes an interface; returns the previous one.
+    /// Sets an interface or, with `None`, removes it; returns the previous one.
     pub fn replace_vif(&mut self, id: VifId, vif: Option<Arc<Vif>>) -> Option<Arc<Vif>> {
         let vifs = Arc::make_mut(&mut self.vifs);
         if vifs.len() <= usize::from(id.0) {
@@ -148,12 +148,12 @@ impl Config {
         self.wires = Arc::new(wires);
     }
 
-    /// The tables of a network, to change; made where there are none.
+    /// A network's tables, to change. Creates them if they don't exist.
     pub fn tables_mut(&mut self, vrf: Vrf) -> &mut VrfTables {
         Arc::make_mut(self.vrfs.entry(vrf).or_default())
     }
 
-    /// Puts a route; returns the previous nexthop of its prefix.
+    /// Sets a route; returns the previous nexthop of its prefix.
     pub fn put_route(&mut self, vrf: Vrf, prefix: &IpNet, nexthop: NexthopId) -> Option<NexthopId> {
         let tables = self.tables_mut(vrf);
         match prefix {
@@ -172,14 +172,14 @@ impl Config {
         }
     }
 
-    /// Counts one more nexthop of a remote; returns whether it is the first.
+    /// Counts one more nexthop with this remote; returns whether it is the first.
     pub fn count_remote(&mut self, addr: IpAddr) -> bool {
         let count = self.remotes.entry(addr).or_default();
         *count += 1;
         *count == 1
     }
 
-    /// Counts a nexthop of a remote less; returns whether it was the last.
+    /// Counts one nexthop with this remote less; returns whether it was the last.
     pub fn uncount_remote(&mut self, addr: IpAddr) -> bool {
         let Some(count) = self.remotes.get_mut(&addr) else { return false };
         *count -= 1;

@@ -1,8 +1,8 @@
 //! Applying a batch of changes to a copy of the configured tables.
 //!
-//! Whatever a batch refers to must be there once all of it is applied, and what it deletes, before. To check that
-//! without walking the tables, references are counted: what can be missing in the end is only what the batch
-//! deleted or newly referred to.
+//! What a batch refers to must exist once the whole batch is applied; what it deletes must exist before. References
+//! are counted, so that this can be checked without walking the tables: in the end, only objects that the batch
+//! deleted or newly referred to can be missing.
 
 use crate::cells::{Cell, Touched};
 use crate::config::{Config, Object};
@@ -17,14 +17,14 @@ use std::fmt::Display;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// A copy of the tables, being changed.
+/// A copy of the tables that is being changed.
 pub(crate) struct Draft {
     pub config: Config,
     /// The cells to bump when it is published.
     pub touched: Touched,
-    /// Objects to look at in the end.
+    /// Objects to check in the end.
     check: BTreeSet<Object>,
-    /// Whether interfaces or networks were removed, so that what was learned about them goes too.
+    /// Whether interfaces or networks were removed, so that what was learned about them is removed too.
     pub removed: bool,
     wires_changed: bool,
 }
@@ -143,7 +143,7 @@ impl Draft {
         Ok(())
     }
 
-    /// Enters a guest's addresses and MAC, or takes them out.
+    /// Adds a guest's addresses and MAC to the index, or removes them.
     fn index_vif(&mut self, vif: &Vif, add: bool) {
         let Some(vrf) = vif.vrf.filter(|_| !vif.is_second()) else { return };
         for &addr in &vif.addresses {
@@ -196,7 +196,7 @@ impl Draft {
         self.touched.add(Cell::nexthop(id));
     }
 
-    /// Counts the remote of a tunnel: packets are taken from it while a nexthop names it.
+    /// Counts the remote of a tunnel: tunnel packets from it are accepted while a nexthop names it.
     fn count_remote(&mut self, nexthop: &Nexthop, add: bool) {
         let Some(remote) = nexthop.remote() else { return };
         let config = &mut self.config;
@@ -337,7 +337,7 @@ impl Draft {
         Ok(())
     }
 
-    /// Takes a rule out; returns whether it was there.
+    /// Removes a rule; returns whether it existed.
     fn take_rule(&mut self, vrf: Vrf, id: RuleId) -> bool {
         if self.config.vrfs.get(&vrf).is_none_or(|tables| tables.rules.get(id).is_none()) {
             return false;

@@ -1,13 +1,12 @@
 //! The connection table: bounded, shared by all workers, read without locks.
 //!
-//! A connection is one entry of 128 bytes and one slot of an index of 16 bytes a connection, so 144 bytes at full
-//! load, both directions; memory is taken from the kernel only as entries are used. The index is by a symmetric
-//! keyed hash: both directions find the same entry. A look-up probes two buckets of eight slots, a cache line each,
-//! and no more. Inserting and removing lock one of up to 64 shards; state, time and counters are atomics.
+//! A connection takes one entry of 128 bytes and 16 bytes of index, so 144 bytes at full load, for both directions;
+//! the kernel provides memory only as entries are used. The index uses a symmetric keyed hash: both directions find
+//! the same entry. A look-up probes two buckets of eight slots, a cache line each, and no more. Inserting and removing
+//! lock one of up to 64 shards; state, time and counters are atomics.
 //!
-//! Every connection is charged to somebody ([`Account`]). When a shard is full, a new connection takes the place of
-//! another, out of a bounded number of candidates: `room.rs` says of which, so that nobody's connections depend on how
-//! many others open.
+//! Every connection is charged to an [`Account`]. When a shard is full, a new connection evicts another one out of a
+//! bounded number of candidates. `room.rs` defines which, so that nobody's connections depend on how many others open.
 
 mod account;
 mod entry;
@@ -30,7 +29,7 @@ use zeroed::Zeroed;
 
 /// Slots of a bucket.
 const WAYS: usize = 8;
-/// Entries a shard has at least, so that small tables have fewer shards.
+/// Fewest entries of a shard, so that small tables have fewer shards.
 const MIN_SHARD: usize = 1024;
 const MAX_SHARDS: usize = 64;
 /// No entry.
@@ -41,9 +40,9 @@ const NONE: u32 = u32::MAX;
 pub struct FlowLimits {
     /// Connections; rounded up to a power of two, at most 2^30.
     pub connections: usize,
-    /// Of these, at most charged to one [`Account`].
+    /// Most connections charged to one [`Account`].
     pub per_guest: usize,
-    /// New connections of one account in a second.
+    /// Most new connections of one account in a second.
     pub new_per_second: u32,
 }
 
@@ -53,7 +52,7 @@ impl Default for FlowLimits {
     }
 }
 
-/// A connection found before: what a flow cache keeps. It outlives the connection harmlessly.
+/// A reference to a connection, as a flow cache keeps it. It may safely outlive the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowRef {
     index: u32,
@@ -61,7 +60,7 @@ pub struct FlowRef {
 }
 
 impl FlowRef {
-    /// As a number, which is never all ones.
+    /// As a number, which never has all bits set.
     #[inline]
     #[must_use]
     pub const fn to_bits(self) -> u64 {
@@ -76,13 +75,13 @@ impl FlowRef {
     }
 }
 
-/// What a shard's lock guards besides the shard's index and entries.
+/// What a shard's lock guards, besides the shard's index and entries.
 struct Shard {
-    /// Entries before this one (counted from the shard's first) have been used.
+    /// Entries before this one (counted from the shard's first) have been used at least once.
     used: u32,
-    /// The first free one of them.
+    /// The first free one among them.
     free: u32,
-    /// Where the search for an entry to evict goes on.
+    /// Where the search for an entry to evict continues.
     hand: u32,
 }
 
@@ -90,13 +89,13 @@ struct Shard {
 pub struct Flows {
     hash: FlowHash,
     shards: Box<[Mutex<Shard>]>,
-    /// By shard: entries that have been used, for sweeps.
+    /// By shard: number of entries that have been used, for sweeps.
     used: Box<[AtomicU32]>,
     /// Entries of a shard, a power of two.
     per_shard: usize,
     /// Entries: those of the first shard, of the second, and so on.
     entries: Zeroed<WORDS>,
-    /// Buckets, twice as many slots as entries. A slot: tag (high half) and entry + 1, or 0.
+    /// Buckets, with twice as many slots as entries. A slot holds a tag (high half) and the entry's number + 1, or 0.
     index: Zeroed<WAYS>,
     accounts: Accounts,
     fragments: Fragments,
@@ -152,7 +151,7 @@ impl Flows {
         self.accounts.held(account) as usize
     }
 
-    /// What a guest, or a wire, has of the table.
+    /// A guest's or a wire's use of the table.
     #[must_use]
     pub fn used_by(&self, vif: VifId) -> FlowUse {
         self.accounts.used_by(vif)
@@ -172,7 +171,7 @@ impl Flows {
         (hash >> 58) as usize & (self.shards.len() - 1)
     }
 
-    /// Where the two buckets of a hash are.
+    /// The numbers of a hash's two buckets.
     fn bucket_numbers(&self, hash: u64) -> [usize; 2] {
         let per_shard = self.per_shard * 2 / WAYS;
         let first = self.shard_of(hash) * per_shard;
@@ -184,12 +183,12 @@ impl Flows {
         self.bucket_numbers(hash).map(|bucket| &self.index.records()[bucket])
     }
 
-    /// What a slot of this entry says, for its hash.
+    /// The slot's content for an entry with this hash.
     fn slot(hash: u64, index: u32) -> u64 {
         hash << 32 | (u64::from(index) + 1)
     }
 
-    /// Entries in the slots of these buckets whose tag is that of `hash`.
+    /// Entries in the slots of these buckets with the tag of `hash`.
     fn tagged(buckets: [&[AtomicU64; WAYS]; 2], hash: u64) -> impl Iterator<Item = u32> {
         let slots = buckets.into_iter().flatten().map(|slot| slot.load(Ordering::Acquire));
         slots
@@ -216,47 +215,48 @@ impl Flows {
         })
     }
 
-    /// Brings near what finding this connection reads first.
+    /// Prefetches what a look-up of this connection reads first.
     pub fn prefetch(&self, key: &FlowKey) {
         for bucket in self.bucket_numbers(self.hash(key)) {
             self.index.prefetch(bucket);
         }
     }
 
-    /// The connection this key is a direction of, unless it timed out before `now`; whether it is the reply
-    /// direction; and what finds it again. Without locks.
+    /// The connection of which this key is a direction, unless it timed out before `now`; whether the key is the reply
+    /// direction; and a reference to it. Takes no locks.
     #[must_use]
     pub fn get(&self, key: &FlowKey, now: Seconds) -> Option<(Connection, bool, FlowRef)> {
         let (read, reply, index) = self.find(self.hash(key), key)?;
         (!read.expired(now)).then_some((read.connection, reply, FlowRef { index, seq: read.seq }))
     }
 
-    /// The connection found before, unless it is gone.
+    /// The connection of a reference, unless it no longer exists.
     #[must_use]
     pub fn connection(&self, flow: FlowRef) -> Option<Connection> {
         self.entry(flow.index).read().filter(|read| read.seq == flow.seq).map(|read| read.connection)
     }
 
-    /// Whether it is still remembered.
+    /// Whether the connection still exists.
     #[must_use]
     pub fn alive(&self, flow: FlowRef) -> bool {
         self.entry(flow.index).is(flow.seq)
     }
 
-    /// Notes what a packet did to a connection found before ([`Connection::follow`]). Returns false where it is gone.
+    /// Records how a packet changed a connection ([`Connection::follow`]). Returns false if the connection no longer
+    /// exists.
     pub fn update(&self, flow: FlowRef, connection: &Connection, reply: bool, now: Seconds) -> bool {
         self.entry(flow.index).update(connection, reply, flow.seq, now)
     }
 
-    /// Follows a TCP segment that is neither SYN, FIN nor RST, of a connection found before. Returns false, and does
-    /// nothing, where [`Connection::follow`] is to be asked: where the connection is gone, or the segment moves it,
-    /// or is not of its stream.
+    /// Tracks a TCP segment that is neither SYN, FIN nor RST. Returns false, and does nothing, if
+    /// [`Connection::follow`] must decide: the connection no longer exists, or the segment changes its state or is not
+    /// of its stream.
     #[inline(always)]
     pub fn advance(&self, flow: FlowRef, reply: bool, segment: &Segment) -> bool {
         self.entry(flow.index).advance(reply, flow.seq, segment)
     }
 
-    /// Counts packets of a connection and notes the time. Returns false, and counts nothing, where it is gone.
+    /// Counts packets of a connection and records the time. Returns false, and counts nothing, if it no longer exists.
     pub fn touch(&self, flow: FlowRef, reply: bool, packets: u64, bytes: u64, now: Seconds) -> bool {
         let alive = self.alive(flow);
         if alive {
@@ -265,18 +265,18 @@ impl Flows {
         alive
     }
 
-    /// Notes that packets of a connection found before are forwarded whose sequence numbers nobody follows.
+    /// Records that packets of a connection are forwarded without tracking their sequence numbers.
     pub fn loosen(&self, flow: FlowRef) {
         self.entry(flow.index).loosen(flow.seq);
     }
 
-    /// Notes that packets of a connection found before are forwarded which nobody counts.
+    /// Records that packets of a connection are forwarded without being counted.
     pub fn miscount(&self, flow: FlowRef) {
         self.entry(flow.index).miscount(flow.seq);
     }
 
-    /// Carries out a decision's change. `charged`: to whom a new connection is charged. Returns where the connection
-    /// is; `None` where the one to update is gone.
+    /// Carries out a decision's change. `charged`: the account of a new connection. Returns a reference to the
+    /// connection, or `None` if the one to update no longer exists.
     ///
     /// # Errors
     /// `FlowQuota`, `FlowTableFull`: the packet is dropped.
@@ -305,7 +305,7 @@ impl Flows {
         let at = self.shard_of(new.hash);
         let mut shard = lock(&self.shards[at]);
         if let Some((read, reply, index)) = self.find(new.hash, &new.connection.original) {
-            // Two workers may see a connection's first packets at once: the second finds it made.
+            // Two workers may see a connection's first packets at once: the second one finds it already created.
             let twin = !reply
                 && read.connection.state == new.connection.state
                 && self.entry(index).created() == new.now
@@ -313,7 +313,7 @@ impl Flows {
             if twin {
                 return Ok(FlowRef { index, seq: read.seq });
             }
-            // Who answers may be who begins a connection anew: it stays charged to who opened it.
+            // The answerer may reopen a connection; it stays charged to its first opener.
             let charged = if reply { new.charged } else { self.entry(index).charged() };
             self.remove(&mut shard, index);
             return self.admit_or_refuse(&mut shard, at, &New { charged, ..*new });
@@ -344,7 +344,7 @@ impl Flows {
         self.live.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Entries that have been used, shard by shard.
+    /// Entries that have been used at least once, shard by shard.
     fn indexes(&self) -> impl Iterator<Item = u32> {
         self.used.iter().enumerate().flat_map(|(shard, used)| {
             let first = (shard * self.per_shard) as u32;
@@ -352,7 +352,7 @@ impl Flows {
         })
     }
 
-    /// Removes the entry if it still is the one that was read, and `which` holds.
+    /// Removes the entry if it is still the one that was read, and `which` returns true.
     fn remove_if_still(&self, index: u32, seq: u32, which: impl FnOnce(&Read) -> bool) -> bool {
         let mut shard = lock(&self.shards[index as usize / self.per_shard]);
         let remove = self.entry(index).read().is_some_and(|read| read.seq == seq && which(&read));
@@ -362,8 +362,8 @@ impl Flows {
         remove
     }
 
-    /// Housekeeping: forgets expired connections among the next `entries`, going on where the last call ended.
-    /// Returns how many. An eighth of the table a second keeps up with every timeout.
+    /// Housekeeping: removes expired connections among the next `entries`, starting where the last call ended. Returns
+    /// how many. An eighth of the table per second keeps up with every timeout.
     pub fn expire(&self, now: Seconds, entries: usize) -> usize {
         let capacity = (self.per_shard * self.shards.len()) as u64;
         let mut at = self.sweep.load(Ordering::Relaxed) % capacity;
@@ -389,7 +389,7 @@ impl Flows {
         removed
     }
 
-    /// Calls `each` for the connections until it returns false. Others may come and go meanwhile.
+    /// Calls `each` for the connections until it returns false. Connections may come and go meanwhile.
     pub fn for_each(&self, now: Seconds, each: &mut dyn FnMut(FlowInfo) -> bool) {
         for index in self.indexes() {
             if let Some(info) = self.entry(index).info(now)
@@ -400,7 +400,7 @@ impl Flows {
         }
     }
 
-    /// Forgets the connections for which `which` is true; returns how many.
+    /// Removes the connections for which `which` returns true; returns how many.
     pub fn flush(&self, now: Seconds, which: &mut dyn FnMut(&FlowInfo) -> bool) -> usize {
         let mut removed = 0;
         for index in self.indexes() {
@@ -412,7 +412,7 @@ impl Flows {
         removed
     }
 
-    /// Forgets the connections whose original direction `which` is true for.
+    /// Removes the connections for whose original direction `which` returns true.
     pub(crate) fn remove_if(&self, which: impl Fn(&FlowKey) -> bool) {
         for index in self.indexes() {
             if let Some(read) = self.entry(index).read()
@@ -429,7 +429,7 @@ fn entry_of(slot: &AtomicU64) -> Option<u32> {
     (slot.load(Ordering::Relaxed) as u32).checked_sub(1)
 }
 
-/// No state guarded here is left half-changed by a panic, so poison is ignored.
+/// A panic leaves no state guarded here half-changed, so poison is ignored.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

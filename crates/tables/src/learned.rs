@@ -10,23 +10,23 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// MACs learned at most behind one interface of a network, or behind one remote of its tunnels.
+/// Most MACs learned behind one interface of a network, or behind one remote of its tunnels.
 pub const MACS_PER_PORT: u32 = 4096;
-/// MACs learned at most behind all tunnels of a network.
+/// Most MACs learned behind all tunnels of a network.
 pub const MACS_BEHIND_TUNNELS: u32 = 16 * MACS_PER_PORT;
-/// Seconds after which a learned MAC that was not seen again is forgotten (IEEE 802.1Q, 8.8.3).
+/// Seconds after which a learned MAC expires if it was not seen again (IEEE 802.1Q, 8.8.3).
 pub const MAC_AGE: Seconds = 300;
 
-/// Remotes of tunnels whose paths are known to carry less than their wires.
+/// Most remotes of tunnels whose path MTU is known to be less than their wire's.
 pub const PATHS: usize = 4096;
 
-/// What is known under a key, and since when. Shared between snapshots, so that `seen` is written in place.
+/// A learned value and its times. Shared between snapshots, so that `seen` is written in place.
 pub(crate) struct Known<T> {
     pub value: T,
-    /// When it was made or changed; it changes once a second at most.
+    /// When it was created or changed; it changes at most once a second.
     since: Seconds,
     seen: AtomicU32,
-    /// When a decision last needed it. Not kept for MACs.
+    /// When a decision last needed it. Not recorded for MACs.
     used: AtomicU32,
 }
 
@@ -42,7 +42,7 @@ impl<T: Copy + PartialEq> Known<T> {
         }
     }
 
-    /// When a decision last needed it; 0 if none did.
+    /// When a decision last needed it; 0 if never.
     pub fn used(&self) -> Seconds {
         self.used.load(Ordering::Relaxed)
     }
@@ -56,12 +56,12 @@ impl<T: Copy + PartialEq> Known<T> {
         now.saturating_sub(self.seen())
     }
 
-    /// Whether it was made or changed within this second.
+    /// Whether it was created or changed within this second.
     pub const fn is_of(&self, now: Seconds) -> bool {
         self.since == now
     }
 
-    /// Whether nothing but the time is new; that is noted, at most once a second.
+    /// Returns whether only the time is new, and records that, at most once a second.
     pub fn confirm(&self, value: T, now: Seconds) -> bool {
         let same = self.value == value;
         if same && self.seen.load(Ordering::Relaxed) != now {
@@ -71,7 +71,7 @@ impl<T: Copy + PartialEq> Known<T> {
     }
 }
 
-/// What a bound on learning applies to, in a network.
+/// What a limit on learning applies to, in a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Port {
     Vif(VifId),
@@ -82,7 +82,7 @@ enum Port {
 }
 
 impl Port {
-    /// Those a MAC counts for.
+    /// The limits to which a MAC counts.
     fn of(target: BridgeTarget) -> (Self, Option<Self>) {
         match target {
             BridgeTarget::Vif(vif) => (Self::Vif(vif), None),
@@ -99,17 +99,17 @@ impl Port {
     }
 }
 
-/// All of it. A clone is cheap.
+/// All that was learned. A clone is cheap.
 #[derive(Clone, Default)]
 pub(crate) struct Learned {
     pub macs: OrdMap<(Vrf, Mac), Arc<Known<BridgeTarget>>>,
     macs_of: OrdMap<(Vrf, Port), u32>,
     pub neighbours: Neighbours,
-    /// What the underlay carries to remotes, bytes, and since when that is known.
+    /// Path MTUs to remotes, bytes, and when each was learned.
     pub paths: OrdMap<IpAddr, (u16, Seconds)>,
 }
 
-/// Counts one more under a key, unless there are `most`.
+/// Counts one more for a key, unless it has `most`.
 fn count<K: Ord + Clone>(counts: &mut OrdMap<K, u32>, key: K, most: u32) -> bool {
     let count = counts.entry(key).or_default();
     let room = *count < most;
@@ -132,8 +132,8 @@ impl Learned {
         self.macs.get(&(learn.vrf, learn.mac)).is_some_and(|known| known.confirm(learn.at, now))
     }
 
-    /// Learns a MAC or moves it. Returns whether anything changed: not where the port has its share, the entry moved
-    /// within this second, or is configured.
+    /// Learns a MAC or moves it. Returns whether anything changed. Nothing does if the port has used up its share, or
+    /// if the entry moved within this second or is configured.
     pub fn learn(&mut self, config: &Config, learn: &Learn, now: Seconds) -> bool {
         let key = (learn.vrf, learn.mac);
         let place = match learn.at {
@@ -159,7 +159,7 @@ impl Learned {
         true
     }
 
-    /// Counts one more MAC behind a place, unless the limit is reached.
+    /// Counts one more MAC behind a port, unless the limit is reached.
     fn count_mac(&mut self, vrf: Vrf, at: BridgeTarget) -> bool {
         let (port, all) = Port::of(at);
         if !count(&mut self.macs_of, (vrf, port), port.most()) {
@@ -183,7 +183,7 @@ impl Learned {
         Some(Cell::bridge(key.0, key.1))
     }
 
-    /// Notes what the underlay carries to a remote. Returns the cell of what changed.
+    /// Records the path MTU to a remote. Returns the cell of a change.
     pub fn enter_path(&mut self, found: &PathMtu, now: Seconds) -> Option<Cell> {
         let room = self.paths.len() < PATHS || self.paths.contains_key(&found.remote);
         room.then(|| {
@@ -192,7 +192,7 @@ impl Learned {
         })
     }
 
-    /// Forgets the paths that may carry more again.
+    /// Forgets path MTUs that have expired.
     pub fn forget_old_paths(&mut self, now: Seconds) -> Vec<Cell> {
         let old = self.paths.iter().filter(|(_, (_, since))| now.saturating_sub(*since) >= PathMtu::AGE);
         let old: Vec<_> = old.map(|(remote, _)| *remote).collect();
@@ -202,7 +202,7 @@ impl Learned {
         old.into_iter().map(Cell::remote).collect()
     }
 
-    /// Forgets what belongs to interfaces and networks that are gone; calls `touched` for its cells.
+    /// Removes entries of interfaces and networks that no longer exist; calls `touched` for their cells.
     pub fn retain(&mut self, config: &Config, mut touched: impl FnMut(Cell)) {
         let gone = |vrf: Vrf, target: BridgeTarget| {
             !config.has(Object::Network(vrf))

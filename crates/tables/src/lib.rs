@@ -29,7 +29,7 @@ mod draft;
 mod flow;
 mod learned;
 mod neighbours;
-#[allow(unsafe_code)] // Hands out references to what another thread will free; see there.
+#[allow(unsafe_code)] // Returns references to memory that another thread frees; see there.
 mod rcu;
 mod resolver;
 mod shared;

@@ -1,5 +1,5 @@
-//! Neighbours' MACs, as packets tell of them. Each interface that brings some has a share: who brings more than that
-//! displaces what it brought itself.
+//! Neighbours' MACs, as learned from packets. Each interface that announces neighbours has a share: beyond it, new
+//! entries evict older ones of the same interface.
 
 use crate::cells::Cell;
 use crate::config::{Config, Object};
@@ -10,19 +10,19 @@ use packet::Mac;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Neighbours kept at most of those that one wire brought, of its own or of one network.
+/// Most neighbours learned from one wire, for the underlay or for one network.
 pub const NEIGHBOURS_PER_WIRE: u32 = 4096;
 /// The same for a guest, in one network.
 pub const NEIGHBOURS_PER_GUEST: u32 = 512;
-/// Seconds that a full share lasts at least, where nobody asked for what displaces it. Each neighbour that is used is
-/// asked again meanwhile ([`crate::STALE`]), and spared if it answered.
+/// Seconds that entries of a full share last at least, unless packets wait for the neighbours that evict them. Each
+/// neighbour in use is asked again within that time ([`crate::STALE`]), and spared if it answered.
 const LASTS: u32 = 128;
-/// Neighbours that are spared, since they were heard of again, before one is displaced all the same.
+/// Most neighbours that are spared, because they were seen again, before one is evicted all the same.
 const SPARED: usize = 8;
 
 /// A neighbour's scope and address.
 pub(crate) type Key = (NeighbourScope, IpAddr);
-/// A share: where, and whose.
+/// A share: its scope and its interface.
 type Port = (NeighbourScope, VifId);
 
 /// A neighbour.
@@ -31,7 +31,7 @@ pub(crate) struct Neighbour {
     pub known: Arc<Known<Mac>>,
     /// Who brought it.
     by: VifId,
-    /// Its place among those of the same share, and since when it has that.
+    /// Its position in the eviction order of its share, and since when it has that.
     place: u64,
     placed: Seconds,
 }
@@ -40,7 +40,7 @@ pub(crate) struct Neighbour {
 #[derive(Clone, Copy, Default)]
 struct Share {
     count: u32,
-    /// How many it displaced within a second, and which that is.
+    /// How many it evicted within a second, and which second that is.
     displaced: u32,
     second: Seconds,
 }
@@ -51,21 +51,21 @@ impl Share {
     }
 }
 
-/// All of them. A clone is cheap.
+/// All neighbours. A clone is cheap.
 #[derive(Clone, Default)]
 pub(crate) struct Neighbours {
     all: OrdMap<Key, Neighbour>,
     shares: OrdMap<Port, Share>,
-    /// Those of each share, the one to be displaced first at the front.
+    /// The neighbours of each share, in the order of eviction.
     places: OrdMap<(Port, u64), IpAddr>,
     next_place: u64,
 }
 
-/// Somebody told of a neighbour.
+/// An announcement of a neighbour.
 #[derive(Clone, Copy)]
 pub(crate) struct Told {
     pub found: NeighbourFound,
-    /// The interface that the packet came in by.
+    /// The interface by which the packet came in.
     pub by: VifId,
     /// Whether packets wait for it.
     pub is_awaited: bool,
@@ -91,14 +91,15 @@ impl Neighbours {
         self.all.iter().map(|(key, neighbour)| (key, &*neighbour.known))
     }
 
-    /// Whether this is known already, so that there is nothing to write; returns for how long it had not been seen.
+    /// Whether this is known already, so that there is nothing to write. Returns for how long the neighbour had not
+    /// been seen.
     pub fn confirms(&self, found: &NeighbourFound, now: Seconds) -> Option<Seconds> {
         let known = self.get(&(found.scope, found.addr))?;
         let idle = known.idle(now);
         known.confirm(found.mac, now).then_some(idle)
     }
 
-    /// Whether [`Self::enter`] would do something.
+    /// Whether [`Self::enter`] would change something.
     pub fn would_enter(&self, config: &Config, told: &Told) -> bool {
         let old = self.all.get(&told.key());
         let is_due = old.is_none_or(|old| old.known.value != told.found.mac && !old.known.is_of(told.now));
@@ -113,14 +114,14 @@ impl Neighbours {
         share.count < most || told.is_awaited || share.displaced_at(told.now) < most / LASTS
     }
 
-    /// Enters a neighbour or its new MAC. Returns the cells of what changed: none where the neighbour has another MAC
-    /// since this second, or the share is full and was displaced often enough in this second.
+    /// Enters a neighbour or its new MAC. Returns the cells of what changed: none if the neighbour got another MAC
+    /// within this second, or if the share is full and evicted enough entries in this second.
     pub fn enter(&mut self, config: &Config, told: &Told) -> Vec<Cell> {
         if !self.would_enter(config, told) {
             return Vec::new();
         }
         let (key, port) = (told.key(), told.port());
-        // Where another interface brought it, it counts for this one now.
+        // If another interface announced it before, it counts for this one now.
         self.forget(&key);
         let displaced = self.make_room(config, told);
         self.shares.entry(port).or_default().count += 1;
@@ -136,8 +137,8 @@ impl Neighbours {
         self.next_place
     }
 
-    /// Displaces a neighbour where a share is full: the one that was not heard of for longest, nearly. Those that were
-    /// heard of since they had their place get a new one.
+    /// Evicts a neighbour if a share is full: approximately the one that was not seen for longest. Those that were
+    /// seen since they got their position get a new one.
     fn make_room(&mut self, config: &Config, told: &Told) -> Option<Cell> {
         let port = told.port();
         let share = self.shares.get_mut(&port).filter(|share| share.count >= most(config, told.by))?;
@@ -156,7 +157,7 @@ impl Neighbours {
         self.forget(&(port.0, addr))
     }
 
-    /// The first place of a share, and who has it.
+    /// The first position of a share, and its neighbour.
     fn front(&self, port: Port) -> Option<(u64, IpAddr)> {
         self.places.range((port, 0)..=(port, u64::MAX)).next().map(|((_, place), addr)| (*place, *addr))
     }
@@ -174,7 +175,7 @@ impl Neighbours {
         Some(Cell::neighbour(key.0, key.1))
     }
 
-    /// Forgets what belongs to wires and networks that are gone; calls `touched` for its cells.
+    /// Removes entries of wires and networks that no longer exist; calls `touched` for their cells.
     pub fn retain(&mut self, config: &Config, touched: impl FnMut(Cell)) {
         let gone: Vec<_> =
             self.all.keys().filter(|(scope, _)| !config.has(object_of(*scope))).copied().collect();
@@ -183,13 +184,13 @@ impl Neighbours {
 }
 
 impl Neighbour {
-    /// Whether it was heard of since it has its place.
+    /// Whether it was seen since it got its position.
     fn was_heard(&self) -> bool {
         self.known.seen() > self.placed
     }
 }
 
-/// What a neighbour's scope hangs on.
+/// The object to which a neighbour's scope belongs.
 const fn object_of(scope: NeighbourScope) -> Object {
     match scope {
         NeighbourScope::Wire(vif) => Object::Vif(vif),
@@ -197,7 +198,7 @@ const fn object_of(scope: NeighbourScope) -> Object {
     }
 }
 
-/// How many neighbours of an interface's there may be.
+/// The most neighbours an interface may announce.
 fn most(config: &Config, by: VifId) -> u32 {
     let is_wire = config.vif(by).is_some_and(|vif| vif.kind == VifKind::Wire);
     if is_wire { NEIGHBOURS_PER_WIRE } else { NEIGHBOURS_PER_GUEST }

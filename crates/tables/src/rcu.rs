@@ -1,16 +1,16 @@
-//! Read-copy-update by quiescent states: one current version of a value, read without locks, replaced whole.
+//! Read-copy-update with quiescent states: one current version of a value, read without locks and replaced as a whole.
 //!
-//! A [`Reader`] announces, each time it pins, the epoch of the version it pins; by that it says that it uses no
-//! older one. A version that was replaced is freed by a writer, never by a reader, once every reader that is
-//! online has announced a later epoch. A reader that sleeps goes offline first, so that it holds nobody up.
+//! Each time a [`Reader`] pins, it announces the epoch of the version it pins, and thereby that it uses no older one.
+//! A replaced version is freed by a writer, never by a reader, once every online reader has announced a later epoch. A
+//! reader goes offline before it sleeps, so that it holds up nobody.
 //!
 //! The ordering argument, in one place:
-//! - A reader's announcement is a release store and the writer's look at it an acquire load, so all reads of older
+//! A reader's announcement is a release store, and the writer reads it by an acquire load. So all reads of older
 //!   versions happen before their memory is freed.
-//! - Between loading the current pointer and announcing its epoch, the announcement is still that of the same or an
-//!   older version, so a writer frees neither.
-//! - Coming online is store, fence, load; replacing is store, fence, load, the other way round (Dekker): either
-//!   the writer sees the reader online and frees nothing, or the reader sees the new version.
+//! Between loading the current pointer and announcing its epoch, a reader still announces the same or an older
+//!   version, so a writer frees neither.
+//! Coming online is store, fence, load; replacing is store, fence, load, in the opposite roles (Dekker): either the
+//!   writer sees the reader online and frees nothing, or the reader sees the new version.
 use crate::sync::{Arc, AtomicPtr, AtomicU64, Mutex, MutexGuard, Ordering, TryLockError, fence, pause};
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 /// Announced by a reader that reads nothing.
 const OFFLINE: u64 = u64::MAX;
-/// Announced by a reader about to pin for the first time: it may get any version.
+/// Announced by a reader that is about to pin for the first time: it may get any version.
 const ANY: u64 = 0;
 
 /// A version with its epoch; epochs count from 1 without gaps.
@@ -29,13 +29,14 @@ struct Version<T> {
     value: T,
 }
 
-/// What a reader announces, on a cache line of its own.
+/// What a reader announces, on its own cache line.
 #[repr(align(64))]
 struct Slot {
     seen: AtomicU64,
 }
 
-/// A replaced version. Readers may still use it, so it is no box (which nobody else may look into) until it is dropped.
+/// A replaced version. Readers may still use it, so it is a raw pointer until it is dropped: a `Box` would claim
+/// exclusive access.
 struct Retired<T> {
     replaced_by: u64,
     version: *mut Version<T>,
@@ -43,9 +44,9 @@ struct Retired<T> {
 
 impl<T> Drop for Retired<T> {
     fn drop(&mut self) {
-        // SAFETY: the pointer came from `Box::into_raw`, and only this has it since it was replaced, but for readers.
-        // It is dropped by `Writer::reclaim`, when those have announced a later version, or with `Inner`, when
-        // there are none.
+        // SAFETY: the pointer came from `Box::into_raw`. Since the version was replaced, only this struct owns it, and
+        // only readers use it. It is dropped by `Writer::reclaim`, when those have announced a later version, or with
+        // `Inner`, when there are no readers.
         drop(unsafe { Box::from_raw(self.version) });
     }
 }
@@ -83,12 +84,12 @@ impl<T> Rcu<T> {
         Reader { inner: Arc::clone(&self.0), slot, seen: OFFLINE, not_sync: PhantomData }
     }
 
-    /// The right to replace the value. Hold it shortly.
+    /// The right to replace the value. Hold it only briefly.
     pub fn write(&self) -> Writer<'_, T> {
         Writer { inner: &self.0, retired: lock(&self.0.retired) }
     }
 
-    /// The same where nobody else has it.
+    /// The same, if nobody else has it.
     pub fn try_write(&self) -> Option<Writer<'_, T>> {
         let retired = match self.0.retired.try_lock() {
             Ok(guard) => guard,
@@ -98,13 +99,13 @@ impl<T> Rcu<T> {
         Some(Writer { inner: &self.0, retired })
     }
 
-    /// Whether no online reader uses a version older than `epoch` any more.
+    /// Whether no online reader still uses a version older than `epoch`.
     pub fn settled(&self, epoch: u64) -> bool {
         self.0.oldest() >= epoch
     }
 
-    /// Waits until [`Self::settled`], at most for `patience`: spinning first, since a burst takes microseconds,
-    /// then in naps. Returns whether it is. Must not be called by a thread that has a version pinned.
+    /// Waits until [`Self::settled`], at most for `patience`: it spins first, since a burst takes microseconds, then
+    /// sleeps in short naps. Returns whether it is settled. A thread that has a version pinned must not call this.
     pub fn wait(&self, epoch: u64, patience: Duration) -> bool {
         const SPINS: u32 = 256;
         const NAP: Duration = Duration::from_micros(50);
@@ -132,7 +133,7 @@ impl<T> Clone for Rcu<T> {
 }
 
 impl<T> Inner<T> {
-    /// The oldest epoch an online reader may still use; [`OFFLINE`] where none is online.
+    /// The oldest epoch that an online reader may still use; [`OFFLINE`] if none is online.
     fn oldest(&self) -> u64 {
         fence(Ordering::SeqCst);
         lock(&self.readers).iter().map(|slot| slot.seen.load(Ordering::Acquire)).min().unwrap_or(OFFLINE)
@@ -141,8 +142,8 @@ impl<T> Inner<T> {
 
 impl<T> Drop for Inner<T> {
     fn drop(&mut self) {
-        // SAFETY: the pointer came from `Box::into_raw`; readers and writers hold a reference to `Inner`, so
-        // that there are none left.
+        // SAFETY: the pointer came from `Box::into_raw`; readers and writers hold a reference to `Inner`, so none are
+        // left.
         drop(unsafe { Box::from_raw(self.current.load(Ordering::Acquire)) });
     }
 }
@@ -154,7 +155,7 @@ pub struct Writer<'a, T> {
 }
 
 impl<T> Writer<'_, T> {
-    /// The current value. It stays current as long as this lives.
+    /// The current value. It stays current as long as this writer lives.
     pub fn current(&self) -> &T {
         &self.version().value
     }
@@ -170,7 +171,8 @@ impl<T> Writer<'_, T> {
         unsafe { &*self.inner.current.load(Ordering::Acquire) }
     }
 
-    /// Makes `value` the current version and returns its epoch, at once. What it replaces waits for its grace period.
+    /// Makes `value` the current version at once and returns its epoch. The replaced version waits for its grace
+    /// period.
     pub fn publish(mut self, value: T) -> u64 {
         let epoch = self.next_epoch();
         let new = Box::into_raw(Box::new(Version { epoch, value }));
@@ -179,7 +181,7 @@ impl<T> Writer<'_, T> {
         epoch
     }
 
-    /// Frees the versions whose grace period is over, after giving up the lock. Returns how many still wait.
+    /// Frees the versions whose grace period is over, after releasing the lock. Returns how many still wait.
     pub fn reclaim(mut self) -> usize {
         let oldest = self.inner.oldest();
         let over = self.retired.iter().take_while(|old| old.replaced_by <= oldest).count();
@@ -200,25 +202,25 @@ impl<T> Writer<'_, T> {
 pub struct Reader<T> {
     inner: Arc<Inner<T>>,
     slot: Arc<Slot>,
-    /// What the slot says, without reading it.
+    /// The slot's content, known without reading it.
     seen: u64,
-    /// One thread at a time announces.
+    /// Only one thread at a time may announce.
     not_sync: PhantomData<Cell<()>>,
 }
 
 impl<T> Reader<T> {
-    /// Pins the current version, and by that says that no earlier one is used: a quiescent state. One acquire
-    /// load, and one store where the version is another than last time. Call it (or [`Self::offline`]) at least
-    /// once a burst: writers wait for it.
+    /// Pins the current version and announces that no earlier one is used: a quiescent state. Costs one acquire load,
+    /// and one store if the version changed since last time. Call it (or [`Self::offline`]) at least once per burst:
+    /// writers wait for it.
     #[inline]
     pub fn pin(&mut self) -> Pinned<'_, T> {
         if self.seen == OFFLINE {
             self.online();
         }
         let current = self.inner.current.load(Ordering::Acquire);
-        // SAFETY: our slot announces the epoch of this version or an older one (`ANY` is older than all), and
-        // does so until the store below, which announces exactly this one; while it does, no writer frees this
-        // version. The reference borrows `self`, and every change of the slot needs `&mut self`.
+        // SAFETY: our slot announces the epoch of this version or an older one (`ANY` is older than all) until the
+        // store below, which announces exactly this one. While it does, no writer frees this version. The reference
+        // borrows `self`, and every change of the slot needs `&mut self`.
         let version = unsafe { &*current };
         if version.epoch != self.seen {
             self.slot.seen.store(version.epoch, Ordering::Release);
@@ -227,13 +229,14 @@ impl<T> Reader<T> {
         Pinned { version }
     }
 
-    /// Says that nothing is read until the next [`Self::pin`] or [`Self::online`]. Before sleeping.
+    /// Announces that nothing is read until the next [`Self::pin`] or [`Self::online`]. Call it before sleeping.
     pub fn offline(&mut self) {
         self.slot.seen.store(OFFLINE, Ordering::Release);
         self.seen = OFFLINE;
     }
 
-    /// The opposite. [`Self::pin`] does it where it is needed; doing it early keeps the fence off the first burst.
+    /// The opposite of [`Self::offline`]. [`Self::pin`] does it when necessary; an early call keeps the fence off the
+    /// first burst.
     pub fn online(&mut self) {
         if self.seen == OFFLINE {
             self.slot.seen.store(ANY, Ordering::Relaxed);
@@ -250,7 +253,7 @@ impl<T> Drop for Reader<T> {
     }
 }
 
-/// A version in use. Keep it for a burst, no longer.
+/// A version in use. Keep it for one burst, no longer.
 pub struct Pinned<'a, T> {
     version: &'a Version<T>,
 }
@@ -275,7 +278,7 @@ impl<T> Deref for Pinned<'_, T> {
     }
 }
 
-/// No state guarded here is left half-changed by a panic, so poison is ignored.
+/// A panic leaves no state guarded here half-changed, so poison is ignored.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

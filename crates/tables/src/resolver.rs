@@ -4,43 +4,44 @@ use model::{NeighbourScope, Seconds, VifId};
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
-/// Solicitations before a neighbour counts as gone, a second apart (RFC 4861: MAX_MULTICAST_SOLICIT, RETRANS_TIMER).
+/// Solicitations, one second apart, before a neighbour counts as unreachable (RFC 4861: MAX_MULTICAST_SOLICIT,
+/// RETRANS_TIMER).
 pub const MAX_SOLICITATIONS: u8 = 3;
-/// Seconds after which a neighbour that did not say anything by itself is asked again, if it is used.
+/// Seconds after which a neighbour in use that sent no ARP or ND of its own is asked again.
 pub const STALE: Seconds = 60;
-/// Seconds after which one is forgotten that is not used and did not say anything.
+/// Seconds after which a neighbour that is not in use and sent no ARP or ND is forgotten.
 pub const UNUSED: Seconds = 600;
-/// Seconds for which packets to a neighbour that did not answer are dropped before it is asked again.
+/// Seconds for which packets to a neighbour that did not answer are dropped, before it is asked again.
 pub const FAILED_FOR: Seconds = 3;
-/// Neighbours that packets wait for at a time, of one scope.
+/// Most neighbours of one scope for which packets wait at a time.
 pub const PROBES_PER_SCOPE: usize = 1024;
-/// Of these, because of packets of one interface: a guest that scans leaves room for others.
+/// Most of these because of packets from one interface: a guest that scans leaves room for others.
 pub const PROBES_PER_ASKER: usize = 128;
-/// Neighbours that are asked for once, in a second, because of packets of one interface that has no such room: among
-/// those that it scans may be one that answers.
+/// Most neighbours per second that an interface without such room still asks for, once each: among those that it scans
+/// may be one that answers.
 pub const SPARE_QUESTIONS: u32 = 128;
 
 type Key = (NeighbourScope, IpAddr);
 
-/// What to do with a packet that waits for a neighbour.
+/// What happens to a packet that waits for a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waiting {
-    /// Hold it, and send a solicitation now: it is the first to wait, as far as is known.
+    /// Hold it and send a solicitation now: as far as is known, it is the first packet to wait.
     Solicit,
     /// Hold it; the neighbour has been asked.
     Hold,
-    /// Answer that the neighbour can't be reached: it was asked and does not answer.
+    /// Answer that the neighbour is unreachable: it was asked and did not answer.
     Failed,
-    /// Drop it: too many are being asked, and were asked in this second.
+    /// Drop it: too many neighbours are being asked, or were asked in this second.
     Full,
 }
 
-/// A neighbour being asked for.
+/// A neighbour that is being asked.
 #[derive(Clone, Copy)]
 struct Probe {
     asked: u8,
     at: Seconds,
-    /// Whose packet waits; none for one that is known, and asked alone whether it is still there.
+    /// The interface whose packet waits. `None` for a known neighbour, which alone is asked whether it is still there.
     asker: Option<VifId>,
 }
 
@@ -55,11 +56,11 @@ impl Probe {
 pub(crate) struct Resolver {
     probes: BTreeMap<Key, Probe>,
     counts: Counts,
-    /// Spare questions of a second, by scope and whose packets wait.
+    /// Spare questions of a second, by scope and interface.
     spare: HashMap<(NeighbourScope, VifId), (Seconds, u32)>,
 }
 
-/// How many packets wait for, by scope, and by scope and whose packets they are.
+/// Number of neighbours for which packets wait, by scope, and by scope and interface.
 #[derive(Default)]
 struct Counts(HashMap<(NeighbourScope, Option<VifId>), usize>);
 
@@ -87,7 +88,7 @@ impl Counts {
 }
 
 impl Resolver {
-    /// A packet of `asker` waits for a neighbour that is not known.
+    /// A packet of `asker` waits for an unknown neighbour.
     pub fn wait(&mut self, key: Key, asker: VifId, now: Seconds) -> Waiting {
         match self.probes.get(&key) {
             Some(Probe { asker: None, .. }) | None => {}
@@ -106,7 +107,8 @@ impl Resolver {
         Waiting::Solicit
     }
 
-    /// A question that is not remembered, so that who is full of questions still asks a neighbour that answers.
+    /// Asks without recording it, so that an interface without room for more questions still reaches neighbours that
+    /// answer.
     fn ask_once(&mut self, who: (NeighbourScope, VifId), now: Seconds) -> Waiting {
         let (second, asked) = self.spare.entry(who).or_default();
         if *second != now {
@@ -119,12 +121,12 @@ impl Resolver {
         Waiting::Solicit
     }
 
-    /// Whether a neighbour was asked for, and did not answer.
+    /// Whether a neighbour was asked and did not answer.
     pub fn has_failed(&self, key: &Key) -> bool {
         self.probes.get(key).is_some_and(|probe| probe.failed())
     }
 
-    /// Whether a neighbour is being asked for.
+    /// Whether a neighbour is being asked.
     pub fn is_asked(&self, key: &Key) -> bool {
         self.probes.get(key).is_some_and(|probe| !probe.failed())
     }
@@ -136,8 +138,8 @@ impl Resolver {
         }
     }
 
-    /// Advances the timers. `stale` are the known neighbours that are due to be asked again, in their order. Returns
-    /// who is to be solicited now, with whether it alone is, and who of `stale` is to be forgotten.
+    /// Advances the timers. `stale` are the known neighbours that are due to be asked again, in order. Returns the
+    /// neighbours to solicit now, each with whether only it is asked, and those of `stale` to forget.
     pub fn advance(&mut self, stale: &[Key], now: Seconds) -> (Vec<(Key, bool)>, Vec<Key>) {
         let (mut solicit, mut forget) = (Vec::new(), Vec::new());
         for key in stale {
@@ -165,7 +167,7 @@ impl Resolver {
                 solicit.push((*key, probe.asker.is_none()));
                 return true;
             }
-            // One that was known may be elsewhere by now: the next packet has all asked.
+            // A known neighbour may have moved: the next packet asks everybody.
             if probe.asker.is_none() {
                 forget.push(*key);
             }
@@ -174,7 +176,7 @@ impl Resolver {
         (solicit, forget)
     }
 
-    /// Those being asked for, for people.
+    /// The neighbours being asked, for display.
     pub fn asked(&self) -> impl Iterator<Item = &Key> {
         self.probes.iter().filter(|(_, probe)| !probe.failed()).map(|(key, _)| key)
     }

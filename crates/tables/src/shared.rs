@@ -17,22 +17,22 @@ use std::time::Duration;
 
 /// How long [`Shared::apply`] waits for readers.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Versions left to the housekeeping to free before a thread that learns something lends a hand.
+/// Number of replaced versions left to the housekeeping; beyond it, a thread that learns something helps to free them.
 const BACKLOG: usize = 64;
-/// Neighbours that wait for whoever writes at most. Others are asked again.
+/// Most neighbours queued for the current writer. Others are asked again.
 const LATE: usize = 64;
-/// How often a thread looks whether there are more at most: others may bring some as fast as it enters them.
+/// How often a thread checks at most whether more are queued: others may add them as fast as it enters them.
 const ROUNDS: usize = 4;
 
-/// All tables, to be shared in an [`std::sync::Arc`].
+/// All tables, to share in an [`std::sync::Arc`].
 pub struct Shared {
     rcu: Rcu<Snapshot>,
-    /// Held over the whole of an `apply`, so that preparing a large batch keeps nobody from learning.
+    /// Held during the whole of an `apply`, so that learning can go on while a large batch is prepared.
     applying: Mutex<()>,
     cells: Cells,
     uses: Uses,
     resolver: Mutex<Resolver>,
-    /// Neighbours that packets wait for, found while another thread was writing.
+    /// Neighbours for which packets wait, found while another thread was writing.
     late: Mutex<ArrayVec<Told, LATE>>,
     flows: Flows,
 }
@@ -42,8 +42,8 @@ pub struct Shared {
 pub struct Applied {
     /// The epoch of the first snapshot with the changes.
     pub epoch: u64,
-    /// Whether every reader has come past its older snapshots. If not, some thread has been in one burst for a
-    /// second: what it does next will follow the changes; what it is doing may not.
+    /// Whether every reader has left older snapshots. If not, some thread has been in one burst for a second: its next
+    /// burst will follow the changes, the current one may not.
     pub settled: bool,
 }
 
@@ -68,7 +68,7 @@ impl Shared {
         self.rcu.reader()
     }
 
-    /// The current snapshot, for threads that are no packet workers.
+    /// The current snapshot, for threads that are not packet workers.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         self.rcu.write().current().clone()
@@ -80,23 +80,23 @@ impl Shared {
         &self.flows
     }
 
-    /// Whether a decision that depends on `deps` and was made (or last found to hold) at epoch `stamp` still holds.
-    /// If so, it may be stamped with the epoch of the caller's pinned snapshot where that is higher.
+    /// Whether a decision that depends on `deps` and was made (or last found to hold) at epoch `stamp` still holds. If
+    /// so, it may be stamped with the epoch of the caller's pinned snapshot, if that is higher.
     #[must_use]
     #[inline]
     pub fn still_valid(&self, deps: &Deps, stamp: u64) -> bool {
         self.cells.unchanged(deps, stamp)
     }
 
-    /// Packets were sent by a memoised decision that depends on `deps`: their neighbours are in use. To be told about
+    /// Records that a memoised decision which depends on `deps` sent packets: its neighbours are in use. Call it about
     /// once a second.
     pub fn used(&self, deps: &Deps, now: Seconds) {
         self.uses.note(deps, now);
     }
 
-    /// Applies a batch as a whole: one snapshot has all of it, those before it nothing. Returns once no online
-    /// reader uses an older one (or after a second, see [`Applied`]), so that nothing is forwarded any more by what
-    /// was removed. Not to be called by a thread that has a snapshot pinned.
+    /// Applies a batch as a whole: one snapshot has all of it, earlier ones nothing. Returns once no online reader
+    /// uses an older snapshot (or after a second, see [`Applied`]), so that nothing that was removed still forwards
+    /// packets. A thread that has a snapshot pinned must not call this.
     ///
     /// # Errors
     /// [`ApplyError`]; nothing was applied.
@@ -122,15 +122,15 @@ impl Shared {
         Ok(Applied { epoch, settled })
     }
 
-    /// Forgets the connections of networks that are gone.
+    /// Forgets the connections of networks that no longer exist.
     fn forget_flows(&self) {
         let now = self.snapshot();
         let gone = |vrf| now.network(vrf).is_none();
         self.flows.remove_if(|key| gone(key.src.vrf) || gone(key.dst.vrf));
     }
 
-    /// Publishes a snapshot with other learned state, then what came meanwhile. `change` returns the cells of what it
-    /// changed.
+    /// Publishes a snapshot with new learned state, then enters what was queued meanwhile. `change` returns the cells
+    /// of what it changed.
     fn relearn(
         &self,
         writer: Writer<'_, Snapshot>,
@@ -163,8 +163,9 @@ impl Shared {
         }
     }
 
-    /// A worker saw a source MAC. Costs a look-up where `snapshot` knows it; else a new snapshot is published,
-    /// without waiting for anybody. Where another thread is writing, the next packet may teach it again.
+    /// A worker saw a source MAC. Costs one look-up if `snapshot` knows it; otherwise a new snapshot is published,
+    /// without waiting for anybody. If another thread is writing, the MAC is not learned now; the next packet may
+    /// bring it again.
     pub fn learn(&self, snapshot: &Snapshot, learn: &Learn, now: Seconds) {
         if snapshot.learned.confirms_mac(learn, now) {
             return;
@@ -176,21 +177,21 @@ impl Shared {
         });
     }
 
-    /// A worker heard what the underlay carries to a remote. Where another thread is writing, the next packet that is
-    /// too big brings another message.
+    /// A worker received a path MTU to a remote. If another thread is writing, it is not recorded; the next packet
+    /// that is too big causes another error.
     pub fn path(&self, found: &PathMtu, now: Seconds) {
         let Some(writer) = self.rcu.try_write() else { return };
         self.relearn(writer, |_, learned| learned.enter_path(found, now).into_iter().collect());
     }
 
-    /// A worker saw a neighbour's MAC in a packet that came in by `by`. Costs a look-up where there is nothing to
-    /// write; else a new snapshot is published, without waiting for anybody. Where another thread is writing, what
-    /// packets wait for is entered by whoever writes next; the rest is left out: the next packet may tell of it
-    /// again.
+    /// A worker saw a neighbour's MAC in a packet that came in on `by`. Costs one look-up if there is nothing to
+    /// write; otherwise a new snapshot is published, without waiting for anybody. If another thread is writing,
+    /// neighbours for which packets wait are left to the next writer; others are not recorded, and may announce
+    /// themselves again.
     pub fn neighbour(&self, snapshot: &Snapshot, found: &NeighbourFound, by: VifId, now: Seconds) {
         let confirmed = snapshot.learned.neighbours.confirms(found, now);
         if confirmed.is_some_and(|idle| idle < STALE) {
-            return; // Nobody is asking for it.
+            return; // Nobody asks for it.
         }
         let key = (found.scope, found.addr);
         let is_awaited = try_lock(&self.resolver).is_some_and(|resolver| resolver.is_asked(&key));
@@ -198,13 +199,13 @@ impl Shared {
         if confirmed.is_none() && snapshot.learned.neighbours.would_enter(&snapshot.config, &told) {
             self.enter(told);
         }
-        // Where another thread has this, the neighbour is asked again in vain, thrice at most.
+        // If another thread holds the resolver, the neighbour is asked again in vain, at most three times.
         if let Some(mut resolver) = try_lock(&self.resolver) {
             resolver.found(&key);
         }
     }
 
-    /// Enters a neighbour, or leaves that to whoever is writing.
+    /// Enters a neighbour, or leaves that to the current writer.
     fn enter(&self, told: Told) {
         if let Some(writer) = self.rcu.try_write() {
             self.relearn(writer, |current, learned| learned.neighbours.enter(&current.config, &told));
@@ -212,12 +213,12 @@ impl Shared {
             if let Some(mut late) = try_lock(&self.late) {
                 let _ = late.try_push(told);
             }
-            // Whoever was writing may have looked before.
+            // The current writer may have checked the queue before.
             self.enter_late();
         }
     }
 
-    /// Enters what others found while there was another writer. To be called after each writing.
+    /// Enters the neighbours that others queued while there was another writer. Call it after each write.
     fn enter_late(&self) {
         for _ in 0..ROUNDS {
             if try_lock(&self.late).is_none_or(|late| late.is_empty()) {
@@ -232,21 +233,22 @@ impl Shared {
         }
     }
 
-    /// A packet that came in by `asker` waits for a neighbour ([`model::Verdict::Hold`]): whether it may, and whether a
-    /// solicitation goes out at once. Later ones come from [`Self::pending_solicitations`].
+    /// A packet that came in on `asker` waits for a neighbour ([`model::Verdict::Hold`]): returns whether it may, and
+    /// whether a solicitation is sent at once. Later ones come from [`Self::pending_solicitations`].
     pub fn wait_for(&self, scope: NeighbourScope, addr: IpAddr, asker: VifId, now: Seconds) -> Waiting {
         lock(&self.resolver).wait((scope, addr), asker, now)
     }
 
-    /// Whether a neighbour was asked for lately, and did not answer. Not for workers.
+    /// Whether a neighbour was asked recently and did not answer. Not for workers.
     #[must_use]
     pub fn is_unreachable(&self, scope: NeighbourScope, addr: IpAddr) -> bool {
         lock(&self.resolver).has_failed(&(scope, addr))
     }
 
-    /// Housekeeping, about once a second: whom to solicit now. Neighbours that were asked and did not answer within a
-    /// second, thrice at most; and known ones that have not been heard of for a minute and are used since, those alone.
-    /// They are forgotten when they do not answer either, as are those that nobody uses or hears of for ten minutes.
+    /// Housekeeping, about once a second: returns the neighbours to solicit now. These are neighbours that did not
+    /// answer within a second, three times at most, and known ones in use that have not been seen for a minute; only
+    /// the latter are asked alone. Known ones are forgotten if they don't answer either, or if nobody uses or sees
+    /// them for ten minutes.
     pub fn pending_solicitations(&self, now: Seconds) -> Vec<Question> {
         let neighbours = self.snapshot().learned.neighbours;
         let (mut stale, mut forget) = (Vec::new(), Vec::new());
@@ -267,15 +269,15 @@ impl Shared {
         }
         let question = |((scope, addr), alone): (Key, bool)| {
             let known = neighbours.get(&(scope, addr)).map(|known| known.value);
-            // What was forgotten meanwhile is asked for when a packet needs it.
+            // A neighbour that was forgotten meanwhile is asked for when a packet needs it.
             let at = if alone { Some(known?) } else { None };
             Some(Question { scope, addr, at })
         };
         solicit.into_iter().filter_map(question).collect()
     }
 
-    /// Housekeeping, about once a second: forgets MACs that have not been seen for 300 s and what paths carried 600 s
-    /// ago, and frees old snapshots.
+    /// Housekeeping, about once a second: forgets MACs that have not been seen for 300 s and path MTUs older than 600
+    /// s, and frees old snapshots.
     pub fn age(&self, now: Seconds) {
         let snapshot = self.snapshot();
         let macs = snapshot.learned.macs.iter();
@@ -308,7 +310,7 @@ impl Shared {
             .collect()
     }
 
-    /// The neighbours, those being asked for included; packets held for them are the executor's.
+    /// The neighbours, including those being asked. The executor knows the packets held for them.
     #[must_use]
     pub fn neighbours(&self) -> Vec<NeighbourInfo> {
         let known = self.snapshot().learned.neighbours;
@@ -319,12 +321,12 @@ impl Shared {
     }
 }
 
-/// No state guarded here is left half-changed by a panic, so poison is ignored.
+/// A panic leaves no state guarded here half-changed, so poison is ignored.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// For workers, which wait for nobody.
+/// For workers, which never wait.
 fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     match mutex.try_lock() {
         Ok(guard) => Some(guard),
@@ -390,7 +392,8 @@ mod tests {
         shared.neighbour(&snapshot, &found(2), WIRE, 1);
         drop(writer);
         assert_eq!(known(&shared), 0);
-        // Somebody else writes: what packets wait for is entered, too. The other may tell of itself again.
+        // Another thread writes: neighbours for which packets wait are still entered. The others may announce
+        // themselves again.
         shared.neighbour(&snapshot, &found(3), WIRE, 1);
         assert_eq!(known(&shared), 2);
         assert!(shared.neighbours().iter().any(|neighbour| neighbour.addr == found(2).addr));

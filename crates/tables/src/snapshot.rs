@@ -27,7 +27,7 @@ impl Snapshot {
         Self { epoch: 1, config: Arc::default(), learned: Learned::default() }
     }
 
-    /// Its number: what memoised decisions made from it are stamped with.
+    /// Its number, with which memoised decisions made from it are stamped.
     #[must_use]
     pub const fn epoch(&self) -> u64 {
         self.epoch
@@ -66,7 +66,7 @@ impl Snapshot {
         })
     }
 
-    /// Whether another snapshot has the same configuration, and differs at most in what was learned.
+    /// Whether another snapshot has the same configuration, so that at most learned state differs.
     #[must_use]
     pub fn is_configured_as(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.config, &other.config)
@@ -94,8 +94,7 @@ impl Snapshot {
         self.config.vrfs.get(&vrf).into_iter().flat_map(|tables| tables.rules.iter()).map(|rule| &**rule)
     }
 
-    /// What the underlay is known to carry to remotes, where that is less than their wires do: bytes of an outer IP
-    /// packet.
+    /// Path MTUs to remotes that are less than their wires' MTU: bytes of an outer IP packet.
     pub fn paths(&self) -> impl Iterator<Item = (IpAddr, u16)> {
         self.learned.paths.iter().map(|(remote, (mtu, _))| (*remote, *mtu))
     }
@@ -113,7 +112,7 @@ pub type Floods<'a> = dyn Fn(Vrf) -> Result<(), DropReason> + 'a;
 /// Whether a neighbour does not answer ([`Lookup::is_unreachable`]).
 pub type Unreachable<'a> = dyn Fn(NeighbourScope, IpAddr) -> bool + 'a;
 
-/// A snapshot and the connections as `decide` reads them; notes down what a decision depends on.
+/// A snapshot and the connections as `decide` reads them. Records what a decision depends on.
 pub struct View<'a> {
     snapshot: &'a Snapshot,
     flows: &'a Flows,
@@ -124,20 +123,20 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// What was looked up so far, hits and misses, but for connections and fragments.
+    /// Everything looked up so far, hits and misses, except connections and fragments.
     #[must_use]
     pub fn deps(&self) -> Deps {
         *self.deps.borrow()
     }
 
-    /// The same, with what it says of floods.
+    /// The same, with this limit on floods.
     #[must_use]
     pub const fn flooding(mut self, floods: &'a Floods<'a>) -> Self {
         self.floods = Some(floods);
         self
     }
 
-    /// The same, with what it says of neighbours that do not answer. Without it there are none.
+    /// The same, with these unreachable neighbours. Without them there are none.
     #[must_use]
     pub const fn without(mut self, unreachable: &'a Unreachable<'a>) -> Self {
         self.unreachable = Some(unreachable);
@@ -150,7 +149,7 @@ impl<'a> View<'a> {
         self.snapshot
     }
 
-    /// The time it was made for.
+    /// The time for which it was made.
     #[must_use]
     pub const fn now(&self) -> Seconds {
         self.now

@@ -1,13 +1,13 @@
 //! A persistent trie over bit-string prefixes: the FIB, and the fields of the rule classifier.
 //!
-//! Above, a tree bitmap (Eatherton, Varghese, Dittia 2004) of stride 6 with path compression: a node holds the
-//! prefixes that end in its next six bits as a bitmap in heap order with a packed array of values, and up to 64
-//! children likewise. Below, where no more than [`SPLIT`] prefixes are left, a sorted array of them ([`leaf`]).
-//! Cloning a trie is one reference; changing a clone copies the nodes on the way and one leaf, once per batch, since
-//! what nobody else holds is changed in place.
+//! The upper part is a tree bitmap (Eatherton, Varghese, Dittia 2004) of stride 6 with path compression: a node holds
+//! the prefixes that end in its next six bits as a bitmap in heap order with a packed array of values, and up to 64
+//! children likewise. The lower part, where at most [`SPLIT`] prefixes are left, is a sorted array ([`leaf`]). Cloning
+//! a trie copies one reference. Changing a clone copies the nodes on the path and one leaf, once per batch, since what
+//! nobody else holds is changed in place.
 //!
-//! Memory for a FIB is that of its leaves' arrays, mostly: 6 bytes a route in a full IPv4 table, 8 in one of IPv6
-//! (see `examples/figures.rs`).
+//! Most of a FIB's memory is in its leaves' arrays: 6 bytes a route in a full IPv4 table, 8 in an IPv6 one (see
+//! `examples/figures.rs`).
 mod leaf;
 
 use leaf::{Leaf, ROOM, Tail, insert_at, remove_at};
@@ -17,7 +17,7 @@ use std::sync::Arc;
 const STRIDE: u8 = 6;
 /// A leaf with more prefixes becomes a node.
 const SPLIT: usize = if cfg!(test) { 6 } else { 512 };
-/// A node with no more prefixes, those below it included, becomes a leaf.
+/// A node with at most this many prefixes, those below it included, becomes a leaf.
 const MERGE: usize = SPLIT / 4;
 
 /// A string of bits, the first one the most significant.
@@ -28,7 +28,7 @@ pub trait Bits: Copy + Eq {
     fn window(self, at: u8) -> usize;
     /// The first `len` bits, the others zero.
     fn head(self, len: u8) -> Self;
-    /// How many bits are common with `other` at the front.
+    /// How many leading bits are common with `other`.
     fn common(self, other: Self) -> u8;
     /// The bits from `at` on.
     fn tail(self, at: u8) -> Tail;
@@ -101,10 +101,10 @@ struct Node<K, V> {
     values: Box<[V]>,
 }
 
-/// What is below a window of a node, or all there is.
+/// The subtree below a window of a node, or the whole trie.
 enum Child<K, V> {
     Node(Arc<Node<K, V>>),
-    /// Its prefixes are counted from the end of the window on.
+    /// Its prefixes start after the window.
     Leaf(Arc<Leaf<V>>),
 }
 
@@ -136,13 +136,13 @@ impl<K: Bits, V: Clone> Node<K, V> {
         key.common(self.base) >= self.depth
     }
 
-    /// Where the bits below its children begin.
+    /// Where the bits of its children begin.
     #[inline]
     fn end(&self) -> u8 {
         self.depth + STRIDE
     }
 
-    /// How many children there are before this window's; whether it has one.
+    /// How many children come before this window's, and whether it has one.
     #[inline]
     fn rank(&self, window: usize) -> (usize, bool) {
         ((self.child_map & ((1 << window) - 1)).count_ones() as usize, self.child_map >> window & 1 == 1)
@@ -158,13 +158,13 @@ impl<K: Bits, V: Clone> Node<K, V> {
         (self.value_map & ((1 << position) - 1)).count_ones() as usize
     }
 
-    /// The heap position of the prefix of `len` bits of `key`, which this node holds.
+    /// The heap position in this node of the prefix of `len` bits of `key`.
     fn position(&self, key: K, len: u8) -> u32 {
         let n = len - self.depth;
         (1 << n | key.window(self.depth) >> (STRIDE - n)) as u32
     }
 
-    /// Where in the values the prefix is that this node would hold; whether it does.
+    /// Heap position of a prefix in this node, its index among the values, and whether it has a value.
     fn place(&self, key: K, len: u8) -> (u32, usize, bool) {
         let position = self.position(key, len);
         (position, self.value_rank(position), self.value_map >> position & 1 == 1)
@@ -197,7 +197,7 @@ impl<K: Bits, V: Clone> Node<K, V> {
         old
     }
 
-    /// Removes a prefix that is there.
+    /// Removes a prefix, which must exist.
     fn remove(&mut self, key: K, len: u8) -> Option<V> {
         self.len -= 1;
         if self.depth == depth_of(len) {
@@ -235,7 +235,7 @@ impl<K: Bits, V: Clone> Node<K, V> {
 }
 
 impl<K: Bits, V: Clone> Child<K, V> {
-    /// Of prefixes that have their first `at` bits in common, and are longer.
+    /// Builds from prefixes that have their first `at` bits in common, and are longer.
     fn build(at: u8, entries: Vec<Entry<K, V>>) -> Self {
         let longest = entries.iter().map(|(_, len, _)| len - at).max().unwrap_or(1);
         if entries.len() <= SPLIT && longest <= ROOM {
@@ -245,7 +245,7 @@ impl<K: Bits, V: Clone> Child<K, V> {
             }
             return Self::Leaf(Arc::new(leaf));
         }
-        // At the last stride that all share.
+        // At the last stride that all of them share.
         let (first, ..) = entries[0];
         let shared = entries.iter().map(|(key, len, _)| key.common(first).min(depth_of(*len))).min();
         let depth = shared.unwrap_or(at) / STRIDE * STRIDE;
@@ -275,7 +275,7 @@ impl<K: Bits, V: Clone> Child<K, V> {
         }
     }
 
-    /// Appends all prefixes, which begin with the first `at` bits of `base`, with their values.
+    /// Appends all prefixes with their values. They begin with the first `at` bits of `base`.
     fn entries(&self, at: u8, base: K, out: &mut Vec<Entry<K, V>>) {
         match self {
             Self::Node(node) => node.entries(out),
@@ -302,7 +302,8 @@ impl<K: Bits, V: Clone> Child<K, V> {
             Self::Node(node) => {
                 let shared = node.base.common(key).min(node.depth).min(depth_of(len));
                 if shared < node.depth {
-                    // The node lies off the way, or below the prefix: one above it, at the last stride they share.
+                    // The node is off the path, or below the prefix: a new node above it, at the last stride they
+                    // share.
                     let mut fork = Node::new(key, shared / STRIDE * STRIDE);
                     (fork.len, fork.child_map) = (node.len, 1 << node.base.window(fork.depth));
                     fork.children = Box::new([Self::Node(node.clone())]);
@@ -313,7 +314,7 @@ impl<K: Bits, V: Clone> Child<K, V> {
         }
     }
 
-    /// Makes leaves and nodes anew, of all that is there and one entry more.
+    /// Rebuilds leaves and nodes from all entries and one more.
     fn rebuild(&mut self, at: u8, base: K, more: Option<Entry<K, V>>) {
         let mut entries = Vec::with_capacity(self.len() + 1);
         self.entries(at, base, &mut entries);
@@ -321,7 +322,7 @@ impl<K: Bits, V: Clone> Child<K, V> {
         *self = Self::build(at, entries);
     }
 
-    /// Removes a prefix that is there.
+    /// Removes a prefix, which must exist.
     fn remove(&mut self, at: u8, key: K, len: u8) -> Option<V> {
         let node = match self {
             Self::Leaf(leaf) => return Arc::make_mut(leaf).remove(key.tail(at), len - at),
@@ -362,7 +363,7 @@ impl<K: Bits, V: Clone> Trie<K, V> {
         self.default.is_none() && self.root.is_none()
     }
 
-    /// The value of the longest prefix of `key`, and that prefix' length.
+    /// The value of the longest prefix of `key`, and that prefix's length.
     #[inline]
     pub fn longest(&self, key: K) -> Option<(u8, &V)> {
         let mut best: Option<(&Node<K, V>, u32)> = None;
@@ -434,9 +435,9 @@ impl<K: Bits, V: Clone> Trie<K, V> {
         None
     }
 
-    /// The value of exactly this prefix, to change; the way to it is copied where it is shared.
+    /// The value of exactly this prefix, to change. The path to it is copied if it is shared.
     pub fn get_mut(&mut self, key: K, len: u8) -> Option<&mut V> {
-        self.get(key, len)?; // Copy nothing for nothing.
+        self.get(key, len)?; // Copies nothing if it does not exist.
         if len == 0 {
             return self.default.as_mut();
         }
@@ -458,7 +459,7 @@ impl<K: Bits, V: Clone> Trie<K, V> {
         }
     }
 
-    /// Sets the value of the first `len` bits of `key`; returns what it was.
+    /// Sets the value of the first `len` bits of `key`; returns the previous one.
     pub fn insert(&mut self, key: K, len: u8, value: V) -> Option<V> {
         debug_assert!(len <= K::LEN);
         if len == 0 {

@@ -1,5 +1,5 @@
-//! The fast tables against the naive ones, over random batches of changes and what packets teach; and memoised
-//! answers against fresh ones.
+//! The fast tables, compared with the naive ones, over random batches of changes and learning; and memoised answers,
+//! compared with fresh ones.
 
 use ipnet::IpNet;
 use model::{
@@ -204,15 +204,15 @@ fn flow_key() -> impl Strategy<Value = FlowKey> {
     )
 }
 
-/// What happens to the tables.
+/// An event that changes the tables.
 #[derive(Clone, Debug)]
 enum Event {
     Apply(Vec<Change>),
-    /// Takes out what some earlier change put in.
+    /// Removes what an earlier change added.
     Undo(prop::sample::Index),
     Learn(Learn),
     Neighbour(NeighbourFound),
-    /// A packet of a connection, and the state it brings it to where it is known already.
+    /// A packet of a connection, and the state to which it brings a known one.
     Flow(FlowKey, FlowState, u8),
     Fragment(FragmentKey, u16),
     Pass(Seconds),
@@ -236,7 +236,7 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// A batch that a random one has something to hang on.
+/// A batch of objects to which a random batch can refer.
 fn foundation() -> Vec<Change> {
     let networks = (0..VRFS).map(|vrf| {
         Change::PutNetwork(Network {
@@ -262,7 +262,7 @@ fn foundation() -> Vec<Change> {
 
 type Question = Box<dyn Fn(&dyn Lookup) -> String>;
 
-/// All questions there are; answers are in words.
+/// All possible questions; answers are in words.
 fn questions() -> Vec<Question> {
     let mut out: Vec<Question> = Vec::new();
     macro_rules! ask {
@@ -307,7 +307,7 @@ struct Both {
     applied: Vec<Change>,
 }
 
-/// The change that takes out what a change put in.
+/// The change that removes what a change added.
 fn undo(change: &Change) -> Option<Change> {
     Some(match change {
         Change::PutVif(vif) => Change::DelVif(vif.id),
@@ -325,7 +325,7 @@ fn undo(change: &Change) -> Option<Change> {
 }
 
 impl Both {
-    /// Carries out what the naive tables are to learn.
+    /// Applies what the naive tables learn.
     fn commit(&mut self, effects: Effects) {
         self.naive.commit(&effects, 64, u64::from(self.now) * 1_000_000_000).expect("there is room");
     }
@@ -429,7 +429,7 @@ proptest! {
         both.happen(&Event::Apply(foundation()));
         let questions = questions();
         for event in &events {
-            // Each answer with what it depends on, as an executor memoises decisions.
+            // Each answer with its dependencies, as an executor memoises decisions.
             let before = both.shared.snapshot();
             let memoised: Vec<_> = questions
                 .iter()

@@ -1,4 +1,4 @@
-//! What packets teach: learned MACs and neighbours, their bounds and their timers.
+//! What the tables learn from packets: MACs and neighbours, with their limits and timers.
 
 use model::{
     Action, BridgeTarget, Change, Learn, Lookup, NeighbourFound, NeighbourScope, Network, PathMtu, Question,
@@ -120,7 +120,7 @@ fn a_flood_of_macs_takes_only_its_port_s_share() {
     assert!(place(&shared, u32::MAX - 1).is_some());
     learn(&shared, u32::MAX, 1, 2);
     assert_eq!(place(&shared, u32::MAX), Some(BridgeTarget::Vif(VifId(2))), "nor does it take others' over");
-    // Forgetting makes room.
+    // Expired entries make room.
     shared.age(400);
     learn(&shared, 7, 1, 401);
     assert_eq!(shared.learned(401).len(), 1);
@@ -138,7 +138,7 @@ fn a_remote_takes_only_its_own_share_of_those_behind_tunnels() {
     let learned = (0..MACS_PER_PORT + 10).filter(|n| learn(*n, remote(1), 1)).count();
     assert_eq!(learned as u32, MACS_PER_PORT);
     assert!(learn(u32::MAX, remote(2), 1), "another remote's");
-    // All of them together have a bound, too.
+    // All of them together have a limit, too.
     for n in 2..=16 {
         for i in 0..MACS_PER_PORT {
             learn(u32::from(n) << 16 | i, remote(n), 1);
@@ -243,7 +243,7 @@ fn question(n: u32, at: Option<Mac>) -> Question {
     Question { scope: SCOPE, addr: addr(n), at }
 }
 
-/// A decision at `now` needs a neighbour; returns what it depends on.
+/// A decision at `now` needs a neighbour. Returns its dependencies.
 fn use_it(shared: &Shared, n: u32, now: Seconds) -> Deps {
     let snapshot = shared.snapshot();
     let view = snapshot.view(shared.flows(), now);
@@ -269,7 +269,7 @@ fn neighbours_in_use_are_asked_alone_and_forgotten_if_silent() {
     assert!(shared.pending_solicitations(74).is_empty());
     assert_eq!(known(&shared, 1..4), [2, 3]);
     assert_eq!(shared.wait_for(SCOPE, addr(1), ASKER, 74), Waiting::Solicit, "then all are asked");
-    // One that nobody uses is left alone, and forgotten one day.
+    // A neighbour that nobody uses is not asked, and is forgotten in the end.
     assert!(shared.pending_solicitations(609).iter().all(|question| question.addr != addr(3)));
     assert_eq!(neighbour(&shared, 3), Some(mac(3)));
     let _ = shared.pending_solicitations(610);
@@ -282,7 +282,7 @@ fn a_packet_that_waits_has_all_asked_also_where_one_was_asked_alone() {
     found(&shared, 1, 1, 10);
     use_it(&shared, 1, 70);
     assert_eq!(shared.pending_solicitations(70), [question(1, Some(mac(1)))]);
-    // Its interface tells of so many that it is displaced.
+    // Its interface announces so many that it is evicted.
     (1000..1000 + NEIGHBOURS_PER_GUEST).for_each(|n| {
         assert_ne!(shared.wait_for(SCOPE, addr(n), VifId(n as u16), 70), Waiting::Hold);
         found(&shared, n, n, 70);
@@ -292,7 +292,7 @@ fn a_packet_that_waits_has_all_asked_also_where_one_was_asked_alone() {
     assert_eq!(shared.pending_solicitations(71), [question(1, None)]);
 }
 
-/// Whose neighbours are known, of those numbered so.
+/// Which of the neighbours with these numbers are known.
 fn known(shared: &Shared, numbers: std::ops::Range<u32>) -> Vec<u32> {
     numbers.filter(|n| neighbour(shared, *n).is_some()).collect()
 }
@@ -303,19 +303,19 @@ fn who_brings_many_neighbours_displaces_its_own() {
     found_by(&shared, 1 << 20, 1, 2, 1);
     (0..NEIGHBOURS_PER_GUEST).for_each(|n| found(&shared, n, n, 1));
     assert_eq!(known(&shared, 0..NEIGHBOURS_PER_GUEST).len() as u32, NEIGHBOURS_PER_GUEST);
-    // Those that it was not asked for are few in a second.
+    // Only a few that nobody asked for are accepted in a second.
     (1000..1010).for_each(|n| found(&shared, n, n, 2));
     assert_eq!(known(&shared, 1000..1010), [1000, 1001, 1002, 1003]);
     assert_eq!(known(&shared, 0..8), [4, 5, 6, 7], "the oldest go");
     (1010..1020).for_each(|n| found(&shared, n, n, 3));
     assert_eq!(shared.neighbours().len() as u32, NEIGHBOURS_PER_GUEST + 1);
-    // Others have room, and what they brought stays.
+    // Others have room, and their entries stay.
     found_by(&shared, 1 << 21, 1, 2, 3);
     assert_eq!(
         known(&shared, 1 << 20..(1 << 20) + 1).len() + known(&shared, 1 << 21..(1 << 21) + 1).len(),
         2
     );
-    // What packets wait for always has room.
+    // Neighbours for which packets wait always have room.
     for n in 2000..2010 {
         assert_eq!(shared.wait_for(SCOPE, addr(n), ASKER, 3), Waiting::Solicit);
         found(&shared, n, n, 3);
@@ -335,7 +335,7 @@ fn a_neighbour_that_is_heard_of_again_is_spared() {
     (0..3).for_each(|n| found(&shared, n, n, 60));
     found(&shared, 1000, 1000, 61);
     assert_eq!(known(&shared, 0..6), [0, 1, 2, 4, 5]);
-    // So are some one after the other, but not all.
+    // Of several in sequence, some are accepted too, but not all.
     (4..40).for_each(|n| found(&shared, n, n, 62));
     found(&shared, 1001, 1001, 63);
     assert_eq!(known(&shared, 4..40).len(), 35);
@@ -350,13 +350,13 @@ fn a_neighbour_counts_for_whoever_told_of_its_mac_last() {
     assert_eq!(neighbour(&shared, 5), Some(mac(6)));
     found_by(&shared, 1000, 1000, 2, 2);
     assert_eq!(shared.neighbours().len() as u32, NEIGHBOURS_PER_GUEST + 1, "there was room for one");
-    // Who has its share full takes over as few as it brings anew.
+    // An interface with a full share takes over as few as it may add.
     (0..NEIGHBOURS_PER_GUEST).for_each(|n| found_by(&shared, 2000 + n, n, 1, 3));
     (10..30).for_each(|n| found_by(&shared, n, 7, 1, 4));
     assert_eq!((10..30).filter(|n| neighbour(&shared, *n) == Some(mac(7))).count(), 4);
 }
 
-/// An interface that scans leaves room for others', and nobody makes the table grow without bound.
+/// An interface that scans leaves room for others, and nobody can grow the table without limit.
 #[test]
 fn neighbours_asked_for_are_bounded_for_each_asker_and_in_all() {
     let shared = shared();
@@ -367,7 +367,7 @@ fn neighbours_asked_for_are_bounded_for_each_asker_and_in_all() {
     let asked = |answers: &[Waiting]| answers.iter().filter(|w| **w == Waiting::Solicit).count();
     for asker in 0..10 {
         let kept = PROBES_PER_ASKER.min(PROBES_PER_SCOPE.saturating_sub(asker * PROBES_PER_ASKER));
-        // Beyond, each is asked for once: even where all is full.
+        // Beyond that, each is asked for once, even if all is full.
         let expected = kept + SPARE_QUESTIONS as usize;
         let answers = answers(asker as u16, 1);
         assert_eq!(asked(&answers), expected, "asker {asker}");
@@ -376,7 +376,7 @@ fn neighbours_asked_for_are_bounded_for_each_asker_and_in_all() {
     }
     let other = NeighbourScope::Wire(VifId(9));
     assert_eq!(shared.wait_for(other, addr(1), VifId(0), 1), Waiting::Solicit, "another scope");
-    // Those that answer and those that are given up make room.
+    // Neighbours that answer and those that are given up make room.
     found(&shared, 1 << 20, 1, 1);
     assert_eq!(shared.wait_for(SCOPE, addr(7), VifId(0), 1), Waiting::Solicit);
     assert_eq!(shared.wait_for(SCOPE, addr(8), VifId(0), 1), Waiting::Full);

@@ -73,7 +73,7 @@ fn batches_are_seen_whole_and_bind_when_apply_returns() {
                         (entry.nexthop.0 > 0).then(|| Ipv4Addr::from_bits(entry.nexthop.0).into())
                     );
                     assert!(entry.nexthop.0 >= binding, "apply had returned");
-                    // A memoised answer that is found to hold must be no older than what binds.
+                    // A memoised answer that is found to hold must be at least as new as the applied change.
                     if let Some((deps, stamp, old)) = &memoised
                         && shared.still_valid(deps, *stamp)
                     {
@@ -95,7 +95,7 @@ fn batches_are_seen_whole_and_bind_when_apply_returns() {
         }
         for n in 1..=rounds {
             let applied = shared.apply(&batch(n)).expect("valid");
-            // On a busy machine a thread may be off its core for as long as `apply` waits.
+            // On a busy machine, a thread may be descheduled for as long as `apply` waits.
             if applied.settled {
                 bound.store(n, Ordering::Release);
             }

@@ -1,12 +1,12 @@
-//! Instructions a packet takes in rings, counted by callgrind: a burst taken from a guest and given back, and one
-//! stored for a guest. As `crates/engine/benches/instructions.rs`, with which it is compared with one baseline.
+//! Instructions per packet in rings, counted by callgrind: a burst taken from a guest and returned, and one stored for
+//! a guest. It works like `crates/engine/benches/instructions.rs` and shares its baseline.
 
-#![allow(missing_docs)] // of what the macros make
-#![allow(clippy::duplicate_mod)] // the driver, which the crate has for its tests only
+#![allow(missing_docs)] // the macros' output has none
+#![allow(clippy::duplicate_mod)] // the driver, which the crate uses only in its tests
 
 mod rings;
 
-// The crate's sources know each other by these names.
+// The crate's sources refer to each other by these names.
 use rings::sources::*;
 
 use gungraun::{
@@ -18,7 +18,7 @@ use rings::callgrind::counted;
 /// Packets that every benchmark counts.
 const PACKETS: usize = 10_240;
 
-/// Makes glibc choose the same copies and comparisons on every CPU, those that need no more than SSE2.
+/// Makes glibc choose the same copies and comparisons on every CPU: those that need only SSE2.
 const SAME_ON_EVERY_CPU: &str =
     "glibc.cpu.hwcaps=-AVX,-AVX2,-AVX_Fast_Unaligned_Load,-AVX512F,-AVX512VL,-ERMS,-FSRM";
 

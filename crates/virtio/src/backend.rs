@@ -1,7 +1,7 @@
 //! The vhost-user back end of one connection: from the VMM's messages to running rings.
 //!
-//! It lives on the port's control thread and is dropped with the connection. Whatever changes a ring or the
-//! guest's memory closes the leases of the rings concerned first, so no worker is ever using what changes.
+//! It lives on the port's control thread and is dropped with the connection. Before a change to a ring or to the
+//! guest's memory, it closes the leases of the affected rings, so no worker ever uses what changes.
 
 use crate::features::Features;
 use crate::log::Log;
@@ -20,7 +20,7 @@ use vhost::vhost_user::{Error as VhostError, GpuBackend, Result, VhostUserBacken
 /// Smallest MTU an IPv4 link may have (RFC 791).
 const MIN_MTU: u64 = 68;
 
-/// Why a request of the VMM was refused.
+/// Why a request from the VMM was refused.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refused {
     /// Features that were not offered.
@@ -32,7 +32,7 @@ pub(crate) enum Refused {
     /// A ring can't be used.
     #[error("ring {index}: {source}")]
     Ring { index: usize, source: LayoutError },
-    /// A descriptor that is not an eventfd might block a worker.
+    /// A descriptor that is not an eventfd could block a worker.
     #[error("ring {0}: the notification descriptor is not an eventfd")]
     NotEventfd(usize),
     /// No MTU.
@@ -49,13 +49,13 @@ impl From<Refused> for VhostError {
     }
 }
 
-/// One ring as the VMM describes it.
+/// One ring, as the VMM describes it.
 #[derive(Default)]
 struct Vring {
     size: u32,
     at: Option<Addresses>,
     base: u32,
-    /// Outer: whether SET_VRING_KICK came, which starts the ring. Inner: without one, the ring is polled.
+    /// Outer: whether SET_VRING_KICK came, which starts the ring. Inner: `None` if the ring is polled instead.
     kick: Option<Option<OwnedFd>>,
     call: Option<Arc<OwnedFd>>,
     err: Option<Arc<OwnedFd>>,
@@ -85,17 +85,17 @@ impl Backend {
         Self { log, shared, offered, max_mtu, features, protocol, regions: Arc::default(), rings }
     }
 
-    /// Where what concerns this guest is logged.
+    /// Where messages about this guest are logged.
     pub(crate) fn log(&self) -> &Log {
         &self.log
     }
 
-    /// Whether replies to requests without one were negotiated.
+    /// Whether replies to requests without a reply of their own were negotiated.
     pub(crate) fn acknowledges(&self) -> bool {
         self.protocol.contains(VhostUserProtocolFeatures::REPLY_ACK)
     }
 
-    /// NET_SET_MTU. The VMM's word counts; that it is more than the network carries is worth a warning.
+    /// NET_SET_MTU. The VMM decides; if the network carries less, that is worth a warning.
     pub(crate) fn set_mtu(&mut self, mtu: u64) -> std::result::Result<(), Refused> {
         let valid = u16::try_from(mtu).ok().filter(|_| mtu >= MIN_MTU).ok_or(Refused::Mtu(mtu))?;
         if valid > self.max_mtu {
@@ -110,7 +110,7 @@ impl Backend {
         self.rings.get_mut(index as usize).ok_or(VhostError::InvalidParam)
     }
 
-    /// Starts the ring where all that it needs is there.
+    /// Starts the ring if everything it needs is set.
     fn start(&mut self, index: usize) -> std::result::Result<(), Refused> {
         let first = self.rings.iter().all(|r| !r.running);
         let (ring, features) = (&mut self.rings[index], self.features);
@@ -119,7 +119,7 @@ impl Backend {
             return Ok(());
         }
         let (packed, event_idx) = (features.has(Features::RING_PACKED), features.has(Features::EVENT_IDX));
-        // SAFETY: the memory goes into `Running`, which drops it with the ring after the last burst.
+        // SAFETY: the memory goes into `Running`, which drops it together with the ring, after the last burst.
         let memory = unsafe { Memory::new(self.regions.clone(), features.has(Features::INDIRECT_DESC)) };
         let Some(memory) = memory else { return Ok(()) };
         let layout = Layout::resolve(&self.regions, at, ring.size, packed, event_idx)
@@ -132,7 +132,8 @@ impl Backend {
                 Ring::Split(Split::new(layout, event_idx, ring.base))
             }
         };
-        // All stopped and now started again: a driver that was reset. Memory that went away is still away.
+        // All rings were stopped and are now started again: the driver was reset. Memory that disappeared is still
+        // missing.
         if first && self.shared.fault.get() != Some(FaultWord::BUS) {
             self.shared.fault.clear();
         }
@@ -140,7 +141,7 @@ impl Backend {
         if let Some(kick) = kick
             && let Err(e) = queue.watch(kick.as_fd())
         {
-            self.log.warn(format_args!("ring {index}: watching the kick descriptor: {e}"));
+            self.log.warn(format_args!("ring {index}: can't watch the kick descriptor: {e}"));
         }
         let mut running = Running::new(form, memory, features);
         (running.enabled, running.kicked) = (ring.enabled, kick.is_some());
@@ -152,11 +153,11 @@ impl Backend {
         Ok(())
     }
 
-    /// Stops the ring; its position is in `base` then.
+    /// Stops the ring; its position is then in `base`.
     fn stop(&mut self, index: usize) {
         let (ring, queue) = (&mut self.rings[index], &self.shared.queues[index]);
         if let Some(mut running) = queue.close().running().take() {
-            // Everything taken has been published: a burst ends before its lease is given back.
+            // Everything taken has been published: a burst ends before its lease is returned.
             ring.base = dispatch!(&mut running.ring, r => r.base());
         }
         if let Some(Some(kick)) = &ring.kick {
@@ -170,7 +171,7 @@ impl Backend {
         (0..self.rings.len()).for_each(|i| self.stop(i));
     }
 
-    /// Makes a change while no ring runs, then resumes those that ran, also where the change was refused.
+    /// Makes a change while no ring runs, then resumes those that ran, even if the change was refused.
     fn paused<E>(&mut self, change: impl FnOnce(&mut Self) -> std::result::Result<(), E>) -> Result<()>
     where
         Refused: From<E>,
@@ -188,7 +189,7 @@ impl Backend {
         self.shared.pairs.store(pairs as u16, Ordering::Relaxed);
     }
 
-    /// Applies a change of a vring's descriptors or of being enabled to the ring, if it runs.
+    /// Applies changed descriptors or a changed enabled state to the ring, if it runs.
     fn refresh(&mut self, index: usize) {
         let ring = &self.rings[index];
         if let Some(running) = self.shared.queues[index].close().running() {
@@ -225,8 +226,9 @@ fn spec(region: &VhostUserMemoryRegion) -> RegionSpec {
     }
 }
 
-/// A notification descriptor of the VMM's. Only eventfds: to poll anything else may do anything. Its open file stays
-/// the VMM's too, so it is never read or written, only polled and signalled ([`mem::signal`]).
+/// A notification descriptor from the VMM. Only eventfds are accepted, because polling any other file may have any
+/// effect. The VMM still holds the open file, so it is never read or written, only polled and signalled
+/// ([`mem::signal`]).
 fn eventfd(index: usize, file: File) -> std::result::Result<OwnedFd, Refused> {
     let link = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
     if !link.is_ok_and(|l| l.as_os_str() == "anon_inode:[eventfd]") {
@@ -241,7 +243,7 @@ impl VhostUserBackendReqHandlerMut for Backend {
     }
 
     fn reset_owner(&mut self) -> Result<()> {
-        // Deprecated; the specification recommends to disable all rings.
+        // Deprecated; the specification recommends disabling all rings.
         self.reset_device()
     }
 
@@ -280,7 +282,7 @@ impl VhostUserBackendReqHandlerMut for Backend {
         _: Option<bool>,
     ) -> Result<Option<Vec<VhostUserMemoryRegionBase>>> {
         self.paused(|this| {
-            // Memory that went away goes with the old table.
+            // Memory that disappeared is removed with the old table.
             this.regions = Arc::default();
             if this.shared.fault.get() == Some(FaultWord::BUS) {
                 this.shared.fault.clear();
@@ -347,7 +349,7 @@ impl VhostUserBackendReqHandlerMut for Backend {
     fn set_vring_call(&mut self, index: u8, fd: Option<File>) -> Result<()> {
         self.ring(index.into())?.call = fd.map(|f| eventfd(index.into(), f)).transpose()?.map(Arc::new);
         self.refresh(index.into());
-        // What was used while there was nobody to tell is told now; a needless interrupt does no harm.
+        // Chains used while there was no call descriptor are announced now; a needless interrupt does no harm.
         if let Some(call) = &self.rings[usize::from(index)].call {
             mem::signal(call.as_fd());
         }
@@ -371,7 +373,7 @@ impl VhostUserBackendReqHandlerMut for Backend {
     }
 
     fn get_queue_num(&mut self) -> Result<u64> {
-        // Queue pairs, for a network device.
+        // The number of queue pairs, for a network device.
         Ok(self.rings.len() as u64 / 2)
     }
 
@@ -395,7 +397,7 @@ impl VhostUserBackendReqHandlerMut for Backend {
         let region = self.map(region, &file)?;
         self.paused(|this| {
             let regions = Arc::make_mut(&mut this.regions);
-            // QEMU before 8.2 tells each region once for every queue pair: the same again takes its own place.
+            // QEMU before 8.2 sends each region once for every queue pair: a repeated region replaces itself.
             regions.remove(&spec);
             regions.insert(region)
         })?;
@@ -405,7 +407,7 @@ impl VhostUserBackendReqHandlerMut for Backend {
     fn remove_mem_region(&mut self, region: &VhostUserSingleMemoryRegion) -> Result<()> {
         let spec = spec(region);
         self.paused(|this| {
-            // One that is not there was removed for another queue pair.
+            // A missing region was removed for another queue pair.
             Arc::make_mut(&mut this.regions).remove(&spec);
             Ok::<_, Refused>(())
         })

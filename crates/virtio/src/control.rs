@@ -20,30 +20,30 @@ use std::time::Duration;
 use tracing::debug;
 use vhost::vhost_user::{BackendReqHandler, Error as VhostError};
 
-/// Pause between two attempts to connect, at first and at most.
+/// Pause between two attempts to connect: the first and the longest.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 
 /// What the control thread and the port that owns it share.
 pub(crate) struct Control {
     pub(crate) config: GuestPort,
-    /// Makes its socket, or connects to the VMM's.
+    /// Creates its socket, or connects to the VMM's.
     pub(crate) sockets: Arc<dyn Sockets>,
     pub(crate) log: Arc<Log>,
     pub(crate) shared: Arc<Shared>,
-    /// Signalled to have the thread look up: it is to end.
+    /// Signalled to make the thread check whether it must end.
     pub(crate) wake: OwnedFd,
     pub(crate) closing: AtomicBool,
-    /// The present connection, so that closing can end a wait for the rest of a message.
+    /// The current connection, so that closing can end a wait for the rest of a message.
     pub(crate) stream: Mutex<Option<UnixStream>>,
-    /// The last request refused, in words.
+    /// The last refused request, in words.
     pub(crate) refused: Mutex<Option<String>>,
 }
 
 impl Control {
-    /// Runs until closed. `listener` is there in server role.
+    /// Runs until closed. `listener` is set in server role.
     pub(crate) fn run(&self, listener: Option<&Listener>) {
         if let Err(e) = mem::prepare_to_signal() {
-            self.log.warn(format_args!("drivers can't be interrupted: {e}"));
+            self.log.warn(format_args!("can't send interrupts to drivers: {e}"));
         }
         let (mut pause, mut failure) = (RETRY.0, None);
         while !self.closing.load(Ordering::Acquire) {
@@ -76,7 +76,7 @@ impl Control {
         }
     }
 
-    /// Connects to the VMM. It is tried again and again: only a failure that is not the last one again is logged.
+    /// Connects to the VMM. It retries forever, and logs a failure only if it differs from the last one.
     fn connect(&self, last: &mut Option<String>) -> Option<UnixStream> {
         let connected = connect(&self.config.socket, &*self.sockets).map_err(|e| e.to_string());
         let failure = connected.as_ref().err().cloned();
@@ -92,15 +92,15 @@ impl Control {
     fn accept(&self, listener: &Listener) -> Option<UnixStream> {
         self.wait(Some(listener.as_fd()), None).then(|| {
             listener.accept().unwrap_or_else(|e| {
-                self.log.warn(format_args!("accepting a VMM: {e}"));
-                // Out of descriptors, most likely: let others close some.
+                self.log.warn(format_args!("can't accept a VMM's connection: {e}"));
+                // Most likely out of descriptors: wait for others to close some.
                 self.wait(None, Some(RETRY.1));
                 None
             })
         })?
     }
 
-    /// Waits for `fd`, the timeout or being closed; whether `fd` is what came.
+    /// Waits for `fd`, the timeout or being closed. Returns whether `fd` was the reason.
     fn wait(&self, fd: Option<BorrowedFd<'_>>, timeout: Option<Duration>) -> bool {
         let timeout = timeout.and_then(|t| Timespec::try_from(t).ok());
         let mut fds = [PollFd::new(&self.wake, PollFlags::IN), PollFd::new(&self.wake, PollFlags::IN)];
@@ -120,7 +120,7 @@ impl Control {
             *lock(&self.stream) = Some(closing);
             self.handle_requests(stream)
         })();
-        // Descriptors that wait in it are closed with it, which may take long: not under the lock.
+        // Descriptors waiting in it are closed with it, which may take long: so not under the lock.
         let closing = lock(&self.stream).take();
         drop(closing);
         if let Err(e) = served {
@@ -148,7 +148,7 @@ impl Control {
             match handler.handle_request() {
                 Ok(()) => {}
                 Err(VhostError::Disconnected | VhostError::SocketBroken(_)) => return Ok(()),
-                // The VMM was told if it asked; what it goes on to do is up to it.
+                // The VMM was told if it asked for a reply; what it does next is its decision.
                 Err(VhostError::ReqHandlerError(e)) => {
                     self.log.warn(format_args!("{e}"));
                     *lock(&self.refused) = Some(e.to_string());
@@ -162,7 +162,7 @@ impl Control {
     }
 }
 
-/// Locks what is only ever replaced whole, so that a panic elsewhere leaves nothing half done.
+/// Locks a value that is only ever replaced as a whole, so a panic elsewhere leaves nothing half-changed.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

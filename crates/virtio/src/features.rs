@@ -11,7 +11,7 @@ macro_rules! bits {
         impl Features {
             $($(#[$doc])* pub(crate) const $name: Self = Self(1 << $bit);)*
 
-            /// The names of the bits that are set, for people.
+            /// The names of the set bits, for display.
             pub(crate) fn words(self) -> Vec<String> {
                 [$((Self::$name, $words)),*]
                     .iter()
@@ -56,7 +56,7 @@ bits! {
     INDIRECT_DESC = 28, "indirect";
     /// Notifications at an index.
     EVENT_IDX = 29, "event-idx";
-    /// vhost-user's own: protocol features follow.
+    /// vhost-user's own bit: protocol features follow.
     PROTOCOL_FEATURES = 30, "";
     /// VIRTIO 1.0 or later.
     VERSION_1 = 32, "version-1";
@@ -76,10 +76,11 @@ impl Features {
         Self(self.0 | bits.0)
     }
 
-    /// What we offer: no more than what is implemented. UFO and USO are not: nobody here could cut them.
+    /// The features that we offer: only implemented ones. UFO and USO are not, because nobody here could segment such
+    /// packets.
     ///
-    /// The control queue is the VMM's business, but VMMs that mask their own offer by ours (cloud-hypervisor)
-    /// would otherwise lose it, and with it multiqueue.
+    /// The control queue is the VMM's task. But VMMs that mask their own offer by ours (cloud-hypervisor) would
+    /// otherwise lose it, and multiqueue with it.
     pub(crate) const fn offered(offload: bool) -> Self {
         let base = Self::MTU
             .with(Self::MRG_RXBUF)
@@ -106,7 +107,7 @@ impl Features {
             .with(Self::HOST_ECN)
     }
 
-    /// Length of `struct virtio_net_hdr` in bytes (5.1.6): without `num_buffers` only for legacy drivers.
+    /// Length of `struct virtio_net_hdr` in bytes (5.1.6). Only legacy drivers use it without `num_buffers`.
     pub(crate) const fn header_len(self) -> usize {
         if self.has(Self::VERSION_1) || self.has(Self::MRG_RXBUF) {
             vnet::VNET_HEADER
@@ -115,7 +116,7 @@ impl Features {
         }
     }
 
-    /// What the driver may leave for us to finish.
+    /// Offloads that the driver may leave to us.
     pub(crate) const fn finished_for_driver(self) -> Accepts {
         Accepts {
             csum: self.has(Self::CSUM),
@@ -125,7 +126,7 @@ impl Features {
         }
     }
 
-    /// What we may leave for the driver to finish.
+    /// Offloads that we may leave to the driver.
     pub(crate) const fn left_to_driver(self) -> Accepts {
         Accepts {
             csum: self.has(Self::GUEST_CSUM),

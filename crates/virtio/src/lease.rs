@@ -1,26 +1,27 @@
-//! Who may touch a ring now: one worker for a burst, or the control thread.
+//! Who may access a ring: one worker for a burst, or the control thread.
 //!
-//! A worker takes the lease and then looks whether it is closed; who closes it does so and then looks whether a
-//! worker has it. Both in one total order (Dekker): one of them sees the other. So giving it back is a plain store: a
-//! locked operation there would wait for all that was written to the guest.
+//! A worker takes the lease and then checks whether it is closed; the control thread closes it and then checks whether
+//! a worker has it. All four steps have one total order (Dekker), so at least one side sees the other. Therefore
+//! returning the lease is a plain store: a locked operation there would wait for everything that was written to the
+//! guest.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Tries to get hold of a ring that another worker holds, before giving up.
+/// Attempts to get a ring that another worker holds, before giving up.
 const SPINS: u32 = 1000;
 
-/// A lease of one ring. Workers take it by one exchange; while it is closed none can, and the one who
-/// closed it, once [`Lease::close`] returns, has the ring to itself.
+/// A lease of one ring. Workers take it by one exchange. While it is closed none can, and once [`Lease::close`]
+/// returns, the closer has the ring to itself.
 #[derive(Debug)]
 pub(crate) struct Lease {
     held: AtomicBool,
     closed: AtomicBool,
 }
 
-/// What an attempt to take a lease came to.
+/// The result of an attempt to take a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
-    /// It is ours until given back.
+    /// It is ours until returned.
     Yes,
     /// Another worker has it.
     Busy,
@@ -65,7 +66,7 @@ impl Lease {
         self.held.store(false, Ordering::Release);
     }
 
-    /// Lets no worker take it any more, and waits until the one that has it (a burst at most) gave it back.
+    /// Stops workers from taking it, and waits until the worker that has it (for a burst at most) has returned it.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
         while self.held.load(Ordering::SeqCst) {

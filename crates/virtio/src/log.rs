@@ -1,4 +1,4 @@
-//! What is logged because of a VMM, at a limited rate: a VMM whose requests are refused cannot fill the host's log.
+//! Log messages caused by a VMM, at a limited rate: a VMM whose requests are refused cannot fill the host's log.
 
 use crate::control::lock;
 use std::fmt;
@@ -6,9 +6,9 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
-/// Lines that may come at once.
+/// Lines that may follow each other at once.
 const AT_ONCE: u32 = 20;
-/// Time after which there may be one more.
+/// Time after which one more is allowed.
 const PAUSE: Duration = Duration::from_secs(10);
 
 /// The log lines of one guest.
@@ -38,11 +38,11 @@ impl Log {
         }
     }
 
-    /// Whether a line may be written; says first how many were not.
+    /// Whether a line may be written. First logs how many were left out.
     fn admits(&self) -> bool {
         let admitted = lock(&self.limit).admit(Instant::now());
         if let Some(left_out @ 1..) = admitted {
-            warn!(guest = self.guest, left_out, "too many lines because of this VMM");
+            warn!(guest = self.guest, left_out, "this VMM caused too many log lines; some were left out");
         }
         admitted.is_some()
     }
@@ -61,7 +61,7 @@ impl Limit {
         Self { left: AT_ONCE, since: now, left_out: 0 }
     }
 
-    /// Whether a line may be written `now`, and then how many were left out since the last one that was.
+    /// Whether a line may be written `now`, and if so, how many were left out since the last one.
     fn admit(&mut self, now: Instant) -> Option<u64> {
         let pauses = now.saturating_duration_since(self.since).as_secs() / PAUSE.as_secs();
         self.left = self.left.saturating_add(u32::try_from(pauses).unwrap_or(u32::MAX)).min(AT_ONCE);
@@ -90,7 +90,7 @@ mod tests {
         assert_eq!(admitted(PAUSE), [180]);
         assert_eq!(admitted(PAUSE * 7 / 2), [99, 0]);
         assert_eq!(admitted(PAUSE * 4), [98], "part of a pause counts");
-        // However long it was quiet, no more come at once.
+        // However long it was quiet, no more than that may follow each other at once.
         let late = admitted(PAUSE * 1000);
         assert_eq!((late.len(), late[0], late[1]), (20, 99, 0));
     }

@@ -1,7 +1,7 @@
-//! Messages that crate `vhost` does not handle as we need it; they are recognised before that crate reads them.
+//! Messages that the crate `vhost` does not handle as we need; they are recognised before that crate reads them.
 //!
-//! NET_SET_MTU it does not know. SET_VRING_ENABLE it refuses before SET_FEATURES, but VMMs that reconnect (QEMU,
-//! DPDK) enable rings first.
+//! It does not know NET_SET_MTU. It refuses SET_VRING_ENABLE before SET_FEATURES, but VMMs that reconnect (QEMU, DPDK)
+//! enable rings first.
 
 use crate::backend::Backend;
 use rustix::net::{RecvFlags, recv};
@@ -15,10 +15,10 @@ const FLAG_VERSION: u32 = 1;
 const FLAG_REPLY: u32 = 4;
 const FLAG_NEED_REPLY: u32 = 8;
 
-/// Handles the next message of `stream` if it is one of those; whether it was.
+/// Handles the next message of `stream` if it is one of those. Returns whether it was.
 pub(crate) fn handle(stream: &mut UnixStream, backend: &mut Backend) -> io::Result<bool> {
     let mut header = [0; HEADER_LEN];
-    // A peek without room for descriptors leaves those of other messages where they are.
+    // A peek without room for descriptors leaves those of other messages in place.
     let (peeked, _) = recv(&*stream, &mut header[..], RecvFlags::PEEK)?;
     let word = |i: usize| u32::from_le_bytes([header[i], header[i + 1], header[i + 2], header[i + 3]]);
     let (request, flags, size) = (word(0), word(4), word(8));

@@ -20,10 +20,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tracing::warn;
 
-/// Queue pairs of a port at most: vhost-user names rings in a byte (SET_VRING_KICK).
+/// Most queue pairs of a port: vhost-user identifies rings by a byte (SET_VRING_KICK).
 pub const MAX_QUEUES: u16 = 128;
 
-/// How long the end of a port's control thread is waited for.
+/// How long to wait for the end of a port's control thread.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Who listens on a port's socket.
@@ -31,11 +31,11 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub enum Role {
     /// We do.
     Server,
-    /// The VMM does; we connect, again and again.
+    /// The VMM does; we connect, and reconnect.
     Client,
 }
 
-/// A guest's port to be opened.
+/// A guest's port to open.
 #[derive(Clone, Debug)]
 pub struct GuestPort {
     /// Name of the guest, for logs and the thread.
@@ -48,7 +48,7 @@ pub struct GuestPort {
     pub queues: u16,
     /// Largest MTU of the guest's network, in bytes.
     pub mtu: u16,
-    /// Owner (user, group) of the socket file in server role; our own if none.
+    /// Owner (user, group) of the socket file in server role; `None`: ours.
     pub owner: Option<(u32, u32)>,
     /// Mode of the socket file in server role.
     pub mode: u32,
@@ -59,13 +59,13 @@ pub struct GuestPort {
 /// Why a port can't be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No queue, or more than [`MAX_QUEUES`].
+    /// No queues, or more than [`MAX_QUEUES`].
     #[error("{0} queues: must be 1 to {MAX_QUEUES}")]
     Queues(u16),
-    /// The socket can't be made.
+    /// The socket can't be created.
     #[error(transparent)]
     Socket(#[from] sockets::Error),
-    /// Descriptors or the thread can't be had.
+    /// Descriptors or a thread can't be created.
     #[error(transparent)]
     Os(#[from] io::Error),
 }
@@ -76,7 +76,7 @@ impl From<rustix::io::Errno> for Error {
     }
 }
 
-/// Opens a guest's port. It needs no VMM to be there: the port is down until one comes, and whenever it goes.
+/// Opens a guest's port. No VMM need be there: the port is down until one comes, and whenever it leaves.
 ///
 /// # Errors
 /// [`Error`].
@@ -84,7 +84,7 @@ pub fn open(port: &GuestPort) -> Result<Opened, Error> {
     open_by(port, sockets::here())
 }
 
-/// As [`open`], with a socket that somebody else makes or reaches.
+/// As [`open`], with `sockets` to create the socket or connect to it.
 ///
 /// # Errors
 /// [`Error`].
@@ -138,7 +138,7 @@ pub fn open_by(port: &GuestPort, sockets: Arc<dyn Sockets>) -> Result<Opened, Er
 /// The port as its owner sees it.
 struct Device {
     control: Arc<Control>,
-    /// Says nothing, and is disconnected when the control thread ends.
+    /// Carries no values; it is disconnected when the control thread ends.
     ended: Mutex<Receiver<Infallible>>,
     /// The socket's file, kept here so that it is removed whatever the thread does.
     _file: Option<Box<dyn ListeningFile>>,
@@ -176,11 +176,14 @@ fn fault_words(code: u32) -> String {
 impl Drop for Device {
     fn drop(&mut self) {
         self.control.close();
-        // Closing a descriptor of the VMM's may take as long as the VMM likes (SO_LINGER, FUSE).
-        // So the thread may be stuck in a request; it ends when it gets out, and its guest is alone with it until then.
+        // Closing a descriptor from the VMM may take as long as the VMM likes (SO_LINGER, FUSE). So the thread may be
+        // stuck in a request. It ends when it gets out; until then it affects only its own guest.
         if lock(&self.ended).recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
             let guest = &self.control.config.name;
-            warn!(guest, "the thread that serves the VMM is stuck in a request, and is left behind");
+            warn!(
+                guest,
+                "the thread that serves the VMM is stuck in a request; the port is closed without it"
+            );
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A queue of a port: its ring, who has the lease of it, and its events.
+//! A queue of a port: its ring, the ring's lease, and its events.
 
 use crate::features::Features;
 use crate::lease::{Lease, Taken};
@@ -11,14 +11,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 
-/// Segments that a burst from a driver, or a packet to it, may take.
+/// Most segments of a burst from a driver, or of a packet to it.
 pub(crate) const SEGMENTS: usize = 2048;
 
-/// A running ring and what goes with it.
+/// A running ring and its state.
 pub(crate) struct Running {
     pub(crate) ring: Ring,
     pub(crate) memory: Memory,
-    /// Segments of the chains being looked at. Never grows beyond [`SEGMENTS`] and one chain.
+    /// Segments of the chains in the current burst. Never grows beyond [`SEGMENTS`] and one chain.
     pub(crate) segments: Vec<Segment>,
     pub(crate) features: Features,
     /// Whether the VMM enabled the queue (SET_VRING_ENABLE).
@@ -36,7 +36,7 @@ impl Running {
         Self { ring, memory, segments, features, enabled: false, kicked: false, call: None, err: None }
     }
 
-    /// Whether another chain's segments have room.
+    /// Whether there is room for the segments of another chain.
     pub(crate) fn has_room(segments: &[Segment]) -> bool {
         segments.len() + MAX_CHAIN <= SEGMENTS
     }
@@ -49,31 +49,32 @@ impl Running {
     }
 }
 
-/// One queue: a ring that comes and goes, in a place that stays.
+/// One queue: its ring comes and goes, but the queue stays.
 pub(crate) struct Queue {
     lease: Lease,
     /// Only for the holder of the lease.
     running: UnsafeCell<Option<Running>>,
-    /// Chains refused. Written by the holder of the lease, read by anybody.
+    /// Number of chains refused. The holder of the lease writes it, anybody may read it.
     malformed: AtomicU64,
-    /// Whether the worker wants events: kept here for rings that start while it sleeps. Never so of a ring to the
-    /// guest, whose driver would send one, a system call or a VM exit, each time it adds buffers.
+    /// Whether the worker wants events. Kept here for rings that start while the worker sleeps. Never set for a ring
+    /// to the guest: its driver would send an event, which costs a system call or a VM exit, each time it adds
+    /// buffers.
     pub(crate) armed: AtomicBool,
-    /// Readable when there may be packets: collects the present kick descriptor and `wake`, edge-triggered, so
-    /// that nothing of the VMM's is ever read.
+    /// Readable when there may be packets. It combines the current kick descriptor and `wake`, edge-triggered, so that
+    /// nothing from the VMM is ever read.
     epoll: OwnedFd,
-    /// Written by the control thread when the ring came, so that the worker looks.
+    /// Written by the control thread when a ring starts, so that the worker checks it.
     wake: OwnedFd,
 }
 
-// SAFETY: `running` is reached only through `Held` and `Closed`, which exclude each other by the lease. What is
-// in it may move between threads: addresses, descriptors and plain data.
+// SAFETY: `running` is accessed only through `Held` and `Closed`, which exclude each other by the lease. Its content
+// may move between threads: addresses, descriptors and plain data.
 unsafe impl Sync for Queue {}
 // SAFETY: as above.
 unsafe impl Send for Queue {}
 
 impl Queue {
-    /// `armed`: whether events are wanted before a worker says so.
+    /// `armed`: whether events are wanted before a worker asks for them.
     pub(crate) fn new(armed: bool) -> std::io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
@@ -103,7 +104,7 @@ impl Queue {
         self.epoll.as_fd()
     }
 
-    /// Takes what made [`Queue::event_fd`] readable.
+    /// Consumes the events that made [`Queue::event_fd`] readable.
     pub(crate) fn drain_events(&self) {
         let mut events = [const { std::mem::MaybeUninit::uninit() }; 4];
         let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -134,7 +135,7 @@ impl Queue {
         }
     }
 
-    /// The lease that a [`Held`] forgotten before had.
+    /// The lease that a forgotten [`Held`] had.
     ///
     /// # Safety
     /// The caller must hold the lease, and no other [`Held`] for it.
@@ -149,7 +150,7 @@ impl Queue {
     }
 }
 
-/// The lease of a running ring.
+/// The lease on a running ring.
 pub(crate) struct Held<'a> {
     queue: &'a Queue,
 }
@@ -186,8 +187,8 @@ impl Drop for Held<'_> {
     }
 }
 
-/// A queue closed by the control thread: nobody uses its ring or its guest's memory. Dropping it lets workers
-/// in again where a ring runs. Only one control thread may close a queue.
+/// A queue closed by the control thread: nobody uses its ring or its guest's memory. Dropping it admits workers again
+/// if a ring runs. Only one control thread may close a queue.
 pub(crate) struct Closed<'a> {
     queue: &'a Queue,
 }
@@ -195,7 +196,7 @@ pub(crate) struct Closed<'a> {
 impl Closed<'_> {
     /// The ring's place.
     pub(crate) fn running(&mut self) -> &mut Option<Running> {
-        // SAFETY: closed and given back: no worker is in, and none gets in.
+        // SAFETY: closed, and the lease was returned: no worker is inside, and none gets in.
         unsafe { &mut *self.queue.running.get() }
     }
 }
@@ -207,14 +208,14 @@ impl Drop for Closed<'_> {
         let Some(running) = self.running() else { return };
         dispatch!(&mut running.ring, r => crate::ring::Virtqueue::want_kicks(r, armed));
         queue.lease.open();
-        // A worker that armed while we had the lease, or that sleeps since before the ring came, must look.
+        // A worker that armed while we had the lease, or that has slept since before the ring started, must check it.
         signal(queue.wake.as_fd());
     }
 }
 
 /// What the queues of a port, its control thread and its status share.
 pub(crate) struct Shared {
-    /// Rings by vhost index: even to the guest, odd from it.
+    /// Rings by vhost index: even numbers to the guest, odd ones from it.
     pub(crate) queues: Vec<Queue>,
     /// Why the guest is disabled.
     pub(crate) fault: Arc<FaultWord>,

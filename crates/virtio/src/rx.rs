@@ -19,7 +19,7 @@ const MAX_FRAME: usize = 65536 + 128;
 pub(crate) struct GuestRx {
     shared: Arc<Shared>,
     index: usize,
-    /// Chains of the burst that is out, oldest first. Where there are any, the lease is ours.
+    /// Chains of the current burst, oldest first. While there are any, the lease is ours.
     taken: ArrayVec<Chain, BURST>,
 }
 
@@ -28,7 +28,7 @@ impl GuestRx {
         Self { shared, index, taken: ArrayVec::new() }
     }
 
-    /// Returns all chains taken to the driver.
+    /// Returns all taken chains to the driver.
     fn give_back(running: &mut Running, taken: &mut ArrayVec<Chain, BURST>) {
         let notify = dispatch!(&mut running.ring, ring => {
             for chain in taken.drain(..) {
@@ -64,7 +64,7 @@ impl RxQueue for GuestRx {
         };
         held.count_malformed(malformed);
         if !held.enabled {
-            // A disabled queue's packets are processed and discarded (vhost-user, "Ring states").
+            // Packets of a disabled queue are processed and discarded (vhost-user, "Ring states").
             burst.clear();
         }
         if burst.is_empty() {
@@ -82,7 +82,7 @@ impl RxQueue for GuestRx {
         if self.taken.is_empty() {
             return;
         }
-        // SAFETY: `poll` took the lease and forgot it, as chains are out.
+        // SAFETY: `poll` took the lease and forgot it, since there are taken chains.
         let mut held: Held<'_> = unsafe { self.shared.queues[self.index].resume() };
         Self::give_back(&mut held, &mut self.taken);
     }
@@ -93,7 +93,7 @@ impl RxQueue for GuestRx {
 
     fn arm(&mut self) -> bool {
         let queue = &self.shared.queues[self.index];
-        // Before the attempt: where the control thread has the lease, it reads this and wakes us after.
+        // Before the attempt: if the control thread has the lease, it reads this later and wakes us.
         queue.armed.store(true, Ordering::SeqCst);
         if !self.shared.healthy() {
             return false;
@@ -135,8 +135,8 @@ fn collect<R: Virtqueue>(
     segments.clear();
     memory.work.grant_poll();
     ring.look()?;
-    // First pass: descriptors to segments, and the headers on their way to the cache. First of all the chains of one
-    // buffer, as most are, up to one that is something else.
+    // First pass: resolves descriptors to segments and prefetches the headers. It begins with the chains of one
+    // buffer, which are the majority, up to one that differs.
     let mut bytes = 0;
     while !taken.is_full() && bytes < byte_budget.max(1) {
         let Some((chain, buffer)) = ring.take_single(Access::Read, memory) else { break };
@@ -170,8 +170,8 @@ fn collect<R: Virtqueue>(
     Ok(malformed)
 }
 
-/// Takes chains of any form, for up to `byte_budget` bytes; where the segments of each end, and its length. Apart from
-/// the loop over those of one buffer, so as not to burden it.
+/// Takes chains of any form, for up to `byte_budget` bytes. Returns for each where its segments end, and its length.
+/// Separate from the loop over chains of one buffer, so as not to slow it down.
 #[inline(never)]
 fn take_chains<R: Virtqueue>(
     ring: &mut R,
@@ -201,7 +201,7 @@ fn take_chains<R: Virtqueue>(
     Ok(())
 }
 
-/// The frame in a chain of one buffer; as [`frame`].
+/// The frame in a chain of one buffer; like [`frame`].
 #[inline(always)]
 fn single_frame(buffer: &Segment, features: Features) -> Option<(Segment, Offload)> {
     let header_len = features.header_len();
@@ -211,7 +211,7 @@ fn single_frame(buffer: &Segment, features: Features) -> Option<(Segment, Offloa
     Some((buffer.slice(header_len, len), offload))
 }
 
-/// The frame in a chain of `len` bytes, behind its header; None where the header lies or the length can't be.
+/// The frame in a chain of `len` bytes, after its header. `None` if the header or the length is invalid.
 #[inline(always)]
 fn frame(chain: &mut [Segment], len: usize, features: Features) -> Option<(&[Segment], u32, Offload)> {
     let header_len = features.header_len();
@@ -224,7 +224,7 @@ fn frame(chain: &mut [Segment], len: usize, features: Features) -> Option<(&[Seg
     Some((skip(chain, header_len), frame_len, offload))
 }
 
-/// `segments` without their first `bytes`.
+/// `segments` without their first `bytes` bytes.
 #[inline(always)]
 pub(crate) fn skip(segments: &mut [Segment], bytes: usize) -> &mut [Segment] {
     match segments.first_mut() {

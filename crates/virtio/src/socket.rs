@@ -15,7 +15,7 @@ const BACKLOG: i32 = 8;
 pub(crate) struct Listener(UnixListener);
 
 impl Listener {
-    /// Listens where `port` says; with it the socket's file, which goes when it is dropped.
+    /// Listens as `port` specifies. Also returns the socket's file, which is removed when dropped.
     pub(crate) fn new(
         port: &GuestPort,
         sockets: &dyn Sockets,

@@ -22,9 +22,9 @@ use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 const SIZE: u16 = 64;
-/// Bytes of the guest's buffers, behind its rings.
+/// Bytes of the guest's buffers, after its rings.
 const BUFFERS: usize = 0x4_0000;
-/// Only so that a hang fails instead of hanging.
+/// Only makes a hang fail instead of hanging.
 const PATIENCE: Duration = Duration::from_secs(20);
 const TO_GUEST: usize = 0;
 const FROM_GUEST: usize = 1;
@@ -98,7 +98,7 @@ impl Drop for Memory {
     }
 }
 
-/// A VMM with a guest whose driver is up.
+/// A VMM and a guest whose driver is up.
 struct Vmm {
     frontend: Frontend,
     memory: Memory,
@@ -117,7 +117,7 @@ impl Vmm {
         assert!(offered.has(features) && offered.has(Features::PROTOCOL_FEATURES));
         let protocol = frontend.get_protocol_features().unwrap();
         frontend.set_protocol_features(protocol).unwrap();
-        // From here on every request is answered, so that what it asks for is done when it returns.
+        // From here on every request is answered, so that its effect is complete when it returns.
         frontend.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
         let features = features.0 | Features::PROTOCOL_FEATURES.0;
         frontend.set_features(features).unwrap();
@@ -162,7 +162,7 @@ impl Vmm {
         self.drivers.len() as u64 * RING_LEN + 4096 * i as u64
     }
 
-    /// The guest sends `frame` under `header`, from buffer `i`, by ring `ring`.
+    /// The guest sends `frame` with `header`, from buffer `i`, through ring `ring`.
     fn send_by(&mut self, ring: usize, i: usize, header: &[u8], frame: &[u8]) {
         let at = self.buffer(i);
         self.memory.ram.write(at, header);
@@ -186,7 +186,7 @@ fn frame(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|i| seed.wrapping_add(i as u8)).collect()
 }
 
-/// Polls a burst of packets; their bytes and offloads.
+/// Polls a burst of packets; returns their bytes and offloads.
 fn receive(port: &mut Opened, queue: usize) -> Vec<(Vec<u8>, Offload)> {
     let mut burst = Burst::new();
     let count = port.rx[queue].poll(&mut burst, usize::MAX);
@@ -227,7 +227,7 @@ fn with(extra: &[Features]) -> Features {
     extra.iter().fold(BASE, |all, f| Features(all.0 | f.0))
 }
 
-/// A server port with a VMM connected and the guest up.
+/// A server port with a connected VMM whose guest is up.
 fn connected(name: &str, features: Features, queues: u16) -> (Dir, Opened, Vmm) {
     let dir = Dir::new(name);
     let config = dir.port(Role::Server, queues);
@@ -308,7 +308,7 @@ fn offloads_pass_as_negotiated() {
     let header = mem::vnet::build(&offload);
     vmm.send_by(FROM_GUEST, 0, &header, &frame(3000, 0));
     assert_eq!(receive(&mut port, 0)[0].1, offload);
-    // Over IPv6 was not negotiated; a runt is no frame.
+    // TSO over IPv6 was not negotiated; a runt is not a frame.
     let v6 = mem::vnet::build(&Offload { gso: offload.gso.map(|g| Gso { v6: true, ..g }), ..offload });
     vmm.send_by(FROM_GUEST, 1, &v6, &frame(3000, 0));
     vmm.send_by(FROM_GUEST, 2, &[0; 12], &frame(13, 0));
@@ -344,7 +344,7 @@ fn each_queue_is_enabled_on_its_own() {
     vmm.enable(3, false);
     assert_eq!(port.port.status().queues, 1);
     assert_eq!(deliver(&port, 1, &frame(60, 0), &Offload::default()), Err(NoRoom::Down));
-    // What a disabled queue holds is thrown away, and given back.
+    // What a disabled queue holds is discarded and returned.
     while vmm.drivers[3].used().is_some() {}
     vmm.send_by(3, 1, &[0; 12], &frame(90, 1));
     assert_eq!(receive(&mut port, 1), []);
@@ -392,7 +392,7 @@ fn new_buffers_need_no_event() {
     for form in [&[][..], &[Features::EVENT_IDX], &[Features::RING_PACKED]] {
         let event_idx = form.contains(&Features::EVENT_IDX);
         let (_dir, _port, mut vmm) = connected("buffers", with(form), 1);
-        // By its index, the first one is asked for in memory that is all zero.
+        // According to its index, the first one is wanted in memory that is all zero.
         vmm.offer(2, 2000);
         vmm.offer(3, 2000);
         assert!(!vmm.drivers[TO_GUEST].kick_wanted(event_idx, 1), "{form:?}");
@@ -455,7 +455,7 @@ fn memory_comes_and_goes() {
     let (_dir, mut port, mut vmm) = connected("hotplug", BASE, 1);
     assert_eq!(vmm.frontend.get_max_mem_slots().unwrap(), 509);
     let more = Memory::new(0x1_0000);
-    // It begins where the guest's memory ends, so that a buffer may lie across.
+    // The region begins where the guest's memory ends, so that a buffer can span both.
     let end = GPA + vmm.memory.len as u64;
     let region = more.region(end, USER + 0x100_0000);
     let across = |vmm: &mut Vmm| {
@@ -478,7 +478,7 @@ fn memory_comes_and_goes() {
     works_after(&mut port, &mut vmm, 1);
 }
 
-/// `works`, with `used` chains still to be collected by the driver first.
+/// Like `works`, with `used` chains that the driver has yet to collect first.
 fn works_after(port: &mut Opened, vmm: &mut Vmm, used: usize) {
     assert_eq!((0..used).filter_map(|_| vmm.drivers[FROM_GUEST].used()).count(), used);
     works(port, vmm);
@@ -491,7 +491,7 @@ fn memory_that_is_truncated_disables_its_guest_alone() {
     vmm.send(0, &frame(200, 1));
     let mut burst = Burst::new();
     assert_eq!(port.rx[0].poll(&mut burst, usize::MAX), 1);
-    // All of it goes: the packet polled, and the rings.
+    // All memory disappears: the polled packet, and the rings.
     vmm.memory.file.set_len(0).unwrap();
     let mut bytes = [1; 200];
     gather(burst.segments(&burst.packets()[0]), 0, &mut bytes);
@@ -504,7 +504,7 @@ fn memory_that_is_truncated_disables_its_guest_alone() {
     assert!(!port.rx[0].arm());
     works(&mut other, &mut other_vmm);
     assert_eq!(other.port.status().fault, None);
-    // A new VMM, with memory that stays, is served.
+    // A new VMM, whose memory stays, is served.
     drop(vmm.frontend);
     until(|| port.port.status().features.is_empty());
     let mut vmm = Vmm::new(UnixStream::connect(dir.0.join("vm.sock")).unwrap(), BASE, 1);
@@ -539,7 +539,7 @@ fn message(code: u32, flags: u32, value: u64) -> [u8; 20] {
     bytes
 }
 
-/// Connects and acknowledges REPLY_ACK; then sends messages, for the status that each is answered with.
+/// Connects and acknowledges REPLY_ACK. The returned function sends messages and returns the status of each answer.
 fn asking(config: &GuestPort) -> impl FnMut(u32, u64) -> u8 + use<> {
     let mut stream = UnixStream::connect(&config.socket).unwrap();
     let protocol = VhostUserProtocolFeatures::REPLY_ACK | VhostUserProtocolFeatures::MTU;
@@ -587,11 +587,11 @@ fn what_can_not_be_used_is_refused() {
     let config = dir.port(Role::Server, 1);
     let port = open(&config).unwrap();
     let mut vmm = Vmm::new(UnixStream::connect(&config.socket).unwrap(), BASE, 1);
-    // The refusal is on its way to the status when the VMM hears of it.
+    // When the VMM receives the refusal, it may not be in the status yet.
     let refused = |why: &str| port.port.status().fault.is_some_and(|f| f.contains(why));
     assert!(vmm.frontend.set_features(1 << 14).is_err(), "UFO was not offered");
     until(|| refused("0x4000"));
-    // Not memory: a file on a disk can't be had everywhere, a pipe can.
+    // Not memory: a file on a disk is not available everywhere, a pipe is.
     let (read, _write) = std::io::pipe().unwrap();
     let mut region = vmm.memory.region(GPA + 0x1_0000_0000, USER + 0x1_0000_0000);
     region.mmap_handle = read.as_raw_fd();
@@ -601,14 +601,13 @@ fn what_can_not_be_used_is_refused() {
     region.memory_size += 1;
     assert!(vmm.frontend.add_mem_region(&region).is_err());
     until(|| refused("shorter"));
-    // Nor a descriptor that a worker could hang on.
-    // SAFETY: a duplicate of its own.
+    // Nor a descriptor on which a worker could hang. SAFETY: a duplicate of its own.
     let pipe = unsafe { EventFd::from_raw_fd(rustix::io::dup(&read).unwrap().into_raw()) };
     assert!(vmm.frontend.set_vring_call(0, &pipe).is_err());
     until(|| refused("eventfd"));
 }
 
-/// A descriptor given up by its owner.
+/// Takes the descriptor from its owner.
 trait IntoRaw {
     fn into_raw(self) -> i32;
 }
@@ -662,7 +661,7 @@ fn any_vhost_user_messages_are_survived() {
         let send = |code: u32, flags: u32, body: &[u8], fd: Option<i32>| {
             let header = [code, flags, body.len() as u32].map(u32::to_le_bytes).concat();
             let fds: Vec<i32> = fd.into_iter().collect();
-            // The other side may have hung up by now.
+            // The other side may have hung up already.
             let _ = stream.send_with_fds(&[&header, body], &fds);
         };
         if *polite {
@@ -686,7 +685,7 @@ fn any_vhost_user_messages_are_survived() {
             send(u32::from(m.code % 46), if m.need_reply { 9 } else { 1 }, &body, fd);
         }
         drop(stream);
-        // Still there for the next; and in the end for a VMM that means it.
+        // It is still there for the next one, and finally for a well-behaved VMM.
         until(|| !(*up)());
     });
     drop(Vmm::new(UnixStream::connect(&config.socket).unwrap(), BASE, 2));

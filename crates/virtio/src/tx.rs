@@ -58,7 +58,7 @@ impl TxQueue for GuestTx {
     }
 }
 
-/// Room in a queue that isn't there.
+/// Room in a queue that does not exist.
 struct Down;
 
 impl Room for Down {
@@ -88,9 +88,9 @@ impl<'a, R: Virtqueue> GuestRoom<'a, R> {
         Self { ring, memory, segments, features, malformed: 0, fault }
     }
 
-    /// Takes chains for `need` bytes into `segments` and completes them; how many they are.
+    /// Takes chains for `need` bytes into `segments` and completes them; returns how many.
     fn take(&mut self, need: usize) -> Result<u16, NoRoom> {
-        // Chains of the packet, on the stack and bounded like the segments: each has at least one.
+        // Chains of the packet, on the stack and limited like the segments: each has at least one.
         let mut chains: ArrayVec<Chain, MAX_BUFFERS> = ArrayVec::new();
         let mut lens: ArrayVec<u32, MAX_BUFFERS> = ArrayVec::new();
         let most = if self.features.has(Features::MRG_RXBUF) { MAX_BUFFERS } else { 1 };
@@ -119,7 +119,7 @@ impl<'a, R: Virtqueue> GuestRoom<'a, R> {
             };
             chains.push(chain);
             if !chain.ok {
-                // It goes back empty, in order, and with it what was taken for the packet before.
+                // It is returned empty, in order, together with the chains taken for the previous packet.
                 self.malformed += 1;
                 chains.drain(..).for_each(|c| self.ring.complete(c, 0));
                 if let Err(fault) = self.memory.work.malformed() {
@@ -144,7 +144,7 @@ impl<'a, R: Virtqueue> GuestRoom<'a, R> {
     }
 }
 
-/// Buffers that one packet may take: a full-sized segment in buffers of 512 bytes.
+/// Most buffers of one packet: a full-sized segment in buffers of 512 bytes.
 const MAX_BUFFERS: usize = 130;
 
 impl<R: Virtqueue> Room for GuestRoom<'_, R> {
@@ -161,7 +161,7 @@ impl<R: Virtqueue> Room for GuestRoom<'_, R> {
         Ok(trim(skip(self.segments, header_len), len))
     }
 
-    /// As [`mem::Room::put`], without a detour for the buffers that most drivers post: one descriptor each, with room
+    /// As [`mem::Room::put`], with a short path for the buffers that most drivers post: one descriptor each, with room
     /// for a whole frame.
     #[inline]
     fn put(

@@ -1,9 +1,9 @@
-//! Headers of virtio-net as a driver may write them: any bytes at all.
+//! virtio-net headers with arbitrary bytes, as a driver may write them.
 
 use mem::vnet::{self, DataValid, VNET_HEADER_SHORT};
 use mem::{Accepts, Csum};
 
-/// What is accepted was negotiated, lies within the frame, and is written as it was read.
+/// An accepted header was negotiated, lies within the frame, and is written as it was read.
 #[test]
 fn any_header_is_read_or_refused() {
     bolero::check!().with_type::<([u8; VNET_HEADER_SHORT], u16, [bool; 5])>().for_each(

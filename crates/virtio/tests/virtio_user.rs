@@ -1,7 +1,7 @@
-//! Against DPDK's virtio-user driver: `dpdk-testpmd` sends packets round through two of our ports.
+//! With DPDK's virtio-user driver: `dpdk-testpmd` sends packets in a circle through two of our ports.
 //!
-//! testpmd forwards between its two ports, and a thread here between the two at the other end, so that every
-//! packet put in by `--tx-first` goes round for ever. Both count.
+//! testpmd forwards between its two ports, and a thread here forwards between the two at the other end, so every
+//! packet that `--tx-first` puts in circles forever. Both sides count.
 
 #![allow(clippy::unwrap_used)] // Tests.
 
@@ -18,12 +18,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use virtio::{GuestPort, Role, open};
 
-/// Packets that must have gone through, in each direction.
+/// Number of packets that must get through in each direction.
 const ENOUGH: u64 = 20_000;
-/// Only so that a hang fails instead of hanging.
+/// Only makes a hang fail instead of hanging.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// testpmd polls, so that two at once on few cores would get in each other's way.
+/// testpmd polls, so two instances on few cores would disturb each other.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// A directory of its own for the sockets of one test.
@@ -57,7 +57,7 @@ fn port(dir: &Path, name: &str, role: Role, queues: u16) -> Opened {
     .unwrap()
 }
 
-/// Packets forwarded, by direction, and what was lost.
+/// Packets forwarded, by direction, and packets lost.
 #[derive(Default)]
 struct Counts {
     forwarded: [AtomicU64; 2],
@@ -79,7 +79,7 @@ impl Forwarder {
         let (shared, waker) = (counts.clone(), wake.clone());
         let thread = std::thread::spawn(move || {
             let mut burst = Burst::new();
-            // A packet for a port that is not up yet would be lost.
+            // A packet to a port that is not up yet would be lost.
             while !shared.stop.load(Ordering::Relaxed) && !ports.iter().all(is_up) {
                 std::thread::yield_now();
             }
@@ -206,7 +206,7 @@ impl Testpmd {
         Self { child, output }
     }
 
-    /// Ends it; what it printed.
+    /// Ends it; returns what it printed.
     fn stop(mut self) -> String {
         let _ = kill_process(Pid::from_child(&self.child), Signal::INT);
         self.child.wait().unwrap();
@@ -274,7 +274,7 @@ fn goes_round(name: &str, options: &str, queues: u16, args: &[&str]) {
     assert_eq!(accumulated(&output, "RX-dropped:"), 0);
     let (sent, received) = (accumulated(&output, "TX-packets:"), accumulated(&output, "RX-packets:"));
     let forwarded: u64 = counts.forwarded.iter().map(|c| c.load(Ordering::Relaxed)).sum();
-    // What testpmd sent we forwarded, and it received, but for what was under way when it stopped.
+    // We forwarded what testpmd sent, and it received that, except for what was in flight when it stopped.
     let under_way = u64::from(queues) * 2 * 256;
     assert!(sent.abs_diff(forwarded) <= under_way, "sent {sent}, forwarded {forwarded}");
     assert!(received.abs_diff(forwarded) <= under_way, "received {received}, forwarded {forwarded}");

@@ -6,17 +6,17 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 
-/// Bytes of the longest frame a socket gives or takes: an IPv6 packet of 40 + 65535 bytes behind an Ethernet
+/// Bytes of the longest frame that a socket delivers or accepts: an IPv6 packet of 40 + 65535 bytes after an Ethernet
 /// header and two tags.
 pub(crate) const MAX_FRAME: usize = 14 + 8 + 40 + 65535;
 
-/// A mapping, of which the kernel provides the pages that get written to.
+/// A mapping. The kernel provides those of its pages that are written to.
 pub(crate) struct Memory {
     base: *mut u8,
     len: usize,
 }
 
-// SAFETY: the mapping belongs to this value alone and is reached through checked segments.
+// SAFETY: the mapping belongs only to this value and is accessed through checked segments.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -24,7 +24,7 @@ unsafe impl Sync for Memory {}
 impl Memory {
     pub(crate) fn new(len: usize) -> io::Result<Self> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a new mapping at an address of the kernel's choice.
+        // SAFETY: a new mapping at an address that the kernel chooses.
         let base =
             unsafe { mmap_anonymous(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags)? };
         Ok(Self { base: base.cast(), len })
@@ -33,23 +33,23 @@ impl Memory {
     /// Maps `len` bytes from `offset` of a socket's rings.
     pub(crate) fn shared(socket: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<Self> {
         let flags = MapFlags::SHARED | MapFlags::POPULATE;
-        // SAFETY: a new mapping at an address of the kernel's choice.
+        // SAFETY: a new mapping at an address that the kernel chooses.
         let base =
             unsafe { mmap(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags, socket, offset)? };
         Ok(Self { base: base.cast(), len })
     }
 
-    /// The address of `count` values at `offset`. Valid as long as the memory is.
+    /// The address of `count` values at `offset`, valid as long as the memory is.
     ///
     /// # Panics
-    /// Where they lie outside or are not aligned.
+    /// If they are outside the memory or not aligned.
     pub(crate) fn at<T>(&self, offset: usize, count: usize) -> NonNull<T> {
         let pointer = self.segment(offset, count * size_of::<T>()).as_ptr().cast::<T>();
         assert!(pointer.is_aligned(), "not aligned");
         NonNull::new(pointer).expect("a mapping is not at address 0")
     }
 
-    /// The bytes `offset..offset + len`. Valid as long as the memory is.
+    /// The bytes `offset..offset + len`, valid as long as the memory is.
     ///
     /// # Panics
     /// Where they lie outside.

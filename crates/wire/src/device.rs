@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 /// State of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Link {
-    /// Interface index; another one after the device went and came back.
+    /// Interface index. It changes if the device disappears and comes back.
     pub index: i32,
     /// Link-layer address.
     pub mac: [u8; 6],
@@ -19,14 +19,14 @@ pub struct Link {
     pub up: bool,
 }
 
-/// A device's name, and a socket of its namespace to ask through. The device need not exist.
+/// A device's name, and a socket of its namespace for requests. The device need not exist.
 pub(crate) struct Device {
     name: String,
     control: OwnedFd,
 }
 
 impl Device {
-    /// The device `name` of this thread's network namespace.
+    /// The device `name` in this thread's network namespace.
     pub(crate) fn new(name: &str) -> io::Result<Self> {
         request(name)?;
         Ok(Self { name: name.to_owned(), control: sys::socket(libc::AF_UNIX, libc::SOCK_DGRAM, 0)? })
@@ -36,25 +36,25 @@ impl Device {
         &self.name
     }
 
-    /// The device with that interface index, in the same namespace.
+    /// The device with this interface index, in the same namespace.
     pub(crate) fn by_index(&self, index: i32) -> io::Result<Self> {
         let request = self.ioctl_with(libc::SIOCGIFNAME, |request| request.ifr_ifru.ifru_ifindex = index)?;
         Ok(Self { name: name_of(&request), control: self.control.try_clone()? })
     }
 
-    /// Asks the driver; `words` starts with ethtool's command.
+    /// Sends a request to the driver; `words` starts with ethtool's command.
     ///
     /// # Safety
-    /// The command answers no more than `words` has room for.
+    /// The command's answer must fit `words`.
     pub(crate) unsafe fn ethtool(&self, words: &mut [u32]) -> io::Result<()> {
         let mut request = request(&self.name)?;
         request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
-        // SAFETY: takes an ifreq; what that points to has room, as the caller promises.
+        // SAFETY: takes an ifreq, which points to enough room, as the caller promises.
         unsafe { sys::ioctl(self.control.as_fd(), libc::SIOCETHTOOL as libc::Ioctl, &mut request)? };
         Ok(())
     }
 
-    /// Its state now; `ENODEV` where there is no such device.
+    /// Its current state; `ENODEV` if there is no such device.
     pub(crate) fn link(&self) -> io::Result<Link> {
         // SAFETY: the kernel fills the union's member that belongs to the request.
         let index = unsafe { self.ioctl(libc::SIOCGIFINDEX)?.ifr_ifru.ifru_ifindex };
@@ -68,7 +68,7 @@ impl Device {
         Ok(Link { index, mac: mac_of(&hardware), mtu: mtu.unsigned_abs(), up })
     }
 
-    /// Sets MTU and, if one is given, link-layer address, then sets the device up.
+    /// Sets the MTU and, if given, the link-layer address, then sets the device up.
     pub(crate) fn configure(&self, mtu: u16, mac: Option<[u8; 6]>) -> io::Result<()> {
         self.ioctl_with(libc::SIOCSIFMTU, |request| request.ifr_ifru.ifru_mtu = mtu.into())?;
         if let Some(mac) = mac {
@@ -118,7 +118,7 @@ pub(crate) fn request(name: &str) -> io::Result<libc::ifreq> {
     Ok(request)
 }
 
-/// An Ethernet address as interface requests have it.
+/// An Ethernet address in the form of interface requests.
 fn address_of(mac: [u8; 6]) -> libc::sockaddr {
     let mut address = libc::sockaddr { sa_family: libc::ARPHRD_ETHER, sa_data: [0; 14] };
     for (to, from) in address.sa_data.iter_mut().zip(mac) {

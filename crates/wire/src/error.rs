@@ -2,11 +2,11 @@
 
 use std::io;
 
-/// Why a port could not be opened. Each names the device, and what would help where it is known.
+/// Why a port could not be opened. Each error names the device and, where known, what would help.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A system call failed.
-    #[error("{device}: cannot {what}")]
+    #[error("{device}: can't {what}")]
     System {
         /// The network device.
         device: String,
@@ -15,7 +15,7 @@ pub enum Error {
         /// The kernel's answer.
         source: io::Error,
     },
-    /// Frames of the device's MTU don't fit the frames of AF_XDP.
+    /// The device's MTU does not fit the frames of AF_XDP.
     #[error(
         "{device}: AF_XDP takes an MTU of {limit} here, not {mtu}: set the MTU to that, or use kernel 6.6 or newer"
     )]
@@ -27,7 +27,7 @@ pub enum Error {
         /// The largest that works, in bytes.
         limit: u32,
     },
-    /// The other end of a veth pair leaves checksums to be completed, which AF_XDP cannot convey.
+    /// The other end of a veth pair leaves checksums unfinished, which AF_XDP cannot convey.
     #[error(
         "{device}: its peer sends unfinished checksums, which AF_XDP cannot see: run `ethtool -K {peer} tx off`"
     )]
@@ -45,17 +45,17 @@ pub enum Error {
         /// What the verifier said.
         log: String,
     },
-    /// The kernel was built without what the driver needs.
+    /// The kernel was built without an option that the driver needs.
     #[error("{device}: the kernel lacks {option}")]
     Kernel {
         /// The network device.
         device: String,
-        /// The configuration option that it was built without.
+        /// The missing configuration option.
         option: &'static str,
     },
 }
 
-/// Names device and action in what a system call answered.
+/// Adds device and action to a system call's error.
 pub(crate) trait Context<T> {
     fn context(self, device: &str, what: &'static str) -> Result<T, Error>;
 }

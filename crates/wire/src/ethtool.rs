@@ -1,4 +1,4 @@
-//! What a device's driver tells through ethtool's ioctl (linux/ethtool.h).
+//! What a device's driver reports through ethtool's ioctl (linux/ethtool.h).
 
 use crate::device::Device;
 use std::io;
@@ -14,7 +14,7 @@ pub(crate) struct Channels {
     pub tx: u32,
 }
 
-/// How many queues the device uses now; one each where its driver doesn't say.
+/// How many queues the device uses now; one of each if its driver doesn't report it.
 pub(crate) fn channels(device: &Device) -> io::Result<Channels> {
     // The command, four limits, then counts: receive, transmit, other, combined.
     let mut words = [0u32; 9];
@@ -37,7 +37,7 @@ pub(crate) fn is_veth(device: &Device) -> bool {
     known && words[1].to_ne_bytes() == *b"veth" && words[2].to_ne_bytes()[0] == 0
 }
 
-/// Whether the device completes checksums of what it sends, so that the kernel leaves them unfinished.
+/// Whether the device completes the checksums of what it sends, so that the kernel leaves them unfinished.
 pub(crate) fn finishes_checksums(device: &Device) -> io::Result<bool> {
     let mut words = [GTXCSUM, 0];
     // SAFETY: answers a struct ethtool_value, two words.

@@ -1,10 +1,10 @@
-//! The descriptor a worker sleeps on: it stays when the socket behind it is replaced.
+//! The descriptor on which a worker sleeps. It stays when the socket behind it is replaced.
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Polls readable whenever the descriptor watched last does.
+/// Polls readable whenever the watched descriptor does.
 pub(crate) struct Events {
     epoll: OwnedFd,
 }
@@ -19,7 +19,7 @@ impl Events {
         Ok(epoll::add(&self.epoll, fd, EventData::new_u64(0), EventFlags::IN)?)
     }
 
-    /// Watches `fd` no longer; nothing happens where it was not watched.
+    /// Stops watching `fd`; does nothing if it was not watched.
     pub(crate) fn forget(&self, fd: BorrowedFd<'_>) {
         let _ = epoll::delete(&self.epoll, fd);
     }

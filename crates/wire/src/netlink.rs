@@ -1,7 +1,8 @@
-//! What rtnetlink knows and ioctls do not: that a link changed, which link is its peer, links of other namespaces.
+//! Information that rtnetlink provides and ioctls do not: that a link changed, which link is its peer, links of other
+//! namespaces.
 //!
 //! Written by hand: `netlink-packet-route` parses every attribute of an answer into allocated values, and this module
-//! needs two requests and a handful of attributes.
+//! needs only two requests and a handful of attributes.
 
 use crate::device::{Device, Link, is_up};
 use crate::opener::TapState;
@@ -27,14 +28,14 @@ const IFLA_STATS64: u16 = 23;
 const IFLA_LINK_NETNSID: u16 = 37;
 const IFLA_TARGET_NETNSID: u16 = 46;
 
-/// Where struct rtnl_link_stats64 has `tx_dropped`, bytes.
+/// Offset of `tx_dropped` in struct rtnl_link_stats64, bytes.
 const TX_DROPPED: usize = 7 * 8;
 
 // Attributes of a namespace's number (linux/net_namespace.h).
 const NETNSA_NSID: u16 = 1;
 const NETNSA_FD: u16 = 3;
 
-/// Room for an answer about one link: with all attributes it is a few KiB.
+/// Room for an answer about one link, which has a few KiB with all attributes.
 const ANSWER: usize = 64 << 10;
 
 fn socket(groups: libc::c_int) -> io::Result<OwnedFd> {
@@ -52,7 +53,7 @@ pub(crate) fn link_events() -> io::Result<OwnedFd> {
     socket(libc::RTMGRP_LINK)
 }
 
-/// Takes all messages: that there were some is all that matters, also where the kernel had to drop others.
+/// Takes all messages. It only matters that there were some, even if the kernel had to drop others.
 pub(crate) fn drain(links: &OwnedFd) {
     let mut message = [0u8; 64];
     loop {
@@ -63,8 +64,8 @@ pub(crate) fn drain(links: &OwnedFd) {
     }
 }
 
-/// The device that a device of this thread's network namespace is linked to, a veth to its other end, where
-/// that is in the same namespace.
+/// The device to which a device of this thread's network namespace is linked, such as a veth's other end, if that is
+/// in the same namespace.
 pub(crate) fn linked(device: &Device) -> io::Result<Option<Device>> {
     let answer = ask(&Message::new(libc::RTM_GETLINK).link(device.link()?.index))?;
     let attributes = answer.get(HEADER + INFO..).unwrap_or_default();
@@ -74,8 +75,8 @@ pub(crate) fn linked(device: &Device) -> io::Result<Option<Device>> {
     }
 }
 
-/// State of the device `name` of another network namespace. Needs CAP_NET_ADMIN in both, and does not go there: the
-/// namespace gets a number in this one, by which its devices are asked for.
+/// State of the device `name` in another network namespace. Needs CAP_NET_ADMIN in both. It does not enter the other
+/// namespace, but gives it a number in this one, by which its devices can be queried.
 pub(crate) fn link_in(namespace: BorrowedFd<'_>, name: &str) -> io::Result<TapState> {
     let fd = namespace.as_raw_fd().to_ne_bytes();
     let known = |answer: Vec<u8>| {
@@ -88,7 +89,7 @@ pub(crate) fn link_in(namespace: BorrowedFd<'_>, name: &str) -> io::Result<TapSt
             let any = (-1_i32).to_ne_bytes();
             let wish = Message::new(libc::RTM_NEWNSID).generic().attribute(NETNSA_FD, &fd);
             match ask(&wish.attribute(NETNSA_NSID, &any)) {
-                // Somebody else was quicker.
+                // Another process was faster.
                 Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {}
                 other => drop(other?),
             }
@@ -102,7 +103,7 @@ pub(crate) fn link_in(namespace: BorrowedFd<'_>, name: &str) -> io::Result<TapSt
     state(&answer).ok_or_else(|| sys::invalid("the kernel's answer about a device is not whole"))
 }
 
-/// What an answer says of a device.
+/// The device state in an answer.
 fn state(answer: &[u8]) -> Option<TapState> {
     let word = |at: usize| Some(i32::from_ne_bytes(answer.get(at..at + 4)?.try_into().ok()?));
     let attributes = answer.get(HEADER + INFO..)?;
@@ -120,7 +121,7 @@ impl Message {
     fn new(kind: u16) -> Self {
         let mut bytes = vec![0; HEADER];
         bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
-        // The kernel answers even if it has nothing to say.
+        // Makes the kernel answer even without data.
         let flags = if kind == libc::RTM_NEWNSID { libc::NLM_F_ACK } else { 0 } | libc::NLM_F_REQUEST;
         bytes[6..8].copy_from_slice(&(flags as u16).to_ne_bytes());
         Self(bytes)
@@ -156,7 +157,7 @@ fn ask(message: &Message) -> io::Result<Vec<u8>> {
     let len = bytes.len() as u32;
     bytes[..4].copy_from_slice(&len.to_ne_bytes());
     send(&netlink, &bytes, SendFlags::empty())?;
-    // The kernel has answered by the time that `send` returns.
+    // The kernel has answered when `send` returns.
     let mut answer = vec![0u8; ANSWER];
     let (len, _) = recv(&netlink, answer.as_mut_slice(), RecvFlags::empty())?;
     answer.truncate(len);

@@ -1,4 +1,4 @@
-//! What takes privileges: opening taps, packet sockets and AF_XDP sockets, attaching XDP programs.
+//! Operations that need privileges: opening taps, packet sockets and AF_XDP sockets, and attaching XDP programs.
 
 use crate::device::Link;
 use crate::packet::socket;
@@ -9,42 +9,43 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// Most queues of a tap or an AF_XDP port: as many descriptors go into one message (`SCM_MAX_FD`).
+/// Most queues of a tap or an AF_XDP port: the number of descriptors that fit one message (`SCM_MAX_FD`).
 pub const MAX_QUEUES: usize = 253;
 
-/// Opens what a port needs: this process ([`Here`]), or another one that has the rights.
+/// Opens what a port needs: in this process ([`Here`]), or through another one that has the rights.
 pub trait Opener: Send + Sync {
-    /// Makes a tap that is not there yet, sets it up, and returns its queues.
+    /// Creates a tap that does not exist yet, sets it up, and returns its queues.
     ///
     /// # Errors
-    /// The device exists already, no /dev/net/tun, no permission (CAP_NET_ADMIN).
+    /// If the device exists already, /dev/net/tun is missing, or permission is (CAP_NET_ADMIN).
     fn tap(&self, tap: &TapPort) -> io::Result<Vec<OwnedFd>>;
 
-    /// State of a tap's device, wherever it is now and whatever it is called there.
+    /// State of a tap's device, in whatever namespace it is and whatever its name there.
     ///
     /// # Errors
-    /// It is gone; no permission (CAP_NET_ADMIN in its namespace).
+    /// If it no longer exists, or permission is missing (CAP_NET_ADMIN in its namespace).
     fn tap_state(&self, tap: BorrowedFd<'_>) -> io::Result<TapState>;
 
-    /// Opens packet sockets on the interface with this index, among which frames are spread by flow.
+    /// Opens packet sockets on the interface with this index; frames are spread over them by flow.
     ///
     /// # Errors
-    /// No such interface, no permission (CAP_NET_RAW).
+    /// If there is no such interface, or permission is missing (CAP_NET_RAW).
     fn packet(&self, index: i32, sockets: u16) -> io::Result<Vec<OwnedFd>>;
 
     /// Opens an AF_XDP socket that is not bound yet, with memory for its frames.
     ///
     /// # Errors
-    /// The kernel has none, no permission (CAP_NET_RAW; CAP_IPC_LOCK, or a limit of locked memory of 12 MiB for each).
+    /// If the kernel has no AF_XDP, or permission is missing (CAP_NET_RAW; CAP_IPC_LOCK, or a limit of locked memory
+    /// of 12 MiB for each socket).
     fn xdp_socket(&self) -> io::Result<XdpSocket>;
 
-    /// Attaches a program that gives frames to these sockets, the first for queue 0.
+    /// Attaches a program that passes frames to these sockets, the first of which is for queue 0.
     ///
     /// # Errors
-    /// The kernel refuses the program; another one is there; no permission (CAP_NET_ADMIN, CAP_BPF).
+    /// If the kernel refuses the program, another one is attached, or permission is missing (CAP_NET_ADMIN, CAP_BPF).
     fn attach_xdp(&self, program: &XdpProgram, sockets: &[BorrowedFd<'_>]) -> Result<Attachment, XdpError>;
 
-    /// Puts another program in the place of the one attached.
+    /// Replaces the attached program.
     ///
     /// # Errors
     /// As for [`Self::attach_xdp`].
@@ -56,11 +57,11 @@ pub trait Opener: Send + Sync {
 pub struct TapState {
     /// Its link.
     pub link: Link,
-    /// Frames that the kernel dropped because the device did not take them.
+    /// Frames that the kernel dropped because the device did not accept them.
     pub dropped: u64,
 }
 
-/// An opener that is this process.
+/// Opens everything in this process.
 #[must_use]
 pub fn here() -> Arc<dyn Opener> {
     Arc::new(Here)

@@ -1,4 +1,4 @@
-//! What the queues of a port share: whether it is up, what was lost, and the socket to use now.
+//! The state that the queues of a port share: whether it is up, its losses, and the current socket.
 
 use std::sync::atomic::{
     AtomicBool, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 /// Bytes of an Ethernet header.
 const ETHERNET: usize = 14;
 
-/// Whether a port is up, its MTU where that is of interest, and its counters.
+/// Whether a port is up, its MTU if that matters, and its counters.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     up: AtomicBool,
@@ -27,7 +27,7 @@ impl State {
         self.up.store(up, Relaxed);
     }
 
-    /// Bytes of an untagged frame at most.
+    /// Most bytes of an untagged frame.
     pub(crate) fn longest(&self) -> usize {
         ETHERNET + self.mtu.load(Relaxed) as usize
     }
@@ -37,7 +37,7 @@ impl State {
     }
 }
 
-/// Counts events that are rare.
+/// Counts rare events.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 
@@ -51,7 +51,7 @@ impl Counter {
     }
 }
 
-/// What a queue works with, replaced when the device comes back.
+/// What a queue works with; replaced when the device comes back.
 #[derive(Debug)]
 pub(crate) struct Current<T> {
     generation: AtomicU32,
@@ -63,7 +63,7 @@ impl<T: Clone> Current<T> {
         Self { generation: AtomicU32::new(0), value: Mutex::new(value) }
     }
 
-    /// Puts another in its place.
+    /// Replaces the value.
     pub(crate) fn replace(&self, value: T) {
         *self.value.lock().unwrap_or_else(PoisonError::into_inner) = value;
         self.generation.fetch_add(1, Release);
@@ -74,7 +74,7 @@ impl<T: Clone> Current<T> {
     }
 }
 
-/// A queue's own copy of a [`Current`], which it looks at without a lock while nothing changes.
+/// A queue's own copy of a [`Current`]. Reading it takes no lock while nothing changes.
 #[derive(Debug)]
 pub(crate) struct Follower<T> {
     seen: u32,
@@ -96,7 +96,7 @@ impl<T: Clone> Follower<T> {
     }
 }
 
-/// Hands one value to a queue, which looks without a lock while there is none.
+/// Passes one value to a queue, which checks for it without a lock while there is none.
 #[derive(Debug)]
 pub(crate) struct Mailbox<T> {
     full: AtomicBool,
@@ -110,13 +110,13 @@ impl<T> Default for Mailbox<T> {
 }
 
 impl<T> Mailbox<T> {
-    /// Puts a value in, in the place of one not taken.
+    /// Puts a value in, and replaces one that was not taken.
     pub(crate) fn put(&self, value: T) {
         *self.value.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
         self.full.store(true, Release);
     }
 
-    /// Takes the value that is in, if there is one.
+    /// Takes the value, if there is one.
     pub(crate) fn take(&self) -> Option<T> {
         if !self.full.load(Relaxed) || !self.full.swap(false, Acquire) {
             return None;

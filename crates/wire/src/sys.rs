@@ -1,11 +1,11 @@
-//! Socket options, addresses and ioctls with C structures: the calls that need `unsafe`, made safe.
+//! Socket options, addresses and ioctls with C structures: calls that need `unsafe`, in a safe form.
 
 use std::io;
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::from_ref;
 
-/// C structures for which all bit patterns, zeros too, are values.
+/// C structures for which every bit pattern, including zeros, is a valid value.
 ///
 /// # Safety
 /// The type has no pointer that safe code follows, no reference, and no invalid bit pattern.
@@ -34,23 +34,23 @@ unsafe impl Plain for libc::xdp_umem_reg {}
 // SAFETY: an integer and a pointer that only the kernel follows.
 unsafe impl Plain for libc::sock_fprog {}
 
-/// The result of a system call that answers -1 on failure.
+/// The result of a system call that returns -1 on failure.
 pub(crate) fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// The request makes no sense.
+/// The request is invalid.
 pub(crate) fn invalid(why: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, why)
 }
 
-/// Makes the descriptor `old` be what `new` is, from one call on it to the next.
+/// Makes the descriptor `old` refer to the file of `new`, atomically between calls on it.
 pub(crate) fn replace(old: BorrowedFd<'_>, new: OwnedFd) -> io::Result<()> {
-    // SAFETY: `old` stays open, as another file; its owner goes on to close it.
+    // SAFETY: `old` stays open, with another file; its owner still closes it.
     check(unsafe { libc::dup3(new.as_raw_fd(), old.as_raw_fd(), libc::O_CLOEXEC) }).map(drop)
 }
 
-/// A non-blocking socket, closed on exec.
+/// A non-blocking socket that is closed on exec.
 pub(crate) fn socket(domain: libc::c_int, kind: libc::c_int, protocol: libc::c_int) -> io::Result<OwnedFd> {
     // SAFETY: no pointer is passed; the descriptor returned is ours alone.
     unsafe {
@@ -79,7 +79,7 @@ pub(crate) fn set<T: Plain>(
     check(result).map(drop)
 }
 
-/// Reads a socket option; where the kernel writes fewer bytes than `T` has, the rest is zero.
+/// Reads a socket option. If the kernel writes fewer bytes than `T` has, the rest is zero.
 pub(crate) fn get<T: Plain>(fd: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int) -> io::Result<T> {
     let mut len = size_of::<T>() as libc::socklen_t;
     // SAFETY: zeros are a value of any Plain type, and so is what the kernel writes: at most `len` bytes.
@@ -101,7 +101,7 @@ pub(crate) fn bind<T: Plain>(fd: BorrowedFd<'_>, address: &T) -> io::Result<()> 
 /// An ioctl with a structure that the kernel reads and may write.
 ///
 /// # Safety
-/// `request` takes a `T`, and pointers in it are valid for what the request does with them.
+/// `request` must take a `T`, and pointers in it must be valid for the request.
 pub(crate) unsafe fn ioctl<T>(
     fd: BorrowedFd<'_>,
     request: libc::Ioctl,

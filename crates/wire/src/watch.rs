@@ -1,4 +1,4 @@
-//! Notices that a device went, came back or changed, on a thread that sleeps otherwise.
+//! Notices when a device disappears, comes back or changes, on a thread that otherwise sleeps.
 
 use crate::device::{Device, Link};
 use crate::netlink;
@@ -15,8 +15,8 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Calls `changed` with the device's state, None while there is none, on a thread of its own: once at
-    /// first, so that nothing is missed between opening and watching, and after each change of any link.
+    /// Calls `changed` with the device's state, or `None` while there is none, on its own thread: once at the start,
+    /// so that nothing is missed between opening and watching, and after each change of any link.
     pub(crate) fn start(
         device: Arc<Device>,
         mut changed: impl FnMut(Option<Link>) + Send + 'static,
@@ -30,7 +30,7 @@ impl Watch {
                     netlink::drain(&links);
                     changed(device.link().ok());
                     let mut fds = [PollFd::new(&links, PollFlags::IN), PollFd::new(&stopped, PollFlags::IN)];
-                    // An interruption only means looking once more.
+                    // An interruption only causes another check.
                     let _ = poll(&mut fds, None);
                     if !fds[1].revents().is_empty() {
                         return;
@@ -46,7 +46,7 @@ impl Drop for Watch {
         // An eventfd takes a write of 1 unless its counter is full: either way it polls readable.
         let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread was reported where it happened.
+            // The thread reported its panic where it happened.
             let _ = thread.join();
         }
     }

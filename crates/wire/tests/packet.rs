@@ -45,7 +45,7 @@ fn tcp_passes_over_several_queues() {
     for _ in 0..4 {
         tcp_echo(&a, &b, "10.0.0.2", 1 << 20);
     }
-    // Were sent frames received too, they would go round and round.
+    // If sent frames were received too, they would circle forever.
     eventually("frames come to rest", || {
         let before = bridge.seen.frames.load(Relaxed);
         std::thread::sleep(std::time::Duration::from_millis(20));
@@ -137,7 +137,7 @@ fn more_than_a_burst_and_more_than_the_memory_is_sent() {
     assert_eq!(here.port.status().refused, 0);
 }
 
-/// A packet of a tunnel, from 10.0.0.1 or fd00::1 to the 2 beside it.
+/// A tunnel packet, from 10.0.0.1 or fd00::1 to the address ending in 2 next to it.
 fn tunnelled(v6: bool, payload: &[u8]) -> Vec<u8> {
     let (dst, src) = (packet::Mac([0xff; 6]), packet::Mac([2, 0, 0, 0, 0, 9]));
     let len = (proto::UDP_LEN + payload.len()) as u16;
@@ -162,7 +162,7 @@ fn tunnelled(v6: bool, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Sends packets of a tunnel in one burst.
+/// Sends tunnel packets in one burst.
 fn send_tunnelled(tx: &dyn TxQueue, v6: bool, payloads: &[Vec<u8>]) {
     assert!(tx.burst(&mut |room| {
         for payload in payloads {
@@ -181,7 +181,7 @@ fn datagrams_that_went_in_one_frame_arrive_one_by_one() {
     isolate();
     let net = veth("wa", &["10.0.0.2/24", "fd00::2/64"]);
     let (here, mut there) = (open("wa", 1), open_at(&net));
-    // Who joins is the sender, who takes apart the receiver, the kernel's UDP, or the device, checksums complete.
+    // The sender joins; the receiver, the kernel's UDP, or the device splits, with complete checksums.
     for segments in ["on", "off"] {
         run(&format!("ethtool -K wa tx {segments} tx-udp-segmentation {segments}"));
         for v6 in [false, true] {
@@ -282,7 +282,7 @@ fn a_device_may_go_down_and_up_and_vanish_and_return() {
     }
 }
 
-/// Sends frames each way until they come: the kernel drops some while carriers come up.
+/// Sends frames in both directions until they arrive: the kernel drops some while carriers come up.
 fn exchange(here: &mut Opened, net: &Net) {
     let mut there = open_at(net);
     eventually("a frame gets out", || {

@@ -1,4 +1,4 @@
-//! Taps, in the namespace they were made in and moved to another.
+//! Taps, in the namespace in which they were created and moved to another.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
@@ -21,7 +21,7 @@ fn open(device: &str, queues: u16) -> Opened {
     open_tap(&config(device, queues), &here()).unwrap()
 }
 
-/// Moves a tap to a namespace of its own, as a container's `eth0`.
+/// Moves a tap to its own namespace, as a container's `eth0`.
 fn plug(tap: &str, address: &str) -> Net {
     let net = Net::new();
     run(&format!("ip link set {tap} netns {} name eth0", net.name()));
@@ -138,7 +138,7 @@ fn a_deleted_tap_comes_back() {
 fn a_tap_goes_with_its_port() {
     isolate();
     drop(open("ta", 2));
-    // A command that another test is just starting may hold the descriptors a moment longer.
+    // A command that another test is starting may hold the descriptors a moment longer.
     eventually("the tap is gone", || {
         let gone = open_packet(&PacketPort { device: "ta".into(), queues: 1 }, &here());
         matches!(gone.err(), Some(Error::System { .. }))

@@ -18,7 +18,7 @@ fn config(device: &str, addresses: &[&str], all: bool) -> XdpPort {
     XdpPort { device: device.into(), addresses, all }
 }
 
-/// A port that gets everything.
+/// A port that receives everything.
 fn open(device: &str) -> Opened {
     open_xdp(&config(device, &[], true), &here()).unwrap()
 }
@@ -55,12 +55,12 @@ fn the_host_keeps_its_own_traffic() {
     run("ip addr add 10.0.0.1/24 dev wa");
     run("ip addr add fd00::1/64 dev wa nodad");
     let mut port = open_xdp(&config("wa", &["10.0.0.9", "fd00::9"], false), &here()).unwrap();
-    // To the host's addresses: answered by the kernel, both through neighbour discovery and ping.
+    // To the host's addresses: the kernel answers, both neighbour discovery and ping.
     net.exec("ping -c 1 -W 10 10.0.0.1");
     net.exec("ping -c 1 -W 10 fd00::1");
     let mut burst = mem::Burst::new();
     assert_eq!(port.rx[0].poll(&mut burst, 1 << 20), 0, "the host's traffic came to us");
-    // To ours: nobody answers, but the question comes to us.
+    // To ours: nobody answers, but the question reaches us.
     let asks = |target: &'static str| {
         net.inside(move || _ = std::process::Command::new("ping").args(["-c1", "-W1", target]).output())
     };
@@ -90,7 +90,7 @@ fn every_frame_of_memory_comes_back() {
     isolate();
     let net = veth_for_xdp("wa", &[]);
     let (mut here, mut there) = (open("wa"), open_at(&net));
-    // More than there are frames, either way.
+    // More than there are frames, in both directions.
     for i in 0..5000u32 {
         let sent = frame(&i.to_be_bytes());
         send(&*there.tx[0], &sent, Offload::default()).unwrap();
@@ -184,7 +184,7 @@ fn the_program_goes_with_the_port() {
     assert!(output("ip link show wa").contains("xdp"));
     assert!(open_xdp(&config("wa", &[], true), &here()).is_err(), "only one can have it");
     drop(port);
-    // A command that another test is just starting may hold the descriptors a moment longer.
+    // A command that another test is starting may hold the descriptors a moment longer.
     eventually("the program is gone", || !output("ip link show wa").contains("xdp"));
 }
 
@@ -247,7 +247,7 @@ fn a_device_may_go_down_and_up_and_vanish_and_return() {
     assert_eq!(here.rx[0].event_fd().as_raw_fd(), sleeps_on);
 }
 
-/// Sends frames each way until they come: the kernel drops some while carriers come up.
+/// Sends frames in both directions until they arrive: the kernel drops some while carriers come up.
 fn exchange(here: &mut Opened, net: &Net) {
     let mut there = open_at(net);
     eventually("a frame gets out", || {
@@ -272,7 +272,7 @@ fn a_device_that_is_ours_alone_takes_frames_for_all_addresses() {
     assert!(promiscuity());
 }
 
-/// Opens a port once the last one is gone.
+/// Opens a port once the last one is closed.
 fn eventually_open(device: &str) -> Opened {
     let mut opened = None;
     eventually("the last port is gone", || {

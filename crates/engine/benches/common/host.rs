@@ -12,7 +12,7 @@ use std::net::IpAddr;
 pub const WIRE: VifId = VifId(10);
 /// MAC of the guest that receives.
 pub const GUEST: &str = "02:00:00:00:00:02";
-/// MAC of the gateway: what goes there is routed, through the tunnel.
+/// MAC of the gateway: packets to it are routed through the tunnel.
 pub const GATEWAY: &str = "00:00:5e:00:01:00";
 
 pub fn addr(text: &str) -> IpAddr {
@@ -95,12 +95,12 @@ pub fn neighbour() -> NeighbourFound {
     }
 }
 
-/// Frames of `flows` UDP flows that the first guest sends, `len` bytes each.
+/// Frames, `len` bytes each, of `flows` UDP flows from the first guest.
 pub fn frames(to: &str, flows: usize, len: usize) -> Vec<Vec<u8>> {
     frames_of(to, flows, &|sport| format!("udp {sport} > 53 nosum / payload {}", len - 42))
 }
 
-/// Frames of flows that the first guest sends, whose upper layer follows from the source port.
+/// Frames of flows from the first guest, whose upper layer `upper` derives from the source port.
 pub fn frames_of(to: &str, flows: usize, upper: &dyn Fn(usize) -> String) -> Vec<Vec<u8>> {
     let far = if to.starts_with("02") { "10.1.0.2" } else { "10.9.0.2" };
     let frame = |(near, port)| {
@@ -109,12 +109,12 @@ pub fn frames_of(to: &str, flows: usize, upper: &dyn Fn(usize) -> String) -> Vec
     clients(flows).map(frame).collect()
 }
 
-/// Addresses and ports that the first guest sends flows from.
+/// Addresses and ports of the first guest's flows.
 pub fn clients(flows: usize) -> impl Iterator<Item = (String, usize)> {
     (0..flows).map(|flow| (format!("10.1.0.{}", flow / 50_000 + 5), 1000 + flow % 50_000))
 }
 
-/// The frame that this text says.
+/// The frame that this text describes.
 pub fn packet(text: &str) -> Vec<u8> {
     model::text::parse(text).expect("a packet")
 }

@@ -7,7 +7,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// Sends the same packets for ever.
+/// Sends the same packets forever.
 pub struct Source {
     frames: Vec<Vec<u8>>,
     next: usize,
@@ -57,7 +57,7 @@ impl Sink {
     pub fn leaked() -> Self {
         let memory = Vec::leak(vec![0_u8; 256 * 2048]);
         let buffers = memory.chunks_mut(2048);
-        // SAFETY: leaked, so mapped for ever.
+        // SAFETY: leaked, so mapped forever.
         Self(buffers.map(|b| unsafe { Segment::new(b.as_mut_ptr(), b.len() as u32) }).collect())
     }
 }
@@ -95,7 +95,7 @@ impl Port for Device {
     }
 }
 
-/// A port that sends these packets for ever, if there are any, and takes all.
+/// A port that sends these packets forever, if there are any, and takes all.
 #[allow(dead_code)] // not every benchmark has an engine to attach it to
 pub fn port(frames: Vec<Vec<u8>>) -> Opened {
     let rx: Vec<Box<dyn RxQueue>> =

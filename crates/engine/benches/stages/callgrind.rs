@@ -1,17 +1,17 @@
-//! Says to callgrind what is to be counted.
+//! Tells callgrind what to count.
 //!
-//! This is the one request needed of `valgrind/callgrind.h`; bindings to that file would need libclang to build.
+//! This is the only request needed of `valgrind/callgrind.h`; bindings to that file would need libclang to build.
 
 /// `CALLGRIND_TOGGLE_COLLECT`: tool "CT", its request 2.
 const TOGGLE_COLLECT: u64 = 0x4354_0002;
 
-/// Counts from here on, or no more. Does nothing without callgrind.
+/// Starts or stops counting. Does nothing without callgrind.
 #[inline(always)]
 pub fn toggle() {
     #[cfg(target_arch = "x86_64")]
     {
         let request = [TOGGLE_COLLECT, 0, 0, 0, 0, 0];
-        // SAFETY: valgrind knows these instructions and reads the request at rax; on a CPU they do nothing: the
+        // SAFETY: valgrind recognises these instructions and reads the request at rax. On a CPU they do nothing: the
         // rotations of rdi add up to 128 bits.
         unsafe {
             std::arch::asm!(
@@ -24,7 +24,7 @@ pub fn toggle() {
 }
 
 /// Counts what `work` does.
-#[allow(dead_code)] // where stages say themselves when they begin and end
+#[allow(dead_code)] // some stages mark their begin and end themselves
 pub fn counted<T>(work: impl FnOnce() -> T) -> T {
     toggle();
     let done = work();

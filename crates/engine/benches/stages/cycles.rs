@@ -1,25 +1,25 @@
-//! In place of the engine's cycle counter, which it reads where one stage ends and the next begins: here that starts
-//! and stops counting. What is measured are thus the stages that a worker's own counters tell apart.
+//! Replaces the engine's cycle counter, which it reads at the boundaries between stages: here a reading starts or
+//! stops counting. So the measured stages are those of a worker's own counters.
 
 use super::callgrind;
 use std::cell::Cell;
 use std::ops::RangeInclusive;
 
-/// A part of a burst's way.
+/// A stage of a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// Copies of the packets' heads, counters.
     Receive,
     /// Parse, key, flow cache, rewritten header.
     Lookup,
-    /// Decision and new entry, of every packet of a burst that the cache knows none of.
+    /// Decision and new entry for every packet of a burst of which the cache knows none.
     Slow,
     /// Frames into the receiver's buffers.
     Deliver,
 }
 
 impl Stage {
-    /// The readings of the counter in a burst of `packets` between which it lies: every other ends it.
+    /// The counter's readings, in a burst of `packets`, between which the stage lies; every second reading ends it.
     fn readings(self, packets: u64) -> RangeInclusive<u64> {
         match self {
             Self::Receive => 0..=1,
@@ -35,10 +35,10 @@ thread_local! {
     static COUNTED: Cell<(u64, u64)> = const { Cell::new((u64::MAX, 0)) };
 }
 
-/// Counts `stage` of the burst of `packets` that `work` leads through the engine; nothing if there is none.
+/// Counts `stage` while `work` takes a burst of `packets` through the engine; counts nothing if `stage` is `None`.
 ///
 /// # Panics
-/// Where the burst went another way: by the slow path, or not.
+/// If the burst took another path: the slow one, or not.
 pub fn counted(stage: Option<Stage>, packets: u64, work: impl FnOnce()) {
     READINGS.set(0);
     COUNTED.set(stage.map_or((u64::MAX, 0), |stage| stage.readings(packets).into_inner()));
@@ -48,7 +48,7 @@ pub fn counted(stage: Option<Stage>, packets: u64, work: impl FnOnce()) {
     assert!(came, "{stage:?}: {} readings, not {expected}: some packet took another way", READINGS.get());
 }
 
-/// The number of this reading in the burst.
+/// The number of this reading within the burst.
 #[inline(always)]
 pub fn now() -> u64 {
     let reading = READINGS.get();

@@ -1,4 +1,4 @@
-//! Workers on hosts: what is configured, and what the packets are.
+//! Workers on hosts: their configuration and packets.
 
 use super::worker::{PACKETS, Worker, ingress};
 use crate::common::host::{
@@ -9,22 +9,22 @@ use model::{
 };
 use packet::{Mac, proto};
 
-/// What becomes of a packet between guests.
+/// What happens to a packet between guests.
 #[derive(Clone, Copy)]
 pub enum Policy {
-    /// Forwarded without a look at rules.
+    /// Forwarded without rules.
     NoRules,
-    /// Forwarded by a rule, its connection tracked.
+    /// Forwarded by a rule, with its connection tracked.
     Stateful,
     /// Dropped by a rule.
     Denied,
 }
 
-/// Bytes of a packet, as Ethernet counts without FCS: 64 with it.
+/// Bytes of a packet, as Ethernet counts them without the FCS: 64 with it.
 const LEN: usize = 60;
-/// Rules of the network that match no packet, before the one that does.
+/// Rules of the network before the one that matches the packets.
 const OTHER_RULES: u16 = 31;
-/// The label and VXLAN network identifier that the other host sends under.
+/// The label or VXLAN network identifier with which the other host sends.
 const ID: u32 = 16;
 
 /// UDP flows of small packets from guest to guest.
@@ -40,7 +40,8 @@ pub fn between_guests(policy: Policy, flows: usize) -> Worker {
     Worker::new(&changes, &neighbour(), ingress(VifId(1), false), frames(GUEST, flows, LEN))
 }
 
-/// TCP connections from guest to guest by a rule, open, whose clients send data: each segment follows the one before.
+/// Open TCP connections from guest to guest, allowed by a rule, whose clients send data: each segment follows the last
+/// one.
 pub fn tcp_between_guests(flows: usize) -> Worker {
     let mut changes = tables();
     changes.push(rule(1000, "10.1.0.0/24", 53, Action::Allow, proto::TCP));
@@ -60,7 +61,7 @@ pub fn tcp_between_guests(flows: usize) -> Worker {
     worker
 }
 
-/// Frames that the second guest answers those flows with.
+/// Frames by which the second guest answers those flows.
 fn answers_of(flows: usize, upper: &dyn Fn(usize) -> String) -> Vec<Vec<u8>> {
     let frame = |(near, port)| {
         packet(&format!("eth {GUEST} > 02:00:00:00:00:01 / ip4 10.1.0.2 > {near} / {}", upper(port)))
@@ -100,7 +101,7 @@ fn tunnelled(kind: TunnelKind, flow: usize) -> Vec<u8> {
     model::text::parse(&text).expect("a packet")
 }
 
-/// Rules of which the last decides.
+/// Rules, of which the last one decides.
 fn rules(action: Action) -> impl Iterator<Item = Change> {
     let others = (1..=OTHER_RULES)
         .map(|n| rule(u32::from(n), &format!("10.1.{n}.0/24"), 1000 + n, Action::Drop, proto::UDP));

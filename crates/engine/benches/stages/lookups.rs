@@ -1,4 +1,4 @@
-//! Tables to be asked directly: what a new flow's decision asks of routes and rules.
+//! Tables queried directly: the route and rule look-ups for a new flow's decision.
 
 use super::worker::PACKETS;
 use crate::common::host::{addr, net, tables};
@@ -12,7 +12,7 @@ use tables::{FlowLimits, Shared};
 const ROUTES: usize = 10_000;
 const RULES: u32 = 1_000;
 
-/// Tables, and what they are asked.
+/// Tables and the queries to make.
 pub struct Asked<Q> {
     pub shared: Shared,
     pub questions: Vec<Q>,
@@ -27,7 +27,7 @@ impl<Q> Asked<Q> {
     }
 }
 
-/// Addresses to be routed, over prefixes of all usual lengths.
+/// Addresses to route, over prefixes of all usual lengths.
 pub fn routes(v6: bool) -> Asked<IpAddr> {
     let mut random = Rng::new(1);
     let prefixes: Vec<_> = (0..ROUTES).map(|_| prefix(&mut random, v6)).collect();
@@ -46,7 +46,7 @@ fn prefix(random: &mut Rng, v6: bool) -> IpNet {
     }
 }
 
-/// Packets to be classified by security groups: eight rules for each guest, for its address and one service each.
+/// Packets to classify by security groups: eight rules for each guest, with its address and one service each.
 pub fn rules() -> Asked<RuleQuery> {
     const SERVICES: [u16; 8] = [22, 80, 443, 8080, 5432, 6443, 9100, 53];
     let guest = |number: u32| IpAddr::V4(Ipv4Addr::from_bits(0x0a01_0100 + number));

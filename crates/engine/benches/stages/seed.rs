@@ -1,6 +1,7 @@
-//! The same hash keys in every run. The tables draw theirs by `RandomState`, and with other keys other flows collide.
+//! The same hash keys in every run. The tables draw theirs through `RandomState`, and with other keys other flows
+//! collide.
 
-/// In place of libc's: the standard library asks it for the keys.
+/// Replaces libc's function, which the standard library asks for the keys.
 ///
 /// # Safety
 /// As of libc's.

@@ -1,6 +1,6 @@
-//! The packet path's own sources: its stages are nobody's interface, and are to be measured without becoming one. All
-//! of the engine is here but its threads, and the cycle counter (see `cycles.rs`).
-#![allow(dead_code, unused_imports)] // what only those threads use
+//! The packet path's own sources: its stages are not public, and can be measured this way without becoming so. All of
+//! the engine is here except its threads and the cycle counter (see `cycles.rs`).
+#![allow(dead_code, unused_imports)] // only those threads use some of it
 
 #[path = "../../src/actions.rs"]
 pub mod actions;

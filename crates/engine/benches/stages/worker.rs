@@ -1,4 +1,4 @@
-//! A worker whose time stands still, driven burst by burst.
+//! A worker whose clock stands still, driven burst by burst.
 
 use super::cycles::{self, Stage};
 use crate::capture::DropLog;
@@ -19,7 +19,7 @@ pub const PACKETS: usize = 10_240;
 const CACHE_ENTRIES: usize = 1 << 21;
 const ERRORS_PER_SECOND: u32 = 100;
 
-/// The worker, what it reads and where it receives.
+/// The worker, its source of table versions, and its receiving queue.
 pub struct Worker {
     shared: Arc<Shared>,
     reader: Reader<Snapshot>,
@@ -30,7 +30,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// A worker of a host with these tables, to which `frames` come from an interface.
+    /// A worker of a host with these tables, which receives `frames` from an interface.
     pub fn new(changes: &[Change], neighbour: &NeighbourFound, from: Ingress, frames: Vec<Vec<u8>>) -> Self {
         let limits = FlowLimits { new_per_second: u32::MAX, per_guest: 1 << 20, connections: 1 << 20 };
         let shared = Arc::new(Shared::new(limits));
@@ -53,7 +53,7 @@ impl Worker {
         Self { shared, reader, core, source: Source::new(frames), from, burst: Burst::new() }
     }
 
-    /// Forwards so many packets, of which a stage may be counted.
+    /// Forwards `packets` packets and counts one of their stages, if one is given.
     pub fn forward(&mut self, packets: usize, stage: Option<Stage>) {
         for _ in 0..packets / BURST {
             self.poll();
@@ -64,13 +64,13 @@ impl Worker {
         }
     }
 
-    /// Other frames come now, from this interface.
+    /// From now on, receives other frames from this interface.
     pub fn receives(&mut self, from: Ingress, frames: Vec<Vec<u8>>) {
         self.source.release(&mut self.burst);
         (self.from, self.source) = (from, Source::new(frames));
     }
 
-    /// Has the next burst there.
+    /// Polls the next burst.
     pub fn poll(&mut self) {
         self.source.release(&mut self.burst);
         self.source.poll(&mut self.burst, usize::MAX);
@@ -82,7 +82,7 @@ impl Worker {
     }
 }
 
-/// Whose packets are received from an interface.
+/// The origin of packets received from an interface.
 pub fn ingress(vif: VifId, wire: bool) -> Ingress {
     Ingress { vif, wire }
 }

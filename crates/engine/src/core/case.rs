@@ -1,27 +1,27 @@
-//! A packet with the decision about it.
+//! A packet and the decision about it.
 
 use mem::{Csum, Offload};
 use model::{Decision, DropReason, Forward, PacketView, Verdict, VifId};
 use packet::Headers;
 use tables::{Deps, View};
 
-/// A packet with the decision about it.
+/// A packet and the decision about it.
 pub(crate) struct Case {
     pub ingress: VifId,
     pub offload: Offload,
     pub headers: Headers,
     pub decision: Decision,
-    /// Bytes that count against policers, where there are any.
+    /// Bytes that count against policers, if there are any.
     pub metered: usize,
     pub deps: Deps,
 }
 
-/// Decides the frame of `len` bytes that starts with `bytes`, by what `view` reads. `checked`: its outer checksum was
-/// found right.
+/// Decides the frame of `len` bytes that starts with `bytes`, according to `view`. `checked`: its outer checksum is
+/// known to be right.
 ///
 /// # Errors
-/// What is malformed; [`DropReason::HeaderTooLong`] also where `bytes` holds too little.
-#[inline(always)] // else what it returns is copied
+/// What is malformed; [`DropReason::HeaderTooLong`] also if `bytes` holds too little.
+#[inline(always)] // or its result is copied
 pub(super) fn decide(
     view: &View<'_>,
     bytes: &[u8],
@@ -44,7 +44,7 @@ pub(super) fn decide(
     Ok(Case { ingress, offload, headers: packet.headers, decision, metered, deps: view.deps() })
 }
 
-/// Where a packet is delivered.
+/// The deliveries of a packet.
 pub(super) fn deliveries(verdict: &Verdict) -> &[Forward] {
     match verdict {
         Verdict::Forward(forward) => std::slice::from_ref(forward),

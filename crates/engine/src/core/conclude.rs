@@ -1,4 +1,4 @@
-//! Decisions with more than one destination, or none yet: floods, mirrors, answers, packets that wait.
+//! Decisions with several destinations, or none yet: floods, mirrors, answers, packets that wait.
 
 use super::Core;
 use super::case::{Case, decide, deliveries};
@@ -21,10 +21,10 @@ use model::{
 use packet::Headers;
 use tables::Waiting;
 
-/// A packet in a buffer of ours, to be sent to one port or more.
+/// A packet in our own buffer, to be sent to one or more ports.
 struct Whole<'a> {
     bytes: &'a [u8],
-    /// Headers of the packet that goes on, and where it ends.
+    /// Headers of the packet that is forwarded, and where it ends.
     headers: Headers,
     end: usize,
     layout: Layout,
@@ -32,7 +32,7 @@ struct Whole<'a> {
 }
 
 impl Core {
-    /// Does what was decided about a packet that lies in `original`.
+    /// Executes the decision about a packet in `original`.
     pub(super) fn conclude(&mut self, tables: Tables<'_>, original: &[u8], case: &Case) {
         if let Err(reason) = self.conclude_or_drop(tables, original, case) {
             self.drop_whole(original, case.ingress, reason);
@@ -55,7 +55,7 @@ impl Core {
         }
         if let Some((scope, addr)) = decision.effects.solicit {
             // Mirrored packets ask again and again for a neighbour that does not answer. The resolver has a lock, so
-            // this worker goes there once a second.
+            // this worker uses it once a second.
             let asked = Some((scope, addr, case.ingress, self.now.seconds));
             if self.asked != asked
                 && tables.shared.wait_for(scope, addr, case.ingress, self.now.seconds) == Waiting::Solicit
@@ -78,7 +78,7 @@ impl Core {
         Ok(())
     }
 
-    /// Delivers to all destinations, as far as the turn goes.
+    /// Delivers to all destinations, as far as the turn's budget allows.
     fn flood(
         &mut self,
         tables: Tables<'_>,
@@ -99,14 +99,14 @@ impl Core {
         Ok(())
     }
 
-    /// Sends mirrors what the receiver by `forward` gets, before it is encapsulated.
+    /// Sends mirrors what the receiver of `forward` gets, before encapsulation.
     fn send_mirrored(&mut self, tables: Tables<'_>, case: &Case, original: &[u8], forward: &Forward) {
         for &mirror in &case.decision.effects.mirror_out {
             self.send_copy(tables, case, original, mirror, forward);
         }
     }
 
-    /// Sends a copy to a mirror, if it can be reached and the turn's budget allows it.
+    /// Sends a copy to a mirror, if the mirror can be reached and the turn's budget allows it.
     fn send_copy(&mut self, tables: Tables<'_>, case: &Case, original: &[u8], mirror: VifId, base: &Forward) {
         let view = tables.view(self.now.seconds);
         let Some(forward) = model::copy_to(&view, &case.headers, mirror, base) else { return };
@@ -158,7 +158,7 @@ impl Core {
         self.deliver_one(template.port, &mut frame);
     }
 
-    /// Sends a frame of our own.
+    /// Sends one of our own frames.
     fn send_own(&mut self, frame: &[u8], forward: &Forward) {
         let (headers, layout, unfinished) = Default::default();
         let whole = Whole { bytes: frame, headers, end: frame.len(), layout, unfinished };
@@ -184,7 +184,7 @@ impl Core {
         }
     }
 
-    /// Counts a packet that a port did not take.
+    /// Counts a packet that a port did not accept.
     fn lost(&mut self, port: VifId, reason: DropReason, len: usize, bytes: &[u8]) {
         if let Some(cells) = self.cells.vif(port) {
             cells.send_drops.add(1);
@@ -238,7 +238,7 @@ impl Core {
         self.linear.reply = answer;
     }
 
-    /// Holds a packet until its neighbour is known. The question goes out even if there is no room for the packet.
+    /// Holds a packet until its neighbour is known. The solicitation is sent even if there is no room for the packet.
     fn hold_back(
         &mut self,
         tables: Tables<'_>,
@@ -272,14 +272,15 @@ impl Core {
         Ok(())
     }
 
-    /// Asks for a neighbour, unless it is being asked. False where it was, and does not answer.
+    /// Asks for a neighbour, unless it is already being asked. False if it was asked and does not answer.
     fn ask(
         &mut self,
         tables: Tables<'_>,
         asker: VifId,
         (scope, addr): Neighbour,
     ) -> Result<bool, DropReason> {
-        // A guest that may not flood can't ask the network, either; without a question there is nothing to wait for.
+        // A guest that may not flood can't have the network asked either. Without a question there is nothing to wait
+        // for.
         if let NeighbourScope::Network(vrf) = scope {
             self.may_flood(tables, asker, vrf)?;
         }
@@ -294,7 +295,7 @@ impl Core {
         }
     }
 
-    /// Decides a packet for a neighbour that does not answer: who sent it is told where a router tells it.
+    /// Decides a packet for a neighbour that does not answer. The sender is informed if a router would do so.
     fn give_up(
         &mut self,
         tables: Tables<'_>,
@@ -308,7 +309,7 @@ impl Core {
         let view = tables.view(self.now.seconds).flooding(&floods).without(&unreachable);
         let case = decide(&view, original, original.len(), ingress, offload, false)?;
         match case.decision.verdict {
-            // Of several tunnels to flood to, another's.
+            // With several tunnels to flood to, this may be another's neighbour.
             Verdict::Hold { scope, addr } if self.ask(tables, ingress, (scope, addr))? => {
                 self.keep(tables, original, &case, (scope, addr))
             }
@@ -317,7 +318,7 @@ impl Core {
         }
     }
 
-    /// That a packet of this interface may be flooded in a network, or why not.
+    /// Whether a packet of this interface may be flooded in a network; the error is the drop reason.
     pub(super) fn may_flood(&self, tables: Tables<'_>, ingress: VifId, vrf: Vrf) -> Result<(), DropReason> {
         if self.turn.is_done() {
             return Err(DropReason::TurnBudget);
@@ -326,8 +327,9 @@ impl Core {
         may.then_some(()).ok_or(DropReason::FloodLimited)
     }
 
-    /// Decides the oldest held packets again, `most` at most and a turn's work: those whose neighbour is known by now
-    /// go on, those who waited long enough are given up. Returns how many it looked at.
+    /// Decides the oldest held packets again, at most `most` and as far as the turn's budget allows. Those whose
+    /// neighbour is known now are forwarded; those that waited long enough are given up. Returns how many it looked
+    /// at.
     pub fn retry_held(&mut self, tables: Tables<'_>, most: usize) -> usize {
         self.turn = Turn::NEW;
         for looked_at in 0..most {
@@ -358,7 +360,7 @@ impl Core {
         }
     }
 
-    /// Asks for a neighbour's MAC, because of a packet from `asker`, as far as the turn goes.
+    /// Asks for a neighbour's MAC, because of a packet from `asker`, as far as the turn's budget allows.
     pub fn solicit(&mut self, tables: Tables<'_>, question: &Question, asker: Option<VifId>) {
         for asked in model::solicit(&tables.view(self.now.seconds), question) {
             if let (Some(asker), NeighbourScope::Network(vrf)) = (asker, question.scope) {
@@ -368,7 +370,7 @@ impl Core {
         }
     }
 
-    /// Sends a frame of our own to each of these, as far as the turn goes.
+    /// Sends one of our own frames to each of these, as far as the turn's budget allows.
     pub fn send_all(&mut self, frame: &[u8], to: &[Forward]) {
         for forward in to {
             if !self.turn.take(1, frame.len()) {
@@ -379,14 +381,14 @@ impl Core {
     }
 }
 
-/// For whom copies of a packet of this interface are made in a network.
+/// To whom copies of a packet of this interface in a network are counted.
 fn flooder(tables: Tables<'_>, ingress: VifId, vrf: Vrf) -> Flooder {
     let is_wire = tables.snapshot.vif(ingress).is_some_and(|vif| vif.kind == VifKind::Wire);
     if is_wire { Flooder::Wires(vrf) } else { Flooder::Guest(ingress) }
 }
 
 impl<'a> Whole<'a> {
-    /// The packet as it goes on by `forward`.
+    /// The packet that `forward` forwards.
     fn new(case: &Case, bytes: &'a [u8], forward: &Forward) -> Result<Self, DropReason> {
         let keeps_ip = Template::new(forward).keeps_ip;
         let (headers, end) = kept(bytes, &case.headers, bytes.len(), forward.strip, keeps_ip)

@@ -8,14 +8,14 @@ use crate::pinned::Tables;
 use model::{Connection, Decision, FlowChange, FlowState, Seconds, Verdict};
 use packet::proto;
 
-/// Ticks without a packet after which an entry is decided anew: a tick is less than half the shortest timeout of
-/// a connection ([`model::FlowState::timeout`]), so that none is used that may have timed out.
+/// Ticks without a packet after which an entry is decided anew. A tick is less than half the shortest timeout of a
+/// connection ([`model::FlowState::timeout`]), so no connection is used that may have timed out.
 pub(super) const QUIET: u8 = 2;
 
-/// Ticks without a packet after which an entry is forgotten, two minutes.
+/// Ticks without a packet after which an entry is removed: two minutes.
 const IDLE: u8 = 28;
 
-/// Passes on what an entry counted, to its connection and its action. False where the connection is gone.
+/// Passes an entry's counts on to its connection and its action. False if the connection no longer exists.
 #[inline]
 pub(super) fn settle(entry: &mut Entry, actions: &mut Actions, tables: Tables<'_>, now: Seconds) -> bool {
     let (packets, bytes) = (u64::from(entry.packets), u64::from(entry.bytes));
@@ -24,8 +24,8 @@ pub(super) fn settle(entry: &mut Entry, actions: &mut Actions, tables: Tables<'_
     entry.flow.is_none_or(|(flow, reply)| tables.shared.flows().touch(flow, reply, packets, bytes, now))
 }
 
-/// Whether packets of the same flow, without the TCP flags that take the slow path anyway, would be decided alike as
-/// long as nothing it depended on changes.
+/// Whether later packets of the same flow would be decided alike as long as none of the decision's dependencies
+/// change. TCP flags that take the slow path anyway are not considered.
 pub(super) fn is_lasting(decision: &Decision) -> bool {
     let effects = &decision.effects;
     let single = matches!(decision.verdict, Verdict::Forward(_))
@@ -38,7 +38,7 @@ pub(super) fn is_lasting(decision: &Decision) -> bool {
     let settled = match &effects.flow {
         None => true,
         Some(FlowChange::Create { connection, .. } | FlowChange::Update { connection, .. }) => {
-            // A TCP handshake's next packet moves the connection without a flag that says so.
+            // The next packet of a TCP handshake changes the connection without a flag that shows it.
             let both = connection.seen & Connection::BOTH_WAYS == Connection::BOTH_WAYS;
             connection.original.protocol != proto::TCP
                 || connection.state != FlowState::New
@@ -49,7 +49,8 @@ pub(super) fn is_lasting(decision: &Decision) -> bool {
 }
 
 impl Core {
-    /// Visits the next `lines` lines of the cache: passes on what entries have counted, and forgets those long idle.
+    /// Visits the next `lines` lines of the cache: passes on the counts of their entries, and removes those idle for
+    /// long.
     pub fn tidy(&mut self, tables: Tables<'_>, lines: usize) {
         if self.cache.is_empty() {
             return;
@@ -78,7 +79,7 @@ impl Core {
         }
     }
 
-    /// Counts what an entry that was given up had not counted yet.
+    /// Passes on the counts of an entry that was removed.
     pub(super) fn retire(&mut self, tables: Tables<'_>, mut removed: Entry) {
         if removed.packets > 0 {
             settle(&mut removed, &mut self.actions, tables, self.now.seconds);
@@ -86,7 +87,7 @@ impl Core {
         self.actions.give_back(removed.action, &self.cells);
     }
 
-    /// Enters a decision of the present epoch into the cache.
+    /// Enters a decision of the current epoch into the cache.
     pub(super) fn memoise(&mut self, tables: Tables<'_>, key: &Key, policy: Policy, entry: Entry) {
         let Some(action) = self.actions.take(policy, tables, self.epoch) else { return };
         let hash = self.cache.hash(key);

@@ -1,4 +1,4 @@
-//! The packet path: one burst from its snapshot to its delivery.
+//! The packet path: a burst from snapshot to delivery.
 
 mod case;
 mod conclude;
@@ -31,10 +31,10 @@ use model::{DropReason, NeighbourScope, VifId};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Nanoseconds after which all entries are idle ones, and the bytes that say since when go round.
+/// Nanoseconds after which all entries are idle, and the one-byte ticks in them wrap around.
 const ALL_IDLE_NS: u64 = 300_000_000_000;
 
-/// Where a burst came from.
+/// The origin of a burst.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ingress {
     /// Interface.
@@ -43,18 +43,18 @@ pub(crate) struct Ingress {
     pub wire: bool,
 }
 
-/// Bounds of what a worker does for others.
+/// Limits on what a worker does for others.
 #[derive(Clone, Debug)]
 pub(crate) struct Limits {
     /// Entries of its cache.
     pub cache_entries: usize,
-    /// ICMP errors and TCP resets a second to one address of a network.
+    /// ICMP errors and TCP resets per second to one address in a network.
     pub errors_per_second: u32,
-    /// Copies of flooded packets, of all workers.
+    /// Copies of flooded packets, by all workers.
     pub storms: Arc<Storms>,
 }
 
-/// All a worker has, but its queues and its right to read the tables.
+/// The state of a worker, except its queues and its access to the tables.
 pub(crate) struct Core {
     pub cells: Arc<WorkerCells>,
     pub log: Arc<DropLog>,
@@ -70,7 +70,7 @@ pub(crate) struct Core {
     pub hold: Hold,
     pub replies: ReplyLimits,
     pub storms: Arc<Storms>,
-    /// What may still be made of the packets of this turn.
+    /// The budget left for the packets of this turn.
     pub turn: Turn,
     pub chunk: Box<Chunk>,
     pub now: Now,
@@ -78,9 +78,9 @@ pub(crate) struct Core {
     pub epoch: u64,
     /// When that was, nanoseconds.
     pub last_ns: u64,
-    /// The last neighbour that was solicited without a waiting packet: scope, address, whose packet, second.
+    /// The neighbour that was last solicited without a waiting packet: scope, address, whose packet, second.
     pub asked: Option<(NeighbourScope, IpAddr, VifId, u32)>,
-    /// Which entries this burst made: a bit for each 64th of the hashes.
+    /// Which entries this burst created: one bit for each 64th of the hashes.
     pub memoised: u64,
 }
 
@@ -155,7 +155,7 @@ impl Core {
         }
     }
 
-    /// Fast parse, context and hash of every packet; brings its entry near. Takes no packet of a tunnel whose outer
+    /// Fast parse, context and hash of every packet; prefetches its cache entry. Skips tunnel packets whose outer
     /// checksum is wrong.
     #[inline(always)]
     fn keys<const WIRE: bool>(&mut self, burst: &Burst, vif: VifId) {
@@ -186,8 +186,8 @@ impl Core {
         }
     }
 
-    /// Decides every packet, by the cache or the slow path, and puts it in line for its port. Returns the cycles
-    /// the slow path took.
+    /// Decides every packet, by the cache or on the slow path, and queues it for its port. Returns the cycles of the
+    /// slow path.
     #[inline]
     fn lookups(&mut self, tables: Tables<'_>, burst: &Burst, from: Ingress) -> u64 {
         let (mut hits, mut slow) = (0, 0);
@@ -209,7 +209,7 @@ impl Core {
         slow
     }
 
-    /// Forwards a packet by its entry; false where there is none that holds.
+    /// Forwards a packet by its entry; false if it has no valid one.
     #[inline(always)]
     fn lookup(&mut self, tables: Tables<'_>, packet: &RxPacket, lane: usize, ingress: VifId) -> bool {
         let Some(fast) = self.lanes.fast.get(lane) else { return false };
@@ -218,7 +218,7 @@ impl Core {
         self.hit(tables, packet, lane, ingress, slot)
     }
 
-    /// The same after an earlier packet of the burst made an entry: it may have been this one's.
+    /// The same after an earlier packet of the burst created an entry, which may be this packet's.
     #[cold]
     fn lookup_again(&mut self, tables: Tables<'_>, packet: &RxPacket, lane: usize, from: Ingress) -> bool {
         let Some(fast) = self.lanes.fast.get(lane) else { return false };
@@ -233,7 +233,8 @@ impl Core {
         made && self.lookup(tables, packet, lane, from.vif)
     }
 
-    /// New flows come in bursts: brings near what deciding the packet of this lane would ask of the connections.
+    /// New flows come in bursts: prefetches what the decision about this lane's packet will read of the connection
+    /// table.
     fn expect_new(&self, tables: Tables<'_>, lane: usize, ingress: VifId) {
         if let Some(fast) = self.lanes.fast.get(lane)
             && let Some(vrf) = tables.snapshot.vif(ingress).and_then(|vif| vif.vrf)
@@ -243,7 +244,7 @@ impl Core {
         }
     }
 
-    /// The context of a packet that the fast parse took.
+    /// The context of a packet that the fast parse accepted.
     #[cold]
     pub fn context(&self, lane: usize, packet: &RxPacket, from: Ingress) -> Option<Context> {
         let mut context = Context::of(from.vif);
@@ -288,7 +289,7 @@ impl Core {
                 self.drop(lane, packet, ingress, reason);
                 return true;
             }
-            // What is not of the stream is for the slow path.
+            // A segment outside the stream takes the slow path.
             if action.follows && !self.lanes.follow(lane, &entry, tables) {
                 return false;
             }
@@ -303,7 +304,7 @@ impl Core {
         true
     }
 
-    /// Puts a rewritten lane in line for its port.
+    /// Queues a rewritten lane for its port.
     #[inline(always)]
     pub fn enqueue(&mut self, port: VifId, lane: usize, packet: &RxPacket, ingress: VifId) {
         if !self.ports.enqueue(port, lane as u8) {
@@ -314,13 +315,13 @@ impl Core {
         }
     }
 
-    /// Brings an entry up to date with the tables, its connection and the clock; false where it does not hold (any
-    /// more), and is gone, or is not for the packet in this lane.
+    /// Brings an entry up to date with the tables, its connection and the clock. False if it does not hold (any more)
+    /// and was removed, or if it does not apply to this lane's packet.
     #[cold]
     fn renew(&mut self, tables: Tables<'_>, slot: Slot, lane: usize) -> bool {
         let found = self.cache.found(slot);
         if self.actions.get(found.action()).follows && !self.lanes.follow(lane, &found, tables) {
-            // No sign of life of the connection: the entry stays as it is for those that are.
+            // This shows no life of the connection: the entry stays as it is, for packets that do.
             return false;
         }
         let mut entry = self.cache.get(slot);
@@ -337,7 +338,7 @@ impl Core {
         holds
     }
 
-    /// Delivers every lane in line.
+    /// Delivers every queued lane.
     pub fn flush(&mut self, burst: &Burst) {
         while let Some((port, order)) = self.ports.dequeue() {
             let lanes = &mut self.lanes;
@@ -375,7 +376,7 @@ impl Core {
         }
     }
 
-    /// Drops a packet on its way in.
+    /// Drops an incoming packet.
     #[cold]
     pub fn drop(&mut self, lane: usize, packet: &RxPacket, ingress: VifId, reason: DropReason) {
         let (len, bytes) = (packet.len as usize, self.lanes.head(lane));
@@ -386,8 +387,8 @@ impl Core {
         note(&self.cells, &self.log, &mut self.log_budget, &self.taps, self.now, dropped);
     }
 
-    /// Notes at which epoch of the tables a burst is looked at. Empties the cache when its entries are too old to tell
-    /// how old they are.
+    /// Records the epoch of the tables for a burst. Empties the cache when its entries are too old for their age to be
+    /// told.
     pub fn follow(&mut self, tables: Tables<'_>) {
         self.epoch = tables.snapshot.epoch();
         if self.now.ns.saturating_sub(self.last_ns) > ALL_IDLE_NS {
@@ -406,7 +407,7 @@ impl Core {
         self.cache.contexts.clear();
     }
 
-    /// The key of a packet that the fast parse took, its context made known if need be.
+    /// The key of a packet that the fast parse accepted. Assigns a number to its context if necessary.
     pub fn key_of(
         &mut self,
         lane: usize,

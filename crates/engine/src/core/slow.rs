@@ -16,8 +16,8 @@ use model::{DropReason, Forward, Verdict, VifId, VifKind};
 use packet::proto;
 use tables::{Account, FlowRef, Snapshot};
 
-/// To whom a packet's connection is charged: to the guest that sent it; if it came by a wire, to the guest it goes to,
-/// or to the wire where that is no guest alone. Of a guest's two interfaces it is the port.
+/// The account of a packet's connection: the guest that sent it; for a packet from a wire, the guest that receives it,
+/// or the wire if that is not exactly one guest. For a guest with two interfaces, it is the port's.
 fn charged(snapshot: &Snapshot, case: &Case) -> Account {
     let guest = |id| {
         let vif = snapshot.vif(id).filter(|vif| vif.kind != VifKind::Wire)?;
@@ -34,14 +34,14 @@ fn charged(snapshot: &Snapshot, case: &Case) -> Account {
 }
 
 impl Core {
-    /// Decides a packet of a burst and does what is decided.
+    /// Decides a packet of a burst and executes the decision.
     #[cold]
     pub(super) fn slow(&mut self, tables: Tables<'_>, burst: &Burst, lane: usize, from: Ingress) {
         let packet = burst.packets()[lane];
         let (head, len) = (self.lanes.head(lane), packet.len as usize);
         let floods = |vrf| self.may_flood(tables, from.vif, vrf);
         let view = tables.view(self.now.seconds).flooding(&floods);
-        // The fast parse takes no packet of a tunnel with a wrong checksum.
+        // The fast parse accepts no tunnel packet with a wrong checksum.
         let checked = self.lanes.fast.get(lane).is_some_and(|fast| fast.at.tunnelled);
         let case = match decide(&view, head, len, from.vif, packet.offload, checked) {
             Ok(case) => case,
@@ -82,7 +82,7 @@ impl Core {
         self.linear.original = original;
     }
 
-    /// Decides a packet that lies in a buffer of ours, and does what is decided.
+    /// Decides a packet in our own buffer and executes the decision.
     pub(super) fn whole(&mut self, tables: Tables<'_>, original: &[u8], ingress: VifId, offload: Offload) {
         let floods = |vrf| self.may_flood(tables, ingress, vrf);
         let view = tables.view(self.now.seconds).flooding(&floods);
@@ -92,7 +92,7 @@ impl Core {
         }
     }
 
-    /// Rewrites a lane as decided, puts it in line, and memoises the decision.
+    /// Rewrites a lane as decided, queues it, and memoises the decision.
     fn forward_lane(
         &mut self,
         tables: Tables<'_>,
@@ -124,7 +124,8 @@ impl Core {
         Ok(())
     }
 
-    /// What a decision does beside sending the packet somewhere. Returns its connection, and whether it is a reply.
+    /// The effects of a decision besides forwarding. Returns the packet's connection, and whether the packet is a
+    /// reply.
     pub(super) fn effects(
         &mut self,
         tables: Tables<'_>,
@@ -160,8 +161,8 @@ impl Core {
         }))
     }
 
-    /// Memoises a decision, if it is one for the packets that follow too.
-    #[allow(clippy::too_many_arguments)] // all of it is the entry
+    /// Memoises a decision, if it holds for later packets too.
+    #[allow(clippy::too_many_arguments)] // all of them go into the entry
     fn remember(
         &mut self,
         tables: Tables<'_>,
@@ -199,7 +200,7 @@ impl Core {
         self.memoise(tables, &key, policy, entry);
     }
 
-    /// Drops a packet that lies in a buffer of ours.
+    /// Drops a packet in our own buffer.
     pub(super) fn drop_whole(&mut self, original: &[u8], ingress: VifId, reason: DropReason) {
         let dropped = Dropped { vif: ingress, outbound: false, reason, len: original.len(), bytes: original };
         if let Some(cells) = self.cells.vif(ingress) {

@@ -10,23 +10,23 @@ use mem::{Accepts, Csum, NoRoom, Offload, Room, Segment};
 use packet::checksum::Sum;
 use packet::proto;
 
-/// Bytes summed at a time, so that they are still in the first-level cache when they are stored.
+/// Bytes summed at a time, so that they are still in the L1 cache when they are stored.
 pub(crate) const CHUNK: usize = 2048;
 
 /// Buffer for a chunk of payload.
 pub(crate) type Chunk = [u8; CHUNK];
 
-/// Where the bytes of a packet past its head lie.
+/// Where the bytes of a packet after its head are.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Rest<'a> {
     /// In the sender's memory.
     Segments(&'a [Segment]),
-    /// In a buffer of ours.
+    /// In our own buffer.
     Bytes(&'a [u8]),
 }
 
 impl Rest<'_> {
-    /// Copies from `at` of the packet into `out`; returns how many bytes there were.
+    /// Copies the bytes from `at` of the packet into `out`; returns how many there were.
     pub fn gather(&self, at: usize, out: &mut [u8]) -> usize {
         match self {
             Self::Segments(segments) => mem::gather(segments, at, out),
@@ -39,7 +39,7 @@ impl Rest<'_> {
         }
     }
 
-    /// Copies `len` bytes from `at` of the packet to `to` of `dst`; what is stored is added to `sum`.
+    /// Copies `len` bytes from `at` of the packet to `to` of `dst`, and adds the stored bytes to `sum`.
     pub fn copy_summing(
         &self,
         mut at: usize,
@@ -63,19 +63,19 @@ impl Rest<'_> {
     }
 }
 
-/// What the engine knows of a frame's L4 checksum and segmentation; offsets are from the frame's first byte.
+/// What the engine knows about a frame's L4 checksum and segmentation. Offsets are from the frame's first byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Unfinished {
     /// The checksum is partial.
     pub partial: bool,
     /// The checksum is known to be right.
     pub valid: bool,
-    /// TCP payload bytes per segment, and whether CWR is for the first only; where it is a large send.
+    /// For a large send: TCP payload bytes per segment, and whether CWR is only for the first one.
     pub gso: Option<(u16, bool)>,
 }
 
 impl Unfinished {
-    /// Whether there is nothing to be done or said, whoever gets it.
+    /// Whether nothing remains to be done or told, whoever the receiver is.
     #[inline(always)]
     pub const fn is_nothing(&self) -> bool {
         !self.partial && !self.valid && self.gso.is_none()
@@ -85,17 +85,17 @@ impl Unfinished {
 /// A packet ready to be delivered.
 #[derive(Debug)]
 pub(crate) struct Frame<'a> {
-    /// Its first bytes, all headers among them, rewritten.
+    /// Its first bytes, which include all headers, rewritten.
     pub head: &'a mut [u8],
     /// Where the packet lay.
     pub rest: Rest<'a>,
-    /// Offset in it of the first byte that is not in `head`.
+    /// Offset in the original packet of the first byte that is not in `head`.
     pub rest_at: usize,
-    /// Bytes of it from there on.
+    /// Number of bytes from there on.
     pub rest_len: usize,
     /// What is left to do.
     pub unfinished: Unfinished,
-    /// Where the (inner) headers lie in `head`; of use where something is unfinished.
+    /// Offsets of the (inner) headers in `head`; used if something is unfinished.
     pub at: Layout,
     /// Outer headers at its start.
     pub tunnel: Option<OuterHeaders>,
@@ -117,9 +117,9 @@ pub(crate) enum Refused {
     NoRoom(NoRoom),
     /// It can't be segmented.
     Segment,
-    /// A header lies beyond what is rewritten.
+    /// A header lies beyond the rewritten bytes.
     Header,
-    /// The sender's turn has made all the segments it may.
+    /// The turn's budget of segments is used up.
     Turn,
 }
 
@@ -135,7 +135,7 @@ impl Frame<'_> {
         self.head.len() + self.rest_len
     }
 
-    /// Copies its first bytes, as they are to be delivered, into `out`; returns how many.
+    /// Copies its first bytes, as they are delivered, into `out`; returns how many.
     pub fn gather(&self, out: &mut [u8]) -> usize {
         let head = self.head.len().min(out.len());
         out[..head].copy_from_slice(&self.head[..head]);
@@ -143,7 +143,8 @@ impl Frame<'_> {
         head + self.rest.gather(self.rest_at, &mut out[head..head + rest])
     }
 
-    /// Writes it into `room`, finishing what the receiver does not accept unfinished, as far as its sender's turn goes.
+    /// Writes it into `room`. Finishes what the receiver does not accept unfinished, as far as the turn's budget
+    /// allows.
     #[inline]
     pub fn write(
         &mut self,
@@ -202,7 +203,7 @@ impl Frame<'_> {
             return Err(Refused::Header);
         }
         let dst = room.reserve(len, &Offload::default())?;
-        // The Ethernet padding after a short packet is stored, but not summed.
+        // The Ethernet padding of a short packet is stored, but not summed.
         let end =
             if self.unfinished.partial { usize::from(self.at.l3) + usize::from(self.at.ip_len) } else { len };
         let summed = end.saturating_sub(head_len).min(self.rest_len);

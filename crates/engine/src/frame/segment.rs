@@ -1,4 +1,4 @@
-//! Segmentation in software: a large TCP segment cut up for a receiver that doesn't take it whole.
+//! Segmentation in software: splits a large TCP send for a receiver that doesn't take it whole.
 
 use super::{Chunk, Delivered, Frame, Refused};
 use crate::rewrite::HEADROOM;
@@ -9,10 +9,10 @@ use mem::{Offload, Room};
 use packet::checksum::{self, Sum, pseudo_header};
 use packet::proto;
 
-/// Longest headers of a segment: what is put in front, and a snapshot.
+/// Longest headers of a segment: the new headers, and a snapshot.
 const MAX_HEADERS: usize = HEADROOM + 192;
 
-/// Writes `frame` in segments of `size` bytes of payload. What was written before an error stays delivered.
+/// Writes `frame` in segments of `size` bytes of payload. Segments written before an error stay delivered.
 pub(super) fn write(
     frame: &Frame<'_>,
     size: u16,
@@ -52,7 +52,8 @@ pub(super) fn write(
     Ok(delivered)
 }
 
-/// Makes the copied headers those of segment `index` with `len` bytes of payload from `offset` of the whole's.
+/// Turns the copied headers into those of segment `index`, with `len` bytes of payload from `offset` of the whole
+/// payload.
 fn edit(
     head: &mut [u8],
     frame: &Frame<'_>,
@@ -91,7 +92,7 @@ fn edit(
     Some(())
 }
 
-/// Sets the lengths in the outer headers, which were those of the whole.
+/// Sets the lengths in the outer headers, which were those of the whole send.
 fn outer_lengths(head: &mut [u8], outer: OuterHeaders, total: usize) {
     let l4 = outer.l4();
     let ip = &mut head[OuterHeaders::IP..l4];

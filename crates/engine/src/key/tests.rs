@@ -1,4 +1,5 @@
-//! The fast parse against the parser of `packet`: it takes just what is common of what that takes, and finds the same.
+//! The fast parse, compared with the parser of `packet`: it accepts exactly the common forms of what that accepts, and
+//! finds the same.
 
 use super::*;
 use model::VifId;
@@ -8,7 +9,7 @@ use packet::{Fragment, Headers, L4};
 const VIF: VifId = VifId(3);
 const ETHERNET: &str = "eth 02:00:00:00:00:01 > 02:00:00:00:00:02";
 
-/// What each kind of packet is taken as, and what is not taken at all.
+/// Packets of each kind: those that are accepted, and those that are not.
 fn packets() -> Vec<Vec<u8>> {
     let ip4 = "ip4 10.1.1.1 > 10.9.0.7 tos 72";
     let ip6 = "ip6 fd00:1::1 > fd00:9::7 tos 184";
@@ -24,7 +25,7 @@ fn packets() -> Vec<Vec<u8>> {
         "gre / mpls 16 / ip4 10.3.3.3 > 10.4.4.4 / udp 7 > 9 / payload 4",
     ];
     for ip in [ip4, ip6] {
-        // ESP, GRE with a key, a tunnel within the network, VRRP; authentication headers are extensions of IPv6.
+        // ESP, GRE with a key, a tunnel within the network, VRRP. Authentication headers are extensions of IPv6.
         for protocol in [50, 47, 4, 112, 51] {
             texts.push(format!("{ETHERNET} / {ip} proto {protocol} / hex 2000080000000007 / payload 30"));
         }
@@ -59,7 +60,7 @@ fn packets() -> Vec<Vec<u8>> {
     texts.iter().map(|text| model::text::parse(text).unwrap_or_else(|e| panic!("{text}: {e}"))).collect()
 }
 
-/// What the fast parse says.
+/// The result of the fast parse.
 fn fast(head: &[u8], len: usize, wire: bool) -> Option<(Context, Fast)> {
     let (mut context, mut fast) = (Context::of(VIF), Fast::default());
     parse(head, len, wire, &mut context, &mut fast).map(|()| (context, fast))
@@ -87,7 +88,7 @@ fn expected(head: &[u8], len: usize, wire: bool) -> Option<(Context, Fast)> {
     let tunnel = packet::tunnel(head, &outer, len).ok()??;
     let ip = outer.ip()?;
     let at = usize::from(found.at.l4_end);
-    // Explicit nulls and stacks of labels are for the parser.
+    // Explicit nulls and label stacks are left to the parser.
     let plain = tunnel.bottom && (kind == TunnelKind::Vxlan || tunnel.inner_at == at + 4);
     if tags > 0 || !plain || tunnel.mpls_ttl <= LOW_TTL || at + 8 > tunnel.inner_end {
         return None;
@@ -118,7 +119,7 @@ fn expected(head: &[u8], len: usize, wire: bool) -> Option<(Context, Fast)> {
     Some((context, found))
 }
 
-/// A packet of a common kind, whose headers these are.
+/// The expected result for a packet of a common form with these headers.
 fn common(head: &[u8], headers: &Headers) -> Option<Fast> {
     let ip = headers.ip()?;
     let v6 = ip.src.is_ipv6();
@@ -173,7 +174,7 @@ fn common(head: &[u8], headers: &Headers) -> Option<Fast> {
     Some(Fast { key: Key(key), at, mtu_len: ip_len, ttl: ip.ttl, tunnel_end: 0, summed_at: 0 })
 }
 
-/// Compares both on the first bytes of a frame; returns whether it is taken.
+/// Compares both on the first bytes of a frame; returns whether the packet is accepted.
 fn check(head: &[u8], len: usize) -> bool {
     let taken = [false, true].map(|wire| {
         let (found, wanted) = (fast(head, len, wire), expected(head, len, wire));
@@ -206,12 +207,13 @@ fn mend(frame: &mut [u8], at: usize) {
 fn each_kind_is_taken_or_not_as_it_should_be() {
     let taken: Vec<_> = packets().iter().map(|frame| check(frame, frame.len())).collect();
     let count = taken.iter().filter(|taken| **taken).count();
-    // Of the 20 of each family 13, the padded one, in tunnels three of each four whose TTL does not run out, and all
-    // of the other protocols but IPv6's authentication header.
+    // Of the 20 of each family 13; the padded one; in tunnels, three of each four whose TTL does not expire; and all
+    // the other protocols except IPv6's authentication header.
     assert_eq!((taken.len(), count), (80, 48), "{taken:?}");
 }
 
-/// Whatever byte of the headers is another: what is taken is what the parser takes, and is found to be the same.
+/// Whatever byte of the headers is changed: a packet that is accepted is one that the parser accepts, with the same
+/// result.
 #[test]
 fn whatever_byte_is_changed_both_say_the_same() {
     let mut taken = 0;
@@ -247,7 +249,7 @@ fn wherever_a_frame_or_its_snapshot_ends_both_say_the_same() {
     }
 }
 
-/// Sources that no host may have are no common ones, and those beside them are.
+/// Sources that no host may have are not accepted; those next to them are.
 #[test]
 fn forbidden_sources_are_for_the_parser() {
     let sources = [
@@ -275,7 +277,7 @@ fn forbidden_sources_are_for_the_parser() {
     }
 }
 
-/// A ping of one family's ICMP over the other is none.
+/// A ping of one family's ICMP over the other family is not one.
 #[test]
 fn pings_are_of_their_family() {
     for (text, protocol_at, other, kinds) in [
@@ -293,7 +295,7 @@ fn pings_are_of_their_family() {
     }
 }
 
-/// A packet longer than an IP packet may be, by its own account.
+/// A packet longer than an IP packet may be, according to its own header.
 #[test]
 fn the_longest_packets_are_taken() {
     for (payload, takes) in [(65_535_u16 - 40, true), (65_535 - 39, false), (65_535, false)] {
@@ -324,7 +326,7 @@ fn a_key_knows_its_connection_and_context() {
     }
 }
 
-/// What is kept of a frame ends with its IP packet, its tunnel, or itself.
+/// What is kept of a frame ends with its IP packet, its tunnel, or the frame itself.
 #[test]
 fn what_is_kept_ends_where_its_headers_say() {
     use model::{EthernetRewrite, Forward};

@@ -1,4 +1,4 @@
-//! What is told unasked: addresses that came to this host, and groups it listens to.
+//! Unasked announcements: addresses that are new on this host, and groups.
 
 use super::harness::{Host, Output};
 use super::world::{PROVIDER, WIRE, neighbours, tables};
@@ -7,7 +7,7 @@ use mem::Accepts;
 use model::{Change, FloatingAddress, NeighbourScope, Vif, VifId, Vrf};
 use std::collections::BTreeMap;
 
-/// A host whose housekeeper tells its neighbours unasked.
+/// A host whose housekeeper makes unasked announcements.
 struct Telling {
     host: Host,
     announcer: Announcer,
@@ -19,7 +19,7 @@ impl Telling {
         Self { host, announcer: Announcer::default() }
     }
 
-    /// What is told in the next second, where these interfaces are up; and the neighbours that are missing.
+    /// What is announced in the next second while these interfaces are up; and the unknown neighbours.
     fn second(&mut self, up: &[u16]) -> (Output, Vec<NeighbourScope>) {
         self.host.advance(1);
         let snapshot = self.host.shared.snapshot();
@@ -30,7 +30,7 @@ impl Telling {
         (self.host.run(VifId(1), []), missing)
     }
 
-    /// The addresses that an interface is told of in the next second, with the MACs they are at.
+    /// The addresses announced to an interface in the next second, with their MACs.
     fn heard(&mut self, by: VifId, up: &[u16]) -> Vec<(String, String)> {
         let (mut output, _) = self.second(up);
         let frames = output.remove(&by).unwrap_or_default();
@@ -50,7 +50,7 @@ fn at(addr: &str, mac: &str) -> (String, String) {
 }
 
 const ONE: &str = "02:00:00:00:00:01";
-/// The MAC of the wire that the provider network is attached to.
+/// The MAC of the wire to which the provider network is attached.
 const GATEWAY: &str = "02:aa:00:00:00:02";
 
 #[test]
@@ -107,7 +107,7 @@ fn a_floating_address_is_announced_where_it_floats() {
         "eth {GATEWAY} > ff:ff:ff:ff:ff:ff vlan 7 / arp request 203.0.113.8 at {GATEWAY} for 203.0.113.8"
     );
     assert!(told.starts_with(&expected), "{told}");
-    // What floats over a tunnel is another host's to announce.
+    // Another host announces an address that floats over a tunnel.
     let (inside, outside) = ("10.9.0.7".parse().unwrap(), "203.0.113.9".parse().unwrap());
     telling.host.shared.apply(&[Change::PutFloating(FloatingAddress { inside, outside, ..other })]).unwrap();
     assert_eq!(telling.heard(PROVIDER, &[1, 2]), [at("203.0.113.8", GATEWAY)]);
@@ -155,7 +155,8 @@ fn many_are_announced_by_and_by() {
 /// Length of the record of a group, bytes.
 const RECORD_LEN: usize = 20;
 
-/// Reports of one group each among what came out of an interface: whether they are tagged, and the number of groups.
+/// Reports of one group each among the packets that left an interface: whether they are tagged, and the number of
+/// groups.
 fn reports(output: &Output, vif: VifId) -> Vec<(bool, u8)> {
     let frames = output.get(&vif).into_iter().flatten().map(|(frame, _)| frame);
     let reports = frames.filter(|frame| frame[..6] == [0x33, 0x33, 0, 0, 0, 0x16]);

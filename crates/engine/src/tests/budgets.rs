@@ -1,4 +1,4 @@
-//! Bounds on the work that hostile guests can make: floods, segments, mirrors, questions; and what rates count.
+//! Limits on the work that hostile guests can cause: floods, segments, mirrors, solicitations; and what rates count.
 
 use super::harness::{Host, Output};
 use super::offloads::{ALL, GATEWAY, unfinished};
@@ -36,7 +36,7 @@ fn volume(output: &Output) -> (usize, usize) {
     (all().count(), all().map(|(frame, _)| frame.len()).sum())
 }
 
-/// Guest 1 with a policer of its own that lets `burst_bytes` pass and nothing after.
+/// Gives guest 1 a policer that lets `burst_bytes` pass and nothing after.
 fn with_rate(host: &mut Host, burst_bytes: usize) {
     let config = MeterConfig { bits_per_second: 1, burst_bytes: burst_bytes as u64 };
     let mut changes = vec![Change::PutMeter(METER, config)];
@@ -58,8 +58,8 @@ fn set_meter(host: &mut Host, id: MeterId, config: MeterConfig) {
     host.core.meters = Arc::new(meters);
 }
 
-/// A rate is one of what leaves: exactly so many bytes pass as come out, of each kind of packet and way out, by the
-/// slow path and by the cache.
+/// A rate counts what leaves: exactly as many bytes pass as come out, for each kind of packet and exit, on the slow
+/// path and by the cache.
 #[test]
 fn a_rate_counts_the_bytes_that_leave() {
     let ways = ["10.1.1.2", "10.9.0.7", "10.9.1.7", "10.9.2.7", "10.9.3.7", "203.0.113.50"];
@@ -78,7 +78,7 @@ fn a_rate_counts_the_bytes_that_leave() {
             None => plain(&text),
         };
         let mut host = host(Accepts::default());
-        // Packets of a TCP connection are cached once it is established, or ends.
+        // Packets of a TCP connection are cached once it is established or closing.
         host.run(VifId(1), [plain(&text.replace(" A ", " FPA ").replace("20000", "9"))]);
         let (packets, bytes) = volume(&host.run(VifId(1), [frame.clone()]));
         assert!(packets > 0, "{text}");
@@ -90,13 +90,13 @@ fn a_rate_counts_the_bytes_that_leave() {
             set_meter(&mut host, METER, config);
             assert_eq!(volume(&host.run(VifId(1), [frame.clone()])), (packets, bytes), "{text}");
         }
-        // What is translated on its way depends on more than is remembered.
+        // Packets translated on their way have too many dependencies to be cached.
         assert!(host.hits() > 0 || way.starts_with("203."), "{text}");
         assert_eq!(host.drops(), [(DropReason::RateLimited, 3)].into(), "{text}");
     }
 }
 
-/// The same holds where the receiver takes a large send whole: it has the rate of its segments.
+/// The same holds if the receiver takes a large send whole: it counts as its segments.
 #[test]
 fn a_rate_does_not_depend_on_who_segments() {
     let text = format!("{GATEWAY} / ip4 10.1.1.1 > 10.1.1.2 / tcp 1000 > 80 A / payload 20000");
@@ -129,7 +129,7 @@ fn tiny_segments_are_made_in_small_numbers_only() {
             let text = format!("{GATEWAY} / ip4 10.1.1.1 > 10.1.1.2 / tcp 1 > 80 A / payload {payload}");
             !host.run(VifId(1), [unfinished(&text, Some(size))]).is_empty()
         };
-        // What a kernel merges of short segments is passed on, by the slow path and by the cache.
+        // Short segments that a kernel merged are forwarded, on the slow path and by the cache.
         for _ in 0..2 {
             assert!(send(&mut host, 1, 64) && send(&mut host, 20, 1280) && send(&mut host, 64, 60_000));
             assert!(!send(&mut host, 1, 65) && !send(&mut host, 63, 60_000));
@@ -138,7 +138,7 @@ fn tiny_segments_are_made_in_small_numbers_only() {
     }
 }
 
-/// A host that takes many of the largest sends in one burst.
+/// A host that accepts many of the largest sends in one burst.
 fn host_of_large_bursts() -> Host {
     Host::new(&tables(), &neighbours(), Accepts::default(), 66_000)
 }
@@ -166,7 +166,7 @@ fn a_turn_makes_so_many_copies() {
     let (packets, _) = volume(&host.run(VifId(1), vec![frame; mem::BURST]));
     assert!((4096..6000).contains(&packets), "{packets}");
     assert!(host.drops()[&DropReason::TurnBudget] > 50, "{:?}", host.drops());
-    // The next turn has its own.
+    // The next turn has its own budget.
     assert!(!host.run(VifId(1), [broadcast(1)]).is_empty());
 }
 
@@ -176,7 +176,7 @@ fn the_copies_of_floods_are_bounded_for_each_second_and_interface() {
     host.core.storms = Arc::new(Storms::new(20));
     let (copies, _) = volume(&host.run(VifId(1), [broadcast(0)]));
     assert!((3..=8).contains(&copies), "{copies}");
-    // Broadcasts, multicasts and frames to nobody known are one.
+    // Broadcasts, multicasts and frames to unknown MACs share one limit.
     let group = |n| {
         plain(&format!(
             "eth 02:00:00:00:00:01 > 01:00:5e:00:00:0{n} / ip4 10.1.1.1 > 224.0.0.{n} / udp 1 > 2"
@@ -189,7 +189,7 @@ fn the_copies_of_floods_are_bounded_for_each_second_and_interface() {
     assert!((20..20 + copies).contains(&(copies + more)), "{copies} and {more}");
     let floods = (copies + more) / copies;
     assert_eq!(host.drops()[&DropReason::FloodLimited] as usize, 121 - floods);
-    // What is not flooded goes on, and so does another's flood.
+    // Packets that are not flooded are forwarded, and so are another guest's floods.
     assert_eq!(
         host.run(VifId(1), [plain(&format!("{GATEWAY} / ip4 10.1.1.1 > 10.1.1.2 / udp 1 > 2"))]).len(),
         1
@@ -200,7 +200,7 @@ fn the_copies_of_floods_are_bounded_for_each_second_and_interface() {
     assert_eq!(volume(&host.run(VifId(1), [broadcast(0)])).0, copies);
 }
 
-/// What other hosts' guests flood in one network keeps nobody's broadcasts out of another.
+/// Floods of other hosts' guests in one network keep nobody's broadcasts out of another.
 #[test]
 fn floods_from_a_wire_are_bounded_by_network() {
     let mut host = host(Accepts::default());
@@ -215,7 +215,7 @@ fn floods_from_a_wire_are_bounded_by_network() {
     assert_eq!(volume(&host.run(WIRE, [from(5002)])).0, 1);
 }
 
-/// A guest that scans addresses has a network asked, which is flooded too.
+/// A guest that scans addresses causes solicitations in a network, which are flooded too.
 #[test]
 fn a_scan_asks_no_more_than_a_storm_may() {
     let mut host = host(Accepts::default());
@@ -225,13 +225,13 @@ fn a_scan_asks_no_more_than_a_storm_may() {
     let (questions, _) = volume(&host.run(VifId(1), (100..200).map(scan)));
     assert!((20..30).contains(&questions), "{questions}");
     assert!(host.drops()[&DropReason::FloodLimited] > 80, "{:?}", host.drops());
-    // Another guest's first packet to such an address has the engine ask for it.
+    // Another guest's first packet to such an address makes the engine ask for it.
     let other = plain("eth 02:00:00:00:00:02 > 00:00:5e:00:01:00 / ip4 10.1.1.2 > 10.1.1.199 / udp 1 > 2");
     assert!(volume(&host.run(VifId(2), [other])).0 >= 3);
 }
 
-/// Whose packets expire many a time silences nobody else behind the same wire, and keeps nobody from learning what is
-/// too big, not even himself.
+/// A sender with many expiring packets silences nobody else behind the same wire, and keeps nobody, not even itself,
+/// from learning the path MTU.
 #[test]
 fn errors_are_bounded_for_each_asker() {
     let mut host = host(Accepts::default());
@@ -258,7 +258,7 @@ fn unresolved(from: u16, subnet: usize, host: usize) -> (Vec<u8>, Offload) {
     ))
 }
 
-/// Guests on a network attached to a wire, with addresses nobody has.
+/// Guests on a network attached to a wire, and addresses that nobody has.
 fn host_of_the_unresolved() -> Host {
     let host = host(Accepts::default());
     let provider = super::world::route(3, "203.0.0.0/16", 34);
@@ -313,7 +313,7 @@ impl TxQueue for Stuck {
     }
 }
 
-/// Each attempt to lease it takes as long as a thousand packets of another.
+/// Each attempt to lease it takes as long as a thousand packets of another queue.
 #[test]
 fn a_queue_that_is_never_given_back_is_seldom_tried() {
     let mut host = host(Accepts::default());
@@ -334,7 +334,7 @@ fn a_queue_that_is_never_given_back_is_seldom_tried() {
     assert!(tries() <= 2 * stuck.len() + 20, "{} attempts in ten seconds", tries());
 }
 
-/// Takes all packets, but is leased by another now and then.
+/// Takes all packets, but is leased by another worker now and then.
 struct Contended(AtomicUsize, Arc<dyn TxQueue>);
 
 impl TxQueue for Contended {
@@ -361,7 +361,7 @@ fn a_queue_that_is_given_back_is_used_again() {
     assert_eq!(arrived, 10);
 }
 
-/// Has the lease of another's queue, until it gives it back.
+/// Holds the lease of another queue until told to return it.
 struct Taken(AtomicBool, Arc<dyn TxQueue>);
 
 impl TxQueue for Taken {
@@ -374,7 +374,7 @@ impl TxQueue for Taken {
     }
 }
 
-/// Who fills the only queue of a guest keeps others from it no longer than he fills it.
+/// A worker that fills a guest's only queue keeps others from it no longer than it fills it.
 #[test]
 fn a_queue_that_was_long_in_use_is_soon_used_again() {
     let mut host = host(Accepts::default());
@@ -417,7 +417,7 @@ fn mirrored_copies_are_part_of_the_turn() {
     assert_eq!(host.core.turn, turn);
 }
 
-/// A packet whose headers are longer than what is rewritten of one: extension headers make them so.
+/// A packet whose headers are longer than the rewritten part: extension headers make them so.
 #[test]
 fn headers_longer_than_what_is_rewritten_are_dropped() {
     for (l4, gso) in [("udp 1 > 2", None), ("tcp 1 > 2 A", Some(100))] {
@@ -427,7 +427,7 @@ fn headers_longer_than_what_is_rewritten_are_dropped() {
                     format!("eth 02:00:00:00:00:01 > {dst} / ip6 fd00:1::1 > fd00:1::2 / {l4} / payload 180");
                 let (mut frame, offload) = unfinished(&text, gso);
                 let (next, payload) = (frame[20], u16::from_be_bytes([frame[18], frame[19]]));
-                // Destination options, all of them padding.
+                // Destination options that are only padding.
                 let options = 8 * 140;
                 let mut extension = vec![next, (options / 8 - 1) as u8];
                 extension.extend((0..options - 2).map(|_| 0));
@@ -440,7 +440,7 @@ fn headers_longer_than_what_is_rewritten_are_dropped() {
                 let output = host.run(VifId(1), [(frame, Offload { csum, ..offload })]);
                 let reason = gso.map_or(DropReason::HeaderTooLong, |_| DropReason::SegmentFailed);
                 if accepts == ALL {
-                    // Who takes it unfinished gets it.
+                    // A receiver that takes it unfinished gets it.
                     assert!(!output.is_empty(), "{text}: {:?}", host.drops());
                 } else {
                     assert!(output.is_empty() && host.drops().contains_key(&reason), "{text}: {output:?}");

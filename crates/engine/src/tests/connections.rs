@@ -1,4 +1,4 @@
-//! The accounts that connections are charged to, and how others' connections affect a guest's own.
+//! The accounts of connections, and how others' connections affect a guest's own.
 
 use super::harness::Host;
 use super::world::{PROVIDER, WIRE, neighbours, tables};
@@ -74,11 +74,11 @@ fn connections_are_charged_to_senders_and_from_a_wire_to_receivers() {
     let floating =
         "eth 02:cc:00:00:00:50 > 00:00:5e:00:01:00 vlan 7 / ip4 203.0.113.50 > 203.0.113.7 / udp 9 > 53";
     assert_eq!(charged(PROVIDER, packet(&format!("{floating} / payload 9"))), [(1, wire)]);
-    // To all members: to no guest alone.
+    // To all members, so to no single guest.
     let flooded = "4789 nosum / vxlan 5001 / eth 02:dd:00:00:00:09 > 02:dd:00:00:00:08";
     let flooded = format!("{flooded} / ip4 10.1.1.200 > 10.1.1.201 / udp 9 > 53 / payload 9");
     assert_eq!(charged(WIRE, from_tunnel(&flooded)), [(WIRE.0, wire)]);
-    // What goes to a guest's verbs device, or comes from it, is the guest's.
+    // Packets to and from a guest's verbs device count to the guest.
     let roce = "ip4 10.9.0.7 > 10.1.1.6 / udp 49152 > 4791 / payload 24";
     assert_eq!(charged(WIRE, from_tunnel(&format!("6635 nosum / mpls 19 / {roce}"))), [(6, wire)]);
     let roce = "ip4 10.1.1.6 > 10.9.0.7 / udp 49152 > 4791 / payload 24";

@@ -1,5 +1,5 @@
-//! The engine against the model: what leaves is what `decide` and the reference rewrite say, from the first packet of
-//! a flow on, cached or not, while the tables change.
+//! The engine, compared with the model: what leaves is the result of `decide` and the reference rewrite, from the
+//! first packet of a flow on, cached or not, while the tables change.
 
 use super::harness::{Host, Output};
 use super::world::{WIRE, neighbours, some_change, some_packet, tables};
@@ -8,13 +8,13 @@ use model::generate::{self, Rng};
 use model::{Decision, DropReason, FlowChange, PacketView, Verdict, VifId};
 use std::collections::BTreeMap;
 
-/// Packets drawn from the test world, each sent some three times.
+/// Packets drawn from the test world, each sent about three times.
 const CASES: usize = if cfg!(debug_assertions) { 25_000 } else { 60_000 };
-/// Generated tables, and packets for each, each sent twice on average.
+/// Generated tables, and packets for each of them, each sent twice on average.
 const WORLDS: u64 = if cfg!(debug_assertions) { 60 } else { 300 };
 const PACKETS: usize = 300;
 
-/// What is expected to come out, by port, and the drop that is counted.
+/// The expected output, by port, and the drop that is counted.
 struct Expected {
     frames: BTreeMap<VifId, Vec<Vec<u8>>>,
     dropped: Option<DropReason>,
@@ -64,7 +64,7 @@ fn check(host: &mut Host, vif: VifId, text: &str, frame: &[u8]) {
     let asks =
         decision.is_some_and(|d| matches!(d.verdict, Verdict::Hold { .. }) || d.effects.solicit.is_some());
     if asks {
-        // Solicitations may go out beside what is expected, and who is asked too often is given up.
+        // Solicitations may be sent besides the expected packets, and a neighbour that is asked too often is given up.
         while host.core.hold.pop().is_some() {}
         let lost = drops_after.contains_key(&DropReason::NoNeighbour);
         for (port, frames) in &expected.frames {
@@ -91,7 +91,7 @@ fn check(host: &mut Host, vif: VifId, text: &str, frame: &[u8]) {
     }
 }
 
-/// A flow of one of the test world's packets, with what surrounds it: repeated, mutated, come back to after others.
+/// A flow of one of the test world's packets, with its surroundings: repeated, mutated, and sent again after others.
 #[test]
 fn engine_is_the_model() {
     let mut rng = Rng::new(1);
@@ -133,13 +133,13 @@ fn engine_is_the_model() {
     assert!(counters.hits * 14 > counters.received.packets, "too few hits to mean anything: {counters:?}");
 }
 
-/// Whether a packet has one destination: what the cache is for.
+/// Whether a packet has one destination, so that the cache applies.
 fn forwards(host: &Host, packet: &generate::Packet) -> bool {
     PacketView::parse(&packet.frame, packet.frame.len() as u32, None)
         .is_ok_and(|view| matches!(host.decide(packet.ingress, &view).verdict, Verdict::Forward(_)))
 }
 
-/// The same with tables that nobody thought of.
+/// The same with generated tables.
 #[test]
 fn engine_is_the_model_with_any_tables() {
     let mut hits = 0;

@@ -22,20 +22,20 @@ pub struct Host {
     burst: Burst,
 }
 
-/// Interfaces in these tests are numbered below this.
+/// Interfaces in these tests have numbers below this.
 const MAX_VIF: u16 = 64;
 
 /// What came out, by port.
 pub type Output = BTreeMap<VifId, Vec<Packet>>;
 
 impl Host {
-    /// A host with these tables; packets lie in pieces of at most `piece` bytes.
+    /// A host with these tables. Packets are in pieces of at most `piece` bytes.
     pub fn new(changes: &[Change], neighbours: &[NeighbourFound], accepts: Accepts, piece: usize) -> Self {
         let limits = FlowLimits { new_per_second: u32::MAX, ..FlowLimits::default() };
         Self::limited(changes, neighbours, accepts, piece, limits)
     }
 
-    /// The same with other bounds of the connection table.
+    /// The same with other limits of the connection table.
     pub fn limited(
         changes: &[Change],
         neighbours: &[NeighbourFound],
@@ -74,14 +74,14 @@ impl Host {
         self.core.now = Now::at(self.core.now.ns + u64::from(seconds) * 1_000_000_000, 0);
     }
 
-    /// What `decide` says of a packet right now.
+    /// The result of `decide` for a packet right now.
     pub fn decide(&self, vif: VifId, packet: &PacketView<'_>) -> Decision {
         let snapshot = self.shared.snapshot();
         let now = self.core.now.seconds;
         model::decide(&snapshot.view(self.shared.flows(), now), packet, vif, now)
     }
 
-    /// What leaves by a decision made right now.
+    /// What leaves because of a decision made right now.
     pub fn emit(&self, decision: &Decision, packet: &PacketView<'_>) -> Vec<(VifId, Vec<u8>)> {
         let (snapshot, now) = (self.shared.snapshot(), self.core.now.seconds);
         model::rewrite::emit(&snapshot.view(self.shared.flows(), now), decision, packet)
@@ -102,7 +102,7 @@ impl Host {
         self.output()
     }
 
-    /// Counts all there is to count.
+    /// Passes on all counts.
     pub fn settle(&mut self) {
         let pinned = self.reader.pin();
         let tables = Tables { shared: &self.shared, snapshot: pinned.get() };
@@ -110,7 +110,7 @@ impl Host {
         self.core.actions.settle(tables, &self.core.cells, self.core.now.seconds);
     }
 
-    /// Looks at the held packets.
+    /// Decides the held packets again.
     pub fn retry_held(&mut self) -> Output {
         let pinned = self.reader.pin();
         let tables = Tables { shared: &self.shared, snapshot: pinned.get() };
@@ -136,7 +136,7 @@ impl Host {
     }
 }
 
-/// The only frame that came out, and where.
+/// The only frame that came out, and its interface.
 pub fn only(output: &Output) -> (VifId, &Packet) {
     let all: Vec<_> = output.iter().flat_map(|(vif, packets)| packets.iter().map(|p| (*vif, p))).collect();
     assert_eq!(all.len(), 1, "one frame expected: {all:?}");

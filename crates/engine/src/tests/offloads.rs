@@ -1,4 +1,4 @@
-//! Unfinished checksums and large sends: passed on where the receiver takes them, finished where not.
+//! Unfinished checksums and large sends: passed on if the receiver takes them, finished otherwise.
 
 use super::harness::{Host, only};
 use super::world::{WIRE, neighbours, tables};
@@ -14,7 +14,7 @@ fn host(accepts: Accepts) -> Host {
     Host::new(&tables(), &neighbours(), accepts, 333)
 }
 
-/// A frame whose L4 checksum field holds the pseudo-header's sum, and the offload that says so.
+/// A frame whose L4 checksum field holds the pseudo-header's sum, with the offload request for it.
 pub fn unfinished(text: &str, gso: Option<u16>) -> (Vec<u8>, Offload) {
     let mut frame = model::text::parse(text).unwrap();
     let headers = Headers::ethernet(&frame, 0, frame.len()).unwrap();
@@ -29,7 +29,7 @@ pub fn unfinished(text: &str, gso: Option<u16>) -> (Vec<u8>, Offload) {
     (frame, Offload { csum: Csum::Partial { start: headers.l4_at, offset }, gso })
 }
 
-/// The packet in a frame, whichever tunnel it is in, from its IP header on; checks all checksums on the way.
+/// The packet in a frame from its IP header on, whatever tunnel it is in. Checks all checksums on the way.
 fn tenant(frame: &[u8]) -> Vec<u8> {
     let outer = Headers::ethernet(frame, 0, frame.len()).unwrap();
     let (at, headers) = match packet::tunnel(frame, &outer, frame.len()).unwrap() {
@@ -91,7 +91,7 @@ fn partial_checksum_is_completed_for_those_who_do_not_accept_it_and_in_tunnels()
     }
 }
 
-/// The MSS that the packet of an output tells.
+/// The MSS that an output's packet announces.
 fn told(frame: &[u8]) -> Option<u16> {
     packet::mss(frame, &Headers::network(frame, 0, frame.len()).unwrap()).map(|(_, mss)| mss)
 }
@@ -143,7 +143,7 @@ fn a_large_send_is_passed_on_where_accepted() {
     }
 }
 
-/// Segments, put together again, are what was sent; each fits, and each is right by itself.
+/// Put together again, the segments are the data that was sent; each fits, and each is right by itself.
 #[test]
 fn segments_are_the_large_send() {
     let mut rng = Rng::new(3);
@@ -223,7 +223,7 @@ fn requests_that_do_not_fit_the_packet_are_dropped() {
         Offload { gso: Some(Gso { size: 0, ..gso }), ..good },
     ];
     let mut host = host(Accepts::default());
-    // First by the slow path, then by the cache.
+    // First on the slow path, then by the cache.
     for round in 1..=2 {
         for offload in bad {
             assert!(host.run(VifId(1), [(frame.clone(), offload)]).is_empty(), "{offload:?}");

@@ -80,7 +80,7 @@ fn a_neighbour_whose_packets_are_memoised_is_in_use() {
     host.advance(70);
     let now = host.core.now.seconds;
     assert!(host.shared.pending_solicitations(now).is_empty(), "nobody needs it by now");
-    // What was decided long ago is decided anew; then packets do without.
+    // An old decision is made anew; packets after that use the cache.
     host.run(VifId(1), [to(way, 1)]);
     host.advance(1);
     let before = host.hits();
@@ -91,7 +91,7 @@ fn a_neighbour_whose_packets_are_memoised_is_in_use() {
     let (scope, addr) = (NeighbourScope::Wire(WIRE), "192.0.2.2".parse().unwrap());
     let question = Question { scope, addr, at: Some(mac) };
     assert_eq!(asked, [question]);
-    // It answers, and is asked again while the flow goes on.
+    // It answers, and is asked again while the flow continues.
     let found = NeighbourFound { scope, addr, mac };
     host.shared.neighbour(&host.shared.snapshot(), &found, WIRE, now + 1);
     for _ in 0..61 {
@@ -212,7 +212,7 @@ fn a_change_is_felt_by_the_next_packet() {
     assert_eq!(host.run(VifId(1), [to("10.1.1.2", 1)])[&VifId(2)].len(), 1);
 }
 
-/// Packets to a guest out of a tunnel from `remote`, and how many of them came out.
+/// Sends packets to a guest through a tunnel from `remote`, and returns how many came out.
 fn from_tunnel(host: &mut Host, remote: &str) -> usize {
     from_tunnel_with(host, remote, if remote.contains(':') { "" } else { " nosum" })
 }
@@ -291,7 +291,7 @@ fn a_remote_that_no_nexthop_names_any_more_is_not_heard_though_its_flow_was_cach
     host.shared.apply(&[gone]).unwrap();
     assert_eq!(from_tunnel(&mut host, "192.0.2.3"), 0);
     assert_eq!(host.drops(), [(DropReason::UnknownRemote, 5)].into());
-    // Its packets are taken again once it is a peer.
+    // Its packets are accepted again once it is a peer.
     let tables = tables();
     let Change::SetHost(own) = &tables[0] else { panic!("the host comes first") };
     let peers = vec!["192.0.2.0/30".parse().unwrap()];

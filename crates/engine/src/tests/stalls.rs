@@ -1,4 +1,4 @@
-//! A worker that does not come back: nobody who tells it something hangs, and it is said which one it is.
+//! A worker that does not return: nobody who sends it a message hangs, and the status names the worker.
 
 use super::world::{rule, tables};
 use crate::capture::DropLog;
@@ -20,12 +20,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tables::{FlowLimits, Shared};
 
-/// Far more than all bounds together.
+/// Far more than all limits together.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const PACKET: &str = "eth 02:00:00:00:00:01 > 02:00:00:00:00:02 / ip4 10.1.1.1 > 10.1.1.2 / udp 7 > 53 nosum";
 
-/// A queue whose poll says that it began, and ends when it is let go.
+/// A queue whose poll reports its begin, and ends when it is released.
 struct Sleeper {
     queue: crate::testing::TestRx,
     began: Sender<()>,
@@ -90,7 +90,7 @@ fn a_worker_that_hangs_hangs_nobody_who_tells_it_something() {
     let stalled = is_done.recv_timeout(PATIENCE).expect("nothing hangs");
     assert_eq!(stalled, [0], "the first queue is the first worker's");
     teller.join().unwrap();
-    // The other worker goes on.
+    // The other worker continues.
     assert!(engine.status(VifId(2)).unwrap().up);
 
     drop(let_go);
@@ -107,7 +107,7 @@ impl Engine {
     }
 }
 
-/// Who tells a worker much holds up no packets: it works between messages.
+/// Many messages to a worker hold up no packets: it works between messages.
 #[test]
 fn a_worker_works_between_messages() {
     let shared = Arc::new(Shared::new(FlowLimits::default()));

@@ -1,4 +1,4 @@
-//! TCP connections and protocols without ports in the flow cache: what is cached, and what cached packets change.
+//! TCP connections, and protocols without ports, in the flow cache: what is cached, and what cached packets change.
 
 use super::harness::Host;
 use super::world::{neighbours, tables};
@@ -31,7 +31,7 @@ fn back(tcp: &str) -> Packet {
     ))
 }
 
-/// Sends a packet; whether it came out, and whether its entry said so.
+/// Sends a packet; returns whether it came out, and whether by its entry.
 fn send(host: &mut Host, vif: VifId, packet: Packet) -> (bool, bool) {
     let hits = host.hits();
     let output = host.run(vif, [packet]);
@@ -69,7 +69,7 @@ fn cached_segments_move_the_window() {
     handshake(&mut host);
     for n in 0..100 {
         let data = format!("A seq {} ack 501 win 1000 / payload 10", 101 + 10 * n);
-        // That packets so long pass is not known of the first one.
+        // The first packet did not show that packets of this length pass.
         assert_eq!(send(&mut host, A, there(&data)), (true, n > 0), "{n}");
         assert_eq!(
             send(&mut host, B, back(&format!("A seq 501 ack {} win 3000", 111 + 10 * n))),
@@ -78,7 +78,7 @@ fn cached_segments_move_the_window() {
     }
     assert_eq!(connection(&host).tcp.edges.map(|edge| edge.unwrap().end), [1101, 501]);
     assert_eq!(connection(&host).tcp.windows, [1000, 3000]);
-    // The window of the last acknowledgment is that of resets.
+    // Resets must lie in the window of the last acknowledgment.
     assert_eq!(send(&mut host, A, there("R seq 4102")), (false, false));
     assert_eq!(host.drops(), [(DropReason::TcpReset, 1)].into());
     assert_eq!(send(&mut host, A, there("R seq 4101")), (true, false));
@@ -117,7 +117,7 @@ fn what_comes_from_elsewhere_passes_and_keeps_nothing_alive() {
     }
     assert_eq!(connection(&host), before);
     assert_eq!(connections(&host), [(FlowState::Established, 26)]);
-    // The stream itself has not noticed.
+    // The stream itself is not affected.
     assert!(send(&mut host, A, there("A seq 101 ack 501 win 1000 / payload 10")).0);
     assert_eq!(send(&mut host, A, there("A seq 111 ack 501 win 1000 / payload 10")), (true, true));
     host.settle();
@@ -135,7 +135,7 @@ fn one_direction_alone_is_cached_until_the_other_comes() {
     }
     assert_eq!(connections(&host)[0].0, FlowState::New);
     assert_eq!(send(&mut host, B, back("SA seq 500 ack 101 win 2000")), (true, false));
-    // This one establishes it, those after it find that.
+    // This packet establishes it; later ones find it established.
     assert_eq!(send(&mut host, A, there("A seq 151 ack 501 win 1000")), (true, false));
     assert_eq!(connections(&host)[0].0, FlowState::Established);
     assert_eq!(send(&mut host, A, there("A seq 151 ack 501 win 1000")), (true, true));
@@ -147,7 +147,7 @@ fn a_refused_reset_leaves_a_connection_cached() {
     handshake(&mut host);
     let data = |seq| there(&format!("A seq {seq} ack 501 win 1000 / payload 10"));
     assert!(send(&mut host, A, data(101)).0);
-    // Its receiver refuses it; then one that it should have taken, but did not.
+    // First a reset that the receiver refuses; then one that it should have accepted, but did not.
     for (reset, state) in [("R seq 600", FlowState::Established), ("R seq 501", FlowState::Closed)] {
         assert!(send(&mut host, B, back(reset)).0);
         assert_eq!(connections(&host)[0].0, state);
@@ -163,7 +163,7 @@ fn a_connection_that_took_anothers_place_is_not_taken_for_it() {
     host.shared.flows().flush(0, &mut |_| true);
     assert_eq!(send(&mut host, A, there("S seq 9000 win 1000")), (true, false));
     let opened = connection(&host);
-    // The entry is of the one before.
+    // The entry belongs to the previous connection.
     assert!(!send(&mut host, A, there("A seq 101 ack 501 win 1000")).1);
     assert_eq!(connection(&host).original, opened.original);
     assert_eq!(connection(&host).tcp.edges[0].unwrap().end, 9001);

@@ -57,7 +57,7 @@ fn a_packet_goes_from_guest_to_guest_and_wakes_a_sleeping_worker() {
         one.send([numbered(7, number)]);
         let got = two.wait(1, PATIENCE);
         assert_eq!(got.iter().map(|(frame, _)| number_of(frame)).collect::<Vec<_>>(), [(7, number)]);
-        // Wakes them all, so that going to sleep can be seen again.
+        // Wakes them all, so that they can be seen to sleep again.
         let _ = engine.status(VifId(1));
         engine.flush_flows(&mut |_| false);
     }
@@ -97,8 +97,8 @@ fn an_answer_comes_from_the_gateway() {
     assert_eq!(answer[0].0[34], packet::proto::ICMP_ECHO_REPLY);
 }
 
-/// Routes, rules and interfaces change all the time; flows they do not concern lose nothing, get nothing twice, and
-/// stay in order.
+/// Routes, rules and interfaces change all the time. Flows that they do not concern lose nothing, get nothing twice,
+/// and stay in order.
 #[test]
 fn nothing_is_lost_twice_or_out_of_order_while_tables_change() {
     const FLOWS: u16 = 32;
@@ -119,7 +119,7 @@ fn nothing_is_lost_twice_or_out_of_order_while_tables_change() {
             let mut rng = Rng::new(9);
             while !done.load(Ordering::Relaxed) {
                 let changes = some_change(&mut rng);
-                // The guests that are watched stay as they are.
+                // The watched guests stay as they are.
                 if !matches!(changes[..], [Change::PutVif(_)]) {
                     engine.apply(&changes).unwrap();
                 }
@@ -143,7 +143,7 @@ fn nothing_is_lost_twice_or_out_of_order_while_tables_change() {
     assert_eq!(engine.vif_counters(VifId(2)).sent.packets, total);
 }
 
-/// Takes packets until `expected` have come in all, and checks that each flow's come in their order.
+/// Takes packets until `expected` have come in all, and checks that each flow's packets come in order.
 fn collect(receivers: &[TestPort], next: &mut [u32], expected: usize) {
     let start = std::time::Instant::now();
     while next.iter().map(|n| *n as usize).sum::<usize>() < expected {

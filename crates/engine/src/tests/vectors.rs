@@ -63,7 +63,7 @@ fn learn(host: &Host, effects: &model::Effects) {
     }
 }
 
-/// Has a neighbour asked for until it counts as one that does not answer.
+/// Has a neighbour asked until it counts as unreachable.
 fn give_up(host: &mut Host, scope: NeighbourScope, addr: IpAddr) {
     let now = host.core.now.seconds;
     assert_eq!(host.shared.wait_for(scope, addr, VifId(0), now), Waiting::Solicit);
@@ -74,12 +74,12 @@ fn give_up(host: &mut Host, scope: NeighbourScope, addr: IpAddr) {
 }
 
 fn check(host: &mut Host, packet: &Packet, case: &str) {
-    // A large send needs an offload request, which vectors do not have; and who asks for a neighbour sends more.
+    // A large send needs an offload request, which vectors do not have; and solicitations add packets.
     let asks = |e: &Expected| matches!(e, Expected::Words(words) if words.starts_with("hold") || words.starts_with("effect solicit"));
     if packet.gso_size.is_some() {
         return;
     }
-    // A MAC moves once a second at most (`tables`), which the model does not bound.
+    // A MAC moves at most once a second (`tables`); the model has no such limit.
     if packet
         .expected
         .iter()

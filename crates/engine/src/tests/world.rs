@@ -1,4 +1,4 @@
-//! A host with some of everything, and packets that might be seen on it.
+//! A host with some of everything, and packets that it might see.
 
 use ipnet::IpNet;
 use model::generate::Rng;
@@ -117,7 +117,7 @@ pub fn rule(id: u32, vrf: u16, priority: u32, ports: (u16, u16), action: RuleAct
     })
 }
 
-/// The host, which takes tunnel packets from these peers too.
+/// The host, which also accepts tunnel packets from these peers.
 fn host(peers: &[&str]) -> Change {
     Change::SetHost(Host {
         name: "a".into(),
@@ -304,7 +304,7 @@ pub fn some_change(random: &mut Rng) -> Vec<Change> {
     }]
 }
 
-/// A packet as text, and where it comes in.
+/// A packet as text, and its ingress.
 pub fn some_packet(random: &mut Rng) -> (VifId, String) {
     let vif = match random.below(10) {
         0..=5 => VifId([1, 1, 2, 3, 4, 6, 7, 8][random.below(8)]),

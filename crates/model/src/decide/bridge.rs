@@ -7,13 +7,13 @@ use crate::{BridgeTarget, DropReason, Flood, Forward, Lookup, Network, Tunnel, V
 use packet::{Ethernet, Mac, TunnelKind};
 use std::net::IpAddr;
 
-/// The link-local group block that bridges keep to themselves: 01:80:c2:00:00:00 to 0f (IEEE 802.1Q, 8.6.3).
+/// The link-local group addresses that bridges do not forward: 01:80:c2:00:00:00 to 0f (IEEE 802.1Q, 8.6.3).
 const fn is_reserved(mac: Mac) -> bool {
     matches!(mac.0, [0x01, 0x80, 0xc2, 0, 0, 0x00..=0x0f])
 }
 
 impl<'a, T: Lookup> Walk<'a, T> {
-    /// Takes a frame to the gateway, if that is whom it is for, else across the bridge.
+    /// Takes a frame to the gateway if it is addressed to that, otherwise across the bridge.
     pub(super) fn switch(&mut self, frame: &Frame<'a>) -> Outcome {
         let eth = frame.headers.eth.as_ref().ok_or(DropReason::EthernetTruncated)?;
         if is_reserved(eth.dst) {
@@ -35,7 +35,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         self.route(frame)
     }
 
-    /// Takes a frame to where its MAC is, or to all members.
+    /// Takes a frame to the location of its MAC, or to all members.
     pub(super) fn bridge(&mut self, frame: &Frame<'a>, eth: &Ethernet) -> Outcome {
         let network = frame.network;
         if matches!(frame.origin, Origin::Tunnel { .. }) && !network.bridges_tunnels() {
@@ -59,7 +59,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         self.leave(frame, frame.bridged(), network, exit).map(Verdict::Forward)
     }
 
-    /// What lies behind a bridge entry.
+    /// The exit to which a bridge entry leads.
     pub(super) fn behind(&mut self, network: &'a Network, target: BridgeTarget) -> Result<Exit<'a>, Stop> {
         match target {
             BridgeTarget::Vif(id) => self.port(network, id),
@@ -79,7 +79,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
     }
 
-    /// The port of a network that this interface is: a guest, or the wire it is attached to.
+    /// The exit for this interface as a port of the network: a guest, or the wire the network is attached to.
     fn port(&self, network: &Network, id: crate::VifId) -> Result<Exit<'a>, Stop> {
         let vif = self.tables.vif(id).ok_or(DropReason::NexthopInvalid)?;
         match network.wire {
@@ -89,8 +89,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
     }
 
-    /// Delivers to every member of a network's bridge but the one it came from. Members it can't be sent to are left
-    /// out; if there is no other, their reason is that of the drop. `dst` is its destination, if it is an IP packet.
+    /// Delivers to every member of a network's bridge except the sender. Members that can't be sent to are left out;
+    /// if no member remains, the drop reason is theirs. `dst` is the packet's destination, if it is an IP packet.
     pub(super) fn flood(
         &mut self,
         frame: &Frame<'a>,
@@ -102,7 +102,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         self.flood_to(frame, network, base, dst, members)
     }
 
-    /// Passes an answer to the gateway on to other hosts' gateways: the question may be theirs, and all have one MAC.
+    /// Passes an answer to the gateway on to other hosts' gateways: they all have the same MAC, and one of them may
+    /// have asked.
     pub(super) fn relay(&mut self, frame: &Frame<'a>) -> Outcome {
         let network = frame.network;
         let tunnels = self.tunnels(frame.origin, network);
@@ -121,7 +122,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         members: impl Iterator<Item = Exit<'a>>,
     ) -> Outcome {
         self.tables.may_flood(network.vrf)?;
-        // Rules see addresses, not members: one answer holds for all members that have rules.
+        // Rules see addresses, not members: one result holds for all members that have rules.
         let mut rules = frame.origin.policy().then(|| self.judge(frame, network.vrf, dst));
         if let Some(Err(stop)) = rules {
             return Err(stop);
@@ -147,8 +148,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         Ok(Verdict::Flood(Flood { vrf: network.vrf, to }))
     }
 
-    /// The members of a network's bridge that a frame may go to: guests, the attached wire, tunnels. Of those that have
-    /// a verbs device alone nothing but RoCEv2 is asked.
+    /// The members of a network's bridge to which a frame may go: guests, the attached wire, tunnels. Guests that are
+    /// only a verbs device get nothing but RoCEv2.
     fn members(
         &self,
         frame: &Frame<'a>,
@@ -165,7 +166,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         ports.chain(self.tunnels(origin, network))
     }
 
-    /// The tunnels that a network floods to, if what came from there may go to them.
+    /// The tunnels to which a network floods, if frames from `origin` may go there.
     fn tunnels(
         &self,
         origin: Origin<'a>,

@@ -13,7 +13,7 @@ use packet::{Fragment, IcmpError, L4, Mac, TunnelKind, ecn_encap, proto};
 pub(super) enum Exit<'a> {
     /// To a guest.
     Guest(&'a Vif),
-    /// Out of the wire its network is attached to.
+    /// Out of the wire to which its network is attached.
     Attached { wire: &'a Vif, vlan: Option<u16> },
     /// To another host.
     Tunnel(Tunnel),
@@ -25,7 +25,7 @@ impl<'a> Exit<'a> {
         if let Self::Guest(vif) = self { Some(vif) } else { None }
     }
 
-    /// The interface, if it is known by now.
+    /// The interface, if it is already known.
     pub fn vif(&self) -> Option<&'a Vif> {
         match self {
             Self::Guest(vif) | Self::Attached { wire: vif, .. } => Some(vif),
@@ -35,7 +35,7 @@ impl<'a> Exit<'a> {
 }
 
 impl Frame<'_> {
-    /// Its frame goes on as it is.
+    /// Forwards the frame as it is.
     pub(super) fn bridged(&self) -> Forward {
         Forward {
             strip: self.headers.at,
@@ -45,7 +45,7 @@ impl Frame<'_> {
         }
     }
 
-    /// Its packet goes on, routed, in a new frame to this MAC, or in none.
+    /// Forwards the packet, routed, in a new frame to this MAC, or without an Ethernet header.
     pub(super) fn routed(&self, nat: Nat, dst: Option<Mac>) -> Forward {
         Forward {
             strip: self.headers.l3_at,
@@ -57,7 +57,7 @@ impl Frame<'_> {
         }
     }
 
-    /// An Ethernet header for its packet.
+    /// A new Ethernet header for the packet.
     pub(super) fn ethernet(&self, dst: Mac, src: Mac) -> EthernetRewrite {
         let ethertype = match (&self.headers.eth, self.headers.ip()) {
             (_, Some(ip)) if ip.src.is_ipv4() => proto::ETHERTYPE_IPV4,
@@ -67,7 +67,7 @@ impl Frame<'_> {
         EthernetRewrite { dst, src, ethertype }
     }
 
-    /// What counts against an MTU, bytes: the IP packet, of a large send one segment of it.
+    /// The length that counts against an MTU, bytes: that of the IP packet; of a large send, that of one segment.
     fn mtu_len(&self, gso_size: Option<u16>) -> usize {
         let Some(ip) = self.headers.ip() else {
             return self.end.saturating_sub(usize::from(self.headers.l3_at));
@@ -82,8 +82,8 @@ impl Frame<'_> {
     }
 }
 
-/// By which of its interfaces a guest takes a packet: RoCEv2 to an address of its own, or to a group, by its verbs
-/// device. For a device that stands alone pings are answered.
+/// The interface by which a guest receives a packet: RoCEv2 to one of its addresses or to a group goes to its verbs
+/// device. Pings to a guest that is only a verbs device are answered on its behalf.
 fn door(frame: &Frame<'_>, vif: &Vif) -> Result<VifId, Stop> {
     let ip = frame.headers.ip();
     let own = ip.is_some_and(|ip| vif.addresses.contains(&ip.dst));
@@ -96,7 +96,8 @@ fn door(frame: &Frame<'_>, vif: &Vif) -> Result<VifId, Stop> {
     }
 }
 
-/// To a guest: with the tag of its VLAN, if it is one; without, tags of the sender's own would be those of its VLANs.
+/// Delivers to a guest. A VLAN interface gets the tag of its VLAN. On a guest with VLANs, the sender's own tags would
+/// look like one of those VLANs, so such a frame is dropped.
 fn to_guest(frame: &Frame<'_>, base: Forward, vif: &Vif) -> Result<Forward, Stop> {
     let own_tags = if base.ethernet.is_none() { frame.tags().len() } else { 0 };
     match vif.trunk {
@@ -108,7 +109,7 @@ fn to_guest(frame: &Frame<'_>, base: Forward, vif: &Vif) -> Result<Forward, Stop
 }
 
 impl<'a, T: Lookup> Walk<'a, T> {
-    /// Completes a rewrite for the way it leaves by. `network` is the one it leaves from.
+    /// Completes a rewrite for the exit by which the packet leaves `network`.
     pub(super) fn leave(
         &mut self,
         frame: &Frame<'a>,
@@ -141,9 +142,9 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
     }
 
-    /// Out of the wire a network is attached to: with the attachment's tag and no other, which would be one of the
-    /// wire's other VLANs, from a MAC of this host where the gateway sends it, and no tunnel packets for hosts of the
-    /// underlay.
+    /// Out of the wire to which a network is attached. The frame carries the attachment's tag and no other, because
+    /// another tag would put it into one of the wire's other VLANs. What the gateway sends comes from a MAC of this
+    /// host. Tunnel packets to hosts of the underlay are dropped.
     pub(super) fn onto(
         &self,
         frame: &Frame<'_>,
@@ -160,7 +161,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         let mut base = Forward { port: wire.id, push_vlan: vlan, ..base };
         let src = frame.headers.eth.as_ref().filter(|_| base.ethernet.is_none());
         if let Some(eth) = src.filter(|eth| eth.src == GATEWAY_MAC) {
-            // Another host's gateway sends it, through a tunnel.
+            // Another host's gateway sent it, through a tunnel.
             frame
                 .headers
                 .ip()
@@ -177,7 +178,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         Ok(base)
     }
 
-    /// Through a tunnel. `tos` is the inner traffic class, which the outer one copies (RFC 2983, 3.1; ECN by RFC 6040).
+    /// Through a tunnel. `tos` is the inner traffic class, which is copied to the outer header (RFC 2983, 3.1; ECN by
+    /// RFC 6040).
     pub(super) fn through(
         &self,
         frame: &Frame<'_>,
@@ -187,7 +189,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
     ) -> Result<Forward, Stop> {
         let path = self.path(tunnel.remote)?;
         let dst_mac = self.neighbour_mac(path.scope(), path.hop).map_err(|stop| match stop {
-            // A bridge is no router: it tells nobody.
+            // A bridge is no router: it informs nobody.
             Stop::Refuse(_, reason) if base.ttl_decrement == 0 => reason.into(),
             stop => stop,
         })?;
@@ -196,9 +198,9 @@ impl<'a, T: Lookup> Walk<'a, T> {
         Ok(Forward { port: path.wire.id, encap: Some(encap), ..base })
     }
 
-    /// Refuses what is too big for a link with this MTU, bytes, and has SYNs ask for what is not. The router tells
-    /// its senders always, and stands in for the link towards those it only bridges for, if they asked not to be
-    /// fragmented (RFC 1191; RFC 8201).
+    /// Refuses a packet that is too big for a link with this MTU, bytes, and clamps the MSS of SYNs. The router
+    /// informs senders whose packets it routes. Senders whose packets it bridges it informs on behalf of the link, if
+    /// they set Don't Fragment (RFC 1191; RFC 8201).
     fn fit(&self, frame: &Frame<'_>, base: Forward, network: &Network, link: usize) -> Result<Forward, Stop> {
         let mtu = link.min(network.mtu.into());
         if frame.mtu_len(self.packet.gso_size) <= mtu {
@@ -216,8 +218,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         })
     }
 
-    /// What a SYN's MSS is lowered to: what fits with IP and TCP headers of the least length (RFC 6691, 2). `None`
-    /// where it tells no more.
+    /// The value to which a SYN's MSS is lowered: what fits with IP and TCP headers of minimum length (RFC 6691, 2).
+    /// `None` if the SYN announces no more than that.
     #[cold]
     fn lower_mss(&self, frame: &Frame<'_>, mtu: usize) -> Option<u16> {
         let (_, told) = packet::mss(self.packet.bytes, &frame.headers)?;

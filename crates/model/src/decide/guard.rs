@@ -1,18 +1,18 @@
-//! What hosts believe whoever says it, and so only guests may say that are configured for it: router advertisements and
-//! redirects (RA guard, RFC 6105 and RFC 7113), and the answers of DHCP servers (RFC 7610).
+//! Messages that hosts believe from any sender, so that only guests configured for it may send them: router
+//! advertisements and redirects (RA guard, RFC 6105 and RFC 7113), and the answers of DHCP servers (RFC 7610).
 //!
-//! The type of an ICMP message and the ports of a datagram are in the first fragment, behind all extension headers:
-//! else parsing has failed (RFC 7112). So neither extension headers nor fragments hide them, and later fragments are of
-//! no use without the first.
+//! An ICMP message's type and a datagram's ports are in the first fragment, after all extension headers; otherwise
+//! parsing has failed (RFC 7112). So neither extension headers nor fragments hide them, and later fragments are
+//! useless without the first.
 
 use crate::{DropReason, PacketView, Vif};
 use packet::{Ip, L4, proto};
 
-/// Ports of DHCP clients, to which servers and relays send, from whatever port.
+/// Ports of DHCP clients. Servers and relays send to them from any port.
 const DHCP_CLIENT: u16 = 68;
 const DHCPV6_CLIENT: u16 = 546;
 
-/// Whether a guest may send this. One without addresses is not checked.
+/// Whether a guest may send this. Guests without addresses are not checked.
 pub(super) fn check(vif: &Vif, packet: &PacketView<'_>) -> Result<(), DropReason> {
     if vif.addresses.is_empty() {
         return Ok(());
@@ -30,7 +30,7 @@ pub(super) fn check(vif: &Vif, packet: &PacketView<'_>) -> Result<(), DropReason
     Ok(())
 }
 
-/// A router's message to hosts.
+/// Whether it is a router's message to hosts.
 fn is_routers(ip: &Ip, l4: &L4) -> bool {
     let L4::Icmp { kind, .. } = *l4 else { return false };
     if ip.src.is_ipv4() {
@@ -40,16 +40,16 @@ fn is_routers(ip: &Ip, l4: &L4) -> bool {
     }
 }
 
-/// A DHCP server's message to clients.
+/// Whether it is a DHCP server's message to clients.
 fn is_dhcp_servers(ip: &Ip, l4: &L4) -> bool {
     let client = if ip.src.is_ipv4() { DHCP_CLIENT } else { DHCPV6_CLIENT };
     matches!(*l4, L4::Udp { dst, .. } if dst == client)
 }
 
-/// A frame of IEEE 802.3 with a SNAP header (RFC 1042). Some receivers go by the EtherType in there, whose packet was
-/// not checked.
+/// Whether it is an IEEE 802.3 frame with a SNAP header (RFC 1042). Some receivers use the EtherType in that header,
+/// and Viaduct did not check the packet after it.
 fn is_snap(packet: &PacketView<'_>) -> bool {
-    /// Lower values in the place of an EtherType are lengths (IEEE 802.3, 3.2.6).
+    /// Lower values in the EtherType field are lengths (IEEE 802.3, 3.2.6).
     const FIRST_ETHERTYPE: u16 = 0x0600;
     /// Both of LLC's service access points (IEEE 802.2).
     const SNAP: [u8; 2] = [0xaa, 0xaa];

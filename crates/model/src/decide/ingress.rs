@@ -1,11 +1,11 @@
-//! Packets from a guest: checked against spoofing, metered, mirrored, learned, then switched.
+//! Packets from a guest: anti-spoofing, metering, mirroring and learning, then the switch.
 
 use super::{Frame, Origin, Outcome, Walk, foreign_tags, guard, push_new, spoof};
 use crate::{BridgeTarget, DropReason, GATEWAY_MAC, Learn, Lookup, Network, Vif, VifKind};
 use packet::{Mac, Tag};
 
 impl<'a, T: Lookup> Walk<'a, T> {
-    /// Where every packet's way begins.
+    /// The first step for every packet.
     pub(super) fn enter(&mut self) -> Outcome {
         let vif = self.tables.vif(self.ingress).ok_or(DropReason::NoNetwork)?;
         match vif.kind {
@@ -43,8 +43,9 @@ impl<'a, T: Lookup> Walk<'a, T> {
         Ok(self.tenant(&frame))
     }
 
-    /// The guest's interface for the VLAN of a frame, and how many of its tags go no further. A guest with VLANs has
-    /// none but those, nor tags of its own where it has no VLAN: to others that have some, they would be theirs.
+    /// The guest's interface for a frame's VLAN, and how many of the frame's tags are removed. A guest with VLANs may
+    /// use only those. Without one it may send no tags of its own either: to other guests with VLANs, they would look
+    /// like theirs.
     fn vlan_of(&self, port: &'a Vif) -> Result<(&'a Vif, u8), DropReason> {
         let headers = &self.packet.headers;
         let tags = headers.eth.as_ref().map_or(&[][..], |eth| &eth.tags);
@@ -59,7 +60,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         Ok((vif, foreign_tags(headers, 1)))
     }
 
-    /// Learns where a MAC is, unless that is configured. The gateway's is everywhere, so never learned.
+    /// Learns the location of a MAC, unless that is configured. The gateway's MAC is everywhere, so it is never
+    /// learned.
     pub(super) fn learn(&mut self, network: &Network, mac: Mac, at: BridgeTarget) {
         let learnable = network.learning && !mac.is_group() && !mac.is_zero() && mac != GATEWAY_MAC;
         if learnable && !self.tables.bridge(network.vrf, mac).is_some_and(|entry| entry.is_static) {

@@ -1,8 +1,9 @@
-//! ARP (RFC 826) and neighbour discovery (RFC 4861) of tenants: answered if the answer is known, otherwise bridged.
+//! ARP (RFC 826) and neighbour discovery (RFC 4861) of tenants: answered if the answer is known, bridged otherwise.
 //!
-//! Known are gateways and floating addresses (the gateway's MAC), guests of this host (theirs), and what a host route
-//! leads out of the subnet (the gateway's MAC again: proxy ARP, RFC 1027). On an attached wire the gateway's MAC is the
-//! wire's own: other hosts of that wire are gateways too, and a switch knows one port for a MAC (IEEE 802.1Q, 8.8).
+//! Known are gateways and floating addresses (with the gateway's MAC), guests of this host (with their own), and
+//! addresses that a host route leads out of the subnet (with the gateway's MAC again: proxy ARP, RFC 1027). On an
+//! attached wire the gateway's MAC is the wire's own: other hosts on that wire are gateways too, and a switch keeps
+//! one port for a MAC (IEEE 802.1Q, 8.8).
 
 use super::{Frame, Origin, Outcome, Stop, Walk};
 use crate::{
@@ -12,12 +13,12 @@ use crate::{
 use packet::{Ethernet, Headers, IcmpError, L3, Mac};
 use std::net::IpAddr;
 
-/// ARP or ND, in one form.
+/// An ARP or ND message, in one form.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Message {
     /// A request or solicitation; else a reply or advertisement.
     pub asks: bool,
-    /// Whose MAC it tells: the asker's or the answerer's address.
+    /// The address whose MAC it announces: the asker's or the answerer's.
     pub sender: IpAddr,
     /// That MAC.
     pub mac: Option<Mac>,
@@ -26,7 +27,7 @@ pub(super) struct Message {
 }
 
 impl Message {
-    /// The ARP or ND message that a packet is.
+    /// The ARP or ND message in a packet.
     pub fn of(headers: &Headers) -> Option<Self> {
         match (&headers.l3, &headers.nd) {
             (L3::Arp(arp), _) => Some(Self {
@@ -55,7 +56,7 @@ impl Message {
 }
 
 impl<'a, T: Lookup> Walk<'a, T> {
-    /// Deals with an ARP or ND message; `None`: it is bridged like any other frame.
+    /// Handles an ARP or ND message. `None` if it is to be bridged like any other frame.
     pub(super) fn neighbour(
         &mut self,
         frame: &Frame<'a>,
@@ -86,7 +87,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
     }
 
-    /// Asks for another host's gateway, which has another MAC on the wire here; its question waits meanwhile.
+    /// Asks on behalf of another host's gateway, which has another MAC on the wire here. Its question waits meanwhile.
     fn ask_for_other(&mut self, frame: &Frame<'a>, scope: NeighbourScope, message: &Message) -> Outcome {
         let mac = self.neighbour_mac(scope, message.target)?;
         let entry = self.tables.bridge(frame.network.vrf, mac);
@@ -96,14 +97,14 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
     }
 
-    /// The MAC to answer with, where the one who has the address shall not or need not be asked.
+    /// The MAC to answer with, if the owner of the address need not or must not be asked.
     fn known(&self, frame: &Frame<'a>, message: &Message) -> Option<Mac> {
         let (vrf, target) = (frame.network.vrf, message.target);
         if message.sender == target {
             return None;
         }
         if let Some(guest) = self.tables.guest_by_address(vrf, target) {
-            // A guest that asks for its own address probes whether another has it.
+            // A guest that asks for its own address probes for a duplicate.
             let other = frame.origin.port() != Some(guest);
             return other.then(|| self.tables.vif(guest)?.mac).flatten();
         }
@@ -111,11 +112,11 @@ impl<'a, T: Lookup> Walk<'a, T> {
         (floating || self.leads_away(frame, message)).then_some(frame.gateway_mac())
     }
 
-    /// Whether a guest reaches an address of its subnet by routing: its route is longer than the subnet's. What comes
-    /// from elsewhere is not answered so, or every host would.
+    /// Whether a guest reaches an address of its own subnet by routing, because its route is longer than the subnet's
+    /// prefix. Questions from elsewhere are not answered so, or every host would answer.
     ///
-    /// Who probes whether an address is taken (RFC 5227, 2.1.1; RFC 4862, 5.4) is answered for a host's own route: one
-    /// for many does not say that each is some host's, and who probes would give up an address that is free.
+    /// Probes for duplicate addresses (RFC 5227, 2.1.1; RFC 4862, 5.4) are answered only for a host route. A route for
+    /// several addresses does not prove that each is in use, and the prober would give up a free one.
     fn leads_away(&self, frame: &Frame<'a>, message: &Message) -> bool {
         let (target, probes) = (message.target, message.sender.is_unspecified());
         let subnets = frame.network.gateways.iter().filter(|subnet| subnet.contains(&target));
@@ -147,7 +148,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         Ok(Verdict::Reply(Reply { kind: message.answer(mac, router), forward, dropped: None, asker: None }))
     }
 
-    /// Notes a neighbour in a network, unless it claims what is not its own.
+    /// Records a neighbour in a network, unless it claims an address that is not its own.
     fn found(&mut self, frame: &Frame<'_>, scope: NeighbourScope, message: &Message) {
         if !frame.network.is_gateway(message.sender) && message.mac != Some(frame.gateway_mac()) {
             self.note(scope, message);
@@ -167,8 +168,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
     }
 
-    /// The MAC of a neighbour; without it the packet waits. If the neighbour was asked and did not answer, the router
-    /// tells the sender that it can't reach the host (RFC 1812, 5.2.7.1; RFC 4861, 7.2.2).
+    /// The MAC of a neighbour. If it is unknown, the packet waits. If the neighbour was asked and did not answer, the
+    /// router informs the sender that it can't reach the host (RFC 1812, 5.2.7.1; RFC 4861, 7.2.2).
     pub(super) fn neighbour_mac(&self, scope: NeighbourScope, addr: IpAddr) -> Result<Mac, Stop> {
         self.tables.neighbour(scope, addr).ok_or_else(|| match self.tables.is_unreachable(scope, addr) {
             true => Stop::Refuse(IcmpError::HostUnreachable, DropReason::NoNeighbour),
@@ -177,11 +178,11 @@ impl<'a, T: Lookup> Walk<'a, T> {
     }
 }
 
-/// Whether another host's gateway sends this to where its MAC is not known.
+/// Whether another host's gateway sends this to a destination whose MAC is unknown here.
 fn is_other_hosts(frame: &Frame<'_>, eth: &Ethernet) -> bool {
     let attached = frame.network.wire.is_some() && frame.network.bridges_tunnels();
     attached && matches!(frame.origin, Origin::Tunnel { .. }) && eth.src == GATEWAY_MAC
 }
 
-/// The MAC of ff02::1, to which probes for duplicate addresses are answered (RFC 4861, 7.2.4).
+/// The MAC of ff02::1, to which answers to duplicate address probes go (RFC 4861, 7.2.4).
 pub(super) const ALL_NODES: Mac = Mac([0x33, 0x33, 0, 0, 0, 1]);

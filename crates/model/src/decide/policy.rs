@@ -1,8 +1,8 @@
 //! Rules and connections.
 //!
-//! Rules run for traffic from or to a guest with `policy`, on inside addresses: those before source and after
-//! destination translation. A connection is known by the same addresses. Packets of both its directions are held
-//! against the rules as if they went the way of its first one, so that a change of rules cuts both.
+//! Rules run for traffic from or to a guest with `policy`. They see inside addresses: before source and after
+//! destination translation. Connections are keyed by the same addresses. Rules evaluate packets of both directions as
+//! if they went in the connection's first direction, so a change of rules cuts both.
 
 use super::route::MAX_TRANSLATIONS;
 use super::spoof::is_rarp;
@@ -16,7 +16,7 @@ use packet::{Fragment, Headers, IcmpError, Ip, L3, L4, proto};
 use std::net::IpAddr;
 
 impl<'a, T: Lookup> Walk<'a, T> {
-    /// Asks the rules, if the sender or the guest it goes to has any, whether a packet may go to `dst` in `vrf`.
+    /// Asks the rules, if the sender or the receiving guest has any, whether a packet may go to `dst` in `vrf`.
     pub(super) fn admit(
         &mut self,
         frame: &Frame<'a>,
@@ -31,7 +31,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
     }
 
-    /// Asks the rules, and follows the connection.
+    /// Asks the rules and tracks the connection.
     pub(super) fn judge(&mut self, frame: &Frame<'a>, vrf: Vrf, dst: Option<IpAddr>) -> Result<(), Stop> {
         let headers = &frame.headers;
         let resolution = matches!(headers.l3, L3::Arp(_)) || headers.nd.is_some() || is_rarp(headers);
@@ -88,7 +88,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         Ok(())
     }
 
-    /// What rules and connections go by; `None` in a later fragment of which the first was not seen.
+    /// What rules and connections match on. `None` for a later fragment whose first one was not seen.
     fn transport(&self, frame: &Frame<'_>, ip: &Ip) -> Option<Transport> {
         match ip.fragment {
             Fragment::Later { .. } if needs_first(ip) => {
@@ -98,8 +98,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
     }
 
-    /// What the fragments of a packet's datagram share. Of IPv6 that is not the next header: in the first fragment
-    /// further extension headers may stand between it and the upper layer's (RFC 8200, 4.5).
+    /// What the fragments of a packet's datagram share. For IPv6 this excludes the next header: in the first fragment,
+    /// more extension headers may stand before the upper-layer header (RFC 8200, 4.5).
     fn fragment_key(&self, frame: &Frame<'_>, ip: &Ip) -> FragmentKey {
         let id = match ip.fragment {
             Fragment::First { id } | Fragment::Later { id } => id,
@@ -110,15 +110,15 @@ impl<'a, T: Lookup> Walk<'a, T> {
         FragmentKey { ingress, vrf, src: ip.src, dst: ip.dst, protocol, id }
     }
 
-    /// The connection that `key` with these ports is a direction of. What goes to UDP 4791 may be the answer to a
-    /// client that has that port, and no RoCEv2.
+    /// The connection of which `key` with these ports is a direction. A packet to UDP 4791 may be an answer to a
+    /// client that uses that port, not RoCEv2.
     pub(super) fn connection(&self, key: &FlowKey, ports: (u16, u16)) -> Option<(Connection, bool)> {
         let plain = FlowKey { src: Endpoint { port: ports.0, ..key.src }, ..*key };
         let known = self.tables.connection(key, self.now);
         known.or_else(|| if plain == *key { None } else { self.tables.connection(&plain, self.now) })
     }
 
-    /// What both networks of a packet say of TCP.
+    /// The TCP settings of both networks of a packet.
     fn tcp_paths(&self, key: &FlowKey, headers: &Headers) -> TcpPaths {
         let mut paths = TcpPaths::default();
         if matches!(headers.l4, L4::Tcp { .. }) {
@@ -130,8 +130,9 @@ impl<'a, T: Lookup> Walk<'a, T> {
         paths
     }
 
-    /// Asks the rules about the other direction of a segment in mid-stream, which they refuse in its own; and about
-    /// that again if they refuse both, so that what they note is of it. `noted`: how much they had noted before.
+    /// For a mid-stream segment that the rules refuse: asks them about the other direction. If they refuse that too,
+    /// asks about the first direction again, so that the recorded effects are its own. `noted`: the length of the
+    /// effects before the first question.
     fn turn(
         &mut self,
         key: &FlowKey,
@@ -148,13 +149,13 @@ impl<'a, T: Lookup> Walk<'a, T> {
         (*key, self.rules(key, origin))
     }
 
-    /// How much rules have noted so far.
+    /// How many effects the rules have recorded so far.
     fn noted(&self) -> [usize; 4] {
         let Effects { rules, meters, mirror_in, mirror_out, .. } = &self.effects;
         [rules.len(), meters.len(), mirror_in.len(), mirror_out.len()]
     }
 
-    /// Forgets what rules noted since.
+    /// Removes the effects that the rules recorded since.
     fn forget(&mut self, [rules, meters, mirror_in, mirror_out]: [usize; 4]) {
         self.effects.rules.truncate(rules);
         self.effects.meters.truncate(meters);
@@ -162,7 +163,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         self.effects.mirror_out.truncate(mirror_out);
     }
 
-    /// Asks the rules of both networks; returns the rule that allows.
+    /// Asks the rules of both networks. Returns the rule that allows.
     fn rules(&mut self, key: &FlowKey, origin: &Origin<'_>) -> Result<Option<crate::RuleId>, Refusal> {
         let query = RuleQuery {
             src: key.src.addr,
@@ -183,7 +184,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         Ok(allowed_by)
     }
 
-    /// Notes what matching rules do beside passing or dropping.
+    /// Records what matching rules do besides passing or dropping.
     fn note_rules(&mut self, matched: &RuleMatch, origin: &Origin<'_>) {
         for (id, modifier) in &matched.modifiers {
             push_new(&mut self.effects.rules, *id);
@@ -200,14 +201,14 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
     }
 
-    /// What rules can't be asked about passes where the default of both networks is to allow.
+    /// Packets to which rules can't apply pass if both networks allow by default.
     fn default_alone(&self, networks: &[Vrf]) -> Result<(), Stop> {
         let allows = |vrf: &Vrf| self.tables.network(*vrf).is_some_and(|n| n.default_action == Action::Allow);
         if networks.iter().all(allows) { Ok(()) } else { Err(DropReason::DefaultDrop.into()) }
     }
 
-    /// A packet's inside source: its address in the network it came from. But a packet out of a tunnel may come from
-    /// another network, that to which the route back to its source leads, and from there have a floating address.
+    /// A packet's inside source: its address in the network it came from. A packet out of a tunnel may come from
+    /// another network, to which the route back to its source leads, and may have a floating address there.
     pub(super) fn source(&self, frame: &Frame<'_>, src: IpAddr) -> (Vrf, IpAddr) {
         let mut vrf = frame.network.vrf;
         if !matches!(frame.origin, Origin::Tunnel { .. }) {
@@ -248,21 +249,21 @@ impl Refusal {
     }
 }
 
-/// Whether later fragments lack what their first has: ports, or what stands for them; of IPv6 the protocol as well.
+/// Whether later fragments lack what the first one has: ports or their substitute; for IPv6 also the protocol.
 const fn needs_first(ip: &Ip) -> bool {
     let has_ports =
         matches!(ip.protocol, proto::TCP | proto::UDP | proto::SCTP | proto::ICMP | proto::ICMPV6);
     has_ports || ip.src.is_ipv6()
 }
 
-/// Whether a packet is of the connection that has its key: not if it opens another between the ends of a closed one, or
-/// asks where it would have to answer.
+/// Whether a packet belongs to the connection with its key. It does not if it opens a new connection between the ends
+/// of a closed one, or if it asks in the direction in which only answers go.
 pub(super) fn is_of(connection: &Connection, reply: bool, headers: &Headers) -> bool {
     let v6 = connection.original.src.addr.is_ipv6();
     match headers.l4 {
         L4::Tcp { .. } => {
             let opens = Segment::of(headers).is_some_and(|segment| segment.opens());
-            // Both may open a connection at once (RFC 9293, 3.5).
+            // Both ends may open a connection at the same time (RFC 9293, 3.5).
             let asked = connection.tcp.edges[0].is_some_and(|edge| edge.ack.is_none());
             let at_once = connection.state == FlowState::New && asked;
             !opens || connection.state != FlowState::Closed && (!reply || at_once)
@@ -272,27 +273,27 @@ pub(super) fn is_of(connection: &Connection, reply: bool, headers: &Headers) -> 
     }
 }
 
-/// Whether it is a TCP connection that no SYN replaces.
+/// Whether it is a TCP connection that a SYN does not replace.
 const fn is_open(connection: &Connection) -> bool {
     let established = matches!(connection.state, FlowState::Established | FlowState::Closing);
     established && connection.original.protocol == proto::TCP
 }
 
-/// Whether it is a TCP segment that may be of a connection whose SYN was not seen.
+/// Whether it is a TCP segment that may belong to a connection whose SYN was not seen.
 fn is_midstream(headers: &Headers) -> bool {
     matches!(headers.l4, L4::Tcp { flags, .. } if flags & (proto::TCP_SYN | proto::TCP_RST) == 0)
 }
 
-/// Whether a packet of no known connection may pass where none is picked up in mid-stream: what is not TCP, a SYN, and
-/// where SYNs may go another way their answers.
+/// Whether a packet of no known connection may pass where connections are not picked up in mid-stream: anything but
+/// TCP; a SYN; and, where SYNs may take another path, its answer.
 fn begins(headers: &Headers, paths: TcpPaths) -> bool {
     Segment::of(headers).is_none_or(|segment| {
         segment.opens() || segment.has(proto::TCP_SYN | proto::TCP_ACK) && paths.asymmetric
     })
 }
 
-/// Whether it is what a DHCP server or relay of the network answers. The request went to a group, or came from no
-/// address, so that no connection is known. Those elsewhere are asked by unicast, which is a connection.
+/// Whether it is an answer of a DHCP server or relay in the network. The request went to a group or came from no
+/// address, so no connection is known. Servers elsewhere are asked by unicast, which makes a connection.
 fn is_dhcp_answer(frame: &Frame<'_>, key: &FlowKey) -> bool {
     let is_bridged = frame.headers.eth.as_ref().is_some_and(|eth| eth.dst != GATEWAY_MAC);
     let ports = matches!((key.src.port, key.dst.port), (67, 68) | (547, 546));

@@ -4,7 +4,7 @@ use super::{Frame, Origin, Stop, Walk, push_new};
 use crate::{Asker, DropReason, Forward, Lookup, Nat, Reply, ReplyKind, Tunnel, Verdict, Vif};
 use packet::{IcmpError, Mac, TunnelKind, reply};
 
-/// An answer to a guest: where it asked.
+/// An answer to a guest, on the port where it asked.
 pub(super) fn on_port(base: Forward, vif: &Vif) -> Result<Forward, Stop> {
     match vif.trunk {
         Some(_) if base.push_vlan.is_some() => Err(DropReason::VlanUnexpected.into()),
@@ -14,7 +14,7 @@ pub(super) fn on_port(base: Forward, vif: &Vif) -> Result<Forward, Stop> {
 }
 
 impl<'a, T: Lookup> Walk<'a, T> {
-    /// The verdict on a packet that goes no further.
+    /// The verdict on a packet that was stopped.
     pub(super) fn stopped(&mut self, frame: &Frame<'a>, stop: Stop) -> Verdict {
         let (answer, reason) = match stop {
             Stop::Hold { scope, addr } => return Verdict::Hold { scope, addr },
@@ -39,8 +39,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
     }
 
-    /// An ICMP error from the network's gateway, if it has one of the family and the packet may be answered so. Where
-    /// there is none, what is too big is refused as by whom it was for.
+    /// An ICMP error from the network's gateway, if it has one of this family and the packet may be answered so.
+    /// Without a gateway, a packet that is too big is refused in its destination's name.
     fn error(&mut self, frame: &Frame<'a>, error: IcmpError) -> Option<(ReplyKind, Forward)> {
         let ip = frame.headers.ip()?;
         let to = frame.headers.eth.as_ref().map(|eth| eth.dst).filter(|mac| !mac.is_group());
@@ -56,7 +56,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         Some((ReplyKind::IcmpError { src, error }, forward))
     }
 
-    /// A TCP reset, as from the host the packet was for.
+    /// A TCP reset, as if from the packet's destination.
     fn reset(&mut self, frame: &Frame<'a>) -> Option<(ReplyKind, Forward)> {
         if !reply::may_reset(&frame.headers) {
             return None;
@@ -66,7 +66,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         Some((ReplyKind::TcpReset, forward))
     }
 
-    /// Has an answer that a guest gets, or that is given in its name, copied to its mirror.
+    /// Copies an answer to a guest's mirror, if the guest receives it or it is given in the guest's name.
     pub(super) fn show(&mut self, guest: &Vif) {
         if let Some(mirror) = guest.mirror {
             push_new(&mut self.effects.mirror_out, mirror);

@@ -10,14 +10,14 @@ use crate::{
 use packet::{Fragment, IcmpError, Ip, L4, Mac, TunnelKind, proto};
 use std::net::IpAddr;
 
-/// Changes of network (by route or by a floating address) on one packet's way at most.
+/// Most changes of network (by a route or a floating address) for one packet.
 pub(super) const MAX_TRANSLATIONS: usize = 4;
 
 /// Where routing led.
 pub(super) enum Found<'a> {
-    /// To a gateway address of Viaduct's own.
+    /// To one of Viaduct's own gateway addresses.
     Local,
-    /// To a nexthop, from the last network on the way.
+    /// To a nexthop, from the last network on the path.
     Nexthop { network: &'a Network, dst: IpAddr, nat: Nat, nexthop: &'a Nexthop },
 }
 
@@ -50,8 +50,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
     }
 
-    /// Follows the routes, from network to network, with the addresses' translation on the way: into a floating
-    /// address's network the destination's, out of its guest's network the source's.
+    /// Follows the routes from network to network, and translates addresses on the way: the destination on entering a
+    /// floating address's network, the source on leaving its guest's network.
     pub(super) fn find(&mut self, frame: &Frame<'a>, src: IpAddr, dst: IpAddr) -> Result<Found<'a>, Stop> {
         let (mut network, mut dst, mut nat) = (frame.network, dst, Nat::default());
         for _ in 0..=MAX_TRANSLATIONS {
@@ -98,7 +98,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         self.tables.network(vrf).ok_or(DropReason::NoNetwork)
     }
 
-    /// Sends a packet to where routing led.
+    /// Sends a packet to where routing leads.
     fn send(
         &mut self,
         frame: &Frame<'a>,
@@ -110,14 +110,14 @@ impl<'a, T: Lookup> Walk<'a, T> {
         let (exit, mac) = match self.exit(network, dst, nexthop) {
             Ok((Some(exit), mac)) => (exit, mac),
             Err(stop @ Stop::Refuse(..)) => {
-                // Who may not send there learns nothing of who is there.
+                // A sender that may not send there must not learn who is there.
                 self.admit(frame, None, network.vrf, Some(dst))?;
                 self.live(frame)?;
                 return Err(stop);
             }
             Err(stop) => return Err(stop),
             Ok((None, mac)) => {
-                // The neighbour is known, its port is not.
+                // The neighbour is known, but its port is not.
                 self.live(frame)?;
                 return self.flood(frame, network, &frame.routed(nat, mac), Some(dst));
             }
@@ -134,9 +134,9 @@ impl<'a, T: Lookup> Walk<'a, T> {
         self.leave(frame, base, network, exit).map(Verdict::Forward)
     }
 
-    /// A hop between guests by MPLS, at its either end. Within a subnet it is a link to them, which costs no TTL: BGP
-    /// (RFC 4271), single-hop BFD (RFC 5881) and whatever is bound to the link take that for granted. What goes round
-    /// between hosts is routed by them, and so costs a hop each time.
+    /// A hop between guests by MPLS, at either of its ends. Within a subnet it is a link, which costs no TTL: BGP (RFC
+    /// 4271), single-hop BFD (RFC 5881) and other protocols bound to the link rely on that. A packet that circles
+    /// between hosts is routed by them, and so loses a hop each time.
     pub(super) fn hop(&self, frame: &Frame<'a>, base: Forward) -> Result<Forward, Stop> {
         if frame.headers.ip().is_some_and(|ip| frame.network.is_one_subnet(ip.src, ip.dst)) {
             return Ok(Forward { ttl_decrement: 0, ..base });
@@ -145,7 +145,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         Ok(base)
     }
 
-    /// Where a nexthop's packets leave and the MAC they are sent to, if in a frame; no exit: behind an unknown port.
+    /// Where a nexthop's packets leave, and the MAC they are sent to if they have a frame. No exit if the MAC's port
+    /// is unknown.
     pub(super) fn exit(
         &mut self,
         network: &'a Network,
@@ -174,7 +175,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
     }
 
-    /// TTL: a packet that is forwarded has at least two left (RFC 1812, 5.3.1; RFC 8200, 3).
+    /// Checks the TTL: a packet can be forwarded only with at least two left (RFC 1812, 5.3.1; RFC 8200, 3).
     pub(super) fn live(&self, frame: &Frame<'_>) -> Result<(), Stop> {
         match frame.headers.ip() {
             Some(ip) if ip.ttl <= 1 => Err(Stop::Refuse(IcmpError::TimeExceeded, DropReason::TtlExpired)),
@@ -182,7 +183,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
     }
 
-    /// What a gateway address serves: ping.
+    /// The service of a gateway address: ping.
     fn serve(&mut self, frame: &Frame<'a>, ip: &Ip) -> Outcome {
         match frame.headers.l4 {
             _ if ip.fragment != Fragment::Whole => Err(DropReason::GatewayNoService.into()),
@@ -192,14 +193,14 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
     }
 
-    /// Answers a ping, as the one whose MAC it was sent to.
+    /// Answers a ping from the MAC to which it was sent.
     pub(super) fn echo(&mut self, frame: &Frame<'a>, ip: &Ip) -> Outcome {
         let asked = frame.headers.eth.as_ref().map_or(crate::GATEWAY_MAC, |eth| eth.dst);
         let forward = self.back(frame, asked, ip.tos)?;
         Ok(Verdict::Reply(Reply { kind: ReplyKind::Echo, forward, dropped: None, asker: None }))
     }
 
-    /// Routes an answer to `frame` back to its sender: where there is no frame to turn round.
+    /// Routes an answer to `frame` back to its sender, for packets without an Ethernet header to turn round.
     pub(super) fn route_back(&mut self, frame: &Frame<'a>, tos: u8) -> Result<Forward, Stop> {
         let ip = frame.headers.ip().ok_or(DropReason::NoRoute)?;
         let used = self.effects.nexthop;
@@ -222,14 +223,14 @@ impl<'a, T: Lookup> Walk<'a, T> {
     }
 }
 
-/// Whether it came to a MAC that the host's kernel may have, too: that of a wire, untagged. The kernel's addresses
-/// there are not known here.
+/// Whether it was sent to a MAC that the host's kernel may share: a wire's, untagged. The kernel's addresses are not
+/// known here.
 fn is_kernels_too(frame: &Frame<'_>) -> bool {
     let dst = frame.headers.eth.as_ref().map(|eth| eth.dst);
     matches!(frame.origin, Origin::Attached { wire, vlan: None } if dst == wire.mac)
 }
 
-/// Whether it goes from a guest into an MPLS tunnel, or out of one to a guest.
+/// Whether it goes from a guest into an MPLS tunnel, or from one to a guest.
 fn is_link(frame: &Frame<'_>, exit: &Exit<'_>) -> bool {
     match (frame.origin, exit) {
         (Origin::Guest(_), Exit::Tunnel(tunnel)) => tunnel.kind != TunnelKind::Vxlan,
@@ -238,17 +239,17 @@ fn is_link(frame: &Frame<'_>, exit: &Exit<'_>) -> bool {
     }
 }
 
-/// Where a verbs device's packets go in a network without gateways.
+/// The nexthop of a verbs device's packets in a network without gateways.
 static ON_LINK: Nexthop = Nexthop::Resolve { via: None };
 
-/// Whether an address without route is a neighbour's: for a verbs device, which has its packets routed also where
-/// there is only a bridge.
+/// Whether an address without a route is a neighbour's. This holds for a verbs device, whose packets are routed even
+/// where there is only a bridge.
 fn is_on_link(frame: &Frame<'_>, network: &Network, dst: IpAddr) -> bool {
     frame.origin.is_verbs() && network.vrf == frame.network.vrf && network.gateway_for(dst).is_none()
 }
 
-/// Whether routers forward to it and from it: one host's, and not of the link (RFC 1812, 4.2.2.11; RFC 3927, 2.7;
-/// RFC 4291, 2.5.2 and 2.5.6).
+/// Whether routers forward to and from it: it is one host's address, and not link-local or loopback (RFC 1812,
+/// 4.2.2.11; RFC 3927, 2.7; RFC 4291, 2.5.2 and 2.5.6).
 fn is_routable(addr: IpAddr) -> bool {
     match addr {
         IpAddr::V4(v4) => {
@@ -264,14 +265,14 @@ fn is_routable(addr: IpAddr) -> bool {
     }
 }
 
-/// Whether it asks for an echo, and can be given one.
+/// Whether it is an echo request that can be answered.
 pub(super) fn is_ping(ip: &Ip, l4: &L4) -> bool {
     let echo = if ip.src.is_ipv4() { proto::ICMP_ECHO_REQUEST } else { proto::ICMPV6_ECHO_REQUEST };
     let asks = matches!(l4, L4::Icmp { kind, .. } if *kind == echo);
     asks && ip.fragment == Fragment::Whole && !ip.src.is_unspecified()
 }
 
-/// Whether it is the broadcast address of one of the network's subnets: those are not forwarded to (RFC 2644).
+/// Whether it is the broadcast address of one of the network's subnets, to which routers do not forward (RFC 2644).
 fn is_subnet_broadcast(network: &Network, dst: IpAddr) -> bool {
     network.gateways.iter().any(|subnet| {
         matches!(subnet, ipnet::IpNet::V4(v4) if v4.prefix_len() < 31 && IpAddr::V4(v4.broadcast()) == dst)

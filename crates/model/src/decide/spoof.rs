@@ -1,8 +1,8 @@
 //! Anti-spoofing: a guest sends from its own MAC and addresses, and claims no others by ARP or ND.
 //!
 //! Hosts need a few more sources: `::` (RFC 4862, duplicate address detection; RFC 3810, MLD), 0.0.0.0 in DHCP (RFC
-//! 2131) and ARP probes (RFC 5227), and link-local addresses. Those they make themselves, by chance (RFC 7217) or of
-//! their MAC (RFC 4291, appendix A); but others' are not theirs.
+//! 2131) and ARP probes (RFC 5227), and link-local addresses. Hosts choose these at random (RFC 7217) or derive them
+//! from their MAC (RFC 4291, appendix A); but they may not take another host's.
 
 use super::neighbour::Message;
 use crate::{BridgeTarget, DropReason, GATEWAY_MAC, Lookup, Network, PacketView, Vif, VifId, VifKind};
@@ -69,7 +69,7 @@ fn may_say<T: Lookup>(
     let own_mac = vif.mac.is_none() || message.mac.is_none_or(|mac| eth_src == Some(mac) || vif.has_mac(mac));
     let other_guest = || tables.guest_by_address(network.vrf, message.sender).is_some_and(|id| id != vif.id);
     let own_address = match message.sender {
-        // A probe makes others give up the address they probe for themselves.
+        // A probe makes other hosts give up the address if they probe for it too.
         sender if sender.is_unspecified() => {
             message.asks && (vif.addresses.is_empty() || may_probe(tables, vif, network, message.target))
         }
@@ -80,8 +80,8 @@ fn may_say<T: Lookup>(
     own_mac && own_address
 }
 
-/// Whether a guest may ask whether somebody has an address. Of IPv6 it must be one that it may have, or one that it
-/// is told is taken: whoever else is probing for it would give it up, on another host.
+/// Whether a guest may probe for an address. For IPv6, it must be an address that the guest may have, or one that is
+/// answered as taken. Otherwise a host elsewhere that probes for the same address would give it up.
 fn may_probe<T: Lookup>(tables: &T, vif: &Vif, network: &Network, target: IpAddr) -> bool {
     let IpAddr::V6(v6) = target else { return true };
     let is_answered = || network.is_gateway(target) || tables.guest_by_address(network.vrf, target).is_some();
@@ -89,14 +89,14 @@ fn may_probe<T: Lookup>(tables: &T, vif: &Vif, network: &Network, target: IpAddr
     may_have && !is_of_anothers_mac(tables, vif, network, target)
 }
 
-/// Whether an address is link-local, and nobody else's as far as is known.
+/// Whether an address is link-local and, as far as is known, nobody else's.
 fn is_free_link_local<T: Lookup>(tables: &T, vif: &Vif, network: &Network, addr: IpAddr) -> bool {
     let link_local = matches!(addr, IpAddr::V6(v6) if v6.is_unicast_link_local());
     let anothers = || tables.guest_by_address(network.vrf, addr).is_some_and(|id| !is_same_guest(vif, id));
     link_local && !network.is_gateway(addr) && !is_of_anothers_mac(tables, vif, network, addr) && !anothers()
 }
 
-/// Whether an address is the link-local one that another MAC of the network gives, or the gateway's.
+/// Whether an address is the link-local one derived from another MAC of the network, or from the gateway's.
 fn is_of_anothers_mac<T: Lookup>(tables: &T, vif: &Vif, network: &Network, addr: IpAddr) -> bool {
     let IpAddr::V6(v6) = addr else { return false };
     let own = |target| matches!(target, BridgeTarget::Vif(id) if is_same_guest(vif, id));
@@ -105,18 +105,18 @@ fn is_of_anothers_mac<T: Lookup>(tables: &T, vif: &Vif, network: &Network, addr:
     })
 }
 
-/// Whether an interface is the guest's, or the other one that it has.
+/// Whether an interface is the guest's, or its other one.
 fn is_same_guest(vif: &Vif, id: VifId) -> bool {
     vif.id == id || vif.rdma == Some(id)
 }
 
-/// Whether a MAC is the one that the gateway has on the network's wire.
+/// Whether a MAC is the gateway's on the network's wire.
 fn is_wires<T: Lookup>(tables: &T, network: &Network, mac: Mac) -> bool {
     network.wire.and_then(|attached| tables.vif(attached.vif)?.mac) == Some(mac)
 }
 
-/// Whether, in a network that shares a wire with the underlay, an address is one that the underlay's hosts ask for
-/// there: this host's, its router's or a peer's.
+/// Whether an address is one for which hosts of the underlay send ARP or ND on a wire that the network shares: this
+/// host's, its router's or a peer's.
 fn is_of_underlay<T: Lookup>(tables: &T, network: &Network, addr: IpAddr) -> bool {
     let shared = network.wire.filter(|attached| attached.vlan.is_none());
     let wire = shared.and_then(|attached| tables.vif(attached.vif)?.wire.as_ref());
@@ -132,13 +132,13 @@ pub(super) fn owns(vif: &Vif, addr: IpAddr) -> bool {
     vif.addresses.contains(&addr) || vif.allowed.iter().any(|prefix| prefix.contains(&addr))
 }
 
-/// Whether it is RARP (RFC 903). By it hypervisors tell on behalf of guests that moved where those are now.
+/// Whether it is RARP (RFC 903). Hypervisors use it to announce, on behalf of guests, that those have moved.
 pub(super) fn is_rarp(headers: &Headers) -> bool {
     headers.eth.as_ref().is_some_and(|eth| eth.ethertype == proto::ETHERTYPE_RARP)
 }
 
-/// Whether RARP asks for the address of this MAC, by that itself. Servers' answers, which give others addresses, do
-/// not.
+/// Whether a RARP request asks for the sender's own MAC. Servers' replies, which give addresses to others, do not
+/// count.
 fn tells_of(packet: &PacketView<'_>, mac: Mac) -> bool {
     const REQUEST: [u8; 8] = [0, 1, 8, 0, 6, 4, 0, 3];
     let body = packet.bytes.get(packet.headers.l3_at.into()..);
@@ -146,8 +146,8 @@ fn tells_of(packet: &PacketView<'_>, mac: Mac) -> bool {
         .is_some_and(|body| body[..8] == REQUEST && body[8..14] == mac.0 && body[18..24] == mac.0)
 }
 
-/// ND that another host may accept though it could not be read here, and so not checked. Whoever follows RFC 6980 takes
-/// none in fragments; others do.
+/// ND that could not be parsed here, and so not checked, but that another host may accept. Hosts that follow RFC 6980
+/// accept none in fragments; others do.
 fn is_malformed_nd(headers: &Headers) -> bool {
     let nd = matches!(
         headers.l4,

@@ -1,4 +1,4 @@
-//! The way to another host's tunnel endpoint, what routers on it say, and who may send tunnel packets.
+//! The path to another host's tunnel endpoint, what routers on it report, and who may send tunnel packets.
 
 use super::{Frame, Walk};
 use crate::underlay::{UnderlayPath, is_own_underlay, underlay, underlay_path};
@@ -8,8 +8,8 @@ use std::net::IpAddr;
 
 /// The code of "fragmentation needed and DF set" (RFC 792).
 const ICMP_TOO_BIG: u8 = 4;
-/// What every path carries, bytes, or is taken to: less is no use to tenants (RFC 1122, 3.3.2), or against the standard
-/// (RFC 8200, 5). Old routers say 0.
+/// The MTU that every path carries or is assumed to carry, bytes: less is useless to tenants (RFC 1122, 3.3.2) or
+/// violates the standard (RFC 8200, 5). Old routers report 0.
 const LEAST_V4: u16 = 576;
 const LEAST_V6: u16 = 1280;
 
@@ -18,14 +18,14 @@ fn be16(bytes: &[u8], at: usize) -> u16 {
 }
 
 impl<'a, T: Lookup> Walk<'a, T> {
-    /// The way to a remote.
+    /// The path to a remote.
     pub(super) fn path(&self, remote: IpAddr) -> Result<UnderlayPath<'a>, DropReason> {
         underlay_path(self.tables, remote).ok_or(DropReason::NoUnderlay)
     }
 
-    /// What a message to this host says that fits a router on the way to a remote, where it is less than was known. Of
-    /// what anybody may forge, it must quote a tunnel packet such as this host sends there, longer than what is said to
-    /// fit (RFC 5927, 7).
+    /// The MTU that an ICMP error to this host reports for the path to a remote, if it is less than the known one.
+    /// Anybody may forge such an error, so it must quote a tunnel packet as this host sends it there, longer than the
+    /// reported MTU (RFC 5927, 7).
     pub(super) fn too_big(&self, ip: &Ip) -> Option<PathMtu> {
         let headers = &self.packet.headers;
         let L4::Icmp { kind, code, .. } = headers.l4 else { return None };
@@ -59,7 +59,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         is_own_underlay(self.tables, addr)
     }
 
-    /// Whether tunnel packets are taken from an address.
+    /// Whether tunnel packets are accepted from an address.
     pub(super) fn is_peer(&self, addr: IpAddr) -> bool {
         self.tables.is_remote(addr)
             || self.tables.host().tunnel_peers.iter().any(|prefix| prefix.contains(&addr))
@@ -71,8 +71,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         self.is_peer(addr) || self.is_ours(addr) || underlay(self.tables).any(|(_, wire)| on_link(wire))
     }
 
-    /// Whether a tenant's packet is one that a host of the underlay would take for a tunnel's, or would answer to
-    /// another. Addresses are those with which it leaves.
+    /// Whether a host of the underlay would accept a tenant's packet as a tunnel's, or would answer it to another
+    /// host. The addresses are those with which it leaves.
     pub(super) fn is_underlay_tunnel(&self, frame: &Frame<'_>, nat: Nat) -> bool {
         let Some(ip) = frame.headers.ip() else { return false };
         let tunnel = match frame.headers.l4 {

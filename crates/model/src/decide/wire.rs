@@ -44,8 +44,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         Ok(self.tenant(&frame))
     }
 
-    /// Deals with a frame of the underlay; `None` if it isn't one. `shared`: a network is attached here untagged, whose
-    /// gateway has the wire's MAC too.
+    /// Handles a frame of the underlay; `None` if it isn't one. `shared`: an untagged network is attached here, whose
+    /// gateway also has the wire's MAC.
     fn underlay_frame(
         &mut self,
         vif: &'a Vif,
@@ -64,7 +64,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
     }
 
-    /// ARP and ND of the underlay: answered for the wire's addresses. Neighbours are noted if they are on its subnets.
+    /// ARP and ND of the underlay: answered for the wire's addresses. Neighbours on the wire's subnets are recorded.
     fn underlay_neighbour(
         &mut self,
         vif: &Vif,
@@ -106,7 +106,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         (to_us && !shared).then_some(Err(DropReason::NotForUs.into()))
     }
 
-    /// An IP packet to one of this host's underlay addresses: a tunnel's, or a ping.
+    /// An IP packet to one of this host's underlay addresses: a tunnel packet, or a ping.
     fn host(&mut self, vif: &'a Vif, eth: &Ethernet, ip: &Ip) -> Outcome {
         let headers = &self.packet.headers;
         let tunnels = matches!(ip.protocol, proto::UDP | proto::GRE);
@@ -134,8 +134,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
     }
 
-    /// Whether a tunnel packet may be opened: it comes from a remote, and its UDP checksum is right (RFC 768; over
-    /// IPv6, RFC 8200, 8.1).
+    /// Whether a tunnel packet may be decapsulated: it comes from a remote, and its UDP checksum is right (RFC 768;
+    /// over IPv6, RFC 8200, 8.1).
     fn admit_tunnel(&self, tunnel: &Tunnel, remote: IpAddr) -> Result<(), DropReason> {
         if !self.is_peer(remote) {
             return Err(DropReason::UnknownRemote);
@@ -197,7 +197,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
     }
 
-    /// Delivers what came with a guest's label.
+    /// Delivers a packet that came with a guest's label.
     fn labelled(&mut self, frame: &Frame<'a>, vif: &'a Vif, mac: Mac) -> Outcome {
         let dst = frame.headers.ip().map(|ip| ip.dst);
         self.admit(frame, Some(vif), frame.network.vrf, dst)?;
@@ -205,7 +205,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         self.leave(frame, base, frame.network, super::egress::Exit::Guest(vif)).map(Verdict::Forward)
     }
 
-    /// The packet in a tunnel, with the congestion that the tunnel met (RFC 6040; its DSCP is its own, RFC 2983).
+    /// The packet in a tunnel. It gets the congestion mark of the tunnel (RFC 6040) and keeps its own DSCP (RFC 2983).
     fn decapsulated(
         &self,
         tunnel: &Tunnel,

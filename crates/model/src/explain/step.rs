@@ -1,4 +1,4 @@
-//! The look-ups of an explained packet, and their words.
+//! The look-ups of an explained packet, and how they are worded.
 
 use super::words::{Names, action};
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
 use packet::Mac;
 use std::net::IpAddr;
 
-/// One table look-up of an explained packet: what was asked for, and what was found; `None`: a miss.
+/// One table look-up of an explained packet: its key and its result; `None` is a miss.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // fields: what is asked for, and `found`
 pub enum Step {
@@ -24,7 +24,7 @@ pub enum Step {
     Route { vrf: Vrf, addr: IpAddr, found: Option<RouteEntry> },
     /// A nexthop.
     Nexthop { id: NexthopId, found: Option<Nexthop> },
-    /// Whether tunnel packets are taken from a host.
+    /// Whether tunnel packets are accepted from a host.
     Remote { addr: IpAddr, found: bool },
     /// What an MPLS label stands for.
     Mpls { label: u32, found: Option<NexthopId> },
@@ -42,7 +42,7 @@ pub enum Step {
     InsideOf { vrf: Vrf, outside: IpAddr, found: Option<(Vrf, IpAddr)> },
     /// The rules of a network.
     Rules { vrf: Vrf, query: RuleQuery, found: Option<RuleMatch> },
-    /// What a network does with what no rule matches.
+    /// The network's default action, for packets that no rule matches.
     Default { vrf: Vrf, action: Action },
     /// A connection, and whether the packet is of its reply direction.
     Flow { key: FlowKey, found: Option<(FlowState, bool)> },
@@ -74,7 +74,7 @@ impl Step {
         }
     }
 
-    /// The IP protocol that was asked about.
+    /// The IP protocol in its key.
     #[must_use]
     pub const fn protocol(&self) -> Option<u8> {
         match self {
@@ -85,7 +85,7 @@ impl Step {
         }
     }
 
-    /// What was asked for, in words.
+    /// The key, in words.
     #[must_use]
     pub fn key(&self, names: &dyn Names) -> String {
         let network = |vrf: &Vrf| names.network(*vrf);
@@ -125,7 +125,7 @@ impl Step {
         }
     }
 
-    /// What was found, in words; `None`: a miss.
+    /// The result, in words; `None` for a miss.
     #[must_use]
     pub fn result(&self, names: &dyn Names) -> Option<String> {
         Some(match self {

@@ -35,15 +35,15 @@ impl Display for Tunnel {
     }
 }
 
-/// What interfaces and networks are called.
+/// The names of interfaces and networks.
 pub trait Names {
     /// An interface.
     fn vif(&self, id: VifId) -> String;
-    /// A network, of which texts say that it is one.
+    /// A network's name, for texts that already say "network".
     fn network(&self, vrf: Vrf) -> String;
 }
 
-/// They are called by their numbers.
+/// Numbers as names.
 #[derive(Clone, Copy, Debug)]
 pub struct Numbers;
 
@@ -57,7 +57,7 @@ impl Names for Numbers {
     }
 }
 
-/// Displays what has words with numbers in them.
+/// Implements `Display`, with numbers as names, for types that have `words`.
 macro_rules! displayed {
     ($($type:ty),*) => {
         $(impl Display for $type {
@@ -71,7 +71,7 @@ macro_rules! displayed {
 displayed!(Nexthop, RuleMatch, Verdict);
 
 impl Nexthop {
-    /// What it does, in words.
+    /// The nexthop's action, in words.
     #[must_use]
     pub fn words(&self, names: &dyn Names) -> String {
         match self {
@@ -88,7 +88,7 @@ impl Nexthop {
 }
 
 impl RuleMatch {
-    /// Which rules match, and what they say, in words.
+    /// The matching rules and their actions, in words.
     pub(super) fn words(&self, names: &dyn Names) -> String {
         let modifier = |(id, modifier): &(RuleId, Modifier)| match modifier {
             Modifier::Mirror(vif) => format!("rule {id} mirror to {}", names.vif(*vif)),
@@ -182,7 +182,7 @@ impl Verdict {
         }
     }
 
-    /// The interfaces by which it, or the answer to it, leaves.
+    /// The interfaces by which the packet, or the answer to it, leaves.
     #[must_use]
     pub fn egress(&self) -> Vec<VifId> {
         match self {
@@ -193,7 +193,7 @@ impl Verdict {
         }
     }
 
-    /// In words, a line for each thing that is done.
+    /// In words, one line for each action.
     #[must_use]
     pub fn lines(&self, names: &dyn Names) -> Vec<String> {
         match self {
@@ -220,7 +220,7 @@ impl Verdict {
 }
 
 impl Effects {
-    /// In words, a line for each of them.
+    /// In words, one line for each effect.
     #[must_use]
     pub fn lines(&self, names: &dyn Names) -> Vec<String> {
         let mut lines = Vec::new();

@@ -1,4 +1,4 @@
-//! Random packets, most of them what the guests and remotes of some tables could send.
+//! Random packets, most of which the guests and remotes of the given tables could send.
 
 use super::Rng;
 use super::tables::{SHARED_MAC, floating, host4, host6, mac, remote};
@@ -17,8 +17,8 @@ pub struct Packet {
     pub gso_size: Option<u16>,
 }
 
-/// The frames by which the underlay and the tenants make themselves known before: without them most tunnels wait for
-/// neighbours.
+/// The frames by which the underlay and the tenants announce themselves beforehand: without them, most packets to
+/// tunnels wait for neighbours.
 #[must_use]
 pub fn warm_up(rng: &mut Rng, tables: &Tables) -> Vec<Packet> {
     let mut all = Vec::new();
@@ -59,8 +59,8 @@ fn announcement(own: Mac, to: Mac, sender: IpAddr, target: IpAddr) -> String {
     }
 }
 
-/// What is written here always parses, but for addresses of two families: those give an empty frame, which is one that
-/// nobody should trip over either.
+/// A frame from text. Texts written here always parse unless their addresses are of two families; those give an empty
+/// frame, which must do no harm either.
 fn made(ingress: VifId, text: &str) -> Packet {
     Packet { ingress, frame: text::parse(text).unwrap_or_default(), gso_size: None }
 }
@@ -139,7 +139,7 @@ fn frame(rng: &mut Rng, tables: &Tables, own: Mac, vrf: u16, src: IpAddr, dst: I
     }
 }
 
-/// What routers and DHCP servers send, or looks like it.
+/// A message of a router or DHCP server, or one that looks like it.
 fn guarded(rng: &mut Rng, own: Mac, src: IpAddr, dst: IpAddr) -> String {
     let v4 = dst.is_ipv4();
     let name = if v4 { "ip4" } else { "ip6" };
@@ -159,7 +159,7 @@ fn guarded(rng: &mut Rng, own: Mac, src: IpAddr, dst: IpAddr) -> String {
     }
 }
 
-/// Something from and to link-local addresses, not all of them the sender's.
+/// A packet from and to link-local addresses, not all of them the sender's.
 fn link_local(rng: &mut Rng, own: Mac) -> String {
     let another = mac(10 + rng.below(8) as u16);
     let other = rng.one(&[own, own, another, GATEWAY_MAC]).link_local();
@@ -191,7 +191,7 @@ fn question(rng: &mut Rng, own: Mac, src: IpAddr, dst: IpAddr, tags: &str) -> St
     }
 }
 
-/// Somebody a guest of a network could mean.
+/// A destination that a guest of a network might use.
 fn destination(rng: &mut Rng, tables: &Tables, vrf: u16) -> IpAddr {
     let guests: Vec<IpAddr> = tables.vifs().flat_map(|vif| vif.addresses.iter().copied()).collect();
     let gateways: Vec<IpAddr> =
@@ -269,7 +269,7 @@ fn transport(rng: &mut Rng, v4: bool) -> String {
         6 => "payload 64".into(),
         7..=10 => {
             let flags = rng.one(&["S", "SA", "A", "A", "A", "PA", "FA", "RA", "R"]);
-            // Both directions, so that connections get replies. Numbers are mostly near each other, as in one stream.
+            // Both directions, so that connections get replies. Most numbers are close together, as in one stream.
             let (sport, dport) = if rng.percent(50) { (sport, dport) } else { (dport, sport) };
             let mut near = || if rng.percent(95) { 7 + rng.below(2) as u32 } else { rng.next_u64() as u32 };
             let (seq, ack) = (near(), near());

@@ -1,4 +1,4 @@
-//! Random tables. Small universes of addresses, so that packets meet them.
+//! Random tables. Their address ranges are small, so that packets match.
 
 use super::Rng;
 use crate::{
@@ -14,8 +14,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub(super) const WIRES: u16 = 2;
 /// The first guest's id.
 const FIRST_GUEST: u16 = 10;
-/// The first id of a verbs device that its guest has beside its port: in the generated tables they come after all
-/// others.
+/// The first id of the verbs devices that guests have beside their ports. In the generated tables they follow all
+/// other ids.
 const FIRST_DEVICE: u16 = 30;
 const FIRST_VLAN: u16 = 50;
 /// A mirror on another host, and its network identifier.
@@ -23,7 +23,7 @@ const REMOTE_MIRROR: u16 = 70;
 const MIRROR_VNI: u32 = 7777;
 const METERS: u32 = 3;
 
-/// A host of a network; also an address nobody has.
+/// The address of a host in a network; for some numbers nobody has it.
 pub(super) fn host4(vrf: u16, subnet: u8, host: u8) -> IpAddr {
     Ipv4Addr::new(10, vrf as u8, subnet, host).into()
 }
@@ -54,7 +54,7 @@ pub(super) fn remote(rng: &mut Rng) -> IpAddr {
     }
 }
 
-/// Tables as a control plane would set them: nothing refers to what is not there.
+/// Tables as a control plane would set them: every reference is valid.
 #[must_use]
 pub fn tables(rng: &mut Rng) -> Vec<Change> {
     let vrfs: Vec<u16> = (1..=1 + rng.below(3) as u16).collect();
@@ -119,7 +119,7 @@ fn tunnel_sources(rng: &mut Rng) -> Host {
     let v4 = IpAddr::from(Ipv4Addr::new(192, 0, 2, 1));
     let v6 = IpAddr::from(Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, 1));
     let tunnel_source = [v4, v6].into_iter().filter(|_| rng.percent(60)).collect();
-    // Remotes that nexthops may not name, and some that nothing names.
+    // Remotes that nexthops may leave out, and some that no nexthop names.
     let tunnel_peers = [(Ipv4Addr::new(192, 0, 2, 0), 30), (Ipv4Addr::new(192, 0, 1, 0), 24)];
     let tunnel_peers = tunnel_peers.into_iter().filter(|_| rng.percent(50));
     let tunnel_peers = tunnel_peers.filter_map(|(addr, len)| IpNet::new(addr.into(), len).ok()).collect();

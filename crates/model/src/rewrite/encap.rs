@@ -5,10 +5,10 @@ use packet::build::{self, Ipv4, Ipv6};
 use packet::{TunnelKind, WriteError, checksum, entropy_port, proto};
 use std::net::IpAddr;
 
-/// TTL of outer IP headers and of labels: the tunnel is one hop to those inside (RFC 3443, pipe).
+/// TTL of outer IP headers and of labels: to the packets inside, a tunnel is one hop (RFC 3443, pipe).
 const TTL: u8 = 64;
 
-/// Length of the headers in front of a tunnel's payload, from the outer Ethernet header on, bytes.
+/// Length of the headers before a tunnel's payload, from the outer Ethernet header on, bytes.
 #[must_use]
 pub const fn encap_len(encap: &Encap) -> usize {
     proto::ETHERNET_LEN + ip_len(encap) + encap.kind.header_len()
@@ -18,14 +18,14 @@ const fn ip_len(encap: &Encap) -> usize {
     if encap.dst.is_ipv4() { proto::IPV4_LEN } else { proto::IPV6_LEN }
 }
 
-/// Writes the headers of a tunnel in front of its payload of `payload` bytes, which lies behind them in `frame`:
-/// outer Ethernet, IP, UDP or GRE, MPLS or VXLAN.
+/// Writes the headers of a tunnel: outer Ethernet, IP, UDP or GRE, MPLS or VXLAN. `payload` is the length in bytes of
+/// the payload that follows them in `frame`.
 ///
-/// IPv4 with Don't Fragment and no UDP checksum (RFC 7348, RFC 7510); IPv6 with one (RFC 8200, 8.1).
+/// IPv4 gets Don't Fragment and no UDP checksum (RFC 7348, RFC 7510); IPv6 gets a checksum (RFC 8200, 8.1).
 ///
 /// # Errors
-/// [`WriteError::TooShort`] also for more than an IP packet holds; [`WriteError::Mismatch`] for outer addresses of
-/// two families.
+/// [`WriteError::TooShort`], also for more than fits an IP packet; [`WriteError::Mismatch`] for outer addresses of two
+/// families.
 pub fn write_encap(frame: &mut [u8], encap: &Encap, payload: usize) -> Result<usize, WriteError> {
     let total = encap.kind.header_len() + payload;
     let ethertype = if encap.dst.is_ipv4() { proto::ETHERTYPE_IPV4 } else { proto::ETHERTYPE_IPV6 };

@@ -1,13 +1,13 @@
-//! The length of a packet where it leaves, which policers count.
+//! The length of a packet as it leaves, which policers count.
 
 use super::{encap_len, is_network, kept};
 use crate::{Forward, PacketView, Verdict};
 use packet::{Fragment, Headers, L4, proto};
 
-/// Bytes that count against the policers of a packet: those of the frames that leave because of it, from the Ethernet
-/// header on, tunnel headers included. A large send counts as its segments, each with headers of its own, also where
-/// its receiver takes it whole. A flooded packet counts once, as the longest of its copies; one that is not delivered
-/// counts as it came in.
+/// Bytes that count against a packet's policers: those of the frames that leave because of it, from the Ethernet
+/// header on, tunnel headers included. A large send counts as its segments, each with its own headers, even if its
+/// receiver takes it whole. A flooded packet counts once, as the longest of its copies; a packet that is not delivered
+/// counts with its length on arrival.
 #[must_use]
 pub fn metered_len(verdict: &Verdict, packet: &PacketView<'_>) -> usize {
     match verdict {
@@ -27,7 +27,7 @@ fn leaving(forward: &Forward, packet: &PacketView<'_>) -> usize {
     let tag = if forward.push_vlan.is_some() { proto::VLAN_LEN } else { 0 };
     let popped = usize::from(forward.pop_tags) * proto::VLAN_LEN;
     let front = forward.encap.as_ref().map_or(0, encap_len) + ethernet + tag;
-    // What is put in front, less what is taken off.
+    // The headers added, minus the bytes removed.
     let grown = front as isize - popped as isize - kept.start as isize;
     let len = kept.end.saturating_add_signed(grown);
     let segmented = packet.gso_size.and_then(|size| {
@@ -38,7 +38,7 @@ fn leaving(forward: &Forward, packet: &PacketView<'_>) -> usize {
     segmented.unwrap_or(len)
 }
 
-/// Bytes of the segments of a large send, whose headers become longer by `grown` bytes; `len` where it isn't one.
+/// Bytes of a large send's segments, whose headers grow by `grown` bytes each; `len` if it isn't a large send.
 fn segmented_len(len: usize, headers: &Headers, grown: isize, gso_size: Option<u16>) -> Option<usize> {
     let ip = headers.ip().filter(|ip| ip.fragment == Fragment::Whole)?;
     let (L4::Tcp { header_len, .. }, Some(size)) = (headers.l4, gso_size.filter(|size| *size > 0)) else {

@@ -4,8 +4,8 @@ use super::{encap_len, write_encap};
 use crate::{PacketView, Reply, ReplyKind};
 use packet::{Arp, Headers, L3, Mac, TunnelKind, WriteError, build, neighbour, proto, reply};
 
-/// Builds the whole frame of an answer to a packet in `out`; returns its length, bytes. An echo needs all of the packet
-/// in `packet.bytes`, the others its headers, and an ICMP error quotes as much as is there.
+/// Builds the whole frame of an answer to a packet in `out`. Returns its length, bytes. An echo needs the whole packet
+/// in `packet.bytes`, other answers only its headers; an ICMP error quotes as much as is there.
 ///
 /// # Errors
 /// [`WriteError`]; nothing can be sent.
@@ -32,7 +32,7 @@ pub fn build_reply(reply: &Reply, packet: &PacketView<'_>, out: &mut [u8]) -> Re
     Ok(at + len)
 }
 
-/// The headers of the packet that is answered, as one without an Ethernet header.
+/// The headers of the answered packet, as if it had no Ethernet header.
 fn answered(reply: &Reply, packet: &PacketView<'_>) -> Option<Headers> {
     let outer = &packet.headers;
     if reply.forward.strip == outer.l3_at {
@@ -51,7 +51,7 @@ fn write_body(
     headers: &Headers,
     out: &mut [u8],
 ) -> Result<usize, WriteError> {
-    // No Ethernet header is written by these, so no MAC either.
+    // These answers have no Ethernet header, so no MAC either.
     let no_mac = Mac::default();
     match answer.kind {
         ReplyKind::Arp { mac } => {

@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 
 impl Tables {
-    /// Applies a batch. Whatever it refers to must be there once all of it is applied; what it deletes, before.
+    /// Applies a batch. What a change refers to must exist once the whole batch is applied; what it deletes must exist
+    /// before.
     ///
     /// # Errors
     /// [`ApplyError::Missing`]; nothing was applied.
@@ -84,7 +85,7 @@ impl Tables {
         self.rules.insert((rule.vrf, rule.priority, rule.id), rule);
     }
 
-    /// Whether whatever is referred to is there.
+    /// Checks that everything referred to exists.
     fn check(&self) -> Result<(), ApplyError> {
         self.vifs.values().try_for_each(|vif| self.check_vif(vif))?;
         self.networks.values().try_for_each(|network| self.check_network(network))?;

@@ -9,9 +9,9 @@ use packet::Mac;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-/// Seconds after which a learned MAC that was not seen again is forgotten (IEEE 802.1Q, 8.8.3).
+/// Seconds after which a learned MAC expires if it was not seen again (IEEE 802.1Q, 8.8.3).
 pub const MAC_AGE: Seconds = 300;
-/// Connections, neighbours, learned MACs and fragments kept at most, of each.
+/// Most connections, neighbours, learned MACs and fragments, of each.
 const CAPACITY: usize = 65_536;
 
 /// A remembered connection.
@@ -64,7 +64,7 @@ impl Dynamic {
         self.fragments.get(key).filter(|(_, seen)| fresh(*seen)).map(|(transport, _)| *transport)
     }
 
-    /// Forgets what belongs to interfaces and networks that are gone.
+    /// Removes entries of interfaces and networks that no longer exist.
     pub(super) fn retain(&mut self, vifs: &BTreeMap<VifId, Vif>, networks: &BTreeMap<Vrf, Network>) {
         self.macs.retain(|(vrf, _), (target, _)| {
             networks.contains_key(vrf) && !matches!(target, BridgeTarget::Vif(id) if !vifs.contains_key(id))
@@ -89,11 +89,11 @@ impl Remembered {
 }
 
 impl Tables {
-    /// Carries out the effects of a decision about a packet that counts as `len` bytes
-    /// ([`crate::rewrite::metered_len`]), as far as they are the tables'; counters and copies are the caller's.
+    /// Carries out the effects on these tables of a decision about a packet that counts as `len` bytes
+    /// ([`crate::rewrite::metered_len`]). Counters and copies are left to the caller.
     ///
     /// # Errors
-    /// The reason why the packet is dropped after all: it is over a rate, or its connection found no room.
+    /// The reason why the packet is dropped after all: it is over a rate, or there is no room for its connection.
     pub fn commit(&mut self, effects: &Effects, len: usize, now_ns: u64) -> Result<(), DropReason> {
         let now = (now_ns / 1_000_000_000) as Seconds;
         for (id, reason) in &effects.meters {
@@ -120,7 +120,7 @@ impl Tables {
         effects.flow.map_or(Ok(()), |change| dynamic.follow(change, now))
     }
 
-    /// Forgets a neighbour, which did not answer.
+    /// Removes a neighbour that did not answer.
     pub fn give_up(&mut self, scope: NeighbourScope, addr: IpAddr) {
         self.dynamic.neighbours.remove(&(scope, addr));
         if self.dynamic.unreachable.len() < CAPACITY {
@@ -128,7 +128,7 @@ impl Tables {
         }
     }
 
-    /// Forgets what is too old at `now`.
+    /// Removes entries that have expired at `now`.
     pub fn expire(&mut self, now: Seconds) {
         let dynamic = &mut self.dynamic;
         dynamic.macs.retain(|_, (_, seen)| now.saturating_sub(*seen) < MAC_AGE);
@@ -148,7 +148,7 @@ impl Dynamic {
         let (connection, rule) = match change {
             FlowChange::Create { connection, rule } => {
                 self.make_room(now)?;
-                // A new connection may run against a closed one.
+                // A new connection may run in the opposite direction of a closed one.
                 self.connections.remove(&connection.original.reverse());
                 (connection, rule)
             }
@@ -161,7 +161,7 @@ impl Dynamic {
         Ok(())
     }
 
-    /// When the table is full the oldest connection that is not established gives way.
+    /// If the table is full, the oldest connection that is not established is evicted.
     fn make_room(&mut self, now: Seconds) -> Result<(), DropReason> {
         if self.connections.len() < CAPACITY {
             return Ok(());
@@ -178,7 +178,7 @@ impl Dynamic {
     }
 }
 
-/// Inserts or replaces; a new entry only where there is room.
+/// Inserts or replaces; adds a new entry only if there is room.
 fn insert<K: Ord, V>(table: &mut BTreeMap<K, V>, key: K, value: V) {
     if table.len() < CAPACITY || table.contains_key(&key) {
         table.insert(key, value);

@@ -48,13 +48,13 @@ impl<'t> Words<'t> {
         parsed.map_err(|_| self.error(format!("'{word}' is not a number")))
     }
 
-    /// A number behind its name.
+    /// A number after its name.
     pub(super) fn named(&mut self, name: &str) -> Result<u64, TextError> {
         self.must(name)?;
         self.long()
     }
 
-    /// A number of bytes; no more than an IP packet has.
+    /// A number of bytes, at most what an IP packet holds.
     fn count(&mut self) -> Result<usize, TextError> {
         let count = self.number()?;
         u16::try_from(count).map(usize::from).map_err(|_| self.error(format!("{count} bytes are too many")))
@@ -64,7 +64,7 @@ impl<'t> Words<'t> {
         if self.word()? == expected { Ok(()) } else { Err(self.error(format!("'{expected}' expected"))) }
     }
 
-    /// Whether the next word is this one; takes it then.
+    /// Whether the next word is this one; if so, takes it.
     pub(super) fn has(&mut self, expected: &str) -> bool {
         self.left.pop_if(|word| *word == expected).is_some()
     }
@@ -88,7 +88,7 @@ impl<'t> Words<'t> {
     }
 }
 
-/// What a layer needs to know of the one around it.
+/// What a layer must know of the one around it.
 #[derive(Clone, Copy)]
 struct Around {
     addresses: Option<(IpAddr, IpAddr)>,
@@ -136,14 +136,14 @@ fn followed_by(mut bytes: Vec<u8>, inner: &[&str], around: Around) -> Bytes {
     Ok(bytes)
 }
 
-/// Writes a header with a builder of crate `packet` and appends what is inside.
+/// Writes a header with a builder of crate `packet`, then appends its content.
 fn with_header(
     len: usize,
     inside: &[u8],
     write: impl FnOnce(&mut [u8]) -> Result<usize, WriteError>,
 ) -> Vec<u8> {
     let mut out = vec![0; len];
-    // The buffer is as long as the header, the only thing that can fail.
+    // The buffer is as long as the header, and nothing else can fail.
     let written = write(&mut out).unwrap_or(0);
     out.truncate(written);
     out.extend_from_slice(inside);
@@ -195,7 +195,7 @@ fn arp(words: &mut Words<'_>) -> Bytes {
     Ok(with_header(proto::ARP_LEN, &[], |out| build::arp(out, &body)))
 }
 
-/// The protocol number of what is inside an IP packet.
+/// The protocol number of an IP packet's content.
 fn protocol(inner: &[&str]) -> u8 {
     match inner.first().map(|layer| name_of(layer)) {
         Some("udp") => proto::UDP,

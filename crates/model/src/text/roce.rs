@@ -1,4 +1,4 @@
-//! RoCEv2 packets, to text and back: all that follows the UDP header.
+//! RoCEv2 packets to text and back: everything after the UDP header.
 
 use super::TextError;
 use super::encode::Words;
@@ -6,12 +6,12 @@ use packet::roce::{self, Aeth, Atomic, Bth, Datagram, Deth, Opcode, Operation, R
 use std::fmt::Write;
 
 const SERVICES: [(Service, &str); 3] = [(Service::Rc, "rc"), (Service::Uc, "uc"), (Service::Ud, "ud")];
-/// Partition key that all have who set up none.
+/// Default partition key.
 const DEFAULT_PARTITION: u16 = 0xffff;
 /// Most bytes of headers, padding and ICRC.
 const OVERHEAD: usize = 64;
 
-/// The layer of a packet, and what is inside it.
+/// The text of a packet's layer, and the payload.
 pub(super) fn show<'p>(packet: &Datagram<'p>) -> (String, &'p [u8]) {
     let bth = &packet.bth;
     let mut text = match bth.opcode {

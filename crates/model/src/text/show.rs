@@ -5,7 +5,7 @@ use packet::{Mac, proto, roce};
 use std::fmt::Write;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// The text that describes a frame: it always parses to that frame again.
+/// The text that describes a frame. It always parses to the same frame.
 #[must_use]
 pub fn show(frame: &[u8]) -> String {
     let mut layers = Vec::new();
@@ -14,7 +14,7 @@ pub fn show(frame: &[u8]) -> String {
     if super::parse(&text).is_ok_and(|bytes| bytes == frame) {
         return text;
     }
-    // Padding, or what the layers can't tell.
+    // Padding, or bytes that the layers can't express.
     for pad in 1..64.min(frame.len()) {
         if frame[frame.len() - pad] != 0 {
             break;
@@ -93,7 +93,7 @@ fn ethernet(bytes: &[u8], layers: &mut Vec<String>) {
     }
 }
 
-/// What a tag of this EtherType is called.
+/// The name of a tag with this EtherType.
 fn tag_name(ethertype: u16) -> Option<&'static str> {
     match ethertype {
         proto::ETHERTYPE_VLAN => Some("vlan"),
@@ -160,7 +160,7 @@ fn ip6(bytes: &[u8], layers: &mut Vec<String>) {
     transport(bytes[6], true, (packet, proto::IPV6_LEN), text, layers);
 }
 
-/// Completes the IP layer's text with the protocol, and goes on inside: at an offset of the IP packet.
+/// Completes the IP layer's text with the protocol, and continues with its content at an offset of the IP packet.
 fn transport(
     protocol: u8,
     first: bool,
@@ -213,7 +213,7 @@ fn udp(packet: &[u8], at: usize, layers: &mut Vec<String>) {
             layers.push(format!("vxlan {}", be32(inside, 4) >> 8));
             ethernet(&inside[proto::VXLAN_LEN..], layers);
         }
-        // What has another ICRC can't be told by its headers.
+        // With a wrong ICRC, headers can't describe the packet.
         proto::PORT_ROCE if roce::has_right_icrc(packet) => match roce::parse(inside) {
             Ok(datagram) => {
                 let (layer, payload) = super::roce::show(&datagram);

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// Tables in the making, and their names. As the control plane does it, a network comes with routes to its gateways,
+/// Tables under construction, and their names. As with the control plane, a network comes with routes to its gateways,
 /// subnets and guests.
 ///
 /// ```text
@@ -39,8 +39,8 @@ use std::str::FromStr;
 ///
 /// `rdma` gives a guest a verbs device beside its port: the interface `NAME:rdma`.
 ///
-/// A target is `drop`, `receive`, `guest NAME [mac M]`, `network NAME`, `resolve [ADDR]`, or a tunnel: `mpls-over-udp`,
-/// `mpls-over-gre` or `vxlan`, then `REMOTE ID [mac M]`. Rules are numbered from 1 on.
+/// A target is `drop`, `receive`, `guest NAME [mac M]`, `network NAME`, `resolve [ADDR]`, or a tunnel:
+/// `mpls-over-udp`, `mpls-over-gre` or `vxlan`, then `REMOTE ID [mac M]`. Rules are numbered from 1.
 #[derive(Clone, Debug, Default)]
 pub struct Setup {
     vif_names: Vec<String>,
@@ -50,7 +50,7 @@ pub struct Setup {
     nexthops: Vec<Nexthop>,
     meters: u32,
     rules: u32,
-    /// What is not kept in the fields above.
+    /// Changes that the other fields don't hold.
     changes: Vec<Change>,
     learned: Vec<Effects>,
     changed: bool,
@@ -101,7 +101,7 @@ impl Setup {
         }
     }
 
-    /// The steps that bring the tables to where they are now, if they changed.
+    /// The steps that bring the tables up to date, if they changed.
     pub(super) fn take_steps(&mut self) -> Vec<Step> {
         if !std::mem::take(&mut self.changed) {
             return Vec::new();
@@ -148,7 +148,7 @@ impl Setup {
         changes
     }
 
-    /// The id of an interface, known yet or not.
+    /// The id of an interface, even if it is not defined yet.
     pub fn vif_id(&mut self, name: &str) -> VifId {
         let known = self.vif_names.iter().position(|known| known == name);
         let index = known.unwrap_or_else(|| {

@@ -4,26 +4,26 @@ use super::Sum;
 
 /// What replacing some fields does to a checksum over them (RFC 1624, equation 3).
 ///
-/// Fields must lie at even places of the summed data.
+/// Fields must lie at even offsets of the summed data.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Delta(Sum);
 
 impl Delta {
-    /// Takes note that a 16-bit field was `old` and is `new`.
+    /// Records that a 16-bit field changed from `old` to `new`.
     #[inline]
     pub fn replace_u16(&mut self, old: u16, new: u16) {
         self.0.add_u16(!old);
         self.0.add_u16(new);
     }
 
-    /// Takes note that a 32-bit field was `old` and is `new`.
+    /// Records that a 32-bit field changed from `old` to `new`.
     #[inline]
     pub fn replace_u32(&mut self, old: u32, new: u32) {
         self.0.add_u32(!old);
         self.0.add_u32(new);
     }
 
-    /// Takes note that a 16-byte field was `old` and is `new`.
+    /// Records that a 16-byte field changed from `old` to `new`.
     #[inline]
     pub fn replace_bytes16(&mut self, old: [u8; 16], new: [u8; 16]) {
         self.0.add(&(!u128::from_ne_bytes(old)).to_ne_bytes());
@@ -37,8 +37,8 @@ impl Delta {
         !self.apply_partial(!checksum)
     }
 
-    /// The sum that replaces `sum`: the content of a checksum field that is still to be completed, which
-    /// holds the pseudo-header's sum, not complemented.
+    /// The sum that replaces `sum`, the content of a checksum field that is still to be completed: such a field holds
+    /// the pseudo-header's sum, not complemented.
     #[inline]
     #[must_use]
     pub fn apply_partial(self, sum: u16) -> u16 {

@@ -4,16 +4,16 @@ use super::{Sum, pseudo_header};
 use crate::crc32c::Crc32c;
 use crate::{Fragment, Headers, Ip, L4, proto};
 
-/// What is known of an L4 checksum.
+/// The result of checking an L4 checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum L4Check {
     /// It is right.
     Right,
     /// It is wrong.
     Wrong,
-    /// There is none: UDP's is 0, the protocol has none that is known here, or it is a fragment.
+    /// Not checked: UDP's is 0, the protocol has none or an unknown one, or the packet is a fragment.
     Absent,
-    /// Not all of the packet is at hand.
+    /// `bytes` ends before the packet does.
     TooShort,
 }
 

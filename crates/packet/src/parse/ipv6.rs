@@ -4,8 +4,7 @@ use super::{Parsed, Window, be16, be32, l4, offset};
 use crate::{Fragment, Ip, L3, ParseError, proto};
 use std::net::{IpAddr, Ipv6Addr};
 
-/// More than this many extension headers are refused: every kind occurs at most once but for destination
-/// options.
+/// Most extension headers in a packet: every kind but destination options occurs at most once.
 const MAX_EXTENSIONS: usize = 8;
 
 #[inline(always)]
@@ -37,7 +36,7 @@ pub(super) fn parse(window: Window<'_>, at: usize) -> Result<Parsed, ParseError>
     Ok(Parsed { l3: L3::Ip(ip), upper })
 }
 
-/// The fields of the fixed header; `protocol` is its next header.
+/// The fields of the fixed header; `protocol` is the next header it names.
 #[inline(always)]
 pub(super) fn header(head: &[u8; proto::IPV6_LEN], at: usize) -> Result<Ip, ParseError> {
     let word = be32(head, 0);
@@ -75,7 +74,7 @@ pub(super) const fn is_extension(next: u8) -> bool {
 
 /// A chain of extension headers.
 pub(super) struct Chain {
-    /// Where the L4 header, or the data of a later fragment, starts.
+    /// Offset of the L4 header, or of a later fragment's data.
     pub(super) end: usize,
     protocol: u8,
     fragment: Fragment,
@@ -83,7 +82,7 @@ pub(super) struct Chain {
 }
 
 impl Chain {
-    /// Completes the header's fields by what the chain says.
+    /// Completes the header's fields from the chain.
     pub(super) fn apply(&self, ip: &mut Ip) -> Result<(), ParseError> {
         ip.header_len = offset(self.end - usize::from(ip.at))?;
         ip.protocol = self.protocol;
@@ -92,7 +91,7 @@ impl Chain {
     }
 }
 
-/// Walks the extension headers from `at`, of which the first is `next`.
+/// Walks the extension headers from `at`; the first is of type `next`.
 #[inline(never)]
 pub(super) fn extensions(window: Window<'_>, at: usize, next: u8) -> Result<Chain, ParseError> {
     let mut chain = Chain { end: at, protocol: next, fragment: Fragment::Whole, fragment_header: false };
@@ -106,7 +105,7 @@ pub(super) fn extensions(window: Window<'_>, at: usize, next: u8) -> Result<Chai
     if ended { Ok(chain) } else { Err(ParseError::Ipv6Extension) }
 }
 
-/// Steps over the extension header at the end of `chain`.
+/// Steps over the extension header at `chain.end`.
 fn extension(window: Window<'_>, chain: &mut Chain, first: bool) -> Result<(), ParseError> {
     // A first fragment must hold the whole chain (RFC 7112).
     let short = match chain.fragment {

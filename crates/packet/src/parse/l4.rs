@@ -3,10 +3,10 @@
 use super::{Upper, Window, be16, be32, nd, offset};
 use crate::{Fragment, Ip, L4, ParseError, proto};
 
-/// Checks a fragment's place in its datagram, in bytes.
+/// Checks a fragment's position in its datagram, in bytes.
 ///
-/// All but the last hold a multiple of 8 bytes, none ends past 65535, and none overwrites the flags of the
-/// TCP header that the first one brought (RFC 3128).
+/// Every fragment but the last holds a multiple of 8 bytes, none ends past byte 65535, and none overwrites the flags
+/// of the TCP header in the first one (RFC 3128).
 pub(super) fn check_fragment(protocol: u8, offset: u32, data: u32, more: bool) -> Result<(), ParseError> {
     let overflows = offset + data > 0xffff;
     let ragged = more && (!data.is_multiple_of(8) || data == 0);
@@ -14,7 +14,7 @@ pub(super) fn check_fragment(protocol: u8, offset: u32, data: u32, more: bool) -
     if overflows || ragged || overwrites { Err(ParseError::Fragment) } else { Ok(()) }
 }
 
-/// Parses the L4 header at `at` of the packet `ip`, which ends where `window` does.
+/// Parses the L4 header at `at` of the packet `ip`. `window` ends where the packet does.
 #[inline(always)]
 pub(super) fn parse(window: Window<'_>, at: usize, ip: &Ip) -> Result<Upper, ParseError> {
     let short = match ip.fragment {
@@ -65,7 +65,7 @@ fn tcp(window: Window<'_>, at: usize, short: ParseError) -> Result<L4, ParseErro
     })
 }
 
-/// The window scale among a SYN's options (RFC 9293, 3.1; RFC 7323, 2.2). Options end where they are malformed.
+/// The window scale among a SYN's options (RFC 9293, 3.1; RFC 7323, 2.2). Parsing stops at a malformed option.
 #[cold]
 fn window_scale(mut options: &[u8]) -> Option<u8> {
     const END: u8 = 0;
@@ -87,7 +87,7 @@ fn window_scale(mut options: &[u8]) -> Option<u8> {
 fn udp(window: Window<'_>, at: usize, ip: &Ip, short: ParseError) -> Result<L4, ParseError> {
     let head: &[u8; proto::UDP_LEN] = window.read(at, short)?;
     let len = usize::from(be16(head, 4));
-    // The length of a first fragment is that of the whole datagram.
+    // A first fragment's UDP header gives the length of the whole datagram.
     let too_long = ip.fragment == Fragment::Whole && len > window.end() - at;
     if len < proto::UDP_LEN || too_long {
         return Err(ParseError::L4Malformed);

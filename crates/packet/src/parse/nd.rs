@@ -12,8 +12,8 @@ const SOURCE_LINK_ADDR: u8 = 1;
 const TARGET_LINK_ADDR: u8 = 2;
 const FLAG_SOLICITED: u8 = 0x40;
 
-/// The ND body of the ICMPv6 message at `at`, or nothing if it is another or breaks the rules of RFC 4861,
-/// 7.1, its checksum among them.
+/// The ND body of the ICMPv6 message at `at`. `None` if the message is of another type or breaks the rules of RFC
+/// 4861, 7.1, which include its checksum.
 #[inline(always)]
 pub(super) fn parse(window: Window<'_>, at: usize, ip: &Ip) -> Result<Option<Nd>, ParseError> {
     let [kind, code] = *window.read(at, ParseError::L4Malformed)?;
@@ -46,8 +46,7 @@ fn body(window: Window<'_>, at: usize, ip: &Ip, solicitation: bool) -> Result<Op
     Ok((valid && !target.is_multicast()).then_some(Nd { solicitation, target, link_addr }))
 }
 
-/// The link-layer address among the options from `at`; nothing if an option is malformed or there are too
-/// many.
+/// The link-layer address among the options from `at`; `None` if an option is malformed or there are too many.
 #[allow(clippy::option_option, reason = "malformed and absent differ")]
 fn options(window: Window<'_>, at: usize, wanted: u8) -> Result<Option<Option<Mac>>, ParseError> {
     let mut at = at;

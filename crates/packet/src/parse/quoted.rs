@@ -4,11 +4,11 @@ use super::{Window, be16, be32, ipv4, ipv6, l4, offset};
 use crate::{Fragment, Headers, Ip, L3, L4, ParseError, proto};
 
 impl Headers {
-    /// The headers of the packet that this ICMP error quotes, or nothing if it isn't an error.
+    /// The headers of the packet that this ICMP error quotes, or `None` if it isn't an error.
     ///
-    /// `bytes` and `len` are those this packet was parsed from. The quoted packet is the start of one that
-    /// its quoter refused: its lengths may exceed what is quoted, its IPv4 checksum isn't verified, and
-    /// of a TCP header only the ports are read (flags and header length are 0).
+    /// `bytes` and `len` are those that this packet was parsed from. The quote is only the start of a refused packet:
+    /// its length fields may exceed the quote, its IPv4 checksum isn't verified, and of a TCP header only the ports
+    /// are read (flags and header length are 0).
     ///
     /// # Errors
     /// What is malformed in the quoted headers; [`ParseError::HeaderTooLong`] as for [`Headers::ethernet`].

@@ -1,8 +1,8 @@
-//! Bounds-checked reads that tell a packet that ends too early from a snapshot that does.
+//! Bounds-checked reads. They distinguish a packet that ends too early from a snapshot that does.
 
 use crate::ParseError;
 
-/// What is at hand of a packet, and where the packet ends.
+/// The bytes of a packet that are at hand, and the offset where the packet ends.
 #[derive(Clone, Copy)]
 pub(crate) struct Window<'a> {
     /// Never reaches past `end`.
@@ -21,7 +21,7 @@ impl<'a> Window<'a> {
         self.end
     }
 
-    /// The same bytes for a packet that ends at `end`, or where this one does if that is earlier.
+    /// The same bytes for a packet that ends at `end`, or where this one ends if that is earlier.
     #[inline(always)]
     pub(crate) fn until(&self, end: usize) -> Self {
         let end = end.min(self.end);

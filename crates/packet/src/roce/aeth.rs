@@ -12,12 +12,12 @@ pub struct Aeth {
     pub msn: u32,
 }
 
-/// What a responder says of a request.
+/// A responder's answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Syndrome {
-    /// Done. The credit count's code (table 46), 31: it counts none.
+    /// Done. The code of the credit count (table 46); 31 means that the responder counts no credits.
     Ack(u8),
-    /// No receive was posted: come again after this time.
+    /// No receive was posted: retry after this time.
     ReceiverNotReady(RnrTimer),
     /// Not done.
     Nak(Nak),
@@ -42,7 +42,7 @@ const NAKS: [Nak; 5] = [
     Nak::InvalidRdRequest,
 ];
 
-/// The code of a time that a requester waits before it comes again, 0 to 31 (IBTA table 45).
+/// The code of the time that a requester waits before it retries, 0 to 31 (IBTA table 45).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RnrTimer(u8);
 
@@ -53,7 +53,7 @@ const TIMES: [u32; 32] = [
 ];
 
 impl RnrTimer {
-    /// The timer with this code; its upper bits are left out.
+    /// The timer with this code, of which only the lower five bits count.
     #[must_use]
     pub const fn new(code: u8) -> Self {
         Self(code & 31)

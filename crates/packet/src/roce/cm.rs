@@ -16,7 +16,7 @@ const HEADER: usize = 24;
 /// Version, class (communication management), class version, method (send).
 const START: [u8; 4] = [1, 7, 2, 3];
 
-/// A message, and the transaction it belongs to: answers have the transaction of what they answer.
+/// A message and its transaction. An answer has the transaction of its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mad {
     /// Transaction.
@@ -25,7 +25,7 @@ pub struct Mad {
     pub message: Message,
 }
 
-/// The two ends' names of a connection: the sender's own, and the receiver's.
+/// The identifiers that the two ends gave a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Ids {
     /// The sender's.
@@ -49,12 +49,12 @@ pub enum Message {
     SidrRep(SidrRep),
 }
 
-/// Request for a connection. Times are exponents, of 4.096 us times 2.
+/// Request for a connection. Times are exponents: a code `n` stands for 4.096 us times 2^n.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Req {
     /// The sender's name of the connection.
     pub local: u32,
-    /// What is connected to: port space and port, with rdma_cm.
+    /// The service to connect to: with rdma_cm, port space and port.
     pub service: u64,
     /// The sender's adapter.
     pub guid: u64,
@@ -62,17 +62,17 @@ pub struct Req {
     pub queue_key: u32,
     /// The sender's queue pair; 24 bits.
     pub queue_pair: u32,
-    /// READs and atomics that the sender takes at a time.
+    /// READs and atomics that the sender accepts at a time.
     pub responder_resources: u8,
-    /// READs and atomics that the sender has under way at most.
+    /// Most READs and atomics that the sender has under way.
     pub initiator_depth: u8,
-    /// How long the receiver may take to answer.
+    /// Time within which the receiver must answer.
     pub remote_timeout: u8,
     /// Code of the transport: 0 reliable, 1 unreliable connection.
     pub transport: u8,
     /// End-to-end flow control.
     pub flow_control: bool,
-    /// First PSN that the sender wants to be sent; 24 bits.
+    /// First PSN that the sender expects; 24 bits.
     pub psn: u32,
     /// How long the sender takes to answer.
     pub local_timeout: u8,
@@ -138,11 +138,11 @@ pub struct Rep {
     pub queue_key: u32,
     /// The sender's queue pair; 24 bits.
     pub queue_pair: u32,
-    /// First PSN that the sender wants to be sent; 24 bits.
+    /// First PSN that the sender expects; 24 bits.
     pub psn: u32,
-    /// READs and atomics that the sender takes at a time.
+    /// READs and atomics that the sender accepts at a time.
     pub responder_resources: u8,
-    /// READs and atomics that the sender has under way at most.
+    /// Most READs and atomics that the sender has under way.
     pub initiator_depth: u8,
     /// How long the sender takes to acknowledge.
     pub ack_delay: u8,

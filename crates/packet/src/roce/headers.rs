@@ -7,15 +7,15 @@ use super::{Aeth, BTH_LEN, ICRC_LEN, IMMEDIATE_LEN, Opcode, Operation, RoceError
 pub struct Bth {
     /// What the packet is.
     pub opcode: Opcode,
-    /// The receiver is to be woken when the message is complete.
+    /// The receiver wakes its program when the message is complete.
     pub solicited: bool,
     /// State of path migration.
     pub migrated: bool,
     /// Partition key.
     pub partition: u16,
-    /// Congestion was met on the way.
+    /// The packet met congestion (FECN).
     pub forward_congestion: bool,
-    /// Congestion was met on the way of what this packet answers.
+    /// The packet that this one answers met congestion (BECN).
     pub backward_congestion: bool,
     /// Number of the queue pair it is for; 24 bits.
     pub destination: u32,
@@ -43,9 +43,9 @@ pub struct Atomic {
     pub address: u64,
     /// Remote key.
     pub rkey: u32,
-    /// What is swapped in, or added.
+    /// The value that is swapped in, or added.
     pub swap_add: u64,
-    /// What must be there for it to be swapped.
+    /// The value that memory must hold for the swap.
     pub compare: u64,
 }
 
@@ -58,7 +58,7 @@ pub struct Deth {
     pub source: u32,
 }
 
-/// A RoCEv2 packet: which headers there are follows from the opcode.
+/// A RoCEv2 packet. The opcode determines which headers it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram<'a> {
     /// Base transport header.
@@ -69,9 +69,9 @@ pub struct Datagram<'a> {
     pub reth: Option<Reth>,
     /// Of atomic requests.
     pub atomic: Option<Atomic>,
-    /// Of acknowledgements and READ responses but middle ones.
+    /// Of acknowledgements, and of READ responses except middle ones.
     pub aeth: Option<Aeth>,
-    /// What was in memory before an atomic operation.
+    /// The value in memory before an atomic operation.
     pub original: Option<u64>,
     /// Immediate data, in the order of the wire.
     pub immediate: Option<[u8; IMMEDIATE_LEN]>,
@@ -111,13 +111,13 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Whether a header is there: what `read` finds if it is.
+/// The header that `read` parses, if `there`.
 fn optional<T>(there: bool, read: impl FnOnce() -> Result<T, RoceError>) -> Result<Option<T>, RoceError> {
     if there { read().map(Some) } else { Ok(None) }
 }
 
-/// Parses the payload of a UDP datagram to port [`PORT_ROCE`](crate::proto::PORT_ROCE), its ICRC, which is not
-/// checked here, included.
+/// Parses the payload of a UDP datagram to port [`PORT_ROCE`](crate::proto::PORT_ROCE). It includes the ICRC, which is
+/// not checked here.
 ///
 /// # Errors
 /// What is wrong with it.
@@ -153,7 +153,7 @@ pub fn parse(bytes: &[u8]) -> Result<Datagram<'_>, RoceError> {
     Ok(Datagram { bth, deth, reth, atomic, aeth, original, immediate, invalidate, payload })
 }
 
-/// The base transport header, and how much padding it tells of.
+/// The base transport header, and the length of the padding, bytes.
 fn base(fields: &mut Fields<'_>) -> Result<(Bth, usize), RoceError> {
     let &[opcode, flags, p0, p1, congestion, d0, d1, d2, acknowledge, s0, s1, s2] =
         fields.take::<BTH_LEN>()?;
@@ -174,7 +174,7 @@ fn base(fields: &mut Fields<'_>) -> Result<(Bth, usize), RoceError> {
     Ok((bth, usize::from(flags >> 4 & 3)))
 }
 
-/// What is left behind the headers, without its padding.
+/// The bytes after the headers, without padding and ICRC.
 fn payload<'a>(rest: &'a [u8], pad: usize, bth: &Bth) -> Result<&'a [u8], RoceError> {
     match bth.opcode.operation() {
         None => return if rest.len() == CNP_RESERVED { Ok(&[]) } else { Err(RoceError::Length) },
@@ -206,7 +206,7 @@ impl<'a> Datagram<'a> {
         }
     }
 
-    /// Whether it has the headers that its opcode asks for, and no others, and no payload where there is none.
+    /// Whether it has exactly the headers that its opcode requires, and no payload where the opcode has none.
     pub(super) fn is_whole(&self, payload: usize) -> bool {
         let operation = self.bth.opcode.operation();
         let has = |header: fn(Operation) -> bool| operation.is_some_and(header);

@@ -1,5 +1,5 @@
-//! The invariant CRC (IBTA 7.8.1 and annex A17.3): CRC-32 as of Ethernet over eight bytes of ones and the packet from
-//! its IP header on, with ones in place of what routers may change.
+//! The invariant CRC (IBTA 7.8.1 and annex A17.3): Ethernet's CRC-32 over eight bytes of ones and the packet from its
+//! IP header on, with ones in place of the fields that routers may change.
 
 use super::BTH_LEN;
 use crate::proto;
@@ -7,11 +7,11 @@ use crate::proto;
 /// Bytes of the invariant CRC.
 pub const ICRC_LEN: usize = 4;
 
-/// Longest headers with fields that are masked: IPv4 with options, or IPv6; UDP; BTH.
+/// Longest headers with masked fields, bytes: IPv4 with options, or IPv6; UDP; BTH.
 const MASKED: usize = 60 + proto::UDP_LEN + BTH_LEN;
 
-/// The invariant CRC of a packet, for the wire: of all from its IP header on up to the place of the CRC. `None` where
-/// it isn't UDP with a BTH.
+/// The invariant CRC in wire order of `packet`, which starts at the IP header and ends before the CRC. `None` if it
+/// isn't UDP with a BTH.
 #[must_use]
 pub fn icrc(packet: &[u8]) -> Option<[u8; ICRC_LEN]> {
     let mut head = [0; MASKED];
@@ -45,7 +45,7 @@ pub fn icrc(packet: &[u8]) -> Option<[u8; ICRC_LEN]> {
     Some(crc.finalize().to_le_bytes())
 }
 
-/// Whether the packet from its IP header on, and nothing behind it, ends with the invariant CRC it should have.
+/// Whether `packet`, which starts at the IP header and ends with the invariant CRC, has the right one.
 #[must_use]
 pub fn has_right_icrc(packet: &[u8]) -> bool {
     let Some((covered, found)) = packet.split_last_chunk() else { return false };
@@ -73,7 +73,7 @@ mod tests {
         let free = [1, 8, 10, 11, 26, 27, 32];
         for at in 0..ACK.len() {
             let mut changed = ACK;
-            // Version and header length say how the packet is read.
+            // Version and header length determine how the packet is parsed.
             changed[at] ^= if at == 0 { 0x10 } else { 0x81 };
             assert_eq!(has_right_icrc(&changed), free.contains(&at), "byte {at}");
         }

@@ -1,4 +1,4 @@
-//! Opcodes: what a packet is of which service, and which headers it has therefore (IBTA 9.2.1, tables 38 and 39).
+//! Opcodes: a packet's service and operation, and so its headers (IBTA 9.2.1, tables 38 and 39).
 
 /// Transport service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -42,7 +42,7 @@ pub enum Operation {
 
 use Operation as O;
 
-/// Operations, their lower five bits of the opcode, and their names.
+/// Operations, the lower five bits of their opcodes, and their names.
 const OPERATIONS: [(Operation, u8, &str); 23] = [
     (O::SendFirst, 0x00, "send-first"),
     (O::SendMiddle, 0x01, "send-middle"),
@@ -75,7 +75,7 @@ impl Operation {
         OPERATIONS.into_iter().map(|(operation, ..)| operation)
     }
 
-    /// A name of lower-case words.
+    /// Its name in lower-case words.
     #[must_use]
     pub fn name(self) -> &'static str {
         OPERATIONS[self as usize].2
@@ -130,7 +130,7 @@ impl Operation {
         )
     }
 
-    /// Whether it goes on with a SEND or WRITE that an earlier packet began.
+    /// Whether it continues a SEND or WRITE that an earlier packet began.
     #[must_use]
     pub const fn continues(self) -> bool {
         matches!(
@@ -151,7 +151,7 @@ impl Operation {
         self.has_aeth() || matches!(self, O::ReadMiddle)
     }
 
-    /// Whether there may be payload.
+    /// Whether it may have payload.
     #[must_use]
     pub const fn has_payload(self) -> bool {
         !matches!(self, O::ReadRequest | O::Acknowledge | O::AtomicAcknowledge | O::CompareSwap | O::FetchAdd)
@@ -171,7 +171,7 @@ pub enum Opcode {
 const CNP: u8 = 0x81;
 
 impl Opcode {
-    /// From the wire. `None`: no service here has it.
+    /// Decodes an opcode. `None` if no service here has it.
     #[must_use]
     pub fn from_byte(byte: u8) -> Option<Self> {
         if byte == CNP {
@@ -187,7 +187,7 @@ impl Opcode {
         Self::of(service, operation)
     }
 
-    /// What a service calls so. `None`: it has no such operation.
+    /// The opcode of a service's operation; `None` if the service has no such operation.
     #[must_use]
     pub fn of(service: Service, operation: Operation) -> Option<Self> {
         let offered = match service {

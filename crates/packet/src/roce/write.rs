@@ -1,4 +1,4 @@
-//! Packets onto the wire.
+//! Writing packets.
 
 use super::headers::CNP_RESERVED;
 use super::{Datagram, ICRC_LEN, Opcode};
@@ -17,17 +17,18 @@ impl Out<'_> {
     }
 }
 
-/// A byte and a number of 24 bits behind it.
+/// A byte, then a number of 24 bits.
 const fn beside(byte: u8, number: u32) -> [u8; 4] {
     (number & 0xff_ffff | (byte as u32) << 24).to_be_bytes()
 }
 
-/// Writes a packet as the payload of a UDP datagram, with padding and room for the ICRC, which covers the headers
-/// before it: [`icrc`](super::icrc). Returns how many bytes it has, the ICRC included.
+/// Writes a packet as the payload of a UDP datagram, with padding and room for the ICRC, which the caller fills
+/// ([`icrc`](super::icrc)) because it covers the headers before this payload too. Returns the length in bytes, the
+/// ICRC included.
 ///
 /// # Errors
-/// [`WriteError::Mismatch`] where a header is missing that the opcode asks for, or there is one too many, or there is
-/// payload where it has none; [`WriteError::TooShort`] where `out` has too little room.
+/// [`WriteError::Mismatch`] if a header that the opcode requires is missing, if there is one too many, or if there is
+/// payload that the opcode does not allow; [`WriteError::TooShort`] if `out` has too little room.
 pub fn write(packet: &Datagram<'_>, out: &mut [u8]) -> Result<usize, WriteError> {
     write_with(packet, packet.payload.len(), out, |place| {
         place.copy_from_slice(packet.payload);
@@ -38,7 +39,7 @@ pub fn write(packet: &Datagram<'_>, out: &mut [u8]) -> Result<usize, WriteError>
 /// Writes a packet as [`write`] does, but with `len` bytes of payload that `fill` stores.
 ///
 /// # Errors
-/// As for [`write`], and what `fill` fails with.
+/// As for [`write`], and any error of `fill`.
 pub fn write_with<E: From<WriteError>>(
     packet: &Datagram<'_>,
     len: usize,
@@ -56,7 +57,7 @@ pub fn write_with<E: From<WriteError>>(
     Ok(room - rest.0.len())
 }
 
-/// All that comes before the payload. Returns how many bytes.
+/// Writes everything before the payload. Returns its length in bytes.
 fn write_headers(packet: &Datagram<'_>, len: usize, pad: usize, out: &mut [u8]) -> Result<usize, WriteError> {
     let Datagram { bth, deth, reth, atomic, aeth, original, immediate, invalidate, payload: _ } = packet;
     if !packet.is_whole(len) {

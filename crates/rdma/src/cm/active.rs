@@ -1,4 +1,4 @@
-//! The side that asks for a connection.
+//! The active side: it requests a connection.
 
 use super::endpoint::{End, State};
 use super::header::{self, IpHeader};
@@ -10,18 +10,18 @@ use packet::roce::cm::{Mad, Message, Rep, Req};
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// Packets' rate over Ethernet, as Linux codes it: 10 Gbit/s.
+/// Packet rate over Ethernet, as Linux encodes it: 10 Gbit/s.
 const RATE: u8 = 3;
 /// Hop limit of the packets.
 pub(super) const HOP_LIMIT: u8 = 64;
 
 impl Manager {
-    /// Asks for a connection, or of datagrams for the peer's queue pair (`rdma_connect`). What comes of it is told by
-    /// `ConnectResponse`, `Rejected` or `Unreachable`; of datagrams by `Established` or `Unreachable`.
+    /// Requests a connection or, for datagrams, the peer's queue pair (`rdma_connect`). The result is an event:
+    /// `ConnectResponse`, `Rejected` or `Unreachable`; for datagrams `Established` or `Unreachable`.
     ///
     /// # Errors
-    /// [`Refused::NoSuchId`]; [`Refused::State`], where the route is not resolved; [`Refused::PrivateData`];
-    /// [`Refused::Parameter`], to a multicast group.
+    /// [`Refused::NoSuchId`]; [`Refused::State`] if the route is not resolved; [`Refused::PrivateData`];
+    /// [`Refused::Parameter`] for a multicast group.
     pub fn connect(
         &mut self,
         now: Duration,
@@ -91,8 +91,8 @@ impl Manager {
         Ok(())
     }
 
-    /// The queue pair is ready (`rdma_establish`, and what `librdmacm` does by itself where it has the queue pair):
-    /// tells the peer so, after `ConnectResponse`.
+    /// The queue pair is ready: tells the peer, after `ConnectResponse` (`rdma_establish`; `librdmacm` does it itself
+    /// if it has the queue pair).
     ///
     /// # Errors
     /// [`Refused::NoSuchId`], [`Refused::State`].
@@ -107,7 +107,7 @@ impl Manager {
         Ok(())
     }
 
-    /// A reply to a request of ours.
+    /// A reply to one of our requests.
     pub(super) fn rep(&mut self, from: IpAddr, to: IpAddr, mad: &Mad, rep: &Rep) {
         let Some(id) = self.by_name.get(&rep.ids.remote).copied() else {
             return self.refuse(from, to, mad, 1, rep.ids.local, super::receive::INVALID_ID);
@@ -119,7 +119,7 @@ impl Manager {
         }
         match endpoint.state {
             State::ReqSent => self.replied(id, rep),
-            // It came again: the peer has not got the RTU, or there was none yet.
+            // A repeated reply: the peer did not get the RTU, or none was sent yet.
             State::Established if endpoint.peer_name == rep.ids.local => self.send_again(id),
             State::RepReceived if endpoint.peer_name == rep.ids.local => self.ask_for_patience(id, 1),
             _ => {}
@@ -135,7 +135,7 @@ impl Manager {
             responder_resources: rep.responder_resources,
             initiator_depth: rep.initiator_depth,
         };
-        // The peer may have less to offer than was asked for.
+        // The peer may offer less than was requested.
         endpoint.ours.initiator_depth = endpoint.ours.initiator_depth.min(rep.responder_resources);
         endpoint.ours.responder_resources = endpoint.ours.responder_resources.min(rep.initiator_depth);
         endpoint.rnr_retries = rep.rnr_retries;
@@ -160,7 +160,7 @@ impl Manager {
     }
 }
 
-/// Private data of a request: the header, and what the program says.
+/// Private data of a request: the header, then the program's data.
 pub(super) fn requested<const N: usize>(header: &IpHeader, private: &[u8]) -> Result<[u8; N], Refused> {
     let mut bytes = [0; N];
     let (first, rest) = bytes.split_at_mut(header::LEN);

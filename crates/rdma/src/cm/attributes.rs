@@ -1,4 +1,4 @@
-//! What a connection's queue pair is to be told (`rdma_init_qp_attr`).
+//! The attributes for a connection's queue pair (`rdma_init_qp_attr`).
 
 use super::active::HOP_LIMIT;
 use super::endpoint::{Endpoint, State};
@@ -6,10 +6,10 @@ use super::{Client, Manager, Refused, Transport, UDP_QUEUE_KEY, gid};
 use crate::Mtu;
 use std::net::Ipv6Addr;
 
-/// What a peer is told to wait that finds no receive: code of 0.64 ms. Linux says 655 ms (code 0), which helps nobody.
+/// How long a peer waits that finds no receive: the code of 0.64 ms. Linux says 655 ms (code 0), which helps nobody.
 const RNR_TIMER: u8 = 12;
 
-/// The state that a queue pair goes to.
+/// The target state of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // the standard's names
 pub enum Target {
@@ -18,14 +18,14 @@ pub enum Target {
     ReadyToSend,
 }
 
-/// What `ibv_modify_qp` sets on the way there.
+/// The attributes that `ibv_modify_qp` sets in a transition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transition {
-    /// To INIT, of a connection: whether the peer may write, and whether it may read and do atomics.
+    /// To INIT, for a connection: whether the peer may write, and whether it may read and do atomics.
     Init {
         /// May it write?
         writes: bool,
-        /// May it read, and do atomics?
+        /// Whether it may read and do atomics.
         reads: bool,
     },
     /// To INIT, of datagrams.
@@ -47,38 +47,38 @@ pub enum Transition {
         mtu: Mtu,
         /// The peer's queue pair.
         queue_pair: u32,
-        /// PSN of the first packet that comes.
+        /// PSN of the first packet received.
         psn: u32,
-        /// Of reliable connections: READs and atomics that the peer may have under way, code of the RNR timer.
+        /// For reliable connections: most READs and atomics that the peer may have under way; code of the RNR timer.
         reliable: Option<(u8, u8)>,
     },
     /// To RTS.
     ReadyToSend {
-        /// PSN of the first packet that goes.
+        /// PSN of the first packet sent.
         psn: u32,
         /// Of reliable connections.
         reliable: Option<Retrying>,
     },
 }
 
-/// What a reliable connection does about loss.
+/// How a reliable connection handles loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retrying {
     /// Exponent of the timeout.
     pub timeout: u8,
     /// Retries.
     pub retries: u8,
-    /// Retries where no receive is posted.
+    /// Retries if no receive is posted.
     pub rnr_retries: u8,
-    /// READs and atomics that may be under way.
+    /// Most READs and atomics under way.
     pub reads: u8,
 }
 
 impl Manager {
-    /// What an identifier's queue pair is to be told.
+    /// The attributes for an identifier's queue pair.
     ///
     /// # Errors
-    /// [`Refused::NoSuchId`]; [`Refused::State`], where that is not known yet.
+    /// [`Refused::NoSuchId`]; [`Refused::State`] if they are not known yet.
     pub fn transition(&mut self, client: Client, id: u32, target: Target) -> Result<Transition, Refused> {
         self.owned(client, id)?;
         let endpoint = self.endpoints.get(&id).ok_or(Refused::NoSuchId)?;

@@ -1,16 +1,16 @@
-//! Addresses and ports of identifiers, before there is a conversation.
+//! Addresses and ports of identifiers, before a conversation.
 
 use super::endpoint::State;
 use super::{Client, EventKind, Manager, Refused, Route, Transport, gid, status};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Ports that are given to who does not ask for one.
+/// Ports for identifiers that don't request one.
 const EPHEMERAL: std::ops::Range<u16> = 32768..61000;
 
 impl Manager {
-    /// Gives an identifier an address (`rdma_bind_addr`), one of the guest's, loopback's or the unspecified one; with
-    /// port 0, a port that is free. Returns what it got.
+    /// Binds an identifier to an address (`rdma_bind_addr`): one of the guest's, a loopback address, or the
+    /// unspecified one. Port 0 stands for any free port. Returns the bound address.
     ///
     /// # Errors
     /// [`Refused::NoSuchId`], [`Refused::State`], [`Refused::AddressNotAvailable`], [`Refused::AddressInUse`].
@@ -45,7 +45,7 @@ impl Manager {
         Ok(local)
     }
 
-    /// Others may have an endpoint's port; it listens no longer.
+    /// Releases an endpoint's port for others, and ends its listening.
     pub(super) fn release_port(&mut self, id: u32) {
         let Some(endpoint) = self.endpoints.get(&id) else { return };
         let Some(local) = endpoint.local else { return };
@@ -75,15 +75,14 @@ impl Manager {
         })
     }
 
-    /// Finds how a destination is reached (`rdma_resolve_addr`): the source is the one given, the one bound, or one
-    /// of the guest's. The host says by `reaches` whether its packets from the one to the other get there. Told by
-    /// `AddrResolved` or `AddrError`. Datagrams may go to a multicast group. The unspecified address means
-    /// loopback's, as with Linux; what goes there stays in the device.
+    /// Resolves a destination (`rdma_resolve_addr`). The source is the given one, the bound one, or one of the
+    /// guest's. `reaches` tells whether the host delivers packets from the one address to the other. The result is an
+    /// event: `AddrResolved` or `AddrError`. Datagrams may go to a multicast group. As with Linux, the unspecified
+    /// address means the loopback address; packets to it stay in the device.
     ///
     /// # Errors
     /// [`Refused::NoSuchId`], [`Refused::State`], [`Refused::AddressNotAvailable`], [`Refused::AddressInUse`];
-    /// [`Refused::Parameter`], where the destination can't be one; [`Refused::TooMany`], where its events are not
-    /// taken.
+    /// [`Refused::Parameter`] if the destination is not valid; [`Refused::TooMany`] if its events are not taken.
     pub fn resolve_addr(
         &mut self,
         client: Client,
@@ -143,8 +142,8 @@ impl Manager {
         Some(Route { local: endpoint.local?, peer: endpoint.peer?, own: endpoint.own, mtu: endpoint.mtu })
     }
 
-    /// The guest's address that stands for a loopback address on the wire: of the same version of IP, if there is one,
-    /// and not local to the link.
+    /// The guest's address that replaces a loopback address on the wire: one of the same IP version and, if possible,
+    /// not link-local.
     fn behind_loopback(&self, from: IpAddr) -> Option<IpAddr> {
         if !from.is_loopback() {
             return Some(from);
@@ -165,8 +164,8 @@ impl Manager {
         own.clone().find(|ip| *ip == to).or_else(|| right.next()).or_else(any)
     }
 
-    /// Finds the way to a destination that was resolved (`rdma_resolve_route`): over Ethernet, there is nothing to
-    /// find. Told by `RouteResolved`.
+    /// Resolves the route to a resolved destination (`rdma_resolve_route`), which takes nothing over Ethernet. The
+    /// result is the event `RouteResolved`.
     ///
     /// # Errors
     /// [`Refused::NoSuchId`], [`Refused::State`].
@@ -179,8 +178,8 @@ impl Manager {
         Ok(())
     }
 
-    /// Has requests to an identifier's address come as `ConnectRequest` (`rdma_listen`). At most `backlog` may wait
-    /// for an answer; 0 means as many as there may be.
+    /// Listens (`rdma_listen`): requests to the identifier's address become `ConnectRequest` events. At most `backlog`
+    /// may wait for an answer; 0 stands for the largest backlog.
     ///
     /// # Errors
     /// [`Refused::NoSuchId`], [`Refused::State`], [`Refused::AddressInUse`].
@@ -195,7 +194,7 @@ impl Manager {
             _ => return Err(Refused::State),
         };
         let listeners = self.listeners.entry(space.service(local.port())).or_default();
-        // Those that allow to be bound there do not allow that two listen.
+        // Endpoints that share a port may be bound to it, but only one may listen.
         let is_there = |id: &u32| self.endpoints.get(id).is_some_and(|other| other.local == Some(local));
         if listeners.iter().any(is_there) {
             return Err(Refused::AddressInUse);
@@ -205,7 +204,7 @@ impl Manager {
         Ok(())
     }
 
-    /// The listener for a service at an address: one that is bound to it goes before one for all.
+    /// The listener for a service at an address. One bound to that address takes precedence over one bound to all.
     pub(super) fn listener(&self, service: u64, to: IpAddr, datagram: bool) -> Option<u32> {
         let of_service = self.listeners.get(&service).into_iter().flatten();
         let listens = |id: &u32| {
@@ -223,7 +222,7 @@ fn is_link_local(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
 
-/// Who resolves the unspecified address means this guest.
+/// Replaces the unspecified address by the loopback address, which means this guest.
 fn or_loopback(ip: IpAddr) -> IpAddr {
     match ip {
         IpAddr::V4(Ipv4Addr::UNSPECIFIED) => Ipv4Addr::LOCALHOST.into(),
@@ -232,7 +231,7 @@ fn or_loopback(ip: IpAddr) -> IpAddr {
     }
 }
 
-/// Removes an endpoint from a list of such, and the list where it is empty then.
+/// Removes an endpoint from a list, and the list if it is then empty.
 fn remove_from<K: Ord>(lists: &mut BTreeMap<K, Vec<u32>>, key: &K, id: u32) {
     if let Some(list) = lists.get_mut(key) {
         list.retain(|other| *other != id);
@@ -242,7 +241,7 @@ fn remove_from<K: Ord>(lists: &mut BTreeMap<K, Vec<u32>>, key: &K, id: u32) {
     }
 }
 
-/// Whether an address that is bound means another too.
+/// Whether a bound address includes another one.
 fn overlap(bound: IpAddr, only_ipv6: bool, other: IpAddr) -> bool {
     match bound {
         _ if bound == other => true,

@@ -1,4 +1,4 @@
-//! Channels and identifiers: how they come, go and move.
+//! Channels and identifiers: creating, destroying and moving them.
 
 use super::endpoint::{Endpoint, State};
 use super::{Choice, Client, Manager, PortSpace, Refused, Transport};
@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 impl Manager {
-    /// A new channel for events. Identifiers belong to one.
+    /// Creates a channel for events. Each identifier belongs to one.
     ///
     /// # Errors
     /// [`Refused::TooMany`].
@@ -23,7 +23,7 @@ impl Manager {
         }
     }
 
-    /// Ends a channel, and its identifiers.
+    /// Destroys a channel and its identifiers.
     ///
     /// # Errors
     /// [`Refused::NoSuchId`].
@@ -33,7 +33,7 @@ impl Manager {
         Ok(())
     }
 
-    /// A client is gone: so is what it had. Peers are told.
+    /// Removes everything of a client that is gone. Peers are informed.
     pub fn remove_client(&mut self, now: Duration, client: Client) {
         let its = self.channels.iter().filter(|(_, owner)| **owner == client);
         let channels = its.map(|(channel, _)| *channel).collect();
@@ -57,11 +57,11 @@ impl Manager {
         if self.channels.get(&channel) == Some(&client) { Ok(()) } else { Err(Refused::NoSuchId) }
     }
 
-    /// A new identifier (`rdma_create_id`), whose events come on a channel.
+    /// Creates an identifier (`rdma_create_id`), whose events go to a channel.
     ///
     /// # Errors
-    /// [`Refused::NoSuchId`], where there is no such channel; [`Refused::TooMany`]; [`Refused::Parameter`], where
-    /// port space and transport do not go together.
+    /// [`Refused::NoSuchId`] if there is no such channel; [`Refused::TooMany`]; [`Refused::Parameter`] if port space
+    /// and transport do not fit each other.
     pub fn create_id(
         &mut self,
         client: Client,
@@ -80,8 +80,8 @@ impl Manager {
         Ok(self.add(Endpoint::new(Some(channel), space, transport, self.config.mtu)))
     }
 
-    /// Destroys an identifier (`rdma_destroy_id`). The peer is told, of a connection until it answers. Its events are
-    /// gone, and so are requests of a listener that it was not told of yet.
+    /// Destroys an identifier (`rdma_destroy_id`). The peer of a connection is informed until it answers. The
+    /// identifier's events are dropped, and so are requests to a listener that its program has not seen yet.
     ///
     /// # Errors
     /// [`Refused::NoSuchId`].
@@ -91,7 +91,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Nobody owns an endpoint any more.
+    /// An endpoint without an owner from now on.
     fn abandon(&mut self, now: Duration, id: u32) {
         let Some(endpoint) = self.endpoints.get(&id) else { return };
         let (is_listener, has_events) = (endpoint.state == State::Listening, endpoint.unheard > 0);
@@ -113,10 +113,10 @@ impl Manager {
         }
     }
 
-    /// Has an identifier's events come on another channel of the client (`rdma_migrate_id`), those too that wait.
+    /// Moves an identifier's events, including waiting ones, to another channel of the client (`rdma_migrate_id`).
     ///
     /// # Errors
-    /// [`Refused::NoSuchId`], also where there is no such channel.
+    /// [`Refused::NoSuchId`], also if there is no such channel.
     pub fn migrate_id(&mut self, client: Client, id: u32, channel: u32) -> Result<(), Refused> {
         self.owned_channel(client, channel)?;
         self.owned(client, id)?.channel = Some(channel);
@@ -129,7 +129,7 @@ impl Manager {
     /// Sets an option (`rdma_set_option`).
     ///
     /// # Errors
-    /// [`Refused::NoSuchId`]; [`Refused::Parameter`]; [`Refused::State`], where it is too late.
+    /// [`Refused::NoSuchId`]; [`Refused::Parameter`]; [`Refused::State`] if it is too late.
     pub fn set_option(&mut self, client: Client, id: u32, choice: Choice) -> Result<(), Refused> {
         let endpoint = self.owned(client, id)?;
         let is_new = endpoint.state == State::Idle;

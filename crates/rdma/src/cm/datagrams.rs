@@ -1,4 +1,4 @@
-//! Queue pairs of datagrams: a question where a service's queue pair is, and the answer (IBTA 12.11).
+//! Queue pairs of datagrams: a query for a service's queue pair, and the answer (IBTA 12.11).
 
 use super::active::{padded, requested};
 use super::endpoint::{End, State};
@@ -8,13 +8,13 @@ use packet::roce::cm::{Mad, Message, SidrRep};
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// Status of an answer: here it is.
+/// Status of an answer: success.
 const SUCCESS: u8 = 0;
-/// Status of an answer: nobody serves that.
+/// Status of an answer: nobody provides that service.
 const UNSUPPORTED: u8 = 1;
-/// Status of an answer: whoever serves it does not want to.
+/// Status of an answer: the service's program refuses.
 const REJECTED: u8 = 2;
-/// Status of an answer: there are as many as there may be.
+/// Status of an answer: the limit of requests is reached.
 const NO_QUEUE_PAIR: u8 = 3;
 
 impl Manager {
@@ -71,7 +71,7 @@ impl Manager {
         }
     }
 
-    /// Who serves a question, or the status of the answer that nobody does.
+    /// The listener for a query, or the status of the refusal.
     fn serves(&self, service: u64, from: IpAddr, to: IpAddr, private: &[u8]) -> Result<(u32, IpHeader), u8> {
         let listener = self.listener(service, IpHeader::asked(private, from, to), true).ok_or(UNSUPPORTED)?;
         let header = IpHeader::parse(private).map_err(|_| REJECTED)?;
@@ -102,7 +102,7 @@ impl Manager {
         });
     }
 
-    /// Answers a question with a queue pair.
+    /// Answers a query with a queue pair.
     pub(super) fn answer_with(&mut self, id: u32, parameters: &Parameters) -> Result<(), Refused> {
         let private = padded(&parameters.private)?;
         let endpoint = self.endpoints.get_mut(&id).ok_or(Refused::NoSuchId)?;

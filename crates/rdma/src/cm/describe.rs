@@ -1,4 +1,4 @@
-//! What people are shown of a manager.
+//! Descriptions of a manager's identifiers, for display.
 
 use super::endpoint::State;
 use super::{Client, Manager, PortSpace};

@@ -1,8 +1,8 @@
-//! Requests that come before their listener: they wait a moment for who is about to listen.
+//! Requests that arrive before their listener: they wait a moment for a program that is about to listen.
 //!
-//! perftest's server (`-R`) listens, is connected, ends its listener, tells the client to go on, and only then
-//! listens again. An adapter's client resolves addresses meanwhile, which takes long enough; here that takes no time,
-//! and would find nobody.
+//! perftest's server (`-R`) listens, is connected, ends its listener, tells the client to continue, and only then
+//! listens again. With an adapter, the client resolves addresses meanwhile, which takes long enough; here that takes
+//! no time, and the request would find no listener.
 
 use super::header::IpHeader;
 use super::{Manager, PortSpace};
@@ -10,12 +10,12 @@ use packet::roce::cm::{Mad, Message};
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// How long a request waits, before it is refused.
+/// How long a request waits before it is refused.
 pub const GRACE: Duration = Duration::from_millis(100);
-/// Requests that may wait; more are refused at once.
+/// Most requests that wait; more are refused at once.
 const MOST: usize = 64;
 
-/// A request nobody listens for.
+/// A request without a listener.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Early {
     until: Duration,
@@ -25,7 +25,7 @@ pub(super) struct Early {
 }
 
 impl Manager {
-    /// Keeps a request that nobody listens for. Returns whether it waits now.
+    /// Keeps a request without a listener. Returns whether it waits now.
     pub(super) fn wait_for_listener(&mut self, now: Duration, from: IpAddr, to: IpAddr, mad: &Mad) -> bool {
         let waits = self.early.len() < MOST && self.lacks_listener((from, to), mad);
         if waits {
@@ -34,7 +34,8 @@ impl Manager {
         waits
     }
 
-    /// Answers requests that have waited long enough, or need not any more. Returns until when the others wait.
+    /// Answers requests that have waited long enough, or that need not wait any more. Returns until when the others
+    /// wait.
     pub(super) fn serve_early(&mut self, now: Duration) -> Option<Duration> {
         for _ in 0..self.early.len() {
             let Some(early) = self.early.pop_front() else { break };
@@ -47,7 +48,7 @@ impl Manager {
         self.early.front().map(|early| early.until)
     }
 
-    /// Whether it is a request to a port of a program, and nobody listens there.
+    /// Whether it is a request to a program's port on which nobody listens.
     fn lacks_listener(&self, (from, to): (IpAddr, IpAddr), mad: &Mad) -> bool {
         let (service, private, datagram) = match &mad.message {
             Message::Req(req) => (req.service, &req.private[..], false),

@@ -8,11 +8,11 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 impl Manager {
-    /// Ends a connection (`rdma_disconnect`). Told by `Disconnected`, and later `TimewaitExit`. Where the peer was
-    /// first, there is nothing left to do.
+    /// Ends a connection (`rdma_disconnect`). The result are the events `Disconnected` and later `TimewaitExit`. If
+    /// the peer ended it first, nothing is left to do.
     ///
     /// # Errors
-    /// [`Refused::NoSuchId`]; [`Refused::State`], where there is no connection.
+    /// [`Refused::NoSuchId`]; [`Refused::State`] if there is no connection.
     pub fn disconnect(&mut self, now: Duration, client: Client, id: u32) -> Result<(), Refused> {
         let endpoint = self.owned(client, id)?;
         match endpoint.state {
@@ -35,7 +35,7 @@ impl Manager {
         self.send_until_answered(now, id, &dreq);
     }
 
-    /// Tells the peer that the owner of an endpoint has left.
+    /// Tells the peer that the owner of an endpoint is gone.
     pub(super) fn part(&mut self, now: Duration, id: u32) {
         let Some(endpoint) = self.endpoints.get(&id) else { return };
         match endpoint.state {
@@ -49,7 +49,7 @@ impl Manager {
         }
     }
 
-    /// Tells the peer that nothing comes of a connection.
+    /// Tells the peer that a connection is given up.
     pub(super) fn give_up(&mut self, id: u32, reason: u16) {
         let Some(endpoint) = self.endpoints.get(&id) else { return };
         let which = match endpoint.state {
@@ -62,7 +62,7 @@ impl Manager {
         self.send_once(id, &Message::Rej(rej));
     }
 
-    /// The peer ends a connection. Whoever asks is told that it has ended.
+    /// The peer ends a connection. A peer that asks again learns that it has ended.
     pub(super) fn dreq(
         &mut self,
         now: Duration,
@@ -91,7 +91,7 @@ impl Manager {
         }
     }
 
-    /// The peer agrees that a connection has ended.
+    /// The peer confirms that a connection has ended.
     pub(super) fn drep(&mut self, now: Duration, id: u32, transaction: u64) {
         let Some(endpoint) = self.endpoints.get(&id) else { return };
         if endpoint.state == State::DreqSent && endpoint.transaction == transaction {
@@ -107,7 +107,7 @@ impl Manager {
 
     /// The peer refuses.
     pub(super) fn rej(&mut self, now: Duration, from: IpAddr, to: IpAddr, mad: &Mad, rej: &Rej) {
-        // Who never got an answer does not know our name.
+        // A peer that never got an answer does not know our name.
         let id = match rej.ids.remote {
             0 => self.by_peer.get(&(from, rej.ids.local, false)),
             name => self.by_name.get(&name),

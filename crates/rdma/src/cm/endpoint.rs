@@ -1,4 +1,4 @@
-//! An identifier, and the conversation it has.
+//! An identifier and its conversation.
 
 use super::{PortSpace, Refused, Transport};
 use crate::Mtu;
@@ -6,17 +6,17 @@ use packet::roce::cm::{Ids, MAD_LEN};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-/// Events of an identifier that may wait, before more is asked for.
+/// Events of an identifier that may wait before it refuses requests for more.
 const UNHEARD: u32 = 8;
 
-/// State of an identifier (IBTA 12.9.5, with those of `rdma_cm` before).
+/// State of an identifier (IBTA 12.9.5, and `rdma_cm`'s own states before).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// New.
     Idle,
     /// It has an address.
     Bound,
-    /// The destination is known, and from which address it is reached.
+    /// The destination is known, and the address from which it is reached.
     AddressResolved,
     /// It may connect.
     RouteResolved,
@@ -24,20 +24,20 @@ pub enum State {
     Listening,
     /// Waits for a REP.
     ReqSent,
-    /// Waits for the program to be ready.
+    /// Waits until the program is ready.
     RepReceived,
-    /// Waits for the program to accept.
+    /// Waits until the program accepts.
     ReqReceived,
     /// Waits for an RTU.
     RepSent,
     Established,
     /// Waits for a DREP.
     DreqSent,
-    /// Its end is told to who asks.
+    /// It has ended; a peer that asks learns that.
     TimeWait,
     /// Waits for a `SIDR_REP`.
     SidrReqSent,
-    /// Waits for the program to accept.
+    /// Waits until the program accepts.
     SidrReqReceived,
     /// The question was answered.
     SidrDone,
@@ -46,7 +46,7 @@ pub enum State {
 }
 
 impl State {
-    /// Whether it is a request that nobody has answered.
+    /// Whether it is an unanswered request.
     pub const fn is_request(self) -> bool {
         matches!(self, Self::ReqReceived | Self::SidrReqReceived)
     }
@@ -65,27 +65,27 @@ impl State {
 pub struct End {
     /// Queue pair.
     pub queue_pair: u32,
-    /// READs and atomics it takes at a time.
+    /// Most READs and atomics that it accepts at a time.
     pub responder_resources: u8,
-    /// READs and atomics it has under way.
+    /// Most READs and atomics that it has under way.
     pub initiator_depth: u8,
 }
 
-/// A message that is sent until it is answered.
+/// A message that is repeated until it is answered.
 #[derive(Clone, Copy, Debug)]
 pub struct Retried {
     /// When it is sent again.
     pub at: Duration,
     /// How often yet.
     pub left: u8,
-    /// The peer asked for patience, since it was sent last.
+    /// Whether the peer asked for patience since it was sent last.
     pub asked_to_wait: bool,
 }
 
 /// An identifier.
 #[derive(Debug)]
 pub struct Endpoint {
-    /// Where its owner hears of it; none, where nobody owns it any more.
+    /// The channel for its owner's events; `None` if it has no owner any more.
     pub channel: Option<u32>,
     pub space: PortSpace,
     pub transport: Transport,
@@ -96,21 +96,21 @@ pub struct Endpoint {
     pub ack_timeout: Option<u8>,
     pub local: Option<SocketAddr>,
     pub peer: Option<SocketAddr>,
-    /// Of a conversation of the guest with itself by loopback addresses: the guest's address that both ends have on the
-    /// wire.
+    /// For a conversation of the guest with itself through loopback addresses: the guest's address that both ends have
+    /// on the wire.
     pub own: Option<IpAddr>,
-    /// Of a listener: how many requests may wait, and how many do.
+    /// For a listener: how many requests may wait, and how many do.
     pub backlog: u32,
     pub requests: u32,
-    /// Events of it that wait to be taken.
+    /// Number of its events that wait to be taken.
     pub unheard: u32,
-    /// Where it came from, if from a listener.
+    /// The listener from which it came, if any.
     pub listener: Option<u32>,
-    /// Our name of the conversation, and the peer's.
+    /// Our name for the conversation, and the peer's.
     pub name: u32,
     pub peer_name: u32,
     pub transaction: u64,
-    /// First PSN that we want to be sent, and that the peer does.
+    /// The first PSNs: the one we expect, and the one the peer expects.
     pub psn: u32,
     pub peer_psn: u32,
     pub ours: End,
@@ -118,9 +118,9 @@ pub struct Endpoint {
     pub mtu: Mtu,
     pub retries: u8,
     pub rnr_retries: u8,
-    /// Of the queue pair, exponent.
+    /// Exponent of the queue pair's timeout.
     pub timeout: u8,
-    /// What was sent last and may have to be sent again.
+    /// The last message, which may have to be sent again.
     pub sent: Option<Box<[u8; MAD_LEN]>>,
     pub retried: Option<Retried>,
 }
@@ -159,7 +159,7 @@ impl Endpoint {
         }
     }
 
-    /// Whether more may be asked for that is told by events: what is asked for again and again must not pile up.
+    /// Refuses requests whose result is an event while too many events wait: repeated requests must not pile up.
     pub const fn listens_for_more(&self) -> Result<(), Refused> {
         if self.unheard >= UNHEARD { Err(Refused::TooMany) } else { Ok(()) }
     }
@@ -169,24 +169,24 @@ impl Endpoint {
         Ids { local: self.name, remote: self.peer_name }
     }
 
-    /// Our address and the peer's on the wire, of a conversation.
+    /// Our address and the peer's on the wire, in a conversation.
     pub fn addresses(&self) -> Option<(IpAddr, IpAddr)> {
         let shown = (self.local?.ip(), self.peer?.ip());
         Some(self.own.map_or(shown, |own| (own, own)))
     }
 
-    /// Whether a message from there to here can be of this conversation.
+    /// Whether a message between these addresses can belong to this conversation.
     pub fn is_between(&self, from: IpAddr, to: IpAddr) -> bool {
         self.addresses() == Some((to, from))
     }
 
-    /// Under what a request is known that came again.
+    /// The key by which a repeated request is recognised.
     pub fn peer_key(&self) -> Option<(IpAddr, u32, bool)> {
         let datagram = self.transport == Transport::Datagram;
         self.listener.and(self.addresses()).map(|(_, peer)| (peer, self.peer_name, datagram))
     }
 
-    /// Under what the peer's queue pair is known.
+    /// The key by which the peer's queue pair is recognised.
     pub fn queue_pair_key(&self) -> Option<(IpAddr, u32)> {
         let is_known = self.theirs.queue_pair != 0;
         self.addresses().filter(|_| is_known).map(|(_, peer)| (peer, self.theirs.queue_pair))

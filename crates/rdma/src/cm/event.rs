@@ -1,15 +1,15 @@
-//! What the programs of a guest say to the manager, and hear from it.
+//! What the programs of a guest tell the manager, and what it tells them.
 
 use super::RETRIES;
 use crate::Mtu;
 use packet::roce::cm::MAD_LEN;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// A program that has a connection to the device. Numbered by the host.
+/// A program with a connection to the device. The host assigns the numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Client(pub u64);
 
-/// What happened (`rdma_cm_event_type`, with its numbers).
+/// The kind of an event (`rdma_cm_event_type`, with its numbers).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // the names of `librdmacm`
 pub enum EventKind {
@@ -18,7 +18,7 @@ pub enum EventKind {
     RouteResolved = 2,
     RouteError = 3,
     ConnectRequest = 4,
-    /// The peer accepted: the queue pair is to be made ready, and then `establish` called.
+    /// The peer accepted: the program must make the queue pair ready, then call `establish`.
     ConnectResponse = 5,
     ConnectError = 6,
     Unreachable = 7,
@@ -30,8 +30,7 @@ pub enum EventKind {
     TimewaitExit = 15,
 }
 
-/// Values of [`Event::status`] that are negative: error numbers of Linux. Positive ones are reasons of a REJ or a
-/// `SIDR_REP`.
+/// Negative values of [`Event::status`]: error numbers of Linux. Positive ones are reasons of a REJ or a `SIDR_REP`.
 pub mod status {
     #![allow(missing_docs)] // they say it
     pub const TIMED_OUT: i32 = -110;
@@ -45,32 +44,32 @@ pub struct Route {
     pub local: SocketAddr,
     /// There.
     pub peer: SocketAddr,
-    /// Of loopback addresses: the guest's own that both ends have on the wire.
+    /// For loopback addresses: the guest's own address that both ends have on the wire.
     pub own: Option<IpAddr>,
     /// Longest payload of a packet.
     pub mtu: Mtu,
 }
 
-/// What the peer said of its end of a connection, as seen from here: its depth is our resources.
+/// What the peer offers for its end of a connection, seen from here: its initiator depth is our responder resources.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConnectionDetails {
     /// The peer's queue pair.
     pub queue_pair: u32,
     /// Whether it has a shared receive queue.
     pub shared_receives: bool,
-    /// READs and atomics that the peer wants to have under way.
+    /// Most READs and atomics that the peer wants to have under way.
     pub responder_resources: u8,
-    /// READs and atomics that the peer takes at a time.
+    /// Most READs and atomics that the peer accepts at a time.
     pub initiator_depth: u8,
     /// End-to-end flow control.
     pub flow_control: bool,
     /// Retries.
     pub retries: u8,
-    /// Retries where no receive is posted.
+    /// Retries if no receive is posted.
     pub rnr_retries: u8,
 }
 
-/// Whom to send datagrams to.
+/// Where to send datagrams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DatagramDetails {
     /// The peer's queue pair.
@@ -82,20 +81,20 @@ pub struct DatagramDetails {
 /// A multicast group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// The program's name for the join.
+    /// The program's identifier of the join.
     pub join: u32,
     /// Its GID.
     pub gid: Ipv6Addr,
 }
 
-/// Something happened to an identifier.
+/// An event of an identifier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
     /// Whose it is.
     pub client: Client,
-    /// The channel that it goes to.
+    /// The channel to which it goes.
     pub channel: u32,
-    /// The identifier. Of `ConnectRequest`, a new one.
+    /// The identifier; for `ConnectRequest`, a new one.
     pub id: u32,
     /// What.
     pub kind: EventKind,
@@ -111,7 +110,7 @@ pub struct Event {
     pub datagram: Option<DatagramDetails>,
     /// Of `MulticastJoin`, `MulticastError`.
     pub group: Option<Group>,
-    /// What the peer's program says: the whole field, as with Linux, so that zeroes may follow.
+    /// The private data of the peer's program: the whole field, as with Linux, so zeroes may follow.
     pub private: Vec<u8>,
 }
 
@@ -145,24 +144,24 @@ pub struct Outgoing {
     pub mad: [u8; MAD_LEN],
 }
 
-/// What a program wants of a connection (`rdma_conn_param`, with the queue pair's number).
+/// A program's parameters for a connection (`rdma_conn_param`, with the queue pair's number).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parameters {
     /// Its queue pair; 24 bits.
     pub queue_pair: u32,
-    /// Of datagrams: its key, where that is not the port space's.
+    /// For datagrams: the queue pair's key, if it is not the port space's.
     pub queue_key: Option<u32>,
     /// Whether it has a shared receive queue.
     pub shared_receives: bool,
-    /// READs and atomics that it takes at a time.
+    /// Most READs and atomics that it accepts at a time.
     pub responder_resources: u8,
-    /// READs and atomics that it has under way at most.
+    /// Most READs and atomics that it has under way.
     pub initiator_depth: u8,
     /// End-to-end flow control.
     pub flow_control: bool,
     /// Retries, 0 to 7.
     pub retries: u8,
-    /// Retries where no receive is posted, 0 to 7.
+    /// Retries if no receive is posted, 0 to 7.
     pub rnr_retries: u8,
     /// For the peer's program.
     pub private: Vec<u8>,
@@ -184,28 +183,28 @@ impl Default for Parameters {
     }
 }
 
-/// Why something is not done.
+/// Why a request was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// The client has no such identifier, or channel.
     #[error("no such identifier")]
     NoSuchId,
-    /// Not in this state of the identifier.
-    #[error("not in this state of the identifier")]
+    /// Not allowed in this state of the identifier.
+    #[error("not allowed in this state of the identifier")]
     State,
-    /// A value that can't be.
+    /// An invalid value.
     #[error("invalid parameter")]
     Parameter,
     /// Longer than the message's field.
     #[error("private data are too long")]
     PrivateData,
-    /// Someone else has the port.
+    /// Another identifier has the port.
     #[error("the port is in use")]
     AddressInUse,
     /// The guest does not have the address.
     #[error("the guest does not have this address")]
     AddressNotAvailable,
-    /// As many as there may be.
+    /// The limit is reached.
     #[error("too many")]
     TooMany,
 }

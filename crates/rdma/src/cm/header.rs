@@ -1,4 +1,4 @@
-//! What the private data of requests begin with: the addresses of both ends (IBTA A11.3.3).
+//! The header at the start of a request's private data: the addresses of both ends (IBTA A11.3.3).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -25,7 +25,7 @@ impl IpHeader {
     /// Reads it from private data.
     ///
     /// # Errors
-    /// Where they do not begin with one: of another version, or of no version of IP.
+    /// If they do not start with one, or it has another version or no version of IP.
     pub fn parse(private: &[u8]) -> Result<Self, MalformedHeader> {
         let header: &[u8; LEN] = private.first_chunk().ok_or(MalformedHeader)?;
         let [0, versions, p0, p1, addresses @ ..] = header else { return Err(MalformedHeader) };
@@ -37,15 +37,15 @@ impl IpHeader {
         })
     }
 
-    /// Whether a request may have it that came from there to here: with the same addresses, or of a guest to itself,
-    /// with loopback addresses in their place.
+    /// Whether a request between these addresses may have this header: it has the same addresses or, from a guest to
+    /// itself, loopback addresses instead.
     #[must_use]
     pub fn fits(&self, from: IpAddr, to: IpAddr) -> bool {
         let fits = |said: IpAddr, is: IpAddr| said == is || from == to && said.is_loopback();
         fits(self.source, from) && fits(self.destination, to)
     }
 
-    /// The address that a request is for which came from there to here.
+    /// The address to which a request between these addresses is directed.
     pub(super) fn asked(private: &[u8], from: IpAddr, to: IpAddr) -> IpAddr {
         Self::parse(private)
             .ok()
@@ -53,7 +53,7 @@ impl IpHeader {
             .map_or(to, |header| header.destination)
     }
 
-    /// As it is sent. Both addresses are of the same version of IP.
+    /// Its bytes. Both addresses must have the same version of IP.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; LEN] {
         let mut bytes = [0; LEN];

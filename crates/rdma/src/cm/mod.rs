@@ -11,8 +11,8 @@
 //! (`ending`). Queue pairs of datagrams have a question and an answer only (`datagrams`). What is not answered is
 //! sent again (`timers`); what comes before somebody listens for it waits a moment (`early`).
 //!
-//! What comes from the wire is believed only where it is of a conversation that exists, from the address it is with,
-//! with its random names. Of the rest, requests are refused, and nothing changes.
+//! Messages from the wire count only if they belong to an existing conversation: from the address of its peer and with
+//! its random names. Otherwise requests are refused, and nothing changes.
 
 mod active;
 mod attributes;
@@ -47,12 +47,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
-/// How long an answer is waited for, and for how long others are asked to wait for ours: 4.096 us times 2 to the
-/// power of this.
+/// How long to wait for an answer, and how long to ask others to wait for ours: 4.096 us times 2 to the power of this.
 pub const RESPONSE_TIMEOUT: u8 = 20;
 /// How often a message is sent again.
 pub const RETRIES: u8 = 15;
-/// How long a program may take to answer a request, once the peer asks (MRA), and how long we wait for others at most.
+/// How long a program may take to answer a request, once the peer is asked to wait (MRA), and the longest that we wait
+/// for others.
 const SERVICE_TIMEOUT: u8 = 24;
 /// How long the end of a connection is remembered.
 const TIME_WAIT: u8 = 17;
@@ -60,7 +60,7 @@ const TIME_WAIT: u8 = 17;
 /// Queue key of queue pairs of port space UDP.
 pub const UDP_QUEUE_KEY: u32 = 0x0123_4567;
 
-/// What a program connects in: which ports there are, and what is behind them.
+/// The space of a program's ports, which determines their number range and service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PortSpace {
     /// `RDMA_PS_TCP`.
@@ -93,37 +93,37 @@ impl PortSpace {
         }
     }
 
-    /// The service that a port of it is (IBTA A11.3.2).
+    /// The service of one of its ports (IBTA A11.3.2).
     #[must_use]
     pub const fn service(self, port: u16) -> u64 {
         (self as u64) << 16 | port as u64
     }
 }
 
-/// What a queue pair that is connected offers.
+/// The transport of a connected queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// Reliable connection.
     Reliable,
     /// Unreliable connection.
     Unreliable,
-    /// Unreliable datagrams: only the other's queue pair is asked for.
+    /// Unreliable datagrams: only the other end's queue pair is queried.
     Datagram,
 }
 
 impl Transport {
-    /// As a REQ has it.
+    /// Its code in a REQ.
     const fn code(self) -> u8 {
         matches!(self, Self::Unreliable) as u8
     }
 }
 
-/// What may be set of an identifier (`rdma_set_option`).
+/// An option of an identifier (`rdma_set_option`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
     /// Type of service of the packets.
     TypeOfService(u8),
-    /// Whether a port may be bound that another has that allows it too.
+    /// Whether to share a port with others that allow it too.
     ReuseAddress(bool),
     /// Whether the unspecified IPv6 address means IPv6 only.
     OnlyIpv6(bool),
@@ -131,16 +131,16 @@ pub enum Choice {
     AckTimeout(u8),
 }
 
-/// How many there may be, of a guest.
+/// Limits of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Channels for events.
     pub channels: usize,
-    /// Identifiers, with those whose end is being told to the peer.
+    /// Identifiers, including those whose peers are still being informed of the end.
     pub ids: usize,
-    /// Requests for connections, of all listeners, that nobody has answered.
+    /// Unanswered requests for connections, of all listeners.
     pub requests: usize,
-    /// The same of one listener.
+    /// The same for one listener.
     pub backlog: u32,
 }
 
@@ -150,14 +150,14 @@ impl Default for Limits {
     }
 }
 
-/// What a manager is told of its device.
+/// The properties of a manager's device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Of the adapter.
     pub guid: u64,
     /// Longest payload of a packet.
     pub mtu: Mtu,
-    /// READs and atomics that a queue pair may have under way, in either direction.
+    /// Most READs and atomics of a queue pair under way, in either direction.
     pub max_reads: u8,
     /// Exponent of the timeout of queue pairs.
     pub ack_timeout: u8,
@@ -165,7 +165,7 @@ pub struct Config {
     pub limits: Limits,
 }
 
-/// Where random numbers come from, for names that nobody can guess.
+/// The source of random numbers, for names that nobody can guess.
 struct Random(Box<dyn FnMut() -> u64 + Send>);
 
 impl std::fmt::Debug for Random {
@@ -184,27 +184,27 @@ pub struct Manager {
     last_channel: u32,
     endpoints: BTreeMap<u32, Endpoint>,
     last_id: u32,
-    /// Identifiers by our name of the conversation.
+    /// Identifiers by our name for the conversation.
     by_name: BTreeMap<u32, u32>,
-    /// Identifiers by the peer's address and its name of the conversation, of requests that came.
+    /// Identifiers by the peer's address and its name for the conversation, for requests that came in.
     by_peer: BTreeMap<(IpAddr, u32, bool), u32>,
     /// Connections by the peer's address and queue pair.
     by_queue_pair: BTreeMap<(IpAddr, u32), u32>,
-    /// Identifiers that have a port for themselves, by it.
+    /// Identifiers by their port.
     ports: BTreeMap<(PortSpace, u16), Vec<u32>>,
-    /// Listeners by their service: not more than the guest has addresses, and those for all of them.
+    /// Listeners by their service: at most one for each address of the guest, and those for all addresses.
     listeners: BTreeMap<u64, Vec<u32>>,
     timers: BTreeSet<(Duration, u32)>,
     /// Requests that nobody has answered.
     requests: usize,
     events: VecDeque<Event>,
     datagrams: VecDeque<Outgoing>,
-    /// Requests that nobody listens for yet, the oldest first.
+    /// Requests without a listener, oldest first.
     early: VecDeque<Early>,
 }
 
 impl Manager {
-    /// A manager of a device with these GIDs, which are the guest's addresses. `random` must not be foreseeable.
+    /// A manager for a device with these GIDs, which are the guest's addresses. `random` must be unpredictable.
     #[must_use]
     pub fn new(config: Config, gids: Vec<Ipv6Addr>, random: Box<dyn FnMut() -> u64 + Send>) -> Self {
         Self {
@@ -228,7 +228,7 @@ impl Manager {
         }
     }
 
-    /// The guest has other addresses now. Connections with the old ones stay.
+    /// Sets the guest's addresses. Connections with old ones stay.
     pub fn set_gids(&mut self, gids: Vec<Ipv6Addr>) {
         self.gids = gids;
     }
@@ -238,8 +238,8 @@ impl Manager {
         self.datagrams.pop_front()
     }
 
-    /// Hands out events, in the order of each channel. Where `take` returns false, a channel takes no more now: that
-    /// event and the channel's later ones are kept.
+    /// Passes on events, in the order of each channel. If `take` returns false, the channel is full: that event and
+    /// the channel's later ones are kept.
     pub fn deliver(&mut self, mut take: impl FnMut(&Event) -> bool) {
         let mut full = BTreeSet::new();
         let Self { events, endpoints, .. } = self;
@@ -257,7 +257,7 @@ impl Manager {
         });
     }
 
-    /// Identifiers there are, with those whose end is being told to the peer.
+    /// Number of identifiers, including those whose peers are still being informed of the end.
     #[must_use]
     pub fn len(&self) -> usize {
         self.endpoints.len()
@@ -285,7 +285,7 @@ impl Manager {
         }
     }
 
-    /// Puts a new endpoint there, and gives it its names and its first PSN.
+    /// Adds an endpoint, with new names and a first PSN.
     fn add(&mut self, mut endpoint: Endpoint) -> u32 {
         let id = loop {
             self.last_id = self.last_id.wrapping_add(1);
@@ -300,7 +300,7 @@ impl Manager {
         id
     }
 
-    /// Tells the owner of an identifier, if it has one.
+    /// Adds an event for the owner of an identifier, if it has one.
     fn tell(&mut self, id: u32, kind: EventKind, change: impl FnOnce(&mut Event)) {
         let Some(endpoint) = self.endpoints.get_mut(&id) else { return };
         let Some(channel) = endpoint.channel else { return };
@@ -311,7 +311,7 @@ impl Manager {
         self.events.push_back(event);
     }
 
-    /// Changes an endpoint's state, with what goes with that.
+    /// Changes an endpoint's state, and what depends on it.
     fn set_state(&mut self, id: u32, state: State) {
         let Some(endpoint) = self.endpoints.get_mut(&id) else { return };
         let was_request = endpoint.state.is_request();
@@ -327,7 +327,7 @@ impl Manager {
         }
     }
 
-    /// From now on nothing from the wire is of this endpoint. One that nobody owns is gone.
+    /// From now on, no message from the wire belongs to this endpoint. If it has no owner, it is removed.
     fn forget_conversation(&mut self, id: u32) {
         self.stop_timer(id);
         let Some(endpoint) = self.endpoints.get(&id) else { return };
@@ -336,7 +336,7 @@ impl Manager {
             remove_if(&mut self.by_queue_pair, &key, id);
         }
         if endpoint.channel.is_some() {
-            // The request it was may come again: it is known then.
+            // Its request may come again, and is then recognised.
             return;
         }
         if let Some(key) = endpoint.peer_key() {
@@ -346,14 +346,14 @@ impl Manager {
     }
 }
 
-/// Removes an entry if it is of this endpoint: another may have its place.
+/// Removes an entry if it belongs to this endpoint: another one may have taken its place.
 fn remove_if<K: Ord>(map: &mut BTreeMap<K, u32>, key: &K, id: u32) {
     if map.get(key) == Some(&id) {
         map.remove(key);
     }
 }
 
-/// A time as the messages have it, whose exponents have five bits.
+/// A time as encoded in messages, whose exponents have five bits.
 const fn duration(exponent: u8) -> Duration {
     Duration::from_nanos(4096_u64 << exponent)
 }

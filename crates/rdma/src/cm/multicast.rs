@@ -1,4 +1,4 @@
-//! Multicast groups of datagrams. Over Ethernet nobody is asked for one: a group's GID is its IP address.
+//! Multicast groups of datagrams. Over Ethernet no join request is necessary: a group's GID is its IP address.
 
 use super::endpoint::State;
 use super::{
@@ -6,18 +6,17 @@ use super::{
 };
 use std::net::SocketAddr;
 
-/// The queue pair that datagrams to a group are for (IBTA 10.5.1).
+/// The destination queue pair of datagrams to a group (IBTA 10.5.1).
 pub const QUEUE_PAIR: u32 = 0xff_ffff;
 
 impl Manager {
-    /// Joins a multicast group (`rdma_join_multicast`), from the address that the identifier is bound to. `join` is
-    /// the program's name for that. Told by `MulticastJoin`, or by `MulticastError` where the group is of another
+    /// Joins a multicast group (`rdma_join_multicast`) from the identifier's bound address. `join` is the program's
+    /// identifier of the join. The result is the event `MulticastJoin`, or `MulticastError` if the group has another
     /// version of IP.
     ///
     /// # Errors
-    /// [`Refused::NoSuchId`]; [`Refused::State`], where it has no address, or is not one for datagrams;
-    /// [`Refused::Parameter`], where the address is not a group's; [`Refused::TooMany`], where its events are not
-    /// taken.
+    /// [`Refused::NoSuchId`]; [`Refused::State`] if it has no address, or is not for datagrams; [`Refused::Parameter`]
+    /// if the address is not a group's; [`Refused::TooMany`] if its events are not taken.
     pub fn join_multicast(
         &mut self,
         client: Client,

@@ -1,4 +1,4 @@
-//! The side that is asked for a connection.
+//! The passive side: it receives requests for connections.
 
 use super::active::padded;
 use super::endpoint::{End, Endpoint, State};
@@ -45,8 +45,8 @@ impl Manager {
         }
     }
 
-    /// Whether the peer has begun anew with a queue pair, or a name, that is of a connection here: that one has ended
-    /// then.
+    /// Whether the peer starts anew with a queue pair or a name that belongs to an existing connection here, which has
+    /// therefore ended.
     fn is_stale(&mut self, now: Duration, from: IpAddr, to: IpAddr, req: &Req) -> bool {
         let by_name = self.by_peer.get(&(from, req.local, false));
         let by_queue_pair = self.by_queue_pair.get(&(from, req.queue_pair)).filter(|_| req.queue_pair != 0);
@@ -61,7 +61,7 @@ impl Manager {
         true
     }
 
-    /// Whether there is a listener for a request that can be served, or why not.
+    /// The listener for a request that can be served, or the reason of the refusal.
     fn acceptable(&self, from: IpAddr, to: IpAddr, req: &Req) -> Result<(u32, Mtu, IpHeader), u16> {
         let asked = IpHeader::asked(&req.private, from, to);
         let listener = self.listener(req.service, asked, false).ok_or(INVALID_SERVICE)?;
@@ -83,14 +83,14 @@ impl Manager {
         Ok((listener, mtu, header))
     }
 
-    /// Whether a listener takes one more request.
+    /// Whether a listener accepts one more request.
     pub(super) fn has_room(&self, listener: &Endpoint) -> bool {
         listener.requests < listener.backlog
             && self.requests < self.config.limits.requests
             && self.endpoints.len() < self.config.limits.ids
     }
 
-    /// A new endpoint of a listener, for a request that came from there.
+    /// A new endpoint of a listener, for a request that came in.
     pub(super) fn child(
         &mut self,
         listener: u32,
@@ -159,11 +159,11 @@ impl Manager {
         });
     }
 
-    /// Accepts a request (`rdma_accept`); the queue pair must be ready. Told by `Established`, when the peer is ready
-    /// too, or `Unreachable`, `Rejected`. Of datagrams, the answer is all.
+    /// Accepts a request (`rdma_accept`); the queue pair must be ready. The result is the event `Established` when the
+    /// peer is ready too, or `Unreachable` or `Rejected`. For datagrams, the answer completes it.
     ///
     /// # Errors
-    /// [`Refused::NoSuchId`]; [`Refused::State`], where it is no request that waits; [`Refused::PrivateData`].
+    /// [`Refused::NoSuchId`]; [`Refused::State`] if it is not a waiting request; [`Refused::PrivateData`].
     pub fn accept(
         &mut self,
         now: Duration,
@@ -204,11 +204,11 @@ impl Manager {
         Ok(())
     }
 
-    /// Turns a request down, or a reply (`rdma_reject`). `reason` is what the peer sees: 28, the program's, where it
-    /// is 0.
+    /// Rejects a request or a reply (`rdma_reject`). `reason` is what the peer sees; 0 stands for 28, the program's
+    /// reason.
     ///
     /// # Errors
-    /// [`Refused::NoSuchId`]; [`Refused::State`], where it is neither; [`Refused::PrivateData`].
+    /// [`Refused::NoSuchId`]; [`Refused::State`] if it is neither; [`Refused::PrivateData`].
     pub fn reject(&mut self, client: Client, id: u32, reason: u16, private: &[u8]) -> Result<(), Refused> {
         let endpoint = self.owned(client, id)?;
         let which = match endpoint.state {
@@ -234,7 +234,7 @@ impl Manager {
         }
     }
 
-    /// A packet of the connection came (`rdma_notify`, and what the device sees itself): the peer is ready, its RTU
+    /// A packet of the connection arrived (`rdma_notify`, or the device saw it itself): the peer is ready, and its RTU
     /// is late.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! What comes from the wire, and what goes there.
+//! Messages from the wire, and to it.
 
 use super::endpoint::{Endpoint, State};
 use super::{Manager, Outgoing, SERVICE_TIMEOUT};
@@ -20,12 +20,12 @@ pub(super) const CONSUMER: u16 = 28;
 /// Attribute of the request for an alternate path, and of its answer.
 const LAP: u16 = 0x19;
 const APR: u16 = 0x1a;
-/// Status of an APR: there are none here.
+/// Status of an APR: alternate paths are not supported.
 const LAP_UNSUPPORTED: u8 = 1;
 
 impl Manager {
-    /// Takes a datagram that came to queue pair 1 with its queue key, from another manager to an address of the
-    /// guest. False where it is no message of a manager.
+    /// Handles a datagram to queue pair 1 with its queue key, from another manager to an address of the guest. False
+    /// if it is not a manager's message.
     pub fn receive(&mut self, now: Duration, from: IpAddr, to: IpAddr, payload: &[u8]) -> bool {
         let (from, to) = (from.to_canonical(), to.to_canonical());
         let mad = match cm::parse(payload) {
@@ -69,7 +69,7 @@ impl Manager {
         }
     }
 
-    /// The endpoint with these names, as the peer there sends them.
+    /// The endpoint with these names, as the peer sends them.
     fn conversation(&self, from: IpAddr, to: IpAddr, ids: Ids) -> Option<u32> {
         let id = self.by_name.get(&ids.remote)?;
         let is_its = |endpoint: &&Endpoint| {
@@ -78,7 +78,7 @@ impl Manager {
         self.endpoints.get(id).filter(is_its).map(|_| *id)
     }
 
-    /// The peer asks for patience: an answer will take longer.
+    /// The peer asks for patience: its answer will take longer.
     fn mra(
         &mut self,
         now: Duration,
@@ -108,14 +108,14 @@ impl Manager {
         self.send_mad(source, destination, &mad);
     }
 
-    /// Refuses a message that is of no conversation.
+    /// Refuses a message that belongs to no conversation.
     pub(super) fn refuse(&mut self, from: IpAddr, to: IpAddr, mad: &Mad, which: u8, name: u32, reason: u16) {
         let ids = Ids { local: 0, remote: name };
         let rej = Rej { ids, which, reason, info_len: 0, info: [0; 72], private: [0; 148] };
         self.send_mad(to, from, &Mad { transaction: mad.transaction, message: Message::Rej(rej) });
     }
 
-    /// Sends again what was sent last, if that was a refusal.
+    /// Sends the last message again if it was a refusal.
     pub(super) fn refuse_again(&mut self, id: u32) {
         let sent = self.endpoints.get(&id).and_then(|endpoint| endpoint.sent.as_deref());
         if sent.is_some_and(|mad| matches!(cm::parse(mad), Ok(Mad { message: Message::Rej(_), .. }))) {
@@ -123,7 +123,7 @@ impl Manager {
         }
     }
 
-    /// There are no alternate paths here: whoever asks in a connection that there is is told so.
+    /// Alternate paths are not supported: a peer that requests one in an existing connection is told so.
     fn refuse_alternate_path(&mut self, from: IpAddr, to: IpAddr, payload: &[u8]) {
         let Some((header, body)) = payload.split_first_chunk::<24>() else { return };
         let Some(names) = body.first_chunk::<8>() else { return };
@@ -132,7 +132,7 @@ impl Manager {
         if self.conversation(from, to, ids).is_none() {
             return;
         }
-        // Names at the beginning, as an RTU has them; the status is the tenth byte.
+        // The names are at the start, as in an RTU; the status is the tenth byte.
         let mut transaction = [0; 8];
         transaction.copy_from_slice(&header[8..16]);
         let ids = Ids { local: ids.remote, remote: ids.local };
@@ -143,7 +143,7 @@ impl Manager {
         self.datagrams.push_back(Outgoing { source: to, destination: from, mad });
     }
 
-    /// Sends a message of an endpoint's conversation, once. It is kept, to be sent again where the peer asks again.
+    /// Sends a message of an endpoint's conversation once. It is kept, and sent again if the peer asks again.
     pub(super) fn send_once(&mut self, id: u32, message: &Message) {
         let Some(endpoint) = self.endpoints.get_mut(&id) else { return };
         let mad = cm::write(&Mad { transaction: endpoint.transaction, message: *message });
@@ -151,7 +151,7 @@ impl Manager {
         self.send_again(id);
     }
 
-    /// Sends again what was sent last.
+    /// Sends the last message again.
     pub(super) fn send_again(&mut self, id: u32) {
         let Some(endpoint) = self.endpoints.get(&id) else { return };
         let Some((source, destination)) = endpoint.addresses() else { return };

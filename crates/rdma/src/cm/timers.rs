@@ -1,4 +1,4 @@
-//! What happens when nothing happens: messages are sent again, and at last given up.
+//! What happens without an answer: messages are sent again, and finally given up.
 
 use super::endpoint::{Retried, State};
 use super::receive::TIMEOUT;
@@ -7,8 +7,7 @@ use packet::roce::cm::Message;
 use std::time::Duration;
 
 impl Manager {
-    /// Looks at the clock: `now` is the time since any fixed one. Returns when it wants to be called again at the
-    /// latest.
+    /// Checks the clock: `now` is the time since a fixed moment. Returns by when it must be called again.
     pub fn poll(&mut self, now: Duration) -> Option<Duration> {
         let early = self.serve_early(now);
         while let Some((at, id)) = self.timers.first().copied() {
@@ -60,7 +59,7 @@ impl Manager {
         self.start_retries(id, now + duration(RESPONSE_TIMEOUT), RETRIES, false);
     }
 
-    /// Waits longer for an answer; once for each time it was asked for.
+    /// Waits longer for an answer, once for each time the message was sent.
     pub(super) fn be_patient(&mut self, now: Duration, id: u32, service_timeout: u8) {
         let Some(endpoint) = self.endpoints.get(&id) else { return };
         let Some(Retried { left, asked_to_wait: false, .. }) = endpoint.retried else { return };
@@ -76,7 +75,7 @@ impl Manager {
         }
     }
 
-    /// Waits, without sending anything again.
+    /// Waits without sending anything again.
     pub(super) fn start_timer(&mut self, id: u32, at: Duration) {
         self.start_retries(id, at, 0, true);
     }

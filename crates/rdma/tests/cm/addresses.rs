@@ -1,4 +1,4 @@
-//! Which addresses and ports identifiers get, which they share, and from where a destination is reached.
+//! The addresses and ports that identifiers get and share, and the source from which a destination is reached.
 
 use crate::hosts::{CLIENT, Host, ip};
 use crate::peer::{Kind, Talk, gid};
@@ -15,7 +15,7 @@ fn at(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
 
-/// What an identifier may be.
+/// Options of an identifier.
 #[derive(Clone, Copy, Default)]
 struct Options {
     reuse: bool,
@@ -34,7 +34,7 @@ const REUSE: Options = Options { reuse: true, only_ipv6: false };
 
 #[test]
 fn a_port_is_one_identifiers_where_their_addresses_meet() {
-    // The IPv6 address for all is one for all IPv4 too, where it is not for IPv6 only.
+    // The IPv6 address for all includes all of IPv4, unless it is limited to IPv6.
     for (first, only_ipv6, second, is_free) in [
         ("10.0.0.1:5", false, "10.0.0.1:5", false),
         ("10.0.0.1:5", false, "0.0.0.0:5", false),
@@ -56,7 +56,7 @@ fn a_port_is_one_identifiers_where_their_addresses_meet() {
         let mut a = host();
         assert_eq!(bind(&mut a, first, options).1, Ok(at(first)));
         assert_eq!(bind(&mut a, second, PLAIN).1, expected(second), "{first}, {second}");
-        // The other way round it is the same.
+        // The result is the same in the other order.
         let mut a = host();
         assert_eq!(bind(&mut a, second, PLAIN).1, Ok(at(second)));
         assert_eq!(bind(&mut a, first, options).1, expected(first), "{second}, {first}");
@@ -80,7 +80,7 @@ fn a_port_is_shared_by_who_both_allow_it_until_one_listens() {
         }
         assert_eq!(bind(&mut a, "10.0.0.1:5", second).1.is_ok(), is_free);
     }
-    // Another space has other ports.
+    // Another space has its own ports.
     let mut a = host();
     bind(&mut a, "10.0.0.1:5", PLAIN).1.unwrap();
     let datagram = a.id(Transport::Datagram);
@@ -127,7 +127,7 @@ fn an_address_is_the_guests() {
     assert_eq!(bind(&mut a, "10.0.0.2:5", PLAIN).1, Ok(at("10.0.0.2:5")));
 }
 
-/// Where a destination is reached from, by an identifier that is bound to this, or with this source; or that it is not.
+/// The source for a destination, with this bound address or this given source; or the error.
 fn source(bound: Option<&str>, source: Option<&str>, to: &str) -> Result<Option<SocketAddr>, Refused> {
     let (mut a, mut asked) = (host(), None);
     let id = a.id(Transport::Reliable);
@@ -151,7 +151,7 @@ fn source(bound: Option<&str>, source: Option<&str>, to: &str) -> Result<Option<
 
 #[test]
 fn the_source_is_of_the_kind_of_the_destination() {
-    // The first of the guest's addresses is local to the link.
+    // The first of the guest's addresses is link-local.
     for (to, from) in [
         ("10.0.0.2:1", "10.0.0.1"),
         ("[::ffff:10.0.0.2]:1", "10.0.0.1"),
@@ -186,17 +186,17 @@ fn the_source_is_the_one_bound_or_given() {
         assert_eq!(source(local, None, "10.0.0.2:1"), Ok(Some(at("10.0.0.1:5"))));
         assert_eq!(source(None, local, "10.0.0.2:1"), Ok(Some(at("10.0.0.1:5"))));
     }
-    // What is bound already counts.
+    // An address that is already bound takes precedence.
     assert_eq!(source(Some("10.0.0.1:5"), Some("10.0.0.9:6"), "10.0.0.2:1"), Ok(Some(at("10.0.0.1:5"))));
     assert_eq!(source(None, Some("10.0.0.9:6"), "10.0.0.2:1"), Err(Refused::AddressNotAvailable));
-    // One of the other version of IP does not get there.
+    // A source of the other IP version does not reach it.
     assert_eq!(source(None, Some("[fd00::1]:5"), "10.0.0.2:1"), Ok(None));
     assert_eq!(source(Some("10.0.0.1:5"), None, "[fd00::2]:1"), Ok(None));
-    // Connections are with one peer.
+    // Connections have one peer.
     for nowhere in ["224.0.0.1:1", "[ff02::1]:1"] {
         assert_eq!(source(None, None, nowhere), Err(Refused::Parameter), "{nowhere}");
     }
-    // Who is bound to an address keeps it when the guest's change.
+    // A bound address stays when the guest's addresses change.
     let mut a = host();
     let (id, bound) = bind(&mut a, "10.0.0.1:5", PLAIN);
     a.manager.set_gids(Vec::new());
@@ -232,7 +232,7 @@ fn eight_events_may_wait_before_more_is_asked_for() {
     assert_eq!([(); 3].map(|()| resolve(&mut a)), [Ok(()), Ok(()), Err(Refused::TooMany)]);
 }
 
-/// What comes of a request to an address, where a program listens at this one.
+/// The result of a request to an address while a program listens on this one.
 fn asked(listens: &str, only_ipv6: bool, from: &str, to: &str) -> bool {
     let mut talk = Talk::new(Host::new("10.0.0.2"));
     let (id, bound) = bind(&mut talk.host, listens, Options { only_ipv6, ..PLAIN });

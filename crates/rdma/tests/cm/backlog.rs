@@ -1,4 +1,4 @@
-//! How many requests wait for an answer at most: of a listener, of all, and of all identifiers.
+//! Limits on requests that wait for an answer: for a listener, for all listeners, and for all identifiers.
 
 use crate::hosts::{CLIENT, Host, parameters};
 use crate::peer::{Kind, Stage, Talk};
@@ -8,14 +8,14 @@ use rdma::cm::{EventKind, Limits, Transport};
 const MANY: Limits = Limits { channels: 8, ids: 1000, requests: 1000, backlog: 1000 };
 const FULL: &str = "REJ0:3";
 
-/// A host with a listener at port 7174 for each of both kinds, and another at 7175.
+/// A host with a listener of each kind at port 7174, and another at 7175.
 fn limited(limits: Limits) -> Talk {
     let mut host = Host::limited("10.0.0.2", limits);
     host.listen("0.0.0.0:7175", Transport::Reliable);
     Talk::new(host)
 }
 
-/// The `number`-th request. Returns what comes of it.
+/// Sends the `number`-th request. Returns the result.
 fn ask(talk: &mut Talk, number: u32, port: u16) -> String {
     let service = 0x0106 << 16 | u64::from(port);
     let message = Message::Req(Req { local: number, queue_pair: number, service, ..talk.req() });
@@ -70,7 +70,7 @@ fn a_program_may_want_fewer_and_not_more() {
     }
 }
 
-/// One request is answered, or taken back, and makes room for one, of its listener and of all.
+/// A request that is answered or withdrawn makes room for one, at its listener and in all.
 #[test]
 fn what_is_answered_waits_no_longer() {
     type Answer = fn(&mut Talk);
@@ -99,7 +99,7 @@ fn what_is_answered_waits_no_longer() {
     }
 }
 
-/// It makes room once, whatever becomes of it; and so do identifiers of other kinds never.
+/// It makes room once, whatever happens to it; identifiers of other kinds never do.
 #[test]
 fn what_was_answered_does_not_make_room_again() {
     for limits in [Limits { backlog: 1, ..MANY }, Limits { requests: 1, ..MANY }] {
@@ -118,7 +118,7 @@ fn what_was_answered_does_not_make_room_again() {
     }
 }
 
-/// A request that its listener's program was not told of goes with the listener, even where the peer has taken it back.
+/// A request that its listener's program has not seen is removed with the listener, even if the peer has withdrawn it.
 #[test]
 fn what_nobody_heard_of_goes_with_its_listener() {
     for is_withdrawn in [false, true] {

@@ -1,4 +1,4 @@
-//! What Linux's active side sends goes to our passive side, and the other way round: the answers are of the same kinds.
+//! What Linux's active side sends goes to our passive side, and the reverse: the answers are of the same kinds.
 
 #[path = "../../../../tests/captures/captures.rs"]
 mod files;
@@ -15,7 +15,7 @@ const NOW: Duration = Duration::ZERO;
 const A: &str = "10.0.0.1";
 const B: &str = "10.0.0.2";
 
-/// Messages of a capture: who sent them, and what.
+/// Messages of a capture, with their senders.
 fn messages(capture: &str) -> Vec<(IpAddr, Mad)> {
     let (_, frames) = files::roce().into_iter().find(|(name, _)| name == capture).unwrap();
     let message = |frame: &Vec<u8>| {
@@ -28,12 +28,11 @@ fn messages(capture: &str) -> Vec<(IpAddr, Mad)> {
     frames.iter().filter_map(message).collect()
 }
 
-/// One side is ours, the other is Linux as it was captured. Names and transactions of the captured one are those that
-/// ours has: a name of the capture stands for one of ours.
+/// One side is ours, the other is Linux as captured. Names and transactions in the capture are replaced by ours.
 struct Replay {
     ours: Host,
     linux: IpAddr,
-    /// Names that the captured machine gave, which ours has others for; and transactions.
+    /// Our names, by those of the captured machine; and transactions.
     names: BTreeMap<u32, u32>,
     transactions: BTreeMap<u64, u64>,
     /// Ours, by the captured machine's names.
@@ -57,7 +56,7 @@ impl Replay {
         self.ours.manager.receive(NOW, self.linux, self.ours.address, &cm::write(&mad));
     }
 
-    /// Ours sends what the captured machine sent: the same kind, with the same fields but for its own names.
+    /// Our side sends what the captured machine sent: the same kind, with the same fields except its own names.
     fn sends(&mut self, captured: &Mad) {
         let sent = self.ours.manager.next_datagram().unwrap_or_else(|| panic!("nothing, for {captured:?}"));
         let Outgoing { source, destination, mad } = sent;
@@ -86,7 +85,7 @@ fn own_name(message: &Message) -> Option<u32> {
     }
 }
 
-/// A message without what is each side's own business: names, random numbers, adapters, flow labels, ports.
+/// A message without the fields that each side chooses: names, random numbers, adapters, flow labels, ports.
 fn shape(message: &Message) -> Message {
     let mut message = *message;
     let nameless = Ids::default();
@@ -112,7 +111,7 @@ fn shape(message: &Message) -> Message {
     message
 }
 
-/// Replays a capture with ours in the place of A, or of B.
+/// Replays a capture with our side in place of A or B.
 fn replay(capture: &str, ours_is_active: bool) -> usize {
     let (ours, linux) = if ours_is_active { (A, B) } else { (B, A) };
     let mut replay = Replay {
@@ -147,7 +146,7 @@ fn replay(capture: &str, ours_is_active: bool) -> usize {
     messages.len()
 }
 
-/// What our program does, so that ours sends what was captured.
+/// What our program must do for our side to send what was captured.
 fn act(replay: &mut Replay, mad: &Mad) {
     match &mad.message {
         Message::Req(req) => {
@@ -177,7 +176,7 @@ fn act(replay: &mut Replay, mad: &Mad) {
         Message::Dreq { ids, .. } => {
             replay.ours.manager.disconnect(NOW, CLIENT, replay.ids[&ids.local]).unwrap();
         }
-        // Ours answers this by itself.
+        // Our side answers this by itself.
         Message::Drep { .. } => {}
         Message::SidrReq { service, private, .. } => {
             let to = format!("{}:{}", replay.linux, *service as u16).parse().unwrap();

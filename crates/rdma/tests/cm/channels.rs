@@ -1,4 +1,4 @@
-//! Channels, whose identifiers there are, and what is left when they are gone.
+//! Channels, their identifiers, and what remains when they are gone.
 
 use crate::hosts::{CLIENT, Host, Random, config, parameters};
 use crate::peer::{Kind, STAGES, Stage, Talk};
@@ -15,7 +15,7 @@ fn host() -> Host {
     Host::new("10.0.0.1")
 }
 
-/// Has an event come on the identifier's channel.
+/// Causes an event on the identifier's channel.
 fn provoke(host: &mut Host, id: u32) {
     let to = "10.0.0.2:1".parse().unwrap();
     host.manager.resolve_addr(CLIENT, id, None, to, |_, _| false).unwrap();
@@ -155,7 +155,7 @@ fn events_move_with_their_identifier() {
     assert_eq!(came, [(moves, second), (stays, a.channel), (moves, second)]);
 }
 
-/// A channel that is full is asked once; its events wait in their order, and others' do not.
+/// A full channel is tried once; its events wait in order, and others' do not.
 #[test]
 fn a_full_channel_holds_no_other_up() {
     let mut a = host();
@@ -192,13 +192,13 @@ fn people_are_shown_what_there_is() {
     assert_eq!(Talk::at(Stage::Idle).host.manager.describe().count(), 3);
 }
 
-/// A name is never 0, nor another's.
+/// A name is never 0, and never another identifier's.
 #[test]
 fn names_are_ones_own() {
     let mut numbers: VecDeque<u64> = [0, 5, 0, 1 << 32, 5, 1 << 32 | 6, 0].into();
     let random: Random = Box::new(move || numbers.pop_front().unwrap_or(8));
     let mut a = Host::with("10.0.0.1", config(), |_| random);
-    // The second takes a new PSN and a name that is free.
+    // The second one takes a new PSN and a free name.
     let ids = [(); 2].map(|()| a.id(Transport::Reliable));
     let names = ids.map(|id| {
         let to = "10.0.0.2:1".parse().unwrap();
@@ -212,13 +212,13 @@ fn names_are_ones_own() {
     assert_eq!(names, [5, 6]);
 }
 
-/// Whatever there was, nothing of it is kept when it is over.
+/// Whatever existed, nothing of it is kept in the end.
 #[test]
 fn nothing_is_left() {
     for stage in STAGES {
         let mut talk = Talk::at(stage);
         if stage == Stage::Passive {
-            // Another takes the place of a queue pair.
+            // Another one takes over a queue pair.
             talk.tell(Kind::Dreq);
             let req = Message::Req(Req { local: 5, ..talk.req() });
             talk.hear(talk.from, talk.to, 5, req);

@@ -1,4 +1,4 @@
-//! Connections over a wire that loses nothing.
+//! Connections over a wire without loss.
 
 use crate::hosts::{CLIENT, Host, carry, connected, hosts, ip, parameters};
 use packet::roce::cm::{self, Ids, Mad, Message, Req};
@@ -56,7 +56,7 @@ fn both_ends_learn_of_each_other() {
     );
 }
 
-/// Who receives packets says which number the first one has (IBTA 12.7).
+/// The receiver of packets determines the first one's number (IBTA 12.7).
 #[test]
 fn packets_are_numbered_as_their_receiver_says() {
     let (mut a, mut b, _, to) = hosts();
@@ -116,7 +116,7 @@ fn who_destroys_its_identifier_disconnects() {
     let (mut a, mut b, listener, to) = hosts();
     let (_, passive) = connected(&mut a, &mut b, to);
     a.manager.remove_client(NOW, CLIENT);
-    // It is told until it answers, and longer than that remembered.
+    // It is informed until it answers, and remembered for longer.
     assert_eq!((a.manager.len(), a.sent().len()), (1, 1));
     let next = a.manager.poll(NOW).unwrap();
     a.manager.poll(next);
@@ -202,7 +202,7 @@ fn a_listener_has_as_many_requests_as_it_wants() {
     a.connect(NOW, "10.0.0.2:99".parse().unwrap(), 4);
     carry(NOW, &mut a, &mut b);
     assert_eq!(b.event().connection.unwrap().queue_pair, 4);
-    // Nobody heard of the third: it goes with the listener.
+    // The third was never seen: it is removed with the listener.
     a.events.clear();
     a.take_events();
     a.events.clear();
@@ -221,7 +221,7 @@ fn a_patient_program_is_waited_for() {
     let active = a.connect(NOW, to, 17);
     carry(NOW, &mut a, &mut b);
     let request = b.event();
-    // The request comes again; then the peer waits for a minute and more.
+    // The request is repeated; then the peer waits for more than a minute.
     let mut now = NOW;
     for _ in 0..3 {
         now = a.manager.poll(now).unwrap();
@@ -233,12 +233,12 @@ fn a_patient_program_is_waited_for() {
     b.manager.accept(now, CLIENT, request.id, &parameters(18, b"")).unwrap();
     carry(now, &mut a, &mut b);
     assert_eq!(a.event().kind, EventKind::ConnectResponse);
-    // The reply comes again, while the program does something else.
+    // The reply is repeated while the program does something else.
     let again = b.manager.poll(now).unwrap();
     b.manager.poll(again);
     carry(again, &mut a, &mut b);
     assert!(b.manager.poll(again).unwrap() > again + Duration::from_secs(60));
-    // What comes over the connection says that the peer is ready.
+    // A packet of the connection shows that the peer is ready.
     b.manager.notify(CLIENT, request.id).unwrap();
     assert_eq!((b.event().kind, b.manager.poll(again)), (EventKind::Established, None));
     a.manager.establish(CLIENT, active).unwrap();
@@ -255,7 +255,7 @@ fn what_nobody_answers_fails() {
         now = next;
         requests += a.sent().len();
     }
-    // Sixteen times, and then it is given up with a REJ.
+    // Sixteen times; then it is given up with a REJ.
     assert_eq!((requests + a.sent().len(), now.as_secs()), (17, 68));
     let failed = a.event();
     assert_eq!((failed.kind, failed.status, failed.id), (EventKind::Unreachable, status::TIMED_OUT, id));
@@ -363,7 +363,7 @@ fn a_destination_that_is_not_reached_can_be_asked_for_again() {
     assert_eq!(a.manager.connect(NOW, CLIENT, id, &parameters(1, b"")), Err(Refused::State));
     a.manager.resolve_route(CLIENT, id).unwrap();
     assert_eq!(a.manager.connect(NOW, CLIENT, id, &parameters(1, &[0; 57])), Err(Refused::PrivateData));
-    // One that asks and does not listen does not fill the memory.
+    // A program that requests events without taking them does not fill the memory.
     let id = a.id(Transport::Reliable);
     let results = (0..20).map(|_| a.manager.resolve_addr(CLIENT, id, None, to, |_, _| false));
     assert_eq!(results.filter(Result::is_ok).count(), 8);
@@ -381,7 +381,7 @@ fn what_is_another_programs_is_not_there() {
     let second = b.manager.create_channel(CLIENT).unwrap();
     a.connect(NOW, to, 1);
     carry(NOW, &mut a, &mut b);
-    // An event that waits moves along.
+    // A waiting event moves along.
     let mut id = 0;
     b.manager.deliver(|event| {
         id = event.id;
@@ -411,7 +411,7 @@ fn whoever_asks_again_is_told_that_it_has_ended() {
     a.manager.disconnect(NOW, CLIENT, active).unwrap();
     let dreq = a.sent().pop().unwrap();
     let mut now = NOW;
-    // At once, when the end is remembered no longer, and when nothing of it is there any more.
+    // At once; when the end is no longer remembered; and when nothing of it exists any more.
     for round in 0..3 {
         b.manager.receive(now, dreq.source, dreq.destination, &dreq.mad);
         let answers = b.sent();
@@ -451,7 +451,7 @@ fn patience_is_asked_for_by_who_was_asked() {
     }
     a.manager.receive(NOW, from, req.source, &mra(0, transaction));
     let patient = a.manager.poll(NOW).unwrap();
-    // Not for hours, as it asks for; and once.
+    // Not for hours, as requested; and only once.
     assert!((60..90).contains(&patient.as_secs()), "{patient:?}");
     a.manager.receive(Duration::from_secs(50), from, req.source, &mra(0, transaction));
     assert_eq!(a.manager.poll(NOW), Some(patient));

@@ -1,4 +1,4 @@
-//! Where queue pairs of datagrams are.
+//! Queries for queue pairs of datagrams.
 
 use crate::hosts::{CLIENT, carry, hosts, parameters};
 use rdma::cm::{DatagramDetails, EventKind, GRACE, Target, Transition, Transport, UDP_QUEUE_KEY};
@@ -19,7 +19,7 @@ fn a_queue_pair_is_found() {
     let request = b.event();
     assert_eq!((request.kind, request.listener), (EventKind::ConnectRequest, Some(listener)));
     assert_eq!((&request.private[..7], request.private.len()), (&b"where?\0"[..], 180));
-    // It is asked again meanwhile, and after the answer was lost.
+    // The query is repeated meanwhile, and after the answer was lost.
     let next = a.manager.poll(NOW).unwrap();
     a.manager.poll(next);
     carry(next, &mut a, &mut b);
@@ -41,7 +41,7 @@ fn a_queue_pair_is_found() {
 fn a_question_may_be_turned_down() {
     let (mut a, mut b, ..) = hosts();
     let to = "10.0.0.2:7174".parse().unwrap();
-    // A listener for connections is none for datagrams.
+    // A listener for connections does not serve datagrams.
     let ask = |a: &mut crate::hosts::Host| {
         let id = a.resolved(to, Transport::Datagram);
         a.manager.connect(NOW, CLIENT, id, &parameters(17, b"")).unwrap();

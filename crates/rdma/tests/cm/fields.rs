@@ -1,4 +1,4 @@
-//! What messages, events and queue pairs are told of a connection.
+//! The fields of messages, events and queue pairs.
 
 use crate::hosts::{CLIENT, Host, ip, parameters};
 use crate::peer::{Kind, OURS, Stage, THEIRS, Talk, gid};
@@ -32,7 +32,7 @@ fn sent(talk: &mut Talk) -> Message {
     all.remove(0).2.message
 }
 
-/// An identifier that has options and has asked.
+/// An identifier with options that has sent a request.
 fn asking(transport: Transport) -> (Talk, Req) {
     let mut talk = Talk::new(Host::new("10.0.0.2"));
     let to = SocketAddr::new(talk.from, 7174);
@@ -244,7 +244,7 @@ fn who_was_asked_has_a_queue_pair_as_both_agreed() {
     assert_eq!(reads(transitions(&mut talk)), (true, 16, 16));
     talk.host.manager.accept(talk.now, CLIENT, talk.id, &wanted()).unwrap();
     assert_eq!(reads(transitions(&mut talk)), (true, 2, 3));
-    // Its address is the guest's, or there is no way to send.
+    // It needs an address of the guest's, or it can't send.
     talk.host.manager.set_gids(vec![gid(ip("10.0.0.9"))]);
     assert_eq!(transitions(&mut talk)[1], Err(Refused::AddressNotAvailable));
 }
@@ -259,7 +259,7 @@ fn a_peer_may_read_where_some_reads_are_allowed() {
     }
 }
 
-/// The peer may have less to offer than was asked for; not more.
+/// The peer may offer less than was requested, but not more.
 #[test]
 fn a_reply_limits_what_was_asked_for() {
     for ((takes, sends), (depth, resources)) in

@@ -1,4 +1,4 @@
-//! Fuzz target: connection managers that hear anything from anybody, while programs use them.
+//! Fuzz target: connection managers that receive anything from anybody, while programs use them.
 
 use crate::hosts::{CLIENT, Host, config, ip, parameters};
 use crate::moves::Moves;
@@ -9,18 +9,18 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Moves of an input at most.
+/// Most moves of an input.
 const MOVES: usize = 256;
-/// Messages on their way that are kept, for others to be made of.
+/// Messages that are kept, as patterns for others.
 const KEPT: usize = 32;
-/// Messages sent for one that came in: an answer, and the end of a connection.
+/// Messages sent because of one that came in: an answer, and the end of a connection.
 const ANSWERS: usize = 2;
-/// Events of an identifier in its life, but for those a program asks for one by one.
+/// Events of an identifier in its life, except those that a program requests one by one.
 const EVENTS: usize = 8;
 
 struct World {
     hosts: [Host; 2],
-    /// Identifiers that programs were told of.
+    /// Identifiers that programs know.
     ids: [Vec<u32>; 2],
     wire: VecDeque<Outgoing>,
     now: Duration,
@@ -37,7 +37,7 @@ impl World {
         if ids.is_empty() { moves.below(4) as u32 } else { ids[moves.below(ids.len())] }
     }
 
-    /// A program does something, which may be out of turn.
+    /// A program makes a call, perhaps out of turn.
     fn program(&mut self, moves: &mut Moves<'_>, at: usize) {
         let id = self.any_id(moves, at);
         let (now, to) = (self.now, SocketAddr::new(self.hosts[1 - at].address, 7174));
@@ -70,7 +70,7 @@ impl World {
         }
     }
 
-    /// A message comes: one that was sent, or like it, from the one who sent it or somebody else.
+    /// A message arrives: one that was sent, or a similar one, from its sender or another.
     fn message(&mut self, moves: &mut Moves<'_>, at: usize) {
         let Some(mut message) = self.wire.pop_front() else { return };
         if moves.below(4) == 0 {
@@ -108,7 +108,7 @@ impl World {
         self.wire.truncate(KEPT);
     }
 
-    /// What the program at a host is told.
+    /// Takes the events of a host's program.
     fn told(&mut self, at: usize) {
         self.hosts[at].take_events();
         let events = std::mem::take(&mut self.hosts[at].events);
@@ -137,7 +137,7 @@ fn two_hosts() {
 }
 
 proptest! {
-    /// Without a fuzzer inputs are short; these are long.
+    /// Without a fuzzer, inputs are short; these are long.
     #[test]
     fn at_random(bytes in vec(any::<u8>(), 0..4000)) {
         hostile(&bytes);
@@ -146,7 +146,7 @@ proptest! {
 
 fn hostile(bytes: &[u8]) {
     let (mut moves, mut world) = (Moves(bytes), World::new());
-    // Without these it would hardly come to a connection.
+    // Without these, connections would hardly ever come about.
     let listener = world.hosts[1].listen("0.0.0.0:7174", Transport::Reliable);
     let to = SocketAddr::new(world.hosts[1].address, 7174);
     let active = world.hosts[0].connect(Duration::ZERO, to, 17);
@@ -175,7 +175,7 @@ fn hostile(bytes: &[u8]) {
         }
         world.check();
     }
-    // Programs go, and in time all of it is gone.
+    // The programs end, and in time everything is removed.
     for host in &mut world.hosts {
         host.manager.remove_client(world.now, CLIENT);
         let mut now = world.now;

@@ -1,4 +1,4 @@
-//! What comes from the wire and is of no conversation changes nothing.
+//! Messages from the wire that belong to no conversation change nothing.
 
 use crate::hosts::{CLIENT, Host, carry, connected, hosts, ip, parameters};
 use packet::roce::cm::{self, Message};
@@ -8,12 +8,12 @@ use std::time::Duration;
 
 const NOW: Duration = Duration::ZERO;
 
-/// What a stranger might send: attributes, names and transactions that may be right, and anything else.
+/// What a stranger might send: attributes, names and transactions that may be right, and arbitrary bytes.
 fn message() -> impl Strategy<Value = (Vec<u8>, u8, [bool; 3])> {
     (proptest::collection::vec(any::<u8>(), 256), 0x10_u8..0x20, any::<[bool; 3]>())
 }
 
-/// Both names and the transaction of the last message that a host sent, where `right` says so.
+/// Inserts both names and the transaction of the host's last message, as far as `right` says so.
 fn disguise(bytes: &mut [u8], attribute: u8, seen: &[u8; 256], [names, transaction, swapped]: [bool; 3]) {
     bytes[..4].copy_from_slice(&[1, 7, 2, 3]);
     bytes[16..18].copy_from_slice(&[0, attribute]);
@@ -30,7 +30,7 @@ fn disguise(bytes: &mut [u8], attribute: u8, seen: &[u8; 256], [names, transacti
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// From another address, whoever guesses all names changes nothing.
+    /// From another address, even somebody who guesses all names changes nothing.
     #[test]
     fn strangers_do_not_harm(messages in proptest::collection::vec(message(), 1..20)) {
         let (mut a, mut b, _, to) = hosts();
@@ -48,7 +48,7 @@ proptest! {
             }
         }
         prop_assert_eq!((a.manager.len(), b.manager.len()), before);
-        // The connections go on.
+        // The connections continue.
         let next = a.manager.poll(NOW).unwrap();
         a.manager.poll(next);
         carry(NOW, &mut a, &mut b);
@@ -59,7 +59,7 @@ proptest! {
         a.manager.destroy_id(NOW, CLIENT, waiting).unwrap();
     }
 
-    /// The peer itself may send anything: there are no more endpoints than a listener wants.
+    /// The peer itself may send anything: there are never more endpoints than a listener allows.
     #[test]
     fn a_mad_peer_is_survived(messages in proptest::collection::vec(message(), 1..60)) {
         let (mut a, mut b, _, to) = hosts();
@@ -70,7 +70,7 @@ proptest! {
         for (mut bytes, attribute, right) in messages {
             disguise(&mut bytes, attribute, &seen, right);
             if attribute == 0x10 {
-                // A request that is right but for its names.
+                // A request that is right except for its names.
                 bytes[32..164].copy_from_slice(&seen[32..164]);
                 bytes[164..].copy_from_slice(&seen[164..]);
             }
@@ -92,7 +92,7 @@ proptest! {
     }
 }
 
-/// Every field that is checked, wrong.
+/// Every checked field, with a wrong value.
 #[test]
 fn requests_that_can_not_be_are_refused() {
     let (mut a, mut b, _, to) = hosts();
@@ -122,7 +122,7 @@ fn requests_that_can_not_be_are_refused() {
     assert_eq!(b.manager.len(), 1);
 }
 
-/// An alternate path is refused where there is a connection, and left alone where there is none.
+/// An alternate path is refused if there is a connection, and ignored otherwise.
 #[test]
 fn there_are_no_alternate_paths() {
     let (mut a, mut b, _, to) = hosts();

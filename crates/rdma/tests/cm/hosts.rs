@@ -31,7 +31,7 @@ pub fn random(seed: u64) -> Random {
     })
 }
 
-/// A guest with one program, that has one channel.
+/// A guest with one program that has one channel.
 pub struct Host {
     pub manager: Manager,
     pub address: IpAddr,
@@ -44,7 +44,7 @@ impl Host {
         Self::seeded(address, 0)
     }
 
-    /// One whose random numbers are others.
+    /// One with other random numbers.
     pub fn seeded(address: &str, seed: u64) -> Self {
         Self::with(address, config(), |last| random(seed + last))
     }
@@ -54,7 +54,7 @@ impl Host {
         Self::with(address, Config { limits, ..config() }, random)
     }
 
-    /// One with random numbers of which it is said how its address ends.
+    /// One with random numbers that are derived from its address's last part.
     pub fn with(address: &str, config: Config, random: impl FnOnce(u64) -> Random) -> Self {
         let address = ip(address);
         let IpAddr::V4(v4) = address else { panic!("IPv4, please") };
@@ -81,7 +81,7 @@ impl Host {
         id
     }
 
-    /// An identifier that may connect.
+    /// An identifier that is ready to connect.
     pub fn resolved(&mut self, to: SocketAddr, transport: Transport) -> u32 {
         let id = self.id(transport);
         self.manager.resolve_addr(CLIENT, id, None, to, |_, _| true).unwrap();
@@ -131,7 +131,7 @@ pub fn parameters(queue_pair: u32, private: &[u8]) -> Parameters {
     }
 }
 
-/// Carries messages until there are none.
+/// Carries messages until there are no more.
 pub fn carry(now: Duration, a: &mut Host, b: &mut Host) {
     loop {
         let (from_a, from_b) = (a.sent(), b.sent());
@@ -148,7 +148,7 @@ pub fn carry(now: Duration, a: &mut Host, b: &mut Host) {
     }
 }
 
-/// Two hosts, with a listener on the second: its identifier, and where it is.
+/// Two hosts with a listener on the second: its identifier and address.
 pub fn hosts() -> (Host, Host, u32, SocketAddr) {
     let (a, mut b) = (Host::new("10.0.0.1"), Host::new("10.0.0.2"));
     let listener = b.listen("0.0.0.0:7174", Transport::Reliable);

@@ -1,4 +1,4 @@
-//! A guest that connects with itself, by loopback addresses.
+//! A guest that connects to itself through loopback addresses.
 
 use crate::hosts::{CLIENT, Host, ip, parameters};
 use rdma::cm::{Event, EventKind, GRACE, IpHeader, Outgoing, Refused, Target, Transition, Transport};
@@ -11,7 +11,7 @@ fn at(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
 
-/// Carries what a host says to itself; by which address.
+/// Carries a host's messages to itself; returns the address used.
 fn carry(host: &mut Host) -> Option<IpAddr> {
     let mut by = None;
     while let Some(Outgoing { source, destination, mad }) = host.manager.next_datagram() {
@@ -28,8 +28,8 @@ fn resolve(host: &mut Host, source: Option<&str>, to: &str, transport: Transport
     (id, host.event())
 }
 
-/// Connects a client with a listener, if it gets there: by which address, and what client and server are told of both
-/// ends.
+/// Connects a client to a listener, if it gets there. Returns the address used, and the addresses of both ends as seen
+/// by client and server.
 fn connected(listens: &str, source: Option<&str>, to: &str) -> Option<(IpAddr, [(IpAddr, IpAddr); 2])> {
     let mut a = Host::new("10.0.0.1");
     let listener = a.listen(listens, Transport::Reliable);
@@ -135,7 +135,7 @@ fn datagrams_find_their_queue_pair() {
     assert_eq!((found.kind, found.datagram.unwrap().queue_pair), (EventKind::Established, 99));
 }
 
-/// Who listens on loopback is asked by nobody else.
+/// Nobody else reaches a listener on loopback.
 #[test]
 fn others_may_not_say_that_they_are_the_guest() {
     let loopback = IpHeader { source_port: 1, source: ip("127.0.0.1"), destination: ip("127.0.0.1") };

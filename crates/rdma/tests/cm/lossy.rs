@@ -1,11 +1,11 @@
-//! Two managers over a wire that loses, doubles and reorders.
+//! Two managers over a wire that loses, duplicates and reorders.
 
 use crate::hosts::{CLIENT, Host, hosts, parameters};
 use proptest::prelude::*;
 use rdma::cm::{EventKind, Outgoing, Refused};
 use std::time::Duration;
 
-/// What becomes of a message: it is lost, or arrives once or twice, sooner or later.
+/// What happens to a message: it is lost, or arrives once or twice, sooner or later.
 #[derive(Clone, Debug)]
 struct Fate {
     lost: bool,
@@ -23,7 +23,7 @@ fn fates() -> impl Strategy<Value = Vec<Fate>> {
     proptest::collection::vec(fate, 40..80)
 }
 
-/// How an end of a connection fares.
+/// The state of one end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fared {
     Waits,
@@ -36,10 +36,10 @@ struct World {
     hosts: [Host; 2],
     fates: Vec<Fate>,
     sent: usize,
-    /// Of each host: messages that were lost one after the other, and how many may be.
+    /// For each host: messages lost in a row, and how many may be.
     losses: [u32; 2],
     most_losses: u32,
-    /// From then on nothing arrives, until it does again.
+    /// The time during which nothing arrives.
     cut: std::ops::Range<Duration>,
     under_way: Vec<(Duration, Outgoing)>,
     fared: [Fared; 2],
@@ -83,7 +83,7 @@ impl World {
         }
     }
 
-    /// Programs that connect and accept whatever comes.
+    /// Programs that connect, and accept whatever comes.
     fn programs(&mut self) {
         for which in 0..2 {
             self.hosts[which].take_events();
@@ -94,7 +94,7 @@ impl World {
                         assert_eq!(self.ids[1], 0, "a request came twice");
                         self.ids[1] = event.id;
                         let accepted = manager.accept(self.now, CLIENT, event.id, &parameters(18, b""));
-                        // The peer may have given up meanwhile: it is told so next.
+                        // The peer may have given up meanwhile; the program learns that next.
                         assert!(matches!(accepted, Ok(()) | Err(Refused::State)), "{accepted:?}");
                     }
                     EventKind::ConnectResponse => match manager.establish(CLIENT, event.id) {
@@ -140,8 +140,8 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// Where no more than two messages of a host are lost one after the other, both are connected in the end; then
-    /// both have ended.
+    /// If at most two messages of a host are lost in a row, both ends are connected in the end; then both end the
+    /// connection.
     #[test]
     fn both_get_there(fates in fates()) {
         let mut world = World::new(fates, Duration::MAX..Duration::MAX);
@@ -154,7 +154,7 @@ proptest! {
         prop_assert_eq!(world.fared, [Fared::Failed; 2]);
     }
 
-    /// Where the wire is cut for a while, at any time, both are connected, or both have failed. One may have to find
+    /// If the wire is cut for a while, at any time, either both ends are connected or both fail. One may have to find
     /// out that the other is gone: nothing that it sends is acknowledged, and it disconnects.
     #[test]
     fn both_agree_in_the_end(fates in fates(), from in 0_u64..30_000, len in 0_u64..200_000) {
@@ -173,7 +173,7 @@ proptest! {
         }
         let connected = world.fared.map(|fared| fared == Fared::Connected);
         prop_assert_eq!(connected[0], connected[1], "{:?}", world.fared);
-        // What is left is what the programs have.
+        // Only what the programs have remains.
         let now = world.now;
         world.hosts.iter_mut().for_each(|host| host.manager.remove_client(now, CLIENT));
         world.run();

@@ -1,4 +1,4 @@
-//! The connection manager, against itself and against Linux.
+//! The connection manager with itself and with Linux.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 #![cfg(not(miri))]
 

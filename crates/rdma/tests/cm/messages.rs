@@ -1,5 +1,5 @@
-//! What single messages do to an identifier at each stage of its life (IBTA 12.9.5): those that are right, and those
-//! with one thing wrong.
+//! The effect of single messages on an identifier at each stage of its life (IBTA 12.9.5): correct ones, and ones with
+//! one error.
 
 use crate::hosts::ip;
 use crate::peer::{Kind, NAME, OURS, STAGES, Stage, THEIRS, Talk};
@@ -17,7 +17,7 @@ const ANSWERS: [Kind; 9] = [
     Kind::SidrRep(1),
 ];
 
-/// What comes of a message of the peer with the names, the queue pair and the transaction of the conversation.
+/// The effect of a message of the peer with the conversation's names, queue pair and transaction.
 fn comes_of(stage: Stage, kind: Kind) -> &'static str {
     match (stage, kind) {
         (Stage::ReqSent, Kind::Mra(0)) | (Stage::RepSent, Kind::Mra(1)) => "later",
@@ -25,7 +25,7 @@ fn comes_of(stage: Stage, kind: Kind) -> &'static str {
         (Stage::ReqSent | Stage::RepReceived | Stage::ReqReceived | Stage::RepSent, Kind::Rej) => {
             "Rejected:28"
         }
-        // It comes again: the program is not ready, or the RTU was lost.
+        // It is repeated: the program is not ready, or the RTU was lost.
         (Stage::RepReceived, Kind::Rep) => "MRA1",
         (Stage::Active, Kind::Rep) => "RTU",
         (Stage::RepSent, Kind::Rtu) => "Established:0",
@@ -44,7 +44,7 @@ fn comes_of(stage: Stage, kind: Kind) -> &'static str {
     }
 }
 
-/// What comes of a message with a name that nobody has.
+/// The effect of a message with a name that nobody has.
 fn unknown(kind: Kind) -> &'static str {
     match kind {
         Kind::Rep => "REJ1:6",
@@ -53,7 +53,7 @@ fn unknown(kind: Kind) -> &'static str {
     }
 }
 
-/// Whether the peer knows a name of the host's that it has still.
+/// Whether the peer knows a name of the host's that is still valid.
 fn is_known(stage: Stage) -> bool {
     !matches!(
         stage,
@@ -103,7 +103,7 @@ fn a_message_of_another_conversation_does_nothing() {
     }
 }
 
-/// The names of a message are others.
+/// Changes the names in a message.
 fn renamed(mut message: Message, change: impl Fn(&mut Ids)) -> Message {
     match &mut message {
         Message::Mra { ids, .. }
@@ -133,7 +133,7 @@ fn a_message_with_wrong_names_does_nothing() {
             };
             let context = format!("{kind:?} at {stage:?}");
             assert_eq!(heard(|ids| ids.remote ^= 1), unknown(kind), "{context}");
-            // The first answer is what tells the peer's name; a SIDR_REP has none.
+            // The first answer tells the peer's name; a SIDR_REP has none.
             let tells_it = stage == Stage::ReqSent || matches!(kind, Kind::SidrRep(_));
             let nothing = if is_known(stage) { "" } else { unknown(kind) };
             let expected = if tells_it { comes_of(stage, kind) } else { nothing };
@@ -155,7 +155,7 @@ fn a_dreq_is_of_the_queue_pair() {
     }
 }
 
-/// Who turns down what it got no answer to knows one name only.
+/// A peer that rejects without having got an answer knows only one name.
 #[test]
 fn a_rej_may_lack_a_name() {
     for stage in STAGES {
@@ -172,7 +172,7 @@ fn a_rej_may_lack_a_name() {
     }
 }
 
-/// What a REJ says comes to the program.
+/// The program receives a REJ's reason and private data.
 #[test]
 fn a_reason_is_told_with_what_the_peer_says() {
     let mut talk = Talk::at(Stage::ReqSent);

@@ -51,12 +51,12 @@ fn a_group_is_resolved_as_a_destination() {
         assert_eq!(a.event().kind, EventKind::MulticastJoin);
         a.manager.resolve_route(CLIENT, id).unwrap();
         assert_eq!(a.event().kind, EventKind::RouteResolved);
-        // There is nobody to ask for a queue pair.
+        // There is nobody to query for a queue pair.
         let asked = a.manager.connect(Duration::ZERO, CLIENT, id, &parameters(17, b""));
         assert_eq!(asked, Err(Refused::Parameter));
         assert!(a.sent().is_empty());
     }
-    // With an address that is local to the link, as good as with any.
+    // A link-local address is as good as any.
     a.manager.set_gids(vec!["fe80::1".parse().unwrap()]);
     let id = a.id(Transport::Datagram);
     a.manager.resolve_addr(CLIENT, id, None, at("[ff0e::1]:7"), |_, _| true).unwrap();
@@ -86,7 +86,7 @@ fn who_may_not_join_is_told_so() {
     join(&mut a, id, at("[ff0e::1]:7")).unwrap();
     let event = a.event();
     assert_eq!((event.kind, event.status), (EventKind::MulticastError, status::UNREACHABLE));
-    // What is asked for and not heard does not pile up.
+    // Requests whose events are not taken do not pile up.
     (0..8).for_each(|_| join(&mut a, id, group).unwrap());
     assert_eq!(join(&mut a, id, group), Err(Refused::TooMany));
 }

@@ -1,4 +1,4 @@
-//! An identifier at any stage of its life, and a peer that makes its messages itself.
+//! An identifier at any stage of its life, and a peer that makes its own messages.
 
 use crate::hosts::{CLIENT, Host, ip, parameters};
 use packet::roce::cm::{self, Ids, Mad, Message, Rej, Rep, Req, SidrRep};
@@ -6,14 +6,14 @@ use rdma::cm::{IpHeader, Transport};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-/// The peer's name of the conversation, and its queue pair.
+/// The peer's name for the conversation, and its queue pair.
 pub const NAME: u32 = 0x0101_0101;
 pub const THEIRS: u32 = 0x77;
 /// The identifier's queue pair.
 pub const OURS: u32 = 0x17;
 const PORT: u16 = 7174;
 
-/// How far an identifier has come.
+/// The stage of an identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     Idle,
@@ -33,11 +33,11 @@ pub enum Stage {
     TimeWait,
     /// A connection that is over.
     Ended,
-    /// The peer turned us down.
+    /// The peer rejected us.
     Rejected,
-    /// We turned the peer down.
+    /// We rejected the peer.
     Refused,
-    /// The peer's request is taken back.
+    /// The peer withdrew its request.
     Withdrawn,
     SidrReqSent,
     SidrReqReceived,
@@ -94,7 +94,7 @@ pub enum Kind {
 pub struct Talk {
     pub host: Host,
     pub id: u32,
-    /// The host's name of the conversation, where the peer knows it.
+    /// The host's name for the conversation, if the peer knows it.
     pub name: u32,
     pub transaction: u64,
     pub now: Duration,
@@ -127,7 +127,7 @@ impl Talk {
             ReqReceived => {
                 talk.tell(Kind::Req);
                 talk.id = talk.host.events.pop_back().unwrap().id;
-                // With the answer to the second one comes the host's name.
+                // The answer to the second one carries the host's name.
                 talk.hear(talk.from, talk.to, talk.transaction, talk.message(Kind::Req));
             }
             RepSent => manager.accept(now, CLIENT, id, &parameters(OURS, b"welcome")).unwrap(),
@@ -179,7 +179,7 @@ impl Talk {
         }
     }
 
-    /// A message that is right.
+    /// A correct message.
     pub fn message(&self, kind: Kind) -> Message {
         let ids = Ids { local: NAME, remote: self.name };
         match kind {
@@ -270,13 +270,13 @@ impl Talk {
         }
     }
 
-    /// The peer says what is right. Returns what comes of it.
+    /// The peer sends a correct message. Returns its effect.
     pub fn tell(&mut self, kind: Kind) -> String {
         self.hear(self.from, self.to, self.transaction, self.message(kind))
     }
 
-    /// What comes of a message: what is sent, with which message a REJ or MRA is about and the reason or status; the
-    /// events with their status; and whether the host waits longer than before.
+    /// The effect of a message: the messages sent, for a REJ or MRA with the message it is about and the reason or
+    /// status; the events with their status; and whether the host waits longer than before.
     pub fn hear(&mut self, from: IpAddr, to: IpAddr, transaction: u64, message: Message) -> String {
         let before = self.host.manager.poll(self.now);
         let mad = Mad { transaction, message };
@@ -297,13 +297,13 @@ impl Talk {
         all.join(" ")
     }
 
-    /// What the host has sent, each in a word.
+    /// What the host has sent, one word each.
     pub fn said(&mut self) -> String {
         let words: Vec<_> = self.messages().iter().map(|(.., mad)| word(&mad.message)).collect();
         words.join(" ")
     }
 
-    /// What the host has sent. The peer learns the names that the host gives.
+    /// The messages that the host has sent. The peer learns the host's names from them.
     pub fn messages(&mut self) -> Vec<(IpAddr, IpAddr, Mad)> {
         let read = |sent: rdma::cm::Outgoing| (sent.source, sent.destination, cm::parse(&sent.mad).unwrap());
         let all: Vec<_> = self.host.sent().into_iter().map(read).collect();
@@ -321,7 +321,7 @@ impl Talk {
         all
     }
 
-    /// The identifier's state, as people are shown it.
+    /// The identifier's state, as displayed.
     pub fn state(&self) -> &'static str {
         let mut all = self.host.manager.describe();
         all.find(|(_, it)| it.id == self.id).map_or("gone", |(_, it)| it.state)

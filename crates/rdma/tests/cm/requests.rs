@@ -1,4 +1,4 @@
-//! Requests that come while there is a conversation with the same peer: again, anew, or of another one.
+//! Requests during a conversation with the same peer: repeated, anew, or for another one.
 
 use crate::hosts::ip;
 use crate::peer::{Kind, NAME, STAGES, Stage, THEIRS, Talk};
@@ -7,10 +7,10 @@ use std::net::IpAddr;
 
 const NEW: &str = "ConnectRequest:0";
 const STALE: &str = "REJ0:10";
-/// The connection that the peer has forgotten is ended.
+/// The connection that the peer has forgotten ends.
 const ENDS_THE_OLD: &str = "DREQ REJ0:10";
 
-/// A request that is like one before, but for this.
+/// A request like an earlier one, except for this change.
 fn requested(stage: Stage, transaction: u64, change: fn(&mut Req)) -> String {
     let mut talk = Talk::at(stage);
     let mut req = talk.req();
@@ -26,7 +26,7 @@ fn a_request_comes_again() {
             Stage::RepSent => "REP",
             Stage::Refused => "REJ0:28",
             Stage::Passive | Stage::Withdrawn => "",
-            // Of a connection that we asked for, the peer has the queue pair for a request.
+            // In a connection that we requested, the peer has the queue pair for a request.
             Stage::Active => ENDS_THE_OLD,
             Stage::RepReceived | Stage::DreqSent => STALE,
             _ => NEW,
@@ -84,8 +84,8 @@ fn a_question_comes_again() {
     }
 }
 
-/// One of the peer's queue pairs has two conversations, where the first is remembered only: the end of that one is
-/// not the other's.
+/// One of the peer's queue pairs has two conversations, of which the first is only remembered: its end does not affect
+/// the other.
 #[test]
 fn the_last_conversation_of_a_queue_pair_counts() {
     let mut talk = Talk::at(Stage::Passive);
@@ -105,7 +105,7 @@ fn the_last_conversation_of_a_queue_pair_counts() {
     assert_eq!(another(&mut talk, 6), STALE);
 }
 
-/// Where a question is turned down, the answer says why.
+/// A refused query gets an answer with the reason.
 #[test]
 fn questions_that_can_not_be_are_answered() {
     let mut talk = Talk::at(Stage::Listening);
@@ -118,7 +118,7 @@ fn questions_that_can_not_be_are_answered() {
         let message = Message::SidrReq { request, partition, service, private };
         talk.hear(talk.from, talk.to, 1, message)
     };
-    // Another version; addresses that the packet does not have.
+    // Another version; addresses other than the packet's.
     for at in [0, 19, 35] {
         assert_eq!(asked(&mut talk, at, 9), "SIDR_REP:2");
     }

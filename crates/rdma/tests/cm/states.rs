@@ -1,4 +1,4 @@
-//! What programs may do with an identifier at each stage of its life, and what its peer hears of its end.
+//! What programs may do with an identifier at each stage of its life, and what its peer learns of its end.
 
 use crate::hosts::{CLIENT, parameters};
 use crate::peer::{STAGES, Stage, Talk};
@@ -43,7 +43,7 @@ fn verb(talk: &mut Talk, verb: &str) -> Result<(), Refused> {
     }
 }
 
-/// The state in a word, what may be done, and what the peer hears where the identifier is destroyed.
+/// The state in a word, the permitted calls, and what the peer learns if the identifier is destroyed.
 fn row(stage: Stage) -> (&'static str, &'static str, &'static str) {
     match stage {
         Stage::Idle => ("idle", "bind resolve listen reuse only-ipv6", ""),
@@ -58,7 +58,7 @@ fn row(stage: Stage) -> (&'static str, &'static str, &'static str) {
         Stage::RepSent => ("accept", "notify disconnect rtr rts", "REJ2:28"),
         Stage::DreqSent => ("disconnect", "disconnect rtr rts", ""),
         Stage::TimeWait => ("timewait", "disconnect", ""),
-        // Who knew the peer's queue pair may say that it has done with it.
+        // A program that knew the peer's queue pair may say that it no longer uses it.
         Stage::Ended | Stage::Refused | Stage::Withdrawn => ("disconnected", "disconnect", ""),
         Stage::Rejected => ("disconnected", "", ""),
         Stage::SidrReqSent => ("connect", "", ""),
@@ -92,7 +92,7 @@ fn a_peer_is_told_where_an_identifier_is_destroyed() {
         let before = talk.host.manager.len();
         talk.host.manager.destroy_id(talk.now, CLIENT, talk.id).unwrap();
         assert_eq!(talk.said(), row(stage).2, "{stage:?}");
-        // What the peer may still ask for is known, until it has had the time to.
+        // What the peer may still ask for is remembered until it has had the time.
         let is_known = matches!(stage, Stage::Active | Stage::Passive | Stage::DreqSent | Stage::TimeWait);
         assert_eq!(before - talk.host.manager.len(), usize::from(!is_known), "{stage:?}");
         assert_eq!((talk.state(), talk.host.manager.poll(talk.now).is_some()), ("gone", is_known));
@@ -105,7 +105,7 @@ fn a_peer_is_told_where_an_identifier_is_destroyed() {
     }
 }
 
-/// What is said to the peer where a program does something.
+/// What the peer learns from a program's calls.
 #[test]
 fn the_peer_hears_what_is_done() {
     for (stage, name, said) in [

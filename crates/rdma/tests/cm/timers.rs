@@ -1,4 +1,4 @@
-//! What happens when nothing comes: how often and when a message is sent again, and what is told in the end.
+//! What happens without an answer: how often and when a message is sent again, and the event in the end.
 
 use crate::hosts::{CLIENT, parameters};
 use crate::peer::{Kind, Stage, Talk};
@@ -12,11 +12,11 @@ fn time(exponent: u32) -> Duration {
 
 const START: Duration = Duration::from_secs(1000);
 
-/// What is sent and told from now on, with how long after now, until nothing is awaited any more.
+/// The messages and events from now on, each with its delay, until nothing is awaited any more.
 fn waited(talk: &mut Talk) -> Vec<(Duration, String)> {
     let (start, mut all) = (talk.now, Vec::new());
     while let Some(next) = talk.host.manager.poll(talk.now) {
-        // Not a moment before.
+        // Not a moment earlier.
         talk.host.manager.poll(next - Duration::from_nanos(1));
         assert_eq!(talk.said(), "");
         talk.now = next;
@@ -31,7 +31,7 @@ fn waited(talk: &mut Talk) -> Vec<(Duration, String)> {
     all
 }
 
-/// A message that is sent again 15 times, 4.3 s after each other, and given up then.
+/// A message that is sent again 15 times, 4.3 s apart, and then given up.
 fn in_vain(message: &str, end: &str) -> Vec<(Duration, String)> {
     let again = (1..=15).map(|round| (round * time(20), message.to_owned()));
     again.chain([(16 * time(20), end.to_owned())]).collect()
@@ -98,8 +98,8 @@ fn nothing_is_awaited_where_there_is_nothing_to_wait_for() {
     }
 }
 
-/// An MRA adds the time that it asks for, at most 69 s, and takes no retry away. Another one counts when the message
-/// was sent again.
+/// An MRA adds the time that it asks for, at most 69 s, and uses up no retry. A second one counts once the message was
+/// sent again.
 #[test]
 fn who_is_asked_for_patience_waits() {
     for (stage, which, message) in [(Stage::ReqSent, 0, "REQ"), (Stage::RepSent, 1, "REP")] {

@@ -37,17 +37,17 @@ pub fn attributes(first_psn: u32) -> Attributes {
     }
 }
 
-/// What there is at a side, besides buffers.
+/// A side's memory besides buffers.
 #[derive(Clone, Debug)]
 pub struct Memory {
     pub writable: Vec<u8>,
     pub read_only: Vec<u8>,
     pub counter: u64,
-    /// Somebody is at work with it.
+    /// Another thread uses it.
     pub is_busy: bool,
-    /// What came into receives, by their identifier.
+    /// The bytes in receives, by their identifier.
     pub received: BTreeMap<u64, Vec<u8>>,
-    /// What requests read, by theirs.
+    /// The bytes that requests read, by their identifier.
     pub local: BTreeMap<u64, Vec<u8>>,
 }
 
@@ -77,12 +77,12 @@ pub struct Surroundings {
 }
 
 impl Surroundings {
-    /// The packet that was sent last.
+    /// The last packet that was sent.
     pub fn sent(&mut self) -> Option<Vec<u8>> {
         self.out.pop_back()
     }
 
-    /// All packets that were sent, in their order.
+    /// All packets that were sent, in order.
     pub fn all_sent(&mut self) -> VecDeque<Vec<u8>> {
         std::mem::take(&mut self.out)
     }
@@ -166,7 +166,7 @@ impl Verbs for Surroundings {
     }
 
     fn complete(&mut self, completion: Completion) {
-        // The receive of a WRITE with immediate is not filled.
+        // A WRITE with immediate does not fill its receive.
         if completion.received.is_some_and(|received| received.by == rdma::Arrival::WriteWithImmediate) {
             self.memory.received.remove(&completion.id);
         }
@@ -236,7 +236,7 @@ impl Wire {
         (self.random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % 100 < u64::from(percent)
     }
 
-    /// What comes out of what goes in.
+    /// The packets that arrive, of those sent.
     fn carry(&mut self, packets: VecDeque<Vec<u8>>) -> Vec<Vec<u8>> {
         let mut out: Vec<Vec<u8>> = Vec::new();
         for packet in packets {
@@ -267,7 +267,7 @@ impl Pair {
         Self { a: Side::new(attributes), b: Side::new(attributes), wire, now: Duration::ZERO }
     }
 
-    /// Until nothing happens any more.
+    /// Runs until nothing happens any more.
     pub fn run(&mut self) {
         self.run_until(Duration::from_secs(3600));
     }
@@ -292,7 +292,7 @@ impl Pair {
     }
 }
 
-/// The base transport header of a packet of the peer's that asks for nothing.
+/// The base transport header of a packet from the peer that requests no answer.
 pub fn bth(opcode: Opcode, psn: u32) -> Bth {
     Bth {
         opcode,
@@ -307,11 +307,11 @@ pub fn bth(opcode: Opcode, psn: u32) -> Bth {
     }
 }
 
-/// A packet of any kind, made of a few numbers.
+/// A packet of any kind, made from a few numbers.
 pub fn forged(opcode: Opcode, [a, b, c, d]: [u32; 4], len: usize) -> Vec<u8> {
     let operation = opcode.operation();
     let has = |header: fn(Operation) -> bool| operation.is_some_and(header);
-    // Half of them near what is expected.
+    // Half of them are close to the expected one.
     let psn = if a & 1 == 0 { a >> 1 & 7 } else { a };
     let rkey = [WRITABLE, READ_ONLY, ATOMICS, b][b as usize & 3];
     let address = if c & 1 == 0 { ADDRESS } else { u64::from(c) << 32 };

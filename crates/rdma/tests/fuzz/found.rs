@@ -1,4 +1,4 @@
-//! What a peer could do once.
+//! Former bugs that a peer could exploit.
 
 use crate::guarded::{ADDRESS, RKEY};
 use crate::transport::{Side, attributes};
@@ -24,7 +24,7 @@ fn packet(side: &Side, operation: Operation, psn: u32, reth: Option<Reth>, len: 
 fn acknowledgements_do_not_pile_up() {
     let mut side = Side::new(attributes(), false);
     for _ in 0..100 {
-        // Nothing is posted for the one that is expected; the one before it came already.
+        // Nothing is posted for the expected one; the one before it came already.
         for psn in [0, 0xff_ffff] {
             let bytes = packet(&side, Operation::SendOnly, psn, None, 9);
             side.receive(&bytes, NOW);

@@ -1,10 +1,10 @@
-//! Surroundings of a queue pair that hold it to its promises.
+//! Surroundings of a queue pair that check its promises.
 
 use packet::roce::{self, Datagram, Opcode, Operation};
 use rdma::{Access, AtomicOperation, Completion, Fault, Payload, SendRequest, Status, Verbs};
 use std::collections::{BTreeMap, VecDeque};
 
-/// The one region there is, for everything, and what of it may be invalidated.
+/// The only region, for all accesses, and the part of it that may be invalidated.
 pub const RKEY: u32 = 7;
 pub const ADDRESS: u64 = 0x7fff_ffff_f000;
 pub const SIZE: u32 = 8 << 10;
@@ -13,23 +13,23 @@ const KEPT: usize = 64;
 
 #[derive(Default)]
 pub struct Guarded {
-    /// Requests of the send queue that a completion is due for, by their identifier.
+    /// Requests of the send queue whose completion is due, by their identifier.
     pub due: BTreeMap<u64, SendRequest>,
     /// Receives that are posted, and those that were taken: identifier and room.
     pub posted: VecDeque<(u64, u32)>,
     pub taken: BTreeMap<u64, u32>,
     current: u64,
-    /// Bytes filled of the current receive, from the start.
+    /// Bytes filled of the current receive, from its start.
     filled: u32,
     pub shares_receives: bool,
-    /// What checks allowed: memory that may be written by the message that comes, and that may be read later.
+    /// What checks permitted: memory that the arriving message may write, and memory that may be read later.
     writable: Option<(u64, u32)>,
     readable: Vec<(u64, u32)>,
     counted: Option<u64>,
     /// Memory that is not there now.
     pub gone: bool,
     pub out: VecDeque<Vec<u8>>,
-    /// Packets sent, and acknowledgements alone; completions; other calls. To be reset by who counts.
+    /// Packets sent, and of them acknowledgements; completions; other calls. The reader resets them.
     pub work: Work,
     next: u64,
 }
@@ -51,7 +51,7 @@ impl Guarded {
         Self { shares_receives, ..Self::default() }
     }
 
-    /// An identifier that none had before.
+    /// An identifier that was never used before.
     pub fn name(&mut self) -> u64 {
         self.next += 1;
         self.next

@@ -1,5 +1,5 @@
-//! Fuzz targets over state that is kept from packet to packet. `cargo test` replays `__fuzz__/*/corpus` and some random
-//! inputs; `cargo bolero test transport::pair -p rdma` goes on from there.
+//! Fuzz targets whose state persists from packet to packet. `cargo test` replays `__fuzz__/*/corpus` and some random
+//! inputs; `cargo bolero test transport::pair -p rdma` continues from there.
 #![cfg(not(miri))]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 

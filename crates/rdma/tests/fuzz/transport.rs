@@ -1,4 +1,4 @@
-//! Two queue pairs, each of which takes what the other sends for the word of an enemy, and hears from others, too.
+//! Two queue pairs. Each treats what the other sends as hostile, and also receives packets from others.
 
 use crate::guarded::{ADDRESS, Guarded, RKEY, SIZE, Work};
 use crate::moves::Moves;
@@ -13,17 +13,17 @@ use rdma::{
 };
 use std::time::Duration;
 
-/// Moves of an input at most, and requests that wait at a side.
+/// Most moves of an input, and most requests that wait at a side.
 const MOVES: usize = 512;
 const MOST_POSTED: usize = 32;
-/// Calls to its surroundings that a queue pair makes for a packet that comes in, completions not counted.
+/// Most calls to its surroundings that a queue pair makes for an incoming packet, without completions.
 const CALLS: usize = 5;
 
 pub struct Side {
     qp: QueuePair,
     attributes: Attributes,
     pub verbs: Guarded,
-    /// PSN that it expects, as far as one can tell from outside.
+    /// The PSN that it expects, as far as can be told from outside.
     expects: u32,
 }
 
@@ -59,7 +59,7 @@ fn length(moves: &mut Moves<'_>) -> u32 {
     }
 }
 
-/// An address and a length; most of them are of the region.
+/// An address and a length, mostly within the region.
 fn place(moves: &mut Moves<'_>) -> (u64, u32) {
     let address = match moves.below(4) {
         0 => u64::from(moves.word()) << 32 | u64::from(moves.word()),
@@ -84,7 +84,7 @@ fn request(moves: &mut Moves<'_>, id: u64) -> SendRequest {
     SendRequest { id, operation, len, signaled: true, solicited: moves.flag(), fence: moves.flag() }
 }
 
-/// A packet of any kind, with what its kind must have and numbers that are near what is expected.
+/// A packet of any kind, with the headers of its kind and numbers close to the expected ones.
 fn forged(moves: &mut Moves<'_>, attributes: &Attributes, expects: u32) -> Vec<u8> {
     let opcode = Opcode::from_byte(match moves.below(8) {
         0 => moves.byte(),
@@ -157,7 +157,7 @@ impl Side {
         }
     }
 
-    /// Requests that wait for their end.
+    /// Requests that wait for their completion.
     fn waiting(&self) -> usize {
         self.verbs.due.len() + self.verbs.taken.len() + self.verbs.posted.len()
     }
@@ -192,7 +192,7 @@ impl Side {
     }
 
     fn post(&mut self, moves: &mut Moves<'_>) {
-        // Before it is ready to send its owner takes no requests.
+        // Before it is ready to send, its owner accepts no requests.
         if self.verbs.due.len() < MOST_POSTED && self.qp.state() != State::ReadyToReceive {
             let id = self.verbs.name();
             let request = request(moves, id);
@@ -238,7 +238,7 @@ fn datagrams() {
 }
 
 proptest! {
-    /// Without a fuzzer inputs are short; these are long.
+    /// Without a fuzzer, inputs are short; these are long.
     #[test]
     fn at_random(bytes in vec(any::<u8>(), 0..4000)) {
         hostile_pair(&bytes);

@@ -1,10 +1,10 @@
-//! A run of rules neighbouring in priority.
+//! A run of rules with neighbouring priorities.
 
 use super::lines::{CHUNK, Line};
 use model::{Action, Modifier, Rule, RuleAction, RuleId};
 use std::sync::Arc;
 
-/// Up to [`CHUNK`] rules, in slots without order.
+/// Up to [`CHUNK`] rules, in slots without an order.
 #[derive(Clone)]
 pub(super) struct Chunk {
     used: Line,
@@ -56,7 +56,7 @@ impl Chunk {
         out
     }
 
-    /// Puts a rule into a free slot (there is one) and returns it.
+    /// Puts a rule into a free slot, which must exist, and returns the slot.
     pub fn insert(&mut self, key: u64, rule: &Arc<Rule>) -> u16 {
         let word = self.used.iter().position(|&w| w != u64::MAX).unwrap_or(0);
         let bit = self.used[word].trailing_ones();
@@ -92,8 +92,8 @@ impl Chunk {
         }
     }
 
-    /// Calls `each` for the other rules among `hits` with keys below `before`, ascending, until it returns false.
-    /// Returns whether it never did.
+    /// Calls `each` for the modifiers among `hits` with keys below `before`, in ascending order, until it returns
+    /// false. Returns whether it never did.
     pub fn modifiers(
         &self,
         hits: &Line,
@@ -102,7 +102,7 @@ impl Chunk {
     ) -> bool {
         let mut going_on = *hits;
         going_on.iter_mut().zip(&self.terminal).for_each(|(to, from)| *to &= !from);
-        // Few apply to one packet, so the next one is sought each time.
+        // Few apply to one packet, so each one is searched for in turn.
         let mut after = None;
         loop {
             let next = members(&going_on)

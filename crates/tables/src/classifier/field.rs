@@ -8,8 +8,8 @@ use model::{PortRange, Rule, RuleQuery};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// The sets whose union is the rules that accept a value: at most one for each prefix of an IPv6 address, and the
-/// rules that take any.
+/// The sets whose union is the rules that accept a value: at most one for each prefix of an IPv6 address, and one of
+/// the rules that accept any value.
 pub(super) struct Accepting<'a>(ArrayVec<&'a Lines, 130>);
 
 impl<'a> Accepting<'a> {
@@ -94,7 +94,7 @@ impl Prefixes {
         }
     }
 
-    /// Adds the sets of the prefixes that an address is in, and the one of any.
+    /// Adds the sets of an address's prefixes, and the set of rules that accept any.
     fn accepting<'a>(&'a self, addr: IpAddr, out: &mut Accepting<'a>) {
         out.add(&self.any);
         match addr {
@@ -104,7 +104,7 @@ impl Prefixes {
     }
 }
 
-/// The prefixes that a range of ports is made of: at most 30.
+/// The prefixes that make up a range of ports: at most 30.
 fn port_prefixes(range: PortRange) -> impl Iterator<Item = (u16, u8)> {
     let (mut next, last) = (u32::from(range.first), u32::from(range.last));
     std::iter::from_fn(move || {
@@ -158,7 +158,7 @@ impl Fields {
         }
     }
 
-    /// Adds, for each field, which rules accept its value; the most selective field first.
+    /// Adds, for each field, the rules that accept its value; the most selective field comes first.
     pub fn accepting<'a>(&'a self, query: &RuleQuery, out: &mut [Accepting<'a>; 4]) {
         let [dst, src, ports, protocol] = out;
         self.dst.accepting(query.dst, dst);

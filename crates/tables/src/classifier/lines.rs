@@ -8,21 +8,21 @@ pub(super) const CHUNKS: usize = 256;
 /// The slots of one chunk, a cache line.
 pub(super) type Line = [u64; CHUNK / 64];
 
-/// Which chunks a set has lines for.
+/// The chunks for which a set has lines.
 pub(super) type Presence = [u64; CHUNKS / 64];
 
-/// Where a rule is kept.
+/// The location of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slot {
     pub chunk: u8,
     pub bit: u16,
 }
 
-/// A set of slots: a line for each chunk that has any.
+/// A set of slots: a line for each chunk in which it has members.
 #[derive(Clone, Default)]
 pub(super) struct Lines {
     present: Presence,
-    /// Lines before those of each word of `present`.
+    /// Number of lines before those of each word of `present`.
     before: [u8; CHUNKS / 64],
     lines: Vec<Line>,
 }
@@ -58,7 +58,7 @@ impl Lines {
 
     fn count(&mut self) {
         for word in 1..self.present.len() {
-            // Fewer than 256: the last word is not counted.
+            // Fewer than 256, because the last word is not counted.
             self.before[word] = self.before[word - 1] + self.present[word - 1].count_ones() as u8;
         }
     }
@@ -71,7 +71,7 @@ impl Lines {
         &self.present
     }
 
-    /// Adds what this set has of `chunk` to `line`.
+    /// Adds this set's members in `chunk` to `line`.
     pub fn or_into(&self, chunk: u8, line: &mut Line) {
         if let Ok(rank) = self.rank(chunk) {
             line.iter_mut().zip(&self.lines[rank]).for_each(|(to, from)| *to |= from);

@@ -1,4 +1,4 @@
-//! The classifier against walking all rules.
+//! The classifier, compared with a walk over all rules.
 
 use super::*;
 use ipnet::IpNet;
@@ -136,7 +136,7 @@ proptest! {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(3))]
-    /// Enough rules for chunks to be split and merged: put in in order, at random, and taken out.
+    /// Enough rules to split and merge chunks: added in order and at random, then removed.
     #[test]
     fn splits_and_merges(
         first in prop::collection::vec(rule(4000), 1500),
@@ -169,7 +169,7 @@ fn chunks_suffice_for_all_rules_in_any_order() {
         ports: None,
         action: RuleAction::End(Action::Allow),
     };
-    // Priorities by bit reversal split every chunk again and again; then rules move.
+    // Priorities in bit-reversed order split every chunk again and again; then rules move.
     let count = MAX_RULES as u32;
     for n in 0..count {
         classifier.insert(Arc::new(rule(n, n.reverse_bits())));

@@ -1,12 +1,12 @@
-//! The accounts that connections are charged to, and what each has of the table.
+//! The accounts to which connections are charged, and how much of the table each uses.
 
 use super::zeroed::Zeroed;
 use executor::FlowUse;
 use model::{Seconds, VifId};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-/// Who is charged for a connection. What a guest opens and what others open to it by a wire are two accounts, so that
-/// hosts out there cannot use up what the guest needs for connections of its own.
+/// Who is charged for a connection. Connections that a guest opens and connections that others open to it through a
+/// wire are two accounts, so that hosts outside cannot use up what the guest needs for its own connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Account {
     vif: VifId,
@@ -14,13 +14,14 @@ pub struct Account {
 }
 
 impl Account {
-    /// That of connections this guest opens.
+    /// The account of connections that this guest opens.
     #[must_use]
     pub const fn of_guest(vif: VifId) -> Self {
         Self { vif, from_wire: false }
     }
 
-    /// That of connections which come by a wire to this guest; or, where they go to no guest alone, by this wire.
+    /// The account of connections that come through a wire to this guest, or, if they go to no particular guest,
+    /// through this wire.
     #[must_use]
     pub const fn from_wire(to: VifId) -> Self {
         Self { vif: to, from_wire: true }
@@ -37,41 +38,41 @@ impl Account {
     }
 }
 
-/// Accounts there may be: two of each interface.
+/// Number of accounts: two for each interface.
 const ACCOUNTS: usize = 2 << 16;
 
 /// Connections it has.
 const HELD: usize = 0;
-/// Connections it opened within a second (low half), and that second.
+/// Connections that it opened within a second (low half), and that second (high half).
 const OPENED: usize = 1;
 /// Connections that it was refused.
 const REFUSED: usize = 2;
-/// Connections that others displaced before they timed out.
+/// Its connections that others evicted before they timed out.
 const DISPLACED: usize = 3;
 
-/// How much of a full table an account may have.
+/// An account's part of a full table.
 #[derive(Clone, Copy)]
 pub(super) struct Share {
     /// An equal part for each account that has connections.
     pub fair: u64,
-    /// Half of the share. An account keeps what it has up to here, whatever others do.
+    /// Half of the share. Whatever others do, an account keeps this many connections.
     pub reserve: u64,
 }
 
 /// By account.
 pub(super) struct Accounts {
     records: Zeroed<4>,
-    /// Those that have connections. Threads that race may bring it below zero for a moment.
+    /// Number of accounts that have connections. Threads that race may make it negative for a moment.
     active: AtomicI64,
     capacity: u64,
     /// Connections at a time.
     most: u64,
-    /// New ones a second: a bucket that is full again with each second.
+    /// New connections per second: a token bucket that is refilled each second.
     per_second: u32,
 }
 
 impl Accounts {
-    /// Of a table for `capacity` connections, of which `most` an account, and `per_second` new ones.
+    /// For a table of `capacity` connections, of which an account may have `most`, and `per_second` new ones.
     pub fn new(capacity: u64, most: u64, per_second: u32) -> Self {
         let records = Zeroed::new(ACCOUNTS);
         Self { records, active: AtomicI64::new(0), capacity, most, per_second }

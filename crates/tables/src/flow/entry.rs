@@ -1,7 +1,7 @@
-//! One remembered connection: 128 bytes of atomics.
+//! One connection: 128 bytes of atomics.
 //!
-//! Words that identify it are written under the shard's lock and read without, validated by a sequence number (a
-//! seqlock); state, time and counters change in place.
+//! The words that identify it are written under the shard's lock and read without it, validated by a sequence number
+//! (a seqlock). State, time and counters change in place.
 
 use super::account::Account;
 use super::state::{State, pack_edge, pack_windows, unpack_edge, window_of};
@@ -18,7 +18,7 @@ pub(super) type KeyWords = [u64; 6];
 const SRC_V4: u64 = 1 << 8;
 const DST_V4: u64 = 1 << 9;
 
-/// Packs a key. Equal keys give equal words and different ones different ones.
+/// Packs a key. Equal keys give equal words, different keys different ones.
 pub(super) fn pack(key: &FlowKey) -> KeyWords {
     let addr = |addr: IpAddr, v4: u64| match addr {
         IpAddr::V4(a) => (0, u64::from(a.to_bits()), v4),
@@ -48,26 +48,26 @@ fn unpack([s0, s1, d0, d1, ends, about]: KeyWords) -> FlowKey {
     }
 }
 
-/// Words of an entry: two cache lines. What packets of the original direction write of a TCP connection lies in the
-/// first line, what replies write in the second.
+/// Words of an entry: two cache lines. For a TCP connection, packets of the original direction write to the first
+/// line, replies to the second.
 pub(super) const WORDS: usize = 16;
 /// Sequence number: bit 0 while being written, bit 1 while in use, generation above.
 const SEQ: usize = 0;
-/// The key, packed. Its last word also has the account that the connection is charged to, and its rule. Of a free
-/// entry, the first has the next free one: not a word that a worker may still write which found the entry in use just
-/// before.
+/// The key, packed. Its last word also holds the connection's account and its rule. In a free entry, the first word
+/// holds the number of the next free one. That is safe: a worker that found the entry in use just before never writes
+/// this word.
 const KEY: usize = 1;
 /// The last word of the key.
 const ABOUT: usize = 6;
-/// What the sides of a TCP connection sent: end (high half) and acknowledgment.
+/// For each side of a TCP connection: end (high half) and acknowledgment of what it sent.
 const EDGES: [usize; 2] = [7, 14];
-/// State, what was seen, what is known of TCP, and the sequence number they belong to (high half).
+/// State, what was seen, what is known of TCP, and the sequence number to which all that belongs (high half).
 const STATE: usize = 8;
 /// Second of the last packet, and second of creation (high half).
 const LAST: usize = 9;
 /// Packets and bytes, original direction and replies.
 const COUNTERS: usize = 10;
-/// Of a TCP connection: the sides' largest windows, and where a SYN would begin it anew (high half).
+/// For a TCP connection: the sides' largest windows, and the number at which a SYN would start it anew (high half).
 const WINDOWS: usize = 15;
 
 const WRITING: u64 = 1;
@@ -81,7 +81,7 @@ const RULE_AT: u32 = 28;
 #[derive(Clone, Copy)]
 pub(super) struct Entry<'a>(pub &'a [AtomicU64; WORDS]);
 
-/// What a seqlock read found.
+/// The result of a seqlock read.
 pub(super) struct Read {
     pub connection: Connection,
     pub seq: u32,
@@ -95,7 +95,7 @@ impl Read {
     }
 }
 
-/// What a new entry says.
+/// The content of a new entry.
 pub(super) struct New {
     pub connection: Connection,
     pub rule: Option<RuleId>,
@@ -113,7 +113,7 @@ impl Entry<'_> {
         self.0[word].store(value, Ordering::Relaxed);
     }
 
-    /// Reads it if it is in use. `None` as well where it was being written meanwhile.
+    /// Reads the entry if it is in use. `None` also if it was written meanwhile.
     pub fn read(self) -> Option<Read> {
         let seq = self.0[SEQ].load(Ordering::Acquire);
         if seq & (WRITING | LIVE) != LIVE {
@@ -131,17 +131,17 @@ impl Entry<'_> {
         })
     }
 
-    /// The key. Of an entry that is in use, by whoever holds the shard's lock.
+    /// The key of an entry in use. Only for the holder of the shard's lock.
     pub fn original(self) -> FlowKey {
         unpack(std::array::from_fn(|i| self.get(KEY + i)))
     }
 
-    /// Whether `seq` is still the one of [`Self::read`].
+    /// Whether `seq` is still that of [`Self::read`].
     pub fn is(self, seq: u32) -> bool {
         self.0[SEQ].load(Ordering::Acquire) as u32 == seq
     }
 
-    /// Fills a free entry. Under the shard's lock. Returns its sequence number.
+    /// Fills a free entry, under the shard's lock. Returns its sequence number.
     pub fn fill(self, new: &New) -> u32 {
         let seq = (self.get(SEQ) | WRITING | LIVE) + 4;
         self.set(SEQ, seq);
@@ -162,10 +162,10 @@ impl Entry<'_> {
         seq as u32
     }
 
-    /// Makes it a free one. Under the shard's lock.
+    /// Makes the entry free, under the shard's lock.
     pub fn clear(self, next_free: u32) {
         self.0[SEQ].store(self.get(SEQ) & !LIVE, Ordering::Relaxed);
-        fence(Ordering::Release); // Whoever reads what follows finds it no longer in use.
+        fence(Ordering::Release); // A reader that sees later writes sees it no longer in use.
         self.set(KEY, next_free.into());
     }
 
@@ -178,7 +178,7 @@ impl Entry<'_> {
         Account::numbered((self.get(ABOUT) >> ACCOUNT_AT) as u32 & ((1 << (RULE_AT - ACCOUNT_AT)) - 1))
     }
 
-    /// Whether it has had a packet each way at most, as far as they have been counted.
+    /// Whether it has had at most one packet in each direction, as far as they were counted.
     pub fn is_single(self) -> bool {
         let most = self.get(COUNTERS).max(self.get(COUNTERS + 2));
         most <= 1 && !State(self.get(STATE)).is_approximate()
@@ -188,9 +188,9 @@ impl Entry<'_> {
         (self.get(LAST) >> 32) as Seconds
     }
 
-    /// Brings what is remembered together with what a packet did. Two workers may do so at once, one for each
-    /// direction, neither knowing of the other's packet: what was seen adds up, and states only advance. Returns
-    /// whether it is still the connection `seq` says.
+    /// Merges a packet's change into the state. Two workers may do so at once, one for each direction, without knowing
+    /// of the other's packet: marks add up, and states only advance. Returns whether the entry still holds the
+    /// connection of `seq`.
     pub fn update(self, to: &Connection, reply: bool, seq: u32, now: Seconds) -> bool {
         let side = usize::from(reply);
         let is_same = State(self.get(STATE)).seq() == seq;
@@ -205,7 +205,7 @@ impl Entry<'_> {
             let new = state.merged(to, reply);
             (state.seq() == seq && new != state).then_some(new.0)
         };
-        // Who sees what it says is known sees the edges.
+        // A reader that sees the known bits sees the edges too.
         let _ = self.0[STATE].fetch_update(Ordering::Release, Ordering::Relaxed, merge);
         let still = self.is(seq);
         if still {
@@ -214,8 +214,8 @@ impl Entry<'_> {
         still
     }
 
-    /// Follows a TCP segment that is neither SYN, FIN nor RST: notes what it sent, if that is all that
-    /// [`Connection::follow`] would do. Else it does nothing, and returns false.
+    /// Tracks a TCP segment that is neither SYN, FIN nor RST: records what it sent, if [`Connection::follow`] would do
+    /// no more. Otherwise it does nothing and returns false.
     #[inline(always)]
     pub fn advance(self, reply: bool, seq: u32, segment: &Segment) -> bool {
         let (side, state) = (usize::from(reply), State(self.0[STATE].load(Ordering::Acquire)));
@@ -242,13 +242,13 @@ impl Entry<'_> {
             .is_some_and(|edge| self.note(side, [word, windows], edge, segment.window))
     }
 
-    /// Notes what a side sent last, and a larger window, where these words were there.
+    /// Records what a side sent last, and a larger window, given these former words.
     #[inline(always)]
     fn note(self, side: usize, [word, windows]: [u64; 2], edge: Edge, window: u16) -> bool {
         let edge = pack_edge(Some(edge));
         if edge != word {
-            // Where two workers have packets of one direction at once, one of them is forgotten: the next one brings
-            // it.
+            // If two workers have packets of one direction at once, one update is lost; the next packet brings it
+            // again.
             self.set(EDGES[side], edge);
         }
         if window > window_of(windows, side) {
@@ -257,7 +257,7 @@ impl Entry<'_> {
         true
     }
 
-    /// Notes larger windows, and where a SYN `reopens` the connection.
+    /// Records larger windows, and the number at which a SYN `reopens` the connection.
     #[cold]
     fn raise_windows(self, to: u64, reopens: bool) {
         let raise = |word: u64| {
@@ -270,7 +270,7 @@ impl Entry<'_> {
     }
 
     fn touch_at(self, now: Seconds) {
-        // Counts may come late, for packets of seconds ago: they must not make it look idle.
+        // Counts may arrive late, for packets of some seconds ago: they must not make the connection look idle.
         let word = self.get(LAST);
         if (word as Seconds) < now {
             self.set(LAST, word >> 32 << 32 | u64::from(now));
@@ -285,12 +285,12 @@ impl Entry<'_> {
         self.touch_at(now);
     }
 
-    /// Notes that packets are missing in the counters, unless it is another connection than `seq` says.
+    /// Marks the counters as incomplete, unless the entry now holds another connection than that of `seq`.
     pub fn miscount(self, seq: u32) {
         self.mark(seq, State::approximate);
     }
 
-    /// Notes that packets are missing in what is known of TCP, unless it is another connection than `seq` says.
+    /// Marks the TCP state as incomplete, unless the entry now holds another connection than that of `seq`.
     pub fn loosen(self, seq: u32) {
         self.mark(seq, State::liberal);
     }

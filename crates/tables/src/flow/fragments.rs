@@ -8,7 +8,7 @@ use std::sync::Mutex;
 const SHARDS: usize = 64;
 /// Datagrams of a shard.
 const PER_SHARD: usize = 64;
-/// Of these, at most from one interface in one network.
+/// Most of these from one interface in one network.
 const PER_OWNER: usize = 16;
 
 struct Seen {
@@ -17,7 +17,7 @@ struct Seen {
     at: Seconds,
 }
 
-/// Up to 4096 datagrams. Shards are locked for the time of some scans of 64 entries; only fragments come here.
+/// Up to 4096 datagrams. A shard is locked for the time of some scans over 64 entries; only fragments come here.
 pub struct Fragments {
     shards: Box<[Mutex<Vec<Seen>>]>,
     hash: RandomState,
@@ -41,8 +41,8 @@ impl Fragments {
         fresh(seen, now).then_some(seen.transport)
     }
 
-    /// Remembers those of a datagram. Where there is no room the oldest from the same interface and network gives
-    /// way if they have their share, else the oldest of whoever has most.
+    /// Remembers the protocol and ports of a datagram. If there is no room, the oldest entry of the same interface and
+    /// network is evicted if they have used up their share, otherwise the oldest of whoever has most.
     pub fn insert(&self, key: FragmentKey, transport: Transport, now: Seconds) {
         let mut shard = lock(self.shard(&key));
         let position = |which: &dyn Fn(&Seen) -> bool| shard.iter().position(which);
@@ -68,7 +68,7 @@ impl Fragments {
     }
 }
 
-/// Whose share an entry counts for.
+/// The owner to whose share an entry counts.
 type Owner = (VifId, Vrf);
 
 const fn owner(key: &FragmentKey) -> Owner {

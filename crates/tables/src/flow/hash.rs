@@ -3,9 +3,9 @@
 use super::entry::KeyWords;
 use std::hash::{BuildHasher, RandomState};
 
-/// A non-linear hash with a random key: whoever sends packets can't compute keys that collide, and learning that
-/// some do says nothing about others (unlike a CRC, or Toeplitz). Each word is folded in by a 64 x 64 -> 128 bit
-/// multiplication, as wyhash and its kin do.
+/// A non-linear hash with a random key: a sender of packets can't compute keys that collide, and a collision reveals
+/// nothing about others (unlike with a CRC, or Toeplitz). Each word is folded in by a 64 x 64 -> 128 bit
+/// multiplication, as in wyhash and its relatives.
 pub(super) struct FlowHash([u64; 4]);
 
 const fn fold(a: u64, b: u64) -> u64 {
@@ -14,13 +14,13 @@ const fn fold(a: u64, b: u64) -> u64 {
 }
 
 impl FlowHash {
-    /// A hash with a key of its own.
+    /// A hash with a new random key.
     pub fn random() -> Self {
         let random = RandomState::new();
         Self([1, 2, 3, 4].map(|n| random.hash_one(n) | 1))
     }
 
-    /// The same for both directions, given as they are packed.
+    /// The same for both directions, which are given packed.
     pub fn symmetric(&self, forward: &KeyWords, reverse: &KeyWords) -> u64 {
         let Self([k0, k1, k2, k3]) = *self;
         let [a, b, c, d, e, f] = *forward.min(reverse);

@@ -152,9 +152,9 @@ impl Flows {
         }
     }
 
-    /// Makes room in a full bucket: moves one of its entries to the other bucket that the entry may be in. Only an
-    /// entry in its first bucket is moved, to its second. Readers look at the first bucket before the second, so they
-    /// find the entry at any time. Returns whether an entry was moved.
+    /// Makes room in a full bucket: moves one of its entries to that entry's other bucket. An entry is moved only from
+    /// its first bucket to its second. Readers look at the first bucket before the second, so they find the entry at
+    /// any time. Returns whether an entry was moved.
     fn relocate(&self, bucket: usize) -> bool {
         self.index.records()[bucket].iter().any(|slot| {
             let Some(index) = entry_of(slot) else { return false };
@@ -169,7 +169,7 @@ impl Flows {
         })
     }
 
-    /// Numbers of candidates from all parts of a shard that are in use. Each call yields other ones.
+    /// Numbers of candidates from all used parts of a shard. Each call yields different ones.
     fn spread(&self, shard: &mut Shard, at: usize) -> impl Iterator<Item = u32> + use<> {
         let first = (at * self.per_shard) as u32;
         let (hand, used) = (u64::from(shard.hand), u64::from(shard.used.max(1)));
@@ -200,7 +200,7 @@ impl Flows {
         true
     }
 
-    /// How soon an entry is evicted for a claim: the least goes first. `None` if it may not be evicted.
+    /// How soon an entry is evicted for a claim: the lowest goes first. `None` if it may not be evicted.
     fn gives_way(&self, index: u32, claim: &Claim) -> Option<(Turn, Worth, Seconds, u32)> {
         let entry = self.entry(index);
         let read = entry.read()?;

@@ -1,10 +1,10 @@
-//! The word that says where a connection stands, and those of a TCP connection's numbers.
+//! The words for the state of a connection and for a TCP connection's sequence numbers.
 
 use model::tcp::{Edge, UNSCALED, window_size};
 use model::{Connection, FlowState, Tcp};
 
-/// Where a connection stands. From the lowest bit: state, what was seen, flags, and (high half) the sequence number
-/// of the entry's connection that all that belongs to.
+/// The state of a connection. From the lowest bit: state, what was seen, flags, and (high half) the entry's sequence
+/// number, which tells to which connection all that belongs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct State(pub u64);
 
@@ -17,15 +17,15 @@ const APPROXIMATE: u64 = 1 << 16;
 const SCALES_AT: u32 = 17;
 /// [`Tcp::liberal`].
 const LIBERAL: u64 = 1 << 25;
-/// The first side's edge is known, and that it acknowledges something; then the same of the other.
+/// Whether the first side's edge is known, and whether it acknowledges something; then the same for the other side.
 const KNOWN_AT: u32 = 26;
 const SENT: u64 = 1;
 const ACKNOWLEDGES: u64 = 2;
 /// [`Tcp::reopen`] is known.
 const REOPENS: u64 = 1 << 30;
-/// A TCP segment that is neither SYN, FIN nor RST leaves the state as it is.
+/// A TCP segment that is neither SYN, FIN nor RST does not change the state.
 const SETTLED: u64 = 1 << 31;
-/// What only is added to.
+/// Bits that are only ever set.
 const MARKS: u64 = APPROXIMATE | LIBERAL | REOPENS;
 
 const fn rank(state: FlowState) -> u8 {
@@ -60,7 +60,7 @@ impl State {
         Self(word).standing(connection.state, connection.seen)
     }
 
-    /// The same with this state, and this seen.
+    /// The same with this state and these marks.
     fn standing(self, state: FlowState, seen: u8) -> Self {
         let both = seen & Connection::BOTH_WAYS == Connection::BOTH_WAYS;
         let moves = state == FlowState::New && (both || self.is_liberal());
@@ -69,7 +69,7 @@ impl State {
         Self(word | if moves { 0 } else { SETTLED } | if scaled { SCALED } else { 0 })
     }
 
-    /// Brought together with what the connection is after a packet: what was seen adds up, states only advance.
+    /// Merges the connection after a packet: marks add up, states only advance.
     pub fn merged(self, to: &Connection, reply: bool) -> Self {
         const BOTH: u8 = Connection::FIN | Connection::REPLY_FIN;
         let seen = self.seen() | to.seen;
@@ -78,7 +78,7 @@ impl State {
             state => state,
         };
         let after = Self::of(to, self.seq());
-        // What is known of a side, only its own packets change.
+        // Only a side's own packets change what is known of it.
         let side = u32::from(reply);
         let own = 0xf << (SCALES_AT + 4 * side) | (SENT | ACKNOWLEDGES) << (KNOWN_AT + 2 * side);
         let word = self.0 & !own | after.0 & (own | MARKS);
@@ -119,14 +119,14 @@ impl State {
         Self(self.0 | LIBERAL).standing(self.state(), self.seen())
     }
 
-    /// Whether it is that of this connection, of which a side's plain segments change but its edge.
+    /// Whether it belongs to this connection, and a side's plain segments change only the side's edge.
     #[inline(always)]
     pub const fn is_plain_for(self, side: usize, seq: u32) -> bool {
         let settled = self.0 & SETTLED != 0 && self.seq() == seq;
         settled && self.known(side) == SENT | ACKNOWLEDGES && self.known(1 - side) != SENT
     }
 
-    /// The same, and both sides are known, and by how much [`Self::plain_window`] is to be shifted.
+    /// The same, and both sides are known, and so are the shifts for [`Self::plain_window`].
     #[inline(always)]
     pub const fn is_followed(self, seq: u32) -> bool {
         const KNOWN: u64 = (SENT | ACKNOWLEDGES) << KNOWN_AT | (SENT | ACKNOWLEDGES) << (KNOWN_AT + 2);
@@ -134,7 +134,7 @@ impl State {
         (self.0 ^ ((seq as u64) << 32 | ALL)) & (u64::MAX << 32 | ALL) == 0
     }
 
-    /// A side's window, bytes, where [`Self::is_followed`]; 0 where it is not known.
+    /// A side's window, bytes, if [`Self::is_followed`]; 0 if it is unknown.
     #[inline(always)]
     pub const fn plain_window(self, windows: u64, side: usize) -> u32 {
         (window_of(windows, side) as u32) << self.scale(side)
@@ -156,13 +156,13 @@ impl State {
         (self.0 >> (SCALES_AT + 4 * side as u32)) as u8 & 0xf
     }
 
-    /// A side's window, bytes, where these are the largest.
+    /// A side's window, bytes, given the largest ones.
     #[inline(always)]
     pub const fn window(self, windows: u64, side: usize) -> u32 {
         window_size(window_of(windows, side), self.scale(side), self.scale(1 - side))
     }
 
-    /// What is known of TCP, with these edges and windows.
+    /// The TCP state with these edges and windows.
     pub fn tcp(self, edges: [u64; 2], windows: u64) -> Tcp {
         let edge = |side: usize| {
             let known = self.known(side);
@@ -189,13 +189,13 @@ pub(super) const fn pack_edge(edge: Option<Edge>) -> u64 {
     }
 }
 
-/// An edge that is known and acknowledges something.
+/// Unpacks an edge that is known and acknowledges something.
 #[inline(always)]
 pub(super) const fn unpack_edge(word: u64) -> Edge {
     Edge { end: (word >> 32) as u32, ack: Some(word as u32) }
 }
 
-/// The largest windows, and where a SYN would begin the connection anew.
+/// The largest windows, and the number at which a SYN would start the connection anew.
 pub(super) fn pack_windows(tcp: &Tcp) -> u64 {
     let [first, second] = tcp.windows.map(u64::from);
     first | second << 16 | u64::from(tcp.reopen.unwrap_or(0)) << 32

@@ -77,7 +77,7 @@ fn updates_of_both_directions_add_up() {
     let flow = flows.apply(&create(key(1), FlowState::Established), GUEST, 0).unwrap().unwrap();
     let seen_by =
         |seen| Connection { original: key(1), state: FlowState::Closing, seen, tcp: Default::default() };
-    // Each worker saw the FIN of its own direction only.
+    // Each worker saw only the FIN of its own direction.
     assert!(flows.update(flow, &seen_by(Connection::FIN), false, 1));
     assert!(flows.update(flow, &seen_by(Connection::REPLY_FIN), true, 1));
     assert_eq!(flows.connection(flow).map(|c| c.state), Some(FlowState::Closed));
@@ -114,19 +114,19 @@ fn counters_lack_packets_to_the_connections_end() {
     };
     assert!(flows.update(old, &later, true, 0) && flows.touch(old, false, 1, 60, 0));
     assert_eq!((flows.connection(old), approximate(1)), (Some(later), Some(true)));
-    // One after it has counters of its own.
+    // A connection after it has its own counters.
     flows.apply(&create(key(1), FlowState::Established), GUEST, 0).unwrap().unwrap();
     assert_eq!(approximate(1), Some(false));
     flows.miscount(old);
     assert_eq!(approximate(1), Some(false));
 }
 
-/// Two workers that have packets of one connection at once keep what each of them knows.
+/// Two workers with packets of one connection at once both keep what they know.
 #[test]
 fn workers_follow_the_two_directions_of_tcp_without_each_other() {
     let flows = &table(64);
     let segment = |seq, len, ack, window| Segment { flags: 0x10, seq, len, ack, window, scale: None };
-    // Who runs ahead stays within it.
+    // The faster one stays within the window.
     let least = 30_000;
     let tcp = Tcp::first(0, &segment(0, 0, 0, least), false);
     let new = Connection { original: key(1), state: FlowState::Established, seen: 12, tcp };
@@ -153,7 +153,7 @@ fn workers_follow_the_two_directions_of_tcp_without_each_other() {
     assert_eq!(tcp.windows, [least + (rounds - 1) as u16; 2]);
 }
 
-/// What a cache keeps of a connection that is gone does not follow the one after it.
+/// A cached reference to a removed connection does not track the next one in its entry.
 #[test]
 fn no_other_connection_is_followed() {
     let flows = table(64);
@@ -215,7 +215,7 @@ fn a_flood_of_syns_takes_no_established_connection() {
 
 #[test]
 fn expired_ones_give_way_first_then_unanswered_ones_then_closing_ones() {
-    // One bucket range: all candidates are looked at.
+    // One range of buckets: all candidates are examined.
     let flows = table(8);
     let capacity = 8;
     for (n, (state, now)) in (0..).zip([
@@ -301,7 +301,7 @@ fn fragments_are_bounded_and_shared_fairly() {
     assert_eq!(fragments.get(&fragment(2, 4999), 1), Some(ports(1, 1)));
     fragments.insert(fragment(1, 1), ports(9, 9), 31);
     assert_eq!(fragments.get(&fragment(1, 1), 31), Some(ports(9, 9)));
-    // Nor do several interfaces together take it, or other networks behind the same one.
+    // Nor can several interfaces together, or other networks behind the same interface.
     for id in 0..700 {
         (2..8).for_each(|vif| fragments.insert(fragment(vif, id), ports(1, 1), 32));
         (2..8).for_each(|vrf| fragments.insert(fragment_in(1, vrf, id), ports(1, 1), 32));
@@ -320,7 +320,7 @@ fn threads_create_count_and_flush_at_once() {
         for thread in 0..4u32 {
             scope.spawn(move || {
                 for round in 0..rounds {
-                    // Few keys, used in both directions by all threads.
+                    // Few keys, which all threads use in both directions.
                     let n = (round * 7 + thread) % 64;
                     let at = if thread % 2 == 0 { key(n) } else { key(n).reverse() };
                     let now = round / 100;
@@ -370,7 +370,7 @@ fn any_end() -> impl Strategy<Value = Endpoint> {
     })
 }
 
-/// A segment of which the numbers are near those of others, and often just the next.
+/// A segment whose numbers are close to those of others, and often just the next ones.
 fn any_segment() -> impl Strategy<Value = (bool, Segment)> {
     let flags = prop_oneof![
         6 => Just(0x10_u8), 2 => Just(0x18), 1 => Just(0x11), 1 => Just(0x04), 1 => Just(0x14), 1 => Just(0x02),
@@ -389,7 +389,7 @@ fn any_segment() -> impl Strategy<Value = (bool, Segment)> {
 }
 
 proptest! {
-    /// The table follows TCP as the model does, whether a packet takes the fast way or not.
+    /// The table tracks TCP as the model does, whether a packet takes the fast path or not.
     #[test]
     fn tcp_is_followed_as_the_model_says(
         liberal in prop::bool::weighted(0.2),

@@ -1,5 +1,5 @@
 //! Large arrays of atomics that take no memory until they are written.
-#![allow(unsafe_code)] // Standard Rust has no way yet to get zeroed atomics straight from the allocator, nor to prefetch.
+#![allow(unsafe_code)] // Standard Rust can't yet allocate zeroed atomics directly, nor prefetch.
 
 #[cfg(not(miri))]
 use rustix::mm::{Advice, madvise};
@@ -11,8 +11,8 @@ const LINE: usize = 8;
 #[cfg(not(miri))]
 const PAGE: usize = 4096;
 
-/// Records of `N` words, zero at first, on cache line boundaries where `N` is a multiple of one. A large array
-/// comes from the kernel as untouched pages, so only records that are written take memory.
+/// Records of `N` words, zero at first, aligned to cache lines if `N` is a multiple of a line. A large array comes
+/// from the kernel as untouched pages, so only records that are written take memory.
 pub(super) struct Zeroed<const N: usize> {
     words: Box<[AtomicU64]>,
     /// Words before the first record.
@@ -30,7 +30,8 @@ impl<const N: usize> Zeroed<N> {
         Self { words, skip: if skip < LINE { skip } else { 0 } }
     }
 
-    /// The same in huge pages, where there are some: for what is read at random. It takes memory by those then.
+    /// The same in huge pages, if there are some: for data that is read at random. It then takes memory in units of
+    /// huge pages.
     pub fn in_huge_pages(self) -> Self {
         #[cfg(not(miri))]
         {
@@ -38,7 +39,8 @@ impl<const N: usize> Zeroed<N> {
             let skip = start.cast::<u8>().align_offset(PAGE);
             let len = size_of_val(&*self.words).saturating_sub(skip) / PAGE * PAGE;
             let pages = start.wrapping_byte_add(skip).cast_mut().cast();
-            // SAFETY: advice that does not change what is in this memory of ours. No matter if it isn't taken.
+            // SAFETY: this advice does not change the content of our own memory. It does not matter whether the kernel
+            // follows it.
             let _ = unsafe { madvise(pages, len, Advice::LinuxHugepage) };
         }
         self
@@ -49,7 +51,7 @@ impl<const N: usize> Zeroed<N> {
         records
     }
 
-    /// Brings the start of a record near.
+    /// Prefetches the start of a record.
     pub fn prefetch(&self, record: usize) {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         if let Some(record) = self.records().get(record) {

@@ -1,12 +1,12 @@
-//! Every interleaving of a hand-over that the memory model allows:
-//! `RUSTFLAGS="--cfg loom" cargo test -p tables --lib --release rcu`.
+//! Every interleaving of a replacement that the memory model allows: `RUSTFLAGS="--cfg loom" cargo test -p tables
+//! --lib --release rcu`.
 
 use super::*;
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::AtomicBool;
 use loom::thread;
 
-/// A value that notices when it is dropped while it is read: loom reports accesses that nothing orders.
+/// A value that detects a drop during a read: loom reports accesses that nothing orders.
 struct Tracked(UnsafeCell<u64>);
 
 const DEAD: u64 = u64::MAX;
@@ -31,7 +31,7 @@ impl Drop for Tracked {
     }
 }
 
-// SAFETY: what loom is to check.
+// SAFETY: this is what loom checks.
 unsafe impl Sync for Tracked {}
 
 fn explore(test: impl Fn() + Sync + Send + 'static) {

@@ -1,4 +1,4 @@
-//! Hand-over between threads; miri runs these too.
+//! Replacement between threads; miri runs these too.
 
 use super::*;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -6,7 +6,7 @@ use std::thread;
 
 const ROUNDS: u64 = if cfg!(miri) { 20 } else { 20_000 };
 
-/// Two halves that always agree, and a count of those alive.
+/// Two halves that always agree, and a count of the instances alive.
 struct Halves(u64, Box<u64>, Arc<AtomicUsize>);
 
 impl Halves {

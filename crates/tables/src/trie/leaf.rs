@@ -1,9 +1,9 @@
-//! The ends of the trie: up to some hundred prefixes below one, packed into two arrays.
+//! The leaves of the trie: up to some hundred prefixes, packed into two arrays.
 //!
-//! A prefix is a number: its bits below the leaf's, from the top, and their count in the lowest bits. Such numbers
-//! sort shorter prefixes before the longer ones within them, so that of all that are not above an address the last
-//! one is its longest match, or tells by where it differs how long the next candidate can be. The numbers of a leaf
-//! are as wide as its longest prefix needs: two bytes for a full IPv4 table, four for an IPv6 one.
+//! A prefix is a number: its bits below the leaf's, from the top, and their count in the lowest bits. In such numbers
+//! a shorter prefix sorts before the longer ones within it. So the last one not above an address is its longest match,
+//! or the bit at which it differs tells how long the next candidate can be. The numbers are as wide as the leaf's
+//! longest prefix needs: two bytes for a full IPv4 table, four for an IPv6 one.
 
 /// A left-aligned string of bits.
 pub(super) type Tail = u128;
@@ -15,15 +15,15 @@ fn head(bits: Tail, n: u8) -> Tail {
 
 /// A prefix in a number.
 trait Code: Copy + Ord {
-    /// The longest prefix it has room for.
+    /// The longest prefix that fits.
     const ROOM: u8;
     /// The first `n` bits as a prefix; any further ones must be zero.
     fn new(bits: Tail, n: u8) -> Self;
-    /// The number that sorts behind all prefixes of these bits.
+    /// The number that sorts after all prefixes of these bits.
     fn last(bits: Tail) -> Self;
     fn bits(self) -> Tail;
     fn len(self) -> u8;
-    /// How many bits, of those there is room for, are common at the front.
+    /// How many leading bits are common, of those that fit.
     fn common(self, other: Self) -> u8;
 }
 
@@ -62,7 +62,7 @@ macro_rules! codes {
         }
 
         impl Codes {
-            /// None yet, as wide as prefixes of this length need.
+            /// An empty array, as wide as prefixes of this length need.
             fn for_len(n: u8) -> Option<Self> {
                 $(if n <= <$t>::ROOM {
                     return Some(Self::$variant(Box::new([])));
@@ -98,13 +98,13 @@ pub(super) struct Leaf<V> {
 }
 
 impl<V> Leaf<V> {
-    /// No prefixes, with room for some of up to `n` bits.
+    /// An empty leaf for prefixes of up to `n` bits.
     ///
     /// # Panics
-    /// Where they are longer than [`ROOM`].
+    /// If `n` is greater than [`ROOM`].
     #[allow(clippy::expect_used)]
     pub fn new(n: u8) -> Self {
-        Self { codes: Codes::for_len(n).expect("not longer than a leaf has room for"), values: Box::new([]) }
+        Self { codes: Codes::for_len(n).expect("no longer than fits a leaf"), values: Box::new([]) }
     }
 
     pub fn len(&self) -> usize {
@@ -147,7 +147,7 @@ impl<V> Leaf<V> {
         }));
     }
 
-    /// Sets the value of a prefix, no longer than [`ROOM`]; returns what it was.
+    /// Sets the value of a prefix no longer than [`ROOM`]; returns the previous one.
     pub fn insert(&mut self, bits: Tail, n: u8, value: V) -> Option<V> {
         match self.find(bits, n) {
             Ok(at) => Some(std::mem::replace(&mut self.values[at], value)),
@@ -195,7 +195,7 @@ impl<V> Leaf<V> {
     }
 }
 
-/// Calls `each` with place and length of every prefix of `bits`, longest first, as long as it returns true.
+/// Calls `each` with index and length of every prefix of `bits`, longest first, as long as it returns true.
 #[inline]
 fn walk<C: Code>(codes: &[C], bits: Tail, mut each: impl FnMut(usize, u8) -> bool) {
     let (mut before, mut wanted) = (codes, C::last(bits));
@@ -203,7 +203,7 @@ fn walk<C: Code>(codes: &[C], bits: Tail, mut each: impl FnMut(usize, u8) -> boo
         let below = before.partition_point(|code| *code <= wanted);
         let Some((&code, rest)) = before[..below].split_last() else { return };
         let common = code.common(wanted);
-        // No prefix of the address is longer than what it shares with the last one before it.
+        // No prefix of the address is longer than what the address shares with the last prefix before it.
         let longest = if code.len() <= common {
             if !each(below - 1, code.len()) {
                 return;

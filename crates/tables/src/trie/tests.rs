@@ -1,4 +1,4 @@
-//! The trie against a map that is scanned.
+//! The trie, compared with a map that is scanned.
 
 use super::{Bits, Trie};
 use proptest::prelude::*;
@@ -9,7 +9,7 @@ use std::fmt::Debug;
 enum Op<K> {
     Insert(K, u8, u32),
     Remove(K, u8),
-    /// Keeps a clone aside, with what it must go on saying.
+    /// Keeps a clone, with the content it must keep.
     Clone,
 }
 
@@ -63,7 +63,7 @@ fn run<K: Bits + Ord + Debug>(ops: Vec<Op<K>>, probes: &[K]) {
                 *naive.get_mut(&(key.head(len), len)).unwrap() ^= 1;
             }
             Op::Remove(key, len) => {
-                // Mostly something that is there.
+                // Mostly an existing prefix.
                 let there = naive.range((key.head(len), len)..).next().map(|(at, _)| *at);
                 let (key, len) = there.unwrap_or((key, len));
                 touched.push(key);

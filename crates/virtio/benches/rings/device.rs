@@ -1,4 +1,4 @@
-//! The device's side: what `backend.rs` sets up once a VMM has told it of rings.
+//! The device's side: what `backend.rs` sets up once a VMM has described rings.
 
 use super::drivers::mock::{Driver, Ram};
 use crate::features::Features;
@@ -25,7 +25,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// Over the rings of these drivers, to whose guest it sends frames of `len` bytes.
+    /// Over the rings of these drivers. It sends frames of `len` bytes to their guest.
     pub fn new(ram: Ram, drivers: &[Driver; RINGS], len: usize) -> Self {
         let form = if drivers[0].packed { Features::RING_PACKED.0 } else { 0 };
         let features = Features(Features::VERSION_1.0 | Features::IN_ORDER.0 | form);
@@ -46,14 +46,14 @@ impl Device {
         Self { rx, tx: GuestTx::new(shared, TO_GUEST), burst: Burst::new(), frame: vec![0; len] }
     }
 
-    /// Takes a burst from the guest and gives it back; says of how many packets.
+    /// Takes a burst from the guest and returns it; returns how many packets it had.
     pub fn receive(&mut self) -> usize {
         let packets = self.rx.poll(&mut self.burst, usize::MAX);
         self.rx.release(&mut self.burst);
         packets
     }
 
-    /// Sends a burst to the guest; says how many packets it took.
+    /// Sends a burst to the guest; returns how many packets the guest accepted.
     pub fn send(&self) -> usize {
         let mut stored = 0;
         let mut store = |room: &mut dyn Room| {
@@ -65,7 +65,7 @@ impl Device {
     }
 }
 
-/// A ring that was started and enabled.
+/// A ring that is started and enabled.
 fn running(ram: Ram, driver: &Driver, features: Features) -> Running {
     let regions = ram.regions();
     let layout = Layout::resolve(&regions, &driver.addresses(), driver.size.into(), driver.packed, false);

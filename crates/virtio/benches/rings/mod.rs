@@ -12,27 +12,27 @@ use mem::BURST;
 
 /// Descriptors of a ring.
 const SIZE: u16 = 256;
-/// Bytes of a buffer of the guest.
+/// Bytes of each of the guest's buffers.
 const BUFFER: u64 = 2048;
-/// Bytes of a packet with its virtio-net header: 64 on a wire.
+/// Bytes of a packet with its virtio-net header: 64 on the wire.
 const PACKET: u32 = 12 + 60;
 
-/// A guest, and the device it has.
+/// A guest and its device.
 pub struct Guest {
     drivers: [Driver; RINGS],
     pub device: Device,
 }
 
 impl Guest {
-    /// With rings of either form, and nothing in them.
+    /// With empty rings of either form.
     pub fn new(packed: bool) -> Self {
         let len = RINGS * RING_LEN as usize + BURST * BUFFER as usize;
-        // Of whole pages, as rings are to be aligned.
+        // Whole pages, for the alignment of rings.
         let memory = Vec::leak(vec![[0_u64; 512]; len / 4096]);
         let ram = Ram::at(memory.as_mut_ptr().cast(), len);
         let drivers = [0, 1].map(|ring| Driver::new(ram, ring * RING_LEN, SIZE, packed, true));
         let device = Device::new(ram, &drivers, PACKET as usize - 12);
-        // Lets the device find the region of its buffers, as after any packet.
+        // Lets the device find the region of its buffers, as it would have after any packet.
         let mut guest = Self { drivers, device };
         guest.send_burst();
         guest.offer_burst();
@@ -58,7 +58,7 @@ impl Guest {
         }
     }
 
-    /// Takes back all that the device has used.
+    /// Takes back all buffers that the device has used.
     pub fn reclaim(&mut self) {
         for driver in &mut self.drivers {
             while driver.used().is_some() {}

@@ -1,5 +1,5 @@
-//! The queues' own sources: a port's queues can be had only with a VMM on a socket, and here there is none.
-#![allow(dead_code, unused_imports)] // what only the port's control thread uses
+//! The queues' own sources: a port's queues exist only with a VMM on a socket, and here there is none.
+#![allow(dead_code, unused_imports)] // only the port's control thread uses some of it
 
 #[path = "../../src/features.rs"]
 pub mod features;

@@ -1,10 +1,10 @@
-//! Descriptors to segments: the part that both forms of ring share.
+//! From descriptors to segments: the part that both forms of ring share.
 
 use super::work::Work;
 use mem::{Regions, Resolver, Segment, gather, prefetch_write};
 use std::sync::Arc;
 
-/// Descriptors, and segments, of one chain at most. Drivers use some twenty.
+/// Most descriptors, and most segments, of one chain. Drivers use about twenty.
 pub(crate) const MAX_CHAIN: usize = 256;
 
 const NEXT: u16 = 1;
@@ -17,7 +17,7 @@ const DESC_LEN: usize = 16;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Who may touch the buffers of a ring: one direction each in a network device.
+/// How the device accesses a ring's buffers: each ring of a network device has one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     /// The device reads them: packets from the driver.
@@ -30,7 +30,7 @@ pub(crate) enum Access {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
-/// A descriptor, read once. In packed rings the last two fields change places and `next` is the buffer id.
+/// A descriptor, read once. In packed rings the last two fields are swapped, and `next` is the buffer id.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Desc {
     pub(crate) addr: u64,
@@ -40,12 +40,12 @@ pub(crate) struct Desc {
 }
 
 impl Desc {
-    /// From its two words, as a split ring lays them out.
+    /// From its two words in the layout of a split ring.
     pub(crate) fn split(addr: u64, rest: u64) -> Self {
         Self { addr, len: rest as u32, flags: (rest >> 32) as u16, next: (rest >> 48) as u16 }
     }
 
-    /// From its two words, as a packed ring lays them out.
+    /// From its two words in the layout of a packed ring.
     pub(crate) fn packed(addr: u64, rest: u64) -> Self {
         Self { addr, len: rest as u32, flags: (rest >> 48) as u16, next: (rest >> 32) as u16 }
     }
@@ -70,14 +70,14 @@ pub(crate) struct Memory {
     resolver: Resolver,
     /// Whether INDIRECT_DESC was negotiated.
     indirect: bool,
-    /// An indirect table is copied here whole, then read.
+    /// An indirect table is first copied here as a whole, then read.
     table: Box<[u8; MAX_CHAIN * DESC_LEN]>,
     table_parts: Vec<Segment>,
     pub(crate) work: Work,
 }
 
 impl Memory {
-    /// A view of `regions`; none where they are empty.
+    /// A view of `regions`; `None` if there are none.
     ///
     /// # Safety
     /// Segments made by it must not be used after it is dropped.
@@ -89,7 +89,7 @@ impl Memory {
         Some(Self { resolver, indirect, table, table_parts, work: Work::new() })
     }
 
-    /// The buffer that `desc` describes, where it is the only one of its chain and lies in the region of the last hit.
+    /// The buffer of `desc`, if it is the only one in its chain and lies in the region of the last hit.
     #[inline(always)]
     pub(crate) fn single(&self, desc: &Desc, access: Access) -> Option<Segment> {
         let expected = if access == Access::Write { WRITE } else { 0 };
@@ -97,7 +97,7 @@ impl Memory {
         if plain { self.resolver.hit(desc.addr, desc.len) } else { None }
     }
 
-    /// Brings the start of a buffer near, for writing, if it is one.
+    /// Prefetches the start of a buffer for writing, if `desc` is one.
     #[inline(always)]
     pub(crate) fn prefetch(&self, desc: &Desc) {
         if let Some(buffer) = self.resolver.hit(desc.addr, desc.len) {
@@ -106,7 +106,7 @@ impl Memory {
         }
     }
 
-    /// Appends what `desc` describes to the chain whose segments start at `out[first]`.
+    /// Appends the buffers of `desc` to the chain whose segments start at `out[first]`.
     #[inline]
     pub(crate) fn append(
         &mut self,
@@ -140,12 +140,12 @@ impl Memory {
             return Err(Malformed);
         }
         let resolved = self.resolver.resolve(desc.addr, desc.len, room, out);
-        // A buffer that crosses regions is as many.
+        // A buffer that crosses regions counts as several.
         self.work.spend((out.len() - before).saturating_sub(1));
         resolved.map_err(|_| Malformed)
     }
 
-    /// Copies an indirect table (2.7.5.3, 2.8.7), then appends its buffers. Tables don't nest.
+    /// Copies an indirect table (2.7.5.3, 2.8.7), then appends its buffers. Tables can't be nested.
     fn table(
         &mut self,
         desc: &Desc,
@@ -165,14 +165,14 @@ impl Memory {
         gather(&self.table_parts, 0, &mut self.table[..len]);
         let count = len / DESC_LEN;
         let mut index = 0;
-        // Counting the steps bounds a table that links in a circle.
+        // Counting the steps limits a table whose links form a circle.
         for _ in 0..count {
             let mut entry = self.entry(index, links);
             if entry.flags & INDIRECT != 0 {
                 return Err(Malformed);
             }
-            // DPDK's driver marks the header in a packed table writable in its transmit ring too (22.11,
-            // vring_desc_init_indirect_packed). To read it does no harm.
+            // DPDK's driver marks the header in a packed table as writable in its transmit ring too (22.11,
+            // vring_desc_init_indirect_packed). Reading it does no harm.
             if links == Links::Sequence && access == Access::Read {
                 entry.flags &= !WRITE;
             }
@@ -211,7 +211,7 @@ mod tests {
 
     const LEN: usize = 4096;
 
-    /// A guest's memory: of `LEN` bytes, and behind it in regions of 16 each.
+    /// A guest's memory: `LEN` bytes, followed by regions of 16 bytes each.
     fn memory(bytes: &mut [u128], indirect: bool) -> (Ram, Memory) {
         let ram = Ram::at(bytes.as_mut_ptr().cast(), LEN);
         let mut regions = Regions::clone(&ram.regions());
@@ -237,14 +237,14 @@ mod tests {
                 assert!(at(GPA + 8, 0).is_none(), "nothing is no buffer");
                 let end = GPA + LEN as u64;
                 assert!(at(end - 1, 2).is_none() && at(GPA - 1, 2).is_none() && at(end, 1).is_none());
-                // What is not its last byte does not matter to it.
+                // Other flags do not matter here.
                 let other = Desc { addr: GPA, len: 1, flags: flags | 1 << 7 | 1 << 15, next: 9 };
                 assert_eq!(memory.single(&other, access).is_some(), flags == wanted);
             }
         }
     }
 
-    /// Appends a descriptor to `before` segments of others; how many there are then, or None.
+    /// Appends a descriptor to `before` segments of other chains. Returns the number of segments then, or `None`.
     fn append(memory: &mut Memory, desc: (u64, u32, u16), before: usize) -> Option<usize> {
         let (addr, len, flags) = desc;
         // SAFETY: not used.
@@ -309,7 +309,7 @@ mod tests {
         let mut bytes = [0; LEN / 16];
         let (_, mut memory) = memory(&mut bytes, true);
         let crossing = |parts: u32| (GPA + LEN as u64, 16 * parts, 0);
-        // One of those before belongs to another chain.
+        // One of the earlier segments belongs to another chain.
         assert_eq!(append(&mut memory, crossing(256), 1), Some(257));
         assert_eq!(append(&mut memory, crossing(257), 1), None);
         assert_eq!(append(&mut memory, crossing(56), 201), Some(257));
@@ -321,7 +321,7 @@ mod tests {
     fn what_is_looked_at_is_paid_for() {
         let mut bytes = [0; LEN / 16];
         let (ram, mut memory) = memory(&mut bytes, true);
-        // A table of three entries, the last of which is none. In its regions' memory, the first is all three of them.
+        // A table of three entries, the last of which is invalid. In its regions' memory, the first covers all three.
         for i in 0..3u16 {
             ram.write(16 * u64::from(i), &GPA.to_le_bytes());
             ram.write(16 * u64::from(i) + 8, &5u32.to_le_bytes());

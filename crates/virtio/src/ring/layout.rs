@@ -1,8 +1,8 @@
-//! Where a ring lies: addresses from the VMM to checked pointers.
+//! The location of a ring: from the VMM's addresses to checked pointers.
 
 use mem::Regions;
 
-/// The three areas of a ring, as addresses in the VMM (SET_VRING_ADDR).
+/// The three areas of a ring, as addresses of the VMM (SET_VRING_ADDR).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Addresses {
     /// Descriptor table, or packed descriptor ring.
@@ -16,18 +16,19 @@ pub(crate) struct Addresses {
 /// Why a ring can't be started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum LayoutError {
-    /// Split rings are a power of two up to 32768 (2.7), packed ones any number up to 32768 (2.8.10.1).
+    /// The size of a split ring is a power of two up to 32768 (2.7), that of a packed ring any number up to 32768
+    /// (2.8.10.1).
     #[error("ring size {0} is not allowed")]
     Size(u32),
     /// An area is not wholly in one region of guest memory.
     #[error("ring at {0:#x} is outside guest memory")]
     Outside(u64),
-    /// An area is not aligned as section 2.7 or 2.8.10.1 wants.
+    /// An area is not aligned as section 2.7 or 2.8.10.1 requires.
     #[error("ring at {0:#x} is misaligned")]
     Misaligned(u64),
 }
 
-/// A ring's areas, mapped, aligned and long enough.
+/// A ring's areas: mapped, aligned and long enough.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
     pub(super) size: u16,
@@ -36,7 +37,7 @@ pub(crate) struct Layout {
     pub(super) device: *mut u8,
 }
 
-// SAFETY: addresses; those who use them hold the ring's lease.
+// SAFETY: only addresses; whoever uses them holds the ring's lease.
 unsafe impl Send for Layout {}
 
 impl Layout {

@@ -1,4 +1,4 @@
-//! Drivers for tests: what a guest does at its side of a ring, over any memory.
+//! Drivers for tests: the guest's side of a ring, over any memory.
 
 use super::Addresses;
 use mem::{Region, RegionSpec, Regions};
@@ -15,28 +15,28 @@ pub(crate) const USER: u64 = 0x7000_0000_0000;
 const DESC: u64 = 0;
 pub(crate) const DRIVER: u64 = 0x1000;
 pub(crate) const DEVICE: u64 = 0x1400;
-/// Offset of indirect tables, one of [`TABLE_LEN`] bytes for each ring slot.
+/// Offset of the indirect tables: one of [`TABLE_LEN`] bytes for each slot of the ring.
 pub(crate) const TABLES: u64 = 0x2000;
 const TABLE_LEN: u64 = 0x60;
-/// Offset from a ring's base where its part of memory ends. Rings have up to 256 slots.
+/// Offset from a ring's base at which its part of memory ends. Rings have up to 256 slots.
 pub(crate) const RING_LEN: u64 = 0x8000;
 
 const NEXT: u16 = 1;
 const WRITE: u16 = 2;
 const INDIRECT: u16 = 4;
 
-/// Guest memory as the guest sees it. Copies see the same bytes.
+/// Guest memory, as the guest sees it. Copies share the same bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ram {
     base: *mut u8,
     len: usize,
 }
 
-// SAFETY: an address range that its maker keeps; tests access it by volatile or atomic operations.
+// SAFETY: an address range that its creator keeps mapped; tests access it by volatile or atomic operations.
 unsafe impl Send for Ram {}
 
 impl Ram {
-    /// The `len` bytes at `base`, which stay mapped for as long as the test.
+    /// The `len` bytes at `base`, which must stay mapped during the test.
     pub(crate) fn at(base: *mut u8, len: usize) -> Self {
         Self { base, len }
     }
@@ -45,17 +45,17 @@ impl Ram {
     pub(crate) fn regions(self) -> Arc<Regions> {
         let spec = RegionSpec { gpa: GPA, len: self.len as u64, user: USER, offset: 0 };
         let mut regions = Regions::default();
-        // SAFETY: mapped for as long as the test, says the caller of `at`.
+        // SAFETY: mapped during the test, as the caller of `at` promised.
         regions.insert(unsafe { Region::from_raw(&spec, self.base) }.unwrap()).unwrap();
         Arc::new(regions)
     }
 
-    /// Where in this memory `at` is.
+    /// The offset of `at` in this memory.
     pub(crate) fn offset(self, at: *const u8) -> u64 {
         (at.addr() - self.base.addr()) as u64
     }
 
-    /// Where the byte at `offset` lies.
+    /// The address of the byte at `offset`.
     pub(crate) fn at_offset(self, offset: u64) -> *mut u8 {
         self.ptr(offset, 0)
     }
@@ -79,7 +79,7 @@ impl Ram {
         bytes
     }
 
-    /// Whether the address is in this memory; for checks of what the device resolved.
+    /// Whether the range is in this memory; for checks of what the device resolved.
     pub(crate) fn holds(self, at: *const u8, len: usize) -> bool {
         let start = at.addr().wrapping_sub(self.base.addr());
         start <= self.len && len <= self.len - start
@@ -109,18 +109,18 @@ pub(crate) struct Driver {
     pub(crate) size: u16,
     pub(crate) packed: bool,
     in_order: bool,
-    /// Next slot to fill; free-running for split rings' available index.
+    /// Next slot to fill; for split rings, the free-running available index.
     next: u16,
     avail_idx: u16,
     avail_wrap: bool,
     used_idx: u16,
     used_wrap: bool,
     free: u16,
-    /// Slots taken by the chain with this id, and the order in which chains were offered.
+    /// Number of slots of the chain with this id, and the order in which chains were offered.
     slots: HashMap<u16, u16>,
     order: std::collections::VecDeque<u16>,
     next_id: u16,
-    /// A used descriptor read, for whose batch there is more to go through.
+    /// A used descriptor that was read, and whose batch has more chains.
     batch: Option<(u16, u32)>,
 }
 
@@ -147,7 +147,7 @@ impl Driver {
         }
     }
 
-    /// What the VMM says of the ring.
+    /// How the VMM describes the ring.
     pub(crate) fn addresses(&self) -> Addresses {
         let at = |offset| USER + self.base + offset;
         Addresses { desc: at(DESC), driver: at(DRIVER), device: at(DEVICE) }
@@ -158,7 +158,7 @@ impl Driver {
         if self.packed { 0x8000 } else { 0 }
     }
 
-    /// Makes a chain available, in one descriptor with a table if `indirect`; its id, or None without room.
+    /// Makes a chain available, in one descriptor with a table if `indirect`. Returns its id, or `None` without room.
     pub(crate) fn offer(&mut self, buffers: &[Buffer], indirect: bool) -> Option<u16> {
         let slots = if indirect { 1 } else { buffers.len() as u16 };
         if slots > self.free {
@@ -175,7 +175,7 @@ impl Driver {
         Some(id)
     }
 
-    /// Makes a chain available that is one descriptor for a table of the test's own making.
+    /// Makes a chain available that is one descriptor for the test's own table.
     pub(crate) fn offer_table(&mut self, table: Buffer) -> u16 {
         let slot = u64::from(if self.packed { self.avail_idx } else { self.next % self.size });
         let id = self.offer(&[table], false).expect("room for one more");
@@ -185,7 +185,7 @@ impl Driver {
         id
     }
 
-    /// Writes a table and returns the buffer that stands for it.
+    /// Writes a table and returns the buffer that refers to it.
     fn table(&self, slot: u16, buffers: &[Buffer]) -> (u64, u32) {
         let at = self.base + TABLES + u64::from(slot) * TABLE_LEN;
         assert!(buffers.len() as u64 * 16 <= TABLE_LEN);
@@ -237,7 +237,7 @@ impl Driver {
             let more = if i + 1 < parts.len() { NEXT } else { 0 };
             let at = self.base + DESC + 16 * u64::from(self.avail_idx);
             let flags = flags | more | lap;
-            // The first descriptor's flags come last.
+            // The first descriptor's flags are written last.
             let now = if first.is_none() { self.ram.u16(at + 14).load(Ordering::Relaxed) } else { flags };
             self.ram.desc(at, *addr, *len, [id, now]);
             first.get_or_insert((at, flags));
@@ -251,14 +251,14 @@ impl Driver {
         id
     }
 
-    /// The next chain the device used: its id, and the bytes written.
+    /// The next chain that the device used: its id and the bytes written.
     pub(crate) fn used(&mut self) -> Option<(u16, u32)> {
         let (last, written) = match self.batch.take() {
             Some(batch) => batch,
             None if self.packed => self.used_packed()?,
             None => self.used_split()?,
         };
-        // In order, a packed used descriptor may stand for the chains before it too; they come first.
+        // With IN_ORDER, a used descriptor of a packed ring may also stand for earlier chains; those come first.
         let oldest = *self.order.front().expect("a chain used, none offered");
         let (id, written) = match self.packed && self.in_order && oldest != last {
             true => {
@@ -305,7 +305,7 @@ impl Driver {
         Some((id, len))
     }
 
-    /// Whether the device asked for a notification of what was offered since `since` chains ago.
+    /// Whether the device asked for a notification of the chains offered since `since` chains ago.
     pub(crate) fn kick_wanted(&self, event_idx: bool, since: u16) -> bool {
         let device = self.base + DEVICE;
         match (self.packed, event_idx) {
@@ -332,7 +332,7 @@ impl Driver {
         }
     }
 
-    /// Asks the device to notify, at every used chain or (with event index) at the next.
+    /// Asks the device to notify, of every used chain or (with event index) of the next one.
     pub(crate) fn want_interrupts(&self, want: bool, event_idx: bool) {
         let driver = self.base + DRIVER;
         match (self.packed, event_idx) {
@@ -350,7 +350,7 @@ impl Driver {
         }
     }
 
-    /// Overwrites the available index of a split ring, or the head entry that comes next.
+    /// Overwrites the available index of a split ring, or the next head entry.
     pub(crate) fn corrupt(&self, avail_idx: Option<u16>, head: Option<u16>) {
         if let Some(head) = head {
             let entry = self.base + DRIVER + 4 + 2 * u64::from(self.avail_idx % self.size);

@@ -1,10 +1,10 @@
-//! Virtqueues (VIRTIO 1.2, 2.6 to 2.8), the device's side.
+//! Virtqueues (VIRTIO 1.2, 2.6 to 2.8), on the device's side.
 //!
-//! A ring is resolved once, when it starts, into checked pointers ([`Layout`]). The driver may write all of it
-//! at any time, so each field is read once and validated before it is used. What a driver can do wrong in one
-//! chain costs it that chain ([`Chain::ok`]); what leaves no trust in the ring's state costs it the ring
-//! ([`Fault`]). Chains are completed in the order in which they were taken, negotiated or not, so that the used
-//! index alone says where to resume.
+//! A ring is resolved once, when it starts, into checked pointers ([`Layout`]). The driver may write all of it at any
+//! time, so each field is read once and validated before use. An error in one chain costs the driver that chain
+//! ([`Chain::ok`]); an error that makes the ring's state untrustworthy costs it the ring ([`Fault`]). Chains are
+//! completed in the order in which they were taken, whether that is negotiated or not, so the used index alone tells
+//! where to resume.
 
 mod chain;
 mod layout;
@@ -26,33 +26,33 @@ pub(crate) use split::Split;
 use mem::Segment;
 
 #[cfg(target_endian = "big")]
-compile_error!("rings are little-endian (VIRTIO 1.2, 2.4) and are read here as they lie");
+compile_error!("rings are little-endian (VIRTIO 1.2, 2.4), and this code reads them without conversion");
 
 /// One buffer of the driver, as taken.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Chain {
-    /// What the driver knows it by: the head's index (split) or the buffer id (packed).
+    /// The driver's identifier for it: the head's index (split) or the buffer id (packed).
     id: u16,
     /// Ring slots it takes.
     slots: u16,
-    /// Whether it could be resolved; if not, it holds no segments and is only to be returned.
+    /// Whether it could be resolved. If not, it has no segments and is only returned.
     pub(crate) ok: bool,
 }
 
-/// Why a ring's state can't be trusted any more.
+/// Why a ring's state can no longer be trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[repr(u32)]
 pub(crate) enum Fault {
     /// More chains available than the ring has room for.
     #[error("available index jumped by more than the ring's size")]
     IndexJump = 2,
-    /// A head that is no descriptor.
+    /// A head that is not a descriptor's index.
     #[error("available ring names a descriptor outside the table")]
     HeadOutside = 3,
     /// A packed chain whose end can't be found.
     #[error("descriptor chain longer than the packed ring, or than {MAX_CHAIN} descriptors")]
     EndlessChain = 4,
-    /// Nothing that can be used.
+    /// No chain that can be used.
     #[error("driver makes nothing but malformed chains available")]
     Rubbish = 5,
 }
@@ -65,13 +65,13 @@ impl Fault {
     }
 }
 
-/// What both forms of ring do. Callers are generic over it: a burst dispatches once.
+/// The operations of both forms of ring. Callers are generic over it: a burst dispatches once.
 pub(crate) trait Virtqueue {
-    /// Looks, once a burst, at what the driver made available.
+    /// Checks, once per burst, what the driver made available.
     fn look(&mut self) -> Result<(), Fault>;
 
-    /// Takes the next chain and appends its segments to `out`, which must have room for [`MAX_CHAIN`]. None
-    /// where nothing more is available.
+    /// Takes the next chain and appends its segments to `out`, which must have room for [`MAX_CHAIN`]. `None` if no
+    /// more is available.
     fn take(
         &mut self,
         access: Access,
@@ -79,20 +79,20 @@ pub(crate) trait Virtqueue {
         out: &mut Vec<Segment>,
     ) -> Result<Option<Chain>, Fault>;
 
-    /// Takes the next chain where it is one buffer in the region of the last hit, as most are. Where it isn't, or where
-    /// nothing is available, nothing is taken: [`Virtqueue::take`] knows more.
+    /// Takes the next chain if it is a single buffer in the region of the last hit, as most are. Otherwise, or if
+    /// nothing is available, takes nothing: [`Virtqueue::take`] then decides.
     fn take_single(&mut self, access: Access, memory: &Memory) -> Option<(Chain, Segment)>;
 
-    /// Brings a buffer near that will be taken soon, for writing.
+    /// Prefetches, for writing, a buffer that will be taken soon.
     fn prefetch(&self, memory: &Memory);
 
-    /// Puts back the chains last taken, none of them completed.
+    /// Puts back the chains taken last, none of which is completed.
     fn rewind(&mut self, chains: &[Chain]);
 
-    /// Notes that the oldest chain taken is used, `written` bytes of it written. Nothing is visible yet.
+    /// Records that the oldest taken chain is used, with `written` bytes written. The driver does not see it yet.
     fn complete(&mut self, chain: Chain, written: u32);
 
-    /// Makes all that was completed visible to the driver; whether it wants to be notified.
+    /// Makes all completed chains visible to the driver. Returns whether it wants to be notified.
     fn publish(&mut self) -> bool;
 
     /// Asks the driver for notifications of new buffers, or for none.
@@ -101,7 +101,7 @@ pub(crate) trait Virtqueue {
     /// Whether a chain is available that was not taken.
     fn pending(&self) -> bool;
 
-    /// The position as GET_VRING_BASE encodes it, valid when all chains taken have been published.
+    /// The position as GET_VRING_BASE encodes it; valid when all taken chains have been published.
     fn base(&self) -> u32;
 }
 
@@ -122,7 +122,7 @@ macro_rules! dispatch {
 }
 pub(crate) use dispatch;
 
-/// Whether moving an index from `old` to `new` passes `event` (2.7.7.2, 2.7.10).
+/// Whether an index that moves from `old` to `new` passes `event` (2.7.7.2, 2.7.10).
 fn passes(event: u16, new: u16, old: u16) -> bool {
     new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
 }

@@ -10,14 +10,14 @@ const DESC_AVAIL: u16 = 1 << 7;
 const DESC_USED: u16 = 1 << 15;
 const DESC_WRITE: u16 = 2;
 
-/// Buffers between the one taken and the one brought near.
+/// Distance from the buffer that is taken to the one that is prefetched.
 const PREFETCH: u16 = 4;
 
 const EVENT_ENABLE: u16 = 0;
 const EVENT_DISABLE: u16 = 1;
 const EVENT_DESC: u16 = 2;
 
-/// A place in the ring, with the wrap counter that goes with it.
+/// A position in the ring, with its wrap counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Position {
     index: u16,
@@ -43,7 +43,7 @@ impl Position {
         }
     }
 
-    /// As event suppression and GET_VRING_BASE encode it: the counter in bit 15.
+    /// As event suppression and GET_VRING_BASE encode it: the wrap counter in bit 15.
     fn encoded(self) -> u16 {
         self.index | u16::from(self.wrap) << 15
     }
@@ -65,7 +65,7 @@ pub(crate) struct Packed {
     in_order: bool,
     /// Next descriptor to take.
     next: Position,
-    /// Next place for a used descriptor.
+    /// Position of the next used descriptor.
     used: Position,
     /// Slots taken and not published.
     in_flight: u16,
@@ -73,15 +73,14 @@ pub(crate) struct Packed {
 }
 
 impl Packed {
-    /// The ring at `at`, resumed at the position that `base` encodes. Its upper half (the used position) is not
-    /// looked at: a ring is stopped with everything returned, so that both are the same, and some VMMs leave it
-    /// zero.
+    /// The ring at `at`, resumed at the position that `base` encodes. The upper half of `base` (the used position) is
+    /// ignored: a ring is stopped with everything returned, so both positions are equal, and some VMMs leave it zero.
     ///
     /// # Safety
     /// `at` must be a packed ring's layout and stay mapped as long as the ring lives.
     pub(crate) unsafe fn new(at: Layout, event_idx: bool, in_order: bool, base: u32) -> Self {
         let index = base as u16 & 0x7fff;
-        // An index outside (a hostile or confused VMM) starts at the beginning.
+        // An index outside the ring (a hostile or confused VMM) starts at the beginning.
         let next = Position { index: if index < at.size { index } else { 0 }, wrap: base & 0x8000 != 0 };
         let shadow = Vec::with_capacity(usize::from(at.size));
         Self { at, event_idx, in_order, next, used: next, in_flight: 0, shadow }
@@ -94,7 +93,7 @@ impl Packed {
         unsafe { AtomicU64::from_ptr(self.at.desc.add(16 * usize::from(index) + 8).cast()) }
     }
 
-    /// The flags alone, for the driver to see after the rest.
+    /// Only the flags, which the driver must see after the rest.
     fn flags(&self, index: u16) -> &AtomicU16 {
         debug_assert!(index < self.at.size);
         // SAFETY: as above.
@@ -109,7 +108,7 @@ impl Packed {
         Desc::packed(addr, rest)
     }
 
-    /// Whether `flags` at a place with wrap counter `wrap` mean available (2.8.1).
+    /// Whether `flags` at a position with wrap counter `wrap` mean available (2.8.1).
     fn is_available(flags: u16, wrap: bool) -> bool {
         (flags & DESC_AVAIL != 0) == wrap && (flags & DESC_USED != 0) != wrap
     }
@@ -129,7 +128,7 @@ impl Packed {
             EVENT_DESC if self.event_idx => {
                 let off_wrap = off_wrap.load(Ordering::Relaxed);
                 let (size, mut event, mut from) = (self.at.size, off_wrap & 0x7fff, old.index);
-                // Both in the terms of the lap that the used position is on.
+                // Both relative to the lap of the used position.
                 if old.wrap != self.used.wrap {
                     from = from.wrapping_sub(size);
                 }
@@ -142,7 +141,7 @@ impl Packed {
         }
     }
 
-    /// Writes the used descriptor of `done` at `place`, all but the flags, which are returned.
+    /// Writes the used descriptor of `done` at `place`, except for the flags, which are returned.
     fn write_used(&self, place: Position, done: &Done) -> u16 {
         let cell = self.at.desc.cast::<[u64; 2]>();
         // SAFETY: `place` is in the ring; length and id are the six bytes before the flags.
@@ -175,8 +174,8 @@ impl Virtqueue for Packed {
         let (first, room) = (out.len(), (self.at.size - self.in_flight).min(MAX_CHAIN as u16));
         let (mut at, mut slots, mut ok) = (self.next, 0, true);
         loop {
-            // Slots in flight are not the driver's to reuse: a chain that reaches into them has no end. Nor is one
-            // followed for longer than a split ring's.
+            // The driver must not reuse slots in flight: a chain that reaches into them has no end. Nor is a chain
+            // followed for longer than in a split ring.
             if slots == room {
                 return Err(Fault::EndlessChain);
             }
@@ -227,7 +226,7 @@ impl Virtqueue for Packed {
     fn complete(&mut self, chain: Chain, written: u32) {
         let done = Done { id: chain.id, slots: chain.slots, written };
         match self.shadow.last_mut() {
-            // The last of a batch stands for all; where lengths matter each has its own.
+            // The last chain of a batch stands for all; if lengths matter, each has its own descriptor.
             Some(last) if self.in_order && last.written == 0 && written == 0 => {
                 *last = Done { slots: last.slots + done.slots, ..done };
             }

@@ -1,13 +1,14 @@
 //! Split virtqueues (VIRTIO 1.2, 2.7).
 //!
-//! Positions are free-running counters, and always in this order, none further from the first than the ring's size:
+//! Positions are free-running counters. They always have this order, and none is further from the first than the
+//! ring's size:
 //!
 //! ```text
-//! used (published) .. used + done .. next (taken) .. next + heads (read ahead) .. avail (the driver's word, checked)
+//! used (published) .. used + done .. next (taken) .. next + heads (read ahead) .. avail (from the driver, checked)
 //! ```
 //!
-//! Only [`Virtqueue::look`] lets the driver move one, and only so that the order holds. So whatever the driver does
-//! from burst to burst, no more chains are in flight than the ring has, and no head is taken that it took back.
+//! Only [`Virtqueue::look`] lets the driver move a position, and only within that order. So whatever the driver does
+//! from burst to burst, no more chains are in flight than the ring has, and no head is taken that the driver withdrew.
 
 use super::chain::{Desc, Links};
 use super::{Access, Chain, Fault, Layout, MAX_CHAIN, Memory, Virtqueue, passes};
@@ -19,7 +20,7 @@ use std::sync::atomic::{AtomicU16, Ordering, fence};
 /// Heads read from the available ring at once.
 const AHEAD: usize = 64;
 
-/// Buffers between the one taken and the one brought near.
+/// Distance from the buffer that is taken to the one that is prefetched.
 const PREFETCH: usize = 4;
 
 const AVAIL_NO_INTERRUPT: u16 = 1;
@@ -29,28 +30,28 @@ const USED_NO_NOTIFY: u16 = 1;
 pub(crate) struct Split {
     at: Layout,
     event_idx: bool,
-    /// `avail.idx` as of the last look.
+    /// `avail.idx` when it was last read.
     avail: u16,
     /// Next entry of the available ring to take.
     next: u16,
-    /// Used index as the driver sees it.
+    /// Used index, as the driver sees it.
     used: u16,
     /// Heads of the entries from `next` on, newest first.
     heads: ArrayVec<u16, AHEAD>,
-    /// Completed and not yet published: (id, written), as the used ring lays them out. No more than the ring has.
+    /// Completed but not yet published: (id, written), in the used ring's layout. No more than the ring has.
     shadow: Vec<[u32; 2]>,
 }
 
 impl Split {
     /// The ring at `at`, resumed at available index `base`.
     ///
-    /// A device that died left chains taken and not completed between the used index and `base`. As chains are
-    /// completed in order, they are exactly those, and are taken again. A VMM that does not know the position gives 0
-    /// (DPDK's virtio-user, on reconnection): there the used index says it alone.
+    /// A device that died left chains that were taken but not completed, between the used index and `base`. As chains
+    /// are completed in order, these are exactly the missing ones, and are taken again. A VMM that does not know the
+    /// position passes 0 (DPDK's virtio-user, on reconnection): then the used index alone counts.
     ///
     /// # Safety
-    /// `at` must be a split ring's layout with room for event indexes where `event_idx`, and stay mapped as
-    /// long as the ring lives.
+    /// `at` must be a split ring's layout, with room for event indexes if `event_idx`, and stay mapped as long as the
+    /// ring lives.
     pub(crate) unsafe fn new(at: Layout, event_idx: bool, base: u32) -> Self {
         let shadow = Vec::with_capacity(usize::from(at.size));
         let heads = ArrayVec::new();
@@ -70,7 +71,7 @@ impl Split {
         unsafe { AtomicU16::from_ptr(self.at.driver.add(offset).cast()) }
     }
 
-    /// The same of the device area: flags, index, avail_event.
+    /// The same for the device area: flags, index, avail_event.
     fn device(&self, offset: usize) -> &AtomicU16 {
         // SAFETY: as above.
         unsafe { AtomicU16::from_ptr(self.at.device.add(offset).cast()) }
@@ -114,7 +115,7 @@ impl Split {
     ) -> Result<(), super::chain::Malformed> {
         let first = out.len();
         let mut index = head;
-        // Counting the steps bounds a chain that runs in a circle.
+        // Counting the steps limits a chain that runs in a circle.
         for _ in 0..MAX_CHAIN.min(self.at.size.into()) {
             let desc = self.desc(index);
             memory.append(&desc, Links::Chained, access, first, out)?;
@@ -133,7 +134,7 @@ impl Split {
 impl Virtqueue for Split {
     fn look(&mut self) -> Result<(), Fault> {
         let avail = self.driver(2).load(Ordering::Acquire);
-        // Not past what the ring holds, and not back behind what was taken or read ahead.
+        // Not past the ring's size, and not back behind what was taken or read ahead.
         let read = self.next.wrapping_add(self.heads.len() as u16).wrapping_sub(self.used);
         if !(read..=self.at.size).contains(&avail.wrapping_sub(self.used)) {
             return Err(Fault::IndexJump);
@@ -201,8 +202,9 @@ impl Virtqueue for Split {
         }
         let first = self.slot(self.used);
         let (until_end, wrapped) = done.split_at(count.min(usize::from(self.at.size) - first));
-        // SAFETY: the first piece ends where the ring does at the latest. The second begins the ring, and is no longer
-        // than it: `complete` lets in no more. The ring is aligned to 4; what is ours does not overlap it.
+        // SAFETY: the first piece ends at the ring's end at the latest. The second begins at the ring's start and is
+        // no longer than the ring: `complete` lets in no more. The ring is aligned to 4; our own memory does not
+        // overlap it.
         unsafe {
             let ring = self.at.device.add(4).cast::<[u32; 2]>();
             ptr::copy_nonoverlapping(until_end.as_ptr(), ring.add(first), until_end.len());
@@ -212,7 +214,7 @@ impl Virtqueue for Split {
         let old = self.used;
         self.used = old.wrapping_add(count as u16);
         self.device(2).store(self.used, Ordering::Release);
-        // The driver sets its event and then looks at the index; we set the index and then look at its event.
+        // The driver sets its event and then reads the index; we set the index and then read its event.
         fence(Ordering::SeqCst);
         if self.event_idx {
             let event = self.driver(4 + 2 * usize::from(self.at.size)).load(Ordering::Relaxed);
@@ -224,7 +226,7 @@ impl Virtqueue for Split {
 
     fn want_kicks(&mut self, want: bool) {
         if self.event_idx {
-            // An event that is not moved along asks for nothing (until the index has gone all the way round).
+            // An event index that is not advanced asks for nothing (until the index has gone all the way round).
             if want {
                 self.device(4 + 8 * usize::from(self.at.size)).store(self.next, Ordering::Relaxed);
             }

@@ -1,4 +1,4 @@
-//! Rings against mock drivers, well-behaved and hostile, and split rings against crate `virtio-queue`.
+//! Rings with mock drivers, well-behaved and hostile, and split rings compared with the crate `virtio-queue`.
 
 use super::mock::{Buffer, DEVICE, DRIVER, Driver, GPA, RING_LEN, Ram, TABLES, USER};
 use super::*;
@@ -10,11 +10,11 @@ use virtio_queue::{Queue, QueueT};
 use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
 
 const SIZE: u16 = 16;
-/// Bytes for buffers behind the ring.
+/// Bytes for buffers after the ring.
 const BUFFERS: u64 = 0x1000;
 const LEN: usize = (RING_LEN + BUFFERS) as usize;
 
-/// What may differ from ring to ring.
+/// How rings differ.
 #[derive(Clone, Copy, Debug, bolero::TypeGenerator)]
 struct Form {
     packed: bool,
@@ -60,7 +60,7 @@ impl Pair {
         Self { _backing: backing, driver, ring, memory, segments: Vec::with_capacity(2 * MAX_CHAIN) }
     }
 
-    /// Takes a chain; it, and its segments as (offset in memory, length).
+    /// Takes a chain; returns it with its segments as (offset in memory, length).
     fn take(&mut self, access: Access) -> Option<Taken> {
         self.try_take(access).unwrap()
     }
@@ -99,7 +99,7 @@ fn device(driver: &Driver, form: Form, base: u32) -> (Ring, Memory) {
     }
 }
 
-/// `count` read-only buffers, each of another length.
+/// `count` read-only buffers, each with another length.
 fn buffers(count: u16, write: bool) -> Vec<Buffer> {
     (0..count).map(|i| (GPA + RING_LEN + u64::from(i) * 256, 10 + u32::from(i), write)).collect()
 }
@@ -169,7 +169,7 @@ fn chains_put_back_come_again() {
 fn kicks_and_interrupts_come_when_wanted() {
     for form in forms() {
         let mut pair = Pair::new(form, SIZE);
-        // Enough to go round the ring, and round the index of a split one.
+        // Enough laps for the ring, and for the index of a split ring, to wrap around.
         for lap in 0..if cfg!(miri) { 50 } else { 70_000 } {
             let want = lap % 3 != 0;
             dispatch!(&mut pair.ring, r => {
@@ -212,7 +212,7 @@ fn what_a_dead_device_had_taken_is_taken_again() {
     let (first, _) = pair.take(Access::Read).unwrap();
     pair.take(Access::Read).unwrap();
     pair.complete(first, 0);
-    // Dies here: two taken, one used.
+    // The device dies here: two chains taken, one used.
     let base = dispatch!(&pair.ring, r => r.base());
     assert_eq!(base, 2);
     (pair.ring, pair.memory) = device(&pair.driver, form, base);
@@ -246,7 +246,7 @@ fn malformed_chains_cost_the_driver_only_themselves() {
         };
         for (what, buffers) in &cases {
             for indirect in [false, true] {
-                // A packed table may mark what is read as writable: see `Memory::table`.
+                // A packed table may mark as writable what is only read: see `Memory::table`.
                 if *what == "to be written" && indirect && form.packed {
                     continue;
                 }
@@ -254,7 +254,7 @@ fn malformed_chains_cost_the_driver_only_themselves() {
                 refused(&mut pair, id, what);
             }
         }
-        // Tables of their own making: one in another, a circle, lengths that can't be.
+        // Invalid tables: one in another, a circle, impossible lengths.
         let nested = |flags: u16| {
             let (mut raw, at) = ([0u8; 16], if form.packed { 14 } else { 12 });
             raw[..8].copy_from_slice(&(GPA + RING_LEN).to_le_bytes());
@@ -274,7 +274,7 @@ fn malformed_chains_cost_the_driver_only_themselves() {
             let id = pair.driver.offer_table((addr, len, false));
             refused(&mut pair, id, "table of a length that can't be");
         }
-        // The ring is as good as ever.
+        // The ring still works.
         let id = pair.driver.offer(&buffers(2, false), true).unwrap();
         let (chain, segments) = pair.take(Access::Read).unwrap();
         assert_eq!(segments, places(&buffers(2, false)));
@@ -315,7 +315,7 @@ fn chains_that_a_split_ring_takes_back_are_a_fault() {
         while pair.driver.offer(&buffers(1, false), false).is_some() {}
         let (chain, _) = pair.take(Access::Read).unwrap();
         pair.complete(chain, 0);
-        // The device read the other heads ahead, too.
+        // The device has read the other heads ahead, too.
         pair.driver.corrupt(Some(1), None);
         assert_eq!(pair.try_take(Access::Read).unwrap_err(), Fault::IndexJump);
     }
@@ -331,7 +331,7 @@ fn a_buffer_in_more_regions_than_a_chain_may_have_is_refused() {
         let (at, end) = (ram.at_offset(RING_LEN), GPA + LEN as u64);
         for i in 0..count {
             let spec = RegionSpec { gpa: end + 8 * i, len: 8, user: USER + (1 << 32) + 8 * i, offset: 0 };
-            // SAFETY: buffers of the test's memory, which lives as long as the test.
+            // SAFETY: buffers in the test's memory, which lives as long as the test.
             regions
                 .insert(unsafe { Region::from_raw(&spec, at.wrapping_add(8 * i as usize)) }.unwrap())
                 .unwrap();
@@ -350,7 +350,7 @@ fn a_buffer_in_more_regions_than_a_chain_may_have_is_refused() {
             pair.complete(chain, 0);
             pair.driver.used().unwrap();
         }
-        // A table in as many regions can't be read.
+        // A table in that many regions can't be read.
         let id = pair.driver.offer_table((end, 16 * (count as u32 / 2 + 1), false));
         let (chain, _) = pair.take(Access::Read).unwrap();
         assert_eq!((chain.id, chain.ok), (id, false));
@@ -361,7 +361,7 @@ fn a_buffer_in_more_regions_than_a_chain_may_have_is_refused() {
 fn a_split_chain_in_a_circle_ends() {
     let mut pair = Pair::new(Form { packed: false, event_idx: false, in_order: false }, SIZE);
     let id = pair.driver.offer(&buffers(2, false), false).unwrap();
-    // The second descriptor goes on with the first.
+    // The second descriptor continues with the first.
     pair.driver.ram.write(16 + 12, &[1, 0, 0, 0]);
     let (chain, _) = pair.take(Access::Read).unwrap();
     assert!(!chain.ok);
@@ -376,12 +376,12 @@ fn a_packed_chain_without_end_is_a_fault() {
         pair.driver.ram.write(16 * i + 14, &0x81u16.to_le_bytes());
     }
     assert_eq!(pair.try_take(Access::Read).unwrap_err(), Fault::EndlessChain);
-    // Nor is it followed further than any chain in a ring of more slots.
+    // Nor is it followed further than any chain is, in a ring with more slots.
     let most = MAX_CHAIN as u16;
     let mut pair = Pair::new(Form { packed: true, event_idx: false, in_order: false }, most);
     assert_eq!(pair.driver.offer(&[buffers(1, false)[0]; MAX_CHAIN], false), Some(0));
     assert!(pair.take(Access::Read).unwrap().0.ok);
-    // Its last descriptor lies where the driver's event suppression does, which nobody uses here.
+    // Its last descriptor overlaps the driver's event suppression, which nobody uses here.
     let mut pair = Pair::new(Form { packed: true, event_idx: false, in_order: false }, most + 1);
     pair.driver.offer(&[buffers(1, false)[0]; MAX_CHAIN + 1], false).unwrap();
     assert_eq!(pair.try_take(Access::Read).unwrap_err(), Fault::EndlessChain);
@@ -396,7 +396,8 @@ fn faults_have_codes_of_their_own() {
     assert_eq!(Fault::from_code(mem::FaultWord::BUS), None);
 }
 
-/// VIRTIO 1.2, 2.7.6, 2.7.8 and 2.8.14: how long areas are. The last byte of memory may be theirs, one behind it not.
+/// VIRTIO 1.2, 2.7.6, 2.7.8 and 2.8.14: the lengths of areas. An area may end with the last byte of memory, but not
+/// one byte after it.
 #[test]
 fn areas_may_end_where_memory_does() {
     let mut backing = Backing::new();
@@ -447,7 +448,7 @@ fn layouts_are_checked() {
     }
 }
 
-/// A chain to offer: lengths of its parts, and whether in a table.
+/// A chain to offer: lengths of its parts, and whether they are in a table.
 type Shape = (Vec<u8>, bool);
 
 fn shaped((lens, indirect): &Shape, write: bool) -> (Vec<Buffer>, bool) {
@@ -499,7 +500,7 @@ fn split_ring_agrees_with_virtio_queue() {
                 }
                 assert!(queue.pop_descriptor_chain(&theirs).is_none());
                 let notify = dispatch!(&mut pair.ring, r => r.publish());
-                // Theirs looks at the driver's wish only with event indexes.
+                // The crate's device checks the driver's wish only with event indexes.
                 if used > 0 {
                     let theirs = queue.needs_notification(&theirs).unwrap();
                     assert!(notify == theirs || !event_idx);
@@ -539,7 +540,7 @@ fn any_well_behaved_driver_is_served() {
                 dispatch!(&mut pair.ring, r => r.complete(chain, written));
                 completed.push_back((chain.id, written));
             }
-            // A burst ends with all of it published.
+            // A burst ends with everything published.
             dispatch!(&mut pair.ring, r => r.publish());
             while let Some(used) = pair.driver.used() {
                 assert_eq!(Some(used), completed.pop_front());
@@ -549,7 +550,7 @@ fn any_well_behaved_driver_is_served() {
     });
 }
 
-/// Whatever is in memory: no panic, no end to a burst missing, nothing outside memory.
+/// Whatever is in memory: no panic, no endless burst, no access outside memory.
 #[test]
 fn any_hostile_driver_is_survived() {
     type Scribble = (u16, Vec<u8>);
@@ -557,7 +558,7 @@ fn any_hostile_driver_is_survived() {
         let mut pair = Pair::new(*form, SIZE);
         let access = if *write { Access::Write } else { Access::Read };
         let ram = pair.driver.ram;
-        // Start with something to take, so that scribbles hit what matters.
+        // Starts with something to take, so that random writes hit what matters.
         while pair.driver.offer(&buffers(3, *write), true).is_some() {}
         for (at, bytes) in scribbles {
             // Descriptors, available ring, used ring, tables, buffers.

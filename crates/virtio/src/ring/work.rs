@@ -1,27 +1,27 @@
-//! What a driver's descriptors cost, and what they may.
+//! The cost of a driver's descriptors, and its limit.
 //!
-//! A driver decides how much there is to look at: chains of many descriptors, tables of them, buffers that cross
-//! regions, chains that turn out malformed, and all of it again for the next packet. So it is given a credit, and what
-//! it is given for each packet or poll is more than any honest driver needs.
+//! A driver determines how much there is to examine: chains of many descriptors, tables of them, buffers that cross
+//! regions, chains that turn out to be malformed, and all of it again for the next packet. So it has a credit, and
+//! each packet or poll adds more to it than any honest driver needs.
 
 use super::Fault;
 
-/// Credit at most, in descriptors. Also what one poll of a driver's transmit ring brings.
+/// Most credit, in descriptors. Also what one poll of a driver's transmit ring adds.
 pub(super) const CREDIT: i32 = 2048;
 
-/// Credit that a packet to the guest brings: a chain of it (Linux has up to 47 descriptors), and mergeable buffers of
-/// 256 bytes and more.
+/// Credit that a packet to the guest adds: enough for its chain (Linux has up to 47 descriptors), and for mergeable
+/// buffers of 256 bytes and more.
 const FOR_PACKET: i32 = 64;
 const BYTES_FOR_DESCRIPTOR: usize = 256;
 
-/// Chains in a row that may be malformed.
+/// Most malformed chains in a row.
 const RUBBISH: u32 = 1024;
 
 /// The account of a ring's driver.
 pub(crate) struct Work {
-    /// Descriptors that may still be looked at. It is asked for between chains, so one chain may bring it below zero.
+    /// Descriptors that may still be examined. It is checked between chains, so one chain may make it negative.
     credit: i32,
-    /// Chains malformed since the last one that was not.
+    /// Number of malformed chains since the last good one.
     rubbish: u32,
 }
 
@@ -30,13 +30,13 @@ impl Work {
         Self { credit: CREDIT, rubbish: 0 }
     }
 
-    /// Notes that the driver's transmit ring is polled.
+    /// Adds the credit for a poll of the driver's transmit ring.
     #[inline]
     pub(crate) fn grant_poll(&mut self) {
         self.grant(CREDIT);
     }
 
-    /// Notes that there is a packet of `len` bytes for the driver.
+    /// Adds the credit for a packet of `len` bytes to the driver.
     #[inline]
     pub(crate) fn grant_packet(&mut self, len: usize) {
         self.grant(FOR_PACKET.saturating_add(i32::try_from(len / BYTES_FOR_DESCRIPTOR).unwrap_or(CREDIT)));
@@ -46,25 +46,25 @@ impl Work {
         self.credit = self.credit.saturating_add(descriptors).min(CREDIT);
     }
 
-    /// Notes that so many descriptors, or parts of buffers, were looked at.
+    /// Takes the credit for descriptors, or parts of buffers, that were examined.
     #[inline]
     pub(super) fn spend(&mut self, descriptors: usize) {
         self.credit -= descriptors as i32;
     }
 
-    /// Whether no more chains are to be looked at now.
+    /// Whether no more chains may be examined now.
     #[inline]
     pub(crate) fn is_used_up(&self) -> bool {
         self.credit <= 0
     }
 
-    /// Notes a chain that can be used.
+    /// Records a good chain.
     #[inline(always)]
     pub(crate) fn good(&mut self) {
         self.rubbish = 0;
     }
 
-    /// Notes a malformed chain; it is a fault if the driver offers nothing else.
+    /// Records a malformed chain. It is a fault if the driver offers nothing else.
     #[cold]
     pub(crate) fn malformed(&mut self) -> Result<(), Fault> {
         self.rubbish += 1;
@@ -76,7 +76,7 @@ impl Work {
 mod tests {
     use super::*;
 
-    /// How many descriptors may still be looked at.
+    /// How many descriptors may still be examined.
     fn left(work: &mut Work) -> usize {
         let before = work.credit;
         let count = std::iter::from_fn(|| (!work.is_used_up()).then(|| work.spend(1))).count();

@@ -1,4 +1,4 @@
-//! Guests and VMMs that mean harm: what it costs them, and that it costs nobody else.
+//! Hostile guests and VMMs: what it costs them, and that it costs nobody else.
 
 use super::*;
 use rustix::fs::{OFlags, fcntl_setfl};
@@ -10,7 +10,7 @@ use vmm_sys_util::sock_ctrl_msg::ScmSocket;
 const NEXT: u16 = 1;
 const WRITE: u16 = 2;
 
-/// Fills a ring with chains of a descriptor each that goes on with itself.
+/// Fills a ring with chains whose single descriptor continues with itself.
 fn circles(vmm: &mut Vmm, ring: usize) {
     let flags = if ring == TO_GUEST { NEXT | WRITE } else { NEXT };
     for i in 0..SIZE {
@@ -27,16 +27,16 @@ fn a_receive_ring_of_long_rubbish_is_not_walked_for_each_packet() {
     circles(&mut vmm, TO_GUEST);
     let send = || deliver(&port, 0, &frame(60, 0), &Offload::default());
     let walked = || port.port.status().malformed * u64::from(SIZE);
-    // The credit of a ring, and one chain more.
+    // The credit of a ring, plus one chain.
     assert_eq!(send(), Err(NoRoom::Full));
     assert!((1024..=2048 + 64).contains(&walked()), "{} descriptors", walked());
-    // From then on each packet has what it brings itself.
+    // From then on each packet adds only its own credit.
     for packets in 1..10 {
         let before = walked();
         assert_eq!(send(), Err(NoRoom::Full));
         assert!(walked() - before <= 64 + u64::from(SIZE), "{packets}: {} descriptors", walked() - before);
     }
-    // It does not matter to the driver that means it now.
+    // A driver that behaves from now on is not affected.
     while vmm.drivers[TO_GUEST].used().is_some() {}
     until(|| {
         let _ = send();
@@ -60,7 +60,7 @@ fn a_transmit_ring_of_long_rubbish_is_walked_in_turns() {
     }
 }
 
-/// Has the device look at `count` chains of `ring`, one at a time, that are malformed.
+/// Makes the device examine `count` malformed chains of `ring`, one at a time.
 fn rubbish(port: &mut Opened, vmm: &mut Vmm, ring: usize, count: u32) {
     for _ in 0..count {
         vmm.drivers[ring].offer(&[(GPA, 0, ring == TO_GUEST)], false).unwrap();
@@ -79,7 +79,7 @@ fn a_driver_of_nothing_but_rubbish_is_disabled() {
         let (_dir, mut port, mut vmm) = connected("rubbish", BASE, 1);
         for _ in 0..2 {
             rubbish(&mut port, &mut vmm, ring, 1023);
-            // One that is good begins the count anew.
+            // A good one restarts the count.
             works(&mut port, &mut vmm);
             works(&mut port, &mut vmm);
         }
@@ -93,7 +93,7 @@ fn a_driver_of_nothing_but_rubbish_is_disabled() {
     }
 }
 
-/// Runs `work` on a thread; what it returns, or a failure where it hangs.
+/// Runs `work` on a thread. Returns its result, or fails if it hangs.
 fn in_time<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, finished) = mpsc::channel();
     std::thread::spawn(move || done.send(work()));
@@ -103,7 +103,7 @@ fn in_time<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'sta
 #[test]
 fn a_notification_that_nobody_takes_holds_nobody_up() {
     let (_dir, mut port, mut vmm) = connected("notify", BASE, 1);
-    // Who shares an open file shares its flags. The counter is full: another count would have to wait for a reader.
+    // Whoever shares an open file shares its flags. The counter is full: a blocking write would wait for a reader.
     for call in &vmm.calls {
         call.write(u64::MAX - 1).unwrap();
         // SAFETY: open as long as the event.
@@ -116,16 +116,16 @@ fn a_notification_that_nobody_takes_holds_nobody_up() {
     in_time("a worker, or the control thread,", move || {
         assert_eq!(receive(&mut port, 0).len(), 1);
         deliver(&port, 0, &frame(60, 0), &Offload::default()).unwrap();
-        // It signals what it is given, too.
+        // It also signals whatever it is given.
         vmm.frontend.set_vring_call(TO_GUEST, &vmm.calls[TO_GUEST]).unwrap();
-        // Other queues, and who would stop them, find the rings free.
+        // Other queues, and a thread that stops them, find the rings free.
         assert_eq!(receive(&mut port, 0).len(), 0);
         vmm.frontend.get_vring_base(FROM_GUEST).unwrap();
         drop(port);
     });
 }
 
-/// Two ends of a connection, of which the first has data that the other does not take and lingers when it is closed.
+/// Two ends of a connection. The first one has data that the other does not read, and lingers on close.
 fn lingering() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -140,19 +140,19 @@ fn lingering() -> (TcpStream, TcpStream) {
 #[test]
 fn a_descriptor_that_takes_long_to_close_is_its_guests_own_affair() {
     let (dir, mut port, mut vmm) = connected("linger", BASE, 1);
-    // Whose close is the last is who waits. Where that was ours, another is sent.
+    // The thread whose close is the last one waits. If that was ours, another connection is sent.
     let _unread = std::iter::repeat_with(|| hand_over_lingering(&vmm)).take(50).flatten().next().unwrap();
-    // The guest is served, and so are those who ask for its state.
+    // The guest is still served, and so are queries of its state.
     works(&mut port, &mut vmm);
     in_time("closing the port", move || drop(port));
-    // In its place there may be another.
+    // Another port may take its place.
     let port = open(&dir.port(Role::Server, 1)).unwrap();
     drop(Vmm::new(UnixStream::connect(dir.0.join("vm.sock")).unwrap(), BASE, 1));
     drop(port);
 }
 
-/// Gives the back end a socket that takes long to close, as the call event of ring 0, without waiting for a reply. The
-/// other end of it once the back end closes it, or nothing where we were the last to do so.
+/// Passes a socket that takes long to close to the back end, as the call event of ring 0, without waiting for a reply.
+/// Returns its other end once the back end closes it, or `None` if we were the last to do so.
 fn hand_over_lingering(vmm: &Vmm) -> Option<TcpStream> {
     let (stream, other) = lingering();
     let to_backend = vmm.frontend.as_raw_fd();
@@ -169,7 +169,7 @@ fn hand_over_lingering(vmm: &Vmm) -> Option<TcpStream> {
     is_ours_closed.recv_timeout(Duration::from_secs(2)).ok().map(|()| other)
 }
 
-/// Whether everybody closed the connection from this port, whose last data nobody took.
+/// Whether everybody closed the connection from this port, and its last data was not read.
 fn is_closing(port: u16) -> bool {
     const FIN_WAIT1: &str = "04";
     let connections = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
@@ -202,7 +202,7 @@ fn a_vmm_that_is_refused_again_and_again_does_not_fill_the_log() {
     let config = GuestPort { name: "noisy".to_owned(), ..dir.port(Role::Server, 1) };
     let _port = open(&config).unwrap();
     for _ in 0..50 {
-        // Connections are lines, too.
+        // Connections cause log lines, too.
         let mut ask = asking(&config);
         for _ in 0..20 {
             assert_eq!(ask(20, 1), 1, "an MTU of one byte");

@@ -1,25 +1,25 @@
-//! UDP segmentation: one frame for several datagrams that differ in nothing but their payload, as the kernel carries it
-//! between devices that allow it. Its headers are those of one datagram with all payloads behind each other.
+//! UDP segmentation: one frame for several datagrams that differ only in their payload, as the kernel passes it
+//! between devices that support it. Its headers are those of one datagram, followed by all payloads.
 
 use mem::{Csum, Offload, Segment, gather};
 use packet::checksum::{self, pseudo_header};
 use packet::{Fragment, L4, proto};
 use std::net::IpAddr;
 
-/// Bytes of headers at most: Ethernet with two tags, IPv4 with all its options (or IPv6 with some), UDP.
+/// Most bytes of headers: Ethernet with two tags, IPv4 with all its options (or IPv6 with some), UDP.
 pub(super) const MAX_HEADERS: usize = 96;
 
-/// Bytes of a joined frame at most: from 64 KiB on, the kernel segments at once.
+/// Most bytes of a joined frame: from 64 KiB on, the kernel segments at once.
 const MAX_JOINED: usize = u16::MAX as usize;
 
-/// Where the destination port lies in a frame with neither tag nor IP options.
+/// Offset of the destination port in a frame without tags and IP options.
 const PORT_V4: usize = proto::ETHERNET_LEN + proto::IPV4_LEN + 2;
 const PORT_V6: usize = proto::ETHERNET_LEN + proto::IPV6_LEN + 2;
 
 /// The headers of a UDP packet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Datagram {
-    /// The headers, and zero in place of what tells apart the datagrams of one frame.
+    /// The headers, with zeros in the fields in which the datagrams of one frame differ.
     common: [u8; MAX_HEADERS],
     ip: usize,
     /// Offset of UDP's header.
@@ -32,7 +32,7 @@ pub(super) struct Datagram {
 }
 
 impl Datagram {
-    /// The headers of `frame`; None where it isn't a whole UDP packet and nothing behind it.
+    /// The headers of `frame`; `None` if it isn't exactly one whole UDP packet.
     pub fn parse(frame: Segment) -> Option<Self> {
         let mut common = [0; MAX_HEADERS];
         let head = gather(&[frame], 0, &mut common);
@@ -60,8 +60,8 @@ impl Datagram {
         Some(datagram)
     }
 
-    /// The same, of a packet of a tunnel that may go in one frame with others: by doing so it gets a checksum (in
-    /// IPv6 it had that one), and an identification that means nothing, as it is not to be fragmented.
+    /// The same for a tunnel packet that may be joined with others. Joining gives it a checksum (over IPv6, the one
+    /// that it had) and another identification, which is meaningless because the packet must not be fragmented.
     pub fn joinable(frame: Segment) -> Option<Self> {
         let port = match frame.load::<2>(12).map(u16::from_be_bytes)? {
             proto::ETHERTYPE_IPV4 => PORT_V4,
@@ -91,8 +91,8 @@ impl Datagram {
         self.udp + proto::UDP_LEN
     }
 
-    /// Whether `next` may follow in one frame with `payload` bytes so far, all but the last of which are as long as
-    /// this.
+    /// Whether `next` may follow in a frame that has `payload` bytes so far, of which all but the last datagram are as
+    /// long as this one.
     pub fn takes(&self, next: &Self, payload: usize) -> bool {
         next.payload <= self.payload
             && payload.is_multiple_of(self.payload)
@@ -100,7 +100,7 @@ impl Datagram {
             && self.common == next.common
     }
 
-    /// The headers of datagram `index` of the frame with `payload` bytes of payload, the checksum partial.
+    /// The headers of datagram `index` of the frame with `payload` bytes of payload; the checksum is partial.
     pub fn headers_of(&self, index: usize, payload: usize) -> [u8; MAX_HEADERS] {
         let mut head = self.common;
         let mut set = |at: usize, value: u16| head[at..at + 2].copy_from_slice(&value.to_be_bytes());
@@ -120,7 +120,7 @@ impl Datagram {
         head
     }
 
-    /// What is left to be done for a frame with such headers.
+    /// The offload of a frame with such headers.
     pub const fn offload(&self) -> Offload {
         Offload { csum: Csum::Partial { start: self.udp as u16, offset: 6 }, gso: None }
     }

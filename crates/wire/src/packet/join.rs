@@ -1,4 +1,4 @@
-//! Messages for frames: one each, or one for neighbours that the kernel can tell apart again.
+//! Messages for frames: one each, or one for adjacent frames that the kernel can separate again.
 
 use super::datagram::{Datagram, MAX_HEADERS};
 use mem::vnet::{self, VNET_HEADER_SHORT};
@@ -6,10 +6,10 @@ use mem::{BURST, Offload, Segment};
 use std::mem::zeroed;
 use std::ops::Range;
 
-/// Datagrams in one frame at most, by the oldest kernel that knows such frames: never exceeded by a burst.
+/// Most datagrams in one frame, in the oldest kernel that knows such frames. A burst never exceeds it.
 const _: () = assert!(BURST <= 64);
 
-/// A vnet header and what follows.
+/// A vnet header and the headers after it.
 type Head = [u8; VNET_HEADER_SHORT + MAX_HEADERS];
 
 /// The arguments of one sendmmsg.
@@ -17,14 +17,14 @@ pub(super) struct Plan(Box<Arguments>);
 
 struct Arguments {
     messages: [libc::mmsghdr; BURST],
-    /// How many frames each message is of.
+    /// Number of frames in each message.
     frames: [u8; BURST],
-    /// The headers of joined frames; each takes the place of two frames at least.
+    /// The headers of joined frames. Each replaces those of at least two frames.
     heads: [Head; BURST / 2],
     vectors: [libc::iovec; BURST + BURST / 2],
 }
 
-// SAFETY: the pointers inside are set anew before each call, and followed by the kernel during it only.
+// SAFETY: the pointers inside are set anew before each call, and the kernel follows them only during it.
 unsafe impl Send for Plan {}
 
 impl Plan {
@@ -33,8 +33,8 @@ impl Plan {
         Self(Box::new(unsafe { zeroed() }))
     }
 
-    /// Messages for `frames`, at most [`BURST`], each with its vnet header. Those up to `longest` bytes may be joined:
-    /// of longer ones, the kernel is to say that the device can't take them.
+    /// Messages for `frames`, at most [`BURST`], each with its vnet header. Frames up to `longest` bytes may be
+    /// joined; for longer ones, the kernel must report that the device can't take them.
     pub fn make(&mut self, frames: &[Segment], longest: usize) -> &mut [libc::mmsghdr] {
         let Arguments { messages, frames: counts, heads, vectors } = &mut *self.0;
         let (mut message, mut head, mut vector) = (0, 0, 0);
@@ -67,7 +67,7 @@ impl Plan {
         &mut messages[..message]
     }
 
-    /// How many frames these messages are of.
+    /// Number of frames in these messages.
     pub fn frames_of(&self, messages: Range<usize>) -> usize {
         self.0.frames[messages].iter().map(|&count| usize::from(count)).sum()
     }
@@ -85,7 +85,7 @@ struct Joined {
 }
 
 impl Joined {
-    /// The first of `frames`, if there are two at least.
+    /// The first of `frames`, if there are at least two.
     fn start(frames: &[Segment], longest: usize) -> Option<Self> {
         let (first, rest) = frames.split_first()?;
         let datagram = candidate(first, longest)?;
@@ -112,7 +112,7 @@ impl Joined {
     }
 }
 
-/// A frame that may be joined, if it is one: with nothing left to be done for it.
+/// A frame that may be joined: one with nothing unfinished.
 fn candidate(message: &Segment, longest: usize) -> Option<Datagram> {
     let finished = vnet::build(&Offload::default());
     let frame = message.slice(VNET_HEADER_SHORT, message.len());

@@ -1,4 +1,4 @@
-//! Packet sockets: any network device, one or two copies by the kernel, offloads passed on unfinished.
+//! Packet sockets: for any network device; the kernel makes one or two copies; offloads are passed on unfinished.
 
 mod datagram;
 mod join;
@@ -27,11 +27,11 @@ use tx::{PacketTx, Sender};
 pub struct PacketPort {
     /// Name of a network device in the calling thread's network namespace.
     pub device: String,
-    /// Queue pairs; received frames are spread over them by flow. At least 1.
+    /// Number of queue pairs, at least 1. Received frames are spread over them by flow.
     pub queues: u16,
 }
 
-/// One queue pair: its socket of now, and what its worker sleeps on.
+/// One queue pair: its current socket, and the event on which its worker sleeps.
 struct Queue {
     socket: Current<Arc<OwnedFd>>,
     events: Events,
@@ -44,13 +44,14 @@ struct Packet {
     _watch: Watch,
 }
 
-/// Opens packet sockets on a device: they get every frame that arrives there, promiscuously and beside the
+/// Opens packet sockets on a device. They receive every frame that arrives there, promiscuously and in parallel to the
 /// kernel's own stack, and none that leaves.
 ///
-/// The device may go down, vanish and come back under its name: the port is down in between.
+/// The device may go down, disappear and come back under its name; meanwhile the port is down.
 ///
 /// # Errors
-/// [`Error::System`]: no such device, the opener has no permission (CAP_NET_RAW; CAP_NET_ADMIN for large buffers).
+/// [`Error::System`] if there is no such device, or the opener lacks permission (CAP_NET_RAW; CAP_NET_ADMIN for large
+/// buffers).
 pub fn open_packet(port: &PacketPort, opener: &Arc<dyn Opener>) -> Result<Opened, Error> {
     let name = port.device.as_str();
     let device = Arc::new(Device::new(name).context(name, "use this device name")?);
@@ -80,8 +81,8 @@ pub fn open_packet(port: &PacketPort, opener: &Arc<dyn Opener>) -> Result<Opened
     Ok(Opened { port: Arc::new(Packet { device, state, queues, _watch: watch }), rx, tx })
 }
 
-/// Keeps the port's state that of the device, and opens new sockets when the device came back: a packet
-/// socket stays bound to the interface index that is gone.
+/// Keeps the port's state equal to the device's, and opens new sockets when the device comes back: a packet socket
+/// stays bound to the old interface index.
 fn follow(
     (name, opener): (String, Arc<dyn Opener>),
     mut index: i32,
@@ -98,7 +99,7 @@ fn follow(
                     tracing::info!(device = name, "device is back");
                     index = link.index;
                 }
-                Err(error) => tracing::warn!(device = name, %error, "cannot open the device that came back"),
+                Err(error) => tracing::warn!(device = name, %error, "can't open the device that came back"),
             }
         }
         state.set_mtu(link.as_ref().map_or(0, |link| link.mtu));
@@ -106,7 +107,7 @@ fn follow(
     }
 }
 
-/// Hands new sockets to the queues.
+/// Passes new sockets to the queues.
 fn replace(queues: &[Queue], sockets: Vec<OwnedFd>, state: &State) -> io::Result<()> {
     for (queue, socket) in queues.iter().zip(sockets) {
         let gone = queue.socket.get();

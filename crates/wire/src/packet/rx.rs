@@ -1,4 +1,4 @@
-//! Receiving from a packet socket: one recvmmsg a burst, into slots that are the burst's until released.
+//! Receiving from a packet socket: one recvmmsg per burst, into slots that belong to the burst until released.
 
 use super::Queue;
 use super::datagram::MAX_HEADERS;
@@ -13,14 +13,14 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// Bytes before a frame in its slot: the vnet header, and room to put a VLAN tag back.
+/// Bytes before a frame in its slot: the vnet header, and room for reinserting a VLAN tag.
 const HEADROOM: usize = 16;
 
-/// Bytes from slot to slot: an odd number of cache lines, so that the frames' heads, which are what gets read,
-/// don't all fall into the same cache set.
+/// Distance between slots, bytes: an odd number of cache lines, so that the frames' heads, which are read, don't all
+/// fall into the same cache set.
 const STRIDE: usize = (HEADROOM + MAX_FRAME).next_multiple_of(128) + 64;
 
-/// Bytes for the headers of a datagram that came with others.
+/// Bytes for the headers of a datagram that came joined with others.
 const HEAD: usize = MAX_HEADERS.next_multiple_of(64);
 
 /// Bytes of an Ethernet header, and of the addresses in it.
@@ -28,10 +28,10 @@ const ETHERNET: usize = 14;
 const ADDRESSES: usize = 12;
 const TAG: usize = 4;
 
-/// Everything a sender can leave unfinished, as the kernel does between devices that allow it.
+/// Everything that a sender can leave unfinished, as the kernel does between devices that support it.
 pub(super) const ACCEPTS: Accepts = Accepts { csum: true, tso4: true, tso6: true, ecn: true };
 
-/// Receives a control message: what the kernel knows about the frame.
+/// Receives a control message: the kernel's information about the frame.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Control {
@@ -39,14 +39,14 @@ struct Control {
     about: libc::tpacket_auxdata,
 }
 
-/// The arguments of recvmmsg, kept.
+/// The arguments of recvmmsg, which are reused.
 struct Messages {
     headers: [libc::mmsghdr; BURST],
     vectors: [libc::iovec; BURST],
     controls: [Control; BURST],
 }
 
-// SAFETY: the pointers inside are set anew before each call, and followed by the kernel during it only.
+// SAFETY: the pointers inside are set anew before each call, and the kernel follows them only during it.
 unsafe impl Send for Messages {}
 
 /// The receiving half.
@@ -57,14 +57,14 @@ pub(super) struct PacketRx {
     state: Arc<State>,
     memory: Memory,
     messages: Box<Messages>,
-    /// The messages received and not yet handed over, and what is left of the first of them.
+    /// Messages that were received and not yet passed on, and the rest of the first of them.
     pending: Range<usize>,
     split: Option<Split>,
-    /// Bytes of the last messages on average: how many to ask for within a budget.
+    /// Average bytes of the last messages: determines how many to ask for within a budget.
     mean: usize,
 }
 
-/// What a message turned out to be.
+/// The kind of a message.
 enum Frame {
     One(Segment, Offload),
     Several(Split),
@@ -105,8 +105,8 @@ impl PacketRx {
         match usize::try_from(received) {
             Ok(received) => received,
             Err(_) => {
-                // EINVAL: segmentation that a vnet header can't express, and the frame is gone. The rest is
-                // no packet (EAGAIN), or the device's going down, which the watch tells.
+                // EINVAL: segmentation that a vnet header can't express; that frame is lost. Other errors mean that
+                // there is no packet (EAGAIN), or that the device goes down, which the watch reports.
                 if io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL) {
                     self.state.malformed.add(1);
                 }
@@ -115,7 +115,7 @@ impl PacketRx {
         }
     }
 
-    /// The frame of message `i`, whole, with its tag; None where it is malformed.
+    /// The frame of message `i`, whole, with its tag; `None` if it is malformed.
     fn frame(&self, i: usize) -> Option<Frame> {
         let message = &self.messages.headers[i];
         let len = (message.msg_len as usize).checked_sub(VNET_HEADER_SHORT).filter(|len| *len >= ETHERNET)?;
@@ -139,7 +139,7 @@ impl PacketRx {
 }
 
 impl Messages {
-    /// The VLAN tag that the kernel took out of frame `i`.
+    /// The VLAN tag that the kernel removed from frame `i`.
     fn tag(&self, i: usize) -> Option<[u8; TAG]> {
         let Control { header, about } = &self.controls[i];
         let came = self.headers[i].msg_hdr.msg_controllen >= size_of::<libc::cmsghdr>();
@@ -155,12 +155,12 @@ impl Messages {
     }
 }
 
-/// Where the vnet header of message `i` lies: right before its frame.
+/// Offset of the vnet header of message `i`: right before its frame.
 const fn slot(i: usize) -> usize {
     i * STRIDE + HEADROOM - VNET_HEADER_SHORT
 }
 
-/// Makes `frame`, which starts with room for it, one with this tag.
+/// Inserts this tag into `frame`, which starts with room for it.
 fn put_back(tag: [u8; TAG], frame: Segment) -> Segment {
     let mut head = [0; ADDRESSES + TAG];
     gather(&[frame], TAG, &mut head[..ADDRESSES]);
@@ -169,7 +169,7 @@ fn put_back(tag: [u8; TAG], frame: Segment) -> Segment {
     frame
 }
 
-/// The offload of a frame that a tag is put back into; None where it is too long for that.
+/// The offload of a frame into which a tag is reinserted; `None` if the frame is too long for that.
 fn behind_tag(mut offload: Offload) -> Option<Offload> {
     if let Csum::Partial { start, .. } = &mut offload.csum {
         *start = start.checked_add(TAG as u16)?;
@@ -195,7 +195,7 @@ impl RxQueue for PacketRx {
                 let head = self.memory.segment(BURST * STRIDE + burst.len() * HEAD, HEAD);
                 let (segments, offload) = split.next(head);
                 let len = segments[0].len() + segments[1].len();
-                // There is room, as was asked above.
+                // There is room, as checked above.
                 burst.push(&segments, len as u32, offload);
                 bytes += len;
                 self.split.take_if(|split| split.is_done());
@@ -224,7 +224,7 @@ impl RxQueue for PacketRx {
     }
 
     fn arm(&mut self) -> bool {
-        // The socket polls readable for as long as it has frames; some may be here already.
+        // The socket polls readable as long as it has frames; some may be here already.
         self.split.is_some() || !self.pending.is_empty()
     }
 

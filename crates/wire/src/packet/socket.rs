@@ -5,13 +5,13 @@ use std::io;
 use std::mem::zeroed;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Bytes of socket buffer asked for each way: a few milliseconds of 10 Gbit/s.
+/// Bytes of socket buffer requested for each direction: a few milliseconds at 10 Gbit/s.
 const BUFFER: libc::c_int = 4 << 20;
 
-/// All protocols, in network byte order as the kernel wants it.
+/// All protocols, in network byte order as the kernel requires.
 const ALL: u16 = (libc::ETH_P_ALL as u16).to_be();
 
-/// Opens `count` sockets on the interface `index`, among which received frames are spread by flow.
+/// Opens `count` sockets on the interface `index`; received frames are spread over them by flow.
 pub(crate) fn open(index: i32, count: u16) -> io::Result<Vec<OwnedFd>> {
     let mut sockets: Vec<OwnedFd> = Vec::with_capacity(count.into());
     for _ in 0..count {
@@ -24,14 +24,14 @@ pub(crate) fn open(index: i32, count: u16) -> io::Result<Vec<OwnedFd>> {
     Ok(sockets)
 }
 
-/// Frames dropped because the socket's buffer was full, since the last call.
+/// Number of frames that were dropped since the last call because the socket's buffer was full.
 pub(crate) fn take_drops(socket: BorrowedFd<'_>) -> usize {
     get::<libc::tpacket_stats>(socket, libc::SOL_PACKET, libc::PACKET_STATISTICS)
         .map_or(0, |stats| stats.tp_drops as usize)
 }
 
 fn open_one(index: i32, shared: bool) -> io::Result<OwnedFd> {
-    // No protocol yet: else it would collect frames of all devices until it is bound.
+    // No protocol yet: otherwise it would collect frames of all devices until it is bound.
     let socket = sys::socket(libc::AF_PACKET, libc::SOCK_RAW, 0)?;
     let fd = socket.as_fd();
     for option in [libc::PACKET_VNET_HDR, libc::PACKET_AUXDATA, libc::PACKET_IGNORE_OUTGOING] {
@@ -40,8 +40,8 @@ fn open_one(index: i32, shared: bool) -> io::Result<OwnedFd> {
     if shared {
         ignore_outgoing(fd)?;
     }
-    // PACKET_QDISC_BYPASS is left off: with it the kernel drops large segments that the device can't take,
-    // instead of segmenting them.
+    // PACKET_QDISC_BYPASS stays off: with it, the kernel drops large segments that the device can't take instead of
+    // segmenting them.
     for (forced, polite) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)]
     {
         set(fd, libc::SOL_SOCKET, forced, &BUFFER).or_else(|_| set(fd, libc::SOL_SOCKET, polite, &BUFFER))?;
@@ -56,14 +56,14 @@ fn open_one(index: i32, shared: bool) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// A packet socket that receives nothing, but has the device take in frames for all addresses.
+/// A packet socket that receives nothing, but makes the device accept frames to all addresses.
 pub(crate) fn open_promiscuous(index: i32) -> io::Result<OwnedFd> {
     let socket = sys::socket(libc::AF_PACKET, libc::SOCK_RAW, 0)?;
     receive_all(socket.as_fd(), index)?;
     Ok(socket)
 }
 
-/// Has the device take in frames for all addresses while the socket is open.
+/// Makes the device accept frames to all addresses while the socket is open.
 fn receive_all(socket: BorrowedFd<'_>, index: i32) -> io::Result<()> {
     let promiscuous = libc::packet_mreq {
         mr_ifindex: index,
@@ -74,7 +74,7 @@ fn receive_all(socket: BorrowedFd<'_>, index: i32) -> io::Result<()> {
     set(socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &promiscuous)
 }
 
-/// Makes the socket one of those among which frames are spread: a new set, or that of `first`.
+/// Adds the socket to a set over which frames are spread: a new set, or that of `first`.
 fn join_fanout(socket: BorrowedFd<'_>, first: Option<BorrowedFd<'_>>) -> io::Result<()> {
     let value = match first {
         None => libc::PACKET_FANOUT_FLAG_UNIQUEID << 16 | libc::PACKET_FANOUT_HASH << 16,
@@ -86,7 +86,7 @@ fn join_fanout(socket: BorrowedFd<'_>, first: Option<BorrowedFd<'_>>) -> io::Res
     set(socket, libc::SOL_PACKET, libc::PACKET_FANOUT, &(value as libc::c_int))
 }
 
-/// Drops what leaves, by a filter: before kernel 6.2 a set of sockets gets it in spite of
+/// Drops leaving frames by a filter: before kernel 6.2, a set of sockets receives them in spite of
 /// PACKET_IGNORE_OUTGOING.
 fn ignore_outgoing(socket: BorrowedFd<'_>) -> io::Result<()> {
     const PACKET_TYPE: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_PKTTYPE) as u32;

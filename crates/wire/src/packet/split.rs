@@ -1,12 +1,12 @@
-//! The datagrams of a frame that holds several, as the kernel's own segmentation would have made them.
+//! The datagrams of a frame that holds several, as the kernel's own segmentation would make them.
 
 use super::datagram::Datagram;
 use mem::{Offload, Segment, scatter};
 
-/// A frame of several datagrams, on its way into bursts.
+/// A frame of several datagrams that is being passed on to bursts.
 pub(super) struct Split {
     datagram: Datagram,
-    /// Bytes of payload of each but the last.
+    /// Bytes of payload of each datagram but the last.
     size: usize,
     /// Payload of all of them.
     payload: Segment,
@@ -15,13 +15,14 @@ pub(super) struct Split {
 }
 
 impl Split {
-    /// The datagrams of `frame`, `size` bytes of payload each; at least one; None where it is malformed.
+    /// The datagrams of `frame`, of `size` bytes of payload each. There is at least one; `None` if the frame is
+    /// malformed.
     pub fn new(frame: Segment, size: usize) -> Option<Self> {
         let datagram = Datagram::parse(frame).filter(|datagram| size > 0 && datagram.payload > 0)?;
         Some(Self { datagram, size, payload: frame.slice(datagram.headers(), datagram.payload), done: 0 })
     }
 
-    /// The next one (there must be one), its headers stored in `head`, which has room for
+    /// The next datagram, which must exist. Its headers are stored in `head`, which has room for
     /// [`MAX_HEADERS`](super::datagram::MAX_HEADERS).
     pub fn next(&mut self, head: Segment) -> ([Segment; 2], Offload) {
         let payload = self.payload.slice(self.done * self.size, self.size);
@@ -31,7 +32,7 @@ impl Split {
         ([head.slice(0, headers), payload], self.datagram.offload())
     }
 
-    /// Whether all of them were handed over.
+    /// Whether all of them were passed on.
     pub const fn is_done(&self) -> bool {
         self.done * self.size >= self.payload.len()
     }

@@ -1,4 +1,4 @@
-//! Joining datagrams and taking them apart.
+//! Joining datagrams and splitting them.
 
 use super::datagram::MAX_HEADERS;
 use super::join::Plan;
@@ -13,7 +13,7 @@ const MTU: usize = 9000;
 const FAMILIES: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1))];
 
-/// A packet of a tunnel between `addr` and itself: Ethernet, IP, UDP with this identification and checksum, payload.
+/// A tunnel packet between `addr` and itself: Ethernet, IP, UDP with this identification and checksum, payload.
 fn datagram(addr: IpAddr, id: u16, checksum: impl Fn(u32) -> u16, payload: usize) -> Vec<u8> {
     let mut frame = vec![0; 62];
     let (dst, src) = (Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2]));
@@ -47,7 +47,7 @@ fn datagram(addr: IpAddr, id: u16, checksum: impl Fn(u32) -> u16, payload: usize
     frame
 }
 
-/// As a tunnel's packet is sent.
+/// A tunnel packet as it is sent.
 fn plain(addr: IpAddr, payload: usize) -> Vec<u8> {
     datagram(addr, 0, |_| 0, payload)
 }
@@ -57,7 +57,8 @@ fn segment(bytes: &mut [u8]) -> Segment {
     unsafe { Segment::new(bytes.as_mut_ptr(), bytes.len() as u32) }
 }
 
-/// What is sent for frames with such offloads: of each message how many frames it is of, its vnet header and its frame.
+/// The messages sent for frames with such offloads: for each message the number of its frames, its vnet header and its
+/// frame.
 fn sent(frames: &[Vec<u8>], offload: Offload) -> Vec<(usize, [u8; VNET_HEADER_SHORT], Vec<u8>)> {
     let header = &vnet::build(&offload)[..VNET_HEADER_SHORT];
     let mut messages: Vec<Vec<u8>> = frames.iter().map(|frame| [header, frame].concat()).collect();
@@ -67,11 +68,11 @@ fn sent(frames: &[Vec<u8>], offload: Offload) -> Vec<(usize, [u8; VNET_HEADER_SH
     let gathered: Vec<Vec<u8>> = planned
         .iter()
         .map(|message| {
-            // SAFETY: the plan's vectors are as many as it says.
+            // SAFETY: the plan has as many vectors as it states.
             let vectors =
                 unsafe { std::slice::from_raw_parts(message.msg_hdr.msg_iov, message.msg_hdr.msg_iovlen) };
             let bytes = |vector: &libc::iovec| {
-                // SAFETY: they lead to the plan's headers and to the frames above.
+                // SAFETY: they point to the plan's headers and to the frames above.
                 unsafe { std::slice::from_raw_parts(vector.iov_base.cast::<u8>(), vector.iov_len) }.to_vec()
             };
             vectors.iter().flat_map(bytes).collect()
@@ -82,7 +83,7 @@ fn sent(frames: &[Vec<u8>], offload: Offload) -> Vec<(usize, [u8; VNET_HEADER_SH
     counts.zip(parted).map(|(count, (header, frame))| (count, *header, frame.to_vec())).collect()
 }
 
-/// How many frames each message is of.
+/// Number of frames in each message.
 fn counts(frames: &[Vec<u8>]) -> Vec<usize> {
     sent(frames, Offload::default()).iter().map(|(count, ..)| *count).collect()
 }

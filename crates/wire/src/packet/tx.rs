@@ -1,4 +1,4 @@
-//! Sending by a packet socket: frames are gathered in memory of ours and sent by one sendmmsg.
+//! Sending through a packet socket: frames are gathered in our own memory and sent by one sendmmsg.
 
 use super::Queue;
 use super::join::Plan;
@@ -12,10 +12,10 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-/// Bytes before a frame: the vnet header, and what aligns the frame.
+/// Bytes before a frame: the vnet header, and padding that aligns the frame.
 const HEADROOM: usize = 16;
 
-/// Bytes of frames gathered at most: a burst of ordinary frames, or a few large segments.
+/// Most bytes of gathered frames: a burst of ordinary frames, or a few large segments.
 const MEMORY: usize = 4 * (HEADROOM + MAX_FRAME).next_multiple_of(64);
 
 /// The sending half.
@@ -27,7 +27,7 @@ pub(super) struct PacketTx {
 
 impl TxQueue for PacketTx {
     fn accepts(&self) -> Accepts {
-        // The kernel segments and completes checksums where the device can't.
+        // The kernel segments and completes checksums if the device can't.
         ACCEPTS
     }
 
@@ -42,20 +42,20 @@ impl TxQueue for PacketTx {
     }
 }
 
-/// The frames gathered and not yet sent.
+/// Frames gathered but not yet sent.
 pub(super) struct Sender {
     socket: Follower<Arc<OwnedFd>>,
     state: Arc<State>,
     memory: Memory,
     used: usize,
-    /// The frames, each behind its vnet header.
+    /// The frames, each after its vnet header.
     frames: ArrayVec<Segment, BURST>,
     plan: Plan,
-    /// Whether the kernel takes several datagrams in one frame, as far as we know.
+    /// Whether the kernel accepts several datagrams in one frame, as far as we know.
     joins: bool,
     /// The frame reserved last.
     frame: [Segment; 1],
-    /// Whether the socket took no more in this burst.
+    /// Whether the socket accepted no more in this burst.
     full: bool,
 }
 
@@ -83,7 +83,7 @@ impl Sender {
             let longest = if self.joins { self.state.longest() } else { 0 };
             let left = &self.frames[done..];
             let messages = self.plan.make(left, longest);
-            // SAFETY: the messages point to vectors of the plan, and those to headers in it and to frames in self.
+            // SAFETY: the messages point to vectors of the plan, which point to headers in it and to frames in self.
             let sent = unsafe {
                 libc::sendmmsg(
                     self.socket.value.as_raw_fd(),
@@ -99,13 +99,13 @@ impl Sender {
             match io::Error::last_os_error().raw_os_error() {
                 // A kernel before 6.2 knows no such frames.
                 Some(libc::EINVAL) if self.plan.frames_of(0..1) > 1 => self.joins = false,
-                // About this frame: longer than the MTU, or dropped by the device's queue.
+                // The error concerns this frame: it is longer than the MTU, or the device's queue dropped it.
                 Some(libc::EMSGSIZE | libc::EINVAL | libc::ENOBUFS) => {
                     let refused = self.plan.frames_of(0..1);
                     self.state.refused.add(refused);
                     done += refused;
                 }
-                // No room in the socket, or no device.
+                // The socket has no room, or there is no device.
                 _ => {
                     self.state.refused.add(left.len());
                     self.full = true;
@@ -128,7 +128,7 @@ impl Room for Sender {
         }
         let bytes = (HEADROOM + len).next_multiple_of(64);
         if self.frames.is_full() || self.used + bytes > MEMORY {
-            // The frames before this one are filled by now.
+            // The frames before this one are complete by now.
             self.flush();
         }
         if self.full {

@@ -1,4 +1,4 @@
-//! Creating a tap, and asking about it: the requests that /dev/net/tun takes.
+//! Creating a tap and querying it: the requests that /dev/net/tun takes.
 
 use super::TapPort;
 use crate::device::{Device, name_of, request};
@@ -6,7 +6,7 @@ use crate::sys;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// Bytes of the vnet header: with num_buffers, as vhost has it.
+/// Bytes of the vnet header: with num_buffers, as vhost uses it.
 const HEADER: libc::c_int = mem::vnet::VNET_HEADER as libc::c_int;
 
 /// Gets a descriptor of the device's network namespace (linux/if_tun.h, since 5.2).
@@ -37,7 +37,8 @@ fn open() -> io::Result<OwnedFd> {
     }
 }
 
-/// Attaches a queue to the device `name`, which the `first` one creates; with `offload`, frames may come unfinished.
+/// Attaches a queue to the device `name`; the `first` one creates the device. With `offload`, frames may come
+/// unfinished.
 fn attach(tap: BorrowedFd<'_>, name: &str, first: bool, offload: bool) -> io::Result<()> {
     let mut request = request(name)?;
     let kind = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | libc::IFF_MULTI_QUEUE;
@@ -58,7 +59,7 @@ fn attach(tap: BorrowedFd<'_>, name: &str, first: bool, offload: bool) -> io::Re
     Ok(())
 }
 
-/// The name of the device now; `EBADFD` where it is gone.
+/// The current name of the device; `EBADFD` if it no longer exists.
 pub(crate) fn name(tap: BorrowedFd<'_>) -> io::Result<String> {
     let mut request = request("unknown")?;
     // SAFETY: takes an ifreq, which it fills.
@@ -66,7 +67,7 @@ pub(crate) fn name(tap: BorrowedFd<'_>) -> io::Result<String> {
     Ok(name_of(&request))
 }
 
-/// The network namespace the device is in now.
+/// The current network namespace of the device.
 pub(crate) fn namespace(tap: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     // SAFETY: takes no argument; the descriptor returned is ours alone.
     unsafe {

@@ -1,4 +1,4 @@
-//! Taps: network devices of the kernel whose other end is ours. A container's way in, or a way out.
+//! Taps: network devices of the kernel whose other end is ours. They connect containers, or lead out of the host.
 
 pub(crate) mod attach;
 mod rx;
@@ -24,29 +24,29 @@ use tx::{Sender, TapTx};
 pub struct TapPort {
     /// Name of the device to create in the opener's network namespace.
     pub device: String,
-    /// Queue pairs. At least 1.
+    /// Number of queue pairs, at least 1.
     pub queues: u16,
     /// MTU to set, in bytes.
     pub mtu: u16,
-    /// Link-layer address to set on the kernel's end; None: one that the kernel picks.
+    /// Link-layer address to set on the kernel's end; `None`: the kernel picks one.
     pub mac: Option<[u8; 6]>,
     /// Whether the kernel's end may leave checksums and segmentation to us.
     pub offload: bool,
 }
 
-/// What the kernel's end and ours take unfinished from each other.
+/// Unfinished offloads that the kernel's end and ours accept from each other.
 const ACCEPTS: Accepts = Accepts { csum: true, tso4: true, tso6: true, ecn: true };
 
 /// How long to wait before another attempt to create a device that was deleted.
 const RETRY: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// What queues, port and the thread that creates the device again share.
+/// What the queues, the port, and the thread that recreates the device share.
 struct Shared {
     config: TapPort,
     opener: Arc<dyn Opener>,
     state: State,
     queues: Vec<Queue>,
-    /// Polls readable when a queue found that its device is gone.
+    /// Polls readable when a queue found that its device no longer exists.
     gone: OwnedFd,
     stop: OwnedFd,
 }
@@ -63,13 +63,14 @@ struct Tap {
     keeper: Option<JoinHandle<()>>,
 }
 
-/// Creates a tap and sets it up. It goes when the port is dropped.
+/// Creates a tap and sets it up. It is deleted when the port is dropped.
 ///
-/// The device may be moved to another network namespace and renamed there. When it is deleted, as happens with
-/// the namespace it is in, it is created anew where it was at first.
+/// The device may be moved to another network namespace and renamed there. If it is deleted, as happens when its
+/// namespace is, it is created anew in its first place.
 ///
 /// # Errors
-/// [`Error::System`]: the device exists already, no /dev/net/tun, the opener has no permission (CAP_NET_ADMIN).
+/// [`Error::System`] if the device exists already, /dev/net/tun is missing, or the opener lacks permission
+/// (CAP_NET_ADMIN).
 pub fn open_tap(port: &TapPort, opener: &Arc<dyn Opener>) -> Result<Opened, Error> {
     let name = port.device.as_str();
     let taps = opener.tap(port).context(name, "create the tap")?;
@@ -105,7 +106,7 @@ impl Shared {
         })
     }
 
-    /// Creates the device again where it is gone. Its queues keep their descriptors.
+    /// Recreates the device if it no longer exists. Its queues keep their descriptors.
     fn attach(&self) -> io::Result<()> {
         let missing = |queue: &Queue| attach::name(queue.tap.as_fd()).is_err();
         if self.queues.iter().any(missing) {
@@ -128,19 +129,19 @@ impl Shared {
         Ok(())
     }
 
-    /// Told by a queue whose device is gone.
+    /// Called by a queue whose device no longer exists.
     fn detached(&self, index: usize) {
         let queue = &self.queues[index];
         if queue.attached.swap(false, Relaxed) {
             self.state.set_up(false);
-            // It would poll as failed for ever.
+            // It would poll as failed forever.
             queue.events.forget(queue.tap.as_fd());
-            // Fails only where it polls readable already.
+            // Fails only if it already polls readable.
             let _ = rustix::io::write(&self.gone, &1u64.to_ne_bytes());
         }
     }
 
-    /// Creates the device again whenever it was deleted, until told to stop.
+    /// Recreates the device whenever it was deleted, until told to stop.
     fn keep(&self) {
         let mut missing = false;
         loop {
@@ -154,9 +155,11 @@ impl Shared {
                 continue;
             }
             match self.attach() {
-                Ok(()) => tracing::info!(device = self.config.device, "tap was deleted, created anew"),
+                Ok(()) => {
+                    tracing::info!(device = self.config.device, "the tap was deleted and is created again")
+                }
                 Err(error) if !missing => {
-                    tracing::warn!(device = self.config.device, %error, "tap was deleted, cannot create it");
+                    tracing::warn!(device = self.config.device, %error, "the tap was deleted and can't be created again");
                 }
                 Err(_) => {}
             }
@@ -164,7 +167,7 @@ impl Shared {
         }
     }
 
-    /// The device's state, in whatever namespace and by whatever name it is now.
+    /// The device's state, whatever its current namespace and name.
     fn link(&self) -> io::Result<TapState> {
         self.opener.tap_state(self.queues[0].tap.as_fd())
     }
@@ -183,7 +186,7 @@ impl Port for Tap {
             up: state.up() && link.as_ref().map_or(true, |tap| tap.link.up),
             features: offloads.iter().map(|name| (*name).to_owned()).collect(),
             queues: queues.len() as u16,
-            // Without the right to look into its namespace, a device that works shows no error.
+            // Without the right to inspect its namespace, a working device shows no error.
             fault: link
                 .as_ref()
                 .err()
@@ -202,7 +205,7 @@ impl Drop for Tap {
     fn drop(&mut self) {
         let _ = rustix::io::write(&self.shared.stop, &1u64.to_ne_bytes());
         if let Some(keeper) = self.keeper.take() {
-            // A panic of the thread was reported where it happened.
+            // The thread reported its panic where it happened.
             let _ = keeper.join();
         }
     }

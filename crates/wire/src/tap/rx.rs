@@ -1,4 +1,4 @@
-//! Receiving from a tap: one read a frame, into slots that are the burst's until released.
+//! Receiving from a tap: one read per frame, into slots that belong to the burst until released.
 
 use super::{ACCEPTS, Shared};
 use crate::buffers::{MAX_FRAME, Memory};
@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
-/// Bytes from slot to slot: an odd number of cache lines, as for packet sockets.
+/// Distance between slots, bytes: an odd number of cache lines, as for packet sockets.
 const STRIDE: usize = (VNET_HEADER + MAX_FRAME).next_multiple_of(128) + 64;
 
 /// Bytes of an Ethernet header.
@@ -26,7 +26,7 @@ impl TapRx {
         Ok(Self { shared, index, memory: Memory::new(BURST * STRIDE)? })
     }
 
-    /// Reads a frame with its header into `slot`; returns how many bytes, None where there is none.
+    /// Reads a frame with its header into `slot`; returns the number of bytes, `None` if there is no frame.
     fn read(&self, slot: Segment) -> Option<usize> {
         let tap = self.shared.queues[self.index].tap.as_raw_fd();
         // SAFETY: the slot is mapped and nobody else's; its length is passed along.
@@ -41,7 +41,7 @@ impl TapRx {
     }
 }
 
-/// The frame in the first `read` bytes of `slot`; None where it is malformed.
+/// The frame in the first `read` bytes of `slot`; `None` if it is malformed.
 fn frame(slot: Segment, read: usize) -> Option<(Segment, Offload)> {
     let len = read.checked_sub(VNET_HEADER).filter(|len| (ETHERNET..=MAX_FRAME).contains(len))?;
     let mut header = [0; VNET_HEADER_SHORT];
@@ -57,7 +57,7 @@ impl RxQueue for TapRx {
             let slot = self.memory.segment(i * STRIDE, VNET_HEADER + MAX_FRAME);
             let Some(read) = self.read(slot) else { break };
             match frame(slot, read) {
-                // There is room: as many packets as slots, of one segment each.
+                // There is room: there are as many packets as slots, with one segment each.
                 Some((frame, offload)) => _ = burst.push(&[frame], frame.len() as u32, offload),
                 None => self.shared.state.malformed.add(1),
             }
@@ -78,7 +78,7 @@ impl RxQueue for TapRx {
     }
 
     fn arm(&mut self) -> bool {
-        // The tap polls readable for as long as it has frames.
+        // The tap polls readable as long as it has frames.
         false
     }
 

@@ -1,4 +1,4 @@
-//! Sending to a tap: one write a frame, so one frame of memory.
+//! Sending to a tap: one write per frame, so memory for one frame.
 
 use super::{ACCEPTS, Shared};
 use crate::buffers::{MAX_FRAME, Memory};
@@ -32,7 +32,7 @@ pub(super) struct Sender {
     shared: Arc<Shared>,
     index: usize,
     memory: Memory,
-    /// Bytes of header and frame to be written; 0: none.
+    /// Bytes of header and frame to write; 0: none.
     pending: usize,
     frame: [Segment; 1],
 }
@@ -44,7 +44,7 @@ impl Sender {
         Ok(Self { shared, index, memory, pending: 0, frame })
     }
 
-    /// Writes the frame that was reserved last; counts it where the kernel refuses it.
+    /// Writes the frame that was reserved last; counts it if the kernel refuses it.
     fn flush(&mut self) {
         if self.pending == 0 {
             return;

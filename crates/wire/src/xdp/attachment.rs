@@ -1,4 +1,4 @@
-//! An XDP program on a device, and the map by which it finds sockets: what takes privileges of AF_XDP.
+//! An XDP program on a device, and the map through which it finds sockets: the part of AF_XDP that needs privileges.
 
 use super::bpf::{self, LoadError, Mode};
 use super::program::{self, Filter, Ours};
@@ -7,7 +7,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// Which frames of a device are given to sockets.
+/// Which frames of a device are passed to sockets.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct XdpProgram {
     /// Index of the interface.
@@ -22,16 +22,16 @@ pub struct XdpProgram {
     pub several: bool,
 }
 
-/// A program that is attached, until dropped.
+/// An attached program; it is detached when this is dropped.
 #[derive(Debug)]
 pub struct Attachment {
     /// The map from queues to sockets.
     pub map: OwnedFd,
-    /// What holds the program to the device.
+    /// The link that attaches the program to the device.
     pub link: OwnedFd,
     /// Where it runs.
     pub mode: Mode,
-    /// Where everything is ours, frames for all addresses are.
+    /// If all frames are ours: makes the device accept frames to all addresses.
     pub promiscuous: Option<OwnedFd>,
 }
 
@@ -44,9 +44,9 @@ pub enum Stage {
     Load,
     /// To attach it.
     Attach,
-    /// To put sockets into the XSKMAP.
+    /// Putting sockets into the XSKMAP.
     Fill,
-    /// To receive frames for all addresses.
+    /// Accepting frames to all addresses.
     Promiscuous,
 }
 
@@ -58,7 +58,7 @@ pub struct XdpError {
     pub stage: Stage,
     /// The kernel's answer.
     pub source: io::Error,
-    /// What the verifier said, where it refused the program.
+    /// The verifier's log, if it refused the program.
     pub log: Option<String>,
 }
 
@@ -67,7 +67,7 @@ impl Stage {
         XdpError { stage: self, source, log: None }
     }
 
-    /// What was tried, in words.
+    /// The step, in words.
     pub(super) const fn words(self) -> &'static str {
         match self {
             Self::Map => "create the XSKMAP",
@@ -105,7 +105,7 @@ impl Attachment {
         Ok(Self { map, mode: link.mode, link: link.fd, promiscuous })
     }
 
-    /// Puts another program in the place of the one attached.
+    /// Replaces the attached program.
     pub(crate) fn replace(&self, program: &XdpProgram) -> Result<(), XdpError> {
         let loaded = program.load(self.map.as_fd())?;
         bpf::replace(self.link.as_fd(), loaded.as_fd()).map_err(|e| Stage::Attach.failed(e))

@@ -1,4 +1,4 @@
-//! bpf(2): maps, programs and links, as descriptors that take what they stand for with them.
+//! bpf(2): maps, programs and links, as descriptors that release their objects when closed.
 
 use std::ffi::CStr;
 use std::io;
@@ -34,24 +34,24 @@ pub enum Mode {
 pub(crate) enum LoadError {
     /// The system call failed.
     System(io::Error),
-    /// The verifier refused it: its log.
+    /// The verifier refused it; with its log.
     Refused(String),
 }
 
-/// Makes a system call whose answer is not a descriptor.
+/// Makes a system call whose result is not a descriptor.
 ///
 /// # Safety
 /// `T` is the leading part of the command's `union bpf_attr`; the pointers in it are valid.
 unsafe fn bpf<T>(command: libc::c_int, attributes: &mut T) -> io::Result<RawFd> {
-    // SAFETY: by the caller's promise; the kernel takes what lies past the size passed as zero.
+    // SAFETY: by the caller's promise; the kernel treats everything after the given size as zero.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, from_mut(attributes), size_of::<T>()) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as RawFd) }
 }
 
-/// Makes a system call that answers a new descriptor.
+/// Makes a system call that returns a new descriptor.
 ///
 /// # Safety
-/// As for [`bpf`], and `command` is such a call.
+/// As for [`bpf`], and `command` must return a descriptor.
 unsafe fn bpf_fd<T>(command: libc::c_int, attributes: &mut T) -> io::Result<OwnedFd> {
     // SAFETY: by the caller's promise; the descriptor is ours alone.
     unsafe { Ok(OwnedFd::from_raw_fd(bpf(command, attributes)?)) }
@@ -89,13 +89,13 @@ pub(crate) fn set_socket(map: BorrowedFd<'_>, queue: u32, socket: BorrowedFd<'_>
     unsafe { bpf(MAP_UPDATE_ELEM, &mut attributes) }.map(drop)
 }
 
-/// Loads an XDP program; `frags`: one that may get frames in several buffers (since 5.18).
+/// Loads an XDP program. `frags`: it accepts frames in several buffers (since 5.18).
 pub(crate) fn load_program(code: &[u64], frags: bool) -> Result<OwnedFd, LoadError> {
     let error = match try_load(code, frags, None) {
         Ok(program) => return Ok(program),
         Err(error) => error,
     };
-    // Once more, for the reason.
+    // Once more, to learn the reason.
     let mut log = vec![0; LOG];
     let _ = try_load(code, frags, Some(&mut log));
     let log = CStr::from_bytes_until_nul(&log).unwrap_or_default().to_string_lossy();
@@ -142,7 +142,7 @@ fn try_load(code: &[u64], frags: bool, log: Option<&mut [u8]>) -> io::Result<Own
     unsafe { bpf_fd(PROG_LOAD, &mut attributes) }
 }
 
-/// A program attached to a device, until dropped.
+/// A program attached to a device; it is detached when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Link {
     pub fd: OwnedFd,
@@ -150,7 +150,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Attaches natively where the driver can, else generically.
+    /// Attaches natively if the driver supports that, otherwise generically.
     pub(crate) fn attach(program: BorrowedFd<'_>, interface: i32) -> io::Result<Self> {
         let native = Self::attach_in(Mode::Native, program, interface);
         native.or_else(|error| match error.raw_os_error() {
@@ -179,7 +179,7 @@ impl Link {
     }
 }
 
-/// Puts another program in the place of the one that `link` attached.
+/// Replaces the program that `link` attached.
 pub(crate) fn replace(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
     #[repr(C)]
     struct Attributes {
@@ -229,7 +229,7 @@ pub(crate) mod tests {
 
     #[test]
     fn what_the_verifier_refuses_comes_with_its_log() {
-        // Exits with R0 unset.
+        // Exits without setting R0.
         let error = load_program(&[0x95], false).unwrap_err();
         let LoadError::Refused(log) = error else { panic!("{error:?}: run as root") };
         assert!(log.contains("R0 !read_ok"), "{log}");

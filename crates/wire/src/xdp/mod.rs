@@ -1,4 +1,4 @@
-//! AF_XDP: frames straight from and to the driver, in memory shared with it where the driver can.
+//! AF_XDP: frames directly from and to the driver, in memory that it shares if it can.
 
 mod attachment;
 mod bpf;
@@ -30,20 +30,20 @@ use tx::{Sender, XdpTx};
 
 /// An AF_XDP port. It has as many queue pairs as the device.
 ///
-/// Packets longer than a frame (an MTU above 3818 bytes) take kernel 6.6, and an MTU that is set before the
-/// port is opened.
+/// Packets longer than a frame (an MTU above 3818 bytes) need kernel 6.6, and the MTU must be set before the port is
+/// opened.
 #[derive(Clone, Debug)]
 pub struct XdpPort {
     /// Name of a network device in the calling thread's network namespace.
     pub device: String,
-    /// The addresses that are ours: packets to them, sent to the device's link-layer address, and ARP and
-    /// neighbour discovery for them. Everything else stays with the kernel.
+    /// Our addresses: we get packets to them that are sent to the device's link-layer address, and ARP and neighbour
+    /// discovery for them. Everything else stays with the kernel.
     pub addresses: Vec<IpAddr>,
-    /// Take everything that arrives, whatever its destination or VLAN: the device is ours alone.
+    /// Takes everything that arrives, whatever its destination or VLAN: the device is only ours.
     pub all: bool,
 }
 
-/// Bytes of Ethernet header and two VLAN tags, which come on top of the MTU.
+/// Bytes of Ethernet header and two VLAN tags, which are added to the MTU.
 const HEADERS: u32 = 14 + 8;
 
 /// One queue of the device.
@@ -51,7 +51,7 @@ struct Queue {
     /// The socket of now.
     xsk: Mutex<Arc<Xsk>>,
     events: Events,
-    /// Rings for the receiving and the sending half to change over to.
+    /// Rings to which the receiving and the sending half must switch.
     rx: Mailbox<RxRings>,
     tx: Mailbox<TxRings>,
 }
@@ -70,15 +70,15 @@ struct Xdp {
     _watch: Watch,
 }
 
-/// Opens AF_XDP sockets on all queues of a device, and attaches the program that tells ours from the host's
-/// frames. Both go with the port, and with the process. The program runs in the driver where that can, and
-/// frames are not copied where it can do that too.
+/// Opens AF_XDP sockets on all queues of a device, and attaches the program that separates our frames from the host's.
+/// Both are removed with the port, and with the process. The program runs in the driver if that supports it, and
+/// frames are not copied if it supports that too.
 ///
-/// The device may go down, vanish and come back under its name: the port is down in between.
+/// The device may go down, disappear and come back under its name; meanwhile the port is down.
 ///
 /// # Errors
-/// [`Error`]: no such device, no permission (CAP_NET_ADMIN, CAP_BPF, CAP_NET_RAW), another XDP program on the
-/// device, its MTU too large, a veth whose peer leaves checksums unfinished.
+/// [`Error`] if there is no such device, permission is missing (CAP_NET_ADMIN, CAP_BPF, CAP_NET_RAW), another XDP
+/// program is on the device, its MTU is too large, or it is a veth whose peer leaves checksums unfinished.
 pub fn open_xdp(port: &XdpPort, opener: &Arc<dyn Opener>) -> Result<Opened, Error> {
     let name = port.device.as_str();
     let device = Arc::new(Device::new(name).context(name, "use this device name")?);
@@ -110,7 +110,7 @@ pub fn open_xdp(port: &XdpPort, opener: &Arc<dyn Opener>) -> Result<Opened, Erro
     let rx = receivers.into_iter().enumerate().map(|(index, rings)| {
         Box::new(XdpRx::new(queues.clone(), index, state.clone(), rings)) as Box<dyn RxQueue>
     });
-    // Where the device has fewer queues to send by, the other sockets only receive.
+    // If the device has fewer queues for sending, the other sockets only receive.
     let tx = senders.into_iter().take(channels.tx as usize).enumerate().map(|(index, rings)| {
         let sender = Lease::new(Sender::new(state.clone(), rings, opening.several));
         Arc::new(XdpTx { queues: queues.clone(), index, sender }) as Arc<dyn TxQueue>
@@ -121,7 +121,7 @@ pub fn open_xdp(port: &XdpPort, opener: &Arc<dyn Opener>) -> Result<Opened, Erro
     Ok(Opened { port: Arc::new(Xdp { device, state, queues, mode, _watch: watch }), rx, tx })
 }
 
-/// AF_XDP hands over bytes only: a checksum that a veth's peer left for the device to complete stays wrong.
+/// AF_XDP passes only bytes: a checksum that a veth's peer left for the device to complete stays wrong.
 fn check_peer(device: &Device) -> Result<(), Error> {
     if !ethtool::is_veth(device) {
         return Ok(());
@@ -143,7 +143,7 @@ fn check_peer(device: &Device) -> Result<(), Error> {
     }
 }
 
-/// How the port is opened, first and again.
+/// How the port is opened, the first time and again.
 struct Opening {
     port: XdpPort,
     opener: Arc<dyn Opener>,
@@ -169,7 +169,7 @@ impl Opening {
         XdpProgram { index: link.index, mac: link.mac, addresses, all, several }
     }
 
-    /// Puts a program for the device's address of now in the place of the one attached.
+    /// Replaces the attached program by one for the device's current address.
     fn reload(&self, attachment: &Attachment, link: &Link) -> Result<(), Error> {
         let replaced = self.opener.replace_xdp(&self.program(link), attachment);
         replaced.map_err(|error| self.not_attached(error, link))
@@ -188,7 +188,7 @@ impl Opening {
         }
     }
 
-    /// What an older kernel means by refusing: several frames to a packet.
+    /// What a refusal by an older kernel means: it can't do several frames per packet.
     fn refused(&self, error: io::Error, link: &Link) -> Error {
         if self.several && error.raw_os_error() == Some(libc::EINVAL) {
             let limit = FITS as u32 - HEADERS;
@@ -207,7 +207,7 @@ impl Opening {
     }
 }
 
-/// Keeps port and program what the device is, and opens all again when the device came back.
+/// Keeps port and program up to date with the device, and reopens everything when the device comes back.
 fn follow(
     opening: Opening,
     mut known: Link,
@@ -219,7 +219,7 @@ fn follow(
     move |link| {
         let Some(link) = link else { return state.set_up(false) };
         let result = if link.index != known.index {
-            // What was attached is gone with the device.
+            // The attached program disappeared with the device.
             attachment = None;
             opening.open(&link).and_then(|(attached, rings)| {
                 attachment = Some(attached);
@@ -233,14 +233,14 @@ fn follow(
         match result {
             Ok(()) => known = link,
             Err(error) => {
-                tracing::warn!(device = opening.port.device, %error, "cannot follow the device's change");
+                tracing::warn!(device = opening.port.device, %error, "can't follow a change of the device");
             }
         }
         state.set_up(link.up && link.index == known.index);
     }
 }
 
-/// Hands new rings to the queues.
+/// Passes new rings to the queues.
 fn replace(queues: &[Queue], rings: Vec<(RxRings, TxRings)>, state: &State) -> io::Result<()> {
     for (queue, (rx, tx)) in queues.iter().zip(rings) {
         let mut xsk = queue.xsk();

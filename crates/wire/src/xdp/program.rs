@@ -1,34 +1,34 @@
-//! The XDP program: takes what is ours to the socket of the frame's queue and leaves the rest to the kernel.
+//! The XDP program: redirects our frames to the socket of their queue and leaves the rest to the kernel.
 //!
 //! It is a few dozen instructions that depend on the addresses, so it is assembled here rather than compiled.
 
 use std::net::IpAddr;
 
-/// What of the frames that arrive is ours.
+/// Which of the arriving frames are ours.
 #[derive(Clone, Debug)]
 pub(crate) struct Filter {
-    /// The device's address: unicast frames to others are not ours.
+    /// The device's address: unicast frames to other addresses are not ours.
     pub mac: [u8; 6],
-    /// IP addresses of ours: packets to them, and ARP and neighbour solicitations for them.
+    /// Our IP addresses: packets to them are ours, and so are ARP and neighbour solicitations for them.
     pub addresses: Vec<IpAddr>,
     /// Everything is ours.
     pub all: bool,
 }
 
-/// How the program ends for what is ours.
+/// How the program ends for our frames.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Ours {
-    /// To the socket that this XSKMAP has for the queue; to the kernel where it has none.
+    /// To the socket in this XSKMAP for the queue; to the kernel if it has none.
     Redirect { map: i32 },
     /// With this verdict: for tests.
     #[cfg(test)]
     Verdict(i32),
 }
 
-/// Verdict that hands the frame to the kernel (linux/bpf.h).
+/// Verdict that passes the frame to the kernel (linux/bpf.h).
 pub(crate) const XDP_PASS: i32 = 2;
 
-// Registers. R0..R5 are lost in calls; R1 holds the context at first.
+// Registers. Calls clobber R0..R5; R1 holds the context at first.
 const R0: u8 = 0;
 const R1: u8 = 1;
 const R2: u8 = 2;
@@ -46,7 +46,7 @@ const XDP_RX_QUEUE_INDEX: i16 = 16;
 const BPF_FUNC_REDIRECT_MAP: i32 = 51;
 const BPF_PSEUDO_MAP_FD: u8 = 1;
 
-// Where the fields of a frame without VLAN tag lie, in bytes.
+// Offsets of fields in a frame without a VLAN tag, bytes.
 const ETHERTYPE: i16 = 12;
 const ARP_TARGET: i16 = 38;
 const IPV4_DESTINATION: i16 = 30;
@@ -66,11 +66,11 @@ enum Size {
     W = 0x00,
 }
 
-/// A place that jumps lead to, known once the code before it is assembled.
+/// A jump target, known once the code before it is assembled.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Label(usize);
 
-/// An instruction of struct bpf_insn.
+/// An instruction in the form of struct bpf_insn.
 const fn instruction(code: u8, dst: u8, src: u8, offset: i16, immediate: i32) -> u64 {
     code as u64
         | (dst as u64) << 8
@@ -124,24 +124,24 @@ impl Assembler {
         self.jump_with(0x05, 0, 0, 0, to);
     }
 
-    /// Jumps where the low 32 bits of `T` are `immediate`.
+    /// Jumps if the low 32 bits of `T` are `immediate`.
     fn jump_if(&mut self, immediate: i32, to: Label) {
         self.jump_with(0x16, T, 0, immediate, to);
     }
 
-    /// Jumps where the low 32 bits of `T` are not `immediate`.
+    /// Jumps if the low 32 bits of `T` are not `immediate`.
     fn jump_unless(&mut self, immediate: i32, to: Label) {
         self.jump_with(0x56, T, 0, immediate, to);
     }
 
-    /// Jumps where the frame is shorter than `len` bytes.
+    /// Jumps if the frame is shorter than `len` bytes.
     fn jump_if_shorter(&mut self, len: i32, to: Label) {
         self.copy(T, DATA);
         self.emit(0x07, T, 0, 0, len);
         self.jump_with(0x2d, T, END, 0, to);
     }
 
-    /// Jumps where the bytes at `at` of the frame are not `bytes`.
+    /// Jumps if the bytes at `at` of the frame are not `bytes`.
     fn jump_unless_bytes(&mut self, at: i16, bytes: &[u8], to: Label) {
         let mut at = at;
         for part in bytes.chunks(4) {
@@ -160,7 +160,7 @@ impl Assembler {
         }
     }
 
-    /// Jumps where the bytes at `at` are one of the addresses; runs on where none is.
+    /// Jumps if the bytes at `at` are one of the addresses; continues if none matches.
     fn jump_if_any<const N: usize>(&mut self, at: i16, addresses: impl Iterator<Item = [u8; N]>, to: Label) {
         for address in addresses {
             let next = self.label();
@@ -170,7 +170,7 @@ impl Assembler {
         }
     }
 
-    /// The code, its jumps resolved.
+    /// The code, with resolved jumps.
     fn finish(mut self) -> Vec<u64> {
         for (from, label) in self.jumps {
             let to = self.labels[label.0].expect("every label is placed");
@@ -191,7 +191,7 @@ pub(crate) fn assemble(filter: &Filter, ours: Ours) -> Vec<u64> {
         a.set(R0, XDP_PASS);
         a.emit(0x95, 0, 0, 0, 0);
         if filter.addresses.is_empty() {
-            // The verifier wants no code that nothing leads to.
+            // The verifier allows no unreachable code.
             return a.finish();
         }
         a.place(take);
@@ -212,7 +212,7 @@ pub(crate) fn assemble(filter: &Filter, ours: Ours) -> Vec<u64> {
     a.finish()
 }
 
-/// Jumps to `take`, or to `pass`, or runs into what follows, which must be `pass`.
+/// Jumps to `take` or to `pass`, or continues with what follows, which must be `pass`.
 fn classify(a: &mut Assembler, filter: &Filter, take: Label, pass: Label) {
     let v4 = || {
         filter.addresses.iter().filter_map(|a| if let IpAddr::V4(a) = a { Some(a.octets()) } else { None })

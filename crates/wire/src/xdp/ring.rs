@@ -1,11 +1,11 @@
-//! The rings between us and the kernel: free-running 32-bit indexes, sizes that are powers of two.
+//! The rings between us and the kernel, with free-running 32-bit indexes and sizes that are powers of two.
 
 use crate::buffers::Memory;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-/// Entries of a ring: addresses or descriptors, any bit pattern of which is a value.
+/// Entries of a ring: addresses or descriptors, for which any bit pattern is a valid value.
 pub(crate) trait Entry: Copy {}
 impl Entry for u64 {}
 impl Entry for libc::xdp_desc {}
@@ -27,7 +27,7 @@ impl<T: Entry> Ring<T> {
     /// A ring of `size` entries laid out in `memory` by `offsets`.
     ///
     /// # Panics
-    /// Where it does not fit or is not aligned, or `size` is no power of two.
+    /// If it does not fit, is not aligned, or `size` is not a power of two.
     fn new(memory: Memory, offsets: &libc::xdp_ring_offset, size: u32) -> Self {
         assert!(size.is_power_of_two());
         Self {
@@ -92,23 +92,23 @@ impl<T: Entry> Producer<T> {
         Ok(Self { ring: Ring::map(socket, page_offset, offsets, size)?, next: 0 })
     }
 
-    /// Writes an entry, not published yet; false (and nothing done) where the ring is full.
+    /// Writes an entry without publishing it; false, with nothing done, if the ring is full.
     pub(crate) fn push(&mut self, entry: T) -> bool {
         if self.next.wrapping_sub(self.ring.consumer().load(Acquire)) >= self.ring.size() {
             return false;
         }
-        // SAFETY: the kernel is past this entry, as just checked, and does not come to it before `publish`.
+        // SAFETY: the kernel is past this entry, as just checked, and does not reach it before `publish`.
         unsafe { self.ring.entry(self.next).write(entry) };
         self.next = self.next.wrapping_add(1);
         true
     }
 
-    /// Shows the kernel all entries written.
+    /// Shows the kernel all written entries.
     pub(crate) fn publish(&mut self) {
         self.ring.producer().store(self.next, Release);
     }
 
-    /// Whether the kernel sleeps until told of new entries.
+    /// Whether the kernel sleeps until it is told of new entries.
     pub(crate) fn needs_wakeup(&self) -> bool {
         self.ring.needs_wakeup()
     }
@@ -135,18 +135,18 @@ impl<T: Entry> Consumer<T> {
         Ok(Self { ring: Ring::map(socket, page_offset, offsets, size)?, next: 0 })
     }
 
-    /// How many entries there are to be read, of which [`Consumer::peek`] may be asked.
+    /// How many entries can be read by [`Consumer::peek`].
     pub(crate) fn available(&self) -> u32 {
         self.ring.producer().load(Acquire).wrapping_sub(self.next).min(self.ring.size())
     }
 
-    /// The entry `ahead` of the next one; below what `available` answered.
+    /// The entry `ahead` entries after the next one; less than `available` returned.
     pub(crate) fn peek(&self, ahead: u32) -> T {
         // SAFETY: inside the ring's memory, and a value whatever its bits; the kernel has published it.
         unsafe { self.ring.entry(self.next.wrapping_add(ahead)).read() }
     }
 
-    /// Gives the next `count` entries of the ring back to the kernel.
+    /// Returns the next `count` entries of the ring to the kernel.
     pub(crate) fn advance(&mut self, count: u32) {
         self.next = self.next.wrapping_add(count);
         self.ring.consumer().store(self.next, Release);

@@ -1,4 +1,4 @@
-//! Receiving by AF_XDP: frames are the burst's until they are put back into the fill ring.
+//! Receiving by AF_XDP: frames belong to the burst until they return to the fill ring.
 
 use super::Queue;
 use super::socket::{CHUNK, RxRings};
@@ -9,7 +9,7 @@ use rustix::net::{RecvFlags, recv};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-/// Frames that a packet takes at most: the kernel's MAX_SKB_FRAGS and the first.
+/// Most frames of a packet: the kernel's MAX_SKB_FRAGS, and the first.
 pub(super) const PARTS: usize = 18;
 
 /// The receiving half.
@@ -30,8 +30,8 @@ impl XdpRx {
         Self { queues, index, state, rings, held: ArrayVec::new() }
     }
 
-    /// Looks at the packet that starts `ahead` entries on: where it lies, and how many entries it takes. None
-    /// where it has not come whole.
+    /// Examines the packet that starts `ahead` entries on. Returns its frames, and how many entries it takes; `None`
+    /// if it is not complete yet.
     fn packet(&self, ahead: u32, available: u32) -> Option<(Option<Parts>, u32)> {
         let mut parts = Some(Parts::new());
         for i in ahead..available {
@@ -48,7 +48,7 @@ impl XdpRx {
         None
     }
 
-    /// Puts frames back for the kernel to receive into.
+    /// Returns frames to the kernel for receiving.
     fn refill(&mut self) {
         for frame in self.held.drain(..) {
             // There is room: the ring has as many entries as there are frames.
@@ -56,7 +56,7 @@ impl XdpRx {
         }
         self.rings.fill.publish();
         if self.rings.fill.needs_wakeup() {
-            // Receives nothing: it wakes the driver up, which ran out of frames.
+            // Receives nothing, but wakes a driver that ran out of frames.
             let _ = recv(&self.rings.xsk.socket, &mut [0u8; 0], RecvFlags::DONTWAIT);
         }
     }
@@ -66,7 +66,7 @@ impl RxQueue for XdpRx {
     fn poll(&mut self, burst: &mut Burst, byte_budget: usize) -> usize {
         if let Some(rings) = self.queues[self.index].rx.take() {
             self.rings = rings;
-            // Frames of memory that went with the old ones.
+            // These frames are in memory that was dropped with the old rings.
             self.held.clear();
         }
         let available = self.rings.rx.available();
@@ -77,14 +77,14 @@ impl RxQueue for XdpRx {
                 break;
             }
             for i in taken..taken + entries {
-                // The kernel hands out addresses inside a frame; frames are told by their start.
+                // The kernel returns addresses inside a frame; frames are identified by their start.
                 self.held.push(self.rings.rx.peek(i).addr & !(CHUNK as u64 - 1));
             }
             taken += entries;
             match parts {
                 Some(parts) => {
                     let len: usize = parts.iter().map(Segment::len).sum();
-                    // There is room, as asked above.
+                    // There is room, as checked above.
                     burst.push(&parts, len as u32, Offload::default());
                     bytes += len;
                 }
@@ -110,7 +110,7 @@ impl RxQueue for XdpRx {
     }
 
     fn arm(&mut self) -> bool {
-        // The socket polls readable for as long as the ring holds frames.
+        // The socket polls readable as long as the ring holds frames.
         false
     }
 

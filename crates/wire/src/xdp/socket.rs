@@ -9,25 +9,25 @@ use std::mem::zeroed;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-/// Bytes of a frame of the memory shared with the kernel: a page, which every driver takes.
+/// Bytes of a frame in the shared memory: a page, which every driver supports.
 pub(crate) const CHUNK: usize = 4096;
 
-/// Bytes at the start of a received frame that the kernel keeps to itself (XDP_PACKET_HEADROOM).
+/// Bytes at the start of a received frame that the kernel reserves (XDP_PACKET_HEADROOM).
 const KEPT: usize = 256;
 
 /// Bytes of a packet that fit one frame when received.
 pub(crate) const FITS: usize = CHUNK - KEPT;
 
-/// Frames to receive into, as many as entries in the fill and receive rings.
+/// Frames for receiving: as many as entries in the fill and receive rings.
 const RX_FRAMES: u32 = 2048;
 
-/// Frames to send from, as many as entries in the transmit and completion rings.
+/// Frames for sending: as many as entries in the transmit and completion rings.
 const TX_FRAMES: u32 = 1024;
 
 /// Bytes of all frames.
 const FRAMES: usize = (RX_FRAMES + TX_FRAMES) as usize * CHUNK;
 
-/// Bytes of socket buffer that hold what all frames to send are charged with where the kernel copies them.
+/// Bytes of socket buffer that cover the charges for all frames to send, if the kernel copies them.
 const BUFFER: libc::c_int = TX_FRAMES as libc::c_int * 4 * CHUNK as libc::c_int;
 
 /// A socket and the memory its rings refer to. The socket is closed before the memory is unmapped.
@@ -48,12 +48,13 @@ pub(crate) struct TxRings {
     pub xsk: Arc<Xsk>,
     pub completion: Consumer<u64>,
     pub tx: Producer<libc::xdp_desc>,
-    /// Offsets of the frames that are not on their way; never more than it was made for.
+    /// Offsets of the frames that are not in flight; never more than its capacity.
     pub free: Vec<u64>,
 }
 
-/// A socket that is not bound yet, and the memory for its frames, which the kernel has been given. That is a file,
-/// since memory counts as locked by who gives it, unless that may lock any (CAP_IPC_LOCK).
+/// A socket that is not bound yet, and the memory for its frames, which is registered with the kernel. The memory is a
+/// file, so that another process can register it: the one that does is charged for locked memory, unless it may lock
+/// any amount (CAP_IPC_LOCK).
 #[derive(Debug)]
 pub struct XdpSocket {
     /// The socket.
@@ -83,8 +84,8 @@ impl XdpSocket {
     }
 }
 
-/// Binds a socket to queue `queue` of the interface `index`, all frames to receive into with the kernel;
-/// `several`: packets may take several frames (since 6.6).
+/// Binds a socket to queue `queue` of the interface `index`; all frames for receiving are with the kernel. `several`:
+/// packets may take several frames (since 6.6).
 pub(crate) fn open(
     XdpSocket { socket, frames }: XdpSocket,
     index: i32,
@@ -118,7 +119,7 @@ pub(crate) fn open(
     Ok((RxRings { xsk: xsk.clone(), fill, rx }, TxRings { xsk, completion, tx, free }))
 }
 
-/// Binds without copies where the driver can, else with.
+/// Binds without copies if the driver supports that, otherwise with copies.
 fn bind(socket: &OwnedFd, index: i32, queue: u32, several: bool) -> io::Result<()> {
     // SAFETY: zeros are a valid sockaddr_xdp.
     let mut address: libc::sockaddr_xdp = unsafe { zeroed() };
@@ -130,7 +131,7 @@ fn bind(socket: &OwnedFd, index: i32, queue: u32, several: bool) -> io::Result<(
 }
 
 impl Xsk {
-    /// Frames dropped on the way to us since the socket was opened.
+    /// Number of frames dropped on the way to us since the socket was opened.
     pub(crate) fn drops(&self) -> u64 {
         get::<libc::xdp_statistics>(self.socket.as_fd(), libc::SOL_XDP, libc::XDP_STATISTICS)
             .map_or(0, |statistics| statistics.rx_dropped + statistics.rx_ring_full)

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 use std::sync::Arc;
 
-/// Calls to the kernel after a burst at most; where it copies, it takes 32 packets a call.
+/// Most calls to the kernel after a burst; if it copies, it takes 32 packets per call.
 const KICKS: usize = 8;
 
 /// The sending half.
@@ -38,7 +38,7 @@ impl TxQueue for XdpTx {
     }
 }
 
-/// The rings, and the packet reserved last.
+/// The rings, and the packet that was reserved last.
 pub(super) struct Sender {
     state: Arc<State>,
     rings: TxRings,
@@ -48,9 +48,9 @@ pub(super) struct Sender {
 }
 
 impl Sender {
-    /// A sender of packets in one frame each, or in `several`.
+    /// A sender of packets in one frame each or, with `several`, in more.
     pub(super) fn new(state: Arc<State>, rings: TxRings, several: bool) -> Self {
-        // One frame less than the kernel's limit: it may need one for itself.
+        // One frame less than the kernel's limit, because the kernel may need one for itself.
         let longest = if several { CHUNK * (PARTS - 1) } else { CHUNK };
         Self { state, rings, longest, parts: ArrayVec::new() }
     }
@@ -65,7 +65,7 @@ impl Sender {
         }
     }
 
-    /// Publishes what was reserved and tells the kernel where it has to be told.
+    /// Publishes what was reserved, and notifies the kernel if necessary.
     fn send(&mut self) {
         let Self { state, rings: TxRings { xsk, tx, .. }, .. } = self;
         tx.publish();
@@ -78,7 +78,7 @@ impl Sender {
                 Ok(_) | Err(Errno::AGAIN) => {}
                 // The device's queue dropped one.
                 Err(Errno::BUSY) => state.refused.add(1),
-                // Down, or gone: what is in the ring goes with the next burst, or not at all.
+                // Down or gone: what is in the ring is sent with the next burst, or not at all.
                 Err(_) => return,
             }
         }

@@ -1,4 +1,4 @@
-//! Network namespaces to test in, and a bridge over two ports.
+//! Network namespaces for tests, and a bridge over two ports.
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// An EtherType that no kernel sends by itself (IEEE 802, local experimental).
+/// An EtherType that no kernel sends on its own (IEEE 802, local experimental).
 pub const EXPERIMENTAL: u16 = 0x88b5;
 
 /// How long anything may take before the test fails.
@@ -36,7 +36,7 @@ pub fn run(command: &str) {
     output(command);
 }
 
-/// The same, and what it printed.
+/// The same; returns what it printed.
 pub fn output(command: &str) -> String {
     let mut words = command.split_ascii_whitespace();
     let output = Command::new(words.next().unwrap()).args(words).output().expect(command);
@@ -90,13 +90,13 @@ pub fn veth(device: &str, addresses: &[&str]) -> Net {
     net
 }
 
-/// Makes the veth pair again in a namespace that is there.
+/// Recreates the veth pair, in an existing namespace.
 pub fn pair(device: &str, net: &Net) {
     run(&format!("ip link add {device} type veth peer name eth0 netns {}", net.name()));
     net.exec("sysctl -qw net.ipv6.conf.eth0.disable_ipv6=0 net.ipv6.conf.eth0.accept_dad=0");
     net.exec("ip link set eth0 up");
     run(&format!("ip link set {device} up"));
-    // The kernel drops frames until it has noticed the carrier, a little later.
+    // The kernel drops frames until it notices the carrier, a little later.
     eventually("the pair is up", || {
         let far = format!("ip -n {} -o link show eth0", net.name());
         [far, format!("ip -o link show {device}")].iter().all(|show| output(show).contains("state UP"))
@@ -122,7 +122,7 @@ pub fn frame(payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Sends a frame; the first reason why there was no room.
+/// Sends a frame; returns the first reason why there was no room.
 pub fn send(tx: &dyn TxQueue, frame: &[u8], offload: Offload) -> Result<(), NoRoom> {
     let mut result = Ok(());
     let ran = tx.burst(&mut |room| {
@@ -134,7 +134,7 @@ pub fn send(tx: &dyn TxQueue, frame: &[u8], offload: Offload) -> Result<(), NoRo
     result
 }
 
-/// Waits for a frame that `wanted` wants.
+/// Waits for a frame that satisfies `wanted`.
 pub fn receive(rx: &mut dyn RxQueue, wanted: impl Fn(&[u8]) -> bool) -> (Vec<u8>, Offload) {
     let mut burst = Burst::new();
     let start = Instant::now();
@@ -159,7 +159,7 @@ pub fn receive(rx: &mut dyn RxQueue, wanted: impl Fn(&[u8]) -> bool) -> (Vec<u8>
     }
 }
 
-/// Whether an experimental frame has come by any of the queues.
+/// Whether an experimental frame came in by any of the queues.
 pub fn came(queues: &mut [Box<dyn RxQueue>]) -> bool {
     let mut burst = Burst::new();
     queues.iter_mut().any(|rx| {
@@ -174,7 +174,7 @@ pub fn came(queues: &mut [Box<dyn RxQueue>]) -> bool {
     })
 }
 
-/// Whether a frame is of the experimental type, tagged or not.
+/// Whether a frame has the experimental type, tagged or not.
 pub fn experimental(frame: &[u8]) -> bool {
     frame[12..14] == EXPERIMENTAL.to_be_bytes() || frame[16..18] == EXPERIMENTAL.to_be_bytes()
 }
@@ -188,7 +188,7 @@ pub struct Seen {
     pub no_room: AtomicUsize,
 }
 
-/// Forwards every frame between two ports, offloads and all, until dropped.
+/// Forwards every frame between two ports, with offloads, until dropped.
 pub struct Bridge {
     pub seen: Arc<Seen>,
     stop: Arc<OwnedFd>,

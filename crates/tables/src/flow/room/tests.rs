@@ -1,4 +1,4 @@
-//! Who finds room in a full table, and who gives way.
+//! Who gets room in a full table, and who is evicted.
 
 use super::*;
 use crate::flow::{FlowLimits, lock};
@@ -9,10 +9,10 @@ use std::net::Ipv4Addr;
 
 const A: Account = Account::of_guest(VifId(1));
 const B: Account = Account::of_guest(VifId(2));
-/// What comes to the first guest by a wire.
+/// The account of connections that come to the first guest through a wire.
 const WIRE_TO_A: Account = Account::from_wire(VifId(1));
 
-/// The `n`th connection of somebody.
+/// The `n`th connection of a guest.
 fn key(who: u8, n: u32, protocol: u8) -> FlowKey {
     let end = |addr: u32, port| Endpoint { vrf: Vrf(1), addr: Ipv4Addr::from_bits(addr).into(), port };
     FlowKey { src: end(u32::from(who) << 24 | n >> 12, n as u16 & 0xfff), dst: end(1, 80), protocol }
@@ -22,7 +22,7 @@ fn table(connections: usize) -> Flows {
     Flows::new(FlowLimits { connections, per_guest: usize::MAX, new_per_second: u32::MAX })
 }
 
-/// Opens a connection that stands like this at once.
+/// Opens a connection and brings it into this state.
 fn open(flows: &Flows, key: FlowKey, state: FlowState, account: Account, now: Seconds) -> Option<FlowRef> {
     let change = FlowChange::Create {
         connection: Connection { original: key, state, seen: 0, tcp: Default::default() },
@@ -37,7 +37,7 @@ fn open(flows: &Flows, key: FlowKey, state: FlowState, account: Account, now: Se
     }
 }
 
-/// A ping, and its answer.
+/// A ping and its answer.
 fn ping(flows: &Flows, who: u8, n: u32, account: Account, now: Seconds) -> Option<FlowRef> {
     let flow = open(flows, key(who, n, ICMP), FlowState::Established, account, now)?;
     flows.touch(flow, false, 1, 60, now);
@@ -92,7 +92,7 @@ fn guests_together_leave_others_their_reserve() {
         assert!(kept.iter().all(|flow| flows.alive(*flow)));
         assert_eq!(flows.held_by(guest), reserve as usize);
     }
-    // Nor do they take each other's: up to its share each finds room.
+    // Nor do they evict each other's: each gets room up to its share.
     let share = 4096 / 13;
     let held: Vec<_> = hogs.iter().map(|hog| flows.held_by(*hog)).collect();
     assert!(held.iter().all(|held| *held >= share / 2), "{held:?}");
@@ -129,7 +129,7 @@ fn a_reserve_holds_in_full_buckets() {
     let [full, elsewhere] = buckets(&moving);
     let other = (0..).find(|bucket| ![full, elsewhere].contains(bucket)).unwrap();
     let moved = established(moving, A).unwrap();
-    // Both become full of connections that have no other buckets, but for this first one.
+    // Both buckets are filled with connections that have no other bucket, except for this first one.
     let mut within =
         (0..).map(|n| key(2, n, TCP)).filter(|key| buckets(key).iter().all(|b| [full, other].contains(b)));
     while !(is_full(&flows, full) && is_full(&flows, other)) {
@@ -149,7 +149,7 @@ fn a_reserve_holds_in_full_buckets() {
 
     let mut enter = || established(within.next().unwrap(), newcomer).is_some();
     assert!(!enter(), "nobody moves, nobody has more than a reserve");
-    // From here on some are made elsewhere.
+    // The following connections are in other buckets.
     let elsewhere = (0..).map(|n| key(4, n, TCP));
     let mut elsewhere = elsewhere.filter(|key| !buckets(key).iter().any(|b| [full, other].contains(b)));
     let mut more = |account, n: usize| {
@@ -166,7 +166,7 @@ fn a_reserve_holds_in_full_buckets() {
     more(newcomer, reserve - 3);
     assert!(enter(), "the last within the reserve");
     assert!(query.is_some_and(|flow| flows.alive(flow)), "its own is reserved too");
-    // Who is beyond his reserve has his own give way, and then those who are beyond their share.
+    // An account beyond its reserve evicts its own connections first, then those of accounts beyond their share.
     assert!(enter() && query.is_none_or(|flow| !flows.alive(flow)));
     assert!(!enter());
     more(B, fair - flows.held_by(B));
@@ -199,12 +199,12 @@ fn they_give_way_in_order_of_what_they_are_worth() {
         assert!(tcp_at(&flows, n, B, now).is_some());
         assert!(!flows.alive(victim), "the {n}th");
     }
-    // Both have their share. Who has more takes nothing of others, nor an established one of his own.
+    // Both have their share. An account that has more evicts nobody else's connections, nor its own established ones.
     assert_eq!((flows.held_by(WIRE_TO_A), flows.held_by(B)), (4, 4));
     assert!(tcp_at(&flows, 9, B, now).is_none());
     assert!(ping(&flows, 9, 0, WIRE_TO_A, now).is_some(), "his own that is closing");
     assert!(!flows.alive(closing));
-    // Two at once for each that is left of the share.
+    // Two at once for each one that is left of the share.
     let c = Account::of_guest(VifId(3));
     assert!(tcp_at(&flows, 10, c, now).is_some(), "the ping");
     assert!([established, packets, uncounted].into_iter().all(|flow| flows.alive(flow)));
@@ -219,11 +219,11 @@ fn beyond_their_shares_who_has_more_gives_way() {
     }
     assert!(tcp_at(&flows, 0, B, 0).is_some() && tcp_at(&flows, 1, B, 0).is_some());
     tcp(&flows, 2, 0, c).unwrap();
-    // Shares are two. He has three now, the other had five.
+    // There are two shares. This account has three connections now; the other had five.
     assert!(tcp_at(&flows, 2, B, 0).is_some());
     assert!(tcp_at(&flows, 3, B, 0).is_none(), "both would have four");
     assert_eq!([A, B, c].map(|account| flows.held_by(account)), [4, 3, 1]);
-    // But not its established TCP.
+    // But not its established TCP connection.
     let flows = table(8);
     (0..5).for_each(|n| assert!(tcp(&flows, 1, n, A).is_some()));
     (0..2).for_each(|n| assert!(tcp_at(&flows, n, B, 0).is_some()));
@@ -253,7 +253,7 @@ fn tcp_gives_way_last_and_only_to_those_within_their_share() {
     assert!(tcp_at(&flows, 4, B, 1).is_none(), "now they have the same");
     assert!(tcp(&flows, 3, 0, A).is_none());
     assert_eq!((flows.held_by(A), flows.held_by(B)), (4, 4));
-    // A third has a reserve of one; the others' shares are two by now.
+    // A third account has a reserve of one; the others' shares are two by now.
     let third = Account::of_guest(VifId(3));
     assert!(tcp_at(&flows, 5, third, 1).is_some());
     assert_eq!(flows.held_by(A) + flows.held_by(B), 7);
@@ -270,7 +270,7 @@ fn who_has_all_he_may_have_gives_way_to_himself() {
     let alive: Vec<_> = own.iter().map(|flow| flows.alive(*flow)).collect();
     assert_eq!(alive, [false, false, false, false, false, true, true, true, true, true], "the oldest");
     assert_eq!((flows.held_by(A), flows.alive(theirs), flows.len()), (10, true, 11));
-    // Others that have timed out are no help.
+    // Timed-out connections elsewhere are no help.
     let full = Flows::new(FlowLimits { connections: 1024, per_guest: 1, new_per_second: u32::MAX });
     ping(&full, 2, 0, B, 0).unwrap();
     tcp(&full, 1, 0, A).unwrap();

@@ -42,7 +42,7 @@ impl Reader<'_> {
         self.descriptor(DESC as usize + 16 * (index % u64::from(self.size)) as usize)
     }
 
-    /// The offset of `len` bytes at a guest address; `None` if they are outside of its memory.
+    /// The offset of `len` bytes at a guest address; `None` if they are outside the guest's memory.
     fn place(&self, addr: u64, len: u32) -> Option<usize> {
         let at = usize::try_from(addr.checked_sub(GPA)?).ok()?;
         (at < self.bytes.len() && len as usize <= self.bytes.len() - at).then_some(at)
