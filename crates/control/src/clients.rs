@@ -25,10 +25,9 @@ pub(crate) struct Bounds {
     pub(crate) silence: Duration,
 }
 
-impl Default for Bounds {
-    fn default() -> Self {
-        Self { connections: 256, silence: Duration::from_secs(10) }
-    }
+impl Bounds {
+    /// Of the control socket.
+    pub(crate) const DEFAULT: Self = Self { connections: 256, silence: Duration::from_secs(10) };
 }
 
 /// Clients as they connect. It never ends.

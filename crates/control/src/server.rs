@@ -21,8 +21,21 @@ const REFRESH: Duration = Duration::from_secs(1);
 /// How often we ask a client whether it is still there. One that does not answer is disconnected.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 
-/// Largest request: a million routes.
-const MAX_REQUEST: usize = 256 << 20;
+/// What the clients of a socket may do at a time.
+struct Limits {
+    /// Largest request, bytes.
+    request: usize,
+    /// Requests of a connection that are under way or whose answers were not read yet. `None`: as HTTP/2 has it.
+    streams: Option<u32>,
+    connections: Bounds,
+}
+
+/// For those who control the host: a request of a million routes.
+const CONTROL: Limits = Limits { request: 256 << 20, streams: None, connections: Bounds::DEFAULT };
+
+/// For those who read: an answer may take 100 MB, and stays in memory for as long as nobody reads it.
+const READING: Limits =
+    Limits { request: 1 << 20, streams: Some(4), connections: Bounds { connections: 16, ..Bounds::DEFAULT } };
 
 /// Why the daemon can't serve.
 #[derive(Debug, thiserror::Error)]
@@ -110,10 +123,10 @@ pub async fn serve(
         (at(what, unix(listeners.api))?, at(what, listeners.readers.map(unix).transpose())?);
     let scrapes = at(what, listeners.metrics.map(tcp).transpose())?;
     let service = Service { core: core.clone(), sandbox };
-    let readers = readers.map(|listener| answer(listener, ReadOnly(service.clone())));
+    let readers = readers.map(|listener| answer(listener, ReadOnly(service.clone()), READING));
     ready();
     tokio::select! {
-        result = answer(listener, service) => at("control socket", result)?,
+        result = answer(listener, service, CONTROL) => at("control socket", result)?,
         result = or_never(readers) => at("socket of readers", result)?,
         () = scrape(core.clone(), scrapes) => {}
         () = refresh(&core) => {}
@@ -122,12 +135,13 @@ pub async fn serve(
     Ok(())
 }
 
-async fn answer(listener: UnixListener, service: impl Viaduct) -> std::io::Result<()> {
-    let service = ViaductServer::new(service).max_decoding_message_size(MAX_REQUEST);
+async fn answer(listener: UnixListener, service: impl Viaduct, limits: Limits) -> std::io::Result<()> {
+    let service = ViaductServer::new(service).max_decoding_message_size(limits.request);
     let server = tonic::transport::Server::builder()
         .http2_keepalive_interval(Some(KEEP_ALIVE))
+        .max_concurrent_streams(limits.streams)
         .add_service(service)
-        .serve_with_incoming(Clients::new(listener, Bounds::default()));
+        .serve_with_incoming(Clients::new(listener, limits.connections));
     server.await.map_err(std::io::Error::other)
 }
 
